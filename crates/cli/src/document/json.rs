@@ -1,0 +1,168 @@
+//! JSON text → [`Node`]s with line and column.
+//!
+//! serde_json finds the pieces and checks them; where a piece lies within the text says on which line it is.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+use super::{Entry, Fault, MAX_DEPTH, Mark, Node, Value, no_key_twice};
+
+/// A JSON text, and how far its lines have been counted.
+#[derive(Debug, Clone)]
+pub struct Text<'t> {
+    text: &'t str,
+    counted: usize,
+    mark: Mark,
+}
+
+/// A piece of JSON text, not looked into yet.
+pub type Raw<'t> = &'t RawValue;
+
+/// The keys of a JSON object and their values, not looked into yet.
+pub type Members<'t> = Vec<(Cow<'t, str>, Raw<'t>)>;
+
+impl<'t> Text<'t> {
+    /// The whole of `text`.
+    pub fn new(text: &'t str) -> Self {
+        Self { text, counted: 0, mark: Mark::START }
+    }
+
+    /// The value that starts at `offset`, and the offset of what comes after it.
+    pub fn value_at(&mut self, offset: usize) -> Result<(Raw<'t>, usize), Fault> {
+        let rest = self.text.get(offset..).unwrap_or_default();
+        let mut values = serde_json::Deserializer::from_str(rest).into_iter::<Raw<'t>>();
+        match values.next() {
+            Some(Ok(raw)) => Ok((raw, offset + values.byte_offset())),
+            Some(Err(error)) => {
+                let start = self.mark(offset);
+                let line = start.line + error.line().saturating_sub(1);
+                let column = if error.line() <= 1 { start.column + error.column() - 1 } else { error.column() };
+                Err(Fault::new(Mark { line, column: column.max(1) }, format!("not JSON: {}", said(&error))))
+            }
+            None => Err(Fault::new(self.mark(offset), "the text ends where a JSON value should start")),
+        }
+    }
+
+    /// Where `raw` starts.
+    pub fn place(&mut self, raw: Raw<'t>) -> Mark {
+        self.mark(raw.get().as_ptr().addr().saturating_sub(self.text.as_ptr().addr()))
+    }
+
+    /// The members of the object `raw`; `None` if it is not an object.
+    pub fn members(&mut self, raw: Raw<'t>) -> Result<Option<Members<'t>>, Fault> {
+        if !raw.get().starts_with('{') {
+            return Ok(None);
+        }
+        let members: Object<'t> = self.read(raw)?;
+        Ok(Some(members.0))
+    }
+
+    /// The elements of the list `raw`; `None` if it is not a list.
+    pub fn elements(&mut self, raw: Raw<'t>) -> Result<Option<Vec<Raw<'t>>>, Fault> {
+        if !raw.get().starts_with('[') {
+            return Ok(None);
+        }
+        self.read(raw).map(Some)
+    }
+
+    /// The whole tree of `raw`.
+    pub fn node(&mut self, raw: Raw<'t>) -> Result<Node, Fault> {
+        self.tree(raw, 0)
+    }
+
+    fn tree(&mut self, raw: Raw<'t>, depth: usize) -> Result<Node, Fault> {
+        let mark = self.place(raw);
+        if depth > MAX_DEPTH {
+            return Err(Fault::new(mark, format!("nested deeper than {MAX_DEPTH} levels")));
+        }
+        let value = match raw.get().as_bytes().first() {
+            Some(b'{') => Value::Map(self.entries(raw, depth)?),
+            Some(b'[') => {
+                let elements = self.elements(raw)?.unwrap_or_default();
+                let tree = |(i, raw)| self.tree(raw, depth + 1).map_err(|fault| fault.at(i));
+                Value::List(elements.into_iter().enumerate().map(tree).collect::<Result<_, _>>()?)
+            }
+            Some(b'"') => Value::Text(self.read(raw)?),
+            Some(b't' | b'f') => Value::Bool(self.read(raw)?),
+            Some(b'n') | None => Value::Null,
+            Some(_) => match raw.get().parse() {
+                Ok(integer) => Value::Integer(integer),
+                Err(_) => Value::Float(self.read(raw)?),
+            },
+        };
+        Ok(Node { mark, value })
+    }
+
+    fn entries(&mut self, raw: Raw<'t>, depth: usize) -> Result<Vec<Entry>, Fault> {
+        let members = self.members(raw)?.unwrap_or_default();
+        let mut entries = Vec::with_capacity(members.len());
+        for (key, raw) in members {
+            let value = self.tree(raw, depth + 1).map_err(|fault| fault.under(&key))?;
+            entries.push(Entry { mark: value.mark, key: key.into_owned(), value });
+        }
+        no_key_twice(&entries)?;
+        Ok(entries)
+    }
+
+    fn read<T: Deserialize<'t>>(&mut self, raw: Raw<'t>) -> Result<T, Fault> {
+        serde_json::from_str(raw.get())
+            .map_err(|error| Fault::new(self.place(raw), format!("not JSON: {}", said(&error))))
+    }
+
+    /// Counts on from the last place: asked in the order of the text, the whole text is counted once.
+    pub fn mark(&mut self, offset: usize) -> Mark {
+        if offset < self.counted {
+            (self.counted, self.mark) = (0, Mark::START);
+        }
+        for &byte in self.text.as_bytes().get(self.counted..offset).unwrap_or_default() {
+            if byte == b'\n' {
+                self.mark = Mark { line: self.mark.line + 1, column: 1 };
+            } else if byte & 0b1100_0000 != 0b1000_0000 {
+                // Not a continuation byte: a new character.
+                self.mark.column += 1;
+            }
+        }
+        self.counted = offset;
+        self.mark
+    }
+}
+
+/// What serde_json says, without its own line and column: those are relative to the piece.
+fn said(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    text.rsplit_once(" at line ").map_or(text.clone(), |(said, _)| said.to_owned())
+}
+
+struct Object<'t>(Members<'t>);
+
+impl<'de: 't, 't> Deserialize<'de> for Object<'t> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Collect;
+
+        impl<'de> Visitor<'de> for Collect {
+            type Value = Members<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members<'de>, A::Error> {
+                let mut members = Vec::new();
+                while let Some(Key(key)) = map.next_key()? {
+                    members.push((key, map.next_value()?));
+                }
+                Ok(members)
+            }
+        }
+
+        deserializer.deserialize_map(Collect).map(Object)
+    }
+}
+
+/// A key, borrowed from the text unless it has escapes.
+#[derive(Deserialize)]
+struct Key<'t>(#[serde(borrow)] Cow<'t, str>);

@@ -1,0 +1,14 @@
+//! The heart of Rouse: what is true of a pod, and the wait for one.
+//!
+//! Nothing here opens a socket, reads a clock, draws a random number or knows a Kubernetes type. Facts come
+//! in from three sources ([`merge`]), become one immutable [`snapshot`] per service, and requests wait for
+//! and take a slot in one step ([`hold`], [`pick`]).
+
+pub mod endpoint;
+pub mod merge;
+pub mod pick;
+pub mod probe;
+pub mod slices;
+pub mod snapshot;
+mod sync;
+pub mod time;

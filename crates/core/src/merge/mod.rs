@@ -1,0 +1,461 @@
+//! Three sources, one truth: everything said of one service's pods, and the endpoints that follow from it.
+//!
+//! Slices are authoritative: they add, change and remove. A push speaks for its own pod, under a lease. A probe
+//! promotes a pod that slices call not ready yet. [`pod`] holds the rules for one pod; this file keeps the
+//! pods, and decides who is known, who is replaced and who is gone.
+
+mod layout;
+mod pod;
+mod push;
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use slab::Slab;
+
+use crate::endpoint::{PodRef, PodUid, PortName, Slice, SliceEndpoint, SlicePort, State};
+use crate::probe::ProbePlan;
+use crate::snapshot::PortView;
+use crate::time::Moment;
+use layout::{Claim, Port};
+use pod::{Key, Pod, Pushed};
+pub use push::{BadBoot, Boot, Event, Push, PushOrder, PushOutcome, PushRefused};
+
+/// How many pods that are gone a service remembers at most. Beyond it the oldest is forgotten.
+const GRAVES: usize = 1024;
+
+/// The place of an endpoint that no pod stands behind and the operator did not opt in to.
+const NOBODY: usize = usize::MAX;
+
+/// What an operator may set about the merge of one service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Policy {
+    /// How long a push counts unless it is renewed.
+    pub lease: Duration,
+    /// Whether endpoints without a pod get traffic: whoever can write a slice could point us anywhere.
+    pub manual_endpoints: bool,
+    /// How many pods that no slice lists may be known at a time.
+    pub max_unlisted: usize,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self { lease: Duration::from_secs(60), manual_endpoints: false, max_unlisted: 1000 }
+    }
+}
+
+/// Everything said of one service's pods.
+///
+/// Every method that takes in a fact answers whether the endpoints may have changed; [`Ledger::view`] then
+/// gives them. Time is passed in and must not go back.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    policy: Policy,
+    slices: Vec<Listing>,
+    pods: Slab<Pod>,
+    places: HashMap<Key, usize>,
+    graves: HashMap<PodUid, Grave>,
+    ports: Vec<Port>,
+    /// Pods whose entries changed since the last [`Ledger::settle`].
+    dirty: Vec<usize>,
+    /// Somebody came, went or moved: the layout must be worked out anew.
+    moved: bool,
+    pods_ever: u64,
+}
+
+/// A slice as last written, with the place of each endpoint's pod beside it.
+#[derive(Debug)]
+struct Listing {
+    name: Arc<str>,
+    slice: Slice,
+    pods: Vec<usize>,
+}
+
+/// What is remembered of a pod that is gone.
+#[derive(Debug)]
+struct Grave {
+    /// Until then its pushes are stale and its termination is remembered.
+    until: Moment,
+    /// Its address was taken over: it never comes back, however late a slice lists it again.
+    replaced: bool,
+    terminated: bool,
+    last: Option<PushOrder>,
+}
+
+impl Ledger {
+    /// An empty ledger.
+    pub fn new(policy: Policy) -> Self {
+        Self { policy, ..Self::default() }
+    }
+
+    /// A slice was written.
+    pub fn put_slice(&mut self, name: &str, slice: Slice, now: Moment) -> bool {
+        self.write(name, slice, now);
+        self.settle(now)
+    }
+
+    /// A slice was deleted.
+    pub fn drop_slice(&mut self, name: &str, now: Moment) -> bool {
+        self.erase(|listing| &*listing.name == name);
+        self.settle(now)
+    }
+
+    /// These are all the slices there are, as after a relist. What is in none of them is gone.
+    pub fn replace_slices<N: AsRef<str>>(
+        &mut self,
+        slices: impl IntoIterator<Item = (N, Slice)>,
+        now: Moment,
+    ) -> bool {
+        let slices: Vec<(N, Slice)> = slices.into_iter().collect();
+        self.erase(|listing| !slices.iter().any(|(name, _)| name.as_ref() == &*listing.name));
+        for (name, slice) in slices {
+            self.write(name.as_ref(), slice, now);
+        }
+        // Settled once, after all of them: a pod that only moved to another slice was never gone.
+        self.settle(now)
+    }
+
+    /// A verified push. On `Accepted` the caller must also tell the other services of these addresses, by
+    /// [`Ledger::displace`].
+    pub fn push(&mut self, push: Push, now: Moment) -> Result<(PushOutcome, bool), PushRefused> {
+        let key = Key::Pod(push.pod.uid.clone());
+        let place = match self.places.get(&key) {
+            Some(&place) => place,
+            None => {
+                if let Some(grave) = self.graves.get(&push.pod.uid)
+                    && (grave.replaced || now < grave.until)
+                {
+                    return Ok((PushOutcome::Stale(grave.last), false));
+                }
+                let unlisted = self.pods.iter().filter(|(_, pod)| pod.listed.is_none()).count();
+                if unlisted >= self.policy.max_unlisted {
+                    return Err(PushRefused::TooManyPods { bound: self.policy.max_unlisted });
+                }
+                self.admit(key, Some(push.pod.clone()), now)
+            }
+        };
+        let Some(pod) = self.pods.get_mut(place) else { return Ok((PushOutcome::Stale(None), false)) };
+        if pod.replaced {
+            return Ok((PushOutcome::Stale(pod.push.as_ref().map(|push| push.order)), false));
+        }
+        // A pod on its way out cannot be the newcomer on an address.
+        let arrives = push.event != Event::Draining && !pod.terminating();
+        let (uid, seen, addresses) = (push.pod.uid.clone(), pod.seen, push.addresses());
+        let outcome = pod.push(push, now + self.policy.lease);
+        // An unlisted pod is where its push says; a listed one is where its slices say.
+        let moves = outcome == PushOutcome::Accepted && pod.listed.is_none() && pod.visible();
+        self.moved |= moves;
+        let mut changed = self.judge(place) || moves;
+        if outcome == PushOutcome::Accepted && arrives {
+            changed |= self.displace(&addresses, &uid, seen, now);
+        }
+        Ok((outcome, changed))
+    }
+
+    /// The pod `by`, first seen at `seen`, was verified to be at `addresses`: whoever was known there before
+    /// it is replaced, for good (rule 1).
+    pub fn displace(&mut self, addresses: &[SocketAddr], by: &PodUid, seen: Moment, now: Moment) -> bool {
+        let mut victims: Vec<usize> = Vec::new();
+        for (place, pod) in self.claimants(addresses) {
+            let older = pod.pod.as_ref().is_some_and(|pod| pod.uid != *by) && pod.seen <= seen;
+            if older && !pod.replaced && !victims.contains(&place) {
+                victims.push(place);
+            }
+        }
+        for &place in &victims {
+            self.moved = true;
+            if let Some(pod) = self.pods.get_mut(place) {
+                pod.replaced = true;
+                pod.push = pod.push.take().map(|push| Pushed { until: None, ..push });
+                pod.judge();
+                if pod.listed.is_none() {
+                    self.bury(place, now);
+                }
+            }
+        }
+        !victims.is_empty()
+    }
+
+    /// All checks of the pod's plan passed (rule 8). The plan is the proof that the pod may be judged by
+    /// probing it. Ask again while the endpoint's source is `probe`.
+    pub fn probe_passed(&mut self, uid: &PodUid, _plan: &ProbePlan) -> bool {
+        let Some(&place) = self.places.get(&Key::Pod(uid.clone())) else { return false };
+        let Some(pod) = self.pods.get_mut(place) else { return false };
+        let starting = pod.verdict.is_some_and(|verdict| verdict.state == State::Starting);
+        if pod.listed.is_none() || !starting || pod.word() == Some(Event::NotReady) {
+            return false;
+        }
+        pod.probed = true;
+        self.judge(place)
+    }
+
+    /// A check of the pod's plan failed: what a probe promoted, it no longer promotes.
+    pub fn probe_failed(&mut self, uid: &PodUid) -> bool {
+        let Some(&place) = self.places.get(&Key::Pod(uid.clone())) else { return false };
+        if let Some(pod) = self.pods.get_mut(place) {
+            pod.probed = false;
+        }
+        self.judge(place)
+    }
+
+    /// Ends what `now` has outlived: leases, and the memory of pods that are gone.
+    pub fn expire(&mut self, now: Moment) -> bool {
+        let lapsed: Vec<usize> = self
+            .pods
+            .iter()
+            .filter(|(_, pod)| pod.push.as_ref().is_some_and(|push| push.until.is_some_and(|until| until <= now)))
+            .map(|(place, _)| place)
+            .collect();
+        let mut changed = false;
+        for place in lapsed {
+            let Some(pod) = self.pods.get_mut(place) else { continue };
+            if pod.listed.is_none() {
+                // No slice ever listed it: it was only as true as its lease (rule 3).
+                changed |= pod.visible();
+                self.forget(place);
+            } else if let Some(push) = &mut pod.push {
+                push.until = None;
+                changed |= self.judge(place);
+            }
+        }
+        self.graves.retain(|_, grave| grave.replaced || now < grave.until);
+        changed
+    }
+
+    /// When [`Ledger::expire`] has something to do next.
+    pub fn next_expiry(&self) -> Option<Moment> {
+        let leases = self.pods.iter().filter_map(|(_, pod)| pod.push.as_ref()?.until);
+        let graves = self.graves.values().filter(|grave| !grave.replaced).map(|grave| grave.until);
+        leases.chain(graves).min()
+    }
+
+    /// When the pod was first heard of by any source, if it is known.
+    pub fn first_seen(&self, uid: &PodUid) -> Option<Moment> {
+        let place = self.places.get(&Key::Pod(uid.clone()))?;
+        self.pods.get(*place).map(|pod| pod.seen)
+    }
+
+    /// Every address that some pod claims, with repetitions.
+    pub fn addresses(&self) -> impl Iterator<Item = SocketAddr> + '_ {
+        self.ports.iter().flat_map(|port| port.claims().iter().map(|claim| claim.address))
+    }
+
+    /// The endpoints of every port, both in order of first appearance.
+    pub fn view(&mut self) -> Vec<PortView> {
+        if std::mem::take(&mut self.moved) {
+            self.lay_out();
+        }
+        for port in self.ports.iter_mut().filter(|port| port.contested()) {
+            let before = std::mem::replace(port, Port::new(port.name.clone()));
+            for &claim in before.claims() {
+                port.claim(claim);
+            }
+            port.seat(&self.pods, Some(before));
+        }
+        let pods = &self.pods;
+        self.ports.iter_mut().map(|port| PortView::new(port.name.clone(), port.endpoints(pods))).collect()
+    }
+
+    /// Takes a slice in; the caller settles.
+    fn write(&mut self, name: &str, slice: Slice, now: Moment) {
+        let at = self.slices.iter().position(|listing| &*listing.name == name);
+        if let Some(listing) = at.and_then(|at| self.slices.get_mut(at))
+            && same_claims(&listing.slice, &slice)
+        {
+            let entries = listing.slice.endpoints.iter_mut().zip(&slice.endpoints).zip(&listing.pods);
+            for ((old, new), &place) in entries.filter(|((old, new), _)| old.conditions != new.conditions) {
+                old.conditions = new.conditions;
+                mark(&mut self.pods, &mut self.dirty, place);
+            }
+            return;
+        }
+        let pods: Vec<usize> = slice.endpoints.iter().map(|endpoint| self.enrol(endpoint, now)).collect();
+        for &place in &pods {
+            mark(&mut self.pods, &mut self.dirty, place);
+        }
+        self.moved = true;
+        let listing = Listing { name: name.into(), slice, pods };
+        match at.and_then(|at| self.slices.get_mut(at)) {
+            Some(before) => {
+                for &place in &std::mem::replace(before, listing).pods {
+                    mark(&mut self.pods, &mut self.dirty, place);
+                }
+            }
+            None => self.slices.push(listing),
+        }
+    }
+
+    /// Takes out the slices that `which` names; the caller settles.
+    fn erase(&mut self, which: impl Fn(&Listing) -> bool) {
+        for listing in self.slices.extract_if(.., |listing| which(listing)) {
+            self.moved = true;
+            for place in listing.pods {
+                mark(&mut self.pods, &mut self.dirty, place);
+            }
+        }
+    }
+
+    /// Gathers what the slices say of every dirty pod, and judges it. Looks at each entry of the service once.
+    fn settle(&mut self, now: Moment) -> bool {
+        let mut changed = self.moved;
+        for listing in &self.slices {
+            for (endpoint, &place) in listing.slice.endpoints.iter().zip(&listing.pods) {
+                if let Some(pod) = self.pods.get_mut(place).filter(|pod| pod.dirty) {
+                    pod.gather(endpoint.conditions);
+                }
+            }
+        }
+        for place in std::mem::take(&mut self.dirty) {
+            let Some(pod) = self.pods.get_mut(place) else { continue };
+            pod.dirty = false;
+            match pod.gathered.take() {
+                Some(said) => {
+                    let grave = pod.pod.as_ref().and_then(|pod| self.graves.get(&pod.uid));
+                    pod.replaced |= grave.is_some_and(|grave| grave.replaced);
+                    pod.list(said, grave.is_some_and(|grave| grave.terminated && now < grave.until));
+                    changed |= self.judge(place);
+                }
+                // In no slice any more: gone, whatever its lease says (rule 7).
+                None => self.bury(place, now),
+            }
+        }
+        changed
+    }
+
+    /// The place of the pod behind a slice's endpoint.
+    fn enrol(&mut self, endpoint: &SliceEndpoint, now: Moment) -> usize {
+        let key = match &endpoint.pod {
+            Some(pod) => Key::Pod(pod.uid.clone()),
+            None if self.policy.manual_endpoints => Key::Manual(endpoint.ip),
+            None => return NOBODY,
+        };
+        match self.places.get(&key) {
+            Some(&place) => place,
+            None => self.admit(key, endpoint.pod.clone(), now),
+        }
+    }
+
+    fn admit(&mut self, key: Key, pod: Option<PodRef>, now: Moment) -> usize {
+        self.pods_ever += 1;
+        let place = self.pods.insert(Pod::new(self.pods_ever, key.clone(), pod, now));
+        self.places.insert(key, place);
+        place
+    }
+
+    /// Takes a pod out and remembers that it is gone.
+    fn bury(&mut self, place: usize, now: Moment) {
+        let Some(pod) = self.forget(place) else { return };
+        let Some(id) = pod.pod.as_ref() else { return };
+        if self.graves.len() >= GRAVES {
+            let oldest = self.graves.iter().min_by_key(|(_, grave)| grave.until).map(|(uid, _)| uid.clone());
+            oldest.map(|uid| self.graves.remove(&uid));
+        }
+        let grave = Grave {
+            until: now + self.policy.lease,
+            replaced: pod.replaced,
+            terminated: pod.terminating(),
+            last: pod.push.as_ref().map(|push| push.order),
+        };
+        self.graves.insert(id.uid.clone(), grave);
+    }
+
+    fn forget(&mut self, place: usize) -> Option<Pod> {
+        let pod = self.pods.try_remove(place)?;
+        self.moved = true;
+        self.places.remove(&pod.key);
+        Some(pod)
+    }
+
+    fn judge(&mut self, place: usize) -> bool {
+        let Some(pod) = self.pods.get_mut(place) else { return false };
+        let before = pod.verdict;
+        pod.judge();
+        // Whether there is an endpoint at all decides about claims, not only about its state.
+        self.moved |= before.is_none() != pod.verdict.is_none();
+        before != pod.verdict
+    }
+
+    /// The pods that claim one of `addresses`, with repetitions.
+    fn claimants<'a>(&'a self, addresses: &'a [SocketAddr]) -> impl Iterator<Item = (usize, &'a Pod)> {
+        let listed = self.slices.iter().flat_map(move |listing| {
+            let ports = &listing.slice.ports;
+            let entries = listing.slice.endpoints.iter().zip(&listing.pods);
+            entries.filter(move |(endpoint, _)| at_any(endpoint.ip, ports, addresses)).map(|(_, &place)| place)
+        });
+        let pushed = self.pods.iter().filter_map(move |(place, pod)| {
+            let push = pod.push.as_ref().filter(|_| pod.listed.is_none())?;
+            push.ips.iter().any(|&ip| at_any(ip, &push.ports, addresses)).then_some(place)
+        });
+        listed.chain(pushed).filter_map(|place| Some((place, self.pods.get(place)?)))
+    }
+
+    /// Works out who claims what, and seats everybody.
+    fn lay_out(&mut self) {
+        let mut before = std::mem::take(&mut self.ports);
+        let mut ports: Vec<Port> = Vec::with_capacity(before.len());
+        for listing in &self.slices {
+            for offered in &listing.slice.ports {
+                let port = port_named(&mut ports, &offered.name);
+                for (endpoint, &pod) in listing.slice.endpoints.iter().zip(&listing.pods) {
+                    if pod != NOBODY {
+                        port.claim(Claim { address: SocketAddr::new(endpoint.ip, offered.number), pod });
+                    }
+                }
+            }
+        }
+        let mut unlisted: Vec<(usize, &Pod)> =
+            self.pods.iter().filter(|(_, pod)| pod.listed.is_none() && pod.visible()).collect();
+        unlisted.sort_by_key(|(_, pod)| pod.number);
+        for (pod, push) in unlisted.into_iter().filter_map(|(place, pod)| Some((place, pod.push.as_ref()?))) {
+            for offered in &push.ports {
+                let port = port_named(&mut ports, &offered.name);
+                for &ip in &push.ips {
+                    port.claim(Claim { address: SocketAddr::new(ip, offered.number), pod });
+                }
+            }
+        }
+        for port in &mut ports {
+            let at = before.iter().position(|old| old.name == port.name);
+            port.seat(&self.pods, at.map(|at| before.swap_remove(at)));
+        }
+        self.ports = ports;
+    }
+}
+
+impl Push {
+    /// Every address that the push claims.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        let at = |ip: IpAddr| self.ports.iter().map(move |port| SocketAddr::new(ip, port.number));
+        self.ips.iter().flat_map(|&ip| at(ip)).collect()
+    }
+}
+
+/// Whether two versions of a slice differ in nothing but conditions.
+fn same_claims(old: &Slice, new: &Slice) -> bool {
+    let same = |(old, new): (&SliceEndpoint, &SliceEndpoint)| old.ip == new.ip && old.pod == new.pod;
+    old.ports == new.ports
+        && old.endpoints.len() == new.endpoints.len()
+        && old.endpoints.iter().zip(&new.endpoints).all(same)
+}
+
+fn at_any(ip: IpAddr, ports: &[SlicePort], addresses: &[SocketAddr]) -> bool {
+    addresses.iter().any(|at| at.ip() == ip && ports.iter().any(|port| port.number == at.port()))
+}
+
+fn mark(pods: &mut Slab<Pod>, dirty: &mut Vec<usize>, place: usize) {
+    if let Some(pod) = pods.get_mut(place).filter(|pod| !pod.dirty) {
+        pod.dirty = true;
+        dirty.push(place);
+    }
+}
+
+fn port_named<'a>(ports: &'a mut Vec<Port>, name: &PortName) -> &'a mut Port {
+    let at = ports.iter().position(|port| port.name == *name).unwrap_or(ports.len());
+    if at == ports.len() {
+        ports.push(Port::new(name.clone()));
+    }
+    // `at` is a port's place by now: found, or just added.
+    &mut ports[at]
+}

@@ -1,0 +1,151 @@
+//! What our own probe of a pod may prove.
+//!
+//! A probe stands in for kubelet's only if it asks the same questions. So a [`ProbePlan`] is made from the
+//! pod's own spec, and only a plan can promote an endpoint.
+
+/// How a container says in its spec that it wants to be probed for readiness.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReadinessProbe {
+    /// The question.
+    pub check: Check,
+    /// The probe names a host of its own: we probe only the pod's verified address, so we cannot ask this.
+    pub foreign_host: bool,
+}
+
+/// A question that one container's readiness probe asks.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Check {
+    /// Does the port accept a connection?
+    Tcp {
+        /// The port to connect to.
+        port: u16,
+    },
+    /// Does a GET answer with 200..399?
+    Http {
+        /// The port to connect to.
+        port: u16,
+        /// The path, with its query.
+        path: String,
+        /// Over TLS, without verification, as kubelet does.
+        tls: bool,
+        /// Extra request headers.
+        headers: Vec<(String, String)>,
+    },
+    /// Does the gRPC health service say SERVING?
+    Grpc {
+        /// The port to connect to.
+        port: u16,
+        /// The service asked about; empty for the server as a whole.
+        service: String,
+    },
+    /// A command inside the container, or a kind from the future: nothing we can ask from outside.
+    Opaque,
+}
+
+/// What the pod's spec says about readiness, container by container; `None` for a container without a probe.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ProbeSpec {
+    /// One entry per container (restartable init containers included).
+    pub containers: Vec<Option<ReadinessProbe>>,
+    /// How many readiness gates the pod has: conditions that somebody else sets.
+    pub readiness_gates: usize,
+}
+
+/// A set of questions which, all answered well, mean what kubelet's probes mean.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProbePlan {
+    checks: Vec<Check>,
+}
+
+/// Why a pod's readiness cannot be known by probing it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Unprovable {
+    /// Somebody else decides.
+    #[error("the pod has readiness gates, which no probe can see")]
+    ReadinessGates,
+    /// A kind of probe that works only inside the container.
+    #[error("a container's readiness probe is neither tcp, http nor grpc")]
+    OpaqueProbe,
+    /// The probe's `host` field.
+    #[error("a container's readiness probe names a host of its own")]
+    ForeignHost,
+    /// TCP alone proves nothing behind a mesh sidecar that accepts every connection.
+    #[error("the pod could be asked by a bare TCP connect only, and that is turned off for this route")]
+    TcpOnly,
+}
+
+impl ProbePlan {
+    /// The plan for a pod, or why there is none. `endpoint_port` is asked by TCP when no container has a
+    /// probe: kubelet then calls the pod ready as soon as it runs, and a listening port shows that it runs.
+    pub fn new(spec: &ProbeSpec, endpoint_port: u16, allow_tcp: bool) -> Result<Self, Unprovable> {
+        if spec.readiness_gates > 0 {
+            return Err(Unprovable::ReadinessGates);
+        }
+        let mut checks = Vec::new();
+        for probe in spec.containers.iter().flatten() {
+            if probe.foreign_host {
+                return Err(Unprovable::ForeignHost);
+            }
+            if probe.check == Check::Opaque {
+                return Err(Unprovable::OpaqueProbe);
+            }
+            if !checks.contains(&probe.check) {
+                checks.push(probe.check.clone());
+            }
+        }
+        if checks.is_empty() {
+            checks.push(Check::Tcp { port: endpoint_port });
+        }
+        if !allow_tcp && checks.iter().all(|check| matches!(check, Check::Tcp { .. })) {
+            return Err(Unprovable::TcpOnly);
+        }
+        Ok(Self { checks })
+    }
+
+    /// The questions; at least one. All of them must be answered well.
+    pub fn checks(&self) -> &[Check] {
+        &self.checks
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tcp(port: u16) -> Option<ReadinessProbe> {
+        Some(ReadinessProbe { check: Check::Tcp { port }, foreign_host: false })
+    }
+
+    fn plan(containers: Vec<Option<ReadinessProbe>>, gates: usize) -> Result<Vec<Check>, Unprovable> {
+        let spec = ProbeSpec { containers, readiness_gates: gates };
+        ProbePlan::new(&spec, 8080, true).map(|plan| plan.checks().to_vec())
+    }
+
+    #[test]
+    fn every_container_is_asked_its_own_question() {
+        assert_eq!(
+            plan(vec![tcp(1), None, tcp(2), tcp(1)], 0),
+            Ok(vec![Check::Tcp { port: 1 }, Check::Tcp { port: 2 }])
+        );
+    }
+
+    #[test]
+    fn a_pod_without_probes_is_asked_at_its_own_port() {
+        assert_eq!(plan(vec![None], 0), Ok(vec![Check::Tcp { port: 8080 }]));
+    }
+
+    #[test]
+    fn what_we_cannot_ask_ourselves_is_never_promoted() {
+        let opaque = Some(ReadinessProbe { check: Check::Opaque, foreign_host: false });
+        let foreign = Some(ReadinessProbe { check: Check::Tcp { port: 1 }, foreign_host: true });
+        assert_eq!(plan(vec![tcp(1), opaque], 0), Err(Unprovable::OpaqueProbe));
+        assert_eq!(plan(vec![foreign], 0), Err(Unprovable::ForeignHost));
+        assert_eq!(plan(vec![tcp(1)], 1), Err(Unprovable::ReadinessGates));
+    }
+
+    #[test]
+    fn bare_tcp_can_be_turned_off() {
+        let spec = ProbeSpec { containers: vec![tcp(1)], readiness_gates: 0 };
+        assert_eq!(ProbePlan::new(&spec, 8080, false), Err(Unprovable::TcpOnly));
+    }
+}

@@ -1,0 +1,130 @@
+//! What one pod becomes: its endpoint in each family, and the numbers of its ports.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::{
+    Endpoint, EndpointPort, Family, Nodes, Options, Phase, Pod, Protocol, Service, TargetPort, TargetRef,
+};
+use crate::endpoint::Conditions;
+
+/// Why a pod has no endpoint.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LeftOut {
+    /// It is over, whatever `publishNotReadyAddresses` says.
+    #[error("it has ended (phase {0:?})")]
+    Ended(Phase),
+    /// It has no address at all yet.
+    #[error("it has no address")]
+    NoAddress,
+    /// It is being deleted, and terminating conditions are off.
+    #[error("it is being deleted, and terminating conditions are off")]
+    Deleting,
+    /// Its node is not known; to be tried again.
+    #[error("its node is missing")]
+    NodeMissing(#[source] MissingNode),
+    /// It has addresses, but none of this family.
+    #[error("it has no {0} address")]
+    OtherFamily(Family),
+}
+
+/// A pod that is left out until its node is known: the sync is to be retried.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
+#[error("node {node:?} of pod {pod:?} is not known")]
+pub struct MissingNode {
+    /// The pod's name, in the Service's namespace.
+    pub pod: Arc<str>,
+    /// The name of the node; empty when the pod has an address but no node.
+    pub node: Arc<str>,
+}
+
+/// The endpoint of `pod` in the slices of `family`.
+pub fn endpoint(
+    service: &Service,
+    pod: &Pod,
+    nodes: &Nodes,
+    family: Family,
+    options: &Options,
+) -> Result<Endpoint, LeftOut> {
+    if pod.phase.is_terminal() {
+        return Err(LeftOut::Ended(pod.phase));
+    }
+    if pod.ips.is_empty() {
+        return Err(LeftOut::NoAddress);
+    }
+    if pod.deleting && !options.terminating_conditions {
+        return Err(LeftOut::Deleting);
+    }
+    let node = pod.node.as_ref().and_then(|name| nodes.get(name));
+    if node.is_none() && !service.publish_not_ready {
+        let node = pod.node.clone().unwrap_or_default();
+        return Err(LeftOut::NodeMissing(MissingNode { pod: pod.name.clone(), node }));
+    }
+    let addresses = addresses(pod, family);
+    if addresses.is_empty() {
+        return Err(LeftOut::OtherFamily(family));
+    }
+    Ok(Endpoint {
+        addresses,
+        conditions: conditions(service, pod, options),
+        hostname: pod.hostname.clone().filter(|_| is_named_by(service, pod)),
+        node: pod.node.clone(),
+        zone: node.and_then(|node| node.zone.clone()),
+        target: Some(TargetRef {
+            namespace: pod.namespace.clone(),
+            name: pod.name.clone(),
+            uid: pod.uid.clone(),
+        }),
+    })
+}
+
+fn addresses(pod: &Pod, family: Family) -> Vec<IpAddr> {
+    let of_family = |ip: &IpAddr| Family::of(*ip) == family;
+    let mut addresses: Vec<IpAddr> = pod.ips.iter().filter(|ip| of_family(ip)).map(IpAddr::to_canonical).collect();
+    addresses.sort();
+    addresses
+}
+
+fn conditions(service: &Service, pod: &Pod, options: &Options) -> Conditions {
+    let (serving, terminating) = (pod.ready, pod.deleting);
+    let ready = service.publish_not_ready || (serving && !terminating);
+    if options.terminating_conditions {
+        Conditions::new(ready, serving, terminating)
+    } else {
+        Conditions { ready: Some(ready), serving: None, terminating: None }
+    }
+}
+
+/// Whether the pod has a DNS name under this service's.
+fn is_named_by(service: &Service, pod: &Pod) -> bool {
+    pod.subdomain.as_deref() == Some(service.id.name()) && *pod.namespace == *service.id.namespace()
+}
+
+/// The service's ports in this pod, sorted. A port that the pod does not have is not among them.
+pub fn ports(service: &Service, pod: &Pod) -> Vec<EndpointPort> {
+    let resolve = |target: &TargetPort, protocol| match target {
+        TargetPort::Number(number) => Some(*number),
+        TargetPort::Name(name) => container_port(pod, name, protocol),
+    };
+    let mut ports: Vec<EndpointPort> = service
+        .ports
+        .iter()
+        .filter_map(|port| {
+            Some(EndpointPort {
+                name: port.name.clone(),
+                protocol: port.protocol,
+                number: Some(resolve(&port.target, port.protocol)?),
+                app_protocol: port.app_protocol.clone(),
+            })
+        })
+        .collect();
+    ports.sort();
+    ports
+}
+
+/// The number of the container port with this name and protocol: one name may be used once per protocol.
+fn container_port(pod: &Pod, name: &str, protocol: Protocol) -> Option<u16> {
+    let sidecars = pod.init_containers.iter().filter(|init| init.sidecar).flat_map(|init| &init.ports);
+    let mut ports = pod.ports.iter().chain(sidecars);
+    ports.find(|port| &*port.name == name && port.protocol == protocol).map(|port| port.number)
+}

@@ -1,0 +1,272 @@
+//! The packing of endpoints into slices, with as few writes as possible.
+//!
+//! Slices are grouped by family and by the ports their endpoints share. Within a group every endpoint first
+//! stays where it is; then slices that are written anyway take the new ones, the fullest first; then one more
+//! slice that has room for all the rest; then new slices. What would be created takes over the name of what
+//! would be deleted.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::endpoint::{LeftOut, MissingNode, endpoint, ports};
+use super::{
+    Endpoint, EndpointPort, EndpointSlice, Family, Labels, MANAGED_BY, MANAGER, Nodes, Options, Pod, SERVICE_NAME,
+    Service, SliceContent,
+};
+
+/// What to write, and what stands when it is written.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Plan {
+    /// Slices to create, under a name that [`Service::generate_name`] begins.
+    pub create: Vec<SliceContent>,
+    /// Slices to replace, each against the version it was read at.
+    pub update: Vec<EndpointSlice>,
+    /// Slices to delete.
+    pub delete: Vec<EndpointSlice>,
+    /// Slices that stay as they are.
+    pub unchanged: Vec<EndpointSlice>,
+    /// The pods left out because their node is not known. Write the plan, then try again.
+    pub missing_nodes: BTreeSet<MissingNode>,
+}
+
+impl Plan {
+    /// How many writes it takes.
+    pub fn writes(&self) -> usize {
+        self.create.len() + self.update.len() + self.delete.len()
+    }
+
+    /// What all slices say when the plan is written.
+    pub fn contents(&self) -> impl Iterator<Item = &SliceContent> {
+        self.unchanged.iter().chain(&self.update).map(|slice| &slice.content).chain(&self.create)
+    }
+
+    /// The slices as they stand when the plan is written, for an engine that has no API server. `name` names
+    /// the new ones.
+    pub fn into_slices(self, mut name: impl FnMut() -> String) -> Vec<EndpointSlice> {
+        let created = self.create.into_iter().map(|content| EndpointSlice {
+            name: name().into(),
+            resource_version: Arc::default(),
+            annotations: Labels::new(),
+            content,
+        });
+        self.unchanged.into_iter().chain(self.update).chain(created).collect()
+    }
+}
+
+/// Plans the slices of `service` for the `pods` that its selector selects. The order of pods and slices does
+/// not matter, and slices that we do not manage, or that belong to another service, are not looked at.
+pub fn reconcile<'a>(
+    service: &Service,
+    pods: impl IntoIterator<Item = &'a Pod>,
+    nodes: &Nodes,
+    existing: impl IntoIterator<Item = &'a EndpointSlice>,
+    options: &Options,
+) -> Plan {
+    let pods: Vec<&Pod> = pods.into_iter().collect();
+    let mut ours: Vec<&EndpointSlice> = existing.into_iter().filter(|slice| is_ours(slice, service)).collect();
+    ours.sort_by(|a, b| a.name.cmp(&b.name));
+
+    let mut planner = Planner { service, labels: service.slice_labels(), options, plan: Plan::default() };
+    for family in service.families() {
+        let (of_family, rest) = ours.into_iter().partition(|slice| slice.content.family == family);
+        ours = rest;
+        let desired = planner.desired(family, &pods, nodes);
+        planner.plan_family(family, desired, of_family);
+    }
+    planner.plan.delete.extend(ours.into_iter().cloned());
+    planner.plan
+}
+
+fn is_ours(slice: &EndpointSlice, service: &Service) -> bool {
+    let label = |key| slice.content.labels.get(key).map(String::as_str);
+    label(MANAGED_BY) == Some(MANAGER) && label(SERVICE_NAME) == Some(service.id.name())
+}
+
+/// What makes an endpoint the same one. Not its UID: a pod that came back under the same name and address is
+/// changed in place.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    pod: Option<(Arc<str>, Arc<str>)>,
+    addresses: Vec<IpAddr>,
+    hostname: Option<Arc<str>>,
+}
+
+impl Key {
+    fn of(endpoint: &Endpoint) -> Self {
+        let pod = endpoint.target.as_ref().map(|pod| (pod.namespace.clone(), pod.name.clone()));
+        let mut addresses = endpoint.addresses.clone();
+        addresses.sort();
+        Self { pod, addresses, hostname: endpoint.hostname.clone() }
+    }
+}
+
+/// Endpoints that look for a place, in an order that depends on nothing but themselves.
+type Desired = BTreeMap<Key, Endpoint>;
+
+fn take(desired: &mut Desired, count: usize) -> impl Iterator<Item = Endpoint> {
+    std::iter::from_fn(|| desired.pop_first().map(|(_, endpoint)| endpoint)).take(count)
+}
+
+/// An existing slice and the endpoints it will hold.
+struct Packed<'a> {
+    slice: &'a EndpointSlice,
+    endpoints: Vec<Endpoint>,
+    dirty: bool,
+}
+
+/// One family's plan while it is made.
+#[derive(Default)]
+struct Draft<'a> {
+    packed: Vec<Packed<'a>>,
+    create: Vec<SliceContent>,
+    /// Nothing they say is wanted any more; their names may be used again.
+    doomed: Vec<&'a EndpointSlice>,
+}
+
+struct Planner<'s> {
+    service: &'s Service,
+    labels: Labels,
+    options: &'s Options,
+    plan: Plan,
+}
+
+impl Planner<'_> {
+    /// The endpoints that should be in the slices of `family`, by the ports they share.
+    fn desired(&mut self, family: Family, pods: &[&Pod], nodes: &Nodes) -> BTreeMap<Vec<EndpointPort>, Desired> {
+        let mut groups: BTreeMap<_, Desired> = BTreeMap::new();
+        for pod in pods {
+            match endpoint(self.service, pod, nodes, family, self.options) {
+                Ok(endpoint) => {
+                    let group = groups.entry(ports(self.service, pod)).or_default();
+                    group.insert(Key::of(&endpoint), endpoint);
+                }
+                Err(LeftOut::NodeMissing(missing)) => {
+                    self.plan.missing_nodes.insert(missing);
+                }
+                Err(_) => {}
+            }
+        }
+        groups
+    }
+
+    fn plan_family(
+        &mut self,
+        family: Family,
+        desired: BTreeMap<Vec<EndpointPort>, Desired>,
+        existing: Vec<&EndpointSlice>,
+    ) {
+        let mut by_ports: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for slice in existing {
+            if slice.content.owner.as_ref() == Some(&self.service.uid) {
+                let mut ports = slice.content.ports.clone();
+                ports.sort();
+                by_ports.entry(ports).or_default().push(slice);
+            } else {
+                // Of an earlier Service of this name. The garbage collector is after it, so it is not reused.
+                self.plan.delete.push(slice.clone());
+            }
+        }
+        let mut draft = Draft::default();
+        for (ports, endpoints) in desired {
+            let slices = by_ports.remove(&ports).unwrap_or_default();
+            self.pack(&mut draft, family, &ports, endpoints, slices);
+        }
+        draft.doomed.extend(by_ports.into_values().flatten());
+        if draft.packed.is_empty() && draft.create.is_empty() {
+            // A placeholder: whoever watches must be able to tell "no endpoints" from "not written yet".
+            draft.create.push(self.content(family, &[], vec![]));
+        }
+        self.finish(draft);
+    }
+
+    /// Finds a place for each of the `desired` endpoints of one group, whose slices are `slices`.
+    fn pack<'a>(
+        &self,
+        draft: &mut Draft<'a>,
+        family: Family,
+        ports: &[EndpointPort],
+        mut desired: Desired,
+        slices: Vec<&'a EndpointSlice>,
+    ) {
+        let max = self.options.max_endpoints_per_slice.get();
+        let kept = slices.into_iter().map(|slice| self.keep_in_place(slice, &mut desired));
+        let (mut packed, emptied): (Vec<_>, Vec<_>) = kept.partition(|packed| !packed.endpoints.is_empty());
+        draft.doomed.extend(emptied.into_iter().map(|packed| packed.slice));
+
+        // The sort is stable, so slices that are equally full stay in the order of their names.
+        packed.sort_by_key(|packed| std::cmp::Reverse(packed.endpoints.len()));
+        for packed in packed.iter_mut().filter(|packed| packed.dirty) {
+            let room = max - packed.endpoints.len();
+            packed.endpoints.extend(take(&mut desired, room));
+        }
+        while !desired.is_empty() {
+            let has_room = |packed: &&mut Packed| !packed.dirty && packed.endpoints.len() + desired.len() <= max;
+            // The fullest that fits, hence the first.
+            if let Some(fitting) = packed.iter_mut().find(has_room) {
+                fitting.endpoints.extend(take(&mut desired, max));
+                fitting.dirty = true;
+            } else {
+                let endpoints = take(&mut desired, max).collect();
+                draft.create.push(self.content(family, ports, endpoints));
+            }
+        }
+        draft.packed.extend(packed);
+    }
+
+    /// Takes out of `desired` what `slice` already has, as it should be now.
+    fn keep_in_place<'a>(&self, slice: &'a EndpointSlice, desired: &mut Desired) -> Packed<'a> {
+        let mut endpoints = Vec::new();
+        let mut dirty = slice.content.labels != self.labels;
+        for old in &slice.content.endpoints {
+            // Beyond the maximum, which may have been lowered since, they have to move.
+            let fits = endpoints.len() < self.options.max_endpoints_per_slice.get();
+            match fits.then(|| desired.remove(&Key::of(old))).flatten() {
+                Some(new) => {
+                    dirty |= self.differs(old, &new);
+                    endpoints.push(new);
+                }
+                None => dirty = true,
+            }
+        }
+        Packed { slice, endpoints, dirty }
+    }
+
+    /// Whether two endpoints with the same [`Key`] differ enough to write.
+    fn differs(&self, old: &Endpoint, new: &Endpoint) -> bool {
+        let same_conditions = if self.options.terminating_conditions {
+            old.conditions == new.conditions
+        } else {
+            // Turning the gate off is not in itself a reason to write every slice of the cluster again.
+            old.conditions.ready == new.conditions.ready
+        };
+        !same_conditions || (&old.node, &old.zone, &old.target) != (&new.node, &new.zone, &new.target)
+    }
+
+    fn content(&self, family: Family, ports: &[EndpointPort], endpoints: Vec<Endpoint>) -> SliceContent {
+        let owner = Some(self.service.uid.clone());
+        SliceContent { family, ports: ports.to_vec(), endpoints, labels: self.labels.clone(), owner }
+    }
+
+    fn finish(&mut self, mut draft: Draft) {
+        for Packed { slice, endpoints, dirty } in draft.packed {
+            if dirty {
+                let content = self.content(slice.content.family, &slice.content.ports, endpoints);
+                self.plan.update.push(EndpointSlice { content, ..slice.clone() });
+            } else {
+                self.plan.unchanged.push(slice.clone());
+            }
+        }
+        for content in draft.create {
+            if let Some(same) = draft.doomed.iter().position(|slice| slice.content == content) {
+                self.plan.unchanged.push(draft.doomed.remove(same).clone());
+            } else if !draft.doomed.is_empty() {
+                self.plan.update.push(EndpointSlice { content, ..draft.doomed.remove(0).clone() });
+            } else if !self.service.deleting {
+                // A deleted service gets nothing new: the garbage collector may already have passed.
+                self.plan.create.push(content);
+            }
+        }
+        self.plan.delete.extend(draft.doomed.into_iter().cloned());
+    }
+}

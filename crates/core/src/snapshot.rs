@@ -1,0 +1,191 @@
+//! The immutable view of one service, replaced whole, and how readers learn that there is a new one.
+//!
+//! A writer publishes before it notifies; a reader subscribes before it reads. The reverse of either loses a
+//! wake-up.
+
+use std::future::poll_fn;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use slab::Slab;
+
+use crate::endpoint::{Endpoint, EnvoyHealth, PortName, State};
+use crate::sync::{Mutex, Swap, lock};
+
+/// What one port of a service offers.
+#[derive(Debug, Default)]
+pub struct PortView {
+    name: PortName,
+    endpoints: Vec<Arc<Endpoint>>,
+    ready: Vec<u32>,
+    draining: Vec<u32>,
+}
+
+impl PortView {
+    /// The view of the port `name`, with its endpoints in order of first appearance.
+    pub fn new(name: PortName, endpoints: Vec<Arc<Endpoint>>) -> Self {
+        let places = |state: State| {
+            let places = (0u32..).zip(&endpoints).filter(move |(_, endpoint)| endpoint.state == state);
+            places.map(|(place, _)| place).collect()
+        };
+        Self { name, ready: places(State::Ready), draining: places(State::Draining), endpoints }
+    }
+
+    /// The port's name.
+    pub fn name(&self) -> &PortName {
+        &self.name
+    }
+
+    /// All endpoints, in whatever state, in order of first appearance.
+    pub fn endpoints(&self) -> &[Arc<Endpoint>] {
+        &self.endpoints
+    }
+
+    /// The best state among the endpoints; `Gone` if there are none.
+    pub fn best(&self) -> State {
+        self.endpoints.iter().map(|endpoint| endpoint.state).max().unwrap_or(State::Gone)
+    }
+
+    /// Whether some endpoint takes new requests.
+    pub fn routable(&self) -> bool {
+        !self.ready.is_empty() || !self.draining.is_empty()
+    }
+
+    /// The endpoints that Envoy is told of while the service cannot be woken, in order.
+    pub fn envoy(&self) -> impl Iterator<Item = (&Arc<Endpoint>, EnvoyHealth)> {
+        let best = self.best();
+        self.endpoints.iter().filter_map(move |endpoint| Some((endpoint, endpoint.state.envoy(best)?)))
+    }
+
+    /// Places of the `Ready` endpoints.
+    pub(crate) fn ready(&self) -> &[u32] {
+        &self.ready
+    }
+
+    /// Places of the `Draining` endpoints.
+    pub(crate) fn draining(&self) -> &[u32] {
+        &self.draining
+    }
+}
+
+/// How requests may be spread over the pods of a service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Spread {
+    /// The hard limit of requests in flight per pod.
+    pub limit: Option<NonZeroU32>,
+    /// Without a limit: how many requests that come out of a hold a pod gets at a time.
+    pub herd: NonZeroU32,
+}
+
+impl Spread {
+    /// The smallest herd, whatever the target.
+    pub const HERD: NonZeroU32 = NonZeroU32::new(100).unwrap();
+
+    /// For pods that are scaled for `target` requests each and take at most `limit`; 0 means none.
+    pub fn new(target: u32, limit: u32) -> Self {
+        let herd = NonZeroU32::new(target).map_or(Self::HERD, |target| target.max(Self::HERD));
+        Self { limit: NonZeroU32::new(limit), herd }
+    }
+}
+
+impl Default for Spread {
+    fn default() -> Self {
+        Self::new(0, 0)
+    }
+}
+
+/// Everything about a service that must agree.
+#[derive(Debug, Default)]
+pub struct Snapshot {
+    /// Grows by one with each publication.
+    pub generation: u64,
+    /// The ports, in order of first appearance.
+    pub ports: Vec<PortView>,
+    /// How requests may be spread over the endpoints.
+    pub spread: Spread,
+    /// The authoritative source is out of reach; this is its last word.
+    pub stale: bool,
+}
+
+impl Snapshot {
+    /// What the port `name` offers; `None` if no slice and no pod speaks of it.
+    pub fn port(&self, name: &PortName) -> Option<&PortView> {
+        self.ports.iter().find(|port| port.name == *name)
+    }
+
+    /// Whether some endpoint of any port takes new requests.
+    pub fn routable(&self) -> bool {
+        self.ports.iter().any(PortView::routable)
+    }
+}
+
+/// The newest snapshot of one service, and who wants to hear of the next.
+#[derive(Debug)]
+pub struct Feed {
+    newest: Swap<Snapshot>,
+    /// Who waits for a newer one. `None`: subscribed, but not waiting now.
+    waiting: Mutex<Slab<Option<Waker>>>,
+}
+
+impl Default for Feed {
+    fn default() -> Self {
+        Self { newest: Swap::new(Snapshot::default()), waiting: Mutex::new(Slab::new()) }
+    }
+}
+
+impl Feed {
+    /// The newest snapshot. Takes no lock.
+    pub fn newest(&self) -> impl std::ops::Deref<Target = Arc<Snapshot>> + use<> {
+        self.newest.load()
+    }
+
+    /// Replaces the snapshot and tells the subscribers. There is one writer at a time.
+    pub(crate) fn publish(&self, snapshot: Snapshot) {
+        self.newest.store(Arc::new(snapshot));
+        // After the store: a subscriber woken earlier would find nothing new and go back to sleep.
+        let wakers: Vec<Waker> =
+            lock(&self.waiting).iter_mut().filter_map(|(_, waiting)| waiting.take()).collect();
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// Hears of every change from now on; the present snapshot counts as the first.
+    pub fn subscribe(self: &Arc<Self>) -> Subscription {
+        let place = lock(&self.waiting).insert(None);
+        Subscription { feed: Arc::clone(self), place, seen: None }
+    }
+}
+
+/// One reader of a [`Feed`]. Sees the newest snapshot each time, not every one.
+#[derive(Debug)]
+pub struct Subscription {
+    feed: Arc<Feed>,
+    place: usize,
+    seen: Option<u64>,
+}
+
+impl Subscription {
+    /// The next snapshot that was not returned before.
+    pub async fn changed(&mut self) -> Arc<Snapshot> {
+        poll_fn(|context| self.poll_changed(context)).await
+    }
+
+    fn poll_changed(&mut self, context: &mut Context<'_>) -> Poll<Arc<Snapshot>> {
+        if let Some(waiting) = lock(&self.feed.waiting).get_mut(self.place) {
+            *waiting = Some(context.waker().clone());
+        }
+        // Only now: a snapshot published between a look and a subscription would be missed.
+        let newest = Arc::clone(&self.feed.newest.load());
+        if self.seen == Some(newest.generation) {
+            return Poll::Pending;
+        }
+        self.seen = Some(newest.generation);
+        Poll::Ready(newest)
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        lock(&self.feed.waiting).try_remove(self.place);
+    }
+}

@@ -1,0 +1,126 @@
+//! `v1` Pod and Node: what decides whether, where and how a pod becomes an endpoint.
+
+use serde::Deserialize;
+
+use super::{Meta, PortNumber, Protocol, null_is_default};
+
+/// The label that names a [`Node`]'s zone.
+const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
+
+/// `v1` Pod.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(expecting = "a Pod")]
+pub struct Pod {
+    /// Name, UID and labels.
+    pub metadata: Meta,
+    /// What it was asked to be.
+    pub spec: PodSpec,
+    /// What it is. Absent in a manifest that no kubelet has seen.
+    #[serde(default, deserialize_with = "null_is_default")]
+    pub status: PodStatus,
+}
+
+/// `spec` of a [`Pod`].
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", expecting = "an object with the fields of a Pod's spec")]
+pub struct PodSpec {
+    /// Absent until it is scheduled.
+    #[serde(default)]
+    pub node_name: Option<String>,
+    /// Its own name in DNS.
+    #[serde(default)]
+    pub hostname: Option<String>,
+    /// The headless Service under which `hostname` counts.
+    #[serde(default)]
+    pub subdomain: Option<String>,
+    /// Where named ports are looked up.
+    #[serde(default, deserialize_with = "null_is_default")]
+    pub containers: Vec<Container>,
+    /// Those that restart always are sidecars, and their ports count as well.
+    #[serde(default, deserialize_with = "null_is_default")]
+    pub init_containers: Vec<Container>,
+}
+
+/// A container of a [`Pod`].
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", expecting = "a container")]
+pub struct Container {
+    /// `Always` makes a sidecar of an init container.
+    #[serde(default)]
+    pub restart_policy: Option<String>,
+    /// The ports it declares.
+    #[serde(default, deserialize_with = "null_is_default")]
+    pub ports: Vec<ContainerPort>,
+}
+
+/// A port that a [`Container`] declares.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", expecting = "a container port: an object with containerPort")]
+pub struct ContainerPort {
+    /// What a Service's `targetPort` may call it by.
+    #[serde(default)]
+    pub name: Option<String>,
+    /// The number.
+    pub container_port: PortNumber,
+    /// Absent: TCP.
+    #[serde(default, deserialize_with = "null_is_default")]
+    pub protocol: Protocol,
+}
+
+/// `status` of a [`Pod`].
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", expecting = "an object with the fields of a Pod's status")]
+pub struct PodStatus {
+    /// `Failed` and `Succeeded` end it.
+    #[serde(default)]
+    pub phase: Option<String>,
+    /// Only `Ready` counts.
+    #[serde(default, deserialize_with = "null_is_default")]
+    pub conditions: Vec<PodCondition>,
+    /// Its addresses, at most one per family.
+    #[serde(default, rename = "podIPs", deserialize_with = "null_is_default")]
+    pub pod_ips: Vec<PodIp>,
+}
+
+/// A condition of a [`Pod`].
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(expecting = "a condition: an object with type and status")]
+pub struct PodCondition {
+    /// Which condition.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// `True`, `False` or `Unknown`.
+    pub status: String,
+}
+
+/// An address of a [`Pod`].
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(expecting = "an object with ip")]
+pub struct PodIp {
+    /// As text; Kubernetes does not promise canonical form.
+    #[serde(default, deserialize_with = "null_is_default")]
+    pub ip: String,
+}
+
+impl Pod {
+    /// Whether its Ready condition is exactly True.
+    pub fn is_ready(&self) -> bool {
+        let mut conditions = self.status.conditions.iter();
+        conditions.find(|condition| condition.kind == "Ready").is_some_and(|ready| ready.status == "True")
+    }
+}
+
+/// `v1` Node.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(expecting = "a Node")]
+pub struct Node {
+    /// Name and labels.
+    pub metadata: Meta,
+}
+
+impl Node {
+    /// Its zone, if it is labelled with one.
+    pub fn zone(&self) -> Option<&str> {
+        self.metadata.labels.get(ZONE_LABEL).map(String::as_str).filter(|zone| !zone.is_empty())
+    }
+}

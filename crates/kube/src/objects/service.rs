@@ -1,0 +1,122 @@
+//! `v1` Service: its ports, its selector, and what kind it is.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Deserializer, Serialize, de};
+
+use super::{AddressType, Meta, PortNumber, Protocol, null_is_default};
+
+/// `v1` Service.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(expecting = "a Service")]
+pub struct Service {
+    /// Name, labels and annotations.
+    pub metadata: Meta,
+    /// What the Service asks for.
+    pub spec: ServiceSpec,
+}
+
+/// `spec` of a [`Service`].
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", expecting = "an object with the fields of a Service's spec")]
+pub struct ServiceSpec {
+    /// `ClusterIP` if absent.
+    #[serde(default, rename = "type")]
+    pub kind: Option<String>,
+    /// `None` means headless.
+    #[serde(default, rename = "clusterIP")]
+    pub cluster_ip: Option<String>,
+    /// The labels of its pods; empty: nobody but its owner writes its slices.
+    #[serde(default, deserialize_with = "null_is_default")]
+    pub selector: BTreeMap<String, String>,
+    /// The ports that clients use.
+    #[serde(default, deserialize_with = "null_is_default")]
+    pub ports: Vec<ServicePort>,
+    /// One slice set per family.
+    #[serde(default, deserialize_with = "null_is_default")]
+    pub ip_families: Vec<AddressType>,
+    /// Pods count as ready whether they are or not.
+    #[serde(default, deserialize_with = "null_is_default")]
+    pub publish_not_ready_addresses: bool,
+    /// Not honoured when going direct; people are told.
+    #[serde(default)]
+    pub session_affinity: Option<String>,
+    /// Not honoured when going direct; people are told.
+    #[serde(default)]
+    pub internal_traffic_policy: Option<String>,
+    /// Not honoured when going direct; people are told.
+    #[serde(default)]
+    pub traffic_distribution: Option<String>,
+}
+
+impl Service {
+    /// Whether it is only a name for another host.
+    pub fn is_external_name(&self) -> bool {
+        self.spec.kind.as_deref() == Some("ExternalName")
+    }
+
+    /// Whether it has no address of its own.
+    pub fn is_headless(&self) -> bool {
+        self.spec.cluster_ip.as_deref() == Some("None")
+    }
+}
+
+/// A port of a [`Service`].
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", expecting = "a Service port: an object with port")]
+pub struct ServicePort {
+    /// Absent or `""`: the single unnamed port.
+    #[serde(default, deserialize_with = "null_is_default")]
+    pub name: String,
+    /// What clients dial.
+    pub port: PortNumber,
+    /// Absent: as `port`.
+    #[serde(default)]
+    pub target_port: Option<TargetPort>,
+    /// Absent: TCP.
+    #[serde(default, deserialize_with = "null_is_default")]
+    pub protocol: Protocol,
+    /// Copied into the slices.
+    #[serde(default)]
+    pub app_protocol: Option<String>,
+}
+
+/// A container's port, by number or by name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum TargetPort {
+    /// The same for every pod.
+    Number(PortNumber),
+    /// Each pod says which number has this name.
+    Name(String),
+}
+
+impl<'de> Deserialize<'de> for TargetPort {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+
+        impl de::Visitor<'_> for Either {
+            type Value = TargetPort;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a port number from 1 to 65535, or a port's name")
+            }
+
+            fn visit_i64<E: de::Error>(self, number: i64) -> Result<TargetPort, E> {
+                let port = u16::try_from(number).ok().and_then(PortNumber::new);
+                port.map(TargetPort::Number)
+                    .ok_or_else(|| E::invalid_value(de::Unexpected::Signed(number), &self))
+            }
+
+            fn visit_u64<E: de::Error>(self, number: u64) -> Result<TargetPort, E> {
+                self.visit_i64(i64::try_from(number).unwrap_or(i64::MAX))
+            }
+
+            fn visit_str<E: de::Error>(self, name: &str) -> Result<TargetPort, E> {
+                Ok(TargetPort::Name(name.to_owned()))
+            }
+        }
+
+        deserializer.deserialize_any(Either)
+    }
+}

@@ -1,0 +1,3 @@
+//! What several test suites share. Never a dependency of the product.
+
+pub mod vectors;
