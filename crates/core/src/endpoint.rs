@@ -31,6 +31,11 @@ impl ServiceId {
         Ok(Self { namespace: namespace.into(), name: name.into() })
     }
 
+    /// Sorts before every service there can be.
+    pub(crate) fn first() -> Self {
+        Self { namespace: "".into(), name: "".into() }
+    }
+
     /// The namespace.
     pub fn namespace(&self) -> &str {
         &self.namespace

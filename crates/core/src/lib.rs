@@ -4,11 +4,20 @@
 //! in from three sources ([`merge`]), become one immutable [`snapshot`] per service, and requests wait for
 //! and take a slot in one step ([`hold`], [`pick`]).
 
+pub mod budget;
+pub mod drain;
 pub mod endpoint;
+pub mod engine;
+pub mod hold;
 pub mod merge;
 pub mod pick;
 pub mod probe;
+pub mod registry;
+pub mod scale;
+pub mod service;
 pub mod slices;
+pub mod slot;
 pub mod snapshot;
 mod sync;
 pub mod time;
+pub mod timeline;

@@ -126,20 +126,18 @@ impl Load {
     /// Takes a slot if there is one.
     pub(crate) fn take(&self, capacity: Capacity) -> bool {
         let below = |bound: NonZeroU32| move |taken: u32| (taken < bound.get()).then(|| taken + 1);
-        // SeqCst here and in `give`: a taker that finds no slot and a giver that finds no waiter must not both
-        // be right, or a hold sleeps beside a free slot.
         match capacity {
             Capacity::Unlimited => {
-                self.in_flight.fetch_add(1, Ordering::SeqCst);
+                self.in_flight.fetch_add(1, Ordering::AcqRel);
                 true
             }
             Capacity::PerPod(limit) => {
-                self.in_flight.fetch_update(Ordering::SeqCst, Ordering::SeqCst, below(limit)).is_ok()
+                self.in_flight.fetch_update(Ordering::AcqRel, Ordering::Acquire, below(limit)).is_ok()
             }
             Capacity::Herd(herd) => {
-                let taken = self.released.fetch_update(Ordering::SeqCst, Ordering::SeqCst, below(herd)).is_ok();
+                let taken = self.released.fetch_update(Ordering::AcqRel, Ordering::Acquire, below(herd)).is_ok();
                 if taken {
-                    self.in_flight.fetch_add(1, Ordering::SeqCst);
+                    self.in_flight.fetch_add(1, Ordering::AcqRel);
                 }
                 taken
             }
@@ -148,12 +146,12 @@ impl Load {
 
     /// Gives back a slot.
     pub(crate) fn give(&self) {
-        self.in_flight.fetch_sub(1, Ordering::SeqCst);
+        self.in_flight.fetch_sub(1, Ordering::AcqRel);
     }
 
     /// Gives back a place in the herd.
     pub(crate) fn give_released(&self) {
-        self.released.fetch_sub(1, Ordering::SeqCst);
+        self.released.fetch_sub(1, Ordering::AcqRel);
     }
 }
 

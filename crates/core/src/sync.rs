@@ -13,6 +13,12 @@ pub(crate) use std::sync::{Mutex, MutexGuard, atomic};
 use std::ops::Deref;
 use std::sync::{Arc, PoisonError};
 
+/// A full fence. Loom needs it spelled out to believe in sequential consistency; shuttle knows nothing else.
+pub(crate) fn fence() {
+    #[cfg(not(shuttle))]
+    atomic::fence(atomic::Ordering::SeqCst);
+}
+
 /// Takes the lock. A panic of another holder is not passed on: no lock here guards a state that is half
 /// written when its holder panics.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

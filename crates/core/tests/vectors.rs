@@ -30,7 +30,8 @@ fn conditions_mean_what_the_vectors_say() {
             let health_status = state.envoy(best)?.as_str().to_owned();
             Some(vectors::ExpectedEnvoy { address: (*address).into(), health_status })
         });
-        let new_traffic = states.iter().filter(|(_, state)| state.takes_new(best)).map(|(address, _)| *address);
+        let new_traffic =
+            states.iter().filter(|(_, state)| state.takes_new(best)).map(|(address, _)| *address);
 
         let context = format!("{} {}", row.id, row.name);
         assert_eq!(envoy.collect::<Vec<_>>(), row.expected.envoy, "{context}");

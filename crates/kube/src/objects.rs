@@ -1,22 +1,22 @@
 //! The Kubernetes objects that Rouse reads and writes, trimmed to the fields it uses.
 //!
 //! Whatever is not named here is dropped while reading, so a large cluster's dump costs little memory. The
-//! types follow `discovery.k8s.io/v1` and `v1`; what they mean to the core is in [`routing`].
+//! types follow `discovery.k8s.io/v1` and `v1`; what they mean to the core is in [`routing`] and [`slices`].
 
 use std::collections::BTreeMap;
 use std::fmt;
 
+use rouse_core::slices::SERVICE_NAME;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 mod pod;
 pub mod routing;
 mod service;
+pub mod slices;
 
 pub use pod::{Container, ContainerPort, Node, Pod, PodCondition, PodIp, PodSpec, PodStatus};
 pub use service::{Service, ServicePort, ServiceSpec, TargetPort};
 
-/// The label that names the Service of an `EndpointSlice`.
-pub const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
 /// The namespace of an object that does not name one, as in kubectl.
 pub const DEFAULT_NAMESPACE: &str = "default";
 
@@ -38,11 +38,14 @@ pub struct Meta {
     /// Only its presence counts: the object is being deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deletion_timestamp: Option<String>,
+    /// The version that was read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resource_version: Option<String>,
     /// All of them: selectors match on them, and slices mirror those of their Service.
     #[serde(default, deserialize_with = "null_is_default", skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// Only those of `rouse.dev`: the rest can be larger than the object itself.
-    #[serde(default, deserialize_with = "our_annotations", skip_serializing_if = "BTreeMap::is_empty")]
+    /// All of them: an update of a slice must carry along what others wrote.
+    #[serde(default, deserialize_with = "null_is_default", skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
     /// Who owns the object.
     #[serde(default, deserialize_with = "null_is_default", skip_serializing_if = "Vec::is_empty")]
@@ -80,7 +83,7 @@ pub struct OwnerReference {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", expecting = "an EndpointSlice")]
 pub struct EndpointSlice {
-    /// Name and labels; [`SERVICE_NAME_LABEL`] says whose slice it is.
+    /// Name and labels; [`SERVICE_NAME`] says whose slice it is.
     pub metadata: Meta,
     /// What kind of addresses all its endpoints have.
     pub address_type: AddressType,
@@ -95,7 +98,7 @@ pub struct EndpointSlice {
 impl EndpointSlice {
     /// The name of the Service whose slice this is, if it says.
     pub fn service_name(&self) -> Option<&str> {
-        self.metadata.labels.get(SERVICE_NAME_LABEL).map(String::as_str).filter(|name| !name.is_empty())
+        self.metadata.labels.get(SERVICE_NAME).map(String::as_str).filter(|name| !name.is_empty())
     }
 }
 
@@ -248,11 +251,4 @@ where
     T: Default + Deserialize<'de>,
 {
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
-}
-
-/// Keeps the annotations of `rouse.dev` alone.
-fn our_annotations<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, String>, D::Error> {
-    let mut annotations: BTreeMap<String, String> = null_is_default(deserializer)?;
-    annotations.retain(|key, _| key.starts_with("rouse.dev/"));
-    Ok(annotations)
 }

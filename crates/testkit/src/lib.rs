@@ -1,3 +1,4 @@
 //! What several test suites share. Never a dependency of the product.
 
+pub mod fakes;
 pub mod vectors;

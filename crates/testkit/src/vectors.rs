@@ -197,7 +197,7 @@ pub struct ExpectedPort {
 mod tests {
     #[test]
     fn both_files_are_read_whole() {
-        assert_eq!(super::endpoint_conditions().unwrap().len(), 47);
-        assert_eq!(super::pod_to_endpoint().unwrap().len(), 30);
+        assert_eq!(super::endpoint_conditions().unwrap().len(), 49);
+        assert_eq!(super::pod_to_endpoint().unwrap().len(), 33);
     }
 }

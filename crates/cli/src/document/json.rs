@@ -1,6 +1,6 @@
 //! JSON text → [`Node`]s with line and column.
 //!
-//! serde_json finds the pieces and checks them; where a piece lies within the text says on which line it is.
+//! `serde_json` finds the pieces and checks them; where a piece lies within the text says on which line it is.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -14,7 +14,7 @@ use super::{Entry, Fault, MAX_DEPTH, Mark, Node, Value, no_key_twice};
 /// A JSON text, and how far its lines have been counted.
 #[derive(Debug, Clone)]
 pub struct Text<'t> {
-    text: &'t str,
+    whole: &'t str,
     counted: usize,
     mark: Mark,
 }
@@ -28,19 +28,20 @@ pub type Members<'t> = Vec<(Cow<'t, str>, Raw<'t>)>;
 impl<'t> Text<'t> {
     /// The whole of `text`.
     pub fn new(text: &'t str) -> Self {
-        Self { text, counted: 0, mark: Mark::START }
+        Self { whole: text, counted: 0, mark: Mark::START }
     }
 
     /// The value that starts at `offset`, and the offset of what comes after it.
     pub fn value_at(&mut self, offset: usize) -> Result<(Raw<'t>, usize), Fault> {
-        let rest = self.text.get(offset..).unwrap_or_default();
+        let rest = self.whole.get(offset..).unwrap_or_default();
         let mut values = serde_json::Deserializer::from_str(rest).into_iter::<Raw<'t>>();
         match values.next() {
             Some(Ok(raw)) => Ok((raw, offset + values.byte_offset())),
             Some(Err(error)) => {
                 let start = self.mark(offset);
                 let line = start.line + error.line().saturating_sub(1);
-                let column = if error.line() <= 1 { start.column + error.column() - 1 } else { error.column() };
+                let column =
+                    if error.line() <= 1 { start.column + error.column() - 1 } else { error.column() };
                 Err(Fault::new(Mark { line, column: column.max(1) }, format!("not JSON: {}", said(&error))))
             }
             None => Err(Fault::new(self.mark(offset), "the text ends where a JSON value should start")),
@@ -49,7 +50,7 @@ impl<'t> Text<'t> {
 
     /// Where `raw` starts.
     pub fn place(&mut self, raw: Raw<'t>) -> Mark {
-        self.mark(raw.get().as_ptr().addr().saturating_sub(self.text.as_ptr().addr()))
+        self.mark(raw.get().as_ptr().addr().saturating_sub(self.whole.as_ptr().addr()))
     }
 
     /// The members of the object `raw`; `None` if it is not an object.
@@ -118,7 +119,7 @@ impl<'t> Text<'t> {
         if offset < self.counted {
             (self.counted, self.mark) = (0, Mark::START);
         }
-        for &byte in self.text.as_bytes().get(self.counted..offset).unwrap_or_default() {
+        for &byte in self.whole.as_bytes().get(self.counted..offset).unwrap_or_default() {
             if byte == b'\n' {
                 self.mark = Mark { line: self.mark.line + 1, column: 1 };
             } else if byte & 0b1100_0000 != 0b1000_0000 {
@@ -131,7 +132,7 @@ impl<'t> Text<'t> {
     }
 }
 
-/// What serde_json says, without its own line and column: those are relative to the piece.
+/// What `serde_json` says, without its own line and column: those are relative to the piece.
 fn said(error: &serde_json::Error) -> String {
     let text = error.to_string();
     text.rsplit_once(" at line ").map_or(text.clone(), |(said, _)| said.to_owned())

@@ -71,6 +71,12 @@ pub struct Entry {
 }
 
 impl Node {
+    /// An object, unless a key is there twice: readers would disagree on which one counts.
+    pub fn map(mark: Mark, entries: Vec<Entry>) -> Result<Self, Fault> {
+        no_key_twice(&entries)?;
+        Ok(Self { mark, value: Value::Map(entries) })
+    }
+
     /// The value under `key`, if this is an object that has it.
     pub fn get(&self, key: &str) -> Option<&Node> {
         match &self.value {
@@ -156,12 +162,12 @@ impl Fault {
         let mut field = String::new();
         for step in self.path.iter().rev() {
             match step {
-                Step::Index(index) => field.push_str(&format!("[{index}]")),
+                Step::Index(index) => field = format!("{field}[{index}]"),
                 Step::Key(key) if !key.is_empty() && key.chars().all(|c| c.is_alphanumeric() || c == '_') => {
                     field.push_str(if field.is_empty() { "" } else { "." });
                     field.push_str(key);
                 }
-                Step::Key(key) => field.push_str(&format!("[{key:?}]")),
+                Step::Key(key) => field = format!("{field}[{key:?}]"),
             }
         }
         field
@@ -182,7 +188,6 @@ impl fmt::Display for Fault {
 
 impl std::error::Error for Fault {}
 
-/// An error if a key is there twice: readers would disagree on which one counts.
 fn no_key_twice(entries: &[Entry]) -> Result<(), Fault> {
     // Most objects are small; a set for each of them would cost more than all the rest of reading.
     const SMALL: usize = 16;

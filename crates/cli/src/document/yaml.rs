@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::str::Chars;
 
-use saphyr_parser::{BufferedInput, Event, Marker, Parser, ScalarStyle, Span, Tag};
+use saphyr_parser::{BufferedInput, Event, Marker, Parser, ScalarStyle, ScanError, Tag};
 
 use super::{Entry, Fault, MAX_DEPTH, Mark, Node, Value, no_key_twice};
 
@@ -29,6 +29,8 @@ pub struct Reader<'t> {
     /// Complete anchored nodes of this document.
     anchors: HashMap<usize, Node>,
     aliased: usize,
+    /// Where the last event was: an error without a place of its own is reported there.
+    last: Mark,
 }
 
 /// The text's characters, until the allowance is used up.
@@ -54,7 +56,7 @@ impl<'t> Reader<'t> {
         let allowance = Rc::new(Cell::new(MAX_PIECE));
         let chars = Metered { chars: text.chars(), allowance: Rc::clone(&allowance) };
         let parser = Parser::new_from_iter(chars);
-        Self { parser, allowance, first_line, anchors: HashMap::new(), aliased: 0 }
+        Self { parser, allowance, first_line, anchors: HashMap::new(), aliased: 0, last: Mark::START }
     }
 
     /// Goes on to the next document; false after the last one.
@@ -178,7 +180,10 @@ impl<'t> Reader<'t> {
     fn spend(&mut self, nodes: usize, mark: Mark) -> Result<(), Fault> {
         self.aliased += nodes;
         if self.aliased > MAX_ALIASED {
-            return Err(Fault::new(mark, format!("anchors and aliases stand for more than {MAX_ALIASED} values")));
+            return Err(Fault::new(
+                mark,
+                format!("anchors and aliases stand for more than {MAX_ALIASED} values"),
+            ));
         }
         Ok(())
     }
@@ -193,12 +198,11 @@ impl<'t> Reader<'t> {
 
     fn peek(&mut self) -> Result<(&Event<'t>, Mark), Fault> {
         self.allowance.set(MAX_PIECE);
-        let first_line = self.first_line;
         match self.parser.peek() {
-            _ if self.allowance.get() == 0 => Err(too_large(first_line)),
-            Some(Ok((event, span))) => Ok((event, mark(span.start, first_line))),
-            Some(Err(error)) => Err(bad_yaml(&error, first_line)),
-            None => Err(Fault::new(Mark::START, "the text ends too early")),
+            _ if self.allowance.get() == 0 => Err(too_large(self.last)),
+            Some(Ok((event, span))) => Ok((event, mark(span.start, self.first_line))),
+            Some(Err(error)) => Err(bad_yaml(&error, self.first_line)),
+            None => Err(Fault::new(self.last, "the text ends too early")),
         }
     }
 
@@ -207,16 +211,218 @@ impl<'t> Reader<'t> {
         let event = self.parser.next_event();
         // Before the event itself: without characters the scanner believes in the end of the text.
         if self.allowance.get() == 0 {
-            return Err(too_large(self.first_line));
+            return Err(too_large(self.last));
         }
         match event {
-            Some(Ok((event, Span { start, .. }))) => Ok((event, mark(start, self.first_line))),
+            Some(Ok((event, span))) => {
+                self.last = mark(span.start, self.first_line);
+                Ok((event, self.last))
+            }
             Some(Err(error)) => Err(bad_yaml(&error, self.first_line)),
-            None => Err(Fault::new(Mark::START, "the text ends too early")),
+            None => Err(Fault::new(self.last, "the text ends too early")),
         }
     }
 }
 
 fn mark(marker: Marker, first_line: usize) -> Mark {
     Mark { line: marker.line().max(1) - 1 + first_line, column: marker.col() + 1 }
+}
+
+fn bad_yaml(error: &ScanError, first_line: usize) -> Fault {
+    Fault::new(mark(*error.marker(), first_line), format!("not YAML: {}", error.info()))
+}
+
+fn too_large(mark: Mark) -> Fault {
+    let problem =
+        "what starts here is larger than 16 MiB in one piece: write it in YAML's block style, or as JSON";
+    Fault::new(mark, problem)
+}
+
+/// How many values a node is made of.
+fn size(node: &Node) -> usize {
+    1 + match &node.value {
+        Value::List(list) => list.iter().map(size).sum(),
+        Value::Map(entries) => entries.iter().map(|entry| size(&entry.value)).sum(),
+        _ => 0,
+    }
+}
+
+/// How deep a node is nested; 0 for a scalar.
+fn height(node: &Node) -> usize {
+    match &node.value {
+        Value::List(list) => 1 + list.iter().map(height).max().unwrap_or(0),
+        Value::Map(entries) => 1 + entries.iter().map(|entry| height(&entry.value)).max().unwrap_or(0),
+        _ => 0,
+    }
+}
+
+/// Whether a tag says that the value is a string. Tags of applications are errors: what they mean is unknown.
+fn known_tag(tag: Option<&Tag>, mark: Mark) -> Result<bool, Fault> {
+    match tag {
+        None => Ok(false),
+        Some(tag) if tag.handle == "!" && tag.suffix.is_empty() => Ok(true),
+        Some(tag) if tag.is_yaml_core_schema() => match tag.suffix.as_str() {
+            "str" => Ok(true),
+            "null" | "bool" | "int" | "float" | "map" | "seq" => Ok(false),
+            other => Err(Fault::new(mark, format!("the tag !!{other} is not understood"))),
+        },
+        Some(tag) => Err(Fault::new(mark, format!("the tag {tag} is not understood"))),
+    }
+}
+
+fn scalar(text: String, style: ScalarStyle, tag: Option<&Tag>, mark: Mark) -> Result<Value, Fault> {
+    let is_text = known_tag(tag, mark)? || (style != ScalarStyle::Plain && tag.is_none());
+    Ok(if is_text { Value::Text(text) } else { plain(text) })
+}
+
+/// What a plain scalar means: <https://yaml.org/spec/1.2.2/#1032-tag-resolution>.
+fn plain(text: String) -> Value {
+    match text.as_str() {
+        "" | "~" | "null" | "Null" | "NULL" => Value::Null,
+        "true" | "True" | "TRUE" => Value::Bool(true),
+        "false" | "False" | "FALSE" => Value::Bool(false),
+        ".nan" | ".NaN" | ".NAN" => Value::Float(f64::NAN),
+        _ => match integer(&text).or_else(|| float(&text)) {
+            Some(number) => number,
+            None => Value::Text(text),
+        },
+    }
+}
+
+fn integer(text: &str) -> Option<Value> {
+    let number = if let Some(hex) = text.strip_prefix("0x") {
+        i64::from_str_radix(hex, 16)
+    } else if let Some(octal) = text.strip_prefix("0o") {
+        i64::from_str_radix(octal, 8)
+    } else {
+        text.parse()
+    };
+    number.ok().map(Value::Integer)
+}
+
+fn float(text: &str) -> Option<Value> {
+    let unsigned = text.strip_prefix(['-', '+']).unwrap_or(text);
+    let infinite = matches!(unsigned, ".inf" | ".Inf" | ".INF");
+    if infinite {
+        return Some(Value::Float(if text.starts_with('-') { f64::NEG_INFINITY } else { f64::INFINITY }));
+    }
+    // Rust would also read "inf", "nan" and "infinity", which are words in YAML.
+    let numeric = unsigned.bytes().all(|b| matches!(b, b'0'..=b'9' | b'.' | b'e' | b'E' | b'+' | b'-'));
+    (numeric && unsigned.starts_with(|c: char| c == '.' || c.is_ascii_digit()))
+        .then(|| text.parse().ok().map(Value::Float))
+        .flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn only(text: &str) -> Result<Node, Fault> {
+        let mut reader = Reader::new(text, 1);
+        assert!(reader.next_document()?, "no document in {text:?}");
+        let node = reader.node()?;
+        while reader.next_document()? {
+            reader.skip()?;
+        }
+        Ok(node)
+    }
+
+    fn fault(text: &str) -> String {
+        only(text).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn plain_scalars_mean_what_the_core_schema_says() {
+        use Value::{Bool, Float, Integer, Null, Text};
+        let text = |text: &str| Text(text.to_owned());
+        for (written, meant) in [
+            ("~", Null),
+            ("null", Null),
+            ("true", Bool(true)),
+            ("False", Bool(false)),
+            ("yes", text("yes")),
+            ("on", text("on")),
+            ("8080", Integer(8080)),
+            ("-7", Integer(-7)),
+            ("+7", Integer(7)),
+            ("0x1F", Integer(31)),
+            ("0o17", Integer(15)),
+            ("1.5", Float(1.5)),
+            ("1e3", Float(1000.0)),
+            (".5", Float(0.5)),
+            ("-.inf", Float(f64::NEG_INFINITY)),
+            ("99999999999999999999", Float(1e20)),
+            ("10.0.0.1", text("10.0.0.1")),
+            ("inf", text("inf")),
+            ("nan", text("nan")),
+            ("0x", text("0x")),
+            ("1e", text("1e")),
+            ("2024-01-01T00:00:00Z", text("2024-01-01T00:00:00Z")),
+            ("\"8080\"", text("8080")),
+            ("'true'", text("true")),
+            ("!!str 8080", text("8080")),
+            ("!!int 8080", Integer(8080)),
+            ("|\n  two\n  lines\n", text("two\nlines\n")),
+        ] {
+            assert_eq!(only(written).unwrap().value, meant, "{written}");
+        }
+    }
+
+    #[test]
+    fn every_value_knows_its_line_and_column() {
+        let node = only("a: 1\nb:\n  - x\n  - cö: [1, 2]\n").unwrap();
+        let Some(Value::List(list)) = node.get("b").map(|b| &b.value) else { panic!("{node:?}") };
+        assert_eq!(list[0].mark, Mark { line: 3, column: 5 });
+        let inner = list[1].get("cö").unwrap();
+        assert_eq!(inner.mark, Mark { line: 4, column: 9 });
+    }
+
+    #[test]
+    fn what_cannot_be_a_tree_is_an_error_with_its_place() {
+        for (text, expected) in [
+            ("a: 1\nb: 2\na: 3\n", "line 3, column 1: a: this key is there twice"),
+            ("a: &x [*x]", "line 1, column 8: a[0]: an alias inside"),
+            ("a: {<<: 1}", "line 1, column 5: a: merge keys"),
+            ("? [1]\n: 2\n", "line 1, column 3: a key must be plain text"),
+            ("a: !Ref b", "line 1, column 4: a: the tag !Ref"),
+            ("a: *b", "line 1, column 4: a: not YAML: while parsing node, found unknown anchor"),
+            ("a:\n\tb: 1", "not YAML"),
+        ] {
+            let said = fault(text);
+            assert!(said.contains(expected), "{text:?} gave {said}");
+        }
+    }
+
+    #[test]
+    fn deep_nesting_is_an_error_and_not_a_stack_overflow() {
+        assert!(fault(&"[".repeat(100_000)).contains("recursion limit"));
+        assert!(fault(&"- ".repeat(100_000)).contains("nested deeper than 128"));
+        let lines: String = (0..2000).map(|depth| " ".repeat(depth) + "a:\n").collect();
+        assert!(fault(&lines).contains("nested deeper than 128"));
+    }
+
+    #[test]
+    fn aliases_are_copies_and_bounded() {
+        let node = only("a: &x {k: v}\nb: *x\n").unwrap();
+        assert_eq!(node.get("b").and_then(|b| b.get("k")).and_then(Node::as_str), Some("v"));
+
+        let mut laughs = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n".to_owned();
+        for i in 1..12 {
+            let of = format!("*a{}", i - 1);
+            laughs = format!("{laughs}a{i}: &a{i} [{}]\n", vec![of; 9].join(", "));
+        }
+        assert!(fault(&laughs).contains("anchors and aliases stand for more than 100000 values"));
+
+        let mut deep = "a0: &a0 [x]\n".to_owned();
+        for i in 1..200 {
+            deep = format!("{deep}a{i}: &a{i} [*a{}]\n", i - 1);
+        }
+        assert!(fault(&deep).contains("nested deeper than 128 levels, with aliases"));
+    }
+
+    #[test]
+    fn a_single_piece_is_bounded_and_never_silently_cut() {
+        let huge = format!("{{a: [{}]}}", "1, ".repeat(MAX_PIECE / 3));
+        assert!(fault(&huge).contains("larger than 16 MiB in one piece"));
+    }
 }

@@ -237,6 +237,11 @@ impl Ledger {
         self.pods.get(*place).map(|pod| pod.seen)
     }
 
+    /// Whether the next [`Ledger::view`] may have other addresses than the last.
+    pub fn moved(&self) -> bool {
+        self.moved
+    }
+
     /// Every address that some pod claims, with repetitions.
     pub fn addresses(&self) -> impl Iterator<Item = SocketAddr> + '_ {
         self.ports.iter().flat_map(|port| port.claims().iter().map(|claim| claim.address))

@@ -80,7 +80,8 @@ pub fn endpoint(
 
 fn addresses(pod: &Pod, family: Family) -> Vec<IpAddr> {
     let of_family = |ip: &IpAddr| Family::of(*ip) == family;
-    let mut addresses: Vec<IpAddr> = pod.ips.iter().filter(|ip| of_family(ip)).map(IpAddr::to_canonical).collect();
+    let mut addresses: Vec<IpAddr> =
+        pod.ips.iter().filter(|ip| of_family(ip)).map(IpAddr::to_canonical).collect();
     addresses.sort();
     addresses
 }

@@ -1,9 +1,9 @@
-//! Pods → EndpointSlices (KEP-1672): what a Service's slices should say, and the fewest writes to get there.
+//! Pods → `EndpointSlice`s (KEP-1672): what a Service's slices should say, in the fewest writes.
 //!
-//! Pure, and plain data on both sides. [`endpoint`] and [`ports`] say what one pod becomes, [`reconcile`] packs
-//! the endpoints into slices, and a [`Tracker`] says whether a cache may be trusted with that. Whoever calls
-//! decides what is in scope: ExternalName Services get no slices, and slices that are themselves being deleted
-//! count as gone.
+//! Pure, and plain data on both sides. [`endpoint`] and [`ports`] say what one pod becomes, [`reconcile`]
+//! packs the endpoints into slices, and a [`Tracker`] says whether a cache may be trusted with that. Whoever
+//! calls decides what is in scope: `ExternalName` Services get no slices, and slices that are themselves being
+//! deleted count as gone.
 
 mod endpoint;
 mod reconcile;
@@ -283,7 +283,7 @@ pub struct Node {
     pub zone: Option<Arc<str>>,
 }
 
-/// An EndpointSlice that exists.
+/// An `EndpointSlice` that exists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndpointSlice {
     /// Its name in the Service's namespace.
@@ -296,7 +296,7 @@ pub struct EndpointSlice {
     pub content: SliceContent,
 }
 
-/// What an EndpointSlice says, written or still to be written.
+/// What an `EndpointSlice` says, written or still to be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SliceContent {
     /// `addressType`.
@@ -355,8 +355,8 @@ pub struct TargetRef {
 /// What an operator may choose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    /// `--terminating-conditions`. Off: pods being deleted are left out, and nothing we write says `serving` or
-    /// `terminating`.
+    /// `--terminating-conditions`. Off: pods being deleted are left out, and nothing we write says `serving`
+    /// or `terminating`.
     pub terminating_conditions: bool,
     /// The most endpoints in one slice.
     pub max_endpoints_per_slice: MaxEndpoints,

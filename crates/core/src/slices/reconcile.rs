@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use super::endpoint::{LeftOut, MissingNode, endpoint, ports};
 use super::{
-    Endpoint, EndpointPort, EndpointSlice, Family, Labels, MANAGED_BY, MANAGER, Nodes, Options, Pod, SERVICE_NAME,
-    Service, SliceContent,
+    Endpoint, EndpointPort, EndpointSlice, Family, Labels, MANAGED_BY, MANAGER, Nodes, Options, Pod,
+    SERVICE_NAME, Service, SliceContent,
 };
 
 /// What to write, and what stands when it is written.
@@ -64,7 +64,8 @@ pub fn reconcile<'a>(
     options: &Options,
 ) -> Plan {
     let pods: Vec<&Pod> = pods.into_iter().collect();
-    let mut ours: Vec<&EndpointSlice> = existing.into_iter().filter(|slice| is_ours(slice, service)).collect();
+    let mut ours: Vec<&EndpointSlice> =
+        existing.into_iter().filter(|slice| is_ours(slice, service)).collect();
     ours.sort_by(|a, b| a.name.cmp(&b.name));
 
     let mut planner = Planner { service, labels: service.slice_labels(), options, plan: Plan::default() };
@@ -133,7 +134,12 @@ struct Planner<'s> {
 
 impl Planner<'_> {
     /// The endpoints that should be in the slices of `family`, by the ports they share.
-    fn desired(&mut self, family: Family, pods: &[&Pod], nodes: &Nodes) -> BTreeMap<Vec<EndpointPort>, Desired> {
+    fn desired(
+        &mut self,
+        family: Family,
+        pods: &[&Pod],
+        nodes: &Nodes,
+    ) -> BTreeMap<Vec<EndpointPort>, Desired> {
         let mut groups: BTreeMap<_, Desired> = BTreeMap::new();
         for pod in pods {
             match endpoint(self.service, pod, nodes, family, self.options) {
@@ -201,7 +207,8 @@ impl Planner<'_> {
             packed.endpoints.extend(take(&mut desired, room));
         }
         while !desired.is_empty() {
-            let has_room = |packed: &&mut Packed| !packed.dirty && packed.endpoints.len() + desired.len() <= max;
+            let has_room =
+                |packed: &&mut Packed| !packed.dirty && packed.endpoints.len() + desired.len() <= max;
             // The fullest that fits, hence the first.
             if let Some(fitting) = packed.iter_mut().find(has_room) {
                 fitting.endpoints.extend(take(&mut desired, max));

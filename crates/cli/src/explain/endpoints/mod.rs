@@ -1,0 +1,150 @@
+//! `rouse explain endpoints`: who gets new requests, and why.
+//!
+//! Slices are reduced to what routing needs as they are read. Then each service is merged, as the gateway would
+//! do it, and printed before the next one is looked at.
+
+mod report;
+mod text;
+mod why;
+
+use std::collections::{HashMap, HashSet};
+use std::io::{self, Write};
+
+use rouse_core::endpoint::{PortName, ServiceId, Slice};
+use rouse_kube::objects::routing::{Unroutable, routable};
+use rouse_kube::objects::{EndpointSlice, Protocol, Service};
+use serde::Serialize;
+
+use super::OneByOne;
+use super::input::{Kind, Object, Source, named};
+use super::notes::Notes;
+use crate::args::{EndpointsFormat, ExplainEndpoints};
+use crate::{Failure, Streams};
+use report::ServiceReport;
+
+/// What is read; everything else is skipped.
+const NEEDED: [Kind; 2] = [Kind::EndpointSlice, Kind::Service];
+
+/// Runs `rouse explain endpoints`.
+pub(super) fn run(args: &ExplainEndpoints, streams: &mut Streams<'_>) -> Result<(), Failure> {
+    let mut notes = Notes::default();
+    let found = read(args, streams, &mut notes)?;
+    if found.services.is_empty() {
+        notes.note("no service in the input: nothing to explain");
+    }
+    notes.print(streams.err, &named(&NEEDED))?;
+    let reports = found.services.into_iter().map(ServiceReport::of);
+    match args.output {
+        EndpointsFormat::Text => text::print(streams.out, reports),
+        EndpointsFormat::Json => json(streams.out, reports),
+    }
+    .map_err(Failure::from)
+}
+
+/// Reads the input and lets go of its text: what is kept is much smaller.
+fn read(args: &ExplainEndpoints, streams: &mut Streams<'_>, notes: &mut Notes) -> Result<Found, Failure> {
+    let source = Source::load(&args.input.file, streams.stdin, notes)?;
+    let mut found = Found::default();
+    source.objects(&NEEDED, notes, &mut |object, notes| match object {
+        Object::EndpointSlice(slice) => found.slice(&slice, notes),
+        Object::Service(service) => found.service(&service, notes),
+        Object::Pod(_) | Object::Node(_) => {}
+    })?;
+    Ok(found)
+}
+
+/// Everything found, by service, in order of first appearance.
+#[derive(Debug, Default)]
+struct Found {
+    services: Vec<FoundService>,
+    places: HashMap<ServiceId, usize>,
+    slice_names: HashSet<(ServiceId, String)>,
+}
+
+/// What was found of one service.
+#[derive(Debug)]
+struct FoundService {
+    id: ServiceId,
+    /// What to know about the kind of Service it is.
+    remarks: Vec<String>,
+    /// Named by the Service or by a slice, in order of first appearance.
+    ports: Vec<PortName>,
+    slices: Vec<(String, Slice)>,
+    warned_of_fqdn: bool,
+}
+
+impl Found {
+    fn slice(&mut self, slice: &EndpointSlice, notes: &mut Notes) {
+        let (namespace, name) = (slice.metadata.namespace(), &slice.metadata.name);
+        let id = slice.service_name().and_then(|service| ServiceId::new(namespace, service).ok());
+        let Some(id) = id else {
+            let label = rouse_core::slices::SERVICE_NAME;
+            notes.warn(format!(
+                "EndpointSlice {namespace}/{name} belongs to no service: it has no label {label}"
+            ));
+            return;
+        };
+        if !self.slice_names.insert((id.clone(), name.clone())) {
+            notes.warn(format!("EndpointSlice {namespace}/{name} is there twice; the later one counts"));
+        }
+        let service = self.of(id);
+        let mut report = |problem: Unroutable| match problem {
+            Unroutable::Fqdn if service.warned_of_fqdn => {}
+            Unroutable::Fqdn => {
+                service.warned_of_fqdn = true;
+                notes.warn(format!("service {}: {problem}", service.id));
+            }
+            _ => notes.warn(format!("EndpointSlice {namespace}/{name}: {problem}")),
+        };
+        let routable = routable(slice, &mut report);
+        for port in &routable.ports {
+            service.port(&port.name);
+        }
+        match service.slices.iter_mut().find(|(known, _)| known == name) {
+            Some((_, earlier)) => *earlier = routable,
+            None => service.slices.push((name.clone(), routable)),
+        }
+    }
+
+    fn service(&mut self, service: &Service, notes: &mut Notes) {
+        let Ok(id) = service.metadata.service_id() else {
+            notes.warn(format!("Service {:?} has no usable name and is left out", service.metadata.name));
+            return;
+        };
+        let found = self.of(id);
+        found.remarks = why::remarks(service);
+        for port in service.spec.ports.iter().filter(|port| port.protocol == Protocol::Tcp) {
+            found.port(&PortName::new(&port.name));
+        }
+    }
+
+    fn of(&mut self, id: ServiceId) -> &mut FoundService {
+        let place = *self.places.entry(id.clone()).or_insert(self.services.len());
+        if place == self.services.len() {
+            self.services.push(FoundService::new(id));
+        }
+        &mut self.services[place]
+    }
+}
+
+impl FoundService {
+    fn new(id: ServiceId) -> Self {
+        Self { id, remarks: vec![], ports: vec![], slices: vec![], warned_of_fqdn: false }
+    }
+
+    fn port(&mut self, name: &PortName) {
+        if !self.ports.contains(name) {
+            self.ports.push(name.clone());
+        }
+    }
+}
+
+fn json(out: &mut dyn Write, reports: impl Iterator<Item = ServiceReport>) -> io::Result<()> {
+    #[derive(Serialize)]
+    struct Answer<S> {
+        services: S,
+    }
+
+    serde_json::to_writer_pretty(&mut *out, &Answer { services: OneByOne::new(reports) })?;
+    writeln!(out)
+}

@@ -1,0 +1,109 @@
+//! Why an endpoint has its state, in one plain sentence, and what to know about a kind of Service.
+
+use rouse_core::endpoint::{Conditions, State};
+use rouse_kube::objects::Service;
+
+/// What decides about an endpoint.
+#[derive(Debug)]
+pub(super) struct Case {
+    /// As written.
+    pub(super) conditions: Conditions,
+    /// The best state at the same port.
+    pub(super) best: State,
+    /// Whether a pod stands behind it.
+    pub(super) has_pod: bool,
+    /// How often the address is listed.
+    pub(super) times: usize,
+    /// Whether all of those are the same pod.
+    pub(super) one_pod: bool,
+}
+
+/// The reason for `state`.
+pub(super) fn sentence(state: State, case: &Case) -> String {
+    let conditions = case.conditions;
+    let what = match (state, conditions.is_terminating(), conditions.is_serving()) {
+        (State::Ready, false, true) => "Ready",
+        (State::Ready, true, true) => "Ready although it is terminating (publishNotReadyAddresses does that)",
+        (State::Ready, false, false) => {
+            "Ready although it is not serving (publishNotReadyAddresses does that)"
+        }
+        (State::Ready, true, false) => {
+            "Ready although it is terminating and not serving (publishNotReadyAddresses does that)"
+        }
+        (State::Draining, true, _) => "Terminating but still serving",
+        (State::Draining, false, _) => "Not ready but serving",
+        (State::Starting, ..) => "Not ready and not serving",
+        (State::Gone, ..) => "Terminating and no longer serving",
+    };
+    let so = match state {
+        State::Ready => ": it takes new requests",
+        State::Draining if case.best == State::Ready => {
+            "; another endpoint is Ready, so it only finishes its work"
+        }
+        State::Draining => "; no endpoint is Ready, so it still takes new requests",
+        State::Starting => ": it gets no traffic yet",
+        State::Gone => ": it gets no traffic any more",
+    };
+    let defaults = defaults(conditions);
+    let mut sentence = format!("{what}{so}{defaults}.");
+    if case.times > 1 {
+        let winner = if case.one_pod { "terminating wins" } else { "the better state wins" };
+        sentence = format!("{sentence} The address is listed {} times: {winner}.", case.times);
+    }
+    if !case.has_pod {
+        sentence.push_str(" No pod stands behind it: it counts only where hand-made endpoints are allowed.");
+    }
+    sentence
+}
+
+/// The conditions that nobody wrote and what they were read as; empty if none mattered.
+fn defaults(conditions: Conditions) -> String {
+    let mut read: Vec<String> = Vec::new();
+    if conditions.ready.is_none() {
+        read.push("ready is absent, read as true".to_owned());
+    }
+    if conditions.serving.is_none() && !conditions.is_ready() {
+        read.push("serving is absent, read as ready".to_owned());
+    }
+    if conditions.terminating.is_none() && !conditions.is_ready() {
+        read.push("terminating is absent, read as false".to_owned());
+    }
+    if read.is_empty() { String::new() } else { format!(" ({})", read.join("; ")) }
+}
+
+/// What to know about a Service of this kind.
+pub(super) fn remarks(service: &Service) -> Vec<String> {
+    let spec = &service.spec;
+    let mut remarks = Vec::new();
+    if service.is_external_name() {
+        remarks.push("ExternalName Service: routes to it are refused.".to_owned());
+        return remarks;
+    }
+    if service.is_headless() {
+        remarks.push(
+            "Headless Service: a route to a port that no endpoint offers gets 502 bad_port.".to_owned(),
+        );
+    }
+    if spec.selector.is_empty() {
+        let allowed =
+            service.metadata.annotations.get("rouse.dev/manual-endpoints").is_some_and(|v| v == "allow");
+        remarks.push(if allowed {
+            "No selector: its slices count as hand-made, which rouse.dev/manual-endpoints allows.".to_owned()
+        } else {
+            "No selector: its slices count as hand-made and get traffic only if you allow it \
+             (annotation rouse.dev/manual-endpoints: allow)."
+                .to_owned()
+        });
+    }
+    let ignored = [
+        ("sessionAffinity", spec.session_affinity.as_deref(), "None"),
+        ("internalTrafficPolicy", spec.internal_traffic_policy.as_deref(), "Cluster"),
+        ("trafficDistribution", spec.traffic_distribution.as_deref(), ""),
+    ];
+    for (field, value, default) in ignored {
+        if let Some(value) = value.filter(|value| *value != default) {
+            remarks.push(format!("{field}: {value} is not honoured when requests go straight to pods."));
+        }
+    }
+    remarks
+}

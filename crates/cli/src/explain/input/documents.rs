@@ -1,0 +1,200 @@
+//! The objects in a text, however they are packed: JSON or YAML, one or several documents, plain or in a `List`.
+//!
+//! A `List` is taken apart while it is read, so that only one of its items is in memory as a tree.
+
+use std::borrow::Cow;
+
+use crate::document::json::{Raw, Text};
+use crate::document::yaml::Reader;
+use crate::document::{Entry, Fault, Mark, Node, Value, find};
+
+/// What a list says about items that do not say it themselves.
+#[derive(Debug)]
+pub(super) struct Head {
+    pub(super) api_version: String,
+    pub(super) kind: String,
+}
+
+/// Told of each object, with what its list says of it.
+pub(super) type Each<'e> = dyn FnMut(&Node, Option<&Head>) -> Result<(), Fault> + 'e;
+
+/// Walks over all objects of `text`. Answers how many documents there were that are not empty, or which document
+/// has which fault.
+pub(super) fn walk(text: &str, each: &mut Each<'_>) -> Result<usize, (usize, Fault)> {
+    let mut json = Text::new(text);
+    let mut offset = 0;
+    let mut document = 0;
+    loop {
+        let rest = text.get(offset..).unwrap_or_default();
+        let start = rest.trim_start_matches(['\n', '\r', '\t', ' ']);
+        // JSON in YAML's clothes: as YAML, a large object would have to fit into memory ten times.
+        let bare = start.strip_prefix("---").map_or(start, |after| after.trim_start());
+        if start.is_empty() {
+            return Ok(document);
+        } else if bare.starts_with('[') {
+            document += 1;
+            return Err((document, list_at_the_top(json.mark(text.len() - bare.len()))));
+        } else if is_json(bare) {
+            document += 1;
+            offset =
+                json_document(&mut json, text.len() - bare.len(), each).map_err(|fault| (document, fault))?;
+        } else if document > 0 && !start.starts_with(['-', '#']) {
+            let mark = json.mark(text.len() - start.len());
+            return Err((
+                document,
+                Fault::new(mark, "not JSON: only another object may follow, or --- and YAML"),
+            ));
+        } else {
+            // The whole text if nothing was read yet: in YAML the first line's indentation counts.
+            let begin = if document == 0 { 0 } else { text.len() - start.len() };
+            let first_line = json.mark(begin).line;
+            let yaml = text.get(begin..).unwrap_or_default();
+            return yaml_documents(&mut Reader::new(yaml, first_line), document, each);
+        }
+    }
+}
+
+/// Whether what starts with `{` is JSON rather than YAML's flow style: keys are quoted.
+fn is_json(text: &str) -> bool {
+    text.strip_prefix('{').is_some_and(|rest| {
+        let rest = rest.trim_start();
+        rest.is_empty() || rest.starts_with(['"', '}'])
+    })
+}
+
+fn list_at_the_top(mark: Mark) -> Fault {
+    let hint = "take the objects out of the list (with jq: '.[]'), or put it under items of a List";
+    Fault::new(mark, format!("expected an object with apiVersion and kind, found a list: {hint}"))
+}
+
+/// Reads the document at `offset`; answers where it ends.
+fn json_document(json: &mut Text<'_>, offset: usize, each: &mut Each<'_>) -> Result<usize, Fault> {
+    let (raw, end) = json.value_at(offset)?;
+    let members = json.members(raw)?.unwrap_or_default();
+    // The first, if there are several: the check for repeated keys comes when all are read.
+    let member = |key: &str| members.iter().find(|(name, _)| name == key).map(|(_, raw)| *raw);
+    let head = list_head(member("apiVersion").and_then(word), member("kind").and_then(word));
+    let Some(head) = head.filter(|_| member("items").is_some_and(|items| items.get().starts_with('[')))
+    else {
+        let node = json.node(raw)?;
+        return deliver(&node, None, each).map(|()| end);
+    };
+    let mut rest = Vec::new();
+    let mark = json.place(raw);
+    for (key, raw) in members {
+        let place = json.place(raw);
+        let value = match json.elements(raw)? {
+            Some(items) if key == "items" => {
+                for (index, raw) in items.into_iter().enumerate() {
+                    let item = json.node(raw).and_then(|node| deliver(&node, Some(&head), each));
+                    item.map_err(|fault| fault.at(index).under("items"))?;
+                }
+                Node { mark: place, value: Value::List(Vec::new()) }
+            }
+            _ => json.node(raw).map_err(|fault| fault.under(&key))?,
+        };
+        rest.push(Entry { mark: place, key: key.into_owned(), value });
+    }
+    Node::map(mark, rest).map(|_| end)
+}
+
+/// The text of a JSON string. Not through [`Text`]: this looks ahead, and lines are counted in order.
+fn word(raw: Raw<'_>) -> Option<Cow<'_, str>> {
+    serde_json::from_str(raw.get()).ok()
+}
+
+fn yaml_documents(
+    reader: &mut Reader<'_>,
+    before: usize,
+    each: &mut Each<'_>,
+) -> Result<usize, (usize, Fault)> {
+    let mut document = before;
+    let mut filled = before;
+    // The number of the document to come: a fault on the way to it is most likely in it.
+    while reader.next_document().map_err(|fault| (document + 1, fault))? {
+        document += 1;
+        filled += usize::from(yaml_document(reader, each).map_err(|fault| (document, fault))?);
+    }
+    Ok(filled)
+}
+
+/// Reads one document; answers whether there is anything in it.
+fn yaml_document(reader: &mut Reader<'_>, each: &mut Each<'_>) -> Result<bool, Fault> {
+    let mark = reader.mark()?;
+    if !reader.enter_map()? {
+        let node = reader.node()?;
+        let empty = node.value == Value::Null;
+        return if empty { Ok(false) } else { deliver(&node, None, each).map(|()| true) };
+    }
+    let mut entries: Vec<Entry> = Vec::new();
+    let mut taken_apart = false;
+    while let Some((key, mark)) = reader.key()? {
+        let head = if key == "items" { yaml_list_head(reader, &entries)? } else { None };
+        let value = match head {
+            Some(head) if reader.enter_list()? => {
+                let mut index = 0;
+                while reader.more()? {
+                    let item = reader.node().and_then(|node| deliver(&node, Some(&head), each));
+                    item.map_err(|fault| fault.at(index).under("items"))?;
+                    index += 1;
+                }
+                taken_apart = true;
+                Node { mark, value: Value::List(Vec::new()) }
+            }
+            _ => reader.node().map_err(|fault| fault.under(&key))?,
+        };
+        entries.push(Entry { mark, key, value });
+    }
+    let node = Node::map(mark, entries)?;
+    if taken_apart { Ok(true) } else { deliver(&node, None, each).map(|()| true) }
+}
+
+/// What the list says that `items` belong to, if it is a list. kubectl sorts keys, so `kind` usually comes after
+/// `items`: a copy of the reader runs ahead to it.
+fn yaml_list_head(reader: &Reader<'_>, before: &[Entry]) -> Result<Option<Head>, Fault> {
+    let text =
+        |entries: &[Entry], key: &str| find(entries, key).and_then(Node::as_str).map(|s| s.to_owned().into());
+    if find(before, "kind").is_some() && find(before, "apiVersion").is_some() {
+        return Ok(list_head(text(before, "apiVersion"), text(before, "kind")));
+    }
+    let mut ahead = reader.clone();
+    let mut found = before.to_vec();
+    ahead.skip()?;
+    while let Some((key, mark)) = ahead.key()? {
+        if key == "kind" || key == "apiVersion" {
+            found.push(Entry { mark, key, value: ahead.node()? });
+        } else {
+            ahead.skip()?;
+        }
+    }
+    Ok(list_head(text(&found, "apiVersion"), text(&found, "kind")))
+}
+
+/// `None` if this is not a list.
+fn list_head(api_version: Option<Cow<'_, str>>, kind: Option<Cow<'_, str>>) -> Option<Head> {
+    let kind = kind?.strip_suffix("List")?.to_owned();
+    Some(Head { kind, api_version: api_version.unwrap_or_default().into_owned() })
+}
+
+/// Hands `node` on, or the items of it if it is a list.
+fn deliver(node: &Node, list: Option<&Head>, each: &mut Each<'_>) -> Result<(), Fault> {
+    let text = |key: &str| node.get(key).and_then(Node::as_str).map(Cow::Borrowed);
+    let Some(head) = list_head(text("apiVersion"), text("kind")) else {
+        return each(node, list.filter(|list| !list.kind.is_empty()));
+    };
+    match node.get("items").map(|items| &items.value) {
+        Some(Value::List(items)) => items.iter().enumerate().try_for_each(|(index, item)| {
+            deliver(item, Some(&head), each).map_err(|fault| fault.at(index).under("items"))
+        }),
+        // Go prints null for no items.
+        Some(Value::Null) => Ok(()),
+        // A kind whose name only ends like a list's: somebody's `AllowList`.
+        None if !head.kind.is_empty() => each(node, list),
+        None => Err(Fault::new(node.mark, "missing: a List has items").under("items")),
+        Some(other) if head.kind.is_empty() => {
+            let mark = node.get("items").map_or(node.mark, |items| items.mark);
+            Err(Fault::new(mark, format!("expected a list, found {other}")).under("items"))
+        }
+        Some(_) => each(node, list),
+    }
+}

@@ -1,0 +1,125 @@
+//! `rouse explain slices`: the `EndpointSlice`s that the controller would leave behind.
+//!
+//! [`scene`] keeps what is read; each Service is then planned by the core, as the controller would do it, and
+//! printed as a `List` ([`list`]) or as what would change ([`diff`]).
+
+mod diff;
+mod list;
+mod scene;
+
+use std::collections::HashSet;
+
+use rouse_core::slices::{self as core, EndpointSlice, Options, Plan, reconcile};
+
+use super::input::{Kind, Object, Source, named};
+use super::notes::Notes;
+use crate::args::{ExplainSlices, SlicesFormat};
+use crate::{Failure, Streams};
+use scene::Scene;
+
+/// What is read; everything else is skipped.
+const NEEDED: [Kind; 4] = [Kind::Pod, Kind::Service, Kind::Node, Kind::EndpointSlice];
+
+/// Runs `rouse explain slices`.
+pub(super) fn run(args: &ExplainSlices, streams: &mut Streams<'_>) -> Result<(), Failure> {
+    let mut notes = Notes::default();
+    let scene = read(args, streams, &mut notes)?;
+    let options = Options {
+        terminating_conditions: args.terminating_conditions,
+        max_endpoints_per_slice: args.max_endpoints_per_slice,
+    };
+    let outcomes = plan(&scene, &options, &mut notes);
+    scene.remark(&mut notes);
+    notes.print(streams.err, &named(&NEEDED))?;
+    match (args.diff, args.output) {
+        (false, None | Some(SlicesFormat::Yaml)) => list::yaml(streams.out, &outcomes),
+        (false, Some(SlicesFormat::Json)) => list::json(streams.out, &outcomes),
+        (true, None) => diff::text(streams.out, &outcomes),
+        (true, Some(SlicesFormat::Yaml)) => diff::yaml(streams.out, &outcomes),
+        (true, Some(SlicesFormat::Json)) => diff::json(streams.out, &outcomes),
+    }
+    .map_err(Failure::from)
+}
+
+/// Reads the input and lets go of its text: what is kept is much smaller.
+fn read(args: &ExplainSlices, streams: &mut Streams<'_>, notes: &mut Notes) -> Result<Scene, Failure> {
+    let source = Source::load(&args.input.file, streams.stdin, notes)?;
+    let mut scene = Scene::default();
+    source.objects(&NEEDED, notes, &mut |object, notes| match object {
+        Object::Pod(pod) => scene.pod(*pod, notes),
+        Object::Service(service) => scene.service(*service, notes),
+        Object::Node(node) => scene.node(&node),
+        Object::EndpointSlice(slice) => scene.slice(slice),
+    })?;
+    Ok(scene)
+}
+
+/// What would become of one Service's slices.
+struct Outcome<'s> {
+    service: &'s core::Service,
+    /// As they stand before the plan is carried out.
+    before: &'s [EndpointSlice],
+    create: Vec<EndpointSlice>,
+    update: Vec<EndpointSlice>,
+    delete: Vec<EndpointSlice>,
+    unchanged: Vec<EndpointSlice>,
+}
+
+impl Outcome<'_> {
+    /// The slices that the controller would leave behind.
+    fn left_behind(&self) -> impl Iterator<Item = &EndpointSlice> {
+        self.unchanged.iter().chain(&self.update).chain(&self.create)
+    }
+}
+
+fn plan<'s>(scene: &'s Scene, options: &Options, notes: &mut Notes) -> Vec<Outcome<'s>> {
+    let pods = scene.pods_by_label();
+    let mut names = scene.slice_names();
+    let mut outcomes = Vec::new();
+    for (service, selector) in scene.services() {
+        let before = scene.slices_of(service);
+        let plan = reconcile(service, pods.selected(service, selector), scene.nodes(), before, options);
+        warn_of_missing_nodes(service, &plan, notes);
+        let create = plan.create.into_iter().map(|content| EndpointSlice {
+            name: new_name(service, &mut names).into(),
+            resource_version: "".into(),
+            annotations: core::Labels::new(),
+            content,
+        });
+        outcomes.push(Outcome {
+            service,
+            before,
+            create: create.collect(),
+            update: plan.update,
+            delete: plan.delete,
+            unchanged: plan.unchanged,
+        });
+    }
+    outcomes
+}
+
+/// The first free one of `service-1`, `service-2`, …: an API server would draw a random ending, and the same
+/// input would give another output each time.
+fn new_name(service: &core::Service, taken: &mut HashSet<(String, String)>) -> String {
+    let namespace = service.id.namespace();
+    let mut names = (1_u64..).map(|ordinal| service.slice_name(&ordinal.to_string()));
+    let free = names.find(|name| taken.insert((namespace.to_owned(), name.clone())));
+    free.unwrap_or_else(|| service.generate_name())
+}
+
+fn warn_of_missing_nodes(service: &core::Service, plan: &Plan, notes: &mut Notes) {
+    let Some(first) = plan.missing_nodes.first() else { return };
+    let more = match plan.missing_nodes.len() - 1 {
+        0 => String::new(),
+        more => format!(" (and {more} more pods likewise)"),
+    };
+    let node = if first.node.is_empty() {
+        "it has no node yet".to_owned()
+    } else {
+        format!("node {} is not in the input", first.node)
+    };
+    notes.warn(format!(
+        "service {}: pod {} is left out: {node}{more}; the controller would write the rest and retry",
+        service.id, first.pod
+    ));
+}

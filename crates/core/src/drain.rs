@@ -1,0 +1,192 @@
+//! Leaving without dropping work: how much is under way, and the phases of a shutdown.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use crate::sync::atomic::{AtomicUsize, Ordering};
+use crate::sync::{Mutex, fence, lock};
+use crate::time::Moment;
+
+/// Where a process is on its way out. Goes forward only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// Everything is as always.
+    Serving,
+    /// Not ready any more, but still accepting: load balancers need time to see it.
+    NotReady {
+        /// When the listeners close.
+        until: Moment,
+    },
+    /// The listeners are closed; what is under way goes on.
+    Draining {
+        /// When what is left is given up.
+        until: Moment,
+    },
+    /// Nothing is under way, or the time is up.
+    Stopped {
+        /// Whether everything under way was finished.
+        clean: bool,
+    },
+}
+
+/// The phases of a shutdown: serving → not ready → draining → stopped.
+#[derive(Debug, Clone)]
+pub struct Shutdown {
+    delay: Duration,
+    timeout: Duration,
+    phase: Phase,
+}
+
+impl Shutdown {
+    /// `delay` between "not ready" and closed listeners, `timeout` from then for what is under way.
+    pub fn new(delay: Duration, timeout: Duration) -> Self {
+        Self { delay, timeout, phase: Phase::Serving }
+    }
+
+    /// The present phase.
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// A signal to leave came. The first begins, the second ends at once.
+    pub fn signal(&mut self, now: Moment) -> Phase {
+        self.phase = match self.phase {
+            Phase::Serving => Phase::NotReady { until: now + self.delay },
+            Phase::NotReady { .. } | Phase::Draining { .. } => Phase::Stopped { clean: false },
+            stopped @ Phase::Stopped { .. } => stopped,
+        };
+        self.phase
+    }
+
+    /// Moves on as far as time and work allow. `under_way`: requests, streams, upgraded connections and holds.
+    pub fn advance(&mut self, now: Moment, under_way: usize) -> Phase {
+        if let Phase::NotReady { until } = self.phase
+            && until <= now
+        {
+            // Counted from when the delay was over, not from when somebody looked.
+            self.phase = Phase::Draining { until: until + self.timeout };
+        }
+        if let Phase::Draining { until } = self.phase
+            && (under_way == 0 || until <= now)
+        {
+            self.phase = Phase::Stopped { clean: under_way == 0 };
+        }
+        self.phase
+    }
+
+    /// When time alone moves it on.
+    pub fn due(&self) -> Option<Moment> {
+        match self.phase {
+            Phase::NotReady { until } | Phase::Draining { until } => Some(until),
+            Phase::Serving | Phase::Stopped { .. } => None,
+        }
+    }
+}
+
+/// Counts what is under way, and tells when there is nothing any more.
+#[derive(Debug, Default)]
+pub struct UnderWay {
+    count: AtomicUsize,
+    idle: Mutex<Vec<Waker>>,
+}
+
+/// One thing under way. Dropping it ends it.
+#[derive(Debug)]
+pub struct Work(Arc<UnderWay>);
+
+impl UnderWay {
+    /// Something begins.
+    pub fn begin(self: &Arc<Self>) -> Work {
+        self.count.fetch_add(1, Ordering::Relaxed);
+        Work(Arc::clone(self))
+    }
+
+    /// How much is under way.
+    pub fn count(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Waits until nothing is under way.
+    pub async fn idle(&self) {
+        poll_fn(|context| {
+            let mut idle = lock(&self.idle);
+            // Polled again by the same task: once is enough, or the list would grow without bound.
+            if !idle.iter().any(|waker| waker.will_wake(context.waker())) {
+                idle.push(context.waker().clone());
+            }
+            drop(idle);
+            // Only now: work that ended between a look and a subscription would wake nobody.
+            fence();
+            if self.count() == 0 { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+}
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        if self.0.count.fetch_sub(1, Ordering::AcqRel) == 1 {
+            fence();
+            let wakers = std::mem::take(&mut *lock(&self.0.idle));
+            wakers.into_iter().for_each(Waker::wake);
+        }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    fn shutdown() -> Shutdown {
+        Shutdown::new(Duration::from_secs(5), Duration::from_secs(30))
+    }
+
+    #[test]
+    fn it_stops_as_soon_as_the_work_is_done_but_not_before_the_delay() {
+        let mut leaving = shutdown();
+        assert_eq!(leaving.advance(Moment::from_secs(100), 0), Phase::Serving);
+        leaving.signal(Moment::from_secs(100));
+        assert_eq!(
+            leaving.advance(Moment::from_secs(104), 0),
+            Phase::NotReady { until: Moment::from_secs(105) }
+        );
+        assert_eq!(
+            leaving.advance(Moment::from_secs(105), 1),
+            Phase::Draining { until: Moment::from_secs(135) }
+        );
+        assert_eq!(leaving.advance(Moment::from_secs(106), 0), Phase::Stopped { clean: true });
+    }
+
+    #[test]
+    fn work_that_does_not_end_is_given_up_when_the_time_is_up() {
+        let mut leaving = shutdown();
+        leaving.signal(Moment::ZERO);
+        leaving.advance(leaving.due().unwrap(), 1);
+        let end = leaving.due().unwrap();
+        assert_eq!(end, Moment::from_secs(35));
+        assert_eq!(leaving.advance(end, 1), Phase::Stopped { clean: false });
+        assert_eq!(leaving.due(), None);
+    }
+
+    #[test]
+    fn a_second_signal_stops_at_once() {
+        let mut leaving = shutdown();
+        leaving.signal(Moment::ZERO);
+        assert_eq!(leaving.signal(Moment::ZERO), Phase::Stopped { clean: false });
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn idle_waits_for_the_last_work() {
+        let under_way = Arc::new(UnderWay::default());
+        let (first, second) = (under_way.begin(), under_way.begin());
+        let mut idle = std::pin::pin!(under_way.idle());
+        let poll = |idle: std::pin::Pin<&mut _>| std::future::Future::poll(idle, &mut std::task::Context::from_waker(Waker::noop()));
+        assert!(poll(idle.as_mut()).is_pending());
+        drop(first);
+        assert!(poll(idle.as_mut()).is_pending());
+        drop(second);
+        assert!(poll(idle.as_mut()).is_ready());
+    }
+}

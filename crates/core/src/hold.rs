@@ -1,0 +1,301 @@
+//! Waiting for a slot: first come, first served, bounded, and nothing leaks when somebody leaves.
+//!
+//! One [`Line`] per port of a service. Whoever brings capacity (a publication, a slot given back) hands slots
+//! over to the first in line, under the line's lock; nobody is woken to compete. Whoever comes while others
+//! wait goes to the end of the line.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use crate::endpoint::Endpoint;
+use crate::pick::{EndpointId, NoPick};
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{Mutex, fence, lock};
+use crate::time::Moment;
+
+/// Why a request got no slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum AcquireError {
+    /// Its time was up.
+    #[error("no pod took the request before its deadline")]
+    Deadline,
+    /// Too many wait already.
+    #[error("too many requests wait already: the bound on {0} is reached")]
+    QueueFull(Bound),
+    /// The service has no such port.
+    #[error("the service has no such port")]
+    NoSuchPort,
+    /// The service was deleted.
+    #[error("the service does not exist any more")]
+    ServiceGone,
+    /// This process is leaving.
+    #[error("this gateway is shutting down")]
+    ShuttingDown,
+}
+
+/// A bound on holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Bound {
+    /// Holds of one service.
+    Service,
+    /// Holds of all services.
+    Total,
+    /// Bytes that all holds keep in memory.
+    Bytes,
+}
+
+impl std::fmt::Display for Bound {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Bound::Service => "holds of this service",
+            Bound::Total => "holds of all services",
+            Bound::Bytes => "bytes that holds keep in memory",
+        })
+    }
+}
+
+/// How many requests may wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// In one service.
+    pub per_service: usize,
+    /// In all services. No service may have more than a quarter of it.
+    pub total: usize,
+    /// How many bytes they may keep in memory.
+    pub bytes: usize,
+    /// How long any of them may wait, whatever its own deadline.
+    pub longest: Duration,
+}
+
+impl Bounds {
+    /// When a hold that begins now ends at the latest, if its request wants to wait until `wanted`.
+    pub fn deadline(&self, now: Moment, wanted: Option<Moment>) -> Moment {
+        let latest = now + self.longest;
+        wanted.map_or(latest, |wanted| wanted.min(latest))
+    }
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self { per_service: 10_000, total: 40_000, bytes: 256 << 20, longest: Duration::from_secs(300) }
+    }
+}
+
+/// What all holds of all services use up.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    bounds: Bounds,
+    holds: Arc<AtomicUsize>,
+    bytes: Arc<AtomicUsize>,
+}
+
+/// A place among the holds. Dropping it frees the place.
+#[derive(Debug)]
+pub(crate) struct Permit {
+    _service: Share,
+    _total: Share,
+    _bytes: Share,
+}
+
+impl Budget {
+    pub(crate) fn new(bounds: Bounds) -> Self {
+        Self { bounds, holds: Arc::default(), bytes: Arc::default() }
+    }
+
+    /// A place for a hold that keeps `bytes` in memory, beside the holds that `service` counts.
+    pub(crate) fn admit(&self, service: &Arc<AtomicUsize>, bytes: usize) -> Result<Permit, AcquireError> {
+        let Bounds { per_service, total, bytes: most, .. } = self.bounds;
+        let full = |bound: Bound| move || AcquireError::QueueFull(bound);
+        Ok(Permit {
+            _service: Share::of(service, 1, per_service.min(total / 4)).ok_or_else(full(Bound::Service))?,
+            _total: Share::of(&self.holds, 1, total).ok_or_else(full(Bound::Total))?,
+            _bytes: Share::of(&self.bytes, bytes, most).ok_or_else(full(Bound::Bytes))?,
+        })
+    }
+
+    pub(crate) fn holds(&self) -> usize {
+        self.holds.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+}
+
+/// A part of something bounded, given back when dropped.
+#[derive(Debug)]
+struct Share {
+    of: Arc<AtomicUsize>,
+    amount: usize,
+}
+
+impl Share {
+    fn of(used: &Arc<AtomicUsize>, amount: usize, most: usize) -> Option<Self> {
+        let add = |used: usize| used.checked_add(amount).filter(|sum| *sum <= most);
+        used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).ok()?;
+        Some(Self { of: Arc::clone(used), amount })
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.of.fetch_sub(self.amount, Ordering::Relaxed);
+    }
+}
+
+/// A place in a line. Lower is earlier; a request that comes back keeps its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Ticket(u64);
+
+/// Somebody in line.
+#[derive(Debug)]
+pub(crate) struct Waiter {
+    /// The randomness for its pick.
+    pub(crate) seed: u64,
+    /// Who has refused it already.
+    pub(crate) refused: Vec<EndpointId>,
+    waker: Option<Waker>,
+}
+
+impl Waiter {
+    pub(crate) fn new(seed: u64, refused: Vec<EndpointId>) -> Self {
+        Self { seed, refused, waker: None }
+    }
+}
+
+/// An endpoint with a slot taken on it.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    pub(crate) endpoint: Arc<Endpoint>,
+    /// A place in the endpoint's herd was taken with it.
+    pub(crate) herd: bool,
+}
+
+/// What somebody in line got.
+pub(crate) type Grant = Result<Taken, AcquireError>;
+
+/// Those who wait for one port of one service.
+#[derive(Debug, Default)]
+pub(crate) struct Line {
+    /// How many wait, to be read without the lock.
+    length: AtomicUsize,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    waiting: BTreeMap<Ticket, Waiter>,
+    /// Handed over, but not yet picked up. Whoever leaves instead gives it back.
+    granted: HashMap<Ticket, Grant>,
+    closed: Option<AcquireError>,
+}
+
+impl Line {
+    /// How many wait.
+    pub(crate) fn len(&self) -> usize {
+        self.length.load(Ordering::Relaxed)
+    }
+
+    /// Whether somebody waits, as seen after everything that this thread did before.
+    pub(crate) fn somebody_waits(&self) -> bool {
+        // A giver that sees nobody and a newcomer that sees no free slot must not both be right, or the
+        // newcomer sleeps beside the slot. The other half of this fence is in `hand_out_locked`.
+        fence();
+        self.len() > 0
+    }
+
+    /// Gets in line: at the end, with a number from `tickets`, or back to the place of an earlier `ticket`.
+    /// `grant` is then asked for everybody who can be served, the newcomer included.
+    pub(crate) fn join(
+        &self,
+        waiter: Waiter,
+        ticket: Option<Ticket>,
+        tickets: &AtomicU64,
+        grant: impl FnMut(&Waiter) -> Result<Taken, NoPick>,
+    ) -> Result<Ticket, AcquireError> {
+        let mut inner = lock(&self.inner);
+        if let Some(closed) = inner.closed {
+            return Err(closed);
+        }
+        // Numbers are unique among all lines, or a ticket brought from another line could push somebody out.
+        // Drawn under the lock, so in order.
+        let ticket = ticket.unwrap_or_else(|| Ticket(tickets.fetch_add(1, Ordering::Relaxed)));
+        inner.waiting.insert(ticket, waiter);
+        let wakers = self.hand_out_locked(&mut inner, grant);
+        drop(inner);
+        wakers.into_iter().for_each(Waker::wake);
+        Ok(ticket)
+    }
+
+    /// Hands slots to the first in line, for as long as `grant` finds any.
+    pub(crate) fn hand_out(&self, grant: impl FnMut(&Waiter) -> Result<Taken, NoPick>) {
+        let mut inner = lock(&self.inner);
+        let wakers = self.hand_out_locked(&mut inner, grant);
+        drop(inner);
+        // Woken without the lock: they will want it at once.
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    fn hand_out_locked(
+        &self,
+        inner: &mut Inner,
+        mut grant: impl FnMut(&Waiter) -> Result<Taken, NoPick>,
+    ) -> Vec<Waker> {
+        self.length.store(inner.waiting.len(), Ordering::Relaxed);
+        fence();
+        let mut served = Vec::new();
+        for (&ticket, waiter) in &inner.waiting {
+            match grant(waiter) {
+                Ok(taken) => served.push((ticket, taken)),
+                // Only this one cannot be helped now; those behind it can.
+                Err(NoPick::Refused) => {}
+                Err(NoPick::Nothing | NoPick::Full) => break,
+            }
+        }
+        let mut wakers = Vec::with_capacity(served.len());
+        for (ticket, taken) in served {
+            wakers.extend(inner.waiting.remove(&ticket).and_then(|waiter| waiter.waker));
+            inner.granted.insert(ticket, Ok(taken));
+        }
+        self.length.store(inner.waiting.len(), Ordering::Relaxed);
+        wakers
+    }
+
+    /// Turns everybody away, now and later.
+    pub(crate) fn close(&self, why: AcquireError) {
+        let mut inner = lock(&self.inner);
+        inner.closed = Some(why);
+        let turned_away = std::mem::take(&mut inner.waiting);
+        inner.granted.extend(turned_away.keys().map(|ticket| (*ticket, Err(why))));
+        self.length.store(0, Ordering::Relaxed);
+        drop(inner);
+        turned_away.into_values().filter_map(|waiter| waiter.waker).for_each(Waker::wake);
+    }
+
+    /// What the holder of `ticket` got, if it got something.
+    pub(crate) fn poll(&self, ticket: Ticket, context: &Context<'_>) -> Poll<Grant> {
+        let mut inner = lock(&self.inner);
+        if let Some(grant) = inner.granted.remove(&ticket) {
+            return Poll::Ready(grant);
+        }
+        if let Some(waiter) = inner.waiting.get_mut(&ticket) {
+            match &mut waiter.waker {
+                Some(waker) => waker.clone_from(context.waker()),
+                none => *none = Some(context.waker().clone()),
+            }
+        }
+        Poll::Pending
+    }
+
+    /// Leaves the line. Answers what was handed over in the meantime; it must be given back.
+    pub(crate) fn leave(&self, ticket: Ticket) -> Option<Grant> {
+        let mut inner = lock(&self.inner);
+        if inner.waiting.remove(&ticket).is_some() {
+            self.length.store(inner.waiting.len(), Ordering::Relaxed);
+            return None;
+        }
+        inner.granted.remove(&ticket)
+    }
+}

@@ -1,0 +1,250 @@
+//! What an operator asks of the autoscaler, checked once, so that no later rule meets a NaN, a zero divisor
+//! or a window without an end.
+
+use std::fmt;
+use std::time::Duration;
+
+/// One pod's room where nobody said it: KEDA HTTP add-on's default `concurrency.targetValue`.
+const DEFAULT_ROOM: f64 = 100.0;
+const LARGEST: f64 = 1_000_000.0;
+const SMALLEST_TARGET: f64 = 0.001;
+/// A rate of 1 or less could never scale at all.
+const SMALLEST_RATE: f64 = 1.001;
+const LONGEST_WINDOW: Duration = Duration::from_hours(1);
+const LONGEST_IDLE: Duration = Duration::from_hours(30 * 24);
+
+/// A number in thousandths. Sums and quotients of these are exact, so that neither the order of reports nor
+/// rounding decides about a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Milli(u64);
+
+impl Milli {
+    /// Stands in for a number that was refused, and goes with the policy that holds it.
+    const UNUSED: Milli = Milli(1);
+
+    /// `value`, rounded up, and cut to 0..=1,000,000; `None` if it is NaN or infinite.
+    pub(super) fn new(value: f64) -> Option<Self> {
+        if !value.is_finite() {
+            return None;
+        }
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "clamped to a range that both types hold"
+        )]
+        let thousandths = (value.clamp(0.0, LARGEST) * 1000.0).ceil() as u64;
+        Some(Self(thousandths))
+    }
+
+    /// `count` whole ones, cut like [`Milli::new`].
+    pub(super) fn whole(count: u64) -> Self {
+        Self(count.min(1_000_000) * 1000)
+    }
+
+    /// How many thousandths.
+    pub(super) fn get(self) -> u128 {
+        u128::from(self.0)
+    }
+
+    /// `count` times this, rounded up.
+    pub(super) fn times(self, count: u32) -> u32 {
+        let product = (u128::from(count) * self.get()).div_ceil(1000);
+        u32::try_from(product).unwrap_or(u32::MAX)
+    }
+
+    /// `count` divided by this, rounded down: for any rate above 1, fewer than `count`.
+    pub(super) fn part_of(self, count: u32) -> u32 {
+        let quotient = u128::from(count) * 1000 / self.get().max(1);
+        u32::try_from(quotient).unwrap_or(u32::MAX)
+    }
+}
+
+/// What an operator wrote, or a default, not yet checked.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    /// Requests at once that one pod should have. With `rate` too, the larger demand counts.
+    pub concurrency: Option<f64>,
+    /// Requests per second that one pod should get.
+    pub rate: Option<f64>,
+    /// Requests at once that one pod can have at most; 0 = no limit. A concurrency target above it could
+    /// never be reached, so the lower of the two counts.
+    pub limit: u32,
+    /// Fewest pods; 0 allows scaling to zero.
+    pub min: u32,
+    /// Most pods.
+    pub max: u32,
+    /// Pods that a newly created service starts with.
+    pub initial: u32,
+    /// The load is averaged over this.
+    pub stable_window: Duration,
+    /// A surge is looked for in this.
+    pub panic_window: Duration,
+    /// Percent of the ready pods' capacity that makes a surge.
+    pub panic_threshold: u32,
+    /// At most this many times the ready pods, per step.
+    pub max_scale_up_rate: f64,
+    /// At least the pods divided by this, per step.
+    pub max_scale_down_rate: f64,
+    /// To zero after this long with nothing to do.
+    pub idle_after: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            concurrency: Some(DEFAULT_ROOM),
+            rate: None,
+            limit: 0,
+            min: 0,
+            max: 100,
+            initial: 0,
+            stable_window: Duration::from_mins(1),
+            panic_window: Duration::from_secs(6),
+            panic_threshold: 200,
+            max_scale_up_rate: 1000.0,
+            max_scale_down_rate: 2.0,
+            idle_after: Duration::from_mins(1),
+        }
+    }
+}
+
+/// One setting that is not allowed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BadSetting {
+    /// The setting's name.
+    pub field: &'static str,
+    /// What was given.
+    pub value: String,
+    /// What is allowed instead.
+    pub allowed: String,
+}
+
+impl fmt::Display for BadSetting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {} is not allowed, expected {}", self.field, self.value, self.allowed)
+    }
+}
+
+/// Every setting that is not allowed; never empty.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub struct BadPolicy(pub Vec<BadSetting>);
+
+impl fmt::Display for BadPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (n, bad) in self.0.iter().enumerate() {
+            write!(f, "{}{bad}", if n == 0 { "" } else { "; " })?;
+        }
+        Ok(())
+    }
+}
+
+/// [`Settings`] that were checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Policy {
+    pub(super) concurrency: Option<Milli>,
+    pub(super) rate: Option<Milli>,
+    /// Requests at once that one pod is meant to have, also where the target is a rate.
+    pub(super) room: Milli,
+    pub(super) min: u32,
+    pub(super) max: u32,
+    pub(super) initial: u32,
+    pub(super) stable_window: Duration,
+    pub(super) panic_window: Duration,
+    pub(super) panic_threshold: u32,
+    pub(super) max_scale_up_rate: Milli,
+    pub(super) max_scale_down_rate: Milli,
+    pub(super) idle_after: Duration,
+}
+
+impl Policy {
+    /// What a wake asks for: one pod, or `min` if that is more.
+    pub(super) fn awake(&self) -> u32 {
+        self.min.max(1)
+    }
+}
+
+impl TryFrom<&Settings> for Policy {
+    type Error = BadPolicy;
+
+    fn try_from(raw: &Settings) -> Result<Self, BadPolicy> {
+        let mut check = Check::default();
+        if raw.concurrency.is_none() && raw.rate.is_none() {
+            check.refuse("target", "none", "a concurrency target, a rate target, or both");
+        }
+        check.that(raw.max >= 1, "max", raw.max, "1 or more");
+        check.that(raw.min <= raw.max, "min", raw.min, format_args!("0 to max, which is {}", raw.max));
+        check.that(
+            raw.initial <= raw.max,
+            "initial",
+            raw.initial,
+            format_args!("0 to max, which is {}", raw.max),
+        );
+        let threshold = raw.panic_threshold;
+        let sane = (110..=1000).contains(&threshold);
+        check.that(sane, "panic-threshold", threshold, "110 to 1000 (percent)");
+        let idle = raw.idle_after;
+        let sane = !idle.is_zero() && idle <= LONGEST_IDLE;
+        check.that(sane, "idle-after", format_args!("{idle:?}"), "more than 0 s, at most 30 days");
+        check.window("stable-window", raw.stable_window, Duration::from_secs(6), LONGEST_WINDOW);
+        check.window("panic-window", raw.panic_window, Duration::from_secs(2), raw.stable_window);
+
+        let limit = (raw.limit > 0).then(|| f64::from(raw.limit));
+        let target = raw.concurrency.map(|target| {
+            check.number("concurrency", target, SMALLEST_TARGET);
+            limit.map_or(target, |limit| target.min(limit))
+        });
+        let room = Milli::new(target.or(limit).unwrap_or(DEFAULT_ROOM)).unwrap_or(Milli::UNUSED);
+        let policy = Self {
+            concurrency: target.map(|_| room),
+            rate: raw.rate.map(|rate| check.number("rate", rate, SMALLEST_TARGET)),
+            room,
+            min: raw.min,
+            max: raw.max,
+            initial: raw.initial,
+            stable_window: raw.stable_window,
+            panic_window: raw.panic_window,
+            panic_threshold: threshold,
+            max_scale_up_rate: check.number("max-scale-up-rate", raw.max_scale_up_rate, SMALLEST_RATE),
+            max_scale_down_rate: check.number("max-scale-down-rate", raw.max_scale_down_rate, SMALLEST_RATE),
+            idle_after: idle,
+        };
+        if check.bad.is_empty() { Ok(policy) } else { Err(BadPolicy(check.bad)) }
+    }
+}
+
+/// Collects what is wrong instead of stopping at the first.
+#[derive(Default)]
+struct Check {
+    bad: Vec<BadSetting>,
+}
+
+impl Check {
+    fn refuse(&mut self, field: &'static str, value: impl fmt::Display, allowed: impl fmt::Display) {
+        self.bad.push(BadSetting { field, value: value.to_string(), allowed: allowed.to_string() });
+    }
+
+    fn that(
+        &mut self,
+        holds: bool,
+        field: &'static str,
+        value: impl fmt::Display,
+        allowed: impl fmt::Display,
+    ) {
+        if !holds {
+            self.refuse(field, value, allowed);
+        }
+    }
+
+    /// Windows are made of buckets of one second.
+    fn window(&mut self, field: &'static str, value: Duration, least: Duration, most: Duration) {
+        let sane = (least..=most).contains(&value) && value.subsec_nanos() == 0;
+        let allowed = format_args!("whole seconds from {least:?} to {most:?}");
+        self.that(sane, field, format_args!("{value:?}"), allowed);
+    }
+
+    fn number(&mut self, field: &'static str, value: f64, least: f64) -> Milli {
+        let allowed = format_args!("a number from {least} to {LARGEST}");
+        self.that((least..=LARGEST).contains(&value), field, value, allowed);
+        Milli::new(value).unwrap_or(Milli::UNUSED)
+    }
+}

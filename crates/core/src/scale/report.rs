@@ -1,0 +1,210 @@
+//! Who tells the autoscaler about load, what they tell, and what their silence means.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::policy::Milli;
+use crate::time::Moment;
+
+/// Reporters that are kept apart per service. The load of one beyond it counts, but what it has present does
+/// not; while more than that are listed, nothing is scaled down.
+pub const MAX_REPORTERS: usize = 1024;
+/// A report is news for this long: three report periods of one second.
+pub const FRESH: Duration = Duration::from_secs(3);
+/// More than any reporter can have served in one window.
+const MOST_REQUESTS: u64 = 1_000_000_000;
+
+/// One that reports load: a gateway (by pod UID) or an Envoy (by node id).
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Reporter(Arc<str>);
+
+impl Reporter {
+    /// The reporter called `name`.
+    pub fn new(name: &str) -> Self {
+        Self(name.into())
+    }
+}
+
+impl fmt::Display for Reporter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What one reporter saw of one service since its last report. Pushed when something comes after nothing, and
+/// every second otherwise.
+///
+/// From the network: any value is accepted, none is believed without bounds. A report that is delivered twice
+/// counts twice, for one window.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Report {
+    /// How long ago the last report was.
+    pub span: Duration,
+    /// Average concurrency over the span, weighted by time, with everything in [`Present`]. Capped at a
+    /// million; in place of NaN or infinity stands what is present.
+    pub concurrency: f64,
+    /// Requests that began in the span, however short.
+    pub requests: u64,
+    /// What is there now.
+    pub present: Present,
+}
+
+impl Report {
+    pub(super) fn concurrency(&self) -> Milli {
+        Milli::new(self.concurrency).unwrap_or_else(|| Milli::whole(self.present.total()))
+    }
+
+    pub(super) fn requests(&self) -> u64 {
+        self.requests.min(MOST_REQUESTS)
+    }
+
+    /// Whether anything at all happened, or still does.
+    pub(super) fn is_active(&self) -> bool {
+        self.concurrency().get() > 0 || self.requests > 0 || self.present.total() > 0
+    }
+
+    /// Whether somebody wants the service, as opposed to being finished by a pod that leaves.
+    pub(super) fn asks(&self) -> bool {
+        self.requests > 0 || self.present.holds > 0
+    }
+}
+
+/// What is there at one moment. Each request is counted in one field only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Present {
+    /// Requests that a pod works on.
+    pub in_flight: u32,
+    /// Requests that wait for a pod.
+    pub holds: u32,
+    /// Open streams.
+    pub streams: u32,
+    /// Upgraded connections.
+    pub upgraded: u32,
+}
+
+impl Present {
+    /// All of them.
+    pub fn total(self) -> u64 {
+        [self.in_flight, self.holds, self.streams, self.upgraded].map(u64::from).iter().sum()
+    }
+
+    fn plus(self, other: Self) -> Self {
+        Self {
+            in_flight: self.in_flight.saturating_add(other.in_flight),
+            holds: self.holds.saturating_add(other.holds),
+            streams: self.streams.saturating_add(other.streams),
+            upgraded: self.upgraded.saturating_add(other.upgraded),
+        }
+    }
+}
+
+/// There are more reporters than [`MAX_REPORTERS`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("more than {MAX_REPORTERS} reporters: load counts, but what the rest have in flight is not known")]
+pub struct TooManyReporters;
+
+/// Why we cannot know that there is no load.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Blindness {
+    NobodyListed,
+    TooMany,
+    Silent(Reporter),
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Voice {
+    /// Listed as serving. One that is not listed counts while its news is fresh: a new gateway's first request
+    /// may come before its `EndpointSlice` does.
+    listed: bool,
+    last: Option<(Moment, Present)>,
+}
+
+impl Voice {
+    fn is_fresh(self, now: Moment) -> bool {
+        self.last.is_some_and(|(at, _)| now < at + FRESH)
+    }
+
+    fn present(self) -> Present {
+        self.last.map(|(_, present)| present).unwrap_or_default()
+    }
+}
+
+/// Everybody who is listed, or was heard of late.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Reporters {
+    voices: BTreeMap<Reporter, Voice>,
+    too_many: bool,
+}
+
+impl Reporters {
+    pub(super) fn hear(
+        &mut self,
+        now: Moment,
+        from: &Reporter,
+        present: Present,
+    ) -> Result<(), TooManyReporters> {
+        let last = Some((now, present));
+        if let Some(voice) = self.voices.get_mut(from) {
+            voice.last = last;
+            return Ok(());
+        }
+        if self.voices.len() >= MAX_REPORTERS {
+            self.forget_stale(now);
+        }
+        if self.voices.len() >= MAX_REPORTERS {
+            return Err(TooManyReporters);
+        }
+        self.voices.insert(from.clone(), Voice { listed: false, last });
+        Ok(())
+    }
+
+    /// Replaces the list. Returns what those had who are on it no more.
+    pub(super) fn list(&mut self, now: Moment, serving: impl IntoIterator<Item = Reporter>) -> Present {
+        self.forget_stale(now);
+        let mut before = std::mem::take(&mut self.voices);
+        self.too_many = false;
+        for reporter in serving {
+            if self.voices.contains_key(&reporter) {
+                continue;
+            }
+            if self.voices.len() >= MAX_REPORTERS {
+                self.too_many = true;
+                break;
+            }
+            let last = before.remove(&reporter).and_then(|voice| voice.last);
+            self.voices.insert(reporter, Voice { listed: true, last });
+        }
+        before.into_values().map(Voice::present).fold(Present::default(), Present::plus)
+    }
+
+    pub(super) fn forget_stale(&mut self, now: Moment) {
+        self.voices.retain(|_, voice| voice.listed || voice.is_fresh(now));
+    }
+
+    pub(super) fn present(&self) -> Present {
+        self.voices.values().copied().map(Voice::present).fold(Present::default(), Present::plus)
+    }
+
+    pub(super) fn is_full(&self) -> Result<(), TooManyReporters> {
+        if self.too_many { Err(TooManyReporters) } else { Ok(()) }
+    }
+
+    pub(super) fn blindness(&self, now: Moment) -> Option<Blindness> {
+        if self.too_many {
+            return Some(Blindness::TooMany);
+        }
+        let mut listed = self.voices.iter().filter(|(_, voice)| voice.listed).peekable();
+        if listed.peek().is_none() {
+            return Some(Blindness::NobodyListed);
+        }
+        let silent = listed.find(|(_, voice)| !voice.is_fresh(now));
+        silent.map(|(reporter, _)| Blindness::Silent(reporter.clone()))
+    }
+
+    /// When the news of each grows old.
+    pub(super) fn expiries(&self) -> impl Iterator<Item = Moment> {
+        self.voices.values().filter_map(|voice| voice.last).map(|(at, _)| at + FRESH)
+    }
+}

@@ -1,0 +1,251 @@
+//! The anatomy of a cold start: where the time between a request and its first byte went.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::endpoint::{ServiceId, Source};
+use crate::sync::{Mutex, lock};
+use crate::time::Moment;
+
+/// One cold start, from the first request that had to wait to the first byte of its response.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ColdStart {
+    /// Whose.
+    pub service: ServiceId,
+    /// The first request was held.
+    pub held: Moment,
+    /// The engine was asked for a pod.
+    pub wake_sent: Option<Moment>,
+    /// A pod was heard of.
+    pub pod_seen: Option<Moment>,
+    /// A pod took requests.
+    pub pod_ready: Option<Moment>,
+    /// Who said so first.
+    pub ready_by: Option<Source>,
+    /// The pod that the first request went to.
+    pub pod: Option<Arc<str>>,
+    /// A connection to it stood.
+    pub connected: Option<Moment>,
+    /// The response began.
+    pub first_byte: Option<Moment>,
+    /// How it ended.
+    pub outcome: Outcome,
+}
+
+/// How a cold start ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Outcome {
+    /// It has not ended yet.
+    Waiting,
+    /// The first request got its first byte.
+    Served,
+    /// A pod came, but the first request got no response from it.
+    Unanswered,
+    /// Everybody who waited left, or ran out of time, before a pod came.
+    Abandoned,
+}
+
+impl Outcome {
+    /// The outcome's name in JSON and logs.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Outcome::Waiting => "waiting",
+            Outcome::Served => "served",
+            Outcome::Unanswered => "unanswered",
+            Outcome::Abandoned => "abandoned",
+        }
+    }
+}
+
+/// A stretch of a cold start, named after what it ends with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Phase {
+    /// Until the wake was sent.
+    Wake,
+    /// Until a pod was heard of.
+    Seen,
+    /// Until a pod took requests.
+    Ready,
+    /// Until a connection stood.
+    Connect,
+    /// Until the response began.
+    FirstByte,
+}
+
+impl Phase {
+    /// The phase's name in metrics and JSON.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Phase::Wake => "wake",
+            Phase::Seen => "seen",
+            Phase::Ready => "ready",
+            Phase::Connect => "connect",
+            Phase::FirstByte => "first_byte",
+        }
+    }
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl ColdStart {
+    /// A request of `service` has just been held.
+    pub fn new(service: ServiceId, held: Moment) -> Self {
+        Self {
+            service,
+            held,
+            wake_sent: None,
+            pod_seen: None,
+            pod_ready: None,
+            ready_by: None,
+            pod: None,
+            connected: None,
+            first_byte: None,
+            outcome: Outcome::Waiting,
+        }
+    }
+
+    /// How long each phase took, in order; a phase that did not happen is left out, and its time belongs to
+    /// the next one.
+    pub fn phases(&self) -> impl Iterator<Item = (Phase, Duration)> {
+        let stamps = [
+            (Phase::Wake, self.wake_sent),
+            (Phase::Seen, self.pod_seen),
+            (Phase::Ready, self.pod_ready),
+            (Phase::Connect, self.connected),
+            (Phase::FirstByte, self.first_byte),
+        ];
+        let mut last = self.held;
+        stamps.into_iter().filter_map(move |(phase, stamp)| {
+            let stamp = stamp?.max(last);
+            let took = stamp.since(last);
+            last = stamp;
+            Some((phase, took))
+        })
+    }
+
+    /// From the first hold to the last thing that happened.
+    pub fn total(&self) -> Duration {
+        self.phases().map(|(_, took)| took).sum()
+    }
+}
+
+/// A cold start that a request takes along. Dropping it writes it down, however far it came.
+#[derive(Debug)]
+pub(crate) struct Anatomy {
+    cold_start: Option<Box<ColdStart>>,
+    log: Arc<ColdStarts>,
+}
+
+impl Anatomy {
+    pub(crate) fn new(cold_start: Box<ColdStart>, log: Arc<ColdStarts>) -> Self {
+        Self { cold_start: Some(cold_start), log }
+    }
+
+    pub(crate) fn chose(&mut self, pod: Option<Arc<str>>) {
+        self.cold_start.iter_mut().for_each(|cold| cold.pod.clone_from(&pod));
+    }
+
+    pub(crate) fn connected(&mut self, now: Moment) {
+        self.cold_start.iter_mut().for_each(|cold| cold.connected = Some(now));
+    }
+
+    /// The response began: that is the end of it.
+    pub(crate) fn served(mut self, now: Moment) {
+        if let Some(cold) = &mut self.cold_start {
+            cold.first_byte = Some(now);
+            cold.outcome = Outcome::Served;
+        }
+    }
+
+    /// Nobody waits for it any more.
+    pub(crate) fn abandoned(mut self) {
+        self.cold_start.iter_mut().for_each(|cold| cold.outcome = Outcome::Abandoned);
+    }
+}
+
+impl Drop for Anatomy {
+    fn drop(&mut self) {
+        if let Some(mut cold) = self.cold_start.take() {
+            if cold.outcome == Outcome::Waiting {
+                cold.outcome = Outcome::Unanswered;
+            }
+            self.log.record(*cold);
+        }
+    }
+}
+
+/// The last cold starts, newest first.
+#[derive(Debug)]
+pub struct ColdStarts {
+    kept: Mutex<VecDeque<ColdStart>>,
+    bound: usize,
+}
+
+impl ColdStarts {
+    /// Keeps the last `bound`.
+    pub fn new(bound: usize) -> Self {
+        Self { kept: Mutex::new(VecDeque::new()), bound }
+    }
+
+    /// Adds one; the oldest makes room.
+    pub(crate) fn record(&self, cold_start: ColdStart) {
+        let mut kept = lock(&self.kept);
+        kept.push_front(cold_start);
+        kept.truncate(self.bound);
+    }
+
+    /// The newest `limit`, of one service or of all.
+    pub fn newest(&self, service: Option<&ServiceId>, limit: usize) -> Vec<ColdStart> {
+        let kept = lock(&self.kept);
+        let wanted = kept.iter().filter(|cold| service.is_none_or(|service| cold.service == *service));
+        wanted.take(limit).cloned().collect()
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    fn cold_start(name: &str) -> ColdStart {
+        ColdStart::new(format!("shop/{name}").parse().unwrap(), Moment::from_millis(1))
+    }
+
+    #[test]
+    fn the_phases_add_up_to_the_whole() {
+        let mut cold = cold_start("cart");
+        cold.wake_sent = Some(Moment::from_millis(2));
+        cold.pod_seen = Some(Moment::from_millis(10));
+        cold.pod_ready = Some(Moment::from_millis(50));
+        cold.connected = Some(Moment::from_millis(51));
+        cold.first_byte = Some(Moment::from_millis(60));
+        let took: Vec<_> = cold.phases().map(|(phase, took)| (phase.as_str(), took.as_millis())).collect();
+        assert_eq!(took, [("wake", 1), ("seen", 8), ("ready", 40), ("connect", 1), ("first_byte", 9)]);
+        assert_eq!(cold.total(), Duration::from_millis(59));
+    }
+
+    #[test]
+    fn a_phase_that_did_not_happen_belongs_to_the_next() {
+        let mut cold = cold_start("cart");
+        cold.pod_ready = Some(Moment::from_millis(11));
+        assert_eq!(cold.phases().collect::<Vec<_>>(), [(Phase::Ready, Duration::from_millis(10))]);
+    }
+
+    #[test]
+    fn only_the_newest_are_kept() {
+        let log = ColdStarts::new(2);
+        for name in ["a", "b", "c"] {
+            log.record(cold_start(name));
+        }
+        let names = |service: Option<&ServiceId>| -> Vec<String> {
+            log.newest(service, 10).iter().map(|cold| cold.service.name().to_owned()).collect()
+        };
+        assert_eq!(names(None), ["c", "b"]);
+        assert_eq!(names(Some(&"shop/b".parse().unwrap())), ["b"]);
+    }
+}

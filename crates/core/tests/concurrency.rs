@@ -1,0 +1,216 @@
+//! Every interleaving that matters, tried by machine: loom walks through all of them (slots, lines), shuttle
+//! through many random ones (publish, notify, subscribe).
+//!
+//! Run by `make loom` and `make shuttle`; in a plain test run this file is empty.
+#![cfg(any(loom, shuttle))]
+#![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "tests")]
+
+use std::future::{Future, pending};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+#[cfg(loom)]
+use loom::{future::block_on, sync::atomic, thread};
+#[cfg(shuttle)]
+use shuttle::{future::block_on, sync::atomic, thread};
+
+use atomic::{AtomicUsize, Ordering};
+use rouse_core::drain::UnderWay;
+use rouse_core::hold::AcquireError;
+use rouse_core::service::Service;
+use rouse_core::slot::{Ask, Port, Slot};
+use rouse_core::snapshot::Spread;
+use rouse_testkit::fakes::{Bench, READY, STARTING, ready_slice, slice};
+
+#[cfg(loom)]
+fn check(model: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    // Three preemptions find what there is to find in models this small; unbounded search takes hours.
+    builder.preemption_bound.get_or_insert(3);
+    builder.check(model);
+}
+
+#[cfg(shuttle)]
+fn check(model: impl Fn() + Send + Sync + 'static) {
+    let model = Arc::new(model);
+    let again = Arc::clone(&model);
+    shuttle::check_random(move || model(), 3_000);
+    shuttle::check_pct(move || again(), 3_000, 3);
+}
+
+fn warm(limit: u32) -> (Bench, Arc<Service>, Arc<Port>) {
+    let bench = Bench::new();
+    let (service, port) = bench.service("cart", Spread::new(0, limit));
+    service.put_slice("a", ready_slice(1));
+    (bench, service, port)
+}
+
+fn in_flight(service: &Service) -> u32 {
+    let snapshot = service.snapshot();
+    snapshot.ports.iter().flat_map(|port| port.endpoints()).map(|one| one.load.in_flight()).sum()
+}
+
+fn acquire(port: &Arc<Port>) -> Result<Slot, AcquireError> {
+    block_on(port.acquire(Ask::default(), pending()))
+}
+
+fn poll_once<F: Future>(future: std::pin::Pin<&mut F>) -> Poll<F::Output> {
+    future.poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// One slot, and everybody wants it.
+#[test]
+fn a_slot_is_held_by_one_at_a_time_and_nobody_waits_for_ever() {
+    check(|| {
+        let (bench, service, port) = warm(1);
+        let inside = Arc::new(AtomicUsize::new(0));
+        let use_slot = |port: &Arc<Port>, inside: &AtomicUsize| {
+            let slot = acquire(port).unwrap();
+            assert_eq!(inside.fetch_add(1, Ordering::AcqRel), 0, "two hold the only slot");
+            inside.fetch_sub(1, Ordering::AcqRel);
+            drop(slot);
+        };
+        let other = thread::spawn({
+            let (port, inside) = (Arc::clone(&port), Arc::clone(&inside));
+            move || use_slot(&port, &inside)
+        });
+        use_slot(&port, &inside);
+        other.join().unwrap();
+        assert_eq!((in_flight(&service), port.holds(), bench.registry.holds()), (0, 0, 0));
+    });
+}
+
+/// A slot is given back while one in line leaves and another stays.
+#[test]
+fn a_slot_handed_to_somebody_who_leaves_goes_to_the_next() {
+    check(|| {
+        let (bench, service, port) = warm(1);
+        let slot = port.try_acquire(0).unwrap();
+        let leaver = thread::spawn({
+            let port = Arc::clone(&port);
+            move || {
+                let mut hold = pin!(port.acquire(Ask::default(), pending()));
+                // Served or not: it goes.
+                drop(poll_once(hold.as_mut()));
+            }
+        });
+        let giver = thread::spawn(move || drop(slot));
+        drop(acquire(&port).unwrap());
+        leaver.join().unwrap();
+        giver.join().unwrap();
+        assert_eq!((in_flight(&service), port.holds(), bench.registry.holds()), (0, 0, 0));
+    });
+}
+
+/// The pod becomes ready while a request decides to wait for it.
+#[test]
+fn a_publication_is_never_missed_by_a_request_that_is_about_to_wait() {
+    check(|| {
+        let bench = Bench::new();
+        let (service, port) = bench.service("cart", Spread::default());
+        let writer = thread::spawn({
+            let service = Arc::clone(&service);
+            move || service.put_slice("a", ready_slice(1))
+        });
+        drop(acquire(&port).unwrap());
+        writer.join().unwrap();
+        assert_eq!((in_flight(&service), port.holds()), (0, 0));
+    });
+}
+
+/// The last of a herd gives its place back while the next one decides to wait for it.
+#[test]
+fn an_answered_hold_makes_room_for_the_next() {
+    check(|| {
+        let bench = Bench::new();
+        let (service, port) = bench.service("cart", Spread { limit: None, herd: 1.try_into().unwrap() });
+        let writer = thread::spawn({
+            let service = Arc::clone(&service);
+            move || service.put_slice("a", ready_slice(1))
+        });
+        let other = thread::spawn({
+            let port = Arc::clone(&port);
+            move || {
+                let mut slot = acquire(&port).unwrap();
+                slot.answered();
+            }
+        });
+        let mut slot = acquire(&port).unwrap();
+        slot.answered();
+        drop(slot);
+        other.join().unwrap();
+        writer.join().unwrap();
+        let snapshot = service.snapshot();
+        let load = &snapshot.ports[0].endpoints()[0].load;
+        assert_eq!((load.in_flight(), load.released(), port.holds()), (0, 0, 0));
+    });
+}
+
+/// Everybody is sent away while somebody decides to wait.
+#[test]
+fn nobody_waits_on_a_closed_line() {
+    check(|| {
+        let bench = Bench::new();
+        let (_service, port) = bench.service("cart", Spread::default());
+        let closer = thread::spawn({
+            let registry = Arc::clone(&bench.registry);
+            move || registry.shut_down()
+        });
+        assert_eq!(acquire(&port).unwrap_err(), AcquireError::ShuttingDown);
+        closer.join().unwrap();
+        assert_eq!(bench.registry.holds(), 0);
+    });
+}
+
+/// Two writers and a reader.
+#[test]
+fn a_subscriber_sees_the_last_of_concurrent_updates_and_none_is_lost() {
+    check(|| {
+        let bench = Bench::new();
+        let (service, _port) = bench.service("cart", Spread::default());
+        let mut subscription = service.subscribe();
+        let writers = [("a", 1), ("b", 2)].map(|(name, pod)| {
+            let service = Arc::clone(&service);
+            thread::spawn(move || service.put_slice(name, slice([(pod, READY)])))
+        });
+        block_on(async {
+            loop {
+                let snapshot = subscription.changed().await;
+                if snapshot.ports.iter().map(|port| port.endpoints().len()).sum::<usize>() == 2 {
+                    break;
+                }
+            }
+        });
+        writers.into_iter().for_each(|writer| writer.join().unwrap());
+    });
+}
+
+/// A slot is given back while its endpoint leaves and another comes.
+#[test]
+fn a_hold_is_served_by_whichever_capacity_comes() {
+    check(|| {
+        let (bench, service, port) = warm(1);
+        let slot = port.try_acquire(0).unwrap();
+        let writer = thread::spawn({
+            let service = Arc::clone(&service);
+            move || service.put_slice("a", slice([(0, STARTING), (1, READY)]))
+        });
+        let giver = thread::spawn(move || drop(slot));
+        drop(acquire(&port).unwrap());
+        writer.join().unwrap();
+        giver.join().unwrap();
+        assert_eq!((in_flight(&service), bench.registry.holds()), (0, 0));
+    });
+}
+
+/// The last work ends while somebody decides to wait for that.
+#[test]
+fn the_end_of_the_last_work_is_never_missed() {
+    check(|| {
+        let under_way = Arc::new(UnderWay::default());
+        let works = [under_way.begin(), under_way.begin()].map(|work| thread::spawn(move || drop(work)));
+        block_on(under_way.idle());
+        works.into_iter().for_each(|work| work.join().unwrap());
+    });
+}

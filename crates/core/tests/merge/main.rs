@@ -1,0 +1,213 @@
+//! The merge against a naive model, in small random worlds where everything collides; then rule by rule.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic, also in its helpers")]
+
+mod model;
+mod rules;
+mod witness;
+mod world;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use rouse_core::endpoint::{PodUid, PortName};
+use rouse_core::merge::{Ledger, Policy, PushOutcome};
+use rouse_core::pick::EndpointId;
+use rouse_core::time::Moment;
+
+use model::Who;
+use witness::Witness;
+use world::{Fact, LEASE, Past, SMALL, Size, Step, World, policy, seen, tell};
+
+/// Everybody has an address of their own: what is seen of a pod is what was said of it.
+const APART: Size = Size { own_addresses: true, ..SMALL };
+
+/// Nobody is turned away.
+fn roomy() -> Policy {
+    Policy { lease: LEASE, manual_endpoints: true, max_unlisted: 100 }
+}
+
+/// At least ten thousand each, for rare interleavings are the point; more if `PROPTEST_CASES` says so.
+fn often() -> ProptestConfig {
+    let usual = ProptestConfig::default();
+    ProptestConfig { cases: usual.cases.max(10_000), failure_persistence: None, ..usual }
+}
+
+fn run(policy: Policy, steps: &[Step]) -> Result<(), TestCaseError> {
+    let mut world = World::new(policy);
+    for step in steps {
+        world.step(step)?;
+        world.look()?;
+        world.check_timer()?;
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(often())]
+
+    #[test]
+    fn the_ledger_agrees_with_the_model_after_every_step(policy in policy(), steps in SMALL.steps(32)) {
+        run(policy, &steps)?;
+    }
+
+    #[test]
+    fn one_pod_under_every_mix_of_sources_agrees_with_the_model(
+        policy in policy(),
+        steps in Size { pods: 1, slices: 2, ..SMALL }.steps(32),
+    ) {
+        run(policy, &steps)?;
+    }
+
+    #[test]
+    fn two_pods_that_fight_for_addresses_agree_with_the_model(
+        policy in policy(),
+        steps in Size { pods: 2, slices: 2, ..SMALL }.steps(32),
+    ) {
+        run(policy, &steps)?;
+    }
+
+    #[test]
+    fn whoever_looks_only_now_and_then_misses_nothing(
+        policy in policy(),
+        steps in prop::collection::vec((SMALL.step(), prop::bool::weighted(0.3)), 1..=32),
+    ) {
+        let mut world = World::new(policy);
+        for (step, look) in &steps {
+            world.step(step)?;
+            if *look {
+                world.look()?;
+            }
+        }
+        world.look()?;
+    }
+
+    #[test]
+    fn no_pod_is_seen_without_a_slice_or_a_lease(steps in SMALL.steps(24)) {
+        let mut witness = Witness::new(roomy());
+        for step in &steps {
+            witness.step(step);
+            for (_, endpoint) in witness.endpoints() {
+                let Some(pod) = &endpoint.pod else { continue };
+                let vouched = |(uid, at): &(PodUid, Moment)| *uid == pod.uid && witness.now < *at + LEASE;
+                let leased = witness.vouched.iter().any(vouched) && !witness.removed.contains(&pod.uid);
+                prop_assert!(leased || witness.past.lists(&pod.uid), "{} is a ghost", pod.uid);
+            }
+        }
+    }
+
+    #[test]
+    fn no_change_of_a_slice_is_lost(steps in APART.steps(24)) {
+        let mut witness = Witness::new(roomy());
+        for step in &steps {
+            witness.step(step);
+            for (_, slice) in &witness.past.present {
+                let ports = slice.ports.iter().flat_map(|port| slice.endpoints.iter().map(move |it| (port, it)));
+                for (port, entry) in ports {
+                    // By hand or without dispute, the best of its entries is what it is.
+                    let same = |other: &&_| witness::same_owner(entry, other);
+                    let entries = witness.past.present.iter().flat_map(|(_, slice)| &slice.endpoints);
+                    let best = entries.filter(same).map(|entry| entry.conditions.state()).max();
+                    let address = SocketAddr::new(entry.ip, port.number);
+                    let mut there = witness.endpoints().filter(|(name, endpoint)| {
+                        **name == port.name && endpoint.addresses.contains(&address)
+                    });
+                    let found = there.next().map(|(_, endpoint)| endpoint);
+                    prop_assert!(found.is_some(), "nobody at {} {}", port.name, address);
+                    prop_assert_eq!(found.map(|endpoint| &endpoint.pod), Some(&entry.pod));
+                    if !entry.pod.as_ref().is_some_and(|pod| witness.disputed.contains(&pod.uid)) {
+                        prop_assert_eq!(found.map(|endpoint| endpoint.state), best, "{} {}", port.name, address);
+                    }
+                    prop_assert!(there.next().is_none(), "two at {} {}", port.name, address);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_replaced_pod_never_comes_back(steps in SMALL.steps(32)) {
+        let mut witness = Witness::new(roomy());
+        for step in &steps {
+            let told = witness.step(step);
+            if let Some((Fact::Push(push), outcome)) = told
+                && witness.replaced.contains(&push.pod.uid)
+            {
+                prop_assert!(matches!(outcome, Some(Ok(PushOutcome::Stale(_)))), "{:?}", outcome);
+            }
+            for (_, endpoint) in witness.endpoints() {
+                let back = endpoint.pod.as_ref().filter(|pod| witness.replaced.contains(&pod.uid));
+                prop_assert!(back.is_none(), "{:?} is back", back);
+            }
+        }
+    }
+
+    #[test]
+    fn a_load_stays_with_its_pod_and_goes_to_no_other(steps in SMALL.steps(32)) {
+        let mut witness = Witness::new(roomy());
+        let mut ever: Vec<(Who, EndpointId)> = vec![];
+        let mut last: Vec<(PortName, Who, EndpointId)> = vec![];
+        for step in &steps {
+            for time in [true, false] {
+                if time { witness.pass(step) } else { _ = witness.happen(step) }
+                let now: Vec<(PortName, Who, EndpointId)> = witness
+                    .endpoints()
+                    .map(|(port, endpoint)| (port.clone(), witness::who(endpoint), endpoint.id()))
+                    .collect();
+                for (port, who, id) in &now {
+                    let heir = ever.iter().find(|(other, old)| other != who && old == id);
+                    prop_assert!(heir.is_none(), "{:?} has the load of {:?}", who, heir);
+                    let kept = last.iter().find(|(on, it, _)| on == port && it == who);
+                    prop_assert!(kept.is_none_or(|(_, _, old)| old == id), "{:?} lost its load", who);
+                    ever.push((who.clone(), id.clone()));
+                }
+                last = now;
+            }
+        }
+    }
+
+    #[test]
+    fn expiring_at_odd_times_changes_nothing_that_time_would_not(
+        policy in policy(),
+        steps in prop::collection::vec((SMALL.step(), any::<u32>()), 1..=24),
+    ) {
+        let (mut plain, mut odd) = (Ledger::new(policy.clone()), Ledger::new(policy));
+        let (mut past, mut now) = (Past::default(), Moment::from_nanos(100));
+        for (step, nanos) in &steps {
+            let to = now + step.after;
+            while now < to {
+                now = now + Duration::from_nanos(1);
+                for (ledger, extra) in [(&mut plain, 0), (&mut odd, *nanos)] {
+                    if ledger.next_expiry() == Some(now) || extra >> (now.as_nanos() % 32) & 1 == 1 {
+                        ledger.expire(now);
+                    }
+                }
+            }
+            let Some(fact) = past.resolve(&step.op, now) else { continue };
+            let (expected, _) = tell(&mut plain, fact.clone(), now);
+            let (outcome, _) = tell(&mut odd, fact, now);
+            prop_assert_eq!(outcome, expected);
+            prop_assert_eq!(seen(&odd.view()), seen(&plain.view()));
+        }
+    }
+
+    #[test]
+    fn after_a_long_silence_only_the_slices_count(steps in APART.steps(24), last in APART.relist()) {
+        let mut witness = Witness::new(roomy());
+        for step in &steps {
+            witness.step(step);
+        }
+        let mut ledger = witness.ledger;
+        let mut fresh = Ledger::new(roomy());
+        let mut now = witness.now;
+        // Nothing at all, until even the graves are forgotten; then slices, and silence again.
+        for slices in [vec![], last] {
+            for ledger in [&mut ledger, &mut fresh] {
+                ledger.replace_slices(slices.clone(), now + LEASE);
+                ledger.expire(now + LEASE * 2);
+            }
+            now = now + LEASE * 2;
+        }
+        prop_assert_eq!(seen(&ledger.view()), seen(&fresh.view()));
+    }
+}
