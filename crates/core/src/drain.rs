@@ -182,11 +182,32 @@ mod tests {
         let under_way = Arc::new(UnderWay::default());
         let (first, second) = (under_way.begin(), under_way.begin());
         let mut idle = std::pin::pin!(under_way.idle());
-        let poll = |idle: std::pin::Pin<&mut _>| std::future::Future::poll(idle, &mut std::task::Context::from_waker(Waker::noop()));
+        let poll = |idle: std::pin::Pin<&mut _>| {
+            std::future::Future::poll(idle, &mut std::task::Context::from_waker(Waker::noop()))
+        };
         assert!(poll(idle.as_mut()).is_pending());
         drop(first);
         assert!(poll(idle.as_mut()).is_pending());
         drop(second);
         assert!(poll(idle.as_mut()).is_ready());
+    }
+}
+
+/// Every interleaving of work that ends and somebody who waits for it, walked through by loom (`make loom`).
+#[cfg(all(test, loom))]
+mod models {
+    use loom::future::block_on;
+    use loom::thread;
+
+    use super::*;
+
+    #[test]
+    fn the_end_of_the_last_work_is_never_missed() {
+        loom::model(|| {
+            let under_way = Arc::new(UnderWay::default());
+            let works = [under_way.begin(), under_way.begin()].map(|work| thread::spawn(move || drop(work)));
+            block_on(under_way.idle());
+            works.into_iter().for_each(|work| work.join().unwrap());
+        });
     }
 }

@@ -299,3 +299,167 @@ impl Line {
         inner.granted.remove(&ticket)
     }
 }
+
+/// Every interleaving of givers, takers and leavers, walked through by loom (`make loom`).
+#[cfg(all(test, loom))]
+mod models {
+    use std::future::poll_fn;
+    use std::num::NonZeroU32;
+
+    use loom::future::block_on;
+    use loom::sync::atomic::{AtomicUsize as Count, Ordering::AcqRel};
+    use loom::thread;
+
+    use super::*;
+    use crate::endpoint::{Conditions, Source, State};
+    use crate::pick::{Capacity, Load};
+
+    /// One endpoint with one slot, and the line before it: what a port does, and nothing else.
+    struct Gate {
+        line: Line,
+        tickets: AtomicU64,
+        endpoint: Arc<Endpoint>,
+        capacity: Capacity,
+    }
+
+    impl Gate {
+        fn new(capacity: fn(NonZeroU32) -> Capacity) -> Arc<Self> {
+            let endpoint = Endpoint {
+                pod: None,
+                addresses: Box::new([]),
+                state: State::Ready,
+                source: Source::Slice,
+                conditions: Conditions::default(),
+                load: Arc::new(Load::new()),
+            };
+            let capacity = capacity(NonZeroU32::MIN);
+            let (line, tickets) = (Line::default(), AtomicU64::new(0));
+            Arc::new(Self { line, tickets, endpoint: Arc::new(endpoint), capacity })
+        }
+
+        fn grant(&self, _: &Waiter) -> Result<Taken, NoPick> {
+            let herd = matches!(self.capacity, Capacity::Herd(_));
+            let taken = || Taken { endpoint: Arc::clone(&self.endpoint), herd };
+            self.endpoint.load.take(self.capacity).then(taken).ok_or(NoPick::Full)
+        }
+
+        /// The quick way, then the line: as a request does.
+        fn acquire(&self) -> Result<Taken, AcquireError> {
+            if self.line.len() == 0
+                && let Ok(taken) = self.grant(&Waiter::new(0, Vec::new()))
+            {
+                return Ok(taken);
+            }
+            let ticket = self.join()?;
+            block_on(poll_fn(|context| self.line.poll(ticket, context)))
+        }
+
+        fn join(&self) -> Result<Ticket, AcquireError> {
+            self.line.join(Waiter::new(0, Vec::new()), None, &self.tickets, |waiter| self.grant(waiter))
+        }
+
+        /// As dropping a slot does.
+        fn give(&self, taken: &Taken) {
+            if taken.herd {
+                self.endpoint.load.give_released();
+            }
+            self.endpoint.load.give();
+            if self.line.somebody_waits() {
+                self.line.hand_out(|waiter| self.grant(waiter));
+            }
+        }
+
+        fn assert_nothing_left(&self) {
+            let load = &self.endpoint.load;
+            assert_eq!((load.in_flight(), load.released(), self.line.len()), (0, 0, 0));
+            assert!(lock(&self.line.inner).granted.is_empty(), "a slot was handed to nobody");
+        }
+    }
+
+    fn one_at_a_time(capacity: fn(NonZeroU32) -> Capacity) {
+        loom::model(move || {
+            let gate = Gate::new(capacity);
+            let inside = Arc::new(Count::new(0));
+            let threads = [(); 2].map(|()| {
+                let (gate, inside) = (Arc::clone(&gate), Arc::clone(&inside));
+                thread::spawn(move || {
+                    let taken = gate.acquire().unwrap();
+                    assert_eq!(inside.fetch_add(1, AcqRel), 0, "two hold the only slot");
+                    inside.fetch_sub(1, AcqRel);
+                    gate.give(&taken);
+                })
+            });
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
+            gate.assert_nothing_left();
+        });
+    }
+
+    #[test]
+    fn a_slot_is_held_by_one_at_a_time_and_nobody_waits_for_ever() {
+        one_at_a_time(Capacity::PerPod);
+    }
+
+    #[test]
+    fn so_is_a_place_in_the_herd() {
+        // The quick way of a request without a limit is not bounded by the herd, so both go through the line.
+        loom::model(|| {
+            let gate = Gate::new(Capacity::Herd);
+            let threads = [(); 2].map(|()| {
+                let gate = Arc::clone(&gate);
+                thread::spawn(move || {
+                    let ticket = gate.join().unwrap();
+                    let taken = block_on(poll_fn(|context| gate.line.poll(ticket, context))).unwrap();
+                    assert!(gate.endpoint.load.released() <= 1);
+                    gate.give(&taken);
+                })
+            });
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
+            gate.assert_nothing_left();
+        });
+    }
+
+    #[test]
+    fn a_slot_handed_to_somebody_who_leaves_goes_to_the_next() {
+        let mut model = loom::model::Builder::new();
+        // Three threads: all schedules with up to three preemptions, rather than hours of all of them.
+        model.preemption_bound = Some(3);
+        model.check(|| {
+            let gate = Gate::new(Capacity::PerPod);
+            let taken = gate.acquire().unwrap();
+            let leaver = thread::spawn({
+                let gate = Arc::clone(&gate);
+                move || {
+                    let ticket = gate.join().unwrap();
+                    if let Some(Ok(taken)) = gate.line.leave(ticket) {
+                        gate.give(&taken);
+                    }
+                }
+            });
+            let giver = thread::spawn({
+                let gate = Arc::clone(&gate);
+                move || gate.give(&taken)
+            });
+            let taken = gate.acquire().unwrap();
+            gate.give(&taken);
+            leaver.join().unwrap();
+            giver.join().unwrap();
+            gate.assert_nothing_left();
+        });
+    }
+
+    #[test]
+    fn nobody_waits_on_a_closed_line() {
+        loom::model(|| {
+            let gate = Gate::new(Capacity::PerPod);
+            let taken = gate.acquire().unwrap();
+            let closer = thread::spawn({
+                let gate = Arc::clone(&gate);
+                move || gate.line.close(AcquireError::ShuttingDown)
+            });
+            assert_eq!(gate.acquire().unwrap_err(), AcquireError::ShuttingDown);
+            closer.join().unwrap();
+            gate.give(&taken);
+            gate.assert_nothing_left();
+        });
+    }
+}

@@ -135,7 +135,8 @@ impl Load {
                 self.in_flight.fetch_update(Ordering::AcqRel, Ordering::Acquire, below(limit)).is_ok()
             }
             Capacity::Herd(herd) => {
-                let taken = self.released.fetch_update(Ordering::AcqRel, Ordering::Acquire, below(herd)).is_ok();
+                let taken =
+                    self.released.fetch_update(Ordering::AcqRel, Ordering::Acquire, below(herd)).is_ok();
                 if taken {
                     self.in_flight.fetch_add(1, Ordering::AcqRel);
                 }
@@ -188,16 +189,12 @@ pub fn pick<'v>(
 ) -> Result<&'v Arc<Endpoint>, NoPick> {
     let mut dice = Dice(seed);
     let tier = if view.ready().is_empty() { view.draining() } else { view.ready() };
-    if let (&[], Some((first, second))) = (refused, two_of(view, tier, &mut dice))
-        && !first.load.ejected(clock)
-        && !second.load.ejected(clock)
-    {
-        let (less, more) =
-            if second.load.in_flight() < first.load.in_flight() { (second, first) } else { (first, second) };
-        for endpoint in [less, more] {
-            if endpoint.load.take(capacity) {
-                return Ok(endpoint);
-            }
+    if let (&[], Some((first, second))) = (refused, two_of(view, tier, &mut dice)) {
+        let good = |one: &Endpoint| one.load.free(capacity) && !one.load.ejected(clock);
+        let less = if second.load.in_flight() < first.load.in_flight() { second } else { first };
+        // Two of those that can take it, or the search: with one full of two, a third may be the better one.
+        if good(first) && good(second) && less.load.take(capacity) {
+            return Ok(less);
         }
     }
     search(view, capacity, refused, &mut dice, clock)

@@ -19,6 +19,10 @@
 //! 6. What is in flight keeps the pods that it needs at the target (else the limit, else 100 each), up to
 //!    `max`. It does not ask for more: a sample would make the pods flap.
 //! 7. A pin is an order: none of the above applies.
+//!
+//! At zero only a wake counts: a hold, or a request since zero was observed, brings up one pod (or `min`), or
+//! what the load takes if that is more. A woken service is not taken back to zero before it was ready for
+//! `idle-after` without a break, or [`WAKE_PATIENCE`] passed since the wake.
 
 mod decision;
 mod policy;
@@ -241,7 +245,7 @@ impl Autoscaler {
     }
 
     /// The next moment after `now` at which a decision on the same pods, without another report or list, may
-    /// differ from one at `now`. Exact in one direction: none differs before it, but one at it may not either.
+    /// differ from one at `now`. None differs before it, to the nanosecond; one at it need not differ either.
     pub fn next_due(&self, now: Moment) -> Option<Moment> {
         let idle_after = self.policy.idle_after;
         let (woken, rested) = match self.life {

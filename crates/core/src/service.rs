@@ -113,7 +113,8 @@ impl Service {
     /// The operator's word. Requests that wait for a port that is no more are turned away.
     pub(crate) fn declare(self: &Arc<Self>, spec: &Spec) {
         let mut ports = lock(&self.ports);
-        let removed: Vec<Arc<Port>> = ports.extract_if(.., |port| !spec.ports.contains(port.name())).collect();
+        let removed: Vec<Arc<Port>> =
+            ports.extract_if(.., |port| !spec.ports.contains(port.name())).collect();
         for name in &spec.ports {
             if !ports.iter().any(|port| port.name() == name) {
                 let (feed, retries) = (Arc::clone(&self.feed), Arc::clone(&self.retries));
@@ -223,7 +224,8 @@ impl Service {
             spread: written.spread,
             stale: written.stale,
         };
-        let (routable, seen) = (snapshot.routable(), snapshot.ports.iter().any(|port| port.best() > State::Gone));
+        let (routable, seen) =
+            (snapshot.routable(), snapshot.ports.iter().any(|port| port.best() > State::Gone));
         if seen {
             self.stamp(&snapshot, now);
         }
@@ -306,7 +308,8 @@ impl Service {
         cold.pod_seen.get_or_insert(now);
         let endpoints = snapshot.ports.iter().flat_map(|port| port.endpoints());
         if cold.pod_ready.is_none()
-            && let Some(ready) = endpoints.filter(|one| one.state >= State::Draining).max_by_key(|one| one.state)
+            && let Some(ready) =
+                endpoints.filter(|one| one.state >= State::Draining).max_by_key(|one| one.state)
         {
             cold.pod_ready = Some(now);
             cold.ready_by = Some(ready.source);

@@ -180,7 +180,8 @@ impl Port {
         }
         let permit = permit?;
         let waiter = Waiter::new(seed, retry.refused.clone());
-        let ticket = self.line.join(waiter, retry.ticket, &self.house.tickets, |waiter| self.pick_held(waiter))?;
+        let ticket =
+            self.line.join(waiter, retry.ticket, &self.house.tickets, |waiter| self.pick_held(waiter))?;
         let cold = Cold { start: retry.cold.start || !routable, ..retry.cold };
         let retry = Retry { ticket: Some(ticket), cold, ..retry };
         Ok(Hold { port: Arc::clone(self), place: Some((ticket, retry)), since, permit: Some(permit) })

@@ -189,3 +189,29 @@ impl Drop for Subscription {
         lock(&self.feed.waiting).try_remove(self.place);
     }
 }
+
+/// Every interleaving of a writer and a reader, walked through by loom (`make loom`).
+#[cfg(all(test, loom))]
+mod models {
+    use loom::future::block_on;
+    use loom::thread;
+
+    use super::*;
+
+    #[test]
+    fn a_subscriber_never_sleeps_through_the_last_publication() {
+        loom::model(|| {
+            let feed = Arc::new(Feed::default());
+            let mut subscription = feed.subscribe();
+            let writer = thread::spawn({
+                let feed = Arc::clone(&feed);
+                move || {
+                    (1..=2)
+                        .for_each(|generation| feed.publish(Snapshot { generation, ..Snapshot::default() }))
+                }
+            });
+            block_on(async { while subscription.changed().await.generation < 2 {} });
+            writer.join().unwrap();
+        });
+    }
+}

@@ -1,8 +1,8 @@
-//! Every interleaving that matters, tried by machine: loom walks through all of them (slots, lines), shuttle
-//! through many random ones (publish, notify, subscribe).
+//! Whole services under many random schedules: publish, notify, subscribe, wait, leave, close.
 //!
-//! Run by `make loom` and `make shuttle`; in a plain test run this file is empty.
-#![cfg(any(loom, shuttle))]
+//! Run by `make shuttle`; in a plain test run this file is empty. The exhaustive models of the parts (slots, lines, feeds) are
+//! beside the code, and run by `make loom`.
+#![cfg(shuttle)]
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "tests")]
 
 use std::future::{Future, pending};
@@ -10,12 +10,10 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-#[cfg(loom)]
-use loom::{future::block_on, sync::atomic, thread};
-#[cfg(shuttle)]
-use shuttle::{future::block_on, sync::atomic, thread};
+use shuttle::future::block_on;
+use shuttle::sync::atomic::{AtomicUsize, Ordering};
+use shuttle::thread;
 
-use atomic::{AtomicUsize, Ordering};
 use rouse_core::drain::UnderWay;
 use rouse_core::hold::AcquireError;
 use rouse_core::service::Service;
@@ -23,15 +21,6 @@ use rouse_core::slot::{Ask, Port, Slot};
 use rouse_core::snapshot::Spread;
 use rouse_testkit::fakes::{Bench, READY, STARTING, ready_slice, slice};
 
-#[cfg(loom)]
-fn check(model: impl Fn() + Send + Sync + 'static) {
-    let mut builder = loom::model::Builder::new();
-    // Three preemptions find what there is to find in models this small; unbounded search takes hours.
-    builder.preemption_bound.get_or_insert(3);
-    builder.check(model);
-}
-
-#[cfg(shuttle)]
 fn check(model: impl Fn() + Send + Sync + 'static) {
     let model = Arc::new(model);
     let again = Arc::clone(&model);

@@ -203,6 +203,15 @@ fn held_requests_count_on_a_rate_target_too() {
 }
 
 #[test]
+fn an_average_that_is_no_number_is_replaced_by_what_is_present() {
+    for (concurrency, expected) in [(f64::NAN, 4), (f64::INFINITY, 4), (-3.0, 1), (1e300, 20)] {
+        let mut bench = Bench::old(&ten(), 1);
+        let decision = bench.seconds(60, Report { concurrency, ..busy(40) });
+        assert_eq!(decision.desired, expected, "{concurrency}: {}", decision.reason);
+    }
+}
+
+#[test]
 fn what_is_in_flight_keeps_its_pods_but_asks_for_none() {
     let spike = Report { concurrency: 0.1, ..busy(75) };
     let mut bench = Bench::old(&ten(), 10);
@@ -947,7 +956,8 @@ proptest! {
         settings in settings(),
         rounds in proptest::collection::vec((0..9000_u64, [report(), report(), report()], 0..6_usize), 1..12),
     ) {
-        const ORDERS: [[usize; NAMES]; 6] = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
+        const ORDERS: [[usize; NAMES]; 6] =
+            [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
         let mut scalers = [(); 2].map(|()| Autoscaler::new(policy(&settings), at(90)));
         for scaler in &mut scalers {
             tell(scaler, at(90), &Fact::List(vec![0, 1]));

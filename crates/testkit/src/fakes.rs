@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use rouse_core::endpoint::{Conditions, PodRef, PodUid, PortName, ServiceId, Slice, SliceEndpoint, SlicePort};
+use rouse_core::endpoint::{
+    Conditions, PodRef, PodUid, PortName, ServiceId, Slice, SliceEndpoint, SlicePort,
+};
 use rouse_core::engine::Engine;
 use rouse_core::registry::{Registry, Settings};
 use rouse_core::service::{Service, Spec};

@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 use crate::{command, list, rouse, yaml};
 
 /// A slice of `shop/cart` with one port and these endpoints.
-fn slice(name: &str, port: u16, endpoints: Value) -> Value {
+fn slice(name: &str, port: u16, endpoints: impl Into<Value>) -> Value {
+    let endpoints = endpoints.into();
     json!({
         "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
         "metadata": {"name": name, "namespace": "shop", "labels": {"kubernetes.io/service-name": "cart"}},
@@ -13,7 +14,8 @@ fn slice(name: &str, port: u16, endpoints: Value) -> Value {
     })
 }
 
-fn endpoint(ip: &str, uid: &str, conditions: Value) -> Value {
+fn endpoint(ip: &str, uid: &str, conditions: impl Into<Value>) -> Value {
+    let conditions = conditions.into();
     let target = json!({"kind": "Pod", "name": uid, "uid": uid});
     json!({"addresses": [ip], "conditions": conditions, "targetRef": target})
 }
@@ -200,7 +202,7 @@ fn services_and_ports_keep_the_order_of_their_first_appearance() {
         named("z", "a", "3"),
         named("z", "b", "4"),
     ]);
-    let order: Vec<String> = answer["services"].as_array().unwrap().iter().map(|s| s.to_string()).collect();
+    let order: Vec<String> = answer["services"].as_array().unwrap().iter().map(Value::to_string).collect();
     assert_eq!(
         order,
         [
@@ -224,7 +226,7 @@ fn a_reader_that_goes_away_is_no_error() {
     let endpoints: Vec<Value> = (0..5000)
         .map(|i| endpoint(&format!("10.0.{}.{}", i / 250, i % 250), &format!("p{i}"), json!({})))
         .collect();
-    let input = list(vec![slice("a", 80, endpoints.into())]).to_string();
+    let input = list(vec![slice("a", 80, endpoints)]).to_string();
     for output in ["text", "json"] {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), &input).unwrap();

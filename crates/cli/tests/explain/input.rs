@@ -112,97 +112,92 @@ fn refused(text: impl Into<Vec<u8>>, expected: &[&str]) {
 
 #[test]
 fn malformed_objects_are_refused_with_document_line_and_field() {
-    let changed = |from: &str, to: &str| {
-        assert!(SLICE.contains(from));
-        SLICE.replace(from, to)
-    };
-    let spoiled = |from: &str, to: &str, expected: &[&str]| {
-        let bad = changed(from, to);
-        refused(bad.clone(), expected);
-        // The same in YAML, and as the second document.
-        let place = ["document 1", "line"].map(String::from);
-        let same: Vec<&str> = expected.iter().copied().filter(|text| !text.starts_with("line")).collect();
-        if let Ok(value) = serde_json::from_str::<serde_json::Value>(&bad) {
-            refused(yaml(&value), &same);
-            refused(
-                format!("{}---\n{}", yaml(&serde_json::from_str(SLICE).unwrap()), yaml(&value)),
-                &["document 2"],
-            );
-        }
-        refused(format!("{SLICE}\n{bad}"), &["document 2"]);
-        drop(place);
-    };
-    spoiled("\"kind\": \"EndpointSlice\",", "", &["document 1", "line 1, column 1", "kind: missing"]);
-    spoiled("\"apiVersion\": \"discovery.k8s.io/v1\",", "", &["apiVersion: missing"]);
-    spoiled(
-        "\"kind\": \"EndpointSlice\"",
-        "\"kind\": 7",
-        &["line 2, column 51", "kind: expected a string, found the number 7"],
-    );
-    spoiled("\"name\": \"a\", ", "", &["line 3, column 15", "metadata.name: missing"]);
-    spoiled(
-        "\"name\": \"a\"",
-        "\"name\": 5",
-        &["metadata.name: expected a string, found the number 5 (put it in quotes)"],
-    );
-    spoiled("\"addressType\": \"IPv4\",", "", &["addressType: missing"]);
-    spoiled(
-        "\"IPv4\"",
-        "\"IPX\"",
-        &["line 4, column 18", "addressType: expected one of IPv4, IPv6, FQDN, found \"IPX\""],
-    );
-    spoiled("[{\"addresses\": [\"10.0.0.1\"]}]", "{}", &["endpoints: expected a list, found an object"]);
-    spoiled("{\"addresses\": [\"10.0.0.1\"]}", "{}", &["endpoints[0].addresses: missing"]);
-    spoiled(
-        "{\"addresses\": [\"10.0.0.1\"]}",
-        "[[\"10.0.0.1\"]]",
-        &["endpoints[0]: expected an endpoint: an object with addresses, found a list"],
-    );
-    spoiled(
-        "[\"10.0.0.1\"]}",
-        "[10]}",
-        &["endpoints[0].addresses[0]: expected a string, found the number 10"],
-    );
-    spoiled(
-        "[\"10.0.0.1\"]}",
-        "[\"x\"], \"conditions\": {\"ready\": \"yes\"}}",
-        &["endpoints[0].conditions.ready: expected true or false, found the string \"yes\""],
-    );
-    spoiled(
-        "[\"10.0.0.1\"]}",
-        "[\"x\"], \"conditions\": []}",
-        &["endpoints[0].conditions: expected an object with ready, serving and terminating, found a list"],
-    );
-    spoiled(
-        "\"port\": 80",
-        "\"port\": \"http\"",
-        &["ports[0].port: expected a whole number, found the string \"http\""],
-    );
-    spoiled(
-        "\"port\": 80",
-        "\"port\": 65536",
-        &["ports[0].port: expected a port number from 1 to 65535, found integer `65536`"],
-    );
-    spoiled(
-        "{\"kubernetes.io/service-name\": \"cart\"}",
-        "[]",
-        &["metadata.labels: expected an object, found a list"],
-    );
-    spoiled(
-        "\"cart\"",
-        "true",
-        &["metadata.labels[\"kubernetes.io/service-name\"]: expected a string, found true"],
-    );
-    spoiled(
-        "\"port\": 80",
-        "\"port\": 80, \"port\": 81",
-        &["line 4", "ports[0].port: this key is there twice"],
-    );
-    spoiled(
-        "\"endpoints\": [",
-        "\"x\": {\"y\": 1, \"y\": 2}, \"endpoints\": [",
-        &["x.y: this key is there twice"],
-    );
+    // What is changed in SLICE, where it is noticed in JSON, and what is said in JSON and YAML alike.
+    for (from, to, place, said) in [
+        (r#""kind": "EndpointSlice","#, "", "line 1, column 1", "kind: missing"),
+        (r#""apiVersion": "discovery.k8s.io/v1","#, "", "line 1, column 1", "apiVersion: missing"),
+        (r#""EndpointSlice""#, "7", "line 2, column 48", "kind: expected a string, found the number 7"),
+        (r#""name": "a", "#, "", "line 3, column 15", "metadata.name: missing"),
+        (
+            r#""a""#,
+            "5",
+            "line 3, column 24",
+            "metadata.name: expected a string, found the number 5 (put it in quotes)",
+        ),
+        (
+            r#"{"kubernetes.io/service-name": "cart"}"#,
+            "[]",
+            "line 3",
+            "metadata.labels: expected an object, found a list",
+        ),
+        (
+            r#""cart""#,
+            "true",
+            "line 3",
+            r#"labels["kubernetes.io/service-name"]: expected a string, found true"#,
+        ),
+        (r#""addressType": "IPv4","#, "", "line 1, column 1", "addressType: missing"),
+        (
+            r#""IPv4""#,
+            r#""X""#,
+            "line 4, column 18",
+            r#"addressType: expected one of IPv4, IPv6, FQDN, found "X""#,
+        ),
+        (r#"[{"addresses": ["10.0.0.1"]}]"#, "{}", "line 4", "endpoints: expected a list, found an object"),
+        (r#"{"addresses": ["10.0.0.1"]}"#, "{}", "line 4, column 40", "endpoints[0].addresses: missing"),
+        (
+            r#"{"addresses": ["10.0.0.1"]}"#,
+            "[]",
+            "line 4",
+            "endpoints[0]: expected an endpoint: an object with addresses",
+        ),
+        (
+            r#""10.0.0.1""#,
+            "10",
+            "line 4",
+            "endpoints[0].addresses[0]: expected a string, found the number 10",
+        ),
+        (
+            r#"1"]}"#,
+            r#"1"], "conditions": {"ready": "yes"}}"#,
+            "line 4",
+            "conditions.ready: expected true or false, found the string",
+        ),
+        (
+            r#"1"]}"#,
+            r#"1"], "conditions": []}"#,
+            "line 4",
+            "endpoints[0].conditions: expected an object with ready",
+        ),
+        ("80", r#""http""#, "line 4", r#"ports[0].port: expected a whole number, found the string "http""#),
+        (
+            "80",
+            "65536",
+            "line 4",
+            "ports[0].port: expected a port number from 1 to 65535, found integer `65536`",
+        ),
+        ("80", "0", "line 4", "ports[0].port: expected a port number from 1 to 65535, found integer `0`"),
+    ] {
+        assert!(SLICE.contains(from), "{from}");
+        let bad = SLICE.replace(from, to);
+        refused(bad.clone(), &["document 1", place, said]);
+        refused(format!("{SLICE}\n{bad}"), &["document 2", said]);
+        let (good, bad) = (serde_json::from_str(SLICE).unwrap(), serde_json::from_str(&bad).unwrap());
+        refused(format!("{}---\n{}", yaml(&good), yaml(&bad)), &["document 2, line ", said]);
+    }
+}
+
+#[test]
+fn a_key_that_is_there_twice_is_refused_wherever_it_is() {
+    let twice = SLICE.replace("\"port\": 80", "\"port\": 80, \"port\": 81");
+    refused(twice, &["line 4", "ports[0].port: this key is there twice"]);
+    let unread = SLICE.replace("\"endpoints\":", "\"x\": {\"y\": 1, \"y\": 2}, \"endpoints\":");
+    refused(unread, &["line 4", "x.y: this key is there twice"]);
+    refused("a:\n  b: 1\n  c: 2\n  b: 3\n", &["line 4, column 3: a.b: this key is there twice"]);
+    let many: Vec<String> = (0..1000).map(|i| format!("k{}: 1\n", i % 999)).collect();
+    refused(many.concat(), &["line 1000, column 1: k0: this key is there twice"]);
+    refused(r#"{"kind": "List", "items": [], "items": []}"#, &["items: this key is there twice"]);
+    refused("kind: List\nitems: []\nitems: []\n", &["line 3, column 1: items: this key is there twice"]);
 }
 
 #[test]
@@ -212,8 +207,8 @@ fn an_item_of_a_list_is_named_by_its_index() {
     bad["ports"] = json!("http");
     let objects = list(vec![good.clone(), good, bad]);
     let expected = "items[2].ports: expected a list, found the string \"http\"";
-    refused(serde_json::to_string_pretty(&objects).unwrap(), &["document 1, line 77, column 16", expected]);
-    refused(yaml(&objects), &["document 1, line 44, column 10", expected]);
+    refused(serde_json::to_string_pretty(&objects).unwrap(), &["document 1, line 72, column 16", expected]);
+    refused(yaml(&objects), &["document 1, line 42, column 10", expected]);
     refused(
         list(vec![json!(3)]).to_string(),
         &["items[0]: expected a Kubernetes object with apiVersion and kind, found the number 3"],
@@ -223,8 +218,6 @@ fn an_item_of_a_list_is_named_by_its_index() {
         r#"{"apiVersion": "v1", "kind": "List", "items": 3}"#,
         &["items: expected a list, found the number 3"],
     );
-    refused(r#"{"kind": "List", "items": [], "items": []}"#, &["items: this key is there twice"]);
-    refused("kind: List\nitems: []\nitems: []\n", &["line 3", "items: this key is there twice"]);
 }
 
 #[test]
@@ -232,25 +225,27 @@ fn text_that_is_no_json_or_yaml_is_refused_with_its_line() {
     for (text, expected) in [
         (
             "{\"apiVersion\": \"v1\",\n \"kind\": \"Pod\",\n",
-            "document 1, line 3, column 0: not JSON: EOF while parsing",
+            "document 1, line 3, column 1: not JSON: EOF while parsing",
         ),
         ("{\"a\": 1,\n \"b\" 2}", "line 2, column 6: not JSON: expected `:`"),
-        ("{\"a\": 1} x", "line 1, column 10: not JSON: only another object may follow"),
+        (
+            "{\"apiVersion\": \"v1\", \"kind\": \"X\"} x",
+            "line 1, column 35: not JSON: only another object may follow",
+        ),
         ("{\"a\": \"\\ud800\"}", "a: not JSON: "),
         (
             "[{\"kind\": \"Pod\"}]",
             "expected an object with apiVersion and kind, found a list: take the objects out",
         ),
         ("kind: Pod\n  apiVersion: v1\n", "line 2, column 13: not YAML: "),
-        ("kind: Pod\nmetadata:\n\tname: x\n", "line 3, column 1: not YAML: "),
+        ("kind: Pod\nmetadata:\n\tname: x\n", "line 3, column 2: metadata: not YAML: tabs disallowed"),
         ("kind: 'Pod\n", "not YAML: "),
-        ("kind: Pod\n---\nkind: [\n", "document 2, line 4, column 1: kind: not YAML: "),
+        ("apiVersion: v1\nkind: Pod\n---\nkind: [\n", "document 2, line 5, column 1: kind: not YAML: "),
         (
             "hello",
             "line 1, column 1: expected a Kubernetes object with apiVersion and kind, found the string \"hello\"",
         ),
         ("- a\n", "expected a Kubernetes object with apiVersion and kind, found a list"),
-        ("a: 1\na: 2\n", "line 2, column 1: a: this key is there twice"),
     ] {
         refused(text, &[expected]);
     }

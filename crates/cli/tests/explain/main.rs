@@ -1,5 +1,7 @@
 //! `rouse explain`, run as people run it: the real binary, text in, text and exit code out.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests: a panic is how a test fails")]
+
 mod endpoints;
 mod input;
 mod memory;
@@ -58,5 +60,6 @@ fn yaml(value: &Value) -> String {
 
 /// A `List` as kubectl prints it.
 fn list(items: Vec<Value>) -> Value {
+    let items = Value::from(items);
     serde_json::json!({"apiVersion": "v1", "items": items, "kind": "List", "metadata": {"resourceVersion": ""}})
 }

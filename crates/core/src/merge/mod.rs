@@ -205,7 +205,9 @@ impl Ledger {
         let lapsed: Vec<usize> = self
             .pods
             .iter()
-            .filter(|(_, pod)| pod.push.as_ref().is_some_and(|push| push.until.is_some_and(|until| until <= now)))
+            .filter(|(_, pod)| {
+                pod.push.as_ref().is_some_and(|push| push.until.is_some_and(|until| until <= now))
+            })
             .map(|(place, _)| place)
             .collect();
         let mut changed = false;
@@ -387,7 +389,9 @@ impl Ledger {
         let listed = self.slices.iter().flat_map(move |listing| {
             let ports = &listing.slice.ports;
             let entries = listing.slice.endpoints.iter().zip(&listing.pods);
-            entries.filter(move |(endpoint, _)| at_any(endpoint.ip, ports, addresses)).map(|(_, &place)| place)
+            entries
+                .filter(move |(endpoint, _)| at_any(endpoint.ip, ports, addresses))
+                .map(|(_, &place)| place)
         });
         let pushed = self.pods.iter().filter_map(move |(place, pod)| {
             let push = pod.push.as_ref().filter(|_| pod.listed.is_none())?;

@@ -134,9 +134,7 @@ impl Pod {
             ready_once: before.is_some_and(|listed| listed.ready_once) || said.is_ready(),
             // A hand-made endpoint has no identity to which anything could be final.
             terminating: self.pod.is_some()
-                && (terminated
-                    || before.is_some_and(|listed| listed.terminating)
-                    || said.is_terminating()),
+                && (terminated || before.is_some_and(|listed| listed.terminating) || said.is_terminating()),
         });
     }
 
@@ -192,7 +190,10 @@ impl Pod {
         // Two sources that agree on `Ready`: the one that knew first keeps the credit.
         self.verdict = match (self.verdict, verdict) {
             (Some(old), Some(new)) if old.state == State::Ready && new.state == State::Ready => {
-                Some(Verdict { source: if self.vouches(old.source) { old.source } else { new.source }, ..new })
+                Some(Verdict {
+                    source: if self.vouches(old.source) { old.source } else { new.source },
+                    ..new
+                })
             }
             (_, new) => new,
         };
@@ -202,7 +203,9 @@ impl Pod {
         let slice = self.listed.map(|listed| listed.conditions());
         let terminating = slice.is_some_and(Conditions::is_terminating);
         match (self.word(), slice) {
-            (Some(Event::NotReady), _) => Verdict::new(Conditions::new(false, false, terminating), Source::Push),
+            (Some(Event::NotReady), _) => {
+                Verdict::new(Conditions::new(false, false, terminating), Source::Push)
+            }
             (Some(Event::Draining), slice) => {
                 // Once the slice agrees that it leaves, the slice also knows whether it still serves.
                 let serving = !terminating || slice.is_some_and(Conditions::is_serving);

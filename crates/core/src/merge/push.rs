@@ -93,7 +93,9 @@ pub enum PushOutcome {
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum PushRefused {
     /// Pods that no slice has listed are bounded, or a storm of registrations would fill the memory.
-    #[error("the service already has {bound} pods that no EndpointSlice lists; raise the bound or wait for the slices")]
+    #[error(
+        "the service already has {bound} pods that no EndpointSlice lists; raise the bound or wait for the slices"
+    )]
     TooManyPods {
         /// The bound that was reached.
         bound: usize,

@@ -115,8 +115,8 @@ pub(super) enum Blindness {
 
 #[derive(Debug, Clone, Copy)]
 struct Voice {
-    /// Listed as serving. One that is not listed counts while its news is fresh: a new gateway's first request
-    /// may come before its `EndpointSlice` does.
+    /// Listed as serving. One that is not listed counts while its news is fresh: a new gateway's first
+    /// request may come before its `EndpointSlice` does.
     listed: bool,
     last: Option<(Moment, Present)>,
 }

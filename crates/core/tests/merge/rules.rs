@@ -450,7 +450,7 @@ fn what_slices_remove_is_gone_whatever_the_lease_says_and_stale_for_one_lease() 
         (push("a", 1, 4, Ready), "http: a@10.0.0.1:80 Ready/push"),
         (put("one", &[("a", 1, READY)]), "http: a@10.0.0.1:80 Ready/push"),
         (drop_slice("one"), ""),
-        (after(ALMOST, push("a", 1, 5, Ready)), "stale after 1.4"),
+        (after(ALMOST, push("a", 2, 0, Ready)), "stale after 1.4"),
         (push("a", 1, 0, Ready), "http: a@10.0.0.1:80 Ready/push"),
     ]);
 }

@@ -1,0 +1,599 @@
+//! Waiting for a slot, against a naive model of the line: who is served, in what order, and what is left behind.
+#![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "tests")]
+
+use std::collections::VecDeque;
+use std::future::{Future, pending};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use proptest::prelude::*;
+use rouse_core::endpoint::{PortName, SlicePort, State};
+use rouse_core::hold::{AcquireError, Bound, Bounds};
+use rouse_core::merge::{Boot, Event, Push, PushOrder};
+use rouse_core::pick::Load;
+use rouse_core::registry::Settings;
+use rouse_core::service::{Service, Spec};
+use rouse_core::slot::{Ask, Port, Slot};
+use rouse_core::snapshot::Spread;
+use rouse_core::time::{Clock, Moment};
+use rouse_core::timeline::Outcome;
+use rouse_testkit::fakes::{Bench, DRAINING, READY, STARTING, http, ip, pod, ready_slice, slice};
+
+type Pending = Pin<Box<dyn Future<Output = Result<Slot, AcquireError>>>>;
+
+/// Counts how often it was woken.
+#[derive(Default)]
+struct Bell(AtomicUsize);
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+impl Bell {
+    fn rung(&self) -> usize {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+/// A request that waits, with the bell that calls it.
+struct Request {
+    number: usize,
+    bell: Arc<Bell>,
+    future: Pending,
+}
+
+impl Request {
+    fn new(port: &Arc<Port>, number: usize, seed: u64) -> Self {
+        let port = Arc::clone(port);
+        let ask = Ask { seed, buffered: 10, ..Ask::default() };
+        let future: Pending = Box::pin(async move { port.acquire(ask, pending()).await });
+        Self { number, bell: Arc::default(), future }
+    }
+
+    fn poll(&mut self) -> Poll<Result<Slot, AcquireError>> {
+        let waker = Waker::from(Arc::clone(&self.bell));
+        self.future.as_mut().poll(&mut Context::from_waker(&waker))
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Op {
+    Arrive(u64),
+    /// One of those who wait leaves.
+    Leave(usize),
+    /// One of those who are served is done.
+    Finish(usize),
+    /// One of those who are served gets its first byte.
+    Answer(usize),
+    Publish([u8; 3]),
+    Limit(u32),
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        6 => any::<u64>().prop_map(Op::Arrive),
+        2 => any::<usize>().prop_map(Op::Leave),
+        5 => any::<usize>().prop_map(Op::Finish),
+        1 => any::<usize>().prop_map(Op::Answer),
+        3 => any::<[u8; 3]>().prop_map(Op::Publish),
+        1 => (0..4u32).prop_map(Op::Limit),
+    ]
+}
+
+/// A slot in use.
+struct InUse {
+    slot: Slot,
+    /// It holds a place in its endpoint's herd.
+    herd: bool,
+}
+
+/// The line as a queue, the slots in use as a list: nothing that could be wrong.
+struct World {
+    bench: Bench,
+    service: Arc<Service>,
+    port: Arc<Port>,
+    limit: u32,
+    arrived: usize,
+    last_served: usize,
+    waiting: VecDeque<Request>,
+    in_use: Vec<InUse>,
+    loads: Vec<Arc<Load>>,
+}
+
+const BOUND: usize = 8;
+const HERD: u32 = 2;
+
+fn spread(limit: u32) -> Spread {
+    Spread { herd: HERD.try_into().unwrap(), ..Spread::new(0, limit) }
+}
+
+impl World {
+    fn new() -> Self {
+        let holds = Bounds { per_service: BOUND, total: 4 * BOUND, ..Bounds::default() };
+        let bench = Bench::with(Settings { holds, ..Settings::default() });
+        let (service, port) = bench.service("cart", spread(0));
+        Self {
+            bench,
+            service,
+            port,
+            limit: 0,
+            arrived: 0,
+            last_served: 0,
+            waiting: VecDeque::new(),
+            in_use: Vec::new(),
+            loads: Vec::new(),
+        }
+    }
+
+    fn apply(&mut self, op: &Op) {
+        match *op {
+            Op::Arrive(seed) => self.arrive(seed),
+            Op::Leave(which) if !self.waiting.is_empty() => {
+                self.waiting.remove(which % self.waiting.len());
+            }
+            Op::Finish(which) if !self.in_use.is_empty() => {
+                drop(self.in_use.swap_remove(which % self.in_use.len()));
+            }
+            Op::Answer(which) if !self.in_use.is_empty() => {
+                let which = which % self.in_use.len();
+                self.in_use[which].slot.answered();
+                self.in_use[which].herd = false;
+            }
+            Op::Leave(_) | Op::Finish(_) | Op::Answer(_) => {}
+            Op::Publish(pods) => {
+                let conditions = |byte: u8| [READY, READY, DRAINING, STARTING][usize::from(byte % 4)];
+                let pods = (0..).zip(pods).filter(|(_, byte)| byte % 5 != 4);
+                self.service.put_slice("a", slice(pods.map(|(n, byte)| (n, conditions(byte)))));
+            }
+            Op::Limit(limit) => {
+                self.limit = limit;
+                let spec = Spec { ports: vec![http()], spread: spread(limit) };
+                self.bench.registry.declare(self.service.id(), &spec);
+            }
+        }
+        self.answer_the_bells();
+        self.check();
+    }
+
+    fn arrive(&mut self, seed: u64) {
+        self.arrived += 1;
+        let full = self.waiting.len() >= BOUND;
+        let mut request = Request::new(&self.port, self.arrived, seed);
+        match request.poll() {
+            Poll::Pending => {
+                assert!(!full, "more wait than may");
+                self.waiting.push_back(request);
+            }
+            Poll::Ready(Ok(slot)) => {
+                assert!(self.waiting.is_empty(), "a newcomer was served before those who wait");
+                // Whoever went through the line, if only for a moment, counts among the herd.
+                let herd = self.limit == 0 && slot.endpoint().load.released() > self.herd_on(&slot);
+                self.serve(request.number, slot, herd);
+            }
+            Poll::Ready(Err(error)) => {
+                assert_eq!((error, full), (AcquireError::QueueFull(Bound::Service), true));
+            }
+        }
+    }
+
+    /// Everybody who was called gets what it was called for, in the order of arrival.
+    fn answer_the_bells(&mut self) {
+        let mut still = VecDeque::new();
+        for mut request in std::mem::take(&mut self.waiting) {
+            if request.bell.rung() == 0 {
+                still.push_back(request);
+                continue;
+            }
+            assert_eq!(request.bell.rung(), 1, "called twice");
+            match request.poll() {
+                Poll::Ready(Ok(slot)) => self.serve(request.number, slot, self.limit == 0),
+                other => panic!("called in vain: {other:?}"),
+            }
+        }
+        self.waiting = still;
+    }
+
+    fn serve(&mut self, number: usize, slot: Slot, herd: bool) {
+        assert!(number > self.last_served, "{number} was served after {}", self.last_served);
+        self.last_served = number;
+        let load = &slot.endpoint().load;
+        assert!(self.limit == 0 || load.in_flight() <= self.limit, "over the limit");
+        let some_ready = self.service.snapshot().ports.iter().any(|port| port.best() == State::Ready);
+        assert!(!some_ready || slot.endpoint().state == State::Ready, "new work for a leaving pod");
+        self.loads.push(Arc::clone(load));
+        self.in_use.push(InUse { slot, herd });
+    }
+
+    fn herd_on(&self, slot: &Slot) -> u32 {
+        let same = |one: &&InUse| one.herd && one.slot.endpoint().id() == slot.endpoint().id();
+        u32::try_from(self.in_use.iter().filter(same).count()).unwrap()
+    }
+
+    fn check(&self) {
+        for one in &self.in_use {
+            let load = &one.slot.endpoint().load;
+            let id = one.slot.endpoint().id();
+            let count = |held: &dyn Fn(&InUse) -> bool| {
+                self.in_use.iter().filter(|other| other.slot.endpoint().id() == id && held(other)).count()
+            };
+            assert_eq!(load.in_flight() as usize, count(&|_| true), "in flight");
+            assert_eq!(load.released() as usize, count(&|other| other.herd), "the herd");
+        }
+        assert_eq!(self.port.holds(), self.waiting.len());
+        assert_eq!(self.bench.registry.holds(), self.waiting.len());
+        assert_eq!(self.bench.registry.held_bytes(), 10 * self.waiting.len());
+        if !self.waiting.is_empty() {
+            self.check_that_nothing_is_free();
+        }
+    }
+
+    fn check_that_nothing_is_free(&self) {
+        let snapshot = self.service.snapshot();
+        let Some(view) = snapshot.port(&http()) else { return };
+        let tier = view.endpoints().iter().filter(|one| one.state.takes_new(view.best()));
+        for endpoint in tier {
+            let load = &endpoint.load;
+            let full = if self.limit == 0 { load.released() >= HERD } else { load.in_flight() >= self.limit };
+            assert!(full, "somebody waits beside a free slot");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(10_000))]
+
+    #[test]
+    fn the_line_is_fair_bounded_busy_and_leaves_nothing_behind(
+        ops in prop::collection::vec(op(), 1..60),
+    ) {
+        let mut world = World::new();
+        for op in &ops {
+            world.apply(op);
+        }
+        let World { bench, waiting, in_use, loads, .. } = world;
+        drop(waiting);
+        drop(in_use);
+        prop_assert!(loads.iter().all(|load| load.in_flight() == 0 && load.released() == 0));
+        prop_assert_eq!((bench.registry.holds(), bench.registry.held_bytes()), (0, 0));
+    }
+}
+
+/// `count` requests in line, all with one bell.
+fn line(port: &Arc<Port>, count: usize) -> (Vec<Request>, Arc<Bell>) {
+    let bell = Arc::<Bell>::default();
+    let waiting = (0..count).map(|n| Request { bell: Arc::clone(&bell), ..Request::new(port, n, n as u64) });
+    let mut waiting: Vec<Request> = waiting.collect();
+    assert!(waiting.iter_mut().all(|request| request.poll().is_pending()));
+    (waiting, bell)
+}
+
+#[test]
+fn a_change_of_one_service_wakes_no_other_services_holds() {
+    let bench = Bench::new();
+    let (_, cart) = bench.service("cart", Spread::default());
+    let (other, other_port) = bench.service("other", Spread::default());
+    let (_waiting, bell) = line(&cart, 100);
+    let (_theirs, their_bell) = line(&other_port, 100);
+    other.put_slice("a", ready_slice(1));
+    assert_eq!((bell.rung(), their_bell.rung()), (0, 100));
+}
+
+#[test]
+fn a_change_that_brings_no_capacity_wakes_nobody() {
+    let bench = Bench::new();
+    let (service, port) = bench.service("cart", Spread::default());
+    let (_waiting, bell) = line(&port, 10);
+    service.put_slice("a", slice([(0, STARTING), (1, STARTING)]));
+    service.set_stale(true);
+    assert_eq!(bell.rung(), 0);
+}
+
+#[test]
+fn k_slots_given_back_wake_k_holds() {
+    let bench = Bench::new();
+    let (service, port) = bench.service("cart", Spread::new(0, 10));
+    service.put_slice("a", ready_slice(1));
+    let mut slots: Vec<Slot> = (0..10).map(|seed| port.try_acquire(seed).unwrap()).collect();
+    let (_waiting, bell) = line(&port, 50);
+    for k in 1..=10 {
+        drop(slots.pop());
+        assert_eq!(bell.rung(), k);
+    }
+}
+
+#[test]
+fn capacity_for_k_releases_k_spread_over_the_new_pods() {
+    let bench = Bench::new();
+    let (service, port) = bench.service("cart", Spread::new(0, 3));
+    let (mut waiting, bell) = line(&port, 100);
+    service.put_slice("a", ready_slice(4));
+    assert_eq!(bell.rung(), 12);
+    let (served, rest) = waiting.split_at_mut(12);
+    let slots: Vec<Slot> = served
+        .iter_mut()
+        .map(|request| match request.poll() {
+            Poll::Ready(Ok(slot)) => slot,
+            other => panic!("the first in line must be served: {other:?}"),
+        })
+        .collect();
+    assert!(slots.iter().all(|slot| slot.cold_start() && slot.endpoint().load.in_flight() == 3));
+    assert!(rest.iter_mut().all(|request| request.poll().is_pending()));
+}
+
+#[test]
+fn a_herd_comes_a_hundred_at_a_time_and_the_answered_make_room() {
+    let bench = Bench::new();
+    let (service, port) = bench.service("cart", Spread::default());
+    let (mut waiting, bell) = line(&port, 300);
+    service.put_slice("a", ready_slice(1));
+    assert_eq!(bell.rung(), 100);
+    let Poll::Ready(Ok(mut first)) = waiting[0].poll() else { panic!("the first must be served") };
+    first.answered();
+    first.answered();
+    assert_eq!(bell.rung(), 101, "an upgraded connection keeps its slot, but not its place in the herd");
+    drop(first);
+    assert_eq!(bell.rung(), 101);
+}
+
+#[test]
+fn only_a_wait_for_the_first_pod_is_a_cold_start() {
+    let bench = Bench::new();
+    let (service, port) = bench.service("cart", Spread::new(0, 1));
+    service.put_slice("a", ready_slice(1));
+    let slot = port.try_acquire(0).unwrap();
+    let (mut waiting, _) = line(&port, 1);
+    bench.clock.advance(Duration::from_secs(2));
+    drop(slot);
+    let Poll::Ready(Ok(slot)) = waiting[0].poll() else { panic!("it must be served") };
+    assert_eq!((slot.cold_start(), slot.waited()), (false, Duration::from_secs(2)));
+}
+
+#[test]
+fn the_first_hold_wakes_once_and_the_wake_is_repeated_only_while_somebody_waits() {
+    let bench = Bench::new();
+    let (service, port) = bench.service("cart", Spread::default());
+    let (waiting, _) = line(&port, 1000);
+    assert_eq!(bench.engine.wakes(), 1);
+    for wakes in [2, 3] {
+        let due = bench.registry.due().unwrap();
+        bench.clock.advance(due.since(bench.clock.now()));
+        bench.registry.tick();
+        assert_eq!(bench.engine.wakes(), wakes);
+    }
+    drop(waiting);
+    bench.clock.advance(Duration::from_secs(60));
+    bench.registry.tick();
+    assert_eq!((bench.engine.wakes(), bench.registry.due()), (3, None));
+    service.put_slice("a", ready_slice(1));
+    assert!(port.try_acquire(0).is_some());
+    assert_eq!(bench.engine.wakes(), 3);
+}
+
+#[test]
+fn a_service_with_only_leaving_pods_serves_and_wakes() {
+    let bench = Bench::new();
+    let (service, port) = bench.service("cart", Spread::default());
+    service.put_slice("a", slice([(0, DRAINING)]));
+    let slots: Vec<_> = (0..10).map(|seed| port.try_acquire(seed).unwrap()).collect();
+    assert!(slots.iter().all(|slot| !slot.cold_start()));
+    assert_eq!(bench.engine.wakes(), 1);
+}
+
+#[test]
+fn a_full_line_is_said_to_be_full_and_the_wake_is_still_sent() {
+    let check = |holds: Bounds, bound: Bound, fits: usize| {
+        let bench = Bench::with(Settings { holds, ..Settings::default() });
+        let ports: Vec<_> = (0..4).map(|n| bench.service(&format!("s{n}"), Spread::default()).1).collect();
+        let mut lines: Vec<Request> = Vec::new();
+        let mut refused = None;
+        for n in 0..=fits {
+            let mut request = Request::new(&ports[n % 4], n, 0);
+            match request.poll() {
+                Poll::Pending => lines.push(request),
+                Poll::Ready(result) => refused = Some((n, result.unwrap_err())),
+            }
+        }
+        assert_eq!(refused, Some((fits, AcquireError::QueueFull(bound))));
+        assert_eq!(bench.engine.wakes(), 4.min(fits + 1));
+    };
+    let plenty = Bounds::default();
+    check(Bounds { per_service: 2, ..plenty }, Bound::Service, 8);
+    check(Bounds { total: 8, ..plenty }, Bound::Service, 8);
+    check(Bounds { bytes: 25, ..plenty }, Bound::Bytes, 2);
+    check(Bounds { per_service: 0, ..plenty }, Bound::Service, 0);
+}
+
+#[test]
+fn no_service_takes_more_than_a_quarter_of_all_holds() {
+    let holds = Bounds { per_service: 1000, total: 40, ..Bounds::default() };
+    let bench = Bench::with(Settings { holds, ..Settings::default() });
+    let (_, port) = bench.service("cart", Spread::default());
+    let (_waiting, _) = line(&port, 10);
+    let Poll::Ready(Err(error)) = Request::new(&port, 0, 0).poll() else { panic!("it must be refused") };
+    assert_eq!(error, AcquireError::QueueFull(Bound::Service));
+}
+
+#[test]
+fn no_hold_may_last_longer_than_the_longest() {
+    let bounds = Bounds::default();
+    let (now, minute) = (Moment::from_secs(10), Duration::from_secs(60));
+    assert_eq!(bounds.deadline(now, Some(now + minute)), now + minute);
+    assert_eq!(bounds.deadline(now, Some(now + 10 * minute)), now + 5 * minute);
+    assert_eq!(bounds.deadline(now, None), now + 5 * minute);
+}
+
+#[test]
+fn a_refused_request_is_tried_elsewhere_and_keeps_its_place() {
+    let bench = Bench::new();
+    let (service, port) = bench.service("cart", Spread::new(0, 1));
+    let (mut waiting, bell) = line(&port, 3);
+    service.put_slice("a", ready_slice(1));
+    let Poll::Ready(Ok(slot)) = waiting[0].poll() else { panic!("the first must be served") };
+    let retry = slot.refused(true);
+    assert_eq!((retry.refusals(), bell.rung()), (1, 2), "the slot went on to the second in line");
+    // Its only endpoint has refused it: it waits again, before the third.
+    let ask = Ask { retry: Some(retry), ..Ask::default() };
+    let again = {
+        let port = Arc::clone(&port);
+        Box::pin(async move { port.acquire(ask, pending()).await })
+    };
+    let mut again = Request { number: 0, bell: Arc::default(), future: again };
+    assert!(again.poll().is_pending());
+    service.put_slice("a", ready_slice(2));
+    let Poll::Ready(Ok(slot)) = again.poll() else { panic!("the new pod is its own") };
+    assert_eq!(slot.endpoint().pod.as_ref().unwrap().uid.as_str(), "uid-1");
+    assert!(slot.cold_start(), "it is still the request that waited for the first pod");
+    assert_eq!(bell.rung(), 2);
+}
+
+#[test]
+fn whoever_waits_is_told_why_it_waits_no_longer() {
+    let check = |end: &dyn Fn(&Bench, &Service), why: AcquireError| {
+        let bench = Bench::new();
+        let (service, port) = bench.service("cart", Spread::default());
+        let (mut waiting, bell) = line(&port, 3);
+        end(&bench, &service);
+        assert_eq!(bell.rung(), 3);
+        for request in &mut waiting {
+            let Poll::Ready(Err(error)) = request.poll() else { panic!("it must be turned away") };
+            assert_eq!(error, why);
+        }
+        let Poll::Ready(Err(late)) = Request::new(&port, 0, 0).poll() else { panic!("so must a latecomer") };
+        assert_eq!(late, why);
+        drop(waiting);
+        assert_eq!(bench.registry.holds(), 0);
+    };
+    check(&|bench, _| bench.registry.shut_down(), AcquireError::ShuttingDown);
+    check(&|bench, service| bench.registry.remove(service.id()), AcquireError::ServiceGone);
+    check(
+        &|bench, service| {
+            let spec = Spec { ports: vec![PortName::new("grpc")], ..Spec::default() };
+            bench.registry.declare(service.id(), &spec);
+        },
+        AcquireError::NoSuchPort,
+    );
+}
+
+#[test]
+fn the_anatomy_of_a_cold_start_is_written_down() {
+    let bench = Bench::new();
+    let (service, port) = bench.service("cart", Spread::default());
+    let step = || bench.clock.advance(Duration::from_millis(10));
+    step();
+    let (mut waiting, _) = line(&port, 2);
+    step();
+    service.put_slice("a", slice([(0, STARTING)]));
+    step();
+    service.put_slice("a", ready_slice(1));
+    let Poll::Ready(Ok(mut slot)) = waiting[0].poll() else { panic!("it must be served") };
+    step();
+    slot.connected();
+    step();
+    slot.answered();
+    let log = bench.registry.cold_starts().newest(None, 10);
+    assert_eq!(log.len(), 1);
+    let phases: Vec<_> = log[0].phases().map(|(phase, took)| (phase.as_str(), took.as_millis())).collect();
+    assert_eq!(phases, [("wake", 0), ("seen", 10), ("ready", 10), ("connect", 10), ("first_byte", 10)]);
+    assert_eq!((log[0].outcome, log[0].pod.as_deref()), (Outcome::Served, Some("shop/pod-0")));
+    // The second one waited too, but it is the same cold start.
+    let Poll::Ready(Ok(mut slot)) = waiting[1].poll() else { panic!("it must be served") };
+    slot.answered();
+    assert_eq!(bench.registry.cold_starts().newest(None, 10).len(), 1);
+}
+
+#[test]
+fn a_cold_start_that_nobody_waits_for_any_more_is_abandoned() {
+    let bench = Bench::new();
+    let (_, port) = bench.service("cart", Spread::default());
+    drop(line(&port, 2));
+    let outcomes: Vec<_> =
+        bench.registry.cold_starts().newest(None, 10).iter().map(|cold| cold.outcome).collect();
+    assert_eq!(outcomes, [Outcome::Abandoned]);
+}
+
+#[test]
+fn a_wake_that_failed_is_told_until_a_pod_comes() {
+    let bench = Bench::new();
+    let (service, _) = bench.service("cart", Spread::default());
+    service.wake_failed("quota exceeded");
+    assert_eq!(service.wake_failure().as_deref(), Some("quota exceeded"));
+    service.put_slice("a", ready_slice(1));
+    assert_eq!(service.wake_failure(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hold_gives_up_exactly_at_its_deadline() {
+    let bench = Bench::new();
+    let (_, port) = bench.service("cart", Spread::default());
+    let start = tokio::time::Instant::now();
+    let deadline = tokio::time::sleep_until(start + Duration::from_millis(1234));
+    let error = port.acquire(Ask::default(), deadline).await.unwrap_err();
+    assert_eq!((error, start.elapsed()), (AcquireError::Deadline, Duration::from_millis(1234)));
+    assert_eq!(bench.registry.holds(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slot_that_comes_at_the_deadline_is_taken() {
+    let bench = Bench::new();
+    let (service, port) = bench.service("cart", Spread::default());
+    let deadline = async { service.put_slice("a", ready_slice(1)) };
+    assert!(port.acquire(Ask::default(), deadline).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_ends_by_a_timer_not_by_the_next_event() {
+    let bench = Bench::new();
+    let (service, port) = bench.service("cart", Spread::default());
+    service.push(push(0, 1, Event::Ready)).unwrap();
+    assert!(port.try_acquire(0).is_some());
+    let clock = Arc::clone(&bench.clock);
+    let sleep_until = move |due: Moment| {
+        let clock = Arc::clone(&clock);
+        async move {
+            let pause = due.since(clock.now());
+            tokio::time::timeout(pause, pending::<()>()).await.unwrap_err();
+            clock.advance(pause);
+        }
+    };
+    let mut changes = service.subscribe();
+    assert!(changes.changed().await.routable());
+    let gone = async { while changes.changed().await.routable() {} };
+    tokio::select! {
+        () = bench.registry.drive(sleep_until) => unreachable!("it drives for ever"),
+        () = gone => {}
+    }
+    assert_eq!(bench.clock.now(), Moment::from_secs(60));
+}
+
+#[test]
+fn a_pod_that_takes_an_address_over_does_so_in_every_service() {
+    let bench = Bench::new();
+    let (web, _) = bench.service("web", Spread::default());
+    let (headless, headless_port) = bench.service("headless", Spread::default());
+    for service in [&web, &headless] {
+        service.put_slice("a", ready_slice(1));
+    }
+    bench.clock.advance(Duration::from_secs(1));
+    // Another pod, at pod 0's address, of the first service only.
+    let newcomer = Push { pod: pod(7), ..push(0, 1, Event::Ready) };
+    web.push(newcomer).unwrap();
+    assert!(headless_port.try_acquire(0).is_none(), "the old pod is gone there too");
+    headless.put_slice("a", ready_slice(1));
+    assert!(headless_port.try_acquire(0).is_none(), "and no stale slice brings it back");
+}
+
+fn push(n: u32, sequence: u64, event: Event) -> Push {
+    let boot = Boot { started: 1, id: 1 };
+    Push {
+        pod: pod(n),
+        order: PushOrder { boot, sequence },
+        ips: vec![ip(n)],
+        ports: vec![SlicePort { name: http(), number: 8080 }],
+        event,
+    }
+}

@@ -1,0 +1,40 @@
+//! Any text as a JSON tree: as strict as serde_json, and every place lies within the text.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use rouse_cli::document::json::Text;
+use rouse_cli::document::{Node, Value};
+
+fuzz_target!(|text: &str| {
+    let mut json = Text::new(text);
+    let Ok((raw, end)) = json.value_at(0) else {
+        assert!(serde_json::from_str::<serde_json::Value>(text).is_err());
+        return;
+    };
+    assert!(end <= text.len());
+    if let Ok(node) = json.node(raw) {
+        let value: serde_json::Value = serde_json::from_str(raw.get()).expect("serde_json agrees");
+        same(&node, &value);
+        let lines = text.lines().count().max(1);
+        assert!(node.mark.line <= lines);
+    }
+});
+
+fn same(node: &Node, value: &serde_json::Value) {
+    match (&node.value, value) {
+        (Value::Null, serde_json::Value::Null) => {}
+        (Value::Bool(a), serde_json::Value::Bool(b)) => assert_eq!(a, b),
+        (Value::Integer(a), serde_json::Value::Number(b)) => assert_eq!(Some(*a), b.as_i64()),
+        (Value::Float(a), serde_json::Value::Number(b)) => assert_eq!(Some(*a), b.as_f64()),
+        (Value::Text(a), serde_json::Value::String(b)) => assert_eq!(a, b),
+        (Value::List(a), serde_json::Value::Array(b)) => {
+            assert_eq!(a.len(), b.len());
+            a.iter().zip(b).for_each(|(a, b)| same(a, b));
+        }
+        (Value::Map(a), serde_json::Value::Object(b)) => {
+            assert_eq!(a.len(), b.len());
+            a.iter().for_each(|entry| same(&entry.value, &b[&entry.key]));
+        }
+        (a, b) => panic!("{a:?} is not {b:?}"),
+    }
+}
