@@ -23,6 +23,8 @@ const READY: Conditions = Conditions::new(true, true, false);
 const STARTING: Conditions = Conditions::new(false, false, false);
 /// Ready only because `publishNotReadyAddresses` says so.
 const PUBLISHED: Conditions = Conditions::new(true, true, true);
+/// Not ready, still serving, and not said to be leaving.
+const FADING: Conditions = Conditions::new(false, true, false);
 const LEAVING: Conditions = Conditions::new(false, true, true);
 const GONE: Conditions = Conditions::new(false, false, true);
 const SILENT: Conditions = Conditions { ready: None, serving: None, terminating: None };
@@ -312,7 +314,7 @@ fn push_ready_outranks_a_slice_that_never_said_ready() {
     check([
         (put("one", &[("a", 1, STARTING)]), "http: a@10.0.0.1:80 Starting/slice"),
         (push("a", 1, 0, Ready), "http: a@10.0.0.1:80 Ready/push"),
-        (put("one", &[("a", 1, Conditions::new(false, true, false))]), "http: a@10.0.0.1:80 Ready/push"),
+        (put("one", &[("a", 1, FADING)]), "http: a@10.0.0.1:80 Ready/push"),
         (put("one", &[("a", 1, READY)]), "http: a@10.0.0.1:80 Ready/push"),
         (put("one", &[("a", 1, STARTING)]), "http: a@10.0.0.1:80 Starting/slice"),
         (push("a", 1, 1, Ready), "http: a@10.0.0.1:80 Starting/slice"),
@@ -520,11 +522,10 @@ fn a_probe_promotes_a_starting_pod_until_it_fails_or_slice_or_push_speak() {
 
 #[test]
 fn a_probe_proves_nothing_of_a_pod_that_is_not_starting() {
-    let leaving = Conditions::new(false, true, false);
     check([
         (push("b", 1, 0, NotReady), "http: b@10.0.0.1:80 Starting/push"),
         (passed("b"), "http: b@10.0.0.1:80 Starting/push"),
-        (put("one", &[("b", 1, leaving)]), "http: b@10.0.0.1:80 Starting/push"),
+        (put("one", &[("b", 1, FADING)]), "http: b@10.0.0.1:80 Starting/push"),
         (passed("b"), "http: b@10.0.0.1:80 Starting/push"),
         (wait(LEASE), "http: b@10.0.0.1:80 Draining/slice"),
         (passed("b"), "http: b@10.0.0.1:80 Draining/slice"),
@@ -610,7 +611,7 @@ fn terminating_wins_among_the_entries_of_one_pod() {
 #[test]
 fn among_different_pods_the_better_state_wins_and_the_first_of_equals_stays() {
     check([
-        (put("one", &[("a", 1, STARTING), ("b", 1, LEAVING)]), "http: b@10.0.0.1:80 Draining/slice"),
+        (put("one", &[("a", 1, STARTING), ("b", 1, FADING)]), "http: b@10.0.0.1:80 Draining/slice"),
         (put("one", &[("a", 1, READY), ("b", 1, READY)]), "http: a@10.0.0.1:80 Ready/slice"),
         (put("one", &[("b", 1, READY), ("a", 1, READY)]), "http: b@10.0.0.1:80 Ready/slice"),
         (put("one", &[("b", 1, STARTING), ("a", 1, READY)]), "http: a@10.0.0.1:80 Ready/slice"),

@@ -1,0 +1,183 @@
+//! Everything at once, on real threads: updates, acquires, leavers, changes of capacity. Nothing may hang, and nothing may be
+//! left behind.
+//!
+//! Runs for `ROUSE_STRESS_SECONDS` (3 unless told).
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_types,
+    clippy::disallowed_methods,
+    missing_docs,
+    reason = "tests"
+)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use rouse_core::hold::AcquireError;
+use rouse_core::merge::{Boot, Event, Push, PushOrder};
+use rouse_core::pick::Load;
+use rouse_core::service::{Service, Spec};
+use rouse_core::slot::{Ask, Port};
+use rouse_core::snapshot::Spread;
+use rouse_testkit::fakes::{Bench, DRAINING, READY, STARTING, http, ip, pod, slice};
+
+/// Far longer than anything here takes; whoever waits this long was forgotten.
+const FORGOTTEN: Duration = Duration::from_secs(20);
+const PODS: u32 = 5;
+
+#[derive(Default)]
+struct Tally {
+    served: AtomicU64,
+    left: AtomicU64,
+    updates: AtomicU64,
+}
+
+/// A small random number generator, so that a run can be repeated from its seed.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+}
+
+/// Takes slots, keeps them a while, leaves the line now and then.
+async fn client(port: Arc<Port>, tally: Arc<Tally>, stop: Arc<AtomicBool>, seed: u64) {
+    let mut dice = Dice(seed);
+    while !stop.load(Ordering::Relaxed) {
+        let ask = Ask { seed: dice.roll(u64::MAX), buffered: 64, ..Ask::default() };
+        let impatient = dice.roll(4) == 0;
+        let patience = if impatient { Duration::from_micros(dice.roll(300)) } else { FORGOTTEN };
+        match port.acquire(ask, tokio::time::sleep(patience)).await {
+            Ok(mut slot) => {
+                tally.served.fetch_add(1, Ordering::Relaxed);
+                if dice.roll(8) == 0 {
+                    drop(slot.refused(dice.roll(2) == 0));
+                    continue;
+                }
+                slot.connected();
+                for _ in 0..dice.roll(3) {
+                    tokio::task::yield_now().await;
+                }
+                slot.answered();
+                if dice.roll(2) == 0 {
+                    tokio::task::yield_now().await;
+                }
+            }
+            Err(AcquireError::Deadline) => {
+                assert!(impatient, "a request was forgotten for {FORGOTTEN:?}");
+                tally.left.fetch_add(1, Ordering::Relaxed);
+            }
+            Err(other) => panic!("{other}"),
+        }
+    }
+}
+
+/// Changes pods, limits and leases all the time. One pod is always ready in the end.
+async fn writer(
+    bench: Arc<Bench>,
+    service: Arc<Service>,
+    tally: Arc<Tally>,
+    stop: Arc<AtomicBool>,
+    seed: u64,
+) {
+    let mut dice = Dice(seed);
+    let mut sequence = 0;
+    while !stop.load(Ordering::Relaxed) {
+        match dice.roll(6) {
+            0 => {
+                let spec = Spec {
+                    ports: vec![http()],
+                    spread: Spread::new(0, u32::try_from(dice.roll(4)).unwrap()),
+                };
+                bench.registry.declare(service.id(), &spec);
+            }
+            1 => {
+                sequence += 1;
+                let event = [Event::Ready, Event::NotReady][usize::try_from(dice.roll(2)).unwrap()];
+                let push = Push {
+                    pod: pod(4),
+                    order: PushOrder { boot: Boot { started: seed, id: 0 }, sequence },
+                    ips: vec![ip(4)],
+                    ports: vec![],
+                    event,
+                };
+                service.push(push).unwrap();
+            }
+            2 => {
+                bench.clock.advance(Duration::from_secs(dice.roll(30)));
+                bench.registry.tick();
+            }
+            _ => {
+                let mut conditions = || [READY, DRAINING, STARTING][usize::try_from(dice.roll(3)).unwrap()];
+                service.put_slice("a", slice((0..PODS).map(|n| (n, conditions()))));
+            }
+        }
+        tally.updates.fetch_add(1, Ordering::Relaxed);
+        tokio::task::yield_now().await;
+    }
+}
+
+fn loads(service: &Service) -> Vec<Arc<Load>> {
+    let snapshot = service.snapshot();
+    snapshot.ports.iter().flat_map(|port| port.endpoints()).map(|one| Arc::clone(&one.load)).collect()
+}
+
+#[test]
+fn nothing_hangs_and_nothing_leaks_when_everything_happens_at_once() {
+    let seconds = std::env::var("ROUSE_STRESS_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(3);
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_time().build().unwrap();
+    let bench = Arc::new(Bench::new());
+    let (tally, stop) = (Arc::<Tally>::default(), Arc::<AtomicBool>::default());
+    let services: Vec<_> = (0..3).map(|n| bench.service(&format!("s{n}"), Spread::new(0, 2))).collect();
+    for (service, _) in &services {
+        service.put_slice("a", slice((0..PODS).map(|n| (n, READY))));
+    }
+    runtime.block_on(async {
+        let mut clients = tokio::task::JoinSet::new();
+        let mut writers = tokio::task::JoinSet::new();
+        for (seed, (service, port)) in (1..).zip(&services) {
+            for n in 0..20 {
+                clients.spawn(client(
+                    Arc::clone(port),
+                    Arc::clone(&tally),
+                    Arc::clone(&stop),
+                    seed * 100 + n,
+                ));
+            }
+            let service = Arc::clone(service);
+            writers.spawn(writer(Arc::clone(&bench), service, Arc::clone(&tally), Arc::clone(&stop), seed));
+        }
+        let end = Instant::now() + Duration::from_secs(seconds);
+        while Instant::now() < end && !clients.is_empty() {
+            // A client that ends early has failed: say so at once.
+            let next =
+                tokio::time::timeout(end.saturating_duration_since(Instant::now()), clients.join_next());
+            if let Ok(Some(ended)) = next.await {
+                ended.unwrap();
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+        writers.join_all().await;
+        // Everybody who still waits can be served now.
+        for (service, _) in &services {
+            bench.registry.declare(service.id(), &Spec { ports: vec![http()], spread: Spread::default() });
+            bench.clock.advance(Duration::from_secs(120));
+            bench.registry.tick();
+            service.replace_slices([("a", slice((0..PODS).map(|n| (n, READY))))]);
+        }
+        tokio::time::timeout(FORGOTTEN, clients.join_all()).await.expect("somebody waits for ever");
+    });
+    for (service, port) in &services {
+        assert!(loads(service).iter().all(|load| load.in_flight() == 0 && load.released() == 0));
+        assert_eq!(port.holds(), 0);
+    }
+    assert_eq!((bench.registry.holds(), bench.registry.held_bytes()), (0, 0));
+    let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    let (served, left, updates) = (count(&tally.served), count(&tally.left), count(&tally.updates));
+    println!("{seconds} s: {served} served, {left} left the line, {updates} updates");
+    assert!(served > 1000 && left > 10 && updates > 100, "hardly anything happened");
+}
