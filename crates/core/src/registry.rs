@@ -1,5 +1,6 @@
 //! All services, and what they share: clock, engine, budgets, timers.
 
+use std::cmp::Ordering::{Greater, Less};
 use std::collections::{BTreeSet, HashMap};
 use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
@@ -193,14 +194,24 @@ impl std::fmt::Debug for Registry {
 }
 
 impl House {
-    /// A service left some addresses and came to others; both lists are sorted.
+    /// A service left some addresses and came to others. Both lists are sorted and hold each address once.
     pub(crate) fn move_home(&self, id: &ServiceId, from: &[SocketAddr], to: &[SocketAddr]) {
         let mut homes = lock(&self.homes);
-        for &address in from.iter().filter(|address| to.binary_search(address).is_err()) {
-            homes.remove(&(address, id.clone()));
-        }
-        for &address in to.iter().filter(|address| from.binary_search(address).is_err()) {
-            homes.insert((address, id.clone()));
+        let (mut from, mut to) = (from.iter().peekable(), to.iter().peekable());
+        loop {
+            let order = match (from.peek(), to.peek()) {
+                (None, None) => break,
+                (Some(_), None) => Less,
+                (None, Some(_)) => Greater,
+                (Some(left), Some(came)) => left.cmp(came),
+            };
+            let left = from.next_if(|_| order.is_le());
+            let came = to.next_if(|_| order.is_ge());
+            match (left, came) {
+                (Some(&left), None) => homes.remove(&(left, id.clone())),
+                (None, Some(&came)) => homes.insert((came, id.clone())),
+                _ => false,
+            };
         }
     }
 

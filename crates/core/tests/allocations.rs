@@ -24,8 +24,7 @@ fn a_warm_slot_is_acquired_and_given_back_without_an_allocation() {
                 slot.answered();
                 drop(slot);
                 let mut acquire = pin!(port.acquire(Ask { seed, ..Ask::default() }, pending()));
-                let polled =
-                    Future::poll(acquire.as_mut(), &mut Context::from_waker(Waker::noop()));
+                let polled = Future::poll(acquire.as_mut(), &mut Context::from_waker(Waker::noop()));
                 assert!(matches!(polled, Poll::Ready(Ok(_))));
             }
         });

@@ -60,28 +60,30 @@ impl Port {
 
     /// Gives every address to one pod. Loads of pods that were there before live on; nothing else does.
     pub(super) fn seat(&mut self, pods: &Slab<Pod>, before: Option<Port>) {
-        let mut old: HashMap<u64, Seat> =
-            before.into_iter().flat_map(|port| port.seats).map(|seat| (seat.number, seat)).collect();
+        // By the pod's place, not by hash: this runs for every pod of the service whenever one comes or goes.
+        let mut old: Vec<Option<Seat>> = Vec::new();
+        old.resize_with(pods.capacity(), || None);
+        for seat in before.into_iter().flat_map(|port| port.seats) {
+            if let Some(place) = old.get_mut(seat.pod) {
+                *place = Some(seat);
+            }
+        }
         let holders = self.holders(pods);
-        let mut place: HashMap<usize, usize> = HashMap::with_capacity(holders.len());
+        let mut seats: Vec<Option<usize>> = vec![None; pods.capacity()];
         self.seats = Vec::with_capacity(holders.len());
         for Claim { address, pod } in holders {
-            match place.entry(pod) {
-                Entry::Occupied(at) => {
-                    if let Some(seat) = self.seats.get_mut(*at.get()) {
-                        seat.addresses.push(address);
-                    }
-                }
-                Entry::Vacant(at) => {
-                    at.insert(self.seats.len());
-                    let number = pods.get(pod).map_or(0, |pod| pod.number);
-                    let (load, endpoint) = match old.remove(&number) {
-                        Some(seat) => (seat.load, seat.endpoint),
-                        None => (Arc::new(Load::new()), None),
-                    };
-                    self.seats.push(Seat { pod, number, addresses: vec![address], load, endpoint });
-                }
+            let (Some(at), Some(number)) = (seats.get_mut(pod), pods.get(pod).map(|pod| pod.number)) else {
+                continue;
+            };
+            if let Some(seat) = at.and_then(|at| self.seats.get_mut(at)) {
+                seat.addresses.push(address);
+                continue;
             }
+            *at = Some(self.seats.len());
+            let known = old.get_mut(pod).and_then(Option::take).filter(|seat| seat.number == number);
+            let (load, endpoint) =
+                known.map_or_else(|| (Arc::new(Load::new()), None), |seat| (seat.load, seat.endpoint));
+            self.seats.push(Seat { pod, number, addresses: vec![address], load, endpoint });
         }
     }
 

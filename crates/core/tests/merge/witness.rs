@@ -1,14 +1,12 @@
 //! What can be said of a run without any model of it: the facts as they were told, and what was seen.
 
-use std::sync::Arc;
-
-use rouse_core::endpoint::{Conditions, Endpoint, PodUid, PortName, SliceEndpoint};
+use rouse_core::endpoint::{Conditions, PodUid, SliceEndpoint};
 use rouse_core::merge::{Event, Ledger, Policy, PushOutcome};
 use rouse_core::snapshot::PortView;
 use rouse_core::time::Moment;
 
-use crate::model::{Who, claims_of};
-use crate::world::{Fact, Outcome, PODS, Past, Step, tell, uid};
+use crate::model::claims_of;
+use crate::world::{Fact, Outcome, PODS, Past, Step, endpoints, expire_until, tell, uid};
 
 /// A ledger under a punctual driver, and everything it was told.
 #[derive(Debug)]
@@ -43,22 +41,9 @@ impl Witness {
 
     /// Lets the time pass and the thing happen. Answers what was told, and what became of it.
     pub(crate) fn step(&mut self, step: &Step) -> Option<(Fact, Outcome)> {
-        self.pass(step);
-        self.happen(step)
-    }
-
-    /// Lets the time pass that passes before the step.
-    pub(crate) fn pass(&mut self, step: &Step) {
-        let to = self.now + step.after;
-        while let Some(due) = self.ledger.next_expiry().filter(|due| *due <= to) {
-            self.ledger.expire(due);
-        }
-        self.now = to;
+        self.now = self.now + step.after;
+        expire_until(&mut self.ledger, self.now);
         self.view = self.ledger.view();
-    }
-
-    /// Lets the step's thing happen.
-    pub(crate) fn happen(&mut self, step: &Step) -> Option<(Fact, Outcome)> {
         let listed_before: Vec<PodUid> =
             PODS.iter().map(|name| uid(name)).filter(|uid| self.past.lists(uid)).collect();
         let fact = self.past.resolve(&step.op, self.now)?;
@@ -80,11 +65,6 @@ impl Witness {
         Some((fact, outcome))
     }
 
-    /// Every endpoint in sight, with its port.
-    pub(crate) fn endpoints(&self) -> impl Iterator<Item = (&PortName, &Arc<Endpoint>)> {
-        self.view.iter().flat_map(|port| port.endpoints().iter().map(move |endpoint| (port.name(), endpoint)))
-    }
-
     /// Whom the fact must replace, if it is accepted: who is seen where a newcomer is.
     fn victims(&self, fact: &Fact) -> Vec<PodUid> {
         let unknown = |uid: &PodUid| self.ledger.first_seen(uid).is_none();
@@ -95,8 +75,7 @@ impl Witness {
             }
             _ => return vec![],
         };
-        let there = self
-            .endpoints()
+        let there = endpoints(&self.view)
             .filter(|(_, endpoint)| endpoint.addresses.iter().any(|address| addresses.contains(address)));
         let pods = there.filter_map(|(_, endpoint)| Some(endpoint.pod.as_ref()?.uid.clone()));
         pods.filter(|uid| uid != by).collect()
@@ -120,13 +99,5 @@ pub(crate) fn same_owner(one: &SliceEndpoint, other: &SliceEndpoint) -> bool {
         (Some(one), Some(other)) => one.uid == other.uid,
         (None, None) => one.ip == other.ip,
         _ => false,
-    }
-}
-
-/// Who is behind the endpoint.
-pub(crate) fn who(endpoint: &Endpoint) -> Who {
-    match &endpoint.pod {
-        Some(pod) => Who::Pod(pod.uid.clone()),
-        None => Who::Manual(endpoint.addresses[0].ip()),
     }
 }

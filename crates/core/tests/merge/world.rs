@@ -3,18 +3,18 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::sample::select;
-use rouse_core::endpoint::{Conditions, PodRef, PodUid, PortName, Slice, SliceEndpoint, SlicePort};
+use rouse_core::endpoint::{Conditions, Endpoint, PodRef, PodUid, PortName, Slice, SliceEndpoint, SlicePort};
 use rouse_core::merge::{Boot, Event, Ledger, Policy, Push, PushOrder, PushOutcome, PushRefused};
 use rouse_core::probe::{ProbePlan, ProbeSpec};
 use rouse_core::snapshot::PortView;
 use rouse_core::time::Moment;
 
-use crate::model::{Model, Seen, View};
-use crate::witness::who;
+use crate::model::{Model, Seen, View, Who};
 
 /// So short that a random step of a few nanoseconds often ends exactly at its edge.
 pub(crate) const LEASE: Duration = Duration::from_nanos(8);
@@ -385,6 +385,27 @@ fn tell_model(model: &mut Model, fact: Fact, now: Moment) -> Outcome {
         Fact::Expire => model.expire(now),
     }
     None
+}
+
+/// Who is behind the endpoint.
+pub(crate) fn who(endpoint: &Endpoint) -> Who {
+    match &endpoint.pod {
+        Some(pod) => Who::Pod(pod.uid.clone()),
+        None => Who::Manual(endpoint.addresses[0].ip()),
+    }
+}
+
+/// Every endpoint in sight, with its port.
+pub(crate) fn endpoints(view: &[PortView]) -> impl Iterator<Item = (&PortName, &Arc<Endpoint>)> {
+    view.iter().flat_map(|port| port.endpoints().iter().map(move |endpoint| (port.name(), endpoint)))
+}
+
+/// What a punctual driver does until then.
+pub(crate) fn expire_until(ledger: &mut Ledger, until: Moment) {
+    while let Some(due) = ledger.next_expiry().filter(|due| *due <= until) {
+        ledger.expire(due);
+        assert!(ledger.next_expiry() > Some(due) || ledger.next_expiry().is_none(), "the driver spins");
+    }
 }
 
 /// The ledger's view in the model's terms.
