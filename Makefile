@@ -1,0 +1,65 @@
+# What people run, and what .ci/run runs. `make help` lists the recipes.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+
+# Tools that the recipes need beyond Rust itself; built once, kept outside the tree.
+TOOLS ?= $(HOME)/.cache/rouse/tools
+DENY_VERSION := 0.20.2
+FUZZ_VERSION := 0.13.2
+FUZZ_SECONDS ?= 60
+STRESS_SECONDS ?= 30
+
+.PHONY: help
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+.PHONY: test
+test: ## the tests, as in the README
+	cargo test --workspace
+
+.PHONY: lint
+lint: fmt clippy deny ## everything that reads the code without running it
+
+.PHONY: fmt
+fmt:
+	cargo fmt --all --check
+	cd fuzz && cargo fmt --check
+
+.PHONY: clippy
+clippy:
+	cargo clippy --workspace --all-targets -- -D warnings
+
+.PHONY: deny
+deny: $(TOOLS)/bin/cargo-deny
+	$(TOOLS)/bin/cargo-deny --log-level error check bans licenses sources
+
+.PHONY: doc
+doc: ## the API documentation, warnings denied
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items
+
+# The cfg reaches every crate, so each has a target folder of its own.
+.PHONY: loom
+loom: ## every interleaving of slots, lines and feeds
+	RUSTFLAGS="--cfg loom" cargo test --release --target-dir target/loom -p rouse-core --lib models
+
+.PHONY: shuttle
+shuttle: ## whole services under thousands of random schedules
+	RUSTFLAGS="--cfg shuttle" cargo test --release --target-dir target/shuttle -p rouse-core --test concurrency
+
+.PHONY: stress
+stress: ## everything at once on real threads, for STRESS_SECONDS (30)
+	ROUSE_STRESS_SECONDS=$(STRESS_SECONDS) cargo test -p rouse-core --test stress -- --nocapture
+
+.PHONY: fuzz
+fuzz: $(TOOLS)/bin/cargo-fuzz ## every parser of outside input, for FUZZ_SECONDS (60) each
+	PATH="$(TOOLS)/bin:$$PATH" fuzz/run $(FUZZ_SECONDS)
+
+.PHONY: bench-core
+bench-core: ## what the core costs (bench/README.md)
+	cargo bench -p rouse-core --bench core
+
+$(TOOLS)/bin/cargo-deny:
+	cargo install --locked --root $(TOOLS) cargo-deny@$(DENY_VERSION)
+
+$(TOOLS)/bin/cargo-fuzz:
+	cargo install --locked --root $(TOOLS) cargo-fuzz@$(FUZZ_VERSION)
