@@ -253,7 +253,7 @@ impl fmt::Display for EnvoyHealth {
 /// Where a fact came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Source {
-    /// An EndpointSlice: authoritative.
+    /// An `EndpointSlice`: authoritative.
     Slice,
     /// The pod's own sidecar, under a lease.
     Push,
@@ -295,7 +295,7 @@ pub struct Endpoint {
     pub load: Arc<Load>,
 }
 
-/// One EndpointSlice, reduced to what routing needs: TCP ports that have a number, and IP endpoints.
+/// One `EndpointSlice`, reduced to what routing needs: TCP ports that have a number, and IP endpoints.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Slice {
     /// This slice's own port numbers; another slice may put another number under the same name.

@@ -79,7 +79,7 @@ impl Bounds {
 
 impl Default for Bounds {
     fn default() -> Self {
-        Self { per_service: 10_000, total: 40_000, bytes: 256 << 20, longest: Duration::from_secs(300) }
+        Self { per_service: 10_000, total: 40_000, bytes: 256 << 20, longest: Duration::from_mins(5) }
     }
 }
 

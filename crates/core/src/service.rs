@@ -14,7 +14,7 @@ use crate::merge::{Ledger, Policy, Push, PushOutcome, PushRefused};
 use crate::probe::ProbePlan;
 use crate::registry::House;
 use crate::slot::Port;
-use crate::snapshot::{Feed, Snapshot, Spread, Subscription};
+use crate::snapshot::{Feed, PortView, Snapshot, Spread, Subscription};
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Mutex, lock};
 use crate::time::Moment;
@@ -245,7 +245,9 @@ impl Service {
         drop(written);
         if routable {
             let ports: Vec<Arc<Port>> = lock(&self.ports).clone();
-            ports.iter().for_each(|port| port.hand_out());
+            for port in ports {
+                port.hand_out();
+            }
         }
         result
     }
@@ -306,7 +308,7 @@ impl Service {
         let mut cold = lock(&self.cold);
         let Some(cold) = cold.as_mut() else { return };
         cold.pod_seen.get_or_insert(now);
-        let endpoints = snapshot.ports.iter().flat_map(|port| port.endpoints());
+        let endpoints = snapshot.ports.iter().flat_map(PortView::endpoints);
         if cold.pod_ready.is_none()
             && let Some(ready) =
                 endpoints.filter(|one| one.state >= State::Draining).max_by_key(|one| one.state)

@@ -12,7 +12,7 @@ use crate::hold::{AcquireError, Grant, Line, Permit, Taken, Ticket, Waiter};
 use crate::pick::{Capacity, EndpointId, NoPick, pick};
 use crate::registry::House;
 use crate::service::Home;
-use crate::snapshot::Feed;
+use crate::snapshot::{Feed, PortView};
 use crate::time::Moment;
 use crate::timeline::Anatomy;
 
@@ -108,13 +108,10 @@ impl Port {
         ask: Ask,
         deadline: impl Future<Output = ()>,
     ) -> Result<Slot, AcquireError> {
-        let retry = match ask.retry {
-            Some(retry) => retry,
-            None => {
-                self.retries.earn();
-                Retry::none()
-            }
-        };
+        let retry = ask.retry.unwrap_or_else(|| {
+            self.retries.earn();
+            Retry::none()
+        });
         if let Some(taken) = self.pick_now(ask.seed, &retry.refused) {
             return Ok(self.slot(taken, retry));
         }
@@ -168,7 +165,7 @@ impl Port {
         let (ready, routable) = {
             let snapshot = self.feed.newest();
             let view = snapshot.port(&self.name);
-            (view.is_some_and(|view| view.best() == State::Ready), view.is_some_and(|view| view.routable()))
+            (view.is_some_and(|view| view.best() == State::Ready), view.is_some_and(PortView::routable))
         };
         let permit = self.house.holds.admit(service.hold_count(), buffered);
         if permit.is_ok() && !routable {
@@ -252,7 +249,7 @@ impl Hold {
             retry.cold.anatomy = self.port.service.upgrade().and_then(|service| service.take_cold_start());
         }
         if let Some(anatomy) = &mut retry.cold.anatomy {
-            anatomy.chose(taken.endpoint.pod.as_ref().map(|pod| Arc::clone(&pod.name)));
+            anatomy.chose(taken.endpoint.pod.as_ref().map(|pod| &pod.name));
         }
         Ok(self.port.slot(taken, retry))
     }

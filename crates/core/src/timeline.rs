@@ -147,8 +147,8 @@ impl Anatomy {
         Self { cold_start: Some(cold_start), log }
     }
 
-    pub(crate) fn chose(&mut self, pod: Option<Arc<str>>) {
-        self.cold_start.iter_mut().for_each(|cold| cold.pod.clone_from(&pod));
+    pub(crate) fn chose(&mut self, pod: Option<&Arc<str>>) {
+        self.cold_start.iter_mut().for_each(|cold| cold.pod = pod.cloned());
     }
 
     pub(crate) fn connected(&mut self, now: Moment) {

@@ -366,7 +366,7 @@ fn the_first_hold_wakes_once_and_the_wake_is_repeated_only_while_somebody_waits(
         assert_eq!(bench.engine.wakes(), wakes);
     }
     drop(waiting);
-    bench.clock.advance(Duration::from_secs(60));
+    bench.clock.advance(Duration::from_mins(1));
     bench.registry.tick();
     assert_eq!((bench.engine.wakes(), bench.registry.due()), (3, None));
     service.put_slice("a", ready_slice(1));
@@ -421,7 +421,7 @@ fn no_service_takes_more_than_a_quarter_of_all_holds() {
 #[test]
 fn no_hold_may_last_longer_than_the_longest() {
     let bounds = Bounds::default();
-    let (now, minute) = (Moment::from_secs(10), Duration::from_secs(60));
+    let (now, minute) = (Moment::from_secs(10), Duration::from_mins(1));
     assert_eq!(bounds.deadline(now, Some(now + minute)), now + minute);
     assert_eq!(bounds.deadline(now, Some(now + 10 * minute)), now + 5 * minute);
     assert_eq!(bounds.deadline(now, None), now + 5 * minute);

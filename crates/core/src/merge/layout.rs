@@ -132,7 +132,7 @@ impl Port {
             });
             if same.is_none() {
                 seat.endpoint = Some(Arc::new(Endpoint {
-                    pod: pod.pod.clone(),
+                    pod: pod.id.clone(),
                     addresses: seat.addresses.as_slice().into(),
                     state: verdict.state,
                     source: verdict.source,

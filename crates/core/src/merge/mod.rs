@@ -42,7 +42,7 @@ pub struct Policy {
 
 impl Default for Policy {
     fn default() -> Self {
-        Self { lease: Duration::from_secs(60), manual_endpoints: false, max_unlisted: 1000 }
+        Self { lease: Duration::from_mins(1), manual_endpoints: false, max_unlisted: 1000 }
     }
 }
 
@@ -121,20 +121,19 @@ impl Ledger {
     /// [`Ledger::displace`].
     pub fn push(&mut self, push: Push, now: Moment) -> Result<(PushOutcome, bool), PushRefused> {
         let key = Key::Pod(push.pod.uid.clone());
-        let place = match self.places.get(&key) {
-            Some(&place) => place,
-            None => {
-                if let Some(grave) = self.graves.get(&push.pod.uid)
-                    && (grave.replaced || now < grave.until)
-                {
-                    return Ok((PushOutcome::Stale(grave.last), false));
-                }
-                let unlisted = self.pods.iter().filter(|(_, pod)| pod.listed.is_none()).count();
-                if unlisted >= self.policy.max_unlisted {
-                    return Err(PushRefused::TooManyPods { bound: self.policy.max_unlisted });
-                }
-                self.admit(key, Some(push.pod.clone()), now)
+        let place = if let Some(&place) = self.places.get(&key) {
+            place
+        } else {
+            if let Some(grave) = self.graves.get(&push.pod.uid)
+                && (grave.replaced || now < grave.until)
+            {
+                return Ok((PushOutcome::Stale(grave.last), false));
             }
+            let unlisted = self.pods.iter().filter(|(_, pod)| pod.listed.is_none()).count();
+            if unlisted >= self.policy.max_unlisted {
+                return Err(PushRefused::TooManyPods { bound: self.policy.max_unlisted });
+            }
+            self.admit(key, Some(push.pod.clone()), now)
         };
         let Some(pod) = self.pods.get_mut(place) else { return Ok((PushOutcome::Stale(None), false)) };
         if pod.replaced {
@@ -159,7 +158,7 @@ impl Ledger {
     pub fn displace(&mut self, addresses: &[SocketAddr], by: &PodUid, seen: Moment, now: Moment) -> bool {
         let mut victims: Vec<usize> = Vec::new();
         for (place, pod) in self.claimants(addresses) {
-            let older = pod.pod.as_ref().is_some_and(|pod| pod.uid != *by) && pod.seen <= seen;
+            let older = pod.id.as_ref().is_some_and(|pod| pod.uid != *by) && pod.seen <= seen;
             if older && !pod.replaced && !victims.contains(&place) {
                 victims.push(place);
             }
@@ -319,7 +318,7 @@ impl Ledger {
             pod.dirty = false;
             match pod.gathered.take() {
                 Some(said) => {
-                    let grave = pod.pod.as_ref().and_then(|pod| self.graves.get(&pod.uid));
+                    let grave = pod.id.as_ref().and_then(|pod| self.graves.get(&pod.uid));
                     pod.replaced |= grave.is_some_and(|grave| grave.replaced);
                     pod.list(said, grave.is_some_and(|grave| grave.terminated && now < grave.until));
                     changed |= self.judge(place);
@@ -354,7 +353,7 @@ impl Ledger {
     /// Takes a pod out and remembers that it is gone.
     fn bury(&mut self, place: usize, now: Moment) {
         let Some(pod) = self.forget(place) else { return };
-        let Some(id) = pod.pod.as_ref() else { return };
+        let Some(id) = pod.id.as_ref() else { return };
         if self.graves.len() >= GRAVES {
             let oldest = self.graves.iter().min_by_key(|(_, grave)| grave.until).map(|(uid, _)| uid.clone());
             oldest.map(|uid| self.graves.remove(&uid));

@@ -22,7 +22,7 @@ pub(super) struct Pod {
     pub(super) number: u64,
     pub(super) key: Key,
     /// `None` for an endpoint that somebody made by hand.
-    pub(super) pod: Option<PodRef>,
+    pub(super) id: Option<PodRef>,
     /// When any source first named it. Tells which of two pods on one address is the newer.
     pub(super) seen: Moment,
     /// What the slices say now; `None` while no slice lists it.
@@ -86,7 +86,7 @@ impl Verdict {
 impl Listed {
     /// The conditions with the latch of rule 6 applied: after one `terminating`, an entry that denies it is
     /// stale, and so is its `ready`.
-    fn conditions(&self) -> Conditions {
+    fn conditions(self) -> Conditions {
         if self.terminating && !self.said.is_terminating() {
             return Conditions::new(false, self.said.is_serving(), true);
         }
@@ -95,11 +95,11 @@ impl Listed {
 }
 
 impl Pod {
-    pub(super) fn new(number: u64, key: Key, pod: Option<PodRef>, seen: Moment) -> Self {
+    pub(super) fn new(number: u64, key: Key, id: Option<PodRef>, seen: Moment) -> Self {
         Self {
             number,
             key,
-            pod,
+            id,
             seen,
             listed: None,
             push: None,
@@ -114,7 +114,7 @@ impl Pod {
     /// Adds one slice entry of this pod to the others: terminating wins; else the better state. Entries without
     /// a pod share no more than an address, so for them the better state wins outright.
     pub(super) fn gather(&mut self, entry: Conditions) {
-        let identified = self.pod.is_some();
+        let identified = self.id.is_some();
         let rank = |said: Conditions| (identified && said.is_terminating(), said.state());
         if self.gathered.is_none_or(|so_far| rank(so_far) < rank(entry)) {
             self.gathered = Some(entry);
@@ -133,7 +133,7 @@ impl Pod {
             said,
             ready_once: before.is_some_and(|listed| listed.ready_once) || said.is_ready(),
             // A hand-made endpoint has no identity to which anything could be final.
-            terminating: self.pod.is_some()
+            terminating: self.id.is_some()
                 && (terminated || before.is_some_and(|listed| listed.terminating) || said.is_terminating()),
         });
     }
@@ -200,7 +200,7 @@ impl Pod {
     }
 
     fn weigh(&self) -> Verdict {
-        let slice = self.listed.map(|listed| listed.conditions());
+        let slice = self.listed.map(Listed::conditions);
         let terminating = slice.is_some_and(Conditions::is_terminating);
         match (self.word(), slice) {
             (Some(Event::NotReady), _) => {
