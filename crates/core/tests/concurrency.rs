@@ -18,7 +18,7 @@ use rouse_core::drain::UnderWay;
 use rouse_core::hold::AcquireError;
 use rouse_core::service::Service;
 use rouse_core::slot::{Ask, Port, Slot};
-use rouse_core::snapshot::Spread;
+use rouse_core::snapshot::{PortView, Spread};
 use rouse_testkit::fakes::{Bench, READY, STARTING, ready_slice, slice};
 
 fn check(model: impl Fn() + Send + Sync + 'static) {
@@ -37,7 +37,7 @@ fn warm(limit: u32) -> (Bench, Arc<Service>, Arc<Port>) {
 
 fn in_flight(service: &Service) -> u32 {
     let snapshot = service.snapshot();
-    snapshot.ports.iter().flat_map(|port| port.endpoints()).map(|one| one.load.in_flight()).sum()
+    snapshot.ports.iter().flat_map(PortView::endpoints).map(|one| one.load.in_flight()).sum()
 }
 
 fn acquire(port: &Arc<Port>) -> Result<Slot, AcquireError> {

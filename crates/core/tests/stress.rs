@@ -19,7 +19,7 @@ use rouse_core::merge::{Boot, Event, Push, PushOrder};
 use rouse_core::pick::Load;
 use rouse_core::service::{Service, Spec};
 use rouse_core::slot::{Ask, Port};
-use rouse_core::snapshot::Spread;
+use rouse_core::snapshot::{PortView, Spread};
 use rouse_testkit::fakes::{Bench, DRAINING, READY, STARTING, http, ip, pod, slice};
 
 /// Far longer than anything here takes; whoever waits this long was forgotten.
@@ -70,7 +70,7 @@ async fn client(port: Arc<Port>, tally: Arc<Tally>, stop: Arc<AtomicBool>, seed:
                 assert!(impatient, "a request was forgotten for {FORGOTTEN:?}");
                 tally.left.fetch_add(1, Ordering::Relaxed);
             }
-            Err(other) => panic!("{other}"),
+            Err(other) => unreachable!("{other}"),
         }
     }
 }
@@ -122,7 +122,7 @@ async fn writer(
 
 fn loads(service: &Service) -> Vec<Arc<Load>> {
     let snapshot = service.snapshot();
-    snapshot.ports.iter().flat_map(|port| port.endpoints()).map(|one| Arc::clone(&one.load)).collect()
+    snapshot.ports.iter().flat_map(PortView::endpoints).map(|one| Arc::clone(&one.load)).collect()
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn nothing_hangs_and_nothing_leaks_when_everything_happens_at_once() {
         // Everybody who still waits can be served now.
         for (service, _) in &services {
             bench.registry.declare(service.id(), &Spec { ports: vec![http()], spread: Spread::default() });
-            bench.clock.advance(Duration::from_secs(120));
+            bench.clock.advance(Duration::from_mins(2));
             bench.registry.tick();
             service.replace_slices([("a", slice((0..PODS).map(|n| (n, READY))))]);
         }
