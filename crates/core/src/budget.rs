@@ -148,7 +148,8 @@ impl Default for RetryBudget {
     }
 }
 
-#[cfg(all(test, not(any(loom, shuttle))))]
+#[cfg(test)]
+#[cfg(not(any(loom, shuttle)))]
 mod tests {
     use super::*;
 

@@ -135,8 +135,12 @@ impl Drop for Work {
     }
 }
 
-#[cfg(all(test, not(any(loom, shuttle))))]
+#[cfg(test)]
+#[cfg(not(any(loom, shuttle)))]
 mod tests {
+    use std::pin::{Pin, pin};
+    use std::task::Context;
+
     use super::*;
 
     fn shutdown() -> Shutdown {
@@ -181,10 +185,8 @@ mod tests {
     async fn idle_waits_for_the_last_work() {
         let under_way = Arc::new(UnderWay::default());
         let (first, second) = (under_way.begin(), under_way.begin());
-        let mut idle = std::pin::pin!(under_way.idle());
-        let poll = |idle: std::pin::Pin<&mut _>| {
-            std::future::Future::poll(idle, &mut std::task::Context::from_waker(Waker::noop()))
-        };
+        let mut idle = pin!(under_way.idle());
+        let poll = |idle: Pin<&mut _>| Future::poll(idle, &mut Context::from_waker(Waker::noop()));
         assert!(poll(idle.as_mut()).is_pending());
         drop(first);
         assert!(poll(idle.as_mut()).is_pending());

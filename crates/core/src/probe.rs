@@ -112,8 +112,8 @@ impl ProbePlan {
 mod tests {
     use super::*;
 
-    fn tcp(port: u16) -> Option<ReadinessProbe> {
-        Some(ReadinessProbe { check: Check::Tcp { port }, foreign_host: false })
+    fn tcp(port: u16) -> ReadinessProbe {
+        ReadinessProbe { check: Check::Tcp { port }, foreign_host: false }
     }
 
     fn plan(containers: Vec<Option<ReadinessProbe>>, gates: usize) -> Result<Vec<Check>, Unprovable> {
@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn every_container_is_asked_its_own_question() {
         assert_eq!(
-            plan(vec![tcp(1), None, tcp(2), tcp(1)], 0),
+            plan(vec![Some(tcp(1)), None, Some(tcp(2)), Some(tcp(1))], 0),
             Ok(vec![Check::Tcp { port: 1 }, Check::Tcp { port: 2 }])
         );
     }
@@ -138,14 +138,14 @@ mod tests {
     fn what_we_cannot_ask_ourselves_is_never_promoted() {
         let opaque = Some(ReadinessProbe { check: Check::Opaque, foreign_host: false });
         let foreign = Some(ReadinessProbe { check: Check::Tcp { port: 1 }, foreign_host: true });
-        assert_eq!(plan(vec![tcp(1), opaque], 0), Err(Unprovable::OpaqueProbe));
+        assert_eq!(plan(vec![Some(tcp(1)), opaque], 0), Err(Unprovable::OpaqueProbe));
         assert_eq!(plan(vec![foreign], 0), Err(Unprovable::ForeignHost));
-        assert_eq!(plan(vec![tcp(1)], 1), Err(Unprovable::ReadinessGates));
+        assert_eq!(plan(vec![Some(tcp(1))], 1), Err(Unprovable::ReadinessGates));
     }
 
     #[test]
     fn bare_tcp_can_be_turned_off() {
-        let spec = ProbeSpec { containers: vec![tcp(1)], readiness_gates: 0 };
+        let spec = ProbeSpec { containers: vec![Some(tcp(1))], readiness_gates: 0 };
         assert_eq!(ProbePlan::new(&spec, 8080, false), Err(Unprovable::TcpOnly));
     }
 }

@@ -208,7 +208,8 @@ impl ColdStarts {
     }
 }
 
-#[cfg(all(test, not(any(loom, shuttle))))]
+#[cfg(test)]
+#[cfg(not(any(loom, shuttle)))]
 mod tests {
     use super::*;
 
