@@ -16,7 +16,7 @@ fuzz_target!(|text: &str| {
         let value: serde_json::Value = serde_json::from_str(raw.get()).expect("serde_json agrees");
         same(&node, &value);
         let lines = text.lines().count().max(1);
-        assert!(node.mark.line <= lines);
+        assert!(node.mark.line as usize <= lines);
     }
 });
 
@@ -26,14 +26,14 @@ fn same(node: &Node, value: &serde_json::Value) {
         (Value::Bool(a), serde_json::Value::Bool(b)) => assert_eq!(a, b),
         (Value::Integer(a), serde_json::Value::Number(b)) => assert_eq!(Some(*a), b.as_i64()),
         (Value::Float(a), serde_json::Value::Number(b)) => assert_eq!(Some(*a), b.as_f64()),
-        (Value::Text(a), serde_json::Value::String(b)) => assert_eq!(a, b),
+        (Value::Text(a), serde_json::Value::String(b)) => assert_eq!(**a, **b),
         (Value::List(a), serde_json::Value::Array(b)) => {
             assert_eq!(a.len(), b.len());
             a.iter().zip(b).for_each(|(a, b)| same(a, b));
         }
         (Value::Map(a), serde_json::Value::Object(b)) => {
             assert_eq!(a.len(), b.len());
-            a.iter().for_each(|entry| same(&entry.value, &b[&entry.key]));
+            a.iter().for_each(|entry| same(&entry.value, &b[&*entry.key]));
         }
         (a, b) => panic!("{a:?} is not {b:?}"),
     }

@@ -16,10 +16,7 @@ fuzz_target!(|text: &str| {
     }
 });
 
-fn documents(
-    text: &str,
-    read: impl Fn(&mut Reader<'_>) -> Result<Mark, Fault>,
-) -> Result<Vec<Mark>, Fault> {
+fn documents(text: &str, read: impl Fn(&mut Reader<'_>) -> Result<Mark, Fault>) -> Result<Vec<Mark>, Fault> {
     let mut reader = Reader::new(text, 1);
     let mut marks = Vec::new();
     while reader.next_document()? {

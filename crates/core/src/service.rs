@@ -157,13 +157,12 @@ impl Service {
     /// A verified push of a pod of this service.
     pub fn push(&self, push: Push) -> Result<PushOutcome, PushRefused> {
         let (uid, addresses) = (push.pod.uid.clone(), push.addresses());
-        let arrives = push.event != crate::merge::Event::Draining;
-        let (outcome, seen) = self.update(|written, now| match written.ledger.push(push, now) {
-            Ok((outcome, changed)) => (changed, (Ok(outcome), written.ledger.first_seen(&uid))),
+        let (outcome, arrived) = self.update(|written, now| match written.ledger.push(push, now) {
+            Ok((outcome, changed)) => (changed, (Ok(outcome), written.ledger.arrived(&uid))),
             Err(refused) => (false, (Err(refused), None)),
         });
         // Other services of these addresses learn of the newcomer too. Without our own lock: they have theirs.
-        if let (Ok(PushOutcome::Accepted), Some(seen), true) = (&outcome, seen, arrives) {
+        if let (Ok(PushOutcome::Accepted), Some(seen)) = (&outcome, arrived) {
             for service in self.house.at(&addresses).filter(|service| service.id != self.id) {
                 service.update(|written, now| (written.ledger.displace(&addresses, &uid, seen, now), ()));
             }

@@ -587,6 +587,20 @@ fn a_pod_that_takes_an_address_over_does_so_in_every_service() {
     assert!(headless_port.try_acquire(0).is_none(), "and no stale slice brings it back");
 }
 
+#[test]
+fn a_leaving_pod_takes_over_nobodys_address_anywhere() {
+    let bench = Bench::new();
+    let (web, _) = bench.service("web", Spread::default());
+    let (headless, headless_port) = bench.service("headless", Spread::default());
+    headless.put_slice("a", ready_slice(1));
+    bench.clock.advance(Duration::from_secs(1));
+    web.put_slice("a", slice([(7, DRAINING)]));
+    for (sequence, event) in [(1, Event::Ready), (2, Event::Draining)] {
+        web.push(Push { pod: pod(7), ..push(0, sequence, event) }).unwrap();
+        assert!(headless_port.try_acquire(0).is_some());
+    }
+}
+
 fn push(n: u32, sequence: u64, event: Event) -> Push {
     let boot = Boot { started: 1, id: 1 };
     Push {

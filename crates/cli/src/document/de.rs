@@ -3,19 +3,22 @@
 //! Stricter than serde's habit: a list is never taken for an object, and a number never for text.
 
 use std::fmt::Display;
+use std::iter::Enumerate;
+use std::vec;
 
 use serde::de::value::StrDeserializer;
 use serde::de::{
-    self, Deserialize, DeserializeSeed, EnumAccess, Expected, MapAccess, SeqAccess, Unexpected,
+    self, DeserializeOwned, DeserializeSeed, EnumAccess, Expected, MapAccess, SeqAccess, Unexpected,
     VariantAccess, Visitor,
 };
 use serde::forward_to_deserialize_any;
 
 use super::{Entry, Fault, Mark, Node, Value};
 
-/// Reads `node` as a `T`.
-pub fn from_node<'n, T: Deserialize<'n>>(node: &'n Node) -> Result<T, Fault> {
-    T::deserialize(Reading(node)).map_err(|misfit| misfit.at(node.mark))
+/// Reads `node` as a `T`. The tree goes as the value comes: a large one is not in memory twice.
+pub fn from_node<T: DeserializeOwned>(node: Node) -> Result<T, Fault> {
+    let mark = node.mark;
+    T::deserialize(Reading(node)).map_err(|misfit| misfit.at(mark))
 }
 
 /// A fault that does not know its place yet. Boxed: results are passed by value at every field.
@@ -74,36 +77,33 @@ impl de::Error for Misfit {
     }
 }
 
-#[derive(Clone, Copy)]
-struct Reading<'n>(&'n Node);
+struct Reading(Node);
 
-impl Reading<'_> {
-    fn misfit(self, expected: &dyn Expected) -> Misfit {
+impl Reading {
+    fn misfit(&self, expected: &dyn Expected) -> Misfit {
         let hint = match (&self.0.value, expected.to_string().as_str()) {
             (Value::Integer(_) | Value::Float(_) | Value::Bool(_), "a string") => " (put it in quotes)",
             _ => "",
         };
         Misfit::new(format!("expected {expected}, found {}{hint}", self.0.value)).placed(self.0.mark)
     }
-
-    fn place<T>(self, result: Result<T, Misfit>) -> Result<T, Misfit> {
-        result.map_err(|misfit| misfit.placed(self.0.mark))
-    }
 }
 
-impl<'n> de::Deserializer<'n> for Reading<'n> {
+impl<'n> de::Deserializer<'n> for Reading {
     type Error = Misfit;
 
     fn deserialize_any<V: Visitor<'n>>(self, visitor: V) -> Result<V::Value, Misfit> {
-        self.place(match &self.0.value {
+        let mark = self.0.mark;
+        match self.0.value {
             Value::Null => visitor.visit_unit(),
-            Value::Bool(value) => visitor.visit_bool(*value),
-            Value::Integer(value) => visitor.visit_i64(*value),
-            Value::Float(value) => visitor.visit_f64(*value),
-            Value::Text(text) => visitor.visit_borrowed_str(text),
-            Value::List(list) => visitor.visit_seq(Elements { list, next: 0 }),
-            Value::Map(entries) => visitor.visit_map(Members { entries: entries.iter(), current: None }),
-        })
+            Value::Bool(value) => visitor.visit_bool(value),
+            Value::Integer(value) => visitor.visit_i64(value),
+            Value::Float(value) => visitor.visit_f64(value),
+            Value::Text(text) => visitor.visit_string(text.into()),
+            Value::List(list) => visitor.visit_seq(Elements { list: list.into_iter().enumerate() }),
+            Value::Map(entries) => visitor.visit_map(Members { entries: entries.into_iter(), current: None }),
+        }
+        .map_err(|misfit: Misfit| misfit.placed(mark))
     }
 
     fn deserialize_option<V: Visitor<'n>>(self, visitor: V) -> Result<V::Value, Misfit> {
@@ -185,7 +185,9 @@ impl<'n> de::Deserializer<'n> for Reading<'n> {
         visitor: V,
     ) -> Result<V::Value, Misfit> {
         match &self.0.value {
-            Value::Text(text) => self.place(visitor.visit_enum(Variant(text))),
+            Value::Text(text) => {
+                visitor.visit_enum(Variant(text)).map_err(|misfit| misfit.placed(self.0.mark))
+            }
             _ => Err(self.misfit(&format!("one of {}", variants.join(", ")).as_str())),
         }
     }
@@ -197,53 +199,53 @@ impl<'n> de::Deserializer<'n> for Reading<'n> {
     }
 }
 
-struct Elements<'n> {
-    list: &'n [Node],
-    next: usize,
+struct Elements {
+    list: Enumerate<vec::IntoIter<Node>>,
 }
 
-impl<'n> SeqAccess<'n> for Elements<'n> {
+impl<'n> SeqAccess<'n> for Elements {
     type Error = Misfit;
 
     fn next_element_seed<T: DeserializeSeed<'n>>(&mut self, seed: T) -> Result<Option<T::Value>, Misfit> {
-        let Some(node) = self.list.get(self.next) else { return Ok(None) };
-        let index = self.next;
-        self.next += 1;
-        seed.deserialize(Reading(node))
-            .map(Some)
-            .map_err(|misfit| misfit.placed(node.mark).map(|fault| fault.at(index)))
+        let Some((index, node)) = self.list.next() else { return Ok(None) };
+        let mark = node.mark;
+        let element = seed.deserialize(Reading(node)).map(Some);
+        element.map_err(|misfit| misfit.placed(mark).map(|fault| fault.at(index)))
     }
 
     fn size_hint(&self) -> Option<usize> {
-        Some(self.list.len() - self.next)
+        Some(self.list.len())
     }
 }
 
-struct Members<'n> {
-    entries: std::slice::Iter<'n, Entry>,
-    current: Option<&'n Entry>,
+struct Members {
+    entries: vec::IntoIter<Entry>,
+    current: Option<Entry>,
 }
 
-impl<'n> MapAccess<'n> for Members<'n> {
+impl<'n> MapAccess<'n> for Members {
     type Error = Misfit;
 
     fn next_key_seed<K: DeserializeSeed<'n>>(&mut self, seed: K) -> Result<Option<K::Value>, Misfit> {
         self.current = self.entries.next();
-        let Some(entry) = self.current else { return Ok(None) };
+        let Some(entry) = &self.current else { return Ok(None) };
         seed.deserialize(StrDeserializer::<Misfit>::new(&entry.key)).map(Some)
     }
 
     fn next_value_seed<V: DeserializeSeed<'n>>(&mut self, seed: V) -> Result<V::Value, Misfit> {
-        let Some(entry) = self.current else { return Err(de::Error::custom("a value before its key")) };
-        seed.deserialize(Reading(&entry.value))
-            .map_err(|misfit| misfit.placed(entry.value.mark).map(|fault| fault.under(&entry.key)))
+        let Some(Entry { key, value, .. }) = self.current.take() else {
+            return Err(de::Error::custom("a value before its key"));
+        };
+        let mark = value.mark;
+        let value = seed.deserialize(Reading(value));
+        value.map_err(|misfit| misfit.placed(mark).map(|fault| fault.under(&key)))
     }
 }
 
 /// An enum's variant without data, written as text.
 struct Variant<'n>(&'n str);
 
-impl<'n> EnumAccess<'n> for Variant<'n> {
+impl<'n> EnumAccess<'n> for Variant<'_> {
     type Error = Misfit;
     type Variant = Self;
 
@@ -252,7 +254,7 @@ impl<'n> EnumAccess<'n> for Variant<'n> {
     }
 }
 
-impl<'n> VariantAccess<'n> for Variant<'n> {
+impl<'n> VariantAccess<'n> for Variant<'_> {
     type Error = Misfit;
 
     fn unit_variant(self) -> Result<(), Misfit> {
@@ -305,7 +307,7 @@ mod tests {
         let mut text = Text::new(json);
         let (raw, _) = text.value_at(0)?;
         let node = text.node(raw)?;
-        from_node(&node)
+        from_node(node)
     }
 
     #[test]

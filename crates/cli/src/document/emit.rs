@@ -94,9 +94,9 @@ mod tests {
             Read::Bool(value) => (*value).into(),
             Read::Integer(value) => (*value).into(),
             Read::Float(value) => (*value).into(),
-            Read::Text(text) => text.as_str().into(),
+            Read::Text(text) => (**text).into(),
             Read::List(list) => list.iter().map(plain).collect(),
-            Read::Map(entries) => entries.iter().map(|e| (e.key.clone(), plain(&e.value))).collect(),
+            Read::Map(entries) => entries.iter().map(|e| (e.key.to_string(), plain(&e.value))).collect(),
         }
     }
 

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::{Entry, Fault, MAX_DEPTH, Mark, Node, Value, no_key_twice};
+use super::{Entry, Fault, Keys, MAX_DEPTH, Mark, Node, Value, no_key_twice};
 
 /// A JSON text, and how far its lines have been counted.
 #[derive(Debug, Clone)]
@@ -17,6 +17,7 @@ pub struct Text<'t> {
     whole: &'t str,
     counted: usize,
     mark: Mark,
+    keys: Keys,
 }
 
 /// A piece of JSON text, not looked into yet.
@@ -28,7 +29,7 @@ pub type Members<'t> = Vec<(Cow<'t, str>, Raw<'t>)>;
 impl<'t> Text<'t> {
     /// The whole of `text`.
     pub fn new(text: &'t str) -> Self {
-        Self { whole: text, counted: 0, mark: Mark::START }
+        Self { whole: text, counted: 0, mark: Mark::START, keys: Keys::default() }
     }
 
     /// The value that starts at `offset`, and the offset of what comes after it.
@@ -39,10 +40,11 @@ impl<'t> Text<'t> {
             Some(Ok(raw)) => Ok((raw, offset + values.byte_offset())),
             Some(Err(error)) => {
                 let start = self.mark(offset);
-                let line = start.line + error.line().saturating_sub(1);
-                let column =
-                    if error.line() <= 1 { start.column + error.column() - 1 } else { error.column() };
-                Err(Fault::new(Mark { line, column: column.max(1) }, format!("not JSON: {}", said(&error))))
+                // Relative to `offset`, and with 0 for the place before the first character.
+                let (line, column) = (error.line().max(1) - 1, error.column().max(1));
+                let column = if line == 0 { start.column as usize - 1 + column } else { column };
+                let mark = Mark::new(start.line as usize + line, column);
+                Err(Fault::new(mark, format!("not JSON: {}", said(&error))))
             }
             None => Err(Fault::new(self.mark(offset), "the text ends where a JSON value should start")),
         }
@@ -81,7 +83,7 @@ impl<'t> Text<'t> {
             return Err(Fault::new(mark, format!("nested deeper than {MAX_DEPTH} levels")));
         }
         let value = match raw.get().as_bytes().first() {
-            Some(b'{') => Value::Map(self.entries(raw, depth)?),
+            Some(b'{') => Value::Map(self.entries(raw, depth)?.into()),
             Some(b'[') => {
                 let elements = self.elements(raw)?.unwrap_or_default();
                 let tree = |(i, raw)| self.tree(raw, depth + 1).map_err(|fault| fault.at(i));
@@ -103,7 +105,7 @@ impl<'t> Text<'t> {
         let mut entries = Vec::with_capacity(members.len());
         for (key, raw) in members {
             let value = self.tree(raw, depth + 1).map_err(|fault| fault.under(&key))?;
-            entries.push(Entry { mark: value.mark, key: key.into_owned(), value });
+            entries.push(Entry { mark: value.mark, key: self.keys.shared(&key), value });
         }
         no_key_twice(&entries)?;
         Ok(entries)
@@ -121,10 +123,10 @@ impl<'t> Text<'t> {
         }
         for &byte in self.whole.as_bytes().get(self.counted..offset).unwrap_or_default() {
             if byte == b'\n' {
-                self.mark = Mark { line: self.mark.line + 1, column: 1 };
+                self.mark = Mark { line: self.mark.line.saturating_add(1), column: 1 };
             } else if byte & 0b1100_0000 != 0b1000_0000 {
                 // Not a continuation byte: a new character.
-                self.mark.column += 1;
+                self.mark.column = self.mark.column.saturating_add(1);
             }
         }
         self.counted = offset;

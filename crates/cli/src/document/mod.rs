@@ -11,6 +11,7 @@ pub mod yaml;
 
 use std::collections::HashSet;
 use std::fmt;
+use std::sync::Arc;
 
 pub use de::from_node;
 
@@ -21,17 +22,25 @@ const MAX_DEPTH: usize = 128;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mark {
     /// The line.
-    pub line: usize,
+    pub line: u32,
     /// The column.
-    pub column: usize,
+    pub column: u32,
 }
 
 impl Mark {
     /// Where every text starts.
     pub const START: Mark = Mark { line: 1, column: 1 };
+
+    /// Line and column, as far as they can be counted.
+    fn new(line: usize, column: usize) -> Self {
+        Self {
+            line: u32::try_from(line).unwrap_or(u32::MAX),
+            column: u32::try_from(column).unwrap_or(u32::MAX),
+        }
+    }
 }
 
-/// A value and where it starts.
+/// A value and where it starts. Small on purpose: a text of megabytes has millions of them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Node {
     /// Where it starts.
@@ -52,11 +61,11 @@ pub enum Value {
     /// Any other number, and whole ones too large for the above.
     Float(f64),
     /// A string.
-    Text(String),
+    Text(Box<str>),
     /// A list.
-    List(Vec<Node>),
+    List(Box<[Node]>),
     /// An object, its keys in the order written, each once.
-    Map(Vec<Entry>),
+    Map(Box<[Entry]>),
 }
 
 /// One key of a [`Value::Map`] and its value.
@@ -64,8 +73,8 @@ pub enum Value {
 pub struct Entry {
     /// Where the key starts; in JSON, where its value does.
     pub mark: Mark,
-    /// The key.
-    pub key: String,
+    /// The key, shared with others of its name.
+    pub key: Arc<str>,
     /// The value.
     pub value: Node,
 }
@@ -74,7 +83,7 @@ impl Node {
     /// An object, unless a key is there twice: readers would disagree on which one counts.
     pub fn map(mark: Mark, entries: Vec<Entry>) -> Result<Self, Fault> {
         no_key_twice(&entries)?;
-        Ok(Self { mark, value: Value::Map(entries) })
+        Ok(Self { mark, value: Value::Map(entries.into()) })
     }
 
     /// The value under `key`, if this is an object that has it.
@@ -96,7 +105,7 @@ impl Node {
 
 /// The value under `key`.
 pub fn find<'n>(entries: &'n [Entry], key: &str) -> Option<&'n Node> {
-    entries.iter().find(|entry| entry.key == key).map(|entry| &entry.value)
+    entries.iter().find(|entry| &*entry.key == key).map(|entry| &entry.value)
 }
 
 /// What it is, in words for an error: `the string "x"`, `a list`.
@@ -197,5 +206,25 @@ fn no_key_twice(entries: &[Entry]) -> Result<(), Fault> {
         return entries.iter().enumerate().find(repeated).map_or(Ok(()), |(_, entry)| Err(twice(entry)));
     }
     let mut seen = HashSet::with_capacity(entries.len());
-    entries.iter().find(|entry| !seen.insert(entry.key.as_str())).map_or(Ok(()), |entry| Err(twice(entry)))
+    entries.iter().find(|entry| !seen.insert(&*entry.key)).map_or(Ok(()), |entry| Err(twice(entry)))
+}
+
+/// Keys seen so far: the same few come again with every object.
+#[derive(Debug, Clone, Default)]
+struct Keys(HashSet<Arc<str>>);
+
+impl Keys {
+    /// How many are remembered. Keys can also be data, all different.
+    const REMEMBERED: usize = 1024;
+
+    fn shared(&mut self, key: &str) -> Arc<str> {
+        if let Some(known) = self.0.get(key) {
+            return Arc::clone(known);
+        }
+        let new: Arc<str> = key.into();
+        if self.0.len() < Self::REMEMBERED {
+            self.0.insert(Arc::clone(&new));
+        }
+        new
+    }
 }

@@ -7,10 +7,11 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::str::Chars;
+use std::sync::Arc;
 
 use saphyr_parser::{BufferedInput, Event, Marker, Parser, ScalarStyle, ScanError, Tag};
 
-use super::{Entry, Fault, MAX_DEPTH, Mark, Node, Value, no_key_twice};
+use super::{Entry, Fault, Keys, MAX_DEPTH, Mark, Node, Value, no_key_twice};
 
 /// What one document's anchors may keep and its aliases may copy, in nodes. A few lines of nested aliases would
 /// otherwise fill any memory.
@@ -25,7 +26,8 @@ const MAX_PIECE: usize = 16 << 20;
 pub struct Reader<'t> {
     parser: Parser<'t, BufferedInput<Metered<'t>>>,
     allowance: Rc<Cell<usize>>,
-    first_line: usize,
+    first_line: u32,
+    keys: Keys,
     /// Complete anchored nodes of this document.
     anchors: HashMap<usize, Node>,
     aliased: usize,
@@ -52,11 +54,19 @@ impl Iterator for Metered<'_> {
 
 impl<'t> Reader<'t> {
     /// Reads `text`, whose first line is line `first_line` of the file.
-    pub fn new(text: &'t str, first_line: usize) -> Self {
+    pub fn new(text: &'t str, first_line: u32) -> Self {
         let allowance = Rc::new(Cell::new(MAX_PIECE));
         let chars = Metered { chars: text.chars(), allowance: Rc::clone(&allowance) };
         let parser = Parser::new_from_iter(chars);
-        Self { parser, allowance, first_line, anchors: HashMap::new(), aliased: 0, last: Mark::START }
+        Self {
+            parser,
+            allowance,
+            first_line,
+            keys: Keys::default(),
+            anchors: HashMap::new(),
+            aliased: 0,
+            last: Mark::START,
+        }
     }
 
     /// Goes on to the next document; false after the last one.
@@ -85,14 +95,14 @@ impl<'t> Reader<'t> {
     }
 
     /// Inside an object, before a key: the next key; `None` at its end, which is read.
-    pub fn key(&mut self) -> Result<Option<(String, Mark)>, Fault> {
+    pub fn key(&mut self) -> Result<Option<(Arc<str>, Mark)>, Fault> {
         let (event, mark) = self.next()?;
         match event {
             Event::MappingEnd => Ok(None),
             Event::Scalar(text, ScalarStyle::Plain, ..) if text == "<<" => {
                 Err(Fault::new(mark, "merge keys (<<) are not understood: write the fields out"))
             }
-            Event::Scalar(text, ..) => Ok(Some((text.into_owned(), mark))),
+            Event::Scalar(text, ..) => Ok(Some((self.keys.shared(&text), mark))),
             _ => Err(Fault::new(mark, "a key must be plain text")),
         }
     }
@@ -143,7 +153,7 @@ impl<'t> Reader<'t> {
                 while self.more()? {
                     list.push(self.tree(depth + 1).map_err(|fault| fault.at(list.len()))?);
                 }
-                (anchor, Value::List(list))
+                (anchor, Value::List(list.into()))
             }
             Event::MappingStart(anchor, tag) => {
                 known_tag(tag.as_deref(), mark)?;
@@ -153,7 +163,7 @@ impl<'t> Reader<'t> {
                     entries.push(Entry { mark, key, value });
                 }
                 no_key_twice(&entries)?;
-                (anchor, Value::Map(entries))
+                (anchor, Value::Map(entries.into()))
             }
             _ => return Err(Fault::new(mark, "a value is expected here")),
         };
@@ -224,11 +234,11 @@ impl<'t> Reader<'t> {
     }
 }
 
-fn mark(marker: Marker, first_line: usize) -> Mark {
-    Mark { line: marker.line().max(1) - 1 + first_line, column: marker.col() + 1 }
+fn mark(marker: Marker, first_line: u32) -> Mark {
+    Mark::new(marker.line().max(1) - 1 + first_line as usize, marker.col() + 1)
 }
 
-fn bad_yaml(error: &ScanError, first_line: usize) -> Fault {
+fn bad_yaml(error: &ScanError, first_line: u32) -> Fault {
     Fault::new(mark(*error.marker(), first_line), format!("not YAML: {}", error.info()))
 }
 
@@ -272,7 +282,7 @@ fn known_tag(tag: Option<&Tag>, mark: Mark) -> Result<bool, Fault> {
 
 fn scalar(text: String, style: ScalarStyle, tag: Option<&Tag>, mark: Mark) -> Result<Value, Fault> {
     let is_text = known_tag(tag, mark)? || (style != ScalarStyle::Plain && tag.is_none());
-    Ok(if is_text { Value::Text(text) } else { plain(text) })
+    Ok(if is_text { Value::Text(text.into()) } else { plain(text) })
 }
 
 /// What a plain scalar means: <https://yaml.org/spec/1.2.2/#1032-tag-resolution>.
@@ -284,7 +294,7 @@ fn plain(text: String) -> Value {
         ".nan" | ".NaN" | ".NAN" => Value::Float(f64::NAN),
         _ => match integer(&text).or_else(|| float(&text)) {
             Some(number) => number,
-            None => Value::Text(text),
+            None => Value::Text(text.into()),
         },
     }
 }
@@ -334,7 +344,7 @@ mod tests {
     #[test]
     fn plain_scalars_mean_what_the_core_schema_says() {
         use Value::{Bool, Float, Integer, Null, Text};
-        let text = |text: &str| Text(text.to_owned());
+        let text = |text: &str| Text(text.into());
         for (written, meant) in [
             ("~", Null),
             ("null", Null),

@@ -105,6 +105,48 @@ fn one_port_name_may_have_another_number_in_another_slice() {
 }
 
 #[test]
+fn a_dual_stack_pod_is_one_endpoint_with_two_addresses() {
+    let first =
+        slice("a", 80, json!([endpoint("10.0.0.1", "p", json!({})), endpoint("10.0.0.2", "q", json!({}))]));
+    let mut second =
+        slice("b", 80, json!([endpoint("fd00::2", "q", json!({})), endpoint("fd00::1", "p", json!({}))]));
+    second["addressType"] = "IPv6".into();
+    let objects = vec![first, second];
+    let text = rouse("explain endpoints", list(objects.clone()).to_string()).out;
+    assert!(text.contains("port http: 2 Ready\n"), "{text}");
+    let addresses: Vec<String> = rows(&explained(objects)).into_iter().map(|row| row.0).collect();
+    assert_eq!(addresses, ["10.0.0.1:80", "10.0.0.2:80", "[fd00::2]:80", "[fd00::1]:80"]);
+}
+
+#[test]
+fn a_slice_that_is_there_twice_counts_once_as_last_written() {
+    let early = slice("a", 80, json!([endpoint("10.0.0.1", "p", json!({"ready": true}))]));
+    let other = slice("b", 80, json!([endpoint("10.0.0.2", "q", json!({"ready": true}))]));
+    let late = slice("a", 80, json!([endpoint("10.0.0.1", "p", json!({"ready": false}))]));
+    let answer = rouse("explain endpoints -o json", list(vec![early, other, late]).to_string());
+    let states: Vec<String> = rows(&answer.json()).into_iter().map(|row| row.1).collect();
+    assert_eq!(states, ["Starting", "Ready"]);
+    assert!(
+        answer.err.contains("EndpointSlice shop/a is there twice; the later one counts"),
+        "{}",
+        answer.err
+    );
+}
+
+#[test]
+fn many_small_slices_take_no_longer_than_a_few_large_ones() {
+    let object = |i: usize| {
+        slice(
+            &format!("s{i}"),
+            80,
+            json!([endpoint(&format!("10.0.{}.{}", i / 250, i % 250), &format!("p{i}"), json!({}))]),
+        )
+    };
+    let answer = explained((0..20_000).map(object).collect());
+    assert_eq!(rows(&answer).len(), 20_000);
+}
+
+#[test]
 fn only_tcp_ports_with_a_number_count_and_the_unnamed_port_is_empty() {
     let mut object = slice("a", 1, json!([endpoint("10.0.0.1", "p", json!({}))]));
     object["ports"] = json!([

@@ -85,6 +85,10 @@ impl Port {
                 known.map_or_else(|| (Arc::new(Load::new()), None), |seat| (seat.load, seat.endpoint));
             self.seats.push(Seat { pod, number, addresses: vec![address], load, endpoint });
         }
+        // A pod that lost its address to a rival may get it back, and then its work must still be counted.
+        let still = |seat: &Seat| pods.get(seat.pod).is_some_and(|pod| pod.number == seat.number);
+        let unseated = old.into_iter().flatten().filter(still);
+        self.seats.extend(unseated.map(|seat| Seat { addresses: Vec::new(), endpoint: None, ..seat }));
     }
 
     /// One claim per address: the better state wins, the first of equals stays, and the place in the order is
@@ -121,7 +125,7 @@ impl Port {
     /// The endpoints as they are now, in order of first appearance.
     pub(super) fn endpoints(&mut self, pods: &Slab<Pod>) -> Vec<Arc<Endpoint>> {
         let mut endpoints = Vec::with_capacity(self.seats.len());
-        for seat in &mut self.seats {
+        for seat in self.seats.iter_mut().filter(|seat| !seat.addresses.is_empty()) {
             let Some(pod) = pods.get(seat.pod) else { continue };
             let Some(verdict) = pod.verdict else { continue };
             let same = seat.endpoint.as_ref().filter(|old| {

@@ -81,7 +81,14 @@ struct Grave {
     /// Its address was taken over: it never comes back, however late a slice lists it again.
     replaced: bool,
     terminated: bool,
-    last: Option<PushOrder>,
+    /// What its sidecar said, or a late push could revive what it had already ended.
+    push: Option<Pushed>,
+}
+
+impl Grave {
+    fn remembered(&self, now: Moment) -> bool {
+        self.replaced || now < self.until
+    }
 }
 
 impl Ledger {
@@ -125,9 +132,9 @@ impl Ledger {
             place
         } else {
             if let Some(grave) = self.graves.get(&push.pod.uid)
-                && (grave.replaced || now < grave.until)
+                && grave.remembered(now)
             {
-                return Ok((PushOutcome::Stale(grave.last), false));
+                return Ok((PushOutcome::Stale(grave.push.as_ref().map(|push| push.order)), false));
             }
             let unlisted = self.pods.iter().filter(|(_, pod)| pod.listed.is_none()).count();
             if unlisted >= self.policy.max_unlisted {
@@ -221,7 +228,7 @@ impl Ledger {
                 changed |= self.judge(place);
             }
         }
-        self.graves.retain(|_, grave| grave.replaced || now < grave.until);
+        self.graves.retain(|_, grave| grave.remembered(now));
         changed
     }
 
@@ -230,6 +237,14 @@ impl Ledger {
         let leases = self.pods.iter().filter_map(|(_, pod)| pod.push.as_ref()?.until);
         let graves = self.graves.values().filter(|grave| !grave.replaced).map(|grave| grave.until);
         leases.chain(graves).min()
+    }
+
+    /// When a pod came that a push has just verified, if it is one that comes and not one that leaves: from
+    /// then on its addresses are its own, in every service.
+    pub fn arrived(&self, uid: &PodUid) -> Option<Moment> {
+        let pod = self.pods.get(*self.places.get(&Key::Pod(uid.clone()))?)?;
+        let comes = !pod.terminating() && !pod.replaced && pod.word() != Some(Event::Draining);
+        comes.then_some(pod.seen)
     }
 
     /// When the pod was first heard of by any source, if it is known.
@@ -318,9 +333,13 @@ impl Ledger {
             pod.dirty = false;
             match pod.gathered.take() {
                 Some(said) => {
-                    let grave = pod.id.as_ref().and_then(|pod| self.graves.get(&pod.uid));
-                    pod.replaced |= grave.is_some_and(|grave| grave.replaced);
-                    pod.list(said, grave.is_some_and(|grave| grave.terminated && now < grave.until));
+                    let grave = pod.id.as_ref().and_then(|id| self.graves.get(&id.uid));
+                    let grave = grave.filter(|grave| pod.listed.is_none() && grave.remembered(now));
+                    pod.list(said, grave.is_some_and(|grave| grave.terminated));
+                    if let Some(grave) = grave {
+                        pod.replaced = grave.replaced;
+                        pod.push.clone_from(&grave.push);
+                    }
                     changed |= self.judge(place);
                 }
                 // In no slice any more: gone, whatever its lease says (rule 7).
@@ -358,13 +377,14 @@ impl Ledger {
             let oldest = self.graves.iter().min_by_key(|(_, grave)| grave.until).map(|(uid, _)| uid.clone());
             oldest.map(|uid| self.graves.remove(&uid));
         }
+        let uid = id.uid.clone();
         let grave = Grave {
             until: now + self.policy.lease,
             replaced: pod.replaced,
             terminated: pod.terminating(),
-            last: pod.push.as_ref().map(|push| push.order),
+            push: pod.push.map(|push| Pushed { until: None, ..push }),
         };
-        self.graves.insert(id.uid.clone(), grave);
+        self.graves.insert(uid, grave);
     }
 
     fn forget(&mut self, place: usize) -> Option<Pod> {

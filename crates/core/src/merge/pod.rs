@@ -144,6 +144,8 @@ impl Pod {
         let (mut drained, mut announced) = (draining, !draining);
         if let Some(last) = &mut self.push {
             if push.order == last.order {
+                // A word that had lapsed is spoken anew, and ends a promotion as any word does.
+                self.probed &= last.until.is_some();
                 last.until = Some(until);
                 return PushOutcome::Renewed;
             }

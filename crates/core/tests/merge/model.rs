@@ -53,7 +53,7 @@ struct Known {
 #[derive(Debug, Clone)]
 struct Gone {
     uid: PodUid,
-    last: Option<PushOrder>,
+    heard: Vec<Push>,
     how: Leaving,
 }
 
@@ -167,7 +167,7 @@ impl Model {
     pub(crate) fn push(&mut self, push: &Push, now: Moment) -> Result<PushOutcome, PushRefused> {
         let uid = &push.pod.uid;
         if let Some(gone) = self.gone.iter().find(|gone| gone.uid == *uid && self.remembers(gone, now)) {
-            return Ok(PushOutcome::Stale(gone.last));
+            return Ok(PushOutcome::Stale(gone.heard.last().map(|push| push.order)));
         }
         if !self.known.iter().any(|known| known.uid == *uid) {
             let bound = self.policy.max_unlisted;
@@ -182,6 +182,7 @@ impl Model {
             match push.order.cmp(&last.order) {
                 Ordering::Less => return Ok(PushOutcome::Stale(known.last())),
                 Ordering::Equal => {
+                    known.promoted &= !known.lapsed;
                     (known.renewed, known.lapsed) = (now, false);
                     return Ok(PushOutcome::Renewed);
                 }
@@ -208,7 +209,7 @@ impl Model {
         });
         self.known = kept;
         for Known { uid, heard, .. } in replaced {
-            self.gone.push(Gone { uid, last: heard.last().map(|push| push.order), how: Leaving::Replaced });
+            self.gone.push(Gone { uid, heard, how: Leaving::Replaced });
         }
     }
 
@@ -314,16 +315,20 @@ impl Model {
         let listed: Vec<PodUid> = entries.filter_map(|entry| Some(entry.pod.as_ref()?.uid.clone())).collect();
         for uid in listed {
             let gone = self.gone.iter().find(|gone| gone.uid == uid && self.remembers(gone, now));
-            let (replaced, terminating) = match gone.map(|gone| &gone.how) {
-                Some(Leaving::Replaced) => (true, false),
-                Some(Leaving::Removed { terminating, .. }) => (false, *terminating),
-                None => (false, false),
-            };
-            if replaced || self.known.iter().any(|known| known.uid == uid) {
+            let mut known = Known::new(&uid, now);
+            match gone.map(|gone| (&gone.how, &gone.heard)) {
+                Some((Leaving::Replaced, _)) => continue,
+                Some((Leaving::Removed { terminating, .. }, heard)) => {
+                    // What it said no longer counts, but what it said last is remembered.
+                    (known.was_terminating, known.heard, known.lapsed) = (*terminating, heard.clone(), true);
+                }
+                None => {}
+            }
+            if self.known.iter().any(|known| known.uid == uid) {
                 continue;
             }
             self.gone.retain(|gone| gone.uid != uid);
-            self.known.push(Known { was_terminating: terminating, ..Known::new(&uid, now) });
+            self.known.push(known);
         }
         for mut known in std::mem::take(&mut self.known) {
             match self.gathered(|uid, _| uid == Some(&known.uid)) {
@@ -333,7 +338,7 @@ impl Model {
                 }
                 None if known.listed() => {
                     let how = Leaving::Removed { at: now, terminating: known.latched() };
-                    self.gone.push(Gone { uid: known.uid.clone(), last: known.last(), how });
+                    self.gone.push(Gone { uid: known.uid, heard: known.heard, how });
                     continue;
                 }
                 None => {}

@@ -33,6 +33,7 @@ const SILENT: Conditions = Conditions { ready: None, serving: None, terminating:
 /// it was accepted. An empty text: nothing is seen.
 type Row = (Step, &'static str);
 
+#[track_caller]
 fn check(rows: impl IntoIterator<Item = Row>) {
     check_under(&Policy { lease: LEASE, ..Policy::default() }, rows);
 }
@@ -467,14 +468,31 @@ fn a_pod_that_never_pushed_is_stale_without_an_order() {
 }
 
 #[test]
-fn a_pod_that_is_listed_again_starts_anew() {
+fn a_pod_that_is_listed_again_is_judged_anew_but_its_last_words_are_remembered() {
+    let starting = "http: a@10.0.0.1:80 Starting/slice";
     check([
         (put("one", &[("a", 1, READY)]), "http: a@10.0.0.1:80 Ready/slice"),
-        (push("a", 1, 4, NotReady), "http: a@10.0.0.1:80 Starting/push"),
+        (push("a", 1, 4, Draining), "http: a@10.0.0.1:80 Draining/push"),
         (drop_slice("one"), ""),
-        (put("one", &[("a", 1, STARTING)]), "http: a@10.0.0.1:80 Starting/slice"),
-        // Neither its order nor that it once was ready is remembered.
-        (push("a", 1, 0, Ready), "http: a@10.0.0.1:80 Ready/push"),
+        (put("one", &[("a", 1, STARTING)]), starting),
+        // This boot has said farewell.
+        (push("a", 1, 0, Ready), "stale after 1.4; http: a@10.0.0.1:80 Starting/slice"),
+        (push("a", 1, 5, Ready), "stale after 1.4; http: a@10.0.0.1:80 Starting/slice"),
+        // That it once was ready is not remembered, so the next boot outranks the slice.
+        (push("a", 2, 0, Ready), "http: a@10.0.0.1:80 Ready/push"),
+    ]);
+}
+
+#[test]
+fn a_word_that_lapsed_and_is_spoken_again_ends_a_promotion() {
+    let starting = "http: a@10.0.0.1:80 Starting/slice";
+    check([
+        (put("one", &[("a", 1, STARTING)]), starting),
+        (push("a", 1, 0, NotReady), "http: a@10.0.0.1:80 Starting/push"),
+        (wait(LEASE), starting),
+        (passed("a"), "http: a@10.0.0.1:80 Ready/probe"),
+        (push("a", 1, 0, NotReady), "renewed; http: a@10.0.0.1:80 Starting/push"),
+        (wait(LEASE), starting),
     ]);
 }
 

@@ -7,7 +7,7 @@ mod report;
 mod text;
 mod why;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::io::{self, Write};
 
 use rouse_core::endpoint::{PortName, ServiceId, Slice};
@@ -58,7 +58,8 @@ fn read(args: &ExplainEndpoints, streams: &mut Streams<'_>, notes: &mut Notes) -
 struct Found {
     services: Vec<FoundService>,
     places: HashMap<ServiceId, usize>,
-    slice_names: HashSet<(ServiceId, String)>,
+    /// Where each slice is among those of its service.
+    slice_places: HashMap<(ServiceId, String), usize>,
 }
 
 /// What was found of one service.
@@ -84,9 +85,8 @@ impl Found {
             ));
             return;
         };
-        if !self.slice_names.insert((id.clone(), name.clone())) {
-            notes.warn(format!("EndpointSlice {namespace}/{name} is there twice; the later one counts"));
-        }
+        let key = (id.clone(), name.clone());
+        let place = self.slice_places.get(&key).copied();
         let service = self.of(id);
         let mut report = |problem: Unroutable| match problem {
             Unroutable::Fqdn if service.warned_of_fqdn => {}
@@ -100,9 +100,13 @@ impl Found {
         for port in &routable.ports {
             service.port(&port.name);
         }
-        match service.slices.iter_mut().find(|(known, _)| known == name) {
-            Some((_, earlier)) => *earlier = routable,
-            None => service.slices.push((name.clone(), routable)),
+        if let Some(earlier) = place.and_then(|place| service.slices.get_mut(place)) {
+            notes.warn(format!("EndpointSlice {namespace}/{name} is there twice; the later one counts"));
+            earlier.1 = routable;
+        } else {
+            service.slices.push((name.clone(), routable));
+            let place = service.slices.len() - 1;
+            self.slice_places.insert(key, place);
         }
     }
 

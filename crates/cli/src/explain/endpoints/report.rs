@@ -54,7 +54,7 @@ impl ServiceReport {
         let listed = Listed::of(&found.slices);
         // As opted in: the question here is what would happen, not what is allowed.
         let mut ledger = Ledger::new(Policy { manual_endpoints: true, ..Policy::default() });
-        ledger.replace_slices(found.slices, Moment::ZERO);
+        ledger.replace_slices(joined(found.slices), Moment::ZERO);
         let views = ledger.view();
         let port = |name: &PortName| {
             let view = views.iter().find(|view| view.name() == name);
@@ -67,6 +67,19 @@ impl ServiceReport {
         let ports = found.ports.iter().map(port).collect();
         Self { service: found.id.to_string(), remarks: found.remarks, ports }
     }
+}
+
+/// Neighbours with the same ports become one slice, which means the same. The ledger is made for the hundreds of
+/// slices that a service can have; a file can have more.
+fn joined(slices: Vec<(String, Slice)>) -> Vec<(String, Slice)> {
+    let mut joined: Vec<(String, Slice)> = Vec::new();
+    for (name, slice) in slices {
+        match joined.last_mut() {
+            Some((_, last)) if last.ports == slice.ports => last.endpoints.extend(slice.endpoints),
+            _ => joined.push((name, slice)),
+        }
+    }
+    joined
 }
 
 fn counts(view: &PortView) -> Vec<(usize, State)> {

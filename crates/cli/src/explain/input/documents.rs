@@ -16,7 +16,7 @@ pub(super) struct Head {
 }
 
 /// Told of each object, with what its list says of it.
-pub(super) type Each<'e> = dyn FnMut(&Node, Option<&Head>) -> Result<(), Fault> + 'e;
+pub(super) type Each<'e> = dyn FnMut(Node, Option<&Head>) -> Result<(), Fault> + 'e;
 
 /// Walks over all objects of `text`. Answers how many documents there were that are not empty, or which document
 /// has which fault.
@@ -77,7 +77,7 @@ fn json_document(json: &mut Text<'_>, offset: usize, each: &mut Each<'_>) -> Res
     let Some(head) = head.filter(|_| member("items").is_some_and(|items| items.get().starts_with('[')))
     else {
         let node = json.node(raw)?;
-        return deliver(&node, None, each).map(|()| end);
+        return deliver(node, None, each).map(|()| end);
     };
     let mut rest = Vec::new();
     let mark = json.place(raw);
@@ -86,14 +86,14 @@ fn json_document(json: &mut Text<'_>, offset: usize, each: &mut Each<'_>) -> Res
         let value = match json.elements(raw)? {
             Some(items) if key == "items" => {
                 for (index, raw) in items.into_iter().enumerate() {
-                    let item = json.node(raw).and_then(|node| deliver(&node, Some(&head), each));
+                    let item = json.node(raw).and_then(|node| deliver(node, Some(&head), each));
                     item.map_err(|fault| fault.at(index).under("items"))?;
                 }
-                Node { mark: place, value: Value::List(Vec::new()) }
+                Node { mark: place, value: Value::List(Box::default()) }
             }
             _ => json.node(raw).map_err(|fault| fault.under(&key))?,
         };
-        rest.push(Entry { mark: place, key: key.into_owned(), value });
+        rest.push(Entry { mark: place, key: key.into(), value });
     }
     Node::map(mark, rest).map(|_| end)
 }
@@ -124,29 +124,29 @@ fn yaml_document(reader: &mut Reader<'_>, each: &mut Each<'_>) -> Result<bool, F
     if !reader.enter_map()? {
         let node = reader.node()?;
         let empty = node.value == Value::Null;
-        return if empty { Ok(false) } else { deliver(&node, None, each).map(|()| true) };
+        return if empty { Ok(false) } else { deliver(node, None, each).map(|()| true) };
     }
     let mut entries: Vec<Entry> = Vec::new();
     let mut taken_apart = false;
     while let Some((key, mark)) = reader.key()? {
-        let head = if key == "items" { yaml_list_head(reader, &entries)? } else { None };
+        let head = if &*key == "items" { yaml_list_head(reader, &entries)? } else { None };
         let value = match head {
             Some(head) if reader.enter_list()? => {
                 let mut index = 0;
                 while reader.more()? {
-                    let item = reader.node().and_then(|node| deliver(&node, Some(&head), each));
+                    let item = reader.node().and_then(|node| deliver(node, Some(&head), each));
                     item.map_err(|fault| fault.at(index).under("items"))?;
                     index += 1;
                 }
                 taken_apart = true;
-                Node { mark, value: Value::List(Vec::new()) }
+                Node { mark, value: Value::List(Box::default()) }
             }
             _ => reader.node().map_err(|fault| fault.under(&key))?,
         };
         entries.push(Entry { mark, key, value });
     }
     let node = Node::map(mark, entries)?;
-    if taken_apart { Ok(true) } else { deliver(&node, None, each).map(|()| true) }
+    if taken_apart { Ok(true) } else { deliver(node, None, each).map(|()| true) }
 }
 
 /// What the list says that `items` belong to, if it is a list. kubectl sorts keys, so `kind` usually comes after
@@ -161,7 +161,7 @@ fn yaml_list_head(reader: &Reader<'_>, before: &[Entry]) -> Result<Option<Head>,
     let mut found = before.to_vec();
     ahead.skip()?;
     while let Some((key, mark)) = ahead.key()? {
-        if key == "kind" || key == "apiVersion" {
+        if matches!(&*key, "kind" | "apiVersion") {
             found.push(Entry { mark, key, value: ahead.node()? });
         } else {
             ahead.skip()?;
@@ -177,24 +177,29 @@ fn list_head(api_version: Option<Cow<'_, str>>, kind: Option<Cow<'_, str>>) -> O
 }
 
 /// Hands `node` on, or the items of it if it is a list.
-fn deliver(node: &Node, list: Option<&Head>, each: &mut Each<'_>) -> Result<(), Fault> {
+fn deliver(node: Node, list: Option<&Head>, each: &mut Each<'_>) -> Result<(), Fault> {
     let text = |key: &str| node.get(key).and_then(Node::as_str).map(Cow::Borrowed);
     let Some(head) = list_head(text("apiVersion"), text("kind")) else {
         return each(node, list.filter(|list| !list.kind.is_empty()));
     };
-    match node.get("items").map(|items| &items.value) {
-        Some(Value::List(items)) => items.iter().enumerate().try_for_each(|(index, item)| {
+    // Not `List` itself but a kind that may only be called like a list: somebody's `AllowList`.
+    let only_named_so = !head.kind.is_empty();
+    match node.get("items").map(|items| (items.mark, &items.value)) {
+        // Go prints null for no items.
+        Some((_, Value::Null)) => Ok(()),
+        Some((_, Value::List(_))) => items_of(node).into_iter().enumerate().try_for_each(|(index, item)| {
             deliver(item, Some(&head), each).map_err(|fault| fault.at(index).under("items"))
         }),
-        // Go prints null for no items.
-        Some(Value::Null) => Ok(()),
-        // A kind whose name only ends like a list's: somebody's `AllowList`.
-        None if !head.kind.is_empty() => each(node, list),
+        _ if only_named_so => each(node, list),
         None => Err(Fault::new(node.mark, "missing: a List has items").under("items")),
-        Some(other) if head.kind.is_empty() => {
-            let mark = node.get("items").map_or(node.mark, |items| items.mark);
+        Some((mark, other)) => {
             Err(Fault::new(mark, format!("expected a list, found {other}")).under("items"))
         }
-        Some(_) => each(node, list),
     }
+}
+
+fn items_of(list: Node) -> Box<[Node]> {
+    let Value::Map(entries) = list.value else { return Box::default() };
+    let items = entries.into_iter().find(|entry| &*entry.key == "items").map(|entry| entry.value.value);
+    if let Some(Value::List(items)) = items { items } else { Box::default() }
 }

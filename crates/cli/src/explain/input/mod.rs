@@ -121,7 +121,7 @@ impl Source {
         keep: &mut dyn FnMut(Object, &mut Notes),
     ) -> Result<(), Failure> {
         let text = self.text.strip_prefix('\u{feff}').unwrap_or(&self.text);
-        let mut each = |node: &document::Node, list: Option<&Head>| {
+        let mut each = |node: document::Node, list: Option<&Head>| {
             if let Some(object) = typed(node, list, wanted, notes)? {
                 keep(object, notes);
             }
@@ -148,7 +148,7 @@ pub(super) fn named(kinds: &[Kind]) -> String {
 
 /// The object in `node`, if it is `wanted`. Where it does not say what it is, its list may.
 fn typed(
-    node: &document::Node,
+    node: document::Node,
     list: Option<&Head>,
     wanted: &[Kind],
     notes: &mut Notes,
@@ -157,8 +157,8 @@ fn typed(
         let problem = format!("expected a Kubernetes object with apiVersion and kind, found {}", node.value);
         return Err(Fault::new(node.mark, problem));
     }
-    let api_version = said(node, "apiVersion", list.map(|list| &*list.api_version))?;
-    let kind = said(node, "kind", list.map(|list| &*list.kind))?;
+    let api_version = said(&node, "apiVersion", list.map(|list| &*list.api_version))?;
+    let kind = said(&node, "kind", list.map(|list| &*list.kind))?;
     match Kind::of(api_version, kind).filter(|kind| wanted.contains(kind)) {
         Some(Kind::EndpointSlice) => from_node(node).map(Object::EndpointSlice).map(Some),
         Some(Kind::Service) => from_node(node).map(Object::Service).map(Some),
