@@ -24,6 +24,8 @@ fn same(node: &Node, value: &serde_json::Value) {
     match (&node.value, value) {
         (Value::Null, serde_json::Value::Null) => {}
         (Value::Bool(a), serde_json::Value::Bool(b)) => assert_eq!(a, b),
+        // serde_json keeps the sign of -0, which makes it a float.
+        (Value::Integer(0), serde_json::Value::Number(b)) => assert_eq!(Some(0.0), b.as_f64()),
         (Value::Integer(a), serde_json::Value::Number(b)) => assert_eq!(Some(*a), b.as_i64()),
         (Value::Float(a), serde_json::Value::Number(b)) => assert_eq!(Some(*a), b.as_f64()),
         (Value::Text(a), serde_json::Value::String(b)) => assert_eq!(**a, **b),
