@@ -6,7 +6,7 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use crate::sync::atomic::{AtomicUsize, Ordering};
-use crate::sync::{Mutex, fence, lock};
+use crate::sync::{Mutex, lock};
 use crate::time::Moment;
 
 /// Where a process is on its way out. Goes forward only.
@@ -105,7 +105,8 @@ impl UnderWay {
 
     /// How much is under way.
     pub fn count(&self) -> usize {
-        self.count.load(Ordering::Relaxed)
+        // Whoever sees that nothing is left may also see what the work left behind.
+        self.count.load(Ordering::Acquire)
     }
 
     /// Waits until nothing is under way.
@@ -118,7 +119,6 @@ impl UnderWay {
             }
             drop(idle);
             // Only now: work that ended between a look and a subscription would wake nobody.
-            fence();
             if self.count() == 0 { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
@@ -128,7 +128,6 @@ impl UnderWay {
 impl Drop for Work {
     fn drop(&mut self) {
         if self.0.count.fetch_sub(1, Ordering::AcqRel) == 1 {
-            fence();
             let wakers = std::mem::take(&mut *lock(&self.0.idle));
             wakers.into_iter().for_each(Waker::wake);
         }

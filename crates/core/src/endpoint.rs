@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use crate::pick::Load;
+use crate::pick::{Health, Load};
 
 /// `namespace/name` of a Kubernetes Service, or of an app in `rouse.yaml`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -291,8 +291,10 @@ pub struct Endpoint {
     pub source: Source,
     /// The conditions behind the state.
     pub conditions: Conditions,
-    /// What it carries now. Shared by all snapshots of this incarnation, and by no other.
+    /// What the pod carries now, on all its ports. Shared by all snapshots of this incarnation, and by no other.
     pub load: Arc<Load>,
+    /// How this endpoint has taken our connections. Shared likewise.
+    pub health: Arc<Health>,
 }
 
 /// One `EndpointSlice`, reduced to what routing needs: TCP ports that have a number, and IP endpoints.

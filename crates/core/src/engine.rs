@@ -15,8 +15,8 @@ pub trait Engine: Send + Sync {
     fn wake(&self, service: &ServiceId);
 }
 
-/// When to send a service's wakes: one for the first hold, repeated with backoff while holds remain, never one
-/// per request.
+/// When to send a service's wakes: one for the first who needs it, repeated with backoff while somebody waits,
+/// never one per request.
 #[derive(Debug, Default)]
 pub(crate) struct Wake {
     asked: Option<Asked>,
@@ -24,10 +24,14 @@ pub(crate) struct Wake {
     failure: Option<String>,
 }
 
+/// The wakes since a pod was last ready.
 #[derive(Debug)]
 struct Asked {
     times: u32,
-    again: Moment,
+    /// When there may be another; `None` once that time has come and nobody waited.
+    again: Option<Moment>,
+    /// The budget has allowed for this service to be woken; repetitions cost nothing more.
+    allowed: bool,
 }
 
 impl Wake {
@@ -36,36 +40,38 @@ impl Wake {
     /// Longer reasons are cut: they end up in responses.
     const LONGEST_REASON: usize = 512;
 
-    /// Somebody needs a pod. Answers whether a wake is to be sent now.
-    pub(crate) fn want(&mut self, now: Moment) -> bool {
-        if self.asked.is_some() {
+    /// Somebody needs a pod. Answers whether a wake is to be sent now; `budget` is asked for leave to wake one
+    /// more service.
+    pub(crate) fn want(&mut self, now: Moment, budget: impl FnOnce() -> bool) -> bool {
+        self.due().is_none() && self.send(now, budget)
+    }
+
+    /// Time has passed. As [`Wake::want`], if somebody still waits.
+    pub(crate) fn again(&mut self, now: Moment, wanted: bool, budget: impl FnOnce() -> bool) -> bool {
+        if self.due().is_none_or(|due| now < due) {
             return false;
         }
-        self.ask(0, now);
+        if let (false, Some(asked)) = (wanted, &mut self.asked) {
+            (asked.again, asked.allowed) = (None, false);
+            return false;
+        }
+        self.send(now, budget)
+    }
+
+    fn send(&mut self, now: Moment, budget: impl FnOnce() -> bool) -> bool {
+        let asked = self.asked.get_or_insert(Asked { times: 0, again: None, allowed: false });
+        asked.allowed = asked.allowed || budget();
+        if !asked.allowed {
+            // Not the engine's delay but ours: soon again, and no slower each time.
+            asked.again = Some(now + Self::FIRST_PAUSE);
+            return false;
+        }
+        let pause = Self::FIRST_PAUSE.saturating_mul(1 << asked.times.min(16)).min(Self::LONGEST_PAUSE);
+        (asked.times, asked.again) = (asked.times + 1, Some(now + pause));
         true
     }
 
-    /// The pause is over. Answers whether a wake is to be sent now.
-    pub(crate) fn again(&mut self, now: Moment, still_wanted: bool) -> bool {
-        match &self.asked {
-            Some(asked) if asked.again <= now => {
-                let times = asked.times;
-                self.asked = None;
-                if still_wanted {
-                    self.ask(times, now);
-                }
-                still_wanted
-            }
-            _ => false,
-        }
-    }
-
-    fn ask(&mut self, times: u32, now: Moment) {
-        let pause = Self::FIRST_PAUSE.saturating_mul(1 << times.min(16)).min(Self::LONGEST_PAUSE);
-        self.asked = Some(Asked { times: times + 1, again: now + pause });
-    }
-
-    /// A pod takes requests: the next time nothing does is a new story.
+    /// A pod is ready: the next time none is, is a new story.
     pub(crate) fn satisfied(&mut self) {
         *self = Self::default();
     }
@@ -82,7 +88,7 @@ impl Wake {
 
     /// When [`Wake::again`] has something to do.
     pub(crate) fn due(&self) -> Option<Moment> {
-        self.asked.as_ref().map(|asked| asked.again)
+        self.asked.as_ref()?.again
     }
 }
 
@@ -92,27 +98,43 @@ mod tests {
 
     #[test]
     fn one_wake_is_sent_however_many_want_it_and_repeated_ever_more_slowly() {
-        let mut wake = Wake::default();
-        let mut now = Moment::ZERO;
-        assert!(wake.want(now));
-        assert!(!wake.want(now) && !wake.again(now, true));
+        let (mut wake, mut now, mut leave) = (Wake::default(), Moment::ZERO, 0);
+        let mut budget = || {
+            leave += 1;
+            true
+        };
+        assert_eq!((0..1000).filter(|_| wake.want(now, &mut budget)).count(), 1);
         let mut pauses = Vec::new();
         for _ in 0..8 {
             let due = wake.due().unwrap();
             pauses.push(due.since(now).as_millis());
             now = due;
-            assert!(wake.again(now, true) && !wake.again(now, true));
+            assert!(wake.again(now, true, &mut budget) && !wake.again(now, true, &mut budget));
         }
         assert_eq!(pauses, [250, 500, 1000, 2000, 4000, 8000, 10_000, 10_000]);
+        assert_eq!(leave, 1, "a repetition wakes no further service");
     }
 
     #[test]
-    fn nobody_left_means_no_more_wakes_until_somebody_comes() {
+    fn when_nobody_waits_there_is_nothing_due_and_the_backoff_is_kept() {
         let mut wake = Wake::default();
-        assert!(wake.want(Moment::ZERO));
-        assert!(!wake.again(Moment::from_secs(1), false));
+        assert!(wake.want(Moment::ZERO, || true));
+        assert!(!wake.again(Moment::from_secs(1), false, || true));
         assert_eq!(wake.due(), None);
-        assert!(wake.want(Moment::from_secs(2)));
+        assert!(!wake.want(Moment::from_secs(2), || false), "it is a new wake for the budget");
+        assert!(wake.again(Moment::from_secs(3), true, || true));
+        assert_eq!(wake.due(), Some(Moment::from_millis(3500)), "the second pause, not the first again");
+    }
+
+    #[test]
+    fn a_wake_beyond_the_budget_is_tried_again_soon() {
+        let mut wake = Wake::default();
+        assert!(!wake.want(Moment::ZERO, || false));
+        for _ in 0..5 {
+            let due = wake.due().unwrap();
+            assert!(!wake.again(due, true, || false));
+            assert_eq!(wake.due(), Some(due + Wake::FIRST_PAUSE));
+        }
     }
 
     #[test]

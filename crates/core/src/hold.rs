@@ -154,7 +154,7 @@ pub(crate) struct Ticket(u64);
 pub(crate) struct Waiter {
     /// The randomness for its pick.
     pub(crate) seed: u64,
-    /// Who has refused it already.
+    /// Whom it will not ask while it rests: they have just refused it.
     pub(crate) refused: Vec<EndpointId>,
     waker: Option<Waker>,
 }
@@ -179,7 +179,7 @@ pub(crate) type Grant = Result<Taken, AcquireError>;
 /// Those who wait for one port of one service.
 #[derive(Debug, Default)]
 pub(crate) struct Line {
-    /// How many wait, to be read without the lock.
+    /// How many wait and must not be overtaken; to be read without the lock.
     length: AtomicUsize,
     inner: Mutex<Inner>,
 }
@@ -187,32 +187,51 @@ pub(crate) struct Line {
 #[derive(Debug, Default)]
 struct Inner {
     waiting: BTreeMap<Ticket, Waiter>,
+    /// Those whom everybody has refused: until then, or until somebody else can take them, they stand beside
+    /// the line. In the line they would hold up the others, or be sent to the same pod again and again.
+    resting: BTreeMap<Ticket, (Moment, Waiter)>,
     /// Handed over, but not yet picked up. Whoever leaves instead gives it back.
     granted: HashMap<Ticket, Grant>,
     closed: Option<AcquireError>,
 }
 
+impl Inner {
+    fn waiter(&mut self, ticket: Ticket) -> Option<&mut Waiter> {
+        let waiting = self.waiting.get_mut(&ticket);
+        waiting.or_else(|| self.resting.get_mut(&ticket).map(|(_, waiter)| waiter))
+    }
+}
+
 impl Line {
-    /// How many wait.
-    pub(crate) fn len(&self) -> usize {
-        self.length.load(Ordering::Relaxed)
+    /// How many of those who rest are looked at when capacity comes, so that a crowd of them costs the others
+    /// nothing.
+    const RESTING_LOOKED_AT: usize = 16;
+
+    /// Whether a newcomer would overtake somebody, or the line is closed.
+    pub(crate) fn blocks(&self) -> bool {
+        self.length.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether somebody waits, as seen after everything that this thread did before.
-    pub(crate) fn somebody_waits(&self) -> bool {
-        // A giver that sees nobody and a newcomer that sees no free slot must not both be right, or the
-        // newcomer sleeps beside the slot. The other half of this fence is in `hand_out_locked`.
-        fence();
-        self.len() > 0
+    /// How many wait, those who rest included.
+    pub(crate) fn holds(&self) -> usize {
+        let inner = lock(&self.inner);
+        inner.waiting.len() + inner.resting.len()
     }
 
-    /// Gets in line: at the end, with a number from `tickets`, or back to the place of an earlier `ticket`.
-    /// `grant` is then asked for everybody who can be served, the newcomer included.
+    /// Why nobody may get in line any more.
+    pub(crate) fn closed(&self) -> Option<AcquireError> {
+        lock(&self.inner).closed
+    }
+
+    /// Gets in line: at the end, with a number from `tickets`, or back to the place of an earlier `ticket`; or
+    /// beside it, to rest until `rest`. `grant` is then asked for everybody who can be served, the newcomer
+    /// included.
     pub(crate) fn join(
         &self,
         waiter: Waiter,
         ticket: Option<Ticket>,
         tickets: &AtomicU64,
+        rest: Option<Moment>,
         grant: impl FnMut(&Waiter) -> Result<Taken, NoPick>,
     ) -> Result<Ticket, AcquireError> {
         let mut inner = lock(&self.inner);
@@ -222,7 +241,10 @@ impl Line {
         // Numbers are unique among all lines, or a ticket brought from another line could push somebody out.
         // Drawn under the lock, so in order.
         let ticket = ticket.unwrap_or_else(|| Ticket(tickets.fetch_add(1, Ordering::Relaxed)));
-        inner.waiting.insert(ticket, waiter);
+        match rest {
+            Some(rest) => drop(inner.resting.insert(ticket, (rest, waiter))),
+            None => drop(inner.waiting.insert(ticket, waiter)),
+        }
         let wakers = self.hand_out_locked(&mut inner, grant);
         drop(inner);
         wakers.into_iter().for_each(Waker::wake);
@@ -243,33 +265,57 @@ impl Line {
         inner: &mut Inner,
         mut grant: impl FnMut(&Waiter) -> Result<Taken, NoPick>,
     ) -> Vec<Waker> {
-        self.length.store(inner.waiting.len(), Ordering::Relaxed);
+        self.count(inner);
+        // The other half of this fence is in `Port::hand_out_on_all`.
         fence();
         let mut served = Vec::new();
+        for (&ticket, (_, waiter)) in inner.resting.iter().take(Self::RESTING_LOOKED_AT) {
+            served.extend(grant(waiter).ok().map(|taken| (ticket, taken)));
+        }
         for (&ticket, waiter) in &inner.waiting {
             match grant(waiter) {
                 Ok(taken) => served.push((ticket, taken)),
-                // Only this one cannot be helped now; those behind it can.
-                Err(NoPick::Refused) => {}
-                Err(NoPick::Nothing | NoPick::Full) => break,
+                Err(_) => break,
             }
         }
         let mut wakers = Vec::with_capacity(served.len());
         for (ticket, taken) in served {
-            wakers.extend(inner.waiting.remove(&ticket).and_then(|waiter| waiter.waker));
+            wakers.extend(inner.waiter(ticket).and_then(|waiter| waiter.waker.take()));
+            inner.waiting.remove(&ticket);
+            inner.resting.remove(&ticket);
             inner.granted.insert(ticket, Ok(taken));
         }
-        self.length.store(inner.waiting.len(), Ordering::Relaxed);
+        self.count(inner);
         wakers
+    }
+
+    /// Brings back into the line those who have rested. They may be sent to anybody again.
+    pub(crate) fn end_rests(&self, now: Moment) {
+        let mut inner = lock(&self.inner);
+        let rested: Vec<Ticket> =
+            inner.resting.iter().filter(|(_, (until, _))| *until <= now).map(|(ticket, _)| *ticket).collect();
+        for ticket in rested {
+            if let Some((_, waiter)) = inner.resting.remove(&ticket) {
+                inner.waiting.insert(ticket, Waiter { refused: Vec::new(), ..waiter });
+            }
+        }
+        self.count(&inner);
+    }
+
+    /// When the first of those who rest has rested.
+    pub(crate) fn next_end_of_rest(&self) -> Option<Moment> {
+        lock(&self.inner).resting.values().map(|(until, _)| *until).min()
     }
 
     /// Turns everybody away, now and later.
     pub(crate) fn close(&self, why: AcquireError) {
         let mut inner = lock(&self.inner);
         inner.closed = Some(why);
-        let turned_away = std::mem::take(&mut inner.waiting);
+        let mut turned_away = std::mem::take(&mut inner.waiting);
+        let resting = std::mem::take(&mut inner.resting);
+        turned_away.extend(resting.into_iter().map(|(ticket, (_, waiter))| (ticket, waiter)));
         inner.granted.extend(turned_away.keys().map(|ticket| (*ticket, Err(why))));
-        self.length.store(0, Ordering::Relaxed);
+        self.count(&inner);
         drop(inner);
         turned_away.into_values().filter_map(|waiter| waiter.waker).for_each(Waker::wake);
     }
@@ -280,7 +326,7 @@ impl Line {
         if let Some(grant) = inner.granted.remove(&ticket) {
             return Poll::Ready(grant);
         }
-        if let Some(waiter) = inner.waiting.get_mut(&ticket) {
+        if let Some(waiter) = inner.waiter(ticket) {
             match &mut waiter.waker {
                 Some(waker) => waker.clone_from(context.waker()),
                 none => *none = Some(context.waker().clone()),
@@ -292,11 +338,17 @@ impl Line {
     /// Leaves the line. Answers what was handed over in the meantime; it must be given back.
     pub(crate) fn leave(&self, ticket: Ticket) -> Option<Grant> {
         let mut inner = lock(&self.inner);
-        if inner.waiting.remove(&ticket).is_some() {
-            self.length.store(inner.waiting.len(), Ordering::Relaxed);
+        if inner.waiting.remove(&ticket).is_some() || inner.resting.remove(&ticket).is_some() {
+            self.count(&inner);
             return None;
         }
         inner.granted.remove(&ticket)
+    }
+
+    /// Writes down for those without the lock how many there are. A closed line is never to be overtaken.
+    fn count(&self, inner: &Inner) {
+        let length = if inner.closed.is_some() { usize::MAX } else { inner.waiting.len() };
+        self.length.store(length, Ordering::Relaxed);
     }
 }
 
@@ -312,12 +364,15 @@ mod models {
 
     use super::*;
     use crate::endpoint::{Conditions, Source, State};
-    use crate::pick::{Capacity, Load};
+    use crate::pick::Capacity;
 
-    /// One endpoint with one slot, and the line before it: what a port does, and nothing else.
+    /// One endpoint with one slot, and the line before it: what a port does, and nothing else. Whole ports are
+    /// too large for loom; shuttle tries those.
     struct Gate {
         line: Line,
         tickets: AtomicU64,
+        budget: Budget,
+        waiting: Arc<AtomicUsize>,
         endpoint: Arc<Endpoint>,
         capacity: Capacity,
     }
@@ -330,11 +385,13 @@ mod models {
                 state: State::Ready,
                 source: Source::Slice,
                 conditions: Conditions::default(),
-                load: Arc::new(Load::new()),
+                load: Arc::default(),
+                health: Arc::default(),
             };
             let capacity = capacity(NonZeroU32::MIN);
-            let (line, tickets) = (Line::default(), AtomicU64::new(0));
-            Arc::new(Self { line, tickets, endpoint: Arc::new(endpoint), capacity })
+            let (line, tickets, waiting) = (Line::default(), AtomicU64::new(0), Arc::default());
+            let budget = Budget::new(Bounds::default());
+            Arc::new(Self { line, tickets, budget, waiting, endpoint: Arc::new(endpoint), capacity })
         }
 
         fn grant(&self, _: &Waiter) -> Result<Taken, NoPick> {
@@ -345,17 +402,21 @@ mod models {
 
         /// The quick way, then the line: as a request does.
         fn acquire(&self) -> Result<Taken, AcquireError> {
-            if self.line.len() == 0
+            if !self.line.blocks()
                 && let Ok(taken) = self.grant(&Waiter::new(0, Vec::new()))
             {
                 return Ok(taken);
             }
-            let ticket = self.join()?;
+            let (ticket, _permit) = self.join()?;
             block_on(poll_fn(|context| self.line.poll(ticket, context)))
         }
 
-        fn join(&self) -> Result<Ticket, AcquireError> {
-            self.line.join(Waiter::new(0, Vec::new()), None, &self.tickets, |waiter| self.grant(waiter))
+        fn join(&self) -> Result<(Ticket, Permit), AcquireError> {
+            let permit = self.budget.admit(&self.waiting, 0)?;
+            let ticket = self
+                .line
+                .join(Waiter::new(0, Vec::new()), None, &self.tickets, None, |waiter| self.grant(waiter))?;
+            Ok((ticket, permit))
         }
 
         /// As dropping a slot does.
@@ -364,14 +425,15 @@ mod models {
                 self.endpoint.load.give_released();
             }
             self.endpoint.load.give();
-            if self.line.somebody_waits() {
+            fence();
+            if self.waiting.load(Ordering::Relaxed) > 0 {
                 self.line.hand_out(|waiter| self.grant(waiter));
             }
         }
 
         fn assert_nothing_left(&self) {
             let load = &self.endpoint.load;
-            assert_eq!((load.in_flight(), load.released(), self.line.len()), (0, 0, 0));
+            assert_eq!((load.in_flight(), load.released(), self.line.holds()), (0, 0, 0));
             assert!(lock(&self.line.inner).granted.is_empty(), "a slot was handed to nobody");
         }
     }
@@ -407,7 +469,7 @@ mod models {
             let threads = [(); 2].map(|()| {
                 let gate = Arc::clone(&gate);
                 thread::spawn(move || {
-                    let ticket = gate.join().unwrap();
+                    let (ticket, _permit) = gate.join().unwrap();
                     let taken = block_on(poll_fn(|context| gate.line.poll(ticket, context))).unwrap();
                     assert!(gate.endpoint.load.released() <= 1);
                     gate.give(&taken);
@@ -429,7 +491,7 @@ mod models {
             let leaver = thread::spawn({
                 let gate = Arc::clone(&gate);
                 move || {
-                    let ticket = gate.join().unwrap();
+                    let (ticket, _permit) = gate.join().unwrap();
                     if let Some(Ok(taken)) = gate.line.leave(ticket) {
                         gate.give(&taken);
                     }

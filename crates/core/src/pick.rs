@@ -17,7 +17,7 @@ const EJECTION: Duration = Duration::from_millis(100);
 /// The longest that any number of failures keeps an endpoint out.
 const EJECTION_MAX: Duration = Duration::from_secs(10);
 
-/// What one incarnation of an endpoint carries now.
+/// What one pod carries now, on all its ports.
 // Aligned, or the counters of neighbours would share a cache line and every pick would slow every other.
 #[derive(Debug, Default)]
 #[repr(align(64))]
@@ -25,12 +25,17 @@ pub struct Load {
     in_flight: AtomicU32,
     /// How many of those were held before, and have not been answered yet.
     released: AtomicU32,
+}
+
+/// How one endpoint has taken our connections lately.
+#[derive(Debug, Default)]
+pub struct Health {
     /// Zero while it is not ejected, so that a pick reads no clock.
     ejected_until: AtomicU64,
     failures: AtomicU32,
 }
 
-/// How much one endpoint may take.
+/// How much one pod may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Capacity {
     /// Anything.
@@ -54,7 +59,7 @@ pub enum NoPick {
 
 /// One incarnation of an endpoint, as a name for it.
 #[derive(Debug, Clone)]
-pub struct EndpointId(Arc<Load>);
+pub struct EndpointId(Arc<Health>);
 
 impl PartialEq for EndpointId {
     fn eq(&self, other: &Self) -> bool {
@@ -67,11 +72,11 @@ impl Eq for EndpointId {}
 impl Endpoint {
     /// The name of this incarnation: the same in every snapshot, and never that of another pod.
     pub fn id(&self) -> EndpointId {
-        EndpointId(Arc::clone(&self.load))
+        EndpointId(Arc::clone(&self.health))
     }
 
     fn is(&self, id: &EndpointId) -> bool {
-        Arc::ptr_eq(&self.load, &id.0)
+        Arc::ptr_eq(&self.health, &id.0)
     }
 }
 
@@ -89,30 +94,6 @@ impl Load {
     /// How many slots are taken by requests that were held and are not answered yet.
     pub fn released(&self) -> u32 {
         self.released.load(Ordering::Relaxed)
-    }
-
-    /// A connection was refused: keeps the endpoint out for a while, longer each time. Answers until when.
-    pub fn eject(&self, now: Moment) -> Moment {
-        let before = self.failures.fetch_add(1, Ordering::Relaxed).min(16);
-        let until = now + EJECTION.saturating_mul(1 << before).min(EJECTION_MAX);
-        // Never 0, which means "not ejected".
-        self.ejected_until.store(until.as_nanos().max(1), Ordering::Relaxed);
-        until
-    }
-
-    /// A connection stands: the endpoint is as good as any.
-    pub fn connected(&self) {
-        // Read first: a warm endpoint's cache line stays shared.
-        if self.failures.load(Ordering::Relaxed) != 0 {
-            self.failures.store(0, Ordering::Relaxed);
-            self.ejected_until.store(0, Ordering::Relaxed);
-        }
-    }
-
-    /// Whether it is out at the time that `clock` tells; the clock is read only if it might be.
-    pub fn ejected(&self, clock: &dyn Clock) -> bool {
-        let until = self.ejected_until.load(Ordering::Relaxed);
-        until != 0 && clock.now() < Moment::from_nanos(until)
     }
 
     fn free(&self, capacity: Capacity) -> bool {
@@ -156,6 +137,50 @@ impl Load {
     }
 }
 
+impl Health {
+    /// Nothing is known against it.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A connection was refused: keeps the endpoint out for a while, longer each time. Answers until when.
+    pub fn eject(&self, now: Moment) -> Moment {
+        if let Some(until) = self.ejected_until().filter(|until| now < *until) {
+            // Requests that were refused together are one failure, not a hundred.
+            return until;
+        }
+        let before = self.failures.fetch_add(1, Ordering::Relaxed).min(16);
+        let until = now + EJECTION.saturating_mul(1 << before).min(EJECTION_MAX);
+        // Never 0, which means "not ejected".
+        self.ejected_until.store(until.as_nanos().max(1), Ordering::Relaxed);
+        until
+    }
+
+    /// A connection stands: the endpoint is as good as any. Answers whether it was not before.
+    pub fn connected(&self) -> bool {
+        // Read first: a warm endpoint's cache line stays shared.
+        let failed = self.failures.load(Ordering::Relaxed) != 0;
+        if failed {
+            self.failures.store(0, Ordering::Relaxed);
+            self.ejected_until.store(0, Ordering::Relaxed);
+        }
+        failed
+    }
+
+    /// Until when it is out, or was out last.
+    pub fn ejected_until(&self) -> Option<Moment> {
+        match self.ejected_until.load(Ordering::Relaxed) {
+            0 => None,
+            until => Some(Moment::from_nanos(until)),
+        }
+    }
+
+    /// Whether it is out at the time that `clock` tells; the clock is read only if it might be.
+    pub fn ejected(&self, clock: &dyn Clock) -> bool {
+        self.ejected_until().is_some_and(|until| clock.now() < until)
+    }
+}
+
 /// A stream of numbers from one random seed.
 #[derive(Debug, Clone, Copy)]
 struct Dice(u64);
@@ -190,7 +215,7 @@ pub fn pick<'v>(
     let mut dice = Dice(seed);
     let tier = if view.ready().is_empty() { view.draining() } else { view.ready() };
     if let (&[], Some((first, second))) = (refused, two_of(view, tier, &mut dice)) {
-        let good = |one: &Endpoint| one.load.free(capacity) && !one.load.ejected(clock);
+        let good = |one: &Endpoint| one.load.free(capacity) && !one.health.ejected(clock);
         let less = if second.load.in_flight() < first.load.in_flight() { second } else { first };
         // Two of those that can take it, or the search: with one full of two, a third may be the better one.
         if good(first) && good(second) && less.load.take(capacity) {
@@ -232,7 +257,7 @@ fn search<'v>(
         for tier in [view.ready(), view.draining()] {
             let members = || {
                 let endpoints = tier.iter().filter_map(|&at| view.endpoints().get(usize::try_from(at).ok()?));
-                endpoints.filter(|endpoint| endpoint.load.ejected(clock) == ejected)
+                endpoints.filter(|endpoint| endpoint.health.ejected(clock) == ejected)
             };
             let candidates = || members().filter(|endpoint| !refused.iter().any(|id| endpoint.is(id)));
             if members().next().is_none() {
@@ -265,7 +290,7 @@ fn less_loaded<'v>(
         match pair {
             [None, _] => pair[0] = Some(candidate),
             [_, None] => pair[1] = Some(candidate),
-            // The n-th candidate takes one of the two places with a chance of 2/n each: all pairs are alike.
+            // The n-th candidate takes each of the two places with a chance of 1/n: all pairs are alike.
             [Some(_), Some(_)] => {
                 if let Some(place) = pair.get_mut(dice.below(seen + 1)) {
                     *place = Some(candidate);
@@ -273,5 +298,7 @@ fn less_loaded<'v>(
             }
         }
     }
+    // Of equals the first is taken, so which one that is must be left to chance.
+    pair.rotate_left(dice.below(2));
     pair.into_iter().flatten().min_by_key(|endpoint| endpoint.load.in_flight())
 }

@@ -48,11 +48,11 @@ pub struct Registry {
     services: Mutex<HashMap<ServiceId, Arc<Service>>>,
     policy: Policy,
     closed: AtomicBool,
-    house: Arc<House>,
+    shared: Arc<Shared>,
 }
 
 /// What the services share.
-pub(crate) struct House {
+pub(crate) struct Shared {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) holds: Budget,
@@ -61,22 +61,22 @@ pub(crate) struct House {
     pub(crate) timers: Timers,
     pub(crate) cold_starts: Arc<ColdStarts>,
     /// Which services are at which address, so that a pod that takes an address over does so in all of them.
-    homes: Mutex<BTreeSet<(SocketAddr, ServiceId)>>,
+    addresses: Mutex<BTreeSet<(SocketAddr, ServiceId)>>,
     /// Where to find a service by its name.
-    services: Mutex<Weak<Registry>>,
+    registry: Mutex<Weak<Registry>>,
 }
 
 impl Registry {
     /// No services yet.
     pub fn new(settings: Settings, clock: Arc<dyn Clock>, engine: Arc<dyn Engine>) -> Arc<Self> {
-        let house = Arc::new(House {
+        let shared = Arc::new(Shared {
             holds: Budget::new(settings.holds),
             tickets: AtomicU64::new(0),
             wakes: Mutex::new(WakeBudget::new(settings.wakes, clock.now())),
             timers: Timers::default(),
             cold_starts: Arc::new(ColdStarts::new(settings.cold_starts)),
-            homes: Mutex::default(),
-            services: Mutex::default(),
+            addresses: Mutex::default(),
+            registry: Mutex::default(),
             clock,
             engine,
         });
@@ -84,9 +84,9 @@ impl Registry {
             services: Mutex::default(),
             policy: settings.policy,
             closed: AtomicBool::new(false),
-            house: Arc::clone(&house),
+            shared: Arc::clone(&shared),
         });
-        *lock(&house.services) = Arc::downgrade(&registry);
+        *lock(&shared.registry) = Arc::downgrade(&registry);
         registry
     }
 
@@ -101,7 +101,7 @@ impl Registry {
         if let Some(service) = services.get(id) {
             return Arc::clone(service);
         }
-        let service = Arc::new(Service::new(id.clone(), self.policy.clone(), Arc::clone(&self.house)));
+        let service = Arc::new(Service::new(id.clone(), self.policy.clone(), Arc::clone(&self.shared)));
         services.insert(id.clone(), Arc::clone(&service));
         service
     }
@@ -120,7 +120,7 @@ impl Registry {
     pub fn remove(&self, id: &ServiceId) {
         let service = lock(&self.services).remove(id);
         if let Some(service) = service {
-            service.close(AcquireError::ServiceGone);
+            service.remove();
         }
     }
 
@@ -131,17 +131,17 @@ impl Registry {
 
     /// The last cold starts.
     pub fn cold_starts(&self) -> &ColdStarts {
-        &self.house.cold_starts
+        &self.shared.cold_starts
     }
 
     /// How many requests wait, in all services.
     pub fn holds(&self) -> usize {
-        self.house.holds.holds()
+        self.shared.holds.holds()
     }
 
     /// How many bytes they keep in memory.
     pub fn held_bytes(&self) -> usize {
-        self.house.holds.bytes()
+        self.shared.holds.bytes()
     }
 
     /// The drain is over: whoever still waits is told so, and nobody may begin to.
@@ -154,8 +154,8 @@ impl Registry {
 
     /// Does what is due by now. [`Registry::drive`] calls it in time.
     pub fn tick(&self) {
-        let now = self.house.clock.now();
-        for id in self.house.timers.take_due(now) {
+        let now = self.shared.clock.now();
+        for id in self.shared.timers.take_due(now) {
             if let Some(service) = self.get(&id) {
                 service.tick(now);
             }
@@ -164,17 +164,17 @@ impl Registry {
 
     /// When [`Registry::tick`] has something to do.
     pub fn due(&self) -> Option<Moment> {
-        self.house.timers.earliest()
+        self.shared.timers.earliest()
     }
 
     /// Does what time brings, for ever: leases end, wakes are repeated. `sleep_until` is the caller's timer.
     pub async fn drive<S: Future<Output = ()>>(&self, mut sleep_until: impl FnMut(Moment) -> S) {
         loop {
             match self.due() {
-                None => self.house.timers.earlier_than(None).await,
+                None => self.shared.timers.earlier_than(None).await,
                 Some(due) => {
                     let mut sleep = pin!(sleep_until(due));
-                    let mut earlier = pin!(self.house.timers.earlier_than(Some(due)));
+                    let mut earlier = pin!(self.shared.timers.earlier_than(Some(due)));
                     poll_fn(|context| match earlier.as_mut().poll(context) {
                         Poll::Ready(()) => Poll::Ready(()),
                         Poll::Pending => sleep.as_mut().poll(context),
@@ -193,10 +193,15 @@ impl std::fmt::Debug for Registry {
     }
 }
 
-impl House {
+impl Shared {
+    /// Takes leave to wake one more service.
+    pub(crate) fn may_wake(&self, id: &ServiceId, now: Moment) -> bool {
+        lock(&self.wakes).take(id.namespace(), now)
+    }
+
     /// A service left some addresses and came to others. Both lists are sorted and hold each address once.
-    pub(crate) fn move_home(&self, id: &ServiceId, from: &[SocketAddr], to: &[SocketAddr]) {
-        let mut homes = lock(&self.homes);
+    pub(crate) fn move_addresses(&self, id: &ServiceId, from: &[SocketAddr], to: &[SocketAddr]) {
+        let mut addresses = lock(&self.addresses);
         let (mut from, mut to) = (from.iter().peekable(), to.iter().peekable());
         loop {
             let order = match (from.peek(), to.peek()) {
@@ -208,8 +213,8 @@ impl House {
             let left = from.next_if(|_| order.is_le());
             let came = to.next_if(|_| order.is_ge());
             match (left, came) {
-                (Some(&left), None) => homes.remove(&(left, id.clone())),
-                (None, Some(&came)) => homes.insert((came, id.clone())),
+                (Some(&left), None) => addresses.remove(&(left, id.clone())),
+                (None, Some(&came)) => addresses.insert((came, id.clone())),
                 _ => false,
             };
         }
@@ -217,15 +222,15 @@ impl House {
 
     /// The services at any of `addresses`.
     pub(crate) fn at(&self, addresses: &[SocketAddr]) -> impl Iterator<Item = Arc<Service>> + use<> {
-        let homes = lock(&self.homes);
+        let known = lock(&self.addresses);
         let mut ids = BTreeSet::new();
         for &address in addresses {
             let from = (address, ServiceId::first());
-            let here = homes.range(from..).take_while(|(at, _)| *at == address);
+            let here = known.range(from..).take_while(|(at, _)| *at == address);
             ids.extend(here.map(|(_, id)| id.clone()));
         }
-        drop(homes);
-        let registry = lock(&self.services).upgrade();
+        drop(known);
+        let registry = lock(&self.registry).upgrade();
         ids.into_iter().filter_map(move |id| registry.as_ref()?.get(&id))
     }
 }

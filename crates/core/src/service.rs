@@ -4,7 +4,7 @@
 //! snapshot without a lock. Wait and pick are one operation: [`Port::acquire`].
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use crate::budget::RetryBudget;
 use crate::endpoint::{PodUid, PortName, ServiceId, Slice, State};
@@ -12,11 +12,11 @@ use crate::engine::Wake;
 use crate::hold::AcquireError;
 use crate::merge::{Ledger, Policy, Push, PushOutcome, PushRefused};
 use crate::probe::ProbePlan;
-use crate::registry::House;
+use crate::registry::Shared;
 use crate::slot::Port;
 use crate::snapshot::{Feed, PortView, Snapshot, Spread, Subscription};
 use crate::sync::atomic::{AtomicUsize, Ordering};
-use crate::sync::{Mutex, lock};
+use crate::sync::{Mutex, fence, lock};
 use crate::time::Moment;
 use crate::timeline::{Anatomy, ColdStart};
 
@@ -41,7 +41,7 @@ pub struct Service {
     wake: Mutex<Wake>,
     /// The cold start under way.
     cold: Mutex<Option<Box<ColdStart>>>,
-    house: Arc<House>,
+    shared: Arc<Shared>,
 }
 
 /// The writers' side. Its lock is what makes writers take turns; no reader takes it.
@@ -50,17 +50,20 @@ struct Written {
     ledger: Ledger,
     spread: Spread,
     stale: bool,
-    /// The addresses by which the house finds this service.
-    homes: Vec<SocketAddr>,
+    /// The registry has let go of it; its name may belong to a successor by now.
+    gone: bool,
+    /// The addresses by which the registry finds this service.
+    addresses: Vec<SocketAddr>,
 }
 
 impl Service {
-    pub(crate) fn new(id: ServiceId, policy: Policy, house: Arc<House>) -> Self {
+    pub(crate) fn new(id: ServiceId, policy: Policy, shared: Arc<Shared>) -> Self {
         let written = Written {
             ledger: Ledger::new(policy),
             spread: Spread::default(),
             stale: false,
-            homes: Vec::new(),
+            gone: false,
+            addresses: Vec::new(),
         };
         Self {
             id,
@@ -71,7 +74,7 @@ impl Service {
             retries: Arc::default(),
             wake: Mutex::default(),
             cold: Mutex::default(),
-            house,
+            shared,
         }
     }
 
@@ -118,13 +121,16 @@ impl Service {
         for name in &spec.ports {
             if !ports.iter().any(|port| port.name() == name) {
                 let (feed, retries) = (Arc::clone(&self.feed), Arc::clone(&self.retries));
-                let (home, house) = (Arc::downgrade(self), Arc::clone(&self.house));
-                ports.push(Arc::new(Port::new(name.clone(), home, feed, retries, house)));
+                let shared = Arc::clone(&self.shared);
+                ports.push(Arc::new(Port::new(name.clone(), self, feed, retries, shared)));
             }
         }
         drop(ports);
         for port in removed {
             port.close(AcquireError::NoSuchPort);
+        }
+        if lock(&self.written).gone {
+            self.close(AcquireError::ServiceGone);
         }
         let spread = spec.spread;
         self.update(|written, _| {
@@ -163,7 +169,7 @@ impl Service {
         });
         // Other services of these addresses learn of the newcomer too. Without our own lock: they have theirs.
         if let (Ok(PushOutcome::Accepted), Some(seen)) = (&outcome, arrived) {
-            for service in self.house.at(&addresses).filter(|service| service.id != self.id) {
+            for service in self.shared.at(&addresses).filter(|service| service.id != self.id) {
                 service.update(|written, now| (written.ledger.displace(&addresses, &uid, seen, now), ()));
             }
         }
@@ -185,10 +191,18 @@ impl Service {
         lock(&self.wake).failed(reason);
     }
 
-    /// What time alone brings: leases end, wakes are repeated.
+    /// What time alone brings: leases, rests and ejections end, wakes are repeated.
     pub(crate) fn tick(&self, now: Moment) {
         self.update(|written, now| (written.ledger.expire(now), ()));
-        if lock(&self.wake).again(now, self.holds() > 0) {
+        self.ports().iter().for_each(|port| port.end_rests(now));
+        self.hand_out();
+        let sent = {
+            let mut wake = lock(&self.wake);
+            // Asked under the lock: whoever begins to wait after this asks for a wake after this.
+            let wanted = self.holds() > 0 && !self.feed.newest().ready();
+            wake.again(now, wanted, || self.shared.may_wake(&self.id, now))
+        };
+        if sent {
             self.send_wake(now);
         }
         self.reschedule();
@@ -196,22 +210,33 @@ impl Service {
 
     /// Turns away everybody who waits, now and later.
     pub(crate) fn close(&self, why: AcquireError) {
-        let ports: Vec<Arc<Port>> = lock(&self.ports).clone();
-        for port in ports {
+        for port in self.ports() {
             port.close(why);
         }
-        if why == AcquireError::ServiceGone {
-            let homes = std::mem::take(&mut lock(&self.written).homes);
-            self.house.move_home(&self.id, &homes, &[]);
-            self.house.timers.set(&self.id, None);
-        }
+        drop(self.take_cold_start());
+    }
+
+    /// The service was deleted. Whoever still has it in hand finds it empty and closed.
+    pub(crate) fn remove(&self) {
+        let mut written = lock(&self.written);
+        written.gone = true;
+        let addresses = std::mem::take(&mut written.addresses);
+        self.shared.move_addresses(&self.id, &addresses, &[]);
+        self.shared.timers.set(&self.id, None);
+        let generation = self.feed.newest().generation + 1;
+        self.feed.publish(Snapshot { generation, ..Snapshot::default() });
+        drop(written);
+        self.close(AcquireError::ServiceGone);
     }
 
     /// One change by one writer: ledger, then snapshot, then whoever waits for it.
     fn update<R>(&self, change: impl FnOnce(&mut Written, Moment) -> (bool, R)) -> R {
-        let now = self.house.clock.now();
+        let now = self.shared.clock.now();
         let mut written = lock(&self.written);
         let (changed, result) = change(&mut written, now);
+        if written.gone {
+            return result;
+        }
         if !changed {
             self.reschedule_locked(&written);
             return result;
@@ -223,97 +248,133 @@ impl Service {
             spread: written.spread,
             stale: written.stale,
         };
-        let (routable, seen) =
-            (snapshot.routable(), snapshot.ports.iter().any(|port| port.best() > State::Gone));
-        if seen {
-            self.stamp(&snapshot, now);
-        }
+        let (ready, routable) = (snapshot.ready(), snapshot.routable());
+        self.stamp(&snapshot, now);
         // Published under the writers' lock, or two writers could publish in the wrong order.
         self.feed.publish(snapshot);
         if moved {
-            let mut homes: Vec<SocketAddr> = written.ledger.addresses().collect();
-            homes.sort_unstable();
-            homes.dedup();
-            self.house.move_home(&self.id, &written.homes, &homes);
-            written.homes = homes;
+            let mut addresses: Vec<SocketAddr> = written.ledger.addresses().collect();
+            addresses.sort_unstable();
+            addresses.dedup();
+            self.shared.move_addresses(&self.id, &written.addresses, &addresses);
+            written.addresses = addresses;
         }
-        if routable {
+        if ready {
             lock(&self.wake).satisfied();
         }
         self.reschedule_locked(&written);
         drop(written);
         if routable {
-            let ports: Vec<Arc<Port>> = lock(&self.ports).clone();
-            for port in ports {
-                port.hand_out();
-            }
+            self.hand_out();
+        }
+        // The other half of this fence is in `Port::hold`: a publication that takes the last pod away sees who
+        // waits, or whoever is about to wait sees the publication.
+        fence();
+        if !ready && self.holds() > 0 {
+            self.want_wake();
         }
         result
     }
 
-    /// Tells the house when time alone will change something here.
-    fn reschedule(&self) {
+    /// Hands out what is free to those who wait, on every port.
+    pub(crate) fn hand_out(&self) {
+        for port in self.ports() {
+            port.hand_out();
+        }
+    }
+
+    fn ports(&self) -> Vec<Arc<Port>> {
+        lock(&self.ports).clone()
+    }
+
+    /// Tells the registry when time alone will change something here.
+    pub(crate) fn reschedule(&self) {
         self.reschedule_locked(&lock(&self.written));
     }
 
     fn reschedule_locked(&self, written: &Written) {
+        if written.gone {
+            return;
+        }
         let lease = written.ledger.next_expiry();
         let wake = lock(&self.wake).due();
+        let due = lease.into_iter().chain(wake).chain(self.next_chance()).min();
         // Still under the writers' lock: of two threads that set the timer, the later must know more.
-        self.house.timers.set(&self.id, lease.into_iter().chain(wake).min());
+        self.shared.timers.set(&self.id, due);
+    }
+
+    /// When somebody who waits may be served although nothing happens: a rest ends, or an ejection.
+    fn next_chance(&self) -> Option<Moment> {
+        if self.holds() == 0 {
+            return None;
+        }
+        let now = self.shared.clock.now();
+        let snapshot = Arc::clone(&self.feed.newest());
+        let endpoints = snapshot.ports.iter().flat_map(PortView::endpoints);
+        let ejections = endpoints.filter_map(|endpoint| endpoint.health.ejected_until());
+        let rests = self.ports().into_iter().filter_map(|port| port.next_end_of_rest());
+        ejections.filter(|until| now < *until).chain(rests).min()
     }
 
     /// Somebody found no `Ready` endpoint.
     pub(crate) fn want_wake(&self) {
-        let now = self.house.clock.now();
-        if lock(&self.wake).want(now) {
+        let now = self.shared.clock.now();
+        let (sent, due) = {
+            let mut wake = lock(&self.wake);
+            let before = wake.due();
+            let sent = wake.want(now, || self.shared.may_wake(&self.id, now));
+            (sent, wake.due() != before)
+        };
+        if sent {
             self.send_wake(now);
+        }
+        if due {
             self.reschedule();
         }
     }
 
+    /// With no lock held: the engine may answer at once.
     fn send_wake(&self, now: Moment) {
-        // Beyond the budget nothing is sent now; the repetition tries again while somebody waits.
-        if !lock(&self.house.wakes).take(self.id.namespace(), now) {
-            return;
-        }
         if let Some(cold) = lock(&self.cold).as_mut() {
             cold.wake_sent.get_or_insert(now);
         }
-        self.house.engine.wake(&self.id);
+        self.shared.engine.wake(&self.id);
     }
 
     /// A request begins to wait because nothing is routable.
-    pub(crate) fn cold_start(&self, now: Moment) {
+    pub(crate) fn begin_cold_start(&self, now: Moment) {
         lock(&self.cold).get_or_insert_with(|| Box::new(ColdStart::new(self.id.clone(), now)));
+        // A pod may be on its way already.
+        self.stamp(&self.feed.newest(), now);
     }
 
     /// The cold start under way, for the first request that it ends for.
     pub(crate) fn take_cold_start(&self) -> Option<Anatomy> {
         let cold_start = lock(&self.cold).take()?;
-        Some(Anatomy::new(cold_start, Arc::clone(&self.house.cold_starts)))
+        Some(Anatomy::new(cold_start, Arc::clone(&self.shared.cold_starts)))
     }
 
     /// Somebody left without a slot. If it was the last, the cold start is over.
     pub(crate) fn left(&self) {
-        if self.holds() == 0
-            && let Some(anatomy) = self.take_cold_start()
-        {
-            anatomy.abandoned();
-        }
+        let mut cold = lock(&self.cold);
+        // Counted under the lock: whoever begins a cold start has been counted before.
+        let over = if self.holds() == 0 { cold.take() } else { None };
+        drop(cold);
+        drop(over.map(|cold| Anatomy::new(cold, Arc::clone(&self.shared.cold_starts))));
     }
 
+    /// Writes down how far the pods have come.
     fn stamp(&self, snapshot: &Snapshot, now: Moment) {
         let mut cold = lock(&self.cold);
         let Some(cold) = cold.as_mut() else { return };
-        cold.pod_seen.get_or_insert(now);
         let endpoints = snapshot.ports.iter().flat_map(PortView::endpoints);
-        if cold.pod_ready.is_none()
-            && let Some(ready) =
-                endpoints.filter(|one| one.state >= State::Draining).max_by_key(|one| one.state)
-        {
+        let Some(best) = endpoints.max_by_key(|endpoint| endpoint.state) else { return };
+        if best.state > State::Gone {
+            cold.pod_seen.get_or_insert(now);
+        }
+        if best.state >= State::Draining && cold.pod_ready.is_none() {
             cold.pod_ready = Some(now);
-            cold.ready_by = Some(ready.source);
+            cold.ready_by = Some(best.source);
         }
     }
 
@@ -327,6 +388,3 @@ impl std::fmt::Debug for Service {
         f.debug_struct("Service").field("id", &self.id).field("holds", &self.holds()).finish_non_exhaustive()
     }
 }
-
-/// Where a port finds its service: nowhere, once the service is gone.
-pub(crate) type Home = Weak<Service>;

@@ -2,28 +2,35 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use crate::budget::RetryBudget;
-use crate::endpoint::{Endpoint, PortName, State};
+use crate::endpoint::{Endpoint, PortName};
 use crate::hold::{AcquireError, Grant, Line, Permit, Taken, Ticket, Waiter};
 use crate::pick::{Capacity, EndpointId, NoPick, pick};
-use crate::registry::House;
-use crate::service::Home;
+use crate::registry::Shared;
+use crate::service::Service;
 use crate::snapshot::{Feed, PortView};
+use crate::sync::atomic::{AtomicUsize, Ordering};
+use crate::sync::fence;
 use crate::time::Moment;
 use crate::timeline::Anatomy;
+
+/// How long a request waits before it asks an endpoint again that refused it without being ejected.
+const REST: Duration = Duration::from_millis(100);
 
 /// One port of one service: where slots are acquired.
 pub struct Port {
     name: PortName,
-    service: Home,
+    service: Weak<Service>,
     feed: Arc<Feed>,
     retries: Arc<RetryBudget>,
+    /// How many wait for any port of the service.
+    waiting: Arc<AtomicUsize>,
     line: Line,
-    house: Arc<House>,
+    shared: Arc<Shared>,
 }
 
 /// A request's wish for a slot.
@@ -42,6 +49,8 @@ pub struct Ask {
 pub struct Retry {
     ticket: Option<Ticket>,
     refused: Vec<EndpointId>,
+    /// When whoever refused it may be asked again, if nobody else can take it.
+    rest: Moment,
     waited: Duration,
     cold: Cold,
 }
@@ -50,11 +59,6 @@ impl Retry {
     /// How many endpoints have refused the request.
     pub fn refusals(&self) -> usize {
         self.refused.len()
-    }
-
-    /// Forgets who refused: they may be asked again.
-    pub fn forgive(&mut self) {
-        self.refused.clear();
     }
 }
 
@@ -78,12 +82,13 @@ pub struct Slot {
 impl Port {
     pub(crate) fn new(
         name: PortName,
-        service: Home,
+        service: &Arc<Service>,
         feed: Arc<Feed>,
         retries: Arc<RetryBudget>,
-        house: Arc<House>,
+        shared: Arc<Shared>,
     ) -> Self {
-        Self { name, service, feed, retries, line: Line::default(), house }
+        let waiting = Arc::clone(service.hold_count());
+        Self { name, service: Arc::downgrade(service), feed, retries, waiting, line: Line::default(), shared }
     }
 
     /// Its name.
@@ -93,7 +98,7 @@ impl Port {
 
     /// How many requests wait for this port.
     pub fn holds(&self) -> usize {
-        self.line.len()
+        self.line.holds()
     }
 
     /// A slot, if one is free now and nobody waits for it.
@@ -103,6 +108,9 @@ impl Port {
     }
 
     /// Waits for a slot until `deadline` is over. Dropping the future leaves the line and leaks nothing.
+    ///
+    /// A service whose pods are up but offer everything but this port makes its requests wait: whoever has
+    /// another way for them asks [`Snapshot::routable`](crate::snapshot::Snapshot::routable) first.
     pub async fn acquire(
         self: &Arc<Self>,
         ask: Ask,
@@ -135,16 +143,18 @@ impl Port {
 
     /// The quick way: no lock, no wait, no clock. Not while others wait, who were here first.
     fn pick_now(&self, seed: u64, refused: &[EndpointId]) -> Option<Taken> {
-        if self.line.len() > 0 {
+        if self.line.blocks() {
             return None;
         }
         let snapshot = self.feed.newest();
         let capacity = snapshot.spread.limit.map_or(Capacity::Unlimited, Capacity::PerPod);
         let view = snapshot.port(&self.name)?;
-        let endpoint = pick(view, capacity, refused, seed, &*self.house.clock).ok()?;
-        if endpoint.state != State::Ready {
+        let endpoint = pick(view, capacity, refused, seed, &*self.shared.clock).ok()?;
+        if view.ready().is_empty() {
             // The last pod is leaving: it serves, but somebody must come after it.
-            self.want_wake();
+            if let Some(service) = self.service.upgrade() {
+                service.want_wake();
+            }
         }
         Some(Taken { endpoint: Arc::clone(endpoint), herd: false })
     }
@@ -154,41 +164,74 @@ impl Port {
         let snapshot = self.feed.newest();
         let view = snapshot.port(&self.name).ok_or(NoPick::Nothing)?;
         let capacity = snapshot.spread.limit.map_or(Capacity::Herd(snapshot.spread.herd), Capacity::PerPod);
-        let endpoint = pick(view, capacity, &waiter.refused, waiter.seed, &*self.house.clock)?;
+        let endpoint = pick(view, capacity, &waiter.refused, waiter.seed, &*self.shared.clock)?;
         Ok(Taken { endpoint: Arc::clone(endpoint), herd: matches!(capacity, Capacity::Herd(_)) })
     }
 
     /// Gets in line.
-    fn hold(self: &Arc<Self>, seed: u64, buffered: usize, retry: Retry) -> Result<Hold, AcquireError> {
+    fn hold(self: &Arc<Self>, seed: u64, buffered: usize, mut retry: Retry) -> Result<Hold, AcquireError> {
         let service = self.service.upgrade().ok_or(AcquireError::ServiceGone)?;
-        let since = self.house.clock.now();
+        if let Some(closed) = self.line.closed() {
+            return Err(closed);
+        }
+        let since = self.shared.clock.now();
+        let permit = self.shared.holds.admit(&self.waiting, buffered);
+        // Counted before we look; see `Service::update`.
+        fence();
         let (ready, routable) = {
             let snapshot = self.feed.newest();
-            let view = snapshot.port(&self.name);
-            (view.is_some_and(|view| view.best() == State::Ready), view.is_some_and(PortView::routable))
+            (snapshot.ready(), snapshot.port(&self.name).is_some_and(PortView::routable))
         };
-        let permit = self.house.holds.admit(service.hold_count(), buffered);
         if permit.is_ok() && !routable {
-            service.cold_start(since);
+            service.begin_cold_start(since);
+            retry.cold.start = true;
         }
         if !ready {
             // Also when the line is full: whoever comes next should find a pod.
             service.want_wake();
         }
-        let permit = permit?;
-        let waiter = Waiter::new(seed, retry.refused.clone());
-        let ticket =
-            self.line.join(waiter, retry.ticket, &self.house.tickets, |waiter| self.pick_held(waiter))?;
-        let cold = Cold { start: retry.cold.start || !routable, ..retry.cold };
-        let retry = Retry { ticket: Some(ticket), cold, ..retry };
-        Ok(Hold { port: Arc::clone(self), place: Some((ticket, retry)), since, permit: Some(permit) })
+        // Whoever was refused stands beside the line for a while, unless somebody else can take it.
+        let refused = std::mem::take(&mut retry.refused);
+        let rest = (!refused.is_empty()).then_some(retry.rest);
+        let earlier = retry.ticket;
+        // From here on the guard leaves again for us, also if the line was closed just now.
+        let mut hold = Hold { port: Arc::clone(self), ticket: None, retry, since, permit: Some(permit?) };
+        let waiter = Waiter::new(seed, refused);
+        let tickets = &self.shared.tickets;
+        let ticket = self.line.join(waiter, earlier, tickets, rest, |waiter| self.pick_held(waiter))?;
+        (hold.ticket, hold.retry.ticket) = (Some(ticket), Some(ticket));
+        if routable {
+            // It waits for a rest, an ejection or a slot to end: the first two end by time.
+            service.reschedule();
+        }
+        Ok(hold)
     }
 
     /// Hands out what is free to those who wait.
     pub(crate) fn hand_out(&self) {
-        if self.line.somebody_waits() {
-            self.line.hand_out(|waiter| self.pick_held(waiter));
+        self.line.hand_out(|waiter| self.pick_held(waiter));
+    }
+
+    /// A pod has room again, on whichever of its ports somebody waits for it.
+    fn hand_out_on_all(&self) {
+        // A giver that sees nobody and a newcomer that sees no free slot must not both be right, or the
+        // newcomer sleeps beside the slot. The other half of this fence is in `Line::hand_out_locked`.
+        fence();
+        if self.waiting.load(Ordering::Relaxed) > 0
+            && let Some(service) = self.service.upgrade()
+        {
+            service.hand_out();
         }
+    }
+
+    /// Lets those who have rested back into the line.
+    pub(crate) fn end_rests(&self, now: Moment) {
+        self.line.end_rests(now);
+    }
+
+    /// When the next of those has rested.
+    pub(crate) fn next_end_of_rest(&self) -> Option<Moment> {
+        self.line.next_end_of_rest()
     }
 
     /// Turns everybody away.
@@ -196,20 +239,23 @@ impl Port {
         self.line.close(why);
     }
 
-    fn slot(self: &Arc<Self>, taken: Taken, retry: Retry) -> Slot {
-        Slot { port: Arc::clone(self), endpoint: taken.endpoint, herd: taken.herd, retry }
-    }
-
-    fn want_wake(&self) {
-        if let Some(service) = self.service.upgrade() {
-            service.want_wake();
+    fn slot(self: &Arc<Self>, taken: Taken, mut retry: Retry) -> Slot {
+        if let Some(anatomy) = &mut retry.cold.anatomy {
+            anatomy.cold_start.pod = taken.endpoint.pod.as_ref().map(|pod| Arc::clone(&pod.name));
         }
+        Slot { port: Arc::clone(self), endpoint: taken.endpoint, herd: taken.herd, retry }
     }
 }
 
 impl Retry {
     fn none() -> Self {
-        Self { ticket: None, refused: Vec::new(), waited: Duration::ZERO, cold: Cold::default() }
+        Self {
+            ticket: None,
+            refused: Vec::new(),
+            rest: Moment::ZERO,
+            waited: Duration::ZERO,
+            cold: Cold::default(),
+        }
     }
 }
 
@@ -222,8 +268,9 @@ impl std::fmt::Debug for Port {
 /// A place in line. Dropping it leaves the line.
 struct Hold {
     port: Arc<Port>,
-    /// `None` once it was served.
-    place: Option<(Ticket, Retry)>,
+    /// `None` once it was served or turned away.
+    ticket: Option<Ticket>,
+    retry: Retry,
     since: Moment,
     /// Counts among the holds until it is served or leaves.
     permit: Option<Permit>,
@@ -231,25 +278,20 @@ struct Hold {
 
 impl Hold {
     fn poll(&mut self, context: &Context<'_>) -> Poll<Result<Slot, AcquireError>> {
-        let Some((ticket, retry)) = self.place.take() else { return Poll::Pending };
-        match self.port.line.poll(ticket, context) {
-            Poll::Pending => {
-                self.place = Some((ticket, retry));
-                Poll::Pending
-            }
-            Poll::Ready(grant) => Poll::Ready(self.serve(grant, retry)),
-        }
+        let Some(ticket) = self.ticket else { return Poll::Pending };
+        self.port.line.poll(ticket, context).map(|grant| {
+            self.ticket = None;
+            self.serve(grant)
+        })
     }
 
-    fn serve(&mut self, grant: Grant, mut retry: Retry) -> Result<Slot, AcquireError> {
+    fn serve(&mut self, grant: Grant) -> Result<Slot, AcquireError> {
         let taken = grant?;
         self.permit = None;
-        retry.waited += self.port.house.clock.now().since(self.since);
-        if retry.cold.start && retry.cold.anatomy.is_none() {
+        let mut retry = std::mem::replace(&mut self.retry, Retry::none());
+        retry.waited += self.port.shared.clock.now().since(self.since);
+        if retry.cold.anatomy.is_none() {
             retry.cold.anatomy = self.port.service.upgrade().and_then(|service| service.take_cold_start());
-        }
-        if let Some(anatomy) = &mut retry.cold.anatomy {
-            anatomy.chose(taken.endpoint.pod.as_ref().map(|pod| &pod.name));
         }
         Ok(self.port.slot(taken, retry))
     }
@@ -257,15 +299,15 @@ impl Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        if let Some((ticket, retry)) = self.place.take()
+        if let Some(ticket) = self.ticket.take()
             && let Some(Ok(taken)) = self.port.line.leave(ticket)
         {
             // Handed over just before we left: the guard gives it back, and so passes it on.
-            drop(self.port.slot(taken, retry));
+            drop(self.port.slot(taken, Retry::none()));
         }
-        if self.permit.take().is_some()
-            && let Some(service) = self.port.service.upgrade()
-        {
+        // Before `left`, which asks whether anybody is left.
+        let waited = self.permit.take().is_some();
+        if waited && let Some(service) = self.port.service.upgrade() {
             service.left();
         }
     }
@@ -289,9 +331,12 @@ impl Slot {
 
     /// A connection to the endpoint stands.
     pub fn connected(&mut self) {
-        self.endpoint.load.connected();
         if let Some(anatomy) = &mut self.retry.cold.anatomy {
-            anatomy.connected(self.port.house.clock.now());
+            anatomy.cold_start.connected = Some(self.port.shared.clock.now());
+        }
+        if self.endpoint.health.connected() {
+            // It was out, and is not any more: room for those who wait.
+            self.port.hand_out();
         }
     }
 
@@ -299,22 +344,25 @@ impl Slot {
     /// that never ends, like an upgraded connection, would otherwise keep its place for good.
     pub fn answered(&mut self) {
         if let Some(anatomy) = self.retry.cold.anatomy.take() {
-            anatomy.served(self.port.house.clock.now());
+            anatomy.served(self.port.shared.clock.now());
         }
         if std::mem::take(&mut self.herd) {
             self.endpoint.load.give_released();
-            self.port.hand_out();
+            self.port.hand_out_on_all();
         }
     }
 
     /// The endpoint did not take the request: gives the slot back, and what the next try needs.
     /// `eject`: the endpoint is to blame, not our own side.
     pub fn refused(mut self, eject: bool) -> Retry {
-        if eject {
-            self.endpoint.load.eject(self.port.house.clock.now());
-        }
+        let now = self.port.shared.clock.now();
         let mut retry = std::mem::replace(&mut self.retry, Retry::none());
+        retry.rest = if eject { self.endpoint.health.eject(now) } else { now + REST };
         retry.refused.push(self.endpoint.id());
+        if eject && let Some(service) = self.port.service.upgrade() {
+            // Those who wait get their chance when the ejection ends.
+            service.reschedule();
+        }
         retry
     }
 }
@@ -325,7 +373,7 @@ impl Drop for Slot {
             self.endpoint.load.give_released();
         }
         self.endpoint.load.give();
-        self.port.hand_out();
+        self.port.hand_out_on_all();
     }
 }
 

@@ -114,9 +114,19 @@ impl Snapshot {
         self.ports.iter().find(|port| port.name == *name)
     }
 
+    /// The best state among all endpoints of all ports; `Gone` if there are none.
+    pub fn best(&self) -> State {
+        self.ports.iter().map(PortView::best).max().unwrap_or(State::Gone)
+    }
+
     /// Whether some endpoint of any port takes new requests.
     pub fn routable(&self) -> bool {
         self.ports.iter().any(PortView::routable)
+    }
+
+    /// Whether some endpoint of any port is `Ready`.
+    pub fn ready(&self) -> bool {
+        self.ports.iter().any(|port| !port.ready.is_empty())
     }
 }
 

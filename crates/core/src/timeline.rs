@@ -138,45 +138,30 @@ impl ColdStart {
 /// A cold start that a request takes along. Dropping it writes it down, however far it came.
 #[derive(Debug)]
 pub(crate) struct Anatomy {
-    cold_start: Option<Box<ColdStart>>,
+    pub(crate) cold_start: Box<ColdStart>,
     log: Arc<ColdStarts>,
 }
 
 impl Anatomy {
     pub(crate) fn new(cold_start: Box<ColdStart>, log: Arc<ColdStarts>) -> Self {
-        Self { cold_start: Some(cold_start), log }
-    }
-
-    pub(crate) fn chose(&mut self, pod: Option<&Arc<str>>) {
-        self.cold_start.iter_mut().for_each(|cold| cold.pod = pod.cloned());
-    }
-
-    pub(crate) fn connected(&mut self, now: Moment) {
-        self.cold_start.iter_mut().for_each(|cold| cold.connected = Some(now));
+        Self { cold_start, log }
     }
 
     /// The response began: that is the end of it.
     pub(crate) fn served(mut self, now: Moment) {
-        if let Some(cold) = &mut self.cold_start {
-            cold.first_byte = Some(now);
-            cold.outcome = Outcome::Served;
-        }
-    }
-
-    /// Nobody waits for it any more.
-    pub(crate) fn abandoned(mut self) {
-        self.cold_start.iter_mut().for_each(|cold| cold.outcome = Outcome::Abandoned);
+        self.cold_start.first_byte = Some(now);
+        self.cold_start.outcome = Outcome::Served;
     }
 }
 
 impl Drop for Anatomy {
     fn drop(&mut self) {
-        if let Some(mut cold) = self.cold_start.take() {
-            if cold.outcome == Outcome::Waiting {
-                cold.outcome = Outcome::Unanswered;
-            }
-            self.log.record(*cold);
+        let cold_start = &mut self.cold_start;
+        if cold_start.outcome == Outcome::Waiting {
+            let came = cold_start.pod_ready.is_some();
+            cold_start.outcome = if came { Outcome::Unanswered } else { Outcome::Abandoned };
         }
+        self.log.record((**cold_start).clone());
     }
 }
 

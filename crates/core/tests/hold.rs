@@ -2,64 +2,22 @@
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "tests")]
 
 use std::collections::VecDeque;
-use std::future::{Future, pending};
-use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::Poll;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use rouse_core::endpoint::{PortName, SlicePort, State};
+use rouse_core::endpoint::{Endpoint, PortName, State};
 use rouse_core::hold::{AcquireError, Bound, Bounds};
-use rouse_core::merge::{Boot, Event, Push, PushOrder};
 use rouse_core::pick::Load;
 use rouse_core::registry::Settings;
 use rouse_core::service::{Service, Spec};
 use rouse_core::slot::{Ask, Port, Slot};
-use rouse_core::snapshot::Spread;
+use rouse_core::snapshot::{PortView, Spread};
 use rouse_core::time::{Clock, Moment};
 use rouse_core::timeline::Outcome;
-use rouse_testkit::fakes::{Bench, DRAINING, READY, STARTING, http, ip, pod, ready_slice, slice};
-
-type Pending = Pin<Box<dyn Future<Output = Result<Slot, AcquireError>>>>;
-
-/// Counts how often it was woken.
-#[derive(Default)]
-struct Bell(AtomicUsize);
-
-impl Wake for Bell {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, Ordering::SeqCst);
-    }
-}
-
-impl Bell {
-    fn rung(&self) -> usize {
-        self.0.load(Ordering::SeqCst)
-    }
-}
-
-/// A request that waits, with the bell that calls it.
-struct Request {
-    number: usize,
-    bell: Arc<Bell>,
-    future: Pending,
-}
-
-impl Request {
-    fn new(port: &Arc<Port>, number: usize, seed: u64) -> Self {
-        let port = Arc::clone(port);
-        let ask = Ask { seed, buffered: 10, ..Ask::default() };
-        let future: Pending = Box::pin(async move { port.acquire(ask, pending()).await });
-        Self { number, bell: Arc::default(), future }
-    }
-
-    fn poll(&mut self) -> Poll<Result<Slot, AcquireError>> {
-        let waker = Waker::from(Arc::clone(&self.bell));
-        self.future.as_mut().poll(&mut Context::from_waker(&waker))
-    }
-}
+use rouse_testkit::fakes::{Bench, DRAINING, READY, STARTING, http, ready_slice, slice};
+use rouse_testkit::requests::{Request, line, rung};
 
 #[derive(Debug, Clone)]
 enum Op {
@@ -70,8 +28,12 @@ enum Op {
     Finish(usize),
     /// One of those who are served gets its first byte.
     Answer(usize),
+    /// One of those who are served is refused, and tries again.
+    Refuse(usize, bool),
     Publish([u8; 3]),
     Limit(u32),
+    /// Time passes.
+    Tick(u64),
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -80,15 +42,26 @@ fn op() -> impl Strategy<Value = Op> {
         2 => any::<usize>().prop_map(Op::Leave),
         5 => any::<usize>().prop_map(Op::Finish),
         1 => any::<usize>().prop_map(Op::Answer),
+        2 => any::<(usize, bool)>().prop_map(|(which, eject)| Op::Refuse(which, eject)),
         3 => any::<[u8; 3]>().prop_map(Op::Publish),
         1 => (0..4u32).prop_map(Op::Limit),
+        1 => (0..400u64).prop_map(Op::Tick),
     ]
+}
+
+/// Somebody in line.
+struct Waiting {
+    number: usize,
+    request: Request,
+    /// It was refused before: it may be overtaken while it rests.
+    refused: bool,
 }
 
 /// A slot in use.
 struct InUse {
+    number: usize,
     slot: Slot,
-    /// It holds a place in its endpoint's herd.
+    /// It holds a place in its pod's herd.
     herd: bool,
 }
 
@@ -100,7 +73,7 @@ struct World {
     limit: u32,
     arrived: usize,
     last_served: usize,
-    waiting: VecDeque<Request>,
+    waiting: VecDeque<Waiting>,
     in_use: Vec<InUse>,
     loads: Vec<Arc<Load>>,
 }
@@ -132,7 +105,11 @@ impl World {
 
     fn apply(&mut self, op: &Op) {
         match *op {
-            Op::Arrive(seed) => self.arrive(seed),
+            Op::Arrive(seed) => {
+                self.arrived += 1;
+                let ask = Ask { seed, buffered: 10, ..Ask::default() };
+                self.ask(self.arrived, ask, false);
+            }
             Op::Leave(which) if !self.waiting.is_empty() => {
                 self.waiting.remove(which % self.waiting.len());
             }
@@ -144,7 +121,13 @@ impl World {
                 self.in_use[which].slot.answered();
                 self.in_use[which].herd = false;
             }
-            Op::Leave(_) | Op::Finish(_) | Op::Answer(_) => {}
+            Op::Refuse(which, eject) if !self.in_use.is_empty() => {
+                let InUse { number, slot, .. } = self.in_use.swap_remove(which % self.in_use.len());
+                let retry = Some(slot.refused(eject));
+                self.answer_the_bells();
+                self.ask(number, Ask { retry, buffered: 10, ..Ask::default() }, true);
+            }
+            Op::Leave(_) | Op::Finish(_) | Op::Answer(_) | Op::Refuse(..) => {}
             Op::Publish(pods) => {
                 let conditions = |byte: u8| [READY, READY, DRAINING, STARTING][usize::from(byte % 4)];
                 let pods = (0..).zip(pods).filter(|(_, byte)| byte % 5 != 4);
@@ -155,25 +138,33 @@ impl World {
                 let spec = Spec { ports: vec![http()], spread: spread(limit) };
                 self.bench.registry.declare(self.service.id(), &spec);
             }
+            Op::Tick(millis) => self.pass(Duration::from_millis(millis)),
         }
         self.answer_the_bells();
         self.check();
     }
 
-    fn arrive(&mut self, seed: u64) {
-        self.arrived += 1;
+    fn pass(&mut self, time: Duration) {
+        self.bench.clock.advance(time);
+        self.bench.registry.tick();
+    }
+
+    fn ask(&mut self, number: usize, ask: Ask, refused: bool) {
         let full = self.waiting.len() >= BOUND;
-        let mut request = Request::new(&self.port, self.arrived, seed);
+        let mut request = Request::asking(&self.port, ask);
         match request.poll() {
             Poll::Pending => {
                 assert!(!full, "more wait than may");
-                self.waiting.push_back(request);
+                let behind = self.waiting.iter().position(|other| other.number > number);
+                self.waiting
+                    .insert(behind.unwrap_or(self.waiting.len()), Waiting { number, request, refused });
             }
             Poll::Ready(Ok(slot)) => {
-                assert!(self.waiting.is_empty(), "a newcomer was served before those who wait");
+                let overtaken = !refused && self.waiting.iter().any(|other| !other.refused);
+                assert!(!overtaken, "a newcomer was served before those who wait");
                 // Whoever went through the line, if only for a moment, counts among the herd.
                 let herd = self.limit == 0 && slot.endpoint().load.released() > self.herd_on(&slot);
-                self.serve(request.number, slot, herd);
+                self.serve(number, slot, herd, refused);
             }
             Poll::Ready(Err(error)) => {
                 assert_eq!((error, full), (AcquireError::QueueFull(Bound::Service), true));
@@ -184,42 +175,45 @@ impl World {
     /// Everybody who was called gets what it was called for, in the order of arrival.
     fn answer_the_bells(&mut self) {
         let mut still = VecDeque::new();
-        for mut request in std::mem::take(&mut self.waiting) {
-            if request.bell.rung() == 0 {
-                still.push_back(request);
+        for mut waiting in std::mem::take(&mut self.waiting) {
+            if waiting.request.bell.rung() == 0 {
+                still.push_back(waiting);
                 continue;
             }
-            assert_eq!(request.bell.rung(), 1, "called twice");
-            match request.poll() {
-                Poll::Ready(Ok(slot)) => self.serve(request.number, slot, self.limit == 0),
-                other => panic!("called in vain: {other:?}"),
-            }
+            assert_eq!(waiting.request.bell.rung(), 1, "called twice");
+            let slot = waiting.request.served();
+            self.serve(waiting.number, slot, self.limit == 0, waiting.refused);
         }
         self.waiting = still;
     }
 
-    fn serve(&mut self, number: usize, slot: Slot, herd: bool) {
-        assert!(number > self.last_served, "{number} was served after {}", self.last_served);
-        self.last_served = number;
+    fn serve(&mut self, number: usize, slot: Slot, herd: bool, refused: bool) {
+        if !refused {
+            assert!(number > self.last_served, "{number} was served after {}", self.last_served);
+            self.last_served = number;
+        }
         let load = &slot.endpoint().load;
         assert!(self.limit == 0 || load.in_flight() <= self.limit, "over the limit");
-        let some_ready = self.service.snapshot().ports.iter().any(|port| port.best() == State::Ready);
-        assert!(!some_ready || slot.endpoint().state == State::Ready, "new work for a leaving pod");
+        let snapshot = self.service.snapshot();
+        let mut endpoints = snapshot.ports.iter().flat_map(PortView::endpoints);
+        let better =
+            endpoints.any(|one| one.state == State::Ready && !one.health.ejected(&*self.bench.clock));
+        assert!(refused || !better || slot.endpoint().state == State::Ready, "new work for a leaving pod");
         self.loads.push(Arc::clone(load));
-        self.in_use.push(InUse { slot, herd });
+        self.in_use.push(InUse { number, slot, herd });
     }
 
     fn herd_on(&self, slot: &Slot) -> u32 {
-        let same = |one: &&InUse| one.herd && one.slot.endpoint().id() == slot.endpoint().id();
+        let same = |one: &&InUse| one.herd && Arc::ptr_eq(&one.slot.endpoint().load, &slot.endpoint().load);
         u32::try_from(self.in_use.iter().filter(same).count()).unwrap()
     }
 
     fn check(&self) {
         for one in &self.in_use {
             let load = &one.slot.endpoint().load;
-            let id = one.slot.endpoint().id();
             let count = |held: &dyn Fn(&InUse) -> bool| {
-                self.in_use.iter().filter(|other| other.slot.endpoint().id() == id && held(other)).count()
+                let same = |other: &&InUse| Arc::ptr_eq(&other.slot.endpoint().load, load) && held(other);
+                self.in_use.iter().filter(same).count()
             };
             assert_eq!(load.in_flight() as usize, count(&|_| true), "in flight");
             assert_eq!(load.released() as usize, count(&|other| other.herd), "the herd");
@@ -227,16 +221,19 @@ impl World {
         assert_eq!(self.port.holds(), self.waiting.len());
         assert_eq!(self.bench.registry.holds(), self.waiting.len());
         assert_eq!(self.bench.registry.held_bytes(), 10 * self.waiting.len());
-        if !self.waiting.is_empty() {
+        if self.waiting.iter().any(|waiting| !waiting.refused) {
             self.check_that_nothing_is_free();
         }
     }
 
+    /// Of the best endpoints there are, ejected ones last, none has room.
     fn check_that_nothing_is_free(&self) {
         let snapshot = self.service.snapshot();
         let Some(view) = snapshot.port(&http()) else { return };
-        let tier = view.endpoints().iter().filter(|one| one.state.takes_new(view.best()));
-        for endpoint in tier {
+        let rank = |one: &Endpoint| (!one.health.ejected(&*self.bench.clock), one.state);
+        let routable = || view.endpoints().iter().filter(|one| one.state >= State::Draining);
+        let best = routable().map(|one| rank(one)).max();
+        for endpoint in routable().filter(|one| Some(rank(one)) == best) {
             let load = &endpoint.load;
             let full = if self.limit == 0 { load.released() >= HERD } else { load.in_flight() >= self.limit };
             assert!(full, "somebody waits beside a free slot");
@@ -255,6 +252,12 @@ proptest! {
         for op in &ops {
             world.apply(op);
         }
+        // Longer than anybody rests and than anybody is ejected: nobody may be left beside a free slot now.
+        world.pass(Duration::from_secs(30));
+        world.answer_the_bells();
+        if !world.waiting.is_empty() {
+            world.check_that_nothing_is_free();
+        }
         let World { bench, waiting, in_use, loads, .. } = world;
         drop(waiting);
         drop(in_use);
@@ -263,34 +266,25 @@ proptest! {
     }
 }
 
-/// `count` requests in line, all with one bell.
-fn line(port: &Arc<Port>, count: usize) -> (Vec<Request>, Arc<Bell>) {
-    let bell = Arc::<Bell>::default();
-    let waiting = (0..count).map(|n| Request { bell: Arc::clone(&bell), ..Request::new(port, n, n as u64) });
-    let mut waiting: Vec<Request> = waiting.collect();
-    assert!(waiting.iter_mut().all(|request| request.poll().is_pending()));
-    (waiting, bell)
-}
-
 #[test]
 fn a_change_of_one_service_wakes_no_other_services_holds() {
     let bench = Bench::new();
     let (_, cart) = bench.service("cart", Spread::default());
     let (other, other_port) = bench.service("other", Spread::default());
-    let (_waiting, bell) = line(&cart, 100);
-    let (_theirs, their_bell) = line(&other_port, 100);
+    let waiting = line(&cart, 100);
+    let theirs = line(&other_port, 100);
     other.put_slice("a", ready_slice(1));
-    assert_eq!((bell.rung(), their_bell.rung()), (0, 100));
+    assert_eq!((rung(&waiting), rung(&theirs)), (0, 100));
 }
 
 #[test]
 fn a_change_that_brings_no_capacity_wakes_nobody() {
     let bench = Bench::new();
     let (service, port) = bench.service("cart", Spread::default());
-    let (_waiting, bell) = line(&port, 10);
+    let waiting = line(&port, 10);
     service.put_slice("a", slice([(0, STARTING), (1, STARTING)]));
     service.set_stale(true);
-    assert_eq!(bell.rung(), 0);
+    assert_eq!(rung(&waiting), 0);
 }
 
 #[test]
@@ -299,10 +293,10 @@ fn k_slots_given_back_wake_k_holds() {
     let (service, port) = bench.service("cart", Spread::new(0, 10));
     service.put_slice("a", ready_slice(1));
     let mut slots: Vec<Slot> = (0..10).map(|seed| port.try_acquire(seed).unwrap()).collect();
-    let (_waiting, bell) = line(&port, 50);
+    let waiting = line(&port, 50);
     for k in 1..=10 {
         drop(slots.pop());
-        assert_eq!(bell.rung(), k);
+        assert_eq!(rung(&waiting), k);
     }
 }
 
@@ -310,17 +304,11 @@ fn k_slots_given_back_wake_k_holds() {
 fn capacity_for_k_releases_k_spread_over_the_new_pods() {
     let bench = Bench::new();
     let (service, port) = bench.service("cart", Spread::new(0, 3));
-    let (mut waiting, bell) = line(&port, 100);
+    let mut waiting = line(&port, 100);
     service.put_slice("a", ready_slice(4));
-    assert_eq!(bell.rung(), 12);
+    assert_eq!(rung(&waiting), 12);
     let (served, rest) = waiting.split_at_mut(12);
-    let slots: Vec<Slot> = served
-        .iter_mut()
-        .map(|request| match request.poll() {
-            Poll::Ready(Ok(slot)) => slot,
-            other => panic!("the first in line must be served: {other:?}"),
-        })
-        .collect();
+    let slots: Vec<Slot> = served.iter_mut().map(Request::served).collect();
     assert!(slots.iter().all(|slot| slot.cold_start() && slot.endpoint().load.in_flight() == 3));
     assert!(rest.iter_mut().all(|request| request.poll().is_pending()));
 }
@@ -329,15 +317,15 @@ fn capacity_for_k_releases_k_spread_over_the_new_pods() {
 fn a_herd_comes_a_hundred_at_a_time_and_the_answered_make_room() {
     let bench = Bench::new();
     let (service, port) = bench.service("cart", Spread::default());
-    let (mut waiting, bell) = line(&port, 300);
+    let mut waiting = line(&port, 300);
     service.put_slice("a", ready_slice(1));
-    assert_eq!(bell.rung(), 100);
-    let Poll::Ready(Ok(mut first)) = waiting[0].poll() else { panic!("the first must be served") };
+    assert_eq!(rung(&waiting), 100);
+    let mut first = waiting[0].served();
     first.answered();
     first.answered();
-    assert_eq!(bell.rung(), 101, "an upgraded connection keeps its slot, but not its place in the herd");
+    assert_eq!(rung(&waiting), 101, "an upgraded connection keeps its slot, but not its place in the herd");
     drop(first);
-    assert_eq!(bell.rung(), 101);
+    assert_eq!(rung(&waiting), 101);
 }
 
 #[test]
@@ -346,10 +334,10 @@ fn only_a_wait_for_the_first_pod_is_a_cold_start() {
     let (service, port) = bench.service("cart", Spread::new(0, 1));
     service.put_slice("a", ready_slice(1));
     let slot = port.try_acquire(0).unwrap();
-    let (mut waiting, _) = line(&port, 1);
+    let mut waiting = line(&port, 1);
     bench.clock.advance(Duration::from_secs(2));
     drop(slot);
-    let Poll::Ready(Ok(slot)) = waiting[0].poll() else { panic!("it must be served") };
+    let slot = waiting[0].served();
     assert_eq!((slot.cold_start(), slot.waited()), (false, Duration::from_secs(2)));
 }
 
@@ -357,7 +345,7 @@ fn only_a_wait_for_the_first_pod_is_a_cold_start() {
 fn the_first_hold_wakes_once_and_the_wake_is_repeated_only_while_somebody_waits() {
     let bench = Bench::new();
     let (service, port) = bench.service("cart", Spread::default());
-    let (waiting, _) = line(&port, 1000);
+    let waiting = line(&port, 1000);
     assert_eq!(bench.engine.wakes(), 1);
     for wakes in [2, 3] {
         let due = bench.registry.due().unwrap();
@@ -392,7 +380,7 @@ fn a_full_line_is_said_to_be_full_and_the_wake_is_still_sent() {
         let mut lines: Vec<Request> = Vec::new();
         let mut refused = None;
         for n in 0..=fits {
-            let mut request = Request::new(&ports[n % 4], n, 0);
+            let mut request = Request::asking(&ports[n % 4], Ask { buffered: 10, ..Ask::default() });
             match request.poll() {
                 Poll::Pending => lines.push(request),
                 Poll::Ready(result) => refused = Some((n, result.unwrap_err())),
@@ -413,8 +401,8 @@ fn no_service_takes_more_than_a_quarter_of_all_holds() {
     let holds = Bounds { per_service: 1000, total: 40, ..Bounds::default() };
     let bench = Bench::with(Settings { holds, ..Settings::default() });
     let (_, port) = bench.service("cart", Spread::default());
-    let (_waiting, _) = line(&port, 10);
-    let Poll::Ready(Err(error)) = Request::new(&port, 0, 0).poll() else { panic!("it must be refused") };
+    let _waiting = line(&port, 10);
+    let error = Request::new(&port, 0).turned_away();
     assert_eq!(error, AcquireError::QueueFull(Bound::Service));
 }
 
@@ -431,24 +419,18 @@ fn no_hold_may_last_longer_than_the_longest() {
 fn a_refused_request_is_tried_elsewhere_and_keeps_its_place() {
     let bench = Bench::new();
     let (service, port) = bench.service("cart", Spread::new(0, 1));
-    let (mut waiting, bell) = line(&port, 3);
+    let mut waiting = line(&port, 3);
     service.put_slice("a", ready_slice(1));
-    let Poll::Ready(Ok(slot)) = waiting[0].poll() else { panic!("the first must be served") };
+    let slot = waiting[0].served();
     let retry = slot.refused(true);
-    assert_eq!((retry.refusals(), bell.rung()), (1, 2), "the slot went on to the second in line");
+    assert_eq!((retry.refusals(), rung(&waiting)), (1, 2), "the slot went on to the second in line");
     // Its only endpoint has refused it: it waits again, before the third.
-    let ask = Ask { retry: Some(retry), ..Ask::default() };
-    let again = {
-        let port = Arc::clone(&port);
-        Box::pin(async move { port.acquire(ask, pending()).await })
-    };
-    let mut again = Request { number: 0, bell: Arc::default(), future: again };
-    assert!(again.poll().is_pending());
+    let mut again = Request::again(&port, retry).waits();
     service.put_slice("a", ready_slice(2));
-    let Poll::Ready(Ok(slot)) = again.poll() else { panic!("the new pod is its own") };
+    let slot = again.served();
     assert_eq!(slot.endpoint().pod.as_ref().unwrap().uid.as_str(), "uid-1");
     assert!(slot.cold_start(), "it is still the request that waited for the first pod");
-    assert_eq!(bell.rung(), 2);
+    assert_eq!(rung(&waiting), 2);
 }
 
 #[test]
@@ -456,14 +438,14 @@ fn whoever_waits_is_told_why_it_waits_no_longer() {
     let check = |end: &dyn Fn(&Bench, &Service), why: AcquireError| {
         let bench = Bench::new();
         let (service, port) = bench.service("cart", Spread::default());
-        let (mut waiting, bell) = line(&port, 3);
+        let mut waiting = line(&port, 3);
         end(&bench, &service);
-        assert_eq!(bell.rung(), 3);
+        assert_eq!(rung(&waiting), 3);
         for request in &mut waiting {
-            let Poll::Ready(Err(error)) = request.poll() else { panic!("it must be turned away") };
+            let error = request.turned_away();
             assert_eq!(error, why);
         }
-        let Poll::Ready(Err(late)) = Request::new(&port, 0, 0).poll() else { panic!("so must a latecomer") };
+        let late = Request::new(&port, 0).turned_away();
         assert_eq!(late, why);
         drop(waiting);
         assert_eq!(bench.registry.holds(), 0);
@@ -485,12 +467,12 @@ fn the_anatomy_of_a_cold_start_is_written_down() {
     let (service, port) = bench.service("cart", Spread::default());
     let step = || bench.clock.advance(Duration::from_millis(10));
     step();
-    let (mut waiting, _) = line(&port, 2);
+    let mut waiting = line(&port, 2);
     step();
     service.put_slice("a", slice([(0, STARTING)]));
     step();
     service.put_slice("a", ready_slice(1));
-    let Poll::Ready(Ok(mut slot)) = waiting[0].poll() else { panic!("it must be served") };
+    let mut slot = waiting[0].served();
     step();
     slot.connected();
     step();
@@ -501,7 +483,7 @@ fn the_anatomy_of_a_cold_start_is_written_down() {
     assert_eq!(phases, [("wake", 0), ("seen", 10), ("ready", 10), ("connect", 10), ("first_byte", 10)]);
     assert_eq!((log[0].outcome, log[0].pod.as_deref()), (Outcome::Served, Some("shop/pod-0")));
     // The second one waited too, but it is the same cold start.
-    let Poll::Ready(Ok(mut slot)) = waiting[1].poll() else { panic!("it must be served") };
+    let mut slot = waiting[1].served();
     slot.answered();
     assert_eq!(bench.registry.cold_starts().newest(None, 10).len(), 1);
 }
@@ -543,71 +525,4 @@ async fn a_slot_that_comes_at_the_deadline_is_taken() {
     let (service, port) = bench.service("cart", Spread::default());
     let deadline = async { service.put_slice("a", ready_slice(1)) };
     assert!(port.acquire(Ask::default(), deadline).await.is_ok());
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_lease_ends_by_a_timer_not_by_the_next_event() {
-    let bench = Bench::new();
-    let (service, port) = bench.service("cart", Spread::default());
-    service.push(push(0, 1, Event::Ready)).unwrap();
-    assert!(port.try_acquire(0).is_some());
-    let clock = Arc::clone(&bench.clock);
-    let sleep_until = move |due: Moment| {
-        let clock = Arc::clone(&clock);
-        async move {
-            let pause = due.since(clock.now());
-            tokio::time::timeout(pause, pending::<()>()).await.unwrap_err();
-            clock.advance(pause);
-        }
-    };
-    let mut changes = service.subscribe();
-    assert!(changes.changed().await.routable());
-    let gone = async { while changes.changed().await.routable() {} };
-    tokio::select! {
-        () = bench.registry.drive(sleep_until) => unreachable!("it drives for ever"),
-        () = gone => {}
-    }
-    assert_eq!(bench.clock.now(), Moment::from_secs(60));
-}
-
-#[test]
-fn a_pod_that_takes_an_address_over_does_so_in_every_service() {
-    let bench = Bench::new();
-    let (web, _) = bench.service("web", Spread::default());
-    let (headless, headless_port) = bench.service("headless", Spread::default());
-    for service in [&web, &headless] {
-        service.put_slice("a", ready_slice(1));
-    }
-    bench.clock.advance(Duration::from_secs(1));
-    // Another pod, at pod 0's address, of the first service only.
-    let newcomer = Push { pod: pod(7), ..push(0, 1, Event::Ready) };
-    web.push(newcomer).unwrap();
-    assert!(headless_port.try_acquire(0).is_none(), "the old pod is gone there too");
-    headless.put_slice("a", ready_slice(1));
-    assert!(headless_port.try_acquire(0).is_none(), "and no stale slice brings it back");
-}
-
-#[test]
-fn a_leaving_pod_takes_over_nobodys_address_anywhere() {
-    let bench = Bench::new();
-    let (web, _) = bench.service("web", Spread::default());
-    let (headless, headless_port) = bench.service("headless", Spread::default());
-    headless.put_slice("a", ready_slice(1));
-    bench.clock.advance(Duration::from_secs(1));
-    web.put_slice("a", slice([(7, DRAINING)]));
-    for (sequence, event) in [(1, Event::Ready), (2, Event::Draining)] {
-        web.push(Push { pod: pod(7), ..push(0, sequence, event) }).unwrap();
-        assert!(headless_port.try_acquire(0).is_some());
-    }
-}
-
-fn push(n: u32, sequence: u64, event: Event) -> Push {
-    let boot = Boot { started: 1, id: 1 };
-    Push {
-        pod: pod(n),
-        order: PushOrder { boot, sequence },
-        ips: vec![ip(n)],
-        ports: vec![SlicePort { name: http(), number: 8080 }],
-        event,
-    }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use rouse_core::endpoint::{Conditions, Endpoint, PodRef, Source, State};
-use rouse_core::pick::{Capacity, EndpointId, Load, NoPick, pick};
+use rouse_core::pick::{Capacity, EndpointId, Health, NoPick, pick};
 use rouse_core::snapshot::PortView;
 use rouse_core::time::{Clock, Moment};
 use rouse_testkit::fakes::{DRAINING, HandClock, READY, http, pod};
@@ -37,21 +37,22 @@ fn endpoint(state: State, n: u32) -> Arc<Endpoint> {
         state,
         source: Source::Slice,
         conditions,
-        load: Arc::new(Load::new()),
+        load: Arc::default(),
+        health: Arc::default(),
     })
 }
 
 /// Gives the endpoint this load, by picking it alone.
 fn burden(endpoint: &Arc<Endpoint>, in_flight: u32, released: u32, clock: &HandClock) {
-    let mut ready = Endpoint {
+    let ready = Endpoint {
         pod: None,
         addresses: endpoint.addresses.clone(),
         state: State::Ready,
         source: Source::Slice,
         conditions: READY,
         load: Arc::clone(&endpoint.load),
+        health: Arc::default(),
     };
-    ready.state = State::Ready;
     let alone = PortView::new(http(), vec![Arc::new(ready)]);
     for _ in 0..released {
         pick(&alone, Capacity::Herd(NonZeroU32::MAX), &[], 0, clock).unwrap();
@@ -121,7 +122,7 @@ proptest! {
         for (one, endpoint) in all.iter().zip(&endpoints) {
             burden(endpoint, one.in_flight, one.released, &clock);
             if one.ejected {
-                endpoint.load.eject(clock.now());
+                endpoint.health.eject(clock.now());
             }
         }
         let refused: Vec<EndpointId> = all.iter().zip(&endpoints)
@@ -181,19 +182,39 @@ proptest! {
 }
 
 #[test]
-fn an_ejection_ends_by_itself_and_grows_with_each_failure() {
+fn an_ejection_ends_by_itself_and_grows_with_each_failure_in_a_row() {
     let clock = HandClock::default();
-    let load = Load::new();
+    let health = Health::new();
     let mut out = Vec::new();
     for _ in 0..9 {
-        out.push(load.eject(clock.now()).since(clock.now()).as_millis());
-        assert!(load.ejected(&clock));
+        let until = health.eject(clock.now());
+        out.push(until.since(clock.now()).as_millis());
+        assert!(health.ejected(&clock));
+        assert_eq!(health.eject(clock.now()), until, "requests refused together are one failure");
+        clock.advance(until.since(clock.now()));
+        assert!(!health.ejected(&clock));
     }
     assert_eq!(out, [100, 200, 400, 800, 1600, 3200, 6400, 10_000, 10_000]);
-    clock.advance(Duration::from_secs(10));
-    assert!(!load.ejected(&clock));
-    load.connected();
-    assert_eq!(load.eject(clock.now()), clock.now() + Duration::from_millis(100), "one success forgives all");
+    assert!(health.connected() && !health.connected());
+    assert_eq!(
+        health.eject(clock.now()),
+        clock.now() + Duration::from_millis(100),
+        "one success forgives all"
+    );
+}
+
+#[test]
+fn a_search_reaches_every_endpoint() {
+    let clock = HandClock::default();
+    let endpoints: Vec<_> = (0..8).map(|n| endpoint(State::Ready, n)).collect();
+    endpoints[7].health.eject(clock.now());
+    let view = PortView::new(http(), endpoints.clone());
+    let refused = [endpoints[7].id()];
+    for seed in 0..700 {
+        pick(&view, Capacity::Unlimited, &refused, seed, &clock).unwrap();
+    }
+    let taken: Vec<u32> = endpoints.iter().map(|one| one.load.in_flight()).collect();
+    assert!(taken[..7].iter().all(|&count| (80..=120).contains(&count)), "{taken:?}");
 }
 
 #[test]

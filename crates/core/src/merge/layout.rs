@@ -12,7 +12,7 @@ use slab::Slab;
 
 use crate::endpoint::{Endpoint, PortName};
 use crate::merge::pod::Pod;
-use crate::pick::Load;
+use crate::pick::Health;
 
 /// One port's part of the layout.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ struct Seat {
     /// The pod's own number: a place in the slab is used again, and nothing may be inherited by that.
     number: u64,
     addresses: Vec<SocketAddr>,
-    load: Arc<Load>,
+    health: Arc<Health>,
     /// The endpoint as last published; reused while nothing about it changed.
     endpoint: Option<Arc<Endpoint>>,
 }
@@ -58,7 +58,7 @@ impl Port {
         &self.claims
     }
 
-    /// Gives every address to one pod. Loads of pods that were there before live on; nothing else does.
+    /// Gives every address to one pod. What is known of those that were there before lives on.
     pub(super) fn seat(&mut self, pods: &Slab<Pod>, before: Option<Port>) {
         // By the pod's place, not by hash: this runs for every pod of the service whenever one comes or goes.
         let mut old: Vec<Option<Seat>> = Vec::new();
@@ -81,11 +81,11 @@ impl Port {
             }
             *at = Some(self.seats.len());
             let known = old.get_mut(pod).and_then(Option::take).filter(|seat| seat.number == number);
-            let (load, endpoint) =
-                known.map_or_else(|| (Arc::new(Load::new()), None), |seat| (seat.load, seat.endpoint));
-            self.seats.push(Seat { pod, number, addresses: vec![address], load, endpoint });
+            let (health, endpoint) =
+                known.map_or_else(|| (Arc::default(), None), |seat| (seat.health, seat.endpoint));
+            self.seats.push(Seat { pod, number, addresses: vec![address], health, endpoint });
         }
-        // A pod that lost its address to a rival may get it back, and then its work must still be counted.
+        // A pod that lost its address to a rival may get it back, and is then still the same endpoint.
         let still = |seat: &Seat| pods.get(seat.pod).is_some_and(|pod| pod.number == seat.number);
         let unseated = old.into_iter().flatten().filter(still);
         self.seats.extend(unseated.map(|seat| Seat { addresses: Vec::new(), endpoint: None, ..seat }));
@@ -141,7 +141,8 @@ impl Port {
                     state: verdict.state,
                     source: verdict.source,
                     conditions: verdict.conditions,
-                    load: Arc::clone(&seat.load),
+                    load: Arc::clone(&pod.load),
+                    health: Arc::clone(&seat.health),
                 }));
             }
             endpoints.extend(seat.endpoint.clone());

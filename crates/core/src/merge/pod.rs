@@ -2,9 +2,11 @@
 //! ARCHITECTURE.md, "Three sources, one truth".
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use crate::endpoint::{Conditions, PodRef, PodUid, SlicePort, Source, State};
 use crate::merge::push::{Event, Push, PushOrder, PushOutcome};
+use crate::pick::Load;
 use crate::time::Moment;
 
 /// What a pod is known by.
@@ -25,6 +27,8 @@ pub(super) struct Pod {
     pub(super) id: Option<PodRef>,
     /// When any source first named it. Tells which of two pods on one address is the newer.
     pub(super) seen: Moment,
+    /// What it carries now. Its own, whoever was at its address before.
+    pub(super) load: Arc<Load>,
     /// What the slices say now; `None` while no slice lists it.
     pub(super) listed: Option<Listed>,
     /// What its sidecar said last.
@@ -101,6 +105,7 @@ impl Pod {
             key,
             id,
             seen,
+            load: Arc::default(),
             listed: None,
             push: None,
             probed: false,
