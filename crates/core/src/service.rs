@@ -224,7 +224,7 @@ impl Service {
         self.shared.move_addresses(&self.id, &addresses, &[]);
         self.shared.timers.set(&self.id, None);
         let generation = self.feed.newest().generation + 1;
-        self.feed.publish(Snapshot { generation, ..Snapshot::default() });
+        self.feed.publish(Snapshot { generation, gone: true, ..Snapshot::default() });
         drop(written);
         self.close(AcquireError::ServiceGone);
     }
@@ -247,6 +247,7 @@ impl Service {
             ports: written.ledger.view(),
             spread: written.spread,
             stale: written.stale,
+            gone: false,
         };
         let (ready, routable) = (snapshot.ready(), snapshot.routable());
         self.stamp(&snapshot, now);

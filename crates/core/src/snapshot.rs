@@ -106,6 +106,8 @@ pub struct Snapshot {
     pub spread: Spread,
     /// The authoritative source is out of reach; this is its last word.
     pub stale: bool,
+    /// The service was removed; there will be no other snapshot.
+    pub gone: bool,
 }
 
 impl Snapshot {

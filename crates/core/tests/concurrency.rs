@@ -24,8 +24,8 @@ use rouse_testkit::fakes::{Bench, READY, STARTING, ready_slice, slice};
 fn check(model: impl Fn() + Send + Sync + 'static) {
     let model = Arc::new(model);
     let again = Arc::clone(&model);
-    shuttle::check_random(move || model(), 3_000);
-    shuttle::check_pct(move || again(), 3_000, 3);
+    shuttle::check_random(move || model(), 20_000);
+    shuttle::check_pct(move || again(), 20_000, 3);
 }
 
 fn warm(limit: u32) -> (Bench, Arc<Service>, Arc<Port>) {
@@ -172,6 +172,40 @@ fn a_subscriber_sees_the_last_of_concurrent_updates_and_none_is_lost() {
             }
         });
         writers.into_iter().for_each(|writer| writer.join().unwrap());
+    });
+}
+
+/// One writer and a reader: with two, the second would hide that the first was missed.
+#[test]
+fn a_subscriber_sees_the_only_update() {
+    check(|| {
+        let bench = Bench::new();
+        let (service, _port) = bench.service("cart", Spread::default());
+        let mut subscription = service.subscribe();
+        let writer = thread::spawn({
+            let service = Arc::clone(&service);
+            move || service.put_slice("a", ready_slice(1))
+        });
+        block_on(async { while !subscription.changed().await.routable() {} });
+        writer.join().unwrap();
+    });
+}
+
+/// The only pod dies while a request decides to wait for it.
+#[test]
+fn a_request_that_waits_for_a_pod_that_dies_sends_a_wake() {
+    check(|| {
+        let (bench, service, port) = warm(1);
+        let slot = port.try_acquire(0).unwrap();
+        let writer = thread::spawn({
+            let service = Arc::clone(&service);
+            move || service.drop_slice("a")
+        });
+        let mut hold = pin!(port.acquire(Ask::default(), pending()));
+        assert!(poll_once(hold.as_mut()).is_pending());
+        writer.join().unwrap();
+        assert_eq!(bench.engine.wakes(), 1);
+        drop(slot);
     });
 }
 

@@ -2,8 +2,9 @@
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "tests")]
 
 use std::future::pending;
+use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use rouse_core::endpoint::{PortName, Slice, SliceEndpoint, SlicePort, State};
@@ -195,10 +196,11 @@ fn a_subscriber_hears_of_the_removal() {
     service.put_slice("a", ready_slice(1));
     let mut s = service.subscribe();
     let mut cx = Context::from_waker(Waker::noop());
-    assert!(std::pin::pin!(s.changed()).poll(&mut cx).is_ready());
+    assert!(pin!(s.changed()).poll(&mut cx).is_ready());
     bench.registry.remove(service.id());
     drop(service);
-    assert!(std::pin::pin!(s.changed()).poll(&mut cx).is_ready());
+    let Poll::Ready(last) = pin!(s.changed()).poll(&mut cx) else { panic!("it must hear") };
+    assert!(last.gone && !last.routable());
 }
 
 #[test]

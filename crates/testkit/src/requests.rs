@@ -75,6 +75,10 @@ impl Request {
     }
 
     /// The same request, which must have to wait.
+    ///
+    /// # Panics
+    ///
+    /// If it does not.
     #[must_use]
     #[track_caller]
     pub fn waits(mut self) -> Self {

@@ -1,0 +1,88 @@
+//! The runtime's clock as the core's: what `core` is told the time by, in the binary and under paused time.
+
+use std::time::Duration;
+
+use rouse_core::time::{Clock, Moment};
+use tokio::time::{Instant, Sleep};
+
+/// Counts from its own creation, by tokio's clock: it stands still where tokio's time is paused.
+#[derive(Debug, Clone, Copy)]
+pub struct TokioClock {
+    origin: Instant,
+}
+
+impl TokioClock {
+    /// A clock whose origin is now.
+    pub fn new() -> Self {
+        Self { origin: Instant::now() }
+    }
+
+    /// Sleeps until `moment` of this clock: the timer that `Registry::drive` asks for.
+    pub fn sleep_until(&self, moment: Moment) -> Sleep {
+        let after = Duration::from_nanos(moment.as_nanos());
+        // Adding may overflow where the platform's clock is narrow; an age is as good as never.
+        let due = self.origin.checked_add(after).unwrap_or(self.origin + AGE);
+        tokio::time::sleep_until(due)
+    }
+}
+
+/// Longer than any process runs.
+const AGE: Duration = Duration::from_hours(30 * 365 * 24);
+
+impl Default for TokioClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Clock for TokioClock {
+    fn now(&self) -> Moment {
+        Moment::ZERO + self.origin.elapsed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::sync::Arc;
+    use std::task::Poll;
+
+    use rouse_core::registry::{Registry, Settings};
+    use rouse_testkit::fakes::CountingEngine;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_sleep_ends_exactly_at_its_moment() {
+        let clock = TokioClock::new();
+        assert_eq!(clock.now(), Moment::ZERO);
+        clock.sleep_until(Moment::from_millis(1500)).await;
+        assert_eq!(clock.now(), Moment::from_millis(1500));
+        clock.sleep_until(Moment::from_millis(3)).await;
+        assert_eq!(clock.now(), Moment::from_millis(1500), "what is past is not waited for");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_end_of_time_is_never_reached_and_breaks_nothing() {
+        let clock = TokioClock::new();
+        let mut sleep = std::pin::pin!(clock.sleep_until(Moment::from_nanos(u64::MAX)));
+        let ended = poll_fn(|context| Poll::Ready(sleep.as_mut().poll(context).is_ready())).await;
+        assert!(!ended);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_registry_driven_by_it_repeats_wakes_in_time() {
+        let (clock, engine) = (TokioClock::new(), Arc::<CountingEngine>::default());
+        let registry = Registry::new(Settings::default(), Arc::new(clock), Arc::clone(&engine) as _);
+        let bench = rouse_testkit::fakes::Bench { registry, clock: Arc::default(), engine };
+        let (_service, port) = bench.service("cart", rouse_core::snapshot::Spread::default());
+        let ask = rouse_core::slot::Ask::default();
+        tokio::select! {
+            () = bench.registry.drive(|moment| clock.sleep_until(moment)) => {}
+            _ = port.acquire(ask, std::future::pending()) => {}
+            () = clock.sleep_until(Moment::from_secs(60)) => {}
+        }
+        assert!(bench.engine.wakes() > 1, "only the driven timer repeats a wake");
+        assert_eq!(clock.now(), Moment::from_secs(60));
+    }
+}

@@ -1,0 +1,126 @@
+//! When to probe next: often while a pod is likely to come up any moment, seldom when it takes its time.
+//!
+//! Pure: how long has been waited and the randomness are passed in.
+
+use std::time::Duration;
+
+/// How often a pod is probed. The first probe is sent at once; the pace says how long to pause after each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pace {
+    /// The pause while eager, at least.
+    least: Duration,
+    /// The pause while eager, at most.
+    most: Duration,
+}
+
+impl Pace {
+    /// How long a pod is probed eagerly.
+    pub const EAGER: Duration = Duration::from_millis(200);
+
+    /// No pause is longer, and a promoted pod is asked again as often as this.
+    pub const SLOWEST: Duration = Duration::from_secs(1);
+
+    /// After the eager time a pause is this part of what has passed since: each pause is longer than the last by
+    /// the same factor, and a pod is found at most so much late. Doubling instead would find a pod that takes
+    /// 700 ms up to half a second late.
+    const SHARE: u32 = 10;
+
+    /// On this machine, where a refused probe costs microseconds: every 2 to 5 ms.
+    pub const fn local() -> Self {
+        Self { least: Duration::from_millis(2), most: Duration::from_millis(5) }
+    }
+
+    /// Over a cluster's network: every 10 to 25 ms.
+    pub const fn cluster() -> Self {
+        Self { least: Duration::from_millis(10), most: Duration::from_millis(25) }
+    }
+
+    /// The pause after a probe of a pod that has been probed for `elapsed`. `dice` is fresh randomness.
+    pub fn next(&self, elapsed: Duration, dice: u64) -> Duration {
+        match elapsed.checked_sub(Self::EAGER) {
+            None => between(self.least, self.most, dice),
+            Some(late) => jittered((self.most + late / Self::SHARE).min(Self::SLOWEST), dice),
+        }
+    }
+
+    /// The pause after a probe of a pod that is promoted already.
+    pub fn steady(&self, dice: u64) -> Duration {
+        jittered(Self::SLOWEST, dice)
+    }
+}
+
+/// `pause` or up to a quarter less: pods that came together must not be probed in step for ever.
+fn jittered(pause: Duration, dice: u64) -> Duration {
+    between(pause * 3 / 4, pause, dice)
+}
+
+fn between(least: Duration, most: Duration, dice: u64) -> Duration {
+    let span = most.saturating_sub(least).as_nanos();
+    let part = (span * u128::from(dice)) >> 64;
+    least + Duration::from_nanos(u64::try_from(part).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn ms(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    #[test]
+    fn the_pauses_are_those_of_the_table() {
+        // elapsed, then the shortest and the longest pause, in ms: local, cluster.
+        let table = [
+            (0, (2, 5), (10, 25)),
+            (199, (2, 5), (10, 25)),
+            (1_200, (78, 105), (93, 125)),
+            (5_200, (378, 505), (393, 525)),
+            (60_000, (750, 1_000), (750, 1_000)),
+        ];
+        let near = |is: Duration, should: u64| is.abs_diff(ms(should)) < ms(1);
+        for (elapsed, local, cluster) in table {
+            for (pace, (least, most)) in [(Pace::local(), local), (Pace::cluster(), cluster)] {
+                let (low, high) = (pace.next(ms(elapsed), 0), pace.next(ms(elapsed), u64::MAX));
+                assert!(
+                    near(low, least) && near(high, most),
+                    "{pace:?} at {elapsed} ms: {low:?} to {high:?}"
+                );
+            }
+        }
+    }
+
+    fn paces() -> impl Strategy<Value = Pace> {
+        prop_oneof![Just(Pace::local()), Just(Pace::cluster())]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(10_000))]
+
+        #[test]
+        fn no_pause_leaves_its_bounds(pace in paces(), elapsed in any::<u64>(), dice in any::<u64>()) {
+            let elapsed = Duration::from_nanos(elapsed);
+            let pause = pace.next(elapsed, dice);
+            prop_assert!(pause >= pace.least && pause <= Pace::SLOWEST);
+            prop_assert!(elapsed >= Pace::EAGER || pause <= pace.most);
+            prop_assert!((ms(750)..=Pace::SLOWEST).contains(&pace.steady(dice)));
+        }
+
+        #[test]
+        fn a_pod_is_found_at_most_a_tenth_and_one_eager_pause_late(
+            pace in paces(), start in 0u64..20_000_000_000, dice in any::<u64>(),
+        ) {
+            let start = Duration::from_nanos(start);
+            let (mut at, mut probes) = (Duration::ZERO, 1u32);
+            while at < start {
+                at += pace.next(at, dice.rotate_left(probes).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+                probes += 1;
+            }
+            let late = at.abs_diff(start);
+            prop_assert!(late <= (pace.most + start / Pace::SHARE).min(Pace::SLOWEST), "{late:?} late");
+            prop_assert!(probes <= 200, "{probes} probes within {at:?}");
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Asks a pod what kubelet would ask it, once, and says how it answered.
+//!
+//! Only the pod's own verified address is ever asked. No redirect is followed: a pod could send us anywhere.
+//! `https` is not asked yet, for want of a TLS stack in this crate: it is [`ProbeFailure::Unsupported`].
+
+mod grpc;
+pub mod health;
+mod http;
+
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, SocketAddr};
+
+use hyper::StatusCode;
+use rouse_core::probe::{Check, ProbePlan};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout_at};
+
+use health::{BadHealth, Health};
+
+/// Some apps answer probes by this prefix, past their logins and logs.
+const USER_AGENT: &str = concat!("kube-probe/rouse-", env!("CARGO_PKG_VERSION"));
+
+/// No more of an answer's body is read.
+const MAX_BODY: usize = 10 * 1024;
+
+/// How a probe failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ProbeFailure {
+    /// The pod accepted the connection and did not answer, or not to the end.
+    #[error("no whole answer in time")]
+    Deadline,
+    /// Nobody accepted the connection.
+    #[error("cannot connect to {address}")]
+    Connect {
+        /// Who was asked.
+        address: SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
+    /// Nobody listens on an ephemeral port, and the kernel gave us this very port to connect from.
+    #[error("nobody listens on {0}: the connection was to itself")]
+    SelfConnect(SocketAddr),
+    /// We have no socket to ask with. This says nothing of the pod.
+    #[error("no socket for a probe of {address}")]
+    NoSocket {
+        /// Who would have been asked.
+        address: SocketAddr,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The plan asks a question that cannot be put.
+    #[error("the probe cannot be sent: {0}")]
+    Unaskable(String),
+    /// The plan asks a question that we cannot ask yet.
+    #[error("probes over {0} are not supported yet")]
+    Unsupported(&'static str),
+    /// What came was no HTTP, or broke off.
+    #[error("no whole HTTP answer")]
+    Http(#[source] hyper::Error),
+    /// An HTTP status outside 200..=399; for gRPC, any but 200.
+    #[error("the answer was HTTP status {0}")]
+    Status(StatusCode),
+    /// An HTTP answer that is not one of gRPC.
+    #[error("the answer was not gRPC: {0}")]
+    NotGrpc(&'static str),
+    /// The call failed. Status 12 (unimplemented): the server has no health service.
+    #[error("the gRPC call failed with status {0}")]
+    GrpcStatus(u32),
+    /// The call went well, but brought no health.
+    #[error("the answer is no HealthCheckResponse")]
+    BadHealth(#[from] BadHealth),
+    /// The server does not say that it serves.
+    #[error("the server says {0}")]
+    NotServing(Health),
+}
+
+impl ProbeFailure {
+    /// Nobody is there: another address of the pod may do better.
+    pub fn unreached(&self) -> bool {
+        matches!(self, Self::Connect { .. } | Self::SelfConnect(_))
+    }
+
+    /// Whether this says something of the pod, and not only of ourselves.
+    pub fn blames_pod(&self) -> bool {
+        !matches!(self, Self::NoSocket { .. })
+    }
+}
+
+/// Puts all questions of `plan` to the pod at `ip`, one after another; the first that fails ends it.
+pub async fn probe(ip: IpAddr, plan: &ProbePlan, deadline: Instant) -> Result<(), ProbeFailure> {
+    for check in plan.checks() {
+        ask(ip, check, deadline).await?;
+    }
+    Ok(())
+}
+
+async fn ask(ip: IpAddr, check: &Check, deadline: Instant) -> Result<(), ProbeFailure> {
+    let connect = |port| connect(SocketAddr::new(ip, port), deadline);
+    match check {
+        Check::Tcp { port } => connect(*port).await.map(drop),
+        Check::Http { tls: true, .. } => Err(ProbeFailure::Unsupported("https")),
+        Check::Http { port, path, headers, tls: false } => {
+            let request = http::request(SocketAddr::new(ip, *port), path, headers)?;
+            answer(deadline, http::get(connect(*port).await?, request)).await
+        }
+        Check::Grpc { port, service } => {
+            let request = grpc::request(SocketAddr::new(ip, *port), service)?;
+            answer(deadline, grpc::check(connect(*port).await?, request)).await
+        }
+        // No plan holds one.
+        Check::Opaque => Err(ProbeFailure::Unaskable("it runs inside the container".into())),
+    }
+}
+
+/// Too late for an answer is not too late for a connection: only the latter speaks for another address.
+async fn answer(
+    deadline: Instant,
+    exchange: impl Future<Output = Result<(), ProbeFailure>>,
+) -> Result<(), ProbeFailure> {
+    timeout_at(deadline, exchange).await.unwrap_or(Err(ProbeFailure::Deadline))
+}
+
+async fn connect(address: SocketAddr, deadline: Instant) -> Result<TcpStream, ProbeFailure> {
+    let late = |_| Err(ErrorKind::TimedOut.into());
+    match timeout_at(deadline, TcpStream::connect(address)).await.unwrap_or_else(late) {
+        Ok(stream) => not_to_itself(stream, address),
+        Err(source) if is_ours(&source) => Err(ProbeFailure::NoSocket { address, source }),
+        Err(source) => Err(ProbeFailure::Connect { address, source }),
+    }
+}
+
+/// Refuses a connection between a port and itself: it would prove a pod ready that does not even run.
+fn not_to_itself(stream: TcpStream, address: SocketAddr) -> Result<TcpStream, ProbeFailure> {
+    match (stream.local_addr(), stream.peer_addr()) {
+        (Ok(local), Ok(peer)) if local == peer => Err(ProbeFailure::SelfConnect(address)),
+        (Ok(_), Ok(_)) => Ok(stream),
+        // It was closed before we could look.
+        (Err(source), _) | (_, Err(source)) => Err(ProbeFailure::Connect { address, source }),
+    }
+}
+
+/// Files, ports or memory ran out on our side.
+fn is_ours(error: &io::Error) -> bool {
+    let ours = [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM, libc::EADDRNOTAVAIL];
+    error.raw_os_error().is_some_and(|code| ours.contains(&code))
+}
+
+/// Awaits `exchange` while it drives `connection`. The connection may end first, with the answer's rest buffered.
+async fn alongside<T>(connection: impl Future, exchange: impl Future<Output = T>) -> T {
+    let (connection, mut exchange) = (std::pin::pin!(connection), std::pin::pin!(exchange));
+    tokio::select! {
+        biased;
+        done = &mut exchange => done,
+        _ = connection => exchange.await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpSocket;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_connection_to_itself_proves_nothing() {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = socket.local_addr().unwrap();
+        // A port that is bound and connects to itself: what the kernel does by chance on a closed ephemeral port.
+        let stream = socket.connect(address).await.unwrap();
+        let failure = not_to_itself(stream, address).unwrap_err();
+        assert!(matches!(failure, ProbeFailure::SelfConnect(at) if at == address), "{failure}");
+        assert!(failure.unreached());
+    }
+
+    #[test]
+    fn what_runs_out_on_our_side_is_not_blamed_on_the_pod() {
+        for (code, ours) in [
+            (libc::EMFILE, true),
+            (libc::EADDRNOTAVAIL, true),
+            (libc::ENOBUFS, true),
+            (libc::ECONNREFUSED, false),
+            (libc::EHOSTUNREACH, false),
+        ] {
+            assert_eq!(is_ours(&io::Error::from_raw_os_error(code)), ours, "{code}");
+        }
+    }
+}

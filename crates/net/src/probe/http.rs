@@ -1,0 +1,82 @@
+//! One GET, as kubelet sends it.
+
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Empty};
+use hyper::client::conn::http1;
+use hyper::header::{
+    ACCEPT, CONNECTION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue, TRAILER, TRANSFER_ENCODING,
+};
+use hyper::{Request, Uri};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+
+use super::{MAX_BODY, ProbeFailure, USER_AGENT, alongside};
+
+/// No longer head of an answer is read.
+const MAX_HEAD: usize = 64 * 1024;
+
+/// The GET of `path` with the probe's own headers.
+pub(super) fn request(
+    address: SocketAddr,
+    path: &str,
+    headers: &[(String, String)],
+) -> Result<Request<Empty<Bytes>>, ProbeFailure> {
+    let slash = if path.starts_with('/') { "" } else { "/" };
+    let uri: Uri = format!("{slash}{path}")
+        .parse()
+        .map_err(|error| ProbeFailure::Unaskable(format!("the path {path:?}: {error}")))?;
+    let mut request = Request::new(Empty::new());
+    *request.uri_mut() = uri;
+    *request.headers_mut() = self::headers(address, headers)?;
+    Ok(request)
+}
+
+/// The defaults, unless the probe says otherwise.
+fn headers(address: SocketAddr, own: &[(String, String)]) -> Result<HeaderMap, ProbeFailure> {
+    let mut headers = HeaderMap::new();
+    for (name, value) in own {
+        let unaskable = |what| ProbeFailure::Unaskable(format!("the header {name:?}: {what}"));
+        let known = HeaderName::try_from(name).map_err(|_| unaskable("not a header's name"))?;
+        let value = HeaderValue::try_from(value).map_err(|_| unaskable("not a header's value"))?;
+        // How the request is framed is ours to say: a Content-Length here would let the server wait for a body.
+        if ![CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING, TRAILER].contains(&known) {
+            headers.append(known, value);
+        }
+    }
+    let host = HeaderValue::try_from(address.to_string());
+    let host = host.map_err(|_| ProbeFailure::Unaskable(format!("the address {address}")))?;
+    headers.entry(HOST).or_insert(host);
+    headers.entry(hyper::header::USER_AGENT).or_insert(HeaderValue::from_static(USER_AGENT));
+    headers.entry(ACCEPT).or_insert(HeaderValue::from_static("*/*"));
+    headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    Ok(headers)
+}
+
+/// Sends the request. Passes with 200..=399 and a body that can be read, as far as we read it.
+pub(super) async fn get(stream: TcpStream, request: Request<Empty<Bytes>>) -> Result<(), ProbeFailure> {
+    let (mut sender, connection) = http1::Builder::new()
+        // As Go, and so kubelet, writes them: some servers know no other.
+        .title_case_headers(true)
+        .max_buf_size(MAX_HEAD)
+        .handshake(TokioIo::new(stream))
+        .await
+        .map_err(ProbeFailure::Http)?;
+    let exchange = async {
+        let response = sender.send_request(request).await.map_err(ProbeFailure::Http)?;
+        let status = response.status();
+        if !(200..=399).contains(&status.as_u16()) {
+            return Err(ProbeFailure::Status(status));
+        }
+        let (mut body, mut left) = (response.into_body(), MAX_BODY);
+        while left > 0
+            && let Some(frame) = body.frame().await
+        {
+            let frame = frame.map_err(ProbeFailure::Http)?;
+            left = left.saturating_sub(frame.data_ref().map_or(0, Bytes::len));
+        }
+        Ok(())
+    };
+    alongside(connection, exchange).await
+}

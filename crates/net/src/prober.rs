@@ -1,0 +1,252 @@
+//! Probes the starting pods of one service, and tells the service.
+//!
+//! One owner follows the service's snapshots and keeps one watch, a task, per pod that probing can help: a pod
+//! that slices call not ready, or one that our own probe promoted. A watch ends with its pod's need for it.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use rouse_core::endpoint::{Endpoint, PodUid, Source, State};
+use rouse_core::probe::ProbePlan;
+use rouse_core::service::Service;
+use rouse_core::snapshot::{PortView, Snapshot};
+use tokio::sync::watch;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use crate::limits::ProbeLimits;
+use crate::pace::Pace;
+use crate::probe::{ProbeFailure, probe};
+
+/// Finds the plan of a pod, whose (first) port has this number; `None` if there is none or its spec is not known
+/// yet. Asked again before every probe, so it must be quick and may change its mind.
+pub type Plans = Box<dyn Fn(&PodUid, u16) -> Option<Arc<ProbePlan>> + Send + Sync>;
+
+/// Fresh randomness.
+pub type Dice = Box<dyn Fn() -> u64 + Send + Sync>;
+
+/// How pods are probed. One for all services.
+pub struct Prober {
+    /// What to ask of whom.
+    pub plans: Plans,
+    /// How often.
+    pub pace: Pace,
+    /// How many at a time.
+    pub limits: Arc<ProbeLimits>,
+    /// How long one probe of one address may take; kubelet's default is a second.
+    pub timeout: Duration,
+    /// What jitter is made of.
+    pub dice: Dice,
+}
+
+impl Prober {
+    /// Probes the pods of `service` until `cancel`, or until the service is removed.
+    pub async fn run(self: Arc<Self>, service: Arc<Service>, cancel: CancellationToken) {
+        let mut snapshots = service.subscribe();
+        let home = Arc::downgrade(&service);
+        // We must not be the ones who keep it.
+        drop(service);
+        let (mut watches, mut tasks) = (HashMap::new(), JoinSet::new());
+        while home.strong_count() > 0 {
+            tokio::select! {
+                biased;
+                () = cancel.cancelled() => break,
+                snapshot = snapshots.changed() => {
+                    if snapshot.gone {
+                        break;
+                    }
+                    self.follow(&snapshot, &home, &mut watches, &mut tasks);
+                }
+                Some(_) = tasks.join_next() => {}
+            }
+        }
+        tasks.shutdown().await;
+    }
+
+    /// Lets go of pods that need no probing any more, and takes up those that do.
+    fn follow(
+        self: &Arc<Self>,
+        snapshot: &Snapshot,
+        home: &Weak<Service>,
+        watches: &mut HashMap<PodUid, Watch>,
+        tasks: &mut JoinSet<()>,
+    ) {
+        let mut sights = HashMap::new();
+        for endpoint in snapshot.ports.iter().flat_map(PortView::endpoints) {
+            if let (Some(pod), Some(sight)) = (&endpoint.pod, Sight::of(endpoint)) {
+                sights.entry(pod.uid.clone()).or_insert(sight);
+            }
+        }
+        watches.retain(|uid, _| sights.contains_key(uid));
+        for (uid, sight) in sights {
+            // A closed one has ended by itself, which only a panic explains: begin anew.
+            if let Some(watch) = watches.get(&uid).filter(|watch| !watch.sight.is_closed()) {
+                watch.sight.send_if_modified(|before| {
+                    let changed = *before != sight;
+                    *before = sight;
+                    changed
+                });
+            } else {
+                let (sender, receiver) = watch::channel(sight);
+                let task = tasks.spawn(Arc::clone(self).watch(Weak::clone(home), uid.clone(), receiver));
+                watches.insert(uid, Watch { sight: sender, task });
+            }
+        }
+    }
+
+    /// Probes one pod until it is aborted or its service is gone.
+    async fn watch(self: Arc<Self>, home: Weak<Service>, uid: PodUid, mut sights: watch::Receiver<Sight>) {
+        let mut since = Instant::now();
+        let mut vouched = false;
+        loop {
+            let sight = sights.borrow_and_update().clone();
+            let asked = self.ask(&uid, &sight).await;
+            let Some(service) = home.upgrade() else { return };
+            match asked {
+                Some((plan, Ok(()))) => {
+                    service.probe_passed(&uid, &plan);
+                    vouched = true;
+                }
+                // Only if there is something to take back: telling the service takes its writers' lock.
+                Some((_, Err(failure))) if failure.blames_pod() && (vouched || sight.promoted) => {
+                    service.probe_failed(&uid);
+                    vouched = false;
+                }
+                _ => {}
+            }
+            // Before the pause: we must not be the ones who keep it.
+            drop(service);
+            match self.rest(sight, since, &mut sights).await {
+                Rested::Due => {}
+                Rested::Changed => since = Instant::now(),
+                Rested::Unwanted => return,
+            }
+        }
+    }
+
+    /// Waits for the next probe's time, or for a change that calls for one at once.
+    async fn rest(&self, sight: Sight, since: Instant, sights: &mut watch::Receiver<Sight>) -> Rested {
+        let mut promoted = sight.promoted;
+        loop {
+            let dice = (self.dice)();
+            let pause = if promoted { self.pace.steady(dice) } else { self.pace.next(since.elapsed(), dice) };
+            tokio::select! {
+                () = sleep_until(Instant::now() + pause) => return Rested::Due,
+                changed = sights.changed() => {
+                    let now = sights.borrow_and_update().promoted;
+                    match (changed, promoted, now) {
+                        (Err(_), ..) => return Rested::Unwanted,
+                        // Our own word has taken effect: from here on the pause is another.
+                        (Ok(()), false, true) => promoted = true,
+                        (Ok(()), ..) => return Rested::Changed,
+                    }
+                }
+            }
+        }
+    }
+
+    /// One probe: at the pod's first address, and at the other if nobody is at the first.
+    async fn ask(&self, uid: &PodUid, sight: &Sight) -> Option<(Arc<ProbePlan>, Result<(), ProbeFailure>)> {
+        let plan = (self.plans)(uid, sight.port)?;
+        let mut answer = None;
+        for &ip in &sight.ips {
+            let _turn = self.limits.turn(ip).await;
+            let this = probe(ip, &plan, Instant::now() + self.timeout).await;
+            let unreached = this.as_ref().is_err_and(ProbeFailure::unreached);
+            answer = Some(this);
+            if !unreached {
+                break;
+            }
+        }
+        Some((plan, answer?))
+    }
+}
+
+impl fmt::Debug for Prober {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut f = f.debug_struct("Prober");
+        f.field("pace", &self.pace).field("limits", &self.limits).field("timeout", &self.timeout);
+        f.finish_non_exhaustive()
+    }
+}
+
+/// What a watch needs to know of its pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Sight {
+    ips: Box<[IpAddr]>,
+    port: u16,
+    /// It is ready, by our own word alone.
+    promoted: bool,
+}
+
+impl Sight {
+    /// `None`: probing this endpoint would change nothing.
+    fn of(endpoint: &Endpoint) -> Option<Self> {
+        let promoted = match (endpoint.state, endpoint.source) {
+            (State::Ready, Source::Probe) => true,
+            (State::Starting, Source::Slice | Source::Probe) => false,
+            // A pod that says itself that it is not ready is believed.
+            _ => return None,
+        };
+        let port = endpoint.addresses.first()?.port();
+        Some(Self { ips: endpoint.addresses.iter().map(SocketAddr::ip).collect(), port, promoted })
+    }
+}
+
+/// One pod's watch. Dropping it ends the task.
+struct Watch {
+    sight: watch::Sender<Sight>,
+    task: AbortHandle,
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// How a pause ended.
+enum Rested {
+    /// It is time.
+    Due,
+    /// Something about the pod is new.
+    Changed,
+    /// Nobody needs this watch any more.
+    Unwanted,
+}
+
+#[cfg(test)]
+mod tests {
+    use rouse_core::endpoint::Conditions;
+
+    use super::*;
+
+    #[test]
+    fn only_a_pod_that_a_probe_can_help_is_looked_at() {
+        for state in State::ALL {
+            for source in [Source::Slice, Source::Push, Source::Probe] {
+                let endpoint = Endpoint {
+                    pod: None,
+                    addresses: ["10.0.0.1:80", "[fd00::1]:80"].map(|text| text.parse().unwrap()).into(),
+                    state,
+                    source,
+                    conditions: Conditions::default(),
+                    load: Arc::default(),
+                    health: Arc::default(),
+                };
+                let promoted = match (state, source) {
+                    (State::Starting, Source::Slice | Source::Probe) => Some(false),
+                    (State::Ready, Source::Probe) => Some(true),
+                    _ => None,
+                };
+                let sight = Sight::of(&endpoint);
+                assert_eq!(sight.as_ref().map(|sight| sight.promoted), promoted, "{state} by {source}");
+                assert!(sight.is_none_or(|sight| sight.ips.len() == 2 && sight.port == 80));
+            }
+        }
+    }
+}

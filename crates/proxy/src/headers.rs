@@ -1,0 +1,246 @@
+//! What is told along the way: who asked, through whom, and what stays between two neighbours.
+
+use std::net::{IpAddr, SocketAddr};
+
+use http::header::{self, Entry, HeaderMap, HeaderName, HeaderValue};
+use ipnet::IpNet;
+
+/// Headers that concern one connection, and never pass.
+const HOP_BY_HOP: [HeaderName; 8] = [
+    header::CONNECTION,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+    header::PROXY_AUTHENTICATE,
+    header::PROXY_AUTHORIZATION,
+    header::TE,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+];
+
+const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+
+/// Whose word on the client counts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TrustedProxies(Vec<IpNet>);
+
+/// Why a text is not a list of networks.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("{0:?} is not a network: expected CIDRs like 10.0.0.0/8 separated by commas, or none")]
+pub struct BadNetworks(String);
+
+impl TrustedProxies {
+    /// Loopback and the private ranges.
+    pub fn private() -> Self {
+        let all = ["127.0.0.0/8", "::1/128", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"];
+        Self(all.into_iter().filter_map(|net| net.parse().ok()).collect())
+    }
+
+    /// Whether a peer at `ip` is believed.
+    pub fn contains(&self, ip: IpAddr) -> bool {
+        let ip = ip.to_canonical();
+        self.0.iter().any(|net| net.contains(&ip))
+    }
+}
+
+impl std::str::FromStr for TrustedProxies {
+    type Err = BadNetworks;
+
+    fn from_str(text: &str) -> Result<Self, BadNetworks> {
+        if text == "none" {
+            return Ok(Self(Vec::new()));
+        }
+        let net = |part: &str| {
+            let part = part.trim();
+            let single = || part.parse::<IpAddr>().map(IpNet::from);
+            part.parse::<IpNet>().or_else(|_| single()).map_err(|_| BadNetworks(part.into()))
+        };
+        text.split(',').map(net).collect::<Result<_, _>>().map(Self)
+    }
+}
+
+/// Removes what concerns the connection only: the fixed list, and what `Connection` names. A `TE: trailers` that
+/// came is kept, since it is a promise about the message.
+pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
+    let trailers =
+        headers.get_all(header::TE).iter().any(|value| names(value).any(|name| name == "trailers"));
+    let named: Vec<HeaderName> = headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .flat_map(names)
+        .filter_map(|name| HeaderName::from_bytes(name.as_bytes()).ok())
+        .collect();
+    for name in named.iter().chain(&HOP_BY_HOP) {
+        headers.remove(name);
+    }
+    if trailers {
+        headers.insert(header::TE, HeaderValue::from_static("trailers"));
+    }
+}
+
+/// The comma-separated names in a value, in lower case.
+fn names(value: &HeaderValue) -> impl Iterator<Item = String> {
+    let text = value.to_str().unwrap_or_default().to_ascii_lowercase();
+    let names: Vec<String> = text.split(',').map(|name| name.trim().to_owned()).collect();
+    names.into_iter().filter(|name| !name.is_empty())
+}
+
+/// Tells the pod who asked. What an untrusted peer says about that is dropped first, and nobody may speak in
+/// our own name.
+pub fn tell_origin(headers: &mut HeaderMap, peer: SocketAddr, tls: bool, trusted: &TrustedProxies) {
+    let ours: Vec<HeaderName> =
+        headers.keys().filter(|name| name.as_str().starts_with("x-rouse-")).cloned().collect();
+    for name in ours {
+        headers.remove(name);
+    }
+    if !trusted.contains(peer.ip()) {
+        let claims: Vec<HeaderName> =
+            headers.keys().filter(|name| name.as_str().starts_with("x-forwarded-")).cloned().collect();
+        for name in claims {
+            headers.remove(name);
+        }
+        headers.remove(header::FORWARDED);
+    }
+    append_forwarded_for(headers, peer.ip().to_canonical());
+    if let Some(host) = headers.get(header::HOST).cloned()
+        && let Entry::Vacant(vacant) = headers.entry(FORWARDED_HOST)
+    {
+        vacant.insert(host);
+    }
+    if let Entry::Vacant(vacant) = headers.entry(FORWARDED_PROTO) {
+        vacant.insert(HeaderValue::from_static(if tls { "https" } else { "http" }));
+    }
+}
+
+/// One list, one line: several lines would let a careless reader take the wrong one.
+fn append_forwarded_for(headers: &mut HeaderMap, peer: IpAddr) {
+    let mut list: Vec<u8> = Vec::new();
+    for value in &headers.get_all(FORWARDED_FOR) {
+        list.extend_from_slice(value.as_bytes());
+        list.extend_from_slice(b", ");
+    }
+    list.extend_from_slice(peer.to_string().as_bytes());
+    // Made of valid values, commas and an address: always valid.
+    if let Ok(value) = HeaderValue::from_bytes(&list) {
+        headers.insert(FORWARDED_FOR, value);
+    }
+}
+
+/// Whether the request has been through the gateway `id` already. If not, it has now.
+pub fn passed_here(headers: &mut HeaderMap, id: &str) -> bool {
+    let mark = format!("rouse-{id}");
+    let by_us = |value: &HeaderValue| {
+        let text = value.to_str().unwrap_or_default();
+        text.split(',').any(|hop| hop.split_whitespace().nth(1) == Some(mark.as_str()))
+    };
+    if headers.get_all(header::VIA).iter().any(by_us) {
+        return true;
+    }
+    if let Ok(hop) = HeaderValue::from_str(&format!("1.1 {mark}")) {
+        headers.append(header::VIA, hop);
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in pairs {
+            headers.append(HeaderName::from_static(name), HeaderValue::from_static(value));
+        }
+        headers
+    }
+
+    fn shown(headers: &HeaderMap) -> Vec<String> {
+        let mut shown: Vec<String> =
+            headers.iter().map(|(name, value)| format!("{name}: {}", value.to_str().unwrap())).collect();
+        shown.sort();
+        shown
+    }
+
+    #[test]
+    fn what_concerns_the_connection_does_not_pass() {
+        let mut headers = map(&[
+            ("connection", "keep-alive, X-Secret"),
+            ("connection", "close"),
+            ("keep-alive", "timeout=5"),
+            ("x-secret", "1"),
+            ("te", "gzip, trailers"),
+            ("upgrade", "h2c"),
+            ("transfer-encoding", "chunked"),
+            ("accept", "*/*"),
+        ]);
+        remove_hop_by_hop(&mut headers);
+        assert_eq!(shown(&headers), ["accept: */*", "te: trailers"]);
+    }
+
+    #[test]
+    fn a_trusted_peers_word_is_kept_and_continued() {
+        let mut headers = map(&[
+            ("host", "shop.example.com"),
+            ("x-forwarded-for", "203.0.113.7"),
+            ("x-forwarded-for", "10.1.1.1"),
+            ("x-forwarded-proto", "https"),
+            ("x-rouse-cold-start", "true"),
+        ]);
+        tell_origin(&mut headers, "10.0.0.9:1234".parse().unwrap(), false, &TrustedProxies::private());
+        assert_eq!(
+            shown(&headers),
+            [
+                "host: shop.example.com",
+                "x-forwarded-for: 203.0.113.7, 10.1.1.1, 10.0.0.9",
+                "x-forwarded-host: shop.example.com",
+                "x-forwarded-proto: https",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_strangers_word_is_dropped() {
+        let mut headers = map(&[
+            ("host", "shop.example.com"),
+            ("x-forwarded-for", "127.0.0.1"),
+            ("x-forwarded-host", "admin"),
+            ("x-forwarded-user", "root"),
+            ("forwarded", "for=127.0.0.1"),
+        ]);
+        tell_origin(&mut headers, "203.0.113.7:1".parse().unwrap(), true, &TrustedProxies::private());
+        assert_eq!(
+            shown(&headers),
+            [
+                "host: shop.example.com",
+                "x-forwarded-for: 203.0.113.7",
+                "x-forwarded-host: shop.example.com",
+                "x-forwarded-proto: https",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_request_that_comes_back_is_recognised() {
+        let mut headers = map(&[("via", "1.0 fred, 1.1 other")]);
+        assert!(!passed_here(&mut headers, "7f"));
+        assert!(!passed_here(&mut headers, "80"));
+        assert!(passed_here(&mut headers, "7f"));
+    }
+
+    #[test]
+    fn trust_is_given_by_network() {
+        let trusted: TrustedProxies = "203.0.113.0/24, 2001:db8::1".parse().unwrap();
+        for (ip, believed) in [
+            ("203.0.113.9", true),
+            ("::ffff:203.0.113.9", true),
+            ("203.0.114.9", false),
+            ("2001:db8::1", true),
+            ("10.0.0.1", false),
+        ] {
+            assert_eq!(trusted.contains(ip.parse().unwrap()), believed, "{ip}");
+        }
+        assert!(!"none".parse::<TrustedProxies>().unwrap().contains("127.0.0.1".parse().unwrap()));
+        assert_eq!("10.0.0.0/33".parse::<TrustedProxies>(), Err(BadNetworks("10.0.0.0/33".into())));
+    }
+}

@@ -1,0 +1,286 @@
+//! Which route a request takes: host, then path, then headers.
+//!
+//! The table is compiled once and looked up by hash: the host and the wildcards above it, and in each of these
+//! the path and the prefixes above it. So ten thousand routes cost a request no more than ten.
+
+use std::borrow::Cow;
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::fmt;
+use std::str::FromStr;
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+/// What a request's host must be. Case does not matter, and neither does the port.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum HostPattern {
+    /// This host.
+    Exact(String),
+    /// Any host below this one, at any depth: `*.example.com` is kept as `example.com`.
+    Below(String),
+    /// Any host.
+    Any,
+}
+
+/// Why a text is not a [`HostPattern`].
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("{0:?} is not a host: expected a name like shop.example.com, a wildcard like *.example.com, or *")]
+pub struct BadHost(String);
+
+impl FromStr for HostPattern {
+    type Err = BadHost;
+
+    fn from_str(text: &str) -> Result<Self, BadHost> {
+        let bad = || BadHost(text.into());
+        if text == "*" {
+            return Ok(Self::Any);
+        }
+        let (wildcard, name) = match text.strip_prefix("*.") {
+            Some(name) => (true, name),
+            None => (false, text),
+        };
+        let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
+        let label = |label: &str| {
+            let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+            !label.is_empty() && label.len() <= 63 && label.bytes().all(plain)
+        };
+        let literal = name.starts_with('[') && name.ends_with(']') && !wildcard;
+        if name.len() > 253 || !(literal || name.split('.').all(label)) {
+            return Err(bad());
+        }
+        Ok(if wildcard { Self::Below(name) } else { Self::Exact(name) })
+    }
+}
+
+impl fmt::Display for HostPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            HostPattern::Exact(name) => f.write_str(name),
+            HostPattern::Below(name) => write!(f, "*.{name}"),
+            HostPattern::Any => f.write_str("*"),
+        }
+    }
+}
+
+/// A path and everything below it: `/shop` is `/shop` and `/shop/cart`, but not `/shopping`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct PathPrefix(String);
+
+/// Why a text is not a [`PathPrefix`].
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("{0:?} is not a path: expected one that begins with a slash and has no ? and no #")]
+pub struct BadPath(String);
+
+impl FromStr for PathPrefix {
+    type Err = BadPath;
+
+    fn from_str(text: &str) -> Result<Self, BadPath> {
+        if !text.starts_with('/') || text.contains(['?', '#']) {
+            return Err(BadPath(text.into()));
+        }
+        Ok(Self(text.trim_end_matches('/').into()))
+    }
+}
+
+impl fmt::Display for PathPrefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_empty() { "/" } else { &self.0 })
+    }
+}
+
+/// What a request's header must be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeaderMatch {
+    /// Which header.
+    pub name: HeaderName,
+    /// Its value; `None`: any, as long as it is there.
+    pub value: Option<HeaderValue>,
+}
+
+impl HeaderMatch {
+    fn matches(&self, headers: &HeaderMap) -> bool {
+        match &self.value {
+            None => headers.contains_key(&self.name),
+            Some(value) => headers.get_all(&self.name).iter().any(|given| given == value),
+        }
+    }
+}
+
+/// One way into a route: any of the hosts, any of the paths, all of the headers.
+#[derive(Debug, Clone)]
+pub struct Rule<T> {
+    /// Any of these; none means any host.
+    pub hosts: Vec<HostPattern>,
+    /// Any of these; none means any path.
+    pub paths: Vec<PathPrefix>,
+    /// All of these.
+    pub headers: Vec<HeaderMatch>,
+    /// When the route was made, on any clock: of equals, the older wins.
+    pub created: u64,
+    /// The route's name: of equals, the first in the alphabet wins.
+    pub name: String,
+    /// Where it leads.
+    pub target: T,
+}
+
+/// All routes, ready to be looked up.
+#[derive(Debug)]
+pub struct Table<T> {
+    exact: HashMap<String, Paths>,
+    below: HashMap<String, Paths>,
+    any: Paths,
+    /// The most labels that a wildcard has: no need to look for longer ones.
+    deepest_wildcard: usize,
+    rules: Vec<Rule<T>>,
+}
+
+#[derive(Debug, Default)]
+struct Paths {
+    /// Places in `rules`, the first that matches wins.
+    by_prefix: HashMap<String, Vec<usize>>,
+    /// The longest prefix, in bytes: no need to look for longer ones.
+    longest: usize,
+}
+
+impl<T> Default for Table<T> {
+    fn default() -> Self {
+        Self::new(Vec::new())
+    }
+}
+
+impl<T> Table<T> {
+    /// Compiles the rules.
+    pub fn new(rules: Vec<Rule<T>>) -> Self {
+        let mut order: Vec<usize> = (0..rules.len()).collect();
+        order.sort_by_key(|&place| {
+            rules.get(place).map(|rule| (Reverse(rule.headers.len()), rule.created, rule.name.clone()))
+        });
+        let mut table = Self {
+            exact: HashMap::new(),
+            below: HashMap::new(),
+            any: Paths::default(),
+            deepest_wildcard: 0,
+            rules,
+        };
+        for place in order {
+            table.enter(place);
+        }
+        table
+    }
+
+    fn enter(&mut self, place: usize) {
+        let Some(rule) = self.rules.get(place) else { return };
+        let any_host = [HostPattern::Any];
+        for host in if rule.hosts.is_empty() { &any_host[..] } else { &rule.hosts } {
+            let paths = match host {
+                HostPattern::Exact(name) => self.exact.entry(name.clone()).or_default(),
+                HostPattern::Below(name) => {
+                    self.deepest_wildcard = self.deepest_wildcard.max(name.split('.').count());
+                    self.below.entry(name.clone()).or_default()
+                }
+                HostPattern::Any => &mut self.any,
+            };
+            let any_path = [PathPrefix(String::new())];
+            for PathPrefix(prefix) in if rule.paths.is_empty() { &any_path[..] } else { &rule.paths } {
+                paths.longest = paths.longest.max(prefix.len());
+                let here = paths.by_prefix.entry(prefix.clone()).or_default();
+                if here.last() != Some(&place) {
+                    here.push(place);
+                }
+            }
+        }
+    }
+
+    /// All rules, as given.
+    pub fn rules(&self) -> &[Rule<T>] {
+        &self.rules
+    }
+
+    /// The rule for a request: of all that match, the one with the most exact host, then the longest path, then
+    /// the most headers, then the oldest. `host` may have a port.
+    pub fn find(&self, host: &str, path: &str, headers: &HeaderMap) -> Option<&Rule<T>> {
+        let host = bare_host(host);
+        let exact = self.exact.get(&*host).and_then(|paths| self.find_path(paths, path, headers));
+        exact
+            .or_else(|| {
+                wildcards(&host, self.deepest_wildcard)
+                    .filter_map(|name| self.below.get(name))
+                    .find_map(|paths| self.find_path(paths, path, headers))
+            })
+            .or_else(|| self.find_path(&self.any, path, headers))
+    }
+
+    fn find_path(&self, paths: &Paths, path: &str, headers: &HeaderMap) -> Option<&Rule<T>> {
+        let matches = |rule: &&Rule<T>| rule.headers.iter().all(|header| header.matches(headers));
+        prefixes(path, paths.longest)
+            .filter_map(|prefix| paths.by_prefix.get(prefix))
+            .find_map(|places| places.iter().filter_map(|&place| self.rules.get(place)).find(matches))
+    }
+}
+
+/// The host alone, in lower case: no port, no dot at the end. Allocates only if there is something to lower.
+fn bare_host(host: &str) -> Cow<'_, str> {
+    let bare = match host.strip_prefix('[') {
+        // An IPv6 literal has colons of its own.
+        Some(literal) => literal.find(']').and_then(|end| host.get(..end + 2)).unwrap_or(host),
+        None => host.split_once(':').map_or(host, |(name, _)| name),
+    };
+    let bare = bare.strip_suffix('.').unwrap_or(bare);
+    if bare.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        Cow::Owned(bare.to_ascii_lowercase())
+    } else {
+        Cow::Borrowed(bare)
+    }
+}
+
+/// The names above `host`, from the longest of at most `deepest` labels.
+fn wildcards(host: &str, deepest: usize) -> impl Iterator<Item = &str> {
+    let dots = host.match_indices('.').map(|(dot, _)| dot);
+    let above = dots.filter_map(move |dot| host.get(dot + 1..));
+    above.filter(move |name| name.bytes().filter(|byte| *byte == b'.').count() < deepest)
+}
+
+/// The path and every path above it, from the longest of at most `longest` bytes; `""` stands for `/`.
+fn prefixes(path: &str, longest: usize) -> impl Iterator<Item = &str> {
+    let path = path.trim_end_matches('/');
+    let whole = std::iter::once(path);
+    let above = path.rmatch_indices('/').filter_map(move |(slash, _)| path.get(..slash));
+    whole.chain(above).filter(move |prefix| prefix.len() <= longest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_is_compared_without_port_case_and_final_dot() {
+        for (given, bare) in [
+            ("Shop.Example.COM:8080", "shop.example.com"),
+            ("shop.example.com.", "shop.example.com"),
+            ("[FD00::1]:80", "[fd00::1]"),
+            ("[::1]", "[::1]"),
+            ("[broken", "[broken"),
+            ("", ""),
+        ] {
+            assert_eq!(bare_host(given), bare);
+        }
+    }
+
+    #[test]
+    fn a_bad_host_or_path_is_refused_with_its_text() {
+        for bad in ["", "*.", "a..b", "*x.com", "a.*", "a b", "http://a", "a/b", "a:80", "*.*"] {
+            assert_eq!(bad.parse::<HostPattern>(), Err(BadHost(bad.into())));
+        }
+        for bad in ["", "shop", "/a?b", "/a#b"] {
+            assert_eq!(bad.parse::<PathPrefix>(), Err(BadPath(bad.into())));
+        }
+    }
+
+    #[test]
+    fn a_prefix_ends_at_a_slash() {
+        let all: Vec<&str> = prefixes("/shop/cart/", 100).collect();
+        assert_eq!(all, ["/shop/cart", "/shop", ""]);
+        assert_eq!(prefixes("/", 100).collect::<Vec<_>>(), [""]);
+        assert_eq!(prefixes("/a/b", 2).collect::<Vec<_>>(), ["/a", ""]);
+    }
+}
