@@ -1,0 +1,243 @@
+//! A pod's command: what is run, where, with which environment, and why it cannot be.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Access, access};
+
+/// What an app's file says about how to run it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CommandSpec {
+    /// The program and its arguments. `$PORT`, `${PORT}`, `$HOST` and `${HOST}` are replaced in each.
+    pub argv: Vec<String>,
+    /// Added to `rouse`'s own environment. `PORT` and `HOST` are the pod's, whatever is said here.
+    pub env: BTreeMap<String, String>,
+    /// Where it runs.
+    pub workdir: PathBuf,
+}
+
+/// Why a pod could not be started.
+#[derive(Debug, thiserror::Error)]
+pub enum SpawnError {
+    /// There is no first word.
+    #[error("the command is empty: expected a program and its arguments")]
+    Empty,
+    /// The working directory is not there.
+    #[error("the working directory {} does not exist", .0.display())]
+    NoWorkdir(PathBuf),
+    /// The working directory is something else.
+    #[error("the working directory {} is not a directory", .0.display())]
+    WorkdirNotDirectory(PathBuf),
+    /// No program of that name is in any directory of `PATH`.
+    #[error("command not found: {command:?} is in no directory of PATH ({path})")]
+    NotFound {
+        /// The command's first word.
+        command: String,
+        /// Where it was looked for.
+        path: String,
+    },
+    /// The command is a path, and there is nothing.
+    #[error("command not found: there is no {}", .0.display())]
+    NoFile(PathBuf),
+    /// It is there, but cannot be run.
+    #[error("{} is not executable{}", .0.display(), if .0.is_dir() { ": it is a directory" } else { "; chmod +x makes it so" })]
+    NotExecutable(PathBuf),
+    /// The system refused to run it.
+    #[error("{command:?} could not be run{}", match source.kind() {
+        io::ErrorKind::NotFound => " (a script's #! line may name a program that does not exist)",
+        io::ErrorKind::ArgumentListTooLong => " (arguments and environment are too long)",
+        _ => "",
+    })]
+    Exec {
+        /// The command's first word.
+        command: String,
+        /// The system's word.
+        source: io::Error,
+    },
+    /// The guardian, which runs the command, could not be started.
+    #[error("the guardian process {} could not be started", program.display())]
+    Guardian {
+        /// What was to be run.
+        program: PathBuf,
+        /// The system's word.
+        source: io::Error,
+    },
+    /// The guardian ended, or said nothing sensible in time.
+    #[error("the guardian process {} did not say whether the command runs", .0.display())]
+    GuardianSilent(PathBuf),
+}
+
+impl CommandSpec {
+    /// The arguments for a pod at `address`.
+    pub fn argv_at(&self, address: SocketAddr) -> Vec<String> {
+        let (host, port) = (address.ip().to_string(), address.port().to_string());
+        let value = |name: &str| match name {
+            "PORT" => Some(port.as_str()),
+            "HOST" => Some(host.as_str()),
+            _ => None,
+        };
+        self.argv.iter().map(|argument| replace(argument, value)).collect()
+    }
+
+    /// What is added to the environment of a pod at `address`.
+    pub fn env_at(&self, address: SocketAddr) -> BTreeMap<String, String> {
+        let mut env = self.env.clone();
+        env.insert("PORT".into(), address.port().to_string());
+        env.insert("HOST".into(), address.ip().to_string());
+        env
+    }
+
+    /// Whether it can be run at all. The system would answer "not found" alike for a missing program and a missing
+    /// directory.
+    pub fn check(&self) -> Result<(), SpawnError> {
+        if !self.workdir.exists() {
+            return Err(SpawnError::NoWorkdir(self.workdir.clone()));
+        }
+        if !self.workdir.is_dir() {
+            return Err(SpawnError::WorkdirNotDirectory(self.workdir.clone()));
+        }
+        let program = self.argv.first().filter(|program| !program.is_empty()).ok_or(SpawnError::Empty)?;
+        if program.contains('/') {
+            let file = self.workdir.join(program);
+            return match () {
+                () if is_executable(&file) => Ok(()),
+                () if file.exists() => Err(SpawnError::NotExecutable(file)),
+                () => Err(SpawnError::NoFile(file)),
+            };
+        }
+        let path =
+            self.env.get("PATH").map_or_else(|| env::var_os("PATH").unwrap_or_default(), OsString::from);
+        find(program, &path, &self.workdir)
+    }
+}
+
+/// Looks for `program` in the directories of `path`, as the system will.
+fn find(program: &str, path: &OsStr, workdir: &Path) -> Result<(), SpawnError> {
+    let mut unusable = None;
+    for directory in env::split_paths(path) {
+        let file = workdir.join(directory).join(program);
+        if is_executable(&file) {
+            return Ok(());
+        }
+        if unusable.is_none() && file.is_file() {
+            unusable = Some(file);
+        }
+    }
+    Err(unusable.map_or_else(
+        || SpawnError::NotFound { command: program.into(), path: path.to_string_lossy().into_owned() },
+        SpawnError::NotExecutable,
+    ))
+}
+
+fn is_executable(file: &Path) -> bool {
+    file.is_file() && access(file, Access::EXEC_OK).is_ok()
+}
+
+/// Replaces `$NAME` and `${NAME}` where `value` knows the name. Everything else stays: it may be for a shell.
+fn replace<'a>(text: &str, value: impl Fn(&str) -> Option<&'a str>) -> String {
+    let mut replaced = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once('$') {
+        replaced.push_str(before);
+        let (name, then) = match after.strip_prefix('{').and_then(|braced| braced.split_once('}')) {
+            Some(braced) => braced,
+            // `$PORTAL` is not `$PORT` and some letters.
+            None => after.split_at(after.find(|c: char| !is_name(c)).unwrap_or(after.len())),
+        };
+        if let Some(value) = value(name) {
+            replaced.push_str(value);
+            rest = then;
+        } else {
+            replaced.push('$');
+            rest = after;
+        }
+    }
+    replaced.push_str(rest);
+    replaced
+}
+
+fn is_name(c: char) -> bool {
+    c == '_' || c.is_ascii_alphanumeric()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error as _;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    fn spec(argv: &[&str], env: &[(&str, &str)], workdir: &Path) -> CommandSpec {
+        CommandSpec {
+            argv: argv.iter().map(ToString::to_string).collect(),
+            env: env.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect(),
+            workdir: workdir.into(),
+        }
+    }
+
+    #[test]
+    fn port_and_host_are_replaced_and_nothing_else_is() {
+        let cases = [
+            ("$PORT", "4000"),
+            ("${PORT}", "4000"),
+            ("http://$HOST:$PORT/x", "http://127.0.0.1:4000/x"),
+            ("--port=$PORT$PORT", "--port=40004000"),
+            ("${HOST}name", "127.0.0.1name"),
+            ("$PORTAL $PORT_2 $port ${PORT", "$PORTAL $PORT_2 $port ${PORT"),
+            ("$HOME $1 $$ $", "$HOME $1 $$ $"),
+            ("$$PORT ${$PORT}", "$4000 ${4000}"),
+            ("ü$PORTü", "ü4000ü"),
+            ("", ""),
+        ];
+        let address = "127.0.0.1:4000".parse().unwrap();
+        for (text, expected) in cases {
+            assert_eq!(spec(&[text], &[], Path::new("/")).argv_at(address), [expected], "{text:?}");
+        }
+    }
+
+    #[test]
+    fn port_and_host_in_the_environment_are_the_pods() {
+        let spec = spec(&["x"], &[("PORT", "1"), ("GREETING", "hi")], Path::new("/"));
+        let env = spec.env_at("127.0.0.9:4000".parse().unwrap());
+        let env: Vec<_> = env.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        assert_eq!(env, [("GREETING", "hi"), ("HOST", "127.0.0.9"), ("PORT", "4000")]);
+    }
+
+    /// Command, environment, folder, and what the error says.
+    type Case<'a> = (&'a [&'a str], &'a [(&'a str, &'a str)], PathBuf, &'a [&'a str]);
+
+    #[test]
+    fn what_cannot_be_run_is_said_clearly() {
+        let folder = tempfile::tempdir().unwrap();
+        let here = folder.path();
+        std::fs::write(here.join("plain"), "").unwrap();
+        std::fs::write(here.join("tool"), "#!/bin/sh\n").unwrap();
+        std::fs::set_permissions(here.join("tool"), std::fs::Permissions::from_mode(0o755)).unwrap();
+        let path = [("PATH", here.to_str().unwrap())];
+        let at = |name: &str| here.join(name).display().to_string();
+        let cases: [Case<'_>; 9] = [
+            (&[], &[], here.into(), &["empty"]),
+            (&[""], &[], here.into(), &["empty"]),
+            (&["tool"], &[], here.join("gone"), &["working directory", "gone", "does not exist"]),
+            (&["tool"], &[], here.join("plain"), &["working directory", "plain", "not a directory"]),
+            (&["nosuch"], &path, here.into(), &["command not found", "\"nosuch\"", "PATH", &at("")[..4]]),
+            (&["plain"], &path, here.into(), &[&at("plain"), "not executable", "chmod +x"]),
+            (&["./plain"], &[], here.into(), &["plain", "not executable"]),
+            (&["./nosuch"], &[], here.into(), &["command not found", "nosuch"]),
+            (&["/"], &[], here.into(), &["not executable", "directory"]),
+        ];
+        for (argv, env, workdir, words) in cases {
+            let error = spec(argv, env, &workdir).check().unwrap_err();
+            let text = error.to_string();
+            assert!(words.iter().all(|word| text.contains(word)), "{text} should say {words:?}");
+            assert!(error.source().is_none());
+        }
+        for (argv, env) in [(["tool"], path.as_slice()), (["./tool"], &[]), (["sh"], &[])] {
+            spec(&argv, env, here).check().unwrap();
+        }
+    }
+}

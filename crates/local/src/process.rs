@@ -1,0 +1,282 @@
+//! One pod: a process on this machine, under a guardian of its own.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rouse_core::endpoint::PodUid;
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::process::{Child, Command};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use crate::address::Lease;
+use crate::command::{CommandSpec, SpawnError};
+use crate::kin;
+use crate::output::{Log, Stream, capture};
+use crate::wire::{Order, Report};
+
+pub use crate::wire::Ended;
+
+/// The variable in a pod's environment that tells whose process it is, also when the guardian cannot.
+pub const UID_VARIABLE: &str = "ROUSE_POD_UID";
+
+/// How long a guardian may take to say whether the command runs.
+const START_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long to wait for the end of the output of a pod that is gone. Somebody else may hold it open.
+const OUTPUT_TIMEOUT: Duration = Duration::from_secs(1);
+/// How often to look for what a guardian that was killed left behind.
+const SWEEPS: usize = 100;
+
+/// How to start a guardian: the program and arguments that lead to [`crate::shim::main`].
+#[derive(Debug, Clone)]
+pub struct Launcher {
+    program: PathBuf,
+    arguments: Vec<OsString>,
+}
+
+impl Launcher {
+    /// `program` with `arguments`, to which the pod's command is added.
+    pub fn new(
+        program: impl Into<PathBuf>,
+        arguments: impl IntoIterator<Item = impl Into<OsString>>,
+    ) -> Self {
+        Self { program: program.into(), arguments: arguments.into_iter().map(Into::into).collect() }
+    }
+
+    /// The program that is running, also when a build has replaced its file since.
+    pub fn this_program(arguments: impl IntoIterator<Item = impl Into<OsString>>) -> io::Result<Self> {
+        let program =
+            if cfg!(target_os = "linux") { "/proc/self/exe".into() } else { std::env::current_exe()? };
+        Ok(Self::new(program, arguments))
+    }
+}
+
+/// A pod to be started.
+#[derive(Debug)]
+pub struct Start {
+    /// `<app>-<ordinal>`.
+    pub name: Arc<str>,
+    /// Its incarnation: never used before.
+    pub uid: PodUid,
+    /// What it runs.
+    pub command: CommandSpec,
+    /// Where it is to listen. Nobody else gets this address while the process lives.
+    pub address: Lease,
+    /// Where its output goes.
+    pub log: Arc<Log>,
+}
+
+/// Where a process is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// It runs.
+    Running,
+    /// It was told to stop and is still there.
+    Stopping,
+    /// It is gone, and so is everything it started.
+    Exited(Exit),
+}
+
+/// How a process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Exit {
+    /// Code or signal; `None` if the guardian was killed and could not tell.
+    pub how: Option<Ended>,
+    /// Whether it had been told to stop.
+    pub by_us: bool,
+}
+
+impl fmt::Display for Exit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.how {
+            Some(ended) => ended.fmt(f),
+            None => f.write_str("was lost: its guardian process was killed"),
+        }
+    }
+}
+
+/// A running process. Dropping it stops it: SIGTERM at once, SIGKILL soon after.
+#[derive(Debug)]
+pub struct Process {
+    name: Arc<str>,
+    uid: PodUid,
+    address: Lease,
+    pid: u32,
+    stop: watch::Sender<Option<Duration>>,
+    exit: watch::Receiver<Option<Exit>>,
+    /// Owns the watch over the guardian: its socket closes with it, and that is the order to stop.
+    _watch: JoinSet<()>,
+}
+
+impl Process {
+    /// Starts a pod. Returns when its command runs, or with the reason why it cannot.
+    pub async fn spawn(launcher: &Launcher, start: Start) -> Result<Self, SpawnError> {
+        let Start { name, uid, command, address, log } = start;
+        command.check()?;
+        let (mut guardian, mut child) = launch(launcher, &command, &uid, address.address())?;
+        let mut readers = JoinSet::new();
+        if let Some(stdout) = child.stdout.take() {
+            readers.spawn(capture(stdout, Arc::clone(&name), Stream::Stdout, Arc::clone(&log)));
+        }
+        if let Some(stderr) = child.stderr.take() {
+            readers.spawn(capture(stderr, Arc::clone(&name), Stream::Stderr, log));
+        }
+        let pid = match timeout(START_TIMEOUT, guardian.report()).await {
+            Ok(Some(Report::Started(pid))) => pid.get(),
+            Ok(Some(Report::Failed(errno))) => {
+                // It ends now; unreaped, it would stay as a zombie.
+                timeout(START_TIMEOUT, child.wait()).await.ok();
+                let source = io::Error::from_raw_os_error(errno.get());
+                let command = command.argv.first().cloned().unwrap_or_default();
+                return Err(SpawnError::Exec { command, source });
+            }
+            _ => return Err(SpawnError::GuardianSilent(launcher.program.clone())),
+        };
+        let (stop, asked) = watch::channel(None);
+        let (ended, exit) = watch::channel(None);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(guardian.watch(child, readers, asked, uid.clone(), ended));
+        Ok(Self { name, uid, address, pid, stop, exit, _watch: tasks })
+    }
+
+    /// Tells it to stop: SIGTERM to its group, after `grace` SIGKILL to everything that is left. Again with a
+    /// shorter grace: it is shortened.
+    pub fn stop(&self, grace: Duration) {
+        // The shortest, not the last: an order that the guardian has not got yet must not be lost to a milder one.
+        self.stop.send_modify(|asked| *asked = Some(asked.map_or(grace, |before| before.min(grace))));
+    }
+
+    /// Waits until it is gone. Its output is complete by then.
+    pub async fn exited(&self) -> Exit {
+        let lost = Exit { how: None, by_us: self.stop.borrow().is_some() };
+        let mut exit = self.exit.clone();
+        exit.wait_for(Option::is_some).await.map_or(lost, |exit| exit.unwrap_or(lost))
+    }
+
+    /// Where it is in its life.
+    pub fn state(&self) -> State {
+        match *self.exit.borrow() {
+            Some(exit) => State::Exited(exit),
+            None if self.stop.borrow().is_some() => State::Stopping,
+            None => State::Running,
+        }
+    }
+
+    /// `<app>-<ordinal>`.
+    pub fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// Its incarnation.
+    pub fn uid(&self) -> &PodUid {
+        &self.uid
+    }
+
+    /// Where it is to listen.
+    pub fn address(&self) -> SocketAddr {
+        self.address.address()
+    }
+
+    /// Its process id: the command's, not the guardian's.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+}
+
+/// Starts the guardian with the pod's command, environment and folder.
+fn launch(
+    launcher: &Launcher,
+    command: &CommandSpec,
+    uid: &PodUid,
+    address: SocketAddr,
+) -> Result<(Guardian, Child), SpawnError> {
+    let spawn = || {
+        let (ours, its) = UnixStream::pair()?;
+        let its = its.into_std()?;
+        its.set_nonblocking(false)?;
+        let child = Command::new(&launcher.program)
+            .arg0("rouse")
+            .args(&launcher.arguments)
+            .args(command.argv_at(address))
+            .envs(command.env_at(address))
+            .env(UID_VARIABLE, uid.as_str())
+            .current_dir(&command.workdir)
+            .stdin(Stdio::from(OwnedFd::from(its)))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            // Killed, it could not end its charges. It ends by itself when its socket does.
+            .kill_on_drop(false)
+            .spawn()?;
+        let (reports, orders) = ours.into_split();
+        Ok((Guardian { reports: BufReader::new(reports).lines(), orders }, child))
+    };
+    spawn().map_err(|source| SpawnError::Guardian { program: launcher.program.clone(), source })
+}
+
+/// Our end of the socket to a guardian.
+struct Guardian {
+    reports: Lines<BufReader<OwnedReadHalf>>,
+    orders: OwnedWriteHalf,
+}
+
+impl Guardian {
+    /// What it says next; `None` when it is gone.
+    async fn report(&mut self) -> Option<Report> {
+        Report::parse(&self.reports.next_line().await.ok()??)
+    }
+
+    /// Passes orders on until the pod is gone, and says how it ended.
+    async fn watch(
+        mut self,
+        mut child: Child,
+        mut readers: JoinSet<()>,
+        mut asked: watch::Receiver<Option<Duration>>,
+        uid: PodUid,
+        ended: watch::Sender<Option<Exit>>,
+    ) {
+        let report = loop {
+            tokio::select! {
+                report = self.report() => break report,
+                Ok(()) = asked.changed() => {
+                    let grace = *asked.borrow_and_update();
+                    if let Some(grace) = grace {
+                        // A guardian that is gone says so by its silence.
+                        self.orders.write_all(Order::Stop(grace).to_string().as_bytes()).await.ok();
+                    }
+                }
+            }
+        };
+        let by_us = asked.borrow().is_some();
+        let how = if let Some(Report::Ended(how)) = report {
+            Some(how)
+        } else {
+            sweep(&uid).await;
+            None
+        };
+        // It has nothing left to do but to end; unreaped, it would stay as a zombie.
+        child.wait().await.ok();
+        timeout(OUTPUT_TIMEOUT, async { while readers.join_next().await.is_some() {} }).await.ok();
+        ended.send_replace(Some(Exit { how, by_us }));
+    }
+}
+
+/// Ends what a guardian left behind, until nothing of it can be found.
+async fn sweep(uid: &PodUid) {
+    let mark = format!("{UID_VARIABLE}={uid}");
+    for _ in 0..SWEEPS {
+        if kin::end_marked(&mark) == 0 {
+            break;
+        }
+        tokio::task::yield_now().await;
+    }
+}

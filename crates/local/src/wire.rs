@@ -1,0 +1,134 @@
+//! What a process and its guardian say to each other: short lines over one socket.
+//!
+//! `rouse` → guardian: `stop MILLISECONDS`; the end of the stream means "stop now". Guardian → `rouse`: first
+//! `started PID` or `failed ERRNO`, at last `exited CODE` or `killed SIGNAL`. The last line comes when no
+//! descendant is left; a stream that ends without it means that the guardian was killed.
+
+use std::fmt;
+use std::num::{NonZeroI32, NonZeroU32};
+use std::time::Duration;
+
+/// How a process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// It left with this code.
+    Code(i32),
+    /// This signal ended it.
+    Signal(i32),
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Ended::Code(code) => write!(f, "exited with code {code}"),
+            Ended::Signal(signal) => match signal_name(signal) {
+                Some(name) => write!(f, "was killed by {name}"),
+                None => write!(f, "was killed by signal {signal}"),
+            },
+        }
+    }
+}
+
+/// The signals that end processes in practice and have the same number on every Linux.
+fn signal_name(signal: i32) -> Option<&'static str> {
+    Some(match signal {
+        1 => "SIGHUP",
+        2 => "SIGINT",
+        3 => "SIGQUIT",
+        4 => "SIGILL",
+        6 => "SIGABRT",
+        8 => "SIGFPE",
+        9 => "SIGKILL",
+        11 => "SIGSEGV",
+        13 => "SIGPIPE",
+        15 => "SIGTERM",
+        _ => return None,
+    })
+}
+
+/// What `rouse` asks of a guardian.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// SIGTERM, and SIGKILL to whatever is left after the grace.
+    Stop(Duration),
+}
+
+impl Order {
+    pub(crate) fn parse(line: &str) -> Option<Self> {
+        let millis = line.strip_prefix("stop ")?.parse().ok()?;
+        Some(Order::Stop(Duration::from_millis(millis)))
+    }
+}
+
+impl fmt::Display for Order {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Order::Stop(grace) = self;
+        writeln!(f, "stop {}", u64::try_from(grace.as_millis()).unwrap_or(u64::MAX))
+    }
+}
+
+/// What a guardian says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Report {
+    /// The process runs.
+    Started(NonZeroU32),
+    /// It could not be started; the system's error number.
+    Failed(NonZeroI32),
+    /// It has ended, and so has everything that came from it.
+    Ended(Ended),
+}
+
+impl Report {
+    pub(crate) fn parse(line: &str) -> Option<Self> {
+        let (what, number) = line.split_once(' ')?;
+        Some(match what {
+            "started" => Report::Started(number.parse().ok()?),
+            "failed" => Report::Failed(number.parse().ok()?),
+            "exited" => Report::Ended(Ended::Code(number.parse().ok()?)),
+            "killed" => Report::Ended(Ended::Signal(number.parse().ok()?)),
+            _ => return None,
+        })
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Report::Started(pid) => writeln!(f, "started {pid}"),
+            Report::Failed(errno) => writeln!(f, "failed {errno}"),
+            Report::Ended(Ended::Code(code)) => writeln!(f, "exited {code}"),
+            Report::Ended(Ended::Signal(signal)) => writeln!(f, "killed {signal}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_one_side_writes_the_other_reads() {
+        let reports = [
+            Report::Started(NonZeroU32::new(4242).unwrap()),
+            Report::Failed(NonZeroI32::new(2).unwrap()),
+            Report::Ended(Ended::Code(-1)),
+            Report::Ended(Ended::Signal(9)),
+        ];
+        for report in reports {
+            assert_eq!(Report::parse(report.to_string().trim_end()), Some(report));
+        }
+        let order = Order::Stop(Duration::from_millis(10_500));
+        assert_eq!(order.to_string(), "stop 10500\n");
+        assert_eq!(Order::parse("stop 10500"), Some(order));
+        assert!(Order::parse(Order::Stop(Duration::MAX).to_string().trim_end()).is_some());
+    }
+
+    #[test]
+    fn anything_else_is_not_understood() {
+        for line in
+            ["", "stop", "stop ", "stop -1", "stop 1s", "started 0", "started", "failed 0", "exited x"]
+        {
+            assert_eq!((Order::parse(line), Report::parse(line)), (None, None), "{line:?}");
+        }
+    }
+}

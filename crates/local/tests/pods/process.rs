@@ -1,0 +1,160 @@
+//! A pod's life: start, output, stop, exit.
+
+use std::error::Error as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::harness::{GENEROUS, HELPER, eventually, exit_of, helper, run, run_until_up, spawn, start, texts};
+use rouse_local::output::{LONGEST_LINE, Stream};
+use rouse_local::process::{Ended, Exit, Launcher, Process, State};
+use tokio::time::Instant;
+
+#[tokio::test]
+async fn how_a_pod_ended_is_told() {
+    let cases = [
+        ("exit 0", Ended::Code(0), "exited with code 0"),
+        ("exit 3", Ended::Code(3), "exited with code 3"),
+        ("exit 255", Ended::Code(255), "exited with code 255"),
+        ("kill -SEGV $$", Ended::Signal(11), "was killed by SIGSEGV"),
+        ("kill -KILL $$", Ended::Signal(9), "was killed by SIGKILL"),
+        ("kill -USR1 $$", Ended::Signal(10), "was killed by signal 10"),
+    ];
+    for (script, how, text) in cases {
+        let (process, _log) = run(script).await;
+        let exit = exit_of(&process).await;
+        assert_eq!(exit, Exit { how: Some(how), by_us: false }, "{script}");
+        assert_eq!((exit.to_string().as_str(), process.state()), (text, State::Exited(exit)));
+    }
+}
+
+#[tokio::test]
+async fn a_stop_asks_first_and_lets_the_pod_finish() {
+    let (process, log) = run_until_up(&helper("polite")).await;
+    assert_eq!(process.state(), State::Running);
+    process.stop(GENEROUS);
+    assert!(matches!(process.state(), State::Stopping | State::Exited(_)));
+    assert_eq!(exit_of(&process).await, Exit { how: Some(Ended::Code(7)), by_us: true });
+    assert_eq!(texts(&log), ["up", "asked", "bye"]);
+}
+
+#[tokio::test]
+async fn a_stop_kills_after_the_grace_and_not_before() {
+    let (process, _log) = run_until_up(&helper("deaf")).await;
+    let before = Instant::now();
+    process.stop(Duration::from_millis(300));
+    assert_eq!(exit_of(&process).await, Exit { how: Some(Ended::Signal(9)), by_us: true });
+    assert!(before.elapsed() >= Duration::from_millis(300));
+}
+
+#[tokio::test]
+async fn a_second_stop_can_shorten_the_grace_but_not_lengthen_it() {
+    let deaf = helper("deaf");
+    let killed = Exit { how: Some(Ended::Signal(9)), by_us: true };
+    let (process, log) = run_until_up(&deaf).await;
+    process.stop(Duration::MAX);
+    eventually("it was asked", || texts(&log).contains(&"asked".to_owned())).await;
+    process.stop(Duration::ZERO);
+    assert_eq!(exit_of(&process).await, killed);
+    assert_eq!(texts(&log).iter().filter(|text| *text == "asked").count(), 1, "it is asked once");
+
+    let (process, _log) = run_until_up(&deaf).await;
+    process.stop(Duration::from_millis(50));
+    process.stop(Duration::from_hours(1));
+    assert_eq!(exit_of(&process).await, killed);
+}
+
+#[tokio::test]
+async fn a_stop_waits_for_the_server_behind_a_shell_that_dies_at_once() {
+    let (process, log) = run_until_up(&format!("{HELPER} polite & wait")).await;
+    process.stop(GENEROUS);
+    assert_eq!(exit_of(&process).await, Exit { how: Some(Ended::Signal(15)), by_us: true });
+    assert_eq!(texts(&log), ["up", "asked", "bye"]);
+}
+
+#[tokio::test]
+async fn the_command_gets_its_address_environment_and_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path().canonicalize().unwrap();
+    let script = "echo \"$0 $1\"; printenv PORT HOST GREETING ROUSE_POD_UID; pwd";
+    let start = start(&["sh", "-c", script, "$PORT", "at-${HOST}"], &here);
+    let (address, log) = (start.address.address(), Arc::clone(&start.log));
+    let process = spawn(start).await.unwrap();
+    exit_of(&process).await;
+    let (port, host) = (address.port().to_string(), address.ip().to_string());
+    let (uid, here) = (process.uid().as_str(), here.to_str().unwrap());
+    let expected = [&format!("{port} at-{host}"), &port, &host, "hi", uid, here];
+    assert_eq!(texts(&log), expected);
+    assert_eq!((process.address(), process.name().as_ref()), (address, "app-1"));
+}
+
+#[tokio::test]
+async fn the_output_is_complete_when_the_pod_is_gone() {
+    let script = "echo one; echo two >&2; head -c 20000 /dev/zero | tr '\\0' x; echo; printf '\\377partial'";
+    let (process, log) = run(script).await;
+    exit_of(&process).await;
+    let of = |stream| log.tail().into_iter().filter(move |line| line.stream == stream).map(|line| line.text);
+    let stdout: Vec<_> = of(Stream::Stdout).collect();
+    assert_eq!(stdout.len(), 4, "{stdout:?}");
+    assert_eq!((&*stdout[0], &*stdout[3]), ("one", "\u{fffd}partial"));
+    assert_eq!((stdout[1].len(), stdout[2].len()), (LONGEST_LINE, 20_000 - LONGEST_LINE));
+    assert_eq!(of(Stream::Stderr).collect::<Vec<_>>(), ["two".into()]);
+    assert!(log.tail().iter().all(|line| &*line.pod == "app-1"));
+}
+
+#[tokio::test]
+async fn a_pod_that_prints_without_end_is_not_held_up_by_a_slow_follower() {
+    let start = start(&["sh", "-c", "seq 1 20000; exit 4"], Path::new("/"));
+    let log = Arc::clone(&start.log);
+    let (_, mut slow) = log.follow();
+    let process = spawn(start).await.unwrap();
+    assert_eq!(exit_of(&process).await.how, Some(Ended::Code(4)));
+    let texts = texts(&log);
+    assert_eq!((texts.len(), texts[99].as_str()), (100, "20000"));
+    assert!(matches!(slow.recv().await, Err(tokio::sync::broadcast::error::RecvError::Lagged(_))));
+}
+
+#[tokio::test]
+async fn what_cannot_be_run_is_told_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("script");
+    std::fs::write(&script, "#!/no/such/interpreter\n").unwrap();
+    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let here = folder.path();
+    let gone = here.join("gone");
+    let cases: [(&str, &Path, &[&str]); 3] = [
+        ("no-such-command", here, &["command not found", "\"no-such-command\"", "PATH (/"]),
+        ("./script", here, &["\"./script\" could not be run", "#! line", "No such file"]),
+        ("sh", &gone, &["working directory", "gone", "does not exist"]),
+    ];
+    for (program, workdir, words) in cases {
+        let start = start(&[program], workdir);
+        let uid = start.uid.clone();
+        let error = spawn(start).await.unwrap_err();
+        let text = format!("{error}: {}", error.source().map(ToString::to_string).unwrap_or_default());
+        assert!(words.iter().all(|word| text.contains(word)), "{text:?} should say {words:?}");
+        assert_eq!(crate::harness::marked(uid.as_str()), []);
+    }
+    eventually("no zombie is left", || crate::harness::zombies(std::process::id()) == 0).await;
+}
+
+#[tokio::test]
+async fn a_guardian_that_is_none_is_told() {
+    let launcher = Launcher::new("/no/such/rouse", ["guard"]);
+    let error = Process::spawn(&launcher, start(&["true"], Path::new("/"))).await.unwrap_err();
+    assert_eq!(error.to_string(), "the guardian process /no/such/rouse could not be started");
+    let launcher = Launcher::new("/bin/true", ["guard"]);
+    let error = Process::spawn(&launcher, start(&["true"], Path::new("/"))).await.unwrap_err();
+    assert_eq!(error.to_string(), "the guardian process /bin/true did not say whether the command runs");
+}
+
+#[tokio::test]
+async fn nobody_but_rouse_can_start_a_guardian() {
+    let mut command = tokio::process::Command::new(HELPER);
+    let output =
+        command.args(["guard", "echo", "hi"]).stdin(std::process::Stdio::null()).output().await.unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(1), b"".as_slice()));
+    assert!(error.contains("only `rouse` itself"), "{error}");
+}
