@@ -1,10 +1,13 @@
-//! The small texts that name things: a service, a selector, a number of endpoints.
+//! The small texts that name things: a service, a boot, a selector, a host, a path, a network.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use rouse_core::endpoint::ServiceId;
+use rouse_core::merge::Boot;
 use rouse_core::slices::MaxEndpoints;
 use rouse_kube::objects::slices::parse_selector;
+use rouse_proxy::headers::TrustedProxies;
+use rouse_proxy::route::{HostPattern, PathPrefix};
 
 fuzz_target!(|text: &str| {
     if let Ok(id) = text.parse::<ServiceId>() {
@@ -17,4 +20,15 @@ fuzz_target!(|text: &str| {
     if let Ok(max) = text.parse::<MaxEndpoints>() {
         assert!((1..=1000).contains(&max.get()));
     }
+    if let Ok(boot) = text.parse::<Boot>() {
+        assert_eq!(boot.to_string().parse(), Ok(boot));
+    }
+    if let Ok(host) = text.parse::<HostPattern>() {
+        assert_eq!(host.to_string().parse(), Ok(host));
+    }
+    if let Ok(path) = text.parse::<PathPrefix>() {
+        assert_eq!(path.to_string().parse(), Ok(path));
+    }
+    // Whatever it is, it is taken or refused.
+    drop(text.parse::<TrustedProxies>());
 });

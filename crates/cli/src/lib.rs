@@ -1,6 +1,7 @@
 //! The `rouse` command line, as a library so that tests and fuzzers can call what the binary runs.
 
 pub mod args;
+pub mod config;
 pub mod document;
 mod explain;
 mod failure;

@@ -64,7 +64,7 @@ pub enum Value {
     Text(Box<str>),
     /// A list.
     List(Box<[Node]>),
-    /// An object, its keys in the order written, each once.
+    /// An object, its keys in the order written, each once (unless read by [`yaml::Reader::literal`]).
     Map(Box<[Entry]>),
 }
 
@@ -168,11 +168,12 @@ impl Fault {
 
     /// The field as people write it: `items[3].metadata.labels["a.b/c"]`. Empty if it is about no field.
     pub fn field(&self) -> String {
+        let plain = |c: char| c.is_alphanumeric() || c == '_' || c == '-';
         let mut field = String::new();
         for step in self.path.iter().rev() {
             match step {
                 Step::Index(index) => field = format!("{field}[{index}]"),
-                Step::Key(key) if !key.is_empty() && key.chars().all(|c| c.is_alphanumeric() || c == '_') => {
+                Step::Key(key) if !key.is_empty() && key.chars().all(plain) => {
                     field.push_str(if field.is_empty() { "" } else { "." });
                     field.push_str(key);
                 }

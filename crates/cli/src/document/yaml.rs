@@ -31,6 +31,7 @@ pub struct Reader<'t> {
     /// Complete anchored nodes of this document.
     anchors: HashMap<usize, Node>,
     aliased: usize,
+    literal: bool,
     /// Where the last event was: an error without a place of its own is reported there.
     last: Mark,
 }
@@ -65,8 +66,15 @@ impl<'t> Reader<'t> {
             keys: Keys::default(),
             anchors: HashMap::new(),
             aliased: 0,
+            literal: false,
             last: Mark::START,
         }
+    }
+
+    /// Reads `text` as written, for whoever knows what each value must be: scalars are text or null (`1.10` is not
+    /// 1.1), and a key that is there twice is handed out twice.
+    pub fn literal(text: &'t str) -> Self {
+        Self { literal: true, ..Self::new(text, 1) }
     }
 
     /// Goes on to the next document; false after the last one.
@@ -145,7 +153,7 @@ impl<'t> Reader<'t> {
         let (anchor, value) = match event {
             Event::Alias(anchor) => return self.alias(anchor, mark, depth),
             Event::Scalar(text, style, anchor, tag) => {
-                (anchor, scalar(text.into_owned(), style, tag.as_deref(), mark)?)
+                (anchor, self.scalar(text.into_owned(), style, tag.as_deref(), mark)?)
             }
             Event::SequenceStart(anchor, tag) => {
                 known_tag(tag.as_deref(), mark)?;
@@ -162,7 +170,9 @@ impl<'t> Reader<'t> {
                     let value = self.tree(depth + 1).map_err(|fault| fault.under(&key))?;
                     entries.push(Entry { mark, key, value });
                 }
-                no_key_twice(&entries)?;
+                if !self.literal {
+                    no_key_twice(&entries)?;
+                }
                 (anchor, Value::Map(entries.into()))
             }
             _ => return Err(Fault::new(mark, "a value is expected here")),
@@ -173,6 +183,18 @@ impl<'t> Reader<'t> {
             self.anchors.insert(anchor, node.clone());
         }
         Ok(node)
+    }
+
+    fn scalar(
+        &self,
+        text: String,
+        style: ScalarStyle,
+        tag: Option<&Tag>,
+        mark: Mark,
+    ) -> Result<Value, Fault> {
+        let is_text = known_tag(tag, mark)? || (style != ScalarStyle::Plain && tag.is_none());
+        let is_text = is_text || (self.literal && !is_null(&text));
+        Ok(if is_text { Value::Text(text.into()) } else { plain(text) })
     }
 
     fn alias(&mut self, anchor: usize, mark: Mark, depth: usize) -> Result<Node, Fault> {
@@ -280,15 +302,10 @@ fn known_tag(tag: Option<&Tag>, mark: Mark) -> Result<bool, Fault> {
     }
 }
 
-fn scalar(text: String, style: ScalarStyle, tag: Option<&Tag>, mark: Mark) -> Result<Value, Fault> {
-    let is_text = known_tag(tag, mark)? || (style != ScalarStyle::Plain && tag.is_none());
-    Ok(if is_text { Value::Text(text.into()) } else { plain(text) })
-}
-
 /// What a plain scalar means: <https://yaml.org/spec/1.2.2/#1032-tag-resolution>.
 fn plain(text: String) -> Value {
     match text.as_str() {
-        "" | "~" | "null" | "Null" | "NULL" => Value::Null,
+        null if is_null(null) => Value::Null,
         "true" | "True" | "TRUE" => Value::Bool(true),
         "false" | "False" | "FALSE" => Value::Bool(false),
         ".nan" | ".NaN" | ".NAN" => Value::Float(f64::NAN),
@@ -297,6 +314,10 @@ fn plain(text: String) -> Value {
             None => Value::Text(text.into()),
         },
     }
+}
+
+fn is_null(text: &str) -> bool {
+    matches!(text, "" | "~" | "null" | "Null" | "NULL")
 }
 
 fn integer(text: &str) -> Option<Value> {
@@ -376,6 +397,18 @@ mod tests {
         ] {
             assert_eq!(only(written).unwrap().value, meant, "{written}");
         }
+    }
+
+    #[test]
+    fn a_literal_reader_keeps_scalars_as_written_and_keys_that_are_there_twice() {
+        let mut reader = Reader::literal("a: 1.10\na: [007, True, ~, '']\n");
+        assert!(reader.next_document().unwrap());
+        let Value::Map(entries) = reader.node().unwrap().value else { panic!("not a map") };
+        assert_eq!(entries.iter().map(|entry| &*entry.key).collect::<Vec<_>>(), ["a", "a"]);
+        assert_eq!(entries[0].value.as_str(), Some("1.10"));
+        let Value::List(list) = &entries[1].value.value else { panic!("not a list") };
+        let texts: Vec<_> = list.iter().map(Node::as_str).collect();
+        assert_eq!(texts, [Some("007"), Some("True"), None, Some("")]);
     }
 
     #[test]

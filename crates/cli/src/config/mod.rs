@@ -1,0 +1,202 @@
+//! `rouse.yaml`, checked: beyond [`read`] nobody meets a raw string, or a value that is not allowed.
+//!
+//! A checker of our own over the marked tree, not serde, which stops at the first error: `schema` says what each
+//! key may be, `field` has the ways to read a value, and `errors` gathers what is wrong.
+
+mod errors;
+mod field;
+mod names;
+mod schema;
+mod span;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::time::Duration;
+
+pub use errors::{Errors, Problem, SHOWN};
+pub use names::{AppName, BadWord, Port, Protocol};
+use rouse_core::probe::Check;
+use rouse_core::scale::{BadPolicy, Policy, Settings};
+use rouse_proxy::route::{HostPattern, PathPrefix};
+pub use span::{BadSpan, Span};
+
+use crate::document::yaml::Reader;
+use crate::document::{Fault, Mark, Node, Value};
+use errors::Problems;
+
+/// What `rouse up` is asked to run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// Where requests come in; at least one. Port 0 is any free port.
+    pub listen: Vec<SocketAddr>,
+    /// Where the admin API, the metrics and the dashboard are.
+    pub admin: SocketAddr,
+    /// Where requests come in over TLS.
+    pub tls: Option<Tls>,
+    /// What runs, in the order of the file; at least one, each name once.
+    pub apps: Vec<App>,
+}
+
+/// The TLS listener.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tls {
+    /// Where it listens.
+    pub listen: SocketAddr,
+    /// Its certificates, chosen by the client's server name; at least one.
+    pub certs: Vec<Cert>,
+}
+
+/// A certificate and its key. Both relative to the file's folder, and not looked at yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cert {
+    /// The PEM file with the chain.
+    pub cert: PathBuf,
+    /// The PEM file with the private key.
+    pub key: PathBuf,
+}
+
+/// One app: a command whose processes are pods.
+#[derive(Debug, Clone, PartialEq)]
+pub struct App {
+    /// Its name.
+    pub name: AppName,
+    /// What to run. `$PORT` and `$HOST` are still in it.
+    pub command: Command,
+    /// What the environment has beside ours; never `PORT` or `HOST`, which Rouse sets.
+    pub env: BTreeMap<String, String>,
+    /// Where it runs, relative to the file's folder.
+    pub workdir: PathBuf,
+    /// Which hosts lead to it; at least one. No host and path leads to two apps.
+    pub hosts: Vec<HostPattern>,
+    /// Which paths of these hosts lead to it; at least one.
+    pub paths: Vec<PathPrefix>,
+    /// Which port a pod gets.
+    pub port: Port,
+    /// What it speaks.
+    pub protocol: Protocol,
+    /// How we learn that a pod is ready.
+    pub readiness: Readiness,
+    /// How many pods it has.
+    pub scale: Scale,
+    /// How long a request may take.
+    pub timeouts: Timeouts,
+    /// How long a pod may take to stop, between SIGTERM and SIGKILL.
+    pub stop_grace: Duration,
+    /// Whether each pod runs with a sidecar that pushes its state.
+    pub sidecar: bool,
+}
+
+/// A program and its arguments.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Command {
+    /// The program; not empty.
+    pub program: String,
+    /// Its arguments.
+    pub arguments: Vec<String>,
+}
+
+/// How we learn that a pod is ready.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Readiness {
+    /// Its port accepts a connection.
+    Tcp,
+    /// A GET of this path, with its query, answers 200..399.
+    Http(String),
+    /// The gRPC health service says SERVING of this service; empty: of the server as a whole.
+    Grpc(String),
+}
+
+impl Readiness {
+    /// The question for a pod that listens on `port`.
+    pub fn check(&self, port: u16) -> Check {
+        match self {
+            Readiness::Tcp => Check::Tcp { port },
+            Readiness::Http(path) => {
+                Check::Http { port, path: path.clone(), tls: false, headers: Vec::new() }
+            }
+            Readiness::Grpc(service) => Check::Grpc { port, service: service.clone() },
+        }
+    }
+}
+
+/// How many pods: what was asked for, and the policy that it makes. They agree, so neither can be changed alone.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Scale {
+    settings: Settings,
+    policy: Policy,
+}
+
+impl Scale {
+    /// What the autoscaler follows.
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// What was asked for, for whoever shows it.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Requests at once that one pod can have at most; `None`: no limit.
+    pub fn limit(&self) -> Option<NonZeroU32> {
+        NonZeroU32::new(self.settings.limit)
+    }
+}
+
+impl TryFrom<Settings> for Scale {
+    type Error = BadPolicy;
+
+    fn try_from(settings: Settings) -> Result<Self, BadPolicy> {
+        Policy::try_from(&settings).map(|policy| Self { settings, policy })
+    }
+}
+
+/// How long a request may take, part by part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Timeouts {
+    /// Until a pod is ready; `None` (`0s`): as long as the request may take.
+    pub readiness: Option<Duration>,
+    /// The whole request; `None` (`0s`): no limit.
+    pub request: Option<Duration>,
+    /// Until the response begins; `None` (`0s`): no limit of its own.
+    pub response_header: Option<Duration>,
+    /// One attempt to connect; not zero.
+    pub connect: Duration,
+}
+
+/// Reads and checks a whole file. `name` is what errors call it.
+pub fn read(text: &str, name: &str) -> Result<Config, Errors> {
+    let problems = Problems::default();
+    let config = match tree(text) {
+        Ok(root) => schema::config(&root, &problems),
+        Err(fault) => {
+            problems.push(fault.mark, &fault.field(), syntax(&fault.problem));
+            None
+        }
+    };
+    match config {
+        Some(config) if problems.is_empty() => Ok(config),
+        _ => Err(problems.into_errors(name)),
+    }
+}
+
+fn tree(text: &str) -> Result<Node, Fault> {
+    let mut reader = Reader::literal(text);
+    if !reader.next_document()? {
+        return Ok(Node { mark: Mark::START, value: Value::Null });
+    }
+    let root = reader.node()?;
+    if reader.next_document()? {
+        return Err(Fault::new(reader.mark()?, "a second document (after ---): keep one"));
+    }
+    Ok(root)
+}
+
+/// To YAML, a host that starts with a star is an alias: everybody falls into this once.
+fn syntax(problem: &str) -> String {
+    let hint =
+        if problem.contains("unknown anchor") { ": put what begins with * in quotes, as \"*\"" } else { "" };
+    format!("{problem}{hint}")
+}
