@@ -178,10 +178,9 @@ impl Port {
         let permit = self.shared.holds.admit(&self.waiting, buffered);
         // Counted before we look; see `Service::update`.
         fence();
-        let (ready, routable) = {
-            let snapshot = self.feed.newest();
-            (snapshot.ready(), snapshot.port(&self.name).is_some_and(PortView::routable))
-        };
+        let snapshot = self.feed.newest();
+        let (ready, view) = (snapshot.ready(), snapshot.port(&self.name));
+        let routable = view.is_some_and(PortView::routable);
         if permit.is_ok() && !routable {
             service.begin_cold_start(since);
             retry.cold.start = true;
@@ -200,8 +199,9 @@ impl Port {
         let tickets = &self.shared.tickets;
         let ticket = self.line.join(waiter, earlier, tickets, rest, |waiter| self.pick_held(waiter))?;
         (hold.ticket, hold.retry.ticket) = (Some(ticket), Some(ticket));
-        if routable {
-            // It waits for a rest, an ejection or a slot to end: the first two end by time.
+        // A rest or an ejection ends by time, and somebody must look then. Whoever is ejected from now on looks
+        // after that itself, since we are counted.
+        if rest.is_some() || view.is_some_and(|view| view.somebody_is_out(since)) {
             service.reschedule();
         }
         Ok(hold)

@@ -12,6 +12,7 @@ use slab::Slab;
 
 use crate::endpoint::{Endpoint, EnvoyHealth, PortName, State};
 use crate::sync::{Mutex, Swap, lock};
+use crate::time::Moment;
 
 /// What one port of a service offers.
 #[derive(Debug, Default)]
@@ -50,6 +51,11 @@ impl PortView {
     /// Whether some endpoint takes new requests.
     pub fn routable(&self) -> bool {
         !self.ready.is_empty() || !self.draining.is_empty()
+    }
+
+    /// Whether an endpoint is ejected at `now`.
+    pub(crate) fn somebody_is_out(&self, now: Moment) -> bool {
+        self.endpoints.iter().any(|one| one.health.ejected_until().is_some_and(|until| now < until))
     }
 
     /// The endpoints that Envoy is told of while the service cannot be woken, in order.
@@ -114,11 +120,6 @@ impl Snapshot {
     /// What the port `name` offers; `None` if no slice and no pod speaks of it.
     pub fn port(&self, name: &PortName) -> Option<&PortView> {
         self.ports.iter().find(|port| port.name == *name)
-    }
-
-    /// The best state among all endpoints of all ports; `Gone` if there are none.
-    pub fn best(&self) -> State {
-        self.ports.iter().map(PortView::best).max().unwrap_or(State::Gone)
     }
 
     /// Whether some endpoint of any port takes new requests.
