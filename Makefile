@@ -35,7 +35,7 @@ deny: $(TOOLS)/bin/cargo-deny
 
 .PHONY: doc
 doc: ## the API documentation, warnings denied
-	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
 
 # The cfg reaches every crate, so each has a target folder of its own.
 .PHONY: loom

@@ -11,7 +11,7 @@ use crate::time::Moment;
 /// Brings pods up.
 pub trait Engine: Send + Sync {
     /// Somebody waits for this service. Called from the request path, so it must return at once: hand the wake
-    /// over and report a failure by [`Registry::wake_failed`](crate::registry::Registry::wake_failed).
+    /// over and report a failure by [`Service::wake_failed`](crate::service::Service::wake_failed).
     fn wake(&self, service: &ServiceId);
 }
 

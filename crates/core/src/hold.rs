@@ -1,6 +1,6 @@
 //! Waiting for a slot: first come, first served, bounded, and nothing leaks when somebody leaves.
 //!
-//! One [`Line`] per port of a service. Whoever brings capacity (a publication, a slot given back) hands slots
+//! One line per port of a service. Whoever brings capacity (a publication, a slot given back) hands slots
 //! over to the first in line, under the line's lock; nobody is woken to compete. Whoever comes while others
 //! wait goes to the end of the line.
 

@@ -1,7 +1,7 @@
 //! Three sources, one truth: everything said of one service's pods, and the endpoints that follow from it.
 //!
 //! Slices are authoritative: they add, change and remove. A push speaks for its own pod, under a lease. A probe
-//! promotes a pod that slices call not ready yet. [`pod`] holds the rules for one pod; this file keeps the
+//! promotes a pod that slices call not ready yet. `pod.rs` holds the rules for one pod; this file keeps the
 //! pods, and decides who is known, who is replaced and who is gone.
 
 mod layout;

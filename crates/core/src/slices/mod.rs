@@ -1,6 +1,6 @@
 //! Pods → `EndpointSlice`s (KEP-1672): what a Service's slices should say, in the fewest writes.
 //!
-//! Pure, and plain data on both sides. [`endpoint`] and [`ports`] say what one pod becomes, [`reconcile`]
+//! Pure, and plain data on both sides. [`endpoint()`] and [`ports`] say what one pod becomes, [`reconcile()`]
 //! packs the endpoints into slices, and a [`Tracker`] says whether a cache may be trusted with that. Whoever
 //! calls decides what is in scope: `ExternalName` Services get no slices, and slices that are themselves being
 //! deleted count as gone.
