@@ -180,6 +180,16 @@ fn a_closed_port_neither_wakes_nor_starts_a_cold_start() {
 }
 
 #[test]
+fn a_port_that_is_no_more_gives_no_slots_although_its_pods_are_up() {
+    let bench = Bench::new();
+    let (service, port) = bench.service("cart", Spread::default());
+    service.put_slice("a", ready_slice(1));
+    bench.registry.declare(service.id(), &Spec { ports: vec![PortName::new("grpc")], ..Spec::default() });
+    assert!(port.try_acquire(0).is_none());
+    assert_eq!(Request::new(&port, 0).turned_away(), AcquireError::NoSuchPort);
+}
+
+#[test]
 fn a_removed_service_gives_no_more_slots() {
     let bench = Bench::new();
     let (service, port) = bench.service("cart", Spread::default());
