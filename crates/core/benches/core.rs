@@ -55,29 +55,18 @@ fn update(criterion: &mut Criterion) {
     let (_bench, service, _port) = service(1000, Spread::default());
     let with =
         |conditions: Conditions| slice((0..SLICE).map(|n| (n, if n == 7 { conditions } else { READY })));
-    let versions = [with(STARTING), with(READY)];
-    let mut turn = 0;
-    group.bench_function("a pod's readiness", |bencher| {
-        bencher.iter_batched(
-            || {
+    let mut alternate = |name: &str, versions: [Slice; 2]| {
+        let mut turn = 0;
+        group.bench_function(name, |bencher| {
+            let next = || {
                 turn += 1;
                 versions[turn % 2].clone()
-            },
-            |version| service.put_slice("s-0", version),
-            BatchSize::SmallInput,
-        );
-    });
-    let versions = [ready_from(0, SLICE), ready_from(0, SLICE - 1)];
-    group.bench_function("a pod comes or goes", |bencher| {
-        bencher.iter_batched(
-            || {
-                turn += 1;
-                versions[turn % 2].clone()
-            },
-            |version| service.put_slice("s-0", version),
-            BatchSize::SmallInput,
-        );
-    });
+            };
+            bencher.iter_batched(next, |version| service.put_slice("s-0", version), BatchSize::SmallInput);
+        });
+    };
+    alternate("a pod's readiness", [with(STARTING), with(READY)]);
+    alternate("a pod comes or goes", [ready_from(0, SLICE), ready_from(0, SLICE - 1)]);
 }
 
 type Pending = Pin<Box<dyn Future<Output = Result<Slot, AcquireError>>>>;
