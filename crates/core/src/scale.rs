@@ -14,7 +14,8 @@
 //!    the down rate, rounded down.
 //! 3. Panic takes no pod away.
 //! 4. At least one pod (or `min`), at most `max`; to zero only when idle for `idle-after`, and then at once.
-//! 5. Pods are taken away only by one who would know better: after a whole stable window of watching, with
+//! 5. Pods are taken away only by one who would know better: after a whole stable window of watching a
+//!    service that was there before, with
 //!    every listed reporter fresh and at least one listed. This holds for `max` too.
 //! 6. What is in flight keeps the pods that it needs at the target (else the limit, else 100 each), up to
 //!    `max`. It does not ask for more: a sample would make the pods flap.
@@ -48,7 +49,8 @@ pub const WAKE_PATIENCE: Duration = Duration::from_mins(10);
 #[derive(Debug, Clone)]
 pub struct Autoscaler {
     policy: Policy,
-    born: Moment,
+    /// Since when it watches a service that was there before; `None` if it has seen all of it.
+    watching: Option<Moment>,
     /// The latest moment that anybody told us; time never goes back.
     now: Moment,
     window: Window,
@@ -134,7 +136,7 @@ impl Autoscaler {
     /// For a service that was there before: after a restart, or newly elected.
     pub fn new(policy: Policy, now: Moment) -> Self {
         Self {
-            born: now,
+            watching: Some(now),
             now,
             window: Window::new(policy.stable_window),
             reporters: Reporters::default(),
@@ -149,11 +151,11 @@ impl Autoscaler {
     }
 
     /// For a service that was just created: it starts with its initial scale, and keeps that until so many
-    /// pods were ready once, or [`WAKE_PATIENCE`] passed.
+    /// pods were ready once, or [`WAKE_PATIENCE`] passed. Nothing happened before it watched.
     pub fn created(policy: Policy, now: Moment) -> Self {
         let initial =
             if policy.initial > 0 { Initial::Due { until: now + WAKE_PATIENCE } } else { Initial::Done };
-        Self { initial, ..Self::new(policy, now) }
+        Self { initial, watching: None, ..Self::new(policy, now) }
     }
 
     /// Replaces the policy; what is known of the load stays.
@@ -264,7 +266,7 @@ impl Autoscaler {
         };
         let step = self.step.filter(|step| step.next != (step.ready, step.most));
         let step = step.map(|step| step.since + STEP);
-        let grown = Some(self.born + self.policy.stable_window);
+        let grown = self.watching.map(|since| since + self.policy.stable_window);
         let idle = Some(self.active + idle_after);
         [woken, rested, calm, initial, step, grown, idle]
             .into_iter()
@@ -364,7 +366,7 @@ impl Autoscaler {
 
     /// Why nobody can know that there is too little load for the pods.
     fn blind(&self) -> Option<Reason> {
-        if self.now < self.born + self.policy.stable_window {
+        if self.watching.is_some_and(|since| self.now < since + self.policy.stable_window) {
             return Some(Reason::Young { window: self.policy.stable_window });
         }
         self.reporters.blindness(self.now).map(|blindness| match blindness {

@@ -11,11 +11,12 @@ use crate::endpoint::{PodUid, PortName, ServiceId, Slice, State};
 use crate::engine::Wake;
 use crate::hold::AcquireError;
 use crate::merge::{Ledger, Policy, Push, PushOutcome, PushRefused};
+use crate::pick::Load;
 use crate::probe::ProbePlan;
 use crate::registry::Shared;
 use crate::slot::Port;
 use crate::snapshot::{Feed, PortView, Snapshot, Spread, Subscription};
-use crate::sync::atomic::{AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Mutex, fence, lock};
 use crate::time::Moment;
 use crate::timeline::{Anatomy, ColdStart};
@@ -38,6 +39,7 @@ pub struct Service {
     /// How many requests wait, on all ports.
     holds: Arc<AtomicUsize>,
     retries: Arc<RetryBudget>,
+    asked: Arc<AtomicU64>,
     wake: Mutex<Wake>,
     /// The cold start under way.
     cold: Mutex<Option<Box<ColdStart>>>,
@@ -72,6 +74,7 @@ impl Service {
             ports: Mutex::default(),
             holds: Arc::default(),
             retries: Arc::default(),
+            asked: Arc::default(),
             wake: Mutex::default(),
             cold: Mutex::default(),
             shared,
@@ -103,6 +106,22 @@ impl Service {
         self.holds.load(Ordering::Relaxed)
     }
 
+    /// How many requests have asked for a slot so far, however short they were and however they ended.
+    pub fn asked(&self) -> u64 {
+        self.asked.load(Ordering::Relaxed)
+    }
+
+    /// How many slots of its pods are taken now.
+    pub fn in_flight(&self) -> u32 {
+        let snapshot = self.feed.newest();
+        let mut pods: Vec<&Arc<Load>> =
+            snapshot.ports.iter().flat_map(PortView::endpoints).map(|endpoint| &endpoint.load).collect();
+        // A pod with several ports has one load.
+        pods.sort_unstable_by_key(|load| Arc::as_ptr(load));
+        pods.dedup_by_key(|load| Arc::as_ptr(load));
+        pods.into_iter().map(|load| load.in_flight()).sum()
+    }
+
     /// Why the last wake came to nothing, if it did and no pod has come since.
     pub fn wake_failure(&self) -> Option<String> {
         lock(&self.wake).failure().map(str::to_owned)
@@ -120,9 +139,10 @@ impl Service {
             ports.extract_if(.., |port| !spec.ports.contains(port.name())).collect();
         for name in &spec.ports {
             if !ports.iter().any(|port| port.name() == name) {
-                let (feed, retries) = (Arc::clone(&self.feed), Arc::clone(&self.retries));
+                let counts = (Arc::clone(&self.retries), Arc::clone(&self.asked));
+                let feed = Arc::clone(&self.feed);
                 let shared = Arc::clone(&self.shared);
-                ports.push(Arc::new(Port::new(name.clone(), self, feed, retries, shared)));
+                ports.push(Arc::new(Port::new(name.clone(), self, feed, counts, shared)));
             }
         }
         drop(ports);

@@ -13,7 +13,7 @@ use crate::pick::{Capacity, EndpointId, NoPick, pick};
 use crate::registry::Shared;
 use crate::service::Service;
 use crate::snapshot::{Feed, PortView};
-use crate::sync::atomic::{AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::fence;
 use crate::time::Moment;
 use crate::timeline::Anatomy;
@@ -27,6 +27,8 @@ pub struct Port {
     service: Weak<Service>,
     feed: Arc<Feed>,
     retries: Arc<RetryBudget>,
+    /// How many requests have asked for a slot, on any port.
+    asked: Arc<AtomicU64>,
     /// How many wait for any port of the service.
     waiting: Arc<AtomicUsize>,
     line: Line,
@@ -84,11 +86,20 @@ impl Port {
         name: PortName,
         service: &Arc<Service>,
         feed: Arc<Feed>,
-        retries: Arc<RetryBudget>,
+        (retries, asked): (Arc<RetryBudget>, Arc<AtomicU64>),
         shared: Arc<Shared>,
     ) -> Self {
         let waiting = Arc::clone(service.hold_count());
-        Self { name, service: Arc::downgrade(service), feed, retries, waiting, line: Line::default(), shared }
+        Self {
+            name,
+            service: Arc::downgrade(service),
+            feed,
+            retries,
+            asked,
+            waiting,
+            line: Line::default(),
+            shared,
+        }
     }
 
     /// Its name.
@@ -101,10 +112,11 @@ impl Port {
         self.line.holds()
     }
 
-    /// A slot, if one is free now and nobody waits for it.
+    /// A slot, if one is free now and nobody waits for it. Otherwise nothing is counted: ask [`Port::acquire`].
     pub fn try_acquire(self: &Arc<Self>, seed: u64) -> Option<Slot> {
-        self.retries.earn();
-        Some(self.slot(self.pick_now(seed, &[])?, Retry::none()))
+        let taken = self.pick_now(seed, &[])?;
+        self.count();
+        Some(self.slot(taken, Retry::none()))
     }
 
     /// Waits for a slot until `deadline` is over. Dropping the future leaves the line and leaks nothing.
@@ -117,7 +129,7 @@ impl Port {
         deadline: impl Future<Output = ()>,
     ) -> Result<Slot, AcquireError> {
         let retry = ask.retry.unwrap_or_else(|| {
-            self.retries.earn();
+            self.count();
             Retry::none()
         });
         if let Some(taken) = self.pick_now(ask.seed, &retry.refused) {
@@ -139,6 +151,12 @@ impl Port {
             }
         })
         .await
+    }
+
+    /// A request came.
+    fn count(&self) {
+        self.retries.earn();
+        self.asked.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The quick way: no lock, no wait, no clock. Not while others wait, who were here first.

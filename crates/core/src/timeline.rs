@@ -2,7 +2,9 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use crate::endpoint::{ServiceId, Source};
@@ -168,27 +170,66 @@ impl Drop for Anatomy {
 /// The last cold starts, newest first.
 #[derive(Debug)]
 pub struct ColdStarts {
-    kept: Mutex<VecDeque<ColdStart>>,
+    kept: Mutex<Kept>,
     bound: usize,
 }
+
+#[derive(Debug, Default)]
+struct Kept {
+    newest_first: VecDeque<ColdStart>,
+    /// How many there were in all.
+    total: u64,
+    /// Who waits for the next one.
+    waiting: Vec<Waker>,
+}
+
+/// How far a follower of [`ColdStarts`] has read.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Read(u64);
 
 impl ColdStarts {
     /// Keeps the last `bound`.
     pub fn new(bound: usize) -> Self {
-        Self { kept: Mutex::new(VecDeque::new()), bound }
+        Self { kept: Mutex::default(), bound }
     }
 
     /// Adds one; the oldest makes room.
     pub(crate) fn record(&self, cold_start: ColdStart) {
         let mut kept = lock(&self.kept);
-        kept.push_front(cold_start);
-        kept.truncate(self.bound);
+        kept.newest_first.push_front(cold_start);
+        kept.newest_first.truncate(self.bound);
+        kept.total += 1;
+        let waiting = std::mem::take(&mut kept.waiting);
+        drop(kept);
+        waiting.into_iter().for_each(Waker::wake);
+    }
+
+    /// Waits until there is something after `read`, and answers with it, the oldest first. A follower that is
+    /// slower than `bound` cold starts misses the oldest.
+    pub async fn after(&self, read: &mut Read) -> Vec<ColdStart> {
+        poll_fn(|context| {
+            let mut kept = lock(&self.kept);
+            if kept.total == read.0 {
+                // Polled again by the same task: once is enough, or the list would grow without bound.
+                if !kept.waiting.iter().any(|waker| waker.will_wake(context.waker())) {
+                    kept.waiting.push(context.waker().clone());
+                }
+                return Poll::Pending;
+            }
+            let new = usize::try_from(kept.total - read.0).unwrap_or(usize::MAX);
+            read.0 = kept.total;
+            let mut new: Vec<ColdStart> = kept.newest_first.iter().take(new).cloned().collect();
+            new.reverse();
+            Poll::Ready(new)
+        })
+        .await
     }
 
     /// The newest `limit`, of one service or of all.
     pub fn newest(&self, service: Option<&ServiceId>, limit: usize) -> Vec<ColdStart> {
         let kept = lock(&self.kept);
-        let wanted = kept.iter().filter(|cold| service.is_none_or(|service| cold.service == *service));
+        let wanted =
+            kept.newest_first.iter().filter(|cold| service.is_none_or(|service| cold.service == *service));
         wanted.take(limit).cloned().collect()
     }
 }
@@ -220,6 +261,18 @@ mod tests {
         let mut cold = cold_start("cart");
         cold.pod_ready = Some(Moment::from_millis(11));
         assert_eq!(cold.phases().collect::<Vec<_>>(), [(Phase::Ready, Duration::from_millis(10))]);
+    }
+
+    #[tokio::test]
+    async fn a_follower_reads_every_cold_start_once_and_in_order() {
+        let (log, mut read) = (ColdStarts::new(10), Read::default());
+        let names =
+            |new: Vec<ColdStart>| new.iter().map(|cold| cold.service.name().to_owned()).collect::<Vec<_>>();
+        log.record(cold_start("a"));
+        log.record(cold_start("b"));
+        assert_eq!(names(log.after(&mut read).await), ["a", "b"]);
+        let (new, ()) = tokio::join!(log.after(&mut read), async { log.record(cold_start("c")) });
+        assert_eq!(names(new), ["c"]);
     }
 
     #[test]

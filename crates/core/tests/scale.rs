@@ -652,7 +652,8 @@ impl Model {
         let now = self.facts[n].0;
         let listed: Vec<usize> = (0..NAMES).filter(|who| self.is_listed(n, *who)).collect();
         let fresh = |who: &usize| self.last_report(n, *who).is_some_and(|(at, _)| now < at + FRESH);
-        now >= self.born + self.settings.stable_window && !listed.is_empty() && listed.iter().all(fresh)
+        let grown = self.created || now >= self.born + self.settings.stable_window;
+        grown && !listed.is_empty() && listed.iter().all(fresh)
     }
 
     fn desired(&self) -> u32 {
@@ -875,7 +876,8 @@ fn promises(model: &Model, decision: &Decision) -> Result<(), TestCaseError> {
     let least = (f64::from(replicas.max(sight.ready)) / model.settings.max_scale_down_rate).floor();
     let slow = f64::from(desired) >= least || desired == max || desired == 0;
     prop_assert!(slow, "down too fast: {} {}", desired, least);
-    prop_assert!(now.since(model.born) >= model.settings.stable_window, "down too young");
+    let grown = model.created || now.since(model.born) >= model.settings.stable_window;
+    prop_assert!(grown, "down too young");
     for who in 0..NAMES {
         let heard =
             model.facts.iter().rev().find(|(_, fact)| matches!(fact, Fact::Report(from, _) if *from == who));
