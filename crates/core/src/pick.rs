@@ -69,6 +69,12 @@ impl PartialEq for EndpointId {
 
 impl Eq for EndpointId {}
 
+impl std::hash::Hash for EndpointId {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        Arc::as_ptr(&self.0).hash(state);
+    }
+}
+
 impl Endpoint {
     /// The name of this incarnation: the same in every snapshot, and never that of another pod.
     pub fn id(&self) -> EndpointId {

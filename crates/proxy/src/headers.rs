@@ -20,6 +20,7 @@ const HOP_BY_HOP: [HeaderName; 8] = [
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
 /// Whose word on the client counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -127,20 +128,56 @@ fn append_forwarded_for(headers: &mut HeaderMap, peer: IpAddr) {
     }
 }
 
-/// Whether the request has been through the gateway `id` already. If not, it has now.
-pub fn passed_here(headers: &mut HeaderMap, id: &str) -> bool {
-    let mark = format!("rouse-{id}");
-    let by_us = |value: &HeaderValue| {
-        let text = value.to_str().unwrap_or_default();
-        text.split(',').any(|hop| hop.split_whitespace().nth(1) == Some(mark.as_str()))
-    };
-    if headers.get_all(header::VIA).iter().any(by_us) {
-        return true;
+/// What a gateway leaves in `Via`.
+#[derive(Debug, Clone)]
+pub struct Mark {
+    name: String,
+    hop: HeaderValue,
+}
+
+impl Mark {
+    /// The mark of the gateway `id`. Whatever of it may not stand in a header is left out.
+    pub fn new(id: &str) -> Self {
+        let id: String = id.chars().filter(char::is_ascii_alphanumeric).collect();
+        let name = format!("rouse-{id}");
+        let hop = HeaderValue::from_str(&format!("1.1 {name}"));
+        Self { name, hop: hop.unwrap_or_else(|_| HeaderValue::from_static("1.1 rouse")) }
     }
-    if let Ok(hop) = HeaderValue::from_str(&format!("1.1 {mark}")) {
-        headers.append(header::VIA, hop);
+
+    /// Whether the request has been here already. If not, it has now.
+    pub fn found_in(&self, headers: &mut HeaderMap) -> bool {
+        let ours = |value: &HeaderValue| {
+            let text = value.to_str().unwrap_or_default();
+            text.split(',').any(|hop| hop.split_whitespace().nth(1) == Some(self.name.as_str()))
+        };
+        if headers.get_all(header::VIA).iter().any(ours) {
+            return true;
+        }
+        headers.append(header::VIA, self.hop.clone());
+        false
     }
-    false
+}
+
+/// The upgrade that an HTTP/1.1 request asks for, if it is one that may pass: `h2c` would let a client speak past
+/// us to the pod.
+pub fn wanted_upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
+    let upgrade = headers.get(header::UPGRADE)?;
+    let asked = headers.get_all(header::CONNECTION).iter().flat_map(names).any(|name| name == "upgrade");
+    let h2c = names(upgrade).any(|name| name == "h2c" || name.starts_with("h2c/"));
+    (asked && !h2c).then(|| upgrade.clone())
+}
+
+/// Begins a trace, unless the request belongs to one already. `ids` is fresh randomness.
+pub fn continue_trace(headers: &mut HeaderMap, ids: [u64; 3]) {
+    if headers.contains_key(TRACEPARENT) {
+        return;
+    }
+    // All zeroes would be invalid; one bit costs nothing.
+    let [high, low, span] = ids.map(|id| id | 1);
+    // Not sampled: nobody has asked for it to be recorded.
+    if let Ok(value) = HeaderValue::from_str(&format!("00-{high:016x}{low:016x}-{span:016x}-00")) {
+        headers.insert(TRACEPARENT, value);
+    }
 }
 
 #[cfg(test)]
@@ -223,9 +260,33 @@ mod tests {
     #[test]
     fn a_request_that_comes_back_is_recognised() {
         let mut headers = map(&[("via", "1.0 fred, 1.1 other")]);
-        assert!(!passed_here(&mut headers, "7f"));
-        assert!(!passed_here(&mut headers, "80"));
-        assert!(passed_here(&mut headers, "7f"));
+        assert!(!Mark::new("7f").found_in(&mut headers));
+        assert!(!Mark::new("80").found_in(&mut headers));
+        assert!(Mark::new("7f").found_in(&mut headers));
+    }
+
+    #[test]
+    fn an_upgrade_passes_only_if_it_is_asked_for_and_is_not_h2c() {
+        for (connection, upgrade, passes) in [
+            ("Upgrade", "websocket", true),
+            ("keep-alive, upgrade", "rot13", true),
+            ("keep-alive", "websocket", false),
+            ("Upgrade, HTTP2-Settings", "h2c", false),
+            ("upgrade", "websocket, H2C", false),
+        ] {
+            let headers = map(&[("connection", connection), ("upgrade", upgrade)]);
+            assert_eq!(wanted_upgrade(&headers).is_some(), passes, "{connection} / {upgrade}");
+        }
+    }
+
+    #[test]
+    fn a_trace_is_continued_or_begun() {
+        let mut headers = map(&[("traceparent", "00-x-y-01")]);
+        continue_trace(&mut headers, [1, 2, 3]);
+        assert_eq!(shown(&headers), ["traceparent: 00-x-y-01"]);
+        headers.clear();
+        continue_trace(&mut headers, [0xa, 0, 3]);
+        assert_eq!(shown(&headers), ["traceparent: 00-000000000000000b0000000000000001-0000000000000003-00"]);
     }
 
     #[test]

@@ -1,6 +1,21 @@
-//! The HTTP data plane, part by part: which route a request takes ([`route`]), what is told about its
-//! journey ([`headers`]), and what a client hears when there is no answer ([`error`]).
+//! The HTTP data plane: serve → route → hold → forward.
+//!
+//! [`serve::Workers`] has one thread and one runtime per core; nothing of a request ever leaves its thread. What the
+//! threads share is the [`gateway::Gateway`]: the route table, swapped whole, and the books.
 
+mod answer;
+mod body;
+mod connection;
+mod deadline;
 pub mod error;
+mod forward;
+pub mod gateway;
 pub mod headers;
+pub mod metrics;
+mod pool;
+mod request;
 pub mod route;
+pub mod serve;
+mod socket;
+mod tunnel;
+mod worker;

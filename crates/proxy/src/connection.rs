@@ -1,0 +1,142 @@
+//! One client connection: which protocol it speaks, and its end.
+
+use std::cell::Cell;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+use hyper::rt::Executor;
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::TcpStream;
+use tokio::time::{interval, timeout};
+use tokio_util::task::TaskTracker;
+
+use crate::request;
+use crate::socket::{Pulse, Socket};
+use crate::worker::Worker;
+
+/// What an HTTP/2 connection with prior knowledge begins with, as far as it takes to tell it from HTTP/1: no
+/// method begins like this.
+const PREFACE: &[u8] = b"PRI ";
+/// How long a client may take for its first bytes.
+const FIRST_BYTES: Duration = Duration::from_secs(30);
+/// The same, once we are leaving.
+const LAST_BYTES: Duration = Duration::from_millis(500);
+/// How often to look again at first bytes that may become either.
+const LOOK: Duration = Duration::from_millis(1);
+/// The most that is read ahead of an HTTP/1 connection, and so the longest head of a request.
+pub(crate) const READ_AHEAD: usize = 64 * 1024;
+/// How much a client may send on one HTTP/2 stream before somebody takes it, and on all of one connection.
+pub(crate) const STREAM_WINDOW: u32 = 64 * 1024;
+pub(crate) const CONNECTION_WINDOW: u32 = 1024 * 1024;
+/// Streams at a time on one HTTP/2 connection.
+const STREAMS: u32 = 256;
+
+/// Whom a request came from.
+#[derive(Debug)]
+pub(crate) struct Client {
+    pub(crate) address: SocketAddr,
+    pub(crate) pulse: Pulse,
+    /// Bytes that this connection's held requests may keep in memory; see `request::buffered`.
+    pub(crate) buffered: Cell<usize>,
+}
+
+/// Serves one connection until it ends.
+pub(crate) async fn serve(worker: Rc<Worker>, stream: TcpStream) {
+    let Ok(address) = stream.peer_addr() else { return };
+    // Small answers must not wait for an acknowledgement.
+    stream.set_nodelay(true).ok();
+    let Some(protocol) = recognise(&worker, &stream).await else { return };
+    let (socket, pulse) = Socket::new(stream);
+    let client = Rc::new(Client { address, pulse, buffered: Cell::new(0) });
+    match protocol {
+        Protocol::Http1 => http1(&worker, socket, client).await,
+        Protocol::Http2 => http2(&worker, socket, client).await,
+    }
+}
+
+enum Protocol {
+    Http1,
+    Http2,
+}
+
+/// Looks at the first bytes without taking them; `None` if there are none.
+async fn recognise(worker: &Worker, stream: &TcpStream) -> Option<Protocol> {
+    let mut looks = interval(LOOK);
+    let look = async {
+        let mut first = [0; PREFACE.len()];
+        loop {
+            let length = stream.peek(&mut first).await.ok().filter(|length| *length > 0)?;
+            let seen = first.get(..length)?;
+            if seen == PREFACE {
+                return Some(Protocol::Http2);
+            }
+            if !PREFACE.starts_with(seen) {
+                return Some(Protocol::Http1);
+            }
+            // `P` may become `PRI` or `POST`.
+            looks.tick().await;
+        }
+    };
+    let mut look = pin!(timeout(FIRST_BYTES, look));
+    tokio::select! {
+        biased;
+        seen = &mut look => seen.ok().flatten(),
+        () = worker.drain.cancelled() => timeout(LAST_BYTES, look).await.ok()?.ok().flatten(),
+    }
+}
+
+async fn http1(worker: &Rc<Worker>, socket: Socket, client: Rc<Client>) {
+    let service = service_fn(|request| request::serve(worker, &client, request));
+    let mut builder = http1::Builder::new();
+    builder.max_buf_size(READ_AHEAD).pipeline_flush(true);
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(socket), service).with_upgrades());
+    // What became of the connection is the business of its requests: each has an end of its own.
+    tokio::select! {
+        biased;
+        _ = connection.as_mut() => return,
+        () = worker.drain.cancelled() => connection.as_mut().graceful_shutdown(),
+    }
+    tokio::select! {
+        _ = connection => {}
+        () = worker.close.cancelled() => {}
+    }
+}
+
+async fn http2(worker: &Rc<Worker>, socket: Socket, client: Rc<Client>) {
+    let (own, tasks) = (Rc::clone(worker), Local(worker.tasks.clone()));
+    let service = service_fn(move |request| {
+        let (worker, client) = (Rc::clone(&own), Rc::clone(&client));
+        async move { request::serve(&worker, &client, request).await }
+    });
+    let mut builder = http2::Builder::new(tasks);
+    builder
+        .timer(TokioTimer::new())
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_concurrent_streams(STREAMS);
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(socket), service));
+    tokio::select! {
+        biased;
+        _ = connection.as_mut() => return,
+        () = worker.drain.cancelled() => connection.as_mut().graceful_shutdown(),
+    }
+    tokio::select! {
+        _ = connection => {}
+        () = worker.close.cancelled() => {}
+    }
+}
+
+/// Runs hyper's own tasks on the worker's thread, under its tracker.
+#[derive(Debug, Clone)]
+pub(crate) struct Local(pub(crate) TaskTracker);
+
+impl<F: Future + 'static> Executor<F> for Local {
+    fn execute(&self, task: F) {
+        let task = async move { drop(task.await) };
+        drop(self.0.spawn_local(task));
+    }
+}

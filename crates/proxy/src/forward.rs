@@ -1,0 +1,409 @@
+//! To the pod and back: attempts, what may be tried again, and the response's head.
+
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::uri::{Parts, PathAndQuery, Scheme};
+use http::{Method, Request, Response, StatusCode, Uri, Version};
+use hyper::body::Incoming;
+use hyper::client::conn::TrySendError;
+use hyper::ext::on_informational;
+use hyper::upgrade::OnUpgrade;
+use rouse_core::endpoint::State;
+use rouse_core::slot::{Retry, Slot};
+use rouse_core::snapshot::PortView;
+use rouse_core::time::{Clock as _, Moment};
+use tokio::sync::oneshot;
+
+use crate::body::{AnswerBody, PodBody, RequestBody, Source};
+use crate::deadline::Due;
+use crate::error::Failure;
+use crate::gateway::Upstream;
+use crate::headers;
+use crate::pool::{Link, Pool};
+use crate::request::{Answer, Exchange, Journey, before};
+use crate::tunnel;
+
+/// Endpoints that one request may try before it gives up, or goes back to the hold if none is left.
+const MOST_ATTEMPTS: usize = 3;
+/// A pod that does not know `Expect` never says 100. After so long the client is told to send all the same.
+const EXPECT_PATIENCE: Duration = Duration::from_secs(1);
+
+const COLD_START: HeaderName = HeaderName::from_static("x-rouse-cold-start");
+
+/// A request on its way out.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    pub(crate) method: Method,
+    pub(crate) uri: Uri,
+    pub(crate) headers: HeaderMap,
+    pub(crate) source: Rc<Source>,
+    /// What the client wants to speak after this, and its side of the connection.
+    pub(crate) upgrade: Option<(HeaderValue, OnUpgrade)>,
+    pub(crate) over_http2: bool,
+}
+
+impl Outgoing {
+    /// Whether it may be sent again although the pod may have seen it.
+    fn may_be_repeated(&self) -> bool {
+        self.method.is_idempotent() && self.source.is_empty()
+    }
+
+    /// The request for one attempt. `keep`: the headers stay here, too.
+    fn request(&mut self, protocol: Upstream, keep: bool) -> Option<Request<RequestBody>> {
+        let headers = if keep { self.headers.clone() } else { std::mem::take(&mut self.headers) };
+        let mut request = Request::new(self.source.body());
+        *request.method_mut() = self.method.clone();
+        *request.headers_mut() = headers;
+        let path = self.uri.path_and_query().cloned().unwrap_or(PathAndQuery::from_static("/"));
+        let headers = request.headers_mut();
+        match protocol {
+            Upstream::Http1 => {
+                if let Some((name, _)) = &self.upgrade {
+                    headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+                    headers.insert(header::UPGRADE, name.clone());
+                }
+                *request.uri_mut() = Uri::from(path);
+            }
+            Upstream::H2c => {
+                let mut parts = Parts::default();
+                parts.scheme = Some(Scheme::HTTP);
+                parts.authority = headers.get(header::HOST).and_then(|host| host.as_bytes().try_into().ok());
+                parts.path_and_query = Some(path);
+                headers.remove(header::HOST);
+                *request.uri_mut() = Uri::from_parts(parts).ok()?;
+                *request.version_mut() = Version::HTTP_2;
+            }
+        }
+        Some(request)
+    }
+}
+
+/// A pod's answer, not yet on its way back.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    head: http::response::Parts,
+    body: ReplyBody,
+}
+
+#[derive(Debug)]
+enum ReplyBody {
+    Streamed { incoming: Incoming, link: Option<Link>, slot: Slot, due: Option<Due> },
+    Switched(tunnel::Tunnel),
+}
+
+impl Reply {
+    /// The answer, which takes `exchange` along to its end.
+    pub(crate) fn with(self, mut exchange: Exchange) -> Answer {
+        let body = match self.body {
+            ReplyBody::Streamed { incoming, link, slot, due } => {
+                exchange.begins(self.head.status.as_u16());
+                AnswerBody::Pod(Box::new(PodBody { incoming, link, slot: Some(slot), exchange, due }))
+            }
+            ReplyBody::Switched(tunnel) => {
+                exchange.answered(self.head.status.as_u16());
+                tunnel.open(exchange);
+                AnswerBody::Ours(None)
+            }
+        };
+        Response::from_parts(self.head, body)
+    }
+}
+
+/// Why an attempt came to nothing, where another may not.
+#[derive(Debug)]
+enum Setback {
+    /// No connection could be had.
+    Refused { local: bool },
+    /// The connection ended before anything was sent.
+    Unsent,
+    /// The connection ended before anything came back.
+    Lost,
+}
+
+/// Sends the request to the pod of `slot`, or to another one where that is safe.
+pub(crate) async fn forward(
+    journey: &Journey<'_>,
+    mut outgoing: Outgoing,
+    mut slot: Slot,
+) -> Result<Reply, Failure> {
+    let (mut attempts, mut repeated) = (0, false);
+    loop {
+        let waited = slot.waited();
+        let (setback, refusing) = match attempt(journey, &mut outgoing, slot).await? {
+            Ok(reply) => return Ok(reply),
+            Err(setback) => setback,
+        };
+        let retry = match setback {
+            Setback::Lost if repeated => return Err(Failure::UpstreamReset),
+            Setback::Lost => {
+                if !journey.backend.service.may_retry() {
+                    return Err(Failure::UpstreamReset);
+                }
+                repeated = true;
+                refusing.refused(false)
+            }
+            Setback::Refused { .. } | Setback::Unsent => {
+                attempts += 1;
+                refuse(journey, refusing, &setback, attempts)?
+            }
+        };
+        journey.worker.gateway.metrics.retried(setback.reason());
+        slot = journey.acquire(&outgoing.source, outgoing.over_http2, Some(retry)).await?;
+        if slot.waited() > waited {
+            // Back from the hold: the pods may be others by now.
+            attempts = 0;
+        }
+    }
+}
+
+impl Setback {
+    fn reason(&self) -> &'static str {
+        match self {
+            Setback::Refused { local: true } => "local",
+            Setback::Refused { local: false } => "connect",
+            Setback::Unsent => "unsent",
+            Setback::Lost => "reset",
+        }
+    }
+}
+
+/// Nothing was sent: another endpoint may have it, if there is one and the budget allows. When all have refused it,
+/// it goes back to the hold.
+fn refuse(journey: &Journey<'_>, slot: Slot, setback: &Setback, attempts: usize) -> Result<Retry, Failure> {
+    let eject = !matches!(setback, Setback::Refused { local: true });
+    if eject {
+        journey.worker.gateway.metrics.ejected();
+    }
+    let retry = slot.refused(eject);
+    let snapshot = journey.backend.service.snapshot();
+    let endpoints = snapshot.port(journey.backend.port.name()).map(PortView::endpoints).unwrap_or_default();
+    let best = endpoints.iter().map(|endpoint| endpoint.state).max().unwrap_or(State::Gone);
+    let takers = endpoints.iter().filter(|endpoint| endpoint.state.takes_new(best)).count();
+    let elsewhere = takers > retry.refusals();
+    if elsewhere && (attempts >= MOST_ATTEMPTS || !journey.backend.service.may_retry()) {
+        return Err(Failure::ConnectFailed);
+    }
+    Ok(retry)
+}
+
+/// One attempt on one endpoint.
+async fn attempt(
+    journey: &Journey<'_>,
+    outgoing: &mut Outgoing,
+    mut slot: Slot,
+) -> Result<Result<Reply, (Setback, Slot)>, Failure> {
+    let (worker, backend) = (journey.worker, journey.backend);
+    let pool = worker.pools(&backend.service).pool(slot.endpoint());
+    loop {
+        let mut link = match connect(journey, &pool, &slot).await? {
+            Ok(link) => link,
+            Err(setback) => return Ok(Err((setback, slot))),
+        };
+        slot.connected();
+        let keep = outgoing.may_be_repeated() || backend.protocol == Upstream::H2c;
+        let request = outgoing.request(backend.protocol, keep).ok_or(Failure::UpstreamReset)?;
+        count(journey, &slot);
+        let mut error = match exchange(journey, &outgoing.source, &mut link, request).await? {
+            Ok(response) => return reply(journey, outgoing, response, link, slot).map(Ok),
+            Err(error) => error,
+        };
+        let reused = link.is_reused();
+        drop(link);
+        if let Some(mut request) = error.take_message() {
+            outgoing.take_back(&mut request, keep);
+            if reused {
+                // It had been closed while it was idle: nothing against the pod.
+                continue;
+            }
+            return Ok(Err((Setback::Unsent, slot)));
+        }
+        if outgoing.source.has_failed() {
+            return Err(Failure::ClientGone);
+        }
+        let setback = match () {
+            () if keep && outgoing.source.is_whole() && is_refused_stream(error.error()) => Setback::Unsent,
+            () if outgoing.may_be_repeated() => Setback::Lost,
+            () => return Err(Failure::UpstreamReset),
+        };
+        return Ok(Err((setback, slot)));
+    }
+}
+
+impl Outgoing {
+    /// What was not sent comes back.
+    fn take_back(&mut self, request: &mut Request<RequestBody>, kept: bool) {
+        if !kept {
+            self.headers = std::mem::take(request.headers_mut());
+        }
+    }
+}
+
+/// A connection that stands, or a new one.
+async fn connect(
+    journey: &Journey<'_>,
+    pool: &Rc<Pool>,
+    slot: &Slot,
+) -> Result<Result<Link, Setback>, Failure> {
+    let (worker, protocol) = (journey.worker, journey.backend.protocol);
+    if let Some(link) = pool.take(protocol) {
+        return Ok(Ok(link));
+    }
+    let connecting =
+        pool.connect(worker, &slot.endpoint().addresses, protocol, journey.times.timeouts.connect);
+    let link = match journey.times.end {
+        None => connecting.await,
+        Some(end) => before(connecting, worker.deadlines.at(end)).await.ok_or(Failure::RequestTimeout)?,
+    };
+    Ok(link.map_err(|refusal| Setback::Refused { local: refusal.local }))
+}
+
+fn count(journey: &Journey<'_>, slot: &Slot) {
+    let metrics = &journey.worker.gateway.metrics;
+    metrics.sent_to_pod();
+    if slot.endpoint().state == State::Draining {
+        metrics.sent_to_draining(journey.backend.service.id());
+    }
+}
+
+type Sent = Result<Response<Incoming>, TrySendError<Request<RequestBody>>>;
+
+/// Sends the request and waits for the response's head, as long as it may take.
+async fn exchange(
+    journey: &Journey<'_>,
+    source: &Rc<Source>,
+    link: &mut Link,
+    mut request: Request<RequestBody>,
+) -> Result<Sent, Failure> {
+    let expects = request.headers().get(header::EXPECT);
+    if expects.is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue")) {
+        let gate = Gate::before(source, &mut request);
+        let patience = async {
+            let due = journey.worker.gateway.settings.clock.now() + EXPECT_PATIENCE;
+            journey.worker.deadlines.at(due).await;
+            gate.open();
+            std::future::pending().await
+        };
+        let sent = within(journey, source, link.send(request));
+        return tokio::select! {
+            biased;
+            sent = sent => sent,
+            never = patience => never,
+        };
+    }
+    within(journey, source, link.send(request)).await
+}
+
+/// Waits for the response's head until its time is up.
+async fn within(
+    journey: &Journey<'_>,
+    source: &Source,
+    sending: impl Future<Output = Sent>,
+) -> Result<Sent, Failure> {
+    let times = &journey.times;
+    let (clock, deadlines) = (journey.worker.gateway.settings.clock, &journey.worker.deadlines);
+    let limit = times.timeouts.response_header;
+    let mut sending = std::pin::pin!(sending);
+    loop {
+        let head: Option<Moment> = limit.map(|limit| clock.now() + limit);
+        let Some(due) = head.into_iter().chain(times.end).min() else {
+            return Ok(sending.await);
+        };
+        if let Some(sent) = before(sending.as_mut(), deadlines.at(due)).await {
+            return Ok(sent);
+        }
+        if times.end.is_some_and(|end| end <= due) {
+            return Err(Failure::RequestTimeout);
+        }
+        // While the client still sends, the pod need not answer.
+        if source.is_done() {
+            return Err(Failure::ResponseTimeout);
+        }
+    }
+}
+
+/// `Expect: 100-continue`: keeps the body back until the pod asks for it.
+struct Gate(Arc<Mutex<Option<oneshot::Sender<()>>>>);
+
+impl Gate {
+    fn before(source: &Source, request: &mut Request<RequestBody>) -> Self {
+        let (sender, gate) = oneshot::channel();
+        source.keep_back(gate);
+        let opener = Arc::new(Mutex::new(Some(sender)));
+        let ours = Self(Arc::clone(&opener));
+        on_informational(request, move |response| {
+            if response.status() == StatusCode::CONTINUE {
+                Gate(Arc::clone(&opener)).open();
+            }
+        });
+        ours
+    }
+
+    fn open(&self) {
+        if let Some(gate) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            gate.send(()).ok();
+        }
+    }
+}
+
+/// The pod did not look at the request at all, by HTTP/2's own word.
+fn is_refused_stream(error: &hyper::Error) -> bool {
+    let mut source = std::error::Error::source(error);
+    while let Some(error) = source {
+        if let Some(error) = error.downcast_ref::<h2::Error>() {
+            // A GOAWAY without an error leaves alone the streams that the pod will still answer.
+            return error.reason() == Some(h2::Reason::REFUSED_STREAM)
+                || error.is_go_away() && error.reason() == Some(h2::Reason::NO_ERROR);
+        }
+        source = error.source();
+    }
+    false
+}
+
+/// The response's head, for the client.
+fn reply(
+    journey: &Journey<'_>,
+    outgoing: &mut Outgoing,
+    response: Response<Incoming>,
+    link: Link,
+    mut slot: Slot,
+) -> Result<Reply, Failure> {
+    let cold = HeaderValue::from_static(if slot.cold_start() { "true" } else { "false" });
+    slot.answered();
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        // Nobody asked for it: what follows would be anything.
+        let (name, client) = outgoing.upgrade.take().ok_or(Failure::UpstreamReset)?;
+        return Ok(switch(journey, response, &name, client, slot, cold));
+    }
+    let (mut head, incoming) = response.into_parts();
+    headers::remove_hop_by_hop(&mut head.headers);
+    head.headers.insert(COLD_START, cold);
+    head.version = Version::HTTP_11;
+    // A response that came before the whole request was sent leaves the connection in doubt.
+    let link = Some(link).filter(|link| matches!(link, Link::Http2 { .. }) || outgoing.source.is_done());
+    let due = journey.times.end.map(|end| journey.worker.deadlines.at(end));
+    Ok(Reply { head, body: ReplyBody::Streamed { incoming, link, slot, due } })
+}
+
+fn switch(
+    journey: &Journey<'_>,
+    mut response: Response<Incoming>,
+    asked: &HeaderValue,
+    client: OnUpgrade,
+    slot: Slot,
+    cold: HeaderValue,
+) -> Reply {
+    let pod = hyper::upgrade::on(&mut response);
+    let (mut head, _) = response.into_parts();
+    let name = head.headers.get(header::UPGRADE).unwrap_or(asked).clone();
+    headers::remove_hop_by_hop(&mut head.headers);
+    let websocket = name.as_bytes().eq_ignore_ascii_case(b"websocket");
+    head.headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+    head.headers.insert(header::UPGRADE, name);
+    head.headers.insert(COLD_START, cold);
+    head.version = Version::HTTP_11;
+    let worker = Rc::clone(journey.worker);
+    Reply { head, body: ReplyBody::Switched(tunnel::Tunnel { worker, client, pod, slot, websocket }) }
+}

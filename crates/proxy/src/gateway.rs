@@ -1,0 +1,147 @@
+//! What all workers share: the routes, the settings, the books.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use rouse_core::drain::UnderWay;
+use rouse_core::endpoint::ServiceId;
+use rouse_core::hold::Bounds;
+use rouse_core::service::Service;
+use rouse_core::slot::Port;
+use rouse_net::clock::TokioClock;
+
+use crate::headers::{Mark, TrustedProxies};
+use crate::metrics::Metrics;
+use crate::route::Table;
+
+/// What an operator decides about a gateway.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Tells this gateway from every other, so that a request that comes back is recognised.
+    pub id: String,
+    /// Whose `X-Forwarded-*` is believed.
+    pub trusted: TrustedProxies,
+    /// How long and how many requests may wait. The same as the registry's.
+    pub bounds: Bounds,
+    /// The clock that the registry goes by, too.
+    pub clock: TokioClock,
+    /// Fresh randomness.
+    pub seed: u64,
+    /// How long an upgraded connection may be silent.
+    pub tunnel_idle: Duration,
+}
+
+/// Where a route leads, and how.
+#[derive(Debug)]
+pub struct Route {
+    /// What metrics call it.
+    pub name: Arc<str>,
+    /// The service that it names.
+    pub service: ServiceId,
+    /// What stands behind that name.
+    pub target: Target,
+    /// How long its requests may take.
+    pub timeouts: Timeouts,
+}
+
+/// What stands behind the service and the port that a route names.
+#[derive(Debug)]
+pub enum Target {
+    /// Both exist.
+    Backend(Backend),
+    /// There is no such service.
+    NoService,
+    /// The service has no such port.
+    BadPort,
+}
+
+/// A port of a service.
+#[derive(Debug, Clone)]
+pub struct Backend {
+    /// The service.
+    pub service: Arc<Service>,
+    /// Its port.
+    pub port: Arc<Port>,
+    /// What its pods speak.
+    pub protocol: Upstream,
+}
+
+/// What pods speak.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Upstream {
+    /// HTTP/1.1.
+    Http1,
+    /// HTTP/2 without TLS, with prior knowledge.
+    H2c,
+}
+
+/// How long a request may take, part by part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Timeouts {
+    /// Until a pod is ready; `None`: as long as the request may take.
+    pub readiness: Option<Duration>,
+    /// The whole request; `None`: no limit.
+    pub request: Option<Duration>,
+    /// From when it was sent until the response begins; `None`: no limit of its own.
+    pub response_header: Option<Duration>,
+    /// One attempt to connect.
+    pub connect: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            readiness: None,
+            request: None,
+            response_header: Some(Duration::from_mins(5)),
+            connect: Duration::from_millis(500),
+        }
+    }
+}
+
+/// What all workers share.
+#[derive(Debug)]
+pub struct Gateway {
+    pub(crate) settings: Settings,
+    pub(crate) mark: Mark,
+    pub(crate) metrics: Metrics,
+    /// What metrics call requests that no route matches.
+    pub(crate) no_route: Arc<str>,
+    routes: ArcSwap<Table<Arc<Route>>>,
+    under_way: Arc<UnderWay>,
+}
+
+impl Gateway {
+    /// Without routes yet.
+    pub fn new(settings: Settings, metrics: Metrics) -> Arc<Self> {
+        Arc::new(Self {
+            mark: Mark::new(&settings.id),
+            settings,
+            metrics,
+            no_route: "none".into(),
+            routes: ArcSwap::default(),
+            under_way: Arc::default(),
+        })
+    }
+
+    /// Replaces all routes at once. Requests under way keep the one they have.
+    pub fn set_routes(&self, table: Table<Arc<Route>>) {
+        self.routes.store(Arc::new(table));
+    }
+
+    /// The present routes.
+    pub fn routes(&self) -> Arc<Table<Arc<Route>>> {
+        self.routes.load_full()
+    }
+
+    /// The present routes, for one look.
+    pub(crate) fn table(&self) -> arc_swap::Guard<Arc<Table<Arc<Route>>>> {
+        self.routes.load()
+    }
+
+    /// Requests, streams, upgraded connections and holds.
+    pub fn under_way(&self) -> &Arc<UnderWay> {
+        &self.under_way
+    }
+}

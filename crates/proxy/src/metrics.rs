@@ -1,0 +1,174 @@
+//! The books of the data plane. Names and labels are final: dashboards are built on them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Registry;
+use rouse_core::endpoint::ServiceId;
+
+/// How a request came in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
+pub enum Protocol {
+    /// HTTP/1.0 and 1.1.
+    #[expect(non_camel_case_types, reason = "the name is the label")]
+    http1,
+    /// HTTP/2.
+    #[expect(non_camel_case_types, reason = "the name is the label")]
+    http2,
+    /// gRPC.
+    #[expect(non_camel_case_types, reason = "the name is the label")]
+    grpc,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RequestLabels {
+    route: Arc<str>,
+    code: u16,
+    protocol: Protocol,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RouteLabels {
+    route: Arc<str>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct HoldLabels {
+    service: String,
+    outcome: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ServiceLabels {
+    service: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ReasonLabels {
+    reason: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ResultLabels {
+    result: &'static str,
+}
+
+/// Makes a histogram of seconds.
+type Seconds = fn() -> Histogram;
+
+/// The books. Clones share them.
+#[derive(Debug, Clone)]
+pub struct Metrics {
+    requests: Family<RequestLabels, Counter>,
+    duration: Family<RouteLabels, Histogram, Seconds>,
+    in_flight: Family<RouteLabels, Gauge>,
+    holds: Family<HoldLabels, Histogram, Seconds>,
+    retries: Family<ReasonLabels, Counter>,
+    ejections: Counter,
+    to_draining: Family<ServiceLabels, Counter>,
+    direct: Family<ResultLabels, Counter>,
+    /// Kept at hand: every request that reaches a pod counts here.
+    direct_pod: Counter,
+}
+
+/// From half a millisecond to a good minute.
+fn seconds() -> Histogram {
+    Histogram::new(exponential_buckets(0.0005, 2.0, 18))
+}
+
+impl Metrics {
+    /// Enters all of them into `registry`, under the prefix `rouse`.
+    pub fn new(registry: &mut Registry) -> Self {
+        let direct = Family::<ResultLabels, Counter>::default();
+        let direct_pod = direct.get_or_create_owned(&ResultLabels { result: "pod" });
+        let metrics = Self {
+            requests: Family::default(),
+            duration: Family::new_with_constructor(seconds),
+            in_flight: Family::default(),
+            holds: Family::new_with_constructor(seconds),
+            retries: Family::default(),
+            ejections: Counter::default(),
+            to_draining: Family::default(),
+            direct,
+            direct_pod,
+        };
+        let rouse = registry.sub_registry_with_prefix("rouse");
+        rouse.register("requests", "Requests by what became of them", metrics.requests.clone());
+        rouse.register(
+            "request_duration_seconds",
+            "From the head of the request to the end of the response",
+            metrics.duration.clone(),
+        );
+        rouse.register(
+            "requests_in_flight",
+            "Requests under way, held ones included",
+            metrics.in_flight.clone(),
+        );
+        rouse.register("hold_duration_seconds", "How long requests were held", metrics.holds.clone());
+        rouse.register("retries", "Requests that were sent again", metrics.retries.clone());
+        rouse.register("ejections", "Endpoints that were left alone for a while", metrics.ejections.clone());
+        rouse.register(
+            "requests_to_draining",
+            "Requests that went to a pod that is leaving, for want of another",
+            metrics.to_draining.clone(),
+        );
+        rouse.register("direct_routing", "Requests that went straight to a pod", metrics.direct.clone());
+        metrics
+    }
+
+    /// A request of `route` is under way. Dropping the guard ends that.
+    pub(crate) fn begin(&self, route: &Arc<str>) -> InFlight {
+        let gauge = self.in_flight.get_or_create_owned(&RouteLabels { route: Arc::clone(route) });
+        gauge.inc();
+        InFlight(gauge)
+    }
+
+    pub(crate) fn ended(&self, route: &Arc<str>, code: u16, protocol: Protocol, took: Duration) {
+        let route = Arc::clone(route);
+        self.duration.get_or_create(&RouteLabels { route: Arc::clone(&route) }).observe(took.as_secs_f64());
+        self.requests.get_or_create(&RequestLabels { route, code, protocol }).inc();
+    }
+
+    pub(crate) fn held(&self, service: &ServiceId, outcome: &'static str, took: Duration) {
+        let labels = HoldLabels { service: service.to_string(), outcome };
+        self.holds.get_or_create(&labels).observe(took.as_secs_f64());
+    }
+
+    pub(crate) fn retried(&self, reason: &'static str) {
+        self.retries.get_or_create(&ReasonLabels { reason }).inc();
+    }
+
+    pub(crate) fn ejected(&self) {
+        self.ejections.inc();
+    }
+
+    pub(crate) fn sent_to_draining(&self, service: &ServiceId) {
+        self.to_draining.get_or_create(&ServiceLabels { service: service.to_string() }).inc();
+    }
+
+    pub(crate) fn sent_to_pod(&self) {
+        self.direct_pod.inc();
+    }
+
+    /// Forgets a route that is no more: its labels must not pile up.
+    pub fn forget(&self, route: &Arc<str>) {
+        let labels = RouteLabels { route: Arc::clone(route) };
+        self.duration.remove(&labels);
+        self.in_flight.remove(&labels);
+    }
+}
+
+/// One request in the gauge.
+#[derive(Debug)]
+pub(crate) struct InFlight(Gauge);
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}

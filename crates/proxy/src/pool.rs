@@ -1,0 +1,327 @@
+//! Connections to pods, owned by their endpoints: when an endpoint drains or goes, its idle connections close.
+//!
+//! One pool per endpoint and worker. No connection is shared between threads.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use hyper::body::Incoming;
+use hyper::client::conn::TrySendError;
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use rouse_core::endpoint::{Endpoint, ServiceId, State};
+use rouse_core::pick::EndpointId;
+use rouse_core::service::Service;
+use rouse_core::snapshot::{PortView, Snapshot};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::body::RequestBody;
+use crate::connection::Local;
+use crate::gateway::Upstream;
+use crate::worker::Worker;
+
+/// Idle connections per endpoint and worker.
+const MOST_IDLE: usize = 512;
+/// So many sweeps old, an idle connection is closed. Servers close theirs after 5 s and more, and a request that
+/// meets that closing is lost.
+const OLDEST: u32 = 4;
+/// Streams at a time on one HTTP/2 connection; the next request gets another one.
+const STREAMS: usize = 100;
+/// How much a pod may send on one HTTP/2 stream before the client takes it.
+const STREAM_WINDOW: u32 = 256 * 1024;
+const CONNECTION_WINDOW: u32 = 2 * 1024 * 1024;
+
+/// The pools of one service on one worker.
+#[derive(Debug)]
+pub(crate) struct Pools {
+    service: ServiceId,
+    of: Weak<Service>,
+    by_endpoint: RefCell<HashMap<EndpointId, Rc<Pool>>>,
+}
+
+/// The connections to one endpoint.
+#[derive(Debug, Default)]
+pub(crate) struct Pool {
+    /// The endpoint takes new requests as a matter of course: connections are worth keeping.
+    open: Cell<bool>,
+    idle: RefCell<Vec<Idle>>,
+    /// Every HTTP/2 connection that may take another stream, in use or not.
+    shared: RefCell<Vec<Rc<Shared>>>,
+}
+
+#[derive(Debug)]
+struct Idle {
+    sender: http1::SendRequest<RequestBody>,
+    age: u32,
+}
+
+/// An HTTP/2 connection.
+#[derive(Debug)]
+struct Shared {
+    sender: http2::SendRequest<RequestBody>,
+    streams: Cell<usize>,
+    age: Cell<u32>,
+}
+
+impl Pools {
+    pub(crate) fn new(service: &Arc<Service>) -> Self {
+        Self { service: service.id().clone(), of: Arc::downgrade(service), by_endpoint: RefCell::default() }
+    }
+
+    pub(crate) fn service(&self) -> &ServiceId {
+        &self.service
+    }
+
+    /// Whether they are those of this very service, not of a namesake.
+    pub(crate) fn are_of(&self, service: &Arc<Service>) -> bool {
+        Weak::as_ptr(&self.of) == Arc::as_ptr(service)
+    }
+
+    /// The pool of `endpoint`.
+    pub(crate) fn pool(&self, endpoint: &Endpoint) -> Rc<Pool> {
+        let mut pools = self.by_endpoint.borrow_mut();
+        let pool = pools.entry(endpoint.id()).or_insert_with(|| {
+            let pool = Pool::default();
+            pool.open.set(endpoint.state == State::Ready);
+            Rc::new(pool)
+        });
+        Rc::clone(pool)
+    }
+
+    #[expect(
+        clippy::mutable_key_type,
+        reason = "an endpoint is hashed by who it is, not by what is written in it"
+    )]
+    /// Closes the pools of all that do not take new requests any more.
+    pub(crate) fn follow(&self, snapshot: &Snapshot) {
+        let mut pools = self.by_endpoint.borrow_mut();
+        if pools.is_empty() {
+            return;
+        }
+        let known: HashMap<EndpointId, State> = snapshot
+            .ports
+            .iter()
+            .flat_map(PortView::endpoints)
+            .map(|endpoint| (endpoint.id(), endpoint.state))
+            .collect();
+        pools.retain(|id, pool| {
+            let state = known.get(id).copied();
+            pool.set_open(state == Some(State::Ready));
+            // Its requests keep it as long as they need it.
+            state.is_some()
+        });
+    }
+
+    /// Closes what has been idle for too long.
+    pub(crate) fn sweep(&self) {
+        self.by_endpoint.borrow().values().for_each(|pool| pool.sweep());
+    }
+}
+
+impl Pool {
+    fn set_open(&self, open: bool) {
+        self.open.set(open);
+        if !open {
+            self.idle.borrow_mut().clear();
+            // Those in use go on until their last stream ends.
+            self.shared.borrow_mut().clear();
+        }
+    }
+
+    fn sweep(&self) {
+        self.idle.borrow_mut().retain_mut(|idle| {
+            idle.age += 1;
+            idle.age <= OLDEST && !idle.sender.is_closed()
+        });
+        self.shared.borrow_mut().retain(|shared| {
+            let age = if shared.streams.get() > 0 { 0 } else { shared.age.get() + 1 };
+            shared.age.set(age);
+            age <= OLDEST && !shared.sender.is_closed()
+        });
+    }
+
+    /// A connection that stands already.
+    pub(crate) fn take(self: &Rc<Self>, protocol: Upstream) -> Option<Link> {
+        match protocol {
+            Upstream::Http1 => {
+                let mut idle = self.idle.borrow_mut();
+                // The youngest first: the others may grow old and be closed.
+                let sender = std::iter::from_fn(|| idle.pop()).map(|idle| idle.sender).find(is_usable)?;
+                Some(Link::Http1 { sender, pool: Rc::clone(self), reused: true })
+            }
+            Upstream::H2c => {
+                let shared = self.shared.borrow();
+                let usable =
+                    |shared: &&Rc<Shared>| shared.sender.is_ready() && shared.streams.get() < STREAMS;
+                let shared = shared.iter().find(usable)?;
+                Some(Link::Http2 { stream: Stream::on(shared), reused: true })
+            }
+        }
+    }
+
+    /// A new connection to one of `addresses`, within `limit` each.
+    pub(crate) async fn connect(
+        self: &Rc<Self>,
+        worker: &Rc<Worker>,
+        addresses: &[SocketAddr],
+        protocol: Upstream,
+        limit: Duration,
+    ) -> Result<Link, Refusal> {
+        let mut refusal = Refusal { local: false };
+        for &address in addresses {
+            match timeout(limit, dial(address)).await {
+                Ok(Ok(stream)) => return self.shake_hands(worker, stream, protocol, limit).await,
+                Ok(Err(error)) => refusal = Refusal { local: is_local(&error) },
+                Err(_) => refusal = Refusal { local: false },
+            }
+        }
+        Err(refusal)
+    }
+
+    async fn shake_hands(
+        self: &Rc<Self>,
+        worker: &Rc<Worker>,
+        stream: TcpStream,
+        protocol: Upstream,
+        limit: Duration,
+    ) -> Result<Link, Refusal> {
+        let refused = |_| Refusal { local: false };
+        let io = TokioIo::new(stream);
+        match protocol {
+            Upstream::Http1 => {
+                let (sender, connection) =
+                    http1::Builder::new().handshake(io).await.map_err(|_| Refusal { local: false })?;
+                self.own(worker, connection.with_upgrades());
+                Ok(Link::Http1 { sender, pool: Rc::clone(self), reused: false })
+            }
+            Upstream::H2c => {
+                let mut builder = http2::Builder::new(Local(worker.tasks.clone()));
+                builder
+                    .timer(TokioTimer::new())
+                    .initial_stream_window_size(STREAM_WINDOW)
+                    .initial_connection_window_size(CONNECTION_WINDOW);
+                let shaken = timeout(limit, builder.handshake(io)).await.map_err(refused)?;
+                let (sender, connection) = shaken.map_err(|_| Refusal { local: false })?;
+                self.own(worker, connection);
+                let shared = Rc::new(Shared { sender, streams: Cell::new(0), age: Cell::new(0) });
+                if self.open.get() {
+                    self.shared.borrow_mut().push(Rc::clone(&shared));
+                }
+                Ok(Link::Http2 { stream: Stream::on(&shared), reused: false })
+            }
+        }
+    }
+
+    /// The connection moves its bytes for as long as somebody has a use for it.
+    #[expect(clippy::unused_self, reason = "a connection belongs to its endpoint")]
+    fn own(&self, worker: &Worker, connection: impl Future<Output = hyper::Result<()>> + 'static) {
+        let close = worker.close.clone();
+        worker.tasks.spawn_local(async move {
+            tokio::select! {
+                // How it ended is told to whoever waits for a response.
+                _ = connection => {}
+                () = close.cancelled() => {}
+            }
+        });
+    }
+
+    fn put(&self, sender: http1::SendRequest<RequestBody>) {
+        let mut idle = self.idle.borrow_mut();
+        if self.open.get() && idle.len() < MOST_IDLE {
+            idle.push(Idle { sender, age: 0 });
+        }
+    }
+}
+
+fn is_usable(sender: &http1::SendRequest<RequestBody>) -> bool {
+    sender.is_ready() && !sender.is_closed()
+}
+
+async fn dial(address: SocketAddr) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect(address).await?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+/// Why there is no connection.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    /// Our own side could not: nothing against the pod.
+    pub(crate) local: bool,
+}
+
+/// What we lack, not the pod.
+fn is_local(error: &io::Error) -> bool {
+    let ours = [libc::EMFILE, libc::ENFILE, libc::EADDRNOTAVAIL, libc::ENOBUFS, libc::ENOMEM];
+    error.raw_os_error().is_some_and(|code| ours.contains(&code))
+}
+
+/// The right to send one request on one connection.
+#[derive(Debug)]
+pub(crate) enum Link {
+    Http1 { sender: http1::SendRequest<RequestBody>, pool: Rc<Pool>, reused: bool },
+    Http2 { stream: Stream, reused: bool },
+}
+
+/// One stream of an HTTP/2 connection. Dropping it ends its count.
+#[derive(Debug)]
+pub(crate) struct Stream(Rc<Shared>);
+
+impl Stream {
+    fn on(shared: &Rc<Shared>) -> Self {
+        shared.streams.set(shared.streams.get() + 1);
+        Self(Rc::clone(shared))
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.0.streams.set(self.0.streams.get().saturating_sub(1));
+    }
+}
+
+impl Link {
+    /// Whether it has carried a request before.
+    pub(crate) fn is_reused(&self) -> bool {
+        match self {
+            Link::Http1 { reused, .. } | Link::Http2 { reused, .. } => *reused,
+        }
+    }
+
+    /// Sends the request. What was not sent at all comes back with the error.
+    pub(crate) async fn send(
+        &mut self,
+        request: http::Request<RequestBody>,
+    ) -> Result<http::Response<Incoming>, TrySendError<http::Request<RequestBody>>> {
+        match self {
+            Link::Http1 { sender, .. } => sender.try_send_request(request).await,
+            Link::Http2 { stream, .. } => {
+                let mut sender = stream.0.sender.clone();
+                sender.try_send_request(request).await
+            }
+        }
+    }
+
+    /// The response has been read to its end. Whether the request was, too, shows by the connection being ready.
+    pub(crate) fn finished(self, worker: &Worker) {
+        if let Link::Http1 { mut sender, pool, .. } = self {
+            if sender.is_ready() {
+                pool.put(sender);
+            } else if pool.open.get() && !sender.is_closed() {
+                // As a rule it is ready a moment later. Otherwise it is not worth waiting for: a response that
+                // came before its request was sent makes the connection's state doubtful.
+                worker.tasks.spawn_local(async move {
+                    if let Ok(Ok(())) = timeout(Duration::from_millis(100), sender.ready()).await {
+                        pool.put(sender);
+                    }
+                });
+            }
+        }
+    }
+}

@@ -1,0 +1,347 @@
+//! The life of one request: route → hold → forward → answer, and its line in the books.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use http::header::{self, HeaderValue};
+use http::{Method, Request, Response, Version};
+use hyper::body::Incoming;
+use rouse_core::drain::Work;
+use rouse_core::hold::AcquireError;
+use rouse_core::slot::{Ask, Retry, Slot};
+use rouse_core::snapshot::PortView;
+use rouse_core::time::{Clock as _, Moment};
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::answer;
+use crate::body::{AnswerBody, Source};
+use crate::connection::{CONNECTION_WINDOW, Client, STREAM_WINDOW};
+use crate::error::Failure;
+use crate::forward::{self, Outgoing};
+use crate::gateway::{Backend, Route, Target, Timeouts};
+use crate::headers;
+use crate::metrics::{InFlight, Protocol};
+use crate::worker::Worker;
+
+/// What a client gets.
+pub(crate) type Answer = Response<AnswerBody>;
+
+/// How often a held request looks whether its client is still there.
+const PULSE: Duration = Duration::from_millis(250);
+/// What a held HTTP/1 request keeps in memory: its connection's buffers and its head.
+const HELD_HTTP1: usize = 16 * 1024;
+/// What a held HTTP/2 request keeps beside its body.
+const HELD_HTTP2: usize = 4 * 1024;
+
+/// There is nobody to answer: the connection, or the stream, just ends.
+#[derive(Debug, Clone, Copy, thiserror::Error)]
+#[error("the client went away")]
+pub(crate) struct ClientGone;
+
+/// Answers one request.
+pub(crate) async fn serve(
+    worker: &Rc<Worker>,
+    client: &Rc<Client>,
+    request: Request<Incoming>,
+) -> Result<Answer, ClientGone> {
+    let grpc = answer::is_grpc(request.headers());
+    let route = find(worker, &request);
+    let mut exchange = Exchange::begin(worker, route.as_ref(), protocol(&request, grpc));
+    if request.method() == Method::CONNECT {
+        exchange.answered(405);
+        return Ok(answer::not_allowed());
+    }
+    match answer(worker, client, route.as_deref(), request, &mut exchange).await {
+        Ok(reply) => Ok(reply.with(exchange)),
+        Err(Failure::ClientGone) => Err(ClientGone),
+        Err(failure) => {
+            exchange.answered(failure.status().as_u16());
+            Ok(answer::to(&failure, grpc))
+        }
+    }
+}
+
+/// The route that a request takes.
+fn find(worker: &Worker, request: &Request<Incoming>) -> Option<Arc<Route>> {
+    let table = worker.gateway.table();
+    let (uri, headers) = (request.uri(), request.headers());
+    let host = match uri.authority() {
+        Some(authority) => authority.as_str(),
+        None => headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default(),
+    };
+    table.find(host, uri.path(), headers).map(|rule| Arc::clone(&rule.target))
+}
+
+fn protocol(request: &Request<Incoming>, grpc: bool) -> Protocol {
+    match request.version() {
+        _ if grpc => Protocol::grpc,
+        Version::HTTP_2 => Protocol::http2,
+        _ => Protocol::http1,
+    }
+}
+
+async fn answer(
+    worker: &Rc<Worker>,
+    client: &Rc<Client>,
+    route: Option<&Route>,
+    request: Request<Incoming>,
+    exchange: &mut Exchange,
+) -> Result<forward::Reply, Failure> {
+    let route = route.ok_or(Failure::NoRoute)?;
+    let backend = match &route.target {
+        Target::Backend(backend) => backend,
+        Target::NoService => return Err(Failure::NoService),
+        Target::BadPort => return Err(Failure::BadPort),
+    };
+    let outgoing = prepare(worker, client, request)?;
+    let journey =
+        Journey { worker, client, backend, times: Times::new(worker, route.timeouts, exchange.began) };
+    let slot = journey.acquire(&outgoing.source, outgoing.over_http2, None).await?;
+    forward::forward(&journey, outgoing, slot).await
+}
+
+/// What is told along the way, and what is not.
+fn prepare(worker: &Worker, client: &Client, mut request: Request<Incoming>) -> Result<Outgoing, Failure> {
+    let over_http2 = request.version() == Version::HTTP_2;
+    let upgrade = match request.version() {
+        Version::HTTP_11 => headers::wanted_upgrade(request.headers()),
+        _ => None,
+    };
+    let upgrade = upgrade.map(|name| (name, hyper::upgrade::on(&mut request)));
+    let (mut parts, body) = request.into_parts();
+    if let Some(authority) = parts.uri.authority()
+        && let Ok(host) = HeaderValue::from_str(authority.as_str())
+    {
+        parts.headers.insert(header::HOST, host);
+    }
+    let headers = &mut parts.headers;
+    if worker.gateway.mark.found_in(headers) {
+        return Err(Failure::Loop);
+    }
+    headers::remove_hop_by_hop(headers);
+    headers::tell_origin(headers, client.address, false, &worker.gateway.settings.trusted);
+    headers::continue_trace(headers, [worker.roll(), worker.roll(), worker.roll()]);
+    if over_http2 {
+        // We could not pass the 100 on, so the pod must not wait for it to have an effect.
+        headers.remove(header::EXPECT);
+    }
+    let source = Source::new(body);
+    Ok(Outgoing { method: parts.method, uri: parts.uri, headers: parts.headers, source, upgrade, over_http2 })
+}
+
+/// The moments that matter to one request.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Times {
+    pub(crate) timeouts: Timeouts,
+    /// When it has waited long enough for a pod.
+    readiness: Moment,
+    /// When it must be over.
+    pub(crate) end: Option<Moment>,
+}
+
+impl Times {
+    fn new(worker: &Worker, timeouts: Timeouts, began: Moment) -> Self {
+        let end = timeouts.request.map(|limit| began + limit);
+        let readiness = timeouts.readiness.map(|limit| began + limit);
+        let wanted = readiness.into_iter().chain(end).min();
+        let readiness = worker.gateway.settings.bounds.deadline(began, wanted);
+        Self { timeouts, readiness, end }
+    }
+}
+
+/// What one request needs on all its attempts.
+#[derive(Debug)]
+pub(crate) struct Journey<'a> {
+    pub(crate) worker: &'a Rc<Worker>,
+    client: &'a Rc<Client>,
+    pub(crate) backend: &'a Backend,
+    pub(crate) times: Times,
+}
+
+impl Journey<'_> {
+    /// A slot, at once or after a wait.
+    pub(crate) async fn acquire(
+        &self,
+        source: &Source,
+        over_http2: bool,
+        retry: Option<Retry>,
+    ) -> Result<Slot, Failure> {
+        if retry.is_none()
+            && let Some(slot) = self.backend.port.try_acquire(self.worker.roll())
+        {
+            return Ok(slot);
+        }
+        self.hold(source, over_http2, retry).await
+    }
+
+    async fn hold(&self, source: &Source, over_http2: bool, retry: Option<Retry>) -> Result<Slot, Failure> {
+        let Backend { service, port, .. } = self.backend;
+        let snapshot = Arc::clone(&service.snapshot());
+        if snapshot.routable() && !snapshot.port(port.name()).is_some_and(PortView::routable) {
+            return Err(Failure::BadPort);
+        }
+        let (clock, metrics) = (self.worker.gateway.settings.clock, &self.worker.gateway.metrics);
+        let began = clock.now();
+        let refused = retry.as_ref().is_some_and(|retry| retry.refusals() > 0);
+        let buffered = Buffered::new(self.client, source, over_http2);
+        let ask = Ask { seed: self.worker.roll(), buffered: buffered.bytes, retry };
+        let slot = port.acquire(ask, clock.sleep_until(self.times.readiness));
+        let slot = tokio::select! {
+            biased;
+            slot = slot => slot,
+            () = self.client_leaves() => {
+                metrics.held(service.id(), "client_gone", clock.now().since(began));
+                return Err(Failure::ClientGone);
+            }
+        };
+        let outcome = match &slot {
+            Ok(_) => "served",
+            Err(AcquireError::Deadline) => "deadline",
+            Err(AcquireError::QueueFull(_)) => "queue_full",
+            Err(_) => "turned_away",
+        };
+        metrics.held(service.id(), outcome, clock.now().since(began));
+        slot.map_err(|error| match error {
+            AcquireError::Deadline if refused => Failure::ConnectFailed,
+            AcquireError::Deadline => Failure::ReadinessTimeout { reason: self.reason() },
+            AcquireError::QueueFull(_) => Failure::QueueFull,
+            AcquireError::NoSuchPort => Failure::BadPort,
+            AcquireError::ServiceGone => Failure::NoService,
+            AcquireError::ShuttingDown => Failure::ShuttingDown,
+        })
+    }
+
+    /// What the client is told about a wait that was too long.
+    fn reason(&self) -> Option<String> {
+        let service = &self.backend.service;
+        let full = || "every pod is at its limit".to_owned();
+        service.wake_failure().or_else(|| service.snapshot().ready().then(full))
+    }
+
+    /// Ends when the client has closed its side. hyper sees that only where it reads on.
+    async fn client_leaves(&self) {
+        let mut ticks = interval(PULSE);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            if self.client.pulse.is_gone() {
+                return;
+            }
+        }
+    }
+}
+
+/// What a held request may keep in memory: it counts until the hold is over.
+struct Buffered<'a> {
+    client: &'a Client,
+    bytes: usize,
+    /// Of which this is in the connection's window.
+    window: usize,
+}
+
+impl<'a> Buffered<'a> {
+    fn new(client: &'a Client, source: &Source, over_http2: bool) -> Self {
+        if !over_http2 {
+            return Self { client, bytes: HELD_HTTP1, window: 0 };
+        }
+        // As much of the body as the windows let the client send, all streams of the connection together.
+        let most = source.size().upper().unwrap_or(u64::MAX).min(u64::from(STREAM_WINDOW));
+        let left = (CONNECTION_WINDOW as usize).saturating_sub(client.buffered.get());
+        let window = usize::try_from(most).unwrap_or(usize::MAX).min(left);
+        client.buffered.set(client.buffered.get() + window);
+        Self { client, bytes: HELD_HTTP2 + window, window }
+    }
+}
+
+impl Drop for Buffered<'_> {
+    fn drop(&mut self) {
+        self.client.buffered.set(self.client.buffered.get().saturating_sub(self.window));
+    }
+}
+
+/// One request's line in the books, written when this is dropped. Until somebody says what became of the
+/// request, its client has gone.
+#[derive(Debug)]
+pub(crate) struct Exchange {
+    worker: Rc<Worker>,
+    route: Arc<str>,
+    protocol: Protocol,
+    began: Moment,
+    code: u16,
+    /// The status of the response under way: what is written down if it comes to its end.
+    status: u16,
+    _in_flight: InFlight,
+    _work: Work,
+}
+
+/// nginx' number for a client that closed its request.
+const CLIENT_GONE: u16 = 499;
+
+impl Exchange {
+    fn begin(worker: &Rc<Worker>, route: Option<&Arc<Route>>, protocol: Protocol) -> Self {
+        let gateway = &worker.gateway;
+        // Not the host or the path: anybody could fill the books with those.
+        let route = route.map_or_else(|| Arc::clone(&gateway.no_route), |route| Arc::clone(&route.name));
+        Self {
+            began: gateway.settings.clock.now(),
+            _in_flight: gateway.metrics.begin(&route),
+            _work: gateway.under_way().begin(),
+            worker: Rc::clone(worker),
+            route,
+            protocol,
+            code: CLIENT_GONE,
+            status: CLIENT_GONE,
+        }
+    }
+
+    pub(crate) fn worker(&self) -> &Rc<Worker> {
+        &self.worker
+    }
+
+    /// The answer is complete with its head.
+    pub(crate) fn answered(&mut self, code: u16) {
+        self.code = code;
+    }
+
+    /// The response begins.
+    pub(crate) fn begins(&mut self, status: u16) {
+        self.status = status;
+    }
+
+    /// The response came to its end.
+    pub(crate) fn completed(&mut self) {
+        self.code = self.status;
+    }
+
+    /// The pod broke off in the middle of its response.
+    pub(crate) fn broken_by_pod(&mut self) {
+        self.code = Failure::UpstreamReset.status().as_u16();
+    }
+
+    /// The time for the whole request is up.
+    pub(crate) fn took_too_long(&mut self) {
+        self.code = Failure::RequestTimeout.status().as_u16();
+    }
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        let gateway = &self.worker.gateway;
+        let took = gateway.settings.clock.now().since(self.began);
+        gateway.metrics.ended(&self.route, self.code, self.protocol, took);
+    }
+}
+
+/// The first of two futures to end; the second wins only if the first is not ready.
+pub(crate) async fn before<T>(first: impl Future<Output = T>, second: impl Future<Output = ()>) -> Option<T> {
+    let (mut first, mut second) = (pin!(first), pin!(second));
+    poll_fn(|context| match first.as_mut().poll(context) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending => second.as_mut().poll(context).map(|()| None),
+    })
+    .await
+}

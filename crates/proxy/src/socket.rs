@@ -1,0 +1,107 @@
+//! A client's TCP connection, with one more handle: whoever holds its request can ask whether the client is still
+//! there.
+//!
+//! hyper does not read on while a request's body waits to be taken, so it does not see a client that leaves then.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+
+/// A client's connection.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    read: OwnedReadHalf,
+    write: Arc<Mutex<OwnedWriteHalf>>,
+}
+
+/// Asks whether the client is still there.
+#[derive(Debug, Clone)]
+pub(crate) struct Pulse(Arc<Mutex<OwnedWriteHalf>>);
+
+impl Socket {
+    pub(crate) fn new(stream: TcpStream) -> (Self, Pulse) {
+        let (read, write) = stream.into_split();
+        let write = Arc::new(Mutex::new(write));
+        (Self { read, write: Arc::clone(&write) }, Pulse(write))
+    }
+}
+
+impl Pulse {
+    /// Whether the client has closed its side, or the connection is broken. What it sent before may still be unread.
+    pub(crate) fn is_gone(&self) -> bool {
+        let half = lock(&self.0);
+        let stream: &TcpStream = half.as_ref();
+        let mut fds = [PollFd::new(stream, PollFlags::RDHUP)];
+        // Asks, and does not wait.
+        let answer = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+        answer.is_ok_and(|events| events > 0)
+    }
+}
+
+/// Held for one call to the kernel only, and on one thread: never contended.
+fn lock(half: &Mutex<OwnedWriteHalf>) -> MutexGuard<'_, OwnedWriteHalf> {
+    half.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().read).poll_read(context, buf)
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut *lock(&self.write)).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut *lock(&self.write)).poll_write_vectored(context, parts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *lock(&self.write)).poll_flush(context)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *lock(&self.write)).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt as _;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_client_that_left_is_noticed_although_what_it_sent_is_unread() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (_socket, pulse) = Socket::new(listener.accept().await.unwrap().0);
+        client.write_all(b"POST / HTTP/1.1\r\n").await.unwrap();
+        assert!(!pulse.is_gone());
+        drop(client);
+        while !pulse.is_gone() {
+            tokio::task::yield_now().await;
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Upgraded connections: bytes both ways until one side ends, and a proper farewell for a `WebSocket` when we leave.
+
+mod frames;
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::rc::Rc;
+use std::time::Duration;
+
+use hyper::upgrade::{OnUpgrade, Upgraded};
+use hyper_util::rt::TokioIo;
+use rouse_core::slot::Slot;
+use rouse_core::time::{Clock as _, Moment};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadHalf, WriteHalf, split};
+use tokio::time::timeout;
+
+use crate::request::Exchange;
+use crate::worker::Worker;
+use frames::Frames;
+
+/// How long both sides may take to switch.
+const SWITCH: Duration = Duration::from_secs(10);
+/// How long a farewell may take.
+const FAREWELL: Duration = Duration::from_secs(1);
+/// Bytes on their way, each way.
+const BUFFER: usize = 16 * 1024;
+/// "Going away", from a server to a client: never masked.
+const CLOSE_1001: [u8; 4] = [0x88, 0x02, 0x03, 0xe9];
+
+/// A connection that is about to be upgraded.
+#[derive(Debug)]
+pub(crate) struct Tunnel {
+    pub(crate) worker: Rc<Worker>,
+    pub(crate) client: OnUpgrade,
+    pub(crate) pod: OnUpgrade,
+    pub(crate) slot: Slot,
+    pub(crate) websocket: bool,
+}
+
+type Read = ReadHalf<TokioIo<Upgraded>>;
+type Write = WriteHalf<TokioIo<Upgraded>>;
+
+impl Tunnel {
+    /// Carries bytes from now on. The slot, and the request's line in the books, end with it.
+    pub(crate) fn open(self, exchange: Exchange) {
+        let tasks = self.worker.tasks.clone();
+        tasks.spawn_local(async move {
+            let (_exchange, Tunnel { worker, client, pod, slot, websocket }) = (exchange, self);
+            let _slot = slot;
+            let both = async { tokio::try_join!(client, pod) };
+            let switched = tokio::select! {
+                switched = timeout(SWITCH, both) => switched,
+                () = worker.close.cancelled() => return,
+            };
+            if let Ok(Ok((client, pod))) = switched {
+                carry(&worker, client, pod, websocket).await;
+            }
+        });
+    }
+}
+
+async fn carry(worker: &Worker, client: Upgraded, pod: Upgraded, websocket: bool) {
+    let (from_client, mut to_client) = split(TokioIo::new(client));
+    let (from_pod, mut to_pod) = split(TokioIo::new(pod));
+    let clock = worker.gateway.settings.clock;
+    let (last, frames) = (Cell::new(clock.now()), RefCell::new(Frames::default()));
+    let there = pump(from_client, &mut to_pod, |_| last.set(clock.now()));
+    let back = pump(from_pod, &mut to_client, |bytes| {
+        last.set(clock.now());
+        if websocket {
+            frames.borrow_mut().add(bytes);
+        }
+    });
+    tokio::select! {
+        // Either may end first, as with any two streams.
+        _ = async { tokio::join!(there, back) } => {}
+        () = silence(worker, &last) => {}
+        () = worker.close.cancelled() => {}
+    }
+    if worker.close.is_cancelled() && websocket && frames.borrow().at_boundary() {
+        let farewell = async {
+            to_client.write_all(&CLOSE_1001).await.ok();
+            to_client.shutdown().await.ok();
+        };
+        timeout(FAREWELL, farewell).await.ok();
+    }
+}
+
+/// Ends when nothing has moved for too long.
+async fn silence(worker: &Worker, last: &Cell<Moment>) {
+    let settings = &worker.gateway.settings;
+    loop {
+        let due = last.get() + settings.tunnel_idle;
+        if due <= settings.clock.now() {
+            return;
+        }
+        settings.clock.sleep_until(due).await;
+    }
+}
+
+/// Carries bytes one way until the end, and passes the end on.
+async fn pump(mut from: Read, to: &mut Write, moved: impl Fn(&[u8])) -> io::Result<()> {
+    let copied = copy(&mut from, to, moved).await;
+    // Also after an error: the other side must not wait for more.
+    to.shutdown().await.ok();
+    copied
+}
+
+/// `moved` is told of exactly what was written, so that it knows where a cancelled copy stopped.
+async fn copy(
+    from: &mut (impl AsyncRead + Unpin),
+    to: &mut (impl AsyncWrite + Unpin),
+    moved: impl Fn(&[u8]),
+) -> io::Result<()> {
+    let mut buffer = vec![0; BUFFER];
+    loop {
+        let length = from.read(&mut buffer).await?;
+        let mut rest = buffer.get(..length).unwrap_or_default();
+        if rest.is_empty() {
+            return Ok(());
+        }
+        while !rest.is_empty() {
+            let written = to.write(rest).await?;
+            if written == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+            let (done, left) = rest.split_at(written.min(rest.len()));
+            moved(done);
+            rest = left;
+        }
+        to.flush().await?;
+    }
+}
