@@ -129,8 +129,10 @@ pub(crate) enum AnswerBody {
 #[derive(Debug)]
 pub(crate) struct PodBody {
     pub(crate) incoming: Incoming,
-    /// The connection it comes from; `None` once it was given back, or if it is good for nothing after this.
+    /// The connection it comes from; `None` once it was given back.
     pub(crate) link: Option<Link>,
+    /// Whether the connection may be used again after this.
+    pub(crate) reusable: bool,
     /// Gives the slot back when the response has ended.
     pub(crate) slot: Option<Slot>,
     pub(crate) exchange: Exchange,
@@ -146,7 +148,7 @@ struct TooLong;
 impl PodBody {
     fn end(&mut self) {
         self.exchange.completed();
-        if let Some(link) = self.link.take() {
+        if let Some(link) = self.link.take().filter(|_| self.reusable) {
             link.finished(self.exchange.worker());
         }
         self.slot = None;

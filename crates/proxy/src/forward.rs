@@ -90,7 +90,7 @@ pub(crate) struct Reply {
 
 #[derive(Debug)]
 enum ReplyBody {
-    Streamed { incoming: Incoming, link: Option<Link>, slot: Slot, due: Option<Due> },
+    Streamed { incoming: Incoming, link: Link, reusable: bool, slot: Slot, due: Option<Due> },
     Switched(tunnel::Tunnel),
 }
 
@@ -98,9 +98,16 @@ impl Reply {
     /// The answer, which takes `exchange` along to its end.
     pub(crate) fn with(self, mut exchange: Exchange) -> Answer {
         let body = match self.body {
-            ReplyBody::Streamed { incoming, link, slot, due } => {
+            ReplyBody::Streamed { incoming, link, reusable, slot, due } => {
                 exchange.begins(self.head.status.as_u16());
-                AnswerBody::Pod(Box::new(PodBody { incoming, link, slot: Some(slot), exchange, due }))
+                AnswerBody::Pod(Box::new(PodBody {
+                    incoming,
+                    link: Some(link),
+                    reusable,
+                    slot: Some(slot),
+                    exchange,
+                    due,
+                }))
             }
             ReplyBody::Switched(tunnel) => {
                 exchange.answered(self.head.status.as_u16());
@@ -375,24 +382,31 @@ fn reply(
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         // Nobody asked for it: what follows would be anything.
         let (name, client) = outgoing.upgrade.take().ok_or(Failure::UpstreamReset)?;
-        return Ok(switch(journey, response, &name, client, slot, cold));
+        let tunnel = Ends { client, link, slot };
+        return Ok(switch(journey, response, &name, tunnel, cold));
     }
     let (mut head, incoming) = response.into_parts();
     headers::remove_hop_by_hop(&mut head.headers);
     head.headers.insert(COLD_START, cold);
     head.version = Version::HTTP_11;
     // A response that came before the whole request was sent leaves the connection in doubt.
-    let link = Some(link).filter(|link| matches!(link, Link::Http2 { .. }) || outgoing.source.is_done());
+    let reusable = outgoing.source.is_done();
     let due = journey.times.end.map(|end| journey.worker.deadlines.at(end));
-    Ok(Reply { head, body: ReplyBody::Streamed { incoming, link, slot, due } })
+    Ok(Reply { head, body: ReplyBody::Streamed { incoming, link, reusable, slot, due } })
+}
+
+/// What an upgraded connection takes over from its request.
+struct Ends {
+    client: OnUpgrade,
+    link: Link,
+    slot: Slot,
 }
 
 fn switch(
     journey: &Journey<'_>,
     mut response: Response<Incoming>,
     asked: &HeaderValue,
-    client: OnUpgrade,
-    slot: Slot,
+    Ends { client, link, slot }: Ends,
     cold: HeaderValue,
 ) -> Reply {
     let pod = hyper::upgrade::on(&mut response);
@@ -405,5 +419,5 @@ fn switch(
     head.headers.insert(COLD_START, cold);
     head.version = Version::HTTP_11;
     let worker = Rc::clone(journey.worker);
-    Reply { head, body: ReplyBody::Switched(tunnel::Tunnel { worker, client, pod, slot, websocket }) }
+    Reply { head, body: ReplyBody::Switched(tunnel::Tunnel { worker, client, pod, link, slot, websocket }) }
 }

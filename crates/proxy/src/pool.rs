@@ -19,6 +19,7 @@ use rouse_core::pick::EndpointId;
 use rouse_core::service::Service;
 use rouse_core::snapshot::{PortView, Snapshot};
 use tokio::net::TcpStream;
+use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use crate::body::RequestBody;
@@ -36,6 +37,8 @@ const STREAMS: usize = 100;
 /// How much a pod may send on one HTTP/2 stream before the client takes it.
 const STREAM_WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = 2 * 1024 * 1024;
+/// How long a connection may take from the end of a response until it takes the next request.
+const SETTLE: Duration = Duration::from_millis(100);
 
 /// The pools of one service on one worker.
 #[derive(Debug)]
@@ -57,8 +60,21 @@ pub(crate) struct Pool {
 
 #[derive(Debug)]
 struct Idle {
-    sender: http1::SendRequest<RequestBody>,
+    line: Line,
     age: u32,
+}
+
+/// An HTTP/1 connection. Dropping it ends the connection, whatever is still under way on it.
+#[derive(Debug)]
+pub(crate) struct Line {
+    sender: http1::SendRequest<RequestBody>,
+    task: AbortHandle,
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
 }
 
 /// An HTTP/2 connection.
@@ -137,7 +153,7 @@ impl Pool {
     fn sweep(&self) {
         self.idle.borrow_mut().retain_mut(|idle| {
             idle.age += 1;
-            idle.age <= OLDEST && !idle.sender.is_closed()
+            idle.age <= OLDEST && idle.line.is_usable()
         });
         self.shared.borrow_mut().retain(|shared| {
             let age = if shared.streams.get() > 0 { 0 } else { shared.age.get() + 1 };
@@ -152,8 +168,8 @@ impl Pool {
             Upstream::Http1 => {
                 let mut idle = self.idle.borrow_mut();
                 // The youngest first: the others may grow old and be closed.
-                let sender = std::iter::from_fn(|| idle.pop()).map(|idle| idle.sender).find(is_usable)?;
-                Some(Link::Http1 { sender, pool: Rc::clone(self), reused: true })
+                let line = std::iter::from_fn(|| idle.pop()).map(|idle| idle.line).find(Line::is_usable)?;
+                Some(Link::Http1 { line, pool: Rc::clone(self), reused: true })
             }
             Upstream::H2c => {
                 let shared = self.shared.borrow();
@@ -197,8 +213,8 @@ impl Pool {
             Upstream::Http1 => {
                 let (sender, connection) =
                     http1::Builder::new().handshake(io).await.map_err(|_| Refusal { local: false })?;
-                self.own(worker, connection.with_upgrades());
-                Ok(Link::Http1 { sender, pool: Rc::clone(self), reused: false })
+                let task = own(worker, connection.with_upgrades());
+                Ok(Link::Http1 { line: Line { sender, task }, pool: Rc::clone(self), reused: false })
             }
             Upstream::H2c => {
                 let mut builder = http2::Builder::new(Local(worker.tasks.clone()));
@@ -208,7 +224,7 @@ impl Pool {
                     .initial_connection_window_size(CONNECTION_WINDOW);
                 let shaken = timeout(limit, builder.handshake(io)).await.map_err(refused)?;
                 let (sender, connection) = shaken.map_err(|_| Refusal { local: false })?;
-                self.own(worker, connection);
+                own(worker, connection);
                 let shared = Rc::new(Shared { sender, streams: Cell::new(0), age: Cell::new(0) });
                 if self.open.get() {
                     self.shared.borrow_mut().push(Rc::clone(&shared));
@@ -218,29 +234,31 @@ impl Pool {
         }
     }
 
-    /// The connection moves its bytes for as long as somebody has a use for it.
-    #[expect(clippy::unused_self, reason = "a connection belongs to its endpoint")]
-    fn own(&self, worker: &Worker, connection: impl Future<Output = hyper::Result<()>> + 'static) {
-        let close = worker.close.clone();
-        worker.tasks.spawn_local(async move {
-            tokio::select! {
-                // How it ended is told to whoever waits for a response.
-                _ = connection => {}
-                () = close.cancelled() => {}
-            }
-        });
-    }
-
-    fn put(&self, sender: http1::SendRequest<RequestBody>) {
+    fn put(&self, line: Line) {
         let mut idle = self.idle.borrow_mut();
         if self.open.get() && idle.len() < MOST_IDLE {
-            idle.push(Idle { sender, age: 0 });
+            idle.push(Idle { line, age: 0 });
         }
     }
 }
 
-fn is_usable(sender: &http1::SendRequest<RequestBody>) -> bool {
-    sender.is_ready() && !sender.is_closed()
+impl Line {
+    fn is_usable(&self) -> bool {
+        self.sender.is_ready() && !self.sender.is_closed()
+    }
+}
+
+/// The connection moves its bytes for as long as somebody has a use for it.
+fn own(worker: &Worker, connection: impl Future<Output = hyper::Result<()>> + 'static) -> AbortHandle {
+    let close = worker.close.clone();
+    let task = worker.tasks.spawn_local(async move {
+        tokio::select! {
+            // How it ended is told to whoever waits for a response.
+            _ = connection => {}
+            () = close.cancelled() => {}
+        }
+    });
+    task.abort_handle()
 }
 
 async fn dial(address: SocketAddr) -> io::Result<TcpStream> {
@@ -265,7 +283,7 @@ fn is_local(error: &io::Error) -> bool {
 /// The right to send one request on one connection.
 #[derive(Debug)]
 pub(crate) enum Link {
-    Http1 { sender: http1::SendRequest<RequestBody>, pool: Rc<Pool>, reused: bool },
+    Http1 { line: Line, pool: Rc<Pool>, reused: bool },
     Http2 { stream: Stream, reused: bool },
 }
 
@@ -300,7 +318,7 @@ impl Link {
         request: http::Request<RequestBody>,
     ) -> Result<http::Response<Incoming>, TrySendError<http::Request<RequestBody>>> {
         match self {
-            Link::Http1 { sender, .. } => sender.try_send_request(request).await,
+            Link::Http1 { line, .. } => line.sender.try_send_request(request).await,
             Link::Http2 { stream, .. } => {
                 let mut sender = stream.0.sender.clone();
                 sender.try_send_request(request).await
@@ -308,17 +326,16 @@ impl Link {
         }
     }
 
-    /// The response has been read to its end. Whether the request was, too, shows by the connection being ready.
+    /// The response has been read to its end, and the request was sent whole.
     pub(crate) fn finished(self, worker: &Worker) {
-        if let Link::Http1 { mut sender, pool, .. } = self {
-            if sender.is_ready() {
-                pool.put(sender);
-            } else if pool.open.get() && !sender.is_closed() {
-                // As a rule it is ready a moment later. Otherwise it is not worth waiting for: a response that
-                // came before its request was sent makes the connection's state doubtful.
+        if let Link::Http1 { mut line, pool, .. } = self {
+            if line.sender.is_ready() {
+                pool.put(line);
+            } else if pool.open.get() && !line.sender.is_closed() {
+                // It is ready a moment later, when its task has seen the end, too.
                 worker.tasks.spawn_local(async move {
-                    if let Ok(Ok(())) = timeout(Duration::from_millis(100), sender.ready()).await {
-                        pool.put(sender);
+                    if let Ok(Ok(())) = timeout(SETTLE, line.sender.ready()).await {
+                        pool.put(line);
                     }
                 });
             }

@@ -14,6 +14,7 @@ use rouse_core::time::{Clock as _, Moment};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadHalf, WriteHalf, split};
 use tokio::time::timeout;
 
+use crate::pool::Link;
 use crate::request::Exchange;
 use crate::worker::Worker;
 use frames::Frames;
@@ -33,6 +34,8 @@ pub(crate) struct Tunnel {
     pub(crate) worker: Rc<Worker>,
     pub(crate) client: OnUpgrade,
     pub(crate) pod: OnUpgrade,
+    /// The connection to the pod ends with this.
+    pub(crate) link: Link,
     pub(crate) slot: Slot,
     pub(crate) websocket: bool,
 }
@@ -45,8 +48,8 @@ impl Tunnel {
     pub(crate) fn open(self, exchange: Exchange) {
         let tasks = self.worker.tasks.clone();
         tasks.spawn_local(async move {
-            let (_exchange, Tunnel { worker, client, pod, slot, websocket }) = (exchange, self);
-            let _slot = slot;
+            let (_exchange, Tunnel { worker, client, pod, link, slot, websocket }) = (exchange, self);
+            let _until_the_end = (link, slot);
             let both = async { tokio::try_join!(client, pod) };
             let switched = tokio::select! {
                 switched = timeout(SWITCH, both) => switched,

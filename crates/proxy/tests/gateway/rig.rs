@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use prometheus_client::encoding::text::encode;
@@ -42,6 +42,7 @@ pub(crate) struct Rig {
 }
 
 /// What a test may want otherwise.
+#[derive(Clone, Copy)]
 pub(crate) struct Options {
     pub(crate) timeouts: Timeouts,
     pub(crate) protocol: Upstream,
@@ -61,7 +62,7 @@ impl Default for Options {
 }
 
 impl Rig {
-    pub(crate) async fn new(options: Options) -> Self {
+    pub(crate) fn new(options: Options) -> Self {
         let Options { timeouts, protocol, spread, bounds } = options;
         let clock = TokioClock::new();
         let engine = Arc::<CountingEngine>::default();
@@ -94,8 +95,8 @@ impl Rig {
         let address = listeners[0].address();
         let workers = Workers::start(&gateway, listeners, NonZeroUsize::new(2).unwrap()).unwrap();
         let mut driver = JoinSet::new();
-        let driven = Arc::clone(&registry);
-        driver.spawn(async move { driven.drive(|moment| clock.sleep_until(moment)).await });
+        let shared = Arc::clone(&registry);
+        driver.spawn(async move { shared.drive(|moment| clock.sleep_until(moment)).await });
         Self { address, registry, service, gateway, workers, engine, metrics, _driver: driver }
     }
 
@@ -163,6 +164,59 @@ impl Pod {
     }
 }
 
+/// A pod that answers by itself. Dropping it ends it.
+pub(crate) struct Served {
+    seen: Arc<Mutex<Seen>>,
+    _tasks: JoinSet<()>,
+}
+
+#[derive(Default)]
+struct Seen {
+    paths: Vec<String>,
+    now: usize,
+    most: usize,
+}
+
+impl Pod {
+    /// Answers every request with "hello" from now on.
+    pub(crate) fn serve(self) -> Served {
+        let seen = Arc::<Mutex<Seen>>::default();
+        let (mut tasks, shared) = (JoinSet::new(), Arc::clone(&seen));
+        tasks.spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Ok((stream, _)) = self.listener.accept().await {
+                let seen = Arc::clone(&shared);
+                connections.spawn(async move {
+                    let mut wire = Wire::new(stream);
+                    while let Some(head) = wire.next_head().await {
+                        let path = head.split(' ').nth(1).unwrap().to_owned();
+                        {
+                            let mut seen = seen.lock().unwrap();
+                            seen.paths.push(path);
+                            seen.now += 1;
+                            seen.most = seen.most.max(seen.now);
+                        }
+                        tokio::task::yield_now().await;
+                        seen.lock().unwrap().now -= 1;
+                        wire.answer("hello").await;
+                    }
+                });
+            }
+        });
+        Served { seen, _tasks: tasks }
+    }
+}
+
+impl Served {
+    pub(crate) fn paths(&self) -> Vec<String> {
+        self.seen.lock().unwrap().paths.clone()
+    }
+
+    pub(crate) fn most_at_once(&self) -> usize {
+        self.seen.lock().unwrap().most
+    }
+}
+
 /// One side of a connection, in plain bytes.
 pub(crate) struct Wire {
     stream: TcpStream,
@@ -189,9 +243,25 @@ impl Wire {
             let at = self.read.windows(end.len()).position(|window| window == end.as_bytes());
             if let Some(at) = at {
                 let text: Vec<u8> = self.read.drain(..at + end.len()).collect();
-                return String::from_utf8(text).unwrap();
+                return String::from_utf8_lossy(&text).into_owned();
             }
             assert!(self.more().await, "ended before {end:?}: {:?}", String::from_utf8_lossy(&self.read));
+        }
+    }
+
+    /// The head of the next message, unless the connection ends before it.
+    async fn next_head(&mut self) -> Option<String> {
+        loop {
+            let at = self.read.windows(4).position(|window| window == b"\r\n\r\n");
+            if let Some(at) = at {
+                return String::from_utf8(self.read.drain(..at + 4).collect()).ok();
+            }
+            let mut chunk = [0; 4096];
+            let length = self.stream.read(&mut chunk).await.unwrap_or(0);
+            if length == 0 {
+                return None;
+            }
+            self.read.extend(&chunk[..length]);
         }
     }
 
@@ -206,12 +276,24 @@ impl Wire {
         String::from_utf8(std::mem::take(&mut self.read)).unwrap()
     }
 
+    /// The same in bytes.
+    pub(crate) async fn raw_rest(&mut self) -> Vec<u8> {
+        while self.more().await {}
+        std::mem::take(&mut self.read)
+    }
+
     async fn more(&mut self) -> bool {
         let mut chunk = [0; 4096];
         let read = timeout(PATIENCE, self.stream.read(&mut chunk)).await.expect("something should come");
         let length = read.unwrap_or(0);
         self.read.extend(&chunk[..length]);
         length > 0
+    }
+
+    /// Whether anything has come, as far as one can know now.
+    pub(crate) fn has_read(&self) -> bool {
+        let mut byte = [0];
+        !self.read.is_empty() || self.stream.try_read(&mut byte).is_ok()
     }
 
     /// Answers 200 with `body`.

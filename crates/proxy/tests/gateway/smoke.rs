@@ -6,7 +6,7 @@ use crate::rig::{Options, Pod, Rig, eventually};
 
 #[tokio::test]
 async fn a_request_goes_to_the_pod_and_its_answer_comes_back() {
-    let rig = Rig::new(Options::default()).await;
+    let rig = Rig::new(Options::default());
     let pod = Pod::new(1).await;
     rig.pods(&[(&pod, READY)]);
     let serving = async {
@@ -31,7 +31,7 @@ async fn a_request_goes_to_the_pod_and_its_answer_comes_back() {
 
 #[tokio::test]
 async fn a_request_waits_for_its_pod() {
-    let rig = Rig::new(Options::default()).await;
+    let rig = Rig::new(Options::default());
     let pod = Pod::new(1).await;
     let serving = async {
         eventually("the request is held", || rig.service.holds() == 1).await;

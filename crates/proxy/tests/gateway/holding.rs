@@ -1,0 +1,92 @@
+//! Requests that wait, and how their waiting ends.
+
+use std::time::Duration;
+
+use rouse_core::hold::Bounds;
+use rouse_core::snapshot::Spread;
+use rouse_proxy::gateway::Timeouts;
+use rouse_testkit::fakes::READY;
+
+use crate::rig::{Options, Pod, Rig, eventually};
+
+#[tokio::test]
+async fn a_client_that_leaves_gives_its_place_up_at_once_and_is_no_failure_of_ours() {
+    let rig = Rig::new(Options::default());
+    let requests = [
+        "GET / HTTP/1.1\r\nHost: cart.test\r\n\r\n",
+        "POST / HTTP/1.1\r\nHost: cart.test\r\nContent-Length: 3\r\n\r\nabc",
+        "POST / HTTP/1.1\r\nHost: cart.test\r\nContent-Length: 1000000\r\n\r\nabc",
+        "POST / HTTP/1.1\r\nHost: cart.test\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n",
+    ];
+    for (gone, request) in (1..).zip(requests) {
+        let mut client = rig.connect().await;
+        client.write(request).await;
+        eventually("it is held", || rig.service.holds() == 1).await;
+        drop(client);
+        eventually("its place is free", || rig.service.holds() == 0).await;
+        eventually("it is in the books", || {
+            rig.metric(r#"rouse_requests_total{route="cart",code="499",protocol="http1"}"#) == gone
+        })
+        .await;
+    }
+    assert_eq!(rig.gateway.under_way().count(), 0);
+}
+
+#[tokio::test]
+async fn a_line_that_is_full_turns_newcomers_away_with_a_word_when_to_come_again() {
+    let bounds = Bounds { per_service: 1, ..Bounds::default() };
+    let rig = Rig::new(Options { bounds, ..Options::default() });
+    let mut held = rig.connect().await;
+    held.write("GET / HTTP/1.1\r\nHost: cart.test\r\n\r\n").await;
+    eventually("the first is held", || rig.service.holds() == 1).await;
+    let answer = rig.get("/").await;
+    assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+    assert!(
+        answer.contains("\r\nx-rouse-error: queue_full\r\n") && answer.contains("\r\nretry-after: 1\r\n")
+    );
+}
+
+#[tokio::test]
+async fn those_who_still_wait_when_the_drain_ends_are_told_so() {
+    let rig = Rig::new(Options::default());
+    let mut held = rig.connect().await;
+    held.write("GET / HTTP/1.1\r\nHost: cart.test\r\n\r\n").await;
+    eventually("it is held", || rig.service.holds() == 1).await;
+    rig.workers.drain();
+    rig.registry.shut_down();
+    let answer = held.rest().await;
+    assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+    assert!(answer.contains("\r\nx-rouse-error: shutting_down\r\n"), "{answer}");
+}
+
+#[tokio::test]
+async fn a_pod_that_does_not_come_in_time_is_told_with_the_reason() {
+    let timeouts = Timeouts { readiness: Some(Duration::from_millis(50)), ..Timeouts::default() };
+    let rig = Rig::new(Options { timeouts, ..Options::default() });
+    rig.service.wake_failed("the quota is used up");
+    let answer = rig.get("/").await;
+    assert!(answer.starts_with("HTTP/1.1 504 "), "{answer}");
+    assert!(answer.contains("\r\nx-rouse-error: readiness_timeout\r\n"), "{answer}");
+    assert!(answer.ends_with("no pod was ready in time: the quota is used up\n"), "{answer}");
+}
+
+#[tokio::test]
+async fn requests_are_released_first_come_first_served_and_never_above_the_limit() {
+    let rig = Rig::new(Options { spread: Spread::new(0, 1), ..Options::default() });
+    let pod = Pod::new(1).await;
+    let mut clients = Vec::new();
+    for number in 1..=5 {
+        let mut client = rig.connect().await;
+        client.write(&format!("GET /{number} HTTP/1.1\r\nHost: cart.test\r\n\r\n")).await;
+        eventually("it is held", || rig.service.holds() == number).await;
+        clients.push(client);
+    }
+    rig.pods(&[(&pod, READY)]);
+    let served = pod.serve();
+    for client in &mut clients {
+        client.until("hello").await;
+        assert!(rig.service.in_flight() <= 1);
+    }
+    assert_eq!(served.paths(), ["/1", "/2", "/3", "/4", "/5"]);
+    assert_eq!(served.most_at_once(), 1);
+}
