@@ -138,6 +138,8 @@ pub(crate) struct PodBody {
     pub(crate) exchange: Exchange,
     /// When the whole request must be over.
     pub(crate) due: Option<Due>,
+    /// It came to its end, or will not.
+    pub(crate) over: bool,
 }
 
 /// The response cannot be completed: the client must not take it for whole.
@@ -147,6 +149,9 @@ struct TooLong;
 
 impl PodBody {
     fn end(&mut self) {
+        if std::mem::replace(&mut self.over, true) {
+            return;
+        }
         self.exchange.completed();
         if let Some(link) = self.link.take().filter(|_| self.reusable) {
             link.finished(self.exchange.worker());
@@ -168,11 +173,13 @@ impl PodBody {
                 Poll::Ready(None)
             }
             Poll::Ready(Some(Err(error))) => {
+                self.over = true;
                 self.exchange.broken_by_pod();
                 Poll::Ready(Some(Err(error.into())))
             }
             Poll::Pending => {
                 if self.due.as_mut().is_some_and(|due| pin!(due).poll(context).is_ready()) {
+                    self.over = true;
                     self.exchange.took_too_long();
                     return Poll::Ready(Some(Err(TooLong.into())));
                 }

@@ -107,6 +107,7 @@ impl Reply {
                     slot: Some(slot),
                     exchange,
                     due,
+                    over: false,
                 }))
             }
             ReplyBody::Switched(tunnel) => {

@@ -127,7 +127,12 @@ impl Gateway {
 
     /// Replaces all routes at once. Requests under way keep the one they have.
     pub fn set_routes(&self, table: Table<Arc<Route>>) {
-        self.routes.store(Arc::new(table));
+        let before = self.routes.swap(Arc::new(table));
+        let now = self.routes();
+        let names: std::collections::HashSet<&Arc<str>> =
+            now.rules().iter().map(|rule| &rule.target.name).collect();
+        let gone = before.rules().iter().map(|rule| &rule.target.name).filter(|name| !names.contains(name));
+        gone.for_each(|name| self.metrics.forget(name));
     }
 
     /// The present routes.
