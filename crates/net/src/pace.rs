@@ -11,6 +11,10 @@ pub struct Pace {
     least: Duration,
     /// The pause while eager, at most.
     most: Duration,
+    /// After the eager time a pause is this part of what has passed since: each pause is longer than the last by
+    /// the same factor, and a pod is found at most so much late. Doubling instead would find a pod that takes
+    /// 700 ms up to half a second late.
+    share: u32,
 }
 
 impl Pace {
@@ -20,26 +24,21 @@ impl Pace {
     /// No pause is longer, and a promoted pod is asked again as often as this.
     pub const SLOWEST: Duration = Duration::from_secs(1);
 
-    /// After the eager time a pause is this part of what has passed since: each pause is longer than the last by
-    /// the same factor, and a pod is found at most so much late. Doubling instead would find a pod that takes
-    /// 700 ms up to half a second late.
-    const SHARE: u32 = 10;
-
     /// On this machine, where a refused probe costs microseconds: every 2 to 5 ms.
     pub const fn local() -> Self {
-        Self { least: Duration::from_millis(2), most: Duration::from_millis(5) }
+        Self { least: Duration::from_millis(2), most: Duration::from_millis(5), share: 50 }
     }
 
     /// Over a cluster's network: every 10 to 25 ms.
     pub const fn cluster() -> Self {
-        Self { least: Duration::from_millis(10), most: Duration::from_millis(25) }
+        Self { least: Duration::from_millis(10), most: Duration::from_millis(25), share: 10 }
     }
 
     /// The pause after a probe of a pod that has been probed for `elapsed`. `dice` is fresh randomness.
     pub fn next(&self, elapsed: Duration, dice: u64) -> Duration {
         match elapsed.checked_sub(Self::EAGER) {
             None => between(self.least, self.most, dice),
-            Some(late) => jittered((self.most + late / Self::SHARE).min(Self::SLOWEST), dice),
+            Some(late) => jittered((self.most + late / self.share).min(Self::SLOWEST), dice),
         }
     }
 
@@ -76,8 +75,8 @@ mod tests {
         let table = [
             (0, (2, 5), (10, 25)),
             (199, (2, 5), (10, 25)),
-            (1_200, (78, 105), (93, 125)),
-            (5_200, (378, 505), (393, 525)),
+            (1_200, (19, 25), (93, 125)),
+            (5_200, (79, 105), (393, 525)),
             (60_000, (750, 1_000), (750, 1_000)),
         ];
         let near = |is: Duration, should: u64| is.abs_diff(ms(should)) < ms(1);
