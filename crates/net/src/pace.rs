@@ -118,7 +118,7 @@ mod tests {
                 probes += 1;
             }
             let late = at.abs_diff(start);
-            prop_assert!(late <= (pace.most + start / Pace::SHARE).min(Pace::SLOWEST), "{late:?} late");
+            prop_assert!(late <= (pace.most + start / pace.share).min(Pace::SLOWEST), "{late:?} late");
             prop_assert!(probes <= 200, "{probes} probes within {at:?}");
         }
     }
