@@ -108,7 +108,7 @@ mod tests {
         }
 
         #[test]
-        fn a_pod_is_found_at_most_a_tenth_and_one_eager_pause_late(
+        fn a_pod_is_found_at_most_its_share_and_one_eager_pause_late(
             pace in paces(), start in 0u64..20_000_000_000, dice in any::<u64>(),
         ) {
             let start = Duration::from_nanos(start);
@@ -119,7 +119,7 @@ mod tests {
             }
             let late = at.abs_diff(start);
             prop_assert!(late <= (pace.most + start / pace.share).min(Pace::SLOWEST), "{late:?} late");
-            prop_assert!(probes <= 200, "{probes} probes within {at:?}");
+            prop_assert!(probes <= 500, "{probes} probes within {at:?}");
         }
     }
 }
