@@ -2,12 +2,14 @@
 //!
 //! `guard COMMAND…` is the hidden subcommand. `up UID COMMAND…` runs one pod and prints what it prints, until it is
 //! killed. `polite [FILE]` and `deaf` are apps that print `up`, and `asked` when they are asked to end: the first then
-//! takes its time (and writes to FILE) and exits with 7, the other goes on.
+//! takes its time (and writes to FILE) and exits with 7, the other goes on. `serve` is an app that answers every HTTP request
+//! at $HOST:$PORT with 200.
 
 use std::collections::BTreeMap;
 use std::env;
 use std::ffi::OsString;
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
+use std::net::TcpListener;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -29,6 +31,7 @@ fn main() -> ExitCode {
         Some("up") => up(arguments),
         Some("polite") => polite(arguments.next()),
         Some("deaf") => deaf(),
+        Some("serve") => serve(),
         _ => Ok(ExitCode::from(2)),
     };
     outcome.unwrap_or_else(|error| {
@@ -62,6 +65,19 @@ fn deaf() -> Outcome {
             writeln!(io::stdout(), "asked")?;
         }
     })
+}
+
+fn serve() -> Outcome {
+    let (host, port) = (env::var("HOST")?, env::var("PORT")?.parse()?);
+    let listener = TcpListener::bind((host.as_str(), port))?;
+    loop {
+        let (mut client, _) = listener.accept()?;
+        client.set_read_timeout(Some(Duration::from_secs(1)))?;
+        // A probe may leave at any moment.
+        if client.read(&mut [0; 4096]).is_ok_and(|length| length > 0) {
+            client.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n").ok();
+        }
+    }
 }
 
 fn runtime() -> io::Result<Runtime> {

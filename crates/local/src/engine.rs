@@ -1,0 +1,386 @@
+//! The local engine: apps → processes → `EndpointSlice`s → registry, scaled to zero and back.
+//!
+//! Each app has one owner, a task, which alone knows and changes its pods. Everybody else leaves word in the
+//! app's `Seat` and rings its bell: nothing blocks, nothing queues up, and the newest word counts.
+
+mod app;
+mod load;
+mod plan;
+mod pod;
+mod publish;
+mod spec;
+mod status;
+mod words;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use rouse_core::endpoint::{PodUid, PortName, ServiceId};
+use rouse_core::engine::Engine;
+use rouse_core::registry::Registry;
+use rouse_core::service::{Service, Spec};
+use rouse_core::time::{Clock as _, Moment};
+use rouse_net::clock::TokioClock;
+use rouse_net::limits::ProbeLimits;
+use tokio::sync::{Notify, broadcast, watch};
+use tokio::task::JoinSet;
+
+use crate::address::Addresses;
+use crate::output::Log;
+use crate::process::Launcher;
+use app::App;
+
+pub use spec::{AppSpec, PORT_NAME, PortChoice, Readiness};
+pub use status::{AppStatus, Event, PodPhase, PodStatus, What};
+
+/// How far somebody who follows the events may lag behind before they miss some.
+const LAG: usize = 1024;
+/// Probes of one service must not wait for those of another, and here all pods share one host.
+const PROBES: usize = 256;
+
+/// What the engine needs to run.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// How pods are started.
+    pub launcher: Launcher,
+    /// The registry's clock.
+    pub clock: TokioClock,
+    /// Fresh randomness: for the pods' UIDs, their ports, and jitter.
+    pub seed: u64,
+    /// How many lines of an app's output are kept.
+    pub log_lines: usize,
+}
+
+/// There is no app of that name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("there is no app {0:?}")]
+pub struct NoSuchApp(pub String);
+
+/// Runs apps as processes on this machine.
+pub struct LocalEngine {
+    settings: Settings,
+    addresses: Addresses,
+    probes: Arc<ProbeLimits>,
+    dice: Dice,
+    /// Held while the set of apps changes, and never by [`Engine::wake`]: declaring a service may wake it.
+    changes: Mutex<()>,
+    seats: RwLock<Seats>,
+    /// There are apps without an owner.
+    newcomers: Notify,
+    events: broadcast::Sender<Event>,
+    end: watch::Sender<End>,
+    running: watch::Sender<bool>,
+}
+
+/// The apps.
+#[derive(Default)]
+struct Seats {
+    by_service: HashMap<ServiceId, Arc<Seat>>,
+    /// In the order of the file.
+    order: Vec<ServiceId>,
+}
+
+/// Whether the engine goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum End {
+    /// It does.
+    Not,
+    /// All pods are told to stop.
+    Stop,
+    /// All pods are killed.
+    Kill,
+}
+
+/// Where others meet the owner of an app.
+struct Seat {
+    service: Arc<Service>,
+    log: Arc<Log>,
+    /// Somebody waits for a pod.
+    woken: AtomicBool,
+    orders: Mutex<Orders>,
+    /// Rung after each change of the two above.
+    bell: Notify,
+    /// It has an owner.
+    owned: AtomicBool,
+    /// The owner's word.
+    status: Mutex<AppStatus>,
+}
+
+/// What others want of an app: not a queue, the newest word counts.
+#[derive(Debug, Clone)]
+struct Orders {
+    spec: AppSpec,
+    /// How often a restart was asked for.
+    restarts: u64,
+    /// The newest word on the scale, and how many there were.
+    pin: Option<u32>,
+    pins: u64,
+    /// It is not in the file any more.
+    removed: bool,
+}
+
+impl LocalEngine {
+    /// An engine without apps.
+    pub fn new(settings: Settings) -> Arc<Self> {
+        let dice = Dice::new(settings.seed);
+        Arc::new(Self {
+            addresses: Addresses::new(dice.roll()),
+            probes: Arc::new(ProbeLimits::new(PROBES, PROBES)),
+            dice,
+            settings,
+            changes: Mutex::default(),
+            seats: RwLock::default(),
+            newcomers: Notify::new(),
+            events: broadcast::Sender::new(LAG),
+            end: watch::Sender::new(End::Not),
+            running: watch::Sender::new(false),
+        })
+    }
+
+    /// Owns every task of the engine; ends when [`LocalEngine::stop`] is done. Call it once.
+    pub async fn run(self: Arc<Self>, registry: Arc<Registry>) {
+        let mut end = self.end.subscribe();
+        self.running.send_replace(true);
+        let _running = Running(&self.running);
+        let mut owners = JoinSet::new();
+        loop {
+            let ending = *end.borrow_and_update() != End::Not;
+            if ending && owners.is_empty() {
+                return;
+            }
+            if !ending {
+                for seat in self.newcomers() {
+                    owners.spawn(App::new(Arc::clone(&self), Arc::clone(&registry), seat).run());
+                }
+            }
+            tokio::select! {
+                () = self.newcomers.notified() => {}
+                Some(_) = owners.join_next() => {}
+                _ = end.changed() => {}
+            }
+        }
+    }
+
+    /// What shall run. The services of new apps are declared in the registry before this returns.
+    ///
+    /// A new app starts as its policy says. Where command, port, protocol or readiness changed, the pods are replaced
+    /// one by one; other changes apply in place. An app that is not among `apps` any more is drained and stopped, and
+    /// then its service is removed from the registry.
+    pub fn apply(&self, registry: &Registry, apps: Vec<AppSpec>) {
+        let _turn = lock(&self.changes);
+        let order: Vec<ServiceId> = apps.iter().map(|spec| spec.service.clone()).collect();
+        for spec in apps {
+            let declared = Spec { ports: vec![PortName::new(PORT_NAME)], spread: spec.spread };
+            let service = registry.declare(&spec.service, &declared);
+            if let Some(seat) = self.seat(&spec.service) {
+                seat.order(|orders| {
+                    orders.spec = spec;
+                    orders.removed = false;
+                });
+                continue;
+            }
+            let id = spec.service.clone();
+            let seat = Arc::new(Seat::new(service, spec, Log::new(self.settings.log_lines)));
+            // Before anybody can wake it.
+            self.tell(&id, What::Declared);
+            self.write_seats().by_service.insert(id, seat);
+        }
+        let mut seats = self.write_seats();
+        for (id, seat) in &seats.by_service {
+            if !order.contains(id) {
+                seat.order(|orders| orders.removed = true);
+            }
+        }
+        seats.order = order;
+        drop(seats);
+        self.newcomers.notify_one();
+    }
+
+    /// Begins to replace all pods of an app, one by one.
+    pub fn restart(&self, app: &str) -> Result<(), NoSuchApp> {
+        self.order(app, |orders| orders.restarts += 1)
+    }
+
+    /// Keeps an app at so many pods; `None`: as its load asks for. 0 means: to zero now, and up again with the next
+    /// request.
+    pub fn scale(&self, app: &str, pin: Option<u32>) -> Result<(), NoSuchApp> {
+        self.order(app, |orders| {
+            orders.pin = pin;
+            orders.pins += 1;
+        })
+    }
+
+    /// How the apps stand, in the order of the file; at the end those that are on their way out.
+    pub fn apps(&self) -> Vec<AppStatus> {
+        let seats = self.read_seats();
+        let listed = seats.order.iter().filter_map(|id| seats.by_service.get(id));
+        let mut leaving: Vec<_> =
+            seats.by_service.iter().filter(|(id, _)| !seats.order.contains(id)).collect();
+        leaving.sort_by_key(|(id, _)| *id);
+        let all = listed.chain(leaving.into_iter().map(|(_, seat)| seat));
+        all.map(|seat| lock(&seat.status).clone()).collect()
+    }
+
+    /// The output of an app's pods.
+    pub fn log(&self, app: &str) -> Option<Arc<Log>> {
+        self.find(app).map(|seat| Arc::clone(&seat.log))
+    }
+
+    /// What happens from now on.
+    pub fn events(&self) -> broadcast::Receiver<Event> {
+        self.events.subscribe()
+    }
+
+    /// Stops all pods at once, and returns when every process is gone. Nothing is drained, and nothing started any
+    /// more.
+    pub async fn stop(&self) {
+        self.end.send_modify(|end| *end = (*end).max(End::Stop));
+        let mut running = self.running.subscribe();
+        // Not an error: whoever runs us holds the sender as long as we do.
+        running.wait_for(|running| !running).await.ok();
+    }
+
+    /// Kills all pods at once.
+    pub fn stop_now(&self) {
+        self.end.send_replace(End::Kill);
+    }
+
+    fn order(&self, app: &str, change: impl FnOnce(&mut Orders)) -> Result<(), NoSuchApp> {
+        let seat = self.find(app).ok_or_else(|| NoSuchApp(app.to_owned()))?;
+        seat.order(change);
+        Ok(())
+    }
+
+    /// The app called `app`, unless it was removed.
+    fn find(&self, app: &str) -> Option<Arc<Seat>> {
+        let seats = self.read_seats();
+        let id = seats.order.iter().find(|id| id.name() == app)?;
+        seats.by_service.get(id).cloned()
+    }
+
+    fn seat(&self, service: &ServiceId) -> Option<Arc<Seat>> {
+        self.read_seats().by_service.get(service).cloned()
+    }
+
+    /// The apps that had no owner so far.
+    fn newcomers(&self) -> Vec<Arc<Seat>> {
+        // All of them: one that was removed again before anybody owned it needs an owner to let go of it.
+        let seats = self.read_seats();
+        let newcomers = seats.by_service.values().filter(|seat| !seat.owned.swap(true, Ordering::Relaxed));
+        newcomers.cloned().collect()
+    }
+
+    /// The last pod of a removed app is gone. Answers whether the app is, too: somebody may have brought it back.
+    fn let_go(&self, seat: &Seat, registry: &Registry) -> bool {
+        let _turn = lock(&self.changes);
+        if !lock(&seat.orders).removed {
+            return false;
+        }
+        let id = seat.service.id();
+        self.write_seats().by_service.remove(id);
+        registry.remove(id);
+        self.tell(id, What::Removed);
+        true
+    }
+
+    fn tell(&self, service: &ServiceId, what: What) {
+        let event = Event { service: service.clone(), at: self.now(), what };
+        // Nobody following is no error.
+        self.events.send(event).ok();
+    }
+
+    fn now(&self) -> Moment {
+        self.settings.clock.now()
+    }
+
+    fn read_seats(&self) -> std::sync::RwLockReadGuard<'_, Seats> {
+        self.seats.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write_seats(&self) -> std::sync::RwLockWriteGuard<'_, Seats> {
+        self.seats.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Engine for LocalEngine {
+    /// Leaves word and rings: a flag and a bell, so that nothing blocks, queues up or gets lost.
+    fn wake(&self, service: &ServiceId) {
+        if let Some(seat) = self.read_seats().by_service.get(service) {
+            seat.woken.store(true, Ordering::Release);
+            seat.bell.notify_one();
+        }
+    }
+}
+
+impl fmt::Debug for LocalEngine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let apps = self.read_seats().by_service.len();
+        f.debug_struct("LocalEngine").field("apps", &apps).finish_non_exhaustive()
+    }
+}
+
+impl Seat {
+    fn new(service: Arc<Service>, spec: AppSpec, log: Arc<Log>) -> Self {
+        let status = AppStatus {
+            service: spec.service.clone(),
+            desired: 0,
+            reason: String::new(),
+            pinned: None,
+            pods: Vec::new(),
+            trouble: None,
+            rolling: false,
+        };
+        Self {
+            service,
+            log,
+            woken: AtomicBool::new(false),
+            orders: Mutex::new(Orders { spec, restarts: 0, pin: None, pins: 0, removed: false }),
+            bell: Notify::new(),
+            owned: AtomicBool::new(false),
+            status: Mutex::new(status),
+        }
+    }
+
+    fn order(&self, change: impl FnOnce(&mut Orders)) {
+        change(&mut lock(&self.orders));
+        self.bell.notify_one();
+    }
+}
+
+/// Tells that [`LocalEngine::run`] has ended, however it did.
+struct Running<'a>(&'a watch::Sender<bool>);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.send_replace(false);
+    }
+}
+
+/// Numbers that look random and do not repeat soon.
+#[derive(Debug, Clone)]
+struct Dice(Arc<AtomicU64>);
+
+impl Dice {
+    fn new(seed: u64) -> Self {
+        Self(Arc::new(AtomicU64::new(seed)))
+    }
+
+    /// The next one (`SplitMix64`: a bijection of a counter, so no two of one engine are the same).
+    fn roll(&self) -> u64 {
+        const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+        let mut mixed = self.0.fetch_add(STEP, Ordering::Relaxed).wrapping_add(STEP);
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn uid(&self) -> PodUid {
+        PodUid::new(&format!("{:016x}{:016x}", self.roll(), self.roll()))
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,491 @@
+//! The owner of one app: the only one who knows and changes its pods.
+//!
+//! Whatever happens (a wake, an order, a snapshot, the end of a process, a moment that was waited for), the owner takes
+//! the same step: hear the orders, decide how many pods there should be, plan, publish, and only then signal processes.
+//! A step looks at everything anew, so it does not matter which of two events came first.
+
+mod life;
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rouse_core::endpoint::PodUid;
+use rouse_core::probe::ProbePlan;
+use rouse_core::registry::Registry;
+use rouse_core::scale::{Autoscaler, Observed, Owner, Reporter};
+use rouse_core::service::Service;
+use rouse_core::time::Moment;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::load::Meter;
+use super::plan::{Present, plan};
+use super::pod::{Pod, Stage};
+use super::publish::Publisher;
+use super::spec::AppSpec;
+use super::status::{AppStatus, What};
+use super::{End, LocalEngine, Seat, lock, words};
+use crate::supervise::Restarts;
+use life::News;
+
+/// How often concurrency is sampled while there is anything to see.
+const SAMPLE: Duration = Duration::from_millis(100);
+/// How often the autoscaler hears of it.
+const REPORT: Duration = Duration::from_secs(1);
+/// After how long people are told that a pod is not ready, and how often again.
+const SLOW: Duration = Duration::from_secs(1);
+/// A decision that changes something is followed by another one, for the new number of pods. Not without end.
+const DECISIONS: usize = 3;
+
+/// One app and its pods.
+pub(super) struct App {
+    engine: Arc<LocalEngine>,
+    registry: Arc<Registry>,
+    seat: Arc<Seat>,
+    service: Arc<Service>,
+    spec: AppSpec,
+    /// How many orders to restart and to pin were carried out.
+    heard: (u64, u64),
+    removed: bool,
+    /// The version of the app. Pods of an older one are replaced.
+    generation: u64,
+    pods: Vec<Pod>,
+    restarts: Restarts,
+    /// When a failure was last counted.
+    failure: Option<Moment>,
+    scaler: Autoscaler,
+    gateway: Reporter,
+    meter: Meter,
+    desired: u32,
+    reason: String,
+    publisher: Publisher,
+    /// What the prober asks of each pod: of an older version, the older question.
+    plans: Arc<Mutex<HashMap<PodUid, Arc<ProbePlan>>>>,
+    tasks: JoinSet<News>,
+    /// The bell was rung: there may be orders.
+    rung: bool,
+    /// Something happened that calls for a decision.
+    news: bool,
+    /// When a decision may differ though nothing happens.
+    next_decision: Option<Moment>,
+    /// When to look for trouble again.
+    look: Option<Moment>,
+    trouble: Option<String>,
+}
+
+impl App {
+    pub(super) fn new(engine: Arc<LocalEngine>, registry: Arc<Registry>, seat: Arc<Seat>) -> Self {
+        let spec = lock(&seat.orders).spec.clone();
+        let now = engine.now();
+        let gateway = Reporter::new("gateway");
+        let mut scaler = Autoscaler::created(spec.policy.clone(), now);
+        // One reporter is never too many.
+        scaler.list(now, [gateway.clone()]).ok();
+        Self {
+            service: Arc::clone(&seat.service),
+            engine,
+            registry,
+            seat,
+            spec,
+            heard: (0, 0),
+            removed: false,
+            generation: 0,
+            pods: Vec::new(),
+            restarts: Restarts::default(),
+            failure: None,
+            scaler,
+            gateway,
+            meter: Meter::new(now),
+            desired: 0,
+            reason: String::new(),
+            publisher: Publisher::new(),
+            plans: Arc::default(),
+            tasks: JoinSet::new(),
+            rung: true,
+            news: true,
+            next_decision: None,
+            look: None,
+            trouble: None,
+        }
+    }
+
+    /// Runs the app until the engine stops, or until it is removed and its last pod is gone.
+    pub(super) async fn run(mut self) {
+        let cancel = CancellationToken::new();
+        let _cancelled_at_the_end = cancel.clone().drop_guard();
+        let prober = self.prober().run(Arc::clone(&self.service), cancel);
+        self.tasks.spawn(async move {
+            prober.await;
+            News::ProberEnded
+        });
+        let (mut snapshots, mut end) = (self.service.subscribe(), self.engine.end.subscribe());
+        let (seat, clock) = (Arc::clone(&self.seat), self.engine.settings.clock);
+        loop {
+            let ending = *end.borrow_and_update();
+            self.step(ending);
+            if self.is_over(ending) {
+                break;
+            }
+            let due = self.due(ending);
+            tokio::select! {
+                () = seat.bell.notified() => self.rung = true,
+                snapshot = snapshots.changed() => self.see(&snapshot),
+                Some(Ok(news)) = self.tasks.join_next() => self.hear(news),
+                _ = end.changed() => {}
+                () = async { clock.sleep_until(due.unwrap_or_default()).await }, if due.is_some() => {}
+            }
+        }
+        self.tasks.shutdown().await;
+    }
+
+    /// Brings everything up to what is known now.
+    fn step(&mut self, end: End) {
+        let now = self.engine.now();
+        if std::mem::take(&mut self.rung) {
+            self.take_orders();
+        }
+        for pod in &mut self.pods {
+            pod.advance(now);
+        }
+        if end == End::Not {
+            self.scale(now);
+        } else {
+            self.desired = 0;
+            self.pods.iter_mut().for_each(|pod| pod.stage = Stage::Stopping);
+        }
+        self.publisher.publish(&self.service, self.spec.h2c, &self.pods);
+        // After the publication: nobody may pick a pod that was told to stop.
+        self.signal(end);
+        self.look_for_trouble(now);
+        self.show();
+    }
+
+    /// Whether nothing is left to do, ever.
+    fn is_over(&mut self, end: End) -> bool {
+        if !self.pods.is_empty() {
+            return false;
+        }
+        end != End::Not || (self.removed && self.engine.let_go(&self.seat, &self.registry))
+    }
+
+    /// The newest word of everybody else.
+    fn take_orders(&mut self) {
+        let orders = lock(&self.seat.orders).clone();
+        if orders.spec != self.spec {
+            if orders.spec.makes_other_pods(&self.spec) {
+                self.generation += 1;
+                self.restarts.forget();
+            }
+            self.scaler.set_policy(orders.spec.policy.clone());
+            self.spec = orders.spec;
+            self.news = true;
+        }
+        let (restarts, pins) = std::mem::replace(&mut self.heard, (orders.restarts, orders.pins));
+        if restarts != orders.restarts {
+            self.generation += 1;
+            self.restarts.forget();
+        }
+        if pins != orders.pins {
+            match orders.pin {
+                Some(pods) => self.scaler.pin(pods),
+                None => self.scaler.unpin(),
+            }
+            self.news = true;
+        }
+        self.news |= self.removed != orders.removed;
+        self.removed = orders.removed;
+    }
+
+    /// Decides how many pods there should be, and starts and removes some.
+    fn scale(&mut self, now: Moment) {
+        let woken = self.seat.woken.swap(false, Ordering::Acquire);
+        if self.removed {
+            self.desired = 0;
+            "it is not in the file any more".clone_into(&mut self.reason);
+            self.meter.rest();
+            if woken {
+                self.service.wake_failed(&self.reason);
+            }
+            return self.reconcile(now);
+        }
+        let due = |moment: Option<Moment>| moment.is_some_and(|moment| moment <= now);
+        let report = due(self.meter.next_report(REPORT)) || due(self.scaler_due());
+        if std::mem::take(&mut self.news) || woken || report {
+            self.report(now, woken);
+            for _ in 0..DECISIONS {
+                let changed = self.decide(now);
+                // Between two decisions: "to zero" means the pods that there are, whoever waits for the next ones.
+                self.reconcile(now);
+                if !changed {
+                    break;
+                }
+            }
+            if woken && !self.pods.iter().any(Pod::stays) {
+                self.tell_holds(now);
+            }
+        } else {
+            if due(self.meter.next_sample(SAMPLE)) {
+                self.meter.sample(now, &self.service);
+            }
+            // A pod may be due to be started again.
+            self.reconcile(now);
+        }
+        if self.is_idle() {
+            self.meter.rest();
+        }
+    }
+
+    /// Tells the autoscaler what was to do since the last report.
+    fn report(&mut self, now: Moment, woken: bool) {
+        let mut report = self.meter.report(now, &self.service);
+        if woken && self.desired == 0 {
+            self.tell(What::Wake);
+            // Whoever wants a pod may not be counted yet, or not any more. They asked all the same.
+            report.requests = report.requests.max(1);
+        }
+        // There is one reporter.
+        self.scaler.report(now, &self.gateway, &report).ok();
+    }
+
+    /// Answers whether there should be another number of pods than before.
+    fn decide(&mut self, now: Moment) -> bool {
+        let ready = self.pods.iter().filter(|pod| pod.is_ready()).count();
+        let ready = u32::try_from(ready).unwrap_or(u32::MAX);
+        // Pods asked for, not those that run: one that crashed is still wanted, and one more during a rollout is not.
+        let observed = Observed { replicas: self.desired, ready, owner: Owner::Rouse, token: () };
+        let decision = self.scaler.decide(now, observed);
+        self.reason = decision.reason.to_string();
+        let Some(to) = decision.change() else { return false };
+        let from = std::mem::replace(&mut self.desired, to);
+        self.tell(What::Scaled { from, to, reason: self.reason.clone() });
+        true
+    }
+
+    /// Starts what is missing and begins to remove what is too much.
+    fn reconcile(&mut self, now: Moment) {
+        let staying = self.pods.iter().enumerate().filter(|(_, pod)| pod.stays());
+        let present: Vec<Present> = staying
+            .map(|(place, pod)| Present {
+                place,
+                current: pod.generation == self.generation,
+                ready: pod.is_ready(),
+                in_flight: pod.in_flight(),
+                begun: pod.begun.as_nanos(),
+            })
+            .collect();
+        let plan = plan(usize::try_from(self.desired).unwrap_or(usize::MAX), &present);
+        for place in plan.remove {
+            if let Some(pod) = self.pods.get_mut(place) {
+                pod.remove(now, self.spec.stop_grace);
+            }
+        }
+        for _ in 0..plan.start {
+            if !self.restarts.may_start(now) {
+                break;
+            }
+            self.start(now);
+        }
+    }
+
+    /// Looks for what people should know, now and then.
+    fn look_for_trouble(&mut self, now: Moment) {
+        if self.look.is_some_and(|look| now < look) {
+            return;
+        }
+        let starting = self.pods.iter().filter_map(|pod| match pod.stage {
+            Stage::Starting { since } if pod.process.is_some() => Some((since, pod)),
+            _ => None,
+        });
+        let slowest = starting.min_by_key(|(since, _)| *since);
+        self.look = match slowest {
+            Some((since, _)) if now < since + SLOW => Some(since + SLOW),
+            // On the second, so that it says "after 5 s" after five.
+            Some((since, _)) => Some(since + Duration::from_secs(now.since(since).as_secs() + 1)),
+            None => Some(now + SLOW),
+        };
+        let slow = slowest.filter(|(since, _)| now >= *since + SLOW);
+        let slow = slow.map(|(since, pod)| words::not_ready(pod, now.since(since), &self.seat.log));
+        if let Some(slow) = &slow
+            && !self.service.snapshot().ready()
+        {
+            self.service.wake_failed(slow);
+        }
+        self.trouble = slow.or_else(|| self.restarts.trouble(now));
+    }
+
+    /// Tells whoever waits why there is no pod.
+    fn tell_holds(&self, now: Moment) {
+        if let Some(trouble) = self.restarts.trouble(now)
+            && !self.service.snapshot().ready()
+        {
+            self.service.wake_failed(&trouble);
+        }
+    }
+
+    /// Shows how the app stands.
+    fn show(&mut self) {
+        let rolling = self.pods.iter().any(|pod| pod.generation != self.generation);
+        let mut pods: Vec<&Pod> = self.pods.iter().collect();
+        pods.sort_by_key(|pod| pod.ordinal);
+        let status = AppStatus {
+            service: self.spec.service.clone(),
+            desired: self.desired,
+            reason: self.reason.clone(),
+            pinned: self.scaler.pinned(),
+            pods: pods.into_iter().filter_map(Pod::status).collect(),
+            trouble: self.trouble.clone(),
+            rolling,
+        };
+        let before = std::mem::replace(&mut *lock(&self.seat.status), status);
+        if before.rolling && !rolling {
+            self.tell(What::RolledOut);
+        }
+    }
+
+    /// Whether there is nothing to watch.
+    fn is_idle(&self) -> bool {
+        self.pods.is_empty() && self.service.holds() == 0
+    }
+
+    fn scaler_due(&self) -> Option<Moment> {
+        // At zero, time alone brings nothing up.
+        let asleep = self.desired == 0 && self.is_idle();
+        self.next_decision.filter(|_| !asleep)
+    }
+
+    /// When the next step is due though nothing happens.
+    fn due(&mut self, end: End) -> Option<Moment> {
+        if end != End::Not {
+            return None;
+        }
+        let now = self.engine.now();
+        self.next_decision = self.scaler.next_due(now);
+        let looks = self.pods.iter().filter_map(|pod| pod.next_look(now));
+        let again = self.restarts.due().filter(|due| now < *due && self.desired > 0);
+        let trouble = self.look.filter(|_| !self.pods.is_empty() || self.desired > 0);
+        let decision = self.scaler_due().filter(|_| !self.removed);
+        let times =
+            [self.meter.next_sample(SAMPLE), self.meter.next_report(REPORT), again, trouble, decision];
+        times.into_iter().flatten().chain(looks).min()
+    }
+
+    fn tell(&self, what: What) {
+        self.engine.tell(&self.spec.service, what);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use rouse_core::engine::Engine as _;
+    use rouse_core::scale;
+    use rouse_core::snapshot::Spread;
+    use rouse_net::clock::TokioClock;
+
+    use super::*;
+    use crate::command::CommandSpec;
+    use crate::engine::{PortChoice, Readiness, Settings};
+    use crate::process::Launcher;
+
+    fn spec() -> AppSpec {
+        AppSpec {
+            service: "local/app".parse().unwrap(),
+            command: CommandSpec { argv: vec!["true".into()], env: BTreeMap::new(), workdir: "/".into() },
+            port: PortChoice::Auto,
+            h2c: true,
+            readiness: Readiness::Tcp,
+            policy: (&scale::Settings::default()).try_into().unwrap(),
+            spread: Spread::default(),
+            stop_grace: Duration::ZERO,
+        }
+    }
+
+    /// The owner of an app that cannot be started.
+    fn owner() -> App {
+        let clock = TokioClock::new();
+        let launcher = Launcher::new("/no/such/rouse", ["guard"]);
+        let engine = LocalEngine::new(Settings { launcher, clock, seed: 1, log_lines: 0 });
+        let registry = Registry::new(
+            rouse_core::registry::Settings::default(),
+            Arc::new(clock),
+            Arc::clone(&engine) as _,
+        );
+        engine.apply(&registry, vec![spec()]);
+        let seat = engine.newcomers().pop().unwrap();
+        assert!(engine.newcomers().is_empty(), "it has one owner");
+        App::new(engine, registry, seat)
+    }
+
+    #[tokio::test]
+    async fn an_app_that_is_asleep_waits_for_no_moment() {
+        let mut app = owner();
+        app.step(End::Not);
+        assert_eq!((app.due(End::Not), app.desired), (None, 0));
+        app.engine.wake(&app.spec.service);
+        app.step(End::Not);
+        assert_eq!((app.pods.len(), app.desired), (1, 1));
+        assert!(app.due(End::Not).is_some());
+    }
+
+    #[tokio::test]
+    async fn a_wake_starts_one_pod_in_one_step_and_further_ones_none() {
+        let mut app = owner();
+        for _ in 0..3 {
+            app.engine.wake(&app.spec.service);
+            app.step(End::Not);
+            assert_eq!(app.pods.len(), 1);
+        }
+    }
+
+    #[tokio::test]
+    async fn after_an_app_has_failed_nothing_is_started_before_its_time() {
+        let mut app = owner();
+        app.engine.wake(&app.spec.service);
+        app.step(End::Not);
+        let news = app.tasks.join_next().await.unwrap().unwrap();
+        app.hear(news);
+        app.step(End::Not);
+        assert_eq!((app.pods.len(), app.desired), (0, 1), "still wanted");
+        let again = app.restarts.due().unwrap();
+        assert!(app.due(End::Not).unwrap() <= again);
+        assert!(app.trouble.as_ref().unwrap().contains("/no/such/rouse could not be started"));
+        app.engine.settings.clock.sleep_until(again).await;
+        app.step(End::Not);
+        assert_eq!(app.pods.len(), 1);
+    }
+
+    #[tokio::test]
+    async fn an_app_that_comes_back_at_the_last_moment_stays() {
+        let mut app = owner();
+        let (engine, registry) = (Arc::clone(&app.engine), Arc::clone(&app.registry));
+        engine.apply(&registry, Vec::new());
+        app.rung = true;
+        app.step(End::Not);
+        engine.apply(&registry, vec![spec()]);
+        assert!(!app.is_over(End::Not));
+        engine.apply(&registry, Vec::new());
+        assert!(app.is_over(End::Not));
+        assert!(registry.get(&app.spec.service).is_none() && engine.apps().is_empty());
+    }
+
+    #[tokio::test]
+    async fn pods_that_fail_together_have_failed_once() {
+        let mut app = owner();
+        app.engine.scale("app", Some(3)).unwrap();
+        for round in 1..3 {
+            app.rung = true;
+            app.step(End::Not);
+            assert_eq!(app.pods.len(), 3);
+            while let Some(news) = app.tasks.join_next().await {
+                app.hear(news.unwrap());
+            }
+            app.step(End::Not);
+            let trouble = app.trouble.clone().unwrap();
+            assert_eq!(trouble.contains("2 times in a row"), round == 2, "{trouble}");
+            app.engine.settings.clock.sleep_until(app.restarts.due().unwrap()).await;
+        }
+    }
+}

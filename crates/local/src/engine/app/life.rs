@@ -1,0 +1,192 @@
+//! Birth and death of an app's pods.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rouse_core::endpoint::PodUid;
+use rouse_core::snapshot::{PortView, Snapshot};
+use rouse_core::time::Moment;
+use rouse_net::pace::Pace;
+use rouse_net::prober::Prober;
+
+use super::App;
+use crate::address::Lease;
+use crate::command::SpawnError;
+use crate::engine::pod::{Pod, Stage};
+use crate::engine::spec::PortChoice;
+use crate::engine::status::What;
+use crate::engine::{End, lock, words};
+use crate::process::{Exit, Process, Start};
+
+/// How long one probe may take, as kubelet has it.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// What a task of an app's owner has to say.
+#[derive(Debug)]
+pub(super) enum News {
+    /// A pod runs, or cannot.
+    Spawned(PodUid, Result<Process, SpawnError>),
+    /// A pod is gone.
+    Exited(PodUid, Exit),
+    /// Nothing is probed any more.
+    ProberEnded,
+}
+
+impl App {
+    /// The prober of this app's pods.
+    pub(super) fn prober(&self) -> Arc<Prober> {
+        let (plans, dice) = (Arc::clone(&self.plans), self.engine.dice.clone());
+        Arc::new(Prober {
+            plans: Box::new(move |uid, _| lock(&plans).get(uid).cloned()),
+            pace: Pace::local(),
+            limits: Arc::clone(&self.engine.probes),
+            timeout: PROBE_TIMEOUT,
+            dice: Box::new(move || dice.roll()),
+        })
+    }
+
+    /// Starts one pod of the newest version.
+    pub(super) fn start(&mut self, now: Moment) {
+        let address = match self.spec.port {
+            PortChoice::Auto => self.engine.addresses.auto(),
+            PortChoice::Fixed(port) => self.engine.addresses.fixed(port.get()),
+        };
+        match address {
+            Ok(address) => self.start_at(address, now),
+            Err(error) => self.failed(now, now, words::whole(&error)),
+        }
+    }
+
+    fn start_at(&mut self, lease: Lease, now: Moment) {
+        // The smallest number that no living pod has.
+        let taken = |ordinal: &u32| self.pods.iter().any(|pod| pod.ordinal == *ordinal);
+        let ordinal = (1..u32::MAX).find(|ordinal| !taken(ordinal)).unwrap_or(u32::MAX);
+        let name: Arc<str> = format!("{}-{ordinal}", self.spec.service.name()).into();
+        let (uid, address) = (self.engine.dice.uid(), lease.address());
+        if let Some(plan) = self.spec.readiness.plan(address.port()) {
+            lock(&self.plans).insert(uid.clone(), plan);
+        }
+        self.pods.push(Pod {
+            name: Arc::clone(&name),
+            ordinal,
+            uid: uid.clone(),
+            address,
+            generation: self.generation,
+            readiness: self.spec.readiness.clone(),
+            begun: now,
+            process: None,
+            load: None,
+            served: false,
+            told: false,
+            stage: Stage::Starting { since: now },
+            line_before: words::last_line(&name, &self.seat.log),
+        });
+        self.restarts.started();
+        let start = Start {
+            name,
+            uid: uid.clone(),
+            command: self.spec.command.clone(),
+            address: lease,
+            log: Arc::clone(&self.seat.log),
+        };
+        let launcher = self.engine.settings.launcher.clone();
+        self.tasks.spawn(async move { News::Spawned(uid, Process::spawn(&launcher, start).await) });
+    }
+
+    /// A task of ours has something to say.
+    pub(super) fn hear(&mut self, news: News) {
+        self.news = true;
+        self.look = None;
+        let now = self.engine.now();
+        match news {
+            News::Spawned(uid, Ok(process)) => self.spawned(&uid, process),
+            News::Spawned(uid, Err(error)) => {
+                let begun = self.bury(&uid).map_or(now, |pod| pod.begun);
+                self.failed(now, begun, words::whole(&error));
+            }
+            News::Exited(uid, exit) => self.exited(&uid, exit, now),
+            News::ProberEnded => {}
+        }
+    }
+
+    fn spawned(&mut self, uid: &PodUid, process: Process) {
+        let Some(pod) = self.pods.iter_mut().find(|pod| pod.uid == *uid) else { return };
+        let process = Arc::new(process);
+        pod.process = Some(Arc::clone(&process));
+        let what = What::Started { pod: Arc::clone(&pod.name), pid: process.pid(), address: pod.address };
+        self.tell(what);
+        let uid = uid.clone();
+        self.tasks.spawn(async move { News::Exited(uid, process.exited().await) });
+    }
+
+    fn exited(&mut self, uid: &PodUid, exit: Exit, now: Moment) {
+        let Some(pod) = self.bury(uid) else { return };
+        let expected = !pod.stays();
+        self.tell(What::Exited { pod: Arc::clone(&pod.name), exit: exit.to_string(), expected });
+        if !expected {
+            self.count_failure(now, pod.begun, &words::exited(&pod, exit, &self.seat.log));
+            // Out of the slices first: until then it still counts as ready, and the reason would be forgotten.
+            self.publisher.publish(&self.service, self.spec.h2c, &self.pods);
+            self.tell_holds(now);
+        }
+    }
+
+    /// A pod could not even be started.
+    fn failed(&mut self, now: Moment, begun: Moment, reason: String) {
+        self.count_failure(now, begun, &reason);
+        self.tell_holds(now);
+        self.tell(What::Failed { reason });
+    }
+
+    /// Pods that were there together and fail together have failed once: three pods with a typo in their command are
+    /// no crash loop.
+    fn count_failure(&mut self, now: Moment, begun: Moment, reason: &str) {
+        let together = self.failure.is_some_and(|failure| begun <= failure);
+        if !together || self.restarts.due().is_none() {
+            self.restarts.failed(now, reason);
+            self.failure = Some(now);
+        }
+    }
+
+    fn bury(&mut self, uid: &PodUid) -> Option<Pod> {
+        lock(&self.plans).remove(uid);
+        let place = self.pods.iter().position(|pod| pod.uid == *uid)?;
+        Some(self.pods.remove(place))
+    }
+
+    /// Takes in how the pods stand in the registry.
+    pub(super) fn see(&mut self, snapshot: &Snapshot) {
+        let now = self.engine.now();
+        for endpoint in snapshot.ports.iter().flat_map(PortView::endpoints) {
+            let uid = endpoint.pod.as_ref().map(|pod| &pod.uid);
+            let Some(pod) = self.pods.iter_mut().find(|pod| Some(&pod.uid) == uid) else { continue };
+            let before = pod.stage;
+            let first = pod.see(endpoint, now);
+            if before != pod.stage {
+                self.news = true;
+                self.look = None;
+            }
+            if first {
+                let what = What::Ready { pod: Arc::clone(&pod.name), after: now.since(pod.begun) };
+                self.engine.tell(&self.spec.service, what);
+            }
+        }
+        let recovers = self.pods.iter().any(|pod| pod.is_ready() && pod.generation == self.generation);
+        if recovers { self.restarts.ready(now) } else { self.restarts.unready(now) }
+    }
+
+    /// Tells the processes to stop whose time has come.
+    pub(super) fn signal(&mut self, end: End) {
+        for pod in self.pods.iter_mut().filter(|pod| pod.stage == Stage::Stopping) {
+            let Some(process) = &pod.process else { continue };
+            if end == End::Kill {
+                process.stop(Duration::ZERO);
+            }
+            if !std::mem::replace(&mut pod.told, true) {
+                process.stop(self.spec.stop_grace);
+                let what = What::Stopping { pod: Arc::clone(&pod.name) };
+                self.engine.tell(&self.spec.service, what);
+            }
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! What the gateway has to do for an app, summed up for the autoscaler.
+
+use std::time::Duration;
+
+use rouse_core::scale::{Present, Report};
+use rouse_core::service::Service;
+use rouse_core::time::Moment;
+
+/// Sums up concurrency over time between reports.
+#[derive(Debug)]
+pub(super) struct Meter {
+    /// The last report, or the last time that somebody began to watch.
+    since: Moment,
+    /// The last sample and when it was taken; `None` while nobody watches.
+    last: Option<(Moment, Present)>,
+    /// Concurrency × seconds since the last report.
+    busy: f64,
+    /// Requests that were reported.
+    asked: u64,
+}
+
+impl Meter {
+    pub(super) fn new(now: Moment) -> Self {
+        Self { since: now, last: None, busy: 0.0, asked: 0 }
+    }
+
+    /// Takes a sample. What the one before showed is taken to have lasted until now.
+    pub(super) fn sample(&mut self, now: Moment, service: &Service) -> Present {
+        match self.last {
+            Some((at, present)) => self.busy += total(present) * now.since(at).as_secs_f64(),
+            // Nothing was there while nobody watched: reported, that time would make a burst look like nothing.
+            None => self.since = now,
+        }
+        let holds = u32::try_from(service.holds()).unwrap_or(u32::MAX);
+        let present = Present { in_flight: service.in_flight(), holds, ..Present::default() };
+        self.last = Some((now, present));
+        present
+    }
+
+    /// Everything since the last report.
+    pub(super) fn report(&mut self, now: Moment, service: &Service) -> Report {
+        let present = self.sample(now, service);
+        let span = now.since(self.since);
+        let seconds = span.as_secs_f64();
+        let busy = std::mem::take(&mut self.busy);
+        let concurrency = if seconds > 0.0 { busy / seconds } else { total(present) };
+        let asked = service.asked();
+        let requests = asked.saturating_sub(std::mem::replace(&mut self.asked, asked));
+        self.since = now;
+        Report { span, concurrency, requests, present }
+    }
+
+    /// Nobody watches until the next sample.
+    pub(super) fn rest(&mut self) {
+        self.last = None;
+        self.busy = 0.0;
+    }
+
+    /// When the next sample is due.
+    pub(super) fn next_sample(&self, every: Duration) -> Option<Moment> {
+        self.last.map(|(at, _)| at + every)
+    }
+
+    /// When the next report is due.
+    pub(super) fn next_report(&self, every: Duration) -> Option<Moment> {
+        self.last.map(|_| self.since + every)
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "four 32-bit counts: far below where a float loses a request")]
+fn total(present: Present) -> f64 {
+    present.total() as f64
+}

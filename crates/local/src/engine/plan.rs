@@ -1,0 +1,156 @@
+//! Which pods to start and which to take away: desired against present, also while one version replaces another.
+//!
+//! Pure, and made anew after every change, so it never matters how the pods came to be as they are.
+
+use std::cmp::Reverse;
+
+/// A pod that is here to stay, as far as the plan goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Present {
+    /// Its place among the app's pods.
+    pub(super) place: usize,
+    /// It is of the newest version.
+    pub(super) current: bool,
+    pub(super) ready: bool,
+    pub(super) in_flight: u32,
+    /// Grows with its age in versions and starts: the larger, the newer.
+    pub(super) begun: u64,
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Plan {
+    /// So many pods of the newest version.
+    pub(super) start: usize,
+    /// The places of those to take away.
+    pub(super) remove: Vec<usize>,
+}
+
+/// Plans for `desired` pods.
+///
+/// Pods of an older version are replaced with one more pod than desired at a time: each stays until one of the
+/// newest version is ready in its stead. A newest version that never gets ready takes nothing away.
+pub(super) fn plan(desired: usize, present: &[Present]) -> Plan {
+    let (mut current, mut old): (Vec<Present>, Vec<Present>) = present.iter().partition(|pod| pod.current);
+    let mut plan = Plan::default();
+    let successors = current.iter().filter(|pod| pod.ready).count();
+    let spared = desired.saturating_sub(successors);
+    take(&mut old, spared, &mut plan.remove);
+
+    let surge = usize::from(desired > 0 && !old.is_empty());
+    let room = (desired + surge).saturating_sub(old.len()).min(desired);
+    take(&mut current, room, &mut plan.remove);
+    plan.start = room - current.len();
+    plan
+}
+
+/// Takes away all but `left`: first who is not ready, then who has the least to do, then the newest.
+fn take(pods: &mut Vec<Present>, left: usize, removed: &mut Vec<usize>) {
+    pods.sort_by_key(|pod| (Reverse(pod.ready), Reverse(pod.in_flight), pod.begun));
+    removed.extend(pods.drain(left.min(pods.len())..).map(|pod| pod.place));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One letter a pod: `N` and `n` are of the newest version, `O` and `o` of an older; capitals are ready.
+    fn present(pods: &str) -> Vec<Present> {
+        let pod = |(place, letter): (usize, char)| Present {
+            place,
+            current: letter.eq_ignore_ascii_case(&'n'),
+            ready: letter.is_uppercase(),
+            in_flight: 0,
+            begun: place as u64,
+        };
+        pods.chars().enumerate().map(pod).collect()
+    }
+
+    #[test]
+    fn pods_are_started_and_taken_away_as_desired() {
+        // Desired, present → started, taken away.
+        let cases = [
+            (0, "", 0, ""),
+            (3, "", 3, ""),
+            (3, "n", 2, ""),
+            (1, "n", 0, ""),
+            (1, "NnN", 0, "Nn"),
+            (2, "NnN", 0, "n"),
+            (0, "Nn", 0, "Nn"),
+            (0, "NOo", 0, "NOo"),
+            // A rollout: one more at a time, and none goes before its successor is ready.
+            (1, "O", 1, ""),
+            (1, "On", 0, ""),
+            (1, "ON", 0, "O"),
+            (3, "OOO", 1, ""),
+            (3, "OOOn", 0, ""),
+            (3, "OOON", 1, "O"),
+            (3, "OONn", 0, ""),
+            (3, "OoON", 1, "o"),
+            // More or fewer are desired while it goes on.
+            (5, "OOO", 3, ""),
+            (1, "OOOn", 0, "OO"),
+            (1, "ONn", 0, "On"),
+            (3, "OOOnn", 0, "n"),
+            // What is not ready of the older version still waits: it may be about to be.
+            (1, "o", 1, ""),
+            (1, "oN", 0, "o"),
+        ];
+        for (desired, pods, start, taken) in cases {
+            let plan = plan(desired, &present(pods));
+            let mut removed: Vec<char> = plan.remove.iter().filter_map(|&at| pods.chars().nth(at)).collect();
+            removed.sort_unstable();
+            let mut expected: Vec<char> = taken.chars().collect();
+            expected.sort_unstable();
+            assert_eq!((plan.start, removed), (start, expected), "{desired} desired of {pods:?}");
+        }
+    }
+
+    #[test]
+    fn the_unready_go_first_then_the_idle_then_the_newest() {
+        let pod = |place, ready, in_flight, begun| Present { place, current: true, ready, in_flight, begun };
+        let pods = [pod(0, true, 0, 1), pod(1, true, 5, 2), pod(2, false, 9, 3), pod(3, true, 0, 4)];
+        let order: Vec<usize> = (0..4).rev().map(|desired| plan(desired, &pods).remove.len()).collect();
+        assert_eq!(order, [1, 2, 3, 4]);
+        let removed = |desired| plan(desired, &pods).remove;
+        let sorted = |mut places: Vec<usize>| {
+            places.sort_unstable();
+            places
+        };
+        assert_eq!(removed(3), [2]);
+        assert_eq!(sorted(removed(2)), [2, 3]);
+        assert_eq!(sorted(removed(1)), [0, 2, 3]);
+    }
+
+    /// Whatever is there: played on until nothing is left to do, a rollout ends with the desired pods, all new, and
+    /// never has fewer ready ones than at its start (or than desired).
+    #[test]
+    fn every_rollout_ends_and_never_has_fewer_ready_pods() {
+        let letters = ['N', 'n', 'O', 'o'];
+        for code in 0..4_usize.pow(4) {
+            let pods: String = (0..4).map(|at| letters[code / 4_usize.pow(at) % 4]).collect();
+            for desired in 0..5 {
+                let mut present = present(&pods);
+                let ready = |pods: &[Present]| pods.iter().filter(|pod| pod.ready).count();
+                let floor = ready(&present).min(desired);
+                for step in 0..40 {
+                    let plan = plan(desired, &present);
+                    present.retain(|pod| !plan.remove.contains(&pod.place));
+                    assert!(ready(&present) >= floor, "{pods} to {desired}");
+                    for at in 0..plan.start {
+                        let place = 100 * (step + 1) + at;
+                        let begun = place as u64;
+                        present.push(Present { place, current: true, ready: false, in_flight: 0, begun });
+                    }
+                    assert!(plan.start == 0 || present.len() <= desired + 1, "{pods} to {desired}");
+                    // The oldest new one becomes ready.
+                    if let Some(pod) = present.iter_mut().find(|pod| pod.current && !pod.ready) {
+                        pod.ready = true;
+                    }
+                }
+                assert_eq!(present.iter().filter(|pod| pod.current).count(), desired, "{pods}");
+                assert_eq!(present.len(), desired, "{pods}");
+            }
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! What is wrong, in sentences for people: they end up in responses, in `rouse status` and on the terminal.
+
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::pod::Pod;
+use super::spec::Readiness;
+use crate::output::{Log, Stream};
+use crate::process::Exit;
+
+/// How much of a pod's last line is told.
+const LONGEST_QUOTE: usize = 200;
+/// How far back a last line on stderr is looked for.
+const LOOK_BACK: usize = 200;
+
+/// An error and what caused it.
+pub(super) fn whole(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}
+
+/// `hello-1 exited with code 1; its last line on stderr: "…"`
+pub(super) fn exited(pod: &Pod, exit: Exit, log: &Log) -> String {
+    let last = last_words(pod, log).map(|line| format!("; its last line on stderr: {line}"));
+    format!("{} {exit}{}", pod.name, last.unwrap_or_default())
+}
+
+/// `hello-1 (pid 123) runs but is not ready after 5 s: nothing accepts connections on 127.0.0.1:20017; last line on
+/// stderr: "…"`
+pub(super) fn not_ready(pod: &Pod, for_so_long: Duration, log: &Log) -> String {
+    let pid = pod.process.as_ref().map(|process| format!(" (pid {})", process.pid())).unwrap_or_default();
+    let seconds = for_so_long.as_secs();
+    let since = if pod.served { format!("since {seconds} s") } else { format!("after {seconds} s") };
+    let address = pod.address;
+    let missing = match &pod.readiness {
+        Readiness::Tcp => format!("nothing accepts connections on {address}"),
+        Readiness::Http(path) => {
+            format!("GET http://{address}{path} does not answer with a status from 200 to 399")
+        }
+        Readiness::Grpc(service) if service.is_empty() => {
+            format!("the gRPC health service on {address} does not say SERVING")
+        }
+        Readiness::Grpc(service) => {
+            format!("the gRPC health service on {address} does not say SERVING of {service:?}")
+        }
+    };
+    let last = last_words(pod, log).map(|line| format!("; last line on stderr: {line}"));
+    format!("{}{pid} runs but is not ready {since}: {missing}{}", pod.name, last.unwrap_or_default())
+}
+
+/// The last line that the name `pod` has in the log.
+pub(super) fn last_line(pod: &str, log: &Log) -> Option<Arc<str>> {
+    log.tail_of(pod, 1).pop().map(|line| line.text)
+}
+
+/// The last thing that this very pod said on stderr, in quotes.
+fn last_words(pod: &Pod, log: &Log) -> Option<String> {
+    // What a namesake before it said explains nothing about this one.
+    let is_before =
+        |text: &Arc<str>| pod.line_before.as_ref().is_some_and(|before| Arc::ptr_eq(before, text));
+    let lines = log.tail_of(&pod.name, LOOK_BACK);
+    let own = lines.iter().rev().take_while(|line| !is_before(&line.text));
+    let line = own.filter(|line| line.stream == Stream::Stderr).find(|line| !line.text.trim().is_empty())?;
+    let text: String = line.text.trim().chars().take(LONGEST_QUOTE).collect();
+    Some(format!("{text:?}"))
+}

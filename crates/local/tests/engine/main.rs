@@ -1,0 +1,12 @@
+//! The engine with real processes; the requests are slots of the core.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test may panic, also in its helpers"
+)]
+
+mod changes;
+mod harness;
+mod scale;
+mod trouble;

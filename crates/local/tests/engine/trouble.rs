@@ -1,0 +1,142 @@
+//! What goes wrong is told, and harms nobody else.
+
+use std::time::Duration;
+
+use rouse_core::endpoint::State;
+use rouse_local::engine::What;
+
+use crate::harness::{
+    Bench, HELPER, app, count, is_exited, is_ready, is_started, kill, policy, script, server, uids,
+};
+
+fn reason(bench: &Bench, app: &str) -> String {
+    bench.service(app).wake_failure().unwrap_or_default()
+}
+
+#[tokio::test]
+async fn a_pod_that_is_killed_comes_back() {
+    let mut bench = Bench::new([server("hello")]);
+    drop(bench.request("hello").await);
+    let before = bench.ready("hello", 1).await;
+    bench.until("it is ready", |_, what| is_ready(what)).await;
+    kill(before.pods[0].pid);
+    let seen = bench.until("it is ready again", |_, what| is_ready(what)).await;
+    let [What::Exited { exit, expected: false, .. }, What::Started { .. }, What::Ready { .. }] =
+        seen.as_slice()
+    else {
+        panic!("{seen:?}");
+    };
+    assert_eq!(exit, "was killed by SIGKILL");
+    let after = bench.ready("hello", 1).await;
+    assert_ne!(uids(&before), uids(&after));
+    assert_eq!(after.desired, 1);
+    bench.end().await;
+}
+
+#[tokio::test]
+async fn a_pod_that_crashes_is_started_again_ever_more_slowly_and_the_reason_is_told() {
+    let mut bench = Bench::new([script("bad", "echo starting; echo boom >&2; echo bye; exit 3")]);
+    bench.wait_in_line("bad");
+    let told = "bad-1 exited with code 3; its last line on stderr: \"boom\"";
+    let mut at = Vec::new();
+    for _ in 0..4 {
+        bench.until("it runs", |_, what| is_started(what)).await;
+        at.push(tokio::time::Instant::now());
+        bench.until("it ends", |_, what| is_exited(what)).await;
+        // At once: the deadline of whoever waits may be now.
+        assert!(reason(&bench, "bad").contains(told), "{}", reason(&bench, "bad"));
+    }
+    let pauses: Vec<Duration> = at.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    // From start to start, and the events reach us late at times: not exactly the pauses, but no less in sum.
+    assert!(pauses.iter().sum::<Duration>() >= Duration::from_millis(690), "{pauses:?}");
+    bench
+        .becomes("bad", "crash-looping", |app| {
+            app.trouble.as_ref().is_some_and(|trouble| trouble.starts_with(&format!("crash-looping: {told}")))
+        })
+        .await;
+    bench.end().await;
+}
+
+#[tokio::test]
+async fn a_wake_does_not_cut_the_pause_after_a_crash_short_but_is_told_why() {
+    let mut bench = Bench::new([script("bad", "exit 3")]);
+    bench.wait_in_line("bad");
+    for _ in 0..5 {
+        bench.until("it ends", |_, what| is_exited(what)).await;
+    }
+    // The pause is 1.6 s now.
+    for _ in 0..100 {
+        bench.wake("bad");
+    }
+    assert_eq!(bench.meanwhile().await, []);
+    assert!(
+        reason(&bench, "bad").starts_with("crash-looping: bad-1 exited with code 3, 5 times in a row; next")
+    );
+    bench.end().await;
+}
+
+#[tokio::test]
+async fn a_command_that_is_not_there_is_told_and_harms_nobody_else() {
+    let mut bench = Bench::new([app("none", &["no-such-command"]), server("hello")]);
+    bench.wait_in_line("none");
+    let seen =
+        bench.until("it fails", |app, what| app == "none" && matches!(what, What::Failed { .. })).await;
+    let Some(What::Failed { reason: failed }) = seen.last() else { panic!("{seen:?}") };
+    assert!(failed.starts_with("command not found: \"no-such-command\""), "{failed}");
+    assert!(reason(&bench, "none").starts_with(failed.as_str()), "{}", reason(&bench, "none"));
+    drop(bench.request("hello").await);
+    assert!(bench.status("none").trouble.is_some() && bench.status("hello").trouble.is_none());
+    // It is tried again, and found once it is there.
+    bench.apply([server("none"), server("hello")]);
+    bench.ready("none", 1).await;
+    assert_eq!(bench.service("none").wake_failure(), None);
+    bench.end().await;
+}
+
+#[tokio::test]
+async fn a_pod_that_never_gets_ready_is_told_with_what_it_said() {
+    let mut bench = Bench::new([script("deaf", "echo cannot listen >&2; exec sleep 1000")]);
+    bench.wait_in_line("deaf");
+    let is_told = |trouble: &Option<String>| trouble.as_ref().is_some_and(|text| text.contains("after 2 s"));
+    let status = bench.becomes("deaf", "in trouble", |app| is_told(&app.trouble)).await;
+    let pod = &status.pods[0];
+    let expected = format!(
+        "deaf-1 (pid {}) runs but is not ready after 2 s: nothing accepts connections on {}; \
+         last line on stderr: \"cannot listen\"",
+        pod.pid, pod.address
+    );
+    assert_eq!((status.trouble, reason(&bench, "deaf")), (Some(expected.clone()), expected));
+    assert_eq!(count(&bench.service("deaf"), State::Starting), 1);
+    bench.end().await;
+}
+
+#[tokio::test]
+async fn what_a_namesake_said_is_not_quoted() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut app = script("once", "[ -e there ] && exec sleep 1000; touch there; echo boom >&2; exit 1");
+    app.command.workdir = folder.path().into();
+    let mut bench = Bench::new([app]);
+    bench.wait_in_line("once");
+    let told = |text: &str| text.starts_with("once-1 (pid") && !text.contains("boom");
+    bench.becomes("once", "not ready", |app| app.trouble.as_deref().is_some_and(told)).await;
+    bench.end().await;
+}
+
+#[tokio::test]
+async fn a_pod_that_cannot_listen_any_more_is_not_ready_any_more() {
+    // The server ends, the pod does not.
+    let mut app = script("lame", &format!("{HELPER} serve & echo $! >&2; wait; sleep 1000"));
+    app.policy = policy(|settings| settings.min = 1);
+    let mut bench = Bench::new([app]);
+    bench.ready("lame", 1).await;
+    let log = bench.engine.log("lame").unwrap();
+    kill(log.tail().iter().find_map(|line| line.text.parse().ok()).unwrap());
+    bench
+        .becomes("lame", "not ready", |app| {
+            app.trouble.as_deref().is_some_and(|text| text.contains("runs but is not ready since 1 s"))
+        })
+        .await;
+    let seen = bench.meanwhile().await;
+    assert!(!seen.iter().any(is_exited), "{seen:?}");
+    bench.end().await;
+}
