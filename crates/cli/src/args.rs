@@ -2,10 +2,15 @@
 
 #![allow(clippy::doc_markdown, reason = "doc comments are help texts here, and backticks would be printed")]
 
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::num::{NonZeroU16, NonZeroUsize};
 use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use rouse_core::slices::MaxEndpoints;
+
+use crate::config::Span;
 
 /// Holds a request until a pod is ready, sends it straight there, and lets a leaving pod finish.
 #[derive(Debug, Parser)]
@@ -21,8 +26,186 @@ const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed while running, 2 bad usag
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Run everything on this machine: apps from rouse.yaml that start when a request comes
+    #[command(after_long_help = UP_HELP, after_help = "See --help for examples.")]
+    Up(Up),
+    /// Show what a running `rouse up` does: services, pods, the last cold starts
+    #[command(after_long_help = STATUS_HELP, after_help = "See --help for examples.")]
+    Status(Status),
+    /// Replace the pods of an app, one after the other, without dropping a request
+    #[command(after_long_help = RESTART_HELP, after_help = "See --help for examples.")]
+    Restart(Restart),
+    /// Keep an app at a number of pods, or give it back to the autoscaler
+    #[command(after_long_help = SCALE_HELP, after_help = "See --help for examples.")]
+    Scale(Scale),
+    /// Show what the pods of an app printed
+    #[command(after_long_help = LOGS_HELP, after_help = "See --help for examples.")]
+    Logs(Logs),
     /// Show what Rouse makes of Kubernetes objects, without a cluster
     Explain(Explain),
+    /// Between `rouse up` and one pod; only `rouse up` can start it
+    #[command(name = GUARDIAN, hide = true)]
+    PodGuardian(PodGuardian),
+    /// An app of the built-in demo
+    #[command(name = DEMO_APP, hide = true)]
+    DemoApp(DemoApp),
+}
+
+/// The hidden subcommand that guards one pod.
+pub const GUARDIAN: &str = "pod-guardian";
+/// The hidden subcommand that is an app of the demo.
+pub const DEMO_APP: &str = "demo-app";
+
+/// `rouse up`.
+#[derive(Debug, Args)]
+pub struct Up {
+    /// What to run [default: rouse.yaml in this folder; if there is none, a built-in demo]
+    #[arg(value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// Where requests come in, instead of what the file says; may be repeated. Port 0 is any free one
+    #[arg(long, value_name = "ADDRESS", value_parser = address)]
+    pub listen: Vec<SocketAddr>,
+    /// Where the admin API and the metrics are, instead of what the file says
+    #[arg(long, value_name = "ADDRESS", value_parser = address)]
+    pub admin: Option<SocketAddr>,
+    /// How long to go on accepting after a signal to stop, while /readyz says no
+    #[arg(long, value_name = "DURATION", default_value = "0s")]
+    pub shutdown_delay: Span,
+    /// How long requests under way may take to finish after that
+    #[arg(long, value_name = "DURATION", default_value = "30s")]
+    pub drain_timeout: Span,
+    /// How many threads serve requests [default: one per core]
+    #[arg(long, value_name = "COUNT")]
+    pub workers: Option<NonZeroUsize>,
+}
+
+/// Which `rouse up` is asked.
+#[derive(Debug, Clone, Args)]
+pub struct Admin {
+    /// The admin address of the `rouse up` to ask
+    #[arg(long, value_name = "ADDRESS", env = "ROUSE_ADMIN", default_value = "127.0.0.1:9080", value_parser = address)]
+    pub admin: SocketAddr,
+}
+
+/// `rouse status`.
+#[derive(Debug, Args)]
+pub struct Status {
+    /// Whom to ask.
+    #[command(flatten)]
+    pub admin: Admin,
+    /// How to print the answer
+    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t)]
+    pub output: StatusFormat,
+}
+
+/// How `status` prints.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum StatusFormat {
+    /// Tables for people
+    #[default]
+    Text,
+    /// What GET /api/v1/services answers
+    Json,
+}
+
+/// `rouse restart`.
+#[derive(Debug, Args)]
+pub struct Restart {
+    /// The app's name in rouse.yaml
+    #[arg(value_name = "APP")]
+    pub app: String,
+    /// Whom to ask.
+    #[command(flatten)]
+    pub admin: Admin,
+    /// How long to wait until all pods are replaced
+    #[arg(long, value_name = "DURATION", default_value = "2m")]
+    pub timeout: Span,
+    /// Do not wait
+    #[arg(long, conflicts_with = "timeout")]
+    pub no_wait: bool,
+}
+
+/// `rouse scale`.
+#[derive(Debug, Args)]
+pub struct Scale {
+    /// The app's name in rouse.yaml
+    #[arg(value_name = "APP")]
+    pub app: String,
+    /// How many pods, 0 to 1000, or auto
+    #[arg(value_name = "PODS|auto", value_parser = pods)]
+    pub pods: Pods,
+    /// Whom to ask.
+    #[command(flatten)]
+    pub admin: Admin,
+}
+
+/// The most pods that an app can be kept at.
+pub const MOST_PODS: u32 = 1000;
+
+/// How many pods an app is to have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pods {
+    /// As many as the autoscaler says.
+    Auto,
+    /// So many, whatever the load.
+    Pinned(u32),
+}
+
+/// `rouse logs`.
+#[derive(Debug, Args)]
+pub struct Logs {
+    /// The app's name in rouse.yaml
+    #[arg(value_name = "APP")]
+    pub app: String,
+    /// Go on with what the pods print from now on
+    #[arg(short, long)]
+    pub follow: bool,
+    /// Whom to ask.
+    #[command(flatten)]
+    pub admin: Admin,
+}
+
+/// The guardian's arguments: the pod's command.
+#[derive(Debug, Args)]
+pub struct PodGuardian {
+    /// The pod's command.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+    pub command: Vec<OsString>,
+}
+
+/// An app of the demo.
+#[derive(Debug, Args)]
+pub struct DemoApp {
+    /// What it calls itself.
+    pub name: String,
+    /// How long it takes to start.
+    #[arg(long, default_value = "0s")]
+    pub start_after: Span,
+    /// Where it listens.
+    #[arg(long, env = "HOST", default_value = "127.0.0.1")]
+    pub host: std::net::IpAddr,
+    /// Where it listens.
+    #[arg(long, env = "PORT")]
+    pub port: NonZeroU16,
+}
+
+/// An address as `rouse up` prints it, or as the file has it.
+fn address(text: &str) -> Result<SocketAddr, String> {
+    let bare = text.strip_prefix("http://").unwrap_or(text);
+    let bare = bare.strip_suffix('/').unwrap_or(bare);
+    let local = bare.strip_prefix("localhost:").map(|port| format!("127.0.0.1:{port}"));
+    let address = local.as_deref().unwrap_or(bare).parse();
+    address.map_err(|_| "expected an IP address and a port, like 127.0.0.1:8080 or [::1]:8080".to_owned())
+}
+
+fn pods(text: &str) -> Result<Pods, String> {
+    match text {
+        "auto" => Ok(Pods::Auto),
+        number => match number.parse() {
+            Ok(pods @ 0..=MOST_PODS) => Ok(Pods::Pinned(pods)),
+            _ => Err(format!("expected a number from 0 to {MOST_PODS}, or auto")),
+        },
+    }
 }
 
 /// `rouse explain`.
@@ -109,6 +292,72 @@ pub enum SlicesFormat {
     Json,
 }
 
+const UP_HELP: &str = "\
+Each app of the file is a service: a request for its host starts it, the request waits until it is ready, and after \
+a while without requests it is stopped again. Editing the file, or SIGHUP, applies the changes without dropping a \
+request; a file with errors changes nothing.
+
+A rouse.yaml can be as short as this:
+  apps:
+    hello:
+      command: [\"python3\", \"-m\", \"http.server\", \"$PORT\", \"--bind\", \"$HOST\"]
+
+Examples:
+  rouse up
+  rouse up shop.yaml --listen 127.0.0.1:8000 --admin 127.0.0.1:9000
+  curl -H 'Host: hello.localhost' http://127.0.0.1:8080/
+  rouse status
+
+SIGINT (Ctrl-C) or SIGTERM: requests under way finish, then the apps are stopped. A second one stops at once.
+
+Exit codes: 0 stopped by a signal and every request was finished, 1 failed while running or requests were cut off, \
+2 bad usage or configuration.";
+
+const STATUS_HELP: &str = "\
+States of a service:
+  zero      no pod; the next request starts one
+  waking    a pod is being started, or requests wait for one
+  serving   at least one pod is ready
+  draining  its last pods finish their work
+
+Examples:
+  rouse status
+  rouse status --admin 127.0.0.1:9000
+  rouse status -o json | jq '.[].endpoints[].address'
+
+Exit codes: 0 done, 1 nobody answers at the admin address, 2 bad usage.";
+
+const RESTART_HELP: &str = "\
+A new pod is started and ready before an old one is stopped. An app at zero has nothing to replace.
+
+Examples:
+  rouse restart hello
+  rouse restart hello --timeout 30s
+  rouse restart hello --no-wait
+
+Exit codes: 0 all pods are replaced (with --no-wait: it has begun), 1 they are not, or nobody answers at the admin \
+address, 2 bad usage or no such app.";
+
+const SCALE_HELP: &str = "\
+A number keeps the app there, whatever the load and the file say. 0 stops it now; the next request starts it again, and \
+gives it back to the autoscaler.
+
+Examples:
+  rouse scale hello 3
+  rouse scale hello 0
+  rouse scale hello auto
+
+Exit codes: 0 done, 1 nobody answers at the admin address, 2 bad usage or no such app.";
+
+const LOGS_HELP: &str = "\
+The last lines of all pods of the app, also of those that are gone; each begins with its pod's name.
+
+Examples:
+  rouse logs hello
+  rouse logs hello -f
+
+Exit codes: 0 done, 1 nobody answers at the admin address, 2 bad usage or no such app.";
+
 const ENDPOINTS_HELP: &str = "\
 States:
   Ready     takes new requests
@@ -151,5 +400,52 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Rouse::command().debug_assert();
+    }
+
+    #[test]
+    fn an_address_may_be_copied_from_what_rouse_up_prints() {
+        for text in ["127.0.0.1:9080", "http://127.0.0.1:9080", "http://localhost:9080/", "localhost:9080"] {
+            assert_eq!(address(text), Ok(SocketAddr::from(([127, 0, 0, 1], 9080))), "{text}");
+        }
+        for bad in ["", "9080", "127.0.0.1", "https://127.0.0.1:1", "example.com:80", "localhost:x"] {
+            assert!(address(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn an_app_is_scaled_to_a_number_or_to_auto() {
+        let cases =
+            [("auto", Some(Pods::Auto)), ("0", Some(Pods::Pinned(0))), ("1000", Some(Pods::Pinned(1000)))];
+        for (text, expected) in cases.into_iter().chain(["1001", "-1", "", "max"].map(|bad| (bad, None))) {
+            let parsed = Rouse::try_parse_from(["rouse", "scale", "hello", "--", text]).ok();
+            let pods = parsed.map(|rouse| match rouse.command {
+                Command::Scale(scale) => scale.pods,
+                other => unreachable!("{other:?}"),
+            });
+            assert_eq!(pods, expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_pods_command_passes_the_guardian_as_it_is() {
+        let words = ["sh", "-c", "exit 3", "--", "--help", "-x"];
+        let rouse = Rouse::try_parse_from(["rouse", GUARDIAN].iter().chain(&words)).unwrap();
+        let Command::PodGuardian(guardian) = rouse.command else { unreachable!("it is the guardian") };
+        assert_eq!(guardian.command, words);
+    }
+
+    #[test]
+    fn every_command_shows_examples_and_exit_codes() {
+        for command in Rouse::command().get_subcommands_mut().filter(|it| !it.is_hide_set()) {
+            let name = command.get_name().to_owned();
+            let leaves: Vec<_> = match command.get_subcommands().count() {
+                0 => vec![command.clone()],
+                _ => command.get_subcommands().cloned().collect(),
+            };
+            for mut leaf in leaves {
+                let help = leaf.render_long_help().to_string();
+                assert!(help.contains("Examples:") && help.contains("Exit codes:"), "{name}: {help}");
+            }
+        }
     }
 }

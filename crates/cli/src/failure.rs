@@ -11,6 +11,9 @@ pub enum Failure {
     /// Bad usage or malformed input: exit code 2. The text names the place, the problem and the next step.
     #[error("{0}")]
     Input(String),
+    /// It ran, and came to a bad end: exit code 1. The text says what, and the next step.
+    #[error("{0}")]
+    Failed(String),
     /// The world failed us: exit code 1.
     #[error("{what}")]
     Io {
@@ -39,6 +42,7 @@ pub(crate) fn exit_code(result: Result<(), Failure>, err: &mut dyn Write) -> Exi
     let (code, said) = match result {
         Ok(()) | Err(Failure::ReaderGone) => return ExitCode::SUCCESS,
         Err(Failure::Input(said)) => (2, said),
+        Err(Failure::Failed(said)) => (1, said),
         Err(Failure::Io { what, error }) => (1, format!("{what}: {error}")),
     };
     let red = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));

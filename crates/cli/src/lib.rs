@@ -1,10 +1,14 @@
 //! The `rouse` command line, as a library so that tests and fuzzers can call what the binary runs.
 
+pub mod admin;
 pub mod args;
+mod ask;
 pub mod config;
+mod demo;
 pub mod document;
 mod explain;
 mod failure;
+pub mod up;
 
 use std::io::{self, BufWriter, Read, Write};
 use std::process::ExitCode;
@@ -20,6 +24,9 @@ pub fn main() -> ExitCode {
         Ok(rouse) => rouse,
         Err(error) => return failure::usage(&error),
     };
+    if let Command::PodGuardian(guardian) = rouse.command {
+        return rouse_local::shim::main(guardian.command);
+    }
     // Not locked: whoever is at the other end of a pipe decides how long a write takes.
     let mut out = BufWriter::new(AutoStream::auto(io::stdout()));
     let mut err = AutoStream::auto(io::stderr());
@@ -41,6 +48,14 @@ pub struct Streams<'s> {
 /// Runs one command.
 pub fn run(rouse: &Rouse, streams: &mut Streams<'_>) -> Result<(), Failure> {
     match &rouse.command {
+        Command::Up(up) => up::run(up),
+        Command::Status(status) => ask::status(status, streams),
+        Command::Restart(restart) => ask::restart(restart, streams),
+        Command::Scale(scale) => ask::scale(scale, streams),
+        Command::Logs(logs) => ask::logs(logs, streams),
         Command::Explain(explain) => explain::run(explain, streams),
+        Command::DemoApp(app) => demo::run(app),
+        // The guardian speaks on the streams that it was given, so `main` starts it before there are others.
+        Command::PodGuardian(_) => Err(Failure::Input("only `rouse up` can start a guardian".to_owned())),
     }
 }

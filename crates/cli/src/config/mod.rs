@@ -17,8 +17,8 @@ use std::time::Duration;
 
 pub use errors::{Errors, Problem, SHOWN};
 pub use names::{AppName, BadWord, Port, Protocol};
-use rouse_core::probe::Check;
 use rouse_core::scale::{BadPolicy, Policy, Settings};
+pub use rouse_local::engine::Readiness;
 use rouse_proxy::route::{HostPattern, PathPrefix};
 pub use span::{BadSpan, Span};
 
@@ -95,30 +95,6 @@ pub struct Command {
     pub program: String,
     /// Its arguments.
     pub arguments: Vec<String>,
-}
-
-/// How we learn that a pod is ready.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Readiness {
-    /// Its port accepts a connection.
-    Tcp,
-    /// A GET of this path, with its query, answers 200..399.
-    Http(String),
-    /// The gRPC health service says SERVING of this service; empty: of the server as a whole.
-    Grpc(String),
-}
-
-impl Readiness {
-    /// The question for a pod that listens on `port`.
-    pub fn check(&self, port: u16) -> Check {
-        match self {
-            Readiness::Tcp => Check::Tcp { port },
-            Readiness::Http(path) => {
-                Check::Http { port, path: path.clone(), tls: false, headers: Vec::new() }
-            }
-            Readiness::Grpc(service) => Check::Grpc { port, service: service.clone() },
-        }
-    }
 }
 
 /// How many pods: what was asked for, and the policy that it makes. They agree, so neither can be changed alone.

@@ -1,0 +1,159 @@
+//! The metrics that the data plane does not count itself: what is there now, read at the scrape, and what
+//! happened, counted as it is told.
+
+use std::fmt;
+use std::sync::Arc;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Registry as Metrics;
+use rouse_core::endpoint::{ServiceId, Source, State};
+use rouse_core::registry::Registry;
+use rouse_core::snapshot::PortView;
+use rouse_core::timeline::{ColdStart, Phase};
+use rouse_local::engine::{Event, What};
+
+type Labels<const N: usize> = [(&'static str, String); N];
+
+const PHASES: [Phase; 5] = [Phase::Wake, Phase::Seen, Phase::Ready, Phase::Connect, Phase::FirstByte];
+/// Beside the phases: the whole. Quantiles of parts do not add up.
+const WHOLE: &str = "total";
+
+/// What happened, counted.
+#[derive(Debug, Clone)]
+pub struct Tally {
+    cold_starts: Family<Labels<2>, Histogram, fn() -> Histogram>,
+    sources: Family<Labels<1>, Counter>,
+    wakes: Family<Labels<1>, Counter>,
+}
+
+impl Tally {
+    /// Counts into `metrics`.
+    pub fn new(metrics: &mut Metrics) -> Self {
+        let tally = Self {
+            cold_starts: Family::new_with_constructor(seconds),
+            sources: Family::default(),
+            wakes: Family::default(),
+        };
+        for source in [Source::Slice, Source::Push, Source::Probe] {
+            // There from the start: a counter that appears with its first count has no rate for it.
+            tally.sources.get_or_create(&[("source", source.to_string())]).inc_by(0);
+        }
+        for result in ["sent", "failed"] {
+            tally.wakes.get_or_create(&[("result", result.to_owned())]).inc_by(0);
+        }
+        metrics.register(
+            "rouse_cold_start_seconds",
+            "Time of each phase of a cold start, and of the whole",
+            tally.cold_starts.clone(),
+        );
+        metrics.register(
+            "rouse_endpoint_source_first",
+            "Pods that became ready, by who said so first",
+            tally.sources.clone(),
+        );
+        metrics.register("rouse_wakes", "Wakes of services, by what became of them", tally.wakes.clone());
+        tally
+    }
+
+    /// A cold start is over.
+    pub fn cold_start(&self, cold: &ColdStart) {
+        for (phase, took) in cold.phases() {
+            self.cold_starts
+                .get_or_create(&labels(&cold.service, phase.as_str()))
+                .observe(took.as_secs_f64());
+        }
+        self.cold_starts.get_or_create(&labels(&cold.service, WHOLE)).observe(cold.total().as_secs_f64());
+    }
+
+    /// The engine told something.
+    pub fn event(&self, event: &Event, registry: &Registry) {
+        match &event.what {
+            What::Wake => self.woke("sent"),
+            What::Failed { .. } => self.woke("failed"),
+            What::Ready { pod, .. } => {
+                if let Some(source) = source(registry, &event.service, pod) {
+                    self.sources.get_or_create(&[("source", source.to_string())]).inc();
+                }
+            }
+            What::Removed => self.forget(&event.service),
+            _ => {}
+        }
+    }
+
+    fn woke(&self, result: &str) {
+        self.wakes.get_or_create(&[("result", result.to_owned())]).inc();
+    }
+
+    /// A service is gone. Files change all day: its labels would stay for ever.
+    fn forget(&self, service: &ServiceId) {
+        for phase in PHASES.map(Phase::as_str).into_iter().chain([WHOLE]) {
+            self.cold_starts.remove(&labels(service, phase));
+        }
+    }
+}
+
+fn labels(service: &ServiceId, phase: &str) -> Labels<2> {
+    [("service", service.to_string()), ("phase", phase.to_owned())]
+}
+
+/// From a millisecond to two minutes.
+fn seconds() -> Histogram {
+    Histogram::new(exponential_buckets(0.001, 2.0, 18))
+}
+
+/// By whose word a pod is ready.
+fn source(registry: &Registry, service: &ServiceId, pod: &str) -> Option<Source> {
+    let service = registry.get(service)?;
+    let snapshot = Arc::clone(&service.snapshot());
+    let named = |name: &str| name.rsplit('/').next() == Some(pod);
+    let mut endpoints = snapshot.ports.iter().flat_map(PortView::endpoints);
+    let found = endpoints.find(|one| one.pod.as_ref().is_some_and(|one| named(&one.name)))?;
+    Some(found.source)
+}
+
+/// What is there at the moment of the scrape.
+pub struct Present(Arc<Registry>);
+
+impl Present {
+    /// Of all services of `registry`.
+    pub fn register(registry: Arc<Registry>, metrics: &mut Metrics) {
+        metrics.register_collector(Box::new(Self(registry)));
+    }
+}
+
+impl fmt::Debug for Present {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Present")
+    }
+}
+
+impl Collector for Present {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let mut services = self.0.services();
+        services.sort_by(|one, other| one.id().cmp(other.id()));
+        let help = "Requests that wait for a pod";
+        let mut holds = encoder.encode_descriptor("rouse_holds", help, None, MetricType::Gauge)?;
+        for service in &services {
+            let count = i64::try_from(service.holds()).unwrap_or(i64::MAX);
+            holds.encode_family(&[("service", service.id().to_string())])?.encode_gauge(&count)?;
+        }
+        let help = "Endpoints of a service, by state";
+        let mut endpoints = encoder.encode_descriptor("rouse_endpoints", help, None, MetricType::Gauge)?;
+        for service in &services {
+            let snapshot = Arc::clone(&service.snapshot());
+            for state in State::ALL {
+                let all = snapshot.ports.iter().flat_map(PortView::endpoints);
+                let count = all.filter(|endpoint| endpoint.state == state).count();
+                let labels = [("service", service.id().to_string()), ("state", state.to_string())];
+                let count = i64::try_from(count).unwrap_or(i64::MAX);
+                endpoints.encode_family(&labels)?.encode_gauge(&count)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,193 @@
+//! The admin API: what `rouse status` and its kin, probes, Prometheus and KEDA ask, on a port of its own.
+
+mod answer;
+mod door;
+mod logs;
+pub mod metrics;
+pub mod report;
+mod server;
+mod steer;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use axum::extract::{Query, State};
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router, middleware};
+use prometheus_client::registry::Registry as Metrics;
+use rouse_core::endpoint::ServiceId;
+use rouse_core::registry::Registry;
+use rouse_core::time::Clock;
+use rouse_local::engine::{AppStatus, LocalEngine};
+use rouse_local::output::Log;
+use rouse_proxy::gateway::Gateway;
+use serde_json::json;
+
+use answer::Refusal;
+pub use server::serve;
+
+/// What the admin API asks of whoever runs the apps.
+pub trait Apps: Send + Sync {
+    /// All apps, in the order of the file.
+    fn apps(&self) -> Vec<AppStatus>;
+    /// Begins to replace all pods of an app. Answers whether there is such an app.
+    fn restart(&self, app: &str) -> bool;
+    /// Keeps an app at so many pods; `None`: as many as the autoscaler says. Answers whether there is such an app.
+    fn scale(&self, app: &str, pods: Option<u32>) -> bool;
+    /// What the pods of an app print.
+    fn log(&self, app: &str) -> Option<Arc<Log>>;
+}
+
+impl Apps for LocalEngine {
+    fn apps(&self) -> Vec<AppStatus> {
+        LocalEngine::apps(self)
+    }
+
+    fn restart(&self, app: &str) -> bool {
+        LocalEngine::restart(self, app).is_ok()
+    }
+
+    fn scale(&self, app: &str, pods: Option<u32>) -> bool {
+        LocalEngine::scale(self, app, pods).is_ok()
+    }
+
+    fn log(&self, app: &str) -> Option<Arc<Log>> {
+        LocalEngine::log(self, app)
+    }
+}
+
+/// Whether `/readyz` says yes: between the moment that everything serves and the first signal to stop.
+#[derive(Debug, Default)]
+pub struct Ready(AtomicBool);
+
+impl Ready {
+    /// From now on it says so.
+    pub fn set(&self, ready: bool) {
+        self.0.store(ready, Ordering::Release);
+    }
+
+    /// What it says.
+    pub fn get(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// What the admin API shows and steers.
+pub struct Panel {
+    /// All services.
+    pub registry: Arc<Registry>,
+    /// Who runs them.
+    pub apps: Arc<dyn Apps>,
+    /// Who serves them.
+    pub gateway: Arc<Gateway>,
+    /// The clock of all timestamps.
+    pub clock: Arc<dyn Clock>,
+    /// Whether we are ready.
+    pub ready: Arc<Ready>,
+    /// What Prometheus reads.
+    pub metrics: Metrics,
+}
+
+impl fmt::Debug for Panel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Panel").field("ready", &self.ready.get()).finish_non_exhaustive()
+    }
+}
+
+/// Everything under the admin address.
+pub fn router(panel: Arc<Panel>) -> Router {
+    let steered = "/api/v1/services/{namespace}/{name}";
+    Router::new()
+        .route("/livez", get(|| async { "ok\n" }))
+        .route("/readyz", get(readyz))
+        .route("/metrics", get(openmetrics))
+        .route("/queue", get(queue))
+        .route("/api/v1/services", get(services))
+        .route("/api/v1/routes", get(routes))
+        .route("/api/v1/cold-starts", get(cold_starts))
+        .route(&format!("{steered}/restart"), post(steer::restart))
+        .route(&format!("{steered}/scale"), post(steer::scale))
+        .route(&format!("{steered}/logs"), get(logs::logs))
+        .fallback(answer::no_such_path)
+        .method_not_allowed_fallback(answer::no_such_method)
+        // Around everything, also what is not there: a stranger learns nothing.
+        .layer(middleware::from_fn(door::check))
+        .with_state(panel)
+}
+
+async fn readyz(State(panel): State<Arc<Panel>>) -> Response {
+    if panel.ready.get() {
+        "ok\n".into_response()
+    } else {
+        Refusal::unavailable("not ready: starting or shutting down").into_response()
+    }
+}
+
+async fn openmetrics(State(panel): State<Arc<Panel>>) -> Result<Response, Refusal> {
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, &panel.metrics)
+        .map_err(|error| Refusal::internal(format!("the metrics cannot be written: {error}")))?;
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    Ok(([(CONTENT_TYPE, kind)], text).into_response())
+}
+
+/// As KEDA HTTP add-on's interceptor answers its scaler.
+async fn queue(State(panel): State<Arc<Panel>>) -> impl IntoResponse {
+    let count = |service: &Arc<rouse_core::service::Service>| {
+        let under_way = usize::try_from(service.in_flight()).unwrap_or(usize::MAX);
+        let concurrency = under_way.saturating_add(service.holds());
+        (service.id().to_string(), json!({"Concurrency": concurrency, "RequestCount": service.asked()}))
+    };
+    Json(panel.registry.services().iter().map(count).collect::<BTreeMap<_, _>>())
+}
+
+async fn services(State(panel): State<Arc<Panel>>) -> impl IntoResponse {
+    Json(report::services(&panel.registry, &panel.apps.apps()))
+}
+
+async fn routes(State(panel): State<Arc<Panel>>) -> impl IntoResponse {
+    Json(report::routes(&panel.gateway.routes()))
+}
+
+async fn cold_starts(
+    State(panel): State<Arc<Panel>>,
+    Query(query): Query<Vec<(String, String)>>,
+) -> Result<impl IntoResponse, Refusal> {
+    let (service, limit) = cold_starts_asked(&query)?;
+    let now = panel.clock.now();
+    let newest = panel.registry.cold_starts().newest(service.as_ref(), limit);
+    Ok(Json(newest.iter().map(|cold| report::ColdStart::new(cold, now)).collect::<Vec<_>>()))
+}
+
+const MOST_COLD_STARTS: usize = 1000;
+
+/// Which cold starts, and how many of them.
+fn cold_starts_asked(query: &[(String, String)]) -> Result<(Option<ServiceId>, usize), Refusal> {
+    let (mut service, mut limit) = (None, 100);
+    for (key, value) in query {
+        match (key.as_str(), value.as_str()) {
+            ("service", "") => service = None,
+            ("service", value) => {
+                let id = value.parse().map_err(|error| Refusal::bad_request(format!("service: {error}")))?;
+                service = Some(id);
+            }
+            ("limit", value) => limit = count(value)?,
+            (other, _) => {
+                let allowed = "allowed are service=NAMESPACE/NAME and limit=COUNT";
+                return Err(Refusal::bad_request(format!("{other:?} is not a parameter here: {allowed}")));
+            }
+        }
+    }
+    Ok((service, limit))
+}
+
+fn count(text: &str) -> Result<usize, Refusal> {
+    let count = text.parse().ok().filter(|count| (1..=MOST_COLD_STARTS).contains(count));
+    let allowed =
+        || format!("limit: {text:?} is not allowed: expected a number from 1 to {MOST_COLD_STARTS}");
+    count.ok_or_else(|| Refusal::bad_request(allowed()))
+}

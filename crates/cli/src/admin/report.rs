@@ -1,0 +1,290 @@
+//! What the admin API says of services, routes and cold starts; read by `rouse status` too.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rouse_core::endpoint::{Endpoint, PodUid, ServiceId, State};
+use rouse_core::registry::Registry;
+use rouse_core::snapshot::PortView;
+use rouse_core::time::Moment;
+use rouse_core::timeline;
+use rouse_local::engine::{AppStatus, PodPhase, PodStatus};
+use rouse_proxy::gateway::{Backend, Route as GatewayRoute, Target, Upstream};
+use rouse_proxy::route::{Rule, Table};
+use serde::{Deserialize, Serialize};
+
+/// One service.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Service {
+    /// `namespace/name`.
+    pub service: String,
+    /// How it is, in one word.
+    pub state: Life,
+    /// How many requests wait.
+    pub holds: usize,
+    /// How many requests are with its pods.
+    pub in_flight: u32,
+    /// How many requests there were.
+    pub requests: u64,
+    /// How many pods it should have.
+    pub desired: u32,
+    /// How many are ready.
+    pub ready: usize,
+    /// Where it is pinned; nowhere: the autoscaler decides.
+    pub pinned: Option<u32>,
+    /// Whether its pods are being replaced.
+    pub rolling: bool,
+    /// Why it should have that many pods.
+    pub reason: String,
+    /// What keeps it from having them.
+    pub trouble: Option<String>,
+    /// Its pods.
+    pub endpoints: Vec<Pod>,
+}
+
+/// How a service is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Life {
+    /// No pod, and nobody wants one.
+    Zero,
+    /// No pod is ready, but one is wanted.
+    Waking,
+    /// A pod is ready.
+    Serving,
+    /// The last pods finish their work.
+    Draining,
+}
+
+impl Life {
+    /// The word for it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Life::Zero => "zero",
+            Life::Waking => "waking",
+            Life::Serving => "serving",
+            Life::Draining => "draining",
+        }
+    }
+}
+
+/// One pod.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pod {
+    /// Its name; empty if somebody made the endpoint by hand.
+    pub pod: String,
+    /// Its incarnation.
+    pub uid: String,
+    /// Where it listens.
+    pub address: String,
+    /// `Ready`, `Draining`, `Starting` or `Gone`.
+    pub state: String,
+    /// By whose word; nobody's while it is not routed to.
+    pub source: Option<String>,
+    /// How many requests are with it.
+    pub in_flight: u32,
+    /// Its process.
+    pub pid: Option<u32>,
+}
+
+/// All services: those that run apps in the order of the file, then the others.
+pub fn services(registry: &Registry, apps: &[AppStatus]) -> Vec<Service> {
+    let known = apps.iter().map(|app| service(registry, &app.service, Some(app)));
+    let mut others: Vec<ServiceId> = registry.services().iter().map(|one| one.id().clone()).collect();
+    others.retain(|id| !apps.iter().any(|app| app.service == *id));
+    others.sort();
+    known.chain(others.iter().map(|id| service(registry, id, None))).collect()
+}
+
+fn service(registry: &Registry, id: &ServiceId, app: Option<&AppStatus>) -> Service {
+    let service = registry.get(id);
+    let snapshot = service.as_ref().map(|service| Arc::clone(&service.snapshot()));
+    let endpoints: Vec<&Arc<Endpoint>> =
+        snapshot.iter().flat_map(|snapshot| &snapshot.ports).flat_map(PortView::endpoints).collect();
+    let of = |uid: &PodUid| {
+        let is = |one: &&&Arc<Endpoint>| one.pod.as_ref().is_some_and(|pod| pod.uid == *uid);
+        endpoints.iter().find(is).copied()
+    };
+    let run = app.map_or(&[][..], |app| &app.pods);
+    let mut pods: Vec<Pod> = run.iter().map(|pod| process(pod, of(&pod.uid))).collect();
+    let strangers = endpoints
+        .iter()
+        .filter(|one| !one.pod.as_ref().is_some_and(|pod| run.iter().any(|status| status.uid == pod.uid)));
+    pods.extend(strangers.map(|endpoint| stranger(endpoint)));
+    let holds = service.as_ref().map_or(0, |service| service.holds());
+    let desired = app.map_or(0, |app| app.desired);
+    Service {
+        service: id.to_string(),
+        state: life(&pods, holds, desired),
+        holds,
+        in_flight: service.as_ref().map_or(0, |service| service.in_flight()),
+        requests: service.as_ref().map_or(0, |service| service.asked()),
+        desired,
+        ready: pods.iter().filter(|pod| pod.state == State::Ready.as_str()).count(),
+        pinned: app.and_then(|app| app.pinned),
+        rolling: app.is_some_and(|app| app.rolling),
+        reason: app.map(|app| app.reason.clone()).unwrap_or_default(),
+        trouble: app
+            .and_then(|app| app.trouble.clone())
+            .or_else(|| service.as_ref().and_then(|service| service.wake_failure())),
+        endpoints: pods,
+    }
+}
+
+fn life(pods: &[Pod], holds: usize, desired: u32) -> Life {
+    let some = |state: State| pods.iter().any(|pod| pod.state == state.as_str());
+    if some(State::Ready) {
+        Life::Serving
+    } else if some(State::Starting) || holds > 0 || desired > 0 {
+        Life::Waking
+    } else if pods.is_empty() {
+        Life::Zero
+    } else {
+        Life::Draining
+    }
+}
+
+/// A pod that is a process, with what routing knows of it.
+fn process(status: &PodStatus, endpoint: Option<&Arc<Endpoint>>) -> Pod {
+    let state = match (endpoint, status.phase) {
+        (Some(endpoint), _) => endpoint.state,
+        // Not routed to yet, or not any more.
+        (None, PodPhase::Starting | PodPhase::Ready) => State::Starting,
+        (None, PodPhase::Draining | PodPhase::Stopping) => State::Gone,
+    };
+    Pod {
+        pod: status.name.to_string(),
+        uid: status.uid.to_string(),
+        address: status.address.to_string(),
+        state: state.to_string(),
+        source: endpoint.map(|endpoint| endpoint.source.to_string()),
+        in_flight: endpoint.map_or(0, |endpoint| endpoint.load.in_flight()),
+        pid: Some(status.pid),
+    }
+}
+
+/// An endpoint whose process is not ours.
+fn stranger(endpoint: &Endpoint) -> Pod {
+    let pod = endpoint.pod.as_ref();
+    let name = pod.map(|pod| pod.name.rsplit('/').next().unwrap_or_default().to_owned());
+    Pod {
+        pod: name.unwrap_or_default(),
+        uid: pod.map(|pod| pod.uid.to_string()).unwrap_or_default(),
+        address: endpoint.addresses.first().map(ToString::to_string).unwrap_or_default(),
+        state: endpoint.state.to_string(),
+        source: Some(endpoint.source.to_string()),
+        in_flight: endpoint.load.in_flight(),
+        pid: None,
+    }
+}
+
+/// One route.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Route {
+    #[serde(rename = "route")]
+    name: String,
+    service: String,
+    hosts: Vec<String>,
+    paths: Vec<String>,
+    /// `service`, `no_service` or `bad_port`.
+    target: &'static str,
+    /// What its pods speak, if it leads to some.
+    protocol: Option<&'static str>,
+    /// In microseconds; `null`: none.
+    timeouts_us: Timeouts,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+struct Timeouts {
+    readiness: Option<u64>,
+    request: Option<u64>,
+    response_header: Option<u64>,
+    connect: u64,
+}
+
+/// All routes, as they were given.
+pub fn routes(table: &Table<Arc<GatewayRoute>>) -> Vec<Route> {
+    table.rules().iter().map(route).collect()
+}
+
+fn route(rule: &Rule<Arc<GatewayRoute>>) -> Route {
+    let GatewayRoute { name, service, target, timeouts } = &*rule.target;
+    let (target, protocol) = match target {
+        Target::Backend(Backend { protocol: Upstream::Http1, .. }) => ("service", Some("http")),
+        Target::Backend(Backend { protocol: Upstream::H2c, .. }) => ("service", Some("h2c")),
+        Target::NoService => ("no_service", None),
+        Target::BadPort => ("bad_port", None),
+    };
+    Route {
+        name: name.to_string(),
+        service: service.to_string(),
+        hosts: rule.hosts.iter().map(ToString::to_string).collect(),
+        paths: rule.paths.iter().map(ToString::to_string).collect(),
+        target,
+        protocol,
+        timeouts_us: Timeouts {
+            readiness: timeouts.readiness.map(micros),
+            request: timeouts.request.map(micros),
+            response_header: timeouts.response_header.map(micros),
+            connect: micros(timeouts.connect),
+        },
+    }
+}
+
+/// One cold start. Timestamps count microseconds from when `rouse` started.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ColdStart {
+    /// Whose.
+    pub service: String,
+    /// The pod that the first request went to.
+    pub pod: Option<String>,
+    /// How it ended.
+    pub outcome: String,
+    /// Who said first that the pod was ready.
+    pub ready_by: Option<String>,
+    /// The first request was held.
+    pub held_us: u64,
+    /// The engine was asked for a pod.
+    pub wake_sent_us: Option<u64>,
+    /// A pod was heard of.
+    pub pod_seen_us: Option<u64>,
+    /// A pod took requests.
+    pub pod_ready_us: Option<u64>,
+    /// A connection to it stood.
+    pub connected_us: Option<u64>,
+    /// The response began.
+    pub first_byte_us: Option<u64>,
+    /// How long each phase took.
+    pub phases_us: BTreeMap<String, u64>,
+    /// How long it took in all.
+    pub total_us: u64,
+    /// How long ago the first request was held.
+    pub ago_us: u64,
+}
+
+impl ColdStart {
+    /// What is said of `cold` at `now`.
+    pub fn new(cold: &timeline::ColdStart, now: Moment) -> Self {
+        let stamp = |moment: Option<Moment>| moment.map(|moment| micros(moment.since(Moment::ZERO)));
+        Self {
+            service: cold.service.to_string(),
+            pod: cold.pod.as_deref().map(|name| name.rsplit('/').next().unwrap_or_default().to_owned()),
+            outcome: cold.outcome.as_str().to_owned(),
+            ready_by: cold.ready_by.map(|source| source.to_string()),
+            held_us: micros(cold.held.since(Moment::ZERO)),
+            wake_sent_us: stamp(cold.wake_sent),
+            pod_seen_us: stamp(cold.pod_seen),
+            pod_ready_us: stamp(cold.pod_ready),
+            connected_us: stamp(cold.connected),
+            first_byte_us: stamp(cold.first_byte),
+            phases_us: cold.phases().map(|(phase, took)| (phase.to_string(), micros(took))).collect(),
+            total_us: micros(cold.total()),
+            ago_us: micros(now.since(cold.held)),
+        }
+    }
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}

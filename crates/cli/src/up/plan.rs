@@ -1,0 +1,104 @@
+//! The file's apps as what the engine runs and what the gateway routes.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rouse_core::endpoint::PortName;
+use rouse_core::registry::Registry;
+use rouse_core::snapshot::Spread;
+use rouse_local::command::CommandSpec;
+use rouse_local::engine::{AppSpec, PORT_NAME, PortChoice};
+use rouse_proxy::gateway::{Backend, Route, Target, Timeouts, Upstream};
+use rouse_proxy::route::{Rule, Table};
+
+use super::source::Source;
+use crate::config::{App, Config, Port, Protocol};
+
+/// What the engine is to run.
+pub fn apps(config: &Config, source: &Source) -> Vec<AppSpec> {
+    config.apps.iter().map(|app| spec(app, source)).collect()
+}
+
+fn spec(app: &App, source: &Source) -> AppSpec {
+    let (program, folder) = match source {
+        Source::File { folder, .. } => (app.command.program.clone(), folder.clone()),
+        // The demo's programs are this one, whatever its name and wherever it is.
+        Source::Demo => (ourselves(), std::env::current_dir().unwrap_or_else(|_| "/".into())),
+    };
+    let settings = app.scale.settings();
+    AppSpec {
+        service: app.name.service().clone(),
+        command: CommandSpec {
+            argv: [program].into_iter().chain(app.command.arguments.iter().cloned()).collect(),
+            env: app.env.clone(),
+            workdir: tidy(&folder, &app.workdir),
+        },
+        port: match app.port {
+            Port::Auto => PortChoice::Auto,
+            Port::Fixed(port) => PortChoice::Fixed(port),
+        },
+        h2c: app.protocol == Protocol::H2c,
+        readiness: app.readiness.clone(),
+        policy: app.scale.policy().clone(),
+        spread: Spread::new(whole(settings.concurrency), settings.limit),
+        stop_grace: app.stop_grace,
+    }
+}
+
+/// This very program, also when a build has replaced its file since.
+fn ourselves() -> String {
+    if cfg!(target_os = "linux") {
+        return "/proc/self/exe".to_owned();
+    }
+    std::env::current_exe().map_or_else(|_| "rouse".to_owned(), |path| path.to_string_lossy().into_owned())
+}
+
+/// `.` is said in every file, and should not be seen in errors.
+fn tidy(folder: &Path, workdir: &Path) -> PathBuf {
+    folder.join(workdir).components().collect()
+}
+
+/// The target as a number of requests, for the size of a herd.
+fn whole(target: Option<f64>) -> u32 {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "clamped to a range that both types hold"
+    )]
+    let target = target.unwrap_or_default().ceil().clamp(0.0, 1e6) as u32;
+    target
+}
+
+/// The ways into the apps. The engine has declared their services.
+pub fn routes(config: &Config, registry: &Registry) -> Table<Arc<Route>> {
+    let rules = (0..).zip(&config.apps).map(|(created, app)| Rule {
+        hosts: app.hosts.clone(),
+        paths: app.paths.clone(),
+        headers: Vec::new(),
+        created,
+        name: app.name.to_string(),
+        target: Arc::new(route(app, registry)),
+    });
+    Table::new(rules.collect())
+}
+
+fn route(app: &App, registry: &Registry) -> Route {
+    let protocol = match app.protocol {
+        Protocol::Http => Upstream::Http1,
+        Protocol::H2c => Upstream::H2c,
+    };
+    let target = match registry.get(app.name.service()) {
+        None => Target::NoService,
+        Some(service) => match service.port(&PortName::new(PORT_NAME)) {
+            None => Target::BadPort,
+            Some(port) => Target::Backend(Backend { service, port, protocol }),
+        },
+    };
+    let crate::config::Timeouts { readiness, request, response_header, connect } = app.timeouts;
+    Route {
+        name: app.name.as_str().into(),
+        service: app.name.service().clone(),
+        target,
+        timeouts: Timeouts { readiness, request, response_header, connect },
+    }
+}

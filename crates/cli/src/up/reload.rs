@@ -1,0 +1,70 @@
+//! A changed file: applied whole, or not at all.
+
+use super::lines;
+use super::screen::Screen;
+use super::source::Source;
+use super::system::System;
+use crate::args::Up;
+use crate::config::Config;
+
+/// Reads the file again and applies it. `config` is what serves, before and after.
+pub(super) fn reload(source: &Source, config: &mut Config, up: &Up, system: &mut System, screen: &Screen) {
+    if *source == Source::Demo {
+        return screen.say("the built-in demo has no file that could be read again");
+    }
+    let new = match source.read() {
+        Ok(new) => new,
+        Err(error) => {
+            screen.say(lines::error(&error.to_string()));
+            return screen.say("the old configuration keeps serving");
+        }
+    };
+    for ignored in ignored(config, &new, up) {
+        screen.say(lines::warning(&ignored));
+    }
+    system.apply(&new, source);
+    // What still listens is what was said at the start, so that going back to it is no change.
+    let (listen, admin) = (std::mem::take(&mut config.listen), config.admin);
+    *config = Config { listen, admin, ..new };
+    screen.say(format!("reloaded {}", source.name()));
+}
+
+/// What cannot change while we run.
+fn ignored(old: &Config, new: &Config, up: &Up) -> Vec<String> {
+    let listen = up.listen.is_empty() && old.listen != new.listen;
+    let admin = up.admin.is_none() && old.admin != new.admin;
+    let keys = [("listen", listen), ("admin", admin)].into_iter().filter(|(_, changed)| *changed);
+    keys.map(|(key, _)| format!("{key} has changed, which needs a restart of `rouse up`: it stays as it was"))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::args::{Command, Rouse};
+
+    fn up(flags: &[&str]) -> Up {
+        match Rouse::try_parse_from(["rouse", "up"].iter().chain(flags)).unwrap().command {
+            Command::Up(up) => up,
+            other => unreachable!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn addresses_that_changed_need_a_restart_unless_a_flag_decides() {
+        let read = |head: &str| {
+            crate::config::read(&format!("{head}\napps: {{a: {{command: [x]}}}}"), "rouse.yaml").unwrap()
+        };
+        let (old, new) = (read(""), read("listen: 127.0.0.1:1\nadmin: 127.0.0.1:2"));
+        let keys = |flags: &[&str]| -> Vec<String> {
+            let said = ignored(&old, &new, &up(flags));
+            said.iter().map(|line| line.split(' ').next().unwrap().to_owned()).collect()
+        };
+        assert_eq!(keys(&[]), ["listen", "admin"]);
+        assert_eq!(keys(&["--listen", "127.0.0.1:3"]), ["admin"]);
+        assert_eq!(keys(&["--admin", "127.0.0.1:3"]), ["listen"]);
+        assert!(ignored(&old, &old, &up(&[])).is_empty());
+    }
+}

@@ -1,0 +1,211 @@
+//! Where the configuration comes from: a file, or the demo that is built in.
+
+use std::fs::Metadata;
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::time::{Interval, MissedTickBehavior, interval};
+
+use crate::config::{self, Config, Errors};
+use crate::demo;
+use crate::failure::Failure;
+
+/// What is looked for if nobody names a file.
+pub const DEFAULT_FILE: &str = "rouse.yaml";
+/// How often the file is looked at. A change counts when two looks agree on it: editors write in several steps.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// Where the configuration comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// A file.
+    File {
+        /// As the user called it.
+        name: String,
+        /// Where it is, whatever the working directory.
+        path: PathBuf,
+        /// What its paths are relative to.
+        folder: PathBuf,
+    },
+    /// The built-in demo.
+    Demo,
+}
+
+/// Why there is no configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The file cannot be read.
+    #[error("cannot read {name}: {error}")]
+    Unreadable {
+        /// Which.
+        name: String,
+        /// Why.
+        error: io::Error,
+    },
+    /// It can, but it is wrong.
+    #[error(transparent)]
+    Wrong(#[from] Errors),
+    /// It is right, but asks for what is not there yet.
+    #[error("{}", .0.join("\n"))]
+    NotYet(Vec<String>),
+}
+
+impl Source {
+    /// The file that was asked for; without one, `rouse.yaml` if it is here, else the demo.
+    pub(crate) fn find(asked: Option<&Path>) -> Result<Self, Failure> {
+        match asked {
+            Some(file) => Self::file(file),
+            // Also if it is a broken link: whoever put it there does not want the demo.
+            None if Path::new(DEFAULT_FILE).symlink_metadata().is_ok() => Self::file(Path::new(DEFAULT_FILE)),
+            None => Ok(Source::Demo),
+        }
+    }
+
+    /// The file `file`.
+    pub fn file(file: &Path) -> Result<Self, Failure> {
+        let what = || format!("cannot find the folder of {}", file.display());
+        let path = std::path::absolute(file).map_err(|error| Failure::Io { what: what(), error })?;
+        let folder = path.parent().unwrap_or(Path::new("/")).to_owned();
+        Ok(Source::File { name: file.display().to_string(), path, folder })
+    }
+
+    /// Reads and checks it.
+    pub fn read(&self) -> Result<Config, ReadError> {
+        let (text, name) = match self {
+            Source::Demo => (demo::FILE.to_owned(), self.name()),
+            Source::File { path, name, .. } => {
+                let unreadable = |error| ReadError::Unreadable { name: name.clone(), error };
+                (std::fs::read_to_string(path).map_err(unreadable)?, name.as_str())
+            }
+        };
+        let config = config::read(&text, name)?;
+        not_yet(name, &config)?;
+        Ok(config)
+    }
+
+    /// What to call it.
+    pub fn name(&self) -> &str {
+        match self {
+            Source::File { name, .. } => name,
+            Source::Demo => "the built-in demo",
+        }
+    }
+
+    /// Tells when it changed.
+    pub(super) fn watch(&self) -> Changes {
+        let path = match self {
+            Source::File { path, .. } => Some(path.clone()),
+            Source::Demo => None,
+        };
+        let mut looks = interval(LOOK);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let known = path.as_deref().and_then(Stamp::of);
+        Changes { path, looks, known, fresh: None }
+    }
+}
+
+/// What can be said in a file but not done yet. Ignoring it would be worse than refusing it.
+fn not_yet(name: &str, config: &Config) -> Result<(), ReadError> {
+    let tls = config.tls.iter().map(|_| format!("{name}: tls: TLS is not available yet: remove this key"));
+    let sidecars = config.apps.iter().filter(|app| app.sidecar).map(|app| {
+        format!("{name}: apps.{}.sidecar: sidecars are not available yet: remove this key", app.name)
+    });
+    let all: Vec<String> = tls.chain(sidecars).collect();
+    if all.is_empty() { Ok(()) } else { Err(ReadError::NotYet(all)) }
+}
+
+/// What changes when somebody writes a file, or puts another in its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stamp {
+    inode: (u64, u64),
+    size: u64,
+    written: (i64, i64),
+}
+
+impl Stamp {
+    /// Of the file at `path`; `None` while there is none, as between the two steps of a replacement.
+    fn of(path: &Path) -> Option<Self> {
+        let stamp = |it: Metadata| Self {
+            inode: (it.dev(), it.ino()),
+            size: it.size(),
+            written: (it.mtime(), it.mtime_nsec()),
+        };
+        path.metadata().ok().map(stamp)
+    }
+}
+
+/// The changes of a file.
+#[derive(Debug)]
+pub(super) struct Changes {
+    path: Option<PathBuf>,
+    looks: Interval,
+    /// What was read.
+    known: Option<Stamp>,
+    /// What was seen at the last look, if it is something else.
+    fresh: Option<Stamp>,
+}
+
+impl Changes {
+    /// Waits for the next change. The demo never changes.
+    pub(super) async fn next(&mut self) {
+        let Some(path) = self.path.clone() else { return std::future::pending().await };
+        loop {
+            self.looks.tick().await;
+            if self.look(Stamp::of(&path)) {
+                return;
+            }
+        }
+    }
+
+    /// Whatever is there now has been read.
+    pub(super) fn seen(&mut self) {
+        // Before it is read, so that a change in between is read again rather than missed; and what was seen counts,
+        // not what is there now, for the same reason.
+        self.known = self.fresh.take().or_else(|| self.path.as_deref().and_then(Stamp::of)).or(self.known);
+    }
+
+    /// One look. Answers whether it is a change, and a settled one.
+    fn look(&mut self, stamp: Option<Stamp>) -> bool {
+        let Some(stamp) = stamp.filter(|stamp| Some(*stamp) != self.known) else {
+            self.fresh = None;
+            return false;
+        };
+        self.fresh.replace(stamp) == Some(stamp)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stamp(size: u64) -> Stamp {
+        Stamp { inode: (1, 1), size, written: (0, 0) }
+    }
+
+    #[tokio::test]
+    async fn a_change_counts_when_two_looks_agree_on_it() {
+        let mut changes = Source::Demo.watch();
+        changes.known = Some(stamp(1));
+        for (now, changed) in [(1, false), (2, false), (3, false), (3, true)] {
+            assert_eq!(changes.look(Some(stamp(now))), changed, "{now}");
+        }
+        changes.seen();
+        for now in [Some(stamp(3)), None, Some(stamp(3)), Some(stamp(4))] {
+            assert!(!changes.look(now), "a file that is away for a moment has not changed");
+        }
+        assert!(changes.look(Some(stamp(4))));
+    }
+
+    #[test]
+    fn a_file_that_was_replaced_by_one_of_the_same_size_is_another() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, other) = (folder.path().join("rouse.yaml"), folder.path().join("new"));
+        std::fs::write(&file, "a").unwrap();
+        let before = Stamp::of(&file);
+        std::fs::write(&other, "b").unwrap();
+        std::fs::rename(&other, &file).unwrap();
+        assert!(before.is_some() && Stamp::of(&file) != before);
+    }
+}

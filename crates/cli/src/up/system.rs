@@ -1,0 +1,183 @@
+//! The parts of a running `rouse up`, put together.
+
+use std::fmt;
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::io;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::time::Duration;
+
+use prometheus_client::registry::Registry as Metrics;
+use rouse_core::registry::{Registry, Settings};
+use rouse_local::engine::{self, LocalEngine};
+use rouse_local::process::Launcher;
+use rouse_net::clock::TokioClock;
+use rouse_proxy::gateway::{self, Gateway};
+use rouse_proxy::headers::TrustedProxies;
+use rouse_proxy::serve::Workers;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::doors::Doors;
+use super::follow::{self, Outputs};
+use super::plan;
+use super::screen::Screen;
+use super::source::Source;
+use crate::admin::metrics::{Present, Tally};
+use crate::admin::{self, Panel, Ready};
+use crate::args::{GUARDIAN, Up};
+use crate::config::Config;
+
+/// How many lines of each app's output are kept.
+const LOG_LINES: usize = 1000;
+/// What the admin API is called among the tasks.
+const ADMIN: &str = "the admin API";
+/// How long an upgraded connection may be silent.
+const TUNNEL_IDLE: Duration = Duration::from_hours(1);
+
+/// What runs.
+pub(super) struct System {
+    pub(super) clock: TokioClock,
+    pub(super) registry: Arc<Registry>,
+    pub(super) engine: Arc<LocalEngine>,
+    pub(super) gateway: Arc<Gateway>,
+    pub(super) workers: Workers,
+    pub(super) ready: Arc<Ready>,
+    /// Ends the admin server.
+    end_admin: CancellationToken,
+    /// What must not end before we do; each tells its name when it does.
+    tasks: JoinSet<&'static str>,
+    metrics: rouse_proxy::metrics::Metrics,
+    outputs: Outputs,
+}
+
+impl System {
+    /// Puts everything together and opens the doors.
+    pub(super) fn start(
+        up: &Up,
+        source: &Source,
+        config: &Config,
+        doors: Doors,
+        screen: &Screen,
+    ) -> io::Result<Self> {
+        let clock = TokioClock::new();
+        let launcher = Launcher::this_program([GUARDIAN])?;
+        let engine =
+            LocalEngine::new(engine::Settings { launcher, clock, seed: random(), log_lines: LOG_LINES });
+        let registry = Registry::new(Settings::default(), Arc::new(clock), Arc::clone(&engine) as _);
+        let mut shown = Metrics::default();
+        let metrics = rouse_proxy::metrics::Metrics::new(&mut shown);
+        let gateway = Gateway::new(front(clock), metrics.clone());
+        let tally = Tally::new(&mut shown);
+        Present::register(Arc::clone(&registry), &mut shown);
+        let (ready, end_admin) = (Arc::<Ready>::default(), CancellationToken::new());
+        let panel = Panel {
+            registry: Arc::clone(&registry),
+            apps: Arc::clone(&engine) as _,
+            gateway: Arc::clone(&gateway),
+            clock: Arc::new(clock),
+            ready: Arc::clone(&ready),
+            metrics: shown,
+        };
+        let listener = TcpListener::from_std(doors.admin.into_std())?;
+        // Before anything happens that they tell.
+        let told = engine.events();
+        engine.apply(&registry, plan::apps(config, source));
+        gateway.set_routes(plan::routes(config, &registry));
+        let workers = Workers::start(&gateway, doors.listen, workers(up))?;
+
+        let mut tasks = JoinSet::new();
+        let server = admin::serve(listener, admin::router(Arc::new(panel)), end_admin.clone());
+        tasks.spawn(named(ADMIN, server));
+        let events = follow::events(told, Arc::clone(&registry), tally.clone(), screen.clone());
+        tasks.spawn(named("the reader of events", events));
+        let cold_starts = follow::cold_starts(Arc::clone(&registry), tally, screen.clone());
+        tasks.spawn(named("the reader of cold starts", cold_starts));
+        let timers = Arc::clone(&registry);
+        tasks.spawn(named("the timer", async move { timers.drive(|due| clock.sleep_until(due)).await }));
+        // Last: whatever fails before leaves no pod behind.
+        tasks.spawn(named("the engine", Arc::clone(&engine).run(Arc::clone(&registry))));
+
+        let outputs = Outputs::new(screen.clone());
+        let mut system =
+            Self { clock, registry, engine, gateway, workers, ready, end_admin, tasks, metrics, outputs };
+        system.follow(config);
+        system.ready.set(true);
+        Ok(system)
+    }
+
+    /// Another configuration. New services are there before routes lead to them, and old ones go on until their
+    /// requests are done.
+    pub(super) fn apply(&mut self, config: &Config, source: &Source) {
+        let before = self.gateway.routes();
+        self.engine.apply(&self.registry, plan::apps(config, source));
+        self.gateway.set_routes(plan::routes(config, &self.registry));
+        for rule in before.rules() {
+            if !config.apps.iter().any(|app| app.name.as_str() == &*rule.target.name) {
+                self.metrics.forget(&rule.target.name);
+            }
+        }
+        self.follow(config);
+    }
+
+    fn follow(&mut self, config: &Config) {
+        let names = config.apps.iter().map(|app| app.name.as_str());
+        let logs = names.filter_map(|name| Some((name.to_owned(), self.engine.log(name)?)));
+        self.outputs.follow(logs.collect::<Vec<_>>());
+    }
+
+    /// Waits until something ends that must not. Answers what.
+    pub(super) async fn broken(&mut self) -> String {
+        let ended = tokio::select! {
+            ended = self.tasks.join_next() => ended,
+            () = self.workers.ended() => return "the threads that serve requests ended unexpectedly".to_owned(),
+        };
+        match ended {
+            Some(Ok(name)) => format!("{name} ended unexpectedly"),
+            Some(Err(error)) => format!("a task broke: {error}"),
+            None => "nothing runs any more".to_owned(),
+        }
+    }
+
+    /// Ends the admin API.
+    pub(super) async fn close_admin(&mut self) {
+        self.end_admin.cancel();
+        while let Some(ended) = self.tasks.join_next().await
+            && ended.ok() != Some(ADMIN)
+        {}
+    }
+}
+
+impl fmt::Debug for System {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("System").finish_non_exhaustive()
+    }
+}
+
+async fn named(name: &'static str, task: impl Future<Output = ()>) -> &'static str {
+    task.await;
+    name
+}
+
+/// How the gateway behaves.
+fn front(clock: TokioClock) -> gateway::Settings {
+    gateway::Settings {
+        id: format!("{:016x}", random()),
+        trusted: TrustedProxies::private(),
+        bounds: Settings::default().holds,
+        clock,
+        seed: random(),
+        tunnel_idle: TUNNEL_IDLE,
+    }
+}
+
+fn workers(up: &Up) -> NonZeroUsize {
+    let cores = || std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+    up.workers.unwrap_or_else(cores)
+}
+
+/// Nobody else's seed. The standard library asks the system for the keys of its hash maps.
+fn random() -> u64 {
+    RandomState::new().build_hasher().finish()
+}

@@ -1,0 +1,117 @@
+//! The commands that ask a running `rouse up`, against the real API with apps that only take note.
+
+use std::net::{SocketAddr, TcpListener};
+
+use clap::Parser as _;
+use rouse_cli::args::Rouse;
+use rouse_cli::{Failure, Streams};
+use rouse_local::engine::AppStatus;
+use rouse_local::output::{Line, Log, Stream};
+
+use crate::scene::{Scene, app, pod_status};
+use crate::server::Server;
+
+/// What a command prints, or how it fails.
+async fn rouse(admin: SocketAddr, words: &[&str]) -> Result<String, Failure> {
+    let admin = admin.to_string();
+    let words: Vec<String> =
+        ["rouse"].iter().chain(words).chain(&["--admin", &admin]).map(ToString::to_string).collect();
+    // Each command has a runtime of its own.
+    let command = tokio::task::spawn_blocking(move || {
+        let (mut out, mut err) = (anstream::StripStream::new(Vec::new()), Vec::new());
+        let rouse = Rouse::try_parse_from(words).unwrap();
+        let mut streams = Streams { stdin: &mut std::io::empty(), out: &mut out, err: &mut err };
+        rouse_cli::run(&rouse, &mut streams)?;
+        Ok(String::from_utf8(out.into_inner()).unwrap())
+    });
+    command.await.unwrap()
+}
+
+async fn scene() -> (Scene, Server) {
+    let scene = Scene::new();
+    let hello =
+        AppStatus { pods: vec![pod_status(1, 101), pod_status(2, 102)], desired: 2, ..app("local/hello") };
+    scene.apps.set(vec![hello, app("local/slow")]);
+    let server = Server::start(&scene).await;
+    (scene, server)
+}
+
+#[tokio::test]
+async fn status_is_a_table_or_what_the_api_says() {
+    let (scene, server) = scene().await;
+    let table = rouse(server.address, &["status"]).await.unwrap();
+    for words in ["SERVICE", "local/hello", "waking", "0/2", "because", "local/slow", "zero", "pod-1", "101"]
+    {
+        assert!(table.contains(words), "{words} is missing in:\n{table}");
+    }
+    let json = rouse(server.address, &["status", "-o", "json"]).await.unwrap();
+    assert_eq!(json.trim_end(), scene.get("/api/v1/services").await.text());
+}
+
+#[tokio::test]
+async fn restart_waits_until_no_old_pod_is_left() {
+    let (scene, server) = scene().await;
+    let said = rouse(server.address, &["restart", "hello"]).await.unwrap();
+    assert!(said.ends_with("hello: 2 of 2 pods replaced\n"), "{said}");
+    let said = rouse(server.address, &["restart", "slow"]).await.unwrap();
+    assert!(said.contains("nothing to replace"), "{said}");
+    assert_eq!(scene.apps.orders(), ["restart hello", "restart slow"]);
+}
+
+#[tokio::test]
+async fn a_restart_that_does_not_end_in_time_fails_and_says_why() {
+    let (scene, server) = scene().await;
+    let stuck = AppStatus {
+        pods: vec![pod_status(1, 101)],
+        rolling: true,
+        trouble: Some("it will not start".into()),
+        ..app("local/hello")
+    };
+    scene.apps.set(vec![stuck]);
+    let error = rouse(server.address, &["restart", "hello", "--timeout", "300ms"]).await.unwrap_err();
+    assert!(matches!(error, Failure::Failed(_)), "{error:?}");
+    assert!(error.to_string().contains("300ms: it will not start"), "{error}");
+    rouse(server.address, &["restart", "hello", "--no-wait"]).await.unwrap();
+}
+
+#[tokio::test]
+async fn scale_pins_and_gives_back() {
+    let (scene, server) = scene().await;
+    for pods in ["3", "0", "auto"] {
+        rouse(server.address, &["scale", "hello", pods]).await.unwrap();
+    }
+    assert_eq!(scene.apps.orders(), ["scale hello Some(3)", "scale hello Some(0)", "scale hello None"]);
+}
+
+#[tokio::test]
+async fn logs_are_copied() {
+    let (scene, server) = scene().await;
+    let log = Log::new(10);
+    log.push(Line { pod: "hello-1".into(), stream: Stream::Stderr, text: "oh".into() });
+    scene.apps.keep_log(Some(log));
+    assert_eq!(rouse(server.address, &["logs", "hello"]).await.unwrap(), "hello-1 | oh\n");
+}
+
+#[tokio::test]
+async fn an_unknown_app_is_bad_usage_and_the_known_ones_are_named() {
+    let (scene, server) = scene().await;
+    for words in [&["restart", "nope"][..], &["scale", "nope", "1"], &["logs", "nope"], &["logs", "a/../b c"]]
+    {
+        let error = rouse(server.address, words).await.unwrap_err();
+        assert!(matches!(error, Failure::Input(_)), "{words:?}: {error:?}");
+        assert!(error.to_string().contains("hello") && error.to_string().contains("slow"), "{error}");
+    }
+    assert!(scene.apps.orders().is_empty());
+}
+
+#[tokio::test]
+async fn where_nobody_listens_the_next_step_is_said() {
+    // It was free a moment ago.
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    for words in [&["status"][..], &["restart", "a"], &["scale", "a", "1"], &["logs", "a", "-f"]] {
+        let error = rouse(nobody, words).await.unwrap_err();
+        assert!(matches!(error, Failure::Failed(_)), "{words:?}: {error:?}");
+        let said = error.to_string();
+        assert!(said.contains("nobody listens on") && said.contains("--admin"), "{said}");
+    }
+}

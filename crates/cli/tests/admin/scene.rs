@@ -1,0 +1,210 @@
+//! A panel with its fakes, and how it is asked.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use http::{Method, Request};
+use http_body_util::BodyExt as _;
+use hyper::service::Service as _;
+use hyper_util::service::TowerToHyperService;
+use prometheus_client::registry::Registry as Metrics;
+use rouse_cli::admin::metrics::{Present, Tally};
+use rouse_cli::admin::{Apps, Panel, Ready, router};
+use rouse_cli::up::plan;
+use rouse_core::endpoint::{PodUid, ServiceId};
+use rouse_core::snapshot::Spread;
+use rouse_core::time::Moment;
+use rouse_local::engine::{AppStatus, Event, PodPhase, PodStatus, What};
+use rouse_local::output::Log;
+use rouse_net::clock::TokioClock;
+use rouse_proxy::gateway::{Gateway, Settings};
+use rouse_proxy::headers::TrustedProxies;
+use rouse_testkit::fakes::{Bench, ip, ready_slice};
+use rouse_testkit::requests;
+use serde_json::Value;
+
+/// Apps that only take note.
+#[derive(Debug)]
+pub(crate) struct NotedApps {
+    apps: Mutex<Vec<AppStatus>>,
+    orders: Mutex<Vec<String>>,
+    log: Mutex<Option<Arc<Log>>>,
+}
+
+impl NotedApps {
+    pub(crate) fn set(&self, apps: Vec<AppStatus>) {
+        *self.apps.lock().unwrap() = apps;
+    }
+
+    pub(crate) fn orders(&self) -> Vec<String> {
+        self.orders.lock().unwrap().clone()
+    }
+
+    /// The log of all apps.
+    pub(crate) fn keep_log(&self, log: Option<Arc<Log>>) {
+        *self.log.lock().unwrap() = log;
+    }
+
+    fn order(&self, app: &str, order: String) -> bool {
+        let known = self.apps().iter().any(|it| it.service.name() == app);
+        if known {
+            self.orders.lock().unwrap().push(order);
+        }
+        known
+    }
+}
+
+impl Apps for NotedApps {
+    fn apps(&self) -> Vec<AppStatus> {
+        self.apps.lock().unwrap().clone()
+    }
+
+    /// Replaces all pods at once.
+    fn restart(&self, app: &str) -> bool {
+        for pod in self.apps.lock().unwrap().iter_mut().flat_map(|app| &mut app.pods) {
+            pod.uid = PodUid::new(&format!("{}-new", pod.uid));
+        }
+        self.order(app, format!("restart {app}"))
+    }
+
+    fn scale(&self, app: &str, pods: Option<u32>) -> bool {
+        self.order(app, format!("scale {app} {pods:?}"))
+    }
+
+    fn log(&self, _app: &str) -> Option<Arc<Log>> {
+        self.log.lock().unwrap().clone()
+    }
+}
+
+pub(crate) struct Scene {
+    pub(crate) bench: Bench,
+    pub(crate) apps: Arc<NotedApps>,
+    pub(crate) panel: Arc<Panel>,
+    pub(crate) tally: Tally,
+}
+
+/// What came back.
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) kind: String,
+    body: Bytes,
+}
+
+impl Answer {
+    #[track_caller]
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.text()))
+    }
+
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8(self.body.to_vec()).unwrap()
+    }
+}
+
+impl Scene {
+    pub(crate) fn new() -> Self {
+        let bench = Bench::new();
+        let mut metrics = Metrics::default();
+        let tally = Tally::new(&mut metrics);
+        Present::register(Arc::clone(&bench.registry), &mut metrics);
+        let gateway = Gateway::new(
+            Settings {
+                id: "test".into(),
+                trusted: TrustedProxies::private(),
+                bounds: rouse_core::hold::Bounds::default(),
+                clock: TokioClock::new(),
+                seed: 1,
+                tunnel_idle: Duration::from_secs(1),
+            },
+            rouse_proxy::metrics::Metrics::new(&mut Metrics::default()),
+        );
+        let apps = Arc::new(NotedApps {
+            apps: Mutex::default(),
+            orders: Mutex::default(),
+            log: Mutex::new(Some(Log::new(10))),
+        });
+        let panel = Arc::new(Panel {
+            registry: Arc::clone(&bench.registry),
+            apps: Arc::clone(&apps) as _,
+            gateway,
+            clock: Arc::clone(&bench.clock) as _,
+            ready: Arc::<Ready>::default(),
+            metrics,
+        });
+        Self { bench, apps, panel, tally }
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        self.get_as(path, &[("host", "127.0.0.1:9080")]).await
+    }
+
+    pub(crate) async fn get_as(&self, path: &str, headers: &[(&str, &str)]) -> Answer {
+        let mut request = Request::builder().uri(path);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        self.ask(request.body(Body::empty()).unwrap()).await
+    }
+
+    pub(crate) async fn post(&self, path: &str, body: &'static str) -> Answer {
+        let request = Request::builder().method(Method::POST).uri(path).header("host", "127.0.0.1:9080");
+        self.ask(request.header("content-type", "application/json").body(Body::from(body)).unwrap()).await
+    }
+
+    async fn ask(&self, request: Request<Body>) -> Answer {
+        let response = TowerToHyperService::new(router(Arc::clone(&self.panel))).call(request).await.unwrap();
+        let kind = response.headers().get("content-type").map(|kind| kind.to_str().unwrap().to_owned());
+        let status = response.status().as_u16();
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        Answer { status, kind: kind.unwrap_or_default(), body }
+    }
+
+    /// A service that takes `millis` to start, and one more to answer.
+    pub(crate) fn cold_start(&self, name: &str, millis: u64) {
+        let (service, port) = self.bench.service(name, Spread::default());
+        let mut request = requests::Request::new(&port, 1).waits();
+        self.bench.clock.advance(Duration::from_millis(millis));
+        service.put_slice("one", ready_slice(1));
+        let mut slot = request.served();
+        slot.connected();
+        self.bench.clock.advance(Duration::from_millis(1));
+        slot.answered();
+    }
+
+    /// The engine tells something.
+    pub(crate) fn told(&self, service: &str, what: What) {
+        let event = Event { service: service.parse().unwrap(), at: Moment::ZERO, what };
+        self.tally.event(&event, &self.bench.registry);
+    }
+
+    /// The gateway has the routes of this file.
+    pub(crate) fn route(&self, name: &str, text: &str) {
+        let config = rouse_cli::config::read(text, name).unwrap();
+        self.panel.gateway.set_routes(plan::routes(&config, &self.bench.registry));
+    }
+}
+
+/// An app that is at rest.
+pub(crate) fn app(service: &str) -> AppStatus {
+    AppStatus {
+        service: service.parse::<ServiceId>().unwrap(),
+        desired: 0,
+        reason: "because".into(),
+        pinned: None,
+        pods: Vec::new(),
+        trouble: None,
+        rolling: false,
+    }
+}
+
+/// The process of the testkit's pod number `n`.
+pub(crate) fn pod_status(n: u32, pid: u32) -> PodStatus {
+    PodStatus {
+        name: format!("pod-{n}").into(),
+        uid: PodUid::new(&format!("uid-{n}")),
+        address: (ip(n), 8080).into(),
+        pid,
+        phase: PodPhase::Starting,
+    }
+}

@@ -1,0 +1,257 @@
+//! The parts of `rouse up` that need no processes: the file as apps and routes, the lines, the screen.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests: a panic is how a test fails"
+)]
+
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rouse_cli::config::{self, Config};
+use rouse_cli::up::screen::Screen;
+use rouse_cli::up::source::Source;
+use rouse_cli::up::{lines, plan};
+use rouse_core::endpoint::{PortName, Source as Word};
+use rouse_core::registry::Registry;
+use rouse_core::service::Spec;
+use rouse_core::time::Moment;
+use rouse_core::timeline::{ColdStart, Outcome};
+use rouse_local::engine::{Event, PORT_NAME, PortChoice, Readiness, What};
+use rouse_local::output::{Line, Stream};
+use rouse_proxy::gateway::{Backend, Target, Upstream};
+use rouse_testkit::fakes::Bench;
+
+fn read(text: &str) -> Config {
+    config::read(text, "rouse.yaml").unwrap()
+}
+
+fn file() -> Source {
+    Source::file(Path::new("/srv/shop/rouse.yaml")).unwrap_or_else(|error| panic!("{error}"))
+}
+
+const TWO: &str = r#"
+apps:
+  web:
+    command: ["./run", "$PORT"]
+    env: {GREETING: hi}
+    workdir: ./web
+    hosts: [shop.localhost]
+    paths: [/, /shop]
+    port: 8080
+    readiness: {http: /healthz}
+    scale: {target: 2.5, limit: 7}
+    timeouts: {readiness: 3s, request: 4s}
+    stop-grace: 2s
+  api: {command: [api], hosts: [shop.localhost], paths: [/api], protocol: h2c}
+"#;
+
+#[test]
+fn an_app_of_the_file_is_what_the_engine_is_told() {
+    let specs = plan::apps(&read(TWO), &file());
+    let [web, api] = &specs[..] else { panic!("{specs:?}") };
+    assert_eq!(web.service.to_string(), "local/web");
+    assert_eq!(web.command.argv, ["./run", "$PORT"]);
+    assert_eq!(web.command.env.get("GREETING").map(String::as_str), Some("hi"));
+    assert_eq!(web.command.workdir, Path::new("/srv/shop/web"));
+    assert!(matches!(web.port, PortChoice::Fixed(port) if port.get() == 8080));
+    assert_eq!(web.readiness, Readiness::Http("/healthz".into()));
+    assert_eq!(web.spread.limit.map(std::num::NonZero::get), Some(7));
+    assert_eq!(web.stop_grace, Duration::from_secs(2));
+    assert!(api.h2c && !web.h2c && api.port == PortChoice::Auto);
+    assert_eq!(api.command.workdir, Path::new("/srv/shop"));
+}
+
+#[test]
+fn the_demos_program_is_this_one() {
+    let config = Source::Demo.read().unwrap();
+    for spec in plan::apps(&config, &Source::Demo) {
+        assert_ne!(spec.command.argv[0], "rouse");
+        spec.command.check().unwrap();
+    }
+}
+
+fn declared(config: &Config) -> Arc<Registry> {
+    let registry = Bench::new().registry;
+    for app in &config.apps {
+        let spec = Spec { ports: vec![PortName::new(PORT_NAME)], ..Spec::default() };
+        registry.declare(app.name.service(), &spec);
+    }
+    registry
+}
+
+#[test]
+fn requests_find_their_app_by_host_and_path() {
+    let config = read(TWO);
+    let table = plan::routes(&config, &declared(&config));
+    let headers = http::HeaderMap::new();
+    for (host, path, app) in [
+        ("shop.localhost:8080", "/", Some("web")),
+        ("shop.localhost", "/shop/1", Some("web")),
+        ("shop.localhost", "/api/1", Some("api")),
+        ("web.localhost", "/", None),
+    ] {
+        let found = table.find(host, path, &headers).map(|rule| rule.target.name.to_string());
+        assert_eq!(found.as_deref(), app, "{host}{path}");
+    }
+    let protocol = |app: usize| match &table.rules()[app].target.target {
+        Target::Backend(Backend { protocol, .. }) => *protocol,
+        _ => panic!("it was declared"),
+    };
+    assert_eq!([protocol(0), protocol(1)], [Upstream::Http1, Upstream::H2c]);
+    let timeouts = table.rules()[0].target.timeouts;
+    assert_eq!(
+        (timeouts.readiness, timeouts.request),
+        (Some(Duration::from_secs(3)), Some(Duration::from_secs(4)))
+    );
+}
+
+#[test]
+fn what_is_not_available_yet_is_refused_and_all_of_it_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rouse.yaml");
+    let text =
+        "tls: {certs: [{cert: a, key: b}]}\napps: {a: {command: [x], sidecar: true}, b: {command: [x]}}";
+    std::fs::write(&path, text).unwrap();
+    let source = Source::file(&path).unwrap_or_else(|error| panic!("{error}"));
+    let error = source.read().unwrap_err().to_string();
+    assert!(error.contains("tls: TLS is not available yet") && error.contains("apps.a.sidecar"), "{error}");
+    assert!(!error.contains("apps.b"), "{error}");
+    std::fs::write(&path, "apps: {a: {comand: [x]}}\nfoo: 1").unwrap();
+    let error = source.read().unwrap_err().to_string();
+    assert!(error.contains("comand") && error.contains("foo") && error.contains("errors in"), "{error}");
+    std::fs::remove_file(&path).unwrap();
+    assert!(source.read().unwrap_err().to_string().starts_with("cannot read "));
+}
+
+fn plain(text: &str) -> String {
+    anstream::adapter::strip_str(text).to_string()
+}
+
+#[test]
+fn the_greeting_says_where_it_listens_and_how_to_ask() {
+    let config = read(TWO);
+    let listen = ["0.0.0.0:8000".parse().unwrap(), "[::1]:8001".parse().unwrap()];
+    let lines = lines::greeting(&file(), &config, &listen, "127.0.0.1:9080".parse().unwrap());
+    let lines: Vec<String> = lines.iter().map(|line| plain(line)).collect();
+    assert_eq!(
+        lines[..3],
+        [
+            "listening on http://0.0.0.0:8000",
+            "listening on http://[::1]:8001",
+            "admin on http://127.0.0.1:9080"
+        ]
+    );
+    let web = "web: curl -H 'Host: shop.localhost' http://127.0.0.1:8000/   or, in a browser, http://shop.localhost:8000/";
+    assert_eq!(lines[3], web);
+    let demo = lines::greeting(&Source::Demo, &config, &listen, listen[0]);
+    assert!(demo[0].contains("demo") && demo.iter().any(|line| line.contains("rouse up --help")), "{demo:?}");
+}
+
+#[test]
+fn events_are_told_in_plain_words_and_in_colour() {
+    let pod: Arc<str> = "hello-1".into();
+    let after = Duration::from_micros(231_400);
+    let cases = [
+        (What::Wake, "hello: woken by a request"),
+        (What::Scaled { from: 0, to: 2, reason: "why".into() }, "hello: scaled from 0 to 2: why"),
+        (What::Ready { pod: Arc::clone(&pod), after }, "hello: hello-1 ready after 231 ms"),
+        (
+            What::Exited { pod: Arc::clone(&pod), exit: "exited with code 3".into(), expected: false },
+            "hello: hello-1 exited with code 3",
+        ),
+        (What::Failed { reason: "no such file".into() }, "hello: cannot start a pod: no such file"),
+    ];
+    for (what, expected) in cases {
+        let event = Event { service: "local/hello".parse().unwrap(), at: Moment::ZERO, what };
+        let line = lines::event(&event).unwrap();
+        assert_eq!(plain(&line), expected);
+        assert!(line.contains("\u{1b}["), "{line:?} has no colour");
+    }
+}
+
+#[test]
+fn a_cold_start_is_told_phase_by_phase() {
+    let mut cold = ColdStart::new("local/hello".parse().unwrap(), Moment::ZERO);
+    assert_eq!(plain(&lines::cold_start(&cold)), "hello: cold start 0 ms");
+    let at = |micros: u64| Some(Moment::from_nanos(micros * 1000));
+    (cold.wake_sent, cold.pod_seen, cold.pod_ready) = (at(100), at(3100), at(234_100));
+    (cold.connected, cold.first_byte) = (at(234_400), at(239_400));
+    (cold.ready_by, cold.outcome) = (Some(Word::Probe), Outcome::Served);
+    let expected = "hello: cold start 239 ms: wake 0.1 · seen 3 · ready 231 · connect 0.3 · first byte 5";
+    assert_eq!(plain(&lines::cold_start(&cold)), expected);
+    cold.outcome = Outcome::Abandoned;
+    assert!(plain(&lines::cold_start(&cold)).starts_with("hello: cold start in vain"));
+}
+
+#[test]
+fn what_a_pod_prints_begins_with_its_name_and_leaves_no_colour_behind() {
+    let printed = |text: &str| Line { pod: "hello-1".into(), stream: Stream::Stdout, text: text.into() };
+    let line = lines::output("hello", &printed("\u{1b}[31mred"));
+    assert_eq!(plain(&line), "hello-1 | red");
+    assert!(line.ends_with("red\u{1b}[0m"), "{line:?}");
+    let color = |app: &str| lines::output(app, &printed("")).split('h').next().unwrap().to_owned();
+    assert_ne!(color("hello"), color("slow"), "the demo's apps can be told apart");
+}
+
+/// Keeps what was written, once it may.
+struct Paper {
+    gate: Receiver<()>,
+    text: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Paper {
+    fn new() -> (Self, SyncSender<()>, Arc<Mutex<Vec<u8>>>) {
+        let (open, gate) = sync_channel(1);
+        let text = Arc::<Mutex<Vec<u8>>>::default();
+        (Self { gate, text: Arc::clone(&text) }, open, text)
+    }
+}
+
+impl Write for Paper {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        // Blocks until the other end is dropped, as a halted terminal does.
+        self.gate.recv().ok();
+        self.text.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_halted_terminal_holds_up_nobody_and_what_is_missing_is_said() {
+    let (paper, open, text) = Paper::new();
+    let (screen, painter) = Screen::open(paper).unwrap();
+    screen.say("listening");
+    for n in 0..10_000 {
+        screen.pass_on(format!("pod line {n}"));
+    }
+    screen.say("important");
+    drop(open);
+    painter.finish(Duration::from_secs(20)).await;
+    let text = String::from_utf8(text.lock().unwrap().clone()).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!((lines[0], lines[1]), ("listening", "pod line 0"));
+    let shown = lines.iter().filter(|line| line.starts_with("pod line")).count();
+    assert!((1000..10_000).contains(&shown), "{shown}");
+    assert!(lines.contains(&"important"));
+    let missing = format!("{} lines are missing here", 10_000 - shown);
+    assert!(lines.iter().any(|line| line.starts_with(&missing)), "{:?}", lines.last());
+}
+
+#[tokio::test]
+async fn the_end_does_not_wait_for_a_terminal_that_is_halted_for_good() {
+    let (paper, _open, _text) = Paper::new();
+    let (screen, painter) = Screen::open(paper).unwrap();
+    screen.say("one");
+    let finish = painter.finish(Duration::from_millis(10));
+    tokio::time::timeout(Duration::from_secs(20), finish).await.expect("it must end");
+}

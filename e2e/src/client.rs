@@ -1,0 +1,7 @@
+//! Clients: one that writes bytes as told, and real ones.
+
+pub mod curl;
+pub mod grpc;
+pub mod raw;
+pub mod session;
+pub mod websocket;

@@ -1,0 +1,166 @@
+//! hyper as a client, over HTTP/1.1 or HTTP/2 without TLS: one connection that is kept.
+
+use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, Method, Request, Response, StatusCode, Version, header};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+
+use crate::body::{self, Body};
+use crate::target::Target;
+use crate::wait::within;
+
+/// A connection.
+#[derive(Debug)]
+pub struct Http {
+    sender: Sender,
+    host: String,
+    // Ends with the client.
+    _connection: JoinSet<()>,
+}
+
+#[derive(Debug)]
+enum Sender {
+    One(http1::SendRequest<Body>),
+    Two(http2::SendRequest<Body>),
+}
+
+/// A response that was read to its end.
+#[derive(Debug)]
+pub struct Whole {
+    /// The status.
+    pub status: StatusCode,
+    /// The protocol.
+    pub version: Version,
+    /// The headers.
+    pub headers: HeaderMap,
+    /// The body.
+    pub body: Bytes,
+    /// What came after it.
+    pub trailers: HeaderMap,
+}
+
+impl Whole {
+    /// A header as text, `""` if it is not there.
+    pub fn header(&self, name: &str) -> &str {
+        self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
+    }
+
+    /// The body as text.
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    /// The body as JSON.
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.body)
+            .unwrap_or_else(|error| panic!("{error} in {} {:?}", self.status, self.text()))
+    }
+}
+
+impl Http {
+    /// An HTTP/1.1 connection.
+    pub async fn one(target: &Target) -> Self {
+        let (sender, connection) = http1::handshake(TokioIo::new(connect(target).await))
+            .await
+            .unwrap_or_else(|error| panic!("no HTTP/1.1 with {}: {error}", target.address));
+        let mut tasks = JoinSet::new();
+        // How it ends is seen by who waits for a response.
+        tasks.spawn(async move { drop(connection.await) });
+        Self { sender: Sender::One(sender), host: target.host.clone(), _connection: tasks }
+    }
+
+    /// An HTTP/2 connection, with prior knowledge.
+    pub async fn two(target: &Target) -> Self {
+        let (sender, connection) =
+            http2::handshake(TokioExecutor::new(), TokioIo::new(connect(target).await))
+                .await
+                .unwrap_or_else(|error| panic!("no HTTP/2 with {}: {error}", target.address));
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move { drop(connection.await) });
+        Self { sender: Sender::Two(sender), host: target.host.clone(), _connection: tasks }
+    }
+
+    /// A request to the target's host, in the form of the protocol.
+    pub fn request(&self, method: Method, path: &str) -> http::request::Builder {
+        let request = Request::builder().method(method);
+        match self.sender {
+            Sender::One(_) => request.uri(path).header(header::HOST, &self.host),
+            Sender::Two(_) => request.uri(format!("http://{}{path}", self.host)),
+        }
+    }
+
+    /// Sends it; the response's head.
+    pub async fn try_send(&mut self, request: Request<Body>) -> Result<Response<Incoming>, hyper::Error> {
+        let what = format!("a response to {} {}", request.method(), request.uri());
+        match &mut self.sender {
+            Sender::One(sender) => {
+                within("a free connection", sender.ready()).await?;
+                within(&what, sender.send_request(request)).await
+            }
+            Sender::Two(sender) => {
+                within("a free connection", sender.ready()).await?;
+                within(&what, sender.send_request(request)).await
+            }
+        }
+    }
+
+    /// Sends it; the response's head.
+    pub async fn send(&mut self, request: Request<Body>) -> Response<Incoming> {
+        let what = format!("{} {}", request.method(), request.uri());
+        self.try_send(request).await.unwrap_or_else(|error| panic!("{what}: {error:?}"))
+    }
+
+    /// Sends it; the whole response.
+    pub async fn whole(&mut self, request: Request<Body>) -> Whole {
+        let response = self.send(request).await;
+        whole(response).await.unwrap_or_else(|error| panic!("the response was cut: {error:?}"))
+    }
+
+    /// GET.
+    pub async fn get(&mut self, path: &str) -> Whole {
+        let request = self.request(Method::GET, path).body(body::empty());
+        self.whole(request.unwrap_or_else(|error| panic!("{path}: {error}"))).await
+    }
+
+    /// POST.
+    pub async fn post(&mut self, path: &str, body: Body) -> Whole {
+        let request = self.request(Method::POST, path).body(body);
+        self.whole(request.unwrap_or_else(|error| panic!("{path}: {error}"))).await
+    }
+}
+
+async fn connect(target: &Target) -> TcpStream {
+    let stream = within("connect", TcpStream::connect(target.address)).await;
+    let stream = stream.unwrap_or_else(|error| panic!("cannot connect to {}: {error}", target.address));
+    stream.set_nodelay(true).unwrap_or_else(|error| panic!("{error}"));
+    stream
+}
+
+/// Reads a response to its end.
+pub async fn whole(response: Response<Incoming>) -> Result<Whole, hyper::Error> {
+    let (head, mut incoming) = response.into_parts();
+    let mut body = BytesMut::new();
+    let mut trailers = HeaderMap::new();
+    while let Some(frame) = within("the response's body", incoming.frame()).await {
+        match frame?.into_data() {
+            Ok(data) => body.extend_from_slice(&data),
+            Err(frame) => trailers.extend(frame.into_trailers().unwrap_or_default()),
+        }
+    }
+    Ok(Whole {
+        status: head.status,
+        version: head.version,
+        headers: head.headers,
+        body: body.freeze(),
+        trailers,
+    })
+}
+
+/// One GET on a connection of its own.
+pub async fn get(target: &Target, path: &str) -> Whole {
+    Http::one(target).await.get(path).await
+}

@@ -1,0 +1,56 @@
+//! What a process printed, kept for the failure message.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
+use tokio::process::Child;
+use tokio::task::JoinSet;
+
+use crate::wait::eventually;
+
+/// The lines of a process, both streams together.
+#[derive(Debug)]
+pub struct Output {
+    lines: Arc<Mutex<Vec<String>>>,
+    // Ends with the process's pipes.
+    _readers: JoinSet<()>,
+}
+
+impl Output {
+    /// Reads what `child` prints; both streams must be pipes.
+    pub fn of(child: &mut Child) -> Self {
+        let lines = Arc::default();
+        let mut readers = JoinSet::new();
+        if let Some(stdout) = child.stdout.take() {
+            readers.spawn(read(stdout, "", Arc::clone(&lines)));
+        }
+        if let Some(stderr) = child.stderr.take() {
+            readers.spawn(read(stderr, "! ", Arc::clone(&lines)));
+        }
+        Self { lines, _readers: readers }
+    }
+
+    /// All so far.
+    pub fn lines(&self) -> Vec<String> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Waits for a line from which `find` takes something.
+    pub async fn find<T>(&self, what: &str, find: impl Fn(&str) -> Option<T>) -> T {
+        eventually(what, async || self.lines().iter().find_map(|line| find(line))).await
+    }
+
+    /// Prints all lines, if the test fails now.
+    pub fn show_if_panicking(&self, whose: &str) {
+        if std::thread::panicking() {
+            eprintln!("---- {whose} printed:\n{}\n----", self.lines().join("\n"));
+        }
+    }
+}
+
+async fn read(stream: impl AsyncRead + Unpin, prefix: &'static str, lines: Arc<Mutex<Vec<String>>>) {
+    let mut stream = BufReader::new(stream).lines();
+    while let Ok(Some(line)) = stream.next_line().await {
+        lines.lock().unwrap_or_else(PoisonError::into_inner).push(format!("{prefix}{line}"));
+    }
+}

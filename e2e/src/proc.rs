@@ -1,0 +1,92 @@
+//! What the kernel says about processes.
+
+use std::collections::HashMap;
+use std::fs;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// A process, told apart from a later one of the same number by when it began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Process {
+    /// Its number.
+    pub pid: u32,
+    began: u64,
+}
+
+impl Process {
+    /// Whether it still runs. A zombie does not: whoever should reap it is a matter of its own.
+    pub fn runs(&self) -> bool {
+        stat(self.pid).is_some_and(|stat| stat.began == self.began && !stat.zombie)
+    }
+}
+
+struct Stat {
+    parent: u32,
+    began: u64,
+    zombie: bool,
+}
+
+fn stat(pid: u32) -> Option<Stat> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // A name may hold anything, also parentheses.
+    let (_, fields) = text.rsplit_once(')')?;
+    let fields: Vec<&str> = fields.split_whitespace().collect();
+    let field = |at: usize| fields.get(at).copied().unwrap_or_default();
+    Some(Stat { zombie: field(0) == "Z", parent: field(1).parse().ok()?, began: field(19).parse().ok()? })
+}
+
+/// All that `pid` started, and all that these started.
+pub fn descendants(pid: u32) -> Vec<Process> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let mut children: HashMap<u32, Vec<Process>> = HashMap::new();
+    for pid in entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()) {
+        if let Some(stat) = stat(pid) {
+            children.entry(stat.parent).or_default().push(Process { pid, began: stat.began });
+        }
+    }
+    let mut found = Vec::new();
+    let mut open = vec![pid];
+    while let Some(next) = open.pop() {
+        let of_next = children.remove(&next).unwrap_or_default();
+        open.extend(of_next.iter().map(|child| child.pid));
+        found.extend(of_next);
+    }
+    found
+}
+
+/// Sends a signal to one process, by its number.
+pub fn signal(pid: u32, signal: Signal) {
+    let process = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    let process = process.unwrap_or_else(|| panic!("{pid} is no process"));
+    kill_process(process, signal).unwrap_or_else(|error| panic!("cannot signal {pid}: {error}"));
+}
+
+/// How much memory a process has at most used since [`Memory::watch`].
+#[derive(Debug)]
+pub struct Memory {
+    pid: u32,
+    before: u64,
+}
+
+impl Memory {
+    /// From now on.
+    pub fn watch(pid: u32) -> Self {
+        // 5: the peak begins anew.
+        fs::write(format!("/proc/{pid}/clear_refs"), "5")
+            .unwrap_or_else(|error| panic!("cannot reset the peak of {pid}: {error}"));
+        Self { pid, before: kilobytes(pid, "VmRSS") }
+    }
+
+    /// The growth to the peak, in KiB.
+    pub fn grown(&self) -> u64 {
+        kilobytes(self.pid, "VmHWM").saturating_sub(self.before)
+    }
+}
+
+fn kilobytes(pid: u32, field: &str) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))
+        .unwrap_or_else(|error| panic!("{pid} has no status: {error}"));
+    let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+    line.and_then(|line| line.trim().trim_end_matches("kB").trim().parse().ok())
+        .unwrap_or_else(|| panic!("no {field} in the status of {pid}"))
+}
