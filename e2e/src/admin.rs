@@ -52,6 +52,11 @@ impl Admin {
         Self(address)
     }
 
+    /// Where it is.
+    pub fn address(&self) -> SocketAddr {
+        self.0
+    }
+
     /// GET, on a connection of its own.
     pub async fn get(&self, path: &str) -> Whole {
         session::get(&Target::plain(self.0), path).await

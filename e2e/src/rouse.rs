@@ -35,14 +35,21 @@ pub struct Rouse {
 impl Rouse {
     /// Starts it in a folder of its own and waits until it listens.
     pub async fn start(programs: &Programs, config: Config) -> Self {
+        let host = config.apps().first().map(App::host).unwrap_or_default();
+        let mut rouse = Self::start_with(programs, &config.yaml(programs), config.arguments()).await;
+        rouse.host = host;
+        rouse
+    }
+
+    /// The same, with a file of the test's own words.
+    pub async fn start_with(programs: &Programs, yaml: &str, arguments: &[String]) -> Self {
         let dir = tempfile::tempdir().unwrap_or_else(|error| panic!("no temporary folder: {error}"));
         let file = dir.path().join("rouse.yaml");
-        fs::write(&file, config.yaml(programs))
-            .unwrap_or_else(|error| panic!("cannot write the configuration: {error}"));
+        fs::write(&file, yaml).unwrap_or_else(|error| panic!("cannot write the configuration: {error}"));
         let mut child = Command::new(&programs.rouse)
             .arg("up")
             .arg(&file)
-            .args(config.arguments())
+            .args(arguments)
             .current_dir(dir.path())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -53,7 +60,7 @@ impl Rouse {
         let pid = child.id().unwrap_or_else(|| panic!("rouse has no process"));
         let output = Output::of(&mut child);
         let (address, admin) = addresses(&output, &mut child).await;
-        let host = config.apps().first().map(App::host).unwrap_or_default();
+        let host = String::new();
         Self { address, admin: Admin::at(admin), output, pid, child, host, dir }
     }
 

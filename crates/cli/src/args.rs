@@ -9,6 +9,7 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use rouse_core::slices::MaxEndpoints;
+use rouse_proxy::headers::TrustedProxies;
 
 use crate::config::Span;
 
@@ -77,6 +78,13 @@ pub struct Up {
     /// How many threads serve requests [default: one per core]
     #[arg(long, value_name = "COUNT")]
     pub workers: Option<NonZeroUsize>,
+    /// How many requests may wait for one service; more are turned away with 503
+    #[arg(long, value_name = "COUNT", default_value = "10000")]
+    pub max_holds: NonZeroUsize,
+    /// Whose X-Forwarded-* headers are believed: networks like 10.0.0.0/8, separated by commas, or none [default:
+    /// loopback and the private networks]
+    #[arg(long, value_name = "NETWORKS")]
+    pub trusted_proxies: Option<TrustedProxies>,
 }
 
 /// Which `rouse up` is asked.
@@ -310,7 +318,7 @@ Examples:
 
 SIGINT (Ctrl-C) or SIGTERM: requests under way finish, then the apps are stopped. A second one stops at once.
 
-Exit codes: 0 stopped by a signal and every request was finished, 1 failed while running or requests were cut off, \
+Exit codes: 0 stopped by a signal, after the drain; 1 failed while running, or stopped at once by a second signal; \
 2 bad usage or configuration.";
 
 const STATUS_HELP: &str = "\

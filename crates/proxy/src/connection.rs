@@ -92,7 +92,8 @@ async fn recognise(worker: &Worker, stream: &TcpStream) -> Option<Protocol> {
 async fn http1(worker: &Rc<Worker>, socket: Socket, client: Rc<Client>) {
     let service = service_fn(|request| request::serve(worker, &client, request));
     let mut builder = http1::Builder::new();
-    builder.max_buf_size(READ_AHEAD).pipeline_flush(true);
+    // Not `pipeline_flush`: with it, hyper buffers a response without bound.
+    builder.max_buf_size(READ_AHEAD);
     let mut connection = pin!(builder.serve_connection(TokioIo::new(socket), service).with_upgrades());
     // What became of the connection is the business of its requests: each has an end of its own.
     tokio::select! {

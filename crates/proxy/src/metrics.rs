@@ -156,7 +156,7 @@ impl Metrics {
     }
 
     /// Forgets a route that is no more: its labels must not pile up.
-    pub fn forget(&self, route: &Arc<str>) {
+    pub(crate) fn forget(&self, route: &Arc<str>) {
         let labels = RouteLabels { route: Arc::clone(route) };
         self.duration.remove(&labels);
         self.in_flight.remove(&labels);

@@ -1,5 +1,7 @@
 //! hyper as a client, over HTTP/1.1 or HTTP/2 without TLS: one connection that is kept.
 
+use std::pin::Pin;
+
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, Method, Request, Response, StatusCode, Version, header};
 use http_body_util::BodyExt;
@@ -106,6 +108,25 @@ impl Http {
                 within(&what, sender.send_request(request)).await
             }
         }
+    }
+
+    /// Sends it now; the response's head comes with the future.
+    pub async fn start(
+        &mut self,
+        request: Request<Body>,
+    ) -> impl Future<Output = Result<Response<Incoming>, hyper::Error>> + use<> {
+        type Sent = Pin<Box<dyn Future<Output = Result<Response<Incoming>, hyper::Error>> + Send>>;
+        let sent: Sent = match &mut self.sender {
+            Sender::One(sender) => {
+                within("a free connection", sender.ready()).await.ok();
+                Box::pin(sender.send_request(request))
+            }
+            Sender::Two(sender) => {
+                within("a free connection", sender.ready()).await.ok();
+                Box::pin(sender.send_request(request))
+            }
+        };
+        sent
     }
 
     /// Sends it; the response's head.

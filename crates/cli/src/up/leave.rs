@@ -41,50 +41,36 @@ pub(super) async fn leave(
     if let Reason::Broken(what) = &reason {
         screen.say(lines::error(&format!("{what}: stopping")));
     }
-    let drained = drain(up, &system, signals, screen).await;
+    let hurried = drain(up, &system, signals, screen).await;
     system.registry.shut_down();
-    if !drained.hurried {
+    if !hurried {
         timeout(LAST_WORDS, system.gateway.under_way().idle()).await.ok();
     }
     let cut = system.gateway.under_way().count();
     system.workers.close();
-    if !drained.hurried {
+    if !hurried {
         // The pods behind upgraded connections must not go before their clients were told.
         timeout(LAST_WORDS, system.workers.ended()).await.ok();
     }
-    let hurried = drained.hurried | stop_apps(&system, signals, screen, drained.hurried).await;
+    let hurried = hurried | stop_apps(&system, signals, screen, hurried).await;
     timeout(AT_ONCE, system.workers.ended()).await.ok();
     timeout(AT_ONCE, system.close_admin()).await.ok();
-    match (reason, drained.clean, hurried) {
-        (Reason::Broken(what), _, _) => {
-            Err(Failure::Failed(format!("{what}; start it again with `rouse up`")))
-        }
-        (Reason::Asked, _, true) => Err(Failure::Failed("stopped at once by a second signal".to_owned())),
-        (Reason::Asked, false, false) => Err(Failure::Failed(format!(
-            "cut off after {}: {}; --drain-timeout gives them longer",
-            up.drain_timeout,
-            requests(cut.max(drained.left))
-        ))),
-        (Reason::Asked, true, false) => {
+    match (reason, hurried) {
+        (Reason::Broken(what), _) => Err(Failure::Failed(format!("{what}; start it again with `rouse up`"))),
+        (Reason::Asked, true) => Err(Failure::Failed("stopped at once by a second signal".to_owned())),
+        (Reason::Asked, false) => {
+            if cut > 0 {
+                let (timeout, cut) = (up.drain_timeout, requests(cut));
+                screen.say(format!("cut off after {timeout}: {cut}; --drain-timeout gives them longer"));
+            }
             screen.say("stopped");
             Ok(())
         }
     }
 }
 
-/// How a drain ended.
-#[derive(Debug, Clone, Copy)]
-struct Drained {
-    /// Nothing was left.
-    clean: bool,
-    /// How much was left.
-    left: usize,
-    /// A second signal came.
-    hurried: bool,
-}
-
-/// Lets requests under way finish.
-async fn drain(up: &Up, system: &System, signals: &mut Signals, screen: &Screen) -> Drained {
+/// Lets requests under way finish. Answers whether a second signal came.
+async fn drain(up: &Up, system: &System, signals: &mut Signals, screen: &Screen) -> bool {
     let (clock, under_way) = (system.clock, system.gateway.under_way());
     let mut shutdown = Shutdown::new(up.shutdown_delay.get(), up.drain_timeout.get());
     shutdown.signal(clock.now());
@@ -126,9 +112,7 @@ async fn drain(up: &Up, system: &System, signals: &mut Signals, screen: &Screen)
                 () = clock.sleep_until(until) => continue,
                 () = signals.leave() => { hurried = true; shutdown.signal(clock.now()) }
             },
-            Phase::Stopped { clean } => {
-                return Drained { clean: clean && draining, left: under_way.count(), hurried };
-            }
+            Phase::Stopped { .. } => return hurried,
         };
     }
 }

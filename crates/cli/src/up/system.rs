@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prometheus_client::registry::Registry as Metrics;
+use rouse_core::hold::Bounds;
 use rouse_core::registry::{Registry, Settings};
 use rouse_local::engine::{self, LocalEngine};
 use rouse_local::process::Launcher;
@@ -48,7 +49,6 @@ pub(super) struct System {
     end_admin: CancellationToken,
     /// What must not end before we do; each tells its name when it does.
     tasks: JoinSet<&'static str>,
-    metrics: rouse_proxy::metrics::Metrics,
     outputs: Outputs,
 }
 
@@ -65,10 +65,11 @@ impl System {
         let launcher = Launcher::this_program([GUARDIAN])?;
         let engine =
             LocalEngine::new(engine::Settings { launcher, clock, seed: random(), log_lines: LOG_LINES });
-        let registry = Registry::new(Settings::default(), Arc::new(clock), Arc::clone(&engine) as _);
+        let holds = bounds(up);
+        let settings = Settings { holds, ..Settings::default() };
+        let registry = Registry::new(settings, Arc::new(clock), Arc::clone(&engine) as _);
         let mut shown = Metrics::default();
-        let metrics = rouse_proxy::metrics::Metrics::new(&mut shown);
-        let gateway = Gateway::new(front(clock), metrics.clone());
+        let gateway = Gateway::new(front(up, clock), rouse_proxy::metrics::Metrics::new(&mut shown));
         let tally = Tally::new(&mut shown);
         Present::register(Arc::clone(&registry), &mut shown);
         let (ready, end_admin) = (Arc::<Ready>::default(), CancellationToken::new());
@@ -100,8 +101,7 @@ impl System {
         tasks.spawn(named("the engine", Arc::clone(&engine).run(Arc::clone(&registry))));
 
         let outputs = Outputs::new(screen.clone());
-        let mut system =
-            Self { clock, registry, engine, gateway, workers, ready, end_admin, tasks, metrics, outputs };
+        let mut system = Self { clock, registry, engine, gateway, workers, ready, end_admin, tasks, outputs };
         system.follow(config);
         system.ready.set(true);
         Ok(system)
@@ -110,14 +110,8 @@ impl System {
     /// Another configuration. New services are there before routes lead to them, and old ones go on until their
     /// requests are done.
     pub(super) fn apply(&mut self, config: &Config, source: &Source) {
-        let before = self.gateway.routes();
         self.engine.apply(&self.registry, plan::apps(config, source));
         self.gateway.set_routes(plan::routes(config, &self.registry));
-        for rule in before.rules() {
-            if !config.apps.iter().any(|app| app.name.as_str() == &*rule.target.name) {
-                self.metrics.forget(&rule.target.name);
-            }
-        }
         self.follow(config);
     }
 
@@ -161,15 +155,21 @@ async fn named(name: &'static str, task: impl Future<Output = ()>) -> &'static s
 }
 
 /// How the gateway behaves.
-fn front(clock: TokioClock) -> gateway::Settings {
+fn front(up: &Up, clock: TokioClock) -> gateway::Settings {
     gateway::Settings {
         id: format!("{:016x}", random()),
-        trusted: TrustedProxies::private(),
-        bounds: Settings::default().holds,
+        trusted: up.trusted_proxies.clone().unwrap_or_else(TrustedProxies::private),
+        bounds: bounds(up),
         clock,
         seed: random(),
         tunnel_idle: TUNNEL_IDLE,
     }
+}
+
+/// How many may wait. One service may have a quarter of them all.
+fn bounds(up: &Up) -> Bounds {
+    let (default, per_service) = (Bounds::default(), up.max_holds.get());
+    Bounds { per_service, total: default.total.max(per_service.saturating_mul(4)), ..default }
 }
 
 fn workers(up: &Up) -> NonZeroUsize {
