@@ -106,7 +106,7 @@ async fn post(address: SocketAddr, host: &str) -> Option<u16> {
     let (mut read, mut write) = socket.connect(address).await.ok()?.into_split();
     let head = format!("POST / HTTP/1.1\r\nHost: {host}\r\nContent-Length: 1048576\r\n\r\n");
     let sending = async {
-        let block = [b'x'; 16 * 1024];
+        let block = vec![b'x'; 16 * 1024];
         let mut sent = write.write_all(head.as_bytes()).await;
         for _ in 0..64 {
             if sent.is_ok() {
