@@ -8,6 +8,7 @@ DENY_VERSION := 0.20.2
 FUZZ_VERSION := 0.13.2
 FUZZ_SECONDS ?= 60
 STRESS_SECONDS ?= 30
+LOAD_SECONDS ?= 60
 
 .PHONY: help
 help: ## this list
@@ -49,6 +50,10 @@ shuttle: ## whole services under thousands of random schedules
 .PHONY: stress
 stress: ## everything at once on real threads, for STRESS_SECONDS (30)
 	ROUSE_STRESS_SECONDS=$(STRESS_SECONDS) cargo test -p rouse-core --test stress -- --nocapture
+
+.PHONY: load
+load: ## nothing fails while pods and gateways come and go, for LOAD_SECONDS (60) a scene
+	ROUSE_LOAD_SECONDS=$(LOAD_SECONDS) cargo test -p rouse-e2e --test load
 
 .PHONY: fuzz
 fuzz: $(TOOLS)/bin/cargo-fuzz ## every parser of outside input, for FUZZ_SECONDS (60) each

@@ -11,6 +11,7 @@
 pub mod admin;
 pub mod body;
 pub mod client;
+pub mod command;
 pub mod config;
 pub mod metrics;
 pub mod output;

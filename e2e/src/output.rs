@@ -6,14 +6,14 @@ use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
 use tokio::process::Child;
 use tokio::task::JoinSet;
 
-use crate::wait::eventually;
+use crate::wait::{eventually, within};
 
 /// The lines of a process, both streams together.
 #[derive(Debug)]
 pub struct Output {
     lines: Arc<Mutex<Vec<String>>>,
     // Ends with the process's pipes.
-    _readers: JoinSet<()>,
+    readers: JoinSet<()>,
 }
 
 impl Output {
@@ -27,7 +27,7 @@ impl Output {
         if let Some(stderr) = child.stderr.take() {
             readers.spawn(read(stderr, "! ", Arc::clone(&lines)));
         }
-        Self { lines, _readers: readers }
+        Self { lines, readers }
     }
 
     /// All so far.
@@ -38,6 +38,11 @@ impl Output {
     /// Waits for a line from which `find` takes something.
     pub async fn find<T>(&self, what: &str, find: impl Fn(&str) -> Option<T>) -> T {
         eventually(what, async || self.lines().iter().find_map(|line| find(line))).await
+    }
+
+    /// Waits until there is nothing more to come.
+    pub async fn complete(&mut self) {
+        within("the end of the output", async { while self.readers.join_next().await.is_some() {} }).await;
     }
 
     /// Prints all lines, if the test fails now.

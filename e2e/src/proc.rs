@@ -14,6 +14,21 @@ pub struct Process {
 }
 
 impl Process {
+    /// Who has this number now.
+    pub fn of(pid: u32) -> Option<Self> {
+        stat(pid).map(|stat| Self { pid, began: stat.began })
+    }
+
+    /// Its parent.
+    pub fn parent(&self) -> Option<u32> {
+        stat(self.pid).filter(|stat| stat.began == self.began).map(|stat| stat.parent)
+    }
+
+    /// What the kernel calls it.
+    pub fn name(&self) -> String {
+        fs::read_to_string(format!("/proc/{}/comm", self.pid)).unwrap_or_default().trim_end().to_owned()
+    }
+
     /// Whether it still runs. A zombie does not: whoever should reap it is a matter of its own.
     pub fn runs(&self) -> bool {
         stat(self.pid).is_some_and(|stat| stat.began == self.began && !stat.zombie)
@@ -35,11 +50,31 @@ fn stat(pid: u32) -> Option<Stat> {
     Some(Stat { zombie: field(0) == "Z", parent: field(1).parse().ok()?, began: field(19).parse().ok()? })
 }
 
+fn all() -> impl Iterator<Item = u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// All whose environment says `name=value`, wherever they went. The dead have none.
+pub fn marked(name: &str, value: &str) -> Vec<Process> {
+    let mark = format!("{name}={value}");
+    let is_marked = |pid: &u32| {
+        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        environment.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes())
+    };
+    all().filter(is_marked).filter_map(Process::of).filter(Process::runs).collect()
+}
+
+/// Those below `pid` that are dead, and that nobody has buried.
+pub fn zombies(pid: u32) -> Vec<Process> {
+    let is_zombie = |process: &Process| stat(process.pid).is_some_and(|stat| stat.zombie);
+    descendants(pid).into_iter().filter(is_zombie).collect()
+}
+
 /// All that `pid` started, and all that these started.
 pub fn descendants(pid: u32) -> Vec<Process> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let mut children: HashMap<u32, Vec<Process>> = HashMap::new();
-    for pid in entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()) {
+    for pid in all() {
         if let Some(stat) = stat(pid) {
             children.entry(stat.parent).or_default().push(Process { pid, began: stat.began });
         }

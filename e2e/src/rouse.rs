@@ -1,7 +1,9 @@
 //! `rouse up` under test: started on ports of its own, heard, stopped, and checked to have left nothing behind.
 
+use std::fmt::Display;
 use std::fs;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::Stdio;
 
 use rustix::process::Signal;
@@ -10,11 +12,95 @@ use tokio::process::{Child, Command};
 
 use crate::Programs;
 use crate::admin::Admin;
+use crate::command::{Ran, run};
 use crate::config::{App, Config};
 use crate::output::Output;
 use crate::proc::{self, Process};
 use crate::target::{Gateway, Target};
 use crate::wait::{eventually, within};
+
+/// How `rouse up` is started: in a folder of its own, without naming a file.
+#[derive(Debug)]
+pub struct Launch {
+    dir: TempDir,
+    arguments: Vec<String>,
+    environment: Vec<(String, String)>,
+}
+
+impl Launch {
+    /// In an empty folder.
+    pub fn empty() -> Self {
+        let dir = tempfile::tempdir().unwrap_or_else(|error| panic!("no temporary folder: {error}"));
+        Self { dir, arguments: Vec::new(), environment: Vec::new() }
+    }
+
+    /// In a folder with this `rouse.yaml`.
+    pub fn of(yaml: &str) -> Self {
+        Self::empty().file("rouse.yaml", yaml)
+    }
+
+    /// With a file in the folder, or below it.
+    #[must_use]
+    pub fn file(self, name: &str, text: &str) -> Self {
+        let path = self.path(name);
+        let folder = path.parent().unwrap_or(self.dir.path());
+        fs::create_dir_all(folder)
+            .and_then(|()| fs::write(&path, text))
+            .unwrap_or_else(|error| panic!("cannot write {}: {error}", path.display()));
+        self
+    }
+
+    /// With one more argument.
+    #[must_use]
+    pub fn argument(mut self, argument: impl AsRef<str>) -> Self {
+        self.arguments.push(argument.as_ref().to_owned());
+        self
+    }
+
+    /// With a variable in its environment.
+    #[must_use]
+    pub fn env(mut self, name: &str, value: impl Display) -> Self {
+        self.environment.push((name.to_owned(), value.to_string()));
+        self
+    }
+
+    /// Where a file of the folder is.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Runs it to its end, for when it cannot start.
+    pub async fn refused(&self, programs: &Programs) -> Ran {
+        run(self.command(programs)).await
+    }
+
+    /// Starts it and waits until it listens.
+    pub async fn up(self, programs: &Programs) -> Rouse {
+        let mut child = self
+            .command(programs)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("cannot start rouse: {error}"));
+        let pid = child.id().unwrap_or_else(|| panic!("rouse has no process"));
+        let output = Output::of(&mut child);
+        let (address, admin) = addresses(&output, &mut child).await;
+        let host = String::new();
+        Rouse { address, admin: Admin::at(admin), output, pid, child, host, dir: self.dir }
+    }
+
+    fn command(&self, programs: &Programs) -> Command {
+        let mut command = Command::new(&programs.rouse);
+        command
+            .arg("up")
+            .args(&self.arguments)
+            .envs(self.environment.iter().cloned())
+            .current_dir(self.dir.path())
+            .stdin(Stdio::null())
+            .kill_on_drop(true);
+        command
+    }
+}
 
 /// A running `rouse up`.
 #[derive(Debug)]
@@ -43,25 +129,9 @@ impl Rouse {
 
     /// The same, with a file of the test's own words.
     pub async fn start_with(programs: &Programs, yaml: &str, arguments: &[String]) -> Self {
-        let dir = tempfile::tempdir().unwrap_or_else(|error| panic!("no temporary folder: {error}"));
-        let file = dir.path().join("rouse.yaml");
-        fs::write(&file, yaml).unwrap_or_else(|error| panic!("cannot write the configuration: {error}"));
-        let mut child = Command::new(&programs.rouse)
-            .arg("up")
-            .arg(&file)
-            .args(arguments)
-            .current_dir(dir.path())
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .unwrap_or_else(|error| panic!("cannot start rouse: {error}"));
-        let pid = child.id().unwrap_or_else(|| panic!("rouse has no process"));
-        let output = Output::of(&mut child);
-        let (address, admin) = addresses(&output, &mut child).await;
-        let host = String::new();
-        Self { address, admin: Admin::at(admin), output, pid, child, host, dir }
+        let launch = Launch::of(yaml);
+        let file = launch.path("rouse.yaml").display().to_string();
+        arguments.iter().fold(launch.argument(file), Launch::argument).up(programs).await
     }
 
     /// The folder it runs in.
@@ -87,6 +157,27 @@ impl Rouse {
         proc::signal(self.pid, signal);
     }
 
+    /// `rouse` with these arguments, pointed at this one's admin API.
+    pub async fn ask(&self, programs: &Programs, arguments: &[&str]) -> Ran {
+        run(self.asking(programs, arguments)).await
+    }
+
+    /// The same, for a test that wants more of it than its end.
+    pub fn asking(&self, programs: &Programs, arguments: &[&str]) -> Command {
+        let mut command = Command::new(&programs.rouse);
+        command.args(arguments).args(["--admin", &self.admin.address().to_string()]);
+        command.stdin(Stdio::null()).kill_on_drop(true);
+        command
+    }
+
+    /// Puts another `rouse.yaml` in the place of the old one, as an editor does.
+    pub fn replace_file(&self, yaml: &str) {
+        let (new, file) = (self.dir.path().join(".rouse.yaml.new"), self.dir.path().join("rouse.yaml"));
+        fs::write(&new, yaml)
+            .and_then(|()| fs::rename(&new, &file))
+            .unwrap_or_else(|error| panic!("cannot replace the configuration: {error}"));
+    }
+
     /// All processes that it started, and these.
     pub fn children(&self) -> Vec<Process> {
         proc::descendants(self.pid)
@@ -99,11 +190,16 @@ impl Rouse {
         self.stopped(&children).await;
     }
 
+    /// Waits for its end: the exit code, if it was no signal. All that it printed is there by then.
+    pub async fn ended(&mut self) -> Option<i32> {
+        let status = within("rouse to end", self.child.wait()).await;
+        self.output.complete().await;
+        status.unwrap_or_else(|error| panic!("cannot wait for rouse: {error}")).code()
+    }
+
     /// Waits for its end after a signal: exit code 0, and none of `children` is left.
     pub async fn stopped(mut self, children: &[Process]) {
-        let status = within("rouse to end", self.child.wait()).await;
-        let status = status.unwrap_or_else(|error| panic!("cannot wait for rouse: {error}"));
-        assert_eq!(status.code(), Some(0), "rouse ended with {status}");
+        assert_eq!(self.ended().await, Some(0), "how rouse ended");
         let left = || children.iter().filter(|child| child.runs()).map(|child| child.pid).collect::<Vec<_>>();
         assert!(left().is_empty(), "rouse left processes behind: {:?}", left());
     }

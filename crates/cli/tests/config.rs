@@ -710,3 +710,13 @@ proptest! {
         sane(&text);
     }
 }
+
+#[test]
+fn the_example_shows_every_default_as_it_is() {
+    let text =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/rouse.yaml")).unwrap();
+    let mut shown = read(&text);
+    let short = "apps: {hello: {command: [python3, -m, http.server, $PORT, --bind, $HOST]}}";
+    shown.apps[0].env.clear();
+    assert_eq!(shown, read(short));
+}
