@@ -5,28 +5,99 @@ use std::cell::{Cell, RefCell};
 use std::error::Error;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
+use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use rouse_core::slot::Slot;
 use tokio::sync::oneshot;
+use tokio::task::AbortHandle;
 
 use crate::deadline::Due;
 use crate::pool::Link;
 use crate::request::Exchange;
 
+/// As much of a body is kept for another attempt.
+const KEPT: usize = 64 * 1024;
+
 /// A request's body as it comes from the client.
 #[derive(Debug)]
 pub(crate) struct Source {
     incoming: RefCell<Incoming>,
-    touched: Cell<bool>,
+    /// How many frames have come.
+    frames: Cell<u64>,
+    /// Whoever asked last waits for the client.
+    waits_for_client: Cell<bool>,
     done: Cell<bool>,
     failed: Cell<bool>,
+    /// What has come so far, while it may still be wanted again.
+    kept: RefCell<Kept>,
     /// `Expect: 100-continue`: opened when the pod wants the body. Asking for it earlier would tell the client to
     /// send.
     gate: RefCell<Option<oneshot::Receiver<()>>>,
+}
+
+/// The frames of a body that was sent in vain.
+#[derive(Debug, Default)]
+struct Kept {
+    on: bool,
+    frames: Vec<Piece>,
+    bytes: usize,
+    /// How many of them this attempt has had.
+    replayed: usize,
+}
+
+#[derive(Debug, Clone)]
+enum Piece {
+    Data(Bytes),
+    Trailers(HeaderMap),
+}
+
+impl Piece {
+    fn of(frame: &Frame<Bytes>) -> Option<Self> {
+        let data = frame.data_ref().map(|data| Self::Data(data.clone()));
+        data.or_else(|| frame.trailers_ref().map(|trailers| Self::Trailers(trailers.clone())))
+    }
+
+    fn frame(&self) -> Frame<Bytes> {
+        match self {
+            Piece::Data(data) => Frame::data(data.clone()),
+            Piece::Trailers(trailers) => Frame::trailers(trailers.clone()),
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Piece::Data(data) => data.len(),
+            Piece::Trailers(_) => 0,
+        }
+    }
+}
+
+impl Kept {
+    fn add(&mut self, frame: &Frame<Bytes>) {
+        if let (true, Some(piece)) = (self.on, Piece::of(frame)) {
+            self.bytes += piece.len();
+            self.frames.push(piece);
+            self.replayed = self.frames.len();
+            if self.bytes > KEPT {
+                *self = Self::default();
+            }
+        }
+    }
+
+    /// What this attempt has not had yet.
+    fn rest(&self) -> &[Piece] {
+        self.frames.get(self.replayed..).unwrap_or_default()
+    }
+
+    fn next(&mut self) -> Option<Frame<Bytes>> {
+        let frame = self.rest().first().map(Piece::frame)?;
+        self.replayed += 1;
+        Some(frame)
+    }
 }
 
 impl Source {
@@ -34,15 +105,25 @@ impl Source {
         Rc::new(Self {
             done: Cell::new(incoming.is_end_stream()),
             incoming: RefCell::new(incoming),
-            touched: Cell::new(false),
+            frames: Cell::new(0),
+            waits_for_client: Cell::new(false),
             failed: Cell::new(false),
+            kept: RefCell::default(),
             gate: RefCell::default(),
         })
     }
 
-    /// The body for one attempt.
-    pub(crate) fn body(self: &Rc<Self>) -> RequestBody {
+    /// The body for one attempt, from its beginning. `keep`: the pod may say that it has not looked at it.
+    pub(crate) fn body(self: &Rc<Self>, keep: bool) -> RequestBody {
+        let mut kept = self.kept.borrow_mut();
+        kept.replayed = 0;
+        kept.on |= keep && self.frames.get() == 0;
         RequestBody(Rc::clone(self))
+    }
+
+    /// The pod has looked at it: nothing need be kept any more.
+    pub(crate) fn settle(&self) {
+        *self.kept.borrow_mut() = Kept::default();
     }
 
     /// Keeps the body back until `gate` is opened, or dropped.
@@ -52,12 +133,12 @@ impl Source {
 
     /// There is none.
     pub(crate) fn is_empty(&self) -> bool {
-        self.incoming.borrow().is_end_stream() && !self.touched.get()
+        self.frames.get() == 0 && self.incoming.borrow().is_end_stream()
     }
 
-    /// Nothing of it has been taken: it can still be sent elsewhere.
+    /// It can still be sent elsewhere: nothing of it has been taken, or all that has is kept.
     pub(crate) fn is_whole(&self) -> bool {
-        !self.touched.get()
+        self.frames.get() == 0 || self.kept.borrow().on
     }
 
     /// All of it has been taken.
@@ -65,14 +146,60 @@ impl Source {
         self.done.get()
     }
 
+    /// How many frames have been taken.
+    pub(crate) fn frames(&self) -> u64 {
+        self.frames.get()
+    }
+
+    /// Whoever sends it on has asked for more than has come.
+    pub(crate) fn waits_for_client(&self) -> bool {
+        self.waits_for_client.get()
+    }
+
     /// The client broke off.
     pub(crate) fn has_failed(&self) -> bool {
         self.failed.get()
     }
 
-    /// How long it says it is.
+    /// How long the rest says it is.
     pub(crate) fn size(&self) -> SizeHint {
-        self.incoming.borrow().size_hint()
+        let again: u64 = self.kept.borrow().rest().iter().map(|piece| piece.len() as u64).sum();
+        let mut size = self.incoming.borrow().size_hint();
+        match size.upper() {
+            // The upper bound first: the lower may not be above it.
+            Some(upper) => {
+                size.set_upper(upper.saturating_add(again));
+                size.set_lower(size.lower().saturating_add(again));
+            }
+            None => size.set_lower(size.lower().saturating_add(again)),
+        }
+        size
+    }
+
+    fn poll(&self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let mut gate = self.gate.borrow_mut();
+        if gate.as_mut().is_some_and(|gate| pin!(gate).poll(context).is_pending()) {
+            return Poll::Pending;
+        }
+        *gate = None;
+        drop(gate);
+        if let Some(frame) = self.kept.borrow_mut().next() {
+            return Poll::Ready(Some(Ok(frame)));
+        }
+        let mut incoming = self.incoming.borrow_mut();
+        let frame = Pin::new(&mut *incoming).poll_frame(context);
+        self.waits_for_client.set(frame.is_pending());
+        match &frame {
+            Poll::Ready(None) => self.done.set(true),
+            Poll::Ready(Some(Ok(frame))) => {
+                self.frames.set(self.frames.get() + 1);
+                self.done.set(incoming.is_end_stream());
+                self.kept.borrow_mut().add(frame);
+            }
+            Poll::Ready(Some(Err(_))) => self.failed.set(true),
+            Poll::Pending => {}
+        }
+        frame
     }
 }
 
@@ -88,27 +215,11 @@ impl Body for RequestBody {
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let source = &self.0;
-        if let Some(gate) = source.gate.borrow_mut().as_mut()
-            && pin!(gate).poll(context).is_pending()
-        {
-            return Poll::Pending;
-        }
-        *source.gate.borrow_mut() = None;
-        source.touched.set(true);
-        let mut incoming = source.incoming.borrow_mut();
-        let frame = Pin::new(&mut *incoming).poll_frame(context);
-        match &frame {
-            Poll::Ready(None) => source.done.set(true),
-            Poll::Ready(Some(Ok(_))) => source.done.set(incoming.is_end_stream()),
-            Poll::Ready(Some(Err(_))) => source.failed.set(true),
-            Poll::Pending => {}
-        }
-        frame
+        self.0.poll(context)
     }
 
     fn is_end_stream(&self) -> bool {
-        self.0.incoming.borrow().is_end_stream()
+        self.0.incoming.borrow().is_end_stream() && self.0.kept.borrow().rest().is_empty()
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -122,24 +233,29 @@ pub(crate) enum AnswerBody {
     /// Our own words.
     Ours(Option<Bytes>),
     /// A pod's.
-    Pod(Box<PodBody>),
+    Pod(Response),
 }
 
-/// A pod's response on its way to the client.
+/// A pod's response on its way to the client. Shared with the one who watches its deadline: hyper does not ask for more
+/// while a client does not read, and the deadline must be kept all the same.
+pub(crate) type Response = Rc<RefCell<PodBody>>;
+
+/// What a response under way holds on to.
 #[derive(Debug)]
 pub(crate) struct PodBody {
-    pub(crate) incoming: Incoming,
-    /// The connection it comes from; `None` once it was given back.
-    pub(crate) link: Option<Link>,
-    /// Whether the connection may be used again after this.
-    pub(crate) reusable: bool,
+    /// Where it comes from; `None` when it was cut.
+    incoming: Option<Incoming>,
+    /// The connection it comes from, and whether that may be used again; `None` once it was given back.
+    link: Option<Link>,
+    reusable: bool,
     /// Gives the slot back when the response has ended.
-    pub(crate) slot: Option<Slot>,
-    pub(crate) exchange: Exchange,
-    /// When the whole request must be over.
-    pub(crate) due: Option<Due>,
-    /// It came to its end, or will not.
-    pub(crate) over: bool,
+    slot: Option<Slot>,
+    /// Its line in the books; `None` once it was written.
+    exchange: Option<Exchange>,
+    /// Keeps the deadline of the whole request.
+    watch: Option<AbortHandle>,
+    /// Whoever waits for the next frame, if somebody may cut it.
+    waker: Option<Waker>,
 }
 
 /// The response cannot be completed: the client must not take it for whole.
@@ -148,22 +264,71 @@ pub(crate) struct PodBody {
 struct TooLong;
 
 impl PodBody {
-    fn end(&mut self) {
-        if std::mem::replace(&mut self.over, true) {
-            return;
+    /// A response that begins, and which must be over when `due` ends.
+    pub(crate) fn begin(
+        incoming: Incoming,
+        (link, reusable): (Link, bool),
+        slot: Slot,
+        exchange: Exchange,
+        due: Option<Due>,
+    ) -> Response {
+        let tasks = exchange.worker().tasks.clone();
+        let body = Self {
+            incoming: Some(incoming),
+            link: Some(link),
+            reusable,
+            slot: Some(slot),
+            exchange: Some(exchange),
+            watch: None,
+            waker: None,
+        };
+        let body = Rc::new(RefCell::new(body));
+        if let Some(due) = due {
+            let watched = Rc::downgrade(&body);
+            let watch = tasks.spawn_local(async move {
+                due.await;
+                let cut = watched.upgrade().and_then(|body| body.borrow_mut().cut());
+                // With nothing borrowed any more: whoever wakes looks into it.
+                if let Some(waker) = cut {
+                    waker.wake();
+                }
+            });
+            body.borrow_mut().watch = Some(watch.abort_handle());
         }
-        self.exchange.completed();
+        body
+    }
+
+    /// Its time is up. Answers whom to wake.
+    fn cut(&mut self) -> Option<Waker> {
+        if let Some(mut exchange) = self.exchange.take() {
+            exchange.took_too_long();
+        }
+        (self.incoming, self.link, self.slot) = (None, None, None);
+        self.waker.take()
+    }
+
+    /// It came to its end.
+    fn end(&mut self) {
+        let Some(mut exchange) = self.exchange.take() else { return };
+        exchange.completed();
         if let Some(link) = self.link.take().filter(|_| self.reusable) {
-            link.finished(self.exchange.worker());
+            link.finished(exchange.worker());
         }
         self.slot = None;
     }
 
+    fn is_end_stream(&self) -> bool {
+        self.incoming.as_ref().is_some_and(Body::is_end_stream)
+    }
+
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let frame = Pin::new(&mut self.incoming).poll_frame(context);
+        let Some(incoming) = &mut self.incoming else {
+            return Poll::Ready(Some(Err(TooLong.into())));
+        };
+        let frame = Pin::new(&mut *incoming).poll_frame(context);
         match frame {
             Poll::Ready(Some(Ok(frame))) => {
-                if self.incoming.is_end_stream() {
+                if incoming.is_end_stream() {
                     self.end();
                 }
                 Poll::Ready(Some(Ok(frame)))
@@ -173,15 +338,15 @@ impl PodBody {
                 Poll::Ready(None)
             }
             Poll::Ready(Some(Err(error))) => {
-                self.over = true;
-                self.exchange.broken_by_pod();
+                if let Some(exchange) = &mut self.exchange {
+                    exchange.broken_by_pod();
+                }
+                self.exchange = None;
                 Poll::Ready(Some(Err(error.into())))
             }
             Poll::Pending => {
-                if self.due.as_mut().is_some_and(|due| pin!(due).poll(context).is_ready()) {
-                    self.over = true;
-                    self.exchange.took_too_long();
-                    return Poll::Ready(Some(Err(TooLong.into())));
+                if self.watch.is_some() {
+                    self.waker = Some(context.waker().clone());
                 }
                 Poll::Pending
             }
@@ -192,8 +357,11 @@ impl PodBody {
 impl Drop for PodBody {
     fn drop(&mut self) {
         // Without a body, nobody asks for its end.
-        if self.incoming.is_end_stream() {
+        if self.is_end_stream() {
             self.end();
+        }
+        if let Some(watch) = &self.watch {
+            watch.abort();
         }
     }
 }
@@ -210,21 +378,21 @@ impl Body for AnswerBody {
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         match self.get_mut() {
             AnswerBody::Ours(text) => Poll::Ready(text.take().map(|text| Ok(Frame::data(text)))),
-            AnswerBody::Pod(body) => body.poll(context),
+            AnswerBody::Pod(body) => body.borrow_mut().poll(context),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
             AnswerBody::Ours(text) => text.is_none(),
-            AnswerBody::Pod(body) => body.incoming.is_end_stream(),
+            AnswerBody::Pod(body) => body.borrow().is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
             AnswerBody::Ours(text) => SizeHint::with_exact(text.as_ref().map_or(0, |text| text.len() as u64)),
-            AnswerBody::Pod(body) => body.incoming.size_hint(),
+            AnswerBody::Pod(body) => body.borrow().incoming.as_ref().map(Body::size_hint).unwrap_or_default(),
         }
     }
 }

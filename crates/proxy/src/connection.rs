@@ -1,6 +1,7 @@
 //! One client connection: which protocol it speaks, and its end.
 
 use std::cell::Cell;
+use std::fmt;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::rc::Rc;
@@ -10,6 +11,7 @@ use hyper::rt::Executor;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use rouse_core::drain::Work;
 use tokio::net::TcpStream;
 use tokio::time::{interval, timeout};
 use tokio_util::task::TaskTracker;
@@ -25,33 +27,43 @@ const PREFACE: &[u8] = b"PRI ";
 const FIRST_BYTES: Duration = Duration::from_secs(30);
 /// The same, once we are leaving.
 const LAST_BYTES: Duration = Duration::from_millis(500);
-/// How often to look again at first bytes that may become either.
-const LOOK: Duration = Duration::from_millis(1);
+/// How often, and how many times, to look again at first bytes that may become either.
+const LOOK: Duration = Duration::from_millis(2);
+const LOOKS: usize = 500;
 /// The most that is read ahead of an HTTP/1 connection, and so the longest head of a request.
 pub(crate) const READ_AHEAD: usize = 64 * 1024;
-/// How much a client may send on one HTTP/2 stream before somebody takes it, and on all of one connection.
-pub(crate) const STREAM_WINDOW: u32 = 64 * 1024;
-pub(crate) const CONNECTION_WINDOW: u32 = 1024 * 1024;
 /// Streams at a time on one HTTP/2 connection.
 const STREAMS: u32 = 256;
+/// How much a client may send on one HTTP/2 stream before somebody takes it.
+pub(crate) const STREAM_WINDOW: u32 = 64 * 1024;
+/// And on all of one connection: with less than all streams together, those that are held would stall the others.
+const CONNECTION_WINDOW: u32 = STREAMS * STREAM_WINDOW;
 
 /// Whom a request came from.
-#[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) address: SocketAddr,
     pub(crate) pulse: Pulse,
-    /// Bytes that this connection's held requests may keep in memory; see `request::buffered`.
-    pub(crate) buffered: Cell<usize>,
+    /// Counts the connection as under way until its first request is; a drain must not overlook what has arrived.
+    pub(crate) arrival: Cell<Option<Work>>,
+    /// Whether it has sent a request before.
+    pub(crate) known: Cell<bool>,
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("address", &self.address).finish_non_exhaustive()
+    }
 }
 
 /// Serves one connection until it ends.
-pub(crate) async fn serve(worker: Rc<Worker>, stream: TcpStream) {
+pub(crate) async fn serve(worker: Rc<Worker>, stream: TcpStream, arrival: Work) {
     let Ok(address) = stream.peer_addr() else { return };
     // Small answers must not wait for an acknowledgement.
     stream.set_nodelay(true).ok();
     let Some(protocol) = recognise(&worker, &stream).await else { return };
     let (socket, pulse) = Socket::new(stream);
-    let client = Rc::new(Client { address, pulse, buffered: Cell::new(0) });
+    let client =
+        Rc::new(Client { address, pulse, arrival: Cell::new(Some(arrival)), known: Cell::new(false) });
     match protocol {
         Protocol::Http1 => http1(&worker, socket, client).await,
         Protocol::Http2 => http2(&worker, socket, client).await,
@@ -68,7 +80,7 @@ async fn recognise(worker: &Worker, stream: &TcpStream) -> Option<Protocol> {
     let mut looks = interval(LOOK);
     let look = async {
         let mut first = [0; PREFACE.len()];
-        loop {
+        for _ in 0..LOOKS {
             let length = stream.peek(&mut first).await.ok().filter(|length| *length > 0)?;
             let seen = first.get(..length)?;
             if seen == PREFACE {
@@ -80,6 +92,8 @@ async fn recognise(worker: &Worker, stream: &TcpStream) -> Option<Protocol> {
             // `P` may become `PRI` or `POST`.
             looks.tick().await;
         }
+        // Whoever sends its first letters as slowly as this gets what hyper makes of them.
+        Some(Protocol::Http1)
     };
     let mut look = pin!(timeout(FIRST_BYTES, look));
     tokio::select! {
@@ -92,7 +106,7 @@ async fn recognise(worker: &Worker, stream: &TcpStream) -> Option<Protocol> {
 async fn http1(worker: &Rc<Worker>, socket: Socket, client: Rc<Client>) {
     let service = service_fn(|request| request::serve(worker, &client, request));
     let mut builder = http1::Builder::new();
-    // Not `pipeline_flush`: with it, hyper buffers a response without bound.
+    // Not `pipeline_flush`: with it, hyper buffers a response without bound, and keeps answers back.
     builder.max_buf_size(READ_AHEAD);
     let mut connection = pin!(builder.serve_connection(TokioIo::new(socket), service).with_upgrades());
     // What became of the connection is the business of its requests: each has an end of its own.

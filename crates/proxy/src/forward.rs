@@ -54,7 +54,7 @@ impl Outgoing {
     /// The request for one attempt. `keep`: the headers stay here, too.
     fn request(&mut self, protocol: Upstream, keep: bool) -> Option<Request<RequestBody>> {
         let headers = if keep { self.headers.clone() } else { std::mem::take(&mut self.headers) };
-        let mut request = Request::new(self.source.body());
+        let mut request = Request::new(self.source.body(protocol == Upstream::H2c));
         *request.method_mut() = self.method.clone();
         *request.headers_mut() = headers;
         let path = self.uri.path_and_query().cloned().unwrap_or(PathAndQuery::from_static("/"));
@@ -100,15 +100,7 @@ impl Reply {
         let body = match self.body {
             ReplyBody::Streamed { incoming, link, reusable, slot, due } => {
                 exchange.begins(self.head.status.as_u16());
-                AnswerBody::Pod(Box::new(PodBody {
-                    incoming,
-                    link: Some(link),
-                    reusable,
-                    slot: Some(slot),
-                    exchange,
-                    due,
-                    over: false,
-                }))
+                AnswerBody::Pod(PodBody::begin(incoming, (link, reusable), slot, exchange, due))
             }
             ReplyBody::Switched(tunnel) => {
                 exchange.answered(self.head.status.as_u16());
@@ -127,6 +119,8 @@ enum Setback {
     Refused { local: bool },
     /// The connection ended before anything was sent.
     Unsent,
+    /// By HTTP/2's own word the pod did not look at it: nothing against the pod.
+    RefusedStream,
     /// The connection ended before anything came back.
     Lost,
 }
@@ -137,34 +131,48 @@ pub(crate) async fn forward(
     mut outgoing: Outgoing,
     mut slot: Slot,
 ) -> Result<Reply, Failure> {
-    let (mut attempts, mut repeated) = (0, false);
+    let mut tries = Tries::default();
     loop {
         let waited = slot.waited();
-        let (setback, refusing) = match attempt(journey, &mut outgoing, slot).await? {
+        let (setback, refusing) = match attempt(journey, &mut outgoing, &mut tries, slot).await? {
             Ok(reply) => return Ok(reply),
             Err(setback) => setback,
         };
         let retry = match setback {
-            Setback::Lost if repeated => return Err(Failure::UpstreamReset),
             Setback::Lost => {
-                if !journey.backend.service.may_retry() {
+                if std::mem::replace(&mut tries.repeated, true) || !journey.backend.service.may_retry() {
                     return Err(Failure::UpstreamReset);
                 }
-                repeated = true;
                 refusing.refused(false)
             }
-            Setback::Refused { .. } | Setback::Unsent => {
-                attempts += 1;
-                refuse(journey, refusing, &setback, attempts)?
+            Setback::Refused { .. } | Setback::Unsent | Setback::RefusedStream => {
+                tries.attempts += 1;
+                refuse(journey, refusing, &setback, tries.attempts)?
             }
         };
         journey.worker.gateway.metrics.retried(setback.reason());
-        slot = journey.acquire(&outgoing.source, outgoing.over_http2, Some(retry)).await?;
+        slot = match journey.acquire(&outgoing, Some(retry)).await {
+            Ok(slot) => slot,
+            // It was sent, and that is what became of it.
+            Err(Failure::ConnectFailed | Failure::ReadinessTimeout { .. }) if tries.repeated => {
+                return Err(Failure::UpstreamReset);
+            }
+            Err(failure) => return Err(failure),
+        };
         if slot.waited() > waited {
             // Back from the hold: the pods may be others by now.
-            attempts = 0;
+            tries.attempts = 0;
         }
     }
+}
+
+/// How often it was tried.
+#[derive(Debug, Default)]
+struct Tries {
+    /// Endpoints that did not take it, since it was last held.
+    attempts: usize,
+    /// It was sent a second time.
+    repeated: bool,
 }
 
 impl Setback {
@@ -173,6 +181,7 @@ impl Setback {
             Setback::Refused { local: true } => "local",
             Setback::Refused { local: false } => "connect",
             Setback::Unsent => "unsent",
+            Setback::RefusedStream => "refused_stream",
             Setback::Lost => "reset",
         }
     }
@@ -181,7 +190,7 @@ impl Setback {
 /// Nothing was sent: another endpoint may have it, if there is one and the budget allows. When all have refused it,
 /// it goes back to the hold.
 fn refuse(journey: &Journey<'_>, slot: Slot, setback: &Setback, attempts: usize) -> Result<Retry, Failure> {
-    let eject = !matches!(setback, Setback::Refused { local: true });
+    let eject = !matches!(setback, Setback::Refused { local: true } | Setback::RefusedStream);
     if eject {
         journey.worker.gateway.metrics.ejected();
     }
@@ -201,12 +210,14 @@ fn refuse(journey: &Journey<'_>, slot: Slot, setback: &Setback, attempts: usize)
 async fn attempt(
     journey: &Journey<'_>,
     outgoing: &mut Outgoing,
+    tries: &mut Tries,
     mut slot: Slot,
 ) -> Result<Result<Reply, (Setback, Slot)>, Failure> {
     let (worker, backend) = (journey.worker, journey.backend);
     let pool = worker.pools(&backend.service).pool(slot.endpoint());
+    let mut fresh = false;
     loop {
-        let mut link = match connect(journey, &pool, &slot).await? {
+        let mut link = match connect(journey, &pool, &slot, fresh).await? {
             Ok(link) => link,
             Err(setback) => return Ok(Err((setback, slot))),
         };
@@ -214,11 +225,12 @@ async fn attempt(
         let keep = outgoing.may_be_repeated() || backend.protocol == Upstream::H2c;
         let request = outgoing.request(backend.protocol, keep).ok_or(Failure::UpstreamReset)?;
         count(journey, &slot);
+        let before = link.bytes_read();
         let mut error = match exchange(journey, &outgoing.source, &mut link, request).await? {
             Ok(response) => return reply(journey, outgoing, response, link, slot).map(Ok),
             Err(error) => error,
         };
-        let reused = link.is_reused();
+        let (reused, answered) = (link.is_reused(), link.bytes_read() > before);
         drop(link);
         if let Some(mut request) = error.take_message() {
             outgoing.take_back(&mut request, keep);
@@ -231,12 +243,18 @@ async fn attempt(
         if outgoing.source.has_failed() {
             return Err(Failure::ClientGone);
         }
-        let setback = match () {
-            () if keep && outgoing.source.is_whole() && is_refused_stream(error.error()) => Setback::Unsent,
-            () if outgoing.may_be_repeated() => Setback::Lost,
-            () => return Err(Failure::UpstreamReset),
-        };
-        return Ok(Err((setback, slot)));
+        if keep && outgoing.source.is_whole() && is_refused_stream(error.error()) {
+            return Ok(Err((Setback::RefusedStream, slot)));
+        }
+        if answered || !outgoing.may_be_repeated() {
+            return Err(Failure::UpstreamReset);
+        }
+        if !reused || std::mem::replace(&mut tries.repeated, true) {
+            return Ok(Err((Setback::Lost, slot)));
+        }
+        // It met the closing of an idle connection. Others may be about to close as well.
+        worker.gateway.metrics.retried("idle");
+        fresh = true;
     }
 }
 
@@ -254,9 +272,10 @@ async fn connect(
     journey: &Journey<'_>,
     pool: &Rc<Pool>,
     slot: &Slot,
+    fresh: bool,
 ) -> Result<Result<Link, Setback>, Failure> {
     let (worker, protocol) = (journey.worker, journey.backend.protocol);
-    if let Some(link) = pool.take(protocol) {
+    if !fresh && let Some(link) = pool.take(protocol) {
         return Ok(Ok(link));
     }
     let connecting =
@@ -298,10 +317,16 @@ async fn exchange(
         return tokio::select! {
             biased;
             sent = sent => sent,
+            () = journey.client_leaves() => Err(Failure::ClientGone),
             never = patience => never,
         };
     }
-    within(journey, source, link.send(request)).await
+    if source.is_done() {
+        return within(journey, source, link.send(request)).await;
+    }
+    // While a body waits to be taken, hyper does not see that its client has left.
+    let sent = within(journey, source, link.send(request));
+    before(sent, journey.client_leaves()).await.unwrap_or(Err(Failure::ClientGone))
 }
 
 /// Waits for the response's head until its time is up.
@@ -319,14 +344,16 @@ async fn within(
         let Some(due) = head.into_iter().chain(times.end).min() else {
             return Ok(sending.await);
         };
+        let frames = source.frames();
         if let Some(sent) = before(sending.as_mut(), deadlines.at(due)).await {
             return Ok(sent);
         }
         if times.end.is_some_and(|end| end <= due) {
             return Err(Failure::RequestTimeout);
         }
-        // While the client still sends, the pod need not answer.
-        if source.is_done() {
+        // While the client still sends, the pod need not answer. But it must take what is sent.
+        let stuck = source.frames() == frames && !source.waits_for_client();
+        if source.is_done() || stuck {
             return Err(Failure::ResponseTimeout);
         }
     }
@@ -380,6 +407,7 @@ fn reply(
 ) -> Result<Reply, Failure> {
     let cold = HeaderValue::from_static(if slot.cold_start() { "true" } else { "false" });
     slot.answered();
+    outgoing.source.settle();
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         // Nobody asked for it: what follows would be anything.
         let (name, client) = outgoing.upgrade.take().ok_or(Failure::UpstreamReset)?;

@@ -61,8 +61,8 @@ impl std::str::FromStr for TrustedProxies {
     }
 }
 
-/// Removes what concerns the connection only: the fixed list, and what `Connection` names. A `TE: trailers` that
-/// came is kept, since it is a promise about the message.
+/// Removes what concerns the connection only: the fixed list, and what `Connection` names, but for what no hop may
+/// name away. A `TE: trailers` that came is kept, since it is a promise about the message.
 pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
     let trailers =
         headers.get_all(header::TE).iter().any(|value| names(value).any(|name| name == "trailers"));
@@ -71,6 +71,7 @@ pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
         .iter()
         .flat_map(names)
         .filter_map(|name| HeaderName::from_bytes(name.as_bytes()).ok())
+        .filter(|name| *name != header::HOST && *name != header::VIA)
         .collect();
     for name in named.iter().chain(&HOP_BY_HOP) {
         headers.remove(name);
@@ -85,6 +86,16 @@ fn names(value: &HeaderValue) -> impl Iterator<Item = String> {
     let text = value.to_str().unwrap_or_default().to_ascii_lowercase();
     let names: Vec<String> = text.split(',').map(|name| name.trim().to_owned()).collect();
     names.into_iter().filter(|name| !name.is_empty())
+}
+
+/// HTTP/2 lets a client send a cookie in crumbs, and HTTP/1 does not: many servers would read the first one only.
+pub fn join_cookies(headers: &mut HeaderMap) {
+    let crumbs: Vec<&[u8]> = headers.get_all(header::COOKIE).iter().map(HeaderValue::as_bytes).collect();
+    if crumbs.len() > 1
+        && let Ok(cookie) = HeaderValue::from_bytes(&crumbs.join(&b"; "[..]))
+    {
+        headers.insert(header::COOKIE, cookie);
+    }
 }
 
 /// Tells the pod who asked. What an untrusted peer says about that is dropped first, and nobody may speak in

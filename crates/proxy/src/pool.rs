@@ -4,10 +4,14 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hyper::body::Incoming;
@@ -18,7 +22,9 @@ use rouse_core::endpoint::{Endpoint, ServiceId, State};
 use rouse_core::pick::EndpointId;
 use rouse_core::service::Service;
 use rouse_core::snapshot::{PortView, Snapshot};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
@@ -31,12 +37,15 @@ use crate::worker::Worker;
 const MOST_IDLE: usize = 512;
 /// So many sweeps old, an idle connection is closed. Servers close theirs after 5 s and more, and a request that
 /// meets that closing is lost.
-const OLDEST: u32 = 4;
+const OLDEST: u32 = 3;
 /// Streams at a time on one HTTP/2 connection; the next request gets another one.
-const STREAMS: usize = 100;
+const STREAMS: u16 = 100;
 /// How much a pod may send on one HTTP/2 stream before the client takes it.
 const STREAM_WINDOW: u32 = 256 * 1024;
-const CONNECTION_WINDOW: u32 = 2 * 1024 * 1024;
+/// And on all of one connection: with less than all streams together, those that nobody reads would stall the others.
+const CONNECTION_WINDOW: u32 = STREAMS as u32 * STREAM_WINDOW;
+/// A pod that has streams open and says nothing is asked this often whether it is still there.
+const PING: Duration = Duration::from_secs(10);
 /// How long a connection may take from the end of a response until it takes the next request.
 const SETTLE: Duration = Duration::from_millis(100);
 
@@ -49,13 +58,15 @@ pub(crate) struct Pools {
 }
 
 /// The connections to one endpoint.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Pool {
     /// The endpoint takes new requests as a matter of course: connections are worth keeping.
     open: Cell<bool>,
     idle: RefCell<Vec<Idle>>,
     /// Every HTTP/2 connection that may take another stream, in use or not.
     shared: RefCell<Vec<Rc<Shared>>>,
+    /// One who connects over HTTP/2 connects for all who wait.
+    connecting: Semaphore,
 }
 
 #[derive(Debug)]
@@ -69,6 +80,8 @@ struct Idle {
 pub(crate) struct Line {
     sender: http1::SendRequest<RequestBody>,
     task: AbortHandle,
+    /// How many bytes have come from the pod.
+    read: Arc<AtomicU64>,
 }
 
 impl Drop for Line {
@@ -77,12 +90,26 @@ impl Drop for Line {
     }
 }
 
+type H2 = http2::Connection<TokioIo<TcpStream>, RequestBody, Local>;
+
 /// An HTTP/2 connection.
 #[derive(Debug)]
 struct Shared {
     sender: http2::SendRequest<RequestBody>,
+    /// For what the pod allows; its task moves its bytes, and lets go of it when it has ended.
+    connection: Rc<RefCell<Option<Pin<Box<H2>>>>>,
     streams: Cell<usize>,
     age: Cell<u32>,
+}
+
+impl Shared {
+    /// Whether it takes one more stream: hyper would make it wait for the others, and everybody behind it.
+    fn has_room(&self) -> bool {
+        let connection = self.connection.try_borrow().ok();
+        let connection = connection.as_ref().and_then(|connection| connection.as_ref());
+        let allowed = connection.map_or(0, |connection| connection.current_max_send_streams());
+        self.sender.is_ready() && self.streams.get() < allowed.min(usize::from(STREAMS))
+    }
 }
 
 impl Pools {
@@ -103,9 +130,15 @@ impl Pools {
     pub(crate) fn pool(&self, endpoint: &Endpoint) -> Rc<Pool> {
         let mut pools = self.by_endpoint.borrow_mut();
         let pool = pools.entry(endpoint.id()).or_insert_with(|| {
-            let pool = Pool::default();
-            pool.open.set(endpoint.state == State::Ready);
-            Rc::new(pool)
+            // By the newest snapshot, not by the one that the slot is from: nobody would close it later.
+            let service = self.of.upgrade();
+            let open = service.is_some_and(|service| is_ready(&service.snapshot(), endpoint));
+            Rc::new(Pool {
+                open: Cell::new(open),
+                idle: RefCell::default(),
+                shared: RefCell::default(),
+                connecting: Semaphore::new(1),
+            })
         });
         Rc::clone(pool)
     }
@@ -138,6 +171,12 @@ impl Pools {
     pub(crate) fn sweep(&self) {
         self.by_endpoint.borrow().values().for_each(|pool| pool.sweep());
     }
+}
+
+fn is_ready(snapshot: &Snapshot, endpoint: &Endpoint) -> bool {
+    let mut endpoints = snapshot.ports.iter().flat_map(PortView::endpoints);
+    let same = |one: &&Arc<Endpoint>| Arc::ptr_eq(&one.health, &endpoint.health);
+    endpoints.find(same).is_some_and(|one| one.state == State::Ready)
 }
 
 impl Pool {
@@ -173,9 +212,7 @@ impl Pool {
             }
             Upstream::H2c => {
                 let shared = self.shared.borrow();
-                let usable =
-                    |shared: &&Rc<Shared>| shared.sender.is_ready() && shared.streams.get() < STREAMS;
-                let shared = shared.iter().find(usable)?;
+                let shared = shared.iter().find(|shared| shared.has_room())?;
                 Some(Link::Http2 { stream: Stream::on(shared), reused: true })
             }
         }
@@ -183,6 +220,26 @@ impl Pool {
 
     /// A new connection to one of `addresses`, within `limit` each.
     pub(crate) async fn connect(
+        self: &Rc<Self>,
+        worker: &Rc<Worker>,
+        addresses: &[SocketAddr],
+        protocol: Upstream,
+        limit: Duration,
+    ) -> Result<Link, Refusal> {
+        if protocol == Upstream::Http1 {
+            return self.dial(worker, addresses, protocol, limit).await;
+        }
+        // A herd needs one connection, not one each.
+        let turn = timeout(limit, self.connecting.acquire()).await.map_err(|_| Refusal { local: false })?;
+        if let Some(link) = self.take(protocol) {
+            return Ok(link);
+        }
+        let link = self.dial(worker, addresses, protocol, limit).await;
+        drop(turn);
+        link
+    }
+
+    async fn dial(
         self: &Rc<Self>,
         worker: &Rc<Worker>,
         addresses: &[SocketAddr],
@@ -208,24 +265,31 @@ impl Pool {
         limit: Duration,
     ) -> Result<Link, Refusal> {
         let refused = |_| Refusal { local: false };
-        let io = TokioIo::new(stream);
         match protocol {
             Upstream::Http1 => {
+                let read = Arc::default();
+                let io = TokioIo::new(Counting { stream, read: Arc::clone(&read) });
                 let (sender, connection) =
                     http1::Builder::new().handshake(io).await.map_err(|_| Refusal { local: false })?;
                 let task = own(worker, connection.with_upgrades());
-                Ok(Link::Http1 { line: Line { sender, task }, pool: Rc::clone(self), reused: false })
+                Ok(Link::Http1 { line: Line { sender, task, read }, pool: Rc::clone(self), reused: false })
             }
             Upstream::H2c => {
                 let mut builder = http2::Builder::new(Local(worker.tasks.clone()));
                 builder
                     .timer(TokioTimer::new())
                     .initial_stream_window_size(STREAM_WINDOW)
-                    .initial_connection_window_size(CONNECTION_WINDOW);
-                let shaken = timeout(limit, builder.handshake(io)).await.map_err(refused)?;
+                    .initial_connection_window_size(CONNECTION_WINDOW)
+                    .keep_alive_interval(PING)
+                    .keep_alive_timeout(PING);
+                let shaken =
+                    timeout(limit, builder.handshake(TokioIo::new(stream))).await.map_err(refused)?;
                 let (sender, connection) = shaken.map_err(|_| Refusal { local: false })?;
-                own(worker, connection);
-                let shared = Rc::new(Shared { sender, streams: Cell::new(0), age: Cell::new(0) });
+                let connection = Rc::new(RefCell::new(Some(Box::pin(connection))));
+                let moving = Rc::clone(&connection);
+                own(worker, poll_fn(move |context| poll_shared(&moving, context)));
+                let (streams, age) = (Cell::new(0), Cell::new(0));
+                let shared = Rc::new(Shared { sender, connection, streams, age });
                 if self.open.get() {
                     self.shared.borrow_mut().push(Rc::clone(&shared));
                 }
@@ -248,6 +312,19 @@ impl Line {
     }
 }
 
+/// Moves the bytes of an HTTP/2 connection. When it has ended, nobody may keep it: its senders would take it for alive.
+fn poll_shared(
+    connection: &RefCell<Option<Pin<Box<H2>>>>,
+    context: &mut Context<'_>,
+) -> Poll<hyper::Result<()>> {
+    let mut connection = connection.borrow_mut();
+    let polled = connection.as_mut().map_or(Poll::Ready(Ok(())), |one| one.as_mut().poll(context));
+    if polled.is_ready() {
+        *connection = None;
+    }
+    polled
+}
+
 /// The connection moves its bytes for as long as somebody has a use for it.
 fn own(worker: &Worker, connection: impl Future<Output = hyper::Result<()>> + 'static) -> AbortHandle {
     let close = worker.close.clone();
@@ -263,6 +340,10 @@ fn own(worker: &Worker, connection: impl Future<Output = hyper::Result<()>> + 's
 
 async fn dial(address: SocketAddr) -> io::Result<TcpStream> {
     let stream = TcpStream::connect(address).await?;
+    if address.ip().is_loopback() && stream.local_addr()? == address {
+        // The kernel gave us the very port that we asked for: nobody is there but ourselves.
+        return Err(io::ErrorKind::ConnectionRefused.into());
+    }
     stream.set_nodelay(true)?;
     Ok(stream)
 }
@@ -278,6 +359,54 @@ pub(crate) struct Refusal {
 fn is_local(error: &io::Error) -> bool {
     let ours = [libc::EMFILE, libc::ENFILE, libc::EADDRNOTAVAIL, libc::ENOBUFS, libc::ENOMEM];
     error.raw_os_error().is_some_and(|code| ours.contains(&code))
+}
+
+/// A pod's connection that counts what comes.
+#[derive(Debug)]
+struct Counting {
+    stream: TcpStream,
+    read: Arc<AtomicU64>,
+}
+
+impl AsyncRead for Counting {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let before = buf.filled().len();
+        let polled = Pin::new(&mut this.stream).poll_read(context, buf);
+        let came = buf.filled().len().saturating_sub(before);
+        this.read.fetch_add(came as u64, Ordering::Relaxed);
+        polled
+    }
+}
+
+impl AsyncWrite for Counting {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write_vectored(context, parts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_shutdown(context)
+    }
 }
 
 /// The right to send one request on one connection.
@@ -309,6 +438,14 @@ impl Link {
     pub(crate) fn is_reused(&self) -> bool {
         match self {
             Link::Http1 { reused, .. } | Link::Http2 { reused, .. } => *reused,
+        }
+    }
+
+    /// How many bytes of responses have come; `None` where others' are among them.
+    pub(crate) fn bytes_read(&self) -> Option<u64> {
+        match self {
+            Link::Http1 { line, .. } => Some(line.read.load(Ordering::Relaxed)),
+            Link::Http2 { .. } => None,
         }
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use http::header::{self, HeaderValue};
+use http::header::{self, HeaderName, HeaderValue};
 use http::{Method, Request, Response, Version};
 use hyper::body::Incoming;
 use rouse_core::drain::Work;
@@ -15,11 +15,10 @@ use rouse_core::hold::AcquireError;
 use rouse_core::slot::{Ask, Retry, Slot};
 use rouse_core::snapshot::PortView;
 use rouse_core::time::{Clock as _, Moment};
-use tokio::time::{MissedTickBehavior, interval};
 
 use crate::answer;
 use crate::body::{AnswerBody, Source};
-use crate::connection::{CONNECTION_WINDOW, Client, STREAM_WINDOW};
+use crate::connection::{Client, READ_AHEAD, STREAM_WINDOW};
 use crate::error::Failure;
 use crate::forward::{self, Outgoing};
 use crate::gateway::{Backend, Route, Target, Timeouts};
@@ -32,10 +31,10 @@ pub(crate) type Answer = Response<AnswerBody>;
 
 /// How often a held request looks whether its client is still there.
 const PULSE: Duration = Duration::from_millis(250);
-/// What a held HTTP/1 request keeps in memory: its connection's buffers and its head.
-const HELD_HTTP1: usize = 16 * 1024;
-/// What a held HTTP/2 request keeps beside its body.
-const HELD_HTTP2: usize = 4 * 1024;
+/// What a held request keeps in memory beside its head and body.
+const HELD: usize = 8 * 1024;
+/// How much hyper reads at once from a new connection.
+const FIRST_READ: usize = 8 * 1024;
 
 /// There is nobody to answer: the connection, or the stream, just ends.
 #[derive(Debug, Clone, Copy, thiserror::Error)]
@@ -51,11 +50,15 @@ pub(crate) async fn serve(
     let grpc = answer::is_grpc(request.headers());
     let route = find(worker, &request);
     let mut exchange = Exchange::begin(worker, route.as_ref(), protocol(&request, grpc));
+    // From here on the request itself counts.
+    drop(client.arrival.take());
     if request.method() == Method::CONNECT {
         exchange.answered(405);
         return Ok(answer::not_allowed());
     }
-    match answer(worker, client, route.as_deref(), request, &mut exchange).await {
+    let answered = answer(worker, client, route.as_deref(), request, &mut exchange).await;
+    client.known.set(true);
+    match answered {
         Ok(reply) => Ok(reply.with(exchange)),
         Err(Failure::ClientGone) => Err(ClientGone),
         Err(failure) => {
@@ -100,7 +103,7 @@ async fn answer(
     let outgoing = prepare(worker, client, request)?;
     let journey =
         Journey { worker, client, backend, times: Times::new(worker, route.timeouts, exchange.began) };
-    let slot = journey.acquire(&outgoing.source, outgoing.over_http2, None).await?;
+    let slot = journey.acquire(&outgoing, None).await?;
     forward::forward(&journey, outgoing, slot).await
 }
 
@@ -119,10 +122,14 @@ fn prepare(worker: &Worker, client: &Client, mut request: Request<Incoming>) -> 
         parts.headers.insert(header::HOST, host);
     }
     let headers = &mut parts.headers;
+    headers::remove_hop_by_hop(headers);
+    // Only now: what `Connection` names must not take our own mark away.
     if worker.gateway.mark.found_in(headers) {
         return Err(Failure::Loop);
     }
-    headers::remove_hop_by_hop(headers);
+    if over_http2 {
+        headers::join_cookies(headers);
+    }
     headers::tell_origin(headers, client.address, false, &worker.gateway.settings.trusted);
     headers::continue_trace(headers, [worker.roll(), worker.roll(), worker.roll()]);
     if over_http2 {
@@ -164,21 +171,16 @@ pub(crate) struct Journey<'a> {
 
 impl Journey<'_> {
     /// A slot, at once or after a wait.
-    pub(crate) async fn acquire(
-        &self,
-        source: &Source,
-        over_http2: bool,
-        retry: Option<Retry>,
-    ) -> Result<Slot, Failure> {
+    pub(crate) async fn acquire(&self, outgoing: &Outgoing, retry: Option<Retry>) -> Result<Slot, Failure> {
         if retry.is_none()
             && let Some(slot) = self.backend.port.try_acquire(self.worker.roll())
         {
             return Ok(slot);
         }
-        self.hold(source, over_http2, retry).await
+        self.hold(outgoing, retry).await
     }
 
-    async fn hold(&self, source: &Source, over_http2: bool, retry: Option<Retry>) -> Result<Slot, Failure> {
+    async fn hold(&self, outgoing: &Outgoing, retry: Option<Retry>) -> Result<Slot, Failure> {
         let Backend { service, port, .. } = self.backend;
         let snapshot = Arc::clone(&service.snapshot());
         if snapshot.routable() && !snapshot.port(port.name()).is_some_and(PortView::routable) {
@@ -187,8 +189,7 @@ impl Journey<'_> {
         let (clock, metrics) = (self.worker.gateway.settings.clock, &self.worker.gateway.metrics);
         let began = clock.now();
         let refused = retry.as_ref().is_some_and(|retry| retry.refusals() > 0);
-        let buffered = Buffered::new(self.client, source, over_http2);
-        let ask = Ask { seed: self.worker.roll(), buffered: buffered.bytes, retry };
+        let ask = Ask { seed: self.worker.roll(), buffered: self.buffered(outgoing), retry };
         let slot = port.acquire(ask, clock.sleep_until(self.times.readiness));
         let slot = tokio::select! {
             biased;
@@ -222,44 +223,26 @@ impl Journey<'_> {
         service.wake_failure().or_else(|| service.snapshot().ready().then(full))
     }
 
+    /// What a held request may keep in memory: its head, and what of its body has come with it or may still come.
+    fn buffered(&self, outgoing: &Outgoing) -> usize {
+        let line = |(name, value): (&HeaderName, &HeaderValue)| name.as_str().len() + value.len();
+        let head: usize = outgoing.headers.iter().map(line).sum();
+        let read_ahead = match () {
+            () if outgoing.over_http2 => STREAM_WINDOW as usize,
+            // hyper reads more at a time the more a connection has brought.
+            () if self.client.known.get() => READ_AHEAD,
+            () => FIRST_READ.max(2 * head).min(READ_AHEAD),
+        };
+        let body = usize::try_from(outgoing.source.size().upper().unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
+        HELD + head + body.min(read_ahead)
+    }
+
     /// Ends when the client has closed its side. hyper sees that only where it reads on.
-    async fn client_leaves(&self) {
-        let mut ticks = interval(PULSE);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            ticks.tick().await;
-            if self.client.pulse.is_gone() {
-                return;
-            }
+    pub(crate) async fn client_leaves(&self) {
+        let (clock, deadlines) = (self.worker.gateway.settings.clock, &self.worker.deadlines);
+        while !self.client.pulse.is_gone() {
+            deadlines.at(clock.now() + PULSE).await;
         }
-    }
-}
-
-/// What a held request may keep in memory: it counts until the hold is over.
-struct Buffered<'a> {
-    client: &'a Client,
-    bytes: usize,
-    /// Of which this is in the connection's window.
-    window: usize,
-}
-
-impl<'a> Buffered<'a> {
-    fn new(client: &'a Client, source: &Source, over_http2: bool) -> Self {
-        if !over_http2 {
-            return Self { client, bytes: HELD_HTTP1, window: 0 };
-        }
-        // As much of the body as the windows let the client send, all streams of the connection together.
-        let most = source.size().upper().unwrap_or(u64::MAX).min(u64::from(STREAM_WINDOW));
-        let left = (CONNECTION_WINDOW as usize).saturating_sub(client.buffered.get());
-        let window = usize::try_from(most).unwrap_or(usize::MAX).min(left);
-        client.buffered.set(client.buffered.get() + window);
-        Self { client, bytes: HELD_HTTP2 + window, window }
-    }
-}
-
-impl Drop for Buffered<'_> {
-    fn drop(&mut self) {
-        self.client.buffered.set(self.client.buffered.get().saturating_sub(self.window));
     }
 }
 

@@ -3,10 +3,11 @@
 use std::io;
 use std::num::NonZeroUsize;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use rouse_core::drain::Work;
 use rouse_net::listen::Listener;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, LocalOptions};
@@ -27,6 +28,8 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// The threads of the data plane.
 #[derive(Debug)]
 pub struct Workers {
+    gateway: Arc<Gateway>,
+    queues: Arc<Queues>,
     drain: CancellationToken,
     close: CancellationToken,
     /// Closed when the last thread has gone.
@@ -37,7 +40,31 @@ pub struct Workers {
 #[derive(Debug)]
 struct Mate {
     connections: Arc<AtomicUsize>,
-    inbox: mpsc::Sender<std::net::TcpStream>,
+    inbox: mpsc::Sender<Handed>,
+}
+
+/// A connection that another worker accepted. It counts as the taker's from then on: a burst would otherwise all go to
+/// the one that looked idle at its beginning.
+#[derive(Debug)]
+struct Handed {
+    stream: std::net::TcpStream,
+    counted: Counted,
+    arrival: Work,
+}
+
+/// Counts as under way from the beginning of a drain until nothing is queued any more.
+#[derive(Debug)]
+struct Queues {
+    open: AtomicUsize,
+    drain: Mutex<Option<Work>>,
+}
+
+impl Queues {
+    fn emptied(&self) {
+        if self.open.fetch_sub(1, Ordering::SeqCst) == 1 {
+            drop(self.drain.lock().unwrap_or_else(PoisonError::into_inner).take());
+        }
+    }
 }
 
 impl Workers {
@@ -46,6 +73,10 @@ impl Workers {
     pub fn start(gateway: &Arc<Gateway>, listeners: Vec<Listener>, count: NonZeroUsize) -> io::Result<Self> {
         let (drain, close) = (CancellationToken::new(), CancellationToken::new());
         let (here, alive) = watch::channel(());
+        let queues = AtomicUsize::new(count.get() * listeners.len());
+        let queues = Arc::new(Queues { open: queues, drain: Mutex::default() });
+        // From here on: whatever fails ends those that have started.
+        let workers = Self { gateway: Arc::clone(gateway), queues, drain, close, alive };
         let (mates, inboxes): (Vec<Mate>, Vec<_>) = (0..count.get())
             .map(|_| {
                 let (sender, inbox) = mpsc::channel(INBOX);
@@ -56,35 +87,51 @@ impl Workers {
         for (number, inbox) in inboxes.into_iter().enumerate() {
             let listeners: Vec<Listener> =
                 listeners.iter().map(Listener::share).collect::<io::Result<_>>()?;
-            let (gateway, mates, here) = (Arc::clone(gateway), Arc::clone(&mates), Arc::clone(&here));
-            let (drain, close) = (drain.clone(), close.clone());
-            let runtime =
-                move || Builder::new_current_thread().enable_all().build_local(LocalOptions::default());
-            let (told, started) = std::sync::mpsc::sync_channel(1);
-            std::thread::Builder::new().name(format!("worker-{number}")).spawn(move || {
-                let _here = here;
-                let runtime = match runtime() {
-                    Ok(runtime) => runtime,
-                    Err(error) => return drop(told.send(Err(error))),
-                };
-                told.send(Ok(())).ok();
-                let seed = gateway.settings.seed.rotate_left(u32::try_from(number % 64).unwrap_or_default());
-                let worker = Worker::new(gateway, seed.wrapping_add(number as u64), drain, close);
-                runtime.block_on(run(worker, listeners, number, mates, inbox));
-            })?;
-            started.recv().map_err(io::Error::other)??;
+            let crew = Crew { number, mates: Arc::clone(&mates), queues: Arc::clone(&workers.queues) };
+            workers.spawn(crew, listeners, inbox, Arc::clone(&here))?;
         }
-        Ok(Self { drain, close, alive })
+        Ok(workers)
+    }
+
+    /// Starts one thread, and waits until it runs.
+    fn spawn(
+        &self,
+        crew: Crew,
+        listeners: Vec<Listener>,
+        inbox: mpsc::Receiver<Handed>,
+        here: Arc<watch::Sender<()>>,
+    ) -> io::Result<()> {
+        let (gateway, drain, close) = (Arc::clone(&self.gateway), self.drain.clone(), self.close.clone());
+        let (told, started) = std::sync::mpsc::sync_channel(1);
+        std::thread::Builder::new().name(format!("worker-{}", crew.number)).spawn(move || {
+            let _here = here;
+            let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default());
+            let runtime = match runtime {
+                Ok(runtime) => runtime,
+                Err(error) => return drop(told.send(Err(error))),
+            };
+            told.send(Ok(())).ok();
+            let number = crew.number as u64;
+            let seed = gateway.settings.seed.wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            let worker = Worker::new(gateway, seed, drain, close);
+            runtime.block_on(run(worker, listeners, crew, inbox));
+        })?;
+        started.recv().map_err(io::Error::other)?
     }
 
     /// Accepts what is queued, closes the listeners, and tells clients to go elsewhere after what is under way.
     pub fn drain(&self) {
+        if !self.drain.is_cancelled() && self.queues.open.load(Ordering::SeqCst) > 0 {
+            // Before the workers hear of it: whoever waits for nothing to be under way waits for the queues, too.
+            let work = self.gateway.under_way().begin();
+            *self.queues.drain.lock().unwrap_or_else(PoisonError::into_inner) = Some(work);
+        }
         self.drain.cancel();
     }
 
     /// The drain is over: upgraded connections are told so, and whatever is left is cut.
     pub fn close(&self) {
-        self.drain.cancel();
+        self.drain();
         self.close.cancel();
     }
 
@@ -100,33 +147,35 @@ impl Drop for Workers {
     }
 }
 
-/// The life of one worker.
-async fn run(
-    worker: Rc<Worker>,
-    listeners: Vec<Listener>,
+/// One worker among the others.
+#[derive(Debug, Clone)]
+struct Crew {
     number: usize,
     mates: Arc<Vec<Mate>>,
-    mut inbox: mpsc::Receiver<std::net::TcpStream>,
-) {
-    let connections = mates.get(number).map(|mate| Arc::clone(&mate.connections)).unwrap_or_default();
+    queues: Arc<Queues>,
+}
+
+/// The life of one worker.
+async fn run(worker: Rc<Worker>, listeners: Vec<Listener>, crew: Crew, mut inbox: mpsc::Receiver<Handed>) {
     for listener in listeners {
-        let (worker, mates) = (Rc::clone(&worker), Arc::clone(&mates));
-        worker.tasks.clone().spawn_local(accept(worker, listener, number, mates));
+        let (worker, crew) = (Rc::clone(&worker), crew.clone());
+        worker.tasks.clone().spawn_local(async move {
+            accept(&worker, listener, &crew).await;
+            crew.queues.emptied();
+        });
     }
     let taking_over = async {
-        while let Some(stream) = inbox.recv().await {
+        while let Some(Handed { stream, counted, arrival }) = inbox.recv().await {
             if let Ok(stream) = TcpStream::from_std(stream) {
-                serve(&worker, stream, &connections);
+                serve(&worker, stream, counted, arrival);
             }
         }
     };
     let housekeeping = async { tokio::join!(worker.deadlines.run(), worker.sweep(), taking_over) };
     let over = async {
-        worker.drain.cancelled().await;
-        // Tasks may still come while connections last; the tracker is empty only when all have gone.
+        worker.close.cancelled().await;
         worker.tasks.close();
         worker.tasks.wait().await;
-        worker.close.cancelled().await;
     };
     tokio::select! {
         _ = housekeeping => {}
@@ -135,19 +184,34 @@ async fn run(
 }
 
 /// Accepts from one socket until the drain, and then what is queued.
-async fn accept(worker: Rc<Worker>, listener: Listener, number: usize, mates: Arc<Vec<Mate>>) {
+async fn accept(worker: &Rc<Worker>, listener: Listener, crew: &Crew) {
     // A listener that the runtime does not take cannot be waited for; the others go on.
     let Ok(listener) = TcpListener::from_std(listener.into_std()) else { return };
     loop {
         let accepted = tokio::select! {
             biased;
             accepted = listener.accept() => accepted,
-            () = worker.drain.cancelled() => return,
+            () = worker.drain.cancelled() => break,
         };
         match accepted {
-            Ok((stream, _)) => place(&worker, stream, number, &mates),
+            Ok((stream, _)) => place(worker, stream, crew),
             Err(error) if is_fleeting(&error) => {}
             Err(_) => drop(tokio::time::timeout(PAUSE, worker.drain.cancelled()).await),
+        }
+    }
+    // What the kernel has queued: the runtime may not have heard of it yet.
+    let Ok(listener) = listener.into_std() else { return };
+    loop {
+        match listener.accept() {
+            Ok((stream, _)) => {
+                if stream.set_nonblocking(true).is_ok()
+                    && let Ok(stream) = TcpStream::from_std(stream)
+                {
+                    place(worker, stream, crew);
+                }
+            }
+            Err(error) if is_fleeting(&error) => {}
+            Err(_) => return,
         }
     }
 }
@@ -160,37 +224,44 @@ fn is_fleeting(error: &io::Error) -> bool {
 
 /// Serves a connection here, or hands it to a worker that has clearly fewer: a few long-lived connections on one
 /// core would leave the others idle.
-fn place(worker: &Rc<Worker>, stream: TcpStream, number: usize, mates: &[Mate]) {
+fn place(worker: &Rc<Worker>, stream: TcpStream, Crew { number, mates, .. }: &Crew) {
     let count = |mate: &Mate| mate.connections.load(Ordering::Relaxed);
-    let Some(own) = mates.get(number) else { return };
+    let Some(own) = mates.get(*number) else { return };
+    let arrival = worker.gateway.under_way().begin();
     let idlest =
         mates.iter().min_by_key(|mate| count(mate)).filter(|idlest| count(idlest) + SLACK <= count(own));
     let Some(idlest) = idlest else {
-        return serve(worker, stream, &own.connections);
+        return serve(worker, stream, Counted::new(&own.connections), arrival);
     };
     let Ok(stream) = stream.into_std() else { return };
-    match idlest.inbox.try_send(stream) {
-        Ok(()) => {}
-        Err(mpsc::error::TrySendError::Full(stream) | mpsc::error::TrySendError::Closed(stream)) => {
-            if let Ok(stream) = TcpStream::from_std(stream) {
-                serve(worker, stream, &own.connections);
-            }
+    let handed = Handed { stream, counted: Counted::new(&idlest.connections), arrival };
+    // One that does not keep up leaves it to us.
+    if let Err(refused) = idlest.inbox.try_send(handed) {
+        let Handed { stream, arrival, .. } = refused.into_inner();
+        if let Ok(stream) = TcpStream::from_std(stream) {
+            serve(worker, stream, Counted::new(&own.connections), arrival);
         }
     }
 }
 
-fn serve(worker: &Rc<Worker>, stream: TcpStream, connections: &Arc<AtomicUsize>) {
-    connections.fetch_add(1, Ordering::Relaxed);
-    let counted = Counted(Arc::clone(connections));
+fn serve(worker: &Rc<Worker>, stream: TcpStream, counted: Counted, arrival: Work) {
     let worker = Rc::clone(worker);
     worker.tasks.clone().spawn_local(async move {
         let _counted = counted;
-        connection::serve(worker, stream).await;
+        connection::serve(worker, stream, arrival).await;
     });
 }
 
 /// One connection in the count.
+#[derive(Debug)]
 struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    fn new(connections: &Arc<AtomicUsize>) -> Self {
+        connections.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(connections))
+    }
+}
 
 impl Drop for Counted {
     fn drop(&mut self) {

@@ -76,7 +76,7 @@ async fn carry(worker: &Worker, client: Upgraded, pod: Upgraded, websocket: bool
     });
     tokio::select! {
         // Either may end first, as with any two streams.
-        _ = async { tokio::join!(there, back) } => {}
+        _ = async { tokio::try_join!(there, back) } => {}
         () = silence(worker, &last) => {}
         () = worker.close.cancelled() => {}
     }

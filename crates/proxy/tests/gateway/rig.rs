@@ -157,6 +157,12 @@ impl Pod {
         Self { number, address: listener.local_addr().unwrap(), listener }
     }
 
+    /// The same, in the raw.
+    pub(crate) async fn accept_raw(&self) -> TcpStream {
+        let accepted = timeout(PATIENCE, self.listener.accept()).await.expect("the gateway should connect");
+        accepted.unwrap().0
+    }
+
     /// The next connection that the gateway makes.
     pub(crate) async fn accept(&self) -> Wire {
         let accepted = timeout(PATIENCE, self.listener.accept()).await.expect("the gateway should connect");
@@ -224,7 +230,7 @@ pub(crate) struct Wire {
 }
 
 impl Wire {
-    fn new(stream: TcpStream) -> Self {
+    pub(crate) fn new(stream: TcpStream) -> Self {
         stream.set_nodelay(true).unwrap();
         Self { stream, read: Vec::new() }
     }

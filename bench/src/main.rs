@@ -1,0 +1,67 @@
+//! What Rouse costs and how fast it wakes, measured beside its peers. bench/README.md says how to read it.
+
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a tool for people: results go to stdout, progress and warnings to stderr"
+)]
+
+mod args;
+mod child;
+mod clock;
+mod cold_start;
+//X mod growth;
+//X mod h2load;
+mod http;
+//X mod load;
+//X mod matrix;
+mod ports;
+mod proc;
+//X mod proxy;
+mod role;
+mod rouse;
+mod stats;
+//X mod svg;
+mod table;
+mod tools;
+
+use std::process::ExitCode;
+
+use args::{Bench, Command};
+use clap::Parser;
+
+/// What can go wrong; it ends the measurement, and is printed.
+type Error = Box<dyn std::error::Error + Send + Sync>;
+type Result<T> = std::result::Result<T, Error>;
+
+fn main() -> ExitCode {
+    let bench = Bench::parse();
+    match run(&bench.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("rouse-bench: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: &Command) -> Result<()> {
+    match command {
+        Command::ColdStart(ask) => measure(|| cold_start::run(ask)),
+//X         Command::Proxy(ask) => measure(|| proxy::run(ask)),
+//X         Command::Growth(ask) => measure(|| growth::run(ask)),
+        Command::App => role::app::run(),
+        _ => Ok(()), //TMP
+//X         Command::Upstream(upstream) => role::upstream::run(upstream),
+//X         Command::UpstreamH2c => role::upstream_h2c::run(),
+//X         Command::Forward(forward) => role::forward::run(forward),
+//X         Command::Connect(connect) => role::connect::run(connect),
+    }
+}
+
+/// Ready to be interrupted: what was started is ended before we go.
+fn measure(what: impl FnOnce() -> Result<()>) -> Result<()> {
+    clock::watch_for_signals()?;
+    proc::raise_open_files();
+    what()
+}

@@ -1,0 +1,26 @@
+//! Free ports below those that the system gives to clients: a port of that range may be gone when its owner comes
+//! back, or connect to itself.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use crate::Result;
+
+/// An address on loopback that nobody has. None is given twice.
+pub(crate) fn free() -> Result<SocketAddr> {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let first = 12_000 + u16::try_from(std::process::id() % 5_000)?;
+    let next = || SocketAddr::from((Ipv4Addr::LOCALHOST, first + NEXT.fetch_add(1, Ordering::Relaxed)));
+    let found = (0..2_000).map(|_| next()).find(|address| TcpListener::bind(address).is_ok());
+    found.ok_or_else(|| "there is no free port".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_port_is_given_twice() {
+        assert_ne!(free().unwrap(), free().unwrap());
+    }
+}

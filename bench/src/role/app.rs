@@ -1,0 +1,50 @@
+//! The app of the cold starts: it takes its time, listens, and answers with the moment at which it listened.
+
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::JoinSet;
+
+use super::{address, block_on};
+use crate::Result;
+use crate::clock::{delay, unix_micros};
+
+/// The whole life of the app.
+pub(crate) fn run() -> Result<()> {
+    block_on(serve())
+}
+
+async fn serve() -> Result<()> {
+    let mut term = signal(SignalKind::terminate())?;
+    let wait = std::env::var("START_DELAY_MS").ok().and_then(|text| text.parse().ok()).unwrap_or(0);
+    delay(Duration::from_millis(wait)).await;
+    let listener = TcpListener::bind(address()?).await?;
+    let listened = unix_micros();
+    println!("listening {listened}");
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => { connections.spawn(answer(accepted?.0, listened)); }
+            Some(_) = connections.join_next() => {}
+            _ = term.recv() => return Ok(()),
+        }
+    }
+}
+
+/// Answers until the client closes. Nobody sends a body here.
+async fn answer(mut stream: TcpStream, listened: u64) -> std::io::Result<()> {
+    stream.set_nodelay(true)?;
+    let body = format!("{listened}\n");
+    let length = body.len();
+    let response = format!("HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: {length}\r\n\r\n{body}");
+    let mut head = Vec::new();
+    while stream.read_buf(&mut head).await? > 0 {
+        if head.ends_with(b"\r\n\r\n") {
+            head.clear();
+            stream.write_all(response.as_bytes()).await?;
+        }
+    }
+    Ok(())
+}

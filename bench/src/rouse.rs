@@ -1,0 +1,169 @@
+//! `rouse up` as it is measured: started on free ports, steered through its admin API, ended.
+
+use std::fmt::Write;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use serde::Deserialize;
+use tempfile::TempDir;
+
+use crate::child::Running;
+use crate::clock::until;
+use crate::{Result, http};
+
+/// Long enough for a busy machine; nothing that works takes it.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// A running `rouse up`.
+#[derive(Debug)]
+pub(crate) struct Rouse {
+    running: Running,
+    pub(crate) address: SocketAddr,
+    pub(crate) admin: SocketAddr,
+    // Goes last: it is the working folder.
+    _folder: TempDir,
+}
+
+/// One app of its file.
+#[derive(Debug)]
+pub(crate) struct App {
+    pub(crate) name: String,
+    /// A program and its arguments.
+    pub(crate) command: Vec<String>,
+    pub(crate) env: Vec<(&'static str, String)>,
+    pub(crate) hosts: Vec<String>,
+    pub(crate) h2c: bool,
+    /// As many as run, always; none: it begins at zero.
+    pub(crate) pods: u32,
+}
+
+/// What the admin API says of a service; only what is needed here.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Service {
+    service: String,
+    state: String,
+    pub(crate) endpoints: Vec<Pod>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct Pod {
+    pub(crate) address: SocketAddr,
+    state: String,
+}
+
+/// The product: what was asked for, or the one beside this program.
+pub(crate) fn binary(asked: Option<&Path>) -> Result<PathBuf> {
+    let beside = || Ok::<_, std::io::Error>(std::env::current_exe()?.with_file_name("rouse"));
+    let file = asked.map_or_else(beside, |asked| std::path::absolute(asked))?;
+    if file.is_file() {
+        return Ok(file);
+    }
+    let built = "build it with cargo build --release -p rouse-cli, or say --rouse FILE";
+    Err(format!("there is no {}: {built}", file.display()).into())
+}
+
+impl Rouse {
+    /// Starts it and waits until it listens.
+    pub(crate) fn start(binary: &Path, apps: &[App], arguments: &[&str]) -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let file = folder.path().join("rouse.yaml");
+        std::fs::write(&file, yaml(apps)?)?;
+        let mut command = Command::new(binary);
+        command.arg("up").arg(&file).args(arguments).current_dir(folder.path());
+        let mut running = Running::start("rouse up", &mut command)?;
+        let (address, admin) = running.until("listens", PATIENCE, |running| {
+            let lines = running.lines();
+            let address = |prefix: &str| {
+                lines.iter().find_map(|line| line.strip_prefix(prefix)?.strip_prefix("http://")?.parse().ok())
+            };
+            Some((address("listening on ")?, address("admin on ")?))
+        })?;
+        Ok(Self { running, address, admin, _folder: folder })
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.running.pid()
+    }
+
+    /// What the admin API answers.
+    pub(crate) fn ask<T: for<'d> Deserialize<'d>>(&self, path: &str) -> Result<T> {
+        let answer = http::get(self.admin, &self.admin.to_string(), path)?;
+        if answer.status != 200 {
+            return Err(format!("{path} answered {}: {}", answer.status, answer.body).into());
+        }
+        Ok(serde_json::from_str(&answer.body)?)
+    }
+
+    fn service(&self, app: &str) -> Result<Service> {
+        let name = format!("local/{app}");
+        let all: Vec<Service> = self.ask("/api/v1/services")?;
+        all.into_iter().find(|one| one.service == name).ok_or_else(|| format!("there is no {name}").into())
+    }
+
+    /// Where the pods of an app are, once `count` are ready.
+    pub(crate) fn pods(&self, app: &str, count: u32) -> Result<Vec<SocketAddr>> {
+        until(&format!("{count} pods of {app}"), PATIENCE, || {
+            let pods = self.service(app)?.endpoints;
+            let ready = pods.iter().filter(|pod| pod.state == "Ready").map(|pod| pod.address);
+            let ready: Vec<SocketAddr> = ready.collect();
+            Ok((ready.len() == usize::try_from(count)?).then_some(ready))
+        })
+    }
+
+    /// Stops all pods of an app. The next request starts one, and gives the app back to the autoscaler.
+    pub(crate) fn to_zero(&self, app: &str) -> Result<()> {
+        let path = format!("/api/v1/services/local/{app}/scale");
+        let answer = http::post_json(self.admin, &path, r#"{"pods": 0}"#)?;
+        if answer.status != 200 {
+            return Err(format!("{path} answered {}: {}", answer.status, answer.body).into());
+        }
+        until(&format!("{app} at zero"), PATIENCE, || {
+            let service = self.service(app)?;
+            Ok((service.state == "zero" && service.endpoints.is_empty()).then_some(()))
+        })
+    }
+}
+
+/// The file. JSON strings are YAML strings too.
+fn yaml(apps: &[App]) -> Result<String> {
+    let mut text = "listen: 127.0.0.1:0\nadmin: 127.0.0.1:0\napps:\n".to_owned();
+    for app in apps {
+        let App { name, pods, .. } = app;
+        let command = serde_json::to_string(&app.command)?;
+        let hosts = serde_json::to_string(&app.hosts)?;
+        let env: Vec<String> = app.env.iter().map(|(key, value)| format!("{key}: {value:?}")).collect();
+        let env = env.join(", ");
+        let protocol = if app.h2c { "h2c" } else { "http" };
+        let max = (*pods).max(1);
+        writeln!(
+            text,
+            "  {name}:\n    command: {command}\n    env: {{{env}}}\n    hosts: {hosts}\n    protocol: {protocol}\n    \
+             scale: {{min: {pods}, max: {max}, target: 1000, idle-after: 1h}}\n    \
+             timeouts: {{request: 60s, response-header: 30s}}"
+        )?;
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_holds_each_app() {
+        let app = App {
+            name: "app".into(),
+            command: vec!["run".into(), "it".into()],
+            env: vec![("DELAY", "3".into())],
+            hosts: vec!["a.bench".into()],
+            h2c: true,
+            pods: 0,
+        };
+        let text = yaml(&[app]).unwrap();
+        for part in [r#"command: ["run","it"]"#, r#"env: {DELAY: "3"}"#, "protocol: h2c", "min: 0, max: 1"] {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+    }
+}

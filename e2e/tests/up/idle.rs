@@ -1,0 +1,58 @@
+//! What counts as use: whatever is open.
+
+use futures_util::{SinkExt as _, StreamExt as _};
+use http::Method;
+use rouse_e2e::body;
+use rouse_e2e::client::session::{Http, whole};
+use rouse_e2e::client::websocket;
+use rouse_e2e::config::{App, Config};
+use rouse_e2e::rouse::Rouse;
+use rouse_e2e::wait::within;
+use tokio_tungstenite::tungstenite::Message;
+
+use crate::fixture::{ask, programs, uid, until_state, way};
+
+/// Two apps that go to zero after a second.
+async fn start() -> Rouse {
+    let quick = |name| App::http().named(name).scale("idle-after", "1s");
+    Rouse::start(&programs(), Config::of(quick("app")).and(quick("other"))).await
+}
+
+/// `other` was used later than `app` and goes to zero; `app`, with something open, does not.
+async fn stays(rouse: &Rouse) {
+    let pods = rouse.admin.service("app").await.endpoints;
+    for _ in 0..2 {
+        uid(rouse, "other").await;
+        until_state(rouse, "other", "zero").await;
+    }
+    let now = rouse.admin.service("app").await;
+    assert_eq!((now.state.as_str(), now.in_flight), ("serving", 1), "{now:?}");
+    assert_eq!((now.endpoints.len(), &now.endpoints[0].uid), (1, &pods[0].uid));
+}
+
+pub(crate) async fn an_open_event_stream_keeps_an_app_from_zero() {
+    let rouse = start().await;
+    let mut http = Http::one(&way(&rouse, "app")).await;
+    let request = http.request(Method::GET, "/sse/2/next").body(body::empty()).unwrap();
+    let stream = http.send(request).await;
+    assert_eq!(stream.status(), 200);
+    stays(&rouse).await;
+    assert_eq!(ask(&rouse, "app", "/next").await.status, 200);
+    assert_eq!(whole(stream).await.unwrap().text(), "data: 1\n\ndata: 2\n\n");
+    until_state(&rouse, "app", "zero").await;
+    rouse.stop().await;
+}
+
+pub(crate) async fn an_open_websocket_keeps_an_app_from_zero() {
+    let rouse = start().await;
+    let (mut socket, _) = websocket::connect(&way(&rouse, "app"), "/ws").await;
+    stays(&rouse).await;
+    socket.send(Message::text("still here")).await.unwrap();
+    let echo = within("the echo", socket.next()).await.unwrap().unwrap();
+    assert_eq!(echo.into_text().unwrap().as_str(), "still here");
+    socket.close(None).await.unwrap();
+    within("the end", async { while socket.next().await.is_some_and(|message| message.is_ok()) {} }).await;
+    drop(socket);
+    until_state(&rouse, "app", "zero").await;
+    rouse.stop().await;
+}

@@ -1,0 +1,51 @@
+//! The way out: one signal is a request, two are an order.
+
+use rouse_e2e::client::session::{Whole, get};
+use rouse_e2e::config::{App, Config};
+use rouse_e2e::rouse::Rouse;
+use rouse_e2e::target::Target;
+use rustix::process::Signal;
+use tokio::task::JoinSet;
+
+use crate::fixture::{printed, programs, way};
+
+/// A rouse that is draining because of one request to `path`, and that request.
+async fn draining(path: &'static str) -> (Rouse, JoinSet<Option<Whole>>) {
+    let rouse = Rouse::start(&programs(), Config::of(App::http().warm())).await;
+    rouse.ready("app").await;
+    let (target, mut asked) = (way(&rouse, "app"), JoinSet::new());
+    asked.spawn(async move {
+        let mut http = rouse_e2e::client::session::Http::one(&target).await;
+        let request = http.request(http::Method::GET, path).body(rouse_e2e::body::empty()).unwrap();
+        let response = http.try_send(request).await.ok()?;
+        rouse_e2e::client::session::whole(response).await.ok()
+    });
+    rouse.admin.until("app", "a request under way", |app| app.in_flight == 1).await;
+    rouse.signal(Signal::TERM);
+    printed(&rouse, "draining: 1 request under way", 1).await;
+    (rouse, asked)
+}
+
+pub(crate) async fn sigterm_lets_a_request_finish_first() {
+    let (rouse, mut asked) = draining("/wait").await;
+    let children = rouse.children();
+    let pod = rouse.admin.service("app").await.endpoints[0].address;
+    // Nobody else gets in any more, so past the gateway.
+    assert_eq!(get(&Target::plain(pod), "/next").await.status, 200);
+    let answer = asked.join_next().await.unwrap().unwrap().expect("it is answered");
+    assert_eq!((answer.status.as_u16(), answer.text().as_str()), (200, "waited\n"));
+    rouse.stopped(&children).await;
+}
+
+pub(crate) async fn a_second_sigterm_ends_at_once_and_leaves_nothing() {
+    let (mut rouse, mut asked) = draining("/hang").await;
+    let children = rouse.children();
+    assert!(!children.is_empty());
+    rouse.signal(Signal::TERM);
+    assert_eq!(rouse.ended().await, Some(1));
+    let left: Vec<_> = children.iter().filter(|child| child.runs()).collect();
+    assert!(left.is_empty(), "{left:?}");
+    let lines = rouse.output.lines();
+    assert!(lines.iter().any(|line| line.contains("stopped at once by a second signal")), "{lines:#?}");
+    asked.join_next().await.unwrap().unwrap();
+}

@@ -1,0 +1,142 @@
+//! `rouse up` and the commands around it, as people meet them: what they see, what they type, what stays behind.
+//!
+//! A harness of its own, because some trials need programs that may be missing, and a trial that cannot run must
+//! say so.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "a test may panic, also in its helpers"
+)]
+
+mod apps;
+mod changes;
+mod commands;
+mod doors;
+mod fixture;
+mod idle;
+mod leaving;
+mod mistakes;
+mod newcomer;
+mod orphans;
+mod screen;
+mod trouble;
+
+use std::collections::BTreeSet;
+use std::pin::Pin;
+
+use libtest_mimic::{Arguments, Failed, Trial};
+
+/// Mostly they wait for other processes, so more than one for each core.
+const AT_ONCE: usize = 8;
+
+fn main() {
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads.get_or_insert(AT_ONCE);
+    let mut missing = BTreeSet::new();
+    let trials = TRIALS.iter().map(|trial| trial.prepare(&mut missing)).collect();
+    for line in missing {
+        eprintln!("{line}");
+    }
+    libtest_mimic::run(&arguments, trials).exit();
+}
+
+/// A program that a trial needs, and the Debian package that has it.
+type Program = (&'static str, &'static str);
+
+const CURL: Program = ("curl", "curl");
+const NODE: Program = ("node", "nodejs");
+const PYTHON: Program = ("python3", "python3");
+const SCRIPT: Program = ("script", "bsdutils");
+const SETSID: Program = ("setsid", "util-linux");
+const SH: Program = ("sh", "dash");
+
+struct Case {
+    name: &'static str,
+    needs: &'static [Program],
+    run: fn() -> Pin<Box<dyn Future<Output = ()>>>,
+}
+
+impl Case {
+    fn prepare(&self, missing: &mut BTreeSet<String>) -> Trial {
+        let absent: Vec<&Program> = self.needs.iter().filter(|(program, _)| !is_here(program)).collect();
+        missing.extend(absent.iter().map(|(program, package)| {
+            format!("SKIPPED: {}: there is no {program} here (Debian: apt-get install {package})", self.name)
+        }));
+        let run = self.run;
+        Trial::test(self.name, move || {
+            let runtime =
+                tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+            runtime.block_on(run());
+            Ok::<(), Failed>(())
+        })
+        .with_ignored_flag(!absent.is_empty())
+    }
+}
+
+fn is_here(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+}
+
+/// The trials: `module: [programs] name, …`. A trial is called like its function.
+macro_rules! trials {
+    ($($module:ident: $([$($need:ident),*] $name:ident),+;)+) => {
+        &[$($(Case {
+            name: concat!(stringify!($module), "::", stringify!($name)),
+            needs: &[$($need),*],
+            run: || Box::pin($module::$name()),
+        },)+)+]
+    };
+}
+
+const TRIALS: &[Case] = trials! {
+    newcomer:
+        [SH, CURL] without_a_file_the_demo_runs_and_the_commands_that_it_prints_work,
+        [] status_shows_each_step_from_zero_to_serving_and_back;
+    apps:
+        [PYTHON] a_python_server_serves_the_files_of_its_folder,
+        [NODE] a_node_server_runs_as_it_is,
+        [] pods_with_a_fixed_port_have_an_address_each_and_share_the_requests;
+    trouble:
+        [SH] a_script_that_never_gets_ready_is_explained_with_its_own_words,
+        [] a_command_that_does_not_exist_is_explained_while_others_serve,
+        [SH] an_app_that_keeps_crashing_is_started_ever_more_slowly_until_it_recovers;
+    mistakes:
+        [] all_mistakes_are_told_at_once_with_line_and_column,
+        [] what_is_no_yaml_is_told_with_line_and_column,
+        [] a_file_that_was_asked_for_and_is_not_there_is_no_demo,
+        [] a_bad_change_is_told_and_the_old_configuration_keeps_serving;
+    doors:
+        [] a_busy_port_is_refused_with_who_holds_it_and_the_way_out,
+        [] a_second_rouse_up_on_the_same_address_is_refused_and_the_first_serves_on;
+    commands:
+        [SH] logs_are_those_of_the_app_and_can_be_followed,
+        [] scale_pins_and_auto_lets_go_to_zero,
+        [] restart_replaces_each_pod_and_says_so,
+        [] without_a_rouse_up_commands_say_what_to_do,
+        [] an_unknown_app_is_bad_usage_and_the_known_ones_are_named;
+    changes:
+        [] an_app_that_is_added_serves_and_one_that_is_removed_ends,
+        [] another_scale_restarts_nothing,
+        [] another_environment_replaces_the_pods,
+        [] sighup_reads_the_file_again;
+    leaving:
+        [] sigterm_lets_a_request_finish_first,
+        [] a_second_sigterm_ends_at_once_and_leaves_nothing;
+    screen:
+        [SH] piped_output_is_plain_and_begins_with_where_it_listens,
+        [SH, SCRIPT] a_terminal_gets_colours;
+    idle:
+        [] an_open_event_stream_keeps_an_app_from_zero,
+        [] an_open_websocket_keeps_an_app_from_zero;
+    orphans:
+        [SH, SETSID] nothing_is_left_after_a_sigkill,
+        [SH, SETSID] nothing_is_left_after_a_sigterm,
+        [SH, SETSID] nothing_is_left_of_an_app_that_crashed,
+        [SH, SETSID] nothing_is_left_of_a_pod_whose_guardian_was_killed,
+        [SH, SETSID] nothing_is_left_of_an_app_that_was_removed_from_the_file,
+        [SH] nothing_is_left_of_a_start_that_failed;
+};

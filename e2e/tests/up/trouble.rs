@@ -1,0 +1,84 @@
+//! Apps that do not run: who asks, who looks and who watches the terminal all hear why.
+
+use rouse_e2e::wait::eventually;
+
+use rouse_e2e::rouse::Launch;
+
+use crate::fixture::{ask, facts, printed, programs, status, test_app, up, yaml};
+
+pub(crate) async fn a_script_that_never_gets_ready_is_explained_with_its_own_words() {
+    let script = "  stuck:\n    command: [sh, -c, 'echo the database is away >&2; exec sleep 600']\n    \
+                  timeouts: {readiness: 2s}\n";
+    let rouse = up(script).await;
+    let answer = ask(&rouse, "stuck", "/").await;
+    assert_eq!((answer.status.as_u16(), answer.header("x-rouse-error")), (504, "readiness_timeout"));
+    let told = [answer.text(), status(&rouse).await, facts(&rouse, "stuck").await["trouble"].to_string()];
+    for text in told {
+        for part in [
+            "stuck-1",
+            "is not ready after",
+            "nothing accepts connections on 127.0.0.1:",
+            "the database is away",
+        ] {
+            assert!(text.contains(part), "no {part:?} in {text}");
+        }
+    }
+    let line = |line: &str| (line == "stuck-1 | the database is away").then_some(());
+    rouse.output.find("the script's line", line).await;
+    rouse.stop().await;
+}
+
+pub(crate) async fn a_command_that_does_not_exist_is_explained_while_others_serve() {
+    let app = test_app();
+    let rouse = up(&format!(
+        "  typo: {{command: [no-such-program], timeouts: {{readiness: 1s}}}}\n  good: {{command: [{app}]}}\n"
+    ))
+    .await;
+    let (wrong, right) = tokio::join!(ask(&rouse, "typo", "/"), ask(&rouse, "good", "/"));
+    assert_eq!(right.status, 200);
+    assert!(matches!(wrong.status.as_u16(), 503 | 504), "{wrong:?}");
+    for text in [wrong.text(), status(&rouse).await] {
+        assert!(text.contains("command not found: \"no-such-program\""), "{text}");
+    }
+    printed(&rouse, "typo: cannot start a pod: command not found: \"no-such-program\"", 1).await;
+    assert_eq!(ask(&rouse, "good", "/").await.status, 200);
+    rouse.stop().await;
+}
+
+/// Notes when it was started, in milliseconds, and runs only once there is a file `ok`.
+const MOODY: &str = "
+echo $(($(date +%s%N) / 1000000)) >> starts
+test -e ok || { echo no mood today >&2; exit 3; }
+exec \"$APP\"
+";
+
+pub(crate) async fn an_app_that_keeps_crashing_is_started_ever_more_slowly_until_it_recovers() {
+    let app = test_app();
+    let apps = format!("  moody: {{command: [sh, moody.sh], env: {{APP: {app}}}, scale: {{min: 1}}}}\n");
+    let rouse = Launch::of(&yaml(&apps)).file("moody.sh", MOODY).up(&programs()).await;
+    let looping = eventually("a crash loop", async || {
+        Some(status(&rouse).await).filter(|text| text.contains("crash-looping"))
+    })
+    .await;
+    for part in ["moody-1 exited with code 3", "\"no mood today\"", "times in a row; "] {
+        assert!(looping.contains(part), "no {part:?} in {looping}");
+    }
+    let starts = eventually("the fifth start", async || {
+        let text = std::fs::read_to_string(rouse.dir().join("starts")).unwrap_or_default();
+        let starts: Vec<u64> = text.lines().filter_map(|line| line.parse().ok()).collect();
+        (starts.len() >= 5).then_some(starts)
+    })
+    .await;
+    let pauses: Vec<u64> = starts.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    for (pause, least) in pauses.iter().zip([100, 200, 400, 800]) {
+        assert!(*pause >= least, "not ever more slowly: {pauses:?}");
+    }
+    assert!(rouse.output.lines().contains(&"moody-1 | no mood today".to_owned()));
+
+    std::fs::write(rouse.dir().join("ok"), "").unwrap();
+    assert_eq!(ask(&rouse, "moody", "/").await.status, 200, "who waits is served as soon as it recovers");
+    eventually("the trouble to be forgotten", async || facts(&rouse, "moody").await["trouble"].as_null())
+        .await;
+    assert!(!status(&rouse).await.contains("crash-looping"));
+    rouse.stop().await;
+}
