@@ -14,8 +14,8 @@ use crate::args::Up;
 use crate::config::Span;
 use crate::failure::Failure;
 
-/// A connection that was accepted in the last moment counts only when its request has been read.
-const SETTLE: Duration = Duration::from_millis(100);
+/// What takes no longer than this need not be announced.
+const SOON: Duration = Duration::from_millis(100);
 /// How long those who waited may take to hear that they waited in vain.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 /// How long threads and processes may take that have been told to end at once.
@@ -99,7 +99,8 @@ async fn drain(up: &Up, system: &System, signals: &mut Signals, screen: &Screen)
                 system.workers.drain();
                 let now = clock.now();
                 tokio::select! {
-                    () = clock.sleep_until(until.min(now + SETTLE)) => {}
+                    () = under_way.idle() => {}
+                    () = clock.sleep_until(until.min(now + SOON)) => {}
                     () = signals.leave() => { hurried = true; shutdown.signal(clock.now()); }
                 }
                 if under_way.count() > 0 && !hurried {
