@@ -12,7 +12,7 @@ LOAD_SECONDS ?= 60
 
 .PHONY: help
 help: ## this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 .PHONY: test
 test: ## the tests, as in the README
@@ -62,6 +62,22 @@ fuzz: $(TOOLS)/bin/cargo-fuzz ## every parser of outside input, for FUZZ_SECONDS
 .PHONY: bench-core
 bench-core: ## what the core costs (bench/README.md)
 	cargo bench -p rouse-core --bench core
+
+# The product is built by itself, as people get it: together, the two would share the features of their crates.
+.PHONY: bench-cold-start
+bench-cold-start: ## how long the first request waits (bench/README.md)
+	cargo build --release -p rouse-cli
+	cargo run --release -p rouse-bench -- cold-start
+
+.PHONY: bench-proxy
+bench-proxy: ## CPU for each request, beside nginx, HAProxy, Envoy and Go (bench/README.md)
+	cargo build --release -p rouse-cli
+	cargo run --release -p rouse-bench -- proxy --tools $(TOOLS) --svg bench/proxy.svg
+
+.PHONY: bench-growth
+bench-growth: ## CPU for each request with ever more routes, services, endpoints (bench/README.md)
+	cargo build --release -p rouse-cli
+	cargo run --release -p rouse-bench -- growth
 
 $(TOOLS)/bin/cargo-deny:
 	cargo install --locked --root $(TOOLS) cargo-deny@$(DENY_VERSION)

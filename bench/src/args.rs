@@ -21,7 +21,7 @@ pub(crate) enum Command {
     Proxy(Proxy),
     /// CPU per request of Rouse as routes, services and endpoints grow in number
     Growth(Growth),
-    /// An app that says when it listened (HOST, PORT, START_DELAY_MS)
+    /// An app that says when it listened and starts as slowly as it is told
     #[command(hide = true)]
     App,
     /// Becomes an nginx that answers / with 1 KiB and /large with 1 MiB (HOST, PORT)

@@ -46,9 +46,12 @@ pub(crate) fn until<T>(
     patience: Duration,
     mut ask: impl FnMut() -> Result<Option<T>>,
 ) -> Result<T> {
-    patiently(what, patience, || match ask()? {
-        None if INTERRUPTED.load(Ordering::Relaxed) => Err("interrupted".into()),
-        answer => Ok(answer),
+    patiently(what, patience, || {
+        // First: of what is there at once, there can be many more.
+        if INTERRUPTED.load(Ordering::Relaxed) {
+            return Err("interrupted".into());
+        }
+        ask()
     })
 }
 
@@ -84,8 +87,9 @@ pub(crate) async fn delay(time: Duration) {
 /// From now on SIGINT and SIGTERM let whatever waits fail, so that what was started is ended on the way out.
 pub(crate) fn watch_for_signals() -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let (mut term, mut int) = runtime
-        .block_on(async { Ok::<_, Error>((signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?)) })?;
+    let (mut term, mut int) = runtime.block_on(async {
+        Ok::<_, Error>((signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?))
+    })?;
     let watch = move || {
         runtime.block_on(async {
             tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }

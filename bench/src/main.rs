@@ -10,18 +10,19 @@ mod args;
 mod child;
 mod clock;
 mod cold_start;
-//X mod growth;
-//X mod h2load;
+mod growth;
+mod h2load;
 mod http;
-//X mod load;
-//X mod matrix;
+mod load;
+mod matrix;
 mod ports;
 mod proc;
-//X mod proxy;
+mod proxy;
 mod role;
 mod rouse;
+mod site;
 mod stats;
-//X mod svg;
+mod svg;
 mod table;
 mod tools;
 
@@ -48,14 +49,13 @@ fn main() -> ExitCode {
 fn run(command: &Command) -> Result<()> {
     match command {
         Command::ColdStart(ask) => measure(|| cold_start::run(ask)),
-//X         Command::Proxy(ask) => measure(|| proxy::run(ask)),
-//X         Command::Growth(ask) => measure(|| growth::run(ask)),
+        Command::Proxy(ask) => measure(|| proxy::run(ask)),
+        Command::Growth(ask) => measure(|| growth::run(ask)),
         Command::App => role::app::run(),
-        _ => Ok(()), //TMP
-//X         Command::Upstream(upstream) => role::upstream::run(upstream),
-//X         Command::UpstreamH2c => role::upstream_h2c::run(),
-//X         Command::Forward(forward) => role::forward::run(forward),
-//X         Command::Connect(connect) => role::connect::run(connect),
+        Command::Upstream(upstream) => role::upstream::run(upstream),
+        Command::UpstreamH2c => role::upstream_h2c::run(),
+        Command::Forward(forward) => role::forward::run(forward),
+        Command::Connect(connect) => role::connect::run(connect),
     }
 }
 

@@ -1,6 +1,6 @@
 //! What the kernel says of processes and of the whole machine.
 //!
-//! A process's time counts the kernel's work for it too: on kernels without IRQ_TIME_ACCOUNTING also the network's,
+//! A process's time counts the kernel's work for it too: on kernels without `IRQ_TIME_ACCOUNTING` also the network's,
 //! which loopback does in the sender's name.
 
 use std::collections::HashMap;

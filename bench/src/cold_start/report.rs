@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{Delay, Percentiles, Series};
+use super::{Percentiles, Report, Series};
 use crate::table::columns;
 
 /// The goals for the first byte after the app listened, in milliseconds.
@@ -11,11 +11,11 @@ const GOAL_MAX: f64 = 15.0;
 /// In the order in which they happen.
 const PHASES: [&str; 5] = ["wake", "seen", "ready", "connect", "first_byte"];
 
-pub(super) fn text(delays: &[Delay]) -> String {
+pub(super) fn text(delays: &[Report]) -> String {
     delays.iter().map(one).collect::<Vec<_>>().join("\n")
 }
 
-fn one(delay: &Delay) -> String {
+fn one(delay: &Report) -> String {
     let mut text = format!(
         "app that listens after {} ms (milliseconds; others took {:.0} % of a core meanwhile)\n",
         delay.delay_ms,
@@ -32,7 +32,8 @@ fn one(delay: &Delay) -> String {
 }
 
 fn row(Series { way, count, total, after_listening }: &Series) -> Vec<String> {
-    let cells = |Percentiles { p50, p90, max }: &Percentiles| [p50, p90, max].map(|value| format!("{value:.2}"));
+    let cells =
+        |Percentiles { p50, p90, max }: &Percentiles| [p50, p90, max].map(|value| format!("{value:.2}"));
     let mut row = vec![(*way).to_owned(), count.to_string()];
     row.extend(cells(after_listening));
     row.extend(cells(total));
@@ -57,7 +58,7 @@ mod tests {
         let series = Series { way: "rouse", count: 3, total: percentiles(), after_listening: percentiles() };
         let ready = Spread { median: 7.0, min: 7.0, max: 7.0, count: 1 };
         let phases_ms = BTreeMap::from([("ready".to_owned(), ready)]);
-        let text = text(&[Delay { delay_ms: 300, series: vec![series], phases_ms, foreign_share: 0.42 }]);
+        let text = text(&[Report { delay_ms: 300, series: vec![series], phases_ms, foreign_share: 0.42 }]);
         for part in ["after 300 ms", "42 % of a core", "goal for rouse", "15", "ready 7.00"] {
             assert!(text.contains(part), "{part} in:\n{text}");
         }

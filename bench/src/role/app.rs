@@ -21,12 +21,12 @@ async fn serve() -> Result<()> {
     let wait = std::env::var("START_DELAY_MS").ok().and_then(|text| text.parse().ok()).unwrap_or(0);
     delay(Duration::from_millis(wait)).await;
     let listener = TcpListener::bind(address()?).await?;
-    let listened = unix_micros();
-    println!("listening {listened}");
+    let since = unix_micros();
+    println!("listening {since}");
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
-            accepted = listener.accept() => { connections.spawn(answer(accepted?.0, listened)); }
+            accepted = listener.accept() => { connections.spawn(answer(accepted?.0, since)); }
             Some(_) = connections.join_next() => {}
             _ = term.recv() => return Ok(()),
         }
@@ -34,11 +34,12 @@ async fn serve() -> Result<()> {
 }
 
 /// Answers until the client closes. Nobody sends a body here.
-async fn answer(mut stream: TcpStream, listened: u64) -> std::io::Result<()> {
+async fn answer(mut stream: TcpStream, since: u64) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
-    let body = format!("{listened}\n");
+    let body = format!("{since}\n");
     let length = body.len();
-    let response = format!("HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: {length}\r\n\r\n{body}");
+    let response =
+        format!("HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: {length}\r\n\r\n{body}");
     let mut head = Vec::new();
     while stream.read_buf(&mut head).await? > 0 {
         if head.ends_with(b"\r\n\r\n") {

@@ -1,10 +1,10 @@
 //! What the measurements start as processes of their own, so that each one's time is counted apart.
 
 pub(crate) mod app;
-//X pub(crate) mod connect;
-//X pub(crate) mod forward;
-//X pub(crate) mod upstream;
-//X pub(crate) mod upstream_h2c;
+pub(crate) mod connect;
+pub(crate) mod forward;
+pub(crate) mod upstream;
+pub(crate) mod upstream_h2c;
 
 use std::net::SocketAddr;
 

@@ -81,6 +81,15 @@ pub struct Up {
     /// How many requests may wait for one service; more are turned away with 503
     #[arg(long, value_name = "COUNT", default_value = "10000")]
     pub max_holds: NonZeroUsize,
+    /// How many client connections there may be; beyond it, the longest quiet one makes room
+    #[arg(long, value_name = "COUNT", default_value = "8192")]
+    pub max_connections: NonZeroUsize,
+    /// How long a client connection may be without a request
+    #[arg(long, value_name = "DURATION", default_value = "75s")]
+    pub idle_timeout: Span,
+    /// How long the head of a request may take
+    #[arg(long, value_name = "DURATION", default_value = "10s")]
+    pub header_timeout: Span,
     /// Whose X-Forwarded-* headers are believed: networks like 10.0.0.0/8, separated by commas, or none [default:
     /// loopback and the private networks]
     #[arg(long, value_name = "NETWORKS")]

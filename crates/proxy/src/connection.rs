@@ -16,6 +16,7 @@ use tokio::net::TcpStream;
 use tokio::time::{interval, timeout};
 use tokio_util::task::TaskTracker;
 
+use crate::crowd::{Member, Seat};
 use crate::request;
 use crate::socket::{Pulse, Socket};
 use crate::worker::Worker;
@@ -23,9 +24,7 @@ use crate::worker::Worker;
 /// What an HTTP/2 connection with prior knowledge begins with, as far as it takes to tell it from HTTP/1: no
 /// method begins like this.
 const PREFACE: &[u8] = b"PRI ";
-/// How long a client may take for its first bytes.
-const FIRST_BYTES: Duration = Duration::from_secs(30);
-/// The same, once we are leaving.
+/// How long a client may take for its first bytes once we are leaving.
 const LAST_BYTES: Duration = Duration::from_millis(500);
 /// How often, and how many times, to look again at first bytes that may become either.
 const LOOK: Duration = Duration::from_millis(2);
@@ -47,6 +46,7 @@ pub(crate) struct Client {
     pub(crate) arrival: Cell<Option<Work>>,
     /// Whether it has sent a request before.
     pub(crate) known: Cell<bool>,
+    pub(crate) member: Rc<Member>,
 }
 
 impl fmt::Debug for Client {
@@ -56,17 +56,22 @@ impl fmt::Debug for Client {
 }
 
 /// Serves one connection until it ends.
-pub(crate) async fn serve(worker: Rc<Worker>, stream: TcpStream, arrival: Work) {
+pub(crate) async fn serve(worker: Rc<Worker>, stream: TcpStream, seat: Seat, arrival: Work) {
     let Ok(address) = stream.peer_addr() else { return };
     // Small answers must not wait for an acknowledgement.
     stream.set_nodelay(true).ok();
-    let Some(protocol) = recognise(&worker, &stream).await else { return };
+    let Some(protocol) = recognise(&worker, &stream, &seat).await else { return };
     let (socket, pulse) = Socket::new(stream);
-    let client =
-        Rc::new(Client { address, pulse, arrival: Cell::new(Some(arrival)), known: Cell::new(false) });
+    let client = Rc::new(Client {
+        address,
+        pulse,
+        arrival: Cell::new(Some(arrival)),
+        known: Cell::new(false),
+        member: Rc::clone(&seat.member),
+    });
     match protocol {
-        Protocol::Http1 => http1(&worker, socket, client).await,
-        Protocol::Http2 => http2(&worker, socket, client).await,
+        Protocol::Http1 => http1(&worker, socket, client, &seat).await,
+        Protocol::Http2 => http2(&worker, socket, client, &seat).await,
     }
 }
 
@@ -76,7 +81,7 @@ enum Protocol {
 }
 
 /// Looks at the first bytes without taking them; `None` if there are none.
-async fn recognise(worker: &Worker, stream: &TcpStream) -> Option<Protocol> {
+async fn recognise(worker: &Worker, stream: &TcpStream, seat: &Seat) -> Option<Protocol> {
     let mut looks = interval(LOOK);
     let look = async {
         let mut first = [0; PREFACE.len()];
@@ -95,15 +100,16 @@ async fn recognise(worker: &Worker, stream: &TcpStream) -> Option<Protocol> {
         // Whoever sends its first letters as slowly as this gets what hyper makes of them.
         Some(Protocol::Http1)
     };
-    let mut look = pin!(timeout(FIRST_BYTES, look));
+    let mut look = pin!(look);
     tokio::select! {
         biased;
-        seen = &mut look => seen.ok().flatten(),
-        () = worker.drain.cancelled() => timeout(LAST_BYTES, look).await.ok()?.ok().flatten(),
+        seen = &mut look => seen,
+        () = seat.outstayed(&worker.deadlines) => None,
+        () = worker.drain.cancelled() => timeout(LAST_BYTES, look).await.ok()?,
     }
 }
 
-async fn http1(worker: &Rc<Worker>, socket: Socket, client: Rc<Client>) {
+async fn http1(worker: &Rc<Worker>, socket: Socket, client: Rc<Client>, seat: &Seat) {
     let service = service_fn(|request| request::serve(worker, &client, request));
     let mut builder = http1::Builder::new();
     // Not `pipeline_flush`: with it, hyper buffers a response without bound, and keeps answers back.
@@ -114,14 +120,16 @@ async fn http1(worker: &Rc<Worker>, socket: Socket, client: Rc<Client>) {
         biased;
         _ = connection.as_mut() => return,
         () = worker.drain.cancelled() => connection.as_mut().graceful_shutdown(),
+        () = seat.outstayed(&worker.deadlines) => connection.as_mut().graceful_shutdown(),
     }
     tokio::select! {
         _ = connection => {}
+        () = seat.outstayed(&worker.deadlines) => {}
         () = worker.close.cancelled() => {}
     }
 }
 
-async fn http2(worker: &Rc<Worker>, socket: Socket, client: Rc<Client>) {
+async fn http2(worker: &Rc<Worker>, socket: Socket, client: Rc<Client>, seat: &Seat) {
     let (own, tasks) = (Rc::clone(worker), Local(worker.tasks.clone()));
     let service = service_fn(move |request| {
         let (worker, client) = (Rc::clone(&own), Rc::clone(&client));
@@ -138,9 +146,11 @@ async fn http2(worker: &Rc<Worker>, socket: Socket, client: Rc<Client>) {
         biased;
         _ = connection.as_mut() => return,
         () = worker.drain.cancelled() => connection.as_mut().graceful_shutdown(),
+        () = seat.outstayed(&worker.deadlines) => connection.as_mut().graceful_shutdown(),
     }
     tokio::select! {
         _ = connection => {}
+        () = seat.outstayed(&worker.deadlines) => {}
         () = worker.close.cancelled() => {}
     }
 }

@@ -30,6 +30,25 @@ pub struct Settings {
     pub seed: u64,
     /// How long an upgraded connection may be silent.
     pub tunnel_idle: Duration,
+    /// What clients may take up.
+    pub limits: Limits,
+}
+
+/// What clients may take up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Connections at a time.
+    pub connections: usize,
+    /// How long a connection may be without a request.
+    pub idle: Duration,
+    /// How long the head of a request may take.
+    pub head: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { connections: 8192, idle: Duration::from_secs(75), head: Duration::from_secs(10) }
+    }
 }
 
 /// Where a route leads, and how.

@@ -6,6 +6,7 @@
 mod answer;
 mod body;
 mod connection;
+mod crowd;
 mod deadline;
 pub mod error;
 mod forward;

@@ -70,6 +70,7 @@ pub struct Metrics {
     holds: Family<HoldLabels, Histogram, Seconds>,
     retries: Family<ReasonLabels, Counter>,
     ejections: Counter,
+    turned_away: Counter,
     to_draining: Family<ServiceLabels, Counter>,
     direct: Family<ResultLabels, Counter>,
     /// Kept at hand: every request that reaches a pod counts here.
@@ -93,6 +94,7 @@ impl Metrics {
             holds: Family::new_with_constructor(seconds),
             retries: Family::default(),
             ejections: Counter::default(),
+            turned_away: Counter::default(),
             to_draining: Family::default(),
             direct,
             direct_pod,
@@ -112,6 +114,11 @@ impl Metrics {
         rouse.register("hold_duration_seconds", "How long requests were held", metrics.holds.clone());
         rouse.register("retries", "Requests that were sent again", metrics.retries.clone());
         rouse.register("ejections", "Endpoints that were left alone for a while", metrics.ejections.clone());
+        rouse.register(
+            "connections_refused",
+            "Connections beyond the limit, none of the others being quiet",
+            metrics.turned_away.clone(),
+        );
         rouse.register(
             "requests_to_draining",
             "Requests that went to a pod that is leaving, for want of another",
@@ -141,6 +148,10 @@ impl Metrics {
 
     pub(crate) fn retried(&self, reason: &'static str) {
         self.retries.get_or_create(&ReasonLabels { reason }).inc();
+    }
+
+    pub(crate) fn turned_away(&self) {
+        self.turned_away.inc();
     }
 
     pub(crate) fn ejected(&self) {

@@ -19,6 +19,7 @@ use rouse_core::time::{Clock as _, Moment};
 use crate::answer;
 use crate::body::{AnswerBody, Source};
 use crate::connection::{Client, READ_AHEAD, STREAM_WINDOW};
+use crate::crowd::Member;
 use crate::error::Failure;
 use crate::forward::{self, Outgoing};
 use crate::gateway::{Backend, Route, Target, Timeouts};
@@ -49,7 +50,7 @@ pub(crate) async fn serve(
 ) -> Result<Answer, ClientGone> {
     let grpc = answer::is_grpc(request.headers());
     let route = find(worker, &request);
-    let mut exchange = Exchange::begin(worker, route.as_ref(), protocol(&request, grpc));
+    let mut exchange = Exchange::begin(worker, client, route.as_ref(), protocol(&request, grpc));
     // From here on the request itself counts.
     drop(client.arrival.take());
     if request.method() == Method::CONNECT {
@@ -251,6 +252,7 @@ impl Journey<'_> {
 #[derive(Debug)]
 pub(crate) struct Exchange {
     worker: Rc<Worker>,
+    member: Rc<Member>,
     route: Arc<str>,
     protocol: Protocol,
     began: Moment,
@@ -265,8 +267,9 @@ pub(crate) struct Exchange {
 const CLIENT_GONE: u16 = 499;
 
 impl Exchange {
-    fn begin(worker: &Rc<Worker>, route: Option<&Arc<Route>>, protocol: Protocol) -> Self {
+    fn begin(worker: &Rc<Worker>, client: &Client, route: Option<&Arc<Route>>, protocol: Protocol) -> Self {
         let gateway = &worker.gateway;
+        client.member.began();
         // Not the host or the path: anybody could fill the books with those.
         let route = route.map_or_else(|| Arc::clone(&gateway.no_route), |route| Arc::clone(&route.name));
         Self {
@@ -274,6 +277,7 @@ impl Exchange {
             _in_flight: gateway.metrics.begin(&route),
             _work: gateway.under_way().begin(),
             worker: Rc::clone(worker),
+            member: Rc::clone(&client.member),
             route,
             protocol,
             code: CLIENT_GONE,
@@ -314,7 +318,9 @@ impl Exchange {
 impl Drop for Exchange {
     fn drop(&mut self) {
         let gateway = &self.worker.gateway;
-        let took = gateway.settings.clock.now().since(self.began);
+        let now = gateway.settings.clock.now();
+        let took = now.since(self.began);
+        self.member.ended(now);
         gateway.metrics.ended(&self.route, self.code, self.protocol, took);
     }
 }

@@ -113,7 +113,7 @@ impl Workers {
             told.send(Ok(())).ok();
             let number = crew.number as u64;
             let seed = gateway.settings.seed.wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-            let worker = Worker::new(gateway, seed, drain, close);
+            let worker = Worker::new(gateway, seed, crew.mates.len(), drain, close);
             runtime.block_on(run(worker, listeners, crew, inbox));
         })?;
         started.recv().map_err(io::Error::other)?
@@ -245,10 +245,13 @@ fn place(worker: &Rc<Worker>, stream: TcpStream, Crew { number, mates, .. }: &Cr
 }
 
 fn serve(worker: &Rc<Worker>, stream: TcpStream, counted: Counted, arrival: Work) {
+    let Some(seat) = worker.crowd.enter() else {
+        return worker.gateway.metrics.turned_away();
+    };
     let worker = Rc::clone(worker);
     worker.tasks.clone().spawn_local(async move {
         let _counted = counted;
-        connection::serve(worker, stream, arrival).await;
+        connection::serve(worker, stream, seat, arrival).await;
     });
 }
 

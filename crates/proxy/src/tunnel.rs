@@ -21,6 +21,8 @@ use frames::Frames;
 
 /// How long both sides may take to switch.
 const SWITCH: Duration = Duration::from_secs(10);
+/// How long a client may go on in silence when its pod has ended.
+const LINGER: Duration = Duration::from_secs(1);
 /// How long a farewell may take.
 const FAREWELL: Duration = Duration::from_secs(1);
 /// Bytes on their way, each way.
@@ -74,10 +76,24 @@ async fn carry(worker: &Worker, client: Upgraded, pod: Upgraded, websocket: bool
             frames.borrow_mut().add(bytes);
         }
     });
+    let client_done = Cell::new(false);
+    // An end is passed on, and the other side may finish; an error ends both.
+    let there = async {
+        if there.await.is_ok() {
+            client_done.set(true);
+            std::future::pending::<()>().await;
+        }
+    };
+    let back = async {
+        if back.await.is_ok() && !client_done.get() {
+            // Without its pod, a client has little left to say, and may not know that it should hang up.
+            silence(worker, &last, LINGER).await;
+        }
+    };
     tokio::select! {
-        // Either may end first, as with any two streams.
-        _ = async { tokio::try_join!(there, back) } => {}
-        () = silence(worker, &last) => {}
+        () = back => {}
+        () = there => {}
+        () = silence(worker, &last, worker.gateway.settings.tunnel_idle) => {}
         () = worker.close.cancelled() => {}
     }
     if worker.close.is_cancelled() && websocket && frames.borrow().at_boundary() {
@@ -90,14 +106,14 @@ async fn carry(worker: &Worker, client: Upgraded, pod: Upgraded, websocket: bool
 }
 
 /// Ends when nothing has moved for too long.
-async fn silence(worker: &Worker, last: &Cell<Moment>) {
-    let settings = &worker.gateway.settings;
+async fn silence(worker: &Worker, last: &Cell<Moment>, longest: Duration) {
+    let clock = worker.gateway.settings.clock;
     loop {
-        let due = last.get() + settings.tunnel_idle;
-        if due <= settings.clock.now() {
+        let due = last.get() + longest;
+        if due <= clock.now() {
             return;
         }
-        settings.clock.sleep_until(due).await;
+        clock.sleep_until(due).await;
     }
 }
 

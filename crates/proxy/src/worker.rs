@@ -11,6 +11,7 @@ use rouse_core::service::Service;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::crowd::Crowd;
 use crate::deadline::Deadlines;
 use crate::gateway::Gateway;
 use crate::pool::Pools;
@@ -23,6 +24,7 @@ const SWEEP: Duration = Duration::from_secs(1);
 pub(crate) struct Worker {
     pub(crate) gateway: Arc<Gateway>,
     pub(crate) deadlines: Rc<Deadlines>,
+    pub(crate) crowd: Rc<Crowd>,
     /// Owns every task of the worker.
     pub(crate) tasks: TaskTracker,
     /// Stop accepting; connections end with what they have.
@@ -37,11 +39,13 @@ impl Worker {
     pub(crate) fn new(
         gateway: Arc<Gateway>,
         seed: u64,
+        workers: usize,
         drain: CancellationToken,
         close: CancellationToken,
     ) -> Rc<Self> {
         Rc::new(Self {
             deadlines: Deadlines::new(gateway.settings.clock),
+            crowd: Crowd::new(gateway.settings.clock, gateway.settings.limits, workers),
             tasks: TaskTracker::new(),
             drain,
             close,

@@ -42,12 +42,11 @@ impl Haproxy {
     pub(crate) async fn before(gateways: &[(u16, u16)]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let address = SocketAddr::from(([127, 0, 0, 1], port()));
-        let servers: String = gateways
-            .iter()
-            .map(|(port, admin)| {
-                format!("  server g{port} 127.0.0.1:{port} check port {admin} inter 100ms fall 1 rise 1\n")
-            })
-            .collect();
+        let server = |(port, admin): &(u16, u16)| {
+            format!("  server g{port} 127.0.0.1:{port} check port {admin} inter 100ms fall 1 rise 1\n")
+        };
+        let servers: Vec<String> = gateways.iter().map(server).collect();
+        let servers = servers.concat();
         let config = format!(
             "global\n  maxconn 1000\ndefaults\n  mode http\n  retries 0\n  timeout connect 5s\n  timeout client 60s\n  \
              timeout server 60s\nfrontend in\n  bind {address}\n  default_backend gateways\nbackend gateways\n  \

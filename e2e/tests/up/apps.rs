@@ -8,10 +8,13 @@ use rouse_e2e::wait::eventually;
 
 use crate::fixture::{ask, programs, test_app, uid, up, yaml};
 
-pub(crate) async fn a_python_server_serves_the_files_of_its_folder() {
+pub(crate) async fn a_python_server_serves_the_files_of_its_folder_beside_the_file() {
     let apps =
         "  site:\n    command: [python3, -m, http.server, $PORT, --bind, $HOST]\n    workdir: public\n";
-    let launch = Launch::of(&yaml(apps)).file("public/greeting.txt", "good morning\n");
+    let launch = Launch::empty()
+        .file("shop/rouse.yaml", &yaml(apps))
+        .file("shop/public/greeting.txt", "good morning\n")
+        .argument("shop/rouse.yaml");
     let rouse = launch.up(&programs()).await;
     let answer = ask(&rouse, "site", "/greeting.txt").await;
     assert_eq!((answer.status.as_u16(), answer.text().as_str()), (200, "good morning\n"));

@@ -2,13 +2,16 @@
 
 use std::fs::File;
 
+use rouse_e2e::client::session::get;
 use rouse_e2e::config::{App, Config};
 use rouse_e2e::proc::Process;
 use rouse_e2e::rouse::{Launch, Rouse};
+use rouse_e2e::target::Target;
 use rouse_e2e::wait::eventually;
 use rustix::process::Signal;
+use tokio::task::JoinSet;
 
-use crate::fixture::{ask, pids, printed, programs, uid};
+use crate::fixture::{ask, facts, pids, printed, programs, uid, way};
 
 fn file(apps: impl IntoIterator<Item = App>) -> String {
     apps.into_iter().fold(Config::default(), Config::and).yaml(&programs())
@@ -42,17 +45,34 @@ pub(crate) async fn an_app_that_is_added_serves_and_one_that_is_removed_ends() {
     rouse.stop().await;
 }
 
+pub(crate) async fn an_app_that_is_removed_finishes_its_requests_first() {
+    let rouse = up([App::http().named("stays"), App::http().named("old")]).await;
+    let (target, mut asked) = (way(&rouse, "old"), JoinSet::new());
+    asked.spawn(async move { get(&target, "/wait").await });
+    let serving = rouse.admin.until("old", "a request under way", |old| old.in_flight == 1).await;
+    let pod = serving.endpoints[0].address;
+    rouse.replace_file(&file([App::http().named("stays")]));
+    printed(&rouse, "reloaded rouse.yaml", 1).await;
+    assert_eq!(ask(&rouse, "old", "/").await.status, 404);
+    // No route leads there any more.
+    assert_eq!(get(&Target::plain(pod), "/next").await.status, 200);
+    let answer = asked.join_next().await.unwrap().unwrap();
+    assert_eq!((answer.status.as_u16(), answer.text().as_str()), (200, "waited\n"));
+    printed(&rouse, "old: removed", 1).await;
+    rouse.stop().await;
+}
+
 pub(crate) async fn another_scale_restarts_nothing() {
     let rouse = up([App::http().warm().scale("max", 2)]).await;
     let before = uid(&rouse, "app").await;
     rouse.replace_file(&file([App::http().scale("min", 2).scale("max", 2).scale("idle-after", "5m")]));
-    let service = rouse
-        .admin
-        .until("app", "two ready pods", |app| {
-            app.endpoints.len() == 2 && app.endpoints.iter().all(|pod| pod.state == "Ready")
-        })
-        .await;
-    assert!(service.endpoints.iter().any(|pod| pod.uid == before), "{service:?}");
+    let pods = eventually("two pods, and no replacement under way", async || {
+        let facts = facts(&rouse, "app").await;
+        let settled = facts["ready"] == 2 && facts["rolling"] == false;
+        settled.then(|| facts["endpoints"].as_array().cloned().unwrap_or_default())
+    })
+    .await;
+    assert!(pods.iter().any(|pod| pod["uid"] == before.as_str()), "{pods:?}");
     assert!(!rouse.output.lines().iter().any(|line| line.contains("told to stop")));
     rouse.stop().await;
 }

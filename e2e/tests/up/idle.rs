@@ -6,8 +6,12 @@ use rouse_e2e::body;
 use rouse_e2e::client::session::{Http, whole};
 use rouse_e2e::client::websocket;
 use rouse_e2e::config::{App, Config};
+use rouse_e2e::proc;
 use rouse_e2e::rouse::Rouse;
 use rouse_e2e::wait::within;
+use rustix::process::Signal;
+use tokio::net::TcpStream;
+use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 
 use crate::fixture::{ask, programs, uid, until_state, way};
@@ -28,6 +32,43 @@ async fn stays(rouse: &Rouse) {
     let now = rouse.admin.service("app").await;
     assert_eq!((now.state.as_str(), now.in_flight), ("serving", 1), "{now:?}");
     assert_eq!((now.endpoints.len(), &now.endpoints[0].uid), (1, &pods[0].uid));
+}
+
+/// By the time another app went to zero twice, this one could have, too.
+async fn has_let_go(rouse: &Rouse) {
+    for _ in 0..2 {
+        uid(rouse, "other").await;
+        until_state(rouse, "other", "zero").await;
+    }
+    assert_eq!(rouse.admin.service("app").await.in_flight, 0, "nobody of its pods has anything to do");
+}
+
+pub(crate) async fn a_websocket_that_its_pod_has_ended_keeps_nothing_awake() {
+    let rouse = start().await;
+    // A client that does not hang up though both have said goodbye.
+    let (mut socket, _) = websocket::connect(&way(&rouse, "app"), "/ws").await;
+    socket.close(None).await.unwrap();
+    until_end(&mut socket).await;
+    has_let_go(&rouse).await;
+    drop(socket);
+    rouse.stop().await;
+}
+
+pub(crate) async fn a_websocket_whose_pod_was_killed_keeps_nothing_awake() {
+    let rouse = start().await;
+    let (mut socket, _) = websocket::connect(&way(&rouse, "app"), "/ws").await;
+    let pod = rouse.admin.service("app").await.endpoints.remove(0);
+    proc::signal(pod.pid.unwrap(), Signal::KILL);
+    until_end(&mut socket).await;
+    has_let_go(&rouse).await;
+    until_state(&rouse, "app", "zero").await;
+    drop(socket);
+    rouse.stop().await;
+}
+
+/// Reads until the other side has ended it.
+async fn until_end(socket: &mut WebSocketStream<TcpStream>) {
+    within("the end", async { while socket.next().await.is_some_and(|message| message.is_ok()) {} }).await;
 }
 
 pub(crate) async fn an_open_event_stream_keeps_an_app_from_zero() {
@@ -51,7 +92,7 @@ pub(crate) async fn an_open_websocket_keeps_an_app_from_zero() {
     let echo = within("the echo", socket.next()).await.unwrap().unwrap();
     assert_eq!(echo.into_text().unwrap().as_str(), "still here");
     socket.close(None).await.unwrap();
-    within("the end", async { while socket.next().await.is_some_and(|message| message.is_ok()) {} }).await;
+    until_end(&mut socket).await;
     drop(socket);
     until_state(&rouse, "app", "zero").await;
     rouse.stop().await;

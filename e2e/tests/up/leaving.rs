@@ -1,9 +1,15 @@
 //! The way out: one signal is a request, two are an order.
 
-use rouse_e2e::client::session::{Whole, get};
+use futures_util::StreamExt as _;
+use http::Method;
+use rouse_e2e::body;
+use rouse_e2e::client::session::{Http, Whole, get, whole};
+use rouse_e2e::client::websocket;
 use rouse_e2e::config::{App, Config};
+use rouse_e2e::proc;
 use rouse_e2e::rouse::Rouse;
 use rouse_e2e::target::Target;
+use rouse_e2e::wait::within;
 use rustix::process::Signal;
 use tokio::task::JoinSet;
 
@@ -15,10 +21,10 @@ async fn draining(path: &'static str) -> (Rouse, JoinSet<Option<Whole>>) {
     rouse.ready("app").await;
     let (target, mut asked) = (way(&rouse, "app"), JoinSet::new());
     asked.spawn(async move {
-        let mut http = rouse_e2e::client::session::Http::one(&target).await;
-        let request = http.request(http::Method::GET, path).body(rouse_e2e::body::empty()).unwrap();
+        let mut http = Http::one(&target).await;
+        let request = http.request(Method::GET, path).body(body::empty()).unwrap();
         let response = http.try_send(request).await.ok()?;
-        rouse_e2e::client::session::whole(response).await.ok()
+        whole(response).await.ok()
     });
     rouse.admin.until("app", "a request under way", |app| app.in_flight == 1).await;
     rouse.signal(Signal::TERM);
@@ -35,6 +41,32 @@ pub(crate) async fn sigterm_lets_a_request_finish_first() {
     let answer = asked.join_next().await.unwrap().unwrap().expect("it is answered");
     assert_eq!((answer.status.as_u16(), answer.text().as_str()), (200, "waited\n"));
     rouse.stopped(&children).await;
+}
+
+pub(crate) async fn a_second_sigterm_does_not_wait_for_pods_that_do_not_end() {
+    let app = App::http().warm().env("IGNORE_TERM", 1).stop_grace("10m");
+    let mut rouse = Rouse::start(&programs(), Config::of(app)).await;
+    rouse.ready("app").await;
+    let children = rouse.children();
+    rouse.signal(Signal::TERM);
+    printed(&rouse, "stopping 1 pod; press Ctrl-C again to stop at once", 1).await;
+    rouse.signal(Signal::TERM);
+    assert_eq!(rouse.ended().await, Some(1));
+    let left: Vec<_> = children.iter().filter(|child| child.runs()).collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+pub(crate) async fn a_websocket_whose_pod_was_killed_holds_up_nobody() {
+    let config = Config::of(App::http().warm()).flag("--drain-timeout", "2s");
+    let mut rouse = Rouse::start(&programs(), config).await;
+    let (mut socket, _) = websocket::connect(&way(&rouse, "app"), "/ws").await;
+    let pod = rouse.admin.service("app").await.endpoints.remove(0);
+    proc::signal(pod.pid.unwrap(), Signal::KILL);
+    within("the end", async { while socket.next().await.is_some_and(|message| message.is_ok()) {} }).await;
+    rouse.signal(Signal::TERM);
+    assert_eq!(rouse.ended().await, Some(0));
+    let lines = rouse.output.lines();
+    assert!(!lines.iter().any(|line| line.contains("cut off after 2s")), "it waited in vain: {lines:#?}");
 }
 
 pub(crate) async fn a_second_sigterm_ends_at_once_and_leaves_nothing() {

@@ -97,12 +97,13 @@ const TRIALS: &[Case] = trials! {
         [SH, CURL] without_a_file_the_demo_runs_and_the_commands_that_it_prints_work,
         [] status_shows_each_step_from_zero_to_serving_and_back;
     apps:
-        [PYTHON] a_python_server_serves_the_files_of_its_folder,
+        [PYTHON] a_python_server_serves_the_files_of_its_folder_beside_the_file,
         [NODE] a_node_server_runs_as_it_is,
         [] pods_with_a_fixed_port_have_an_address_each_and_share_the_requests;
     trouble:
         [SH] a_script_that_never_gets_ready_is_explained_with_its_own_words,
         [] a_command_that_does_not_exist_is_explained_while_others_serve,
+        [] a_request_that_waits_is_served_when_the_file_is_corrected,
         [SH] an_app_that_keeps_crashing_is_started_ever_more_slowly_until_it_recovers;
     mistakes:
         [] all_mistakes_are_told_at_once_with_line_and_column,
@@ -120,20 +121,27 @@ const TRIALS: &[Case] = trials! {
         [] an_unknown_app_is_bad_usage_and_the_known_ones_are_named;
     changes:
         [] an_app_that_is_added_serves_and_one_that_is_removed_ends,
+        [] an_app_that_is_removed_finishes_its_requests_first,
         [] another_scale_restarts_nothing,
         [] another_environment_replaces_the_pods,
         [] sighup_reads_the_file_again;
     leaving:
         [] sigterm_lets_a_request_finish_first,
-        [] a_second_sigterm_ends_at_once_and_leaves_nothing;
+        [] a_second_sigterm_ends_at_once_and_leaves_nothing,
+        [] a_second_sigterm_does_not_wait_for_pods_that_do_not_end,
+        [] a_websocket_whose_pod_was_killed_holds_up_nobody;
     screen:
-        [SH] piped_output_is_plain_and_begins_with_where_it_listens,
+        [SH] piped_output_is_plain_and_says_where_it_listens_before_a_pod_says_anything,
+        [] nothing_is_printed_before_where_it_listens,
         [SH, SCRIPT] a_terminal_gets_colours;
     idle:
         [] an_open_event_stream_keeps_an_app_from_zero,
-        [] an_open_websocket_keeps_an_app_from_zero;
+        [] an_open_websocket_keeps_an_app_from_zero,
+        [] a_websocket_that_its_pod_has_ended_keeps_nothing_awake,
+        [] a_websocket_whose_pod_was_killed_keeps_nothing_awake;
     orphans:
         [SH, SETSID] nothing_is_left_after_a_sigkill,
+        [SH, SETSID] nothing_is_left_after_a_sigkill_in_the_middle_of_leaving,
         [SH, SETSID] nothing_is_left_after_a_sigterm,
         [SH, SETSID] nothing_is_left_of_an_app_that_crashed,
         [SH, SETSID] nothing_is_left_of_a_pod_whose_guardian_was_killed,

@@ -41,16 +41,16 @@ struct Scene {
 
 impl Scene {
     async fn start() -> Self {
-        let app = test_app();
-        let mark = fresh();
-        Self::start_with(
-            &mark,
-            &format!(
-                "  app: {{command: [sh, parent.sh], env: {{APP: {app}, {MARK}: {mark}}}, scale: {{min: 1}}, \
-                 stop-grace: 1s}}\n"
-            ),
-        )
-        .await
+        Self::of("1s").await
+    }
+
+    async fn of(grace: &str) -> Self {
+        let (app, mark) = (test_app(), fresh());
+        let apps = format!(
+            "  app: {{command: [sh, parent.sh], env: {{APP: {app}, {MARK}: {mark}}}, scale: {{min: 1}}, \
+             stop-grace: {grace}}}\n"
+        );
+        Self::start_with(&mark, &apps).await
     }
 
     async fn start_with(mark: &str, apps: &str) -> Self {
@@ -98,6 +98,14 @@ impl Scene {
         assert_eq!(new.len(), old.len());
     }
 
+    async fn kill_guardian(&self) {
+        let pod = Process::of(pids(&self.rouse, "app").await[0]).unwrap();
+        let guardian = Process::of(pod.parent().unwrap()).unwrap();
+        assert_eq!(guardian.parent(), Some(self.rouse.pid), "a guardian is rouse's own child");
+        proc::signal(guardian.pid, Signal::KILL);
+        printed(&self.rouse, "its guardian process was killed", 1).await;
+    }
+
     /// No file that was not there before.
     fn no_files(&self) {
         assert_eq!(names(self.temporary.path()), BTreeSet::new(), "temporary files");
@@ -138,6 +146,17 @@ pub(crate) async fn nothing_is_left_after_a_sigkill() {
     scene.no_files();
 }
 
+pub(crate) async fn nothing_is_left_after_a_sigkill_in_the_middle_of_leaving() {
+    let mut scene = Scene::of("10m").await;
+    scene.grown().await;
+    scene.rouse.signal(Signal::TERM);
+    printed(&scene.rouse, "app-1 is told to stop", 1).await;
+    scene.rouse.signal(Signal::KILL);
+    assert_eq!(scene.rouse.ended().await, None);
+    eventually("the family to be gone", async || scene.family().is_empty().then_some(())).await;
+    scene.no_files();
+}
+
 pub(crate) async fn nothing_is_left_after_a_sigterm() {
     let scene = Scene::start().await;
     scene.grown().await;
@@ -155,11 +174,7 @@ pub(crate) async fn nothing_is_left_of_an_app_that_crashed() {
 pub(crate) async fn nothing_is_left_of_a_pod_whose_guardian_was_killed() {
     let scene = Scene::start().await;
     let family = scene.grown().await;
-    let pod = Process::of(pids(&scene.rouse, "app").await[0]).unwrap();
-    let guardian = Process::of(pod.parent().unwrap()).unwrap();
-    assert_eq!(guardian.parent(), Some(scene.rouse.pid), "a guardian is rouse's own child");
-    proc::signal(guardian.pid, Signal::KILL);
-    printed(&scene.rouse, "its guardian process was killed", 1).await;
+    scene.kill_guardian().await;
     scene.replaced(&family).await;
     scene.stop().await;
 }

@@ -2,6 +2,8 @@
 
 use std::process::Stdio;
 
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use rouse_e2e::output::Output;
 use rouse_e2e::proc::{self, Process};
 use rouse_e2e::rouse::Launch;
@@ -18,19 +20,32 @@ fn colourful() -> String {
     )
 }
 
-pub(crate) async fn piped_output_is_plain_and_begins_with_where_it_listens() {
+pub(crate) async fn piped_output_is_plain_and_says_where_it_listens_before_a_pod_says_anything() {
     let rouse = up(&colourful()).await;
     assert_eq!(ask(&rouse, "app", "/").await.status, 200);
-    printed(&rouse, "app-1 | ", 1).await;
-    printed(&rouse, "ready after", 1).await;
+    printed(&rouse, "app-1 | red", 1).await;
+    printed(&rouse, "app: app-1 ready after ", 1).await;
     let lines = rouse.output.lines();
     assert!(lines.iter().all(|line| !line.contains('\u{1b}')), "{lines:?}");
-    assert!(lines.contains(&"app-1 | red".to_owned()), "{lines:?}");
-    let place = |part: &str| lines.iter().position(|line| line.contains(part)).unwrap_or(usize::MAX);
-    assert_eq!(lines[0], format!("listening on http://{}", rouse.address), "{lines:#?}");
-    assert_eq!(lines[1], format!("admin on http://{}", rouse.admin.address()), "{lines:#?}");
-    assert!(place("ready after") > 1 && place("app-1 | ") > 1, "{lines:#?}");
+    let place = |part: &str| lines.iter().position(|line| line.starts_with(part)).unwrap();
+    for listening in [place("listening on http://"), place("admin on http://")] {
+        assert!(listening < place("app-1 | red") && listening < place("app: app-1 ready"), "{lines:#?}");
+    }
     rouse.stop().await;
+}
+
+pub(crate) async fn nothing_is_printed_before_where_it_listens() {
+    let app = test_app();
+    let apps: Vec<String> =
+        ["a", "b", "c"].map(|name| format!("  {name}: {{command: [{app}], scale: {{min: 1}}}}\n")).into();
+    let apps = apps.concat();
+    // Many, and all at once: what races shows when there are fewer cores than wishes.
+    let mut starting: FuturesUnordered<_> = (0..100).map(|_| up(&apps)).collect();
+    while let Some(rouse) = starting.next().await {
+        let lines = rouse.output.lines();
+        assert_eq!(lines[0], format!("listening on http://{}", rouse.address), "{lines:#?}");
+        assert_eq!(lines[1], format!("admin on http://{}", rouse.admin.address()), "{lines:#?}");
+    }
 }
 
 pub(crate) async fn a_terminal_gets_colours() {

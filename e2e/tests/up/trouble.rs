@@ -1,10 +1,11 @@
 //! Apps that do not run: who asks, who looks and who watches the terminal all hear why.
 
-use rouse_e2e::wait::eventually;
-
+use rouse_e2e::client::session::get;
 use rouse_e2e::rouse::Launch;
+use rouse_e2e::wait::eventually;
+use tokio::task::JoinSet;
 
-use crate::fixture::{ask, facts, printed, programs, status, test_app, up, yaml};
+use crate::fixture::{ask, facts, printed, programs, status, test_app, up, way, yaml};
 
 pub(crate) async fn a_script_that_never_gets_ready_is_explained_with_its_own_words() {
     let script = "  stuck:\n    command: [sh, -c, 'echo the database is away >&2; exec sleep 600']\n    \
@@ -42,6 +43,21 @@ pub(crate) async fn a_command_that_does_not_exist_is_explained_while_others_serv
     }
     printed(&rouse, "typo: cannot start a pod: command not found: \"no-such-program\"", 1).await;
     assert_eq!(ask(&rouse, "good", "/").await.status, 200);
+    rouse.stop().await;
+}
+
+pub(crate) async fn a_request_that_waits_is_served_when_the_file_is_corrected() {
+    let rouse = up("  app: {command: [no-such-program], timeouts: {readiness: 60s}}\n").await;
+    let (target, mut asked) = (way(&rouse, "app"), JoinSet::new());
+    asked.spawn(async move { get(&target, "/").await });
+    printed(&rouse, "command not found", 1).await;
+    rouse.replace_file(&yaml(&format!(
+        "  app: {{command: [{}], timeouts: {{readiness: 60s}}}}\n",
+        test_app()
+    )));
+    let answer = asked.join_next().await.unwrap().unwrap();
+    assert_eq!((answer.status.as_u16(), answer.header("x-rouse-cold-start")), (200, "true"));
+    eventually("the trouble to be forgotten", async || facts(&rouse, "app").await["trouble"].as_null()).await;
     rouse.stop().await;
 }
 

@@ -78,18 +78,17 @@ pub(super) fn raise_open_files() {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+
     use super::*;
+    use crate::args::{Command, Rouse};
 
     fn refusal(listen: &[SocketAddr], admin: SocketAddr) -> Failure {
         let config = crate::config::read("apps: {a: {command: [x]}}", "rouse.yaml").unwrap();
-        let up = Up {
-            file: None,
-            listen: listen.to_vec(),
-            admin: Some(admin),
-            shutdown_delay: "0s".parse().unwrap(),
-            drain_timeout: "0s".parse().unwrap(),
-            workers: None,
-        };
+        let flags = listen.iter().map(|address| format!("--listen={address}"));
+        let flags = flags.chain([format!("--admin={admin}")]);
+        let arguments = ["rouse".to_owned(), "up".to_owned()].into_iter().chain(flags);
+        let Command::Up(up) = Rouse::try_parse_from(arguments).unwrap().command else { panic!("it is `up`") };
         Doors::open(&up, &config).map(|_| ()).unwrap_err()
     }
 

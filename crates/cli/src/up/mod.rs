@@ -58,12 +58,8 @@ async fn serve(up: &Up, source: &Source, config: Config, doors: Doors) -> Result
     let (screen, painter) = Screen::open(AutoStream::auto(io::stdout()))
         .map_err(failed("cannot start the thread that prints"))?;
     let mut signals = Signals::listen().map_err(failed("cannot listen to signals"))?;
-    let (listen, admin) = (doors.addresses(), doors.admin_address());
     let mut system =
         System::start(up, source, &config, doors, &screen).map_err(failed("cannot start to serve"))?;
-    for line in lines::greeting(source, &config, &listen, admin) {
-        screen.say(line);
-    }
     let reason = watch(source, config, up, &mut system, &mut signals, &screen).await;
     let ended = leave::leave(up, reason, system, &mut signals, &screen).await;
     painter.finish(LAST_LINES).await;

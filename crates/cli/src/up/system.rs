@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::doors::Doors;
 use super::follow::{self, Outputs};
+use super::lines;
 use super::plan;
 use super::screen::Screen;
 use super::source::Source;
@@ -61,6 +62,7 @@ impl System {
         doors: Doors,
         screen: &Screen,
     ) -> io::Result<Self> {
+        let greeting = lines::greeting(source, config, &doors.addresses(), doors.admin_address());
         let clock = TokioClock::new();
         let launcher = Launcher::this_program([GUARDIAN])?;
         let engine =
@@ -88,6 +90,8 @@ impl System {
         gateway.set_routes(plan::routes(config, &registry));
         let workers = Workers::start(&gateway, doors.listen, workers(up))?;
 
+        // Before anything that has something to tell.
+        greeting.into_iter().for_each(|line| screen.say(line));
         let mut tasks = JoinSet::new();
         let server = admin::serve(listener, admin::router(Arc::new(panel)), end_admin.clone());
         tasks.spawn(named(ADMIN, server));
@@ -163,6 +167,11 @@ fn front(up: &Up, clock: TokioClock) -> gateway::Settings {
         clock,
         seed: random(),
         tunnel_idle: TUNNEL_IDLE,
+        limits: gateway::Limits {
+            connections: up.max_connections.get(),
+            idle: up.idle_timeout.get(),
+            head: up.header_timeout.get(),
+        },
     }
 }
 

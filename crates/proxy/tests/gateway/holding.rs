@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use http::Request;
 use rouse_core::hold::Bounds;
 use rouse_core::snapshot::Spread;
 use rouse_proxy::gateway::Timeouts;
 use rouse_testkit::fakes::READY;
 
+use crate::h2kit::{H2Client, h2c};
 use crate::rig::{Options, Pod, Rig, eventually};
 
 #[tokio::test]
@@ -89,4 +91,35 @@ async fn requests_are_released_first_come_first_served_and_never_above_the_limit
     }
     assert_eq!(served.paths(), ["/1", "/2", "/3", "/4", "/5"]);
     assert_eq!(served.most_at_once(), 1);
+}
+
+#[tokio::test]
+async fn a_large_head_counts_against_the_bytes_of_holds() {
+    let bounds = Bounds { bytes: 32 * 1024, ..Bounds::default() };
+    let rig = Rig::new(Options { bounds, ..Options::default() });
+    let mut client = rig.connect().await;
+    let large = "x".repeat(50_000);
+    client
+        .write(&format!("GET / HTTP/1.1\r\nHost: cart.test\r\nX-Large: {large}\r\nConnection: close\r\n\r\n"))
+        .await;
+    let answer = client.rest().await;
+    assert!(answer.contains("\r\nx-rouse-error: queue_full\r\n"), "{answer}");
+}
+
+#[tokio::test]
+async fn held_streams_end_with_their_connection() {
+    let rig = Rig::new(h2c());
+    let client = H2Client::new(&rig).await;
+    let mut held = Vec::new();
+    for number in 1..=40 {
+        held.push(client.send(Request::post("http://cart.test/"), number % 2 == 0).await);
+        eventually("it is held", || rig.service.holds() == number).await;
+    }
+    drop((held, client));
+    eventually("all places are free", || rig.service.holds() == 0).await;
+    eventually("all are in the books", || {
+        rig.metric(r#"rouse_requests_total{route="cart",code="499",protocol="http2"}"#) == 40
+    })
+    .await;
+    assert_eq!(rig.gateway.under_way().count(), 0);
 }

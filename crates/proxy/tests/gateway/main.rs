@@ -2,13 +2,18 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic, also in its helpers")]
 
+mod back_pressure;
 mod bodies;
+mod connections;
+mod deadlines;
+mod draining;
 mod h2kit;
+mod headers;
 mod holding;
+mod http2;
 mod leaving;
 mod retries;
-mod review_drain;
-mod review_h1;
-mod review_h2;
 mod rig;
 mod smoke;
+mod upgrades;
+mod wire;

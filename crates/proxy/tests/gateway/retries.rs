@@ -1,12 +1,17 @@
 //! What is tried again, and what must not be.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
+use http::Request;
 use rouse_proxy::gateway::Timeouts;
 use rouse_testkit::fakes::READY;
 use tokio::net::TcpListener;
 
+use crate::h2kit::{self, H2Client, answer, h2c, upload};
 use crate::rig::{Options, Pod, Rig, eventually};
 
 /// An address where nobody listens.
@@ -144,4 +149,92 @@ async fn a_request_that_was_refused_by_all_is_served_by_the_pod_that_comes() {
     };
     let (answer, ()) = tokio::join!(rig.get("/"), serving);
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+}
+
+#[tokio::test]
+async fn a_get_whose_response_had_begun_is_not_sent_again() {
+    let (rig, pod) = Rig::with_pod(Options::default()).await;
+    let serving = async {
+        let mut wire = pod.accept().await;
+        wire.head().await;
+        wire.write("HTTP/1.1 200 OK\r\nContent-Le").await;
+        drop(wire);
+        pod.accept().await.head().await
+    };
+    let answer = tokio::select! {
+        answer = rig.get("/") => answer,
+        again = serving => again,
+    };
+    assert!(answer.starts_with("HTTP/1.1 502 ") && answer.contains(UPSTREAM_RESET), "{answer}");
+    assert_eq!(rig.metric(r#"rouse_retries_total{reason="reset"}"#), 0);
+}
+
+#[tokio::test]
+async fn a_get_that_meets_the_closing_of_an_idle_connection_is_sent_again_without_a_wait() {
+    let (rig, pod) = Rig::with_pod(Options::default()).await;
+    let mut client = rig.connect().await;
+    client.write("GET / HTTP/1.1\r\nHost: cart.test\r\n\r\n").await;
+    let mut wire = pod.accept().await;
+    wire.head().await;
+    wire.answer("one").await;
+    client.until("one").await;
+    client.write("GET / HTTP/1.1\r\nHost: cart.test\r\n\r\n").await;
+    // The pod closes just as the request arrives.
+    wire.head().await;
+    drop(wire);
+    let mut wire = pod.accept().await;
+    wire.head().await;
+    wire.answer("two").await;
+    client.until("two").await;
+    assert_eq!(rig.metric(r#"rouse_retries_total{reason="idle"}"#), 1);
+    // Nothing is wrong with the pod: it gets the request at once, and others as well.
+    assert_eq!(rig.metric(r#"rouse_hold_duration_seconds_count{service="shop/cart",outcome="served"}"#), 0);
+    assert_eq!(rig.metric("rouse_ejections_total"), 0);
+}
+
+#[tokio::test]
+async fn a_refused_stream_is_tried_again_with_its_body_and_nothing_is_held_against_the_pod() {
+    for body in ["", "hello"] {
+        let (rig, pod) = Rig::with_pod(h2c()).await;
+        let refused = Arc::new(AtomicBool::new(false));
+        let _serving = pod.serve_h2(h2::server::Builder::new(), move |request, mut respond| {
+            let refused = Arc::clone(&refused);
+            async move {
+                if !refused.swap(true, Ordering::Relaxed) {
+                    return respond.send_reset(h2::Reason::REFUSED_STREAM);
+                }
+                let body = h2kit::read(request.into_body()).await;
+                upload(&mut h2kit::begin(&mut respond), [b"taken: ", &*body].concat().into(), true).await;
+            }
+        });
+        let client = H2Client::new(&rig).await;
+        let (response, mut sending) = client.send(Request::post("http://cart.test/"), body.is_empty()).await;
+        upload(&mut sending, Bytes::from_static(body.as_bytes()), true).await;
+        assert_eq!(response.body().await, format!("taken: {body}").as_bytes());
+        assert_eq!(rig.metric(r#"rouse_retries_total{reason="refused_stream"}"#), 1);
+        assert_eq!(rig.metric("rouse_ejections_total"), 0);
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_meets_the_farewell_of_its_connection_is_served_by_a_new_one() {
+    let (rig, pod) = Rig::with_pod(h2c()).await;
+    let client = H2Client::new(&rig).await;
+    let serving = async {
+        for _ in 0..20 {
+            let mut connection = pod.accept_h2().await;
+            let (_request, mut respond) = connection.accept().await.unwrap().unwrap();
+            answer(&mut respond, "hello");
+            connection.graceful_shutdown();
+            while connection.accept().await.is_some() {}
+        }
+    };
+    let asking = async {
+        for _ in 0..20 {
+            let response = client.send(Request::post("http://cart.test/"), true).await.0;
+            assert_eq!(response.body().await, b"hello");
+        }
+    };
+    tokio::join!(asking, serving);
+    assert_eq!(rig.metric("rouse_ejections_total"), 0);
 }

@@ -15,16 +15,17 @@ use rouse_core::service::{Service, Spec};
 use rouse_core::snapshot::Spread;
 use rouse_net::clock::TokioClock;
 use rouse_net::listen;
-use rouse_proxy::gateway::{Backend, Gateway, Route, Settings, Target, Timeouts, Upstream};
+use rouse_proxy::gateway::{Backend, Gateway, Limits, Route, Settings, Target, Timeouts, Upstream};
 use rouse_proxy::headers::TrustedProxies;
 use rouse_proxy::metrics::Metrics;
 use rouse_proxy::route::{Rule, Table};
 use rouse_proxy::serve::Workers;
-use rouse_testkit::fakes::CountingEngine;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use rouse_testkit::fakes::{CountingEngine, READY};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
+
+use crate::wire::Wire;
 
 /// Far longer than anything here takes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -79,18 +80,10 @@ impl Rig {
             clock,
             seed: 7,
             tunnel_idle: Duration::from_hours(1),
+            limits: Limits::default(),
         };
         let gateway = Gateway::new(settings, Metrics::new(&mut metrics));
-        let backend = Backend { service: Arc::clone(&service), port: service.port(&name).unwrap(), protocol };
-        let route = Route { name: "cart".into(), service: id, target: Target::Backend(backend), timeouts };
-        gateway.set_routes(Table::new(vec![Rule {
-            hosts: vec!["cart.test".parse().unwrap()],
-            paths: Vec::new(),
-            headers: Vec::new(),
-            created: 0,
-            name: "cart".into(),
-            target: Arc::new(route),
-        }]));
+        gateway.set_routes(Table::new(vec![rule("cart", &service, protocol, timeouts)]));
         let listeners = listen::bind(&["127.0.0.1:0".parse().unwrap()]).unwrap();
         let address = listeners[0].address();
         let workers = Workers::start(&gateway, listeners, NonZeroUsize::new(2).unwrap()).unwrap();
@@ -98,6 +91,24 @@ impl Rig {
         let shared = Arc::clone(&registry);
         driver.spawn(async move { shared.drive(|moment| clock.sleep_until(moment)).await });
         Self { address, registry, service, gateway, workers, engine, metrics, _driver: driver }
+    }
+
+    /// The same with one pod, which is ready.
+    pub(crate) async fn with_pod(options: Options) -> (Self, Pod) {
+        let (rig, pod) = (Self::new(options), Pod::new(1).await);
+        rig.pods(&[(&pod, READY)]);
+        (rig, pod)
+    }
+
+    /// One more service, without pods: `shop/{name}` at `{name}.test`.
+    pub(crate) fn add(&self, name: &str) -> Arc<Service> {
+        let id: ServiceId = format!("shop/{name}").parse().unwrap();
+        let spec = Spec { ports: vec![PortName::new("http")], spread: Spread::default() };
+        let service = self.registry.declare(&id, &spec);
+        let mut rules = self.gateway.routes().rules().to_vec();
+        rules.push(rule(name, &service, Upstream::Http1, Timeouts::default()));
+        self.gateway.set_routes(Table::new(rules));
+        service
     }
 
     /// These are the service's pods now.
@@ -144,6 +155,20 @@ impl Rig {
     }
 }
 
+/// The way from `{name}.test` to `service`.
+fn rule(name: &str, service: &Arc<Service>, protocol: Upstream, timeouts: Timeouts) -> Rule<Arc<Route>> {
+    let port = service.port(&PortName::new("http")).unwrap();
+    let target = Target::Backend(Backend { service: Arc::clone(service), port, protocol });
+    Rule {
+        hosts: vec![format!("{name}.test").parse().unwrap()],
+        paths: Vec::new(),
+        headers: Vec::new(),
+        created: 0,
+        name: name.into(),
+        target: Arc::new(Route { name: name.into(), service: service.id().clone(), target, timeouts }),
+    }
+}
+
 /// A pod: a socket that accepts.
 pub(crate) struct Pod {
     pub(crate) number: u32,
@@ -157,16 +182,15 @@ impl Pod {
         Self { number, address: listener.local_addr().unwrap(), listener }
     }
 
+    /// The next connection that the gateway makes.
+    pub(crate) async fn accept(&self) -> Wire {
+        Wire::new(self.accept_raw().await)
+    }
+
     /// The same, in the raw.
     pub(crate) async fn accept_raw(&self) -> TcpStream {
         let accepted = timeout(PATIENCE, self.listener.accept()).await.expect("the gateway should connect");
         accepted.unwrap().0
-    }
-
-    /// The next connection that the gateway makes.
-    pub(crate) async fn accept(&self) -> Wire {
-        let accepted = timeout(PATIENCE, self.listener.accept()).await.expect("the gateway should connect");
-        Wire::new(accepted.unwrap().0)
     }
 }
 
@@ -220,91 +244,6 @@ impl Served {
 
     pub(crate) fn most_at_once(&self) -> usize {
         self.seen.lock().unwrap().most
-    }
-}
-
-/// One side of a connection, in plain bytes.
-pub(crate) struct Wire {
-    stream: TcpStream,
-    read: Vec<u8>,
-}
-
-impl Wire {
-    pub(crate) fn new(stream: TcpStream) -> Self {
-        stream.set_nodelay(true).unwrap();
-        Self { stream, read: Vec::new() }
-    }
-
-    pub(crate) async fn write(&mut self, text: &str) {
-        self.stream.write_all(text.as_bytes()).await.unwrap();
-    }
-
-    pub(crate) async fn bytes(&mut self, bytes: &[u8]) {
-        self.stream.write_all(bytes).await.unwrap();
-    }
-
-    /// Everything up to and with `end`.
-    pub(crate) async fn until(&mut self, end: &str) -> String {
-        loop {
-            let at = self.read.windows(end.len()).position(|window| window == end.as_bytes());
-            if let Some(at) = at {
-                let text: Vec<u8> = self.read.drain(..at + end.len()).collect();
-                return String::from_utf8_lossy(&text).into_owned();
-            }
-            assert!(self.more().await, "ended before {end:?}: {:?}", String::from_utf8_lossy(&self.read));
-        }
-    }
-
-    /// The head of the next message, unless the connection ends before it.
-    async fn next_head(&mut self) -> Option<String> {
-        loop {
-            let at = self.read.windows(4).position(|window| window == b"\r\n\r\n");
-            if let Some(at) = at {
-                return String::from_utf8(self.read.drain(..at + 4).collect()).ok();
-            }
-            let mut chunk = [0; 4096];
-            let length = self.stream.read(&mut chunk).await.unwrap_or(0);
-            if length == 0 {
-                return None;
-            }
-            self.read.extend(&chunk[..length]);
-        }
-    }
-
-    /// The head of a message.
-    pub(crate) async fn head(&mut self) -> String {
-        self.until("\r\n\r\n").await
-    }
-
-    /// Everything up to the end of the connection, however it ends.
-    pub(crate) async fn rest(&mut self) -> String {
-        while self.more().await {}
-        String::from_utf8(std::mem::take(&mut self.read)).unwrap()
-    }
-
-    /// The same in bytes.
-    pub(crate) async fn raw_rest(&mut self) -> Vec<u8> {
-        while self.more().await {}
-        std::mem::take(&mut self.read)
-    }
-
-    async fn more(&mut self) -> bool {
-        let mut chunk = [0; 4096];
-        let read = timeout(PATIENCE, self.stream.read(&mut chunk)).await.expect("something should come");
-        let length = read.unwrap_or(0);
-        self.read.extend(&chunk[..length]);
-        length > 0
-    }
-
-    /// Whether anything has come, as far as one can know now.
-    pub(crate) fn has_read(&self) -> bool {
-        let mut byte = [0];
-        !self.read.is_empty() || self.stream.try_read(&mut byte).is_ok()
-    }
-
-    /// Answers 200 with `body`.
-    pub(crate) async fn answer(&mut self, body: &str) {
-        self.write(&format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len())).await;
     }
 }
 

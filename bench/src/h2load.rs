@@ -1,0 +1,72 @@
+//! h2load: how it is called, and what it says.
+
+use std::process::Command;
+use std::time::Duration;
+
+use crate::load::{Door, Outcome};
+use crate::{Result, child, tools};
+
+/// No run takes this long; one that hangs is ended.
+const PATIENCE: Duration = Duration::from_mins(2);
+
+/// What h2load is asked for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Kept {
+    pub(crate) connections: u32,
+    /// How many streams each has at a time; `None`: HTTP/1.1.
+    pub(crate) streams: Option<u32>,
+    pub(crate) path: &'static str,
+}
+
+/// Sends so many requests over kept connections.
+pub(crate) fn run(kept: Kept, door: &Door, requests: u32) -> Result<Outcome> {
+    let mut command = Command::new(tools::need("h2load", "nghttp2-client")?);
+    command.args(["-t", "1", "-n", &requests.to_string(), "-c", &kept.connections.to_string()]);
+    match kept.streams {
+        Some(streams) => command.args(["-m", &streams.to_string()]),
+        None => command.arg("--h1"),
+    };
+    // A header of its own would be a second Host.
+    command.arg(format!("--connect-to={}", door.address)).arg(format!("http://{}{}", door.host, kept.path));
+    let text = child::output("h2load", &mut command, PATIENCE)?;
+    parse(&text).ok_or_else(|| format!("h2load said something else:\n{text}").into())
+}
+
+/// The requests that were answered 2xx, the others, and the rate.
+fn parse(text: &str) -> Option<Outcome> {
+    let line = |prefix: &str| text.lines().find_map(|line| line.trim().strip_prefix(prefix));
+    let count = |line: &str, what: &str| {
+        let part = line.split(',').find_map(|part| part.trim().strip_suffix(what))?;
+        part.trim().parse::<u32>().ok()
+    };
+    let total = count(line("requests:")?, " total")?;
+    let succeeded = count(line("status codes:")?, " 2xx")?;
+    let rate = line("finished in ")?.split(',').find_map(|part| part.trim().strip_suffix(" req/s"))?;
+    Some(Outcome { succeeded, failed: total.checked_sub(succeeded)?, per_second: rate.parse().ok()? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SAID: &str = "\
+starting benchmark...
+finished in 812.42ms, 24617.81 req/s, 26.92MB/s
+requests: 20000 total, 20000 started, 20000 done, 19990 succeeded, 10 failed, 3 errored, 0 timeout
+status codes: 19980 2xx, 0 3xx, 10 4xx, 7 5xx
+traffic: 21.87MB (22934800) total, 2.03MB (2134800) headers (space savings 0.00%), 19.53MB (20480000) data
+";
+
+    #[test]
+    fn only_what_was_answered_2xx_succeeded() {
+        let outcome = Outcome { succeeded: 19_980, failed: 20, per_second: 24_617.81 };
+        assert_eq!(parse(SAID), Some(outcome));
+    }
+
+    #[test]
+    fn anything_else_is_not_taken_for_a_result() {
+        assert_eq!(parse(""), None);
+        assert_eq!(parse(&SAID.replace("status codes", "codes")), None);
+        assert_eq!(parse(&SAID.replace("24617.81 req/s", "nan requests")), None);
+    }
+}

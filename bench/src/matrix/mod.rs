@@ -1,0 +1,110 @@
+//! Everybody under every load, in turns: whatever disturbs the machine disturbs all alike, and what disturbed only one
+//! is seen and dropped.
+
+pub(crate) mod report;
+mod summary;
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::Result;
+use crate::child::Running;
+use crate::clock::{Stopwatch, rest};
+use crate::load::{Door, Scenario, send};
+use crate::proc::{self, busy_time, our_time, time_of};
+use crate::rouse::Rouse;
+use crate::stats::float;
+
+pub(crate) use summary::{Cell, Rule, summarise};
+
+/// Connections of the run before are closed meanwhile.
+const BETWEEN: Duration = Duration::from_millis(300);
+
+/// One row of the result: a proxy that runs.
+#[derive(Debug)]
+pub(crate) struct Contestant {
+    pub(crate) name: String,
+    pub(crate) http1: Option<Door>,
+    pub(crate) h2c: Option<Door>,
+    pub(crate) held: Held,
+}
+
+/// The processes of a contestant, which end with it.
+#[derive(Debug)]
+pub(crate) enum Held {
+    Peer(Running),
+    Rouse(Rouse),
+}
+
+impl Contestant {
+    /// The processes whose work counts: of a peer all, of Rouse also the guardians of its pods, but not the pods.
+    pub(crate) fn pids(&self) -> Vec<u32> {
+        match &self.held {
+            Held::Peer(running) => proc::tree(running.pid(), proc::ALL),
+            Held::Rouse(rouse) => proc::tree(rouse.pid(), 1),
+        }
+    }
+
+    fn door(&self, scenario: &Scenario) -> Option<&Door> {
+        if scenario.is_h2c() { self.h2c.as_ref() } else { self.http1.as_ref() }
+    }
+}
+
+/// What one run measured.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Run {
+    pub(crate) round: u32,
+    pub(crate) scenario: &'static str,
+    pub(crate) contestant: String,
+    /// Processor time of the proxy for each request, in microseconds.
+    pub(crate) cpu_us: f64,
+    pub(crate) per_second: f64,
+    pub(crate) failed: u32,
+    /// How much of one core others took meanwhile.
+    pub(crate) foreign_share: f64,
+}
+
+/// All runs of all rounds.
+pub(crate) fn run(contestants: &[Contestant], scenarios: &[Scenario], rounds: u32) -> Result<Vec<Run>> {
+    let mut runs = Vec::new();
+    for scenario in scenarios {
+        let able: Vec<(&Contestant, &Door)> =
+            contestants.iter().filter_map(|one| Some((one, one.door(scenario)?))).collect();
+        for (contestant, door) in &able {
+            // Pools, caches and lazily made things: whoever runs first would pay for them.
+            let warm = send(scenario.load, door, scenario.scaled(10).requests)?;
+            if warm.succeeded == 0 {
+                return Err(format!("{}: {} answers nothing", scenario.name, contestant.name).into());
+            }
+        }
+        for round in 0..rounds {
+            eprintln!("{}: round {} of {rounds}", scenario.name, round + 1);
+            for (contestant, door) in &able {
+                runs.push(measure(contestant, door, scenario, round)?);
+            }
+        }
+    }
+    Ok(runs)
+}
+
+fn measure(contestant: &Contestant, door: &Door, scenario: &Scenario, round: u32) -> Result<Run> {
+    rest(BETWEEN)?;
+    let pids = contestant.pids();
+    let (began, busy, ours, before) = (Stopwatch::start(), busy_time()?, our_time(), time_of(&pids));
+    let outcome = send(scenario.load, door, scenario.requests)?;
+    let spent = time_of(&pids).since(before);
+    let foreign = busy_time()?.since(busy).without(our_time().since(ours));
+    if outcome.failed > 0 {
+        eprintln!("FAILED: {} requests of {} under {}", outcome.failed, contestant.name, scenario.name);
+    }
+    Ok(Run {
+        round,
+        scenario: scenario.name,
+        contestant: contestant.name.clone(),
+        cpu_us: spent.micros() / float(outcome.succeeded.max(1).into()),
+        per_second: outcome.per_second,
+        failed: outcome.failed,
+        foreign_share: foreign.micros() / 1e6 / began.elapsed().as_secs_f64(),
+    })
+}

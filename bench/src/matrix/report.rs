@@ -1,0 +1,74 @@
+//! What people read of a matrix: a row for each contestant, a column for each load.
+
+use super::{Cell, Rule};
+use crate::stats::Spread;
+use crate::table::columns;
+
+/// Both tables, and what they mean.
+pub(crate) fn text(cells: &[Cell], reference: &str, rule: &Rule) -> String {
+    let times = table(cells, |cell| Some(one(&cell.cpu_us, cell.marked)));
+    let ratios = table(cells, |cell| Some(one(cell.ratio.as_ref()?, cell.marked)));
+    let share = rule.most_foreign_share * 100.0;
+    format!(
+        "CPU µs for each request: median (min–max)\n{times}\n\
+         the same as a multiple of {reference}'s in the same round; above 1 costs more\n{ratios}\n\
+         Dropped: runs during which others took over {share:.0} % of a core, or with a failed request.\n\
+         ! fewer than {} runs were left: the disturbed ones are shown too, and prove little.\n",
+        rule.least_runs
+    )
+}
+
+fn table(cells: &[Cell], show: impl Fn(&Cell) -> Option<String>) -> String {
+    let (mut scenarios, mut contestants) = (Vec::new(), Vec::new());
+    for cell in cells {
+        if !scenarios.contains(&cell.scenario) {
+            scenarios.push(cell.scenario);
+        }
+        if !contestants.contains(&cell.contestant.as_str()) {
+            contestants.push(cell.contestant.as_str());
+        }
+    }
+    let at = |contestant: &str, scenario: &str| {
+        let found = cells.iter().find(|cell| cell.contestant == contestant && cell.scenario == scenario);
+        found.and_then(&show).unwrap_or_else(|| "–".to_owned())
+    };
+    let row = |contestant: &&str| {
+        let cells = scenarios.iter().map(|scenario| at(contestant, scenario));
+        std::iter::once((*contestant).to_owned()).chain(cells).collect()
+    };
+    let rows: Vec<Vec<String>> = contestants.iter().map(row).collect();
+    let head: Vec<&str> = std::iter::once("").chain(scenarios.iter().copied()).collect();
+    columns(&head, &rows)
+}
+
+fn one(spread: &Spread, marked: bool) -> String {
+    let places = if spread.median < 10.0 { 2 } else { usize::from(spread.median < 100.0) };
+    let Spread { median, min, max, .. } = spread;
+    let mark = if marked { "!" } else { "" };
+    format!("{mark}{median:.places$} ({min:.places$}–{max:.places$})")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_not_measured_is_a_dash_and_what_proves_nothing_is_marked() {
+        let cell = |scenario, contestant: &str, marked| Cell {
+            scenario,
+            contestant: contestant.to_owned(),
+            cpu_us: Spread { median: 20.04, min: 19.0, max: 21.0, count: 3 },
+            ratio: None,
+            kept: 3,
+            marked,
+        };
+        let text = text(
+            &[cell("a", "rouse", false), cell("b", "rouse", true), cell("a", "nginx", false)],
+            "rouse",
+            &Rule::FIXED,
+        );
+        let row = |name: &str| text.lines().find(|line| line.starts_with(name)).unwrap_or_default();
+        assert_eq!(row("rouse"), "rouse  20.0 (19.0–21.0)  !20.0 (19.0–21.0)");
+        assert!(row("nginx").ends_with("–"), "{text}");
+    }
+}

@@ -1,0 +1,217 @@
+//! Who is connected: so many at most, and nobody in silence for ever.
+//!
+//! When there are too many, the one that has been quiet for the longest makes room; when nobody is quiet, the newcomer
+//! is turned away.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rouse_core::time::{Clock as _, Moment};
+use rouse_net::clock::TokioClock;
+use slab::Slab;
+use tokio::sync::Notify;
+
+use crate::deadline::Deadlines;
+use crate::gateway::Limits;
+
+/// The connections of one worker.
+#[derive(Debug)]
+pub(crate) struct Crowd {
+    clock: TokioClock,
+    limits: Limits,
+    /// Of all that are allowed, the share of this worker.
+    most: usize,
+    members: RefCell<Slab<Rc<Member>>>,
+}
+
+/// One connection.
+#[derive(Debug)]
+pub(crate) struct Member {
+    /// Requests under way.
+    requests: Cell<usize>,
+    /// Since when there is none.
+    quiet: Cell<Moment>,
+    /// Since when the head of a request is incomplete.
+    head: HeadClock,
+    leaving: Cell<bool>,
+    leave: Notify,
+}
+
+/// Since when the head of a request is incomplete, as whoever reads the connection sees it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct HeadClock(Arc<AtomicU64>);
+
+impl HeadClock {
+    /// A head has begun.
+    pub(crate) fn begin(&self, now: Moment) {
+        if self.0.load(Ordering::Relaxed) == 0 {
+            // Never 0, which means "none".
+            self.0.store(now.as_nanos().max(1), Ordering::Relaxed);
+        }
+    }
+
+    /// It is complete, or there is none.
+    pub(crate) fn end(&self) {
+        if self.0.load(Ordering::Relaxed) != 0 {
+            self.0.store(0, Ordering::Relaxed);
+        }
+    }
+
+    fn since(&self) -> Option<Moment> {
+        match self.0.load(Ordering::Relaxed) {
+            0 => None,
+            since => Some(Moment::from_nanos(since)),
+        }
+    }
+}
+
+/// A place in the crowd. Dropping it leaves.
+#[derive(Debug)]
+pub(crate) struct Seat {
+    crowd: Rc<Crowd>,
+    place: usize,
+    pub(crate) member: Rc<Member>,
+}
+
+impl Crowd {
+    /// For one of `workers`.
+    pub(crate) fn new(clock: TokioClock, limits: Limits, workers: usize) -> Rc<Self> {
+        let most = limits.connections.div_ceil(workers.max(1)).max(1);
+        Rc::new(Self { clock, limits, most, members: RefCell::default() })
+    }
+
+    /// A newcomer; `None` if there is no room for it.
+    pub(crate) fn enter(self: &Rc<Self>) -> Option<Seat> {
+        let mut members = self.members.borrow_mut();
+        let leaving = || members.iter().filter(|(_, member)| member.leaving.get()).count();
+        if members.len() >= self.most && members.len() - leaving() >= self.most {
+            let quiet = members.iter().filter(|(_, member)| member.is_quiet());
+            let longest = quiet.min_by_key(|(_, member)| member.quiet.get());
+            let (_, member) = longest?;
+            member.leaving.set(true);
+            member.leave.notify_one();
+        }
+        let member = Rc::new(Member {
+            requests: Cell::new(0),
+            quiet: Cell::new(self.clock.now()),
+            head: HeadClock::default(),
+            leaving: Cell::new(false),
+            leave: Notify::new(),
+        });
+        let place = members.insert(Rc::clone(&member));
+        Some(Seat { crowd: Rc::clone(self), place, member })
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.crowd.members.borrow_mut().try_remove(self.place);
+    }
+}
+
+impl Seat {
+    /// Ends when the connection has been quiet for too long, or has to make room.
+    pub(crate) async fn outstayed(&self, deadlines: &Rc<Deadlines>) {
+        tokio::select! {
+            () = self.member.leave.notified() => {}
+            () = self.silence(deadlines) => {}
+        }
+    }
+
+    async fn silence(&self, deadlines: &Rc<Deadlines>) {
+        let (limits, member) = (&self.crowd.limits, &self.member);
+        loop {
+            let now = self.crowd.clock.now();
+            let quiet = member.is_quiet().then(|| member.quiet.get() + limits.idle);
+            let head = member.head.since().map(|since| since + limits.head);
+            match quiet.into_iter().chain(head).min() {
+                Some(due) if due <= now => return,
+                // A head may begin at any time.
+                due => {
+                    let look = now + limits.head;
+                    deadlines.at(due.map_or(look, |due| due.min(look))).await;
+                }
+            }
+        }
+    }
+}
+
+impl Member {
+    fn is_quiet(&self) -> bool {
+        self.requests.get() == 0 && !self.leaving.get()
+    }
+
+    /// A request begins.
+    pub(crate) fn began(&self) {
+        self.requests.set(self.requests.get() + 1);
+    }
+
+    /// A request ended at `now`.
+    pub(crate) fn ended(&self, now: Moment) {
+        self.requests.set(self.requests.get().saturating_sub(1));
+        self.quiet.set(now);
+    }
+
+    /// For whoever reads the connection.
+    pub(crate) fn head(&self) -> HeadClock {
+        self.head.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn crowd(connections: usize) -> (Rc<Crowd>, TokioClock) {
+        let clock = TokioClock::new();
+        let limits = Limits { connections, idle: Duration::from_secs(75), head: Duration::from_secs(10) };
+        (Crowd::new(clock, limits, 2), clock)
+    }
+
+    async fn pass(seconds: u64) {
+        tokio::time::advance(Duration::from_secs(seconds)).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_longest_quiet_makes_room_and_the_busy_never_do() {
+        let (crowd, clock) = crowd(4);
+        let first = crowd.enter().unwrap();
+        pass(1).await;
+        let second = crowd.enter().unwrap();
+        first.member.began();
+        let third = crowd.enter().expect("the second is quiet");
+        assert!(second.member.leaving.get() && !first.member.leaving.get());
+        third.member.began();
+        drop(second);
+        assert!(crowd.enter().is_none(), "nobody is quiet");
+        first.member.ended(clock.now());
+        assert!(crowd.enter().is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_is_quiet_only_so_long_and_a_head_takes_only_so_long() {
+        let (crowd, clock) = crowd(4);
+        let deadlines = Deadlines::new(clock);
+        let seat = crowd.enter().unwrap();
+        let stays = async |from: Moment| {
+            tokio::select! {
+                () = deadlines.run() => {}
+                () = seat.outstayed(&deadlines) => {}
+            }
+            clock.now().since(from).as_secs()
+        };
+        assert_eq!(stays(clock.now()).await, 75);
+        seat.member.ended(clock.now());
+        seat.member.head().begin(clock.now());
+        assert_eq!(stays(clock.now()).await, 10);
+        seat.member.head().end();
+        seat.member.began();
+        pass(1000).await;
+        seat.member.ended(clock.now());
+        assert_eq!(stays(clock.now()).await, 75);
+    }
+}

@@ -1,0 +1,191 @@
+//! Those who do not read, and what that means for others.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use h2::Ping;
+use http::Request;
+use rouse_testkit::fakes::READY;
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::{TcpSocket, TcpStream};
+
+use crate::h2kit::{self, H2Client, answer, begin, h2c, upload};
+use crate::rig::{Options, Pod, Rig, eventually};
+use crate::wire::{Wire, fill};
+
+const LONG_POST: &[u8] = b"POST / HTTP/1.1\r\nHost: cart.test\r\nContent-Length: 1000000000\r\n\r\n";
+
+#[tokio::test]
+async fn a_response_that_nobody_reads_is_not_kept_in_memory() {
+    let (rig, pod) = Rig::with_pod(Options::default()).await;
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    let mut client = Wire::new(socket.connect(rig.address).await.unwrap());
+    client.write("GET / HTTP/1.1\r\nHost: cart.test\r\n\r\n").await;
+    let mut raw = pod.accept_raw().await;
+    raw.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n").await.unwrap();
+    let most = 32 << 20;
+    let taken = fill(&mut raw, most).await;
+    assert!(taken < most, "{taken} bytes went somewhere");
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_while_the_pod_does_not_read_gives_its_slot_back() {
+    let (rig, pod) = Rig::with_pod(Options::default()).await;
+    let mut client = TcpStream::connect(rig.address).await.unwrap();
+    client.write_all(LONG_POST).await.unwrap();
+    let _stuck = pod.accept_raw().await;
+    fill(&mut client, usize::MAX).await;
+    assert_eq!(rig.service.in_flight(), 1);
+    client.set_zero_linger().unwrap();
+    drop(client);
+    eventually("its slot is free", || rig.service.in_flight() == 0).await;
+}
+
+#[tokio::test]
+async fn an_early_answer_reaches_a_client_whose_upload_is_stuck() {
+    let (rig, pod) = Rig::with_pod(Options::default()).await;
+    let mut client = TcpStream::connect(rig.address).await.unwrap();
+    client.write_all(LONG_POST).await.unwrap();
+    let mut raw = pod.accept_raw().await;
+    fill(&mut client, usize::MAX).await;
+    // A head, and a body that goes on.
+    raw.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nearly\r\n").await.unwrap();
+    Wire::new(client).until("early").await;
+}
+
+#[tokio::test]
+async fn an_event_is_flushed_although_the_client_has_sent_its_next_request_already() {
+    let (rig, pod) = Rig::with_pod(Options::default()).await;
+    let mut client = rig.connect().await;
+    client
+        .write("GET /a HTTP/1.1\r\nHost: cart.test\r\n\r\nGET /b HTTP/1.1\r\nHost: cart.test\r\n\r\n")
+        .await;
+    let mut wire = pod.accept().await;
+    wire.head().await;
+    wire.write("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nevent\r\n").await;
+    client.until("event").await;
+}
+
+#[tokio::test]
+async fn responses_that_nobody_reads_do_not_stall_others_of_the_same_pod() {
+    const WINDOW: usize = 256 * 1024;
+    let (rig, pod) = Rig::with_pod(h2c()).await;
+    let full = Arc::<AtomicUsize>::default();
+    let (shared, large) = (Arc::clone(&full), Bytes::from(vec![b'x'; 1 << 20]));
+    let _serving = pod.serve_h2(h2::server::Builder::new(), move |request, mut respond| {
+        let (full, mut large) = (Arc::clone(&shared), large.clone());
+        async move {
+            let mut body = begin(&mut respond);
+            if request.uri().path() == "/small" {
+                return upload(&mut body, Bytes::from_static(b"small"), true).await;
+            }
+            upload(&mut body, large.split_to(WINDOW), false).await;
+            full.fetch_add(1, Ordering::Relaxed);
+            upload(&mut body, large, true).await;
+        }
+    });
+    let (mut clients, mut unread) = (Vec::new(), Vec::new());
+    // So many that each worker has some.
+    for _ in 0..4 {
+        let client = H2Client::new(&rig).await;
+        for _ in 0..16 {
+            unread.push(client.get("http://cart.test/large").await.head().await);
+        }
+        clients.push(client);
+    }
+    eventually("each has filled its window", || full.load(Ordering::Relaxed) == 64).await;
+    for _ in 0..4 {
+        let client = H2Client::new(&rig).await;
+        assert_eq!(client.get("http://cart.test/small").await.body().await, b"small");
+    }
+}
+
+#[tokio::test]
+async fn held_uploads_do_not_stall_those_of_other_services_on_the_same_connection() {
+    let (rig, pod) = Rig::with_pod(Options::default()).await;
+    let cold = rig.add("cold");
+    let client = H2Client::new(&rig).await;
+    let mut held = Vec::new();
+    for number in 1..=20 {
+        let (response, mut body) = client.send(Request::post("http://cold.test/"), false).await;
+        upload(&mut body, Bytes::from(vec![b'x'; 64 * 1024]), false).await;
+        held.push((response, body));
+        eventually("it is held", || cold.holds() == number).await;
+    }
+    let (response, mut body) = client.send(Request::post("http://cart.test/"), false).await;
+    upload(&mut body, Bytes::from_static(b"hello"), true).await;
+    let mut wire = pod.accept().await;
+    wire.until("hello").await;
+    wire.answer("thanks").await;
+    assert_eq!(response.body().await, b"thanks");
+    assert_eq!(cold.holds(), 20);
+}
+
+/// h2 ends a connection when half its window is taken up by unread frames, and counts each as 256 bytes at least.
+#[tokio::test]
+async fn small_events_that_nobody_reads_do_not_end_the_streams_of_others() {
+    let (rig, pod) = Rig::with_pod(h2c()).await;
+    let client = H2Client::new(&rig).await;
+    let events = client.get("http://cart.test/events").await;
+    let mut connection = pod.accept_h2().await;
+    let mut pings = connection.ping_pong().unwrap();
+    let (_, mut to_events) = connection.accept().await.unwrap().unwrap();
+    let mut sending = begin(&mut to_events);
+    let serving = async {
+        let (_, mut to_other) = connection.accept().await.unwrap().unwrap();
+        let answering = async {
+            for _ in 0..12_000 {
+                upload(&mut sending, Bytes::from_static(b"event event event 20"), false).await;
+            }
+            // The second goes out after the events: once it is answered, they have all arrived.
+            for _ in 0..2 {
+                pings.ping(Ping::opaque()).await.unwrap();
+            }
+            answer(&mut to_other, "hello");
+            sending.send_data(Bytes::new(), true).unwrap();
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            () = answering => {}
+            _ = connection.accept() => std::future::pending().await,
+        }
+    };
+    let asking = async {
+        let unread = events.head().await;
+        // A GET would be sent again.
+        let other = client.send(Request::post("http://cart.test/other"), true).await.0;
+        assert_eq!(other.body().await, b"hello");
+        assert_eq!(h2kit::read(unread.into_body()).await.len(), 20 * 12_000);
+    };
+    tokio::select! {
+        () = asking => {}
+        () = serving => {}
+    }
+}
+
+/// The same for a client's connection.
+#[tokio::test]
+async fn small_messages_of_a_held_stream_do_not_end_its_connection() {
+    let rig = Rig::new(Options::default());
+    let client = H2Client::new(&rig).await;
+    let (response, mut body) = client.send(Request::post("http://cart.test/"), false).await;
+    eventually("it is held", || rig.service.holds() == 1).await;
+    for _ in 0..3_000 {
+        upload(&mut body, Bytes::from_static(b"small small small 20"), false).await;
+    }
+    body.send_data(Bytes::new(), true).unwrap();
+    // The second goes out after the messages: once it is answered, they have all arrived.
+    for _ in 0..2 {
+        assert_eq!(client.get("http://nobody.test/").await.head().await.status(), 404);
+    }
+    assert_eq!(rig.service.holds(), 1);
+    let pod = Pod::new(1).await;
+    rig.pods(&[(&pod, READY)]);
+    let mut wire = pod.accept().await;
+    wire.head().await;
+    assert_eq!(wire.until("\r\n0\r\n\r\n").await.matches("small small small 20").count(), 3_000);
+    wire.answer("hello").await;
+    assert_eq!(response.body().await, b"hello");
+}

@@ -1,0 +1,89 @@
+//! Time that is up, also for those who do not read.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::Request;
+use rouse_core::snapshot::Spread;
+use rouse_proxy::gateway::Timeouts;
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::time::timeout;
+
+use crate::h2kit::{H2Client, h2c};
+use crate::rig::{Options, PATIENCE, Rig, eventually};
+use crate::wire::{Wire, pour};
+
+const LIMIT: Option<Duration> = Some(Duration::from_millis(300));
+const TIMED_OUT: &str = r#"rouse_requests_total{route="cart",code="504",protocol="http1"}"#;
+
+#[tokio::test]
+async fn a_request_deadline_is_kept_although_the_client_does_not_read() {
+    let timeouts = Timeouts { request: LIMIT, ..Timeouts::default() };
+    let (rig, pod) = Rig::with_pod(Options { timeouts, ..Options::default() }).await;
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    let mut client = Wire::new(socket.connect(rig.address).await.unwrap());
+    client.write("GET / HTTP/1.1\r\nHost: cart.test\r\n\r\n").await;
+    let mut raw = pod.accept_raw().await;
+    raw.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n").await.unwrap();
+    pour(&mut raw).await;
+    eventually("its slot is free", || rig.service.in_flight() == 0).await;
+    eventually("it is in the books", || rig.metric(TIMED_OUT) == 1).await;
+}
+
+#[tokio::test]
+async fn a_pod_that_does_not_read_an_upload_meets_the_response_timeout() {
+    let timeouts = Timeouts { response_header: LIMIT, ..Timeouts::default() };
+    let (rig, pod) = Rig::with_pod(Options { timeouts, ..Options::default() }).await;
+    let mut client = TcpStream::connect(rig.address).await.unwrap();
+    client
+        .write_all(b"POST / HTTP/1.1\r\nHost: cart.test\r\nContent-Length: 1000000000\r\n\r\n")
+        .await
+        .unwrap();
+    let _stuck = pod.accept_raw().await;
+    pour(&mut client).await;
+    eventually("its slot is free", || rig.service.in_flight() == 0).await;
+    eventually("it is in the books", || rig.metric(TIMED_OUT) == 1).await;
+}
+
+#[tokio::test]
+async fn a_deadline_that_ends_an_upload_ends_the_stream_to_the_pod() {
+    let timeouts = Timeouts { request: LIMIT, ..Timeouts::default() };
+    let (rig, pod) = Rig::with_pod(Options { timeouts, ..h2c() }).await;
+    let client = H2Client::new(&rig).await;
+    let (response, mut body) = client.send(Request::post("http://cart.test/"), false).await;
+    body.send_data(Bytes::from_static(b"hello"), false).unwrap();
+    let mut connection = pod.accept_h2().await;
+    let (request, _respond) = connection.accept().await.unwrap().unwrap();
+    let mut upload = request.into_body();
+    let asking = async {
+        assert_eq!(response.head().await.status(), 504);
+        let ended = async { while let Some(Ok(_)) = upload.data().await {} };
+        timeout(PATIENCE, ended).await.expect("the pod should hear of it");
+    };
+    tokio::select! {
+        () = asking => {}
+        _ = connection.accept() => {}
+    }
+    assert_eq!(rig.service.in_flight(), 0);
+}
+
+/// It was connected, and sent: whoever reads `connect_failed` would look for the wrong thing.
+#[tokio::test]
+async fn a_get_that_is_lost_after_its_readiness_deadline_is_told_as_lost() {
+    let timeouts = Timeouts { readiness: LIMIT, ..Timeouts::default() };
+    let options = Options { timeouts, spread: Spread::new(0, 1), ..Options::default() };
+    let (rig, pod) = Rig::with_pod(options).await;
+    let serving = async {
+        let mut wire = pod.accept().await;
+        wire.head().await;
+        // One that came later waits for the pod's only place, and its time is up: so is that of the first.
+        let answer = rig.get("/later").await;
+        assert!(answer.contains("\r\nx-rouse-error: readiness_timeout\r\n"), "{answer}");
+        drop(wire);
+    };
+    let (answer, ()) = tokio::join!(rig.get("/"), serving);
+    assert!(answer.starts_with("HTTP/1.1 502 "), "{answer}");
+    assert!(answer.contains("\r\nx-rouse-error: upstream_reset\r\n"), "{answer}");
+}
