@@ -46,6 +46,7 @@ struct Series {
     count: usize,
     total: Percentiles,
     after_listening: Percentiles,
+    starts: Vec<Start>,
 }
 
 #[derive(Debug, Serialize)]
@@ -72,6 +73,7 @@ impl Series {
             count: starts.len(),
             total: Percentiles::of(&totals).ok_or_else(none)?,
             after_listening: Percentiles::of(&after).ok_or_else(none)?,
+            starts: starts.to_vec(),
         })
     }
 }

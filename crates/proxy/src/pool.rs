@@ -4,7 +4,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -287,7 +286,7 @@ impl Pool {
                 let (sender, connection) = shaken.map_err(|_| Refusal { local: false })?;
                 let connection = Rc::new(RefCell::new(Some(Box::pin(connection))));
                 let moving = Rc::clone(&connection);
-                own(worker, poll_fn(move |context| poll_shared(&moving, context)));
+                own(worker, Moving(moving));
                 let (streams, age) = (Cell::new(0), Cell::new(0));
                 let shared = Rc::new(Shared { sender, connection, streams, age });
                 if self.open.get() {
@@ -312,17 +311,24 @@ impl Line {
     }
 }
 
-/// Moves the bytes of an HTTP/2 connection. When it has ended, nobody may keep it: its senders would take it for alive.
-fn poll_shared(
-    connection: &RefCell<Option<Pin<Box<H2>>>>,
-    context: &mut Context<'_>,
-) -> Poll<hyper::Result<()>> {
-    let mut connection = connection.borrow_mut();
-    let polled = connection.as_mut().map_or(Poll::Ready(Ok(())), |one| one.as_mut().poll(context));
-    if polled.is_ready() {
-        *connection = None;
+/// Moves the bytes of an HTTP/2 connection. When that has ended, or is ended, nobody may keep it: its senders would take
+/// it for alive, and its streams would wait for room.
+struct Moving(Rc<RefCell<Option<Pin<Box<H2>>>>>);
+
+impl Future for Moving {
+    type Output = hyper::Result<()>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<hyper::Result<()>> {
+        let mut connection = self.0.borrow_mut();
+        connection.as_mut().map_or(Poll::Ready(Ok(())), |one| one.as_mut().poll(context))
     }
-    polled
+}
+
+impl Drop for Moving {
+    fn drop(&mut self) {
+        let ended = self.0.borrow_mut().take();
+        drop(ended);
+    }
 }
 
 /// The connection moves its bytes for as long as somebody has a use for it.

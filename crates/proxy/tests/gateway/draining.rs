@@ -164,8 +164,8 @@ async fn workers_end_although_a_pod_does_not_read() {
     let mut builder = h2::server::Builder::new();
     builder.initial_window_size(1 << 30).initial_connection_window_size(1 << 30);
     let mut connection = builder.handshake::<_, bytes::Bytes>(pod.accept_raw().await).await.unwrap();
-    // Its windows are wide open after this, and nobody reads any more: the socket fills.
     let stream = connection.accept().await.unwrap().unwrap();
+    // It reads no more: nobody takes what is sent.
     h2kit::fill(&mut body).await;
     rig.workers.close();
     let ended = timeout(PATIENCE, rig.workers.ended()).await;
