@@ -1,4 +1,4 @@
-//! What several edges need of the network: probes of pods, listeners, and the runtime's clock.
+//! What several edges need of the network: probes of pods, listeners, TLS, and the runtime's clock.
 
 pub mod clock;
 pub mod limits;
@@ -6,3 +6,4 @@ pub mod listen;
 pub mod pace;
 pub mod probe;
 pub mod prober;
+pub mod tls;

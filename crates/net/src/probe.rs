@@ -1,7 +1,7 @@
 //! Asks a pod what kubelet would ask it, once, and says how it answered.
 //!
 //! Only the pod's own verified address is ever asked. No redirect is followed: a pod could send us anywhere.
-//! `https` is not asked yet, for want of a TLS stack in this crate: it is [`ProbeFailure::Unsupported`].
+//! Over `https` no certificate is verified, as kubelet verifies none: the question is whether the pod answers.
 
 mod grpc;
 pub mod health;
@@ -9,12 +9,14 @@ mod http;
 
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::LazyLock;
 
 use hyper::StatusCode;
 use rouse_core::probe::{Check, ProbePlan};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 
+use crate::tls::{ClientStream, ClientTls, LoadError, TlsError};
 use health::{BadHealth, Health};
 
 /// Some apps answer probes by this prefix, past their logins and logs.
@@ -51,9 +53,9 @@ pub enum ProbeFailure {
     /// The plan asks a question that cannot be put.
     #[error("the probe cannot be sent: {0}")]
     Unaskable(String),
-    /// The plan asks a question that we cannot ask yet.
-    #[error("probes over {0} are not supported yet")]
-    Unsupported(&'static str),
+    /// The pod accepted the connection, but no TLS.
+    #[error("no TLS with the pod: {0}")]
+    Tls(TlsError),
     /// What came was no HTTP, or broke off.
     #[error("no whole HTTP answer")]
     Http(#[source] hyper::Error),
@@ -98,10 +100,15 @@ async fn ask(ip: IpAddr, check: &Check, deadline: Instant) -> Result<(), ProbeFa
     let connect = |port| connect(SocketAddr::new(ip, port), deadline);
     match check {
         Check::Tcp { port } => connect(*port).await.map(drop),
-        Check::Http { tls: true, .. } => Err(ProbeFailure::Unsupported("https")),
-        Check::Http { port, path, headers, tls: false } => {
+        Check::Http { port, path, headers, tls } => {
             let request = http::request(SocketAddr::new(ip, *port), path, headers)?;
-            answer(deadline, http::get(connect(*port).await?, request)).await
+            let stream = connect(*port).await?;
+            if *tls {
+                let stream = encrypt(stream, ip, deadline).await?;
+                answer(deadline, http::get(stream, request)).await
+            } else {
+                answer(deadline, http::get(stream, request)).await
+            }
         }
         Check::Grpc { port, service } => {
             let request = grpc::request(SocketAddr::new(ip, *port), service)?;
@@ -126,6 +133,21 @@ async fn connect(address: SocketAddr, deadline: Instant) -> Result<TcpStream, Pr
         Ok(stream) => not_to_itself(stream, address),
         Err(source) if is_ours(&source) => Err(ProbeFailure::NoSocket { address, source }),
         Err(source) => Err(ProbeFailure::Connect { address, source }),
+    }
+}
+
+/// The server's name is its address, which is not sent, whatever `Host` the probe says: so does kubelet.
+async fn encrypt(
+    stream: TcpStream,
+    ip: IpAddr,
+    deadline: Instant,
+) -> Result<ClientStream<TcpStream>, ProbeFailure> {
+    static TLS: LazyLock<Result<ClientTls, LoadError>> = LazyLock::new(ClientTls::for_probes);
+    let tls = TLS.as_ref().map_err(|error| ProbeFailure::Unaskable(error.to_string()))?;
+    match tls.connect_to(ip.into(), stream, deadline).await {
+        Ok((stream, _)) => Ok(stream),
+        Err(TlsError::Timeout) => Err(ProbeFailure::Deadline),
+        Err(error) => Err(ProbeFailure::Tls(error)),
     }
 }
 

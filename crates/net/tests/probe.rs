@@ -244,9 +244,6 @@ async fn what_cannot_be_asked_is_said_to_be_so_before_anybody_is_dialled() {
         let failure = ask(check, PATIENCE).await.unwrap_err();
         assert!(matches!(failure, ProbeFailure::Unaskable(_)), "{failure:?}");
     }
-    let tls = Check::Http { port: 1, path: "/".into(), tls: true, headers: Vec::new() };
-    let failure = ask(tls, PATIENCE).await.unwrap_err();
-    assert_eq!(failure.to_string(), "probes over https are not supported yet");
 }
 
 #[tokio::test]

@@ -14,6 +14,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use rouse_core::drain::Work;
 use tokio::net::TcpStream;
 use tokio::time::{interval, timeout};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::crowd::{Member, Seat};
@@ -130,7 +131,7 @@ async fn http1(worker: &Rc<Worker>, socket: Socket, client: Rc<Client>, seat: &S
 }
 
 async fn http2(worker: &Rc<Worker>, socket: Socket, client: Rc<Client>, seat: &Seat) {
-    let (own, tasks) = (Rc::clone(worker), Local(worker.tasks.clone()));
+    let (own, tasks) = (Rc::clone(worker), Local::of(worker));
     let service = service_fn(move |request| {
         let (worker, client) = (Rc::clone(&own), Rc::clone(&client));
         async move { request::serve(&worker, &client, request).await }
@@ -155,13 +156,29 @@ async fn http2(worker: &Rc<Worker>, socket: Socket, client: Rc<Client>, seat: &S
     }
 }
 
-/// Runs hyper's own tasks on the worker's thread, under its tracker.
+/// Runs hyper's own tasks on the worker's thread, under its tracker, and no longer than the worker.
 #[derive(Debug, Clone)]
-pub(crate) struct Local(pub(crate) TaskTracker);
+pub(crate) struct Local {
+    tasks: TaskTracker,
+    close: CancellationToken,
+}
+
+impl Local {
+    pub(crate) fn of(worker: &Worker) -> Self {
+        Self { tasks: worker.tasks.clone(), close: worker.close.clone() }
+    }
+}
 
 impl<F: Future + 'static> Executor<F> for Local {
     fn execute(&self, task: F) {
-        let task = async move { drop(task.await) };
-        drop(self.0.spawn_local(task));
+        let close = self.close.clone();
+        drop(self.tasks.spawn_local(async move {
+            tokio::select! {
+                biased;
+                _ = task => {}
+                // A peer that does not read would keep it for ever.
+                () = close.cancelled() => {}
+            }
+        }));
     }
 }

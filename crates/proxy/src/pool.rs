@@ -274,7 +274,7 @@ impl Pool {
                 Ok(Link::Http1 { line: Line { sender, task, read }, pool: Rc::clone(self), reused: false })
             }
             Upstream::H2c => {
-                let mut builder = http2::Builder::new(Local(worker.tasks.clone()));
+                let mut builder = http2::Builder::new(Local::of(worker));
                 builder
                     .timer(TokioTimer::new())
                     .initial_stream_window_size(STREAM_WINDOW)

@@ -10,7 +10,7 @@ use hyper::header::{
 };
 use hyper::{Request, Uri};
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::{MAX_BODY, ProbeFailure, USER_AGENT, alongside};
 
@@ -55,7 +55,10 @@ fn headers(address: SocketAddr, own: &[(String, String)]) -> Result<HeaderMap, P
 }
 
 /// Sends the request. Passes with 200..=399 and a body that can be read, as far as we read it.
-pub(super) async fn get(stream: TcpStream, request: Request<Empty<Bytes>>) -> Result<(), ProbeFailure> {
+pub(super) async fn get<IO>(stream: IO, request: Request<Empty<Bytes>>) -> Result<(), ProbeFailure>
+where
+    IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     let (mut sender, connection) = http1::Builder::new()
         // As Go, and so kubelet, writes them: some servers know no other.
         .title_case_headers(true)

@@ -1,0 +1,98 @@
+//! TLS both ways: what browsers meet at the gateway's door, and what the gateway says to pods.
+//!
+//! rustls with aws-lc-rs, handed to every configuration: nothing depends on a process-wide default that some other
+//! crate might set first.
+
+mod client;
+mod configs;
+mod error;
+mod files;
+mod hosts;
+mod server;
+mod verify;
+
+use std::sync::{Arc, LazyLock};
+
+use rustls::SupportedProtocolVersion;
+use rustls::crypto::CryptoProvider;
+
+pub use client::{ClientSettings, ClientStream, ClientTls, Roots};
+pub use configs::ClientConfigs;
+pub use error::{Fault, TlsError};
+pub use files::{Caution, Identity, LoadError, Pem, Reason, Warning};
+pub use hosts::{BadHost, HostPattern};
+pub use rustls_pki_types::ServerName;
+pub use server::{CertEntry, ClientAuth, Peer, Policy, PolicyId, ServerSettings, ServerStream, ServerTls};
+
+/// The one crypto backend.
+fn provider() -> Arc<CryptoProvider> {
+    static PROVIDER: LazyLock<Arc<CryptoProvider>> =
+        LazyLock::new(|| Arc::new(rustls::crypto::aws_lc_rs::default_provider()));
+    Arc::clone(&PROVIDER)
+}
+
+/// A version of TLS that may be spoken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Version {
+    /// 1.2, of which only forward-secret AEAD suites are spoken.
+    Tls12,
+    /// 1.3.
+    Tls13,
+}
+
+/// The versions that may be spoken: all of them by default.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Versions {
+    min: Version,
+    max: Version,
+}
+
+/// The least version is above the greatest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the minimum TLS version is above the maximum")]
+pub struct NoVersion;
+
+impl Versions {
+    /// From `min` to `max`, both included.
+    pub fn new(min: Version, max: Version) -> Result<Self, NoVersion> {
+        if min > max { Err(NoVersion) } else { Ok(Self { min, max }) }
+    }
+
+    fn supported(self) -> Vec<&'static SupportedProtocolVersion> {
+        let known = [(Version::Tls13, &rustls::version::TLS13), (Version::Tls12, &rustls::version::TLS12)];
+        let spoken = known.into_iter().filter(|(version, _)| (self.min..=self.max).contains(version));
+        spoken.map(|(_, supported)| supported).collect()
+    }
+}
+
+impl Default for Versions {
+    fn default() -> Self {
+        Self { min: Version::Tls12, max: Version::Tls13 }
+    }
+}
+
+/// A protocol that both sides may agree on in the handshake.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Alpn {
+    /// HTTP/2.
+    H2,
+    /// HTTP/1.1.
+    Http1,
+}
+
+impl Alpn {
+    const fn id(self) -> &'static [u8] {
+        match self {
+            Self::H2 => b"h2",
+            Self::Http1 => b"http/1.1",
+        }
+    }
+
+    fn of(id: &[u8]) -> Option<Self> {
+        [Self::H2, Self::Http1].into_iter().find(|alpn| alpn.id() == id)
+    }
+
+    fn ids(list: &[Self]) -> Vec<Vec<u8>> {
+        list.iter().map(|alpn| alpn.id().to_vec()).collect()
+    }
+}

@@ -1,0 +1,211 @@
+//! TLS to a service's pods: one configuration per service, so that its sessions are resumed.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arc_swap::ArcSwap;
+use rustls::client::Resumption;
+use rustls::client::danger::ServerCertVerifier;
+use rustls::sign::SingleCertAndKey;
+use rustls::{ClientConfig, RootCertStore};
+use rustls_pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::{Instant, timeout_at};
+use tokio_rustls::TlsConnector;
+
+use super::files::{self, Seen};
+use super::verify::{AnyName, Anything, Trusted};
+use super::{Alpn, Identity, LoadError, Pem, Reason, TlsError, Versions, Warning, provider};
+
+/// A connection that we made to a pod.
+pub type ClientStream<IO> = tokio_rustls::client::TlsStream<IO>;
+
+/// Whose certificates we trust.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Roots {
+    /// Those issued by the CAs in these bundles.
+    Pem(Vec<Pem>),
+    /// Those that this machine trusts.
+    System,
+    /// Both.
+    SystemAnd(Vec<Pem>),
+}
+
+impl Roots {
+    fn bundles(&self) -> &[Pem] {
+        match self {
+            Self::Pem(bundles) | Self::SystemAnd(bundles) => bundles,
+            Self::System => &[],
+        }
+    }
+
+    fn load(&self, warnings: &mut Vec<Warning>) -> Result<Trusted, LoadError> {
+        let (mut store, mut pinned) = (RootCertStore::empty(), Vec::new());
+        for bundle in self.bundles() {
+            pinned.extend(files::add_roots(&mut store, bundle, warnings)?);
+        }
+        if matches!(self, Self::System | Self::SystemAnd(_)) {
+            // Half of a system's store may be unreadable, and the other half enough.
+            store.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        }
+        if store.is_empty() {
+            return Err(LoadError { file: "trusted roots".into(), reason: Reason::NoRoots });
+        }
+        Ok(Trusted { roots: store, pinned })
+    }
+}
+
+/// What TLS to a service is made of. Services with equal settings share a configuration.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ClientSettings {
+    /// The name that is sent (SNI) and verified; an address is verified and not sent.
+    pub server_name: ServerName<'static>,
+    /// Names that the certificate may be for instead.
+    pub accepted: Vec<ServerName<'static>>,
+    /// Whose certificates are trusted.
+    pub roots: Roots,
+    /// What we show if the pod asks.
+    pub identity: Option<Identity>,
+    /// The protocols that are offered inside, the preferred first; none: nothing is said of it.
+    pub alpn: Vec<Alpn>,
+    /// The versions that are spoken.
+    pub versions: Versions,
+    /// Whether the pod's certificate is looked at. Without, anybody in between can read and alter everything: only
+    /// where somebody asked for it in so many words.
+    pub verify: bool,
+}
+
+impl ClientSettings {
+    /// Verified by `roots`, without a certificate of ours, in all versions, h2 before HTTP/1.1.
+    pub fn new(server_name: ServerName<'static>, roots: Roots) -> Self {
+        Self {
+            server_name,
+            accepted: Vec::new(),
+            roots,
+            identity: None,
+            alpn: vec![Alpn::H2, Alpn::Http1],
+            versions: Versions::default(),
+            verify: true,
+        }
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        let bundles = if self.verify { self.roots.bundles() } else { &[] };
+        let identity = self.identity.iter().flat_map(|identity| [&identity.chain, &identity.key]);
+        bundles.iter().chain(identity).filter_map(Pem::file).map(Path::to_path_buf).collect()
+    }
+
+    fn load(&self, warnings: &mut Vec<Warning>) -> Result<ClientConfig, LoadError> {
+        let verifier: Arc<dyn ServerCertVerifier> = if self.verify {
+            let (trusted, accepted) = (self.roots.load(warnings)?, self.accepted.clone());
+            Arc::new(AnyName { trusted, accepted, provider: provider() })
+        } else {
+            Arc::new(Anything { provider: provider() })
+        };
+        let refused = |error| LoadError { file: "tls".into(), reason: Reason::Setup(error) };
+        let builder = ClientConfig::builder_with_provider(provider())
+            .with_protocol_versions(&self.versions.supported())
+            .map_err(refused)?
+            .dangerous()
+            .with_custom_certificate_verifier(verifier);
+        let mut config = match &self.identity {
+            Some(identity) => {
+                let shown = SingleCertAndKey::from(files::identity(identity, warnings)?);
+                builder.with_client_cert_resolver(Arc::new(shown))
+            }
+            None => builder.with_no_client_auth(),
+        };
+        config.alpn_protocols = Alpn::ids(&self.alpn);
+        Ok(config)
+    }
+}
+
+/// TLS to a service.
+#[derive(Debug)]
+pub struct ClientTls {
+    settings: ClientSettings,
+    config: ArcSwap<ClientConfig>,
+    seen: Mutex<Seen>,
+}
+
+impl ClientTls {
+    /// Reads all files.
+    pub fn new(settings: ClientSettings) -> Result<(Self, Vec<Warning>), LoadError> {
+        let (mut seen, mut warnings) = (Seen::default(), Vec::new());
+        let config = seen.load(settings.files(), || settings.load(&mut warnings))?;
+        Ok((Self { settings, config: ArcSwap::from_pointee(config), seen: Mutex::new(seen) }, warnings))
+    }
+
+    /// What probes use: nothing is verified, offered or resumed, as kubelet does it.
+    pub(crate) fn for_probes() -> Result<Self, LoadError> {
+        let nobody = ServerName::from(IpAddr::from([0, 0, 0, 0]));
+        let settings =
+            ClientSettings { verify: false, alpn: Vec::new(), ..ClientSettings::new(nobody, Roots::System) };
+        let mut config = settings.load(&mut Vec::new())?;
+        // A resumed session would prove less of the pod than a whole handshake.
+        config.resumption = Resumption::disabled();
+        Ok(Self { settings, config: ArcSwap::from_pointee(config), seen: Mutex::default() })
+    }
+
+    /// What it was made of.
+    pub fn settings(&self) -> &ClientSettings {
+        &self.settings
+    }
+
+    /// Whether anybody's certificate is accepted: worth a warning at every start.
+    pub fn is_unverified(&self) -> bool {
+        !self.settings.verify
+    }
+
+    /// Reads the files again; in case of an error, what was read before stays in use. Sessions are forgotten: they
+    /// were made with what is no longer trusted or shown.
+    pub fn reload(&self) -> Result<Vec<Warning>, LoadError> {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.load(self.settings.files(), || self.swap())
+    }
+
+    /// Reloads if a file changed.
+    pub(super) fn look(&self) -> Option<Result<Vec<Warning>, LoadError>> {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.look(self.settings.files(), || self.swap())
+    }
+
+    fn swap(&self) -> Result<Vec<Warning>, LoadError> {
+        let mut warnings = Vec::new();
+        self.config.store(Arc::new(self.settings.load(&mut warnings)?));
+        Ok(warnings)
+    }
+
+    /// Shakes hands with the server at the other end of `stream`. Dropping it drops the connection.
+    pub async fn connect<IO>(
+        &self,
+        stream: IO,
+        deadline: Instant,
+    ) -> Result<(ClientStream<IO>, Option<Alpn>), TlsError>
+    where
+        IO: AsyncRead + AsyncWrite + Unpin,
+    {
+        self.connect_to(self.settings.server_name.clone(), stream, deadline).await
+    }
+
+    pub(crate) async fn connect_to<IO>(
+        &self,
+        name: ServerName<'static>,
+        stream: IO,
+        deadline: Instant,
+    ) -> Result<(ClientStream<IO>, Option<Alpn>), TlsError>
+    where
+        IO: AsyncRead + AsyncWrite + Unpin,
+    {
+        let handshake = TlsConnector::from(self.config.load_full()).connect(name, stream);
+        match timeout_at(deadline, handshake).await {
+            Ok(Ok(stream)) => {
+                let alpn = stream.get_ref().1.alpn_protocol().and_then(Alpn::of);
+                Ok((stream, alpn))
+            }
+            Ok(Err(error)) => Err(TlsError::of_io(error)),
+            Err(_) => Err(TlsError::Timeout),
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! The client configurations in use, each made once: a new one per connection would parse the roots each time and
+//! never resume a session.
+
+use std::collections::HashMap;
+use std::num::NonZeroUsize;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio_util::sync::CancellationToken;
+
+use super::{ClientSettings, ClientTls, LoadError, Warning, files};
+
+/// Client configurations by their settings. When there are too many, the one not asked for the longest is forgotten
+/// here; whoever holds it may go on using it, but its files are no longer watched.
+#[derive(Debug)]
+pub struct ClientConfigs {
+    most: NonZeroUsize,
+    known: Mutex<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    by_settings: HashMap<Arc<ClientSettings>, Entry>,
+    /// Counts what was asked for.
+    asked: u64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    tls: Arc<ClientTls>,
+    /// The count when it was last asked for.
+    asked: u64,
+}
+
+impl ClientConfigs {
+    /// Keeps at most so many.
+    pub fn new(most: NonZeroUsize) -> Self {
+        Self { most, known: Mutex::default() }
+    }
+
+    /// The configuration for `settings`. Made if need be, which reads files: a few milliseconds for the system's
+    /// roots. `warn` is told what was odd about them.
+    pub fn get(
+        &self,
+        settings: &ClientSettings,
+        warn: impl FnMut(Warning),
+    ) -> Result<Arc<ClientTls>, LoadError> {
+        if let Some(tls) = self.known().find(settings) {
+            return Ok(tls);
+        }
+        // Not under the lock: a slow disk must not hold up the other services.
+        let (tls, warnings) = ClientTls::new(settings.clone())?;
+        warnings.into_iter().for_each(warn);
+        Ok(self.known().keep(settings, tls, self.most))
+    }
+
+    /// How many are kept.
+    pub fn len(&self) -> usize {
+        self.known().by_settings.len()
+    }
+
+    /// Whether none is kept.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Reloads each whose files changed, and tells how that went, until cancelled.
+    pub async fn watch(
+        self: Arc<Self>,
+        cancel: CancellationToken,
+        mut tell: impl FnMut(Result<Vec<Warning>, LoadError>),
+    ) {
+        files::watch(cancel, move || self.look(), |news| news.into_iter().for_each(&mut tell)).await;
+    }
+
+    fn look(&self) -> Vec<Result<Vec<Warning>, LoadError>> {
+        let all: Vec<_> = self.known().by_settings.values().map(|entry| Arc::clone(&entry.tls)).collect();
+        all.iter().filter_map(|tls| tls.look()).collect()
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Known {
+    fn find(&mut self, settings: &ClientSettings) -> Option<Arc<ClientTls>> {
+        self.asked += 1;
+        let entry = self.by_settings.get_mut(settings)?;
+        entry.asked = self.asked;
+        Some(Arc::clone(&entry.tls))
+    }
+
+    /// Whoever made the same meanwhile was first: all share that one's sessions.
+    fn keep(&mut self, settings: &ClientSettings, tls: ClientTls, most: NonZeroUsize) -> Arc<ClientTls> {
+        if let Some(tls) = self.find(settings) {
+            return tls;
+        }
+        if self.by_settings.len() >= most.get() {
+            let oldest = self.by_settings.iter().min_by_key(|(_, entry)| entry.asked);
+            if let Some(oldest) = oldest.map(|(settings, _)| Arc::clone(settings)) {
+                self.by_settings.remove(&*oldest);
+            }
+        }
+        let tls = Arc::new(tls);
+        let entry = Entry { tls: Arc::clone(&tls), asked: self.asked };
+        self.by_settings.insert(Arc::new(settings.clone()), entry);
+        tls
+    }
+}

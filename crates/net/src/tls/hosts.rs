@@ -1,0 +1,135 @@
+//! Host names as TLS compares them: without case, port or final dot; exact before wildcard.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::fmt;
+use std::str::FromStr;
+
+/// A host, or `*.` and a host for all under it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct HostPattern {
+    wildcard: bool,
+    /// In lower case, without the `*.`.
+    name: Box<str>,
+}
+
+/// What is no host and no wildcard.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is neither a host name nor `*.` and a host name")]
+pub struct BadHost(String);
+
+impl FromStr for HostPattern {
+    type Err = BadHost;
+
+    fn from_str(text: &str) -> Result<Self, BadHost> {
+        let name = text.strip_prefix("*.");
+        let (wildcard, name) = (name.is_some(), name.unwrap_or(text));
+        let name = name.strip_suffix('.').unwrap_or(name);
+        let label = |label: &str| {
+            (1..=63).contains(&label.len())
+                && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+        };
+        if name.len() > 253 || !name.split('.').all(label) {
+            return Err(BadHost(text.into()));
+        }
+        Ok(Self { wildcard, name: name.to_ascii_lowercase().into() })
+    }
+}
+
+impl fmt::Display for HostPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", if self.wildcard { "*." } else { "" }, self.name)
+    }
+}
+
+/// What is known by host. The first to claim a name keeps it.
+#[derive(Debug)]
+pub(super) struct Hosts<T> {
+    exact: HashMap<Box<str>, T>,
+    /// By what follows the `*.`.
+    wildcard: HashMap<Box<str>, T>,
+}
+
+impl<T> Hosts<T> {
+    pub(super) fn new() -> Self {
+        Self { exact: HashMap::new(), wildcard: HashMap::new() }
+    }
+
+    pub(super) fn claim(&mut self, host: HostPattern, value: T) {
+        let names = if host.wildcard { &mut self.wildcard } else { &mut self.exact };
+        names.entry(host.name).or_insert(value);
+    }
+
+    pub(super) fn values(&self) -> impl Iterator<Item = &T> {
+        self.exact.values().chain(self.wildcard.values())
+    }
+
+    /// As certificates are matched: a wildcard stands for exactly one label. `host` is [`plain`].
+    pub(super) fn one_label(&self, host: &str) -> Option<&T> {
+        let under = || self.wildcard.get(host.split_once('.')?.1);
+        self.exact.get(host).or_else(under)
+    }
+
+    /// As routes are matched: a wildcard stands for any labels, the longest name wins. `host` is [`plain`].
+    pub(super) fn any_depth(&self, host: &str) -> Option<&T> {
+        let parents = std::iter::successors(host.split_once('.'), |(_, rest)| rest.split_once('.'));
+        let under = || parents.into_iter().find_map(|(_, parent)| self.wildcard.get(parent));
+        self.exact.get(host).or_else(under)
+    }
+}
+
+/// `host` as it is compared: in lower case, without a port and a final dot.
+pub(super) fn plain(host: &str) -> Cow<'_, str> {
+    let bare = match host.rsplit_once(':') {
+        // The colons of an IPv6 address are inside brackets.
+        Some((bare, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => bare,
+        _ => host,
+    };
+    let bare = bare.strip_suffix('.').unwrap_or(bare);
+    if bare.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        Cow::Owned(bare.to_ascii_lowercase())
+    } else {
+        Cow::Borrowed(bare)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hosts(patterns: &[&'static str]) -> Hosts<&'static str> {
+        let mut hosts = Hosts::new();
+        for pattern in patterns {
+            hosts.claim(pattern.parse().unwrap(), *pattern);
+        }
+        hosts
+    }
+
+    #[test]
+    fn exact_names_go_before_wildcards_and_those_cover_one_label_of_a_certificate() {
+        let hosts = hosts(&["*.shop.test", "cart.shop.test", "*.test"]);
+        for (host, one_label, any_depth) in [
+            ("cart.shop.test", Some("cart.shop.test"), Some("cart.shop.test")),
+            ("CART.Shop.Test.:8443", Some("cart.shop.test"), Some("cart.shop.test")),
+            ("a.shop.test", Some("*.shop.test"), Some("*.shop.test")),
+            ("a.b.shop.test", None, Some("*.shop.test")),
+            ("shop.test", Some("*.test"), Some("*.test")),
+            ("x.y.test", None, Some("*.test")),
+            ("test", None, None),
+            ("shop.test.evil", None, None),
+            ("[::1]:443", None, None),
+            ("", None, None),
+        ] {
+            assert_eq!(hosts.one_label(&plain(host)).copied(), one_label, "{host}");
+            assert_eq!(hosts.any_depth(&plain(host)).copied(), any_depth, "{host}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_host_is_refused() {
+        for bad in ["", "*", "*.", ".", "a..b", "*.*.test", "a.*.test", "a b", "a/b", "ä.test", "a:1"] {
+            assert_eq!(bad.parse::<HostPattern>(), Err(BadHost(bad.into())), "{bad}");
+        }
+        assert_eq!("*.Shop.Test.".parse::<HostPattern>().unwrap().to_string(), "*.shop.test");
+    }
+}
