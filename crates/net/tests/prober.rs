@@ -224,7 +224,7 @@ async fn a_pod_is_asked_at_once_and_then_at_the_pace_of_its_age() {
         // The runtime's timer counts in milliseconds.
         assert!(pause >= due && pause <= due + Duration::from_millis(1), "{pause:?} after {:?}", pair[0]);
     }
-    assert!((100..200).contains(&times.len()), "{}", times.len());
+    assert!((300..500).contains(&times.len()), "{}", times.len());
 }
 
 #[tokio::test]

@@ -45,6 +45,11 @@ pub(crate) fn not_allowed() -> Response<AnswerBody> {
     response
 }
 
+/// A request that needs another handshake than its connection has had.
+pub(crate) fn misdirected() -> Response<AnswerBody> {
+    plain(StatusCode::MISDIRECTED_REQUEST, "this host needs a TLS connection of its own")
+}
+
 fn sentence(failure: &Failure, text: &str) -> Response<AnswerBody> {
     plain(failure.status(), text)
 }

@@ -5,6 +5,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::rt::Executor;
@@ -12,12 +13,15 @@ use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rouse_core::drain::Work;
+use rouse_net::tls::{Alpn, PolicyId, ServerTls};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::time::{interval, timeout};
+use tokio::time::{Instant, interval, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::crowd::{Member, Seat};
+use crate::guarded::Guarded;
 use crate::request;
 use crate::socket::{Pulse, Socket};
 use crate::worker::Worker;
@@ -43,11 +47,27 @@ const CONNECTION_WINDOW: u32 = STREAMS * STREAM_WINDOW;
 pub(crate) struct Client {
     pub(crate) address: SocketAddr,
     pub(crate) pulse: Pulse,
+    /// What the handshake agreed on, if there was one.
+    pub(crate) tls: Option<Secured>,
     /// Counts the connection as under way until its first request is; a drain must not overlook what has arrived.
     pub(crate) arrival: Cell<Option<Work>>,
     /// Whether it has sent a request before.
     pub(crate) known: Cell<bool>,
     pub(crate) member: Rc<Member>,
+}
+
+/// What a TLS handshake agreed on.
+#[derive(Debug)]
+pub(crate) struct Secured {
+    pub(crate) tls: Arc<ServerTls>,
+    pub(crate) policy: PolicyId,
+}
+
+impl Secured {
+    /// Whether a request for `host` may come on this connection.
+    pub(crate) fn admits(&self, host: &str) -> bool {
+        self.policy.admits(&self.tls.policy_of(host))
+    }
 }
 
 impl fmt::Debug for Client {
@@ -57,22 +77,55 @@ impl fmt::Debug for Client {
 }
 
 /// Serves one connection until it ends.
-pub(crate) async fn serve(worker: Rc<Worker>, stream: TcpStream, seat: Seat, arrival: Work) {
+pub(crate) async fn serve(
+    worker: Rc<Worker>,
+    stream: TcpStream,
+    tls: Option<Arc<ServerTls>>,
+    seat: Seat,
+    arrival: Work,
+) {
     let Ok(address) = stream.peer_addr() else { return };
     // Small answers must not wait for an acknowledgement.
     stream.set_nodelay(true).ok();
-    let Some(protocol) = recognise(&worker, &stream, &seat).await else { return };
+    let protocol = match tls {
+        Some(_) => None,
+        None => match recognise(&worker, &stream, &seat).await {
+            None => return,
+            protocol => protocol,
+        },
+    };
     let (socket, pulse) = Socket::new(stream);
-    let client = Rc::new(Client {
-        address,
-        pulse,
-        arrival: Cell::new(Some(arrival)),
-        known: Cell::new(false),
-        member: Rc::clone(&seat.member),
-    });
+    let client = |tls| {
+        let (arrival, member) = (Cell::new(Some(arrival)), Rc::clone(&seat.member));
+        Rc::new(Client { address, pulse, tls, arrival, known: Cell::new(false), member })
+    };
+    let Some(tls) = tls else {
+        return speak(&worker, protocol.unwrap_or(Protocol::Http1), socket, client(None), &seat).await;
+    };
+    let deadline = Instant::now() + worker.gateway.settings.limits.head;
+    let shaking = tls.accept(socket, deadline);
+    let shaken = tokio::select! {
+        shaken = shaking => shaken,
+        () = seat.outstayed(&worker.deadlines) => return,
+        () = worker.close.cancelled() => return,
+    };
+    // Whatever went wrong, the client has been told in the handshake's own words.
+    let Ok((stream, peer)) = shaken else { return };
+    let protocol = if peer.alpn == Some(Alpn::H2) { Protocol::Http2 } else { Protocol::Http1 };
+    let secured = Secured { tls: Arc::clone(&tls), policy: peer.policy };
+    speak(&worker, protocol, stream, client(Some(secured)), &seat).await;
+}
+
+async fn speak<IO>(worker: &Rc<Worker>, protocol: Protocol, io: IO, client: Rc<Client>, seat: &Seat)
+where
+    IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     match protocol {
-        Protocol::Http1 => http1(&worker, socket, client, &seat).await,
-        Protocol::Http2 => http2(&worker, socket, client, &seat).await,
+        Protocol::Http1 => {
+            let guarded = Guarded::new(io, &worker.gateway, seat.member.head());
+            http1(worker, guarded, client, seat).await;
+        }
+        Protocol::Http2 => http2(worker, io, client, seat).await,
     }
 }
 
@@ -110,12 +163,15 @@ async fn recognise(worker: &Worker, stream: &TcpStream, seat: &Seat) -> Option<P
     }
 }
 
-async fn http1(worker: &Rc<Worker>, socket: Socket, client: Rc<Client>, seat: &Seat) {
+async fn http1<IO>(worker: &Rc<Worker>, io: IO, client: Rc<Client>, seat: &Seat)
+where
+    IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     let service = service_fn(|request| request::serve(worker, &client, request));
     let mut builder = http1::Builder::new();
     // Not `pipeline_flush`: with it, hyper buffers a response without bound, and keeps answers back.
     builder.max_buf_size(READ_AHEAD);
-    let mut connection = pin!(builder.serve_connection(TokioIo::new(socket), service).with_upgrades());
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(io), service).with_upgrades());
     // What became of the connection is the business of its requests: each has an end of its own.
     tokio::select! {
         biased;
@@ -130,7 +186,10 @@ async fn http1(worker: &Rc<Worker>, socket: Socket, client: Rc<Client>, seat: &S
     }
 }
 
-async fn http2(worker: &Rc<Worker>, socket: Socket, client: Rc<Client>, seat: &Seat) {
+async fn http2<IO>(worker: &Rc<Worker>, io: IO, client: Rc<Client>, seat: &Seat)
+where
+    IO: AsyncRead + AsyncWrite + Unpin + 'static,
+{
     let (own, tasks) = (Rc::clone(worker), Local::of(worker));
     let service = service_fn(move |request| {
         let (worker, client) = (Rc::clone(&own), Rc::clone(&client));
@@ -142,7 +201,7 @@ async fn http2(worker: &Rc<Worker>, socket: Socket, client: Rc<Client>, seat: &S
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_concurrent_streams(STREAMS);
-    let mut connection = pin!(builder.serve_connection(TokioIo::new(socket), service));
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(io), service));
     tokio::select! {
         biased;
         _ = connection.as_mut() => return,

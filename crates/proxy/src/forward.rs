@@ -415,9 +415,17 @@ fn reply(
         return Ok(switch(journey, response, &name, tunnel, cold));
     }
     let (mut head, incoming) = response.into_parts();
+    if headers::is_ambiguous(&head.headers) {
+        // Where its body ends is a matter of opinion, and what follows could be taken for the next response.
+        return Err(Failure::UpstreamReset);
+    }
     headers::remove_hop_by_hop(&mut head.headers);
     head.headers.insert(COLD_START, cold);
     head.version = Version::HTTP_11;
+    if outgoing.upgrade.is_some() {
+        // The pod did not switch. What the client sends next was not looked at, and must not be taken for a request.
+        head.headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
     // A response that came before the whole request was sent leaves the connection in doubt.
     let reusable = outgoing.source.is_done();
     let due = journey.times.end.map(|end| journey.worker.deadlines.at(end));

@@ -88,6 +88,21 @@ fn names(value: &HeaderValue) -> impl Iterator<Item = String> {
     names.into_iter().filter(|name| !name.is_empty())
 }
 
+/// Whether the headers of a response leave open where its body ends.
+pub fn is_ambiguous(headers: &HeaderMap) -> bool {
+    let mut lengths = headers.get_all(header::CONTENT_LENGTH).iter();
+    let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
+    let (length, coding) = (lengths.next(), codings.next());
+    let unknown = |coding: &HeaderValue| !coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked");
+    let digits =
+        |length: &HeaderValue| !length.is_empty() && length.as_bytes().iter().all(u8::is_ascii_digit);
+    lengths.next().is_some()
+        || codings.next().is_some()
+        || length.is_some() && coding.is_some()
+        || coding.is_some_and(unknown)
+        || length.is_some_and(|length| !digits(length))
+}
+
 /// HTTP/2 lets a client send a cookie in crumbs, and HTTP/1 does not: many servers would read the first one only.
 pub fn join_cookies(headers: &mut HeaderMap) {
     let crumbs: Vec<&[u8]> = headers.get_all(header::COOKIE).iter().map(HeaderValue::as_bytes).collect();
@@ -287,6 +302,24 @@ mod tests {
         ] {
             let headers = map(&[("connection", connection), ("upgrade", upgrade)]);
             assert_eq!(wanted_upgrade(&headers).is_some(), passes, "{connection} / {upgrade}");
+        }
+    }
+
+    #[test]
+    fn a_response_says_only_once_where_its_body_ends() {
+        for (pairs, ambiguous) in [
+            (&[][..], false),
+            (&[("content-length", "5")], false),
+            (&[("transfer-encoding", "Chunked")], false),
+            (&[("content-length", "5"), ("transfer-encoding", "chunked")], true),
+            (&[("content-length", "5"), ("content-length", "5")], true),
+            (&[("content-length", "5, 5")], true),
+            (&[("content-length", "+5")], true),
+            (&[("transfer-encoding", "gzip, chunked")], true),
+            (&[("transfer-encoding", "identity")], true),
+            (&[("transfer-encoding", "chunked"), ("transfer-encoding", "chunked")], true),
+        ] {
+            assert_eq!(is_ambiguous(&map(pairs)), ambiguous, "{pairs:?}");
         }
     }
 

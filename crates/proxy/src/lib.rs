@@ -11,6 +11,8 @@ mod deadline;
 pub mod error;
 mod forward;
 pub mod gateway;
+pub mod guard;
+mod guarded;
 pub mod headers;
 pub mod metrics;
 mod pool;

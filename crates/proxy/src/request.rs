@@ -57,6 +57,10 @@ pub(crate) async fn serve(
         exchange.answered(405);
         return Ok(answer::not_allowed());
     }
+    if client.tls.as_ref().is_some_and(|tls| !tls.admits(host(&request))) {
+        exchange.answered(421);
+        return Ok(answer::misdirected());
+    }
     let answered = answer(worker, client, route.as_deref(), request, &mut exchange).await;
     client.known.set(true);
     match answered {
@@ -69,15 +73,19 @@ pub(crate) async fn serve(
     }
 }
 
+/// The host that a request is for.
+fn host(request: &Request<Incoming>) -> &str {
+    match request.uri().authority() {
+        Some(authority) => authority.as_str(),
+        None => request.headers().get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default(),
+    }
+}
+
 /// The route that a request takes.
 fn find(worker: &Worker, request: &Request<Incoming>) -> Option<Arc<Route>> {
     let table = worker.gateway.table();
-    let (uri, headers) = (request.uri(), request.headers());
-    let host = match uri.authority() {
-        Some(authority) => authority.as_str(),
-        None => headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default(),
-    };
-    table.find(host, uri.path(), headers).map(|rule| Arc::clone(&rule.target))
+    let rule = table.find(host(request), request.uri().path(), request.headers());
+    rule.map(|rule| Arc::clone(&rule.target))
 }
 
 fn protocol(request: &Request<Incoming>, grpc: bool) -> Protocol {
@@ -131,7 +139,7 @@ fn prepare(worker: &Worker, client: &Client, mut request: Request<Incoming>) -> 
     if over_http2 {
         headers::join_cookies(headers);
     }
-    headers::tell_origin(headers, client.address, false, &worker.gateway.settings.trusted);
+    headers::tell_origin(headers, client.address, client.tls.is_some(), &worker.gateway.settings.trusted);
     headers::continue_trace(headers, [worker.roll(), worker.roll(), worker.roll()]);
     if over_http2 {
         // We could not pass the 100 on, so the pod must not wait for it to have an effect.

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use rouse_core::drain::Work;
 use rouse_net::listen::Listener;
+use rouse_net::tls::ServerTls;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{mpsc, watch};
@@ -17,6 +18,28 @@ use tokio_util::sync::CancellationToken;
 use crate::connection;
 use crate::gateway::Gateway;
 use crate::worker::Worker;
+
+/// Where clients come in.
+#[derive(Debug)]
+pub struct Door {
+    /// The socket.
+    pub listener: Listener,
+    /// How to shake hands; `None`: in the clear.
+    pub tls: Option<Arc<ServerTls>>,
+}
+
+impl Door {
+    fn share(&self) -> io::Result<Self> {
+        Ok(Self { listener: self.listener.share()?, tls: self.tls.clone() })
+    }
+}
+
+impl From<Listener> for Door {
+    /// In the clear.
+    fn from(listener: Listener) -> Self {
+        Self { listener, tls: None }
+    }
+}
 
 /// Connections that wait to be taken over by another worker.
 const INBOX: usize = 64;
@@ -48,6 +71,7 @@ struct Mate {
 #[derive(Debug)]
 struct Handed {
     stream: std::net::TcpStream,
+    tls: Option<Arc<ServerTls>>,
     counted: Counted,
     arrival: Work,
 }
@@ -68,12 +92,12 @@ impl Queues {
 }
 
 impl Workers {
-    /// Starts `count` of them, all of which accept from all of `listeners`.
-    #[expect(clippy::needless_pass_by_value, reason = "no listener may outlive the drain")]
-    pub fn start(gateway: &Arc<Gateway>, listeners: Vec<Listener>, count: NonZeroUsize) -> io::Result<Self> {
+    /// Starts `count` of them, all of which accept from all of `doors`.
+    #[expect(clippy::needless_pass_by_value, reason = "no door may outlive the drain")]
+    pub fn start(gateway: &Arc<Gateway>, doors: Vec<Door>, count: NonZeroUsize) -> io::Result<Self> {
         let (drain, close) = (CancellationToken::new(), CancellationToken::new());
         let (here, alive) = watch::channel(());
-        let queues = AtomicUsize::new(count.get() * listeners.len());
+        let queues = AtomicUsize::new(count.get() * doors.len());
         let queues = Arc::new(Queues { open: queues, drain: Mutex::default() });
         // From here on: whatever fails ends those that have started.
         let workers = Self { gateway: Arc::clone(gateway), queues, drain, close, alive };
@@ -85,10 +109,9 @@ impl Workers {
             .unzip();
         let (mates, here) = (Arc::new(mates), Arc::new(here));
         for (number, inbox) in inboxes.into_iter().enumerate() {
-            let listeners: Vec<Listener> =
-                listeners.iter().map(Listener::share).collect::<io::Result<_>>()?;
+            let doors: Vec<Door> = doors.iter().map(Door::share).collect::<io::Result<_>>()?;
             let crew = Crew { number, mates: Arc::clone(&mates), queues: Arc::clone(&workers.queues) };
-            workers.spawn(crew, listeners, inbox, Arc::clone(&here))?;
+            workers.spawn(crew, doors, inbox, Arc::clone(&here))?;
         }
         Ok(workers)
     }
@@ -97,7 +120,7 @@ impl Workers {
     fn spawn(
         &self,
         crew: Crew,
-        listeners: Vec<Listener>,
+        doors: Vec<Door>,
         inbox: mpsc::Receiver<Handed>,
         here: Arc<watch::Sender<()>>,
     ) -> io::Result<()> {
@@ -114,7 +137,7 @@ impl Workers {
             let number = crew.number as u64;
             let seed = gateway.settings.seed.wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
             let worker = Worker::new(gateway, seed, crew.mates.len(), drain, close);
-            runtime.block_on(run(worker, listeners, crew, inbox));
+            runtime.block_on(run(worker, doors, crew, inbox));
         })?;
         started.recv().map_err(io::Error::other)?
     }
@@ -156,18 +179,18 @@ struct Crew {
 }
 
 /// The life of one worker.
-async fn run(worker: Rc<Worker>, listeners: Vec<Listener>, crew: Crew, mut inbox: mpsc::Receiver<Handed>) {
-    for listener in listeners {
+async fn run(worker: Rc<Worker>, doors: Vec<Door>, crew: Crew, mut inbox: mpsc::Receiver<Handed>) {
+    for door in doors {
         let (worker, crew) = (Rc::clone(&worker), crew.clone());
         worker.tasks.clone().spawn_local(async move {
-            accept(&worker, listener, &crew).await;
+            accept(&worker, door, &crew).await;
             crew.queues.emptied();
         });
     }
     let taking_over = async {
-        while let Some(Handed { stream, counted, arrival }) = inbox.recv().await {
+        while let Some(Handed { stream, tls, counted, arrival }) = inbox.recv().await {
             if let Ok(stream) = TcpStream::from_std(stream) {
-                serve(&worker, stream, counted, arrival);
+                serve(&worker, stream, tls, counted, arrival);
             }
         }
     };
@@ -184,7 +207,7 @@ async fn run(worker: Rc<Worker>, listeners: Vec<Listener>, crew: Crew, mut inbox
 }
 
 /// Accepts from one socket until the drain, and then what is queued.
-async fn accept(worker: &Rc<Worker>, listener: Listener, crew: &Crew) {
+async fn accept(worker: &Rc<Worker>, Door { listener, tls }: Door, crew: &Crew) {
     // A listener that the runtime does not take cannot be waited for; the others go on.
     let Ok(listener) = TcpListener::from_std(listener.into_std()) else { return };
     loop {
@@ -194,7 +217,7 @@ async fn accept(worker: &Rc<Worker>, listener: Listener, crew: &Crew) {
             () = worker.drain.cancelled() => break,
         };
         match accepted {
-            Ok((stream, _)) => place(worker, stream, crew),
+            Ok((stream, _)) => place(worker, stream, tls.clone(), crew),
             Err(error) if is_fleeting(&error) => {}
             Err(_) => drop(tokio::time::timeout(PAUSE, worker.drain.cancelled()).await),
         }
@@ -207,7 +230,7 @@ async fn accept(worker: &Rc<Worker>, listener: Listener, crew: &Crew) {
                 if stream.set_nonblocking(true).is_ok()
                     && let Ok(stream) = TcpStream::from_std(stream)
                 {
-                    place(worker, stream, crew);
+                    place(worker, stream, tls.clone(), crew);
                 }
             }
             Err(error) if is_fleeting(&error) => {}
@@ -224,34 +247,45 @@ fn is_fleeting(error: &io::Error) -> bool {
 
 /// Serves a connection here, or hands it to a worker that has clearly fewer: a few long-lived connections on one
 /// core would leave the others idle.
-fn place(worker: &Rc<Worker>, stream: TcpStream, Crew { number, mates, .. }: &Crew) {
+fn place(
+    worker: &Rc<Worker>,
+    stream: TcpStream,
+    tls: Option<Arc<ServerTls>>,
+    Crew { number, mates, .. }: &Crew,
+) {
     let count = |mate: &Mate| mate.connections.load(Ordering::Relaxed);
     let Some(own) = mates.get(*number) else { return };
     let arrival = worker.gateway.under_way().begin();
     let idlest =
         mates.iter().min_by_key(|mate| count(mate)).filter(|idlest| count(idlest) + SLACK <= count(own));
     let Some(idlest) = idlest else {
-        return serve(worker, stream, Counted::new(&own.connections), arrival);
+        return serve(worker, stream, tls, Counted::new(&own.connections), arrival);
     };
     let Ok(stream) = stream.into_std() else { return };
-    let handed = Handed { stream, counted: Counted::new(&idlest.connections), arrival };
+    let handed = Handed { stream, tls, counted: Counted::new(&idlest.connections), arrival };
     // One that does not keep up leaves it to us.
     if let Err(refused) = idlest.inbox.try_send(handed) {
-        let Handed { stream, arrival, .. } = refused.into_inner();
+        let Handed { stream, tls, arrival, .. } = refused.into_inner();
         if let Ok(stream) = TcpStream::from_std(stream) {
-            serve(worker, stream, Counted::new(&own.connections), arrival);
+            serve(worker, stream, tls, Counted::new(&own.connections), arrival);
         }
     }
 }
 
-fn serve(worker: &Rc<Worker>, stream: TcpStream, counted: Counted, arrival: Work) {
+fn serve(
+    worker: &Rc<Worker>,
+    stream: TcpStream,
+    tls: Option<Arc<ServerTls>>,
+    counted: Counted,
+    arrival: Work,
+) {
     let Some(seat) = worker.crowd.enter() else {
         return worker.gateway.metrics.turned_away();
     };
     let worker = Rc::clone(worker);
     worker.tasks.clone().spawn_local(async move {
         let _counted = counted;
-        connection::serve(worker, stream, seat, arrival).await;
+        connection::serve(worker, stream, tls, seat, arrival).await;
     });
 }
 

@@ -86,7 +86,12 @@ impl Rig {
         gateway.set_routes(Table::new(vec![rule("cart", &service, protocol, timeouts)]));
         let listeners = listen::bind(&["127.0.0.1:0".parse().unwrap()]).unwrap();
         let address = listeners[0].address();
-        let workers = Workers::start(&gateway, listeners, NonZeroUsize::new(2).unwrap()).unwrap();
+        let workers = Workers::start(
+            &gateway,
+            listeners.into_iter().map(Into::into).collect(),
+            NonZeroUsize::new(2).unwrap(),
+        )
+        .unwrap();
         let mut driver = JoinSet::new();
         let shared = Arc::clone(&registry);
         driver.spawn(async move { shared.drive(|moment| clock.sleep_until(moment)).await });

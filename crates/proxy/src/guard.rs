@@ -1,0 +1,297 @@
+//! Watches the bytes of a client's HTTP/1 connection on their way to hyper, and refuses what two readers could
+//! understand differently: hyper repairs such requests silently, and a pod may repair them in another way.
+//!
+//! [`Guard`] knows where every message begins and ends. It judges whole lines, so its verdict does not depend on how
+//! the bytes were cut into reads: a fault is found at the LF of its line, or at the first byte beyond a limit.
+//!
+//! To have hyper refuse a head, give it [`SPOILT`] in place of the byte that [`Refused::at`] names and of all that
+//! follows it.
+
+mod field;
+mod head;
+mod violation;
+
+use std::fmt;
+use std::mem;
+
+use memchr::memchr;
+
+use head::{Body, Head, Next};
+pub use violation::Violation;
+
+/// What hyper gets in place of the offending byte of a head and all after it, and then the end of the stream. The NUL
+/// fails its parser wherever in a head it stands. The empty line makes it look: after a first incomplete read, hyper
+/// does not parse again until a head seems complete, and a client would wait for its answer.
+pub const SPOILT: &[u8] = b"\0\r\n\r\n";
+
+/// How much room a buffer for a cut line may keep while it is not used.
+const KEPT: usize = 1024;
+
+/// How much of what a client may send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of a request line, without its CRLF.
+    pub line: usize,
+    /// Bytes of a head, from the request line to the empty line.
+    pub head: usize,
+    /// Headers of a request; and again as many trailers.
+    pub headers: usize,
+    /// Bytes of one chunk's extensions.
+    pub extension: usize,
+    /// Bytes of all trailers with the empty line after them.
+    pub trailers: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { line: 16 * 1024, head: 64 * 1024, headers: 100, extension: 256, trailers: 16 * 1024 }
+    }
+}
+
+/// Where in the stream of requests a connection is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// No byte of the next request has come yet.
+    Between,
+    /// Within the head of a request.
+    Head,
+    /// Within the body of a request.
+    Body,
+    /// An upgrade was asked for; from here on nothing is looked at.
+    Opaque,
+}
+
+/// A byte that hyper may not see, nor any after it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Refused {
+    /// Its place in the bytes that were looked at.
+    pub at: usize,
+    /// The rule that was broken.
+    pub violation: Violation,
+    /// Whether it lies in a head, of which nothing was forwarded yet; else in a body.
+    pub in_head: bool,
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.violation.fmt(f)
+    }
+}
+
+impl std::error::Error for Refused {}
+
+/// Follows one connection.
+#[derive(Debug, Default)]
+pub struct Guard {
+    limits: Limits,
+    state: State,
+    /// The beginning of a line whose end has not come.
+    partial: Vec<u8>,
+    requests: u64,
+}
+
+#[derive(Debug)]
+enum State {
+    /// Before a request line; `blank` if an empty line was skipped.
+    Start {
+        blank: bool,
+    },
+    Headers(Head),
+    Sized {
+        left: u64,
+    },
+    ChunkLine,
+    ChunkData {
+        left: u64,
+    },
+    ChunkCr,
+    ChunkLf,
+    Trailers {
+        bytes: usize,
+        count: usize,
+    },
+    /// After CONNECT.
+    Spent,
+    Opaque,
+    Refused(Violation, Phase),
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self::Start { blank: false }
+    }
+}
+
+impl Guard {
+    /// A guard of a new connection.
+    pub fn new(limits: Limits) -> Self {
+        Self { limits, ..Self::default() }
+    }
+
+    /// How many heads have come whole.
+    pub fn requests(&self) -> u64 {
+        self.requests
+    }
+
+    /// Where the connection is. An empty line before a request is no part of it.
+    pub fn phase(&self) -> Phase {
+        match self.state {
+            State::Start { .. } if self.partial.is_empty() || self.partial == b"\r" => Phase::Between,
+            State::Spent => Phase::Between,
+            State::Start { .. } | State::Headers(_) => Phase::Head,
+            State::Opaque => Phase::Opaque,
+            State::Refused(_, phase) => phase,
+            _ => Phase::Body,
+        }
+    }
+
+    /// Looks at the next bytes, in order. Once it has refused, it refuses everything.
+    pub fn inspect(&mut self, bytes: &[u8]) -> Result<(), Refused> {
+        let mut at = 0;
+        while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
+            let step = match &mut self.state {
+                State::Opaque => return Ok(()),
+                State::Sized { left } => {
+                    let taken = take(left, rest.len());
+                    if *left == 0 {
+                        self.state = State::default();
+                    }
+                    Ok(taken)
+                }
+                State::ChunkData { left } => {
+                    let taken = take(left, rest.len());
+                    if *left == 0 {
+                        self.state = State::ChunkCr;
+                    }
+                    Ok(taken)
+                }
+                State::ChunkCr => self.expect(rest, b'\r', State::ChunkLf),
+                State::ChunkLf => self.expect(rest, b'\n', State::ChunkLine),
+                State::Spent => Err((0, Violation::AfterConnect)),
+                State::Refused(violation, _) => Err((0, *violation)),
+                _ => self.line(rest),
+            };
+            match step {
+                Ok(taken) => at += taken,
+                Err((offset, violation)) => return Err(self.refuse(at + offset, violation)),
+            }
+        }
+        Ok(())
+    }
+
+    fn refuse(&mut self, at: usize, violation: Violation) -> Refused {
+        let phase = match self.phase() {
+            // What is refused is the beginning of a head, be it only an empty line too many.
+            Phase::Between => Phase::Head,
+            phase => phase,
+        };
+        self.state = State::Refused(violation, phase);
+        self.partial = Vec::new();
+        Refused { at, violation, in_head: phase == Phase::Head }
+    }
+
+    fn expect(&mut self, rest: &[u8], byte: u8, next: State) -> Result<usize, (usize, Violation)> {
+        if rest.first() != Some(&byte) {
+            return Err((0, Violation::ChunkEnd));
+        }
+        self.state = next;
+        Ok(1)
+    }
+
+    /// The most bytes that the line under way may have with its CRLF, and what it breaks with more.
+    fn longest(&self) -> (usize, Violation) {
+        match &self.state {
+            State::Start { .. } => ((self.limits.line + 2).min(self.limits.head), Violation::LineTooLong),
+            State::Headers(head) => (self.limits.head.saturating_sub(head.bytes), Violation::HeadTooLong),
+            State::Trailers { bytes, .. } => {
+                (self.limits.trailers.saturating_sub(*bytes), Violation::TrailersTooLong)
+            }
+            _ => (16 + self.limits.extension + 2, Violation::ChunkLine),
+        }
+    }
+
+    /// Takes a line, or what there is of it; how many bytes that was.
+    fn line(&mut self, rest: &[u8]) -> Result<usize, (usize, Violation)> {
+        let (longest, too_long) = self.longest();
+        let room = longest.saturating_sub(self.partial.len());
+        let window = rest.get(..room).unwrap_or(rest);
+        let Some(lf) = memchr(b'\n', window) else {
+            if window.len() < rest.len() {
+                return Err((window.len(), too_long));
+            }
+            self.partial.extend_from_slice(window);
+            return Ok(window.len());
+        };
+        let end = window.get(..lf).unwrap_or_default();
+        let judged = if self.partial.is_empty() {
+            self.judge(end)
+        } else {
+            let mut line = mem::take(&mut self.partial);
+            line.extend_from_slice(end);
+            let judged = self.judge(&line);
+            if line.capacity() <= KEPT {
+                line.clear();
+                self.partial = line;
+            }
+            judged
+        };
+        judged.map(|()| lf + 1).map_err(|violation| (lf, violation))
+    }
+
+    /// Judges a whole line, without its LF.
+    fn judge(&mut self, line: &[u8]) -> Result<(), Violation> {
+        let [line @ .., b'\r'] = line else { return Err(Violation::BareLf) };
+        match &mut self.state {
+            State::Start { blank } if line.is_empty() => {
+                if mem::replace(blank, true) {
+                    return Err(Violation::EmptyLines);
+                }
+            }
+            State::Start { .. } => {
+                let head = Head::begin(line).map_err(|violation| field::no_cr(line, violation))?;
+                self.state = State::Headers(head);
+            }
+            State::Headers(head) if line.is_empty() => {
+                let next = head.end()?;
+                self.requests += 1;
+                self.state = match next {
+                    Next::Request => State::default(),
+                    Next::Body(Body::Sized(left)) => State::Sized { left },
+                    Next::Body(Body::Chunked) => State::ChunkLine,
+                    Next::Opaque => State::Opaque,
+                    Next::Nothing => State::Spent,
+                };
+            }
+            State::Headers(head) => {
+                count(&mut head.headers, self.limits.headers)?;
+                head.header(line)?;
+                head.bytes += line.len() + 2;
+            }
+            State::Trailers { .. } if line.is_empty() => self.state = State::default(),
+            State::Trailers { bytes, count: lines } => {
+                count(lines, self.limits.headers)?;
+                head::trailer(line)?;
+                *bytes += line.len() + 2;
+            }
+            _ => {
+                self.state = match field::chunk(line, self.limits.extension)? {
+                    0 => State::Trailers { bytes: 0, count: 0 },
+                    left => State::ChunkData { left },
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Takes as much of what is left as there is.
+fn take(left: &mut u64, there: usize) -> usize {
+    let taken = usize::try_from(*left).map_or(there, |left| left.min(there));
+    *left = left.saturating_sub(taken as u64);
+    taken
+}
+
+fn count(lines: &mut usize, limit: usize) -> Result<(), Violation> {
+    *lines += 1;
+    if *lines > limit { Err(Violation::TooManyHeaders) } else { Ok(()) }
+}

@@ -1,0 +1,107 @@
+//! The small grammars inside a line: tokens, values, numbers, hosts.
+
+use std::net::Ipv6Addr;
+
+use super::Violation;
+
+/// Which bytes a token consists of.
+const TOKEN: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut byte = 0u8;
+    while byte < 128 {
+        table[byte as usize] = byte.is_ascii_alphanumeric()
+            || matches!(byte, b'!' | b'#' | b'$' | b'%' | b'&' | b'\'' | b'*' | b'+')
+            || matches!(byte, b'-' | b'.' | b'^' | b'_' | b'`' | b'|' | b'~');
+        byte += 1;
+    }
+    table
+};
+
+pub(super) fn is_token(bytes: &[u8]) -> bool {
+    !bytes.is_empty() && bytes.iter().all(|byte| TOKEN[usize::from(*byte)])
+}
+
+/// Without the white space around it that is no part of a value.
+pub(super) fn trim(mut value: &[u8]) -> &[u8] {
+    while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = value {
+        value = rest;
+    }
+    value
+}
+
+/// A header or trailer line as its name and its trimmed value.
+pub(super) fn split(line: &[u8]) -> Result<(&[u8], &[u8]), Violation> {
+    if let [b' ' | b'\t', ..] = line {
+        return Err(Violation::Folded);
+    }
+    // A loop of its own: names are too short for a search to pay.
+    let colon = line.iter().position(|byte| !TOKEN[usize::from(*byte)]).ok_or(Violation::HeaderName)?;
+    let (name, rest) = line.split_at(colon);
+    let (false, [b':', value @ ..]) = (name.is_empty(), rest) else {
+        return Err(no_cr(line, Violation::HeaderName));
+    };
+    // No early exit, so that the compiler takes many bytes at a time.
+    let is_bad = |byte: u8| (byte < b' ' && byte != b'\t') || byte == 0x7f;
+    let bad = value.iter().fold(0, |bad, byte| bad | u8::from(is_bad(*byte)));
+    if bad != 0 { Err(no_cr(value, Violation::HeaderValue)) } else { Ok((name, trim(value))) }
+}
+
+/// Names the more telling of two faults.
+pub(super) fn no_cr(line: &[u8], otherwise: Violation) -> Violation {
+    if line.contains(&b'\r') { Violation::BareCr } else { otherwise }
+}
+
+/// Whether a list of names has one that fits.
+pub(super) fn lists(value: &[u8], fits: impl Fn(&[u8]) -> bool) -> bool {
+    value.split(|byte| *byte == b',').any(|name| fits(trim(name)))
+}
+
+/// A number of bytes that also fits a signed one: pods may read it as such.
+pub(super) fn length(value: &[u8]) -> Option<u64> {
+    if value.is_empty() {
+        return None;
+    }
+    value.iter().try_fold(0u64, |sum, byte| {
+        let digit = byte.is_ascii_digit().then(|| u64::from(byte - b'0'))?;
+        sum.checked_mul(10)?.checked_add(digit).filter(|sum| i64::try_from(*sum).is_ok())
+    })
+}
+
+/// A chunk's size, from its line.
+pub(super) fn chunk(line: &[u8], extension: usize) -> Result<u64, Violation> {
+    let digits = line.iter().position(|byte| !byte.is_ascii_hexdigit()).unwrap_or(line.len());
+    let (size, rest) = line.split_at(digits);
+    if !matches!(rest, [] | [b';', ..]) || !(1..=16).contains(&digits) {
+        return Err(no_cr(line, Violation::ChunkSize));
+    }
+    if rest.len() > extension {
+        return Err(Violation::ChunkLine);
+    }
+    if !rest.iter().all(|byte| matches!(byte, b'\t' | b' '..=b'~')) {
+        return Err(no_cr(rest, Violation::ChunkExtension));
+    }
+    let size = str::from_utf8(size).ok().and_then(|size| u64::from_str_radix(size, 16).ok());
+    size.filter(|size| i64::try_from(*size).is_ok()).ok_or(Violation::ChunkSize)
+}
+
+/// Whether it is `host[:port]`: a name, an IPv4 address, or an IPv6 address in brackets. Narrower than a URI's: with
+/// commas, percent signs and the like in a host, two readers see two hosts.
+pub(super) fn is_host(value: &[u8]) -> bool {
+    let (host, port) = if let [b'[', rest @ ..] = value {
+        let Some(end) = rest.iter().position(|byte| *byte == b']') else { return false };
+        let (address, after) = (rest.get(..end), rest.get(end + 1..));
+        let address = address.and_then(|address| str::from_utf8(address).ok());
+        let is_address = address.is_some_and(|address| address.parse::<Ipv6Addr>().is_ok());
+        (is_address, after.unwrap_or_default())
+    } else {
+        let end = value.iter().position(|byte| *byte == b':').unwrap_or(value.len());
+        let (name, after) = value.split_at(end);
+        let of_name = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~');
+        (!name.is_empty() && name.iter().all(of_name), after)
+    };
+    host && match port {
+        [] => true,
+        [b':', digits @ ..] => digits.len() <= 5 && length(digits).is_some_and(|port| port <= 65_535),
+        _ => false,
+    }
+}

@@ -1,0 +1,221 @@
+//! The head of one request: what its lines may say, and what they say about the body.
+
+use super::Violation;
+use super::field::{is_host, is_token, length, lists, split};
+
+/// What is known of a head whose request line has come.
+#[derive(Debug)]
+pub(super) struct Head {
+    method: Method,
+    version: Version,
+    /// Of an absolute target: what Host must be.
+    authority: Option<Box<[u8]>>,
+    /// How much of the head has come, in whole lines.
+    pub(super) bytes: usize,
+    pub(super) headers: usize,
+    body: Option<Body>,
+    host: bool,
+    /// Whether Connection names it.
+    upgrade: bool,
+    protocol: Option<Protocol>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Method {
+    Connect,
+    Options,
+    Other,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Version {
+    Http10,
+    Http11,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Body {
+    Sized(u64),
+    Chunked,
+}
+
+/// What the first Upgrade header asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Protocol {
+    /// Never passed on, so its request is one like any other.
+    H2c,
+    Other,
+}
+
+/// What follows a head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Next {
+    Request,
+    Body(Body),
+    /// Bytes of another protocol, if the pod agrees.
+    Opaque,
+    Nothing,
+}
+
+impl Head {
+    /// Reads the request line, without its CRLF.
+    pub(super) fn begin(line: &[u8]) -> Result<Self, Violation> {
+        let mut parts = line.split(|byte| *byte == b' ');
+        let (Some(method), Some(target), Some(version), None) =
+            (parts.next(), parts.next(), parts.next(), parts.next())
+        else {
+            return Err(Violation::RequestLine);
+        };
+        if !is_token(method) {
+            return Err(Violation::RequestLine);
+        }
+        let version = match version {
+            b"HTTP/1.1" => Version::Http11,
+            b"HTTP/1.0" => Version::Http10,
+            _ => return Err(Violation::Version),
+        };
+        // A fragment is never sent; whoever does wants two readers to see two paths.
+        let is_bad = |byte: &u8| !matches!(byte, b'!'..=b'~') || *byte == b'#';
+        if target.is_empty() || target.iter().any(is_bad) {
+            return Err(Violation::Target);
+        }
+        let method = match method {
+            b"CONNECT" => Method::Connect,
+            b"OPTIONS" => Method::Options,
+            _ => Method::Other,
+        };
+        let authority = authority(method, target)?.map(Box::from);
+        let bytes = line.len() + 2;
+        let (headers, body, host, upgrade, protocol) = (0, None, false, false, None);
+        Ok(Self { method, version, authority, bytes, headers, body, host, upgrade, protocol })
+    }
+
+    /// Reads a header line, without its CRLF.
+    pub(super) fn header(&mut self, line: &[u8]) -> Result<(), Violation> {
+        let (name, value) = split(line)?;
+        // By length first: most names are none of these.
+        match name.len() {
+            4 if name.eq_ignore_ascii_case(b"host") => self.host(value),
+            7 if name.eq_ignore_ascii_case(b"upgrade") => self.protocol(value),
+            10 if name.eq_ignore_ascii_case(b"connection") => self.connection(value),
+            14 if name.eq_ignore_ascii_case(b"content-length") => self.content_length(value),
+            17 if name.eq_ignore_ascii_case(b"transfer-encoding") => self.transfer_encoding(value),
+            _ => Ok(()),
+        }
+    }
+
+    fn host(&mut self, value: &[u8]) -> Result<(), Violation> {
+        if self.host {
+            return Err(Violation::RepeatedHost);
+        }
+        if !is_host(value) {
+            return Err(Violation::Host);
+        }
+        if self.authority.as_ref().is_some_and(|authority| !authority.eq_ignore_ascii_case(value)) {
+            return Err(Violation::OtherHost);
+        }
+        self.host = true;
+        Ok(())
+    }
+
+    fn protocol(&mut self, value: &[u8]) -> Result<(), Violation> {
+        if !value.is_ascii() {
+            return Err(Violation::HeaderValue);
+        }
+        let is_h2c = |name: &[u8]| {
+            let (first, rest) = name.split_at_checked(3).unwrap_or_default();
+            first.eq_ignore_ascii_case(b"h2c") && matches!(rest, [] | [b'/', ..])
+        };
+        let asked = if lists(value, is_h2c) { Protocol::H2c } else { Protocol::Other };
+        // The first is the one that is passed on, see `headers::wanted_upgrade`.
+        self.protocol.get_or_insert(asked);
+        Ok(())
+    }
+
+    fn connection(&mut self, value: &[u8]) -> Result<(), Violation> {
+        // What reads it later ignores a value that is not ASCII: it would see another request than we do.
+        if !value.is_ascii() {
+            return Err(Violation::HeaderValue);
+        }
+        self.upgrade |= lists(value, |name| name.eq_ignore_ascii_case(b"upgrade"));
+        Ok(())
+    }
+
+    fn content_length(&mut self, value: &[u8]) -> Result<(), Violation> {
+        match self.body {
+            _ if self.method == Method::Connect => return Err(Violation::ConnectBody),
+            Some(Body::Sized(_)) => return Err(Violation::RepeatedContentLength),
+            Some(Body::Chunked) => return Err(Violation::BothLengths),
+            None => {}
+        }
+        self.body = Some(Body::Sized(length(value).ok_or(Violation::ContentLength)?));
+        Ok(())
+    }
+
+    fn transfer_encoding(&mut self, value: &[u8]) -> Result<(), Violation> {
+        match self.body {
+            _ if self.method == Method::Connect => return Err(Violation::ConnectBody),
+            _ if self.version == Version::Http10 => return Err(Violation::OldTransferEncoding),
+            Some(Body::Chunked) => return Err(Violation::RepeatedTransferEncoding),
+            Some(Body::Sized(_)) => return Err(Violation::BothLengths),
+            None => {}
+        }
+        if !value.eq_ignore_ascii_case(b"chunked") {
+            return Err(Violation::TransferEncoding);
+        }
+        self.body = Some(Body::Chunked);
+        Ok(())
+    }
+
+    /// The empty line has come.
+    pub(super) fn end(&self) -> Result<Next, Violation> {
+        if self.version == Version::Http11 && !self.host {
+            return Err(Violation::MissingHost);
+        }
+        if self.method == Method::Connect {
+            return Ok(Next::Nothing);
+        }
+        let wanted = self.upgrade && self.protocol == Some(Protocol::Other);
+        if wanted && self.version == Version::Http11 {
+            return Ok(Next::Opaque);
+        }
+        Ok(match self.body {
+            None | Some(Body::Sized(0)) => Next::Request,
+            Some(body) => Next::Body(body),
+        })
+    }
+}
+
+/// Checks the form of a target; the authority if it is absolute.
+fn authority(method: Method, target: &[u8]) -> Result<Option<&[u8]>, Violation> {
+    if method == Method::Connect {
+        // A port is not optional here.
+        let has_port =
+            target.iter().rposition(|byte| *byte == b':') > target.iter().rposition(|byte| *byte == b']');
+        return if has_port && is_host(target) { Ok(None) } else { Err(Violation::TargetForm) };
+    }
+    match target {
+        [b'/', ..] => return Ok(None),
+        b"*" if method == Method::Options => return Ok(None),
+        _ => {}
+    }
+    let Some(end) = target.windows(3).position(|three| three == b"://") else {
+        return Err(Violation::TargetForm);
+    };
+    let (scheme, rest) = target.split_at(end);
+    if !scheme.eq_ignore_ascii_case(b"http") && !scheme.eq_ignore_ascii_case(b"https") {
+        return Err(Violation::Scheme);
+    }
+    let rest = rest.get(3..).unwrap_or_default();
+    let end = rest.iter().position(|byte| matches!(byte, b'/' | b'?')).unwrap_or(rest.len());
+    let authority = rest.get(..end).filter(|authority| is_host(authority));
+    authority.map(Some).ok_or(Violation::Target)
+}
+
+/// Reads a trailer line, without its CRLF.
+pub(super) fn trailer(line: &[u8]) -> Result<(), Violation> {
+    const OF_THE_HEAD: [&[u8]; 3] = [b"content-length", b"transfer-encoding", b"host"];
+    let (name, _) = split(line)?;
+    let belongs = OF_THE_HEAD.iter().any(|other| name.eq_ignore_ascii_case(other));
+    if belongs { Err(Violation::Trailer) } else { Ok(()) }
+}

@@ -1,0 +1,58 @@
+//! The guard of HTTP/1 connections: every rule, at every cut, beside a naive reading, httparse and hyper.
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs, reason = "tests")]
+
+mod naive;
+mod readers;
+mod rules;
+mod streams;
+
+use rouse_proxy::guard::{Guard, Limits, Phase, Violation};
+
+/// Small ones, so that tests reach them.
+const LIMITS: Limits = Limits { line: 64, head: 256, headers: 6, extension: 12, trailers: 64 };
+
+/// What a guard says of a stream that comes in pieces: the place of the refused byte in the whole, if any.
+#[derive(Debug, PartialEq, Eq)]
+struct Said {
+    refused: Option<(usize, bool, Violation)>,
+    requests: u64,
+    phase: Phase,
+}
+
+fn said<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Said {
+    let (mut guard, mut before, mut refused) = (Guard::new(LIMITS), 0, None);
+    for piece in pieces {
+        if let Err(error) = guard.inspect(piece) {
+            assert!(error.at < piece.len(), "the byte is in the piece");
+            refused = Some((before + error.at, error.in_head, error.violation));
+            let again = guard.inspect(b"GET / HTTP/1.1\r\n").unwrap_err();
+            assert_eq!((again.at, again.violation), (0, error.violation), "it stays refused");
+            break;
+        }
+        before += piece.len();
+    }
+    Said { refused, requests: guard.requests(), phase: guard.phase() }
+}
+
+/// The same verdict whole, in any two pieces, and byte by byte; and the naive one.
+fn at_every_cut(stream: &[u8]) -> Said {
+    let whole = said([stream]);
+    let shown = String::from_utf8_lossy(stream);
+    for cut in 0..=stream.len() {
+        let (one, two) = stream.split_at(cut);
+        assert_eq!(said([one, two]), whole, "cut at {cut}: {shown:?}");
+    }
+    assert_eq!(said(stream.chunks(1)), whole, "byte by byte: {shown:?}");
+    agrees(stream, &whole);
+    whole
+}
+
+fn agrees(stream: &[u8], said: &Said) {
+    let naive = naive::judge(stream, LIMITS);
+    let shown = String::from_utf8_lossy(stream);
+    assert_eq!(said.refused.map(|(at, in_head, _)| (at, in_head)), naive.refused, "{said:?} {shown:?}");
+    assert_eq!(said.requests, naive.requests, "{shown:?}");
+    if naive.refused.is_none() {
+        assert_eq!(said.phase, naive.phase, "{shown:?}");
+    }
+}
