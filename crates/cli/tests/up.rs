@@ -115,12 +115,11 @@ fn requests_find_their_app_by_host_and_path() {
 fn what_is_not_available_yet_is_refused_and_all_of_it_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("rouse.yaml");
-    let text =
-        "tls: {certs: [{cert: a, key: b}]}\napps: {a: {command: [x], sidecar: true}, b: {command: [x]}}";
+    let text = "apps: {a: {command: [x], sidecar: true}, b: {command: [x]}}";
     std::fs::write(&path, text).unwrap();
     let source = Source::file(&path).unwrap_or_else(|error| panic!("{error}"));
     let error = source.read().unwrap_err().to_string();
-    assert!(error.contains("tls: TLS is not available yet") && error.contains("apps.a.sidecar"), "{error}");
+    assert!(error.contains("apps.a.sidecar"), "{error}");
     assert!(!error.contains("apps.b"), "{error}");
     std::fs::write(&path, "apps: {a: {comand: [x]}}\nfoo: 1").unwrap();
     let error = source.read().unwrap_err().to_string();
@@ -137,7 +136,7 @@ fn plain(text: &str) -> String {
 fn the_greeting_says_where_it_listens_and_how_to_ask() {
     let config = read(TWO);
     let listen = ["0.0.0.0:8000".parse().unwrap(), "[::1]:8001".parse().unwrap()];
-    let lines = lines::greeting(&file(), &config, &listen, "127.0.0.1:9080".parse().unwrap());
+    let lines = lines::greeting(&file(), &config, &listen, None, "127.0.0.1:9080".parse().unwrap());
     let lines: Vec<String> = lines.iter().map(|line| plain(line)).collect();
     assert_eq!(
         lines[..3],
@@ -149,7 +148,7 @@ fn the_greeting_says_where_it_listens_and_how_to_ask() {
     );
     let web = "web: curl -H 'Host: shop.localhost' http://127.0.0.1:8000/   or, in a browser, http://shop.localhost:8000/";
     assert_eq!(lines[3], web);
-    let demo = lines::greeting(&Source::Demo, &config, &listen, listen[0]);
+    let demo = lines::greeting(&Source::Demo, &config, &listen, None, listen[0]);
     assert!(demo[0].contains("demo") && demo.iter().any(|line| line.contains("rouse up --help")), "{demo:?}");
 }
 

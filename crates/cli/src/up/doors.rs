@@ -3,8 +3,11 @@
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use rouse_net::listen::{BindError, Listener, bind};
+use rouse_net::tls::ServerTls;
+use rouse_proxy::serve::Door;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::args::Up;
@@ -14,8 +17,10 @@ use crate::failure::Failure;
 /// Where requests come in, and where the admin API is.
 #[derive(Debug)]
 pub(super) struct Doors {
-    pub(super) listen: Vec<Listener>,
-    pub(super) admin: Listener,
+    listen: Vec<Listener>,
+    /// Where requests come in over TLS.
+    secure: Option<Listener>,
+    admin: Listener,
 }
 
 impl Doors {
@@ -23,15 +28,29 @@ impl Doors {
     pub(super) fn open(up: &Up, config: &Config) -> Result<Self, Failure> {
         let listen = if up.listen.is_empty() { &config.listen } else { &up.listen };
         let admin = up.admin.unwrap_or(config.admin);
-        distinct(listen.iter().chain([&admin]))?;
+        let secure = config.tls.as_ref().map(|tls| tls.listen);
+        distinct(listen.iter().chain(&secure).chain([&admin]))?;
         let listen = bind(listen).map_err(|error| refused(&error, "--listen"))?;
+        let secure = secure.map(|address| bind(&[address])).transpose();
+        let mut secure = secure.map_err(|error| Failure::Failed(format!("{error}\n  tls.listen says so")))?;
         let mut admin = bind(&[admin]).map_err(|error| refused(&error, "--admin"))?;
         let none = || Failure::Failed("cannot listen on the admin address".to_owned());
-        Ok(Self { listen, admin: admin.pop().ok_or_else(none)? })
+        let secure = secure.as_mut().and_then(Vec::pop);
+        Ok(Self { listen, secure, admin: admin.pop().ok_or_else(none)? })
+    }
+
+    /// The sockets themselves: those for requests, and the admin's.
+    pub(super) fn into_parts(self, tls: Option<&Arc<ServerTls>>) -> (Vec<Door>, Listener) {
+        let secure = self.secure.map(|listener| Door { listener, tls: tls.cloned() });
+        (self.listen.into_iter().map(Door::from).chain(secure).collect(), self.admin)
     }
 
     pub(super) fn addresses(&self) -> Vec<SocketAddr> {
         self.listen.iter().map(Listener::address).collect()
+    }
+
+    pub(super) fn secure_address(&self) -> Option<SocketAddr> {
+        self.secure.as_ref().map(Listener::address)
     }
 
     pub(super) fn admin_address(&self) -> SocketAddr {

@@ -30,12 +30,19 @@ const APPS: [AnsiColor; 8] = [
 ];
 
 /// Where it listens, and what to do now.
-pub fn greeting(source: &Source, config: &Config, listen: &[SocketAddr], admin: SocketAddr) -> Vec<String> {
+pub fn greeting(
+    source: &Source,
+    config: &Config,
+    listen: &[SocketAddr],
+    secure: Option<SocketAddr>,
+    admin: SocketAddr,
+) -> Vec<String> {
     let mut lines = Vec::new();
     if *source == Source::Demo {
         lines.push(format!("there is no {DEFAULT_FILE} here, so this is the built-in demo"));
     }
     lines.extend(listen.iter().map(|address| format!("listening on {BOLD}http://{address}{BOLD:#}")));
+    lines.extend(secure.map(|address| format!("listening on {BOLD}https://{address}{BOLD:#}")));
     lines.push(format!("admin on http://{admin}"));
     if let Some(address) = listen.first() {
         lines.extend(config.apps.iter().map(|app| invitation(app, *address)));

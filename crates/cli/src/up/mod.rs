@@ -1,5 +1,6 @@
 //! `rouse up`: everything on this machine, from a file or the built-in demo, until a signal.
 
+mod certificates;
 mod doors;
 mod follow;
 mod leave;
@@ -20,6 +21,7 @@ use tokio::runtime::{Builder, Runtime};
 use crate::args::Up;
 use crate::config::Config;
 use crate::failure::Failure;
+use certificates::Certificates;
 use doors::Doors;
 use leave::Reason;
 use screen::Screen;
@@ -36,11 +38,12 @@ const LAST_LINES: Duration = Duration::from_secs(2);
 pub(crate) fn run(up: &Up) -> Result<(), Failure> {
     let source = Source::find(up.file.as_deref())?;
     let config = source.read().map_err(|error| Failure::Input(error.to_string()))?;
+    let certificates = certificates::open(&source, &config)?;
     let doors = Doors::open(up, &config)?;
     doors::raise_open_files();
     let runtime =
         control().map_err(|error| Failure::Io { what: "cannot start threads".to_owned(), error })?;
-    let ended = runtime.block_on(serve(up, &source, config, doors));
+    let ended = runtime.block_on(serve(up, &source, config, doors, certificates));
     // Whatever blocks now has nothing left to do.
     runtime.shutdown_timeout(Duration::from_millis(100));
     ended
@@ -50,7 +53,13 @@ fn control() -> io::Result<Runtime> {
     Builder::new_multi_thread().worker_threads(CONTROL_THREADS).thread_name("control").enable_all().build()
 }
 
-async fn serve(up: &Up, source: &Source, config: Config, doors: Doors) -> Result<(), Failure> {
+async fn serve(
+    up: &Up,
+    source: &Source,
+    config: Config,
+    doors: Doors,
+    certificates: Option<Certificates>,
+) -> Result<(), Failure> {
     let failed = |what: &str| {
         let what = what.to_owned();
         move |error| Failure::Io { what, error }
@@ -58,8 +67,8 @@ async fn serve(up: &Up, source: &Source, config: Config, doors: Doors) -> Result
     let (screen, painter) = Screen::open(AutoStream::auto(io::stdout()))
         .map_err(failed("cannot start the thread that prints"))?;
     let mut signals = Signals::listen().map_err(failed("cannot listen to signals"))?;
-    let mut system =
-        System::start(up, source, &config, doors, &screen).map_err(failed("cannot start to serve"))?;
+    let mut system = System::start(up, source, &config, (doors, certificates), &screen)
+        .map_err(failed("cannot start to serve"))?;
     let reason = watch(source, config, up, &mut system, &mut signals, &screen).await;
     let ended = leave::leave(up, reason, system, &mut signals, &screen).await;
     painter.finish(LAST_LINES).await;

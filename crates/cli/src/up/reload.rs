@@ -22,7 +22,7 @@ pub(super) fn reload(source: &Source, config: &mut Config, up: &Up, system: &mut
     for ignored in ignored(config, &new, up) {
         screen.say(lines::warning(&ignored));
     }
-    system.apply(&new, source);
+    system.apply(&new, source, screen);
     // What still listens is what was said at the start, so that going back to it is no change.
     let (listen, admin) = (std::mem::take(&mut config.listen), config.admin);
     *config = Config { listen, admin, ..new };
@@ -33,7 +33,10 @@ pub(super) fn reload(source: &Source, config: &mut Config, up: &Up, system: &mut
 fn ignored(old: &Config, new: &Config, up: &Up) -> Vec<String> {
     let listen = up.listen.is_empty() && old.listen != new.listen;
     let admin = up.admin.is_none() && old.admin != new.admin;
-    let keys = [("listen", listen), ("admin", admin)].into_iter().filter(|(_, changed)| *changed);
+    let tls = old.tls.as_ref().map(|tls| tls.listen) != new.tls.as_ref().map(|tls| tls.listen);
+    let keys = [("listen", listen), ("admin", admin), ("tls.listen", tls)]
+        .into_iter()
+        .filter(|(_, changed)| *changed);
     keys.map(|(key, _)| format!("{key} has changed, which needs a restart of `rouse up`: it stays as it was"))
         .collect()
 }

@@ -108,11 +108,10 @@ impl Source {
 
 /// What can be said in a file but not done yet. Ignoring it would be worse than refusing it.
 fn not_yet(name: &str, config: &Config) -> Result<(), ReadError> {
-    let tls = config.tls.iter().map(|_| format!("{name}: tls: TLS is not available yet: remove this key"));
     let sidecars = config.apps.iter().filter(|app| app.sidecar).map(|app| {
         format!("{name}: apps.{}.sidecar: sidecars are not available yet: remove this key", app.name)
     });
-    let all: Vec<String> = tls.chain(sidecars).collect();
+    let all: Vec<String> = sidecars.collect();
     if all.is_empty() { Ok(()) } else { Err(ReadError::NotYet(all)) }
 }
 

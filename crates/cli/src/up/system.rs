@@ -13,6 +13,7 @@ use rouse_core::registry::{Registry, Settings};
 use rouse_local::engine::{self, LocalEngine};
 use rouse_local::process::Launcher;
 use rouse_net::clock::TokioClock;
+use rouse_net::tls::ServerTls;
 use rouse_proxy::gateway::{self, Gateway};
 use rouse_proxy::headers::TrustedProxies;
 use rouse_proxy::serve::Workers;
@@ -20,6 +21,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use super::certificates::{self, Certificates};
 use super::doors::Doors;
 use super::follow::{self, Outputs};
 use super::lines;
@@ -50,6 +52,8 @@ pub(super) struct System {
     end_admin: CancellationToken,
     /// What must not end before we do; each tells its name when it does.
     tasks: JoinSet<&'static str>,
+    /// The TLS listener's certificates.
+    tls: Option<Arc<ServerTls>>,
     outputs: Outputs,
 }
 
@@ -59,10 +63,13 @@ impl System {
         up: &Up,
         source: &Source,
         config: &Config,
-        doors: Doors,
+        (doors, certificates): (Doors, Option<Certificates>),
         screen: &Screen,
     ) -> io::Result<Self> {
-        let greeting = lines::greeting(source, config, &doors.addresses(), doors.admin_address());
+        let secure = doors.secure_address();
+        let greeting = lines::greeting(source, config, &doors.addresses(), secure, doors.admin_address());
+        let (tls, warnings) = certificates.map(|it| (it.server, it.warnings)).unzip();
+        let (doors, admin) = doors.into_parts(tls.as_ref());
         let clock = TokioClock::new();
         let launcher = Launcher::this_program([GUARDIAN])?;
         let engine =
@@ -83,16 +90,25 @@ impl System {
             ready: Arc::clone(&ready),
             metrics: shown,
         };
-        let listener = TcpListener::from_std(doors.admin.into_std())?;
+        let listener = TcpListener::from_std(admin.into_std())?;
         // Before anything happens that they tell.
         let told = engine.events();
         engine.apply(&registry, plan::apps(config, source));
         gateway.set_routes(plan::routes(config, &registry));
-        let workers = Workers::start(&gateway, doors.listen, workers(up))?;
+        let workers = Workers::start(&gateway, doors, workers(up))?;
 
         // Before anything that has something to tell.
-        greeting.into_iter().for_each(|line| screen.say(line));
+        for line in greeting {
+            screen.say(line);
+        }
+        certificates::warn(&warnings.unwrap_or_default(), screen);
         let mut tasks = JoinSet::new();
+        if let Some(tls) = &tls {
+            tasks.spawn(named(
+                "the watch over certificates",
+                certificates::watch(Arc::clone(tls), screen.clone()),
+            ));
+        }
         let server = admin::serve(listener, admin::router(Arc::new(panel)), end_admin.clone());
         tasks.spawn(named(ADMIN, server));
         let events = follow::events(told, Arc::clone(&registry), tally.clone(), screen.clone());
@@ -105,7 +121,8 @@ impl System {
         tasks.spawn(named("the engine", Arc::clone(&engine).run(Arc::clone(&registry))));
 
         let outputs = Outputs::new(screen.clone());
-        let mut system = Self { clock, registry, engine, gateway, workers, ready, end_admin, tasks, outputs };
+        let mut system =
+            Self { clock, registry, engine, gateway, workers, ready, end_admin, tasks, tls, outputs };
         system.follow(config);
         system.ready.set(true);
         Ok(system)
@@ -113,7 +130,10 @@ impl System {
 
     /// Another configuration. New services are there before routes lead to them, and old ones go on until their
     /// requests are done.
-    pub(super) fn apply(&mut self, config: &Config, source: &Source) {
+    pub(super) fn apply(&mut self, config: &Config, source: &Source, screen: &Screen) {
+        if let (Some(server), Some(tls)) = (&self.tls, &config.tls) {
+            certificates::replace(server, source, tls, screen);
+        }
         self.engine.apply(&self.registry, plan::apps(config, source));
         self.gateway.set_routes(plan::routes(config, &self.registry));
         self.follow(config);

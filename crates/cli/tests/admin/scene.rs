@@ -116,6 +116,7 @@ impl Scene {
                 clock: TokioClock::new(),
                 seed: 1,
                 tunnel_idle: Duration::from_secs(1),
+                limits: rouse_proxy::gateway::Limits::default(),
             },
             rouse_proxy::metrics::Metrics::new(&mut Metrics::default()),
         );
