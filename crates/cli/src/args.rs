@@ -81,9 +81,10 @@ pub struct Up {
     /// How many requests may wait for one service; more are turned away with 503
     #[arg(long, value_name = "COUNT", default_value = "10000")]
     pub max_holds: NonZeroUsize,
-    /// How many client connections there may be; beyond it, the longest quiet one makes room
-    #[arg(long, value_name = "COUNT", default_value = "8192")]
-    pub max_connections: NonZeroUsize,
+    /// How many client connections there may be; beyond it, the longest quiet one makes room [default: three
+    /// quarters of the files that may be open]
+    #[arg(long, value_name = "COUNT")]
+    pub max_connections: Option<NonZeroUsize>,
     /// How long a client connection may be without a request
     #[arg(long, value_name = "DURATION", default_value = "75s")]
     pub idle_timeout: Span,

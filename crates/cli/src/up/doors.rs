@@ -14,6 +14,9 @@ use crate::args::Up;
 use crate::config::Config;
 use crate::failure::Failure;
 
+/// More than these are not planned for, however many the system allows.
+const MOST_FILES: u64 = 400_000;
+
 /// Where requests come in, and where the admin API is.
 #[derive(Debug)]
 pub(super) struct Doors {
@@ -93,6 +96,12 @@ pub(super) fn raise_open_files() {
         // If the system does not want to, fewer connections are better than none.
         setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).ok();
     }
+}
+
+/// As many connections as there are files for, with some left for those to pods.
+pub(super) fn most_connections() -> usize {
+    let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    usize::try_from(files.min(MOST_FILES) / 4 * 3).unwrap_or(usize::MAX).max(1)
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::certificates::{self, Certificates};
-use super::doors::Doors;
+use super::doors::{self, Doors};
 use super::follow::{self, Outputs};
 use super::lines;
 use super::plan;
@@ -188,7 +188,7 @@ fn front(up: &Up, clock: TokioClock) -> gateway::Settings {
         seed: random(),
         tunnel_idle: TUNNEL_IDLE,
         limits: gateway::Limits {
-            connections: up.max_connections.get(),
+            connections: up.max_connections.map_or_else(doors::most_connections, NonZeroUsize::get),
             idle: up.idle_timeout.get(),
             head: up.header_timeout.get(),
         },

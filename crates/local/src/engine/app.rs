@@ -14,7 +14,7 @@ use std::time::Duration;
 use rouse_core::endpoint::PodUid;
 use rouse_core::probe::ProbePlan;
 use rouse_core::registry::Registry;
-use rouse_core::scale::{Autoscaler, Observed, Owner, Reporter};
+use rouse_core::scale::{Autoscaler, Observed, Owner, Report, Reporter};
 use rouse_core::service::Service;
 use rouse_core::time::Moment;
 use tokio::task::JoinSet;
@@ -240,10 +240,15 @@ impl App {
     /// Tells the autoscaler what was to do since the last report.
     fn report(&mut self, now: Moment, woken: bool) {
         let mut report = self.meter.report(now, &self.service);
-        if woken && self.desired == 0 {
-            self.tell(What::Wake);
-            // Whoever wants a pod may not be counted yet, or not any more. They asked all the same.
-            report.requests = report.requests.max(1);
+        match (self.desired, woken) {
+            (0, true) => {
+                self.tell(What::Wake);
+                // Whoever wants a pod may not be counted yet, or not any more. They asked all the same.
+                report.requests = report.requests.max(1);
+            }
+            // At zero only a wake counts: there is a budget for those, and whoever waits may wait for that.
+            (0, false) => report = Report { span: report.span, ..Report::default() },
+            _ => {}
         }
         // There is one reporter.
         self.scaler.report(now, &self.gateway, &report).ok();
