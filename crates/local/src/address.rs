@@ -65,6 +65,30 @@ struct Given {
 pub struct Lease {
     address: SocketAddr,
     given: Arc<Mutex<Given>>,
+    _claim: Claim,
+}
+
+/// Keeps an address from every other `rouse` on this machine, also before its pod listens: the other's pod would
+/// answer our probe. A socket that only has a name, which ends with us and leaves no file.
+#[derive(Debug)]
+struct Claim {
+    #[cfg(target_os = "linux")]
+    _name: std::os::unix::net::UnixListener,
+}
+
+impl Claim {
+    /// `None` if another has it.
+    #[cfg(target_os = "linux")]
+    fn on(address: SocketAddr) -> Option<Self> {
+        use std::os::linux::net::SocketAddrExt as _;
+        let name = std::os::unix::net::SocketAddr::from_abstract_name(format!("rouse-pod-{address}")).ok()?;
+        std::os::unix::net::UnixListener::bind_addr(&name).ok().map(|name| Self { _name: name })
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn on(_address: SocketAddr) -> Option<Self> {
+        Some(Self {})
+    }
 }
 
 impl Addresses {
@@ -90,8 +114,11 @@ impl Addresses {
             let offset = u16::try_from(given.next_port % count).unwrap_or_default();
             given.next_port = given.next_port.wrapping_add(1);
             let address = SocketAddr::from((Ipv4Addr::LOCALHOST, self.ports.start().saturating_add(offset)));
-            if !given.leased.contains(&address) && try_listen(address)? {
-                return Ok(self.lease(given, address));
+            if !given.leased.contains(&address)
+                && let Some(claim) = Claim::on(address)
+                && try_listen(address)?
+            {
+                return Ok(self.lease(given, address, claim));
             }
         }
         Err(AddressError::NoPort(self.ports.clone()))
@@ -106,16 +133,20 @@ impl Addresses {
             let address = SocketAddr::from((Ipv4Addr::from(FIRST_HOST + offset), port));
             // Looks like a network's or its broadcast address, and some programs refuse these.
             let odd = matches!(offset % 256, 0 | 255);
-            if !odd && !given.leased.contains(&address) && try_listen(address)? {
-                return Ok(self.lease(given, address));
+            if !odd
+                && !given.leased.contains(&address)
+                && let Some(claim) = Claim::on(address)
+                && try_listen(address)?
+            {
+                return Ok(self.lease(given, address, claim));
             }
         }
         Err(AddressError::Taken(port))
     }
 
-    fn lease(&self, mut given: MutexGuard<'_, Given>, address: SocketAddr) -> Lease {
+    fn lease(&self, mut given: MutexGuard<'_, Given>, address: SocketAddr, claim: Claim) -> Lease {
         given.leased.insert(address);
-        Lease { address, given: Arc::clone(&self.given) }
+        Lease { address, given: Arc::clone(&self.given), _claim: claim }
     }
 }
 

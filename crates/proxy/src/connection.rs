@@ -31,6 +31,8 @@ use crate::worker::Worker;
 const PREFACE: &[u8] = b"PRI ";
 /// How long a client may take for its first bytes once we are leaving.
 const LAST_BYTES: Duration = Duration::from_millis(500);
+/// How long answers may take to get out once the drain is over.
+const LAST_FLUSH: Duration = Duration::from_millis(250);
 /// How often, and how many times, to look again at first bytes that may become either.
 const LOOK: Duration = Duration::from_millis(2);
 const LOOKS: usize = 500;
@@ -182,7 +184,7 @@ where
     tokio::select! {
         _ = connection => {}
         () = seat.outstayed(&worker.deadlines) => {}
-        () = worker.close.cancelled() => {}
+        () = closed(&worker.close) => {}
     }
 }
 
@@ -211,8 +213,14 @@ where
     tokio::select! {
         _ = connection => {}
         () = seat.outstayed(&worker.deadlines) => {}
-        () = worker.close.cancelled() => {}
+        () = closed(&worker.close) => {}
     }
+}
+
+/// The drain is over, and what was answered last has had a moment to get out.
+async fn closed(close: &CancellationToken) {
+    close.cancelled().await;
+    tokio::time::sleep_until(Instant::now() + LAST_FLUSH).await;
 }
 
 /// Runs hyper's own tasks on the worker's thread, under its tracker, and no longer than the worker.
@@ -236,7 +244,7 @@ impl<F: Future + 'static> Executor<F> for Local {
                 biased;
                 _ = task => {}
                 // A peer that does not read would keep it for ever.
-                () = close.cancelled() => {}
+                () = closed(&close) => {}
             }
         }));
     }

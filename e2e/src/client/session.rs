@@ -1,4 +1,4 @@
-//! hyper as a client, over HTTP/1.1 or HTTP/2 without TLS: one connection that is kept.
+//! hyper as a client, over HTTP/1.1 or HTTP/2: one connection that is kept.
 
 use std::pin::Pin;
 
@@ -8,6 +8,7 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
@@ -15,10 +16,16 @@ use crate::body::{self, Body};
 use crate::target::Target;
 use crate::wait::within;
 
+/// What a connection may be made of.
+pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
+impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Stream for S {}
+
 /// A connection.
 #[derive(Debug)]
 pub struct Http {
     sender: Sender,
+    /// What the paths of HTTP/2 are put behind.
+    origin: String,
     host: String,
     // Ends with the client.
     _connection: JoinSet<()>,
@@ -66,24 +73,34 @@ impl Whole {
 impl Http {
     /// An HTTP/1.1 connection.
     pub async fn one(target: &Target) -> Self {
-        let (sender, connection) = http1::handshake(TokioIo::new(connect(target).await))
-            .await
-            .unwrap_or_else(|error| panic!("no HTTP/1.1 with {}: {error}", target.address));
-        let mut tasks = JoinSet::new();
-        // How it ends is seen by who waits for a response.
-        tasks.spawn(async move { drop(connection.await) });
-        Self { sender: Sender::One(sender), host: target.host.clone(), _connection: tasks }
+        Self::one_over(connect(target).await, &target.host).await
     }
 
     /// An HTTP/2 connection, with prior knowledge.
     pub async fn two(target: &Target) -> Self {
-        let (sender, connection) =
-            http2::handshake(TokioExecutor::new(), TokioIo::new(connect(target).await))
-                .await
-                .unwrap_or_else(|error| panic!("no HTTP/2 with {}: {error}", target.address));
+        Self::two_over(connect(target).await, "http", &target.host).await
+    }
+
+    /// HTTP/1.1 with `host` over a connection that is there.
+    pub async fn one_over(stream: impl Stream, host: &str) -> Self {
+        let (sender, connection) = http1::handshake(TokioIo::new(stream))
+            .await
+            .unwrap_or_else(|error| panic!("no HTTP/1.1 with {host}: {error}"));
+        let mut tasks = JoinSet::new();
+        // How it ends is seen by who waits for a response.
+        tasks.spawn(async move { drop(connection.await) });
+        Self { sender: Sender::One(sender), origin: String::new(), host: host.to_owned(), _connection: tasks }
+    }
+
+    /// HTTP/2 with `host` over a connection that is there.
+    pub async fn two_over(stream: impl Stream, scheme: &str, host: &str) -> Self {
+        let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
+            .await
+            .unwrap_or_else(|error| panic!("no HTTP/2 with {host}: {error}"));
         let mut tasks = JoinSet::new();
         tasks.spawn(async move { drop(connection.await) });
-        Self { sender: Sender::Two(sender), host: target.host.clone(), _connection: tasks }
+        let origin = format!("{scheme}://{host}");
+        Self { sender: Sender::Two(sender), origin, host: host.to_owned(), _connection: tasks }
     }
 
     /// A request to the target's host, in the form of the protocol.
@@ -91,7 +108,7 @@ impl Http {
         let request = Request::builder().method(method);
         match self.sender {
             Sender::One(_) => request.uri(path).header(header::HOST, &self.host),
-            Sender::Two(_) => request.uri(format!("http://{}{path}", self.host)),
+            Sender::Two(_) => request.uri(format!("{}{path}", self.origin)),
         }
     }
 

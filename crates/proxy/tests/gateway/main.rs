@@ -15,5 +15,6 @@ mod leaving;
 mod retries;
 mod rig;
 mod smoke;
+mod tls;
 mod upgrades;
 mod wire;

@@ -15,11 +15,12 @@ use rouse_core::service::{Service, Spec};
 use rouse_core::snapshot::Spread;
 use rouse_net::clock::TokioClock;
 use rouse_net::listen;
+use rouse_net::tls::ServerTls;
 use rouse_proxy::gateway::{Backend, Gateway, Limits, Route, Settings, Target, Timeouts, Upstream};
 use rouse_proxy::headers::TrustedProxies;
 use rouse_proxy::metrics::Metrics;
 use rouse_proxy::route::{Rule, Table};
-use rouse_proxy::serve::Workers;
+use rouse_proxy::serve::{Door, Workers};
 use rouse_testkit::fakes::{CountingEngine, READY};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
@@ -49,6 +50,9 @@ pub(crate) struct Options {
     pub(crate) protocol: Upstream,
     pub(crate) spread: Spread,
     pub(crate) bounds: Bounds,
+    pub(crate) limits: Limits,
+    /// Nobody's `X-Forwarded-*` is believed.
+    pub(crate) edge: bool,
 }
 
 impl Default for Options {
@@ -58,13 +62,20 @@ impl Default for Options {
             protocol: Upstream::Http1,
             spread: Spread::default(),
             bounds: Bounds::default(),
+            limits: Limits::default(),
+            edge: false,
         }
     }
 }
 
 impl Rig {
     pub(crate) fn new(options: Options) -> Self {
-        let Options { timeouts, protocol, spread, bounds } = options;
+        Self::behind(options, None)
+    }
+
+    /// The same, whose clients shake hands first.
+    pub(crate) fn behind(options: Options, tls: Option<&Arc<ServerTls>>) -> Self {
+        let Options { timeouts, protocol, spread, bounds, limits, edge } = options;
         let clock = TokioClock::new();
         let engine = Arc::<CountingEngine>::default();
         let core = Core { holds: bounds, ..Core::default() };
@@ -75,23 +86,19 @@ impl Rig {
         let mut metrics = prometheus_client::registry::Registry::default();
         let settings = Settings {
             id: "test".into(),
-            trusted: TrustedProxies::private(),
+            trusted: if edge { "none".parse().unwrap() } else { TrustedProxies::private() },
             bounds,
             clock,
             seed: 7,
             tunnel_idle: Duration::from_hours(1),
-            limits: Limits::default(),
+            limits,
         };
         let gateway = Gateway::new(settings, Metrics::new(&mut metrics));
         gateway.set_routes(Table::new(vec![rule("cart", &service, protocol, timeouts)]));
         let listeners = listen::bind(&["127.0.0.1:0".parse().unwrap()]).unwrap();
         let address = listeners[0].address();
-        let workers = Workers::start(
-            &gateway,
-            listeners.into_iter().map(Into::into).collect(),
-            NonZeroUsize::new(2).unwrap(),
-        )
-        .unwrap();
+        let doors = listeners.into_iter().map(|listener| Door { listener, tls: tls.cloned() }).collect();
+        let workers = Workers::start(&gateway, doors, NonZeroUsize::new(2).unwrap()).unwrap();
         let mut driver = JoinSet::new();
         let shared = Arc::clone(&registry);
         driver.spawn(async move { shared.drive(|moment| clock.sleep_until(moment)).await });
@@ -124,6 +131,11 @@ impl Rig {
     }
 
     pub(crate) fn slices(&self, pods: &[(u32, SocketAddr, Conditions)]) {
+        Self::slices_of(&self.service, pods);
+    }
+
+    /// These are the pods of any service now.
+    pub(crate) fn slices_of(service: &Service, pods: &[(u32, SocketAddr, Conditions)]) {
         // Each has its own port number, so each is in a slice of its own.
         let slices = pods.iter().map(|&(number, address, conditions)| {
             let pod = PodRef {
@@ -136,7 +148,7 @@ impl Rig {
             };
             (format!("slice-{number}"), slice)
         });
-        self.service.replace_slices(slices);
+        service.replace_slices(slices);
     }
 
     /// A client's connection.

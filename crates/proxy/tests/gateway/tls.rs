@@ -1,0 +1,153 @@
+//! Hosts whose clients must show a certificate, on a listener whose other hosts ask for none: a connection made for one
+//! of those does not lead to them.
+
+use std::sync::Arc;
+
+use h2::client::SendRequest;
+use http::{Request, StatusCode};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rouse_net::tls::{
+    Alpn, CertEntry, ClientAuth, ClientSettings, ClientStream, ClientTls, Identity, Pem, Policy, Roots,
+    ServerName, ServerSettings, ServerTls,
+};
+use rouse_testkit::fakes::READY;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout};
+
+use crate::rig::{Options, PATIENCE, Pod, Rig, Served, eventually};
+
+/// Needs a client certificate.
+const STRICT: &str = "cart.test";
+/// Needs none.
+const LAX: &str = "window.test";
+
+/// A gateway with both hosts, and what its clients need.
+struct Bank {
+    rig: Rig,
+    strict: Served,
+    lax: Served,
+    authority: CertifiedIssuer<'static, KeyPair>,
+}
+
+impl Bank {
+    async fn open() -> Self {
+        let mut params = CertificateParams::new([]).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+        let identity = leaf(&authority, &[STRICT, LAX]);
+        let policy = Policy {
+            hosts: vec![STRICT.parse().unwrap()],
+            client_auth: ClientAuth::Required(pem(&authority.pem())),
+        };
+        let settings = ServerSettings {
+            policies: vec![policy],
+            ..ServerSettings::new(vec![CertEntry { identity, names: Vec::new() }])
+        };
+        let (tls, warnings) = ServerTls::new(settings).unwrap();
+        assert_eq!(warnings, []);
+        let rig = Rig::behind(Options::default(), Some(&Arc::new(tls)));
+        let (strict, lax) = (Pod::new(1).await, Pod::new(2).await);
+        rig.pods(&[(&strict, READY)]);
+        Rig::slices_of(&rig.add("window"), &[(2, lax.address, READY)]);
+        Self { rig, strict: strict.serve(), lax: lax.serve(), authority }
+    }
+
+    /// A connection made for `host`, by somebody who has a certificate or not.
+    async fn connect(&self, host: &str, alpn: Alpn, certified: bool) -> ClientStream<TcpStream> {
+        let name = ServerName::try_from(host.to_owned()).unwrap();
+        let roots = Roots::Pem(vec![pem(&self.authority.pem())]);
+        let settings = ClientSettings {
+            identity: certified.then(|| leaf(&self.authority, &["teller.test"])),
+            alpn: vec![alpn],
+            ..ClientSettings::new(name, roots)
+        };
+        let (client, _) = ClientTls::new(settings).unwrap();
+        let stream = TcpStream::connect(self.rig.address).await.unwrap();
+        let (stream, agreed) = client.connect(stream, Instant::now() + PATIENCE).await.unwrap();
+        assert_eq!(agreed, Some(alpn));
+        stream
+    }
+}
+
+fn pem(text: &str) -> Pem {
+    Pem::Bytes(text.as_bytes().into())
+}
+
+fn leaf(authority: &CertifiedIssuer<'static, KeyPair>, names: &[&str]) -> Identity {
+    let names: Vec<String> = names.iter().map(|&name| name.into()).collect();
+    let key = KeyPair::generate().unwrap();
+    let certificate = CertificateParams::new(names).unwrap().signed_by(&key, authority).unwrap();
+    Identity { chain: pem(&certificate.pem()), key: pem(&key.serialize_pem()) }
+}
+
+/// HTTP/2 over a connection, driven by `tasks`.
+async fn http2(stream: ClientStream<TcpStream>, tasks: &mut JoinSet<()>) -> SendRequest<bytes::Bytes> {
+    let (sender, connection) = h2::client::handshake(stream).await.unwrap();
+    tasks.spawn(async move { drop(connection.await) });
+    sender
+}
+
+async fn status(sender: &SendRequest<bytes::Bytes>, host: &str) -> StatusCode {
+    let mut sender = sender.clone().ready().await.unwrap();
+    let request = Request::get(format!("https://{host}/")).body(()).unwrap();
+    let (response, _) = sender.send_request(request, true).unwrap();
+    timeout(PATIENCE, response).await.expect("an answer").unwrap().status()
+}
+
+#[tokio::test]
+async fn a_strict_host_is_misdirected_on_a_lax_hosts_connection_and_admitted_on_its_own() {
+    let bank = Bank::open().await;
+    let mut tasks = JoinSet::new();
+    let lax = http2(bank.connect(LAX, Alpn::H2, true).await, &mut tasks).await;
+    assert_eq!(status(&lax, LAX).await, 200);
+    // However the host is written.
+    for host in [STRICT, "CART.test", "cart.test:443"] {
+        assert_eq!(status(&lax, host).await, 421, "{host}");
+    }
+    assert_eq!(bank.strict.paths(), [""; 0], "its pod hears nothing of it");
+    assert_eq!(status(&lax, LAX).await, 200, "the connection goes on");
+
+    let strict = http2(bank.connect(STRICT, Alpn::H2, true).await, &mut tasks).await;
+    assert_eq!(status(&strict, STRICT).await, 200);
+    assert_eq!(status(&strict, LAX).await, 200, "who showed a certificate may go where none is needed");
+    assert_eq!((bank.strict.paths().len(), bank.lax.paths().len()), (1, 3));
+    eventually("the refusals are in the books", || {
+        bank.rig.metric(r#"rouse_requests_total{route="cart",code="421",protocol="http2"}"#) == 3
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn http_1_is_misdirected_by_host_and_by_the_absolute_form() {
+    let bank = Bank::open().await;
+    for (target, host, refusal) in [
+        ("/".to_owned(), STRICT, "421 Misdirected Request"),
+        (format!("https://{STRICT}/"), STRICT, "421 Misdirected Request"),
+        // Who says both is sent away before anybody asks which one counts.
+        (format!("https://{STRICT}/"), LAX, "400 Bad Request"),
+        (format!("https://{LAX}/"), STRICT, "400 Bad Request"),
+    ] {
+        let request = format!("GET {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        let mut stream = bank.connect(LAX, Alpn::Http1, false).await;
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        let read = timeout(PATIENCE, stream.read_to_string(&mut answer)).await.expect("an answer");
+        read.expect("it ends with a close_notify");
+        assert!(answer.starts_with(&format!("HTTP/1.1 {refusal}\r\n")), "{request:?}: {answer}");
+    }
+    assert_eq!(bank.strict.paths(), [""; 0]);
+}
+
+#[tokio::test]
+async fn a_strict_host_serves_nobody_without_a_certificate() {
+    let bank = Bank::open().await;
+    // In TLS 1.3 a client believes to be connected before its missing certificate is noticed.
+    let mut stream = bank.connect(STRICT, Alpn::Http1, false).await;
+    stream.write_all(format!("GET / HTTP/1.1\r\nHost: {STRICT}\r\n\r\n").as_bytes()).await.ok();
+    let mut answer = Vec::new();
+    let read = timeout(PATIENCE, stream.read_to_end(&mut answer)).await.expect("an end");
+    assert!(read.is_err() && answer.is_empty(), "{read:?} {answer:?}");
+    assert_eq!(bank.strict.paths(), [""; 0]);
+}

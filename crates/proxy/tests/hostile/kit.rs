@@ -1,0 +1,217 @@
+//! Those who take part in an attack: the attacker's socket, the pod that writes down every byte, the honest client.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rouse_testkit::fakes::READY;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio::time::{interval, timeout};
+
+use crate::rig::{Options, PATIENCE, Pod, Rig};
+use crate::wire::Wire;
+
+/// What an attacker tries to get past the gateway.
+pub(crate) const SMUGGLED: &str = "GET /smuggled HTTP/1.1\r\nHost: cart.test\r\n\r\n";
+
+/// An attacker's connection: it neither minds being cut nor being told off.
+pub(crate) struct Attacker(pub(crate) TcpStream);
+
+impl Attacker {
+    pub(crate) async fn new(rig: &Rig) -> Self {
+        let stream = TcpStream::connect(rig.address).await.unwrap();
+        stream.set_nodelay(true).unwrap();
+        Self(stream)
+    }
+
+    /// Whether it was taken.
+    pub(crate) async fn send(&mut self, bytes: impl AsRef<[u8]>) -> bool {
+        let sent = timeout(PATIENCE, self.0.write_all(bytes.as_ref())).await;
+        sent.expect("somebody should take it, or cut the connection").is_ok()
+    }
+
+    /// Everything up to the end of the connection, which has to come.
+    pub(crate) async fn rest(&mut self) -> String {
+        let mut all = Vec::new();
+        let read = timeout(PATIENCE, self.0.read_to_end(&mut all)).await;
+        drop(read.expect("the connection should end"));
+        String::from_utf8_lossy(&all).into_owned()
+    }
+
+    /// The head of a message, which has to come.
+    pub(crate) async fn head(&mut self) -> String {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            let byte = timeout(PATIENCE, self.0.read_u8()).await.expect("a head should come");
+            head.push(byte.expect("the connection should stand"));
+        }
+        String::from_utf8_lossy(&head).into_owned()
+    }
+
+    /// Whether the connection stands, as far as one can know now. What has come is thrown away.
+    pub(crate) fn is_open(&self) -> bool {
+        let mut some = [0; 1024];
+        loop {
+            match self.0.try_read(&mut some) {
+                Ok(0) => return false,
+                Ok(_) => {}
+                Err(error) => return error.kind() == std::io::ErrorKind::WouldBlock,
+            }
+        }
+    }
+}
+
+/// A pod that writes down what it gets, byte for byte, and answers each request with its path: so everybody knows an
+/// answer that was meant for somebody else.
+pub(crate) struct Witness {
+    seen: Arc<Mutex<Vec<Vec<u8>>>>,
+    _tasks: JoinSet<()>,
+}
+
+impl Witness {
+    pub(crate) fn new(pod: Pod) -> Self {
+        let seen = Arc::<Mutex<Vec<Vec<u8>>>>::default();
+        let (mut tasks, shared) = (JoinSet::new(), Arc::clone(&seen));
+        tasks.spawn(async move {
+            let mut connections = JoinSet::new();
+            loop {
+                let stream = pod.accept_raw().await;
+                let place = {
+                    let mut seen = shared.lock().unwrap();
+                    seen.push(Vec::new());
+                    seen.len() - 1
+                };
+                connections.spawn(testify(stream, Arc::clone(&shared), place));
+            }
+        });
+        Self { seen, _tasks: tasks }
+    }
+
+    /// All that has come, one text per connection.
+    pub(crate) fn seen(&self) -> Vec<String> {
+        self.seen.lock().unwrap().iter().map(|bytes| String::from_utf8_lossy(bytes).into_owned()).collect()
+    }
+
+    /// How often `text` came.
+    pub(crate) fn count(&self, text: &str) -> usize {
+        self.seen().iter().map(|connection| connection.matches(text).count()).sum()
+    }
+
+    /// Nothing came that an attacker wanted to smuggle.
+    pub(crate) fn is_clean(&self) {
+        for connection in self.seen() {
+            let lower = connection.to_ascii_lowercase();
+            assert!(!lower.contains("smuggled") && !lower.contains('\0'), "{connection}");
+        }
+    }
+}
+
+async fn testify(mut stream: TcpStream, seen: Arc<Mutex<Vec<Vec<u8>>>>, place: usize) {
+    let (mut text, mut some) = (Vec::new(), [0; 16 * 1024]);
+    loop {
+        let length = stream.read(&mut some).await.unwrap_or(0);
+        if length == 0 {
+            return;
+        }
+        text.extend_from_slice(&some[..length]);
+        seen.lock().unwrap()[place].extend_from_slice(&some[..length]);
+        while let Some((path, end)) = request(&text) {
+            text.drain(..end);
+            let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{path}", path.len());
+            if stream.write_all(answer.as_bytes()).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// The path of the first request, and where the request ends, once it is whole.
+fn request(bytes: &[u8]) -> Option<(String, usize)> {
+    let text = String::from_utf8_lossy(bytes);
+    let head = text.find("\r\n\r\n")? + 4;
+    let lower = text.get(..head)?.to_ascii_lowercase();
+    let path = text.split(' ').nth(1)?.to_owned();
+    let end = if lower.contains("\r\ntransfer-encoding: chunked\r\n") {
+        head + text.get(head..)?.find("0\r\n\r\n")? + 5
+    } else if let Some((_, rest)) = lower.split_once("\r\ncontent-length: ") {
+        head + rest.split("\r\n").next()?.parse::<usize>().ok()?
+    } else {
+        head
+    };
+    (bytes.len() >= end).then_some((path, end))
+}
+
+/// A gateway in front of a witness.
+pub(crate) async fn scene(options: Options) -> (Rig, Witness) {
+    let (rig, pod) = Rig::with_pod(options).await;
+    (rig, Witness::new(pod))
+}
+
+/// One more service, `shop/quiet` at `quiet.test`, for honest clients while the pod of the other is hostile.
+pub(crate) async fn quiet_service(rig: &Rig) -> Witness {
+    let pod = Pod::new(2).await;
+    Rig::slices_of(&rig.add("quiet"), &[(2, pod.address, READY)]);
+    Witness::new(pod)
+}
+
+/// A client that keeps its connection and wants its own answers.
+pub(crate) struct Honest {
+    wire: Wire,
+    host: &'static str,
+    asked: usize,
+}
+
+impl Honest {
+    pub(crate) async fn new(rig: &Rig) -> Self {
+        Self::of(rig, "cart.test").await
+    }
+
+    pub(crate) async fn of(rig: &Rig, host: &'static str) -> Self {
+        let mut honest = Self { wire: rig.connect().await, host, asked: 0 };
+        honest.is_served().await;
+        honest
+    }
+
+    /// Asks once more.
+    pub(crate) async fn is_served(&mut self) {
+        self.asked += 1;
+        let (path, host) = (format!("/honest/{}", self.asked), self.host);
+        self.wire.write(&format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n")).await;
+        let head = self.wire.head().await;
+        assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+        assert!(head.contains(&format!("\r\ncontent-length: {}\r\n", path.len())), "{head}");
+        self.wire.until(&path).await;
+    }
+
+    /// Asks again and again, until it is told to stop.
+    pub(crate) fn throughout(mut self) -> Throughout {
+        let (stop, mut asking) = (Arc::new(AtomicBool::new(false)), JoinSet::new());
+        let told = Arc::clone(&stop);
+        asking.spawn(async move {
+            let mut pace = interval(Duration::from_millis(5));
+            while !told.load(Ordering::Relaxed) {
+                pace.tick().await;
+                self.is_served().await;
+            }
+            self.is_served().await;
+        });
+        Throughout { stop, asking }
+    }
+}
+
+/// An honest client that asks while others attack.
+pub(crate) struct Throughout {
+    stop: Arc<AtomicBool>,
+    asking: JoinSet<()>,
+}
+
+impl Throughout {
+    /// It was served all the time.
+    pub(crate) async fn was_served(mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let ended = timeout(PATIENCE, self.asking.join_next()).await.expect("it should be served");
+        ended.unwrap().unwrap();
+    }
+}

@@ -1,0 +1,133 @@
+//! Pods that answer what nobody should believe.
+
+use crate::kit::{Attacker, Honest, quiet_service};
+use crate::rig::{Options, Rig};
+
+const GET: &str = "GET / HTTP/1.1\r\nHost: cart.test\r\n\r\n";
+
+#[tokio::test]
+async fn a_response_that_can_be_read_in_two_ways_is_not_passed_on() {
+    let (rig, pod) = Rig::with_pod(Options::default()).await;
+    let _witness = quiet_service(&rig).await;
+    let mut honest = Honest::of(&rig, "quiet.test").await;
+    let long = format!("X-A: {}", "a".repeat(1 << 20));
+    for head in [
+        "Content-Length: 4\r\nTransfer-Encoding: chunked",
+        "Transfer-Encoding: chunked\r\nContent-Length: 4",
+        "Content-Length: 4\r\nContent-Length: 4",
+        "Content-Length: 4\r\nContent-Length: 5",
+        "Content-Length: 4, 4",
+        "Content-Length: +4",
+        "Transfer-Encoding: xchunked",
+        "Transfer-Encoding: gzip, chunked",
+        "Content-Length : 4",
+        "X-A: b\r\n c: d\r\nContent-Length: 4",
+        "X-A: b\0c\r\nContent-Length: 4",
+        &long,
+    ] {
+        let mut client = rig.connect().await;
+        client.write(GET).await;
+        let mut wire = Attacker(pod.accept_raw().await);
+        wire.head().await;
+        wire.send(format!("HTTP/1.1 200 OK\r\n{head}\r\n\r\nevil")).await;
+        let answer = client.head().await;
+        let shown = head.get(..head.len().min(60));
+        assert!(answer.starts_with("HTTP/1.1 502 "), "{shown:?}: {answer}");
+        assert!(answer.contains("\r\nx-rouse-error: upstream_reset\r\n"), "{shown:?}: {answer}");
+        assert_eq!(wire.rest().await, "", "nothing more is sent to it");
+        honest.is_served().await;
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_nobody_asked_for_reaches_nobody() {
+    let evil = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil";
+    for first in [
+        // Twice; with stray bytes; longer than it said; bodies where there are none.
+        format!("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\none{evil}"),
+        format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\none\r\n0\r\n\r\n{evil}"),
+        "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\none\r\n".to_owned(),
+        format!("HTTP/1.1 204 No Content\r\n\r\n{evil}"),
+        format!("HTTP/1.1 304 Not Modified\r\nContent-Length: 4\r\n\r\n{evil}"),
+        format!("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n{evil}"),
+    ] {
+        let (rig, pod) = Rig::with_pod(Options::default()).await;
+        let _witness = quiet_service(&rig).await;
+        let mut honest = Honest::of(&rig, "quiet.test").await;
+        let mut client = rig.connect().await;
+        client.write(GET).await;
+        let mut wire = Attacker(pod.accept_raw().await);
+        wire.head().await;
+        wire.send(&first).await;
+        let head = client.head().await;
+        assert!(head.starts_with("HTTP/1.1 2") || head.starts_with("HTTP/1.1 304 "), "{head}");
+        honest.is_served().await;
+        assert_eq!(wire.rest().await, "", "nothing more is sent to it");
+        client.write(GET).await;
+        let mut other = pod.accept().await;
+        other.head().await;
+        other.answer("two").await;
+        let answer = client.until("two").await;
+        assert!(!answer.contains("evil"), "{first}: {answer}");
+        honest.is_served().await;
+    }
+}
+
+#[tokio::test]
+async fn a_switch_of_protocols_that_nobody_asked_for_is_a_failure() {
+    let (rig, pod) = Rig::with_pod(Options::default()).await;
+    let _witness = quiet_service(&rig).await;
+    let mut honest = Honest::of(&rig, "quiet.test").await;
+    let mut client = rig.connect().await;
+    client.write(GET).await;
+    let mut wire = Attacker(pod.accept_raw().await);
+    wire.head().await;
+    wire.send("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\nevil")
+        .await;
+    let answer = client.head().await;
+    assert!(answer.starts_with("HTTP/1.1 502 "), "{answer}");
+    wire.rest().await;
+    honest.is_served().await;
+}
+
+/// An answer that came early may belong to a body that is still on its way.
+#[tokio::test]
+async fn an_early_answer_ends_its_connection() {
+    let (rig, pod) = Rig::with_pod(Options::default()).await;
+    let _witness = quiet_service(&rig).await;
+    let mut honest = Honest::of(&rig, "quiet.test").await;
+    let mut client = rig.connect().await;
+    client.write("POST / HTTP/1.1\r\nHost: cart.test\r\nContent-Length: 50\r\n\r\nbegin").await;
+    let mut wire = pod.accept().await;
+    wire.until("begin").await;
+    wire.answer("early").await;
+    client.until("early").await;
+    honest.is_served().await;
+    client.bytes(b"GET /smuggled HTTP/1.1\r\nHost: cart.test\r\n\r\n.").await;
+    let rest = wire.rest().await;
+    assert!(!rest.contains("smuggled"), "{rest}");
+    let mut other = rig.connect().await;
+    other.write(GET).await;
+    let mut fresh = pod.accept().await;
+    fresh.head().await;
+    fresh.answer("two").await;
+    other.until("two").await;
+}
+
+#[tokio::test]
+async fn a_bad_chunk_of_a_pod_is_not_passed_on_and_the_answer_has_no_end() {
+    let (rig, pod) = Rig::with_pod(Options::default()).await;
+    let _witness = quiet_service(&rig).await;
+    let mut honest = Honest::of(&rig, "quiet.test").await;
+    for bad in ["xyz\r\nevil\r\n0\r\n\r\n", "4\r\nevilevil\r\n0\r\n\r\n", "fffffffffffffffff\r\nevil"] {
+        let mut client = Attacker::new(&rig).await;
+        client.send(GET).await;
+        let mut wire = Attacker(pod.accept_raw().await);
+        wire.head().await;
+        wire.send(format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\ngood\r\n{bad}")).await;
+        let answer = client.rest().await;
+        assert!(!answer.contains("0\r\n\r\n"), "{bad}: {answer}");
+        wire.rest().await;
+        honest.is_served().await;
+    }
+}

@@ -1,0 +1,55 @@
+//! Upgrades that are asked for in bad faith.
+
+use crate::kit::{Attacker, Honest, SMUGGLED, scene};
+use crate::rig::Options;
+
+/// What follows a request for an upgrade is not looked at, so it must not be taken for a request.
+#[tokio::test]
+async fn nothing_follows_an_upgrade_that_the_pod_refused() {
+    let (rig, witness) = scene(Options::default()).await;
+    let mut honest = Honest::new(&rig).await;
+    for upgrade in ["websocket", "rot13", "websocket, rot13"] {
+        let head = format!(
+            "GET /tunnel HTTP/1.1\r\nHost: cart.test\r\nConnection: Upgrade\r\nUpgrade: {upgrade}\r\n\r\n"
+        );
+        for together in [true, false] {
+            let mut attacker = Attacker::new(&rig).await;
+            if together {
+                attacker.send(format!("{head}{SMUGGLED}")).await;
+            } else {
+                attacker.send(&head).await;
+                honest.is_served().await;
+                attacker.send(SMUGGLED).await;
+            }
+            let answer = attacker.rest().await;
+            assert!(answer.len() < 10 || answer.contains("\r\nconnection: close\r\n"), "{answer}");
+            assert!(answer.matches("HTTP/1.1 ").count() <= 1, "{answer}");
+            honest.is_served().await;
+        }
+    }
+    assert_eq!(witness.count("GET /tunnel "), 6);
+    witness.is_clean();
+}
+
+#[tokio::test]
+async fn h2c_does_not_tunnel_through() {
+    let (rig, witness) = scene(Options::default()).await;
+    let mut honest = Honest::new(&rig).await;
+    for upgrade in ["h2c", "H2C", "websocket, h2c", "h2c/1"] {
+        let mut attacker = Attacker::new(&rig).await;
+        attacker
+            .send(format!(
+                "GET /h2c HTTP/1.1\r\nHost: cart.test\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: {upgrade}\r\n\
+                 HTTP2-Settings: smuggled\r\n\r\nPRI * HTTP/2.0\r\n\r\nSM\r\n\r\nsmuggled"
+            ))
+            .await;
+        let answer = attacker.rest().await;
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+        assert!(answer.contains("HTTP/1.1 400 ") && !answer.contains(" 101 "), "{answer}");
+        honest.is_served().await;
+    }
+    assert_eq!(witness.count("GET /h2c "), 4);
+    assert_eq!(witness.count("upgrade"), 0, "{:?}", witness.seen());
+    assert_eq!(witness.count("PRI "), 0);
+    witness.is_clean();
+}
