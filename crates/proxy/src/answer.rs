@@ -45,6 +45,11 @@ pub(crate) fn not_allowed() -> Response<AnswerBody> {
     response
 }
 
+/// A request that two readers could understand differently.
+pub(crate) fn unclear() -> Response<AnswerBody> {
+    plain(StatusCode::BAD_REQUEST, "the request does not say once whom it is for and how long it is")
+}
+
 /// A request that needs another handshake than its connection has had.
 pub(crate) fn misdirected() -> Response<AnswerBody> {
     plain(StatusCode::MISDIRECTED_REQUEST, "this host needs a TLS connection of its own")

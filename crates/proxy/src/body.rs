@@ -16,6 +16,7 @@ use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
 use crate::deadline::Due;
+use crate::headers;
 use crate::pool::Link;
 use crate::request::Exchange;
 
@@ -187,7 +188,12 @@ impl Source {
             return Poll::Ready(Some(Ok(frame)));
         }
         let mut incoming = self.incoming.borrow_mut();
-        let frame = Pin::new(&mut *incoming).poll_frame(context);
+        let mut frame = Pin::new(&mut *incoming).poll_frame(context);
+        if let Poll::Ready(Some(Ok(frame))) = &mut frame
+            && let Some(trailers) = frame.trailers_mut()
+        {
+            headers::remove_claims(trailers);
+        }
         self.waits_for_client.set(frame.is_pending());
         match &frame {
             Poll::Ready(None) => self.done.set(true),

@@ -13,6 +13,7 @@ use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rouse_core::drain::Work;
+use rouse_core::time::Clock as _;
 use rouse_net::tls::{Alpn, PolicyId, ServerTls};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -53,7 +54,7 @@ pub(crate) struct Client {
     pub(crate) tls: Option<Secured>,
     /// Counts the connection as under way until its first request is; a drain must not overlook what has arrived.
     pub(crate) arrival: Cell<Option<Work>>,
-    /// Whether it has sent a request before.
+    /// Whether it has had an answer before.
     pub(crate) known: Cell<bool>,
     pub(crate) member: Rc<Member>,
 }
@@ -109,7 +110,7 @@ pub(crate) async fn serve(
     let shaken = tokio::select! {
         shaken = shaking => shaken,
         () = seat.outstayed(&worker.deadlines) => return,
-        () = worker.close.cancelled() => return,
+        () = unheard(&worker, &seat) => return,
     };
     // Whatever went wrong, the client has been told in the handshake's own words.
     let Ok((stream, peer)) = shaken else { return };
@@ -127,7 +128,11 @@ where
             let guarded = Guarded::new(io, &worker.gateway, seat.member.head());
             http1(worker, guarded, client, seat).await;
         }
-        Protocol::Http2 => http2(worker, io, client, seat).await,
+        Protocol::Http2 => {
+            // Until its first request, preface and all, it is as good as a head that does not end.
+            seat.member.head().begin(worker.gateway.settings.clock.now());
+            http2(worker, io, client, seat).await;
+        }
     }
 }
 
@@ -182,8 +187,11 @@ where
         () = seat.outstayed(&worker.deadlines) => connection.as_mut().graceful_shutdown(),
     }
     tokio::select! {
+        // First, so that the farewell is written.
+        biased;
         _ = connection => {}
         () = seat.outstayed(&worker.deadlines) => {}
+        () = unheard(worker, seat) => {}
         () = closed(&worker.close) => {}
     }
 }
@@ -211,9 +219,21 @@ where
         () = seat.outstayed(&worker.deadlines) => connection.as_mut().graceful_shutdown(),
     }
     tokio::select! {
+        // First, so that the farewell is written.
+        biased;
         _ = connection => {}
         () = seat.outstayed(&worker.deadlines) => {}
+        () = unheard(worker, seat) => {}
         () = closed(&worker.close) => {}
+    }
+}
+
+/// We are leaving, and the client has had its moment to ask for something for the first time.
+async fn unheard(worker: &Worker, seat: &Seat) {
+    worker.drain.cancelled().await;
+    tokio::time::sleep_until(Instant::now() + LAST_BYTES).await;
+    if seat.member.is_known() {
+        std::future::pending::<()>().await;
     }
 }
 

@@ -7,6 +7,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use rouse_core::time::{Clock as _, Moment};
 use rouse_net::clock::TokioClock;
@@ -31,6 +32,8 @@ pub(crate) struct Crowd {
 pub(crate) struct Member {
     /// Requests under way.
     requests: Cell<usize>,
+    /// Whether it has ever had one.
+    known: Cell<bool>,
     /// Since when there is none.
     quiet: Cell<Moment>,
     /// Since when the head of a request is incomplete.
@@ -88,13 +91,14 @@ impl Crowd {
         let leaving = || members.iter().filter(|(_, member)| member.leaving.get()).count();
         if members.len() >= self.most && members.len() - leaving() >= self.most {
             let quiet = members.iter().filter(|(_, member)| member.is_quiet());
-            let longest = quiet.min_by_key(|(_, member)| member.quiet.get());
+            let longest = quiet.min_by_key(|(_, member)| (member.known.get(), member.quiet.get()));
             let (_, member) = longest?;
             member.leaving.set(true);
             member.leave.notify_one();
         }
         let member = Rc::new(Member {
             requests: Cell::new(0),
+            known: Cell::new(false),
             quiet: Cell::new(self.clock.now()),
             head: HeadClock::default(),
             leaving: Cell::new(false),
@@ -124,7 +128,9 @@ impl Seat {
         let (limits, member) = (&self.crowd.limits, &self.member);
         loop {
             let now = self.crowd.clock.now();
-            let quiet = member.is_quiet().then(|| member.quiet.get() + limits.idle);
+            // Whoever has to make room and has nothing under way does so now: its seat is given away already.
+            let patience = if member.leaving.get() { Duration::ZERO } else { limits.idle };
+            let quiet = (member.requests.get() == 0).then(|| member.quiet.get() + patience);
             let head = member.head.since().map(|since| since + limits.head);
             match quiet.into_iter().chain(head).min() {
                 Some(due) if due <= now => return,
@@ -143,8 +149,16 @@ impl Member {
         self.requests.get() == 0 && !self.leaving.get()
     }
 
+    /// Whether it has ever asked for something.
+    pub(crate) fn is_known(&self) -> bool {
+        self.known.get()
+    }
+
     /// A request begins.
     pub(crate) fn began(&self) {
+        if !self.known.replace(true) {
+            self.head.end();
+        }
         self.requests.set(self.requests.get() + 1);
     }
 
@@ -162,8 +176,6 @@ impl Member {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     fn crowd(connections: usize) -> (Rc<Crowd>, TokioClock) {

@@ -140,6 +140,18 @@ pub fn tell_origin(headers: &mut HeaderMap, peer: SocketAddr, tls: bool, trusted
     }
 }
 
+/// Nobody may say in a trailer who asked: a pod that adds trailers to the headers would believe it.
+pub(crate) fn remove_claims(trailers: &mut HeaderMap) {
+    let is_claim = |name: &&HeaderName| {
+        let begins = |prefix| name.as_str().starts_with(prefix);
+        begins("x-rouse-") || begins("x-forwarded-") || **name == header::FORWARDED
+    };
+    let claims: Vec<HeaderName> = trailers.keys().filter(is_claim).cloned().collect();
+    for name in claims {
+        trailers.remove(name);
+    }
+}
+
 /// One list, one line: several lines would let a careless reader take the wrong one.
 fn append_forwarded_for(headers: &mut HeaderMap, peer: IpAddr) {
     let mut list: Vec<u8> = Vec::new();

@@ -49,6 +49,15 @@ pub(crate) async fn serve(
     request: Request<Incoming>,
 ) -> Result<Answer, ClientGone> {
     let grpc = answer::is_grpc(request.headers());
+    // What follows such a head is not looked at, and must not be taken for a request unless a pod has switched.
+    let unguarded =
+        request.version() == Version::HTTP_11 && headers::wanted_upgrade(request.headers()).is_some();
+    let last = |mut answer: Answer| {
+        if unguarded {
+            answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        answer
+    };
     let route = find(worker, &request);
     let mut exchange = Exchange::begin(worker, client, route.as_ref(), protocol(&request, grpc));
     // From here on the request itself counts.
@@ -57,9 +66,13 @@ pub(crate) async fn serve(
         exchange.answered(405);
         return Ok(answer::not_allowed());
     }
+    if request.version() == Version::HTTP_2 && is_unclear(&request) {
+        exchange.answered(400);
+        return Ok(answer::unclear());
+    }
     if client.tls.as_ref().is_some_and(|tls| !tls.admits(host(&request))) {
         exchange.answered(421);
-        return Ok(answer::misdirected());
+        return Ok(last(answer::misdirected()));
     }
     let answered = answer(worker, client, route.as_deref(), request, &mut exchange).await;
     client.known.set(true);
@@ -68,9 +81,19 @@ pub(crate) async fn serve(
         Err(Failure::ClientGone) => Err(ClientGone),
         Err(failure) => {
             exchange.answered(failure.status().as_u16());
-            Ok(answer::to(&failure, grpc))
+            Ok(last(answer::to(&failure, grpc)))
         }
     }
+}
+
+/// Whether an HTTP/2 request leaves open whom it is for or how long it is, as the guard asks of HTTP/1.
+fn is_unclear(request: &Request<Incoming>) -> bool {
+    let count = |name: HeaderName| request.headers().get_all(name).iter().count();
+    let host = match request.uri().authority() {
+        Some(authority) => !authority.as_str().contains('@'),
+        None => count(header::HOST) == 1,
+    };
+    !host || count(header::CONTENT_LENGTH) > 1
 }
 
 /// The host that a request is for.

@@ -5,7 +5,7 @@ use super::screen::Screen;
 use super::source::Source;
 use super::system::System;
 use crate::args::Up;
-use crate::config::Config;
+use crate::config::{Config, Tls};
 
 /// Reads the file again and applies it. `config` is what serves, before and after.
 pub(super) fn reload(source: &Source, config: &mut Config, up: &Up, system: &mut System, screen: &Screen) {
@@ -25,7 +25,8 @@ pub(super) fn reload(source: &Source, config: &mut Config, up: &Up, system: &mut
     system.apply(&new, source, screen);
     // What still listens is what was said at the start, so that going back to it is no change.
     let (listen, admin) = (std::mem::take(&mut config.listen), config.admin);
-    *config = Config { listen, admin, ..new };
+    let tls = config.tls.take().map(|old| Tls { listen: old.listen, ..new.tls.clone().unwrap_or(old) });
+    *config = Config { listen, admin, tls, ..new };
     screen.say(format!("reloaded {}", source.name()));
 }
 

@@ -138,29 +138,37 @@ pub struct Peer {
 pub struct ServerTls {
     serving: ArcSwap<Serving>,
     /// Also makes sure that one reload at a time goes on: a slow one would else put back what a later one replaced.
-    seen: Mutex<Seen>,
+    wanted: Mutex<Wanted>,
+}
+
+/// What is to be served, also while its files are not there yet.
+#[derive(Debug)]
+struct Wanted {
+    settings: ServerSettings,
+    seen: Seen,
 }
 
 impl ServerTls {
     /// Reads all files.
     pub fn new(settings: ServerSettings) -> Result<(Self, Vec<Warning>), LoadError> {
         let (mut seen, mut warnings) = (Seen::default(), Vec::new());
-        let serving = seen.load(settings.files(), || Serving::load(settings, None, &mut warnings))?;
-        Ok((Self { serving: ArcSwap::from_pointee(serving), seen: Mutex::new(seen) }, warnings))
+        let serving = seen.load(settings.files(), || Serving::load(&settings, None, &mut warnings))?;
+        let wanted = Mutex::new(Wanted { settings, seen });
+        Ok((Self { serving: ArcSwap::from_pointee(serving), wanted }, warnings))
     }
 
     /// Reads the files again and serves what they hold from the next handshake on; in case of an error, what was
     /// served before. Sessions can be resumed still, except under policies whose roots changed.
     pub fn reload(&self) -> Result<Vec<Warning>, LoadError> {
-        let mut seen = self.seen();
-        let settings = self.serving.load().settings.clone();
+        let Wanted { settings, seen } = &mut *self.wanted();
         seen.load(settings.files(), || self.swap(settings))
     }
 
-    /// Like [`reload`](Self::reload), with new settings. Connections keep the policy they were made under.
+    /// Like [`reload`](Self::reload), with new settings, which are tried again when their files change. Connections keep the policy they were made under.
     pub fn replace(&self, settings: ServerSettings) -> Result<Vec<Warning>, LoadError> {
-        let mut seen = self.seen();
-        seen.load(settings.files(), || self.swap(settings))
+        let Wanted { settings: wanted, seen } = &mut *self.wanted();
+        *wanted = settings;
+        seen.load(wanted.files(), || self.swap(wanted))
     }
 
     /// Reloads whenever a file changed, and tells how that went, until cancelled.
@@ -173,16 +181,15 @@ impl ServerTls {
     }
 
     fn look(&self) -> Option<Result<Vec<Warning>, LoadError>> {
-        let mut seen = self.seen();
-        let settings = self.serving.load().settings.clone();
+        let Wanted { settings, seen } = &mut *self.wanted();
         seen.look(settings.files(), || self.swap(settings))
     }
 
-    fn seen(&self) -> MutexGuard<'_, Seen> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    fn wanted(&self) -> MutexGuard<'_, Wanted> {
+        self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn swap(&self, settings: ServerSettings) -> Result<Vec<Warning>, LoadError> {
+    fn swap(&self, settings: &ServerSettings) -> Result<Vec<Warning>, LoadError> {
         let mut warnings = Vec::new();
         let serving = Serving::load(settings, Some(&self.serving.load()), &mut warnings)?;
         self.serving.store(Arc::new(serving));
@@ -227,7 +234,6 @@ impl ServerTls {
 /// All that a handshake needs, swapped as a whole.
 #[derive(Debug)]
 struct Serving {
-    settings: ServerSettings,
     policies: Hosts<Arc<Lane>>,
     /// For hosts under no policy.
     open: Arc<Lane>,
@@ -244,7 +250,7 @@ struct Lane {
 
 impl Serving {
     fn load(
-        settings: ServerSettings,
+        settings: &ServerSettings,
         old: Option<&Self>,
         warnings: &mut Vec<Warning>,
     ) -> Result<Self, LoadError> {
@@ -254,7 +260,7 @@ impl Serving {
             if let Some(lane) = lanes.iter().find(|lane| lane.policy.client_auth() == auth) {
                 return Ok(Arc::clone(lane));
             }
-            let lane = Arc::new(Lane::load(auth, &settings, old, Arc::clone(&shown), warnings)?);
+            let lane = Arc::new(Lane::load(auth, settings, old, Arc::clone(&shown), warnings)?);
             lanes.push(Arc::clone(&lane));
             Ok(lane)
         };
@@ -266,7 +272,7 @@ impl Serving {
                 policies.claim(host.clone(), Arc::clone(&lane));
             }
         }
-        Ok(Self { settings, policies, open })
+        Ok(Self { policies, open })
     }
 
     /// `host` is [`plain`].

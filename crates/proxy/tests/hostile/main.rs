@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic, also in its helpers")]
 
+mod claims;
 mod crowds;
 mod floods;
 mod frames;
@@ -16,6 +17,7 @@ mod pods;
 #[path = "../gateway/rig.rs"]
 #[allow(dead_code, reason = "shared with the tests of the gateway, which use all of it")]
 mod rig;
+mod seats;
 mod tunnels;
 #[path = "../gateway/wire.rs"]
 #[allow(dead_code, reason = "shared with the tests of the gateway, which use all of it")]
