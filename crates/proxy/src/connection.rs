@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::fmt;
 use std::net::SocketAddr;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -178,22 +178,8 @@ where
     let mut builder = http1::Builder::new();
     // Not `pipeline_flush`: with it, hyper buffers a response without bound, and keeps answers back.
     builder.max_buf_size(READ_AHEAD);
-    let mut connection = pin!(builder.serve_connection(TokioIo::new(io), service).with_upgrades());
-    // What became of the connection is the business of its requests: each has an end of its own.
-    tokio::select! {
-        biased;
-        _ = connection.as_mut() => return,
-        () = worker.drain.cancelled() => connection.as_mut().graceful_shutdown(),
-        () = seat.outstayed(&worker.deadlines) => connection.as_mut().graceful_shutdown(),
-    }
-    tokio::select! {
-        // First, so that the farewell is written.
-        biased;
-        _ = connection => {}
-        () = seat.outstayed(&worker.deadlines) => {}
-        () = unheard(worker, seat) => {}
-        () = closed(&worker.close) => {}
-    }
+    let connection = pin!(builder.serve_connection(TokioIo::new(io), service).with_upgrades());
+    live(worker, seat, connection, http1::UpgradeableConnection::graceful_shutdown).await;
 }
 
 async fn http2<IO>(worker: &Rc<Worker>, io: IO, client: Rc<Client>, seat: &Seat)
@@ -211,13 +197,25 @@ where
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_concurrent_streams(STREAMS);
-    let mut connection = pin!(builder.serve_connection(TokioIo::new(io), service));
+    let connection = pin!(builder.serve_connection(TokioIo::new(io), service));
+    live(worker, seat, connection, http2::Connection::graceful_shutdown).await;
+}
+
+/// Until the connection ends by itself, or has been told to and has had its time. What became of it is the business of its
+/// requests: each has an end of its own.
+async fn live<C: Future>(
+    worker: &Worker,
+    seat: &Seat,
+    mut connection: Pin<&mut C>,
+    say_goodbye: impl FnOnce(Pin<&mut C>),
+) {
     tokio::select! {
         biased;
         _ = connection.as_mut() => return,
-        () = worker.drain.cancelled() => connection.as_mut().graceful_shutdown(),
-        () = seat.outstayed(&worker.deadlines) => connection.as_mut().graceful_shutdown(),
+        () = worker.drain.cancelled() => {}
+        () = seat.outstayed(&worker.deadlines) => {}
     }
+    say_goodbye(connection.as_mut());
     tokio::select! {
         // First, so that the farewell is written.
         biased;
