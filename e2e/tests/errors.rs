@@ -241,7 +241,13 @@ async fn a_request_that_comes_back_to_us_is_a_loop() {
         let request = client.request(Method::GET, "/").header("via", format!("1.0 other, {via}"));
         LOOP.heard(&client.whole(request.body(body::empty()).unwrap()).await);
     }
-    LOOP.booked(&rouse, before, 2.0).await;
+    let mut client = Http::two(&target).await;
+    let request = client.request(Method::POST, "/test.Echo/Unary").header("via", via);
+    let request = request.header("content-type", "application/grpc").header("te", "trailers");
+    let reply = client.whole(request.body(body::empty()).unwrap()).await;
+    assert_eq!((reply.status.as_u16(), reply.header("grpc-status")), (200, "13"), "{reply:?}");
+    assert_eq!(reply.header("x-rouse-error"), "loop", "{reply:?}");
+    LOOP.booked(&rouse, before, 3.0).await;
     rouse.stop().await;
 }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use http::Request;
+use rouse_core::endpoint::{PodRef, PodUid, PortName, Slice, SliceEndpoint, SlicePort};
 use rouse_core::hold::Bounds;
 use rouse_core::snapshot::Spread;
 use rouse_proxy::gateway::Timeouts;
@@ -122,4 +123,29 @@ async fn held_streams_end_with_their_connection() {
     })
     .await;
     assert_eq!(rig.gateway.under_way().count(), 0);
+}
+
+#[tokio::test]
+async fn whoever_waits_for_a_service_that_is_removed_is_told_so() {
+    let rig = Rig::new(Options::default());
+    let mut held = rig.connect().await;
+    held.write("GET / HTTP/1.1\r\nHost: cart.test\r\nConnection: close\r\n\r\n").await;
+    eventually("it is held", || rig.service.holds() == 1).await;
+    rig.registry.remove(rig.service.id());
+    let answer = held.rest().await;
+    assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+    assert!(answer.contains("\r\nx-rouse-error: no_service\r\n"), "{answer}");
+}
+
+#[tokio::test]
+async fn a_port_that_no_pod_offers_is_not_waited_for() {
+    let rig = Rig::new(Options::default());
+    let endpoint = SliceEndpoint { ip: [127, 0, 0, 1].into(), conditions: READY, pod: None };
+    let port = SlicePort { name: PortName::new("other"), number: 1 };
+    let pod = PodRef { uid: PodUid::new("uid-1"), name: "shop/pod-1".into() };
+    let slice = Slice { ports: vec![port], endpoints: vec![SliceEndpoint { pod: Some(pod), ..endpoint }] };
+    rig.service.put_slice("slice-1", slice);
+    let answer = rig.get("/").await;
+    assert!(answer.starts_with("HTTP/1.1 502 "), "{answer}");
+    assert!(answer.contains("\r\nx-rouse-error: bad_port\r\n"), "{answer}");
 }
