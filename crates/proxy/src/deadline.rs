@@ -12,6 +12,7 @@ use std::time::Duration;
 use rouse_core::time::{Clock as _, Moment};
 use rouse_net::clock::TokioClock;
 use slab::Slab;
+use tokio::sync::Notify;
 
 /// How late a deadline may be noticed.
 pub(crate) const TICK: Duration = Duration::from_millis(20);
@@ -21,6 +22,8 @@ pub(crate) const TICK: Duration = Duration::from_millis(20);
 pub(crate) struct Deadlines {
     clock: TokioClock,
     list: RefCell<Slab<Entry>>,
+    /// Told when the first deadline is written down: a worker without any must not tick.
+    begun: Notify,
 }
 
 #[derive(Debug)]
@@ -32,12 +35,16 @@ struct Entry {
 
 impl Deadlines {
     pub(crate) fn new(clock: TokioClock) -> Rc<Self> {
-        Rc::new(Self { clock, list: RefCell::default() })
+        Rc::new(Self { clock, list: RefCell::default(), begun: Notify::new() })
     }
 
     /// A future that ends soon after `at`.
     pub(crate) fn at(self: &Rc<Self>, at: Moment) -> Due {
-        let place = self.list.borrow_mut().insert(Entry { at, waker: None, over: false });
+        let mut list = self.list.borrow_mut();
+        if list.is_empty() {
+            self.begun.notify_one();
+        }
+        let place = list.insert(Entry { at, waker: None, over: false });
         Due { deadlines: Rc::clone(self), place }
     }
 
@@ -46,10 +53,11 @@ impl Deadlines {
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
-            ticks.tick().await;
-            if !self.list.borrow().is_empty() {
-                self.look(self.clock.now());
+            if self.list.borrow().is_empty() {
+                self.begun.notified().await;
             }
+            ticks.tick().await;
+            self.look(self.clock.now());
         }
     }
 
