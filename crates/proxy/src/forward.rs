@@ -195,15 +195,19 @@ fn refuse(journey: &Journey<'_>, slot: Slot, setback: &Setback, attempts: usize)
         journey.worker.gateway.metrics.ejected();
     }
     let retry = slot.refused(eject);
-    let snapshot = journey.backend.service.snapshot();
-    let endpoints = snapshot.port(journey.backend.port.name()).map(PortView::endpoints).unwrap_or_default();
-    let best = endpoints.iter().map(|endpoint| endpoint.state).max().unwrap_or(State::Gone);
-    let takers = endpoints.iter().filter(|endpoint| endpoint.state.takes_new(best)).count();
-    let elsewhere = takers > retry.refusals();
+    let elsewhere = takers(journey) > retry.refusals();
     if elsewhere && (attempts >= MOST_ATTEMPTS || !journey.backend.service.may_retry()) {
         return Err(Failure::ConnectFailed);
     }
     Ok(retry)
+}
+
+/// How many endpoints take new requests.
+fn takers(journey: &Journey<'_>) -> usize {
+    let snapshot = journey.backend.service.snapshot();
+    let endpoints = snapshot.port(journey.backend.port.name()).map(PortView::endpoints).unwrap_or_default();
+    let best = endpoints.iter().map(|endpoint| endpoint.state).max().unwrap_or(State::Gone);
+    endpoints.iter().filter(|endpoint| endpoint.state.takes_new(best)).count()
 }
 
 /// One attempt on one endpoint.
@@ -249,10 +253,11 @@ async fn attempt(
         if answered || !outgoing.may_be_repeated() {
             return Err(Failure::UpstreamReset);
         }
-        if !reused || std::mem::replace(&mut tries.repeated, true) {
+        // Another pod is the better choice: this one may have died.
+        if !reused || takers(journey) > 1 || std::mem::replace(&mut tries.repeated, true) {
             return Ok(Err((Setback::Lost, slot)));
         }
-        // It met the closing of an idle connection. Others may be about to close as well.
+        // It met the closing of an idle connection, as a rule. Others may be about to close as well.
         worker.gateway.metrics.retried("idle");
         fresh = true;
     }
