@@ -100,10 +100,10 @@ fn requests_find_their_app_by_host_and_path() {
         assert_eq!(found.as_deref(), app, "{host}{path}");
     }
     let protocol = |app: usize| match &table.rules()[app].target.target {
-        Target::Backend(Backend { protocol, .. }) => *protocol,
+        Target::Backend(Backend { protocol, .. }) => protocol.clone(),
         _ => panic!("it was declared"),
     };
-    assert_eq!([protocol(0), protocol(1)], [Upstream::Http1, Upstream::H2c]);
+    assert!(matches!([protocol(0), protocol(1)], [Upstream::Http1, Upstream::H2c]));
     let timeouts = table.rules()[0].target.timeouts;
     assert_eq!(
         (timeouts.readiness, timeouts.request),

@@ -16,7 +16,7 @@ use std::sync::{Arc, LazyLock};
 use rustls::SupportedProtocolVersion;
 use rustls::crypto::CryptoProvider;
 
-pub use client::{ClientSettings, ClientStream, ClientTls, Roots};
+pub use client::{ClientSettings, ClientStream, ClientTls, Roots, Terms};
 pub use configs::ClientConfigs;
 pub use error::{Fault, TlsError};
 pub use files::{Caution, Identity, LoadError, Pem, Reason, Warning};

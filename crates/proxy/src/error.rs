@@ -38,8 +38,11 @@ pub enum Failure {
     #[error("the route names a service that does not exist")]
     NoService,
     /// The pod's certificate or handshake was refused.
-    #[error("the TLS connection to the pod failed")]
-    TlsFailed,
+    #[error("the TLS connection to the pod failed: {reason}")]
+    TlsFailed {
+        /// What was wrong, and with what.
+        reason: String,
+    },
     /// The gateway is leaving.
     #[error("this gateway is shutting down")]
     ShuttingDown,
@@ -89,7 +92,7 @@ impl Failure {
             Failure::RequestTimeout => "request_timeout",
             Failure::BadPort => "bad_port",
             Failure::NoService => "no_service",
-            Failure::TlsFailed => "tls_failed",
+            Failure::TlsFailed { .. } => "tls_failed",
             Failure::ShuttingDown => "shutting_down",
             Failure::Loop => "loop",
             Failure::ClientGone => "client_gone",
@@ -106,9 +109,10 @@ impl Failure {
             Failure::ReadinessTimeout { .. } | Failure::ResponseTimeout | Failure::RequestTimeout => {
                 StatusCode::GATEWAY_TIMEOUT
             }
-            Failure::ConnectFailed | Failure::UpstreamReset | Failure::BadPort | Failure::TlsFailed => {
-                StatusCode::BAD_GATEWAY
-            }
+            Failure::ConnectFailed
+            | Failure::UpstreamReset
+            | Failure::BadPort
+            | Failure::TlsFailed { .. } => StatusCode::BAD_GATEWAY,
             Failure::Loop => StatusCode::LOOP_DETECTED,
             Failure::ClientGone => StatusCode::from_u16(499).unwrap_or(StatusCode::BAD_REQUEST),
         }
@@ -126,7 +130,7 @@ impl Failure {
             | Failure::UpstreamReset
             | Failure::BadPort
             | Failure::NoService
-            | Failure::TlsFailed
+            | Failure::TlsFailed { .. }
             | Failure::ShuttingDown => GrpcStatus::Unavailable,
             Failure::Loop => GrpcStatus::Internal,
             Failure::ClientGone => GrpcStatus::Cancelled,
@@ -159,7 +163,7 @@ mod tests {
             (Failure::RequestTimeout, 504, "request_timeout", 4),
             (Failure::BadPort, 502, "bad_port", 14),
             (Failure::NoService, 503, "no_service", 14),
-            (Failure::TlsFailed, 502, "tls_failed", 14),
+            (Failure::TlsFailed { reason: "expired".into() }, 502, "tls_failed", 14),
             (Failure::ShuttingDown, 503, "shutting_down", 14),
             (Failure::Loop, 508, "loop", 13),
             (Failure::ClientGone, 499, "client_gone", 1),

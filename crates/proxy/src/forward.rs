@@ -15,14 +15,14 @@ use rouse_core::endpoint::State;
 use rouse_core::slot::{Retry, Slot};
 use rouse_core::snapshot::PortView;
 use rouse_core::time::{Clock as _, Moment};
+use rouse_net::tls::Fault;
 use tokio::sync::oneshot;
 
 use crate::body::{AnswerBody, PodBody, RequestBody, Source};
 use crate::deadline::Due;
 use crate::error::Failure;
-use crate::gateway::Upstream;
 use crate::headers;
-use crate::pool::{Link, Pool};
+use crate::pool::{Link, Pool, Refusal, Way};
 use crate::request::{Answer, Exchange, Journey, before};
 use crate::tunnel;
 
@@ -51,25 +51,25 @@ impl Outgoing {
         self.method.is_idempotent() && self.source.is_empty()
     }
 
-    /// The request for one attempt. `keep`: the headers stay here, too.
-    fn request(&mut self, protocol: Upstream, keep: bool) -> Option<Request<RequestBody>> {
+    /// The request for one attempt. `scheme`: that of HTTP/2, if that is spoken. `keep`: the headers stay here, too.
+    fn request(&mut self, scheme: Option<&Scheme>, keep: bool) -> Option<Request<RequestBody>> {
         let headers = if keep { self.headers.clone() } else { std::mem::take(&mut self.headers) };
-        let mut request = Request::new(self.source.body(protocol == Upstream::H2c));
+        let mut request = Request::new(self.source.body(scheme.is_some()));
         *request.method_mut() = self.method.clone();
         *request.headers_mut() = headers;
         let path = self.uri.path_and_query().cloned().unwrap_or(PathAndQuery::from_static("/"));
         let headers = request.headers_mut();
-        match protocol {
-            Upstream::Http1 => {
+        match scheme {
+            None => {
                 if let Some((name, _)) = &self.upgrade {
                     headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
                     headers.insert(header::UPGRADE, name.clone());
                 }
                 *request.uri_mut() = Uri::from(path);
             }
-            Upstream::H2c => {
+            Some(scheme) => {
                 let mut parts = Parts::default();
-                parts.scheme = Some(Scheme::HTTP);
+                parts.scheme = Some(scheme.clone());
                 parts.authority = headers.get(header::HOST).and_then(|host| host.as_bytes().try_into().ok());
                 parts.path_and_query = Some(path);
                 headers.remove(header::HOST);
@@ -116,7 +116,7 @@ impl Reply {
 #[derive(Debug)]
 enum Setback {
     /// No connection could be had.
-    Refused { local: bool },
+    Refused(Refusal),
     /// The connection ended before anything was sent.
     Unsent,
     /// By HTTP/2's own word the pod did not look at it: nothing against the pod.
@@ -145,7 +145,7 @@ pub(crate) async fn forward(
                 }
                 refusing.refused(false)
             }
-            Setback::Refused { .. } | Setback::Unsent | Setback::RefusedStream => {
+            Setback::Refused(_) | Setback::Unsent | Setback::RefusedStream => {
                 tries.attempts += 1;
                 refuse(journey, refusing, &setback, tries.attempts)?
             }
@@ -176,10 +176,20 @@ struct Tries {
 }
 
 impl Setback {
+    /// Whether it speaks against the pod.
+    fn is_the_pods(&self) -> bool {
+        match self {
+            Setback::Refused(Refusal::Pod) | Setback::Unsent | Setback::Lost => true,
+            Setback::Refused(Refusal::Local) | Setback::RefusedStream => false,
+            Setback::Refused(Refusal::Tls(error)) => error.fault() != Fault::Ours,
+        }
+    }
+
     fn reason(&self) -> &'static str {
         match self {
-            Setback::Refused { local: true } => "local",
-            Setback::Refused { local: false } => "connect",
+            Setback::Refused(Refusal::Local) => "local",
+            Setback::Refused(Refusal::Pod) => "connect",
+            Setback::Refused(Refusal::Tls(_)) => "tls",
             Setback::Unsent => "unsent",
             Setback::RefusedStream => "refused_stream",
             Setback::Lost => "reset",
@@ -190,12 +200,18 @@ impl Setback {
 /// Nothing was sent: another endpoint may have it, if there is one and the budget allows. When all have refused it,
 /// it goes back to the hold.
 fn refuse(journey: &Journey<'_>, slot: Slot, setback: &Setback, attempts: usize) -> Result<Retry, Failure> {
-    let eject = !matches!(setback, Setback::Refused { local: true } | Setback::RefusedStream);
+    let eject = setback.is_the_pods();
     if eject {
         journey.worker.gateway.metrics.ejected();
     }
     let retry = slot.refused(eject);
     let elsewhere = takers(journey) > retry.refusals();
+    if let Setback::Refused(Refusal::Tls(error)) = setback
+        && !elsewhere
+    {
+        // Waiting mends no certificate.
+        return Err(Failure::TlsFailed { reason: error.to_string() });
+    }
     if elsewhere && (attempts >= MOST_ATTEMPTS || !journey.backend.service.may_retry()) {
         return Err(Failure::ConnectFailed);
     }
@@ -218,16 +234,16 @@ async fn attempt(
     mut slot: Slot,
 ) -> Result<Result<Reply, (Setback, Slot)>, Failure> {
     let (worker, backend) = (journey.worker, journey.backend);
-    let pool = worker.pools(&backend.service).pool(slot.endpoint());
+    let pool = worker.pools(&backend.service).pool(slot.endpoint(), &Way::to(&backend.protocol));
     let mut fresh = false;
     loop {
-        let mut link = match connect(journey, &pool, &slot, fresh).await? {
+        let mut link = match connect(journey, &pool, &slot, fresh, outgoing.upgrade.is_some()).await? {
             Ok(link) => link,
             Err(setback) => return Ok(Err((setback, slot))),
         };
         slot.connected();
-        let keep = outgoing.may_be_repeated() || backend.protocol == Upstream::H2c;
-        let request = outgoing.request(backend.protocol, keep).ok_or(Failure::UpstreamReset)?;
+        let keep = outgoing.may_be_repeated() || link.scheme().is_some();
+        let request = outgoing.request(link.scheme(), keep).ok_or(Failure::UpstreamReset)?;
         count(journey, &slot);
         let before = link.bytes_read();
         let mut error = match exchange(journey, &outgoing.source, &mut link, request).await? {
@@ -235,6 +251,9 @@ async fn attempt(
             Err(error) => error,
         };
         let (reused, answered) = (link.is_reused(), link.bytes_read() > before);
+        if let Some(error) = link.tls_error().filter(|_| !reused && !answered) {
+            return Err(Failure::TlsFailed { reason: error.to_string() });
+        }
         drop(link);
         if let Some(mut request) = error.take_message() {
             outgoing.take_back(&mut request, keep);
@@ -278,18 +297,19 @@ async fn connect(
     pool: &Rc<Pool>,
     slot: &Slot,
     fresh: bool,
+    upgrade: bool,
 ) -> Result<Result<Link, Setback>, Failure> {
-    let (worker, protocol) = (journey.worker, journey.backend.protocol);
-    if !fresh && let Some(link) = pool.take(protocol) {
+    let worker = journey.worker;
+    if !fresh && let Some(link) = pool.take(upgrade) {
         return Ok(Ok(link));
     }
-    let connecting =
-        pool.connect(worker, &slot.endpoint().addresses, protocol, journey.times.timeouts.connect);
+    let limit = journey.times.timeouts.connect;
+    let connecting = pool.connect(worker, &slot.endpoint().addresses, limit, upgrade);
     let link = match journey.times.end {
         None => connecting.await,
         Some(end) => before(connecting, worker.deadlines.at(end)).await.ok_or(Failure::RequestTimeout)?,
     };
-    Ok(link.map_err(|refusal| Setback::Refused { local: refusal.local }))
+    Ok(link.map_err(Setback::Refused))
 }
 
 fn count(journey: &Journey<'_>, slot: &Slot) {

@@ -10,6 +10,7 @@ use rouse_core::hold::Bounds;
 use rouse_core::service::Service;
 use rouse_core::slot::Port;
 use rouse_net::clock::TokioClock;
+use rouse_net::tls::ClientTls;
 
 use crate::headers::{Mark, TrustedProxies};
 use crate::metrics::Metrics;
@@ -87,12 +88,15 @@ pub struct Backend {
 }
 
 /// What pods speak.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub enum Upstream {
     /// HTTP/1.1.
     Http1,
     /// HTTP/2 without TLS, with prior knowledge.
     H2c,
+    /// HTTP/2 or HTTP/1.1 over TLS, as the handshake agrees. The server name is the service's; what is dialled is a
+    /// pod's address.
+    Tls(Arc<ClientTls>),
 }
 
 /// How long a request may take, part by part.

@@ -213,6 +213,7 @@ fn route(rule: &Rule<Arc<GatewayRoute>>) -> Route {
     let (target, protocol) = match target {
         Target::Backend(Backend { protocol: Upstream::Http1, .. }) => ("service", Some("http")),
         Target::Backend(Backend { protocol: Upstream::H2c, .. }) => ("service", Some("h2c")),
+        Target::Backend(Backend { protocol: Upstream::Tls(_), .. }) => ("service", Some("https")),
         Target::NoService => ("no_service", None),
         Target::BadPort => ("bad_port", None),
     };

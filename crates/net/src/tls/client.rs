@@ -12,7 +12,7 @@ use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, timeout_at};
-use tokio_rustls::TlsConnector;
+use tokio_rustls::{Connect, TlsConnector};
 
 use super::files::{self, Seen};
 use super::verify::{AnyName, Anything, Trusted};
@@ -125,16 +125,24 @@ impl ClientSettings {
 #[derive(Debug)]
 pub struct ClientTls {
     settings: ClientSettings,
-    config: ArcSwap<ClientConfig>,
+    terms: ArcSwap<Terms>,
     seen: Mutex<Seen>,
+}
+
+/// What TLS to a service means at one time, between two reloads. A connection that was made on other terms proves
+/// nothing on these.
+#[derive(Debug)]
+pub struct Terms {
+    config: Arc<ClientConfig>,
+    server_name: ServerName<'static>,
 }
 
 impl ClientTls {
     /// Reads all files.
     pub fn new(settings: ClientSettings) -> Result<(Self, Vec<Warning>), LoadError> {
         let (mut seen, mut warnings) = (Seen::default(), Vec::new());
-        let config = seen.load(settings.files(), || settings.load(&mut warnings))?;
-        Ok((Self { settings, config: ArcSwap::from_pointee(config), seen: Mutex::new(seen) }, warnings))
+        let terms = seen.load(settings.files(), || Terms::new(&settings, &mut warnings))?;
+        Ok((Self { settings, terms: ArcSwap::from_pointee(terms), seen: Mutex::new(seen) }, warnings))
     }
 
     /// What probes use: nothing is verified, offered or resumed, as kubelet does it.
@@ -145,7 +153,8 @@ impl ClientTls {
         let mut config = settings.load(&mut Vec::new())?;
         // A resumed session would prove less of the pod than a whole handshake.
         config.resumption = Resumption::disabled();
-        Ok(Self { settings, config: ArcSwap::from_pointee(config), seen: Mutex::default() })
+        let terms = Terms { config: Arc::new(config), server_name: settings.server_name.clone() };
+        Ok(Self { settings, terms: ArcSwap::from_pointee(terms), seen: Mutex::default() })
     }
 
     /// What it was made of.
@@ -173,8 +182,13 @@ impl ClientTls {
 
     fn swap(&self) -> Result<Vec<Warning>, LoadError> {
         let mut warnings = Vec::new();
-        self.config.store(Arc::new(self.settings.load(&mut warnings)?));
+        self.terms.store(Arc::new(Terms::new(&self.settings, &mut warnings)?));
         Ok(warnings)
+    }
+
+    /// What it means now.
+    pub fn terms(&self) -> Arc<Terms> {
+        self.terms.load_full()
     }
 
     /// Shakes hands with the server at the other end of `stream`. Dropping it drops the connection.
@@ -186,7 +200,7 @@ impl ClientTls {
     where
         IO: AsyncRead + AsyncWrite + Unpin,
     {
-        self.connect_to(self.settings.server_name.clone(), stream, deadline).await
+        self.terms().connect(stream, None, deadline).await
     }
 
     pub(crate) async fn connect_to<IO>(
@@ -198,14 +212,50 @@ impl ClientTls {
     where
         IO: AsyncRead + AsyncWrite + Unpin,
     {
-        let handshake = TlsConnector::from(self.config.load_full()).connect(name, stream);
-        match timeout_at(deadline, handshake).await {
-            Ok(Ok(stream)) => {
-                let alpn = stream.get_ref().1.alpn_protocol().and_then(Alpn::of);
-                Ok((stream, alpn))
+        let connector = TlsConnector::from(Arc::clone(&self.terms.load().config));
+        finish(connector.connect(name, stream), deadline).await
+    }
+}
+
+impl Terms {
+    fn new(settings: &ClientSettings, warnings: &mut Vec<Warning>) -> Result<Self, LoadError> {
+        let config = Arc::new(settings.load(warnings)?);
+        Ok(Self { config, server_name: settings.server_name.clone() })
+    }
+
+    /// Shakes hands with the server at the other end of `stream`. `only`: no other protocol is offered inside.
+    pub async fn connect<IO>(
+        &self,
+        stream: IO,
+        only: Option<Alpn>,
+        deadline: Instant,
+    ) -> Result<(ClientStream<IO>, Option<Alpn>), TlsError>
+    where
+        IO: AsyncRead + AsyncWrite + Unpin,
+    {
+        let (connector, name) = (TlsConnector::from(Arc::clone(&self.config)), self.server_name.clone());
+        match only {
+            None => finish(connector.connect(name, stream), deadline).await,
+            Some(only) => {
+                finish(connector.with_alpn(Alpn::ids(&[only])).connect(name, stream), deadline).await
             }
-            Ok(Err(error)) => Err(TlsError::of_io(error)),
-            Err(_) => Err(TlsError::Timeout),
         }
+    }
+}
+
+async fn finish<IO>(
+    handshake: Connect<IO>,
+    deadline: Instant,
+) -> Result<(ClientStream<IO>, Option<Alpn>), TlsError>
+where
+    IO: AsyncRead + AsyncWrite + Unpin,
+{
+    match timeout_at(deadline, handshake).await {
+        Ok(Ok(stream)) => {
+            let alpn = stream.get_ref().1.alpn_protocol().and_then(Alpn::of);
+            Ok((stream, alpn))
+        }
+        Ok(Err(error)) => Err(TlsError::of_io(error)),
+        Err(_) => Err(TlsError::Timeout),
     }
 }

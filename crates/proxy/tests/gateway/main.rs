@@ -4,6 +4,7 @@
 
 mod back_pressure;
 mod bodies;
+mod certificates;
 mod connections;
 mod deadlines;
 mod draining;
@@ -17,4 +18,5 @@ mod rig;
 mod smoke;
 mod tls;
 mod upgrades;
+mod upstream_tls;
 mod wire;

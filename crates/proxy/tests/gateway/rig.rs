@@ -44,7 +44,7 @@ pub(crate) struct Rig {
 }
 
 /// What a test may want otherwise.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(crate) struct Options {
     pub(crate) timeouts: Timeouts,
     pub(crate) protocol: Upstream,

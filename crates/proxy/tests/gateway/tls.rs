@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use h2::client::SendRequest;
 use http::{Request, StatusCode};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rouse_net::tls::{
-    Alpn, CertEntry, ClientAuth, ClientSettings, ClientStream, ClientTls, Identity, Pem, Policy, Roots,
-    ServerName, ServerSettings, ServerTls,
+    Alpn, CertEntry, ClientAuth, ClientSettings, ClientStream, ClientTls, Policy, Roots, ServerName,
+    ServerSettings, ServerTls,
 };
 use rouse_testkit::fakes::READY;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -16,6 +15,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
+use crate::certificates::Authority;
 use crate::rig::{Options, PATIENCE, Pod, Rig, Served, eventually};
 
 /// Needs a client certificate.
@@ -28,18 +28,16 @@ struct Bank {
     rig: Rig,
     strict: Served,
     lax: Served,
-    authority: CertifiedIssuer<'static, KeyPair>,
+    authority: Authority,
 }
 
 impl Bank {
     async fn open() -> Self {
-        let mut params = CertificateParams::new([]).unwrap();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
-        let identity = leaf(&authority, &[STRICT, LAX]);
+        let authority = Authority::new();
+        let identity = authority.leaf(&[STRICT, LAX]);
         let policy = Policy {
             hosts: vec![STRICT.parse().unwrap()],
-            client_auth: ClientAuth::Required(pem(&authority.pem())),
+            client_auth: ClientAuth::Required(authority.ca()),
         };
         let settings = ServerSettings {
             policies: vec![policy],
@@ -57,9 +55,9 @@ impl Bank {
     /// A connection made for `host`, by somebody who has a certificate or not.
     async fn connect(&self, host: &str, alpn: Alpn, certified: bool) -> ClientStream<TcpStream> {
         let name = ServerName::try_from(host.to_owned()).unwrap();
-        let roots = Roots::Pem(vec![pem(&self.authority.pem())]);
+        let roots = Roots::Pem(vec![self.authority.ca()]);
         let settings = ClientSettings {
-            identity: certified.then(|| leaf(&self.authority, &["teller.test"])),
+            identity: certified.then(|| self.authority.leaf(&["teller.test"])),
             alpn: vec![alpn],
             ..ClientSettings::new(name, roots)
         };
@@ -69,17 +67,6 @@ impl Bank {
         assert_eq!(agreed, Some(alpn));
         stream
     }
-}
-
-fn pem(text: &str) -> Pem {
-    Pem::Bytes(text.as_bytes().into())
-}
-
-fn leaf(authority: &CertifiedIssuer<'static, KeyPair>, names: &[&str]) -> Identity {
-    let names: Vec<String> = names.iter().map(|&name| name.into()).collect();
-    let key = KeyPair::generate().unwrap();
-    let certificate = CertificateParams::new(names).unwrap().signed_by(&key, authority).unwrap();
-    Identity { chain: pem(&certificate.pem()), key: pem(&key.serialize_pem()) }
 }
 
 /// HTTP/2 over a connection, driven by `tasks`.

@@ -1,0 +1,363 @@
+//! Pods that speak TLS: whom the gateway believes, what it shows, and what is spoken inside.
+
+use std::sync::{Arc, Mutex};
+
+use h2::server::SendResponse;
+use rouse_net::tls::{
+    Alpn, CertEntry, ClientAuth, ClientSettings, ClientTls, Identity, Roots, ServerName, ServerSettings,
+    ServerTls, Version, Versions,
+};
+use rouse_proxy::gateway::Upstream;
+use rouse_testkit::fakes::READY;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::certificates::Authority;
+use crate::rig::{Options, PATIENCE, Pod, Rig, eventually};
+
+const SERVICE: &str = "cart.shop.svc";
+
+/// As the gateway is told to speak to `shop/cart`.
+fn service(authority: &Authority) -> ClientSettings {
+    let accepted = ["cart.shop", "cart.shop.svc.cluster.local"].map(name).to_vec();
+    ClientSettings { accepted, ..ClientSettings::new(name(SERVICE), Roots::Pem(vec![authority.ca()])) }
+}
+
+fn name(name: &str) -> ServerName<'static> {
+    ServerName::try_from(name.to_owned()).unwrap()
+}
+
+fn rig(settings: ClientSettings) -> Rig {
+    let (tls, warnings) = ClientTls::new(settings).unwrap();
+    assert_eq!(warnings, []);
+    Rig::new(Options { protocol: Upstream::Tls(Arc::new(tls)), ..Options::default() })
+}
+
+fn server(identity: Identity) -> ServerSettings {
+    ServerSettings::new(vec![CertEntry { identity, names: Vec::new() }])
+}
+
+/// What a pod saw of a connection.
+#[derive(Debug, Clone, PartialEq)]
+struct Shaken {
+    sni: Option<Box<str>>,
+    alpn: Option<Alpn>,
+    /// The gateway showed a certificate.
+    certified: bool,
+    resumed: bool,
+}
+
+/// A pod that answers over TLS. Dropping it ends it.
+struct TlsPod {
+    shaken: Arc<Mutex<Vec<Shaken>>>,
+    /// The first line of every request, or the URI in HTTP/2.
+    asked: Arc<Mutex<Vec<String>>>,
+    _tasks: JoinSet<()>,
+}
+
+impl TlsPod {
+    /// `last`: every HTTP/1 connection ends with its first answer.
+    fn serve(pod: Pod, settings: ServerSettings, last: bool) -> Self {
+        let (tls, _) = ServerTls::new(settings).unwrap();
+        let tls = Arc::new(tls);
+        let (shaken, asked) = (Arc::<Mutex<Vec<Shaken>>>::default(), Arc::<Mutex<Vec<String>>>::default());
+        let (ours, heard) = (Arc::clone(&shaken), Arc::clone(&asked));
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move {
+            let mut connections = JoinSet::new();
+            loop {
+                let (stream, tls) = (pod.accept_raw().await, Arc::clone(&tls));
+                // Last words must not wait for an acknowledgement: the end of the connection would take them along.
+                stream.set_nodelay(true).unwrap();
+                let (shaken, asked) = (Arc::clone(&ours), Arc::clone(&heard));
+                connections.spawn(async move {
+                    let accepted = tls.accept(stream, Instant::now() + PATIENCE).await;
+                    let Ok((stream, peer)) = accepted else { return };
+                    let resumed = format!("{:?}", stream.get_ref().1.handshake_kind()).contains("Resumed");
+                    let certified = peer.client_cert;
+                    shaken.lock().unwrap().push(Shaken {
+                        sni: peer.sni,
+                        alpn: peer.alpn,
+                        certified,
+                        resumed,
+                    });
+                    match peer.alpn {
+                        Some(Alpn::H2) => http2(stream, &asked).await,
+                        _ => http1(stream, &asked, last).await,
+                    }
+                });
+            }
+        });
+        Self { shaken, asked, _tasks: tasks }
+    }
+
+    fn shaken(&self) -> Vec<Shaken> {
+        self.shaken.lock().unwrap().clone()
+    }
+
+    fn asked(&self) -> Vec<String> {
+        self.asked.lock().unwrap().clone()
+    }
+}
+
+type Stream = rouse_net::tls::ServerStream<TcpStream>;
+
+async fn http1(mut stream: Stream, asked: &Mutex<Vec<String>>, last: bool) {
+    let mut read = Vec::new();
+    let mut chunk = [0; 4096];
+    loop {
+        while let Some(at) = read.windows(4).position(|window| window == b"\r\n\r\n") {
+            let head = String::from_utf8(read.drain(..at + 4).collect()).unwrap();
+            asked.lock().unwrap().push(head.lines().next().unwrap().to_owned());
+            if head.contains("upgrade: echo") {
+                let switched =
+                    "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n";
+                stream.write_all(switched.as_bytes()).await.unwrap();
+                let (mut reader, mut writer) = tokio::io::split(stream);
+                tokio::io::copy(&mut reader, &mut writer).await.ok();
+                return;
+            }
+            let close = if last { "Connection: close\r\n" } else { "" };
+            let answer = format!("HTTP/1.1 200 OK\r\n{close}Content-Length: 5\r\n\r\nhello");
+            stream.write_all(answer.as_bytes()).await.unwrap();
+            if last {
+                stream.shutdown().await.ok();
+                return;
+            }
+        }
+        match stream.read(&mut chunk).await {
+            Ok(length) if length > 0 => read.extend(&chunk[..length]),
+            _ => return,
+        }
+    }
+}
+
+async fn http2(stream: Stream, asked: &Mutex<Vec<String>>) {
+    let mut connection = h2::server::handshake(stream).await.unwrap();
+    while let Some(Ok((request, mut respond))) = connection.accept().await {
+        asked.lock().unwrap().push(request.uri().to_string());
+        answer(&mut respond);
+    }
+}
+
+fn answer(respond: &mut SendResponse<bytes::Bytes>) {
+    crate::h2kit::answer(respond, "hello");
+}
+
+fn is_served(answer: &str) {
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.contains("hello"), "{answer}");
+}
+
+/// 502, `tls_failed`, and the reason.
+fn is_refused(answer: &str, reason: &str) {
+    assert!(answer.starts_with("HTTP/1.1 502 Bad Gateway\r\n"), "{answer}");
+    assert!(answer.contains("\r\nx-rouse-error: tls_failed\r\n"), "{answer}");
+    assert!(answer.contains(reason), "{reason}: {answer}");
+}
+
+#[tokio::test]
+async fn a_pods_address_is_dialled_and_its_services_name_is_asked_for() {
+    let authority = Authority::new();
+    for certified in [SERVICE, "cart.shop", "cart.shop.svc.cluster.local", "*.shop.svc"] {
+        let (rig, pod) = (rig(service(&authority)), Pod::new(1).await);
+        rig.pods(&[(&pod, READY)]);
+        let pod = TlsPod::serve(pod, server(authority.leaf(&[certified])), false);
+        is_served(&rig.get("/").await);
+        let shaken =
+            Shaken { sni: Some(SERVICE.into()), alpn: Some(Alpn::H2), certified: false, resumed: false };
+        assert_eq!(pod.shaken(), [shaken], "{certified}");
+        assert_eq!(pod.asked(), ["https://cart.test/"], "the host is the client's");
+    }
+}
+
+#[tokio::test]
+async fn a_certificate_that_proves_nothing_is_refused_and_its_pod_hears_no_request() {
+    let authority = Authority::new();
+    for (identity, reason) in [
+        (authority.leaf(&["till.shop.svc"]), "not for cart.shop.svc but for"),
+        (authority.leaf(&["127.0.0.1"]), "not for cart.shop.svc but for"),
+        (Authority::new().leaf(&[SERVICE]), "not issued by a trusted CA"),
+        (authority.leaf_of(&[SERVICE], [2001, 2002]), "has expired"),
+        (authority.leaf_of(&[SERVICE], [2301, 2302]), "not valid yet"),
+    ] {
+        let (rig, pod) = (rig(service(&authority)), Pod::new(1).await);
+        rig.pods(&[(&pod, READY)]);
+        let pod = TlsPod::serve(pod, server(identity.clone()), false);
+        is_refused(&rig.get("/").await, reason);
+        assert_eq!(pod.asked(), [""; 0]);
+        eventually("it is in the books", || {
+            rig.metric(r#"rouse_requests_total{route="cart",code="502",protocol="http1"}"#) == 1
+        })
+        .await;
+
+        // Another pod with a good one serves every request.
+        let good = Pod::new(2).await;
+        let bad = Pod::new(1).await;
+        rig.pods(&[(&bad, READY), (&good, READY)]);
+        let (bad, good) = (
+            TlsPod::serve(bad, server(identity), false),
+            TlsPod::serve(good, server(authority.leaf(&[SERVICE])), false),
+        );
+        for _ in 0..20 {
+            is_served(&rig.get("/").await);
+        }
+        assert_eq!((bad.asked().len(), good.asked().len()), (0, 20));
+    }
+}
+
+#[tokio::test]
+async fn a_pod_that_does_not_speak_tls_is_told_apart() {
+    let (rig, pod) = (rig(service(&Authority::new())), Pod::new(1).await);
+    rig.pods(&[(&pod, READY)]);
+    let serving = async {
+        pod.accept().await.write("HTTP/1.1 400 Bad Request\r\n\r\n").await;
+    };
+    let (answer, ()) = tokio::join!(rig.get("/"), serving);
+    is_refused(&answer, "does not speak TLS");
+}
+
+#[tokio::test]
+async fn only_who_asked_for_it_in_so_many_words_trusts_anybody() {
+    let (rig, pod) = (rig(ClientSettings { verify: false, ..service(&Authority::new()) }), Pod::new(1).await);
+    rig.pods(&[(&pod, READY)]);
+    let _pod = TlsPod::serve(pod, server(Authority::new().leaf_of(&["else.test"], [2001, 2002])), false);
+    is_served(&rig.get("/").await);
+}
+
+#[tokio::test]
+async fn a_pod_that_wants_a_certificate_gets_ours_or_refuses_us() {
+    let authority = Authority::new();
+    for version in [Version::Tls12, Version::Tls13] {
+        for alpn in [Alpn::Http1, Alpn::H2] {
+            let required = || ServerSettings {
+                client_auth: ClientAuth::Required(authority.ca()),
+                versions: Versions::new(version, version).unwrap(),
+                alpn: vec![alpn],
+                ..server(authority.leaf(&[SERVICE]))
+            };
+            for (identity, refusal) in [
+                (Some(authority.leaf(&["gateway"])), None),
+                (None, Some("requires a certificate of ours")),
+                (Some(Authority::new().leaf(&["gateway"])), Some("refused our certificate")),
+            ] {
+                let rig = rig(ClientSettings { identity, ..service(&authority) });
+                let pod = Pod::new(1).await;
+                rig.pods(&[(&pod, READY)]);
+                let pod = TlsPod::serve(pod, required(), false);
+                let answer = rig.get("/").await;
+                match refusal {
+                    None => {
+                        is_served(&answer);
+                        assert!(pod.shaken().iter().all(|shaken| shaken.certified));
+                    }
+                    Some(reason) => is_refused(&answer, reason),
+                }
+                assert_eq!(pod.asked().is_empty(), refusal.is_some(), "{version:?} {alpn:?}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn sessions_are_resumed_by_every_connection_after_the_first() {
+    let authority = Authority::new();
+    for version in [Version::Tls12, Version::Tls13] {
+        let (rig, pod) = (rig(service(&authority)), Pod::new(1).await);
+        rig.pods(&[(&pod, READY)]);
+        let settings = ServerSettings {
+            versions: Versions::new(version, version).unwrap(),
+            alpn: vec![Alpn::Http1],
+            ..server(authority.leaf(&[SERVICE]))
+        };
+        let pod = TlsPod::serve(pod, settings, true);
+        for _ in 0..8 {
+            is_served(&rig.get("/").await);
+        }
+        let resumed: Vec<bool> = pod.shaken().iter().map(|shaken| shaken.resumed).collect();
+        assert_eq!(resumed, [false, true, true, true, true, true, true, true], "{version:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_herd_shares_one_http_2_connection_on_each_worker() {
+    let authority = Authority::new();
+    let (rig, pod) = (rig(service(&authority)), Pod::new(1).await);
+    rig.pods(&[(&pod, READY)]);
+    let pod = TlsPod::serve(pod, server(authority.leaf(&[SERVICE])), false);
+    let (rig, mut herd) = (Arc::new(rig), JoinSet::new());
+    for _ in 0..50 {
+        let rig = Arc::clone(&rig);
+        herd.spawn(async move { is_served(&rig.get("/").await) });
+    }
+    herd.join_all().await;
+    assert!(pod.shaken().len() <= 2, "{:?}", pod.shaken());
+    assert_eq!(pod.asked().len(), 50);
+}
+
+#[tokio::test]
+async fn a_pod_without_http_2_is_spoken_to_in_http_1_on_kept_connections() {
+    let authority = Authority::new();
+    let (rig, pod) = (rig(service(&authority)), Pod::new(1).await);
+    rig.pods(&[(&pod, READY)]);
+    // It does not know of ALPN at all.
+    let settings = ServerSettings { alpn: Vec::new(), ..server(authority.leaf(&[SERVICE])) };
+    let pod = TlsPod::serve(pod, settings, false);
+    for _ in 0..10 {
+        is_served(&rig.get("/a").await);
+    }
+    assert_eq!(pod.asked(), ["GET /a HTTP/1.1"; 10]);
+    assert!(pod.shaken().len() <= 2, "one for each worker: {:?}", pod.shaken());
+}
+
+#[tokio::test]
+async fn an_upgrade_is_negotiated_in_http_1_although_the_pod_prefers_http_2() {
+    let authority = Authority::new();
+    let (rig, pod) = (rig(service(&authority)), Pod::new(1).await);
+    rig.pods(&[(&pod, READY)]);
+    let pod = TlsPod::serve(pod, server(authority.leaf(&[SERVICE])), false);
+    is_served(&rig.get("/").await);
+    let mut client = rig.connect().await;
+    client.write("GET / HTTP/1.1\r\nHost: cart.test\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n").await;
+    let head = client.head().await;
+    assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
+    client.write("there and back").await;
+    client.until("there and back").await;
+    let spoken: Vec<_> = pod.shaken().iter().map(|shaken| shaken.alpn).collect();
+    assert_eq!(spoken, [Some(Alpn::H2), Some(Alpn::Http1)]);
+    // And the next plain request is HTTP/2 again.
+    is_served(&rig.get("/").await);
+    assert_eq!(pod.asked().last().unwrap(), "https://cart.test/");
+}
+
+#[tokio::test]
+async fn what_is_no_longer_trusted_is_not_used_although_its_connection_still_stands() {
+    let (old, new) = (Authority::new(), Authority::new());
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("ca.crt");
+    let write = |authority: &Authority| {
+        let rouse_net::tls::Pem::Bytes(bytes) = authority.ca() else { unreachable!("it is made in memory") };
+        std::fs::write(&file, &*bytes).unwrap();
+    };
+    write(&old);
+    for alpn in [Alpn::H2, Alpn::Http1] {
+        write(&old);
+        let roots = Roots::Pem(vec![rouse_net::tls::Pem::File(file.clone())]);
+        let (tls, _) = ClientTls::new(ClientSettings::new(name(SERVICE), roots)).unwrap();
+        let tls = Arc::new(tls);
+        let rig = Rig::new(Options { protocol: Upstream::Tls(Arc::clone(&tls)), ..Options::default() });
+        let pod = Pod::new(1).await;
+        rig.pods(&[(&pod, READY)]);
+        let settings = ServerSettings { alpn: vec![alpn], ..server(old.leaf(&[SERVICE])) };
+        let pod = TlsPod::serve(pod, settings, false);
+        is_served(&rig.get("/").await);
+        write(&new);
+        tls.reload().unwrap();
+        is_refused(&rig.get("/").await, "not issued by a trusted CA");
+        write(&old);
+        tls.reload().unwrap();
+        is_served(&rig.get("/").await);
+        assert_eq!(pod.asked().len(), 2, "{alpn:?}");
+    }
+}
