@@ -22,6 +22,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::crowd::{Member, Seat};
+use crate::gateway::Limits;
+use crate::guard::{Spoilt, USUAL_HEADERS};
 use crate::guarded::Guarded;
 use crate::request;
 use crate::socket::{Pulse, Socket};
@@ -37,14 +39,10 @@ const LAST_FLUSH: Duration = Duration::from_millis(250);
 /// How often, and how many times, to look again at first bytes that may become either.
 const LOOK: Duration = Duration::from_millis(2);
 const LOOKS: usize = 500;
-/// The most that is read ahead of an HTTP/1 connection, and so the longest head of a request.
-pub(crate) const READ_AHEAD: usize = 64 * 1024;
-/// Streams at a time on one HTTP/2 connection.
-const STREAMS: u32 = 256;
 /// How much a client may send on one HTTP/2 stream before somebody takes it.
 pub(crate) const STREAM_WINDOW: u32 = 64 * 1024;
-/// And on all of one connection: with less than all streams together, those that are held would stall the others.
-const CONNECTION_WINDOW: u32 = STREAMS * STREAM_WINDOW;
+/// The largest window that HTTP/2 allows.
+const LARGEST_WINDOW: u32 = (1 << 31) - 1;
 
 /// Whom a request came from.
 pub(crate) struct Client {
@@ -170,6 +168,12 @@ async fn recognise(worker: &Worker, stream: &TcpStream, seat: &Seat) -> Option<P
     }
 }
 
+/// The most that is read ahead of an HTTP/1 connection.
+pub(crate) fn read_ahead(limits: &Limits) -> usize {
+    // hyper must be able to read all that makes it refuse.
+    Spoilt::longest(&limits.heads)
+}
+
 async fn http1<IO>(worker: &Rc<Worker>, io: IO, client: Rc<Client>, seat: &Seat)
 where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -177,7 +181,12 @@ where
     let service = service_fn(|request| request::serve(worker, &client, request));
     let mut builder = http1::Builder::new();
     // Not `pipeline_flush`: with it, hyper buffers a response without bound, and keeps answers back.
-    builder.max_buf_size(READ_AHEAD);
+    builder.max_buf_size(read_ahead(&worker.gateway.settings.limits));
+    let headers = worker.gateway.settings.limits.heads.headers;
+    if headers > USUAL_HEADERS {
+        // Not always: hyper would allocate a list for them.
+        builder.max_headers(headers);
+    }
     let connection = pin!(builder.serve_connection(TokioIo::new(io), service).with_upgrades());
     live(worker, seat, connection, http1::UpgradeableConnection::graceful_shutdown).await;
 }
@@ -192,11 +201,14 @@ where
         async move { request::serve(&worker, &client, request).await }
     });
     let mut builder = http2::Builder::new(tasks);
+    let limits = &worker.gateway.settings.limits;
     builder
         .timer(TokioTimer::new())
         .initial_stream_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
-        .max_concurrent_streams(STREAMS);
+        // With less than all streams together, those that are held would stall the others.
+        .initial_connection_window_size(limits.streams.saturating_mul(STREAM_WINDOW).min(LARGEST_WINDOW))
+        .max_header_list_size(u32::try_from(limits.heads.head).unwrap_or(u32::MAX))
+        .max_concurrent_streams(limits.streams);
     let connection = pin!(builder.serve_connection(TokioIo::new(io), service));
     live(worker, seat, connection, http2::Connection::graceful_shutdown).await;
 }

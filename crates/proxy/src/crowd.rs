@@ -180,7 +180,7 @@ mod tests {
 
     fn crowd(connections: usize) -> (Rc<Crowd>, TokioClock) {
         let clock = TokioClock::new();
-        let limits = Limits { connections, idle: Duration::from_secs(75), head: Duration::from_secs(10) };
+        let limits = Limits { connections, ..Limits::default() };
         (Crowd::new(clock, limits, 2), clock)
     }
 

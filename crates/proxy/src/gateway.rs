@@ -12,6 +12,7 @@ use rouse_core::slot::Port;
 use rouse_net::clock::TokioClock;
 use rouse_net::tls::ClientTls;
 
+use crate::guard;
 use crate::headers::{Mark, TrustedProxies};
 use crate::metrics::Metrics;
 use crate::route::Table;
@@ -29,13 +30,11 @@ pub struct Settings {
     pub clock: TokioClock,
     /// Fresh randomness.
     pub seed: u64,
-    /// How long an upgraded connection may be silent.
-    pub tunnel_idle: Duration,
     /// What clients may take up.
     pub limits: Limits,
 }
 
-/// What clients may take up.
+/// What clients may take up, and what is kept for them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Connections at a time.
@@ -44,11 +43,30 @@ pub struct Limits {
     pub idle: Duration,
     /// How long the head of a request may take.
     pub head: Duration,
+    /// How long and how many the lines of a request may be.
+    pub heads: guard::Limits,
+    /// Requests at a time on one HTTP/2 connection.
+    pub streams: u32,
+    /// How long a request or an upgraded connection under way may be silent.
+    pub stream_idle: Duration,
+    /// Connections that are kept to one pod while nobody uses them, on each worker.
+    pub kept_per_pod: usize,
+    /// And to all pods together, on all workers.
+    pub kept: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { connections: 8192, idle: Duration::from_secs(75), head: Duration::from_secs(10) }
+        Self {
+            connections: 8192,
+            idle: Duration::from_secs(75),
+            head: Duration::from_secs(10),
+            heads: guard::Limits::default(),
+            streams: 256,
+            stream_idle: Duration::from_hours(1),
+            kept_per_pod: 512,
+            kept: 8192,
+        }
     }
 }
 

@@ -4,11 +4,12 @@
 //! [`Guard`] knows where every message begins and ends. It judges whole lines, so its verdict does not depend on how
 //! the bytes were cut into reads: a fault is found at the LF of its line, or at the first byte beyond a limit.
 //!
-//! To have hyper refuse a head, give it [`SPOILT`] in place of the byte that [`Refused::at`] names and of all that
-//! follows it.
+//! To have hyper refuse a head, give it what [`Spoilt`] is made of in place of the byte that [`Refused::at`] names and of
+//! all that follows it.
 
 mod field;
 mod head;
+mod spoilt;
 mod violation;
 
 use std::fmt;
@@ -17,12 +18,9 @@ use std::mem;
 use memchr::memchr;
 
 use head::{Body, Head, Next};
+pub use spoilt::Spoilt;
+pub(crate) use spoilt::USUAL_HEADERS;
 pub use violation::Violation;
-
-/// What hyper gets in place of the offending byte of a head and all after it, and then the end of the stream. The NUL
-/// fails its parser wherever in a head it stands. The empty line makes it look: after a first incomplete read, hyper
-/// does not parse again until a head seems complete, and a client would wait for its answer.
-pub const SPOILT: &[u8] = b"\0\r\n\r\n";
 
 /// How much room a buffer for a cut line may keep while it is not used.
 const KEPT: usize = 1024;

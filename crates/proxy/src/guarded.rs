@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::crowd::HeadClock;
 use crate::gateway::Gateway;
-use crate::guard::{Guard, Phase, Refused, SPOILT};
+use crate::guard::{Guard, Phase, Refused, Spoilt};
 use crate::metrics::Protocol;
 
 /// A connection whose bytes are looked at before hyper sees them.
@@ -22,14 +22,15 @@ pub(crate) struct Guarded<IO> {
     head: HeadClock,
     gateway: Arc<Gateway>,
     /// What hyper gets in place of what was refused, and then nothing more.
-    spoilt: Option<&'static [u8]>,
+    spoilt: Option<Spoilt>,
     /// What was refused in a body: hyper is told after what came before it, which may be whole requests.
     broken: Option<Refused>,
 }
 
 impl<IO> Guarded<IO> {
     pub(crate) fn new(io: IO, gateway: &Arc<Gateway>, head: HeadClock) -> Self {
-        Self { io, guard: Guard::default(), head, gateway: Arc::clone(gateway), spoilt: None, broken: None }
+        let guard = Guard::new(gateway.settings.limits.heads);
+        Self { io, guard, head, gateway: Arc::clone(gateway), spoilt: None, broken: None }
     }
 
     /// What came is fine, or hyper is made to refuse it.
@@ -47,19 +48,23 @@ impl<IO> Guarded<IO> {
             self.broken = Some(refused);
             return if at == 0 { Err(broken(refused)) } else { Ok(()) };
         }
-        // hyper answers 400 by itself, so this is the only line in the books.
-        let Gateway { metrics, no_route, .. } = &*self.gateway;
-        metrics.ended(no_route, 400, Protocol::http1, Duration::ZERO);
-        self.spoilt = Some(SPOILT);
+        // hyper answers by itself, so this is the only line in the books.
+        let Gateway { metrics, no_route, settings, .. } = &*self.gateway;
+        metrics.ended(no_route, refused.violation.status(), Protocol::http1, Duration::ZERO);
+        let seen = buf.filled().last().copied();
+        self.spoilt = Some(Spoilt::new(&refused, &settings.limits.heads, seen));
         self.spoil(buf);
         Ok(())
     }
 
     fn spoil(&mut self, buf: &mut ReadBuf<'_>) {
-        if let Some(rest) = &mut self.spoilt {
-            let (now, later) = rest.split_at(rest.len().min(buf.remaining()));
-            buf.put_slice(now);
-            *rest = later;
+        if let Some(spoilt) = &mut self.spoilt {
+            while buf.remaining() > 0 {
+                match spoilt.next(buf.remaining()) {
+                    [] => break,
+                    bytes => buf.put_slice(bytes),
+                }
+            }
         }
     }
 }

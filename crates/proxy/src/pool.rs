@@ -25,10 +25,9 @@ use self::dial::{HANDSHAKE, WayId};
 pub(crate) use self::dial::{Refusal, Way};
 pub(crate) use self::link::Link;
 use self::link::{Line, Shared, Stream};
+use crate::gateway::Limits;
 use crate::worker::Worker;
 
-/// Idle connections per endpoint and worker.
-const MOST_IDLE: usize = 512;
 /// So many sweeps old, an idle connection is closed. Servers close theirs after 5 s and more, and a request that
 /// meets that closing is lost.
 const OLDEST: u32 = 3;
@@ -65,6 +64,36 @@ pub(crate) struct Pool {
 struct Idle {
     line: Line,
     age: u32,
+    _kept: Kept,
+}
+
+/// How many connections one worker may keep for nobody.
+#[derive(Debug)]
+pub(crate) struct Room {
+    per_pod: usize,
+    left: Cell<usize>,
+}
+
+impl Room {
+    /// For one of `workers`.
+    pub(crate) fn new(limits: &Limits, workers: usize) -> Rc<Self> {
+        Rc::new(Self { per_pod: limits.kept_per_pod, left: Cell::new(limits.kept.div_ceil(workers.max(1))) })
+    }
+
+    fn take(self: &Rc<Self>) -> Option<Kept> {
+        self.left.set(self.left.get().checked_sub(1)?);
+        Some(Kept(Rc::clone(self)))
+    }
+}
+
+/// One of them. Dropping it makes room.
+#[derive(Debug)]
+struct Kept(Rc<Room>);
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.0.left.set(self.0.left.get() + 1);
+    }
 }
 
 impl Pools {
@@ -244,10 +273,13 @@ impl Pool {
         }
     }
 
-    fn put(&self, line: Line) {
+    fn put(&self, line: Line, room: &Rc<Room>) {
         let mut idle = self.idle.borrow_mut();
-        if self.open.get() && idle.len() < MOST_IDLE {
-            idle.push(Idle { line, age: 0 });
+        if self.open.get()
+            && idle.len() < room.per_pod
+            && let Some(kept) = room.take()
+        {
+            idle.push(Idle { line, age: 0, _kept: kept });
         }
     }
 }

@@ -18,7 +18,7 @@ use rouse_core::time::{Clock as _, Moment};
 
 use crate::answer;
 use crate::body::{AnswerBody, Source};
-use crate::connection::{Client, READ_AHEAD, STREAM_WINDOW};
+use crate::connection::{Client, STREAM_WINDOW, read_ahead};
 use crate::crowd::Member;
 use crate::error::Failure;
 use crate::forward::{self, Outgoing};
@@ -69,6 +69,10 @@ pub(crate) async fn serve(
     if request.version() == Version::HTTP_2 && is_unclear(&request) {
         exchange.answered(400);
         return Ok(answer::unclear());
+    }
+    if request.headers().len() > worker.gateway.settings.limits.heads.headers {
+        exchange.answered(431);
+        return Ok(last(answer::too_many_headers()));
     }
     if client.tls.as_ref().is_some_and(|tls| !tls.admits(host(&request))) {
         exchange.answered(421);
@@ -259,11 +263,12 @@ impl Journey<'_> {
     fn buffered(&self, outgoing: &Outgoing) -> usize {
         let line = |(name, value): (&HeaderName, &HeaderValue)| name.as_str().len() + value.len();
         let head: usize = outgoing.headers.iter().map(line).sum();
+        let most = read_ahead(&self.worker.gateway.settings.limits);
         let read_ahead = match () {
             () if outgoing.over_http2 => STREAM_WINDOW as usize,
             // hyper reads more at a time the more a connection has brought.
-            () if self.client.known.get() => READ_AHEAD,
-            () => FIRST_READ.max(2 * head).min(READ_AHEAD),
+            () if self.client.known.get() => most,
+            () => FIRST_READ.max(2 * head).min(most),
         };
         let body = usize::try_from(outgoing.source.size().upper().unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
         HELD + head + body.min(read_ahead)

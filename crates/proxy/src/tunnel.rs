@@ -93,7 +93,7 @@ async fn carry(worker: &Worker, client: Upgraded, pod: Upgraded, websocket: bool
     tokio::select! {
         () = back => {}
         () = there => {}
-        () = silence(worker, &last, worker.gateway.settings.tunnel_idle) => {}
+        () = silence(worker, &last, worker.gateway.settings.limits.stream_idle) => {}
         () = worker.close.cancelled() => {}
     }
     if worker.close.is_cancelled() && websocket && frames.borrow().at_boundary() {

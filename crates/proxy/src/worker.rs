@@ -14,7 +14,7 @@ use tokio_util::task::TaskTracker;
 use crate::crowd::Crowd;
 use crate::deadline::Deadlines;
 use crate::gateway::Gateway;
-use crate::pool::Pools;
+use crate::pool::{Pools, Room};
 
 /// How often connections that nobody uses are looked for.
 const SWEEP: Duration = Duration::from_secs(1);
@@ -31,6 +31,8 @@ pub(crate) struct Worker {
     pub(crate) drain: CancellationToken,
     /// The drain is over: whatever is left ends now.
     pub(crate) close: CancellationToken,
+    /// For connections to pods that nobody uses.
+    pub(crate) room: Rc<Room>,
     pools: RefCell<HashMap<ServiceId, Rc<Pools>>>,
     dice: Cell<u64>,
 }
@@ -46,6 +48,7 @@ impl Worker {
         Rc::new(Self {
             deadlines: Deadlines::new(gateway.settings.clock),
             crowd: Crowd::new(gateway.settings.clock, gateway.settings.limits, workers),
+            room: Room::new(&gateway.settings.limits, workers),
             tasks: TaskTracker::new(),
             drain,
             close,

@@ -5,7 +5,6 @@ use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::time::Duration;
 
 use prometheus_client::registry::Registry as Metrics;
 use rouse_core::hold::Bounds;
@@ -37,8 +36,6 @@ use crate::config::Config;
 const LOG_LINES: usize = 1000;
 /// What the admin API is called among the tasks.
 const ADMIN: &str = "the admin API";
-/// How long an upgraded connection may be silent.
-const TUNNEL_IDLE: Duration = Duration::from_hours(1);
 
 /// What runs.
 pub(super) struct System {
@@ -186,11 +183,11 @@ fn front(up: &Up, clock: TokioClock) -> gateway::Settings {
         bounds: bounds(up),
         clock,
         seed: random(),
-        tunnel_idle: TUNNEL_IDLE,
         limits: gateway::Limits {
             connections: up.max_connections.map_or_else(doors::most_connections, NonZeroUsize::get),
             idle: up.idle_timeout.get(),
             head: up.header_timeout.get(),
+            ..gateway::Limits::default()
         },
     }
 }

@@ -115,7 +115,6 @@ impl Scene {
                 bounds: rouse_core::hold::Bounds::default(),
                 clock: TokioClock::new(),
                 seed: 1,
-                tunnel_idle: Duration::from_secs(1),
                 limits: rouse_proxy::gateway::Limits::default(),
             },
             rouse_proxy::metrics::Metrics::new(&mut Metrics::default()),

@@ -89,10 +89,7 @@ impl Shared {
             .keep_alive_timeout(PING);
         // It waits for nobody: the pod's settings are read later.
         let shaken = builder.handshake(TokioIo::new(stream)).await;
-        let (sender, connection) = match shaken {
-            Ok(shaken) => shaken,
-            Err(_) => return Err(Seen::refusal(seen)),
-        };
+        let Ok((sender, connection)) = shaken else { return Err(Seen::refusal(seen)) };
         let connection = Rc::new(RefCell::new(Some(Box::pin(connection))));
         own(worker, Moving(Rc::clone(&connection)));
         let (streams, age) = (Cell::new(0), Cell::new(0));
@@ -212,12 +209,13 @@ impl Link {
     pub(crate) fn finished(self, worker: &Worker) {
         if let Link::Http1 { mut line, pool, .. } = self {
             if line.sender.is_ready() {
-                pool.put(line);
+                pool.put(line, &worker.room);
             } else if pool.is_open() && !line.sender.is_closed() {
                 // It is ready a moment later, when its task has seen the end, too.
+                let room = Rc::clone(&worker.room);
                 worker.tasks.spawn_local(async move {
                     if let Ok(Ok(())) = timeout(SETTLE, line.sender.ready()).await {
-                        pool.put(line);
+                        pool.put(line, &room);
                     }
                 });
             }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use rouse_proxy::gateway::Limits;
 use tokio::task::JoinSet;
 use tokio::time::{interval, timeout};
 
@@ -109,5 +110,23 @@ async fn an_answer_is_not_lost_when_bytes_follow_its_request() {
         wire.head().await;
         wire.answer("hello").await;
         client.until("hello").await;
+    }
+}
+
+#[tokio::test]
+async fn no_more_connections_are_kept_than_there_is_room_for() {
+    for limits in [Limits { kept_per_pod: 0, ..Limits::default() }, Limits { kept: 0, ..Limits::default() }] {
+        let (rig, pod) = Rig::with_pod(Options { limits, ..Options::default() }).await;
+        let mut client = rig.connect().await;
+        for body in ["one", "two"] {
+            client.write(KEEP_ALIVE).await;
+            let mut wire = pod.accept().await;
+            wire.head().await;
+            wire.answer(body).await;
+            client.until(body).await;
+            // At once: one that has just been idle for too long ends after three seconds.
+            let ended = timeout(Duration::from_secs(2), wire.rest()).await;
+            assert_eq!(ended.as_deref(), Ok(""), "{limits:?}");
+        }
     }
 }

@@ -53,6 +53,11 @@ impl H2Client {
         self.send(Request::get(uri), true).await.0
     }
 
+    /// How many streams at a time the gateway allows.
+    pub(crate) fn most_streams(&self) -> usize {
+        self.sender.current_max_send_streams()
+    }
+
     /// Waits for the end of the connection.
     pub(crate) async fn ended(mut self) {
         while self.task.join_next().await.is_some() {}

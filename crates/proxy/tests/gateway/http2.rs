@@ -5,13 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use http::{HeaderMap, Request};
+use rouse_proxy::gateway::Limits;
+use rouse_proxy::guard;
 use rouse_testkit::fakes::READY;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::h2kit::{H2Client, answer, begin, h2c, upload};
-use crate::rig::{PATIENCE, Pod, Rig, eventually};
+use crate::rig::{Options, PATIENCE, Pod, Rig, eventually};
 
 #[tokio::test]
 async fn a_pod_with_few_streams_per_connection_gets_more_connections_and_not_a_queue() {
@@ -153,4 +155,22 @@ async fn a_connection_that_dies_with_many_streams_leaves_nothing_behind() {
     })
     .await;
     assert_eq!(rig.gateway.under_way().count(), 0);
+}
+
+#[tokio::test]
+async fn http_2_has_as_many_headers_and_streams_as_are_allowed() {
+    let heads = guard::Limits { headers: 10, ..guard::Limits::default() };
+    let limits = Limits { heads, streams: 3, ..Limits::default() };
+    let (rig, pod) = Rig::with_pod(Options { limits, ..Options::default() }).await;
+    let _pod = pod.serve();
+    let client = H2Client::new(&rig).await;
+    for (headers, status) in [(1, 200), (10, 200), (11, 431)] {
+        let mut request = Request::get("http://cart.test/");
+        for number in 0..headers {
+            request = request.header(format!("x-{number}"), "y");
+        }
+        let response = client.send(request, true).await.0.head().await;
+        assert_eq!(response.status(), status, "{headers} headers");
+    }
+    assert_eq!(client.most_streams(), 3);
 }

@@ -90,7 +90,6 @@ impl Rig {
             bounds,
             clock,
             seed: 7,
-            tunnel_idle: Duration::from_hours(1),
             limits,
         };
         let gateway = Gateway::new(settings, Metrics::new(&mut metrics));
