@@ -1,0 +1,75 @@
+//! How often a warm request allocates: counted, so that a change that makes it more is seen.
+//!
+//! The only test of its process, since all of the process is counted; client and pod do not allocate.
+#![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
+
+#[path = "gateway/rig.rs"]
+#[expect(dead_code, reason = "what other tests need")]
+mod rig;
+#[path = "gateway/wire.rs"]
+#[expect(dead_code, reason = "what other tests need")]
+mod wire;
+
+use std::alloc::System;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::thread;
+
+use rig::{Options, Rig};
+use rouse_proxy::gateway::Timeouts;
+use rouse_testkit::fakes::READY;
+use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
+
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+const REQUESTS: usize = 1000;
+/// Of hyper's on both sides, of its header maps, and of ours. Lower it when it gets better.
+const ALLOWED: usize = 60;
+
+const REQUEST: &[u8] = b"GET /path?query HTTP/1.1\r\nHost: cart.test\r\nUser-Agent: test\r\nAccept: */*\r\n\r\n";
+const RESPONSE: &[u8] =
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nServer: test\r\nContent-Length: 5\r\n\r\nhello";
+
+/// Answers each request on one connection.
+fn pod(listener: &TcpListener) {
+    let (mut stream, _) = listener.accept().unwrap();
+    stream.set_nodelay(true).unwrap();
+    let mut buffer = [0; 4096];
+    while stream.read(&mut buffer).is_ok_and(|length| length > 0) {
+        stream.write_all(RESPONSE).unwrap();
+    }
+}
+
+fn ask(stream: &mut TcpStream, times: usize) {
+    let mut buffer = [0; 4096];
+    for _ in 0..times {
+        stream.write_all(REQUEST).unwrap();
+        let mut length = 0;
+        while !buffer[..length].ends_with(b"hello") {
+            let read = stream.read(&mut buffer[length..]).unwrap();
+            assert!(read > 0, "{}", String::from_utf8_lossy(&buffer[..length]));
+            length += read;
+        }
+    }
+}
+
+// The gateway has threads of its own, so this one may block.
+#[tokio::test]
+async fn a_warm_request_allocates_only_so_often() {
+    let timeouts = Timeouts { request: Some(rig::PATIENCE), ..Timeouts::default() };
+    let rig = Rig::new(Options { timeouts, ..Options::default() });
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    rig.slices(&[(1, listener.local_addr().unwrap(), READY)]);
+    thread::spawn(move || pod(&listener));
+    let mut stream = TcpStream::connect(rig.address).unwrap();
+    stream.set_nodelay(true).unwrap();
+    ask(&mut stream, 100);
+    let region = Region::new(ALLOCATOR);
+    ask(&mut stream, REQUESTS);
+    let counted = region.change();
+    let each = (counted.allocations + counted.reallocations) / REQUESTS;
+    println!("{each} allocations and {} bytes for each request", counted.bytes_allocated / REQUESTS);
+    assert!(each <= ALLOWED, "{each} allocations for each request");
+    assert!(each > 5, "the count is not of the gateway");
+}
