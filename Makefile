@@ -8,6 +8,7 @@ DENY_VERSION := 0.20.2
 FUZZ_VERSION := 0.13.2
 FUZZ_SECONDS ?= 60
 STRESS_SECONDS ?= 30
+DIFFERENTIAL_CASES ?= 1000000
 LOAD_SECONDS ?= 60
 
 .PHONY: help
@@ -58,6 +59,27 @@ load: ## nothing fails while pods and gateways come and go, for LOAD_SECONDS (60
 .PHONY: fuzz
 fuzz: $(TOOLS)/bin/cargo-fuzz ## every parser of outside input, for FUZZ_SECONDS (60) each
 	PATH="$(TOOLS)/bin:$$PATH" fuzz/run $(FUZZ_SECONDS)
+
+# A real Kubernetes on this machine, for tests (e2e/cluster/README.md).
+.PHONY: cluster-build
+cluster-build: ## Kubernetes and etcd from source, once, outside the tree
+	e2e/cluster/build
+
+.PHONY: cluster-up
+cluster-up: cluster-build ## one node that runs pods; needs root
+	e2e/cluster/up full
+
+.PHONY: cluster-down
+cluster-down: ## ends it
+	e2e/cluster/down
+
+.PHONY: cluster-smoke
+cluster-smoke: cluster-build ## brings a node up, wakes an app on it, takes it down, looks for remains
+	e2e/cluster/smoke
+
+.PHONY: differential
+differential: ## the gateway against a strict reader of HTTP/1, DIFFERENTIAL_CASES (1000000) times
+	ROUSE_DIFFERENTIAL_CASES=$(DIFFERENTIAL_CASES) cargo test --release -p rouse-proxy --test differential -- --nocapture
 
 .PHONY: bench-core
 bench-core: ## what the core costs (bench/README.md)

@@ -13,9 +13,8 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use rouse_core::slot::Slot;
 use tokio::sync::oneshot;
-use tokio::task::AbortHandle;
 
-use crate::deadline::Due;
+use crate::deadline::{Due, Watched};
 use crate::headers;
 use crate::pool::Link;
 use crate::request::Exchange;
@@ -242,7 +241,7 @@ pub(crate) enum AnswerBody {
     Pod(Response),
 }
 
-/// A pod's response on its way to the client. Shared with the one who watches its deadline: hyper does not ask for more
+/// A pod's response on its way to the client. Shared with its deadline: hyper does not ask for more
 /// while a client does not read, and the deadline must be kept all the same.
 pub(crate) type Response = Rc<RefCell<PodBody>>;
 
@@ -258,8 +257,8 @@ pub(crate) struct PodBody {
     slot: Option<Slot>,
     /// Its line in the books; `None` once it was written.
     exchange: Option<Exchange>,
-    /// Keeps the deadline of the whole request.
-    watch: Option<AbortHandle>,
+    /// The deadline of the whole request.
+    due: Option<Due>,
     /// Whoever waits for the next frame, if somebody may cut it.
     waker: Option<Waker>,
 }
@@ -278,28 +277,20 @@ impl PodBody {
         exchange: Exchange,
         due: Option<Due>,
     ) -> Response {
-        let tasks = exchange.worker().tasks.clone();
         let body = Self {
             incoming: Some(incoming),
             link: Some(link),
             reusable,
             slot: Some(slot),
             exchange: Some(exchange),
-            watch: None,
+            due,
             waker: None,
         };
         let body = Rc::new(RefCell::new(body));
-        if let Some(due) = due {
+        if let Some(due) = &body.borrow().due {
+            // Weakly: it must end when nobody wants it any more.
             let watched = Rc::downgrade(&body);
-            let watch = tasks.spawn_local(async move {
-                due.await;
-                let cut = watched.upgrade().and_then(|body| body.borrow_mut().cut());
-                // With nothing borrowed any more: whoever wakes looks into it.
-                if let Some(waker) = cut {
-                    waker.wake();
-                }
-            });
-            body.borrow_mut().watch = Some(watch.abort_handle());
+            due.watch(watched);
         }
         body
     }
@@ -351,11 +342,21 @@ impl PodBody {
                 Poll::Ready(Some(Err(error.into())))
             }
             Poll::Pending => {
-                if self.watch.is_some() {
+                if self.due.is_some() {
                     self.waker = Some(context.waker().clone());
                 }
                 Poll::Pending
             }
+        }
+    }
+}
+
+impl Watched for RefCell<PodBody> {
+    fn time_is_up(&self) {
+        let waker = self.borrow_mut().cut();
+        // With nothing borrowed any more: whoever wakes looks into it.
+        if let Some(waker) = waker {
+            waker.wake();
         }
     }
 }
@@ -365,9 +366,6 @@ impl Drop for PodBody {
         // Without a body, nobody asks for its end.
         if self.is_end_stream() {
             self.end();
-        }
-        if let Some(watch) = &self.watch {
-            watch.abort();
         }
     }
 }

@@ -18,7 +18,6 @@ use rouse_net::tls::{Alpn, PolicyId, ServerTls};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, interval, timeout};
-use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::crowd::{Member, Seat};
@@ -26,6 +25,7 @@ use crate::gateway::Limits;
 use crate::guard::{Spoilt, USUAL_HEADERS};
 use crate::guarded::Guarded;
 use crate::request;
+use crate::signal::Signal;
 use crate::socket::{Pulse, Socket};
 use crate::worker::Worker;
 
@@ -248,7 +248,7 @@ async fn unheard(worker: &Worker, seat: &Seat) {
 }
 
 /// The drain is over, and what was answered last has had a moment to get out.
-async fn closed(close: &CancellationToken) {
+async fn closed(close: &Signal) {
     close.cancelled().await;
     tokio::time::sleep_until(Instant::now() + LAST_FLUSH).await;
 }
@@ -257,7 +257,7 @@ async fn closed(close: &CancellationToken) {
 #[derive(Debug, Clone)]
 pub(crate) struct Local {
     tasks: TaskTracker,
-    close: CancellationToken,
+    close: Signal,
 }
 
 impl Local {

@@ -4,8 +4,9 @@
 //! deadline, so it is written down in a list which one task looks through every [`TICK`].
 
 use std::cell::RefCell;
+use std::fmt;
 use std::pin::Pin;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -29,8 +30,35 @@ pub(crate) struct Deadlines {
 #[derive(Debug)]
 struct Entry {
     at: Moment,
-    waker: Option<Waker>,
+    told: Option<Told>,
     over: bool,
+}
+
+/// Who is told of a deadline.
+#[derive(Debug)]
+enum Told {
+    Task(Waker),
+    Watched(Weak<dyn Watched>),
+}
+
+/// Something that has a deadline of its own, whoever works on it: a task for each would cost more than most
+/// requests.
+pub(crate) trait Watched: fmt::Debug {
+    /// The deadline is over.
+    fn time_is_up(&self);
+}
+
+impl Told {
+    fn tell(self) {
+        match self {
+            Told::Task(waker) => waker.wake(),
+            Told::Watched(watched) => {
+                if let Some(watched) = watched.upgrade() {
+                    watched.time_is_up();
+                }
+            }
+        }
+    }
 }
 
 impl Deadlines {
@@ -44,7 +72,7 @@ impl Deadlines {
         if list.is_empty() {
             self.begun.notify_one();
         }
-        let place = list.insert(Entry { at, waker: None, over: false });
+        let place = list.insert(Entry { at, told: None, over: false });
         Due { deadlines: Rc::clone(self), place }
     }
 
@@ -65,10 +93,10 @@ impl Deadlines {
         let mut over = Vec::new();
         for (_, entry) in self.list.borrow_mut().iter_mut().filter(|(_, entry)| entry.at <= now) {
             entry.over = true;
-            over.extend(entry.waker.take());
+            over.extend(entry.told.take());
         }
-        // With the list free again: whoever wakes may write down another deadline.
-        over.into_iter().for_each(Waker::wake);
+        // With the list free again: whoever is told may write down another deadline.
+        over.into_iter().for_each(Told::tell);
     }
 }
 
@@ -79,6 +107,15 @@ pub(crate) struct Due {
     place: usize,
 }
 
+impl Due {
+    /// Tells `watched`, instead of a task that waits.
+    pub(crate) fn watch(&self, watched: Weak<dyn Watched>) {
+        if let Some(entry) = self.deadlines.list.borrow_mut().get_mut(self.place) {
+            entry.told = Some(Told::Watched(watched));
+        }
+    }
+}
+
 impl Future for Due {
     type Output = ();
 
@@ -86,9 +123,9 @@ impl Future for Due {
         let mut list = self.deadlines.list.borrow_mut();
         match list.get_mut(self.place) {
             Some(entry) if !entry.over => {
-                match &mut entry.waker {
-                    Some(waker) => waker.clone_from(context.waker()),
-                    none => *none = Some(context.waker().clone()),
+                match &mut entry.told {
+                    Some(Told::Task(waker)) => waker.clone_from(context.waker()),
+                    other => *other = Some(Told::Task(context.waker().clone())),
                 }
                 Poll::Pending
             }
@@ -105,6 +142,8 @@ impl Drop for Due {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
 
     #[tokio::test(start_paused = true)]
@@ -121,5 +160,37 @@ mod tests {
             assert!(took >= after && took <= after + TICK, "{after:?} was noticed after {took:?}");
         }
         assert!(deadlines.list.borrow().is_empty(), "a deadline leaves nothing behind");
+    }
+
+    #[derive(Debug, Default)]
+    struct Calls(Cell<usize>);
+
+    impl Watched for Calls {
+        fn time_is_up(&self) {
+            self.0.set(self.0.get() + 1);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_watched_is_told_once_and_only_while_it_wants_to_be() {
+        let clock = TokioClock::new();
+        let deadlines = Deadlines::new(clock);
+        let soon = clock.now() + Duration::from_millis(100);
+        let (kept, gone) = (Rc::new(Calls::default()), Rc::new(Calls::default()));
+        let watch = |calls: &Rc<Calls>| {
+            let due = deadlines.at(soon);
+            let calls: Rc<dyn Watched> = Rc::clone(calls) as _;
+            due.watch(Rc::downgrade(&calls));
+            due
+        };
+        let _due = watch(&kept);
+        drop(watch(&gone));
+        for (millis, calls) in [(99, 0), (200, 1), (300, 1)] {
+            tokio::select! {
+                () = deadlines.run() => {}
+                () = clock.sleep_until(Moment::from_millis(millis)) => {}
+            }
+            assert_eq!((kept.0.get(), gone.0.get()), (calls, 0), "after {millis} ms");
+        }
     }
 }

@@ -14,7 +14,7 @@ use rouse_net::tls::ClientTls;
 
 use crate::guard;
 use crate::headers::{Mark, TrustedProxies};
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, RouteName};
 use crate::route::Table;
 
 /// What an operator decides about a gateway.
@@ -74,7 +74,7 @@ impl Default for Limits {
 #[derive(Debug)]
 pub struct Route {
     /// What metrics call it.
-    pub name: Arc<str>,
+    pub name: RouteName,
     /// The service that it names.
     pub service: ServiceId,
     /// What stands behind that name.
@@ -148,7 +148,7 @@ pub struct Gateway {
     pub(crate) mark: Mark,
     pub(crate) metrics: Metrics,
     /// What metrics call requests that no route matches.
-    pub(crate) no_route: Arc<str>,
+    pub(crate) no_route: RouteName,
     routes: ArcSwap<Table<Arc<Route>>>,
     under_way: Arc<UnderWay>,
 }
@@ -170,9 +170,10 @@ impl Gateway {
     pub fn set_routes(&self, table: Table<Arc<Route>>) {
         let before = self.routes.swap(Arc::new(table));
         let now = self.routes();
-        let names: std::collections::HashSet<&Arc<str>> =
-            now.rules().iter().map(|rule| &rule.target.name).collect();
-        let gone = before.rules().iter().map(|rule| &rule.target.name).filter(|name| !names.contains(name));
+        let names: std::collections::HashSet<&str> =
+            now.rules().iter().map(|rule| &*rule.target.name).collect();
+        let gone =
+            before.rules().iter().map(|rule| &rule.target.name).filter(|name| !names.contains(&***name));
         gone.for_each(|name| self.metrics.forget(name));
     }
 

@@ -2,20 +2,24 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use bytes::Bytes;
 use http::header::{self, Entry, HeaderMap, HeaderName, HeaderValue};
 use ipnet::IpNet;
 
-/// Headers that concern one connection, and never pass.
-const HOP_BY_HOP: [HeaderName; 8] = [
-    header::CONNECTION,
-    HeaderName::from_static("keep-alive"),
-    HeaderName::from_static("proxy-connection"),
-    header::PROXY_AUTHENTICATE,
-    header::PROXY_AUTHORIZATION,
-    header::TE,
-    header::TRANSFER_ENCODING,
-    header::UPGRADE,
-];
+/// Whether a header concerns one connection, and never passes.
+fn is_hop_by_hop(name: &HeaderName) -> bool {
+    matches!(
+        name.as_str(),
+        "connection"
+            | "keep-alive"
+            | "proxy-connection"
+            | "proxy-authenticate"
+            | "proxy-authorization"
+            | "te"
+            | "transfer-encoding"
+            | "upgrade"
+    )
+}
 
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
@@ -64,16 +68,18 @@ impl std::str::FromStr for TrustedProxies {
 /// Removes what concerns the connection only: the fixed list, and what `Connection` names, but for what no hop may
 /// name away. A `TE: trailers` that came is kept, since it is a promise about the message.
 pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
-    let trailers =
-        headers.get_all(header::TE).iter().any(|value| names(value).any(|name| name == "trailers"));
-    let named: Vec<HeaderName> = headers
-        .get_all(header::CONNECTION)
-        .iter()
-        .flat_map(names)
-        .filter_map(|name| HeaderName::from_bytes(name.as_bytes()).ok())
-        .filter(|name| *name != header::HOST && *name != header::VIA)
-        .collect();
-    for name in named.iter().chain(&HOP_BY_HOP) {
+    // Most messages have one such header at most, and a look at all names costs less than a search for each.
+    let concerned: Vec<HeaderName> = headers.keys().filter(|name| is_hop_by_hop(name)).cloned().collect();
+    if concerned.is_empty() {
+        return;
+    }
+    let trailers = lists(headers, header::TE, "trailers");
+    let connection: Vec<HeaderValue> = headers.get_all(header::CONNECTION).iter().cloned().collect();
+    let passes = |name: &&str| name.eq_ignore_ascii_case("host") || name.eq_ignore_ascii_case("via");
+    for name in connection.iter().flat_map(names).filter(|name| !passes(name)) {
+        headers.remove(name);
+    }
+    for name in concerned {
         headers.remove(name);
     }
     if trailers {
@@ -81,11 +87,14 @@ pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
-/// The comma-separated names in a value, in lower case.
-fn names(value: &HeaderValue) -> impl Iterator<Item = String> {
-    let text = value.to_str().unwrap_or_default().to_ascii_lowercase();
-    let names: Vec<String> = text.split(',').map(|name| name.trim().to_owned()).collect();
-    names.into_iter().filter(|name| !name.is_empty())
+/// The comma-separated names in a value.
+fn names(value: &HeaderValue) -> impl Iterator<Item = &str> {
+    value.to_str().unwrap_or_default().split(',').map(str::trim).filter(|name| !name.is_empty())
+}
+
+/// Whether one of the headers `list` has `name` in it.
+fn lists(headers: &HeaderMap, list: HeaderName, name: &str) -> bool {
+    headers.get_all(list).iter().flat_map(names).any(|one| one.eq_ignore_ascii_case(name))
 }
 
 /// Whether the headers of a response leave open where its body ends.
@@ -200,8 +209,9 @@ impl Mark {
 /// us to the pod.
 pub fn wanted_upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
     let upgrade = headers.get(header::UPGRADE)?;
-    let asked = headers.get_all(header::CONNECTION).iter().flat_map(names).any(|name| name == "upgrade");
-    let h2c = names(upgrade).any(|name| name == "h2c" || name.starts_with("h2c/"));
+    let asked = lists(headers, header::CONNECTION, "upgrade");
+    let is_h2c = |name: &str| name.split('/').next().is_some_and(|name| name.eq_ignore_ascii_case("h2c"));
+    let h2c = names(upgrade).any(is_h2c);
     (asked && !h2c).then(|| upgrade.clone())
 }
 
@@ -213,9 +223,15 @@ pub fn continue_trace(headers: &mut HeaderMap, ids: [u64; 3]) {
     // All zeroes would be invalid; one bit costs nothing.
     let [high, low, span] = ids.map(|id| id | 1);
     // Not sampled: nobody has asked for it to be recorded.
-    if let Ok(value) = HeaderValue::from_str(&format!("00-{high:016x}{low:016x}-{span:016x}-00")) {
+    let text = [&b"00-"[..], &hex(high), &hex(low), b"-", &hex(span), b"-00"].concat();
+    if let Ok(value) = HeaderValue::from_maybe_shared(Bytes::from(text)) {
         headers.insert(TRACEPARENT, value);
     }
+}
+
+/// All sixteen digits. The formatter of the standard library takes ten times as long.
+fn hex(number: u64) -> [u8; 16] {
+    std::array::from_fn(|place| b"0123456789abcdef"[((number >> (60 - 4 * place)) & 0xf) as usize])
 }
 
 #[cfg(test)]

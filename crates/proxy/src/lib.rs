@@ -19,6 +19,7 @@ mod pool;
 mod request;
 pub mod route;
 pub mod serve;
+mod signal;
 mod socket;
 mod tunnel;
 mod worker;

@@ -1,6 +1,7 @@
 //! The books of the data plane. Names and labels are final: dashboards are built on them.
 
-use std::sync::Arc;
+use std::ops::Deref;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
@@ -56,6 +57,42 @@ struct ReasonLabels {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ResultLabels {
     result: &'static str,
+}
+
+/// A route as the books call it, with its pages kept at hand: looking them up by name takes three locks, which all
+/// threads share, and as many hashes. Clones share the pages.
+#[derive(Debug, Clone)]
+pub struct RouteName(Arc<Named>);
+
+#[derive(Debug)]
+struct Named {
+    name: Arc<str>,
+    in_flight: OnceLock<Gauge>,
+    duration: OnceLock<Histogram>,
+    /// Almost every answer is a 200: how many there were, by protocol.
+    ok: [OnceLock<Counter>; 3],
+}
+
+impl RouteName {
+    fn labels(&self) -> RouteLabels {
+        RouteLabels { route: Arc::clone(&self.0.name) }
+    }
+}
+
+impl From<&str> for RouteName {
+    fn from(name: &str) -> Self {
+        let name = name.into();
+        let (in_flight, duration, ok) = (OnceLock::new(), OnceLock::new(), Default::default());
+        Self(Arc::new(Named { name, in_flight, duration, ok }))
+    }
+}
+
+impl Deref for RouteName {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0.name
+    }
 }
 
 /// Makes a histogram of seconds.
@@ -129,16 +166,23 @@ impl Metrics {
     }
 
     /// A request of `route` is under way. Dropping the guard ends that.
-    pub(crate) fn begin(&self, route: &Arc<str>) -> InFlight {
-        let gauge = self.in_flight.get_or_create_owned(&RouteLabels { route: Arc::clone(route) });
+    pub(crate) fn begin(&self, route: &RouteName) -> InFlight {
+        let gauge = || self.in_flight.get_or_create_owned(&route.labels());
+        let gauge = route.0.in_flight.get_or_init(gauge).clone();
         gauge.inc();
         InFlight(gauge)
     }
 
-    pub(crate) fn ended(&self, route: &Arc<str>, code: u16, protocol: Protocol, took: Duration) {
-        let route = Arc::clone(route);
-        self.duration.get_or_create(&RouteLabels { route: Arc::clone(&route) }).observe(took.as_secs_f64());
-        self.requests.get_or_create(&RequestLabels { route, code, protocol }).inc();
+    pub(crate) fn ended(&self, route: &RouteName, code: u16, protocol: Protocol, took: Duration) {
+        let Named { name, duration, ok, .. } = &*route.0;
+        let seconds = || self.duration.get_or_create_owned(&route.labels());
+        duration.get_or_init(seconds).observe(took.as_secs_f64());
+        let labels = || RequestLabels { route: Arc::clone(name), code, protocol };
+        let requests = || self.requests.get_or_create_owned(&labels());
+        match ok.get(protocol as usize).filter(|_| code == 200) {
+            Some(ok) => ok.get_or_init(requests).inc(),
+            None => requests().inc(),
+        };
     }
 
     pub(crate) fn held(&self, service: &ServiceId, outcome: &'static str, took: Duration) {
@@ -167,8 +211,8 @@ impl Metrics {
     }
 
     /// Forgets a route that is no more: its labels must not pile up.
-    pub(crate) fn forget(&self, route: &Arc<str>) {
-        let labels = RouteLabels { route: Arc::clone(route) };
+    pub(crate) fn forget(&self, route: &RouteName) {
+        let labels = route.labels();
         self.duration.remove(&labels);
         self.in_flight.remove(&labels);
     }
@@ -181,5 +225,56 @@ pub(crate) struct InFlight(Gauge);
 impl Drop for InFlight {
     fn drop(&mut self) {
         self.0.dec();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(registry: &Registry, line: &str) -> bool {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, registry).unwrap();
+        text.lines().any(|shown| shown == line)
+    }
+
+    #[test]
+    fn routes_of_one_name_share_their_pages_and_every_code_has_its_own() {
+        let mut registry = Registry::default();
+        let metrics = Metrics::new(&mut registry);
+        let (one, other) = (RouteName::from("shop"), RouteName::from("shop"));
+        let under_way = metrics.begin(&one);
+        for (route, code, protocol) in [
+            (&one, 200, Protocol::http1),
+            (&other, 200, Protocol::http1),
+            (&one, 200, Protocol::grpc),
+            (&one, 404, Protocol::http1),
+        ] {
+            metrics.ended(route, code, protocol, Duration::from_secs(1));
+        }
+        for line in [
+            r#"rouse_requests_total{route="shop",code="200",protocol="http1"} 2"#,
+            r#"rouse_requests_total{route="shop",code="200",protocol="grpc"} 1"#,
+            r#"rouse_requests_total{route="shop",code="404",protocol="http1"} 1"#,
+            r#"rouse_request_duration_seconds_count{route="shop"} 4"#,
+            r#"rouse_requests_in_flight{route="shop"} 1"#,
+        ] {
+            assert!(shown(&registry, line), "{line}");
+        }
+        drop(under_way);
+        assert!(shown(&registry, r#"rouse_requests_in_flight{route="shop"} 0"#));
+    }
+
+    #[test]
+    fn a_route_that_comes_back_begins_a_new_page_and_its_old_requests_do_not_write_on_it() {
+        let mut registry = Registry::default();
+        let metrics = Metrics::new(&mut registry);
+        let before = RouteName::from("shop");
+        let old = metrics.begin(&before);
+        metrics.forget(&before);
+        let under_way = metrics.begin(&RouteName::from("shop"));
+        drop(old);
+        assert!(shown(&registry, r#"rouse_requests_in_flight{route="shop"} 1"#));
+        drop(under_way);
     }
 }

@@ -24,7 +24,7 @@ use crate::error::Failure;
 use crate::forward::{self, Outgoing};
 use crate::gateway::{Backend, Route, Target, Timeouts};
 use crate::headers;
-use crate::metrics::{InFlight, Protocol};
+use crate::metrics::{InFlight, Protocol, RouteName};
 use crate::worker::Worker;
 
 /// What a client gets.
@@ -289,7 +289,7 @@ impl Journey<'_> {
 pub(crate) struct Exchange {
     worker: Rc<Worker>,
     member: Rc<Member>,
-    route: Arc<str>,
+    route: RouteName,
     protocol: Protocol,
     began: Moment,
     code: u16,
@@ -307,7 +307,7 @@ impl Exchange {
         let gateway = &worker.gateway;
         client.member.began();
         // Not the host or the path: anybody could fill the books with those.
-        let route = route.map_or_else(|| Arc::clone(&gateway.no_route), |route| Arc::clone(&route.name));
+        let route = route.map_or(&gateway.no_route, |route| &route.name).clone();
         Self {
             began: gateway.settings.clock.now(),
             _in_flight: gateway.metrics.begin(&route),

@@ -194,7 +194,15 @@ async fn run(worker: Rc<Worker>, doors: Vec<Door>, crew: Crew, mut inbox: mpsc::
             }
         }
     };
-    let housekeeping = async { tokio::join!(worker.deadlines.run(), worker.sweep(), taking_over) };
+    let housekeeping = async {
+        tokio::join!(
+            worker.deadlines.run(),
+            worker.sweep(),
+            taking_over,
+            worker.drain.follow(),
+            worker.close.follow()
+        )
+    };
     let over = async {
         worker.close.cancelled().await;
         worker.tasks.close();

@@ -69,6 +69,10 @@ impl AsyncWrite for Socket {
         context: &mut Context<'_>,
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        // One part, as most heads are, is cheaper without the list.
+        if let [part] = parts {
+            return self.poll_write(context, part);
+        }
         Pin::new(&mut *lock(&self.write)).poll_write_vectored(context, parts)
     }
 

@@ -15,6 +15,7 @@ use crate::crowd::Crowd;
 use crate::deadline::Deadlines;
 use crate::gateway::Gateway;
 use crate::pool::{Pools, Room};
+use crate::signal::Signal;
 
 /// How often connections that nobody uses are looked for.
 const SWEEP: Duration = Duration::from_secs(1);
@@ -28,9 +29,9 @@ pub(crate) struct Worker {
     /// Owns every task of the worker.
     pub(crate) tasks: TaskTracker,
     /// Stop accepting; connections end with what they have.
-    pub(crate) drain: CancellationToken,
+    pub(crate) drain: Signal,
     /// The drain is over: whatever is left ends now.
-    pub(crate) close: CancellationToken,
+    pub(crate) close: Signal,
     /// For connections to pods that nobody uses.
     pub(crate) room: Rc<Room>,
     pools: RefCell<HashMap<ServiceId, Rc<Pools>>>,
@@ -50,8 +51,8 @@ impl Worker {
             crowd: Crowd::new(gateway.settings.clock, gateway.settings.limits, workers),
             room: Room::new(&gateway.settings.limits, workers),
             tasks: TaskTracker::new(),
-            drain,
-            close,
+            drain: Signal::of(drain),
+            close: Signal::of(close),
             pools: RefCell::default(),
             dice: Cell::new(seed),
             gateway,

@@ -216,6 +216,10 @@ impl AsyncWrite for PodStream {
         context: &mut Context<'_>,
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        // One part, as most heads are, is cheaper without the list.
+        if let [part] = parts {
+            return self.poll_write(context, part);
+        }
         let this = self.get_mut();
         let polled = Pin::new(&mut this.stream).poll_write_vectored(context, parts);
         this.heed(context, polled)
