@@ -19,7 +19,7 @@ use http::{Method, Version};
 use http_body_util::BodyExt as _;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use rouse_e2e::client::raw::Raw;
-use rouse_e2e::client::session::{Http, get};
+use rouse_e2e::client::session::{Http, get, whole};
 use rouse_e2e::config::{App, Config};
 use rouse_e2e::pattern::{self, Checker};
 use rouse_e2e::proc::Memory;
@@ -29,7 +29,7 @@ use rouse_e2e::wait::{PATIENCE, eventually, within};
 use rouse_e2e::{body, command, programs};
 use rouse_net::tls::{Alpn, ClientSettings, ClientStream, ClientTls, Pem, Roots, ServerName, TlsError};
 use rustix::process::Signal;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::process::Command;
 use tokio::task::JoinSet;
@@ -149,6 +149,11 @@ impl Secure {
     /// The way in without TLS.
     fn plain(&self) -> Target {
         self.rouse.target(false).with_host(HOST)
+    }
+
+    /// Where its only pod answers.
+    async fn pod(&self) -> Target {
+        Target::plain(self.rouse.admin.service("app").await.endpoints[0].address)
     }
 }
 
@@ -401,6 +406,129 @@ async fn sigterm_takes_leave_in_the_words_of_the_protocols() {
     assert!(!codes.is_empty() && codes.iter().all(|code| *code == 0), "{codes:?}");
     assert_eq!(up.rouse.ended().await, Some(0));
     assert!(children.iter().all(|child| !child.runs()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sigterm_lets_requests_over_tls_finish() {
+    for alpn in [Alpn::Http1, Alpn::H2] {
+        let mut up = Secure::up(App::http().warm()).await;
+        up.rouse.ready("app").await;
+        let pod = up.pod().await;
+        let mut http = if alpn == Alpn::H2 { up.two().await } else { up.one().await };
+        let request = http.request(Method::GET, "/wait").body(body::empty()).unwrap();
+        let waiting = http.start(request).await;
+        up.rouse.admin.until("app", "one under way", |service| service.in_flight == 1).await;
+        up.rouse.signal(Signal::TERM);
+        eventually("the listener to close", async || {
+            TcpStream::connect(up.address).await.is_err().then_some(())
+        })
+        .await;
+        assert_eq!(get(&pod, "/next").await.status, 200);
+        let answer =
+            within("the answer", waiting).await.unwrap_or_else(|error| panic!("{alpn:?}: {error:?}"));
+        let answer = whole(answer).await.unwrap();
+        assert_eq!((answer.status.as_u16(), answer.text().as_str()), (200, "waited\n"));
+        assert_eq!(up.rouse.ended().await, Some(0));
+    }
+}
+
+/// They have a moment to say what they want; the time that a drain may take is for those who wait for something.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_that_have_asked_for_nothing_do_not_hold_up_sigterm() {
+    // Far longer than the test waits for the end.
+    let long = ["--drain-timeout", "1h", "--header-timeout", "1h"];
+    let mut up =
+        Secure::with(App::http().warm(), |launch| long.into_iter().fold(launch, Launch::argument)).await;
+    up.rouse.ready("app").await;
+    let mut half = Vec::new();
+    for said in [&b""[..], b"\x16\x03", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"] {
+        let mut raw = Raw::connect(&Target::plain(up.address)).await;
+        raw.send(said).await;
+        half.push(raw);
+    }
+    let mut shaken = Vec::new();
+    for (alpn, said) in [
+        (Alpn::H2, ""),
+        (Alpn::H2, "PRI * HT"),
+        (Alpn::H2, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"),
+        (Alpn::H2, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0"),
+        (Alpn::Http1, ""),
+        (Alpn::Http1, "GET / HTTP/1.1\r\nHost: "),
+    ] {
+        let mut stream = up.stream(alpn).await;
+        stream.write_all(said.as_bytes()).await.unwrap();
+        stream.flush().await.unwrap();
+        shaken.push(stream);
+    }
+    up.rouse.signal(Signal::TERM);
+    assert_eq!(up.rouse.ended().await, Some(0));
+}
+
+/// Asks by hand, and reads to the end.
+async fn told(mut stream: impl AsyncRead + AsyncWrite + Unpin, request: &str) -> String {
+    let asking = async {
+        stream.write_all(request.as_bytes()).await.unwrap();
+        stream.flush().await.unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).await.ok();
+        String::from_utf8_lossy(&answer).into_owned()
+    };
+    within("an answer", asking).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_request_at_either_door_reaches_the_admin_side() {
+    let up = Secure::up(App::http().warm()).await;
+    up.rouse.ready("app").await;
+    let admin = up.rouse.admin.address();
+    let port = admin.port();
+    let mut asked = Vec::new();
+    for path in ["/metrics", "/api/v1/services", "/livez", "/readyz", "/queue", "/"] {
+        // It is there, and this is not what it says to those who come the right way.
+        let (theirs, status) = (up.rouse.admin.get(path).await, "HTTP/1.1 404 Not Found");
+        assert!(path == "/" || theirs.status.is_success(), "{path}: {theirs:?}");
+        for (target, host, expected) in [
+            (path.to_owned(), admin.to_string(), status),
+            (path.to_owned(), format!("localhost:{port}"), status),
+            (path.to_owned(), format!("LOCALHOST:{port}"), status),
+            (format!("http://{admin}{path}"), admin.to_string(), status),
+            (format!("http://{admin}{path}"), HOST.to_owned(), "HTTP/1.1 400 Bad Request"),
+            (format!("http://{HOST}{path}"), admin.to_string(), "HTTP/1.1 400 Bad Request"),
+            (format!("//{admin}{path}"), admin.to_string(), status),
+        ] {
+            asked.push((format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n"), expected));
+        }
+    }
+    for host in [admin.to_string(), format!("localhost:{port}"), format!("{HOST}:{port}")] {
+        let connect = format!("CONNECT {host} HTTP/1.1\r\nHost: {host}\r\n");
+        asked.push((connect, "HTTP/1.1 405 Method Not Allowed"));
+    }
+    for (head, expected) in asked {
+        let request = format!("{head}X-Forwarded-Host: {admin}\r\nConnection: close\r\n\r\n");
+        let plain = TcpStream::connect(up.rouse.address).await.unwrap();
+        let secure = up.stream(Alpn::Http1).await;
+        for answer in [told(plain, &request).await, told(secure, &request).await] {
+            assert!(answer.starts_with(expected), "{request}: {answer}");
+            assert!(!answer.contains("rouse_") && !answer.contains("endpoints"), "{request}: {answer}");
+            // Ours to say, and not by somebody behind us.
+            assert!(
+                !answer.contains("404") || answer.contains("\r\nx-rouse-error: no_route\r\n"),
+                "{answer}"
+            );
+        }
+    }
+    for host in [admin.to_string(), format!("localhost:{port}")] {
+        let mut two = Http::two_over(up.stream(Alpn::H2).await, "https", &host).await;
+        let answer = two.get("/metrics").await;
+        assert_eq!((answer.status.as_u16(), answer.header("x-rouse-error")), (404, "no_route"));
+    }
+    // What the app makes of such a path is the app's own.
+    let mut one = up.one().await;
+    let answer = one.get("/metrics").await;
+    assert!(!answer.text().contains("rouse_"), "{answer:?}");
+    assert_eq!(answer.header("x-rouse-cold-start"), "false", "a pod answered");
+    drop(one);
+    up.rouse.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -12,6 +12,7 @@ use rouse_core::slices::MaxEndpoints;
 use rouse_proxy::headers::TrustedProxies;
 
 use crate::config::Span;
+use crate::gateway::{self, GatewayArgs};
 
 /// Holds a request until a pod is ready, sends it straight there, and lets a leaving pod finish.
 #[derive(Debug, Parser)]
@@ -30,6 +31,9 @@ pub enum Command {
     /// Run everything on this machine: apps from rouse.yaml that start when a request comes
     #[command(after_long_help = UP_HELP, after_help = "See --help for examples.")]
     Up(Up),
+    /// Run the data plane on Kubernetes: hold requests until a pod is ready, in place of KEDA HTTP add-on's interceptor
+    #[command(after_long_help = gateway::HELP, after_help = "See --help for examples.")]
+    Gateway(GatewayArgs),
     /// Show what a running `rouse up` does: services, pods, the last cold starts
     #[command(after_long_help = STATUS_HELP, after_help = "See --help for examples.")]
     Status(Status),

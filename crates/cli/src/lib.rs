@@ -8,6 +8,7 @@ mod demo;
 pub mod document;
 mod explain;
 mod failure;
+pub mod gateway;
 pub mod up;
 
 use std::io::{self, BufWriter, Read, Write};
@@ -49,6 +50,7 @@ pub struct Streams<'s> {
 pub fn run(rouse: &Rouse, streams: &mut Streams<'_>) -> Result<(), Failure> {
     match &rouse.command {
         Command::Up(up) => up::run(up),
+        Command::Gateway(args) => gateway::command(args, streams),
         Command::Status(status) => ask::status(status, streams),
         Command::Restart(restart) => ask::restart(restart, streams),
         Command::Scale(scale) => ask::scale(scale, streams),

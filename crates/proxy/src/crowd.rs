@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use rouse_core::drain::{UnderWay, Work};
 use rouse_core::time::{Clock as _, Moment};
 use rouse_net::clock::TokioClock;
 use slab::Slab;
@@ -25,6 +26,8 @@ pub(crate) struct Crowd {
     /// Of all that are allowed, the share of this worker.
     most: usize,
     members: RefCell<Slab<Rc<Member>>>,
+    /// Where connections are counted since we began to leave.
+    leaving: RefCell<Option<Arc<UnderWay>>>,
 }
 
 /// One connection.
@@ -40,6 +43,11 @@ pub(crate) struct Member {
     head: HeadClock,
     leaving: Cell<bool>,
     leave: Notify,
+    /// Where it is counted since we began to leave.
+    drain: RefCell<Option<Arc<UnderWay>>>,
+    /// It has no request, but hyper may still hold the end of an answer that its client has not taken: it is under way
+    /// until the connection ends.
+    unsent: RefCell<Option<Work>>,
 }
 
 /// Since when the head of a request is incomplete, as whoever reads the connection sees it.
@@ -82,7 +90,7 @@ impl Crowd {
     /// For one of `workers`.
     pub(crate) fn new(clock: TokioClock, limits: Limits, workers: usize) -> Rc<Self> {
         let most = limits.connections.div_ceil(workers.max(1)).max(1);
-        Rc::new(Self { clock, limits, most, members: RefCell::default() })
+        Rc::new(Self { clock, limits, most, members: RefCell::default(), leaving: RefCell::default() })
     }
 
     /// A newcomer; `None` if there is no room for it.
@@ -103,14 +111,29 @@ impl Crowd {
             head: HeadClock::default(),
             leaving: Cell::new(false),
             leave: Notify::new(),
+            drain: RefCell::default(),
+            unsent: RefCell::default(),
         });
+        if let Some(under_way) = &*self.leaving.borrow() {
+            member.drain(under_way);
+        }
         let place = members.insert(Rc::clone(&member));
         Some(Seat { crowd: Rc::clone(self), place, member })
     }
 }
 
+impl Crowd {
+    /// We begin to leave: from now on every connection counts as under way until it ends.
+    pub(crate) fn drain(&self, under_way: &Arc<UnderWay>) {
+        *self.leaving.borrow_mut() = Some(Arc::clone(under_way));
+        self.members.borrow().iter().for_each(|(_, member)| member.drain(under_way));
+    }
+}
+
 impl Drop for Seat {
     fn drop(&mut self) {
+        self.member.drain.borrow_mut().take();
+        self.member.unsent.borrow_mut().take();
         self.crowd.members.borrow_mut().try_remove(self.place);
     }
 }
@@ -149,6 +172,13 @@ impl Member {
         self.requests.get() == 0 && !self.leaving.get()
     }
 
+    fn drain(&self, under_way: &Arc<UnderWay>) {
+        *self.drain.borrow_mut() = Some(Arc::clone(under_way));
+        if self.requests.get() == 0 {
+            *self.unsent.borrow_mut() = Some(under_way.begin());
+        }
+    }
+
     /// Whether it has ever asked for something.
     pub(crate) fn is_known(&self) -> bool {
         self.known.get()
@@ -166,6 +196,11 @@ impl Member {
     pub(crate) fn ended(&self, now: Moment) {
         self.requests.set(self.requests.get().saturating_sub(1));
         self.quiet.set(now);
+        if self.requests.get() == 0
+            && let Some(under_way) = &*self.drain.borrow()
+        {
+            *self.unsent.borrow_mut() = Some(under_way.begin());
+        }
     }
 
     /// For whoever reads the connection.

@@ -65,6 +65,10 @@ impl Outgoing {
                     headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
                     headers.insert(header::UPGRADE, name.clone());
                 }
+                if !self.source.is_empty() && self.source.size().exact().is_none() {
+                    // hyper takes it for granted that a GET or HEAD has no body, and would leave it out.
+                    headers.insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+                }
                 *request.uri_mut() = Uri::from(path);
             }
             Some(scheme) => {
@@ -277,6 +281,9 @@ async fn attempt(
             return Ok(Err((Setback::Lost, slot)));
         }
         // It met the closing of an idle connection, as a rule. Others may be about to close as well.
+        if !backend.service.may_retry() {
+            return Err(Failure::UpstreamReset);
+        }
         worker.gateway.metrics.retried("idle");
         fresh = true;
     }
@@ -413,9 +420,9 @@ fn is_refused_stream(error: &hyper::Error) -> bool {
     let mut source = std::error::Error::source(error);
     while let Some(error) = source {
         if let Some(error) = error.downcast_ref::<h2::Error>() {
-            // A GOAWAY without an error leaves alone the streams that the pod will still answer.
+            // A pod's GOAWAY fails only the streams that it did not look at, whatever its reason.
             return error.reason() == Some(h2::Reason::REFUSED_STREAM)
-                || error.is_go_away() && error.reason() == Some(h2::Reason::NO_ERROR);
+                || error.is_go_away() && error.is_remote();
         }
         source = error.source();
     }

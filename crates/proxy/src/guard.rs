@@ -83,6 +83,8 @@ impl std::error::Error for Refused {}
 pub struct Guard {
     limits: Limits,
     state: State,
+    /// An upgrade was asked for: after this body nothing is looked at.
+    upgrade: bool,
     /// The beginning of a line whose end has not come.
     partial: Vec<u8>,
     requests: u64,
@@ -152,7 +154,7 @@ impl Guard {
                 State::Sized { left } => {
                     let taken = take(left, rest.len());
                     if *left == 0 {
-                        self.state = State::default();
+                        self.state = self.after_body();
                     }
                     Ok(taken)
                 }
@@ -188,6 +190,10 @@ impl Guard {
         Refused { at, violation, in_head: phase == Phase::Head }
     }
 
+    fn after_body(&self) -> State {
+        if self.upgrade { State::Opaque } else { State::default() }
+    }
+
     fn expect(&mut self, rest: &[u8], byte: u8, next: State) -> Result<usize, (usize, Violation)> {
         if rest.first() != Some(&byte) {
             return Err((0, Violation::ChunkEnd));
@@ -215,7 +221,14 @@ impl Guard {
         let window = rest.get(..room).unwrap_or(rest);
         let Some(lf) = memchr(b'\n', window) else {
             if window.len() < rest.len() {
-                return Err((window.len(), too_long));
+                let line = || self.partial.iter().chain(window);
+                // Where the method or the version makes the line too long, the target is not.
+                let in_target = line().filter(|byte| **byte == b' ').take(2).count() == 1;
+                let violation = match too_long {
+                    Violation::LineTooLong if !in_target => Violation::RequestLine,
+                    violation => violation,
+                };
+                return Err((window.len(), violation));
             }
             self.partial.extend_from_slice(window);
             return Ok(window.len());
@@ -252,12 +265,19 @@ impl Guard {
             State::Headers(head) if line.is_empty() => {
                 let next = head.end()?;
                 self.requests += 1;
-                self.state = match next {
-                    Next::Request => State::default(),
-                    Next::Body(Body::Sized(left)) => State::Sized { left },
-                    Next::Body(Body::Chunked) => State::ChunkLine,
-                    Next::Opaque => State::Opaque,
-                    Next::Nothing => State::Spent,
+                let (body, upgrade) = match next {
+                    Next::Request(body) => (body, false),
+                    Next::Opaque(body) => (body, true),
+                    Next::Nothing => {
+                        self.state = State::Spent;
+                        return Ok(());
+                    }
+                };
+                self.upgrade = upgrade;
+                self.state = match body {
+                    Some(Body::Sized(left)) => State::Sized { left },
+                    Some(Body::Chunked) => State::ChunkLine,
+                    None => self.after_body(),
                 };
             }
             State::Headers(head) => {
@@ -265,7 +285,7 @@ impl Guard {
                 head.header(line)?;
                 head.bytes += line.len() + 2;
             }
-            State::Trailers { .. } if line.is_empty() => self.state = State::default(),
+            State::Trailers { .. } if line.is_empty() => self.state = self.after_body(),
             State::Trailers { bytes, count: lines } => {
                 count(lines, self.limits.headers)?;
                 head::trailer(line)?;

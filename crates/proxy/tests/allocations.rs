@@ -27,7 +27,8 @@ const REQUESTS: usize = 1000;
 /// Of hyper's on both sides, of its header maps, and of ours. Lower it when it gets better.
 const ALLOWED: usize = 60;
 
-const REQUEST: &[u8] = b"GET /path?query HTTP/1.1\r\nHost: cart.test\r\nUser-Agent: test\r\nAccept: */*\r\n\r\n";
+const REQUEST: &[u8] =
+    b"GET /path?query HTTP/1.1\r\nHost: cart.test\r\nUser-Agent: test\r\nAccept: */*\r\n\r\n";
 const RESPONSE: &[u8] =
     b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nServer: test\r\nContent-Length: 5\r\n\r\nhello";
 

@@ -62,18 +62,18 @@ impl std::error::Error for Errors {}
 
 /// The problems found so far. Shared by all who read a part of the file.
 #[derive(Debug, Default)]
-pub(super) struct Problems(RefCell<Vec<Problem>>);
+pub(crate) struct Problems(RefCell<Vec<Problem>>);
 
 impl Problems {
-    pub(super) fn push(&self, mark: Mark, path: &str, what: impl Into<String>) {
+    pub(crate) fn push(&self, mark: Mark, path: &str, what: impl Into<String>) {
         self.0.borrow_mut().push(Problem { mark, path: path.to_owned(), what: what.into() });
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.borrow().is_empty()
     }
 
-    pub(super) fn into_errors(self, file: &str) -> Errors {
+    pub(crate) fn into_errors(self, file: &str) -> Errors {
         let mut problems = self.0.into_inner();
         problems.sort();
         let more = problems.len().saturating_sub(SHOWN);

@@ -19,9 +19,9 @@ const LONGEST: usize = 50;
 
 /// Where a value is and what it is called.
 #[derive(Debug, Clone)]
-pub(super) struct Place {
-    pub(super) mark: Mark,
-    pub(super) path: String,
+pub(crate) struct Place {
+    pub(crate) mark: Mark,
+    pub(crate) path: String,
 }
 
 impl Display for Place {
@@ -31,7 +31,7 @@ impl Display for Place {
 }
 
 /// What can be in the file only once, and where it is.
-pub(super) struct Once<T>(HashMap<T, Place>);
+pub(crate) struct Once<T>(HashMap<T, Place>);
 
 impl<T> Default for Once<T> {
     fn default() -> Self {
@@ -41,7 +41,7 @@ impl<T> Default for Once<T> {
 
 impl<T: Eq + Hash> Once<T> {
     /// Notes that `value` is at `place`; the first place, if it is not this one.
-    pub(super) fn claim(&mut self, value: T, place: &Place) -> Option<Place> {
+    pub(crate) fn claim(&mut self, value: T, place: &Place) -> Option<Place> {
         match self.0.entry(value) {
             hash_map::Entry::Occupied(first) => Some(first.get().clone()),
             hash_map::Entry::Vacant(vacant) => {
@@ -53,7 +53,7 @@ impl<T: Eq + Hash> Once<T> {
 }
 
 /// A value and its place.
-pub(super) struct Field<'n> {
+pub(crate) struct Field<'n> {
     problems: &'n Problems,
     /// Of its key, if it has one, or else of itself.
     place: Place,
@@ -62,20 +62,20 @@ pub(super) struct Field<'n> {
 
 impl<'n> Field<'n> {
     /// The whole file.
-    pub(super) fn root(node: &'n Node, problems: &'n Problems) -> Self {
+    pub(crate) fn root(node: &'n Node, problems: &'n Problems) -> Self {
         Self { problems, place: Place { mark: Mark::START, path: String::new() }, node }
     }
 
-    pub(super) fn place(&self) -> &Place {
+    pub(crate) fn place(&self) -> &Place {
         &self.place
     }
 
-    pub(super) fn value(&self) -> &'n Value {
+    pub(crate) fn value(&self) -> &'n Value {
         &self.node.value
     }
 
     /// `value`, unless the file has it already.
-    pub(super) fn once<T: Clone + Eq + Hash>(&self, value: T, seen: &mut Once<T>) -> Option<T> {
+    pub(crate) fn once<T: Clone + Eq + Hash>(&self, value: T, seen: &mut Once<T>) -> Option<T> {
         match seen.claim(value.clone(), &self.place) {
             Some(first) => self.refuse(format_args!("{first} has it already")),
             None => Some(value),
@@ -83,7 +83,7 @@ impl<'n> Field<'n> {
     }
 
     /// Tells that the value is not allowed, and what is.
-    pub(super) fn refuse<T>(&self, allowed: impl Display) -> Option<T> {
+    pub(crate) fn refuse<T>(&self, allowed: impl Display) -> Option<T> {
         match &self.node.value {
             Value::Null => self.blame(format!("missing: {allowed}")),
             value => self.tell(self.node.mark, format!("{} is not allowed: {allowed}", shown(value))),
@@ -98,7 +98,7 @@ impl<'n> Field<'n> {
     }
 
     /// Tells what is wrong about the key.
-    pub(super) fn blame<T>(&self, what: impl Into<String>) -> Option<T> {
+    pub(crate) fn blame<T>(&self, what: impl Into<String>) -> Option<T> {
         self.tell(self.place.mark, what)
     }
 
@@ -108,18 +108,18 @@ impl<'n> Field<'n> {
     }
 
     /// Text that the system can be given: it ends texts at a NUL.
-    pub(super) fn text(&self, allowed: impl Display) -> Option<&'n str> {
+    pub(crate) fn text(&self, allowed: impl Display) -> Option<&'n str> {
         match self.node.as_str() {
             Some(text) if !text.contains('\0') => Some(text),
             _ => self.refuse(allowed),
         }
     }
 
-    pub(super) fn parse<T: FromStr>(&self, allowed: impl Display) -> Option<T> {
+    pub(crate) fn parse<T: FromStr>(&self, allowed: impl Display) -> Option<T> {
         self.parse_if(allowed, |_| true)
     }
 
-    pub(super) fn parse_if<T: FromStr>(
+    pub(crate) fn parse_if<T: FromStr>(
         &self,
         allowed: impl Display,
         holds: impl FnOnce(&T) -> bool,
@@ -127,12 +127,12 @@ impl<'n> Field<'n> {
         self.text(&allowed)?.parse().ok().filter(holds).or_else(|| self.refuse(allowed))
     }
 
-    pub(super) fn whole(&self, range: RangeInclusive<u32>) -> Option<u32> {
+    pub(crate) fn whole(&self, range: RangeInclusive<u32>) -> Option<u32> {
         let allowed = format!("a whole number from {} to {}", range.start(), range.end());
         self.parse_if(allowed, |number| range.contains(number))
     }
 
-    pub(super) fn span(&self, range: RangeInclusive<Span>) -> Option<Span> {
+    pub(crate) fn span(&self, range: RangeInclusive<Span>) -> Option<Span> {
         let (least, most) = (range.start(), range.end());
         let allowed = format!("a duration from {least} to {most}, like 500ms, 30s, 5m or 1h");
         let text = self.text(&allowed)?;
@@ -141,7 +141,7 @@ impl<'n> Field<'n> {
         text.parse().ok().filter(|span| range.contains(span)).or_else(|| self.refuse_for(allowed, better()))
     }
 
-    pub(super) fn address(&self) -> Option<SocketAddr> {
+    pub(crate) fn address(&self) -> Option<SocketAddr> {
         let allowed = "an IP address and a port, like 127.0.0.1:8080 or \"[::1]:8080\"";
         let text = self.text(allowed)?;
         let better = || {
@@ -153,7 +153,7 @@ impl<'n> Field<'n> {
     }
 
     /// The elements of a list that is not empty.
-    pub(super) fn items(&self, allowed: impl Display) -> Option<Vec<Field<'n>>> {
+    pub(crate) fn items(&self, allowed: impl Display) -> Option<Vec<Field<'n>>> {
         let Value::List(list) = &self.node.value else { return self.refuse(allowed) };
         if list.is_empty() {
             return self.tell(self.node.mark, format!("an empty list is not allowed: {allowed}"));
@@ -166,7 +166,7 @@ impl<'n> Field<'n> {
     }
 
     /// What `read` makes of each element, those left out that it refused.
-    pub(super) fn each<T>(
+    pub(crate) fn each<T>(
         &self,
         allowed: impl Display,
         read: impl FnMut(&Field<'n>) -> Option<T>,
@@ -180,7 +180,7 @@ impl<'n> Field<'n> {
 
     /// The keys and values of an object, each key once. Nothing at all is an empty object, as left by somebody who
     /// made comments of all lines.
-    pub(super) fn entries(&self, allowed: impl Display) -> Option<Vec<(&'n str, Field<'n>)>> {
+    pub(crate) fn entries(&self, allowed: impl Display) -> Option<Vec<(&'n str, Field<'n>)>> {
         let entries: &'n [Entry] = match &self.node.value {
             Value::Null => &[],
             Value::Map(entries) => entries,
@@ -204,7 +204,7 @@ impl<'n> Field<'n> {
     }
 
     /// An object that may have `keys` and no others.
-    pub(super) fn section(&self, keys: &[&str]) -> Option<Section<'n>> {
+    pub(crate) fn section(&self, keys: &[&str]) -> Option<Section<'n>> {
         let one_of = keys.join(", ");
         let entries = self.entries(format_args!("an object with {one_of}"))?;
         for (key, field) in entries.iter().filter(|(key, _)| !keys.contains(key)) {
@@ -218,29 +218,29 @@ impl<'n> Field<'n> {
 }
 
 /// An object whose keys are known.
-pub(super) struct Section<'n> {
+pub(crate) struct Section<'n> {
     problems: &'n Problems,
     place: Place,
     entries: Vec<(&'n str, Field<'n>)>,
 }
 
 impl<'n> Section<'n> {
-    pub(super) fn get(&self, key: &str) -> Option<&Field<'n>> {
+    pub(crate) fn get(&self, key: &str) -> Option<&Field<'n>> {
         self.entries.iter().find(|(name, _)| *name == key).map(|(_, field)| field)
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
     /// The section under `key`, empty if it is not there.
-    pub(super) fn section(&self, key: &str, keys: &[&str]) -> Section<'n> {
+    pub(crate) fn section(&self, key: &str, keys: &[&str]) -> Section<'n> {
         let empty = || Section { problems: self.problems, place: self.place.clone(), entries: Vec::new() };
         self.get(key).and_then(|field| field.section(keys)).unwrap_or_else(empty)
     }
 
     /// Tells that the value of `key` is not allowed, and what is.
-    pub(super) fn refuse(&self, key: &str, allowed: &str) {
+    pub(crate) fn refuse(&self, key: &str, allowed: &str) {
         match self.get(key) {
             Some(field) => field.refuse(allowed).unwrap_or_default(),
             None => self.tell(&self.place, format!("{key}: expected {allowed}")),
@@ -248,18 +248,18 @@ impl<'n> Section<'n> {
     }
 
     /// Tells what is wrong at `place`.
-    pub(super) fn tell(&self, place: &Place, what: impl Into<String>) {
+    pub(crate) fn tell(&self, place: &Place, what: impl Into<String>) {
         self.problems.push(place.mark, &place.path, what);
     }
 
     /// What `read` makes of `key`, or `default`. Also if it was refused: something must stand there while the rest
     /// is checked, and a configuration with a problem is never handed out.
-    pub(super) fn or<T>(&self, key: &str, default: T, read: impl FnOnce(&Field<'n>) -> Option<T>) -> T {
+    pub(crate) fn or<T>(&self, key: &str, default: T, read: impl FnOnce(&Field<'n>) -> Option<T>) -> T {
         self.get(key).and_then(read).unwrap_or(default)
     }
 
     /// What `read` makes of `key`, which must be there.
-    pub(super) fn need<T>(
+    pub(crate) fn need<T>(
         &self,
         key: &str,
         allowed: impl Display,
@@ -286,7 +286,7 @@ fn join(path: &str, key: &str) -> String {
 }
 
 /// A value in an error: a word as it is, other text in quotes.
-fn shown(value: &Value) -> String {
+pub(crate) fn shown(value: &Value) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.:/*+@".contains(c);
     match value {
         Value::Text(text) if !text.is_empty() && text.len() <= SHOWN && text.chars().all(plain) => {
@@ -305,7 +305,7 @@ fn quoted(text: &str) -> String {
 }
 
 /// The key that somebody who wrote `key` had in mind: `idleAfter`, `comand`, `environment`.
-fn closest<'k>(key: &str, keys: &[&'k str]) -> Option<&'k str> {
+pub(crate) fn closest<'k>(key: &str, keys: &[&'k str]) -> Option<&'k str> {
     let bare = |key: &str| -> Vec<char> {
         key.chars().filter(|c| !matches!(c, '-' | '_')).map(|c| c.to_ascii_lowercase()).take(SHOWN).collect()
     };

@@ -3,8 +3,8 @@
 //! A checker of our own over the marked tree, not serde, which stops at the first error: `schema` says what each
 //! key may be, `field` has the ways to read a value, and `errors` gathers what is wrong.
 
-mod errors;
-mod field;
+pub(crate) mod errors;
+pub(crate) mod field;
 mod names;
 mod schema;
 mod span;
@@ -158,7 +158,7 @@ pub fn read(text: &str, name: &str) -> Result<Config, Errors> {
     }
 }
 
-fn tree(text: &str) -> Result<Node, Fault> {
+pub(crate) fn tree(text: &str) -> Result<Node, Fault> {
     let mut reader = Reader::literal(text);
     if !reader.next_document()? {
         return Ok(Node { mark: Mark::START, value: Value::Null });
@@ -171,7 +171,7 @@ fn tree(text: &str) -> Result<Node, Fault> {
 }
 
 /// To YAML, a host that starts with a star is an alias: everybody falls into this once.
-fn syntax(problem: &str) -> String {
+pub(crate) fn syntax(problem: &str) -> String {
     let hint =
         if problem.contains("unknown anchor") { ": put what begins with * in quotes, as \"*\"" } else { "" };
     format!("{problem}{hint}")

@@ -18,12 +18,12 @@ const UNITS: [(&str, u64); 4] = [("h", 3_600_000), ("m", 60_000), ("s", 1000), (
 
 impl Span {
     /// So many milliseconds.
-    pub(super) const fn millis(millis: u64) -> Self {
+    pub(crate) const fn millis(millis: u64) -> Self {
         Self(Duration::from_millis(millis))
     }
 
     /// So many seconds.
-    pub(super) const fn secs(secs: u64) -> Self {
+    pub(crate) const fn secs(secs: u64) -> Self {
         Self(Duration::from_secs(secs))
     }
 

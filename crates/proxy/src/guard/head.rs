@@ -50,10 +50,10 @@ enum Protocol {
 /// What follows a head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Next {
-    Request,
-    Body(Body),
-    /// Bytes of another protocol, if the pod agrees.
-    Opaque,
+    /// The next request, after a body if there is one.
+    Request(Option<Body>),
+    /// Bytes of another protocol, if the pod agrees; after the body, if there is one.
+    Opaque(Option<Body>),
     Nothing,
 }
 
@@ -175,14 +175,12 @@ impl Head {
         if self.method == Method::Connect {
             return Ok(Next::Nothing);
         }
+        let body = self.body.filter(|body| *body != Body::Sized(0));
         let wanted = self.upgrade && self.protocol == Some(Protocol::Other);
         if wanted && self.version == Version::Http11 {
-            return Ok(Next::Opaque);
+            return Ok(Next::Opaque(body));
         }
-        Ok(match self.body {
-            None | Some(Body::Sized(0)) => Next::Request,
-            Some(body) => Next::Body(body),
-        })
+        Ok(Next::Request(body))
     }
 }
 

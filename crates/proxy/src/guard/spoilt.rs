@@ -31,9 +31,8 @@ impl Spoilt {
         let headers: (&[u8], usize) = (b"a:\r\n", limits.headers.max(USUAL_HEADERS) + 2);
         let parts: [(&[u8], usize); 3] = match refused.violation {
             Violation::LineTooLong => {
-                // hyper has seen as much as is allowed; a method may be among it.
-                let missing = LONGEST_TARGET.saturating_sub(limits.line) / FILLER.len() + 2;
-                [(FILLER, missing), (b" HTTP/1.1\r\n\r\n", 1), NOTHING]
+                // Whatever hyper has seen of it: a target that is not too long would be served.
+                [(FILLER, LONGEST_TARGET / FILLER.len() + 1), (b" HTTP/1.1\r\n\r\n", 1), NOTHING]
             }
             // A line too many ends with the byte that was refused.
             Violation::TooManyHeaders => [(b"\n", 1), headers, (b"\r\n", 1)],
@@ -46,7 +45,7 @@ impl Spoilt {
 
     /// How many bytes hyper must be ready to read of one head, so that it comes to its verdict.
     pub(crate) const fn longest(limits: &Limits) -> usize {
-        let target = if limits.line > LONGEST_TARGET { limits.line } else { LONGEST_TARGET };
+        let target = limits.line + LONGEST_TARGET;
         let headers = limits.head + 4 * (limits.headers + USUAL_HEADERS + 2);
         let longest = if target > headers { target } else { headers };
         longest + 3 * FILLER.len()

@@ -1,8 +1,10 @@
 //! A gateway that leaves.
 
 use std::io::Write as _;
+use std::time::Duration;
 
 use http::Request;
+use rouse_proxy::gateway::Limits;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -171,4 +173,34 @@ async fn workers_end_although_a_pod_does_not_read() {
     let ended = timeout(PATIENCE, rig.workers.ended()).await;
     drop((connection, stream, response));
     assert!(ended.is_ok(), "all threads should end");
+}
+
+/// Whatever it has begun with: a client that has never asked for anything may take a moment, and not the whole drain.
+#[tokio::test]
+async fn those_who_have_said_nothing_whole_do_not_hold_up_the_drain() {
+    // Nothing but the drain ends them.
+    let limits = Limits { head: Duration::from_hours(1), idle: Duration::from_hours(1), ..Limits::default() };
+    let (mut rig, _pod) = Rig::with_pod(Options { limits, ..Options::default() }).await;
+    let mut silent = Vec::new();
+    for begin in [
+        "",
+        "P",
+        "GET / HTTP/1.1\r\nHost: ",
+        "PRI * HT",
+        "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0",
+        "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0\0\0\x20\x01",
+    ] {
+        let mut client = rig.connect().await;
+        client.write(begin).await;
+        silent.push(client);
+    }
+    eventually("all have arrived", || rig.gateway.under_way().count() == silent.len()).await;
+    rig.workers.drain();
+    timeout(PATIENCE, rig.gateway.under_way().idle()).await.expect("nothing should be under way");
+    for mut client in silent {
+        client.raw_rest().await;
+    }
+    rig.workers.close();
+    timeout(PATIENCE, rig.workers.ended()).await.unwrap();
 }

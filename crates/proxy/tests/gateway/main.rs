@@ -4,6 +4,7 @@
 
 mod back_pressure;
 mod bodies;
+mod budget;
 mod certificates;
 mod connections;
 mod deadlines;

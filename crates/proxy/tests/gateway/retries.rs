@@ -9,23 +9,38 @@ use bytes::Bytes;
 use http::Request;
 use rouse_proxy::gateway::Timeouts;
 use rouse_testkit::fakes::READY;
-use tokio::net::TcpListener;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::time::timeout;
 
 use crate::h2kit::{self, H2Client, answer, h2c, upload};
-use crate::rig::{Options, Pod, Rig, eventually};
+use crate::rig::{Options, PATIENCE, Pod, Rig, eventually};
+use crate::wire::Wire;
 
-/// An address where nobody listens.
-async fn nobody() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap()
+/// An address where nobody listens, and nobody else can. It is given back at the end of the process.
+fn nobody() -> SocketAddr {
+    let socket = deaf();
+    let address = socket.local_addr().unwrap();
+    std::mem::forget(socket);
+    address
+}
+
+/// A socket that refuses connections until it listens.
+fn deaf() -> TcpSocket {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    socket
 }
 
 const UPSTREAM_RESET: &str = "\r\nx-rouse-error: upstream_reset\r\n";
+/// Attempts that got as far as a pod's connection.
+const SENT: &str = r#"rouse_direct_routing_total{result="pod"}"#;
 
 #[tokio::test]
 async fn a_refused_connection_is_tried_on_another_pod_with_any_method() {
     let rig = Rig::new(Options::default());
     let pod = Pod::new(1).await;
-    rig.slices(&[(1, pod.address, READY), (2, nobody().await, READY)]);
+    rig.slices(&[(1, pod.address, READY), (2, nobody(), READY)]);
     let serving = async {
         loop {
             let mut wire = pod.accept().await;
@@ -124,10 +139,62 @@ async fn a_post_that_was_sent_is_never_sent_twice() {
 }
 
 #[tokio::test]
+async fn a_post_of_which_a_part_was_sent_is_never_sent_twice() {
+    let rig = Rig::new(Options::default());
+    let (first, second) = (Pod::new(1).await, Pod::new(2).await);
+    rig.pods(&[(&first, READY), (&second, READY)]);
+    for framing in ["Content-Length: 1000\r\n\r\nbegun", "Transfer-Encoding: chunked\r\n\r\n5\r\nbegun\r\n"] {
+        let serving = async {
+            let mut wire = tokio::select! {
+                wire = first.accept() => wire,
+                wire = second.accept() => wire,
+            };
+            wire.until("begun").await;
+        };
+        let mut client = rig.connect().await;
+        client.write(&format!("POST / HTTP/1.1\r\nHost: cart.test\r\n{framing}")).await;
+        let (answer, ()) = tokio::join!(client.rest(), serving);
+        assert!(answer.starts_with("HTTP/1.1 502 ") && answer.contains(UPSTREAM_RESET), "{answer}");
+    }
+    assert_eq!(rig.metric(SENT), 2, "each once");
+}
+
+/// Also where the body would be at hand: the pod may have begun to act on it.
+#[tokio::test]
+async fn a_post_that_was_lost_with_its_http2_connection_is_never_sent_twice() {
+    let rig = Rig::new(h2c());
+    let (first, second) = (Pod::new(1).await, Pod::new(2).await);
+    rig.pods(&[(&first, READY), (&second, READY)]);
+    for end in [true, false] {
+        let client = H2Client::new(&rig).await;
+        let (response, mut body) = client.send(Request::post("http://cart.test/"), false).await;
+        upload(&mut body, Bytes::from_static(b"hello"), end).await;
+        let serving = async {
+            let raw = tokio::select! {
+                raw = first.accept_raw() => raw,
+                raw = second.accept_raw() => raw,
+            };
+            let mut connection = h2::server::handshake(raw).await.unwrap();
+            let (request, respond) = connection.accept().await.unwrap().unwrap();
+            let mut body = request.into_body();
+            tokio::select! {
+                part = body.data() => assert_eq!(part.unwrap().unwrap(), "hello"),
+                _ = connection.accept() => {}
+            }
+            drop((connection, body, respond));
+        };
+        let (answer, ()) = tokio::join!(response.head(), serving);
+        assert_eq!(answer.status(), 502);
+        assert_eq!(answer.headers()["x-rouse-error"], "upstream_reset");
+    }
+    assert_eq!(rig.metric(SENT), 2, "each once");
+}
+
+#[tokio::test]
 async fn when_every_pod_refuses_the_request_waits_and_fails_at_its_deadline() {
     let timeouts = Timeouts { readiness: Some(Duration::from_millis(400)), ..Timeouts::default() };
     let rig = Rig::new(Options { timeouts, ..Options::default() });
-    rig.slices(&[(1, nobody().await, READY), (2, nobody().await, READY)]);
+    rig.slices(&[(1, nobody(), READY), (2, nobody(), READY)]);
     let answer = rig.get("/").await;
     assert!(answer.starts_with("HTTP/1.1 502 "), "{answer}");
     assert!(answer.contains("\r\nx-rouse-error: connect_failed\r\n"), "{answer}");
@@ -136,9 +203,31 @@ async fn when_every_pod_refuses_the_request_waits_and_fails_at_its_deadline() {
 }
 
 #[tokio::test]
+async fn a_pod_that_begins_to_listen_serves_the_requests_that_it_had_refused() {
+    let rig = Rig::new(Options::default());
+    let (pod, other) = (deaf(), nobody());
+    rig.slices(&[(1, pod.local_addr().unwrap(), READY), (2, other, READY)]);
+    let serving = async {
+        eventually("both refused it", || rig.metric("rouse_ejections_total") >= 2).await;
+        eventually("it is held", || rig.service.holds() == 1).await;
+        let pod = pod.listen(16).unwrap();
+        let (stream, _) = timeout(PATIENCE, pod.accept()).await.expect("somebody should ask again").unwrap();
+        let mut wire = Wire::new(stream);
+        wire.until("\r\n\r\nabc").await;
+        wire.answer("hello").await;
+    };
+    let mut client = rig.connect().await;
+    client
+        .write("POST / HTTP/1.1\r\nHost: cart.test\r\nContent-Length: 3\r\nConnection: close\r\n\r\nabc")
+        .await;
+    let (answer, ()) = tokio::join!(client.rest(), serving);
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+}
+
+#[tokio::test]
 async fn a_request_that_was_refused_by_all_is_served_by_the_pod_that_comes() {
     let rig = Rig::new(Options::default());
-    rig.slices(&[(1, nobody().await, READY)]);
+    rig.slices(&[(1, nobody(), READY)]);
     let pod = Pod::new(2).await;
     let serving = async {
         eventually("it was refused", || rig.metric("rouse_ejections_total") > 0).await;
@@ -237,4 +326,148 @@ async fn a_stream_that_meets_the_farewell_of_its_connection_is_served_by_a_new_o
     };
     tokio::join!(asking, serving);
     assert_eq!(rig.metric("rouse_ejections_total"), 0);
+}
+
+#[tokio::test]
+async fn a_refused_stream_goes_to_another_pod_if_there_is_one() {
+    let rig = Rig::new(h2c());
+    let (unwilling, willing) = (Pod::new(1).await, Pod::new(2).await);
+    rig.pods(&[(&unwilling, READY), (&willing, READY)]);
+    let refused = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&refused);
+    let _refusing = unwilling.serve_h2(h2::server::Builder::new(), move |_, mut respond| {
+        seen.store(true, Ordering::Relaxed);
+        async move { respond.send_reset(h2::Reason::REFUSED_STREAM) }
+    });
+    let _serving = willing.serve_h2(h2::server::Builder::new(), |request, mut respond| async move {
+        let body = h2kit::read(request.into_body()).await;
+        upload(&mut h2kit::begin(&mut respond), body.into(), true).await;
+    });
+    let client = H2Client::new(&rig).await;
+    let asking = async {
+        // Which of the two is asked first is a matter of luck.
+        while !refused.load(Ordering::Relaxed) {
+            let (response, mut body) = client.send(Request::post("http://cart.test/"), false).await;
+            upload(&mut body, Bytes::from_static(b"hello"), true).await;
+            assert_eq!(response.body().await, b"hello");
+        }
+    };
+    timeout(PATIENCE, asking).await.expect("one of them should be asked first");
+    assert_eq!(rig.metric(r#"rouse_retries_total{reason="refused_stream"}"#), 1);
+    assert_eq!(rig.metric(r#"rouse_hold_duration_seconds_count{service="shop/cart",outcome="served"}"#), 1);
+    assert_eq!(rig.metric("rouse_ejections_total"), 0);
+}
+
+/// More than we keep of a body: nobody could send the same again.
+#[tokio::test]
+async fn a_refused_stream_whose_body_is_no_longer_at_hand_fails() {
+    let (rig, pod) = Rig::with_pod(h2c()).await;
+    let _refusing = pod.serve_h2(h2::server::Builder::new(), |request, mut respond| async move {
+        let (mut body, mut taken) = (request.into_body(), 0);
+        while taken < 100_000 {
+            let part = body.data().await.unwrap().unwrap();
+            body.flow_control().release_capacity(part.len()).unwrap();
+            taken += part.len();
+        }
+        respond.send_reset(h2::Reason::REFUSED_STREAM);
+    });
+    let client = H2Client::new(&rig).await;
+    let (response, mut body) = client.send(Request::post("http://cart.test/"), false).await;
+    upload(&mut body, vec![b'x'; 100_000].into(), true).await;
+    let answer = response.head().await;
+    assert_eq!(answer.status(), 502);
+    assert_eq!(answer.headers()["x-rouse-error"], "upstream_reset");
+    assert_eq!(rig.metric(SENT), 1);
+}
+
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const SETTINGS: u8 = 4;
+const PING: u8 = 6;
+const GOAWAY: u8 = 7;
+/// Of SETTINGS and PING it is an acknowledgement.
+const END_STREAM: u8 = 1;
+const END_HEADERS: u8 = 4;
+
+/// A pod's side of an HTTP/2 connection by hand: it may say what no library would, and when.
+struct ByHand(TcpStream);
+
+impl ByHand {
+    async fn new(mut stream: TcpStream) -> Self {
+        stream.set_nodelay(true).unwrap();
+        stream.read_exact(&mut [0; 24]).await.unwrap();
+        let mut by_hand = Self(stream);
+        by_hand.send(SETTINGS, 0, 0, &[]).await;
+        by_hand
+    }
+
+    async fn send(&mut self, kind: u8, flags: u8, stream: u8, payload: &[u8]) {
+        let length = u8::try_from(payload.len()).unwrap();
+        let head = [0, 0, length, kind, flags, 0, 0, 0, stream];
+        self.0.write_all(&[&head, payload].concat()).await.unwrap();
+    }
+
+    /// Waits for the end of the request on `stream`.
+    async fn request(&mut self, stream: u8) {
+        let reading = async {
+            loop {
+                let mut head = [0; 9];
+                self.0.read_exact(&mut head).await.unwrap();
+                let mut payload = vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
+                self.0.read_exact(&mut payload).await.unwrap();
+                match (head[3], head[4]) {
+                    (PING, 0) => self.send(PING, END_STREAM, 0, &payload).await,
+                    (HEADERS | DATA, flags) if flags & END_STREAM != 0 && head[8] == stream => return,
+                    _ => {}
+                }
+            }
+        };
+        timeout(PATIENCE, reading).await.expect("the request should come");
+    }
+}
+
+/// Streams 1 and 3 are under way when the pod says that 1 is the last that it answers.
+#[tokio::test]
+async fn a_farewell_sends_the_streams_above_its_last_elsewhere_and_the_others_are_answered_by_who_said_it() {
+    for other_pod in [false, true] {
+        let (rig, pod) = Rig::with_pod(h2c()).await;
+        let other = Pod::new(2).await;
+        let client = H2Client::new(&rig).await;
+        let ask = async |path: &str| {
+            let (response, mut body) =
+                client.send(Request::post(format!("http://cart.test{path}")), false).await;
+            upload(&mut body, Bytes::from_static(b"hello"), true).await;
+            response
+        };
+        let first = ask("/1").await;
+        let mut old = ByHand::new(pod.accept_raw().await).await;
+        old.request(1).await;
+        let third = ask("/3").await;
+        old.request(3).await;
+        if other_pod {
+            rig.pods(&[(&pod, READY), (&other, READY)]);
+        }
+        old.send(GOAWAY, 0, 0, &[0, 0, 0, 1, 0, 0, 0, 0]).await;
+        let next = if other_pod { &other } else { &pod };
+        let mut new = next.accept_h2().await;
+        let (request, mut respond) = new.accept().await.unwrap().unwrap();
+        assert_eq!((request.method().as_str(), request.uri().path()), ("POST", "/3"));
+        let mut body = request.into_body();
+        let (part, more) = tokio::select! {
+            part = body.data() => (part, None),
+            more = new.accept() => (None, Some(more)),
+        };
+        assert!(more.is_none(), "nothing else is sent again");
+        assert_eq!(part.unwrap().unwrap(), "hello");
+        answer(&mut respond, "three");
+        tokio::select! {
+            body = third.body() => assert_eq!(body, b"three"),
+            more = new.accept() => assert!(more.is_none(), "nothing else is sent again"),
+        }
+        old.send(HEADERS, END_HEADERS, 1, &[0x88]).await;
+        old.send(DATA, END_STREAM, 1, b"one").await;
+        assert_eq!(first.body().await, b"one");
+        assert_eq!(rig.metric(r#"rouse_retries_total{reason="refused_stream"}"#), 1);
+        assert_eq!(rig.metric("rouse_ejections_total"), 0);
+    }
 }

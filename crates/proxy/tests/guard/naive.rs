@@ -86,15 +86,18 @@ fn message(bytes: &[u8], mut at: usize, limits: Limits, requests: &mut u64) -> R
     let words = |value: &String| value.split(',').map(|word| word.trim().to_lowercase()).collect::<Vec<_>>();
     let asked = all("connection").iter().flat_map(words).any(|word| word == "upgrade");
     let other = |value: &String| !words(value).iter().any(|word| word == "h2c" || word.starts_with("h2c/"));
-    if request.new && asked && all("upgrade").first().is_some_and(other) {
-        return Err(Stop::End(Phase::Opaque));
-    }
-    if !all("transfer-encoding").is_empty() {
-        return chunks(bytes, next, limits);
-    }
-    let length: u64 = all("content-length").first().map_or(0, |length| length.parse().unwrap());
-    let there = (bytes.len() - next) as u64;
-    if there < length { Err(Stop::End(Phase::Body)) } else { Ok(next + usize::try_from(length).unwrap()) }
+    let end = if all("transfer-encoding").is_empty() {
+        let length: u64 = all("content-length").first().map_or(0, |length| length.parse().unwrap());
+        let there = (bytes.len() - next) as u64;
+        if there < length {
+            return Err(Stop::End(Phase::Body));
+        }
+        next + usize::try_from(length).unwrap()
+    } else {
+        chunks(bytes, next, limits)?
+    };
+    let switches = request.new && asked && all("upgrade").first().is_some_and(other);
+    if switches { Err(Stop::End(Phase::Opaque)) } else { Ok(end) }
 }
 
 fn chunks(bytes: &[u8], mut at: usize, limits: Limits) -> Result<usize, Stop> {

@@ -33,11 +33,11 @@ fn ends(stream: &[u8]) -> Vec<(usize, usize)> {
             let name: HeaderName = header.name.parse().unwrap();
             headers.append(name, HeaderValue::from_bytes(header.value).unwrap());
         }
-        let last = request.method == Some("CONNECT");
-        if last || (request.version == Some(1) && wanted_upgrade(&headers).is_some()) {
+        if request.method == Some("CONNECT") {
             ends.push((head, usize::MAX));
             return ends;
         }
+        let switches = request.version == Some(1) && wanted_upgrade(&headers).is_some();
         let body = if headers.contains_key("transfer-encoding") {
             chunked_end(stream, head)
         } else {
@@ -46,7 +46,7 @@ fn ends(stream: &[u8]) -> Vec<(usize, usize)> {
             head.checked_add(length).filter(|end| *end <= stream.len())
         };
         ends.push((head, body.unwrap_or(usize::MAX)));
-        let Some(body) = body else { return ends };
+        let Some(body) = body.filter(|_| !switches) else { return ends };
         at = body;
     }
 }
@@ -69,6 +69,9 @@ fn chunked_end(stream: &[u8], mut at: usize) -> Option<usize> {
     }
 }
 
+/// Where a message is over.
+const ENDED: [Phase; 2] = [Phase::Between, Phase::Opaque];
+
 /// The guard sees messages end where the others do.
 pub(crate) fn same_ends(stream: &[u8]) {
     let (mut guard, mut seen) = (Guard::new(LIMITS), Vec::<(usize, usize)>::new());
@@ -76,9 +79,9 @@ pub(crate) fn same_ends(stream: &[u8]) {
         let before = (guard.requests(), guard.phase());
         guard.inspect(&[*byte]).unwrap();
         if guard.requests() > before.0 {
-            let ended = guard.phase() == Phase::Between && !stream.starts_with(b"CONNECT");
+            let ended = ENDED.contains(&guard.phase()) && !stream.starts_with(b"CONNECT");
             seen.push((at + 1, if ended { at + 1 } else { usize::MAX }));
-        } else if before.1 == Phase::Body && guard.phase() == Phase::Between {
+        } else if before.1 == Phase::Body && ENDED.contains(&guard.phase()) {
             seen.last_mut().unwrap().1 = at + 1;
         }
     }
@@ -188,10 +191,7 @@ async fn hyper_answers_a_spoilt_head_with_the_status_of_its_fault_however_it_was
             let pieces = pieces.into_iter().filter(|piece| !piece.is_empty()).map(<[u8]>::to_vec);
             let answer = hyper_answers(pieces.collect()).await;
             let shown = String::from_utf8_lossy(&stream);
-            // Where the method or the version makes a line too long, the target is not.
-            let words = stream[..at].split(|byte| *byte == b' ').count();
             let status = match violation {
-                Violation::LineTooLong if words != 2 => 400,
                 Violation::HeadTooLong if stream[..at].ends_with(b"\r") => 400,
                 violation => violation.status(),
             };

@@ -125,8 +125,10 @@ pub(crate) fn bad() -> Vec<(Vec<u8>, V)> {
         (b"CONNECT a:1 HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec(), V::ConnectBody),
         (b"CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\nGET".to_vec(), V::AfterConnect),
         (b"CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n\r\n".to_vec(), V::AfterConnect),
-        (format!("GET /{} HTTP/1.1\r\n", "a".repeat(51)).into_bytes(), V::LineTooLong),
-        (vec![b'a'; 70], V::LineTooLong),
+        (format!("GET /{} HTTP/1.1\r\n", "a".repeat(51)).into_bytes(), V::RequestLine),
+        (format!("GET /{} HTTP/1.1\r\n", "a".repeat(61)).into_bytes(), V::LineTooLong),
+        (format!("{} /{} HTTP/1.1\r\n", "a".repeat(62), "a".repeat(9)).into_bytes(), V::LineTooLong),
+        (vec![b'a'; 70], V::RequestLine),
         (with(&format!("x: {}", "a".repeat(300))), V::HeadTooLong),
         (with(&format!("x: {}", "a".repeat(256 - 16 - 9 - 5 - 1))), V::HeadTooLong),
     ]);
@@ -194,6 +196,13 @@ pub(crate) fn good() -> Vec<(Vec<u8>, u64, Phase)> {
         (head("x:\r\ny: : \r\n"), 1, Between),
         ([head(upgrade), b"\0\n\xff".to_vec()].concat(), 1, Opaque),
         ([head(&format!("Content-Length: 1\r\n{upgrade}")), b"\0\n\xff".to_vec()].concat(), 1, Opaque),
+        (head(&format!("Content-Length: 1\r\n{upgrade}")), 1, Body),
+        (
+            [head(&format!("Transfer-Encoding: chunked\r\n{upgrade}")), b"1\r\na\r\n0\r\n\r\n\xff".to_vec()]
+                .concat(),
+            1,
+            Opaque,
+        ),
         (head("Connection: upgrade\r\nUpgrade: h2c\r\n"), 1, Between),
         (head("Connection: upgrade\r\n"), 1, Between),
         (head("Upgrade: websocket\r\n"), 1, Between),

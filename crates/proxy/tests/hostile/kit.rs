@@ -5,13 +5,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rouse_testkit::fakes::READY;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{interval, timeout};
 
 use crate::rig::{Options, PATIENCE, Pod, Rig};
-use crate::wire::Wire;
 
 /// What an attacker tries to get past the gateway.
 pub(crate) const SMUGGLED: &str = "GET /smuggled HTTP/1.1\r\nHost: cart.test\r\n\r\n";
@@ -32,12 +31,30 @@ impl Attacker {
         sent.expect("somebody should take it, or cut the connection").is_ok()
     }
 
+    /// Says that nothing more comes.
+    pub(crate) async fn shut(&mut self) {
+        self.0.shutdown().await.ok();
+    }
+
     /// Everything up to the end of the connection, which has to come.
     pub(crate) async fn rest(&mut self) -> String {
+        String::from_utf8_lossy(&self.raw_rest().await).into_owned()
+    }
+
+    /// The same in bytes.
+    pub(crate) async fn raw_rest(&mut self) -> Vec<u8> {
         let mut all = Vec::new();
         let read = timeout(PATIENCE, self.0.read_to_end(&mut all)).await;
         drop(read.expect("the connection should end"));
-        String::from_utf8_lossy(&all).into_owned()
+        all
+    }
+
+    /// So many bytes, which have to come.
+    pub(crate) async fn exactly(&mut self, length: usize) -> Vec<u8> {
+        let mut bytes = vec![0; length];
+        let read = timeout(PATIENCE, self.0.read_exact(&mut bytes)).await;
+        read.expect("more should come").expect("the connection should stand");
+        bytes
     }
 
     /// The head of a message, which has to come.
@@ -48,6 +65,11 @@ impl Attacker {
             head.push(byte.expect("the connection should stand"));
         }
         String::from_utf8_lossy(&head).into_owned()
+    }
+
+    /// Whether anything has come, as far as one can know now.
+    pub(crate) fn has_read(&self) -> bool {
+        self.0.try_read(&mut [0]).is_ok()
     }
 
     /// Whether the connection stands, as far as one can know now. What has come is thrown away.
@@ -156,9 +178,13 @@ pub(crate) async fn quiet_service(rig: &Rig) -> Witness {
     Witness::new(pod)
 }
 
+/// What a connection may be made of.
+pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
+
 /// A client that keeps its connection and wants its own answers.
 pub(crate) struct Honest {
-    wire: Wire,
+    stream: Box<dyn Stream>,
     host: &'static str,
     asked: usize,
 }
@@ -169,7 +195,14 @@ impl Honest {
     }
 
     pub(crate) async fn of(rig: &Rig, host: &'static str) -> Self {
-        let mut honest = Self { wire: rig.connect().await, host, asked: 0 };
+        let stream = TcpStream::connect(rig.address).await.unwrap();
+        stream.set_nodelay(true).unwrap();
+        Self::over(stream, host).await
+    }
+
+    /// Over a connection that is there.
+    pub(crate) async fn over(stream: impl Stream + 'static, host: &'static str) -> Self {
+        let mut honest = Self { stream: Box::new(stream), host, asked: 0 };
         honest.is_served().await;
         honest
     }
@@ -178,11 +211,22 @@ impl Honest {
     pub(crate) async fn is_served(&mut self) {
         self.asked += 1;
         let (path, host) = (format!("/honest/{}", self.asked), self.host);
-        self.wire.write(&format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n")).await;
-        let head = self.wire.head().await;
+        let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        let asking = async {
+            self.stream.write_all(request.as_bytes()).await.unwrap();
+            self.stream.flush().await.unwrap();
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                head.push(self.stream.read_u8().await.expect("it should be served"));
+            }
+            let mut body = vec![0; path.len()];
+            self.stream.read_exact(&mut body).await.expect("it should be served whole");
+            (String::from_utf8(head).unwrap(), String::from_utf8(body).unwrap())
+        };
+        let (head, body) = timeout(PATIENCE, asking).await.expect("it should be served in time");
         assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
         assert!(head.contains(&format!("\r\ncontent-length: {}\r\n", path.len())), "{head}");
-        self.wire.until(&path).await;
+        assert_eq!(body, path, "{head}");
     }
 
     /// Asks again and again, until it is told to stop.
@@ -214,4 +258,9 @@ impl Throughout {
         let ended = timeout(PATIENCE, self.asking.join_next()).await.expect("it should be served");
         ended.unwrap().unwrap();
     }
+}
+
+/// How many of them still have their connection, as far as one can know now.
+pub(crate) fn open(attackers: &[Attacker]) -> usize {
+    attackers.iter().filter(|attacker| attacker.is_open()).count()
 }

@@ -18,7 +18,10 @@ mod pods;
 #[allow(dead_code, reason = "shared with the tests of the gateway, which use all of it")]
 mod rig;
 mod seats;
+mod secure;
+mod slow;
 mod tunnels;
+mod websockets;
 #[path = "../gateway/wire.rs"]
 #[allow(dead_code, reason = "shared with the tests of the gateway, which use all of it")]
 mod wire;

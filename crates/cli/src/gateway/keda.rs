@@ -1,0 +1,266 @@
+//! The variables of KEDA HTTP add-on's interceptor: what each of them means in our own words, and which of them mean
+//! nothing here. A deployment of it can be started with our image and no other change.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::num::NonZeroU16;
+
+use super::go;
+use super::sources::Environment;
+
+/// A variable of KEDA's that means one of our settings.
+#[derive(Debug)]
+pub struct Alias {
+    /// Its name.
+    pub name: &'static str,
+    /// What KEDA itself wants people to use instead.
+    pub successor: Option<&'static str>,
+    /// What is allowed, and what our setting is then; the second argument has all variables.
+    meaning: Meaning,
+}
+
+type Meaning = fn(&str, &Environment) -> Said;
+
+/// What a variable says about a setting.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Said {
+    /// That it is this, in the words of our own flags.
+    Is(String),
+    /// The same, but an operator should know something about it.
+    But(String, String),
+    /// Nothing.
+    Nothing,
+    /// Something that cannot be done here, and why.
+    Cannot(String),
+    /// The value is not allowed; what is.
+    Bad(String),
+}
+
+impl Alias {
+    const fn new(name: &'static str, meaning: Meaning) -> Self {
+        Self { name, successor: None, meaning }
+    }
+
+    const fn old(name: &'static str, successor: &'static str, meaning: Meaning) -> Self {
+        Self { name, successor: Some(successor), meaning }
+    }
+
+    /// What `value` says.
+    pub fn says(&self, value: &str, all: &Environment) -> Said {
+        (self.meaning)(value, all)
+    }
+}
+
+/// KEDA's own prefix. The deprecated names do without the second half.
+pub(super) const PREFIX: &str = "KEDA_HTTP_";
+/// The pod's own address, as the downward API gives it.
+pub(super) const POD_IP: &str = "POD_IP";
+
+const TLS_ENABLED: &str = "KEDA_HTTP_PROXY_TLS_ENABLED";
+const TLS_PORT: &str = "KEDA_HTTP_PROXY_TLS_PORT";
+const CERT_PATH: &str = "KEDA_HTTP_PROXY_TLS_CERT_PATH";
+const KEY_PATH: &str = "KEDA_HTTP_PROXY_TLS_KEY_PATH";
+
+const PORT: &str = "a port from 1 to 65535";
+const DURATION: &str = "a duration as Go writes it, like 500ms, 30s, 1m30s or 0";
+const BOOL: &str = "true or false";
+const NUMBER: &str = "a whole number";
+
+pub(super) static PROXY_PORT: [Alias; 1] = [Alias::new("KEDA_HTTP_PROXY_PORT", |value, _| everywhere(value))];
+pub(super) static ADMIN_PORT: [Alias; 1] = [Alias::new("KEDA_HTTP_ADMIN_PORT", admin)];
+pub(super) static WATCH_NAMESPACE: [Alias; 1] =
+    [Alias::new("KEDA_HTTP_WATCH_NAMESPACE", |value, _| same(value))];
+pub(super) static TLS_LISTEN: [Alias; 2] = [
+    Alias::new(TLS_ENABLED, |value, all| {
+        // A bad port is told elsewhere.
+        let port = all.get(TLS_PORT).filter(|port| port_of(port).is_some()).unwrap_or("8443");
+        switch(value, |on| if on { everywhere(port) } else { Said::Nothing })
+    }),
+    Alias::new(TLS_PORT, |value, all| match port_of(value) {
+        None => Said::Bad(PORT.to_owned()),
+        Some(_) if tls_enabled(all) => Said::Nothing,
+        Some(_) => without_tls(),
+    }),
+];
+pub(super) static TLS_CERT: [Alias; 2] = [
+    Alias::new(CERT_PATH, of_tls),
+    Alias::new(TLS_ENABLED, |value, _| {
+        switch(value, |on| if on { same("/certs/tls.crt") } else { Said::Nothing })
+    }),
+];
+pub(super) static TLS_KEY: [Alias; 2] = [
+    Alias::new(KEY_PATH, of_tls),
+    Alias::new(TLS_ENABLED, |value, _| {
+        switch(value, |on| if on { same("/certs/tls.key") } else { Said::Nothing })
+    }),
+];
+pub(super) static TLS_CERT_DIR: [Alias; 1] = [Alias::new("KEDA_HTTP_PROXY_TLS_CERT_STORE_PATHS", of_tls)];
+pub(super) static TLS_MIN_VERSION: [Alias; 2] = [
+    Alias::old("KEDA_HTTP_PROXY_TLS_MIN_VERSION", "KEDA_HTTP_TLS_MIN_VERSION", |value, _| same(value)),
+    Alias::new("KEDA_HTTP_TLS_MIN_VERSION", |value, _| same(value)),
+];
+pub(super) static TLS_MAX_VERSION: [Alias; 2] = [
+    Alias::old("KEDA_HTTP_PROXY_TLS_MAX_VERSION", "KEDA_HTTP_TLS_MAX_VERSION", |value, _| same(value)),
+    Alias::new("KEDA_HTTP_TLS_MAX_VERSION", |value, _| same(value)),
+];
+/// KEDA's TLS listener speaks TLS to pods, its other listener does not.
+pub(super) static UPSTREAM_TLS: [Alias; 1] = [Alias::new(TLS_ENABLED, |value, _| {
+    switch(value, |on| if on { same("as-received") } else { Said::Nothing })
+})];
+pub(super) static SKIP_VERIFY: [Alias; 2] = [
+    Alias::old("KEDA_HTTP_PROXY_TLS_SKIP_VERIFY", "KEDA_HTTP_TLS_SKIP_VERIFY", |value, _| boolean(value)),
+    Alias::new("KEDA_HTTP_TLS_SKIP_VERIFY", |value, _| boolean(value)),
+];
+pub(super) static COLD_START_HEADER: [Alias; 1] =
+    [Alias::new("KEDA_HTTP_ENABLE_COLD_START_HEADER", |value, _| boolean(value))];
+pub(super) static LOG_REQUESTS: [Alias; 1] = [Alias::new("KEDA_HTTP_LOG_REQUESTS", |value, _| {
+    switch(value, |on| same(if on { "combined" } else { "off" }))
+})];
+pub(super) static DRAIN_TIMEOUT: [Alias; 1] =
+    [Alias::new("KEDA_HTTP_DRAIN_TIMEOUT", |value, _| match span(value) {
+        // There, zero is for as long as it takes. The kubelet ends it.
+        Said::Is(zero) if zero == "0ms" => same("720h"),
+        other => other,
+    })];
+pub(super) static SHUTDOWN_DELAY: [Alias; 1] =
+    [Alias::new("KEDA_HTTP_SHUTDOWN_DELAY", |value, _| span(value))];
+pub(super) static DIRECT_POD_ROUTING: [Alias; 1] =
+    [Alias::new("KEDA_HTTP_DIRECT_POD_ROUTING", |value, _| match value {
+        "disabled" | "cold-start-only" | "always" => same(value),
+        _ => match go::boolean(value) {
+            Some(on) => same(if on { "always" } else { "disabled" }),
+            None => Said::Bad("disabled, cold-start-only, always, true or false".to_owned()),
+        },
+    })];
+pub(super) static REQUEST_TIMEOUT: [Alias; 1] =
+    [Alias::new("KEDA_HTTP_REQUEST_TIMEOUT", |value, _| span(value))];
+pub(super) static RESPONSE_HEADER_TIMEOUT: [Alias; 2] = [
+    Alias::old("KEDA_RESPONSE_HEADER_TIMEOUT", "KEDA_HTTP_RESPONSE_HEADER_TIMEOUT", |value, _| {
+        unless_zero(value)
+    }),
+    Alias::new("KEDA_HTTP_RESPONSE_HEADER_TIMEOUT", |value, _| span(value)),
+];
+pub(super) static READINESS_TIMEOUT: [Alias; 2] = [
+    Alias::old("KEDA_CONDITION_WAIT_TIMEOUT", "KEDA_HTTP_READINESS_TIMEOUT", |value, _| unless_zero(value)),
+    Alias::new("KEDA_HTTP_READINESS_TIMEOUT", |value, _| span(value)),
+];
+pub(super) static CONNECT_TIMEOUT: [Alias; 1] =
+    [Alias::new("KEDA_HTTP_CONNECT_TIMEOUT", |value, _| match unless_zero(value) {
+        Said::Nothing => Said::Cannot("attempts to connect always have a timeout here".to_owned()),
+        other => other,
+    })];
+pub(super) static MAX_IDLE: [Alias; 1] =
+    [Alias::new("KEDA_HTTP_MAX_IDLE_CONNS", |value, _| match number(value) {
+        // There, zero is without limit; here, it is the most.
+        Some(0) => same("1000000"),
+        Some(number) => same(&number.to_string()),
+        None => Said::Bad(NUMBER.to_owned()),
+    })];
+pub(super) static MAX_IDLE_PER_HOST: [Alias; 1] =
+    [Alias::new("KEDA_HTTP_MAX_IDLE_CONNS_PER_HOST", |value, _| match number(value) {
+        // Go's own default.
+        Some(0) => same("2"),
+        Some(number) => same(&number.to_string()),
+        None => Said::Bad(NUMBER.to_owned()),
+    })];
+pub(super) static MAX_HOLDS: [Alias; 1] =
+    [Alias::new("KEDA_HTTP_COLD_START_MAX_PENDING_REQUESTS", |value, _| match number(value) {
+        Some(0) => Said::Cannot("how many requests wait always has a limit here".to_owned()),
+        Some(number) => same(&number.to_string()),
+        None => Said::Bad(NUMBER.to_owned()),
+    })];
+
+/// Variables that KEDA knows and that are without effect here, and why.
+const WITHOUT_EFFECT: &[(&str, &str)] = &[
+    ("CURRENT_NAMESPACE", "not needed here"),
+    ("DEPLOYMENT_CACHE_POLLING_INTERVAL_MS", "changes are watched here, not polled"),
+    ("ENDPOINTS_CACHE_POLLING_INTERVAL_MS", "changes are watched here, not polled"),
+    ("SCALER_CONFIG_MAP_INFORMER_RSYNC_PERIOD", "changes are watched here, not polled"),
+    ("ROUTING_TABLE_REFRESH_INTERVAL", "changes are watched here, not polled"),
+    ("ROUTING_TABLE_MAX_STALENESS", "losing the API server does not unset /readyz here"),
+    ("FORCE_HTTP2", "pods are spoken to in HTTP/2 where the Service's appProtocol says so"),
+    ("KEEP_ALIVE", "there is no such setting here"),
+    ("IDLE_CONN_TIMEOUT", "idle connections to pods are closed after 3 to 4 seconds here"),
+    ("TLS_HANDSHAKE_TIMEOUT", "connect-timeout is for the handshake, too"),
+    ("EXPECT_CONTINUE_TIMEOUT", "there is no such setting here"),
+    ("TLS_CIPHER_SUITES", "the cipher suites are fixed here"),
+    ("PROXY_TLS_CIPHER_SUITES", "the cipher suites are fixed here"),
+    ("TLS_CURVE_PREFERENCES", "the curves are fixed here"),
+    ("PROXY_TLS_CURVE_PREFERENCES", "the curves are fixed here"),
+];
+
+/// Why the variable `name`, which is no alias, has no effect.
+pub(super) fn without_effect(name: &str) -> &'static str {
+    let rest = name.strip_prefix(PREFIX).unwrap_or(name);
+    WITHOUT_EFFECT
+        .iter()
+        .find(|(known, _)| *known == rest)
+        .map_or("no such variable is known", |(_, why)| why)
+}
+
+fn same(value: &str) -> Said {
+    Said::Is(value.to_owned())
+}
+
+fn port_of(value: &str) -> Option<u16> {
+    value.parse().ok().map(NonZeroU16::get)
+}
+
+fn number(value: &str) -> Option<u64> {
+    value.parse().ok()
+}
+
+/// A port on all addresses of the pod.
+fn everywhere(value: &str) -> Said {
+    match port_of(value) {
+        Some(port) => same(&format!("0.0.0.0:{port}")),
+        None => Said::Bad(PORT.to_owned()),
+    }
+}
+
+/// KEDA's admin server listens everywhere; ours does not.
+fn admin(value: &str, all: &Environment) -> Said {
+    let Some(port) = port_of(value) else { return Said::Bad(PORT.to_owned()) };
+    match all.get(POD_IP).map(str::parse::<IpAddr>) {
+        Some(Ok(own)) => same(&SocketAddr::new(own, port).to_string()),
+        _ => Said::But(
+            SocketAddr::from((Ipv4Addr::LOCALHOST, port)).to_string(),
+            format!(
+                "only on loopback, where neither KEDA's scaler nor the kubelet's probes reach it: set {POD_IP} to \
+                 the pod's own address (fieldRef: status.podIP), or --admin"
+            ),
+        ),
+    }
+}
+
+fn tls_enabled(all: &Environment) -> bool {
+    all.get(TLS_ENABLED).and_then(go::boolean).unwrap_or(false)
+}
+
+/// As it is, if TLS is on.
+fn of_tls(value: &str, all: &Environment) -> Said {
+    if tls_enabled(all) { same(value) } else { without_tls() }
+}
+
+fn without_tls() -> Said {
+    Said::Cannot(format!("it has no effect without {TLS_ENABLED}=true"))
+}
+
+fn switch(value: &str, meaning: impl FnOnce(bool) -> Said) -> Said {
+    go::boolean(value).map_or_else(|| Said::Bad(BOOL.to_owned()), meaning)
+}
+
+fn boolean(value: &str) -> Said {
+    switch(value, |on| same(if on { "true" } else { "false" }))
+}
+
+fn span(value: &str) -> Said {
+    go::millis(value).map_or_else(|| Said::Bad(DURATION.to_owned()), |millis| same(&format!("{millis}ms")))
+}
+
+/// For those variables of which KEDA ignores a zero.
+fn unless_zero(value: &str) -> Said {
+    match span(value) {
+        Said::Is(zero) if zero == "0ms" => Said::Nothing,
+        other => other,
+    }
+}

@@ -1,0 +1,267 @@
+//! A good and a bad value for every setting.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use rouse_cli::gateway::settings::{
+    AccessLog, ClientAuth, DirectPodRouting, Settings, TlsVersion, UpstreamTls,
+};
+
+/// How one setting is tried.
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
+    /// A good value that is not the default, as it is shown, too.
+    pub(crate) good: &'static str,
+    /// Another good one.
+    pub(crate) other: &'static str,
+    /// Whether the typed settings have the good value. They must not have it by default.
+    pub(crate) holds: fn(&Settings) -> bool,
+    /// Bad values.
+    pub(crate) bad: &'static [&'static str],
+    /// A part of what is then said to be allowed.
+    pub(crate) allowed: &'static str,
+    /// Variables without which the good value would be wrong.
+    pub(crate) with: &'static [(&'static str, &'static str)],
+}
+
+const fn case(
+    name: &'static str,
+    good: &'static str,
+    other: &'static str,
+    holds: fn(&Settings) -> bool,
+    bad: &'static [&'static str],
+    allowed: &'static str,
+) -> Case {
+    Case { name, good, other, holds, bad, allowed, with: &[] }
+}
+
+impl Case {
+    const fn with(mut self, with: &'static [(&'static str, &'static str)]) -> Self {
+        self.with = with;
+        self
+    }
+}
+
+fn is(addresses: &[SocketAddr], expected: &[&str]) -> bool {
+    addresses.iter().map(ToString::to_string).collect::<Vec<_>>() == expected
+}
+
+const ADDRESS: &[&str] = &["8080", "localhost:80", "0.0.0.0", "1.2.3.4:99999", "1.2.3.4:80,"];
+const SPAN: &[&str] = &["0", "0s", "5", "-1s", "1m30s", "soon", "721h"];
+const SPAN_OR_ZERO: &[&str] = &["5", "-1s", "1m30s", "soon", "721h"];
+const COUNT: &[&str] = &["0", "-1", "+1", "1.5", "many", "99999999999999999999"];
+const SIZE: &[&str] = &["0", "65536", "1KB", "KiB", "-1KiB", "99999999999GiB", "1B"];
+const SWITCH: &[&str] = &["yes", "1", "True", "off"];
+const FILES: &[&str] = &["a,,b", "a\0b"];
+const DURATIONS: &str = "like 500ms, 30s, 5m or 1h";
+const WHOLE: &str = "a whole number from 1 to";
+const SIZES: &str = "like 64KiB or 256MiB";
+const BOOL: &str = "true or false";
+const PATH: &str = "a path that is not empty";
+
+const fn secs(secs: u64) -> Duration {
+    Duration::from_secs(secs)
+}
+
+pub(crate) const CASES: &[Case] = &[
+    case(
+        "listen",
+        "127.0.0.1:81,[::1]:82",
+        "127.0.0.1:0",
+        |it| is(&it.listen, &["127.0.0.1:81", "[::1]:82"]),
+        ADDRESS,
+        "an IP address and a port",
+    ),
+    case(
+        "admin",
+        "10.1.2.3:9091",
+        "[::1]:9092",
+        |it| is(&[it.admin], &["10.1.2.3:9091"]),
+        &["9090", "0.0.0.0:9090", "[::]:9090", "[::ffff:0.0.0.0]:9090", "127.0.0.1"],
+        "the admin API is not for everybody",
+    ),
+    case(
+        "tls-listen",
+        "127.0.0.1:8443",
+        "[::1]:8443",
+        |it| is(&it.tls.listen, &["127.0.0.1:8443"]),
+        ADDRESS,
+        "an IP address and a port",
+    )
+    .with(&[("ROUSE_TLS_CERT_DIR", "/certs")]),
+    case(
+        "tls-cert",
+        "/shop.crt",
+        "/other.crt",
+        |it| it.tls.certs.first().is_some_and(|pair| pair.cert == Path::new("/shop.crt")),
+        FILES,
+        PATH,
+    )
+    .with(&[("ROUSE_TLS_KEY", "/shop.key")]),
+    case(
+        "tls-key",
+        "/shop.key",
+        "/other.key",
+        |it| it.tls.certs.first().is_some_and(|pair| pair.key == Path::new("/shop.key")),
+        FILES,
+        PATH,
+    )
+    .with(&[("ROUSE_TLS_CERT", "/shop.crt")]),
+    case(
+        "tls-cert-dir",
+        "/a,/b",
+        "/c",
+        |it| it.tls.cert_dirs == [Path::new("/a"), Path::new("/b")],
+        FILES,
+        PATH,
+    ),
+    case(
+        "tls-min-version",
+        "1.3",
+        "1.2",
+        |it| it.tls.min_version == TlsVersion::V13,
+        &["1.1", "13", "TLS1.2"],
+        "1.2 or 1.3",
+    ),
+    case(
+        "tls-max-version",
+        "1.2",
+        "1.3",
+        |it| it.tls.max_version == TlsVersion::V12,
+        &["1.4", "13", "TLS1.2"],
+        "1.2 or 1.3",
+    ),
+    case(
+        "tls-client-ca",
+        "/ca.pem",
+        "/other.pem",
+        |it| it.tls.client_auth == ClientAuth::Required("/ca.pem".into()),
+        &["a\0b"],
+        PATH,
+    )
+    .with(&[("ROUSE_TLS_CLIENT_AUTH", "required")]),
+    case(
+        "tls-client-auth",
+        "optional",
+        "required",
+        |it| it.tls.client_auth == ClientAuth::Optional("/ca.pem".into()),
+        &["true", "must"],
+        "none, optional or required",
+    )
+    .with(&[("ROUSE_TLS_CLIENT_CA", "/ca.pem")]),
+    case(
+        "upstream-tls",
+        "on",
+        "as-received",
+        |it| it.upstream.tls == UpstreamTls::On,
+        &["true", "false"],
+        "off, on or as-received",
+    ),
+    case("upstream-skip-verify", "true", "false", |it| it.upstream.skip_verify, SWITCH, BOOL),
+    case(
+        "direct-pod-routing",
+        "cold-start-only",
+        "disabled",
+        |it| it.direct_pod_routing == DirectPodRouting::ColdStartOnly,
+        &["true", "false", "never"],
+        "disabled, cold-start-only or always",
+    ),
+    case("allow-manual-endpoints", "true", "false", |it| it.allow_manual_endpoints, SWITCH, BOOL),
+    case("probe", "true", "false", |it| it.probe, SWITCH, BOOL),
+    case(
+        "trusted-proxies",
+        "10.1.0.0/16,192.0.2.1",
+        "none",
+        |it| Ok(&it.headers.trusted_proxies) == "10.1.0.0/16,192.0.2.1".parse().as_ref(),
+        &["everybody", "10.0.0.0/33", "10.0.0.0/8,"],
+        "networks like 10.0.0.0/8, separated by commas, or none",
+    ),
+    case("cold-start-header", "false", "true", |it| !it.headers.cold_start, SWITCH, BOOL),
+    case("keda-compat", "true", "false", |it| it.headers.keda_compat, SWITCH, BOOL),
+    case(
+        "connect-timeout",
+        "250ms",
+        "1s",
+        |it| it.timeouts.connect == Duration::from_millis(250),
+        SPAN,
+        DURATIONS,
+    ),
+    case(
+        "readiness-timeout",
+        "20s",
+        "0s",
+        |it| it.timeouts.readiness == Some(secs(20)),
+        SPAN_OR_ZERO,
+        DURATIONS,
+    ),
+    case(
+        "response-header-timeout",
+        "0s",
+        "1m",
+        |it| it.timeouts.response_header.is_none(),
+        SPAN_OR_ZERO,
+        DURATIONS,
+    ),
+    case(
+        "request-timeout",
+        "1h",
+        "0s",
+        |it| it.timeouts.request == Some(secs(3600)),
+        SPAN_OR_ZERO,
+        DURATIONS,
+    ),
+    case("max-hold", "2m", "3m", |it| it.holds.longest == secs(120), SPAN, DURATIONS),
+    case("max-holds", "7", "8", |it| it.holds.per_service == 7, COUNT, WHOLE),
+    case("max-holds-total", "80000", "90000", |it| it.holds.total == 80_000, COUNT, WHOLE),
+    case("hold-memory", "64MiB", "1GiB", |it| it.holds.bytes == 64 << 20, SIZE, SIZES),
+    case("wakes-per-second", "7", "8", |it| it.wakes.total.per_second == 7, COUNT, WHOLE),
+    case("wake-burst", "7", "8", |it| it.wakes.total.burst == 7, COUNT, WHOLE),
+    case("namespace-wakes-per-second", "7", "8", |it| it.wakes.namespace.per_second == 7, COUNT, WHOLE),
+    case("namespace-wake-burst", "7", "8", |it| it.wakes.namespace.burst == 7, COUNT, WHOLE),
+    case("max-connections", "7", "8", |it| it.limits.connections == Some(7), COUNT, WHOLE),
+    case("max-streams", "7", "8", |it| it.limits.streams == 7, COUNT, WHOLE),
+    case("header-timeout", "7s", "8s", |it| it.limits.header_timeout == secs(7), SPAN, DURATIONS),
+    case("idle-timeout", "7s", "8s", |it| it.limits.idle_timeout == secs(7), SPAN, DURATIONS),
+    case("stream-idle-timeout", "7s", "8s", |it| it.limits.stream_idle_timeout == secs(7), SPAN, DURATIONS),
+    case("max-header-size", "32KiB", "128KiB", |it| it.limits.header_size == 32 << 10, SIZE, SIZES),
+    case("max-headers", "7", "8", |it| it.limits.headers == 7, COUNT, WHOLE),
+    case("max-request-line", "8KiB", "1000B", |it| it.limits.request_line == 8 << 10, SIZE, SIZES),
+    case("max-idle-connections-per-pod", "7", "8", |it| it.limits.idle_per_pod == 7, COUNT, WHOLE),
+    case("max-idle-connections", "7", "8", |it| it.limits.idle == 7, COUNT, WHOLE),
+    case("workers", "7", "8", |it| it.workers == Some(7), COUNT, WHOLE),
+    case("shutdown-delay", "0s", "7s", |it| it.shutdown_delay == secs(0), SPAN_OR_ZERO, DURATIONS),
+    case("drain-timeout", "7s", "0s", |it| it.drain_timeout == secs(7), SPAN_OR_ZERO, DURATIONS),
+    case(
+        "access-log",
+        "json",
+        "combined",
+        |it| it.access_log == AccessLog::Json,
+        &["true", "on", "JSON"],
+        "off, json or combined",
+    ),
+    case(
+        "watch-namespace",
+        "shop",
+        "shop-2",
+        |it| it.kubernetes.watch_namespace.as_deref() == Some("shop"),
+        &["Shop", "-shop", "shop-", "a,b", "a.b"],
+        "a namespace's name",
+    ),
+    case(
+        "kubeconfig",
+        "/kube/config",
+        "/other",
+        |it| it.kubernetes.kubeconfig.as_deref() == Some(Path::new("/kube/config")),
+        &["a\0b"],
+        PATH,
+    ),
+    case(
+        "context",
+        "staging",
+        "other",
+        |it| it.kubernetes.context.as_deref() == Some("staging"),
+        &["a\0b"],
+        "text that is not empty",
+    ),
+];

@@ -1,0 +1,106 @@
+//! The settings of `rouse gateway`: every flag, variable, key and alias with a good and a bad value; what counts
+//! before what; what does not go together; what help and documentation say.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests: a panic is how a test fails")]
+
+mod aliases;
+mod binary;
+mod cases;
+mod docs;
+mod each;
+mod sources;
+mod together;
+
+use std::io;
+use std::path::Path;
+
+use clap::Parser;
+use rouse_cli::args::{Command, Rouse};
+use rouse_cli::gateway::settings::{self, Settings};
+use rouse_cli::gateway::table::{SETTINGS, Setting};
+use rouse_cli::gateway::{GatewayArgs, Problems, Warning};
+
+/// What one gateway is told.
+#[derive(Debug, Clone, Default)]
+struct Told {
+    flags: Vec<String>,
+    variables: Vec<(String, String)>,
+    file: Option<String>,
+}
+
+/// What the tests call the file.
+const FILE: &str = "etc/gateway.yaml";
+
+impl Told {
+    fn flag(mut self, flag: &str, value: &str) -> Self {
+        self.flags.push(format!("{flag}={value}"));
+        self
+    }
+
+    fn variable(mut self, name: &str, value: &str) -> Self {
+        self.variables.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    fn variables(self, all: &[(&str, &str)]) -> Self {
+        all.iter().fold(self, |told, (name, value)| told.variable(name, value))
+    }
+
+    fn file(mut self, text: &str) -> Self {
+        self.file = Some(text.to_owned());
+        self
+    }
+
+    fn args(&self) -> GatewayArgs {
+        let config = self.file.iter().map(|_| format!("--config={FILE}"));
+        let words =
+            ["rouse", "gateway"].map(str::to_owned).into_iter().chain(config).chain(self.flags.clone());
+        match Rouse::try_parse_from(words).unwrap_or_else(|error| panic!("{self:?}: {error}")).command {
+            Command::Gateway(args) => args,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn read(&self) -> Result<(Settings, Vec<Warning>), Problems> {
+        settings::read(&self.args(), self.variables.clone(), |path: &Path| match &self.file {
+            Some(text) if path == Path::new(FILE) => Ok(text.clone()),
+            _ => Err(io::Error::new(io::ErrorKind::NotFound, "there is none")),
+        })
+    }
+
+    #[track_caller]
+    fn settings(&self) -> Settings {
+        self.good().0
+    }
+
+    #[track_caller]
+    fn good(&self) -> (Settings, Vec<String>) {
+        let (settings, warnings) = self.read().unwrap_or_else(|problems| panic!("{self:?}: {problems}"));
+        (settings, warnings.iter().map(ToString::to_string).collect())
+    }
+
+    /// What is told as wrong, a line for each.
+    #[track_caller]
+    fn problems(&self) -> Vec<String> {
+        match self.read() {
+            Err(problems) => problems.all().iter().map(ToString::to_string).collect(),
+            Ok((settings, _)) => panic!("{self:?} is taken: {:?}", settings.listed()),
+        }
+    }
+}
+
+fn told() -> Told {
+    Told::default()
+}
+
+fn setting(name: &str) -> &'static Setting {
+    SETTINGS.iter().find(|setting| setting.name == name).unwrap_or_else(|| panic!("no setting {name}"))
+}
+
+/// What the setting `name` is, and where that comes from.
+#[track_caller]
+fn listed(settings: &Settings, name: &str) -> (String, String) {
+    let listed = settings.listed().iter().find(|listed| listed.name == name);
+    let listed = listed.unwrap_or_else(|| panic!("{name} is not listed"));
+    (listed.value.as_ref().map_or(String::new(), ToString::to_string), listed.origin.to_string())
+}

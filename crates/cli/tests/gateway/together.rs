@@ -1,0 +1,86 @@
+//! Settings that are each allowed, but not together.
+
+use rouse_cli::gateway::settings::Cert;
+
+use super::{Told, told};
+
+fn flags(all: &[(&str, &str)]) -> Told {
+    all.iter().fold(told(), |told, (flag, value)| told.flag(flag, value))
+}
+
+/// The one problem of these flags begins with the flag `source` and says `part`.
+#[track_caller]
+fn check(all: &[(&str, &str)], source: &str, part: &str) {
+    let problems = flags(all).problems();
+    let [problem] = &problems[..] else { panic!("{problems:?}") };
+    assert!(problem.starts_with(&format!("{source}: ")) && problem.contains(part), "{problem}");
+}
+
+#[test]
+fn what_does_not_go_together_is_refused() {
+    let door = ("--tls-listen", "127.0.0.1:1");
+    check(
+        &[("--tls-min-version", "1.3"), ("--tls-max-version", "1.2")],
+        "--tls-min-version",
+        "above tls-max-version",
+    );
+    check(
+        &[("--tls-cert", "a"), ("--tls-cert", "b"), ("--tls-key", "a"), door],
+        "--tls-cert",
+        "2 of tls-cert and 1 of",
+    );
+    check(&[("--tls-key", "a"), door], "--tls-key", "0 of tls-cert and 1 of tls-key");
+    check(&[door], "--tls-listen", "TLS needs a certificate");
+    check(&[("--tls-client-auth", "required")], "--tls-client-auth", "give --tls-client-ca");
+    check(&[("--max-header-size", "8KiB")], "--max-header-size", "max-request-line (16384 bytes) is above");
+    check(&[("--admin", "127.0.0.1:8080")], "--admin", "admin 127.0.0.1:8080 and listen 0.0.0.0:8080");
+    check(&[("--listen", "127.0.0.1:1,127.0.0.1:1")], "--listen", "the same place");
+    check(&[("--tls-listen", "127.0.0.1:8080"), ("--tls-cert-dir", "x")], "--tls-listen", "the same place");
+}
+
+#[test]
+fn what_goes_together_is_taken() {
+    let certs =
+        [("--tls-cert", "a"), ("--tls-cert", "b"), ("--tls-key", "c,d"), ("--tls-listen", "127.0.0.1:1")];
+    let settings = flags(&certs).settings();
+    let pairs = [("a", "c"), ("b", "d")].map(|(cert, key)| Cert { cert: cert.into(), key: key.into() });
+    assert_eq!(settings.tls.certs, pairs);
+    for good in [
+        &[("--listen", "127.0.0.1:0,127.0.0.1:0")][..],
+        &[("--listen", "127.0.0.1:1,127.0.0.2:1")],
+        &[("--tls-min-version", "1.3"), ("--tls-max-version", "1.3")],
+        &[("--max-header-size", "16KiB")],
+    ] {
+        assert_eq!(flags(good).good().1, [""; 0], "{good:?}");
+    }
+}
+
+#[test]
+fn what_has_no_effect_is_warned_of() {
+    for (all, part) in [
+        (&[("--tls-cert-dir", "x")][..], "--tls-cert-dir: certificates have no effect without --tls-listen"),
+        (&[("--tls-client-ca", "x")], "--tls-client-ca: it has no effect without --tls-client-auth"),
+        (
+            &[("--max-holds", "20000")],
+            "--max-holds: max-holds 20000 is above a quarter of max-holds-total 40000",
+        ),
+        (&[("--max-holds-total", "100")], "it counts as 25"),
+    ] {
+        let (_, warnings) = flags(all).good();
+        assert!(matches!(&warnings[..], [one] if one.contains(part)), "{all:?}: {warnings:?}");
+    }
+}
+
+#[test]
+fn nothing_is_said_about_how_a_bad_value_goes_with_others() {
+    for (bad, rest) in [
+        (("--tls-max-version", "1.1"), ("--tls-min-version", "1.3")),
+        (("--tls-key", "a,,b"), ("--tls-cert", "a")),
+        (("--tls-client-ca", ""), ("--tls-client-auth", "required")),
+        (("--max-request-line", "x"), ("--max-header-size", "8KiB")),
+        (("--listen", "x"), ("--admin", "127.0.0.1:8080")),
+        (("--tls-cert-dir", ""), ("--tls-listen", "127.0.0.1:1")),
+    ] {
+        assert_eq!(flags(&[bad, rest]).problems().len(), 1, "{bad:?}");
+    }
+}

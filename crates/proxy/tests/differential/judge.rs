@@ -1,0 +1,228 @@
+//! Compares what a client said, what it heard, and what the pod got.
+
+use crate::pod::Got;
+use crate::reader::{Asked, End, Fate, View};
+
+/// One answer.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Heard {
+    pub(crate) status: u16,
+    /// What the pod understood, if the answer is a pod's.
+    pub(crate) echo: Option<u64>,
+    /// It is the last, by its own word.
+    pub(crate) close: bool,
+}
+
+/// What came of a case.
+#[derive(Debug, Default)]
+pub(crate) struct Outcome {
+    pub(crate) heard: Vec<Heard>,
+    /// What came and is no answer.
+    pub(crate) stray: Vec<u8>,
+    /// The connection has ended.
+    pub(crate) ended: bool,
+    /// Something should have come, and did not.
+    pub(crate) silent: bool,
+    pub(crate) got: Vec<Got>,
+}
+
+/// What a case amounted to.
+#[derive(Debug, Default)]
+pub(crate) struct Verdict {
+    pub(crate) forwarded: usize,
+    /// The rule that was broken, and was enforced.
+    pub(crate) refused: Option<&'static str>,
+    /// What was refused although nothing is wrong with it.
+    pub(crate) stricter: Option<&'static str>,
+}
+
+/// Whether all three agree; else what does not.
+pub(crate) fn judge(view: &View, outcome: &Outcome) -> Result<Verdict, String> {
+    let mut verdict = Verdict::default();
+    if outcome.silent {
+        return Err("the client waited in vain".into());
+    }
+    if !outcome.stray.is_empty() {
+        return Err("the client heard something that is no answer".into());
+    }
+    let (whole, parts): (Vec<&Got>, Vec<&Got>) = outcome.got.iter().partition(|got| got.whole);
+    let (mut whole, mut heard) = (whole.into_iter(), outcome.heard.iter());
+    // hyper may end a connection rather than read a body that nobody wants.
+    let mut may_end = false;
+    for asked in &view.asked {
+        let Some(answer) = heard.next() else {
+            if !(may_end && outcome.ended) {
+                return Err(format!("no answer to {}", asked.target.escape_ascii()));
+            }
+            return nothing_more(whole, &parts).map(|()| verdict);
+        };
+        if asked.odd.is_some() && answer.status == 400 && answer.echo.is_none() {
+            verdict.stricter = asked.odd;
+            return last(heard, outcome).and_then(|()| nothing_more(whole, &parts)).map(|()| verdict);
+        }
+        let wanted = match asked.fate {
+            Fate::Forwarded => 200,
+            Fate::NoRoute => 404,
+            Fate::Tunnel => 405,
+        };
+        if answer.status != wanted {
+            return Err(format!("{} instead of {wanted} for {}", answer.status, asked.target.escape_ascii()));
+        }
+        if asked.fate == Fate::Forwarded {
+            let got = whole.next().ok_or("an answer to something that no pod got")?;
+            if answer.echo != Some(digest(&got.method, &got.target, &got.body)) {
+                return Err(format!("another's answer to {}", asked.target.escape_ascii()));
+            }
+            is_same(got, asked)?;
+            verdict.forwarded += 1;
+        }
+        may_end |= asked.fate == Fate::NoRoute && asked.has_body;
+    }
+    if let Some(got) = whole.next() {
+        return Err(format!("the pod got a request that nobody sent: {}", got.target.escape_ascii()));
+    }
+    match &view.end {
+        End::Clean => {
+            if !may_end && (outcome.ended || outcome.heard.iter().any(|heard| heard.close)) {
+                return Err("the connection was ended for nothing".into());
+            }
+            nothing_more(whole, &parts)?;
+        }
+        End::Closed => {
+            last(heard.clone(), outcome)?;
+            nothing_more(whole, &parts)?;
+        }
+        End::BadHead(rule) => {
+            match heard.next() {
+                Some(Heard { status: 400..=505, echo: None, .. }) => verdict.refused = Some(rule),
+                None if may_end => {}
+                answer => return Err(format!("{rule}: {answer:?} instead of a refusal")),
+            }
+            last(heard.clone(), outcome)?;
+            nothing_more(whole, &parts)?;
+        }
+        End::InHead => {
+            only_refusals(heard.as_slice(), 1)?;
+            nothing_more(whole, &parts)?;
+        }
+        End::BadBody(_, part) | End::InBody(part) => {
+            let extra = usize::from(part.fate == Fate::NoRoute);
+            only_refusals(heard.as_slice(), 1 + extra)?;
+            match (&parts[..], part.fate) {
+                ([], _) => {}
+                ([got], Fate::Forwarded) => is_part(got, part)?,
+                _ => return Err("the pod got parts of a request that is not for it".into()),
+            }
+            if let End::BadBody(rule, _) = &view.end {
+                verdict.refused = Some(rule);
+            }
+            if !outcome.ended {
+                return Err("the connection goes on after a body that is not good".into());
+            }
+        }
+    }
+    Ok(verdict)
+}
+
+fn only_refusals(heard: &[Heard], most: usize) -> Result<(), String> {
+    let fits = |heard: &Heard| (400..600).contains(&heard.status) && heard.echo.is_none();
+    if heard.len() <= most && heard.iter().all(fits) {
+        Ok(())
+    } else {
+        Err(format!("too many answers: {heard:?}"))
+    }
+}
+
+fn last<'a>(mut heard: impl Iterator<Item = &'a Heard>, outcome: &Outcome) -> Result<(), String> {
+    match heard.next() {
+        Some(heard) => Err(format!("one more answer: {heard:?}")),
+        None if !outcome.ended => Err("the connection goes on".into()),
+        None => Ok(()),
+    }
+}
+
+fn nothing_more<'a>(whole: impl Iterator<Item = &'a Got>, parts: &[&'a Got]) -> Result<(), String> {
+    match whole.chain(parts.iter().copied()).next() {
+        None => Ok(()),
+        Some(got) => Err(format!("the pod got more than was sent: {}", got.target.escape_ascii())),
+    }
+}
+
+/// Whether the pod got what was asked, and nothing besides.
+fn is_same(got: &Got, asked: &Asked) -> Result<(), String> {
+    is_like(got, asked)?;
+    if got.body != asked.body {
+        let (got, asked) = (got.body.escape_ascii(), asked.body.escape_ascii());
+        return Err(format!("the pod got another body: \"{got}\" instead of \"{asked}\""));
+    }
+    if let Some((name, _)) = got.trailers.iter().find(|trailer| !asked.trailers.contains(trailer)) {
+        return Err(format!("the pod got a trailer that nobody sent: {}", name.escape_ascii()));
+    }
+    Ok(())
+}
+
+/// Whether the pod got a part of what was asked, and did not take it for the whole.
+pub(crate) fn is_part(got: &Got, asked: &Asked) -> Result<(), String> {
+    is_like(got, asked)?;
+    if got.whole || !asked.body.starts_with(&got.body) {
+        return Err(format!("the pod got another part of a body: \"{}\"", got.body.escape_ascii()));
+    }
+    Ok(())
+}
+
+fn is_like(got: &Got, asked: &Asked) -> Result<(), String> {
+    for (what, got, asked) in [("method", &got.method, &asked.method), ("target", &got.target, &asked.target)]
+    {
+        if got != asked {
+            return Err(format!(
+                "another {what}: {} instead of {}",
+                got.escape_ascii(),
+                asked.escape_ascii()
+            ));
+        }
+    }
+    let mut left = asked.headers.clone();
+    let client = got.client.to_string();
+    for (name, value) in &got.headers {
+        let fits = match &name[..] {
+            b"host" | b"x-forwarded-host" => *value == asked.host,
+            b"x-forwarded-for" => value == client.as_bytes(),
+            b"x-forwarded-proto" => value == b"http",
+            b"te" => value == b"trailers",
+            b"via" if value == b"1.1 rouse-test" => true,
+            b"connection" => asked.upgrade && value == b"upgrade",
+            // The pod has read the body by these, and it is compared as a whole.
+            b"content-length" | b"transfer-encoding" => true,
+            b"traceparent" if !asked.headers.iter().any(|(name, _)| name == b"traceparent") => true,
+            name if name.starts_with(b"x-rouse-") || name.starts_with(b"x-forwarded-") => false,
+            b"forwarded" | b"keep-alive" | b"proxy-connection" => false,
+            b"upgrade" if !asked.upgrade => false,
+            _ => match left.iter().position(|(other, sent)| (other, sent) == (name, value)) {
+                Some(place) => {
+                    left.swap_remove(place);
+                    true
+                }
+                None => false,
+            },
+        };
+        if !fits {
+            return Err(format!(
+                "a header that nobody sent: {}: {}",
+                name.escape_ascii(),
+                value.escape_ascii()
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Tells requests apart.
+pub(crate) fn digest(method: &[u8], target: &[u8], body: &[u8]) -> u64 {
+    let mut sum = 0xcbf2_9ce4_8422_2325_u64;
+    for part in [method, target, body] {
+        for byte in part.iter().chain(b"\n") {
+            sum = (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+    sum
+}

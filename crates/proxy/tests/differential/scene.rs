@@ -1,0 +1,258 @@
+//! A gateway between sixteen clients and a pod; every case through it, and what went wrong made small.
+
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rouse_testkit::fakes::READY;
+use tokio::task::JoinSet;
+use tokio::time::interval;
+
+use crate::case::Case;
+use crate::client::Connection;
+use crate::judge::{Outcome, judge};
+use crate::pod::{self, Books};
+use crate::reader::{self, End, View};
+use crate::rig::{Options, PATIENCE, Rig};
+use crate::tally::Tally;
+
+const CLIENTS: usize = 16;
+/// So many cases at most on one connection.
+const CARRIED: u64 = 64;
+/// How long to wait for an answer that has not come in a whole PATIENCE before.
+const SHORT: Duration = Duration::from_secs(3);
+
+/// A gateway, its pod, and what is known of both.
+pub(crate) struct Scene {
+    _rig: Rig,
+    seed: u64,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    gateway: SocketAddr,
+    books: Arc<Mutex<Books>>,
+    connections: AtomicU32,
+    next: AtomicU64,
+    /// Where to stop. A case that is not played is made up for by another.
+    end: AtomicU64,
+    stop: AtomicBool,
+    tally: Mutex<Tally>,
+}
+
+/// The first case that went wrong.
+pub(crate) struct Failure {
+    case: Option<u64>,
+    /// How many went before it on its connection.
+    before: u64,
+    why: String,
+}
+
+impl Scene {
+    pub(crate) fn new(seed: u64) -> Self {
+        // Of nobody is believed whom he speaks for: the pod goes by the client's own address.
+        let rig = Rig::new(Options { edge: true, ..Options::default() });
+        let books = Arc::<Mutex<Books>>::default();
+        rig.slices(&[(1, pod::start(&books), READY)]);
+        let shared = Shared {
+            gateway: rig.address,
+            books,
+            connections: AtomicU32::new(0),
+            next: AtomicU64::new(0),
+            end: AtomicU64::new(0),
+            stop: AtomicBool::new(false),
+            tally: Mutex::default(),
+        };
+        Self { _rig: rig, seed, shared: Arc::new(shared) }
+    }
+
+    /// Plays `cases` cases.
+    pub(crate) async fn run(&self, first: u64, cases: u64) -> Result<Tally, Failure> {
+        self.shared.next.store(first, Ordering::Relaxed);
+        self.shared.end.store(first + cases, Ordering::Relaxed);
+        let mut clients = JoinSet::new();
+        for _ in 0..CLIENTS {
+            clients.spawn(Arc::clone(&self.shared).client(self.seed));
+        }
+        let mut failure = None;
+        while let Some(ended) = clients.join_next().await {
+            failure = failure.or(ended.unwrap().err());
+        }
+        failure = failure.or(self.shared.late().await);
+        let mut tally = std::mem::take(&mut *self.shared.tally.lock().unwrap());
+        tally.connections = u64::from(self.shared.connections.load(Ordering::Relaxed));
+        failure.map_or(Ok(tally), Err)
+    }
+
+    /// The failure with the smallest case that still shows it, and all that is known of it.
+    pub(crate) async fn explain(&self, failure: Failure) -> String {
+        let Failure { case, before, why } = failure;
+        let Some(number) = case else { return format!("seed {}, in an unknown case: {why}", self.seed) };
+        let mut text = format!(
+            "seed {}, case {number}, after {before} others on its connection: {why}\n\
+             ROUSE_DIFFERENTIAL_SEED={} ROUSE_DIFFERENTIAL_FIRST={number} ROUSE_DIFFERENTIAL_CASES=1 repeats it\n",
+            self.seed, self.seed
+        );
+        let mut case = Case::new(self.seed, number);
+        let Some(mut shown) = self.shared.alone(&case).await else {
+            write!(text, "alone, it is fine. It sent:\n\"{}\"", shown(&case.bytes())).unwrap();
+            return text;
+        };
+        'smaller: loop {
+            for less in case.smaller() {
+                if let Some(still) = self.shared.alone(&less).await {
+                    (case, shown) = (less, still);
+                    continue 'smaller;
+                }
+            }
+            text.push_str(&shown);
+            return text;
+        }
+    }
+}
+
+impl Shared {
+    async fn client(self: Arc<Self>, seed: u64) -> Result<(), Failure> {
+        let mut connection = None;
+        while !self.stop.load(Ordering::Relaxed) {
+            let number = self.next.fetch_add(1, Ordering::Relaxed);
+            if number >= self.end.load(Ordering::Relaxed) {
+                break;
+            }
+            let played = self.play(&mut connection, &Case::new(seed, number), PATIENCE).await;
+            let failed = played.err().map(|(before, why)| Failure { case: Some(number), before, why });
+            let fault = self.books.lock().unwrap().fault();
+            let fault = fault.map(|(case, why)| Failure { case, before: 0, why });
+            if let Some(failure) = fault.or(failed) {
+                self.stop.store(true, Ordering::Relaxed);
+                return Err(failure);
+            }
+        }
+        Ok(())
+    }
+
+    /// One case, on the connection that is left from before, if there is one.
+    async fn play(
+        &self,
+        connection: &mut Option<Connection>,
+        case: &Case,
+        patience: Duration,
+    ) -> Result<(), (u64, String)> {
+        let bytes = case.bytes();
+        let view = reader::read(&bytes);
+        if let Some(known) = view.known() {
+            self.tally.lock().unwrap().skip(known);
+            self.end.fetch_add(1, Ordering::Relaxed);
+            return Ok(());
+        }
+        let mut open = match connection.take() {
+            Some(open) => open,
+            None => Connection::new(self.gateway, self.connections.fetch_add(1, Ordering::Relaxed)).await,
+        };
+        let before = open.carried;
+        open.carried += 1;
+        self.books.lock().unwrap().begin(open.address, case.number);
+        let mut outcome = open.play(&case.pieces(&bytes), &view, patience).await;
+        let stays =
+            matches!(view.end, End::Clean) && !outcome.ended && !outcome.silent && open.carried < CARRIED;
+        if stays && !view.asked.iter().any(|asked| asked.has_body && asked.fate != reader::Fate::Forwarded) {
+            outcome.got = self.books.lock().unwrap().take(open.address);
+            *connection = Some(open);
+        } else {
+            self.end(open, case.number, &view, &mut outcome, patience).await;
+        }
+        let verdict =
+            judge(&view, &outcome).map_err(|why| (before, report(&why, &bytes, &view, &outcome)))?;
+        self.tally.lock().unwrap().add(&view, &verdict);
+        Ok(())
+    }
+
+    /// Ends a connection, unless it has ended, and hears what comes at the last.
+    async fn end(
+        &self,
+        mut open: Connection,
+        case: u64,
+        view: &View,
+        outcome: &mut Outcome,
+        patience: Duration,
+    ) {
+        if matches!(view.end, End::Clean) && !outcome.ended && !outcome.silent {
+            let last = open.finish(view, patience).await;
+            outcome.heard.extend(last.heard);
+            outcome.stray.extend(last.stray);
+            outcome.silent = last.silent;
+        }
+        let part = match &view.end {
+            End::BadBody(_, part) | End::InBody(part) if part.fate == reader::Fate::Forwarded => {
+                Some(part.clone())
+            }
+            _ => None,
+        };
+        outcome.got = self.books.lock().unwrap().close(open.address, case, part);
+    }
+
+    /// A case on a connection of its own: what is wrong with it.
+    async fn alone(&self, case: &Case) -> Option<String> {
+        while self.books.lock().unwrap().fault().is_some() {}
+        let played = self.play(&mut None, case, SHORT).await;
+        let late = self.late().await.map(|failure| {
+            let bytes = case.bytes();
+            report(&failure.why, &bytes, &reader::read(&bytes), &Outcome::default())
+        });
+        played.err().map(|(_, why)| why).or(late)
+    }
+
+    /// What the pod has to say after all is over.
+    async fn late(&self) -> Option<Failure> {
+        let mut looks = interval(Duration::from_millis(20));
+        for _ in 0..10 {
+            looks.tick().await;
+            if let Some((case, why)) = self.books.lock().unwrap().fault() {
+                return Some(Failure { case, before: 0, why });
+            }
+        }
+        None
+    }
+}
+
+fn report(why: &str, bytes: &[u8], view: &View, outcome: &Outcome) -> String {
+    let mut text = format!("{why}\nthe client sent:\n\"{}\"\na strict reader finds:\n", shown(bytes));
+    for asked in &view.asked {
+        let (method, target) = (asked.method.escape_ascii(), asked.target.escape_ascii());
+        writeln!(text, "  {method} {target} {:?} \"{}\"", asked.fate, asked.body.escape_ascii()).unwrap();
+    }
+    let end = match &view.end {
+        End::BadHead(rule) => format!("a bad head: {rule}"),
+        End::BadBody(rule, part) => format!("a bad body: {rule}, of {}", part.target.escape_ascii()),
+        End::InBody(part) => format!("a part of {}", part.target.escape_ascii()),
+        other => format!("{other:?}"),
+    };
+    writeln!(text, "  and then: {end}\nthe pod got:").unwrap();
+    for got in &outcome.got {
+        let (method, target) = (got.method.escape_ascii(), got.target.escape_ascii());
+        writeln!(text, "  {method} {target} whole: {} \"{}\"", got.whole, got.body.escape_ascii()).unwrap();
+    }
+    let Outcome { heard, stray, ended, silent, .. } = outcome;
+    writeln!(
+        text,
+        "the client heard: {heard:?} and \"{}\", ended: {ended}, silent: {silent}",
+        stray.escape_ascii()
+    )
+    .unwrap();
+    text
+}
+
+/// Escaped, and without the length of what is only long.
+fn shown(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    for run in bytes.chunk_by(|one, next| one == next) {
+        let few = run.len().min(20);
+        write!(text, "{}", run[..few].escape_ascii()).unwrap();
+        if few < run.len() {
+            write!(text, "<{} of these>", run.len()).unwrap();
+        }
+    }
+    text
+}

@@ -1,0 +1,141 @@
+//! How much harm retries may do: to pods that lose every request, and to pods that a request kills.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use rouse_core::endpoint::Conditions;
+use rouse_testkit::fakes::READY;
+use tokio::task::JoinSet;
+
+use crate::rig::{Options, Pod, Rig};
+use crate::wire::Wire;
+
+const UPSTREAM_RESET: &str = "\r\nx-rouse-error: upstream_reset\r\n";
+
+/// Reads each request and cuts its connection. What it read is counted.
+fn lose_all(pod: Pod, read: &Arc<AtomicUsize>) -> JoinSet<()> {
+    let (mut tasks, read) = (JoinSet::new(), Arc::clone(read));
+    tasks.spawn(async move {
+        loop {
+            let mut wire = pod.accept().await;
+            wire.head().await;
+            read.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    tasks
+}
+
+/// Two pods that lose every request, and how many they have read.
+async fn losers(numbers: [u32; 2]) -> (Vec<Pod>, Arc<AtomicUsize>) {
+    let pods = vec![Pod::new(numbers[0]).await, Pod::new(numbers[1]).await];
+    (pods, Arc::default())
+}
+
+#[tokio::test]
+async fn a_service_that_loses_everything_is_asked_a_fifth_more_and_no_other_service_pays_for_it() {
+    const REQUESTS: usize = 200;
+    /// What a service may repeat before it has earned it.
+    const RESERVE: usize = 10;
+    let rig = Rig::new(Options::default());
+    let (pods, read) = losers([1, 2]).await;
+    rig.pods(&[(&pods[0], READY), (&pods[1], READY)]);
+    let _losing: Vec<JoinSet<()>> = pods.into_iter().map(|pod| lose_all(pod, &read)).collect();
+    for _ in 0..REQUESTS {
+        let answer = rig.get("/").await;
+        assert!(answer.starts_with("HTTP/1.1 502 ") && answer.contains(UPSTREAM_RESET), "{answer}");
+    }
+    let retries = REQUESTS / 5 + RESERVE;
+    assert_eq!(read.load(Ordering::Relaxed), REQUESTS + retries, "as the pods counted");
+    assert_eq!(rig.metric(r#"rouse_retries_total{reason="reset"}"#), retries as u64, "as we did");
+    assert_eq!(rig.metric("rouse_ejections_total"), 0, "a pod that takes connections is none that is down");
+
+    // The other service has its own budget.
+    let pod = Pod::new(3).await;
+    Rig::slices_of(&rig.add("window"), &[(3, pod.address, READY)]);
+    let serving = async {
+        pod.accept().await.head().await;
+        let mut wire = pod.accept().await;
+        wire.head().await;
+        wire.answer("hello").await;
+    };
+    let mut client = rig.connect().await;
+    client.write("GET / HTTP/1.1\r\nHost: window.test\r\nConnection: close\r\n\r\n").await;
+    let (answer, ()) = tokio::join!(client.rest(), serving);
+    assert!(answer.ends_with("hello"), "{answer}");
+}
+
+/// Answers, until it reads a request for `/poison`: then it dies, with its listener and all of its connections.
+fn mortal(pod: Pod, deaths: &Arc<AtomicUsize>) -> JoinSet<()> {
+    let (mut tasks, deaths) = (JoinSet::new(), Arc::clone(deaths));
+    tasks.spawn(async move {
+        let mut connections = JoinSet::new();
+        loop {
+            tokio::select! {
+                wire = pod.accept() => drop(connections.spawn(is_poisoned(wire))),
+                Some(Ok(true)) = connections.join_next() => break,
+            }
+        }
+        // Counted first: whoever hears of its end finds it counted.
+        deaths.fetch_add(1, Ordering::Relaxed);
+    });
+    tasks
+}
+
+async fn is_poisoned(mut wire: Wire) -> bool {
+    while let Some(head) = wire.next_head().await {
+        if head.contains(" /poison ") {
+            return true;
+        }
+        wire.answer("hello").await;
+    }
+    false
+}
+
+/// Five pods of which a request for `/poison` kills each that reads it. `warm`: connections to all of them are kept.
+async fn deaths_by(request: &str, warm: bool) -> usize {
+    let rig = Rig::new(Options::default());
+    let mut pods = Vec::new();
+    for number in 1..=5 {
+        pods.push(Pod::new(number).await);
+    }
+    let ready: Vec<(&Pod, Conditions)> = pods.iter().map(|pod| (pod, READY)).collect();
+    rig.pods(&ready);
+    let deaths = Arc::<AtomicUsize>::default();
+    let _living: Vec<JoinSet<()>> = pods.into_iter().map(|pod| mortal(pod, &deaths)).collect();
+    for _ in 0..if warm { 100 } else { 0 } {
+        assert!(rig.get("/").await.ends_with("hello"));
+    }
+    let mut client = rig.connect().await;
+    client.write(request).await;
+    let answer = client.rest().await;
+    assert!(answer.starts_with("HTTP/1.1 502 ") && answer.contains(UPSTREAM_RESET), "{answer}");
+    let dead = deaths.load(Ordering::Relaxed);
+    assert!(rig.get("/").await.ends_with("hello"), "the others serve");
+    dead
+}
+
+const POISON: &str = "/poison HTTP/1.1\r\nHost: cart.test\r\nConnection: close\r\n";
+
+#[tokio::test]
+async fn a_get_that_kills_its_pod_kills_one_more_and_not_a_third() {
+    for warm in [false, true] {
+        for method in ["GET", "DELETE"] {
+            let deaths = deaths_by(&format!("{method} {POISON}\r\n"), warm).await;
+            assert_eq!(deaths, 2, "{method}, warm: {warm}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_post_that_kills_its_pod_kills_no_other() {
+    for warm in [false, true] {
+        for body in [
+            "Content-Length: 0\r\n\r\n",
+            "Content-Length: 5\r\n\r\nhello",
+            "Content-Length: 500\r\n\r\nhello",
+        ] {
+            let deaths = deaths_by(&format!("POST {POISON}{body}"), warm).await;
+            assert_eq!(deaths, 1, "{body:?}, warm: {warm}");
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Clients that take their time, and far more of them than there may be.
+
+use std::time::Duration;
+
+use rouse_proxy::gateway::{Limits, Timeouts};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpSocket;
+use tokio::task::JoinSet;
+use tokio::time::{interval, timeout};
+
+use crate::kit::{Attacker, Honest, open, quiet_service, scene};
+use crate::rig::{Options, PATIENCE, Rig, eventually};
+
+/// The whole request may take as long as this.
+const LIMIT: Duration = Duration::from_millis(500);
+
+fn limited() -> Options {
+    let timeouts = Timeouts { request: Some(LIMIT), ..Timeouts::default() };
+    Options { timeouts, ..Options::default() }
+}
+
+#[tokio::test]
+async fn a_body_that_trickles_is_cut_off_at_the_deadline_and_keeps_no_slot() {
+    let (rig, witness) = scene(limited()).await;
+    let honest = Honest::new(&rig).await.throughout();
+    let mut slow = Vec::new();
+    for number in 0..40 {
+        let mut attacker = Attacker::new(&rig).await;
+        let (framing, first) = match number % 2 {
+            0 => ("Content-Length: 100000", "a"),
+            _ => ("Transfer-Encoding: chunked", "5;a"),
+        };
+        attacker.send(format!("POST /slow HTTP/1.1\r\nHost: cart.test\r\n{framing}\r\n\r\n{first}")).await;
+        slow.push(attacker);
+    }
+    let mut pace = interval(Duration::from_millis(20));
+    let mut ticks = 0;
+    while open(&slow) > 0 {
+        pace.tick().await;
+        ticks += 1;
+        assert!(ticks < 1500, "they are still there after half a minute");
+        for attacker in &mut slow {
+            attacker.send("a").await;
+        }
+    }
+    honest.was_served().await;
+    assert!(ticks > 5, "they had their time");
+    eventually("no slot is kept", || rig.service.in_flight() == 0).await;
+    assert!(witness.count("POST /slow ") <= 40, "none is repeated");
+    eventually("all are in the books", || {
+        rig.metric(r#"rouse_requests_total{route="cart",code="504",protocol="http1"}"#) == 40
+    })
+    .await;
+}
+
+/// A byte now and then, of a response without end.
+#[tokio::test]
+async fn a_client_that_reads_slowly_is_cut_off_at_the_deadline_and_keeps_no_slot() {
+    let (rig, pod) = Rig::with_pod(limited()).await;
+    let _witness = quiet_service(&rig).await;
+    let honest = Honest::of(&rig, "quiet.test").await.throughout();
+    let mut pouring = JoinSet::new();
+    let mut slow = Vec::new();
+    for _ in 0..20 {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(4096).unwrap();
+        let mut attacker = Attacker(socket.connect(rig.address).await.unwrap());
+        attacker.send("GET / HTTP/1.1\r\nHost: cart.test\r\n\r\n").await;
+        let mut wire = Attacker(pod.accept_raw().await);
+        pouring.spawn(async move {
+            wire.head().await;
+            wire.0.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n").await.ok();
+            while wire.0.write_all(&[b'x'; 16 * 1024]).await.is_ok() {}
+        });
+        slow.push(attacker);
+    }
+    let mut reading = JoinSet::new();
+    for mut attacker in slow {
+        reading.spawn(async move {
+            let mut pace = interval(Duration::from_millis(20));
+            loop {
+                pace.tick().await;
+                if attacker.0.read_u8().await.is_err() {
+                    return;
+                }
+            }
+        });
+    }
+    eventually("no slot is kept", || rig.service.in_flight() == 0).await;
+    // And the pod's side has ended with each, whatever the client goes on reading of what it has got.
+    let ended = async { while pouring.join_next().await.is_some() {} };
+    timeout(PATIENCE, ended).await.expect("nothing more should be taken from the pod");
+    honest.was_served().await;
+}
+
+/// Those who have left make room on the attacker's side as well.
+#[tokio::test]
+async fn ten_thousand_connections_at_a_limit_of_two_thousand_keep_nobody_out() {
+    const MOST: usize = 2000;
+    // Nobody is cut off for silence.
+    let limits = Limits {
+        connections: MOST,
+        idle: Duration::from_hours(1),
+        head: Duration::from_hours(1),
+        ..Limits::default()
+    };
+    let (rig, witness) = scene(Options { limits, ..Options::default() }).await;
+    let honest = Honest::new(&rig).await.throughout();
+    let mut attackers = Vec::new();
+    for round in 0..20 {
+        for number in 0..500 {
+            let mut attacker = Attacker::new(&rig).await;
+            let begin = ["", "G", "GET / HTTP/1.1\r\nHost: ", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"];
+            attacker.send(begin[number % begin.len()]).await;
+            attackers.push(attacker);
+        }
+        eventually("the crowd keeps to its limit", || {
+            attackers.retain(Attacker::is_open);
+            attackers.len() < MOST
+        })
+        .await;
+        assert!(round < 5 || attackers.len() > MOST / 2, "the limit is not far below what it says");
+    }
+    let answer = rig.get("/newcomer").await;
+    assert!(answer.ends_with("/newcomer"), "{answer}");
+    honest.was_served().await;
+    assert_eq!(witness.count("GET /newcomer "), 1);
+    assert_eq!(rig.metric("rouse_connections_refused_total"), 0, "there was always somebody quiet");
+}

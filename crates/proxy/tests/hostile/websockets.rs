@@ -1,0 +1,280 @@
+//! Upgraded connections, used as nobody should.
+
+use std::time::Duration;
+
+use rouse_proxy::gateway::Timeouts;
+use tokio::time::timeout;
+
+use crate::kit::{Attacker, Honest, SMUGGLED, Throughout, Witness, quiet_service, scene};
+use crate::rig::{Options, PATIENCE, Pod, Rig, eventually};
+use crate::wire::fill;
+
+const ASK: &str = "GET /ws HTTP/1.1\r\nHost: cart.test\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+                   Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+const SWITCHED: &str =
+    "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+
+/// A gateway whose pod is the test's, and an honest client of another service.
+async fn stage() -> (Rig, Pod, Witness, Throughout) {
+    let (rig, pod) = Rig::with_pod(Options::default()).await;
+    let witness = quiet_service(&rig).await;
+    let honest = Honest::of(&rig, "quiet.test").await.throughout();
+    (rig, pod, witness, honest)
+}
+
+/// A request for an upgrade that has reached the pod: the client's side and the pod's.
+async fn asked(rig: &Rig, pod: &Pod) -> (Attacker, Attacker) {
+    let mut client = Attacker::new(rig).await;
+    client.send(ASK).await;
+    let mut wire = Attacker(pod.accept_raw().await);
+    let head = wire.head().await;
+    assert!(head.contains("\r\nupgrade: websocket\r\n"), "{head}");
+    (client, wire)
+}
+
+/// An open tunnel.
+async fn tunnel(rig: &Rig, pod: &Pod) -> (Attacker, Attacker) {
+    let (mut client, mut wire) = asked(rig, pod).await;
+    wire.send(SWITCHED).await;
+    let head = client.head().await;
+    assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
+    (client, wire)
+}
+
+#[tokio::test]
+async fn frames_before_the_answer_wait_on_the_clients_side() {
+    let (rig, pod, _witness, honest) = stage().await;
+    let (mut attacker, mut wire) = asked(&rig, &pod).await;
+    let taken = fill(&mut attacker.0, 64 << 20).await;
+    // What the kernel keeps of a connection is some MB.
+    assert!(taken < 32 << 20, "{taken} bytes were taken");
+    assert!(!wire.has_read(), "the pod has not switched yet");
+    // Once it has, nothing of it is lost.
+    wire.send(SWITCHED).await;
+    assert!(attacker.head().await.starts_with("HTTP/1.1 101 "));
+    attacker.shut().await;
+    let rest = wire.raw_rest().await;
+    assert_eq!(rest.len(), taken);
+    assert!(rest.iter().all(|byte| *byte == b'x'));
+    drop(wire);
+    honest.was_served().await;
+    eventually("its slot is free", || rig.service.in_flight() == 0).await;
+}
+
+/// Unmasked, with reserved bits, with lengths that nobody could ever send: that is for the pod to judge, byte for byte.
+#[tokio::test]
+async fn frames_are_passed_on_as_they_are() {
+    let (rig, pod, _witness, honest) = stage().await;
+    let frames: [&[u8]; 6] = [
+        b"\x82\x03abc",
+        b"\xf2\x83\0\0\0\0abc",
+        b"\x82\x7f\xff\xff\xff\xff\xff\xff\xff\xffabc",
+        b"\x89\x7e\xff\xffabc",
+        b"\x88\x80\x01\x02\x03\x04\x82\x03abc",
+        b"\x03\x00\x00\x00\x00\x00abc",
+    ];
+    for frame in frames {
+        let (mut client, mut wire) = tunnel(&rig, &pod).await;
+        client.send(frame).await;
+        wire.send(frame).await;
+        client.shut().await;
+        assert_eq!(wire.raw_rest().await, frame, "to the pod");
+        drop(wire);
+        assert_eq!(client.raw_rest().await, frame, "to the client");
+    }
+    honest.was_served().await;
+    eventually("no slot is kept", || rig.service.in_flight() == 0).await;
+}
+
+#[tokio::test]
+async fn a_frame_without_end_is_taken_as_fast_as_the_other_side_reads() {
+    let (rig, pod, _witness, honest) = stage().await;
+    let (mut client, mut wire) = tunnel(&rig, &pod).await;
+    for side in [&mut client, &mut wire] {
+        side.send(b"\x82\x7f\x7f\xff\xff\xff\xff\xff\xff\xff").await;
+        let taken = fill(&mut side.0, 64 << 20).await;
+        assert!(taken < 32 << 20, "{taken} bytes were taken");
+    }
+    honest.was_served().await;
+    // The pod leaves, and the client does not read: it is not waited for.
+    wire.0.set_zero_linger().unwrap();
+    drop(wire);
+    eventually("its slot is free", || rig.service.in_flight() == 0).await;
+}
+
+/// Nobody may be told "going away" in the middle of a frame, however long that says it is.
+#[tokio::test]
+async fn a_frame_of_any_length_is_not_broken_by_our_farewell() {
+    for (begin, at_boundary) in [
+        (&b"\x82\x7f\xff\xff\xff\xff\xff\xff\xff\xffabc"[..], false),
+        (b"\x82\xff\xff\xff\xff\xff\xff\xff\xff\xffabc", false),
+        (b"\x82\x7f\0\0\0\0\0\0\0\x04abc", false),
+        (b"\x82\x7e\0", false),
+        (b"\x82", false),
+        (b"\x82\x7f\0\0\0\0\0\0\0\x03abc", true),
+        (b"\x88\x00", true),
+    ] {
+        let (mut rig, pod) = Rig::with_pod(Options::default()).await;
+        let (mut client, mut wire) = tunnel(&rig, &pod).await;
+        wire.send(begin).await;
+        client.exactly(begin.len()).await;
+        rig.workers.close();
+        let farewell: &[u8] = if at_boundary { b"\x88\x02\x03\xe9" } else { b"" };
+        assert_eq!(client.raw_rest().await, farewell, "{begin:?}");
+        timeout(PATIENCE, rig.workers.ended()).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_pod_that_switches_and_closes_ends_its_client() {
+    let (rig, pod, _witness, honest) = stage().await;
+    for last in ["", "\u{81}"] {
+        let (mut client, mut wire) = asked(&rig, &pod).await;
+        wire.send(format!("{SWITCHED}{last}")).await;
+        drop(wire);
+        let answer = client.raw_rest().await;
+        assert!(answer.starts_with(b"HTTP/1.1 101 "), "{answer:?}");
+        assert!(answer.ends_with(format!("\r\n\r\n{last}").as_bytes()), "{answer:?}");
+        eventually("its slot is free", || rig.service.in_flight() == 0).await;
+    }
+    honest.was_served().await;
+}
+
+/// The client has said all that it will; what the pod still says gets through, and then it is over.
+#[tokio::test]
+async fn one_open_half_is_enough_until_it_ends_too() {
+    let (rig, pod, _witness, honest) = stage().await;
+    let (mut client, mut wire) = tunnel(&rig, &pod).await;
+    client.shut().await;
+    assert_eq!(wire.raw_rest().await, b"", "the pod hears of it");
+    wire.send(b"\x82\x03abc").await;
+    assert_eq!(client.exactly(5).await, b"\x82\x03abc");
+    assert_eq!(rig.service.in_flight(), 1, "it is still under way");
+    drop(wire);
+    assert_eq!(client.raw_rest().await, b"");
+    eventually("its slot is free", || rig.service.in_flight() == 0).await;
+    honest.was_served().await;
+}
+
+#[tokio::test]
+async fn what_follows_a_close_frame_is_no_request_and_no_answer() {
+    let (rig, pod, witness, honest) = stage().await;
+    let (mut client, mut wire) = tunnel(&rig, &pod).await;
+    let request = SMUGGLED.replace("cart.test", "quiet.test");
+    client.send(b"\x88\x80\x01\x02\x03\x04").await;
+    client.send(&request).await;
+    // It stays in the tunnel, where the pod may think of it what it likes.
+    assert_eq!(wire.exactly(6 + request.len()).await[6..], *request.as_bytes());
+    wire.send(b"\x88\x00HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil").await;
+    drop(wire);
+    let rest = client.raw_rest().await;
+    assert_eq!(rest, b"\x88\x00HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil");
+    eventually("its slot is free", || rig.service.in_flight() == 0).await;
+    // Neither connection is used again.
+    let mut other = rig.connect().await;
+    other.write("GET / HTTP/1.1\r\nHost: cart.test\r\n\r\n").await;
+    let mut fresh = pod.accept().await;
+    fresh.head().await;
+    fresh.answer("hello").await;
+    assert!(other.until("hello").await.starts_with("HTTP/1.1 200 "));
+    honest.was_served().await;
+    witness.is_clean();
+}
+
+/// Where such a body ends, nobody watches: nothing may come after it.
+#[tokio::test]
+async fn nothing_follows_an_upgrade_with_a_body() {
+    let (rig, witness) = scene(Options::default()).await;
+    let honest = Honest::new(&rig).await.throughout();
+    let bodies = [
+        "Content-Length: 5\r\n\r\nhello",
+        "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+        "Transfer-Encoding: chunked\r\n\r\n5;smuggled\nhello\r\n0\r\n\r\n",
+        "Transfer-Encoding: chunked\r\n\r\n0\r\nHost: smuggled\r\n\r\n",
+    ];
+    for body in bodies {
+        for method in ["GET", "POST"] {
+            let mut attacker = Attacker::new(&rig).await;
+            let head = format!(
+                "{method} /upgrade HTTP/1.1\r\nHost: cart.test\r\nConnection: Upgrade\r\nUpgrade: x\r\n"
+            );
+            attacker.send(format!("{head}{body}{SMUGGLED}")).await;
+            let answer = attacker.rest().await;
+            assert!(answer.matches("HTTP/1.1 ").count() <= 1, "{body:?}: {answer}");
+            assert!(!answer.contains("HTTP/1.1 101 "), "{body:?}: {answer}");
+        }
+    }
+    honest.was_served().await;
+    assert!(witness.count(" /upgrade ") <= 2 * bodies.len(), "none is repeated");
+    witness.is_clean();
+}
+
+/// Without `Connection`, and in HTTP/1.0, the header means nothing: it is not passed on, and what follows is judged.
+#[tokio::test]
+async fn an_upgrade_that_is_not_asked_for_properly_is_none() {
+    let (rig, witness) = scene(Options::default()).await;
+    let honest = Honest::new(&rig).await.throughout();
+    let bad = "GET /bad HTTP/1.1\r\nHost: cart.test\r\nHost: smuggled\r\n\r\n";
+    for head in [
+        "GET /plain HTTP/1.1\r\nHost: cart.test\r\nUpgrade: websocket\r\n\r\n",
+        "GET /plain HTTP/1.1\r\nHost: cart.test\r\nConnection: keep-alive\r\nUpgrade: websocket\r\n\r\n",
+        "GET /plain HTTP/1.1\r\nHost: cart.test\r\nConnection: upgrades\r\nUpgrade: websocket\r\n\r\n",
+        "GET /plain HTTP/1.0\r\nHost: cart.test\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
+        "GET /plain HTTP/1.0\r\nHost: cart.test\r\nConnection: keep-alive, Upgrade\r\nUpgrade: websocket\r\n\r\n",
+        "GET /plain HTTP/1.1\r\nHost: cart.test\r\nConnection: Upgrade\r\n\r\n",
+    ] {
+        let mut attacker = Attacker::new(&rig).await;
+        attacker.send(format!("{head}{bad}{SMUGGLED}")).await;
+        let answer = attacker.rest().await;
+        assert!(
+            answer.starts_with("HTTP/1.1 200 ") || answer.starts_with("HTTP/1.0 200 "),
+            "{head}: {answer}"
+        );
+        assert!(!answer.contains(" 101 "), "{head}: {answer}");
+        assert_eq!(answer.matches("/plain").count(), 1, "{head}: {answer}");
+    }
+    honest.was_served().await;
+    assert_eq!(witness.count("GET /plain "), 6);
+    assert_eq!(witness.count("upgrade"), 0, "{:?}", witness.seen());
+    witness.is_clean();
+}
+
+#[tokio::test]
+async fn nothing_is_smuggled_in_the_key_of_a_websocket() {
+    let (rig, witness) = scene(Options::default()).await;
+    let honest = Honest::new(&rig).await.throughout();
+    for key in [
+        "a\nX-A: smuggled",
+        "a\rX-A: smuggled",
+        "a\r\n X-A: smuggled",
+        "a\0smuggled",
+        "a\r\nHost: smuggled",
+        "a\r\nContent-Length: 44\r\nTransfer-Encoding: chunked",
+        "a\r\nX A: smuggled",
+        "a\r\n: smuggled",
+    ] {
+        let mut attacker = Attacker::new(&rig).await;
+        attacker.send(ASK.replace("dGhlIHNhbXBsZSBub25jZQ==", key)).await;
+        let answer = attacker.rest().await;
+        assert!(answer.starts_with("HTTP/1.1 400 "), "{key:?}: {answer}");
+        assert_eq!(answer.matches("HTTP/1.1 ").count(), 1, "{key:?}: {answer}");
+    }
+    honest.was_served().await;
+    assert_eq!(witness.count("GET /ws "), 0);
+    witness.is_clean();
+}
+
+#[tokio::test]
+async fn a_pod_that_never_switches_meets_the_deadline() {
+    let timeouts = Timeouts { request: Some(Duration::from_millis(300)), ..Timeouts::default() };
+    let (rig, pod) = Rig::with_pod(Options { timeouts, ..Options::default() }).await;
+    let _witness = quiet_service(&rig).await;
+    let honest = Honest::of(&rig, "quiet.test").await.throughout();
+    let (mut client, mut wire) = asked(&rig, &pod).await;
+    let answer = client.rest().await;
+    assert!(answer.starts_with("HTTP/1.1 504 "), "{answer}");
+    assert!(answer.contains("\r\nx-rouse-error: request_timeout\r\n"), "{answer}");
+    assert_eq!(wire.rest().await, "", "the pod hears of it");
+    eventually("its slot is free", || rig.service.in_flight() == 0).await;
+    honest.was_served().await;
+}
