@@ -4,16 +4,21 @@
 use std::cell::{Cell, RefCell};
 use std::error::Error;
 use std::pin::{Pin, pin};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use rouse_core::slot::Slot;
+use rouse_core::time::{Clock as _, Moment};
+use rouse_net::clock::TokioClock;
 use tokio::sync::oneshot;
 
+use crate::connection::Client;
+use crate::crowd::Member;
 use crate::deadline::{Due, Watched};
 use crate::headers;
 use crate::pool::Link;
@@ -26,6 +31,9 @@ const KEPT: usize = 64 * 1024;
 #[derive(Debug)]
 pub(crate) struct Source {
     incoming: RefCell<Incoming>,
+    /// The connection that it comes on.
+    member: Rc<Member>,
+    clock: TokioClock,
     /// How many frames have come.
     frames: Cell<u64>,
     /// Whoever asked last waits for the client.
@@ -101,8 +109,10 @@ impl Kept {
 }
 
 impl Source {
-    pub(crate) fn new(incoming: Incoming) -> Rc<Self> {
+    pub(crate) fn new(incoming: Incoming, client: &Client, clock: TokioClock) -> Rc<Self> {
         Rc::new(Self {
+            member: Rc::clone(&client.member),
+            clock,
             done: Cell::new(incoming.is_end_stream()),
             incoming: RefCell::new(incoming),
             frames: Cell::new(0),
@@ -176,6 +186,14 @@ impl Source {
         size
     }
 
+    fn wait_for_client(&self, waits: bool) {
+        match (self.waits_for_client.replace(waits), waits) {
+            (false, true) => self.member.stalls(self.clock.now()),
+            (true, false) => self.member.goes_on(),
+            _ => {}
+        }
+    }
+
     fn poll(&self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let mut gate = self.gate.borrow_mut();
         if gate.as_mut().is_some_and(|gate| pin!(gate).poll(context).is_pending()) {
@@ -193,7 +211,7 @@ impl Source {
         {
             headers::remove_claims(trailers);
         }
-        self.waits_for_client.set(frame.is_pending());
+        self.wait_for_client(frame.is_pending());
         match &frame {
             Poll::Ready(None) => self.done.set(true),
             Poll::Ready(Some(Ok(frame))) => {
@@ -205,6 +223,12 @@ impl Source {
             Poll::Pending => {}
         }
         frame
+    }
+}
+
+impl Drop for Source {
+    fn drop(&mut self) {
+        self.wait_for_client(false);
     }
 }
 
@@ -257,10 +281,47 @@ pub(crate) struct PodBody {
     slot: Option<Slot>,
     /// Its line in the books; `None` once it was written.
     exchange: Option<Exchange>,
-    /// The deadline of the whole request.
-    due: Option<Due>,
-    /// Whoever waits for the next frame, if somebody may cut it.
+    watch: Watch,
+    /// Keeps [`Watch`] going.
+    _due: Due,
+    /// Whoever waits for the next frame.
     waker: Option<Waker>,
+}
+
+/// How long a response may take, and how long in silence.
+#[derive(Debug)]
+struct Watch {
+    /// When the whole request must be over.
+    end: Option<Moment>,
+    /// How often to look whether anything moves.
+    pause: Duration,
+    /// How many frames have come so far.
+    frames: u64,
+    /// The request, which may still be sent.
+    source: Rc<Source>,
+    /// How many frames there were in all when somebody last looked.
+    seen: u64,
+    /// How many looks in a row have found nothing new.
+    quiet: u32,
+}
+
+/// So many looks that find nothing new end a response.
+const LOOKS: u32 = 4;
+
+impl Watch {
+    /// When to look again; `None`: its time is up.
+    fn look(&mut self, now: Moment) -> Option<Moment> {
+        let frames = self.frames + self.source.frames();
+        self.quiet = if std::mem::replace(&mut self.seen, frames) == frames { self.quiet + 1 } else { 0 };
+        if self.quiet >= LOOKS || self.end.is_some_and(|end| end <= now) {
+            return None;
+        }
+        Some(self.next(now))
+    }
+
+    fn next(&self, now: Moment) -> Moment {
+        self.end.into_iter().fold(now + self.pause, Moment::min)
+    }
 }
 
 /// The response cannot be completed: the client must not take it for whole.
@@ -269,30 +330,37 @@ pub(crate) struct PodBody {
 struct TooLong;
 
 impl PodBody {
-    /// A response that begins, and which must be over when `due` ends.
+    /// The response to the request of `source` begins. It must be over by `end`, and may not be silent for too long.
     pub(crate) fn begin(
         incoming: Incoming,
-        (link, reusable): (Link, bool),
+        source: Rc<Source>,
+        link: Link,
         slot: Slot,
         exchange: Exchange,
-        due: Option<Due>,
+        end: Option<Moment>,
     ) -> Response {
-        let body = Self {
-            incoming: Some(incoming),
-            link: Some(link),
-            reusable,
-            slot: Some(slot),
-            exchange: Some(exchange),
-            due,
-            waker: None,
-        };
-        let body = Rc::new(RefCell::new(body));
-        if let Some(due) = &body.borrow().due {
+        let worker = exchange.worker();
+        let settings = &worker.gateway.settings;
+        let pause = settings.limits.stream_idle / LOOKS;
+        let seen = source.frames();
+        // A response that came before the whole request was sent leaves the connection in doubt.
+        let reusable = source.is_done();
+        let watch = Watch { end, pause, frames: 0, source, seen, quiet: 0 };
+        let due = worker.deadlines.at(watch.next(settings.clock.now()));
+        Rc::new_cyclic(|body: &Weak<RefCell<Self>>| {
             // Weakly: it must end when nobody wants it any more.
-            let watched = Rc::downgrade(&body);
-            due.watch(watched);
-        }
-        body
+            due.watch(Weak::clone(body) as _);
+            RefCell::new(Self {
+                incoming: Some(incoming),
+                link: Some(link),
+                reusable,
+                slot: Some(slot),
+                exchange: Some(exchange),
+                watch,
+                _due: due,
+                waker: None,
+            })
+        })
     }
 
     /// Its time is up. Answers whom to wake.
@@ -325,6 +393,7 @@ impl PodBody {
         let frame = Pin::new(&mut *incoming).poll_frame(context);
         match frame {
             Poll::Ready(Some(Ok(frame))) => {
+                self.watch.frames += 1;
                 if incoming.is_end_stream() {
                     self.end();
                 }
@@ -342,9 +411,7 @@ impl PodBody {
                 Poll::Ready(Some(Err(error.into())))
             }
             Poll::Pending => {
-                if self.due.is_some() {
-                    self.waker = Some(context.waker().clone());
-                }
+                self.waker = Some(context.waker().clone());
                 Poll::Pending
             }
         }
@@ -352,12 +419,16 @@ impl PodBody {
 }
 
 impl Watched for RefCell<PodBody> {
-    fn time_is_up(&self) {
-        let waker = self.borrow_mut().cut();
+    fn time_is_up(&self, now: Moment) -> Option<Moment> {
+        let mut body = self.borrow_mut();
+        let next = body.watch.look(now);
+        let waker = if next.is_none() { body.cut() } else { None };
+        drop(body);
         // With nothing borrowed any more: whoever wakes looks into it.
         if let Some(waker) = waker {
             waker.wake();
         }
+        next
     }
 }
 

@@ -36,6 +36,8 @@ const PREFACE: &[u8] = b"PRI ";
 const LAST_BYTES: Duration = Duration::from_millis(500);
 /// How long answers may take to get out once the drain is over.
 const LAST_FLUSH: Duration = Duration::from_millis(250);
+/// How long answers may take to get out once the client has to go.
+const LINGER: Duration = Duration::from_secs(1);
 /// How often, and how many times, to look again at first bytes that may become either.
 const LOOK: Duration = Duration::from_millis(2);
 const LOOKS: usize = 500;
@@ -232,10 +234,16 @@ async fn live<C: Future>(
         // First, so that the farewell is written.
         biased;
         _ = connection => {}
-        () = seat.outstayed(&worker.deadlines) => {}
+        () = lingered(worker, seat) => {}
         () = unheard(worker, seat) => {}
         () = closed(&worker.close) => {}
     }
+}
+
+/// The client has been quiet for too long, or has to make room, and has had a moment to take what was answered last.
+async fn lingered(worker: &Worker, seat: &Seat) {
+    seat.outstayed(&worker.deadlines).await;
+    worker.deadlines.at(worker.gateway.settings.clock.now() + LINGER).await;
 }
 
 /// We are leaving, and the client has had its moment to ask for something for the first time.

@@ -41,7 +41,13 @@ pub(crate) struct Member {
     quiet: Cell<Moment>,
     /// Since when the head of a request is incomplete.
     head: HeadClock,
+    /// Requests whose bodies do not come.
+    stalled: Cell<usize>,
+    /// Since when the last of these does not.
+    stalled_since: Cell<Moment>,
     leaving: Cell<bool>,
+    /// It has to go whatever is under way.
+    evicted: Cell<bool>,
     leave: Notify,
     /// Where it is counted since we began to leave.
     drain: RefCell<Option<Arc<UnderWay>>>,
@@ -100,7 +106,12 @@ impl Crowd {
         if members.len() >= self.most && members.len() - leaving() >= self.most {
             let quiet = members.iter().filter(|(_, member)| member.is_quiet());
             let longest = quiet.min_by_key(|(_, member)| (member.known.get(), member.quiet.get()));
-            let (_, member) = longest?;
+            // When nobody is quiet, those who keep their places with bodies that they do not send make room.
+            let before = self.clock.now() - self.limits.head;
+            let stalled = members.iter().filter(|(_, member)| member.has_stalled(before));
+            let stalled = || stalled.min_by_key(|(_, member)| member.stalled_since.get());
+            let (_, member) = longest.or_else(stalled)?;
+            member.evicted.set(!member.is_quiet());
             member.leaving.set(true);
             member.leave.notify_one();
         }
@@ -109,7 +120,10 @@ impl Crowd {
             known: Cell::new(false),
             quiet: Cell::new(self.clock.now()),
             head: HeadClock::default(),
+            stalled: Cell::new(0),
+            stalled_since: Cell::new(Moment::ZERO),
             leaving: Cell::new(false),
+            evicted: Cell::new(false),
             leave: Notify::new(),
             drain: RefCell::default(),
             unsent: RefCell::default(),
@@ -150,6 +164,9 @@ impl Seat {
     async fn silence(&self, deadlines: &Rc<Deadlines>) {
         let (limits, member) = (&self.crowd.limits, &self.member);
         loop {
+            if member.evicted.get() {
+                return;
+            }
             let now = self.crowd.clock.now();
             // Whoever has to make room and has nothing under way does so now: its seat is given away already.
             let patience = if member.leaving.get() { Duration::ZERO } else { limits.idle };
@@ -182,6 +199,23 @@ impl Member {
     /// Whether it has ever asked for something.
     pub(crate) fn is_known(&self) -> bool {
         self.known.get()
+    }
+
+    /// Whether nothing is under way but bodies that have not come since `before`.
+    fn has_stalled(&self, before: Moment) -> bool {
+        let all = self.requests.get() > 0 && self.stalled.get() == self.requests.get();
+        all && self.stalled_since.get() <= before && !self.leaving.get()
+    }
+
+    /// The body of a request does not come, since `now`.
+    pub(crate) fn stalls(&self, now: Moment) {
+        self.stalled.set(self.stalled.get() + 1);
+        self.stalled_since.set(now);
+    }
+
+    /// It does come, or is not wanted any more.
+    pub(crate) fn goes_on(&self) {
+        self.stalled.set(self.stalled.get().saturating_sub(1));
     }
 
     /// A request begins.
@@ -237,6 +271,29 @@ mod tests {
         assert!(crowd.enter().is_none(), "nobody is quiet");
         first.member.ended(clock.now());
         assert!(crowd.enter().is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn bodies_that_do_not_come_keep_no_seat_from_those_who_ask() {
+        let (crowd, clock) = crowd(4);
+        let deadlines = Deadlines::new(clock);
+        let (first, second) = (crowd.enter().unwrap(), crowd.enter().unwrap());
+        first.member.began();
+        second.member.began();
+        pass(60).await;
+        second.member.stalls(clock.now());
+        pass(5).await;
+        first.member.stalls(clock.now());
+        assert!(crowd.enter().is_none(), "they may still send");
+        pass(6).await;
+        let newcomer = crowd.enter().expect("the second has sent nothing for long enough");
+        second.outstayed(&deadlines).await;
+        newcomer.member.began();
+        drop(second);
+        pass(60).await;
+        first.member.goes_on();
+        assert!(crowd.enter().is_none(), "the first sends again");
+        assert!(!first.member.leaving.get());
     }
 
     #[tokio::test(start_paused = true)]

@@ -44,21 +44,8 @@ enum Told {
 /// Something that has a deadline of its own, whoever works on it: a task for each would cost more than most
 /// requests.
 pub(crate) trait Watched: fmt::Debug {
-    /// The deadline is over.
-    fn time_is_up(&self);
-}
-
-impl Told {
-    fn tell(self) {
-        match self {
-            Told::Task(waker) => waker.wake(),
-            Told::Watched(watched) => {
-                if let Some(watched) = watched.upgrade() {
-                    watched.time_is_up();
-                }
-            }
-        }
-    }
+    /// The deadline is over; the next one, if there is one.
+    fn time_is_up(&self, now: Moment) -> Option<Moment>;
 }
 
 impl Deadlines {
@@ -91,12 +78,25 @@ impl Deadlines {
 
     fn look(&self, now: Moment) {
         let mut over = Vec::new();
-        for (_, entry) in self.list.borrow_mut().iter_mut().filter(|(_, entry)| entry.at <= now) {
+        for (place, entry) in self.list.borrow_mut().iter_mut().filter(|(_, entry)| entry.at <= now) {
             entry.over = true;
-            over.extend(entry.told.take());
+            over.extend(entry.told.take().map(|told| (place, told)));
         }
         // With the list free again: whoever is told may write down another deadline.
-        over.into_iter().for_each(Told::tell);
+        for (place, told) in over {
+            match told {
+                Told::Task(waker) => waker.wake(),
+                Told::Watched(watched) => self.tell(place, &watched, now),
+            }
+        }
+    }
+
+    fn tell(&self, place: usize, watched: &Weak<dyn Watched>, now: Moment) {
+        let Some(alive) = watched.upgrade() else { return };
+        let next = alive.time_is_up(now);
+        if let (Some(at), Some(entry)) = (next, self.list.borrow_mut().get_mut(place)) {
+            *entry = Entry { at, told: Some(Told::Watched(Weak::clone(watched))), over: false };
+        }
     }
 }
 
@@ -166,13 +166,15 @@ mod tests {
     struct Calls(Cell<usize>);
 
     impl Watched for Calls {
-        fn time_is_up(&self) {
+        fn time_is_up(&self, now: Moment) -> Option<Moment> {
             self.0.set(self.0.get() + 1);
+            // A second time, and no third.
+            (self.0.get() == 1).then(|| now + Duration::from_millis(100))
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_watched_is_told_once_and_only_while_it_wants_to_be() {
+    async fn what_is_watched_is_told_as_often_and_as_long_as_it_wants_to_be() {
         let clock = TokioClock::new();
         let deadlines = Deadlines::new(clock);
         let soon = clock.now() + Duration::from_millis(100);
@@ -185,7 +187,7 @@ mod tests {
         };
         let _due = watch(&kept);
         drop(watch(&gone));
-        for (millis, calls) in [(99, 0), (200, 1), (300, 1)] {
+        for (millis, calls) in [(99, 0), (190, 1), (300, 2), (500, 2)] {
             tokio::select! {
                 () = deadlines.run() => {}
                 () = clock.sleep_until(Moment::from_millis(millis)) => {}

@@ -19,7 +19,6 @@ use rouse_net::tls::Fault;
 use tokio::sync::oneshot;
 
 use crate::body::{AnswerBody, PodBody, RequestBody, Source};
-use crate::deadline::Due;
 use crate::error::Failure;
 use crate::headers;
 use crate::pool::{Link, Pool, Refusal, Way};
@@ -94,7 +93,7 @@ pub(crate) struct Reply {
 
 #[derive(Debug)]
 enum ReplyBody {
-    Streamed { incoming: Incoming, link: Link, reusable: bool, slot: Slot, due: Option<Due> },
+    Streamed { incoming: Incoming, source: Rc<Source>, link: Link, slot: Slot, end: Option<Moment> },
     Switched(tunnel::Tunnel),
 }
 
@@ -102,9 +101,9 @@ impl Reply {
     /// The answer, which takes `exchange` along to its end.
     pub(crate) fn with(self, mut exchange: Exchange) -> Answer {
         let body = match self.body {
-            ReplyBody::Streamed { incoming, link, reusable, slot, due } => {
+            ReplyBody::Streamed { incoming, source, link, slot, end } => {
                 exchange.begins(self.head.status.as_u16());
-                AnswerBody::Pod(PodBody::begin(incoming, (link, reusable), slot, exchange, due))
+                AnswerBody::Pod(PodBody::begin(incoming, source, link, slot, exchange, end))
             }
             ReplyBody::Switched(tunnel) => {
                 exchange.answered(self.head.status.as_u16());
@@ -150,7 +149,8 @@ pub(crate) async fn forward(
                 refusing.refused(false)
             }
             Setback::Refused(_) | Setback::Unsent | Setback::RefusedStream => {
-                tries.attempts += 1;
+                // What we lack ourselves is no attempt, and sending elsewhere costs no pod anything.
+                tries.attempts += usize::from(!setback.is_ours());
                 refuse(journey, refusing, &setback, tries.attempts)?
             }
         };
@@ -180,6 +180,11 @@ struct Tries {
 }
 
 impl Setback {
+    /// Whether our own side could not.
+    fn is_ours(&self) -> bool {
+        matches!(self, Setback::Refused(Refusal::Local))
+    }
+
     /// Whether it speaks against the pod.
     fn is_the_pods(&self) -> bool {
         match self {
@@ -216,7 +221,8 @@ fn refuse(journey: &Journey<'_>, slot: Slot, setback: &Setback, attempts: usize)
         // Waiting mends no certificate.
         return Err(Failure::TlsFailed { reason: error.to_string() });
     }
-    if elsewhere && (attempts >= MOST_ATTEMPTS || !journey.backend.service.may_retry()) {
+    if elsewhere && !setback.is_ours() && (attempts >= MOST_ATTEMPTS || !journey.backend.service.may_retry())
+    {
         return Err(Failure::ConnectFailed);
     }
     Ok(retry)
@@ -367,26 +373,32 @@ async fn within(
     source: &Source,
     sending: impl Future<Output = Sent>,
 ) -> Result<Sent, Failure> {
-    let times = &journey.times;
-    let (clock, deadlines) = (journey.worker.gateway.settings.clock, &journey.worker.deadlines);
+    let (times, worker) = (&journey.times, journey.worker);
+    let (clock, deadlines, limits) =
+        (worker.gateway.settings.clock, &worker.deadlines, &worker.gateway.settings.limits);
     let limit = times.timeouts.response_header;
     let mut sending = std::pin::pin!(sending);
+    let (mut moved, mut frames) = (clock.now(), source.frames());
     loop {
-        let head: Option<Moment> = limit.map(|limit| clock.now() + limit);
-        let Some(due) = head.into_iter().chain(times.end).min() else {
-            return Ok(sending.await);
-        };
-        let frames = source.frames();
+        let now = clock.now();
+        let head: Option<Moment> = limit.map(|limit| now + limit);
+        let due = head.into_iter().chain(times.end).fold(moved + limits.stream_idle, Moment::min);
         if let Some(sent) = before(sending.as_mut(), deadlines.at(due)).await {
             return Ok(sent);
         }
         if times.end.is_some_and(|end| end <= due) {
             return Err(Failure::RequestTimeout);
         }
+        let still = source.frames() == std::mem::replace(&mut frames, source.frames());
         // While the client still sends, the pod need not answer. But it must take what is sent.
-        let stuck = source.frames() == frames && !source.waits_for_client();
-        if source.is_done() || stuck {
+        if source.is_done() || still && !source.waits_for_client() {
             return Err(Failure::ResponseTimeout);
+        }
+        if !still {
+            moved = clock.now();
+        } else if clock.now() >= moved + limits.stream_idle {
+            // It sends nothing any more, and does not say that it has left.
+            return Err(Failure::ClientGone);
         }
     }
 }
@@ -458,10 +470,8 @@ fn reply(
         // The pod did not switch. What the client sends next was not looked at, and must not be taken for a request.
         head.headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
-    // A response that came before the whole request was sent leaves the connection in doubt.
-    let reusable = outgoing.source.is_done();
-    let due = journey.times.end.map(|end| journey.worker.deadlines.at(end));
-    Ok(Reply { head, body: ReplyBody::Streamed { incoming, link, reusable, slot, due } })
+    let (source, end) = (Rc::clone(&outgoing.source), journey.times.end);
+    Ok(Reply { head, body: ReplyBody::Streamed { incoming, source, link, slot, end } })
 }
 
 /// What an upgraded connection takes over from its request.

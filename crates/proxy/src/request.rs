@@ -172,7 +172,7 @@ fn prepare(worker: &Worker, client: &Client, mut request: Request<Incoming>) -> 
         // We could not pass the 100 on, so the pod must not wait for it to have an effect.
         headers.remove(header::EXPECT);
     }
-    let source = Source::new(body);
+    let source = Source::new(body, client, worker.gateway.settings.clock);
     Ok(Outgoing { method: parts.method, uri: parts.uri, headers: parts.headers, source, upgrade, over_http2 })
 }
 

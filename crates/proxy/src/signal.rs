@@ -82,9 +82,11 @@ impl Drop for Cancelled<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_signal_reaches_all_who_wait_and_all_who_come_later() {
         let token = CancellationToken::new();
         let signal = Signal::of(token.clone());
@@ -93,7 +95,8 @@ mod tests {
             assert!(!signal.is_cancelled());
             token.cancel();
         };
-        tokio::join!(signal.cancelled(), signal.cancelled(), signal.follow(), cancel);
+        let all = async { tokio::join!(signal.cancelled(), signal.cancelled(), signal.follow(), cancel) };
+        tokio::time::timeout(Duration::from_secs(30), all).await.expect("everybody has heard");
         assert!(signal.is_cancelled());
         signal.cancelled().await;
     }

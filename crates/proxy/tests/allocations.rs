@@ -1,7 +1,7 @@
 //! How often a warm request allocates: counted, so that a change that makes it more is seen.
 //!
 //! The only test of its process, since all of the process is counted; client and pod do not allocate.
-#![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs, reason = "tests")]
 
 #[path = "gateway/rig.rs"]
 #[expect(dead_code, reason = "what other tests need")]

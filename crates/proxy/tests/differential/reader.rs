@@ -315,21 +315,6 @@ fn chunk_line(line: &[u8]) -> Read<u64> {
     u64::try_from(size).map_err(|_| Stop::Bad("chunk size"))
 }
 
-impl View {
-    /// What the gateway is known to get wrong. Such cases are not played, but counted; whoever mends it takes the line away.
-    pub(crate) fn known(&self) -> Option<&'static str> {
-        let part = match &self.end {
-            End::BadBody(_, part) | End::InBody(part) => Some(part),
-            _ => None,
-        };
-        let mut chunked =
-            self.asked.iter().chain(part).filter(|asked| !asked.all("transfer-encoding").is_empty());
-        chunked.find_map(|asked| match &asked.method[..] {
-            _ => None,
-        })
-    }
-}
-
 impl Asked {
     /// All values of a header.
     fn all(&self, name: &str) -> Vec<Vec<u8>> {

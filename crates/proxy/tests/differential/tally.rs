@@ -18,7 +18,6 @@ pub(crate) struct Tally {
     ends: BTreeMap<&'static str, u64>,
     rules: BTreeMap<&'static str, u64>,
     stricter: BTreeMap<&'static str, u64>,
-    known: BTreeMap<&'static str, u64>,
 }
 
 /// What a reader may find wrong; each must have been found.
@@ -79,11 +78,6 @@ impl Tally {
         self.refused += u64::from(verdict.refused.is_some() || verdict.stricter.is_some());
     }
 
-    /// A case that is not played.
-    pub(crate) fn skip(&mut self, known: &'static str) {
-        *self.known.entry(known).or_default() += 1;
-    }
-
     /// Enough of everything was tried.
     pub(crate) fn is_worth_something(&self) {
         assert!(self.forwarding * 5 >= self.cases, "too little was forwarded\n{self}");
@@ -106,7 +100,6 @@ impl fmt::Display for Tally {
             ("ends", &self.ends),
             ("refused", &self.rules),
             ("refused although it is allowed", &self.stricter),
-            ("not played, since known to be wrong", &self.known),
         ] {
             writeln!(f, "{title}:")?;
             for (what, count) in counts {

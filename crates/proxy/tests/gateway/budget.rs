@@ -139,3 +139,29 @@ async fn a_post_that_kills_its_pod_kills_no_other() {
         }
     }
 }
+#[tokio::test]
+async fn requests_lost_with_kept_connections_count_against_the_budget_too() {
+    let (rig, pod) = Rig::with_pod(Options::default()).await;
+    let read = Arc::<AtomicUsize>::default();
+    let (mut tasks, count) = (JoinSet::new(), Arc::clone(&read));
+    tasks.spawn(async move {
+        let mut connections = JoinSet::new();
+        loop {
+            let (mut wire, count) = (pod.accept().await, Arc::clone(&count));
+            connections.spawn(async move {
+                wire.head().await;
+                count.fetch_add(1, Ordering::Relaxed);
+                wire.answer("hello").await;
+                if wire.next_head().await.is_some() {
+                    count.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    // 200 or 502. Two workers, each with its own connections.
+    for _ in 0..100 {
+        rig.get("/").await;
+    }
+    let read = read.load(Ordering::Relaxed);
+    assert!(read <= 100 + 100 / 5 + 10, "{read}");
+}

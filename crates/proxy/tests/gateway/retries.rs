@@ -384,16 +384,16 @@ const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const SETTINGS: u8 = 4;
 const PING: u8 = 6;
-const GOAWAY: u8 = 7;
+pub(crate) const GOAWAY: u8 = 7;
 /// Of SETTINGS and PING it is an acknowledgement.
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 
 /// A pod's side of an HTTP/2 connection by hand: it may say what no library would, and when.
-struct ByHand(TcpStream);
+pub(crate) struct ByHand(TcpStream);
 
 impl ByHand {
-    async fn new(mut stream: TcpStream) -> Self {
+    pub(crate) async fn new(mut stream: TcpStream) -> Self {
         stream.set_nodelay(true).unwrap();
         stream.read_exact(&mut [0; 24]).await.unwrap();
         let mut by_hand = Self(stream);
@@ -401,14 +401,14 @@ impl ByHand {
         by_hand
     }
 
-    async fn send(&mut self, kind: u8, flags: u8, stream: u8, payload: &[u8]) {
+    pub(crate) async fn send(&mut self, kind: u8, flags: u8, stream: u8, payload: &[u8]) {
         let length = u8::try_from(payload.len()).unwrap();
         let head = [0, 0, length, kind, flags, 0, 0, 0, stream];
         self.0.write_all(&[&head, payload].concat()).await.unwrap();
     }
 
     /// Waits for the end of the request on `stream`.
-    async fn request(&mut self, stream: u8) {
+    pub(crate) async fn request(&mut self, stream: u8) {
         let reading = async {
             loop {
                 let mut head = [0; 9];

@@ -1,0 +1,82 @@
+//! Requests and responses that stop in the middle.
+
+use std::time::Duration;
+
+use rouse_proxy::gateway::Limits;
+use tokio::time::Instant;
+
+use crate::rig::{Options, Rig, eventually};
+
+const IDLE: Duration = Duration::from_millis(200);
+
+fn impatient() -> Options {
+    Options { limits: Limits { stream_idle: IDLE, ..Limits::default() }, ..Options::default() }
+}
+
+const GET: &str = "GET / HTTP/1.1\r\nHost: cart.test\r\n\r\n";
+const CHUNKED: &str = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+
+#[tokio::test]
+async fn a_response_that_has_been_silent_for_too_long_is_cut() {
+    let (rig, pod) = Rig::with_pod(impatient()).await;
+    let mut client = rig.connect().await;
+    client.write(GET).await;
+    let mut wire = pod.accept().await;
+    wire.head().await;
+    wire.write(&format!("{CHUNKED}3\r\none\r\n")).await;
+    let answer = client.rest().await;
+    assert!(answer.contains("one") && !answer.ends_with("0\r\n\r\n"), "{answer}");
+    assert_eq!(wire.rest().await, "", "the pod is told as well");
+    eventually("its slot is free", || rig.service.in_flight() == 0).await;
+}
+
+#[tokio::test]
+async fn a_response_that_moves_now_and_then_takes_as_long_as_it_takes() {
+    let (rig, pod) = Rig::with_pod(impatient()).await;
+    let mut client = rig.connect().await;
+    client.write(GET).await;
+    let mut wire = pod.accept().await;
+    wire.head().await;
+    wire.write(CHUNKED).await;
+    client.head().await;
+    let began = Instant::now();
+    while began.elapsed() < 5 * IDLE {
+        wire.write("3\r\none\r\n").await;
+        client.until("one").await;
+        tokio::time::sleep_until(Instant::now() + IDLE / 20).await;
+    }
+    wire.write("0\r\n\r\n").await;
+    client.until("0\r\n\r\n").await;
+}
+
+#[tokio::test]
+async fn a_request_that_is_still_sent_keeps_its_response_alive() {
+    let (rig, pod) = Rig::with_pod(impatient()).await;
+    let mut client = rig.connect().await;
+    client.write("POST / HTTP/1.1\r\nHost: cart.test\r\nTransfer-Encoding: chunked\r\n\r\n").await;
+    let mut wire = pod.accept().await;
+    wire.head().await;
+    wire.write(CHUNKED).await;
+    client.head().await;
+    let began = Instant::now();
+    while began.elapsed() < 5 * IDLE {
+        client.write("3\r\ntwo\r\n").await;
+        wire.until("two").await;
+        tokio::time::sleep_until(Instant::now() + IDLE / 20).await;
+    }
+    client.write("0\r\n\r\n").await;
+    wire.write("3\r\nend\r\n0\r\n\r\n").await;
+    client.until("end").await;
+}
+
+#[tokio::test]
+async fn a_request_that_stops_in_the_middle_is_given_up_on_both_sides() {
+    let (rig, pod) = Rig::with_pod(impatient()).await;
+    let mut client = rig.connect().await;
+    client.write("POST / HTTP/1.1\r\nHost: cart.test\r\nContent-Length: 10\r\n\r\nabc").await;
+    let mut wire = pod.accept().await;
+    wire.until("abc").await;
+    assert_eq!(client.rest().await, "");
+    assert_eq!(wire.rest().await, "");
+    eventually("its slot is free", || rig.service.in_flight() == 0).await;
+}
