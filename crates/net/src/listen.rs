@@ -59,6 +59,8 @@ fn listen(address: SocketAddr, others: &[SocketAddr]) -> io::Result<Listener> {
     #[cfg(unix)]
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
+    // Small answers must not wait for an acknowledgement. Whatever is accepted inherits it, without a call of its own.
+    socket.set_tcp_nodelay(true)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
     let listener = TcpListener::from(socket);

@@ -25,6 +25,7 @@ use crate::gateway::Limits;
 use crate::guard::{Spoilt, USUAL_HEADERS};
 use crate::guarded::Guarded;
 use crate::request;
+use crate::serve::Accepted;
 use crate::signal::Signal;
 use crate::socket::{Pulse, Socket};
 use crate::worker::Worker;
@@ -80,16 +81,8 @@ impl fmt::Debug for Client {
 }
 
 /// Serves one connection until it ends.
-pub(crate) async fn serve(
-    worker: Rc<Worker>,
-    stream: TcpStream,
-    tls: Option<Arc<ServerTls>>,
-    seat: Seat,
-    arrival: Work,
-) {
-    let Ok(address) = stream.peer_addr() else { return };
-    // Small answers must not wait for an acknowledgement.
-    stream.set_nodelay(true).ok();
+pub(crate) async fn serve(worker: Rc<Worker>, accepted: Accepted, seat: Seat, arrival: Work) {
+    let Accepted { stream, client: address, tls } = accepted;
     let protocol = match tls {
         Some(_) => None,
         None => match recognise(&worker, &stream, &seat).await {
@@ -98,25 +91,38 @@ pub(crate) async fn serve(
         },
     };
     let (socket, pulse) = Socket::new(stream);
-    let client = |tls| {
-        let (arrival, member) = (Cell::new(Some(arrival)), Rc::clone(&seat.member));
-        Rc::new(Client { address, pulse, tls, arrival, known: Cell::new(false), member })
+    let client = Client {
+        address,
+        pulse,
+        tls: None,
+        arrival: Cell::new(Some(arrival)),
+        known: Cell::new(false),
+        member: Rc::clone(&seat.member),
     };
-    let Some(tls) = tls else {
-        return speak(&worker, protocol.unwrap_or(Protocol::Http1), socket, client(None), &seat).await;
-    };
+    match (tls, protocol) {
+        // Boxed, so that those who speak in the clear do not carry its room along.
+        (Some(tls), _) => Box::pin(secure(&worker, socket, tls, client, &seat)).await,
+        (None, protocol) => {
+            speak(&worker, protocol.unwrap_or(Protocol::Http1), socket, Rc::new(client), &seat).await;
+        }
+    }
+}
+
+/// Shakes hands, and then the same.
+async fn secure(worker: &Rc<Worker>, socket: Socket, tls: Arc<ServerTls>, client: Client, seat: &Seat) {
     let deadline = Instant::now() + worker.gateway.settings.limits.head;
     let shaking = tls.accept(socket, deadline);
     let shaken = tokio::select! {
         shaken = shaking => shaken,
         () = seat.outstayed(&worker.deadlines) => return,
-        () = unheard(&worker, &seat) => return,
+        () = unheard(worker, seat) => return,
     };
     // Whatever went wrong, the client has been told in the handshake's own words.
     let Ok((stream, peer)) = shaken else { return };
     let protocol = if peer.alpn == Some(Alpn::H2) { Protocol::Http2 } else { Protocol::Http1 };
     let secured = Secured { tls: Arc::clone(&tls), policy: peer.policy };
-    speak(&worker, protocol, stream, client(Some(secured)), &seat).await;
+    let client = Client { tls: Some(secured), ..client };
+    speak(worker, protocol, stream, Rc::new(client), seat).await;
 }
 
 async fn speak<IO>(worker: &Rc<Worker>, protocol: Protocol, io: IO, client: Rc<Client>, seat: &Seat)
@@ -131,7 +137,8 @@ where
         Protocol::Http2 => {
             // Until its first request, preface and all, it is as good as a head that does not end.
             seat.member.head().begin(worker.gateway.settings.clock.now());
-            http2(worker, io, client, seat).await;
+            // Boxed, so that those who speak HTTP/1 do not carry its room along.
+            Box::pin(http2(worker, io, client, seat)).await;
         }
     }
 }
@@ -200,7 +207,8 @@ where
     let (own, tasks) = (Rc::clone(worker), Local::of(worker));
     let service = service_fn(move |request| {
         let (worker, client) = (Rc::clone(&own), Rc::clone(&client));
-        async move { request::serve(&worker, &client, request).await }
+        // Boxed: on its way into a task of its own it is moved half a dozen times.
+        Box::pin(async move { request::serve(&worker, &client, request).await })
     });
     let mut builder = http2::Builder::new(tasks);
     let limits = &worker.gateway.settings.limits;

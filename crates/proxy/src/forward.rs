@@ -317,7 +317,7 @@ async fn connect(
         return Ok(Ok(link));
     }
     let limit = journey.times.timeouts.connect;
-    let connecting = pool.connect(worker, &slot.endpoint().addresses, limit, upgrade);
+    let connecting = Box::pin(pool.connect(worker, &slot.endpoint().addresses, limit, upgrade));
     let link = match journey.times.end {
         None => connecting.await,
         Some(end) => before(connecting, worker.deadlines.at(end)).await.ok_or(Failure::RequestTimeout)?,
@@ -340,31 +340,41 @@ async fn exchange(
     journey: &Journey<'_>,
     source: &Rc<Source>,
     link: &mut Link,
-    mut request: Request<RequestBody>,
+    request: Request<RequestBody>,
 ) -> Result<Sent, Failure> {
     let expects = request.headers().get(header::EXPECT);
     if expects.is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue")) {
-        let gate = Gate::before(source, &mut request);
-        let patience = async {
-            let due = journey.worker.gateway.settings.clock.now() + EXPECT_PATIENCE;
-            journey.worker.deadlines.at(due).await;
-            gate.open();
-            std::future::pending().await
-        };
-        let sent = within(journey, source, link.send(request));
-        return tokio::select! {
-            biased;
-            sent = sent => sent,
-            () = journey.client_leaves() => Err(Failure::ClientGone),
-            never = patience => never,
-        };
+        return Box::pin(expecting(journey, source, link, request)).await;
     }
     if source.is_done() {
         return within(journey, source, link.send(request)).await;
     }
     // While a body waits to be taken, hyper does not see that its client has left.
-    let sent = within(journey, source, link.send(request));
+    let sent = Box::pin(within(journey, source, link.send(request)));
     before(sent, journey.client_leaves()).await.unwrap_or(Err(Failure::ClientGone))
+}
+
+/// The same for a client that waits to be asked for its body.
+async fn expecting(
+    journey: &Journey<'_>,
+    source: &Rc<Source>,
+    link: &mut Link,
+    mut request: Request<RequestBody>,
+) -> Result<Sent, Failure> {
+    let gate = Gate::before(source, &mut request);
+    let patience = async {
+        let due = journey.worker.gateway.settings.clock.now() + EXPECT_PATIENCE;
+        journey.worker.deadlines.at(due).await;
+        gate.open();
+        std::future::pending().await
+    };
+    let sent = within(journey, source, link.send(request));
+    tokio::select! {
+        biased;
+        sent = sent => sent,
+        () = journey.client_leaves() => Err(Failure::ClientGone),
+        never = patience => never,
+    }
 }
 
 /// Waits for the response's head until its time is up.

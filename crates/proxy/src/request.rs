@@ -213,7 +213,8 @@ impl Journey<'_> {
         {
             return Ok(slot);
         }
-        self.hold(outgoing, retry).await
+        // Boxed, as all that few requests need: the future of a request is moved several times.
+        Box::pin(self.hold(outgoing, retry)).await
     }
 
     async fn hold(&self, outgoing: &Outgoing, retry: Option<Retry>) -> Result<Slot, Failure> {

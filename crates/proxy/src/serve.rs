@@ -1,6 +1,7 @@
 //! The workers: one thread and one runtime per core, all accepting from the same sockets.
 
 use std::io;
+use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -66,11 +67,22 @@ struct Mate {
     inbox: mpsc::Sender<Handed>,
 }
 
+/// A connection that was accepted.
+#[derive(Debug)]
+pub(crate) struct Accepted {
+    pub(crate) stream: TcpStream,
+    /// Where it came from.
+    pub(crate) client: SocketAddr,
+    /// How to shake hands; `None`: in the clear.
+    pub(crate) tls: Option<Arc<ServerTls>>,
+}
+
 /// A connection that another worker accepted. It counts as the taker's from then on: a burst would otherwise all go to
 /// the one that looked idle at its beginning.
 #[derive(Debug)]
 struct Handed {
     stream: std::net::TcpStream,
+    client: SocketAddr,
     tls: Option<Arc<ServerTls>>,
     counted: Counted,
     arrival: Work,
@@ -189,9 +201,9 @@ async fn run(worker: Rc<Worker>, doors: Vec<Door>, crew: Crew, mut inbox: mpsc::
         });
     }
     let taking_over = async {
-        while let Some(Handed { stream, tls, counted, arrival }) = inbox.recv().await {
+        while let Some(Handed { stream, client, tls, counted, arrival }) = inbox.recv().await {
             if let Ok(stream) = TcpStream::from_std(stream) {
-                serve(&worker, stream, tls, counted, arrival);
+                serve(&worker, Accepted { stream, client, tls }, counted, arrival);
             }
         }
     };
@@ -226,7 +238,7 @@ async fn accept(worker: &Rc<Worker>, Door { listener, tls }: Door, crew: &Crew) 
             () = worker.drain.cancelled() => break,
         };
         match accepted {
-            Ok((stream, _)) => place(worker, stream, tls.clone(), crew),
+            Ok((stream, client)) => place(worker, Accepted { stream, client, tls: tls.clone() }, crew),
             Err(error) if is_fleeting(&error) => {}
             Err(_) => drop(tokio::time::timeout(PAUSE, worker.drain.cancelled()).await),
         }
@@ -235,11 +247,11 @@ async fn accept(worker: &Rc<Worker>, Door { listener, tls }: Door, crew: &Crew) 
     let Ok(listener) = listener.into_std() else { return };
     loop {
         match listener.accept() {
-            Ok((stream, _)) => {
+            Ok((stream, client)) => {
                 if stream.set_nonblocking(true).is_ok()
                     && let Ok(stream) = TcpStream::from_std(stream)
                 {
-                    place(worker, stream, tls.clone(), crew);
+                    place(worker, Accepted { stream, client, tls: tls.clone() }, crew);
                 }
             }
             Err(error) if is_fleeting(&error) => {}
@@ -256,45 +268,37 @@ fn is_fleeting(error: &io::Error) -> bool {
 
 /// Serves a connection here, or hands it to a worker that has clearly fewer: a few long-lived connections on one
 /// core would leave the others idle.
-fn place(
-    worker: &Rc<Worker>,
-    stream: TcpStream,
-    tls: Option<Arc<ServerTls>>,
-    Crew { number, mates, .. }: &Crew,
-) {
+fn place(worker: &Rc<Worker>, accepted: Accepted, Crew { number, mates, .. }: &Crew) {
     let count = |mate: &Mate| mate.connections.load(Ordering::Relaxed);
     let Some(own) = mates.get(*number) else { return };
     let arrival = worker.gateway.under_way().begin();
-    let idlest =
-        mates.iter().min_by_key(|mate| count(mate)).filter(|idlest| count(idlest) + SLACK <= count(own));
+    let idlest = mates.iter().min_by_key(|mate| count(mate)).filter(|idlest| {
+        // Handing over costs more than it brings where many come and go.
+        count(idlest) + SLACK + count(own) / 4 <= count(own)
+    });
     let Some(idlest) = idlest else {
-        return serve(worker, stream, tls, Counted::new(&own.connections), arrival);
+        return serve(worker, accepted, Counted::new(&own.connections), arrival);
     };
+    let Accepted { stream, client, tls } = accepted;
     let Ok(stream) = stream.into_std() else { return };
-    let handed = Handed { stream, tls, counted: Counted::new(&idlest.connections), arrival };
+    let handed = Handed { stream, client, tls, counted: Counted::new(&idlest.connections), arrival };
     // One that does not keep up leaves it to us.
     if let Err(refused) = idlest.inbox.try_send(handed) {
-        let Handed { stream, tls, arrival, .. } = refused.into_inner();
+        let Handed { stream, client, tls, arrival, .. } = refused.into_inner();
         if let Ok(stream) = TcpStream::from_std(stream) {
-            serve(worker, stream, tls, Counted::new(&own.connections), arrival);
+            serve(worker, Accepted { stream, client, tls }, Counted::new(&own.connections), arrival);
         }
     }
 }
 
-fn serve(
-    worker: &Rc<Worker>,
-    stream: TcpStream,
-    tls: Option<Arc<ServerTls>>,
-    counted: Counted,
-    arrival: Work,
-) {
+fn serve(worker: &Rc<Worker>, accepted: Accepted, counted: Counted, arrival: Work) {
     let Some(seat) = worker.crowd.enter() else {
         return worker.gateway.metrics.turned_away();
     };
     let worker = Rc::clone(worker);
     worker.tasks.clone().spawn_local(async move {
         let _counted = counted;
-        connection::serve(worker, stream, tls, seat, arrival).await;
+        connection::serve(worker, accepted, seat, arrival).await;
     });
 }
 

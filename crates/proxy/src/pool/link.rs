@@ -14,6 +14,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use rouse_net::tls::TlsError;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
+use tokio_util::either::Either;
 
 use super::dial::{PodStream, Seen};
 use super::{Pool, Refusal, STREAM_WINDOW, STREAMS};
@@ -192,15 +193,16 @@ impl Link {
     }
 
     /// Sends the request. What was not sent at all comes back with the error.
-    pub(crate) async fn send(
+    pub(crate) fn send(
         &mut self,
         request: http::Request<RequestBody>,
-    ) -> Result<http::Response<Incoming>, TrySendError<http::Request<RequestBody>>> {
+    ) -> impl Future<Output = Result<http::Response<Incoming>, TrySendError<http::Request<RequestBody>>>> + use<>
+    {
         match self {
-            Link::Http1 { line, .. } => line.sender.try_send_request(request).await,
+            Link::Http1 { line, .. } => Either::Left(line.sender.try_send_request(request)),
             Link::Http2 { stream, .. } => {
                 let mut sender = stream.0.sender.clone();
-                sender.try_send_request(request).await
+                Either::Right(sender.try_send_request(request))
             }
         }
     }
