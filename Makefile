@@ -92,7 +92,7 @@ bench-cold-start: ## how long the first request waits (bench/README.md)
 	cargo run --release -p rouse-bench -- cold-start
 
 .PHONY: bench-proxy
-bench-proxy: ## CPU for each request, beside nginx, HAProxy, Envoy and Go (bench/README.md)
+bench-proxy: ## CPU for each request, also over TLS, beside nginx, HAProxy, Envoy and Go (bench/README.md)
 	cargo build --release -p rouse-cli
 	cargo run --release -p rouse-bench -- proxy --tools $(TOOLS) --svg bench/proxy.svg
 
@@ -100,6 +100,11 @@ bench-proxy: ## CPU for each request, beside nginx, HAProxy, Envoy and Go (bench
 bench-growth: ## CPU for each request with ever more routes, services, endpoints (bench/README.md)
 	cargo build --release -p rouse-cli
 	cargo run --release -p rouse-bench -- growth
+
+.PHONY: bench-counts
+bench-counts: ## system calls and allocations for each request (bench/README.md)
+	cargo build --release -p rouse-cli
+	cargo run --release -p rouse-bench -- counts
 
 $(TOOLS)/bin/cargo-deny:
 	cargo install --locked --root $(TOOLS) cargo-deny@$(DENY_VERSION)

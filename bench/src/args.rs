@@ -21,6 +21,8 @@ pub(crate) enum Command {
     Proxy(Proxy),
     /// CPU per request of Rouse as routes, services and endpoints grow in number
     Growth(Growth),
+    /// System calls and allocations per request of Rouse
+    Counts(Common),
     /// An app that says when it listened and starts as slowly as it is told
     #[command(hide = true)]
     App,
@@ -36,6 +38,9 @@ pub(crate) enum Command {
     /// Sends requests, each over a connection of its own
     #[command(hide = true)]
     Connect(Connect),
+    /// Rouse's data plane by itself, as large as it is told
+    #[command(hide = true)]
+    DataPlane(DataPlane),
 }
 
 /// What every measurement takes.
@@ -92,6 +97,9 @@ pub(crate) struct Proxy {
     /// Only these, by the beginning of their names; Rouse always takes part
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub(crate) peers: Vec<String>,
+    /// Only these loads, by the beginning of their names
+    #[arg(long, value_name = "NAMES", value_delimiter = ';')]
+    pub(crate) scenes: Vec<String>,
     /// Where to put a picture of the result
     #[arg(long, value_name = "FILE")]
     pub(crate) svg: Option<PathBuf>,
@@ -136,6 +144,37 @@ pub(crate) struct Connect {
     /// How many at a time
     #[arg(long)]
     pub(crate) at_once: u32,
+    /// Over TLS 1.3, with this handshake each time
+    #[arg(long, value_enum, requires = "certificate")]
+    pub(crate) handshake: Option<Handshake>,
+    /// What the server must show
+    #[arg(long, value_name = "FILE")]
+    pub(crate) certificate: Option<PathBuf>,
+}
+
+/// How a TLS connection begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Handshake {
+    /// With the certificate and a signature
+    Full,
+    /// With a ticket of the connection before
+    Resumed,
+}
+
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct DataPlane {
+    /// Where every pod listens, each on a loopback address of its own
+    #[arg(long)]
+    pub(crate) port: u16,
+    /// How many routes, each of a host
+    #[arg(long)]
+    pub(crate) routes: u32,
+    /// How many services these lead to
+    #[arg(long)]
+    pub(crate) services: u32,
+    /// How many endpoints the service has that is asked; the others have one each
+    #[arg(long)]
+    pub(crate) endpoints: u32,
 }
 
 #[cfg(test)]

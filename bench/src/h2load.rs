@@ -8,6 +8,8 @@ use crate::{Result, child, tools};
 
 /// No run takes this long; one that hangs is ended.
 const PATIENCE: Duration = Duration::from_mins(2);
+/// What is spoken inside TLS.
+const CIPHER: &str = "TLS_AES_128_GCM_SHA256";
 
 /// What h2load is asked for.
 #[derive(Debug, Clone, Copy)]
@@ -26,10 +28,28 @@ pub(crate) fn run(kept: Kept, door: &Door, requests: u32) -> Result<Outcome> {
         Some(streams) => command.args(["-m", &streams.to_string()]),
         None => command.arg("--h1"),
     };
+    let scheme = if door.certificate.is_some() {
+        // One of each, so that all proxies agree on the same.
+        command.args(["--groups=X25519", &format!("--tls13-ciphers={CIPHER}")]);
+        "https"
+    } else {
+        "http"
+    };
     // A header of its own would be a second Host.
-    command.arg(format!("--connect-to={}", door.address)).arg(format!("http://{}{}", door.host, kept.path));
+    command
+        .arg(format!("--connect-to={}", door.address))
+        .arg(format!("{scheme}://{}{}", door.host, kept.path));
     let text = child::output("h2load", &mut command, PATIENCE)?;
+    if door.certificate.is_some() && !agreed(&text) {
+        return Err(format!("not TLS 1.3 with {CIPHER}:\n{text}").into());
+    }
     parse(&text).ok_or_else(|| format!("h2load said something else:\n{text}").into())
+}
+
+/// Whether the handshake came to what was asked for.
+fn agreed(text: &str) -> bool {
+    let said = |what: &str| text.lines().any(|line| line.trim() == what);
+    said("TLS Protocol: TLSv1.3") && said(&format!("Cipher: {CIPHER}"))
 }
 
 /// The requests that were answered 2xx, the others, and the rate.
@@ -42,7 +62,8 @@ fn parse(text: &str) -> Option<Outcome> {
     let total = count(line("requests:")?, " total")?;
     let succeeded = count(line("status codes:")?, " 2xx")?;
     let rate = line("finished in ")?.split(',').find_map(|part| part.trim().strip_suffix(" req/s"))?;
-    Some(Outcome { succeeded, failed: total.checked_sub(succeeded)?, per_second: rate.parse().ok()? })
+    let (failed, per_second) = (total.checked_sub(succeeded)?, rate.parse().ok()?);
+    Some(Outcome { succeeded, failed, per_second, handshakes: None })
 }
 
 #[cfg(test)]
@@ -59,8 +80,17 @@ traffic: 21.87MB (22934800) total, 2.03MB (2134800) headers (space savings 0.00%
 
     #[test]
     fn only_what_was_answered_2xx_succeeded() {
-        let outcome = Outcome { succeeded: 19_980, failed: 20, per_second: 24_617.81 };
+        let outcome = Outcome { succeeded: 19_980, failed: 20, per_second: 24_617.81, handshakes: None };
         assert_eq!(parse(SAID), Some(outcome));
+    }
+
+    #[test]
+    fn only_the_same_tls_for_all_is_agreed() {
+        let said = "TLS Protocol: TLSv1.3\nCipher: TLS_AES_128_GCM_SHA256\n";
+        assert!(agreed(said));
+        assert!(!agreed(&said.replace("1.3", "1.2")));
+        assert!(!agreed(&said.replace("128", "256")));
+        assert!(!agreed(SAID));
     }
 
     #[test]

@@ -1,9 +1,13 @@
 //! What is sent to a proxy, and what became of it. The load comes from a process of its own.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
+use serde::Serialize;
+
+use crate::args::Handshake;
 use crate::h2load::{self, Kept};
 use crate::role::connect::Tally;
 use crate::{Result, child};
@@ -16,6 +20,17 @@ const PATIENCE: Duration = Duration::from_mins(2);
 pub(crate) struct Door {
     pub(crate) address: SocketAddr,
     pub(crate) host: String,
+    /// What it shows; `None`: it is in the clear.
+    pub(crate) certificate: Option<PathBuf>,
+}
+
+/// By which of a proxy's doors requests come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Entrance {
+    Http1,
+    H2c,
+    /// HTTP/1.1 inside.
+    Tls,
 }
 
 /// How requests are sent.
@@ -25,23 +40,37 @@ pub(crate) enum Load {
     Kept(Kept),
     /// Each over a new connection, so many at a time.
     Fresh(u32),
+    /// The same over TLS.
+    Handshakes(Handshake, u32),
 }
 
 /// One column of the result.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Scenario {
     pub(crate) name: &'static str,
+    pub(crate) entrance: Entrance,
     pub(crate) load: Load,
     /// How many requests make one run.
     pub(crate) requests: u32,
+    /// How many go before each run and are not counted: pools do not last from one turn to the next.
+    pub(crate) before: u32,
 }
 
 /// What became of the requests.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Outcome {
     pub(crate) succeeded: u32,
+    /// Also those that began with another handshake than was asked for.
     pub(crate) failed: u32,
     pub(crate) per_second: f64,
+    pub(crate) handshakes: Option<Handshakes>,
+}
+
+/// How the connections of a run began, as the client saw it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub(crate) struct Handshakes {
+    pub(crate) full: u32,
+    pub(crate) resumed: u32,
 }
 
 impl Scenario {
@@ -49,14 +78,10 @@ impl Scenario {
     pub(crate) fn scaled(self, percent: u32) -> Self {
         let least = match self.load {
             Load::Kept(kept) => kept.connections * 2,
-            Load::Fresh(at_once) => at_once * 2,
+            Load::Fresh(at_once) | Load::Handshakes(_, at_once) => at_once * 2,
         };
-        Self { requests: (self.requests / 100 * percent).max(least), ..self }
-    }
-
-    /// Whether it needs HTTP/2.
-    pub(crate) fn is_h2c(&self) -> bool {
-        matches!(self.load, Load::Kept(Kept { streams: Some(_), .. }))
+        let part = |requests: u32| requests / 100 * percent;
+        Self { requests: part(self.requests).max(least), before: part(self.before), ..self }
     }
 }
 
@@ -64,17 +89,44 @@ impl Scenario {
 pub(crate) fn send(load: Load, door: &Door, requests: u32) -> Result<Outcome> {
     match load {
         Load::Kept(kept) => h2load::run(kept, door, requests),
-        Load::Fresh(at_once) => fresh(at_once, door, requests),
+        Load::Fresh(at_once) => fresh(None, at_once, door, requests),
+        Load::Handshakes(handshake, at_once) => fresh(Some(handshake), at_once, door, requests),
     }
 }
 
-fn fresh(at_once: u32, door: &Door, requests: u32) -> Result<Outcome> {
+fn fresh(handshake: Option<Handshake>, at_once: u32, door: &Door, requests: u32) -> Result<Outcome> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["connect", "--address", &door.address.to_string(), "--host", &door.host]);
     command.args(["--count", &requests.to_string(), "--at-once", &at_once.to_string()]);
+    if let Some(handshake) = handshake {
+        let certificate = door.certificate.as_deref().ok_or("a handshake needs a door with a certificate")?;
+        command.args(["--handshake", name(handshake), "--certificate"]).arg(certificate);
+    }
     let text = child::output("the load of new connections", &mut command, PATIENCE)?;
-    let Tally { succeeded, failed, per_second } = serde_json::from_str(&text)?;
-    Ok(Outcome { succeeded, failed, per_second })
+    let tally = serde_json::from_str(&text)?;
+    Ok(handshake.map_or_else(|| outcome(&tally, 0, None), |asked| judge(&tally, asked, at_once)))
+}
+
+fn name(handshake: Handshake) -> &'static str {
+    match handshake {
+        Handshake::Full => "full",
+        Handshake::Resumed => "resumed",
+    }
+}
+
+/// A request after the wrong handshake was other work than was asked for. Each client has no ticket the first time.
+fn judge(tally: &Tally, asked: Handshake, at_once: u32) -> Outcome {
+    let Tally { succeeded, full, resumed, .. } = *tally;
+    let right = match asked {
+        Handshake::Full => full,
+        Handshake::Resumed => resumed + full.min(at_once),
+    };
+    outcome(tally, succeeded.saturating_sub(right), Some(Handshakes { full, resumed }))
+}
+
+fn outcome(tally: &Tally, wrong: u32, handshakes: Option<Handshakes>) -> Outcome {
+    let Tally { succeeded, failed, per_second, .. } = *tally;
+    Outcome { succeeded: succeeded - wrong, failed: failed + wrong, per_second, handshakes }
 }
 
 #[cfg(test)]
@@ -83,9 +135,37 @@ mod tests {
 
     #[test]
     fn a_smaller_run_still_uses_every_connection() {
-        let scenario = Scenario { name: "", load: Load::Fresh(50), requests: 8_000 };
+        let entrance = Entrance::Http1;
+        let scenario = Scenario { name: "", entrance, load: Load::Fresh(50), requests: 8_000, before: 0 };
         for (percent, expected) in [(100, 8_000), (50, 4_000), (1, 100), (200, 16_000)] {
             assert_eq!(scenario.scaled(percent).requests, expected, "{percent}");
         }
+    }
+
+    #[test]
+    fn a_request_after_another_handshake_than_was_asked_for_has_failed() {
+        use Handshake::{Full, Resumed};
+        for (asked, full, resumed, expected) in [
+            (Full, 100, 0, (100, 0)),
+            (Full, 99, 1, (99, 1)),
+            (Resumed, 10, 90, (100, 0)),
+            (Resumed, 11, 89, (99, 1)),
+            (Resumed, 100, 0, (10, 90)),
+            // Neither: a hello that had to be said twice.
+            (Full, 98, 0, (98, 2)),
+            (Resumed, 0, 98, (98, 2)),
+        ] {
+            let tally = Tally { succeeded: 100, failed: 0, per_second: 1.0, full, resumed };
+            let outcome = judge(&tally, asked, 10);
+            assert_eq!((outcome.succeeded, outcome.failed), expected, "{asked:?} {full} {resumed}");
+            assert_eq!(outcome.handshakes, Some(Handshakes { full, resumed }));
+        }
+    }
+
+    #[test]
+    fn what_failed_anyway_stays_failed() {
+        let tally = Tally { succeeded: 90, failed: 10, per_second: 1.0, full: 80, resumed: 10 };
+        let outcome = judge(&tally, Handshake::Full, 10);
+        assert_eq!((outcome.succeeded, outcome.failed), (80, 20));
     }
 }

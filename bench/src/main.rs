@@ -7,6 +7,7 @@
 )]
 
 mod args;
+mod certificate;
 mod child;
 mod clock;
 mod cold_start;
@@ -51,11 +52,13 @@ fn run(command: &Command) -> Result<()> {
         Command::ColdStart(ask) => measure(|| cold_start::run(ask)),
         Command::Proxy(ask) => measure(|| proxy::run(ask)),
         Command::Growth(ask) => measure(|| growth::run(ask)),
+        Command::Counts(ask) => measure(|| proxy::counts::run(ask)),
         Command::App => role::app::run(),
         Command::Upstream(upstream) => role::upstream::run(upstream),
         Command::UpstreamH2c => role::upstream_h2c::run(),
         Command::Forward(forward) => role::forward::run(forward),
         Command::Connect(connect) => role::connect::run(connect),
+        Command::DataPlane(size) => role::data_plane::run(size),
     }
 }
 

@@ -8,9 +8,14 @@ use crate::Result;
 
 /// An address on loopback that nobody has. None is given twice.
 pub(crate) fn free() -> Result<SocketAddr> {
+    free_on(Ipv4Addr::LOCALHOST)
+}
+
+/// The same on another address, or on all.
+pub(crate) fn free_on(ip: Ipv4Addr) -> Result<SocketAddr> {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let first = 12_000 + u16::try_from(std::process::id() % 5_000)?;
-    let next = || SocketAddr::from((Ipv4Addr::LOCALHOST, first + NEXT.fetch_add(1, Ordering::Relaxed)));
+    let next = || SocketAddr::from((ip, first + NEXT.fetch_add(1, Ordering::Relaxed)));
     let found = (0..2_000).map(|_| next()).find(|address| TcpListener::bind(address).is_ok());
     found.ok_or_else(|| "there is no free port".into())
 }

@@ -111,6 +111,20 @@ fn parse_busy(text: &str) -> Option<Ticks> {
     [0, 1, 2, 5, 6, 7].into_iter().map(|at| fields.get(at).copied().map(Ticks)).sum::<Option<Ticks>>()
 }
 
+/// How many connections were made on this machine since it started.
+pub(crate) fn connections_opened() -> Result<u64> {
+    let text = fs::read_to_string("/proc/net/snmp")?;
+    parse_opened(&text).ok_or_else(|| "/proc/net/snmp does not count connections".into())
+}
+
+fn parse_opened(text: &str) -> Option<u64> {
+    // Names in one line, numbers in the next.
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix("Tcp:"));
+    let (names, numbers) = (lines.next()?, lines.next()?);
+    let mut pairs = names.split_whitespace().zip(numbers.split_whitespace());
+    pairs.find(|&(name, _)| name == "ActiveOpens")?.1.parse().ok()
+}
+
 /// The memory of these processes in KiB, what they share with others in parts.
 pub(crate) fn proportional_kib(pids: &[u32]) -> u64 {
     let of = |pid: &u32| parse_pss(&fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?);
@@ -145,6 +159,14 @@ mod tests {
     fn idling_and_waiting_for_disks_is_not_busy() {
         assert_eq!(parse_busy("cpu  1 2 4 1000 1000 8 16 32 64 64\ncpu0 1 1 1"), Some(Ticks(63)));
         assert_eq!(parse_busy("cpu  1 2"), None);
+    }
+
+    #[test]
+    fn connections_are_found_by_their_name() {
+        let text = "Ip: A B\nIp: 1 2\nTcp: RtoMax ActiveOpens PassiveOpens\nTcp: -1 42 7\n";
+        assert_eq!(parse_opened(text), Some(42));
+        assert_eq!(parse_opened(&text.replace("ActiveOpens", "Other")), None);
+        assert!(connections_opened().is_ok());
     }
 
     #[test]

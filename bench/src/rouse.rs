@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use tempfile::TempDir;
 
+use crate::certificate::Certificate;
 use crate::child::Running;
 use crate::clock::until;
 use crate::{Result, http};
@@ -21,6 +22,8 @@ const PATIENCE: Duration = Duration::from_mins(1);
 pub(crate) struct Rouse {
     running: Running,
     pub(crate) address: SocketAddr,
+    /// Where it listens over TLS, if it has a certificate.
+    pub(crate) secure: Option<SocketAddr>,
     pub(crate) admin: SocketAddr,
     // Goes last: it is the working folder.
     _folder: TempDir,
@@ -67,21 +70,30 @@ pub(crate) fn binary(asked: Option<&Path>) -> Result<PathBuf> {
 
 impl Rouse {
     /// Starts it and waits until it listens.
-    pub(crate) fn start(binary: &Path, apps: &[App], arguments: &[&str]) -> Result<Self> {
+    pub(crate) fn start(
+        binary: &Path,
+        apps: &[App],
+        certificate: Option<&Certificate>,
+        arguments: &[&str],
+    ) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let file = folder.path().join("rouse.yaml");
-        std::fs::write(&file, yaml(apps)?)?;
+        std::fs::write(&file, yaml(apps, certificate)?)?;
         let mut command = Command::new(binary);
         command.arg("up").arg(&file).args(arguments).current_dir(folder.path());
         let mut running = Running::start("rouse up", &mut command)?;
-        let (address, admin) = running.until("listens", PATIENCE, |running| {
+        let (address, secure, admin) = running.until("listens", PATIENCE, |running| {
             let lines = running.lines();
-            let address = |prefix: &str| {
-                lines.iter().find_map(|line| line.strip_prefix(prefix)?.strip_prefix("http://")?.parse().ok())
-            };
-            Some((address("listening on ")?, address("admin on ")?))
+            let address =
+                |prefix: &str| lines.iter().find_map(|line| line.strip_prefix(prefix)?.parse().ok());
+            let secure = address("listening on https://");
+            // The admin's line is the last.
+            Some((address("listening on http://")?, secure, address("admin on http://")?))
         })?;
-        Ok(Self { running, address, admin, _folder: folder })
+        if certificate.is_some() && secure.is_none() {
+            return Err("rouse up does not listen over TLS".into());
+        }
+        Ok(Self { running, address, secure, admin, _folder: folder })
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -128,8 +140,13 @@ impl Rouse {
 }
 
 /// The file. JSON strings are YAML strings too.
-fn yaml(apps: &[App]) -> Result<String> {
-    let mut text = "listen: 127.0.0.1:0\nadmin: 127.0.0.1:0\napps:\n".to_owned();
+fn yaml(apps: &[App], certificate: Option<&Certificate>) -> Result<String> {
+    let mut text = "listen: 127.0.0.1:0\nadmin: 127.0.0.1:0\n".to_owned();
+    if let Some(Certificate { cert, key, .. }) = certificate {
+        let (cert, key) = (serde_json::to_string(cert)?, serde_json::to_string(key)?);
+        writeln!(text, "tls: {{listen: 127.0.0.1:0, certs: [{{cert: {cert}, key: {key}}}]}}")?;
+    }
+    text.push_str("apps:\n");
     for app in apps {
         let App { name, pods, .. } = app;
         let command = serde_json::to_string(&app.command)?;
@@ -162,9 +179,18 @@ mod tests {
             h2c: true,
             pods: 0,
         };
-        let text = yaml(&[app]).unwrap();
+        let text = yaml(&[app], None).unwrap();
+        assert!(!text.contains("tls"), "{text}");
         for part in [r#"command: ["run","it"]"#, r#"env: {DELAY: "3"}"#, "protocol: h2c", "min: 0, max: 1"] {
             assert!(text.contains(part), "{part} in {text}");
         }
+    }
+
+    #[test]
+    fn the_file_names_the_certificate() {
+        let [cert, key, both] = ["cert.pem", "key.pem", "both.pem"].map(PathBuf::from);
+        let text = yaml(&[], Some(&Certificate { cert, key, both })).unwrap();
+        let tls = r#"tls: {listen: 127.0.0.1:0, certs: [{cert: "cert.pem", key: "key.pem"}]}"#;
+        assert!(text.lines().any(|line| line == tls), "{text}");
     }
 }

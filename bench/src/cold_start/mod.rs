@@ -133,7 +133,7 @@ fn through_rouse(binary: &Path, delay: u64, count: u32) -> Result<(Vec<Start>, B
         h2c: false,
         pods: 0,
     };
-    let rouse = Rouse::start(binary, &[app], &[])?;
+    let rouse = Rouse::start(binary, &[app], None, &[])?;
     let mut starts = Vec::new();
     for _ in 0..count {
         rouse.to_zero("app")?;

@@ -11,8 +11,8 @@ use serde::Serialize;
 use crate::Result;
 use crate::child::Running;
 use crate::clock::{Stopwatch, rest};
-use crate::load::{Door, Scenario, send};
-use crate::proc::{self, busy_time, our_time, time_of};
+use crate::load::{Door, Entrance, Handshakes, Scenario, send};
+use crate::proc::{self, busy_time, connections_opened, our_time, time_of};
 use crate::rouse::Rouse;
 use crate::stats::float;
 
@@ -27,6 +27,7 @@ pub(crate) struct Contestant {
     pub(crate) name: String,
     pub(crate) http1: Option<Door>,
     pub(crate) h2c: Option<Door>,
+    pub(crate) tls: Option<Door>,
     pub(crate) held: Held,
 }
 
@@ -47,7 +48,11 @@ impl Contestant {
     }
 
     fn door(&self, scenario: &Scenario) -> Option<&Door> {
-        if scenario.is_h2c() { self.h2c.as_ref() } else { self.http1.as_ref() }
+        match scenario.entrance {
+            Entrance::Http1 => self.http1.as_ref(),
+            Entrance::H2c => self.h2c.as_ref(),
+            Entrance::Tls => self.tls.as_ref(),
+        }
     }
 }
 
@@ -63,6 +68,9 @@ pub(crate) struct Run {
     pub(crate) failed: u32,
     /// How much of one core others took meanwhile.
     pub(crate) foreign_share: f64,
+    /// Connections that were made on the whole machine meanwhile, those of the load too.
+    pub(crate) connections: u64,
+    pub(crate) handshakes: Option<Handshakes>,
 }
 
 /// All runs of all rounds.
@@ -90,7 +98,11 @@ pub(crate) fn run(contestants: &[Contestant], scenarios: &[Scenario], rounds: u3
 
 fn measure(contestant: &Contestant, door: &Door, scenario: &Scenario, round: u32) -> Result<Run> {
     rest(BETWEEN)?;
+    if scenario.before > 0 {
+        send(scenario.load, door, scenario.before)?;
+    }
     let pids = contestant.pids();
+    let opened = connections_opened()?;
     let (began, busy, ours, before) = (Stopwatch::start(), busy_time()?, our_time(), time_of(&pids));
     let outcome = send(scenario.load, door, scenario.requests)?;
     let spent = time_of(&pids).since(before);
@@ -106,5 +118,7 @@ fn measure(contestant: &Contestant, door: &Door, scenario: &Scenario, round: u32
         per_second: outcome.per_second,
         failed: outcome.failed,
         foreign_share: foreign.micros() / 1e6 / began.elapsed().as_secs_f64(),
+        connections: connections_opened()?.saturating_sub(opened),
+        handshakes: outcome.handshakes,
     })
 }

@@ -4,28 +4,31 @@ use super::{Cell, Rule};
 use crate::stats::Spread;
 use crate::table::columns;
 
-/// Both tables, and what they mean.
-pub(crate) fn text(cells: &[Cell], reference: &str, rule: &Rule) -> String {
-    let times = table(cells, |cell| Some(one(&cell.cpu_us, cell.marked)));
-    let ratios = table(cells, |cell| Some(one(cell.ratio.as_ref()?, cell.marked)));
-    let share = rule.most_foreign_share * 100.0;
+/// Processor time and ratios, with a row for each of `contestants`, measured or not.
+pub(crate) fn tables(cells: &[Cell], contestants: &[&str], reference: &str) -> String {
+    let times = table(cells, contestants, |cell| Some(one(&cell.cpu_us, cell.marked)));
+    let ratios = table(cells, contestants, |cell| Some(one(cell.ratio.as_ref()?, cell.marked)));
     format!(
         "CPU µs for each request: median (min–max)\n{times}\n\
-         the same as a multiple of {reference}'s in the same round; above 1 costs more\n{ratios}\n\
-         Dropped: runs during which others took over {share:.0} % of a core, or with a failed request.\n\
+         the same as a multiple of {reference}'s in the same round; above 1 costs more\n{ratios}"
+    )
+}
+
+/// What is dropped, and what is marked.
+pub(crate) fn legend(rule: &Rule) -> String {
+    let share = rule.most_foreign_share * 100.0;
+    format!(
+        "Dropped: runs during which others took over {share:.0} % of a core, or with a failed request.\n\
          ! fewer than {} runs were left: the disturbed ones are shown too, and prove little.\n",
         rule.least_runs
     )
 }
 
-fn table(cells: &[Cell], show: impl Fn(&Cell) -> Option<String>) -> String {
-    let (mut scenarios, mut contestants) = (Vec::new(), Vec::new());
+fn table(cells: &[Cell], contestants: &[&str], show: impl Fn(&Cell) -> Option<String>) -> String {
+    let mut scenarios = Vec::new();
     for cell in cells {
         if !scenarios.contains(&cell.scenario) {
             scenarios.push(cell.scenario);
-        }
-        if !contestants.contains(&cell.contestant.as_str()) {
-            contestants.push(cell.contestant.as_str());
         }
     }
     let at = |contestant: &str, scenario: &str| {
@@ -41,7 +44,8 @@ fn table(cells: &[Cell], show: impl Fn(&Cell) -> Option<String>) -> String {
     columns(&head, &rows)
 }
 
-fn one(spread: &Spread, marked: bool) -> String {
+/// A median between its ends; marked if it proves little.
+pub(crate) fn one(spread: &Spread, marked: bool) -> String {
     let places = if spread.median < 10.0 { 2 } else { usize::from(spread.median < 100.0) };
     let Spread { median, min, max, .. } = spread;
     let mark = if marked { "!" } else { "" };
@@ -62,13 +66,14 @@ mod tests {
             kept: 3,
             marked,
         };
-        let text = text(
+        let text = tables(
             &[cell("a", "rouse", false), cell("b", "rouse", true), cell("a", "nginx", false)],
+            &["rouse", "nginx", "envoy"],
             "rouse",
-            &Rule::FIXED,
         );
         let row = |name: &str| text.lines().find(|line| line.starts_with(name)).unwrap_or_default();
         assert_eq!(row("rouse"), "rouse  20.0 (19.0–21.0)  !20.0 (19.0–21.0)");
         assert!(row("nginx").ends_with("–"), "{text}");
+        assert_eq!(row("envoy").matches(" –").count(), 2, "{text}");
     }
 }

@@ -90,7 +90,19 @@ mod tests {
 
     fn run(contestant: &str, round: u32, cpu_us: f64, foreign_share: f64) -> Run {
         let contestant = contestant.to_owned();
-        Run { round, scenario: "load", contestant, cpu_us, per_second: 1.0, failed: 0, foreign_share }
+        let (per_second, failed, connections, handshakes) = (1.0, 0, 0, None);
+        let scenario = "load";
+        Run {
+            round,
+            scenario,
+            contestant,
+            cpu_us,
+            per_second,
+            failed,
+            foreign_share,
+            connections,
+            handshakes,
+        }
     }
 
     fn cell(runs: &[Run], contestant: &str) -> Cell {

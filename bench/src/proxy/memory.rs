@@ -10,7 +10,7 @@ use crate::clock::rest;
 use crate::load::Door;
 use crate::matrix::Contestant;
 use crate::proc::proportional_kib;
-use crate::role::SMALL;
+use crate::role::is_whole;
 
 const CONNECTIONS: usize = 1_000;
 /// What is freed late, is freed by then.
@@ -40,7 +40,6 @@ fn used(door: &Door) -> Result<TcpStream> {
     stream.write_all(format!("GET / HTTP/1.1\r\nhost: {}\r\n\r\n", door.host).as_bytes())?;
     let mut answer = Vec::new();
     let mut buffer = [0; 4096];
-    // The body has no end of its own: it is so many bytes after the empty line.
     while !is_whole(&answer) {
         match stream.read(&mut buffer)? {
             0 => return Err(format!("{} closed a connection that should stay", door.address).into()),
@@ -48,24 +47,4 @@ fn used(door: &Door) -> Result<TcpStream> {
         }
     }
     Ok(stream)
-}
-
-fn is_whole(answer: &[u8]) -> bool {
-    let head = answer.windows(4).position(|four| four == b"\r\n\r\n");
-    head.is_some_and(|head| answer.len() >= head + 4 + SMALL)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_answer_is_whole_with_its_last_byte() {
-        let mut answer = b"HTTP/1.1 200 OK\r\n\r\n".to_vec();
-        assert!(!is_whole(&answer));
-        answer.extend([b'x'; SMALL]);
-        assert!(is_whole(&answer));
-        answer.pop();
-        assert!(!is_whole(&answer));
-    }
 }

@@ -1,5 +1,6 @@
 //! What a request costs in Rouse and in its peers: processor time, memory of idle connections, system calls.
 
+pub(crate) mod counts;
 mod memory;
 mod peers;
 mod syscalls;
@@ -9,10 +10,10 @@ use std::fs;
 use serde::Serialize;
 use serde_json::json;
 
-use crate::args::{Format, Proxy as Ask};
+use crate::args::{Format, Handshake, Proxy as Ask};
 use crate::h2load::Kept;
-use crate::load::{Load, Scenario};
-use crate::matrix::{self, Contestant, Rule, report, summarise};
+use crate::load::{Entrance, Load, Scenario};
+use crate::matrix::{self, Cell, Contestant, Rule, report, summarise};
 use crate::svg;
 use crate::table::columns;
 use crate::{Result, tools};
@@ -22,13 +23,21 @@ pub(crate) use peers::WORKERS;
 /// Who is 1.
 const ROUSE: &str = "rouse";
 
-const SCENARIOS: [Scenario; 5] = [
-    Scenario { name: "50 conns, 1 KiB", load: kept(50, None, "/"), requests: 40_000 },
-    Scenario { name: "500 conns, 1 KiB", load: kept(500, None, "/"), requests: 40_000 },
-    Scenario { name: "16 conns, 1 MiB", load: kept(16, None, "/large"), requests: 2_000 },
-    Scenario { name: "new conn each", load: Load::Fresh(50), requests: 10_000 },
-    Scenario { name: "h2c, 16 conns × 10", load: kept(16, Some(10), "/"), requests: 40_000 },
+const SCENARIOS: [Scenario; 9] = [
+    scenario("50 conns, 1 KiB", Entrance::Http1, kept(50, None, "/"), 40_000),
+    scenario("500 conns, 1 KiB", Entrance::Http1, kept(500, None, "/"), 40_000),
+    scenario("16 conns, 1 MiB", Entrance::Http1, kept(16, None, "/large"), 2_000),
+    scenario("new conn each", Entrance::Http1, Load::Fresh(50), 10_000),
+    scenario("h2c, 16 conns × 10", Entrance::H2c, kept(16, Some(10), "/"), 40_000),
+    scenario("TLS 50 conns, 1 KiB", Entrance::Tls, kept(50, None, "/"), 40_000),
+    scenario("TLS 16 conns, 1 MiB", Entrance::Tls, kept(16, None, "/large"), 1_500),
+    scenario("TLS full handshake each", Entrance::Tls, Load::Handshakes(Handshake::Full, 16), 4_000),
+    scenario("TLS resumed handshake each", Entrance::Tls, Load::Handshakes(Handshake::Resumed, 16), 4_000),
 ];
+
+const fn scenario(name: &'static str, entrance: Entrance, load: Load, requests: u32) -> Scenario {
+    Scenario { name, entrance, load, requests, before: 0 }
+}
 
 const fn kept(connections: u32, streams: Option<u32>, path: &'static str) -> Load {
     Load::Kept(Kept { connections, streams, path })
@@ -54,7 +63,10 @@ pub(crate) fn run(ask: &Ask) -> Result<()> {
     let folder = tempfile::tempdir()?;
     let contestants = peers::start(ask, folder.path())?;
     let memory = memory::of_idle_connections(&contestants)?;
-    let scenarios = SCENARIOS.map(|scenario| scenario.scaled(ask.matrix.requests));
+    let asked =
+        |one: &&Scenario| ask.scenes.is_empty() || ask.scenes.iter().any(|asked| one.name.starts_with(asked));
+    let scenarios: Vec<Scenario> =
+        SCENARIOS.iter().filter(asked).map(|one| one.scaled(ask.matrix.requests)).collect();
     let runs = matrix::run(&contestants, &scenarios, ask.matrix.rounds)?;
     let syscalls = if let Some(strace) = tools::find("strace") {
         syscalls::per_request(&strace, &contestants, folder.path())
@@ -75,7 +87,16 @@ pub(crate) fn run(ask: &Ask) -> Result<()> {
             println!("{}", serde_json::to_string_pretty(&all)?);
         }
         Format::Text => {
-            println!("{}", report::text(&cells, ROUSE, &rule));
+            let names: Vec<&str> = contestants.iter().map(|one| one.name.as_str()).collect();
+            // One table of both would be too wide to read.
+            let secure = |cell: &Cell| {
+                SCENARIOS.iter().any(|one| one.entrance == Entrance::Tls && one.name == cell.scenario)
+            };
+            let (secure, clear): (Vec<Cell>, Vec<Cell>) = cells.into_iter().partition(secure);
+            for cells in [clear, secure].into_iter().filter(|cells| !cells.is_empty()) {
+                println!("{}", report::tables(&cells, &names, ROUSE));
+            }
+            println!("{}", report::legend(&rule));
             print!("{}", figures(&contestants, &memory, &syscalls));
         }
     }

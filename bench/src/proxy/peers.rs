@@ -8,9 +8,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use super::ROUSE;
-use crate::args::Proxy as Ask;
+use crate::args::{Common, Proxy as Ask};
+use crate::certificate::{self, Certificate};
 use crate::child::Running;
-use crate::load::Door;
+use crate::load::{Door, Entrance};
 use crate::matrix::{Contestant, Held};
 use crate::rouse::{App, Rouse, binary};
 use crate::site::{self, HOST, SERVING, Size};
@@ -27,6 +28,8 @@ struct Place<'f> {
     h2c_upstream: SocketAddr,
     listen: SocketAddr,
     h2c_listen: SocketAddr,
+    tls_listen: SocketAddr,
+    certificate: &'f Certificate,
     folder: &'f Path,
 }
 
@@ -34,7 +37,8 @@ type Start = fn(&Place<'_>, &Path) -> Result<Contestant>;
 
 /// Rouse, whose pods are the servers behind all, and then its peers.
 pub(super) fn start(ask: &Ask, folder: &Path) -> Result<Vec<Contestant>> {
-    let (rouse, [upstream, h2c_upstream]) = rouse(ask, folder)?;
+    let certificate = certificate::make(HOST, folder)?;
+    let (rouse, [upstream, h2c_upstream]) = rouse(&ask.matrix.common, &certificate, folder)?;
     let mut contestants = vec![rouse];
     let peers: [(&str, Start); 5] = [
         ("tokio + httparse (ceiling)", ceiling),
@@ -50,8 +54,9 @@ pub(super) fn start(ask: &Ask, folder: &Path) -> Result<Vec<Contestant>> {
         }
         let folder = folder.join(name.split(' ').next().unwrap_or(name));
         fs::create_dir_all(&folder)?;
-        let (listen, h2c_listen) = (ports::free()?, ports::free()?);
-        let place = Place { upstream, h2c_upstream, listen, h2c_listen, folder: &folder };
+        let (listen, h2c_listen, tls_listen) = (ports::free()?, ports::free()?, ports::free()?);
+        let (certificate, folder) = (&certificate, folder.as_path());
+        let place = Place { upstream, h2c_upstream, listen, h2c_listen, tls_listen, certificate, folder };
         match start(&place, &tools) {
             Ok(contestant) => contestants.push(Contestant { name: name.to_owned(), ..contestant }),
             Err(error) => eprintln!("MISSING: {name}: {error}; it is left out"),
@@ -60,7 +65,12 @@ pub(super) fn start(ask: &Ask, folder: &Path) -> Result<Vec<Contestant>> {
     Ok(contestants)
 }
 
-fn rouse(ask: &Ask, folder: &Path) -> Result<(Contestant, [SocketAddr; 2])> {
+/// Rouse, and where its pods are.
+pub(super) fn rouse(
+    ask: &Common,
+    certificate: &Certificate,
+    folder: &Path,
+) -> Result<(Contestant, [SocketAddr; 2])> {
     let h2c = App {
         name: "h2c".to_owned(),
         command: vec![std::env::current_exe()?.display().to_string(), "upstream-h2c".to_owned()],
@@ -71,22 +81,34 @@ fn rouse(ask: &Ask, folder: &Path) -> Result<(Contestant, [SocketAddr; 2])> {
     };
     let mut apps = site::apps(Size { routes: ROUTES - 1, services: 1, endpoints: 1 }, folder)?;
     apps.push(h2c);
-    let rouse = Rouse::start(&binary(ask.matrix.common.rouse.as_deref())?, &apps, &["--workers", WORKERS])?;
+    let binary = binary(ask.rouse.as_deref())?;
+    let rouse = Rouse::start(&binary, &apps, Some(certificate), &["--workers", WORKERS])?;
     let pod =
         |app: &str| rouse.pods(app, 1)?.first().copied().ok_or_else(|| format!("{app} has no pod").into());
     let upstreams: [Result<SocketAddr>; 2] = [SERVING, "h2c"].map(pod);
     let [upstream, h2c_upstream] = upstreams;
-    let door = |host: &str| Some(Door { address: rouse.address, host: host.to_owned() });
+    let door = |host: &str| Some(Door { address: rouse.address, host: host.to_owned(), certificate: None });
     let (http1, h2c) = (door(HOST), door("h2c.bench"));
-    let contestant = Contestant { name: ROUSE.to_owned(), http1, h2c, held: Held::Rouse(rouse) };
+    let tls = rouse.secure.map(|address| tls_door(address, certificate));
+    let contestant = Contestant { name: ROUSE.to_owned(), http1, h2c, tls, held: Held::Rouse(rouse) };
     Ok((contestant, [upstream?, h2c_upstream?]))
+}
+
+/// All are asked for the same host over TLS: it is in the certificate.
+fn tls_door(address: SocketAddr, certificate: &Certificate) -> Door {
+    Door { address, host: HOST.to_owned(), certificate: Some(certificate.cert.clone()) }
 }
 
 impl Place<'_> {
     /// A configuration with what is ours put in.
     fn fill(&self, template: &str) -> String {
-        let Place { upstream, h2c_upstream, listen, h2c_listen, folder } = self;
+        let Place { upstream, h2c_upstream, listen, h2c_listen, tls_listen, certificate, folder } = self;
+        let Certificate { cert, key, both } = certificate;
         template
+            .replace("@TLS_LISTEN@", &tls_listen.to_string())
+            .replace("@CERT@", &cert.display().to_string())
+            .replace("@KEY@", &key.display().to_string())
+            .replace("@CERT_AND_KEY@", &both.display().to_string())
             .replace("@LISTEN@", &listen.to_string())
             .replace("@LISTEN_PORT@", &listen.port().to_string())
             .replace("@H2C_LISTEN@", &h2c_listen.to_string())
@@ -98,16 +120,16 @@ impl Place<'_> {
             .replace("@FOLDER@", &folder.display().to_string())
     }
 
-    /// Starts a proxy and waits until it takes connections.
-    fn open(&self, name: &str, command: &mut Command, h2c: bool) -> Result<Contestant> {
+    /// Starts a proxy and waits until it takes connections; HTTP/1.1 in the clear all of them can.
+    fn open(&self, name: &str, command: &mut Command, also: &[Entrance]) -> Result<Contestant> {
         let mut running = Running::start(name, command)?;
         running.until("listens", PATIENCE, |_| TcpStream::connect(self.listen).ok())?;
-        let door = |address: SocketAddr| Door { address, host: address.to_string() };
-        let h2c = h2c.then(|| door(self.h2c_listen));
+        let door = |address: SocketAddr| Door { address, host: address.to_string(), certificate: None };
         Ok(Contestant {
             name: name.to_owned(),
             http1: Some(door(self.listen)),
-            h2c,
+            h2c: also.contains(&Entrance::H2c).then(|| door(self.h2c_listen)),
+            tls: also.contains(&Entrance::Tls).then(|| tls_door(self.tls_listen, self.certificate)),
             held: Held::Peer(running),
         })
     }
@@ -116,7 +138,7 @@ impl Place<'_> {
 fn ceiling(place: &Place<'_>, _: &Path) -> Result<Contestant> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["forward", "--listen", &place.listen.to_string()]);
-    place.open("ceiling", command.args(["--upstream", &place.upstream.to_string()]), false)
+    place.open("ceiling", command.args(["--upstream", &place.upstream.to_string()]), &[])
 }
 
 fn nginx(place: &Place<'_>, _: &Path) -> Result<Contestant> {
@@ -124,14 +146,14 @@ fn nginx(place: &Place<'_>, _: &Path) -> Result<Contestant> {
     fs::write(&file, place.fill(include_str!("../../peers/nginx.conf")))?;
     let mut command = Command::new(tools::need("nginx", "nginx-light")?);
     command.arg("-p").arg(place.folder).args(["-e", "stderr", "-c"]).arg(&file);
-    place.open("nginx", &mut command, false)
+    place.open("nginx", &mut command, &[Entrance::Tls])
 }
 
 fn haproxy(place: &Place<'_>, _: &Path) -> Result<Contestant> {
     let file = place.folder.join("haproxy.cfg");
     fs::write(&file, place.fill(include_str!("../../peers/haproxy.cfg")))?;
     let mut command = Command::new(tools::need("haproxy", "haproxy")?);
-    place.open("haproxy", command.args(["-db", "-f"]).arg(&file), true)
+    place.open("haproxy", command.args(["-db", "-f"]).arg(&file), &[Entrance::H2c, Entrance::Tls])
 }
 
 fn envoy(place: &Place<'_>, tools: &Path) -> Result<Contestant> {
@@ -139,13 +161,13 @@ fn envoy(place: &Place<'_>, tools: &Path) -> Result<Contestant> {
     fs::write(&file, place.fill(include_str!("../../peers/envoy.yaml")))?;
     let mut command = Command::new(tools::envoy(tools)?);
     command.args(["--concurrency", WORKERS, "--log-level", "error", "--disable-hot-restart", "-c"]);
-    place.open("envoy", command.arg(&file), true)
+    place.open("envoy", command.arg(&file), &[Entrance::H2c])
 }
 
 fn go(place: &Place<'_>, _: &Path) -> Result<Contestant> {
     let mut command = Command::new(tools::go_proxy(place.folder)?);
     command.args([place.listen.to_string(), place.upstream.to_string()]).env("GOMAXPROCS", WORKERS);
-    place.open("go", &mut command, false)
+    place.open("go", &mut command, &[])
 }
 
 #[cfg(test)]
@@ -155,8 +177,16 @@ mod tests {
     #[test]
     fn no_placeholder_is_left_in_a_configuration() {
         let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
-        let (upstream, h2c_upstream, listen, h2c_listen) = (address(1), address(2), address(3), address(4));
-        let place = Place { upstream, h2c_upstream, listen, h2c_listen, folder: Path::new("folder") };
+        let [cert, key, both] = ["cert", "key", "both"].map(Into::into);
+        let place = Place {
+            upstream: address(1),
+            h2c_upstream: address(2),
+            listen: address(3),
+            h2c_listen: address(4),
+            tls_listen: address(5),
+            certificate: &Certificate { cert, key, both },
+            folder: Path::new("folder"),
+        };
         for template in [
             include_str!("../../peers/nginx.conf"),
             include_str!("../../peers/haproxy.cfg"),

@@ -6,6 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use rustix::process::Signal;
+use serde::Serialize;
 
 use super::{Figure, Value, kept};
 use crate::Result;
@@ -24,8 +25,9 @@ pub(super) fn per_request(strace: &Path, contestants: &[Contestant], folder: &Pa
     for contestant in contestants {
         let Some(door) = &contestant.http1 else { continue };
         eprintln!("system calls: {}", contestant.name);
-        match one(strace, &contestant.pids(), door, folder) {
-            Ok(per_request) => {
+        match counted(strace, &contestant.pids(), door, folder) {
+            Ok(calls) => {
+                let per_request = calls.iter().map(|call| call.per_request).sum();
                 let value = Value::Syscalls { per_request };
                 figures.push(Figure { contestant: contestant.name.clone(), value });
             }
@@ -35,7 +37,15 @@ pub(super) fn per_request(strace: &Path, contestants: &[Contestant], folder: &Pa
     figures
 }
 
-fn one(strace: &Path, pids: &[u32], door: &Door, folder: &Path) -> Result<f64> {
+/// One kind of system call.
+#[derive(Debug, PartialEq, Serialize)]
+pub(super) struct Call {
+    pub(super) name: String,
+    pub(super) per_request: f64,
+}
+
+/// The system calls of these processes under load.
+pub(super) fn counted(strace: &Path, pids: &[u32], door: &Door, folder: &Path) -> Result<Vec<Call>> {
     let file = folder.join("strace");
     let mut command = Command::new(strace);
     command.args(["-c", "-f", "-o"]).arg(&file);
@@ -54,16 +64,20 @@ fn one(strace: &Path, pids: &[u32], door: &Door, folder: &Path) -> Result<f64> {
     if outcome.failed > 0 {
         return Err(format!("{} requests failed", outcome.failed).into());
     }
-    let calls = calls(&fs::read_to_string(&file)?).ok_or("strace wrote no table")?;
-    Ok(float(calls) / float(REQUESTS.into()))
+    let calls = calls(&fs::read_to_string(&file)?, REQUESTS);
+    if calls.is_empty() { Err("strace wrote no table".into()) } else { Ok(calls) }
 }
 
 /// All calls of strace's table: % time, seconds, usecs/call, calls, errors if any, syscall.
-fn calls(table: &str) -> Option<u64> {
+fn calls(table: &str, requests: u32) -> Vec<Call> {
     let rows = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
     let rows = rows.filter(|row| row.len() >= 5 && row.last() != Some(&"total"));
-    let counts: Vec<u64> = rows.filter_map(|row| row.get(3)?.parse().ok()).collect();
-    (!counts.is_empty()).then(|| counts.iter().sum())
+    let call = |row: Vec<&str>| {
+        let count: u64 = row.get(3)?.parse().ok()?;
+        let name = (*row.last()?).to_owned();
+        Some(Call { name, per_request: float(count) / float(requests.into()) })
+    };
+    rows.filter_map(call).collect()
 }
 
 #[cfg(test)]
@@ -71,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calls_are_summed_without_the_total() {
+    fn calls_are_counted_by_name_without_the_total() {
         let table = "\
 % time     seconds  usecs/call     calls    errors syscall
 ------ ----------- ----------- --------- --------- ----------------
@@ -80,7 +94,8 @@ mod tests {
 ------ ----------- ----------- --------- --------- ----------------
 100.00    0.016000           1      9000        12 total
 ";
-        assert_eq!(calls(table), Some(9_000));
-        assert_eq!(calls(""), None);
+        let call = |name: &str, per_request| Call { name: name.to_owned(), per_request };
+        assert_eq!(calls(table, 1_000), [call("writev", 5.0), call("recvfrom", 4.0)]);
+        assert_eq!(calls("", 1_000), []);
     }
 }

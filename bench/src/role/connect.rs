@@ -1,18 +1,25 @@
-//! Load over new connections: h2load keeps its own. Says as JSON what became of the requests.
+//! Load over new connections, also with a TLS handshake each: h2load keeps its own. Says as JSON what became of the
+//! requests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use rustls::client::Resumption;
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, HandshakeKind, RootCertStore};
 use serde::{Deserialize, Serialize};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
 
-use super::block_on;
+use super::{SMALL, block_on, is_whole};
 use crate::Result;
-use crate::args::Connect;
+use crate::args::{Connect, Handshake};
 use crate::clock::Stopwatch;
 use crate::stats::float;
 
@@ -25,42 +32,114 @@ pub(crate) struct Tally {
     pub(crate) succeeded: u32,
     pub(crate) failed: u32,
     pub(crate) per_second: f64,
+    /// How the connections of those that succeeded began; both 0 in the clear.
+    pub(crate) full: u32,
+    pub(crate) resumed: u32,
 }
 
 /// Sends them all.
 pub(crate) fn run(connect: &Connect) -> Result<()> {
+    let clients = (0..connect.at_once).map(|_| Client::new(connect)).collect::<Result<Vec<_>>>()?;
     block_on(async {
         let began = Stopwatch::start();
         let left = Arc::new(AtomicU32::new(connect.count));
-        let mut clients = JoinSet::new();
-        for _ in 0..connect.at_once {
-            clients.spawn(client(connect.clone(), Arc::clone(&left)));
+        let mut sending = JoinSet::new();
+        for client in clients {
+            sending.spawn(client.send(Arc::clone(&left)));
         }
-        let succeeded: u32 = clients.join_all().await.into_iter().sum();
-        let per_second = float(succeeded.into()) / began.elapsed().as_secs_f64();
-        let tally = Tally { succeeded, failed: connect.count - succeeded, per_second };
+        let done: Vec<Done> = sending.join_all().await.into_iter().flatten().collect();
+        let kinds = |kind: HandshakeKind| count(done.iter().filter(|done| **done == Done::Tls(kind)));
+        let succeeded = count(done.iter());
+        let tally = Tally {
+            succeeded,
+            failed: connect.count - succeeded,
+            per_second: float(succeeded.into()) / began.elapsed().as_secs_f64(),
+            full: kinds(HandshakeKind::Full),
+            resumed: kinds(HandshakeKind::Resumed),
+        };
         println!("{}", serde_json::to_string(&tally)?);
         Ok(())
     })
 }
 
-/// One request after the other, as long as there are any left. Answers how many succeeded.
-async fn client(connect: Connect, left: Arc<AtomicU32>) -> u32 {
-    let request = format!("GET / HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n\r\n", connect.host);
-    let mut succeeded = 0;
-    let take = |left: u32| left.checked_sub(1);
-    while left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok() {
-        let done = timeout(PATIENCE, one(&connect, request.as_bytes())).await;
-        succeeded += u32::from(matches!(done, Ok(Ok(true))));
-    }
-    succeeded
+fn count<T>(items: impl Iterator<Item = T>) -> u32 {
+    u32::try_from(items.count()).unwrap_or(u32::MAX)
 }
 
-async fn one(connect: &Connect, request: &[u8]) -> std::io::Result<bool> {
-    let mut stream = TcpStream::connect(connect.address).await?;
-    stream.set_nodelay(true)?;
-    stream.write_all(request).await?;
-    let mut answer = Vec::with_capacity(2048);
-    stream.read_to_end(&mut answer).await?;
-    Ok(answer.starts_with(b"HTTP/1.1 200 "))
+/// One request that succeeded, by how its connection began.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Done {
+    Clear,
+    Tls(HandshakeKind),
+}
+
+/// One who asks again and again, each time over a new connection.
+struct Client {
+    connect: Connect,
+    request: String,
+    tls: Option<(TlsConnector, ServerName<'static>)>,
+}
+
+impl Client {
+    fn new(connect: &Connect) -> Result<Self> {
+        let request = format!("GET / HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n\r\n", connect.host);
+        let tls = connect.handshake.map(|handshake| tls(connect, handshake)).transpose()?;
+        Ok(Self { connect: connect.clone(), request, tls })
+    }
+
+    /// One request after the other, as long as there are any left. Answers those that succeeded.
+    async fn send(self, left: Arc<AtomicU32>) -> Vec<Done> {
+        let mut succeeded = Vec::new();
+        let take = |left: u32| left.checked_sub(1);
+        while left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok() {
+            if let Ok(Ok(Some(done))) = timeout(PATIENCE, self.one()).await {
+                succeeded.push(done);
+            }
+        }
+        succeeded
+    }
+
+    async fn one(&self) -> std::io::Result<Option<Done>> {
+        let mut stream = TcpStream::connect(self.connect.address).await?;
+        stream.set_nodelay(true)?;
+        let Some((connector, name)) = &self.tls else {
+            return Ok(self.ask(&mut stream).await?.then_some(Done::Clear));
+        };
+        let mut stream = connector.connect(name.clone(), stream).await?;
+        let answered = self.ask(&mut stream).await?;
+        let kind = stream.get_ref().1.handshake_kind();
+        Ok(kind.filter(|_| answered).map(Done::Tls))
+    }
+
+    async fn ask(&self, stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> std::io::Result<bool> {
+        stream.write_all(self.request.as_bytes()).await?;
+        let mut answer = Vec::with_capacity(SMALL * 2);
+        let end = stream.read_to_end(&mut answer).await;
+        // Not everybody says goodbye at the end of a TLS connection.
+        let whole = answer.starts_with(b"HTTP/1.1 200 ") && is_whole(&answer);
+        if whole { Ok(true) } else { end.map(|_| false) }
+    }
+}
+
+/// TLS 1.3 with one cipher and one group, so that all proxies do the same. Each client has its own tickets: a store that
+/// many share runs out of them.
+fn tls(connect: &Connect, handshake: Handshake) -> Result<(TlsConnector, ServerName<'static>)> {
+    let file = connect.certificate.as_deref().ok_or("a handshake needs --certificate")?;
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(file)?)?;
+    let provider = CryptoProvider {
+        cipher_suites: vec![aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256],
+        kx_groups: vec![aws_lc_rs::kx_group::X25519],
+        ..aws_lc_rs::default_provider()
+    };
+    let mut config = ClientConfig::builder_with_provider(Arc::new(provider))
+        .with_protocol_versions(&[&rustls::version::TLS13])?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    config.resumption = match handshake {
+        Handshake::Full => Resumption::disabled(),
+        Handshake::Resumed => Resumption::in_memory_sessions(8),
+    };
+    Ok((TlsConnector::from(Arc::new(config)), ServerName::try_from(connect.host.clone())?))
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod app;
 pub(crate) mod connect;
+pub(crate) mod data_plane;
 pub(crate) mod forward;
 pub(crate) mod upstream;
 pub(crate) mod upstream_h2c;
@@ -15,6 +16,12 @@ pub(crate) const SMALL: usize = 1024;
 /// How large the large one is.
 pub(crate) const LARGE: usize = 1024 * 1024;
 
+/// Whether this is a whole small answer: its body has no end of its own, it is so many bytes after the empty line.
+pub(crate) fn is_whole(answer: &[u8]) -> bool {
+    let head = answer.windows(4).position(|four| four == b"\r\n\r\n");
+    head.is_some_and(|head| answer.len() >= head + 4 + SMALL)
+}
+
 /// HOST and PORT, as Rouse gives them to its apps.
 pub(crate) fn address() -> Result<SocketAddr> {
     let variable = |name: &str| std::env::var(name).map_err(|_| format!("{name} is not set"));
@@ -24,4 +31,19 @@ pub(crate) fn address() -> Result<SocketAddr> {
 /// Runs a server on this thread.
 pub(crate) fn block_on(server: impl Future<Output = Result<()>>) -> Result<()> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(server)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_whole_with_its_last_byte() {
+        let mut answer = b"HTTP/1.1 200 OK\r\n\r\n".to_vec();
+        assert!(!is_whole(&answer));
+        answer.extend([b'x'; SMALL]);
+        assert!(is_whole(&answer));
+        answer.pop();
+        assert!(!is_whole(&answer));
+    }
 }
