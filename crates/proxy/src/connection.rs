@@ -187,7 +187,7 @@ async fn http1<IO>(worker: &Rc<Worker>, io: IO, client: Rc<Client>, seat: &Seat)
 where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let service = service_fn(|request| request::serve(worker, &client, request));
+    let service = service_fn(|request| Box::pin(request::serve(worker, &client, request)));
     let mut builder = http1::Builder::new();
     // Not `pipeline_flush`: with it, hyper buffers a response without bound, and keeps answers back.
     builder.max_buf_size(read_ahead(&worker.gateway.settings.limits));
