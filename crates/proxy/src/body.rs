@@ -38,6 +38,8 @@ pub(crate) struct Source {
     frames: Cell<u64>,
     /// Whoever asked last waits for the client.
     waits_for_client: Cell<bool>,
+    /// The pod has answered: whoever listens need not speak.
+    answered: Cell<bool>,
     done: Cell<bool>,
     failed: Cell<bool>,
     /// What has come so far, while it may still be wanted again.
@@ -87,7 +89,8 @@ impl Piece {
 impl Kept {
     fn add(&mut self, frame: &Frame<Bytes>) {
         if let (true, Some(piece)) = (self.on, Piece::of(frame)) {
-            self.bytes += piece.len();
+            // With its place in the list: a body in tiny frames would take a hundred times its length.
+            self.bytes += piece.len() + size_of::<Piece>();
             self.frames.push(piece);
             self.replayed = self.frames.len();
             if self.bytes > KEPT {
@@ -117,6 +120,7 @@ impl Source {
             incoming: RefCell::new(incoming),
             frames: Cell::new(0),
             waits_for_client: Cell::new(false),
+            answered: Cell::new(false),
             failed: Cell::new(false),
             kept: RefCell::default(),
             gate: RefCell::default(),
@@ -134,6 +138,8 @@ impl Source {
     /// The pod has looked at it: nothing need be kept any more.
     pub(crate) fn settle(&self) {
         *self.kept.borrow_mut() = Kept::default();
+        self.answered.set(true);
+        self.wait_for_client(false);
     }
 
     /// Keeps the body back until `gate` is opened, or dropped.
@@ -211,7 +217,7 @@ impl Source {
         {
             headers::remove_claims(trailers);
         }
-        self.wait_for_client(frame.is_pending());
+        self.wait_for_client(frame.is_pending() && !self.answered.get());
         match &frame {
             Poll::Ready(None) => self.done.set(true),
             Poll::Ready(Some(Ok(frame))) => {

@@ -250,8 +250,14 @@ async fn live<C: Future>(
 
 /// The client has been quiet for too long, or has to make room, and has had a moment to take what was answered last.
 async fn lingered(worker: &Worker, seat: &Seat) {
-    seat.outstayed(&worker.deadlines).await;
-    worker.deadlines.at(worker.gateway.settings.clock.now() + LINGER).await;
+    loop {
+        seat.outstayed(&worker.deadlines).await;
+        worker.deadlines.at(worker.gateway.settings.clock.now() + LINGER).await;
+        // A request may have crossed our farewell, and was taken: it is answered.
+        if !seat.member.is_asking() {
+            return;
+        }
+    }
 }
 
 /// We are leaving, and the client has had its moment to ask for something for the first time.

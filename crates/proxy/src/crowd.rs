@@ -196,6 +196,11 @@ impl Member {
         }
     }
 
+    /// Whether something is under way that may come to its end.
+    pub(crate) fn is_asking(&self) -> bool {
+        self.requests.get() > 0 && !self.evicted.get()
+    }
+
     /// Whether it has ever asked for something.
     pub(crate) fn is_known(&self) -> bool {
         self.known.get()
@@ -224,6 +229,10 @@ impl Member {
             self.head.end();
         }
         self.requests.set(self.requests.get() + 1);
+        if !self.evicted.get() {
+            // It crossed our farewell, and needs its seat: otherwise there would be more than are allowed.
+            self.leaving.set(false);
+        }
     }
 
     /// A request ended at `now`.

@@ -30,6 +30,9 @@ const MOST_ATTEMPTS: usize = 3;
 /// A pod that does not know `Expect` never says 100. After so long the client is told to send all the same.
 const EXPECT_PATIENCE: Duration = Duration::from_secs(1);
 
+/// How long a request waits when our own side could not connect.
+const LACK: Duration = Duration::from_millis(100);
+
 const COLD_START: HeaderName = HeaderName::from_static("x-rouse-cold-start");
 
 /// A request on its way out.
@@ -124,6 +127,8 @@ enum Setback {
     Unsent,
     /// By HTTP/2's own word the pod did not look at it: nothing against the pod.
     RefusedStream,
+    /// The same, by a pod that ends the whole connection for an error: the request itself may be why.
+    ThrownOut,
     /// The connection ended before anything came back.
     Lost,
 }
@@ -148,13 +153,19 @@ pub(crate) async fn forward(
                 }
                 refusing.refused(false)
             }
-            Setback::Refused(_) | Setback::Unsent | Setback::RefusedStream => {
+            Setback::ThrownOut if tries.thrown_out >= MOST_ATTEMPTS => return Err(Failure::UpstreamReset),
+            Setback::Refused(_) | Setback::Unsent | Setback::RefusedStream | Setback::ThrownOut => {
                 // What we lack ourselves is no attempt, and sending elsewhere costs no pod anything.
                 tries.attempts += usize::from(!setback.is_ours());
                 refuse(journey, refusing, &setback, tries.attempts)?
             }
         };
         journey.worker.gateway.metrics.retried(setback.reason());
+        if setback.is_ours() {
+            // What we lack, we lack for all pods: asking each of them at once would take a core.
+            let worker = journey.worker;
+            worker.deadlines.at(worker.gateway.settings.clock.now() + LACK).await;
+        }
         slot = match journey.acquire(&outgoing, Some(retry)).await {
             Ok(slot) => slot,
             // It was sent, and that is what became of it.
@@ -177,6 +188,8 @@ struct Tries {
     attempts: usize,
     /// It was sent a second time.
     repeated: bool,
+    /// Connections that pods ended for an error when it came. Counted through all holds.
+    thrown_out: usize,
 }
 
 impl Setback {
@@ -189,7 +202,7 @@ impl Setback {
     fn is_the_pods(&self) -> bool {
         match self {
             Setback::Refused(Refusal::Pod) | Setback::Unsent | Setback::Lost => true,
-            Setback::Refused(Refusal::Local) | Setback::RefusedStream => false,
+            Setback::Refused(Refusal::Local) | Setback::RefusedStream | Setback::ThrownOut => false,
             Setback::Refused(Refusal::Tls(error)) => error.fault() != Fault::Ours,
         }
     }
@@ -200,7 +213,7 @@ impl Setback {
             Setback::Refused(Refusal::Pod) => "connect",
             Setback::Refused(Refusal::Tls(_)) => "tls",
             Setback::Unsent => "unsent",
-            Setback::RefusedStream => "refused_stream",
+            Setback::RefusedStream | Setback::ThrownOut => "refused_stream",
             Setback::Lost => "reset",
         }
     }
@@ -276,8 +289,12 @@ async fn attempt(
         if outgoing.source.has_failed() {
             return Err(Failure::ClientGone);
         }
-        if keep && outgoing.source.is_whole() && is_refused_stream(error.error()) {
-            return Ok(Err((Setback::RefusedStream, slot)));
+        if keep
+            && outgoing.source.is_whole()
+            && let Some(setback) = refused_stream(error.error())
+        {
+            tries.thrown_out += usize::from(matches!(setback, Setback::ThrownOut));
+            return Ok(Err((setback, slot)));
         }
         if answered || !outgoing.may_be_repeated() {
             return Err(Failure::UpstreamReset);
@@ -401,7 +418,7 @@ async fn within(
         }
         let still = source.frames() == std::mem::replace(&mut frames, source.frames());
         // While the client still sends, the pod need not answer. But it must take what is sent.
-        if source.is_done() || still && !source.waits_for_client() {
+        if still && (source.is_done() || !source.waits_for_client()) {
             return Err(Failure::ResponseTimeout);
         }
         if !still {
@@ -438,17 +455,21 @@ impl Gate {
 }
 
 /// The pod did not look at the request at all, by HTTP/2's own word.
-fn is_refused_stream(error: &hyper::Error) -> bool {
+fn refused_stream(error: &hyper::Error) -> Option<Setback> {
     let mut source = std::error::Error::source(error);
     while let Some(error) = source {
         if let Some(error) = error.downcast_ref::<h2::Error>() {
             // A pod's GOAWAY fails only the streams that it did not look at, whatever its reason.
-            return error.reason() == Some(h2::Reason::REFUSED_STREAM)
-                || error.is_go_away() && error.is_remote();
+            let gone_away = error.is_go_away() && error.is_remote();
+            return match error.reason() {
+                Some(h2::Reason::REFUSED_STREAM) => Some(Setback::RefusedStream),
+                Some(h2::Reason::NO_ERROR) if gone_away => Some(Setback::RefusedStream),
+                _ => gone_away.then_some(Setback::ThrownOut),
+            };
         }
         source = error.source();
     }
-    false
+    None
 }
 
 /// The response's head, for the client.

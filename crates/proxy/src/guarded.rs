@@ -21,6 +21,8 @@ pub(crate) struct Guarded<IO> {
     guard: Guard,
     head: HeadClock,
     gateway: Arc<Gateway>,
+    /// The last byte that hyper has seen.
+    last: Option<u8>,
     /// What hyper gets in place of what was refused, and then nothing more.
     spoilt: Option<Spoilt>,
     /// What was refused in a body: hyper is told after what came before it, which may be whole requests.
@@ -30,7 +32,7 @@ pub(crate) struct Guarded<IO> {
 impl<IO> Guarded<IO> {
     pub(crate) fn new(io: IO, gateway: &Arc<Gateway>, head: HeadClock) -> Self {
         let guard = Guard::new(gateway.settings.limits.heads);
-        Self { io, guard, head, gateway: Arc::clone(gateway), spoilt: None, broken: None }
+        Self { io, guard, head, gateway: Arc::clone(gateway), last: None, spoilt: None, broken: None }
     }
 
     /// What came is fine, or hyper is made to refuse it.
@@ -40,7 +42,10 @@ impl<IO> Guarded<IO> {
             Phase::Head => self.head.begin(self.gateway.settings.clock.now()),
             Phase::Between | Phase::Body | Phase::Opaque => self.head.end(),
         }
-        let Err(refused @ Refused { at, in_head, .. }) = looked else { return Ok(()) };
+        let Err(refused @ Refused { at, in_head, .. }) = looked else {
+            self.last = self.last_of(buf, before);
+            return Ok(());
+        };
         self.head.end();
         buf.set_filled(before + at);
         if !in_head {
@@ -50,11 +55,16 @@ impl<IO> Guarded<IO> {
         }
         // hyper answers by itself, so this is the only line in the books.
         let Gateway { metrics, no_route, settings, .. } = &*self.gateway;
-        metrics.ended(no_route, refused.violation.status(), Protocol::http1, Duration::ZERO);
-        let seen = buf.filled().last().copied();
-        self.spoilt = Some(Spoilt::new(&refused, &settings.limits.heads, seen));
+        let spoilt = Spoilt::new(&refused, &settings.limits.heads, self.last_of(buf, before));
+        metrics.ended(no_route, spoilt.status(), Protocol::http1, Duration::ZERO);
+        self.spoilt = Some(spoilt);
         self.spoil(buf);
         Ok(())
+    }
+
+    /// The last byte that hyper has seen, with what is in `buf` since `before`.
+    fn last_of(&self, buf: &ReadBuf<'_>, before: usize) -> Option<u8> {
+        buf.filled().get(before..).and_then(<[u8]>::last).copied().or(self.last)
     }
 
     fn spoil(&mut self, buf: &mut ReadBuf<'_>) {

@@ -169,6 +169,8 @@ impl Metrics {
     pub(crate) fn begin(&self, route: &RouteName) -> InFlight {
         let gauge = || self.in_flight.get_or_create_owned(&route.labels());
         let gauge = route.0.in_flight.get_or_init(gauge).clone();
+        // Both pages at once: one that is begun after the route was forgotten would stay for ever.
+        route.0.duration.get_or_init(|| self.duration.get_or_create_owned(&route.labels()));
         gauge.inc();
         InFlight(gauge)
     }

@@ -202,9 +202,10 @@ impl Pool {
     pub(crate) fn take(self: &Rc<Self>, upgrade: bool) -> Option<Link> {
         match self.way {
             Way::Http1 => self.take_line(),
-            Way::H2c => self.take_stream(),
             Way::Tls(_) if upgrade => self.take_line(),
-            Way::Tls(_) => self.take_stream().or_else(|| self.take_line()),
+            // A line that was made for an upgrade says nothing of what the pod prefers: gRPC fails on it.
+            Way::Tls(_) if self.spoken.get() == Some(Alpn::Http1) => self.take_line(),
+            Way::H2c | Way::Tls(_) => self.take_stream(),
         }
     }
 

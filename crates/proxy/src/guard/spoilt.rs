@@ -17,6 +17,7 @@ const FILLER: &[u8] = &[b'a'; 1024];
 /// The end of a refused head, in parts that are to be read so many times.
 #[derive(Debug, Clone)]
 pub struct Spoilt {
+    status: u16,
     parts: [(&'static [u8], usize); 3],
     part: usize,
     /// How much of the part has been read, this time.
@@ -29,18 +30,24 @@ impl Spoilt {
         const NOTHING: (&[u8], usize) = (b"", 0);
         // The first may be the end of a name or of a value.
         let headers: (&[u8], usize) = (b"a:\r\n", limits.headers.max(USUAL_HEADERS) + 2);
-        let parts: [(&[u8], usize); 3] = match refused.violation {
+        let (status, parts): (u16, [(&[u8], usize); 3]) = match refused.violation {
+            // Whatever hyper has seen of it: a target that is not too long would be served.
             Violation::LineTooLong => {
-                // Whatever hyper has seen of it: a target that is not too long would be served.
-                [(FILLER, LONGEST_TARGET / FILLER.len() + 1), (b" HTTP/1.1\r\n\r\n", 1), NOTHING]
+                let target = (FILLER, LONGEST_TARGET / FILLER.len() + 1);
+                (414, [target, (b" HTTP/1.1\r\n\r\n", 1), NOTHING])
             }
             // A line too many ends with the byte that was refused.
-            Violation::TooManyHeaders => [(b"\n", 1), headers, (b"\r\n", 1)],
+            Violation::TooManyHeaders => (431, [(b"\n", 1), headers, (b"\r\n", 1)]),
             // After a CR it may be the empty line, whose end would make the head a good one.
-            Violation::HeadTooLong if seen != Some(b'\r') => [headers, (b"\r\n", 1), NOTHING],
-            _ => [(BAD, 1), NOTHING, NOTHING],
+            Violation::HeadTooLong if seen != Some(b'\r') => (431, [headers, (b"\r\n", 1), NOTHING]),
+            _ => (400, [(BAD, 1), NOTHING, NOTHING]),
         };
-        Self { parts, part: 0, read: 0 }
+        Self { status, parts, part: 0, read: 0 }
+    }
+
+    /// What hyper answers.
+    pub fn status(&self) -> u16 {
+        self.status
     }
 
     /// How many bytes hyper must be ready to read of one head, so that it comes to its verdict.
@@ -67,16 +74,5 @@ impl Spoilt {
             return now;
         }
         &[]
-    }
-}
-
-impl Violation {
-    /// The status that a client hears.
-    pub fn status(self) -> u16 {
-        match self {
-            Self::LineTooLong => 414,
-            Self::HeadTooLong | Self::TooManyHeaders => 431,
-            _ => 400,
-        }
     }
 }

@@ -1,7 +1,12 @@
 //! A GOAWAY with an error also says which streams were not looked at (RFC 9113, 6.8).
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use bytes::Bytes;
 use http::Request;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::task::JoinSet;
 
 use crate::h2kit::{H2Client, answer, h2c, upload};
 use crate::retries::{ByHand, GOAWAY};
@@ -40,4 +45,41 @@ async fn a_farewell_of_any_code_sends_the_streams_above_its_last_elsewhere_and_n
         let one = first.head().await.status().as_u16();
         assert_eq!((three, one), (200, 502), "code {code}");
     }
+}
+
+/// A pod that ends the connection on every request, by a GOAWAY with an error that names no stream.
+#[tokio::test]
+async fn a_request_that_makes_pods_end_their_connections_is_not_sent_for_ever() {
+    let (rig, pod) = Rig::with_pod(h2c()).await;
+    let sent = Arc::<AtomicUsize>::default();
+    let count = Arc::clone(&sent);
+    let mut serving = JoinSet::new();
+    serving.spawn(async move {
+        loop {
+            let mut stream = pod.accept_raw().await;
+            stream.write_all(b"\0\0\0\x04\0\0\0\0\0").await.unwrap();
+            let mut preface = [0; 24];
+            if stream.read_exact(&mut preface).await.is_err() {
+                continue;
+            }
+            let mut head = [0; 9];
+            while stream.read_exact(&mut head).await.is_ok() {
+                let length = usize::from(head[1]) << 8 | usize::from(head[2]);
+                let mut rest = vec![0; length];
+                stream.read_exact(&mut rest).await.unwrap();
+                if head[3] == 1 {
+                    count.fetch_add(1, Ordering::SeqCst);
+                    stream.write_all(b"\0\0\x08\x07\0\0\0\0\0\0\0\0\0\0\0\0\x01").await.unwrap();
+                    break;
+                }
+            }
+        }
+    });
+    let mut client = rig.connect().await;
+    client
+        .write("POST / HTTP/1.1\r\nHost: cart.test\r\nContent-Length: 3\r\nConnection: close\r\n\r\nabc")
+        .await;
+    let answer = client.rest().await;
+    let sent = sent.load(Ordering::SeqCst);
+    assert!(sent <= 3, "sent {sent} times, and then {answer}");
 }

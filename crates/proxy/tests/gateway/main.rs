@@ -4,6 +4,7 @@
 
 mod back_pressure;
 mod bodies;
+mod books;
 mod budget;
 mod certificates;
 mod connections;

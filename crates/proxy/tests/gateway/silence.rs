@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rouse_proxy::gateway::Limits;
+use rouse_proxy::gateway::{Limits, Timeouts};
 use tokio::time::Instant;
 
 use crate::rig::{Options, Rig, eventually};
@@ -79,4 +79,32 @@ async fn a_request_that_stops_in_the_middle_is_given_up_on_both_sides() {
     assert_eq!(client.rest().await, "");
     assert_eq!(wire.rest().await, "");
     eventually("its slot is free", || rig.service.in_flight() == 0).await;
+}
+
+/// The client sends for most of the limit, the pod takes a part of it after that: neither is too late.
+#[tokio::test]
+async fn a_pod_has_its_time_from_the_end_of_the_request_on() {
+    let limit = Duration::from_secs(3);
+    let patient = Timeouts { response_header: Some(limit), ..Options::default().timeouts };
+    let brief = Limits { stream_idle: limit, ..Limits::default() };
+    for options in
+        [Options { timeouts: patient, ..Options::default() }, Options { limits: brief, ..Options::default() }]
+    {
+        let (rig, pod) = Rig::with_pod(options).await;
+        let mut client = rig.connect().await;
+        client.write("POST / HTTP/1.1\r\nHost: cart.test\r\nTransfer-Encoding: chunked\r\n\r\n").await;
+        let mut wire = pod.accept().await;
+        wire.head().await;
+        let began = Instant::now();
+        while began.elapsed() < limit * 9 / 10 {
+            client.write("1\r\nx\r\n").await;
+            wire.until("x").await;
+            tokio::time::sleep_until(Instant::now() + limit / 50).await;
+        }
+        client.write("0\r\n\r\n").await;
+        wire.until("0\r\n\r\n").await;
+        tokio::time::sleep_until(began + limit * 12 / 10).await;
+        wire.answer("thanks").await;
+        client.until("thanks").await;
+    }
 }

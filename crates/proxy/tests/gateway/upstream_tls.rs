@@ -361,3 +361,23 @@ async fn what_is_no_longer_trusted_is_not_used_although_its_connection_still_sta
         assert_eq!(pod.asked().len(), 2, "{alpn:?}");
     }
 }
+
+#[tokio::test]
+async fn what_was_dialled_for_an_upgrade_is_no_substitute_for_http2() {
+    let authority = Authority::new();
+    let (rig, pod) = (rig(service(&authority)), Pod::new(1).await);
+    rig.pods(&[(&pod, READY)]);
+    let pod = TlsPod::serve(pod, server(authority.leaf(&[SERVICE])), false);
+    for _ in 0..8 {
+        let mut client = rig.connect().await;
+        client
+            .write("GET /up HTTP/1.1\r\nHost: cart.test\r\nConnection: upgrade\r\nUpgrade: nothing\r\n\r\n")
+            .await;
+        is_served(&client.rest().await);
+    }
+    let before = pod.asked().len();
+    let client = crate::h2kit::H2Client::new(&rig).await;
+    let grpc = http::Request::post("http://cart.test/grpc").header("content-type", "application/grpc");
+    client.send(grpc.header("te", "trailers"), true).await.0.body().await;
+    assert_eq!(pod.asked()[before..], ["https://cart.test/grpc"]);
+}
