@@ -10,11 +10,13 @@ use rouse_core::slices::SERVICE_NAME;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 mod pod;
+mod probe;
 pub mod routing;
 mod service;
 pub mod slices;
 
-pub use pod::{Container, ContainerPort, Node, Pod, PodCondition, PodIp, PodSpec, PodStatus};
+pub use pod::{Container, ContainerPort, Node, Pod, PodCondition, PodIp, PodSpec, PodStatus, ReadinessGate};
+pub use probe::{GrpcAction, HttpAction, HttpHeader, Probe, TcpAction};
 pub use service::{Service, ServicePort, ServiceSpec, TargetPort};
 
 /// The namespace of an object that does not name one, as in kubectl.
@@ -35,6 +37,12 @@ pub struct Meta {
     /// Absent only in objects that no API server has seen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<String>,
+    /// When the object was made, as text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub creation_timestamp: Option<String>,
+    /// Counts up with each change of the spec.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub generation: Option<i64>,
     /// Only its presence counts: the object is being deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deletion_timestamp: Option<String>,

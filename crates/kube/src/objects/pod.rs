@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::{Meta, PortNumber, Protocol, null_is_default};
+use super::{Meta, PortNumber, Probe, Protocol, null_is_default};
 
 /// The label that names a [`Node`]'s zone.
 const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
@@ -39,7 +39,15 @@ pub struct PodSpec {
     /// Those that restart always are sidecars, and their ports count as well.
     #[serde(default, deserialize_with = "null_is_default")]
     pub init_containers: Vec<Container>,
+    /// Conditions that somebody else sets before the pod counts as ready.
+    #[serde(default, deserialize_with = "null_is_default")]
+    pub readiness_gates: Vec<ReadinessGate>,
 }
+
+/// A condition that somebody else sets. Only how many there are counts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(expecting = "a readiness gate")]
+pub struct ReadinessGate {}
 
 /// A container of a [`Pod`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -51,6 +59,12 @@ pub struct Container {
     /// The ports it declares.
     #[serde(default, deserialize_with = "null_is_default")]
     pub ports: Vec<ContainerPort>,
+    /// How kubelet asks whether it is ready.
+    #[serde(default)]
+    pub readiness_probe: Option<Probe>,
+    /// How kubelet asks whether it has started; until then it is not ready.
+    #[serde(default)]
+    pub startup_probe: Option<Probe>,
 }
 
 /// A port that a [`Container`] declares.

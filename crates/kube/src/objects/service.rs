@@ -26,6 +26,9 @@ pub struct ServiceSpec {
     /// `None` means headless.
     #[serde(default, rename = "clusterIP")]
     pub cluster_ip: Option<String>,
+    /// At most one per family; the first is `cluster_ip`.
+    #[serde(default, rename = "clusterIPs", deserialize_with = "null_is_default")]
+    pub cluster_ips: Vec<String>,
     /// The labels of its pods; empty: nobody but its owner writes its slices.
     #[serde(default, deserialize_with = "null_is_default")]
     pub selector: BTreeMap<String, String>,

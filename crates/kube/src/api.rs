@@ -1,0 +1,157 @@
+//! Small things that everything which talks to the API server needs: kinds, errors in words, deadlines, jitter.
+
+use std::future::Future;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+/// A kind of object, and where the API server has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Kind {
+    /// For people.
+    pub(crate) name: &'static str,
+    /// Empty for the core group.
+    pub(crate) group: &'static str,
+    pub(crate) version: &'static str,
+    pub(crate) plural: &'static str,
+    /// A cluster without it is no error.
+    pub(crate) optional: bool,
+}
+
+impl Kind {
+    pub(crate) const SLICE: Self =
+        Self::new("EndpointSlice", "discovery.k8s.io", "v1", "endpointslices", false);
+    pub(crate) const SERVICE: Self = Self::new("Service", "", "v1", "services", false);
+    pub(crate) const POD: Self = Self::new("Pod", "", "v1", "pods", false);
+    pub(crate) const CONFIG_MAP: Self = Self::new("ConfigMap", "", "v1", "configmaps", false);
+    pub(crate) const EVENT: Self = Self::new("Event", "", "v1", "events", false);
+    pub(crate) const ROUTE: Self =
+        Self::new("InterceptorRoute", "http.keda.sh", "v1beta1", "interceptorroutes", true);
+    pub(crate) const SCALED_HTTP: Self =
+        Self::new("HTTPScaledObject", "http.keda.sh", "v1alpha1", "httpscaledobjects", true);
+    pub(crate) const SCALED: Self = Self::new("ScaledObject", "keda.sh", "v1alpha1", "scaledobjects", true);
+
+    const fn new(
+        name: &'static str,
+        group: &'static str,
+        version: &'static str,
+        plural: &'static str,
+        optional: bool,
+    ) -> Self {
+        Self { name, group, version, plural, optional }
+    }
+
+    /// Where its objects are.
+    pub(crate) fn path(&self, namespace: Option<&str>) -> String {
+        path(self.group, self.version, self.plural, namespace)
+    }
+
+    /// `group/version`.
+    pub(crate) fn api_version(&self) -> String {
+        if self.group.is_empty() {
+            self.version.to_owned()
+        } else {
+            format!("{}/{}", self.group, self.version)
+        }
+    }
+}
+
+/// Where objects of a kind are.
+pub(crate) fn path(group: &str, version: &str, plural: &str, namespace: Option<&str>) -> String {
+    let root = if group.is_empty() { format!("/api/{version}") } else { format!("/apis/{group}/{version}") };
+    match namespace {
+        Some(namespace) => format!("{root}/namespaces/{namespace}/{plural}"),
+        None => format!("{root}/{plural}"),
+    }
+}
+
+/// Whether the API server answered with this status.
+pub(crate) fn refused_with(error: &kube::Error, code: u16) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == code)
+}
+
+/// An error for people: what the server said, or that it could not be asked.
+pub(crate) fn words(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) if status.message.is_empty() => {
+            format!("the API server answered {}", status.code)
+        }
+        kube::Error::Api(status) => status.message.clone(),
+        kube::Error::SerdeError(error) => format!("the API server's answer cannot be read: {error}"),
+        error => {
+            let mut text = String::from("the API server cannot be reached");
+            let mut source = std::error::Error::source(error);
+            // The innermost says what happened; the others only say where.
+            while let Some(inner) = source {
+                source = inner.source();
+                if source.is_none() {
+                    text = format!("{text}: {inner}");
+                }
+            }
+            text
+        }
+    }
+}
+
+/// `request`, unless it takes longer than `limit`.
+pub(crate) async fn within<T>(
+    limit: Duration,
+    request: impl Future<Output = Result<T, kube::Error>>,
+) -> Result<T, kube::Error> {
+    let late = || {
+        let text = format!("no answer within {} s", limit.as_secs());
+        kube::Error::Service(Box::new(std::io::Error::new(std::io::ErrorKind::TimedOut, text)))
+    };
+    timeout(limit, request).await.unwrap_or_else(|_| Err(late()))
+}
+
+/// Jitter. Not secret, only spread out.
+#[derive(Debug)]
+pub(crate) struct Dice(AtomicU64);
+
+impl Dice {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(AtomicU64::new(seed))
+    }
+
+    /// A number nobody can guess by looking at the last (splitmix64).
+    pub(crate) fn roll(&self) -> u64 {
+        let state = self.0.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
+        let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// Between half of `whole` and all of it.
+    pub(crate) fn half(&self, whole: Duration) -> Duration {
+        let half = whole / 2;
+        let nanos = u64::try_from(half.as_nanos()).unwrap_or(u64::MAX).max(1);
+        half + Duration::from_nanos(self.roll() % nanos)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_those_of_the_api_server() {
+        assert_eq!(Kind::POD.path(None), "/api/v1/pods");
+        let slices = "/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices";
+        assert_eq!(Kind::SLICE.path(Some("shop")), slices);
+        assert_eq!(
+            (Kind::POD.api_version(), Kind::ROUTE.api_version()),
+            ("v1".into(), "http.keda.sh/v1beta1".into())
+        );
+    }
+
+    #[test]
+    fn jitter_is_between_half_and_all() {
+        let dice = Dice::new(7);
+        for _ in 0..1000 {
+            let pause = dice.half(Duration::from_secs(2));
+            assert!((Duration::from_secs(1)..=Duration::from_secs(2)).contains(&pause), "{pause:?}");
+        }
+    }
+}

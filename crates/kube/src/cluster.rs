@@ -1,0 +1,365 @@
+//! One Kubernetes cluster: everything that follows it, and everything that is written to it.
+//!
+//! Each watch has a task, which writes what it sees into `Knowledge` and rings the planner. The planner compiles
+//! routes, publishes them, and finds out what their owners are to be told. Wakes, lookups of workloads and writes
+//! have tasks of their own, so that none of them waits for another.
+
+mod planner;
+mod sinks;
+mod wakes;
+mod writes;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use kube::Client;
+use rouse_core::endpoint::ServiceId;
+use rouse_core::engine::Engine;
+use rouse_core::registry::Registry;
+use rouse_core::time::Clock;
+use tokio::sync::{Notify, broadcast, mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use crate::api::{Dice, Kind};
+use crate::events::Event;
+use crate::feed::Feed;
+use crate::pods::Pods;
+use crate::route::book::Book;
+use crate::route::hosts::Assigned;
+use crate::route::plan::RoutePlan;
+use crate::route::spec::{RouteKey, RouteKind};
+use crate::route::status::{Statuses, Write};
+use crate::scale::{Targets, Waker};
+use crate::watch::{Health, Sink, Watch, WatchReport, WatchState};
+use wakes::Queue;
+
+/// How far somebody who follows the happenings may lag behind before they miss some.
+const LAG: usize = 1024;
+/// Statuses and events that wait to be written. What finds no room is written later, or not at all.
+const WRITES: usize = 1024;
+
+/// What an operator decides about following a cluster.
+#[derive(Clone)]
+pub struct Settings {
+    /// Only this namespace; `None`: all.
+    pub namespace: Option<String>,
+    /// Endpoints without a pod get traffic in every service. The registry's own policy must allow them in any case:
+    /// they are kept back here, service by service.
+    pub manual_endpoints: bool,
+    /// Hosts that belong to a namespace whatever routes claim.
+    pub assigned_hosts: Assigned,
+    /// How long the slices may be out of reach before snapshots say that they are stale.
+    pub stale_after: Duration,
+    /// Whether conditions and events are written.
+    pub write_status: bool,
+    /// What this gateway is called in events: its pod's name.
+    pub identity: String,
+    /// The registry's clock.
+    pub clock: Arc<dyn Clock>,
+    /// The time of day, for what is written.
+    pub time_of_day: fn() -> SystemTime,
+    /// Fresh randomness, for jitter.
+    pub seed: u64,
+}
+
+impl Settings {
+    /// The defaults: the whole cluster, no manual endpoints, conditions are written.
+    pub fn new(clock: Arc<dyn Clock>, time_of_day: fn() -> SystemTime, seed: u64) -> Self {
+        Self {
+            namespace: None,
+            manual_endpoints: false,
+            assigned_hosts: Assigned::new(),
+            stale_after: Duration::from_secs(10),
+            write_status: true,
+            identity: "rouse".to_owned(),
+            clock,
+            time_of_day,
+            seed,
+        }
+    }
+}
+
+/// Something an operator may want to read in a log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Happening {
+    /// How a watch is doing has changed.
+    Watch(WatchReport),
+    /// An object, or a part of it, cannot be used.
+    LeftOut(String),
+    /// A workload was taken from 0 to so many pods.
+    Woken(ServiceId, u32),
+    /// A wake came to nothing.
+    WakeFailed(ServiceId, String),
+    /// Something could not be written to the API server.
+    WriteFailed(String),
+}
+
+/// A task of [`Cluster::run`] ended although nobody asked it to: a panic.
+#[derive(Debug, thiserror::Error)]
+#[error("a task that follows the cluster has ended: {0}")]
+pub struct Ended(String);
+
+/// All routes that serve, the newest whole set.
+pub type Plans = Arc<[Arc<RoutePlan>]>;
+
+/// One Kubernetes cluster.
+pub struct Cluster {
+    client: Client,
+    settings: Settings,
+    dice: Arc<Dice>,
+    pods: Arc<Pods>,
+    wakes: Queue,
+    waker: Waker,
+    targets: Targets,
+    knowledge: Mutex<Knowledge>,
+    statuses: Mutex<Statuses>,
+    /// Routes whose status could not be written: tried again later.
+    unwritten: Mutex<BTreeSet<RouteKey>>,
+    plans: watch::Sender<Plans>,
+    synced: watch::Sender<bool>,
+    /// Rung when routes must be compiled anew.
+    dirty: Notify,
+    /// Rung when all slices are needed again.
+    lost_slices: Arc<Notify>,
+    changes: watch::Sender<()>,
+    healths: Vec<Arc<Health>>,
+    happenings: broadcast::Sender<Happening>,
+    writes: (mpsc::Sender<Write>, Mutex<Option<mpsc::Receiver<Write>>>),
+    events: (mpsc::Sender<Event>, Mutex<Option<mpsc::Receiver<Event>>>),
+}
+
+/// The entries of `ConfigMap`s by namespace and name.
+type Bodies = HashMap<(Arc<str>, Arc<str>), BTreeMap<String, Arc<str>>>;
+
+/// What routes are made of, besides Services.
+#[derive(Debug, Default)]
+struct Knowledge {
+    book: Book,
+    bodies: Bodies,
+    /// Why the last wake of a route came to nothing.
+    wake_failures: HashMap<RouteKey, String>,
+}
+
+/// The kinds that are always watched, in the order of [`Cluster::watches`].
+const WATCHED: [Kind; 5] = [Kind::SLICE, Kind::SERVICE, Kind::ROUTE, Kind::SCALED_HTTP, Kind::POD];
+/// Of these, what must have been seen once before requests are served. Pods only help.
+const NEEDED: usize = 4;
+
+impl Cluster {
+    /// Nothing is followed yet. Make the registry with this as its engine, and [`Cluster::run`] with that registry.
+    pub fn new(client: Client, settings: Settings) -> Arc<Self> {
+        let changes = watch::Sender::new(());
+        let health = |kind: Kind| Arc::new(Health::new(kind.name, changes.clone()));
+        let (writes, writes_end) = mpsc::channel(WRITES);
+        let (events, events_end) = mpsc::channel(WRITES);
+        Arc::new(Self {
+            dice: Arc::new(Dice::new(settings.seed)),
+            pods: Arc::default(),
+            wakes: Queue::default(),
+            waker: Waker::new(client.clone()),
+            targets: Targets::default(),
+            knowledge: Mutex::default(),
+            statuses: Mutex::default(),
+            unwritten: Mutex::default(),
+            plans: watch::Sender::new(Arc::default()),
+            synced: watch::Sender::new(false),
+            dirty: Notify::new(),
+            lost_slices: Arc::default(),
+            healths: WATCHED.map(health).into(),
+            changes,
+            happenings: broadcast::Sender::new(LAG),
+            writes: (writes, Mutex::new(Some(writes_end))),
+            events: (events, Mutex::new(Some(events_end))),
+            client,
+            settings,
+        })
+    }
+
+    /// All routes, whenever they change. Before [`Cluster::synced`] there are none.
+    pub fn plans(&self) -> watch::Receiver<Plans> {
+        self.plans.subscribe()
+    }
+
+    /// How pods may be probed.
+    pub fn pods(&self) -> &Arc<Pods> {
+        &self.pods
+    }
+
+    /// Whether all slices, Services and routes have been seen once and their routes published. Stays so.
+    pub fn is_synced(&self) -> bool {
+        *self.synced.borrow()
+    }
+
+    /// Waits for [`Cluster::is_synced`].
+    pub async fn synced(&self) {
+        // The sender is our own, so it is never gone.
+        drop(self.synced.subscribe().wait_for(|synced| *synced).await);
+    }
+
+    /// How each watch is doing.
+    pub fn watches(&self) -> Vec<WatchReport> {
+        self.healths.iter().map(|health| health.report()).collect()
+    }
+
+    /// What an operator may want to read in a log, from now on.
+    pub fn happenings(&self) -> broadcast::Receiver<Happening> {
+        self.happenings.subscribe()
+    }
+
+    /// Follows the cluster until `cancel`. Owns every task; call it once.
+    pub async fn run(
+        self: Arc<Self>,
+        registry: Arc<Registry>,
+        cancel: CancellationToken,
+    ) -> Result<(), Ended> {
+        let feed =
+            Feed::new(Arc::clone(&registry), self.settings.manual_endpoints, Arc::clone(&self.lost_slices));
+        let feed = Arc::new(Mutex::new(feed));
+        let mut tasks = JoinSet::new();
+        let inner = cancel.child_token();
+        let sinks = sinks::Sinks { cluster: Arc::clone(&self), feed: Arc::clone(&feed) };
+        for (kind, health) in WATCHED.into_iter().zip(&self.healths) {
+            let again = if kind == Kind::SLICE { Arc::clone(&self.lost_slices) } else { Arc::default() };
+            let watch = self.watch(kind, None, Arc::clone(health), again);
+            match kind {
+                Kind::SLICE => spawn_watch(&mut tasks, watch, sinks.slices(), &inner),
+                Kind::SERVICE => spawn_watch(&mut tasks, watch, sinks.services(), &inner),
+                Kind::ROUTE => {
+                    spawn_watch(&mut tasks, watch, sinks.routes(RouteKind::InterceptorRoute), &inner);
+                }
+                Kind::SCALED_HTTP => {
+                    spawn_watch(&mut tasks, watch, sinks.routes(RouteKind::HttpScaledObject), &inner);
+                }
+                _ => spawn_watch(&mut tasks, watch, sinks.pods(), &inner),
+            }
+        }
+        tasks.spawn(Arc::clone(&self).plan(Arc::clone(&feed), inner.clone()));
+        tasks.spawn(Arc::clone(&self).look_up_targets(Arc::clone(&feed), inner.clone()));
+        tasks.spawn(Arc::clone(&self).wake_up(Arc::clone(&registry), Arc::clone(&feed), inner.clone()));
+        tasks.spawn(Arc::clone(&self).write_statuses(inner.clone()));
+        tasks.spawn(Arc::clone(&self).write_events(inner.clone()));
+        tasks.spawn(Arc::clone(&self).mind_staleness(feed, inner.clone()));
+        let first = tasks.join_next().await;
+        let early = !cancel.is_cancelled();
+        inner.cancel();
+        let reason = match first {
+            Some(Err(error)) => error.to_string(),
+            _ => "without an error".to_owned(),
+        };
+        while tasks.join_next().await.is_some() {}
+        if early { Err(Ended(reason)) } else { Ok(()) }
+    }
+
+    fn watch(
+        &self,
+        kind: Kind,
+        object: Option<(Arc<str>, Arc<str>)>,
+        health: Arc<Health>,
+        again: Arc<Notify>,
+    ) -> Watch {
+        let whole = self.settings.namespace.as_deref().map(Into::into);
+        let (namespace, name) = match object {
+            Some((namespace, name)) => (Some(namespace), Some(name)),
+            None => (whole, None),
+        };
+        Watch {
+            client: self.client.clone(),
+            kind,
+            namespace,
+            name,
+            health,
+            clock: Arc::clone(&self.settings.clock),
+            dice: Arc::clone(&self.dice),
+            again,
+        }
+    }
+
+    /// Marks snapshots stale while the slices have been out of reach for long, and tells how watches are doing.
+    async fn mind_staleness(self: Arc<Self>, feed: Arc<Mutex<Feed>>, cancel: CancellationToken) {
+        let mut changes = self.changes.subscribe();
+        let mut known: Vec<Option<WatchState>> = vec![None; self.healths.len()];
+        loop {
+            for (health, known) in self.healths.iter().zip(&mut known) {
+                let report = health.report();
+                if known.as_ref() != Some(&report.state) {
+                    *known = Some(report.state.clone());
+                    self.tell(Happening::Watch(report));
+                }
+            }
+            let slices = self.healths.first().map(|health| health.report().state);
+            let due = match slices {
+                Some(WatchState::Broken { since, .. }) => {
+                    let broken_for = self.settings.clock.now().since(since);
+                    let left = self.settings.stale_after.saturating_sub(broken_for);
+                    lock(&feed).set_stale(left.is_zero());
+                    (!left.is_zero()).then(|| Instant::now() + left)
+                }
+                Some(WatchState::Following) => {
+                    lock(&feed).set_stale(false);
+                    None
+                }
+                _ => None,
+            };
+            tokio::select! {
+                biased;
+                () = cancel.cancelled() => return,
+                _ = changes.changed() => {}
+                () = at(due) => {}
+            }
+        }
+    }
+
+    fn tell(&self, happening: Happening) {
+        // Nobody listens: nobody wants to know.
+        drop(self.happenings.send(happening));
+    }
+
+    fn knowledge(&self) -> MutexGuard<'_, Knowledge> {
+        lock(&self.knowledge)
+    }
+
+    /// The time of day, as Kubernetes writes it.
+    fn now_text(&self) -> String {
+        let since = (self.settings.time_of_day)().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let seconds = i64::try_from(since.as_secs()).unwrap_or_default();
+        let time = k8s_openapi::jiff::Timestamp::from_second(seconds).unwrap_or_default();
+        time.to_string()
+    }
+}
+
+impl Engine for Cluster {
+    fn wake(&self, service: &ServiceId) {
+        self.wakes.push(service);
+    }
+}
+
+impl fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cluster").field("watches", &self.watches()).finish_non_exhaustive()
+    }
+}
+
+fn spawn_watch<S: Sink + 'static>(
+    tasks: &mut JoinSet<()>,
+    watch: Watch,
+    sink: S,
+    cancel: &CancellationToken,
+) {
+    tasks.spawn(watch.run(sink, cancel.clone()));
+}
+
+/// Waits until `due`, or for ever.
+async fn at(due: Option<Instant>) {
+    match due {
+        Some(due) => sleep_until(due).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,229 @@
+//! Compiles routes whenever something they depend on changes, and keeps up with the `ConfigMap`s they name.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rouse_core::endpoint::ServiceId;
+use rouse_core::snapshot::Spread;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use super::sinks::BodySink;
+use super::{Bodies, Cluster, NEEDED, at, lock};
+use crate::api::Kind;
+use crate::feed::Feed;
+use crate::route::plan::{Findings, RoutePlan, World, compile};
+use crate::route::spec::{RouteKey, RouteSpec};
+use crate::route::status::conditions;
+use crate::service::ServiceFacts;
+use crate::watch::Health;
+
+/// Routes are compiled at most so often: a burst of changes is one change.
+const PAUSE: Duration = Duration::from_millis(20);
+/// Statuses that could not be written are tried again after this.
+const RETRY: Duration = Duration::from_secs(30);
+/// Workloads are looked up again after this, since nobody tells of new ones.
+const LOOK_AGAIN: Duration = Duration::from_mins(1);
+/// `ConfigMap`s that are followed at a time.
+const CONFIG_MAPS: usize = 1000;
+
+/// The routes of one namespace, and their Services.
+type Routes = Vec<(Arc<RouteSpec>, Option<Arc<ServiceFacts>>)>;
+
+/// What there is besides routes.
+struct Present<'a> {
+    feed: &'a Mutex<Feed>,
+    bodies: &'a Bodies,
+}
+
+impl World for Present<'_> {
+    fn service(&self, id: &ServiceId) -> Option<Arc<ServiceFacts>> {
+        // For one look only: slices must not wait for routes.
+        lock(self.feed).service(id)
+    }
+
+    fn body(&self, namespace: &str, name: &str, key: Option<&str>) -> Option<Arc<str>> {
+        let data = self.bodies.get(&(namespace.into(), name.into()))?;
+        let found = match key {
+            Some(key) => data.get(key),
+            None => data.get("body").or_else(|| data.values().next().filter(|_| data.len() == 1)),
+        };
+        found.map(Arc::clone)
+    }
+}
+
+impl Cluster {
+    /// Compiles routes until `cancel`.
+    pub(super) async fn plan(self: Arc<Self>, feed: Arc<Mutex<Feed>>, cancel: CancellationToken) {
+        let work = async {
+            self.wait_for_all().await;
+            let (mut tasks, mut followed) = (JoinSet::new(), HashMap::new());
+            let mut retry: Option<Instant> = None;
+            loop {
+                if retry.is_some_and(|retry| retry <= Instant::now()) {
+                    retry = None;
+                    let mut statuses = lock(&self.statuses);
+                    for key in std::mem::take(&mut *lock(&self.unwritten)) {
+                        statuses.failed(&key);
+                    }
+                }
+                self.compile(&feed);
+                self.synced.send_replace(true);
+                self.follow_config_maps(&mut followed, &mut tasks, &cancel);
+                if retry.is_none() && !lock(&self.unwritten).is_empty() {
+                    retry = Some(Instant::now() + RETRY);
+                }
+                sleep_until(Instant::now() + PAUSE).await;
+                tokio::select! {
+                    () = self.dirty.notified() => {}
+                    () = at(retry) => {}
+                    Some(_) = tasks.join_next() => {}
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            () = cancel.cancelled() => {}
+            () = work => {}
+        }
+    }
+
+    /// Half the truth would be 404s for the other half.
+    async fn wait_for_all(&self) {
+        let mut changes = self.changes.subscribe();
+        while !self.healths.iter().take(NEEDED).all(|health| health.report().synced) {
+            // The sender is our own, so it is never gone.
+            drop(changes.changed().await);
+        }
+    }
+
+    /// Compiles all routes, publishes them if they changed, and has written what their owners are to be told.
+    fn compile(&self, feed: &Mutex<Feed>) {
+        let knowledge = self.knowledge();
+        let world = Present { feed, bodies: &knowledge.bodies };
+        let mut found: HashMap<RouteKey, Findings> = HashMap::new();
+        let routes = knowledge.book.good();
+        let plans = compile(&routes, &self.settings.assigned_hosts, &world, |key, findings| {
+            found.insert(key.clone(), findings);
+        });
+        lock(feed).set_spreads(spreads(&plans));
+        self.plans.send_if_modified(|before| {
+            let changed = **before != *plans;
+            if changed {
+                *before = plans.into();
+            }
+            changed
+        });
+        let present: HashSet<&RouteKey> = knowledge.book.entries().map(|(key, _)| key).collect();
+        self.targets.retain(|key| present.contains(key));
+        if !self.settings.write_status {
+            return;
+        }
+        let mut statuses = lock(&self.statuses);
+        statuses.retain(|key| present.contains(key));
+        let now = self.now_text();
+        for (key, entry) in knowledge.book.entries() {
+            let mut findings = found.remove(key).unwrap_or_default();
+            findings.faults.clone_from(&entry.faults);
+            findings.outdated = !entry.faults.is_empty() && entry.good.is_some();
+            findings.no_scale_target = self.targets.get(key).and_then(Result::err);
+            findings.wake_failure = knowledge.wake_failures.get(key).cloned();
+            let object = (entry.uid.as_str(), entry.generation);
+            let due = statuses.due(key, object, conditions(&findings), &entry.conditions, &now);
+            if let Some(write) = due
+                && self.writes.0.try_send(write).is_err()
+            {
+                lock(&self.unwritten).insert(key.clone());
+            }
+        }
+    }
+
+    fn follow_config_maps(
+        self: &Arc<Self>,
+        followed: &mut HashMap<(Arc<str>, Arc<str>), CancellationToken>,
+        tasks: &mut JoinSet<()>,
+        cancel: &CancellationToken,
+    ) {
+        let wanted = self.knowledge().book.config_maps();
+        followed.retain(|key, token| {
+            let keep = wanted.contains(key);
+            if !keep {
+                token.cancel();
+                self.knowledge().bodies.remove(key);
+            }
+            keep
+        });
+        for key in wanted {
+            if followed.len() >= CONFIG_MAPS || followed.contains_key(&key) {
+                continue;
+            }
+            let token = cancel.child_token();
+            let health = Arc::new(Health::new(Kind::CONFIG_MAP.name, watch::Sender::new(())));
+            let watch = self.watch(Kind::CONFIG_MAP, Some(key.clone()), health, Arc::default());
+            let sink = BodySink { cluster: Arc::clone(self), key: key.clone() };
+            tasks.spawn(watch.run(sink, token.clone()));
+            followed.insert(key, token);
+        }
+    }
+
+    /// Looks up the workloads of all routes, when routes change and every minute.
+    pub(super) async fn look_up_targets(self: Arc<Self>, feed: Arc<Mutex<Feed>>, cancel: CancellationToken) {
+        let mut plans = self.plans.subscribe();
+        let mut seen: HashMap<Arc<str>, (Routes, Instant)> = HashMap::new();
+        let work = async {
+            loop {
+                let all = Arc::clone(&plans.borrow_and_update());
+                let by_namespace = by_namespace(&all, &feed);
+                seen.retain(|namespace, _| by_namespace.contains_key(namespace));
+                for (namespace, routes) in by_namespace {
+                    let known = seen.get(&namespace);
+                    if known.is_some_and(|(known, when)| *known == routes && when.elapsed() < LOOK_AGAIN) {
+                        continue;
+                    }
+                    if self.targets.look_up(&self.client, &namespace, &routes).await {
+                        self.dirty.notify_one();
+                    }
+                    seen.insert(namespace, (routes, Instant::now()));
+                }
+                let again = seen.values().map(|(_, when)| *when + LOOK_AGAIN).min();
+                tokio::select! {
+                    _ = plans.changed() => {}
+                    () = at(again) => {}
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            () = cancel.cancelled() => {}
+            () = work => {}
+        }
+    }
+}
+
+fn by_namespace(plans: &[Arc<RoutePlan>], feed: &Mutex<Feed>) -> HashMap<Arc<str>, Routes> {
+    let mut by_namespace: HashMap<Arc<str>, Routes> = HashMap::new();
+    for plan in plans {
+        let service = lock(feed).service(&plan.spec.target.service);
+        let routes = by_namespace.entry(Arc::clone(&plan.spec.key.namespace)).or_default();
+        routes.push((Arc::clone(&plan.spec), service));
+    }
+    by_namespace
+}
+
+/// How requests to each service are spread. Where several routes lead to one, the strictest limit counts.
+fn spreads(plans: &[Arc<RoutePlan>]) -> HashMap<ServiceId, Spread> {
+    let mut all: HashMap<ServiceId, (u32, Option<u32>)> = HashMap::new();
+    for plan in plans {
+        let scaling = &plan.spec.scaling;
+        let (target, limit) = all.entry(plan.spec.target.service.clone()).or_default();
+        *target = (*target).max(scaling.concurrency.unwrap_or(0));
+        *limit = limit.iter().copied().chain(scaling.concurrency_limit).min();
+    }
+    let spread = |(id, (target, limit)): (ServiceId, (u32, Option<u32>))| {
+        (id, Spread::new(target, limit.unwrap_or(0)))
+    };
+    all.into_iter().map(spread).collect()
+}

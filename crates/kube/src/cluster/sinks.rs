@@ -1,0 +1,232 @@
+//! Where each watch writes what it sees.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::{Arc, Mutex};
+
+use rouse_core::endpoint::ServiceId;
+use serde::Deserialize;
+
+use super::{Cluster, Happening, lock};
+use crate::feed::{Feed, SliceFacts};
+use crate::objects::{Meta, Service};
+use crate::pods::{PodSeen, Pods};
+use crate::route::spec::{RouteKind, RouteObject};
+use crate::service::ServiceFacts;
+use crate::watch::Sink;
+
+/// Makes the sinks.
+pub(super) struct Sinks {
+    pub(super) cluster: Arc<Cluster>,
+    pub(super) feed: Arc<Mutex<Feed>>,
+}
+
+impl Sinks {
+    pub(super) fn slices(&self) -> SliceSink {
+        let (cluster, feed) = (Arc::clone(&self.cluster), Arc::clone(&self.feed));
+        SliceSink { cluster, feed, warned: HashSet::new() }
+    }
+
+    pub(super) fn services(&self) -> ServiceSink {
+        ServiceSink { cluster: Arc::clone(&self.cluster), feed: Arc::clone(&self.feed) }
+    }
+
+    pub(super) fn routes(&self, kind: RouteKind) -> RouteSink {
+        RouteSink { cluster: Arc::clone(&self.cluster), kind }
+    }
+
+    pub(super) fn pods(&self) -> PodSink {
+        PodSink { cluster: Arc::clone(&self.cluster), pods: Arc::clone(&self.cluster.pods) }
+    }
+}
+
+/// Slices go straight to the registry: nothing may delay them.
+pub(super) struct SliceSink {
+    cluster: Arc<Cluster>,
+    feed: Arc<Mutex<Feed>>,
+    /// Services whose slices' faults have been told. One warning each.
+    warned: HashSet<String>,
+}
+
+/// Beyond this many, no more warnings are remembered, and none are given.
+const WARNINGS: usize = 1000;
+
+impl SliceSink {
+    fn warn(&mut self, slice: &SliceFacts) {
+        let Some(fault) = slice.faults.first() else { return };
+        let whose = slice.whose();
+        if self.warned.len() < WARNINGS && !self.warned.contains(&whose) {
+            self.cluster.tell(Happening::LeftOut(format!("EndpointSlice of Service {whose}: {fault}")));
+            self.warned.insert(whose);
+        }
+    }
+}
+
+impl Sink for SliceSink {
+    type Object = SliceFacts;
+
+    fn replace(&mut self, all: Vec<SliceFacts>) {
+        for slice in &all {
+            self.warn(slice);
+        }
+        lock(&self.feed).replace_slices(all);
+    }
+
+    fn put(&mut self, slice: SliceFacts) {
+        self.warn(&slice);
+        lock(&self.feed).put_slice(slice);
+    }
+
+    fn remove(&mut self, slice: SliceFacts) {
+        lock(&self.feed).remove_slice(&slice);
+    }
+
+    fn unreadable(&mut self, words: String) {
+        self.cluster.tell(Happening::LeftOut(words));
+    }
+}
+
+/// Services go to the registry, and routes depend on them.
+pub(super) struct ServiceSink {
+    cluster: Arc<Cluster>,
+    feed: Arc<Mutex<Feed>>,
+}
+
+impl Sink for ServiceSink {
+    type Object = Service;
+
+    fn replace(&mut self, all: Vec<Service>) {
+        let facts = all.into_iter().filter_map(|service| ServiceFacts::new(service).ok()).collect();
+        lock(&self.feed).replace_services(facts);
+        self.cluster.dirty.notify_one();
+    }
+
+    fn put(&mut self, service: Service) {
+        let Ok(facts) = ServiceFacts::new(service) else { return };
+        if lock(&self.feed).put_service(facts) {
+            self.cluster.dirty.notify_one();
+        }
+    }
+
+    fn remove(&mut self, service: Service) {
+        if let Ok(id) = ServiceId::new(service.metadata.namespace(), &service.metadata.name) {
+            lock(&self.feed).remove_service(&id);
+            self.cluster.dirty.notify_one();
+        }
+    }
+
+    fn unreadable(&mut self, words: String) {
+        self.cluster.tell(Happening::LeftOut(words));
+    }
+}
+
+/// Routes of one kind.
+pub(super) struct RouteSink {
+    cluster: Arc<Cluster>,
+    kind: RouteKind,
+}
+
+impl Sink for RouteSink {
+    type Object = RouteObject;
+
+    fn replace(&mut self, all: Vec<RouteObject>) {
+        self.cluster.knowledge().book.replace(self.kind, &all);
+        self.cluster.dirty.notify_one();
+    }
+
+    fn put(&mut self, object: RouteObject) {
+        self.cluster.knowledge().book.put(self.kind, &object);
+        self.cluster.dirty.notify_one();
+    }
+
+    fn remove(&mut self, object: RouteObject) {
+        self.cluster.knowledge().book.remove(self.kind, &object);
+        self.cluster.dirty.notify_one();
+    }
+
+    fn unreadable(&mut self, words: String) {
+        self.cluster.tell(Happening::LeftOut(words));
+    }
+}
+
+/// Pods: whoever probes looks them up.
+pub(super) struct PodSink {
+    cluster: Arc<Cluster>,
+    pods: Arc<Pods>,
+}
+
+impl Sink for PodSink {
+    type Object = PodSeen;
+
+    fn replace(&mut self, all: Vec<PodSeen>) {
+        self.pods.replace(all);
+    }
+
+    fn put(&mut self, pod: PodSeen) {
+        self.pods.put(pod);
+    }
+
+    fn remove(&mut self, pod: PodSeen) {
+        self.pods.remove(&pod);
+    }
+
+    fn unreadable(&mut self, words: String) {
+        self.cluster.tell(Happening::LeftOut(words));
+    }
+}
+
+/// `v1` `ConfigMap`.
+#[derive(Debug, Deserialize)]
+pub(super) struct ConfigMap {
+    metadata: Meta,
+    #[serde(default)]
+    data: Option<BTreeMap<String, String>>,
+}
+
+/// One `ConfigMap` that a route names.
+pub(super) struct BodySink {
+    pub(super) cluster: Arc<Cluster>,
+    pub(super) key: (Arc<str>, Arc<str>),
+}
+
+impl BodySink {
+    fn set(&self, data: Option<BTreeMap<String, String>>) {
+        let shared = |(key, text): (String, String)| (key, Arc::from(text));
+        let data = data.map(|data| data.into_iter().map(shared).collect());
+        let mut knowledge = self.cluster.knowledge();
+        match data {
+            Some(data) => drop(knowledge.bodies.insert(self.key.clone(), data)),
+            None => drop(knowledge.bodies.remove(&self.key)),
+        }
+        drop(knowledge);
+        self.cluster.dirty.notify_one();
+    }
+
+    fn is_ours(&self, object: &ConfigMap) -> bool {
+        object.metadata.namespace() == &*self.key.0 && *object.metadata.name == *self.key.1
+    }
+}
+
+impl Sink for BodySink {
+    type Object = ConfigMap;
+
+    fn replace(&mut self, all: Vec<ConfigMap>) {
+        let ours = all.into_iter().find(|object| self.is_ours(object));
+        self.set(ours.map(|object| object.data.unwrap_or_default()));
+    }
+
+    fn put(&mut self, object: ConfigMap) {
+        if self.is_ours(&object) {
+            self.set(Some(object.data.unwrap_or_default()));
+        }
+    }
+
+    fn remove(&mut self, object: ConfigMap) {
+        if self.is_ours(&object) {
+            self.set(None);
+        }
+    }
+
+    fn unreadable(&mut self, words: String) {
+        self.cluster.tell(Happening::LeftOut(words));
+    }
+}

@@ -1,0 +1,86 @@
+//! All route objects, each with its last good version.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::spec::{self, BodySpec, ResponseSpec, RouteKey, RouteKind, RouteObject, RouteSpec};
+
+/// All route objects.
+#[derive(Debug, Default)]
+pub(crate) struct Book {
+    entries: BTreeMap<RouteKey, Entry>,
+}
+
+/// One route object.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) uid: String,
+    pub(crate) generation: Option<i64>,
+    /// The newest version that was good.
+    pub(crate) good: Option<Arc<RouteSpec>>,
+    /// What is wrong with the newest version.
+    pub(crate) faults: Vec<String>,
+    /// The conditions that the API server has.
+    pub(crate) conditions: Vec<Value>,
+}
+
+impl Book {
+    /// An object is new or has changed.
+    pub(crate) fn put(&mut self, kind: RouteKind, object: &RouteObject) {
+        let key = RouteKey::new(kind, &object.metadata);
+        let uid = object.metadata.uid.clone().unwrap_or_default();
+        // One that was deleted and made anew under the same name has no earlier versions.
+        let before = self.entries.remove(&key).filter(|before| before.uid == uid);
+        let conditions = object.status.get("conditions").and_then(Value::as_array);
+        let (good, faults) = match spec::read(kind, object) {
+            Ok(spec) => {
+                let unchanged = before.and_then(|before| before.good).filter(|good| **good == spec);
+                (Some(unchanged.unwrap_or_else(|| Arc::new(spec))), Vec::new())
+            }
+            Err(faults) => (before.and_then(|before| before.good), faults),
+        };
+        let conditions = conditions.cloned().unwrap_or_default();
+        let entry = Entry { uid, generation: object.metadata.generation, good, faults, conditions };
+        self.entries.insert(key, entry);
+    }
+
+    pub(crate) fn remove(&mut self, kind: RouteKind, object: &RouteObject) {
+        self.entries.remove(&RouteKey::new(kind, &object.metadata));
+    }
+
+    /// These are all objects of this kind.
+    pub(crate) fn replace(&mut self, kind: RouteKind, all: &[RouteObject]) {
+        let keys: BTreeSet<RouteKey> =
+            all.iter().map(|object| RouteKey::new(kind, &object.metadata)).collect();
+        self.entries.retain(|key, _| key.kind != kind || keys.contains(key));
+        for object in all {
+            self.put(kind, object);
+        }
+    }
+
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (&RouteKey, &Entry)> {
+        self.entries.iter()
+    }
+
+    /// The routes that serve.
+    pub(crate) fn good(&self) -> Vec<Arc<RouteSpec>> {
+        self.entries.values().filter_map(|entry| entry.good.clone()).collect()
+    }
+
+    /// The `ConfigMap`s that they name, as namespace and name.
+    pub(crate) fn config_maps(&self) -> BTreeSet<(Arc<str>, Arc<str>)> {
+        let named = |response: &ResponseSpec| match &response.body {
+            BodySpec::ConfigMap { name, .. } => Some(Arc::clone(name)),
+            BodySpec::Text(_) => None,
+        };
+        let good = self.entries.values().filter_map(|entry| entry.good.as_deref());
+        let all = good.flat_map(|route| {
+            let cold = [&route.cold_start.placeholder, &route.cold_start.overflow].into_iter().flatten();
+            let all = cold.chain(route.static_routes.iter().map(|route| &route.response));
+            all.filter_map(move |response| Some((Arc::clone(&route.key.namespace), named(response)?)))
+        });
+        all.collect()
+    }
+}

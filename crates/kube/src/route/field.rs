@@ -1,0 +1,130 @@
+//! A JSON value that knows where it is, so that all faults of an object are told at once, each with its place.
+
+use std::cell::RefCell;
+use std::time::Duration;
+
+use serde_json::Value;
+
+/// Everything wrong with one object, in words.
+pub(super) type Faults = RefCell<Vec<String>>;
+
+/// A value, or the place where there is none.
+#[derive(Clone)]
+pub(super) struct Field<'a> {
+    value: Option<&'a Value>,
+    path: String,
+    faults: &'a Faults,
+}
+
+impl<'a> Field<'a> {
+    pub(super) fn root(value: &'a Value, path: &str, faults: &'a Faults) -> Self {
+        Self { value: Some(value), path: path.to_owned(), faults }
+    }
+
+    /// The member `name`. `null` is like absent, as everywhere in Kubernetes.
+    pub(super) fn get(&self, name: &str) -> Field<'a> {
+        let value = self.value.and_then(|value| match value {
+            Value::Object(members) => members.get(name),
+            _ => None,
+        });
+        Field {
+            value: value.filter(|value| !value.is_null()),
+            path: format!("{}.{name}", self.path),
+            faults: self.faults,
+        }
+    }
+
+    pub(super) fn is_set(&self) -> bool {
+        self.value.is_some()
+    }
+
+    /// The object here, if there is one.
+    pub(super) fn object(&self) -> Option<Field<'a>> {
+        match self.value? {
+            Value::Object(_) => Some(self.clone()),
+            other => self.odd(other, "an object"),
+        }
+    }
+
+    pub(super) fn fault(&self, words: impl std::fmt::Display) {
+        self.faults.borrow_mut().push(format!("{} {words}", self.path));
+    }
+
+    fn odd<T>(&self, value: &Value, expected: &str) -> Option<T> {
+        let mut text = value.to_string();
+        if text.len() > 60 {
+            let end = (0..=60).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
+            text.truncate(end);
+            text.push('…');
+        }
+        self.fault(format_args!("is {text}: expected {expected}"));
+        None
+    }
+
+    /// Says that something must be here.
+    pub(super) fn missing<T>(&self, expected: &str) -> Option<T> {
+        self.fault(format_args!("is missing: expected {expected}"));
+        None
+    }
+
+    pub(super) fn list(&self) -> Vec<Field<'a>> {
+        let items = match self.value {
+            None => return Vec::new(),
+            Some(Value::Array(items)) => items,
+            Some(other) => return self.odd::<()>(other, "a list").map(|()| Vec::new()).unwrap_or_default(),
+        };
+        let item = |(at, value): (usize, &'a Value)| Field {
+            value: Some(value),
+            path: format!("{}[{at}]", self.path),
+            faults: self.faults,
+        };
+        items.iter().enumerate().map(item).collect()
+    }
+
+    pub(super) fn text(&self) -> Option<&'a str> {
+        match self.value? {
+            Value::String(text) => Some(text),
+            other => self.odd(other, "a text"),
+        }
+    }
+
+    /// A text that is not empty.
+    pub(super) fn word(&self, expected: &str) -> Option<&'a str> {
+        let value = self.value?;
+        self.text().and_then(|text| if text.is_empty() { self.odd(value, expected) } else { Some(text) })
+    }
+
+    pub(super) fn number(&self, least: u32, most: u32) -> Option<u32> {
+        let value = self.value?;
+        let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
+        let allowed = number.filter(|number| (least..=most).contains(number));
+        allowed.or_else(|| match most {
+            u32::MAX => self.odd(value, &format!("a whole number from {least}")),
+            most => self.odd(value, &format!("a whole number from {least} to {most}")),
+        })
+    }
+
+    pub(super) fn duration(&self) -> Option<Duration> {
+        let value = self.value?;
+        let parsed = value.as_str().and_then(duration);
+        parsed.or_else(|| self.odd(value, EXPECTED_DURATION))
+    }
+
+    /// The members of an object of texts.
+    pub(super) fn texts(&self) -> Vec<(&'a str, &'a str)> {
+        let members = match self.value {
+            None => return Vec::new(),
+            Some(Value::Object(members)) => members,
+            Some(other) => return self.odd(other, "an object of texts").unwrap_or_default(),
+        };
+        members.keys().filter_map(|key| Some((key.as_str(), self.get(key).text()?))).collect()
+    }
+}
+
+pub(super) const EXPECTED_DURATION: &str = "a duration like 500ms, 30s or 5m";
+
+/// A duration as Go writes it, but never a negative one.
+pub(super) fn duration(text: &str) -> Option<Duration> {
+    let parsed: kube::core::Duration = text.parse().ok()?;
+    (!parsed.is_negative()).then(|| parsed.into())
+}

@@ -1,0 +1,169 @@
+//! Good route objects, Services and `ConfigMap`s → what a data plane can use, and what their owners are told.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use http::{HeaderName, HeaderValue};
+use rouse_core::endpoint::ServiceId;
+
+use super::hosts::{Assigned, Conflict, Owners};
+use super::spec::{BodySpec, ResponseSpec, RouteKey, RouteSpec, RuleSpec, StaticMode, TargetSpec};
+use crate::service::{PortFault, ResolvedPort, ServiceFacts};
+
+/// A route, ready to be put into a table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RoutePlan {
+    /// What its object says: timeouts, limits, mode.
+    pub spec: Arc<RouteSpec>,
+    /// The ways in that it may have. Each has hosts; `*` is any.
+    pub rules: Vec<RuleSpec>,
+    /// Where it leads, or why nowhere.
+    pub target: Result<ResolvedPort, PortFault>,
+    /// Where its requests go when no pod was ready in time.
+    pub fallback: Option<Result<ResolvedPort, PortFault>>,
+    /// What is answered at once instead of holding.
+    pub placeholder: Option<ResponsePlan>,
+    /// What is answered when more would wait than may.
+    pub overflow: Option<ResponsePlan>,
+    /// What is answered without a pod. Each rule has hosts.
+    pub statics: Vec<StaticPlan>,
+}
+
+/// Requests that are answered without a pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StaticPlan {
+    /// Which.
+    pub rules: Vec<RuleSpec>,
+    /// With what.
+    pub response: ResponsePlan,
+    /// When.
+    pub mode: StaticMode,
+}
+
+/// A response that needs no pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ResponsePlan {
+    /// Its status.
+    pub status: u16,
+    /// Its headers.
+    pub headers: Vec<(HeaderName, HeaderValue)>,
+    /// Its body; empty if the `ConfigMap` it should come from is not there.
+    pub body: Arc<str>,
+}
+
+/// What there is besides routes.
+pub trait World {
+    /// The Service, if there is one.
+    fn service(&self, id: &ServiceId) -> Option<Arc<ServiceFacts>>;
+    /// The entry of a `ConfigMap`, if there is one.
+    fn body(&self, namespace: &str, name: &str, key: Option<&str>) -> Option<Arc<str>>;
+}
+
+/// What is to be said of one route object.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Findings {
+    /// What is wrong with its newest version.
+    pub faults: Vec<String>,
+    /// An older version serves, since the newest is bad.
+    pub outdated: bool,
+    /// Hosts that it claims and does not get.
+    pub conflicts: Vec<Conflict>,
+    /// Why its target leads nowhere.
+    pub target: Option<PortFault>,
+    /// Why its fallback leads nowhere.
+    pub fallback: Option<PortFault>,
+    /// Bodies that are not there, in words.
+    pub bodies: Vec<String>,
+    /// What its Service asks for and does not get.
+    pub ignored: Vec<&'static str>,
+    /// Its workload cannot be found, in words.
+    pub no_scale_target: Option<String>,
+    /// Its last wake failed, in words.
+    pub wake_failure: Option<String>,
+}
+
+/// Compiles all routes. `found` hears what is to be said of each.
+pub fn compile(
+    routes: &[Arc<RouteSpec>],
+    assigned: &Assigned,
+    world: &dyn World,
+    mut found: impl FnMut(&RouteKey, Findings),
+) -> Vec<Arc<RoutePlan>> {
+    let owners = Owners::new(routes.iter().map(|route| &**route), assigned);
+    let mut plans = Vec::with_capacity(routes.len());
+    for route in routes {
+        let mut findings = Findings::default();
+        let plan = one(route, &owners, world, &mut findings);
+        found(&route.key, findings);
+        plans.push(Arc::new(plan));
+    }
+    plans
+}
+
+fn one(route: &Arc<RouteSpec>, owners: &Owners<'_>, world: &dyn World, findings: &mut Findings) -> RoutePlan {
+    let namespace = &*route.key.namespace;
+    let any = [RuleSpec::default()];
+    let rules = if route.rules.is_empty() { &any[..] } else { &route.rules };
+    let mut allowed = |rule: &RuleSpec| owners.allowed(namespace, rule, &mut findings.conflicts);
+    let rules: Vec<RuleSpec> = rules.iter().filter_map(&mut allowed).collect();
+    // A static rule without hosts speaks of the route's own: for any host it would answer for everybody.
+    let own: BTreeSet<Arc<str>> = rules.iter().flat_map(|rule| rule.hosts.iter().cloned()).collect();
+    let own: Vec<Arc<str>> = own.into_iter().collect();
+    let mut statics: Vec<(Vec<RuleSpec>, &super::spec::StaticSpec)> = Vec::new();
+    for stat in &route.static_routes {
+        let whole = [RuleSpec::default()];
+        let given = if stat.rules.is_empty() { &whole[..] } else { &stat.rules };
+        let settled = given.iter().filter_map(|rule| {
+            let inherits = rule.hosts.is_empty() && !own.is_empty();
+            let inherited = || RuleSpec { hosts: own.clone(), ..rule.clone() };
+            if rule.hosts.is_empty() { inherits.then(inherited) } else { allowed(rule) }
+        });
+        statics.push((settled.collect(), stat));
+    }
+    let mut respond = |response: &ResponseSpec| answer(response, namespace, world, &mut findings.bodies);
+    let statics = statics.into_iter().map(|(rules, stat)| StaticPlan {
+        rules,
+        response: respond(&stat.response),
+        mode: stat.mode,
+    });
+    let statics = statics.collect();
+    let cold = &route.cold_start;
+    let (placeholder, overflow) = (cold.placeholder.as_ref(), cold.overflow.as_ref());
+    let (placeholder, overflow) = (placeholder.map(&mut respond), overflow.map(&mut respond));
+    let target = resolve(&route.target, world);
+    let fallback = cold.fallback.as_ref().map(|target| resolve(target, world));
+    findings.target = target.as_ref().err().cloned();
+    findings.fallback = fallback.as_ref().and_then(|fallback| fallback.as_ref().err().cloned());
+    findings.ignored =
+        world.service(&route.target.service).map(|facts| facts.ignored.clone()).unwrap_or_default();
+    RoutePlan { spec: Arc::clone(route), rules, target, fallback, placeholder, overflow, statics }
+}
+
+fn resolve(target: &TargetSpec, world: &dyn World) -> Result<ResolvedPort, PortFault> {
+    let service = world.service(&target.service);
+    service.ok_or_else(|| PortFault::NoService(target.service.clone()))?.resolve(&target.port)
+}
+
+fn answer(
+    response: &ResponseSpec,
+    namespace: &str,
+    world: &dyn World,
+    missing: &mut Vec<String>,
+) -> ResponsePlan {
+    let body = match &response.body {
+        BodySpec::Text(text) => Arc::clone(text),
+        BodySpec::ConfigMap { name, key } => {
+            world.body(namespace, name, key.as_deref()).unwrap_or_else(|| {
+                let words = match key {
+                    Some(key) => format!("there is no ConfigMap {namespace}/{name} with an entry {key:?}"),
+                    None => format!(
+                        "there is no ConfigMap {namespace}/{name} with an entry \"body\" or only one entry"
+                    ),
+                };
+                missing.push(words);
+                Arc::default()
+            })
+        }
+    };
+    ResponsePlan { status: response.status, headers: response.headers.clone(), body }
+}

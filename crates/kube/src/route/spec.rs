@@ -1,0 +1,322 @@
+//! One `InterceptorRoute` or `HTTPScaledObject` → a [`RouteSpec`], or everything that is wrong with it.
+
+mod interceptor;
+mod parts;
+mod scaled;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderName, HeaderValue};
+use rouse_core::endpoint::ServiceId;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::field::{EXPECTED_DURATION, Faults, Field, duration};
+use crate::objects::Meta;
+use crate::scale::Workload;
+use crate::service::PortRef;
+
+/// The longest body that a route may carry itself.
+pub const LONGEST_BODY: usize = 32_768;
+
+/// Which kind of object a route is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum RouteKind {
+    /// `http.keda.sh/v1beta1` `InterceptorRoute`.
+    InterceptorRoute,
+    /// `http.keda.sh/v1alpha1` `HTTPScaledObject`.
+    HttpScaledObject,
+}
+
+/// Which object a route is.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RouteKey {
+    /// Its namespace.
+    pub namespace: Arc<str>,
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its kind: one of each may have the same name.
+    pub kind: RouteKind,
+}
+
+impl fmt::Display for RouteKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// A route object as the API server has it: its spec is read by hand, so that all faults are found.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub struct RouteObject {
+    /// Name, age, generation and annotations.
+    pub metadata: Meta,
+    /// What it asks for.
+    #[serde(default)]
+    pub spec: Value,
+    /// What was last said of it.
+    #[serde(default)]
+    pub status: Value,
+}
+
+/// What a good route object says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RouteSpec {
+    /// Which object.
+    pub key: RouteKey,
+    /// When it was made, in seconds since the Unix epoch: of equals, the older wins.
+    pub created: u64,
+    /// The ways in; none means any request.
+    pub rules: Vec<RuleSpec>,
+    /// Where it leads.
+    pub target: TargetSpec,
+    /// How long requests may take. What is `None` is for the gateway to say; zero means no limit.
+    pub timeouts: TimeoutSpec,
+    /// What happens while no pod is ready.
+    pub cold_start: ColdStartSpec,
+    /// What is answered without a pod.
+    pub static_routes: Vec<StaticSpec>,
+    /// How its workload is scaled.
+    pub scaling: ScalingSpec,
+    /// Whether it goes to pods or to the Service's address; `None` is for the gateway to say.
+    pub direct: Option<DirectMode>,
+    /// Whether its starting pods are probed; `None` is for the gateway to say.
+    pub probing: Option<Probing>,
+}
+
+/// One way in: any of the hosts, any of the paths, all of the headers.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RuleSpec {
+    /// Lower case: a name, `*.name` or `*`; none means any.
+    pub hosts: Vec<Arc<str>>,
+    /// Each begins with a slash; none means any.
+    pub paths: Vec<String>,
+    /// Each with its value, or any value.
+    pub headers: Vec<(HeaderName, Option<HeaderValue>)>,
+}
+
+/// A port of a Service, in the route's own namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TargetSpec {
+    /// The Service.
+    pub service: ServiceId,
+    /// Its port.
+    pub port: PortRef,
+}
+
+/// How long requests may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TimeoutSpec {
+    /// Until a pod is ready.
+    pub readiness: Option<Duration>,
+    /// In all.
+    pub request: Option<Duration>,
+    /// Until the response begins.
+    pub response_header: Option<Duration>,
+}
+
+/// What happens while no pod is ready.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ColdStartSpec {
+    /// Where requests go when no pod was ready in time.
+    pub fallback: Option<TargetSpec>,
+    /// What is answered at once instead of holding.
+    pub placeholder: Option<ResponseSpec>,
+    /// How many requests may wait; `None` is for the gateway to say, 0 means no limit of the route's own.
+    pub max_pending: Option<u32>,
+    /// What is answered when more would wait.
+    pub overflow: Option<ResponseSpec>,
+}
+
+/// Requests that are answered without a pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StaticSpec {
+    /// Which; a rule without hosts is for the hosts of the route.
+    pub rules: Vec<RuleSpec>,
+    /// With what.
+    pub response: ResponseSpec,
+    /// When.
+    pub mode: StaticMode,
+}
+
+/// When a static response is given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum StaticMode {
+    /// While no pod is ready.
+    WhenUnavailable,
+    /// Always.
+    Always,
+}
+
+/// A response that needs no pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ResponseSpec {
+    /// Its status.
+    pub status: u16,
+    /// Its headers.
+    pub headers: Vec<(HeaderName, HeaderValue)>,
+    /// Its body.
+    pub body: BodySpec,
+}
+
+/// The body of a response.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BodySpec {
+    /// As written in the route.
+    Text(Arc<str>),
+    /// In a `ConfigMap` of the route's own namespace.
+    ConfigMap {
+        /// Its name.
+        name: Arc<str>,
+        /// Which entry; `None`: `body`, or else the only one.
+        key: Option<Arc<str>>,
+    },
+}
+
+/// How a route's workload is scaled.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ScalingSpec {
+    /// The workload, if the route names it.
+    pub target: Option<Workload>,
+    /// Never fewer pods.
+    pub min: u32,
+    /// Never more pods.
+    pub max: Option<u32>,
+    /// To zero after so long without work.
+    pub idle_after: Option<Duration>,
+    /// Not to zero so soon after it was made.
+    pub initial_cooldown: Option<Duration>,
+    /// Requests at a time per pod, to scale for.
+    pub concurrency: Option<u32>,
+    /// Requests per second per pod, to scale for.
+    pub rate: Option<RateSpec>,
+    /// Requests at a time per pod, never more.
+    pub concurrency_limit: Option<u32>,
+}
+
+/// Scaling by rate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RateSpec {
+    /// Requests per second per pod.
+    pub target: u32,
+    /// Measured over so long.
+    pub window: Duration,
+    /// In steps of so long.
+    pub granularity: Duration,
+}
+
+/// Whether requests go to pods or to the Service's address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum DirectMode {
+    /// To the Service's address.
+    Disabled,
+    /// To pods while the Service's address lags behind.
+    ColdStartOnly,
+    /// To pods.
+    Always,
+}
+
+/// Whether starting pods are probed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Probing {
+    /// Never.
+    Disabled,
+    /// Only where more than a TCP connect is asked: a mesh's sidecar accepts every connection.
+    NoTcp,
+    /// Wherever the pod's spec can be asked from outside.
+    Enabled,
+}
+
+impl RouteKey {
+    /// Which object `meta` is.
+    pub fn new(kind: RouteKind, meta: &Meta) -> Self {
+        Self { namespace: meta.namespace().into(), name: meta.name.as_str().into(), kind }
+    }
+}
+
+/// Reads a route object. `Err` has everything that is wrong with it.
+pub fn read(kind: RouteKind, object: &RouteObject) -> Result<RouteSpec, Vec<String>> {
+    let faults = Faults::default();
+    let root = Field::root(&object.spec, "spec", &faults);
+    let annotations = Annotations { meta: &object.metadata, faults: &faults };
+    let spec = match kind {
+        RouteKind::InterceptorRoute => interceptor::read(&object.metadata, &root),
+        RouteKind::HttpScaledObject => scaled::read(&object.metadata, &root),
+    };
+    let mut spec = spec;
+    annotations.apply(spec.as_mut());
+    let faults = faults.into_inner();
+    match spec {
+        Some(spec) if faults.is_empty() => Ok(spec),
+        _ => Err(faults),
+    }
+}
+
+/// Our own annotations: what KEDA's objects have no field for.
+struct Annotations<'a> {
+    meta: &'a Meta,
+    faults: &'a Faults,
+}
+
+impl Annotations<'_> {
+    fn parse<T>(&self, name: &str, expected: &str, parse: impl FnOnce(&str) -> Option<T>) -> Option<T> {
+        let key = format!("{}{name}", crate::service::ANNOTATIONS);
+        let text = self.meta.annotations.get(&key)?;
+        let parsed = parse(text);
+        if parsed.is_none() {
+            self.faults.borrow_mut().push(format!("annotation {key} is {text:?}: expected {expected}"));
+        }
+        parsed
+    }
+
+    /// Reads all of them, whatever else is wrong, and adds them to the spec if there is one.
+    fn apply(&self, spec: Option<&mut RouteSpec>) {
+        let whole = "a whole number";
+        let min = self.parse("min", whole, |text| text.parse().ok());
+        let max = self.parse("max", "a whole number from 1", |text| text.parse().ok().filter(|max| *max > 0));
+        let idle_after = self.parse("idle-after", EXPECTED_DURATION, duration);
+        let limit = self.parse("concurrency-limit", whole, |text| text.parse().ok());
+        let direct = self.parse("direct-pod-routing", DirectMode::EXPECTED, DirectMode::parse);
+        let probing = self.parse("probe", Probing::EXPECTED, Probing::parse);
+        let target = self.parse("scale-target", Workload::EXPECTED, Workload::parse);
+        let Some(spec) = spec else { return };
+        let scaling = &mut spec.scaling;
+        scaling.min = min.unwrap_or(scaling.min);
+        scaling.max = max.or(scaling.max);
+        scaling.idle_after = idle_after.or(scaling.idle_after);
+        scaling.concurrency_limit = limit.filter(|limit| *limit > 0).or(scaling.concurrency_limit);
+        scaling.target = scaling.target.take().or(target);
+        (spec.direct, spec.probing) = (direct, probing);
+        if let Some(max) = scaling.max.filter(|max| scaling.min > *max) {
+            let words = format!("min ({}) is greater than max ({max})", scaling.min);
+            self.faults.borrow_mut().push(words);
+        }
+    }
+}
+
+impl DirectMode {
+    const EXPECTED: &str = "disabled, cold-start-only or always";
+
+    fn parse(text: &str) -> Option<Self> {
+        match text {
+            "disabled" => Some(Self::Disabled),
+            "cold-start-only" => Some(Self::ColdStartOnly),
+            "always" => Some(Self::Always),
+            _ => None,
+        }
+    }
+}
+
+impl Probing {
+    const EXPECTED: &str = "disabled, no-tcp or enabled";
+
+    fn parse(text: &str) -> Option<Self> {
+        match text {
+            "disabled" => Some(Self::Disabled),
+            "no-tcp" => Some(Self::NoTcp),
+            "enabled" => Some(Self::Enabled),
+            _ => None,
+        }
+    }
+}

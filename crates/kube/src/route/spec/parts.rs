@@ -1,0 +1,122 @@
+//! What both kinds of objects have in common: targets, hosts, paths, headers, metrics.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderName, HeaderValue};
+use rouse_core::endpoint::ServiceId;
+
+use super::{RateSpec, TargetSpec};
+use crate::objects::Meta;
+use crate::route::field::Field;
+use crate::service::PortRef;
+
+/// `service` and `port xor portName` below `at`; `name` is what the field of the Service is called.
+pub(super) fn target(at: &Field<'_>, name: &str, namespace: &str) -> Option<TargetSpec> {
+    let service = at.get(name);
+    let expected = "a Service's name";
+    let service_name = if service.is_set() { service.word(expected) } else { service.missing(expected) };
+    let (number, named) = (at.get("port"), at.get("portName"));
+    let port = match (number.is_set(), named.is_set()) {
+        (true, false) => {
+            let number = number.number(1, 65535).and_then(|number| u16::try_from(number).ok());
+            number.map(PortRef::Number)
+        }
+        (false, true) => named.word("a port's name").map(|name| PortRef::Name(name.into())),
+        _ => {
+            at.fault("needs exactly one of port and portName");
+            None
+        }
+    };
+    let id = ServiceId::new(namespace, service_name?);
+    let id = id.inspect_err(|error| service.fault(format_args!("is odd: {error}"))).ok()?;
+    Some(TargetSpec { service: id, port: port? })
+}
+
+/// A host as it is compared: in lower case, without a final dot.
+pub(super) fn host(at: &Field<'_>) -> Option<Arc<str>> {
+    let text = at.text()?;
+    let lower = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
+    let name = lower.strip_prefix("*.").unwrap_or(&lower);
+    let label = |label: &str| {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+        !label.is_empty() && label.len() <= 63 && label.bytes().all(plain)
+    };
+    let literal = lower.starts_with('[') && lower.ends_with(']');
+    if lower == "*" || literal || (name.len() <= 253 && name.split('.').all(label)) {
+        return Some(lower.into());
+    }
+    at.fault(format_args!(
+        "is {text:?}: expected a host like shop.example.com, *.example.com or *, without a port"
+    ));
+    None
+}
+
+pub(super) fn path(at: &Field<'_>) -> Option<String> {
+    let text = at.text()?;
+    if text.starts_with('/') && !text.contains(['?', '#']) {
+        return Some(text.to_owned());
+    }
+    at.fault(format_args!("is {text:?}: expected a path that begins with a slash and has no ? and no #"));
+    None
+}
+
+pub(super) fn header_name(at: &Field<'_>, text: &str) -> Option<HeaderName> {
+    let name = HeaderName::from_bytes(text.as_bytes()).ok();
+    if name.is_none() {
+        at.fault(format_args!("has {text:?}: expected a header's name"));
+    }
+    name
+}
+
+pub(super) fn header_value(at: &Field<'_>, text: &str) -> Option<HeaderValue> {
+    let value = HeaderValue::from_str(text).ok();
+    if value.is_none() {
+        at.fault(format_args!("has {text:?}: expected a header's value, without line ends"));
+    }
+    value
+}
+
+/// `headers[]{name, value?}`.
+pub(super) fn header_matches(at: &Field<'_>) -> Vec<(HeaderName, Option<HeaderValue>)> {
+    let read = |header: &Field<'_>| {
+        let name = header.get("name");
+        let text = if name.is_set() { name.text() } else { name.missing("a header's name") };
+        let value = header.get("value");
+        let value = value.text().map(|text| header_value(&value, text));
+        match value {
+            Some(None) => None,
+            value => Some((header_name(&name, text?)?, value.flatten())),
+        }
+    };
+    at.list().iter().filter_map(read).collect()
+}
+
+/// `scalingMetric{concurrency, requestRate}`.
+pub(super) fn scaling_metric(at: &Field<'_>) -> (Option<u32>, Option<RateSpec>) {
+    const DEFAULT_TARGET: u32 = 100;
+    let target = |at: &Field<'_>| at.get("targetValue").number(1, u32::MAX).unwrap_or(DEFAULT_TARGET);
+    let concurrency = at.get("concurrency").object().map(|at| target(&at));
+    let rate = at.get("requestRate").object().map(|at| {
+        let granularity = at.get("granularity");
+        let rate = RateSpec {
+            target: target(&at),
+            window: at.get("window").duration().unwrap_or(Duration::from_mins(1)),
+            granularity: granularity.duration().unwrap_or(Duration::from_secs(1)),
+        };
+        if rate.granularity < Duration::from_secs(1) {
+            granularity.fault("is less than 1s");
+        } else if rate.window < rate.granularity {
+            at.get("window").fault("is less than the granularity");
+        }
+        rate
+    });
+    (concurrency, rate)
+}
+
+/// When the object was made. The API server always says; an object without it counts as the newest.
+pub(super) fn created(meta: &Meta) -> u64 {
+    let text = meta.creation_timestamp.as_deref().unwrap_or_default();
+    let parsed = text.parse::<k8s_openapi::jiff::Timestamp>().ok();
+    parsed.and_then(|time| u64::try_from(time.as_second()).ok()).unwrap_or(u64::MAX)
+}

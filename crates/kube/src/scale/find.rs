@@ -1,0 +1,253 @@
+//! Which workload stands behind a route: named, by a `ScaledObject`, by annotation, or the only one that fits.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use kube::Client;
+use kube::api::ListParams;
+use kube::core::Request;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::Workload;
+use crate::api::{self, Kind, refused_with, words};
+use crate::objects::Meta;
+use crate::route::spec::{RouteKey, RouteKind, RouteSpec};
+use crate::service::ServiceFacts;
+
+/// How long a list may take.
+const ANSWER: Duration = Duration::from_secs(30);
+/// Workloads that are looked through in one namespace.
+const MOST: usize = 10_000;
+
+/// `keda.sh/v1alpha1` `ScaledObject`.
+#[derive(Debug, Clone, Deserialize)]
+pub struct ScaledObject {
+    /// Its name, and whether it is paused.
+    pub metadata: Meta,
+    /// Its target and its triggers.
+    #[serde(default)]
+    pub spec: Value,
+}
+
+/// A Deployment or `StatefulSet`.
+#[derive(Debug, Clone, Deserialize)]
+pub struct WorkloadObject {
+    /// Its name.
+    pub metadata: Meta,
+    /// Its pod template.
+    #[serde(default)]
+    spec: WorkloadSpec,
+    /// Its kind, which lists do not say.
+    #[serde(skip)]
+    pub kind: &'static str,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+struct WorkloadSpec {
+    #[serde(default)]
+    template: Template,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+struct Template {
+    #[serde(default)]
+    metadata: Option<TemplateMeta>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+struct TemplateMeta {
+    #[serde(default)]
+    labels: Option<BTreeMap<String, String>>,
+}
+
+impl WorkloadObject {
+    fn labels(&self) -> Option<&BTreeMap<String, String>> {
+        self.spec.template.metadata.as_ref()?.labels.as_ref()
+    }
+}
+
+impl ScaledObject {
+    /// Whether one of its triggers names this route.
+    fn names(&self, route: &RouteKey) -> bool {
+        let field = match route.kind {
+            RouteKind::InterceptorRoute => "interceptorRoute",
+            RouteKind::HttpScaledObject => "httpScaledObject",
+        };
+        let triggers = self.spec.get("triggers").and_then(Value::as_array);
+        let mut triggers =
+            triggers.into_iter().flatten().filter_map(|trigger| trigger.get("metadata")?.get(field));
+        triggers.any(|name| name.as_str() == Some(&*route.name))
+    }
+
+    fn target(&self) -> Result<Workload, String> {
+        let reference = self.spec.get("scaleTargetRef");
+        let text = |field: &str| reference.and_then(|reference| reference.get(field)).and_then(Value::as_str);
+        let (version, kind) = (text("apiVersion").unwrap_or("apps/v1"), text("kind").unwrap_or("Deployment"));
+        let target = text("name").and_then(|name| Workload::new(version, kind, name));
+        target.ok_or_else(|| format!("ScaledObject {} names no workload", self.metadata.name))
+    }
+
+    /// Its owner said that it must stay as it is.
+    fn paused(&self) -> bool {
+        let annotation = |name: &str| self.metadata.annotations.get(name).map(String::as_str);
+        let zero = annotation("autoscaling.keda.sh/paused-replicas") == Some("0");
+        zero || annotation("autoscaling.keda.sh/paused") == Some("true")
+    }
+}
+
+/// The workload of `route`, or why there is none, in words.
+pub fn find(
+    route: &RouteSpec,
+    service: Option<&ServiceFacts>,
+    scaled: &[ScaledObject],
+    workloads: &[WorkloadObject],
+) -> Result<Workload, String> {
+    if route.key.kind == RouteKind::HttpScaledObject
+        && let Some(named) = &route.scaling.target
+    {
+        return Ok(named.clone());
+    }
+    if let Some(owner) = scaled.iter().find(|scaled| scaled.names(&route.key)) {
+        if owner.paused() {
+            return Err(format!("ScaledObject {} is paused", owner.metadata.name));
+        }
+        return owner.target();
+    }
+    if let Some(named) = &route.scaling.target {
+        return Ok(named.clone());
+    }
+    let advice = "name one by the annotation rouse.dev/scale-target: apps/v1/Deployment/name";
+    let id = &route.target.service;
+    let Some(service) = service else { return Err(format!("there is no Service {id}")) };
+    if service.selector.is_empty() {
+        return Err(format!("Service {id} has no selector to find its workload by; {advice}"));
+    }
+    let fits = |workload: &&WorkloadObject| {
+        let labels = workload.labels();
+        let mut selector = service.selector.iter();
+        labels.is_some_and(|labels| selector.all(|(key, value)| labels.get(key) == Some(value)))
+    };
+    let mut fitting = workloads.iter().filter(fits);
+    match (fitting.next(), fitting.next()) {
+        (Some(only), None) => Workload::new("apps/v1", only.kind, &only.metadata.name)
+            .ok_or_else(|| format!("{} {} has an odd name", only.kind, only.metadata.name)),
+        (None, _) => Err(format!("no Deployment or StatefulSet has the pods of Service {id}; {advice}")),
+        (Some(one), Some(other)) => Err(format!(
+            "both {} {} and {} {} have the pods of Service {id}; {advice}",
+            one.kind, one.metadata.name, other.kind, other.metadata.name
+        )),
+    }
+}
+
+/// What one namespace has that could be a target.
+#[derive(Debug, Default)]
+struct Candidates {
+    scaled: Vec<ScaledObject>,
+    workloads: Vec<WorkloadObject>,
+}
+
+#[derive(Deserialize)]
+struct Page<T> {
+    metadata: Next,
+    #[serde(default = "Vec::new")]
+    items: Vec<T>,
+}
+
+#[derive(Deserialize)]
+struct Next {
+    #[serde(default, rename = "continue")]
+    next: Option<String>,
+}
+
+impl Candidates {
+    /// Looks at a namespace. Workloads are looked at only if `all`: most routes name theirs.
+    async fn look(client: &Client, namespace: &str, all: bool) -> Result<Self, String> {
+        let scaled = match list(client, Kind::SCALED.path(Some(namespace))).await {
+            // KEDA is not installed, or we may not look: then no ScaledObject is in charge as far as we know.
+            Err(error) if refused_with(&error, 404) || refused_with(&error, 403) => Vec::new(),
+            other => other.map_err(|error| words(&error))?,
+        };
+        let mut workloads = Vec::new();
+        if all {
+            for (kind, plural) in [("Deployment", "deployments"), ("StatefulSet", "statefulsets")] {
+                let found: Vec<WorkloadObject> =
+                    list(client, api::path("apps", "v1", plural, Some(namespace)))
+                        .await
+                        .map_err(|error| words(&error))?;
+                workloads.extend(found.into_iter().map(|workload| WorkloadObject { kind, ..workload }));
+            }
+        }
+        Ok(Self { scaled, workloads })
+    }
+}
+
+async fn list<T: DeserializeOwned>(client: &Client, path: String) -> Result<Vec<T>, kube::Error> {
+    let request = Request::new(path);
+    let (mut all, mut next) = (Vec::new(), None);
+    loop {
+        let params = ListParams { limit: Some(500), continue_token: next, ..ListParams::default() };
+        let page = request.list(&params).map_err(kube::Error::BuildRequest)?;
+        let page: Page<T> = api::within(ANSWER, client.request(page)).await?;
+        all.extend(page.items);
+        next = page.metadata.next.filter(|next| !next.is_empty());
+        if next.is_none() || all.len() >= MOST {
+            return Ok(all);
+        }
+    }
+}
+
+/// The workloads of all routes, as last looked up.
+#[derive(Debug, Default)]
+pub(crate) struct Targets {
+    by_route: Mutex<HashMap<RouteKey, Result<Workload, String>>>,
+}
+
+impl Targets {
+    pub(crate) fn get(&self, route: &RouteKey) -> Option<Result<Workload, String>> {
+        self.by_route.lock().unwrap_or_else(PoisonError::into_inner).get(route).cloned()
+    }
+
+    /// Looks up the workloads of these routes, all of one namespace. Answers whether anything is new.
+    pub(crate) async fn look_up(
+        &self,
+        client: &Client,
+        namespace: &str,
+        routes: &[(Arc<RouteSpec>, Option<Arc<ServiceFacts>>)],
+    ) -> bool {
+        let named = |route: &RouteSpec| route.scaling.target.is_some();
+        let need =
+            routes.iter().any(|(route, _)| !(named(route) && route.key.kind == RouteKind::HttpScaledObject));
+        let all = routes.iter().any(|(route, _)| !named(route));
+        let candidates =
+            if need { Candidates::look(client, namespace, all).await } else { Ok(Candidates::default()) };
+        let mut changed = false;
+        for (route, service) in routes {
+            let found = match &candidates {
+                Ok(seen) => find(route, service.as_deref(), &seen.scaled, &seen.workloads),
+                Err(words) => Err(words.clone()),
+            };
+            let mut by_route = self.by_route.lock().unwrap_or_else(PoisonError::into_inner);
+            let known = by_route.get(&route.key);
+            // What was found stays while the API server cannot be asked.
+            if candidates.is_err() && known.is_some_and(Result::is_ok) {
+                continue;
+            }
+            changed |= known != Some(&found);
+            by_route.insert(route.key.clone(), found);
+        }
+        changed
+    }
+
+    /// Forgets routes that are gone.
+    pub(crate) fn retain(&self, mut exists: impl FnMut(&RouteKey) -> bool) {
+        self.by_route.lock().unwrap_or_else(PoisonError::into_inner).retain(|key, _| exists(key));
+    }
+
+    /// It is not where it was last seen.
+    pub(crate) fn forget(&self, route: &RouteKey) {
+        self.by_route.lock().unwrap_or_else(PoisonError::into_inner).remove(route);
+    }
+}

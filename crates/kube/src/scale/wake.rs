@@ -1,0 +1,199 @@
+//! One wake: the `scale` subresource from 0 to what is wanted, and only from 0.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use kube::Client;
+use kube::api::{GetParams, Patch, PatchParams};
+use kube::core::Request;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::Workload;
+use crate::api::{self, refused_with, words};
+
+/// How long one request may take: a hold waits for it.
+const ANSWER: Duration = Duration::from_secs(10);
+/// How often to look again when somebody else changed the workload meanwhile.
+const LOOKS: usize = 5;
+
+/// What became of a wake.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Woken {
+    /// We changed it to so many.
+    Scaled(u32),
+    /// Somebody else had, or it was never at 0.
+    Already(u32),
+}
+
+/// Why a wake came to nothing, in words.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum WakeFault {
+    /// It is not there (any more).
+    #[error("{0}")]
+    Gone(String),
+    /// Anything else.
+    #[error("{0}")]
+    Refused(String),
+}
+
+#[derive(Deserialize)]
+struct Scale {
+    metadata: ScaleMeta,
+    #[serde(default)]
+    spec: ScaleSpec,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ScaleMeta {
+    #[serde(default)]
+    resource_version: String,
+}
+
+#[derive(Deserialize, Default)]
+struct ScaleSpec {
+    /// Absent: 0, as Go leaves it out.
+    #[serde(default)]
+    replicas: u32,
+}
+
+#[derive(Deserialize)]
+struct ApiResources {
+    #[serde(default)]
+    resources: Vec<ApiResource>,
+}
+
+#[derive(Deserialize)]
+struct ApiResource {
+    name: String,
+    kind: String,
+}
+
+/// Wakes workloads.
+pub(crate) struct Waker {
+    client: Client,
+    /// What the API server calls the kinds that were asked for.
+    plurals: Mutex<HashMap<Workload, String>>,
+}
+
+impl Waker {
+    pub(crate) fn new(client: Client) -> Self {
+        Self { client, plurals: Mutex::default() }
+    }
+
+    /// Takes `workload` from 0 to `replicas`. If it is not at 0, somebody else has woken it, and nothing is written.
+    pub(crate) async fn wake(
+        &self,
+        namespace: &str,
+        workload: &Workload,
+        replicas: u32,
+    ) -> Result<Woken, WakeFault> {
+        let plural = self.plural(workload).await?;
+        let path = api::path(&workload.group, &workload.version, &plural, Some(namespace));
+        let request = Request::new(path);
+        for _ in 0..LOOKS {
+            let look = request.get_subresource("scale", &workload.name).map_err(kube::Error::BuildRequest);
+            let scale: Result<Scale, kube::Error> = match look {
+                Ok(look) => api::within(ANSWER, self.client.request(look)).await,
+                Err(error) => Err(error),
+            };
+            let scale = scale.map_err(|error| explain(&error, namespace, workload, "look at", &plural))?;
+            if scale.spec.replicas > 0 {
+                return Ok(Woken::Already(scale.spec.replicas));
+            }
+            // With the version it was decided on: of several gateways only one changes it, the others look again.
+            let change = json!({
+                "metadata": { "resourceVersion": scale.metadata.resource_version },
+                "spec": { "replicas": replicas },
+            });
+            let asked = request.patch_subresource(
+                "scale",
+                &workload.name,
+                &PatchParams::default(),
+                &Patch::Merge(change),
+            );
+            let changed: Result<Scale, kube::Error> = match asked {
+                Ok(asked) => api::within(ANSWER, self.client.request(asked)).await,
+                Err(error) => Err(kube::Error::BuildRequest(error)),
+            };
+            match changed {
+                Ok(_) => return Ok(Woken::Scaled(replicas)),
+                Err(error) if refused_with(&error, 409) => {}
+                Err(error) => return Err(explain(&error, namespace, workload, "scale", &plural)),
+            }
+        }
+        Err(WakeFault::Refused(format!("{workload} in {namespace} changes faster than it can be scaled")))
+    }
+
+    /// Why a workload that was scaled has no pods, if its controller says so: a quota, an admission webhook.
+    pub(crate) async fn blocked(&self, namespace: &str, workload: &Workload) -> Option<String> {
+        let plural = self.plural(workload).await.ok()?;
+        let path = api::path(&workload.group, &workload.version, &plural, Some(namespace));
+        let request = Request::new(path).get(&workload.name, &GetParams::default()).ok()?;
+        let object: Value = api::within(ANSWER, self.client.request(request)).await.ok()?;
+        let mut conditions = object.pointer("/status/conditions")?.as_array()?.iter();
+        let text =
+            |condition: &Value, field: &str| condition.get(field).and_then(Value::as_str).map(str::to_owned);
+        let failure = conditions.find(|condition| {
+            text(condition, "type").as_deref() == Some("ReplicaFailure")
+                && text(condition, "status").as_deref() == Some("True")
+        });
+        Some(format!("{workload} in {namespace} gets no pods: {}", text(failure?, "message")?))
+    }
+
+    async fn plural(&self, workload: &Workload) -> Result<String, WakeFault> {
+        let common = match (&*workload.group, &*workload.kind) {
+            ("apps", "Deployment") => Some("deployments"),
+            ("apps", "StatefulSet") => Some("statefulsets"),
+            ("apps", "ReplicaSet") => Some("replicasets"),
+            _ => None,
+        };
+        if let Some(common) = common {
+            return Ok(common.to_owned());
+        }
+        let kind = Workload { name: "".into(), ..workload.clone() };
+        if let Some(known) = self.plurals.lock().unwrap_or_else(PoisonError::into_inner).get(&kind) {
+            return Ok(known.clone());
+        }
+        let path = match &*workload.group {
+            "" => format!("/api/{}", workload.version),
+            group => format!("/apis/{group}/{}", workload.version),
+        };
+        let request = http::Request::get(path).body(Vec::new());
+        let request = request.map_err(|error| WakeFault::Refused(error.to_string()))?;
+        let all: Result<ApiResources, kube::Error> = api::within(ANSWER, self.client.request(request)).await;
+        let all = all.map_err(|error| WakeFault::Refused(words(&error)))?;
+        let mut fitting = all.resources.into_iter().filter(|resource| *resource.kind == *workload.kind);
+        let found = fitting.find(|resource| !resource.name.contains('/'));
+        let unknown =
+            || WakeFault::Gone(format!("the cluster has no kind {} in {}", workload.kind, workload.group));
+        let plural = found.ok_or_else(unknown)?.name;
+        let mut plurals = self.plurals.lock().unwrap_or_else(PoisonError::into_inner);
+        // There are few kinds; more than this many are somebody's invention.
+        if plurals.len() < 100 {
+            plurals.insert(kind, plural.clone());
+        }
+        Ok(plural)
+    }
+}
+
+/// What happened, and what to do about it where we know.
+fn explain(error: &kube::Error, namespace: &str, workload: &Workload, what: &str, plural: &str) -> WakeFault {
+    let said = words(error);
+    let at = format!("{workload} in {namespace}");
+    match error {
+        kube::Error::Api(status) => match status.code {
+            404 => WakeFault::Gone(format!("{at} does not exist, or has no scale: {said}")),
+            403 if said.contains("quota") => {
+                WakeFault::Refused(format!("a quota keeps {at} from being scaled: {said}"))
+            }
+            403 => WakeFault::Refused(format!(
+                "not allowed to {what} {at} (needs get and patch of {plural}/scale): {said}"
+            )),
+            code => WakeFault::Refused(format!("cannot {what} {at}: {said} ({code})")),
+        },
+        _ => WakeFault::Refused(format!("cannot {what} {at}: {said}")),
+    }
+}

@@ -1,0 +1,316 @@
+//! Watches: what is seen, what is kept when the thread is lost, and what people are told.
+
+use std::time::Duration;
+
+use http::Method;
+use rouse_core::endpoint::State;
+use rouse_core::hold::AcquireError;
+use rouse_core::slot::Ask;
+use rouse_kube::watch::WatchState;
+use serde_json::json;
+use tokio::time::timeout;
+
+use crate::api::Api;
+use crate::rig::{ROUTES, Rig, SCALED_HTTP, SLICES, id, pass, route, service, slice};
+
+/// Service `cart` with three ready pods.
+fn shop() -> Api {
+    let api = Api::default();
+    api.put("services", service("cart"));
+    api.put(SLICES, slice("cart-a", "cart", &[1, 2]));
+    api.put(SLICES, slice("cart-b", "cart", &[3]));
+    api
+}
+
+#[tokio::test(start_paused = true)]
+async fn slices_reach_the_registry_and_follow_the_cluster() {
+    let api = shop();
+    let rig = Rig::synced(&api).await;
+    assert_eq!(rig.ready("cart"), 3);
+    let mut changed = slice("cart-b", "cart", &[3, 4]);
+    changed["endpoints"][0]["conditions"] = json!({"ready": false, "serving": true, "terminating": true});
+    api.put(SLICES, changed);
+    rig.until("the change is seen", |rig| {
+        rig.endpoints("cart").contains(&(State::Draining, "10.0.0.3:8080".into()))
+    })
+    .await;
+    assert_eq!(rig.ready("cart"), 3);
+    api.delete(SLICES, "shop", "cart-a");
+    rig.until("the deletion is seen", |rig| rig.ready("cart") == 1).await;
+    rig.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_version_that_is_too_old_leads_to_a_new_list_that_never_empties_a_service() {
+    let api = shop();
+    let rig = Rig::synced(&api).await;
+    rig.until("all watches stand", |rig| rig.api.watchers(SLICES) == 1).await;
+    let mut snapshots = rig.registry.get(&id("cart")).unwrap().subscribe();
+    drop(snapshots.changed().await);
+    // While nobody is told, one pod goes and another comes.
+    api.set_silent(true);
+    api.put(SLICES, slice("cart-a", "cart", &[2, 5]));
+    api.delete(SLICES, "shop", "cart-b");
+    api.set_silent(false);
+    api.expire();
+    let snapshot = timeout(Duration::from_mins(10), snapshots.changed()).await.expect("a new list");
+    let addresses: Vec<String> =
+        snapshot.ports[0].endpoints().iter().map(|endpoint| endpoint.addresses[0].to_string()).collect();
+    assert_eq!(addresses, ["10.0.0.2:8080", "10.0.0.5:8080"], "from the old set to the new one in one step");
+    rig.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_old_version_refused_by_status_leads_to_a_new_list_too() {
+    let api = shop();
+    let rig = Rig::synced(&api).await;
+    rig.until("all watches stand", |rig| rig.api.watchers(SLICES) == 1).await;
+    let lists = rig.cluster.watches()[0].lists;
+    api.end_watches();
+    api.refuse(Method::GET, "endpointslices watch=true", 410, "gone", Some(1));
+    api.put(SLICES, slice("cart-b", "cart", &[3, 4]));
+    rig.until("the new list is seen", |rig| rig.ready("cart") == 4).await;
+    assert!(rig.cluster.watches()[0].lists > lists);
+    rig.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_cut_nothing_is_missed() {
+    let api = shop();
+    let rig = Rig::synced(&api).await;
+    for n in 4..10_u8 {
+        rig.until("the watch stands", |rig| rig.api.watchers(SLICES) == 1).await;
+        api.cut();
+        let pods: Vec<u8> = (3..=n).collect();
+        api.put(SLICES, slice("cart-b", "cart", &pods));
+        rig.until("the change is seen", |rig| rig.ready("cart") == usize::from(n)).await;
+    }
+    rig.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_ends_goes_on_from_its_last_bookmark() {
+    let api = shop();
+    let rig = Rig::synced(&api).await;
+    rig.until("the watch stands", |rig| rig.api.watchers(SLICES) == 1).await;
+    let lists = rig.cluster.watches()[0].lists;
+    api.bookmark();
+    let marked = api.version();
+    pass(Duration::from_millis(10)).await;
+    api.end_watches();
+    rig.until("it watches again", |rig| rig.api.watchers(SLICES) == 1).await;
+    let watches = api.asked(|asked| asked.path.ends_with("endpointslices") && asked.query.contains("watch"));
+    let last = &watches.last().unwrap().query;
+    assert!(
+        last.contains(&format!("resourceVersion={marked}")) && last.contains("allowWatchBookmarks=true"),
+        "{last}"
+    );
+    assert_eq!(rig.cluster.watches()[0].lists, lists, "no new list is needed");
+    rig.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn when_the_revision_goes_back_everything_is_listed_anew() {
+    let api = shop();
+    let backup = api.version();
+    let rig = Rig::synced(&api).await;
+    rig.until("the watch stands", |rig| rig.api.watchers(SLICES) == 1).await;
+    for _ in 0..50 {
+        api.put(SLICES, slice("cart-c", "cart", &[7]));
+    }
+    rig.until("it is seen", |rig| rig.ready("cart") == 4).await;
+    // The slice never was. What comes next has versions that were seen before.
+    api.restore(backup, |object| object["metadata"]["name"] != "cart-c");
+    api.put(SLICES, slice("cart-d", "cart", &[8, 9]));
+    rig.until("what is there now is seen, and what is not is gone", |rig| {
+        let all = rig.endpoints("cart");
+        all.len() == 5 && !all.iter().any(|(_, address)| address == "10.0.0.7:8080")
+    })
+    .await;
+    rig.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_died_without_a_word_is_given_up() {
+    let api = shop();
+    let rig = Rig::synced(&api).await;
+    rig.until("the watch stands", |rig| rig.api.watchers(SLICES) == 1).await;
+    api.set_silent(true);
+    api.put(SLICES, slice("cart-b", "cart", &[3, 4]));
+    api.set_silent(false);
+    rig.until("the change is seen after all", |rig| rig.ready("cart") == 4).await;
+    rig.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_ends_every_watch_at_once_is_not_asked_without_end() {
+    let api = shop();
+    api.set_curt();
+    let rig = Rig::synced(&api).await;
+    pass(Duration::from_mins(5)).await;
+    let asked = api.asked(|asked| asked.path.ends_with("endpointslices")).len();
+    assert!(asked < 120, "{asked} requests in five minutes");
+    api.put(SLICES, slice("cart-b", "cart", &[3, 4]));
+    rig.until("changes are seen all the same", |rig| rig.ready("cart") == 4).await;
+    rig.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_the_api_server_the_last_word_stands_and_is_called_stale() {
+    let api = shop();
+    api.put(ROUTES, route("r", "shop.example.com", "cart"));
+    let rig = Rig::synced(&api).await;
+    rig.until("the watch stands", |rig| rig.api.watchers(SLICES) == 1).await;
+    let stale = |rig: &Rig| rig.registry.get(&id("cart")).unwrap().snapshot().stale;
+    api.set_down(true);
+    pass(Duration::from_secs(5)).await;
+    assert!(!stale(&rig), "a short break is nobody's business");
+    pass(Duration::from_mins(1)).await;
+    assert!(stale(&rig));
+    assert_eq!(rig.ready("cart"), 3);
+    assert!(rig.cluster.is_synced() && rig.plan("shop/r").is_some());
+    let report = rig.cluster.watches().remove(0);
+    let WatchState::Broken { why, .. } = report.state else { panic!("{report:?}") };
+    assert!(why.contains("cannot be reached") && why.contains("connection refused"), "{why}");
+    api.put(SLICES, slice("cart-b", "cart", &[]));
+    api.set_down(false);
+    rig.until("it is back, with what happened meanwhile", |rig| !stale(rig) && rig.ready("cart") == 2).await;
+    assert_eq!(rig.cluster.watches()[0].state, WatchState::Following);
+    rig.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn kinds_that_are_not_installed_are_no_error_and_are_found_later() {
+    let api = shop();
+    api.set_missing(ROUTES, true);
+    api.set_missing(SCALED_HTTP, true);
+    let rig = Rig::synced(&api).await;
+    assert_eq!(rig.cluster.watches()[2].state, WatchState::Missing);
+    api.set_missing(ROUTES, false);
+    api.put(ROUTES, route("r", "shop.example.com", "cart"));
+    rig.until("the route is seen", |rig| rig.plan("shop/r").is_some()).await;
+    // After a restart the API server may not know its custom kinds for a moment.
+    api.set_missing(ROUTES, true);
+    api.cut();
+    rig.until("it is missed", |rig| rig.cluster.watches()[2].state == WatchState::Missing).await;
+    pass(Duration::from_secs(1)).await;
+    assert!(rig.plan("shop/r").is_some(), "a kind that is missing empties nothing");
+    rig.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_object_that_cannot_be_read_does_not_spoil_the_others() {
+    let api = shop();
+    let mut odd = slice("odd", "cart", &[9]);
+    odd["addressType"] = json!("IPv9");
+    api.put(SLICES, odd.clone());
+    let rig = Rig::start(&api);
+    let mut happenings = rig.cluster.happenings();
+    rig.wait_synced().await;
+    assert_eq!(rig.ready("cart"), 3);
+    api.put(SLICES, odd);
+    api.put(SLICES, slice("cart-b", "cart", &[3, 4]));
+    rig.until("the next change is seen", |rig| rig.ready("cart") == 4).await;
+    let mut told = Vec::new();
+    while let Ok(happening) = happenings.try_recv() {
+        told.push(format!("{happening:?}"));
+    }
+    assert!(told.iter().any(|told| told.contains("EndpointSlice shop/odd cannot be read")), "{told:?}");
+    rig.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_published_before_everything_was_seen_once() {
+    let api = shop();
+    api.put(ROUTES, route("r", "shop.example.com", "cart"));
+    api.refuse(Method::GET, "/services", 500, "not yet", None);
+    let rig = Rig::start(&api);
+    pass(Duration::from_mins(1)).await;
+    assert!(!rig.cluster.is_synced() && rig.plan("shop/r").is_none());
+    api.allow_all();
+    rig.wait_synced().await;
+    assert!(rig.plan("shop/r").unwrap().target.is_ok());
+    rig.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn slices_may_come_before_their_service_and_stay_after_it() {
+    let api = Api::default();
+    api.put(SLICES, slice("cart-a", "cart", &[1]));
+    let rig = Rig::synced(&api).await;
+    assert!(rig.registry.get(&id("cart")).is_none());
+    api.put("services", service("cart"));
+    rig.until("both are there", |rig| rig.ready("cart") == 1).await;
+    let gone = rig.registry.get(&id("cart")).unwrap();
+    api.delete("services", "shop", "cart");
+    rig.until("it is gone", |rig| rig.registry.get(&id("cart")).is_none()).await;
+    let port = gone.port(&rouse_core::endpoint::PortName::new("http")).unwrap();
+    let told = port.acquire(Ask::default(), std::future::pending()).await;
+    assert_eq!(told.err(), Some(AcquireError::ServiceGone), "whoever waits is told");
+    // Nobody writes the slice again, but it is still there.
+    api.put("services", service("cart"));
+    rig.until("its slice is found again", |rig| rig.ready("cart") == 1).await;
+    rig.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn endpoints_without_a_pod_need_somebody_who_opted_in() {
+    let api = Api::default();
+    let mut manual = slice("cart-a", "cart", &[1, 2]);
+    manual["endpoints"][1].as_object_mut().unwrap().remove("targetRef");
+    api.put(SLICES, manual);
+    api.put("services", service("cart"));
+    let rig = Rig::synced(&api).await;
+    assert_eq!(rig.ready("cart"), 1);
+    let mut opted = service("cart");
+    opted["metadata"]["annotations"] = json!({"rouse.dev/manual-endpoints": "allow"});
+    api.put("services", opted);
+    rig.until("they count", |rig| rig.ready("cart") == 2).await;
+    api.put("services", service("cart"));
+    rig.until("they do not count any more", |rig| rig.ready("cart") == 1).await;
+    rig.stop().await;
+    let everywhere = Rig::with(&api, |settings| settings.manual_endpoints = true);
+    everywhere.wait_synced().await;
+    assert_eq!(everywhere.ready("cart"), 2);
+    everywhere.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_namespace_sees_nothing_of_another() {
+    let api = shop();
+    let mut other = service("cart");
+    other["metadata"]["namespace"] = json!("other");
+    api.put("services", other);
+    let rig = Rig::with(&api, |settings| settings.namespace = Some("shop".into()));
+    rig.wait_synced().await;
+    assert_eq!(rig.registry.services().len(), 1);
+    let outside = api.asked(|asked| !asked.path.contains("/namespaces/shop/"));
+    assert!(outside.is_empty(), "{outside:?}");
+    rig.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_say_how_they_may_be_probed() {
+    let api = shop();
+    let pod = |name: &str, probe: serde_json::Value| {
+        json!({"metadata": {"name": name, "namespace": "shop", "uid": name, "labels": {"app": "cart"}},
+               "spec": {"containers": [{"name": "c", "readinessProbe": probe}]},
+               "status": {"podIPs": [{"ip": "10.0.0.1"}]}})
+    };
+    api.put("pods", pod("a", json!({"httpGet": {"port": 8080, "path": "/ready"}})));
+    api.put("pods", pod("b", json!({"exec": {"command": ["true"]}})));
+    let rig = Rig::synced(&api).await;
+    let uid = rouse_core::endpoint::PodUid::new;
+    rig.until("the pods are seen", |rig| rig.cluster.pods().get(&uid("b")).is_some()).await;
+    let pods = rig.cluster.pods();
+    assert_eq!(pods.plan(&uid("a"), 80, true).unwrap().checks().len(), 1);
+    assert!(pods.plan(&uid("b"), 80, true).is_none(), "nothing we can ask");
+    assert_eq!(pods.get(&uid("a")).unwrap().labels["app"], "cart");
+    api.delete("pods", "shop", "a");
+    rig.until("it is gone", |rig| rig.cluster.pods().get(&uid("a")).is_none()).await;
+    let mut ended = pod("b", json!({}));
+    ended["status"]["phase"] = json!("Failed");
+    api.put("pods", ended);
+    rig.until("one that ended is gone too", |rig| rig.cluster.pods().get(&uid("b")).is_none()).await;
+    rig.stop().await;
+}

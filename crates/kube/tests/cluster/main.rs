@@ -1,0 +1,9 @@
+//! The engine against an API server that a test holds in its hand. Time is paused: nothing waits for a clock.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "tests")]
+
+mod api;
+mod follow;
+mod rig;
+mod routes;
+mod wake;

@@ -1,0 +1,173 @@
+//! A cluster that follows the test's API server, with its registry.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use rouse_core::endpoint::{PortName, ServiceId, State};
+use rouse_core::merge::Policy;
+use rouse_core::registry::{Registry, Settings as RegistrySettings};
+use rouse_core::time::{Clock, Moment};
+use rouse_kube::cluster::{Cluster, Ended, Settings};
+use rouse_kube::route::plan::RoutePlan;
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::api::Api;
+
+pub(crate) const SLICES: &str = "discovery.k8s.io/endpointslices";
+pub(crate) const ROUTES: &str = "http.keda.sh/interceptorroutes";
+pub(crate) const SCALED_HTTP: &str = "http.keda.sh/httpscaledobjects";
+pub(crate) const SCALED: &str = "keda.sh/scaledobjects";
+pub(crate) const DEPLOYMENTS: &str = "apps/deployments";
+
+/// Tokio's time, which stands still unless everybody waits.
+struct TestClock(Instant);
+
+impl Clock for TestClock {
+    fn now(&self) -> Moment {
+        Moment::ZERO + self.0.elapsed()
+    }
+}
+
+pub(crate) struct Rig {
+    pub(crate) api: Api,
+    pub(crate) cluster: Arc<Cluster>,
+    pub(crate) registry: Arc<Registry>,
+    cancel: CancellationToken,
+    run: Option<JoinHandle<Result<(), Ended>>>,
+}
+
+impl Rig {
+    /// Starts to follow `api`.
+    pub(crate) fn start(api: &Api) -> Self {
+        Self::with(api, |_| {})
+    }
+
+    pub(crate) fn with(api: &Api, change: impl FnOnce(&mut Settings)) -> Self {
+        let clock: Arc<dyn Clock> = Arc::new(TestClock(Instant::now()));
+        let mut settings = Settings::new(Arc::clone(&clock), || SystemTime::UNIX_EPOCH, 1);
+        change(&mut settings);
+        let cluster = Cluster::new(api.client(), settings);
+        let policy = Policy { manual_endpoints: true, ..Policy::default() };
+        let registry_settings = RegistrySettings { policy, ..RegistrySettings::default() };
+        let registry = Registry::new(registry_settings, clock, Arc::clone(&cluster) as _);
+        let cancel = CancellationToken::new();
+        let run = Arc::clone(&cluster).run(Arc::clone(&registry), cancel.clone());
+        #[expect(clippy::disallowed_methods, reason = "the rig is the owner, and joins it")]
+        let run = Some(tokio::spawn(run));
+        Self { api: api.clone(), cluster, registry, cancel, run }
+    }
+
+    /// Starts, and has seen everything.
+    pub(crate) async fn synced(api: &Api) -> Self {
+        let rig = Self::start(api);
+        rig.wait_synced().await;
+        rig
+    }
+
+    pub(crate) async fn wait_synced(&self) {
+        timeout(Duration::from_mins(10), self.cluster.synced()).await.expect("synced");
+    }
+
+    /// Waits, in time that does not pass, until `is` is so.
+    pub(crate) async fn until(&self, what: &str, is: impl Fn(&Self) -> bool) {
+        let deadline = Instant::now() + Duration::from_mins(10);
+        while !is(self) {
+            assert!(Instant::now() < deadline, "never: {what}");
+            pass(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// The endpoints of port `http` as state and address, sorted.
+    pub(crate) fn endpoints(&self, service: &str) -> Vec<(State, String)> {
+        let Some(service) = self.registry.get(&id(service)) else { return Vec::new() };
+        let snapshot = Arc::clone(&service.snapshot());
+        let Some(port) = snapshot.port(&PortName::new("http")) else { return Vec::new() };
+        let mut all: Vec<(State, String)> = port
+            .endpoints()
+            .iter()
+            .map(|endpoint| (endpoint.state, endpoint.addresses[0].to_string()))
+            .collect();
+        all.sort();
+        all
+    }
+
+    pub(crate) fn ready(&self, service: &str) -> usize {
+        self.endpoints(service).iter().filter(|(state, _)| *state == State::Ready).count()
+    }
+
+    pub(crate) fn plan(&self, name: &str) -> Option<Arc<RoutePlan>> {
+        let plans = Arc::clone(&self.cluster.plans().borrow());
+        plans.iter().find(|plan| plan.spec.key.to_string() == name).cloned()
+    }
+
+    /// The condition of a route: status, reason and message.
+    pub(crate) fn condition(&self, route: &str, kind: &str) -> Option<(String, String, String)> {
+        condition(&self.api.get(ROUTES, "shop", route)?, kind)
+    }
+
+    /// Ends it, and checks that all tasks ended well.
+    pub(crate) async fn stop(mut self) {
+        self.cancel.cancel();
+        let run = self.run.take().unwrap();
+        timeout(Duration::from_mins(1), run)
+            .await
+            .expect("ends")
+            .expect("no panic")
+            .expect("nothing ended early");
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        self.cancel.cancel();
+    }
+}
+
+pub(crate) fn condition(object: &Value, kind: &str) -> Option<(String, String, String)> {
+    let mut all = object.pointer("/status/conditions")?.as_array()?.iter();
+    let found = all.find(|condition| condition["type"] == kind)?;
+    let text = |field: &str| found[field].as_str().unwrap_or_default().to_owned();
+    Some((text("status"), text("reason"), text("message")))
+}
+
+/// Lets everybody else go on, for so long in time that does not pass.
+pub(crate) async fn pass(time: Duration) {
+    sleep_until(Instant::now() + time).await;
+}
+
+pub(crate) fn id(service: &str) -> ServiceId {
+    ServiceId::new("shop", service).unwrap()
+}
+
+/// A Service with port `http` 80.
+pub(crate) fn service(name: &str) -> Value {
+    json!({"metadata": {"name": name, "namespace": "shop"},
+           "spec": {"clusterIP": "10.96.0.1", "selector": {"app": name}, "ports": [{"name": "http", "port": 80}]}})
+}
+
+/// A slice of ready pods at 10.0.0.n.
+pub(crate) fn slice(name: &str, service: &str, pods: &[u8]) -> Value {
+    let endpoint = |n: &u8| {
+        json!({"addresses": [format!("10.0.0.{n}")], "conditions": {"ready": true},
+               "targetRef": {"kind": "Pod", "name": format!("{service}-{n}"), "namespace": "shop", "uid": format!("{service}-{n}")}})
+    };
+    json!({"metadata": {"name": name, "namespace": "shop", "labels": {"kubernetes.io/service-name": service}},
+           "addressType": "IPv4", "ports": [{"name": "http", "port": 8080}],
+           "endpoints": pods.iter().map(endpoint).collect::<Vec<_>>()})
+}
+
+/// A route from a host to Service `service`, port 80.
+pub(crate) fn route(name: &str, host: &str, service: &str) -> Value {
+    json!({"metadata": {"name": name, "namespace": "shop", "generation": 1},
+           "spec": {"target": {"service": service, "port": 80}, "rules": [{"hosts": [host]}],
+                    "scalingMetric": {"concurrency": {"targetValue": 10}}}})
+}
+
+/// A Deployment of pods with the label `app`.
+pub(crate) fn deployment(name: &str, app: &str, replicas: u32) -> Value {
+    json!({"metadata": {"name": name, "namespace": "shop"},
+           "spec": {"replicas": replicas, "template": {"metadata": {"labels": {"app": app, "more": "x"}}}}})
+}

@@ -1,0 +1,256 @@
+//! Wakes: which workload, how many writes, and what is said when it does not work.
+
+use std::time::Duration;
+
+use http::Method;
+use rouse_core::engine::Engine as _;
+use rouse_kube::cluster::Happening;
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use crate::api::Api;
+use crate::rig::{DEPLOYMENTS, ROUTES, Rig, SCALED, SCALED_HTTP, deployment, id, pass, route, service};
+
+/// Service `cart` with its Deployment at 0 and a route.
+fn shop() -> Api {
+    let api = Api::default();
+    api.put("services", service("cart"));
+    api.put(DEPLOYMENTS, deployment("cart", "cart", 0));
+    api.put(ROUTES, route("r", "shop.example.com", "cart"));
+    api
+}
+
+fn replicas(api: &Api, name: &str) -> u64 {
+    api.get(DEPLOYMENTS, "shop", name).unwrap()["spec"]["replicas"].as_u64().unwrap()
+}
+
+/// Wakes `cart` and answers why it failed.
+async fn failure(rig: &Rig) -> String {
+    let mut happenings = rig.cluster.happenings();
+    rig.cluster.wake(&id("cart"));
+    loop {
+        let happening =
+            timeout(Duration::from_mins(10), happenings.recv()).await.expect("a failure").unwrap();
+        if let Happening::WakeFailed(service, words) = happening {
+            assert_eq!(service, id("cart"));
+            assert_eq!(rig.registry.get(&service).unwrap().wake_failure(), Some(words.clone()));
+            return words;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wake_is_one_write_with_the_version_it_was_decided_on() {
+    let api = shop();
+    let rig = Rig::synced(&api).await;
+    let version = api.get(DEPLOYMENTS, "shop", "cart").unwrap()["metadata"]["resourceVersion"].clone();
+    for _ in 0..100 {
+        rig.cluster.wake(&id("cart"));
+    }
+    rig.until("it is scaled", |rig| replicas(&rig.api, "cart") == 1).await;
+    for _ in 0..100 {
+        rig.cluster.wake(&id("cart"));
+        pass(Duration::from_millis(100)).await;
+    }
+    let writes = api.patches("scale");
+    assert_eq!(writes.len(), 1);
+    assert_eq!(writes[0].body["metadata"]["resourceVersion"], version);
+    assert_eq!(writes[0].path, "/apis/apps/v1/namespaces/shop/deployments/cart/scale");
+    rig.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wake_goes_to_the_least_that_the_route_asks_for() {
+    let api = shop();
+    let mut with_min = route("r", "shop.example.com", "cart");
+    with_min["metadata"]["annotations"] = json!({"rouse.dev/min": "3"});
+    api.put(ROUTES, with_min);
+    let rig = Rig::synced(&api).await;
+    rig.cluster.wake(&id("cart"));
+    rig.until("it is scaled", |rig| replicas(&rig.api, "cart") == 3).await;
+    rig.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn several_gateways_make_one_change() {
+    let api = shop();
+    let (one, other) = (Rig::synced(&api).await, Rig::synced(&api).await);
+    let (a, b) = (one.cluster.clone(), other.cluster.clone());
+    // Exactly between our look and our change, somebody else scales it to 5.
+    api.in_between(|api| {
+        let mut scaled = api.get(DEPLOYMENTS, "shop", "cart").unwrap();
+        scaled["spec"]["replicas"] = json!(5);
+        api.put(DEPLOYMENTS, scaled);
+    });
+    a.wake(&id("cart"));
+    b.wake(&id("cart"));
+    one.until("it was tried", |rig| !rig.api.patches("scale").is_empty()).await;
+    pass(Duration::from_secs(30)).await;
+    assert_eq!(replicas(&api, "cart"), 5, "whoever came second leaves it alone");
+    let service = one.registry.get(&id("cart")).unwrap();
+    assert_eq!(service.wake_failure(), None, "woken by somebody else is woken");
+    one.stop().await;
+    other.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_in_between_that_leaves_it_at_zero_is_looked_at_again() {
+    let api = shop();
+    let rig = Rig::synced(&api).await;
+    api.in_between(|api| {
+        let object = api.get(DEPLOYMENTS, "shop", "cart").unwrap();
+        api.put(DEPLOYMENTS, object);
+    });
+    rig.cluster.wake(&id("cart"));
+    rig.until("it is scaled", |rig| replicas(&rig.api, "cart") == 1).await;
+    assert_eq!(api.patches("scale").len(), 2);
+    rig.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_is_told_in_words_and_is_over_when_it_is_over() {
+    let api = shop();
+    let rig = Rig::synced(&api).await;
+    api.refuse(Method::PATCH, "/scale", 403, "cannot patch resource", None);
+    let words = failure(&rig).await;
+    assert!(words.contains("not allowed to scale Deployment cart in shop"), "{words}");
+    assert!(words.contains("get and patch of deployments/scale"), "{words}");
+    rig.until("it is on the route", |rig| rig.condition("r", "WakeFailed").is_some()).await;
+    api.allow_all();
+    api.refuse(Method::PATCH, "/scale", 403, "exceeded quota: pods", Some(1));
+    assert!(failure(&rig).await.starts_with("a quota keeps Deployment cart"));
+    api.refuse(Method::PATCH, "/scale", 500, "etcd is slow", Some(1));
+    assert!(failure(&rig).await.contains("etcd is slow (500)"));
+    api.set_down(true);
+    assert!(failure(&rig).await.contains("the API server cannot be reached"));
+    api.set_down(false);
+    rig.cluster.wake(&id("cart"));
+    rig.until("it is scaled", |rig| replicas(&rig.api, "cart") == 1).await;
+    rig.until("the route is well", |rig| rig.condition("r", "WakeFailed").is_none()).await;
+    rig.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_workload_that_is_gone_is_looked_for_again() {
+    let api = shop();
+    let rig = Rig::synced(&api).await;
+    pass(Duration::from_secs(1)).await;
+    api.delete(DEPLOYMENTS, "shop", "cart");
+    assert!(failure(&rig).await.contains("Deployment cart in shop does not exist"));
+    let words = failure(&rig).await;
+    assert!(words.contains("no Deployment or StatefulSet has the pods of Service shop/cart"), "{words}");
+    rig.until("it is on the route", |rig| rig.condition("r", "NoScaleTarget").is_some()).await;
+    api.put(DEPLOYMENTS, deployment("successor", "cart", 0));
+    rig.cluster.wake(&id("cart"));
+    rig.until("the successor is found", |rig| replicas(&rig.api, "successor") == 1).await;
+    rig.until("it is on the route no more", |rig| rig.condition("r", "NoScaleTarget").is_none()).await;
+    rig.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_keeps_pods_from_being_made_is_told() {
+    let api = shop();
+    let mut blocked = deployment("cart", "cart", 1);
+    blocked["status"] =
+        json!({"conditions": [{"type": "ReplicaFailure", "status": "True", "message": "exceeded quota"}]});
+    api.put(DEPLOYMENTS, blocked);
+    let rig = Rig::synced(&api).await;
+    assert_eq!(failure(&rig).await, "Deployment cart in shop gets no pods: exceeded quota");
+    rig.stop().await;
+}
+
+fn scaled_object(annotations: &Value) -> Value {
+    json!({"metadata": {"name": "so", "namespace": "shop", "annotations": annotations},
+           "spec": {"scaleTargetRef": {"name": "by-keda"},
+                    "triggers": [{"type": "cron", "metadata": {}},
+                                 {"type": "external-push", "metadata": {"interceptorRoute": "r"}}]}})
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_workload_is_found_as_the_spec_says() {
+    let named = json!({"rouse.dev/scale-target": "apps/v1/Deployment/by-annotation"});
+    let check = async |objects: &[(&str, Value)], expected: &str| {
+        let api = shop();
+        for name in ["by-keda", "by-annotation", "by-name"] {
+            api.put(DEPLOYMENTS, deployment(name, "unrelated", 0));
+        }
+        for (collection, object) in objects {
+            api.put(collection, object.clone());
+        }
+        let rig = Rig::synced(&api).await;
+        rig.cluster.wake(&id("cart"));
+        rig.until(expected, |rig| replicas(&rig.api, expected) > 0).await;
+        assert_eq!(api.patches("scale").len(), 1);
+        rig.stop().await;
+    };
+    let mut annotated = route("r", "shop.example.com", "cart");
+    annotated["metadata"]["annotations"] = named;
+    check(&[], "cart").await;
+    check(&[(ROUTES, annotated.clone())], "by-annotation").await;
+    check(&[(ROUTES, annotated), (SCALED, scaled_object(&json!({})))], "by-keda").await;
+    let mut old = json!({"metadata": {"name": "old", "namespace": "shop", "creationTimestamp": "2020-01-01T00:00:00Z"},
+        "spec": {"hosts": ["old.example.com"], "scaleTargetRef": {"name": "by-name", "service": "cart", "port": 80}}});
+    check(&[(SCALED_HTTP, old.take())], "by-name").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_keda_or_without_a_look_at_it_the_workload_is_found_all_the_same() {
+    let api = shop();
+    api.set_missing(SCALED, true);
+    let rig = Rig::synced(&api).await;
+    rig.cluster.wake(&id("cart"));
+    rig.until("it is scaled", |rig| replicas(&rig.api, "cart") == 1).await;
+    rig.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_its_owner_paused_or_nobody_can_tell_apart_is_not_woken() {
+    let api = shop();
+    api.put(SCALED, scaled_object(&json!({"autoscaling.keda.sh/paused-replicas": "0"})));
+    let rig = Rig::synced(&api).await;
+    assert_eq!(failure(&rig).await, "ScaledObject so is paused");
+    rig.stop().await;
+    let api = shop();
+    api.put(DEPLOYMENTS, deployment("twin", "cart", 0));
+    let rig = Rig::synced(&api).await;
+    let words = failure(&rig).await;
+    assert!(
+        words.contains("both Deployment cart and Deployment twin")
+            && words.contains("rouse.dev/scale-target"),
+        "{words}"
+    );
+    assert!(api.patches("scale").is_empty());
+    rig.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_tell_of_wakes_and_of_few_failures() {
+    let api = shop();
+    let rig = Rig::with(&api, |settings| settings.identity = "gateway-1".into());
+    rig.wait_synced().await;
+    let events = |reason: &str| {
+        let reason = reason.to_owned();
+        rig.api.asked(move |asked| asked.method == Method::POST && asked.body["reason"] == *reason)
+    };
+    rig.cluster.wake(&id("cart"));
+    rig.until("it is told", |_| !events("Woken").is_empty()).await;
+    let event = events("Woken").remove(0);
+    assert_eq!(event.path, "/api/v1/namespaces/shop/events");
+    let about = &event.body["involvedObject"];
+    assert_eq!(
+        (&about["kind"], &about["name"], &about["uid"]),
+        (&json!("InterceptorRoute"), &json!("r"), &json!("uid-of-shop-r"))
+    );
+    assert_eq!(
+        (&event.body["type"], &event.body["reportingInstance"]),
+        (&json!("Normal"), &json!("gateway-1"))
+    );
+    api.put(DEPLOYMENTS, deployment("cart", "cart", 0));
+    api.refuse(Method::PATCH, "/scale", 403, "no", None);
+    for _ in 0..20 {
+        failure(&rig).await;
+    }
+    pass(Duration::from_secs(1)).await;
+    assert_eq!(events("WakeFailed").len(), 1, "the same is not said twenty times");
+    rig.stop().await;
+}

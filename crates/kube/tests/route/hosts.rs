@@ -1,0 +1,149 @@
+//! Whose host is whose, beside a naive model.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use rouse_core::endpoint::ServiceId;
+use rouse_kube::route::hosts::{ANY, Assigned};
+use rouse_kube::route::plan::{RoutePlan, World, compile};
+use rouse_kube::route::spec::{
+    BodySpec, ColdStartSpec, ResponseSpec, RouteKey, RouteKind, RouteSpec, RuleSpec, ScalingSpec, StaticMode,
+    StaticSpec, TargetSpec, TimeoutSpec,
+};
+use rouse_kube::service::{PortRef, ServiceFacts};
+
+const HOSTS: [&str; 4] = ["a.example.com", "b.example.com", "*.example.com", ANY];
+
+struct Nothing;
+
+impl World for Nothing {
+    fn service(&self, _: &ServiceId) -> Option<Arc<ServiceFacts>> {
+        None
+    }
+
+    fn body(&self, _: &str, _: &str, _: Option<&str>) -> Option<Arc<str>> {
+        None
+    }
+}
+
+/// A rule of some of the hosts; no hosts is any host.
+fn rule(hosts: &[usize]) -> RuleSpec {
+    RuleSpec { hosts: hosts.iter().map(|host| HOSTS[*host].into()).collect(), ..RuleSpec::default() }
+}
+
+fn route(
+    namespace: u8,
+    name: u8,
+    created: u64,
+    rules: &[Vec<usize>],
+    stat: Option<&Vec<usize>>,
+) -> Arc<RouteSpec> {
+    let namespace = format!("ns{namespace}");
+    let response = ResponseSpec { status: 200, headers: Vec::new(), body: BodySpec::Text("x".into()) };
+    let stat = stat.map(|hosts| StaticSpec { rules: vec![rule(hosts)], response, mode: StaticMode::Always });
+    Arc::new(RouteSpec {
+        key: RouteKey {
+            namespace: namespace.as_str().into(),
+            name: format!("r{name}").into(),
+            kind: RouteKind::InterceptorRoute,
+        },
+        created,
+        rules: rules.iter().map(|hosts| rule(hosts)).collect(),
+        target: TargetSpec { service: ServiceId::new(&namespace, "s").unwrap(), port: PortRef::Number(80) },
+        timeouts: TimeoutSpec::default(),
+        cold_start: ColdStartSpec::default(),
+        static_routes: stat.into_iter().collect(),
+        scaling: ScalingSpec::default(),
+        direct: None,
+        probing: None,
+    })
+}
+
+/// All hosts that a route names, any host included, in the plainest way.
+fn named(route: &RouteSpec) -> Vec<String> {
+    let mut all = Vec::new();
+    if route.rules.is_empty() {
+        all.push(ANY.to_owned());
+    }
+    for rule in &route.rules {
+        if rule.hosts.is_empty() {
+            all.push(ANY.to_owned());
+        }
+        all.extend(rule.hosts.iter().map(ToString::to_string));
+    }
+    for rule in route.static_routes.iter().flat_map(|one| &one.rules) {
+        all.extend(rule.hosts.iter().map(ToString::to_string));
+    }
+    all
+}
+
+/// The naive model: sort all routes by age, and ask for each host who is first.
+fn owner(routes: &[Arc<RouteSpec>], assigned: &Assigned, host: &str) -> Option<String> {
+    if let Some(namespace) = assigned.get(host) {
+        return Some(namespace.clone());
+    }
+    let mut sorted: Vec<&Arc<RouteSpec>> = routes.iter().collect();
+    sorted.sort_by_key(|route| (route.created, route.key.clone()));
+    let first = sorted.into_iter().find(|route| named(route).iter().any(|named| named == host));
+    first.map(|route| route.key.namespace.to_string())
+}
+
+fn served(plan: &RoutePlan) -> Vec<String> {
+    let statics = plan.statics.iter().flat_map(|one| &one.rules);
+    plan.rules.iter().chain(statics).flat_map(|rule| rule.hosts.iter().map(ToString::to_string)).collect()
+}
+
+fn some_hosts() -> impl Strategy<Value = Vec<usize>> {
+    proptest::collection::vec(0..HOSTS.len(), 0..3)
+}
+
+#[test]
+fn a_static_rule_without_hosts_is_for_the_hosts_of_its_route() {
+    let routes = [route(0, 0, 0, &[vec![0], vec![1]], Some(&Vec::new()))];
+    let plans = compile(&routes, &Assigned::new(), &Nothing, |_, _| {});
+    let hosts: Vec<&str> = plans[0].statics[0].rules[0].hosts.iter().map(|host| &**host).collect();
+    assert_eq!(hosts, [HOSTS[0], HOSTS[1]], "and not for everybody's");
+    // A route that lost its host has no static answers there either.
+    let taken =
+        Assigned::from([(HOSTS[0].to_owned(), "ns1".to_owned()), (HOSTS[1].to_owned(), "ns1".to_owned())]);
+    let plans = compile(&routes, &taken, &Nothing, |_, _| {});
+    assert!(plans[0].statics[0].rules.is_empty() && plans[0].rules.is_empty());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 10_000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_host_is_served_by_its_owner_alone(
+        given in proptest::collection::btree_map(
+            (0..3_u8, 0..3_u8),
+            (0..3_u64, proptest::collection::vec(some_hosts(), 0..3), proptest::option::of(some_hosts())),
+            0..6,
+        ),
+        assigned in proptest::collection::btree_map(0..HOSTS.len(), 0..3_u8, 0..2),
+    ) {
+        let routes: Vec<Arc<RouteSpec>> = given.iter()
+            .map(|((namespace, name), (created, rules, stat))| route(*namespace, *name, *created, rules, stat.as_ref()))
+            .collect();
+        let assigned: Assigned =
+            assigned.into_iter().map(|(host, namespace)| (HOSTS[host].to_owned(), format!("ns{namespace}"))).collect();
+        let mut conflicts: BTreeMap<RouteKey, Vec<String>> = BTreeMap::new();
+        let plans = compile(&routes, &assigned, &Nothing, |key, findings| {
+            conflicts.insert(key.clone(), findings.conflicts.iter().map(|one| one.host.to_string()).collect());
+        });
+        prop_assert_eq!(plans.len(), routes.len());
+        for plan in &plans {
+            let (namespace, names) = (plan.spec.key.namespace.to_string(), named(&plan.spec));
+            prop_assert!(plan.rules.iter().all(|rule| !rule.hosts.is_empty()), "no rule may become one for any host");
+            for host in HOSTS {
+                let mine = owner(&routes, &assigned, host) == Some(namespace.clone());
+                let names_it = names.iter().any(|named| named == host);
+                let serves = served(plan).iter().any(|served| served == host);
+                prop_assert_eq!(serves, names_it && mine, "{} of {}", host, &plan.spec.key);
+                let told = conflicts[&plan.spec.key].iter().any(|told| told == host);
+                prop_assert_eq!(told, names_it && !mine, "{} of {}", host, &plan.spec.key);
+            }
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! Routes without a cluster: objects → specs, whose host is whose, and what owners are told.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "tests")]
+
+mod hosts;
+mod spec;
+mod status;

@@ -1,0 +1,196 @@
+//! Every field of both kinds of objects, and every fault at once.
+
+use std::time::Duration;
+
+use rouse_kube::route::spec::{
+    BodySpec, DirectMode, Probing, RouteKind, RouteObject, RouteSpec, StaticMode, TimeoutSpec, read,
+};
+use rouse_kube::scale::Workload;
+use rouse_kube::service::PortRef;
+use serde_json::{Value, json};
+
+fn object(spec: &Value, annotations: &Value) -> RouteObject {
+    let json = json!({"metadata": {"name": "r", "namespace": "shop", "creationTimestamp": "1970-01-02T00:00:00Z",
+                                   "annotations": annotations}, "spec": spec});
+    serde_json::from_value(json).unwrap()
+}
+
+fn good(kind: RouteKind, spec: &Value) -> RouteSpec {
+    read(kind, &object(spec, &json!({}))).unwrap()
+}
+
+fn faults(kind: RouteKind, spec: &Value, annotations: &Value) -> Vec<String> {
+    read(kind, &object(spec, annotations)).unwrap_err()
+}
+
+#[test]
+fn every_field_of_an_interceptor_route_is_read() {
+    let spec = good(
+        RouteKind::InterceptorRoute,
+        &json!({
+        "target": {"service": "cart", "portName": "http"},
+        "rules": [
+            {"hosts": ["Shop.Example.com.", "*.x.org", "*"], "paths": [{"value": "/a"}, {"value": "/"}],
+             "headers": [{"name": "X-A", "value": "1"}, {"name": "x-b"}, {"name": "x-c", "value": null}]},
+            {}],
+        "scalingMetric": {"concurrency": {"targetValue": 7}, "requestRate": {"window": "2m", "granularity": "1s"}},
+        "timeouts": {"readiness": "1m30s", "request": "0s", "responseHeader": "500ms"},
+        "coldStart": {
+            "fallback": {"service": {"name": "spare", "port": 81}},
+            "placeholder": {"response": {"body": "wait", "headers": {"Refresh": "5"}}},
+            "maxPendingRequests": 9,
+            "overflow": {"response": {"statusCode": 429}}},
+        "staticRoutes": [
+            {"rules": [{"paths": [{"value": "/healthz"}]}], "responseMode": "Always", "response": {"body": "OK"}},
+            {"response": {"statusCode": 404, "bodyFromConfigMap": {"name": "pages", "key": "no"}}}],
+        "somethingNew": {"of": "the future"}}),
+    );
+    assert_eq!((spec.key.to_string().as_str(), spec.created), ("shop/r", 86400));
+    assert_eq!(spec.target.service.to_string(), "shop/cart");
+    assert_eq!(spec.target.port, PortRef::Name("http".into()));
+    let rule = &spec.rules[0];
+    assert_eq!(
+        rule.hosts.iter().map(|host| &**host).collect::<Vec<_>>(),
+        ["shop.example.com", "*.x.org", "*"]
+    );
+    assert_eq!(rule.paths, ["/a", "/"]);
+    let headers: Vec<String> = rule.headers.iter().map(|(name, value)| format!("{name}={value:?}")).collect();
+    assert_eq!(headers, ["x-a=Some(\"1\")", "x-b=None", "x-c=None"]);
+    let millis = |millis| Some(Duration::from_millis(millis));
+    let timeouts =
+        TimeoutSpec { readiness: millis(90_000), request: millis(0), response_header: millis(500) };
+    assert_eq!(spec.timeouts, timeouts);
+    let cold = &spec.cold_start;
+    let fallback = cold.fallback.as_ref().unwrap();
+    assert_eq!((fallback.service.to_string().as_str(), &fallback.port), ("shop/spare", &PortRef::Number(81)));
+    let placeholder = cold.placeholder.as_ref().unwrap();
+    assert_eq!((placeholder.status, &placeholder.body), (503, &BodySpec::Text("wait".into())));
+    assert_eq!(
+        (placeholder.headers[0].0.as_str(), placeholder.headers[0].1.as_bytes()),
+        ("refresh", &b"5"[..])
+    );
+    assert_eq!((cold.max_pending, cold.overflow.as_ref().unwrap().status), (Some(9), 429));
+    let statics: Vec<(StaticMode, u16)> =
+        spec.static_routes.iter().map(|one| (one.mode, one.response.status)).collect();
+    assert_eq!(statics, [(StaticMode::Always, 200), (StaticMode::WhenUnavailable, 404)]);
+    let from_map = BodySpec::ConfigMap { name: "pages".into(), key: Some("no".into()) };
+    assert_eq!(spec.static_routes[1].response.body, from_map);
+    let rate = spec.scaling.rate.unwrap();
+    assert_eq!((spec.scaling.concurrency, rate.target, rate.window.as_secs()), (Some(7), 100, 120));
+}
+
+#[test]
+fn every_field_of_an_http_scaled_object_is_read() {
+    let spec = good(
+        RouteKind::HttpScaledObject,
+        &json!({
+        "hosts": ["old.example.com"], "pathPrefixes": ["/a"], "headers": [{"name": "x-a", "value": "1"}],
+        "replicas": {"min": 1, "max": 4}, "scaledownPeriod": 30, "initialCooldownPeriod": 10,
+        "timeouts": {"conditionWait": "20s", "responseHeader": "1s"},
+        "scaleTargetRef": {"name": "cart", "kind": "StatefulSet", "apiVersion": "apps/v1", "service": "cart", "port": 80},
+        "coldStartTimeoutFailoverRef": {"service": "spare", "portName": "http", "timeoutSeconds": 5},
+        "targetPendingRequests": 50}),
+    );
+    assert_eq!(
+        (spec.rules.len(), &*spec.rules[0].hosts[0], spec.rules[0].paths[0].as_str()),
+        (1, "old.example.com", "/a")
+    );
+    assert_eq!(spec.target.port, PortRef::Number(80));
+    let scaling = &spec.scaling;
+    assert_eq!(scaling.target, Workload::parse("apps/v1/StatefulSet/cart"));
+    assert_eq!((scaling.min, scaling.max, scaling.concurrency), (1, Some(4), Some(50)));
+    assert_eq!(scaling.idle_after, Some(Duration::from_secs(30)));
+    assert_eq!(scaling.initial_cooldown, Some(Duration::from_secs(10)));
+    assert_eq!(spec.cold_start.fallback.unwrap().service.to_string(), "shop/spare");
+    assert_eq!(spec.timeouts.readiness, Some(Duration::from_secs(5)), "the failover's own timeout counts");
+    let least = json!({"scaleTargetRef": {"service": "cart", "port": 80}});
+    let least = good(RouteKind::HttpScaledObject, &least);
+    assert_eq!((least.scaling.target, least.scaling.concurrency), (None, Some(100)));
+    assert_eq!(least.scaling.idle_after, Some(Duration::from_mins(5)), "KEDA's default");
+}
+
+#[test]
+fn annotations_say_what_the_object_has_no_field_for() {
+    let target = json!({"target": {"service": "cart", "port": 80}});
+    let annotations = json!({
+        "rouse.dev/min": "2", "rouse.dev/max": "9", "rouse.dev/idle-after": "90s", "rouse.dev/concurrency-limit": "4",
+        "rouse.dev/direct-pod-routing": "cold-start-only", "rouse.dev/scale-target": "apps/v1/Deployment/x", "rouse.dev/probe": "no-tcp"});
+    let spec = read(RouteKind::InterceptorRoute, &object(&target, &annotations)).unwrap();
+    assert_eq!((spec.scaling.min, spec.scaling.max, spec.scaling.concurrency_limit), (2, Some(9), Some(4)));
+    assert_eq!(spec.scaling.idle_after, Some(Duration::from_secs(90)));
+    assert_eq!(spec.scaling.target, Workload::parse("apps/v1/Deployment/x"));
+    assert_eq!((spec.direct, spec.probing), (Some(DirectMode::ColdStartOnly), Some(Probing::NoTcp)));
+    let bad = json!({"rouse.dev/min": "many", "rouse.dev/max": "0", "rouse.dev/idle-after": "soon",
+                     "rouse.dev/concurrency-limit": "-1", "rouse.dev/direct-pod-routing": "yes",
+                     "rouse.dev/scale-target": "../secrets", "rouse.dev/probe": "sometimes"});
+    let all = faults(RouteKind::InterceptorRoute, &target, &bad);
+    assert_eq!(all.len(), 7, "{all:#?}");
+    let odd = all.iter().find(|fault| fault.contains("direct-pod-routing")).unwrap();
+    assert_eq!(
+        odd,
+        "annotation rouse.dev/direct-pod-routing is \"yes\": expected disabled, cold-start-only or always"
+    );
+    let upside_down = json!({"rouse.dev/min": "5", "rouse.dev/max": "4"});
+    assert_eq!(
+        faults(RouteKind::InterceptorRoute, &target, &upside_down),
+        ["min (5) is greater than max (4)"]
+    );
+}
+
+#[test]
+fn all_faults_are_told_at_once_each_with_its_place() {
+    let all = faults(
+        RouteKind::InterceptorRoute,
+        &json!({
+            "target": {"service": "", "port": 0, "portName": "x"},
+            "rules": [{"hosts": ["a:80", 7], "paths": [{"value": "no-slash"}, {}], "headers": [{"name": "a b"}, {"value": "x"}]}],
+            "timeouts": {"readiness": 5, "request": "-1s"},
+            "scalingMetric": {"concurrency": {"targetValue": 0}, "requestRate": {"granularity": "100ms"}},
+            "coldStart": {"fallback": {}, "placeholder": {}, "maxPendingRequests": -1},
+            "staticRoutes": [{"response": {"statusCode": 700, "headers": {"x": "a\nb"}}}, {"responseMode": "Never"},
+                             {"response": {"body": "x", "bodyFromConfigMap": {}}},
+                             {"response": {"bodyFromConfigMap": {"name": "../secrets/x"}}},
+                             {"response": {"body": "x".repeat(32_769)}}],
+        }),
+        &json!({}),
+    );
+    for (place, words) in [
+        ("spec.target.service ", "expected a Service's name"),
+        ("spec.target ", "exactly one of port and portName"),
+        ("spec.rules[0].hosts[0] ", "without a port"),
+        ("spec.rules[0].hosts[1] ", "is 7: expected a text"),
+        ("spec.rules[0].paths[0].value ", "begins with a slash"),
+        ("spec.rules[0].paths[1].value ", "is missing"),
+        ("spec.rules[0].headers[0].name ", "a header's name"),
+        ("spec.rules[0].headers[1].name ", "is missing"),
+        ("spec.timeouts.readiness ", "is 5: expected a duration"),
+        ("spec.timeouts.request ", "expected a duration"),
+        ("spec.scalingMetric.concurrency.targetValue ", "from 1"),
+        ("spec.scalingMetric.requestRate.granularity ", "less than 1s"),
+        ("spec.coldStart.fallback.service ", "is missing"),
+        ("spec.coldStart.placeholder.response ", "is missing"),
+        ("spec.coldStart.maxPendingRequests ", "is -1"),
+        ("spec.staticRoutes[0].response.statusCode ", "from 100 to 599"),
+        ("spec.staticRoutes[0].response.headers ", "without line ends"),
+        ("spec.staticRoutes[1].responseMode ", "expected WhenUnavailable or Always"),
+        ("spec.staticRoutes[2].response ", "both body and bodyFromConfigMap"),
+        ("spec.staticRoutes[3].response.bodyFromConfigMap.name ", "expected a ConfigMap's name"),
+        ("spec.staticRoutes[4].response.body ", "at most 32768"),
+    ] {
+        let told = all.iter().any(|fault| fault.starts_with(place) && fault.contains(words));
+        assert!(told, "{place}… {words}: {all:#?}");
+    }
+    assert_eq!(all.len(), 21, "{all:#?}");
+}
+
+#[test]
+fn whatever_the_object_is_reading_it_says_something() {
+    for spec in
+        [json!(null), json!(7), json!([]), json!({}), json!({"target": []}), json!({"scaleTargetRef": "x"})]
+    {
+        for kind in [RouteKind::InterceptorRoute, RouteKind::HttpScaledObject] {
+            let all = faults(kind, &spec, &json!({}));
+            assert!(!all.is_empty(), "{spec}");
+        }
+    }
+}
