@@ -1,23 +1,22 @@
 //! To the pod and back: attempts, what may be tried again, and the response's head.
 
+mod exchange;
+
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::uri::{Parts, PathAndQuery, Scheme};
 use http::{Method, Request, Response, StatusCode, Uri, Version};
 use hyper::body::Incoming;
-use hyper::client::conn::TrySendError;
-use hyper::ext::on_informational;
 use hyper::upgrade::OnUpgrade;
 use rouse_core::endpoint::State;
 use rouse_core::slot::{Retry, Slot};
 use rouse_core::snapshot::PortView;
 use rouse_core::time::{Clock as _, Moment};
 use rouse_net::tls::Fault;
-use tokio::sync::oneshot;
 
+use self::exchange::exchange;
 use crate::body::{AnswerBody, PodBody, RequestBody, Source};
 use crate::error::Failure;
 use crate::headers;
@@ -27,8 +26,6 @@ use crate::tunnel;
 
 /// Endpoints that one request may try before it gives up, or goes back to the hold if none is left.
 const MOST_ATTEMPTS: usize = 3;
-/// A pod that does not know `Expect` never says 100. After so long the client is told to send all the same.
-const EXPECT_PATIENCE: Duration = Duration::from_secs(1);
 
 /// How long a request waits when our own side could not connect.
 const LACK: Duration = Duration::from_millis(100);
@@ -347,110 +344,6 @@ fn count(journey: &Journey<'_>, slot: &Slot) {
     metrics.sent_to_pod();
     if slot.endpoint().state == State::Draining {
         metrics.sent_to_draining(journey.backend.service.id());
-    }
-}
-
-type Sent = Result<Response<Incoming>, TrySendError<Request<RequestBody>>>;
-
-/// Sends the request and waits for the response's head, as long as it may take.
-async fn exchange(
-    journey: &Journey<'_>,
-    source: &Rc<Source>,
-    link: &mut Link,
-    request: Request<RequestBody>,
-) -> Result<Sent, Failure> {
-    let expects = request.headers().get(header::EXPECT);
-    if expects.is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue")) {
-        return Box::pin(expecting(journey, source, link, request)).await;
-    }
-    if source.is_done() {
-        return within(journey, source, link.send(request)).await;
-    }
-    // While a body waits to be taken, hyper does not see that its client has left.
-    let sent = Box::pin(within(journey, source, link.send(request)));
-    before(sent, journey.client_leaves()).await.unwrap_or(Err(Failure::ClientGone))
-}
-
-/// The same for a client that waits to be asked for its body.
-async fn expecting(
-    journey: &Journey<'_>,
-    source: &Rc<Source>,
-    link: &mut Link,
-    mut request: Request<RequestBody>,
-) -> Result<Sent, Failure> {
-    let gate = Gate::before(source, &mut request);
-    let patience = async {
-        let due = journey.worker.gateway.settings.clock.now() + EXPECT_PATIENCE;
-        journey.worker.deadlines.at(due).await;
-        gate.open();
-        std::future::pending().await
-    };
-    let sent = within(journey, source, link.send(request));
-    tokio::select! {
-        biased;
-        sent = sent => sent,
-        () = journey.client_leaves() => Err(Failure::ClientGone),
-        never = patience => never,
-    }
-}
-
-/// Waits for the response's head until its time is up.
-async fn within(
-    journey: &Journey<'_>,
-    source: &Source,
-    sending: impl Future<Output = Sent>,
-) -> Result<Sent, Failure> {
-    let (times, worker) = (&journey.times, journey.worker);
-    let (clock, deadlines, limits) =
-        (worker.gateway.settings.clock, &worker.deadlines, &worker.gateway.settings.limits);
-    let limit = times.timeouts.response_header;
-    let mut sending = std::pin::pin!(sending);
-    let (mut moved, mut frames) = (clock.now(), source.frames());
-    loop {
-        let now = clock.now();
-        let head: Option<Moment> = limit.map(|limit| now + limit);
-        let due = head.into_iter().chain(times.end).fold(moved + limits.stream_idle, Moment::min);
-        if let Some(sent) = before(sending.as_mut(), deadlines.at(due)).await {
-            return Ok(sent);
-        }
-        if times.end.is_some_and(|end| end <= due) {
-            return Err(Failure::RequestTimeout);
-        }
-        let still = source.frames() == std::mem::replace(&mut frames, source.frames());
-        // While the client still sends, the pod need not answer. But it must take what is sent.
-        if still && (source.is_done() || !source.waits_for_client()) {
-            return Err(Failure::ResponseTimeout);
-        }
-        if !still {
-            moved = clock.now();
-        } else if clock.now() >= moved + limits.stream_idle {
-            // It sends nothing any more, and does not say that it has left.
-            return Err(Failure::ClientGone);
-        }
-    }
-}
-
-/// `Expect: 100-continue`: keeps the body back until the pod asks for it.
-struct Gate(Arc<Mutex<Option<oneshot::Sender<()>>>>);
-
-impl Gate {
-    fn before(source: &Source, request: &mut Request<RequestBody>) -> Self {
-        let (sender, gate) = oneshot::channel();
-        source.keep_back(gate);
-        let opener = Arc::new(Mutex::new(Some(sender)));
-        let ours = Self(Arc::clone(&opener));
-        on_informational(request, move |response| {
-            if response.status() == StatusCode::CONTINUE {
-                Gate(Arc::clone(&opener)).open();
-            }
-        });
-        ours
-    }
-
-    fn open(&self) {
-        if let Some(gate) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            gate.send(()).ok();
-        }
     }
 }
 
