@@ -196,7 +196,10 @@ async fn run(worker: Rc<Worker>, doors: Vec<Door>, crew: Crew, mut inbox: mpsc::
         let (worker, crew) = (Rc::clone(&worker), crew.clone());
         worker.tasks.clone().spawn_local(async move {
             accept(&worker, door, &crew).await;
-            worker.crowd.drain(worker.gateway.under_way());
+            // Not where a socket could not be used, and nobody leaves.
+            if worker.drain.is_cancelled() {
+                worker.crowd.drain(worker.gateway.under_way());
+            }
             crew.queues.emptied();
         });
     }
