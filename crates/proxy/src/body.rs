@@ -477,3 +477,20 @@ impl Body for AnswerBody {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_in_tiny_frames_is_kept_no_longer_than_its_room_allows() {
+        let mut kept = Kept { on: true, ..Kept::default() };
+        let mut most = 0;
+        while kept.on {
+            kept.add(&Frame::data(Bytes::from_static(b"x")));
+            most = most.max(kept.frames.len());
+        }
+        assert!(kept.frames.is_empty());
+        assert!(most > 100 && most * size_of::<Piece>() <= KEPT, "{most} frames");
+    }
+}

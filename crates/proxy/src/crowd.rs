@@ -283,6 +283,19 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_request_that_crosses_its_farewell_keeps_its_seat() {
+        let (crowd, _) = crowd(4);
+        let (first, second) = (crowd.enter().unwrap(), crowd.enter().unwrap());
+        second.member.began();
+        let newcomer = crowd.enter().expect("the first is quiet");
+        assert!(first.member.leaving.get() && !first.member.is_asking());
+        newcomer.member.began();
+        first.member.began();
+        assert!(first.member.is_asking() && !first.member.leaving.get());
+        assert!(crowd.enter().is_none(), "it counts again, and nobody is quiet");
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn bodies_that_do_not_come_keep_no_seat_from_those_who_ask() {
         let (crowd, clock) = crowd(4);
         let deadlines = Deadlines::new(clock);
