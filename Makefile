@@ -6,7 +6,7 @@ SHELL := /bin/bash
 TOOLS ?= $(HOME)/.cache/rouse/tools
 DENY_VERSION := 0.20.2
 FUZZ_VERSION := 0.13.2
-FUZZ_SECONDS ?= 45
+FUZZ_SECONDS ?= 20
 STRESS_SECONDS ?= 30
 DIFFERENTIAL_CASES ?= 1000000
 LOAD_SECONDS ?= 60
@@ -57,7 +57,7 @@ load: ## nothing fails while pods and gateways come and go, for LOAD_SECONDS (60
 	ROUSE_LOAD_SECONDS=$(LOAD_SECONDS) cargo test -p rouse-e2e --test load
 
 .PHONY: fuzz
-fuzz: $(TOOLS)/bin/cargo-fuzz ## every parser of outside input, for FUZZ_SECONDS (45) each
+fuzz: $(TOOLS)/bin/cargo-fuzz ## every parser of outside input, for FUZZ_SECONDS (20) each
 	PATH="$(TOOLS)/bin:$$PATH" fuzz/run $(FUZZ_SECONDS)
 
 # A real Kubernetes on this machine, for tests (e2e/cluster/README.md).
