@@ -18,9 +18,12 @@ use rouse_core::service::{Service, Spec};
 use rouse_core::snapshot::Spread;
 use rouse_net::clock::TokioClock;
 use rouse_net::listen;
-use rouse_proxy::gateway::{self, Backend, Gateway, Limits, Route, Target, Timeouts, Upstream};
+use rouse_proxy::gateway::{
+    self, Backend, ColdStartHeaders, Gateway, Limits, Route, Target, Timeouts, Upstream,
+};
 use rouse_proxy::headers::TrustedProxies;
 use rouse_proxy::metrics::Metrics;
+use rouse_proxy::podless::Podless;
 use rouse_proxy::route::{Rule, Table};
 use rouse_proxy::serve::{Door, Workers};
 use tokio::signal::unix::{SignalKind, signal};
@@ -87,6 +90,7 @@ async fn serve(size: DataPlane) -> Result<()> {
         clock,
         seed: u64::from(std::process::id()),
         limits: Limits::default(),
+        cold_start: ColdStartHeaders::default(),
     };
     let gateway = Gateway::new(settings, Metrics::new(&mut Shown::default()));
     gateway.set_routes(routes(size, &services(size, &registry)?)?);
@@ -143,8 +147,7 @@ fn pod_ip(number: u32) -> Ipv4Addr {
 fn routes(size: DataPlane, services: &[Arc<Service>]) -> Result<Table<Arc<Route>>> {
     let rule = |(number, service): (u32, &Arc<Service>)| {
         let port = service.port(&PortName::new(PORT)).ok_or("a service has no port")?;
-        let target =
-            Target::Backend(Backend { service: Arc::clone(service), port, protocol: Upstream::Http1 });
+        let target = Target::Backend(Backend::direct(Arc::clone(service), port, Upstream::Http1));
         let name = format!("route-{number}");
         Ok(Rule {
             hosts: vec![host_of(number).parse()?],
@@ -157,6 +160,7 @@ fn routes(size: DataPlane, services: &[Arc<Service>]) -> Result<Table<Arc<Route>
                 service: service.id().clone(),
                 target,
                 timeouts: TIMEOUTS,
+                podless: Podless::default(),
             }),
         })
     };

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use crate::budget::RetryBudget;
-use crate::endpoint::{Endpoint, PortName};
+use crate::endpoint::{Endpoint, PortName, State};
 use crate::hold::{AcquireError, Grant, Line, Permit, Taken, Ticket, Waiter};
 use crate::pick::{Capacity, EndpointId, NoPick, pick};
 use crate::registry::Shared;
@@ -119,6 +119,25 @@ impl Port {
         Some(self.slot(taken, Retry::none()))
     }
 
+    /// As [`Port::try_acquire`], for a request that is no load: it is not counted, and asks for no pod.
+    pub fn try_acquire_quietly(self: &Arc<Self>, seed: u64) -> Option<Slot> {
+        let taken = self.look(seed, &[])?;
+        Some(self.slot(taken, Retry::none()))
+    }
+
+    /// A request came that does not wait for a pod, but wants one for the next. It counts as load.
+    pub fn announce(&self) {
+        self.count();
+        self.want_wake();
+    }
+
+    /// Asks for a pod, unless there is one.
+    fn want_wake(&self) {
+        if let Some(service) = self.service.upgrade().filter(|service| !service.snapshot().ready()) {
+            service.want_wake();
+        }
+    }
+
     /// Waits for a slot until `deadline` is over. Dropping the future leaves the line and leaks nothing.
     ///
     /// A service whose pods are up but offer everything but this port makes its requests wait: whoever has
@@ -161,6 +180,15 @@ impl Port {
 
     /// The quick way: no lock, no wait, no clock. Not while others wait, who were here first.
     fn pick_now(&self, seed: u64, refused: &[EndpointId]) -> Option<Taken> {
+        let taken = self.look(seed, refused)?;
+        if taken.endpoint.state != State::Ready {
+            // The last pod is leaving: it serves, but somebody must come after it.
+            self.want_wake();
+        }
+        Some(taken)
+    }
+
+    fn look(&self, seed: u64, refused: &[EndpointId]) -> Option<Taken> {
         if self.line.blocks() {
             return None;
         }
@@ -168,12 +196,6 @@ impl Port {
         let capacity = snapshot.spread.limit.map_or(Capacity::Unlimited, Capacity::PerPod);
         let view = snapshot.port(&self.name)?;
         let endpoint = pick(view, capacity, refused, seed, &*self.shared.clock).ok()?;
-        if view.ready().is_empty() {
-            // The last pod is leaving: it serves, but somebody must come after it.
-            if let Some(service) = self.service.upgrade() {
-                service.want_wake();
-            }
-        }
         Some(Taken { endpoint: Arc::clone(endpoint), herd: false })
     }
 

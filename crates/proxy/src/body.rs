@@ -341,7 +341,7 @@ impl PodBody {
         incoming: Incoming,
         source: Rc<Source>,
         link: Link,
-        slot: Slot,
+        slot: Option<Slot>,
         exchange: Exchange,
         end: Option<Moment>,
     ) -> Response {
@@ -360,7 +360,7 @@ impl PodBody {
                 incoming: Some(incoming),
                 link: Some(link),
                 reusable,
-                slot: Some(slot),
+                slot,
                 exchange: Some(exchange),
                 watch,
                 _due: due,

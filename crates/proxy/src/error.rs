@@ -43,6 +43,9 @@ pub enum Failure {
         /// What was wrong, and with what.
         reason: String,
     },
+    /// Nothing runs, and requests like this one do not wake it.
+    #[error("no pod runs, and a request like this one does not wake any")]
+    NotWoken,
     /// The gateway is leaving.
     #[error("this gateway is shutting down")]
     ShuttingDown,
@@ -93,6 +96,7 @@ impl Failure {
             Failure::BadPort => "bad_port",
             Failure::NoService => "no_service",
             Failure::TlsFailed { .. } => "tls_failed",
+            Failure::NotWoken => "not_woken",
             Failure::ShuttingDown => "shutting_down",
             Failure::Loop => "loop",
             Failure::ClientGone => "client_gone",
@@ -103,7 +107,7 @@ impl Failure {
     pub fn status(&self) -> StatusCode {
         match self {
             Failure::NoRoute => StatusCode::NOT_FOUND,
-            Failure::QueueFull | Failure::NoService | Failure::ShuttingDown => {
+            Failure::QueueFull | Failure::NoService | Failure::NotWoken | Failure::ShuttingDown => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
             Failure::ReadinessTimeout { .. } | Failure::ResponseTimeout | Failure::RequestTimeout => {
@@ -131,6 +135,7 @@ impl Failure {
             | Failure::BadPort
             | Failure::NoService
             | Failure::TlsFailed { .. }
+            | Failure::NotWoken
             | Failure::ShuttingDown => GrpcStatus::Unavailable,
             Failure::Loop => GrpcStatus::Internal,
             Failure::ClientGone => GrpcStatus::Cancelled,
@@ -164,6 +169,7 @@ mod tests {
             (Failure::BadPort, 502, "bad_port", 14),
             (Failure::NoService, 503, "no_service", 14),
             (Failure::TlsFailed { reason: "expired".into() }, 502, "tls_failed", 14),
+            (Failure::NotWoken, 503, "not_woken", 14),
             (Failure::ShuttingDown, 503, "shutting_down", 14),
             (Failure::Loop, 508, "loop", 13),
             (Failure::ClientGone, 499, "client_gone", 1),

@@ -1,11 +1,12 @@
 //! To the pod and back: attempts, what may be tried again, and the response's head.
 
+mod aim;
 mod exchange;
 
 use std::rc::Rc;
 use std::time::Duration;
 
-use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::header::{self, HeaderMap, HeaderValue};
 use http::uri::{Parts, PathAndQuery, Scheme};
 use http::{Method, Request, Response, StatusCode, Uri, Version};
 use hyper::body::Incoming;
@@ -16,11 +17,12 @@ use rouse_core::snapshot::PortView;
 use rouse_core::time::{Clock as _, Moment};
 use rouse_net::tls::Fault;
 
+use self::aim::Aim;
 use self::exchange::exchange;
 use crate::body::{AnswerBody, PodBody, RequestBody, Source};
 use crate::error::Failure;
 use crate::headers;
-use crate::pool::{Link, Pool, Refusal, Way};
+use crate::pool::{Link, Pool, Refusal};
 use crate::request::{Answer, Exchange, Journey, before};
 use crate::tunnel;
 
@@ -29,8 +31,6 @@ const MOST_ATTEMPTS: usize = 3;
 
 /// How long a request waits when our own side could not connect.
 const LACK: Duration = Duration::from_millis(100);
-
-const COLD_START: HeaderName = HeaderName::from_static("x-rouse-cold-start");
 
 /// A request on its way out.
 #[derive(Debug)]
@@ -93,7 +93,7 @@ pub(crate) struct Reply {
 
 #[derive(Debug)]
 enum ReplyBody {
-    Streamed { incoming: Incoming, source: Rc<Source>, link: Link, slot: Slot, end: Option<Moment> },
+    Streamed { incoming: Incoming, source: Rc<Source>, link: Link, slot: Option<Slot>, end: Option<Moment> },
     Switched(tunnel::Tunnel),
 }
 
@@ -130,18 +130,28 @@ enum Setback {
     Lost,
 }
 
-/// Sends the request to the pod of `slot`, or to another one where that is safe.
+/// Sends the request to the pod of `slot`, or to another one where that is safe; or to the `ClusterIP`, where that is
+/// asked for, or there is no slot.
 pub(crate) async fn forward(
     journey: &Journey<'_>,
     mut outgoing: Outgoing,
-    mut slot: Slot,
+    mut slot: Option<Slot>,
 ) -> Result<Reply, Failure> {
     let mut tries = Tries::default();
     loop {
-        let waited = slot.waited();
-        let (setback, refusing) = match attempt(journey, &mut outgoing, &mut tries, slot).await? {
+        let waited = slot.as_ref().map(Slot::waited);
+        let aim = Aim::new(journey, slot)?;
+        let (setback, aim) = match attempt(journey, &mut outgoing, &mut tries, aim).await? {
             Ok(reply) => return Ok(reply),
             Err(setback) => setback,
+        };
+        let refusing = match aim {
+            Aim::Pod(slot) => slot,
+            Aim::ClusterIp(ip, kept) => {
+                Box::pin(aim::again(journey, &setback, &mut tries, &ip)).await?;
+                slot = kept;
+                continue;
+            }
         };
         let retry = match setback {
             Setback::Lost => {
@@ -171,7 +181,7 @@ pub(crate) async fn forward(
             }
             Err(failure) => return Err(failure),
         };
-        if slot.waited() > waited {
+        if slot.as_ref().map(Slot::waited) > waited {
             // Back from the hold: the pods may be others by now.
             tries.attempts = 0;
         }
@@ -251,23 +261,23 @@ async fn attempt(
     journey: &Journey<'_>,
     outgoing: &mut Outgoing,
     tries: &mut Tries,
-    mut slot: Slot,
-) -> Result<Result<Reply, (Setback, Slot)>, Failure> {
+    mut aim: Aim,
+) -> Result<Result<Reply, (Setback, Aim)>, Failure> {
     let (worker, backend) = (journey.worker, journey.backend);
-    let pool = worker.pools(&backend.service).pool(slot.endpoint(), &Way::to(&backend.protocol));
+    let pool = aim.pool(journey)?;
     let mut fresh = false;
     loop {
-        let mut link = match connect(journey, &pool, &slot, fresh, outgoing.upgrade.is_some()).await? {
+        let mut link = match connect(journey, &pool, &aim, fresh, outgoing.upgrade.is_some()).await? {
             Ok(link) => link,
-            Err(setback) => return Ok(Err((setback, slot))),
+            Err(setback) => return Ok(Err((setback, aim))),
         };
-        slot.connected();
+        aim.connected();
         let keep = outgoing.may_be_repeated() || link.scheme().is_some();
         let request = outgoing.request(link.scheme(), keep).ok_or(Failure::UpstreamReset)?;
-        count(journey, &slot);
+        aim.count(journey);
         let before = link.bytes_read();
         let mut error = match exchange(journey, &outgoing.source, &mut link, request).await? {
-            Ok(response) => return reply(journey, outgoing, response, link, slot).map(Ok),
+            Ok(response) => return reply(journey, outgoing, response, link, aim.into_slot()).map(Ok),
             Err(error) => error,
         };
         let (reused, answered) = (link.is_reused(), link.bytes_read() > before);
@@ -281,7 +291,7 @@ async fn attempt(
                 // It had been closed while it was idle: nothing against the pod.
                 continue;
             }
-            return Ok(Err((Setback::Unsent, slot)));
+            return Ok(Err((Setback::Unsent, aim)));
         }
         if outgoing.source.has_failed() {
             return Err(Failure::ClientGone);
@@ -291,14 +301,14 @@ async fn attempt(
             && let Some(setback) = refused_stream(error.error())
         {
             tries.thrown_out += usize::from(matches!(setback, Setback::ThrownOut));
-            return Ok(Err((setback, slot)));
+            return Ok(Err((setback, aim)));
         }
         if answered || !outgoing.may_be_repeated() {
             return Err(Failure::UpstreamReset);
         }
         // Another pod is the better choice: this one may have died.
         if !reused || takers(journey) > 1 || std::mem::replace(&mut tries.repeated, true) {
-            return Ok(Err((Setback::Lost, slot)));
+            return Ok(Err((Setback::Lost, aim)));
         }
         // It met the closing of an idle connection, as a rule. Others may be about to close as well.
         if !backend.service.may_retry() {
@@ -322,7 +332,7 @@ impl Outgoing {
 async fn connect(
     journey: &Journey<'_>,
     pool: &Rc<Pool>,
-    slot: &Slot,
+    aim: &Aim,
     fresh: bool,
     upgrade: bool,
 ) -> Result<Result<Link, Setback>, Failure> {
@@ -331,20 +341,12 @@ async fn connect(
         return Ok(Ok(link));
     }
     let limit = journey.times.timeouts.connect;
-    let connecting = Box::pin(pool.connect(worker, &slot.endpoint().addresses, limit, upgrade));
+    let connecting = Box::pin(pool.connect(worker, aim.addresses(), limit, upgrade));
     let link = match journey.times.end {
         None => connecting.await,
         Some(end) => before(connecting, worker.deadlines.at(end)).await.ok_or(Failure::RequestTimeout)?,
     };
     Ok(link.map_err(Setback::Refused))
-}
-
-fn count(journey: &Journey<'_>, slot: &Slot) {
-    let metrics = &journey.worker.gateway.metrics;
-    metrics.sent_to_pod();
-    if slot.endpoint().state == State::Draining {
-        metrics.sent_to_draining(journey.backend.service.id());
-    }
 }
 
 /// The pod did not look at the request at all, by HTTP/2's own word.
@@ -371,10 +373,12 @@ fn reply(
     outgoing: &mut Outgoing,
     response: Response<Incoming>,
     link: Link,
-    mut slot: Slot,
+    mut slot: Option<Slot>,
 ) -> Result<Reply, Failure> {
-    let cold = HeaderValue::from_static(if slot.cold_start() { "true" } else { "false" });
-    slot.answered();
+    let cold = slot.as_ref().is_some_and(Slot::cold_start);
+    if let Some(slot) = &mut slot {
+        slot.answered();
+    }
     outgoing.source.settle();
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         // Nobody asked for it: what follows would be anything.
@@ -388,7 +392,7 @@ fn reply(
         return Err(Failure::UpstreamReset);
     }
     headers::remove_hop_by_hop(&mut head.headers);
-    head.headers.insert(COLD_START, cold);
+    headers::tell_cold_start(&mut head.headers, journey.worker.gateway.settings.cold_start, cold);
     head.version = Version::HTTP_11;
     if outgoing.upgrade.is_some() {
         // The pod did not switch. What the client sends next was not looked at, and must not be taken for a request.
@@ -402,7 +406,7 @@ fn reply(
 struct Ends {
     client: OnUpgrade,
     link: Link,
-    slot: Slot,
+    slot: Option<Slot>,
 }
 
 fn switch(
@@ -410,7 +414,7 @@ fn switch(
     mut response: Response<Incoming>,
     asked: &HeaderValue,
     Ends { client, link, slot }: Ends,
-    cold: HeaderValue,
+    cold: bool,
 ) -> Reply {
     let pod = hyper::upgrade::on(&mut response);
     let (mut head, _) = response.into_parts();
@@ -419,7 +423,7 @@ fn switch(
     let websocket = name.as_bytes().eq_ignore_ascii_case(b"websocket");
     head.headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
     head.headers.insert(header::UPGRADE, name);
-    head.headers.insert(COLD_START, cold);
+    headers::tell_cold_start(&mut head.headers, journey.worker.gateway.settings.cold_start, cold);
     head.version = Version::HTTP_11;
     let worker = Rc::clone(journey.worker);
     Reply { head, body: ReplyBody::Switched(tunnel::Tunnel { worker, client, pod, link, slot, websocket }) }

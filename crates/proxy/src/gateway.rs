@@ -9,12 +9,16 @@ use rouse_core::endpoint::ServiceId;
 use rouse_core::hold::Bounds;
 use rouse_core::service::Service;
 use rouse_core::slot::Port;
+use rouse_core::snapshot::PortView;
 use rouse_net::clock::TokioClock;
 use rouse_net::tls::ClientTls;
 
+use crate::cluster_ip::{ClusterIp, Direct};
+use crate::error::Failure;
 use crate::guard;
 use crate::headers::{Mark, TrustedProxies};
 use crate::metrics::{Metrics, RouteName};
+use crate::podless::Podless;
 use crate::route::Table;
 
 /// What an operator decides about a gateway.
@@ -32,6 +36,23 @@ pub struct Settings {
     pub seed: u64,
     /// What clients may take up.
     pub limits: Limits,
+    /// How responses say whether their request waited for a pod.
+    pub cold_start: ColdStartHeaders,
+}
+
+/// The headers of a response that say whether its request waited for a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ColdStartHeaders {
+    /// `X-Rouse-Cold-Start`.
+    pub rouse: bool,
+    /// `X-KEDA-HTTP-Cold-Start`.
+    pub keda: bool,
+}
+
+impl Default for ColdStartHeaders {
+    fn default() -> Self {
+        Self { rouse: true, keda: false }
+    }
 }
 
 /// What clients may take up, and what is kept for them.
@@ -81,6 +102,8 @@ pub struct Route {
     pub target: Target,
     /// How long its requests may take.
     pub timeouts: Timeouts,
+    /// What it answers without its pods.
+    pub podless: Podless,
 }
 
 /// What stands behind the service and the port that a route names.
@@ -94,6 +117,25 @@ pub enum Target {
     BadPort,
 }
 
+impl Target {
+    /// Where requests go.
+    pub(crate) fn backend(&self) -> Result<&Backend, Failure> {
+        match self {
+            Target::Backend(backend) => Ok(backend),
+            Target::NoService => Err(Failure::NoService),
+            Target::BadPort => Err(Failure::BadPort),
+        }
+    }
+
+    /// Whether a request would be taken at once, as far as pods are ready for it.
+    pub(crate) fn is_available(&self) -> bool {
+        let Target::Backend(Backend { service, port, cluster_ip, .. }) = self else { return false };
+        let snapshot = service.snapshot();
+        snapshot.port(port.name()).is_some_and(PortView::routable)
+            || (cluster_ip.is_some() && snapshot.routable())
+    }
+}
+
 /// A port of a service.
 #[derive(Debug, Clone)]
 pub struct Backend {
@@ -103,6 +145,19 @@ pub struct Backend {
     pub port: Arc<Port>,
     /// What its pods speak.
     pub protocol: Upstream,
+    /// What they speak if the client's own request came over TLS; `None`: the same.
+    pub over_tls: Option<Upstream>,
+    /// When requests go straight to a pod.
+    pub direct: Direct,
+    /// The address of all pods together, if there is one.
+    pub cluster_ip: Option<Arc<ClusterIp>>,
+}
+
+impl Backend {
+    /// Straight to the pods of `port`, whatever the client speaks.
+    pub fn direct(service: Arc<Service>, port: Arc<Port>, protocol: Upstream) -> Self {
+        Self { service, port, protocol, over_tls: None, direct: Direct::Always, cluster_ip: None }
+    }
 }
 
 /// What pods speak.
@@ -115,6 +170,8 @@ pub enum Upstream {
     /// HTTP/2 or HTTP/1.1 over TLS, as the handshake agrees. The server name is the service's; what is dialled is a
     /// pod's address.
     Tls(Arc<ClientTls>),
+    /// TLS that cannot be had, and why: a certificate is missing. Never without it instead.
+    Unusable(Arc<str>),
 }
 
 /// How long a request may take, part by part.

@@ -6,6 +6,8 @@ use bytes::Bytes;
 use http::header::{self, Entry, HeaderMap, HeaderName, HeaderValue};
 use ipnet::IpNet;
 
+use crate::gateway::ColdStartHeaders;
+
 /// Whether a header concerns one connection, and never passes.
 fn is_hop_by_hop(name: &HeaderName) -> bool {
     matches!(
@@ -24,6 +26,8 @@ fn is_hop_by_hop(name: &HeaderName) -> bool {
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+const COLD_START: HeaderName = HeaderName::from_static("x-rouse-cold-start");
+const KEDA_COLD_START: HeaderName = HeaderName::from_static("x-keda-http-cold-start");
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
 /// Whose word on the client counts.
@@ -146,6 +150,17 @@ pub fn tell_origin(headers: &mut HeaderMap, peer: SocketAddr, tls: bool, trusted
     }
     if let Entry::Vacant(vacant) = headers.entry(FORWARDED_PROTO) {
         vacant.insert(HeaderValue::from_static(if tls { "https" } else { "http" }));
+    }
+}
+
+/// Says whether the request waited for a pod, in as many ways as are asked for.
+pub(crate) fn tell_cold_start(headers: &mut HeaderMap, told: ColdStartHeaders, cold: bool) {
+    let value = HeaderValue::from_static(if cold { "true" } else { "false" });
+    if told.keda {
+        headers.insert(KEDA_COLD_START, value.clone());
+    }
+    if told.rouse {
+        headers.insert(COLD_START, value);
     }
 }
 

@@ -5,6 +5,7 @@
 
 mod answer;
 mod body;
+pub mod cluster_ip;
 mod connection;
 mod crowd;
 mod deadline;
@@ -15,6 +16,7 @@ pub mod guard;
 mod guarded;
 pub mod headers;
 pub mod metrics;
+pub mod podless;
 mod pool;
 mod request;
 pub mod route;

@@ -161,7 +161,11 @@ impl Metrics {
             "Requests that went to a pod that is leaving, for want of another",
             metrics.to_draining.clone(),
         );
-        rouse.register("direct_routing", "Requests that went straight to a pod", metrics.direct.clone());
+        rouse.register(
+            "direct_routing",
+            "Where requests were sent: to a pod, to the Service's ClusterIP, or there for want of the port",
+            metrics.direct.clone(),
+        );
         metrics
     }
 
@@ -210,6 +214,12 @@ impl Metrics {
 
     pub(crate) fn sent_to_pod(&self) {
         self.direct_pod.inc();
+    }
+
+    /// A request went to the Service's own address. `no_port`: since no endpoint offers the port.
+    pub(crate) fn sent_to_cluster_ip(&self, no_port: bool) {
+        let result = if no_port { "cluster_ip_no_port" } else { "cluster_ip" };
+        self.direct.get_or_create(&ResultLabels { result }).inc();
     }
 
     /// Forgets a route that is no more: its labels must not pile up.

@@ -25,6 +25,7 @@ use self::dial::{HANDSHAKE, WayId};
 pub(crate) use self::dial::{Refusal, Way};
 pub(crate) use self::link::Link;
 use self::link::{Line, Shared, Stream};
+use crate::cluster_ip::ClusterIp;
 use crate::gateway::Limits;
 use crate::worker::Worker;
 
@@ -42,6 +43,8 @@ pub(crate) struct Pools {
     service: ServiceId,
     of: Weak<Service>,
     by_endpoint: RefCell<HashMap<(EndpointId, WayId), Rc<Pool>>>,
+    /// Who is at the other end of these is not ours to know.
+    of_cluster_ips: RefCell<HashMap<(SocketAddr, WayId), Rc<Pool>>>,
 }
 
 /// The connections to one endpoint.
@@ -98,7 +101,12 @@ impl Drop for Kept {
 
 impl Pools {
     pub(crate) fn new(service: &Arc<Service>) -> Self {
-        Self { service: service.id().clone(), of: Arc::downgrade(service), by_endpoint: RefCell::default() }
+        Self {
+            service: service.id().clone(),
+            of: Arc::downgrade(service),
+            by_endpoint: RefCell::default(),
+            of_cluster_ips: RefCell::default(),
+        }
     }
 
     pub(crate) fn service(&self) -> &ServiceId {
@@ -117,16 +125,16 @@ impl Pools {
             // By the newest snapshot, not by the one that the slot is from: nobody would close it later.
             let service = self.of.upgrade();
             let open = service.is_some_and(|service| is_ready(&service.snapshot(), endpoint));
-            Rc::new(Pool {
-                way: way.clone(),
-                open: Cell::new(open),
-                idle: RefCell::default(),
-                shared: RefCell::default(),
-                spoken: Cell::default(),
-                connecting: Semaphore::new(1),
-            })
+            Pool::new(way, open)
         });
         Rc::clone(pool)
+    }
+
+    /// The connections to the `ClusterIP` that are made in this `way`.
+    pub(crate) fn of_cluster_ip(&self, ip: &ClusterIp, way: &Way) -> Rc<Pool> {
+        let Some(&address) = ip.addresses().first() else { return Pool::new(way, false) };
+        let mut pools = self.of_cluster_ips.borrow_mut();
+        Rc::clone(pools.entry((address, way.id())).or_insert_with(|| Pool::new(way, true)))
     }
 
     #[expect(
@@ -135,6 +143,11 @@ impl Pools {
     )]
     /// Closes the pools of all that do not take new requests any more.
     pub(crate) fn follow(&self, snapshot: &Snapshot) {
+        for pool in self.of_cluster_ips.borrow().values() {
+            // One of the pods may be leaving, and we do not know whose connections are its.
+            pool.set_open(false);
+            pool.set_open(true);
+        }
         let mut pools = self.by_endpoint.borrow_mut();
         if pools.is_empty() {
             return;
@@ -155,10 +168,12 @@ impl Pools {
 
     /// Closes what has been idle for too long, and forgets pools that nobody uses: their terms may be old.
     pub(crate) fn sweep(&self) {
-        self.by_endpoint.borrow_mut().retain(|_, pool| {
+        let is_used = |pool: &Rc<Pool>| {
             pool.sweep();
             Rc::strong_count(pool) > 1 || !pool.is_empty()
-        });
+        };
+        self.by_endpoint.borrow_mut().retain(|_, pool| is_used(pool));
+        self.of_cluster_ips.borrow_mut().retain(|_, pool| is_used(pool));
     }
 }
 
@@ -169,6 +184,17 @@ fn is_ready(snapshot: &Snapshot, endpoint: &Endpoint) -> bool {
 }
 
 impl Pool {
+    fn new(way: &Way, open: bool) -> Rc<Self> {
+        Rc::new(Self {
+            way: way.clone(),
+            open: Cell::new(open),
+            idle: RefCell::default(),
+            shared: RefCell::default(),
+            spoken: Cell::default(),
+            connecting: Semaphore::new(1),
+        })
+    }
+
     fn set_open(&self, open: bool) {
         self.open.set(open);
         if !open {

@@ -22,9 +22,10 @@ use crate::connection::{Client, STREAM_WINDOW, read_ahead};
 use crate::crowd::Member;
 use crate::error::Failure;
 use crate::forward::{self, Outgoing};
-use crate::gateway::{Backend, Route, Target, Timeouts};
+use crate::gateway::{Backend, Route, Target, Timeouts, Upstream};
 use crate::headers;
 use crate::metrics::{InFlight, Protocol, RouteName};
+use crate::podless::{Canned, Pending, Podless};
 use crate::worker::Worker;
 
 /// What a client gets.
@@ -34,6 +35,8 @@ pub(crate) type Answer = Response<AnswerBody>;
 const PULSE: Duration = Duration::from_millis(250);
 /// What a held request keeps in memory beside its head and body.
 const HELD: usize = 8 * 1024;
+/// How long a fallback that has no pod either may take to have one.
+const FALLBACK: Duration = Duration::from_secs(5);
 /// How much hyper reads at once from a new connection.
 const FIRST_READ: usize = 8 * 1024;
 
@@ -81,7 +84,11 @@ pub(crate) async fn serve(
     let answered = answer(worker, client, route.as_deref(), request, &mut exchange).await;
     client.known.set(true);
     match answered {
-        Ok(reply) => Ok(reply.with(exchange)),
+        Ok(Answered::Pod(reply)) => Ok(reply.with(exchange)),
+        Ok(Answered::Canned(canned)) => {
+            exchange.answered(canned.status().as_u16());
+            Ok(last(canned.response()))
+        }
         Err(Failure::ClientGone) => Err(ClientGone),
         Err(failure) => {
             exchange.answered(failure.status().as_u16());
@@ -123,23 +130,79 @@ fn protocol(request: &Request<Incoming>, grpc: bool) -> Protocol {
     }
 }
 
+/// Who answers.
+enum Answered {
+    Pod(forward::Reply),
+    Canned(Arc<Canned>),
+}
+
 async fn answer(
     worker: &Rc<Worker>,
     client: &Rc<Client>,
     route: Option<&Route>,
     request: Request<Incoming>,
     exchange: &mut Exchange,
-) -> Result<forward::Reply, Failure> {
+) -> Result<Answered, Failure> {
     let route = route.ok_or(Failure::NoRoute)?;
-    let backend = match &route.target {
-        Target::Backend(backend) => backend,
-        Target::NoService => return Err(Failure::NoService),
-        Target::BadPort => return Err(Failure::BadPort),
-    };
+    let podless = &route.podless;
+    if let Some(fixed) = &podless.fixed
+        && !(fixed.when_unavailable && route.target.is_available())
+    {
+        return Ok(Answered::Canned(Arc::clone(&fixed.answer)));
+    }
+    let backend = route.target.backend()?;
+    let quiet = podless.quiet.covers(&request);
     let outgoing = prepare(worker, client, request)?;
-    let journey =
-        Journey { worker, client, backend, times: Times::new(worker, route.timeouts, exchange.began) };
-    let slot = journey.acquire(&outgoing, None).await?;
+    let times = Times::new(worker, route.timeouts, exchange.began);
+    let journey = Journey { worker, client, backend, podless, times };
+    if let Upstream::Unusable(reason) = journey.upstream() {
+        return Err(Failure::TlsFailed { reason: reason.to_string() });
+    }
+    if quiet {
+        let slot = backend.port.try_acquire_quietly(worker.roll()).ok_or(Failure::NotWoken)?;
+        return forward::forward(&journey, outgoing, Some(slot)).await.map(Answered::Pod);
+    }
+    if let Some(placeholder) = &podless.placeholder
+        && !route.target.is_available()
+    {
+        backend.port.announce();
+        return Ok(Answered::Canned(Arc::clone(placeholder)));
+    }
+    let slot = match journey.acquire(&outgoing, None).await {
+        Ok(slot) => slot,
+        Err(Failure::QueueFull) if let Some(overflow) = &podless.overflow => {
+            return Ok(Answered::Canned(Arc::clone(overflow)));
+        }
+        Err(failure @ Failure::ReadinessTimeout { .. }) if let Some(fallback) = &podless.fallback => {
+            return Box::pin(fall_back(&journey, fallback, outgoing, failure)).await.map(Answered::Pod);
+        }
+        Err(failure) => return Err(failure),
+    };
+    forward::forward(&journey, outgoing, slot).await.map(Answered::Pod)
+}
+
+/// Nobody was ready in time: the fallback takes the request.
+async fn fall_back(
+    journey: &Journey<'_>,
+    fallback: &Target,
+    outgoing: Outgoing,
+    failure: Failure,
+) -> Result<forward::Reply, Failure> {
+    // What is wrong with the fallback is said on the route's status. The client hears what it waited for.
+    let Ok(backend) = fallback.backend() else { return Err(failure) };
+    let now = journey.worker.gateway.settings.clock.now();
+    let readiness = journey.times.end.into_iter().fold(now + FALLBACK, Moment::min);
+    let times = Times { readiness, ..journey.times };
+    let nobody = &Podless::default();
+    let journey = Journey { backend, podless: nobody, times, ..*journey };
+    if let Upstream::Unusable(reason) = journey.upstream() {
+        return Err(Failure::TlsFailed { reason: reason.to_string() });
+    }
+    let slot = if backend.cluster_ip.is_some() && !fallback.is_available() {
+        None
+    } else {
+        journey.acquire(&outgoing, None).await?
+    };
     forward::forward(&journey, outgoing, slot).await
 }
 
@@ -181,7 +244,7 @@ fn prepare(worker: &Worker, client: &Client, mut request: Request<Incoming>) -> 
 pub(crate) struct Times {
     pub(crate) timeouts: Timeouts,
     /// When it has waited long enough for a pod.
-    readiness: Moment,
+    pub(crate) readiness: Moment,
     /// When it must be over.
     pub(crate) end: Option<Moment>,
 }
@@ -197,32 +260,49 @@ impl Times {
 }
 
 /// What one request needs on all its attempts.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Journey<'a> {
     pub(crate) worker: &'a Rc<Worker>,
     client: &'a Rc<Client>,
     pub(crate) backend: &'a Backend,
+    podless: &'a Podless,
     pub(crate) times: Times,
 }
 
 impl Journey<'_> {
-    /// A slot, at once or after a wait.
-    pub(crate) async fn acquire(&self, outgoing: &Outgoing, retry: Option<Retry>) -> Result<Slot, Failure> {
+    /// How the pods are spoken to.
+    pub(crate) fn upstream(&self) -> &Upstream {
+        let over_tls = self.backend.over_tls.as_ref().filter(|_| self.client.tls.is_some());
+        over_tls.unwrap_or(&self.backend.protocol)
+    }
+
+    /// A slot, at once or after a wait. `None`: no endpoint offers the port, but there is a `ClusterIP`.
+    pub(crate) async fn acquire(
+        &self,
+        outgoing: &Outgoing,
+        retry: Option<Retry>,
+    ) -> Result<Option<Slot>, Failure> {
         if retry.is_none()
             && let Some(slot) = self.backend.port.try_acquire(self.worker.roll())
         {
-            return Ok(slot);
+            return Ok(Some(slot));
         }
         // Boxed, as all that few requests need: the future of a request is moved several times.
         Box::pin(self.hold(outgoing, retry)).await
     }
 
-    async fn hold(&self, outgoing: &Outgoing, retry: Option<Retry>) -> Result<Slot, Failure> {
+    async fn hold(&self, outgoing: &Outgoing, retry: Option<Retry>) -> Result<Option<Slot>, Failure> {
         let Backend { service, port, .. } = self.backend;
         let snapshot = Arc::clone(&service.snapshot());
-        if snapshot.routable() && !snapshot.port(port.name()).is_some_and(PortView::routable) {
-            return Err(Failure::BadPort);
+        let routable = snapshot.port(port.name()).is_some_and(PortView::routable);
+        if snapshot.routable() && !routable {
+            return if self.backend.cluster_ip.is_some() { Ok(None) } else { Err(Failure::BadPort) };
         }
+        let _pending = match self.podless.pending.as_ref().map(Pending::enter) {
+            // Whoever comes next should find a pod.
+            Some(None) => return Err(Failure::QueueFull).inspect_err(|_| port.announce()),
+            pending => pending,
+        };
         let (clock, metrics) = (self.worker.gateway.settings.clock, &self.worker.gateway.metrics);
         let began = clock.now();
         let refused = retry.as_ref().is_some_and(|retry| retry.refusals() > 0);
@@ -243,7 +323,7 @@ impl Journey<'_> {
             Err(_) => "turned_away",
         };
         metrics.held(service.id(), outcome, clock.now().since(began));
-        slot.map_err(|error| match error {
+        slot.map(Some).map_err(|error| match error {
             AcquireError::Deadline if refused => Failure::ConnectFailed,
             AcquireError::Deadline => Failure::ReadinessTimeout { reason: self.reason() },
             AcquireError::QueueFull(_) => Failure::QueueFull,

@@ -82,6 +82,13 @@ impl FromStr for PathPrefix {
     }
 }
 
+impl PathPrefix {
+    /// Whether `path` is this one, or below it.
+    pub(crate) fn covers(&self, path: &str) -> bool {
+        path.strip_prefix(&*self.0).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    }
+}
+
 impl fmt::Display for PathPrefix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.0.is_empty() { "/" } else { &self.0 })

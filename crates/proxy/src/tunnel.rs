@@ -38,7 +38,8 @@ pub(crate) struct Tunnel {
     pub(crate) pod: OnUpgrade,
     /// The connection to the pod ends with this.
     pub(crate) link: Link,
-    pub(crate) slot: Slot,
+    /// `None` where no pod was chosen by us.
+    pub(crate) slot: Option<Slot>,
     pub(crate) websocket: bool,
 }
 

@@ -209,11 +209,12 @@ pub fn routes(table: &Table<Arc<GatewayRoute>>) -> Vec<Route> {
 }
 
 fn route(rule: &Rule<Arc<GatewayRoute>>) -> Route {
-    let GatewayRoute { name, service, target, timeouts } = &*rule.target;
+    let GatewayRoute { name, service, target, timeouts, .. } = &*rule.target;
     let (target, protocol) = match target {
         Target::Backend(Backend { protocol: Upstream::Http1, .. }) => ("service", Some("http")),
         Target::Backend(Backend { protocol: Upstream::H2c, .. }) => ("service", Some("h2c")),
         Target::Backend(Backend { protocol: Upstream::Tls(_), .. }) => ("service", Some("https")),
+        Target::Backend(Backend { protocol: Upstream::Unusable(_), .. }) => ("tls_failed", Some("https")),
         Target::NoService => ("no_service", None),
         Target::BadPort => ("bad_port", None),
     };

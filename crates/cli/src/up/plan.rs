@@ -9,6 +9,7 @@ use rouse_core::snapshot::Spread;
 use rouse_local::command::CommandSpec;
 use rouse_local::engine::{AppSpec, PORT_NAME, PortChoice};
 use rouse_proxy::gateway::{Backend, Route, Target, Timeouts, Upstream};
+use rouse_proxy::podless::Podless;
 use rouse_proxy::route::{Rule, Table};
 
 use super::source::Source;
@@ -91,7 +92,7 @@ fn route(app: &App, registry: &Registry) -> Route {
         None => Target::NoService,
         Some(service) => match service.port(&PortName::new(PORT_NAME)) {
             None => Target::BadPort,
-            Some(port) => Target::Backend(Backend { service, port, protocol }),
+            Some(port) => Target::Backend(Backend::direct(service, port, protocol)),
         },
     };
     let crate::config::Timeouts { readiness, request, response_header, connect } = app.timeouts;
@@ -100,5 +101,6 @@ fn route(app: &App, registry: &Registry) -> Route {
         service: app.name.service().clone(),
         target,
         timeouts: Timeouts { readiness, request, response_header, connect },
+        podless: Podless::default(),
     }
 }

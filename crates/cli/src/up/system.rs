@@ -189,6 +189,7 @@ fn front(up: &Up, clock: TokioClock) -> gateway::Settings {
             head: up.header_timeout.get(),
             ..gateway::Limits::default()
         },
+        cold_start: gateway::ColdStartHeaders::default(),
     }
 }
 

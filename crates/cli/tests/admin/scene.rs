@@ -116,6 +116,7 @@ impl Scene {
                 clock: TokioClock::new(),
                 seed: 1,
                 limits: rouse_proxy::gateway::Limits::default(),
+                cold_start: rouse_proxy::gateway::ColdStartHeaders::default(),
             },
             rouse_proxy::metrics::Metrics::new(&mut Metrics::default()),
         );

@@ -38,12 +38,13 @@ pub(super) enum WayId {
 }
 
 impl Way {
-    /// As `upstream` is reached at this moment.
-    pub(crate) fn to(upstream: &Upstream) -> Self {
+    /// As `upstream` is reached at this moment; `None`: it cannot be.
+    pub(crate) fn to(upstream: &Upstream) -> Option<Self> {
         match upstream {
-            Upstream::Http1 => Self::Http1,
-            Upstream::H2c => Self::H2c,
-            Upstream::Tls(tls) => Self::Tls(ClientTls::terms(tls)),
+            Upstream::Http1 => Some(Self::Http1),
+            Upstream::H2c => Some(Self::H2c),
+            Upstream::Tls(tls) => Some(Self::Tls(ClientTls::terms(tls))),
+            Upstream::Unusable(_) => None,
         }
     }
 

@@ -16,9 +16,12 @@ use rouse_core::snapshot::Spread;
 use rouse_net::clock::TokioClock;
 use rouse_net::listen;
 use rouse_net::tls::ServerTls;
-use rouse_proxy::gateway::{Backend, Gateway, Limits, Route, Settings, Target, Timeouts, Upstream};
+use rouse_proxy::gateway::{
+    Backend, ColdStartHeaders, Gateway, Limits, Route, Settings, Target, Timeouts, Upstream,
+};
 use rouse_proxy::headers::TrustedProxies;
 use rouse_proxy::metrics::Metrics;
+use rouse_proxy::podless::Podless;
 use rouse_proxy::route::{Rule, Table};
 use rouse_proxy::serve::{Door, Workers};
 use rouse_testkit::fakes::{CountingEngine, READY};
@@ -91,6 +94,7 @@ impl Rig {
             clock,
             seed: 7,
             limits,
+            cold_start: ColdStartHeaders::default(),
         };
         let gateway = Gateway::new(settings, Metrics::new(&mut metrics));
         gateway.set_routes(Table::new(vec![rule("cart", &service, protocol, timeouts)]));
@@ -174,14 +178,20 @@ impl Rig {
 /// The way from `{name}.test` to `service`.
 fn rule(name: &str, service: &Arc<Service>, protocol: Upstream, timeouts: Timeouts) -> Rule<Arc<Route>> {
     let port = service.port(&PortName::new("http")).unwrap();
-    let target = Target::Backend(Backend { service: Arc::clone(service), port, protocol });
+    let target = Target::Backend(Backend::direct(Arc::clone(service), port, protocol));
     Rule {
         hosts: vec![format!("{name}.test").parse().unwrap()],
         paths: Vec::new(),
         headers: Vec::new(),
         created: 0,
         name: name.into(),
-        target: Arc::new(Route { name: name.into(), service: service.id().clone(), target, timeouts }),
+        target: Arc::new(Route {
+            name: name.into(),
+            service: service.id().clone(),
+            target,
+            timeouts,
+            podless: Podless::default(),
+        }),
     }
 }
 

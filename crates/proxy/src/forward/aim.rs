@@ -1,0 +1,135 @@
+//! Where one attempt goes: to the pod that was chosen, or to the `ClusterIP` of the service.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use rouse_core::endpoint::State;
+use rouse_core::slot::Slot;
+use rouse_core::time::Clock as _;
+
+use super::{LACK, MOST_ATTEMPTS, Setback, Tries};
+use crate::cluster_ip::{ClusterIp, Direct, PAUSE};
+use crate::error::Failure;
+use crate::pool::{Pool, Refusal, Way};
+use crate::request::{Journey, before};
+
+/// Where one attempt goes.
+#[derive(Debug)]
+pub(super) enum Aim {
+    /// To this pod.
+    Pod(Slot),
+    /// To any pod, as the cluster's plumbing chooses. A slot says that there is one, and counts the request.
+    ClusterIp(Arc<ClusterIp>, Option<Slot>),
+}
+
+impl Aim {
+    pub(super) fn new(journey: &Journey<'_>, slot: Option<Slot>) -> Result<Self, Failure> {
+        let backend = journey.backend;
+        let (slot, ip) = match (slot, &backend.cluster_ip) {
+            (Some(slot), None) => return Ok(Self::Pod(slot)),
+            (None, None) => return Err(Failure::BadPort),
+            (None, Some(ip)) => return Ok(Self::ClusterIp(Arc::clone(ip), None)),
+            (Some(slot), Some(ip)) => (slot, ip),
+        };
+        Ok(match backend.direct {
+            Direct::Always => Self::Pod(slot),
+            Direct::Disabled => Self::ClusterIp(Arc::clone(ip), Some(slot)),
+            Direct::ColdStartOnly => {
+                if slot.cold_start() {
+                    ip.went_cold();
+                }
+                if ip.accepts() {
+                    Self::ClusterIp(Arc::clone(ip), Some(slot))
+                } else {
+                    ip.watch(journey.worker);
+                    Self::Pod(slot)
+                }
+            }
+        })
+    }
+
+    /// The connections there.
+    pub(super) fn pool(&self, journey: &Journey<'_>) -> Result<Rc<Pool>, Failure> {
+        let way = Way::to(journey.upstream()).ok_or(Failure::ConnectFailed)?;
+        let pools = journey.worker.pools(&journey.backend.service);
+        match self {
+            Self::Pod(slot) => Ok(pools.pool(slot.endpoint(), &way)),
+            Self::ClusterIp(ip, _) => Ok(pools.of_cluster_ip(ip, &way)),
+        }
+    }
+
+    pub(super) fn addresses(&self) -> &[SocketAddr] {
+        match self {
+            Self::Pod(slot) => &slot.endpoint().addresses,
+            Self::ClusterIp(ip, _) => ip.addresses(),
+        }
+    }
+
+    /// A connection stands.
+    pub(super) fn connected(&mut self) {
+        if let Self::Pod(slot) | Self::ClusterIp(_, Some(slot)) = self {
+            slot.connected();
+        }
+    }
+
+    /// Writes down where the request is sent.
+    pub(super) fn count(&self, journey: &Journey<'_>) {
+        let metrics = &journey.worker.gateway.metrics;
+        match self {
+            Self::Pod(slot) => {
+                metrics.sent_to_pod();
+                if slot.endpoint().state == State::Draining {
+                    metrics.sent_to_draining(journey.backend.service.id());
+                }
+            }
+            Self::ClusterIp(_, slot) => metrics.sent_to_cluster_ip(slot.is_none()),
+        }
+    }
+
+    pub(super) fn into_slot(self) -> Option<Slot> {
+        match self {
+            Self::Pod(slot) => Some(slot),
+            Self::ClusterIp(_, slot) => slot,
+        }
+    }
+}
+
+/// An attempt on the `ClusterIP` came to nothing: waits until there may be another. Pods are ready, but the plumbing
+/// may not know it yet, or may still lead to one that is gone.
+pub(super) async fn again(
+    journey: &Journey<'_>,
+    setback: &Setback,
+    tries: &mut Tries,
+    ip: &ClusterIp,
+) -> Result<(), Failure> {
+    let pause = match setback {
+        Setback::Refused(Refusal::Tls(error)) => {
+            return Err(Failure::TlsFailed { reason: error.to_string() });
+        }
+        Setback::Refused(Refusal::Local) => LACK,
+        Setback::Refused(Refusal::Pod) if journey.backend.direct == Direct::ColdStartOnly => {
+            // Straight to the pod instead, until it accepts again.
+            ip.went_cold();
+            journey.worker.gateway.metrics.retried(setback.reason());
+            return Ok(());
+        }
+        Setback::Refused(Refusal::Pod) => PAUSE,
+        Setback::Lost if std::mem::replace(&mut tries.repeated, true) => return Err(Failure::UpstreamReset),
+        Setback::Unsent | Setback::RefusedStream | Setback::ThrownOut | Setback::Lost => {
+            tries.attempts += 1;
+            if tries.attempts >= MOST_ATTEMPTS || !journey.backend.service.may_retry() {
+                return Err(Failure::UpstreamReset);
+            }
+            PAUSE
+        }
+    };
+    let worker = journey.worker;
+    let due = worker.gateway.settings.clock.now() + pause;
+    if due >= journey.times.readiness {
+        return Err(if tries.repeated { Failure::UpstreamReset } else { Failure::ConnectFailed });
+    }
+    worker.gateway.metrics.retried(setback.reason());
+    let waited = before(worker.deadlines.at(due), journey.client_leaves()).await;
+    waited.ok_or(Failure::ClientGone)
+}
