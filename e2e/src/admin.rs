@@ -72,7 +72,11 @@ impl Admin {
 
     /// The service of an app.
     pub async fn service(&self, app: &str) -> Service {
-        let name = format!("local/{app}");
+        self.service_named(&format!("local/{app}")).await
+    }
+
+    /// The service of this whole name: namespace, slash, name.
+    pub async fn service_named(&self, name: &str) -> Service {
         let services = self.services().await;
         let found = services.iter().find(|service| service.service == name).cloned();
         found.unwrap_or_else(|| panic!("no {name} among {services:?}"))

@@ -1,7 +1,8 @@
 //! What the kernel says about processes.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -96,6 +97,48 @@ pub fn signal(pid: u32, signal: Signal) {
     kill_process(process, signal).unwrap_or_else(|error| panic!("cannot signal {pid}: {error}"));
 }
 
+/// Where the TCP connections of a process lead, those that stand now or are being made.
+pub fn connections(pid: u32) -> Vec<SocketAddr> {
+    let links = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let inode = |link: fs::DirEntry| {
+        let to = fs::read_link(link.path()).ok()?;
+        Some(to.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned())
+    };
+    let own: HashSet<String> = links.filter_map(inode).collect();
+    let tables = ["tcp", "tcp6"].map(|table| fs::read_to_string(format!("/proc/{pid}/net/{table}")));
+    let lines: Vec<String> = tables.into_iter().flatten().flat_map(lines_after_the_first).collect();
+    lines.iter().filter_map(|line| connection(line, &own)).collect()
+}
+
+fn lines_after_the_first(text: String) -> Vec<String> {
+    text.lines().skip(1).map(str::to_owned).collect()
+}
+
+/// The remote address in a line of `/proc/net/tcp`, if it is a connection of one of these sockets.
+fn connection(line: &str, own: &HashSet<String>) -> Option<SocketAddr> {
+    const ESTABLISHED: &str = "01";
+    const SYN_SENT: &str = "02";
+    let fields: Vec<&str> = line.split_whitespace().collect();
+    let [_, _, remote, state, _, _, _, _, _, inode, ..] = fields[..] else { return None };
+    if !own.contains(inode) || ![ESTABLISHED, SYN_SENT].contains(&state) {
+        return None;
+    }
+    let (address, port) = remote.split_once(':')?;
+    // Each four bytes are a number of this machine.
+    let words: Option<Vec<u8>> = (0..address.len() / 8)
+        .map(|at| u32::from_str_radix(address.get(at * 8..at * 8 + 8)?, 16).ok())
+        .try_fold(Vec::new(), |mut bytes, word| {
+            bytes.extend(word?.to_ne_bytes());
+            Some(bytes)
+        });
+    let words = words?;
+    let address = match <[u8; 4]>::try_from(&*words) {
+        Ok(four) => IpAddr::from(Ipv4Addr::from(four)),
+        Err(_) => IpAddr::from(Ipv6Addr::from(<[u8; 16]>::try_from(&*words).ok()?)).to_canonical(),
+    };
+    Some(SocketAddr::new(address, u16::from_str_radix(port, 16).ok()?))
+}
+
 /// How much memory a process has at most used since [`Memory::watch`].
 #[derive(Debug)]
 pub struct Memory {
@@ -124,4 +167,27 @@ fn kilobytes(pid: u32, field: &str) -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
     line.and_then(|line| line.trim().trim_end_matches("kB").trim().parse().ok())
         .unwrap_or_else(|| panic!("no {field} in the status of {pid}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    #[test]
+    fn a_process_is_seen_to_be_connected_until_it_closes() {
+        let mut pairs = Vec::new();
+        for address in ["127.0.0.1:0", "[::1]:0"] {
+            let Ok(listener) = TcpListener::bind(address) else { continue };
+            let to = listener.local_addr().unwrap();
+            pairs.push((TcpStream::connect(to).unwrap(), to, listener));
+        }
+        let pid = std::process::id();
+        for (stream, to, _) in pairs {
+            assert!(connections(pid).contains(&to), "{to} among {:?}", connections(pid));
+            drop(stream);
+            assert!(!connections(pid).contains(&to), "{to} among {:?}", connections(pid));
+        }
+    }
 }

@@ -212,7 +212,7 @@ impl Drop for Rouse {
 }
 
 /// The addresses that it prints. If it ends instead, what it printed is the failure.
-async fn addresses(output: &Output, child: &mut Child) -> (SocketAddr, SocketAddr) {
+pub(crate) async fn addresses(output: &Output, child: &mut Child) -> (SocketAddr, SocketAddr) {
     let found = |prefix: &str| {
         output.lines().iter().find_map(|line| {
             line.strip_prefix(prefix)?.strip_prefix("http://")?.trim_end_matches('/').parse().ok()

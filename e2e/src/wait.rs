@@ -5,8 +5,14 @@ use std::time::Duration;
 /// Long enough for two slow cores under load; nothing that works takes it.
 pub const PATIENCE: Duration = Duration::from_mins(1);
 
+/// The same where a whole cluster is at work.
+pub const LONG_PATIENCE: Duration = Duration::from_mins(3);
+
 /// How often [`eventually`] looks.
 const POLL: Duration = Duration::from_millis(10);
+
+/// How often [`patiently`] looks.
+const SLOW_POLL: Duration = Duration::from_millis(100);
 
 /// What `future` gives. Panics if it does not within [`PATIENCE`].
 pub async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
@@ -22,10 +28,25 @@ pub async fn eventually<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) 
             if let Some(answer) = ask().await {
                 return answer;
             }
-            pause().await;
+            pause(POLL).await;
         }
     })
     .await
+}
+
+/// The same for what takes longer to ask and to come about. Panics if there is no answer within [`LONG_PATIENCE`].
+pub async fn patiently<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
+    let asking = async {
+        loop {
+            if let Some(answer) = ask().await {
+                return answer;
+            }
+            pause(SLOW_POLL).await;
+        }
+    };
+    tokio::time::timeout(LONG_PATIENCE, asking)
+        .await
+        .unwrap_or_else(|_| panic!("waited {LONG_PATIENCE:?} in vain: {what}"))
 }
 
 /// Asks until the answer has not changed for a while: what does not move any more has run into something.
@@ -44,6 +65,6 @@ pub async fn settled<T: PartialEq>(what: &str, mut ask: impl AsyncFnMut() -> T) 
 }
 
 #[expect(clippy::disallowed_methods, reason = "the one place that polls: other processes cannot notify us")]
-async fn pause() {
-    tokio::time::sleep(POLL).await;
+async fn pause(time: Duration) {
+    tokio::time::sleep(time).await;
 }

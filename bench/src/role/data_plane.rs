@@ -91,6 +91,7 @@ async fn serve(size: DataPlane) -> Result<()> {
         seed: u64::from(std::process::id()),
         limits: Limits::default(),
         cold_start: ColdStartHeaders::default(),
+        access: None,
     };
     let gateway = Gateway::new(settings, Metrics::new(&mut Shown::default()));
     gateway.set_routes(routes(size, &services(size, &registry)?)?);

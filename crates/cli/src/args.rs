@@ -13,6 +13,7 @@ use rouse_proxy::headers::TrustedProxies;
 
 use crate::config::Span;
 use crate::gateway::{self, GatewayArgs};
+use crate::install::{self, InstallArgs};
 
 /// Holds a request until a pod is ready, sends it straight there, and lets a leaving pod finish.
 #[derive(Debug, Parser)]
@@ -34,6 +35,9 @@ pub enum Command {
     /// Run the data plane on Kubernetes: hold requests until a pod is ready, in place of KEDA HTTP add-on's interceptor
     #[command(after_long_help = gateway::HELP, after_help = "See --help for examples.")]
     Gateway(GatewayArgs),
+    /// Print the manifests of the gateway, for kubectl apply -f -
+    #[command(after_long_help = install::HELP, after_help = "See --help for examples.")]
+    Install(InstallArgs),
     /// Show what a running `rouse up` does: services, pods, the last cold starts
     #[command(after_long_help = STATUS_HELP, after_help = "See --help for examples.")]
     Status(Status),

@@ -9,6 +9,8 @@ pub mod document;
 mod explain;
 mod failure;
 pub mod gateway;
+pub mod install;
+pub mod process;
 pub mod up;
 
 use std::io::{self, BufWriter, Read, Write};
@@ -51,6 +53,7 @@ pub fn run(rouse: &Rouse, streams: &mut Streams<'_>) -> Result<(), Failure> {
     match &rouse.command {
         Command::Up(up) => up::run(up),
         Command::Gateway(args) => gateway::command(args, streams),
+        Command::Install(args) => install::run(args, streams),
         Command::Status(status) => ask::status(status, streams),
         Command::Restart(restart) => ask::restart(restart, streams),
         Command::Scale(scale) => ask::scale(scale, streams),

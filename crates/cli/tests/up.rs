@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rouse_cli::config::{self, Config};
-use rouse_cli::up::screen::Screen;
+use rouse_cli::process::screen::Screen;
 use rouse_cli::up::source::Source;
 use rouse_cli::up::{lines, plan};
 use rouse_core::endpoint::{PortName, Source as Word};

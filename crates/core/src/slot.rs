@@ -125,10 +125,19 @@ impl Port {
         Some(self.slot(taken, Retry::none()))
     }
 
+    /// The same for one that was refused before: only somebody else will do.
+    pub fn retry_quietly(self: &Arc<Self>, seed: u64, retry: Retry) -> Option<Slot> {
+        let taken = self.look(seed, &retry.refused)?;
+        Some(self.slot(taken, retry))
+    }
+
     /// A request came that does not wait for a pod, but wants one for the next. It counts as load.
     pub fn announce(&self) {
         self.count();
-        self.want_wake();
+        // Nobody starts a pod for a port that is no more, or while the gateway leaves.
+        if self.line.closed().is_none() {
+            self.want_wake();
+        }
     }
 
     /// Asks for a pod, unless there is one.

@@ -25,6 +25,7 @@ impl Kind {
     pub(crate) const SERVICE: Self = Self::new("Service", "", "v1", "services", false);
     pub(crate) const POD: Self = Self::new("Pod", "", "v1", "pods", false);
     pub(crate) const CONFIG_MAP: Self = Self::new("ConfigMap", "", "v1", "configmaps", false);
+    pub(crate) const SECRET: Self = Self::new("Secret", "", "v1", "secrets", false);
     pub(crate) const EVENT: Self = Self::new("Event", "", "v1", "events", false);
     pub(crate) const ROUTE: Self =
         Self::new("InterceptorRoute", "http.keda.sh", "v1beta1", "interceptorroutes", true);
@@ -45,6 +46,11 @@ impl Kind {
     /// Where its objects are.
     pub(crate) fn path(&self, namespace: Option<&str>) -> String {
         path(self.group, self.version, self.plural, namespace)
+    }
+
+    /// As RBAC and people write it: `secrets`, `interceptorroutes.http.keda.sh`.
+    pub(crate) fn resource(&self) -> String {
+        if self.group.is_empty() { self.plural.to_owned() } else { format!("{}.{}", self.plural, self.group) }
     }
 
     /// `group/version`.

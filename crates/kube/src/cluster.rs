@@ -4,6 +4,7 @@
 //! routes, publishes them, and finds out what their owners are to be told. Wakes, lookups of workloads and writes
 //! have tasks of their own, so that none of them waits for another.
 
+mod credentials;
 mod planner;
 mod sinks;
 mod wakes;
@@ -35,6 +36,7 @@ use crate::route::spec::{RouteKey, RouteKind};
 use crate::route::status::{Statuses, Write};
 use crate::scale::{Targets, Waker};
 use crate::watch::{Health, Sink, Watch, WatchReport, WatchState};
+use credentials::Credentials;
 use wakes::Queue;
 
 /// How far somebody who follows the happenings may lag behind before they miss some.
@@ -136,10 +138,11 @@ pub struct Cluster {
 type Bodies = HashMap<(Arc<str>, Arc<str>), BTreeMap<String, Arc<str>>>;
 
 /// What routes are made of, besides Services.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Knowledge {
     book: Book,
     bodies: Bodies,
+    credentials: Credentials,
     /// Why the last wake of a route came to nothing.
     wake_failures: HashMap<RouteKey, String>,
 }

@@ -8,6 +8,7 @@
 //! workloads.
 
 pub mod objects;
+pub mod permissions;
 
 #[cfg(feature = "cluster")]
 mod api;

@@ -1,5 +1,7 @@
 //! What a route needs to know of a Service: which port is meant, how it is spoken to, and what is not honoured.
 
+mod tls;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
@@ -8,6 +10,11 @@ use std::sync::Arc;
 use rouse_core::endpoint::{BadServiceId, PortName, ServiceId};
 
 use crate::objects::{Protocol, Service, slices::SELECTOR_ANNOTATION};
+pub(crate) use tls::odd_annotation;
+pub use tls::{
+    Found, Holder, Pem, TlsFacts, TlsWish, UPSTREAM_CA, UPSTREAM_CLIENT_CERT, UPSTREAM_SERVER_NAME,
+    UPSTREAM_TLS, Wanted,
+};
 
 /// All our annotations begin like this.
 pub const ANNOTATIONS: &str = "rouse.dev/";
@@ -29,6 +36,8 @@ pub struct ServiceFacts {
     pub manual_endpoints: bool,
     /// What it asks for and does not get when we go direct, in words.
     pub ignored: Vec<&'static str>,
+    /// How it wants to be spoken to over TLS.
+    pub tls: TlsWish,
     /// Those of its annotations that are ours.
     pub annotations: BTreeMap<String, String>,
 }
@@ -97,6 +106,8 @@ pub struct ResolvedPort {
     pub protocol: AppProtocol,
     /// Empty for a headless Service.
     pub cluster_ips: Arc<[IpAddr]>,
+    /// How its pods are spoken to over TLS. The same `Arc` as before as long as nothing of it changes.
+    pub tls: Arc<TlsFacts>,
 }
 
 /// Why a route's Service or port leads nowhere.
@@ -148,6 +159,7 @@ impl ServiceFacts {
         Ok(Self {
             manual_endpoints: annotations.get(MANUAL_ENDPOINTS).is_some_and(|value| value == "allow"),
             selector: service.spec.selector,
+            tls: TlsWish::read(id.namespace(), &annotations),
             id,
             kind,
             ports,
@@ -156,8 +168,8 @@ impl ServiceFacts {
         })
     }
 
-    /// What stands behind the port that a route names.
-    pub fn resolve(&self, port: &PortRef) -> Result<ResolvedPort, PortFault> {
+    /// What stands behind the port that a route names; `tls` is what became of the Service's own wishes.
+    pub fn resolve(&self, port: &PortRef, tls: Arc<TlsFacts>) -> Result<ResolvedPort, PortFault> {
         let cluster_ips = match &self.kind {
             ServiceKind::ExternalName => return Err(PortFault::ExternalName(self.id.clone())),
             ServiceKind::Headless => Arc::default(),
@@ -175,6 +187,7 @@ impl ServiceFacts {
             number: found.number,
             protocol: found.protocol,
             cluster_ips,
+            tls,
         })
     }
 
@@ -250,13 +263,16 @@ mod tests {
             (&several, PortRef::Number(53), None),
             (&several, PortRef::Name("dns".into()), None),
         ] {
-            let found = facts.resolve(&port).map(|found| found.port.to_string());
+            let found = facts.resolve(&port, Arc::default()).map(|found| found.port.to_string());
             assert_eq!(found.as_deref().ok(), expected, "{port}: {found:?}");
         }
-        let grpc = several.resolve(&PortRef::Number(90)).unwrap();
+        let grpc = several.resolve(&PortRef::Number(90), Arc::default()).unwrap();
         assert_eq!((grpc.protocol, grpc.cluster_ips.len()), (AppProtocol::H2c, 2));
-        assert_eq!(several.resolve(&PortRef::Number(443)).unwrap().protocol, AppProtocol::Https);
-        let fault = several.resolve(&PortRef::Number(1)).unwrap_err().to_string();
+        assert_eq!(
+            several.resolve(&PortRef::Number(443), Arc::default()).unwrap().protocol,
+            AppProtocol::Https
+        );
+        let fault = several.resolve(&PortRef::Number(1), Arc::default()).unwrap_err().to_string();
         assert_eq!(fault, "Service shop/cart has no TCP port 1; it has 80 (web), 90 (grpc), 443 (tls)");
     }
 
@@ -264,9 +280,9 @@ mod tests {
     fn each_kind_of_service_is_told_apart() {
         let port = PortRef::Number(80);
         let headless = facts(r#"{"clusterIP": "None", "ports": [{"port": 80}]}"#);
-        assert!(headless.resolve(&port).unwrap().cluster_ips.is_empty());
+        assert!(headless.resolve(&port, Arc::default()).unwrap().cluster_ips.is_empty());
         let external = facts(r#"{"type": "ExternalName", "ports": [{"port": 80}]}"#);
-        assert!(matches!(external.resolve(&port), Err(PortFault::ExternalName(_))));
+        assert!(matches!(external.resolve(&port, Arc::default()), Err(PortFault::ExternalName(_))));
     }
 
     #[test]

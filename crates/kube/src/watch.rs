@@ -36,8 +36,8 @@ const WATCH: Duration = Duration::from_mins(5);
 const SHORT: Duration = Duration::from_secs(5);
 /// Bookmarks come about every minute. After so much silence the connection is given up.
 const SILENCE: Duration = Duration::from_mins(3);
-/// When to look again for a kind that is not installed.
-const MISSING: Duration = Duration::from_secs(30);
+/// The pauses before a kind that is not installed is looked for again, half of each jitter.
+const MISSING: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 /// The pauses after failures, half of each jitter.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
 
@@ -54,6 +54,8 @@ pub(crate) trait Sink: Send {
     fn remove(&mut self, object: Self::Object);
     /// An object that cannot be read is left out, in words.
     fn unreadable(&mut self, words: String);
+    /// They could not be listed, in words. It is tried again.
+    fn failed(&mut self, _words: &str) {}
 }
 
 /// What to watch, and with what.
@@ -127,10 +129,11 @@ impl Watch {
     }
 
     async fn follow<S: Sink>(&self, sink: &mut S) {
-        let mut failures: u32 = 0;
+        let (mut failures, mut absences): (u32, u32) = (0, 0);
         loop {
             match self.list(sink).await {
                 Ok((all, version)) => {
+                    absences = 0;
                     sink.replace(all);
                     self.health.listed(self.clock.now());
                     match self.watch_from(version, sink).await {
@@ -146,24 +149,40 @@ impl Watch {
                 }
                 Err(error) if self.kind.optional && refused_with(&error, 404) => {
                     self.health.missing(self.clock.now());
-                    sleep_until(Instant::now() + MISSING).await;
+                    absences += 1;
+                    self.pause(MISSING, absences).await;
                     continue;
                 }
                 // The pages of one list belong together; when they took too long, begin anew.
                 Err(error) if refused_with(&error, 410) && failures == 0 => failures = 1,
                 Err(error) => {
                     failures += 1;
-                    self.health.broken(self.clock.now(), words(&error));
+                    let words = self.words(&error);
+                    sink.failed(&words);
+                    self.health.broken(self.clock.now(), words);
                 }
             }
-            self.pause(failures).await;
+            self.pause(PAUSES, failures).await;
         }
     }
 
-    async fn pause(&self, failures: u32) {
+    async fn pause(&self, (least, most): (Duration, Duration), failures: u32) {
         let Some(doublings) = failures.checked_sub(1) else { return };
-        let pause = PAUSES.0.saturating_mul(1 << doublings.min(10)).min(PAUSES.1);
+        let pause = least.saturating_mul(1 << doublings.min(10)).min(most);
         sleep_until(Instant::now() + self.dice.half(pause)).await;
+    }
+
+    /// An error for people. What the server says of a permission differs; what to grant does not.
+    fn words(&self, error: &kube::Error) -> String {
+        if !refused_with(error, 403) {
+            return words(error);
+        }
+        let place = match &self.namespace {
+            Some(namespace) => format!("in namespace {namespace}"),
+            None => "in all namespaces".to_owned(),
+        };
+        let (resource, said) = (self.kind.resource(), words(error));
+        format!("the permission to get, list and watch {resource} {place} is missing: {said}")
     }
 
     fn request(&self) -> Request {
@@ -228,10 +247,10 @@ impl Watch {
                         version = seen;
                         // Somebody between us and the server may end every watch at once.
                         short_lived = if began.elapsed() < SHORT { short_lived + 1 } else { 0 };
-                        self.pause(short_lived).await;
+                        self.pause(PAUSES, short_lived).await;
                     }
                     Ok(false) => return End::Expired,
-                    Err(error) => return End::Broken(words(&error)),
+                    Err(error) => return End::Broken(self.words(&error)),
                 },
                 lost => return lost,
             }
@@ -262,7 +281,7 @@ impl Watch {
         let events = match crate::api::within(ANSWER, events).await {
             Ok(events) => events,
             Err(error) if refused_with(&error, 410) => return End::Expired,
-            Err(error) => return End::Broken(words(&error)),
+            Err(error) => return End::Broken(self.words(&error)),
         };
         self.health.following(self.clock.now());
         let mut events = pin!(events);
@@ -272,7 +291,7 @@ impl Watch {
             let event = match event {
                 Ok(Some(event)) => event,
                 Ok(None) => return End::Done(version),
-                Err(error) => return End::Broken(words(&error)),
+                Err(error) => return End::Broken(self.words(&error)),
             };
             let (raw, gone) = match event {
                 WatchEvent::Bookmark(mark) => {

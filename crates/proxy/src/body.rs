@@ -400,6 +400,9 @@ impl PodBody {
         match frame {
             Poll::Ready(Some(Ok(frame))) => {
                 self.watch.frames += 1;
+                if let (Some(exchange), Some(data)) = (&self.exchange, frame.data_ref()) {
+                    exchange.sent(data.len() as u64);
+                }
                 if incoming.is_end_stream() {
                     self.end();
                 }

@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rouse_core::time::Clock as _;
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use crate::pool::connect;
 use crate::worker::Worker;
 
 /// How long to wait after an attempt that nobody took.
@@ -73,7 +73,7 @@ impl ClusterIp {
             let _watched = Watched(Arc::clone(&ip));
             for _ in 0..MOST_LOOKS {
                 for &address in &*ip.addresses {
-                    if let Ok(Ok(_)) = timeout(PATIENCE, TcpStream::connect(address)).await {
+                    if let Ok(Ok(_)) = timeout(PATIENCE, connect(address)).await {
                         return ip.accepts.store(true, Ordering::Relaxed);
                     }
                 }

@@ -43,8 +43,8 @@ pub enum Failure {
         /// What was wrong, and with what.
         reason: String,
     },
-    /// Nothing runs, and requests like this one do not wake it.
-    #[error("no pod runs, and a request like this one does not wake any")]
+    /// No pod takes it, and requests like this one neither wait nor wake any.
+    #[error("no pod is free, and a request like this one neither waits nor wakes any")]
     NotWoken,
     /// The gateway is leaving.
     #[error("this gateway is shutting down")]

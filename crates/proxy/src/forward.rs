@@ -106,7 +106,7 @@ impl Reply {
                 AnswerBody::Pod(PodBody::begin(incoming, source, link, slot, exchange, end))
             }
             ReplyBody::Switched(tunnel) => {
-                exchange.answered(self.head.status.as_u16());
+                exchange.switched(self.head.status.as_u16());
                 tunnel.open(exchange);
                 AnswerBody::Ours(None)
             }
@@ -148,8 +148,8 @@ pub(crate) async fn forward(
         let refusing = match aim {
             Aim::Pod(slot) => slot,
             Aim::ClusterIp(ip, kept) => {
-                Box::pin(aim::again(journey, &setback, &mut tries, &ip)).await?;
-                slot = kept;
+                Box::pin(aim::again(journey, &setback, &mut tries, &ip, kept.is_some())).await?;
+                slot = journey.renew(&outgoing, kept).await.map_err(|failure| tries.told(failure))?;
                 continue;
             }
         };
@@ -173,14 +173,7 @@ pub(crate) async fn forward(
             let worker = journey.worker;
             worker.deadlines.at(worker.gateway.settings.clock.now() + LACK).await;
         }
-        slot = match journey.acquire(&outgoing, Some(retry)).await {
-            Ok(slot) => slot,
-            // It was sent, and that is what became of it.
-            Err(Failure::ConnectFailed | Failure::ReadinessTimeout { .. }) if tries.repeated => {
-                return Err(Failure::UpstreamReset);
-            }
-            Err(failure) => return Err(failure),
-        };
+        slot = journey.acquire(&outgoing, Some(retry)).await.map_err(|failure| tries.told(failure))?;
         if slot.as_ref().map(Slot::waited) > waited {
             // Back from the hold: the pods may be others by now.
             tries.attempts = 0;
@@ -197,6 +190,19 @@ struct Tries {
     repeated: bool,
     /// Connections that pods ended for an error when it came. Counted through all holds.
     thrown_out: usize,
+}
+
+impl Tries {
+    /// What the client hears when there is nobody left to try.
+    fn told(&self, failure: Failure) -> Failure {
+        match failure {
+            // It was sent, and that is what became of it.
+            Failure::ConnectFailed | Failure::ReadinessTimeout { .. } if self.repeated => {
+                Failure::UpstreamReset
+            }
+            failure => failure,
+        }
+    }
 }
 
 impl Setback {
@@ -272,6 +278,7 @@ async fn attempt(
             Err(setback) => return Ok(Err((setback, aim))),
         };
         aim.connected();
+        journey.exchange.goes_to(link.peer(), aim.cold_start());
         let keep = outgoing.may_be_repeated() || link.scheme().is_some();
         let request = outgoing.request(link.scheme(), keep).ok_or(Failure::UpstreamReset)?;
         aim.count(journey);

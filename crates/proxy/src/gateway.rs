@@ -13,11 +13,12 @@ use rouse_core::snapshot::PortView;
 use rouse_net::clock::TokioClock;
 use rouse_net::tls::ClientTls;
 
+use crate::access::AccessLog;
 use crate::cluster_ip::{ClusterIp, Direct};
 use crate::error::Failure;
 use crate::guard;
 use crate::headers::{Mark, TrustedProxies};
-use crate::metrics::{Metrics, RouteName};
+use crate::metrics::{Metrics, NO_ROUTE, RouteName};
 use crate::podless::Podless;
 use crate::route::Table;
 
@@ -38,6 +39,8 @@ pub struct Settings {
     pub limits: Limits,
     /// How responses say whether their request waited for a pod.
     pub cold_start: ColdStartHeaders,
+    /// Where requests are written down; `None`: nowhere.
+    pub access: Option<Arc<dyn AccessLog>>,
 }
 
 /// The headers of a response that say whether its request waited for a pod.
@@ -107,7 +110,7 @@ pub struct Route {
 }
 
 /// What stands behind the service and the port that a route names.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub enum Target {
     /// Both exist.
     Backend(Backend),
@@ -217,7 +220,7 @@ impl Gateway {
             mark: Mark::new(&settings.id),
             settings,
             metrics,
-            no_route: "none".into(),
+            no_route: NO_ROUTE.into(),
             routes: ArcSwap::default(),
             under_way: Arc::default(),
         })

@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use crate::crowd::HeadClock;
 use crate::gateway::Gateway;
 use crate::guard::{Guard, Phase, Refused, Spoilt};
-use crate::metrics::Protocol;
+use crate::metrics::{OTHER_METHOD, Protocol};
 
 /// A connection whose bytes are looked at before hyper sees them.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ impl<IO> Guarded<IO> {
         // hyper answers by itself, so this is the only line in the books.
         let Gateway { metrics, no_route, settings, .. } = &*self.gateway;
         let spoilt = Spoilt::new(&refused, &settings.limits.heads, self.last_of(buf, before));
-        metrics.ended(no_route, spoilt.status(), Protocol::http1, Duration::ZERO);
+        metrics.ended(no_route, spoilt.status(), Protocol::http1, OTHER_METHOD, Duration::ZERO);
         self.spoilt = Some(spoilt);
         self.spoil(buf);
         Ok(())

@@ -28,7 +28,7 @@ const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const COLD_START: HeaderName = HeaderName::from_static("x-rouse-cold-start");
 const KEDA_COLD_START: HeaderName = HeaderName::from_static("x-keda-http-cold-start");
-const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+pub(crate) const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
 /// Whose word on the client counts.
 #[derive(Debug, Clone, PartialEq, Eq)]

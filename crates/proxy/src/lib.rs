@@ -3,6 +3,7 @@
 //! [`serve::Workers`] has one thread and one runtime per core; nothing of a request ever leaves its thread. What the
 //! threads share is the [`gateway::Gateway`]: the route table, swapped whole, and the books.
 
+pub mod access;
 mod answer;
 mod body;
 pub mod cluster_ip;

@@ -1,5 +1,7 @@
 //! The books of the data plane. Names and labels are final: dashboards are built on them.
 
+mod keda;
+
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -11,6 +13,12 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 use rouse_core::endpoint::ServiceId;
+
+use self::keda::Keda;
+pub(crate) use self::keda::{OTHER as OTHER_METHOD, label as method_label};
+
+/// What the books call requests that no route matches.
+pub(crate) const NO_ROUTE: &str = "none";
 
 /// How a request came in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
@@ -71,6 +79,7 @@ struct Named {
     duration: OnceLock<Histogram>,
     /// Almost every answer is a 200: how many there were, by protocol.
     ok: [OnceLock<Counter>; 3],
+    keda: OnceLock<(keda::RouteLabels, Gauge)>,
 }
 
 impl RouteName {
@@ -83,7 +92,7 @@ impl From<&str> for RouteName {
     fn from(name: &str) -> Self {
         let name = name.into();
         let (in_flight, duration, ok) = (OnceLock::new(), OnceLock::new(), Default::default());
-        Self(Arc::new(Named { name, in_flight, duration, ok }))
+        Self(Arc::new(Named { name, in_flight, duration, ok, keda: OnceLock::new() }))
     }
 }
 
@@ -112,6 +121,8 @@ pub struct Metrics {
     direct: Family<ResultLabels, Counter>,
     /// Kept at hand: every request that reaches a pod counts here.
     direct_pod: Counter,
+    access_log_dropped: Counter,
+    keda: Option<Keda>,
 }
 
 /// From half a millisecond to a good minute.
@@ -135,6 +146,8 @@ impl Metrics {
             to_draining: Family::default(),
             direct,
             direct_pod,
+            access_log_dropped: Counter::default(),
+            keda: None,
         };
         let rouse = registry.sub_registry_with_prefix("rouse");
         rouse.register("requests", "Requests by what became of them", metrics.requests.clone());
@@ -166,7 +179,18 @@ impl Metrics {
             "Where requests were sent: to a pod, to the Service's ClusterIP, or there for want of the port",
             metrics.direct.clone(),
         );
+        rouse.register(
+            "access_log_dropped",
+            "Lines of the access log that were lost since nobody took them in time",
+            metrics.access_log_dropped.clone(),
+        );
         metrics
+    }
+
+    /// The same, and beside them what KEDA's HTTP add-on counts, under its names.
+    pub fn new_with_keda(registry: &mut Registry) -> Self {
+        let keda = Some(Keda::new(registry));
+        Self { keda, ..Self::new(registry) }
     }
 
     /// A request of `route` is under way. Dropping the guard ends that.
@@ -176,11 +200,35 @@ impl Metrics {
         // Both pages at once: one that is begun after the route was forgotten would stay for ever.
         route.0.duration.get_or_init(|| self.duration.get_or_create_owned(&route.labels()));
         gauge.inc();
-        InFlight(gauge)
+        let keda = self.keda(route).map(|(_, gauge)| gauge.clone());
+        if let Some(keda) = &keda {
+            keda.inc();
+        }
+        InFlight(gauge, keda)
     }
 
-    pub(crate) fn ended(&self, route: &RouteName, code: u16, protocol: Protocol, took: Duration) {
+    fn keda<'r>(&self, route: &'r RouteName) -> Option<&'r (keda::RouteLabels, Gauge)> {
+        let keda = self.keda.as_ref()?;
+        Some(route.0.keda.get_or_init(|| {
+            let labels = keda::RouteLabels::of(route);
+            let gauge = keda.concurrency(&labels);
+            (labels, gauge)
+        }))
+    }
+
+    /// `method` is its label.
+    pub(crate) fn ended(
+        &self,
+        route: &RouteName,
+        code: u16,
+        protocol: Protocol,
+        method: &'static str,
+        took: Duration,
+    ) {
         let Named { name, duration, ok, .. } = &*route.0;
+        if let (Some(keda), Some((labels, _))) = (&self.keda, self.keda(route)) {
+            keda.ended(labels, code, method, took);
+        }
         let seconds = || self.duration.get_or_create_owned(&route.labels());
         duration.get_or_init(seconds).observe(took.as_secs_f64());
         let labels = || RequestLabels { route: Arc::clone(name), code, protocol };
@@ -227,27 +275,45 @@ impl Metrics {
         let labels = route.labels();
         self.duration.remove(&labels);
         self.in_flight.remove(&labels);
+        if let Some(keda) = &self.keda {
+            keda.forget(&keda::RouteLabels::of(route));
+        }
+    }
+
+    pub(crate) fn access_log_dropped(&self, lines: u64) {
+        if lines > 0 {
+            self.access_log_dropped.inc_by(lines);
+        }
     }
 }
 
 /// One request in the gauge.
 #[derive(Debug)]
-pub(crate) struct InFlight(Gauge);
+pub(crate) struct InFlight(Gauge, Option<Gauge>);
 
 impl Drop for InFlight {
     fn drop(&mut self) {
         self.0.dec();
+        if let Some(keda) = &self.1 {
+            keda.dec();
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use http::Method;
+
     use super::*;
 
-    fn shown(registry: &Registry, line: &str) -> bool {
+    fn text(registry: &Registry) -> String {
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, registry).unwrap();
-        text.lines().any(|shown| shown == line)
+        text
+    }
+
+    fn shown(registry: &Registry, line: &str) -> bool {
+        text(registry).lines().any(|shown| shown == line)
     }
 
     #[test]
@@ -262,7 +328,7 @@ mod tests {
             (&one, 200, Protocol::grpc),
             (&one, 404, Protocol::http1),
         ] {
-            metrics.ended(route, code, protocol, Duration::from_secs(1));
+            metrics.ended(route, code, protocol, "GET", Duration::from_secs(1));
         }
         for line in [
             r#"rouse_requests_total{route="shop",code="200",protocol="http1"} 2"#,
@@ -289,5 +355,53 @@ mod tests {
         assert!(shown(&registry, one), "the old request is not on it");
         drop(old);
         assert!(shown(&registry, one), "nor does its end count");
+    }
+
+    #[test]
+    fn kedas_names_are_beside_ours_and_go_with_their_route() {
+        let mut registry = Registry::default();
+        let metrics = Metrics::new_with_keda(&mut registry);
+        let (cart, none) = (RouteName::from("shop/cart"), RouteName::from(NO_ROUTE));
+        let under_way = metrics.begin(&cart);
+        for (route, code, method) in [
+            (&cart, 200, Method::GET),
+            (&cart, 200, Method::GET),
+            (&cart, 504, "PURGE".parse().unwrap()),
+            (&none, 404, Method::POST),
+        ] {
+            metrics.ended(route, code, Protocol::http1, method_label(&method), Duration::from_millis(30));
+        }
+        let of_cart = [
+            r#"interceptor_request_count_total{code="200",method="GET",route_name="cart",route_namespace="shop"} 2"#,
+            r#"interceptor_request_count_total{code="504",method="_OTHER",route_name="cart",route_namespace="shop"} 1"#,
+            r#"interceptor_request_duration_seconds_count{code="200",method="GET",route_name="cart",route_namespace="shop"} 2"#,
+            r#"interceptor_request_duration_seconds_bucket{le="0.05",code="200",method="GET",route_name="cart",route_namespace="shop"} 2"#,
+            r#"interceptor_request_concurrency{route_name="cart",route_namespace="shop"} 1"#,
+        ];
+        for line in of_cart {
+            assert!(shown(&registry, line), "{line}");
+        }
+        let of_none =
+            r#"interceptor_request_count_total{code="404",method="POST",route_name="",route_namespace=""} 1"#;
+        assert!(shown(&registry, of_none));
+        assert!(shown(&registry, r#"rouse_requests_total{route="shop/cart",code="200",protocol="http1"} 2"#));
+        drop(under_way);
+        assert!(shown(
+            &registry,
+            r#"interceptor_request_concurrency{route_name="cart",route_namespace="shop"} 0"#
+        ));
+        metrics.forget(&RouteName::from("shop/cart"));
+        assert!(shown(&registry, of_none));
+        assert!(!text(&registry).contains(r#"route_name="cart""#));
+    }
+
+    #[test]
+    fn nobody_sees_kedas_names_who_did_not_ask_for_them() {
+        let mut registry = Registry::default();
+        let metrics = Metrics::new(&mut registry);
+        let route = RouteName::from("shop/cart");
+        let _under_way = metrics.begin(&route);
+        metrics.ended(&route, 200, Protocol::http1, "GET", Duration::ZERO);
+        assert!(!text(&registry).contains("interceptor"));
     }
 }

@@ -9,6 +9,7 @@ use http::{Method, Request, Response, StatusCode};
 
 use crate::body::AnswerBody;
 use crate::gateway::Target;
+use crate::headers;
 use crate::route::PathPrefix;
 
 /// What a route answers without its pods.
@@ -46,8 +47,15 @@ pub struct Canned {
 }
 
 impl Canned {
-    /// Says what the body is if `headers` do not: web servers do, and users write pages without thinking of it.
+    /// Says what the body is if `headers` do not: web servers do, and users write pages without thinking of it. How
+    /// long it is, and what concerns one connection only, is not for `headers` to say.
     pub fn new(status: StatusCode, mut headers: HeaderMap, body: Bytes) -> Self {
+        headers::remove_hop_by_hop(&mut headers);
+        headers.remove(header::CONTENT_LENGTH);
+        headers.remove(header::TRAILER);
+        // Neither has a body.
+        let none = matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+        let body = if none { Bytes::new() } else { body };
         if !body.is_empty() && !headers.contains_key(header::CONTENT_TYPE) {
             let page = body.trim_ascii_start().starts_with(b"<");
             let kind = if page { "text/html; charset=utf-8" } else { "text/plain; charset=utf-8" };

@@ -22,7 +22,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use self::dial::{HANDSHAKE, WayId};
-pub(crate) use self::dial::{Refusal, Way};
+pub(crate) use self::dial::{Refusal, Way, connect};
 pub(crate) use self::link::Link;
 use self::link::{Line, Shared, Stream};
 use crate::cluster_ip::ClusterIp;
@@ -143,10 +143,10 @@ impl Pools {
     )]
     /// Closes the pools of all that do not take new requests any more.
     pub(crate) fn follow(&self, snapshot: &Snapshot) {
-        for pool in self.of_cluster_ips.borrow().values() {
-            // One of the pods may be leaving, and we do not know whose connections are its.
+        // One of the pods may be leaving, and we do not know whose connections are its. Those in use are not kept
+        // either: their pool is done with.
+        for (_, pool) in self.of_cluster_ips.borrow_mut().drain() {
             pool.set_open(false);
-            pool.set_open(true);
         }
         let mut pools = self.by_endpoint.borrow_mut();
         if pools.is_empty() {

@@ -1,6 +1,7 @@
 //! The life of one request: route → hold → forward → answer, and its line in the books.
 
 use std::future::poll_fn;
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -8,14 +9,17 @@ use std::task::Poll;
 use std::time::Duration;
 
 use http::header::{self, HeaderName, HeaderValue};
-use http::{Method, Request, Response, Version};
+use http::{HeaderMap, Method, Request, Response, Version};
+use http_body::Body as _;
 use hyper::body::Incoming;
 use rouse_core::drain::Work;
+use rouse_core::endpoint::State;
 use rouse_core::hold::AcquireError;
 use rouse_core::slot::{Ask, Retry, Slot};
 use rouse_core::snapshot::PortView;
 use rouse_core::time::{Clock as _, Moment};
 
+use crate::access::Note;
 use crate::answer;
 use crate::body::{AnswerBody, Source};
 use crate::connection::{Client, STREAM_WINDOW, read_ahead};
@@ -24,7 +28,7 @@ use crate::error::Failure;
 use crate::forward::{self, Outgoing};
 use crate::gateway::{Backend, Route, Target, Timeouts, Upstream};
 use crate::headers;
-use crate::metrics::{InFlight, Protocol, RouteName};
+use crate::metrics::{InFlight, Protocol, RouteName, method_label};
 use crate::podless::{Canned, Pending, Podless};
 use crate::worker::Worker;
 
@@ -62,37 +66,32 @@ pub(crate) async fn serve(
         answer
     };
     let route = find(worker, &request);
-    let mut exchange = Exchange::begin(worker, client, route.as_ref(), protocol(&request, grpc));
+    let mut exchange = Exchange::begin(worker, client, route.as_ref(), &request, grpc);
     // From here on the request itself counts.
     drop(client.arrival.take());
     if request.method() == Method::CONNECT {
-        exchange.answered(405);
-        return Ok(answer::not_allowed());
+        return Ok(exchange.answered(405, answer::not_allowed()));
     }
     if request.version() == Version::HTTP_2 && is_unclear(&request) {
-        exchange.answered(400);
-        return Ok(answer::unclear());
+        return Ok(exchange.answered(400, answer::unclear()));
     }
     if request.headers().len() > worker.gateway.settings.limits.heads.headers {
-        exchange.answered(431);
-        return Ok(last(answer::too_many_headers()));
+        return Ok(last(exchange.answered(431, answer::too_many_headers())));
     }
     if client.tls.as_ref().is_some_and(|tls| !tls.admits(host(&request))) {
-        exchange.answered(421);
-        return Ok(last(answer::misdirected()));
+        return Ok(last(exchange.answered(421, answer::misdirected())));
     }
-    let answered = answer(worker, client, route.as_deref(), request, &mut exchange).await;
+    let answered = answer(worker, client, route.as_deref(), request, &exchange).await;
     client.known.set(true);
     match answered {
         Ok(Answered::Pod(reply)) => Ok(reply.with(exchange)),
         Ok(Answered::Canned(canned)) => {
-            exchange.answered(canned.status().as_u16());
-            Ok(last(canned.response()))
+            Ok(last(exchange.answered(canned.status().as_u16(), canned.response())))
         }
         Err(Failure::ClientGone) => Err(ClientGone),
         Err(failure) => {
-            exchange.answered(failure.status().as_u16());
-            Ok(last(answer::to(&failure, grpc)))
+            exchange.failed(&failure);
+            Ok(last(exchange.answered(failure.status().as_u16(), answer::to(&failure, grpc))))
         }
     }
 }
@@ -131,6 +130,10 @@ fn protocol(request: &Request<Incoming>, grpc: bool) -> Protocol {
 }
 
 /// Who answers.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "almost all are a pod's, and a box costs each of them an allocation"
+)]
 enum Answered {
     Pod(forward::Reply),
     Canned(Arc<Canned>),
@@ -141,7 +144,7 @@ async fn answer(
     client: &Rc<Client>,
     route: Option<&Route>,
     request: Request<Incoming>,
-    exchange: &mut Exchange,
+    exchange: &Exchange,
 ) -> Result<Answered, Failure> {
     let route = route.ok_or(Failure::NoRoute)?;
     let podless = &route.podless;
@@ -153,19 +156,21 @@ async fn answer(
     let backend = route.target.backend()?;
     let quiet = podless.quiet.covers(&request);
     let outgoing = prepare(worker, client, request)?;
+    exchange.belongs_to_trace_of(&outgoing.headers);
     let times = Times::new(worker, route.timeouts, exchange.began);
-    let journey = Journey { worker, client, backend, podless, times };
+    let journey = Journey { worker, client, backend, podless, quiet, times, exchange };
     if let Upstream::Unusable(reason) = journey.upstream() {
         return Err(Failure::TlsFailed { reason: reason.to_string() });
     }
-    if quiet {
-        let slot = backend.port.try_acquire_quietly(worker.roll()).ok_or(Failure::NotWoken)?;
-        return forward::forward(&journey, outgoing, Some(slot)).await.map(Answered::Pod);
-    }
     if let Some(placeholder) = &podless.placeholder
+        && !quiet
         && !route.target.is_available()
     {
         backend.port.announce();
+        if let Some(ip) = &backend.cluster_ip {
+            // Nobody waits, so nobody else will notice.
+            ip.went_cold();
+        }
         return Ok(Answered::Canned(Arc::clone(placeholder)));
     }
     let slot = match journey.acquire(&outgoing, None).await {
@@ -266,7 +271,10 @@ pub(crate) struct Journey<'a> {
     client: &'a Rc<Client>,
     pub(crate) backend: &'a Backend,
     podless: &'a Podless,
+    /// It wakes nobody, and does not count as load.
+    quiet: bool,
     pub(crate) times: Times,
+    pub(crate) exchange: &'a Exchange,
 }
 
 impl Journey<'_> {
@@ -282,6 +290,9 @@ impl Journey<'_> {
         outgoing: &Outgoing,
         retry: Option<Retry>,
     ) -> Result<Option<Slot>, Failure> {
+        if self.quiet {
+            return self.acquire_quietly(retry);
+        }
         if retry.is_none()
             && let Some(slot) = self.backend.port.try_acquire(self.worker.roll())
         {
@@ -291,19 +302,65 @@ impl Journey<'_> {
         Box::pin(self.hold(outgoing, retry)).await
     }
 
+    /// Who is neither load nor worth a pod does not wait.
+    fn acquire_quietly(&self, retry: Option<Retry>) -> Result<Option<Slot>, Failure> {
+        let (port, seed) = (&self.backend.port, self.worker.roll());
+        let (slot, failure) = match retry {
+            None => (port.try_acquire_quietly(seed), Failure::NotWoken),
+            Some(retry) => (port.retry_quietly(seed, retry), Failure::ConnectFailed),
+        };
+        match slot {
+            None if self.lacks_port() => self.without_port(),
+            None => Err(failure),
+            slot => Ok(slot),
+        }
+    }
+
+    /// The slot for another attempt on the `ClusterIP`: pods may have come and gone since it was given.
+    pub(crate) async fn renew(
+        &self,
+        outgoing: &Outgoing,
+        slot: Option<Slot>,
+    ) -> Result<Option<Slot>, Failure> {
+        // None offered the port. By now one may.
+        let Some(slot) = slot else { return Ok(self.backend.port.try_acquire_quietly(self.worker.roll())) };
+        let snapshot = Arc::clone(&self.backend.service.snapshot());
+        let endpoints = snapshot.port(self.backend.port.name()).map(PortView::endpoints).unwrap_or_default();
+        let is_there = endpoints.iter().any(|one| {
+            one.id() == slot.endpoint().id() && matches!(one.state, State::Ready | State::Draining)
+        });
+        if is_there {
+            return Ok(Some(slot));
+        }
+        // Whoever waits for the plumbing alone would wake nobody.
+        self.acquire(outgoing, Some(slot.refused(false))).await
+    }
+
+    /// Whether pods take requests, but none of them offers the port.
+    fn lacks_port(&self) -> bool {
+        let snapshot = self.backend.service.snapshot();
+        snapshot.routable() && !snapshot.port(self.backend.port.name()).is_some_and(PortView::routable)
+    }
+
+    fn without_port(&self) -> Result<Option<Slot>, Failure> {
+        if self.backend.cluster_ip.is_some() { Ok(None) } else { Err(Failure::BadPort) }
+    }
+
     async fn hold(&self, outgoing: &Outgoing, retry: Option<Retry>) -> Result<Option<Slot>, Failure> {
         let Backend { service, port, .. } = self.backend;
-        let snapshot = Arc::clone(&service.snapshot());
-        let routable = snapshot.port(port.name()).is_some_and(PortView::routable);
-        if snapshot.routable() && !routable {
-            return if self.backend.cluster_ip.is_some() { Ok(None) } else { Err(Failure::BadPort) };
+        if self.lacks_port() {
+            return self.without_port();
         }
+        let (clock, metrics) = (self.worker.gateway.settings.clock, &self.worker.gateway.metrics);
         let _pending = match self.podless.pending.as_ref().map(Pending::enter) {
-            // Whoever comes next should find a pod.
-            Some(None) => return Err(Failure::QueueFull).inspect_err(|_| port.announce()),
+            Some(None) => {
+                // Whoever comes next should find a pod.
+                port.announce();
+                metrics.held(service.id(), "queue_full", Duration::ZERO);
+                return Err(Failure::QueueFull);
+            }
             pending => pending,
         };
-        let (clock, metrics) = (self.worker.gateway.settings.clock, &self.worker.gateway.metrics);
         let began = clock.now();
         let refused = retry.as_ref().is_some_and(|retry| retry.refusals() > 0);
         let ask = Ask { seed: self.worker.roll(), buffered: self.buffered(outgoing), retry };
@@ -372,10 +429,16 @@ pub(crate) struct Exchange {
     member: Rc<Member>,
     route: RouteName,
     protocol: Protocol,
+    /// Its method, as metrics call it.
+    method: &'static str,
+    /// Whether the client wants no body, over a protocol where hyper would send it one.
+    bodiless: bool,
     began: Moment,
     code: u16,
     /// The status of the response under way: what is written down if it comes to its end.
     status: u16,
+    /// For the access log, if there is one.
+    note: Option<Box<Note>>,
     _in_flight: InFlight,
     _work: Work,
 }
@@ -384,7 +447,13 @@ pub(crate) struct Exchange {
 const CLIENT_GONE: u16 = 499;
 
 impl Exchange {
-    fn begin(worker: &Rc<Worker>, client: &Client, route: Option<&Arc<Route>>, protocol: Protocol) -> Self {
+    fn begin(
+        worker: &Rc<Worker>,
+        client: &Client,
+        route: Option<&Arc<Route>>,
+        request: &Request<Incoming>,
+        grpc: bool,
+    ) -> Self {
         let gateway = &worker.gateway;
         client.member.began();
         // Not the host or the path: anybody could fill the books with those.
@@ -396,7 +465,10 @@ impl Exchange {
             worker: Rc::clone(worker),
             member: Rc::clone(&client.member),
             route,
-            protocol,
+            protocol: protocol(request, grpc),
+            method: method_label(request.method()),
+            bodiless: request.method() == Method::HEAD && request.version() == Version::HTTP_2,
+            note: gateway.settings.access.as_ref().map(|_| Note::of(request, client.address)),
             code: CLIENT_GONE,
             status: CLIENT_GONE,
         }
@@ -406,9 +478,50 @@ impl Exchange {
         &self.worker
     }
 
-    /// The answer is complete with its head.
-    pub(crate) fn answered(&mut self, code: u16) {
+    /// The answer is our own, and is written down as `code`.
+    fn answered(&mut self, code: u16, mut answer: Answer) -> Answer {
         self.code = code;
+        let length = answer.body().size_hint().exact().unwrap_or(0);
+        if self.bodiless && length > 0 {
+            *answer.body_mut() = AnswerBody::Ours(None);
+            answer.headers_mut().insert(header::CONTENT_LENGTH, length.into());
+        }
+        if self.method != "HEAD" {
+            self.sent(length);
+        }
+        answer
+    }
+
+    /// The connection speaks something else from now on.
+    pub(crate) fn switched(&mut self, code: u16) {
+        self.code = code;
+    }
+
+    /// It did not come to a pod's answer.
+    fn failed(&self, failure: &Failure) {
+        if let Some(note) = &self.note {
+            note.failed(failure.code());
+        }
+    }
+
+    /// So much of a body was sent to the client.
+    pub(crate) fn sent(&self, bytes: u64) {
+        if let Some(note) = &self.note {
+            note.sent(bytes);
+        }
+    }
+
+    /// The request is sent to `upstream`.
+    pub(crate) fn goes_to(&self, upstream: SocketAddr, cold_start: bool) {
+        if let Some(note) = &self.note {
+            note.goes_to(upstream, cold_start);
+        }
+    }
+
+    fn belongs_to_trace_of(&self, headers: &HeaderMap) {
+        if let Some(note) = &self.note {
+            note.belongs_to_trace_of(headers);
+        }
     }
 
     /// The response begins.
@@ -423,12 +536,17 @@ impl Exchange {
 
     /// The pod broke off in the middle of its response.
     pub(crate) fn broken_by_pod(&mut self) {
-        self.code = Failure::UpstreamReset.status().as_u16();
+        self.breaks_off(&Failure::UpstreamReset);
     }
 
     /// The time for the whole request is up.
     pub(crate) fn took_too_long(&mut self) {
-        self.code = Failure::RequestTimeout.status().as_u16();
+        self.breaks_off(&Failure::RequestTimeout);
+    }
+
+    fn breaks_off(&mut self, failure: &Failure) {
+        self.failed(failure);
+        self.code = failure.status().as_u16();
     }
 }
 
@@ -438,7 +556,13 @@ impl Drop for Exchange {
         let now = gateway.settings.clock.now();
         let took = now.since(self.began);
         self.member.ended(now);
-        gateway.metrics.ended(&self.route, self.code, self.protocol, took);
+        gateway.metrics.ended(&self.route, self.code, self.protocol, self.method, took);
+        if let (Some(note), Some(log)) = (&self.note, &gateway.settings.access) {
+            if self.code == CLIENT_GONE {
+                self.failed(&Failure::ClientGone);
+            }
+            gateway.metrics.access_log_dropped(note.write(&**log, &self.route, self.code, took));
+        }
     }
 }
 

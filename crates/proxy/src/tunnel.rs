@@ -51,7 +51,7 @@ impl Tunnel {
     pub(crate) fn open(self, exchange: Exchange) {
         let tasks = self.worker.tasks.clone();
         tasks.spawn_local(async move {
-            let (_exchange, Tunnel { worker, client, pod, link, slot, websocket }) = (exchange, self);
+            let Tunnel { worker, client, pod, link, slot, websocket } = self;
             let _until_the_end = (link, slot);
             let both = async { tokio::try_join!(client, pod) };
             let switched = tokio::select! {
@@ -59,13 +59,13 @@ impl Tunnel {
                 () = worker.close.cancelled() => return,
             };
             if let Ok(Ok((client, pod))) = switched {
-                carry(&worker, client, pod, websocket).await;
+                carry(&worker, client, pod, websocket, &exchange).await;
             }
         });
     }
 }
 
-async fn carry(worker: &Worker, client: Upgraded, pod: Upgraded, websocket: bool) {
+async fn carry(worker: &Worker, client: Upgraded, pod: Upgraded, websocket: bool, exchange: &Exchange) {
     let (from_client, mut to_client) = split(TokioIo::new(client));
     let (from_pod, mut to_pod) = split(TokioIo::new(pod));
     let clock = worker.gateway.settings.clock;
@@ -73,6 +73,7 @@ async fn carry(worker: &Worker, client: Upgraded, pod: Upgraded, websocket: bool
     let there = pump(from_client, &mut to_pod, |_| last.set(clock.now()));
     let back = pump(from_pod, &mut to_client, |bytes| {
         last.set(clock.now());
+        exchange.sent(bytes.len() as u64);
         if websocket {
             frames.borrow_mut().add(bytes);
         }

@@ -13,6 +13,7 @@ mod serve;
 mod settings;
 mod state;
 mod streams;
+mod tls;
 mod upgrade;
 
 use std::process::ExitCode;

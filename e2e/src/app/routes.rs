@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::net::SocketAddr;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
@@ -16,6 +17,7 @@ use rouse_e2e::pattern::Checker;
 use serde_json::{Map, Value, json};
 
 use crate::state::{State, die};
+use crate::tls::Seen;
 use crate::{grpc, streams, upgrade};
 
 /// A request of this app.
@@ -23,9 +25,23 @@ pub(crate) type Asked = Request<Incoming>;
 /// An answer of this app. An error cuts the connection or resets the stream.
 pub(crate) type Answer = Result<Response<Body>, Error>;
 
-pub(crate) async fn answer(state: Arc<State>, request: Asked, peer: SocketAddr) -> Answer {
+/// The connection that a request came on.
+#[derive(Debug)]
+pub(crate) struct Wire {
+    /// Who made it.
+    pub(crate) peer: SocketAddr,
+    /// Which of our addresses it was made to.
+    pub(crate) local: SocketAddr,
+    /// What the handshake showed, if there was one.
+    pub(crate) tls: Option<Seen>,
+}
+
+pub(crate) async fn answer(state: Arc<State>, request: Asked, wire: Arc<Wire>) -> Answer {
     let head = request.method() == Method::HEAD;
-    let mut response = dispatch(state, request, peer).await?;
+    if state.settings.log_requests && request.uri().path() != "/healthz" {
+        println!("{}", seen(&state, &request, &wire));
+    }
+    let mut response = dispatch(state, request, &wire).await?;
     // hyper sends the body of an answer to HEAD on HTTP/2, and the client takes that for a broken stream.
     if head {
         if let Some(len) = response.body().size_hint().exact() {
@@ -36,7 +52,7 @@ pub(crate) async fn answer(state: Arc<State>, request: Asked, peer: SocketAddr) 
     Ok(response)
 }
 
-async fn dispatch(state: Arc<State>, request: Asked, peer: SocketAddr) -> Answer {
+async fn dispatch(state: Arc<State>, request: Asked, wire: &Wire) -> Answer {
     let in_flight = state.enter();
     if in_flight.over_limit {
         let response = Response::builder().status(500).header("x-over-limit", "1");
@@ -46,14 +62,19 @@ async fn dispatch(state: Arc<State>, request: Asked, peer: SocketAddr) -> Answer
     let parts: Vec<&str> = path.split('/').collect();
     match parts[..] {
         [""] => text(format!("{} {}\n", state.settings.uid, std::process::id())),
-        ["healthz"] => text("ok\n"),
+        ["healthz"] if state.ready.load(Ordering::Relaxed) => text("ok\n"),
+        ["healthz"] => Ok(Response::builder().status(503).body(body::full("not ready\n"))?),
+        ["ready", answer] => {
+            state.ready.store(answer == "yes", Ordering::Relaxed);
+            text(format!("ready: {answer}\n"))
+        }
         ["stats"] => json(&state.stats()),
         ["next"] => {
             state.gate.add_permits(1);
             text("next\n")
         }
         ["order"] => text(format!("{}\n", state.arrival())),
-        ["headers"] => headers(&request, peer),
+        ["headers"] => headers(&state, &request, wire),
         // What only a gateway may say.
         ["claims"] => Ok(Response::builder().header("x-rouse-cold-start", "true").body(body::empty())?),
         ["status", code] => status(code),
@@ -113,21 +134,30 @@ where
     text.parse().map_err(Into::into)
 }
 
-/// What arrived, and some headers that must not leave the connection on which they are sent.
-fn headers(request: &Asked, peer: SocketAddr) -> Answer {
+/// What arrived, where and from whom.
+fn seen(state: &State, request: &Asked, wire: &Wire) -> Value {
     let mut headers = Map::new();
     for name in request.headers().keys() {
         let values = request.headers().get_all(name).iter();
         let values: Vec<_> = values.map(|value| String::from_utf8_lossy(value.as_bytes())).collect();
         headers.insert(name.to_string(), json!(values));
     }
-    let mut response = json(&json!({
+    json!({
         "method": request.method().as_str(),
         "uri": request.uri().to_string(),
         "version": format!("{:?}", request.version()),
-        "peer": peer.to_string(),
+        "pod": state.settings.pod,
+        "peer": wire.peer.to_string(),
+        "local": wire.local.to_string(),
+        "sni": wire.tls.as_ref().and_then(|tls| tls.sni.as_deref()),
+        "client_certificate": wire.tls.as_ref().is_some_and(|tls| tls.certificate),
         "headers": headers,
-    }))?;
+    })
+}
+
+/// What arrived, and some headers that must not leave the connection on which they are sent.
+fn headers(state: &State, request: &Asked, wire: &Wire) -> Answer {
+    let mut response = json(&seen(state, request, wire))?;
     let out = response.headers_mut();
     out.insert("x-from-app", HeaderValue::from_static("yes"));
     if request.version() <= http::Version::HTTP_11 {

@@ -1,6 +1,5 @@
 //! From the first breath to SIGTERM: when the app listens, accepts, stops accepting and ends.
 
-use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -8,17 +7,20 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use futures_util::future::select_all;
 use http::Request;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
-use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::routes;
+use crate::routes::{self, Wire};
 use crate::state::State;
+use crate::tls;
 
 /// The whole life of the app.
 pub(crate) async fn run(state: Arc<State>) -> io::Result<()> {
@@ -29,9 +31,14 @@ pub(crate) async fn run(state: Arc<State>) -> io::Result<()> {
         () = term.came() => return Ok(()),
     };
     let graceful = GracefulShutdown::new();
+    let accepting = listening.into_iter().map(|listener| Box::pin(accept(&state, listener, &graceful)));
+    let enough = async {
+        term.came().await;
+        tokio::time::sleep(state.settings.term_delay).await;
+    };
     tokio::select! {
-        error = accept(&state, listening, &graceful) => return Err(error),
-        () = term.came() => {}
+        (error, ..) = select_all(accepting) => return Err(error),
+        () = enough => {}
     }
     graceful.shutdown().await;
     state.tasks.close();
@@ -52,7 +59,7 @@ impl Term {
     }
 }
 
-async fn listen(state: &State) -> io::Result<TcpListener> {
+async fn listen(state: &State) -> io::Result<Vec<TcpListener>> {
     let settings = &state.settings;
     tokio::time::sleep(settings.start_delay).await;
     if let Some(gate) = &settings.start_gate {
@@ -62,12 +69,17 @@ async fn listen(state: &State) -> io::Result<TcpListener> {
         eprintln!("rouse-test-app: no database: I shall never listen");
         std::future::pending::<()>().await;
     }
-    let listener = TcpListener::bind(settings.address).await?;
-    if settings.log_listening {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros());
-        println!("listening {now} on {}", listener.local_addr()?);
+    let others = settings.more_ports.iter().map(|port| SocketAddr::new(settings.address.ip(), *port));
+    let mut listening = Vec::new();
+    for address in [settings.address].into_iter().chain(others) {
+        let listener = TcpListener::bind(address).await?;
+        if settings.log_listening {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros());
+            println!("listening {now} on {}", listener.local_addr()?);
+        }
+        listening.push(listener);
     }
-    Ok(listener)
+    Ok(listening)
 }
 
 async fn opened(gate: &Path) {
@@ -95,18 +107,38 @@ async fn accept(state: &Arc<State>, listener: TcpListener, graceful: &GracefulSh
 fn connection(state: &Arc<State>, stream: TcpStream, peer: SocketAddr, graceful: &GracefulShutdown) {
     // Small answers in several writes would wait for the peer's acknowledgements.
     let _unimportant = stream.set_nodelay(true);
+    let Ok(local) = stream.local_addr() else { return };
+    let wire = Wire { peer, local, tls: None };
+    let watcher = graceful.watcher();
+    let shared = Arc::clone(state);
+    state.tasks.spawn(async move {
+        let Some(settings) = &shared.settings.tls else {
+            return speak(&shared, stream, wire, watcher).await;
+        };
+        match tls::accept(settings, stream).await {
+            Ok((stream, seen)) => {
+                speak(&shared, stream, Wire { tls: Some(seen), ..wire }, watcher).await;
+            }
+            Err(error) => eprintln!("rouse-test-app: no TLS with {peer}: {error}"),
+        }
+    });
+}
+
+async fn speak<IO>(state: &Arc<State>, stream: IO, wire: Wire, watcher: Watcher)
+where
+    IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let wire = Arc::new(wire);
     let service = {
         let state = Arc::clone(state);
-        service_fn(move |request: Request<Incoming>| routes::answer(Arc::clone(&state), request, peer))
+        service_fn(move |request: Request<Incoming>| {
+            routes::answer(Arc::clone(&state), request, Arc::clone(&wire))
+        })
     };
-    let watcher = graceful.watcher();
-    state.tasks.spawn(async move {
-        let mut server = auto::Builder::new(TokioExecutor::new());
-        server.http1().pipeline_flush(false).title_case_headers(false);
-        server.http2().max_concurrent_streams(10_000);
-        let connection = server.serve_connection_with_upgrades(TokioIo::new(stream), service);
-        // How a connection ends is the client's business: a test sees it from there.
-        let _unimportant = pin!(watcher.watch(connection.into_owned())).await;
-        Ok::<_, Infallible>(())
-    });
+    let mut server = auto::Builder::new(TokioExecutor::new());
+    server.http1().pipeline_flush(false).title_case_headers(false);
+    server.http2().max_concurrent_streams(10_000);
+    let connection = server.serve_connection_with_upgrades(TokioIo::new(stream), service);
+    // How a connection ends is the client's business: a test sees it from there.
+    let _unimportant = pin!(watcher.watch(connection.into_owned())).await;
 }

@@ -1,7 +1,7 @@
 //! What the app saw, and the gates that tests open.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
@@ -17,6 +17,8 @@ pub(crate) struct State {
     pub(crate) tasks: TaskTracker,
     /// One permit for each `/next`.
     pub(crate) gate: Semaphore,
+    /// What `/healthz` says.
+    pub(crate) ready: AtomicBool,
     /// How many wait at the gate.
     waiting: AtomicUsize,
     connections: AtomicUsize,
@@ -33,6 +35,7 @@ pub(crate) struct State {
 impl State {
     pub(crate) fn new(settings: Settings) -> Self {
         Self {
+            ready: AtomicBool::new(settings.ready),
             settings,
             tasks: TaskTracker::new(),
             gate: Semaphore::new(0),

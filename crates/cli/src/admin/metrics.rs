@@ -14,7 +14,10 @@ use prometheus_client::registry::Registry as Metrics;
 use rouse_core::endpoint::{ServiceId, Source, State};
 use rouse_core::registry::Registry;
 use rouse_core::snapshot::PortView;
+use rouse_core::time::Clock;
 use rouse_core::timeline::{ColdStart, Phase};
+use rouse_kube::cluster::Cluster;
+use rouse_kube::watch::WatchState;
 use rouse_local::engine::{Event, What};
 
 type Labels<const N: usize> = [(&'static str, String); N];
@@ -77,12 +80,22 @@ impl Tally {
             What::Failed { .. } => self.woke("failed"),
             What::Ready { pod, .. } => {
                 if let Some(source) = source(registry, &event.service, pod) {
-                    self.sources.get_or_create(&[("source", source.to_string())]).inc();
+                    self.ready_by(source);
                 }
             }
             What::Removed => self.forget(&event.service),
             _ => {}
         }
+    }
+
+    /// A wake was sent, or came to nothing.
+    pub fn wake(&self, sent: bool) {
+        self.woke(if sent { "sent" } else { "failed" });
+    }
+
+    /// Pods were ready by the word of `source`.
+    pub fn ready_by(&self, source: Source) {
+        self.sources.get_or_create(&[("source", source.to_string())]).inc();
     }
 
     fn woke(&self, result: &str) {
@@ -114,6 +127,46 @@ fn source(registry: &Registry, service: &ServiceId, pod: &str) -> Option<Source>
     let mut endpoints = snapshot.ports.iter().flat_map(PortView::endpoints);
     let found = endpoints.find(|one| one.pod.as_ref().is_some_and(|one| named(&one.name)))?;
     Some(found.source)
+}
+
+/// How the watches of a cluster are doing at the moment of the scrape.
+pub struct Watches(Arc<Cluster>, Arc<dyn Clock>);
+
+impl fmt::Debug for Watches {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Watches")
+    }
+}
+
+impl Watches {
+    /// Of all watches of `cluster`, whose times are by `clock`.
+    pub fn register(cluster: Arc<Cluster>, clock: Arc<dyn Clock>, metrics: &mut Metrics) {
+        metrics.register_collector(Box::new(Self(cluster, clock)));
+    }
+}
+
+impl Collector for Watches {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let (watches, now) = (self.0.watches(), self.1.now());
+        let help = "For how long the API server has not told of changes; 0 while it does";
+        let name = "rouse_watch_broken_seconds";
+        let mut broken = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for watch in &watches {
+            let since = match &watch.state {
+                WatchState::Broken { since, .. } => now.since(*since).as_secs_f64(),
+                _ => 0.0,
+            };
+            broken.encode_family(&[("kind", watch.kind)])?.encode_gauge(&since)?;
+        }
+        let help = "How often everything was listed";
+        let mut lists = encoder.encode_descriptor("rouse_watch_lists", help, None, MetricType::Counter)?;
+        for watch in &watches {
+            let labels = [("kind", watch.kind)];
+            let mut family = lists.encode_family(&labels)?;
+            family.encode_counter::<[(&str, &str); 0], _, u64>(&watch.lists, None)?;
+        }
+        Ok(())
+    }
 }
 
 /// What is there at the moment of the scrape.

@@ -21,7 +21,9 @@ use axum::{Json, Router, middleware};
 use prometheus_client::registry::Registry as Metrics;
 use rouse_core::endpoint::ServiceId;
 use rouse_core::registry::Registry;
+use rouse_core::service::Service;
 use rouse_core::time::Clock;
+use rouse_kube::cluster::Cluster;
 use rouse_local::engine::{AppStatus, LocalEngine};
 use rouse_local::output::Log;
 use rouse_proxy::gateway::Gateway;
@@ -60,6 +62,28 @@ impl Apps for LocalEngine {
     }
 }
 
+/// Nobody here runs apps: a cluster does.
+#[derive(Debug)]
+pub struct NoApps;
+
+impl Apps for NoApps {
+    fn apps(&self) -> Vec<AppStatus> {
+        Vec::new()
+    }
+
+    fn restart(&self, _app: &str) -> bool {
+        false
+    }
+
+    fn scale(&self, _app: &str, _pods: Option<u32>) -> bool {
+        false
+    }
+
+    fn log(&self, _app: &str) -> Option<Arc<Log>> {
+        None
+    }
+}
+
 /// Whether `/readyz` says yes: between the moment that everything serves and the first signal to stop.
 #[derive(Debug, Default)]
 pub struct Ready(AtomicBool);
@@ -82,6 +106,8 @@ pub struct Panel {
     pub registry: Arc<Registry>,
     /// Who runs them.
     pub apps: Arc<dyn Apps>,
+    /// The cluster that runs them instead, if it is one.
+    pub cluster: Option<Arc<Cluster>>,
     /// Who serves them.
     pub gateway: Arc<Gateway>,
     /// The clock of all timestamps.
@@ -101,7 +127,14 @@ impl fmt::Debug for Panel {
 /// Everything under the admin address.
 pub fn router(panel: Arc<Panel>) -> Router {
     let steered = "/api/v1/services/{namespace}/{name}";
-    Router::new()
+    let router = match panel.cluster {
+        Some(_) => Router::new().route("/api/v1/watches", get(watches)),
+        None => Router::new()
+            .route(&format!("{steered}/restart"), post(steer::restart))
+            .route(&format!("{steered}/scale"), post(steer::scale))
+            .route(&format!("{steered}/logs"), get(logs::logs)),
+    };
+    router
         .route("/livez", get(|| async { "ok\n" }))
         .route("/readyz", get(readyz))
         .route("/metrics", get(openmetrics))
@@ -109,9 +142,6 @@ pub fn router(panel: Arc<Panel>) -> Router {
         .route("/api/v1/services", get(services))
         .route("/api/v1/routes", get(routes))
         .route("/api/v1/cold-starts", get(cold_starts))
-        .route(&format!("{steered}/restart"), post(steer::restart))
-        .route(&format!("{steered}/scale"), post(steer::scale))
-        .route(&format!("{steered}/logs"), get(logs::logs))
         .fallback(answer::no_such_path)
         .method_not_allowed_fallback(answer::no_such_method)
         // Around everything, also what is not there: a stranger learns nothing.
@@ -137,12 +167,30 @@ async fn openmetrics(State(panel): State<Arc<Panel>>) -> Result<Response, Refusa
 
 /// As KEDA HTTP add-on's interceptor answers its scaler.
 async fn queue(State(panel): State<Arc<Panel>>) -> impl IntoResponse {
-    let count = |service: &Arc<rouse_core::service::Service>| {
+    let count = |service: &Arc<Service>| {
         let under_way = usize::try_from(service.in_flight()).unwrap_or(usize::MAX);
         let concurrency = under_way.saturating_add(service.holds());
-        (service.id().to_string(), json!({"Concurrency": concurrency, "RequestCount": service.asked()}))
+        json!({"Concurrency": concurrency, "RequestCount": service.asked()})
     };
-    Json(panel.registry.services().iter().map(count).collect::<BTreeMap<_, _>>())
+    let Some(cluster) = &panel.cluster else {
+        let services = panel.registry.services();
+        let all = services.iter().map(|service| (service.id().to_string(), count(service)));
+        return Json(all.collect::<BTreeMap<_, _>>());
+    };
+    // There it goes by the names of the routes.
+    let plans = Arc::clone(&cluster.plans().borrow());
+    let all = plans.iter().filter_map(|plan| {
+        let service = panel.registry.get(&plan.spec.target.service)?;
+        Some((plan.spec.key.to_string(), count(&service)))
+    });
+    Json(all.collect())
+}
+
+/// How the watches of the cluster are doing.
+async fn watches(State(panel): State<Arc<Panel>>) -> impl IntoResponse {
+    let now = panel.clock.now();
+    let all = panel.cluster.iter().flat_map(|cluster| cluster.watches());
+    Json(all.map(|watch| report::Watch::new(watch, now)).collect::<Vec<_>>())
 }
 
 async fn services(State(panel): State<Arc<Panel>>) -> impl IntoResponse {

@@ -9,6 +9,7 @@ use rouse_core::registry::Registry;
 use rouse_core::snapshot::PortView;
 use rouse_core::time::Moment;
 use rouse_core::timeline;
+use rouse_kube::watch::{WatchReport, WatchState};
 use rouse_local::engine::{AppStatus, PodPhase, PodStatus};
 use rouse_proxy::gateway::{Backend, Route as GatewayRoute, Target, Upstream};
 use rouse_proxy::route::{Rule, Table};
@@ -39,6 +40,9 @@ pub struct Service {
     pub reason: String,
     /// What keeps it from having them.
     pub trouble: Option<String>,
+    /// Whoever tells of its pods is out of reach: this is the last word.
+    #[serde(default)]
+    pub stale: bool,
     /// Its pods.
     pub endpoints: Vec<Pod>,
 }
@@ -128,6 +132,7 @@ fn service(registry: &Registry, id: &ServiceId, app: Option<&AppStatus>) -> Serv
         trouble: app
             .and_then(|app| app.trouble.clone())
             .or_else(|| service.as_ref().and_then(|service| service.wake_failure())),
+        stale: snapshot.as_ref().is_some_and(|snapshot| snapshot.stale),
         endpoints: pods,
     }
 }
@@ -231,6 +236,45 @@ fn route(rule: &Rule<Arc<GatewayRoute>>) -> Route {
             response_header: timeouts.response_header.map(micros),
             connect: micros(timeouts.connect),
         },
+    }
+}
+
+/// The watch over one kind of object.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Watch {
+    kind: &'static str,
+    /// `starting`, `following`, `broken`, or `missing` where the cluster does not know the kind.
+    state: &'static str,
+    /// Everything has been seen once.
+    synced: bool,
+    /// Why it is broken.
+    why: Option<String>,
+    /// For how long it has been broken.
+    broken_us: Option<u64>,
+    /// How long ago anything was last heard.
+    heard_us: Option<u64>,
+    /// How often everything was listed.
+    lists: u64,
+}
+
+impl Watch {
+    /// As it is at `now`.
+    pub fn new(watch: WatchReport, now: Moment) -> Self {
+        let (state, broken, why) = match watch.state {
+            WatchState::Starting => ("starting", None, None),
+            WatchState::Following => ("following", None, None),
+            WatchState::Missing => ("missing", None, None),
+            WatchState::Broken { since, why } => ("broken", Some(since), Some(why)),
+        };
+        Self {
+            kind: watch.kind,
+            state,
+            synced: watch.synced,
+            why,
+            broken_us: broken.map(|since| micros(now.since(since))),
+            heard_us: watch.heard.map(|heard| micros(now.since(heard))),
+            lists: watch.lists,
+        }
     }
 }
 

@@ -38,6 +38,12 @@ impl Span {
     }
 }
 
+impl From<Duration> for Span {
+    fn from(length: Duration) -> Self {
+        Self(length)
+    }
+}
+
 impl FromStr for Span {
     type Err = BadSpan;
 

@@ -29,6 +29,7 @@ pub(super) fn settings(listed: Vec<Listed>) -> Result<Settings, Misfit> {
         tls: tls(&all)?,
         upstream: Upstream {
             tls: all.word("upstream-tls", UpstreamTls::from_word)?,
+            ca: all.any_path("upstream-ca")?,
             skip_verify: all.switch("upstream-skip-verify")?,
         },
         direct_pod_routing: all.word("direct-pod-routing", DirectPodRouting::from_word)?,
@@ -64,6 +65,7 @@ pub(super) fn settings(listed: Vec<Listed>) -> Result<Settings, Misfit> {
             watch_namespace: all.any_text("watch-namespace")?,
             kubeconfig: all.any_path("kubeconfig")?,
             context: all.any_text("context")?,
+            cluster_domain: all.any_text("cluster-domain")?.unwrap_or_default(),
         },
         listed: Vec::new(),
     };

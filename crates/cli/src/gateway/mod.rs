@@ -8,6 +8,7 @@ mod file;
 mod go;
 mod keda;
 mod read;
+pub mod serve;
 pub mod settings;
 mod show;
 mod sources;
@@ -53,10 +54,10 @@ pub(crate) fn command(args: &GatewayArgs, streams: &mut Streams<'_>) -> Result<(
     for warning in warnings {
         writeln!(streams.err, "{yellow}warning:{yellow:#} {warning}")?;
     }
-    if args.check_config { show::settings(&settings, args.output, streams.out) } else { run(settings) }
+    if args.check_config { show::settings(&settings, args.output, streams.out) } else { run(&settings) }
 }
 
 /// Runs the gateway until a signal ends it.
-pub fn run(_settings: Settings) -> Result<(), Failure> {
-    Err(Failure::Failed("only --check-config is there yet: the gateway cannot serve requests".to_owned()))
+pub fn run(settings: &Settings) -> Result<(), Failure> {
+    serve::run(settings)
 }

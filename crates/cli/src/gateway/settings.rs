@@ -107,10 +107,12 @@ pub enum ClientAuth {
 }
 
 /// TLS to pods.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Upstream {
     /// Whether pods are spoken to over TLS, if neither annotation nor `appProtocol` says so.
     pub tls: UpstreamTls,
+    /// A PEM file with roots that are trusted beside the system's, where a Service names none.
+    pub ca: Option<PathBuf>,
     /// Whether their certificates are not verified.
     pub skip_verify: bool,
 }
@@ -160,6 +162,8 @@ pub struct Kubernetes {
     pub kubeconfig: Option<PathBuf>,
     /// Which context of it; `None`: the current one.
     pub context: Option<String>,
+    /// What the names of Services end with in this cluster.
+    pub cluster_domain: String,
 }
 
 /// A setting that is one of a few words.

@@ -7,10 +7,10 @@ use rouse_net::tls::{CertEntry, Identity, LoadError, Pem, ServerSettings, Server
 use tokio_util::sync::CancellationToken;
 
 use super::lines;
-use super::screen::Screen;
 use super::source::Source;
 use crate::config::{Config, Tls};
 use crate::failure::Failure;
+use crate::process::screen::Screen;
 
 /// What a TLS listener shows, and what is odd about it.
 #[derive(Debug)]

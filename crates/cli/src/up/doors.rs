@@ -8,14 +8,10 @@ use std::sync::Arc;
 use rouse_net::listen::{BindError, Listener, bind};
 use rouse_net::tls::ServerTls;
 use rouse_proxy::serve::Door;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::args::Up;
 use crate::config::Config;
 use crate::failure::Failure;
-
-/// More than these are not planned for, however many the system allows.
-const MOST_FILES: u64 = 400_000;
 
 /// Where requests come in, and where the admin API is.
 #[derive(Debug)]
@@ -87,21 +83,6 @@ fn refused(error: &BindError, flag: &str) -> Failure {
         _ => "",
     };
     Failure::Failed(format!("{error}{another}\n  to use any free port instead: rouse up {flag} {elsewhere}"))
-}
-
-/// Every connection is a file, and the soft limit is often 1024 for the sake of `select`, which nobody uses here.
-pub(super) fn raise_open_files() {
-    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    if current != maximum {
-        // If the system does not want to, fewer connections are better than none.
-        setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).ok();
-    }
-}
-
-/// As many connections as there are files for, with some left for those to pods.
-pub(super) fn most_connections() -> usize {
-    let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    usize::try_from(files.min(MOST_FILES) / 4 * 3).unwrap_or(usize::MAX).max(1)
 }
 
 #[cfg(test)]

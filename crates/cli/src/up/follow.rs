@@ -12,8 +12,8 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::task::JoinSet;
 
 use super::lines;
-use super::screen::Screen;
 use crate::admin::metrics::Tally;
+use crate::process::screen::Screen;
 
 /// Tells of every event of the engine.
 pub(super) async fn events(

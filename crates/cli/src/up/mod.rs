@@ -7,8 +7,6 @@ mod leave;
 pub mod lines;
 pub mod plan;
 mod reload;
-pub mod screen;
-mod signals;
 pub mod source;
 mod system;
 
@@ -16,21 +14,19 @@ use std::io;
 use std::time::Duration;
 
 use anstream::AutoStream;
-use tokio::runtime::{Builder, Runtime};
 
 use crate::args::Up;
 use crate::config::Config;
 use crate::failure::Failure;
+use crate::process::screen::Screen;
+use crate::process::signals::{Signal, Signals};
+use crate::process::{self, files};
 use certificates::Certificates;
 use doors::Doors;
 use leave::Reason;
-use screen::Screen;
-use signals::{Signal, Signals};
 use source::Source;
 use system::System;
 
-/// The control side is small: it decides, the workers work.
-const CONTROL_THREADS: usize = 2;
 /// How long a terminal may take to show the last lines.
 const LAST_LINES: Duration = Duration::from_secs(2);
 
@@ -40,17 +36,13 @@ pub(crate) fn run(up: &Up) -> Result<(), Failure> {
     let config = source.read().map_err(|error| Failure::Input(error.to_string()))?;
     let certificates = certificates::open(&source, &config)?;
     let doors = Doors::open(up, &config)?;
-    doors::raise_open_files();
+    files::raise_open_files();
     let runtime =
-        control().map_err(|error| Failure::Io { what: "cannot start threads".to_owned(), error })?;
+        process::control().map_err(|error| Failure::Io { what: "cannot start threads".to_owned(), error })?;
     let ended = runtime.block_on(serve(up, &source, config, doors, certificates));
     // Whatever blocks now has nothing left to do.
     runtime.shutdown_timeout(Duration::from_millis(100));
     ended
-}
-
-fn control() -> io::Result<Runtime> {
-    Builder::new_multi_thread().worker_threads(CONTROL_THREADS).thread_name("control").enable_all().build()
 }
 
 async fn serve(

@@ -1,11 +1,11 @@
 //! A changed file: applied whole, or not at all.
 
 use super::lines;
-use super::screen::Screen;
 use super::source::Source;
 use super::system::System;
 use crate::args::Up;
 use crate::config::{Config, Tls};
+use crate::process::screen::Screen;
 
 /// Reads the file again and applies it. `config` is what serves, before and after.
 pub(super) fn reload(source: &Source, config: &mut Config, up: &Up, system: &mut System, screen: &Screen) {

@@ -1,7 +1,6 @@
 //! The parts of a running `rouse up`, put together.
 
 use std::fmt;
-use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -21,16 +20,17 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::certificates::{self, Certificates};
-use super::doors::{self, Doors};
+use super::doors::Doors;
 use super::follow::{self, Outputs};
 use super::lines;
 use super::plan;
-use super::screen::Screen;
 use super::source::Source;
 use crate::admin::metrics::{Present, Tally};
 use crate::admin::{self, Panel, Ready};
 use crate::args::{GUARDIAN, Up};
 use crate::config::Config;
+use crate::process::screen::Screen;
+use crate::process::{self, files, random};
 
 /// How many lines of each app's output are kept.
 const LOG_LINES: usize = 1000;
@@ -82,6 +82,7 @@ impl System {
         let panel = Panel {
             registry: Arc::clone(&registry),
             apps: Arc::clone(&engine) as _,
+            cluster: None,
             gateway: Arc::clone(&gateway),
             clock: Arc::new(clock),
             ready: Arc::clone(&ready),
@@ -92,7 +93,7 @@ impl System {
         let told = engine.events();
         engine.apply(&registry, plan::apps(config, source));
         gateway.set_routes(plan::routes(config, &registry));
-        let workers = Workers::start(&gateway, doors, workers(up))?;
+        let workers = Workers::start(&gateway, doors, process::workers(up.workers))?;
 
         // Before anything that has something to tell.
         for line in greeting {
@@ -184,12 +185,13 @@ fn front(up: &Up, clock: TokioClock) -> gateway::Settings {
         clock,
         seed: random(),
         limits: gateway::Limits {
-            connections: up.max_connections.map_or_else(doors::most_connections, NonZeroUsize::get),
+            connections: up.max_connections.map_or_else(files::most_connections, NonZeroUsize::get),
             idle: up.idle_timeout.get(),
             head: up.header_timeout.get(),
             ..gateway::Limits::default()
         },
         cold_start: gateway::ColdStartHeaders::default(),
+        access: None,
     }
 }
 
@@ -197,14 +199,4 @@ fn front(up: &Up, clock: TokioClock) -> gateway::Settings {
 fn bounds(up: &Up) -> Bounds {
     let (default, per_service) = (Bounds::default(), up.max_holds.get());
     Bounds { per_service, total: default.total.max(per_service.saturating_mul(4)), ..default }
-}
-
-fn workers(up: &Up) -> NonZeroUsize {
-    let cores = || std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
-    up.workers.unwrap_or_else(cores)
-}
-
-/// Nobody else's seed. The standard library asks the system for the keys of its hash maps.
-fn random() -> u64 {
-    RandomState::new().build_hasher().finish()
 }

@@ -117,6 +117,7 @@ impl Scene {
                 seed: 1,
                 limits: rouse_proxy::gateway::Limits::default(),
                 cold_start: rouse_proxy::gateway::ColdStartHeaders::default(),
+                access: None,
             },
             rouse_proxy::metrics::Metrics::new(&mut Metrics::default()),
         );
@@ -128,6 +129,7 @@ impl Scene {
         let panel = Arc::new(Panel {
             registry: Arc::clone(&bench.registry),
             apps: Arc::clone(&apps) as _,
+            cluster: None,
             gateway,
             clock: Arc::clone(&bench.clock) as _,
             ready: Arc::<Ready>::default(),

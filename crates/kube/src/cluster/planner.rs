@@ -1,5 +1,6 @@
 //! Compiles routes whenever something they depend on changes, and keeps up with the `ConfigMap`s they name.
 
+use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -11,14 +12,15 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use super::credentials::{Credentials, Followed};
 use super::sinks::BodySink;
-use super::{Bodies, Cluster, NEEDED, at, lock};
+use super::{Bodies, Cluster, Knowledge, NEEDED, at, lock};
 use crate::api::Kind;
 use crate::feed::Feed;
 use crate::route::plan::{Findings, RoutePlan, World, compile};
 use crate::route::spec::{RouteKey, RouteSpec};
 use crate::route::status::conditions;
-use crate::service::ServiceFacts;
+use crate::service::{ServiceFacts, TlsFacts};
 use crate::watch::Health;
 
 /// Routes are compiled at most so often: a burst of changes is one change.
@@ -37,6 +39,7 @@ type Routes = Vec<(Arc<RouteSpec>, Option<Arc<ServiceFacts>>)>;
 struct Present<'a> {
     feed: &'a Mutex<Feed>,
     bodies: &'a Bodies,
+    credentials: RefCell<&'a mut Credentials>,
 }
 
 impl World for Present<'_> {
@@ -53,6 +56,10 @@ impl World for Present<'_> {
         };
         found.map(Arc::clone)
     }
+
+    fn tls(&self, service: &ServiceFacts) -> Arc<TlsFacts> {
+        self.credentials.borrow_mut().tls(service)
+    }
 }
 
 impl Cluster {
@@ -61,6 +68,9 @@ impl Cluster {
         let work = async {
             self.wait_for_all().await;
             let (mut tasks, mut followed) = (JoinSet::new(), HashMap::new());
+            let mut credentials = Followed::new();
+            self.follow_credentials(&feed, &mut credentials, &mut tasks, &cancel);
+            self.first_look(&credentials).await;
             let mut retry: Option<Instant> = None;
             loop {
                 if retry.is_some_and(|retry| retry <= Instant::now()) {
@@ -70,6 +80,7 @@ impl Cluster {
                         statuses.failed(&key);
                     }
                 }
+                self.follow_credentials(&feed, &mut credentials, &mut tasks, &cancel);
                 self.compile(&feed);
                 self.synced.send_replace(true);
                 self.follow_config_maps(&mut followed, &mut tasks, &cancel);
@@ -102,10 +113,11 @@ impl Cluster {
 
     /// Compiles all routes, publishes them if they changed, and has written what their owners are to be told.
     fn compile(&self, feed: &Mutex<Feed>) {
-        let knowledge = self.knowledge();
-        let world = Present { feed, bodies: &knowledge.bodies };
+        let mut knowledge = self.knowledge();
+        let Knowledge { book, bodies, credentials, wake_failures } = &mut *knowledge;
+        let world = Present { feed, bodies, credentials: RefCell::new(credentials) };
         let mut found: HashMap<RouteKey, Findings> = HashMap::new();
-        let routes = knowledge.book.good();
+        let routes = book.good();
         let plans = compile(&routes, &self.settings.assigned_hosts, &world, |key, findings| {
             found.insert(key.clone(), findings);
         });
@@ -117,7 +129,7 @@ impl Cluster {
             }
             changed
         });
-        let present: HashSet<&RouteKey> = knowledge.book.entries().map(|(key, _)| key).collect();
+        let present: HashSet<&RouteKey> = book.entries().map(|(key, _)| key).collect();
         self.targets.retain(|key| present.contains(key));
         if !self.settings.write_status {
             return;
@@ -125,12 +137,12 @@ impl Cluster {
         let mut statuses = lock(&self.statuses);
         statuses.retain(|key| present.contains(key));
         let now = self.now_text();
-        for (key, entry) in knowledge.book.entries() {
+        for (key, entry) in book.entries() {
             let mut findings = found.remove(key).unwrap_or_default();
             findings.faults.clone_from(&entry.faults);
             findings.outdated = !entry.faults.is_empty() && entry.good.is_some();
             findings.no_scale_target = self.targets.get(key).and_then(Result::err);
-            findings.wake_failure = knowledge.wake_failures.get(key).cloned();
+            findings.wake_failure = wake_failures.get(key).cloned();
             let object = (entry.uid.as_str(), entry.generation);
             let due = statuses.due(key, object, conditions(&findings), &entry.conditions, &now);
             if let Some(write) = due

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use rouse_core::endpoint::ServiceId;
 use serde_json::Value;
 
 use super::spec::{self, BodySpec, ResponseSpec, RouteKey, RouteKind, RouteObject, RouteSpec};
@@ -67,6 +68,13 @@ impl Book {
     /// The routes that serve.
     pub(crate) fn good(&self) -> Vec<Arc<RouteSpec>> {
         self.entries.values().filter_map(|entry| entry.good.clone()).collect()
+    }
+
+    /// The Services that they lead to.
+    pub(crate) fn services(&self) -> BTreeSet<ServiceId> {
+        let good = self.entries.values().filter_map(|entry| entry.good.as_deref());
+        let all = good.flat_map(|route| [Some(&route.target), route.cold_start.fallback.as_ref()]);
+        all.flatten().map(|target| target.service.clone()).collect()
     }
 
     /// The `ConfigMap`s that they name, as namespace and name.

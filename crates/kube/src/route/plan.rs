@@ -8,7 +8,7 @@ use rouse_core::endpoint::ServiceId;
 
 use super::hosts::{Assigned, Conflict, Owners};
 use super::spec::{BodySpec, ResponseSpec, RouteKey, RouteSpec, RuleSpec, StaticMode, TargetSpec};
-use crate::service::{PortFault, ResolvedPort, ServiceFacts};
+use crate::service::{PortFault, ResolvedPort, ServiceFacts, TlsFacts};
 
 /// A route, ready to be put into a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,6 +57,8 @@ pub trait World {
     fn service(&self, id: &ServiceId) -> Option<Arc<ServiceFacts>>;
     /// The entry of a `ConfigMap`, if there is one.
     fn body(&self, namespace: &str, name: &str, key: Option<&str>) -> Option<Arc<str>>;
+    /// What became of a Service's wishes about TLS; the same `Arc` as long as that does not change.
+    fn tls(&self, service: &ServiceFacts) -> Arc<TlsFacts>;
 }
 
 /// What is to be said of one route object.
@@ -74,6 +76,8 @@ pub struct Findings {
     pub fallback: Option<PortFault>,
     /// Bodies that are not there, in words.
     pub bodies: Vec<String>,
+    /// Why its Services cannot be spoken to over TLS as they ask, in words.
+    pub tls: BTreeSet<String>,
     /// What its Service asks for and does not get.
     pub ignored: Vec<&'static str>,
     /// Its workload cannot be found, in words.
@@ -134,6 +138,10 @@ fn one(route: &Arc<RouteSpec>, owners: &Owners<'_>, world: &dyn World, findings:
     let fallback = cold.fallback.as_ref().map(|target| resolve(target, world));
     findings.target = target.as_ref().err().cloned();
     findings.fallback = fallback.as_ref().and_then(|fallback| fallback.as_ref().err().cloned());
+    let resolved = [Some(&target), fallback.as_ref()].into_iter().flatten().flatten();
+    let faulty =
+        |port: &ResolvedPort| Some(format!("Service {}: {}", port.service, port.tls.fault.as_ref()?));
+    findings.tls = resolved.filter_map(faulty).collect();
     findings.ignored =
         world.service(&route.target.service).map(|facts| facts.ignored.clone()).unwrap_or_default();
     RoutePlan { spec: Arc::clone(route), rules, target, fallback, placeholder, overflow, statics }
@@ -141,7 +149,8 @@ fn one(route: &Arc<RouteSpec>, owners: &Owners<'_>, world: &dyn World, findings:
 
 fn resolve(target: &TargetSpec, world: &dyn World) -> Result<ResolvedPort, PortFault> {
     let service = world.service(&target.service);
-    service.ok_or_else(|| PortFault::NoService(target.service.clone()))?.resolve(&target.port)
+    let service = service.ok_or_else(|| PortFault::NoService(target.service.clone()))?;
+    service.resolve(&target.port, world.tls(&service))
 }
 
 fn answer(

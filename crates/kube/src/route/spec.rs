@@ -1,5 +1,6 @@
 //! One `InterceptorRoute` or `HTTPScaledObject` → a [`RouteSpec`], or everything that is wrong with it.
 
+mod annotations;
 mod interceptor;
 mod parts;
 mod scaled;
@@ -13,7 +14,7 @@ use rouse_core::endpoint::ServiceId;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::field::{EXPECTED_DURATION, Faults, Field, duration};
+use super::field::{Faults, Field};
 use crate::objects::Meta;
 use crate::scale::Workload;
 use crate::service::PortRef;
@@ -83,6 +84,10 @@ pub struct RouteSpec {
     pub direct: Option<DirectMode>,
     /// Whether its starting pods are probed; `None` is for the gateway to say.
     pub probing: Option<Probing>,
+    /// Whether the certificates of its pods are verified where TLS is spoken.
+    pub verify_upstream: bool,
+    /// Which requests neither wake nor count as load.
+    pub quiet: QuietSpec,
 }
 
 /// One way in: any of the hosts, any of the paths, all of the headers.
@@ -206,6 +211,17 @@ pub struct RateSpec {
     pub granularity: Duration,
 }
 
+/// Requests that neither wake nor count as load: any of these is enough.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct QuietSpec {
+    /// Paths that begin so; each begins with a slash.
+    pub paths: Vec<Arc<str>>,
+    /// These methods.
+    pub methods: Vec<Arc<str>>,
+    /// User agents that have one of these in them; in lower case.
+    pub agents: Vec<Arc<str>>,
+}
+
 /// Whether requests go to pods or to the Service's address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DirectMode {
@@ -239,84 +255,14 @@ impl RouteKey {
 pub fn read(kind: RouteKind, object: &RouteObject) -> Result<RouteSpec, Vec<String>> {
     let faults = Faults::default();
     let root = Field::root(&object.spec, "spec", &faults);
-    let annotations = Annotations { meta: &object.metadata, faults: &faults };
-    let spec = match kind {
+    let mut spec = match kind {
         RouteKind::InterceptorRoute => interceptor::read(&object.metadata, &root),
         RouteKind::HttpScaledObject => scaled::read(&object.metadata, &root),
     };
-    let mut spec = spec;
-    annotations.apply(spec.as_mut());
+    annotations::apply(&object.metadata, &faults, spec.as_mut());
     let faults = faults.into_inner();
     match spec {
         Some(spec) if faults.is_empty() => Ok(spec),
         _ => Err(faults),
-    }
-}
-
-/// Our own annotations: what KEDA's objects have no field for.
-struct Annotations<'a> {
-    meta: &'a Meta,
-    faults: &'a Faults,
-}
-
-impl Annotations<'_> {
-    fn parse<T>(&self, name: &str, expected: &str, parse: impl FnOnce(&str) -> Option<T>) -> Option<T> {
-        let key = format!("{}{name}", crate::service::ANNOTATIONS);
-        let text = self.meta.annotations.get(&key)?;
-        let parsed = parse(text);
-        if parsed.is_none() {
-            self.faults.borrow_mut().push(format!("annotation {key} is {text:?}: expected {expected}"));
-        }
-        parsed
-    }
-
-    /// Reads all of them, whatever else is wrong, and adds them to the spec if there is one.
-    fn apply(&self, spec: Option<&mut RouteSpec>) {
-        let whole = "a whole number";
-        let min = self.parse("min", whole, |text| text.parse().ok());
-        let max = self.parse("max", "a whole number from 1", |text| text.parse().ok().filter(|max| *max > 0));
-        let idle_after = self.parse("idle-after", EXPECTED_DURATION, duration);
-        let limit = self.parse("concurrency-limit", whole, |text| text.parse().ok());
-        let direct = self.parse("direct-pod-routing", DirectMode::EXPECTED, DirectMode::parse);
-        let probing = self.parse("probe", Probing::EXPECTED, Probing::parse);
-        let target = self.parse("scale-target", Workload::EXPECTED, Workload::parse);
-        let Some(spec) = spec else { return };
-        let scaling = &mut spec.scaling;
-        scaling.min = min.unwrap_or(scaling.min);
-        scaling.max = max.or(scaling.max);
-        scaling.idle_after = idle_after.or(scaling.idle_after);
-        scaling.concurrency_limit = limit.filter(|limit| *limit > 0).or(scaling.concurrency_limit);
-        scaling.target = scaling.target.take().or(target);
-        (spec.direct, spec.probing) = (direct, probing);
-        if let Some(max) = scaling.max.filter(|max| scaling.min > *max) {
-            let words = format!("min ({}) is greater than max ({max})", scaling.min);
-            self.faults.borrow_mut().push(words);
-        }
-    }
-}
-
-impl DirectMode {
-    const EXPECTED: &str = "disabled, cold-start-only or always";
-
-    fn parse(text: &str) -> Option<Self> {
-        match text {
-            "disabled" => Some(Self::Disabled),
-            "cold-start-only" => Some(Self::ColdStartOnly),
-            "always" => Some(Self::Always),
-            _ => None,
-        }
-    }
-}
-
-impl Probing {
-    const EXPECTED: &str = "disabled, no-tcp or enabled";
-
-    fn parse(text: &str) -> Option<Self> {
-        match text {
-            "disabled" => Some(Self::Disabled),
-            "no-tcp" => Some(Self::NoTcp),
-            "enabled" => Some(Self::Enabled),
-            _ => None,
-        }
     }
 }

@@ -48,6 +48,10 @@ pub fn conditions(findings: &Findings) -> Vec<Condition> {
     if !findings.bodies.is_empty() {
         matter("MissingBody", findings.bodies.join("; "));
     }
+    if !findings.tls.is_empty() {
+        let all: Vec<&str> = findings.tls.iter().map(String::as_str).collect();
+        matter("BadUpstreamTls", all.join("; "));
+    }
     // So far each keeps requests from what their route promises; the rest does not.
     let ready = first_matter(findings, &matters);
     if let Some(words) = &findings.no_scale_target {
@@ -213,7 +217,7 @@ fn same(kind: RouteKind, said: &Written, present: &[Value], write: &Value) -> bo
 }
 
 /// Every kind of condition that we write.
-const KINDS: [&str; 11] = [
+const KINDS: [&str; 12] = [
     "Ready",
     "Accepted",
     "HostConflict",
@@ -222,6 +226,7 @@ const KINDS: [&str; 11] = [
     "BadPort",
     "BadFallback",
     "MissingBody",
+    "BadUpstreamTls",
     "NoScaleTarget",
     "WakeFailed",
     "NotHonoured",

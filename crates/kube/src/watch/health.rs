@@ -20,7 +20,7 @@ pub enum WatchState {
         /// Why, in words.
         why: String,
     },
-    /// The cluster does not have this kind. Looked for again every 30 s.
+    /// The cluster does not have this kind, which is as if there were none. Looked for again every 30 s.
     Missing,
 }
 

@@ -199,6 +199,53 @@ async fn kinds_that_are_not_installed_are_no_error_and_are_found_later() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_kind_that_is_not_installed_counts_as_empty_is_told_once_and_is_looked_for_less_and_less() {
+    for (kind, name, place) in [(ROUTES, "InterceptorRoute", 2), (SCALED_HTTP, "HTTPScaledObject", 3)] {
+        let api = shop();
+        api.set_missing(kind, true);
+        let rig = Rig::start(&api);
+        let mut happenings = rig.cluster.happenings();
+        rig.wait_synced().await;
+        let report = rig.cluster.watches().remove(place);
+        assert_eq!((report.kind, &report.state, report.synced), (name, &WatchState::Missing, true));
+        let plural = kind.split_once('/').unwrap().1;
+        let looks = |rig: &Rig| rig.api.asked(|asked| asked.path.ends_with(plural)).len();
+        pass(Duration::from_secs(5)).await;
+        let soon = looks(&rig);
+        assert!((3..=6).contains(&soon), "{soon} looks in five seconds");
+        pass(Duration::from_mins(10)).await;
+        let later = looks(&rig) - soon;
+        assert!((20..=45).contains(&later), "{later} looks in ten minutes");
+        let told = std::iter::from_fn(|| happenings.try_recv().ok()).map(|told| format!("{told:?}"));
+        assert_eq!(told.filter(|told| told.contains(name) && told.contains("Missing")).count(), 1, "{name}");
+        api.set_missing(kind, false);
+        rig.until("it is followed", |rig| rig.cluster.watches()[place].state == WatchState::Following).await;
+        rig.stop().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kind_that_may_not_be_listed_is_waited_for_and_the_permission_is_named() {
+    let api = shop();
+    api.refuse(Method::GET, "/httpscaledobjects", 403, "not you", None);
+    for (namespace, place) in [(None, "in all namespaces"), (Some("shop".to_owned()), "in namespace shop")] {
+        let rig = Rig::with(&api, |settings| settings.namespace = namespace);
+        pass(Duration::from_mins(1)).await;
+        assert!(!rig.cluster.is_synced(), "half the truth would be 404s for the other half");
+        let report = rig.cluster.watches().remove(3);
+        let WatchState::Broken { why, .. } = report.state else { panic!("{report:?}") };
+        let resource = "httpscaledobjects.http.keda.sh";
+        let words = format!("the permission to get, list and watch {resource} {place} is missing: not you");
+        assert_eq!(why, words);
+        rig.stop().await;
+    }
+    let rig = Rig::start(&api);
+    api.allow_all();
+    rig.wait_synced().await;
+    rig.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn one_object_that_cannot_be_read_does_not_spoil_the_others() {
     let api = shop();
     let mut odd = slice("odd", "cart", &[9]);

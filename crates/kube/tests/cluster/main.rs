@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "tests")]
 
 mod api;
+mod connect;
 mod follow;
 mod rig;
 mod routes;
+mod tls;
 mod wake;

@@ -8,10 +8,10 @@ use rouse_core::endpoint::ServiceId;
 use rouse_kube::route::hosts::{ANY, Assigned};
 use rouse_kube::route::plan::{RoutePlan, World, compile};
 use rouse_kube::route::spec::{
-    BodySpec, ColdStartSpec, ResponseSpec, RouteKey, RouteKind, RouteSpec, RuleSpec, ScalingSpec, StaticMode,
-    StaticSpec, TargetSpec, TimeoutSpec,
+    BodySpec, ColdStartSpec, QuietSpec, ResponseSpec, RouteKey, RouteKind, RouteSpec, RuleSpec, ScalingSpec,
+    StaticMode, StaticSpec, TargetSpec, TimeoutSpec,
 };
-use rouse_kube::service::{PortRef, ServiceFacts};
+use rouse_kube::service::{PortRef, ServiceFacts, TlsFacts};
 
 const HOSTS: [&str; 4] = ["a.example.com", "b.example.com", "*.example.com", ANY];
 
@@ -24,6 +24,10 @@ impl World for Nothing {
 
     fn body(&self, _: &str, _: &str, _: Option<&str>) -> Option<Arc<str>> {
         None
+    }
+
+    fn tls(&self, _: &ServiceFacts) -> Arc<TlsFacts> {
+        Arc::default()
     }
 }
 
@@ -57,6 +61,8 @@ fn route(
         scaling: ScalingSpec::default(),
         direct: None,
         probing: None,
+        verify_upstream: true,
+        quiet: QuietSpec::default(),
     })
 }
 

@@ -5,3 +5,4 @@
 mod hosts;
 mod spec;
 mod status;
+mod tls;

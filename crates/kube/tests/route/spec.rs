@@ -1,9 +1,11 @@
 //! Every field of both kinds of objects, and every fault at once.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use rouse_kube::route::spec::{
-    BodySpec, DirectMode, Probing, RouteKind, RouteObject, RouteSpec, StaticMode, TimeoutSpec, read,
+    BodySpec, DirectMode, Probing, QuietSpec, RouteKind, RouteObject, RouteSpec, StaticMode, TimeoutSpec,
+    read,
 };
 use rouse_kube::scale::Workload;
 use rouse_kube::service::PortRef;
@@ -135,6 +137,52 @@ fn annotations_say_what_the_object_has_no_field_for() {
         faults(RouteKind::InterceptorRoute, &target, &upside_down),
         ["min (5) is greater than max (4)"]
     );
+}
+
+#[test]
+fn only_a_route_turns_verification_off_and_only_by_a_plain_word() {
+    let target = json!({"target": {"service": "cart", "port": 80}});
+    assert!(good(RouteKind::InterceptorRoute, &target).verify_upstream, "on by default");
+    for (text, expected) in
+        [("true", Some(true)), ("false", Some(false)), ("no", None), ("False", None), ("", None)]
+    {
+        let annotations = json!({"rouse.dev/upstream-verify": text});
+        let spec = read(RouteKind::InterceptorRoute, &object(&target, &annotations));
+        assert_eq!(spec.as_ref().ok().map(|spec| spec.verify_upstream), expected, "{text:?}: {spec:?}");
+    }
+}
+
+#[test]
+fn requests_that_do_not_wake_are_lists_with_commas() {
+    let target = json!({"scaleTargetRef": {"service": "cart", "port": 80}});
+    let kind = RouteKind::HttpScaledObject;
+    assert_eq!(good(kind, &target).quiet, QuietSpec::default());
+    let annotations = json!({"rouse.dev/no-wake-paths": "/healthz, /robots.txt", "rouse.dev/no-wake-methods": "options,TRACE",
+                             "rouse.dev/no-wake-user-agents": "kube-probe,GoogleBot/2.1 (x"});
+    let quiet = read(kind, &object(&target, &annotations)).unwrap().quiet;
+    let words = |words: &[&str]| words.iter().map(|word| Arc::from(*word)).collect::<Vec<Arc<str>>>();
+    assert_eq!(quiet.paths, words(&["/healthz", "/robots.txt"]));
+    assert_eq!(quiet.methods, words(&["OPTIONS", "TRACE"]));
+    assert_eq!(quiet.agents, words(&["kube-probe", "googlebot/2.1 (x"]));
+    let many = |one: &str, count| vec![one; count].join(",");
+    for (name, text, says) in [
+        ("paths", "healthz", "1 to 32 paths that begin with a slash"),
+        ("paths", "/a,,/b", "1 to 32 paths"),
+        ("paths", "/a?b", "no ? and no #"),
+        ("paths", &many("/a", 33), "1 to 32"),
+        ("methods", "GET PUT", "1 to 32 methods like OPTIONS, with commas in between"),
+        ("methods", "", "1 to 32 methods"),
+        ("methods", &many("GET", 33), "1 to 32"),
+        ("user-agents", " , ", "1 to 32 parts of user agents"),
+        ("user-agents", &many("bot", 33), "1 to 32"),
+    ] {
+        let key = format!("rouse.dev/no-wake-{name}");
+        let all = faults(kind, &target, &json!({&key: text}));
+        assert!(all.len() == 1 && all[0].contains(&key) && all[0].contains(says), "{text:?}: {all:?}");
+    }
+    assert!(read(kind, &object(&target, &json!({"rouse.dev/no-wake-paths": many("/a", 32)}))).is_ok());
+    let long = faults(kind, &target, &json!({"rouse.dev/no-wake-paths": "ü".repeat(100_000)}));
+    assert!(long[0].len() < 500, "{}", long[0].len());
 }
 
 #[test]

@@ -87,6 +87,14 @@ impl Aim {
         }
     }
 
+    /// Whether the request waited for a pod to come up.
+    pub(super) fn cold_start(&self) -> bool {
+        match self {
+            Self::Pod(slot) => slot.cold_start(),
+            Self::ClusterIp(_, slot) => slot.as_ref().is_some_and(Slot::cold_start),
+        }
+    }
+
     pub(super) fn into_slot(self) -> Option<Slot> {
         match self {
             Self::Pod(slot) => Some(slot),
@@ -96,19 +104,20 @@ impl Aim {
 }
 
 /// An attempt on the `ClusterIP` came to nothing: waits until there may be another. Pods are ready, but the plumbing
-/// may not know it yet, or may still lead to one that is gone.
+/// may not know it yet, or may still lead to one that is gone. `pod`: one is at hand to go to instead.
 pub(super) async fn again(
     journey: &Journey<'_>,
     setback: &Setback,
     tries: &mut Tries,
     ip: &ClusterIp,
+    pod: bool,
 ) -> Result<(), Failure> {
     let pause = match setback {
         Setback::Refused(Refusal::Tls(error)) => {
             return Err(Failure::TlsFailed { reason: error.to_string() });
         }
         Setback::Refused(Refusal::Local) => LACK,
-        Setback::Refused(Refusal::Pod) if journey.backend.direct == Direct::ColdStartOnly => {
+        Setback::Refused(Refusal::Pod) if pod && journey.backend.direct == Direct::ColdStartOnly => {
             // Straight to the pod instead, until it accepts again.
             ip.went_cold();
             journey.worker.gateway.metrics.retried(setback.reason());

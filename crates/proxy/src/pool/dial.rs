@@ -66,7 +66,7 @@ impl Way {
         let mut refusal = Refusal::Pod;
         for &address in addresses {
             match timeout(limit, connect(address)).await {
-                Ok(Ok(stream)) => return self.shake_hands(stream, upgrade).await,
+                Ok(Ok(stream)) => return self.shake_hands(stream, address, upgrade).await,
                 Ok(Err(error)) if is_local(&error) => refusal = Refusal::Local,
                 Ok(Err(_)) | Err(_) => refusal = Refusal::Pod,
             }
@@ -74,20 +74,26 @@ impl Way {
         Err(refusal)
     }
 
-    async fn shake_hands(&self, stream: TcpStream, upgrade: bool) -> Result<(PodStream, Alpn), Refusal> {
+    async fn shake_hands(
+        &self,
+        stream: TcpStream,
+        peer: SocketAddr,
+        upgrade: bool,
+    ) -> Result<(PodStream, Alpn), Refusal> {
         let terms = match self {
-            Self::Http1 => return Ok((PodStream::new(Either::Left(stream)), Alpn::Http1)),
-            Self::H2c => return Ok((PodStream::new(Either::Left(stream)), Alpn::H2)),
+            Self::Http1 => return Ok((PodStream::new(Either::Left(stream), peer), Alpn::Http1)),
+            Self::H2c => return Ok((PodStream::new(Either::Left(stream), peer), Alpn::H2)),
             Self::Tls(terms) => terms,
         };
         // HTTP/2 has no upgrades that pods would know.
         let only = upgrade.then_some(Alpn::Http1);
         let (stream, agreed) = terms.connect(stream, only, Instant::now() + HANDSHAKE).await?;
-        Ok((PodStream::new(Either::Right(Box::new(stream))), agreed.unwrap_or(Alpn::Http1)))
+        Ok((PodStream::new(Either::Right(Box::new(stream)), peer), agreed.unwrap_or(Alpn::Http1)))
     }
 }
 
-async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
+/// Makes a connection to whoever is there, and it is not ourselves.
+pub(crate) async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
     let stream = TcpStream::connect(address).await?;
     if address.ip().is_loopback() && stream.local_addr()? == address {
         // The kernel gave us the very port that we asked for: nobody is there but ourselves.
@@ -125,8 +131,10 @@ fn is_local(error: &io::Error) -> bool {
 }
 
 /// What is seen of a connection from the outside.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Seen {
+    /// Whom it leads to.
+    peer: SocketAddr,
     /// How many bytes have come.
     read: AtomicU64,
     /// What was wrong with TLS after the handshake.
@@ -134,6 +142,10 @@ pub(super) struct Seen {
 }
 
 impl Seen {
+    pub(super) fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
     pub(super) fn bytes_read(&self) -> u64 {
         self.read.load(Ordering::Relaxed)
     }
@@ -167,8 +179,9 @@ pub(super) struct PodStream {
 }
 
 impl PodStream {
-    fn new(stream: Either<TcpStream, Box<ClientStream<TcpStream>>>) -> Self {
-        Self { stream, seen: Arc::default(), heeded: false }
+    fn new(stream: Either<TcpStream, Box<ClientStream<TcpStream>>>, peer: SocketAddr) -> Self {
+        let seen = Seen { peer, read: AtomicU64::new(0), tls: OnceLock::new() };
+        Self { stream, seen: Arc::new(seen), heeded: false }
     }
 
     pub(super) fn seen(&self) -> Arc<Seen> {

@@ -1,6 +1,7 @@
 //! The right to send one request on one connection.
 
 use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -181,6 +182,14 @@ impl Link {
         match self {
             Link::Http1 { line, .. } => Some(line.seen.bytes_read()),
             Link::Http2 { .. } => None,
+        }
+    }
+
+    /// Whom it leads to.
+    pub(crate) fn peer(&self) -> SocketAddr {
+        match self {
+            Link::Http1 { line, .. } => line.seen.peer(),
+            Link::Http2 { stream, .. } => stream.0.seen.peer(),
         }
     }
 

@@ -2,11 +2,13 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic, also in its helpers")]
 
+mod access;
 mod back_pressure;
 mod bodies;
 mod books;
 mod budget;
 mod certificates;
+mod cluster_ip;
 mod connections;
 mod deadlines;
 mod drain_tail;
@@ -17,6 +19,7 @@ mod headers;
 mod holding;
 mod http2;
 mod leaving;
+mod podless;
 mod retries;
 mod rig;
 mod silence;

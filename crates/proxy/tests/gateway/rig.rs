@@ -16,6 +16,8 @@ use rouse_core::snapshot::Spread;
 use rouse_net::clock::TokioClock;
 use rouse_net::listen;
 use rouse_net::tls::ServerTls;
+use rouse_proxy::access::AccessLog;
+use rouse_proxy::cluster_ip::{ClusterIp, Direct};
 use rouse_proxy::gateway::{
     Backend, ColdStartHeaders, Gateway, Limits, Route, Settings, Target, Timeouts, Upstream,
 };
@@ -56,6 +58,11 @@ pub(crate) struct Options {
     pub(crate) limits: Limits,
     /// Nobody's `X-Forwarded-*` is believed.
     pub(crate) edge: bool,
+    pub(crate) over_tls: Option<Upstream>,
+    pub(crate) direct: Direct,
+    pub(crate) cluster_ip: Vec<SocketAddr>,
+    pub(crate) cold_start: ColdStartHeaders,
+    pub(crate) access: Option<Arc<dyn AccessLog>>,
 }
 
 impl Default for Options {
@@ -67,6 +74,11 @@ impl Default for Options {
             bounds: Bounds::default(),
             limits: Limits::default(),
             edge: false,
+            over_tls: None,
+            direct: Direct::default(),
+            cluster_ip: Vec::new(),
+            cold_start: ColdStartHeaders::default(),
+            access: None,
         }
     }
 }
@@ -78,7 +90,8 @@ impl Rig {
 
     /// The same, whose clients shake hands first.
     pub(crate) fn behind(options: Options, tls: Option<&Arc<ServerTls>>) -> Self {
-        let Options { timeouts, protocol, spread, bounds, limits, edge } = options;
+        let Options { timeouts, protocol, spread, bounds, limits, edge, .. } = options;
+        let Options { over_tls, direct, cluster_ip, cold_start, access, .. } = options;
         let clock = TokioClock::new();
         let engine = Arc::<CountingEngine>::default();
         let core = Core { holds: bounds, ..Core::default() };
@@ -94,10 +107,10 @@ impl Rig {
             clock,
             seed: 7,
             limits,
-            cold_start: ColdStartHeaders::default(),
+            cold_start,
+            access,
         };
         let gateway = Gateway::new(settings, Metrics::new(&mut metrics));
-        gateway.set_routes(Table::new(vec![rule("cart", &service, protocol, timeouts)]));
         let listeners = listen::bind(&["127.0.0.1:0".parse().unwrap()]).unwrap();
         let address = listeners[0].address();
         let doors = listeners.into_iter().map(|listener| Door { listener, tls: tls.cloned() }).collect();
@@ -105,7 +118,15 @@ impl Rig {
         let mut driver = JoinSet::new();
         let shared = Arc::clone(&registry);
         driver.spawn(async move { shared.drive(|moment| clock.sleep_until(moment)).await });
-        Self { address, registry, service, gateway, workers, engine, metrics, _driver: driver }
+        let rig = Self { address, registry, service, gateway, workers, engine, metrics, _driver: driver };
+        let backend = Backend {
+            over_tls,
+            direct,
+            cluster_ip: ClusterIp::new(cluster_ip.into()),
+            ..backend(&rig.service, protocol)
+        };
+        rig.route(rule("cart", Target::Backend(backend), timeouts, Podless::default()));
+        rig
     }
 
     /// The same with one pod, which is ready.
@@ -120,10 +141,25 @@ impl Rig {
         let id: ServiceId = format!("shop/{name}").parse().unwrap();
         let spec = Spec { ports: vec![PortName::new("http")], spread: Spread::default() };
         let service = self.registry.declare(&id, &spec);
-        let mut rules = self.gateway.routes().rules().to_vec();
-        rules.push(rule(name, &service, Upstream::Http1, Timeouts::default()));
-        self.gateway.set_routes(Table::new(rules));
+        let target = Target::Backend(backend(&service, Upstream::Http1));
+        self.route(rule(name, target, Timeouts::default(), Podless::default()));
         service
+    }
+
+    /// What the first route answers without its pods.
+    pub(crate) fn podless(&self, podless: Podless) {
+        let mut rules = self.gateway.routes().rules().to_vec();
+        let cart = rules.iter_mut().find(|rule| &*rule.name == "cart").unwrap();
+        let Route { target: Target::Backend(backend), timeouts, .. } = &*cart.target else { unreachable!() };
+        *cart = rule("cart", Target::Backend(backend.clone()), *timeouts, podless);
+        self.gateway.set_routes(Table::new(rules));
+    }
+
+    /// One more route.
+    pub(crate) fn route(&self, rule: Rule<Arc<Route>>) {
+        let mut rules = self.gateway.routes().rules().to_vec();
+        rules.push(rule);
+        self.gateway.set_routes(Table::new(rules));
     }
 
     /// These are the service's pods now.
@@ -175,10 +211,13 @@ impl Rig {
     }
 }
 
-/// The way from `{name}.test` to `service`.
-fn rule(name: &str, service: &Arc<Service>, protocol: Upstream, timeouts: Timeouts) -> Rule<Arc<Route>> {
-    let port = service.port(&PortName::new("http")).unwrap();
-    let target = Target::Backend(Backend::direct(Arc::clone(service), port, protocol));
+/// Straight to the pods of `service`.
+pub(crate) fn backend(service: &Arc<Service>, protocol: Upstream) -> Backend {
+    Backend::direct(Arc::clone(service), service.port(&PortName::new("http")).unwrap(), protocol)
+}
+
+/// The way from `{name}.test` to `target`.
+pub(crate) fn rule(name: &str, target: Target, timeouts: Timeouts, podless: Podless) -> Rule<Arc<Route>> {
     Rule {
         hosts: vec![format!("{name}.test").parse().unwrap()],
         paths: Vec::new(),
@@ -187,10 +226,10 @@ fn rule(name: &str, service: &Arc<Service>, protocol: Upstream, timeouts: Timeou
         name: name.into(),
         target: Arc::new(Route {
             name: name.into(),
-            service: service.id().clone(),
+            service: format!("shop/{name}").parse().unwrap(),
             target,
             timeouts,
-            podless: Podless::default(),
+            podless,
         }),
     }
 }
@@ -204,7 +243,11 @@ pub(crate) struct Pod {
 
 impl Pod {
     pub(crate) async fn new(number: u32) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        Self::on(number, TcpListener::bind("127.0.0.1:0").await.unwrap())
+    }
+
+    /// The same on this listener.
+    pub(crate) fn on(number: u32, listener: TcpListener) -> Self {
         Self { number, address: listener.local_addr().unwrap(), listener }
     }
 
@@ -223,7 +266,7 @@ impl Pod {
 /// A pod that answers by itself. Dropping it ends it.
 pub(crate) struct Served {
     seen: Arc<Mutex<Seen>>,
-    _tasks: JoinSet<()>,
+    tasks: JoinSet<()>,
 }
 
 #[derive(Default)]
@@ -259,13 +302,18 @@ impl Pod {
                 });
             }
         });
-        Served { seen, _tasks: tasks }
+        Served { seen, tasks }
     }
 }
 
 impl Served {
     pub(crate) fn paths(&self) -> Vec<String> {
         self.seen.lock().unwrap().paths.clone()
+    }
+
+    /// Stops listening, and ends its connections.
+    pub(crate) async fn end(mut self) {
+        self.tasks.shutdown().await;
     }
 
     pub(crate) fn most_at_once(&self) -> usize {

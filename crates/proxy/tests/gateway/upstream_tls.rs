@@ -35,14 +35,14 @@ fn rig(settings: ClientSettings) -> Rig {
     Rig::new(Options { protocol: Upstream::Tls(Arc::new(tls)), ..Options::default() })
 }
 
-fn server(identity: Identity) -> ServerSettings {
+pub(crate) fn server(identity: Identity) -> ServerSettings {
     ServerSettings::new(vec![CertEntry { identity, names: Vec::new() }])
 }
 
 /// What a pod saw of a connection.
 #[derive(Debug, Clone, PartialEq)]
-struct Shaken {
-    sni: Option<Box<str>>,
+pub(crate) struct Shaken {
+    pub(crate) sni: Option<Box<str>>,
     alpn: Option<Alpn>,
     /// The gateway showed a certificate.
     certified: bool,
@@ -50,7 +50,7 @@ struct Shaken {
 }
 
 /// A pod that answers over TLS. Dropping it ends it.
-struct TlsPod {
+pub(crate) struct TlsPod {
     shaken: Arc<Mutex<Vec<Shaken>>>,
     /// The first line of every request, or the URI in HTTP/2.
     asked: Arc<Mutex<Vec<String>>>,
@@ -59,7 +59,7 @@ struct TlsPod {
 
 impl TlsPod {
     /// `last`: every HTTP/1 connection ends with its first answer.
-    fn serve(pod: Pod, settings: ServerSettings, last: bool) -> Self {
+    pub(crate) fn serve(pod: Pod, settings: ServerSettings, last: bool) -> Self {
         let (tls, _) = ServerTls::new(settings).unwrap();
         let tls = Arc::new(tls);
         let (shaken, asked) = (Arc::<Mutex<Vec<Shaken>>>::default(), Arc::<Mutex<Vec<String>>>::default());
@@ -93,7 +93,7 @@ impl TlsPod {
         Self { shaken, asked, _tasks: tasks }
     }
 
-    fn shaken(&self) -> Vec<Shaken> {
+    pub(crate) fn shaken(&self) -> Vec<Shaken> {
         self.shaken.lock().unwrap().clone()
     }
 

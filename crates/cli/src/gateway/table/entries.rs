@@ -105,6 +105,12 @@ pub static SETTINGS: &[Setting] = &[
     )
     .keda(&keda::UPSTREAM_TLS),
     tls(
+        "upstream-ca",
+        Kind::File,
+        Nothing("the system's roots alone"),
+        "A PEM file with roots of pods' certificates, beside the system's; a Service's own CA counts instead of both",
+    ),
+    tls(
         "upstream-skip-verify",
         Kind::Switch,
         Is("false"),
@@ -282,4 +288,10 @@ pub static SETTINGS: &[Setting] = &[
         "How to reach the cluster",
     ),
     kubernetes("context", Kind::Text, Nothing("the current one"), "Which context of the kubeconfig to use"),
+    kubernetes(
+        "cluster-domain",
+        Kind::Text,
+        Is("cluster.local"),
+        "What the DNS names of Services end with: pods' certificates may be for these",
+    ),
 ];

@@ -2,7 +2,7 @@
 
 use super::parts::{created, header_matches, header_name, header_value, host, path, scaling_metric, target};
 use super::{
-    BodySpec, ColdStartSpec, LONGEST_BODY, ResponseSpec, RouteKey, RouteKind, RouteSpec, RuleSpec,
+    BodySpec, ColdStartSpec, LONGEST_BODY, QuietSpec, ResponseSpec, RouteKey, RouteKind, RouteSpec, RuleSpec,
     ScalingSpec, StaticMode, StaticSpec, TimeoutSpec,
 };
 use crate::objects::Meta;
@@ -33,6 +33,8 @@ pub(super) fn read(meta: &Meta, spec: &Field<'_>) -> Option<RouteSpec> {
         scaling: ScalingSpec { concurrency, rate, ..ScalingSpec::default() },
         direct: None,
         probing: None,
+        verify_upstream: true,
+        quiet: QuietSpec::default(),
     })
 }
 

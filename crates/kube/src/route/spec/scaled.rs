@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::parts::{created, header_matches, host, path, scaling_metric, target};
-use super::{ColdStartSpec, RouteKey, RouteKind, RouteSpec, RuleSpec, ScalingSpec, TimeoutSpec};
+use super::{ColdStartSpec, QuietSpec, RouteKey, RouteKind, RouteSpec, RuleSpec, ScalingSpec, TimeoutSpec};
 use crate::objects::Meta;
 use crate::route::field::Field;
 use crate::scale::Workload;
@@ -65,6 +65,8 @@ pub(super) fn read(meta: &Meta, spec: &Field<'_>) -> Option<RouteSpec> {
         scaling,
         direct: None,
         probing: None,
+        verify_upstream: true,
+        quiet: QuietSpec::default(),
     })
 }
 

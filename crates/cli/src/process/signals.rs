@@ -1,4 +1,4 @@
-//! What the outside wants of a running `rouse up`.
+//! What the outside wants of a command that runs.
 
 use std::io::{self, IsTerminal as _};
 
@@ -6,7 +6,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// A wish from outside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Signal {
+pub(crate) enum Signal {
     /// SIGTERM, SIGINT; and SIGHUP if it came because the terminal is gone.
     Leave,
     /// SIGHUP.
@@ -15,7 +15,7 @@ pub(super) enum Signal {
 
 /// The signals that we listen to.
 #[derive(Debug)]
-pub(super) struct Signals {
+pub(crate) struct Signals {
     terminate: tokio::signal::unix::Signal,
     interrupt: tokio::signal::unix::Signal,
     hangup: tokio::signal::unix::Signal,
@@ -24,7 +24,7 @@ pub(super) struct Signals {
 
 impl Signals {
     /// Listens from now on.
-    pub(super) fn listen() -> io::Result<Self> {
+    pub(crate) fn listen() -> io::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
@@ -34,7 +34,7 @@ impl Signals {
     }
 
     /// The next one.
-    pub(super) async fn next(&mut self) -> Signal {
+    pub(crate) async fn next(&mut self) -> Signal {
         tokio::select! {
             _ = self.terminate.recv() => Signal::Leave,
             _ = self.interrupt.recv() => Signal::Leave,
@@ -48,7 +48,7 @@ impl Signals {
     }
 
     /// The next one that wants us to leave.
-    pub(super) async fn leave(&mut self) {
+    pub(crate) async fn leave(&mut self) {
         while self.next().await != Signal::Leave {}
     }
 }

@@ -1,4 +1,4 @@
-//! What `rouse up` prints: one thread owns the output, so that a slow terminal holds up nobody else.
+//! What a command that runs prints: one thread owns the output, so that a slow terminal holds up nobody else.
 
 use std::io::{self, Write};
 use std::sync::Arc;

@@ -1,0 +1,70 @@
+//! Those who tell the log and the metrics what happens.
+
+use std::sync::Arc;
+
+use rouse_core::registry::Registry;
+use rouse_core::timeline::Read;
+use rouse_kube::cluster::Happening;
+use rouse_kube::watch::WatchState;
+use tokio::sync::broadcast::Receiver;
+use tokio::sync::broadcast::error::RecvError;
+
+use crate::admin::metrics::Tally;
+use crate::process::screen::Screen;
+use crate::up::lines;
+
+/// Tells of everything that happens between us and the cluster.
+pub(super) async fn happenings(mut happenings: Receiver<Happening>, tally: Tally, screen: Screen) {
+    loop {
+        match happenings.recv().await {
+            Ok(happening) => {
+                match &happening {
+                    Happening::Woken(..) => tally.wake(true),
+                    Happening::WakeFailed(..) => tally.wake(false),
+                    _ => {}
+                }
+                if let Some(line) = line(&happening) {
+                    screen.say(line);
+                }
+            }
+            Err(RecvError::Lagged(count)) => {
+                screen.say(lines::warning(&format!("{count} events are missing here: there were too many")));
+            }
+            Err(RecvError::Closed) => return,
+        }
+    }
+}
+
+fn line(happening: &Happening) -> Option<String> {
+    Some(match happening {
+        Happening::Watch(report) => match &report.state {
+            WatchState::Starting => return None,
+            WatchState::Following => format!("following {}", report.kind),
+            WatchState::Missing => {
+                lines::warning(&format!("the cluster has no {}: `rouse install` has it", report.kind))
+            }
+            WatchState::Broken { why, .. } => {
+                let kind = report.kind;
+                lines::warning(&format!("cannot follow {kind}: {why}; the last that is known keeps serving"))
+            }
+        },
+        Happening::LeftOut(what) => lines::warning(what),
+        Happening::Woken(service, pods) => format!("{service}: woken, {pods} wanted"),
+        Happening::WakeFailed(service, why) => lines::warning(&format!("{service}: cannot be woken: {why}")),
+        Happening::WriteFailed(why) => lines::warning(why),
+    })
+}
+
+/// Tells of every cold start.
+pub(super) async fn cold_starts(registry: Arc<Registry>, tally: Tally, screen: Screen) {
+    let mut read = Read::default();
+    loop {
+        for cold in registry.cold_starts().after(&mut read).await {
+            tally.cold_start(&cold);
+            if let Some(source) = cold.ready_by {
+                tally.ready_by(source);
+            }
+            screen.say(lines::cold_start(&cold));
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! How the pods of a service are spoken to: in the clear, or over TLS with the service's own name, roots and
+//! certificate.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use rouse_core::endpoint::ServiceId;
+use rouse_kube::service::{AppProtocol, ResolvedPort};
+use rouse_net::tls::{ClientConfigs, ClientSettings, Identity, Pem, Roots, ServerName};
+use rouse_proxy::gateway::Upstream;
+
+use crate::gateway::settings::{Settings, UpstreamTls};
+
+/// Services with TLS settings of their own whose sessions are kept.
+const MOST: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
+
+/// What all services have in common. Clones share the configurations.
+#[derive(Debug, Clone)]
+pub struct Upstreams {
+    configs: Arc<ClientConfigs>,
+    tls: UpstreamTls,
+    verify: bool,
+    /// Whose certificates are trusted where a service does not say.
+    roots: Roots,
+    cluster_domain: Arc<str>,
+    /// KEDA asks pods for `svc.ns`, without the `.svc`.
+    short_names: bool,
+}
+
+impl Upstreams {
+    /// As the operator says.
+    pub fn new(settings: &Settings) -> Self {
+        let keda = settings.headers.keda_compat;
+        let mut trusted: Vec<Pem> = settings.upstream.ca.iter().cloned().map(Pem::File).collect();
+        if keda {
+            // KEDA's interceptor trusts what it shows itself.
+            trusted.extend(settings.tls.certs.iter().map(|pair| Pem::File(pair.cert.clone())));
+        }
+        Self {
+            configs: Arc::new(ClientConfigs::new(MOST)),
+            tls: settings.upstream.tls,
+            verify: !settings.upstream.skip_verify,
+            roots: if trusted.is_empty() { Roots::System } else { Roots::SystemAnd(trusted) },
+            cluster_domain: settings.kubernetes.cluster_domain.as_str().into(),
+            short_names: keda,
+        }
+    }
+
+    /// The configurations, whose files somebody must watch.
+    pub(super) fn configs(&self) -> &Arc<ClientConfigs> {
+        &self.configs
+    }
+
+    /// What the pods of `port` are spoken to with; and where that is something else, with what if the request itself
+    /// came over TLS. `verify`: the route does not say otherwise.
+    pub(super) fn of(&self, port: &ResolvedPort, verify: bool) -> (Upstream, Option<Upstream>) {
+        let plain = match port.protocol {
+            AppProtocol::H2c => Upstream::H2c,
+            AppProtocol::Http | AppProtocol::Https => Upstream::Http1,
+        };
+        let said = port.tls.on.or((port.protocol == AppProtocol::Https).then_some(true));
+        match (said, self.tls) {
+            (Some(true), _) | (None, UpstreamTls::On) => (self.over_tls(port, verify), None),
+            (Some(false), _) | (None, UpstreamTls::Off) => (plain, None),
+            (None, UpstreamTls::AsReceived) => (plain, Some(self.over_tls(port, verify))),
+        }
+    }
+
+    fn over_tls(&self, port: &ResolvedPort, verify: bool) -> Upstream {
+        if let Some(fault) = &port.tls.fault {
+            return Upstream::Unusable(Arc::clone(fault));
+        }
+        let settings = match self.settings(port, verify) {
+            Ok(settings) => settings,
+            Err(name) => return Upstream::Unusable(format!("{name:?} is not a server name").into()),
+        };
+        // What is odd about roots is told where they are from: in the route's status, or at the start.
+        match self.configs.get(&settings, |_| {}) {
+            Ok(tls) => Upstream::Tls(tls),
+            Err(error) => {
+                Upstream::Unusable(format!("TLS to {} cannot be set up: {error}", port.service).into())
+            }
+        }
+    }
+
+    fn settings(&self, port: &ResolvedPort, verify: bool) -> Result<ClientSettings, String> {
+        let name = |text: String| ServerName::try_from(text.clone()).map_err(|_| text);
+        let facts = &port.tls;
+        let (server_name, accepted) = match &facts.server_name {
+            Some(own) => (name(own.to_string())?, Vec::new()),
+            None => {
+                let [short, svc, full] = names(&port.service, &self.cluster_domain);
+                let asked = if self.short_names { &short } else { &svc };
+                (name(asked.clone())?, vec![name(short)?, name(svc)?, name(full)?])
+            }
+        };
+        let roots = match &facts.ca {
+            Some(ca) => Roots::Pem(vec![Pem::Bytes(Arc::clone(ca))]),
+            None => self.roots.clone(),
+        };
+        let identity = facts.client.as_ref().map(|(chain, key)| Identity {
+            chain: Pem::Bytes(Arc::clone(chain)),
+            key: Pem::Bytes(Arc::clone(key)),
+        });
+        let verify = verify && self.verify;
+        Ok(ClientSettings { accepted, identity, verify, ..ClientSettings::new(server_name, roots) })
+    }
+}
+
+/// The names that a certificate of a service's pods may be for.
+fn names(service: &ServiceId, domain: &str) -> [String; 3] {
+    let (name, namespace) = (service.name(), service.namespace());
+    [
+        format!("{name}.{namespace}"),
+        format!("{name}.{namespace}.svc"),
+        format!("{name}.{namespace}.svc.{domain}"),
+    ]
+}

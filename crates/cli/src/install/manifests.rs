@@ -1,0 +1,34 @@
+//! The files of `deploy/`, as they were when this was built.
+
+use serde_json::Value;
+
+use crate::document::yaml::Reader;
+use crate::document::{Fault, from_node};
+use crate::failure::Failure;
+
+pub(super) const NAMESPACE: &str = include_str!("../../../../deploy/manifests/00-namespace.yaml");
+/// The kinds of objects that routes are.
+pub(super) const CRDS: [&str; 2] = [
+    include_str!("../../../../deploy/crds/interceptorroutes.yaml"),
+    include_str!("../../../../deploy/crds/httpscaledobjects.yaml"),
+];
+/// In the order in which they are applied.
+pub(super) const GATEWAY: [&str; 3] = [
+    include_str!("../../../../deploy/manifests/10-rbac.yaml"),
+    include_str!("../../../../deploy/manifests/20-gateway.yaml"),
+    include_str!("../../../../deploy/manifests/30-services.yaml"),
+];
+
+/// The objects of one file.
+pub(super) fn read(text: &str) -> Result<Vec<Value>, Failure> {
+    let broken = |fault: Fault| {
+        Failure::Failed(format!("the manifests in this binary are broken, please report this: {fault}"))
+    };
+    let mut reader = Reader::new(text, 1);
+    let mut objects = Vec::new();
+    while reader.next_document().map_err(broken)? {
+        let node = reader.node().map_err(broken)?;
+        objects.push(from_node(node).map_err(broken)?);
+    }
+    Ok(objects)
+}

@@ -1,0 +1,144 @@
+//! The objects of `deploy/` with what an operator decides in them.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::args::InstallArgs;
+use super::check::{CERTS, HTTPS, variables};
+use super::manifests;
+use crate::failure::Failure;
+use crate::gateway::settings::Settings;
+
+/// What the gateway's objects are called.
+const NAME: &str = "rouse-gateway";
+/// How long the process may take to end after its drain, before the kubelet kills it.
+const MARGIN: Duration = Duration::from_secs(10);
+
+/// All objects, in the order in which they can be applied.
+pub(super) fn all(args: &InstallArgs, settings: &Settings) -> Result<Vec<Value>, Failure> {
+    let mut objects = Vec::new();
+    if !args.no_namespace {
+        for mut namespace in manifests::read(manifests::NAMESPACE)? {
+            put(&mut namespace, "/metadata/name", args.namespace.as_str());
+            objects.push(namespace);
+        }
+    }
+    if args.crds.wanted() {
+        for text in manifests::CRDS {
+            objects.append(&mut manifests::read(text)?);
+        }
+    }
+    for text in manifests::GATEWAY {
+        for mut object in manifests::read(text)? {
+            fit(&mut object, args, settings);
+            objects.push(object);
+        }
+    }
+    let named = [("configmaps", &args.configmaps_of), ("secrets", &args.secrets_of)];
+    for (resource, namespaces) in named {
+        objects.extend(namespaces.iter().flat_map(|namespace| leave_to_read(resource, namespace, args)));
+    }
+    Ok(objects)
+}
+
+/// Sets what is at `pointer`, which the manifests have.
+fn put(object: &mut Value, pointer: &str, value: impl Into<Value>) {
+    if let Some(place) = object.pointer_mut(pointer) {
+        *place = value.into();
+    }
+}
+
+fn push(object: &mut Value, pointer: &str, value: Value) {
+    if let Some(list) = object.pointer_mut(pointer).and_then(Value::as_array_mut) {
+        list.push(value);
+    }
+}
+
+fn fit(object: &mut Value, args: &InstallArgs, settings: &Settings) {
+    put(object, "/metadata/namespace", args.namespace.as_str());
+    match object.get("kind").and_then(Value::as_str).unwrap_or_default() {
+        "ClusterRole" => rights(object, "Role", args),
+        "ClusterRoleBinding" => {
+            rights(object, "RoleBinding", args);
+            put(object, "/roleRef/name", cluster_wide(args));
+            put(object, "/subjects/0/namespace", args.namespace.as_str());
+            if args.watch_namespace.is_some() {
+                put(object, "/roleRef/kind", "Role");
+            }
+        }
+        "Deployment" => deployment(object, args, settings),
+        "Service" if args.tls_secret.is_some() && object.pointer("/metadata/name") == Some(&json!(NAME)) => {
+            push(object, "/spec/ports", json!({ "name": "https", "port": 443, "targetPort": "https" }));
+        }
+        _ => {}
+    }
+}
+
+/// Names that the whole cluster shares: two gateways in two namespaces must not take each other's.
+fn cluster_wide(args: &InstallArgs) -> String {
+    format!("{NAME}.{}", args.namespace)
+}
+
+/// Names a role or its binding, and makes it one of the watched namespace if there is one.
+fn rights(object: &mut Value, narrow: &str, args: &InstallArgs) {
+    put(object, "/metadata/name", cluster_wide(args));
+    let metadata = object.get_mut("metadata").and_then(Value::as_object_mut);
+    if let (Some(namespace), Some(metadata)) = (&args.watch_namespace, metadata) {
+        metadata.insert("namespace".to_owned(), namespace.as_str().into());
+        put(object, "/kind", narrow);
+    }
+}
+
+fn deployment(object: &mut Value, args: &InstallArgs, settings: &Settings) {
+    const CONTAINER: &str = "/spec/template/spec/containers/0";
+    put(object, "/spec/replicas", args.replicas);
+    let leaving = settings.shutdown_delay.saturating_add(settings.drain_timeout).saturating_add(MARGIN);
+    let seconds = leaving.as_secs() + u64::from(leaving.subsec_nanos() > 0);
+    put(object, "/spec/template/spec/terminationGracePeriodSeconds", seconds);
+    put(object, &format!("{CONTAINER}/image"), args.image.as_str());
+    let env = format!("{CONTAINER}/env");
+    if let Some(env) = object.pointer_mut(&env).and_then(Value::as_array_mut) {
+        // The pod's address stays; the rest is said anew.
+        env.retain(|variable| variable.get("valueFrom").is_some());
+        env.extend(variables(args).into_iter().map(|(name, value)| json!({ "name": name, "value": value })));
+    }
+    let Some(secret) = &args.tls_secret else { return };
+    push(object, &format!("{CONTAINER}/ports"), json!({ "name": "https", "containerPort": HTTPS }));
+    if let Some(container) = object.pointer_mut(CONTAINER).and_then(Value::as_object_mut) {
+        let mount = json!([{ "name": "certs", "mountPath": CERTS, "readOnly": true }]);
+        container.insert("volumeMounts".to_owned(), mount);
+    }
+    if let Some(pod) = object.pointer_mut("/spec/template/spec").and_then(Value::as_object_mut) {
+        pod.insert("volumes".to_owned(), json!([{ "name": "certs", "secret": { "secretName": secret } }]));
+    }
+}
+
+/// Leave to read the `resource`s of one namespace, and of no other.
+fn leave_to_read(resource: &str, namespace: &str, args: &InstallArgs) -> [Value; 2] {
+    const API: &str = "rbac.authorization.k8s.io";
+    let name = format!("{NAME}-{resource}.{}", args.namespace);
+    let metadata = json!({
+        "name": name,
+        "namespace": namespace,
+        "labels": {
+            "app.kubernetes.io/name": "rouse",
+            "app.kubernetes.io/component": "gateway",
+            "app.kubernetes.io/part-of": "rouse",
+        },
+    });
+    let role = json!({
+        "apiVersion": format!("{API}/v1"),
+        "kind": "Role",
+        "metadata": metadata,
+        "rules": [{ "apiGroups": [""], "resources": [resource], "verbs": ["list", "watch"] }],
+    });
+    let binding = json!({
+        "apiVersion": format!("{API}/v1"),
+        "kind": "RoleBinding",
+        "metadata": metadata,
+        "roleRef": { "apiGroup": API, "kind": "Role", "name": name },
+        "subjects": [{ "kind": "ServiceAccount", "name": NAME, "namespace": args.namespace }],
+    });
+    [role, binding]
+}

@@ -1,0 +1,342 @@
+//! `rouse install`, run as people run it, and what it prints: the files of `deploy/`, and rights that are the least.
+
+#![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "tests, also in their helpers")]
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::process::Command;
+use std::time::Duration;
+
+use rouse_cli::gateway::GatewayArgs;
+use rouse_cli::gateway::settings;
+use rouse_kube::permissions::{PERMISSIONS, Scope};
+use serde_json::{Value, json};
+use support::{deployed, install, key, one, printed, run, sorted, text};
+
+const CONTAINER: &str = "/spec/template/spec/containers/0";
+
+/// Group, resource and verb.
+type Right = (String, String, String);
+
+fn rights(role: &Value) -> BTreeSet<Right> {
+    let mut all = BTreeSet::new();
+    let list = |rule: &Value, field: &str| -> Vec<String> {
+        let values = rule.get(field).unwrap().as_array().unwrap().iter();
+        values.map(|value| value.as_str().unwrap().to_owned()).collect()
+    };
+    for rule in role.get("rules").unwrap().as_array().unwrap() {
+        for group in list(rule, "apiGroups") {
+            for resource in list(rule, "resources") {
+                for verb in list(rule, "verbs") {
+                    let right = (group.clone(), resource.clone(), verb);
+                    assert!(all.insert(right.clone()), "{right:?} is there twice");
+                }
+            }
+        }
+    }
+    all
+}
+
+fn table(scope: Scope) -> BTreeSet<Right> {
+    let permissions = PERMISSIONS.iter().filter(|permission| permission.scope == scope);
+    permissions
+        .flat_map(|it| it.verbs.iter().map(|verb| (it.group.into(), it.resource.into(), (*verb).into())))
+        .collect()
+}
+
+fn variables(deployment: &Value) -> Vec<(String, String)> {
+    let env = deployment.pointer(&format!("{CONTAINER}/env")).unwrap().as_array().unwrap();
+    env.iter().map(|it| (text(it, "/name").to_owned(), text(it, "/value").to_owned())).collect()
+}
+
+#[test]
+fn without_flags_the_files_of_deploy_are_printed() {
+    let files = [deployed("manifests"), deployed("crds")].concat();
+    assert_eq!(sorted(printed("")), sorted(files));
+    assert_eq!(sorted(printed("--crds")), sorted(printed("")));
+    assert_eq!(sorted(printed("--no-crds")), sorted(deployed("manifests")));
+    assert_eq!(printed("--crds --no-crds"), printed("--no-crds"), "the last one counts");
+    assert_eq!(printed("--no-crds --crds"), printed(""), "the last one counts");
+}
+
+#[test]
+fn everything_comes_after_what_it_needs() {
+    let order = [
+        "Namespace",
+        "CustomResourceDefinition",
+        "ServiceAccount",
+        "ClusterRole",
+        "ClusterRoleBinding",
+        "Deployment",
+        "PodDisruptionBudget",
+        "Service",
+    ];
+    let mut kinds: Vec<String> = printed("").iter().map(|object| text(object, "/kind").to_owned()).collect();
+    kinds.dedup();
+    assert_eq!(kinds, order);
+}
+
+#[test]
+fn every_object_has_a_version_a_kind_and_a_name_and_none_is_there_twice() {
+    let all = printed("--configmaps-of shop --configmaps-of till --secrets-of shop --tls-secret w");
+    let keys: BTreeSet<String> = all.iter().map(key).collect();
+    assert_eq!(keys.len(), all.len());
+    for object in &all {
+        for pointer in ["/apiVersion", "/kind", "/metadata/name"] {
+            assert!(!text(object, pointer).is_empty(), "{pointer} of {object}");
+        }
+    }
+}
+
+#[test]
+fn the_gateway_may_do_what_it_does_and_nothing_else() {
+    let granted = rights(one(&printed(""), "ClusterRole"));
+    assert_eq!(granted, table(Scope::Watched));
+    assert_eq!(rights(one(&printed("--watch-namespace shop"), "Role")), table(Scope::Watched));
+    assert!(!granted.iter().any(|(_, resource, _)| resource == "secrets" || resource.contains('*')));
+}
+
+#[test]
+fn configmaps_and_secrets_are_granted_in_their_namespaces_alone() {
+    let all = printed("--configmaps-of shop --secrets-of shop --secrets-of till --namespace edge");
+    let roles: Vec<&Value> = all.iter().filter(|object| text(object, "/kind") == "Role").collect();
+    let keys: Vec<String> = roles.iter().map(|role| key(role)).collect();
+    let expected = [
+        "Role shop/rouse-gateway-configmaps.edge",
+        "Role shop/rouse-gateway-secrets.edge",
+        "Role till/rouse-gateway-secrets.edge",
+    ];
+    assert_eq!(keys, expected);
+    let granted: BTreeSet<Right> = roles.iter().flat_map(|role| rights(role)).collect();
+    assert_eq!(granted, table(Scope::Named));
+    let bindings: Vec<&Value> = all.iter().filter(|object| text(object, "/kind") == "RoleBinding").collect();
+    assert_eq!(bindings.len(), roles.len());
+    for (binding, role) in bindings.iter().zip(roles) {
+        let same = |of_binding, of_role| text(binding, of_binding) == text(role, of_role);
+        assert!(
+            same("/roleRef/name", "/metadata/name") && same("/metadata/namespace", "/metadata/namespace")
+        );
+        assert_eq!(text(binding, "/subjects/0/namespace"), "edge");
+    }
+    let example: BTreeSet<Right> = rights(one(&deployed("optional"), "Role"));
+    assert_eq!(example, table(Scope::Named), "deploy/optional/named-objects.yaml");
+}
+
+#[test]
+fn with_one_namespace_to_watch_nothing_is_granted_beyond_it() {
+    let all = printed("--namespace edge --watch-namespace shop --no-crds --no-namespace");
+    for object in &all {
+        assert!(!text(object, "/kind").starts_with("Cluster"), "{}", key(object));
+        assert!(!text(object, "/metadata/namespace").is_empty(), "{}", key(object));
+    }
+    let (role, binding) = (one(&all, "Role"), one(&all, "RoleBinding"));
+    assert_eq!(key(role), "Role shop/rouse-gateway.edge");
+    assert_eq!(key(binding), "RoleBinding shop/rouse-gateway.edge");
+    let leads =
+        json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "rouse-gateway.edge"});
+    assert_eq!(binding.get("roleRef"), Some(&leads));
+    assert_eq!(text(binding, "/subjects/0/namespace"), "edge");
+    let watched = ("ROUSE_WATCH_NAMESPACE".to_owned(), "shop".to_owned());
+    assert!(variables(one(&all, "Deployment")).contains(&watched));
+}
+
+#[test]
+fn values_are_put_in_everywhere() {
+    let image = "registry.example.com:5000/team/rouse@sha256:0123";
+    let answer = install(&format!("--namespace edge --image {image} --replicas 7 --keda-compat --no-crds"));
+    for old in ["rouse-system", "localhost/"] {
+        assert!(!answer.out.contains(old), "{old} is still there:\n{}", answer.out);
+    }
+    let all = support::objects(&answer.out);
+    let deployment = one(&all, "Deployment");
+    assert_eq!(deployment.pointer("/spec/replicas"), Some(&json!(7)));
+    assert_eq!(text(deployment, &format!("{CONTAINER}/image")), image);
+    assert!(variables(deployment).contains(&("ROUSE_KEDA_COMPAT".to_owned(), "true".to_owned())));
+    assert_eq!(text(one(&all, "Namespace"), "/metadata/name"), "edge");
+    for object in all.iter().filter(|object| object.pointer("/metadata/namespace").is_some()) {
+        assert_eq!(text(object, "/metadata/namespace"), "edge", "{}", key(object));
+    }
+    assert_eq!(text(one(&all, "ClusterRoleBinding"), "/roleRef/name"), "rouse-gateway.edge");
+    assert_eq!(text(one(&all, "ClusterRole"), "/metadata/name"), "rouse-gateway.edge");
+    assert_eq!(answer.err, "", "an operator who has said all of it is told nothing");
+}
+
+#[test]
+fn a_tls_secret_opens_a_door_from_the_service_to_the_process() {
+    let all = printed("--tls-secret wildcard");
+    let deployment = one(&all, "Deployment");
+    let has = |object: &Value, pointer: &str, wanted: Value| {
+        let found = object.pointer(pointer).and_then(Value::as_array).unwrap();
+        assert!(found.contains(&wanted), "{pointer}: {wanted} is not in {found:?}");
+    };
+    has(
+        deployment,
+        "/spec/template/spec/volumes",
+        json!({"name": "certs", "secret": {"secretName": "wildcard"}}),
+    );
+    let mount = json!({"name": "certs", "mountPath": "/certs", "readOnly": true});
+    has(deployment, &format!("{CONTAINER}/volumeMounts"), mount);
+    has(deployment, &format!("{CONTAINER}/ports"), json!({"name": "https", "containerPort": 8443}));
+    let services: Vec<&Value> = all.iter().filter(|object| text(object, "/kind") == "Service").collect();
+    has(services[0], "/spec/ports", json!({"name": "https", "port": 443, "targetPort": "https"}));
+    assert_eq!(services[1].pointer("/spec/ports").and_then(Value::as_array).map(Vec::len), Some(1));
+    for (name, value) in [("ROUSE_TLS_LISTEN", "0.0.0.0:8443"), ("ROUSE_TLS_CERT_DIR", "/certs")] {
+        assert!(variables(deployment).contains(&(name.to_owned(), value.to_owned())), "{name}");
+    }
+}
+
+/// The settings of a gateway that is started as the Deployment says, in a pod with this address.
+fn settings_of(deployment: &Value, pod: &str) -> settings::Settings {
+    let env = variables(deployment).into_iter().map(|(name, value)| match &*name {
+        "POD_IP" => (name, pod.to_owned()),
+        _ => (name, value.replace("$(POD_IP)", pod)),
+    });
+    let no_file = |_: &std::path::Path| unreachable!("no file is named");
+    settings::read(&GatewayArgs::default(), env, no_file).unwrap().0
+}
+
+#[test]
+fn the_process_listens_where_probes_and_services_look_for_it() {
+    for (flags, pod, admin, listen) in [
+        ("", "10.1.2.3", "10.1.2.3:9090", "0.0.0.0:8080"),
+        ("--ip-family ipv6 --tls-secret w", "fd00::7", "[fd00::7]:9090", "[::]:8080"),
+    ] {
+        let all = printed(flags);
+        let deployment = one(&all, "Deployment");
+        let settings = settings_of(deployment, pod);
+        assert_eq!(settings.admin, admin.parse().unwrap());
+        assert_eq!(settings.listen, [listen.parse().unwrap()]);
+        let port = |name: &str| {
+            let ports = deployment.pointer(&format!("{CONTAINER}/ports")).unwrap().as_array().unwrap();
+            ports
+                .iter()
+                .find(|port| text(port, "/name") == name)
+                .and_then(|port| port.get("containerPort")?.as_u64())
+        };
+        assert_eq!(port("admin"), Some(settings.admin.port().into()));
+        assert_eq!(port("http"), Some(settings.listen[0].port().into()));
+        assert_eq!(port("https"), settings.tls.listen.first().map(|address| address.port().into()));
+        for (probe, path) in [("startup", "/livez"), ("readiness", "/readyz"), ("liveness", "/livez")] {
+            let get = deployment.pointer(&format!("{CONTAINER}/{probe}Probe/httpGet"));
+            assert_eq!(get, Some(&json!({"path": path, "port": "admin"})), "{probe}");
+        }
+        for service in all.iter().filter(|object| text(object, "/kind") == "Service") {
+            for target in service.pointer("/spec/ports").unwrap().as_array().unwrap() {
+                assert!(port(text(target, "/targetPort")).is_some(), "{service}");
+            }
+            assert_eq!(service.pointer("/spec/selector"), deployment.pointer("/spec/selector/matchLabels"));
+        }
+    }
+}
+
+#[test]
+fn a_pod_has_time_to_drain_before_it_is_killed() {
+    for (flags, seconds) in [
+        ("", 45),
+        ("--env ROUSE_DRAIN_TIMEOUT=2m", 135),
+        ("--env ROUSE_SHUTDOWN_DELAY=0s --env KEDA_HTTP_DRAIN_TIMEOUT=1500ms", 12),
+    ] {
+        let all = printed(flags);
+        let deployment = one(&all, "Deployment");
+        let settings = settings_of(deployment, "10.1.2.3");
+        let grace = deployment.pointer("/spec/template/spec/terminationGracePeriodSeconds");
+        assert_eq!(grace, Some(&json!(seconds)), "{flags}");
+        let needs = settings.shutdown_delay + settings.drain_timeout + Duration::from_secs(10);
+        assert!(needs <= Duration::from_secs(seconds), "{flags}");
+    }
+}
+
+#[test]
+fn pods_run_under_the_restricted_standard() {
+    let all = deployed("manifests");
+    let deployment = one(&all, "Deployment");
+    let pod = deployment.pointer("/spec/template/spec/securityContext").unwrap();
+    assert_eq!(pod.get("runAsNonRoot"), Some(&json!(true)));
+    assert_eq!(pod.pointer("/seccompProfile/type"), Some(&json!("RuntimeDefault")));
+    let container = deployment.pointer(&format!("{CONTAINER}/securityContext")).unwrap();
+    let expected = json!({
+        "allowPrivilegeEscalation": false,
+        "readOnlyRootFilesystem": true,
+        "capabilities": {"drop": ["ALL"]},
+    });
+    assert_eq!(container, &expected);
+    let enforced = "/metadata/labels/pod-security.kubernetes.io~1enforce";
+    assert_eq!(text(one(&all, "Namespace"), enforced), "restricted");
+    // Otherwise the kubelet sets variables that look like settings: ROUSE_GATEWAY_PORT.
+    assert_eq!(deployment.pointer("/spec/template/spec/enableServiceLinks"), Some(&json!(false)));
+}
+
+#[test]
+fn bad_values_are_refused_with_what_is_expected() {
+    let cases = [
+        ("--namespace Shop", "lower-case letters"),
+        ("--namespace a.b", "lower-case letters"),
+        ("--watch-namespace -", "lower-case letters"),
+        ("--secrets-of *", "lower-case letters"),
+        ("--image rouse", "a tag or a digest"),
+        ("--replicas 0", "1..=1000"),
+        ("--replicas many", "--replicas"),
+        ("--tls-secret a/b", "a Secret's name"),
+        ("--ip-family 6", "ipv4, ipv6"),
+        ("--env ROUSE_MAX_HOLD", "NAME=VALUE"),
+        ("--env ROUSE_MAX_HOLD=soon", "a duration from 1ms"),
+        ("--env POD_IP=10.0.0.1", "the manifests set it already"),
+        ("--env A=1 --env A=2", "given twice"),
+        ("--env ROUSE_ADMIN=127.0.0.1:9090", "the manifests set it already"),
+        ("--env ROUSE_LISTEN=0.0.0.0:80", "port 8080"),
+        ("--env KEDA_HTTP_PROXY_PORT=80", "port 8080"),
+        ("--env ROUSE_WATCH_NAMESPACE=shop", "use --watch-namespace"),
+        ("--env KEDA_HTTP_WATCH_NAMESPACE=shop", "use --watch-namespace"),
+        ("--env KEDA_HTTP_PROXY_TLS_ENABLED=true", "use --tls-secret"),
+        ("--env ROUSE_CONFIG=/etc/gateway.yaml", "mount no such file"),
+    ];
+    for (arguments, expected) in cases {
+        let answer = install(arguments);
+        assert_eq!(answer.code, 2, "{arguments}: {}", answer.err);
+        assert!(answer.err.contains(expected), "{arguments}: {}", answer.err);
+        assert_eq!(answer.out, "", "{arguments}: half of it may be applied");
+    }
+}
+
+#[test]
+fn what_should_be_known_is_said_beside_the_manifests() {
+    let told = install("--env ROUSE_MAXHOLD=2m").err;
+    for expected in ["did you mean ROUSE_MAX_HOLD", "must be on the nodes", "--no-crds leaves them out"] {
+        assert!(told.contains(expected), "{told}");
+    }
+}
+
+#[test]
+fn variables_of_the_operators_shell_change_nothing() {
+    let mut rouse = Command::new(env!("CARGO_BIN_EXE_rouse"));
+    rouse.arg("install").envs([
+        ("ROUSE_LISTEN", "0.0.0.0:1"),
+        ("KEDA_HTTP_PROXY_PORT", "2"),
+        ("ROUSE_ADMIN", "x"),
+    ]);
+    let answer = run(&mut rouse);
+    assert_eq!((answer.code, answer.out), (0, install("").out), "{}", answer.err);
+}
+
+#[test]
+fn the_image_of_the_files_is_of_this_version() {
+    let image = format!("localhost/rouse:{}", env!("CARGO_PKG_VERSION"));
+    let files = deployed("manifests");
+    assert_eq!(text(one(&files, "Deployment"), &format!("{CONTAINER}/image")), image);
+}
+
+#[test]
+fn the_kustomization_has_every_file() {
+    let root = support::root().join("deploy");
+    let kustomization = support::objects(&std::fs::read_to_string(root.join("kustomization.yaml")).unwrap());
+    let listed = kustomization[0].get("resources").unwrap().as_array().unwrap();
+    let listed: BTreeSet<String> = listed.iter().map(|it| it.as_str().unwrap().to_owned()).collect();
+    let mut there = BTreeSet::new();
+    for folder in ["crds", "manifests"] {
+        for file in std::fs::read_dir(root.join(folder)).unwrap() {
+            there.insert(format!("{folder}/{}", file.unwrap().file_name().to_str().unwrap()));
+        }
+    }
+    assert_eq!(listed, there);
+}

@@ -1,0 +1,238 @@
+//! Everything that the gateway asks of the API server, once: manifests grant it, `rouse check` looks for it, and a test
+//! compares it with what the gateway does.
+
+/// Something that the gateway may have to be allowed to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Permission {
+    /// The API group; empty for the core group.
+    pub group: &'static str,
+    /// The plural of the kind, with its subresource as RBAC writes it: `deployments/scale`.
+    pub resource: &'static str,
+    /// What is done with it.
+    pub verbs: &'static [&'static str],
+    /// Where.
+    pub scope: Scope,
+    /// Whether the gateway can do without.
+    pub need: Need,
+    /// What it is for, in one sentence.
+    pub why: &'static str,
+}
+
+/// Where a permission must hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Scope {
+    /// In the whole cluster, or in the one namespace that the gateway watches.
+    Watched,
+    /// For the objects that routes and Services name, in their own namespace. To be granted by a Role there, and for
+    /// Secrets never by a `ClusterRoleBinding`.
+    Named,
+}
+
+/// Whether the gateway can do without a permission.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Need {
+    /// It serves nothing, or wakes nothing.
+    Required,
+    /// It serves and wakes, without this.
+    Optional {
+        /// What is lost.
+        lost: &'static str,
+    },
+}
+
+impl Permission {
+    /// The resource without its subresource, and the subresource.
+    pub fn parts(&self) -> (&'static str, Option<&'static str>) {
+        match self.resource.split_once('/') {
+            Some((resource, sub)) => (resource, Some(sub)),
+            None => (self.resource, None),
+        }
+    }
+
+    /// As people write it: `deployments/scale.apps`.
+    pub fn name(&self) -> String {
+        if self.group.is_empty() {
+            self.resource.to_owned()
+        } else {
+            format!("{}.{}", self.resource, self.group)
+        }
+    }
+}
+
+const FOLLOW: &[&str] = &["list", "watch"];
+const SCALE: &[&str] = &["get", "patch"];
+
+const fn watched(
+    group: &'static str,
+    resource: &'static str,
+    verbs: &'static [&'static str],
+    need: Need,
+    why: &'static str,
+) -> Permission {
+    Permission { group, resource, verbs, scope: Scope::Watched, need, why }
+}
+
+const fn named(resource: &'static str, lost: &'static str, why: &'static str) -> Permission {
+    let need = Need::Optional { lost };
+    Permission { group: "", resource, verbs: FOLLOW, scope: Scope::Named, need, why }
+}
+
+/// Every permission that the gateway uses, and no other. One resource may be here twice, with verbs of different need.
+///
+/// A route may name a workload of any kind that has a scale. Whoever does so with another kind than these grants `get`
+/// on it, and `get` and `patch` on its scale.
+pub const PERMISSIONS: &[Permission] = &[
+    watched(
+        "discovery.k8s.io",
+        "endpointslices",
+        FOLLOW,
+        Need::Required,
+        "They say which pods are ready, and where.",
+    ),
+    watched("", "services", FOLLOW, Need::Required, "Routes lead to ports of Services."),
+    watched(
+        "http.keda.sh",
+        "interceptorroutes",
+        FOLLOW,
+        Need::Required,
+        "They are the routes. Without leave to look, the gateway cannot know that there are none, and waits.",
+    ),
+    watched(
+        "http.keda.sh",
+        "httpscaledobjects",
+        FOLLOW,
+        Need::Required,
+        "They are routes too. Without leave to look, the gateway cannot know that there are none, and waits.",
+    ),
+    watched(
+        "apps",
+        "deployments/scale",
+        SCALE,
+        Need::Required,
+        "A wake takes a Deployment from 0 to what its route asks for.",
+    ),
+    watched(
+        "apps",
+        "deployments",
+        &["list"],
+        Need::Required,
+        "The workload of a route that names none is found by the labels of its pods.",
+    ),
+    watched(
+        "apps",
+        "statefulsets",
+        &["list"],
+        Need::Required,
+        "The workload of a route that names none is found by the labels of its pods, whichever kind it is of.",
+    ),
+    watched(
+        "apps",
+        "statefulsets/scale",
+        SCALE,
+        Need::Optional { lost: "StatefulSets are not woken" },
+        "A wake takes a StatefulSet from 0 to what its route asks for.",
+    ),
+    watched(
+        "",
+        "pods",
+        FOLLOW,
+        Need::Optional {
+            lost: "starting pods are not probed, so requests wait until the kubelet has probed them",
+        },
+        "Their specs say how a starting pod may be probed.",
+    ),
+    watched(
+        "keda.sh",
+        "scaledobjects",
+        &["list"],
+        Need::Optional {
+            lost: "the workload that a ScaledObject names is not woken, unless it is found by its labels",
+        },
+        "A ScaledObject that names a route says which workload is behind it, and whether it is paused.",
+    ),
+    watched(
+        "apps",
+        "deployments",
+        &["get"],
+        Need::Optional {
+            lost: "nobody is told that a quota or a webhook keeps a Deployment from having pods",
+        },
+        "Its conditions say why a workload that was woken has no pods.",
+    ),
+    watched(
+        "apps",
+        "statefulsets",
+        &["get"],
+        Need::Optional { lost: "nobody is told what keeps a StatefulSet from having pods" },
+        "Its conditions say why a workload that was woken has no pods.",
+    ),
+    watched(
+        "http.keda.sh",
+        "interceptorroutes/status",
+        &["patch"],
+        Need::Optional { lost: "the owners of InterceptorRoutes are not told what is wrong with them" },
+        "The conditions of a route say whether it serves, and why not.",
+    ),
+    watched(
+        "http.keda.sh",
+        "httpscaledobjects/status",
+        &["patch"],
+        Need::Optional { lost: "the owners of HTTPScaledObjects are not told what is wrong with them" },
+        "The conditions of a route say whether it serves, and why not.",
+    ),
+    watched(
+        "",
+        "events",
+        &["create"],
+        Need::Optional { lost: "`kubectl describe` does not show wakes" },
+        "Wakes, and wakes that came to nothing, are told on the route.",
+    ),
+    named(
+        "configmaps",
+        "placeholder and static responses that come from a ConfigMap have no body",
+        "A route may take the body of a response from a ConfigMap of its namespace.",
+    ),
+    named(
+        "secrets",
+        "pods whose Service names a Secret for TLS are not reached",
+        "A Service may name a Secret of its namespace with the CA or the client certificate for its pods.",
+    ),
+];
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn no_verb_of_a_resource_is_there_twice() {
+        let mut seen = BTreeSet::new();
+        for permission in PERMISSIONS {
+            for verb in permission.verbs {
+                assert!(seen.insert((permission.group, permission.resource, verb)), "{permission:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_is_asked_of_secrets_but_by_name_and_nothing_is_ever_deleted_or_taken_whole() {
+        for permission in PERMISSIONS {
+            let named = permission.scope == Scope::Named;
+            assert!(permission.resource != "secrets" || named, "{permission:?}");
+            let verbs: BTreeSet<_> = permission.verbs.iter().copied().collect();
+            let known = BTreeSet::from(["create", "get", "list", "patch", "watch"]);
+            assert!(!verbs.is_empty() && verbs.is_subset(&known), "{permission:?}");
+            assert!(!permission.group.contains('*') && !permission.resource.contains('*'), "{permission:?}");
+            // A write goes to a subresource or makes an event: never to somebody's spec.
+            let writes = verbs.contains("patch") || verbs.contains("create");
+            assert!(!writes || permission.parts().1.is_some() || permission.resource == "events");
+        }
+    }
+
+    #[test]
+    fn names_are_those_of_kubectl() {
+        let names: Vec<String> = PERMISSIONS.iter().map(Permission::name).collect();
+        assert!(names.contains(&"deployments/scale.apps".to_owned()) && names.contains(&"pods".to_owned()));
+    }
+}

@@ -1,0 +1,65 @@
+//! The way to the API server, by a kubeconfig.
+
+use std::error::Error as _;
+use std::path::{Path, PathBuf};
+
+use rouse_kube::connect::{ConnectError, connect};
+use tempfile::TempDir;
+
+/// A kubeconfig in a folder of its own.
+fn kubeconfig(contexts: &[&str]) -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config");
+    let entries: Vec<String> = contexts
+        .iter()
+        .map(|name| format!("- {{name: {name}, context: {{cluster: c, user: u, namespace: in-{name}}}}}"))
+        .collect();
+    let text = format!(
+        "clusters:\n- {{name: c, cluster: {{server: 'http://127.0.0.1:1'}}}}\nusers:\n- {{name: u, user: {{}}}}\n\
+         contexts: {}\n{}\ncurrent-context: {}\n",
+        if entries.is_empty() { "[]" } else { "" },
+        entries.join("\n"),
+        contexts.first().unwrap_or(&"''"),
+    );
+    std::fs::write(&path, text).unwrap();
+    (folder, path)
+}
+
+async fn refused(path: &Path, context: Option<&str>) -> ConnectError {
+    match connect(Some(path), context).await {
+        Ok(_) => panic!("{context:?} is there"),
+        Err(error) => error,
+    }
+}
+
+#[tokio::test]
+async fn the_named_context_is_used_and_else_the_current_one() {
+    let (_folder, path) = kubeconfig(&["one", "two"]);
+    for (context, namespace) in [(None, "in-one"), (Some("one"), "in-one"), (Some("two"), "in-two")] {
+        let client = connect(Some(&path), context).await.unwrap();
+        assert_eq!(client.default_namespace(), namespace);
+    }
+}
+
+#[tokio::test]
+async fn a_context_that_is_not_there_is_told_with_those_that_are() {
+    for (contexts, there) in
+        [(&["one", "two"][..], "there are one, two"), (&["one"], "there is one"), (&[], "there are none")]
+    {
+        let (_folder, path) = kubeconfig(contexts);
+        let told = refused(&path, Some("three")).await.to_string();
+        let expected = format!("there is no context \"three\" in the kubeconfig {}; {there}", path.display());
+        assert_eq!(told, expected);
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_is_not_there_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("nothing");
+    for context in [None, Some("one")] {
+        let error = refused(&path, context).await;
+        assert!(error.to_string().contains(&path.display().to_string()), "{error}");
+        assert!(error.source().is_some());
+    }
+}

@@ -1,0 +1,131 @@
+//! The books under the names that KEDA's HTTP add-on gives them, for dashboards that were built on those.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use http::Method;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+use super::Seconds;
+
+/// KEDA's own buckets.
+const BUCKETS: [f64; 14] = [0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0];
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RequestLabels {
+    code: u16,
+    method: &'static str,
+    route_name: Arc<str>,
+    route_namespace: Arc<str>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct RouteLabels {
+    route_name: Arc<str>,
+    route_namespace: Arc<str>,
+}
+
+impl RouteLabels {
+    /// Of a route that the books call `namespace/name`. Requests without a route have neither, as with KEDA.
+    pub(super) fn of(route: &str) -> Self {
+        let (namespace, name) = match route {
+            super::NO_ROUTE => ("", ""),
+            route => route.split_once('/').unwrap_or(("", route)),
+        };
+        Self { route_name: name.into(), route_namespace: namespace.into() }
+    }
+}
+
+/// The books that KEDA keeps. Clones share them.
+#[derive(Debug, Clone)]
+pub(super) struct Keda {
+    requests: Family<RequestLabels, Counter>,
+    duration: Family<RequestLabels, Histogram, Seconds>,
+    concurrency: Family<RouteLabels, Gauge>,
+    /// The pages of each route, so that they can go when it does.
+    pages: Arc<Mutex<HashMap<RouteLabels, Vec<RequestLabels>>>>,
+}
+
+fn seconds() -> Histogram {
+    Histogram::new(BUCKETS)
+}
+
+impl Keda {
+    pub(super) fn new(registry: &mut Registry) -> Self {
+        let keda = Self {
+            requests: Family::default(),
+            duration: Family::new_with_constructor(seconds),
+            concurrency: Family::default(),
+            pages: Arc::default(),
+        };
+        let interceptor = registry.sub_registry_with_prefix("interceptor");
+        interceptor.register(
+            "request_count",
+            "Total requests processed by the interceptor proxy",
+            keda.requests.clone(),
+        );
+        interceptor.register(
+            "request_duration_seconds",
+            "Time from request received to response written",
+            keda.duration.clone(),
+        );
+        interceptor.register(
+            "request_concurrency",
+            "Concurrent requests at the interceptor proxy",
+            keda.concurrency.clone(),
+        );
+        keda
+    }
+
+    pub(super) fn concurrency(&self, route: &RouteLabels) -> Gauge {
+        self.concurrency.get_or_create_owned(route)
+    }
+
+    pub(super) fn ended(&self, route: &RouteLabels, code: u16, method: &'static str, took: Duration) {
+        let RouteLabels { route_name, route_namespace } = route.clone();
+        let labels = RequestLabels { code, method, route_name, route_namespace };
+        if self.requests.get(&labels).is_none() {
+            let mut pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
+            let pages = pages.entry(route.clone()).or_default();
+            if !pages.contains(&labels) {
+                pages.push(labels.clone());
+            }
+        }
+        self.requests.get_or_create(&labels).inc();
+        self.duration.get_or_create(&labels).observe(took.as_secs_f64());
+    }
+
+    pub(super) fn forget(&self, route: &RouteLabels) {
+        self.concurrency.remove(route);
+        let pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner).remove(route);
+        for labels in pages.into_iter().flatten() {
+            self.requests.remove(&labels);
+            self.duration.remove(&labels);
+        }
+    }
+}
+
+/// What is none of the usual methods.
+pub(crate) const OTHER: &str = "_OTHER";
+
+/// A method as KEDA's label has it: anybody could fill the books with others.
+pub(crate) fn label(method: &Method) -> &'static str {
+    match *method {
+        Method::CONNECT => "CONNECT",
+        Method::DELETE => "DELETE",
+        Method::GET => "GET",
+        Method::HEAD => "HEAD",
+        Method::OPTIONS => "OPTIONS",
+        Method::PATCH => "PATCH",
+        Method::POST => "POST",
+        Method::PUT => "PUT",
+        Method::TRACE => "TRACE",
+        _ => OTHER,
+    }
+}

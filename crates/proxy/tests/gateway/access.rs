@@ -1,0 +1,205 @@
+//! What the access log is told of requests.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use http::{Request, Version};
+use rouse_proxy::access::{AccessLog, Entry};
+use rouse_proxy::gateway::Timeouts;
+use rouse_testkit::fakes::READY;
+use std::time::Duration;
+
+use crate::h2kit::H2Client;
+use crate::rig::{Options, Pod, Rig, eventually};
+
+/// What was told of one request.
+#[derive(Debug, Clone, PartialEq)]
+struct Line {
+    request: String,
+    version: Version,
+    host: String,
+    status: u16,
+    sent: u64,
+    agent: String,
+    referer: String,
+    route: String,
+    upstream: Option<SocketAddr>,
+    cold_start: bool,
+    error: Option<String>,
+    trace: Option<String>,
+}
+
+/// A log that keeps its entries, and says that it lost as many as it is told to.
+#[derive(Debug, Default)]
+struct Kept {
+    lines: Mutex<Vec<Line>>,
+    lost: u64,
+}
+
+impl AccessLog for Kept {
+    fn write(&self, entry: &Entry<'_>) -> u64 {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        assert!(entry.client.ip().is_loopback() && entry.took > Duration::ZERO, "{entry:?}");
+        self.lines.lock().unwrap().push(Line {
+            request: format!("{} {}", entry.method, entry.target),
+            version: entry.version,
+            host: text(entry.host),
+            status: entry.status,
+            sent: entry.sent,
+            agent: text(entry.agent),
+            referer: text(entry.referer),
+            route: entry.route.into(),
+            upstream: entry.upstream,
+            cold_start: entry.cold_start,
+            error: entry.error.map(Into::into),
+            trace: entry.trace.map(Into::into),
+        });
+        self.lost
+    }
+}
+
+impl Kept {
+    fn options(self: &Arc<Self>) -> Options {
+        Options { access: Some(Arc::clone(self) as _), ..Options::default() }
+    }
+
+    /// The next line, when it is there.
+    async fn next(&self) -> Line {
+        eventually("it is written down", || !self.lines.lock().unwrap().is_empty()).await;
+        self.lines.lock().unwrap().remove(0)
+    }
+}
+
+const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
+
+#[tokio::test]
+async fn a_request_is_told_of_with_all_that_is_known() {
+    let log = Arc::<Kept>::default();
+    let rig = Rig::new(log.options());
+    let pod = Pod::new(1).await;
+    let mut client = rig.connect().await;
+    client
+        .write(&format!(
+            "POST /a?b=c HTTP/1.1\r\nHost: cart.test\r\nUser-Agent: curl\r\nReferer: http://x.test/\r\n\
+             Content-Length: 3\r\ntraceparent: 00-{TRACE}-b7ad6b7169203331-01\r\n\r\nabc"
+        ))
+        .await;
+    eventually("it is held", || rig.service.holds() == 1).await;
+    rig.pods(&[(&pod, READY)]);
+    let mut wire = pod.accept().await;
+    wire.until("abc").await;
+    wire.write(
+        "HTTP/1.1 201 Created\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n4\r\ndefg\r\n0\r\n\r\n",
+    )
+    .await;
+    client.until("0\r\n\r\n").await;
+    let line = Line {
+        request: "POST /a?b=c".into(),
+        version: Version::HTTP_11,
+        host: "cart.test".into(),
+        status: 201,
+        sent: 7,
+        agent: "curl".into(),
+        referer: "http://x.test/".into(),
+        route: "cart".into(),
+        upstream: Some(pod.address),
+        cold_start: true,
+        error: None,
+        trace: Some(TRACE.into()),
+    };
+    assert_eq!(log.next().await, line);
+
+    let client = H2Client::new(&rig).await;
+    let answer = client.send(Request::get("http://cart.test/2"), true).await.0;
+    wire.head().await;
+    wire.answer("hello").await;
+    assert_eq!(answer.body().await, b"hello");
+    let second = log.next().await;
+    assert!(second.trace.as_ref().is_some_and(|trace| trace.len() == 32), "one is begun");
+    assert_eq!((&*second.host, second.version, second.sent), ("cart.test", Version::HTTP_2, 5));
+    assert_eq!((second.cold_start, &*second.agent), (false, ""));
+}
+
+#[tokio::test]
+async fn failures_and_those_who_left_are_told_of_with_their_code() {
+    let log = Arc::<Kept>::default();
+    let timeouts = Timeouts { readiness: Some(Duration::from_millis(50)), ..Timeouts::default() };
+    let rig = Rig::new(Options { timeouts, ..log.options() });
+    let answer = rig.get("/late").await;
+    let body = answer.split_once("\r\n\r\n").unwrap().1;
+    let line = log.next().await;
+    assert_eq!((line.status, line.error.as_deref(), line.upstream), (504, Some("readiness_timeout"), None));
+    assert_eq!(line.sent, body.len() as u64);
+
+    let mut client = rig.connect().await;
+    client.write("HEAD / HTTP/1.1\r\nHost: else.test\r\n\r\n").await;
+    client.head().await;
+    let line = log.next().await;
+    assert_eq!((line.status, line.error.as_deref(), &*line.route), (404, Some("no_route"), "none"));
+    assert_eq!((&*line.host, line.sent), ("else.test", 0));
+
+    let pod = Pod::new(1).await;
+    rig.pods(&[(&pod, READY)]);
+    let mut client = rig.connect().await;
+    client.write("GET /begun HTTP/1.1\r\nHost: cart.test\r\n\r\n").await;
+    let mut wire = pod.accept().await;
+    wire.head().await;
+    wire.write("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nabc").await;
+    client.until("abc").await;
+    drop(client);
+    let line = log.next().await;
+    assert_eq!((line.status, line.error.as_deref(), line.sent), (499, Some("client_gone"), 3));
+    assert_eq!(line.upstream, Some(pod.address));
+
+    let mut client = rig.connect().await;
+    client.write("GET /broken HTTP/1.1\r\nHost: cart.test\r\n\r\n").await;
+    let mut wire = pod.accept().await;
+    wire.head().await;
+    wire.write("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nabc").await;
+    client.until("abc").await;
+    drop(wire);
+    client.rest().await;
+    let line = log.next().await;
+    assert_eq!((line.status, line.error.as_deref()), (502, Some("upstream_reset")));
+
+    rig.pods(&[]);
+    let mut client = rig.connect().await;
+    client.write("GET /gone HTTP/1.1\r\nHost: cart.test\r\n\r\n").await;
+    drop(client);
+    let line = log.next().await;
+    assert!([499, 504].contains(&line.status), "it left, or was told: {line:?}");
+}
+
+#[tokio::test]
+async fn an_upgraded_connection_is_told_of_at_its_end() {
+    let log = Arc::<Kept>::default();
+    let (rig, pod) = Rig::with_pod(log.options()).await;
+    let mut client = rig.connect().await;
+    client
+        .write("GET /ws HTTP/1.1\r\nHost: cart.test\r\nConnection: Upgrade\r\nUpgrade: rot13\r\n\r\n")
+        .await;
+    let mut wire = pod.accept().await;
+    wire.head().await;
+    wire.write("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: rot13\r\n\r\nhello")
+        .await;
+    client.until("hello").await;
+    assert_eq!(log.lines.lock().unwrap().len(), 0);
+    drop((client, wire));
+    let line = log.next().await;
+    assert_eq!((line.status, line.sent, line.upstream), (101, 5, Some(pod.address)));
+}
+
+#[tokio::test]
+async fn lines_that_were_lost_are_counted() {
+    let log = Arc::new(Kept { lost: 3, ..Kept::default() });
+    let rig = Rig::new(log.options());
+    rig.podless(rouse_proxy::podless::Podless {
+        fixed: Some(rouse_proxy::podless::Fixed { answer: crate::podless::page(), when_unavailable: false }),
+        ..Default::default()
+    });
+    for _ in 0..2 {
+        rig.get("/").await;
+        log.next().await;
+    }
+    eventually("they are in the books", || rig.metric("rouse_access_log_dropped_total") == 6).await;
+}

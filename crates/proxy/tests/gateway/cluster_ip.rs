@@ -1,0 +1,395 @@
+//! The address that a Service has for all its pods: when it is used, and what is done while nobody answers there.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use rouse_core::endpoint::{PodRef, PodUid, PortName, Slice, SliceEndpoint, SlicePort};
+use rouse_proxy::cluster_ip::Direct;
+use rouse_proxy::gateway::Timeouts;
+use rouse_testkit::fakes::READY;
+use tokio::net::TcpSocket;
+
+use crate::h2kit::{H2Client, read};
+use crate::rig::{Options, Pod, Rig, eventually};
+
+/// A `ClusterIP` whose plumbing is not there yet: connections to it are refused.
+struct Closed {
+    socket: TcpSocket,
+    address: SocketAddr,
+}
+
+impl Closed {
+    fn new() -> Self {
+        Self::at("127.0.0.1:0")
+    }
+
+    fn at(address: &str) -> Self {
+        let address: SocketAddr = address.parse().unwrap();
+        let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }.unwrap();
+        // Whoever was there before may not be forgotten yet.
+        socket.set_reuseaddr(true).unwrap();
+        socket.bind(address).unwrap();
+        Self { address: socket.local_addr().unwrap(), socket }
+    }
+
+    /// From now on they are accepted.
+    fn open(self) -> Pod {
+        Pod::on(0, self.socket.listen(1024).unwrap())
+    }
+}
+
+fn options(direct: Direct, cluster_ip: &[SocketAddr]) -> Options {
+    Options { direct, cluster_ip: cluster_ip.to_vec(), ..Options::default() }
+}
+
+fn impatient() -> Timeouts {
+    Timeouts { readiness: Some(Duration::from_millis(400)), ..Timeouts::default() }
+}
+
+fn sent_to(rig: &Rig, result: &str) -> u64 {
+    rig.metric(&format!(r#"rouse_direct_routing_total{{result="{result}"}}"#))
+}
+
+fn refusals(rig: &Rig) -> u64 {
+    rig.metric(r#"rouse_retries_total{reason="connect"}"#)
+}
+
+fn is_served(answer: &str) {
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("hello"), "{answer}");
+}
+
+fn is_failed(answer: &str, code: &str) {
+    assert!(answer.starts_with("HTTP/1.1 502 "), "{answer}");
+    assert!(answer.contains(&format!("\r\nx-rouse-error: {code}\r\n")), "{answer}");
+}
+
+/// A pod that is ready, but offers another port than the route asks for.
+fn other_port(rig: &Rig) {
+    let pod = PodRef { uid: PodUid::new("uid-9"), name: "shop/pod-9".into() };
+    let slice = Slice {
+        ports: vec![SlicePort { name: PortName::new("metrics"), number: 9 }],
+        endpoints: vec![SliceEndpoint { ip: [127, 0, 0, 1].into(), conditions: READY, pod: Some(pod) }],
+    };
+    rig.service.put_slice("other", slice);
+}
+
+#[tokio::test]
+async fn disabled_waits_for_a_pod_and_then_asks_the_cluster_ip_alone() {
+    let ip = Closed::new().open();
+    let rig = Rig::new(options(Direct::Disabled, &[ip.address]));
+    let (ip, pod) = (ip.serve(), Pod::new(1).await);
+    let coming = async {
+        eventually("it is held", || rig.service.holds() == 1).await;
+        assert_eq!(ip.paths(), [""; 0], "nobody is ready");
+        rig.pods(&[(&pod, READY)]);
+    };
+    let (answer, ()) = tokio::join!(rig.get("/cold"), coming);
+    is_served(&answer);
+    assert!(answer.contains("\r\nx-rouse-cold-start: true\r\n"), "{answer}");
+    let pod = pod.serve();
+    for _ in 0..10 {
+        is_served(&rig.get("/warm").await);
+    }
+    assert_eq!((ip.paths().len(), pod.paths().len()), (11, 0));
+    assert_eq!((sent_to(&rig, "cluster_ip"), sent_to(&rig, "pod")), (11, 0));
+    assert_eq!((rig.engine.wakes(), rig.service.asked()), (1, 11));
+    eventually("its slots are given back", || rig.service.in_flight() == 0).await;
+}
+
+#[tokio::test]
+async fn a_cluster_ip_that_refuses_is_asked_again_until_it_accepts() {
+    for body in ["", "abc"] {
+        let ip = Closed::new();
+        let rig = Rig::new(options(Direct::Disabled, &[ip.address]));
+        let pod = Pod::new(1).await;
+        rig.pods(&[(&pod, READY)]);
+        let mut client = rig.connect().await;
+        let method = if body.is_empty() { "GET" } else { "POST" };
+        client
+            .write(&format!(
+                "{method} / HTTP/1.1\r\nHost: cart.test\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
+                body.len()
+            ))
+            .await;
+        eventually("it was refused several times", || refusals(&rig) >= 4).await;
+        let mut wire = ip.open().accept().await;
+        let head = wire.head().await;
+        assert!(head.starts_with(&format!("{method} / HTTP/1.1\r\n")), "{head}");
+        wire.until(body).await;
+        wire.answer("hello").await;
+        is_served(&client.rest().await);
+        assert_eq!((sent_to(&rig, "cluster_ip"), sent_to(&rig, "pod")), (1, 0));
+    }
+}
+
+#[tokio::test]
+async fn a_cluster_ip_that_accepts_too_late_is_a_failed_connection() {
+    let ip = Closed::new();
+    let rig = Rig::new(Options { timeouts: impatient(), ..options(Direct::Disabled, &[ip.address]) });
+    let pod = Pod::new(1).await;
+    rig.pods(&[(&pod, READY)]);
+    is_failed(&rig.get("/").await, "connect_failed");
+    // Every 50 ms, and a tick of our own timer later.
+    assert!((1..=8).contains(&refusals(&rig)), "{}", refusals(&rig));
+    eventually("its slot is given back", || rig.service.in_flight() == 0).await;
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_while_the_cluster_ip_refuses_is_let_go() {
+    let ip = Closed::new();
+    let rig = Rig::new(options(Direct::Disabled, &[ip.address]));
+    let pod = Pod::new(1).await;
+    rig.pods(&[(&pod, READY)]);
+    for request in [
+        "GET / HTTP/1.1\r\nHost: cart.test\r\n\r\n",
+        "POST / HTTP/1.1\r\nHost: cart.test\r\nContent-Length: 9\r\n\r\n",
+    ] {
+        let mut client = rig.connect().await;
+        let before = refusals(&rig);
+        client.write(request).await;
+        eventually("it is refused", || refusals(&rig) > before).await;
+        drop(client);
+        eventually("its slot is given back", || rig.service.in_flight() == 0).await;
+    }
+    eventually("both are in the books", || {
+        rig.metric(r#"rouse_requests_total{route="cart",code="499",protocol="http1"}"#) == 2
+    })
+    .await;
+    assert_eq!(rig.gateway.under_way().count(), 0);
+}
+
+#[tokio::test]
+async fn what_was_sent_to_the_cluster_ip_is_not_sent_again_unless_that_does_no_harm() {
+    let ip = Closed::new().open();
+    let rig = Rig::new(options(Direct::Disabled, &[ip.address]));
+    let pod = Pod::new(1).await;
+    rig.pods(&[(&pod, READY)]);
+    let mut client = rig.connect().await;
+    client.write("POST /once HTTP/1.1\r\nHost: cart.test\r\nContent-Length: 3\r\n\r\nabc").await;
+    let mut wire = ip.accept().await;
+    wire.until("abc").await;
+    drop(wire);
+    is_failed(&client.head().await, "upstream_reset");
+
+    let asking = rig.get("/twice");
+    let serving = async {
+        let head = ip.accept().await.head().await;
+        assert!(head.starts_with("GET /twice "), "the POST came again: {head}");
+        let mut wire = ip.accept().await;
+        wire.head().await;
+        wire.answer("hello").await;
+    };
+    let (answer, ()) = tokio::join!(asking, serving);
+    is_served(&answer);
+
+    let serving = async {
+        for _ in 0..2 {
+            ip.accept().await.head().await;
+        }
+    };
+    let (answer, ()) = tokio::join!(rig.get("/in-vain"), serving);
+    is_failed(&answer, "upstream_reset");
+}
+
+#[tokio::test]
+async fn connections_to_the_cluster_ip_are_kept_until_the_endpoints_change() {
+    let ip = Closed::new().open();
+    let rig = Rig::new(options(Direct::Disabled, &[ip.address]));
+    let (one, other) = (Pod::new(1).await, Pod::new(2).await);
+    rig.pods(&[(&one, READY)]);
+    // One connection of the client, so that all is done by one worker.
+    let client = H2Client::new(&rig).await;
+    let first = client.get("http://cart.test/1").await;
+    let mut kept = ip.accept().await;
+    kept.head().await;
+    kept.answer("hello").await;
+    assert_eq!(first.body().await, b"hello");
+    let second = client.get("http://cart.test/2").await;
+    let head = kept.head().await;
+    assert!(head.starts_with("GET /2 "), "{head}");
+    let third = client.get("http://cart.test/3").await;
+    let mut busy = ip.accept().await;
+    busy.head().await;
+    kept.answer("hello").await;
+    assert_eq!(second.body().await, b"hello");
+
+    rig.pods(&[(&one, READY), (&other, READY)]);
+    assert_eq!(kept.rest().await, "", "nobody uses it, and its pod may be leaving");
+    busy.answer("hello").await;
+    assert_eq!(read(third.head().await.into_body()).await, b"hello");
+    assert_eq!(busy.rest().await, "", "and that of a request under way ends with it");
+    let fourth = client.get("http://cart.test/4").await;
+    let mut fresh = ip.accept().await;
+    fresh.head().await;
+    fresh.answer("hello").await;
+    assert_eq!(fourth.body().await, b"hello");
+}
+
+#[tokio::test]
+async fn whoever_waits_for_the_cluster_ip_while_the_last_pod_goes_wakes_another() {
+    let ip = Closed::new();
+    let rig = Rig::new(options(Direct::Disabled, &[ip.address]));
+    let (one, other) = (Pod::new(1).await, Pod::new(2).await);
+    rig.pods(&[(&one, READY)]);
+    let coming = async {
+        eventually("it is refused", || refusals(&rig) >= 1).await;
+        rig.pods(&[]);
+        eventually("it waits for a pod", || rig.service.holds() == 1).await;
+        assert_eq!(rig.engine.wakes(), 1);
+        let ip = ip.open().serve();
+        rig.pods(&[(&other, READY)]);
+        ip
+    };
+    let (answer, ip) = tokio::join!(rig.get("/"), coming);
+    is_served(&answer);
+    assert_eq!((ip.paths().len(), rig.service.asked()), (1, 1));
+}
+
+#[tokio::test]
+async fn cold_start_only_goes_to_the_pod_until_the_cluster_ip_accepts() {
+    let closed = Closed::new();
+    let rig = Rig::new(options(Direct::ColdStartOnly, &[closed.address]));
+    let pod = Pod::new(1).await;
+    let address = pod.address;
+    let pod = pod.serve();
+    let coming = async {
+        eventually("it is held", || rig.service.holds() == 1).await;
+        rig.slices(&[(1, address, READY)]);
+    };
+    let (answer, ()) = tokio::join!(rig.get("/"), coming);
+    is_served(&answer);
+    for _ in 0..10 {
+        is_served(&rig.get("/").await);
+    }
+    assert_eq!((pod.paths().len(), refusals(&rig)), (11, 0), "no request finds out for the others");
+
+    let ip_address = closed.address;
+    let ip = closed.open().serve();
+    while sent_to(&rig, "cluster_ip") == 0 {
+        is_served(&rig.get("/").await);
+    }
+    let before = pod.paths().len();
+    for _ in 0..10 {
+        is_served(&rig.get("/").await);
+    }
+    assert_eq!(pod.paths().len(), before, "the ClusterIP has accepted once");
+
+    // It refuses again: straight to the pod, and nobody notices. Also not who has a body.
+    ip.end().await;
+    let closed = Closed::at(&ip_address.to_string());
+    let mut client = rig.connect().await;
+    client
+        .write("POST /post HTTP/1.1\r\nHost: cart.test\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        .await;
+    is_served(&client.rest().await);
+    for _ in 0..10 {
+        is_served(&rig.get("/").await);
+    }
+    assert_eq!(pod.paths().len(), before + 11);
+
+    // And again.
+    let ip = closed.open().serve();
+    let before = sent_to(&rig, "cluster_ip");
+    while sent_to(&rig, "cluster_ip") == before {
+        is_served(&rig.get("/").await);
+    }
+
+    // Back to zero: what it accepted then says nothing of the pods to come.
+    rig.pods(&[]);
+    let (before, there) = (pod.paths().len(), ip.paths().len());
+    let coming = async {
+        eventually("it is held", || rig.service.holds() == 1).await;
+        rig.slices(&[(1, address, READY)]);
+    };
+    let (answer, ()) = tokio::join!(rig.get("/cold"), coming);
+    is_served(&answer);
+    assert_eq!((pod.paths().len(), ip.paths().len()), (before + 1, there));
+}
+
+#[tokio::test]
+async fn without_the_port_a_cluster_ip_that_refuses_is_not_asked_without_a_pause() {
+    for direct in [Direct::Disabled, Direct::ColdStartOnly, Direct::Always] {
+        let ip = Closed::new();
+        let rig = Rig::new(Options { timeouts: impatient(), ..options(direct, &[ip.address]) });
+        other_port(&rig);
+        is_failed(&rig.get("/").await, "connect_failed");
+        assert!((1..=8).contains(&refusals(&rig)), "{direct:?}: {}", refusals(&rig));
+    }
+}
+
+#[tokio::test]
+async fn always_goes_to_the_pods_while_one_offers_the_port() {
+    let ip = Closed::new().open();
+    let rig = Rig::new(options(Direct::Always, &[ip.address]));
+    let (ip, pod) = (ip.serve(), Pod::new(1).await);
+    let coming = async {
+        eventually("it is held", || rig.service.holds() == 1).await;
+        rig.pods(&[(&pod, READY)]);
+    };
+    let asking = async {
+        let mut client = rig.connect().await;
+        client.write("GET / HTTP/1.1\r\nHost: cart.test\r\n\r\n").await;
+        client
+    };
+    let (_client, ()) = tokio::join!(asking, coming);
+    pod.accept().await.head().await;
+    let pod = pod.serve();
+    for _ in 0..10 {
+        is_served(&rig.get("/").await);
+    }
+    assert_eq!((pod.paths().len(), ip.paths().len()), (10, 0));
+}
+
+#[tokio::test]
+async fn a_port_that_no_endpoint_offers_leads_to_the_cluster_ip_and_is_counted() {
+    for direct in [Direct::Disabled, Direct::ColdStartOnly, Direct::Always] {
+        let ip = Closed::new().open();
+        let rig = Rig::new(options(direct, &[ip.address]));
+        let ip = ip.serve();
+        other_port(&rig);
+        is_served(&rig.get("/").await);
+        assert_eq!((ip.paths().len(), sent_to(&rig, "cluster_ip_no_port")), (1, 1), "{direct:?}");
+        assert_eq!((rig.engine.wakes(), rig.service.holds()), (0, 0));
+    }
+    let rig = Rig::new(options(Direct::Always, &[]));
+    other_port(&rig);
+    is_failed(&rig.get("/").await, "bad_port");
+}
+
+#[tokio::test]
+async fn a_pod_that_comes_to_offer_the_port_is_gone_to_instead() {
+    let ip = Closed::new();
+    let rig = Rig::new(options(Direct::Always, &[ip.address]));
+    let pod = Pod::new(1).await;
+    other_port(&rig);
+    let coming = async {
+        eventually("it is refused", || refusals(&rig) >= 1).await;
+        rig.pods(&[(&pod, READY)]);
+        let mut wire = pod.accept().await;
+        wire.head().await;
+        wire.answer("hello").await;
+    };
+    let (answer, ()) = tokio::join!(rig.get("/"), coming);
+    is_served(&answer);
+    assert_eq!((sent_to(&rig, "cluster_ip_no_port"), sent_to(&rig, "pod")), (0, 1));
+}
+
+#[tokio::test]
+async fn a_cluster_ip_may_be_of_either_family_or_of_both() {
+    let (v4, v6) = ("127.0.0.1:0", "[::1]:0");
+    for addresses in [&[v6][..], &[v4, v6], &[v6, v4]] {
+        for direct in [Direct::Disabled, Direct::ColdStartOnly] {
+            // Of two, only the second answers.
+            let mut all: Vec<Closed> = addresses.iter().map(|address| Closed::at(address)).collect();
+            let rig = Rig::new(options(direct, &all.iter().map(|one| one.address).collect::<Vec<_>>()));
+            let ip = all.pop().unwrap().open().serve();
+            let pod = Pod::new(1).await;
+            rig.pods(&[(&pod, READY)]);
+            let _pod = pod.serve();
+            while sent_to(&rig, "cluster_ip") == 0 {
+                is_served(&rig.get("/").await);
+            }
+            assert_eq!((ip.paths().len(), refusals(&rig)), (1, 0), "{addresses:?} {direct:?}");
+        }
+    }
+}

@@ -1,0 +1,43 @@
+{{- define "rouse.labels" -}}
+app.kubernetes.io/name: rouse
+app.kubernetes.io/component: gateway
+app.kubernetes.io/part-of: rouse
+{{- end }}
+
+{{- define "rouse.selector" -}}
+app.kubernetes.io/name: rouse
+app.kubernetes.io/component: gateway
+{{- end }}
+
+{{- define "rouse.subjects" -}}
+- kind: ServiceAccount
+  name: rouse-gateway
+  namespace: {{ .Release.Namespace }}
+{{- end }}
+
+{{- define "rouse.rules" -}}
+- apiGroups: [discovery.k8s.io]
+  resources: [endpointslices]
+  verbs: [list, watch]
+- apiGroups: [""]
+  resources: [services, pods]
+  verbs: [list, watch]
+- apiGroups: [http.keda.sh]
+  resources: [interceptorroutes, httpscaledobjects]
+  verbs: [list, watch]
+- apiGroups: [http.keda.sh]
+  resources: [interceptorroutes/status, httpscaledobjects/status]
+  verbs: [patch]
+- apiGroups: [keda.sh]
+  resources: [scaledobjects]
+  verbs: [list]
+- apiGroups: [apps]
+  resources: [deployments, statefulsets]
+  verbs: [get, list]
+- apiGroups: [apps]
+  resources: [deployments/scale, statefulsets/scale]
+  verbs: [get, patch]
+- apiGroups: [""]
+  resources: [events]
+  verbs: [create]
+{{- end }}

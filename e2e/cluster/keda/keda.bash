@@ -1,0 +1,34 @@
+# What the scripts of this folder share; sourced, never run. The one place where KEDA's versions are said.
+# shellcheck shell=bash disable=SC2034 # variables are used by the scripts that source this file
+
+keda=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
+source "$keda/../lib.bash"
+say() { printf 'keda: %s\n' "$*" >&2; }
+skip() {
+    printf '\nSKIPPED: keda: %s\n\n' "$*" >&2
+    exit 77
+}
+
+core=github.com/kedacore/keda/v2@v2.21.0
+addon=github.com/kedacore/http-add-on@v0.15.0
+keda_cache=${ROUSE_KEDA:-${HOME:?}/.cache/rouse/keda/${core##*@}-http-${addon##*@}}
+keda_bin=$keda_cache/bin
+programs=(keda-http-scaler keda-http-interceptor keda-http-operator keda-operator)
+
+# In the node's own network, where nobody else listens: one node to a machine, so the ports need not be free ones.
+proxy_port=18080 admin_port=18081 scaler_port=18082 metrics_service_port=18083
+operator_probe_port=18084 addon_probe_port=18085
+# As KEDA's own manifests have it, but for the name of the namespace.
+system=keda-system admin_service=keda-add-ons-http-interceptor-admin
+# KEDA looks at this namespace only: others may have routes and ScaledObjects in the cluster that are none of its business.
+app=${ROUSE_KEDA_NAMESPACE:-keda-app}
+state=$run/state/keda
+
+export KUBECONFIG=$run/kubeconfig KUBECACHEDIR=$run/state/kubectl NO_PROXY='*' no_proxy='*' PATH=$bin:$PATH:/usr/sbin
+
+kinds() { kubectl get customresourcedefinitions --output name | sed -n 's|.*/\(.*\.keda\.sh\)$|\1|p'; }
+
+needs_cluster() {
+    [ "$(id -u)" = 0 ] || skip "it runs in a cluster's node, which needs root"
+    living "$run/pids/node" >/dev/null || skip "no cluster with a node in $run: run $here/up full first"
+}

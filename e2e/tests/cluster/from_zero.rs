@@ -1,0 +1,87 @@
+//! From zero: a request wakes its app, goes straight to the pod's address, and says that it waited.
+
+use http::StatusCode;
+use rouse_e2e::client::session;
+use serde_json::json;
+use tokio::task::JoinSet;
+
+use crate::app::App;
+use crate::identity;
+use crate::node::{Node, is_scale_write};
+use crate::space::Space;
+use crate::trials::{Case, trial};
+
+pub(crate) const TRIALS: &[Case] = &[
+    trial!(a_request_wakes_the_app_and_goes_to_the_pods_address),
+    trial!(the_same_for_an_http_scaled_object),
+    trial!(a_hundred_first_requests_are_answered_after_one_scale_write).on_our_node(),
+];
+
+async fn a_request_wakes_the_app_and_goes_to_the_pods_address(space: Space) {
+    space.serve(&App::new("shop")).await;
+    wakes(&space, "shop").await;
+}
+
+async fn the_same_for_an_http_scaled_object(space: Space) {
+    space.run(&App::new("shop")).await;
+    space.apply(space.route("shop").scaled_object()).await;
+    wakes(&space, "shop").await;
+}
+
+/// A first request and a second one, and all that they leave behind.
+async fn wakes(space: &Space, app: &str) {
+    let gateway = space.gateway().await;
+    let host = space.host(app);
+    let target = gateway.target(&host);
+    assert_eq!(space.replicas(app).await, 0, "nobody has asked yet");
+
+    let cold = session::get(&target, "/headers").await;
+    assert_eq!((cold.status, cold.header("x-rouse-cold-start")), (StatusCode::OK, "true"), "{}", cold.text());
+    assert_eq!(space.replicas(app).await, 1, "it was scaled");
+    let [pod] = &space.ready_pods(app, 1).await[..] else { panic!("one pod") };
+    let seen = cold.json();
+    assert_eq!(seen["pod"], pod.name);
+    assert_eq!(seen["local"], format!("{}:8080", pod.ip), "the connection was made to the pod's own address");
+    assert_eq!(seen["headers"]["host"], json!([host]));
+
+    let warm = session::get(&target, "/headers").await;
+    assert_eq!((warm.status, warm.header("x-rouse-cold-start")), (StatusCode::OK, "false"), "{}", warm.text());
+
+    // What the pod itself wrote down: the gateway at the other end, and the host that the client named.
+    let log = space.requests_seen_by(&pod.name).await;
+    assert_eq!(log.len(), 2, "{log:?}");
+    for line in &log {
+        assert_eq!((&line["peer"], &line["headers"]["host"]), (&seen["peer"], &json!([host])), "{line}");
+    }
+    let metrics = gateway.admin.metrics().await;
+    let to_pods = metrics.sum("rouse_direct_routing_total", &[("result", "pod")]);
+    let to_services = metrics.sum("rouse_direct_routing_total", &[("result", "cluster_ip")]);
+    assert_eq!((to_pods, to_services), (2.0, 0.0));
+    gateway.stop().await;
+}
+
+async fn a_hundred_first_requests_are_answered_after_one_scale_write(space: Space) {
+    space.serve(&App::new("shop")).await;
+    let gateway = space.gateway().await;
+    let target = gateway.target(&space.host("shop"));
+    let mut clients = JoinSet::new();
+    for _ in 0..100 {
+        let target = target.clone();
+        clients.spawn(async move { session::get(&target, "/order").await });
+    }
+    let mut places = Vec::new();
+    while let Some(answer) = clients.join_next().await {
+        let answer = answer.expect("an answer");
+        let said = (answer.status, answer.header("x-rouse-cold-start"));
+        assert_eq!(said, (StatusCode::OK, "true"), "{}", answer.text());
+        places.push(answer.text().trim().parse::<u32>().expect("a place"));
+    }
+    places.sort_unstable();
+    assert_eq!(places, (1..=100).collect::<Vec<_>>(), "each request reached the one pod once");
+    let user = identity::user(&space);
+    let asked = Node::ours().until_asked(&user, "the scale write in the book", is_scale_write).await;
+    let writes: Vec<_> = asked.iter().filter(|entry| is_scale_write(entry)).collect();
+    let [write] = writes[..] else { panic!("one scale write, not {writes:#?}") };
+    assert_eq!(write["responseStatus"]["code"], 200);
+    gateway.stop().await;
+}

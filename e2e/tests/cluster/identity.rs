@@ -1,0 +1,136 @@
+//! Who the gateway is to the API server: a `ServiceAccount` with what `deploy/` grants, and no more.
+
+use std::fs;
+use std::path::PathBuf;
+
+use kube::Client;
+use kube::config::Kubeconfig;
+use serde_json::{Value, json};
+
+use crate::cluster::{self, kubeconfig};
+use crate::space::Space;
+
+const NAME: &str = "rouse-gateway";
+/// The `ClusterRole` of `deploy/`, under a name that no installation uses.
+const ROLE: &str = "rouse-e2e-gateway";
+
+/// A `ServiceAccount` in a trial's namespace.
+pub(crate) struct Identity {
+    /// A file with a token of it.
+    pub(crate) kubeconfig: PathBuf,
+}
+
+/// The rules that `deploy/` grants to the gateway.
+pub(crate) fn granted() -> Value {
+    let objects = cluster::deployed("manifests/10-rbac.yaml");
+    let role = objects.into_iter().find(|object| object["kind"] == "ClusterRole");
+    role.expect("a ClusterRole in deploy/")["rules"].take()
+}
+
+/// Gives the cluster the role, bound to nobody yet.
+pub(crate) async fn install(client: &Client) {
+    let role = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRole",
+        "metadata": { "name": ROLE },
+        "rules": granted(),
+    });
+    cluster::apply(client, None, &role).await;
+}
+
+/// What the API server calls the gateway of a namespace.
+pub(crate) fn user(space: &Space) -> String {
+    format!("system:serviceaccount:{}:{NAME}", space.name())
+}
+
+impl Identity {
+    /// The one of this namespace, which may do there what the role says.
+    pub(crate) async fn of(space: &Space) -> Self {
+        let account =
+            json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": NAME } });
+        space.apply(account).await;
+        space.apply(binding("RoleBinding", NAME, "ClusterRole", ROLE, space)).await;
+        let token = token(space).await;
+        let kubeconfig = space.files().join("gateway.kubeconfig");
+        fs::write(&kubeconfig, with_token(&token).to_string()).expect("a kubeconfig");
+        Self { kubeconfig }
+    }
+}
+
+/// Lets the gateway of this namespace do in the whole cluster what the role says; goes with the namespace's trial.
+pub(crate) async fn everywhere(space: &Space) -> Everywhere {
+    let binding = binding("ClusterRoleBinding", space.name(), "ClusterRole", ROLE, space);
+    cluster::apply(space.client(), None, &binding).await;
+    Everywhere { space: space.clone(), binding }
+}
+
+/// A `ClusterRoleBinding`, which no namespace takes along: remove it at the end.
+pub(crate) struct Everywhere {
+    space: Space,
+    binding: Value,
+}
+
+impl Everywhere {
+    pub(crate) async fn remove(self) {
+        let api = cluster::api_of(self.space.client(), None, &self.binding);
+        api.delete(self.space.name(), &kube::api::DeleteParams::default()).await.expect("the binding");
+    }
+}
+
+/// Lets the gateway read named objects of one kind, `secrets` or `configmaps`, as `deploy/optional` does.
+pub(crate) async fn grant_named(space: &Space, resource: &str, names: &[&str]) {
+    let name = format!("{NAME}-{resource}");
+    let role = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "Role",
+        "metadata": { "name": name },
+        "rules": [{
+            "apiGroups": [""], "resources": [resource], "resourceNames": names, "verbs": ["list", "watch"],
+        }],
+    });
+    space.apply(role).await;
+    space.apply(binding("RoleBinding", &name, "Role", &name, space)).await;
+}
+
+fn binding(kind: &str, name: &str, role_kind: &str, role: &str, space: &Space) -> Value {
+    json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": kind,
+        "metadata": { "name": name },
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": role_kind, "name": role },
+        "subjects": [{ "kind": "ServiceAccount", "name": NAME, "namespace": space.name() }],
+    })
+}
+
+async fn token(space: &Space) -> String {
+    let path = format!("/api/v1/namespaces/{}/serviceaccounts/{NAME}/token", space.name());
+    let asked = json!({
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenRequest",
+        "spec": { "expirationSeconds": 7200 },
+    });
+    let request = http::Request::post(path)
+        .header(http::header::CONTENT_TYPE, "application/json")
+        .body(asked.to_string().into_bytes())
+        .unwrap();
+    let answer: Value = space.client().request(request).await.expect("a token");
+    answer["status"]["token"].as_str().expect("a token").to_owned()
+}
+
+/// The administrator's cluster, the gateway's token. JSON is YAML.
+fn with_token(token: &str) -> Value {
+    let file = Kubeconfig::read_from(kubeconfig()).expect("a kubeconfig");
+    let current = file.current_context.as_deref().unwrap_or_default();
+    let context = file.contexts.iter().find(|context| context.name == current);
+    let named = context.and_then(|context| context.context.as_ref()).map(|context| context.cluster.clone());
+    let cluster = file.clusters.iter().find(|cluster| Some(&cluster.name) == named.as_ref());
+    let cluster = cluster.expect("the cluster of the current context");
+    json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [cluster],
+        "users": [{ "name": NAME, "user": { "token": token } }],
+        "contexts": [{ "name": NAME, "context": { "cluster": cluster.name, "user": NAME } }],
+        "current-context": NAME,
+    })
+}

@@ -1,0 +1,75 @@
+//! `rouse gateway` against a real Kubernetes: real pods, real kube-proxy, a host process that follows them.
+//!
+//! Not part of the plain test command: `make cluster-test` brings a cluster up and runs it. On a cluster that is there:
+//!
+//! ```text
+//! ROUSE_E2E_KUBECONFIG=/tmp/rouse-cluster/kubeconfig cargo test -p rouse-e2e --test cluster [-- WORDS OF A NAME]
+//! ```
+//!
+//! The cluster needs the test app's image ([`cluster::image`]), and this machine must reach pods and Services by their
+//! addresses. Trials that disturb or inspect the node itself run on the one of `e2e/cluster` alone, and say so elsewhere.
+//!
+//! # How to write a trial
+//!
+//! A trial is an `async fn(Space)`: it has a namespace to itself, which goes when the trial ends, however it ends. Put it
+//! into a module of its subject, name it in the module's `TRIALS`, and the module in [`MODULES`].
+//!
+//! ```ignore
+//! pub(crate) const TRIALS: &[Case] = &[trial!(a_request_wakes_the_app), trial!(a_lagging_proxy_costs_nothing).alone()];
+//!
+//! async fn a_request_wakes_the_app(space: Space) {
+//!     let app = App::new("shop").env("START_DELAY_MS", 300);      // a Deployment at zero and its Service
+//!     space.run(&app).await;
+//!     space.apply(space.route("shop").port_name("http").object()).await;
+//!     let gateway = space.launch().await.flag("--probe", true).start(&programs()).await;  // or space.gateway().await
+//!     let target = gateway.target(&space.host("shop"));           // for session::get, grpc, websocket, curl, raw
+//!     let seen = session::get(&target, "/headers").await.json();  // what the pod saw
+//!     let [pod] = &space.ready_pods("shop", 1).await[..] else { panic!("one pod") };
+//!     assert_eq!(seen["local"], format!("{}:8080", pod.ip));
+//!     gateway.stop().await;                                       // SIGTERM, exit code 0
+//! }
+//! ```
+//!
+//! - [`space::Space`]: apply, get, list, patch, delete, scale; waits for objects; pods, logs, conditions of routes.
+//! - [`app::App`], [`route::Route`]: the objects of an app. [`identity`]: who the gateway is and what it may do.
+//! - `rouse_e2e::gateway`: the gateway's process: a host process under an identity of its own that watches this namespace. `gateway.connections()` says whom it is connected to.
+//! - [`node::Node`]: the cluster's own programs (stop, continue, restart) and what the gateway asked of the API server.
+//!   A trial with [`Case::on_our_node`] runs on that cluster only, one with [`Case::alone`] while no other runs.
+//! - Wait for what must come with `patiently` and `Space::until`, never for a time.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "a test may panic, also in its helpers"
+)]
+#![allow(dead_code, reason = "the harness has what the next trial needs")]
+
+mod app;
+mod cluster;
+mod direct;
+mod from_zero;
+mod identity;
+mod node;
+mod ports;
+mod route;
+mod space;
+mod trials;
+
+use std::process::ExitCode;
+
+use libtest_mimic::Arguments;
+use trials::Case;
+
+/// All trials, by subject.
+const MODULES: &[&[Case]] = &[from_zero::TRIALS, direct::TRIALS, ports::TRIALS];
+
+fn main() -> ExitCode {
+    let arguments = Arguments::from_args();
+    if let Err(problem) = cluster::named() {
+        eprintln!("{problem}");
+        return ExitCode::from(2);
+    }
+    trials::run(&arguments, MODULES).exit_code()
+}

@@ -1,0 +1,87 @@
+//! The node that `e2e/cluster` makes, from outside: its programs, and the API server's book of who asked what.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use rouse_e2e::command::{Ran, run};
+use rouse_e2e::proc;
+use rouse_e2e::wait::patiently;
+use rustix::process::Signal;
+use serde_json::Value;
+use tokio::process::Command;
+
+use crate::cluster;
+
+/// A node of ours. Whoever stops one of its programs wants to be alone.
+#[derive(Debug, Clone)]
+pub(crate) struct Node {
+    run: PathBuf,
+}
+
+impl Node {
+    /// The node of the cluster under test, if it is one of ours.
+    pub(crate) fn here() -> Option<Self> {
+        let run = cluster::named().ok()?.parent()?.to_owned();
+        run.join(".rouse-cluster").exists().then_some(Self { run })
+    }
+
+    /// The node, for a trial that runs nowhere else.
+    pub(crate) fn ours() -> Self {
+        Self::here().expect("such a trial is marked on_our_node")
+    }
+
+    /// The process of a program: `kube-proxy`, `kube-apiserver`, `kubelet`, `etcd`…
+    fn pid(&self, program: &str) -> u32 {
+        let record = fs::read_to_string(self.run.join("pids").join(program)).expect("a recorded program");
+        record.split_whitespace().next().and_then(|pid| pid.parse().ok()).expect("a process")
+    }
+
+    /// Stops a program where it is; it goes on when the guard is dropped.
+    pub(crate) fn freeze(&self, program: &str) -> Frozen {
+        let pid = self.pid(program);
+        proc::signal(pid, Signal::STOP);
+        Frozen { pid }
+    }
+
+    /// Runs a script of `e2e/cluster`: `restart kube-apiserver 60`.
+    pub(crate) async fn script(&self, name: &str, arguments: &[&str]) -> Ran {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("cluster").join(name);
+        let mut command = Command::new(script);
+        command.args(arguments).env("ROUSE_CLUSTER", &self.run);
+        run(command).await
+    }
+
+    /// What a user has asked of the API server so far, in order: entries of its audit log, answered ones and watches
+    /// that have begun.
+    pub(crate) fn asked_by(&self, user: &str) -> Vec<Value> {
+        let text = fs::read_to_string(self.run.join("logs/audit.log")).expect("an audit log");
+        let entries = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        entries.filter(|entry| entry["user"]["username"] == user).collect()
+    }
+
+    /// Waits until the book has an entry of this user that is as `is` says: it is written beside the answer.
+    pub(crate) async fn until_asked(&self, user: &str, what: &str, is: impl Fn(&Value) -> bool) -> Vec<Value> {
+        patiently(what, async || {
+            let asked = self.asked_by(user);
+            asked.iter().any(&is).then_some(asked)
+        })
+        .await
+    }
+}
+
+/// Whether an entry of the audit log is a write to the scale of a workload.
+pub(crate) fn is_scale_write(entry: &Value) -> bool {
+    entry["objectRef"]["subresource"] == "scale" && entry["verb"] != "get"
+}
+
+/// A program that stands still.
+#[derive(Debug)]
+pub(crate) struct Frozen {
+    pid: u32,
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        proc::signal(self.pid, Signal::CONT);
+    }
+}
