@@ -6,6 +6,7 @@ SHELL := /bin/bash
 TOOLS ?= $(HOME)/.cache/rouse/tools
 DENY_VERSION := 0.20.2
 FUZZ_VERSION := 0.13.2
+HELM_VERSION := v3.22.0
 FUZZ_SECONDS ?= 20
 STRESS_SECONDS ?= 30
 DIFFERENTIAL_CASES ?= 1000000
@@ -77,6 +78,14 @@ cluster-down: ## ends it
 cluster-smoke: cluster-build ## brings a node up, wakes an app on it, takes it down, looks for remains
 	e2e/cluster/smoke
 
+# Without root, Go or packages it says SKIPPED and fails with 77, of which make makes 2: .ci/run calls the script.
+.PHONY: cluster-test
+cluster-test: ## `rouse gateway` on a real Kubernetes; needs root, or ROUSE_E2E_KUBECONFIG
+	e2e/cluster/test
+
+.PHONY: helm
+helm: $(TOOLS)/bin/helm ## Helm from source, once, outside the tree: with it the tests render the chart
+
 .PHONY: differential
 differential: ## the gateway against a strict reader of HTTP/1, DIFFERENTIAL_CASES (1000000) times
 	ROUSE_DIFFERENTIAL_CASES=$(DIFFERENTIAL_CASES) cargo test --release -p rouse-proxy --test differential -- --nocapture
@@ -111,3 +120,6 @@ $(TOOLS)/bin/cargo-deny:
 
 $(TOOLS)/bin/cargo-fuzz:
 	cargo install --locked --root $(TOOLS) cargo-fuzz@$(FUZZ_VERSION)
+
+$(TOOLS)/bin/helm:
+	GOBIN=$(TOOLS)/bin CGO_ENABLED=0 go install helm.sh/helm/v3/cmd/helm@$(HELM_VERSION)

@@ -213,8 +213,11 @@ impl Drop for Rouse {
 
 /// The addresses that it prints. If it ends instead, what it printed is the failure.
 pub(crate) async fn addresses(output: &Output, child: &mut Child) -> (SocketAddr, SocketAddr) {
+    let _shown = Shown(output);
     let found = |prefix: &str| {
         output.lines().iter().find_map(|line| {
+            // The gateway says it on standard error.
+            let line = line.strip_prefix("! ").unwrap_or(line);
             line.strip_prefix(prefix)?.strip_prefix("http://")?.trim_end_matches('/').parse().ok()
         })
     };
@@ -225,4 +228,13 @@ pub(crate) async fn addresses(output: &Output, child: &mut Child) -> (SocketAddr
         Some((found("listening on ")?, found("admin on ")?))
     })
     .await
+}
+
+/// Shows what was printed if it was not what was waited for.
+struct Shown<'o>(&'o Output);
+
+impl Drop for Shown<'_> {
+    fn drop(&mut self) {
+        self.0.show_if_panicking("rouse");
+    }
 }

@@ -247,6 +247,83 @@ fn a_shutdown_wakes_nobody() {
 }
 
 #[test]
+fn a_quiet_request_is_served_by_whoever_is_there_and_is_no_load() {
+    let bench = Bench::new();
+    let (service, port) = bench.service("cart", Spread::new(0, 1));
+    assert!(port.try_acquire_quietly(0).is_none(), "nobody is there");
+    for (n, conditions) in [(0, READY), (1, DRAINING)] {
+        service.put_slice("a", slice([(n, conditions)]));
+        let slot = port.try_acquire_quietly(0).unwrap();
+        assert_eq!((uid(&slot), service.in_flight()), (format!("uid-{n}"), 1));
+        assert!(port.try_acquire_quietly(0).is_none(), "a limit is a limit");
+        drop(slot);
+        assert_eq!(service.in_flight(), 0);
+    }
+    assert_eq!((bench.engine.wakes(), service.asked(), bench.registry.due()), (0, 0, None));
+    // The same for one that counts.
+    assert!(port.try_acquire(0).is_some());
+    assert_eq!((bench.engine.wakes(), service.asked()), (1, 1));
+}
+
+#[test]
+fn a_quiet_request_does_not_overtake_those_who_wait() {
+    let bench = Bench::new();
+    let (service, port) = bench.service("cart", Spread::new(0, 1));
+    service.put_slice("a", ready_slice(1));
+    let slot = port.try_acquire(0).unwrap();
+    let mut waiting = Request::new(&port, 0).waits();
+    drop(slot);
+    assert!(port.try_acquire_quietly(0).is_none());
+    drop(waiting.served());
+    assert!(port.try_acquire_quietly(0).is_some());
+}
+
+#[test]
+fn a_quiet_request_that_was_refused_is_taken_by_somebody_else_or_by_nobody() {
+    let bench = Bench::new();
+    let (service, port) = bench.service("cart", Spread::default());
+    service.put_slice("a", slice([(0, DRAINING), (1, DRAINING)]));
+    let first = port.try_acquire_quietly(0).unwrap();
+    let refusing = uid(&first);
+    let second = port.retry_quietly(0, first.refused(true)).unwrap();
+    assert_ne!(uid(&second), refusing);
+    assert!(port.retry_quietly(0, second.refused(true)).is_none());
+    assert_eq!((bench.engine.wakes(), service.asked(), service.in_flight()), (0, 0, 0));
+}
+
+#[test]
+fn an_announcement_wakes_once_and_counts_although_nobody_waits() {
+    let bench = Bench::new();
+    let (service, port) = bench.service("cart", Spread::default());
+    for _ in 0..100 {
+        port.announce();
+    }
+    assert_eq!((bench.engine.wakes(), service.asked(), service.holds()), (1, 100, 0));
+    service.put_slice("a", ready_slice(1));
+    port.announce();
+    assert_eq!((bench.engine.wakes(), service.asked()), (1, 101), "a pod is there");
+    service.put_slice("a", slice([(0, DRAINING)]));
+    pass(&bench, 60);
+    port.announce();
+    assert_eq!(bench.engine.wakes(), 2, "it is leaving");
+}
+
+#[test]
+fn an_announcement_wakes_nobody_for_a_service_that_is_closed() {
+    let bench = Bench::new();
+    let (service, port) = bench.service("cart", Spread::default());
+    bench.registry.remove(service.id());
+    port.announce();
+    let (other, port) = bench.service("till", Spread::default());
+    bench.registry.declare(other.id(), &Spec { ports: vec![PortName::new("grpc")], ..Spec::default() });
+    port.announce();
+    let (_last, port) = bench.service("last", Spread::default());
+    bench.registry.shut_down();
+    port.announce();
+    assert_eq!((bench.engine.wakes(), bench.registry.due()), (0, None));
+}
+
+#[test]
 fn a_cold_start_that_nobody_took_is_not_the_next_ones() {
     let bench = Bench::new();
     let (service, port) = bench.service("cart", Spread::new(0, 1));

@@ -45,6 +45,8 @@ pub(crate) struct Pools {
     by_endpoint: RefCell<HashMap<(EndpointId, WayId), Rc<Pool>>>,
     /// Who is at the other end of these is not ours to know.
     of_cluster_ips: RefCell<HashMap<(SocketAddr, WayId), Rc<Pool>>>,
+    /// The endpoints that the latter were made for.
+    generation: Cell<u64>,
 }
 
 /// The connections to one endpoint.
@@ -106,6 +108,7 @@ impl Pools {
             of: Arc::downgrade(service),
             by_endpoint: RefCell::default(),
             of_cluster_ips: RefCell::default(),
+            generation: Cell::new(service.snapshot().generation),
         }
     }
 
@@ -143,10 +146,12 @@ impl Pools {
     )]
     /// Closes the pools of all that do not take new requests any more.
     pub(crate) fn follow(&self, snapshot: &Snapshot) {
-        // One of the pods may be leaving, and we do not know whose connections are its. Those in use are not kept
-        // either: their pool is done with.
-        for (_, pool) in self.of_cluster_ips.borrow_mut().drain() {
-            pool.set_open(false);
+        if self.generation.replace(snapshot.generation) != snapshot.generation {
+            // One of the pods may be leaving, and we do not know whose connections are its. Those in use are not
+            // kept either: their pool is done with.
+            for (_, pool) in self.of_cluster_ips.borrow_mut().drain() {
+                pool.set_open(false);
+            }
         }
         let mut pools = self.by_endpoint.borrow_mut();
         if pools.is_empty() {

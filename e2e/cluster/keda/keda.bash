@@ -21,8 +21,9 @@ operator_probe_port=18084 addon_probe_port=18085
 # As KEDA's own manifests have it, but for the name of the namespace.
 system=keda-system admin_service=keda-add-ons-http-interceptor-admin
 # KEDA looks at this namespace only: others may have routes and ScaledObjects in the cluster that are none of its business.
-app=${ROUSE_KEDA_NAMESPACE:-keda-app}
+# What `up` was told counts until `down`.
 state=$run/state/keda
+app=$(cat "$state/namespace" 2>/dev/null || echo "${ROUSE_KEDA_NAMESPACE:-keda-app}")
 
 export KUBECONFIG=$run/kubeconfig KUBECACHEDIR=$run/state/kubectl NO_PROXY='*' no_proxy='*' PATH=$bin:$PATH:/usr/sbin
 

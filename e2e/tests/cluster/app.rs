@@ -58,7 +58,10 @@ impl App {
 
     /// Where its container listens, instead of `http` at 8080. The app answers on all of them.
     pub(crate) fn container_ports(self, ports: &[(&str, u16)]) -> Self {
-        Self { container_ports: ports.iter().map(|(name, port)| ((*name).to_owned(), *port)).collect(), ..self }
+        Self {
+            container_ports: ports.iter().map(|(name, port)| ((*name).to_owned(), *port)).collect(),
+            ..self
+        }
     }
 
     /// The ports of its Service, instead of `http` at 80: `{"name": "http", "port": 80, "targetPort": "http"}`.

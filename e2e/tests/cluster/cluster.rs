@@ -107,7 +107,8 @@ async fn install(client: &Client, mut crd: Value) {
     const OURS: &str = "rouse-e2e";
     let name = crd["metadata"]["name"].as_str().unwrap().to_owned();
     let api = api_of(client, None, &crd);
-    let present = api.get_opt(&name).await.unwrap_or_else(|error| panic!("cannot ask the API server: {error}"));
+    let present =
+        api.get_opt(&name).await.unwrap_or_else(|error| panic!("cannot ask the API server: {error}"));
     if present.is_none_or(|crd| crd.metadata.labels.unwrap_or_default().contains_key(OURS)) {
         crd["metadata"]["labels"][OURS] = json!("yes");
         apply(client, None, &crd).await;

@@ -45,7 +45,12 @@ async fn wakes(space: &Space, app: &str) {
     assert_eq!(seen["headers"]["host"], json!([host]));
 
     let warm = session::get(&target, "/headers").await;
-    assert_eq!((warm.status, warm.header("x-rouse-cold-start")), (StatusCode::OK, "false"), "{}", warm.text());
+    assert_eq!(
+        (warm.status, warm.header("x-rouse-cold-start")),
+        (StatusCode::OK, "false"),
+        "{}",
+        warm.text()
+    );
 
     // What the pod itself wrote down: the gateway at the other end, and the host that the client named.
     let log = space.requests_seen_by(&pod.name).await;

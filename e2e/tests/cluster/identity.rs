@@ -46,8 +46,7 @@ pub(crate) fn user(space: &Space) -> String {
 impl Identity {
     /// The one of this namespace, which may do there what the role says.
     pub(crate) async fn of(space: &Space) -> Self {
-        let account =
-            json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": NAME } });
+        let account = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": NAME } });
         space.apply(account).await;
         space.apply(binding("RoleBinding", NAME, "ClusterRole", ROLE, space)).await;
         let token = token(space).await;

@@ -60,7 +60,12 @@ impl Node {
     }
 
     /// Waits until the book has an entry of this user that is as `is` says: it is written beside the answer.
-    pub(crate) async fn until_asked(&self, user: &str, what: &str, is: impl Fn(&Value) -> bool) -> Vec<Value> {
+    pub(crate) async fn until_asked(
+        &self,
+        user: &str,
+        what: &str,
+        is: impl Fn(&Value) -> bool,
+    ) -> Vec<Value> {
         patiently(what, async || {
             let asked = self.asked_by(user);
             asked.iter().any(&is).then_some(asked)

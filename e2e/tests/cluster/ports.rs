@@ -97,11 +97,15 @@ async fn one_name_on_two_numbers_during_a_rolling_update(space: Space) {
     patiently("the update to be over", async || {
         let answer = session::get(&target, "/headers").await;
         assert_eq!(answer.status, StatusCode::OK, "{}", answer.text());
-        let port = answer.json()["local"].as_str().and_then(|local| Some(local.rsplit_once(':')?.1.to_owned()));
+        let port =
+            answer.json()["local"].as_str().and_then(|local| Some(local.rsplit_once(':')?.1.to_owned()));
         ports_seen.insert(port.expect("a port"));
         let slices = space.slices("app").await;
-        let with_pods = slices.iter().filter(|slice| slice["endpoints"].as_array().is_some_and(|all| !all.is_empty()));
-        slices_seen.insert(with_pods.filter_map(|slice| slice["ports"][0]["port"].as_u64()).collect::<BTreeSet<_>>());
+        let with_pods =
+            slices.iter().filter(|slice| slice["endpoints"].as_array().is_some_and(|all| !all.is_empty()));
+        slices_seen.insert(
+            with_pods.filter_map(|slice| slice["ports"][0]["port"].as_u64()).collect::<BTreeSet<_>>(),
+        );
         let deployment = space.get(DEPLOYMENT, "app").await.expect("the Deployment");
         let status = &deployment["status"];
         let over = status["observedGeneration"] == deployment["metadata"]["generation"]
@@ -119,7 +123,9 @@ async fn one_name_on_two_numbers_during_a_rolling_update(space: Space) {
 async fn a_port_that_the_service_lacks_is_told_and_refused(space: Space) {
     space.run(&App::new("app")).await;
     space.apply(space.route("app").named("number").hosts(&[&space.host("number")]).port(8443).object()).await;
-    space.apply(space.route("app").named("name").hosts(&[&space.host("name")]).port_name("grpc").object()).await;
+    space
+        .apply(space.route("app").named("name").hosts(&[&space.host("name")]).port_name("grpc").object())
+        .await;
     let gateway = space.gateway().await;
     for (route, words) in [("number", "8443"), ("name", "grpc")] {
         let condition = space.condition(route, "Ready", "False").await;
@@ -187,7 +193,10 @@ async fn an_external_name_is_refused(space: Space) {
     let gateway = space.gateway().await;
     assert_eq!(space.condition("outside", "Ready", "False").await["reason"], "ExternalName");
     let answer = session::get(&gateway.target(&space.host("outside")), "/").await;
-    assert_eq!((answer.status, answer.header("x-rouse-error")), (StatusCode::BAD_GATEWAY, "bad_port"));
+    assert_eq!(
+        (answer.status, answer.header("x-rouse-error")),
+        (StatusCode::SERVICE_UNAVAILABLE, "no_service")
+    );
     gateway.stop().await;
 }
 

@@ -175,9 +175,17 @@ impl Space {
     }
 
     /// Waits until an object is there and as it should be.
-    pub(crate) async fn until(&self, kind: Kind, name: &str, what: &str, is: impl Fn(&Value) -> bool) -> Value {
-        patiently(&format!("{} {name} {what}", kind.1), async || self.get(kind, name).await.filter(|it| is(it)))
-            .await
+    pub(crate) async fn until(
+        &self,
+        kind: Kind,
+        name: &str,
+        what: &str,
+        is: impl Fn(&Value) -> bool,
+    ) -> Value {
+        patiently(&format!("{} {name} {what}", kind.1), async || {
+            self.get(kind, name).await.filter(|it| is(it))
+        })
+        .await
     }
 
     /// The Deployment's replicas, as wanted.
@@ -281,7 +289,10 @@ impl Space {
         }
         for event in self.list(EVENT, "").await {
             let of = &event["involvedObject"];
-            lines.push(format!("event: {} {}: {} {}", of["kind"], of["name"], event["reason"], event["message"]));
+            lines.push(format!(
+                "event: {} {}: {} {}",
+                of["kind"], of["name"], event["reason"], event["message"]
+            ));
         }
         for pod in self.pods_of_all_apps().await {
             let api: Api<PodObject> = Api::namespaced(self.0.client.clone(), self.name());

@@ -47,7 +47,8 @@ impl Cluster {
     fn kubectl(&self, arguments: &str, input: &str) -> Answer {
         let mut kubectl = Command::new("bash");
         // The cluster's own kubectl: `env` says where it is.
-        kubectl.arg("-c").arg(format!("source {}/env && exec kubectl {arguments}", self.folder.path().display()));
+        let env = self.folder.path().join("env");
+        kubectl.arg("-c").arg(format!("source {} && exec $KUBECTL {arguments}", env.display()));
         kubectl.current_dir(root()).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = kubectl.spawn().unwrap();
         child.stdin.take().unwrap().write_all(input.as_bytes()).ok();
@@ -81,24 +82,23 @@ pub(crate) fn takes_all_of_it() {
     for optional in ["hpa", "networkpolicy", "named-objects"] {
         cluster.must(&format!("{STRICT} --dry-run=server -f deploy/optional/{optional}.yaml"), "");
     }
-    let flags = "--watch-namespace shop --no-namespace --no-crds --tls-secret w --secrets-of shop --ip-family ipv6";
+    let flags =
+        "--watch-namespace shop --no-namespace --no-crds --tls-secret w --secrets-of shop --ip-family ipv6";
     cluster.must(&format!("{STRICT} --dry-run=server --force-conflicts -f -"), &install(flags).out);
     may_do(&cluster);
     judges_routes(&cluster);
     is_told(&cluster);
 }
 
-/// What the ServiceAccount may do, asked of the API server itself.
+/// What the `ServiceAccount` may do, asked of the API server itself.
 fn may_do(cluster: &Cluster) {
     let who = "--as=system:serviceaccount:rouse-system:rouse-gateway";
     let may = |verb: &str, resource: &str| {
-        let (resource, sub) = resource.split_once('/').map_or((resource, ""), |(resource, rest)| {
-            (resource, rest)
-        });
-        let (sub, group) = sub.split_once('.').map_or((sub, ""), |(sub, group)| (sub, group));
-        let group = if group.is_empty() { String::new() } else { format!(".{group}") };
-        let sub = if sub.is_empty() { String::new() } else { format!("--subresource={sub}") };
-        cluster.kubectl(&format!("auth can-i {verb} {resource}{group} {sub} {who} -n shop"), "").code == 0
+        // `deployments/scale.apps` is to kubectl `deployments.apps --subresource=scale`.
+        let (resource, group) = resource.split_once('.').unwrap_or((resource, ""));
+        let (resource, sub) = resource.split_once('/').unwrap_or((resource, ""));
+        let command = format!("auth can-i {verb} {resource}.{group} --subresource={sub} {who} -n shop");
+        cluster.kubectl(&command, "").code == 0
     };
     for permission in PERMISSIONS {
         for verb in permission.verbs {

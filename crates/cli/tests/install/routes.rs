@@ -108,7 +108,9 @@ pub(crate) fn cases() -> Vec<Case> {
         route(json!({"timeouts": {"request": "0", "readiness": "1m30s", "responseHeader": "1.5h"}})),
         route(json!({"scalingMetric": {"concurrency": {}, "requestRate": {}}})),
         // What KEDA has and Rouse does not know.
-        route(json!({"proxyMode": "Endpoint", "scalingMetric": {"other": {"a": 1}}, "coldStart": {"other": [1]}})),
+        route(
+            json!({"proxyMode": "Endpoint", "scalingMetric": {"other": {"a": 1}}, "coldStart": {"other": [1]}}),
+        ),
         scaled(json!({})),
         scaled(json!({"placeholderConfig": {"enabled": true, "content": "x"}, "timeouts": {"other": 1}})),
     ];

@@ -2,12 +2,12 @@
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use http::{Request, Version};
+use http::Version;
 use rouse_proxy::access::{AccessLog, Entry};
 use rouse_proxy::gateway::Timeouts;
 use rouse_testkit::fakes::READY;
-use std::time::Duration;
 
 use crate::h2kit::H2Client;
 use crate::rig::{Options, Pod, Rig, eventually};
@@ -109,10 +109,10 @@ async fn a_request_is_told_of_with_all_that_is_known() {
     };
     assert_eq!(log.next().await, line);
 
+    drop(wire);
+    let _pod = pod.serve();
     let client = H2Client::new(&rig).await;
-    let answer = client.send(Request::get("http://cart.test/2"), true).await.0;
-    wire.head().await;
-    wire.answer("hello").await;
+    let answer = client.get("http://cart.test/2").await;
     assert_eq!(answer.body().await, b"hello");
     let second = log.next().await;
     assert!(second.trace.as_ref().is_some_and(|trace| trace.len() == 32), "one is begun");

@@ -8,9 +8,10 @@ use rouse_proxy::cluster_ip::Direct;
 use rouse_proxy::gateway::Timeouts;
 use rouse_testkit::fakes::READY;
 use tokio::net::TcpSocket;
+use tokio::time::timeout;
 
 use crate::h2kit::{H2Client, read};
-use crate::rig::{Options, Pod, Rig, eventually};
+use crate::rig::{Options, PATIENCE, Pod, Rig, eventually};
 
 /// A `ClusterIP` whose plumbing is not there yet: connections to it are refused.
 struct Closed {
@@ -61,6 +62,17 @@ fn is_served(answer: &str) {
 fn is_failed(answer: &str, code: &str) {
     assert!(answer.starts_with("HTTP/1.1 502 "), "{answer}");
     assert!(answer.contains(&format!("\r\nx-rouse-error: {code}\r\n")), "{answer}");
+}
+
+/// Asks until one more request has gone to the `ClusterIP`.
+async fn ask_until_the_cluster_ip_is_used(rig: &Rig) {
+    let before = sent_to(rig, "cluster_ip");
+    let asking = async {
+        while sent_to(rig, "cluster_ip") == before {
+            is_served(&rig.get("/").await);
+        }
+    };
+    timeout(PATIENCE, asking).await.expect("the ClusterIP accepts, and should be used");
 }
 
 /// A pod that is ready, but offers another port than the route asks for.
@@ -115,7 +127,9 @@ async fn a_cluster_ip_that_refuses_is_asked_again_until_it_accepts() {
         let mut wire = ip.open().accept().await;
         let head = wire.head().await;
         assert!(head.starts_with(&format!("{method} / HTTP/1.1\r\n")), "{head}");
-        wire.until(body).await;
+        if !body.is_empty() {
+            wire.until(body).await;
+        }
         wire.answer("hello").await;
         is_served(&client.rest().await);
         assert_eq!((sent_to(&rig, "cluster_ip"), sent_to(&rig, "pod")), (1, 0));
@@ -265,9 +279,7 @@ async fn cold_start_only_goes_to_the_pod_until_the_cluster_ip_accepts() {
 
     let ip_address = closed.address;
     let ip = closed.open().serve();
-    while sent_to(&rig, "cluster_ip") == 0 {
-        is_served(&rig.get("/").await);
-    }
+    ask_until_the_cluster_ip_is_used(&rig).await;
     let before = pod.paths().len();
     for _ in 0..10 {
         is_served(&rig.get("/").await);
@@ -289,10 +301,7 @@ async fn cold_start_only_goes_to_the_pod_until_the_cluster_ip_accepts() {
 
     // And again.
     let ip = closed.open().serve();
-    let before = sent_to(&rig, "cluster_ip");
-    while sent_to(&rig, "cluster_ip") == before {
-        is_served(&rig.get("/").await);
-    }
+    ask_until_the_cluster_ip_is_used(&rig).await;
 
     // Back to zero: what it accepted then says nothing of the pods to come.
     rig.pods(&[]);
@@ -386,9 +395,7 @@ async fn a_cluster_ip_may_be_of_either_family_or_of_both() {
             let pod = Pod::new(1).await;
             rig.pods(&[(&pod, READY)]);
             let _pod = pod.serve();
-            while sent_to(&rig, "cluster_ip") == 0 {
-                is_served(&rig.get("/").await);
-            }
+            ask_until_the_cluster_ip_is_used(&rig).await;
             assert_eq!((ip.paths().len(), refusals(&rig)), (1, 0), "{addresses:?} {direct:?}");
         }
     }

@@ -97,9 +97,12 @@ async fn a_placeholder_voids_what_is_known_of_the_cluster_ip() {
     let address = pod.address;
     let pod = pod.serve();
     rig.slices(&[(1, address, READY)]);
-    while ip.paths().is_empty() {
-        is_served(&rig.get("/").await);
-    }
+    let asking = async {
+        while ip.paths().is_empty() {
+            is_served(&rig.get("/").await);
+        }
+    };
+    timeout(PATIENCE, asking).await.expect("the ClusterIP accepts, and should be used");
     rig.slices(&[]);
     is_page(&rig.get("/").await);
     let before = pod.paths().len();
@@ -223,7 +226,8 @@ async fn a_fallback_is_spoken_to_in_its_own_way_and_by_its_own_name() {
     let answered = async {
         tokio::select! { answer = post(&rig) => answer, () = serving => String::new() }
     };
-    is_served(&answered.await);
+    let answer = answered.await;
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.contains("\r\nhello\r\n"), "{answer}");
 
     let (authority, pod) = (Authority::new(), Pod::new(3).await);
     Rig::slices_of(&spare, &[(3, pod.address, READY)]);
@@ -233,7 +237,7 @@ async fn a_fallback_is_spoken_to_in_its_own_way_and_by_its_own_name() {
     let fallback = Some(Target::Backend(backend(&spare, Upstream::Tls(Arc::new(tls)))));
     rig.podless(Podless { fallback, ..Podless::default() });
     let answer = rig.get("/").await;
-    is_served(&answer);
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.contains("\r\nhello\r\n"), "{answer}");
     assert_eq!(pod.shaken().first().unwrap().sni.as_deref(), Some("spare.shop.svc"));
 }
 

@@ -1,0 +1,95 @@
+//! What `rouse check` can be asked.
+
+#![allow(clippy::doc_markdown, reason = "doc comments are help texts here, and backticks would be printed")]
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use rouse_kube::survey::Account;
+
+use crate::config::Span;
+
+/// Where `rouse install` puts the gateway unless it is told otherwise.
+pub(super) const NAMESPACE: &str = "rouse-system";
+
+/// `rouse check`.
+#[derive(Debug, Args)]
+pub struct CheckArgs {
+    /// How to reach the API server [default: KUBECONFIG, ~/.kube/config, or the pod's own ServiceAccount]
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Which context of the kubeconfig [default: its current one]
+    #[arg(long, value_name = "NAME")]
+    pub context: Option<String>,
+    /// The one namespace that the gateway watches [default: the one that the installed gateway is told to watch, or all]
+    #[arg(short, long, value_name = "NAMESPACE", value_parser = namespace)]
+    pub namespace: Option<String>,
+    /// Whose permissions to check [default: those of the installed gateway; if there is none, your own]
+    #[arg(long, value_name = "NAMESPACE/NAME")]
+    pub service_account: Option<Account>,
+    /// Where the gateway is installed
+    #[arg(long, value_name = "NAMESPACE", default_value = NAMESPACE, value_parser = namespace)]
+    pub gateway: String,
+    /// How to print the answer
+    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t)]
+    pub output: Format,
+    /// Check again and again for so long, until nothing fails
+    #[arg(long, value_name = "DURATION", default_value = "0s")]
+    pub wait: Span,
+}
+
+/// How `check` prints.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// A list for people
+    #[default]
+    Text,
+    /// {"passed","sections":[{"name","checks":[{"name","result","detail","next"}]}]}
+    Json,
+}
+
+/// It becomes part of a path, so it must not be able to ask for something else.
+fn namespace(text: &str) -> Result<String, String> {
+    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    let fits = (1..=63).contains(&text.len())
+        && text.bytes().all(inner)
+        && !text.starts_with('-')
+        && !text.ends_with('-');
+    fits.then(|| text.to_owned())
+        .ok_or_else(|| "expected a namespace: lower case letters, digits and dashes".to_owned())
+}
+
+/// What `rouse check --help` says at its end.
+pub const HELP: &str = "\
+Looks at the cluster, at the kinds of objects that the gateway needs, at what its ServiceAccount may do, at its \
+Deployment, its pods and Services, and at the routes. Nothing is changed. To ask what somebody else may do, you must be \
+allowed to create subjectaccessreviews (with --namespace: localsubjectaccessreviews in it).
+
+  ✔  as it should be
+  ‼  something is lost, or a route does not serve; the exit code stays 0
+  ✖  the gateway cannot do its work
+  -  not checked
+
+Each that is not as it should be says why, and what to do next.
+
+Examples:
+  rouse check
+  rouse install | kubectl apply -f - && rouse check --wait 2m
+  rouse check --context staging --namespace shop
+  rouse check --service-account rouse-system/rouse-gateway
+  rouse check -o json | jq '.sections[].checks[] | select(.result == \"failure\")'
+
+Exit codes: 0 nothing fails, 1 something does, 2 bad usage, or a kubeconfig or context that cannot be read.";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_namespace_cannot_be_a_path() {
+        assert!(namespace("rouse-system").is_ok() && namespace("a").is_ok());
+        for bad in ["", "..", "a/b", "A", "-a", "a-", "a.b", "a?b", &"a".repeat(64)] {
+            assert!(namespace(bad).is_err(), "{bad}");
+        }
+    }
+}

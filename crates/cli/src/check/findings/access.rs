@@ -1,0 +1,115 @@
+//! Which permissions are missing, and the rule that grants each.
+
+use rouse_kube::permissions::{Need, Permission};
+use rouse_kube::survey::{Account, Grant, Place, Survey, Unseen};
+
+use super::super::report::{Check, Section};
+use super::{Advice, LISTED, listed, unknown};
+
+/// What the gateway may do.
+pub(super) fn section(survey: &Survey, advice: &Advice) -> Section {
+    let account = survey.account.as_ref();
+    let name = match account {
+        Some(account) => format!("Permissions of {account}"),
+        None => "Permissions of yourself, since there is no gateway".to_owned(),
+    };
+    let grants = match &survey.grants {
+        Ok(grants) => grants,
+        Err(unseen) => return Section::new(name, vec![unasked(unseen, account, advice)]),
+    };
+    let (named, watched): (Vec<&Grant>, Vec<&Grant>) =
+        grants.iter().partition(|grant| matches!(grant.place, Place::Object { .. }));
+    let mut checks: Vec<Check> = watched.into_iter().map(|grant| check(grant, account, advice)).collect();
+    let denied: Vec<&Grant> = named.iter().copied().filter(|grant| !grant.denied.is_empty()).collect();
+    if !named.is_empty() && denied.is_empty() {
+        let count = named.len();
+        checks.push(Check::pass(format!(
+            "read what routes and Services name ({count} ConfigMaps and Secrets)"
+        )));
+    }
+    checks.extend(listed(
+        &denied,
+        |grant| check(grant, account, advice),
+        |more| {
+            Check::warning(format!("{more} more objects cannot be read"))
+                .because(format!("only {LISTED} are listed"))
+        },
+    ));
+    Section::new(name, checks)
+}
+
+fn unasked(unseen: &Unseen, account: Option<&Account>, advice: &Advice) -> Check {
+    let name = "what the gateway may do can be asked";
+    match (unseen, account) {
+        (Unseen::Forbidden(words), Some(account)) => {
+            let (place, review) = match &advice.namespace {
+                Some(namespace) => (format!(" in {namespace}"), "localsubjectaccessreviews"),
+                None => (String::new(), "subjectaccessreviews"),
+            };
+            Check::warning(name).because(format!("not checked: {words}")).next(format!(
+                "check as somebody who may create {review}{place}, or ask one by one:\n\
+                 {} auth can-i --list --as={account}",
+                advice.kubectl
+            ))
+        }
+        _ => unknown(name, unseen, advice),
+    }
+}
+
+fn check(grant: &Grant, account: Option<&Account>, advice: &Advice) -> Check {
+    let permission = grant.permission;
+    let place = match &grant.place {
+        Place::Everywhere => "in all namespaces".to_owned(),
+        Place::Namespace(namespace) => format!("in {namespace}"),
+        Place::Object { namespace, name } => format!("{name} in {namespace}"),
+    };
+    let name = format!("{} {} {place}", permission.verbs.join(", "), permission.name());
+    if grant.denied.is_empty() {
+        return Check::pass(name);
+    }
+    let verbs: Vec<&str> = grant.denied.iter().map(|denied| denied.verb).collect();
+    let mut detail = format!("may not {}. {}", verbs.join(" and "), permission.why);
+    if let Need::Optional { lost } = permission.need {
+        detail = format!("{detail}\nwithout it {lost}");
+    }
+    // The authorizers say why not only if there is something to say.
+    if let Some(denied) = grant.denied.iter().find(|denied| !denied.reason.is_empty()) {
+        detail = format!("{detail}\nthe API server says: {}", denied.reason);
+    }
+    let check = match permission.need {
+        Need::Required => Check::failure(name),
+        Need::Optional { .. } => Check::warning(name),
+    };
+    check.because(detail).next(remedy(grant, &verbs, account, advice))
+}
+
+/// How to grant what is missing.
+fn remedy(grant: &Grant, verbs: &[&str], account: Option<&Account>, advice: &Advice) -> String {
+    let kubectl = &advice.kubectl;
+    let rule = rule(grant.permission, verbs);
+    match (account, &grant.place) {
+        (None, _) => format!("ask for a role with the rule {rule}"),
+        (Some(account), Place::Object { namespace, name }) => {
+            let (verbs, resource) = (verbs.join(","), grant.permission.resource);
+            let granted = format!("rouse-{resource}-{name}");
+            let Account { namespace: space, name: who } = account;
+            format!(
+                "{kubectl} -n {namespace} create role {granted} --verb={verbs} --resource={resource} \
+                 --resource-name={name}\n\
+                 {kubectl} -n {namespace} create rolebinding {granted} --role={granted} --serviceaccount={space}:{who}"
+            )
+        }
+        (Some(_), Place::Namespace(namespace)) => {
+            format!("{}\nor add to its Role in {namespace} the rule {rule}", advice.install())
+        }
+        (Some(_), Place::Everywhere) => {
+            format!("{}\nor add to its ClusterRole the rule {rule}", advice.install())
+        }
+    }
+}
+
+/// As it is written in a role.
+fn rule(permission: &Permission, verbs: &[&str]) -> String {
+    let (group, resource, verbs) = (permission.group, permission.resource, verbs.join(", "));
+    format!("{{apiGroups: [\"{group}\"], resources: [\"{resource}\"], verbs: [{verbs}]}}")
+}

@@ -1,0 +1,146 @@
+//! The gateway that is installed, and the routes: what keeps them from serving.
+
+use rouse_kube::route::spec::{RouteKey, RouteKind};
+use rouse_kube::survey::{GATEWAY, GatewaySeen, PodSeen, RoutesSeen, ServiceSeen, Unseen};
+
+use super::super::report::{Check, Outcome, Section};
+use super::{Advice, listed, unknown};
+
+/// The gateway's Deployment, pods and Services.
+pub(super) fn gateway(seen: &Result<Option<GatewaySeen>, Unseen>, advice: &Advice) -> Section {
+    let name = format!("Gateway in {}", advice.gateway);
+    let checks = match seen {
+        Err(unseen) => vec![unknown(format!("Deployment {GATEWAY}"), unseen, advice)],
+        Ok(None) => {
+            let check = Check::warning("it is installed");
+            let detail = format!("not installed yet: there is no Deployment {GATEWAY} in {}", advice.gateway);
+            vec![check.because(detail).next(advice.install())]
+        }
+        Ok(Some(gateway)) => {
+            let mut checks = vec![deployment(gateway, advice)];
+            checks.extend(pods(gateway, advice));
+            checks.extend(services(gateway, advice));
+            checks
+        }
+    };
+    Section::new(name, checks)
+}
+
+fn deployment(gateway: &GatewaySeen, advice: &Advice) -> Check {
+    let GatewaySeen { wanted, available, .. } = *gateway;
+    let name = format!("Deployment {GATEWAY} is available ({available} of {wanted})");
+    let at = format!("{} -n {}", advice.kubectl, gateway.namespace);
+    let said = gateway.stuck.clone().unwrap_or_default();
+    match (wanted, available) {
+        (0, _) => Check::failure(name)
+            .because("it is scaled to 0, so nobody answers requests")
+            .next(format!("{at} scale deployment {GATEWAY} --replicas=2")),
+        (_, 0) => Check::failure(name)
+            .because(if said.is_empty() { "none of its pods is ready".to_owned() } else { said })
+            .next(format!("{at} describe deployment {GATEWAY}")),
+        (wanted, available) if available < wanted => {
+            Check::warning(name).because(said).next(format!("{at} rollout status deployment {GATEWAY}"))
+        }
+        _ => Check::pass(name),
+    }
+}
+
+fn pods(gateway: &GatewaySeen, advice: &Advice) -> Vec<Check> {
+    let pods = match &gateway.pods {
+        Ok(pods) => pods,
+        Err(unseen) => return vec![unknown("its pods are ready", unseen, advice)],
+    };
+    let unready: Vec<&PodSeen> = pods.iter().filter(|pod| pod.trouble.is_some()).collect();
+    if unready.is_empty() && !pods.is_empty() {
+        return vec![Check::pass(format!("its pods are ready ({})", pods.len()))];
+    }
+    // While others serve, one that does not is no outage.
+    let bad = |name: String| if gateway.available == 0 { Check::failure(name) } else { Check::warning(name) };
+    let at = format!("{} -n {}", advice.kubectl, gateway.namespace);
+    listed(
+        &unready,
+        |pod| {
+            let next = format!("{at} describe pod {name}\n{at} logs {name}", name = pod.name);
+            bad(format!("pod {} is ready", pod.name))
+                .because(pod.trouble.clone().unwrap_or_default())
+                .next(next)
+        },
+        |more| bad(format!("{more} more pods are ready")).next(format!("{at} get pods")),
+    )
+}
+
+fn services(gateway: &GatewaySeen, advice: &Advice) -> Vec<Check> {
+    let services = match &gateway.services {
+        Ok(services) => services,
+        Err(unseen) => return vec![unknown("its Services have endpoints", unseen, advice)],
+    };
+    if services.is_empty() {
+        let detail = "no Service selects its pods, so nobody finds them";
+        return vec![Check::warning("a Service leads to it").because(detail).next(advice.install())];
+    }
+    let check = |ServiceSeen { name, ready }: &ServiceSeen| {
+        let title = format!("Service {name} has ready endpoints ({ready})");
+        let (kubectl, namespace) = (&advice.kubectl, &gateway.namespace);
+        let next =
+            format!("{kubectl} -n {namespace} get endpointslices -l kubernetes.io/service-name={name}");
+        match ready {
+            0 => Check::failure(title).because("requests to it are refused").next(next),
+            _ => Check::pass(title),
+        }
+    };
+    services.iter().map(check).collect()
+}
+
+/// The routes that do not serve as their owners think. Their owners' fault is not the gateway's: these are warnings.
+pub(super) fn routes(seen: &Result<RoutesSeen, Unseen>, advice: &Advice) -> Section {
+    let seen = match seen {
+        Ok(seen) => seen,
+        Err(unseen) => return Section::new("Routes", vec![unknown("routes can be seen", unseen, advice)]),
+    };
+    let kubectl = &advice.kubectl;
+    let describe = |route: &RouteKey| {
+        format!("{kubectl} -n {} describe {} {}", route.namespace, kind(route).to_lowercase(), route.name)
+    };
+    let mut checks = listed(
+        &seen.troubled,
+        |troubled| {
+            let name = format!("{} {} serves", kind(&troubled.route), troubled.route);
+            Check::warning(name).because(&troubled.words).next(describe(&troubled.route))
+        },
+        |more| {
+            Check::warning(format!("{more} more routes serve")).because("each has a status that says why not")
+        },
+    );
+    checks.extend(listed(
+        &seen.contested,
+        |contested| {
+            let others: Vec<String> = contested.others.iter().map(ToString::to_string).collect();
+            let detail = format!(
+                "{} has it, as the older one (unless the gateway's list of assigned hosts says otherwise); {} does not",
+                contested.owner,
+                others.join(", ")
+            );
+            let check = Check::warning(format!("{} is claimed once", contested.host)).because(detail);
+            match contested.others.first() {
+                Some(other) => check.next(describe(other)),
+                None => check,
+            }
+        },
+        |more| Check::warning(format!("{more} more hosts are claimed once")),
+    ));
+    if checks.iter().all(|check| check.result == Outcome::Pass) {
+        checks.push(match seen.count {
+            0 => Check::pass("there are no routes yet"),
+            1 => Check::pass("nothing is wrong with the only route"),
+            count => Check::pass(format!("nothing is wrong with any of the {count} routes")),
+        });
+    }
+    Section::new("Routes", checks)
+}
+
+fn kind(route: &RouteKey) -> &'static str {
+    match route.kind {
+        RouteKind::InterceptorRoute => "InterceptorRoute",
+        RouteKind::HttpScaledObject => "HTTPScaledObject",
+    }
+}

@@ -1,0 +1,104 @@
+//! `rouse check`: what is missing in a cluster for `rouse gateway` to work, and what to do about it.
+
+mod args;
+mod findings;
+mod report;
+
+use std::error::Error;
+use std::time::Duration;
+
+use rouse_kube::connect::{Client, connect};
+use rouse_kube::survey::{Wanted, survey};
+use tokio::runtime::Builder;
+use tokio::time::{Instant, sleep_until};
+
+pub use args::{CheckArgs, Format, HELP};
+use findings::{Advice, judge};
+use report::{Outcome, Report};
+
+use crate::Streams;
+use crate::failure::Failure;
+
+/// With `--wait`, the pause between two looks.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// `rouse check`.
+pub(crate) fn command(args: &CheckArgs, streams: &mut Streams<'_>) -> Result<(), Failure> {
+    let runtime = Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::Io { what: "cannot start".to_owned(), error })?;
+    let report = runtime.block_on(look(args, streams))?;
+    match args.output {
+        Format::Text => report.text(streams.out)?,
+        Format::Json => report.json(streams.out)?,
+    }
+    match report.count(Outcome::Failure) {
+        0 => Ok(()),
+        failed => {
+            // Otherwise the error would be read before what it is about.
+            streams.out.flush()?;
+            Err(Failure::Failed(format!("{failed} of the checks failed")))
+        }
+    }
+}
+
+/// Looks until nothing fails, or for as long as may be.
+async fn look(args: &CheckArgs, streams: &mut Streams<'_>) -> Result<Report, Failure> {
+    let advice = advice(args);
+    let client = match connect(args.kubeconfig.as_deref(), args.context.as_deref()).await {
+        Ok(client) => client,
+        // What was asked for outright is not there.
+        Err(error) if args.kubeconfig.is_some() || args.context.is_some() => {
+            return Err(Failure::Input(chain(&error)));
+        }
+        Err(error) => return Ok(judge(&Err(chain(&error)), &advice)),
+    };
+    let deadline = Instant::now() + args.wait.get();
+    let mut told = false;
+    loop {
+        let report = once(&client, args, &advice).await;
+        let failed = report.count(Outcome::Failure);
+        if failed == 0 || Instant::now() >= deadline {
+            return Ok(report);
+        }
+        if !told {
+            writeln!(streams.err, "{failed} of the checks fail; checking again for up to {}", args.wait)?;
+            told = true;
+        }
+        sleep_until(deadline.min(Instant::now() + PAUSE)).await;
+    }
+}
+
+async fn once(client: &Client, args: &CheckArgs, advice: &Advice) -> Report {
+    let wanted = Wanted {
+        namespace: args.namespace.clone(),
+        gateway: args.gateway.clone(),
+        account: args.service_account.clone(),
+    };
+    judge(&survey(client, &wanted).await, advice)
+}
+
+fn advice(args: &CheckArgs) -> Advice {
+    let mut kubectl = "kubectl".to_owned();
+    if let Some(kubeconfig) = &args.kubeconfig {
+        kubectl = format!("{kubectl} --kubeconfig {}", kubeconfig.display());
+    }
+    if let Some(context) = &args.context {
+        kubectl = format!("{kubectl} --context {context}");
+    }
+    Advice { kubectl, namespace: args.namespace.clone(), gateway: args.gateway.clone() }
+}
+
+/// An error with all its causes.
+fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let said = cause.to_string();
+        // Some errors repeat their cause.
+        if !text.contains(&said) {
+            text = format!("{text}: {said}");
+        }
+        source = cause.source();
+    }
+    text
+}

@@ -1,0 +1,189 @@
+//! Whether somebody may do what the gateway does, as the API server's own authorizers answer it.
+
+use kube::api::PostParams;
+use kube::core::Request;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+
+use super::{Account, Asker, Named, Unseen};
+use crate::api::path;
+use crate::permissions::{PERMISSIONS, Permission, Scope};
+
+/// Questions under way at a time.
+const AT_ONCE: usize = 6;
+/// Objects of one kind that routes and Services name, and that are asked for one by one.
+const OBJECTS: usize = 50;
+
+/// A permission in one place, and what of it is missing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Grant {
+    /// Which permission.
+    pub permission: &'static Permission,
+    /// Where.
+    pub place: Place,
+    /// The verbs that are not allowed.
+    pub denied: Vec<Denied>,
+}
+
+/// Where a permission is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// In all namespaces.
+    Everywhere,
+    /// In one.
+    Namespace(String),
+    /// One object.
+    Object {
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+    },
+}
+
+/// A verb that is not allowed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Denied {
+    /// Which.
+    pub verb: &'static str,
+    /// Why, if the authorizer says.
+    pub reason: String,
+}
+
+impl Place {
+    fn namespace(&self) -> Option<&str> {
+        match self {
+            Self::Everywhere => None,
+            Self::Namespace(namespace) | Self::Object { namespace, .. } => Some(namespace),
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct Review {
+    #[serde(default)]
+    status: ReviewStatus,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase")]
+struct ReviewStatus {
+    #[serde(default)]
+    allowed: bool,
+    #[serde(default)]
+    reason: String,
+    #[serde(default)]
+    evaluation_error: String,
+}
+
+/// What to ask: every permission where it is needed. Nothing is asked of objects that nobody names.
+pub(super) fn questions(namespace: Option<&str>, named: &[Named]) -> Vec<(&'static Permission, Place)> {
+    let mut all = Vec::new();
+    for permission in PERMISSIONS {
+        match permission.scope {
+            Scope::Watched => {
+                let place =
+                    namespace.map_or(Place::Everywhere, |namespace| Place::Namespace(namespace.into()));
+                all.push((permission, place));
+            }
+            Scope::Named => {
+                let ours = named.iter().filter(|named| named.resource == permission.resource).take(OBJECTS);
+                all.extend(ours.map(|named| {
+                    let (namespace, name) = (named.namespace.clone(), named.name.clone());
+                    (permission, Place::Object { namespace, name })
+                }));
+            }
+        }
+    }
+    all
+}
+
+/// Asks all of it for `account`, or for ourselves.
+pub(super) async fn ask(
+    asker: &Asker<'_>,
+    account: Option<&Account>,
+    watched: Option<&str>,
+    questions: Vec<(&'static Permission, Place)>,
+) -> Result<Vec<Grant>, Unseen> {
+    let mut grants: Vec<Grant> = questions
+        .into_iter()
+        .map(|(permission, place)| Grant { permission, place, denied: Vec::new() })
+        .collect();
+    let mut reviews = Vec::new();
+    for (at, grant) in grants.iter().enumerate() {
+        for verb in grant.permission.verbs {
+            reviews.push((at, *verb, review(account, watched, grant, verb)));
+        }
+    }
+    let mut under_way = JoinSet::new();
+    let mut denied = Vec::new();
+    let mut waiting = reviews.into_iter();
+    loop {
+        while under_way.len() < AT_ONCE
+            && let Some((at, verb, (path, body))) = waiting.next()
+        {
+            let client = asker.0.clone();
+            under_way.spawn(async move { (at, verb, submit(&Asker(&client), path, &body).await) });
+        }
+        let Some(answer) = under_way.join_next().await else { break };
+        let (at, verb, status) = answer.map_err(|error| Unseen::Failed(error.to_string()))?;
+        let status = status?;
+        if !status.allowed {
+            let reason = [status.reason, status.evaluation_error].into_iter().find(|text| !text.is_empty());
+            denied.push((at, Denied { verb, reason: reason.unwrap_or_default() }));
+        }
+    }
+    for (at, denied) in denied {
+        grants.get_mut(at).into_iter().for_each(|grant| grant.denied.push(denied.clone()));
+    }
+    // They were answered in any order.
+    for grant in &mut grants {
+        let order = |verb: &str| grant.permission.verbs.iter().position(|known| *known == verb);
+        grant.denied.sort_by_key(|denied| order(denied.verb));
+    }
+    Ok(grants)
+}
+
+async fn submit(asker: &Asker<'_>, path: String, body: &Value) -> Result<ReviewStatus, Unseen> {
+    let request = Request::new(path).create(&PostParams::default(), body.to_string().into_bytes());
+    let request = request.map_err(|error| Unseen::Failed(error.to_string()))?;
+    let review: Review = asker.request(request).await.map_err(|error| Unseen::new(&error))?;
+    Ok(review.status)
+}
+
+/// Where a question goes, and how it is put.
+fn review(account: Option<&Account>, watched: Option<&str>, grant: &Grant, verb: &str) -> (String, Value) {
+    let (resource, subresource) = grant.permission.parts();
+    let mut attributes = json!({ "group": grant.permission.group, "resource": resource, "verb": verb });
+    let mut set = |field: &str, value: Option<&str>| {
+        if let (Some(value), Some(members)) = (value, attributes.as_object_mut()) {
+            members.insert(field.to_owned(), value.into());
+        }
+    };
+    set("subresource", subresource);
+    set("namespace", grant.place.namespace());
+    if let Place::Object { name, .. } = &grant.place {
+        set("name", Some(name));
+    }
+    let (kind, plural, namespace) = match (account, watched) {
+        (None, _) => ("SelfSubjectAccessReview", "selfsubjectaccessreviews", None),
+        (Some(_), None) => ("SubjectAccessReview", "subjectaccessreviews", None),
+        // Whoever administers one namespace may ask this in it, and nothing else.
+        (Some(_), Some(_)) => {
+            ("LocalSubjectAccessReview", "localsubjectaccessreviews", grant.place.namespace())
+        }
+    };
+    let mut spec = json!({ "resourceAttributes": attributes });
+    if let (Some(account), Some(members)) = (account, spec.as_object_mut()) {
+        members.insert("user".to_owned(), account.to_string().into());
+        // An authorizer knows a ServiceAccount by its groups too, and is not told them by its name.
+        let own = format!("system:serviceaccounts:{}", account.namespace);
+        members.insert("groups".to_owned(), json!(["system:serviceaccounts", own, "system:authenticated"]));
+    }
+    let mut body = json!({ "apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec });
+    if let (Some(namespace), Some(members)) = (namespace, body.as_object_mut()) {
+        members.insert("metadata".to_owned(), json!({ "namespace": namespace }));
+    }
+    (path("authorization.k8s.io", "v1", plural, namespace), body)
+}
