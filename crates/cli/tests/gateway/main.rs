@@ -8,6 +8,7 @@ mod binary;
 mod cases;
 mod docs;
 mod each;
+mod routes;
 mod sources;
 mod together;
 

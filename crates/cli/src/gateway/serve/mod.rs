@@ -5,7 +5,7 @@ mod follow;
 mod probers;
 pub mod routes;
 mod system;
-mod upstream;
+pub mod upstream;
 
 use std::io;
 use std::time::{Duration, SystemTime};

@@ -1,0 +1,266 @@
+//! What becomes of a cluster's routes in the data plane's table.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::HeaderMap;
+use rouse_cli::gateway::serve::routes::{Builder, Defaults};
+use rouse_cli::gateway::serve::upstream::Upstreams;
+use rouse_core::endpoint::{PortName, ServiceId};
+use rouse_core::registry::{Registry, Settings as Core};
+use rouse_core::service::Spec;
+use rouse_core::snapshot::Spread;
+use rouse_kube::route::plan::{RoutePlan, World, compile};
+use rouse_kube::route::spec::{RouteKind, RouteObject, read};
+use rouse_kube::service::{ServiceFacts, TlsFacts};
+use rouse_proxy::cluster_ip::{ClusterIp, Direct};
+use rouse_proxy::gateway::{Backend, Route, Target, Upstream};
+use rouse_proxy::route::Table;
+use rouse_testkit::fakes::{CountingEngine, HandClock};
+use serde_json::{Value, json};
+
+use crate::Told;
+
+/// A cluster with one Service, `shop/cart`, as `service` says.
+struct Scene {
+    service: Value,
+    tls: Arc<TlsFacts>,
+    builder: Builder,
+}
+
+impl World for Scene {
+    fn service(&self, id: &ServiceId) -> Option<Arc<ServiceFacts>> {
+        let facts = || ServiceFacts::new(serde_json::from_value(self.service.clone()).unwrap()).unwrap();
+        (id.to_string() == "shop/cart").then(|| Arc::new(facts()))
+    }
+
+    fn body(&self, _: &str, _: &str, _: Option<&str>) -> Option<Arc<str>> {
+        None
+    }
+
+    fn tls(&self, _: &ServiceFacts) -> Arc<TlsFacts> {
+        Arc::clone(&self.tls)
+    }
+}
+
+impl Scene {
+    /// A gateway that is told so; its Service has this `appProtocol`.
+    fn new(told: &Told, protocol: Option<&str>) -> Self {
+        let (settings, _) = told.read().unwrap();
+        let clock = Arc::<HandClock>::default();
+        let registry = Registry::new(Core::default(), clock, Arc::<CountingEngine>::default());
+        let id: ServiceId = "shop/cart".parse().unwrap();
+        registry.declare(&id, &Spec { ports: vec![PortName::new("web")], spread: Spread::default() });
+        let defaults = Defaults { timeouts: settings.timeouts, direct: settings.direct_pod_routing };
+        let service = json!({
+            "metadata": {"namespace": "shop", "name": "cart"},
+            "spec": {
+                "clusterIPs": ["10.96.0.9"],
+                "ports": [{"name": "web", "port": 80, "appProtocol": protocol}],
+            },
+        });
+        let builder = Builder::new(registry, defaults, Upstreams::new(&settings));
+        Self { service, tls: Arc::default(), builder }
+    }
+
+    fn plan(&self, annotations: &Value, spec: &Value) -> Arc<RoutePlan> {
+        let mut whole =
+            json!({"target": {"service": "cart", "port": 80}, "rules": [{"hosts": ["shop.test"]}]});
+        let parts = spec.as_object().unwrap().clone();
+        whole.as_object_mut().unwrap().extend(parts);
+        let object = json!({
+            "metadata": {"namespace": "shop", "name": "cart", "annotations": annotations},
+            "spec": whole,
+        });
+        let object: RouteObject = serde_json::from_value(object).unwrap();
+        let spec = read(RouteKind::InterceptorRoute, &object).unwrap();
+        let plans = compile(&[Arc::new(spec)], &rouse_kube::route::hosts::Assigned::new(), self, |_, _| {});
+        Arc::clone(&plans[0])
+    }
+
+    /// The table of one route that says this.
+    fn table(&mut self, annotations: &Value, spec: &Value) -> Table<Arc<Route>> {
+        let plan = self.plan(annotations, spec);
+        self.builder.table(&[plan])
+    }
+
+    fn route(&mut self, annotations: &Value, spec: &Value) -> Arc<Route> {
+        found(&self.table(annotations, spec), "/")
+    }
+
+    fn backend(&mut self, annotations: &Value) -> Backend {
+        match &self.route(annotations, &json!({})).target {
+            Target::Backend(backend) => backend.clone(),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn found(table: &Table<Arc<Route>>, path: &str) -> Arc<Route> {
+    Arc::clone(&table.find("shop.test", path, &HeaderMap::new()).unwrap().target)
+}
+
+/// The names in a handshake with `upstream`: the one that is asked for, and those that are accepted.
+fn names(upstream: &Upstream) -> (String, Vec<String>) {
+    let Upstream::Tls(tls) = upstream else { panic!("{upstream:?}") };
+    let settings = tls.settings();
+    let accepted = settings.accepted.iter().map(|name| name.to_str().into_owned()).collect();
+    (settings.server_name.to_str().into_owned(), accepted)
+}
+
+#[test]
+fn what_a_route_says_of_time_counts_before_the_gateway_and_zero_means_no_limit() {
+    let told = Told::default()
+        .flag("--readiness-timeout", "20s")
+        .flag("--request-timeout", "1m")
+        .flag("--response-header-timeout", "2m");
+    let mut scene = Scene::new(&told, None);
+    let none = scene.route(&json!({}), &json!({})).timeouts;
+    let some = |seconds| Some(Duration::from_secs(seconds));
+    assert_eq!((none.readiness, none.request, none.response_header), (some(20), some(60), some(120)));
+    let own = json!({"timeouts": {"readiness": "3s", "request": "0s", "responseHeader": "5s"}});
+    let own = scene.route(&json!({}), &own).timeouts;
+    assert_eq!((own.readiness, own.request, own.response_header), (some(3), None, some(5)));
+}
+
+#[test]
+fn a_route_with_a_fallback_does_not_wait_for_ever() {
+    let mut scene = Scene::new(&Told::default(), None);
+    let fallback = json!({"coldStart": {"fallback": {"service": {"name": "cart", "port": 80}}}});
+    let route = scene.route(&json!({}), &fallback);
+    assert_eq!(route.timeouts.readiness, Some(Duration::from_secs(30)));
+    assert!(matches!(route.podless.fallback, Some(Target::Backend(_))));
+    assert_eq!(scene.route(&json!({}), &json!({})).timeouts.readiness, None);
+}
+
+#[test]
+fn a_static_answer_is_found_before_the_route_it_is_an_exception_of() {
+    let mut scene = Scene::new(&Told::default(), None);
+    let table = scene.table(
+        &json!({}),
+        &json!({"staticRoutes": [
+            {"rules": [{"paths": [{"value": "/robots.txt"}]}], "response": {"statusCode": 204}},
+        ]}),
+    );
+    assert!(found(&table, "/robots.txt").podless.fixed.is_some());
+    assert!(found(&table, "/").podless.fixed.is_none());
+    let everywhere =
+        json!({"staticRoutes": [{"response": {"statusCode": 204}, "responseMode": "WhenUnavailable"}]});
+    let fixed = scene.route(&json!({}), &everywhere);
+    assert!(fixed.podless.fixed.as_ref().is_some_and(|fixed| fixed.when_unavailable));
+}
+
+#[test]
+fn a_route_decides_whether_it_goes_straight_to_pods() {
+    for (gateway, annotation, expected) in [
+        ("always", None, Direct::Always),
+        ("disabled", None, Direct::Disabled),
+        ("cold-start-only", None, Direct::ColdStartOnly),
+        ("always", Some("disabled"), Direct::Disabled),
+        ("disabled", Some("cold-start-only"), Direct::ColdStartOnly),
+        ("disabled", Some("always"), Direct::Always),
+    ] {
+        let mut scene = Scene::new(&Told::default().flag("--direct-pod-routing", gateway), None);
+        let annotations = annotation.map_or(json!({}), |mode| json!({"rouse.dev/direct-pod-routing": mode}));
+        assert_eq!(scene.backend(&annotations).direct, expected, "{gateway}, {annotation:?}");
+    }
+}
+
+#[test]
+fn who_waits_and_what_is_known_of_a_cluster_ip_survive_a_new_table() {
+    let mut scene = Scene::new(&Told::default(), None);
+    let limited = json!({"coldStart": {"maxPendingRequests": 7}});
+    let (one, other) = (scene.route(&json!({}), &limited), scene.route(&json!({}), &limited));
+    let pending = |route: &Route| Arc::clone(route.podless.pending.as_ref().unwrap());
+    assert!(Arc::ptr_eq(&pending(&one), &pending(&other)));
+    let more = scene.route(&json!({}), &json!({"coldStart": {"maxPendingRequests": 8}}));
+    assert_eq!(pending(&more).most(), 8);
+    let ip = |route: &Route| -> Arc<ClusterIp> {
+        let Target::Backend(backend) = &route.target else { panic!("{route:?}") };
+        Arc::clone(backend.cluster_ip.as_ref().unwrap())
+    };
+    assert!(Arc::ptr_eq(&ip(&one), &ip(&more)));
+    assert_eq!(ip(&one).addresses()[..], ["10.96.0.9:80".parse().unwrap()]);
+}
+
+#[test]
+fn a_headless_service_has_no_address_of_its_own_and_a_wrong_port_leads_nowhere() {
+    let mut scene = Scene::new(&Told::default(), None);
+    scene.service["spec"]["clusterIPs"] = json!(["None"]);
+    assert!(scene.backend(&json!({})).cluster_ip.is_none());
+    let wrong = scene.route(&json!({}), &json!({"target": {"service": "cart", "port": 81}}));
+    assert!(matches!(wrong.target, Target::BadPort));
+    let nobody = scene.route(&json!({}), &json!({"target": {"service": "nobody", "port": 80}}));
+    assert!(matches!(nobody.target, Target::NoService));
+}
+
+#[test]
+fn pods_are_asked_for_their_services_name_and_may_show_any_form_of_it() {
+    let all = ["cart.shop", "cart.shop.svc", "cart.shop.svc.cluster.local"].map(str::to_owned).to_vec();
+    let mut scene = Scene::new(&Told::default(), Some("https"));
+    assert_eq!(names(&scene.backend(&json!({})).protocol), ("cart.shop.svc".to_owned(), all.clone()));
+    let mut keda = Scene::new(&Told::default().variable("KEDA_HTTP_PROXY_PORT", "8080"), Some("https"));
+    assert_eq!(names(&keda.backend(&json!({})).protocol), ("cart.shop".to_owned(), all));
+    let mut elsewhere = Scene::new(&Told::default().flag("--cluster-domain", "corp.local"), Some("https"));
+    assert!(
+        names(&elsewhere.backend(&json!({})).protocol).1.contains(&"cart.shop.svc.corp.local".to_owned())
+    );
+    scene.tls = Arc::new(TlsFacts { server_name: Some("cart.example.com".into()), ..TlsFacts::default() });
+    assert_eq!(names(&scene.backend(&json!({})).protocol), ("cart.example.com".to_owned(), Vec::new()));
+}
+
+#[test]
+fn only_a_route_or_kedas_variable_turns_verification_off() {
+    let verified = |backend: &Backend| {
+        let Upstream::Tls(tls) = &backend.protocol else { panic!("{backend:?}") };
+        !tls.is_unverified()
+    };
+    let mut scene = Scene::new(&Told::default(), Some("https"));
+    assert!(verified(&scene.backend(&json!({}))));
+    assert!(!verified(&scene.backend(&json!({"rouse.dev/upstream-verify": "false"}))));
+    let told = Told::default().variable("KEDA_HTTP_PROXY_TLS_SKIP_VERIFY", "true");
+    assert!(!verified(&Scene::new(&told, Some("https")).backend(&json!({}))));
+}
+
+#[test]
+fn a_service_that_cannot_have_its_tls_gets_no_request_in_the_clear() {
+    let mut scene = Scene::new(&Told::default(), Some("https"));
+    scene.tls = Arc::new(TlsFacts { fault: Some("the Secret is gone".into()), ..TlsFacts::default() });
+    let said = |backend: Backend| match backend.protocol {
+        Upstream::Unusable(reason) => reason,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(&*said(scene.backend(&json!({}))), "the Secret is gone");
+    scene.tls = Arc::new(TlsFacts { ca: Some(Arc::from(&b"no PEM"[..])), ..TlsFacts::default() });
+    let reason = said(scene.backend(&json!({})));
+    assert!(reason.starts_with("TLS to shop/cart cannot be set up"), "{reason}");
+}
+
+#[test]
+fn whether_tls_is_spoken_is_the_services_word_then_the_gateways() {
+    let tls = |on| Arc::new(TlsFacts { on, ..TlsFacts::default() });
+    // gateway, appProtocol, annotation → what is spoken, and what if the client came over TLS
+    for (gateway, protocol, on, expected) in [
+        ("off", None, None, ("http", None)),
+        ("off", Some("kubernetes.io/h2c"), None, ("h2c", None)),
+        ("off", Some("https"), None, ("tls", None)),
+        ("off", None, Some(true), ("tls", None)),
+        ("off", Some("https"), Some(false), ("http", None)),
+        ("on", None, None, ("tls", None)),
+        ("on", None, Some(false), ("http", None)),
+        ("as-received", None, None, ("http", Some("tls"))),
+        ("as-received", Some("https"), None, ("tls", None)),
+    ] {
+        let mut scene = Scene::new(&Told::default().flag("--upstream-tls", gateway), protocol);
+        scene.tls = tls(on);
+        let word = |upstream: &Upstream| match upstream {
+            Upstream::Http1 => "http",
+            Upstream::H2c => "h2c",
+            Upstream::Tls(_) => "tls",
+            Upstream::Unusable(_) => "unusable",
+        };
+        let backend = scene.backend(&json!({}));
+        let spoken = (word(&backend.protocol), backend.over_tls.as_ref().map(word));
+        assert_eq!(spoken, expected, "{gateway} {protocol:?} {on:?}");
+    }
+}
