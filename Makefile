@@ -31,6 +31,7 @@ fmt:
 .PHONY: clippy
 clippy:
 	cargo clippy --workspace --all-targets -- -D warnings
+	cargo clippy -p rouse-e2e --test cluster -- -D warnings # not among all targets: the plain test command passes it over
 
 .PHONY: deny
 deny: $(TOOLS)/bin/cargo-deny
@@ -109,6 +110,14 @@ bench-proxy: ## CPU for each request, also over TLS, beside nginx, HAProxy, Envo
 bench-growth: ## CPU for each request with ever more routes, services, endpoints (bench/README.md)
 	cargo build --release -p rouse-cli
 	cargo run --release -p rouse-bench -- growth
+
+.PHONY: bench-cluster-cold-start
+bench-cluster-cold-start: ## the first request on a real Kubernetes, beside KEDA HTTP add-on (bench/README.md); needs root
+	e2e/cluster/bench cold-start
+
+.PHONY: bench-cluster-size
+bench-cluster-size: ## 2,000 services on a real API server (bench/README.md)
+	e2e/cluster/bench size
 
 .PHONY: bench-counts
 bench-counts: ## system calls and allocations for each request (bench/README.md)

@@ -23,6 +23,10 @@ pub(crate) enum Command {
     Growth(Growth),
     /// System calls and allocations per request of Rouse
     Counts(Common),
+    /// How long the first request waits on a real cluster, through Rouse and KEDA HTTP add-on
+    ClusterColdStart(ClusterColdStart),
+    /// How fast a gateway knows a large cluster, and a change of it
+    ClusterSize(ClusterSize),
     /// An app that says when it listened and starts as slowly as it is told
     #[command(hide = true)]
     App,
@@ -76,6 +80,39 @@ pub(crate) struct ColdStart {
     /// How many starts by hand with `curl --retry` at most: each takes a second or more
     #[arg(long, value_name = "COUNT", default_value = "10")]
     pub(crate) retries: u32,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ClusterColdStart {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    /// An administrator's kubeconfig of a cluster that has the image localhost/hello:1
+    #[arg(long, value_name = "FILE")]
+    pub(crate) kubeconfig: PathBuf,
+    /// Where KEDA's interceptor is, with its app (e2e/cluster/keda) [default: without KEDA]
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) keda: Option<SocketAddr>,
+    /// How many cold starts in each way, in turns
+    #[arg(long, default_value = "20", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) count: u32,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ClusterSize {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    /// An administrator's kubeconfig; a control plane alone is enough
+    #[arg(long, value_name = "FILE")]
+    pub(crate) kubeconfig: PathBuf,
+    /// How many services
+    #[arg(long, default_value = "2000", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) services: u32,
+    /// How many endpoints each has
+    #[arg(long, default_value = "5", value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) endpoints: u32,
+    /// How many changes are followed
+    #[arg(long, default_value = "500", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) changes: u32,
 }
 
 #[derive(Debug, Args)]

@@ -26,6 +26,11 @@ pub(crate) fn unix_micros() -> u64 {
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }
 
+/// The time of day.
+pub(crate) fn time_of_day() -> SystemTime {
+    SystemTime::now()
+}
+
 /// How long something takes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Stopwatch(Instant);

@@ -10,6 +10,7 @@ mod args;
 mod certificate;
 mod child;
 mod clock;
+mod cluster;
 mod cold_start;
 mod growth;
 mod h2load;
@@ -53,6 +54,8 @@ fn run(command: &Command) -> Result<()> {
         Command::Proxy(ask) => measure(|| proxy::run(ask)),
         Command::Growth(ask) => measure(|| growth::run(ask)),
         Command::Counts(ask) => measure(|| proxy::counts::run(ask)),
+        Command::ClusterColdStart(ask) => measure(|| cluster::cold_start::run(ask)),
+        Command::ClusterSize(ask) => measure(|| cluster::size::run(ask)),
         Command::App => role::app::run(),
         Command::Upstream(upstream) => role::upstream::run(upstream),
         Command::UpstreamH2c => role::upstream_h2c::run(),
