@@ -29,6 +29,13 @@ impl Metrics {
         self.0.iter().filter(matches).map(|sample| sample.value).sum()
     }
 
+    /// The same, of counters.
+    pub fn count(&self, name: &str, labels: &[(&str, &str)]) -> u64 {
+        // Without samples the sum is a negative zero.
+        let sum = self.sum(name, labels) + 0.0;
+        format!("{sum:.0}").parse().unwrap_or_else(|_| panic!("{name} is {sum}, which is no count"))
+    }
+
     /// Whether there is a sample of that name.
     pub fn has(&self, name: &str) -> bool {
         self.0.iter().any(|sample| sample.name == name)
@@ -84,6 +91,7 @@ mod tests {
         assert!((metrics.sum("a_total", &[("x", "1")]) - 5.5).abs() < f64::EPSILON);
         assert!((metrics.sum("a_total", &[("y", "\"}")]) - 3.5).abs() < f64::EPSILON);
         assert!((metrics.sum("b", &[]) - 1.0).abs() < f64::EPSILON);
+        assert_eq!((metrics.count("a_total", &[("x", "2")]), metrics.count("c", &[])), (9, 0));
         assert!(!metrics.has("c"));
     }
 }

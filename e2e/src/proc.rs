@@ -99,42 +99,46 @@ pub fn signal(pid: u32, signal: Signal) {
 
 /// Where the TCP connections of a process lead, those that stand now or are being made.
 pub fn connections(pid: u32) -> Vec<SocketAddr> {
+    sockets(pid).into_iter().map(|(_, remote)| remote).collect()
+}
+
+/// Both ends of the TCP connections of a process, its own first.
+pub fn sockets(pid: u32) -> Vec<(SocketAddr, SocketAddr)> {
     let links = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     let inode = |link: fs::DirEntry| {
         let to = fs::read_link(link.path()).ok()?;
         Some(to.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned())
     };
     let own: HashSet<String> = links.filter_map(inode).collect();
-    let tables = ["tcp", "tcp6"].map(|table| fs::read_to_string(format!("/proc/{pid}/net/{table}")));
-    let lines: Vec<String> = tables.into_iter().flatten().flat_map(lines_after_the_first).collect();
-    lines.iter().filter_map(|line| connection(line, &own)).collect()
+    let mut found = Vec::new();
+    for table in ["tcp", "tcp6"] {
+        let text = fs::read_to_string(format!("/proc/{pid}/net/{table}")).unwrap_or_default();
+        // The first line has no place among addresses, and is passed over like any that is no connection.
+        found.extend(text.lines().filter_map(|line| connection(line, &own)));
+    }
+    found
 }
 
-fn lines_after_the_first(text: String) -> Vec<String> {
-    text.lines().skip(1).map(str::to_owned).collect()
-}
-
-/// The remote address in a line of `/proc/net/tcp`, if it is a connection of one of these sockets.
-fn connection(line: &str, own: &HashSet<String>) -> Option<SocketAddr> {
+/// The ends in a line of `/proc/net/tcp`, if it is a connection of one of these sockets.
+fn connection(line: &str, own: &HashSet<String>) -> Option<(SocketAddr, SocketAddr)> {
     const ESTABLISHED: &str = "01";
     const SYN_SENT: &str = "02";
     let fields: Vec<&str> = line.split_whitespace().collect();
-    let [_, _, remote, state, _, _, _, _, _, inode, ..] = fields[..] else { return None };
-    if !own.contains(inode) || ![ESTABLISHED, SYN_SENT].contains(&state) {
-        return None;
+    let [_, local, remote, state, _, _, _, _, _, inode, ..] = fields[..] else { return None };
+    let connected = own.contains(inode) && [ESTABLISHED, SYN_SENT].contains(&state);
+    connected.then_some((socket_address(local)?, socket_address(remote)?))
+}
+
+/// `0100007F:1F90`: each four bytes of the address are a number of this machine.
+fn socket_address(text: &str) -> Option<SocketAddr> {
+    let (address, port) = text.split_once(':')?;
+    let mut bytes = Vec::new();
+    for at in (0..address.len()).step_by(8) {
+        bytes.extend(u32::from_str_radix(address.get(at..at + 8)?, 16).ok()?.to_ne_bytes());
     }
-    let (address, port) = remote.split_once(':')?;
-    // Each four bytes are a number of this machine.
-    let words: Option<Vec<u8>> = (0..address.len() / 8)
-        .map(|at| u32::from_str_radix(address.get(at * 8..at * 8 + 8)?, 16).ok())
-        .try_fold(Vec::new(), |mut bytes, word| {
-            bytes.extend(word?.to_ne_bytes());
-            Some(bytes)
-        });
-    let words = words?;
-    let address = match <[u8; 4]>::try_from(&*words) {
+    let address = match <[u8; 4]>::try_from(&*bytes) {
         Ok(four) => IpAddr::from(Ipv4Addr::from(four)),
-        Err(_) => IpAddr::from(Ipv6Addr::from(<[u8; 16]>::try_from(&*words).ok()?)).to_canonical(),
+        Err(_) => IpAddr::from(Ipv6Addr::from(<[u8; 16]>::try_from(&*bytes).ok()?)).to_canonical(),
     };
     Some(SocketAddr::new(address, u16::from_str_radix(port, 16).ok()?))
 }
@@ -185,7 +189,8 @@ mod tests {
         }
         let pid = std::process::id();
         for (stream, to, _) in pairs {
-            assert!(connections(pid).contains(&to), "{to} among {:?}", connections(pid));
+            let ends = (stream.local_addr().unwrap(), to);
+            assert!(sockets(pid).contains(&ends), "{ends:?} among {:?}", sockets(pid));
             drop(stream);
             assert!(!connections(pid).contains(&to), "{to} among {:?}", connections(pid));
         }

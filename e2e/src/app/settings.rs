@@ -7,6 +7,7 @@ use std::time::Duration;
 
 /// How this app behaves.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a variable by itself")]
 pub(crate) struct Settings {
     /// `HOST` and `PORT`: where it listens. Port 0 is any.
     pub(crate) address: SocketAddr,

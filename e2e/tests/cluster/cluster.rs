@@ -135,7 +135,7 @@ async fn reach(space: &Space) {
             })
             .await
         };
-        let answer = tokio::time::timeout(std::time::Duration::from_secs(60), asked).await;
+        let answer = tokio::time::timeout(rouse_e2e::wait::PATIENCE, asked).await;
         assert!(
             matches!(answer, Ok(status) if status == 200),
             "these tests run the gateway on this machine, and from here {what} of the cluster cannot be reached \

@@ -1,7 +1,11 @@
 //! From zero: a request wakes its app, goes straight to the pod's address, and says that it waited.
 
+use std::net::SocketAddr;
+
 use http::StatusCode;
 use rouse_e2e::client::session;
+use rouse_e2e::proc;
+use rouse_e2e::target::Target;
 use serde_json::json;
 use tokio::task::JoinSet;
 
@@ -52,16 +56,24 @@ async fn wakes(space: &Space, app: &str) {
         warm.text()
     );
 
-    // What the pod itself wrote down: the gateway at the other end, and the host that the client named.
+    // What the pod itself wrote down: the gateway's own socket at the other end, and the host that the client named.
+    let straight = Target::plain((pod.ip, 8080).into());
+    let mut lingering = JoinSet::new();
+    lingering.spawn(async move { session::get(&target, "/wait").await });
+    straight.until("waiting", |waiting| waiting == 1).await;
+    let sockets = proc::sockets(gateway.pid);
+    straight.next().await;
+    assert_eq!(lingering.join_all().await[0].status, StatusCode::OK);
     let log = space.requests_seen_by(&pod.name).await;
-    assert_eq!(log.len(), 2, "{log:?}");
-    for line in &log {
-        assert_eq!((&line["peer"], &line["headers"]["host"]), (&seen["peer"], &json!([host])), "{line}");
-    }
+    let line = log.iter().find(|line| line["uri"] == "/wait").expect("a line in the pod's log");
+    let is_peer =
+        |(own, to): &&(SocketAddr, SocketAddr)| *to == straight.address && line["peer"] == own.to_string();
+    assert!(sockets.iter().any(|ends| is_peer(&ends)), "{line} has an end of {sockets:?}");
+    assert_eq!(line["headers"]["host"], json!([host]));
     let metrics = gateway.admin.metrics().await;
-    let to_pods = metrics.sum("rouse_direct_routing_total", &[("result", "pod")]);
-    let to_services = metrics.sum("rouse_direct_routing_total", &[("result", "cluster_ip")]);
-    assert_eq!((to_pods, to_services), (2.0, 0.0));
+    let to_pods = metrics.count("rouse_direct_routing_total", &[("result", "pod")]);
+    let to_services = metrics.count("rouse_direct_routing_total", &[("result", "cluster_ip")]);
+    assert_eq!((to_pods, to_services), (3, 0));
     gateway.stop().await;
 }
 

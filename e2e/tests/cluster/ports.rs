@@ -73,8 +73,8 @@ async fn a_port_is_found_by_number_and_by_name(space: Space) {
         assert_eq!(answer.json()["local"], format!("{}:{expected}", pod.ip), "{service} {port}");
     }
     let metrics = gateway.admin.metrics().await;
-    let all = metrics.sum("rouse_direct_routing_total", &[]);
-    assert_eq!(metrics.sum("rouse_direct_routing_total", &[("result", "pod")]), all, "none but to pods");
+    let all = metrics.count("rouse_direct_routing_total", &[]);
+    assert_eq!(metrics.count("rouse_direct_routing_total", &[("result", "pod")]), all, "none but to pods");
     gateway.stop().await;
 }
 
@@ -156,8 +156,8 @@ async fn a_port_that_no_pod_offers_is_asked_of_the_service(space: Space) {
     let said = (answer.status, answer.header("x-rouse-error"));
     assert_eq!(said, (StatusCode::BAD_GATEWAY, "connect_failed"), "{}", answer.text());
     let metrics = gateway.admin.metrics().await;
-    let counted = |result| metrics.sum("rouse_direct_routing_total", &[("result", result)]);
-    assert_eq!((counted("pod"), counted("cluster_ip_no_port")), (1.0, 1.0));
+    let counted = |result| metrics.count("rouse_direct_routing_total", &[("result", result)]);
+    assert_eq!((counted("pod"), counted("cluster_ip_no_port")), (1, 1));
     gateway.stop().await;
 }
 

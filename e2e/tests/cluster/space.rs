@@ -200,7 +200,7 @@ impl Space {
         pods.iter().filter(|pod| pod["metadata"]["deletionTimestamp"].is_null()).filter_map(pod).collect()
     }
 
-    /// Waits until so many pods of an app are ready, in the EndpointSlices of its Service too.
+    /// Waits until so many pods of an app are ready, in the `EndpointSlice`s of its Service too.
     pub(crate) async fn ready_pods(&self, app: &str, count: usize) -> Vec<Pod> {
         self.ready_pods_of(app, &[app], count).await
     }
@@ -229,7 +229,7 @@ impl Space {
         .await;
     }
 
-    /// The EndpointSlices of a Service.
+    /// The `EndpointSlice`s of a Service.
     pub(crate) async fn slices(&self, service: &str) -> Vec<Value> {
         self.list(SLICE, &format!("kubernetes.io/service-name={service}")).await
     }
