@@ -1,7 +1,9 @@
 //! The life of one request: route → hold → forward → answer, and its line in the books.
 
+mod exchange;
+mod journey;
+
 use std::future::poll_fn;
-use std::net::SocketAddr;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -9,40 +11,29 @@ use std::task::Poll;
 use std::time::Duration;
 
 use http::header::{self, HeaderName, HeaderValue};
-use http::{HeaderMap, Method, Request, Response, Version};
-use http_body::Body as _;
+use http::{Method, Request, Response, Version};
 use hyper::body::Incoming;
-use rouse_core::drain::Work;
-use rouse_core::endpoint::State;
-use rouse_core::hold::AcquireError;
-use rouse_core::slot::{Ask, Retry, Slot};
-use rouse_core::snapshot::PortView;
 use rouse_core::time::{Clock as _, Moment};
 
-use crate::access::Note;
+pub(crate) use self::exchange::Exchange;
+pub(crate) use self::journey::Journey;
+use self::journey::Times;
 use crate::answer;
 use crate::body::{AnswerBody, Source};
-use crate::connection::{Client, STREAM_WINDOW, read_ahead};
-use crate::crowd::Member;
+use crate::connection::Client;
 use crate::error::Failure;
 use crate::forward::{self, Outgoing};
-use crate::gateway::{Backend, Route, Target, Timeouts, Upstream};
+use crate::gateway::{Route, Target, Upstream};
 use crate::headers;
-use crate::metrics::{InFlight, Protocol, RouteName, method_label};
-use crate::podless::{Canned, Pending, Podless};
+use crate::metrics::Protocol;
+use crate::podless::{Canned, Podless};
 use crate::worker::Worker;
 
 /// What a client gets.
 pub(crate) type Answer = Response<AnswerBody>;
 
-/// How often a held request looks whether its client is still there.
-const PULSE: Duration = Duration::from_millis(250);
-/// What a held request keeps in memory beside its head and body.
-const HELD: usize = 8 * 1024;
 /// How long a fallback that has no pod either may take to have one.
 const FALLBACK: Duration = Duration::from_secs(5);
-/// How much hyper reads at once from a new connection.
-const FIRST_READ: usize = 8 * 1024;
 
 /// There is nobody to answer: the connection, or the stream, just ends.
 #[derive(Debug, Clone, Copy, thiserror::Error)]
@@ -242,328 +233,6 @@ fn prepare(worker: &Worker, client: &Client, mut request: Request<Incoming>) -> 
     }
     let source = Source::new(body, client, worker.gateway.settings.clock);
     Ok(Outgoing { method: parts.method, uri: parts.uri, headers: parts.headers, source, upgrade, over_http2 })
-}
-
-/// The moments that matter to one request.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Times {
-    pub(crate) timeouts: Timeouts,
-    /// When it has waited long enough for a pod.
-    pub(crate) readiness: Moment,
-    /// When it must be over.
-    pub(crate) end: Option<Moment>,
-}
-
-impl Times {
-    fn new(worker: &Worker, timeouts: Timeouts, began: Moment) -> Self {
-        let end = timeouts.request.map(|limit| began + limit);
-        let readiness = timeouts.readiness.map(|limit| began + limit);
-        let wanted = readiness.into_iter().chain(end).min();
-        let readiness = worker.gateway.settings.bounds.deadline(began, wanted);
-        Self { timeouts, readiness, end }
-    }
-}
-
-/// What one request needs on all its attempts.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Journey<'a> {
-    pub(crate) worker: &'a Rc<Worker>,
-    client: &'a Rc<Client>,
-    pub(crate) backend: &'a Backend,
-    podless: &'a Podless,
-    /// It wakes nobody, and does not count as load.
-    quiet: bool,
-    pub(crate) times: Times,
-    pub(crate) exchange: &'a Exchange,
-}
-
-impl Journey<'_> {
-    /// How the pods are spoken to.
-    pub(crate) fn upstream(&self) -> &Upstream {
-        let over_tls = self.backend.over_tls.as_ref().filter(|_| self.client.tls.is_some());
-        over_tls.unwrap_or(&self.backend.protocol)
-    }
-
-    /// A slot, at once or after a wait. `None`: no endpoint offers the port, but there is a `ClusterIP`.
-    pub(crate) async fn acquire(
-        &self,
-        outgoing: &Outgoing,
-        retry: Option<Retry>,
-    ) -> Result<Option<Slot>, Failure> {
-        if self.quiet {
-            return self.acquire_quietly(retry);
-        }
-        if retry.is_none()
-            && let Some(slot) = self.backend.port.try_acquire(self.worker.roll())
-        {
-            return Ok(Some(slot));
-        }
-        // Boxed, as all that few requests need: the future of a request is moved several times.
-        Box::pin(self.hold(outgoing, retry)).await
-    }
-
-    /// Who is neither load nor worth a pod does not wait.
-    fn acquire_quietly(&self, retry: Option<Retry>) -> Result<Option<Slot>, Failure> {
-        let (port, seed) = (&self.backend.port, self.worker.roll());
-        let (slot, failure) = match retry {
-            None => (port.try_acquire_quietly(seed), Failure::NotWoken),
-            Some(retry) => (port.retry_quietly(seed, retry), Failure::ConnectFailed),
-        };
-        match slot {
-            None if self.lacks_port() => self.without_port(),
-            None => Err(failure),
-            slot => Ok(slot),
-        }
-    }
-
-    /// The slot for another attempt on the `ClusterIP`: pods may have come and gone since it was given.
-    pub(crate) async fn renew(
-        &self,
-        outgoing: &Outgoing,
-        slot: Option<Slot>,
-    ) -> Result<Option<Slot>, Failure> {
-        // None offered the port. By now one may.
-        let Some(slot) = slot else { return Ok(self.backend.port.try_acquire_quietly(self.worker.roll())) };
-        let snapshot = Arc::clone(&self.backend.service.snapshot());
-        let endpoints = snapshot.port(self.backend.port.name()).map(PortView::endpoints).unwrap_or_default();
-        let is_there = endpoints.iter().any(|one| {
-            one.id() == slot.endpoint().id() && matches!(one.state, State::Ready | State::Draining)
-        });
-        if is_there {
-            return Ok(Some(slot));
-        }
-        // Whoever waits for the plumbing alone would wake nobody.
-        self.acquire(outgoing, Some(slot.refused(false))).await
-    }
-
-    /// Whether pods take requests, but none of them offers the port.
-    fn lacks_port(&self) -> bool {
-        let snapshot = self.backend.service.snapshot();
-        snapshot.routable() && !snapshot.port(self.backend.port.name()).is_some_and(PortView::routable)
-    }
-
-    fn without_port(&self) -> Result<Option<Slot>, Failure> {
-        if self.backend.cluster_ip.is_some() { Ok(None) } else { Err(Failure::BadPort) }
-    }
-
-    async fn hold(&self, outgoing: &Outgoing, retry: Option<Retry>) -> Result<Option<Slot>, Failure> {
-        let Backend { service, port, .. } = self.backend;
-        if self.lacks_port() {
-            return self.without_port();
-        }
-        let (clock, metrics) = (self.worker.gateway.settings.clock, &self.worker.gateway.metrics);
-        let _pending = match self.podless.pending.as_ref().map(Pending::enter) {
-            Some(None) => {
-                // Whoever comes next should find a pod.
-                port.announce();
-                metrics.held(service.id(), "queue_full", Duration::ZERO);
-                return Err(Failure::QueueFull);
-            }
-            pending => pending,
-        };
-        let began = clock.now();
-        let refused = retry.as_ref().is_some_and(|retry| retry.refusals() > 0);
-        let ask = Ask { seed: self.worker.roll(), buffered: self.buffered(outgoing), retry };
-        let slot = port.acquire(ask, clock.sleep_until(self.times.readiness));
-        let slot = tokio::select! {
-            biased;
-            slot = slot => slot,
-            () = self.client_leaves() => {
-                metrics.held(service.id(), "client_gone", clock.now().since(began));
-                return Err(Failure::ClientGone);
-            }
-        };
-        let outcome = match &slot {
-            Ok(_) => "served",
-            Err(AcquireError::Deadline) => "deadline",
-            Err(AcquireError::QueueFull(_)) => "queue_full",
-            Err(_) => "turned_away",
-        };
-        metrics.held(service.id(), outcome, clock.now().since(began));
-        slot.map(Some).map_err(|error| match error {
-            AcquireError::Deadline if refused => Failure::ConnectFailed,
-            AcquireError::Deadline => Failure::ReadinessTimeout { reason: self.reason() },
-            AcquireError::QueueFull(_) => Failure::QueueFull,
-            AcquireError::NoSuchPort => Failure::BadPort,
-            AcquireError::ServiceGone => Failure::NoService,
-            AcquireError::ShuttingDown => Failure::ShuttingDown,
-        })
-    }
-
-    /// What the client is told about a wait that was too long.
-    fn reason(&self) -> Option<String> {
-        let service = &self.backend.service;
-        let full = || "every pod is at its limit".to_owned();
-        service.wake_failure().or_else(|| service.snapshot().ready().then(full))
-    }
-
-    /// What a held request may keep in memory: its head, and what of its body has come with it or may still come.
-    fn buffered(&self, outgoing: &Outgoing) -> usize {
-        let line = |(name, value): (&HeaderName, &HeaderValue)| name.as_str().len() + value.len();
-        let head: usize = outgoing.headers.iter().map(line).sum();
-        let most = read_ahead(&self.worker.gateway.settings.limits);
-        let read_ahead = match () {
-            () if outgoing.over_http2 => STREAM_WINDOW as usize,
-            // hyper reads more at a time the more a connection has brought.
-            () if self.client.known.get() => most,
-            () => FIRST_READ.max(2 * head).min(most),
-        };
-        let body = usize::try_from(outgoing.source.size().upper().unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
-        HELD + head + body.min(read_ahead)
-    }
-
-    /// Ends when the client has closed its side. hyper sees that only where it reads on.
-    pub(crate) async fn client_leaves(&self) {
-        let (clock, deadlines) = (self.worker.gateway.settings.clock, &self.worker.deadlines);
-        while !self.client.pulse.is_gone() {
-            deadlines.at(clock.now() + PULSE).await;
-        }
-    }
-}
-
-/// One request's line in the books, written when this is dropped. Until somebody says what became of the
-/// request, its client has gone.
-#[derive(Debug)]
-pub(crate) struct Exchange {
-    worker: Rc<Worker>,
-    member: Rc<Member>,
-    route: RouteName,
-    protocol: Protocol,
-    /// Its method, as metrics call it.
-    method: &'static str,
-    /// Whether the client wants no body, over a protocol where hyper would send it one.
-    bodiless: bool,
-    began: Moment,
-    code: u16,
-    /// The status of the response under way: what is written down if it comes to its end.
-    status: u16,
-    /// For the access log, if there is one.
-    note: Option<Box<Note>>,
-    _in_flight: InFlight,
-    _work: Work,
-}
-
-/// nginx' number for a client that closed its request.
-const CLIENT_GONE: u16 = 499;
-
-impl Exchange {
-    fn begin(
-        worker: &Rc<Worker>,
-        client: &Client,
-        route: Option<&Arc<Route>>,
-        request: &Request<Incoming>,
-        grpc: bool,
-    ) -> Self {
-        let gateway = &worker.gateway;
-        client.member.began();
-        // Not the host or the path: anybody could fill the books with those.
-        let route = route.map_or(&gateway.no_route, |route| &route.name).clone();
-        Self {
-            began: gateway.settings.clock.now(),
-            _in_flight: gateway.metrics.begin(&route),
-            _work: gateway.under_way().begin(),
-            worker: Rc::clone(worker),
-            member: Rc::clone(&client.member),
-            route,
-            protocol: protocol(request, grpc),
-            method: method_label(request.method()),
-            bodiless: request.method() == Method::HEAD && request.version() == Version::HTTP_2,
-            note: gateway.settings.access.as_ref().map(|_| Note::of(request, client.address)),
-            code: CLIENT_GONE,
-            status: CLIENT_GONE,
-        }
-    }
-
-    pub(crate) fn worker(&self) -> &Rc<Worker> {
-        &self.worker
-    }
-
-    /// The answer is our own, and is written down as `code`.
-    fn answered(&mut self, code: u16, mut answer: Answer) -> Answer {
-        self.code = code;
-        let length = answer.body().size_hint().exact().unwrap_or(0);
-        if self.bodiless && length > 0 {
-            *answer.body_mut() = AnswerBody::Ours(None);
-            answer.headers_mut().insert(header::CONTENT_LENGTH, length.into());
-        }
-        if self.method != "HEAD" {
-            self.sent(length);
-        }
-        answer
-    }
-
-    /// The connection speaks something else from now on.
-    pub(crate) fn switched(&mut self, code: u16) {
-        self.code = code;
-    }
-
-    /// It did not come to a pod's answer.
-    fn failed(&self, failure: &Failure) {
-        if let Some(note) = &self.note {
-            note.failed(failure.code());
-        }
-    }
-
-    /// So much of a body was sent to the client.
-    pub(crate) fn sent(&self, bytes: u64) {
-        if let Some(note) = &self.note {
-            note.sent(bytes);
-        }
-    }
-
-    /// The request is sent to `upstream`.
-    pub(crate) fn goes_to(&self, upstream: SocketAddr, cold_start: bool) {
-        if let Some(note) = &self.note {
-            note.goes_to(upstream, cold_start);
-        }
-    }
-
-    fn belongs_to_trace_of(&self, headers: &HeaderMap) {
-        if let Some(note) = &self.note {
-            note.belongs_to_trace_of(headers);
-        }
-    }
-
-    /// The response begins.
-    pub(crate) fn begins(&mut self, status: u16) {
-        self.status = status;
-    }
-
-    /// The response came to its end.
-    pub(crate) fn completed(&mut self) {
-        self.code = self.status;
-    }
-
-    /// The pod broke off in the middle of its response.
-    pub(crate) fn broken_by_pod(&mut self) {
-        self.breaks_off(&Failure::UpstreamReset);
-    }
-
-    /// The time for the whole request is up.
-    pub(crate) fn took_too_long(&mut self) {
-        self.breaks_off(&Failure::RequestTimeout);
-    }
-
-    fn breaks_off(&mut self, failure: &Failure) {
-        self.failed(failure);
-        self.code = failure.status().as_u16();
-    }
-}
-
-impl Drop for Exchange {
-    fn drop(&mut self) {
-        let gateway = &self.worker.gateway;
-        let now = gateway.settings.clock.now();
-        let took = now.since(self.began);
-        self.member.ended(now);
-        gateway.metrics.ended(&self.route, self.code, self.protocol, self.method, took);
-        if let (Some(note), Some(log)) = (&self.note, &gateway.settings.access) {
-            if self.code == CLIENT_GONE {
-                self.failed(&Failure::ClientGone);
-            }
-            gateway.metrics.access_log_dropped(note.write(&**log, &self.route, self.code, took));
-        }
-    }
 }
 
 /// The first of two futures to end; the second wins only if the first is not ready.

@@ -78,7 +78,7 @@ async fn a_placeholder_is_not_for_pods_that_are_merely_at_their_limit() {
     wire.head().await;
     let coming = async {
         eventually("it waits for its turn", || rig.service.holds() == 1).await;
-        wire.answer("hello").await;
+        wire.answer_last("hello").await;
         pod.serve()
     };
     let (answer, _pod) = tokio::join!(rig.get("/"), coming);
@@ -306,7 +306,8 @@ async fn quiet_requests_wake_nobody_and_are_served_where_a_pod_is_there() {
     assert_eq!((rig.engine.wakes(), rig.service.asked()), (0, 0), "also not when the last pod refuses");
 
     let good = Pod::new(3).await;
-    rig.slices(&[(2, address, READY), (3, good.address, READY)]);
+    // One that has not been left alone for it yet.
+    rig.slices(&[(4, address, READY), (3, good.address, READY)]);
     let good = good.serve();
     for _ in 0..20 {
         is_served(&rig.get("/healthz").await);
@@ -505,6 +506,9 @@ async fn what_a_page_says_of_its_length_and_its_connection_does_not_count() {
         let answer = rig.get("/").await;
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
         assert_eq!(body.len(), length, "{answer}");
+        let over_http2 = H2Client::new(&rig).await.get("http://cart.test/").await.head().await;
+        assert_eq!(over_http2.status(), status);
+        assert_eq!(read(over_http2.into_body()).await.len(), length);
         assert!(head.contains("\r\nx-kept: 1"), "{answer}");
         for gone in ["1000", "chunked", "upgrade", "trailer", "x-hop"] {
             assert!(!head.contains(gone), "{answer}");

@@ -87,6 +87,15 @@ impl Wire {
         !self.read.is_empty() || self.stream.try_read(&mut byte).is_ok()
     }
 
+    /// Answers 200 with `body`, and will not be asked again.
+    pub(crate) async fn answer_last(&mut self, body: &str) {
+        let length = body.len();
+        self.write(&format!(
+            "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"
+        ))
+        .await;
+    }
+
     /// Answers 200 with `body`.
     pub(crate) async fn answer(&mut self, body: &str) {
         self.write(&format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len())).await;
