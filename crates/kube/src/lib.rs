@@ -29,4 +29,6 @@ pub mod scale;
 #[cfg(feature = "cluster")]
 pub mod service;
 #[cfg(feature = "cluster")]
+pub mod survey;
+#[cfg(feature = "cluster")]
 pub mod watch;

@@ -35,7 +35,7 @@ pub struct Wanted {
     pub namespace: Option<String>,
     /// Where the gateway is installed.
     pub gateway: String,
-    /// Whose permissions; `None`: those of the gateway that is installed, or else our own.
+    /// Whose permissions; `None`: those of the gateway that is installed, or our own if there is none.
     pub account: Option<Account>,
 }
 
@@ -153,7 +153,11 @@ pub async fn survey(client: &Client, wanted: &Wanted) -> Result<Survey, String> 
     let installed = gateway.as_ref().ok().and_then(Option::as_ref);
     let namespace =
         wanted.namespace.clone().or_else(|| installed.and_then(|gateway| gateway.watches.clone()));
-    let account = wanted.account.clone().or_else(|| installed.map(|gateway| gateway.account.clone()));
+    let account = wanted.account.clone().or_else(|| match &gateway {
+        Ok(installed) => installed.as_ref().map(|gateway| gateway.account.clone()),
+        // Our own permissions say nothing of a gateway that may well be there.
+        Err(_) => Some(Account { namespace: wanted.gateway.clone(), name: GATEWAY.to_owned() }),
+    });
     let routes = routes::look(&asker, namespace.as_deref()).await;
     let named = routes.as_ref().map(|seen| &*seen.named).unwrap_or_default();
     let questions = access::questions(namespace.as_deref(), named);

@@ -264,10 +264,14 @@ impl Metrics {
         self.direct_pod.inc();
     }
 
-    /// A request went to the Service's own address. `no_port`: since no endpoint offers the port.
-    pub(crate) fn sent_to_cluster_ip(&self, no_port: bool) {
-        let result = if no_port { "cluster_ip_no_port" } else { "cluster_ip" };
-        self.direct.get_or_create(&ResultLabels { result }).inc();
+    /// A request went to the Service's own address.
+    pub(crate) fn sent_to_cluster_ip(&self) {
+        self.direct.get_or_create(&ResultLabels { result: "cluster_ip" }).inc();
+    }
+
+    /// No endpoint offers the port of a request: the Service's own address is all there is.
+    pub(crate) fn lacks_port(&self) {
+        self.direct.get_or_create(&ResultLabels { result: "cluster_ip_no_port" }).inc();
     }
 
     /// Forgets a route that is no more: its labels must not pile up.

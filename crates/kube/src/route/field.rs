@@ -123,8 +123,93 @@ impl<'a> Field<'a> {
 
 pub(super) const EXPECTED_DURATION: &str = "a duration like 500ms, 30s or 5m";
 
-/// A duration as Go writes it, but never a negative one.
+/// A duration as Go writes it, but never a negative one. `kube`'s own parser panics at `1s-2s`, and whoever may write a
+/// route could end the gateway with it.
 pub(super) fn duration(text: &str) -> Option<Duration> {
-    let parsed: kube::core::Duration = text.parse().ok()?;
-    (!parsed.is_negative()).then(|| parsed.into())
+    let mut rest = text.strip_prefix('+').unwrap_or(text);
+    if rest == "0" {
+        return Some(Duration::ZERO);
+    }
+    let mut nanos: u64 = 0;
+    loop {
+        let (number, after) = split(rest, |c| c.is_ascii_digit() || c == '.');
+        let (unit, after) = split(after, |c| !c.is_ascii_digit() && c != '.');
+        let part = part(number, unit_nanos(unit)?)?;
+        // Go's own durations end here.
+        nanos = nanos.checked_add(part).filter(|nanos| i64::try_from(*nanos).is_ok())?;
+        if after.is_empty() {
+            return Some(Duration::from_nanos(nanos));
+        }
+        rest = after;
+    }
+}
+
+/// As many characters as `belong`, and the rest.
+fn split(text: &str, belong: impl Fn(char) -> bool) -> (&str, &str) {
+    let end = text.find(|c| !belong(c)).unwrap_or(text.len());
+    (text.get(..end).unwrap_or_default(), text.get(end..).unwrap_or_default())
+}
+
+fn unit_nanos(unit: &str) -> Option<u64> {
+    Some(match unit {
+        "ns" => 1,
+        "us" | "µs" | "μs" => 1_000,
+        "ms" => 1_000_000,
+        "s" => 1_000_000_000,
+        "m" => 60_000_000_000,
+        "h" => 3_600_000_000_000,
+        _ => return None,
+    })
+}
+
+/// `1.5` of a unit, in nanoseconds.
+fn part(number: &str, unit: u64) -> Option<u64> {
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    if whole.is_empty() && fraction.is_empty() {
+        return None;
+    }
+    let whole: u64 = if whole.is_empty() { 0 } else { whole.parse().ok()? };
+    let mut nanos = whole.checked_mul(unit)?;
+    let mut place = unit;
+    for digit in fraction.chars() {
+        place /= 10;
+        nanos = nanos.checked_add(u64::from(digit.to_digit(10)?) * place)?;
+    }
+    Some(nanos)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_read_as_go_writes_them() {
+        for (text, nanos) in [
+            ("0", 0),
+            ("0s", 0),
+            ("+5s", 5_000_000_000),
+            ("500ms", 500_000_000),
+            ("1m30s", 90_000_000_000),
+            ("1h0m0.5s", 3_600_500_000_000),
+            (".5s", 500_000_000),
+            ("1.s", 1_000_000_000),
+            ("7us8µs9ns", 15_009),
+            ("2562047h47m16.854775807s", u64::try_from(i64::MAX).unwrap()),
+        ] {
+            assert_eq!(duration(text), Some(Duration::from_nanos(nanos)), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_duration_or_a_negative_one_is_refused() {
+        let odd = [
+            "", "+", "s", "5", "-1s", "1s-2s", "1m-30s", "1 s", "1s ", ".s", "1..2s", "1.2.3s", "1d", "1S",
+            "ü",
+        ];
+        let long = ["2562047h47m16.854775808s", "99999999999999999999h", "18446744073709551615h"];
+        for text in odd.into_iter().chain(long) {
+            assert_eq!(duration(text), None, "{text}");
+        }
+        assert_eq!(duration(&"9".repeat(100_000)), None);
+    }
 }

@@ -83,7 +83,9 @@ impl Aim {
                     metrics.sent_to_draining(journey.backend.service.id());
                 }
             }
-            Self::ClusterIp(_, slot) => metrics.sent_to_cluster_ip(slot.is_none()),
+            // Where none offers the port, that was counted before.
+            Self::ClusterIp(_, None) if journey.lacks_port() => {}
+            Self::ClusterIp(..) => metrics.sent_to_cluster_ip(),
         }
     }
 

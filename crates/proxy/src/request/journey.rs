@@ -119,13 +119,18 @@ impl Journey<'_> {
     }
 
     /// Whether pods take requests, but none of them offers the port.
-    fn lacks_port(&self) -> bool {
+    pub(crate) fn lacks_port(&self) -> bool {
         let snapshot = self.backend.service.snapshot();
         snapshot.routable() && !snapshot.port(self.backend.port.name()).is_some_and(PortView::routable)
     }
 
     fn without_port(&self) -> Result<Option<Slot>, Failure> {
-        if self.backend.cluster_ip.is_some() { Ok(None) } else { Err(Failure::BadPort) }
+        if self.backend.cluster_ip.is_none() {
+            return Err(Failure::BadPort);
+        }
+        // Now, not when it is sent: as a rule nobody answers there, and somebody should know why.
+        self.worker.gateway.metrics.lacks_port();
+        Ok(None)
     }
 
     async fn hold(&self, outgoing: &Outgoing, retry: Option<Retry>) -> Result<Option<Slot>, Failure> {
