@@ -11,6 +11,7 @@ use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use rouse_core::slices::MaxEndpoints;
 use rouse_proxy::headers::TrustedProxies;
 
+use crate::check::{self, CheckArgs};
 use crate::config::Span;
 use crate::gateway::{self, GatewayArgs};
 use crate::install::{self, InstallArgs};
@@ -38,6 +39,9 @@ pub enum Command {
     /// Print the manifests of the gateway, for kubectl apply -f -
     #[command(after_long_help = install::HELP, after_help = "See --help for examples.")]
     Install(InstallArgs),
+    /// Say what is missing in a cluster for `rouse gateway` to work, and what to do about it
+    #[command(after_long_help = check::HELP, after_help = "See --help for examples.")]
+    Check(CheckArgs),
     /// Show what a running `rouse up` does: services, pods, the last cold starts
     #[command(after_long_help = STATUS_HELP, after_help = "See --help for examples.")]
     Status(Status),

@@ -3,6 +3,7 @@
 pub mod admin;
 pub mod args;
 mod ask;
+pub mod check;
 pub mod config;
 mod demo;
 pub mod document;
@@ -54,6 +55,7 @@ pub fn run(rouse: &Rouse, streams: &mut Streams<'_>) -> Result<(), Failure> {
         Command::Up(up) => up::run(up),
         Command::Gateway(args) => gateway::command(args, streams),
         Command::Install(args) => install::run(args, streams),
+        Command::Check(args) => check::command(args, streams),
         Command::Status(status) => ask::status(status, streams),
         Command::Restart(restart) => ask::restart(restart, streams),
         Command::Scale(scale) => ask::scale(scale, streams),

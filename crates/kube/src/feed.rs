@@ -69,6 +69,8 @@ pub(crate) struct Feed {
     /// Rung when all slices are needed again.
     lost: Arc<Notify>,
     stale: bool,
+    /// A service or a port went since somebody last asked. If it came back, it is another one of the same name.
+    remade: bool,
 }
 
 impl Feed {
@@ -83,11 +85,17 @@ impl Feed {
             orphaned: HashSet::new(),
             lost,
             stale: false,
+            remade: false,
         }
     }
 
     pub(crate) fn service(&self, id: &ServiceId) -> Option<Arc<ServiceFacts>> {
         self.services.get(id).map(Arc::clone)
+    }
+
+    /// Whether a service or a port went since this was last asked.
+    pub(crate) fn take_remade(&mut self) -> bool {
+        std::mem::take(&mut self.remade)
     }
 
     /// A slice is new or has changed.
@@ -155,7 +163,8 @@ impl Feed {
             return false;
         }
         let was_declared = self.declared(&id);
-        let opted = before.is_some_and(|before| before.manual_endpoints != facts.manual_endpoints);
+        let opted = before.as_ref().is_some_and(|before| before.manual_endpoints != facts.manual_endpoints);
+        self.remade |= before.is_some_and(|before| before.ports != facts.ports);
         self.services.insert(id.clone(), Arc::new(facts));
         match (was_declared, self.declared(&id)) {
             (true, false) => self.undeclare(&id),
@@ -237,6 +246,7 @@ impl Feed {
 
     fn undeclare(&mut self, id: &ServiceId) {
         self.registry.remove(id);
+        self.remade = true;
         self.kept.remove(id);
         if self.homes.values().any(|home| home == id) {
             self.orphaned.insert(id.clone());

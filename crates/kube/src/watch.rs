@@ -182,7 +182,7 @@ impl Watch {
             None => "in all namespaces".to_owned(),
         };
         let (resource, said) = (self.kind.resource(), words(error));
-        format!("the permission to get, list and watch {resource} {place} is missing: {said}")
+        format!("the permission to list and watch {resource} {place} is missing: {said}")
     }
 
     fn request(&self) -> Request {

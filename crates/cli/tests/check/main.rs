@@ -77,8 +77,9 @@ async fn check(api: &Api, arguments: &[&str]) -> Said {
     let (address, _server) = api.serve().await;
     let folder = TempDir::new().unwrap();
     let kubeconfig = kubeconfig(&folder, address);
-    let all = ["rouse", "check", "--kubeconfig", &kubeconfig].iter().chain(arguments);
-    run(all.map(ToString::to_string).collect()).await
+    let mut all = ["rouse", "check", "--kubeconfig", &kubeconfig].map(str::to_owned).to_vec();
+    all.extend(arguments.iter().map(ToString::to_string));
+    run(all).await
 }
 
 /// An address that nobody listens on.
@@ -269,6 +270,12 @@ async fn what_whoever_asks_may_not_see_is_a_warning_and_no_failure() {
     let said = check(&api, &[]).await;
     assert_eq!(said.passed(), ["what the gateway may do can be asked", "routes can be seen"]);
     assert!(said.out.contains("create subjectaccessreviews"), "{}", said.out);
+    // Also for somebody who may not see the gateway: what they may do themselves says nothing of it.
+    api.forbid("/apis/apps/v1/namespaces/rouse-system");
+    let said = check(&api, &[]).await;
+    let unseen = ["what the gateway may do can be asked", "Deployment rouse-gateway", "routes can be seen"];
+    assert_eq!(said.passed(), unseen);
+    assert!(api.reviews().is_empty(), "{}", said.out);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -121,9 +121,14 @@ impl Cluster {
         let plans = compile(&routes, &self.settings.assigned_hosts, &world, |key, findings| {
             found.insert(key.clone(), findings);
         });
-        lock(feed).set_spreads(spreads(&plans));
+        let remade = {
+            let mut feed = lock(feed);
+            feed.set_spreads(spreads(&plans));
+            // Whoever has them in hand must look for the new ones, although their names are the same.
+            feed.take_remade()
+        };
         self.plans.send_if_modified(|before| {
-            let changed = **before != *plans;
+            let changed = remade || **before != *plans;
             if changed {
                 *before = plans.into();
             }

@@ -160,3 +160,25 @@ proptest! {
         }
     }
 }
+
+/// Whoever has a service or its port in hand would wait for one that is no more.
+#[test]
+fn a_service_or_a_port_that_went_and_came_back_is_told_of_although_it_looks_the_same() {
+    let bench = Bench::new();
+    let mut feed = Feed::new(Arc::clone(&bench.registry), false, Arc::default());
+    let facts = |port: &str| {
+        let json = json!({
+            "metadata": {"namespace": "shop", "name": "a"},
+            "spec": {"clusterIP": "10.0.0.1", "ports": [{"name": port, "port": 80}]},
+        });
+        ServiceFacts::new(serde_json::from_value(json).unwrap()).unwrap()
+    };
+    feed.put_service(facts("http"));
+    assert!(!feed.take_remade(), "nobody had it");
+    feed.remove_service(&"shop/a".parse().unwrap());
+    feed.put_service(facts("http"));
+    assert!(feed.take_remade() && !feed.take_remade());
+    feed.put_service(facts("web"));
+    feed.put_service(facts("http"));
+    assert!(feed.take_remade());
+}

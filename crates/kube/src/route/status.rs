@@ -266,8 +266,8 @@ fn applied(key: &RouteKey, said: &Written, present: &[Value], now: &str) -> Valu
     })
 }
 
-/// `HTTPScaledObject`'s conditions are a plain list of few allowed types: ours is one of type Ready, only while
-/// something is wrong or was, beside what KEDA's operator wrote.
+/// `HTTPScaledObject`'s conditions are few: ours is one, only while something is wrong or was, beside what KEDA's
+/// operator wrote. It is `Ready` unless KEDA has that already, of which there may be one only.
 fn merged(desired: &[Condition], present: &[Value], now: &str) -> Option<Value> {
     let message = |value: &Value| value.get("message").and_then(Value::as_str).unwrap_or_default().to_owned();
     let ours = |value: &Value| message(value).starts_with(OURS);
@@ -279,14 +279,19 @@ fn merged(desired: &[Condition], present: &[Value], now: &str) -> Option<Value> 
     if wrong.is_empty() && !present.iter().any(ours) {
         return None;
     }
-    let ready = desired.iter().find(|condition| condition.kind == "Ready").is_none_or(|ready| ready.holds);
+    let ready = desired.iter().find(|condition| condition.kind == "Ready");
+    let (holds, reason) = ready.map_or((true, "Reconciled"), |ready| (ready.holds, ready.reason));
     let words = if wrong.is_empty() { "serving".to_owned() } else { wrong.join("; ") };
     let mut conditions: Vec<Value> = present.iter().filter(|value| !ours(value)).cloned().collect();
+    let taken = conditions.iter().any(|value| value.get("type").and_then(Value::as_str) == Some("Ready"));
+    // Older definitions have a timestamp, newer ones the time of the transition; each drops the other's.
     conditions.push(json!({
-        "type": "Ready",
-        "status": truth(ready),
+        "type": if taken { "RouseReady" } else { "Ready" },
+        "status": truth(holds),
+        "reason": reason,
         "message": cut(format!("{OURS}{words}")),
         "timestamp": now,
+        "lastTransitionTime": now,
     }));
     Some(json!({ "status": { "conditions": conditions } }))
 }

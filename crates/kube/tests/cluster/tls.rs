@@ -155,7 +155,7 @@ async fn a_secret_that_may_not_be_read_is_a_fault_that_says_what_to_grant() {
     let rig = Rig::start(&api);
     let mut happenings = rig.cluster.happenings();
     rig.wait_synced().await;
-    let words = "Secret shop/gateway cannot be read: the permission to get, list and watch secrets in namespace shop is missing: \
+    let words = "Secret shop/gateway cannot be read: the permission to list and watch secrets in namespace shop is missing: \
                  secrets is forbidden: User \"rouse\" cannot list";
     assert_eq!(fault(&rig), words);
     rig.until("it is told", |rig| rig.condition("r", "BadUpstreamTls").is_some()).await;

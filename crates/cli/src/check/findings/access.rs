@@ -23,9 +23,7 @@ pub(super) fn section(survey: &Survey, advice: &Advice) -> Section {
     let denied: Vec<&Grant> = named.iter().copied().filter(|grant| !grant.denied.is_empty()).collect();
     if !named.is_empty() && denied.is_empty() {
         let count = named.len();
-        checks.push(Check::pass(format!(
-            "read what routes and Services name ({count} ConfigMaps and Secrets)"
-        )));
+        checks.push(Check::pass(format!("list, watch the ConfigMaps and Secrets that are named ({count})")));
     }
     checks.extend(listed(
         &denied,
