@@ -202,3 +202,13 @@ pub async fn whole(response: Response<Incoming>) -> Result<Whole, hyper::Error> 
 pub async fn get(target: &Target, path: &str) -> Whole {
     Http::one(target).await.get(path).await
 }
+
+/// The same with headers.
+pub async fn get_with(target: &Target, path: &str, headers: &[(&str, &str)]) -> Whole {
+    let mut client = Http::one(target).await;
+    let mut request = client.request(Method::GET, path);
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    client.whole(request.body(body::empty()).unwrap_or_else(|error| panic!("{path}: {error}"))).await
+}

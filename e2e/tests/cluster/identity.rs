@@ -78,6 +78,11 @@ impl Everywhere {
 
 /// Lets the gateway read named objects of one kind, `secrets` or `configmaps`, as `deploy/optional` does.
 pub(crate) async fn grant_named(space: &Space, resource: &str, names: &[&str]) {
+    grant_named_in(space, space, resource, names).await;
+}
+
+/// The same for objects of another namespace, `place`.
+pub(crate) async fn grant_named_in(place: &Space, space: &Space, resource: &str, names: &[&str]) {
     let name = format!("{NAME}-{resource}");
     let role = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1",
@@ -87,8 +92,8 @@ pub(crate) async fn grant_named(space: &Space, resource: &str, names: &[&str]) {
             "apiGroups": [""], "resources": [resource], "resourceNames": names, "verbs": ["list", "watch"],
         }],
     });
-    space.apply(role).await;
-    space.apply(binding("RoleBinding", &name, "Role", &name, space)).await;
+    place.apply(role).await;
+    place.apply(binding("RoleBinding", &name, "Role", &name, space)).await;
 }
 
 fn binding(kind: &str, name: &str, role_kind: &str, role: &str, space: &Space) -> Value {

@@ -46,15 +46,26 @@
 )]
 #![allow(dead_code, reason = "the harness has what the next trial needs")]
 
+mod answers;
 mod app;
+mod authority;
+mod changes;
 mod cluster;
+mod cold_start;
 mod direct;
 mod from_zero;
 mod identity;
+mod keda;
 mod node;
+mod objects;
+mod ownership;
 mod ports;
+mod protocols;
 mod route;
+mod routing;
 mod space;
+mod timeouts;
+mod tls;
 mod trials;
 
 use std::process::ExitCode;
@@ -63,7 +74,21 @@ use libtest_mimic::Arguments;
 use trials::Case;
 
 /// All trials, by subject.
-const MODULES: &[&[Case]] = &[from_zero::TRIALS, direct::TRIALS, ports::TRIALS];
+const MODULES: &[&[Case]] = &[
+    from_zero::TRIALS,
+    direct::TRIALS,
+    ports::TRIALS,
+    tls::TRIALS,
+    cold_start::TRIALS,
+    routing::TRIALS,
+    answers::TRIALS,
+    timeouts::TRIALS,
+    protocols::TRIALS,
+    changes::TRIALS,
+    objects::TRIALS,
+    ownership::TRIALS,
+    keda::TRIALS,
+];
 
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();

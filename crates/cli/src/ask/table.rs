@@ -187,6 +187,7 @@ mod tests {
             rolling: true,
             reason: "as asked".into(),
             trouble: Some("hello-2 exited with code 1".into()),
+            stale: false,
             endpoints: vec![pod],
         };
         let cold = ColdStart {

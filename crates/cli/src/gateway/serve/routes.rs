@@ -184,6 +184,6 @@ fn quiet(spec: &QuietSpec) -> Quiet {
     Quiet {
         paths: spec.paths.iter().filter_map(|path| path.parse().ok()).collect(),
         methods: spec.methods.iter().filter_map(|name| Method::from_bytes(name.as_bytes()).ok()).collect(),
-        agents: spec.agents.iter().map(|agent| agent.to_string()).collect(),
+        agents: spec.agents.iter().map(ToString::to_string).collect(),
     }
 }

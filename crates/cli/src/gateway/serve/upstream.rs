@@ -86,13 +86,12 @@ impl Upstreams {
     fn settings(&self, port: &ResolvedPort, verify: bool) -> Result<ClientSettings, String> {
         let name = |text: String| ServerName::try_from(text.clone()).map_err(|_| text);
         let facts = &port.tls;
-        let (server_name, accepted) = match &facts.server_name {
-            Some(own) => (name(own.to_string())?, Vec::new()),
-            None => {
-                let [short, svc, full] = names(&port.service, &self.cluster_domain);
-                let asked = if self.short_names { &short } else { &svc };
-                (name(asked.clone())?, vec![name(short)?, name(svc)?, name(full)?])
-            }
+        let (server_name, accepted) = if let Some(own) = &facts.server_name {
+            (name(own.to_string())?, Vec::new())
+        } else {
+            let [short, svc, full] = names(&port.service, &self.cluster_domain);
+            let asked = if self.short_names { &short } else { &svc };
+            (name(asked.clone())?, vec![name(short)?, name(svc)?, name(full)?])
         };
         let roots = match &facts.ca {
             Some(ca) => Roots::Pem(vec![Pem::Bytes(Arc::clone(ca))]),
