@@ -35,6 +35,7 @@ use crate::route::plan::RoutePlan;
 use crate::route::spec::{RouteKey, RouteKind};
 use crate::route::status::{Statuses, Write};
 use crate::scale::{Targets, Waker};
+use crate::service::TlsFacts;
 use crate::watch::{Health, Sink, Watch, WatchReport, WatchState};
 use credentials::Credentials;
 use wakes::Queue;
@@ -66,10 +67,13 @@ pub struct Settings {
     pub time_of_day: fn() -> SystemTime,
     /// Fresh randomness, for jitter.
     pub seed: u64,
+    /// What is wrong with the certificates and the key that a Service names, in words. Only who uses them can tell; what
+    /// is told here is told on routes.
+    pub judge_tls: fn(&TlsFacts) -> Option<String>,
 }
 
 impl Settings {
-    /// The defaults: the whole cluster, no manual endpoints, conditions are written.
+    /// The defaults: the whole cluster, no manual endpoints, conditions are written, nothing is wrong with certificates.
     pub fn new(clock: Arc<dyn Clock>, time_of_day: fn() -> SystemTime, seed: u64) -> Self {
         Self {
             namespace: None,
@@ -81,6 +85,7 @@ impl Settings {
             clock,
             time_of_day,
             seed,
+            judge_tls: |_| None,
         }
     }
 }

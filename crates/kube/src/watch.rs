@@ -36,6 +36,11 @@ const WATCH: Duration = Duration::from_mins(5);
 const SHORT: Duration = Duration::from_secs(5);
 /// Bookmarks come about every minute. After so much silence the connection is given up.
 const SILENCE: Duration = Duration::from_mins(3);
+/// Nobody restores etcd and its API servers in less. After a longer gap between two watches the version says nothing: the
+/// server may have gone back and come past it since, by another way.
+const GAP: Duration = Duration::from_secs(5);
+/// How often a watch notes that this process runs.
+const LOOK: Duration = Duration::from_secs(1);
 /// The pauses before a kind that is not installed is looked for again, half of each jitter.
 const MISSING: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 /// The pauses after failures, half of each jitter.
@@ -234,13 +239,14 @@ impl Watch {
 
     /// Watches, and watches on, as long as nothing can have been missed.
     async fn watch_from<S: Sink>(&self, mut version: String, sink: &mut S) -> End {
-        let mut short_lived = 0;
+        let (mut short_lived, mut ended) = (0, None);
         loop {
             let began = Instant::now();
             let end = tokio::select! {
-                end = self.watch_once(version, sink) => end,
+                end = self.watch_once(version, ended, sink) => end,
                 () = self.again.notified() => End::Expired,
             };
+            ended = Some(Instant::now());
             match end {
                 End::Done(seen) => match self.still_ahead(&seen).await {
                     Ok(true) => {
@@ -265,7 +271,8 @@ impl Watch {
         Ok(ahead.is_some_and(|(now, seen)| now >= seen))
     }
 
-    async fn watch_once<S: Sink>(&self, mut version: String, sink: &mut S) -> End {
+    /// One watch. `ended`: when the one before it did, if there was one since the last list.
+    async fn watch_once<S: Sink>(&self, mut version: String, ended: Option<Instant>, sink: &mut S) -> End {
         let seconds = u32::try_from(self.dice.half(WATCH).as_secs()).unwrap_or(u32::MAX);
         let params = WatchParams {
             field_selector: self.fields(),
@@ -283,16 +290,27 @@ impl Watch {
             Err(error) if refused_with(&error, 410) => return End::Expired,
             Err(error) => return End::Broken(self.words(&error)),
         };
+        if ended.is_some_and(|ended| ended.elapsed() > GAP) {
+            return End::Expired;
+        }
         self.health.following(self.clock.now());
         let mut events = pin!(events);
+        let (mut heard, mut awake, mut frozen) = (Instant::now(), Instant::now(), false);
         loop {
-            // A connection that died without a word is given up like one that ended; what is missing is seen then.
-            let Ok(event) = timeout(SILENCE, events.try_next()).await else { return End::Done(version) };
+            let event = timeout(LOOK, events.try_next()).await;
+            // What this process finds after it stood still has happened long ago, up to the next moment of quiet.
+            frozen = awake.elapsed() > LOOK + GAP || (frozen && event.is_ok());
+            awake = Instant::now();
             let event = match event {
-                Ok(Some(event)) => event,
-                Ok(None) => return End::Done(version),
-                Err(error) => return End::Broken(self.words(&error)),
+                // A connection that died without a word: nobody knows when.
+                Err(_) if heard.elapsed() > SILENCE => return End::Expired,
+                Err(_) => continue,
+                Ok(Ok(Some(event))) => event,
+                Ok(Ok(None)) if frozen => return End::Expired,
+                Ok(Ok(None)) => return End::Done(version),
+                Ok(Err(error)) => return End::Broken(self.words(&error)),
             };
+            heard = awake;
             let (raw, gone) = match event {
                 WatchEvent::Bookmark(mark) => {
                     self.health.heard(self.clock.now());

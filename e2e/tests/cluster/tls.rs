@@ -65,15 +65,17 @@ async fn pod(space: &Space, app: &str, leaf: &Leaf) {
     space.apply(App::new(app).replicas(1).tls(app).deployment()).await;
 }
 
-/// What a Service's annotations say: `("upstream-ca", "configmap/ca")`.
-fn annotations(asks: &[(&str, &str)]) -> Value {
+/// Annotations of a Service: `("upstream-ca", "configmap/ca")`.
+type Asks<'a> = &'a [(&'a str, &'a str)];
+
+fn annotations(asks: Asks<'_>) -> Value {
     let all: serde_json::Map<String, Value> =
         asks.iter().map(|(name, value)| (format!("rouse.dev/{name}"), json!(value))).collect();
     json!({ "metadata": { "annotations": all } })
 }
 
 /// A Service of the pods of `app` with these annotations, and a route to it.
-async fn service(space: &Space, app: &str, name: &str, asks: &[(&str, &str)]) {
+async fn service(space: &Space, app: &str, name: &str, asks: Asks<'_>) {
     let mut service = App::new(app).service_with(annotations(asks)).service();
     service["metadata"]["name"] = json!(name);
     space.apply(service).await;
@@ -81,7 +83,7 @@ async fn service(space: &Space, app: &str, name: &str, asks: &[(&str, &str)]) {
 }
 
 /// The same, whose pods are spoken to over TLS.
-async fn secure(space: &Space, app: &str, name: &str, asks: &[(&str, &str)]) {
+async fn secure(space: &Space, app: &str, name: &str, asks: Asks<'_>) {
     let asks: Vec<_> = asks.iter().copied().chain([("upstream-tls", "true")]).collect();
     service(space, app, name, &asks).await;
 }
@@ -219,8 +221,8 @@ async fn a_wrong_certificate_is_refused_in_words_and_the_pod_gets_nothing(space:
     space.apply(App::new("plain").replicas(1).deployment()).await;
     secure(&space, "app", "right", &[CA]).await;
     let wrong_name = format!("is not for {} but for [", dns(&space, "wrong"));
-    let table: &[(&str, &str, &[(&str, &str)], &str)] = &[
-        ("app", "wrong", &[CA], &wrong_name),
+    let table: &[(_, _, Asks<'_>, _)] = &[
+        ("app", "wrong", &[CA], &*wrong_name),
         ("app", "unknown", &[("upstream-ca", "configmap/stranger")], WRONG_CA),
         ("app", "system", &[], WRONG_CA),
         ("over", "expired", &[CA], "has expired"),
@@ -298,7 +300,7 @@ async fn a_secret_that_may_not_be_read_is_told_and_in_use_once_it_may(space: Spa
     let gateway = space.gateway().await;
 
     let of = |name: &str| format!("Secret {}/{name}", space.name());
-    let right = format!("permission to get, list and watch secrets in namespace {} is missing", space.name());
+    let right = format!("permission to list and watch secrets in namespace {} is missing", space.name());
     for (granted, missing) in [(&[][..], &["root", "ours"][..]), (&["root"], &["ours"])] {
         if !granted.is_empty() {
             grant_named(&space, "secrets", granted).await;
@@ -352,6 +354,7 @@ async fn a_ca_that_is_missing_or_broken_is_told_and_in_use_once_it_is_there(spac
     ] {
         space.apply(config_map("ca", &[entries])).await;
         until_refused(&space, &gateway, "shop", words).await;
+        until_told(&space, "shop", words).await;
     }
     space.apply(config_map("ca", &[("ca.crt", &pem)])).await;
     assert_eq!(until_served(&space, &gateway, "shop").await["sni"], dns(&space, "shop"));

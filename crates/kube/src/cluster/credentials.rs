@@ -31,24 +31,36 @@ pub(super) struct Credentials {
     /// What is in each. Those that are not here have not been looked at yet.
     found: HashMap<Wanted, Found>,
     /// What became of each Service's wishes.
-    settled: HashMap<ServiceId, Arc<TlsFacts>>,
+    settled: HashMap<ServiceId, Settled>,
+}
+
+struct Settled {
+    found: TlsFacts,
+    /// The same with what is wrong with it.
+    judged: Arc<TlsFacts>,
 }
 
 impl Credentials {
     /// What becomes of a Service's wishes. The same `Arc` as last time if it is the same: whoever speaks TLS with it has
     /// sessions that are worth keeping.
-    pub(super) fn tls(&mut self, service: &ServiceFacts) -> Arc<TlsFacts> {
-        let facts = service.tls.settle(|wanted| self.found.get(wanted).cloned());
+    pub(super) fn tls(
+        &mut self,
+        service: &ServiceFacts,
+        judge: fn(&TlsFacts) -> Option<String>,
+    ) -> Arc<TlsFacts> {
+        let found = service.tls.settle(|wanted| self.found.get(wanted).cloned());
         let former = self.settled.get(&service.id);
-        let facts = match (facts, former) {
+        let found = match (found, former) {
             // For a moment, what held before is better than nothing.
-            (None, Some(former)) => return Arc::clone(former),
-            (Some(facts), Some(former)) if **former == facts => return Arc::clone(former),
-            (Some(facts), _) => Arc::new(facts),
-            (None, None) => Arc::new(service.tls.unsettled()),
+            (None, Some(former)) => return Arc::clone(&former.judged),
+            (Some(found), Some(former)) if former.found == found => return Arc::clone(&former.judged),
+            (Some(found), _) => found,
+            (None, None) => service.tls.unsettled(),
         };
-        self.settled.insert(service.id.clone(), Arc::clone(&facts));
-        facts
+        let fault = found.fault.clone().or_else(|| judge(&found).map(Arc::from));
+        let judged = Arc::new(TlsFacts { fault, ..found.clone() });
+        self.settled.insert(service.id.clone(), Settled { found, judged: Arc::clone(&judged) });
+        judged
     }
 
     /// Forgets Services that no route leads to.

@@ -40,6 +40,7 @@ struct Present<'a> {
     feed: &'a Mutex<Feed>,
     bodies: &'a Bodies,
     credentials: RefCell<&'a mut Credentials>,
+    judge_tls: fn(&TlsFacts) -> Option<String>,
 }
 
 impl World for Present<'_> {
@@ -58,7 +59,7 @@ impl World for Present<'_> {
     }
 
     fn tls(&self, service: &ServiceFacts) -> Arc<TlsFacts> {
-        self.credentials.borrow_mut().tls(service)
+        self.credentials.borrow_mut().tls(service, self.judge_tls)
     }
 }
 
@@ -115,7 +116,8 @@ impl Cluster {
     fn compile(&self, feed: &Mutex<Feed>) {
         let mut knowledge = self.knowledge();
         let Knowledge { book, bodies, credentials, wake_failures } = &mut *knowledge;
-        let world = Present { feed, bodies, credentials: RefCell::new(credentials) };
+        let (credentials, judge_tls) = (RefCell::new(credentials), self.settings.judge_tls);
+        let world = Present { feed, bodies, credentials, judge_tls };
         let mut found: HashMap<RouteKey, Findings> = HashMap::new();
         let routes = book.good();
         let plans = compile(&routes, &self.settings.assigned_hosts, &world, |key, findings| {

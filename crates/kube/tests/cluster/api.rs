@@ -211,7 +211,10 @@ impl Api {
         state.version = version;
         state.objects.retain(|_, object| keep(object));
         state.history.retain(|(at, ..)| *at <= version);
-        state.watchers.clear();
+        // A connection that is dead already does not end either.
+        if !state.silent {
+            state.watchers.clear();
+        }
     }
 
     /// `happens` between the next look at a scale and the change that follows from it.

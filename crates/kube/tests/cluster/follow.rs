@@ -143,6 +143,30 @@ async fn a_connection_that_died_without_a_word_is_given_up() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_server_that_went_back_and_past_us_in_silence_is_listed_anew() {
+    let api = shop();
+    let backup = api.version();
+    let rig = Rig::synced(&api).await;
+    rig.until("the watch stands", |rig| rig.api.watchers(SLICES) == 1).await;
+    api.put(SLICES, slice("cart-c", "cart", &[7]));
+    rig.until("it is seen", |rig| rig.ready("cart") == 4).await;
+    api.set_silent(true);
+    api.restore(backup, |object| object["metadata"]["name"] != "cart-c");
+    api.put(SLICES, slice("cart-d", "cart", &[8, 9]));
+    // Nothing of this is ours, but the version is beyond the one we know.
+    for _ in 0..50 {
+        api.put(SLICES, slice("other-a", "other", &[20]));
+    }
+    api.set_silent(false);
+    rig.until("what is there now is seen, and what is not is gone", |rig| {
+        let all = rig.endpoints("cart");
+        all.len() == 5 && !all.iter().any(|(_, address)| address == "10.0.0.7:8080")
+    })
+    .await;
+    rig.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_server_that_ends_every_watch_at_once_is_not_asked_without_end() {
     let api = shop();
     api.set_curt();

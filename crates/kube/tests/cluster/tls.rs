@@ -113,6 +113,27 @@ async fn new_certificates_are_published_and_nothing_else_changes_the_facts() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_whoever_uses_it_cannot_use_is_a_fault_until_it_is_mended() {
+    let api = shop();
+    let rig = Rig::with(&api, |settings| {
+        settings.judge_tls = |facts| (facts.ca.as_deref() == Some(b"ROOT")).then(|| "no root".to_owned());
+    });
+    rig.until("it is told", |rig| rig.condition("r", "BadUpstreamTls").is_some()).await;
+    assert_eq!(rig.condition("r", "BadUpstreamTls").unwrap().2, "Service shop/cart: no root");
+    assert_eq!(
+        (fault(&rig), rig.condition("r", "Ready").unwrap().0),
+        ("no root".to_owned(), "False".to_owned())
+    );
+    let before = tls(&rig);
+    pass(Duration::from_mins(2)).await;
+    assert!(Arc::ptr_eq(&before, &tls(&rig)), "the very same facts");
+    api.put("configmaps", config_map("roots", "bundle", "OTHER"));
+    rig.until("it is ready", |rig| rig.condition("r", "Ready").is_some_and(|ready| ready.0 == "True")).await;
+    assert_eq!(fault(&rig), "");
+    rig.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_is_missing_or_odd_is_a_fault_until_it_is_mended() {
     let api = shop();
     api.delete("configmaps", "shop", "roots");

@@ -133,6 +133,7 @@ impl TlsError {
             // A bad signature is what a CA of the same name with another key looks like: one that was renewed.
             C::UnknownIssuer | C::BadSignature => Self::UnknownCa,
             C::NotValidForNameContext { expected, presented } => {
+                let presented = presented.iter().map(|name| plain(name).to_owned()).collect();
                 Self::WrongName { wanted: expected.to_str().into_owned(), presented }
             }
             error => Self::BadCertificate(error),
@@ -157,4 +158,11 @@ impl TlsError {
             alert => Self::Alert(alert),
         }
     }
+}
+
+/// A name without its kind, as people write it: webpki says `DnsName("cart.shop.svc")` and `IpAddress(10.0.0.1)`.
+fn plain(name: &str) -> &str {
+    let inner = |kind: &str| name.strip_prefix(kind)?.strip_suffix(')');
+    let of_known_kind = inner("DnsName(").or_else(|| inner("IpAddress("));
+    of_known_kind.map_or(name, |inner| inner.trim_matches('"'))
 }

@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use super::certificates::Certificates;
 use super::probers::Probers;
 use super::routes::{Builder, Defaults};
-use super::upstream::Upstreams;
+use super::upstream::{self, Upstreams};
 use super::{AT_ONCE, Doors, follow, time_of_day};
 use crate::admin::metrics::{Present, Tally, Watches};
 use crate::admin::{self, NoApps, Panel, Ready};
@@ -276,6 +276,7 @@ fn followed(settings: &Settings, clock: TokioClock) -> cluster::Settings {
         manual_endpoints: settings.allow_manual_endpoints,
         // In a pod this is the pod's name.
         identity: host,
+        judge_tls: upstream::judge,
         ..cluster::Settings::new(Arc::new(clock), time_of_day, random())
     }
 }

@@ -5,8 +5,8 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use rouse_core::endpoint::ServiceId;
-use rouse_kube::service::{AppProtocol, ResolvedPort};
-use rouse_net::tls::{ClientConfigs, ClientSettings, Identity, Pem, Roots, ServerName};
+use rouse_kube::service::{AppProtocol, ResolvedPort, TlsFacts, UPSTREAM_CA, UPSTREAM_CLIENT_CERT};
+use rouse_net::tls::{ClientConfigs, ClientSettings, ClientTls, Identity, Pem, Roots, ServerName};
 use rouse_proxy::gateway::Upstream;
 
 use crate::gateway::settings::{Settings, UpstreamTls};
@@ -93,17 +93,40 @@ impl Upstreams {
             let asked = if self.short_names { &short } else { &svc };
             (name(asked.clone())?, vec![name(short)?, name(svc)?, name(full)?])
         };
-        let roots = match &facts.ca {
-            Some(ca) => Roots::Pem(vec![Pem::Bytes(Arc::clone(ca))]),
-            None => self.roots.clone(),
-        };
-        let identity = facts.client.as_ref().map(|(chain, key)| Identity {
-            chain: Pem::Bytes(Arc::clone(chain)),
-            key: Pem::Bytes(Arc::clone(key)),
-        });
+        let roots = own_roots(facts).unwrap_or_else(|| self.roots.clone());
+        let identity = own_identity(facts);
         let verify = verify && self.verify;
         Ok(ClientSettings { accepted, identity, verify, ..ClientSettings::new(server_name, roots) })
     }
+}
+
+/// Whom the Service itself says to trust.
+fn own_roots(facts: &TlsFacts) -> Option<Roots> {
+    facts.ca.as_ref().map(|ca| Roots::Pem(vec![Pem::Bytes(Arc::clone(ca))]))
+}
+
+/// What we show to the pods of a Service.
+fn own_identity(facts: &TlsFacts) -> Option<Identity> {
+    let (chain, key) = facts.client.as_ref()?;
+    Some(Identity { chain: Pem::Bytes(Arc::clone(chain)), key: Pem::Bytes(Arc::clone(key)) })
+}
+
+/// What is wrong with the certificates that a Service names, in words. Without this its routes would say that they are
+/// ready while every request is refused.
+pub(super) fn judge(facts: &TlsFacts) -> Option<String> {
+    let anybody = ServerName::try_from("pod").ok()?;
+    let wrong = |annotation: &str, settings: ClientSettings| {
+        let error = ClientTls::new(settings).err()?;
+        Some(format!("TLS cannot be set up: what {annotation} names: {}", error.reason))
+    };
+    let of_ca =
+        own_roots(facts).and_then(|roots| wrong(UPSTREAM_CA, ClientSettings::new(anybody.clone(), roots)));
+    let of_client = || {
+        let identity = Some(own_identity(facts)?);
+        let unverified = ClientSettings { verify: false, ..ClientSettings::new(anybody, Roots::System) };
+        wrong(UPSTREAM_CLIENT_CERT, ClientSettings { identity, ..unverified })
+    };
+    of_ca.or_else(of_client)
 }
 
 /// The names that a certificate of a service's pods may be for.
