@@ -2,6 +2,7 @@
 
 pub mod curl;
 pub mod grpc;
+pub mod load;
 pub mod raw;
 pub mod session;
 pub mod websocket;

@@ -1,5 +1,6 @@
 //! The test app without a gateway: the control that shows that a test is right.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::process::Stdio;
 
 use rustix::process::Signal;
@@ -25,9 +26,14 @@ pub struct Pod {
 impl Pod {
     /// Starts `app` and waits until it listens.
     pub async fn start(programs: &Programs, app: &App) -> Self {
+        Self::start_at(Ipv4Addr::LOCALHOST.into(), programs, app).await
+    }
+
+    /// The same at an address of this machine.
+    pub async fn start_at(host: IpAddr, programs: &Programs, app: &App) -> Self {
         let mut child = Command::new(&programs.app)
             .envs(app.variables())
-            .env("HOST", "127.0.0.1")
+            .env("HOST", host.to_string())
             .env("PORT", "0")
             .env("LOG_LISTENING", "1")
             .stdin(Stdio::null())

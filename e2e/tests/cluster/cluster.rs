@@ -1,7 +1,7 @@
 //! The cluster: which one, what it must have before the first trial, and objects by their kind.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
 use kube::{Client, Config};
@@ -40,7 +40,12 @@ pub(crate) fn kubeconfig() -> PathBuf {
 
 /// An administrator's client. It belongs to the runtime it is made in.
 pub(crate) async fn client() -> Client {
-    let file = kube::config::Kubeconfig::read_from(kubeconfig()).expect("a kubeconfig");
+    client_by(&kubeconfig()).await
+}
+
+/// The same for the cluster of this kubeconfig.
+pub(crate) async fn client_by(kubeconfig: &Path) -> Client {
+    let file = kube::config::Kubeconfig::read_from(kubeconfig).expect("a kubeconfig");
     let mut config =
         Config::from_custom_kubeconfig(file, &kube::config::KubeConfigOptions::default()).await.unwrap();
     config.proxy_url = None;
@@ -89,17 +94,21 @@ pub(crate) fn deployed(file: &str) -> Vec<Value> {
 pub(crate) fn prepare() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
-        let client = client().await;
-        for file in ["crds/interceptorroutes.yaml", "crds/httpscaledobjects.yaml"] {
-            for crd in deployed(file) {
-                install(&client, crd).await;
-            }
-        }
-        identity::install(&client).await;
+        equip(&client().await).await;
         let space = Space::create().await;
         reach(&space).await;
         space.remove().await;
     });
+}
+
+/// Gives a cluster what all trials need: the definitions and the gateway's role.
+pub(crate) async fn equip(client: &Client) {
+    for file in ["crds/interceptorroutes.yaml", "crds/httpscaledobjects.yaml"] {
+        for crd in deployed(file) {
+            install(client, crd).await;
+        }
+    }
+    identity::install(client).await;
 }
 
 /// Gives the cluster a definition, unless KEDA has brought its own.

@@ -1,16 +1,17 @@
 //! Who the gateway is to the API server: a `ServiceAccount` with what `deploy/` grants, and no more.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use kube::Client;
 use kube::config::Kubeconfig;
 use serde_json::{Value, json};
 
-use crate::cluster::{self, kubeconfig};
-use crate::space::Space;
+use crate::cluster;
+use crate::space::{Kind, Space};
 
 const NAME: &str = "rouse-gateway";
+const ACCOUNT: Kind = ("v1", "ServiceAccount");
 /// The `ClusterRole` of `deploy/`, under a name that no installation uses.
 const ROLE: &str = "rouse-e2e-gateway";
 
@@ -51,9 +52,33 @@ impl Identity {
         space.apply(binding("RoleBinding", NAME, "ClusterRole", ROLE, space)).await;
         let token = token(space).await;
         let kubeconfig = space.files().join("gateway.kubeconfig");
-        fs::write(&kubeconfig, with_token(&token).to_string()).expect("a kubeconfig");
+        fs::write(&kubeconfig, kubeconfig_with(space, &json!({ "token": token })).to_string())
+            .expect("a kubeconfig");
         Self { kubeconfig }
     }
+}
+
+/// The same with the token in a file of its own, which may be written anew: the kubeconfig, and that file.
+pub(crate) async fn with_token_file(space: &Space) -> (PathBuf, PathBuf) {
+    let kubeconfig = Identity::of(space).await.kubeconfig;
+    let file = space.files().join("token");
+    fs::write(&file, token(space).await).expect("a token");
+    let user = json!({ "tokenFile": file });
+    fs::write(&kubeconfig, kubeconfig_with(space, &user).to_string()).expect("a kubeconfig");
+    (kubeconfig, file)
+}
+
+/// Takes the gateway's account away, and with it the worth of its tokens.
+pub(crate) async fn revoke(space: &Space) {
+    space.delete(ACCOUNT, NAME).await;
+}
+
+/// Gives the gateway its account again, and writes a token of it into `file`.
+pub(crate) async fn renew(space: &Space, file: &Path) {
+    Identity::of(space).await;
+    let new = file.with_extension("new");
+    fs::write(&new, token(space).await).expect("a token");
+    fs::rename(new, file).expect("a token");
 }
 
 /// Lets the gateway of this namespace do in the whole cluster what the role says; goes with the namespace's trial.
@@ -121,9 +146,9 @@ async fn token(space: &Space) -> String {
     answer["status"]["token"].as_str().expect("a token").to_owned()
 }
 
-/// The administrator's cluster, the gateway's token. JSON is YAML.
-fn with_token(token: &str) -> Value {
-    let file = Kubeconfig::read_from(kubeconfig()).expect("a kubeconfig");
+/// The administrator's cluster, the gateway as `user`. JSON is YAML.
+fn kubeconfig_with(space: &Space, user: &Value) -> Value {
+    let file = Kubeconfig::read_from(space.kubeconfig()).expect("a kubeconfig");
     let current = file.current_context.as_deref().unwrap_or_default();
     let context = file.contexts.iter().find(|context| context.name == current);
     let named = context.and_then(|context| context.context.as_ref()).map(|context| context.cluster.clone());
@@ -133,7 +158,7 @@ fn with_token(token: &str) -> Value {
         "apiVersion": "v1",
         "kind": "Config",
         "clusters": [cluster],
-        "users": [{ "name": NAME, "user": { "token": token } }],
+        "users": [{ "name": NAME, "user": user }],
         "contexts": [{ "name": NAME, "context": { "cluster": cluster.name, "user": NAME } }],
         "current-context": NAME,
     })

@@ -35,6 +35,8 @@
 //! - `rouse_e2e::gateway`: the gateway's process: a host process under an identity of its own that watches this namespace. `gateway.connections()` says whom it is connected to.
 //! - [`node::Node`]: the cluster's own programs (stop, continue, restart) and what the gateway asked of the API server.
 //!   A trial with [`Case::on_our_node`] runs on that cluster only, one with [`Case::alone`] while no other runs.
+//!   One with [`Case::on_its_own_cluster`] has a control plane to itself, without nodes: [`own_cluster`].
+//! - `rouse_e2e::client::load`: requests at a fixed rate, and what became of each.
 //! - Wait for what must come with `patiently` and `Space::until`, never for a time.
 
 #![allow(
@@ -58,15 +60,18 @@ mod identity;
 mod keda;
 mod node;
 mod objects;
+mod own_cluster;
 mod ownership;
 mod ports;
 mod protocols;
+mod rollouts;
 mod route;
 mod routing;
 mod space;
 mod timeouts;
 mod tls;
 mod trials;
+mod watches;
 
 use std::process::ExitCode;
 
@@ -88,6 +93,8 @@ const MODULES: &[&[Case]] = &[
     objects::TRIALS,
     ownership::TRIALS,
     keda::TRIALS,
+    rollouts::TRIALS,
+    watches::TRIALS,
 ];
 
 fn main() -> ExitCode {

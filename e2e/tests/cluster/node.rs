@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use rouse_e2e::command::{Ran, run};
-use rouse_e2e::proc;
+use rouse_e2e::proc::{self, Process};
 use rouse_e2e::wait::patiently;
 use rustix::process::Signal;
 use serde_json::Value;
@@ -28,6 +28,23 @@ impl Node {
     /// The node, for a trial that runs nowhere else.
     pub(crate) fn ours() -> Self {
         Self::here().expect("such a trial is marked on_our_node")
+    }
+
+    /// The one whose scripts use this folder.
+    pub(crate) fn at(run: &Path) -> Self {
+        Self { run: run.to_owned() }
+    }
+
+    /// Its folder.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.run
+    }
+
+    /// Ends a program and waits until it is gone: KILL at once, TERM as it likes. `restart` starts it again.
+    pub(crate) async fn end(&self, program: &str, signal: Signal) {
+        let process = Process::of(self.pid(program)).expect("a process");
+        proc::signal(process.pid, signal);
+        patiently(&format!("{program} to end"), async || (!process.runs()).then_some(())).await;
     }
 
     /// The process of a program: `kube-proxy`, `kube-apiserver`, `kubelet`, `etcd`…

@@ -1,6 +1,7 @@
 //! A namespace for one trial, and what can be asked of the API server in it.
 
 use std::net::IpAddr;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod as PodObject;
@@ -41,13 +42,19 @@ pub(crate) struct Space(Arc<Inner>);
 struct Inner {
     name: String,
     client: Client,
+    kubeconfig: PathBuf,
     files: TempDir,
 }
 
 impl Space {
     /// A new one. Whoever makes it removes it.
     pub(crate) async fn create() -> Self {
-        let client = cluster::client().await;
+        Self::create_in(&cluster::kubeconfig()).await
+    }
+
+    /// A new one in the cluster of this kubeconfig.
+    pub(crate) async fn create_in(kubeconfig: &Path) -> Self {
+        let client = cluster::client_by(kubeconfig).await;
         let wanted = json!({
             "apiVersion": "v1",
             "kind": "Namespace",
@@ -57,7 +64,8 @@ impl Space {
         let made = api.create(&PostParams::default(), &serde_json::from_value(wanted).unwrap()).await;
         let made = made.unwrap_or_else(|error| panic!("cannot make a namespace: {error}"));
         let files = tempfile::tempdir().expect("a temporary folder");
-        let space = Self(Arc::new(Inner { name: made.metadata.name.unwrap(), client, files }));
+        let (name, kubeconfig) = (made.metadata.name.unwrap(), kubeconfig.to_owned());
+        let space = Self(Arc::new(Inner { name, client, kubeconfig, files }));
         // No pod is admitted before, and controllers are slow to try again.
         space.until(("v1", "ServiceAccount"), "default", "to be there", |_| true).await;
         space
@@ -82,8 +90,13 @@ impl Space {
         &self.0.client
     }
 
+    /// The administrator's kubeconfig.
+    pub(crate) fn kubeconfig(&self) -> &Path {
+        &self.0.kubeconfig
+    }
+
     /// A folder that goes with it.
-    pub(crate) fn files(&self) -> &std::path::Path {
+    pub(crate) fn files(&self) -> &Path {
         self.0.files.path()
     }
 

@@ -9,6 +9,7 @@ use libtest_mimic::{Arguments, Conclusion, Failed, Trial};
 
 use crate::cluster;
 use crate::node::Node;
+use crate::own_cluster::{self, OwnCluster};
 use crate::space::Space;
 
 /// On two cores more of them would only wait for each other's pods.
@@ -25,6 +26,7 @@ pub(crate) struct Case {
     run: fn(Space) -> Pin<Box<dyn Future<Output = ()>>>,
     alone: bool,
     on_our_node: bool,
+    own_cluster: bool,
 }
 
 impl Case {
@@ -34,7 +36,7 @@ impl Case {
         name: &'static str,
         run: fn(Space) -> Pin<Box<dyn Future<Output = ()>>>,
     ) -> Self {
-        Self { module, name, run, alone: false, on_our_node: false }
+        Self { module, name, run, alone: false, on_our_node: false, own_cluster: false }
     }
 
     /// It disturbs others: no other trial runs meanwhile.
@@ -49,15 +51,27 @@ impl Case {
         self
     }
 
+    /// It has a control plane to itself, and its namespace is there: [`crate::own_cluster`].
+    pub(crate) const fn on_its_own_cluster(mut self) -> Self {
+        self.own_cluster = true;
+        self
+    }
+
     fn full_name(&self) -> String {
         let module = self.module.rsplit("::").next().unwrap_or_default();
         format!("{module}::{}", self.name)
     }
 
     fn trial(self) -> Trial {
-        let missing = self.on_our_node && Node::here().is_none();
-        if missing {
-            eprintln!("SKIPPED: {}: needs the node of e2e/cluster", self.full_name());
+        let missing = match self {
+            Self { on_our_node: true, .. } if Node::here().is_none() => Some("the node of e2e/cluster"),
+            Self { own_cluster: true, .. } if !own_cluster::is_built() => {
+                Some("what e2e/cluster/build makes")
+            }
+            _ => None,
+        };
+        if let Some(missing) = missing {
+            eprintln!("SKIPPED: {}: needs {missing}", self.full_name());
         }
         Trial::test(self.full_name(), move || {
             let (mut shared, mut alone) = (None, None);
@@ -72,10 +86,15 @@ impl Case {
             drop((shared, alone));
             Ok::<(), Failed>(())
         })
-        .with_ignored_flag(missing)
+        .with_ignored_flag(missing.is_some())
     }
 
     async fn within_a_space(self) {
+        if self.own_cluster {
+            let cluster = OwnCluster::up().await;
+            (self.run)(cluster.space().await).await;
+            return;
+        }
         let space = Space::create().await;
         let outcome = AssertUnwindSafe((self.run)(space.clone())).catch_unwind().await;
         if outcome.is_err() {
