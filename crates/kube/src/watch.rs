@@ -38,7 +38,7 @@ const SHORT: Duration = Duration::from_secs(5);
 const SILENCE: Duration = Duration::from_mins(3);
 /// Nobody restores etcd and its API servers in less. After a longer gap between two watches the version says nothing: the
 /// server may have gone back and come past it since, by another way.
-const GAP: Duration = Duration::from_secs(5);
+const GAP: Duration = Duration::from_secs(15);
 /// How often a watch notes that this process runs.
 const LOOK: Duration = Duration::from_secs(1);
 /// The pauses before a kind that is not installed is looked for again, half of each jitter.

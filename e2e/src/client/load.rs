@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use http::Method;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
@@ -55,6 +56,9 @@ struct Shared {
 impl Load {
     /// Begins: so many requests a second.
     pub fn on(target: &Target, rate: u32) -> Self {
+        // A request that waits has a connection to itself, and in seconds there are thousands of them.
+        let limit = getrlimit(Resource::Nofile);
+        let _unimportant = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
         let shared = Arc::new(Shared {
             target: target.clone(),
             idle: Mutex::default(),

@@ -12,6 +12,7 @@ use rouse_e2e::wait::patiently;
 use serde_json::{Value, json};
 
 use crate::app::App;
+use crate::authority::{self, Authority};
 use crate::cluster;
 use crate::identity;
 use crate::space::{Kind, ROUTE, Space, programs};
@@ -212,13 +213,13 @@ async fn a_host_belongs_to_the_namespace_that_claimed_it_first(space: Space) {
 
 async fn a_route_reaches_nothing_of_another_namespace(space: Space) {
     with_a_neighbour(space, async |space, neighbour, gateway| {
-        let named = |kind: &str| json!({ "apiVersion": "v1", "kind": kind, "metadata": { "name": "theirs" } });
-        let with = |mut object: Value, field: &str, value: Value| {
-            object[field] = value;
-            object
-        };
-        space.apply(with(named("ConfigMap"), "data", json!({ "body": "a page of theirs" }))).await;
-        space.apply(with(named("Secret"), "stringData", json!({ "ca.crt": "a secret of theirs" }))).await;
+        let page = json!({
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": { "name": "theirs" }, "data": { "body": "a page of theirs" },
+        });
+        space.apply(page).await;
+        let authority = Authority::new("an authority of theirs");
+        space.apply(authority::secret("theirs", &[("ca.crt", &authority.pem())])).await;
         space.apply(App::new("theirs").service()).await;
         let tls = json!({ "metadata": { "annotations": {
             "rouse.dev/upstream-tls": "true",
