@@ -121,14 +121,13 @@ async fn one(shared: Arc<Shared>, method: Method) {
 async fn ask(shared: &Shared, method: &Method) -> Result<(), String> {
     loop {
         let kept = lock(&shared.idle).pop().filter(|(since, _)| since.elapsed() < FRESH);
-        let mut http = match kept {
-            Some((_, http)) => http,
-            None => {
-                let stream = TcpStream::connect(shared.target.address).await;
-                let stream = stream.map_err(|error| format!("cannot connect: {error}"))?;
-                stream.set_nodelay(true).map_err(|error| error.to_string())?;
-                Http::one_over(stream, &shared.target.host).await
-            }
+        let mut http = if let Some((_, http)) = kept {
+            http
+        } else {
+            let stream = TcpStream::connect(shared.target.address).await;
+            let stream = stream.map_err(|error| format!("cannot connect: {error}"))?;
+            stream.set_nodelay(true).map_err(|error| error.to_string())?;
+            Http::one_over(stream, &shared.target.host).await
         };
         let (path, body) = match *method {
             Method::GET => ("/", body::empty()),

@@ -55,6 +55,7 @@ mod changes;
 mod cluster;
 mod cold_start;
 mod direct;
+mod families;
 mod from_zero;
 mod identity;
 mod keda;
@@ -64,6 +65,7 @@ mod own_cluster;
 mod ownership;
 mod ports;
 mod protocols;
+mod rights;
 mod rollouts;
 mod route;
 mod routing;
@@ -83,6 +85,8 @@ const MODULES: &[&[Case]] = &[
     from_zero::TRIALS,
     direct::TRIALS,
     ports::TRIALS,
+    families::TRIALS,
+    rights::TRIALS,
     tls::TRIALS,
     cold_start::TRIALS,
     routing::TRIALS,
