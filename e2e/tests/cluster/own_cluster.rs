@@ -1,6 +1,6 @@
 //! A control plane for one trial: whoever stops, slows or restores an API server does it to nobody else.
 //!
-//! It runs no pods. Pods are processes of this machine, and what the EndpointSlices say of them is written by the trial.
+//! It runs no pods. Pods are processes of this machine, and what the slices say of them is written by the trial.
 
 use std::fs;
 use std::net::IpAddr;
@@ -103,7 +103,10 @@ pub(crate) async fn start(space: &Space, program: &str) {
 pub(crate) async fn api_server_serves(space: &Space) {
     patiently("the API server to be ready", async || {
         let ready = http::Request::get("/readyz").body(Vec::new()).unwrap();
-        space.client().request_text(ready).await.ok().filter(|said| said == "ok").map(drop)
+        // What is asked while it starts may never be answered.
+        let asked =
+            tokio::time::timeout(std::time::Duration::from_secs(10), space.client().request_text(ready));
+        asked.await.ok()?.ok().filter(|said| said == "ok").map(drop)
     })
     .await;
 }
@@ -163,7 +166,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// An address of this machine that is not loopback: EndpointSlices refuse those.
+/// An address of this machine that is not loopback: slices refuse those.
 fn own_address() -> IpAddr {
     let trie = fs::read_to_string("/proc/net/fib_trie").expect("the kernel's routes");
     let lines: Vec<&str> = trie.lines().map(str::trim).collect();

@@ -130,7 +130,7 @@ async fn the_last_pod_serves_while_it_terminates_until_its_successor_is_ready(sp
     let metrics = gateway.admin.metrics().await;
     let to_draining = metrics.sum("rouse_requests_to_draining_total", &[]);
     assert!(to_draining > 0.0, "the old pod served while it was on its way out");
-    assert_eq!(metrics.sum("rouse_hold_duration_seconds_count", &[]), 0.0, "nobody had to wait");
+    assert!(metrics.sum("rouse_hold_duration_seconds_count", &[]) < 0.5, "nobody had to wait");
     gateway.stop().await;
 }
 

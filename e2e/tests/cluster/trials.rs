@@ -82,11 +82,24 @@ impl Case {
             }
             let runtime =
                 tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-            runtime.block_on(self.within_a_space());
+            runtime.block_on(self.tried());
             drop((shared, alone));
             Ok::<(), Failed>(())
         })
         .with_ignored_flag(missing.is_some())
+    }
+
+    /// As often as `ROUSE_E2E_TRIES` allows: once, unless it says otherwise. A real cluster on a busy machine has moods, and
+    /// whoever tries again says so.
+    async fn tried(self) {
+        let tries: u32 = std::env::var("ROUSE_E2E_TRIES").map_or(1, |text| text.parse().expect("a number"));
+        for _ in 1..tries {
+            if AssertUnwindSafe(self.within_a_space()).catch_unwind().await.is_ok() {
+                return;
+            }
+            eprintln!("TRIED AGAIN: {}", self.full_name());
+        }
+        self.within_a_space().await;
     }
 
     async fn within_a_space(self) {
