@@ -82,7 +82,7 @@ async fn services_show_processes_beside_what_routing_knows_of_them() {
     assert_eq!(names, ["shop/cart", "shop/other"], "apps first, in their order");
     let expected = json!({
         "service": "shop/cart", "state": "serving", "holds": 0, "in_flight": 1, "requests": 1, "desired": 2,
-        "ready": 1, "pinned": 2, "rolling": false, "reason": "because", "trouble": "it coughs",
+        "ready": 1, "pinned": 2, "rolling": false, "reason": "because", "trouble": "it coughs", "stale": false,
         "endpoints": [
             {"pod": "pod-0", "uid": "uid-0", "address": "10.0.0.0:8080", "state": "Ready", "source": "slice",
              "in_flight": 1, "pid": 100},
