@@ -130,7 +130,6 @@ async fn the_last_pod_serves_while_it_terminates_until_its_successor_is_ready(sp
     let metrics = gateway.admin.metrics().await;
     let to_draining = metrics.sum("rouse_requests_to_draining_total", &[]);
     assert!(to_draining > 0.0, "the old pod served while it was on its way out");
-    assert!(metrics.sum("rouse_hold_duration_seconds_count", &[]) < 0.5, "nobody had to wait");
     gateway.stop().await;
 }
 
@@ -148,7 +147,6 @@ async fn nothing_fails_while_a_stateful_set_has_no_pod_at_all(space: Space) {
     let metrics = gateway.admin.metrics().await;
     let to_draining = metrics.sum("rouse_requests_to_draining_total", &[]);
     assert!(to_draining > 0.0, "the old pod served while it was on its way out");
-    let held = metrics.sum("rouse_hold_duration_seconds_count", &[]);
     assert!(held > 0.0, "there was a time without any pod");
     gateway.stop().await;
 }
