@@ -62,8 +62,13 @@ async fn dispatch(state: Arc<State>, request: Asked, wire: &Wire) -> Answer {
     let parts: Vec<&str> = path.split('/').collect();
     match parts[..] {
         [""] => text(format!("{} {}\n", state.settings.uid, std::process::id())),
-        ["healthz"] if state.ready.load(Ordering::Relaxed) => text("ok\n"),
-        ["healthz"] => Ok(Response::builder().status(503).body(body::full("not ready\n"))?),
+        ["healthz"] => {
+            state.probed();
+            if state.ready.load(Ordering::Relaxed) {
+                return text("ok\n");
+            }
+            Ok(Response::builder().status(503).body(body::full("not ready\n"))?)
+        }
         ["ready", answer] => {
             state.ready.store(answer == "yes", Ordering::Relaxed);
             text(format!("ready: {answer}\n"))

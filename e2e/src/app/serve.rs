@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures_util::future::select_all;
@@ -22,6 +23,9 @@ use crate::routes::{self, Wire};
 use crate::state::State;
 use crate::tls;
 
+/// Nobody asks any more if nobody has asked for that long.
+const QUIET: Duration = Duration::from_secs(1);
+
 /// The whole life of the app.
 pub(crate) async fn run(state: Arc<State>) -> io::Result<()> {
     // Before anything that takes time: until it is there, SIGTERM ends the process.
@@ -34,7 +38,9 @@ pub(crate) async fn run(state: Arc<State>) -> io::Result<()> {
     let accepting = listening.into_iter().map(|listener| Box::pin(accept(&state, listener, &graceful)));
     let enough = async {
         term.came().await;
-        tokio::time::sleep(state.settings.term_delay).await;
+        if !state.settings.term_delay.is_zero() {
+            serve_on(&state).await;
+        }
     };
     tokio::select! {
         (error, ..) = select_all(accepting) => return Err(error),
@@ -44,6 +50,18 @@ pub(crate) async fn run(state: Arc<State>) -> io::Result<()> {
     state.tasks.close();
     state.tasks.wait().await;
     Ok(())
+}
+
+/// What a pod does that honours its grace period: it serves for a while, says that it will not any more, and goes on until
+/// everybody has heard it. Whoever closes a socket that others still use resets the connections that wait in its queue.
+async fn serve_on(state: &State) {
+    tokio::time::sleep(state.settings.term_delay).await;
+    state.ready.store(false, Ordering::Relaxed);
+    let mut before = None;
+    while before != Some(state.asked()) {
+        before = Some(state.asked());
+        tokio::time::sleep(QUIET).await;
+    }
 }
 
 struct Term(Signal, bool);

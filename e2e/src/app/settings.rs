@@ -35,7 +35,7 @@ pub(crate) struct Settings {
     pub(crate) die_above: Option<usize>,
     /// `IGNORE_TERM=1`: SIGTERM means nothing to it.
     pub(crate) ignore_term: bool,
-    /// `TERM_DELAY_MS`: how long it goes on accepting after SIGTERM.
+    /// `TERM_DELAY_MS`: how long it serves on after SIGTERM. After that `/healthz` says 503, and it ends when nobody asks any more.
     pub(crate) term_delay: Duration,
     /// `ROUSE_POD_UID`: who it is.
     pub(crate) uid: String,

@@ -23,6 +23,7 @@ pub(crate) struct State {
     waiting: AtomicUsize,
     connections: AtomicUsize,
     requests: AtomicUsize,
+    probes: AtomicUsize,
     order: AtomicUsize,
     in_flight: AtomicUsize,
     most_in_flight: AtomicUsize,
@@ -42,6 +43,7 @@ impl State {
             waiting: AtomicUsize::new(0),
             connections: AtomicUsize::new(0),
             requests: AtomicUsize::new(0),
+            probes: AtomicUsize::new(0),
             order: AtomicUsize::new(0),
             in_flight: AtomicUsize::new(0),
             most_in_flight: AtomicUsize::new(0),
@@ -70,6 +72,16 @@ impl State {
             self.over_limit.fetch_add(1, Ordering::Relaxed);
         }
         InFlight { state: Arc::clone(self), over_limit }
+    }
+
+    /// A request was for `/healthz`.
+    pub(crate) fn probed(&self) {
+        self.probes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many requests came that were no probes.
+    pub(crate) fn asked(&self) -> usize {
+        self.requests.load(Ordering::Relaxed) - self.probes.load(Ordering::Relaxed)
     }
 
     /// Waits for a `/next`.

@@ -1,6 +1,7 @@
 //! Pods come and go under load, and no request fails: 300 requests a second, open loop, none of them tried again.
 //!
-//! Pods honour their grace period: they serve on for a while after SIGTERM, and finish what they have.
+//! Pods honour their grace period: they serve on for a while after SIGTERM, say that they will not any more, and end when
+//! everybody has heard it.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -143,11 +144,6 @@ async fn nothing_fails_while_a_stateful_set_has_no_pod_at_all(space: Space) {
     space.ready_pods("shop", 1).await;
     let gateway = space.gateway().await;
     let tally = under_load(&space, &gateway, async |round| roll(&space, STATEFUL_SET, round, 1).await).await;
-    // The app ends with connections in its queue that it never accepted. A POST among them may have been read for all we
-    // know, and is not sent twice; everything else is.
-    let mut tally = tally;
-    let lost = tally.failed.remove("POST 502 upstream_reset").unwrap_or(0);
-    assert!(lost * 1000 < tally.succeeded, "{lost} of {} POSTs were lost", tally.succeeded);
     tally.assert_perfect();
     let metrics = gateway.admin.metrics().await;
     let to_draining = metrics.sum("rouse_requests_to_draining_total", &[]);
