@@ -23,6 +23,11 @@ pub(crate) fn image() -> String {
     std::env::var("ROUSE_E2E_IMAGE").unwrap_or_else(|_| "localhost/rouse-test-app:1".to_owned())
 }
 
+/// The image of the gateway.
+pub(crate) fn gateway_image() -> String {
+    std::env::var("ROUSE_E2E_GATEWAY_IMAGE").unwrap_or_else(|_| "localhost/rouse:e2e".to_owned())
+}
+
 /// The kubeconfig of an administrator, if one is named.
 pub(crate) fn named() -> Result<PathBuf, String> {
     let named = std::env::var_os("ROUSE_E2E_KUBECONFIG").filter(|path| !path.is_empty()).ok_or(
@@ -81,7 +86,12 @@ pub(crate) async fn apply(client: &Client, namespace: Option<&str>, object: &Val
 pub(crate) fn deployed(file: &str) -> Vec<Value> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../deploy").join(file);
     let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    let mut reader = yaml::Reader::new(&text, 1);
+    objects(file, &text)
+}
+
+/// The objects in a text that `file` has.
+pub(crate) fn objects(file: &str, text: &str) -> Vec<Value> {
+    let mut reader = yaml::Reader::new(text, 1);
     let mut objects = Vec::new();
     while reader.next_document().unwrap_or_else(|fault| panic!("{file}: {fault}")) {
         let node = reader.node().unwrap_or_else(|fault| panic!("{file}: {fault}"));

@@ -6,7 +6,7 @@
 //! ROUSE_E2E_KUBECONFIG=/tmp/rouse-cluster/kubeconfig cargo test -p rouse-e2e --test cluster [-- WORDS OF A NAME]
 //! ```
 //!
-//! The cluster needs the test app's image ([`cluster::image`]), and this machine must reach pods and Services by their
+//! The cluster needs the images of the test app ([`cluster::image`]) and of the gateway ([`cluster::gateway_image`]), and this machine must reach pods and Services by their
 //! addresses. Trials that disturb or inspect the node itself run on the one of `e2e/cluster` alone, and say so elsewhere.
 //!
 //! # How to write a trial
@@ -54,6 +54,7 @@ mod authority;
 mod changes;
 mod cluster;
 mod cold_start;
+mod deployed;
 mod direct;
 mod families;
 mod from_zero;
@@ -87,6 +88,7 @@ const MODULES: &[&[Case]] = &[
     ports::TRIALS,
     families::TRIALS,
     rights::TRIALS,
+    deployed::TRIALS,
     tls::TRIALS,
     cold_start::TRIALS,
     routing::TRIALS,
