@@ -154,7 +154,7 @@ struct Knowledge {
 
 /// The kinds that are always watched, in the order of [`Cluster::watches`].
 const WATCHED: [Kind; 5] = [Kind::SLICE, Kind::SERVICE, Kind::ROUTE, Kind::SCALED_HTTP, Kind::POD];
-/// Of these, what must have been seen once before requests are served. Pods only help.
+/// Of these, what must have been seen once before requests are served. Pods need not, if they cannot be.
 const NEEDED: usize = 4;
 
 impl Cluster {
@@ -224,14 +224,19 @@ impl Cluster {
         registry: Arc<Registry>,
         cancel: CancellationToken,
     ) -> Result<(), Ended> {
-        let feed =
-            Feed::new(Arc::clone(&registry), self.settings.manual_endpoints, Arc::clone(&self.lost_slices));
+        let blurred = Arc::<Notify>::default();
+        let (pods, manual) = ((Arc::clone(&self.pods), Arc::clone(&blurred)), self.settings.manual_endpoints);
+        let feed = Feed::new(Arc::clone(&registry), pods, manual, Arc::clone(&self.lost_slices));
         let feed = Arc::new(Mutex::new(feed));
         let mut tasks = JoinSet::new();
         let inner = cancel.child_token();
         let sinks = sinks::Sinks { cluster: Arc::clone(&self), feed: Arc::clone(&feed) };
         for (kind, health) in WATCHED.into_iter().zip(&self.healths) {
-            let again = if kind == Kind::SLICE { Arc::clone(&self.lost_slices) } else { Arc::default() };
+            let again = match kind {
+                Kind::SLICE => Arc::clone(&self.lost_slices),
+                Kind::POD => Arc::clone(&blurred),
+                _ => Arc::default(),
+            };
             let watch = self.watch(kind, None, Arc::clone(health), again);
             match kind {
                 Kind::SLICE => spawn_watch(&mut tasks, watch, sinks.slices(), &inner),
@@ -298,20 +303,15 @@ impl Cluster {
                     self.tell(Happening::Watch(report));
                 }
             }
-            let slices = self.healths.first().map(|health| health.report().state);
-            let due = match slices {
-                Some(WatchState::Broken { since, .. }) => {
-                    let broken_for = self.settings.clock.now().since(since);
-                    let left = self.settings.stale_after.saturating_sub(broken_for);
-                    lock(&feed).set_stale(left.is_zero());
-                    (!left.is_zero()).then(|| Instant::now() + left)
-                }
-                Some(WatchState::Following) => {
-                    lock(&feed).set_stale(false);
-                    None
-                }
-                _ => None,
-            };
+            let slices = self.reported(Kind::SLICE);
+            let patience = slices.as_ref().and_then(|report| self.patience(report));
+            match slices.map(|report| report.state) {
+                Some(WatchState::Broken { .. }) => lock(&feed).set_stale(patience.is_none()),
+                Some(WatchState::Following) => lock(&feed).set_stale(false),
+                _ => {}
+            }
+            let due = patience.into_iter().chain(self.mind_pods(&feed)).min();
+            let due = due.map(|left| Instant::now() + left);
             tokio::select! {
                 biased;
                 () = cancel.cancelled() => return,
@@ -319,6 +319,31 @@ impl Cluster {
                 () = at(due) => {}
             }
         }
+    }
+
+    /// Nobody waits for pods that we may not see; where they were seen, their watch may be broken for a while: so long.
+    fn mind_pods(&self, feed: &Mutex<Feed>) -> Option<Duration> {
+        let pods = self.reported(Kind::POD)?;
+        if !matches!(pods.state, WatchState::Broken { .. }) {
+            return None;
+        }
+        let patience = self.patience(&pods).filter(|_| pods.synced);
+        if patience.is_none() {
+            lock(feed).pods_lost();
+        }
+        patience
+    }
+
+    fn reported(&self, kind: Kind) -> Option<WatchReport> {
+        let at = WATCHED.iter().position(|watched| *watched == kind)?;
+        self.healths.get(at).map(|health| health.report())
+    }
+
+    /// How long a broken watch may still be taken for a whole one.
+    fn patience(&self, report: &WatchReport) -> Option<Duration> {
+        let WatchState::Broken { since, .. } = report.state else { return None };
+        let broken_for = self.settings.clock.now().since(since);
+        Some(self.settings.stale_after.saturating_sub(broken_for)).filter(|left| !left.is_zero())
     }
 
     fn tell(&self, happening: Happening) {

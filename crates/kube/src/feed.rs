@@ -1,13 +1,15 @@
 //! Services and `EndpointSlice`s → the registry.
 //!
 //! A service is in the registry while its Service object exists. Slices that come first are kept until it does.
-//! Endpoints without a pod are kept back unless somebody who may say so opted in, so the registry's own policy must
-//! allow them.
+//! Whoever can write a slice could point us anywhere. So an endpoint is kept back unless the Service selects pods and
+//! the endpoint is one of them, at its own address, or somebody who may say so opted in; the registry's own policy
+//! must allow endpoints without a pod.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use rouse_core::endpoint::{ServiceId, Slice};
+use rouse_core::endpoint::{PodUid, ServiceId, Slice, SliceEndpoint};
 use rouse_core::registry::Registry;
 use rouse_core::service::Spec;
 use rouse_core::snapshot::Spread;
@@ -16,6 +18,7 @@ use tokio::sync::Notify;
 
 use crate::objects::EndpointSlice;
 use crate::objects::routing::{Unroutable, routable};
+use crate::pods::Pods;
 use crate::service::{ServiceFacts, ServiceKind};
 
 /// The slices of one service by name.
@@ -53,16 +56,42 @@ impl SliceFacts {
     }
 }
 
+/// Which endpoints of a service's slices get traffic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Trust {
+    /// None: nobody selects pods, so somebody wrote them by hand.
+    Nobody,
+    /// Pods of its namespace.
+    Pods,
+    /// All.
+    Anybody,
+}
+
+/// Whether we can tell which endpoints are pods.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sight {
+    /// What we know of pods is older than what we know of slices, or nothing: slices are believed.
+    Blurred,
+    /// Each endpoint is looked up.
+    Clear,
+}
+
 /// What is known of Services and slices.
 pub(crate) struct Feed {
     registry: Arc<Registry>,
+    pods: Arc<Pods>,
+    sight: Sight,
+    /// Slices were listed before.
+    listed: bool,
+    /// Rung when all pods are needed again.
+    blurred: Arc<Notify>,
     /// Endpoints without a pod get traffic in every service.
     manual: bool,
     services: HashMap<ServiceId, Arc<ServiceFacts>>,
     spreads: HashMap<ServiceId, Spread>,
     /// `namespace/name` of each slice, and whose it is.
     homes: HashMap<Box<str>, ServiceId>,
-    /// Slices as written, of services that the registry does not have, or that were not given whole.
+    /// Slices as written, of services that the registry does not have, or with endpoints that are no pods we know of.
     kept: HashMap<ServiceId, Slices>,
     /// Services that went while slices of theirs were left, which nobody has in hand any more.
     orphaned: HashSet<ServiceId>,
@@ -74,9 +103,18 @@ pub(crate) struct Feed {
 }
 
 impl Feed {
-    pub(crate) fn new(registry: Arc<Registry>, manual: bool, lost: Arc<Notify>) -> Self {
+    pub(crate) fn new(
+        registry: Arc<Registry>,
+        (pods, blurred): (Arc<Pods>, Arc<Notify>),
+        manual: bool,
+        lost: Arc<Notify>,
+    ) -> Self {
         Self {
             registry,
+            pods,
+            sight: Sight::Blurred,
+            listed: false,
+            blurred,
             manual,
             services: HashMap::new(),
             spreads: HashMap::new(),
@@ -138,6 +176,11 @@ impl Feed {
 
     /// These are all slices there are. Each service changes once, from what it had to what it has.
     pub(crate) fn replace_slices(&mut self, all: Vec<SliceFacts>) {
+        // Events were missed, so there are pods that we do not know of: a service must not be empty until we do.
+        if std::mem::replace(&mut self.listed, true) && self.sight == Sight::Clear {
+            self.sight = Sight::Blurred;
+            self.blurred.notify_one();
+        }
         let mut by_service: HashMap<ServiceId, Slices> = HashMap::new();
         self.homes.clear();
         self.kept.clear();
@@ -163,7 +206,7 @@ impl Feed {
             return false;
         }
         let was_declared = self.declared(&id);
-        let opted = before.as_ref().is_some_and(|before| before.manual_endpoints != facts.manual_endpoints);
+        let trusted = self.trust(&id);
         self.remade |= before.is_some_and(|before| before.ports != facts.ports);
         self.services.insert(id.clone(), Arc::new(facts));
         match (was_declared, self.declared(&id)) {
@@ -177,8 +220,13 @@ impl Feed {
                     if self.orphaned.remove(&id) {
                         self.lost.notify_one();
                     }
-                } else if opted {
-                    self.give_anew(&id);
+                } else {
+                    match self.trust(&id).cmp(&trusted) {
+                        Ordering::Greater => self.give_kept(&id),
+                        // Most were given whole, so nobody has them in hand.
+                        Ordering::Less => self.lost.notify_one(),
+                        Ordering::Equal => {}
+                    }
                 }
             }
         }
@@ -265,31 +313,71 @@ impl Feed {
         self.registry.service(id).replace_slices(given);
     }
 
-    /// Those slices that were not given whole, now that the rule has changed.
-    fn give_anew(&mut self, id: &ServiceId) {
-        if self.kept.contains_key(id) || self.allows_manual(id) {
-            for (name, slice) in self.kept.remove(id).unwrap_or_default() {
-                let given = self.given(id, &name, slice);
-                self.registry.service(id).put_slice(&name, given);
-            }
-        } else {
-            // They were given whole, so nobody has them in hand.
-            self.lost.notify_one();
+    /// Those slices that were not given whole, now that more of them may be.
+    fn give_kept(&mut self, id: &ServiceId) {
+        for (name, slice) in self.kept.remove(id).unwrap_or_default() {
+            let given = self.given(id, &name, slice);
+            self.registry.service(id).put_slice(&name, given);
         }
     }
 
-    fn allows_manual(&self, id: &ServiceId) -> bool {
-        self.manual || self.services.get(id).is_some_and(|facts| facts.manual_endpoints)
+    /// A pod is new or has changed: slices may have waited for it.
+    pub(crate) fn pod_changed(&mut self, pod: &PodUid) {
+        let is_it =
+            |endpoint: &SliceEndpoint| endpoint.pod.as_ref().is_some_and(|written| written.uid == *pod);
+        let waits = |slices: &Slices| slices.values().any(|slice| slice.endpoints.iter().any(is_it));
+        self.give_waiting(waits);
     }
 
-    /// What the registry may have of `slice`. If it is not all, the whole is kept.
+    /// All pods were listed.
+    pub(crate) fn pods_seen(&mut self) {
+        self.sight = Sight::Clear;
+        self.give_waiting(|_| true);
+    }
+
+    /// Pods cannot be followed: we may not, or not for long.
+    pub(crate) fn pods_lost(&mut self) {
+        if std::mem::replace(&mut self.sight, Sight::Blurred) == Sight::Clear {
+            self.give_waiting(|_| true);
+        }
+    }
+
+    fn give_waiting(&mut self, waits: impl Fn(&Slices) -> bool) {
+        let waiting = self.kept.iter().filter(|(id, slices)| self.declared(id) && waits(slices));
+        let waiting: Vec<ServiceId> = waiting.map(|(id, _)| id.clone()).collect();
+        for id in waiting {
+            self.give_kept(&id);
+        }
+    }
+
+    fn trust(&self, id: &ServiceId) -> Trust {
+        match self.services.get(id) {
+            Some(facts) if self.manual || facts.manual_endpoints => Trust::Anybody,
+            Some(facts) if facts.has_selector() => Trust::Pods,
+            _ => Trust::Nobody,
+        }
+    }
+
+    /// Whether an endpoint of this service gets traffic, and whether that will not change by what pods there are.
+    fn judge(&self, id: &ServiceId, endpoint: &SliceEndpoint) -> (bool, bool) {
+        match (self.trust(id), &endpoint.pod) {
+            (Trust::Anybody, _) => (true, true),
+            (Trust::Pods, Some(pod)) => {
+                let known = self.pods.has(id.namespace(), &pod.uid, endpoint.ip);
+                (known || self.sight == Sight::Blurred, known)
+            }
+            (Trust::Pods, None) | (Trust::Nobody, _) => (false, false),
+        }
+    }
+
+    /// What the registry may have of `slice`. If that may change, the whole is kept.
     fn given(&mut self, id: &ServiceId, name: &str, mut slice: Slice) -> Slice {
-        if self.allows_manual(id) || slice.endpoints.iter().all(|endpoint| endpoint.pod.is_some()) {
+        if slice.endpoints.iter().all(|endpoint| self.judge(id, endpoint).1) {
             self.forget(id, name);
             return slice;
         }
         self.kept.entry(id.clone()).or_default().insert(name.to_owned(), slice.clone());
-        slice.endpoints.retain(|endpoint| endpoint.pod.is_some());
+        slice.endpoints.retain(|endpoint| self.judge(id, endpoint).0);
         slice
     }
 }

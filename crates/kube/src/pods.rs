@@ -21,6 +21,8 @@ pub struct PodFacts {
     pub labels: BTreeMap<String, String>,
     /// Its addresses, at most one per family.
     pub ips: Vec<IpAddr>,
+    /// Where it runs, once that is decided.
+    pub node: Arc<str>,
     /// How its readiness may be asked.
     pub probes: ProbeSpec,
 }
@@ -56,9 +58,21 @@ impl PodFacts {
             uid,
             name: format!("{}/{}", pod.metadata.namespace(), pod.metadata.name).into(),
             ips: pod.status.pod_ips.iter().filter_map(|ip| ip.ip.parse().ok()).collect(),
+            node: pod.spec.node_name.as_deref().unwrap_or_default().into(),
             probes: pod.probe_spec(),
             labels: pod.metadata.labels,
         })
+    }
+
+    fn is_of(&self, namespace: &str) -> bool {
+        self.name.strip_prefix(namespace).is_some_and(|rest| rest.starts_with('/'))
+    }
+}
+
+impl PodSeen {
+    /// Which pod, if it is worth keeping.
+    pub(crate) fn uid(&self) -> Option<&PodUid> {
+        self.facts.as_ref().map(|facts| &facts.uid)
     }
 }
 
@@ -68,24 +82,40 @@ impl Pods {
         self.by_uid.read().unwrap_or_else(PoisonError::into_inner).get(uid).map(Arc::clone)
     }
 
-    /// How to ask whether the pod is ready, if its spec is known and can be asked from outside (rule 8).
-    /// `port` is the number of the service's port on that pod.
-    pub fn plan(&self, uid: &PodUid, port: u16, allow_tcp: bool) -> Option<Arc<ProbePlan>> {
-        let pod = self.get(uid)?;
-        ProbePlan::new(&pod.probes, port, allow_tcp).ok().map(Arc::new)
+    /// Whether this is a pod of `namespace`, and its own address.
+    pub fn has(&self, namespace: &str, uid: &PodUid, ip: IpAddr) -> bool {
+        self.get(uid).is_some_and(|pod| pod.is_of(namespace) && pod.ips.contains(&ip))
     }
 
-    pub(crate) fn put(&self, pod: PodSeen) {
+    /// How to ask whether the pod is ready, and on which node it is, if its spec is known and can be asked from outside (rule 8).
+    /// `ips` is where: all of them the pod's own, or whoever wrote a slice would have us ask others. `port` is the number of
+    /// the service's port on that pod.
+    pub fn plan(
+        &self,
+        uid: &PodUid,
+        ips: &[IpAddr],
+        port: u16,
+        allow_tcp: bool,
+    ) -> Option<(Arc<ProbePlan>, Arc<str>)> {
+        let pod = self.get(uid).filter(|pod| ips.iter().all(|ip| pod.ips.contains(ip)))?;
+        let plan = ProbePlan::new(&pod.probes, port, allow_tcp).ok()?;
+        Some((Arc::new(plan), Arc::clone(&pod.node)))
+    }
+
+    /// Answers whether anything that we keep is new.
+    pub(crate) fn put(&self, pod: PodSeen) -> bool {
         let mut by_uid = self.by_uid.write().unwrap_or_else(PoisonError::into_inner);
         match (pod.facts, pod.uid) {
             (Some(facts), _) => {
                 // Most changes of a pod change nothing that we keep.
-                if by_uid.get(&facts.uid).is_none_or(|known| **known != facts) {
+                let changed = by_uid.get(&facts.uid).is_none_or(|known| **known != facts);
+                if changed {
                     by_uid.insert(facts.uid.clone(), Arc::new(facts));
                 }
+                changed
             }
-            (None, Some(uid)) => drop(by_uid.remove(&uid)),
-            (None, None) => {}
+            (None, Some(uid)) => by_uid.remove(&uid).is_some(),
+            (None, None) => false,
         }
     }
 

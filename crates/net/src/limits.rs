@@ -1,8 +1,7 @@
-//! How many probes may be under way: in all, and to one host. A herd of starting pods must not become a herd of
+//! How many probes may be under way: in all, and to one node. A herd of starting pods must not become a herd of
 //! probes.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
@@ -11,25 +10,25 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 #[derive(Debug)]
 pub struct ProbeLimits {
     in_all: usize,
-    per_host: usize,
+    per_node: usize,
     all: Semaphore,
-    /// Only hosts that are being probed, or waited for.
-    hosts: Mutex<HashMap<IpAddr, Host>>,
+    /// Only nodes that are being probed, or waited for.
+    nodes: Mutex<HashMap<Arc<str>, Node>>,
 }
 
 #[derive(Debug)]
-struct Host {
+struct Node {
     turns: Arc<Semaphore>,
-    /// Who probes it or waits to. The host is forgotten with the last.
+    /// Who probes it or waits to. The node is forgotten with the last.
     users: usize,
 }
 
 impl ProbeLimits {
-    /// At most `in_all` probes at a time, and `per_host` to one address; at least one of each.
-    pub fn new(in_all: usize, per_host: usize) -> Self {
+    /// At most `in_all` probes at a time, and `per_node` to one node; at least one of each.
+    pub fn new(in_all: usize, per_node: usize) -> Self {
         let in_all = in_all.clamp(1, Semaphore::MAX_PERMITS);
-        let per_host = per_host.clamp(1, in_all);
-        Self { in_all, per_host, all: Semaphore::new(in_all), hosts: Mutex::default() }
+        let per_node = per_node.clamp(1, in_all);
+        Self { in_all, per_node, all: Semaphore::new(in_all), nodes: Mutex::default() }
     }
 
     /// How many probes are under way.
@@ -37,18 +36,18 @@ impl ProbeLimits {
         self.in_all.saturating_sub(self.all.available_permits())
     }
 
-    /// Waits for the right to probe `ip`, first come first served. Dropping the turn gives it back.
-    pub async fn turn(&self, ip: IpAddr) -> Turn<'_> {
-        let seat = Seat::new(self, ip);
-        // The host first: whoever waits for a busy host must not hold up the others. (Nobody closes the
+    /// Waits for the right to probe a pod of `node`, first come first served. Dropping the turn gives it back.
+    pub async fn turn(&self, node: &Arc<str>) -> Turn<'_> {
+        let seat = Seat::new(self, node);
+        // The node first: whoever waits for a busy node must not hold up the others. (Nobody closes the
         // semaphores, so neither wait can fail.)
-        let host = Arc::clone(&seat.turns).acquire_owned().await.ok();
+        let node = Arc::clone(&seat.turns).acquire_owned().await.ok();
         let all = self.all.acquire().await.ok();
-        Turn { _all: all, _host: host, _seat: seat }
+        Turn { _all: all, _node: node, _seat: seat }
     }
 
-    fn hosts(&self) -> MutexGuard<'_, HashMap<IpAddr, Host>> {
-        self.hosts.lock().unwrap_or_else(PoisonError::into_inner)
+    fn nodes(&self) -> MutexGuard<'_, HashMap<Arc<str>, Node>> {
+        self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -63,36 +62,36 @@ impl Default for ProbeLimits {
 #[must_use = "dropping it gives it back"]
 pub struct Turn<'a> {
     _all: Option<SemaphorePermit<'a>>,
-    _host: Option<OwnedSemaphorePermit>,
+    _node: Option<OwnedSemaphorePermit>,
     _seat: Seat<'a>,
 }
 
-/// Keeps a host known while somebody probes it or waits to.
+/// Keeps a node known while somebody probes it or waits to.
 #[derive(Debug)]
 struct Seat<'a> {
     limits: &'a ProbeLimits,
-    ip: IpAddr,
+    node: Arc<str>,
     turns: Arc<Semaphore>,
 }
 
 impl<'a> Seat<'a> {
-    fn new(limits: &'a ProbeLimits, ip: IpAddr) -> Self {
-        let mut hosts = limits.hosts();
-        let host = hosts
-            .entry(ip)
-            .or_insert_with(|| Host { turns: Arc::new(Semaphore::new(limits.per_host)), users: 0 });
-        host.users += 1;
-        Self { limits, ip, turns: Arc::clone(&host.turns) }
+    fn new(limits: &'a ProbeLimits, node: &Arc<str>) -> Self {
+        let mut nodes = limits.nodes();
+        let seats = nodes
+            .entry(Arc::clone(node))
+            .or_insert_with(|| Node { turns: Arc::new(Semaphore::new(limits.per_node)), users: 0 });
+        seats.users += 1;
+        Self { limits, node: Arc::clone(node), turns: Arc::clone(&seats.turns) }
     }
 }
 
 impl Drop for Seat<'_> {
     fn drop(&mut self) {
-        let mut hosts = self.limits.hosts();
-        if let Some(host) = hosts.get_mut(&self.ip) {
-            host.users -= 1;
-            if host.users == 0 {
-                hosts.remove(&self.ip);
+        let mut nodes = self.limits.nodes();
+        if let Some(seats) = nodes.get_mut(&self.node) {
+            seats.users -= 1;
+            if seats.users == 0 {
+                nodes.remove(&self.node);
             }
         }
     }
@@ -105,8 +104,9 @@ mod tests {
 
     use super::*;
 
-    const A: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
-    const B: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
+    fn nodes() -> [Arc<str>; 2] {
+        ["a".into(), "b".into()]
+    }
 
     fn now<F: Future>(future: std::pin::Pin<&mut F>) -> Option<F::Output> {
         match future.poll(&mut Context::from_waker(Waker::noop())) {
@@ -116,12 +116,13 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_host_does_not_hold_up_the_others() {
+    fn a_busy_node_does_not_hold_up_the_others() {
+        let [a, b] = nodes();
         let limits = ProbeLimits::new(2, 1);
-        let first = now(pin!(limits.turn(A))).unwrap();
-        let mut waits = pin!(limits.turn(A));
+        let first = now(pin!(limits.turn(&a))).unwrap();
+        let mut waits = pin!(limits.turn(&a));
         assert!(now(waits.as_mut()).is_none());
-        let other = now(pin!(limits.turn(B))).unwrap();
+        let other = now(pin!(limits.turn(&b))).unwrap();
         assert_eq!(limits.in_flight(), 2);
         drop(first);
         let second = now(waits.as_mut()).unwrap();
@@ -131,15 +132,16 @@ mod tests {
 
     #[test]
     fn whoever_gives_up_waiting_leaves_nothing_behind() {
+        let [a, b] = nodes();
         let limits = ProbeLimits::new(1, 1);
-        let first = now(pin!(limits.turn(A))).unwrap();
+        let first = now(pin!(limits.turn(&a))).unwrap();
         {
-            assert!(now(pin!(limits.turn(A))).is_none());
-            assert!(now(pin!(limits.turn(B))).is_none());
+            assert!(now(pin!(limits.turn(&a))).is_none());
+            assert!(now(pin!(limits.turn(&b))).is_none());
         }
-        assert_eq!(limits.hosts().len(), 1);
+        assert_eq!(limits.nodes().len(), 1);
         drop(first);
-        assert!(limits.hosts().is_empty());
+        assert!(limits.nodes().is_empty());
         assert_eq!(limits.in_flight(), 0);
     }
 }

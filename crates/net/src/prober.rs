@@ -22,9 +22,19 @@ use crate::limits::ProbeLimits;
 use crate::pace::Pace;
 use crate::probe::{ProbeFailure, probe};
 
-/// Finds the plan of a pod, whose (first) port has this number; `None` if there is none or its spec is not known
-/// yet. Asked again before every probe, so it must be quick and may change its mind.
-pub type Plans = Box<dyn Fn(&PodUid, u16) -> Option<Arc<ProbePlan>> + Send + Sync>;
+/// How a pod is asked.
+#[derive(Debug, Clone)]
+pub struct Probed {
+    /// What is asked.
+    pub plan: Arc<ProbePlan>,
+    /// Where it runs: probes to one node are bounded.
+    pub node: Arc<str>,
+}
+
+/// Finds out how to ask a pod that is said to be at these addresses, and whose (first) port has this number; `None` if it
+/// must not be asked, or its spec is not known yet. Asked again before every probe, so it must be quick and may change its
+/// mind.
+pub type Plans = Box<dyn Fn(&PodUid, &[IpAddr], u16) -> Option<Probed> + Send + Sync>;
 
 /// Fresh randomness.
 pub type Dice = Box<dyn Fn() -> u64 + Send + Sync>;
@@ -151,10 +161,10 @@ impl Prober {
 
     /// One probe: at the pod's first address, and at the other if nobody is at the first.
     async fn ask(&self, uid: &PodUid, sight: &Sight) -> Option<(Arc<ProbePlan>, Result<(), ProbeFailure>)> {
-        let plan = (self.plans)(uid, sight.port)?;
+        let Probed { plan, node } = (self.plans)(uid, &sight.ips, sight.port)?;
         let mut answer = None;
         for &ip in &sight.ips {
-            let _turn = self.limits.turn(ip).await;
+            let _turn = self.limits.turn(&node).await;
             let this = probe(ip, &plan, Instant::now() + self.timeout).await;
             let unreached = this.as_ref().is_err_and(ProbeFailure::unreached);
             answer = Some(this);

@@ -12,7 +12,7 @@ use rouse_core::service::Service;
 use rouse_core::snapshot::{Snapshot, Spread, Subscription};
 use rouse_net::limits::ProbeLimits;
 use rouse_net::pace::Pace;
-use rouse_net::prober::{Plans, Prober};
+use rouse_net::prober::{Plans, Probed, Prober};
 use rouse_testkit::fakes::{Bench, READY, STARTING, http, pod};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket};
@@ -26,7 +26,11 @@ const HOME: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn tcp() -> Plans {
-    Box::new(|_, port| ProbePlan::new(&ProbeSpec::default(), port, true).ok().map(Arc::new))
+    Box::new(|_, _, port| ProbePlan::new(&ProbeSpec::default(), port, true).ok().map(Arc::new).map(at_home))
+}
+
+fn at_home(plan: Arc<ProbePlan>) -> Probed {
+    Probed { plan, node: "home".into() }
 }
 
 /// A pod that is asked by HTTP on `port`.
@@ -149,7 +153,7 @@ async fn probing_stops_when_the_slice_has_spoken_for_the_pod() {
 
 #[tokio::test]
 async fn a_probe_under_way_is_given_up_with_its_pod() {
-    let plans: Plans = Box::new(|_, port| Some(get(port)));
+    let plans: Plans = Box::new(|_, _, port| Some(at_home(get(port))));
     let shop = Shop::new(plans, ProbeLimits::default());
     let (app, port) = reserve();
     let _never_answers = app.listen(8).unwrap();
@@ -186,9 +190,9 @@ async fn a_plan_that_comes_late_is_used() {
     let (asked, tcp) = (Arc::new(AtomicUsize::new(0)), tcp());
     let plans: Plans = Box::new({
         let (known, asked) = (Arc::clone(&known), Arc::clone(&asked));
-        move |uid, port| {
+        move |uid, ips, port| {
             asked.fetch_add(1, Ordering::SeqCst);
-            if known.load(Ordering::SeqCst) { tcp(uid, port) } else { None }
+            if known.load(Ordering::SeqCst) { tcp(uid, ips, port) } else { None }
         }
     });
     let mut shop = Shop::new(plans, ProbeLimits::default());
@@ -208,7 +212,7 @@ async fn a_pod_is_asked_at_once_and_then_at_the_pace_of_its_age() {
     let times = Arc::new(Mutex::new(Vec::new()));
     let plans: Plans = Box::new({
         let (times, start) = (Arc::clone(&times), Instant::now());
-        move |_, _| {
+        move |_, _, _| {
             times.lock().unwrap().push(start.elapsed());
             None
         }
@@ -297,7 +301,7 @@ async fn no_more_probes_are_under_way_than_allowed() {
     for (limits, hosts, most) in [((3, 3), 8, 3), ((8, 2), 1, 2), ((8, 1), 4, 4)] {
         let app = TcpListener::bind(("0.0.0.0", 0)).await.unwrap();
         let plan = get(app.local_addr().unwrap().port());
-        let plans: Plans = Box::new(move |_, _| Some(Arc::clone(&plan)));
+        let plans: Plans = Box::new(move |_, _, _| Some(at_home(Arc::clone(&plan))));
         let shop = Shop::new(plans, ProbeLimits::new(limits.0, limits.1));
         // Each at a port of its own, which nobody dials: pods at one address would be one endpoint.
         for n in 0..8 {

@@ -21,7 +21,7 @@ use crate::route::plan::{Findings, RoutePlan, World, compile};
 use crate::route::spec::{RouteKey, RouteSpec};
 use crate::route::status::conditions;
 use crate::service::{ServiceFacts, TlsFacts};
-use crate::watch::Health;
+use crate::watch::{Health, WatchState};
 
 /// Routes are compiled at most so often: a burst of changes is one change.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -68,6 +68,7 @@ impl Cluster {
     pub(super) async fn plan(self: Arc<Self>, feed: Arc<Mutex<Feed>>, cancel: CancellationToken) {
         let work = async {
             self.wait_for_all().await;
+            self.mind_pods(&feed);
             let (mut tasks, mut followed) = (JoinSet::new(), HashMap::new());
             let mut credentials = Followed::new();
             self.follow_credentials(&feed, &mut credentials, &mut tasks, &cancel);
@@ -106,7 +107,11 @@ impl Cluster {
     /// Half the truth would be 404s for the other half.
     async fn wait_for_all(&self) {
         let mut changes = self.changes.subscribe();
-        while !self.healths.iter().take(NEEDED).all(|health| health.report().synced) {
+        let looked = |(at, health): (usize, &Arc<Health>)| {
+            let report = health.report();
+            report.synced || at >= NEEDED && matches!(report.state, WatchState::Broken { .. })
+        };
+        while !self.healths.iter().enumerate().all(looked) {
             // The sender is our own, so it is never gone.
             drop(changes.changed().await);
         }

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use super::{Cluster, Happening, lock};
 use crate::feed::{Feed, SliceFacts};
 use crate::objects::{Meta, Service};
-use crate::pods::{PodSeen, Pods};
+use crate::pods::PodSeen;
 use crate::route::spec::{RouteKind, RouteObject};
 use crate::service::ServiceFacts;
 use crate::watch::Sink;
@@ -35,7 +35,7 @@ impl Sinks {
     }
 
     pub(super) fn pods(&self) -> PodSink {
-        PodSink { cluster: Arc::clone(&self.cluster), pods: Arc::clone(&self.cluster.pods) }
+        PodSink { cluster: Arc::clone(&self.cluster), feed: Arc::clone(&self.feed) }
     }
 }
 
@@ -148,25 +148,31 @@ impl Sink for RouteSink {
     }
 }
 
-/// Pods: whoever probes looks them up.
+/// Pods: whoever probes looks them up, and slices are believed only of pods that are there.
 pub(super) struct PodSink {
     cluster: Arc<Cluster>,
-    pods: Arc<Pods>,
+    feed: Arc<Mutex<Feed>>,
 }
 
 impl Sink for PodSink {
     type Object = PodSeen;
 
     fn replace(&mut self, all: Vec<PodSeen>) {
-        self.pods.replace(all);
+        self.cluster.pods.replace(all);
+        lock(&self.feed).pods_seen();
     }
 
     fn put(&mut self, pod: PodSeen) {
-        self.pods.put(pod);
+        let uid = pod.uid().cloned();
+        if self.cluster.pods.put(pod)
+            && let Some(uid) = uid
+        {
+            lock(&self.feed).pod_changed(&uid);
+        }
     }
 
     fn remove(&mut self, pod: PodSeen) {
-        self.pods.remove(&pod);
+        self.cluster.pods.remove(&pod);
     }
 
     fn unreadable(&mut self, words: String) {

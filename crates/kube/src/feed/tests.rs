@@ -13,6 +13,7 @@ use rouse_testkit::fakes::Bench;
 use serde_json::json;
 
 use super::*;
+use crate::pods::PodSeen;
 
 const SERVICES: [&str; 2] = ["a", "b"];
 
@@ -20,8 +21,28 @@ const SERVICES: [&str; 2] = ["a", "b"];
 #[derive(Debug, Clone)]
 struct Written {
     home: Option<usize>,
-    /// Which pods, and whether they are pods at all.
-    endpoints: Vec<(u8, bool)>,
+    endpoints: Vec<(u8, Claim)>,
+}
+
+/// Pods with numbers above this are always there, and no endpoint has their addresses.
+const ELSEWHERE: u8 = 10;
+
+/// What an endpoint says that it is: the address is always that of the pod of its number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Claim {
+    /// Nothing.
+    Bare,
+    /// The pod of its number.
+    Pod,
+    /// Another pod, whose address this is not.
+    Other,
+}
+
+/// What a Service says of its endpoints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Wish {
+    opted: bool,
+    selects: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -30,25 +51,35 @@ enum Fact {
     DropSlice(usize),
     /// It changes while the watch is broken: nothing is seen until the next list.
     Unseen(usize, Option<Written>),
-    /// `Some(true)`: opted in to endpoints without a pod.
-    PutService(usize, bool),
+    PutService(usize, Wish),
     DropService(usize),
     ListSlices,
     ListServices,
+    PutPod(u8),
+    DropPod(u8),
+    ListPods,
+    LosePods,
 }
 
 #[derive(Debug, Default)]
 struct Cluster {
     slices: BTreeMap<usize, Written>,
-    services: BTreeMap<usize, bool>,
+    services: BTreeMap<usize, Wish>,
+    pods: BTreeSet<u8>,
+    /// Whether pods were listed.
+    listed: bool,
     /// Something was not seen yet.
     behind: bool,
 }
 
 fn slice(n: usize, written: &Written) -> SliceFacts {
-    let endpoint = |(pod, real): &(u8, bool)| {
-        let target =
-            real.then(|| json!({"kind": "Pod", "name": format!("p{pod}"), "uid": format!("p{pod}")}));
+    let endpoint = |(pod, claim): &(u8, Claim)| {
+        let named = |pod: u8| json!({"kind": "Pod", "name": format!("p{pod}"), "uid": format!("p{pod}")});
+        let target = match claim {
+            Claim::Bare => None,
+            Claim::Pod => Some(named(*pod)),
+            Claim::Other => Some(named(pod + ELSEWHERE)),
+        };
         json!({"addresses": [format!("10.0.0.{pod}")], "targetRef": target})
     };
     let labels = written.home.map(|home| json!({"kubernetes.io/service-name": SERVICES[home]}));
@@ -60,18 +91,34 @@ fn slice(n: usize, written: &Written) -> SliceFacts {
     .unwrap()
 }
 
-fn service(n: usize, manual: bool) -> ServiceFacts {
-    let annotations = json!({"rouse.dev/manual-endpoints": if manual { "allow" } else { "no" }});
+fn pod(n: u8) -> PodSeen {
+    serde_json::from_value(json!({
+        "metadata": {"name": format!("p{n}"), "namespace": "shop", "uid": format!("p{n}")},
+        "spec": {}, "status": {"podIPs": [{"ip": format!("10.0.0.{n}")}]},
+    }))
+    .unwrap()
+}
+
+fn service(n: usize, Wish { opted, selects }: Wish) -> ServiceFacts {
+    let annotations = json!({"rouse.dev/manual-endpoints": if opted { "allow" } else { "no" }});
+    let selector = if selects { json!({"app": "a"}) } else { json!({}) };
     let object = json!({"metadata": {"name": SERVICES[n], "namespace": "shop", "annotations": annotations},
-                        "spec": {"ports": [{"name": "http", "port": 80}]}});
+                        "spec": {"selector": selector, "ports": [{"name": "http", "port": 80}]}});
     ServiceFacts::new(serde_json::from_value(object).unwrap()).unwrap()
 }
 
 /// What the registry must have of a service: `None` if there is no such Service.
 fn expected(cluster: &Cluster, n: usize) -> Option<BTreeSet<String>> {
-    let manual = *cluster.services.get(&n)?;
+    let wish = *cluster.services.get(&n)?;
     let slices = cluster.slices.values().filter(|slice| slice.home == Some(n));
-    let endpoints = slices.flat_map(|slice| &slice.endpoints).filter(|(_, real)| *real || manual);
+    let counts = |(pod, claim): &&(u8, Claim)| match (wish, claim) {
+        (Wish { opted: true, .. }, _) => true,
+        (Wish { selects: false, .. }, _) | (_, Claim::Bare) => false,
+        _ if !cluster.listed => true,
+        (_, Claim::Pod) => cluster.pods.contains(pod),
+        (_, Claim::Other) => false,
+    };
+    let endpoints = slices.flat_map(|slice| &slice.endpoints).filter(counts);
     Some(endpoints.map(|(pod, _)| format!("10.0.0.{pod}:80")).collect())
 }
 
@@ -88,17 +135,24 @@ fn rung(bell: &Notify) -> bool {
 }
 
 fn facts() -> impl Strategy<Value = Fact> {
-    let endpoints = proptest::collection::vec((1..5_u8, proptest::bool::weighted(0.8)), 0..4);
+    let claim = prop_oneof![6 => Just(Claim::Pod), 1 => Just(Claim::Bare), 1 => Just(Claim::Other)];
+    let endpoints = proptest::collection::vec((1..5_u8, claim), 0..4);
+    let wish = (proptest::bool::weighted(0.3), proptest::bool::weighted(0.8));
+    let wish = wish.prop_map(|(opted, selects)| Wish { opted, selects });
     let written = (proptest::option::weighted(0.9, 0..2_usize), endpoints)
         .prop_map(|(home, endpoints)| Written { home, endpoints });
     prop_oneof![
         1 => (0..3_usize, proptest::option::of(written.clone())).prop_map(|(n, written)| Fact::Unseen(n, written)),
         4 => (0..3_usize, written).prop_map(|(n, written)| Fact::PutSlice(n, written)),
         2 => (0..3_usize).prop_map(Fact::DropSlice),
-        3 => (0..2_usize, any::<bool>()).prop_map(|(n, manual)| Fact::PutService(n, manual)),
+        3 => (0..2_usize, wish).prop_map(|(n, wish)| Fact::PutService(n, wish)),
         1 => (0..2_usize).prop_map(Fact::DropService),
         1 => Just(Fact::ListSlices),
         1 => Just(Fact::ListServices),
+        4 => (1..5_u8).prop_map(Fact::PutPod),
+        1 => (1..5_u8).prop_map(Fact::DropPod),
+        2 => Just(Fact::ListPods),
+        1 => Just(Fact::LosePods),
     ]
 }
 
@@ -119,9 +173,9 @@ fn take_in(feed: &mut Feed, cluster: &mut Cluster, fact: Fact) {
             cluster.slices.extend(written.map(|written| (n, written)));
             cluster.behind = true;
         }
-        Fact::PutService(n, manual) => {
-            feed.put_service(service(n, manual));
-            cluster.services.insert(n, manual);
+        Fact::PutService(n, wish) => {
+            feed.put_service(service(n, wish));
+            cluster.services.insert(n, wish);
         }
         Fact::DropService(n) => {
             cluster.services.remove(&n);
@@ -132,12 +186,36 @@ fn take_in(feed: &mut Feed, cluster: &mut Cluster, fact: Fact) {
             cluster.behind = false;
         }
         Fact::ListServices => {
-            feed.replace_services(cluster.services.iter().map(|(n, manual)| service(*n, *manual)).collect());
+            feed.replace_services(cluster.services.iter().map(|(n, wish)| service(*n, *wish)).collect());
+        }
+        Fact::PutPod(n) => {
+            cluster.pods.insert(n);
+            if feed.pods.put(pod(n)) {
+                feed.pod_changed(&PodUid::new(&format!("p{n}")));
+            }
+        }
+        // What was given of it stays until its slice says so.
+        Fact::DropPod(n) => {
+            cluster.behind |= cluster.pods.remove(&n);
+            feed.pods.remove(&pod(n));
+        }
+        Fact::ListPods => {
+            feed.pods
+                .replace((ELSEWHERE..ELSEWHERE + 5).chain(cluster.pods.iter().copied()).map(pod).collect());
+            feed.pods_seen();
+            cluster.listed = true;
+        }
+        Fact::LosePods => {
+            feed.pods_lost();
+            cluster.listed = false;
         }
     }
     if rung(&feed.lost) {
         feed.replace_slices(all(cluster));
         cluster.behind = false;
+    }
+    if rung(&feed.blurred) {
+        take_in(feed, cluster, Fact::ListPods);
     }
 }
 
@@ -148,7 +226,7 @@ proptest! {
     fn the_registry_has_what_there_is(history in proptest::collection::vec(facts(), 1..25)) {
         let policy = Policy { manual_endpoints: true, ..Policy::default() };
         let bench = Bench::with(Settings { policy, ..Settings::default() });
-        let mut feed = Feed::new(Arc::clone(&bench.registry), false, Arc::default());
+        let mut feed = Feed::new(Arc::clone(&bench.registry), Default::default(), false, Arc::default());
         let mut cluster = Cluster::default();
         for fact in history {
             take_in(&mut feed, &mut cluster, fact);
@@ -165,7 +243,7 @@ proptest! {
 #[test]
 fn a_service_or_a_port_that_went_and_came_back_is_told_of_although_it_looks_the_same() {
     let bench = Bench::new();
-    let mut feed = Feed::new(Arc::clone(&bench.registry), false, Arc::default());
+    let mut feed = Feed::new(Arc::clone(&bench.registry), Default::default(), false, Arc::default());
     let facts = |port: &str| {
         let json = json!({
             "metadata": {"namespace": "shop", "name": "a"},

@@ -94,8 +94,23 @@ impl Api {
         kube::Client::new(self.clone(), "default")
     }
 
-    /// Writes an object. `collection` is like `apps/deployments` or `pods`.
-    pub(crate) fn put(&self, collection: &str, mut object: Value) {
+    /// Writes an object. `collection` is like `apps/deployments` or `pods`. The pods of a slice are there before it.
+    pub(crate) fn put(&self, collection: &str, object: Value) {
+        for endpoint in object["endpoints"].as_array().into_iter().flatten() {
+            let target = &endpoint["targetRef"];
+            let text = |field: &str| target[field].as_str().unwrap_or_default();
+            if text("kind") == "Pod" && self.get("pods", text("namespace"), text("name")).is_none() {
+                let meta =
+                    json!({"name": target["name"], "namespace": target["namespace"], "uid": target["uid"]});
+                let ips = json!([{"ip": endpoint["addresses"][0]}]);
+                self.put_alone("pods", json!({"metadata": meta, "spec": {}, "status": {"podIPs": ips}}));
+            }
+        }
+        self.put_alone(collection, object);
+    }
+
+    /// Writes an object, and nothing that belongs to it.
+    pub(crate) fn put_alone(&self, collection: &str, mut object: Value) {
         let mut state = self.state();
         state.version += 1;
         let version = state.version;

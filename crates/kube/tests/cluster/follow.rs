@@ -347,6 +347,68 @@ async fn endpoints_without_a_pod_need_somebody_who_opted_in() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_endpoint_is_a_pod_only_where_that_pod_is() {
+    let api = Api::default();
+    api.put("services", service("cart"));
+    api.put(SLICES, slice("cart-a", "cart", &[1]));
+    let rig = Rig::synced(&api).await;
+    assert_eq!(rig.ready("cart"), 1);
+    let pod = |namespace: &str, name: &str, ip: &str| json!({"metadata": {"name": name, "namespace": namespace, "uid": name}, "spec": {}, "status": {"podIPs": [{"ip": ip}]}});
+    // Of nobody; of a pod that has another address; of a pod of another namespace.
+    api.put("pods", pod("shop", "cart-8", "10.0.0.80"));
+    api.put("pods", pod("other", "cart-9", "10.0.0.9"));
+    api.put_alone(SLICES, slice("cart-b", "cart", &[7, 8, 9]));
+    // Whatever comes after it was seen after it.
+    api.put(SLICES, slice("cart-c", "cart", &[2]));
+    rig.until("the other slice is seen", |rig| rig.ready("cart") == 2).await;
+    // The pod may come after its slice.
+    api.put("pods", pod("shop", "cart-7", "10.0.0.7"));
+    rig.until("it is believed", |rig| rig.ready("cart") == 3).await;
+    api.put("pods", pod("shop", "cart-8", "10.0.0.8"));
+    rig.until("it has another address now", |rig| rig.ready("cart") == 4).await;
+    let ips = |n: u8| [std::net::IpAddr::from([10, 0, 0, n])];
+    let uid = rouse_core::endpoint::PodUid::new("cart-8");
+    assert!(rig.cluster.pods().plan(&uid, &ips(8), 80, true).is_some());
+    assert!(rig.cluster.pods().plan(&uid, &ips(9), 80, true).is_none(), "no other is asked in its name");
+    rig.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn slices_of_a_service_that_selects_no_pods_count_as_written_by_hand() {
+    let api = Api::default();
+    let bare = |annotations: serde_json::Value| {
+        let mut bare = service("cart");
+        bare["spec"].as_object_mut().unwrap().remove("selector");
+        bare["metadata"]["annotations"] = annotations;
+        bare
+    };
+    api.put("services", bare(json!({})));
+    api.put(SLICES, slice("cart-a", "cart", &[1]));
+    let rig = Rig::synced(&api).await;
+    assert_eq!(rig.ready("cart"), 0);
+    api.put("services", bare(json!({"rouse.dev/manual-endpoints": "allow"})));
+    rig.until("they count", |rig| rig.ready("cart") == 1).await;
+    api.put("services", bare(json!({})));
+    rig.until("they do not count any more", |rig| rig.ready("cart") == 0).await;
+    api.put("services", service("cart"));
+    rig.until("it selects them", |rig| rig.ready("cart") == 1).await;
+    rig.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn slices_are_believed_where_pods_may_not_be_seen() {
+    let api = Api::default();
+    api.put("services", service("cart"));
+    api.put_alone(SLICES, slice("cart-a", "cart", &[1]));
+    api.refuse(Method::GET, "/api/v1/pods", 403, "Forbidden", None);
+    let rig = Rig::synced(&api).await;
+    assert_eq!(rig.ready("cart"), 1);
+    api.allow_all();
+    rig.until("the pods are seen, and it is none of them", |rig| rig.ready("cart") == 0).await;
+    rig.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn one_namespace_sees_nothing_of_another() {
     let api = shop();
     let mut other = service("cart");
@@ -374,8 +436,8 @@ async fn pods_say_how_they_may_be_probed() {
     let uid = rouse_core::endpoint::PodUid::new;
     rig.until("the pods are seen", |rig| rig.cluster.pods().get(&uid("b")).is_some()).await;
     let pods = rig.cluster.pods();
-    assert_eq!(pods.plan(&uid("a"), 80, true).unwrap().checks().len(), 1);
-    assert!(pods.plan(&uid("b"), 80, true).is_none(), "nothing we can ask");
+    assert_eq!(pods.plan(&uid("a"), &[], 80, true).unwrap().0.checks().len(), 1);
+    assert!(pods.plan(&uid("b"), &[], 80, true).is_none(), "nothing we can ask");
     assert_eq!(pods.get(&uid("a")).unwrap().labels["app"], "cart");
     api.delete("pods", "shop", "a");
     rig.until("it is gone", |rig| rig.cluster.pods().get(&uid("a")).is_none()).await;

@@ -12,14 +12,14 @@ use rouse_kube::route::plan::RoutePlan;
 use rouse_kube::route::spec::Probing;
 use rouse_net::limits::ProbeLimits;
 use rouse_net::pace::Pace;
-use rouse_net::prober::Prober;
-use tokio::task::JoinSet;
+use rouse_net::prober::{Probed, Prober};
+use tokio::task::{AbortHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use crate::process::random;
 
-/// Probes at a time, in all and to one pod.
-const LIMITS: (usize, usize) = (1000, 4);
+/// Probes at a time, in all and to the pods of one node.
+const LIMITS: (usize, usize) = (1000, 32);
 /// As kubelet has it.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -40,6 +40,7 @@ struct Running {
     service: Arc<Service>,
     how: Probing,
     cancel: CancellationToken,
+    task: AbortHandle,
 }
 
 impl Probers {
@@ -48,7 +49,10 @@ impl Probers {
         let prober = |allow_tcp| {
             let pods = Arc::clone(pods);
             Arc::new(Prober {
-                plans: Box::new(move |uid, port| pods.plan(uid, port, allow_tcp)),
+                plans: Box::new(move |uid, ips, port| {
+                    let (plan, node) = pods.plan(uid, ips, port, allow_tcp)?;
+                    Some(Probed { plan, node })
+                }),
                 pace: Pace::cluster(),
                 limits: Arc::clone(&limits),
                 timeout: TIMEOUT,
@@ -80,7 +84,8 @@ impl Probers {
         let registry = &self.registry;
         self.running.retain(|id, running| {
             let same = registry.get(id).is_some_and(|service| Arc::ptr_eq(&service, &running.service));
-            let stays = same && wanted.get(id) == Some(&running.how);
+            // One that has ended by itself, which only a panic explains, is begun anew.
+            let stays = same && wanted.get(id) == Some(&running.how) && !running.task.is_finished();
             if !stays {
                 running.cancel.cancel();
             }
@@ -90,8 +95,8 @@ impl Probers {
             let Some(service) = registry.get(id).filter(|_| !self.running.contains_key(id)) else { continue };
             let cancel = CancellationToken::new();
             let prober = if how == Probing::NoTcp { &self.no_tcp } else { &self.any };
-            self.tasks.spawn(Arc::clone(prober).run(Arc::clone(&service), cancel.clone()));
-            self.running.insert(id.clone(), Running { service, how, cancel });
+            let task = self.tasks.spawn(Arc::clone(prober).run(Arc::clone(&service), cancel.clone()));
+            self.running.insert(id.clone(), Running { service, how, cancel, task });
         }
     }
 }

@@ -7,7 +7,7 @@ use rouse_core::endpoint::PodUid;
 use rouse_core::snapshot::{PortView, Snapshot};
 use rouse_core::time::Moment;
 use rouse_net::pace::Pace;
-use rouse_net::prober::Prober;
+use rouse_net::prober::{Probed, Prober};
 
 use super::App;
 use crate::address::Lease;
@@ -36,8 +36,12 @@ impl App {
     /// The prober of this app's pods.
     pub(super) fn prober(&self) -> Arc<Prober> {
         let (plans, dice) = (Arc::clone(&self.plans), self.engine.dice.clone());
+        let node: Arc<str> = "here".into();
         Arc::new(Prober {
-            plans: Box::new(move |uid, _| lock(&plans).get(uid).cloned()),
+            plans: Box::new(move |uid, _, _| {
+                let plan = lock(&plans).get(uid).cloned()?;
+                Some(Probed { plan, node: Arc::clone(&node) })
+            }),
             pace: Pace::local(),
             limits: Arc::clone(&self.engine.probes),
             timeout: PROBE_TIMEOUT,
