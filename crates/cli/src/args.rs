@@ -253,7 +253,7 @@ pub enum Explained {
     /// Show who gets new requests and why: every address of every service and port, with its state
     #[command(after_long_help = ENDPOINTS_HELP, after_help = "See --help for examples.")]
     Endpoints(ExplainEndpoints),
-    /// Show the EndpointSlices that the controller would write for these Pods and Services
+    /// Show the EndpointSlices that follow from these Pods and Services, by the rules of KEP-1672
     #[command(after_long_help = SLICES_HELP, after_help = "See --help for examples.")]
     Slices(ExplainSlices),
 }
@@ -308,7 +308,7 @@ pub struct ExplainSlices {
     /// How many endpoints a slice may hold, 1 to 1000
     #[arg(long, value_name = "COUNT", default_value = "100")]
     pub max_endpoints_per_slice: MaxEndpoints,
-    /// Show only what the controller would create, update and delete
+    /// Show only what differs from the slices of the input that rouse.dev manages: created, updated, deleted
     #[arg(long)]
     pub diff: bool,
 }
@@ -407,8 +407,8 @@ Exit codes: 0 done, 1 failed while running, 2 bad usage or malformed input.";
 
 const SLICES_HELP: &str = "\
 Reads Pods, Services, Nodes and, if present, EndpointSlices. Every Service with a selector, or with the annotation \
-rouse.dev/selector: key=value,key2=value2, gets its slices. (In a cluster the controller leaves Services with a \
-selector to Kubernetes' own controller, and never touches slices that somebody else manages.)
+rouse.dev/selector: key=value,key2=value2, gets its slices. This is a calculation: Rouse writes no EndpointSlices to a cluster today, and there \
+Kubernetes' own controller writes those of Services with a selector. Slices that somebody else manages are not looked at.
 
 New slices are shown as SERVICE-1, SERVICE-2 and so on, so that the same input always gives the same output; in a \
 cluster the API server picks the ending.

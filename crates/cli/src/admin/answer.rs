@@ -44,11 +44,9 @@ impl IntoResponse for Refusal {
     }
 }
 
-const PATHS: &str = "/livez, /readyz, /metrics, /queue, /api/v1/services, /api/v1/routes, /api/v1/cold-starts, \
-                     and below /api/v1/services/NAMESPACE/NAME: restart, scale (POST), logs";
-
-pub(super) async fn no_such_path(uri: Uri) -> Refusal {
-    Refusal::not_found(format!("there is nothing at {}; there are {PATHS}", uri.path()))
+/// `offered`: what there is instead.
+pub(super) fn no_such_path(uri: &Uri, offered: &str) -> Refusal {
+    Refusal::not_found(format!("there is nothing at {}; there are {offered}", uri.path()))
 }
 
 pub(super) async fn no_such_method(method: Method, uri: Uri) -> Refusal {

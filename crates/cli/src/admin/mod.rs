@@ -14,9 +14,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::extract::{Query, State};
+use axum::handler::Handler;
+use axum::http::Uri;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{MethodRouter, get, post};
 use axum::{Json, Router, middleware};
 use prometheus_client::registry::Registry as Metrics;
 use rouse_core::endpoint::ServiceId;
@@ -124,25 +126,64 @@ impl fmt::Debug for Panel {
     }
 }
 
+/// Whose admin API it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// `rouse gateway`'s.
+    Gateway,
+    /// `rouse up`'s.
+    Up,
+}
+
+/// A path, as people are told of it, and who answers there.
+struct Place {
+    told: String,
+    path: &'static str,
+    answer: MethodRouter<Arc<Panel>>,
+}
+
+fn got<H: Handler<T, Arc<Panel>>, T: 'static>(path: &'static str, handler: H) -> Place {
+    Place { told: path.to_owned(), path, answer: get(handler) }
+}
+
+fn posted<H: Handler<T, Arc<Panel>>, T: 'static>(path: &'static str, handler: H) -> Place {
+    Place { told: format!("POST {path}"), path, answer: post(handler) }
+}
+
+/// All there is. Also what a client is told who asks for something else: what it is offered must be there.
+fn places(mode: Mode) -> Vec<Place> {
+    let mut all = vec![
+        got("/livez", || async { "ok\n" }),
+        got("/readyz", readyz),
+        got("/metrics", openmetrics),
+        got("/queue", queue),
+        got("/api/v1/services", services),
+        got("/api/v1/routes", routes),
+        got("/api/v1/cold-starts", cold_starts),
+    ];
+    match mode {
+        Mode::Gateway => all.push(got("/api/v1/watches", watches)),
+        Mode::Up => all.extend([
+            got("/api/v1/services/{namespace}/{name}/logs", logs::logs),
+            posted("/api/v1/services/{namespace}/{name}/restart", steer::restart),
+            posted("/api/v1/services/{namespace}/{name}/scale", steer::scale),
+        ]),
+    }
+    all
+}
+
+/// Every path of the admin API, with its method if that is not GET.
+pub fn paths(mode: Mode) -> Vec<String> {
+    places(mode).into_iter().map(|place| place.told).collect()
+}
+
 /// Everything under the admin address.
 pub fn router(panel: Arc<Panel>) -> Router {
-    let steered = "/api/v1/services/{namespace}/{name}";
-    let router = match panel.cluster {
-        Some(_) => Router::new().route("/api/v1/watches", get(watches)),
-        None => Router::new()
-            .route(&format!("{steered}/restart"), post(steer::restart))
-            .route(&format!("{steered}/scale"), post(steer::scale))
-            .route(&format!("{steered}/logs"), get(logs::logs)),
-    };
-    router
-        .route("/livez", get(|| async { "ok\n" }))
-        .route("/readyz", get(readyz))
-        .route("/metrics", get(openmetrics))
-        .route("/queue", get(queue))
-        .route("/api/v1/services", get(services))
-        .route("/api/v1/routes", get(routes))
-        .route("/api/v1/cold-starts", get(cold_starts))
-        .fallback(answer::no_such_path)
+    let mode = if panel.cluster.is_some() { Mode::Gateway } else { Mode::Up };
+    let offered: Arc<str> = paths(mode).join(", ").into();
+    let all = places(mode).into_iter();
+    all.fold(Router::new(), |router, place| router.route(place.path, place.answer))
+        .fallback(async move |uri: Uri| answer::no_such_path(&uri, &offered))
         .method_not_allowed_fallback(answer::no_such_method)
         // Around everything, also what is not there: a stranger learns nothing.
         .layer(middleware::from_fn(door::check))

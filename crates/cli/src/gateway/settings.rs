@@ -124,7 +124,7 @@ pub struct Headers {
     pub trusted_proxies: TrustedProxies,
     /// Whether responses say that their request waited for a pod.
     pub cold_start: bool,
-    /// Whether KEDA's names of headers and metrics are there beside ours.
+    /// Whether KEDA's names of headers and metrics are there beside ours, and TLS to pods is spoken as KEDA does.
     pub keda_compat: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What the controller would create, update and delete, field by field.
+//! What would be created, updated and deleted, field by field.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};

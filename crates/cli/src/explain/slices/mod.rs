@@ -1,6 +1,6 @@
-//! `rouse explain slices`: the `EndpointSlice`s that the controller would leave behind.
+//! `rouse explain slices`: the `EndpointSlice`s that follow from Pods and Services.
 //!
-//! [`scene`] keeps what is read; each Service is then planned by the core, as the controller would do it, and
+//! [`scene`] keeps what is read; each Service is then planned by the core, and
 //! printed as a `List` ([`list`]) or as what would change ([`diff`]).
 
 mod diff;
@@ -66,7 +66,7 @@ struct Outcome<'s> {
 }
 
 impl Outcome<'_> {
-    /// The slices that the controller would leave behind.
+    /// The slices that there should be.
     fn left_behind(&self) -> impl Iterator<Item = &EndpointSlice> {
         self.unchanged.iter().chain(&self.update).chain(&self.create)
     }
@@ -119,7 +119,7 @@ fn warn_of_missing_nodes(service: &core::Service, plan: &Plan, notes: &mut Notes
         format!("node {} is not in the input", first.node)
     };
     notes.warn(format!(
-        "service {}: pod {} is left out: {node}{more}; the controller would write the rest and retry",
+        "service {}: pod {} is left out: {node}{more}; the rest is shown",
         service.id, first.pod
     ));
 }

@@ -120,21 +120,21 @@ impl Scene {
     pub(super) fn remark(&self, notes: &mut Notes) {
         for (manager, count) in &self.foreign {
             notes.note(format!(
-                "managed by {manager}: {}; the controller would not touch them, and they are not shown",
+                "managed by {manager}: {}; not looked at, and not shown",
                 counted(*count, "EndpointSlice")
             ));
         }
         if self.in_tree > 0 {
             notes.note(format!(
                 "with a selector: {}; in a cluster Kubernetes' own controller writes their slices, and what is shown \
-                 is what ours would write",
+                 follows from the same rules",
                 counted(self.in_tree, "Service")
             ));
         }
         if self.without_pods > 0 {
             notes.note(format!(
-                "ExternalName, or with neither a selector nor the annotation {SELECTOR_ANNOTATION}: {}; the controller \
-                 writes nothing for them",
+                "ExternalName, or with neither a selector nor the annotation {SELECTOR_ANNOTATION}: {}; no slices \
+                 follow from them",
                 counted(self.without_pods, "Service")
             ));
         }

@@ -1,0 +1,269 @@
+//! `docs/metrics-and-errors.md` names every metric, error code, admin path and field of the access log, and none that
+//! is not there.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests: a panic is how a test fails"
+)]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::iter::successors;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use axum::body::Body;
+use http::{Method, Request, Version};
+use http_body_util::BodyExt as _;
+use hyper::service::Service as _;
+use hyper_util::service::TowerToHyperService;
+use prometheus_client::registry::Registry as Metrics;
+use rouse_cli::admin::metrics::{Present, Tally, Watches};
+use rouse_cli::admin::{Mode, NoApps, Panel, Ready, paths, router};
+use rouse_core::hold::Bounds;
+use rouse_kube::cluster::{self, Cluster};
+use rouse_kube::connect::connect;
+use rouse_net::clock::TokioClock;
+use rouse_proxy::access::{Entry, Format};
+use rouse_proxy::error::Failure;
+use rouse_proxy::gateway::{ColdStartHeaders, Gateway, Limits, Settings};
+use rouse_proxy::headers::TrustedProxies;
+use rouse_testkit::fakes::Bench;
+use serde_json::Value;
+
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/metrics-and-errors.md");
+
+/// The rows of all tables under a heading, without their heads.
+fn rows(heading: &str) -> Vec<Vec<String>> {
+    let page = fs::read_to_string(PAGE).unwrap();
+    let lines = page.lines().skip_while(|line| *line != heading);
+    let level = heading.split(' ').next().unwrap();
+    let ends = |line: &str| line.starts_with('#') && line.split(' ').next().unwrap().len() <= level.len();
+    let section: Vec<&str> = lines.skip(1).take_while(|line| !ends(line)).collect();
+    let cells = |line: &str| -> Vec<String> {
+        let inner = line.trim_start_matches("| ").trim_end_matches('|').trim_end();
+        inner.split(" | ").map(|cell| cell.trim().to_owned()).collect()
+    };
+    let found: Vec<_> =
+        section.iter().filter(|line| line.starts_with("| `")).map(|line| cells(line)).collect();
+    assert!(!found.is_empty(), "there is no table under {heading:?}");
+    found
+}
+
+/// What the first cells of these rows name.
+fn names(rows: &[Vec<String>]) -> BTreeSet<String> {
+    let all: Vec<String> = rows.iter().map(|row| row[0].trim_matches('`').to_owned()).collect();
+    let once: BTreeSet<String> = all.iter().cloned().collect();
+    assert_eq!(once.len(), all.len(), "one is named twice: {all:?}");
+    once
+}
+
+/// A cluster that nobody asks.
+async fn cluster() -> Arc<Cluster> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config");
+    let text = "clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}]\nusers: [{name: u, user: {}}]\n\
+                contexts: [{name: x, context: {cluster: c, user: u}}]\ncurrent-context: x\n";
+    fs::write(&path, text).unwrap();
+    let client = connect(Some(&path), None).await.unwrap();
+    Cluster::new(client, cluster::Settings::new(Arc::new(TokioClock::new()), || SystemTime::UNIX_EPOCH, 1))
+}
+
+/// Everything that a gateway with KEDA's names counts.
+async fn metrics() -> Metrics {
+    let mut all = Metrics::default();
+    rouse_proxy::metrics::Metrics::new_with_keda(&mut all);
+    Tally::new(&mut all);
+    Present::register(Arc::clone(&Bench::new().registry), &mut all);
+    Watches::register(cluster().await, Arc::new(TokioClock::new()), &mut all);
+    all
+}
+
+/// The names of all that is registered. Their text leaves out what has not been counted yet, so that they are read from
+/// what a registry shows of itself; what is read at the scrape is only in the text.
+fn registered(metrics: &Metrics) -> BTreeSet<String> {
+    let shown = format!("{metrics:?}");
+    let mut prefix = String::new();
+    let mut all = BTreeSet::new();
+    for part in shown.split("Registry { prefix: ").skip(1) {
+        if let Some(rest) = part.strip_prefix("Some(Prefix(\"") {
+            prefix = format!("{}_", rest.split('"').next().unwrap());
+        } else {
+            prefix.clear();
+        }
+        let described = part.split("Descriptor { name: \"").skip(1);
+        all.extend(described.map(|rest| format!("{prefix}{}", rest.split('"').next().unwrap())));
+    }
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, metrics).unwrap();
+    let typed = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+    all.extend(typed.map(|rest| rest.split(' ').next().unwrap().to_owned()));
+    all
+}
+
+#[tokio::test]
+async fn the_page_has_every_metric_and_no_other() {
+    let rows = rows("## Metrics");
+    for row in &rows {
+        let (name, kind) = (row[0].trim_matches('`'), &row[1]);
+        assert_eq!(kind == "counter", name.ends_with("_total"), "{name} is a {kind}");
+    }
+    let told: BTreeSet<String> =
+        names(&rows).iter().map(|name| name.strip_suffix("_total").unwrap_or(name).to_owned()).collect();
+    let metrics = metrics().await;
+    let there = registered(&metrics);
+    for sure in
+        ["rouse_requests", "interceptor_request_count", "rouse_wakes", "rouse_holds", "rouse_watch_lists"]
+    {
+        assert!(there.contains(sure), "{sure} is not found in {metrics:?}");
+    }
+    assert_eq!(told, there);
+}
+
+/// The types of those that are shown from the start.
+#[tokio::test]
+async fn the_page_says_of_what_type_metrics_are() {
+    let rows = rows("## Metrics");
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, &metrics().await).unwrap();
+    let typed: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();
+    assert!(typed.len() > 5, "{text}");
+    for (name, kind) in typed.iter().map(|line| line.split_once(' ').unwrap()) {
+        let told = rows.iter().find(|row| row[0].trim_matches('`').trim_end_matches("_total") == name);
+        assert_eq!(told.map(|row| &*row[1]), Some(kind), "{name}");
+    }
+}
+
+/// Each failure after the other: a new one must be put in here, or this does not compile.
+fn after(failure: &Failure) -> Option<Failure> {
+    Some(match failure {
+        Failure::NoRoute => Failure::QueueFull,
+        Failure::QueueFull => Failure::ReadinessTimeout { reason: None },
+        Failure::ReadinessTimeout { .. } => Failure::ConnectFailed,
+        Failure::ConnectFailed => Failure::UpstreamReset,
+        Failure::UpstreamReset => Failure::ResponseTimeout,
+        Failure::ResponseTimeout => Failure::RequestTimeout,
+        Failure::RequestTimeout => Failure::BadPort,
+        Failure::BadPort => Failure::NoService,
+        Failure::NoService => Failure::TlsFailed { reason: String::new() },
+        Failure::TlsFailed { .. } => Failure::NotWoken,
+        Failure::NotWoken => Failure::ShuttingDown,
+        Failure::ShuttingDown => Failure::Loop,
+        Failure::Loop => Failure::ClientGone,
+        Failure::ClientGone => return None,
+    })
+}
+
+#[test]
+fn the_page_has_every_error_with_its_statuses_and_no_other() {
+    let told: BTreeSet<Vec<String>> =
+        rows("## Errors").into_iter().map(|row| row.into_iter().take(3).collect()).collect();
+    let all = successors(Some(Failure::NoRoute), after);
+    let there = all.map(|failure| {
+        vec![
+            format!("`{}`", failure.code()),
+            failure.status().as_u16().to_string(),
+            (failure.grpc() as u8).to_string(),
+        ]
+    });
+    assert_eq!(told, there.collect());
+}
+
+fn panel(cluster: Option<Arc<Cluster>>) -> Arc<Panel> {
+    let bench = Bench::new();
+    let settings = Settings {
+        id: "test".into(),
+        trusted: TrustedProxies::private(),
+        bounds: Bounds::default(),
+        clock: TokioClock::new(),
+        seed: 1,
+        limits: Limits::default(),
+        cold_start: ColdStartHeaders::default(),
+        access: None,
+    };
+    Arc::new(Panel {
+        registry: Arc::clone(&bench.registry),
+        apps: Arc::new(NoApps),
+        cluster,
+        gateway: Gateway::new(settings, rouse_proxy::metrics::Metrics::new(&mut Metrics::default())),
+        clock: Arc::clone(&bench.clock) as _,
+        ready: Arc::<Ready>::default(),
+        metrics: Metrics::default(),
+    })
+}
+
+/// What is answered: the status, and the error if there is one.
+async fn asked(panel: &Arc<Panel>, method: Method, path: &str) -> (u16, String) {
+    let request = Request::builder().method(method).uri(path).header("host", "127.0.0.1");
+    let request = request.body(Body::empty()).unwrap();
+    let response = TowerToHyperService::new(router(Arc::clone(panel))).call(request).await.unwrap();
+    let status = response.status().as_u16();
+    let body = response.into_body().collect().await.unwrap().to_bytes();
+    let error = serde_json::from_slice::<Value>(&body)
+        .ok()
+        .and_then(|it| Some(it.get("error")?.as_str()?.to_owned()));
+    (status, error.unwrap_or_default())
+}
+
+#[tokio::test]
+async fn who_asks_for_what_is_not_there_is_offered_what_is() {
+    for (mode, cluster) in [(Mode::Gateway, Some(cluster().await)), (Mode::Up, None)] {
+        let panel = panel(cluster);
+        let (status, error) = asked(&panel, Method::GET, "/nope").await;
+        let (_, offered) = error.split_once("there are ").unwrap_or_else(|| panic!("{status}: {error}"));
+        let offered: Vec<&str> = offered.split(", ").collect();
+        assert_eq!((status, offered.clone()), (404, paths(mode).iter().map(String::as_str).collect()));
+        for offer in offered {
+            let (method, path) = match offer.strip_prefix("POST ") {
+                Some(path) => (Method::POST, path),
+                None => (Method::GET, offer),
+            };
+            let path = path.replace("{namespace}", "shop").replace("{name}", "cart");
+            let (status, error) = asked(&panel, method, &path).await;
+            assert!(
+                status != 405 && !error.contains("there is nothing"),
+                "{mode:?} {offer}: {status} {error}"
+            );
+        }
+    }
+    let gateway = panel(Some(cluster().await));
+    let (status, error) = asked(&gateway, Method::POST, "/api/v1/services/shop/cart/restart").await;
+    assert!(
+        status == 404 && !error.contains("POST") && error.contains("/api/v1/watches"),
+        "{status} {error}"
+    );
+}
+
+#[test]
+fn the_page_has_every_admin_path_of_both_and_no_other() {
+    for (mode, column) in [(Mode::Up, 1), (Mode::Gateway, 2)] {
+        let rows: Vec<_> = rows("## Admin API").into_iter().filter(|row| row[column] == "yes").collect();
+        assert_eq!(names(&rows), paths(mode).into_iter().collect(), "{mode:?}");
+    }
+}
+
+#[test]
+fn the_page_has_every_field_of_the_access_log_and_no_other() {
+    let entry = Entry {
+        client: "192.0.2.7:5555".parse().unwrap(),
+        method: "GET",
+        target: "/",
+        version: Version::HTTP_11,
+        host: b"cart.test",
+        status: 504,
+        sent: 5,
+        took: Duration::from_millis(1),
+        agent: b"curl/8",
+        referer: b"http://x.test/",
+        route: "shop/cart",
+        upstream: Some("192.0.2.8:80".parse().unwrap()),
+        cold_start: true,
+        error: Some("response_timeout"),
+        trace: Some("0af7651916cd43dd8448eb211c80319c"),
+    };
+    let line: Value = serde_json::from_str(&Format::Json.line(&entry, SystemTime::UNIX_EPOCH)).unwrap();
+    let fields: BTreeSet<String> = line.as_object().unwrap().keys().cloned().collect();
+    assert_eq!(names(&rows("## Access log")), fields);
+}
