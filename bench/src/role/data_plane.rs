@@ -156,6 +156,7 @@ fn routes(size: DataPlane, services: &[Arc<Service>]) -> Result<Table<Arc<Route>
             headers: Vec::new(),
             created: number.into(),
             name: name.clone(),
+            owner: "".into(),
             target: Arc::new(Route {
                 name: name.as_str().into(),
                 service: service.id().clone(),

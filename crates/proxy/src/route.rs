@@ -8,6 +8,7 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
@@ -126,6 +127,8 @@ pub struct Rule<T> {
     pub created: u64,
     /// The route's name: of equals, the first in the alphabet wins.
     pub name: String,
+    /// Whose it is. A host of one owner never leads to a wider pattern of another.
+    pub owner: Arc<str>,
     /// Where it leads.
     pub target: T,
 }
@@ -143,6 +146,8 @@ pub struct Table<T> {
 
 #[derive(Debug, Default)]
 struct Paths {
+    /// Whose pattern it is: that of the first rule.
+    owner: Option<Arc<str>>,
     /// Places in `rules`, the first that matches wins.
     by_prefix: HashMap<String, Vec<usize>>,
     /// The longest prefix, in bytes: no need to look for longer ones.
@@ -187,6 +192,7 @@ impl<T> Table<T> {
                 }
                 HostPattern::Any => &mut self.any,
             };
+            paths.owner.get_or_insert_with(|| Arc::clone(&rule.owner));
             let any_path = [PathPrefix(String::new())];
             for PathPrefix(prefix) in if rule.paths.is_empty() { &any_path[..] } else { &rule.paths } {
                 paths.longest = paths.longest.max(prefix.len());
@@ -204,17 +210,16 @@ impl<T> Table<T> {
     }
 
     /// The rule for a request: of all that match, the one with the most exact host, then the longest path, then
-    /// the most headers, then the oldest. `host` may have a port.
+    /// the most headers, then the oldest. Whoever has the most exact pattern for the host has the host: nobody else's
+    /// rules count. `host` may have a port.
     pub fn find(&self, host: &str, path: &str, headers: &HeaderMap) -> Option<&Rule<T>> {
         let host = bare_host(host);
-        let exact = self.exact.get(&*host).and_then(|paths| self.find_path(paths, path, headers));
-        exact
-            .or_else(|| {
-                wildcards(&host, self.deepest_wildcard)
-                    .filter_map(|name| self.below.get(name))
-                    .find_map(|paths| self.find_path(paths, path, headers))
-            })
-            .or_else(|| self.find_path(&self.any, path, headers))
+        let wildcards = wildcards(&host, self.deepest_wildcard).filter_map(|name| self.below.get(name));
+        let patterns = self.exact.get(&*host).into_iter().chain(wildcards).chain([&self.any]);
+        let mut owner = None;
+        patterns
+            .filter(|paths| *owner.get_or_insert(&paths.owner) == &paths.owner)
+            .find_map(|paths| self.find_path(paths, path, headers))
     }
 
     fn find_path(&self, paths: &Paths, path: &str, headers: &HeaderMap) -> Option<&Rule<T>> {

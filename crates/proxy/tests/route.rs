@@ -28,12 +28,18 @@ struct Written {
     headers: Vec<(&'static str, Option<&'static str>)>,
     created: u64,
     name: &'static str,
+    owner: &'static str,
 }
 
 /// The best of all matching (host, path) pairs of all rules.
 fn naive(rules: &[Written], host: &str, path: &str, headers: &HeaderMap) -> Option<usize> {
     let mut found = Vec::new();
-    for (place, rule) in rules.iter().enumerate() {
+    let hosts = |rule: &Written| if rule.hosts.is_empty() { vec!["*"] } else { rule.hosts.clone() };
+    let fits = rules.iter().flat_map(|rule| {
+        hosts(rule).into_iter().filter_map(|pattern| Some((host_fit(pattern, host)?, rule.owner)))
+    });
+    let owner = fits.max().map(|(_, owner)| owner);
+    for (place, rule) in rules.iter().enumerate().filter(|(_, rule)| Some(rule.owner) == owner) {
         let given = |name: &str| headers.get_all(name).iter().map(|value| value.to_str().unwrap().to_owned());
         let all = rule.headers.iter().all(|(name, value)| match value {
             Some(value) => given(name).any(|given| given == *value),
@@ -42,7 +48,7 @@ fn naive(rules: &[Written], host: &str, path: &str, headers: &HeaderMap) -> Opti
         if !all {
             continue;
         }
-        let hosts = if rule.hosts.is_empty() { vec!["*"] } else { rule.hosts.clone() };
+        let hosts = hosts(rule);
         let paths = if rule.paths.is_empty() { vec!["/"] } else { rule.paths.clone() };
         for host in hosts.iter().filter_map(|pattern| host_fit(pattern, host)) {
             for path in paths.iter().filter_map(|prefix| path_fit(prefix, path)) {
@@ -65,12 +71,15 @@ fn compile(rules: &[Written]) -> Table<usize> {
         headers: rule.headers.iter().map(header).collect(),
         created: rule.created,
         name: rule.name.into(),
+        owner: rule.owner.into(),
         target: place,
     };
     Table::new(rules.iter().enumerate().map(rule).collect())
 }
 
-const HOSTS: [&str; 7] = ["a.b.c", "b.c", "x.c", "*.b.c", "*.c", "*", "c"];
+/// Each host has one owner.
+const HOSTS: [(&str, &[&str]); 2] =
+    [("one", &["a.b.c", "b.c", "*.b.c", "*"]), ("two", &["x.c", "*.c", "c", "z.b.c"])];
 const PATHS: [&str; 6] = ["/", "/s", "/s/t", "/s/", "/st", "/s/t/u"];
 const NAMES: [&str; 3] = ["x-a", "x-b", "x-c"];
 const VALUES: [&str; 2] = ["1", "2"];
@@ -79,8 +88,21 @@ fn written() -> impl Strategy<Value = Written> {
     let some = |all: &'static [&'static str]| prop::collection::vec(prop::sample::select(all), 0..3);
     let value = prop::option::of(prop::sample::select(&VALUES[..]));
     let headers = prop::collection::vec((prop::sample::select(&NAMES[..]), value), 0..3);
-    (some(&HOSTS), some(&PATHS), headers, 0..3u64, prop::sample::select(&NAMES[..]))
-        .prop_map(|(hosts, paths, headers, created, name)| Written { hosts, paths, headers, created, name })
+    let hosts = prop::sample::select(&HOSTS[..]).prop_flat_map(move |(owner, all)| {
+        // Without hosts it is for any, which is the first one's.
+        let least = usize::from(owner != "one");
+        (Just(owner), prop::collection::vec(prop::sample::select(all), least..3))
+    });
+    (hosts, some(&PATHS), headers, 0..3u64, prop::sample::select(&NAMES[..])).prop_map(
+        |((owner, hosts), paths, headers, created, name)| Written {
+            hosts,
+            paths,
+            headers,
+            created,
+            name,
+            owner,
+        },
+    )
 }
 
 proptest! {
@@ -110,6 +132,7 @@ fn headers_that_do_not_match_leave_the_shorter_path_to_try() {
         headers: headers.to_vec(),
         created: 0,
         name: "x-a",
+        owner: "one",
     };
     let table = compile(&[rule(&["/shop"], &[("x-a", Some("1"))]), rule(&["/"], &[])]);
     let find = |headers: &HeaderMap| table.find("a.b.c", "/shop/cart", headers).map(|rule| rule.target);
@@ -117,4 +140,27 @@ fn headers_that_do_not_match_leave_the_shorter_path_to_try() {
     let mut headers = HeaderMap::new();
     headers.insert("x-a", HeaderValue::from_static("1"));
     assert_eq!(find(&headers), Some(0));
+}
+
+#[test]
+fn a_host_of_one_owner_never_leads_to_a_wider_pattern_of_another() {
+    let rule = |hosts: &[&'static str], paths: &[&'static str], owner: &'static str| Written {
+        hosts: hosts.to_vec(),
+        paths: paths.to_vec(),
+        headers: Vec::new(),
+        created: 0,
+        name: "x-a",
+        owner,
+    };
+    let table = compile(&[
+        rule(&["a.b.c"], &["/api"], "one"),
+        rule(&["*.b.c"], &[], "two"),
+        rule(&["*"], &["/help"], "one"),
+    ]);
+    let find = |host: &str, path: &str| table.find(host, path, &HeaderMap::new()).map(|rule| rule.target);
+    assert_eq!(find("a.b.c", "/api"), Some(0));
+    assert_eq!(find("a.b.c", "/login"), None);
+    assert_eq!(find("a.b.c", "/help"), Some(2), "it is the same owner's");
+    assert_eq!(find("x.b.c", "/login"), Some(1));
+    assert_eq!(find("x.b.c", "/help"), Some(1));
 }

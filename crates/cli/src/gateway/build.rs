@@ -63,6 +63,7 @@ pub(super) fn settings(listed: Vec<Listed>) -> Result<Settings, Misfit> {
         access_log: all.word("access-log", AccessLog::from_word)?,
         kubernetes: Kubernetes {
             watch_namespace: all.any_text("watch-namespace")?,
+            assigned_hosts: all.list("assigned-hosts", assignment)?.into_iter().collect(),
             kubeconfig: all.any_path("kubeconfig")?,
             context: all.any_text("context")?,
             cluster_domain: all.any_text("cluster-domain")?.unwrap_or_default(),
@@ -202,6 +203,11 @@ fn number(value: &Value) -> Option<usize> {
 
 fn address(value: &Value) -> Option<SocketAddr> {
     if let Value::Address(address) = value { Some(*address) } else { None }
+}
+
+fn assignment(value: &Value) -> Option<(String, String)> {
+    let Value::Assignment(host, namespace) = value else { return None };
+    Some((host.to_string(), namespace.clone()))
 }
 
 fn path(value: &Value) -> Option<PathBuf> {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use rouse_core::budget::WakeRates;
 use rouse_core::hold::Bounds;
+use rouse_kube::route::hosts::Assigned;
 use rouse_proxy::gateway::Timeouts;
 use rouse_proxy::headers::TrustedProxies;
 use std::time::Duration;
@@ -158,6 +159,8 @@ pub struct Limits {
 pub struct Kubernetes {
     /// The only namespace that is looked at; `None`: all.
     pub watch_namespace: Option<String>,
+    /// Which namespace a host belongs to, whatever routes claim.
+    pub assigned_hosts: Assigned,
     /// How to reach the cluster; `None`: as the pod is told, else as kubectl does.
     pub kubeconfig: Option<PathBuf>,
     /// Which context of it; `None`: the current one.

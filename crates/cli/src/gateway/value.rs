@@ -6,6 +6,7 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use rouse_proxy::headers::TrustedProxies;
+use rouse_proxy::route::HostPattern;
 use serde_json::json;
 
 use crate::config::Span;
@@ -38,6 +39,8 @@ pub enum Kind {
     Networks,
     /// The name of a Kubernetes namespace.
     Namespace,
+    /// Any number of `HOST=NAMESPACE`.
+    Assignments,
     /// Any text.
     Text,
 }
@@ -61,6 +64,8 @@ pub enum Value {
     Path(PathBuf),
     /// Networks, and how they were written.
     Networks(TrustedProxies, String),
+    /// A host, and the namespace that it belongs to.
+    Assignment(HostPattern, String),
     /// Text.
     Text(String),
     /// Several values of one kind.
@@ -70,7 +75,7 @@ pub enum Value {
 impl Kind {
     /// Whether it may be given several times.
     pub fn is_list(&self) -> bool {
-        matches!(self, Kind::Addresses | Kind::Files)
+        matches!(self, Kind::Addresses | Kind::Files | Kind::Assignments)
     }
 
     /// What stands for the value in help texts.
@@ -85,6 +90,7 @@ impl Kind {
             Kind::File => "FILE",
             Kind::Files => "PATH",
             Kind::Networks => "NETWORKS",
+            Kind::Assignments => "HOST=NAMESPACE",
             Kind::Namespace | Kind::Text => "NAME",
         }
     }
@@ -114,6 +120,9 @@ impl Kind {
                  the end"
                     .to_owned()
             }
+            Kind::Assignments => "a host, an equals sign and a namespace, like shop.example.com=shop, \
+                                  *.example.com=web or *=web"
+                .to_owned(),
             Kind::Text => "text that is not empty".to_owned(),
         }
     }
@@ -143,6 +152,7 @@ impl Kind {
                 Err(_) => Err(bad()),
             },
             Kind::Namespace if is_label(text) => Ok(Value::Text(text.to_owned())),
+            Kind::Assignments => assignment(text).ok_or_else(bad),
             Kind::Text if given(text) => Ok(Value::Text(text.to_owned())),
             Kind::File | Kind::Files | Kind::Namespace | Kind::Text => Err(bad()),
         }
@@ -191,6 +201,12 @@ fn size(text: &str, range: &RangeInclusive<u64>) -> Option<u64> {
     number.checked_mul(*bytes).filter(|bytes| range.contains(bytes))
 }
 
+fn assignment(text: &str) -> Option<Value> {
+    let (host, namespace) = text.split_once('=')?;
+    let host = host.parse().ok()?;
+    is_label(namespace).then(|| Value::Assignment(host, namespace.to_owned()))
+}
+
 fn is_label(text: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     (1..=63).contains(&text.len())
@@ -234,6 +250,7 @@ impl fmt::Display for Value {
             Value::Address(address) => write!(f, "{address}"),
             Value::Path(path) => write!(f, "{}", path.display()),
             Value::Networks(_, text) | Value::Text(text) => f.write_str(text),
+            Value::Assignment(host, namespace) => write!(f, "{host}={namespace}"),
             Value::List(values) => {
                 let values: Vec<String> = values.iter().map(ToString::to_string).collect();
                 f.write_str(&values.join(","))

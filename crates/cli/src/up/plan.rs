@@ -72,12 +72,15 @@ fn whole(target: Option<f64>) -> u32 {
 
 /// The ways into the apps. The engine has declared their services.
 pub fn routes(config: &Config, registry: &Registry) -> Table<Arc<Route>> {
+    // One file, one owner.
+    let owner: Arc<str> = Arc::default();
     let rules = (0..).zip(&config.apps).map(|(created, app)| Rule {
         hosts: app.hosts.clone(),
         paths: app.paths.clone(),
         headers: Vec::new(),
         created,
         name: app.name.to_string(),
+        owner: Arc::clone(&owner),
         target: Arc::new(route(app, registry)),
     });
     Table::new(rules.collect())

@@ -257,6 +257,18 @@ pub(crate) const CASES: &[Case] = &[
         "a namespace's name",
     ),
     case(
+        "assigned-hosts",
+        "shop.example.com=shop,*.example.com=web",
+        "*=web",
+        |it| {
+            let all: Vec<_> = it.kubernetes.assigned_hosts.iter().collect();
+            all.iter().map(|(host, namespace)| format!("{host}={namespace}")).collect::<Vec<_>>()
+                == ["*.example.com=web", "shop.example.com=shop"]
+        },
+        &["shop.example.com", "shop.example.com=Shop", "a b=shop", "=shop", "shop.example.com="],
+        "a host, an equals sign and a namespace",
+    ),
+    case(
         "kubeconfig",
         "/kube/config",
         "/other",

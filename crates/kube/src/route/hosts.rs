@@ -10,7 +10,8 @@ use super::spec::{RouteKey, RouteSpec, RuleSpec};
 /// What a rule without hosts claims.
 pub const ANY: &str = "*";
 
-/// Hosts that an operator has given to namespaces, whatever routes claim.
+/// Hosts that an operator has given to namespaces, whatever routes claim. `*.example.com` is everything below it, `*` is
+/// everything; of several the most exact counts.
 pub type Assigned = BTreeMap<String, String>;
 
 /// Who has which host.
@@ -47,7 +48,7 @@ impl<'a> Owners<'a> {
     /// Who else has `host`, if `namespace` does not.
     pub fn conflict(&self, namespace: &str, host: &str) -> Option<Conflict> {
         let conflict = |owner: String| Conflict { host: host.into(), owner };
-        if let Some(assigned) = self.assigned.and_then(|assigned| assigned.get(host)) {
+        if let Some(assigned) = self.assigned.and_then(|assigned| assignment(assigned, host)) {
             let other = assigned != namespace;
             return other.then(|| conflict(format!("assigned to namespace {assigned} by the operator")));
         }
@@ -76,6 +77,18 @@ impl<'a> Owners<'a> {
         // Without this, a rule that lost all its hosts would be one for any host.
         (!hosts.is_empty()).then(|| RuleSpec { hosts, ..rule.clone() })
     }
+}
+
+/// The namespace that an operator has given `host` to.
+fn assignment<'a>(assigned: &'a Assigned, host: &str) -> Option<&'a String> {
+    if assigned.is_empty() {
+        return None;
+    }
+    // `*.b.c` is below `*.c`, as `a.b.c` is below `*.b.c`.
+    let name = host.strip_prefix("*.").unwrap_or(host);
+    let above = name.match_indices('.').filter_map(|(dot, _)| name.get(dot + 1..));
+    let mut wider = above.map(|name| format!("*.{name}")).chain([ANY.to_owned()]);
+    assigned.get(host).or_else(|| wider.find_map(|pattern| assigned.get(&pattern)))
 }
 
 /// Everything that `route` claims.

@@ -86,7 +86,11 @@ fn named(route: &RouteSpec) -> Vec<String> {
 
 /// The naive model: sort all routes by age, and ask for each host who is first.
 fn owner(routes: &[Arc<RouteSpec>], assigned: &Assigned, host: &str) -> Option<String> {
-    if let Some(namespace) = assigned.get(host) {
+    // In the plainest way: from the host itself to everything.
+    let suffix = host.ends_with(".example.com").then_some("*.example.com");
+    if let Some(namespace) =
+        [Some(host), suffix, Some(ANY)].into_iter().flatten().find_map(|it| assigned.get(it))
+    {
         return Some(namespace.clone());
     }
     let mut sorted: Vec<&Arc<RouteSpec>> = routes.iter().collect();

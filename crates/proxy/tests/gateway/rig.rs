@@ -224,6 +224,7 @@ pub(crate) fn rule(name: &str, target: Target, timeouts: Timeouts, podless: Podl
         headers: Vec::new(),
         created: 0,
         name: name.into(),
+        owner: "".into(),
         target: Arc::new(Route {
             name: name.into(),
             service: format!("shop/{name}").parse().unwrap(),

@@ -155,6 +155,7 @@ fn entry(spec: &RouteSpec, name: &str, rule: &RuleSpec, route: &Arc<Route>) -> O
         headers: rule.headers.iter().map(header).collect(),
         created: spec.created,
         name: name.to_owned(),
+        owner: Arc::clone(&spec.key.namespace),
         target: Arc::clone(route),
     })
 }

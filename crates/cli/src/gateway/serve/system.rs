@@ -274,6 +274,7 @@ fn followed(settings: &Settings, clock: TokioClock) -> cluster::Settings {
     cluster::Settings {
         namespace: settings.kubernetes.watch_namespace.clone(),
         manual_endpoints: settings.allow_manual_endpoints,
+        assigned_hosts: settings.kubernetes.assigned_hosts.clone(),
         // In a pod this is the pod's name.
         identity: host,
         judge_tls: upstream::judge,

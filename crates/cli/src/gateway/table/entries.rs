@@ -284,6 +284,13 @@ pub static SETTINGS: &[Setting] = &[
     )
     .keda(&keda::WATCH_NAMESPACE),
     kubernetes(
+        "assigned-hosts",
+        Kind::Assignments,
+        Nothing("each host is the oldest route's that claims it"),
+        "Which namespace a host belongs to, whatever routes claim: shop.example.com=shop, *.example.com=web for all hosts \
+         below it, *=web for all others; the most exact counts",
+    ),
+    kubernetes(
         "kubeconfig",
         Kind::File,
         Nothing("the pod's ServiceAccount, else $KUBECONFIG or ~/.kube/config"),
