@@ -36,7 +36,7 @@ pub enum Command {
     /// Run the data plane on Kubernetes: hold requests until a pod is ready, in place of KEDA HTTP add-on's interceptor
     #[command(after_long_help = gateway::HELP, after_help = "See --help for examples.")]
     Gateway(GatewayArgs),
-    /// Print the manifests of the gateway, for kubectl apply -f -
+    /// Print the manifests of the gateway, for kubectl apply --server-side -f -
     #[command(after_long_help = install::HELP, after_help = "See --help for examples.")]
     Install(InstallArgs),
     /// Say what is missing in a cluster for `rouse gateway` to work, and what to do about it
@@ -55,6 +55,7 @@ pub enum Command {
     #[command(after_long_help = LOGS_HELP, after_help = "See --help for examples.")]
     Logs(Logs),
     /// Show what Rouse makes of Kubernetes objects, without a cluster
+    #[command(after_help = EXIT_CODES)]
     Explain(Explain),
     /// Between `rouse up` and one pod; only `rouse up` can start it
     #[command(name = GUARDIAN, hide = true)]
@@ -468,6 +469,8 @@ mod tests {
     fn every_command_shows_examples_and_exit_codes() {
         for command in Rouse::command().get_subcommands_mut().filter(|it| !it.is_hide_set()) {
             let name = command.get_name().to_owned();
+            let own = command.clone().render_long_help().to_string();
+            assert!(own.contains("Exit codes:"), "{name}: {own}");
             let leaves: Vec<_> = match command.get_subcommands().count() {
                 0 => vec![command.clone()],
                 _ => command.get_subcommands().cloned().collect(),

@@ -43,7 +43,7 @@ fn restricted(app: &App) -> Value {
     deployment
 }
 
-/// `rouse install | kubectl apply -f -`, for a gateway of this namespace alone.
+/// `rouse install | kubectl apply --server-side -f -`, for a gateway of this namespace alone.
 async fn install(space: &Space) {
     let mut command = Command::new(programs().rouse);
     command.args(["install", "--no-crds", "--no-namespace", "--image", &cluster::gateway_image()]);

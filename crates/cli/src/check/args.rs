@@ -74,7 +74,7 @@ Each that is not as it should be says why, and what to do next.
 
 Examples:
   rouse check
-  rouse install | kubectl apply -f - && rouse check --wait 2m
+  rouse install --image IMAGE | kubectl apply --server-side -f - && rouse check --wait 2m
   rouse check --context staging --namespace shop
   rouse check --service-account rouse-system/rouse-gateway
   rouse check -o json | jq '.sections[].checks[] | select(.result == \"failure\")'

@@ -20,21 +20,59 @@ pub(super) struct Advice {
     pub(super) namespace: Option<String>,
     /// Where the gateway is, or should be, installed.
     pub(super) gateway: String,
+    /// What is there already, and must not be taken away by what we say.
+    pub(super) there: There,
+}
+
+/// What whoever installs again would change without meaning to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct There {
+    /// Whether there is a gateway, or may be one that whoever asks may not see.
+    pub(super) gateway: bool,
+    /// The image that it runs, if that is known.
+    pub(super) image: Option<String>,
+    /// Whether the cluster has the kinds that routes are, maybe from KEDA HTTP add-on.
+    pub(super) kinds: bool,
 }
 
 impl Advice {
     /// How to install, or to put right what was installed.
     fn install(&self) -> String {
+        self.install_with(!self.there.kinds)
+    }
+
+    /// The same, with or without the definitions of routes.
+    fn install_with(&self, crds: bool) -> String {
         let mut install = "rouse install".to_owned();
+        if self.there.gateway {
+            // The word itself is refused as an image, should somebody copy it.
+            install = format!("{install} --image {}", self.there.image.as_deref().unwrap_or("IMAGE"));
+        }
         if self.gateway != NAMESPACE {
             install = format!("{install} --namespace {}", self.gateway);
         }
         if let Some(namespace) = &self.namespace {
             install = format!("{install} --watch-namespace {namespace}");
         }
-        format!("{install} | {} apply -f -", self.kubectl)
+        if !crds {
+            install = format!("{install} --no-crds");
+        }
+        let install = format!("{install} | {} apply --server-side -f -", self.kubectl);
+        if self.there.gateway {
+            // Whatever is not said again is taken away: variables, certificates, the number of pods.
+            format!(
+                "with the flags it was installed with (--env, --tls-secret, --replicas and others):\n{install}"
+            )
+        } else {
+            install
+        }
     }
 }
+
+/// The kind without which there is nothing to serve.
+const ROUTE: &str = "InterceptorRoute";
+/// The group of the routes.
+const ROUTES: &str = "http.keda.sh";
 
 /// The sections of which nothing is known if the API server does not answer.
 const LATER: [&str; 4] = ["Kinds", "Permissions", "Gateway", "Routes"];
@@ -54,49 +92,68 @@ pub(super) fn judge(seen: &Result<Survey, String>, advice: &Advice) -> Report {
             return Report::new(sections);
         }
     };
-    let advice = &Advice { namespace: survey.namespace.clone(), ..advice.clone() };
+    let there = There {
+        gateway: !matches!(survey.gateway, Ok(None)),
+        kinds: survey.kinds.iter().any(|kind| kind.name == ROUTE && is_served(kind)),
+        image: advice.there.image.clone(),
+    };
+    let advice = &Advice { namespace: survey.namespace.clone(), there, ..advice.clone() };
     Report::new(vec![
         Section::new("Cluster", vec![Check::pass(answers), version(&survey.version)]),
-        Section::new("Kinds", survey.kinds.iter().map(|seen| kind(seen, advice)).collect()),
+        Section::new("Kinds", survey.kinds.iter().map(|seen| kind(seen, survey, advice)).collect()),
         access::section(survey, advice),
         installed::gateway(&survey.gateway, advice),
         installed::routes(&survey.routes, advice),
     ])
 }
 
-/// `EndpointSlice`s are v1 from 1.21 on, and say whether a terminating pod still serves from 1.22 (always: 1.26).
+/// The oldest Kubernetes for which the manifests are made.
+const OLDEST: (u32, u32) = (1, 29);
+const UPGRADE: &str = "upgrade the cluster to Kubernetes 1.29 or later";
+
+/// `EndpointSlice`s are v1 from 1.21 on, and say whether a terminating pod still serves from 1.22 (always: 1.26). The
+/// definitions of routes have rules, which are stable from 1.29 on.
 fn version(version: &Version) -> Check {
     let name = format!("Kubernetes is new enough ({})", version.text);
-    let next = "upgrade the cluster to Kubernetes 1.26 or later";
     match version.number {
-        None => Check::warning(name).because("its version cannot be read; 1.26 or later is needed"),
+        None => {
+            Check::warning(name).because("its version cannot be read; 1.29 or later is needed").next(UPGRADE)
+        }
         Some(number) if number < (1, 21) => {
-            Check::failure(name).because("discovery.k8s.io/v1 is there from 1.21 on").next(next)
+            Check::failure(name).because("discovery.k8s.io/v1 is there from 1.21 on").next(UPGRADE)
         }
         Some(number) if number < (1, 22) => Check::warning(name)
             .because("EndpointSlices do not say which terminating pods still serve: these get no requests")
-            .next(next),
+            .next(UPGRADE),
         Some(number) if number < (1, 26) => Check::warning(name)
             .because("before 1.26 EndpointSlices may not say which terminating pods still serve")
-            .next(next),
+            .next(UPGRADE),
+        Some(number) if number < OLDEST => Check::warning(name)
+            .because("before 1.29 it is not tried, and the rules in the definitions of routes are not stable")
+            .next(UPGRADE),
         Some(_) => Check::pass(name),
     }
 }
 
-fn kind(seen: &KindSeen, advice: &Advice) -> Check {
+fn is_served(seen: &KindSeen) -> bool {
+    let served = seen.served.as_ref().map(Vec::as_slice).unwrap_or_default();
+    served.iter().any(|served| served.version == seen.version)
+}
+
+fn kind(seen: &KindSeen, survey: &Survey, advice: &Advice) -> Check {
     let name = format!("{} {}/{}", seen.name, seen.group, seen.version);
     let served = match &seen.served {
         Ok(served) => served,
         Err(unseen) => return unknown(name, unseen, advice),
     };
     if let Some(ours) = served.iter().find(|served| served.version == seen.version) {
-        let told = seen.group == "http.keda.sh";
+        let told = seen.group == ROUTES;
         return if ours.status || !told {
             Check::pass(name)
         } else {
             Check::warning(name)
                 .because("it has no status of its own, so nobody is told what is wrong with a route")
-                .next(crds(advice))
+                .next(crds(seen, advice))
         };
     }
     let others: Vec<&str> = served.iter().map(|served| &*served.version).collect();
@@ -116,13 +173,26 @@ fn kind(seen: &KindSeen, advice: &Advice) -> Check {
         ("HTTPScaledObject" | "ScaledObject", false) => {
             Check::warning(name).because(have).next("upgrade KEDA to a version that serves it")
         }
-        ("InterceptorRoute", _) => Check::failure(name).because(have).next(crds(advice)),
-        _ => Check::failure(name).because(have).next("upgrade the cluster to Kubernetes 1.26 or later"),
+        (ROUTE, _) => {
+            // Ours would take the place of the add-on's, which its operator writes to.
+            let of_keda = survey.kinds.iter().any(|kind| {
+                kind.group == ROUTES && kind.served.as_ref().is_ok_and(|served| !served.is_empty())
+            });
+            let next = crds(seen, advice);
+            let next = if of_keda {
+                format!("upgrade KEDA HTTP add-on to a version that serves it; or, where it is gone,\n{next}")
+            } else {
+                next
+            };
+            Check::failure(name).because(have).next(next)
+        }
+        _ => Check::failure(name).because(have).next(UPGRADE),
     }
 }
 
-fn crds(advice: &Advice) -> String {
-    format!("{}\n{} get crd interceptorroutes.http.keda.sh", advice.install(), advice.kubectl)
+fn crds(seen: &KindSeen, advice: &Advice) -> String {
+    let install = advice.install_with(true);
+    format!("{install}\n{} get crd {}.{}", advice.kubectl, seen.plural, seen.group)
 }
 
 /// Something that could not be looked at.

@@ -2,18 +2,19 @@
 
 mod args;
 mod findings;
+mod image;
 mod report;
 
 use std::error::Error;
 use std::time::Duration;
 
 use rouse_kube::connect::{Client, connect};
-use rouse_kube::survey::{Wanted, survey};
+use rouse_kube::survey::{Survey, Wanted, survey};
 use tokio::runtime::Builder;
 use tokio::time::{Instant, sleep_until};
 
 pub use args::{CheckArgs, Format, HELP};
-use findings::{Advice, judge};
+use findings::{Advice, There, judge};
 use report::{Outcome, Report};
 
 use crate::Streams;
@@ -74,7 +75,12 @@ async fn once(client: &Client, args: &CheckArgs, advice: &Advice) -> Report {
         gateway: args.gateway.clone(),
         account: args.service_account.clone(),
     };
-    judge(&survey(client, &wanted).await, advice)
+    let seen = survey(client, &wanted).await;
+    let image = match &seen {
+        Ok(Survey { gateway: Ok(Some(_)), .. }) => image::of_gateway(client, &args.gateway).await,
+        _ => None,
+    };
+    judge(&seen, &Advice { there: There { image, ..There::default() }, ..advice.clone() })
 }
 
 fn advice(args: &CheckArgs) -> Advice {
@@ -85,7 +91,8 @@ fn advice(args: &CheckArgs) -> Advice {
     if let Some(context) = &args.context {
         kubectl = format!("{kubectl} --context {context}");
     }
-    Advice { kubectl, namespace: args.namespace.clone(), gateway: args.gateway.clone() }
+    let there = There::default();
+    Advice { kubectl, namespace: args.namespace.clone(), gateway: args.gateway.clone(), there }
 }
 
 /// An error with all its causes.

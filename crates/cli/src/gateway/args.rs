@@ -47,7 +47,7 @@ struct Fixed {
     /// Where settings are, too.
     #[arg(long, value_name = "FILE", help = CONFIG_HELP)]
     config: Option<PathBuf>,
-    /// Check all settings, show what each is and where it comes from, and do no more
+    /// Check all settings, open the certificates, show what each setting is and where it comes from, and do no more
     #[arg(long)]
     check_config: bool,
     /// How --check-config prints

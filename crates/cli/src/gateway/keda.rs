@@ -115,12 +115,12 @@ pub(super) static COLD_START_HEADER: [Alias; 1] =
 pub(super) static LOG_REQUESTS: [Alias; 1] = [Alias::new("KEDA_HTTP_LOG_REQUESTS", |value, _| {
     switch(value, |on| same(if on { "combined" } else { "off" }))
 })];
-pub(super) static DRAIN_TIMEOUT: [Alias; 1] =
-    [Alias::new("KEDA_HTTP_DRAIN_TIMEOUT", |value, _| match span(value) {
-        // There, zero is for as long as it takes. The kubelet ends it.
-        Said::Is(zero) if zero == "0ms" => same("720h"),
-        other => other,
-    })];
+const DRAIN: &str = "KEDA_HTTP_DRAIN_TIMEOUT";
+pub(super) static DRAIN_TIMEOUT: [Alias; 1] = [Alias::new(DRAIN, |value, _| match span(value) {
+    // There, zero is for as long as it takes. The kubelet ends it.
+    Said::Is(zero) if zero == "0ms" => same("720h"),
+    other => other,
+})];
 pub(super) static SHUTDOWN_DELAY: [Alias; 1] =
     [Alias::new("KEDA_HTTP_SHUTDOWN_DELAY", |value, _| span(value))];
 pub(super) static DIRECT_POD_ROUTING: [Alias; 1] =
@@ -186,15 +186,31 @@ const WITHOUT_EFFECT: &[(&str, &str)] = &[
     ("PROXY_TLS_CIPHER_SUITES", "the cipher suites are fixed here"),
     ("TLS_CURVE_PREFERENCES", "the curves are fixed here"),
     ("PROXY_TLS_CURVE_PREFERENCES", "the curves are fixed here"),
+    ("OTEL_PROM_EXPORTER_ENABLED", "metrics for Prometheus are always at /metrics of the admin address"),
+    ("OTEL_PROM_EXPORTER_PORT", "metrics for Prometheus are at /metrics of the admin address"),
+    (PROFILING, "there is no profiling here"),
 ];
+
+/// What KEDA's interceptor exports by; older versions have its prefix before it.
+pub(super) const OTEL: &str = "OTEL_";
+/// Where KEDA's interceptor is profiled.
+pub(super) const PROFILING: &str = "PROFILING_BIND_ADDRESS";
 
 /// Why the variable `name`, which is no alias, has no effect.
 pub(super) fn without_effect(name: &str) -> &'static str {
     let rest = name.strip_prefix(PREFIX).unwrap_or(name);
-    WITHOUT_EFFECT
-        .iter()
-        .find(|(known, _)| *known == rest)
-        .map_or("no such variable is known", |(_, why)| why)
+    match WITHOUT_EFFECT.iter().find(|(known, _)| *known == rest) {
+        Some((_, why)) => why,
+        None if rest.starts_with(OTEL) => {
+            "nothing is exported to OpenTelemetry here; metrics for Prometheus are at /metrics of the admin address"
+        }
+        None => "no such variable is known",
+    }
+}
+
+/// Whether `name` is the variable for the drain, and says that it takes as long as it may.
+pub(crate) fn drain_has_no_end(name: &str, value: &str) -> bool {
+    name == DRAIN && go::millis(value) == Some(0)
 }
 
 fn same(value: &str) -> Said {

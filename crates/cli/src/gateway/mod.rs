@@ -20,6 +20,7 @@ use std::fs;
 use anstyle::{AnsiColor, Style};
 
 pub use args::{Format, GatewayArgs};
+pub(crate) use keda::drain_has_no_end;
 pub use keda::{Alias, Said};
 use settings::Settings;
 pub use sources::{Environment, Origin, Problem, Problems, Warning};
@@ -54,7 +55,14 @@ pub(crate) fn command(args: &GatewayArgs, streams: &mut Streams<'_>) -> Result<(
     for warning in warnings {
         writeln!(streams.err, "{yellow}warning:{yellow:#} {warning}")?;
     }
-    if args.check_config { show::settings(&settings, args.output, streams.out) } else { run(&settings) }
+    if !args.check_config {
+        return run(&settings);
+    }
+    let opened = serve::opened::open(&settings).map_err(|problems| Failure::Input(problems.to_string()))?;
+    for warning in opened.warnings() {
+        writeln!(streams.err, "{yellow}warning:{yellow:#} {warning}")?;
+    }
+    show::settings(&settings, args.output, streams.out)
 }
 
 /// Runs the gateway until a signal ends it.

@@ -222,7 +222,9 @@ fn unknown_variables(env: &Environment, notes: &mut Notes) {
     }
     let aliases: HashSet<&str> =
         SETTINGS.iter().flat_map(|setting| setting.aliases).map(|alias| alias.name).collect();
-    for name in env.names(keda::PREFIX).filter(|name| !aliases.contains(name)) {
+    let of_keda =
+        [keda::PREFIX, keda::OTEL, keda::PROFILING].into_iter().flat_map(|prefix| env.names(prefix));
+    for name in of_keda.filter(|name| !aliases.contains(name)) {
         let why = keda::without_effect(name);
         notes.warn(Origin::Variable(name.to_owned()), format!("this variable has no effect: {why}"));
     }

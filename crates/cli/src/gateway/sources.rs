@@ -112,8 +112,10 @@ pub struct Environment(BTreeMap<String, String>);
 impl Environment {
     /// What of `all` concerns us.
     pub(super) fn new(all: impl IntoIterator<Item = (String, String)>) -> Self {
-        let ours =
-            |name: &str| name.starts_with("ROUSE_") || name.starts_with("KEDA_") || name == keda::POD_IP;
+        let ours = |name: &str| {
+            ["ROUSE_", "KEDA_", keda::OTEL].iter().any(|prefix| name.starts_with(prefix))
+                || [keda::POD_IP, keda::PROFILING].contains(&name)
+        };
         let said = |(name, value): &(String, String)| {
             ours(name) && !value.is_empty() && !is_service_link(name, value)
         };

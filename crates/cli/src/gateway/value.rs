@@ -160,9 +160,11 @@ impl Kind {
 
     /// A number without a unit: seconds to some, milliseconds to others.
     fn with_unit(&self, text: &str, unit: &str) -> String {
-        match text.parse::<u32>() {
-            Ok(number) => format!("{}; did you mean {number}{unit}?", self.allowed()),
-            Err(_) => self.allowed(),
+        let meant = text.parse::<u32>().ok().map(|number| format!("{number}{unit}"));
+        // Nobody should be sent from one refusal to the next.
+        match meant.filter(|meant| self.parse(meant, Path::new("")).is_ok()) {
+            Some(meant) => format!("{}; did you mean {meant}?", self.allowed()),
+            None => self.allowed(),
         }
     }
 

@@ -13,9 +13,10 @@ pub struct InstallArgs {
     /// The gateway's image, with a tag or a digest
     #[arg(long, value_name = "IMAGE", default_value = concat!("localhost/rouse:", env!("CARGO_PKG_VERSION")), value_parser = image)]
     pub image: String,
-    /// How many gateways
-    #[arg(long, value_name = "COUNT", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub replicas: u32,
+    /// How many gateways, or none: not said, for an autoscaler (deploy/optional/hpa.yaml) whose number every apply would
+    /// set back otherwise
+    #[arg(long, value_name = "COUNT", default_value = "2", value_parser = replicas)]
+    pub replicas: Replicas,
     /// The only namespace whose routes and Services are looked at: the gateway gets a Role there, and no ClusterRole
     #[arg(long, value_name = "NAME", value_parser = label)]
     pub watch_namespace: Option<String>,
@@ -69,6 +70,15 @@ impl Crds {
     }
 }
 
+/// How many gateways there are to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Replicas {
+    /// So many.
+    Count(u32),
+    /// Somebody else says.
+    Unsaid,
+}
+
 /// Which addresses the pods have.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum IpFamily {
@@ -84,7 +94,10 @@ pub const HELP: &str = "\
 What is printed are the files of deploy/ with these values in them: a Namespace under the restricted pod security \
 standard, the definitions of the routes, a ServiceAccount with the permissions that the gateway uses and no others, a \
 Deployment with a PodDisruptionBudget, and two Services. Everything comes in the order in which it can be applied. \
-The variables of --env are checked as `rouse gateway` would, and the pods get as much time to leave as they ask for.
+The variables of --env are checked as `rouse gateway` would, and the pods get as much time to leave as they ask for. \
+Variables that name files are refused: nothing is mounted but the certificate of --tls-secret. With --tls-secret and \
+--keda-compat, pods are spoken to as the request came, over TLS or not, as KEDA does; --env ROUSE_UPSTREAM_TLS=off \
+says otherwise.
 
 deploy/helm/rouse has the same as a Helm chart, deploy/optional what clusters differ in: an autoscaler, a \
 NetworkPolicy, a ServiceMonitor.
@@ -117,6 +130,14 @@ fn object_name(text: &str) -> Result<String, String> {
         return Ok(text.to_owned());
     }
     Err("expected a Secret's name: lower-case letters, digits, hyphens and dots".to_owned())
+}
+
+fn replicas(text: &str) -> Result<Replicas, String> {
+    if text == "none" {
+        return Ok(Replicas::Unsaid);
+    }
+    let count = text.parse().ok().filter(|count| (1..=1000).contains(count));
+    count.map(Replicas::Count).ok_or_else(|| "expected a number from 1 to 1000, or none".to_owned())
 }
 
 /// A tag is asked for because without one nobody can say later what it was that ran.

@@ -3,10 +3,12 @@
 use std::collections::HashSet;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::{Component, Path};
 
 use super::args::{InstallArgs, IpFamily};
 use crate::failure::Failure;
 use crate::gateway::settings::{self, Settings};
+use crate::gateway::value::Value;
 use crate::gateway::{GatewayArgs, Warning};
 
 /// The ports of the manifests.
@@ -15,6 +17,11 @@ pub(super) const HTTPS: u16 = 8443;
 pub(super) const ADMIN: u16 = 9090;
 /// Where the certificate is mounted.
 pub(super) const CERTS: &str = "/certs";
+/// As many as fit into the memory of the manifests: an idle connection takes about 14 KiB, and the rest is for requests.
+/// By default there may be as many as the node has files for, far more than a pod has memory for.
+const CONNECTIONS: &str = "30000";
+/// Where Kubernetes itself mounts what the pod is known by, and whom it may believe.
+const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// What Kubernetes puts the pod's address in place of.
 const POD_IP: &str = "$(POD_IP)";
 
@@ -22,8 +29,12 @@ const POD_IP: &str = "$(POD_IP)";
 pub(super) fn variables(args: &InstallArgs) -> Vec<(String, String)> {
     let six = args.ip_family == IpFamily::Ipv6;
     let everywhere = if six { "[::]" } else { "0.0.0.0" };
+    let said = |name: &str| args.env.iter().any(|(other, _)| other == name);
     let mut all =
         vec![("ROUSE_ADMIN", if six { format!("[{POD_IP}]:{ADMIN}") } else { format!("{POD_IP}:{ADMIN}") })];
+    if !said("ROUSE_MAX_CONNECTIONS") {
+        all.push(("ROUSE_MAX_CONNECTIONS", CONNECTIONS.to_owned()));
+    }
     if six {
         all.push(("ROUSE_LISTEN", format!("{everywhere}:{HTTP}")));
     }
@@ -36,6 +47,10 @@ pub(super) fn variables(args: &InstallArgs) -> Vec<(String, String)> {
     if args.tls_secret.is_some() {
         all.push(("ROUSE_TLS_LISTEN", format!("{everywhere}:{HTTPS}")));
         all.push(("ROUSE_TLS_CERT_DIR", CERTS.to_owned()));
+        // KEDA's TLS listener speaks TLS to pods, too.
+        if args.keda_compat && !said("ROUSE_UPSTREAM_TLS") {
+            all.push(("ROUSE_UPSTREAM_TLS", "as-received".to_owned()));
+        }
     }
     let ours = all.into_iter().map(|(name, value)| (name.to_owned(), value));
     ours.chain(args.env.iter().cloned()).collect()
@@ -59,7 +74,7 @@ pub(super) fn settings(args: &InstallArgs) -> Result<(Settings, Vec<Warning>), F
     };
     let expanded = variables.into_iter().map(|(name, value)| (name, value.replace(POD_IP, &pod.to_string())));
     let env = expanded.chain([("POD_IP".to_owned(), pod.to_string())]);
-    let no_file = |_: &_| Err(io::Error::other("the manifests mount no such file"));
+    let no_file = |_: &_| Err(io::Error::other(format!("the manifests mount no such file; {INSTEAD}")));
     let read = settings::read(&GatewayArgs::default(), env, no_file);
     let (settings, warnings) = read.map_err(|problems| Failure::Input(problems.to_string()))?;
 
@@ -73,12 +88,61 @@ pub(super) fn settings(args: &InstallArgs) -> Result<(Settings, Vec<Warning>), F
         ("watch-namespace", watched, "use --watch-namespace"),
     ];
     for (name, fits, instead) in fits {
+        let origin = settings.origin(name).map_or_else(|| name.to_owned(), ToString::to_string);
         if !fits {
-            let origin = settings.origin(name).map_or_else(|| name.to_owned(), ToString::to_string);
-            return Err(Failure::Input(format!(
-                "--env {origin}: {name} is what the manifests say it is ({instead}); leave it out"
-            )));
+            return Err(unfit(&origin, name, instead));
+        }
+        if let Some((alias, _)) = unheard(name, args) {
+            return Err(unfit(alias, name, instead));
         }
     }
-    Ok((settings, warnings))
+    match unmounted(&settings, args) {
+        Some(refused) => Err(refused),
+        None => Ok((settings, warnings)),
+    }
+}
+
+fn unfit(origin: &str, name: &str, instead: &str) -> Failure {
+    Failure::Input(format!(
+        "--env {origin}: {name} is what the manifests say it is ({instead}); leave it out"
+    ))
+}
+
+/// The variable of KEDA's that says something else of the setting `name` than the manifests, and that nobody would hear
+/// because our own variables count first.
+fn unheard<'a>(name: &str, args: &'a InstallArgs) -> Option<&'a (String, String)> {
+    let port = |value: &str, port: u16| value.parse() == Ok(port);
+    // A variable that is empty is not set.
+    args.env.iter().filter(|(_, value)| !value.is_empty()).find(|(alias, value)| match (name, &**alias) {
+        ("admin", "KEDA_HTTP_ADMIN_PORT") => !port(value, ADMIN),
+        ("listen", "KEDA_HTTP_PROXY_PORT") => !port(value, HTTP),
+        ("tls-listen", "KEDA_HTTP_PROXY_TLS_PORT") => args.tls_secret.is_some() && !port(value, HTTPS),
+        ("watch-namespace", "KEDA_HTTP_WATCH_NAMESPACE") => args.watch_namespace.as_ref() != Some(value),
+        _ => false,
+    })
+}
+
+/// What the manifests say instead of files.
+const INSTEAD: &str = "give settings by --env and the certificate by --tls-secret, or mount files by the chart's volumes \
+                       and volumeMounts or by a patch of kustomize (deploy/README.md)";
+
+/// A setting that names a file which is in no pod of these manifests.
+fn unmounted(settings: &Settings, args: &InstallArgs) -> Option<Failure> {
+    let mounted = |path: &Path| {
+        let certs = args.tls_secret.is_some() && path.starts_with(CERTS);
+        // `starts_with` does not know that `..` leads out again.
+        (certs || path.starts_with(ACCOUNT)) && !path.components().any(|part| part == Component::ParentDir)
+    };
+    let missing = |value: &Value| match value {
+        Value::Path(path) if !mounted(path) => Some(path.display().to_string()),
+        _ => None,
+    };
+    settings.listed().iter().find_map(|listed| {
+        let path = match listed.value.as_ref()? {
+            Value::List(values) => values.iter().find_map(missing),
+            value => missing(value),
+        }?;
+        let origin = &listed.origin;
+        Some(Failure::Input(format!("--env {origin}: the manifests mount no such file as {path}; {INSTEAD}")))
+    })
 }

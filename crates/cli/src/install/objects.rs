@@ -1,19 +1,15 @@
 //! The objects of `deploy/` with what an operator decides in them.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 
-use super::args::InstallArgs;
+use super::args::{InstallArgs, Replicas};
 use super::check::{CERTS, HTTPS, variables};
-use super::manifests;
+use super::{leave, manifests};
 use crate::failure::Failure;
 use crate::gateway::settings::Settings;
 
 /// What the gateway's objects are called.
 const NAME: &str = "rouse-gateway";
-/// How long the process may take to end after its drain, before the kubelet kills it.
-const MARGIN: Duration = Duration::from_secs(10);
 
 /// All objects, in the order in which they can be applied.
 pub(super) fn all(args: &InstallArgs, settings: &Settings) -> Result<Vec<Value>, Failure> {
@@ -92,9 +88,14 @@ fn rights(object: &mut Value, narrow: &str, args: &InstallArgs) {
 
 fn deployment(object: &mut Value, args: &InstallArgs, settings: &Settings) {
     const CONTAINER: &str = "/spec/template/spec/containers/0";
-    put(object, "/spec/replicas", args.replicas);
-    let leaving = settings.shutdown_delay.saturating_add(settings.drain_timeout).saturating_add(MARGIN);
-    let seconds = leaving.as_secs() + u64::from(leaving.subsec_nanos() > 0);
+    match args.replicas {
+        Replicas::Count(count) => put(object, "/spec/replicas", count),
+        Replicas::Unsaid => {
+            let spec = object.get_mut("spec").and_then(Value::as_object_mut);
+            spec.and_then(|spec| spec.remove("replicas"));
+        }
+    }
+    let seconds = leave::seconds(args, settings);
     put(object, "/spec/template/spec/terminationGracePeriodSeconds", seconds);
     put(object, &format!("{CONTAINER}/image"), args.image.as_str());
     let env = format!("{CONTAINER}/env");

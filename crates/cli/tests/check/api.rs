@@ -62,7 +62,7 @@ impl Api {
             "/apis/apps/v1/namespaces/rouse-system/deployments/rouse-gateway",
             json!({"metadata": {"name": "rouse-gateway"},
                    "spec": {"replicas": 2, "selector": {"matchLabels": {"app": "gateway"}},
-                            "template": {"metadata": {"labels": labels}, "spec": {"serviceAccountName": "rouse-gateway", "containers": []}}},
+                            "template": {"metadata": {"labels": labels}, "spec": {"serviceAccountName": "rouse-gateway", "containers": [{"name": "sidecar", "image": "other:1"}, {"name": "gateway", "image": "registry.example.com/rouse:9"}]}}},
                    "status": {"availableReplicas": 2}}),
         );
         let pods = (0..3).map(|n| pod(&format!("rouse-gateway-{n}"), "True")).collect();

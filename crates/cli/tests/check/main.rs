@@ -138,7 +138,8 @@ async fn a_permission_that_was_taken_away_fails_with_the_rule_that_grants_it() {
     assert_eq!(said.failed(), ["get, patch deployments/scale.apps in all namespaces"]);
     assert_eq!(said.lines_with('‼'), ["create events in all namespaces"]);
     let rule = r#"{apiGroups: ["apps"], resources: ["deployments/scale"], verbs: [patch]}"#;
-    for part in ["may not patch.", rule, "rouse install | kubectl --kubeconfig", "does not show wakes"] {
+    let install = "rouse install --image registry.example.com/rouse:9 --no-crds | kubectl --kubeconfig";
+    for part in ["may not patch.", rule, install, "apply --server-side -f -", "does not show wakes"] {
         assert!(said.out.contains(part), "{part}: {}", said.out);
     }
 }
@@ -149,7 +150,7 @@ async fn without_a_gateway_we_ask_for_ourselves_and_for_an_account_if_it_is_name
     api.remove("/apis/apps/v1/namespaces/rouse-system");
     let said = check(&api, &[]).await;
     assert_eq!(said.passed(), ["it is installed"]);
-    assert!(said.out.contains("rouse install | kubectl"), "{}", said.out);
+    assert!(said.out.contains("→ rouse install --no-crds | kubectl"), "{}", said.out);
     let reviews = api.reviews();
     let own = |path: &str| path == "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
     assert!(!reviews.is_empty() && reviews.iter().all(|asked| own(&asked.path) && asked.user.is_none()));

@@ -299,6 +299,22 @@ fn a_variable_without_effect_is_named() {
 }
 
 #[test]
+fn what_kedas_interceptor_exports_by_and_is_profiled_at_is_without_effect() {
+    let names = ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_PROM_EXPORTER_PORT", "PROFILING_BIND_ADDRESS"];
+    let variables = names.map(|name| (name, "x"));
+    let links = [("OTEL_COLLECTOR_SERVICE_HOST", "10.96.0.7"), ("OTEL_PORT", "tcp://10.96.0.7:4317")];
+    let (settings, warnings) = told().variables(&variables).variables(&links).good();
+    assert_eq!(warnings.len(), names.len(), "a Service called otel is nobody's wish: {warnings:?}");
+    for (name, warning) in names.iter().zip(&warnings) {
+        assert!(warning.starts_with(&format!("{name}: this variable has no effect: ")), "{warning}");
+    }
+    assert!(warnings[0].contains("OpenTelemetry") && warnings[1].contains("/metrics"), "{warnings:?}");
+    assert!(!settings.headers.keda_compat, "these names are not KEDA's own");
+    let (_, older) = told().variable("KEDA_HTTP_OTEL_HTTP_EXPORTER_ENABLED", "true").good();
+    assert!(matches!(&older[..], [one] if one.contains("OpenTelemetry")), "{older:?}");
+}
+
+#[test]
 fn without_the_pods_address_kedas_admin_port_is_on_loopback_with_a_warning() {
     let (settings, warnings) = told().variable("KEDA_HTTP_ADMIN_PORT", "9090").good();
     assert_eq!(listed(&settings, "admin"), ("127.0.0.1:9090".to_owned(), "KEDA_HTTP_ADMIN_PORT".to_owned()));

@@ -75,3 +75,37 @@ fn bad_settings_are_all_told_and_nothing_is_shown() {
     let answer = rouse(&["--no-such-flag"], &[]);
     assert_eq!(answer.code, 2);
 }
+
+#[test]
+fn certificates_that_cannot_be_read_are_refused_with_their_setting_also_by_check_config() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    fs::write(path("empty.pem"), "").unwrap();
+    fs::create_dir(path("folder")).unwrap();
+    let (gone, empty, bare) = (path("gone.pem"), path("empty.pem"), path("folder"));
+    let door = ["--tls-listen", "127.0.0.1:0"];
+    let pair = [&door[..], &["--tls-cert", &gone, "--tls-key", &empty]].concat();
+    let cases: [(&[&str], &str, &str); 5] = [
+        (&["--upstream-ca", &gone], "error: --upstream-ca: ", "gone.pem: cannot be read: No such file"),
+        (&["--upstream-ca", &empty], "error: --upstream-ca: ", "empty.pem: holds no certificate"),
+        (&pair, "error: --tls-cert: ", "gone.pem: cannot be read"),
+        (&["--tls-cert-dir", &bare, door[0], door[1]], "error: --tls-cert-dir: ", "there is no pair like"),
+        (&["--tls-cert-dir", &gone, door[0], door[1]], "error: --tls-cert-dir: ", "No such file"),
+    ];
+    let elsewhere = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
+    for (arguments, setting, reason) in cases {
+        for check in [&["--check-config"][..], &[]] {
+            let answer = rouse(&[check, &elsewhere, arguments].concat(), &[]);
+            assert_eq!((answer.code, answer.out.as_str()), (2, ""), "{arguments:?}: {}", answer.err);
+            assert!(answer.err.contains(setting) && answer.err.contains(reason), "{}", answer.err);
+        }
+    }
+    let answer = rouse(&["--check-config"], &[("ROUSE_UPSTREAM_CA", &gone)]);
+    assert!(answer.err.starts_with("error: ROUSE_UPSTREAM_CA: upstream-ca: "), "{}", answer.err);
+    let both = [&pair[..], &["--upstream-ca", &gone, "--check-config"]].concat();
+    let answer = rouse(&both, &[]);
+    assert!(answer.err.starts_with("error: 2 settings are wrong\n"), "all at once: {}", answer.err);
+    // What has no effect is not opened: the gateway starts without it.
+    let answer = rouse(&["--check-config", "--tls-cert-dir", &gone], &[]);
+    assert_eq!(answer.code, 0, "{}", answer.err);
+}

@@ -56,6 +56,26 @@ fn what_is_wrong_in_any_source_is_told_at_once() {
     );
 }
 
+#[test]
+fn what_is_suggested_is_taken() {
+    for (flag, value, meant) in [
+        ("--max-hold", "5", Some("5s")),
+        ("--max-hold", "0", None),
+        ("--max-hold", "2592001", None),
+        ("--max-header-size", "65536", Some("65536B")),
+        ("--max-header-size", "5", None),
+        ("--listen", ":8081", Some("0.0.0.0:8081")),
+    ] {
+        let problems = told().flag(flag, value).problems();
+        let [problem] = &problems[..] else { panic!("{problems:?}") };
+        let suggested = problem.split_once("; did you mean ").map(|(_, rest)| rest.trim_end_matches('?'));
+        assert_eq!(suggested, meant, "{problem}");
+        if let Some(meant) = meant {
+            told().flag(flag, meant).settings();
+        }
+    }
+}
+
 /// What is said about a key that is like none.
 fn unknown(place: &str) -> String {
     use rouse_cli::gateway::table::{SETTINGS, Setting};

@@ -22,8 +22,8 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use libtest_mimic::{Arguments, Trial};
-use serde_json::Value;
-use support::{deployed, printed, root, run, sorted, text};
+use serde_json::{Value, json};
+use support::{Answer, deployed, printed, root, run, sorted, text};
 
 fn main() {
     let arguments = Arguments::from_args();
@@ -45,6 +45,8 @@ fn main() {
         trial("helm_finds_no_fault_with_the_chart", helm, lint),
         trial("by_default_the_chart_is_the_plain_manifests", helm, default_rendering),
         trial("the_values_of_the_chart_do_what_the_flags_of_install_do", helm, values_and_flags),
+        trial("the_chart_refuses_values_that_it_does_not_know_or_that_it_sets_itself", helm, refusals),
+        trial("files_of_the_operators_are_mounted_beside_the_certificate", helm, files),
         trial("what_is_optional_in_the_chart_is_what_is_in_the_folder", helm, optional),
         trial("the_chart_is_of_this_version", true, version),
         trial("rouse_reads_routes_as_their_definitions_do", true, routes::are_judged_alike),
@@ -60,11 +62,15 @@ fn helm() -> Option<PathBuf> {
     env::split_paths(&path).chain(tools).map(|folder| folder.join("helm")).find(|helm| helm.is_file())
 }
 
-fn asked(arguments: &[&str]) -> String {
+fn helm_with(arguments: &[&str]) -> Answer {
     let home = tempfile::tempdir().unwrap();
     let mut helm = Command::new(helm().unwrap());
     helm.args(arguments).current_dir(root()).env("HELM_CACHE_HOME", home.path()).env_remove("KUBECONFIG");
-    let answer = run(&mut helm);
+    run(&mut helm)
+}
+
+fn asked(arguments: &[&str]) -> String {
+    let answer = helm_with(arguments);
     assert_eq!(answer.code, 0, "{arguments:?}: {}", answer.err);
     answer.out
 }
@@ -91,11 +97,24 @@ fn default_rendering() {
 }
 
 fn values_and_flags() {
-    let cases: [(&[&str], &str); 4] = [
+    let cases: [(&[&str], &str); 6] = [
         (&["--set", "watchNamespace=shop,replicas=3"], "--watch-namespace shop --replicas 3"),
         (
             &["--set", "kedaCompat=true,ipFamily=IPv6,tls.secretName=w"],
             "--keda-compat --ip-family ipv6 --tls-secret w",
+        ),
+        (
+            &[
+                "--set",
+                "kedaCompat=true,ipFamily=ipv4,tls.secretName=w",
+                "--set-json",
+                r#"env=[{"name":"ROUSE_UPSTREAM_TLS","value":"off"}]"#,
+            ],
+            "--keda-compat --tls-secret w --env ROUSE_UPSTREAM_TLS=off",
+        ),
+        (
+            &["--set-json", r#"env=[{"name":"ROUSE_MAX_CONNECTIONS","value":"7"}]"#],
+            "--env ROUSE_MAX_CONNECTIONS=7",
         ),
         (
             &["--set", "configMapNamespaces={a},secretNamespaces={a,b}"],
@@ -104,17 +123,83 @@ fn values_and_flags() {
         (
             &[
                 "--set",
-                "image.repository=r.example.com/rouse,image.tag=9,terminationGracePeriodSeconds=75",
+                "image.repository=r.example.com/rouse,image.tag=v9,terminationGracePeriodSeconds=75",
                 "--set-json",
                 r#"env=[{"name":"ROUSE_DRAIN_TIMEOUT","value":"1m"}]"#,
             ],
-            "--image r.example.com/rouse:9 --env ROUSE_DRAIN_TIMEOUT=1m",
+            "--image r.example.com/rouse:v9 --env ROUSE_DRAIN_TIMEOUT=1m",
         ),
     ];
     for (values, flags) in cases {
         let expected = without_namespace(printed(&format!("--namespace edge --no-crds {flags}")));
         assert_eq!(rendered("edge", values), expected, "{flags}");
     }
+}
+
+/// What the chart refuses, and why.
+fn refusals() {
+    let cases = [
+        (r#"env=[{"name":"ROUSE_LISTEN","value":"0.0.0.0:80"}]"#, "env has ROUSE_LISTEN"),
+        (r#"env=[{"name":"ROUSE_ADMIN","value":"127.0.0.1:9090"}]"#, "env has ROUSE_ADMIN"),
+        (r#"env=[{"name":"ROUSE_WATCH_NAMESPACE","value":"shop"}]"#, "use watchNamespace"),
+        (r#"env=[{"name":"ROUSE_TLS_LISTEN","value":"0.0.0.0:8443"}]"#, "use tls.secretName"),
+        (r#"env=[{"name":"POD_IP","value":"10.0.0.1"}]"#, "env has POD_IP"),
+        (r#"env=[{"name":"ROUSE_WORKERS","value":3}]"#, "/env/0/value"),
+        (r#"env=[{"nam":"ROUSE_WORKERS"}]"#, "/env/0"),
+        ("replica=3", "replica"),
+        ("replicas=0", "/replicas"),
+        (r#"image={"name":"rouse"}"#, "/image"),
+        (r#"image={"tag":9}"#, "/image/tag"),
+        (r#"tls={"secret":"w"}"#, "/tls"),
+        (r#"service={"type":"External"}"#, "/service/type"),
+        (r#"podDisruptionBudget={"enable":true}"#, "/podDisruptionBudget"),
+        (r#"autoscaling={"min":2}"#, "/autoscaling"),
+        (r#"networkPolicy={"from":[]}"#, "/networkPolicy"),
+        (r#"serviceMonitor={"every":"1s"}"#, "/serviceMonitor"),
+        (r#"ipFamily="dual""#, "/ipFamily"),
+        (r#"watchNamespace="Shop""#, "/watchNamespace"),
+    ];
+    for (values, expected) in cases {
+        let answer = helm_with(&[
+            "template",
+            "rouse",
+            "deploy/helm/rouse",
+            "--kube-version",
+            "1.36.0",
+            "--set-json",
+            values,
+        ]);
+        assert!(answer.code != 0 && answer.err.contains(expected), "{values}: {}{}", answer.out, answer.err);
+    }
+    // As a part of another chart it gets what all parts get.
+    rendered("edge", &["--set-json", r#"global={"region":"x"}"#]);
+}
+
+fn files() {
+    let values = r#"volumes=[{"name":"ca","configMap":{"name":"pods-ca"}}]"#;
+    let mounts = r#"volumeMounts=[{"name":"ca","mountPath":"/ca","readOnly":true}]"#;
+    let volume = json!({"name": "ca", "configMap": {"name": "pods-ca"}});
+    let mount = json!({"name": "ca", "mountPath": "/ca", "readOnly": true});
+    let certs = (
+        json!({"name": "certs", "secret": {"secretName": "w"}}),
+        json!({"name": "certs", "mountPath": "/certs", "readOnly": true}),
+    );
+    for (more, volumes, mounted) in [
+        ("replicas=2", json!([volume]), json!([mount])),
+        ("tls.secretName=w", json!([certs.0, volume]), json!([certs.1, mount])),
+    ] {
+        let all = rendered("edge", &["--set-json", values, "--set-json", mounts, "--set", more]);
+        let pod = support::one(&all, "Deployment").pointer("/spec/template/spec").unwrap();
+        assert_eq!(pod.get("volumes"), Some(&volumes));
+        assert_eq!(pod.pointer("/containers/0/volumeMounts"), Some(&mounted));
+    }
+    // Several certificates: in folders beside that of the Secret.
+    let dirs = r#"env=[{"name":"ROUSE_TLS_CERT_DIR","value":"/certs,/more"}]"#;
+    let all = rendered("edge", &["--set", "tls.secretName=w", "--set-json", dirs]);
+    let env = support::one(&all, "Deployment").pointer("/spec/template/spec/containers/0/env").unwrap();
+    let dirs: Vec<&Value> =
+        env.as_array().unwrap().iter().filter(|it| text(it, "/name") == "ROUSE_TLS_CERT_DIR").collect();
+    assert_eq!(dirs, [&json!({"name": "ROUSE_TLS_CERT_DIR", "value": "/certs,/more"})]);
 }
 
 fn optional() {
@@ -126,6 +211,12 @@ fn optional() {
             assert_eq!(support::one(&all, kind).get("spec"), file.get("spec"), "{kind}");
         }
     }
+    let policy = std::fs::read_to_string(root().join("deploy/optional/networkpolicy.yaml")).unwrap();
+    let marked = "# - port: https";
+    assert!(policy.contains(marked) && policy.contains("--tls-secret"), "{policy}");
+    let opened = &support::objects(&policy.replace(marked, "- port: https"))[0];
+    let secure = rendered("rouse-system", &["--set", "networkPolicy.enabled=true,tls.secretName=w"]);
+    assert_eq!(support::one(&secure, "NetworkPolicy").get("spec"), opened.get("spec"), "with the mark off");
     let replicas = support::one(&all, "Deployment").pointer("/spec/replicas");
     assert_eq!(replicas, None, "the autoscaler would be set back with every upgrade");
     let off = rendered("rouse-system", &["--set", "podDisruptionBudget.enabled=false"]);
@@ -138,4 +229,8 @@ fn version() {
     for field in ["/version", "/appVersion"] {
         assert_eq!(text(chart, field), env!("CARGO_PKG_VERSION"), "{field}");
     }
+    // `rouse check` has the same number.
+    assert_eq!(text(chart, "/kubeVersion"), ">=1.29.0-0");
+    let readme = std::fs::read_to_string(root().join("deploy/README.md")).unwrap();
+    assert!(readme.contains("Kubernetes 1.29 or later"), "{readme}");
 }

@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use rouse_cli::gateway::GatewayArgs;
-use rouse_cli::gateway::settings;
+use rouse_cli::gateway::settings::{self, UpstreamTls};
 use rouse_kube::permissions::{PERMISSIONS, Scope};
 use serde_json::{Value, json};
 use support::{deployed, install, key, one, printed, run, sorted, text};
@@ -236,6 +236,7 @@ fn a_pod_has_time_to_drain_before_it_is_killed() {
         ("", 45),
         ("--env ROUSE_DRAIN_TIMEOUT=2m", 135),
         ("--env ROUSE_SHUTDOWN_DELAY=0s --env KEDA_HTTP_DRAIN_TIMEOUT=1500ms", 12),
+        ("--env ROUSE_DRAIN_TIMEOUT=2h", 7215),
     ] {
         let all = printed(flags);
         let deployment = one(&all, "Deployment");
@@ -244,6 +245,74 @@ fn a_pod_has_time_to_drain_before_it_is_killed() {
         assert_eq!(grace, Some(&json!(seconds)), "{flags}");
         let needs = settings.shutdown_delay + settings.drain_timeout + Duration::from_secs(10);
         assert!(needs <= Duration::from_secs(seconds), "{flags}");
+    }
+}
+
+#[test]
+fn kedas_drain_without_end_is_bounded_by_the_pod_and_a_long_one_is_told() {
+    for (flags, seconds) in [
+        ("--env KEDA_HTTP_DRAIN_TIMEOUT=0", 45),
+        ("--env KEDA_HTTP_DRAIN_TIMEOUT=0s --env ROUSE_SHUTDOWN_DELAY=20s", 60),
+        ("--env KEDA_HTTP_DRAIN_TIMEOUT=0 --env ROUSE_DRAIN_TIMEOUT=1m", 75),
+    ] {
+        let answer = install(flags);
+        let all = support::objects(&answer.out);
+        let grace = one(&all, "Deployment").pointer("/spec/template/spec/terminationGracePeriodSeconds");
+        assert_eq!(grace, Some(&json!(seconds)), "{flags}");
+        let told = answer.err.contains(&format!("terminationGracePeriodSeconds stays {seconds}"));
+        assert_eq!(told, !flags.contains("ROUSE_DRAIN"), "{}", answer.err);
+    }
+    for (flags, long) in [
+        ("--env ROUSE_DRAIN_TIMEOUT=2h", true),
+        ("--env KEDA_HTTP_DRAIN_TIMEOUT=61m", true),
+        ("--env ROUSE_DRAIN_TIMEOUT=1h", false),
+    ] {
+        let told = install(flags).err.contains("the drain of a node may take that long");
+        assert_eq!(told, long, "{flags}");
+    }
+}
+
+#[test]
+fn the_number_of_gateways_can_be_left_to_an_autoscaler() {
+    let all = printed("--replicas none");
+    assert_eq!(one(&all, "Deployment").pointer("/spec/replicas"), None);
+    let mut expected = printed("");
+    let deployment = expected.iter_mut().find(|object| text(object, "/kind") == "Deployment").unwrap();
+    deployment.get_mut("spec").unwrap().as_object_mut().unwrap().remove("replicas");
+    assert_eq!(all, expected, "and nothing else");
+}
+
+#[test]
+fn there_are_as_many_connections_as_there_is_memory_for_unless_the_operator_says_otherwise() {
+    for (flags, expected) in [("", 30_000), ("--env ROUSE_MAX_CONNECTIONS=5", 5)] {
+        let all = printed(flags);
+        let deployment = one(&all, "Deployment");
+        let settings = settings_of(deployment, "10.1.2.3");
+        assert_eq!(settings.limits.connections, Some(expected));
+        let limit = text(deployment, &format!("{CONTAINER}/resources/limits/memory"));
+        assert_eq!(limit, "1Gi", "with other memory, another number of connections fits");
+    }
+}
+
+#[test]
+fn with_kedas_names_a_tls_door_speaks_to_pods_as_kedas_does() {
+    let upstream = |flags: &str| {
+        let all = printed(flags);
+        settings_of(one(&all, "Deployment"), "10.1.2.3").upstream.tls
+    };
+    assert_eq!(upstream("--tls-secret w --keda-compat"), UpstreamTls::AsReceived);
+    assert_eq!(upstream("--tls-secret w --keda-compat --env ROUSE_UPSTREAM_TLS=off"), UpstreamTls::Off);
+    assert_eq!(upstream("--tls-secret w"), UpstreamTls::Off);
+    assert_eq!(upstream("--keda-compat"), UpstreamTls::Off);
+}
+
+#[test]
+fn files_that_kubernetes_or_a_flag_mounts_may_be_named() {
+    for flags in [
+        "--env ROUSE_UPSTREAM_CA=/var/run/secrets/kubernetes.io/serviceaccount/ca.crt",
+        "--tls-secret w --env ROUSE_TLS_CLIENT_CA=/certs/ca.crt --env ROUSE_TLS_CLIENT_AUTH=optional",
+    ] {
+        printed(flags);
     }
 }
 
@@ -275,8 +344,8 @@ fn bad_values_are_refused_with_what_is_expected() {
         ("--watch-namespace -", "lower-case letters"),
         ("--secrets-of *", "lower-case letters"),
         ("--image rouse", "a tag or a digest"),
-        ("--replicas 0", "1..=1000"),
-        ("--replicas many", "--replicas"),
+        ("--replicas 0", "a number from 1 to 1000, or none"),
+        ("--replicas many", "a number from 1 to 1000, or none"),
         ("--tls-secret a/b", "a Secret's name"),
         ("--ip-family 6", "ipv4, ipv6"),
         ("--env ROUSE_MAX_HOLD", "NAME=VALUE"),
@@ -289,7 +358,19 @@ fn bad_values_are_refused_with_what_is_expected() {
         ("--env ROUSE_WATCH_NAMESPACE=shop", "use --watch-namespace"),
         ("--env KEDA_HTTP_WATCH_NAMESPACE=shop", "use --watch-namespace"),
         ("--env KEDA_HTTP_PROXY_TLS_ENABLED=true", "use --tls-secret"),
-        ("--env ROUSE_CONFIG=/etc/gateway.yaml", "mount no such file"),
+        ("--env ROUSE_CONFIG=/etc/gateway.yaml", "mount no such file; give settings by --env"),
+        ("--env ROUSE_UPSTREAM_CA=/ca.crt", "mount no such file as /ca.crt; give settings by --env"),
+        ("--env ROUSE_KUBECONFIG=/kubeconfig", "the chart's volumes"),
+        ("--env ROUSE_TLS_CERT=/certs/a --env ROUSE_TLS_KEY=/certs/b", "by --tls-secret"),
+        ("--tls-secret w --env ROUSE_TLS_CERT=/certs/a --env ROUSE_TLS_KEY=/certs/../b", "as /certs/../b"),
+        (
+            "--tls-secret w --env KEDA_HTTP_PROXY_TLS_ENABLED=1 --env KEDA_HTTP_PROXY_TLS_CERT_PATH=/a",
+            "--env KEDA_HTTP_PROXY_TLS_CERT_PATH: the manifests mount no such file as /a",
+        ),
+        ("--env KEDA_HTTP_ADMIN_PORT=9091", "--env KEDA_HTTP_ADMIN_PORT: admin is what the manifests say"),
+        ("--ip-family ipv6 --env KEDA_HTTP_PROXY_PORT=80", "port 8080"),
+        ("--tls-secret w --env KEDA_HTTP_PROXY_TLS_PORT=443", "--env KEDA_HTTP_PROXY_TLS_PORT"),
+        ("--watch-namespace a --env KEDA_HTTP_WATCH_NAMESPACE=b", "use --watch-namespace"),
     ];
     for (arguments, expected) in cases {
         let answer = install(arguments);
@@ -300,9 +381,22 @@ fn bad_values_are_refused_with_what_is_expected() {
 }
 
 #[test]
+fn kedas_variables_that_say_what_the_manifests_say_are_taken() {
+    let same =
+        "--env KEDA_HTTP_ADMIN_PORT=9090 --env KEDA_HTTP_PROXY_PORT=8080 --env KEDA_HTTP_PROXY_TLS_PORT=8443";
+    printed(&format!("{same} --tls-secret w --watch-namespace a --env KEDA_HTTP_WATCH_NAMESPACE=a"));
+    printed("--env KEDA_HTTP_ADMIN_PORT=");
+}
+
+#[test]
 fn what_should_be_known_is_said_beside_the_manifests() {
-    let told = install("--env ROUSE_MAXHOLD=2m").err;
-    for expected in ["did you mean ROUSE_MAX_HOLD", "must be on the nodes", "--no-crds leaves them out"] {
+    let told = install("--env ROUSE_MAXHOLD=2m --env OTEL_SERVICE_NAME=x").err;
+    for expected in [
+        "OTEL_SERVICE_NAME: this variable has no effect",
+        "did you mean ROUSE_MAX_HOLD",
+        "must be on the nodes",
+        "--no-crds leaves them out",
+    ] {
         assert!(told.contains(expected), "{told}");
     }
 }
@@ -339,4 +433,48 @@ fn the_kustomization_has_every_file() {
         }
     }
     assert_eq!(listed, there);
+}
+
+#[test]
+fn the_kustomization_says_where_the_image_is() {
+    let root = support::root().join("deploy");
+    let kustomization = support::objects(&std::fs::read_to_string(root.join("kustomization.yaml")).unwrap());
+    let image = |field: &str| text(&kustomization[0], &format!("/images/0/{field}"));
+    let (name, tag) = (image("newName"), image("newTag"));
+    let files = deployed("manifests");
+    let deployed = text(one(&files, "Deployment"), &format!("{CONTAINER}/image"));
+    assert_eq!(deployed, format!("{}:{tag}", image("name")), "otherwise it finds nothing to replace");
+    assert_eq!((name, tag), (image("name"), env!("CARGO_PKG_VERSION")), "it changes nothing by itself");
+}
+
+#[test]
+fn what_the_examples_name_is_granted_by_the_optional_file() {
+    let optional = deployed("optional");
+    let role = one(&optional, "Role");
+    let granted: BTreeSet<(String, String, String)> = role
+        .get("rules")
+        .unwrap()
+        .as_array()
+        .unwrap()
+        .iter()
+        .flat_map(|rule| {
+            let names = rule.get("resourceNames").unwrap().as_array().unwrap();
+            names.iter().map(|name| (text(rule, "/resources/0"), name.as_str().unwrap()))
+        })
+        .map(|(resource, name)| (text(role, "/metadata/namespace").into(), resource.into(), name.into()))
+        .collect();
+    let mut named = BTreeSet::new();
+    for object in deployed("examples") {
+        let namespace = text(&object, "/metadata/namespace").to_owned();
+        let annotation =
+            |name: &str| text(&object, &format!("/metadata/annotations/rouse.dev~1{name}")).to_owned();
+        if let Some((kind, name)) = annotation("upstream-ca").split_once('/') {
+            named.insert((namespace.clone(), format!("{kind}s"), name.to_owned()));
+        }
+        let client = annotation("upstream-client-cert");
+        if !client.is_empty() {
+            named.insert((namespace, "secrets".to_owned(), client));
+        }
+    }
+    assert_eq!(granted, named);
 }

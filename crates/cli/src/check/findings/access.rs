@@ -98,12 +98,18 @@ fn remedy(grant: &Grant, verbs: &[&str], account: Option<&Account>, advice: &Adv
             )
         }
         (Some(_), Place::Namespace(namespace)) => {
-            format!("{}\nor add to its Role in {namespace} the rule {rule}", advice.install())
+            format!("add to its Role in {namespace} the rule {rule}\nor install again, {}", again(advice))
         }
         (Some(_), Place::Everywhere) => {
-            format!("{}\nor add to its ClusterRole the rule {rule}", advice.install())
+            format!("add to its ClusterRole the rule {rule}\nor install again, {}", again(advice))
         }
     }
+}
+
+/// How to install again, as the end of a sentence.
+fn again(advice: &Advice) -> String {
+    let install = advice.install();
+    if advice.there.gateway { install } else { format!("by\n{install}") }
 }
 
 /// As it is written in a role.

@@ -115,11 +115,8 @@ pub(super) fn routes(seen: &Result<RoutesSeen, Unseen>, advice: &Advice) -> Sect
         &seen.contested,
         |contested| {
             let others: Vec<String> = contested.others.iter().map(ToString::to_string).collect();
-            let detail = format!(
-                "{} has it, as the older one (unless the gateway's list of assigned hosts says otherwise); {} does not",
-                contested.owner,
-                others.join(", ")
-            );
+            let detail =
+                format!("{} has it, as the older one; {} does not", contested.owner, others.join(", "));
             let check = Check::warning(format!("{} is claimed once", contested.host)).because(detail);
             match contested.others.first() {
                 Some(other) => check.next(describe(other)),

@@ -8,8 +8,12 @@ use rouse_kube::survey::{
 use super::super::report::Outcome;
 use super::*;
 
+/// What the gateway that is there runs.
+const IMAGE: &str = "registry.example.com/rouse:9";
+
 fn asked() -> Advice {
-    Advice { kubectl: "kubectl".to_owned(), namespace: None, gateway: "rouse-system".to_owned() }
+    let there = There { image: Some(IMAGE.to_owned()), ..There::default() };
+    Advice { kubectl: "kubectl".to_owned(), namespace: None, gateway: "rouse-system".to_owned(), there }
 }
 
 fn account() -> Account {
@@ -97,13 +101,19 @@ fn old_clusters_are_refused_or_warned_of() {
         (Some((1, 21)), Some(Outcome::Warning)),
         (Some((1, 22)), Some(Outcome::Warning)),
         (Some((1, 25)), Some(Outcome::Warning)),
-        (Some((1, 26)), None),
+        (Some((1, 26)), Some(Outcome::Warning)),
+        (Some((1, 28)), Some(Outcome::Warning)),
+        (Some((1, 29)), None),
         (Some((2, 0)), None),
         (None, Some(Outcome::Warning)),
     ];
     for (number, expected) in cases {
         let found = wrong(|survey| survey.version.number = number);
         assert_eq!(found.first().map(|check| check.result), expected, "{number:?}");
+        for check in &found {
+            let next = check.next.as_deref().unwrap_or_default();
+            assert_eq!(next, "upgrade the cluster to Kubernetes 1.29 or later", "{number:?}");
+        }
     }
 }
 
@@ -127,7 +137,41 @@ fn kinds_that_are_missing_or_of_another_version_are_told_by_what_is_lost() {
     }
     let (_, detail, next) = only(Outcome::Failure, |survey| survey.kinds[1].served = Ok(other()));
     assert!(detail.contains("v9") && detail.contains("v1beta1"), "{detail}");
-    assert!(next.contains("rouse install | kubectl apply -f -"), "{next}");
+    // The kinds of the add-on are its own: ours would take their place.
+    assert!(next.starts_with("upgrade KEDA HTTP add-on to a version that serves it"), "{next}");
+    let (_, _, next) = only(Outcome::Failure, |survey| {
+        survey.kinds[1].served = Ok(Vec::new());
+        survey.kinds[2].served = Ok(Vec::new());
+    });
+    assert!(
+        next.contains(&format!("\nrouse install --image {IMAGE} | kubectl apply --server-side -f -")),
+        "{next}"
+    );
+    assert!(next.starts_with("with the flags it was installed with"), "{next}");
+}
+
+#[test]
+fn a_gateway_that_is_there_keeps_its_image_its_flags_and_the_kinds_of_the_cluster() {
+    let deny = |survey: &mut Survey| {
+        let denied = Denied { verb: "list", reason: String::new() };
+        survey.grants.as_mut().unwrap()[0].denied.push(denied);
+    };
+    let (_, _, next) = only(Outcome::Failure, deny);
+    let lines: Vec<&str> = next.lines().collect();
+    let [rule, flags, install] = lines[..] else { panic!("{next}") };
+    assert!(rule.starts_with("add to its ClusterRole the rule {apiGroups"), "the least first: {next}");
+    assert!(flags.contains("with the flags it was installed with"), "{next}");
+    let expected = format!("rouse install --image {IMAGE} --no-crds | kubectl apply --server-side -f -");
+    assert_eq!(install, expected);
+    // So also for somebody who may not see the gateway: it may well be there, with an image that nobody knows.
+    let mut survey = good();
+    deny(&mut survey);
+    survey.gateway = Err(Unseen::Forbidden("you may not".to_owned()));
+    let report = judge(&Ok(survey), &Advice { there: There::default(), ..asked() });
+    let failed = report.sections()[2].checks.iter().find(|check| check.result == Outcome::Failure).unwrap();
+    assert!(failed.next.as_ref().unwrap().contains("rouse install --image IMAGE --no-crds |"), "{failed:?}");
+    let (_, _, next) = only(Outcome::Warning, |survey| gateway(survey).services = Ok(Vec::new()));
+    assert!(next.ends_with(&expected) && next.starts_with("with the flags"), "{next}");
 }
 
 #[test]
@@ -189,8 +233,9 @@ fn in_one_namespace_a_role_there_is_what_is_missing() {
     let report = judge(&Ok(survey), &Advice { gateway: "edge".to_owned(), ..asked() });
     let failed = report.sections()[2].checks.iter().find(|check| check.result == Outcome::Failure).unwrap();
     let next = failed.next.as_ref().unwrap();
-    assert!(next.contains("rouse install --namespace edge --watch-namespace shop | kubectl apply"), "{next}");
-    assert!(next.contains("or add to its Role in shop"), "{next}");
+    let install = "--namespace edge --watch-namespace shop --no-crds | kubectl apply --server-side -f -";
+    assert!(next.contains(install), "{next}");
+    assert!(next.starts_with("add to its Role in shop the rule"), "{next}");
 }
 
 #[test]
@@ -227,7 +272,15 @@ fn what_may_not_be_asked_is_a_warning_and_what_fails_is_a_failure() {
 fn a_gateway_that_is_not_installed_yet_is_a_warning_with_the_way_to_install_it() {
     let (_, detail, next) = only(Outcome::Warning, |survey| survey.gateway = Ok(None));
     assert!(detail.contains("rouse-gateway in rouse-system"), "{detail}");
-    assert_eq!(next, "rouse install | kubectl apply -f -");
+    assert_eq!(next, "rouse install --no-crds | kubectl apply --server-side -f -");
+    let found = wrong(|survey| {
+        survey.gateway = Ok(None);
+        survey.kinds[1].served = Ok(Vec::new());
+        survey.kinds[2].served = Ok(Vec::new());
+    });
+    let next =
+        found.iter().find(|check| check.name == "it is installed").and_then(|check| check.next.as_deref());
+    assert_eq!(next, Some("rouse install | kubectl apply --server-side -f -"));
 }
 
 #[test]
@@ -304,7 +357,7 @@ fn a_host_that_is_claimed_twice_is_told_with_who_has_it() {
         survey.routes.as_mut().unwrap().contested.push(contested);
     });
     assert!(name.contains("a.example.com"), "{name}");
-    assert!(detail.starts_with("shop/old has it") && detail.contains("shop/new, shop/newer"), "{detail}");
+    assert_eq!(detail, "shop/old has it, as the older one; shop/new, shop/newer does not");
     assert!(next.ends_with("describe httpscaledobject new"), "{next}");
 }
 

@@ -13,7 +13,6 @@ use rouse_net::tls::{
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Cert;
-use crate::failure::Failure;
 use crate::gateway::settings::{self, TlsVersion};
 use crate::process::screen::Screen;
 use crate::up::lines;
@@ -33,15 +32,41 @@ pub(super) struct Certificates {
     settings: settings::Tls,
 }
 
+/// Why there can be no TLS at the door: the setting that says so, and what is wrong with what it names.
+#[derive(Debug)]
+pub(super) struct Refused {
+    pub(super) setting: &'static str,
+    pub(super) what: String,
+}
+
 /// What the settings ask for, if they ask for TLS.
-pub(super) fn open(settings: &settings::Tls) -> Result<Option<Certificates>, Failure> {
+pub(super) fn open(settings: &settings::Tls) -> Result<Option<Certificates>, Refused> {
     if settings.listen.is_empty() {
         return Ok(None);
     }
-    let refused = |error: &dyn std::fmt::Display| Failure::Input(format!("TLS at the door: {error}"));
-    let found = read(settings).map_err(|error| refused(&error))?;
-    let (server, warnings) = ServerTls::new(found).map_err(|error| refused(&error))?;
+    let found = read(settings).map_err(|what| Refused { setting: "tls-cert-dir", what })?;
+    let refused =
+        |error: LoadError| Refused { setting: named_by(&error.file, settings), what: error.to_string() };
+    let (server, warnings) = ServerTls::new(found).map_err(refused)?;
     Ok(Some(Certificates { server: Arc::new(server), warnings, settings: settings.clone() }))
+}
+
+/// Which setting names the file.
+fn named_by(file: &str, settings: &settings::Tls) -> &'static str {
+    let is = |path: &Path| path.display().to_string() == file;
+    let client_ca = match &settings.client_auth {
+        settings::ClientAuth::None => None,
+        settings::ClientAuth::Optional(ca) | settings::ClientAuth::Required(ca) => Some(ca),
+    };
+    if settings.certs.iter().any(|pair| is(&pair.cert)) {
+        "tls-cert"
+    } else if settings.certs.iter().any(|pair| is(&pair.key)) {
+        "tls-key"
+    } else if client_ca.is_some_and(|ca| is(ca)) {
+        "tls-client-ca"
+    } else {
+        "tls-cert-dir"
+    }
 }
 
 impl Certificates {

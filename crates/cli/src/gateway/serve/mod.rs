@@ -2,6 +2,7 @@
 
 mod certificates;
 mod follow;
+pub(super) mod opened;
 mod probers;
 pub mod routes;
 mod system;
@@ -24,6 +25,7 @@ use crate::process::signals::{Signal, Signals};
 use crate::process::{self, files};
 use crate::up::lines;
 use certificates::Certificates;
+use opened::Opened;
 use system::System;
 
 /// How long whoever reads our output may take to read the last lines.
@@ -33,12 +35,12 @@ const AT_ONCE: Duration = Duration::from_secs(5);
 
 /// Runs until a signal, or until something breaks.
 pub(super) fn run(settings: &Settings) -> Result<(), Failure> {
-    let certificates = certificates::open(&settings.tls)?;
+    let opened = opened::open(settings).map_err(|problems| Failure::Input(problems.to_string()))?;
     let doors = Doors::open(settings)?;
     files::raise_open_files();
     let runtime =
         process::control().map_err(|error| Failure::Io { what: "cannot start threads".to_owned(), error })?;
-    let ended = runtime.block_on(serve(settings, doors, certificates));
+    let ended = runtime.block_on(serve(settings, doors, opened));
     // Whatever blocks now has nothing left to do.
     runtime.shutdown_timeout(Duration::from_millis(100));
     ended
@@ -80,7 +82,7 @@ impl Doors {
     }
 }
 
-async fn serve(settings: &Settings, doors: Doors, certificates: Option<Certificates>) -> Result<(), Failure> {
+async fn serve(settings: &Settings, doors: Doors, opened: Opened) -> Result<(), Failure> {
     let failed = |what: &str| {
         let what = what.to_owned();
         move |error| Failure::Io { what, error }
@@ -89,7 +91,7 @@ async fn serve(settings: &Settings, doors: Doors, certificates: Option<Certifica
     let (screen, painter) = Screen::open(AutoStream::auto(io::stderr()))
         .map_err(failed("cannot start the thread that prints"))?;
     let mut signals = Signals::listen().map_err(failed("cannot listen to signals"))?;
-    let ended = live(settings, doors, certificates, &mut signals, &screen).await;
+    let ended = live(settings, doors, opened, &mut signals, &screen).await;
     painter.finish(LAST_LINES).await;
     ended
 }
@@ -97,11 +99,15 @@ async fn serve(settings: &Settings, doors: Doors, certificates: Option<Certifica
 async fn live(
     settings: &Settings,
     doors: Doors,
-    certificates: Option<Certificates>,
+    opened: Opened,
     signals: &mut Signals,
     screen: &Screen,
 ) -> Result<(), Failure> {
     let greeting = doors.lines();
+    let Opened { certificates, warnings } = opened;
+    for warning in &warnings {
+        screen.say(lines::warning(&warning.to_string()));
+    }
     let mut system = System::start(settings, doors, certificates, screen).await?;
     for line in greeting {
         screen.say(line);

@@ -292,7 +292,8 @@ fn front(settings: &Settings, clock: TokioClock, access: Option<Arc<dyn AccessLo
         clock,
         seed: random(),
         limits: gateway::Limits {
-            connections: limits.connections.unwrap_or_else(files::most_connections),
+            // Whoever is let in beyond the files that may be open is not served.
+            connections: limits.connections.unwrap_or(usize::MAX).min(files::most_connections()),
             idle: limits.idle_timeout,
             head: limits.header_timeout,
             heads: guard::Limits {

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use rouse_core::endpoint::ServiceId;
 use rouse_kube::service::{AppProtocol, ResolvedPort, TlsFacts, UPSTREAM_CA, UPSTREAM_CLIENT_CERT};
-use rouse_net::tls::{ClientConfigs, ClientSettings, ClientTls, Identity, Pem, Roots, ServerName};
+use rouse_net::tls::{
+    ClientConfigs, ClientSettings, ClientTls, Identity, LoadError, Pem, Roots, ServerName, Warning,
+};
 use rouse_proxy::gateway::Upstream;
 
 use crate::gateway::settings::{Settings, UpstreamTls};
@@ -44,6 +46,16 @@ impl Upstreams {
             cluster_domain: settings.kubernetes.cluster_domain.as_str().into(),
             short_names: keda,
         }
+    }
+
+    /// Reads the roots that the operator names, and says what is odd about them. Otherwise the first to hear of a
+    /// file that is not there would be whoever sends the first request.
+    pub(super) fn read_roots(settings: &Settings) -> Result<Vec<Warning>, LoadError> {
+        let (Some(ca), Ok(anybody)) = (&settings.upstream.ca, ServerName::try_from("pod")) else {
+            return Ok(Vec::new());
+        };
+        let roots = Roots::Pem(vec![Pem::File(ca.clone())]);
+        ClientTls::new(ClientSettings::new(anybody, roots)).map(|(_, warnings)| warnings)
     }
 
     /// The configurations, whose files somebody must watch.

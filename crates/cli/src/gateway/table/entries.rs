@@ -207,7 +207,8 @@ pub static SETTINGS: &[Setting] = &[
         "max-connections",
         Kind::Count(1..=10_000_000),
         Nothing("three quarters of the files that may be open"),
-        "How many client connections there may be; beyond it, the longest quiet one makes room",
+        "How many client connections there may be, never more than three quarters of the files that may be open; beyond it, \
+         the longest quiet one makes room",
     ),
     limit(
         "max-streams",
