@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::{Dice, Kind};
 use crate::events::Event;
-use crate::feed::Feed;
+use crate::feed::{Feed, Witness};
 use crate::pods::Pods;
 use crate::route::book::Book;
 use crate::route::hosts::Assigned;
@@ -225,8 +225,9 @@ impl Cluster {
         cancel: CancellationToken,
     ) -> Result<(), Ended> {
         let blurred = Arc::<Notify>::default();
-        let (pods, manual) = ((Arc::clone(&self.pods), Arc::clone(&blurred)), self.settings.manual_endpoints);
-        let feed = Feed::new(Arc::clone(&registry), pods, manual, Arc::clone(&self.lost_slices));
+        let witness = Witness::new(Arc::clone(&self.pods), Arc::clone(&blurred));
+        let (manual, lost) = (self.settings.manual_endpoints, Arc::clone(&self.lost_slices));
+        let feed = Feed::new(Arc::clone(&registry), witness, manual, lost);
         let feed = Arc::new(Mutex::new(feed));
         let mut tasks = JoinSet::new();
         let inner = cancel.child_token();

@@ -76,15 +76,35 @@ enum Sight {
     Clear,
 }
 
+/// Tells which endpoints are pods.
+pub(crate) struct Witness {
+    pods: Arc<Pods>,
+    sight: Sight,
+    /// Rung when all pods are needed again.
+    blurred: Arc<Notify>,
+    /// Slices were listed before.
+    listed: bool,
+}
+
+impl Witness {
+    pub(crate) fn new(pods: Arc<Pods>, blurred: Arc<Notify>) -> Self {
+        Self { pods, sight: Sight::Blurred, blurred, listed: false }
+    }
+
+    /// All slices are listed. If not for the first time, events were missed, so there are pods that we do not know of: a
+    /// service must not be empty until we do.
+    fn slices_listed(&mut self) {
+        if std::mem::replace(&mut self.listed, true) && self.sight == Sight::Clear {
+            self.sight = Sight::Blurred;
+            self.blurred.notify_one();
+        }
+    }
+}
+
 /// What is known of Services and slices.
 pub(crate) struct Feed {
     registry: Arc<Registry>,
-    pods: Arc<Pods>,
-    sight: Sight,
-    /// Slices were listed before.
-    listed: bool,
-    /// Rung when all pods are needed again.
-    blurred: Arc<Notify>,
+    witness: Witness,
     /// Endpoints without a pod get traffic in every service.
     manual: bool,
     services: HashMap<ServiceId, Arc<ServiceFacts>>,
@@ -103,18 +123,10 @@ pub(crate) struct Feed {
 }
 
 impl Feed {
-    pub(crate) fn new(
-        registry: Arc<Registry>,
-        (pods, blurred): (Arc<Pods>, Arc<Notify>),
-        manual: bool,
-        lost: Arc<Notify>,
-    ) -> Self {
+    pub(crate) fn new(registry: Arc<Registry>, witness: Witness, manual: bool, lost: Arc<Notify>) -> Self {
         Self {
             registry,
-            pods,
-            sight: Sight::Blurred,
-            listed: false,
-            blurred,
+            witness,
             manual,
             services: HashMap::new(),
             spreads: HashMap::new(),
@@ -176,11 +188,7 @@ impl Feed {
 
     /// These are all slices there are. Each service changes once, from what it had to what it has.
     pub(crate) fn replace_slices(&mut self, all: Vec<SliceFacts>) {
-        // Events were missed, so there are pods that we do not know of: a service must not be empty until we do.
-        if std::mem::replace(&mut self.listed, true) && self.sight == Sight::Clear {
-            self.sight = Sight::Blurred;
-            self.blurred.notify_one();
-        }
+        self.witness.slices_listed();
         let mut by_service: HashMap<ServiceId, Slices> = HashMap::new();
         self.homes.clear();
         self.kept.clear();
@@ -214,18 +222,18 @@ impl Feed {
             (_, false) => {}
             (was, true) => {
                 self.declare(&id);
-                if !was {
-                    let slices = self.kept.remove(&id).unwrap_or_default();
-                    self.give(&id, slices);
-                    if self.orphaned.remove(&id) {
-                        self.lost.notify_one();
-                    }
-                } else {
+                if was {
                     match self.trust(&id).cmp(&trusted) {
                         Ordering::Greater => self.give_kept(&id),
                         // Most were given whole, so nobody has them in hand.
                         Ordering::Less => self.lost.notify_one(),
                         Ordering::Equal => {}
+                    }
+                } else {
+                    let slices = self.kept.remove(&id).unwrap_or_default();
+                    self.give(&id, slices);
+                    if self.orphaned.remove(&id) {
+                        self.lost.notify_one();
                     }
                 }
             }
@@ -331,13 +339,13 @@ impl Feed {
 
     /// All pods were listed.
     pub(crate) fn pods_seen(&mut self) {
-        self.sight = Sight::Clear;
+        self.witness.sight = Sight::Clear;
         self.give_waiting(|_| true);
     }
 
     /// Pods cannot be followed: we may not, or not for long.
     pub(crate) fn pods_lost(&mut self) {
-        if std::mem::replace(&mut self.sight, Sight::Blurred) == Sight::Clear {
+        if std::mem::replace(&mut self.witness.sight, Sight::Blurred) == Sight::Clear {
             self.give_waiting(|_| true);
         }
     }
@@ -363,8 +371,8 @@ impl Feed {
         match (self.trust(id), &endpoint.pod) {
             (Trust::Anybody, _) => (true, true),
             (Trust::Pods, Some(pod)) => {
-                let known = self.pods.has(id.namespace(), &pod.uid, endpoint.ip);
-                (known || self.sight == Sight::Blurred, known)
+                let known = self.witness.pods.has(id.namespace(), &pod.uid, endpoint.ip);
+                (known || self.witness.sight == Sight::Blurred, known)
             }
             (Trust::Pods, None) | (Trust::Nobody, _) => (false, false),
         }

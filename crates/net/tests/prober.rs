@@ -261,7 +261,7 @@ async fn it_ends_when_cancelled_or_when_the_service_is_gone() {
     shop.ended().await;
 
     // Also when no pod has a plan.
-    for plans in [tcp(), Box::new(|_, _| None)] {
+    for plans in [tcp(), Box::new(|_, _, _| None)] {
         let (mut shop, _socket) = start(plans);
         shop.watches(1).await;
         shop.bench.registry.remove(shop.service.id());

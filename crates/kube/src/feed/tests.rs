@@ -190,17 +190,18 @@ fn take_in(feed: &mut Feed, cluster: &mut Cluster, fact: Fact) {
         }
         Fact::PutPod(n) => {
             cluster.pods.insert(n);
-            if feed.pods.put(pod(n)) {
+            if feed.witness.pods.put(pod(n)) {
                 feed.pod_changed(&PodUid::new(&format!("p{n}")));
             }
         }
         // What was given of it stays until its slice says so.
         Fact::DropPod(n) => {
             cluster.behind |= cluster.pods.remove(&n);
-            feed.pods.remove(&pod(n));
+            feed.witness.pods.remove(&pod(n));
         }
         Fact::ListPods => {
-            feed.pods
+            feed.witness
+                .pods
                 .replace((ELSEWHERE..ELSEWHERE + 5).chain(cluster.pods.iter().copied()).map(pod).collect());
             feed.pods_seen();
             cluster.listed = true;
@@ -214,7 +215,7 @@ fn take_in(feed: &mut Feed, cluster: &mut Cluster, fact: Fact) {
         feed.replace_slices(all(cluster));
         cluster.behind = false;
     }
-    if rung(&feed.blurred) {
+    if rung(&feed.witness.blurred) {
         take_in(feed, cluster, Fact::ListPods);
     }
 }
@@ -226,7 +227,7 @@ proptest! {
     fn the_registry_has_what_there_is(history in proptest::collection::vec(facts(), 1..25)) {
         let policy = Policy { manual_endpoints: true, ..Policy::default() };
         let bench = Bench::with(Settings { policy, ..Settings::default() });
-        let mut feed = Feed::new(Arc::clone(&bench.registry), Default::default(), false, Arc::default());
+        let mut feed = Feed::new(Arc::clone(&bench.registry), Witness::new(Arc::default(), Arc::default()), false, Arc::default());
         let mut cluster = Cluster::default();
         for fact in history {
             take_in(&mut feed, &mut cluster, fact);
@@ -243,7 +244,12 @@ proptest! {
 #[test]
 fn a_service_or_a_port_that_went_and_came_back_is_told_of_although_it_looks_the_same() {
     let bench = Bench::new();
-    let mut feed = Feed::new(Arc::clone(&bench.registry), Default::default(), false, Arc::default());
+    let mut feed = Feed::new(
+        Arc::clone(&bench.registry),
+        Witness::new(Arc::default(), Arc::default()),
+        false,
+        Arc::default(),
+    );
     let facts = |port: &str| {
         let json = json!({
             "metadata": {"namespace": "shop", "name": "a"},
