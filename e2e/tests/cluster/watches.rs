@@ -46,6 +46,11 @@ const TRICKLE: u32 = 30;
 /// The kinds that every gateway watches.
 const KINDS: [&str; 5] = ["EndpointSlice", "Service", "InterceptorRoute", "HTTPScaledObject", "Pod"];
 
+/// For a gateway that believes in pods that no object tells of: there is no node, and the tests write the slices.
+fn with_host_pods(launch: Launch) -> Launch {
+    launch.flag("--allow-manual-endpoints", true)
+}
+
 /// An app with one pod that is ready, and a route to it.
 async fn warm(space: &Space, app: &str, pod: &str) -> HostPod {
     let pod = HostPod::start(pod).await;
@@ -171,7 +176,7 @@ async fn an_api_server_that_is_away_costs_no_request_and_delays_a_wake(space: Sp
     space.serve(&App::new("cold")).await;
     space.run(&App::new("hasty")).await;
     space.apply(space.route("hasty").readiness_timeout("1s").object()).await;
-    let gateway = space.gateway().await;
+    let gateway = with_host_pods(space.launch().await).start(&programs()).await;
     all_are(&gateway, "following").await;
     let before = lists(&gateway).await;
     let load = Load::on(&gateway.target(&space.host("shop")), 10 * TRICKLE);
@@ -234,7 +239,7 @@ impl Drop for Still {
 async fn a_history_that_is_gone_is_listed_anew_and_empties_nothing(space: Space) {
     let one = warm(&space, "shop", "one").await;
     let _old = warm(&space, "old", "old").await;
-    let gateway = standing_still(space.launch().await).start(&programs()).await;
+    let gateway = standing_still(with_host_pods(space.launch().await)).start(&programs()).await;
     all_are(&gateway, "following").await;
     let before = lists(&gateway).await;
     let load = Load::on(&gateway.target(&space.host("shop")), TRICKLE);
@@ -296,7 +301,7 @@ async fn happens_after(space: &Space, one: HostPod) -> History {
 
 async fn an_etcd_restored_from_a_backup_is_followed_from_there(space: Space) {
     let one = warm(&space, "shop", "one").await;
-    let launch = space.launch().await;
+    let launch = with_host_pods(space.launch().await);
     own_cluster::back_up(&space).await;
     let gateway = launch.start(&programs()).await;
     let load = Load::on(&gateway.target(&space.host("shop")), 10 * TRICKLE);
@@ -329,7 +334,7 @@ async fn an_etcd_restored_from_a_backup_is_followed_from_there(space: Space) {
 
 async fn an_etcd_restored_unnoticed_that_has_gone_on_since_is_seen_whole(space: Space) {
     let one = warm(&space, "shop", "one").await;
-    let launch = space.launch().await;
+    let launch = with_host_pods(space.launch().await);
     own_cluster::back_up(&space).await;
     let gateway = standing_still(launch).start(&programs()).await;
     let load = Load::on(&gateway.target(&space.host("shop")), TRICKLE);
@@ -435,7 +440,7 @@ async fn a_slow_api_server_delays_news_and_nothing_else(space: Space) {
     space.serve(&App::new("cold")).await;
     let identity = identity::Identity::of(&space).await;
     let delay = Delay::before(server_of(&identity.kubeconfig), Duration::from_secs(1)).await;
-    let launch = Launch::new(&redirected(&identity.kubeconfig, delay.address));
+    let launch = with_host_pods(Launch::new(&redirected(&identity.kubeconfig, delay.address)));
     let launch = launch.flag("--watch-namespace", space.name());
     let gateway = launch.start(&programs()).await;
     all_are(&gateway, "following").await;
@@ -464,7 +469,7 @@ async fn a_slow_api_server_delays_news_and_nothing_else(space: Space) {
 
 async fn bookmarks_are_heard_where_nothing_happens(space: Space) {
     let _one = warm(&space, "shop", "one").await;
-    let gateway = space.gateway().await;
+    let gateway = with_host_pods(space.launch().await).start(&programs()).await;
     all_are(&gateway, "following").await;
     let before = lists(&gateway).await;
     let load = Load::on(&gateway.target(&space.host("shop")), TRICKLE);
@@ -491,7 +496,7 @@ async fn a_token_that_is_refused_is_read_again(space: Space) {
     let one = warm(&space, "shop", "one").await;
     space.serve(&App::new("cold")).await;
     let (kubeconfig, token) = identity::with_token_file(&space).await;
-    let launch = Launch::new(&kubeconfig).flag("--watch-namespace", space.name());
+    let launch = with_host_pods(Launch::new(&kubeconfig)).flag("--watch-namespace", space.name());
     let gateway = launch.start(&programs()).await;
     all_are(&gateway, "following").await;
     let before = lists(&gateway).await;
