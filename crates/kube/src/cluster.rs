@@ -4,14 +4,17 @@
 //! routes, publishes them, and finds out what their owners are to be told. Wakes, lookups of workloads and writes
 //! have tasks of their own, so that none of them waits for another.
 
+mod bodies;
 mod credentials;
+mod named;
 mod planner;
 mod sinks;
 mod wakes;
 mod writes;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -32,13 +35,14 @@ use crate::pods::Pods;
 use crate::route::book::Book;
 use crate::route::hosts::Assigned;
 use crate::route::plan::RoutePlan;
-use crate::route::spec::{RouteKey, RouteKind};
+use crate::route::spec::{DirectMode, RouteKey, RouteKind};
 use crate::route::status::{Statuses, Write};
 use crate::scale::{Targets, Waker};
 use crate::service::TlsFacts;
 use crate::watch::{Health, Sink, Watch, WatchReport, WatchState};
+use bodies::Bodies;
 use credentials::Credentials;
-use wakes::Queue;
+use wakes::{Queue, WakeFailure};
 
 /// How far somebody who follows the happenings may lag behind before they miss some.
 const LAG: usize = 1024;
@@ -70,10 +74,14 @@ pub struct Settings {
     /// What is wrong with the certificates and the key that a Service names, in words. Only who uses them can tell; what
     /// is told here is told on routes.
     pub judge_tls: fn(&TlsFacts) -> Option<String>,
+    /// Whether requests go to pods or to the Service's address where their route does not say. What a Service asks for and
+    /// does not get on the way to a pod is told on routes.
+    pub direct: DirectMode,
 }
 
 impl Settings {
-    /// The defaults: the whole cluster, no manual endpoints, conditions are written, nothing is wrong with certificates.
+    /// The defaults: the whole cluster, no manual endpoints, conditions are written, nothing is wrong with certificates,
+    /// requests go to pods.
     pub fn new(clock: Arc<dyn Clock>, time_of_day: fn() -> SystemTime, seed: u64) -> Self {
         Self {
             namespace: None,
@@ -86,6 +94,7 @@ impl Settings {
             time_of_day,
             seed,
             judge_tls: |_| None,
+            direct: DirectMode::Always,
         }
     }
 }
@@ -120,6 +129,8 @@ pub struct Cluster {
     dice: Arc<Dice>,
     pods: Arc<Pods>,
     wakes: Queue,
+    /// Whether there are wake failures to be told.
+    wakes_failed: AtomicBool,
     waker: Waker,
     targets: Targets,
     knowledge: Mutex<Knowledge>,
@@ -139,9 +150,6 @@ pub struct Cluster {
     events: (mpsc::Sender<Event>, Mutex<Option<mpsc::Receiver<Event>>>),
 }
 
-/// The entries of `ConfigMap`s by namespace and name.
-type Bodies = HashMap<(Arc<str>, Arc<str>), BTreeMap<String, Arc<str>>>;
-
 /// What routes are made of, besides Services.
 #[derive(Default)]
 struct Knowledge {
@@ -149,7 +157,7 @@ struct Knowledge {
     bodies: Bodies,
     credentials: Credentials,
     /// Why the last wake of a route came to nothing.
-    wake_failures: HashMap<RouteKey, String>,
+    wake_failures: HashMap<RouteKey, WakeFailure>,
 }
 
 /// The kinds that are always watched, in the order of [`Cluster::watches`].
@@ -168,6 +176,7 @@ impl Cluster {
             dice: Arc::new(Dice::new(settings.seed)),
             pods: Arc::default(),
             wakes: Queue::default(),
+            wakes_failed: AtomicBool::new(false),
             waker: Waker::new(client.clone()),
             targets: Targets::default(),
             knowledge: Mutex::default(),
@@ -251,7 +260,7 @@ impl Cluster {
                 _ => spawn_watch(&mut tasks, watch, sinks.pods(), &inner),
             }
         }
-        tasks.spawn(Arc::clone(&self).plan(Arc::clone(&feed), inner.clone()));
+        tasks.spawn(Arc::clone(&self).plan(Arc::clone(&registry), Arc::clone(&feed), inner.clone()));
         tasks.spawn(Arc::clone(&self).look_up_targets(Arc::clone(&feed), inner.clone()));
         tasks.spawn(Arc::clone(&self).wake_up(Arc::clone(&registry), Arc::clone(&feed), inner.clone()));
         tasks.spawn(Arc::clone(&self).write_statuses(inner.clone()));

@@ -146,7 +146,7 @@ pub const PERMISSIONS: &[Permission] = &[
         "scaledobjects",
         &["list"],
         Need::Optional {
-            lost: "the workload that a ScaledObject names is not woken, unless it is found by its labels",
+            lost: "the workload that a ScaledObject names is not woken, unless it is found by its labels, and what is paused is woken",
         },
         "A ScaledObject that names a route says which workload is behind it, and whether it is paused.",
     ),
@@ -189,8 +189,9 @@ pub const PERMISSIONS: &[Permission] = &[
     ),
     named(
         "configmaps",
-        "placeholder and static responses that come from a ConfigMap have no body",
-        "A route may take the body of a response from a ConfigMap of its namespace.",
+        "placeholder and static responses that come from a ConfigMap have no body, and pods whose Service names a \
+         ConfigMap for TLS are not reached",
+        "A route may take the body of a response from a ConfigMap of its namespace, and a Service the CA for its pods.",
     ),
     named(
         "secrets",

@@ -3,7 +3,7 @@
 //! Not part of the plain test command: `make cluster-test` brings a cluster up and runs it. On a cluster that is there:
 //!
 //! ```text
-//! ROUSE_E2E_KUBECONFIG=/tmp/rouse-cluster/kubeconfig cargo test -p rouse-e2e --test cluster [-- WORDS OF A NAME]
+//! ROUSE_E2E_KUBECONFIG=/tmp/rouse-cluster/kubeconfig cargo test -p rouse-e2e --test cluster [-- PART OF NAMES]
 //! ```
 //!
 //! The cluster needs the images of the test app ([`cluster::image`]) and of the gateway ([`cluster::gateway_image`]), and this machine must reach pods and Services by their

@@ -3,27 +3,22 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use k8s_openapi::ByteString;
 use rouse_core::endpoint::ServiceId;
 use serde::Deserialize;
-use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
+use super::named::Followed;
 use super::{Cluster, Happening, lock};
-use crate::api::Kind;
 use crate::feed::Feed;
 use crate::objects::Meta;
 use crate::service::{Found, Holder, Pem, ServiceFacts, TlsFacts, Wanted};
-use crate::watch::{Health, Sink};
+use crate::watch::Sink;
 
 /// Objects that are followed at a time.
 const FOLLOWED: usize = 1000;
-/// How long routes wait at the start for the objects that their Services name.
-const FIRST_LOOK: Duration = Duration::from_secs(10);
 
 /// What is known of all objects that Services name. Has no `Debug`: there are keys in it.
 #[derive(Default)]
@@ -63,14 +58,16 @@ impl Credentials {
         judged
     }
 
+    /// Whether each of these was looked at.
+    pub(super) fn know(&self, followed: &Followed) -> bool {
+        followed.keys().all(|one| self.found.contains_key(one))
+    }
+
     /// Forgets Services that no route leads to.
     pub(super) fn retain(&mut self, services: &BTreeSet<ServiceId>) {
         self.settled.retain(|id, _| services.contains(id));
     }
 }
-
-/// What is followed, and how to end it.
-pub(super) type Followed = HashMap<Wanted, CancellationToken>;
 
 impl Cluster {
     /// Follows what the Services of all routes name, and nothing else.
@@ -87,16 +84,10 @@ impl Cluster {
             named.flat_map(|service| service.tls.wanted().cloned().collect::<Vec<_>>()).collect();
         let mut knowledge = self.knowledge();
         knowledge.credentials.retain(&services);
-        followed.retain(|one, token| {
-            let keep = wanted.contains(one);
-            if !keep {
-                token.cancel();
-            }
-            keep
-        });
+        followed.retain(&wanted);
         knowledge.credentials.found.retain(|one, _| wanted.contains(one));
         for one in wanted {
-            if followed.contains_key(&one) {
+            if followed.contains(&one) {
                 continue;
             }
             if followed.len() >= FOLLOWED {
@@ -107,31 +98,8 @@ impl Cluster {
             // It may have been one too many before.
             knowledge.credentials.found.remove(&one);
             let token = cancel.child_token();
-            let kind = match one.kind {
-                Holder::ConfigMap => Kind::CONFIG_MAP,
-                Holder::Secret => Kind::SECRET,
-            };
-            let health = Arc::new(Health::new(kind.name, watch::Sender::new(())));
-            let object = (Arc::clone(&one.namespace), Arc::clone(&one.name));
-            let watch = self.watch(kind, Some(object), health, Arc::default());
             let sink = HolderSink { cluster: Arc::clone(self), wanted: one.clone(), followed: token.clone() };
-            tasks.spawn(watch.run(sink, token.clone()));
-            followed.insert(one, token);
-        }
-    }
-
-    /// Waits until everything that is followed was looked at once, but not for long. Otherwise the first requests after a
-    /// start would be refused.
-    pub(super) async fn first_look(&self, followed: &Followed) {
-        let deadline = Instant::now() + FIRST_LOOK;
-        let all = || {
-            let knowledge = self.knowledge();
-            followed.keys().all(|one| knowledge.credentials.found.contains_key(one))
-        };
-        while !all() {
-            if timeout_at(deadline, self.dirty.notified()).await.is_err() {
-                return;
-            }
+            followed.begin(self, one, sink, token, tasks);
         }
     }
 }

@@ -6,31 +6,31 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rouse_core::endpoint::ServiceId;
+use rouse_core::registry::Registry;
 use rouse_core::snapshot::Spread;
-use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use super::credentials::{Credentials, Followed};
-use super::sinks::BodySink;
-use super::{Bodies, Cluster, Knowledge, NEEDED, at, lock};
-use crate::api::Kind;
+use super::bodies::Bodies;
+use super::credentials::Credentials;
+use super::named::Followed;
+use super::{Cluster, Knowledge, NEEDED, Plans, at, lock};
 use crate::feed::Feed;
 use crate::route::plan::{Findings, RoutePlan, World, compile};
-use crate::route::spec::{RouteKey, RouteSpec};
-use crate::route::status::conditions;
+use crate::route::spec::{DirectMode, RouteKey, RouteSpec};
+use crate::route::status::{Standing, conditions};
 use crate::service::{ServiceFacts, TlsFacts};
 use crate::watch::{Health, WatchState};
 
 /// Routes are compiled at most so often: a burst of changes is one change.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Statuses that could not be written are tried again after this.
+/// Statuses that could not be written, and watches that panicked, are tried again after this.
 const RETRY: Duration = Duration::from_secs(30);
 /// Workloads are looked up again after this, since nobody tells of new ones.
 const LOOK_AGAIN: Duration = Duration::from_mins(1);
-/// `ConfigMap`s that are followed at a time.
-const CONFIG_MAPS: usize = 1000;
+/// How long routes wait at the start for the objects that they and their Services name.
+const FIRST_LOOK: Duration = Duration::from_secs(10);
 
 /// The routes of one namespace, and their Services.
 type Routes = Vec<(Arc<RouteSpec>, Option<Arc<ServiceFacts>>)>;
@@ -41,6 +41,8 @@ struct Present<'a> {
     bodies: &'a Bodies,
     credentials: RefCell<&'a mut Credentials>,
     judge_tls: fn(&TlsFacts) -> Option<String>,
+    former: Plans,
+    direct: DirectMode,
 }
 
 impl World for Present<'_> {
@@ -50,12 +52,21 @@ impl World for Present<'_> {
     }
 
     fn body(&self, namespace: &str, name: &str, key: Option<&str>) -> Option<Arc<str>> {
-        let data = self.bodies.get(&(namespace.into(), name.into()))?;
-        let found = match key {
-            Some(key) => data.get(key),
-            None => data.get("body").or_else(|| data.values().next().filter(|_| data.len() == 1)),
-        };
-        found.map(Arc::clone)
+        self.bodies.entry(namespace, name, key)?.ok()
+    }
+
+    fn no_body(&self, namespace: &str, name: &str, key: Option<&str>) -> Option<String> {
+        self.bodies.entry(namespace, name, key)?.err()
+    }
+
+    fn former(&self, route: &RouteSpec) -> Option<Arc<RoutePlan>> {
+        // One that was deleted and made anew under the same name was nothing before.
+        let same = |plan: &&Arc<RoutePlan>| plan.spec.key == route.key && plan.spec.created == route.created;
+        self.former.iter().find(same).cloned()
+    }
+
+    fn direct(&self) -> DirectMode {
+        self.direct
     }
 
     fn tls(&self, service: &ServiceFacts) -> Arc<TlsFacts> {
@@ -65,35 +76,47 @@ impl World for Present<'_> {
 
 impl Cluster {
     /// Compiles routes until `cancel`.
-    pub(super) async fn plan(self: Arc<Self>, feed: Arc<Mutex<Feed>>, cancel: CancellationToken) {
+    pub(super) async fn plan(
+        self: Arc<Self>,
+        registry: Arc<Registry>,
+        feed: Arc<Mutex<Feed>>,
+        cancel: CancellationToken,
+    ) {
         let work = async {
             self.wait_for_all().await;
             self.mind_pods(&feed);
-            let (mut tasks, mut followed) = (JoinSet::new(), HashMap::new());
-            let mut credentials = Followed::new();
+            let mut tasks = JoinSet::new();
+            let (mut credentials, mut bodies) = (Followed::default(), Followed::default());
             self.follow_credentials(&feed, &mut credentials, &mut tasks, &cancel);
-            self.first_look(&credentials).await;
+            self.follow_config_maps(&mut bodies, &mut tasks, &cancel);
+            self.first_look(&credentials, &bodies).await;
             let mut retry: Option<Instant> = None;
             loop {
                 if retry.is_some_and(|retry| retry <= Instant::now()) {
                     retry = None;
+                    credentials.forget_panicked();
+                    bodies.forget_panicked();
                     let mut statuses = lock(&self.statuses);
                     for key in std::mem::take(&mut *lock(&self.unwritten)) {
                         statuses.failed(&key);
                     }
                 }
                 self.follow_credentials(&feed, &mut credentials, &mut tasks, &cancel);
-                self.compile(&feed);
+                self.follow_config_maps(&mut bodies, &mut tasks, &cancel);
+                self.compile(&registry, &feed);
                 self.synced.send_replace(true);
-                self.follow_config_maps(&mut followed, &mut tasks, &cancel);
-                if retry.is_none() && !lock(&self.unwritten).is_empty() {
+                let panicked = credentials.has_panicked() || bodies.has_panicked();
+                if retry.is_none() && (panicked || !lock(&self.unwritten).is_empty()) {
                     retry = Some(Instant::now() + RETRY);
                 }
                 sleep_until(Instant::now() + PAUSE).await;
                 tokio::select! {
                     () = self.dirty.notified() => {}
                     () = at(retry) => {}
-                    Some(_) = tasks.join_next() => {}
+                    Some(ended) = tasks.join_next() => if let Err(error) = ended {
+                        credentials.ended(&self, &error);
+                        bodies.ended(&self, &error);
+                    }
                 }
             }
         };
@@ -101,6 +124,21 @@ impl Cluster {
             biased;
             () = cancel.cancelled() => {}
             () = work => {}
+        }
+    }
+
+    /// Waits until everything that is followed was looked at once, but not for long. Otherwise the first requests after a
+    /// start would be refused, or answered without a body.
+    async fn first_look(&self, credentials: &Followed, bodies: &Followed) {
+        let deadline = Instant::now() + FIRST_LOOK;
+        let all = || {
+            let knowledge = self.knowledge();
+            knowledge.credentials.know(credentials) && knowledge.bodies.know(bodies)
+        };
+        while !all() {
+            if timeout_at(deadline, self.dirty.notified()).await.is_err() {
+                return self.knowledge().bodies.give_up(bodies);
+            }
         }
     }
 
@@ -118,11 +156,13 @@ impl Cluster {
     }
 
     /// Compiles all routes, publishes them if they changed, and has written what their owners are to be told.
-    fn compile(&self, feed: &Mutex<Feed>) {
+    fn compile(&self, registry: &Registry, feed: &Mutex<Feed>) {
         let mut knowledge = self.knowledge();
+        self.forget_failures(&mut knowledge, registry);
         let Knowledge { book, bodies, credentials, wake_failures } = &mut *knowledge;
         let (credentials, judge_tls) = (RefCell::new(credentials), self.settings.judge_tls);
-        let world = Present { feed, bodies, credentials, judge_tls };
+        let (former, direct) = (Arc::clone(&self.plans.borrow()), self.settings.direct);
+        let world = Present { feed, bodies, credentials, judge_tls, former, direct };
         let mut found: HashMap<RouteKey, Findings> = HashMap::new();
         let routes = book.good();
         let plans = compile(&routes, &self.settings.assigned_hosts, &world, |key, findings| {
@@ -151,45 +191,23 @@ impl Cluster {
         let now = self.now_text();
         for (key, entry) in book.entries() {
             let mut findings = found.remove(key).unwrap_or_default();
+            // What is not known yet is not told: it would have to be taken back.
+            if findings.unseen {
+                continue;
+            }
             findings.faults.clone_from(&entry.faults);
             findings.outdated = !entry.faults.is_empty() && entry.good.is_some();
             findings.no_scale_target = self.targets.get(key).and_then(Result::err);
-            findings.wake_failure = wake_failures.get(key).cloned();
-            let object = (entry.uid.as_str(), entry.generation);
-            let due = statuses.due(key, object, conditions(&findings), &entry.conditions, &now);
+            findings.wake_failure = wake_failures.get(key).map(|failure| failure.words.clone());
+            let (uid, version) = (entry.uid.as_str(), entry.version.as_str());
+            let (generation, present) = (entry.generation, entry.conditions.as_slice());
+            let object = Standing { uid, generation, version, conditions: present };
+            let due = statuses.due(key, object, conditions(&findings), &now);
             if let Some(write) = due
                 && self.writes.0.try_send(write).is_err()
             {
                 lock(&self.unwritten).insert(key.clone());
             }
-        }
-    }
-
-    fn follow_config_maps(
-        self: &Arc<Self>,
-        followed: &mut HashMap<(Arc<str>, Arc<str>), CancellationToken>,
-        tasks: &mut JoinSet<()>,
-        cancel: &CancellationToken,
-    ) {
-        let wanted = self.knowledge().book.config_maps();
-        followed.retain(|key, token| {
-            let keep = wanted.contains(key);
-            if !keep {
-                token.cancel();
-                self.knowledge().bodies.remove(key);
-            }
-            keep
-        });
-        for key in wanted {
-            if followed.len() >= CONFIG_MAPS || followed.contains_key(&key) {
-                continue;
-            }
-            let token = cancel.child_token();
-            let health = Arc::new(Health::new(Kind::CONFIG_MAP.name, watch::Sender::new(())));
-            let watch = self.watch(Kind::CONFIG_MAP, Some(key.clone()), health, Arc::default());
-            let sink = BodySink { cluster: Arc::clone(self), key: key.clone() };
-            tasks.spawn(watch.run(sink, token.clone()));
-            followed.insert(key, token);
         }
     }
 

@@ -1,14 +1,14 @@
 //! Where each watch writes what it sees.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use rouse_core::endpoint::ServiceId;
-use serde::Deserialize;
 
 use super::{Cluster, Happening, lock};
 use crate::feed::{Feed, SliceFacts};
-use crate::objects::{Meta, Service};
+use crate::objects::Service;
 use crate::pods::PodSeen;
 use crate::route::spec::{RouteKind, RouteObject};
 use crate::service::ServiceFacts;
@@ -59,6 +59,13 @@ impl SliceSink {
             self.warned.insert(whose);
         }
     }
+
+    /// A wake that failed is told until there are pods all the same.
+    fn mind_failures(&self) {
+        if self.cluster.wakes_failed.load(Ordering::Relaxed) {
+            self.cluster.dirty.notify_one();
+        }
+    }
 }
 
 impl Sink for SliceSink {
@@ -69,11 +76,13 @@ impl Sink for SliceSink {
             self.warn(slice);
         }
         lock(&self.feed).replace_slices(all);
+        self.mind_failures();
     }
 
     fn put(&mut self, slice: SliceFacts) {
         self.warn(&slice);
         lock(&self.feed).put_slice(slice);
+        self.mind_failures();
     }
 
     fn remove(&mut self, slice: SliceFacts) {
@@ -173,63 +182,6 @@ impl Sink for PodSink {
 
     fn remove(&mut self, pod: PodSeen) {
         self.cluster.pods.remove(&pod);
-    }
-
-    fn unreadable(&mut self, words: String) {
-        self.cluster.tell(Happening::LeftOut(words));
-    }
-}
-
-/// `v1` `ConfigMap`.
-#[derive(Debug, Deserialize)]
-pub(super) struct ConfigMap {
-    metadata: Meta,
-    #[serde(default)]
-    data: Option<BTreeMap<String, String>>,
-}
-
-/// One `ConfigMap` that a route names.
-pub(super) struct BodySink {
-    pub(super) cluster: Arc<Cluster>,
-    pub(super) key: (Arc<str>, Arc<str>),
-}
-
-impl BodySink {
-    fn set(&self, data: Option<BTreeMap<String, String>>) {
-        let shared = |(key, text): (String, String)| (key, Arc::from(text));
-        let data = data.map(|data| data.into_iter().map(shared).collect());
-        let mut knowledge = self.cluster.knowledge();
-        match data {
-            Some(data) => drop(knowledge.bodies.insert(self.key.clone(), data)),
-            None => drop(knowledge.bodies.remove(&self.key)),
-        }
-        drop(knowledge);
-        self.cluster.dirty.notify_one();
-    }
-
-    fn is_ours(&self, object: &ConfigMap) -> bool {
-        object.metadata.namespace() == &*self.key.0 && *object.metadata.name == *self.key.1
-    }
-}
-
-impl Sink for BodySink {
-    type Object = ConfigMap;
-
-    fn replace(&mut self, all: Vec<ConfigMap>) {
-        let ours = all.into_iter().find(|object| self.is_ours(object));
-        self.set(ours.map(|object| object.data.unwrap_or_default()));
-    }
-
-    fn put(&mut self, object: ConfigMap) {
-        if self.is_ours(&object) {
-            self.set(Some(object.data.unwrap_or_default()));
-        }
-    }
-
-    fn remove(&mut self, object: ConfigMap) {
-        if self.is_ours(&object) {
-            self.set(None);
-        }
     }
 
     fn unreadable(&mut self, words: String) {

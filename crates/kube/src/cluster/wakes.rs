@@ -1,6 +1,7 @@
 //! Wakes: asked for by requests, done by a task, each service by one at a time.
 
 use std::collections::{BTreeSet, HashSet, VecDeque};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use rouse_core::endpoint::ServiceId;
@@ -9,7 +10,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::{Cluster, Happening, lock};
+use super::{Cluster, Happening, Knowledge, lock};
 use crate::events::{Event, Reason};
 use crate::feed::Feed;
 use crate::route::spec::RouteSpec;
@@ -122,6 +123,10 @@ impl Cluster {
         feed: &Mutex<Feed>,
     ) -> Result<Woken, String> {
         let workload = self.workload(service, routes, feed).await?;
+        let paused = self.targets.paused(&self.client, service.namespace(), &workload, routes).await;
+        if let Some(words) = paused {
+            return Err(words);
+        }
         let least = routes.iter().map(|route| route.scaling.min).max().unwrap_or(0).max(1);
         match self.waker.wake(service.namespace(), &workload, least).await {
             Ok(Woken::Already(replicas)) => match self.waker.blocked(service.namespace(), &workload).await {
@@ -178,19 +183,48 @@ impl Cluster {
     /// For the routes' status.
     fn remember(&self, routes: &[Arc<RouteSpec>], failure: Option<&str>) {
         let mut knowledge = self.knowledge();
+        let Knowledge { book, wake_failures, .. } = &mut *knowledge;
         let mut changed = false;
         for route in routes {
-            let before = match failure {
-                Some(words) => knowledge.wake_failures.insert(route.key.clone(), words.to_owned()),
-                None => knowledge.wake_failures.remove(&route.key),
-            };
-            changed |= before.as_deref() != failure;
+            let failed = failure.zip(book.get(&route.key)).map(|(words, entry)| WakeFailure {
+                uid: entry.uid.clone(),
+                service: route.target.service.clone(),
+                words: words.to_owned(),
+            });
+            changed |= wake_failures.get(&route.key) != failed.as_ref();
+            match failed {
+                Some(failed) => drop(wake_failures.insert(route.key.clone(), failed)),
+                None => drop(wake_failures.remove(&route.key)),
+            }
         }
+        self.wakes_failed.store(!wake_failures.is_empty(), Ordering::Relaxed);
         drop(knowledge);
         if changed {
             self.dirty.notify_one();
         }
     }
+
+    /// Forgets failures of routes that are gone, were made anew or lead elsewhere, and of services that have pods: others
+    /// may have woken them.
+    pub(super) fn forget_failures(&self, knowledge: &mut Knowledge, registry: &Registry) {
+        let Knowledge { book, wake_failures, .. } = knowledge;
+        wake_failures.retain(|route, failure| {
+            let leads_there = |good: &Arc<RouteSpec>| good.target.service == failure.service;
+            let entry = book.get(route).filter(|entry| entry.uid == failure.uid);
+            let same = entry.and_then(|entry| entry.good.as_ref()).is_some_and(leads_there);
+            same && !registry.get(&failure.service).is_some_and(|service| service.snapshot().ready())
+        });
+        self.wakes_failed.store(!wake_failures.is_empty(), Ordering::Relaxed);
+    }
+}
+
+/// Why the last wake of a route came to nothing.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct WakeFailure {
+    /// Which object of the route's name.
+    uid: String,
+    service: ServiceId,
+    pub(super) words: String,
 }
 
 /// The wake of a service is over, however it ended.

@@ -33,31 +33,41 @@ impl Cluster {
                 () = cancel.cancelled() => return,
                 outcome = self.write_status(&write) => outcome,
             };
-            if let Err(error) = outcome
-                // The object is gone, and so is the need for a status.
-                && !refused_with(&error, 404)
-            {
-                let text = format!("status of {}: {}", write.key, words(&error));
-                self.tell(Happening::WriteFailed(text));
-                // Tried again in a while, not at once: a permission that is missing stays missing.
-                lock(&self.unwritten).insert(write.key);
-                self.dirty.notify_one();
+            if let Err(error) = outcome {
+                self.not_written(&write, &error);
             }
         }
     }
 
+    fn not_written(&self, write: &Write, error: &kube::Error) {
+        match error {
+            // The object is gone, and so is the need for a status.
+            error if refused_with(error, 404) => return,
+            error if refused_with(error, 409) => lock(&self.statuses).overtaken(write),
+            error => {
+                let text = format!("status of {}: {}", write.key, words(error));
+                self.tell(Happening::WriteFailed(text));
+                // The object's definition does not allow what we say, today as in 30 s: until we say something else.
+                if refused_with(error, 422) {
+                    return;
+                }
+                // Tried again in a while, not at once: a permission that is missing stays missing.
+                lock(&self.unwritten).insert(write.key.clone());
+            }
+        }
+        self.dirty.notify_one();
+    }
+
     async fn write_status(&self, write: &Write) -> Result<(), kube::Error> {
-        let namespace = Some(&*write.key.namespace);
-        let (kind, params, patch) = match write.key.kind {
-            RouteKind::InterceptorRoute => {
-                (Kind::ROUTE, PatchParams::apply(MANAGER).force(), Patch::Apply(&write.patch))
-            }
-            RouteKind::HttpScaledObject => {
-                (Kind::SCALED_HTTP, PatchParams::default(), Patch::Merge(&write.patch))
-            }
+        let kind = match write.key.kind {
+            RouteKind::InterceptorRoute => Kind::ROUTE,
+            RouteKind::HttpScaledObject => Kind::SCALED_HTTP,
         };
-        let request = Request::new(kind.path(namespace));
-        let request = request.patch_subresource("status", &write.key.name, &params, &patch);
+        // Not applied: where somebody else changed a part of what we applied, it could not be taken back.
+        let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
+        let request = Request::new(kind.path(Some(&write.key.namespace)));
+        let request =
+            request.patch_subresource("status", &write.key.name, &params, &Patch::Merge(&write.patch));
         let request = request.map_err(kube::Error::BuildRequest)?;
         api::within(ANSWER, self.client.request::<Value>(request)).await.map(drop)
     }

@@ -19,6 +19,8 @@ pub(crate) struct Book {
 pub(crate) struct Entry {
     pub(crate) uid: String,
     pub(crate) generation: Option<i64>,
+    /// The version that was read.
+    pub(crate) version: String,
     /// The newest version that was good.
     pub(crate) good: Option<Arc<RouteSpec>>,
     /// What is wrong with the newest version.
@@ -43,7 +45,8 @@ impl Book {
             Err(faults) => (before.and_then(|before| before.good), faults),
         };
         let conditions = conditions.cloned().unwrap_or_default();
-        let entry = Entry { uid, generation: object.metadata.generation, good, faults, conditions };
+        let version = object.metadata.resource_version.clone().unwrap_or_default();
+        let entry = Entry { uid, generation: object.metadata.generation, version, good, faults, conditions };
         self.entries.insert(key, entry);
     }
 
@@ -63,6 +66,10 @@ impl Book {
 
     pub(crate) fn entries(&self) -> impl Iterator<Item = (&RouteKey, &Entry)> {
         self.entries.iter()
+    }
+
+    pub(crate) fn get(&self, key: &RouteKey) -> Option<&Entry> {
+        self.entries.get(key)
     }
 
     /// The routes that serve.

@@ -7,7 +7,9 @@ use http::{HeaderName, HeaderValue};
 use rouse_core::endpoint::ServiceId;
 
 use super::hosts::{Assigned, Conflict, Owners};
-use super::spec::{BodySpec, ResponseSpec, RouteKey, RouteSpec, RuleSpec, StaticMode, TargetSpec};
+use super::spec::{
+    BodySpec, DirectMode, ResponseSpec, RouteKey, RouteSpec, RuleSpec, StaticMode, TargetSpec,
+};
 use crate::service::{PortFault, ResolvedPort, ServiceFacts, TlsFacts};
 
 /// A route, ready to be put into a table.
@@ -47,7 +49,7 @@ pub struct ResponsePlan {
     pub status: u16,
     /// Its headers.
     pub headers: Vec<(HeaderName, HeaderValue)>,
-    /// Its body; empty if the `ConfigMap` it should come from is not there.
+    /// Its body; empty if the `ConfigMap` it should come from is not there or cannot be read.
     pub body: Arc<str>,
 }
 
@@ -59,6 +61,18 @@ pub trait World {
     fn body(&self, namespace: &str, name: &str, key: Option<&str>) -> Option<Arc<str>>;
     /// What became of a Service's wishes about TLS; the same `Arc` as long as that does not change.
     fn tls(&self, service: &ServiceFacts) -> Arc<TlsFacts>;
+    /// Why there is no such entry, in words; `None`: nobody has looked yet.
+    fn no_body(&self, namespace: &str, name: &str, _key: Option<&str>) -> Option<String> {
+        Some(format!("there is no ConfigMap {namespace}/{name}"))
+    }
+    /// What the route was before.
+    fn former(&self, _route: &RouteSpec) -> Option<Arc<RoutePlan>> {
+        None
+    }
+    /// Whether requests go to pods or to the Service's address where their route does not say.
+    fn direct(&self) -> DirectMode {
+        DirectMode::Always
+    }
 }
 
 /// What is to be said of one route object.
@@ -76,6 +90,8 @@ pub struct Findings {
     pub fallback: Option<PortFault>,
     /// Bodies that are not there, in words.
     pub bodies: Vec<String>,
+    /// There are bodies that nobody has looked at yet. Their responses are what they were before.
+    pub unseen: bool,
     /// Why its Services cannot be spoken to over TLS as they ask, in words.
     pub tls: BTreeSet<String>,
     /// What its Service asks for and does not get.
@@ -124,16 +140,29 @@ fn one(route: &Arc<RouteSpec>, owners: &Owners<'_>, world: &dyn World, findings:
         });
         statics.push((settled.collect(), stat));
     }
-    let mut respond = |response: &ResponseSpec| answer(response, namespace, world, &mut findings.bodies);
-    let statics = statics.into_iter().map(|(rules, stat)| StaticPlan {
-        rules,
-        response: respond(&stat.response),
-        mode: stat.mode,
+    let mut respond = |response: &ResponseSpec, before: &dyn Fn(&RoutePlan) -> Option<ResponsePlan>| {
+        let Some(body) = body(&response.body, namespace, world) else {
+            findings.unseen = true;
+            return before(&*world.former(route)?);
+        };
+        let body = body.unwrap_or_else(|words| {
+            findings.bodies.push(words);
+            Arc::default()
+        });
+        Some(ResponsePlan { status: response.status, headers: response.headers.clone(), body })
+    };
+    let statics = statics.into_iter().filter_map(|(rules, stat)| {
+        let same = |former: &&StaticPlan| former.rules == rules;
+        let before = |plan: &RoutePlan| Some(plan.statics.iter().find(same)?.response.clone());
+        let response = respond(&stat.response, &before)?;
+        Some(StaticPlan { rules, response, mode: stat.mode })
     });
     let statics = statics.collect();
     let cold = &route.cold_start;
-    let (placeholder, overflow) = (cold.placeholder.as_ref(), cold.overflow.as_ref());
-    let (placeholder, overflow) = (placeholder.map(&mut respond), overflow.map(&mut respond));
+    let placeholder = cold.placeholder.as_ref();
+    let placeholder = placeholder.and_then(|response| respond(response, &|plan| plan.placeholder.clone()));
+    let overflow = cold.overflow.as_ref();
+    let overflow = overflow.and_then(|response| respond(response, &|plan| plan.overflow.clone()));
     let target = resolve(&route.target, world);
     let fallback = cold.fallback.as_ref().map(|target| resolve(target, world));
     findings.target = target.as_ref().err().cloned();
@@ -142,8 +171,11 @@ fn one(route: &Arc<RouteSpec>, owners: &Owners<'_>, world: &dyn World, findings:
     let faulty =
         |port: &ResolvedPort| Some(format!("Service {}: {}", port.service, port.tls.fault.as_ref()?));
     findings.tls = resolved.filter_map(faulty).collect();
-    findings.ignored =
-        world.service(&route.target.service).map(|facts| facts.ignored.clone()).unwrap_or_default();
+    // The Service's own address honours what it asks for.
+    if route.direct.unwrap_or_else(|| world.direct()) != DirectMode::Disabled {
+        findings.ignored =
+            world.service(&route.target.service).map(|facts| facts.ignored.clone()).unwrap_or_default();
+    }
     RoutePlan { spec: Arc::clone(route), rules, target, fallback, placeholder, overflow, statics }
 }
 
@@ -153,26 +185,13 @@ fn resolve(target: &TargetSpec, world: &dyn World) -> Result<ResolvedPort, PortF
     service.resolve(&target.port, world.tls(&service))
 }
 
-fn answer(
-    response: &ResponseSpec,
-    namespace: &str,
-    world: &dyn World,
-    missing: &mut Vec<String>,
-) -> ResponsePlan {
-    let body = match &response.body {
-        BodySpec::Text(text) => Arc::clone(text),
-        BodySpec::ConfigMap { name, key } => {
-            world.body(namespace, name, key.as_deref()).unwrap_or_else(|| {
-                let words = match key {
-                    Some(key) => format!("there is no ConfigMap {namespace}/{name} with an entry {key:?}"),
-                    None => format!(
-                        "there is no ConfigMap {namespace}/{name} with an entry \"body\" or only one entry"
-                    ),
-                };
-                missing.push(words);
-                Arc::default()
-            })
-        }
-    };
-    ResponsePlan { status: response.status, headers: response.headers.clone(), body }
+/// The text of a body, or why there is none, in words; `None` if nobody has looked yet.
+fn body(body: &BodySpec, namespace: &str, world: &dyn World) -> Option<Result<Arc<str>, String>> {
+    match body {
+        BodySpec::Text(text) => Some(Ok(Arc::clone(text))),
+        BodySpec::ConfigMap { name, key } => match world.body(namespace, name, key.as_deref()) {
+            Some(text) => Some(Ok(text)),
+            None => world.no_body(namespace, name, key.as_deref()).map(Err),
+        },
+    }
 }

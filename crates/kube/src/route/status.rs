@@ -14,11 +14,21 @@ pub const MANAGER: &str = "rouse-gateway";
 const LONGEST: usize = 2048;
 /// `HTTPScaledObject`s allow only conditions of certain types, so ours is told from others by its message.
 const OURS: &str = "Rouse: ";
+/// Whether a route serves.
+const READY: &str = "Ready";
+/// The same, where `Ready` is somebody else's word.
+const ROUSE_READY: &str = "RouseReady";
+/// The reason of a `Ready` that is true. KEDA's operator has the same, with another message.
+const RECONCILED: &str = "Reconciled";
+/// The messages of a `Ready` that is true.
+const SERVING: [&str; 2] = ["serving", "the last good version serves"];
+/// The reason of what cannot be read.
+const INVALID: &str = "Invalid";
 
 /// A status condition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Condition {
-    /// `Ready`, `Accepted`, or something that is the matter.
+    /// `Ready` (or `RouseReady`), `Accepted`, or something that is the matter.
     pub kind: &'static str,
     /// Whether it is so.
     pub holds: bool,
@@ -90,14 +100,15 @@ fn port_kind(fault: &PortFault) -> &'static str {
 
 fn first_matter(findings: &Findings, matters: &[Condition]) -> Condition {
     let (reason, message) = if !findings.faults.is_empty() && !findings.outdated {
-        ("Invalid", findings.faults.join("; "))
+        (INVALID, findings.faults.join("; "))
     } else if let Some(matter) = matters.first() {
         (matter.kind, matter.message.clone())
     } else {
-        let message = if findings.outdated { "the last good version serves" } else { "serving" };
-        return Condition { kind: "Ready", holds: true, reason: "Reconciled", message: message.to_owned() };
+        let [newest, outdated] = SERVING;
+        let message = if findings.outdated { outdated } else { newest };
+        return Condition { kind: READY, holds: true, reason: RECONCILED, message: message.to_owned() };
     };
-    Condition { kind: "Ready", holds: false, reason, message: cut(message) }
+    Condition { kind: READY, holds: false, reason, message: cut(message) }
 }
 
 fn accepted(findings: &Findings) -> Condition {
@@ -112,7 +123,7 @@ fn accepted(findings: &Findings) -> Condition {
     }
     let after = if findings.outdated { "; the last good version serves" } else { "" };
     let message = cut(format!("{}{after}", findings.faults.join("; ")));
-    Condition { kind, holds: false, reason: "Invalid", message }
+    Condition { kind, holds: false, reason: INVALID, message }
 }
 
 fn cut(mut text: String) -> String {
@@ -122,6 +133,19 @@ fn cut(mut text: String) -> String {
         text.push('…');
     }
     text
+}
+
+/// A route object as the API server has it.
+#[derive(Debug, Clone, Copy)]
+pub struct Standing<'a> {
+    /// Which object of that name.
+    pub uid: &'a str,
+    /// Counts up with each change of the spec.
+    pub generation: Option<i64>,
+    /// The version that was read. What is written is decided on it.
+    pub version: &'a str,
+    /// What was said of it, by us and by others.
+    pub conditions: &'a [Value],
 }
 
 /// What was written last, so that nothing is written twice and nobody is argued with.
@@ -136,6 +160,8 @@ struct Written {
     uid: String,
     generation: Option<i64>,
     conditions: Vec<Condition>,
+    /// It was not: the object was not at this version any more.
+    overtaken: Option<String>,
 }
 
 /// A status to be written.
@@ -143,40 +169,61 @@ struct Written {
 pub struct Write {
     /// Of which object.
     pub key: RouteKey,
-    /// The body of the patch: applied to an `InterceptorRoute`, merged into an `HTTPScaledObject`.
+    /// The version that it was decided on.
+    pub version: String,
+    /// What is merged into the object: all conditions, others' as they were at that version.
     pub patch: Value,
 }
 
 impl Statuses {
-    /// What to write for an object whose conditions the API server has as `present`; `None` if nothing is new.
+    /// What to write on an object; `None` if nothing is new.
     ///
     /// What was written once is not written again if somebody else changes it: two who disagree would write for ever.
     pub fn due(
         &mut self,
         key: &RouteKey,
-        (uid, generation): (&str, Option<i64>),
-        desired: Vec<Condition>,
-        present: &[Value],
+        object: Standing<'_>,
+        mut desired: Vec<Condition>,
         now: &str,
     ) -> Option<Write> {
-        // Also for a new generation: whoever made it waits to read that it was seen.
-        let said = Written { uid: uid.to_owned(), generation, conditions: desired };
-        let before = self.written.insert(key.clone(), said).filter(|before| before.uid == uid);
-        let said = self.written.get(key)?;
-        if before.as_ref() == Some(said) {
+        let before = self.written.get(key).filter(|before| before.uid == object.uid);
+        let overtaken = before.and_then(|before| before.overtaken.as_deref());
+        // The watch lags behind: what is decided on the same version again is refused again.
+        if overtaken == Some(object.version) {
             return None;
         }
-        let patch = match key.kind {
-            RouteKind::InterceptorRoute => applied(key, said, present, now),
-            RouteKind::HttpScaledObject => merged(&said.conditions, present, now)?,
-        };
-        let in_place = before.is_none() && same(key.kind, said, present, &patch);
-        (!in_place).then(|| Write { key: key.clone(), patch })
+        if is_taken(key.kind, object) {
+            for ready in desired.iter_mut().filter(|condition| condition.kind == READY) {
+                ready.kind = ROUSE_READY;
+            }
+        }
+        // Also for a new generation: whoever made it waits to read that it was seen.
+        let (uid, generation) = (object.uid.to_owned(), object.generation);
+        let said = Written { uid, generation, conditions: desired, overtaken: None };
+        if before == Some(&said) {
+            return None;
+        }
+        let first = before.is_none() || overtaken.is_some();
+        let conditions = all_said(key.kind, &said, object.conditions, now);
+        self.written.insert(key.clone(), said);
+        let conditions = conditions.filter(|all| !(first && same(key.kind, all, object.conditions)))?;
+        let patch = json!({
+            "metadata": { "resourceVersion": object.version },
+            "status": { "conditions": conditions },
+        });
+        Some(Write { key: key.clone(), version: object.version.to_owned(), patch })
     }
 
     /// The write did not succeed: it is due again.
     pub fn failed(&mut self, key: &RouteKey) {
         self.written.remove(key);
+    }
+
+    /// Somebody else wrote in between: it is due again as soon as what they wrote was seen.
+    pub fn overtaken(&mut self, write: &Write) {
+        if let Some(written) = self.written.get_mut(&write.key) {
+            written.overtaken = Some(write.version.clone());
+        }
     }
 
     /// Forgets objects that are gone.
@@ -185,40 +232,60 @@ impl Statuses {
     }
 }
 
-/// Whether `present` already says what we would write.
-fn same(kind: RouteKind, said: &Written, present: &[Value], write: &Value) -> bool {
-    let text =
-        |value: &Value, field: &str| value.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
-    let says = |condition: &Condition| {
-        let mut there = present.iter().filter(|value| text(value, "type") == condition.kind);
-        there.any(|value| {
-            text(value, "status") == truth(condition.holds)
-                && text(value, "reason") == condition.reason
-                && text(value, "message") == condition.message
-                && value.get("observedGeneration").and_then(Value::as_i64) == said.generation
-        })
-    };
-    match kind {
-        RouteKind::InterceptorRoute => {
-            let ours = present.iter().filter(|value| KINDS.contains(&text(value, "type").as_str()));
-            ours.count() == said.conditions.len() && said.conditions.iter().all(says)
-        }
-        RouteKind::HttpScaledObject => {
-            let conditions = write.pointer("/status/conditions").and_then(Value::as_array);
-            let strip = |values: &[Value]| -> Vec<(String, String, String)> {
-                values
-                    .iter()
-                    .map(|value| (text(value, "type"), text(value, "status"), text(value, "message")))
-                    .collect()
-            };
-            conditions.is_some_and(|conditions| strip(conditions) == strip(present))
-        }
+fn text<'a>(value: &'a Value, field: &str) -> &'a str {
+    value.get(field).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn observed(value: &Value) -> Option<i64> {
+    value.get("observedGeneration").and_then(Value::as_i64)
+}
+
+/// Whether a gateway wrote this condition. By what it says, which all gateways and the next start of this one read alike;
+/// who last changed which of its fields depends on which of them differed.
+fn is_ours(route: RouteKind, condition: &Value) -> bool {
+    let (kind, reason, message) =
+        (text(condition, "type"), text(condition, "reason"), text(condition, "message"));
+    match (route, kind) {
+        (RouteKind::HttpScaledObject, _) => message.starts_with(OURS),
+        (RouteKind::InterceptorRoute, READY) if reason == RECONCILED => SERVING.contains(&message),
+        (RouteKind::InterceptorRoute, READY) => reason == INVALID || KINDS.contains(&reason),
+        (RouteKind::InterceptorRoute, kind) => KINDS.contains(&kind),
     }
 }
 
-/// Every kind of condition that we write.
+/// Whether `Ready` is somebody else's: KEDA's operator writes it, whatever we think of the route.
+fn is_taken(route: RouteKind, object: Standing<'_>) -> bool {
+    let find = |kind: &str, ours: bool| {
+        let mut all = object.conditions.iter();
+        all.find(|value| text(value, "type") == kind && is_ours(route, value) == ours)
+    };
+    let Some(theirs) = find(READY, false) else { return false };
+    let seen = (observed(theirs), find(ROUSE_READY, true).and_then(observed), object.generation);
+    // They missed a whole version of the route, of which we had told: whoever wrote it is not there any more.
+    !matches!(seen, (Some(theirs), Some(ours), Some(now)) if theirs < ours && ours < now)
+}
+
+/// Whether `present` already says what we would write.
+fn same(route: RouteKind, written: &[Value], present: &[Value]) -> bool {
+    let strip = |values: &[Value]| {
+        let mut all: Vec<_> = values
+            .iter()
+            .map(|value| {
+                let words = ["type", "status", "message"].map(|field| text(value, field).to_owned());
+                // The definitions of these drop what they do not know.
+                let more = route == RouteKind::InterceptorRoute;
+                (words, more.then(|| (text(value, "reason").to_owned(), observed(value))))
+            })
+            .collect();
+        all.sort();
+        all
+    };
+    strip(written) == strip(present)
+}
+
+/// Every kind of condition that we write, besides `Ready`.
 const KINDS: [&str; 12] = [
-    "Ready",
+    ROUSE_READY,
     "Accepted",
     "HostConflict",
     "NoService",
@@ -236,70 +303,74 @@ fn truth(holds: bool) -> &'static str {
     if holds { "True" } else { "False" }
 }
 
-/// For server-side apply: it takes away what we said before and do not say any more, and leaves what others say.
-fn applied(key: &RouteKey, said: &Written, present: &[Value], now: &str) -> Value {
-    let condition = |condition: &Condition| {
+/// All conditions of an object: what others said, and what we say instead of what we said. `None` if nobody need be told.
+fn all_said(route: RouteKind, said: &Written, present: &[Value], now: &str) -> Option<Vec<Value>> {
+    let summary;
+    let ours = match route {
+        RouteKind::InterceptorRoute => &said.conditions,
+        RouteKind::HttpScaledObject => {
+            let told = present.iter().any(|value| is_ours(route, value));
+            summary = vec![summed_up(&said.conditions, told)?];
+            &summary
+        }
+    };
+    let replaced = |value: &Value| {
+        is_ours(route, value) || ours.iter().any(|condition| condition.kind == text(value, "type"))
+    };
+    let mut all: Vec<Value> = present.iter().filter(|value| !replaced(value)).cloned().collect();
+    for condition in ours {
+        let status = truth(condition.holds);
         let unchanged = present.iter().find(|value| {
-            value.get("type").and_then(Value::as_str) == Some(condition.kind)
-                && value.get("status").and_then(Value::as_str) == Some(truth(condition.holds))
+            text(value, "type") == condition.kind && text(value, "status") == status && is_ours(route, value)
         });
         // It says when the status changed, not when it was written.
-        let since = unchanged.and_then(|value| value.get("lastTransitionTime")).and_then(Value::as_str);
+        let since = |field: &str| {
+            unchanged.map(|value| text(value, field)).filter(|since| !since.is_empty()).unwrap_or(now)
+        };
         let mut value = json!({
             "type": condition.kind,
-            "status": truth(condition.holds),
+            "status": status,
             "reason": condition.reason,
             "message": condition.message,
-            "lastTransitionTime": since.unwrap_or(now),
+            "lastTransitionTime": since("lastTransitionTime"),
         });
-        if let (Some(generation), Some(members)) = (said.generation, value.as_object_mut()) {
-            members.insert("observedGeneration".to_owned(), generation.into());
+        if let Some(members) = value.as_object_mut() {
+            match (route, said.generation) {
+                // Older definitions have a timestamp, newer ones the time of the transition; each drops the other's.
+                (RouteKind::HttpScaledObject, _) => {
+                    members.insert("timestamp".to_owned(), since("timestamp").into());
+                }
+                (RouteKind::InterceptorRoute, Some(generation)) => {
+                    members.insert("observedGeneration".to_owned(), generation.into());
+                }
+                (RouteKind::InterceptorRoute, None) => {}
+            }
         }
-        value
-    };
-    let conditions: Vec<Value> = said.conditions.iter().map(condition).collect();
-    json!({
-        "apiVersion": "http.keda.sh/v1beta1",
-        "kind": "InterceptorRoute",
-        "metadata": { "name": &*key.name },
-        "status": { "conditions": conditions },
-    })
+        all.push(value);
+    }
+    Some(all)
 }
 
-/// `HTTPScaledObject`'s conditions are few: ours is one, only while something is wrong or was, beside what KEDA's
-/// operator wrote. It is `Ready` unless KEDA has that already, of which there may be one only.
-fn merged(desired: &[Condition], present: &[Value], now: &str) -> Option<Value> {
-    let message = |value: &Value| value.get("message").and_then(Value::as_str).unwrap_or_default().to_owned();
-    let ours = |value: &Value| message(value).starts_with(OURS);
-    let wrong: Vec<&str> = desired
-        .iter()
-        .filter(|condition| is_trouble(condition))
-        .map(|condition| &*condition.message)
-        .collect();
-    if wrong.is_empty() && !present.iter().any(ours) {
+/// `HTTPScaledObject`'s conditions are few: ours is one, and only while something is wrong or was.
+fn summed_up(desired: &[Condition], told: bool) -> Option<Condition> {
+    let wrong = desired.iter().filter(|condition| is_trouble(condition));
+    let wrong: Vec<&str> = wrong.map(|condition| &*condition.message).collect();
+    if wrong.is_empty() && !told {
         return None;
     }
-    let ready = desired.iter().find(|condition| condition.kind == "Ready");
-    let (holds, reason) = ready.map_or((true, "Reconciled"), |ready| (ready.holds, ready.reason));
+    let ready = desired.iter().find(|condition| is_ready(condition))?;
     let words = if wrong.is_empty() { "serving".to_owned() } else { wrong.join("; ") };
-    let mut conditions: Vec<Value> = present.iter().filter(|value| !ours(value)).cloned().collect();
-    let taken = conditions.iter().any(|value| value.get("type").and_then(Value::as_str) == Some("Ready"));
-    // Older definitions have a timestamp, newer ones the time of the transition; each drops the other's.
-    conditions.push(json!({
-        "type": if taken { "RouseReady" } else { "Ready" },
-        "status": truth(holds),
-        "reason": reason,
-        "message": cut(format!("{OURS}{words}")),
-        "timestamp": now,
-        "lastTransitionTime": now,
-    }));
-    Some(json!({ "status": { "conditions": conditions } }))
+    Some(Condition { message: cut(format!("{OURS}{words}")), ..ready.clone() })
+}
+
+fn is_ready(condition: &Condition) -> bool {
+    condition.kind == READY || condition.kind == ROUSE_READY
 }
 
 /// Whether a condition is worth a word where there is room for one only.
 fn is_trouble(condition: &Condition) -> bool {
     match condition.kind {
-        "Ready" => false,
+        READY | ROUSE_READY => false,
         "Accepted" => !condition.holds,
         _ => true,
     }

@@ -1,7 +1,7 @@
 //! Which workload stands behind a route: named, by a `ScaledObject`, by annotation, or the only one that fits.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use kube::Client;
@@ -21,6 +21,9 @@ use crate::service::ServiceFacts;
 const ANSWER: Duration = Duration::from_secs(30);
 /// Workloads that are looked through in one namespace.
 const MOST: usize = 10_000;
+
+/// What Go's `strconv.ParseBool`, and so KEDA, takes for false.
+const FALSE: [&str; 6] = ["0", "f", "F", "false", "False", "FALSE"];
 
 /// `keda.sh/v1alpha1` `ScaledObject`.
 #[derive(Debug, Clone, Deserialize)]
@@ -90,16 +93,43 @@ impl ScaledObject {
         target.ok_or_else(|| format!("ScaledObject {} names no workload", self.metadata.name))
     }
 
-    /// Its owner said that it must stay as it is.
+    /// Its owner said that it must not be scaled up from 0. As KEDA reads it: what is not a boolean is true, and a
+    /// number of replicas goes before the switch. KEDA itself takes it to such a number, so from there it may be woken.
     fn paused(&self) -> bool {
-        let annotation = |name: &str| self.metadata.annotations.get(name).map(String::as_str);
-        let zero = annotation("autoscaling.keda.sh/paused-replicas") == Some("0");
-        zero || annotation("autoscaling.keda.sh/paused") == Some("true")
+        let annotation = |name: &str| {
+            self.metadata.annotations.get(&format!("autoscaling.keda.sh/{name}")).map(String::as_str)
+        };
+        let is_set = |name| annotation(name).is_some_and(|text| !FALSE.contains(&text));
+        let held = annotation("paused-replicas").map(|text| text.parse::<u32>().unwrap_or(0));
+        held.map_or_else(|| is_set("paused"), |replicas| replicas == 0) || is_set("paused-scale-out")
+    }
+
+    /// Whether this is the workload that it scales, in whichever version.
+    fn scales(&self, workload: &Workload) -> bool {
+        let parts = |workload: &Workload| [&workload.group, &workload.kind, &workload.name].map(Arc::clone);
+        self.target().is_ok_and(|target| parts(&target) == parts(workload))
     }
 }
 
-/// The workload of `route`, or why there is none, in words.
+/// The workload of `route`, or why there is none that may be woken, in words.
 pub fn find(
+    route: &RouteSpec,
+    service: Option<&ServiceFacts>,
+    scaled: &[ScaledObject],
+    workloads: &[WorkloadObject],
+) -> Result<Workload, String> {
+    let found = behind(route, service, scaled, workloads)?;
+    // Whoever named the workload, and whatever triggers the pause is for: its owner wants it to stay as it is.
+    pause(scaled, &found).map_or(Ok(found), Err)
+}
+
+/// Why `workload` must stay as it is, in words.
+fn pause(scaled: &[ScaledObject], workload: &Workload) -> Option<String> {
+    let paused = scaled.iter().find(|scaled| scaled.paused() && scaled.scales(workload))?;
+    Some(format!("ScaledObject {} is paused", paused.metadata.name))
+}
+
+fn behind(
     route: &RouteSpec,
     service: Option<&ServiceFacts>,
     scaled: &[ScaledObject],
@@ -111,9 +141,6 @@ pub fn find(
         return Ok(named.clone());
     }
     if let Some(owner) = scaled.iter().find(|scaled| scaled.names(&route.key)) {
-        if owner.paused() {
-            return Err(format!("ScaledObject {} is paused", owner.metadata.name));
-        }
         return owner.target();
     }
     if let Some(named) = &route.scaling.target {
@@ -143,7 +170,7 @@ pub fn find(
 }
 
 /// What one namespace has that could be a target.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Candidates {
     scaled: Vec<ScaledObject>,
     workloads: Vec<WorkloadObject>,
@@ -202,12 +229,23 @@ async fn list<T: DeserializeOwned>(client: &Client, path: String) -> Result<Vec<
 /// The workloads of all routes, as last looked up.
 #[derive(Debug, Default)]
 pub(crate) struct Targets {
-    by_route: Mutex<HashMap<RouteKey, Result<Workload, String>>>,
+    by_route: Mutex<HashMap<RouteKey, Target>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Target {
+    found: Result<Workload, String>,
+    /// A `ScaledObject` scales it, so its owner may pause it.
+    scaled: bool,
 }
 
 impl Targets {
     pub(crate) fn get(&self, route: &RouteKey) -> Option<Result<Workload, String>> {
-        self.by_route.lock().unwrap_or_else(PoisonError::into_inner).get(route).cloned()
+        self.by_route().get(route).map(|target| target.found.clone())
+    }
+
+    fn by_route(&self) -> MutexGuard<'_, HashMap<RouteKey, Target>> {
+        self.by_route.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Looks up the workloads of these routes, all of one namespace. Answers whether anything is new.
@@ -218,36 +256,55 @@ impl Targets {
         routes: &[(Arc<RouteSpec>, Option<Arc<ServiceFacts>>)],
     ) -> bool {
         let named = |route: &RouteSpec| route.scaling.target.is_some();
-        let need =
-            routes.iter().any(|(route, _)| !(named(route) && route.key.kind == RouteKind::HttpScaledObject));
         let all = routes.iter().any(|(route, _)| !named(route));
-        let candidates =
-            if need { Candidates::look(client, namespace, all).await } else { Ok(Candidates::default()) };
+        let candidates = Candidates::look(client, namespace, all).await;
         let mut changed = false;
         for (route, service) in routes {
-            let found = match &candidates {
-                Ok(seen) => find(route, service.as_deref(), &seen.scaled, &seen.workloads),
-                Err(words) => Err(words.clone()),
+            let (found, scaled) = match &candidates {
+                Ok(seen) => {
+                    let found = find(route, service.as_deref(), &seen.scaled, &seen.workloads);
+                    let by_any = |workload: &Workload| seen.scaled.iter().any(|one| one.scales(workload));
+                    let scaled = found.as_ref().is_ok_and(by_any);
+                    (found, scaled)
+                }
+                Err(words) => (Err(words.clone()), false),
             };
-            let mut by_route = self.by_route.lock().unwrap_or_else(PoisonError::into_inner);
-            let known = by_route.get(&route.key);
+            let mut by_route = self.by_route();
+            let known = by_route.get(&route.key).map(|known| &known.found);
             // What was found stays while the API server cannot be asked.
             if candidates.is_err() && known.is_some_and(Result::is_ok) {
                 continue;
             }
             changed |= known != Some(&found);
-            by_route.insert(route.key.clone(), found);
+            by_route.insert(route.key.clone(), Target { found, scaled });
         }
         changed
     }
 
+    /// Why the `workload` of these routes must stay as it is, in words. Asked anew, since it sleeps because it was paused
+    /// just now; but only where there was a `ScaledObject` that could be, since somebody waits.
+    pub(crate) async fn paused(
+        &self,
+        client: &Client,
+        namespace: &str,
+        workload: &Workload,
+        routes: &[Arc<RouteSpec>],
+    ) -> Option<String> {
+        if !routes.iter().any(|route| self.by_route().get(&route.key).is_some_and(|target| target.scaled)) {
+            return None;
+        }
+        // If nobody answers, what was seen last stands: it was not paused.
+        let scaled: Vec<ScaledObject> = list(client, Kind::SCALED.path(Some(namespace))).await.ok()?;
+        pause(&scaled, workload)
+    }
+
     /// Forgets routes that are gone.
     pub(crate) fn retain(&self, mut exists: impl FnMut(&RouteKey) -> bool) {
-        self.by_route.lock().unwrap_or_else(PoisonError::into_inner).retain(|key, _| exists(key));
+        self.by_route().retain(|key, _| exists(key));
     }
 
     /// It is not where it was last seen.
     pub(crate) fn forget(&self, route: &RouteKey) {
-        self.by_route.lock().unwrap_or_else(PoisonError::into_inner).remove(route);
+        self.by_route().remove(route);
     }
 }

@@ -123,9 +123,10 @@ fn trouble(route: RouteKind, condition: &Value) -> Option<String> {
     let text = |field: &str| condition.get(field).and_then(Value::as_str).unwrap_or_default();
     let (kind, message) = (text("type"), text("message"));
     let wrong = match (kind, text("status")) {
-        ("Ready" | "Accepted", "False") => true,
+        // Where `Ready` is somebody else's, the gateway's own is called `RouseReady`.
+        ("Ready" | "RouseReady" | "Accepted", "False") => true,
         // Of these, only one type says what the gateway has to say, and begins so.
-        ("Ready", "True") if route == RouteKind::HttpScaledObject => {
+        ("Ready" | "RouseReady", "True") if route == RouteKind::HttpScaledObject => {
             message.strip_prefix("Rouse: ").is_some_and(|said| said != "serving")
         }
         // What is the matter with a route is a condition with itself as its reason.
@@ -246,6 +247,17 @@ mod tests {
     }
 
     #[test]
+    fn a_gateway_that_speaks_beside_kedas_ready_is_heard() {
+        let spec = to(json!([{"hosts": ["a.example.com"]}]));
+        let all = json!([
+            {"type": "Ready", "status": "True", "reason": "Reconciled", "message": "InterceptorRoute reconciled"},
+            {"type": "RouseReady", "status": "False", "reason": "Invalid", "message": "no such thing"},
+        ]);
+        let seen = seen(RouteKind::InterceptorRoute, &[object("shop", "bad", 2024, &spec, &all)]);
+        assert_eq!(troubles(&seen), [("shop/bad".to_owned(), "no such thing")]);
+    }
+
+    #[test]
     fn a_route_that_nobody_can_read_is_told_without_any_status() {
         let route = object("shop", "odd", 2024, &json!({"rules": 7}), &Value::Null);
         let seen = seen(RouteKind::InterceptorRoute, &[route]);
@@ -265,6 +277,12 @@ mod tests {
             (json!([{"type": "Ready", "status": "False", "message": "by KEDA"}]), Some("by KEDA")),
             (json!([{"type": "Ready", "status": "True", "message": "finished"}]), None),
             (json!([{"type": "Ready", "status": "False"}]), Some("Ready")),
+            (json!([{"type": "RouseReady", "status": "True", "message": "Rouse: serving"}]), None),
+            (
+                json!([{"type": "RouseReady", "status": "True", "message": "Rouse: no workload"}]),
+                Some("no workload"),
+            ),
+            (json!([{"type": "RouseReady", "status": "False", "message": "Rouse: bad"}]), Some("bad")),
         ];
         for (conditions, expected) in cases {
             let route = object("shop", "old", 2024, &spec, &conditions);

@@ -1,5 +1,5 @@
 //! An API server in memory: lists, watches with history and bookmarks, patches with versions. It does what a test
-//! tells it: cut, expire, refuse, fall silent, go back in time.
+//! tells it: cut, expire, refuse, fall silent, go back in time, never answer.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io;
@@ -61,6 +61,15 @@ struct Refusal {
     times: Option<usize>,
 }
 
+/// What becomes of whoever asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Trap {
+    /// They wait for ever.
+    Hang,
+    /// Their task ends.
+    Panic,
+}
+
 #[derive(Default)]
 struct State {
     version: u64,
@@ -74,6 +83,8 @@ struct State {
     missing: HashSet<String>,
     refusals: Vec<Refusal>,
     asked: Vec<Asked>,
+    /// Whoever asks for one of these gets no answer, or comes to grief, once.
+    traps: Vec<(String, Trap)>,
     down: bool,
     silent: bool,
     curt: bool,
@@ -158,6 +169,17 @@ impl Api {
     pub(crate) fn refuse(&self, method: Method, path: &str, code: u16, reason: &str, times: Option<usize>) {
         let (path, reason) = (path.to_owned(), reason.to_owned());
         self.state().refusals.push(Refusal { method, path, code, reason, times });
+    }
+
+    /// The next one to ask for something whose path and query have `path` in them falls into a trap.
+    pub(crate) fn trap(&self, path: &str, trap: Trap) {
+        self.state().traps.push((path.to_owned(), trap));
+    }
+
+    fn trapped(&self, uri: &str) -> Option<Trap> {
+        let mut state = self.state();
+        let place = state.traps.iter().position(|(path, _)| uri.contains(path.as_str()))?;
+        Some(state.traps.remove(place).1)
     }
 
     pub(crate) fn allow_all(&self) {
@@ -313,7 +335,7 @@ impl Api {
         }
         match target.sub.as_deref() {
             Some("scale") => object["spec"]["replicas"] = asked.body["spec"]["replicas"].clone(),
-            Some("status") => object["status"] = asked.body["status"].clone(),
+            Some("status") => object["status"]["conditions"] = asked.body["status"]["conditions"].clone(),
             _ => return whole(405, &status(405, "not here")),
         }
         self.put(&target.collection, object.clone());
@@ -457,6 +479,11 @@ impl tower_service::Service<Request<Body>> for Api {
         let api = self.clone();
         Box::pin(async move {
             let (head, body) = request.into_parts();
+            match api.trapped(&head.uri.to_string()) {
+                Some(Trap::Hang) => std::future::pending().await,
+                Some(Trap::Panic) => panic!("the test asked for it"),
+                None => {}
+            }
             let body = body.collect().await.map_err(io::Error::other)?.to_bytes();
             let content_type = head.headers.get("content-type").and_then(|value| value.to_str().ok());
             api.answer(&Asked {

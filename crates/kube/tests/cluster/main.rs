@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "tests")]
 
 mod api;
+mod bodies;
+mod conditions;
 mod connect;
 mod follow;
 mod rig;

@@ -171,3 +171,19 @@ pub(crate) fn deployment(name: &str, app: &str, replicas: u32) -> Value {
     json!({"metadata": {"name": name, "namespace": "shop"},
            "spec": {"replicas": replicas, "template": {"metadata": {"labels": {"app": app, "more": "x"}}}}})
 }
+
+/// Service `cart` with its Deployment and a route.
+pub(crate) fn shop() -> Api {
+    let api = Api::default();
+    api.put("services", service("cart"));
+    api.put(DEPLOYMENTS, deployment("cart", "cart", 0));
+    api.put(ROUTES, route("r", "shop.example.com", "cart"));
+    api
+}
+
+/// The generation that a condition of route `r` speaks of.
+pub(crate) fn observed(api: &Api, kind: &str) -> Option<i64> {
+    let object = api.get(ROUTES, "shop", "r").unwrap();
+    let mut all = object["status"]["conditions"].as_array()?.iter();
+    all.find(|condition| condition["type"] == kind)?["observedGeneration"].as_i64()
+}

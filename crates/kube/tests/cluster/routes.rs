@@ -2,21 +2,11 @@
 
 use std::time::Duration;
 
-use http::Method;
+use rouse_kube::route::spec::DirectMode;
 use rouse_kube::service::PortFault;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::api::Api;
-use crate::rig::{DEPLOYMENTS, ROUTES, Rig, SCALED_HTTP, condition, deployment, pass, route, service};
-
-/// Service `cart` with its Deployment and a route.
-fn shop() -> Api {
-    let api = Api::default();
-    api.put("services", service("cart"));
-    api.put(DEPLOYMENTS, deployment("cart", "cart", 0));
-    api.put(ROUTES, route("r", "shop.example.com", "cart"));
-    api
-}
+use crate::rig::{ROUTES, Rig, condition, pass, route, service, shop};
 
 #[tokio::test(start_paused = true)]
 async fn a_good_route_is_published_and_called_ready_by_one_write() {
@@ -30,8 +20,8 @@ async fn a_good_route_is_published_and_called_ready_by_one_write() {
     pass(Duration::from_mins(5)).await;
     let writes = api.patches("status");
     assert_eq!(writes.len(), 1, "{writes:?}");
-    assert!(writes[0].query.contains("fieldManager=rouse-gateway") && writes[0].query.contains("force=true"));
-    assert_eq!(writes[0].content_type, "application/apply-patch+yaml");
+    assert!(writes[0].query.contains("fieldManager=rouse-gateway"));
+    assert_eq!(writes[0].content_type, "application/merge-patch+json");
     rig.stop().await;
     // A second gateway, or the same after a restart, has nothing to add.
     let again = Rig::synced(&api).await;
@@ -126,91 +116,27 @@ async fn a_host_belongs_to_the_namespace_that_claimed_it_first() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn bodies_come_from_config_maps_that_routes_name_and_from_no_others() {
-    let api = shop();
-    let mut with_body = route("r", "shop.example.com", "cart");
-    with_body["spec"]["coldStart"] =
-        json!({"placeholder": {"response": {"bodyFromConfigMap": {"name": "page", "key": "html"}}}});
-    api.put(ROUTES, with_body);
-    let map = |name: &str, text: &str| json!({"metadata": {"name": name, "namespace": "shop"}, "data": {"html": text, "other": "x"}});
-    api.put("configmaps", map("unrelated", "secret"));
-    let rig = Rig::synced(&api).await;
-    let body = |rig: &Rig| rig.plan("shop/r").unwrap().placeholder.clone().unwrap().body.to_string();
-    rig.until("it is missed", |rig| rig.condition("r", "MissingBody").is_some()).await;
-    api.put("configmaps", map("page", "one"));
-    rig.until("it is there", |rig| body(rig) == "one").await;
-    api.put("configmaps", map("page", "two"));
-    rig.until("it has changed", |rig| body(rig) == "two").await;
-    rig.until("all is well", |rig| rig.condition("r", "MissingBody").is_none()).await;
-    let all = api.asked(|asked| asked.path.contains("configmaps"));
-    assert!(all.iter().all(|asked| asked.query.contains("fieldSelector=metadata.name%3Dpage")), "{all:?}");
-    api.put(ROUTES, route("r", "shop.example.com", "cart"));
-    rig.until("nobody follows it any more", |rig| rig.api.watchers("configmaps") == 0).await;
-    rig.stop().await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_status_that_may_not_be_written_is_tried_again_rarely() {
-    let api = shop();
-    api.refuse(Method::PATCH, "/status", 403, "not you", None);
-    let rig = Rig::synced(&api).await;
-    assert!(rig.plan("shop/r").is_some());
-    rig.until("it was tried", |rig| !rig.api.patches("status").is_empty()).await;
-    pass(Duration::from_mins(5)).await;
-    let tries = api.patches("status").len();
-    assert!((5..=12).contains(&tries), "{tries} tries in five minutes");
-    api.allow_all();
-    rig.until("it is written", |rig| rig.condition("r", "Ready").is_some()).await;
-    rig.stop().await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn somebody_who_writes_the_same_condition_is_not_argued_with() {
-    let api = shop();
-    let rig = Rig::synced(&api).await;
-    rig.until("it is written", |rig| rig.condition("r", "Ready").is_some()).await;
-    for _ in 0..10 {
-        let mut object = api.get(ROUTES, "shop", "r").unwrap();
-        object["status"] =
-            json!({"conditions": [{"type": "Ready", "status": "False", "reason": "Other", "message": "no"}]});
+async fn a_service_that_is_not_bypassed_gets_what_it_asks_for() {
+    let mut odd = service("cart");
+    odd["spec"]["sessionAffinity"] = json!("ClientIP");
+    for (default, own, told) in [
+        (DirectMode::Always, None, true),
+        (DirectMode::Always, Some("disabled"), false),
+        (DirectMode::Disabled, None, false),
+        (DirectMode::Disabled, Some("always"), true),
+    ] {
+        let api = shop();
+        api.put("services", odd.clone());
+        let mut object = route("r", "shop.example.com", "cart");
+        if let Some(own) = own {
+            object["metadata"]["annotations"] = json!({"rouse.dev/direct-pod-routing": own});
+        }
         api.put(ROUTES, object);
-        pass(Duration::from_secs(1)).await;
+        let rig = Rig::with(&api, |settings| settings.direct = default);
+        rig.until("it is told of", |rig| rig.condition("r", "Ready").is_some()).await;
+        assert_eq!(rig.condition("r", "NotHonoured").is_some(), told, "{default:?} {own:?}");
+        rig.stop().await;
     }
-    assert_eq!(api.patches("status").len(), 1);
-    rig.stop().await;
-}
-
-fn scaled_http() -> Value {
-    json!({"metadata": {"name": "old", "namespace": "shop"},
-           "spec": {"hosts": ["old.example.com"], "pathPrefixes": ["/a"], "replicas": {"min": 2, "max": 5},
-                    "scaleTargetRef": {"name": "cart", "kind": "Deployment", "apiVersion": "apps/v1",
-                                       "service": "cart", "port": 80}}})
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_http_scaled_object_is_a_route_and_is_written_on_only_when_something_is_wrong() {
-    let api = shop();
-    let mut object = scaled_http();
-    let theirs = json!({"type": "Created", "status": "True", "message": "by KEDA"});
-    object["status"] = json!({"conditions": [theirs]});
-    api.put(SCALED_HTTP, object.clone());
-    let rig = Rig::synced(&api).await;
-    assert_eq!(rig.plan("shop/old").unwrap().spec.scaling.min, 2);
-    let writes = |rig: &Rig| {
-        rig.api.patches("status").iter().filter(|asked| asked.path.contains("httpscaled")).count()
-    };
-    pass(Duration::from_mins(1)).await;
-    assert_eq!(writes(&rig), 0);
-    object["spec"]["scaleTargetRef"]["port"] = json!(81);
-    api.put(SCALED_HTTP, object);
-    rig.until("it is told", |rig| writes(rig) == 1).await;
-    let now = api.get(SCALED_HTTP, "shop", "old").unwrap();
-    let conditions = now["status"]["conditions"].as_array().unwrap();
-    assert_eq!(conditions[0], theirs, "what others said stays");
-    assert!(
-        conditions[1]["message"].as_str().unwrap().starts_with("Rouse: Service shop/cart has no TCP port 81")
-    );
-    rig.stop().await;
 }
 
 #[tokio::test(start_paused = true)]

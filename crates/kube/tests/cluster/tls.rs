@@ -9,7 +9,7 @@ use rouse_kube::service::TlsFacts;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use crate::api::Api;
+use crate::api::{Api, Trap};
 use crate::rig::{ROUTES, Rig, condition, pass, route, service};
 
 /// Service `name` with these annotations.
@@ -295,5 +295,28 @@ async fn more_objects_than_are_followed_are_faults_until_there_is_room() {
     rig.until("the others are followed", |rig| rig.api.watchers("secrets") == 1000).await;
     api.delete(ROUTES, "shop", "r000");
     rig.until("there is room", |rig| faults(rig) == 0).await;
+    rig.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_of_a_secret_that_panics_is_told_and_begun_anew() {
+    let api = shop();
+    let rig = Rig::synced(&api).await;
+    let mut happenings = rig.cluster.happenings();
+    rig.until("it is followed", |rig| rig.api.watchers("secrets") == 1).await;
+    let before = tls(&rig);
+    api.trap("/secrets", Trap::Panic);
+    api.expire();
+    rig.until("nobody follows it", |rig| rig.api.watchers("secrets") == 0).await;
+    pass(Duration::from_secs(1)).await;
+    assert!(Arc::ptr_eq(&before, &tls(&rig)), "what was read stands");
+    api.put("secrets", secret("gateway", &[("tls.crt", "NEW"), ("tls.key", "NEWER")]));
+    rig.until("the new certificate is seen", |rig| {
+        tls(rig).client.as_ref().is_some_and(|(certificate, _)| **certificate == *b"NEW")
+    })
+    .await;
+    let told = std::iter::from_fn(|| happenings.try_recv().ok()).map(|told| format!("{told:?}"));
+    let words = "the watch of Secret shop/gateway has ended by a panic";
+    assert_eq!(told.filter(|told| told.contains(words)).count(), 1, "once");
     rig.stop().await;
 }

@@ -9,16 +9,9 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use crate::api::Api;
-use crate::rig::{DEPLOYMENTS, ROUTES, Rig, SCALED, SCALED_HTTP, deployment, id, pass, route, service};
-
-/// Service `cart` with its Deployment at 0 and a route.
-fn shop() -> Api {
-    let api = Api::default();
-    api.put("services", service("cart"));
-    api.put(DEPLOYMENTS, deployment("cart", "cart", 0));
-    api.put(ROUTES, route("r", "shop.example.com", "cart"));
-    api
-}
+use crate::rig::{
+    DEPLOYMENTS, ROUTES, Rig, SCALED, SCALED_HTTP, SLICES, deployment, id, pass, route, service, shop, slice,
+};
 
 fn replicas(api: &Api, name: &str) -> u64 {
     api.get(DEPLOYMENTS, "shop", name).unwrap()["spec"]["replicas"].as_u64().unwrap()
@@ -220,6 +213,138 @@ async fn what_its_owner_paused_or_nobody_can_tell_apart_is_not_woken() {
         "{words}"
     );
     assert!(api.patches("scale").is_empty());
+    rig.stop().await;
+}
+
+/// An `HTTPScaledObject` that names Deployment `cart`.
+fn scaled_http() -> Value {
+    json!({"metadata": {"name": "old", "namespace": "shop"},
+           "spec": {"hosts": ["old.example.com"], "scaleTargetRef": {"name": "cart", "service": "cart", "port": 80}}})
+}
+
+/// A `ScaledObject` of `target` whose trigger names no route.
+fn by_time(target: &Value, annotations: &Value) -> Value {
+    json!({"metadata": {"name": "so", "namespace": "shop", "annotations": annotations},
+           "spec": {"scaleTargetRef": target, "triggers": [{"type": "cron", "metadata": {}}]}})
+}
+
+/// Whether `cart` is woken, or why not, where there is this route and this `ScaledObject`.
+async fn wake_beside(collection: &str, route: Value, scaled: Value) -> Option<String> {
+    let api = Api::default();
+    api.put("services", service("cart"));
+    api.put(DEPLOYMENTS, deployment("cart", "cart", 0));
+    api.put(collection, route);
+    api.put(SCALED, scaled);
+    let rig = Rig::synced(&api).await;
+    let mut happenings = rig.cluster.happenings();
+    rig.cluster.wake(&id("cart"));
+    let outcome = loop {
+        match timeout(Duration::from_mins(10), happenings.recv()).await.expect("an outcome").unwrap() {
+            Happening::WakeFailed(_, words) => break Some(words),
+            Happening::Woken(..) => break None,
+            _ => {}
+        }
+    };
+    assert_eq!(replicas(&api, "cart"), u64::from(outcome.is_none()));
+    rig.stop().await;
+    outcome
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_paused_scaled_object_of_the_same_workload_keeps_it_asleep_whoever_names_it() {
+    let paused = json!({"autoscaling.keda.sh/paused": "true"});
+    let cart = json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": "cart"});
+    let annotated = || {
+        let mut route = route("r", "shop.example.com", "cart");
+        route["metadata"]["annotations"] = json!({"rouse.dev/scale-target": "apps/v1/Deployment/cart"});
+        (ROUTES, route)
+    };
+    let found = || (ROUTES, route("r", "shop.example.com", "cart"));
+    for (collection, route) in [(SCALED_HTTP, scaled_http()), annotated(), found()] {
+        for target in [&cart, &json!({"name": "cart"})] {
+            let outcome = wake_beside(collection, route.clone(), by_time(target, &paused)).await;
+            assert_eq!(outcome.as_deref(), Some("ScaledObject so is paused"), "{route}");
+        }
+        for other in [json!({"name": "other"}), json!({"kind": "StatefulSet", "name": "cart"})] {
+            assert_eq!(wake_beside(collection, route.clone(), by_time(&other, &paused)).await, None);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_counts_as_paused_is_what_keda_says() {
+    let cases: [(&[(&str, &str)], bool); 13] = [
+        (&[("paused", "true")], true),
+        (&[("paused", "1")], true),
+        (&[("paused", "")], true),
+        (&[("paused", "yes")], true),
+        (&[("paused", "false")], false),
+        (&[("paused", "F")], false),
+        (&[("paused-replicas", "0")], true),
+        (&[("paused-replicas", "none")], true),
+        (&[("paused-replicas", "2")], false),
+        (&[("paused-replicas", "2"), ("paused", "true")], false),
+        (&[("paused-scale-out", "true")], true),
+        (&[("paused-scale-out", "false")], false),
+        (&[("paused-scale-in", "true")], false),
+    ];
+    for (annotations, paused) in cases {
+        let one = |(name, text): &(&str, &str)| (format!("autoscaling.keda.sh/{name}"), json!(text));
+        let given: serde_json::Map<String, Value> = annotations.iter().map(one).collect();
+        let scaled = by_time(&json!({"name": "cart"}), &given.into());
+        let outcome = wake_beside(SCALED_HTTP, scaled_http(), scaled).await;
+        assert_eq!(outcome.is_some(), paused, "{annotations:?}: {outcome:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_paused_just_now_is_not_woken() {
+    let api = shop();
+    let target = json!({"name": "cart"});
+    api.put(SCALED, by_time(&target, &json!({})));
+    let rig = Rig::synced(&api).await;
+    pass(Duration::from_secs(1)).await;
+    api.put(SCALED, by_time(&target, &json!({"autoscaling.keda.sh/paused-replicas": "0"})));
+    assert_eq!(failure(&rig).await, "ScaledObject so is paused");
+    assert!(api.patches("scale").is_empty());
+    api.put(SCALED, by_time(&target, &json!({})));
+    rig.cluster.wake(&id("cart"));
+    rig.until("it is scaled", |rig| replicas(&rig.api, "cart") == 1).await;
+    rig.stop().await;
+    // Where nobody scales the workload but us, nobody waits for another look.
+    let api = shop();
+    api.put(SCALED, by_time(&json!({"name": "other"}), &json!({})));
+    let rig = Rig::synced(&api).await;
+    pass(Duration::from_secs(1)).await;
+    let looks = || api.asked(|asked| asked.path.ends_with("/scaledobjects")).len();
+    let before = looks();
+    rig.cluster.wake(&id("cart"));
+    rig.until("it is scaled", |rig| replicas(&rig.api, "cart") == 1).await;
+    assert_eq!(looks(), before);
+    rig.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_is_told_until_there_are_pods_or_another_route() {
+    let api = shop();
+    let rig = Rig::synced(&api).await;
+    api.refuse(Method::PATCH, "/scale", 403, "cannot patch resource", None);
+    let told = |rig: &Rig| rig.condition("r", "WakeFailed").is_some();
+    failure(&rig).await;
+    rig.until("it is told", told).await;
+    // Somebody else wakes it, and nobody asks for another wake.
+    api.put(SLICES, slice("cart-1", "cart", &[1]));
+    rig.until("it is over", |rig| !told(rig)).await;
+    api.delete(SLICES, "shop", "cart-1");
+    rig.until("it sleeps", |rig| rig.ready("cart") == 0).await;
+    failure(&rig).await;
+    rig.until("it is told again", told).await;
+    let mut anew = route("r", "shop.example.com", "cart");
+    anew["metadata"]["uid"] = json!("another");
+    api.delete(ROUTES, "shop", "r");
+    api.put(ROUTES, anew);
+    rig.until("it is told of", |rig| rig.condition("r", "Ready").is_some()).await;
+    assert!(!told(&rig), "the new one was never woken");
     rig.stop().await;
 }
 

@@ -3,11 +3,16 @@
 use rouse_kube::route::hosts::Conflict;
 use rouse_kube::route::plan::Findings;
 use rouse_kube::route::spec::{RouteKey, RouteKind};
-use rouse_kube::route::status::{Statuses, conditions};
+use rouse_kube::route::status::{Standing, Statuses, conditions};
 use serde_json::{Value, json};
 
 fn key(kind: RouteKind) -> RouteKey {
     RouteKey { namespace: "shop".into(), name: "r".into(), kind }
+}
+
+/// An object of this UID and generation about which this was said.
+fn object<'a>(uid: &'a str, generation: Option<i64>, conditions: &'a [Value]) -> Standing<'a> {
+    Standing { uid, generation, version: "7", conditions }
 }
 
 fn said(findings: &Findings) -> Vec<(&'static str, bool, &'static str)> {
@@ -42,22 +47,25 @@ fn what_is_the_matter_is_said_and_nothing_else() {
 fn a_condition_keeps_the_time_at_which_its_status_changed() {
     let mut statuses = Statuses::default();
     let route = key(RouteKind::InterceptorRoute);
-    let object = ("uid", Some(3));
-    let first = statuses.due(&route, object, conditions(&Findings::default()), &[], "noon").unwrap();
+    let well = conditions(&Findings::default());
+    let first = statuses.due(&route, object("uid", Some(3), &[]), well, "noon").unwrap();
+    assert_eq!((first.patch["metadata"]["resourceVersion"].as_str(), &*first.version), (Some("7"), "7"));
     let present = first.patch["status"]["conditions"].as_array().unwrap().clone();
     assert_eq!(
         (&present[0]["lastTransitionTime"], &present[0]["observedGeneration"]),
         (&json!("noon"), &json!(3))
     );
     let faulty = Findings { faults: vec!["x".into()], outdated: true, ..Findings::default() };
-    let second = statuses.due(&route, object, conditions(&faulty), &present, "later").unwrap();
+    let now = object("uid", Some(3), &present);
+    let second = statuses.due(&route, now, conditions(&faulty), "later").unwrap();
     let times = |patch: &Value| -> Vec<Value> {
         let all = patch["status"]["conditions"].as_array().unwrap();
         all.iter().map(|one| one["lastTransitionTime"].clone()).collect()
     };
     assert_eq!(times(&second.patch), ["noon", "later"], "only Accepted has changed");
-    assert_eq!(statuses.due(&route, object, conditions(&faulty), &present, "later"), None);
-    let newer = statuses.due(&route, ("uid", Some(4)), conditions(&faulty), &present, "later").unwrap();
+    assert_eq!(statuses.due(&route, now, conditions(&faulty), "later"), None);
+    let newer = object("uid", Some(4), &present);
+    let newer = statuses.due(&route, newer, conditions(&faulty), "later").unwrap();
     assert_eq!(
         newer.patch["status"]["conditions"][0]["observedGeneration"],
         json!(4),
@@ -71,20 +79,79 @@ fn the_same_is_written_once_whoever_wrote_it() {
         let route = key(kind);
         let bad = || conditions(&Findings { faults: vec!["x".into()], ..Findings::default() });
         let mut statuses = Statuses::default();
-        let write = statuses.due(&route, ("uid", None), bad(), &[], "noon").unwrap();
+        let write = statuses.due(&route, object("uid", None, &[]), bad(), "noon").unwrap();
         assert_eq!(
-            statuses.due(&route, ("uid", None), bad(), &[], "later"),
+            statuses.due(&route, object("uid", None, &[]), bad(), "later"),
             None,
             "the watch may lag behind"
         );
         let present = write.patch["status"]["conditions"].as_array().unwrap().clone();
         let mut another = Statuses::default();
-        assert_eq!(another.due(&route, ("uid", None), bad(), &present, "later"), None, "it is there already");
+        assert_eq!(
+            another.due(&route, object("uid", None, &present), bad(), "later"),
+            None,
+            "it is there already"
+        );
         statuses.failed(&route);
-        assert!(statuses.due(&route, ("uid", None), bad(), &[], "later").is_some(), "it did not arrive");
-        assert!(statuses.due(&route, ("another", None), bad(), &[], "later").is_some(), "another object");
+        assert!(
+            statuses.due(&route, object("uid", None, &[]), bad(), "later").is_some(),
+            "it did not arrive"
+        );
+        assert!(
+            statuses.due(&route, object("another", None, &[]), bad(), "later").is_some(),
+            "another object"
+        );
         let well = conditions(&Findings::default());
-        let cleared = statuses.due(&route, ("another", None), well, &present, "later").unwrap();
+        let cleared = statuses.due(&route, object("another", None, &present), well, "later").unwrap();
         assert!(!cleared.patch.to_string().contains("\"False\""), "{}", cleared.patch);
+    }
+}
+
+/// A `Ready` of somebody else's.
+fn theirs(generation: i64) -> Value {
+    json!({"type": "Ready", "status": "True", "reason": "Reconciled", "message": "InterceptorRoute reconciled",
+           "observedGeneration": generation})
+}
+
+/// The types of what is written on an object about which this was said, sorted.
+fn types(generation: i64, present: &[Value]) -> Vec<String> {
+    let all = conditions(&Findings::default());
+    let route = key(RouteKind::InterceptorRoute);
+    let now = object("uid", Some(generation), present);
+    let write = Statuses::default().due(&route, now, all, "noon").unwrap();
+    let written = write.patch["status"]["conditions"].as_array().unwrap();
+    let mut types: Vec<String> = written.iter().map(|one| one["type"].as_str().unwrap().to_owned()).collect();
+    types.sort();
+    types
+}
+
+#[test]
+fn ready_is_ours_unless_it_is_somebody_elses_who_is_still_there() {
+    let (ours, beside) = (["Accepted", "Ready"], ["Accepted", "Ready", "RouseReady"]);
+    let own =
+        |generation: i64| json!({"type": "RouseReady", "status": "True", "observedGeneration": generation});
+    assert_eq!(types(1, &[]), ours);
+    assert_eq!(types(1, &[theirs(1)]), beside);
+    assert_eq!(types(2, &[theirs(1)]), beside, "they may be slow");
+    assert_eq!(types(2, &[theirs(1), own(1)]), beside);
+    assert_eq!(types(3, &[theirs(1), own(2)]), ours, "they missed a whole version");
+    let mut silent = theirs(1);
+    silent["observedGeneration"].take();
+    assert_eq!(types(3, &[silent, own(2)]), beside, "they never say what they saw");
+    // Whatever we said of a route is ours, also to another gateway.
+    let conflict = Conflict { host: "a".into(), owner: "taken".into() };
+    for findings in [
+        Findings::default(),
+        Findings { faults: vec!["x".into()], ..Findings::default() },
+        Findings { faults: vec!["x".into()], outdated: true, ..Findings::default() },
+        Findings { conflicts: vec![conflict], ..Findings::default() },
+        Findings { bodies: vec!["x".into()], ..Findings::default() },
+        Findings { tls: ["x".into()].into(), ..Findings::default() },
+    ] {
+        let route = key(RouteKind::InterceptorRoute);
+        let now = object("uid", Some(1), &[]);
+        let write = Statuses::default().due(&route, now, conditions(&findings), "noon").unwrap();
+        let present = write.patch["status"]["conditions"].as_array().unwrap().clone();
+        assert_eq!(types(2, &present), ours, "{present:?}");
     }
 }

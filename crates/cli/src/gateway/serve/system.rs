@@ -10,6 +10,7 @@ use rouse_core::merge::Policy;
 use rouse_core::registry::{self, Registry};
 use rouse_kube::cluster::{self, Cluster};
 use rouse_kube::connect;
+use rouse_kube::route::spec::DirectMode;
 use rouse_net::clock::TokioClock;
 use rouse_net::tls::ClientConfigs;
 use rouse_proxy::access::{AccessLog, Format, Writer};
@@ -275,6 +276,11 @@ fn followed(settings: &Settings, clock: TokioClock) -> cluster::Settings {
         namespace: settings.kubernetes.watch_namespace.clone(),
         manual_endpoints: settings.allow_manual_endpoints,
         assigned_hosts: settings.kubernetes.assigned_hosts.clone(),
+        direct: match settings.direct_pod_routing {
+            settings::DirectPodRouting::Disabled => DirectMode::Disabled,
+            settings::DirectPodRouting::ColdStartOnly => DirectMode::ColdStartOnly,
+            settings::DirectPodRouting::Always => DirectMode::Always,
+        },
         // In a pod this is the pod's name.
         identity: host,
         judge_tls: upstream::judge,

@@ -1,0 +1,176 @@
+//! Bodies from `ConfigMap`s: which are read, from when on, and what is said of those that cannot be.
+
+use std::time::Duration;
+
+use http::Method;
+use serde_json::{Value, json};
+use tokio::time::{Instant, timeout};
+
+use crate::api::{Api, Trap};
+use crate::rig::{ROUTES, Rig, observed, pass, route, service, shop};
+
+/// Route `r` with a placeholder from entry `html` of a `ConfigMap`.
+fn from_map(name: &str) -> Value {
+    let mut route = route("r", "shop.example.com", "cart");
+    route["spec"]["coldStart"] =
+        json!({"placeholder": {"response": {"bodyFromConfigMap": {"name": name, "key": "html"}}}});
+    route
+}
+
+fn map(name: &str, text: &str) -> Value {
+    json!({"metadata": {"name": name, "namespace": "shop"}, "data": {"html": text}})
+}
+
+fn placeholder(rig: &Rig) -> Option<String> {
+    Some(rig.plan("shop/r").unwrap().placeholder.as_ref()?.body.to_string())
+}
+
+/// No gateway ever called a body missing.
+fn never_missed(api: &Api) -> bool {
+    api.patches("status").iter().all(|asked| !asked.body.to_string().contains("MissingBody"))
+}
+
+#[tokio::test(start_paused = true)]
+async fn bodies_are_there_from_the_start_and_are_never_called_missing() {
+    let api = shop();
+    api.put(ROUTES, from_map("page"));
+    api.put("configmaps", map("page", "one"));
+    let rig = Rig::synced(&api).await;
+    assert_eq!(placeholder(&rig).as_deref(), Some("one"));
+    rig.until("it is told of", |rig| rig.condition("r", "Ready").is_some()).await;
+    // From one to another: the last good body stands until the new one was looked at.
+    let mut plans = rig.cluster.plans();
+    for (generation, name) in [(2, "second"), (3, "third")] {
+        api.put("configmaps", map(name, name));
+        let mut object = from_map(name);
+        object["metadata"]["generation"] = json!(generation);
+        api.put(ROUTES, object);
+        while placeholder(&rig).as_deref() != Some(name) {
+            assert!(placeholder(&rig).is_some_and(|body| !body.is_empty()));
+            timeout(Duration::from_mins(10), plans.changed()).await.expect("in time").unwrap();
+        }
+        rig.until("it was seen", |rig| observed(&rig.api, "Ready") == Some(generation)).await;
+    }
+    assert!(never_missed(&api));
+    // One that is really missing is called so.
+    let mut object = from_map("nowhere");
+    object["metadata"]["generation"] = json!(4);
+    api.put(ROUTES, object);
+    rig.until("it is missed", |rig| rig.condition("r", "MissingBody").is_some()).await;
+    assert_eq!(rig.condition("r", "MissingBody").unwrap().2, "there is no ConfigMap shop/nowhere");
+    assert_eq!(placeholder(&rig).as_deref(), Some(""));
+    api.put("configmaps", json!({"metadata": {"name": "nowhere", "namespace": "shop"}}));
+    rig.until("its entry is missed", |rig| {
+        rig.condition("r", "MissingBody")
+            .is_some_and(|told| told.2 == "ConfigMap shop/nowhere has no entry \"html\"")
+    })
+    .await;
+    rig.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_config_map_that_may_not_be_read_says_what_to_grant_and_does_not_delay_the_start() {
+    let api = shop();
+    api.put(ROUTES, from_map("page"));
+    api.put("configmaps", map("page", "one"));
+    api.refuse(Method::GET, "/configmaps", 403, "configmaps is forbidden", None);
+    let started = Instant::now();
+    let rig = Rig::synced(&api).await;
+    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+    rig.until("it is told", |rig| rig.condition("r", "MissingBody").is_some()).await;
+    let words = "ConfigMap shop/page cannot be read: the permission to list and watch configmaps in namespace shop is \
+                 missing: configmaps is forbidden";
+    assert_eq!(rig.condition("r", "MissingBody").unwrap().2, words);
+    api.allow_all();
+    rig.until("it is read", |rig| placeholder(rig).as_deref() == Some("one")).await;
+    rig.until("all is well", |rig| rig.condition("r", "MissingBody").is_none()).await;
+    // What was read stands, whatever happens to the way there.
+    rig.until("it is followed", |rig| rig.api.watchers("configmaps") == 1).await;
+    api.refuse(Method::GET, "/configmaps", 403, "configmaps is forbidden", None);
+    api.expire();
+    pass(Duration::from_mins(2)).await;
+    assert_eq!(placeholder(&rig).as_deref(), Some("one"));
+    assert!(rig.condition("r", "MissingBody").is_none());
+    rig.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_config_map_that_nobody_answers_for_does_not_keep_the_gateway_from_serving() {
+    let api = shop();
+    api.put(ROUTES, from_map("page"));
+    api.put("configmaps", map("page", "one"));
+    api.trap("/configmaps", Trap::Hang);
+    let started = Instant::now();
+    let rig = Rig::synced(&api).await;
+    assert!(started.elapsed() < Duration::from_secs(15), "{:?}", started.elapsed());
+    assert_eq!(placeholder(&rig).as_deref(), Some(""));
+    rig.until("it is read", |rig| placeholder(rig).as_deref() == Some("one")).await;
+    rig.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn more_config_maps_than_are_followed_are_told_until_there_is_room() {
+    let api = Api::default();
+    api.put("services", service("cart"));
+    for n in 0..11 {
+        let mut many = route(&format!("r{n:02}"), &format!("h{n}.example.com"), "cart");
+        let answer =
+            |m: usize| json!({"response": {"bodyFromConfigMap": {"name": format!("m{n:02}-{m:03}")}}});
+        let count = if n == 10 { 1 } else { 100 };
+        many["spec"]["staticRoutes"] = (0..count).map(answer).collect();
+        api.put(ROUTES, many);
+    }
+    let rig = Rig::synced(&api).await;
+    let told = |rig: &Rig| rig.condition("r10", "MissingBody").map(|told| told.2).unwrap_or_default();
+    rig.until("one is too many", |rig| {
+        told(rig) == "ConfigMap shop/m10-000 is not read: routes name more than 1000 ConfigMaps"
+    })
+    .await;
+    api.delete(ROUTES, "shop", "r00");
+    rig.until("there is room", |rig| told(rig) == "there is no ConfigMap shop/m10-000").await;
+    rig.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_of_a_config_map_that_panics_is_told_and_begun_anew() {
+    let api = shop();
+    api.put(ROUTES, from_map("page"));
+    api.put("configmaps", map("page", "one"));
+    let rig = Rig::synced(&api).await;
+    let mut happenings = rig.cluster.happenings();
+    rig.until("it is followed", |rig| rig.api.watchers("configmaps") == 1).await;
+    api.trap("/configmaps", Trap::Panic);
+    api.expire();
+    rig.until("nobody follows it", |rig| rig.api.watchers("configmaps") == 0).await;
+    api.put("configmaps", map("page", "two"));
+    rig.until("the change is seen", |rig| placeholder(rig).as_deref() == Some("two")).await;
+    let told = std::iter::from_fn(|| happenings.try_recv().ok()).map(|told| format!("{told:?}"));
+    let words = "the watch of ConfigMap shop/page has ended by a panic";
+    assert_eq!(told.filter(|told| told.contains(words)).count(), 1, "once");
+    assert!(never_missed(&api));
+    rig.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn bodies_come_from_config_maps_that_routes_name_and_from_no_others() {
+    let api = shop();
+    let mut with_body = route("r", "shop.example.com", "cart");
+    with_body["spec"]["coldStart"] =
+        json!({"placeholder": {"response": {"bodyFromConfigMap": {"name": "page", "key": "html"}}}});
+    api.put(ROUTES, with_body);
+    let map = |name: &str, text: &str| json!({"metadata": {"name": name, "namespace": "shop"}, "data": {"html": text, "other": "x"}});
+    api.put("configmaps", map("unrelated", "secret"));
+    let rig = Rig::synced(&api).await;
+    let body = |rig: &Rig| rig.plan("shop/r").unwrap().placeholder.clone().unwrap().body.to_string();
+    rig.until("it is missed", |rig| rig.condition("r", "MissingBody").is_some()).await;
+    api.put("configmaps", map("page", "one"));
+    rig.until("it is there", |rig| body(rig) == "one").await;
+    api.put("configmaps", map("page", "two"));
+    rig.until("it has changed", |rig| body(rig) == "two").await;
+    rig.until("all is well", |rig| rig.condition("r", "MissingBody").is_none()).await;
+    let all = api.asked(|asked| asked.path.contains("configmaps"));
+    assert!(all.iter().all(|asked| asked.query.contains("fieldSelector=metadata.name%3Dpage")), "{all:?}");
+    api.put(ROUTES, route("r", "shop.example.com", "cart"));
+    rig.until("nobody follows it any more", |rig| rig.api.watchers("configmaps") == 0).await;
+    rig.stop().await;
+}
