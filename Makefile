@@ -31,7 +31,7 @@ fmt:
 .PHONY: clippy
 clippy:
 	cargo clippy --workspace --all-targets -- -D warnings
-	cargo clippy -p rouse-e2e --test cluster -- -D warnings # not among all targets: the plain test command passes it over
+	cargo clippy --workspace --test cluster -- -D warnings # not among all targets: the plain test command passes it over
 
 .PHONY: deny
 deny: $(TOOLS)/bin/cargo-deny

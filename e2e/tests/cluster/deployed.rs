@@ -93,7 +93,7 @@ async fn what_install_prints_serves_from_zero_and_is_replaced_under_load(space: 
     assert_eq!(seen["local"], format!("{}:8080", pod.ip), "straight to the pod");
 
     let mut check = Command::new(programs().rouse);
-    check.args(["check", "--gateway", space.name(), "--watch-namespace", space.name(), "--kubeconfig"]);
+    check.args(["check", "--gateway", space.name(), "--namespace", space.name(), "--kubeconfig"]);
     check.arg(space.kubeconfig());
     let checked = run(check).await;
     assert_eq!(checked.code, Some(0), "{}{}", checked.stdout, checked.stderr);
