@@ -116,7 +116,7 @@ bench-cluster-cold-start: ## the first request on a real Kubernetes, beside KEDA
 	e2e/cluster/bench cold-start
 
 .PHONY: bench-cluster-size
-bench-cluster-size: ## 2,000 services on a real API server (bench/README.md)
+bench-cluster-size: ## 2,000 services with 10,000 pods on a real API server (bench/README.md)
 	e2e/cluster/bench size
 
 .PHONY: bench-counts

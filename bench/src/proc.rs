@@ -136,13 +136,16 @@ fn parse_pss(text: &str) -> Option<u64> {
     line.trim().strip_suffix("kB")?.trim().parse().ok()
 }
 
-/// What a process has in memory, in MiB.
-pub(crate) fn memory(pid: u32) -> Result<f64> {
+/// What a process has in memory, and the most that it ever had, in MiB.
+pub(crate) fn memory(pid: u32) -> Result<(f64, f64)> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let kib = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix("kB")?.trim().parse().ok());
-    kib.map(|kib: f64| kib / 1024.0).ok_or_else(|| format!("process {pid} has no memory").into())
+    let mib = |field: &str| {
+        let mut lines = status.lines();
+        let kib =
+            lines.find_map(|line| line.strip_prefix(field)?.trim().strip_suffix("kB")?.trim().parse().ok());
+        kib.map(|kib: f64| kib / 1024.0).ok_or_else(|| format!("process {pid} has no {field}"))
+    };
+    Ok((mib("VmRSS:")?, mib("VmHWM:")?))
 }
 
 /// Every connection is a file, for us and for those that we start.

@@ -2,6 +2,7 @@
 //! clusters up.
 
 pub(crate) mod cold_start;
+mod large;
 mod objects;
 mod phases;
 pub(crate) mod size;

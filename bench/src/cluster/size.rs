@@ -1,25 +1,26 @@
 //! A large cluster: how long a gateway takes to know it, how much memory that takes, and how long after the API server's
 //! word a change has effect.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::{StreamExt, TryStreamExt, stream};
+use futures_util::TryStreamExt;
 use kube::Client;
 use kube::api::{Patch, PatchParams, WatchEvent, WatchParams};
 use rouse_core::endpoint::ServiceId;
 use rouse_core::merge::Policy;
 use rouse_core::registry::{self, Registry};
 use rouse_core::service::Service;
+use rouse_core::snapshot::PortView;
 use rouse_kube::cluster::{Cluster, Settings};
 use rouse_net::clock::TokioClock;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::objects::{api, apply, namespace, remove_namespace};
+use super::large::{Large, name, slice_name};
+use super::objects::{api, remove_namespace};
 use super::{Gateway, PATIENCE, client, runtime};
 use crate::args::{ClusterSize, Format};
 use crate::clock::{Stopwatch, time_of_day};
@@ -28,98 +29,79 @@ use crate::stats::percentile;
 use crate::{Result, proc};
 
 const NAMESPACE: &str = "bench-size";
-/// Objects that are written at a time.
-const AT_ONCE: usize = 16;
+/// Until the gateway lets requests in.
+const READY_GOAL: Duration = Duration::from_secs(10);
+/// What it has in memory then, in MB.
+const MEMORY_GOAL: f64 = 120.0;
+/// Until a change has effect, for 99 of 100, in milliseconds.
+const DELAY_GOAL: f64 = 50.0;
 
-/// Measures and prints.
+/// Measures and prints. A goal that is missed is an error.
 pub(crate) fn run(ask: &ClusterSize) -> Result<()> {
     let binary = binary(ask.common.rouse.as_deref())?;
     let runtime = runtime()?;
     let client = runtime.block_on(client(&ask.kubeconfig))?;
-    eprintln!("writing {} services with {} endpoints each", ask.services, ask.endpoints);
-    runtime.block_on(fill(&client, ask.services, ask.endpoints))?;
-    let gateway = Gateway::start(&binary, &ask.kubeconfig, &["--watch-namespace", NAMESPACE])?;
-    let memory = proc::memory(gateway.running.pid())?;
+    let ClusterSize { services, endpoints, .. } = *ask;
+    eprintln!("writing {services} services with {endpoints} pods each");
+    let large = runtime.block_on(Large::write(&client, NAMESPACE, services, endpoints))?;
+    let mut gateway = Gateway::start(&binary, &ask.kubeconfig, &["--watch-namespace", NAMESPACE])?;
+    // It may let requests in before it has read all pods, which take the most memory.
+    gateway.running.until("follows pods", PATIENCE, |running| {
+        running.lines().iter().any(|line| line.contains("following Pod")).then_some(())
+    })?;
+    let (memory, peak) = proc::memory(gateway.running.pid())?;
     let synced = gateway.synced;
     drop(gateway);
     eprintln!("changing {} endpoints", ask.changes);
-    let delays = runtime.block_on(changes(&client, &ask.kubeconfig, ask))?;
-    runtime.block_on(remove_namespace(&client, NAMESPACE))?;
+    let delays = runtime.block_on(changes(&client, &large, ask))?;
     let at = |percent| percentile(&delays, percent).unwrap_or_default();
     let (median, p99, most) = (at(50), at(99), at(100));
+    let goals = [
+        ("ready within 10 s", synced < READY_GOAL),
+        ("RSS below 120 MB", memory * 1.024 * 1.024 < MEMORY_GOAL),
+        ("p99 of changes below 50 ms", p99 < DELAY_GOAL),
+    ];
     match ask.common.output {
         Format::Json => {
             let all = json!({
-                "services": ask.services, "endpoints": ask.endpoints,
-                "synced_ms": synced.as_secs_f64() * 1000.0, "rss_mib": memory,
+                "services": services, "pods": services * endpoints,
+                "synced_ms": synced.as_secs_f64() * 1000.0, "rss_mib": memory, "peak_rss_mib": peak,
                 "delay_ms": {"p50": median, "p99": p99, "max": most, "count": delays.len()},
+                "goals": goals.map(|(goal, met)| json!({"goal": goal, "met": met})),
             });
             println!("{all}");
         }
         Format::Text => {
-            println!("{} services × {} endpoints", ask.services, ask.endpoints);
-            println!("  ready after {:.2} s, then {memory:.0} MiB", synced.as_secs_f64());
+            println!("{services} services × {endpoints} pods");
+            println!(
+                "  ready after {:.2} s, then {memory:.0} MiB resident (peak {peak:.0})",
+                synced.as_secs_f64()
+            );
             println!(
                 "  a change is in the snapshot {median:.1} ms (p99 {p99:.1}, most {most:.1}) after the API server's word, \
                  of {}",
                 delays.len()
             );
+            for (goal, met) in goals {
+                println!("  {goal}: {}", if met { "met" } else { "MISSED" });
+            }
         }
     }
-    Ok(())
-}
-
-async fn fill(client: &Client, services: u32, endpoints: u32) -> Result<()> {
-    namespace(client, NAMESPACE).await?;
-    let objects = (0..services).flat_map(|number| [service(number), slice(number, endpoints), route(number)]);
-    let writes = stream::iter(objects).map(|object| async move { apply(client, NAMESPACE, &object).await });
-    writes.buffer_unordered(AT_ONCE).try_for_each(|_| async { Ok(()) }).await
-}
-
-fn service(number: u32) -> Value {
-    json!({
-        "apiVersion": "v1", "kind": "Service",
-        "metadata": {"name": format!("s{number}"), "annotations": {"rouse.dev/manual-endpoints": "allow"}},
-        "spec": {"clusterIP": "None", "ports": [{"name": "http", "port": 80}]},
-    })
-}
-
-fn slice(number: u32, endpoints: u32) -> Value {
-    let endpoint = |place: u32| {
-        let [_, a, b, c] = (number * endpoints + place).to_be_bytes();
-        json!({"addresses": [format!("10.{a}.{b}.{c}")], "conditions": {"ready": true}})
-    };
-    json!({
-        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
-        "metadata": {
-            "name": format!("s{number}-x"),
-            "labels": {"kubernetes.io/service-name": format!("s{number}")},
-        },
-        "endpoints": (0..endpoints).map(endpoint).collect::<Vec<_>>(),
-        "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}],
-    })
-}
-
-fn route(number: u32) -> Value {
-    json!({
-        "apiVersion": "http.keda.sh/v1beta1", "kind": "InterceptorRoute", "metadata": {"name": format!("s{number}")},
-        "spec": {
-            "target": {"service": format!("s{number}"), "port": 80},
-            "rules": [{"hosts": [format!("s{number}.test")]}],
-            "scalingMetric": {"concurrency": {"targetValue": 100}},
-        },
-    })
+    eprintln!("removing everything");
+    runtime.block_on(remove_namespace(&client, NAMESPACE))?;
+    let missed: Vec<&str> = goals.iter().filter(|(_, met)| !met).map(|(goal, _)| *goal).collect();
+    if missed.is_empty() { Ok(()) } else { Err(format!("missed: {}", missed.join(", ")).into()) }
 }
 
 /// Changes one endpoint after the other, and notes how long after a watch of our own the snapshot has it, in milliseconds.
-async fn changes(client: &Client, kubeconfig: &Path, ask: &ClusterSize) -> Result<Vec<f64>> {
+async fn changes(client: &Client, large: &Large, ask: &ClusterSize) -> Result<Vec<f64>> {
     let clock = TokioClock::new();
     let settings = Settings {
         namespace: Some(NAMESPACE.to_owned()),
         write_status: false,
         ..Settings::new(Arc::new(clock), time_of_day, 7)
     };
-    let cluster = Cluster::new(super::client(kubeconfig).await?, settings);
+    let cluster = Cluster::new(super::client(&ask.kubeconfig).await?, settings);
     let policy = Policy { manual_endpoints: true, ..Policy::default() };
     let core = registry::Settings { policy, ..registry::Settings::default() };
     let registry = Registry::new(core, Arc::new(clock), Arc::clone(&cluster) as _);
@@ -133,18 +115,22 @@ async fn changes(client: &Client, kubeconfig: &Path, ask: &ClusterSize) -> Resul
         watch(&watching, began, &told).await.ok();
         Ok(())
     });
+    // What changes before it watches would never be heard of.
+    events.recv().await.ok_or("there is no watch of our own")?;
     let slices = api(client, NAMESPACE, "discovery.k8s.io/v1", "EndpointSlice");
     let mut delays = Vec::new();
     for change in 0..ask.changes {
         let number = change % ask.services;
-        let id: ServiceId = format!("{NAMESPACE}/s{number}").parse()?;
+        let id: ServiceId = format!("{NAMESPACE}/{}", name(number)).parse()?;
         let service = registry.get(&id).ok_or("a service is not known")?;
         let ready = change / ask.services % 2 == 1;
-        let mut endpoints = slice(number, ask.endpoints)["endpoints"].take();
-        endpoints[0]["conditions"]["ready"] = json!(ready);
+        let mut endpoints = large.endpoints(number);
+        let first = endpoints.first_mut().ok_or("a service without pods")?;
+        first["conditions"] = json!({"ready": ready, "serving": ready, "terminating": false});
         let patch = Patch::Merge(json!({"endpoints": endpoints}));
-        let seen = snapshot(&service, ready, began);
-        let (name, how) = (format!("s{number}-x"), PatchParams::default());
+        let wanted = endpoints.len() - usize::from(!ready);
+        let seen = snapshot(&service, wanted, began);
+        let (name, how) = (slice_name(number), PatchParams::default());
         let written = slices.patch(&name, &how, &patch);
         let heard = async {
             while let Some((slice, at)) = events.recv().await {
@@ -164,25 +150,26 @@ async fn changes(client: &Client, kubeconfig: &Path, ask: &ClusterSize) -> Resul
     Ok(delays)
 }
 
-/// When the first endpoint is as it should be.
-async fn snapshot(service: &Service, ready: bool, began: Stopwatch) -> Duration {
+/// When so many endpoints are ready.
+async fn snapshot(service: &Service, wanted: usize, began: Stopwatch) -> Duration {
     use rouse_core::endpoint::State;
     let mut snapshots = service.subscribe();
     loop {
         let snapshot = snapshots.changed().await;
-        let first = snapshot.ports.first().and_then(|port| port.endpoints().first());
-        if first.is_some_and(|first| (first.state == State::Ready) == ready) {
+        let endpoints = snapshot.ports.first().map(PortView::endpoints).unwrap_or_default();
+        if endpoints.iter().filter(|endpoint| endpoint.state == State::Ready).count() == wanted {
             return began.elapsed();
         }
     }
 }
 
-/// Tells of every slice that changes, with the time.
+/// Tells that it watches, and then of every slice that changes, with the time.
 async fn watch(client: &Client, began: Stopwatch, told: &mpsc::Sender<(String, Duration)>) -> Result<()> {
     let slices = api(client, NAMESPACE, "discovery.k8s.io/v1", "EndpointSlice");
     let now = slices.list(&kube::api::ListParams::default().limit(1)).await?;
     let version = now.metadata.resource_version.unwrap_or_default();
     let stream = slices.watch(&WatchParams::default(), &version).await?;
+    told.send((String::new(), began.elapsed())).await?;
     let mut stream = std::pin::pin!(stream);
     while let Some(event) = stream.try_next().await? {
         if let WatchEvent::Modified(slice) = event {

@@ -27,7 +27,7 @@ use crate::guarded::Guarded;
 use crate::request;
 use crate::serve::Accepted;
 use crate::signal::Signal;
-use crate::socket::{Pulse, Socket};
+use crate::socket::{Pulse, Socket, has_unread};
 use crate::worker::Worker;
 
 /// What an HTTP/2 connection with prior knowledge begins with, as far as it takes to tell it from HTTP/1: no
@@ -114,7 +114,7 @@ async fn secure(worker: &Rc<Worker>, socket: Socket, tls: Arc<ServerTls>, client
     let shaking = tls.accept(socket, deadline);
     let shaken = tokio::select! {
         shaken = shaking => shaken,
-        () = seat.outstayed(&worker.deadlines) => return,
+        () = seat.outstayed(&worker.deadlines, || false) => return,
         () = unheard(worker, seat) => return,
     };
     // Whatever went wrong, the client has been told in the handshake's own words.
@@ -172,7 +172,7 @@ async fn recognise(worker: &Worker, stream: &TcpStream, seat: &Seat) -> Option<P
     tokio::select! {
         biased;
         seen = &mut look => seen,
-        () = seat.outstayed(&worker.deadlines) => None,
+        () = seat.outstayed(&worker.deadlines, || has_unread(stream)) => None,
         () = worker.drain.cancelled() => timeout(LAST_BYTES, look).await.ok()?,
     }
 }
@@ -197,16 +197,16 @@ where
         builder.max_headers(headers);
     }
     let connection = pin!(builder.serve_connection(TokioIo::new(io), service).with_upgrades());
-    live(worker, seat, connection, http1::UpgradeableConnection::graceful_shutdown).await;
+    live(worker, &client, seat, connection, http1::UpgradeableConnection::graceful_shutdown).await;
 }
 
 async fn http2<IO>(worker: &Rc<Worker>, io: IO, client: Rc<Client>, seat: &Seat)
 where
     IO: AsyncRead + AsyncWrite + Unpin + 'static,
 {
-    let (own, tasks) = (Rc::clone(worker), Local::of(worker));
+    let (own, tasks, asking) = (Rc::clone(worker), Local::of(worker), Rc::clone(&client));
     let service = service_fn(move |request| {
-        let (worker, client) = (Rc::clone(&own), Rc::clone(&client));
+        let (worker, client) = (Rc::clone(&own), Rc::clone(&asking));
         // Boxed: on its way into a task of its own it is moved half a dozen times.
         Box::pin(async move { request::serve(&worker, &client, request).await })
     });
@@ -220,13 +220,14 @@ where
         .max_header_list_size(u32::try_from(limits.heads.head).unwrap_or(u32::MAX))
         .max_concurrent_streams(limits.streams);
     let connection = pin!(builder.serve_connection(TokioIo::new(io), service));
-    live(worker, seat, connection, http2::Connection::graceful_shutdown).await;
+    live(worker, &client, seat, connection, http2::Connection::graceful_shutdown).await;
 }
 
 /// Until the connection ends by itself, or has been told to and has had its time. What became of it is the business of its
 /// requests: each has an end of its own.
 async fn live<C: Future>(
     worker: &Worker,
+    client: &Client,
     seat: &Seat,
     mut connection: Pin<&mut C>,
     say_goodbye: impl FnOnce(Pin<&mut C>),
@@ -235,7 +236,7 @@ async fn live<C: Future>(
         biased;
         _ = connection.as_mut() => return,
         () = worker.drain.cancelled() => {}
-        () = seat.outstayed(&worker.deadlines) => {}
+        () = seat.outstayed(&worker.deadlines, || client.pulse.has_unread()) => {}
     }
     say_goodbye(connection.as_mut());
     tokio::select! {
@@ -251,7 +252,7 @@ async fn live<C: Future>(
 /// The client has been quiet for too long, or has to make room, and has had a moment to take what was answered last.
 async fn lingered(worker: &Worker, seat: &Seat) {
     loop {
-        seat.outstayed(&worker.deadlines).await;
+        seat.outstayed(&worker.deadlines, || false).await;
         worker.deadlines.at(worker.gateway.settings.clock.now() + LINGER).await;
         // A request may have crossed our farewell, and was taken: it is answered.
         if !seat.member.is_asking() {

@@ -18,6 +18,9 @@ use tokio::sync::Notify;
 use crate::deadline::Deadlines;
 use crate::gateway::Limits;
 
+/// How long the runtime may take to hear of what a client has sent.
+const HEARD: Duration = Duration::from_millis(100);
+
 /// The connections of one worker.
 #[derive(Debug)]
 pub(crate) struct Crowd {
@@ -153,16 +156,18 @@ impl Drop for Seat {
 }
 
 impl Seat {
-    /// Ends when the connection has been quiet for too long, or has to make room.
-    pub(crate) async fn outstayed(&self, deadlines: &Rc<Deadlines>) {
+    /// Ends when the connection has been quiet for too long, or has to make room. `unread` is whether the client has sent
+    /// what nobody has read yet.
+    pub(crate) async fn outstayed(&self, deadlines: &Rc<Deadlines>, unread: impl Fn() -> bool) {
         tokio::select! {
             () = self.member.leave.notified() => {}
-            () = self.silence(deadlines) => {}
+            () = self.silence(deadlines, unread) => {}
         }
     }
 
-    async fn silence(&self, deadlines: &Rc<Deadlines>) {
+    async fn silence(&self, deadlines: &Rc<Deadlines>, unread: impl Fn() -> bool) {
         let (limits, member) = (&self.crowd.limits, &self.member);
+        let mut spared = None;
         loop {
             if member.evicted.get() {
                 return;
@@ -173,6 +178,12 @@ impl Seat {
             let quiet = (member.requests.get() == 0).then(|| member.quiet.get() + patience);
             let head = member.head.since().map(|since| since + limits.head);
             match quiet.into_iter().chain(head).min() {
+                // A process that was stopped hears of the time before it hears of its sockets: a request that came
+                // meanwhile would be lost. Once only: a client must not buy time with bytes.
+                Some(due) if due <= now && spared != Some(due) && unread() => {
+                    spared = Some(due);
+                    deadlines.at(now + HEARD).await;
+                }
                 Some(due) if due <= now => return,
                 // A head may begin at any time.
                 due => {
@@ -309,7 +320,7 @@ mod tests {
         assert!(crowd.enter().is_none(), "they may still send");
         pass(6).await;
         let newcomer = crowd.enter().expect("the second has sent nothing for long enough");
-        second.outstayed(&deadlines).await;
+        second.outstayed(&deadlines, || false).await;
         newcomer.member.began();
         drop(second);
         pass(60).await;
@@ -326,7 +337,7 @@ mod tests {
         let stays = async |from: Moment| {
             tokio::select! {
                 () = deadlines.run() => {}
-                () = seat.outstayed(&deadlines) => {}
+                () = seat.outstayed(&deadlines, || false) => {}
             }
             clock.now().since(from).as_secs()
         };
@@ -339,5 +350,38 @@ mod tests {
         pass(1000).await;
         seat.member.ended(clock.now());
         assert_eq!(stays(clock.now()).await, 75);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_sent_in_time_and_is_not_read_yet_is_waited_for_but_once() {
+        let (crowd, clock) = crowd(4);
+        let deadlines = Deadlines::new(clock);
+        let seat = crowd.enter().unwrap();
+        let read = Cell::new(false);
+        // As after a long stop: everything is due, and the request is still in the socket.
+        pass(1000).await;
+        let reads = async {
+            deadlines.at(clock.now() + HEARD / 2).await;
+            read.set(true);
+            seat.member.began();
+            deadlines.at(clock.now() + Duration::from_secs(5)).await;
+            seat.member.ended(clock.now());
+            read.set(false);
+            clock.now()
+        };
+        let ends = async {
+            seat.outstayed(&deadlines, || !read.get()).await;
+            clock.now()
+        };
+        let (answered, ended) = tokio::select! {
+            () = deadlines.run() => unreachable!(),
+            both = async { tokio::join!(reads, ends) } => both,
+        };
+        assert!(
+            ended.since(answered) >= Duration::from_secs(75),
+            "it was idle for {:?}",
+            ended.since(answered)
+        );
+        assert!(ended.since(answered) < Duration::from_secs(76), "what nobody reads buys no more time");
     }
 }

@@ -1,5 +1,6 @@
 //! What all workers share: the routes, the settings, the books.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -228,13 +229,22 @@ impl Gateway {
 
     /// Replaces all routes at once. Requests under way keep the one they have.
     pub fn set_routes(&self, table: Table<Arc<Route>>) {
-        let before = self.routes.swap(Arc::new(table));
+        self.routes.store(Arc::new(table));
         let now = self.routes();
-        let names: std::collections::HashSet<&str> =
-            now.rules().iter().map(|rule| &*rule.target.name).collect();
-        let gone =
-            before.rules().iter().map(|rule| &rule.target.name).filter(|name| !names.contains(&***name));
-        gone.for_each(|name| self.metrics.forget(name));
+        let names = now.rules().iter().map(|rule| &*rule.target.name).collect();
+        self.metrics.keep(&names, &self.services());
+    }
+
+    /// The names of all services that the present routes lead to.
+    pub fn services(&self) -> HashSet<String> {
+        let now = self.routes();
+        let leads_to = |route: &Route| {
+            let targets = [Some(&route.target), route.podless.fallback.as_ref()];
+            let backends = targets.into_iter().flatten().filter_map(|target| target.backend().ok());
+            let own = route.service.to_string();
+            backends.map(|backend| backend.service.id().to_string()).chain([own]).collect::<Vec<_>>()
+        };
+        now.rules().iter().flat_map(|rule| leads_to(&rule.target)).collect()
     }
 
     /// The present routes.

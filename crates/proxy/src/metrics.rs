@@ -1,7 +1,9 @@
 //! The books of the data plane. Names and labels are final: dashboards are built on them.
 
 mod keda;
+mod pages;
 
+use std::collections::HashSet;
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -16,6 +18,7 @@ use rouse_core::endpoint::ServiceId;
 
 use self::keda::Keda;
 pub(crate) use self::keda::{OTHER as OTHER_METHOD, label as method_label};
+pub use self::pages::Pages;
 
 /// What the books call requests that no route matches.
 pub(crate) const NO_ROUTE: &str = "none";
@@ -104,20 +107,17 @@ impl Deref for RouteName {
     }
 }
 
-/// Makes a histogram of seconds.
-type Seconds = fn() -> Histogram;
-
 /// The books. Clones share them.
 #[derive(Debug, Clone)]
 pub struct Metrics {
-    requests: Family<RequestLabels, Counter>,
-    duration: Family<RouteLabels, Histogram, Seconds>,
-    in_flight: Family<RouteLabels, Gauge>,
-    holds: Family<HoldLabels, Histogram, Seconds>,
+    requests: Pages<RequestLabels, Counter>,
+    duration: Pages<RouteLabels, Histogram>,
+    in_flight: Pages<RouteLabels, Gauge>,
+    holds: Pages<HoldLabels, Histogram>,
     retries: Family<ReasonLabels, Counter>,
     ejections: Counter,
     turned_away: Counter,
-    to_draining: Family<ServiceLabels, Counter>,
+    to_draining: Pages<ServiceLabels, Counter>,
     direct: Family<ResultLabels, Counter>,
     /// Kept at hand: every request that reaches a pod counts here.
     direct_pod: Counter,
@@ -136,32 +136,32 @@ impl Metrics {
         let direct = Family::<ResultLabels, Counter>::default();
         let direct_pod = direct.get_or_create_owned(&ResultLabels { result: "pod" });
         let metrics = Self {
-            requests: Family::default(),
-            duration: Family::new_with_constructor(seconds),
-            in_flight: Family::default(),
-            holds: Family::new_with_constructor(seconds),
+            requests: Pages::new(Counter::default),
+            duration: Pages::new(seconds),
+            in_flight: Pages::new(Gauge::default),
+            holds: Pages::new(seconds),
             retries: Family::default(),
             ejections: Counter::default(),
             turned_away: Counter::default(),
-            to_draining: Family::default(),
+            to_draining: Pages::new(Counter::default),
             direct,
             direct_pod,
             access_log_dropped: Counter::default(),
             keda: None,
         };
         let rouse = registry.sub_registry_with_prefix("rouse");
-        rouse.register("requests", "Requests by what became of them", metrics.requests.clone());
+        rouse.register("requests", "Requests by what became of them", metrics.requests.family());
         rouse.register(
             "request_duration_seconds",
             "From the head of the request to the end of the response",
-            metrics.duration.clone(),
+            metrics.duration.family(),
         );
         rouse.register(
             "requests_in_flight",
             "Requests under way, held ones included",
-            metrics.in_flight.clone(),
+            metrics.in_flight.family(),
         );
-        rouse.register("hold_duration_seconds", "How long requests were held", metrics.holds.clone());
+        rouse.register("hold_duration_seconds", "How long requests were held", metrics.holds.family());
         rouse.register("retries", "Requests that were sent again", metrics.retries.clone());
         rouse.register("ejections", "Endpoints that were left alone for a while", metrics.ejections.clone());
         rouse.register(
@@ -172,7 +172,7 @@ impl Metrics {
         rouse.register(
             "requests_to_draining",
             "Requests that went to a pod that is leaving, for want of another",
-            metrics.to_draining.clone(),
+            metrics.to_draining.family(),
         );
         rouse.register(
             "direct_routing",
@@ -195,10 +195,10 @@ impl Metrics {
 
     /// A request of `route` is under way. Dropping the guard ends that.
     pub(crate) fn begin(&self, route: &RouteName) -> InFlight {
-        let gauge = || self.in_flight.get_or_create_owned(&route.labels());
+        let gauge = || self.in_flight.page(route, &route.labels());
         let gauge = route.0.in_flight.get_or_init(gauge).clone();
-        // Both pages at once: one that is begun after the route was forgotten would stay for ever.
-        route.0.duration.get_or_init(|| self.duration.get_or_create_owned(&route.labels()));
+        // Both pages at once: one that is begun after the route was forgotten would be seen again.
+        route.0.duration.get_or_init(|| self.duration.page(route, &route.labels()));
         gauge.inc();
         let keda = self.keda(route).map(|(_, gauge)| gauge.clone());
         if let Some(keda) = &keda {
@@ -211,7 +211,7 @@ impl Metrics {
         let keda = self.keda.as_ref()?;
         Some(route.0.keda.get_or_init(|| {
             let labels = keda::RouteLabels::of(route);
-            let gauge = keda.concurrency(&labels);
+            let gauge = keda.concurrency(route, &labels);
             (labels, gauge)
         }))
     }
@@ -227,12 +227,12 @@ impl Metrics {
     ) {
         let Named { name, duration, ok, .. } = &*route.0;
         if let (Some(keda), Some((labels, _))) = (&self.keda, self.keda(route)) {
-            keda.ended(labels, code, method, took);
+            keda.ended(route, labels, code, method, took);
         }
-        let seconds = || self.duration.get_or_create_owned(&route.labels());
+        let seconds = || self.duration.page(route, &route.labels());
         duration.get_or_init(seconds).observe(took.as_secs_f64());
         let labels = || RequestLabels { route: Arc::clone(name), code, protocol };
-        let requests = || self.requests.get_or_create_owned(&labels());
+        let requests = || self.requests.page(route, &labels());
         match ok.get(protocol as usize).filter(|_| code == 200) {
             Some(ok) => ok.get_or_init(requests).inc(),
             None => requests().inc(),
@@ -241,7 +241,7 @@ impl Metrics {
 
     pub(crate) fn held(&self, service: &ServiceId, outcome: &'static str, took: Duration) {
         let labels = HoldLabels { service: service.to_string(), outcome };
-        self.holds.get_or_create(&labels).observe(took.as_secs_f64());
+        self.holds.page(&labels.service, &labels).observe(took.as_secs_f64());
     }
 
     pub(crate) fn retried(&self, reason: &'static str) {
@@ -257,7 +257,8 @@ impl Metrics {
     }
 
     pub(crate) fn sent_to_draining(&self, service: &ServiceId) {
-        self.to_draining.get_or_create(&ServiceLabels { service: service.to_string() }).inc();
+        let labels = ServiceLabels { service: service.to_string() };
+        self.to_draining.page(&labels.service, &labels).inc();
     }
 
     pub(crate) fn sent_to_pod(&self) {
@@ -274,14 +275,17 @@ impl Metrics {
         self.direct.get_or_create(&ResultLabels { result: "cluster_ip_no_port" }).inc();
     }
 
-    /// Forgets a route that is no more: its labels must not pile up.
-    pub(crate) fn forget(&self, route: &RouteName) {
-        let labels = route.labels();
-        self.duration.remove(&labels);
-        self.in_flight.remove(&labels);
+    /// Forgets all routes and services but these: their labels must not pile up.
+    pub(crate) fn keep(&self, routes: &HashSet<&str>, services: &HashSet<String>) {
+        let route = |name: &str| name == NO_ROUTE || routes.contains(name);
+        self.requests.keep(route);
+        self.duration.keep(route);
+        self.in_flight.keep(route);
         if let Some(keda) = &self.keda {
-            keda.forget(&keda::RouteLabels::of(route));
+            keda.keep(route);
         }
+        self.holds.keep(|name| services.contains(name));
+        self.to_draining.keep(|name| services.contains(name));
     }
 
     pub(crate) fn access_log_dropped(&self, lines: u64) {
@@ -353,7 +357,7 @@ mod tests {
         let metrics = Metrics::new(&mut registry);
         let before = RouteName::from("shop");
         let old = metrics.begin(&before);
-        metrics.forget(&before);
+        metrics.keep(&HashSet::new(), &HashSet::new());
         let _under_way = metrics.begin(&RouteName::from("shop"));
         let one = r#"rouse_requests_in_flight{route="shop"} 1"#;
         assert!(shown(&registry, one), "the old request is not on it");
@@ -394,7 +398,7 @@ mod tests {
             &registry,
             r#"interceptor_request_concurrency{route_name="cart",route_namespace="shop"} 0"#
         ));
-        metrics.forget(&RouteName::from("shop/cart"));
+        metrics.keep(&HashSet::new(), &HashSet::new());
         assert!(shown(&registry, of_none));
         assert!(!text(&registry).contains(r#"route_name="cart""#));
     }
@@ -407,5 +411,49 @@ mod tests {
         let _under_way = metrics.begin(&route);
         metrics.ended(&route, 200, Protocol::http1, "GET", Duration::ZERO);
         assert!(!text(&registry).contains("interceptor"));
+    }
+
+    #[test]
+    fn routes_and_services_that_come_and_go_leave_nothing_behind() {
+        let mut registry = Registry::default();
+        let metrics = Metrics::new_with_keda(&mut registry);
+        let request = |route: &RouteName, code| {
+            metrics.ended(route, code, Protocol::http1, "GET", Duration::ZERO);
+        };
+        let service = |name: &str| {
+            let service: ServiceId = name.parse().unwrap();
+            metrics.held(&service, "served", Duration::ZERO);
+            metrics.held(&service, "deadline", Duration::ZERO);
+            metrics.sent_to_draining(&service);
+        };
+        let (stays, none) = (RouteName::from("shop/cart"), RouteName::from(NO_ROUTE));
+        let _under_way = metrics.begin(&stays);
+        request(&stays, 200);
+        request(&none, 404);
+        service("shop/cart");
+        let (routes, services) = (HashSet::from(["shop/cart"]), HashSet::from(["shop/cart".to_owned()]));
+        let before = text(&registry);
+        let mut late = RouteName::from("preview/late");
+        for n in 0..1000 {
+            let name = format!("preview/n{n}");
+            let route = RouteName::from(&*name);
+            let under_way = metrics.begin(&route);
+            request(&route, 200);
+            request(&route, 503);
+            service(&name);
+            metrics.keep(&routes, &services);
+            // Those that were under way are seen until the next change.
+            drop(under_way);
+            request(&late, 502);
+            service(&late);
+            late = route;
+        }
+        metrics.keep(&routes, &services);
+        let [before, after] = [before, text(&registry)].map(|text| {
+            let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+            lines.sort_unstable();
+            lines
+        });
+        assert_eq!(after, before);
     }
 }

@@ -35,13 +35,25 @@ impl Socket {
 impl Pulse {
     /// Whether the client has closed its side, or the connection is broken. What it sent before may still be unread.
     pub(crate) fn is_gone(&self) -> bool {
-        let half = lock(&self.0);
-        let stream: &TcpStream = half.as_ref();
-        let mut fds = [PollFd::new(stream, PollFlags::RDHUP)];
-        // Asks, and does not wait.
-        let answer = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
-        answer.is_ok_and(|events| events > 0)
+        is(lock(&self.0).as_ref(), PollFlags::RDHUP)
     }
+
+    /// Whether the client has sent what nobody has read yet, or has closed its side.
+    pub(crate) fn has_unread(&self) -> bool {
+        has_unread(lock(&self.0).as_ref())
+    }
+}
+
+/// The same of a connection that is not split yet.
+pub(crate) fn has_unread(stream: &TcpStream) -> bool {
+    is(stream, PollFlags::IN)
+}
+
+fn is(stream: &TcpStream, event: PollFlags) -> bool {
+    let mut fds = [PollFd::new(stream, event)];
+    // Asks, and does not wait.
+    let answer = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+    answer.is_ok_and(|events| events > 0)
 }
 
 /// Held for one call to the kernel only, and on one thread: never contended.
@@ -101,7 +113,11 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (_socket, pulse) = Socket::new(listener.accept().await.unwrap().0);
+        assert!(!pulse.has_unread());
         client.write_all(b"POST / HTTP/1.1\r\n").await.unwrap();
+        while !pulse.has_unread() {
+            tokio::task::yield_now().await;
+        }
         assert!(!pulse.is_gone());
         drop(client);
         while !pulse.is_gone() {

@@ -17,7 +17,8 @@ use crate::cluster;
 use crate::space::{DEPLOYMENT, POD, Space, programs};
 use crate::trials::{Case, trial};
 
-pub(crate) const TRIALS: &[Case] = &[trial!(what_install_prints_serves_from_zero_and_is_replaced_under_load)];
+pub(crate) const TRIALS: &[Case] =
+    &[trial!(what_install_prints_serves_from_zero_and_is_replaced_under_load).once()];
 
 const GATEWAY: &str = "rouse-gateway";
 const ITS_PODS: &str = "app.kubernetes.io/component=gateway";

@@ -24,7 +24,13 @@ use crate::space::{Space, programs};
 use crate::trials::{Case, trial};
 
 pub(crate) const TRIALS: &[Case] =
-    &[trial!(pods_are_dialled_over_either_family_and_counted_once).on_its_own_cluster()];
+    &[trial!(pods_are_dialled_over_either_family_and_counted_once).on_its_own_cluster().unless(no_addresses)];
+
+/// Why this machine cannot be given an address of each family, if it cannot.
+fn no_addresses() -> Option<String> {
+    let problem = Address::of_both().err()?;
+    Some(format!("root and IPv6, to give this machine two addresses: {problem}"))
+}
 
 /// What every pod of the trial is on, as far as the API server knows.
 const NODE: &str = "made-up";
@@ -36,16 +42,16 @@ struct Address(IpAddr);
 
 impl Address {
     /// One of each family, told apart from those of other runs by this process. They go by themselves if we are killed.
-    async fn of_both() -> Result<[Self; 2], String> {
+    fn of_both() -> Result<[Self; 2], String> {
         let [.., a, b, c, d] = process::id().to_be_bytes();
         let four = Ipv4Addr::new(198, 18, c, d);
         let six =
             Ipv6Addr::new(0xfd00, 0x99, 0, 0, 0, 0, u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
-        Ok([Self::take(four.into()).await?, Self::take(six.into()).await?])
+        Ok([Self::take(four.into())?, Self::take(six.into())?])
     }
 
-    async fn take(address: IpAddr) -> Result<Self, String> {
-        let mut ip = Command::new("ip");
+    fn take(address: IpAddr) -> Result<Self, String> {
+        let mut ip = process::Command::new("ip");
         ip.args([
             "address",
             "add",
@@ -57,7 +63,7 @@ impl Address {
             "preferred_lft",
             "1800",
         ]);
-        let output = ip.output().await.map_err(|error| format!("ip: {error}"))?;
+        let output = ip.output().map_err(|error| format!("ip: {error}"))?;
         if output.status.success() {
             Ok(Self(address))
         } else {
@@ -188,15 +194,7 @@ async fn dialled(space: &Space, gateway: &Gateway, service: &str, pod: &Value) -
 }
 
 async fn pods_are_dialled_over_either_family_and_counted_once(space: Space) {
-    let both = match Address::of_both().await {
-        Ok(both) => both,
-        Err(problem) => {
-            eprintln!(
-                "SKIPPED: families: needs root and IPv6, to give this machine two addresses: {problem}"
-            );
-            return;
-        }
-    };
+    let both = Address::of_both().expect("as before the run");
     let addresses @ [four, six] = [both[0].0, both[1].0];
     with_both_ranges(&space).await;
     cluster::apply(

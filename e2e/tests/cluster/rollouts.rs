@@ -17,11 +17,11 @@ use crate::space::{DEPLOYMENT, Kind, POD, Space};
 use crate::trials::{Case, trial};
 
 pub(crate) const TRIALS: &[Case] = &[
-    trial!(nothing_fails_while_five_pods_are_replaced),
-    trial!(nothing_fails_while_five_pods_are_replaced_behind_the_service),
-    trial!(nothing_fails_while_five_pods_become_one_and_five_again),
-    trial!(the_last_pod_serves_while_it_terminates_until_its_successor_is_ready),
-    trial!(nothing_fails_while_a_stateful_set_has_no_pod_at_all),
+    trial!(nothing_fails_while_five_pods_are_replaced).once(),
+    trial!(nothing_fails_while_five_pods_are_replaced_behind_the_service).once(),
+    trial!(nothing_fails_while_five_pods_become_one_and_five_again).once(),
+    trial!(the_last_pod_serves_while_it_terminates_until_its_successor_is_ready).once(),
+    trial!(nothing_fails_while_a_stateful_set_has_no_pod_at_all).once(),
 ];
 
 const STATEFUL_SET: Kind = ("apps/v1", "StatefulSet");

@@ -18,15 +18,27 @@ const AT_ONCE: usize = 4;
 /// Whoever disturbs the cluster has it alone.
 static CLUSTER: RwLock<()> = RwLock::new(());
 
+/// Where a trial runs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// On whatever cluster there is, with others.
+    Cluster,
+    /// The same, if it is the one that `e2e/cluster` makes.
+    OurNode,
+    /// On a control plane of its own.
+    OwnCluster,
+}
+
 /// One trial.
 #[derive(Clone, Copy)]
 pub(crate) struct Case {
     module: &'static str,
     name: &'static str,
     run: fn(Space) -> Pin<Box<dyn Future<Output = ()>>>,
+    place: Place,
     alone: bool,
-    on_our_node: bool,
-    own_cluster: bool,
+    once: bool,
+    lacks: fn() -> Option<String>,
 }
 
 impl Case {
@@ -36,7 +48,7 @@ impl Case {
         name: &'static str,
         run: fn(Space) -> Pin<Box<dyn Future<Output = ()>>>,
     ) -> Self {
-        Self { module, name, run, alone: false, on_our_node: false, own_cluster: false }
+        Self { module, name, run, place: Place::Cluster, alone: false, once: false, lacks: || None }
     }
 
     /// It disturbs others: no other trial runs meanwhile.
@@ -47,13 +59,26 @@ impl Case {
 
     /// It needs the programs and files of the node that `e2e/cluster` makes.
     pub(crate) const fn on_our_node(mut self) -> Self {
-        self.on_our_node = true;
+        self.place = Place::OurNode;
         self
     }
 
     /// It has a control plane to itself, and its namespace is there: [`crate::own_cluster`].
     pub(crate) const fn on_its_own_cluster(mut self) -> Self {
-        self.own_cluster = true;
+        self.place = Place::OwnCluster;
+        self
+    }
+
+    /// It promises that no request fails, so it is not tried again: a second try would hide one that did.
+    pub(crate) const fn once(mut self) -> Self {
+        self.once = true;
+        self
+    }
+
+    /// It runs only where `lacks` finds nothing missing. That is asked before the run, so that a trial which cannot run counts
+    /// as ignored, not as passed.
+    pub(crate) const fn unless(mut self, lacks: fn() -> Option<String>) -> Self {
+        self.lacks = lacks;
         self
     }
 
@@ -62,15 +87,18 @@ impl Case {
         format!("{module}::{}", self.name)
     }
 
+    /// What it needs and is not here.
+    fn missing(&self) -> Option<String> {
+        match self.place {
+            Place::OurNode if Node::here().is_none() => Some("the node of e2e/cluster".to_owned()),
+            Place::OwnCluster if !own_cluster::is_built() => Some("what e2e/cluster/build makes".to_owned()),
+            _ => (self.lacks)(),
+        }
+    }
+
     fn trial(self) -> Trial {
-        let missing = match self {
-            Self { on_our_node: true, .. } if Node::here().is_none() => Some("the node of e2e/cluster"),
-            Self { own_cluster: true, .. } if !own_cluster::is_built() => {
-                Some("what e2e/cluster/build makes")
-            }
-            _ => None,
-        };
-        if let Some(missing) = missing {
+        let missing = self.missing();
+        if let Some(missing) = &missing {
             eprintln!("SKIPPED: {}: needs {missing}", self.full_name());
         }
         Trial::test(self.full_name(), move || {
@@ -92,7 +120,10 @@ impl Case {
     /// As often as `ROUSE_E2E_TRIES` allows: once, unless it says otherwise. A real cluster on a busy machine has moods, and
     /// whoever tries again says so.
     async fn tried(self) {
-        let tries: u32 = std::env::var("ROUSE_E2E_TRIES").map_or(1, |text| text.parse().expect("a number"));
+        let tries: u32 = match std::env::var("ROUSE_E2E_TRIES") {
+            Ok(text) if !self.once => text.parse().expect("a number"),
+            _ => 1,
+        };
         for _ in 1..tries {
             if AssertUnwindSafe(self.within_a_space()).catch_unwind().await.is_ok() {
                 return;
@@ -103,7 +134,7 @@ impl Case {
     }
 
     async fn within_a_space(self) {
-        if self.own_cluster {
+        if self.place == Place::OwnCluster {
             let cluster = OwnCluster::up().await;
             (self.run)(cluster.space().await).await;
             return;

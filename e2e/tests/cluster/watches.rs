@@ -31,13 +31,13 @@ use crate::space::{DEPLOYMENT, ROUTE, SLICE, Space, programs};
 use crate::trials::{Case, trial};
 
 pub(crate) const TRIALS: &[Case] = &[
-    trial!(an_api_server_that_is_away_costs_no_request_and_delays_a_wake).on_its_own_cluster(),
-    trial!(a_history_that_is_gone_is_listed_anew_and_empties_nothing).on_its_own_cluster(),
-    trial!(an_etcd_restored_from_a_backup_is_followed_from_there).on_its_own_cluster(),
-    trial!(an_etcd_restored_unnoticed_that_has_gone_on_since_is_seen_whole).on_its_own_cluster(),
-    trial!(a_slow_api_server_delays_news_and_nothing_else).on_its_own_cluster(),
-    trial!(bookmarks_are_heard_where_nothing_happens).on_its_own_cluster(),
-    trial!(a_token_that_is_refused_is_read_again).on_its_own_cluster(),
+    trial!(an_api_server_that_is_away_costs_no_request_and_delays_a_wake).on_its_own_cluster().once(),
+    trial!(a_history_that_is_gone_is_listed_anew_and_empties_nothing).on_its_own_cluster().once(),
+    trial!(an_etcd_restored_from_a_backup_is_followed_from_there).on_its_own_cluster().once(),
+    trial!(an_etcd_restored_unnoticed_that_has_gone_on_since_is_seen_whole).on_its_own_cluster().once(),
+    trial!(a_slow_api_server_delays_news_and_nothing_else).on_its_own_cluster().once(),
+    trial!(bookmarks_are_heard_where_nothing_happens).on_its_own_cluster().once(),
+    trial!(a_token_that_is_refused_is_read_again).on_its_own_cluster().once(),
 ];
 
 /// Requests a second: a trickle that never stops.

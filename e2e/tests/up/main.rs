@@ -16,6 +16,7 @@ mod changes;
 mod commands;
 mod doors;
 mod fixture;
+mod frozen;
 mod idle;
 mod leaving;
 mod mistakes;
@@ -139,6 +140,8 @@ const TRIALS: &[Case] = trials! {
         [] an_open_websocket_keeps_an_app_from_zero,
         [] a_websocket_that_its_pod_has_ended_keeps_nothing_awake,
         [] a_websocket_whose_pod_was_killed_keeps_nothing_awake;
+    frozen:
+        [] a_request_that_came_meanwhile_is_answered_although_its_connection_has_been_idle_for_too_long;
     orphans:
         [SH, SETSID] nothing_is_left_after_a_sigkill,
         [SH, SETSID] nothing_is_left_after_a_sigkill_in_the_middle_of_leaving,

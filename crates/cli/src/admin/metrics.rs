@@ -1,6 +1,7 @@
 //! The metrics that the data plane does not count itself: what is there now, read at the scrape, and what
 //! happened, counted as it is told.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -15,21 +16,21 @@ use rouse_core::endpoint::{ServiceId, Source, State};
 use rouse_core::registry::Registry;
 use rouse_core::snapshot::PortView;
 use rouse_core::time::Clock;
-use rouse_core::timeline::{ColdStart, Phase};
+use rouse_core::timeline::ColdStart;
 use rouse_kube::cluster::Cluster;
 use rouse_kube::watch::WatchState;
 use rouse_local::engine::{Event, What};
+use rouse_proxy::metrics::Pages;
 
 type Labels<const N: usize> = [(&'static str, String); N];
 
-const PHASES: [Phase; 5] = [Phase::Wake, Phase::Seen, Phase::Ready, Phase::Connect, Phase::FirstByte];
 /// Beside the phases: the whole. Quantiles of parts do not add up.
 const WHOLE: &str = "total";
 
 /// What happened, counted.
 #[derive(Debug, Clone)]
 pub struct Tally {
-    cold_starts: Family<Labels<2>, Histogram, fn() -> Histogram>,
+    cold_starts: Pages<Labels<2>, Histogram>,
     sources: Family<Labels<1>, Counter>,
     wakes: Family<Labels<1>, Counter>,
 }
@@ -37,11 +38,8 @@ pub struct Tally {
 impl Tally {
     /// Counts into `metrics`.
     pub fn new(metrics: &mut Metrics) -> Self {
-        let tally = Self {
-            cold_starts: Family::new_with_constructor(seconds),
-            sources: Family::default(),
-            wakes: Family::default(),
-        };
+        let tally =
+            Self { cold_starts: Pages::new(seconds), sources: Family::default(), wakes: Family::default() };
         for source in [Source::Slice, Source::Push, Source::Probe] {
             // There from the start: a counter that appears with its first count has no rate for it.
             tally.sources.get_or_create(&[("source", source.to_string())]).inc_by(0);
@@ -52,7 +50,7 @@ impl Tally {
         metrics.register(
             "rouse_cold_start_seconds",
             "Time of each phase of a cold start, and of the whole",
-            tally.cold_starts.clone(),
+            tally.cold_starts.family(),
         );
         metrics.register(
             "rouse_endpoint_source_first",
@@ -65,12 +63,12 @@ impl Tally {
 
     /// A cold start is over.
     pub fn cold_start(&self, cold: &ColdStart) {
-        for (phase, took) in cold.phases() {
-            self.cold_starts
-                .get_or_create(&labels(&cold.service, phase.as_str()))
-                .observe(took.as_secs_f64());
+        let service = cold.service.to_string();
+        let phases = cold.phases().map(|(phase, took)| (phase.as_str(), took));
+        for (phase, took) in phases.chain([(WHOLE, cold.total())]) {
+            let labels = [("service", service.clone()), ("phase", phase.to_owned())];
+            self.cold_starts.page(&service, &labels).observe(took.as_secs_f64());
         }
-        self.cold_starts.get_or_create(&labels(&cold.service, WHOLE)).observe(cold.total().as_secs_f64());
     }
 
     /// The engine told something.
@@ -104,14 +102,14 @@ impl Tally {
 
     /// A service is gone. Files change all day: its labels would stay for ever.
     fn forget(&self, service: &ServiceId) {
-        for phase in PHASES.map(Phase::as_str).into_iter().chain([WHOLE]) {
-            self.cold_starts.remove(&labels(service, phase));
-        }
+        let gone = service.to_string();
+        self.cold_starts.keep(|name| name != gone);
     }
-}
 
-fn labels(service: &ServiceId, phase: &str) -> Labels<2> {
-    [("service", service.to_string()), ("phase", phase.to_owned())]
+    /// These are all services that requests can reach; the others are forgotten.
+    pub fn keep(&self, services: &HashSet<String>) {
+        self.cold_starts.keep(|name| services.contains(name));
+    }
 }
 
 /// From a millisecond to two minutes.

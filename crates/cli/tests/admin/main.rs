@@ -238,6 +238,28 @@ async fn metrics_are_open_metrics_and_their_labels_go_with_their_service() {
 }
 
 #[tokio::test]
+async fn services_that_come_and_go_leave_the_metrics_as_small_as_they_were() {
+    let scene = Scene::new();
+    scene.route("rouse.yaml", "apps: {cart: {command: [x]}}");
+    let known = scene.panel.gateway.services();
+    assert!(known.contains("local/cart"), "{known:?}");
+    let before = scene.get("/metrics").await.text();
+    for n in 0..1000 {
+        let name = format!("preview-{n}");
+        scene.cold_start(&name, 5);
+        // The first again: it is told of only when it has been forgotten.
+        for cold in scene.bench.registry.cold_starts().newest(None, 2) {
+            scene.tally.cold_start(&cold);
+        }
+        let id = format!("shop/{name}");
+        assert!(scene.get("/metrics").await.text().contains(&id));
+        scene.bench.registry.remove(&id.parse().unwrap());
+        scene.tally.keep(&known);
+    }
+    assert_eq!(scene.get("/metrics").await.text(), before);
+}
+
+#[tokio::test]
 async fn routes_tell_where_they_lead() {
     let scene = Scene::new();
     scene.route("rouse.yaml", "apps: {cart: {command: [x], paths: [/a, /b], protocol: h2c}}");

@@ -1,18 +1,16 @@
 //! The books under the names that KEDA's HTTP add-on gives them, for dashboards that were built on those.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::Method;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-use super::Seconds;
+use super::Pages;
 
 /// KEDA's own buckets.
 const BUCKETS: [f64; 14] = [0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0];
@@ -45,11 +43,9 @@ impl RouteLabels {
 /// The books that KEDA keeps. Clones share them.
 #[derive(Debug, Clone)]
 pub(super) struct Keda {
-    requests: Family<RequestLabels, Counter>,
-    duration: Family<RequestLabels, Histogram, Seconds>,
-    concurrency: Family<RouteLabels, Gauge>,
-    /// The pages of each route, so that they can go when it does.
-    pages: Arc<Mutex<HashMap<RouteLabels, Vec<RequestLabels>>>>,
+    requests: Pages<RequestLabels, Counter>,
+    duration: Pages<RequestLabels, Histogram>,
+    concurrency: Pages<RouteLabels, Gauge>,
 }
 
 fn seconds() -> Histogram {
@@ -59,55 +55,52 @@ fn seconds() -> Histogram {
 impl Keda {
     pub(super) fn new(registry: &mut Registry) -> Self {
         let keda = Self {
-            requests: Family::default(),
-            duration: Family::new_with_constructor(seconds),
-            concurrency: Family::default(),
-            pages: Arc::default(),
+            requests: Pages::new(Counter::default),
+            duration: Pages::new(seconds),
+            concurrency: Pages::new(Gauge::default),
         };
         let interceptor = registry.sub_registry_with_prefix("interceptor");
         interceptor.register(
             "request_count",
             "Total requests processed by the interceptor proxy",
-            keda.requests.clone(),
+            keda.requests.family(),
         );
         interceptor.register(
             "request_duration_seconds",
             "Time from request received to response written",
-            keda.duration.clone(),
+            keda.duration.family(),
         );
         interceptor.register(
             "request_concurrency",
             "Concurrent requests at the interceptor proxy",
-            keda.concurrency.clone(),
+            keda.concurrency.family(),
         );
         keda
     }
 
-    pub(super) fn concurrency(&self, route: &RouteLabels) -> Gauge {
-        self.concurrency.get_or_create_owned(route)
+    /// `route` is what our own books call it.
+    pub(super) fn concurrency(&self, route: &str, labels: &RouteLabels) -> Gauge {
+        self.concurrency.page(route, labels)
     }
 
-    pub(super) fn ended(&self, route: &RouteLabels, code: u16, method: &'static str, took: Duration) {
-        let RouteLabels { route_name, route_namespace } = route.clone();
+    pub(super) fn ended(
+        &self,
+        route: &str,
+        labels: &RouteLabels,
+        code: u16,
+        method: &'static str,
+        took: Duration,
+    ) {
+        let RouteLabels { route_name, route_namespace } = labels.clone();
         let labels = RequestLabels { code, method, route_name, route_namespace };
-        if self.requests.get(&labels).is_none() {
-            let mut pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
-            let pages = pages.entry(route.clone()).or_default();
-            if !pages.contains(&labels) {
-                pages.push(labels.clone());
-            }
-        }
-        self.requests.get_or_create(&labels).inc();
-        self.duration.get_or_create(&labels).observe(took.as_secs_f64());
+        self.requests.page(route, &labels).inc();
+        self.duration.page(route, &labels).observe(took.as_secs_f64());
     }
 
-    pub(super) fn forget(&self, route: &RouteLabels) {
-        self.concurrency.remove(route);
-        let pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner).remove(route);
-        for labels in pages.into_iter().flatten() {
-            self.requests.remove(&labels);
-            self.duration.remove(&labels);
-        }
+    pub(super) fn keep(&self, known: impl Fn(&str) -> bool) {
+        self.requests.keep(&known);
+        self.duration.keep(&known);
+        self.concurrency.keep(&known);
     }
 }
 

@@ -202,10 +202,16 @@ impl Rig {
         client.rest().await
     }
 
-    /// The value of one line of the metrics; 0 if it is not there.
-    pub(crate) fn metric(&self, line: &str) -> u64 {
+    /// All metrics.
+    pub(crate) fn metrics_text(&self) -> String {
         let mut text = String::new();
         encode(&mut text, &self.metrics).unwrap();
+        text
+    }
+
+    /// The value of one line of the metrics; 0 if it is not there.
+    pub(crate) fn metric(&self, line: &str) -> u64 {
+        let text = self.metrics_text();
         let value = text.lines().find_map(|l| l.strip_prefix(line)?.trim().parse().ok());
         value.unwrap_or(0)
     }

@@ -42,6 +42,7 @@ pub(super) struct System {
     clock: TokioClock,
     registry: Arc<Registry>,
     gateway: Arc<Gateway>,
+    tally: Tally,
     ready: Arc<Ready>,
     /// Until everything is known, nobody is let in: half the truth would be 404s for the other half.
     stage: Stage,
@@ -121,7 +122,7 @@ impl System {
         tasks.spawn(named("the admin API", server));
         let happenings = follow::happenings(cluster.happenings(), tally.clone(), screen.clone());
         tasks.spawn(named("the reader of events", happenings));
-        let cold_starts = follow::cold_starts(Arc::clone(&registry), tally, screen.clone());
+        let cold_starts = follow::cold_starts(Arc::clone(&registry), tally.clone(), screen.clone());
         tasks.spawn(named("the reader of cold starts", cold_starts));
         let timers = Arc::clone(&registry);
         tasks.spawn(named("the timer", async move { timers.drive(|due| clock.sleep_until(due)).await }));
@@ -135,6 +136,7 @@ impl System {
             clock,
             registry,
             gateway,
+            tally,
             ready,
             stage,
             cluster,
@@ -162,6 +164,7 @@ impl System {
         loop {
             let newest = Arc::clone(&plans.borrow_and_update());
             self.gateway.set_routes(self.builder.table(&newest));
+            self.tally.keep(&self.gateway.services());
             self.probers.follow(&newest);
             if let Err(error) = self.open(newest.len()) {
                 return format!("cannot start the threads that serve requests: {error}");
