@@ -129,8 +129,8 @@ pub static SETTINGS: &[Setting] = &[
         "allow-manual-endpoints",
         Kind::Switch,
         Is("false"),
-        "Whether endpoints that name no pod get requests: whoever may write EndpointSlices can then send requests \
-         anywhere",
+        "Whether endpoints get requests that are no pods of their namespace, or of Services without a selector: whoever \
+         may write EndpointSlices can then send requests anywhere",
     ),
     routing(
         "probe",
