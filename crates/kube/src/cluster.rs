@@ -49,6 +49,11 @@ const LAG: usize = 1024;
 /// Statuses and events that wait to be written. What finds no room is written later, or not at all.
 const WRITES: usize = 1024;
 
+/// How long slices and pods may disagree: one of them is always a little ahead.
+const DOUBT: Duration = Duration::from_secs(2);
+/// Nothing is listed again more often because they disagree.
+const DOUBTS_APART: Duration = Duration::from_secs(30);
+
 /// What an operator decides about following a cluster.
 #[derive(Clone)]
 pub struct Settings {
@@ -233,8 +238,8 @@ impl Cluster {
         registry: Arc<Registry>,
         cancel: CancellationToken,
     ) -> Result<(), Ended> {
-        let blurred = Arc::<Notify>::default();
-        let witness = Witness::new(Arc::clone(&self.pods), Arc::clone(&blurred));
+        let all_pods = Arc::<Notify>::default();
+        let witness = Witness::new(Arc::clone(&self.pods), Arc::clone(&all_pods));
         let (manual, lost) = (self.settings.manual_endpoints, Arc::clone(&self.lost_slices));
         let feed = Feed::new(Arc::clone(&registry), witness, manual, lost);
         let feed = Arc::new(Mutex::new(feed));
@@ -244,7 +249,7 @@ impl Cluster {
         for (kind, health) in WATCHED.into_iter().zip(&self.healths) {
             let again = match kind {
                 Kind::SLICE => Arc::clone(&self.lost_slices),
-                Kind::POD => Arc::clone(&blurred),
+                Kind::POD => Arc::clone(&all_pods),
                 _ => Arc::default(),
             };
             let watch = self.watch(kind, None, Arc::clone(health), again);
@@ -265,6 +270,7 @@ impl Cluster {
         tasks.spawn(Arc::clone(&self).wake_up(Arc::clone(&registry), Arc::clone(&feed), inner.clone()));
         tasks.spawn(Arc::clone(&self).write_statuses(inner.clone()));
         tasks.spawn(Arc::clone(&self).write_events(inner.clone()));
+        tasks.spawn(Arc::clone(&self).mind_doubts(Arc::clone(&feed), inner.clone()));
         tasks.spawn(Arc::clone(&self).mind_staleness(feed, inner.clone()));
         let first = tasks.join_next().await;
         let early = !cancel.is_cancelled();
@@ -334,14 +340,30 @@ impl Cluster {
     /// Nobody waits for pods that we may not see; where they were seen, their watch may be broken for a while: so long.
     fn mind_pods(&self, feed: &Mutex<Feed>) -> Option<Duration> {
         let pods = self.reported(Kind::POD)?;
-        if !matches!(pods.state, WatchState::Broken { .. }) {
-            return None;
-        }
         let patience = self.patience(&pods).filter(|_| pods.synced);
-        if patience.is_none() {
-            lock(feed).pods_lost();
-        }
+        let broken = matches!(pods.state, WatchState::Broken { .. });
+        lock(feed).set_pods_lost(broken && patience.is_none());
         patience
+    }
+
+    /// Has slices or pods listed again where they have not agreed for a while: one of the watches may have missed
+    /// something, or hang.
+    async fn mind_doubts(self: Arc<Self>, feed: Arc<Mutex<Feed>>, cancel: CancellationToken) {
+        let bell = lock(&feed).doubts();
+        let work = async {
+            loop {
+                bell.notified().await;
+                sleep_until(Instant::now() + DOUBT).await;
+                if lock(&feed).settle_doubts() {
+                    sleep_until(Instant::now() + DOUBTS_APART).await;
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            () = cancel.cancelled() => {}
+            () = work => {}
+        }
     }
 
     fn reported(&self, kind: Kind) -> Option<WatchReport> {

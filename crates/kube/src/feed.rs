@@ -2,24 +2,27 @@
 //!
 //! A service is in the registry while its Service object exists. Slices that come first are kept until it does.
 //! Whoever can write a slice could point us anywhere. So an endpoint is kept back unless the Service selects pods and
-//! the endpoint is one of them, at its own address, or somebody who may say so opted in; the registry's own policy
+//! the endpoint is a pod of its namespace, at its own address, or somebody who may say so opted in; the registry's own policy
 //! must allow endpoints without a pod.
+
+mod witness;
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use rouse_core::endpoint::{PodUid, ServiceId, Slice, SliceEndpoint};
 use rouse_core::registry::Registry;
 use rouse_core::service::Spec;
-use rouse_core::snapshot::Spread;
+use rouse_core::snapshot::{PortView, Spread};
 use serde::Deserialize;
 use tokio::sync::Notify;
 
 use crate::objects::EndpointSlice;
 use crate::objects::routing::{Unroutable, routable};
-use crate::pods::Pods;
 use crate::service::{ServiceFacts, ServiceKind};
+pub(crate) use witness::Witness;
 
 /// The slices of one service by name.
 type Slices = BTreeMap<String, Slice>;
@@ -67,38 +70,17 @@ enum Trust {
     Anybody,
 }
 
-/// Whether we can tell which endpoints are pods.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Sight {
-    /// What we know of pods is older than what we know of slices, or nothing: slices are believed.
-    Blurred,
-    /// Each endpoint is looked up.
-    Clear,
-}
-
-/// Tells which endpoints are pods.
-pub(crate) struct Witness {
-    pods: Arc<Pods>,
-    sight: Sight,
-    /// Rung when all pods are needed again.
-    blurred: Arc<Notify>,
-    /// Slices were listed before.
-    listed: bool,
-}
-
-impl Witness {
-    pub(crate) fn new(pods: Arc<Pods>, blurred: Arc<Notify>) -> Self {
-        Self { pods, sight: Sight::Blurred, blurred, listed: false }
-    }
-
-    /// All slices are listed. If not for the first time, events were missed, so there are pods that we do not know of: a
-    /// service must not be empty until we do.
-    fn slices_listed(&mut self) {
-        if std::mem::replace(&mut self.listed, true) && self.sight == Sight::Clear {
-            self.sight = Sight::Blurred;
-            self.blurred.notify_one();
-        }
-    }
+/// What slices and pods should agree on after a while.
+#[derive(Debug, Default)]
+struct Doubts {
+    /// Rung when there is a new one.
+    bell: Arc<Notify>,
+    /// Pods have gone.
+    departed: bool,
+    /// All slices were asked for.
+    asked: bool,
+    /// Pods that slices name and that we have asked for.
+    asked_for: HashSet<PodUid>,
 }
 
 /// What is known of Services and slices.
@@ -117,6 +99,7 @@ pub(crate) struct Feed {
     orphaned: HashSet<ServiceId>,
     /// Rung when all slices are needed again.
     lost: Arc<Notify>,
+    doubts: Doubts,
     stale: bool,
     /// A service or a port went since somebody last asked. If it came back, it is another one of the same name.
     remade: bool,
@@ -134,6 +117,7 @@ impl Feed {
             kept: HashMap::new(),
             orphaned: HashSet::new(),
             lost,
+            doubts: Doubts::default(),
             stale: false,
             remade: false,
         }
@@ -172,6 +156,9 @@ impl Feed {
     fn drop_slice(&mut self, key: &str, name: &str) {
         let Some(id) = self.homes.remove(key) else { return };
         self.forget(&id, name);
+        if self.orphaned.contains(&id) && !self.homes.values().any(|home| *home == id) {
+            self.orphaned.remove(&id);
+        }
         if self.declared(&id) {
             self.registry.service(&id).drop_slice(name);
         }
@@ -188,7 +175,8 @@ impl Feed {
 
     /// These are all slices there are. Each service changes once, from what it had to what it has.
     pub(crate) fn replace_slices(&mut self, all: Vec<SliceFacts>) {
-        self.witness.slices_listed();
+        let missed = !std::mem::take(&mut self.doubts.asked);
+        self.witness.slices_listed(missed);
         let mut by_service: HashMap<ServiceId, Slices> = HashMap::new();
         self.homes.clear();
         self.kept.clear();
@@ -226,14 +214,14 @@ impl Feed {
                     match self.trust(&id).cmp(&trusted) {
                         Ordering::Greater => self.give_kept(&id),
                         // Most were given whole, so nobody has them in hand.
-                        Ordering::Less => self.lost.notify_one(),
+                        Ordering::Less => self.ask(),
                         Ordering::Equal => {}
                     }
                 } else {
                     let slices = self.kept.remove(&id).unwrap_or_default();
                     self.give(&id, slices);
                     if self.orphaned.remove(&id) {
-                        self.lost.notify_one();
+                        self.ask();
                     }
                 }
             }
@@ -337,17 +325,85 @@ impl Feed {
         self.give_waiting(waits);
     }
 
+    /// A pod is gone, or not where it was. Its slice should say so, too.
+    pub(crate) fn pod_left(&mut self) {
+        self.doubts.departed = true;
+        self.doubts.bell.notify_one();
+    }
+
+    /// A list of pods begins.
+    pub(crate) fn pods_listing(&mut self) {
+        self.witness.pods_listing();
+    }
+
     /// All pods were listed.
     pub(crate) fn pods_seen(&mut self) {
-        self.witness.sight = Sight::Clear;
+        self.witness.pods_listed();
+        self.pod_left();
         self.give_waiting(|_| true);
     }
 
-    /// Pods cannot be followed: we may not, or not for long.
-    pub(crate) fn pods_lost(&mut self) {
-        if std::mem::replace(&mut self.witness.sight, Sight::Blurred) == Sight::Clear {
+    /// Whether pods cannot be followed: we may not, or not for long.
+    pub(crate) fn set_pods_lost(&mut self, lost: bool) {
+        let before = self.witness.is_clear();
+        self.witness.set_lost(lost);
+        if self.witness.is_clear() != before {
             self.give_waiting(|_| true);
         }
+    }
+
+    /// Rung when there may be something for [`Feed::settle_doubts`], a while later.
+    pub(crate) fn doubts(&self) -> Arc<Notify> {
+        Arc::clone(&self.doubts.bell)
+    }
+
+    /// Asks for all pods if endpoints still wait for theirs, and for all slices if endpoints have lost theirs. Answers
+    /// whether it did: not too often, since whoever writes such a slice could have us ask for ever.
+    pub(crate) fn settle_doubts(&mut self) -> bool {
+        if !self.witness.is_clear() {
+            return false;
+        }
+        let departed = std::mem::take(&mut self.doubts.departed) && self.has_strangers();
+        if departed {
+            self.ask();
+        }
+        let missed: HashSet<PodUid> =
+            self.kept.iter().flat_map(|(id, slices)| self.missed(id, slices)).collect();
+        let news = !missed.is_subset(&self.doubts.asked_for);
+        if news {
+            self.witness.ask_again();
+        }
+        self.doubts.asked_for = missed;
+        departed || news
+    }
+
+    /// Pods that slices name and that we do not know.
+    fn missed<'a>(&'a self, id: &'a ServiceId, slices: &'a Slices) -> impl Iterator<Item = PodUid> + 'a {
+        let waits = self.declared(id) && self.trust(id) == Trust::Pods;
+        let endpoints = slices.values().filter(move |_| waits).flat_map(|slice| &slice.endpoints);
+        endpoints
+            .filter(|endpoint| !self.judge(id, endpoint).1)
+            .filter_map(|endpoint| endpoint.pod.as_ref().map(|pod| pod.uid.clone()))
+    }
+
+    /// Whether the registry has endpoints that are no pods any more.
+    fn has_strangers(&self) -> bool {
+        self.services.keys().filter(|id| self.declared(id) && self.trust(id) == Trust::Pods).any(|id| {
+            let Some(service) = self.registry.get(id) else { return false };
+            let snapshot = service.snapshot();
+            let mut endpoints = snapshot.ports.iter().flat_map(PortView::endpoints);
+            endpoints.any(|endpoint| {
+                let Some(pod) = &endpoint.pod else { return true };
+                let mut ips = endpoint.addresses.iter().map(SocketAddr::ip);
+                !ips.all(|ip| self.witness.knows(id.namespace(), &pod.uid, ip))
+            })
+        })
+    }
+
+    /// Asks for all slices: we have let go of some that we need.
+    fn ask(&mut self) {
+        self.doubts.asked = true;
+        self.lost.notify_one();
     }
 
     fn give_waiting(&mut self, waits: impl Fn(&Slices) -> bool) {
@@ -371,8 +427,8 @@ impl Feed {
         match (self.trust(id), &endpoint.pod) {
             (Trust::Anybody, _) => (true, true),
             (Trust::Pods, Some(pod)) => {
-                let known = self.witness.pods.has(id.namespace(), &pod.uid, endpoint.ip);
-                (known || self.witness.sight == Sight::Blurred, known)
+                let known = self.witness.knows(id.namespace(), &pod.uid, endpoint.ip);
+                (known || !self.witness.is_clear(), known)
             }
             (Trust::Pods, None) | (Trust::Nobody, _) => (false, false),
         }
@@ -386,6 +442,7 @@ impl Feed {
         }
         self.kept.entry(id.clone()).or_default().insert(name.to_owned(), slice.clone());
         slice.endpoints.retain(|endpoint| self.judge(id, endpoint).0);
+        self.doubts.bell.notify_one();
         slice
     }
 }

@@ -41,6 +41,17 @@ impl From<Pod> for PodSeen {
     }
 }
 
+/// What came of a pod that was seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Put {
+    /// Nothing that we keep.
+    Same,
+    /// It is new, or something of it is.
+    Changed,
+    /// It is not where it was any more.
+    Left,
+}
+
 /// All pods.
 #[derive(Debug, Default)]
 pub struct Pods {
@@ -102,20 +113,22 @@ impl Pods {
         Some((Arc::new(plan), Arc::clone(&pod.node)))
     }
 
-    /// Answers whether anything that we keep is new.
-    pub(crate) fn put(&self, pod: PodSeen) -> bool {
+    /// Answers what came of it.
+    pub(crate) fn put(&self, pod: PodSeen) -> Put {
         let mut by_uid = self.by_uid.write().unwrap_or_else(PoisonError::into_inner);
         match (pod.facts, pod.uid) {
             (Some(facts), _) => {
                 // Most changes of a pod change nothing that we keep.
-                let changed = by_uid.get(&facts.uid).is_none_or(|known| **known != facts);
-                if changed {
-                    by_uid.insert(facts.uid.clone(), Arc::new(facts));
+                let known = by_uid.get(&facts.uid);
+                if known.is_some_and(|known| **known == facts) {
+                    return Put::Same;
                 }
-                changed
+                let left = known.is_some_and(|known| known.ips.iter().any(|ip| !facts.ips.contains(ip)));
+                by_uid.insert(facts.uid.clone(), Arc::new(facts));
+                if left { Put::Left } else { Put::Changed }
             }
-            (None, Some(uid)) => by_uid.remove(&uid).is_some(),
-            (None, None) => false,
+            (None, Some(uid)) => by_uid.remove(&uid).map_or(Put::Same, |_| Put::Left),
+            (None, None) => Put::Same,
         }
     }
 

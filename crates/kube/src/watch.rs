@@ -59,6 +59,8 @@ pub(crate) trait Sink: Send {
     fn remove(&mut self, object: Self::Object);
     /// An object that cannot be read is left out, in words.
     fn unreadable(&mut self, words: String);
+    /// A list begins.
+    fn listing(&mut self) {}
     /// They could not be listed, in words. It is tried again.
     fn failed(&mut self, _words: &str) {}
 }
@@ -211,6 +213,7 @@ impl Watch {
 
     /// All there are now, as the server's newest word: an older one could take us back in time.
     async fn list<S: Sink>(&self, sink: &mut S) -> Result<(Vec<S::Object>, String), kube::Error> {
+        sink.listing();
         let (mut all, mut next) = (Vec::new(), None);
         loop {
             let page = self.page(PAGE, next).await?;

@@ -9,7 +9,7 @@ use rouse_core::endpoint::ServiceId;
 use super::{Cluster, Happening, lock};
 use crate::feed::{Feed, SliceFacts};
 use crate::objects::Service;
-use crate::pods::PodSeen;
+use crate::pods::{PodSeen, Put};
 use crate::route::spec::{RouteKind, RouteObject};
 use crate::service::ServiceFacts;
 use crate::watch::Sink;
@@ -171,17 +171,28 @@ impl Sink for PodSink {
         lock(&self.feed).pods_seen();
     }
 
+    fn listing(&mut self) {
+        lock(&self.feed).pods_listing();
+    }
+
     fn put(&mut self, pod: PodSeen) {
         let uid = pod.uid().cloned();
-        if self.cluster.pods.put(pod)
-            && let Some(uid) = uid
-        {
-            lock(&self.feed).pod_changed(&uid);
+        let put = self.cluster.pods.put(pod);
+        if put == Put::Same {
+            return;
+        }
+        let mut feed = lock(&self.feed);
+        if put == Put::Left {
+            feed.pod_left();
+        }
+        if let Some(uid) = uid {
+            feed.pod_changed(&uid);
         }
     }
 
     fn remove(&mut self, pod: PodSeen) {
         self.cluster.pods.remove(&pod);
+        lock(&self.feed).pod_left();
     }
 
     fn unreadable(&mut self, words: String) {

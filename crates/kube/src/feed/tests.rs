@@ -13,7 +13,7 @@ use rouse_testkit::fakes::Bench;
 use serde_json::json;
 
 use super::*;
-use crate::pods::PodSeen;
+use crate::pods::{PodSeen, Put};
 
 const SERVICES: [&str; 2] = ["a", "b"];
 
@@ -190,32 +190,35 @@ fn take_in(feed: &mut Feed, cluster: &mut Cluster, fact: Fact) {
         }
         Fact::PutPod(n) => {
             cluster.pods.insert(n);
-            if feed.witness.pods.put(pod(n)) {
+            if feed.witness.pods().put(pod(n)) != Put::Same {
                 feed.pod_changed(&PodUid::new(&format!("p{n}")));
             }
         }
-        // What was given of it stays until its slice says so.
         Fact::DropPod(n) => {
-            cluster.behind |= cluster.pods.remove(&n);
-            feed.witness.pods.remove(&pod(n));
+            cluster.pods.remove(&n);
+            feed.pod_left();
+            feed.witness.pods().remove(&pod(n));
         }
         Fact::ListPods => {
             feed.witness
-                .pods
+                .pods()
                 .replace((ELSEWHERE..ELSEWHERE + 5).chain(cluster.pods.iter().copied()).map(pod).collect());
+            feed.pods_listing();
+            feed.set_pods_lost(false);
             feed.pods_seen();
             cluster.listed = true;
         }
         Fact::LosePods => {
-            feed.pods_lost();
+            feed.set_pods_lost(true);
             cluster.listed = false;
         }
     }
+    feed.settle_doubts();
     if rung(&feed.lost) {
         feed.replace_slices(all(cluster));
         cluster.behind = false;
     }
-    if rung(&feed.witness.blurred) {
+    if rung(feed.witness.bell()) {
         take_in(feed, cluster, Fact::ListPods);
     }
 }

@@ -7,8 +7,8 @@ use rouse_core::endpoint::State;
 use rouse_core::hold::AcquireError;
 use rouse_core::slot::Ask;
 use rouse_kube::watch::WatchState;
-use serde_json::json;
-use tokio::time::timeout;
+use serde_json::{Value, json};
+use tokio::time::{Instant, timeout};
 
 use crate::api::Api;
 use crate::rig::{ROUTES, Rig, SCALED_HTTP, SLICES, id, pass, route, service, slice};
@@ -20,6 +20,10 @@ fn shop() -> Api {
     api.put(SLICES, slice("cart-a", "cart", &[1, 2]));
     api.put(SLICES, slice("cart-b", "cart", &[3]));
     api
+}
+
+fn pod(namespace: &str, name: &str, ip: &str) -> Value {
+    json!({"metadata": {"name": name, "namespace": namespace, "uid": name}, "spec": {}, "status": {"podIPs": [{"ip": ip}]}})
 }
 
 #[tokio::test(start_paused = true)]
@@ -376,7 +380,7 @@ async fn an_endpoint_is_a_pod_only_where_that_pod_is() {
 #[tokio::test(start_paused = true)]
 async fn slices_of_a_service_that_selects_no_pods_count_as_written_by_hand() {
     let api = Api::default();
-    let bare = |annotations: serde_json::Value| {
+    let bare = |annotations: Value| {
         let mut bare = service("cart");
         bare["spec"].as_object_mut().unwrap().remove("selector");
         bare["metadata"]["annotations"] = annotations;
@@ -403,8 +407,75 @@ async fn slices_are_believed_where_pods_may_not_be_seen() {
     api.refuse(Method::GET, "/api/v1/pods", 403, "Forbidden", None);
     let rig = Rig::synced(&api).await;
     assert_eq!(rig.ready("cart"), 1);
+    pass(Duration::from_secs(30)).await;
+    assert_eq!(rig.ready("cart"), 1);
     api.allow_all();
     rig.until("the pods are seen, and it is none of them", |rig| rig.ready("cart") == 0).await;
+    pass(Duration::from_secs(30)).await;
+    assert_eq!(rig.ready("cart"), 0, "that stays so");
+    rig.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn slices_are_believed_where_pods_may_be_listed_and_not_watched() {
+    let api = Api::default();
+    api.put("services", service("cart"));
+    api.put_alone(SLICES, slice("cart-a", "cart", &[1]));
+    api.refuse(Method::GET, "/api/v1/pods watch=true", 403, "Forbidden", None);
+    let rig = Rig::synced(&api).await;
+    pass(Duration::from_secs(30)).await;
+    for _ in 0..100 {
+        assert_eq!(rig.ready("cart"), 1);
+        pass(Duration::from_millis(500)).await;
+    }
+    rig.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_endpoint_that_was_a_pod_is_none_when_the_pod_is_gone() {
+    let api = Api::default();
+    api.put("services", service("cart"));
+    api.put(SLICES, slice("cart-a", "cart", &[1, 2]));
+    let rig = Rig::synced(&api).await;
+    assert_eq!(rig.ready("cart"), 2);
+    api.delete("pods", "shop", "cart-1");
+    rig.until("the slice alone is not believed", |rig| rig.ready("cart") == 1).await;
+    // Its address is another's now, and it has another.
+    api.put("pods", pod("shop", "cart-2", "10.0.0.3"));
+    rig.until("it is not there any more", |rig| rig.ready("cart") == 0).await;
+    rig.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_of_pods_that_hangs_delays_new_pods_for_seconds_only() {
+    let api = shop();
+    let rig = Rig::synced(&api).await;
+    assert_eq!(rig.ready("cart"), 3);
+    let began = Instant::now();
+    api.set_silent(true);
+    api.put("pods", pod("shop", "cart-9", "10.0.0.9"));
+    api.set_silent(false);
+    api.put_alone(SLICES, slice("cart-c", "cart", &[9]));
+    rig.until("the new pod gets requests", |rig| rig.ready("cart") == 4).await;
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    rig.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slice_that_names_nobody_does_not_have_pods_listed_for_ever() {
+    let api = shop();
+    let rig = Rig::synced(&api).await;
+    let lists = || {
+        let list = |path: &str, query: &str| path == "/api/v1/pods" && !query.contains("watch");
+        api.asked(|asked| list(&asked.path, &asked.query)).len()
+    };
+    let before = lists();
+    api.put_alone(SLICES, slice("cart-c", "cart", &[9]));
+    pass(Duration::from_mins(1)).await;
+    assert_eq!(lists() - before, 1, "once, to make sure");
+    assert_eq!(rig.ready("cart"), 3);
+    pass(Duration::from_mins(2)).await;
+    assert_eq!(lists() - before, 1);
     rig.stop().await;
 }
 
@@ -425,7 +496,7 @@ async fn one_namespace_sees_nothing_of_another() {
 #[tokio::test(start_paused = true)]
 async fn pods_say_how_they_may_be_probed() {
     let api = shop();
-    let pod = |name: &str, probe: serde_json::Value| {
+    let pod = |name: &str, probe: Value| {
         json!({"metadata": {"name": name, "namespace": "shop", "uid": name, "labels": {"app": "cart"}},
                "spec": {"containers": [{"name": "c", "readinessProbe": probe}]},
                "status": {"podIPs": [{"ip": "10.0.0.1"}]}})
