@@ -35,6 +35,8 @@ use crate::worker::Worker;
 const PREFACE: &[u8] = b"PRI ";
 /// How long a client may take for its first bytes once we are leaving.
 const LAST_BYTES: Duration = Duration::from_millis(500);
+/// How long what has arrived may take to be read before the client is told that we are leaving.
+const LAST_LOOK: Duration = Duration::from_millis(100);
 /// How long answers may take to get out once the drain is over.
 const LAST_FLUSH: Duration = Duration::from_millis(250);
 /// How long answers may take to get out once the client has to go.
@@ -237,6 +239,15 @@ async fn live<C: Future>(
         _ = connection.as_mut() => return,
         () = worker.drain.cancelled() => {}
         () = seat.outstayed(&worker.deadlines, || client.pulse.has_unread()) => {}
+    }
+    // A request that has come and that nobody has read yet: hyper would close over it.
+    if client.pulse.has_unread() {
+        let look = worker.gateway.settings.clock.now() + LAST_LOOK;
+        tokio::select! {
+            biased;
+            _ = connection.as_mut() => return,
+            () = worker.deadlines.at(look) => {}
+        }
     }
     say_goodbye(connection.as_mut());
     tokio::select! {

@@ -47,3 +47,27 @@ pub(crate) async fn a_request_that_came_meanwhile_is_answered_although_its_conne
     }
     rouse.stop().await;
 }
+
+pub(crate) async fn a_request_that_came_before_the_signal_to_stop_is_answered() {
+    let rouse = Rouse::start(&programs(), Config::of(App::http().warm())).await;
+    let target = way(&rouse, "app");
+    let mut clients = Vec::new();
+    for _ in 0..50 {
+        let mut client = Raw::over(TcpStream::connect(target.address).await.unwrap());
+        client.get(&target, "/").await;
+        assert_eq!(client.response().await.0.status, 200);
+        clients.push(client);
+    }
+    // So that it finds all at once: the signal, and a request on each connection that was idle.
+    rouse.signal(Signal::STOP);
+    for client in &mut clients {
+        client.get(&target, "/").await;
+    }
+    let children = rouse.children();
+    rouse.signal(Signal::TERM);
+    rouse.signal(Signal::CONT);
+    for client in &mut clients {
+        assert_eq!(client.response().await.0.status, 200);
+    }
+    rouse.stopped(&children).await;
+}

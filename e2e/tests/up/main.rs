@@ -141,7 +141,8 @@ const TRIALS: &[Case] = trials! {
         [] a_websocket_that_its_pod_has_ended_keeps_nothing_awake,
         [] a_websocket_whose_pod_was_killed_keeps_nothing_awake;
     frozen:
-        [] a_request_that_came_meanwhile_is_answered_although_its_connection_has_been_idle_for_too_long;
+        [] a_request_that_came_meanwhile_is_answered_although_its_connection_has_been_idle_for_too_long,
+        [] a_request_that_came_before_the_signal_to_stop_is_answered;
     orphans:
         [SH, SETSID] nothing_is_left_after_a_sigkill,
         [SH, SETSID] nothing_is_left_after_a_sigkill_in_the_middle_of_leaving,
