@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -212,6 +213,7 @@ pub struct Gateway {
     pub(crate) no_route: RouteName,
     routes: ArcSwap<Table<Arc<Route>>>,
     under_way: Arc<UnderWay>,
+    leaving: AtomicBool,
 }
 
 impl Gateway {
@@ -224,6 +226,7 @@ impl Gateway {
             no_route: NO_ROUTE.into(),
             routes: ArcSwap::default(),
             under_way: Arc::default(),
+            leaving: AtomicBool::new(false),
         })
     }
 
@@ -255,6 +258,16 @@ impl Gateway {
     /// The present routes, for one look.
     pub(crate) fn table(&self) -> arc_swap::Guard<Arc<Table<Arc<Route>>>> {
         self.routes.load()
+    }
+
+    /// It will drain soon: from now on HTTP/1 clients hear with each answer that the connection closes, so that few of
+    /// them have one by then.
+    pub fn leave(&self) {
+        self.leaving.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::Relaxed)
     }
 
     /// Requests, streams, upgraded connections and holds.

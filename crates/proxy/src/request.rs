@@ -11,7 +11,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use http::header::{self, HeaderName, HeaderValue};
-use http::{Method, Request, Response, Version};
+use http::{Method, Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
 use rouse_core::time::{Clock as _, Moment};
 
@@ -40,8 +40,22 @@ const FALLBACK: Duration = Duration::from_secs(5);
 #[error("the client went away")]
 pub(crate) struct ClientGone;
 
-/// Answers one request.
+/// Answers one request. Once we are about to leave, clients hear with each answer that they should go elsewhere: whoever
+/// closes a connection that was idle closes over the request that is on its way.
 pub(crate) async fn serve(
+    worker: &Rc<Worker>,
+    client: &Rc<Client>,
+    request: Request<Incoming>,
+) -> Result<Answer, ClientGone> {
+    let http1 = request.version() < Version::HTTP_2;
+    let mut answer = respond(worker, client, request).await?;
+    if http1 && worker.gateway.is_leaving() && answer.status() != StatusCode::SWITCHING_PROTOCOLS {
+        answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
+    Ok(answer)
+}
+
+async fn respond(
     worker: &Rc<Worker>,
     client: &Rc<Client>,
     request: Request<Incoming>,

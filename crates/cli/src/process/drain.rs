@@ -83,6 +83,7 @@ async fn drain(
     let mut shutdown = Shutdown::new(patience.delay.get(), patience.timeout.get());
     shutdown.signal(clock.now());
     who.ready.set(false);
+    who.gateway.leave();
     let (mut draining, mut hurried, mut announced) = (false, false, false);
     loop {
         // Before the listeners are closed, nothing under way means nothing.

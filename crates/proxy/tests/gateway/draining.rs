@@ -69,6 +69,34 @@ async fn a_gateway_that_drains_finishes_what_it_has_and_closes_what_is_idle() {
     timeout(PATIENCE, rig.workers.ended()).await.unwrap();
 }
 
+#[tokio::test]
+async fn a_gateway_that_is_about_to_leave_serves_on_and_says_so_with_each_answer() {
+    let (rig, pod) = Rig::with_pod(Options::default()).await;
+    let mut kept = rig.connect().await;
+    kept.write(KEEP_ALIVE).await;
+    let mut wire = pod.accept().await;
+    for last in [false, true] {
+        wire.head().await;
+        wire.answer("hello").await;
+        let answer = kept.until("hello").await;
+        assert_eq!(answer.contains("\r\nconnection: close\r\n"), last, "{answer}");
+        if !last {
+            rig.gateway.leave();
+            kept.write(KEEP_ALIVE).await;
+        }
+    }
+    assert_eq!(kept.rest().await, "");
+    let mut new = rig.connect().await;
+    new.write(KEEP_ALIVE).await;
+    let mut wire = tokio::select! {
+        other = pod.accept() => other,
+        head = wire.head() => { drop(head); wire }
+    };
+    wire.answer("still here").await;
+    let answer = new.rest().await;
+    assert!(answer.ends_with("still here"), "{answer}");
+}
+
 /// A drain, as far as it takes until nothing is under way, and the end.
 #[tokio::test]
 async fn a_request_that_had_arrived_when_the_drain_began_is_answered() {
