@@ -12,9 +12,8 @@ mod sinks;
 mod wakes;
 mod writes;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -134,8 +133,8 @@ pub struct Cluster {
     dice: Arc<Dice>,
     pods: Arc<Pods>,
     wakes: Queue,
-    /// Whether there are wake failures to be told.
-    wakes_failed: AtomicBool,
+    /// Services whose wakes failed, as long as it is told.
+    failing: Mutex<HashSet<ServiceId>>,
     waker: Waker,
     targets: Targets,
     knowledge: Mutex<Knowledge>,
@@ -181,7 +180,7 @@ impl Cluster {
             dice: Arc::new(Dice::new(settings.seed)),
             pods: Arc::default(),
             wakes: Queue::default(),
-            wakes_failed: AtomicBool::new(false),
+            failing: Mutex::default(),
             waker: Waker::new(client.clone()),
             targets: Targets::default(),
             knowledge: Mutex::default(),

@@ -35,7 +35,7 @@ pub(crate) struct SliceFacts {
     key: Box<str>,
     name: String,
     /// Whose it is, if it says.
-    home: Option<ServiceId>,
+    pub(crate) home: Option<ServiceId>,
     slice: Slice,
     /// What cannot be routed to.
     pub(crate) faults: Vec<Unroutable>,
@@ -317,12 +317,12 @@ impl Feed {
         }
     }
 
-    /// A pod is new or has changed: slices may have waited for it.
-    pub(crate) fn pod_changed(&mut self, pod: &PodUid) {
+    /// A pod is new or has changed. Answers whether slices had waited for it.
+    pub(crate) fn pod_changed(&mut self, pod: &PodUid) -> bool {
         let is_it =
             |endpoint: &SliceEndpoint| endpoint.pod.as_ref().is_some_and(|written| written.uid == *pod);
         let waits = |slices: &Slices| slices.values().any(|slice| slice.endpoints.iter().any(is_it));
-        self.give_waiting(waits);
+        self.give_waiting(waits)
     }
 
     /// A pod is gone, or not where it was. Its slice should say so, too.
@@ -406,12 +406,13 @@ impl Feed {
         self.lost.notify_one();
     }
 
-    fn give_waiting(&mut self, waits: impl Fn(&Slices) -> bool) {
+    fn give_waiting(&mut self, waits: impl Fn(&Slices) -> bool) -> bool {
         let waiting = self.kept.iter().filter(|(id, slices)| self.declared(id) && waits(slices));
         let waiting: Vec<ServiceId> = waiting.map(|(id, _)| id.clone()).collect();
-        for id in waiting {
-            self.give_kept(&id);
+        for id in &waiting {
+            self.give_kept(id);
         }
+        !waiting.is_empty()
     }
 
     fn trust(&self, id: &ServiceId) -> Trust {

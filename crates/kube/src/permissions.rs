@@ -137,9 +137,10 @@ pub const PERMISSIONS: &[Permission] = &[
         "pods",
         FOLLOW,
         Need::Optional {
-            lost: "starting pods are not probed, so requests wait until the kubelet has probed them",
+            lost: "starting pods are not probed, so requests wait until the kubelet has probed them, and whoever can \
+                   write an EndpointSlice can point the gateway anywhere",
         },
-        "Their specs say how a starting pod may be probed.",
+        "Their specs say how a starting pod may be probed, and their addresses tell real endpoints from forged ones.",
     ),
     watched(
         "keda.sh",
@@ -229,6 +230,14 @@ mod tests {
             let writes = verbs.contains("patch") || verbs.contains("create");
             assert!(!writes || permission.parts().1.is_some() || permission.resource == "events");
         }
+    }
+
+    #[test]
+    fn whoever_does_without_pods_is_told_what_slices_can_do_then() {
+        let pods = PERMISSIONS.iter().find(|permission| permission.resource == "pods").unwrap();
+        let Need::Optional { lost } = pods.need else { panic!("{pods:?}") };
+        assert!(lost.contains("write an EndpointSlice can point the gateway anywhere"), "{lost}");
+        assert!(pods.why.contains("forged"), "{}", pods.why);
     }
 
     #[test]

@@ -271,8 +271,8 @@ async fn it_ends_when_cancelled_or_when_the_service_is_gone() {
     }
 }
 
-/// The most connections that `app` had open at a time, after `count` of them.
-async fn peak(app: TcpListener, count: usize) -> usize {
+/// The most connections that `app` had open at a time, after `count` of them. Nobody is answered before there were `most`.
+async fn peak(app: TcpListener, count: usize, most: usize) -> usize {
     let (open, peak) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let mut connections = JoinSet::new();
     for _ in 0..count {
@@ -282,6 +282,12 @@ async fn peak(app: TcpListener, count: usize) -> usize {
             peak.fetch_max(open.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
             let mut head = [0; 1024];
             assert!(stream.read(&mut head).await.unwrap() > 0);
+            let full = async {
+                while peak.load(Ordering::SeqCst) < most {
+                    tokio::task::yield_now().await;
+                }
+            };
+            timeout(PATIENCE, full).await.unwrap_or_else(|_| panic!("never {most} at a time"));
             // Long enough for whoever else may come.
             for _ in 0..200 {
                 tokio::task::yield_now().await;
@@ -292,26 +298,32 @@ async fn peak(app: TcpListener, count: usize) -> usize {
             _ = stream.write_all(b"HTTP/1.1 503 No\r\ncontent-length: 0\r\n\r\n").await;
         });
     }
+    // Those that are still open are let go.
+    while let Some(ended) = connections.join_next().await {
+        ended.unwrap();
+    }
     peak.load(Ordering::SeqCst)
 }
 
 #[tokio::test]
 async fn no_more_probes_are_under_way_than_allowed() {
-    // Limits in all and per host; how many hosts; what may be seen.
-    for (limits, hosts, most) in [((3, 3), 8, 3), ((8, 2), 1, 2), ((8, 1), 4, 4)] {
+    // Limits in all and per node; how many nodes, each with its own address; what is seen.
+    for (limits, nodes, most) in [((3, 3), 8, 3), ((8, 2), 1, 2), ((8, 1), 4, 4)] {
         let app = TcpListener::bind(("0.0.0.0", 0)).await.unwrap();
         let plan = get(app.local_addr().unwrap().port());
-        let plans: Plans = Box::new(move |_, _, _| Some(at_home(Arc::clone(&plan))));
+        let node_of = |ips: &[IpAddr]| ips[0].to_string().into();
+        let plans: Plans =
+            Box::new(move |_, ips, _| Some(Probed { plan: Arc::clone(&plan), node: node_of(ips) }));
         let shop = Shop::new(plans, ProbeLimits::new(limits.0, limits.1));
         // Each at a port of its own, which nobody dials: pods at one address would be one endpoint.
         for n in 0..8 {
-            let ip = IpAddr::from([127, 0, 0, 1 + n % hosts]);
+            let ip = IpAddr::from([127, 0, 0, 1 + n % nodes]);
             let (name, pods) = (n.to_string(), [(n.into(), ip)]);
             shop.service.put_slice(&name, slice(1 + u16::from(n), &pods, STARTING));
         }
         shop.watches(8).await;
-        let peak = peak(app, 100).await;
-        assert!(peak <= most, "{peak} at a time with {limits:?} and {hosts} hosts");
+        let peak = peak(app, 100, most).await;
+        assert_eq!(peak, most, "at a time with {limits:?} and {nodes} nodes");
         assert!(shop.prober.limits.in_flight() <= most);
         shop.cancel.cancel();
         let limits = Arc::clone(&shop.prober.limits);

@@ -136,17 +136,35 @@ pub struct Rule<T> {
 /// All routes, ready to be looked up.
 #[derive(Debug)]
 pub struct Table<T> {
+    hosts: Hosts,
+    rules: Vec<Rule<T>>,
+}
+
+#[derive(Debug, Default)]
+struct Hosts {
     exact: HashMap<String, Paths>,
     below: HashMap<String, Paths>,
     any: Paths,
     /// The most labels that a wildcard has: no need to look for longer ones.
     deepest_wildcard: usize,
-    rules: Vec<Rule<T>>,
+}
+
+impl Hosts {
+    fn entry(&mut self, host: &HostPattern) -> &mut Paths {
+        match host {
+            HostPattern::Exact(name) => self.exact.entry(name.clone()).or_default(),
+            HostPattern::Below(name) => {
+                self.deepest_wildcard = self.deepest_wildcard.max(name.split('.').count());
+                self.below.entry(name.clone()).or_default()
+            }
+            HostPattern::Any => &mut self.any,
+        }
+    }
 }
 
 #[derive(Debug, Default)]
 struct Paths {
-    /// Whose pattern it is: that of the first rule.
+    /// Whose pattern it is: whom it was given to, or the owner of the first rule.
     owner: Option<Arc<str>>,
     /// Places in `rules`, the first that matches wins.
     by_prefix: HashMap<String, Vec<usize>>,
@@ -163,17 +181,23 @@ impl<T> Default for Table<T> {
 impl<T> Table<T> {
     /// Compiles the rules.
     pub fn new(rules: Vec<Rule<T>>) -> Self {
+        Self::with_owners(rules, [])
+    }
+
+    /// Compiles the rules. `owners` have their patterns also where no rule says so: otherwise a wider pattern of somebody
+    /// else would get the requests for as long as the owner has no rule.
+    pub fn with_owners(
+        rules: Vec<Rule<T>>,
+        owners: impl IntoIterator<Item = (HostPattern, Arc<str>)>,
+    ) -> Self {
         let mut order: Vec<usize> = (0..rules.len()).collect();
         order.sort_by_key(|&place| {
             rules.get(place).map(|rule| (Reverse(rule.headers.len()), rule.created, rule.name.clone()))
         });
-        let mut table = Self {
-            exact: HashMap::new(),
-            below: HashMap::new(),
-            any: Paths::default(),
-            deepest_wildcard: 0,
-            rules,
-        };
+        let mut table = Self { hosts: Hosts::default(), rules };
+        for (host, owner) in owners {
+            table.hosts.entry(&host).owner = Some(owner);
+        }
         for place in order {
             table.enter(place);
         }
@@ -184,14 +208,7 @@ impl<T> Table<T> {
         let Some(rule) = self.rules.get(place) else { return };
         let any_host = [HostPattern::Any];
         for host in if rule.hosts.is_empty() { &any_host[..] } else { &rule.hosts } {
-            let paths = match host {
-                HostPattern::Exact(name) => self.exact.entry(name.clone()).or_default(),
-                HostPattern::Below(name) => {
-                    self.deepest_wildcard = self.deepest_wildcard.max(name.split('.').count());
-                    self.below.entry(name.clone()).or_default()
-                }
-                HostPattern::Any => &mut self.any,
-            };
+            let paths = self.hosts.entry(host);
             paths.owner.get_or_insert_with(|| Arc::clone(&rule.owner));
             let any_path = [PathPrefix(String::new())];
             for PathPrefix(prefix) in if rule.paths.is_empty() { &any_path[..] } else { &rule.paths } {
@@ -214,8 +231,9 @@ impl<T> Table<T> {
     /// rules count. `host` may have a port.
     pub fn find(&self, host: &str, path: &str, headers: &HeaderMap) -> Option<&Rule<T>> {
         let host = bare_host(host);
-        let wildcards = wildcards(&host, self.deepest_wildcard).filter_map(|name| self.below.get(name));
-        let patterns = self.exact.get(&*host).into_iter().chain(wildcards).chain([&self.any]);
+        let Hosts { exact, below, any, deepest_wildcard } = &self.hosts;
+        let wildcards = wildcards(&host, *deepest_wildcard).filter_map(|name| below.get(name));
+        let patterns = exact.get(&*host).into_iter().chain(wildcards).chain([any]);
         let mut owner = None;
         patterns
             .filter(|paths| *owner.get_or_insert(&paths.owner) == &paths.owner)

@@ -32,13 +32,21 @@ struct Written {
 }
 
 /// The best of all matching (host, path) pairs of all rules.
-fn naive(rules: &[Written], host: &str, path: &str, headers: &HeaderMap) -> Option<usize> {
+fn naive(
+    rules: &[Written],
+    assigned: &[(&str, &'static str)],
+    host: &str,
+    path: &str,
+    headers: &HeaderMap,
+) -> Option<usize> {
     let mut found = Vec::new();
     let hosts = |rule: &Written| if rule.hosts.is_empty() { vec!["*"] } else { rule.hosts.clone() };
     let fits = rules.iter().flat_map(|rule| {
         hosts(rule).into_iter().filter_map(|pattern| Some((host_fit(pattern, host)?, rule.owner)))
     });
-    let owner = fits.max().map(|(_, owner)| owner);
+    let given =
+        assigned.iter().filter_map(|(pattern, owner)| host_fit(pattern, host).map(|fit| (fit, *owner)));
+    let owner = fits.chain(given).max().map(|(_, owner)| owner);
     for (place, rule) in rules.iter().enumerate().filter(|(_, rule)| Some(rule.owner) == owner) {
         let given = |name: &str| headers.get_all(name).iter().map(|value| value.to_str().unwrap().to_owned());
         let all = rule.headers.iter().all(|(name, value)| match value {
@@ -60,7 +68,7 @@ fn naive(rules: &[Written], host: &str, path: &str, headers: &HeaderMap) -> Opti
     found.into_iter().max().map(|(_, place)| place)
 }
 
-fn compile(rules: &[Written]) -> Table<usize> {
+fn compile(rules: &[Written], assigned: &[(&'static str, &'static str)]) -> Table<usize> {
     let header = |(name, value): &(&'static str, Option<&'static str>)| HeaderMatch {
         name: HeaderName::from_static(name),
         value: value.map(HeaderValue::from_static),
@@ -74,12 +82,27 @@ fn compile(rules: &[Written]) -> Table<usize> {
         owner: rule.owner.into(),
         target: place,
     };
-    Table::new(rules.iter().enumerate().map(rule).collect())
+    let owners = assigned.iter().map(|(pattern, owner)| (pattern.parse().unwrap(), (*owner).into()));
+    Table::with_owners(rules.iter().enumerate().map(rule).collect(), owners)
 }
 
 /// Each host has one owner.
 const HOSTS: [(&str, &[&str]); 2] =
     [("one", &["a.b.c", "b.c", "*.b.c", "*"]), ("two", &["x.c", "*.c", "c", "z.b.c"])];
+/// Hosts that somebody may have without a rule: those above, and some that no rule is for.
+const ASSIGNED: [(&str, &str); 11] = [
+    ("a.b.c", "one"),
+    ("b.c", "one"),
+    ("*.b.c", "one"),
+    ("*", "one"),
+    ("x.c", "two"),
+    ("*.c", "two"),
+    ("c", "two"),
+    ("z.b.c", "two"),
+    ("*.z.b.c", "two"),
+    ("d.c", "one"),
+    ("other", "two"),
+];
 const PATHS: [&str; 6] = ["/", "/s", "/s/t", "/s/", "/st", "/s/t/u"];
 const NAMES: [&str; 3] = ["x-a", "x-b", "x-c"];
 const VALUES: [&str; 2] = ["1", "2"];
@@ -111,6 +134,7 @@ proptest! {
     #[test]
     fn the_table_finds_what_looking_at_every_rule_finds(
         rules in prop::collection::vec(written(), 0..8),
+        assigned in prop::sample::subsequence(ASSIGNED.to_vec(), 0..4),
         host in prop::sample::select(&["a.b.c", "A.b.C:80", "b.c", "z.b.c", "q.z.b.c", "x.c", "c", "other", "", "d.c"][..]),
         path in prop::sample::select(&["/", "/s", "/s/", "/s/t", "/stu", "/st", "/s/t/u/v", "/q", "/s//t"][..]),
         given in prop::collection::vec((prop::sample::select(&NAMES[..]), prop::sample::select(&VALUES[..])), 0..4),
@@ -119,8 +143,8 @@ proptest! {
         for (name, value) in given {
             headers.append(HeaderName::from_static(name), HeaderValue::from_static(value));
         }
-        let found = compile(&rules).find(host, path, &headers).map(|rule| rule.target);
-        prop_assert_eq!(found, naive(&rules, host, path, &headers));
+        let found = compile(&rules, &assigned).find(host, path, &headers).map(|rule| rule.target);
+        prop_assert_eq!(found, naive(&rules, &assigned, host, path, &headers));
     }
 }
 
@@ -134,7 +158,7 @@ fn headers_that_do_not_match_leave_the_shorter_path_to_try() {
         name: "x-a",
         owner: "one",
     };
-    let table = compile(&[rule(&["/shop"], &[("x-a", Some("1"))]), rule(&["/"], &[])]);
+    let table = compile(&[rule(&["/shop"], &[("x-a", Some("1"))]), rule(&["/"], &[])], &[]);
     let find = |headers: &HeaderMap| table.find("a.b.c", "/shop/cart", headers).map(|rule| rule.target);
     assert_eq!(find(&HeaderMap::new()), Some(1));
     let mut headers = HeaderMap::new();
@@ -152,15 +176,38 @@ fn a_host_of_one_owner_never_leads_to_a_wider_pattern_of_another() {
         name: "x-a",
         owner,
     };
-    let table = compile(&[
-        rule(&["a.b.c"], &["/api"], "one"),
-        rule(&["*.b.c"], &[], "two"),
-        rule(&["*"], &["/help"], "one"),
-    ]);
+    let rules =
+        [rule(&["a.b.c"], &["/api"], "one"), rule(&["*.b.c"], &[], "two"), rule(&["*"], &["/help"], "one")];
+    let table = compile(&rules, &[]);
     let find = |host: &str, path: &str| table.find(host, path, &HeaderMap::new()).map(|rule| rule.target);
     assert_eq!(find("a.b.c", "/api"), Some(0));
     assert_eq!(find("a.b.c", "/login"), None);
     assert_eq!(find("a.b.c", "/help"), Some(2), "it is the same owner's");
     assert_eq!(find("x.b.c", "/login"), Some(1));
     assert_eq!(find("x.b.c", "/help"), Some(1));
+}
+
+#[test]
+fn a_host_that_is_given_to_an_owner_is_nobody_elses_also_without_a_rule() {
+    let rule = |hosts: &[&'static str], owner: &'static str| Written {
+        hosts: hosts.to_vec(),
+        paths: Vec::new(),
+        headers: Vec::new(),
+        created: 0,
+        name: "x-a",
+        owner,
+    };
+    let rules = [rule(&["*.b.c"], "web"), rule(&["*"], "all")];
+    let assigned = [("shop.b.c", "shop"), ("*.deep.shop.b.c", "shop"), ("help.d", "all"), ("web.d", "web")];
+    let table = compile(&rules, &assigned);
+    let find = |host: &str| table.find(host, "/", &HeaderMap::new()).map(|rule| rule.target);
+    assert_eq!(find("shop.b.c"), None);
+    assert_eq!(find("x.deep.shop.b.c"), None, "a wildcard that is deeper than those of all rules");
+    assert_eq!(find("x.b.c"), Some(0));
+    assert_eq!(find("web.d"), None);
+    assert_eq!(find("help.d"), Some(1), "it is the same owner's");
+    assert_eq!(find("x.d"), Some(1));
+    let table = compile(&[rule(&["x.b.c"], "web")], &[("*", "shop")]);
+    let find = |host: &str| table.find(host, "/", &HeaderMap::new()).map(|rule| rule.target);
+    assert_eq!((find("x.b.c"), find("y.b.c")), (Some(0), None));
 }

@@ -76,12 +76,14 @@ impl State {
 
     /// A request was for `/healthz`.
     pub(crate) fn probed(&self) {
-        self.probes.fetch_add(1, Ordering::Relaxed);
+        self.probes.fetch_add(1, Ordering::Release);
     }
 
     /// How many requests came that were no probes.
     pub(crate) fn asked(&self) -> usize {
-        self.requests.load(Ordering::Relaxed) - self.probes.load(Ordering::Relaxed)
+        // A probe is counted after its request: in this order there cannot seem to be more of them.
+        let probes = self.probes.load(Ordering::Acquire);
+        self.requests.load(Ordering::Relaxed).saturating_sub(probes)
     }
 
     /// Waits for a `/next`.

@@ -94,7 +94,7 @@ pub(super) fn judge(seen: &Result<Survey, String>, advice: &Advice) -> Report {
     };
     let there = There {
         gateway: !matches!(survey.gateway, Ok(None)),
-        kinds: survey.kinds.iter().any(|kind| kind.name == ROUTE && is_served(kind)),
+        kinds: has_routes(survey),
         image: advice.there.image.clone(),
     };
     let advice = &Advice { namespace: survey.namespace.clone(), there, ..advice.clone() };
@@ -135,9 +135,11 @@ fn version(version: &Version) -> Check {
     }
 }
 
-fn is_served(seen: &KindSeen) -> bool {
-    let served = seen.served.as_ref().map(Vec::as_slice).unwrap_or_default();
-    served.iter().any(|served| served.version == seen.version)
+/// Whether any kind of route is there, in any version: ours would take the place of the add-on's, which its operator
+/// writes to.
+fn has_routes(survey: &Survey) -> bool {
+    let served = |kind: &KindSeen| kind.served.as_ref().is_ok_and(|served| !served.is_empty());
+    survey.kinds.iter().any(|kind| kind.group == ROUTES && served(kind))
 }
 
 fn kind(seen: &KindSeen, survey: &Survey, advice: &Advice) -> Check {
@@ -174,12 +176,8 @@ fn kind(seen: &KindSeen, survey: &Survey, advice: &Advice) -> Check {
             Check::warning(name).because(have).next("upgrade KEDA to a version that serves it")
         }
         (ROUTE, _) => {
-            // Ours would take the place of the add-on's, which its operator writes to.
-            let of_keda = survey.kinds.iter().any(|kind| {
-                kind.group == ROUTES && kind.served.as_ref().is_ok_and(|served| !served.is_empty())
-            });
             let next = crds(seen, advice);
-            let next = if of_keda {
+            let next = if has_routes(survey) {
                 format!("upgrade KEDA HTTP add-on to a version that serves it; or, where it is gone,\n{next}")
             } else {
                 next

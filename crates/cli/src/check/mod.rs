@@ -5,6 +5,7 @@ mod findings;
 mod image;
 mod report;
 
+use std::borrow::Cow;
 use std::error::Error;
 use std::time::Duration;
 
@@ -86,13 +87,23 @@ async fn once(client: &Client, args: &CheckArgs, advice: &Advice) -> Report {
 fn advice(args: &CheckArgs) -> Advice {
     let mut kubectl = "kubectl".to_owned();
     if let Some(kubeconfig) = &args.kubeconfig {
-        kubectl = format!("{kubectl} --kubeconfig {}", kubeconfig.display());
+        kubectl = format!("{kubectl} --kubeconfig {}", quoted(&kubeconfig.display().to_string()));
     }
     if let Some(context) = &args.context {
-        kubectl = format!("{kubectl} --context {context}");
+        kubectl = format!("{kubectl} --context {}", quoted(context));
     }
     let there = There::default();
     Advice { kubectl, namespace: args.namespace.clone(), gateway: args.gateway.clone(), there }
+}
+
+/// `text` as one word of a command that people copy: a shell takes it for nothing else.
+fn quoted(text: &str) -> Cow<'_, str> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_./:@=-".contains(&byte);
+    if !text.is_empty() && text.bytes().all(plain) {
+        Cow::Borrowed(text)
+    } else {
+        Cow::Owned(format!("'{}'", text.replace('\'', r"'\''")))
+    }
 }
 
 /// An error with all its causes.
@@ -108,4 +119,31 @@ fn chain(error: &dyn Error) -> String {
         source = cause.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Asked {
+        #[command(flatten)]
+        args: CheckArgs,
+    }
+
+    #[test]
+    fn commands_that_people_copy_mean_to_a_shell_what_was_asked() {
+        let kubectl = |kubeconfig: &str, context: &str| {
+            let words = ["check", "--kubeconfig", kubeconfig, "--context", context];
+            advice(&Asked::try_parse_from(words).unwrap().args).kubectl
+        };
+        assert_eq!(
+            kubectl("/home/a_b/.kube/config", "me@c:1=x"),
+            "kubectl --kubeconfig /home/a_b/.kube/config --context me@c:1=x"
+        );
+        assert_eq!(kubectl("my config", "a'; b"), r"kubectl --kubeconfig 'my config' --context 'a'\''; b'");
+        assert_eq!(kubectl("$(b)", ""), "kubectl --kubeconfig '$(b)' --context ''");
+    }
 }

@@ -1,5 +1,6 @@
 //! What settings that are each allowed may still not be together.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 
 use super::read::Notes;
@@ -15,6 +16,7 @@ pub(super) fn together(settings: &Settings, notes: &mut Notes) {
     clients(settings, notes);
     heads(settings, notes);
     holds(settings, notes);
+    assignments(settings, notes);
     if settings.upstream.skip_verify {
         notes.warn(
             origin(settings, &["upstream-skip-verify"]),
@@ -30,11 +32,11 @@ fn origin(settings: &Settings, names: &[&str]) -> Origin {
     set.cloned().unwrap_or(Origin::Default)
 }
 
-/// How many elements the list `name` has.
-fn length(settings: &Settings, name: &str) -> usize {
+/// The elements of the list `name`.
+fn elements<'s>(settings: &'s Settings, name: &str) -> &'s [Value] {
     match settings.listed().iter().find(|listed| listed.name == name).and_then(|it| it.value.as_ref()) {
-        Some(Value::List(values)) => values.len(),
-        _ => 0,
+        Some(Value::List(values)) => values,
+        _ => &[],
     }
 }
 
@@ -68,7 +70,7 @@ fn collide(a: SocketAddr, b: SocketAddr) -> bool {
 
 fn certificates(settings: &Settings, notes: &mut Notes) {
     const NAMES: [&str; 4] = ["tls-cert", "tls-key", "tls-cert-dir", "tls-listen"];
-    let (certs, keys) = (length(settings, "tls-cert"), length(settings, "tls-key"));
+    let (certs, keys) = (elements(settings, "tls-cert").len(), elements(settings, "tls-key").len());
     if !notes.sure_of(&NAMES) {
         return;
     }
@@ -81,7 +83,8 @@ fn certificates(settings: &Settings, notes: &mut Notes) {
     } else if door && !any {
         let what = "TLS needs a certificate: give --tls-cert and --tls-key, or --tls-cert-dir";
         notes.tell(origin(settings, &["tls-listen"]), what);
-    } else if any && !door {
+    } else if any && !door && !(settings.headers.keda_compat && certs > 0) {
+        // With keda-compat they are roots of pods' certificates, also without a door.
         notes.warn(origin(settings, &NAMES), "certificates have no effect without --tls-listen");
     }
 }
@@ -137,5 +140,20 @@ fn holds(settings: &Settings, notes: &mut Notes) {
             total / 4
         );
         notes.warn(origin(settings, &NAMES), what);
+    }
+}
+
+/// Each host belongs to one namespace: otherwise whichever is written last would have it, and nobody would be told.
+fn assignments(settings: &Settings, notes: &mut Notes) {
+    const NAME: &str = "assigned-hosts";
+    let mut owners = HashMap::new();
+    for value in elements(settings, NAME) {
+        let Value::Assignment(host, namespace) = value else { continue };
+        let owner = *owners.entry(host).or_insert(namespace);
+        if owner != namespace {
+            let what =
+                format!("{host} is assigned to {owner} and to {namespace}: a host belongs to one namespace");
+            notes.tell(origin(settings, &[NAME]), what);
+        }
     }
 }

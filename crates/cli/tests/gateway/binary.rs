@@ -85,7 +85,11 @@ fn certificates_that_cannot_be_read_are_refused_with_their_setting_also_by_check
     let (gone, empty, bare) = (path("gone.pem"), path("empty.pem"), path("folder"));
     let door = ["--tls-listen", "127.0.0.1:0"];
     let pair = [&door[..], &["--tls-cert", &gone, "--tls-key", &empty]].concat();
-    let cases: [(&[&str], &str, &str); 5] = [
+    let roots = ["--keda-compat", "true", "--tls-cert", &gone, "--tls-key", &empty];
+    let both = [&door[..], &roots[..]].concat();
+    let cases: [(&[&str], &str, &str); 7] = [
+        (&roots, "error: --tls-cert: ", "gone.pem: cannot be read: No such file"),
+        (&both, "error: --tls-cert: ", "gone.pem: cannot be read: No such file"),
         (&["--upstream-ca", &gone], "error: --upstream-ca: ", "gone.pem: cannot be read: No such file"),
         (&["--upstream-ca", &empty], "error: --upstream-ca: ", "empty.pem: holds no certificate"),
         (&pair, "error: --tls-cert: ", "gone.pem: cannot be read"),
@@ -106,6 +110,8 @@ fn certificates_that_cannot_be_read_are_refused_with_their_setting_also_by_check
     let answer = rouse(&both, &[]);
     assert!(answer.err.starts_with("error: 2 settings are wrong\n"), "all at once: {}", answer.err);
     // What has no effect is not opened: the gateway starts without it.
+    let answer = rouse(&["--check-config", "--tls-cert", &gone, "--tls-key", &gone], &[]);
+    assert_eq!(answer.code, 0, "{}", answer.err);
     let answer = rouse(&["--check-config", "--tls-cert-dir", &gone], &[]);
     assert_eq!(answer.code, 0, "{}", answer.err);
 }

@@ -59,7 +59,8 @@ impl Scene {
                 "ports": [{"name": "web", "port": 80, "appProtocol": protocol}],
             },
         });
-        let builder = Builder::new(registry, defaults, Upstreams::new(&settings));
+        let assigned = &settings.kubernetes.assigned_hosts;
+        let builder = Builder::new(registry, defaults, Upstreams::new(&settings), assigned);
         Self { service, tls: Arc::default(), builder }
     }
 
@@ -121,6 +122,17 @@ fn what_a_route_says_of_time_counts_before_the_gateway_and_zero_means_no_limit()
     let own = json!({"timeouts": {"readiness": "3s", "request": "0s", "responseHeader": "5s"}});
     let own = scene.route(&json!({}), &own).timeouts;
     assert_eq!((own.readiness, own.request, own.response_header), (some(3), None, some(5)));
+}
+
+#[test]
+fn a_host_that_is_assigned_does_not_lead_to_somebody_elses_wider_pattern() {
+    let mut scene = Scene::new(&Told::default().flag("--assigned-hosts", "web.test=web"), None);
+    for _ in 0..2 {
+        let table = scene.table(&json!({}), &json!({"rules": [{"hosts": ["*.test"]}]}));
+        let found = |host: &str| table.find(host, "/", &HeaderMap::new()).is_some();
+        assert!(!found("web.test"), "web has no route for it, and nobody else may have it");
+        assert!(found("shop.test"));
+    }
 }
 
 #[test]

@@ -33,6 +33,11 @@ fn what_does_not_go_together_is_refused() {
     check(&[door], "--tls-listen", "TLS needs a certificate");
     check(&[("--tls-client-auth", "required")], "--tls-client-auth", "give --tls-client-ca");
     check(&[("--max-header-size", "8KiB")], "--max-header-size", "max-request-line (16384 bytes) is above");
+    check(
+        &[("--assigned-hosts", "*=all,Shop.test=shop"), ("--assigned-hosts", "shop.test=web")],
+        "--assigned-hosts",
+        "shop.test is assigned to shop and to web",
+    );
     check(&[("--admin", "127.0.0.1:8080")], "--admin", "admin 127.0.0.1:8080 and listen 0.0.0.0:8080");
     check(&[("--listen", "127.0.0.1:1,127.0.0.1:1")], "--listen", "the same place");
     check(&[("--tls-listen", "127.0.0.1:8080"), ("--tls-cert-dir", "x")], "--tls-listen", "the same place");
@@ -50,6 +55,9 @@ fn what_goes_together_is_taken() {
         &[("--listen", "127.0.0.1:1,127.0.0.2:1")],
         &[("--tls-min-version", "1.3"), ("--tls-max-version", "1.3")],
         &[("--max-header-size", "16KiB")],
+        &[("--assigned-hosts", "shop.test=shop,*.test=web,shop.test=shop")],
+        // They are roots of pods' certificates.
+        &[("--keda-compat", "true"), ("--tls-cert", "a"), ("--tls-key", "b")],
     ] {
         assert_eq!(flags(good).good().1, [""; 0], "{good:?}");
     }
@@ -59,6 +67,11 @@ fn what_goes_together_is_taken() {
 fn what_has_no_effect_is_warned_of() {
     for (all, part) in [
         (&[("--tls-cert-dir", "x")][..], "--tls-cert-dir: certificates have no effect without --tls-listen"),
+        (
+            &[("--keda-compat", "true"), ("--tls-cert-dir", "x")],
+            "--tls-cert-dir: certificates have no effect without --tls-listen",
+        ),
+        (&[("--tls-cert", "x"), ("--tls-key", "y")], "--tls-cert: certificates have no effect"),
         (&[("--tls-client-ca", "x")], "--tls-client-ca: it has no effect without --tls-client-auth"),
         (
             &[("--max-holds", "20000")],

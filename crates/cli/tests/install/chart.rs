@@ -144,6 +144,16 @@ fn refusals() {
         (r#"env=[{"name":"ROUSE_WATCH_NAMESPACE","value":"shop"}]"#, "use watchNamespace"),
         (r#"env=[{"name":"ROUSE_TLS_LISTEN","value":"0.0.0.0:8443"}]"#, "use tls.secretName"),
         (r#"env=[{"name":"POD_IP","value":"10.0.0.1"}]"#, "env has POD_IP"),
+        (r#"env=[{"name":"KEDA_HTTP_PROXY_PORT","value":"8000"}]"#, "env has KEDA_HTTP_PROXY_PORT"),
+        (r#"env=[{"name":"KEDA_HTTP_ADMIN_PORT","value":"9091"}]"#, "env has KEDA_HTTP_ADMIN_PORT"),
+        (r#"env=[{"name":"KEDA_HTTP_ADMIN_PORT","valueFrom":{}}]"#, "env has KEDA_HTTP_ADMIN_PORT"),
+        (r#"env=[{"name":"KEDA_HTTP_WATCH_NAMESPACE","value":"shop"}]"#, "use watchNamespace"),
+        (r#"env=[{"name":"KEDA_HTTP_PROXY_TLS_ENABLED","value":"true"}]"#, "use tls.secretName"),
+        (
+            r#"tls={"secretName":"w"},env=[{"name":"KEDA_HTTP_PROXY_TLS_PORT","value":"444"}]"#,
+            "env has KEDA_HTTP_PROXY_TLS_PORT",
+        ),
+        ("enabled=1", "/enabled"),
         (r#"env=[{"name":"ROUSE_WORKERS","value":3}]"#, "/env/0/value"),
         (r#"env=[{"nam":"ROUSE_WORKERS"}]"#, "/env/0"),
         ("replica=3", "replica"),
@@ -171,8 +181,20 @@ fn refusals() {
         ]);
         assert!(answer.code != 0 && answer.err.contains(expected), "{values}: {}{}", answer.out, answer.err);
     }
-    // As a part of another chart it gets what all parts get.
-    rendered("edge", &["--set-json", r#"global={"region":"x"}"#]);
+    // What says nothing else than the chart is taken.
+    for values in [
+        r#"env=[{"name":"KEDA_HTTP_PROXY_PORT","value":"8080"},{"name":"KEDA_HTTP_ADMIN_PORT","value":"9090"}]"#,
+        r#"env=[{"name":"KEDA_HTTP_PROXY_TLS_ENABLED","value":"false"},{"name":"KEDA_HTTP_PROXY_TLS_PORT","value":"1"}]"#,
+        r#"env=[{"name":"KEDA_HTTP_WATCH_NAMESPACE","value":""},{"name":"KEDA_HTTP_ADMIN_PORT","value":""}]"#,
+    ] {
+        rendered("edge", &["--set-json", values]);
+    }
+    let secure = r#"env=[{"name":"KEDA_HTTP_PROXY_TLS_ENABLED","value":"true"},{"name":"KEDA_HTTP_PROXY_TLS_PORT","value":"8443"}]"#;
+    rendered("edge", &["--set", "tls.secretName=w", "--set-json", secure]);
+    let watched = r#"env=[{"name":"KEDA_HTTP_WATCH_NAMESPACE","value":"shop"}]"#;
+    rendered("edge", &["--set", "watchNamespace=shop", "--set-json", watched]);
+    // As a part of another chart it gets what all parts get, and what that chart turns it on with.
+    rendered("edge", &["--set-json", r#"global={"region":"x"}"#, "--set", "enabled=true"]);
 }
 
 fn files() {

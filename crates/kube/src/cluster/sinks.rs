@@ -1,7 +1,6 @@
 //! Where each watch writes what it sees.
 
 use std::collections::HashSet;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use rouse_core::endpoint::ServiceId;
@@ -59,13 +58,6 @@ impl SliceSink {
             self.warned.insert(whose);
         }
     }
-
-    /// A wake that failed is told until there are pods all the same.
-    fn mind_failures(&self) {
-        if self.cluster.wakes_failed.load(Ordering::Relaxed) {
-            self.cluster.dirty.notify_one();
-        }
-    }
 }
 
 impl Sink for SliceSink {
@@ -76,13 +68,14 @@ impl Sink for SliceSink {
             self.warn(slice);
         }
         lock(&self.feed).replace_slices(all);
-        self.mind_failures();
+        self.cluster.mind_failures(|_| true);
     }
 
     fn put(&mut self, slice: SliceFacts) {
         self.warn(&slice);
+        let home = slice.home.clone();
         lock(&self.feed).put_slice(slice);
-        self.mind_failures();
+        self.cluster.mind_failures(|failing| home.as_ref() == Some(failing));
     }
 
     fn remove(&mut self, slice: SliceFacts) {
@@ -169,6 +162,7 @@ impl Sink for PodSink {
     fn replace(&mut self, all: Vec<PodSeen>) {
         self.cluster.pods.replace(all);
         lock(&self.feed).pods_seen();
+        self.cluster.mind_failures(|_| true);
     }
 
     fn listing(&mut self) {
@@ -185,8 +179,9 @@ impl Sink for PodSink {
         if put == Put::Left {
             feed.pod_left();
         }
-        if let Some(uid) = uid {
-            feed.pod_changed(&uid);
+        if uid.is_some_and(|uid| feed.pod_changed(&uid)) {
+            drop(feed);
+            self.cluster.mind_failures(|_| true);
         }
     }
 

@@ -1,7 +1,6 @@
 //! Wakes: asked for by requests, done by a task, each service by one at a time.
 
-use std::collections::{BTreeSet, HashSet, VecDeque};
-use std::sync::atomic::Ordering;
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex};
 
 use rouse_core::endpoint::ServiceId;
@@ -13,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Cluster, Happening, Knowledge, lock};
 use crate::events::{Event, Reason};
 use crate::feed::Feed;
-use crate::route::spec::RouteSpec;
+use crate::route::spec::{RouteKey, RouteSpec};
 use crate::scale::{WakeFault, Woken, Workload};
 
 /// Services that may wait to be woken. A wake that finds no room is repeated by the core.
@@ -123,12 +122,10 @@ impl Cluster {
         feed: &Mutex<Feed>,
     ) -> Result<Woken, String> {
         let workload = self.workload(service, routes, feed).await?;
-        let paused = self.targets.paused(&self.client, service.namespace(), &workload, routes).await;
-        if let Some(words) = paused {
-            return Err(words);
-        }
+        // A pause forbids the step from 0 only: what has pods may be kept from being ready by something else.
+        let paused = self.targets.paused(&self.client, service.namespace(), &workload, routes);
         let least = routes.iter().map(|route| route.scaling.min).max().unwrap_or(0).max(1);
-        match self.waker.wake(service.namespace(), &workload, least).await {
+        match self.waker.wake(service.namespace(), &workload, least, paused).await {
             Ok(Woken::Already(replicas)) => match self.waker.blocked(service.namespace(), &workload).await {
                 Some(words) => Err(words),
                 None => Ok(Woken::Already(replicas)),
@@ -159,7 +156,7 @@ impl Cluster {
         // Never looked up, or not found: look now, somebody waits.
         let facts = lock(feed).service(service);
         let asked: Vec<_> = routes.iter().map(|route| (Arc::clone(route), facts.clone())).collect();
-        if self.targets.look_up(&self.client, service.namespace(), &asked).await {
+        if self.targets.look_up_now(&self.client, service.namespace(), &asked).await {
             self.dirty.notify_one();
         }
         let none = || format!("no route leads to Service {service}");
@@ -197,7 +194,7 @@ impl Cluster {
                 None => drop(wake_failures.remove(&route.key)),
             }
         }
-        self.wakes_failed.store(!wake_failures.is_empty(), Ordering::Relaxed);
+        self.note_failing(wake_failures);
         drop(knowledge);
         if changed {
             self.dirty.notify_one();
@@ -214,7 +211,19 @@ impl Cluster {
             let same = entry.and_then(|entry| entry.good.as_ref()).is_some_and(leads_there);
             same && !registry.get(&failure.service).is_some_and(|service| service.snapshot().ready())
         });
-        self.wakes_failed.store(!wake_failures.is_empty(), Ordering::Relaxed);
+        self.note_failing(wake_failures);
+    }
+
+    fn note_failing(&self, failures: &HashMap<RouteKey, WakeFailure>) {
+        *lock(&self.failing) = failures.values().map(|failure| failure.service.clone()).collect();
+    }
+
+    /// A wake that failed is told until there are pods all the same: the pods of these services may have changed. Others'
+    /// must not ring, since compiling routes takes long where there are many.
+    pub(super) fn mind_failures(&self, of: impl FnMut(&ServiceId) -> bool) {
+        if lock(&self.failing).iter().any(of) {
+            self.dirty.notify_one();
+        }
     }
 }
 

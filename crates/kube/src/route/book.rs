@@ -8,6 +8,9 @@ use serde_json::Value;
 
 use super::spec::{self, BodySpec, ResponseSpec, RouteKey, RouteKind, RouteObject, RouteSpec};
 
+/// An entry of a `ConfigMap`: namespace, name, and its key, if that is named.
+pub(crate) type NamedBody = (Arc<str>, Arc<str>, Option<Arc<str>>);
+
 /// All route objects.
 #[derive(Debug, Default)]
 pub(crate) struct Book {
@@ -86,15 +89,20 @@ impl Book {
 
     /// The `ConfigMap`s that they name, as namespace and name.
     pub(crate) fn config_maps(&self) -> BTreeSet<(Arc<str>, Arc<str>)> {
+        self.bodies().into_iter().map(|(namespace, name, _)| (namespace, name)).collect()
+    }
+
+    /// The entries of `ConfigMap`s that they name.
+    pub(crate) fn bodies(&self) -> BTreeSet<NamedBody> {
         let named = |response: &ResponseSpec| match &response.body {
-            BodySpec::ConfigMap { name, .. } => Some(Arc::clone(name)),
+            BodySpec::ConfigMap { name, key } => Some((Arc::clone(name), key.clone())),
             BodySpec::Text(_) => None,
         };
         let good = self.entries.values().filter_map(|entry| entry.good.as_deref());
         let all = good.flat_map(|route| {
             let cold = [&route.cold_start.placeholder, &route.cold_start.overflow].into_iter().flatten();
             let all = cold.chain(route.static_routes.iter().map(|route| &route.response));
-            all.filter_map(move |response| Some((Arc::clone(&route.key.namespace), named(response)?)))
+            all.filter_map(named).map(|(name, key)| (Arc::clone(&route.key.namespace), name, key))
         });
         all.collect()
     }

@@ -11,13 +11,13 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::Workload;
+use super::{Workload, wake};
 use crate::api::{self, Kind, refused_with, words};
 use crate::objects::Meta;
 use crate::route::spec::{RouteKey, RouteKind, RouteSpec};
 use crate::service::ServiceFacts;
 
-/// How long a list may take.
+/// How long a list may take while nobody waits for it.
 const ANSWER: Duration = Duration::from_secs(30);
 /// Workloads that are looked through in one namespace.
 const MOST: usize = 10_000;
@@ -111,25 +111,14 @@ impl ScaledObject {
     }
 }
 
-/// The workload of `route`, or why there is none that may be woken, in words.
-pub fn find(
-    route: &RouteSpec,
-    service: Option<&ServiceFacts>,
-    scaled: &[ScaledObject],
-    workloads: &[WorkloadObject],
-) -> Result<Workload, String> {
-    let found = behind(route, service, scaled, workloads)?;
-    // Whoever named the workload, and whatever triggers the pause is for: its owner wants it to stay as it is.
-    pause(scaled, &found).map_or(Ok(found), Err)
-}
-
-/// Why `workload` must stay as it is, in words.
+/// Why `workload` must not be taken from 0, in words: whoever named it, and whatever triggers the pause is for.
 fn pause(scaled: &[ScaledObject], workload: &Workload) -> Option<String> {
     let paused = scaled.iter().find(|scaled| scaled.paused() && scaled.scales(workload))?;
     Some(format!("ScaledObject {} is paused", paused.metadata.name))
 }
 
-fn behind(
+/// The workload of `route`, paused or not, or why there is none, in words.
+pub fn find(
     route: &RouteSpec,
     service: Option<&ServiceFacts>,
     scaled: &[ScaledObject],
@@ -191,17 +180,13 @@ struct Next {
 
 impl Candidates {
     /// Looks at a namespace. Workloads are looked at only if `all`: most routes name theirs.
-    async fn look(client: &Client, namespace: &str, all: bool) -> Result<Self, String> {
-        let scaled = match list(client, Kind::SCALED.path(Some(namespace))).await {
-            // KEDA is not installed, or we may not look: then no ScaledObject is in charge as far as we know.
-            Err(error) if refused_with(&error, 404) || refused_with(&error, 403) => Vec::new(),
-            other => other.map_err(|error| words(&error))?,
-        };
+    async fn look(client: &Client, namespace: &str, all: bool, limit: Duration) -> Result<Self, String> {
+        let scaled = scaled_objects(client, namespace, limit).await.map_err(|error| words(&error))?;
         let mut workloads = Vec::new();
         if all {
             for (kind, plural) in [("Deployment", "deployments"), ("StatefulSet", "statefulsets")] {
                 let found: Vec<WorkloadObject> =
-                    list(client, api::path("apps", "v1", plural, Some(namespace)))
+                    list(client, api::path("apps", "v1", plural, Some(namespace)), limit)
                         .await
                         .map_err(|error| words(&error))?;
                 workloads.extend(found.into_iter().map(|workload| WorkloadObject { kind, ..workload }));
@@ -211,13 +196,30 @@ impl Candidates {
     }
 }
 
-async fn list<T: DeserializeOwned>(client: &Client, path: String) -> Result<Vec<T>, kube::Error> {
+async fn scaled_objects(
+    client: &Client,
+    namespace: &str,
+    limit: Duration,
+) -> Result<Vec<ScaledObject>, kube::Error> {
+    match list(client, Kind::SCALED.path(Some(namespace)), limit).await {
+        // KEDA is not installed, or we may not look: then no ScaledObject is in charge as far as we know.
+        Err(error) if refused_with(&error, 404) || refused_with(&error, 403) => Ok(Vec::new()),
+        other => other,
+    }
+}
+
+/// `limit` is for each page.
+async fn list<T: DeserializeOwned>(
+    client: &Client,
+    path: String,
+    limit: Duration,
+) -> Result<Vec<T>, kube::Error> {
     let request = Request::new(path);
     let (mut all, mut next) = (Vec::new(), None);
     loop {
         let params = ListParams { limit: Some(500), continue_token: next, ..ListParams::default() };
         let page = request.list(&params).map_err(kube::Error::BuildRequest)?;
-        let page: Page<T> = api::within(ANSWER, client.request(page)).await?;
+        let page: Page<T> = api::within(limit, client.request(page)).await?;
         all.extend(page.items);
         next = page.metadata.next.filter(|next| !next.is_empty());
         if next.is_none() || all.len() >= MOST {
@@ -225,6 +227,9 @@ async fn list<T: DeserializeOwned>(client: &Client, path: String) -> Result<Vec<
         }
     }
 }
+
+/// A route, and the Service that it leads to.
+type Asked = (Arc<RouteSpec>, Option<Arc<ServiceFacts>>);
 
 /// The workloads of all routes, as last looked up.
 #[derive(Debug, Default)]
@@ -237,6 +242,8 @@ struct Target {
     found: Result<Workload, String>,
     /// A `ScaledObject` scales it, so its owner may pause it.
     scaled: bool,
+    /// Why it must not be taken from 0, as last seen.
+    paused: Option<String>,
 }
 
 impl Targets {
@@ -249,25 +256,36 @@ impl Targets {
     }
 
     /// Looks up the workloads of these routes, all of one namespace. Answers whether anything is new.
-    pub(crate) async fn look_up(
+    pub(crate) async fn look_up(&self, client: &Client, namespace: &str, routes: &[Asked]) -> bool {
+        self.look_up_within(ANSWER, client, namespace, routes).await
+    }
+
+    /// The same while a request is held.
+    pub(crate) async fn look_up_now(&self, client: &Client, namespace: &str, routes: &[Asked]) -> bool {
+        self.look_up_within(wake::ANSWER, client, namespace, routes).await
+    }
+
+    async fn look_up_within(
         &self,
+        limit: Duration,
         client: &Client,
         namespace: &str,
-        routes: &[(Arc<RouteSpec>, Option<Arc<ServiceFacts>>)],
+        routes: &[Asked],
     ) -> bool {
         let named = |route: &RouteSpec| route.scaling.target.is_some();
         let all = routes.iter().any(|(route, _)| !named(route));
-        let candidates = Candidates::look(client, namespace, all).await;
+        let candidates = Candidates::look(client, namespace, all, limit).await;
         let mut changed = false;
         for (route, service) in routes {
-            let (found, scaled) = match &candidates {
+            let target = match &candidates {
                 Ok(seen) => {
                     let found = find(route, service.as_deref(), &seen.scaled, &seen.workloads);
                     let by_any = |workload: &Workload| seen.scaled.iter().any(|one| one.scales(workload));
                     let scaled = found.as_ref().is_ok_and(by_any);
-                    (found, scaled)
+                    let paused = found.as_ref().ok().and_then(|workload| pause(&seen.scaled, workload));
+                    Target { found, scaled, paused }
                 }
-                Err(words) => (Err(words.clone()), false),
+                Err(words) => Target { found: Err(words.clone()), scaled: false, paused: None },
             };
             let mut by_route = self.by_route();
             let known = by_route.get(&route.key).map(|known| &known.found);
@@ -275,14 +293,14 @@ impl Targets {
             if candidates.is_err() && known.is_some_and(Result::is_ok) {
                 continue;
             }
-            changed |= known != Some(&found);
-            by_route.insert(route.key.clone(), Target { found, scaled });
+            changed |= known != Some(&target.found);
+            by_route.insert(route.key.clone(), target);
         }
         changed
     }
 
-    /// Why the `workload` of these routes must stay as it is, in words. Asked anew, since it sleeps because it was paused
-    /// just now; but only where there was a `ScaledObject` that could be, since somebody waits.
+    /// Why the `workload` of these routes must not be taken from 0, in words. Asked anew, since it may sleep because it was
+    /// paused just now; but only where there was a `ScaledObject` that could be, since somebody waits.
     pub(crate) async fn paused(
         &self,
         client: &Client,
@@ -290,12 +308,17 @@ impl Targets {
         workload: &Workload,
         routes: &[Arc<RouteSpec>],
     ) -> Option<String> {
-        if !routes.iter().any(|route| self.by_route().get(&route.key).is_some_and(|target| target.scaled)) {
+        let known = routes.iter().filter_map(|route| self.by_route().get(&route.key).cloned());
+        let known = known.filter(|target| target.scaled && target.found.as_ref() == Ok(workload));
+        let known: Vec<Target> = known.collect();
+        if known.is_empty() {
             return None;
         }
-        // If nobody answers, what was seen last stands: it was not paused.
-        let scaled: Vec<ScaledObject> = list(client, Kind::SCALED.path(Some(namespace))).await.ok()?;
-        pause(&scaled, workload)
+        match scaled_objects(client, namespace, wake::ANSWER).await {
+            Ok(scaled) => pause(&scaled, workload),
+            // Nobody answers: what was seen last stands.
+            Err(_) => known.into_iter().find_map(|target| target.paused),
+        }
     }
 
     /// Forgets routes that are gone.

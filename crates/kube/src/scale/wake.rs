@@ -14,7 +14,7 @@ use super::Workload;
 use crate::api::{self, refused_with, words};
 
 /// How long one request may take: a hold waits for it.
-const ANSWER: Duration = Duration::from_secs(10);
+pub(super) const ANSWER: Duration = Duration::from_secs(10);
 /// How often to look again when somebody else changed the workload meanwhile.
 const LOOKS: usize = 5;
 
@@ -83,16 +83,19 @@ impl Waker {
         Self { client, plurals: Mutex::default() }
     }
 
-    /// Takes `workload` from 0 to `replicas`. If it is not at 0, somebody else has woken it, and nothing is written.
+    /// Takes `workload` from 0 to `replicas`. If it is not at 0, somebody else has woken it, and nothing is written. Only if
+    /// it is, `paused` is asked why it must stay there.
     pub(crate) async fn wake(
         &self,
         namespace: &str,
         workload: &Workload,
         replicas: u32,
+        paused: impl Future<Output = Option<String>>,
     ) -> Result<Woken, WakeFault> {
         let plural = self.plural(workload).await?;
         let path = api::path(&workload.group, &workload.version, &plural, Some(namespace));
         let request = Request::new(path);
+        let mut paused = Some(paused);
         for _ in 0..LOOKS {
             let look = request.get_subresource("scale", &workload.name).map_err(kube::Error::BuildRequest);
             let scale: Result<Scale, kube::Error> = match look {
@@ -102,6 +105,11 @@ impl Waker {
             let scale = scale.map_err(|error| explain(&error, namespace, workload, "look at", &plural))?;
             if scale.spec.replicas > 0 {
                 return Ok(Woken::Already(scale.spec.replicas));
+            }
+            if let Some(paused) = paused.take()
+                && let Some(words) = paused.await
+            {
+                return Err(WakeFault::Refused(words));
             }
             // With the version it was decided on: of several gateways only one changes it, the others look again.
             let change = json!({

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
 
 use crate::api::{Api, Trap};
-use crate::rig::{ROUTES, Rig, observed, pass, route, service, shop};
+use crate::rig::{ROUTES, Rig, condition, observed, pass, route, service, shop};
 
 /// Route `r` with a placeholder from entry `html` of a `ConfigMap`.
 fn from_map(name: &str) -> Value {
@@ -108,26 +108,102 @@ async fn a_config_map_that_nobody_answers_for_does_not_keep_the_gateway_from_ser
     rig.stop().await;
 }
 
+/// Route `r<n>` in a namespace, which takes the bodies of so many answers from `ConfigMap`s `m<n>-<m>`.
+fn from_many(namespace: &str, n: usize, count: usize) -> Value {
+    let mut many = route(&format!("r{n}"), &format!("h{n}.{namespace}.example.com"), "cart");
+    many["metadata"]["namespace"] = json!(namespace);
+    let answer = |m: usize| json!({"response": {"bodyFromConfigMap": {"name": format!("m{n}-{m:03}")}}});
+    many["spec"]["staticRoutes"] = (0..count).map(answer).collect();
+    many
+}
+
 #[tokio::test(start_paused = true)]
 async fn more_config_maps_than_are_followed_are_told_until_there_is_room() {
     let api = Api::default();
     api.put("services", service("cart"));
-    for n in 0..11 {
-        let mut many = route(&format!("r{n:02}"), &format!("h{n}.example.com"), "cart");
-        let answer =
-            |m: usize| json!({"response": {"bodyFromConfigMap": {"name": format!("m{n:02}-{m:03}")}}});
-        let count = if n == 10 { 1 } else { 100 };
-        many["spec"]["staticRoutes"] = (0..count).map(answer).collect();
-        api.put(ROUTES, many);
+    for namespace in 0..5 {
+        (0..2).for_each(|n| api.put(ROUTES, from_many(&format!("n{namespace}"), n, 100)));
     }
+    api.put(ROUTES, from_many("shop", 0, 1));
     let rig = Rig::synced(&api).await;
-    let told = |rig: &Rig| rig.condition("r10", "MissingBody").map(|told| told.2).unwrap_or_default();
+    let told = |rig: &Rig| rig.condition("r0", "MissingBody").map(|told| told.2).unwrap_or_default();
     rig.until("one is too many", |rig| {
-        told(rig) == "ConfigMap shop/m10-000 is not read: routes name more than 1000 ConfigMaps"
+        told(rig) == "ConfigMap shop/m0-000 is not read: routes name more than 1000 ConfigMaps"
     })
     .await;
-    api.delete(ROUTES, "shop", "r00");
-    rig.until("there is room", |rig| told(rig) == "there is no ConfigMap shop/m10-000").await;
+    api.delete(ROUTES, "n3", "r1");
+    rig.until("there is room", |rig| told(rig) == "there is no ConfigMap shop/m0-000").await;
+    rig.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_namespace_cannot_have_all_config_maps_followed() {
+    let api = Api::default();
+    api.put("services", service("cart"));
+    for (n, count) in [(0, 100), (1, 100), (2, 1)] {
+        api.put(ROUTES, from_many("shop", n, count));
+    }
+    api.put(ROUTES, from_many("zoo", 0, 1));
+    let rig = Rig::synced(&api).await;
+    let told = |namespace: &str, route: &str| {
+        let told = condition(&api.get(ROUTES, namespace, route).unwrap(), "MissingBody");
+        told.map(|told| told.2).unwrap_or_default()
+    };
+    let words = "ConfigMap shop/m2-000 is not read: routes of namespace shop name more than 200 ConfigMaps";
+    rig.until("one is too many", |_| told("shop", "r2") == words).await;
+    rig.until("others have room", |_| told("zoo", "r0") == "there is no ConfigMap zoo/m0-000").await;
+    api.delete(ROUTES, "shop", "r0");
+    rig.until("there is room", |_| told("shop", "r2") == "there is no ConfigMap shop/m2-000").await;
+    rig.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_entry_that_is_longer_than_a_body_may_be_is_refused_in_words() {
+    let api = shop();
+    api.put(ROUTES, from_map("page"));
+    api.put("configmaps", map("page", &"x".repeat(32_769)));
+    let rig = Rig::synced(&api).await;
+    rig.until("it is told", |rig| rig.condition("r", "MissingBody").is_some()).await;
+    let words = "ConfigMap shop/page: entry \"html\" has 32769 bytes: expected at most 32768";
+    assert_eq!(rig.condition("r", "MissingBody").unwrap().2, words);
+    assert_eq!(placeholder(&rig).as_deref(), Some(""));
+    // Others may be as long as they like.
+    let longest = "x".repeat(32_768);
+    let mut good = map("page", &longest);
+    good["data"]["other"] = json!("x".repeat(500_000));
+    api.put("configmaps", good);
+    rig.until("it is read", |rig| placeholder(rig).as_ref() == Some(&longest)).await;
+    rig.until("all is well", |rig| rig.condition("r", "MissingBody").is_none()).await;
+    rig.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_entries_that_routes_name_are_kept_and_others_are_read_when_they_are_named() {
+    let api = shop();
+    api.put(ROUTES, from_map("page"));
+    let entries = |data: &Value| json!({"metadata": {"name": "page", "namespace": "shop"}, "data": data});
+    api.put("configmaps", entries(&json!({"html": "one", "body": "two"})));
+    let rig = Rig::synced(&api).await;
+    let lists =
+        || api.asked(|asked| asked.path.contains("configmaps") && !asked.query.contains("watch=")).len();
+    let once = lists();
+    // Without a key it is `body`, or the only one.
+    let mut unnamed = route("other", "other.example.com", "cart");
+    unnamed["spec"]["coldStart"] =
+        json!({"placeholder": {"response": {"bodyFromConfigMap": {"name": "page"}}}});
+    api.put(ROUTES, unnamed);
+    let other = |rig: &Rig| rig.plan("shop/other")?.placeholder.as_ref().map(|plan| plan.body.to_string());
+    rig.until("it is read", |rig| other(rig).as_deref() == Some("two")).await;
+    assert!(lists() > once, "it was not kept");
+    assert_eq!(placeholder(&rig).as_deref(), Some("one"));
+    rig.until("one watch follows both", |rig| rig.api.watchers("configmaps") == 1).await;
+    api.put("configmaps", entries(&json!({"html": "three"})));
+    rig.until("the only one is read", |rig| other(rig).as_deref() == Some("three")).await;
+    api.put("configmaps", entries(&json!({"html": "four", "css": ""})));
+    let words = "ConfigMap shop/page has no entry \"body\", nor only one entry";
+    let told = |rig: &Rig| rig.condition("other", "MissingBody").map(|told| told.2);
+    rig.until("nobody knows which", |rig| told(rig).as_deref() == Some(words)).await;
+    assert_eq!(placeholder(&rig).as_deref(), Some("four"));
     rig.stop().await;
 }
 

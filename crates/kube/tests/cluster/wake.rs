@@ -1,14 +1,15 @@
 //! Wakes: which workload, how many writes, and what is said when it does not work.
 
-use std::time::Duration;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, SystemTime};
 
 use http::Method;
 use rouse_core::engine::Engine as _;
 use rouse_kube::cluster::Happening;
 use serde_json::{Value, json};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
-use crate::api::Api;
+use crate::api::{Api, Trap};
 use crate::rig::{
     DEPLOYMENTS, ROUTES, Rig, SCALED, SCALED_HTTP, SLICES, deployment, id, pass, route, service, shop, slice,
 };
@@ -200,6 +201,7 @@ async fn without_keda_or_without_a_look_at_it_the_workload_is_found_all_the_same
 async fn what_its_owner_paused_or_nobody_can_tell_apart_is_not_woken() {
     let api = shop();
     api.put(SCALED, scaled_object(&json!({"autoscaling.keda.sh/paused-replicas": "0"})));
+    api.put(DEPLOYMENTS, deployment("by-keda", "unrelated", 0));
     let rig = Rig::synced(&api).await;
     assert_eq!(failure(&rig).await, "ScaledObject so is paused");
     rig.stop().await;
@@ -324,6 +326,95 @@ async fn what_was_paused_just_now_is_not_woken() {
     rig.stop().await;
 }
 
+/// A shop whose Deployment is paused.
+fn paused_shop(replicas: u32) -> Api {
+    let api = shop();
+    api.put(SCALED, by_time(&json!({"name": "cart"}), &json!({"autoscaling.keda.sh/paused": "true"})));
+    api.put(DEPLOYMENTS, deployment("cart", "cart", replicas));
+    api
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_is_no_reason_for_anything_unless_the_workload_sleeps() {
+    let api = paused_shop(3);
+    let rig = Rig::synced(&api).await;
+    pass(Duration::from_secs(1)).await;
+    let told = |rig: &Rig, kind: &str| rig.condition("r", kind).is_some();
+    rig.cluster.wake(&id("cart"));
+    let looked = |rig: &Rig| !rig.api.asked(|asked| asked.path.ends_with("/deployments/cart")).is_empty();
+    rig.until("somebody looks why there are no pods", looked).await;
+    pass(Duration::from_secs(1)).await;
+    assert_eq!(rig.registry.get(&id("cart")).unwrap().wake_failure(), None);
+    assert!(!told(&rig, "WakeFailed") && !told(&rig, "NoScaleTarget"));
+    let mut blocked = deployment("cart", "cart", 3);
+    blocked["status"] =
+        json!({"conditions": [{"type": "ReplicaFailure", "status": "True", "message": "exceeded quota"}]});
+    api.put(DEPLOYMENTS, blocked);
+    assert_eq!(failure(&rig).await, "Deployment cart in shop gets no pods: exceeded quota");
+    api.put(DEPLOYMENTS, deployment("cart", "cart", 0));
+    assert_eq!(failure(&rig).await, "ScaledObject so is paused");
+    let words = |rig: &Rig| rig.condition("r", "WakeFailed").map(|told| told.2).unwrap_or_default();
+    rig.until("it is told", |rig| words(rig).contains("ScaledObject so is paused")).await;
+    assert!(!told(&rig, "NoScaleTarget"), "it is known well");
+    assert!(api.patches("scale").is_empty());
+    rig.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_held_does_not_wait_long_for_an_answer_of_the_api_server() {
+    let api = paused_shop(0);
+    let rig = Rig::synced(&api).await;
+    pass(Duration::from_secs(1)).await;
+    api.trap("/scaledobjects", Trap::Hang);
+    let begun = Instant::now();
+    assert_eq!(failure(&rig).await, "ScaledObject so is paused", "what was seen last stands");
+    assert!((10..15).contains(&begun.elapsed().as_secs()), "{:?}", begun.elapsed());
+    rig.stop().await;
+    let api = shop();
+    api.delete(DEPLOYMENTS, "shop", "cart");
+    let rig = Rig::synced(&api).await;
+    pass(Duration::from_secs(1)).await;
+    api.trap("/deployments", Trap::Hang);
+    let begun = Instant::now();
+    let words = failure(&rig).await;
+    assert!(words.contains("no answer within 10 s"), "{words}");
+    assert!((10..15).contains(&begun.elapsed().as_secs()), "{:?}", begun.elapsed());
+    rig.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_does_not_have_routes_compiled_for_the_slices_of_other_services() {
+    // Whenever routes are compiled, somebody asks for the time.
+    static COMPILED: AtomicUsize = AtomicUsize::new(0);
+    let api = shop();
+    api.put("services", service("other"));
+    let rig = Rig::with(&api, |settings| {
+        settings.time_of_day = || {
+            COMPILED.fetch_add(1, Ordering::Relaxed);
+            SystemTime::UNIX_EPOCH
+        };
+    });
+    rig.wait_synced().await;
+    // Their pods are known before.
+    let pods: Vec<u8> = (1..=20).collect();
+    api.put(SLICES, slice("other-1", "other", &pods));
+    api.refuse(Method::PATCH, "/scale", 403, "cannot patch resource", None);
+    failure(&rig).await;
+    rig.until("it is told", |rig| rig.condition("r", "WakeFailed").is_some()).await;
+    pass(Duration::from_secs(1)).await;
+    let before = COMPILED.load(Ordering::Relaxed);
+    for count in 1..pods.len() {
+        api.put_alone(SLICES, slice("other-1", "other", &pods[..count]));
+        rig.until("it is seen", |rig| rig.ready("other") == count).await;
+        pass(Duration::from_millis(100)).await;
+    }
+    assert_eq!(COMPILED.load(Ordering::Relaxed), before);
+    api.put(SLICES, slice("cart-1", "cart", &[100]));
+    rig.until("it is over", |rig| rig.condition("r", "WakeFailed").is_none()).await;
+    assert!(COMPILED.load(Ordering::Relaxed) > before);
+    rig.stop().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_failure_is_told_until_there_are_pods_or_another_route() {
     let api = shop();
@@ -377,5 +468,26 @@ async fn events_tell_of_wakes_and_of_few_failures() {
     }
     pass(Duration::from_secs(1)).await;
     assert_eq!(events("WakeFailed").len(), 1, "the same is not said twenty times");
+    rig.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_is_over_when_a_pod_is_seen_that_a_slice_had_named_before() {
+    let api = shop();
+    let rig = Rig::synced(&api).await;
+    api.refuse(Method::PATCH, "/scale", 403, "cannot patch resource", None);
+    api.put_alone(SLICES, slice("cart-1", "cart", &[1]));
+    pass(Duration::from_secs(1)).await;
+    assert_eq!(rig.ready("cart"), 0, "nobody knows the pod");
+    failure(&rig).await;
+    rig.until("it is told", |rig| rig.condition("r", "WakeFailed").is_some()).await;
+    // What is told is seen by ourselves, too, and has routes compiled.
+    pass(Duration::from_secs(1)).await;
+    let meta = json!({"name": "cart-1", "namespace": "shop", "uid": "cart-1"});
+    api.put("pods", json!({"metadata": meta, "spec": {}, "status": {"podIPs": [{"ip": "10.0.0.1"}]}}));
+    rig.until("it is believed", |rig| rig.ready("cart") == 1).await;
+    // Sooner than the next list of slices, which would show it too.
+    pass(Duration::from_secs(5)).await;
+    assert_eq!(rig.condition("r", "WakeFailed"), None);
     rig.stop().await;
 }

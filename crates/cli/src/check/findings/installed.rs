@@ -115,8 +115,11 @@ pub(super) fn routes(seen: &Result<RoutesSeen, Unseen>, advice: &Advice) -> Sect
         &seen.contested,
         |contested| {
             let others: Vec<String> = contested.others.iter().map(ToString::to_string).collect();
-            let detail =
-                format!("{} has it, as the older one; {} does not", contested.owner, others.join(", "));
+            // What the gateway is told of hosts is not known here; within one namespace it does not matter.
+            let foreign = contested.others.iter().any(|other| other.namespace != contested.owner.namespace);
+            let unless = if foreign { ", unless the gateway's --assigned-hosts says otherwise" } else { "" };
+            let others = others.join(", ");
+            let detail = format!("{} has it, as the older one; {others} does not{unless}", contested.owner);
             let check = Check::warning(format!("{} is claimed once", contested.host)).because(detail);
             match contested.others.first() {
                 Some(other) => check.next(describe(other)),

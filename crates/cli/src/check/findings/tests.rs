@@ -273,14 +273,18 @@ fn a_gateway_that_is_not_installed_yet_is_a_warning_with_the_way_to_install_it()
     let (_, detail, next) = only(Outcome::Warning, |survey| survey.gateway = Ok(None));
     assert!(detail.contains("rouse-gateway in rouse-system"), "{detail}");
     assert_eq!(next, "rouse install --no-crds | kubectl apply --server-side -f -");
-    let found = wrong(|survey| {
-        survey.gateway = Ok(None);
-        survey.kinds[1].served = Ok(Vec::new());
-        survey.kinds[2].served = Ok(Vec::new());
-    });
-    let next =
-        found.iter().find(|check| check.name == "it is installed").and_then(|check| check.next.as_deref());
-    assert_eq!(next, Some("rouse install | kubectl apply --server-side -f -"));
+    let without = |missing: &[usize]| {
+        let found = wrong(|survey| {
+            survey.gateway = Ok(None);
+            for &at in missing {
+                survey.kinds[at].served = Ok(Vec::new());
+            }
+        });
+        found.into_iter().find(|check| check.name == "it is installed").unwrap().next.unwrap()
+    };
+    assert_eq!(without(&[1, 2]), "rouse install | kubectl apply --server-side -f -");
+    // An older add-on, whose definition must stay its own.
+    assert_eq!(without(&[1]), "rouse install --no-crds | kubectl apply --server-side -f -");
 }
 
 #[test]
@@ -359,6 +363,16 @@ fn a_host_that_is_claimed_twice_is_told_with_who_has_it() {
     assert!(name.contains("a.example.com"), "{name}");
     assert_eq!(detail, "shop/old has it, as the older one; shop/new, shop/newer does not");
     assert!(next.ends_with("describe httpscaledobject new"), "{next}");
+    let (_, detail, _) = only(Outcome::Warning, |survey| {
+        let other = RouteKey { namespace: "late".into(), ..route("new") };
+        let host = "a.example.com".to_owned();
+        let contested = Contested { host, owner: route("old"), others: vec![other] };
+        survey.routes.as_mut().unwrap().contested.push(contested);
+    });
+    assert_eq!(
+        detail,
+        "shop/old has it, as the older one; late/new does not, unless the gateway's --assigned-hosts says otherwise"
+    );
 }
 
 #[test]

@@ -38,9 +38,22 @@ pub(in crate::gateway) fn open(settings: &Settings) -> Result<Opened, Problems> 
         problems.push(problem(refused.setting, refused.what));
         None
     });
-    let warnings = Upstreams::read_roots(settings).unwrap_or_else(|error| {
-        problems.push(problem("upstream-ca", error.to_string()));
-        Vec::new()
-    });
-    Problems::none_in(problems, Some(Opened { certificates, warnings }))
+    let mut opened = Opened { certificates, warnings: Vec::new() };
+    // With keda-compat the doors' certificates are roots, too: what is wrong with one is told once.
+    for (setting, read) in Upstreams::read_roots(settings) {
+        match read {
+            Ok(warnings) => {
+                let new: Vec<_> =
+                    warnings.into_iter().filter(|new| opened.warnings().all(|told| told != new)).collect();
+                opened.warnings.extend(new);
+            }
+            Err(error) => {
+                let new = problem(setting, error.to_string());
+                if !problems.contains(&new) {
+                    problems.push(new);
+                }
+            }
+        }
+    }
+    Problems::none_in(problems, Some(opened))
 }

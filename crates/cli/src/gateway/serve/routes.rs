@@ -8,6 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderMap, Method, StatusCode};
 use rouse_core::registry::Registry;
+use rouse_kube::route::hosts::Assigned;
 use rouse_kube::route::plan::{ResponsePlan, RoutePlan};
 use rouse_kube::route::spec::{DirectMode, QuietSpec, RouteKey, RouteSpec, RuleSpec, StaticMode};
 use rouse_kube::service::{PortFault, ResolvedPort};
@@ -15,7 +16,7 @@ use rouse_proxy::cluster_ip::{ClusterIp, Direct};
 use rouse_proxy::gateway::{Backend, Route, Target, Timeouts};
 use rouse_proxy::metrics::RouteName;
 use rouse_proxy::podless::{Canned, Fixed, Pending, Podless, Quiet};
-use rouse_proxy::route::{HeaderMatch, Rule, Table};
+use rouse_proxy::route::{HeaderMatch, HostPattern, Rule, Table};
 
 use super::upstream::Upstreams;
 use crate::gateway::settings::DirectPodRouting;
@@ -38,15 +39,25 @@ pub struct Builder {
     registry: Arc<Registry>,
     defaults: Defaults,
     upstreams: Upstreams,
+    /// Whose host is whose by the operator's word.
+    owners: Arc<[(HostPattern, Arc<str>)]>,
     cluster_ips: HashMap<Arc<[SocketAddr]>, Arc<ClusterIp>>,
     pending: HashMap<RouteKey, Arc<Pending>>,
 }
 
 impl Builder {
-    /// For the services of `registry`.
-    pub fn new(registry: Arc<Registry>, defaults: Defaults, upstreams: Upstreams) -> Self {
+    /// For the services of `registry`. A host that is `assigned` leads nowhere else, also while its namespace has no
+    /// route for it.
+    pub fn new(
+        registry: Arc<Registry>,
+        defaults: Defaults,
+        upstreams: Upstreams,
+        assigned: &Assigned,
+    ) -> Self {
+        let owner = |(host, namespace): (&String, &String)| Some((host.parse().ok()?, (**namespace).into()));
+        let owners = assigned.iter().filter_map(owner).collect();
         let (cluster_ips, pending) = (HashMap::new(), HashMap::new());
-        Self { registry, defaults, upstreams, cluster_ips, pending }
+        Self { registry, defaults, upstreams, owners, cluster_ips, pending }
     }
 
     /// The table of all `plans`.
@@ -55,6 +66,7 @@ impl Builder {
             registry: Arc::clone(&self.registry),
             defaults: self.defaults,
             upstreams: self.upstreams.clone(),
+            owners: Arc::clone(&self.owners),
             cluster_ips: HashMap::new(),
             pending: HashMap::new(),
         };
@@ -63,7 +75,7 @@ impl Builder {
             fresh.enter(self, plan, &mut rules);
         }
         *self = fresh;
-        Table::new(rules)
+        Table::with_owners(rules, self.owners.iter().cloned())
     }
 
     fn enter(&mut self, before: &Self, plan: &RoutePlan, rules: &mut Vec<Rule<Arc<Route>>>) {

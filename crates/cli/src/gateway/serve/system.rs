@@ -109,7 +109,7 @@ impl System {
         let upstreams = Upstreams::new(settings);
         let configs = Arc::clone(upstreams.configs());
         let defaults = Defaults { timeouts: settings.timeouts, direct: settings.direct_pod_routing };
-        let builder = Builder::new(Arc::clone(&registry), defaults, upstreams);
+        let builder = Builder::new(Arc::clone(&registry), defaults, upstreams, &kubernetes.assigned_hosts);
         let probers = Probers::new(Arc::clone(&registry), cluster.pods(), settings.probe);
 
         let mut tasks = JoinSet::new();

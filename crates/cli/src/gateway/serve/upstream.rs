@@ -2,6 +2,7 @@
 //! certificate.
 
 use std::num::NonZeroUsize;
+use std::path::Path;
 use std::sync::Arc;
 
 use rouse_core::endpoint::ServiceId;
@@ -32,30 +33,28 @@ pub struct Upstreams {
 impl Upstreams {
     /// As the operator says.
     pub fn new(settings: &Settings) -> Self {
-        let keda = settings.headers.keda_compat;
-        let mut trusted: Vec<Pem> = settings.upstream.ca.iter().cloned().map(Pem::File).collect();
-        if keda {
-            // KEDA's interceptor trusts what it shows itself.
-            trusted.extend(settings.tls.certs.iter().map(|pair| Pem::File(pair.cert.clone())));
-        }
+        let trusted: Vec<Pem> = trusted(settings).map(|(_, file)| Pem::File(file.to_owned())).collect();
         Self {
             configs: Arc::new(ClientConfigs::new(MOST)),
             tls: settings.upstream.tls,
             verify: !settings.upstream.skip_verify,
             roots: if trusted.is_empty() { Roots::System } else { Roots::SystemAnd(trusted) },
             cluster_domain: settings.kubernetes.cluster_domain.as_str().into(),
-            short_names: keda,
+            short_names: settings.headers.keda_compat,
         }
     }
 
-    /// Reads the roots that the operator names, and says what is odd about them. Otherwise the first to hear of a
-    /// file that is not there would be whoever sends the first request.
-    pub(super) fn read_roots(settings: &Settings) -> Result<Vec<Warning>, LoadError> {
-        let (Some(ca), Ok(anybody)) = (&settings.upstream.ca, ServerName::try_from("pod")) else {
-            return Ok(Vec::new());
-        };
-        let roots = Roots::Pem(vec![Pem::File(ca.clone())]);
-        ClientTls::new(ClientSettings::new(anybody, roots)).map(|(_, warnings)| warnings)
+    /// Reads the roots that the operator names, each with its setting, and says what is odd about them. Otherwise the
+    /// first to hear of a file that is not there would be whoever sends the first request.
+    pub(super) fn read_roots(
+        settings: &Settings,
+    ) -> impl Iterator<Item = (&'static str, Result<Vec<Warning>, LoadError>)> {
+        trusted(settings).filter_map(|(setting, file)| {
+            let anybody = ServerName::try_from("pod").ok()?;
+            let roots = Roots::Pem(vec![Pem::File(file.to_owned())]);
+            let read = ClientTls::new(ClientSettings::new(anybody, roots));
+            Some((setting, read.map(|(_, warnings)| warnings)))
+        })
     }
 
     /// The configurations, whose files somebody must watch.
@@ -110,6 +109,14 @@ impl Upstreams {
         let verify = verify && self.verify;
         Ok(ClientSettings { accepted, identity, verify, ..ClientSettings::new(server_name, roots) })
     }
+}
+
+/// The files of the roots that the operator names, each with its setting.
+fn trusted(settings: &Settings) -> impl Iterator<Item = (&'static str, &Path)> {
+    let ca = settings.upstream.ca.iter().map(|ca| ("upstream-ca", &**ca));
+    // KEDA's interceptor trusts what it shows itself.
+    let shown = settings.tls.certs.iter().filter(|_| settings.headers.keda_compat);
+    ca.chain(shown.map(|pair| ("tls-cert", &*pair.cert)))
 }
 
 /// Whom the Service itself says to trust.
