@@ -81,8 +81,8 @@ cluster-smoke: cluster-build ## brings a node up, wakes an app on it, takes it d
 
 # Without root, Go or packages it says SKIPPED and fails with 77, of which make makes 2: .ci/run calls the script.
 .PHONY: cluster-test
-cluster-test: ## `rouse gateway` on a real Kubernetes; needs root, or ROUSE_E2E_KUBECONFIG
-	e2e/cluster/test
+cluster-test: ## `rouse gateway` on a real Kubernetes, LOAD_SECONDS (60) a scene; needs root, or ROUSE_E2E_KUBECONFIG
+	ROUSE_LOAD_SECONDS=$(LOAD_SECONDS) e2e/cluster/test
 
 .PHONY: helm
 helm: $(TOOLS)/bin/helm ## Helm from source, once, outside the tree: with it the tests render the chart

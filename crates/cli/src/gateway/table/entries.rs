@@ -258,7 +258,7 @@ pub static SETTINGS: &[Setting] = &[
         Heading::Leaving,
         ANY_TIME,
         Is("5s"),
-        "How long to go on accepting after a signal to stop, while /readyz says no",
+        "How long to go on accepting after a signal to stop, while /readyz says no and HTTP/1 answers say Connection: close",
     )
     .keda(&keda::SHUTDOWN_DELAY),
     setting(
