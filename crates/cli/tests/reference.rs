@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use axum::body::Body;
-use http::{Method, Request, Version};
+use http::{Method, Request, StatusCode, Version};
 use http_body_util::BodyExt as _;
 use hyper::service::Service as _;
 use hyper_util::service::TowerToHyperService;
@@ -148,7 +148,19 @@ fn after(failure: &Failure) -> Option<Failure> {
         Failure::RequestTimeout => Failure::BadPort,
         Failure::BadPort => Failure::NoService,
         Failure::NoService => Failure::TlsFailed { reason: String::new() },
-        Failure::TlsFailed { .. } => Failure::NotWoken,
+        Failure::TlsFailed { .. } => Failure::StartFailed { reason: None },
+        Failure::StartFailed { .. } => Failure::Starting,
+        Failure::Starting => Failure::BadUpstreamProtocol { reason: String::new() },
+        Failure::BadUpstreamProtocol { .. } => {
+            Failure::BadRequest { status: StatusCode::BAD_REQUEST, reason: String::new() }
+        }
+        Failure::BadRequest { status: StatusCode::BAD_REQUEST, .. } => {
+            Failure::BadRequest { status: StatusCode::URI_TOO_LONG, reason: String::new() }
+        }
+        Failure::BadRequest { status: StatusCode::URI_TOO_LONG, .. } => {
+            Failure::BadRequest { status: StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, reason: String::new() }
+        }
+        Failure::BadRequest { .. } => Failure::NotWoken,
         Failure::NotWoken => Failure::ShuttingDown,
         Failure::ShuttingDown => Failure::Loop,
         Failure::Loop => Failure::ClientGone,

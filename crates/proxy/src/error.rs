@@ -43,6 +43,29 @@ pub enum Failure {
         /// What was wrong, and with what.
         reason: String,
     },
+    /// The start failed for a cause that waiting does not mend.
+    #[error("the service cannot be started{}", because(.reason.as_deref()))]
+    StartFailed {
+        /// What the engine says about it.
+        reason: Option<String>,
+    },
+    /// The gateway has not read the whole cluster yet.
+    #[error("this gateway is starting and does not know its routes yet; try again in a moment")]
+    Starting,
+    /// The pod answered in another protocol, or not in HTTP at all.
+    #[error("the pod did not answer in the expected protocol: {reason}")]
+    BadUpstreamProtocol {
+        /// What came instead, and what to change.
+        reason: String,
+    },
+    /// The request is malformed or ambiguous, or longer than is allowed.
+    #[error("{reason}")]
+    BadRequest {
+        /// 400, 414 or 431.
+        status: StatusCode,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// No pod takes it, and requests like this one neither wait nor wake any.
     #[error("no pod is free, and a request like this one neither waits nor wakes any")]
     NotWoken,
@@ -96,6 +119,10 @@ impl Failure {
             Failure::BadPort => "bad_port",
             Failure::NoService => "no_service",
             Failure::TlsFailed { .. } => "tls_failed",
+            Failure::StartFailed { .. } => "start_failed",
+            Failure::Starting => "starting",
+            Failure::BadUpstreamProtocol { .. } => "bad_upstream_protocol",
+            Failure::BadRequest { .. } => "bad_request",
             Failure::NotWoken => "not_woken",
             Failure::ShuttingDown => "shutting_down",
             Failure::Loop => "loop",
@@ -107,16 +134,21 @@ impl Failure {
     pub fn status(&self) -> StatusCode {
         match self {
             Failure::NoRoute => StatusCode::NOT_FOUND,
-            Failure::QueueFull | Failure::NoService | Failure::NotWoken | Failure::ShuttingDown => {
-                StatusCode::SERVICE_UNAVAILABLE
-            }
+            Failure::QueueFull
+            | Failure::NoService
+            | Failure::StartFailed { .. }
+            | Failure::Starting
+            | Failure::NotWoken
+            | Failure::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
             Failure::ReadinessTimeout { .. } | Failure::ResponseTimeout | Failure::RequestTimeout => {
                 StatusCode::GATEWAY_TIMEOUT
             }
             Failure::ConnectFailed
             | Failure::UpstreamReset
             | Failure::BadPort
-            | Failure::TlsFailed { .. } => StatusCode::BAD_GATEWAY,
+            | Failure::TlsFailed { .. }
+            | Failure::BadUpstreamProtocol { .. } => StatusCode::BAD_GATEWAY,
+            Failure::BadRequest { status, .. } => *status,
             Failure::Loop => StatusCode::LOOP_DETECTED,
             Failure::ClientGone => StatusCode::from_u16(499).unwrap_or(StatusCode::BAD_REQUEST),
         }
@@ -135,9 +167,12 @@ impl Failure {
             | Failure::BadPort
             | Failure::NoService
             | Failure::TlsFailed { .. }
+            | Failure::StartFailed { .. }
+            | Failure::Starting
+            | Failure::BadUpstreamProtocol { .. }
             | Failure::NotWoken
             | Failure::ShuttingDown => GrpcStatus::Unavailable,
-            Failure::Loop => GrpcStatus::Internal,
+            Failure::Loop | Failure::BadRequest { .. } => GrpcStatus::Internal,
             Failure::ClientGone => GrpcStatus::Cancelled,
         }
     }
@@ -145,7 +180,8 @@ impl Failure {
     /// When to come again, if coming again soon makes sense.
     pub const fn retry_after(&self) -> Option<Duration> {
         match self {
-            Failure::QueueFull | Failure::ShuttingDown => Some(Duration::from_secs(1)),
+            Failure::QueueFull | Failure::Starting | Failure::ShuttingDown => Some(Duration::from_secs(1)),
+            Failure::StartFailed { .. } => Some(Duration::from_secs(10)),
             _ => None,
         }
     }
@@ -169,6 +205,15 @@ mod tests {
             (Failure::BadPort, 502, "bad_port", 14),
             (Failure::NoService, 503, "no_service", 14),
             (Failure::TlsFailed { reason: "expired".into() }, 502, "tls_failed", 14),
+            (Failure::StartFailed { reason: None }, 503, "start_failed", 14),
+            (Failure::Starting, 503, "starting", 14),
+            (Failure::BadUpstreamProtocol { reason: "not HTTP".into() }, 502, "bad_upstream_protocol", 14),
+            (
+                Failure::BadRequest { status: StatusCode::URI_TOO_LONG, reason: "too long".into() },
+                414,
+                "bad_request",
+                13,
+            ),
             (Failure::NotWoken, 503, "not_woken", 14),
             (Failure::ShuttingDown, 503, "shutting_down", 14),
             (Failure::Loop, 508, "loop", 13),
@@ -179,7 +224,10 @@ mod tests {
                 (failure.status().as_u16(), failure.code(), failure.grpc() as u8),
                 (status, code, grpc)
             );
-            let retry = matches!(failure, Failure::QueueFull | Failure::ShuttingDown);
+            let retry = matches!(
+                failure,
+                Failure::QueueFull | Failure::StartFailed { .. } | Failure::Starting | Failure::ShuttingDown
+            );
             assert_eq!(failure.retry_after().is_some(), retry, "{failure:?}");
         }
         let told = Failure::ReadinessTimeout { reason }.to_string();
