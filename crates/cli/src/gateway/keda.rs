@@ -196,15 +196,15 @@ pub(super) const OTEL: &str = "OTEL_";
 /// Where KEDA's interceptor is profiled.
 pub(super) const PROFILING: &str = "PROFILING_BIND_ADDRESS";
 
-/// Why the variable `name`, which is no alias, has no effect.
-pub(super) fn without_effect(name: &str) -> &'static str {
+/// Why the variable `name`, which KEDA knows and which is no alias, has no effect. `None`: KEDA does not know it.
+pub(super) fn without_effect(name: &str) -> Option<&'static str> {
     let rest = name.strip_prefix(PREFIX).unwrap_or(name);
     match WITHOUT_EFFECT.iter().find(|(known, _)| *known == rest) {
-        Some((_, why)) => why,
-        None if rest.starts_with(OTEL) => {
-            "nothing is exported to OpenTelemetry here; metrics for Prometheus are at /metrics of the admin address"
-        }
-        None => "no such variable is known",
+        Some((_, why)) => Some(why),
+        None if rest.starts_with(OTEL) => Some(
+            "nothing is exported to OpenTelemetry here; metrics for Prometheus are at /metrics of the admin address",
+        ),
+        None => None,
     }
 }
 

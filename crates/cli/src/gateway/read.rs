@@ -178,7 +178,8 @@ impl Sources<'_> {
     /// What KEDA's variables say: the first that says something.
     fn keda(&self, setting: &'static Setting, notes: &mut Notes) -> Option<(Value, Origin)> {
         if setting.name == "keda-compat" {
-            let any = self.env.names(keda::PREFIX).next()?;
+            let known = |name: &&str| is_alias(name) || keda::without_effect(name).is_some();
+            let any = self.env.names(keda::PREFIX).find(known)?;
             return Some((Value::Switch(true), Origin::Variable(any.to_owned())));
         }
         let mut first = None;
@@ -211,6 +212,11 @@ impl Sources<'_> {
     }
 }
 
+/// Whether a variable of KEDA's means one of our settings.
+fn is_alias(name: &str) -> bool {
+    SETTINGS.iter().flat_map(|setting| setting.aliases).any(|alias| alias.name == name)
+}
+
 /// A variable that nobody reads is a mistake, but none that should keep a gateway from starting.
 fn unknown_variables(env: &Environment, notes: &mut Notes) {
     let ours: Vec<String> =
@@ -220,12 +226,10 @@ fn unknown_variables(env: &Environment, notes: &mut Notes) {
         let meant = closest(name, &ours).map_or(String::new(), |meant| format!(": did you mean {meant}?"));
         notes.warn(Origin::Variable(name.to_owned()), format!("no such variable is known{meant}"));
     }
-    let aliases: HashSet<&str> =
-        SETTINGS.iter().flat_map(|setting| setting.aliases).map(|alias| alias.name).collect();
     let of_keda =
         [keda::PREFIX, keda::OTEL, keda::PROFILING].into_iter().flat_map(|prefix| env.names(prefix));
-    for name in of_keda.filter(|name| !aliases.contains(name)) {
-        let why = keda::without_effect(name);
+    for name in of_keda.filter(|name| !is_alias(name)) {
+        let why = keda::without_effect(name).unwrap_or("no such variable is known");
         notes.warn(Origin::Variable(name.to_owned()), format!("this variable has no effect: {why}"));
     }
 }

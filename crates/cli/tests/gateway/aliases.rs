@@ -249,14 +249,17 @@ fn a_deprecated_alias_counts_before_its_successor_and_warns() {
 }
 
 #[test]
-fn any_keda_http_variable_turns_compatibility_on() {
-    for name in ["KEDA_HTTP_PROXY_PORT", "KEDA_HTTP_CURRENT_NAMESPACE"] {
-        let settings = told().variable(name, "8080").settings();
+fn only_variables_that_keda_knows_turn_compatibility_on() {
+    for name in
+        ["KEDA_HTTP_PROXY_PORT", "KEDA_HTTP_CURRENT_NAMESPACE", "KEDA_HTTP_OTEL_PROM_EXPORTER_ENABLED"]
+    {
+        let settings = told().variable(name, "8080").variable("KEDA_HTTP_AAA", "1").settings();
         assert_eq!(listed(&settings, "keda-compat"), ("true".to_owned(), name.to_owned()));
         let settings = told().variable(name, "8080").variable("ROUSE_KEDA_COMPAT", "false").settings();
         assert!(!settings.headers.keda_compat);
     }
     for (name, value) in [
+        ("KEDA_HTTP_FOO", "1"),
         ("KEDA_HTTP_PROXY_PORT", ""),
         ("KEDA_CONDITION_WAIT_TIMEOUT", "1s"),
         ("KEDA_HTTP_X_SERVICE_HOST", "1"),

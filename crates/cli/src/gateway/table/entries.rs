@@ -157,7 +157,7 @@ pub static SETTINGS: &[Setting] = &[
         Is("false"),
         "Whether KEDA's names of headers and metrics are there beside ours, pods are asked over TLS for SERVICE.NAMESPACE \
          instead of SERVICE.NAMESPACE.svc, and certificates of --tls-cert are trusted as roots of pods' too; any \
-         KEDA_HTTP_* variable turns it on",
+         KEDA_HTTP_* variable that KEDA knows turns it on",
     ),
     timeout("connect-timeout", SOME_TIME, "500ms", "How long one attempt to connect to a pod may take")
         .keda(&keda::CONNECT_TIMEOUT),
