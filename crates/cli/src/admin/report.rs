@@ -28,8 +28,8 @@ pub struct Service {
     pub in_flight: u32,
     /// How many requests there were.
     pub requests: u64,
-    /// How many pods it should have.
-    pub desired: u32,
+    /// How many pods it should have; `null` where Rouse does not scale it.
+    pub desired: Option<u32>,
     /// How many are ready.
     pub ready: usize,
     /// Where it is pinned; nowhere: the autoscaler decides.
@@ -117,10 +117,10 @@ fn service(registry: &Registry, id: &ServiceId, app: Option<&AppStatus>) -> Serv
         .filter(|one| !one.pod.as_ref().is_some_and(|pod| run.iter().any(|status| status.uid == pod.uid)));
     pods.extend(strangers.map(|endpoint| stranger(endpoint)));
     let holds = service.as_ref().map_or(0, |service| service.holds());
-    let desired = app.map_or(0, |app| app.desired);
+    let desired = app.map(|app| app.desired);
     Service {
         service: id.to_string(),
-        state: life(&pods, holds, desired),
+        state: life(&pods, holds, desired.unwrap_or(0)),
         holds,
         in_flight: service.as_ref().map_or(0, |service| service.in_flight()),
         requests: service.as_ref().map_or(0, |service| service.asked()),

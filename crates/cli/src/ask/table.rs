@@ -28,7 +28,7 @@ pub(super) fn write(out: &mut dyn io::Write, services: &[Service], cold: &[ColdS
         cells: [
             service.service.clone(),
             service.state.as_str().to_owned(),
-            format!("{}/{}", service.ready, service.desired),
+            pods(service),
             service.in_flight.to_string(),
             service.holds.to_string(),
             why(service),
@@ -61,6 +61,14 @@ pub(super) fn write(out: &mut dyn io::Write, services: &[Service], cold: &[ColdS
         cold.iter().try_for_each(|cold| writeln!(out, "{}", cold_start(cold)))?;
     }
     Ok(())
+}
+
+/// `1/2`: one of two is ready. `1` where it is not known how many there should be.
+fn pods(service: &Service) -> String {
+    match service.desired {
+        Some(desired) => format!("{}/{desired}", service.ready),
+        None => service.ready.to_string(),
+    }
 }
 
 fn why(service: &Service) -> String {
@@ -181,7 +189,7 @@ mod tests {
             holds: 3,
             in_flight: 2,
             requests: 9,
-            desired: 2,
+            desired: Some(2),
             ready: 1,
             pinned: Some(2),
             rolling: true,

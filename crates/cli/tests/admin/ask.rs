@@ -5,8 +5,10 @@ use std::net::{SocketAddr, TcpListener};
 use clap::Parser as _;
 use rouse_cli::args::Rouse;
 use rouse_cli::{Failure, Streams};
+use rouse_core::snapshot::Spread;
 use rouse_local::engine::AppStatus;
 use rouse_local::output::{Line, Log, Stream};
+use rouse_testkit::fakes::ready_slice;
 
 use crate::scene::{Scene, app, pod_status};
 use crate::server::Server;
@@ -46,6 +48,21 @@ async fn status_is_a_table_or_what_the_api_says() {
     }
     let json = rouse(server.address, &["status", "-o", "json"]).await.unwrap();
     assert_eq!(json.trim_end(), scene.get("/api/v1/services").await.text());
+}
+
+#[tokio::test]
+async fn status_says_how_many_pods_are_wanted_only_where_rouse_scales() {
+    let (scene, server) = scene().await;
+    let (service, _) = scene.bench.service("cart", Spread::default());
+    service.put_slice("one", ready_slice(1));
+    let table = rouse(server.address, &["status"]).await.unwrap();
+    let pods = |name: &str| {
+        let row = table.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{table}"));
+        row.split_whitespace().nth(2).unwrap().to_owned()
+    };
+    assert_eq!((pods("local/hello"), pods("shop/cart")), ("0/2".to_owned(), "1".to_owned()), "{table}");
+    let json = scene.get("/api/v1/services").await.json();
+    assert_eq!(json[2]["desired"], serde_json::Value::Null, "{json}");
 }
 
 #[tokio::test]
