@@ -1,9 +1,11 @@
 //! How a command can fail, and what the shell is told.
 
+use std::error::Error;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
+use rouse_kube::connect::ConnectError;
 
 /// Why a command did not do what it was asked to.
 #[derive(Debug, thiserror::Error)]
@@ -35,6 +37,38 @@ impl From<io::Error> for Failure {
             _ => Failure::Io { what: "cannot write the output".to_owned(), error },
         }
     }
+}
+
+/// A bad kubeconfig or context is bad usage, whether it was named or found.
+impl From<ConnectError> for Failure {
+    fn from(error: ConnectError) -> Self {
+        let next = match &error {
+            ConnectError::NoContext { .. } => "choose one of them with --context NAME",
+            ConnectError::NoServiceAccount(_) => {
+                "let the pod have its ServiceAccount's token (automountServiceAccountToken: true), or name a kubeconfig \
+                 with --kubeconfig FILE"
+            }
+            ConnectError::NoKubeconfig => "name one with --kubeconfig FILE, or in KUBECONFIG",
+            _ => "correct it, or name another one with --kubeconfig FILE, or in KUBECONFIG",
+        };
+        Failure::Input(format!("{}\n  {next}", explained(&error)))
+    }
+}
+
+/// An error with all its causes, in one line. Further lines would quote the kubeconfig, which has secrets.
+fn explained(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let said = cause.to_string();
+        let said = said.lines().next().unwrap_or_default();
+        // Some errors repeat their cause.
+        if !text.contains(said) {
+            text = format!("{text}: {said}");
+        }
+        source = cause.source();
+    }
+    text
 }
 
 /// The exit code of `result`; what failed is said on `err`.

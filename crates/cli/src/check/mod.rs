@@ -6,7 +6,6 @@ mod image;
 mod report;
 
 use std::borrow::Cow;
-use std::error::Error;
 use std::time::Duration;
 
 use rouse_kube::connect::{Client, connect};
@@ -46,14 +45,7 @@ pub(crate) fn command(args: &CheckArgs, streams: &mut Streams<'_>) -> Result<(),
 /// Looks until nothing fails, or for as long as may be.
 async fn look(args: &CheckArgs, streams: &mut Streams<'_>) -> Result<Report, Failure> {
     let advice = advice(args);
-    let client = match connect(args.kubeconfig.as_deref(), args.context.as_deref()).await {
-        Ok(client) => client,
-        // What was asked for outright is not there.
-        Err(error) if args.kubeconfig.is_some() || args.context.is_some() => {
-            return Err(Failure::Input(chain(&error)));
-        }
-        Err(error) => return Ok(judge(&Err(chain(&error)), &advice)),
-    };
+    let client = connect(args.kubeconfig.as_deref(), args.context.as_deref()).await?;
     let deadline = Instant::now() + args.wait.get();
     let mut told = false;
     loop {
@@ -104,21 +96,6 @@ fn quoted(text: &str) -> Cow<'_, str> {
     } else {
         Cow::Owned(format!("'{}'", text.replace('\'', r"'\''")))
     }
-}
-
-/// An error with all its causes.
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let said = cause.to_string();
-        // Some errors repeat their cause.
-        if !text.contains(&said) {
-            text = format!("{text}: {said}");
-        }
-        source = cause.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -340,3 +340,42 @@ fn the_exit_code_says_whether_something_fails_and_a_pipe_gets_no_colours() {
         assert!(!err.is_empty());
     }
 }
+
+#[test]
+fn a_kubeconfig_that_is_not_there_or_unreadable_is_said_in_a_sentence_with_the_next_step() {
+    let folder = TempDir::new().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let (nowhere, garbage) = (path("nowhere"), path("garbage"));
+    std::fs::write(&garbage, "users: {token: secret").unwrap();
+    let missing = format!("the kubeconfig {nowhere} does not exist\n");
+    let unreadable = format!("the kubeconfig {} cannot be read: ", folder.path().display());
+    let invalid = format!("the kubeconfig {garbage} is not valid: ");
+    let none =
+        "there is no kubeconfig: KUBECONFIG is not set, and ~/.kube/config does not exist\n".to_owned();
+    let folder_itself = folder.path().display().to_string();
+    for (flag, variable, expected) in [
+        (None, None, &none),
+        (None, Some(&nowhere), &missing),
+        (Some(&nowhere), None, &missing),
+        (Some(&folder_itself), None, &unreadable),
+        (None, Some(&garbage), &invalid),
+    ] {
+        let commands: [&[&str]; 2] =
+            [&["check"], &["gateway", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]];
+        for command in commands {
+            let mut rouse = Command::new(env!("CARGO_BIN_EXE_rouse"));
+            rouse.args(command).env("HOME", folder.path());
+            rouse.env_remove("KUBECONFIG").env_remove("KUBERNETES_SERVICE_HOST");
+            rouse.args(flag.iter().flat_map(|path| ["--kubeconfig", path]));
+            rouse.envs(variable.map(|path| ("KUBECONFIG", path)));
+            let output = rouse.output().unwrap();
+            let said = String::from_utf8(output.stderr).unwrap();
+            assert_eq!((output.status.code(), &*output.stdout), (Some(2), &b""[..]), "{command:?}: {said}");
+            let said = said.strip_prefix("error: ").unwrap_or(&said);
+            assert!(said.starts_with(expected), "{command:?}: {said}");
+            let (_, next) = said.trim_end().split_once('\n').unwrap_or_else(|| panic!("{command:?}: {said}"));
+            assert!(next.ends_with("with --kubeconfig FILE, or in KUBECONFIG"), "{next}");
+            assert_eq!(next.lines().count(), 1, "nothing of the file is shown: {next}");
+        }
+    }
+}

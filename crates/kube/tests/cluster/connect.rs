@@ -1,6 +1,5 @@
 //! The way to the API server, by a kubeconfig.
 
-use std::error::Error as _;
 use std::path::{Path, PathBuf};
 
 use rouse_kube::connect::{ConnectError, connect};
@@ -59,7 +58,6 @@ async fn a_file_that_is_not_there_is_named() {
     let path = folder.path().join("nothing");
     for context in [None, Some("one")] {
         let error = refused(&path, context).await;
-        assert!(error.to_string().contains(&path.display().to_string()), "{error}");
-        assert!(error.source().is_some());
+        assert_eq!(error.to_string(), format!("the kubeconfig {} does not exist", path.display()));
     }
 }

@@ -72,8 +72,8 @@ impl System {
         screen: &Screen,
     ) -> Result<Self, Failure> {
         let kubernetes = &settings.kubernetes;
-        let client = connect::connect(kubernetes.kubeconfig.as_deref(), kubernetes.context.as_deref()).await;
-        let client = client.map_err(|error| Failure::Input(explained(&error)))?;
+        let client =
+            connect::connect(kubernetes.kubeconfig.as_deref(), kubernetes.context.as_deref()).await?;
         let clock = TokioClock::new();
         let cluster = Cluster::new(client, followed(settings, clock));
         let holds = settings.holds;
@@ -245,20 +245,6 @@ async fn watch(configs: Arc<ClientConfigs>, cancel: CancellationToken, screen: S
         Err(error) => screen.say(lines::error(&format!("{error}; what was read before stays in use"))),
     };
     configs.watch(cancel, tell).await;
-}
-
-/// What is wrong, and everything behind it.
-fn explained(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        source = cause.source();
-    }
-    text
 }
 
 /// Each request on standard output, if anybody wants that.
