@@ -29,6 +29,10 @@ impl Refusal {
         Self::new(StatusCode::NOT_FOUND, why)
     }
 
+    pub(super) fn timeout(why: impl Into<String>) -> Self {
+        Self::new(StatusCode::REQUEST_TIMEOUT, why)
+    }
+
     pub(super) fn unavailable(why: impl Into<String>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, why)
     }

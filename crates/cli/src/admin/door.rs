@@ -4,20 +4,30 @@
 //! it cannot make the browser send another Host than that name, nor hide where it comes from.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use axum::extract::Request;
 use axum::http::header::{HOST, HeaderMap, HeaderName, ORIGIN};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use tokio::time::timeout;
 
 use super::answer::Refusal;
 
+/// How long the body of a request may take. Nothing else takes time before the answer begins.
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// Lets a request pass, or tells why not.
 pub(super) async fn check(request: Request, next: Next) -> Response {
-    match admit(request.headers()) {
-        Ok(()) => next.run(request).await,
-        Err(refusal) => refusal.into_response(),
+    if let Err(refusal) = admit(request.headers()) {
+        return refusal.into_response();
     }
+    let late = |_| {
+        let seconds = BODY_TIMEOUT.as_secs();
+        Refusal::timeout(format!("the body of the request did not arrive within {seconds} seconds"))
+            .into_response()
+    };
+    timeout(BODY_TIMEOUT, next.run(request)).await.unwrap_or_else(late)
 }
 
 fn admit(headers: &HeaderMap) -> Result<(), Refusal> {

@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use axum::Extension;
 use axum::body::{Body, Bytes};
 use axum::extract::{Path, Query, State};
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
@@ -17,6 +18,7 @@ use tokio::sync::broadcast::error::RecvError;
 
 use super::Panel;
 use super::answer::Refusal;
+use super::server::Endless;
 use super::steer::{Named, app, unknown};
 
 pub(super) async fn logs(
@@ -33,7 +35,8 @@ pub(super) async fn logs(
         write_line(&mut text, line);
     }
     let body = if follow { Body::new(Following::new(text, live)) } else { Body::from(text) };
-    Ok(([(CONTENT_TYPE, "text/plain; charset=utf-8"), (CACHE_CONTROL, "no-store")], body))
+    let endless = follow.then_some(Extension(Endless));
+    Ok(([(CONTENT_TYPE, "text/plain; charset=utf-8"), (CACHE_CONTROL, "no-store")], endless, body))
 }
 
 fn follow(query: &[(String, String)]) -> Result<bool, Refusal> {

@@ -2,18 +2,20 @@
 
 mod answer;
 mod door;
+mod limiter;
 mod logs;
 pub mod metrics;
 pub mod report;
 mod server;
 mod steer;
+mod write_timeout;
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use axum::extract::{Query, State};
+use axum::extract::{DefaultBodyLimit, Query, State};
 use axum::handler::Handler;
 use axum::http::Uri;
 use axum::http::header::CONTENT_TYPE;
@@ -177,6 +179,9 @@ pub fn paths(mode: Mode) -> Vec<String> {
     places(mode).into_iter().map(|place| place.told).collect()
 }
 
+/// The longest body of a request, in bytes: `{"pods": 1000}` is all that is ever sent.
+const MOST_BODY: usize = 4096;
+
 /// Everything under the admin address.
 pub fn router(panel: Arc<Panel>) -> Router {
     let mode = if panel.cluster.is_some() { Mode::Gateway } else { Mode::Up };
@@ -187,6 +192,7 @@ pub fn router(panel: Arc<Panel>) -> Router {
         .method_not_allowed_fallback(answer::no_such_method)
         // Around everything, also what is not there: a stranger learns nothing.
         .layer(middleware::from_fn(door::check))
+        .layer(DefaultBodyLimit::max(MOST_BODY))
         .with_state(panel)
 }
 

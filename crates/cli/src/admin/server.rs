@@ -1,39 +1,53 @@
-//! Connections to the admin address: few, impatient with slow ones, and ended in good order.
+//! Connections to the admin address: few, with a timeout for whatever a client has to do, and ended in good order.
 
-use std::convert::Infallible;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
+use axum::extract::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, yield_now};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
-/// How many connections there may be. Whoever comes beyond that waits to be accepted.
-const CONNECTIONS: usize = 128;
+use super::limiter::{ConnectionLimiter, Place, Use};
+use super::write_timeout::WriteTimeout;
+
 /// How long a client may take to send the head of a request, and a connection may be idle.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// How much of what a client sends or does not read is kept.
+const BUFFER: usize = 16 * 1024;
 /// How long answers under way may take when we leave. Followed logs never end by themselves.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Out of file descriptors, for example: trying again at once would only burn the processor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Answers whoever connects to `listener`, until `stop`.
+/// Marks an answer that goes on for as long as the client likes: the client may also stop to read.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Endless;
+
+/// Answers all connections to `listener`, until `stop`.
 pub async fn serve(listener: TcpListener, router: Router, stop: CancellationToken) {
-    let room = Arc::new(Semaphore::new(CONNECTIONS));
+    let limiter = ConnectionLimiter::default();
     let (graceful, mut connections) = (GracefulShutdown::new(), JoinSet::new());
     loop {
         tokio::select! {
             () = stop.cancelled() => break,
             Some(_) = connections.join_next() => {}
-            accepted = accept(&listener, &room) => match accepted {
-                Ok((stream, permit)) => { connections.spawn(answer(stream, permit, router.clone(), &graceful)); }
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => {
+                    connections.spawn(answer(stream, limiter.place(), router.clone(), &graceful));
+                    // All that are evicted or done end now: otherwise they would pile up while others come.
+                    while connections.try_join_next().is_some() {}
+                    yield_now().await;
+                }
                 Err(_) => sleep_until(Instant::now() + ACCEPT_PAUSE).await,
             }
         }
@@ -42,29 +56,33 @@ pub async fn serve(listener: TcpListener, router: Router, stop: CancellationToke
     timeout(LEAVE_TIMEOUT, graceful.shutdown()).await.ok();
 }
 
-async fn accept(
-    listener: &TcpListener,
-    room: &Arc<Semaphore>,
-) -> std::io::Result<(TcpStream, OwnedSemaphorePermit)> {
-    let permit = Arc::clone(room).acquire_owned().await.map_err(std::io::Error::other)?;
-    let (stream, _) = listener.accept().await?;
-    Ok((stream, permit))
-}
-
 fn answer(
     stream: TcpStream,
-    permit: OwnedSemaphorePermit,
+    place: Place,
     router: Router,
     graceful: &GracefulShutdown,
-) -> impl Future<Output = Result<(), Infallible>> + use<> {
+) -> impl Future<Output = ()> + use<> {
+    let (place, endless) = (Arc::new(place), Arc::new(AtomicBool::new(false)));
+    let stream = WriteTimeout::new(stream, Arc::clone(&endless));
+    let (own, router) = (Arc::clone(&place), TowerToHyperService::new(router));
+    let service = service_fn(move |request: Request<Incoming>| {
+        own.use_for(Use::of(request.uri().path()));
+        let (answered, endless) = (router.call(request), Arc::clone(&endless));
+        async move {
+            let answered = answered.await;
+            let lasts = answered.as_ref().is_ok_and(|answer| answer.extensions().get::<Endless>().is_some());
+            endless.store(lasts, Ordering::Relaxed);
+            answered
+        }
+    });
     let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
-    let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
-    let connection = graceful.watch(connection);
+    http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(BUFFER);
+    let connection = graceful.watch(http.serve_connection(TokioIo::new(stream), service));
     async move {
-        // A client that breaks off is nobody's trouble.
-        connection.await.ok();
-        drop(permit);
-        Ok(())
+        tokio::select! {
+            // A client that breaks off is of no interest.
+            _ = connection => {}
+            () = place.evicted() => {}
+        }
     }
 }

@@ -8,6 +8,7 @@
 )]
 
 mod ask;
+mod flood;
 mod scene;
 mod server;
 

@@ -31,19 +31,19 @@ impl Server {
         Self { address, stop, task }
     }
 
-    async fn send(&self, text: &str) -> BufReader<TcpStream> {
+    pub(crate) async fn send(&self, text: &str) -> BufReader<TcpStream> {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
         stream.write_all(text.as_bytes()).await.unwrap();
         BufReader::new(stream)
     }
 }
 
-fn line(text: &str) -> Line {
+pub(crate) fn line(text: &str) -> Line {
     Line { pod: "cart-1".into(), stream: Stream::Stdout, text: text.into() }
 }
 
 /// Reads on until a line with `text`.
-async fn read_to(stream: &mut BufReader<TcpStream>, text: &str) {
+pub(crate) async fn read_to(stream: &mut BufReader<TcpStream>, text: &str) {
     let found = async {
         let mut line = String::new();
         while !line.contains(text) {
