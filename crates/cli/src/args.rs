@@ -11,6 +11,7 @@ use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use rouse_core::slices::MaxEndpoints;
 use rouse_proxy::headers::TrustedProxies;
 
+use crate::admin;
 use crate::check::{self, CheckArgs};
 use crate::config::Span;
 use crate::gateway::{self, GatewayArgs};
@@ -80,7 +81,7 @@ pub struct Up {
     #[arg(long, value_name = "ADDRESS", value_parser = address)]
     pub listen: Vec<SocketAddr>,
     /// Where the admin API and the metrics are, instead of what the file says
-    #[arg(long, value_name = "ADDRESS", value_parser = address)]
+    #[arg(long, value_name = "ADDRESS", value_parser = admin_address)]
     pub admin: Option<SocketAddr>,
     /// How long to go on accepting after a signal to stop, while /readyz says no
     #[arg(long, value_name = "DURATION", default_value = "0s")]
@@ -227,6 +228,11 @@ fn address(text: &str) -> Result<SocketAddr, String> {
     let local = bare.strip_prefix("localhost:").map(|port| format!("127.0.0.1:{port}"));
     let address = local.as_deref().unwrap_or(bare).parse();
     address.map_err(|_| "expected an IP address and a port, like 127.0.0.1:8080 or [::1]:8080".to_owned())
+}
+
+fn admin_address(text: &str) -> Result<SocketAddr, String> {
+    let address = address(text)?;
+    if admin::may_listen(address) { Ok(address) } else { Err(format!("expected {}", admin::ADDRESS)) }
 }
 
 fn pods(text: &str) -> Result<Pods, String> {

@@ -4,7 +4,9 @@
 
 use std::time::Duration;
 
+use clap::Parser as _;
 use proptest::prelude::*;
+use rouse_cli::args::Rouse;
 use rouse_cli::config::{self, App, Cert, Command, Config, Port, Protocol, Readiness, SHOWN, Timeouts, Tls};
 use rouse_core::probe::Check;
 use rouse_core::scale::{Policy, Settings};
@@ -45,6 +47,8 @@ const READINESS: &str = "tcp, {http: PATH} or {grpc: SERVICE}";
 const SPAN: &str = "a duration from 0s to 720h, like 500ms, 30s, 5m or 1h";
 const SOME_SPAN: &str = "a duration from 1ms to 720h, like 500ms, 30s, 5m or 1h";
 const HOSTS: &str = "a list of hosts, like [shop.localhost]";
+/// As the gateway says it of its own admin address.
+const ADMIN: &str = "a loopback address or the pod's own, and a port, like 127.0.0.1:9090: the admin API is not for everybody";
 const TOP: &str = "an object with listen, admin, tls, apps";
 const MAX: &str = "a whole number from 1 to 1000";
 const TARGET: &str = "a number from 0.001 to 1000000";
@@ -262,6 +266,18 @@ fn a_file_that_is_no_configuration_is_one_error() {
 }
 
 #[test]
+fn the_admin_api_does_not_listen_on_all_addresses_by_a_flag_either() {
+    for address in ["0.0.0.0:9080", "[::]:9080", "http://0.0.0.0:9080", "[::ffff:0.0.0.0]:9080"] {
+        let error = Rouse::try_parse_from(["rouse", "up", "--admin", address]).expect_err(address);
+        let said = error.to_string();
+        assert!(said.contains(ADMIN) && error.exit_code() == 2, "{said}");
+    }
+    for own in ["127.0.0.1:9080", "192.0.2.7:9080", "[::1]:0"] {
+        Rouse::try_parse_from(["rouse", "up", "--admin", own]).expect(own);
+    }
+}
+
+#[test]
 fn a_bad_address_says_what_an_address_is() {
     for (keys, said, allowed) in [
         ("listen: 127.0.0.1", "1:9: listen: 127.0.0.1 is not allowed", ADDRESS),
@@ -286,6 +302,8 @@ fn a_bad_address_says_what_an_address_is() {
         ),
         ("admin: [127.0.0.1:1]", "1:8: admin: a list is not allowed", ADDRESS),
         ("admin: ''", r#"1:8: admin: "" is not allowed"#, ADDRESS),
+        ("admin: 0.0.0.0:9080", "1:8: admin: 0.0.0.0:9080 is not allowed", ADMIN),
+        ("admin: '[::]:9080'", r#"1:8: admin: "[::]:9080" is not allowed"#, ADMIN),
         ("tls: x", "1:6: tls: x is not allowed", "an object with listen, certs"),
         ("tls:", "1:1: tls.certs: missing", CERTS),
         ("tls: {certs: []}", "1:14: tls.certs: an empty list is not allowed", CERTS),

@@ -12,6 +12,7 @@ mod write_timeout;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -35,6 +36,14 @@ use serde_json::json;
 
 use answer::Refusal;
 pub use server::serve;
+
+/// Where the admin API may listen, in words.
+pub(crate) const ADDRESS: &str = "a loopback address or the pod's own, and a port, like 127.0.0.1:9090: the admin API is not for everybody";
+
+/// Whether the admin API may listen there: it has no authentication, so that it does not listen on all addresses.
+pub(crate) fn may_listen(address: SocketAddr) -> bool {
+    !address.ip().to_canonical().is_unspecified()
+}
 
 /// What the admin API asks of whoever runs the apps.
 pub trait Apps: Send + Sync {

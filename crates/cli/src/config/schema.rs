@@ -10,6 +10,7 @@ use rouse_proxy::route::{HostPattern, PathPrefix};
 use super::errors::Problems;
 use super::field::{Field, Once, Place, Section};
 use super::{App, AppName, Cert, Command, Config, Port, Protocol, Readiness, Scale, Span, Timeouts, Tls};
+use crate::admin;
 use crate::document::{Node, Value};
 
 /// A host and a path: the way into one app.
@@ -56,7 +57,7 @@ pub(super) fn config(root: &Node, problems: &Problems) -> Option<Config> {
     let file = Field::root(root, problems).section(&["listen", "admin", "tls", "apps"])?;
     let mut doors = Once::default();
     let listen = file.or("listen", vec![loopback(8080)], |it| addresses(it, &mut doors));
-    let admin = file.or("admin", loopback(9080), |it| address(it, &mut doors));
+    let admin = file.or("admin", loopback(9080), |it| admin_address(it, &mut doors));
     let tls = file.get("tls").and_then(|it| tls(it, &mut doors));
     let apps = file.need("apps", APPS, apps)?;
     Some(Config { listen, admin, tls, apps })
@@ -72,6 +73,11 @@ fn addresses(field: &Field<'_>, doors: &mut Once<SocketAddr>) -> Option<Vec<Sock
         Value::List(_) => field.each(ADDRESSES, |it| address(it, doors)),
         _ => address(field, doors).map(|address| vec![address]),
     }
+}
+
+fn admin_address(field: &Field<'_>, doors: &mut Once<SocketAddr>) -> Option<SocketAddr> {
+    let address = address(field, doors)?;
+    if admin::may_listen(address) { Some(address) } else { field.refuse(admin::ADDRESS) }
 }
 
 fn address(field: &Field<'_>, doors: &mut Once<SocketAddr>) -> Option<SocketAddr> {

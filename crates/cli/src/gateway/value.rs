@@ -9,6 +9,7 @@ use rouse_proxy::headers::TrustedProxies;
 use rouse_proxy::route::HostPattern;
 use serde_json::json;
 
+use crate::admin;
 use crate::config::Span;
 
 /// From the largest, so that a size is shown in the fewest digits.
@@ -110,9 +111,7 @@ impl Kind {
                 format!("a size from {least} to {most}, like 64KiB or 256MiB")
             }
             Kind::Addresses => "an IP address and a port, like 0.0.0.0:8080 or [::]:8080".to_owned(),
-            Kind::OwnAddress => "a loopback address or the pod's own, and a port, like 127.0.0.1:9090: the admin \
-                                 API is not for everybody"
-                .to_owned(),
+            Kind::OwnAddress => admin::ADDRESS.to_owned(),
             Kind::File | Kind::Files => "a path that is not empty".to_owned(),
             Kind::Networks => "networks like 10.0.0.0/8, separated by commas, or none".to_owned(),
             Kind::Namespace => {
@@ -142,7 +141,7 @@ impl Kind {
             Kind::Size(range) => size(text, range).map(Value::Size).ok_or_else(|| self.with_unit(text, "B")),
             Kind::Addresses => text.parse().map(Value::Address).map_err(|_| self.with_port(text, "0.0.0.0")),
             Kind::OwnAddress => match text.parse::<SocketAddr>() {
-                Ok(address) if !address.ip().to_canonical().is_unspecified() => Ok(Value::Address(address)),
+                Ok(address) if admin::may_listen(address) => Ok(Value::Address(address)),
                 Ok(_) => Err(bad()),
                 Err(_) => Err(self.with_port(text, "127.0.0.1")),
             },
