@@ -21,6 +21,7 @@ use hyper::service::Service as _;
 use hyper_util::service::TowerToHyperService;
 use prometheus_client::registry::Registry as Metrics;
 use rouse_cli::admin::metrics::{Present, Tally, Watches};
+use rouse_cli::admin::process::Process;
 use rouse_cli::admin::{Mode, NoApps, Panel, Ready, paths, router};
 use rouse_core::hold::Bounds;
 use rouse_kube::cluster::{self, Cluster};
@@ -77,6 +78,7 @@ async fn metrics() -> Metrics {
     rouse_proxy::metrics::Metrics::new_with_keda(&mut all);
     Tally::new(&mut all);
     Present::register(Arc::clone(&Bench::new().registry), &mut all);
+    Process::register(&mut all);
     Watches::register(cluster().await, Arc::new(TokioClock::new()), &mut all);
     all
 }

@@ -12,7 +12,7 @@ use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use rouse_core::endpoint::ServiceId;
 
@@ -125,9 +125,13 @@ pub struct Metrics {
     keda: Option<Keda>,
 }
 
-/// From half a millisecond to a good minute.
-fn seconds() -> Histogram {
-    Histogram::new(exponential_buckets(0.0005, 2.0, 18))
+/// The buckets of all durations: warm requests, cold starts and waits. Each bucket is a line of text for each series, so
+/// that there are few of them.
+const SECONDS: [f64; 10] = [0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0];
+
+/// A histogram of durations in seconds.
+pub fn seconds() -> Histogram {
+    Histogram::new(SECONDS)
 }
 
 impl Metrics {

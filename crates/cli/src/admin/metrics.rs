@@ -10,7 +10,7 @@ use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry as Metrics;
 use rouse_core::endpoint::{ServiceId, Source, State};
 use rouse_core::registry::Registry;
@@ -20,7 +20,7 @@ use rouse_core::timeline::ColdStart;
 use rouse_kube::cluster::Cluster;
 use rouse_kube::watch::WatchState;
 use rouse_local::engine::{Event, What};
-use rouse_proxy::metrics::Pages;
+use rouse_proxy::metrics::{Pages, seconds};
 
 type Labels<const N: usize> = [(&'static str, String); N];
 
@@ -110,11 +110,6 @@ impl Tally {
     pub fn keep(&self, services: &HashSet<String>) {
         self.cold_starts.keep(|name| services.contains(name));
     }
-}
-
-/// From a millisecond to two minutes.
-fn seconds() -> Histogram {
-    Histogram::new(exponential_buckets(0.001, 2.0, 18))
 }
 
 /// By whose word a pod is ready.

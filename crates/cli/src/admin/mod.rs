@@ -5,6 +5,7 @@ mod door;
 mod limiter;
 mod logs;
 pub mod metrics;
+pub mod process;
 pub mod report;
 mod server;
 mod steer;

@@ -26,6 +26,7 @@ use super::lines;
 use super::plan;
 use super::source::Source;
 use crate::admin::metrics::{Present, Tally};
+use crate::admin::process::Process;
 use crate::admin::{self, Panel, Ready};
 use crate::args::{GUARDIAN, Up};
 use crate::config::Config;
@@ -78,6 +79,7 @@ impl System {
         let gateway = Gateway::new(front(up, clock), rouse_proxy::metrics::Metrics::new(&mut shown));
         let tally = Tally::new(&mut shown);
         Present::register(Arc::clone(&registry), &mut shown);
+        Process::register(&mut shown);
         let (ready, end_admin) = (Arc::<Ready>::default(), CancellationToken::new());
         let panel = Panel {
             registry: Arc::clone(&registry),

@@ -239,6 +239,44 @@ async fn metrics_are_open_metrics_and_their_labels_go_with_their_service() {
 }
 
 #[tokio::test]
+async fn the_metrics_of_fifteen_apps_with_cold_starts_are_short() {
+    let scene = Scene::new();
+    for n in 1..=15 {
+        scene.cold_start(&format!("app-{n}"), 5);
+    }
+    for cold in scene.bench.registry.cold_starts().newest(None, 15) {
+        scene.tally.cold_start(&cold);
+    }
+    let text = scene.get("/metrics").await.text();
+    let (bytes, lines) = (text.len(), text.lines().count());
+    assert!(text.contains("service=\"shop/app-15\",phase=\"total\""), "{text}");
+    assert!(bytes < 130_000, "{bytes} bytes in {lines} lines:\n{text}");
+}
+
+#[test]
+fn the_process_and_the_version_are_among_the_metrics() {
+    let mut metrics = prometheus_client::registry::Registry::default();
+    rouse_cli::admin::process::Process::register(&mut metrics);
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, &metrics).unwrap();
+    let value = |name: &str| -> f64 {
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("{name} is missing in:\n{text}")).parse().unwrap()
+    };
+    let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs_f64();
+    let started = value("process_start_time_seconds");
+    // The kernel counts time in hundredths, and knows when it was started in whole seconds.
+    assert!(started < now + 2.0 && started > now - 86_400.0, "{started} {now}");
+    assert!(value("process_cpu_seconds_total") >= 0.0 && value("process_threads") >= 1.0);
+    let (open, most) = (value("process_open_fds"), value("process_max_fds"));
+    assert!(open >= 3.0 && open <= most, "{open} {most}");
+    assert!(value("process_resident_memory_bytes") > 1_000_000.0);
+    let version = env!("CARGO_PKG_VERSION");
+    let info = format!("rouse_build_info{{version=\"{version}\",arch=\"{}\"}} 1", std::env::consts::ARCH);
+    assert!(text.lines().any(|line| line == info), "{info} is missing in:\n{text}");
+}
+
+#[tokio::test]
 async fn services_that_come_and_go_leave_the_metrics_as_small_as_they_were() {
     let scene = Scene::new();
     scene.route("rouse.yaml", "apps: {cart: {command: [x]}}");

@@ -28,6 +28,7 @@ use super::routes::{Builder, Defaults};
 use super::upstream::{self, Upstreams};
 use super::{AT_ONCE, Doors, follow, time_of_day};
 use crate::admin::metrics::{Present, Tally, Watches};
+use crate::admin::process::Process;
 use crate::admin::{self, NoApps, Panel, Ready};
 use crate::failure::Failure;
 use crate::gateway::settings::{self, Settings};
@@ -92,6 +93,7 @@ impl System {
         let gateway = Gateway::new(front(settings, clock, access.clone()), counted);
         let tally = Tally::new(&mut shown);
         Present::register(Arc::clone(&registry), &mut shown);
+        Process::register(&mut shown);
         Watches::register(Arc::clone(&cluster), Arc::new(clock), &mut shown);
         let (doors, admin) = doors.into_parts(certificates.as_ref());
         let no_admin = |error| Failure::Io { what: "cannot listen on the admin address".to_owned(), error };
