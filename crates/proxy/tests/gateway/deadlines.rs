@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use crate::h2kit::{H2Client, h2c};
 use crate::rig::{Options, PATIENCE, Rig, eventually};
-use crate::wire::{Wire, pour};
+use crate::wire::{Wire, pour, take_head};
 
 const LIMIT: Option<Duration> = Some(Duration::from_millis(300));
 const TIMED_OUT: &str = r#"rouse_requests_total{route="cart",code="504",protocol="http1"}"#;
@@ -26,6 +26,7 @@ async fn a_request_deadline_is_kept_although_the_client_does_not_read() {
     let mut client = Wire::new(socket.connect(rig.address).await.unwrap());
     client.write("GET / HTTP/1.1\r\nHost: cart.test\r\n\r\n").await;
     let mut raw = pod.accept_raw().await;
+    take_head(&mut raw).await;
     raw.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n").await.unwrap();
     pour(&mut raw).await;
     eventually("its slot is free", || rig.service.in_flight() == 0).await;

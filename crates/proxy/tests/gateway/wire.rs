@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -26,6 +26,16 @@ impl Wire {
 
     pub(crate) async fn bytes(&mut self, bytes: &[u8]) {
         self.stream.write_all(bytes).await.unwrap();
+    }
+
+    /// Says that nothing more comes.
+    pub(crate) async fn half_close(&mut self) {
+        self.stream.shutdown().await.unwrap();
+    }
+
+    /// Ends the connection with a reset.
+    pub(crate) fn reset(self) {
+        self.stream.set_zero_linger().unwrap();
     }
 
     /// Everything up to and with `end`.
@@ -99,6 +109,15 @@ impl Wire {
     /// Answers 200 with `body`.
     pub(crate) async fn answer(&mut self, body: &str) {
         self.write(&format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len())).await;
+    }
+}
+
+/// Reads the head of a message, and nothing more.
+pub(crate) async fn take_head(stream: &mut (impl AsyncRead + Unpin)) {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let byte = timeout(PATIENCE, stream.read_u8()).await.expect("a head should come");
+        head.push(byte.expect("the connection should stand"));
     }
 }
 
