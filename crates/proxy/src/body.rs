@@ -180,16 +180,7 @@ impl Source {
     /// How long the rest says it is.
     pub(crate) fn size(&self) -> SizeHint {
         let again: u64 = self.kept.borrow().rest().iter().map(|piece| piece.len() as u64).sum();
-        let mut size = self.incoming.borrow().size_hint();
-        match size.upper() {
-            // The upper bound first: the lower may not be above it.
-            Some(upper) => {
-                size.set_upper(upper.saturating_add(again));
-                size.set_lower(size.lower().saturating_add(again));
-            }
-            None => size.set_lower(size.lower().saturating_add(again)),
-        }
-        size
+        longer(self.incoming.borrow().size_hint(), again)
     }
 
     fn wait_for_client(&self, waits: bool) {
@@ -215,7 +206,7 @@ impl Source {
         if let Poll::Ready(Some(Ok(frame))) = &mut frame
             && let Some(trailers) = frame.trailers_mut()
         {
-            headers::remove_claims(trailers);
+            headers::clean_request_trailers(trailers);
         }
         self.wait_for_client(frame.is_pending() && !self.answered.get());
         match &frame {
@@ -230,6 +221,15 @@ impl Source {
         }
         frame
     }
+}
+
+fn longer(mut size: SizeHint, by: u64) -> SizeHint {
+    // The upper bound first: the lower may not be above it.
+    if let Some(upper) = size.upper() {
+        size.set_upper(upper.saturating_add(by));
+    }
+    size.set_lower(size.lower().saturating_add(by));
+    size
 }
 
 impl Drop for Source {
@@ -275,11 +275,46 @@ pub(crate) enum AnswerBody {
 /// while a client does not read, and the deadline must be kept all the same.
 pub(crate) type Response = Rc<RefCell<PodBody>>;
 
+/// A pod's response: what came with its head, and the rest.
+#[derive(Debug)]
+pub(crate) struct PodIncoming {
+    first: Option<Frame<Bytes>>,
+    rest: Incoming,
+}
+
+impl PodIncoming {
+    pub(crate) fn new(first: Option<Frame<Bytes>>, rest: Incoming) -> Self {
+        Self { first, rest }
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<hyper::Result<Frame<Bytes>>>> {
+        let mut frame = match self.first.take() {
+            Some(frame) => Poll::Ready(Some(Ok(frame))),
+            None => Pin::new(&mut self.rest).poll_frame(context),
+        };
+        if let Poll::Ready(Some(Ok(frame))) = &mut frame
+            && let Some(trailers) = frame.trailers_mut()
+        {
+            headers::clean_response_trailers(trailers);
+        }
+        frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.first.is_none() && self.rest.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let first = self.first.as_ref().and_then(Frame::data_ref).map_or(0, |data| data.len() as u64);
+        longer(self.rest.size_hint(), first)
+    }
+}
+
 /// What a response under way holds on to.
 #[derive(Debug)]
 pub(crate) struct PodBody {
     /// Where it comes from; `None` when it was cut.
-    incoming: Option<Incoming>,
+    incoming: Option<PodIncoming>,
     /// The connection it comes from, and whether that may be used again; `None` once it was given back.
     link: Option<Link>,
     reusable: bool,
@@ -338,7 +373,7 @@ struct TooLong;
 impl PodBody {
     /// The response to the request of `source` begins. It must be over by `end`, and may not be silent for too long.
     pub(crate) fn begin(
-        incoming: Incoming,
+        incoming: PodIncoming,
         source: Rc<Source>,
         link: Link,
         slot: Option<Slot>,
@@ -389,15 +424,14 @@ impl PodBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.incoming.as_ref().is_some_and(Body::is_end_stream)
+        self.incoming.as_ref().is_some_and(PodIncoming::is_end_stream)
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let Some(incoming) = &mut self.incoming else {
             return Poll::Ready(Some(Err(TooLong.into())));
         };
-        let frame = Pin::new(&mut *incoming).poll_frame(context);
-        match frame {
+        match incoming.poll(context) {
             Poll::Ready(Some(Ok(frame))) => {
                 self.watch.frames += 1;
                 if let (Some(exchange), Some(data)) = (&self.exchange, frame.data_ref()) {
@@ -476,7 +510,9 @@ impl Body for AnswerBody {
     fn size_hint(&self) -> SizeHint {
         match self {
             AnswerBody::Ours(text) => SizeHint::with_exact(text.as_ref().map_or(0, |text| text.len() as u64)),
-            AnswerBody::Pod(body) => body.borrow().incoming.as_ref().map(Body::size_hint).unwrap_or_default(),
+            AnswerBody::Pod(body) => {
+                body.borrow().incoming.as_ref().map(PodIncoming::size_hint).unwrap_or_default()
+            }
         }
     }
 }

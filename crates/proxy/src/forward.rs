@@ -3,12 +3,18 @@
 mod aim;
 mod exchange;
 
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderValue};
 use http::uri::{Parts, PathAndQuery, Scheme};
 use http::{Method, Request, Response, StatusCode, Uri, Version};
+use http_body::{Body as _, Frame};
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use rouse_core::endpoint::State;
@@ -19,7 +25,7 @@ use rouse_net::tls::Fault;
 
 use self::aim::Aim;
 use self::exchange::exchange;
-use crate::body::{AnswerBody, PodBody, RequestBody, Source};
+use crate::body::{AnswerBody, PodBody, PodIncoming, RequestBody, Source};
 use crate::error::Failure;
 use crate::headers;
 use crate::pool::{Link, Pool, Refusal};
@@ -93,7 +99,13 @@ pub(crate) struct Reply {
 
 #[derive(Debug)]
 enum ReplyBody {
-    Streamed { incoming: Incoming, source: Rc<Source>, link: Link, slot: Option<Slot>, end: Option<Moment> },
+    Streamed {
+        incoming: PodIncoming,
+        source: Rc<Source>,
+        link: Link,
+        slot: Option<Slot>,
+        end: Option<Moment>,
+    },
     Switched(tunnel::Tunnel),
 }
 
@@ -284,12 +296,18 @@ async fn attempt(
         aim.count(journey);
         let before = link.bytes_read();
         let mut error = match exchange(journey, &outgoing.source, &mut link, request).await? {
-            Ok(response) => return reply(journey, outgoing, response, link, aim.into_slot()).map(Ok),
+            Ok(mut response) => {
+                let first = first_frame(&link, &mut response).await?;
+                return reply(journey, outgoing, response, first, link, aim.into_slot()).map(Ok);
+            }
             Err(error) => error,
         };
         let (reused, answered) = (link.is_reused(), link.bytes_read() > before);
         if let Some(error) = link.tls_error().filter(|_| !reused && !answered) {
             return Err(Failure::TlsFailed { reason: error.to_string() });
+        }
+        if let Some(failure) = link.wrong_protocol(error.error()) {
+            return Err(failure);
         }
         drop(link);
         if let Some(mut request) = error.take_message() {
@@ -374,11 +392,42 @@ fn refused_stream(error: &hyper::Error) -> Option<Setback> {
     None
 }
 
+/// What has come of an HTTP/1 response's body together with its head. An error there can still be told to the client:
+/// later, all that is left is to cut its connection, and hyper would do so before it has sent the head.
+async fn first_frame(
+    link: &Link,
+    response: &mut Response<Incoming>,
+) -> Result<Option<Frame<Bytes>>, Failure> {
+    if link.scheme().is_some() || response.body().is_end_stream() {
+        return Ok(None);
+    }
+    let looked = poll_fn(|context| Poll::Ready(Pin::new(response.body_mut()).poll_frame(context))).await;
+    match looked {
+        Poll::Ready(Some(Err(error))) if is_bad_chunk(&error) => {
+            Err(not_http("a chunk of its answer is none"))
+        }
+        Poll::Ready(Some(Err(_))) => Err(Failure::UpstreamReset),
+        Poll::Ready(Some(Ok(frame))) => Ok(Some(frame)),
+        Poll::Ready(None) | Poll::Pending => Ok(None),
+    }
+}
+
+fn is_bad_chunk(error: &hyper::Error) -> bool {
+    let source = std::error::Error::source(error).and_then(|error| error.downcast_ref::<io::Error>());
+    source
+        .is_some_and(|error| matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData))
+}
+
+fn not_http(reason: &str) -> Failure {
+    Failure::BadUpstreamProtocol { reason: reason.into() }
+}
+
 /// The response's head, for the client.
 fn reply(
     journey: &Journey<'_>,
     outgoing: &mut Outgoing,
     response: Response<Incoming>,
+    first: Option<Frame<Bytes>>,
     link: Link,
     mut slot: Option<Slot>,
 ) -> Result<Reply, Failure> {
@@ -389,14 +438,15 @@ fn reply(
     outgoing.source.settle();
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         // Nobody asked for it: what follows would be anything.
-        let (name, client) = outgoing.upgrade.take().ok_or(Failure::UpstreamReset)?;
+        let unasked = || not_http("it switched protocols although the request asked for no such thing");
+        let (name, client) = outgoing.upgrade.take().ok_or_else(unasked)?;
         let tunnel = Ends { client, link, slot };
         return Ok(switch(journey, response, &name, tunnel, cold));
     }
     let (mut head, incoming) = response.into_parts();
     if headers::is_ambiguous(&head.headers) {
         // Where its body ends is a matter of opinion, and what follows could be taken for the next response.
-        return Err(Failure::UpstreamReset);
+        return Err(not_http("its answer does not say clearly where it ends"));
     }
     headers::remove_hop_by_hop(&mut head.headers);
     headers::tell_cold_start(&mut head.headers, journey.worker.gateway.settings.cold_start, cold);
@@ -406,6 +456,7 @@ fn reply(
         head.headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     let (source, end) = (Rc::clone(&outgoing.source), journey.times.end);
+    let incoming = PodIncoming::new(first, incoming);
     Ok(Reply { head, body: ReplyBody::Streamed { incoming, source, link, slot, end } })
 }
 

@@ -129,17 +129,9 @@ pub fn join_cookies(headers: &mut HeaderMap) {
 /// Tells the pod who asked. What an untrusted peer says about that is dropped first, and nobody may speak in
 /// our own name.
 pub fn tell_origin(headers: &mut HeaderMap, peer: SocketAddr, tls: bool, trusted: &TrustedProxies) {
-    let ours: Vec<HeaderName> =
-        headers.keys().filter(|name| name.as_str().starts_with("x-rouse-")).cloned().collect();
-    for name in ours {
-        headers.remove(name);
-    }
+    remove_all(headers, |name| name.as_str().starts_with("x-rouse-"));
     if !trusted.contains(peer.ip()) {
-        let claims: Vec<HeaderName> =
-            headers.keys().filter(|name| name.as_str().starts_with("x-forwarded-")).cloned().collect();
-        for name in claims {
-            headers.remove(name);
-        }
+        remove_all(headers, |name| name.as_str().starts_with("x-forwarded-"));
         headers.remove(header::FORWARDED);
     }
     append_forwarded_for(headers, peer.ip().to_canonical());
@@ -164,15 +156,24 @@ pub(crate) fn tell_cold_start(headers: &mut HeaderMap, told: ColdStartHeaders, c
     }
 }
 
-/// Nobody may say in a trailer who asked: a pod that adds trailers to the headers would believe it.
-pub(crate) fn remove_claims(trailers: &mut HeaderMap) {
-    let is_claim = |name: &&HeaderName| {
+/// Removes from a request's trailers what may not be said there: what concerns one connection, which HTTP/2 refuses,
+/// and who asked, which a pod that adds trailers to the headers would believe.
+pub(crate) fn clean_request_trailers(trailers: &mut HeaderMap) {
+    remove_all(trailers, |name| {
         let begins = |prefix| name.as_str().starts_with(prefix);
-        begins("x-rouse-") || begins("x-forwarded-") || **name == header::FORWARDED
-    };
-    let claims: Vec<HeaderName> = trailers.keys().filter(is_claim).cloned().collect();
-    for name in claims {
-        trailers.remove(name);
+        is_hop_by_hop(name) || begins("x-rouse-") || begins("x-forwarded-") || *name == header::FORWARDED
+    });
+}
+
+/// The same for a response's.
+pub(crate) fn clean_response_trailers(trailers: &mut HeaderMap) {
+    remove_all(trailers, is_hop_by_hop);
+}
+
+fn remove_all(headers: &mut HeaderMap, is_unwanted: impl Fn(&HeaderName) -> bool) {
+    let unwanted: Vec<HeaderName> = headers.keys().filter(|name| is_unwanted(name)).cloned().collect();
+    for name in unwanted {
+        headers.remove(name);
     }
 }
 

@@ -130,6 +130,14 @@ fn is_local(error: &io::Error) -> bool {
     error.raw_os_error().is_some_and(|code| ours.contains(&code))
 }
 
+/// The type of the frame that an HTTP/2 connection begins with.
+const SETTINGS: u8 = 4;
+/// The types of the records that a TLS connection may begin with.
+const TLS_ALERT: u8 = 21;
+const TLS_HANDSHAKE: u8 = 22;
+/// As many bytes tell one protocol from another.
+const FIRST: usize = 8;
+
 /// What is seen of a connection from the outside.
 #[derive(Debug)]
 pub(super) struct Seen {
@@ -137,6 +145,8 @@ pub(super) struct Seen {
     peer: SocketAddr,
     /// How many bytes have come.
     read: AtomicU64,
+    /// The first of them: they tell one protocol from another.
+    first: OnceLock<[u8; FIRST]>,
     /// What was wrong with TLS after the handshake.
     tls: OnceLock<TlsError>,
 }
@@ -148,6 +158,44 @@ impl Seen {
 
     pub(super) fn bytes_read(&self) -> u64 {
         self.read.load(Ordering::Relaxed)
+    }
+
+    fn came(&self, bytes: &[u8]) {
+        if self.read.fetch_add(bytes.len() as u64, Ordering::Relaxed) == 0 && !bytes.is_empty() {
+            let mut first = [0; FIRST];
+            first.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+            self.first.set(first).ok();
+        }
+    }
+
+    /// What the pod speaks in place of HTTP/1.1, and what to change.
+    pub(super) fn instead_of_http1(&self, error: &hyper::Error) -> Option<&'static str> {
+        match self.first.get() {
+            _ if error.is_parse_too_large() => Some("the head of its answer is too long"),
+            Some([0, 0, _, SETTINGS, ..]) => Some(
+                "it speaks HTTP/2; set appProtocol to kubernetes.io/h2c on the Service's port, or protocol to h2c \
+                 in rouse.yaml",
+            ),
+            Some([TLS_ALERT | TLS_HANDSHAKE, 3, ..]) => {
+                Some("it speaks TLS; set appProtocol to https on the Service's port")
+            }
+            _ => error.is_parse().then_some("what it sent is not valid HTTP/1.1"),
+        }
+    }
+
+    /// The same for HTTP/2.
+    pub(super) fn instead_of_http2(&self) -> Option<&'static str> {
+        match self.first.get()? {
+            [0, 0, _, SETTINGS, ..] => None,
+            [b'H', b'T', b'T', b'P', b'/', b'1', b'.', _] => Some(
+                "it speaks HTTP/1.1, not HTTP/2; take h2c from the Service's appProtocol, or from its protocol in \
+                 rouse.yaml",
+            ),
+            [TLS_ALERT | TLS_HANDSHAKE, 3, ..] => {
+                Some("it speaks TLS; set appProtocol to https on the Service's port")
+            }
+            _ => Some("what it sent is not valid HTTP/2"),
+        }
     }
 
     pub(super) fn tls_error(&self) -> Option<&TlsError> {
@@ -180,7 +228,7 @@ pub(super) struct PodStream {
 
 impl PodStream {
     fn new(stream: Either<TcpStream, Box<ClientStream<TcpStream>>>, peer: SocketAddr) -> Self {
-        let seen = Seen { peer, read: AtomicU64::new(0), tls: OnceLock::new() };
+        let seen = Seen { peer, read: AtomicU64::new(0), first: OnceLock::new(), tls: OnceLock::new() };
         Self { stream, seen: Arc::new(seen), heeded: false }
     }
 
@@ -211,8 +259,7 @@ impl AsyncRead for PodStream {
         let this = self.get_mut();
         let before = buf.filled().len();
         let polled = Pin::new(&mut this.stream).poll_read(context, buf);
-        let came = buf.filled().len().saturating_sub(before);
-        this.seen.read.fetch_add(came as u64, Ordering::Relaxed);
+        this.seen.came(buf.filled().get(before..).unwrap_or_default());
         this.seen.note(&polled);
         polled
     }

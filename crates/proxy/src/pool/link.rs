@@ -21,6 +21,7 @@ use super::dial::{PodStream, Seen};
 use super::{Pool, Refusal, STREAM_WINDOW, STREAMS};
 use crate::body::RequestBody;
 use crate::connection::Local;
+use crate::error::Failure;
 use crate::worker::Worker;
 
 /// And on all of one connection: with less than all streams together, those that nobody reads would stall the others.
@@ -199,6 +200,15 @@ impl Link {
             Link::Http1 { line, .. } => line.seen.tls_error(),
             Link::Http2 { stream, .. } => stream.0.seen.tls_error(),
         }
+    }
+
+    /// What the pod speaks in place of what it should, and what to change, if `error` is for that.
+    pub(crate) fn wrong_protocol(&self, error: &hyper::Error) -> Option<Failure> {
+        let reason = match self {
+            Link::Http1 { line, .. } => line.seen.instead_of_http1(error),
+            Link::Http2 { stream, .. } => stream.0.seen.instead_of_http2(),
+        };
+        reason.map(|reason| Failure::BadUpstreamProtocol { reason: reason.into() })
     }
 
     /// Sends the request. What was not sent at all comes back with the error.

@@ -4,6 +4,7 @@
 
 mod access;
 mod back_pressure;
+mod bad_pods;
 mod bodies;
 mod books;
 mod budget;

@@ -33,7 +33,7 @@ async fn a_response_that_can_be_read_in_two_ways_is_not_passed_on() {
         let answer = client.head().await;
         let shown = head.get(..head.len().min(60));
         assert!(answer.starts_with("HTTP/1.1 502 "), "{shown:?}: {answer}");
-        assert!(answer.contains("\r\nx-rouse-error: upstream_reset\r\n"), "{shown:?}: {answer}");
+        assert!(answer.contains("\r\nx-rouse-error: bad_upstream_protocol\r\n"), "{shown:?}: {answer}");
         assert_eq!(wire.rest().await, "", "nothing more is sent to it");
         honest.is_served().await;
     }

@@ -1,0 +1,83 @@
+//! Pods that answer in another protocol, or not in HTTP.
+
+use rouse_proxy::gateway::Upstream;
+
+use crate::h2kit::h2c;
+use crate::rig::{Options, Rig};
+
+const GET: &str = "GET / HTTP/1.1\r\nHost: cart.test\r\nConnection: close\r\n\r\n";
+
+/// What the client hears when the pod answers with `bytes`, and closes.
+async fn heard(protocol: Upstream, bytes: &[u8]) -> String {
+    let (rig, pod) = Rig::with_pod(Options { protocol, ..Options::default() }).await;
+    let mut client = rig.connect().await;
+    client.write(GET).await;
+    let mut wire = pod.accept().await;
+    // The preface of HTTP/2 has an end of a head, too.
+    wire.head().await;
+    wire.bytes(bytes).await;
+    let answer = client.rest().await;
+    assert_eq!(rig.service.in_flight(), 0);
+    answer
+}
+
+#[tokio::test]
+async fn an_answer_in_another_protocol_is_told_apart_from_a_closed_connection() {
+    let settings = b"\0\0\x06\x04\0\0\0\0\0\0\x03\0\0\0\x64";
+    let goaway = b"\0\0\x08\x07\0\0\0\0\0\0\0\0\0\0\0\0\x01";
+    let long = format!("HTTP/1.1 200 OK\r\nX-A: {}\r\n\r\n", "a".repeat(1 << 20));
+    for (protocol, bytes, says) in [
+        (Upstream::Http1, &settings[..], "HTTP/2"),
+        (Upstream::Http1, &[&settings[..], &goaway[..]].concat(), "kubernetes.io/h2c"),
+        (Upstream::Http1, b"\x15\x03\x01\0\x02\x02\x46", "TLS"),
+        (Upstream::Http1, b"SSH-2.0-OpenSSH_9.6\r\n", "not valid HTTP/1.1"),
+        (Upstream::Http1, b"-ERR unknown command 'GET'\r\n", "not valid HTTP/1.1"),
+        (Upstream::Http1, b"HTTP/1.1 2x0 OK\r\n\r\n", "not valid HTTP/1.1"),
+        (Upstream::Http1, long.as_bytes(), "too long"),
+        (
+            Upstream::Http1,
+            b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+            "ends",
+        ),
+        (h2c().protocol, b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n", "HTTP/1.1"),
+        (h2c().protocol, b"-ERR unknown command 'PRI'\r\n", "not valid HTTP/2"),
+    ] {
+        let answer = heard(protocol, bytes).await;
+        let shown = String::from_utf8_lossy(&bytes[..bytes.len().min(40)]);
+        assert!(answer.starts_with("HTTP/1.1 502 "), "{shown:?}: {answer}");
+        assert!(answer.contains("\r\nx-rouse-error: bad_upstream_protocol\r\n"), "{shown:?}: {answer}");
+        let body = answer.split_once("\r\n\r\n").unwrap().1;
+        assert!(body.contains(says), "{shown:?}: {body}");
+    }
+}
+
+#[tokio::test]
+async fn a_pod_that_closes_without_a_word_or_in_the_middle_of_a_head_is_a_reset() {
+    for bytes in [&b""[..], b"HTTP/1.1 200 OK\r\nContent-"] {
+        let (rig, pod) = Rig::with_pod(Options::default()).await;
+        let mut client = rig.connect().await;
+        client
+            .write("POST / HTTP/1.1\r\nHost: cart.test\r\nConnection: close\r\nContent-Length: 1\r\n\r\na")
+            .await;
+        let mut wire = pod.accept().await;
+        wire.until("\r\n\r\na").await;
+        wire.bytes(bytes).await;
+        drop(wire);
+        let answer = client.rest().await;
+        assert!(answer.contains("\r\nx-rouse-error: upstream_reset\r\n"), "{answer}");
+    }
+}
+
+/// Nothing of the answer was passed on yet, so the client can still be told.
+#[tokio::test]
+async fn an_error_in_the_first_bytes_of_a_body_is_a_502() {
+    for (answer, code) in [
+        ("Transfer-Encoding: chunked\r\n\r\nzz\r\n", "bad_upstream_protocol"),
+        ("Transfer-Encoding: chunked\r\n\r\nffffffffffffffffff\r\n", "bad_upstream_protocol"),
+        ("Transfer-Encoding: chunked\r\n\r\n\r\n\r\n", "bad_upstream_protocol"),
+    ] {
+        let heard = heard(Upstream::Http1, format!("HTTP/1.1 200 OK\r\n{answer}").as_bytes()).await;
+        assert!(heard.starts_with("HTTP/1.1 502 "), "{answer:?}: {heard:?}");
+        assert!(heard.contains(&format!("\r\nx-rouse-error: {code}\r\n")), "{answer:?}: {heard}");
+    }
+}
