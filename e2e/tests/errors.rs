@@ -300,7 +300,7 @@ async fn a_held_client_that_leaves_gives_up_its_place_and_is_nobodys_failure() {
     let stream = target.clone();
     two.spawn(async move { Http::two(&stream).await.get("/").await.status });
     holds(&rouse, 2).await;
-    drop(one);
+    one.reset();
     holds(&rouse, 1).await;
     two.shutdown().await;
     holds(&rouse, 0).await;
@@ -318,7 +318,7 @@ async fn a_client_that_leaves_before_the_answer_is_nobodys_failure() {
         client.get(&target, "/hang").await;
         // The request and the one that asks.
         target.until("in_flight", |requests| requests == 2).await;
-        drop(client);
+        client.reset();
         target.until("in_flight", |requests| requests == 1).await;
         counted_as_gone(&rouse, 1.0).await;
         rouse.stop().await;

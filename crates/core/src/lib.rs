@@ -9,6 +9,7 @@ pub mod drain;
 pub mod endpoint;
 pub mod engine;
 pub mod hold;
+pub mod host;
 pub mod merge;
 pub mod pick;
 pub mod probe;

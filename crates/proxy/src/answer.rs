@@ -45,16 +45,6 @@ pub(crate) fn not_allowed() -> Response<AnswerBody> {
     response
 }
 
-/// A request that two readers could understand differently.
-pub(crate) fn unclear() -> Response<AnswerBody> {
-    plain(StatusCode::BAD_REQUEST, "the request does not say once whom it is for and how long it is")
-}
-
-/// More headers than are allowed.
-pub(crate) fn too_many_headers() -> Response<AnswerBody> {
-    plain(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "the request has too many headers")
-}
-
 /// A request that needs another handshake than its connection has had.
 pub(crate) fn misdirected() -> Response<AnswerBody> {
     plain(StatusCode::MISDIRECTED_REQUEST, "this host needs a TLS connection of its own")

@@ -13,6 +13,7 @@ use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rouse_core::drain::Work;
+use rouse_core::host::Host;
 use rouse_core::time::Clock as _;
 use rouse_net::tls::{Alpn, PolicyId, ServerTls};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -22,7 +23,6 @@ use tokio_util::task::TaskTracker;
 
 use crate::crowd::{Member, Seat};
 use crate::gateway::Limits;
-use crate::guard::{Spoilt, USUAL_HEADERS};
 use crate::guarded::Guarded;
 use crate::request;
 use crate::serve::Accepted;
@@ -46,6 +46,8 @@ const LOOK: Duration = Duration::from_millis(2);
 const LOOKS: usize = 500;
 /// How much a client may send on one HTTP/2 stream before somebody takes it.
 pub(crate) const STREAM_WINDOW: u32 = 64 * 1024;
+/// More headers hyper refuses, unless told otherwise.
+const USUAL_HEADERS: usize = 100;
 /// The largest window that HTTP/2 allows.
 const LARGEST_WINDOW: u32 = (1 << 31) - 1;
 
@@ -71,7 +73,7 @@ pub(crate) struct Secured {
 
 impl Secured {
     /// Whether a request for `host` may come on this connection.
-    pub(crate) fn admits(&self, host: &str) -> bool {
+    pub(crate) fn admits(&self, host: Option<&Host<'_>>) -> bool {
         self.policy.admits(&self.tls.policy_of(host))
     }
 }
@@ -133,12 +135,13 @@ where
 {
     match protocol {
         Protocol::Http1 => {
-            let guarded = Guarded::new(io, &worker.gateway, seat.member.head());
+            let settings = &worker.gateway.settings;
+            let guarded = Guarded::new(io, settings.limits.heads, settings.clock, seat.member.tracker());
             http1(worker, guarded, client, seat).await;
         }
         Protocol::Http2 => {
             // Until its first request, preface and all, it is as good as a head that does not end.
-            seat.member.head().begin(worker.gateway.settings.clock.now());
+            seat.member.tracker().head_begins(worker.gateway.settings.clock.now());
             // Boxed, so that those who speak HTTP/1 do not carry its room along.
             Box::pin(http2(worker, io, client, seat)).await;
         }
@@ -181,8 +184,8 @@ async fn recognise(worker: &Worker, stream: &TcpStream, seat: &Seat) -> Option<P
 
 /// The most that is read ahead of an HTTP/1 connection.
 pub(crate) fn read_ahead(limits: &Limits) -> usize {
-    // hyper must be able to read all that makes it refuse.
-    Spoilt::longest(&limits.heads)
+    // A head, which may grow where its request line has to be escaped.
+    limits.heads.head + limits.heads.line
 }
 
 async fn http1<IO>(worker: &Rc<Worker>, io: IO, client: Rc<Client>, seat: &Seat)

@@ -5,8 +5,8 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use rouse_core::drain::{UnderWay, Work};
@@ -17,6 +17,7 @@ use tokio::sync::Notify;
 
 use crate::deadline::Deadlines;
 use crate::gateway::Limits;
+use crate::guard::Violation;
 
 /// How long the runtime may take to hear of what a client has sent.
 const HEARD: Duration = Duration::from_millis(100);
@@ -42,8 +43,7 @@ pub(crate) struct Member {
     known: Cell<bool>,
     /// Since when there is none.
     quiet: Cell<Moment>,
-    /// Since when the head of a request is incomplete.
-    head: HeadClock,
+    tracker: Tracker,
     /// Requests whose bodies do not come.
     stalled: Cell<usize>,
     /// Since when the last of these does not.
@@ -59,31 +59,72 @@ pub(crate) struct Member {
     unsent: RefCell<Option<Work>>,
 }
 
-/// Since when the head of a request is incomplete, as whoever reads the connection sees it.
+/// What the reader of a connection and its requests tell each other.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct HeadClock(Arc<AtomicU64>);
+pub(crate) struct Tracker(Arc<Tracked>);
 
-impl HeadClock {
-    /// A head has begun.
-    pub(crate) fn begin(&self, now: Moment) {
+#[derive(Debug, Default)]
+struct Tracked {
+    /// Since when the head of a request is incomplete.
+    head: Since,
+    /// Since when the client's sending side is closed.
+    half_closed: Since,
+    /// Requests that have ended.
+    ended: AtomicU64,
+    /// Why the last head was refused.
+    refused: OnceLock<Violation>,
+}
+
+/// A moment, or none.
+#[derive(Debug, Default)]
+struct Since(AtomicU64);
+
+impl Since {
+    fn set(&self, now: Moment) {
         if self.0.load(Ordering::Relaxed) == 0 {
             // Never 0, which means "none".
             self.0.store(now.as_nanos().max(1), Ordering::Relaxed);
         }
     }
 
-    /// It is complete, or there is none.
-    pub(crate) fn end(&self) {
+    fn unset(&self) {
         if self.0.load(Ordering::Relaxed) != 0 {
             self.0.store(0, Ordering::Relaxed);
         }
     }
 
-    fn since(&self) -> Option<Moment> {
+    fn get(&self) -> Option<Moment> {
         match self.0.load(Ordering::Relaxed) {
             0 => None,
             since => Some(Moment::from_nanos(since)),
         }
+    }
+}
+
+impl Tracker {
+    /// A head has begun.
+    pub(crate) fn head_begins(&self, now: Moment) {
+        self.0.head.set(now);
+    }
+
+    /// It is complete, or there is none.
+    pub(crate) fn head_ends(&self) {
+        self.0.head.unset();
+    }
+
+    /// The client has closed its sending side.
+    pub(crate) fn half_closes(&self, now: Moment) {
+        self.0.half_closed.set(now);
+    }
+
+    /// How many requests have ended.
+    pub(crate) fn ended(&self) -> u64 {
+        self.0.ended.load(Ordering::Relaxed)
+    }
+
+    /// A head is refused, and nothing more is read.
+    pub(crate) fn refuse(&self, violation: Violation) {
+        self.0.refused.set(violation).ok();
     }
 }
 
@@ -122,7 +163,7 @@ impl Crowd {
             requests: Cell::new(0),
             known: Cell::new(false),
             quiet: Cell::new(self.clock.now()),
-            head: HeadClock::default(),
+            tracker: Tracker::default(),
             stalled: Cell::new(0),
             stalled_since: Cell::new(Moment::ZERO),
             leaving: Cell::new(false),
@@ -176,8 +217,15 @@ impl Seat {
             // Whoever has to make room and has nothing under way does so now: its seat is given away already.
             let patience = if member.leaving.get() { Duration::ZERO } else { limits.idle };
             let quiet = (member.requests.get() == 0).then(|| member.quiet.get() + patience);
-            let head = member.head.since().map(|since| since + limits.head);
-            match quiet.into_iter().chain(head).min() {
+            // While a request is under way, the next head is incomplete because it is not read.
+            let head = member.tracker.0.head.get().filter(|_| member.requests.get() == 0);
+            let head = head.map(|since| since.max(member.quiet.get()) + limits.head);
+            let half_closed = member.tracker.0.half_closed.get().map(|since| since + limits.half_closed);
+            if half_closed.is_some_and(|due| due <= now) {
+                member.evicted.set(true);
+                return;
+            }
+            match quiet.into_iter().chain(head).chain(half_closed).min() {
                 // A process that was stopped hears of the time before it hears of its sockets: a request that came
                 // meanwhile would be lost. Once only: a client must not buy time with bytes.
                 Some(due) if due <= now && spared != Some(due) && unread() => {
@@ -237,7 +285,7 @@ impl Member {
     /// A request begins.
     pub(crate) fn began(&self) {
         if !self.known.replace(true) {
-            self.head.end();
+            self.tracker.head_ends();
         }
         self.requests.set(self.requests.get() + 1);
         if !self.evicted.get() {
@@ -249,6 +297,7 @@ impl Member {
     /// A request ended at `now`.
     pub(crate) fn ended(&self, now: Moment) {
         self.requests.set(self.requests.get().saturating_sub(1));
+        self.tracker.0.ended.fetch_add(1, Ordering::Relaxed);
         self.quiet.set(now);
         if self.requests.get() == 0
             && let Some(under_way) = &*self.drain.borrow()
@@ -257,9 +306,14 @@ impl Member {
         }
     }
 
-    /// For whoever reads the connection.
-    pub(crate) fn head(&self) -> HeadClock {
-        self.head.clone()
+    /// For the reader of the connection.
+    pub(crate) fn tracker(&self) -> Tracker {
+        self.tracker.clone()
+    }
+
+    /// Why the last head was refused.
+    pub(crate) fn refused(&self) -> Option<Violation> {
+        self.tracker.0.refused.get().copied()
     }
 }
 
@@ -343,9 +397,9 @@ mod tests {
         };
         assert_eq!(stays(clock.now()).await, 75);
         seat.member.ended(clock.now());
-        seat.member.head().begin(clock.now());
+        seat.member.tracker().head_begins(clock.now());
         assert_eq!(stays(clock.now()).await, 10);
-        seat.member.head().end();
+        seat.member.tracker().head_ends();
         seat.member.began();
         pass(1000).await;
         seat.member.ended(clock.now());

@@ -75,6 +75,8 @@ pub struct Limits {
     pub streams: u32,
     /// How long a request or an upgraded connection under way may be silent.
     pub stream_idle: Duration,
+    /// How long the answer may take of a client that has closed its sending side: it may have left.
+    pub half_closed: Duration,
     /// Connections that are kept to one pod while nobody uses them, on each worker.
     pub kept_per_pod: usize,
     /// And to all pods together, on all workers.
@@ -90,6 +92,7 @@ impl Default for Limits {
             heads: guard::Limits::default(),
             streams: 256,
             stream_idle: Duration::from_hours(1),
+            half_closed: Duration::from_secs(30),
             kept_per_pod: 512,
             kept: 8192,
         }

@@ -4,12 +4,10 @@
 //! [`Guard`] knows where every message begins and ends. It judges whole lines, so its verdict does not depend on how
 //! the bytes were cut into reads: a fault is found at the LF of its line, or at the first byte beyond a limit.
 //!
-//! To have hyper refuse a head, give it what [`Spoilt`] is made of in place of the byte that [`Refused::at`] names and of
-//! all that follows it.
+//! In place of a head that is refused, hyper reads [`REFUSED`].
 
 mod field;
 mod head;
-mod spoilt;
 mod violation;
 
 use std::fmt;
@@ -17,11 +15,14 @@ use std::mem;
 
 use memchr::memchr;
 
+pub(crate) use head::needs_escape;
 use head::{Body, Head, Next};
-pub use spoilt::Spoilt;
-pub(crate) use spoilt::USUAL_HEADERS;
 pub use violation::Violation;
 
+/// What stands for a head that was refused. No client can send it: this target belongs to OPTIONS alone.
+pub(crate) const REFUSED: &[u8] = b"- * HTTP/1.1\r\nconnection: close\r\n\r\n";
+/// The first byte of a TLS handshake.
+const TLS_HANDSHAKE: u8 = 22;
 /// How much room a buffer for a cut line may keep while it is not used.
 const KEPT: usize = 1024;
 
@@ -88,6 +89,11 @@ pub struct Guard {
     /// The beginning of a line whose end has not come.
     partial: Vec<u8>,
     requests: u64,
+    /// Where in the bytes of the last inspection the last head began; 0 if before them.
+    head_at: usize,
+    /// Request lines in the bytes of the last inspection that hyper would not take as they are: where each ends,
+    /// and how long it is.
+    unescaped: Vec<(usize, usize)>,
 }
 
 #[derive(Debug)]
@@ -133,6 +139,28 @@ impl Guard {
         self.requests
     }
 
+    /// Where in the bytes of the last inspection the head under way began, 0 if before them; `None` if there is none. An
+    /// empty line before a request belongs to it here.
+    pub(crate) fn open_head(&self) -> Option<usize> {
+        let open = match self.state {
+            State::Start { blank } => blank || !self.partial.is_empty(),
+            State::Headers(_) => true,
+            _ => false,
+        };
+        open.then_some(self.head_at)
+    }
+
+    /// The same of the last head, whatever came of it.
+    pub(crate) fn head_at(&self) -> usize {
+        self.head_at
+    }
+
+    /// Request lines in the bytes of the last inspection that hyper would not take as they are: where each ends, and
+    /// how long it is; it may have begun in earlier bytes.
+    pub(crate) fn unescaped(&self) -> &[(usize, usize)] {
+        &self.unescaped
+    }
+
     /// Where the connection is. An empty line before a request is no part of it.
     pub fn phase(&self) -> Phase {
         match self.state {
@@ -148,6 +176,8 @@ impl Guard {
     /// Looks at the next bytes, in order. Once it has refused, it refuses everything.
     pub fn inspect(&mut self, bytes: &[u8]) -> Result<(), Refused> {
         let mut at = 0;
+        self.head_at = 0;
+        self.unescaped.clear();
         while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
             let step = match &mut self.state {
                 State::Opaque => return Ok(()),
@@ -172,7 +202,19 @@ impl Guard {
                 _ => self.line(rest),
             };
             match step {
-                Ok(taken) => at += taken,
+                Ok(taken) => {
+                    at += taken;
+                    if let State::Headers(head) = &mut self.state
+                        && let Some(length) = head.unescaped.take()
+                    {
+                        self.unescaped.push((at, length));
+                    }
+                    if matches!(self.state, State::Start { blank: false } | State::Spent)
+                        && self.partial.is_empty()
+                    {
+                        self.head_at = at;
+                    }
+                }
                 Err((offset, violation)) => return Err(self.refuse(at + offset, violation)),
             }
         }
@@ -188,6 +230,11 @@ impl Guard {
         self.state = State::Refused(violation, phase);
         self.partial = Vec::new();
         Refused { at, violation, in_head: phase == Phase::Head }
+    }
+
+    /// Whether nothing has come yet.
+    fn is_new(&self) -> bool {
+        self.requests == 0 && self.open_head().is_none() && matches!(self.state, State::Start { .. })
     }
 
     fn after_body(&self) -> State {
@@ -216,6 +263,10 @@ impl Guard {
 
     /// Takes a line, or what there is of it; how many bytes that was.
     fn line(&mut self, rest: &[u8]) -> Result<usize, (usize, Violation)> {
+        if rest.first() == Some(&TLS_HANDSHAKE) && self.is_new() {
+            // Now: it may have no line end for long.
+            return Err((0, Violation::Tls));
+        }
         let (longest, too_long) = self.longest();
         let room = longest.saturating_sub(self.partial.len());
         let window = rest.get(..room).unwrap_or(rest);

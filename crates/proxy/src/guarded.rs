@@ -1,86 +1,116 @@
 //! A client's HTTP/1 connection as hyper reads it: past the [`Guard`].
+//!
+//! hyper sees whole heads only. In place of a head that is refused it reads [`REFUSED`], so that the refusal is answered,
+//! counted and logged as every request is.
 
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll};
-use std::time::Duration;
+use std::task::{Context, Poll, ready};
 
 use rouse_core::time::Clock as _;
+use rouse_net::clock::TokioClock;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::crowd::HeadClock;
-use crate::gateway::Gateway;
-use crate::guard::{Guard, Phase, Refused, Spoilt};
-use crate::metrics::{OTHER_METHOD, Protocol};
+use crate::crowd::Tracker;
+use crate::guard::{Guard, Limits, Phase, REFUSED, Refused, needs_escape};
 
 /// A connection whose bytes are looked at before hyper sees them.
 #[derive(Debug)]
 pub(crate) struct Guarded<IO> {
     io: IO,
     guard: Guard,
-    head: HeadClock,
-    gateway: Arc<Gateway>,
-    /// The last byte that hyper has seen.
-    last: Option<u8>,
-    /// What hyper gets in place of what was refused, and then nothing more.
-    spoilt: Option<Spoilt>,
-    /// What was refused in a body: hyper is told after what came before it, which may be whole requests.
-    broken: Option<Refused>,
+    tracker: Tracker,
+    clock: TokioClock,
+    /// The beginning of a head whose end has not come.
+    held: Vec<u8>,
+    /// What hyper reads next, before anything else.
+    ready: Vec<u8>,
+    end: Option<End>,
+    /// hyper has written all that it had to.
+    flushed: bool,
+}
+
+/// Why nothing more is read.
+#[derive(Debug, Clone, Copy)]
+enum End {
+    /// A head was refused: hyper answers [`REFUSED`], and closes.
+    Refused,
+    /// A body was refused: hyper is told after what came before it, which may be whole requests.
+    Broken(Refused),
+    /// The client has closed its sending side.
+    Closed,
 }
 
 impl<IO> Guarded<IO> {
-    pub(crate) fn new(io: IO, gateway: &Arc<Gateway>, head: HeadClock) -> Self {
-        let guard = Guard::new(gateway.settings.limits.heads);
-        Self { io, guard, head, gateway: Arc::clone(gateway), last: None, spoilt: None, broken: None }
+    pub(crate) fn new(io: IO, limits: Limits, clock: TokioClock, tracker: Tracker) -> Self {
+        let (held, ready) = (Vec::new(), Vec::new());
+        Self { io, guard: Guard::new(limits), tracker, clock, held, ready, end: None, flushed: true }
     }
 
-    /// What came is fine, or hyper is made to refuse it.
-    fn look(&mut self, buf: &mut ReadBuf<'_>, before: usize) -> io::Result<()> {
-        let looked = self.guard.inspect(buf.filled().get(before..).unwrap_or_default());
-        match self.guard.phase() {
-            Phase::Head => self.head.begin(self.gateway.settings.clock.now()),
-            Phase::Between | Phase::Body | Phase::Opaque => self.head.end(),
-        }
-        let Err(refused @ Refused { at, in_head, .. }) = looked else {
-            self.last = self.last_of(buf, before);
-            return Ok(());
+    /// Looks at what has come, and leaves in `buf` what hyper may read now.
+    fn look(&mut self, buf: &mut ReadBuf<'_>, before: usize) {
+        let came = buf.filled().get(before..).unwrap_or_default();
+        let looked = self.guard.inspect(came);
+        let pass = match looked {
+            Ok(()) => self.guard.open_head().unwrap_or(came.len()),
+            Err(Refused { in_head: true, .. }) => self.guard.head_at(),
+            Err(Refused { at, .. }) => at,
         };
-        self.head.end();
-        buf.set_filled(before + at);
-        if !in_head {
-            // The pod has had the head already: both sides are cut.
-            self.broken = Some(refused);
-            return if at == 0 { Err(broken(refused)) } else { Ok(()) };
+        match self.guard.open_head() {
+            Some(_) => self.tracker.head_begins(self.clock.now()),
+            None => self.tracker.head_ends(),
         }
-        // hyper answers by itself, so this is the only line in the books.
-        let Gateway { metrics, no_route, settings, .. } = &*self.gateway;
-        let spoilt = Spoilt::new(&refused, &settings.limits.heads, self.last_of(buf, before));
-        metrics.ended(no_route, spoilt.status(), Protocol::http1, OTHER_METHOD, Duration::ZERO);
-        self.spoilt = Some(spoilt);
-        self.spoil(buf);
-        Ok(())
-    }
-
-    /// The last byte that hyper has seen, with what is in `buf` since `before`.
-    fn last_of(&self, buf: &ReadBuf<'_>, before: usize) -> Option<u8> {
-        buf.filled().get(before..).and_then(<[u8]>::last).copied().or(self.last)
-    }
-
-    fn spoil(&mut self, buf: &mut ReadBuf<'_>) {
-        if let Some(spoilt) = &mut self.spoilt {
-            while buf.remaining() > 0 {
-                match spoilt.next(buf.remaining()) {
-                    [] => break,
-                    bytes => buf.put_slice(bytes),
-                }
+        if pass > 0 && self.held.is_empty() && self.guard.unescaped().is_empty() {
+            // The usual way: nothing is copied.
+            self.held.extend_from_slice(came.get(pass..).unwrap_or_default());
+            buf.set_filled(before + pass);
+        } else {
+            let before_these = self.held.len();
+            self.held.extend_from_slice(came);
+            buf.set_filled(before);
+            let cut = if pass > 0 { before_these + pass } else { 0 };
+            let rest = self.held.split_off(cut);
+            let lines = self.guard.unescaped().iter().map(|(end, length)| (before_these + end, *length));
+            self.ready = escape(&self.held, lines.clone().filter(|(end, _)| *end <= cut));
+            let lines = lines.filter(|(end, _)| *end > cut).map(|(end, length)| (end - cut, length));
+            self.held = escape(&rest, lines);
+        }
+        if let Err(refused) = looked {
+            self.held = Vec::new();
+            self.end = Some(if refused.in_head { End::Refused } else { End::Broken(refused) });
+            if refused.in_head {
+                self.tracker.refuse(refused.violation);
+                self.ready.extend_from_slice(REFUSED);
             }
         }
     }
+
+    /// Whether hyper still answers requests that have come whole.
+    fn is_answering(&self) -> bool {
+        let complete = self.guard.phase() == Phase::Between;
+        complete && (!self.flushed || self.guard.requests() > self.tracker.ended())
+    }
 }
 
-fn broken(refused: Refused) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, refused)
+/// `bytes` with some request lines percent-encoded where hyper would refuse them. They are named by where they end and how
+/// long they are.
+fn escape(bytes: &[u8], lines: impl Iterator<Item = (usize, usize)>) -> Vec<u8> {
+    let (mut escaped, mut at) = (Vec::with_capacity(bytes.len() + 64), 0);
+    for (end, length) in lines {
+        let begin = end.saturating_sub(length);
+        escaped.extend_from_slice(bytes.get(at..begin).unwrap_or_default());
+        for byte in bytes.get(begin..end).unwrap_or_default() {
+            if needs_escape(*byte) {
+                let digit = |four: u8| b"0123456789ABCDEF"[usize::from(four & 0xf)];
+                escaped.extend_from_slice(&[b'%', digit(byte >> 4), digit(*byte)]);
+            } else {
+                escaped.push(*byte);
+            }
+        }
+        at = end;
+    }
+    escaped.extend_from_slice(bytes.get(at..).unwrap_or_default());
+    escaped
 }
 
 impl<IO: AsyncRead + Unpin> AsyncRead for Guarded<IO> {
@@ -90,24 +120,45 @@ impl<IO: AsyncRead + Unpin> AsyncRead for Guarded<IO> {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        if this.spoilt.is_some() {
-            this.spoil(buf);
-            return Poll::Ready(Ok(()));
-        }
-        if let Some(refused) = this.broken {
-            return Poll::Ready(Err(broken(refused)));
-        }
-        let before = buf.filled().len();
-        match Pin::new(&mut this.io).poll_read(context, buf) {
-            Poll::Ready(Ok(())) => Poll::Ready(this.look(buf, before)),
-            other => other,
+        loop {
+            if !this.ready.is_empty() {
+                let rest = this.ready.split_off(this.ready.len().min(buf.remaining()));
+                buf.put_slice(&std::mem::replace(&mut this.ready, rest));
+                return Poll::Ready(Ok(()));
+            }
+            match this.end {
+                None => {}
+                // A client that half-closes wants its answers: hyper would take its end for the end of all.
+                Some(End::Closed) if this.is_answering() => return Poll::Pending,
+                Some(End::Closed) => return Poll::Ready(Ok(())),
+                Some(End::Refused) => return Poll::Pending,
+                Some(End::Broken(refused)) => {
+                    return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, refused)));
+                }
+            }
+            let before = buf.filled().len();
+            ready!(Pin::new(&mut this.io).poll_read(context, buf))?;
+            if buf.filled().len() > before {
+                this.look(buf, before);
+                if buf.filled().len() > before {
+                    return Poll::Ready(Ok(()));
+                }
+            } else if this.guard.phase() == Phase::Opaque {
+                // A tunnel's own affair.
+                return Poll::Ready(Ok(()));
+            } else {
+                this.tracker.half_closes(this.clock.now());
+                this.end = Some(End::Closed);
+            }
         }
     }
 }
 
 impl<IO: AsyncWrite + Unpin> AsyncWrite for Guarded<IO> {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().io).poll_write(context, bytes)
+        let this = self.get_mut();
+        this.flushed = false;
+        Pin::new(&mut this.io).poll_write(context, bytes)
     }
 
     fn poll_write_vectored(
@@ -115,7 +166,9 @@ impl<IO: AsyncWrite + Unpin> AsyncWrite for Guarded<IO> {
         context: &mut Context<'_>,
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().io).poll_write_vectored(context, parts)
+        let this = self.get_mut();
+        this.flushed = false;
+        Pin::new(&mut this.io).poll_write_vectored(context, parts)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -123,10 +176,94 @@ impl<IO: AsyncWrite + Unpin> AsyncWrite for Guarded<IO> {
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().io).poll_flush(context)
+        let this = self.get_mut();
+        let flushed = Pin::new(&mut this.io).poll_flush(context);
+        if let Poll::Ready(Ok(())) = flushed
+            && !std::mem::replace(&mut this.flushed, true)
+            && matches!(this.end, Some(End::Closed))
+        {
+            // This may have been the last answer: hyper shall read the end now.
+            context.waker().wake_by_ref();
+        }
+        flushed
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.get_mut().io).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::task::Waker;
+
+    use super::*;
+
+    /// Gives one piece per read, and then has nothing for now.
+    struct Pieces<'a>(VecDeque<&'a [u8]>);
+
+    impl AsyncRead for Pieces<'_> {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            buf: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            let Some(piece) = self.0.pop_front() else { return Poll::Pending };
+            let (now, rest) = piece.split_at(piece.len().min(buf.remaining()));
+            buf.put_slice(now);
+            if !rest.is_empty() {
+                self.0.push_front(rest);
+            }
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    /// What hyper reads, with room for `room` bytes at a time.
+    fn read(pieces: &[&[u8]], room: usize) -> String {
+        let pieces = pieces.iter().filter(|piece| !piece.is_empty()).copied().collect();
+        let mut guarded =
+            Guarded::new(Pieces(pieces), Limits::default(), TokioClock::new(), Tracker::default());
+        let mut seen = Vec::new();
+        loop {
+            let mut room = vec![0; room];
+            let mut buf = ReadBuf::new(&mut room);
+            match Pin::new(&mut guarded).poll_read(&mut Context::from_waker(Waker::noop()), &mut buf) {
+                Poll::Ready(Ok(())) if !buf.filled().is_empty() => seen.extend_from_slice(buf.filled()),
+                Poll::Pending => return String::from_utf8(seen).unwrap(),
+                ended @ Poll::Ready(_) => panic!("{ended:?} after {}", String::from_utf8_lossy(&seen)),
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn hyper_reads_whole_heads_and_what_stands_for_a_refused_one_however_they_are_cut() {
+        let first = "\r\nPOST /\"<?` HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\nX: \"<>\"\r\n\r\n\"<>\n";
+        let second = "GET /` HTTP/1.1\r\nHost: a\r\n\r\n";
+        let third = "GET /< HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n";
+        let stream = [first, second, third, second].concat();
+        let escaped = "\r\nPOST /%22%3C?%60 HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\nX: \"<>\"\r\n\r\n\"<>\n\
+                       GET /%60 HTTP/1.1\r\nHost: a\r\n\r\n";
+        let expected = format!("{escaped}{}", str::from_utf8(REFUSED).unwrap());
+        for one in 0..=stream.len() {
+            for two in (one..=stream.len()).step_by(7) {
+                let (begin, rest) = stream.as_bytes().split_at(one);
+                let (middle, end) = rest.split_at(two - one);
+                for room in [1, 10, 1000] {
+                    assert_eq!(
+                        read(&[begin, middle, end], room),
+                        expected,
+                        "cut at {one} and {two}, {room} at a time"
+                    );
+                }
+            }
+        }
+        let pieces: Vec<&[u8]> = stream.as_bytes().chunks(1).collect();
+        assert_eq!(read(&pieces, 1000), expected);
+        // The beginning of a head is kept back.
+        assert_eq!(
+            read(&[second.as_bytes(), b"GET / HTTP/1.1\r\nHost:"], 1000),
+            "GET /%60 HTTP/1.1\r\nHost: a\r\n\r\n"
+        );
     }
 }

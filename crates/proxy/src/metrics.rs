@@ -17,7 +17,7 @@ use prometheus_client::registry::Registry;
 use rouse_core::endpoint::ServiceId;
 
 use self::keda::Keda;
-pub(crate) use self::keda::{OTHER as OTHER_METHOD, label as method_label};
+pub(crate) use self::keda::label as method_label;
 pub use self::pages::Pages;
 
 /// What the books call requests that no route matches.

@@ -10,9 +10,10 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use http::header::{self, HeaderName, HeaderValue};
+use http::header::{self, HeaderValue};
 use http::{Method, Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
+use rouse_core::host::Host;
 use rouse_core::time::{Clock as _, Moment};
 
 pub(crate) use self::exchange::Exchange;
@@ -70,21 +71,17 @@ async fn respond(
         }
         answer
     };
-    let route = find(worker, &request);
+    let host = refused_by_guard(client, &request).map_or_else(|| host(&request), Err);
+    let route = host.as_ref().ok().and_then(|host| find(worker, &request, host.as_ref()));
+    let refused = host.and_then(|host| check(worker, client, &request, host.as_ref())).err();
     let mut exchange = Exchange::begin(worker, client, route.as_ref(), &request, grpc);
     // From here on the request itself counts.
     drop(client.arrival.take());
-    if request.method() == Method::CONNECT {
-        return Ok(exchange.answered(405, answer::not_allowed()));
-    }
-    if request.version() == Version::HTTP_2 && is_unclear(&request) {
-        return Ok(exchange.answered(400, answer::unclear()));
-    }
-    if request.headers().len() > worker.gateway.settings.limits.heads.headers {
-        return Ok(last(exchange.answered(431, answer::too_many_headers())));
-    }
-    if client.tls.as_ref().is_some_and(|tls| !tls.admits(host(&request))) {
-        return Ok(last(exchange.answered(421, answer::misdirected())));
+    match refused {
+        None => {}
+        Some(Refused::Method) => return Ok(exchange.answered(405, answer::not_allowed())),
+        Some(Refused::Misdirected) => return Ok(last(exchange.answered(421, answer::misdirected()))),
+        Some(Refused::Malformed(failure)) => return Ok(last(exchange.fails(&failure, grpc))),
     }
     let answered = answer(worker, client, route.as_deref(), request, &exchange).await;
     client.known.set(true);
@@ -94,35 +91,83 @@ async fn respond(
             Ok(last(exchange.answered(canned.status().as_u16(), canned.response())))
         }
         Err(Failure::ClientGone) => Err(ClientGone),
-        Err(failure) => {
-            exchange.failed(&failure);
-            Ok(last(exchange.answered(failure.status().as_u16(), answer::to(&failure, grpc))))
-        }
+        Err(failure) => Ok(last(exchange.fails(&failure, grpc))),
     }
 }
 
-/// Whether an HTTP/2 request leaves open whom it is for or how long it is, as the guard asks of HTTP/1.
-fn is_unclear(request: &Request<Incoming>) -> bool {
-    let count = |name: HeaderName| request.headers().get_all(name).iter().count();
-    let host = match request.uri().authority() {
-        Some(authority) => !authority.as_str().contains('@'),
-        None => count(header::HOST) == 1,
+/// Why a request goes nowhere, whatever its route is.
+enum Refused {
+    Method,
+    /// It needs another handshake than its connection has had.
+    Misdirected,
+    Malformed(Failure),
+}
+
+impl Refused {
+    fn malformed(status: StatusCode, reason: &str) -> Self {
+        Self::Malformed(Failure::BadRequest { status, reason: reason.into() })
+    }
+}
+
+/// Whether the request stands for a head that the guard refused, see [`guard::REFUSED`].
+fn refused_by_guard(client: &Client, request: &Request<Incoming>) -> Option<Refused> {
+    let violation = client.member.refused().filter(|_| request.uri().path() == "*")?;
+    let stands = request.version() == Version::HTTP_11 && request.method() != Method::OPTIONS;
+    stands.then(|| Refused::malformed(violation.status(), &violation.to_string()))
+}
+
+/// The host that a request is for; HTTP/1.0 need not name one.
+fn host(request: &Request<Incoming>) -> Result<Option<Host<'_>>, Refused> {
+    if request.method() == Method::CONNECT {
+        return Err(Refused::Method);
+    }
+    let refused = |reason: &str| Refused::malformed(StatusCode::BAD_REQUEST, reason);
+    let parse = |text| {
+        Host::parse(text).map_err(|error| refused(&format!("the host of the request is not one: {error}")))
     };
-    !host || count(header::CONTENT_LENGTH) > 1
+    let authority = request.uri().authority().map(|authority| parse(authority.as_str().as_bytes()));
+    let mut hosts = request.headers().get_all(header::HOST).iter().map(|host| parse(host.as_bytes()));
+    match (authority.transpose()?, hosts.next().transpose()?, hosts.next()) {
+        (.., Some(_)) => Err(refused("the request has more than one Host")),
+        (Some(authority), Some(host), None) if authority != host => {
+            Err(refused("the Host of the request is not its authority"))
+        }
+        (None, None, None) if request.version() == Version::HTTP_2 => {
+            Err(refused("the request has neither an authority nor a Host"))
+        }
+        (authority, host, None) => Ok(authority.or(host)),
+    }
 }
 
-/// The host that a request is for.
-fn host(request: &Request<Incoming>) -> &str {
-    match request.uri().authority() {
-        Some(authority) => authority.as_str(),
-        None => request.headers().get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default(),
+/// What every request must be, whatever its route is. Of HTTP/1 the guard has asked the most of it before.
+fn check(
+    worker: &Worker,
+    client: &Client,
+    request: &Request<Incoming>,
+    host: Option<&Host<'_>>,
+) -> Result<(), Refused> {
+    if request.headers().get_all(header::CONTENT_LENGTH).iter().nth(1).is_some() {
+        return Err(Refused::malformed(
+            StatusCode::BAD_REQUEST,
+            "the request has more than one Content-Length",
+        ));
     }
+    if request.headers().len() > worker.gateway.settings.limits.heads.headers {
+        return Err(Refused::malformed(
+            StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+            "the request has too many headers",
+        ));
+    }
+    if client.tls.as_ref().is_some_and(|tls| !tls.admits(host)) {
+        return Err(Refused::Misdirected);
+    }
+    Ok(())
 }
 
 /// The route that a request takes.
-fn find(worker: &Worker, request: &Request<Incoming>) -> Option<Arc<Route>> {
+fn find(worker: &Worker, request: &Request<Incoming>, host: Option<&Host<'_>>) -> Option<Arc<Route>> {
     let table = worker.gateway.table();
-    let rule = table.find(host(request), request.uri().path(), request.headers());
+    let rule = table.find(host, request.uri().path(), request.headers());
     rule.map(|rule| Arc::clone(&rule.target))
 }
 

@@ -20,6 +20,16 @@ pub(crate) struct Socket {
     write: Arc<Mutex<OwnedWriteHalf>>,
 }
 
+/// Whether a client is still there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Presence {
+    There,
+    /// It has closed its sending side. Whether it still reads cannot be told before something is sent to it.
+    HalfClosed,
+    /// It has reset the connection, or does not answer the kernel any more.
+    Gone,
+}
+
 /// Asks whether the client is still there.
 #[derive(Debug, Clone)]
 pub(crate) struct Pulse(Arc<Mutex<OwnedWriteHalf>>);
@@ -33,9 +43,16 @@ impl Socket {
 }
 
 impl Pulse {
-    /// Whether the client has closed its side, or the connection is broken. What it sent before may still be unread.
-    pub(crate) fn is_gone(&self) -> bool {
-        is(lock(&self.0).as_ref(), PollFlags::RDHUP)
+    /// What is known of the client. What it sent before may still be unread.
+    pub(crate) fn presence(&self) -> Presence {
+        let events = look(lock(&self.0).as_ref(), PollFlags::RDHUP);
+        if events.intersects(PollFlags::ERR | PollFlags::HUP) {
+            Presence::Gone
+        } else if events.contains(PollFlags::RDHUP) {
+            Presence::HalfClosed
+        } else {
+            Presence::There
+        }
     }
 
     /// Whether the client has sent what nobody has read yet, or has closed its side.
@@ -46,14 +63,15 @@ impl Pulse {
 
 /// The same of a connection that is not split yet.
 pub(crate) fn has_unread(stream: &TcpStream) -> bool {
-    is(stream, PollFlags::IN)
+    !look(stream, PollFlags::IN).is_empty()
 }
 
-fn is(stream: &TcpStream, event: PollFlags) -> bool {
+fn look(stream: &TcpStream, event: PollFlags) -> PollFlags {
     let mut fds = [PollFd::new(stream, event)];
     // Asks, and does not wait.
     let answer = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
-    answer.is_ok_and(|events| events > 0)
+    let [fd] = &fds;
+    if answer.is_ok() { fd.revents() } else { PollFlags::empty() }
 }
 
 /// Held for one call to the kernel only, and on one thread: never contended.
@@ -118,9 +136,14 @@ mod tests {
         while !pulse.has_unread() {
             tokio::task::yield_now().await;
         }
-        assert!(!pulse.is_gone());
+        assert_eq!(pulse.presence(), Presence::There);
+        client.shutdown().await.unwrap();
+        while pulse.presence() != Presence::HalfClosed {
+            tokio::task::yield_now().await;
+        }
+        client.set_zero_linger().unwrap();
         drop(client);
-        while !pulse.is_gone() {
+        while pulse.presence() != Presence::Gone {
             tokio::task::yield_now().await;
         }
     }

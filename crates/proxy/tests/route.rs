@@ -3,6 +3,7 @@
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use proptest::prelude::*;
+use rouse_core::host::Host;
 use rouse_proxy::route::{HeaderMatch, HostPattern, PathPrefix, Rule, Table};
 
 /// How well a host pattern fits: exact before wildcard, longer wildcard before shorter, `*` last.
@@ -128,6 +129,10 @@ fn written() -> impl Strategy<Value = Written> {
     )
 }
 
+fn host(name: &str) -> Host<'_> {
+    Host::parse(name.as_bytes()).unwrap()
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(20_000))]
 
@@ -143,7 +148,8 @@ proptest! {
         for (name, value) in given {
             headers.append(HeaderName::from_static(name), HeaderValue::from_static(value));
         }
-        let found = compile(&rules, &assigned).find(host, path, &headers).map(|rule| rule.target);
+        let parsed = Host::parse(host.as_bytes()).ok();
+        let found = compile(&rules, &assigned).find(parsed.as_ref(), path, &headers).map(|rule| rule.target);
         prop_assert_eq!(found, naive(&rules, &assigned, host, path, &headers));
     }
 }
@@ -159,7 +165,8 @@ fn headers_that_do_not_match_leave_the_shorter_path_to_try() {
         owner: "one",
     };
     let table = compile(&[rule(&["/shop"], &[("x-a", Some("1"))]), rule(&["/"], &[])], &[]);
-    let find = |headers: &HeaderMap| table.find("a.b.c", "/shop/cart", headers).map(|rule| rule.target);
+    let find =
+        |headers: &HeaderMap| table.find(Some(&host("a.b.c")), "/shop/cart", headers).map(|rule| rule.target);
     assert_eq!(find(&HeaderMap::new()), Some(1));
     let mut headers = HeaderMap::new();
     headers.insert("x-a", HeaderValue::from_static("1"));
@@ -179,7 +186,9 @@ fn a_host_of_one_owner_never_leads_to_a_wider_pattern_of_another() {
     let rules =
         [rule(&["a.b.c"], &["/api"], "one"), rule(&["*.b.c"], &[], "two"), rule(&["*"], &["/help"], "one")];
     let table = compile(&rules, &[]);
-    let find = |host: &str, path: &str| table.find(host, path, &HeaderMap::new()).map(|rule| rule.target);
+    let find = |name: &str, path: &str| {
+        table.find(Some(&host(name)), path, &HeaderMap::new()).map(|rule| rule.target)
+    };
     assert_eq!(find("a.b.c", "/api"), Some(0));
     assert_eq!(find("a.b.c", "/login"), None);
     assert_eq!(find("a.b.c", "/help"), Some(2), "it is the same owner's");
@@ -200,7 +209,7 @@ fn a_host_that_is_given_to_an_owner_is_nobody_elses_also_without_a_rule() {
     let rules = [rule(&["*.b.c"], "web"), rule(&["*"], "all")];
     let assigned = [("shop.b.c", "shop"), ("*.deep.shop.b.c", "shop"), ("help.d", "all"), ("web.d", "web")];
     let table = compile(&rules, &assigned);
-    let find = |host: &str| table.find(host, "/", &HeaderMap::new()).map(|rule| rule.target);
+    let find = |name: &str| table.find(Some(&host(name)), "/", &HeaderMap::new()).map(|rule| rule.target);
     assert_eq!(find("shop.b.c"), None);
     assert_eq!(find("x.deep.shop.b.c"), None, "a wildcard that is deeper than those of all rules");
     assert_eq!(find("x.b.c"), Some(0));
@@ -208,6 +217,6 @@ fn a_host_that_is_given_to_an_owner_is_nobody_elses_also_without_a_rule() {
     assert_eq!(find("help.d"), Some(1), "it is the same owner's");
     assert_eq!(find("x.d"), Some(1));
     let table = compile(&[rule(&["x.b.c"], "web")], &[("*", "shop")]);
-    let find = |host: &str| table.find(host, "/", &HeaderMap::new()).map(|rule| rule.target);
+    let find = |name: &str| table.find(Some(&host(name)), "/", &HeaderMap::new()).map(|rule| rule.target);
     assert_eq!((find("x.b.c"), find("y.b.c")), (Some(0), None));
 }

@@ -58,6 +58,11 @@ impl Raw {
         Self { stream, buffer: BytesMut::new() }
     }
 
+    /// Ends the connection with a reset: the client has left, and does not only say that nothing more comes.
+    pub fn reset(self) {
+        self.stream.set_zero_linger().unwrap_or_else(|error| panic!("{error}"));
+    }
+
     /// Writes.
     pub async fn send(&mut self, bytes: impl AsRef<[u8]>) {
         let written = within("write", self.stream.write_all(bytes.as_ref())).await;

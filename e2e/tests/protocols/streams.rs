@@ -32,7 +32,7 @@ async fn the_app_hears_that_the_reader_of_its_events_left(target: Target) {
     client.get(&target, "/sse/4/next").await;
     client.head().await;
     assert_eq!(client.chunk().await.unwrap(), "data: 1\n\n");
-    drop(client);
+    client.reset();
     target.until("cancelled", |streams| streams == 1).await;
 }
 
@@ -49,7 +49,7 @@ async fn the_app_hears_that_a_waiting_client_left(target: Target) {
     client.get(&target, "/hang").await;
     // The one that hangs, and the one that asks.
     target.until("in_flight", |requests| requests == 2).await;
-    drop(client);
+    client.reset();
     target.until("in_flight", |requests| requests == 1).await;
 }
 

@@ -1,9 +1,10 @@
 //! Host names as TLS compares them: without case, port or final dot; exact before wildcard.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
 use std::str::FromStr;
+
+use rouse_core::host::Host;
 
 /// A host, or `*.` and a host for all under it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -22,17 +23,11 @@ impl FromStr for HostPattern {
     type Err = BadHost;
 
     fn from_str(text: &str) -> Result<Self, BadHost> {
-        let name = text.strip_prefix("*.");
-        let (wildcard, name) = (name.is_some(), name.unwrap_or(text));
-        let name = name.strip_suffix('.').unwrap_or(name);
-        let label = |label: &str| {
-            (1..=63).contains(&label.len())
-                && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
-        };
-        if name.len() > 253 || !name.split('.').all(label) {
-            return Err(BadHost(text.into()));
-        }
-        Ok(Self { wildcard, name: name.to_ascii_lowercase().into() })
+        let below = text.strip_prefix("*.");
+        // A certificate's addresses are no names, and TLS asks for none.
+        let host = Host::parse_without_port(below.unwrap_or(text)).ok().filter(|host| !host.is_ipv6());
+        let host = host.ok_or_else(|| BadHost(text.into()))?;
+        Ok(Self { wildcard: below.is_some(), name: host.name().into() })
     }
 }
 
@@ -64,32 +59,17 @@ impl<T> Hosts<T> {
         self.exact.values().chain(self.wildcard.values())
     }
 
-    /// As certificates are matched: a wildcard stands for exactly one label. `host` is [`plain`].
+    /// As certificates are matched: a wildcard stands for exactly one label. `host` is a [`Host::name`].
     pub(super) fn one_label(&self, host: &str) -> Option<&T> {
         let under = || self.wildcard.get(host.split_once('.')?.1);
         self.exact.get(host).or_else(under)
     }
 
-    /// As routes are matched: a wildcard stands for any labels, the longest name wins. `host` is [`plain`].
+    /// As routes are matched: a wildcard stands for any labels, the longest name wins. `host` is a [`Host::name`].
     pub(super) fn any_depth(&self, host: &str) -> Option<&T> {
         let parents = std::iter::successors(host.split_once('.'), |(_, rest)| rest.split_once('.'));
         let under = || parents.into_iter().find_map(|(_, parent)| self.wildcard.get(parent));
         self.exact.get(host).or_else(under)
-    }
-}
-
-/// `host` as it is compared: in lower case, without a port and a final dot.
-pub(super) fn plain(host: &str) -> Cow<'_, str> {
-    let bare = match host.rsplit_once(':') {
-        // The colons of an IPv6 address are inside brackets.
-        Some((bare, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => bare,
-        _ => host,
-    };
-    let bare = bare.strip_suffix('.').unwrap_or(bare);
-    if bare.bytes().any(|byte| byte.is_ascii_uppercase()) {
-        Cow::Owned(bare.to_ascii_lowercase())
-    } else {
-        Cow::Borrowed(bare)
     }
 }
 
@@ -118,16 +98,18 @@ mod tests {
             ("test", None, None),
             ("shop.test.evil", None, None),
             ("[::1]:443", None, None),
-            ("", None, None),
         ] {
-            assert_eq!(hosts.one_label(&plain(host)).copied(), one_label, "{host}");
-            assert_eq!(hosts.any_depth(&plain(host)).copied(), any_depth, "{host}");
+            let name = Host::parse(host.as_bytes()).unwrap();
+            assert_eq!(hosts.one_label(name.name()).copied(), one_label, "{host}");
+            assert_eq!(hosts.any_depth(name.name()).copied(), any_depth, "{host}");
         }
     }
 
     #[test]
     fn what_is_no_host_is_refused() {
-        for bad in ["", "*", "*.", ".", "a..b", "*.*.test", "a.*.test", "a b", "a/b", "ä.test", "a:1"] {
+        for bad in
+            ["", "*", "*.", ".", "a..b", "*.*.test", "a.*.test", "a b", "a/b", "ä.test", "a:1", "[::1]"]
+        {
             assert_eq!(bad.parse::<HostPattern>(), Err(BadHost(bad.into())), "{bad}");
         }
         assert_eq!("*.Shop.Test.".parse::<HostPattern>().unwrap().to_string(), "*.shop.test");

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
+use rouse_core::host::Host;
 use rustls::crypto::aws_lc_rs::Ticketer;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{Acceptor, ClientHello, ResolvesServerCert, WebPkiClientVerifier};
@@ -15,7 +16,7 @@ use tokio_rustls::LazyConfigAcceptor;
 use tokio_util::sync::CancellationToken;
 
 use super::files::{self, Seen};
-use super::hosts::{HostPattern, Hosts, plain};
+use super::hosts::{HostPattern, Hosts};
 use super::{Alpn, Caution, Identity, LoadError, Pem, Reason, TlsError, Versions, Warning, provider};
 
 /// A connection that a client made to us.
@@ -196,9 +197,9 @@ impl ServerTls {
         Ok(warnings)
     }
 
-    /// The policy that `host` (with or without a port, in any case) falls under.
-    pub fn policy_of(&self, host: &str) -> PolicyId {
-        self.serving.load().lane(Some(&plain(host))).policy.clone()
+    /// The policy that requests for `host` fall under, or those that name none.
+    pub fn policy_of(&self, host: Option<&Host<'_>>) -> PolicyId {
+        self.serving.load().lane(host.map(Host::name)).policy.clone()
     }
 
     /// Shakes hands with a client. Dropping it drops the connection.
@@ -212,7 +213,8 @@ impl ServerTls {
     {
         let handshake = async {
             let start = LazyConfigAcceptor::new(Acceptor::default(), stream).await?;
-            let sni = start.client_hello().server_name().map(|name| plain(name).into());
+            let hello = start.client_hello();
+            let sni = hello.server_name().and_then(sni).map(|host| host.name().into());
             let (config, policy) = {
                 let serving = self.serving.load();
                 let lane = serving.lane(sni.as_deref());
@@ -275,7 +277,7 @@ impl Serving {
         Ok(Self { policies, open })
     }
 
-    /// `host` is [`plain`].
+    /// `host` is a [`Host::name`].
     fn lane(&self, host: Option<&str>) -> &Arc<Lane> {
         host.and_then(|host| self.policies.any_depth(host)).unwrap_or(&self.open)
     }
@@ -354,9 +356,15 @@ impl Shown {
     }
 }
 
+/// The server name of a handshake. What is no host is as good as none.
+fn sni(name: &str) -> Option<Host<'_>> {
+    Host::parse_without_port(name).ok()
+}
+
 impl ResolvesServerCert for Shown {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        let named = hello.server_name().and_then(|name| self.by_name.one_label(&plain(name)));
+        let host = hello.server_name().and_then(sni);
+        let named = host.and_then(|host| self.by_name.one_label(host.name()));
         Some(Arc::clone(named.unwrap_or(&self.default)))
     }
 }

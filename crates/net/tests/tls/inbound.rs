@@ -1,6 +1,7 @@
 //! What clients meet at the door.
 
 use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_RSA_SHA256, RsaKeySize};
+use rouse_core::host::Host;
 use rouse_net::tls::{Caution, Fault, Identity, Policy, PolicyId};
 
 use HandshakeKind::{Full, Resumed};
@@ -192,6 +193,7 @@ async fn a_connection_carries_only_requests_for_hosts_that_are_no_stricter() {
     let (authority, other) = (Authority::new(), Authority::new());
     let leaf = authority.leaf(&["cart.test"]);
     let server = serve(guarded(server(&[&leaf]), &authority, &other));
+    let policy_of = |host: &str| server.policy_of(Some(&Host::parse(host.as_bytes()).unwrap()));
     let identity = Some(authority.leaf(&["somebody"]).identity());
     let hosts = ["vault.bank.test", "lobby.bank.test", "open.bank.test", "rival.test", "else.test"];
     for (sni, admitted) in [
@@ -204,16 +206,17 @@ async fn a_connection_carries_only_requests_for_hosts_that_are_no_stricter() {
         let settings =
             ClientSettings { identity: identity.clone(), verify: false, ..trusting(&authority, sni) };
         let (_, peer, _) = talk(&server, &client(settings)).await;
-        assert_eq!(hosts.map(|host| peer.policy.admits(&server.policy_of(host))), admitted, "{sni}");
+        assert_eq!(hosts.map(|host| peer.policy.admits(&policy_of(host))), admitted, "{sni}");
         // However the host is written, and however deep it is.
-        let vault = server.policy_of("Deep.Vault.BANK.test.:8443");
+        let vault = policy_of("Deep.Vault.BANK.test.:8443");
         assert_eq!(peer.policy.admits(&vault), admitted[0], "{sni}");
         // Connections outlive a reload.
         server.reload().unwrap();
-        assert_eq!(hosts.map(|host| peer.policy.admits(&server.policy_of(host))), admitted, "{sni}");
+        assert_eq!(hosts.map(|host| peer.policy.admits(&policy_of(host))), admitted, "{sni}");
     }
     let required = |id: &PolicyId| matches!(id.client_auth(), ClientAuth::Required(_));
-    assert!(required(&server.policy_of("vault.bank.test")) && !required(&server.policy_of("bank.test")));
+    assert!(required(&policy_of("vault.bank.test")) && !required(&policy_of("bank.test")));
+    assert!(!required(&server.policy_of(None)));
 }
 
 #[tokio::test]

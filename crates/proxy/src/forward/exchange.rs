@@ -37,7 +37,28 @@ pub(super) async fn exchange(
     }
     // While a body waits to be taken, hyper does not see that its client has left.
     let sent = Box::pin(within(journey, source, link.send(request)));
-    before(sent, journey.client_leaves()).await.unwrap_or(Err(Failure::ClientGone))
+    before(sent, gives_up(journey, source)).await.unwrap_or(Err(Failure::ClientGone))
+}
+
+/// Ends when the client has left, or sends nothing more of its body.
+async fn gives_up(journey: &Journey<'_>, source: &Source) {
+    tokio::select! {
+        () = journey.client_leaves() => {}
+        () = body_stops(journey, source) => {}
+    }
+}
+
+/// Ends when nothing of an HTTP/1 body has come for as long as a connection may be idle. A stream of HTTP/2 may pause for
+/// longer: so does gRPC.
+async fn body_stops(journey: &Journey<'_>, source: &Source) {
+    let settings = &journey.worker.gateway.settings;
+    let mut frames = None;
+    while !journey.exchange.is_http1()
+        || frames.replace(source.frames()) != Some(source.frames())
+        || !source.waits_for_client()
+    {
+        journey.worker.deadlines.at(settings.clock.now() + settings.limits.idle).await;
+    }
 }
 
 /// The same for a client that waits to be asked for its body.
@@ -58,7 +79,7 @@ async fn expecting(
     tokio::select! {
         biased;
         sent = sent => sent,
-        () = journey.client_leaves() => Err(Failure::ClientGone),
+        () = gives_up(journey, source) => Err(Failure::ClientGone),
         never = patience => never,
     }
 }

@@ -1,6 +1,4 @@
-//! The small grammars inside a line: tokens, values, numbers, hosts.
-
-use std::net::Ipv6Addr;
+//! The small grammars inside a line: tokens, values, numbers.
 
 use super::Violation;
 
@@ -82,26 +80,4 @@ pub(super) fn chunk(line: &[u8], extension: usize) -> Result<u64, Violation> {
     }
     let size = str::from_utf8(size).ok().and_then(|size| u64::from_str_radix(size, 16).ok());
     size.filter(|size| i64::try_from(*size).is_ok()).ok_or(Violation::ChunkSize)
-}
-
-/// Whether it is `host[:port]`: a name, an IPv4 address, or an IPv6 address in brackets. Narrower than a URI's: with
-/// commas, percent signs and the like in a host, two readers see two hosts.
-pub(super) fn is_host(value: &[u8]) -> bool {
-    let (host, port) = if let [b'[', rest @ ..] = value {
-        let Some(end) = rest.iter().position(|byte| *byte == b']') else { return false };
-        let (address, after) = (rest.get(..end), rest.get(end + 1..));
-        let address = address.and_then(|address| str::from_utf8(address).ok());
-        let is_address = address.is_some_and(|address| address.parse::<Ipv6Addr>().is_ok());
-        (is_address, after.unwrap_or_default())
-    } else {
-        let end = value.iter().position(|byte| *byte == b':').unwrap_or(value.len());
-        let (name, after) = value.split_at(end);
-        let of_name = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~');
-        (!name.is_empty() && name.iter().all(of_name), after)
-    };
-    host && match port {
-        [] => true,
-        [b':', digits @ ..] => digits.len() <= 5 && length(digits).is_some_and(|port| port <= 65_535),
-        _ => false,
-    }
 }

@@ -1,7 +1,9 @@
 //! The head of one request: what its lines may say, and what they say about the body.
 
+use rouse_core::host::Host;
+
 use super::Violation;
-use super::field::{is_host, is_token, length, lists, split};
+use super::field::{is_token, length, lists, split};
 
 /// What is known of a head whose request line has come.
 #[derive(Debug)]
@@ -18,6 +20,13 @@ pub(super) struct Head {
     /// Whether Connection names it.
     upgrade: bool,
     protocol: Option<Protocol>,
+    /// The length of the request line with its CRLF, if hyper would not take it as it is.
+    pub(super) unescaped: Option<usize>,
+}
+
+/// Whether a byte of a target is one that clients send and hyper does not take: it is passed on percent-encoded.
+pub(crate) fn needs_escape(byte: u8) -> bool {
+    matches!(byte, b'"' | b'<' | b'>' | b'`')
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,7 +96,8 @@ impl Head {
         let authority = authority(method, target)?.map(Box::from);
         let bytes = line.len() + 2;
         let (headers, body, host, upgrade, protocol) = (0, None, false, false, None);
-        Ok(Self { method, version, authority, bytes, headers, body, host, upgrade, protocol })
+        let unescaped = target.iter().any(|byte| needs_escape(*byte)).then_some(bytes);
+        Ok(Self { method, version, authority, bytes, headers, body, host, upgrade, protocol, unescaped })
     }
 
     /// Reads a header line, without its CRLF.
@@ -108,7 +118,7 @@ impl Head {
         if self.host {
             return Err(Violation::RepeatedHost);
         }
-        if !is_host(value) {
+        if Host::parse(value).is_err() {
             return Err(Violation::Host);
         }
         if self.authority.as_ref().is_some_and(|authority| !authority.eq_ignore_ascii_case(value)) {
@@ -188,9 +198,8 @@ impl Head {
 fn authority(method: Method, target: &[u8]) -> Result<Option<&[u8]>, Violation> {
     if method == Method::Connect {
         // A port is not optional here.
-        let has_port =
-            target.iter().rposition(|byte| *byte == b':') > target.iter().rposition(|byte| *byte == b']');
-        return if has_port && is_host(target) { Ok(None) } else { Err(Violation::TargetForm) };
+        let port = Host::parse(target).ok().and_then(|host| host.port());
+        return if port.is_some() { Ok(None) } else { Err(Violation::TargetForm) };
     }
     match target {
         [b'/', ..] => return Ok(None),
@@ -206,7 +215,7 @@ fn authority(method: Method, target: &[u8]) -> Result<Option<&[u8]>, Violation> 
     }
     let rest = rest.get(3..).unwrap_or_default();
     let end = rest.iter().position(|byte| matches!(byte, b'/' | b'?')).unwrap_or(rest.len());
-    let authority = rest.get(..end).filter(|authority| is_host(authority));
+    let authority = rest.get(..end).filter(|authority| Host::parse(authority).is_ok());
     authority.map(Some).ok_or(Violation::Target)
 }
 

@@ -2,9 +2,13 @@
 
 use std::fmt;
 
+use http::StatusCode;
+
 /// The rule of HTTP/1 that a client broke.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Violation {
+    /// A TLS handshake on a connection without TLS.
+    Tls,
     /// More than one empty line before a request.
     EmptyLines,
     /// A line that ends with LF alone.
@@ -77,8 +81,22 @@ impl Violation {
         self.texts().0
     }
 
+    /// What a client is answered whose head broke it.
+    pub fn status(self) -> StatusCode {
+        match self {
+            Self::LineTooLong => StatusCode::URI_TOO_LONG,
+            Self::HeadTooLong | Self::TooManyHeaders => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+            _ => StatusCode::BAD_REQUEST,
+        }
+    }
+
     fn texts(self) -> (&'static str, &'static str) {
         match self {
+            Self::Tls => (
+                "tls",
+                "this port speaks HTTP without TLS, and the client began a TLS handshake: use http://, or the port \
+                 for TLS",
+            ),
             Self::EmptyLines => ("empty_lines", "there is more than one empty line before the request"),
             Self::BareLf => ("bare_lf", "a line ends with LF without CR"),
             Self::BareCr => ("bare_cr", "a CR is not followed by LF"),

@@ -12,6 +12,7 @@ use rouse_core::time::{Clock as _, Moment};
 
 use super::{Answer, protocol};
 use crate::access::Note;
+use crate::answer;
 use crate::body::AnswerBody;
 use crate::connection::Client;
 use crate::crowd::Member;
@@ -77,6 +78,11 @@ impl Exchange {
         &self.worker
     }
 
+    /// Whether it came over HTTP/1.
+    pub(crate) fn is_http1(&self) -> bool {
+        matches!(self.protocol, Protocol::http1)
+    }
+
     /// The answer is our own, and is written down as `code`.
     pub(super) fn answered(&mut self, code: u16, mut answer: Answer) -> Answer {
         self.code = code;
@@ -89,6 +95,12 @@ impl Exchange {
             self.sent(length);
         }
         answer
+    }
+
+    /// The answer is what the client hears of `failure`.
+    pub(super) fn fails(&mut self, failure: &Failure, grpc: bool) -> Answer {
+        self.failed(failure);
+        self.answered(failure.status().as_u16(), answer::to(failure, grpc))
     }
 
     /// The connection speaks something else from now on.

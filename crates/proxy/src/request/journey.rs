@@ -17,6 +17,7 @@ use crate::error::Failure;
 use crate::forward::Outgoing;
 use crate::gateway::{Backend, Timeouts, Upstream};
 use crate::podless::{Pending, Podless};
+use crate::socket::Presence;
 use crate::worker::Worker;
 
 /// How often a held request looks whether its client is still there.
@@ -199,11 +200,24 @@ impl Journey<'_> {
         HELD + head + body.min(read_ahead)
     }
 
-    /// Ends when the client has closed its side. hyper sees that only where it reads on.
+    /// Ends when the client has reset its connection, or has closed its side so long ago that it is taken for gone.
+    /// hyper sees that only where it reads on.
     pub(crate) async fn client_leaves(&self) {
-        let (clock, deadlines) = (self.worker.gateway.settings.clock, &self.worker.deadlines);
-        while !self.client.pulse.is_gone() {
-            deadlines.at(clock.now() + PULSE).await;
+        let (settings, deadlines) = (&self.worker.gateway.settings, &self.worker.deadlines);
+        let mut half_closed = None;
+        loop {
+            let now = settings.clock.now();
+            match self.client.pulse.presence() {
+                Presence::There => {}
+                Presence::HalfClosed => {
+                    let since = *half_closed.get_or_insert(now);
+                    if now >= since + settings.limits.half_closed {
+                        return;
+                    }
+                }
+                Presence::Gone => return,
+            }
+            deadlines.at(now + PULSE).await;
         }
     }
 }

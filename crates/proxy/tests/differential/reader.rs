@@ -218,6 +218,7 @@ fn whom(request: &mut Asked, target: &[u8], old: bool) -> Read<()> {
             (format!("{slash}{path}").into_bytes(), authority.as_bytes().to_vec())
         }
     };
+    let path = escaped(&path);
     if !is_uri(&path) {
         request.odd = Some("a target that is no URI");
     }
@@ -358,13 +359,24 @@ fn is_host(value: &[u8]) -> bool {
         }
         None => text.split_at(text.find(':').unwrap_or(text.len())),
     };
-    let named = |char: char| char.is_ascii_alphanumeric() || "-._~".contains(char);
+    let named = |label: &str| {
+        let fits = |char: char| char.is_ascii_alphanumeric() || "-_".contains(char);
+        (1..=63).contains(&label.len()) && label.chars().all(fits)
+    };
+    let name = name.strip_suffix('.').unwrap_or(name);
     let ported = |port: &str| {
         port.bytes().all(|byte| byte.is_ascii_digit()) && port.len() <= 5 && port.parse::<u16>().is_ok()
     };
-    !name.is_empty()
-        && name.chars().all(named)
+    name.len() <= 253
+        && name.split('.').all(named)
         && (port.is_empty() || port.strip_prefix(':').is_some_and(ported))
+}
+
+/// The target as it is passed on: clients send what no URI has.
+fn escaped(path: &[u8]) -> Vec<u8> {
+    let text: String = path.iter().map(|byte| char::from(*byte)).collect();
+    let escapes = [('"', "%22"), ('<', "%3C"), ('>', "%3E"), ('`', "%60")];
+    escapes.into_iter().fold(text, |text, (from, to)| text.replace(from, to)).into_bytes()
 }
 
 /// Whether RFC 3986 allows every byte of a path with its query.

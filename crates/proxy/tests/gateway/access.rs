@@ -14,24 +14,24 @@ use crate::rig::{Options, Pod, Rig, eventually};
 
 /// What was told of one request.
 #[derive(Debug, Clone, PartialEq)]
-struct Line {
-    request: String,
+pub(crate) struct Line {
+    pub(crate) request: String,
     version: Version,
     host: String,
-    status: u16,
+    pub(crate) status: u16,
     sent: u64,
     agent: String,
     referer: String,
-    route: String,
+    pub(crate) route: String,
     upstream: Option<SocketAddr>,
     cold_start: bool,
-    error: Option<String>,
+    pub(crate) error: Option<String>,
     trace: Option<String>,
 }
 
 /// A log that keeps its entries, and says that it lost as many as it is told to.
 #[derive(Debug, Default)]
-struct Kept {
+pub(crate) struct Kept {
     lines: Mutex<Vec<Line>>,
     lost: u64,
 }
@@ -59,12 +59,12 @@ impl AccessLog for Kept {
 }
 
 impl Kept {
-    fn options(self: &Arc<Self>) -> Options {
+    pub(crate) fn options(self: &Arc<Self>) -> Options {
         Options { access: Some(Arc::clone(self) as _), ..Options::default() }
     }
 
     /// The next line, when it is there.
-    async fn next(&self) -> Line {
+    pub(crate) async fn next(&self) -> Line {
         eventually("it is written down", || !self.lines.lock().unwrap().is_empty()).await;
         self.lines.lock().unwrap().remove(0)
     }
@@ -146,7 +146,7 @@ async fn failures_and_those_who_left_are_told_of_with_their_code() {
     wire.head().await;
     wire.write("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nabc").await;
     client.until("abc").await;
-    drop(client);
+    client.reset();
     let line = log.next().await;
     assert_eq!((line.status, line.error.as_deref(), line.sent), (499, Some("client_gone"), 3));
     assert_eq!(line.upstream, Some(pod.address));

@@ -162,7 +162,7 @@ async fn a_client_that_leaves_while_the_cluster_ip_refuses_is_let_go() {
         let before = refusals(&rig);
         client.write(request).await;
         eventually("it is refused", || refusals(&rig) > before).await;
-        drop(client);
+        client.reset();
         eventually("its slot is given back", || rig.service.in_flight() == 0).await;
     }
     eventually("both are in the books", || {

@@ -25,7 +25,7 @@ async fn a_client_that_leaves_gives_its_place_up_at_once_and_is_no_failure_of_ou
         let mut client = rig.connect().await;
         client.write(request).await;
         eventually("it is held", || rig.service.holds() == 1).await;
-        drop(client);
+        client.reset();
         eventually("its place is free", || rig.service.holds() == 0).await;
         eventually("it is in the books", || {
             rig.metric(r#"rouse_requests_total{route="cart",code="499",protocol="http1"}"#) == gone

@@ -154,7 +154,7 @@ async fn more_than_may_wait_are_turned_away_and_wake_all_the_same() {
             rig.metric(r#"rouse_hold_duration_seconds_count{service="shop/cart",outcome="queue_full"}"#),
             1
         );
-        drop(held);
+        held.reset();
         eventually("it has left", || rig.service.holds() == 0).await;
         let mut next = rig.connect().await;
         next.write("GET / HTTP/1.1\r\nHost: cart.test\r\nConnection: close\r\n\r\n").await;

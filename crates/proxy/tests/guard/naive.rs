@@ -21,6 +21,9 @@ enum Stop {
 
 pub(crate) fn judge(bytes: &[u8], limits: Limits) -> Verdict {
     let (mut at, mut requests) = (0, 0);
+    if bytes.first() == Some(&0x16) {
+        return Verdict { refused: Some((0, true)), requests, phase: Phase::Head };
+    }
     loop {
         match message(bytes, at, limits, &mut requests) {
             Ok(end) => at = end,
@@ -196,7 +199,12 @@ fn host(text: &str) -> bool {
     if let Some(address) = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')) {
         return address.parse::<std::net::Ipv6Addr>().is_ok();
     }
-    !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "-._~".contains(c))
+    let name = name.strip_suffix('.').unwrap_or(name);
+    let label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && label.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c))
+    };
+    name.len() <= 253 && name.split('.').all(label)
 }
 
 /// A header's name in small letters and its value, each byte a character.

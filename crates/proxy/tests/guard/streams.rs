@@ -27,7 +27,7 @@ fn message() -> impl Strategy<Value = Message> {
         }),
     ];
     let headers = vec("x-[a-z]{1,8}:[ \t]?[ -~]{0,12}\r\n", 0..3);
-    ("(\r\n)?(GET|POST|x-y)", "/[!-\"$-~]{0,12}", "[a-z.]{1,8}(:80)?", headers, body).prop_map(
+    ("(\r\n)?(GET|POST|x-y)", "/[!-\"$-~]{0,12}", "[a-z]{1,4}([.][a-z]{1,3})?(:80)?", headers, body).prop_map(
         |(method, target, host, headers, body)| {
             let (framing, body) = body.unwrap_or_default();
             let head =

@@ -1,8 +1,9 @@
 //! What a head or a trailer must not get past us.
 
 use crate::frames::{END_HEADERS, END_STREAM, HEADERS, Verdict, block, frame, get};
+use crate::h2kit::{answer, h2c};
 use crate::kit::{Attacker, Honest, scene};
-use crate::rig::{Options, eventually};
+use crate::rig::{Options, Rig, eventually};
 
 #[tokio::test]
 async fn nothing_follows_an_upgrade_that_we_refused() {
@@ -63,4 +64,71 @@ async fn a_trailer_does_not_say_who_asked() {
     let mut honest = Honest::new(&rig).await;
     honest.is_served().await;
     witness.is_clean();
+}
+
+#[tokio::test]
+async fn an_http2_request_names_one_host_with_a_numeric_port_or_is_refused() {
+    let (rig, witness) = scene(Options::default()).await;
+    let usual: [(&str, &[u8]); 3] = [(":method", b"GET"), (":scheme", b"http"), (":path", b"/x")];
+    for (authority, host, verdict) in [
+        (None, Some("cart.test"), Verdict::Served),
+        (None, Some("CART.test.:80"), Verdict::Served),
+        (Some("cart.test"), Some("Cart.Test"), Verdict::Served),
+        (None, Some("cart.test:@secret.test"), Verdict::Refused),
+        (None, Some("cart.test:80, secret.test"), Verdict::Refused),
+        (None, Some("cart.test:80/a b?c#d"), Verdict::Refused),
+        (None, Some("cart.test:80x"), Verdict::Refused),
+        (None, Some("cart.test:"), Verdict::Refused),
+        (None, None, Verdict::Refused),
+        (Some("cart.test:80x"), None, Verdict::Refused),
+        (Some("cart.test:99999"), None, Verdict::Refused),
+        (Some("cart.test:"), None, Verdict::Refused),
+        (Some("cart.test"), Some("secret.test"), Verdict::Refused),
+    ] {
+        let mut attacker = Attacker::h2(&rig, &[]).await;
+        let authority = authority.map(|text| (":authority", text.as_bytes()));
+        let host = host.map(|text| ("host", text.as_bytes()));
+        let lines: Vec<_> = usual.into_iter().chain(authority).chain(host).collect();
+        attacker.send(frame(HEADERS, END_HEADERS | END_STREAM, 1, &block(&lines))).await;
+        let seen = attacker.verdict().await;
+        let refused = matches!(seen, Verdict::Refused | Verdict::Reset);
+        assert_eq!(refused, verdict == Verdict::Refused, "{seen:?} {authority:?} {host:?}");
+    }
+    assert_eq!(witness.count("GET /x "), 3, "{:?}", witness.seen());
+}
+
+#[tokio::test]
+async fn hop_by_hop_names_in_trailers_do_not_pass() {
+    const REQUEST: &str = "POST /t HTTP/1.1\r\nHost: cart.test\r\nTrailer: Connection, Upgrade, Keep-Alive, TE, \
+         Proxy-Connection, Transfer-Encoding, X-Sum\r\nTE: trailers\r\nTransfer-Encoding: chunked\r\n\r\n\
+         2\r\nhi\r\n0\r\nConnection: close\r\nUpgrade: x\r\nKeep-Alive: 5\r\nTE: gzip\r\nProxy-Connection: close\r\n\
+         X-Sum: 7\r\n\r\n";
+    let (rig, pod) = Rig::with_pod(Options::default()).await;
+    let mut client = rig.connect().await;
+    client.write(REQUEST).await;
+    let mut wire = pod.accept().await;
+    wire.head().await;
+    assert_eq!(wire.until("\r\n\r\n").await, "2\r\nhi\r\n0\r\nx-sum: 7\r\n\r\n");
+    // And the other way.
+    wire.write(
+        "HTTP/1.1 200 OK\r\nTrailer: Connection, Keep-Alive, X-Sum\r\nTransfer-Encoding: chunked\r\n\r\n\
+         2\r\nho\r\n0\r\nConnection: close\r\nKeep-Alive: 5\r\nX-Sum: 8\r\n\r\n",
+    )
+    .await;
+    client.head().await;
+    assert_eq!(client.until("\r\n\r\n").await, "2\r\nho\r\n0\r\nx-sum: 8\r\n\r\n");
+
+    let (rig, pod) = Rig::with_pod(h2c()).await;
+    let mut client = rig.connect().await;
+    client.write(REQUEST).await;
+    let _serving = pod.serve_h2(h2::server::Builder::new(), |request, mut respond| async move {
+        let mut body = request.into_body();
+        while let Some(data) = body.data().await {
+            data.unwrap();
+        }
+        let trailers = body.trailers().await.unwrap().unwrap();
+        assert_eq!(trailers.len(), 1, "{trailers:?}");
+        answer(&mut respond, "got them");
+    });
+    assert!(client.head().await.starts_with("HTTP/1.1 200 "));
 }

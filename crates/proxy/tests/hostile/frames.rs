@@ -92,7 +92,7 @@ impl Attacker {
                 }
                 Some((RST_STREAM, ..)) => return Verdict::Reset,
                 // Status 200 is entry 8 of HPACK's table; no other answer begins like that.
-                Some((HEADERS, block)) if block.contains(&0x88) => return Verdict::Served,
+                Some((HEADERS, block)) if block.first() == Some(&0x88) => return Verdict::Served,
                 Some((HEADERS, ..)) => return Verdict::Refused,
                 Some(_) => {}
             }

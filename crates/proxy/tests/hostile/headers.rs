@@ -122,13 +122,19 @@ async fn no_header_of_http2_can_break_a_line_of_http1() {
 }
 
 #[tokio::test]
-async fn the_host_of_http2_is_its_authority() {
+async fn the_host_of_http2_is_its_authority_or_it_is_refused() {
     let (rig, witness) = scene(Options::default()).await;
     let mut honest = Honest::new(&rig).await;
-    let mut attacker = Attacker::h2(&rig, &[]).await;
-    let head = get("/x", &[("host", b"smuggled"), ("host", b"smuggled")]);
-    attacker.send(frame(HEADERS, END_HEADERS | END_STREAM, 1, &head)).await;
-    assert_eq!(attacker.verdict().await, Verdict::Served);
+    for (hosts, verdict) in [
+        (&[("host", &b"smuggled"[..])][..], Verdict::Refused),
+        (&[("host", b"cart.test"), ("host", b"smuggled")], Verdict::Refused),
+        (&[("host", b"cart.test"), ("host", b"cart.test")], Verdict::Refused),
+        (&[("host", b"cart.test")], Verdict::Served),
+    ] {
+        let mut attacker = Attacker::h2(&rig, &[]).await;
+        attacker.send(frame(HEADERS, END_HEADERS | END_STREAM, 1, &get("/x", hosts))).await;
+        assert_eq!(attacker.verdict().await, verdict, "{hosts:?}");
+    }
     honest.is_served().await;
     witness.is_clean();
 }

@@ -127,3 +127,34 @@ async fn ten_thousand_connections_at_a_limit_of_two_thousand_keep_nobody_out() {
     assert_eq!(witness.count("GET /newcomer "), 1);
     assert_eq!(rig.metric("rouse_connections_refused_total"), 0, "there was always somebody quiet");
 }
+
+#[tokio::test]
+async fn whoever_begins_a_request_and_stops_is_closed_in_time() {
+    // Nothing else closes them.
+    let limits =
+        Limits { head: Duration::from_millis(300), idle: Duration::from_hours(1), ..Limits::default() };
+    let (rig, _witness) = scene(Options { limits, ..Options::default() }).await;
+    for begin in
+        ["G", "P", "\r", "\r\n", "\r\n\r", "PR", "PRI * HTTP/2.0\r\n\r\nSM", "GET / HTTP/1.1\r\nHost: a"]
+    {
+        let mut attacker = Attacker::new(&rig).await;
+        attacker.send(begin).await;
+        attacker.rest().await;
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_stops_is_closed_in_time_and_keeps_no_slot() {
+    let limits = Limits { idle: Duration::from_millis(500), ..Limits::default() };
+    let (rig, _witness) = scene(Options { limits, ..Options::default() }).await;
+    for body in [
+        "Content-Length: 10\r\n\r\nabc",
+        "Transfer-Encoding: chunked\r\n\r\n5\r\nab",
+        "Content-Length: 1\r\n\r\n",
+    ] {
+        let mut attacker = Attacker::new(&rig).await;
+        attacker.send(format!("POST / HTTP/1.1\r\nHost: cart.test\r\n{body}")).await;
+        attacker.rest().await;
+        eventually("its slot is free", || rig.service.in_flight() == 0).await;
+    }
+}

@@ -231,7 +231,7 @@ async fn an_upgrade_that_is_not_asked_for_properly_is_none() {
             "{head}: {answer}"
         );
         assert!(!answer.contains(" 101 "), "{head}: {answer}");
-        assert_eq!(answer.matches("/plain").count(), 1, "{head}: {answer}");
+        assert_eq!(answer.matches("\r\n\r\n/plain").count(), 1, "{head}: {answer}");
     }
     honest.was_served().await;
     assert_eq!(witness.count("GET /plain "), 6);

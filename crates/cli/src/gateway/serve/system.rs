@@ -303,6 +303,7 @@ fn front(settings: &Settings, clock: TokioClock, access: Option<Arc<dyn AccessLo
             stream_idle: limits.stream_idle_timeout,
             kept_per_pod: limits.idle_per_pod,
             kept: limits.idle,
+            ..gateway::Limits::default()
         },
         cold_start: ColdStartHeaders {
             rouse: settings.headers.cold_start,

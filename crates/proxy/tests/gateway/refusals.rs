@@ -1,0 +1,111 @@
+//! Requests that are refused before they have a route, and those that only look as if they should be.
+
+use std::sync::Arc;
+
+use rouse_testkit::fakes::READY;
+
+use crate::access::Kept;
+use crate::rig::{Options, Pod, Rig, eventually};
+
+#[tokio::test]
+async fn a_refused_request_is_answered_counted_and_logged_like_all_others() {
+    let log = Arc::<Kept>::default();
+    let rig = Rig::new(log.options());
+    let (line, head) = ("a".repeat(20_000), "a".repeat(80_000));
+    let many = "a: b\r\n".repeat(200);
+    let mut counted = [0; 3];
+    for (request, status, reason) in [
+        ("GET / HTTP/1.1\r\n\r\n".to_owned(), 400, "no Host"),
+        ("GET / HTTP/1.1\r\nHost: a, b\r\n\r\n".to_owned(), 400, "host"),
+        ("GET /\0 HTTP/1.1\r\nHost: a\r\n\r\n".to_owned(), 400, "target"),
+        (
+            "GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\n".to_owned(),
+            400,
+            "Content-Length",
+        ),
+        ("\u{16}\u{3}\u{1}\u{2}\0\u{1}\0\u{1}".to_owned(), 400, "TLS"),
+        (format!("GET /{line} HTTP/1.1\r\nHost: a\r\n\r\n"), 414, "too long"),
+        (format!("GET / HTTP/1.1\r\nHost: a\r\nb: {head}\r\n\r\n"), 431, "too long"),
+        (format!("GET / HTTP/1.1\r\nHost: a\r\n{many}\r\n"), 431, "too many"),
+    ] {
+        let mut client = rig.connect().await;
+        client.write(&request).await;
+        let answer = client.rest().await;
+        let shown = request.get(..30.min(request.len()));
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{shown:?}: {answer}");
+        assert!(answer.contains("\r\nx-rouse-error: bad_request\r\n"), "{shown:?}: {answer}");
+        assert!(answer.contains("\r\nconnection: close\r\n"), "{shown:?}: {answer}");
+        let body = answer.split_once("\r\n\r\n").unwrap().1;
+        assert!(body.contains(reason) && body.ends_with('\n'), "{shown:?}: {body}");
+        let line = log.next().await;
+        assert_eq!((line.status, line.error.as_deref()), (status, Some("bad_request")), "{shown:?}");
+        assert_eq!((&*line.request, &*line.route), ("- *", "none"));
+        let place = [400, 414, 431].iter().position(|one| *one == status).unwrap();
+        counted[place] += 1;
+        let metric = format!(r#"rouse_requests_total{{route="none",code="{status}",protocol="http1"}}"#);
+        eventually("it is counted once", || rig.metric(&metric) == counted[place]).await;
+    }
+}
+
+#[tokio::test]
+async fn what_came_before_a_refused_request_is_answered_first() {
+    let (rig, pod) = Rig::with_pod(Options::default()).await;
+    let mut client = rig.connect().await;
+    client
+        .write(
+            "GET /1 HTTP/1.1\r\nHost: cart.test\r\n\r\nGET /2 HTTP/1.1\r\nHost: cart.test\r\nHost: x\r\n\r\n",
+        )
+        .await;
+    let mut wire = pod.accept().await;
+    wire.head().await;
+    wire.answer("one").await;
+    let answers = client.rest().await;
+    let (first, second) = answers.split_once("one").unwrap();
+    assert!(first.starts_with("HTTP/1.1 200 ") && second.starts_with("HTTP/1.1 400 "), "{answers}");
+    assert!(second.contains("\r\nx-rouse-error: bad_request\r\n"), "{answers}");
+}
+
+/// Whatever a client sends, it cannot have itself taken for a request that the gateway refused.
+#[tokio::test]
+async fn no_client_can_send_what_stands_for_a_refused_request() {
+    let (rig, _pod) = Rig::with_pod(Options::default()).await;
+    let mut client = rig.connect().await;
+    client.write("- * HTTP/1.1\r\nHost: cart.test\r\nx-rouse-refused: 3\r\n\r\n").await;
+    let answer = client.rest().await;
+    assert!(answer.ends_with("the method does not allow this form of target\n"), "{answer}");
+}
+
+#[tokio::test]
+async fn characters_that_real_clients_leave_in_paths_and_queries_pass_percent_encoded() {
+    let rig = Rig::new(Options::default());
+    let pod = Pod::new(1).await;
+    rig.pods(&[(&pod, READY)]);
+    for (target, seen) in [
+        ("/?q=\"a\"", "/?q=%22a%22"),
+        ("/<b>", "/%3Cb%3E"),
+        ("/?q=<b>", "/?q=%3Cb%3E"),
+        ("/`a`", "/%60a%60"),
+        ("/\"", "/%22"),
+        ("/{a}|^[]\\?{}|^[]\\`", "/{a}|^[]\\?{}|^[]\\%60"),
+        ("/%zz?%", "/%zz?%"),
+        ("http://cart.test/<?\"", "/%3C?%22"),
+        ("http://cart.test?<", "/?%3C"),
+    ] {
+        // In one piece, and cut: in the middle of its target, and in the middle of a header.
+        for cut in [0, 8, target.len() + 24] {
+            let mut client = rig.connect().await;
+            let request = format!(
+                "GET {target} HTTP/1.1\r\nHost: cart.test\r\nIf-Match: \"<`>\"\r\nConnection: close\r\n\r\n"
+            );
+            let (first, second) = request.split_at(cut);
+            client.write(first).await;
+            client.write(second).await;
+            let mut wire = pod.accept().await;
+            let head = wire.head().await;
+            assert!(head.starts_with(&format!("GET {seen} HTTP/1.1\r\n")), "{target}: {head}");
+            assert!(head.contains("\r\nif-match: \"<`>\"\r\n"), "{target}: {head}");
+            wire.answer_last("fine").await;
+            assert!(client.rest().await.ends_with("fine"));
+        }
+    }
+}
