@@ -7,7 +7,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use crate::pick::{Health, Load};
+use crate::health::Health;
+use crate::pick::Load;
 
 /// `namespace/name` of a Kubernetes Service, or of an app in `rouse.yaml`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -293,7 +294,7 @@ pub struct Endpoint {
     pub conditions: Conditions,
     /// What the pod carries now, on all its ports. Shared by all snapshots of this incarnation, and by no other.
     pub load: Arc<Load>,
-    /// How this endpoint has taken our connections. Shared likewise.
+    /// How this endpoint has taken our connections and requests. Shared by the snapshots in which the pod has the same addresses.
     pub health: Arc<Health>,
 }
 

@@ -8,6 +8,7 @@ pub mod budget;
 pub mod drain;
 pub mod endpoint;
 pub mod engine;
+pub mod health;
 pub mod hold;
 pub mod host;
 pub mod merge;

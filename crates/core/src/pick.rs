@@ -1,21 +1,16 @@
 //! Choosing an endpoint and taking a slot on it, in one step and without a lock.
 //!
 //! The less loaded of two random endpoints, among the best ones there are: `Ready` before `Draining`, endpoints
-//! that answered before endpoints that just refused. A limit is never exceeded.
+//! that answered before endpoints that are ejected. A limit is never exceeded.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::endpoint::Endpoint;
+use crate::health::Health;
 use crate::snapshot::PortView;
-use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use crate::time::{Clock, Moment};
-
-/// How long a first connect failure keeps an endpoint out; doubled by each further one.
-const EJECTION: Duration = Duration::from_millis(100);
-/// The longest that any number of failures keeps an endpoint out.
-const EJECTION_MAX: Duration = Duration::from_secs(10);
+use crate::sync::atomic::{AtomicU32, Ordering};
+use crate::time::Clock;
 
 /// What one pod carries now, on all its ports.
 // Aligned, or the counters of neighbours would share a cache line and every pick would slow every other.
@@ -25,14 +20,6 @@ pub struct Load {
     in_flight: AtomicU32,
     /// How many of those were held before, and have not been answered yet.
     released: AtomicU32,
-}
-
-/// How one endpoint has taken our connections lately.
-#[derive(Debug, Default)]
-pub struct Health {
-    /// Zero while it is not ejected, so that a pick reads no clock.
-    ejected_until: AtomicU64,
-    failures: AtomicU32,
 }
 
 /// How much one pod may take.
@@ -57,7 +44,7 @@ pub enum NoPick {
     Refused,
 }
 
-/// One incarnation of an endpoint, as a name for it.
+/// One incarnation of an endpoint at its addresses, as a name for it.
 #[derive(Debug, Clone)]
 pub struct EndpointId(Arc<Health>);
 
@@ -76,7 +63,8 @@ impl std::hash::Hash for EndpointId {
 }
 
 impl Endpoint {
-    /// The name of this incarnation: the same in every snapshot, and never that of another pod.
+    /// The name of this incarnation: the same in every snapshot while its addresses stay the same, and never that of
+    /// another pod.
     pub fn id(&self) -> EndpointId {
         EndpointId(Arc::clone(&self.health))
     }
@@ -140,50 +128,6 @@ impl Load {
     /// Gives back a place in the herd.
     pub(crate) fn give_released(&self) {
         self.released.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
-impl Health {
-    /// Nothing is known against it.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// A connection was refused: keeps the endpoint out for a while, longer each time. Answers until when.
-    pub fn eject(&self, now: Moment) -> Moment {
-        if let Some(until) = self.ejected_until().filter(|until| now < *until) {
-            // Requests that were refused together are one failure, not a hundred.
-            return until;
-        }
-        let before = self.failures.fetch_add(1, Ordering::Relaxed).min(16);
-        let until = now + EJECTION.saturating_mul(1 << before).min(EJECTION_MAX);
-        // Never 0, which means "not ejected".
-        self.ejected_until.store(until.as_nanos().max(1), Ordering::Relaxed);
-        until
-    }
-
-    /// A connection stands: the endpoint is as good as any. Answers whether it was not before.
-    pub fn connected(&self) -> bool {
-        // Read first: a warm endpoint's cache line stays shared.
-        let failed = self.failures.load(Ordering::Relaxed) != 0;
-        if failed {
-            self.failures.store(0, Ordering::Relaxed);
-            self.ejected_until.store(0, Ordering::Relaxed);
-        }
-        failed
-    }
-
-    /// Until when it is out, or was out last.
-    pub fn ejected_until(&self) -> Option<Moment> {
-        match self.ejected_until.load(Ordering::Relaxed) {
-            0 => None,
-            until => Some(Moment::from_nanos(until)),
-        }
-    }
-
-    /// Whether it is out at the time that `clock` tells; the clock is read only if it might be.
-    pub fn ejected(&self, clock: &dyn Clock) -> bool {
-        self.ejected_until().is_some_and(|until| clock.now() < until)
     }
 }
 
@@ -258,7 +202,7 @@ fn search<'v>(
     clock: &dyn Clock,
 ) -> Result<&'v Arc<Endpoint>, NoPick> {
     let mut outcome = NoPick::Nothing;
-    // Endpoints that just refused come last, but they come: better a doubtful one than a self-made outage.
+    // Ejected endpoints come last, but they come: better a doubtful one than a self-made outage.
     for ejected in [false, true] {
         for tier in [view.ready(), view.draining()] {
             let members = || {

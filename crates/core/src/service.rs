@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use crate::budget::RetryBudget;
-use crate::endpoint::{PodUid, PortName, ServiceId, Slice, State};
+use crate::endpoint::{Endpoint, PodUid, PortName, ServiceId, Slice, State};
 use crate::engine::Wake;
 use crate::hold::AcquireError;
 use crate::merge::{Ledger, Policy, Push, PushOutcome, PushRefused};
@@ -322,6 +322,21 @@ impl Service {
         let due = lease.into_iter().chain(wake).chain(self.next_chance()).min();
         // Still under the writers' lock: of two threads that set the timer, the later must know more.
         self.shared.timers.set(&self.id, due);
+    }
+
+    /// A request to `endpoint` was sent and not answered. Answers whether that ejects the endpoint.
+    pub(crate) fn unanswered(&self, port: &PortName, endpoint: &Endpoint) -> bool {
+        let now = self.shared.clock.now();
+        // One at a time: two that are judged at once could each be the last that may be out.
+        let written = lock(&self.written);
+        let snapshot = Arc::clone(&self.feed.newest());
+        let (out, all) = snapshot.port(port).map_or((0, 0), |view| view.ejected(now));
+        let ejected = endpoint.health.unanswered(now, out, all);
+        if ejected {
+            // Those who wait get their chance when the ejection ends.
+            self.reschedule_locked(&written);
+        }
+        ejected
     }
 
     /// When somebody who waits may be served although nothing happens: a rest ends, or an ejection.

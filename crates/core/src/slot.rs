@@ -368,6 +368,15 @@ impl Slot {
         &self.endpoint
     }
 
+    /// Whether the newest snapshot still offers this endpoint at its addresses. A request that has waited since it got
+    /// the slot asks before it is sent: the pod may have left, or be at another address.
+    pub fn is_current(&self) -> bool {
+        let snapshot = self.port.feed.newest();
+        let endpoints = snapshot.port(&self.port.name).map(PortView::endpoints).unwrap_or_default();
+        let same = endpoints.iter().find(|one| Arc::ptr_eq(&one.health, &self.endpoint.health));
+        same.is_some_and(|one| matches!(one.state, State::Ready | State::Draining))
+    }
+
     /// Whether the request waited because nothing was routable.
     pub fn cold_start(&self) -> bool {
         self.retry.cold.start
@@ -389,9 +398,18 @@ impl Slot {
         }
     }
 
+    /// The request was sent, and no response came: the pod reset the connection, or its time was up. Several in a row
+    /// eject the endpoint. Answers whether this one did.
+    pub fn unanswered(&self) -> bool {
+        self.port.service.upgrade().is_some_and(|service| service.unanswered(&self.port.name, &self.endpoint))
+    }
+
     /// The response began. The endpoint has shown that it copes, so the next of the herd may come; a request
     /// that never ends, like an upgraded connection, would otherwise keep its place for good.
     pub fn answered(&mut self) {
+        if self.endpoint.health.answered() {
+            self.port.hand_out();
+        }
         if let Some(anatomy) = self.retry.cold.anatomy.take() {
             anatomy.served(self.port.shared.clock.now());
         }
@@ -406,7 +424,7 @@ impl Slot {
     pub fn refused(mut self, eject: bool) -> Retry {
         let now = self.port.shared.clock.now();
         let mut retry = std::mem::replace(&mut self.retry, Retry::none());
-        retry.rest = if eject { self.endpoint.health.eject(now) } else { now + REST };
+        retry.rest = if eject { self.endpoint.health.refused(now) } else { now + REST };
         retry.refused.push(self.endpoint.id());
         if eject && let Some(service) = self.port.service.upgrade() {
             // Those who wait get their chance when the ejection ends.

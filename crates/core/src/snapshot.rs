@@ -58,6 +58,14 @@ impl PortView {
         self.endpoints.iter().any(|one| one.health.ejected_until().is_some_and(|until| now < until))
     }
 
+    /// How many of the endpoints that take new requests are ejected at `now`, and how many these are in all.
+    pub(crate) fn ejected(&self, now: Moment) -> (usize, usize) {
+        let tier = if self.ready.is_empty() { &self.draining } else { &self.ready };
+        let endpoints = tier.iter().filter_map(|&at| self.endpoints.get(usize::try_from(at).ok()?));
+        let out = endpoints.filter(|one| one.health.ejected_until().is_some_and(|until| now < until)).count();
+        (out, tier.len())
+    }
+
     /// The endpoints that Envoy is told of while the service cannot be woken, in order.
     pub fn envoy(&self) -> impl Iterator<Item = (&Arc<Endpoint>, EnvoyHealth)> {
         let best = self.best();

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use rouse_core::endpoint::{Conditions, Endpoint, PodRef, Source, State};
-use rouse_core::pick::{Capacity, EndpointId, Health, NoPick, pick};
+use rouse_core::health::Health;
+use rouse_core::pick::{Capacity, EndpointId, NoPick, pick};
 use rouse_core::snapshot::PortView;
 use rouse_core::time::{Clock, Moment};
 use rouse_testkit::fakes::{DRAINING, HandClock, READY, http, pod};
@@ -122,7 +123,7 @@ proptest! {
         for (one, endpoint) in all.iter().zip(&endpoints) {
             burden(endpoint, one.in_flight, one.released, &clock);
             if one.ejected {
-                endpoint.health.eject(clock.now());
+                endpoint.health.refused(clock.now());
             }
         }
         let refused: Vec<EndpointId> = all.iter().zip(&endpoints)
@@ -187,17 +188,17 @@ fn an_ejection_ends_by_itself_and_grows_with_each_failure_in_a_row() {
     let health = Health::new();
     let mut out = Vec::new();
     for _ in 0..9 {
-        let until = health.eject(clock.now());
+        let until = health.refused(clock.now());
         out.push(until.since(clock.now()).as_millis());
         assert!(health.ejected(&clock));
-        assert_eq!(health.eject(clock.now()), until, "requests refused together are one failure");
+        assert_eq!(health.refused(clock.now()), until, "requests refused together are one failure");
         clock.advance(until.since(clock.now()));
         assert!(!health.ejected(&clock));
     }
     assert_eq!(out, [100, 200, 400, 800, 1600, 3200, 6400, 10_000, 10_000]);
     assert!(health.connected() && !health.connected());
     assert_eq!(
-        health.eject(clock.now()),
+        health.refused(clock.now()),
         clock.now() + Duration::from_millis(100),
         "one success forgives all"
     );
@@ -207,7 +208,7 @@ fn an_ejection_ends_by_itself_and_grows_with_each_failure_in_a_row() {
 fn a_search_reaches_every_endpoint() {
     let clock = HandClock::default();
     let endpoints: Vec<_> = (0..8).map(|n| endpoint(State::Ready, n)).collect();
-    endpoints[7].health.eject(clock.now());
+    endpoints[7].health.refused(clock.now());
     let view = PortView::new(http(), endpoints.clone());
     let refused = [endpoints[7].id()];
     for seed in 0..700 {

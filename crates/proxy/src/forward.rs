@@ -132,6 +132,8 @@ impl Reply {
 enum Setback {
     /// No connection could be had.
     Refused(Refusal),
+    /// While it waited, the pod left or got another address.
+    Moved,
     /// The connection ended before anything was sent.
     Unsent,
     /// By HTTP/2's own word the pod did not look at it: nothing against the pod.
@@ -173,7 +175,11 @@ pub(crate) async fn forward(
                 refusing.refused(false)
             }
             Setback::ThrownOut if tries.thrown_out >= MOST_ATTEMPTS => return Err(Failure::UpstreamReset),
-            Setback::Refused(_) | Setback::Unsent | Setback::RefusedStream | Setback::ThrownOut => {
+            Setback::Refused(_)
+            | Setback::Moved
+            | Setback::Unsent
+            | Setback::RefusedStream
+            | Setback::ThrownOut => {
                 // What we lack ourselves is no attempt, and sending elsewhere costs no pod anything.
                 tries.attempts += usize::from(!setback.is_ours());
                 refuse(journey, refusing, &setback, tries.attempts)?
@@ -227,7 +233,10 @@ impl Setback {
     fn is_the_pods(&self) -> bool {
         match self {
             Setback::Refused(Refusal::Pod) | Setback::Unsent | Setback::Lost => true,
-            Setback::Refused(Refusal::Local) | Setback::RefusedStream | Setback::ThrownOut => false,
+            Setback::Refused(Refusal::Local)
+            | Setback::Moved
+            | Setback::RefusedStream
+            | Setback::ThrownOut => false,
             Setback::Refused(Refusal::Tls(error)) => error.fault() != Fault::Ours,
         }
     }
@@ -237,6 +246,7 @@ impl Setback {
             Setback::Refused(Refusal::Local) => "local",
             Setback::Refused(Refusal::Pod) => "connect",
             Setback::Refused(Refusal::Tls(_)) => "tls",
+            Setback::Moved => "moved",
             Setback::Unsent => "unsent",
             Setback::RefusedStream | Setback::ThrownOut => "refused_stream",
             Setback::Lost => "reset",
@@ -295,14 +305,22 @@ async fn attempt(
         let request = outgoing.request(link.scheme(), keep).ok_or(Failure::UpstreamReset)?;
         aim.count(journey);
         let before = link.bytes_read();
-        let mut error = match exchange(journey, &outgoing.source, &mut link, request).await? {
-            Ok(mut response) => {
+        let mut error = match exchange(journey, &outgoing.source, &mut link, request).await {
+            Ok(Ok(mut response)) => {
                 let first = first_frame(&link, &mut response).await?;
                 return reply(journey, outgoing, response, first, link, aim.into_slot()).map(Ok);
             }
-            Err(error) => error,
+            Ok(Err(error)) => error,
+            Err(failure) => {
+                if matches!(failure, Failure::ResponseTimeout) {
+                    aim.unanswered(journey);
+                }
+                return Err(failure);
+            }
         };
         let (reused, answered) = (link.is_reused(), link.bytes_read() > before);
+        // An HTTP/1 connection may have been closed for its age as the request came: nothing against the pod.
+        let stale = reused && !answered && link.scheme().is_none();
         if let Some(error) = link.tls_error().filter(|_| !reused && !answered) {
             return Err(Failure::TlsFailed { reason: error.to_string() });
         }
@@ -321,10 +339,11 @@ async fn attempt(
         if outgoing.source.has_failed() {
             return Err(Failure::ClientGone);
         }
-        if keep
-            && outgoing.source.is_whole()
-            && let Some(setback) = refused_stream(error.error())
-        {
+        let unread = refused_stream(error.error());
+        if !stale && !matches!(unread, Some(Setback::RefusedStream)) {
+            aim.unanswered(journey);
+        }
+        if let Some(setback) = unread.filter(|_| keep && outgoing.source.is_whole()) {
             tries.thrown_out += usize::from(matches!(setback, Setback::ThrownOut));
             return Ok(Err((setback, aim)));
         }
@@ -362,6 +381,9 @@ async fn connect(
     upgrade: bool,
 ) -> Result<Result<Link, Setback>, Failure> {
     let worker = journey.worker;
+    if aim.has_waited() && !aim.is_current() {
+        return Ok(Err(Setback::Moved));
+    }
     if !fresh && let Some(link) = pool.take(upgrade) {
         return Ok(Ok(link));
     }
@@ -371,7 +393,11 @@ async fn connect(
         None => connecting.await,
         Some(end) => before(connecting, worker.deadlines.at(end)).await.ok_or(Failure::RequestTimeout)?,
     };
-    Ok(link.map_err(Setback::Refused))
+    // Dialling takes time, in which the pod may have got another address.
+    Ok(match link {
+        Ok(_) if !aim.is_current() => Err(Setback::Moved),
+        link => link.map_err(Setback::Refused),
+    })
 }
 
 /// The pod did not look at the request at all, by HTTP/2's own word.

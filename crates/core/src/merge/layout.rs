@@ -11,8 +11,8 @@ use std::sync::Arc;
 use slab::Slab;
 
 use crate::endpoint::{Endpoint, PortName};
+use crate::health::Health;
 use crate::merge::pod::Pod;
-use crate::pick::Health;
 
 /// One port's part of the layout.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ struct Seat {
     number: u64,
     addresses: Vec<SocketAddr>,
     health: Arc<Health>,
-    /// The endpoint as last published; reused while nothing about it changed.
+    /// The endpoint as last published, also while the pod has lost its address; reused while nothing about it changed.
     endpoint: Option<Arc<Endpoint>>,
 }
 
@@ -85,10 +85,16 @@ impl Port {
                 known.map_or_else(|| (Arc::default(), None), |seat| (seat.health, seat.endpoint));
             self.seats.push(Seat { pod, number, addresses: vec![address], health, endpoint });
         }
+        for seat in &mut self.seats {
+            // A pod at another address is another endpoint: its connections and its ejection are those of the old one.
+            if seat.endpoint.as_ref().is_some_and(|old| !same_addresses(&old.addresses, &seat.addresses)) {
+                seat.health = Arc::default();
+            }
+        }
         // A pod that lost its address to a rival may get it back, and is then still the same endpoint.
         let still = |seat: &Seat| pods.get(seat.pod).is_some_and(|pod| pod.number == seat.number);
         let unseated = old.into_iter().flatten().filter(still);
-        self.seats.extend(unseated.map(|seat| Seat { addresses: Vec::new(), endpoint: None, ..seat }));
+        self.seats.extend(unseated.map(|seat| Seat { addresses: Vec::new(), ..seat }));
     }
 
     /// One claim per address: the better state wins, the first of equals stays, and the place in the order is
@@ -149,4 +155,9 @@ impl Port {
         }
         endpoints
     }
+}
+
+/// Whether two endpoints have the same addresses, in whatever order.
+fn same_addresses(one: &[SocketAddr], other: &[SocketAddr]) -> bool {
+    one.len() == other.len() && one.iter().all(|address| other.contains(address))
 }

@@ -7,6 +7,7 @@ mod rules;
 mod witness;
 mod world;
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -22,6 +23,9 @@ use world::{Fact, LEASE, Past, SMALL, Size, Step, World, endpoints, expire_until
 
 /// Everybody has an address of their own: what is seen of a pod is what was said of it.
 const APART: Size = Size { own_addresses: true, ..SMALL };
+
+/// In whatever order.
+type Addresses = BTreeSet<SocketAddr>;
 
 /// Nobody is turned away.
 fn roomy() -> Policy {
@@ -143,13 +147,13 @@ proptest! {
     }
 
     #[test]
-    fn a_load_stays_with_its_pod_and_goes_to_no_other(
+    fn an_endpoint_stays_itself_while_its_addresses_do_and_is_no_other(
         steps in prop::collection::vec((SMALL.step(), any::<bool>()), 1..=32),
     ) {
         let mut ledger = Ledger::new(roomy());
         let (mut past, mut now) = (Past::default(), Moment::from_nanos(100));
         let mut ever: Vec<(Who, EndpointId)> = vec![];
-        let mut last: Vec<(PortName, Who, Option<Moment>, EndpointId)> = vec![];
+        let mut last: Vec<(PortName, Who, Option<Moment>, Addresses, EndpointId)> = vec![];
         for (step, look) in &steps {
             now = now + step.after;
             expire_until(&mut ledger, now);
@@ -165,13 +169,14 @@ proptest! {
                 let (who, id) = (who(endpoint), endpoint.id());
                 let since = endpoint.pod.as_ref().and_then(|pod| ledger.first_seen(&pod.uid));
                 let heir = ever.iter().find(|(other, old)| *other != who && *old == id);
-                prop_assert!(heir.is_none(), "{:?} has the load of {:?}", who, heir);
+                prop_assert!(heir.is_none(), "{:?} is taken for {:?}", who, heir);
                 // The same since it was last unknown, and seen both times.
-                let mut before = last.iter().filter(|(on, it, then, _)| (on, it, then) == (port, &who, &since));
-                let kept = since.is_none() || before.all(|(.., old)| *old == id);
-                prop_assert!(kept, "{:?} lost its load", who);
+                let at: Addresses = endpoint.addresses.iter().copied().collect();
+                let mut before = last.iter().filter(|(on, it, then, ..)| (on, it, then) == (port, &who, &since));
+                let kept = since.is_none() || before.all(|(.., then, old)| (*old == id) == (*then == at));
+                prop_assert!(kept, "{:?} at {:?}", who, at);
                 ever.push((who.clone(), id.clone()));
-                present.push((port.clone(), who, since, id));
+                present.push((port.clone(), who, since, at, id));
             }
             last = present;
         }

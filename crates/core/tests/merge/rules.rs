@@ -3,6 +3,7 @@
 //! Every row runs against the ledger and the model. The numbers are those of the merge rules in the
 //! specification of endpoints.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use rouse_core::endpoint::{Conditions, Endpoint, Slice, SliceEndpoint};
@@ -222,15 +223,35 @@ fn a_new_pod_inherits_no_load_and_the_same_pod_keeps_its_own() {
             Op::Push(push) => _ = ledger.push(push, now).unwrap(),
             _ => unreachable!("only slices and pushes here"),
         }
-        ledger.view()[0].endpoints()[0].id()
+        Arc::as_ptr(&ledger.view()[0].endpoints()[0].load)
     };
     let first = load(put("one", &[("a", 1, STARTING)]));
     assert_eq!(load(push("a", 1, 0, Ready)), first);
     assert_eq!(load(put("one", &[("a", 1, LEAVING)])), first);
-    assert_eq!(load(put("one", &[("a", 2, LEAVING), ("b", 3, READY)])), first);
+    assert_eq!(load(put("one", &[("a", 2, LEAVING), ("b", 3, READY)])), first, "wherever it is reached");
     let second = load(put("one", &[("c", 2, READY)]));
     assert_ne!(second, first);
     assert_ne!(load(push_at("d", 1, 0, Ready, 2)), second);
+}
+
+#[test]
+fn a_pod_is_the_same_endpoint_only_while_its_addresses_stay_the_same() {
+    let mut ledger = Ledger::new(Policy::default());
+    let mut now = Moment::ZERO;
+    let mut id = |step: Step| {
+        now = now + TICK;
+        let Op::Put(name, slice) = step.op else { unreachable!("only slices here") };
+        ledger.put_slice(name, slice, now);
+        ledger.view()[0].endpoints()[0].id()
+    };
+    let first = id(put("one", &[("a", 1, READY)]));
+    assert_eq!(id(put("one", &[("a", 1, LEAVING)])), first, "whatever its state");
+    assert_eq!(id(put("one", &[("a", 1, READY), ("b", 3, READY)])), first, "whoever comes beside it");
+    let both = id(put("two", &[("a", 4, READY)]));
+    assert_ne!(both, first, "a second address");
+    let other = id(put("one", &[("a", 2, READY)]));
+    assert!(other != both && other != first, "another one");
+    assert_ne!(id(put("two", &[])), other, "one less");
 }
 
 // Rule 2: order.

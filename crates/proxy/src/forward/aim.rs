@@ -66,10 +66,33 @@ impl Aim {
         }
     }
 
+    /// Whether the request was held before it got its slot.
+    pub(super) fn has_waited(&self) -> bool {
+        matches!(self, Self::Pod(slot) if !slot.waited().is_zero())
+    }
+
+    /// Whether the pod may still be sent to, at the address that is dialled.
+    pub(super) fn is_current(&self) -> bool {
+        match self {
+            Self::Pod(slot) => slot.is_current(),
+            Self::ClusterIp(..) => true,
+        }
+    }
+
     /// A connection stands.
     pub(super) fn connected(&mut self) {
         if let Self::Pod(slot) | Self::ClusterIp(_, Some(slot)) = self {
             slot.connected();
+        }
+    }
+
+    /// The request was sent, and no response came.
+    pub(super) fn unanswered(&self, journey: &Journey<'_>) {
+        // Who was behind the ClusterIP is not known.
+        if let Self::Pod(slot) = self
+            && slot.unanswered()
+        {
+            journey.worker.gateway.metrics.ejected();
         }
     }
 
@@ -127,7 +150,7 @@ pub(super) async fn again(
         }
         Setback::Refused(Refusal::Pod) => PAUSE,
         Setback::Lost if std::mem::replace(&mut tries.repeated, true) => return Err(Failure::UpstreamReset),
-        Setback::Unsent | Setback::RefusedStream | Setback::ThrownOut | Setback::Lost => {
+        Setback::Moved | Setback::Unsent | Setback::RefusedStream | Setback::ThrownOut | Setback::Lost => {
             tries.attempts += 1;
             if tries.attempts >= MOST_ATTEMPTS || !journey.backend.service.may_retry() {
                 return Err(Failure::UpstreamReset);

@@ -1,11 +1,9 @@
 //! What one request needs on its way to a pod: a slot, at once or after a wait, and for how long it may wait.
 
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::{HeaderName, HeaderValue};
-use rouse_core::endpoint::State;
 use rouse_core::hold::AcquireError;
 use rouse_core::slot::{Ask, Retry, Slot};
 use rouse_core::snapshot::PortView;
@@ -107,12 +105,7 @@ impl Journey<'_> {
     ) -> Result<Option<Slot>, Failure> {
         // None offered the port. By now one may.
         let Some(slot) = slot else { return Ok(self.backend.port.try_acquire_quietly(self.worker.roll())) };
-        let snapshot = Arc::clone(&self.backend.service.snapshot());
-        let endpoints = snapshot.port(self.backend.port.name()).map(PortView::endpoints).unwrap_or_default();
-        let is_there = endpoints.iter().any(|one| {
-            one.id() == slot.endpoint().id() && matches!(one.state, State::Ready | State::Draining)
-        });
-        if is_there {
+        if slot.is_current() {
             return Ok(Some(slot));
         }
         // Whoever waits for the plumbing alone would wake nobody.

@@ -47,7 +47,10 @@ async fn a_service_that_loses_everything_is_asked_a_fifth_more_and_no_other_serv
     let retries = REQUESTS / 5 + RESERVE;
     assert_eq!(read.load(Ordering::Relaxed), REQUESTS + retries, "as the pods counted");
     assert_eq!(rig.metric(r#"rouse_retries_total{reason="reset"}"#), retries as u64, "as we did");
-    assert_eq!(rig.metric("rouse_ejections_total"), 0, "a pod that takes connections is none that is down");
+    assert!(
+        rig.metric("rouse_ejections_total") >= 1,
+        "one of them is left alone; the other is asked, whatever it does"
+    );
 
     // The other service has its own budget.
     let pod = Pod::new(3).await;

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic, also in its helpers")]
 
 mod access;
+mod addresses;
 mod back_pressure;
 mod bad_pods;
 mod bodies;
@@ -14,6 +15,7 @@ mod connections;
 mod deadlines;
 mod drain_tail;
 mod draining;
+mod ejection;
 mod farewells;
 mod h2kit;
 mod half_close;
@@ -27,6 +29,7 @@ mod retries;
 mod rig;
 mod silence;
 mod smoke;
+mod starting;
 mod tls;
 mod upgrades;
 mod upstream_tls;

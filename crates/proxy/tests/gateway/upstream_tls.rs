@@ -51,54 +51,65 @@ pub(crate) struct Shaken {
 
 /// A pod that answers over TLS. Dropping it ends it.
 pub(crate) struct TlsPod {
+    seen: Seen,
+    _tasks: JoinSet<()>,
+}
+
+#[derive(Clone, Default)]
+struct Seen {
     shaken: Arc<Mutex<Vec<Shaken>>>,
     /// The first line of every request, or the URI in HTTP/2.
     asked: Arc<Mutex<Vec<String>>>,
-    _tasks: JoinSet<()>,
+}
+
+impl Seen {
+    /// Shakes hands on one connection, and answers what comes on it.
+    async fn answer(self, stream: TcpStream, tls: Arc<ServerTls>, last: bool) {
+        // Last words must not wait for an acknowledgement: the end of the connection would take them along.
+        stream.set_nodelay(true).unwrap();
+        let accepted = tls.accept(stream, Instant::now() + PATIENCE).await;
+        let Ok((stream, peer)) = accepted else { return };
+        let resumed = format!("{:?}", stream.get_ref().1.handshake_kind()).contains("Resumed");
+        let certified = peer.client_cert;
+        self.shaken.lock().unwrap().push(Shaken { sni: peer.sni, alpn: peer.alpn, certified, resumed });
+        match peer.alpn {
+            Some(Alpn::H2) => http2(stream, &self.asked).await,
+            _ => http1(stream, &self.asked, last).await,
+        }
+    }
 }
 
 impl TlsPod {
     /// `last`: every HTTP/1 connection ends with its first answer.
     pub(crate) fn serve(pod: Pod, settings: ServerSettings, last: bool) -> Self {
-        let (tls, _) = ServerTls::new(settings).unwrap();
-        let tls = Arc::new(tls);
-        let (shaken, asked) = (Arc::<Mutex<Vec<Shaken>>>::default(), Arc::<Mutex<Vec<String>>>::default());
-        let (ours, heard) = (Arc::clone(&shaken), Arc::clone(&asked));
-        let mut tasks = JoinSet::new();
-        tasks.spawn(async move {
+        let tls = Arc::new(ServerTls::new(settings).unwrap().0);
+        Self::run(|seen| async move {
             let mut connections = JoinSet::new();
             loop {
                 let (stream, tls) = (pod.accept_raw().await, Arc::clone(&tls));
-                // Last words must not wait for an acknowledgement: the end of the connection would take them along.
-                stream.set_nodelay(true).unwrap();
-                let (shaken, asked) = (Arc::clone(&ours), Arc::clone(&heard));
-                connections.spawn(async move {
-                    let accepted = tls.accept(stream, Instant::now() + PATIENCE).await;
-                    let Ok((stream, peer)) = accepted else { return };
-                    let resumed = format!("{:?}", stream.get_ref().1.handshake_kind()).contains("Resumed");
-                    let certified = peer.client_cert;
-                    shaken.lock().unwrap().push(Shaken {
-                        sni: peer.sni,
-                        alpn: peer.alpn,
-                        certified,
-                        resumed,
-                    });
-                    match peer.alpn {
-                        Some(Alpn::H2) => http2(stream, &asked).await,
-                        _ => http1(stream, &asked, last).await,
-                    }
-                });
+                connections.spawn(seen.clone().answer(stream, tls, last));
             }
-        });
-        Self { shaken, asked, _tasks: tasks }
+        })
+    }
+
+    /// The same on one connection that stands already.
+    pub(crate) fn shake(stream: TcpStream, settings: ServerSettings) -> Self {
+        let tls = Arc::new(ServerTls::new(settings).unwrap().0);
+        Self::run(|seen| seen.answer(stream, tls, false))
+    }
+
+    fn run<F: Future<Output = ()> + Send + 'static>(serve: impl FnOnce(Seen) -> F) -> Self {
+        let (seen, mut tasks) = (Seen::default(), JoinSet::new());
+        tasks.spawn(serve(seen.clone()));
+        Self { seen, _tasks: tasks }
     }
 
     pub(crate) fn shaken(&self) -> Vec<Shaken> {
-        self.shaken.lock().unwrap().clone()
+        self.seen.shaken.lock().unwrap().clone()
     }
 
-    fn asked(&self) -> Vec<String> {
-        self.asked.lock().unwrap().clone()
+    pub(crate) fn asked(&self) -> Vec<String> {
+        self.seen.asked.lock().unwrap().clone()
     }
 }
 

@@ -1,0 +1,151 @@
+//! A pod that keeps its UID and changes its port or its IP: no request goes to the old address any more.
+
+use std::net::SocketAddr;
+
+use rouse_core::endpoint::{PodRef, PodUid, PortName, Slice, SliceEndpoint, SlicePort};
+use rouse_net::tls::{ClientSettings, ClientTls, Roots, ServerName};
+use rouse_proxy::gateway::Upstream;
+use rouse_testkit::fakes::READY;
+
+use crate::certificates::Authority;
+use crate::h2kit::{self, H2Client, h2c};
+use crate::rig::{Options, Pod, Rig, eventually};
+use crate::upstream_tls::{TlsPod, server};
+
+const KEEP_ALIVE: &str = "GET / HTTP/1.1\r\nHost: cart.test\r\n\r\n";
+
+/// Connections to the old port stay open at the pod, so only the gateway can stop using them.
+#[tokio::test]
+async fn a_connection_to_a_pods_former_port_is_not_used_again() {
+    let rig = Rig::new(Options::default());
+    let (former, present) = (Pod::new(1).await, Pod::new(1).await);
+    rig.pods(&[(&former, READY)]);
+    let mut client = rig.connect().await;
+    client.write(KEEP_ALIVE).await;
+    let mut wire = former.accept().await;
+    wire.head().await;
+    wire.answer("one").await;
+    client.until("one").await;
+    // The connection is idle now, and the very next request comes with the new port.
+    rig.pods(&[(&present, READY)]);
+    client.write(KEEP_ALIVE).await;
+    let mut newer = present.accept().await;
+    newer.head().await;
+    newer.answer("two").await;
+    client.until("two").await;
+    assert_eq!(wire.rest().await, "", "the old connection is closed, and nothing was sent on it");
+}
+
+#[tokio::test]
+async fn what_is_in_flight_on_a_pods_former_port_is_finished_and_its_connection_not_kept() {
+    let rig = Rig::new(Options::default());
+    let (former, present) = (Pod::new(1).await, Pod::new(1).await);
+    rig.pods(&[(&former, READY)]);
+    let mut client = rig.connect().await;
+    client.write(KEEP_ALIVE).await;
+    let mut wire = former.accept().await;
+    wire.head().await;
+    wire.write("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nfirst").await;
+    client.until("first").await;
+    rig.pods(&[(&present, READY)]);
+    assert_eq!(rig.service.in_flight(), 1, "it counts as load of the pod, wherever that is reached now");
+    wire.write(" last").await;
+    client.until(" last").await;
+    client.write(KEEP_ALIVE).await;
+    let mut newer = present.accept().await;
+    newer.head().await;
+    newer.answer("two").await;
+    client.until("two").await;
+    assert_eq!(wire.rest().await, "");
+    eventually("nothing is in flight", || rig.service.in_flight() == 0).await;
+}
+
+#[tokio::test]
+async fn a_shared_http_2_connection_to_a_pods_former_port_takes_no_new_stream() {
+    let rig = Rig::new(h2c());
+    let (former, present) = (Pod::new(1).await, Pod::new(1).await);
+    rig.pods(&[(&former, READY)]);
+    let client = H2Client::new(&rig).await;
+    let early = client.get("http://cart.test/early").await;
+    let mut connection = former.accept_h2().await;
+    let (_, mut respond) = connection.accept().await.unwrap().unwrap();
+    rig.pods(&[(&present, READY)]);
+    let late = client.get("http://cart.test/late").await;
+    let serving = async {
+        let mut connection = present.accept_h2().await;
+        let (request, mut respond) = connection.accept().await.unwrap().unwrap();
+        assert_eq!(request.uri().path(), "/late");
+        h2kit::answer(&mut respond, "new");
+        while connection.accept().await.is_some() {}
+    };
+    let old = async { while connection.accept().await.is_some() {} };
+    let asking = async {
+        assert_eq!(late.body().await, b"new");
+        // What was under way goes on.
+        h2kit::answer(&mut respond, "old");
+        assert_eq!(early.body().await, b"old");
+    };
+    tokio::select! {
+        () = asking => {}
+        () = async { tokio::join!(serving, old); } => unreachable!("the pods outlive the requests"),
+    }
+}
+
+/// One endpoint with two addresses, as dual-stack pods have them.
+#[tokio::test]
+async fn an_address_that_a_pod_with_two_loses_is_not_used_again() {
+    let rig = Rig::new(Options::default());
+    let (lost, kept) = (Pod::new(1).await, Pod::new(1).await);
+    two_addresses(&rig, &[lost.address, kept.address]);
+    let mut client = rig.connect().await;
+    client.write(KEEP_ALIVE).await;
+    let mut wire = lost.accept().await;
+    wire.head().await;
+    wire.answer("one").await;
+    client.until("one").await;
+    two_addresses(&rig, &[kept.address]);
+    client.write(KEEP_ALIVE).await;
+    let mut other = kept.accept().await;
+    other.head().await;
+    other.answer("two").await;
+    client.until("two").await;
+    assert_eq!(wire.rest().await, "");
+}
+
+/// The pod `uid-1` in one slice for each address.
+fn two_addresses(rig: &Rig, addresses: &[SocketAddr]) {
+    let slices = addresses.iter().enumerate().map(|(n, address)| {
+        let pod = PodRef { uid: PodUid::new("uid-1"), name: "shop/pod-1".into() };
+        let slice = Slice {
+            ports: vec![SlicePort { name: PortName::new("http"), number: address.port() }],
+            endpoints: vec![SliceEndpoint { ip: address.ip(), conditions: READY, pod: Some(pod) }],
+        };
+        (format!("slice-{n}"), slice)
+    });
+    rig.service.replace_slices(slices);
+}
+
+/// A TLS handshake that takes its time is a dial that the change overtakes.
+#[tokio::test]
+async fn a_connection_that_was_being_made_to_a_former_address_gets_no_request() {
+    let authority = Authority::new();
+    let name = ServerName::try_from("cart.shop.svc").unwrap();
+    let (tls, _) = ClientTls::new(ClientSettings::new(name, Roots::Pem(vec![authority.ca()]))).unwrap();
+    let rig = Rig::new(Options { protocol: Upstream::Tls(tls.into()), ..Options::default() });
+    let (former, present) = (Pod::new(1).await, Pod::new(1).await);
+    rig.pods(&[(&former, READY)]);
+    let mut client = rig.connect().await;
+    client
+        .write("POST / HTTP/1.1\r\nHost: cart.test\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        .await;
+    // The TCP connection waits to be accepted, and the handshake waits for the pod.
+    let waiting = former.accept_raw().await;
+    rig.pods(&[(&present, READY)]);
+    let former = TlsPod::shake(waiting, server(authority.leaf(&["cart.shop.svc"])));
+    let present = TlsPod::serve(present, server(authority.leaf(&["cart.shop.svc"])), false);
+    let answer = client.rest().await;
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+    assert_eq!((former.shaken().len(), former.asked()), (1, vec![]));
+    assert_eq!(present.asked().len(), 1);
+    assert_eq!(rig.metric("rouse_ejections_total"), 0, "nothing against the pod");
+}

@@ -1,0 +1,149 @@
+//! A pod that takes requests and does not answer them: how soon the others have all of them.
+
+use std::time::Duration;
+
+use rouse_proxy::gateway::Timeouts;
+use rouse_testkit::fakes::READY;
+use tokio::task::JoinSet;
+
+use crate::h2kit::{self, h2c};
+use crate::rig::{Options, Pod, Rig, eventually};
+use crate::wire::Wire;
+
+const EJECTIONS: &str = "rouse_ejections_total";
+/// So many in a row eject.
+const IN_A_ROW: usize = 5;
+
+/// How many of `count` requests, one after the other, got no response of a pod's.
+async fn unanswered(rig: &Rig, count: usize, code: &str) -> usize {
+    let mut failed = 0;
+    for _ in 0..count {
+        // A POST is sent once, whatever becomes of it.
+        let mut client = rig.connect().await;
+        client
+            .write("POST / HTTP/1.1\r\nHost: cart.test\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+            .await;
+        let answer = client.rest().await;
+        if answer.contains(&format!("\r\nx-rouse-error: {code}\r\n")) {
+            failed += 1;
+        } else {
+            assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+        }
+    }
+    failed
+}
+
+/// The kernel takes its connections, as it does for a process that is stopped.
+#[tokio::test]
+async fn a_pod_that_has_fallen_silent_gets_no_more_requests_after_five_response_timeouts() {
+    let timeouts = Timeouts { response_header: Some(Duration::from_secs(1)), ..Options::default().timeouts };
+    let rig = Rig::new(Options { timeouts, ..Options::default() });
+    let (silent, alive) = (Pod::new(1).await, Pod::new(2).await);
+    rig.pods(&[(&silent, READY), (&alive, READY)]);
+    let alive = alive.serve();
+    let mut failed = 0;
+    while rig.metric(EJECTIONS) == 0 {
+        failed += unanswered(&rig, 1, "response_timeout").await;
+        assert!(failed <= IN_A_ROW, "it is still asked after {failed} timeouts");
+    }
+    assert_eq!(failed, IN_A_ROW);
+    assert_eq!(unanswered(&rig, 30, "response_timeout").await, 0);
+    assert!(alive.paths().len() >= 30);
+}
+
+/// A pod that reads a request and closes the connection, for ever.
+fn resetting(pod: Pod) -> JoinSet<()> {
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move {
+        loop {
+            Wire::new(pod.accept_raw().await).next_head().await;
+        }
+    });
+    tasks
+}
+
+#[tokio::test]
+async fn a_pod_that_resets_what_it_is_sent_gets_no_more_requests_after_five_of_them() {
+    let rig = Rig::new(Options::default());
+    let (broken, alive) = (Pod::new(1).await, Pod::new(2).await);
+    rig.pods(&[(&broken, READY), (&alive, READY)]);
+    let (_broken, _alive) = (resetting(broken), alive.serve());
+    let mut failed = 0;
+    while rig.metric(EJECTIONS) == 0 {
+        failed += unanswered(&rig, 1, "upstream_reset").await;
+        assert!(failed <= IN_A_ROW, "it is still asked after {failed} resets");
+    }
+    assert_eq!(failed, IN_A_ROW);
+    assert_eq!(unanswered(&rig, 30, "upstream_reset").await, 0);
+}
+
+#[tokio::test]
+async fn a_pod_that_ends_its_http_2_connections_with_an_error_is_ejected_too() {
+    let rig = Rig::new(h2c());
+    let (broken, alive) = (Pod::new(1).await, Pod::new(2).await);
+    rig.pods(&[(&broken, READY), (&alive, READY)]);
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move {
+        loop {
+            let mut connection = broken.accept_h2().await;
+            if let Some(Ok((_, mut respond))) = connection.accept().await {
+                respond.send_reset(h2::Reason::INTERNAL_ERROR);
+            }
+            connection.abrupt_shutdown(h2::Reason::INTERNAL_ERROR);
+            while connection.accept().await.is_some() {}
+        }
+    });
+    let _alive = alive.serve_h2(h2::server::Builder::new(), |_, mut respond| async move {
+        h2kit::answer(&mut respond, "hello");
+    });
+    let mut asked = 0;
+    while rig.metric(EJECTIONS) == 0 {
+        unanswered(&rig, 1, "upstream_reset").await;
+        asked += 1;
+        assert!(asked < 100, "it is still asked");
+    }
+    assert_eq!(unanswered(&rig, 30, "upstream_reset").await, 0);
+}
+
+/// Never the last one: a doubtful pod is better than none.
+#[tokio::test]
+async fn the_only_pod_is_asked_whatever_it_does() {
+    let rig = Rig::new(Options::default());
+    let pod = Pod::new(1).await;
+    rig.pods(&[(&pod, READY)]);
+    let _pod = resetting(pod);
+    assert_eq!(unanswered(&rig, 3 * IN_A_ROW, "upstream_reset").await, 3 * IN_A_ROW);
+    assert_eq!(rig.metric(EJECTIONS), 0);
+}
+
+#[tokio::test]
+async fn errors_of_the_app_and_clients_that_leave_eject_no_pod() {
+    let rig = Rig::new(Options::default());
+    let (first, second) = (Pod::new(1).await, Pod::new(2).await);
+    rig.pods(&[(&first, READY), (&second, READY)]);
+    for _ in 0..4 * IN_A_ROW {
+        let serving = async {
+            let mut wire = tokio::select! {
+                wire = first.accept() => wire,
+                wire = second.accept() => wire,
+            };
+            wire.head().await;
+            wire.write("HTTP/1.1 503 Overloaded\r\nConnection: close\r\nContent-Length: 0\r\n\r\n").await;
+        };
+        let (answer, ()) = tokio::join!(rig.get("/"), serving);
+        assert!(answer.starts_with("HTTP/1.1 503 Overloaded\r\n"), "{answer}");
+    }
+    for _ in 0..4 * IN_A_ROW {
+        let mut client = rig.connect().await;
+        client.write("GET / HTTP/1.1\r\nHost: cart.test\r\n\r\n").await;
+        let mut wire = tokio::select! {
+            wire = first.accept() => wire,
+            wire = second.accept() => wire,
+        };
+        wire.head().await;
+        drop(client);
+        assert_eq!(wire.rest().await, "");
+    }
+    eventually("all are over", || rig.service.in_flight() == 0).await;
+    assert_eq!(rig.metric(EJECTIONS), 0);
+}
