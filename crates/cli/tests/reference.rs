@@ -192,7 +192,6 @@ fn panel(cluster: Option<Arc<Cluster>>) -> Arc<Panel> {
         trusted: TrustedProxies::private(),
         bounds: Bounds::default(),
         clock: TokioClock::new(),
-        seed: 1,
         limits: Limits::default(),
         cold_start: ColdStartHeaders::default(),
         access: None,

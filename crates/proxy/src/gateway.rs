@@ -35,8 +35,6 @@ pub struct Settings {
     pub bounds: Bounds,
     /// The clock that the registry goes by, too.
     pub clock: TokioClock,
-    /// Fresh randomness.
-    pub seed: u64,
     /// What clients may take up.
     pub limits: Limits,
     /// How responses say whether their request waited for a pod.

@@ -146,9 +146,7 @@ impl Workers {
                 Err(error) => return drop(told.send(Err(error))),
             };
             told.send(Ok(())).ok();
-            let number = crew.number as u64;
-            let seed = gateway.settings.seed.wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-            let worker = Worker::new(gateway, seed, crew.mates.len(), drain, close);
+            let worker = Worker::new(gateway, crew.mates.len(), drain, close);
             runtime.block_on(run(worker, doors, crew, inbox));
         })?;
         started.recv().map_err(io::Error::other)?

@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::hash::{BuildHasher as _, RandomState};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,13 +36,12 @@ pub(crate) struct Worker {
     /// For connections to pods that nobody uses.
     pub(crate) room: Rc<Room>,
     pools: RefCell<HashMap<ServiceId, Rc<Pools>>>,
-    dice: Cell<u64>,
+    dice: Dice,
 }
 
 impl Worker {
     pub(crate) fn new(
         gateway: Arc<Gateway>,
-        seed: u64,
         workers: usize,
         drain: CancellationToken,
         close: CancellationToken,
@@ -54,18 +54,14 @@ impl Worker {
             drain: Signal::of(drain),
             close: Signal::of(close),
             pools: RefCell::default(),
-            dice: Cell::new(seed),
+            dice: Dice::new(),
             gateway,
         })
     }
 
-    /// Fresh randomness: splitmix64.
+    /// Fresh randomness.
     pub(crate) fn roll(&self) -> u64 {
-        let state = self.dice.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
-        self.dice.set(state);
-        let z = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.dice.roll()
     }
 
     /// The connections to the pods of `service`. They follow its snapshots from the first time on.
@@ -106,5 +102,84 @@ impl Worker {
                 pools.sweep();
             }
         }
+    }
+}
+
+/// The random numbers of one worker: splitmix64.
+#[derive(Debug)]
+struct Dice(Cell<u64>);
+
+impl Dice {
+    /// From a seed of the system's. One derived from a neighbour's would repeat its numbers: all seeds are states of the
+    /// same sequence, and those that are a few steps apart soon meet.
+    fn new() -> Self {
+        // The standard library asks the system for the keys of its hash maps.
+        Self::from(RandomState::new().hash_one(()))
+    }
+
+    fn from(seed: u64) -> Self {
+        Self(Cell::new(seed))
+    }
+
+    fn roll(&self) -> u64 {
+        let state = self.0.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
+        self.0.set(state);
+        let z = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    const WORKERS: u64 = 8;
+    const ROLLS: usize = 20_000;
+
+    /// The numbers of eight workers, each rolled on a thread of its own.
+    fn rolls(dice: fn(u64) -> Dice) -> Vec<Vec<u64>> {
+        let roll = |number| {
+            let rolling = move || {
+                let dice = dice(number);
+                (0..ROLLS).map(|_| dice.roll()).collect()
+            };
+            std::thread::spawn(rolling)
+        };
+        let threads: Vec<_> = (0..WORKERS).map(roll).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    }
+
+    /// How many of the numbers came up before, with any worker.
+    fn repeated(all: &[Vec<u64>]) -> usize {
+        let distinct: HashSet<&u64> = all.iter().flatten().collect();
+        all.iter().flatten().count() - distinct.len()
+    }
+
+    /// How many of a hundred picks out of two pods two workers agree in, up to 16 rolls apart: the most of all pairs.
+    fn agreement(all: &[Vec<u64>]) -> usize {
+        let share = |one: &[u64], other: &[u64]| {
+            let agree = one.iter().zip(other).filter(|(one, other)| **one >> 63 == **other >> 63).count();
+            agree * 100 / one.len()
+        };
+        let pairs = all
+            .iter()
+            .enumerate()
+            .flat_map(|(place, one)| all.iter().skip(place + 1).map(move |it| (one, it)));
+        let shifted = pairs.flat_map(|(one, other)| (0..16).map(move |lag| share(&one[lag..], other)));
+        shifted.max().unwrap()
+    }
+
+    #[test]
+    fn no_worker_repeats_the_numbers_of_another_nor_picks_as_it_does() {
+        let all = rolls(|_| Dice::new());
+        assert_eq!(repeated(&all), 0);
+        assert!(agreement(&all) < 55, "{}", agreement(&all));
+        // Seeds that are spaced by the generator's own step are what this test must find.
+        let spaced =
+            rolls(|number| Dice::from(7_u64.wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15))));
+        assert!(repeated(&spaced) > 0 && agreement(&spaced) > 98);
     }
 }

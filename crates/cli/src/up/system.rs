@@ -185,7 +185,6 @@ fn front(up: &Up, clock: TokioClock) -> gateway::Settings {
         trusted: up.trusted_proxies.clone().unwrap_or_else(TrustedProxies::private),
         bounds: bounds(up),
         clock,
-        seed: random(),
         limits: gateway::Limits {
             connections: up.max_connections.map_or_else(files::most_connections, NonZeroUsize::get),
             idle: up.idle_timeout.get(),

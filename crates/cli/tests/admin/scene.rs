@@ -114,7 +114,6 @@ impl Scene {
                 trusted: TrustedProxies::private(),
                 bounds: rouse_core::hold::Bounds::default(),
                 clock: TokioClock::new(),
-                seed: 1,
                 limits: rouse_proxy::gateway::Limits::default(),
                 cold_start: rouse_proxy::gateway::ColdStartHeaders::default(),
                 access: None,

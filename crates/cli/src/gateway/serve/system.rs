@@ -287,7 +287,6 @@ fn front(settings: &Settings, clock: TokioClock, access: Option<Arc<dyn AccessLo
         trusted: settings.headers.trusted_proxies.clone(),
         bounds: settings.holds,
         clock,
-        seed: random(),
         limits: gateway::Limits {
             // Whoever is let in beyond the files that may be open is not served.
             connections: limits.connections.unwrap_or(usize::MAX).min(files::most_connections()),
