@@ -7,6 +7,7 @@ TOOLS ?= $(HOME)/.cache/rouse/tools
 DENY_VERSION := 0.20.2
 FUZZ_VERSION := 0.13.2
 HELM_VERSION := v3.22.0
+OPENTELEMETRY_VERSION := 1.45.2
 FUZZ_SECONDS ?= 20
 STRESS_SECONDS ?= 30
 DIFFERENTIAL_CASES ?= 1000000
@@ -87,6 +88,9 @@ cluster-test: ## `rouse gateway` on a real Kubernetes, LOAD_SECONDS (60) a scene
 .PHONY: helm
 helm: $(TOOLS)/bin/helm ## Helm from source, once, outside the tree: with it the tests render the chart
 
+.PHONY: opentelemetry
+opentelemetry: $(TOOLS)/opentelemetry/$(OPENTELEMETRY_VERSION) ## OpenTelemetry's SDK for Python, once, outside the tree: with it a test traces an app
+
 .PHONY: differential
 differential: ## the gateway against a strict reader of HTTP/1, DIFFERENTIAL_CASES (1000000) times
 	ROUSE_DIFFERENTIAL_CASES=$(DIFFERENTIAL_CASES) cargo test --release -p rouse-proxy --test differential -- --nocapture
@@ -132,3 +136,11 @@ $(TOOLS)/bin/cargo-fuzz:
 
 $(TOOLS)/bin/helm:
 	GOBIN=$(TOOLS)/bin CGO_ENABLED=0 go install helm.sh/helm/v3/cmd/helm@$(HELM_VERSION)
+
+# A folder that was left half made is made anew.
+$(TOOLS)/opentelemetry/$(OPENTELEMETRY_VERSION):
+	rm -rf $(TOOLS)/opentelemetry $(TOOLS)/opentelemetry.part
+	python3 -m venv $(TOOLS)/opentelemetry.part
+	$(TOOLS)/opentelemetry.part/bin/pip install --quiet --disable-pip-version-check opentelemetry-sdk==$(OPENTELEMETRY_VERSION)
+	mv $(TOOLS)/opentelemetry.part $(TOOLS)/opentelemetry
+	touch $@

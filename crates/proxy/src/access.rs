@@ -46,7 +46,7 @@ pub struct Entry<'a> {
     pub cold_start: bool,
     /// The code of what went wrong, as in `X-Rouse-Error`.
     pub error: Option<&'a str>,
-    /// The trace that it belongs to.
+    /// The trace that the client's `traceparent` names.
     pub trace: Option<&'a str>,
 }
 

@@ -2,7 +2,6 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use bytes::Bytes;
 use http::header::{self, Entry, HeaderMap, HeaderName, HeaderValue};
 use ipnet::IpNet;
 
@@ -28,7 +27,6 @@ const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const COLD_START: HeaderName = HeaderName::from_static("x-rouse-cold-start");
 const KEDA_COLD_START: HeaderName = HeaderName::from_static("x-keda-http-cold-start");
-pub(crate) const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
 /// Whose word on the client counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -231,25 +229,6 @@ pub fn wanted_upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
     (asked && !h2c).then(|| upgrade.clone())
 }
 
-/// Begins a trace, unless the request belongs to one already. `ids` is fresh randomness.
-pub fn continue_trace(headers: &mut HeaderMap, ids: [u64; 3]) {
-    if headers.contains_key(TRACEPARENT) {
-        return;
-    }
-    // All zeroes would be invalid; one bit costs nothing.
-    let [high, low, span] = ids.map(|id| id | 1);
-    // Not sampled: nobody has asked for it to be recorded.
-    let text = [&b"00-"[..], &hex(high), &hex(low), b"-", &hex(span), b"-00"].concat();
-    if let Ok(value) = HeaderValue::from_maybe_shared(Bytes::from(text)) {
-        headers.insert(TRACEPARENT, value);
-    }
-}
-
-/// All sixteen digits. The formatter of the standard library takes ten times as long.
-fn hex(number: u64) -> [u8; 16] {
-    std::array::from_fn(|place| b"0123456789abcdef"[((number >> (60 - 4 * place)) & 0xf) as usize])
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -365,16 +344,6 @@ mod tests {
         ] {
             assert_eq!(is_ambiguous(&map(pairs)), ambiguous, "{pairs:?}");
         }
-    }
-
-    #[test]
-    fn a_trace_is_continued_or_begun() {
-        let mut headers = map(&[("traceparent", "00-x-y-01")]);
-        continue_trace(&mut headers, [1, 2, 3]);
-        assert_eq!(shown(&headers), ["traceparent: 00-x-y-01"]);
-        headers.clear();
-        continue_trace(&mut headers, [0xa, 0, 3]);
-        assert_eq!(shown(&headers), ["traceparent: 00-000000000000000b0000000000000001-0000000000000003-00"]);
     }
 
     #[test]

@@ -206,7 +206,6 @@ async fn answer(
     let backend = route.target.backend()?;
     let quiet = podless.quiet.covers(&request);
     let outgoing = prepare(worker, client, request)?;
-    exchange.belongs_to_trace_of(&outgoing.headers);
     let times = Times::new(worker, route.timeouts, exchange.began);
     let journey = Journey { worker, client, backend, podless, quiet, times, exchange };
     if let Upstream::Unusable(reason) = journey.upstream() {
@@ -285,7 +284,6 @@ fn prepare(worker: &Worker, client: &Client, mut request: Request<Incoming>) -> 
         headers::join_cookies(headers);
     }
     headers::tell_origin(headers, client.address, client.tls.is_some(), &worker.gateway.settings.trusted);
-    headers::continue_trace(headers, [worker.roll(), worker.roll(), worker.roll()]);
     if over_http2 {
         // We could not pass the 100 on, so the pod must not wait for it to have an effect.
         headers.remove(header::EXPECT);

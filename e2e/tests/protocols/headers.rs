@@ -44,8 +44,7 @@ async fn the_app_hears_who_asked_and_through_whom() {
     assert_eq!(headers["x-forwarded-proto"], json!(["http"]));
     let via = headers["via"][0].as_str().unwrap();
     assert!(via.starts_with("1.1 rouse-"), "{via}");
-    let trace = headers["traceparent"][0].as_str().unwrap();
-    assert_eq!(trace.len(), "00-0123456789abcdef0123456789abcdef-0123456789abcdef-00".len(), "{trace}");
+    assert_eq!(headers.get("traceparent"), None, "a trace is begun by who records it");
     // Loopback is trusted unless told otherwise: a front proxy's word is continued.
     let before = "X-Forwarded-For: 203.0.113.7\r\nX-Forwarded-Proto: https\r\nVia: 1.0 fred\r\n\
                   Traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\n";
@@ -54,8 +53,7 @@ async fn the_app_hears_who_asked_and_through_whom() {
     assert_eq!(headers["x-forwarded-proto"], json!(["https"]));
     let via: Vec<&str> = headers["via"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
     assert!(via.join(", ").starts_with("1.0 fred, 1.1 rouse-"), "{via:?}");
-    let trace = headers["traceparent"][0].as_str().unwrap();
-    assert!(trace.starts_with("00-0af7651916cd43dd8448eb211c80319c-"), "{trace}");
+    assert_eq!(headers["traceparent"], json!(["00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"]));
     rouse.stop().await;
 }
 

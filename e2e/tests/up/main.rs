@@ -23,6 +23,7 @@ mod mistakes;
 mod newcomer;
 mod orphans;
 mod screen;
+mod tracing;
 mod trouble;
 
 use std::collections::BTreeSet;
@@ -53,6 +54,8 @@ const PYTHON: Program = ("python3", "python3");
 const SCRIPT: Program = ("script", "bsdutils");
 const SETSID: Program = ("setsid", "util-linux");
 const SH: Program = ("sh", "dash");
+/// Not a package: `make opentelemetry` installs it.
+const OPENTELEMETRY: Program = ("opentelemetry-sdk for Python", "");
 
 struct Case {
     name: &'static str,
@@ -64,7 +67,11 @@ impl Case {
     fn prepare(&self, missing: &mut BTreeSet<String>) -> Trial {
         let absent: Vec<&Program> = self.needs.iter().filter(|(program, _)| !is_here(program)).collect();
         missing.extend(absent.iter().map(|(program, package)| {
-            format!("SKIPPED: {}: there is no {program} here (Debian: apt-get install {package})", self.name)
+            let install = match *package {
+                "" => "make opentelemetry".to_owned(),
+                package => format!("Debian: apt-get install {package}"),
+            };
+            format!("SKIPPED: {}: there is no {program} here ({install})", self.name)
         }));
         let run = self.run;
         Trial::test(self.name, move || {
@@ -78,6 +85,9 @@ impl Case {
 }
 
 fn is_here(program: &str) -> bool {
+    if program == OPENTELEMETRY.0 {
+        return tracing::python().is_some();
+    }
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
@@ -101,6 +111,8 @@ const TRIALS: &[Case] = trials! {
         [PYTHON] a_python_server_serves_the_files_of_its_folder_beside_the_file,
         [NODE] a_node_server_runs_as_it_is,
         [] pods_with_a_fixed_port_have_an_address_each_and_share_the_requests;
+    tracing:
+        [OPENTELEMETRY] an_app_records_its_traces_exactly_as_without_us;
     trouble:
         [SH] a_script_that_never_gets_ready_is_explained_with_its_own_words,
         [] a_command_that_does_not_exist_is_explained_while_others_serve,

@@ -1,14 +1,15 @@
 //! What is kept of a request for the access log, while it is under way.
 
-use std::cell::{Cell, OnceCell};
+use std::cell::Cell;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use http::header::{self, HeaderValue};
-use http::{HeaderMap, Method, Request, Uri, Version};
+use http::header::{self, HeaderName, HeaderValue};
+use http::{Method, Request, Uri, Version};
 
 use super::{AccessLog, Entry};
-use crate::headers::TRACEPARENT;
+
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
 /// What is kept of one request. Only while somebody wants to know: it takes an allocation.
 #[derive(Debug)]
@@ -20,7 +21,7 @@ pub(crate) struct Note {
     host: Option<HeaderValue>,
     agent: Option<HeaderValue>,
     referer: Option<HeaderValue>,
-    trace: OnceCell<HeaderValue>,
+    trace: Option<HeaderValue>,
     sent: Cell<u64>,
     upstream: Cell<Option<SocketAddr>>,
     cold_start: Cell<bool>,
@@ -38,21 +39,13 @@ impl Note {
             host: header(header::HOST),
             agent: header(header::USER_AGENT),
             referer: header(header::REFERER),
-            trace: OnceCell::new(),
+            trace: header(TRACEPARENT),
             sent: Cell::default(),
             upstream: Cell::default(),
             cold_start: Cell::default(),
             error: Cell::default(),
         };
-        note.belongs_to_trace_of(request.headers());
         Box::new(note)
-    }
-
-    /// What `headers` say of the trace counts, unless it is known already.
-    pub(crate) fn belongs_to_trace_of(&self, headers: &HeaderMap) {
-        if let Some(trace) = headers.get(TRACEPARENT) {
-            self.trace.get_or_init(|| trace.clone());
-        }
     }
 
     pub(crate) fn sent(&self, bytes: u64) {
@@ -88,7 +81,7 @@ impl Note {
             upstream: self.upstream.get(),
             cold_start: self.cold_start.get(),
             error: self.error.get(),
-            trace: self.trace.get().and_then(trace_id),
+            trace: self.trace.as_ref().and_then(trace_id),
         })
     }
 }

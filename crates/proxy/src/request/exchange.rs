@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use http::{HeaderMap, Method, Request, Version, header};
+use http::{Method, Request, Version, header};
 use http_body::Body as _;
 use hyper::body::Incoming;
 use rouse_core::drain::Work;
@@ -126,12 +126,6 @@ impl Exchange {
     pub(crate) fn goes_to(&self, upstream: SocketAddr, cold_start: bool) {
         if let Some(note) = &self.note {
             note.goes_to(upstream, cold_start);
-        }
-    }
-
-    pub(super) fn belongs_to_trace_of(&self, headers: &HeaderMap) {
-        if let Some(note) = &self.note {
-            note.belongs_to_trace_of(headers);
         }
     }
 

@@ -193,7 +193,6 @@ fn is_like(got: &Got, asked: &Asked) -> Result<(), String> {
             b"connection" => asked.upgrade && value == b"upgrade",
             // The pod has read the body by these, and it is compared as a whole.
             b"content-length" | b"transfer-encoding" => true,
-            b"traceparent" if !asked.headers.iter().any(|(name, _)| name == b"traceparent") => true,
             name if name.starts_with(b"x-rouse-") || name.starts_with(b"x-forwarded-") => false,
             b"forwarded" | b"keep-alive" | b"proxy-connection" => false,
             b"upgrade" if !asked.upgrade => false,

@@ -45,3 +45,24 @@ async fn trailers_pass_both_ways() {
     let answer = client.rest().await;
     assert!(answer.ends_with("3\r\nabc\r\n0\r\nx-sum: 8\r\n\r\n"), "{answer}");
 }
+
+/// A trace is begun by who records it: a header with the flag "not sampled" would switch an app's own tracing off.
+#[tokio::test]
+async fn no_trace_is_begun_and_a_clients_own_passes_byte_for_byte() {
+    let rows = [
+        "",
+        "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\ntracestate: a=1,b=2\r\n",
+        "traceparent: 00-0AF7651916CD43DD8448EB211C80319C-00\r\n",
+        "traceparent: anything at all\r\ntraceparent: and again\r\n",
+        "tracestate:\r\n",
+    ];
+    for sent in rows {
+        let (rig, pod) = Rig::with_pod(Options::default()).await;
+        let mut client = rig.connect().await;
+        client.write(&format!("GET / HTTP/1.1\r\nHost: cart.test\r\n{sent}\r\n")).await;
+        let head = pod.accept().await.head().await;
+        let lines = head.split_inclusive("\r\n").filter(|line| line.starts_with("trace"));
+        let came: String = lines.map(|line| line.replace(": \r\n", ":\r\n")).collect();
+        assert_eq!(came, sent);
+    }
+}
