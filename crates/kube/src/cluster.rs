@@ -221,6 +221,21 @@ impl Cluster {
         drop(self.synced.subscribe().wait_for(|synced| *synced).await);
     }
 
+    /// What has not been seen yet and must be before requests are served, and why, in words.
+    pub fn missing(&self) -> Vec<String> {
+        let kinds = WATCHED.iter().zip(&self.healths).take(NEEDED);
+        let reports =
+            kinds.map(|(kind, health)| (kind, health.report())).filter(|(_, report)| !report.synced);
+        let words = reports.map(|(kind, report)| {
+            let why = match report.state {
+                WatchState::Broken { why, .. } => why,
+                _ => "the API server has not answered yet".to_owned(),
+            };
+            format!("{} ({}): {why}", kind.name, kind.resource())
+        });
+        words.collect()
+    }
+
     /// How each watch is doing.
     pub fn watches(&self) -> Vec<WatchReport> {
         self.healths.iter().map(|health| health.report()).collect()

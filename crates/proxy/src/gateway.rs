@@ -213,12 +213,14 @@ pub struct Gateway {
     /// What metrics call requests that no route matches.
     pub(crate) no_route: RouteName,
     routes: ArcSwap<Table<Arc<Route>>>,
+    /// The routes are known. Until then, that there is none for a request says nothing.
+    started: AtomicBool,
     under_way: Arc<UnderWay>,
     leaving: AtomicBool,
 }
 
 impl Gateway {
-    /// Without routes yet.
+    /// Answers `starting` until it is told its routes.
     pub fn new(settings: Settings, metrics: Metrics) -> Arc<Self> {
         Arc::new(Self {
             mark: Mark::new(&settings.id),
@@ -226,6 +228,7 @@ impl Gateway {
             metrics,
             no_route: NO_ROUTE.into(),
             routes: ArcSwap::default(),
+            started: AtomicBool::new(false),
             under_way: Arc::default(),
             leaving: AtomicBool::new(false),
         })
@@ -234,6 +237,8 @@ impl Gateway {
     /// Replaces all routes at once. Requests under way keep the one they have.
     pub fn set_routes(&self, table: Table<Arc<Route>>) {
         self.routes.store(Arc::new(table));
+        // After the table: a request that sees this finds its route.
+        self.started.store(true, Ordering::Release);
         let now = self.routes();
         let names = now.rules().iter().map(|rule| &*rule.target.name).collect();
         self.metrics.keep(&names, &self.services());
@@ -259,6 +264,11 @@ impl Gateway {
     /// The present routes, for one look.
     pub(crate) fn table(&self) -> arc_swap::Guard<Arc<Table<Arc<Route>>>> {
         self.routes.load()
+    }
+
+    /// Why there is no route for a request.
+    pub(crate) fn no_route(&self) -> Failure {
+        if self.started.load(Ordering::Acquire) { Failure::NoRoute } else { Failure::Starting }
     }
 
     /// It will drain soon: from now on HTTP/1 clients hear with each answer that the connection closes, so that few of

@@ -196,7 +196,7 @@ async fn answer(
     request: Request<Incoming>,
     exchange: &Exchange,
 ) -> Result<Answered, Failure> {
-    let route = route.ok_or(Failure::NoRoute)?;
+    let route = route.ok_or_else(|| worker.gateway.no_route())?;
     let podless = &route.podless;
     if let Some(fixed) = &podless.fixed
         && !(fixed.when_unavailable && route.target.is_available())

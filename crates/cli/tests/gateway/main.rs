@@ -10,6 +10,7 @@ mod docs;
 mod each;
 mod routes;
 mod sources;
+mod starting;
 mod together;
 
 use std::io;

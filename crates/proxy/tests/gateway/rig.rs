@@ -58,6 +58,8 @@ pub(crate) struct Options {
     pub(crate) limits: Limits,
     /// Nobody's `X-Forwarded-*` is believed.
     pub(crate) edge: bool,
+    /// No routes are known yet.
+    pub(crate) starting: bool,
     pub(crate) over_tls: Option<Upstream>,
     pub(crate) direct: Direct,
     pub(crate) cluster_ip: Vec<SocketAddr>,
@@ -74,6 +76,7 @@ impl Default for Options {
             bounds: Bounds::default(),
             limits: Limits::default(),
             edge: false,
+            starting: false,
             over_tls: None,
             direct: Direct::default(),
             cluster_ip: Vec::new(),
@@ -91,7 +94,7 @@ impl Rig {
     /// The same, whose clients shake hands first.
     pub(crate) fn behind(options: Options, tls: Option<&Arc<ServerTls>>) -> Self {
         let Options { timeouts, protocol, spread, bounds, limits, edge, .. } = options;
-        let Options { over_tls, direct, cluster_ip, cold_start, access, .. } = options;
+        let Options { over_tls, direct, cluster_ip, cold_start, access, starting, .. } = options;
         let clock = TokioClock::new();
         let engine = Arc::<CountingEngine>::default();
         let core = Core { holds: bounds, ..Core::default() };
@@ -105,7 +108,6 @@ impl Rig {
             trusted: if edge { "none".parse().unwrap() } else { TrustedProxies::private() },
             bounds,
             clock,
-            seed: 7,
             limits,
             cold_start,
             access,
@@ -125,7 +127,9 @@ impl Rig {
             cluster_ip: ClusterIp::new(cluster_ip.into()),
             ..backend(&rig.service, protocol)
         };
-        rig.route(rule("cart", Target::Backend(backend), timeouts, Podless::default()));
+        if !starting {
+            rig.route(rule("cart", Target::Backend(backend), timeouts, Podless::default()));
+        }
         rig
     }
 

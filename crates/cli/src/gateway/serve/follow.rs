@@ -1,17 +1,24 @@
 //! Those who tell the log and the metrics what happens.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use rouse_core::registry::Registry;
 use rouse_core::timeline::Read;
-use rouse_kube::cluster::Happening;
+use rouse_kube::cluster::{Cluster, Happening};
 use rouse_kube::watch::WatchState;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
+use tokio::time::{Instant, sleep_until};
 
 use crate::admin::metrics::Tally;
 use crate::process::screen::Screen;
 use crate::up::lines;
+
+/// When a gateway that has not synced first says what it waits for. Doubled each time.
+const MISSING_FIRST: Duration = Duration::from_secs(2);
+/// It says so at least this often.
+const MISSING_MOST: Duration = Duration::from_mins(1);
 
 /// Tells of everything that happens between us and the cluster.
 pub(super) async fn happenings(mut happenings: Receiver<Happening>, tally: Tally, screen: Screen) {
@@ -45,7 +52,8 @@ fn line(happening: &Happening) -> Option<String> {
             }
             WatchState::Broken { why, .. } => {
                 let kind = report.kind;
-                lines::warning(&format!("cannot follow {kind}: {why}; the last that is known keeps serving"))
+                let so = if report.synced { "the last that is known keeps serving" } else { "tried again" };
+                lines::warning(&format!("cannot follow {kind}: {why}; {so}"))
             }
         },
         Happening::LeftOut(what) => lines::warning(what),
@@ -53,6 +61,18 @@ fn line(happening: &Happening) -> Option<String> {
         Happening::WakeFailed(service, why) => lines::warning(&format!("{service}: cannot be woken: {why}")),
         Happening::WriteFailed(why) => lines::warning(why),
     })
+}
+
+/// Says again and again, less and less often, what a gateway that has not synced waits for. Does not end.
+pub(super) async fn missing(cluster: &Cluster, screen: &Screen) {
+    let mut pause = MISSING_FIRST;
+    loop {
+        sleep_until(Instant::now() + pause).await;
+        pause = (2 * pause).min(MISSING_MOST);
+        for what in cluster.missing() {
+            screen.say(lines::warning(&format!("waiting for {what}; requests are answered 503 (starting)")));
+        }
+    }
 }
 
 /// Tells of every cold start.

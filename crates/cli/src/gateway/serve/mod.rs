@@ -46,8 +46,7 @@ pub(super) fn run(settings: &Settings) -> Result<(), Failure> {
     ended
 }
 
-/// The sockets: opened before anything else, so that nothing has to be undone. Until everything is known, clients wait
-/// in their queues.
+/// The sockets: opened before anything else, so that nothing has to be undone.
 #[derive(Debug)]
 struct Doors {
     plain: Vec<Listener>,

@@ -16,7 +16,7 @@ use rouse_net::tls::ClientConfigs;
 use rouse_proxy::access::{AccessLog, Format, Writer};
 use rouse_proxy::gateway::{self, ColdStartHeaders, Gateway};
 use rouse_proxy::guard;
-use rouse_proxy::serve::{Door, Workers};
+use rouse_proxy::serve::Workers;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -38,6 +38,8 @@ use crate::process::signals::Signals;
 use crate::process::{self, files, random};
 use crate::up::lines;
 
+const WORKERS_ENDED: &str = "the threads that serve requests ended unexpectedly";
+
 /// What runs.
 pub(super) struct System {
     clock: TokioClock,
@@ -45,12 +47,13 @@ pub(super) struct System {
     gateway: Arc<Gateway>,
     tally: Tally,
     ready: Arc<Ready>,
-    /// Until everything is known, nobody is let in: half the truth would be 404s for the other half.
-    stage: Stage,
+    workers: Workers,
+    /// Everything was seen once. Until then requests are answered `starting`: half the truth would be 404s for the other
+    /// half.
+    synced: bool,
     cluster: Arc<Cluster>,
     builder: Builder,
     probers: Probers,
-    count: NonZeroUsize,
     screen: Screen,
     access: Option<Arc<dyn AccessLog>>,
     /// Ends the cluster's tasks and the admin API.
@@ -59,13 +62,8 @@ pub(super) struct System {
     tasks: JoinSet<String>,
 }
 
-enum Stage {
-    Waiting(Vec<Door>),
-    Serving(Workers),
-}
-
 impl System {
-    /// Puts everything together. The doors are opened by [`System::run`], once everything is known.
+    /// Puts everything together, and lets clients in.
     pub(super) async fn start(
         settings: &Settings,
         doors: Doors,
@@ -133,18 +131,21 @@ impl System {
             .spawn(async { running.await.map_or_else(|error| error.to_string(), |()| "the cluster".into()) });
 
         let count = process::workers(settings.workers.and_then(NonZeroUsize::new));
-        let (stage, screen) = (Stage::Waiting(doors), screen.clone());
+        let no_threads =
+            |error| Failure::Io { what: "cannot start the threads that serve requests".to_owned(), error };
+        let workers = Workers::start(&gateway, doors, count).map_err(no_threads)?;
+        let screen = screen.clone();
         Ok(Self {
             clock,
             registry,
             gateway,
             tally,
             ready,
-            stage,
+            workers,
+            synced: false,
             cluster,
             builder,
             probers,
-            count,
             screen,
             access,
             end,
@@ -157,9 +158,11 @@ impl System {
     pub(super) async fn run(&mut self) -> String {
         let mut plans = self.cluster.plans();
         plans.mark_changed();
-        if matches!(self.stage, Stage::Waiting(_)) {
+        if !self.synced {
             tokio::select! {
                 () = self.cluster.synced() => {}
+                () = follow::missing(&self.cluster, &self.screen) => {}
+                () = self.workers.ended() => return WORKERS_ENDED.to_owned(),
                 broken = broken(&mut self.tasks) => return broken,
             }
         }
@@ -168,41 +171,35 @@ impl System {
             self.gateway.set_routes(self.builder.table(&newest));
             self.tally.keep(&self.gateway.services());
             self.probers.follow(&newest);
-            if let Err(error) = self.open(newest.len()) {
-                return format!("cannot start the threads that serve requests: {error}");
-            }
-            let Stage::Serving(workers) = &mut self.stage else { continue };
+            self.say_ready(newest.len());
             tokio::select! {
                 // The cluster is ours, and so is its sender.
                 _ = plans.changed() => {}
-                () = workers.ended() => {
-                    return "the threads that serve requests ended unexpectedly".to_owned();
-                }
+                () = self.workers.ended() => return WORKERS_ENDED.to_owned(),
                 broken = broken(&mut self.tasks) => return broken,
             }
         }
     }
 
-    /// Lets clients in, now that everything is known.
-    fn open(&mut self, routes: usize) -> io::Result<()> {
-        if let Stage::Waiting(doors) = &mut self.stage {
-            let doors = std::mem::take(doors);
-            self.stage = Stage::Serving(Workers::start(&self.gateway, doors, self.count)?);
-            self.ready.set(true);
-            let routes = if routes == 1 { "1 route".to_owned() } else { format!("{routes} routes") };
-            self.screen.say(format!("ready: {routes}"));
+    /// Requests are served from now on.
+    fn say_ready(&mut self, routes: usize) {
+        if std::mem::replace(&mut self.synced, true) {
+            return;
         }
-        Ok(())
+        self.ready.set(true);
+        let routes = if routes == 1 { "1 route".to_owned() } else { format!("{routes} routes") };
+        self.screen.say(format!("ready: {routes}"));
     }
 
     /// Lets requests under way finish. The cluster is followed meanwhile: whoever is held may still be served.
     pub(super) async fn leave(&mut self, patience: Patience, signals: &mut Signals, screen: &Screen) -> Left {
-        let Self { clock, registry, gateway, ready, stage, .. } = self;
-        let Stage::Serving(workers) = stage else {
-            // Nobody has been let in yet.
+        let Self { clock, registry, gateway, ready, workers, .. } = self;
+        if !self.synced {
+            // No request has been served yet.
             registry.shut_down();
+            workers.close();
             return Left { hurried: false, cut: 0 };
-        };
+        }
         let who = Leaver { clock: *clock, registry, gateway, ready };
         drain::leave(who, patience, workers, signals, screen).await
     }
@@ -210,9 +207,7 @@ impl System {
     /// Ends everything else.
     pub(super) async fn end(&mut self) {
         self.end.cancel();
-        if let Stage::Serving(workers) = &mut self.stage {
-            timeout(AT_ONCE, workers.ended()).await.ok();
-        }
+        timeout(AT_ONCE, self.workers.ended()).await.ok();
         if let Some(access) = &self.access {
             access.close();
         }

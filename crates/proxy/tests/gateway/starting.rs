@@ -1,0 +1,25 @@
+//! A gateway that does not know its routes yet.
+
+use rouse_proxy::gateway::{Target, Timeouts};
+use rouse_proxy::podless::Podless;
+use rouse_proxy::route::Table;
+
+use crate::rig::{Options, Rig, backend, rule};
+
+#[tokio::test]
+async fn a_gateway_without_its_routes_says_that_it_starts_and_not_that_there_is_none() {
+    let rig = Rig::new(Options { starting: true, ..Options::default() });
+    let answer = rig.get("/").await;
+    assert!(answer.starts_with("HTTP/1.1 503 Service Unavailable\r\n"), "{answer}");
+    assert!(answer.contains("\r\nx-rouse-error: starting\r\n"), "{answer}");
+    assert!(answer.contains("\r\nretry-after: 1\r\n"), "{answer}");
+    // Known, and there are none: that is another answer.
+    rig.gateway.set_routes(Table::new(Vec::new()));
+    let answer = rig.get("/").await;
+    assert!(answer.contains("\r\nx-rouse-error: no_route\r\n"), "{answer}");
+    let target = Target::Backend(backend(&rig.service, rouse_proxy::gateway::Upstream::Http1));
+    let timeouts = Timeouts { readiness: Some(std::time::Duration::ZERO), ..Timeouts::default() };
+    rig.route(rule("cart", target, timeouts, Podless::default()));
+    let answer = rig.get("/").await;
+    assert!(answer.contains("\r\nx-rouse-error: readiness_timeout\r\n"), "{answer}");
+}
