@@ -18,6 +18,7 @@ use rouse_cli::process::screen::Screen;
 use rouse_cli::up::source::Source;
 use rouse_cli::up::{lines, plan};
 use rouse_core::endpoint::{PortName, Source as Word};
+use rouse_core::host::Host;
 use rouse_core::registry::Registry;
 use rouse_core::service::Spec;
 use rouse_core::time::Moment;
@@ -96,7 +97,8 @@ fn requests_find_their_app_by_host_and_path() {
         ("shop.localhost", "/api/1", Some("api")),
         ("web.localhost", "/", None),
     ] {
-        let found = table.find(host, path, &headers).map(|rule| rule.target.name.to_string());
+        let named = Host::parse(host.as_bytes()).unwrap();
+        let found = table.find(Some(&named), path, &headers).map(|rule| rule.target.name.to_string());
         assert_eq!(found.as_deref(), app, "{host}{path}");
     }
     let protocol = |app: usize| match &table.rules()[app].target.target {

@@ -7,6 +7,7 @@ use http::HeaderMap;
 use rouse_cli::gateway::serve::routes::{Builder, Defaults};
 use rouse_cli::gateway::serve::upstream::Upstreams;
 use rouse_core::endpoint::{PortName, ServiceId};
+use rouse_core::host::Host;
 use rouse_core::registry::{Registry, Settings as Core};
 use rouse_core::service::Spec;
 use rouse_core::snapshot::Spread;
@@ -98,7 +99,8 @@ impl Scene {
 }
 
 fn found(table: &Table<Arc<Route>>, path: &str) -> Arc<Route> {
-    Arc::clone(&table.find("shop.test", path, &HeaderMap::new()).unwrap().target)
+    let host = Host::parse(b"shop.test").unwrap();
+    Arc::clone(&table.find(Some(&host), path, &HeaderMap::new()).unwrap().target)
 }
 
 /// The names in a handshake with `upstream`: the one that is asked for, and those that are accepted.
@@ -129,7 +131,8 @@ fn a_host_that_is_assigned_does_not_lead_to_somebody_elses_wider_pattern() {
     let mut scene = Scene::new(&Told::default().flag("--assigned-hosts", "web.test=web"), None);
     for _ in 0..2 {
         let table = scene.table(&json!({}), &json!({"rules": [{"hosts": ["*.test"]}]}));
-        let found = |host: &str| table.find(host, "/", &HeaderMap::new()).is_some();
+        let host = |name: &'static str| Host::parse(name.as_bytes()).unwrap();
+        let found = |name| table.find(Some(&host(name)), "/", &HeaderMap::new()).is_some();
         assert!(!found("web.test"), "web has no route for it, and nobody else may have it");
         assert!(found("shop.test"));
     }
