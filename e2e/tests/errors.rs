@@ -39,6 +39,7 @@ const CONNECT_FAILED: Row = row(502, "connect_failed", 14);
 const UPSTREAM_RESET: Row = row(502, "upstream_reset", 14);
 const RESPONSE_TIMEOUT: Row = row(504, "response_timeout", 4);
 const REQUEST_TIMEOUT: Row = row(504, "request_timeout", 4);
+const BAD_REQUEST: Row = row(400, "bad_request", 13);
 const LOOP: Row = row(508, "loop", 13);
 const SHUTTING_DOWN: Row = Row { retry_after: true, ..row(503, "shutting_down", 14) };
 
@@ -161,6 +162,25 @@ async fn a_pod_that_stops_listening_is_a_failed_connection() {
     let closed = |line: &str| line.contains("listens no more").then_some(());
     rouse.output.find("the app to close its listener", closed).await;
     CONNECT_FAILED.check(&rouse, &target, "/").await;
+    rouse.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_malformed_request_and_tls_on_a_plain_port_are_bad_requests() {
+    let (rouse, target) = start(App::http()).await;
+    let before = rouse.admin.requests("400").await;
+    for bad in ["GET / HTTP/1.1\r\n\r\n", "\x16\x03\x01\x02\0\x01\0"] {
+        let mut client = Raw::connect(&target).await;
+        client.send(bad).await;
+        let head = client.head().await;
+        assert_eq!(
+            (head.status, head.header("x-rouse-error")),
+            (BAD_REQUEST.status, BAD_REQUEST.code),
+            "{head:?}"
+        );
+        assert!(head.header("content-type").starts_with("text/plain"), "{head:?}");
+    }
+    BAD_REQUEST.booked(&rouse, before, 2.0).await;
     rouse.stop().await;
 }
 

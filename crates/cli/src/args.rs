@@ -99,7 +99,7 @@ pub struct Up {
     /// quarters of the files that may be open]
     #[arg(long, value_name = "COUNT")]
     pub max_connections: Option<NonZeroUsize>,
-    /// How long a client connection may be without a request
+    /// How long a client connection may be without a request, and the body of an HTTP/1 request without a byte
     #[arg(long, value_name = "DURATION", default_value = "75s")]
     pub idle_timeout: Span,
     /// How long the head of a request may take

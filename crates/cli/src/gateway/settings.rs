@@ -138,7 +138,7 @@ pub struct Limits {
     pub streams: u32,
     /// How long the head of a request may take.
     pub header_timeout: Duration,
-    /// How long a client connection may be without a request.
+    /// How long a client connection may be without a request, and the body of an HTTP/1 request without a byte.
     pub idle_timeout: Duration,
     /// How long a stream or an upgraded connection may be silent.
     pub stream_idle_timeout: Duration,

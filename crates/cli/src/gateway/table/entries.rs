@@ -217,7 +217,7 @@ pub static SETTINGS: &[Setting] = &[
         "How many requests may be under way on one HTTP/2 connection",
     ),
     limit("header-timeout", SOME_TIME, Is("10s"), "How long the head of a request may take"),
-    limit("idle-timeout", SOME_TIME, Is("75s"), "How long a client connection may be without a request"),
+    limit("idle-timeout", SOME_TIME, Is("75s"), "How long a client connection may be without a request, and the body of an HTTP/1 request without a byte"),
     limit(
         "stream-idle-timeout",
         SOME_TIME,
