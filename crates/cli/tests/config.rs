@@ -7,7 +7,9 @@ use std::time::Duration;
 use clap::Parser as _;
 use proptest::prelude::*;
 use rouse_cli::args::Rouse;
-use rouse_cli::config::{self, App, Cert, Command, Config, Port, Protocol, Readiness, SHOWN, Timeouts, Tls};
+use rouse_cli::config::{
+    self, App, Cert, Command, Config, Logs, Port, Protocol, Readiness, SHOWN, Timeouts, Tls,
+};
 use rouse_core::probe::Check;
 use rouse_core::scale::{Policy, Settings};
 
@@ -49,11 +51,13 @@ const SOME_SPAN: &str = "a duration from 1ms to 720h, like 500ms, 30s, 5m or 1h"
 const HOSTS: &str = "a list of hosts, like [shop.localhost]";
 /// As the gateway says it of its own admin address.
 const ADMIN: &str = "a loopback address or the pod's own, and a port, like 127.0.0.1:9090: the admin API is not for everybody";
-const TOP: &str = "an object with listen, admin, tls, apps";
+const TOP: &str = "an object with listen, admin, tls, logs, apps";
 const MAX: &str = "a whole number from 1 to 1000";
 const TARGET: &str = "a number from 0.001 to 1000000";
 const VARIABLE: &str = r#"a string, "" for an empty one"#;
 const FOLDER: &str = "the path of a folder, relative to this file";
+const LOGS: &str = "the path of a folder, or {keep: SIZE, folder: FOLDER}";
+const SIZE: &str = "a size from 64KiB to 1GiB, like 64KiB or 256MiB";
 const LIMIT: &str = "a whole number from 0 to 1000000";
 const BOOL: &str = "true or false";
 const PROBE: &str = "a path like /healthz";
@@ -105,7 +109,8 @@ fn settings() -> Settings {
 
 #[test]
 fn the_example_of_the_contract_means_what_it_says() {
-    let Config { listen, admin, tls, apps } = read(EXAMPLE);
+    let Config { listen, admin, tls, logs, apps } = read(EXAMPLE);
+    assert_eq!(logs, Logs { keep: 4 << 20, folder: None });
     assert_eq!(listen, ["127.0.0.1:8080".parse().unwrap()]);
     assert_eq!(admin, "127.0.0.1:9080".parse().unwrap());
     let certs = vec![Cert { cert: "dev.crt".into(), key: "dev.key".into() }];
@@ -125,10 +130,10 @@ fn the_example_of_the_contract_means_what_it_says() {
 
 #[test]
 fn every_key_but_the_command_has_a_default() {
-    let Config { listen, admin, tls, mut apps } = read("apps: {hello: {command: [x]}}");
+    let Config { listen, admin, tls, logs, mut apps } = read("apps: {hello: {command: [x]}}");
     assert_eq!(listen, ["127.0.0.1:8080".parse().unwrap()]);
     assert_eq!(admin, "127.0.0.1:9080".parse().unwrap());
-    assert_eq!(tls, None);
+    assert_eq!((tls, logs), (None, Logs { keep: 4 << 20, folder: None }));
     let hello = apps.remove(0);
     assert_eq!(hello.command, Command { program: "x".into(), arguments: vec![] });
     assert_eq!(hello.env, [].into());
@@ -164,6 +169,11 @@ fn every_key_can_be_set() {
     assert_eq!(texts(&config.listen), ["[::1]:0", "0.0.0.0:80", "[::1]:0"]);
     assert_eq!(config.admin.port(), 0);
     assert_eq!(config.apps.iter().map(|app| app.name.as_str()).collect::<Vec<_>>(), ["b", "a"]);
+
+    let logs = |text: &str| read(&format!("logs: {text}\napps: {{a: {{command: [x]}}}}")).logs;
+    assert_eq!(logs("out"), Logs { keep: 4 << 20, folder: Some("out".into()) });
+    assert_eq!(logs("{keep: 1MiB}"), Logs { keep: 1 << 20, folder: None });
+    assert_eq!(logs("{keep: 64KiB, folder: ../out}"), Logs { keep: 64 << 10, folder: Some("../out".into()) });
 
     assert_eq!(only_app("workdir: ../x").workdir.to_str(), Some("../x"));
     assert_eq!(
@@ -304,6 +314,15 @@ fn a_bad_address_says_what_an_address_is() {
         ("admin: ''", r#"1:8: admin: "" is not allowed"#, ADDRESS),
         ("admin: 0.0.0.0:9080", "1:8: admin: 0.0.0.0:9080 is not allowed", ADMIN),
         ("admin: '[::]:9080'", r#"1:8: admin: "[::]:9080" is not allowed"#, ADMIN),
+        ("logs: [a]", "1:7: logs: a list is not allowed", LOGS),
+        ("logs: ''", r#"1:7: logs: "" is not allowed"#, LOGS),
+        ("logs: {keep: 1KiB}", "1:14: logs.keep: 1KiB is not allowed", SIZE),
+        (
+            "logs: {keep: 4000000}",
+            "1:14: logs.keep: 4000000 is not allowed",
+            &format!("{SIZE}; did you mean 4000000B?"),
+        ),
+        ("logs: {file: a}", "1:8: logs.file: unknown key", "expected one of keep, folder"),
         ("tls: x", "1:6: tls: x is not allowed", "an object with listen, certs"),
         ("tls:", "1:1: tls.certs: missing", CERTS),
         ("tls: {certs: []}", "1:14: tls.certs: an empty list is not allowed", CERTS),
@@ -518,7 +537,7 @@ fn an_unknown_key_is_told_with_the_one_that_was_meant() {
         ("app: {}\napps: {a: {command: [x]}}", "1:1: app: unknown key: did you mean apps?"),
         (
             "services: {}\napps: {a: {command: [x]}}",
-            "1:1: services: unknown key: expected one of listen, admin, tls, apps",
+            "1:1: services: unknown key: expected one of listen, admin, tls, logs, apps",
         ),
         (&with("environment: {}"), "4:5: apps.a.environment: unknown key: did you mean env?"),
         (&with("stop_grace: 1s"), "4:5: apps.a.stop_grace: unknown key: did you mean stop-grace?"),
@@ -628,7 +647,7 @@ fn errors_are_printed_a_line_each_and_then_the_next_step() {
     );
     assert_eq!(
         print("- x"),
-        "dir/rouse.yaml:1:1: a list is not allowed: an object with listen, admin, tls, apps\n\
+        "dir/rouse.yaml:1:1: a list is not allowed: an object with listen, admin, tls, logs, apps\n\
          1 error in dir/rouse.yaml: correct it and try again"
     );
 }

@@ -14,6 +14,7 @@ mod words;
 
 use std::collections::HashMap;
 use std::fmt;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
@@ -28,7 +29,7 @@ use tokio::sync::{Notify, broadcast, watch};
 use tokio::task::JoinSet;
 
 use crate::address::Addresses;
-use crate::output::Log;
+use crate::output::{Line, Log, LogFile, Stream};
 use crate::process::Launcher;
 use app::App;
 
@@ -49,8 +50,10 @@ pub struct Settings {
     pub clock: TokioClock,
     /// Fresh randomness: for the pods' UIDs, their ports, and jitter.
     pub seed: u64,
-    /// How many lines of an app's output are kept.
-    pub log_lines: usize,
+    /// How much memory the kept output of an app may take, in bytes.
+    pub log_keep: usize,
+    /// Where each app has a file of its output.
+    pub log_folder: Option<PathBuf>,
 }
 
 /// There is no app of that name.
@@ -182,7 +185,8 @@ impl LocalEngine {
                 continue;
             }
             let id = spec.service.clone();
-            let seat = Arc::new(Seat::new(service, spec, Log::new(self.settings.log_lines)));
+            let log = self.open_log(&spec);
+            let seat = Arc::new(Seat::new(service, spec, log));
             // Before anybody can wake it.
             self.tell(&id, What::Declared);
             self.write_seats().by_service.insert(id, seat);
@@ -245,6 +249,22 @@ impl LocalEngine {
     /// Kills all pods at once.
     pub fn stop_now(&self) {
         self.end.send_replace(End::Kill);
+    }
+
+    /// The log of a new app. One whose file cannot be opened runs without it, and says so.
+    fn open_log(&self, app: &AppSpec) -> Arc<Log> {
+        let Settings { log_keep: keep, log_folder: folder, .. } = &self.settings;
+        let opened = folder.as_ref().map(|folder| LogFile::open(folder, app.service.name()));
+        match opened.transpose() {
+            Ok(file) => Log::with_file(*keep, file),
+            Err(error) => {
+                let log = Log::new(*keep);
+                let folder = folder.as_deref().unwrap_or(Path::new("")).display();
+                let text = format!("cannot open the file of its output in {folder}: {error}");
+                log.push(Line { pod: "rouse".into(), stream: Stream::Stderr, text: text.into() });
+                log
+            }
+        }
     }
 
     fn order(&self, app: &str, change: impl FnOnce(&mut Orders)) -> Result<(), NoSuchApp> {

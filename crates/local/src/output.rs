@@ -1,15 +1,26 @@
-//! What pods print: cut into lines, the last ones kept, and told to whoever follows.
+//! What pods print: cut into lines, the last ones kept, all written to a file if there is one, and shown to followers.
+//!
+//! Memory and file get every line: a pod whose output cannot be written yet waits at its pipe. A follower reads from
+//! memory at its own pace; the pod never waits for it, and lines that it was too slow for are counted.
+
+mod file;
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::io::{AsyncRead, AsyncReadExt as _};
-use tokio::sync::broadcast;
+use tokio::sync::watch;
+
+pub use file::LogFile;
 
 /// The longest line in bytes. A longer one becomes several.
 pub const LONGEST_LINE: usize = 16 * 1024;
-/// How far a follower may lag behind before it misses lines.
-const LAG: usize = 256;
+/// What a line takes in memory beside its text.
+const LINE_OVERHEAD: usize = 64;
+/// A follower gets about this many bytes at a time.
+const BATCH: usize = 64 * 1024;
+/// How much is read from a pod at a time: what a pipe holds.
+const CHUNK: usize = 64 * 1024;
 
 /// Where a line came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,69 +42,188 @@ pub struct Line {
     pub text: Arc<str>,
 }
 
+impl Line {
+    fn size(&self) -> usize {
+        self.text.len() + LINE_OVERHEAD
+    }
+}
+
 /// The output of an app: the last lines of all its pods, also of those that are gone.
 #[derive(Debug)]
 pub struct Log {
-    capacity: usize,
-    last: Mutex<VecDeque<Line>>,
-    live: broadcast::Sender<Line>,
+    ring: Arc<Mutex<Ring>>,
+    /// Changes after each line. Followers see by its end that the app is gone.
+    changed: watch::Sender<()>,
+    file: Option<LogFile>,
+}
+
+/// The last lines, as many as fit.
+#[derive(Debug)]
+struct Ring {
+    lines: VecDeque<Line>,
+    /// The number of the oldest of them: so many were dropped.
+    first: u64,
+    /// What they take.
+    size: usize,
+    /// What they may take.
+    keep: usize,
+}
+
+impl Ring {
+    /// At least the newest line stays, whatever its size.
+    fn push(&mut self, line: Line) {
+        self.size += line.size();
+        self.lines.push_back(line);
+        while self.size > self.keep
+            && self.lines.len() > 1
+            && let Some(oldest) = self.lines.pop_front()
+        {
+            self.size -= oldest.size();
+            self.first += 1;
+        }
+    }
+
+    /// About [`BATCH`] bytes of lines from number `next` on, and how many before them are gone.
+    fn batch(&self, next: u64) -> Batch {
+        let missed = self.first.saturating_sub(next);
+        let at = usize::try_from(next.saturating_sub(self.first)).unwrap_or(usize::MAX);
+        let mut size = 0;
+        let fits = |line: &&Line| {
+            let fits = size < BATCH;
+            size += line.size();
+            fits
+        };
+        let lines = self.lines.iter().skip(at).take_while(fits).cloned().collect();
+        Batch { missed, lines }
+    }
 }
 
 impl Log {
-    /// Keeps the last `capacity` lines.
-    pub fn new(capacity: usize) -> Arc<Self> {
-        Arc::new(Self { capacity, last: Mutex::default(), live: broadcast::Sender::new(LAG) })
+    /// Keeps the last lines in `keep` bytes of memory.
+    pub fn new(keep: usize) -> Arc<Self> {
+        Self::with_file(keep, None)
+    }
+
+    /// The same, and writes all lines to `file`.
+    pub fn with_file(keep: usize, file: Option<LogFile>) -> Arc<Self> {
+        let ring = Ring { lines: VecDeque::new(), first: 0, size: 0, keep };
+        Arc::new(Self { ring: Arc::new(Mutex::new(ring)), changed: watch::Sender::new(()), file })
     }
 
     /// The kept lines, the oldest first.
     pub fn tail(&self) -> Vec<Line> {
-        self.last().iter().cloned().collect()
+        lock(&self.ring).lines.iter().cloned().collect()
     }
 
     /// The last `count` lines of the pod called `pod`, the oldest first.
     pub fn tail_of(&self, pod: &str, count: usize) -> Vec<Line> {
-        let last = self.last();
-        let mut lines: Vec<_> =
-            last.iter().rev().filter(|line| &*line.pod == pod).take(count).cloned().collect();
+        let ring = lock(&self.ring);
+        let own = ring.lines.iter().rev().filter(|line| &*line.pod == pod);
+        let mut lines: Vec<_> = own.take(count).cloned().collect();
         lines.reverse();
         lines
     }
 
-    /// The kept lines and every line after them, none twice and none left out. A follower that falls behind misses
-    /// lines and is told how many ([`broadcast::error::RecvError::Lagged`]); pods never wait for it.
-    pub fn follow(&self) -> (Vec<Line>, broadcast::Receiver<Line>) {
-        let last = self.last();
-        (last.iter().cloned().collect(), self.live.subscribe())
+    /// The kept lines and every line after them, at the pace of the follower.
+    pub fn follow(&self) -> Follower {
+        let changed = self.changed.subscribe();
+        let next = lock(&self.ring).first;
+        Follower { ring: Arc::clone(&self.ring), changed, next }
     }
 
-    /// A pod printed something, or `rouse` has something to say about it.
+    /// Keeps a line. It is not written to the file.
     pub fn push(&self, line: Line) {
-        let mut last = self.last();
-        if last.len() == self.capacity {
-            last.pop_front();
-        }
-        if self.capacity > 0 {
-            last.push_back(line.clone());
-        }
-        // Under the lock, or `follow` could see the line twice. Nobody following is no error.
-        self.live.send(line).ok();
+        self.keep([line]);
     }
 
-    fn last(&self) -> MutexGuard<'_, VecDeque<Line>> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    fn keep(&self, lines: impl IntoIterator<Item = Line>) {
+        let mut ring = lock(&self.ring);
+        lines.into_iter().for_each(|line| ring.push(line));
+        drop(ring);
+        self.changed.send_replace(());
+    }
+
+    /// Keeps these lines, and returns when they are in the file.
+    async fn add(&self, lines: Vec<Line>) {
+        if lines.is_empty() {
+            return;
+        }
+        let text = self.file.as_ref().map(|_| file::text(&lines));
+        self.keep(lines);
+        if let (Some(file), Some(text)) = (&self.file, text)
+            && let Err(problem) = file.append(text).await
+        {
+            self.push(Line { pod: "rouse".into(), stream: Stream::Stderr, text: problem.into() });
+        }
     }
 }
 
-/// Reads a pod's stream to its end.
+/// Reads an app's output at its own pace. It does not keep the app's log open: it ends when the app is gone and
+/// everything is read.
+#[derive(Debug)]
+pub struct Follower {
+    ring: Arc<Mutex<Ring>>,
+    changed: watch::Receiver<()>,
+    /// The number of the next line.
+    next: u64,
+}
+
+/// Some lines of an app.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Batch {
+    /// So many lines before these are lost to this follower: it was too slow.
+    pub missed: u64,
+    /// The lines, the oldest first.
+    pub lines: Vec<Line>,
+}
+
+impl Follower {
+    /// The next lines, at least one; `None` at the end. Nothing is lost if the future is dropped.
+    pub async fn next(&mut self) -> Option<Batch> {
+        loop {
+            // Before the look: a line that comes after it must not be slept through.
+            self.changed.mark_unchanged();
+            let over = self.changed.has_changed().is_err();
+            if let Some(batch) = self.waiting() {
+                return Some(batch);
+            }
+            if over {
+                return None;
+            }
+            // An error is the end, which the next look sees.
+            self.changed.changed().await.ok();
+        }
+    }
+
+    /// The next lines, if there are any now.
+    pub fn waiting(&mut self) -> Option<Batch> {
+        let batch = lock(&self.ring).batch(self.next);
+        if batch.lines.is_empty() {
+            return None;
+        }
+        self.next += batch.missed + u64::try_from(batch.lines.len()).unwrap_or(u64::MAX);
+        Some(batch)
+    }
+}
+
+fn lock(ring: &Mutex<Ring>) -> MutexGuard<'_, Ring> {
+    ring.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Reads a pod's stream to its end. It reads on only when what it has read is kept.
 pub(crate) async fn capture(mut from: impl AsyncRead + Unpin, pod: Arc<str>, stream: Stream, log: Arc<Log>) {
-    let mut lines = Lines::default();
-    let mut chunk = vec![0; 8 * 1024];
-    let mut push = |text: String| log.push(Line { pod: Arc::clone(&pod), stream, text: text.into() });
+    let mut cutter = Lines::default();
+    let mut chunk = vec![0; CHUNK];
+    let line = |text: String| Line { pod: Arc::clone(&pod), stream, text: text.into() };
     // An error is an end, too: there is nothing more to be had.
     while let Ok(length @ 1..) = from.read(&mut chunk).await {
-        lines.add(chunk.get(..length).unwrap_or_default(), &mut push);
+        let mut lines = Vec::new();
+        cutter.add(chunk.get(..length).unwrap_or_default(), &mut |text| lines.push(line(text)));
+        log.add(lines).await;
     }
-    lines.finish(&mut push);
+    let mut last = Vec::new();
+    cutter.finish(&mut |text| last.push(line(text)));
+    log.add(last).await;
 }
 
 /// Cuts bytes into lines.
@@ -183,27 +313,56 @@ mod tests {
     }
 
     #[test]
-    fn only_the_last_lines_are_kept_and_each_pods_can_be_told_apart() {
-        let log = Log::new(3);
+    fn as_many_lines_are_kept_as_fit_and_each_pods_can_be_told_apart() {
+        let log = Log::new(3 * (1 + LINE_OVERHEAD));
         for (pod, text) in [("a-1", "1"), ("a-2", "2"), ("a-1", "3"), ("a-1", "4")] {
             log.push(line(pod, text));
         }
         assert_eq!(log.tail(), [line("a-2", "2"), line("a-1", "3"), line("a-1", "4")]);
         assert_eq!(log.tail_of("a-1", 1), [line("a-1", "4")]);
         assert_eq!(log.tail_of("a-1", 9), [line("a-1", "3"), line("a-1", "4")]);
+        let huge = "x".repeat(1000);
+        log.push(line("a-1", &huge));
+        assert_eq!(log.tail(), [line("a-1", &huge)], "one line too long for all is kept all the same");
     }
 
-    #[test]
-    fn a_follower_sees_what_was_and_what_comes_and_one_that_lags_is_told() {
-        let log = Log::new(2);
+    fn texts(batch: &Batch) -> Vec<&str> {
+        batch.lines.iter().map(|line| &*line.text).collect()
+    }
+
+    #[tokio::test]
+    async fn a_follower_sees_what_was_and_what_comes_and_one_that_is_too_slow_is_told() {
+        let log = Log::new(2 * (6 + LINE_OVERHEAD));
         log.push(line("a-1", "before"));
-        let (before, mut after) = log.follow();
+        let mut follower = log.follow();
         log.push(line("a-1", "after"));
-        assert_eq!(before, [line("a-1", "before")]);
-        assert_eq!(after.try_recv().unwrap(), line("a-1", "after"));
-        for _ in 0..=LAG {
-            log.push(line("a-1", "more"));
+        let batch = follower.next().await.unwrap();
+        assert_eq!((batch.missed, texts(&batch)), (0, vec!["before", "after"]));
+        for n in 0..5 {
+            log.push(line("a-1", &n.to_string()));
         }
-        assert_eq!(after.try_recv(), Err(broadcast::error::TryRecvError::Lagged(1)));
+        let batch = follower.next().await.unwrap();
+        assert_eq!((batch.missed, texts(&batch)), (3, vec!["3", "4"]));
+        log.push(line("a-1", "last"));
+        drop(log);
+        assert_eq!(texts(&follower.next().await.unwrap()), ["last"], "what was said before the end is read");
+        assert_eq!(follower.next().await, None);
+    }
+
+    #[tokio::test]
+    async fn a_follower_gets_much_in_batches_and_nothing_twice() {
+        let log = Log::new(usize::MAX);
+        let all: Vec<String> = (0..5000).map(|n| format!("{n:0100}")).collect();
+        for text in &all {
+            log.push(line("a-1", text));
+        }
+        let (mut follower, mut got, mut batches) = (log.follow(), Vec::new(), 0);
+        while got.len() < all.len() {
+            let batch = follower.next().await.unwrap();
+            assert!(batch.missed == 0 && batch.lines.iter().map(Line::size).sum::<usize>() < 2 * BATCH);
+            got.extend(texts(&batch).into_iter().map(str::to_owned));
+            batches += 1;
+        }
+        assert!(got == all && batches > 5, "{batches} batches");
     }
 }

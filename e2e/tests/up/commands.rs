@@ -7,12 +7,12 @@ use std::process::Stdio;
 use rouse_e2e::command::run;
 use rouse_e2e::config::{App, Config};
 use rouse_e2e::output::Output;
-use rouse_e2e::rouse::Rouse;
+use rouse_e2e::rouse::{Launch, Rouse};
 use rouse_e2e::wait::{eventually, within};
 use rustix::process::Signal;
 use tokio::process::Command;
 
-use crate::fixture::{ask, facts, programs, row, test_app, uid, until_state, up};
+use crate::fixture::{ask, facts, programs, row, test_app, uid, until_state, up, yaml};
 
 pub(crate) async fn logs_are_those_of_the_app_and_can_be_followed() {
     let app = test_app();
@@ -43,6 +43,71 @@ pub(crate) async fn logs_are_those_of_the_app_and_can_be_followed() {
     let status = within("the following to end with rouse", following.wait()).await.unwrap();
     assert_eq!(status.code(), Some(0), "{:?}", followed.lines());
     rouse.stopped(&[]).await;
+}
+
+/// A script that prints so many lines at once, and then is the test app.
+fn burst(lines: usize, width: usize) -> String {
+    format!("[sh, -c, 'seq -f %0{width}.0f 1 {lines}; exec {}']", test_app())
+}
+
+/// The numbers that pod 1 of `loud` printed.
+fn numbers<'a>(lines: impl IntoIterator<Item = &'a str>) -> Vec<usize> {
+    lines.into_iter().filter_map(|line| line.strip_prefix("loud-1 | ")?.parse().ok()).collect()
+}
+
+pub(crate) async fn a_burst_of_output_is_shown_and_kept_and_followed_whole() {
+    let rouse = up(&format!("  loud: {{command: {}}}\n", burst(2000, 4))).await;
+    let mut following = rouse.asking(&programs(), &["logs", "loud", "-f"]);
+    let mut following = following.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let followed = Output::of(&mut following);
+    assert_eq!(ask(&rouse, "loud", "/").await.status, 200);
+    let all: Vec<usize> = (1..=2000).collect();
+    for output in [&rouse.output, &followed] {
+        output.find("the last line", |line| (line == "loud-1 | 2000").then_some(())).await;
+        assert_eq!(numbers(output.lines().iter().map(String::as_str)), all);
+    }
+    let kept = rouse.ask(&programs(), &["logs", "loud"]).await.ok();
+    assert_eq!(numbers(kept.lines()), all);
+    rouse.stop().await;
+}
+
+pub(crate) async fn a_viewer_that_does_not_read_holds_up_no_app_and_is_told_what_it_missed() {
+    // Far more than is kept, and than pipes and sockets hold.
+    let rouse = up(&format!("  loud: {{command: {}}}\n", burst(30_000, 1000))).await;
+    let mut following = rouse.asking(&programs(), &["logs", "loud", "-f"]);
+    let mut following = following.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    assert_eq!(ask(&rouse, "loud", "/").await.status, 200, "it serves when it has printed everything");
+    let followed = Output::of(&mut following);
+    let missed = |line: &str| {
+        let (count, _) = line.strip_prefix("… ")?.split_once(" lines not shown")?;
+        count.parse::<usize>().ok()
+    };
+    followed.find("the last line", |line| line.ends_with("30000").then_some(())).await;
+    let (lines, all) = (followed.lines(), 30_000);
+    let seen = numbers(lines.iter().map(String::as_str));
+    let missed: usize = lines.iter().filter_map(|line| missed(line)).sum();
+    assert!(missed > 0 && seen.len() + missed == all, "{} seen and {missed} missed", seen.len());
+    assert!(seen.is_sorted(), "none comes twice or late");
+    rouse.stop().await;
+}
+
+pub(crate) async fn a_folder_for_logs_gets_every_line_of_every_app() {
+    let apps =
+        format!("  loud: {{command: {}}}\n  other: {{command: {}}}\n", burst(30_000, 1000), burst(1, 1));
+    let rouse = Launch::of(&format!("logs: printed/here\n{}", yaml(&apps))).up(&programs()).await;
+    for app in ["loud", "other"] {
+        assert_eq!(ask(&rouse, app, "/").await.status, 200);
+    }
+    let (loud, other) =
+        (rouse.dir().join("printed/here/loud.log"), rouse.dir().join("printed/here/other.log"));
+    let whole = eventually("the last line", async || {
+        let text = std::fs::read_to_string(&loud).unwrap();
+        text.contains("030000\n").then_some(text)
+    })
+    .await;
+    assert_eq!(numbers(whole.lines()), (1..=30_000).collect::<Vec<_>>());
+    assert_eq!(std::fs::read_to_string(other).unwrap(), "other-1 | 1\n");
+    rouse.stop().await;
 }
 
 async fn ready(rouse: &Rouse, count: usize) -> Vec<String> {

@@ -128,6 +128,9 @@ const TRIALS: &[Case] = trials! {
         [] a_second_rouse_up_on_the_same_address_is_refused_and_the_first_serves_on;
     commands:
         [SH] logs_are_those_of_the_app_and_can_be_followed,
+        [SH] a_burst_of_output_is_shown_and_kept_and_followed_whole,
+        [SH] a_viewer_that_does_not_read_holds_up_no_app_and_is_told_what_it_missed,
+        [SH] a_folder_for_logs_gets_every_line_of_every_app,
         [] scale_pins_and_auto_lets_go_to_zero,
         [] restart_replaces_each_pod_and_says_so,
         [] without_a_rouse_up_commands_say_what_to_do,

@@ -12,9 +12,7 @@ use axum::extract::{Path, Query, State};
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::response::IntoResponse;
 use hyper::body::Frame;
-use rouse_local::output::Line;
-use tokio::sync::broadcast::Receiver;
-use tokio::sync::broadcast::error::RecvError;
+use rouse_local::output::{Batch, Follower, Line};
 
 use super::Panel;
 use super::answer::Refusal;
@@ -29,12 +27,15 @@ pub(super) async fn logs(
     let follow = follow(&query)?;
     app(&panel, &namespace, &name)?;
     let log = panel.apps.log(&name).ok_or_else(|| unknown(&panel, &namespace, &name))?;
-    let (before, live) = log.follow();
-    let mut text = String::new();
-    for line in &before {
-        write_line(&mut text, line);
-    }
-    let body = if follow { Body::new(Following::new(text, live)) } else { Body::from(text) };
+    let body = if follow {
+        Body::new(Following { next: next(log.follow()) })
+    } else {
+        let mut text = String::new();
+        for line in &log.tail() {
+            write_line(&mut text, line);
+        }
+        Body::from(text)
+    };
     let endless = follow.then_some(Extension(Endless));
     Ok(([(CONTENT_TYPE, "text/plain; charset=utf-8"), (CACHE_CONTROL, "no-store")], endless, body))
 }
@@ -60,24 +61,17 @@ fn write_line(text: &mut String, Line { pod, text: said, .. }: &Line) {
     writeln!(text, "{pod} | {said}").ok();
 }
 
-/// The kept lines, then every line as it comes. Has no hold on the log: the text ends when the app is gone.
+/// The kept lines, then every line as it comes. It does not keep the log: the text ends when the app is gone.
 struct Following {
-    before: Option<String>,
     next: Next,
 }
 
-type Next = Pin<Box<dyn Future<Output = (Receiver<Line>, Result<Line, RecvError>)> + Send>>;
+type Next = Pin<Box<dyn Future<Output = (Follower, Option<Batch>)> + Send>>;
 
-impl Following {
-    fn new(before: String, live: Receiver<Line>) -> Self {
-        Self { before: Some(before).filter(|text| !text.is_empty()), next: next(live) }
-    }
-}
-
-fn next(mut live: Receiver<Line>) -> Next {
+fn next(mut follower: Follower) -> Next {
     Box::pin(async move {
-        let received = live.recv().await;
-        (live, received)
+        let batch = follower.next().await;
+        (follower, batch)
     })
 }
 
@@ -85,31 +79,21 @@ impl hyper::body::Body for Following {
     type Data = Bytes;
     type Error = Infallible;
 
+    /// A batch is a frame, or a chatty pod costs a write for each line.
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        if let Some(before) = self.before.take() {
-            return Poll::Ready(Some(Ok(Frame::data(before.into()))));
-        }
-        let (mut live, mut received) = ready!(self.next.as_mut().poll(context));
+        let (follower, batch) = ready!(self.next.as_mut().poll(context));
+        let Some(Batch { missed, lines }) = batch else { return Poll::Ready(None) };
+        self.next = next(follower);
         let mut text = String::new();
-        // All that is there in one frame, or a chatty pod costs a write for each line; the log's own bound on
-        // how far one may lag keeps it small.
-        loop {
-            match received {
-                Ok(printed) => write_line(&mut text, &printed),
-                Err(RecvError::Lagged(count)) => {
-                    writeln!(text, "rouse | {count} lines are missing: they came faster than they were read")
-                        .ok();
-                }
-                Err(RecvError::Closed) if text.is_empty() => return Poll::Ready(None),
-                Err(RecvError::Closed) => break,
-            }
-            let Ok(next) = live.try_recv() else { break };
-            received = Ok(next);
+        if missed > 0 {
+            writeln!(text, "… {missed} lines not shown: they came faster than they were read").ok();
         }
-        self.next = next(live);
+        for line in &lines {
+            write_line(&mut text, line);
+        }
         Poll::Ready(Some(Ok(Frame::data(text.into()))))
     }
 }

@@ -6,11 +6,13 @@ use std::fmt::{self, Display};
 use std::hash::Hash;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
+use std::path::Path;
 use std::str::FromStr;
 
 use super::errors::Problems;
 use super::span::Span;
 use crate::document::{Entry, Mark, Node, Value};
+use crate::gateway::value::{Kind, Value as Setting};
 
 /// How much of a value or a key an error repeats.
 const SHOWN: usize = 40;
@@ -139,6 +141,17 @@ impl<'n> Field<'n> {
         // A number without a unit: seconds to some, milliseconds to others.
         let better = || text.parse::<u32>().is_ok().then(|| format!("{text}s"));
         text.parse().ok().filter(|span| range.contains(span)).or_else(|| self.refuse_for(allowed, better()))
+    }
+
+    /// A number of bytes.
+    pub(crate) fn size(&self, range: RangeInclusive<usize>) -> Option<usize> {
+        let (start, end) = range.into_inner();
+        let kind = Kind::Size(start as u64..=end as u64);
+        match kind.parse(self.text(kind.allowed())?, Path::new("")) {
+            Ok(Setting::Size(bytes)) => usize::try_from(bytes).ok(),
+            Ok(_) => self.refuse(kind.allowed()),
+            Err(allowed) => self.refuse(allowed),
+        }
     }
 
     pub(crate) fn address(&self) -> Option<SocketAddr> {

@@ -35,8 +35,19 @@ pub struct Config {
     pub admin: SocketAddr,
     /// Where requests come in over TLS.
     pub tls: Option<Tls>,
+    /// What is kept of what apps print.
+    pub logs: Logs,
     /// What runs, in the order of the file; at least one, each name once.
     pub apps: Vec<App>,
+}
+
+/// What is kept of what apps print.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Logs {
+    /// The memory for the last lines of each app, in bytes.
+    pub keep: usize,
+    /// Where each app has a file with all of its lines, relative to the file's folder.
+    pub folder: Option<PathBuf>,
 }
 
 /// The TLS listener.

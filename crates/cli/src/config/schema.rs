@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use rouse_core::scale::{BadPolicy, Settings};
@@ -9,7 +10,9 @@ use rouse_proxy::route::{HostPattern, PathPrefix};
 
 use super::errors::Problems;
 use super::field::{Field, Once, Place, Section};
-use super::{App, AppName, Cert, Command, Config, Port, Protocol, Readiness, Scale, Span, Timeouts, Tls};
+use super::{
+    App, AppName, Cert, Command, Config, Logs, Port, Protocol, Readiness, Scale, Span, Timeouts, Tls,
+};
 use crate::admin;
 use crate::document::{Node, Value};
 
@@ -39,6 +42,10 @@ const SHORTEST: Span = Span::millis(1);
 /// Longer is a mistake, and far from where clocks overflow.
 const LONGEST: Span = Span::secs(30 * 24 * 3600);
 
+/// What is kept of an app's output, in bytes.
+const LOGS_KEEP: usize = 4 << 20;
+const LOGS_RANGE: RangeInclusive<usize> = 64 << 10..=1 << 30;
+
 const ADDRESSES: &str = "an IP address and a port, like 127.0.0.1:8080, or a list of these";
 const APPS: &str = "an app under its name, like hello: {command: [\"python3\", \"server.py\"]}";
 const CERTS: &str = "a list of {cert: FILE, key: FILE}";
@@ -46,6 +53,7 @@ const COMMAND: &str =
     "a list of strings, like [\"python3\", \"server.py\"], or for a shell [\"sh\", \"-c\", \"…\"]";
 const FILE: &str = "the path of a file, relative to this one";
 const FOLDER: &str = "the path of a folder, relative to this file";
+const LOGS: &str = "the path of a folder, or {keep: SIZE, folder: FOLDER}";
 const GRPC: &str = "the name of a gRPC service, or \"\" for the whole server";
 const HOST: &str =
     "a host like shop.example.com, a wildcard like \"*.example.com\", or \"*\", without a port";
@@ -54,13 +62,14 @@ const PROBE_PATH: &str = "a path like /healthz";
 const READINESS: &str = "tcp, {http: PATH} or {grpc: SERVICE}";
 
 pub(super) fn config(root: &Node, problems: &Problems) -> Option<Config> {
-    let file = Field::root(root, problems).section(&["listen", "admin", "tls", "apps"])?;
+    let file = Field::root(root, problems).section(&["listen", "admin", "tls", "logs", "apps"])?;
     let mut doors = Once::default();
     let listen = file.or("listen", vec![loopback(8080)], |it| addresses(it, &mut doors));
     let admin = file.or("admin", loopback(9080), |it| admin_address(it, &mut doors));
     let tls = file.get("tls").and_then(|it| tls(it, &mut doors));
+    let logs = file.or("logs", Logs { keep: LOGS_KEEP, folder: None }, logs);
     let apps = file.need("apps", APPS, apps)?;
-    Some(Config { listen, admin, tls, apps })
+    Some(Config { listen, admin, tls, logs, apps })
 }
 
 const fn loopback(port: u16) -> SocketAddr {
@@ -91,6 +100,19 @@ fn tls(field: &Field<'_>, doors: &mut Once<SocketAddr>) -> Option<Tls> {
     let listen = tls.or("listen", loopback(8443), |it| address(it, doors));
     let certs = tls.need("certs", CERTS, |it| it.each(CERTS, cert))?;
     Some(Tls { listen, certs })
+}
+
+/// A folder alone, or an object.
+fn logs(field: &Field<'_>) -> Option<Logs> {
+    match field.value() {
+        Value::Map(_) => {
+            let logs = field.section(&["keep", "folder"])?;
+            let keep = logs.or("keep", LOGS_KEEP, |it| it.size(LOGS_RANGE));
+            Some(Logs { keep, folder: logs.get("folder").and_then(|it| some_path(it, FOLDER)) })
+        }
+        Value::Text(_) => Some(Logs { keep: LOGS_KEEP, folder: Some(some_path(field, LOGS)?) }),
+        _ => field.refuse(LOGS),
+    }
 }
 
 fn cert(field: &Field<'_>) -> Option<Cert> {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::mpsc::{Receiver, Sender, channel};
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::timeout;
 
 /// How many lines may wait to be printed.
@@ -19,11 +19,14 @@ const RESERVED: usize = 1024;
 pub struct Screen {
     lines: Sender<Message>,
     lost: Arc<AtomicU64>,
+    /// The places for what pods print.
+    places: Arc<Semaphore>,
 }
 
 #[derive(Debug)]
 enum Message {
-    Line(String),
+    /// A line; one of a pod has a place until it is printed.
+    Line(String, Option<OwnedSemaphorePermit>),
     End,
 }
 
@@ -39,7 +42,8 @@ impl Screen {
     pub fn open(out: impl Write + Send + 'static) -> io::Result<(Self, Painter)> {
         let (lines, waiting) = channel(WAITING);
         let (end, done) = oneshot::channel();
-        let screen = Self { lines: lines.clone(), lost: Arc::default() };
+        let places = Arc::new(Semaphore::new(WAITING - RESERVED));
+        let screen = Self { lines: lines.clone(), lost: Arc::default(), places };
         let lost = Arc::clone(&screen.lost);
         std::thread::Builder::new().name("screen".to_owned()).spawn(move || {
             paint(out, waiting, &lost);
@@ -51,16 +55,18 @@ impl Screen {
 
     /// Something that we have to say.
     pub fn say(&self, line: impl Into<String>) {
-        if self.lines.try_send(Message::Line(line.into())).is_err() {
-            self.lost.fetch_add(1, Ordering::Relaxed);
-        }
+        self.send(Message::Line(line.into(), None));
     }
 
-    /// Something that a pod printed. It is left out where the terminal cannot keep up.
-    pub fn pass_on(&self, line: impl Into<String>) {
-        if self.lines.capacity() > RESERVED {
-            self.say(line);
-        } else {
+    /// Something that a pod printed. Waits for as long as the terminal cannot keep up.
+    pub async fn pass_on(&self, line: impl Into<String>) {
+        // An error would mean that there are no places any more, and they are never closed.
+        let place = Arc::clone(&self.places).acquire_owned().await.ok();
+        self.send(Message::Line(line.into(), place));
+    }
+
+    fn send(&self, message: Message) {
+        if self.lines.try_send(message).is_err() {
             self.lost.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -80,8 +86,9 @@ impl Painter {
 
 fn paint(mut out: impl Write, mut waiting: Receiver<Message>, lost: &AtomicU64) {
     // Whoever read it may be gone, as `head` is; requests are served all the same.
-    while let Some(Message::Line(line)) = waiting.blocking_recv() {
+    while let Some(Message::Line(line, place)) = waiting.blocking_recv() {
         writeln!(out, "{line}").ok();
+        drop(place);
         if waiting.is_empty() {
             catch_up(&mut out, lost);
         }
@@ -93,7 +100,7 @@ fn paint(mut out: impl Write, mut waiting: Receiver<Message>, lost: &AtomicU64) 
 fn catch_up(out: &mut impl Write, lost: &AtomicU64) {
     let lost = lost.swap(0, Ordering::Relaxed);
     if lost > 0 {
-        writeln!(out, "{lost} lines are missing here: they came faster than they could be shown").ok();
+        writeln!(out, "… {lost} lines not shown: they came faster than they could be printed").ok();
     }
     out.flush().ok();
 }

@@ -1,15 +1,18 @@
-//! Those who tell the screen and the metrics what happens.
+//! Tells the screen and the metrics what happens.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use rouse_core::registry::Registry;
 use rouse_core::timeline::Read;
 use rouse_local::engine::Event;
-use rouse_local::output::{Line, Log};
+use rouse_local::output::{Batch, Follower, Log};
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
 use super::lines;
 use crate::admin::metrics::Tally;
@@ -49,18 +52,21 @@ pub(super) async fn cold_starts(registry: Arc<Registry>, tally: Tally, screen: S
     }
 }
 
-/// Those who pass on what pods print: one for each app.
+/// Passes on what pods print: a task for each app.
 #[derive(Debug)]
 pub(super) struct Outputs {
     screen: Screen,
     tasks: JoinSet<()>,
-    /// Weak: a follower ends when its app is gone, and that is when its log is.
+    /// Tells the tasks to pass on what is there, and to end.
+    last: CancellationToken,
+    /// Weak: a task ends when its app is gone, and that is when its log is.
     followed: HashMap<String, Weak<Log>>,
 }
 
 impl Outputs {
     pub(super) fn new(screen: Screen) -> Self {
-        Self { screen, tasks: JoinSet::new(), followed: HashMap::new() }
+        let (tasks, last) = (JoinSet::new(), CancellationToken::new());
+        Self { screen, tasks, last, followed: HashMap::new() }
     }
 
     /// Follows those of `logs` that are not followed yet.
@@ -73,21 +79,87 @@ impl Outputs {
                 continue;
             }
             self.followed.insert(app.clone(), Arc::downgrade(&log));
-            let (before, live) = log.follow();
-            self.tasks.spawn(output(app, before, live, self.screen.clone()));
+            self.tasks.spawn(output(app, log.follow(), self.screen.clone(), self.last.clone()));
+        }
+    }
+
+    /// The pods are gone. Returns when all that they printed is passed on, or after `within`.
+    pub(super) async fn finish(&mut self, within: Duration) {
+        self.last.cancel();
+        timeout(within, async { while self.tasks.join_next().await.is_some() {} }).await.ok();
+    }
+}
+
+async fn output(app: String, mut follower: Follower, screen: Screen, last: CancellationToken) {
+    loop {
+        let batch = tokio::select! {
+            biased;
+            batch = follower.next() => batch,
+            () = last.cancelled() => None,
+        };
+        let Some(Batch { missed, lines }) = batch else { return };
+        if missed > 0 {
+            screen.pass_on(lines::missed(&app, missed)).await;
+        }
+        for line in &lines {
+            screen.pass_on(lines::output(&app, line)).await;
         }
     }
 }
 
-async fn output(app: String, before: Vec<Line>, mut live: Receiver<Line>, screen: Screen) {
-    for line in &before {
-        screen.pass_on(lines::output(&app, line));
+#[cfg(test)]
+mod tests {
+    use std::io::{self, Write};
+    use std::sync::Mutex;
+    use std::sync::mpsc::{Receiver, sync_channel};
+
+    use rouse_local::output::{Line, Stream};
+
+    use super::*;
+
+    /// Takes nothing until the other end of its gate is dropped.
+    struct Halted {
+        gate: Receiver<()>,
+        text: Arc<Mutex<Vec<u8>>>,
     }
-    loop {
-        match live.recv().await {
-            Ok(printed) => screen.pass_on(lines::output(&app, &printed)),
-            Err(RecvError::Lagged(count)) => screen.pass_on(lines::missed(&app, count)),
-            Err(RecvError::Closed) => return,
+
+    impl Write for Halted {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.gate.recv().ok();
+            self.text.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
         }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[tokio::test]
+    async fn a_halted_terminal_misses_what_is_not_kept_any_more_and_says_how_much() {
+        let (open, gate) = sync_channel(0);
+        let text = Arc::<Mutex<Vec<u8>>>::default();
+        let (screen, painter) = Screen::open(Halted { gate, text: Arc::clone(&text) }).unwrap();
+        let log = Log::new(10_000);
+        let mut outputs = Outputs::new(screen);
+        outputs.follow([("hello".to_owned(), Arc::clone(&log))]);
+        let all = 20_000;
+        for n in 0..all {
+            log.push(Line { pod: "hello-1".into(), stream: Stream::Stdout, text: n.to_string().into() });
+            tokio::task::yield_now().await;
+        }
+        drop(open);
+        let soon = Duration::from_secs(20);
+        outputs.finish(soon).await;
+        painter.finish(soon).await;
+        let text = String::from_utf8(text.lock().unwrap().clone()).unwrap();
+        let text = anstream::adapter::strip_str(&text).to_string();
+        let shown = text.lines().filter(|line| line.starts_with("hello-1 | ")).count();
+        let missed = |line: &str| -> Option<usize> {
+            line.strip_prefix("hello: … ")?.split_once(" lines not shown")?.0.parse().ok()
+        };
+        let missed: usize = text.lines().filter_map(missed).sum();
+        assert!(missed > 0 && shown > 1000 && shown + missed == all, "{shown} shown, {missed} missed");
+        assert_eq!(text.lines().last(), Some("hello-1 | 19999"));
     }
 }

@@ -15,6 +15,9 @@ use crate::process::signals::Signals;
 /// How long threads and processes may take that have been told to end at once.
 const AT_ONCE: Duration = Duration::from_secs(5);
 
+/// How long a terminal may take to show the last lines of the apps.
+const LAST_LINES: Duration = Duration::from_secs(2);
+
 /// Why we leave.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Reason {
@@ -40,6 +43,7 @@ pub(super) async fn leave(
     let who = Leaver { clock: *clock, registry, gateway, ready };
     let left = drain::leave(who, patience, workers, signals, screen).await;
     let hurried = left.hurried | stop_apps(&system, signals, screen, left.hurried).await;
+    system.outputs.finish(LAST_LINES).await;
     timeout(AT_ONCE, system.workers.ended()).await.ok();
     timeout(AT_ONCE, system.close_admin()).await.ok();
     match (reason, hurried) {

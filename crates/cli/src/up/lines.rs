@@ -145,12 +145,9 @@ pub fn output(app: &str, Line { pod, text, .. }: &Line) -> String {
     format!("{color}{pod} |{color:#} {text}{}", anstyle::Reset)
 }
 
-/// Lines of a pod that came too fast.
+/// Lines of an app that came too fast.
 pub fn missed(app: &str, count: u64) -> String {
-    format!(
-        "{}: {count} lines of output are left out here: `rouse logs {app}` has the last ones",
-        colored(app)
-    )
+    format!("{}: … {count} lines not shown; `rouse logs {app}` has the last ones", colored(app))
 }
 
 /// Something is not as it should be, but things go on.

@@ -35,6 +35,7 @@ pub(crate) fn run(up: &Up) -> Result<(), Failure> {
     let source = Source::find(up.file.as_deref())?;
     let config = source.read().map_err(|error| Failure::Input(error.to_string()))?;
     let certificates = certificates::open(&source, &config)?;
+    source.check_log_folder(&config)?;
     let doors = Doors::open(up, &config)?;
     files::raise_open_files();
     let runtime =

@@ -24,9 +24,9 @@ pub(super) fn reload(source: &Source, config: &mut Config, up: &Up, system: &mut
     }
     system.apply(&new, source, screen);
     // What still listens is what was said at the start, so that going back to it is no change.
-    let (listen, admin) = (std::mem::take(&mut config.listen), config.admin);
+    let (listen, admin, logs) = (std::mem::take(&mut config.listen), config.admin, config.logs.clone());
     let tls = config.tls.take().map(|old| Tls { listen: old.listen, ..new.tls.clone().unwrap_or(old) });
-    *config = Config { listen, admin, tls, ..new };
+    *config = Config { listen, admin, tls, logs, ..new };
     screen.say(format!("reloaded {}", source.name()));
 }
 
@@ -34,8 +34,9 @@ pub(super) fn reload(source: &Source, config: &mut Config, up: &Up, system: &mut
 fn ignored(old: &Config, new: &Config, up: &Up) -> Vec<String> {
     let listen = up.listen.is_empty() && old.listen != new.listen;
     let admin = up.admin.is_none() && old.admin != new.admin;
+    let logs = old.logs != new.logs;
     let tls = old.tls.as_ref().map(|tls| tls.listen) != new.tls.as_ref().map(|tls| tls.listen);
-    let keys = [("listen", listen), ("admin", admin), ("tls.listen", tls)]
+    let keys = [("listen", listen), ("admin", admin), ("tls.listen", tls), ("logs", logs)]
         .into_iter()
         .filter(|(_, changed)| *changed);
     keys.map(|(key, _)| format!("{key} has changed, which needs a restart of `rouse up`: it stays as it was"))
@@ -61,14 +62,14 @@ mod tests {
         let read = |head: &str| {
             crate::config::read(&format!("{head}\napps: {{a: {{command: [x]}}}}"), "rouse.yaml").unwrap()
         };
-        let (old, new) = (read(""), read("listen: 127.0.0.1:1\nadmin: 127.0.0.1:2"));
+        let (old, new) = (read(""), read("listen: 127.0.0.1:1\nadmin: 127.0.0.1:2\nlogs: out"));
         let keys = |flags: &[&str]| -> Vec<String> {
             let said = ignored(&old, &new, &up(flags));
             said.iter().map(|line| line.split(' ').next().unwrap().to_owned()).collect()
         };
-        assert_eq!(keys(&[]), ["listen", "admin"]);
-        assert_eq!(keys(&["--listen", "127.0.0.1:3"]), ["admin"]);
-        assert_eq!(keys(&["--admin", "127.0.0.1:3"]), ["listen"]);
+        assert_eq!(keys(&[]), ["listen", "admin", "logs"]);
+        assert_eq!(keys(&["--listen", "127.0.0.1:3"]), ["admin", "logs"]);
+        assert_eq!(keys(&["--admin", "127.0.0.1:3"]), ["listen", "logs"]);
         assert!(ignored(&old, &old, &up(&[])).is_empty());
     }
 }

@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rouse_local::output::LogFile;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use crate::config::{self, Config, Errors};
@@ -83,6 +84,27 @@ impl Source {
         let config = config::read(&text, name)?;
         not_yet(name, &config)?;
         Ok(config)
+    }
+
+    /// Where the apps' output is written, if the file says so.
+    pub fn log_folder(&self, config: &Config) -> Option<PathBuf> {
+        let folder = config.logs.folder.as_ref()?;
+        Some(match self {
+            Source::File { folder: here, .. } => here.join(folder),
+            Source::Demo => folder.clone(),
+        })
+    }
+
+    /// Creates the folder for the apps' output, or says why it cannot be used.
+    pub(super) fn check_log_folder(&self, config: &Config) -> Result<(), Failure> {
+        let Some(folder) = self.log_folder(config) else { return Ok(()) };
+        for app in &config.apps {
+            LogFile::open(&folder, app.name.as_str()).map_err(|error| {
+                let (name, folder, app) = (self.name(), folder.display(), &app.name);
+                Failure::Input(format!("{name}: logs: cannot write to {folder}/{app}.log: {error}"))
+            })?;
+        }
+        Ok(())
     }
 
     /// What to call it.

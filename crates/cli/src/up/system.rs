@@ -33,8 +33,6 @@ use crate::config::Config;
 use crate::process::screen::Screen;
 use crate::process::{self, files, random};
 
-/// How many lines of each app's output are kept.
-const LOG_LINES: usize = 1000;
 /// What the admin API is called among the tasks.
 const ADMIN: &str = "the admin API";
 
@@ -52,7 +50,7 @@ pub(super) struct System {
     tasks: JoinSet<&'static str>,
     /// The TLS listener's certificates.
     tls: Option<Arc<ServerTls>>,
-    outputs: Outputs,
+    pub(super) outputs: Outputs,
 }
 
 impl System {
@@ -70,8 +68,9 @@ impl System {
         let (doors, admin) = doors.into_parts(tls.as_ref());
         let clock = TokioClock::new();
         let launcher = Launcher::this_program([GUARDIAN])?;
+        let (log_keep, log_folder) = (config.logs.keep, source.log_folder(config));
         let engine =
-            LocalEngine::new(engine::Settings { launcher, clock, seed: random(), log_lines: LOG_LINES });
+            LocalEngine::new(engine::Settings { launcher, clock, seed: random(), log_keep, log_folder });
         let holds = bounds(up);
         let settings = Settings { holds, ..Settings::default() };
         let registry = Registry::new(settings, Arc::new(clock), Arc::clone(&engine) as _);

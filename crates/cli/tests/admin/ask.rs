@@ -103,7 +103,7 @@ async fn scale_pins_and_gives_back() {
 #[tokio::test]
 async fn logs_are_copied() {
     let (scene, server) = scene().await;
-    let log = Log::new(10);
+    let log = Log::new(1000);
     log.push(Line { pod: "hello-1".into(), stream: Stream::Stderr, text: "oh".into() });
     scene.apps.keep_log(Some(log));
     assert_eq!(rouse(server.address, &["logs", "hello"]).await.unwrap(), "hello-1 | oh\n");

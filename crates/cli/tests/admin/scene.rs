@@ -123,7 +123,7 @@ impl Scene {
         let apps = Arc::new(NotedApps {
             apps: Mutex::default(),
             orders: Mutex::default(),
-            log: Mutex::new(Some(Log::new(10))),
+            log: Mutex::new(Some(Log::new(1000))),
         });
         let panel = Arc::new(Panel {
             registry: Arc::clone(&bench.registry),

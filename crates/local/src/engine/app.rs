@@ -412,7 +412,7 @@ mod tests {
     fn owner() -> App {
         let clock = TokioClock::new();
         let launcher = Launcher::new("/no/such/rouse", ["guard"]);
-        let engine = LocalEngine::new(Settings { launcher, clock, seed: 1, log_lines: 0 });
+        let engine = LocalEngine::new(Settings { launcher, clock, seed: 1, log_keep: 0, log_folder: None });
         let registry = Registry::new(
             rouse_core::registry::Settings::default(),
             Arc::new(clock),

@@ -84,7 +84,8 @@ impl Bench {
             launcher: Launcher::new(HELPER, ["guard"]),
             clock,
             seed: RandomState::new().hash_one(0),
-            log_lines: 100,
+            log_keep: 1 << 20,
+            log_folder: None,
         });
         let registry =
             Registry::new(registry::Settings::default(), Arc::new(clock), Arc::clone(&engine) as _);

@@ -37,7 +37,7 @@ pub(crate) fn start(argv: &[&str], workdir: &Path) -> Start {
             workdir: workdir.into(),
         },
         address: Addresses::new(random()).auto().unwrap(),
-        log: Log::new(100),
+        log: Log::new(1 << 20),
     }
 }
 

@@ -95,14 +95,16 @@ fn up(mut arguments: impl Iterator<Item = OsString>) -> Outcome {
             workdir: env::current_dir()?,
         },
         address: Addresses::new(u64::from(std::process::id()) << 32).auto()?,
-        log: Log::new(100),
+        log: Log::new(1 << 20),
     };
     runtime()?.block_on(async {
-        let (_, mut lines) = start.log.follow();
+        let mut follower = start.log.follow();
         let process = Process::spawn(&Launcher::this_program(["guard"])?, start).await?;
         loop {
             tokio::select! {
-                line = lines.recv() => writeln!(io::stdout(), "{}", line?.text)?,
+                Some(batch) = follower.next() => {
+                    batch.lines.iter().try_for_each(|line| writeln!(io::stdout(), "{}", line.text))?;
+                }
                 _ = process.exited() => return Ok(ExitCode::SUCCESS),
             }
         }

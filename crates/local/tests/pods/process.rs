@@ -1,14 +1,15 @@
 //! A pod's life: start, output, stop, exit.
 
 use std::error::Error as _;
+use std::io::BufRead as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::harness::{GENEROUS, HELPER, eventually, exit_of, helper, run, run_until_up, spawn, start, texts};
-use rouse_local::output::{LONGEST_LINE, Stream};
-use rouse_local::process::{Ended, Exit, Launcher, Process, State};
+use rouse_local::output::{Batch, LONGEST_LINE, Log, LogFile, Stream};
+use rouse_local::process::{Ended, Exit, Launcher, Process, Start, State};
 use tokio::time::Instant;
 
 #[tokio::test]
@@ -105,14 +106,60 @@ async fn the_output_is_complete_when_the_pod_is_gone() {
 
 #[tokio::test]
 async fn a_pod_that_prints_without_end_is_not_held_up_by_a_slow_follower() {
-    let start = start(&["sh", "-c", "seq 1 20000; exit 4"], Path::new("/"));
-    let log = Arc::clone(&start.log);
-    let (_, mut slow) = log.follow();
+    let log = Log::new(10_000);
+    let start =
+        Start { log: Arc::clone(&log), ..start(&["sh", "-c", "seq 1 20000; exit 4"], Path::new("/")) };
+    let mut slow = log.follow();
     let process = spawn(start).await.unwrap();
     assert_eq!(exit_of(&process).await.how, Some(Ended::Code(4)));
-    let texts = texts(&log);
-    assert_eq!((texts.len(), texts[99].as_str()), (100, "20000"));
-    assert!(matches!(slow.recv().await, Err(tokio::sync::broadcast::error::RecvError::Lagged(_))));
+    let kept = texts(&log);
+    assert!((100..200).contains(&kept.len()) && kept.last().unwrap() == "20000", "{kept:?}");
+    let Batch { missed, lines } = slow.next().await.unwrap();
+    assert_eq!((usize::try_from(missed).unwrap(), lines.len()), (20_000 - kept.len(), kept.len()));
+}
+
+#[tokio::test]
+async fn a_pod_waits_for_a_slow_disk_and_no_line_is_lost() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("app.log");
+    // A disk that takes 64 KiB, and more when the test reads.
+    let made = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
+    assert!(made.success());
+    let disk = std::fs::File::options().read(true).write(true).open(&path).unwrap();
+    let log = Log::with_file(1000, Some(LogFile::open(folder.path(), "app").unwrap()));
+    let script = "seq 1 100000; echo done >&2";
+    let start = Start { log: Arc::clone(&log), ..start(&["sh", "-c", script], Path::new("/")) };
+    let process = spawn(start).await.unwrap();
+    let read = tokio::task::spawn_blocking(move || {
+        let lines = std::io::BufReader::new(disk).lines().map(Result::unwrap);
+        let (mut all, mut done) = (Vec::new(), false);
+        for line in lines {
+            match line.strip_prefix("app-1 | ").unwrap() {
+                "done" => done = true,
+                number => all.push(number.parse::<usize>().unwrap()),
+            }
+            if done && all.last() == Some(&100_000) {
+                break;
+            }
+        }
+        all
+    });
+    let all = tokio::time::timeout(GENEROUS, read).await.expect("every line comes").unwrap();
+    assert_eq!(all, (1..=100_000).collect::<Vec<_>>());
+    assert_eq!(exit_of(&process).await.how, Some(Ended::Code(0)));
+}
+
+#[tokio::test]
+async fn a_file_that_cannot_be_written_is_told_once_and_holds_up_no_pod() {
+    let folder = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink("/dev/full", folder.path().join("app.log")).unwrap();
+    let log = Log::with_file(1 << 20, Some(LogFile::open(folder.path(), "app").unwrap()));
+    let start = Start { log: Arc::clone(&log), ..start(&["seq", "1", "5000"], Path::new("/")) };
+    let process = spawn(start).await.unwrap();
+    assert_eq!(exit_of(&process).await.how, Some(Ended::Code(0)));
+    assert_eq!(texts(&log).last().unwrap(), "5000");
+    let told: Vec<_> = log.tail().into_iter().filter(|line| &*line.pod == "rouse").collect();
+    assert!(told.len() == 1 && told[0].text.contains("app.log"), "{told:?}");
 }
 
 #[tokio::test]
