@@ -38,7 +38,7 @@ apps:
 const ADDRESS: &str = r#"an IP address and a port, like 127.0.0.1:8080 or "[::1]:8080""#;
 const APPS: &str = r#"an app under its name, like hello: {command: ["python3", "server.py"]}"#;
 const CERTS: &str = "a list of {cert: FILE, key: FILE}";
-const COMMAND: &str = r#"a list of strings, like ["python3", "server.py"], or for a shell ["sh", "-c", "…"]"#;
+const COMMAND: &str = r#"a command, like python3 server.py, or a list of its words, like ["python3", "server.py"]; for a shell ["sh", "-c", "…"]"#;
 const FILE: &str = "the path of a file, relative to this one";
 const NAME: &str =
     "expected 1 to 63 lower-case letters, digits and hyphens, with no hyphen at the start or the end";
@@ -211,6 +211,9 @@ fn what_is_written_stays_as_it_is_written() {
     assert_eq!(values, ["1.10", "007", "True", "x y", "", "no", "null"]);
     let app = &read("apps: {a: {command: [sleep, 0x10, 1e3, yes, 'a b', '']}}").apps[0];
     assert_eq!(app.command.arguments, ["0x10", "1e3", "yes", "a b", ""]);
+    let app = &read("apps: {a: {command: python3 -m http.server 'a b' $PORT}}").apps[0];
+    assert_eq!(app.command.program, "python3");
+    assert_eq!(app.command.arguments, ["-m", "http.server", "a b", "$PORT"]);
     assert_eq!(only_app("port: '80'").port, only_app("port: 80").port);
 }
 
@@ -361,10 +364,17 @@ fn a_bad_name_or_command_says_what_is_allowed() {
         ),
         ("a:", "2:3: apps.a.command: missing", COMMAND),
         ("a: {}", "2:3: apps.a.command: missing", COMMAND),
+        ("a: {command: ''}", r#"2:16: apps.a.command: "" is not allowed"#, COMMAND),
+        ("a: {command: '  '}", r#"2:16: apps.a.command: "  " is not allowed"#, COMMAND),
         (
-            "a: {command: python3 -m http.server}",
-            r#"2:16: apps.a.command: "python3 -m http.server" is not allowed"#,
-            COMMAND,
+            "a: {command: echo 'hi}",
+            r#"2:16: apps.a.command: "echo 'hi" is not allowed"#,
+            "the quote ' at character 6 of it is not closed",
+        ),
+        (
+            "a: {command: cd web && npm start}",
+            r#"2:16: apps.a.command: "cd web && npm start" is not allowed"#,
+            r#"& at character 8 of it needs a shell: put it in quotes, or write ["sh", "-c", "…"]"#,
         ),
         ("a: {command: []}", "2:16: apps.a.command: an empty list is not allowed", COMMAND),
         ("a: {command: }", "2:7: apps.a.command: missing", COMMAND),

@@ -12,9 +12,11 @@ use rustix::fs::{Access, access};
 /// What an app's file says about how to run it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommandSpec {
-    /// The program and its arguments. `$PORT`, `${PORT}`, `$HOST` and `${HOST}` are replaced in each.
+    /// The program and its arguments. In each, `$PORT`, `$HOST` and `$NAME` (also `${PORT}`, …) become the pod's port,
+    /// address and name, and `$$` becomes `$`.
     pub argv: Vec<String>,
-    /// Added to `rouse`'s own environment. `PORT` and `HOST` are the pod's, whatever is said here.
+    /// Added to `rouse`'s own environment, with the same replacements. `PORT` and `HOST` are the pod's, whatever is said
+    /// here.
     pub env: BTreeMap<String, String>,
     /// Where it runs.
     pub workdir: PathBuf,
@@ -72,22 +74,19 @@ pub enum SpawnError {
 }
 
 impl CommandSpec {
-    /// The arguments for a pod at `address`.
-    pub fn argv_at(&self, address: SocketAddr) -> Vec<String> {
-        let (host, port) = (address.ip().to_string(), address.port().to_string());
-        let value = |name: &str| match name {
-            "PORT" => Some(port.as_str()),
-            "HOST" => Some(host.as_str()),
-            _ => None,
-        };
-        self.argv.iter().map(|argument| replace(argument, value)).collect()
+    /// The arguments for a pod called `name` at `address`.
+    pub fn argv_at(&self, name: &str, address: SocketAddr) -> Vec<String> {
+        let pod = Pod::new(name, address);
+        self.argv.iter().map(|argument| pod.fill_in(argument)).collect()
     }
 
-    /// What is added to the environment of a pod at `address`.
-    pub fn env_at(&self, address: SocketAddr) -> BTreeMap<String, String> {
-        let mut env = self.env.clone();
-        env.insert("PORT".into(), address.port().to_string());
-        env.insert("HOST".into(), address.ip().to_string());
+    /// What is added to the environment of a pod called `name` at `address`.
+    pub fn env_at(&self, name: &str, address: SocketAddr) -> BTreeMap<String, String> {
+        let pod = Pod::new(name, address);
+        let own = self.env.iter().map(|(variable, value)| (variable.clone(), pod.fill_in(value)));
+        let mut env: BTreeMap<String, String> = own.collect();
+        env.insert("PORT".into(), pod.port);
+        env.insert("HOST".into(), pod.host);
         env
     }
 
@@ -137,12 +136,39 @@ fn is_executable(file: &Path) -> bool {
     file.is_file() && access(file, Access::EXEC_OK).is_ok()
 }
 
-/// Replaces `$NAME` and `${NAME}` where `value` knows the name. Everything else stays: it may be for a shell.
+/// What stands for a pod in its command and its environment.
+struct Pod<'a> {
+    name: &'a str,
+    host: String,
+    port: String,
+}
+
+impl<'a> Pod<'a> {
+    fn new(name: &'a str, address: SocketAddr) -> Self {
+        Self { name, host: address.ip().to_string(), port: address.port().to_string() }
+    }
+
+    fn fill_in(&self, text: &str) -> String {
+        replace(text, |name| match name {
+            "PORT" => Some(&self.port),
+            "HOST" => Some(&self.host),
+            "NAME" => Some(self.name),
+            _ => None,
+        })
+    }
+}
+
+/// Replaces `$X` and `${X}` where `value` knows X, and `$$` by `$`. Every other `$` stays: it may be for a shell.
 fn replace<'a>(text: &str, value: impl Fn(&str) -> Option<&'a str>) -> String {
     let mut replaced = String::with_capacity(text.len());
     let mut rest = text;
     while let Some((before, after)) = rest.split_once('$') {
         replaced.push_str(before);
+        if let Some(escaped) = after.strip_prefix('$') {
+            replaced.push('$');
+            rest = escaped;
+            continue;
+        }
         let (name, then) = match after.strip_prefix('{').and_then(|braced| braced.split_once('}')) {
             Some(braced) => braced,
             // `$PORTAL` is not `$PORT` and some letters.
@@ -180,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn port_and_host_are_replaced_and_nothing_else_is() {
+    fn port_host_and_name_are_replaced_and_nothing_else_is() {
         let cases = [
             ("$PORT", "4000"),
             ("${PORT}", "4000"),
@@ -188,21 +214,24 @@ mod tests {
             ("--port=$PORT$PORT", "--port=40004000"),
             ("${HOST}name", "127.0.0.1name"),
             ("$PORTAL $PORT_2 $port ${PORT", "$PORTAL $PORT_2 $port ${PORT"),
-            ("$HOME $1 $$ $", "$HOME $1 $$ $"),
-            ("$$PORT ${$PORT}", "$4000 ${4000}"),
+            ("$NAME ${NAME}.log $NAMES", "web-1 web-1.log $NAMES"),
+            ("$HOME $1 $(x) $", "$HOME $1 $(x) $"),
+            ("$$PORT $$$PORT $$$$ $$HOME ${$PORT}", "$PORT $4000 $$ $HOME ${4000}"),
             ("ü$PORTü", "ü4000ü"),
             ("", ""),
         ];
         let address = "127.0.0.1:4000".parse().unwrap();
         for (text, expected) in cases {
-            assert_eq!(spec(&[text], &[], Path::new("/")).argv_at(address), [expected], "{text:?}");
+            let spec = spec(&[text], &[("X", text)], Path::new("/"));
+            assert_eq!(spec.argv_at("web-1", address), [expected], "{text:?}");
+            assert_eq!(spec.env_at("web-1", address)["X"], expected, "{text:?}");
         }
     }
 
     #[test]
     fn port_and_host_in_the_environment_are_the_pods() {
         let spec = spec(&["x"], &[("PORT", "1"), ("GREETING", "hi")], Path::new("/"));
-        let env = spec.env_at("127.0.0.9:4000".parse().unwrap());
+        let env = spec.env_at("web-1", "127.0.0.9:4000".parse().unwrap());
         let env: Vec<_> = env.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         assert_eq!(env, [("GREETING", "hi"), ("HOST", "127.0.0.9"), ("PORT", "4000")]);
     }

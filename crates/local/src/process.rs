@@ -123,7 +123,7 @@ impl Process {
     pub async fn spawn(launcher: &Launcher, start: Start) -> Result<Self, SpawnError> {
         let Start { name, uid, command, address, log } = start;
         command.check()?;
-        let (mut guardian, mut child) = launch(launcher, &command, &uid, address.address())?;
+        let (mut guardian, mut child) = launch(launcher, &command, &name, &uid, address.address())?;
         let mut readers = JoinSet::new();
         if let Some(stdout) = child.stdout.take() {
             readers.spawn(capture(stdout, Arc::clone(&name), Stream::Stdout, Arc::clone(&log)));
@@ -197,6 +197,7 @@ impl Process {
 fn launch(
     launcher: &Launcher,
     command: &CommandSpec,
+    name: &str,
     uid: &PodUid,
     address: SocketAddr,
 ) -> Result<(Guardian, Child), SpawnError> {
@@ -207,8 +208,8 @@ fn launch(
         let child = Command::new(&launcher.program)
             .arg0("rouse")
             .args(&launcher.arguments)
-            .args(command.argv_at(address))
-            .envs(command.env_at(address))
+            .args(command.argv_at(name, address))
+            .envs(command.env_at(name, address))
             .env(UID_VARIABLE, uid.as_str())
             .current_dir(&command.workdir)
             .stdin(Stdio::from(OwnedFd::from(its)))

@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use rouse_e2e::rouse::Launch;
 use rouse_e2e::wait::eventually;
 
-use crate::fixture::{ask, programs, test_app, uid, up, yaml};
+use crate::fixture::{ask, printed, programs, test_app, uid, up, yaml};
 
 pub(crate) async fn a_python_server_serves_the_files_of_its_folder_beside_the_file() {
     let apps =
@@ -28,6 +28,16 @@ const server = http.createServer((request, response) => response.end(`node for $
 server.listen(process.env.PORT, process.env.HOST);
 process.on('SIGTERM', () => server.close(() => process.exit(0)));
 ";
+
+pub(crate) async fn a_command_may_be_one_string_and_the_environment_knows_port_host_and_name() {
+    let command = format!("sh -c 'echo \"$$X\"; exec {}'", test_app());
+    let env = "{X: '$NAME at $HOST:$PORT for $$5'}";
+    let rouse = up(&format!("  app:\n    command: {command}\n    env: {env}\n")).await;
+    assert_eq!(ask(&rouse, "app", "/").await.status, 200);
+    let pod = rouse.admin.service("app").await.endpoints.remove(0).address;
+    printed(&rouse, &format!("app-1 | app-1 at {pod} for $5"), 1).await;
+    rouse.stop().await;
+}
 
 pub(crate) async fn a_node_server_runs_as_it_is() {
     let launch = Launch::of(&yaml("  web: {command: [node, server.js]}\n")).file("server.js", SERVER);

@@ -110,6 +110,7 @@ const TRIALS: &[Case] = trials! {
     apps:
         [PYTHON] a_python_server_serves_the_files_of_its_folder_beside_the_file,
         [NODE] a_node_server_runs_as_it_is,
+        [SH] a_command_may_be_one_string_and_the_environment_knows_port_host_and_name,
         [] pods_with_a_fixed_port_have_an_address_each_and_share_the_requests;
     tracing:
         [OPENTELEMETRY] an_app_records_its_traces_exactly_as_without_us;

@@ -8,6 +8,7 @@ pub(crate) mod field;
 mod names;
 mod schema;
 mod span;
+mod words;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -73,9 +74,10 @@ pub struct Cert {
 pub struct App {
     /// Its name.
     pub name: AppName,
-    /// What to run. `$PORT` and `$HOST` are still in it.
+    /// What to run. `$PORT`, `$HOST` and `$NAME` are still in it.
     pub command: Command,
-    /// What the environment has beside ours; never `PORT` or `HOST`, which Rouse sets.
+    /// What the environment has beside ours, with `$PORT`, `$HOST` and `$NAME` still in it; never `PORT` or `HOST`,
+    /// which Rouse sets.
     pub env: BTreeMap<String, String>,
     /// Where it runs, relative to the file's folder.
     pub workdir: PathBuf,

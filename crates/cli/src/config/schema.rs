@@ -11,7 +11,7 @@ use rouse_proxy::route::{HostPattern, PathPrefix};
 use super::errors::Problems;
 use super::field::{Field, Once, Place, Section};
 use super::{
-    App, AppName, Cert, Command, Config, Logs, Port, Protocol, Readiness, Scale, Span, Timeouts, Tls,
+    App, AppName, Cert, Command, Config, Logs, Port, Protocol, Readiness, Scale, Span, Timeouts, Tls, words,
 };
 use crate::admin;
 use crate::document::{Node, Value};
@@ -49,8 +49,8 @@ const LOGS_RANGE: RangeInclusive<usize> = 64 << 10..=1 << 30;
 const ADDRESSES: &str = "an IP address and a port, like 127.0.0.1:8080, or a list of these";
 const APPS: &str = "an app under its name, like hello: {command: [\"python3\", \"server.py\"]}";
 const CERTS: &str = "a list of {cert: FILE, key: FILE}";
-const COMMAND: &str =
-    "a list of strings, like [\"python3\", \"server.py\"], or for a shell [\"sh\", \"-c\", \"…\"]";
+const COMMAND: &str = "a command, like python3 server.py, or a list of its words, like [\"python3\", \"server.py\"]; for \
+                       a shell [\"sh\", \"-c\", \"…\"]";
 const FILE: &str = "the path of a file, relative to this one";
 const FOLDER: &str = "the path of a folder, relative to this file";
 const LOGS: &str = "the path of a folder, or {keep: SIZE, folder: FOLDER}";
@@ -160,7 +160,17 @@ fn app(name: &str, field: &Field<'_>, routes: &mut Once<Route>) -> Option<App> {
     })
 }
 
+/// A list of words, or one text.
 fn command(field: &Field<'_>) -> Option<Command> {
+    if let Value::Text(_) = field.value() {
+        let mut words = match words::split(field.text(COMMAND)?) {
+            Ok(words) => words.into_iter(),
+            Err(what) => return field.refuse(what),
+        };
+        let program = words.next().filter(|program| !program.is_empty());
+        let program = program.or_else(|| field.refuse(COMMAND))?;
+        return Some(Command { program, arguments: words.collect() });
+    }
     let words = field.items(COMMAND)?;
     let program = words.first()?.parse_if("the program to run", |program: &String| !program.is_empty());
     let arguments: Vec<Option<String>> = words.iter().skip(1).map(|it| it.parse("a string")).collect();
