@@ -9,6 +9,7 @@ pub mod address;
 pub mod command;
 pub mod engine;
 mod kin;
+mod listening;
 pub mod output;
 pub mod process;
 pub mod shim;

@@ -116,6 +116,7 @@ const TRIALS: &[Case] = trials! {
         [OPENTELEMETRY] an_app_records_its_traces_exactly_as_without_us;
     trouble:
         [SH] a_script_that_never_gets_ready_is_explained_with_its_own_words,
+        [SH] an_app_that_listens_elsewhere_is_told_where_and_what_to_do,
         [] a_command_that_does_not_exist_is_explained_while_others_serve,
         [] a_request_that_waits_is_served_when_the_file_is_corrected,
         [SH] an_app_that_keeps_crashing_is_started_ever_more_slowly_until_it_recovers;

@@ -29,6 +29,26 @@ pub(crate) async fn a_script_that_never_gets_ready_is_explained_with_its_own_wor
     rouse.stop().await;
 }
 
+pub(crate) async fn an_app_that_listens_elsewhere_is_told_where_and_what_to_do() {
+    let (app, port) = (test_app(), free_port());
+    let rouse = up(&format!(
+        "  web: {{command: [sh, -c, 'HOST=127.0.0.1 exec {app}'], port: {port}, timeouts: {{readiness: 3s}}}}\n  \
+         other: {{command: [sh, -c, 'PORT={port} HOST=127.0.0.9 exec {app}'], timeouts: {{readiness: 3s}}}}\n"
+    ))
+    .await;
+    let (web, other) = tokio::join!(ask(&rouse, "web", "/"), ask(&rouse, "other", "/"));
+    let expected = format!("it listens on 127.0.0.1:{port} instead of 127.");
+    assert!(web.text().contains(&expected) && web.text().contains(": bind $HOST"), "{}", web.text());
+    let expected = format!("it listens on 127.0.0.9:{port} instead of 127.0.0.1:");
+    assert!(other.text().contains(&expected) && other.text().contains("use $PORT"), "{}", other.text());
+    rouse.stop().await;
+}
+
+/// A port that is free, since it was a moment ago.
+fn free_port() -> u16 {
+    std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
+}
+
 pub(crate) async fn a_command_that_does_not_exist_is_explained_while_others_serve() {
     let app = test_app();
     let rouse = up(&format!(

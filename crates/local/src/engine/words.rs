@@ -1,11 +1,13 @@
 //! What is wrong, in sentences for people: they end up in responses, in `rouse status` and on the terminal.
 
 use std::error::Error;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::pod::Pod;
 use super::spec::Readiness;
+use crate::listening;
 use crate::output::{Log, Stream};
 use crate::process::Exit;
 
@@ -38,7 +40,8 @@ pub(super) fn not_ready(pod: &Pod, for_so_long: Duration, log: &Log) -> String {
     let seconds = for_so_long.as_secs();
     let since = if pod.served { format!("since {seconds} s") } else { format!("after {seconds} s") };
     let address = pod.address;
-    let missing = match &pod.readiness {
+    let elsewhere = pod.process.as_ref().and_then(|process| listening::elsewhere(process.pid(), address));
+    let unanswered = || match &pod.readiness {
         Readiness::Tcp => format!("nothing accepts connections on {address}"),
         Readiness::Http(path) => {
             format!("GET http://{address}{path} does not answer with a status from 200 to 399")
@@ -50,8 +53,15 @@ pub(super) fn not_ready(pod: &Pod, for_so_long: Duration, log: &Log) -> String {
             format!("the gRPC health service on {address} does not say SERVING of {service:?}")
         }
     };
+    let missing = elsewhere.map_or_else(unanswered, |elsewhere| wrong_place(elsewhere, address));
     let last = last_words(pod, log).map(|line| format!("; last line on stderr: {line}"));
     format!("{}{pid} runs but is not ready {since}: {missing}{}", pod.name, last.unwrap_or_default())
+}
+
+/// What to change in an app that listens, but not where it was told to.
+fn wrong_place(is: SocketAddr, should: SocketAddr) -> String {
+    let bind = if is.port() == should.port() { "bind $HOST" } else { "use $PORT, and bind $HOST" };
+    format!("it listens on {is} instead of {should}: {bind}")
 }
 
 /// The last line that the name `pod` has in the log.
