@@ -45,7 +45,8 @@ const NAME: &str =
 const HOST: &str = r#"a host like shop.example.com, a wildcard like "*.example.com", or "*", without a port"#;
 const PATH: &str = "a path that begins with a slash and has no ? and no #";
 const PORT: &str = "auto, or a number from 1 to 65535";
-const READINESS: &str = "tcp, {http: PATH} or {grpc: SERVICE}";
+const READINESS: &str = "tcp, {http: PATH} or {grpc: SERVICE}, each with an interval";
+const INTERVAL: &str = "a duration from 100ms to 720h, like 500ms, 30s, 5m or 1h";
 const SPAN: &str = "a duration from 0s to 720h, like 500ms, 30s, 5m or 1h";
 const SOME_SPAN: &str = "a duration from 1ms to 720h, like 500ms, 30s, 5m or 1h";
 const HOSTS: &str = "a list of hosts, like [shop.localhost]";
@@ -142,7 +143,7 @@ fn every_key_but_the_command_has_a_default() {
     assert_eq!(texts(&hello.paths), ["/"]);
     assert_eq!(hello.port, Port::Auto);
     assert_eq!(hello.protocol, Protocol::Http);
-    assert_eq!(hello.readiness, Readiness::Tcp);
+    assert_eq!((hello.readiness, hello.probe_interval), (Readiness::Tcp, Duration::from_secs(10)));
     assert_eq!(hello.scale.settings(), &settings());
     assert_eq!(hello.scale.policy(), &Policy::try_from(&settings()).unwrap());
     assert_eq!(hello.scale.limit(), None);
@@ -189,6 +190,13 @@ fn every_key_can_be_set() {
     let grpc = Check::Grpc { port: 80, service: "a.B".into() };
     assert_eq!(only_app("readiness: {grpc: a.B}").readiness.check(80), grpc);
     assert_eq!(only_app("readiness: {grpc: ''}").readiness, Readiness::Grpc(String::new()));
+    let app = only_app("readiness: {http: /x, interval: 500ms}");
+    assert_eq!(
+        (app.readiness, app.probe_interval),
+        (Readiness::Http("/x".into()), Duration::from_millis(500))
+    );
+    let app = only_app("readiness: {interval: 1m}");
+    assert_eq!((app.readiness, app.probe_interval), (Readiness::Tcp, Duration::from_mins(1)));
     assert!(only_app("sidecar: true").sidecar);
     assert_eq!(only_app("stop-grace: 0s").stop_grace, Duration::ZERO);
 
@@ -440,6 +448,11 @@ fn a_bad_value_says_what_is_allowed() {
         ("readiness: {http: healthz}", "4:23: apps.a.readiness.http: healthz is not allowed", PROBE),
         ("readiness: {http: '/a b'}", r#"4:23: apps.a.readiness.http: "/a b" is not allowed"#, PROBE),
         ("readiness: {http: /, grpc: x}", "4:16: apps.a.readiness: an object is not allowed", READINESS),
+        (
+            "readiness: {http: /, interval: 0s}",
+            "4:36: apps.a.readiness.interval: 0s is not allowed",
+            INTERVAL,
+        ),
         ("readiness: {htp: /}", "4:17: apps.a.readiness.htp: unknown key", "did you mean http?"),
         (
             "readiness: {grpc: }",

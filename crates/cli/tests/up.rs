@@ -45,7 +45,7 @@ apps:
     hosts: [shop.localhost]
     paths: [/, /shop]
     port: 8080
-    readiness: {http: /healthz}
+    readiness: {http: /healthz, interval: 2s}
     scale: {target: 2.5, limit: 7}
     timeouts: {readiness: 3s, request: 4s}
     stop-grace: 2s
@@ -62,6 +62,7 @@ fn an_app_of_the_file_is_what_the_engine_is_told() {
     assert_eq!(web.command.workdir, Path::new("/srv/shop/web"));
     assert!(matches!(web.port, PortChoice::Fixed(port) if port.get() == 8080));
     assert_eq!(web.readiness, Readiness::Http("/healthz".into()));
+    assert_eq!((web.probe_interval, api.probe_interval), (Duration::from_secs(2), Duration::from_secs(10)));
     assert_eq!(web.spread.limit.map(std::num::NonZero::get), Some(7));
     assert_eq!(web.stop_grace, Duration::from_secs(2));
     assert!(api.h2c && !web.h2c && api.port == PortChoice::Auto);

@@ -56,7 +56,8 @@ fn listeners(table: &str, sockets: &HashSet<String>) -> Vec<SocketAddr> {
 /// `0100007F:0BB8` is 127.0.0.1:3000: the address in words of four bytes in this machine's order, the port as a number.
 fn address(text: &str) -> Option<SocketAddr> {
     let (ip, port) = text.split_once(':')?;
-    let words = ip.as_bytes().chunks(8).map(|word| u32::from_str_radix(std::str::from_utf8(word).ok()?, 16).ok());
+    let words =
+        ip.as_bytes().chunks(8).map(|word| u32::from_str_radix(std::str::from_utf8(word).ok()?, 16).ok());
     let words: Vec<u32> = words.collect::<Option<_>>()?;
     let ip = match *words {
         [word] => IpAddr::V4(Ipv4Addr::from(word.to_ne_bytes())),

@@ -21,7 +21,7 @@ impl Pace {
     /// How long a pod is probed eagerly.
     pub const EAGER: Duration = Duration::from_millis(200);
 
-    /// No pause is longer, and a promoted pod is asked again as often as this.
+    /// No pause is longer while a pod is not ready.
     pub const SLOWEST: Duration = Duration::from_secs(1);
 
     /// On this machine, where a refused probe costs microseconds: every 2 to 5 ms.
@@ -42,9 +42,9 @@ impl Pace {
         }
     }
 
-    /// The pause after a probe of a pod that is promoted already.
-    pub fn steady(&self, dice: u64) -> Duration {
-        jittered(Self::SLOWEST, dice)
+    /// The pause after a probe of a pod that is promoted already, and is to be asked `every` so often.
+    pub fn steady(every: Duration, dice: u64) -> Duration {
+        jittered(every, dice)
     }
 }
 
@@ -104,7 +104,7 @@ mod tests {
             let pause = pace.next(elapsed, dice);
             prop_assert!(pause >= pace.least && pause <= Pace::SLOWEST);
             prop_assert!(elapsed >= Pace::EAGER || pause <= pace.most);
-            prop_assert!((ms(750)..=Pace::SLOWEST).contains(&pace.steady(dice)));
+            prop_assert!((ms(750)..=ms(1000)).contains(&Pace::steady(ms(1000), dice)));
         }
 
         #[test]

@@ -29,6 +29,8 @@ pub struct Probed {
     pub plan: Arc<ProbePlan>,
     /// Where it runs: probes to one node are bounded.
     pub node: Arc<str>,
+    /// How often it is asked again once it is ready by our own word.
+    pub steady: Duration,
 }
 
 /// Finds out how to ask a pod that is said to be at these addresses, and whose (first) port has this number; `None` if it
@@ -115,10 +117,11 @@ impl Prober {
         loop {
             let sight = sights.borrow_and_update().clone();
             let asked = self.ask(&uid, &sight).await;
+            let steady = asked.as_ref().map_or(Pace::SLOWEST, |(probed, _)| probed.steady);
             let Some(service) = home.upgrade() else { return };
             match asked {
-                Some((plan, Ok(()))) => {
-                    service.probe_passed(&uid, &plan);
+                Some((probed, Ok(()))) => {
+                    service.probe_passed(&uid, &probed.plan);
                     vouched = true;
                 }
                 // Only if there is something to take back: telling the service takes its writers' lock.
@@ -130,7 +133,7 @@ impl Prober {
             }
             // Before the pause: we must not be the ones who keep it.
             drop(service);
-            match self.rest(sight, since, &mut sights).await {
+            match self.rest(sight, steady, since, &mut sights).await {
                 Rested::Due => {}
                 Rested::Changed => since = Instant::now(),
                 Rested::Unwanted => return,
@@ -139,11 +142,18 @@ impl Prober {
     }
 
     /// Waits for the next probe's time, or for a change that calls for one at once.
-    async fn rest(&self, sight: Sight, since: Instant, sights: &mut watch::Receiver<Sight>) -> Rested {
+    async fn rest(
+        &self,
+        sight: Sight,
+        steady: Duration,
+        since: Instant,
+        sights: &mut watch::Receiver<Sight>,
+    ) -> Rested {
         let mut promoted = sight.promoted;
         loop {
             let dice = (self.dice)();
-            let pause = if promoted { self.pace.steady(dice) } else { self.pace.next(since.elapsed(), dice) };
+            let pause =
+                if promoted { Pace::steady(steady, dice) } else { self.pace.next(since.elapsed(), dice) };
             tokio::select! {
                 () = sleep_until(Instant::now() + pause) => return Rested::Due,
                 changed = sights.changed() => {
@@ -160,19 +170,19 @@ impl Prober {
     }
 
     /// One probe: at the pod's first address, and at the other if nobody is at the first.
-    async fn ask(&self, uid: &PodUid, sight: &Sight) -> Option<(Arc<ProbePlan>, Result<(), ProbeFailure>)> {
-        let Probed { plan, node } = (self.plans)(uid, &sight.ips, sight.port)?;
+    async fn ask(&self, uid: &PodUid, sight: &Sight) -> Option<(Probed, Result<(), ProbeFailure>)> {
+        let probed = (self.plans)(uid, &sight.ips, sight.port)?;
         let mut answer = None;
         for &ip in &sight.ips {
-            let _turn = self.limits.turn(&node).await;
-            let this = probe(ip, &plan, Instant::now() + self.timeout).await;
+            let _turn = self.limits.turn(&probed.node).await;
+            let this = probe(ip, &probed.plan, Instant::now() + self.timeout).await;
             let unreached = this.as_ref().is_err_and(ProbeFailure::unreached);
             answer = Some(this);
             if !unreached {
                 break;
             }
         }
-        Some((plan, answer?))
+        Some((probed, answer?))
     }
 }
 
@@ -234,6 +244,25 @@ mod tests {
     use rouse_core::endpoint::Conditions;
 
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_ready_pod_is_asked_again_after_its_interval_and_a_starting_one_soon() {
+        let prober = Prober {
+            plans: Box::new(|_, _, _| None),
+            pace: Pace::local(),
+            limits: Arc::new(ProbeLimits::new(1, 1)),
+            timeout: Duration::from_secs(1),
+            dice: Box::new(|| u64::MAX),
+        };
+        let interval = Duration::from_secs(10);
+        for (promoted, pause) in [(true, interval), (false, Duration::from_millis(5))] {
+            let sight = Sight { ips: Box::default(), port: 80, promoted };
+            let (_kept, mut sights) = watch::channel(sight.clone());
+            let since = Instant::now();
+            assert!(matches!(prober.rest(sight, interval, since, &mut sights).await, Rested::Due));
+            assert!(since.elapsed().abs_diff(pause) <= Duration::from_millis(2), "{:?}", since.elapsed());
+        }
+    }
 
     #[test]
     fn only_a_pod_that_a_probe_can_help_is_looked_at() {

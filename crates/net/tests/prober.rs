@@ -30,7 +30,7 @@ fn tcp() -> Plans {
 }
 
 fn at_home(plan: Arc<ProbePlan>) -> Probed {
-    Probed { plan, node: "home".into() }
+    Probed { plan, node: "home".into(), steady: Pace::SLOWEST }
 }
 
 /// A pod that is asked by HTTP on `port`.
@@ -312,8 +312,9 @@ async fn no_more_probes_are_under_way_than_allowed() {
         let app = TcpListener::bind(("0.0.0.0", 0)).await.unwrap();
         let plan = get(app.local_addr().unwrap().port());
         let node_of = |ips: &[IpAddr]| ips[0].to_string().into();
-        let plans: Plans =
-            Box::new(move |_, ips, _| Some(Probed { plan: Arc::clone(&plan), node: node_of(ips) }));
+        let plans: Plans = Box::new(move |_, ips, _| {
+            Some(Probed { plan: Arc::clone(&plan), node: node_of(ips), steady: Pace::SLOWEST })
+        });
         let shop = Shop::new(plans, ProbeLimits::new(limits.0, limits.1));
         // Each at a port of its own, which nobody dials: pods at one address would be one endpoint.
         for n in 0..8 {

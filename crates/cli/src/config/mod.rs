@@ -91,6 +91,8 @@ pub struct App {
     pub protocol: Protocol,
     /// How we learn that a pod is ready.
     pub readiness: Readiness,
+    /// How often a ready pod is asked again; not zero.
+    pub probe_interval: Duration,
     /// How many pods it has.
     pub scale: Scale,
     /// How long a request may take.

@@ -42,6 +42,9 @@ const SHORTEST: Span = Span::millis(1);
 /// Longer is a mistake, and far from where clocks overflow.
 const LONGEST: Span = Span::secs(30 * 24 * 3600);
 
+/// How often a ready pod is asked again: its log need not be full of it.
+const PROBE_INTERVAL: Span = Span::secs(10);
+const SHORTEST_INTERVAL: Span = Span::millis(100);
 /// What is kept of an app's output, in bytes.
 const LOGS_KEEP: usize = 4 << 20;
 const LOGS_RANGE: RangeInclusive<usize> = 64 << 10..=1 << 30;
@@ -59,7 +62,7 @@ const HOST: &str =
     "a host like shop.example.com, a wildcard like \"*.example.com\", or \"*\", without a port";
 const PATH: &str = "a path that begins with a slash and has no ? and no #";
 const PROBE_PATH: &str = "a path like /healthz";
-const READINESS: &str = "tcp, {http: PATH} or {grpc: SERVICE}";
+const READINESS: &str = "tcp, {http: PATH} or {grpc: SERVICE}, each with an interval";
 
 pub(super) fn config(root: &Node, problems: &Problems) -> Option<Config> {
     let file = Field::root(root, problems).section(&["listen", "admin", "tls", "logs", "apps"])?;
@@ -141,6 +144,7 @@ fn app(name: &str, field: &Field<'_>, routes: &mut Once<Route>) -> Option<App> {
     let app = field.section(&APP)?;
     let command = app.need("command", COMMAND, command);
     let scale = scale(&app.section("scale", &["min", "max", "target", "limit", "idle-after"]));
+    let probing = app.or("readiness", (Readiness::Tcp, PROBE_INTERVAL), readiness);
     let (hosts, paths) = ways_in(&app, name.as_ref(), field.place(), routes);
     Some(App {
         hosts,
@@ -149,7 +153,8 @@ fn app(name: &str, field: &Field<'_>, routes: &mut Once<Route>) -> Option<App> {
         workdir: app.or("workdir", ".".into(), |it| some_path(it, FOLDER)),
         port: app.or("port", Port::Auto, |it| it.parse(Port::ALLOWED)),
         protocol: app.or("protocol", Protocol::Http, |it| it.parse(Protocol::ALLOWED)),
-        readiness: app.or("readiness", Readiness::Tcp, readiness),
+        readiness: probing.0,
+        probe_interval: probing.1.get(),
         timeouts: timeouts(&app.section("timeouts", &["readiness", "request", "response-header", "connect"])),
         stop_grace: app.or("stop-grace", Span::secs(10), |it| it.span(ZERO..=LONGEST)).get(),
         sidecar: app.or("sidecar", false, |it| it.parse("true or false")),
@@ -220,25 +225,29 @@ fn ways_in(
     (hosts.into_iter().map(|(host, _)| host).collect(), paths)
 }
 
-fn readiness(field: &Field<'_>) -> Option<Readiness> {
+/// What is asked of a pod, and how often once it is ready.
+fn readiness(field: &Field<'_>) -> Option<(Readiness, Span)> {
     match field.value() {
-        Value::Text(text) if &**text == "tcp" => Some(Readiness::Tcp),
+        Value::Text(text) if &**text == "tcp" => Some((Readiness::Tcp, PROBE_INTERVAL)),
         Value::Map(_) => question(field),
         _ => field.refuse(READINESS),
     }
 }
 
-fn question(field: &Field<'_>) -> Option<Readiness> {
-    let how = field.section(&["http", "grpc"])?;
-    match (how.get("http"), how.get("grpc")) {
+fn question(field: &Field<'_>) -> Option<(Readiness, Span)> {
+    let how = field.section(&["http", "grpc", "interval"])?;
+    let interval = how.or("interval", PROBE_INTERVAL, |it| it.span(SHORTEST_INTERVAL..=LONGEST));
+    let readiness = match (how.get("http"), how.get("grpc")) {
         (Some(http), None) => {
             http.parse_if(PROBE_PATH, |path: &String| is_probe_path(path)).map(Readiness::Http)
         }
         (None, Some(grpc)) => grpc.parse(GRPC).map(Readiness::Grpc),
+        (None, None) if how.get("interval").is_some() => Some(Readiness::Tcp),
         // Nothing but unknown keys: that is told.
         (None, None) if !how.is_empty() => None,
         _ => field.refuse(READINESS),
-    }
+    };
+    Some((readiness?, interval))
 }
 
 /// What can stand in a request's first line.

@@ -64,7 +64,11 @@ mod tests {
             ("  ", &[]),
         ];
         for (text, words) in cases {
-            assert_eq!(split(text).as_deref(), Ok(words.iter().map(ToString::to_string).collect::<Vec<_>>().as_slice()), "{text}");
+            assert_eq!(
+                split(text).as_deref(),
+                Ok(words.iter().map(ToString::to_string).collect::<Vec<_>>().as_slice()),
+                "{text}"
+            );
         }
     }
 

@@ -40,6 +40,7 @@ fn spec(app: &App, source: &Source) -> AppSpec {
         },
         h2c: app.protocol == Protocol::H2c,
         readiness: app.readiness.clone(),
+        probe_interval: app.probe_interval,
         policy: app.scale.policy().clone(),
         spread: Spread::new(whole(settings.concurrency), settings.limit),
         stop_grace: app.stop_grace,

@@ -402,6 +402,7 @@ mod tests {
             port: PortChoice::Auto,
             h2c: true,
             readiness: Readiness::Tcp,
+            probe_interval: Duration::from_secs(1),
             policy: (&scale::Settings::default()).try_into().unwrap(),
             spread: Spread::default(),
             stop_grace: Duration::ZERO,

@@ -27,6 +27,8 @@ pub struct AppSpec {
     pub h2c: bool,
     /// How we learn that a pod is ready.
     pub readiness: Readiness,
+    /// How often a ready pod is asked again.
+    pub probe_interval: Duration,
     /// How many pods there are.
     pub policy: Policy,
     /// How requests are spread over them.

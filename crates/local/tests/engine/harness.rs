@@ -55,6 +55,7 @@ pub(crate) fn app(name: &str, argv: &[&str]) -> AppSpec {
         port: PortChoice::Auto,
         h2c: false,
         readiness: Readiness::Tcp,
+        probe_interval: Duration::from_secs(1),
         policy: policy(|_| {}),
         spread: Spread::default(),
         stop_grace: GENEROUS,

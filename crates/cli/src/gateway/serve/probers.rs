@@ -51,7 +51,7 @@ impl Probers {
             Arc::new(Prober {
                 plans: Box::new(move |uid, ips, port| {
                     let (plan, node) = pods.plan(uid, ips, port, allow_tcp)?;
-                    Some(Probed { plan, node })
+                    Some(Probed { plan, node, steady: Pace::SLOWEST })
                 }),
                 pace: Pace::cluster(),
                 limits: Arc::clone(&limits),

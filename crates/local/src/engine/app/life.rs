@@ -36,11 +36,14 @@ impl App {
     /// The prober of this app's pods.
     pub(super) fn prober(&self) -> Arc<Prober> {
         let (plans, dice) = (Arc::clone(&self.plans), self.engine.dice.clone());
+        let seat = Arc::clone(&self.seat);
         let node: Arc<str> = "here".into();
         Arc::new(Prober {
             plans: Box::new(move |uid, _, _| {
                 let plan = lock(&plans).get(uid).cloned()?;
-                Some(Probed { plan, node: Arc::clone(&node) })
+                // The newest word: another interval is no reason to replace a pod.
+                let steady = lock(&seat.orders).spec.probe_interval;
+                Some(Probed { plan, node: Arc::clone(&node), steady })
             }),
             pace: Pace::local(),
             limits: Arc::clone(&self.engine.probes),
