@@ -143,8 +143,8 @@ pub enum StatusFormat {
 /// `rouse restart`.
 #[derive(Debug, Args)]
 pub struct Restart {
-    /// The app's name in rouse.yaml
-    #[arg(value_name = "APP")]
+    /// The app's name in rouse.yaml; local/NAME, as status prints it, is the same
+    #[arg(value_name = "APP", value_parser = app)]
     pub app: String,
     /// Whom to ask.
     #[command(flatten)]
@@ -160,8 +160,8 @@ pub struct Restart {
 /// `rouse scale`.
 #[derive(Debug, Args)]
 pub struct Scale {
-    /// The app's name in rouse.yaml
-    #[arg(value_name = "APP")]
+    /// The app's name in rouse.yaml; local/NAME, as status prints it, is the same
+    #[arg(value_name = "APP", value_parser = app)]
     pub app: String,
     /// How many pods, 0 to 1000, or auto
     #[arg(value_name = "PODS|auto", value_parser = pods)]
@@ -186,8 +186,8 @@ pub enum Pods {
 /// `rouse logs`.
 #[derive(Debug, Args)]
 pub struct Logs {
-    /// The app's name in rouse.yaml
-    #[arg(value_name = "APP")]
+    /// The app's name in rouse.yaml; local/NAME, as status prints it, is the same
+    #[arg(value_name = "APP", value_parser = app)]
     pub app: String,
     /// Go on with what the pods print from now on
     #[arg(short, long)]
@@ -233,6 +233,12 @@ fn address(text: &str) -> Result<SocketAddr, String> {
 fn admin_address(text: &str) -> Result<SocketAddr, String> {
     let address = address(text)?;
     if admin::may_listen(address) { Ok(address) } else { Err(format!("expected {}", admin::ADDRESS)) }
+}
+
+/// An app's name, also as the service that `rouse status` shows.
+#[expect(clippy::unnecessary_wraps, reason = "what clap calls may fail")]
+fn app(text: &str) -> Result<String, String> {
+    Ok(text.strip_prefix("local/").unwrap_or(text).to_owned())
 }
 
 fn pods(text: &str) -> Result<Pods, String> {
@@ -369,7 +375,7 @@ A new pod is started and ready before an old one is stopped. An app at zero has 
 
 Examples:
   rouse restart hello
-  rouse restart hello --timeout 30s
+  rouse restart local/hello --timeout 30s
   rouse restart hello --no-wait
 
 Exit codes: 0 all pods are replaced (with --no-wait: it has begun), 1 they are not, or nobody answers at the admin \

@@ -110,6 +110,19 @@ async fn logs_are_copied() {
 }
 
 #[tokio::test]
+async fn an_app_may_be_called_as_status_calls_it() {
+    let (scene, server) = scene().await;
+    let log = Log::new(1000);
+    log.push(Line { pod: "hello-1".into(), stream: Stream::Stderr, text: "oh".into() });
+    scene.apps.keep_log(Some(log));
+    let said = rouse(server.address, &["restart", "local/hello"]).await.unwrap();
+    assert!(said.ends_with("hello: 2 of 2 pods replaced\n"), "{said}");
+    rouse(server.address, &["scale", "local/hello", "3"]).await.unwrap();
+    assert_eq!(rouse(server.address, &["logs", "local/hello"]).await.unwrap(), "hello-1 | oh\n");
+    assert_eq!(scene.apps.orders(), ["restart hello", "scale hello Some(3)"]);
+}
+
+#[tokio::test]
 async fn an_unknown_app_is_bad_usage_and_the_known_ones_are_named() {
     let (scene, server) = scene().await;
     for words in [&["restart", "nope"][..], &["scale", "nope", "1"], &["logs", "nope"], &["logs", "a/../b c"]]
