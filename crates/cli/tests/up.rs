@@ -152,6 +152,8 @@ fn the_greeting_says_where_it_listens_and_how_to_ask() {
     let web = "web: curl -H 'Host: shop.localhost' http://127.0.0.1:8000/   or, in a browser, http://shop.localhost:8000/";
     assert_eq!(lines[3], web);
     let demo = lines::greeting(&Source::Demo, &config, &listen, None, listen[0]);
+    let hint = demo.iter().find(|line| line.contains("http.server")).unwrap();
+    assert!(hint.contains("--bind, $HOST"), "it would serve the folder to the whole network: {hint}");
     assert!(demo[0].contains("demo") && demo.iter().any(|line| line.contains("rouse up --help")), "{demo:?}");
 }
 

@@ -52,7 +52,7 @@ pub fn greeting(
     ));
     match source {
         Source::Demo => lines.push(format!(
-            "{DIM}your own: put `apps: {{hello: {{command: [python3, -m, http.server, $PORT]}}}}` into {DEFAULT_FILE}, \
+            "{DIM}your own: put `apps: {{hello: {{command: [python3, -m, http.server, $PORT, --bind, $HOST]}}}}` into {DEFAULT_FILE}, \
              and see `rouse up --help`{DIM:#}"
         )),
         Source::File { name, .. } => {
