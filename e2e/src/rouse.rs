@@ -25,13 +25,14 @@ pub struct Launch {
     dir: TempDir,
     arguments: Vec<String>,
     environment: Vec<(String, String)>,
+    patient: bool,
 }
 
 impl Launch {
     /// In an empty folder.
     pub fn empty() -> Self {
         let dir = tempfile::tempdir().unwrap_or_else(|error| panic!("no temporary folder: {error}"));
-        Self { dir, arguments: Vec::new(), environment: Vec::new() }
+        Self { dir, arguments: Vec::new(), environment: Vec::new(), patient: true }
     }
 
     /// In a folder with this `rouse.yaml`.
@@ -48,6 +49,12 @@ impl Launch {
             .and_then(|()| fs::write(&path, text))
             .unwrap_or_else(|error| panic!("cannot write {}: {error}", path.display()));
         self
+    }
+
+    /// With the default time to drain. Others have longer, for machines that are busy.
+    #[must_use]
+    pub fn as_typed(self) -> Self {
+        Self { patient: false, ..self }
     }
 
     /// With one more argument.
@@ -89,11 +96,16 @@ impl Launch {
         Rouse { address, admin: Admin::at(admin), output, pid, child, host, dir: self.dir }
     }
 
+    fn waits_longer(&self) -> bool {
+        self.patient && !self.arguments.iter().any(|argument| argument == "--drain-timeout")
+    }
+
     fn command(&self, programs: &Programs) -> Command {
         let mut command = Command::new(&programs.rouse);
         command
             .arg("up")
             .args(&self.arguments)
+            .args(["--drain-timeout", "30s"].iter().filter(|_| self.waits_longer()))
             .envs(self.environment.iter().cloned())
             .current_dir(self.dir.path())
             .stdin(Stdio::null())

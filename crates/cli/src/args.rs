@@ -74,7 +74,7 @@ pub const DEMO_APP: &str = "demo-app";
 /// `rouse up`.
 #[derive(Debug, Args)]
 pub struct Up {
-    /// What to run [default: rouse.yaml in this folder; if there is none, a built-in demo]
+    /// What to run [default: rouse.yaml or rouse.yml in this folder; if there is none, a built-in demo]
     #[arg(value_name = "FILE")]
     pub file: Option<PathBuf>,
     /// Where requests come in, instead of what the file says; may be repeated. Port 0 is any free one
@@ -86,8 +86,8 @@ pub struct Up {
     /// How long to go on accepting after a signal to stop, while /readyz says no
     #[arg(long, value_name = "DURATION", default_value = "0s")]
     pub shutdown_delay: Span,
-    /// How long requests under way may take to finish after that
-    #[arg(long, value_name = "DURATION", default_value = "30s")]
+    /// How long requests under way, open WebSockets and streams may take to finish after that
+    #[arg(long, value_name = "DURATION", default_value = "3s")]
     pub drain_timeout: Span,
     /// How many threads serve requests [default: one per core]
     #[arg(long, value_name = "COUNT")]
@@ -343,7 +343,11 @@ request; a file with errors changes nothing.
 A rouse.yaml can be as short as this:
   apps:
     hello:
-      command: [\"python3\", \"-m\", \"http.server\", \"$PORT\", \"--bind\", \"$HOST\"]
+      command: python3 -m http.server $PORT --bind $HOST
+
+$PORT, $HOST and $NAME become the port, address and name of each pod, in the command and in env; $$ is a plain $. A command \
+of one string is split into words without a shell. logs: FOLDER writes all that an app prints to FOLDER/<app>.log; \
+readiness: {http: /healthz, interval: 10s} says how often a ready app is asked again. examples/rouse.yaml has every key.
 
 Examples:
   rouse up
@@ -351,7 +355,8 @@ Examples:
   curl -H 'Host: hello.localhost' http://127.0.0.1:8080/
   rouse status
 
-SIGINT (Ctrl-C) or SIGTERM: requests under way finish, then the apps are stopped. A second one stops at once.
+SIGINT (Ctrl-C) or SIGTERM: requests under way finish, for 3 s at most (--drain-timeout), then the apps are stopped. A \
+second signal stops at once; one that comes within 500 ms of the first counts as the same.
 
 Exit codes: 0 stopped by a signal, after the drain; 1 failed while running, or stopped at once by a second signal; \
 2 bad usage or configuration.";
@@ -393,7 +398,8 @@ Examples:
 Exit codes: 0 done, 1 nobody answers at the admin address, 2 bad usage or no such app.";
 
 const LOGS_HELP: &str = "\
-The last lines of all pods of the app, also of those that are gone; each begins with its pod's name.
+The last lines of all pods of the app, also of those that are gone; each begins with its pod's name. 4 MiB are kept for each \
+app (logs.keep in rouse.yaml). With -f, who reads too slowly for that misses lines, and is told how many; the app never waits.
 
 Examples:
   rouse logs hello

@@ -145,6 +145,8 @@ const TRIALS: &[Case] = trials! {
         [] sighup_reads_the_file_again;
     leaving:
         [] sigterm_lets_a_request_finish_first,
+        [] ctrl_c_waits_three_seconds_for_a_websocket_and_says_so,
+        [] two_signals_at_once_are_one,
         [] a_second_sigterm_ends_at_once_and_leaves_nothing,
         [] a_second_sigterm_does_not_wait_for_pods_that_do_not_end,
         [] a_websocket_whose_pod_was_killed_holds_up_nobody;

@@ -21,6 +21,9 @@ const SOON: Duration = Duration::from_millis(100);
 /// How long those who waited may take to hear that they waited in vain.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
+/// So many services are named.
+const NAMED: usize = 5;
+
 /// How much time there is to leave.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Patience {
@@ -113,7 +116,7 @@ async fn drain(
                     () = signals.leave() => { hurried = true; shutdown.signal(clock.now()); }
                 }
                 if under_way.count() > 0 && !hurried {
-                    screen.say(waiting(under_way.count(), patience.timeout));
+                    screen.say(waiting(under_way.count(), who.registry, patience.timeout));
                 }
                 continue;
             }
@@ -128,8 +131,19 @@ async fn drain(
 }
 
 /// What is waited for.
-fn waiting(count: usize, timeout: Span) -> String {
-    format!("draining: {} under way, at most {timeout}; press Ctrl-C again to stop at once", requests(count))
+fn waiting(count: usize, registry: &Registry, timeout: Span) -> String {
+    let mut services = registry.services();
+    services.retain(|service| service.in_flight() > 0 || service.holds() > 0);
+    let more = services.len().saturating_sub(NAMED);
+    let mut names: Vec<String> = services.iter().take(NAMED).map(|service| service.id().to_string()).collect();
+    names.sort();
+    names.extend((more > 0).then(|| format!("{more} more")));
+    let whose = if names.is_empty() { String::new() } else { format!(" for {}", names.join(", ")) };
+    format!(
+        "draining: {} under way{whose} (open WebSockets and streams count), at most {timeout}; press Ctrl-C again to \
+         stop at once",
+        requests(count)
+    )
 }
 
 fn requests(count: usize) -> String {
