@@ -478,3 +478,19 @@ fn what_the_examples_name_is_granted_by_the_optional_file() {
     }
     assert_eq!(granted, named);
 }
+
+/// With symbols the binary was 99 MB.
+#[test]
+fn a_release_has_no_symbols_and_there_is_a_way_to_get_them() {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    let manifest = std::fs::read_to_string(format!("{root}/Cargo.toml")).unwrap();
+    let profile = |name: &str| {
+        let rest = manifest.split_once(&format!("[profile.{name}]\n")).unwrap().1;
+        rest.split("\n[").next().unwrap().to_owned()
+    };
+    assert!(profile("release").contains("strip = \"symbols\""));
+    let symbols = profile("release-with-symbols");
+    assert!(symbols.contains("inherits = \"release\"") && symbols.contains("strip = \"none\""), "{symbols}");
+    let image = std::fs::read_to_string(format!("{root}/deploy/Dockerfile")).unwrap();
+    assert!(image.contains("cargo build --locked --release "), "the image has the one without: {image}");
+}
