@@ -131,6 +131,44 @@ fn what_is_not_available_yet_is_refused_and_all_of_it_at_once() {
     assert!(source.read().unwrap_err().to_string().starts_with("cannot read "));
 }
 
+#[test]
+fn a_file_is_found_by_either_name_and_two_are_an_error_that_names_both() {
+    let folder = tempfile::tempdir().unwrap();
+    let find = || Source::find_in(folder.path());
+    assert_eq!(find().unwrap(), Source::Demo);
+    for name in ["rouse.yml", "rouse.yaml"] {
+        std::fs::write(folder.path().join(name), "apps: {a: {command: [sh]}}").unwrap();
+        assert!(find().unwrap().name().ends_with(name));
+        assert_eq!(find().unwrap().read().unwrap().apps.len(), 1);
+        std::fs::remove_file(folder.path().join(name)).unwrap();
+    }
+    for name in ["rouse.yml", "rouse.yaml"] {
+        std::fs::write(folder.path().join(name), "").unwrap();
+    }
+    let error = find().unwrap_err().to_string();
+    assert!(error.contains("rouse.yaml") && error.contains("rouse.yml"), "{error}");
+}
+
+#[test]
+fn a_folder_that_is_not_there_is_an_error_with_its_place_and_a_program_a_warning() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rouse.yaml");
+    let source = Source::file(&path).unwrap_or_else(|error| panic!("{error}"));
+    let text = "apps:\n  web:\n    command: no-such-program --fast\n    workdir: web\n  api: {command: sh, workdir: .}\n";
+    std::fs::write(&path, text).unwrap();
+    let error = source.read().unwrap_err().to_string();
+    let missing = folder.path().join("web");
+    assert!(
+        error.contains("rouse.yaml:4:14: apps.web.workdir: web is not allowed: there is no folder"),
+        "{error}"
+    );
+    assert!(error.contains(&missing.display().to_string()), "{error}");
+    std::fs::create_dir(missing).unwrap();
+    let warnings = plan::warnings(&plan::apps(&source.read().unwrap(), &source));
+    let [warning] = &warnings[..] else { panic!("{warnings:?}") };
+    assert!(warning.starts_with("web: command not found: \"no-such-program\""), "{warning}");
+}
+
 fn plain(text: &str) -> String {
     anstream::adapter::strip_str(text).to_string()
 }

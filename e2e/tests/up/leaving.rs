@@ -54,7 +54,10 @@ async fn insist(rouse: &mut Rouse) -> Option<i32> {
 }
 
 pub(crate) async fn ctrl_c_waits_three_seconds_for_a_websocket_and_says_so() {
-    let mut rouse = Launch::of(&yaml(&format!("  app: {{command: [{}]}}\n", test_app()))).as_typed().up(&programs()).await;
+    let mut rouse = Launch::of(&yaml(&format!("  app: {{command: [{}]}}\n", test_app())))
+        .as_typed()
+        .up(&programs())
+        .await;
     let (mut socket, _) = websocket::connect(&way(&rouse, "app"), "/ws").await;
     let children = rouse.children();
     rouse.signal(Signal::INT);

@@ -55,6 +55,7 @@ pub(crate) async fn a_command_that_does_not_exist_is_explained_while_others_serv
         "  typo: {{command: [no-such-program], timeouts: {{readiness: 1s}}}}\n  good: {{command: [{app}]}}\n"
     ))
     .await;
+    printed(&rouse, "warning: typo: command not found: \"no-such-program\"", 1).await;
     let (wrong, right) = tokio::join!(ask(&rouse, "typo", "/"), ask(&rouse, "good", "/"));
     assert_eq!(right.status, 200);
     assert!(matches!(wrong.status.as_u16(), 503 | 504), "{wrong:?}");
@@ -70,7 +71,7 @@ pub(crate) async fn a_request_that_waits_is_served_when_the_file_is_corrected() 
     let rouse = up("  app: {command: [no-such-program], timeouts: {readiness: 60s}}\n").await;
     let (target, mut asked) = (way(&rouse, "app"), JoinSet::new());
     asked.spawn(async move { get(&target, "/").await });
-    printed(&rouse, "command not found", 1).await;
+    printed(&rouse, "app: cannot start a pod: command not found", 1).await;
     rouse.replace_file(&yaml(&format!(
         "  app: {{command: [{}], timeouts: {{readiness: 60s}}}}\n",
         test_app()

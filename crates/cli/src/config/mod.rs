@@ -13,7 +13,7 @@ mod words;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub use errors::{Errors, Problem, SHOWN};
@@ -159,9 +159,18 @@ pub struct Timeouts {
 
 /// Reads and checks a whole file. `name` is what errors call it.
 pub fn read(text: &str, name: &str) -> Result<Config, Errors> {
+    check(text, name, None)
+}
+
+/// The same, and checks that the folders are there that it names, relative to `folder`.
+pub fn read_in(text: &str, name: &str, folder: &Path) -> Result<Config, Errors> {
+    check(text, name, Some(folder))
+}
+
+fn check(text: &str, name: &str, folder: Option<&Path>) -> Result<Config, Errors> {
     let problems = Problems::default();
     let config = match tree(text) {
-        Ok(root) => schema::config(&root, &problems),
+        Ok(root) => schema::config(&root, folder, &problems),
         Err(fault) => {
             problems.push(fault.mark, &fault.field(), syntax(&fault.problem));
             None

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rouse_core::scale::{BadPolicy, Settings};
 use rouse_proxy::route::{HostPattern, PathPrefix};
@@ -64,14 +64,15 @@ const PATH: &str = "a path that begins with a slash and has no ? and no #";
 const PROBE_PATH: &str = "a path like /healthz";
 const READINESS: &str = "tcp, {http: PATH} or {grpc: SERVICE}, each with an interval";
 
-pub(super) fn config(root: &Node, problems: &Problems) -> Option<Config> {
+/// `folder`: where the file is, if the folders that it names must be there.
+pub(super) fn config(root: &Node, folder: Option<&Path>, problems: &Problems) -> Option<Config> {
     let file = Field::root(root, problems).section(&["listen", "admin", "tls", "logs", "apps"])?;
     let mut doors = Once::default();
     let listen = file.or("listen", vec![loopback(8080)], |it| addresses(it, &mut doors));
     let admin = file.or("admin", loopback(9080), |it| admin_address(it, &mut doors));
     let tls = file.get("tls").and_then(|it| tls(it, &mut doors));
     let logs = file.or("logs", Logs { keep: LOGS_KEEP, folder: None }, logs);
-    let apps = file.need("apps", APPS, apps)?;
+    let apps = file.need("apps", APPS, |it| apps(it, folder))?;
     Some(Config { listen, admin, tls, logs, apps })
 }
 
@@ -129,16 +130,16 @@ fn some_path(field: &Field<'_>, allowed: &str) -> Option<PathBuf> {
     field.parse_if(allowed, |path: &PathBuf| !path.as_os_str().is_empty())
 }
 
-fn apps(field: &Field<'_>) -> Option<Vec<App>> {
+fn apps(field: &Field<'_>, folder: Option<&Path>) -> Option<Vec<App>> {
     let apps = field.entries(APPS)?;
     if apps.is_empty() {
         return field.blame(format!("missing: {APPS}"));
     }
     let mut routes = Once::default();
-    Some(apps.iter().filter_map(|(name, it)| app(name, it, &mut routes)).collect())
+    Some(apps.iter().filter_map(|(name, it)| app(name, it, folder, &mut routes)).collect())
 }
 
-fn app(name: &str, field: &Field<'_>, routes: &mut Once<Route>) -> Option<App> {
+fn app(name: &str, field: &Field<'_>, folder: Option<&Path>, routes: &mut Once<Route>) -> Option<App> {
     let bad_name = || field.blame(format!("not an app's name: expected {}", AppName::ALLOWED));
     let name: Option<AppName> = name.parse().ok().or_else(bad_name);
     let app = field.section(&APP)?;
@@ -150,7 +151,7 @@ fn app(name: &str, field: &Field<'_>, routes: &mut Once<Route>) -> Option<App> {
         hosts,
         paths,
         env: app.or("env", BTreeMap::new(), env),
-        workdir: app.or("workdir", ".".into(), |it| some_path(it, FOLDER)),
+        workdir: app.or("workdir", ".".into(), |it| workdir(it, folder)),
         port: app.or("port", Port::Auto, |it| it.parse(Port::ALLOWED)),
         protocol: app.or("protocol", Protocol::Http, |it| it.parse(Protocol::ALLOWED)),
         readiness: probing.0,
@@ -163,6 +164,14 @@ fn app(name: &str, field: &Field<'_>, routes: &mut Once<Route>) -> Option<App> {
         command: command?,
         scale: scale?,
     })
+}
+
+fn workdir(field: &Field<'_>, folder: Option<&Path>) -> Option<PathBuf> {
+    let path = some_path(field, FOLDER)?;
+    match folder.map(|folder| folder.join(&path)).filter(|path| !path.is_dir()) {
+        Some(missing) => field.refuse(format_args!("there is no folder {}", missing.display())),
+        None => Some(path),
+    }
 }
 
 /// A list of words, or one text.

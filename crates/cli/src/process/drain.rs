@@ -135,7 +135,8 @@ fn waiting(count: usize, registry: &Registry, timeout: Span) -> String {
     let mut services = registry.services();
     services.retain(|service| service.in_flight() > 0 || service.holds() > 0);
     let more = services.len().saturating_sub(NAMED);
-    let mut names: Vec<String> = services.iter().take(NAMED).map(|service| service.id().to_string()).collect();
+    let mut names: Vec<String> =
+        services.iter().take(NAMED).map(|service| service.id().to_string()).collect();
     names.sort();
     names.extend((more > 0).then(|| format!("{more} more")));
     let whose = if names.is_empty() { String::new() } else { format!(" for {}", names.join(", ")) };

@@ -109,9 +109,9 @@ mod tests {
     #[test]
     fn two_signals_within_half_a_second_are_one() {
         let (start, mut last) = (Instant::now(), None);
-        let counted = [0, 1, 400, 499, 500, 501, 999, 1000].into_iter().filter(|millis| {
-            counts(&mut last, start + Duration::from_millis(*millis))
-        });
+        let counted = [0, 1, 400, 499, 500, 501, 999, 1000]
+            .into_iter()
+            .filter(|millis| counts(&mut last, start + Duration::from_millis(*millis)));
         assert_eq!(counted.collect::<Vec<_>>(), [0, 500, 1000]);
     }
 }

@@ -47,6 +47,15 @@ fn spec(app: &App, source: &Source) -> AppSpec {
     }
 }
 
+/// What apps cannot be started as things are. Only a warning: what is missing may be there when a request comes.
+pub fn warnings(apps: &[AppSpec]) -> Vec<String> {
+    let warning = |app: &AppSpec| {
+        let error = app.command.check().err()?;
+        Some(format!("{}: {error}; it is looked for again whenever the app is started", app.service.name()))
+    };
+    apps.iter().filter_map(warning).collect()
+}
+
 /// This very program, also when a build has replaced its file since.
 fn ourselves() -> String {
     if cfg!(target_os = "linux") {

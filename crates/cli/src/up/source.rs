@@ -15,6 +15,8 @@ use crate::failure::Failure;
 
 /// What is looked for if nobody names a file.
 pub const DEFAULT_FILE: &str = "rouse.yaml";
+/// And this, which is as good.
+const OTHER_FILE: &str = "rouse.yml";
 /// How often the file is looked at. A change counts when two looks agree on it: editors write in several steps.
 const LOOK: Duration = Duration::from_millis(250);
 
@@ -54,13 +56,25 @@ pub enum ReadError {
 }
 
 impl Source {
-    /// The file that was asked for; without one, `rouse.yaml` if it is here, else the demo.
+    /// The file that was asked for; without one, `rouse.yaml` or `rouse.yml` if it is here, else the demo.
     pub(crate) fn find(asked: Option<&Path>) -> Result<Self, Failure> {
         match asked {
             Some(file) => Self::file(file),
-            // Also if it is a broken link: whoever put it there does not want the demo.
-            None if Path::new(DEFAULT_FILE).symlink_metadata().is_ok() => Self::file(Path::new(DEFAULT_FILE)),
-            None => Ok(Source::Demo),
+            None => Self::find_in(Path::new("")),
+        }
+    }
+
+    /// The file in `folder`, or the demo.
+    pub fn find_in(folder: &Path) -> Result<Self, Failure> {
+        // Also a broken link: whoever put it there does not want the demo.
+        let here = |name: &str| Some(folder.join(name)).filter(|file| file.symlink_metadata().is_ok());
+        match (here(DEFAULT_FILE), here(OTHER_FILE)) {
+            (Some(_), Some(_)) => Err(Failure::Input(format!(
+                "there is a {DEFAULT_FILE} and a {OTHER_FILE} here: remove one, or name the one to use, as in `rouse up \
+                 {DEFAULT_FILE}`"
+            ))),
+            (Some(file), None) | (None, Some(file)) => Self::file(&file),
+            (None, None) => Ok(Source::Demo),
         }
     }
 
@@ -74,15 +88,15 @@ impl Source {
 
     /// Reads and checks it.
     pub fn read(&self) -> Result<Config, ReadError> {
-        let (text, name) = match self {
-            Source::Demo => (demo::FILE.to_owned(), self.name()),
-            Source::File { path, name, .. } => {
+        let config = match self {
+            Source::Demo => config::read(demo::FILE, self.name())?,
+            Source::File { path, name, folder } => {
                 let unreadable = |error| ReadError::Unreadable { name: name.clone(), error };
-                (std::fs::read_to_string(path).map_err(unreadable)?, name.as_str())
+                let text = std::fs::read_to_string(path).map_err(unreadable)?;
+                config::read_in(&text, name, folder)?
             }
         };
-        let config = config::read(&text, name)?;
-        not_yet(name, &config)?;
+        not_yet(self.name(), &config)?;
         Ok(config)
     }
 

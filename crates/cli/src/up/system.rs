@@ -92,7 +92,9 @@ impl System {
         let listener = TcpListener::from_std(admin.into_std())?;
         // Before anything happens that they tell.
         let told = engine.events();
-        engine.apply(&registry, plan::apps(config, source));
+        let apps = plan::apps(config, source);
+        let missing = plan::warnings(&apps);
+        engine.apply(&registry, apps);
         gateway.set_routes(plan::routes(config, &registry));
         let workers = Workers::start(&gateway, doors, process::workers(up.workers))?;
 
@@ -101,6 +103,9 @@ impl System {
             screen.say(line);
         }
         certificates::warn(&warnings.unwrap_or_default(), screen);
+        for warning in &missing {
+            screen.say(lines::warning(warning));
+        }
         let mut tasks = JoinSet::new();
         if let Some(tls) = &tls {
             tasks.spawn(named(
@@ -133,7 +138,11 @@ impl System {
         if let (Some(server), Some(tls)) = (&self.tls, &config.tls) {
             certificates::replace(server, source, tls, screen);
         }
-        self.engine.apply(&self.registry, plan::apps(config, source));
+        let apps = plan::apps(config, source);
+        for warning in &plan::warnings(&apps) {
+            screen.say(lines::warning(warning));
+        }
+        self.engine.apply(&self.registry, apps);
         self.gateway.set_routes(plan::routes(config, &self.registry));
         self.follow(config);
     }
