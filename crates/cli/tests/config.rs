@@ -624,7 +624,7 @@ tls:
     - {cert: a.crt}     # !
 apps:
   Hello:                # !
-    command: run        # !
+    command: run;       # !
   one:                  # !
     workdir: ''         # !
     hosts: [a.test,

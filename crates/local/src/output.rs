@@ -7,9 +7,12 @@ mod file;
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
 
 pub use file::LogFile;
 
@@ -21,6 +24,9 @@ const LINE_OVERHEAD: usize = 64;
 const BATCH: usize = 64 * 1024;
 /// How much is read from a pod at a time: what a pipe holds.
 const CHUNK: usize = 64 * 1024;
+
+/// How long nothing may come from a pod that is gone until that counts as the end of its output.
+const QUIET: Duration = Duration::from_secs(1);
 
 /// Where a line came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -210,13 +216,26 @@ fn lock(ring: &Mutex<Ring>) -> MutexGuard<'_, Ring> {
     ring.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Reads a pod's stream to its end. It reads on only when what it has read is kept.
-pub(crate) async fn capture(mut from: impl AsyncRead + Unpin, pod: Arc<str>, stream: Stream, log: Arc<Log>) {
+/// Reads a pod's stream to its end, or once the pod is `gone` until it is quiet: another process may hold it open. It
+/// reads on only when what it has read is kept.
+pub(crate) async fn capture(
+    mut from: impl AsyncRead + Unpin,
+    pod: Arc<str>,
+    stream: Stream,
+    log: Arc<Log>,
+    gone: CancellationToken,
+) {
     let mut cutter = Lines::default();
     let mut chunk = vec![0; CHUNK];
     let line = |text: String| Line { pod: Arc::clone(&pod), stream, text: text.into() };
-    // An error is an end, too: there is nothing more to be had.
-    while let Ok(length @ 1..) = from.read(&mut chunk).await {
+    loop {
+        let read = tokio::select! {
+            biased;
+            read = from.read(&mut chunk) => read,
+            () = quiet(&gone) => break,
+        };
+        // An error is an end, too: there is nothing more to be had.
+        let Ok(length @ 1..) = read else { break };
         let mut lines = Vec::new();
         cutter.add(chunk.get(..length).unwrap_or_default(), &mut |text| lines.push(line(text)));
         log.add(lines).await;
@@ -224,6 +243,11 @@ pub(crate) async fn capture(mut from: impl AsyncRead + Unpin, pod: Arc<str>, str
     let mut last = Vec::new();
     cutter.finish(&mut |text| last.push(line(text)));
     log.add(last).await;
+}
+
+async fn quiet(gone: &CancellationToken) {
+    gone.cancelled().await;
+    sleep_until(Instant::now() + QUIET).await;
 }
 
 /// Cuts bytes into lines.

@@ -18,6 +18,7 @@ use tokio::process::{Child, Command};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
 use crate::address::Lease;
 use crate::command::{CommandSpec, SpawnError};
@@ -32,8 +33,8 @@ pub const UID_VARIABLE: &str = "ROUSE_POD_UID";
 
 /// How long a guardian may take to say whether the command runs.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long to wait for the end of the output of a pod that is gone. Somebody else may hold it open.
-const OUTPUT_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long the rest of the output of a pod that is gone may take to be kept. The disk may be slow.
+const OUTPUT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often to look for what a guardian that was killed left behind.
 const SWEEPS: usize = 100;
 
@@ -124,13 +125,15 @@ impl Process {
         let Start { name, uid, command, address, log } = start;
         command.check()?;
         let (mut guardian, mut child) = launch(launcher, &command, &name, &uid, address.address())?;
-        let mut readers = JoinSet::new();
+        let (mut readers, gone) = (JoinSet::new(), CancellationToken::new());
         if let Some(stdout) = child.stdout.take() {
-            readers.spawn(capture(stdout, Arc::clone(&name), Stream::Stdout, Arc::clone(&log)));
+            let (pod, log) = (Arc::clone(&name), Arc::clone(&log));
+            readers.spawn(capture(stdout, pod, Stream::Stdout, log, gone.clone()));
         }
         if let Some(stderr) = child.stderr.take() {
-            readers.spawn(capture(stderr, Arc::clone(&name), Stream::Stderr, log));
+            readers.spawn(capture(stderr, Arc::clone(&name), Stream::Stderr, log, gone.clone()));
         }
+        let readers = Readers { tasks: readers, gone };
         let pid = match timeout(START_TIMEOUT, guardian.report()).await {
             Ok(Some(Report::Started(pid))) => pid.get(),
             Ok(Some(Report::Failed(errno))) => {
@@ -224,6 +227,13 @@ fn launch(
     spawn().map_err(|source| SpawnError::Guardian { program: launcher.program.clone(), source })
 }
 
+/// Those who read the output of a pod.
+struct Readers {
+    tasks: JoinSet<()>,
+    /// Tells them that the pod is gone.
+    gone: CancellationToken,
+}
+
 /// Our end of the socket to a guardian.
 struct Guardian {
     reports: Lines<BufReader<OwnedReadHalf>>,
@@ -240,7 +250,7 @@ impl Guardian {
     async fn watch(
         mut self,
         mut child: Child,
-        mut readers: JoinSet<()>,
+        mut readers: Readers,
         mut asked: watch::Receiver<Option<Duration>>,
         uid: PodUid,
         ended: watch::Sender<Option<Exit>>,
@@ -266,7 +276,8 @@ impl Guardian {
         };
         // It has nothing left to do but to end; unreaped, it would stay as a zombie.
         child.wait().await.ok();
-        timeout(OUTPUT_TIMEOUT, async { while readers.join_next().await.is_some() {} }).await.ok();
+        readers.gone.cancel();
+        timeout(OUTPUT_TIMEOUT, async { while readers.tasks.join_next().await.is_some() {} }).await.ok();
         ended.send_replace(Some(Exit { how, by_us }));
     }
 }

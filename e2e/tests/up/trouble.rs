@@ -9,7 +9,7 @@ use crate::fixture::{ask, facts, printed, programs, status, test_app, up, way, y
 
 pub(crate) async fn a_script_that_never_gets_ready_is_explained_with_its_own_words() {
     let script = "  stuck:\n    command: [sh, -c, 'echo the database is away >&2; exec sleep 600']\n    \
-                  timeouts: {readiness: 2s}\n";
+                  timeouts: {readiness: 5s}\n";
     let rouse = up(script).await;
     let answer = ask(&rouse, "stuck", "/").await;
     assert_eq!((answer.status.as_u16(), answer.header("x-rouse-error")), (504, "readiness_timeout"));
