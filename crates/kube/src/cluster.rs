@@ -32,9 +32,10 @@ use crate::events::Event;
 use crate::feed::{Feed, Witness};
 use crate::pods::Pods;
 use crate::route::book::Book;
-use crate::route::hosts::Assigned;
+use crate::route::claims::{HostRules, Ledger};
 use crate::route::plan::RoutePlan;
 use crate::route::spec::{DirectMode, RouteKey, RouteKind};
+use crate::route::record::Claimed;
 use crate::route::status::{Statuses, Write};
 use crate::scale::{Targets, Waker};
 use crate::service::TlsFacts;
@@ -61,8 +62,12 @@ pub struct Settings {
     /// Endpoints without a pod get traffic in every service. The registry's own policy must allow them in any case:
     /// they are kept back here, service by service.
     pub manual_endpoints: bool,
-    /// Hosts that belong to a namespace whatever routes claim.
-    pub assigned_hosts: Assigned,
+    /// The namespaces whose Services may allow endpoints without a pod by annotation.
+    pub manual_endpoints_of: BTreeSet<String>,
+    /// Where this gateway itself listens. Endpoints there get no requests.
+    pub own_addresses: Vec<SocketAddr>,
+    /// What the operator decided about hosts.
+    pub hosts: HostRules,
     /// How long the slices may be out of reach before snapshots say that they are stale.
     pub stale_after: Duration,
     /// Whether conditions and events are written.
@@ -90,7 +95,9 @@ impl Settings {
         Self {
             namespace: None,
             manual_endpoints: false,
-            assigned_hosts: Assigned::new(),
+            manual_endpoints_of: BTreeSet::new(),
+            own_addresses: Vec::new(),
+            hosts: HostRules::default(),
             stale_after: Duration::from_secs(10),
             write_status: true,
             identity: "rouse".to_owned(),
@@ -163,6 +170,8 @@ struct Knowledge {
     /// Why the last wake of a route came to nothing.
     wake_failures: HashMap<RouteKey, WakeFailure>,
 }
+    /// Which namespace was granted which host.
+    claims: Ledger,
 
 /// The kinds that are always watched, in the order of [`Cluster::watches`].
 const WATCHED: [Kind; 5] = [Kind::SLICE, Kind::SERVICE, Kind::ROUTE, Kind::SCALED_HTTP, Kind::POD];
@@ -408,6 +417,12 @@ impl Cluster {
         let time = k8s_openapi::jiff::Timestamp::from_second(seconds).unwrap_or_default();
         time.to_string()
     }
+    /// The time of claims that are granted now.
+    fn claim_time(&self) -> Claimed {
+        let since = (self.settings.time_of_day)().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        Claimed(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
+    }
+
 }
 
 impl Engine for Cluster {

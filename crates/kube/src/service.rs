@@ -117,6 +117,9 @@ pub enum PortFault {
     #[error("there is no Service {0}")]
     NoService(ServiceId),
     /// 503 `no_service`.
+    #[error("route {0} is faulty, and no good version of it is known")]
+    Faulty(String),
+    /// 503 `no_service`.
     #[error("Service {0} is of type ExternalName, which Rouse does not route to")]
     ExternalName(ServiceId),
     /// 502 `bad_port`.

@@ -34,8 +34,10 @@ pub enum Failure {
     /// The route names a port that the service does not have.
     #[error("the route names a port that the service does not have")]
     BadPort,
-    /// The route names a service that does not exist.
-    #[error("the route names a service that does not exist")]
+    /// The route names a service that does not exist, or is faulty and has no good version.
+    #[error(
+        "the route leads nowhere: its service does not exist, or the route is faulty and has no good version"
+    )]
     NoService,
     /// The pod's certificate or handshake was refused.
     #[error("the TLS connection to the pod failed: {reason}")]

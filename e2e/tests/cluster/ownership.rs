@@ -126,24 +126,10 @@ fn route(space: &Space, name: &str, host: &str, path: &str) -> Value {
         .object()
 }
 
-/// Applies a route until it is younger than `other`: the API server counts seconds.
-async fn apply_younger(space: &Space, route: &Value, other: &Value) -> Value {
-    let name = route["metadata"]["name"].as_str().unwrap();
-    let born = |object: &Value| object["metadata"]["creationTimestamp"].as_str().unwrap().to_owned();
-    patiently("a route that is younger", async || {
-        let made = space.apply(route.clone()).await;
-        if born(&made) > born(other) {
-            return Some(made);
-        }
-        space.delete(ROUTE, name).await;
-        None
-    })
-    .await
-}
-
 async fn a_host_belongs_to_the_namespace_that_claimed_it_first(space: Space) {
     with_a_neighbour(space, async |one, other, gateway| {
-        // In the order of the alphabet the neighbour would come first: it is their age that counts.
+        // In the order of the alphabet and by the age of its object the neighbour would come first: the time of the claim
+        // counts.
         let (space, neighbour) = if one.name() > other.name() { (one, other) } else { (other, one) };
         for namespace in [space, neighbour] {
             namespace.apply(App::new("shop").service()).await;
@@ -154,11 +140,14 @@ async fn a_host_belongs_to_the_namespace_that_claimed_it_first(space: Space) {
             let answer = session::get(&target, path).await;
             (answer.status.as_u16(), answer.text())
         };
-        let older = space.apply(route(space, "z", &host, "/")).await;
-        space.condition("z", "Ready", "True").await;
-        let younger = apply_younger(neighbour, &route(neighbour, "a", &host, "/"), &older).await;
-        apply_younger(neighbour, &route(neighbour, "longer", &host, "/deep/down"), &older).await;
         let also = neighbour.host("also");
+        neighbour.apply(route(neighbour, "a", &neighbour.host("early"), "/")).await;
+        neighbour.condition("a", "Ready", "True").await;
+        space.apply(route(space, "z", &host, "/")).await;
+        let record = space.condition("z", "HostsClaimed", "True").await;
+        assert!(record["message"].as_str().unwrap().ends_with(&format!(" {host}")), "{record}");
+        neighbour.apply(route(neighbour, "a", &host, "/")).await;
+        neighbour.apply(route(neighbour, "longer", &host, "/deep/down")).await;
         let both = json!({ "rules": [{ "hosts": [host, also] }] });
         let mut mixed = route(neighbour, "mixed", &also, "/");
         crate::app::merge(&mut mixed["spec"], &both);
@@ -203,8 +192,8 @@ async fn a_host_belongs_to_the_namespace_that_claimed_it_first(space: Space) {
             })
             .await;
         }
-        // Once theirs, always theirs: who comes back is the younger one now.
-        apply_younger(space, &route(space, "z", &host, "/"), &younger).await;
+        // Once theirs, always theirs: who comes back claims later.
+        space.apply(route(space, "z", &host, "/")).await;
         space.condition("z", "HostConflict", "True").await;
         assert_eq!(answers("/").await, (202, neighbour.name().to_owned()));
     })

@@ -10,8 +10,8 @@ use rouse_proxy::gateway::Timeouts;
 use rouse_proxy::headers::TrustedProxies;
 
 use super::settings::{
-    AccessLog, Cert, ClientAuth, ClientAuthMode, DirectPodRouting, Headers, Kubernetes, Limits, Listed,
-    Settings, Tls, TlsVersion, Upstream, UpstreamTls,
+    AccessLog, Cert, ClientAuth, ClientAuthMode, DirectPodRouting, Headers, HostOverlap, Kubernetes, Limits,
+    Listed, Settings, Tls, TlsVersion, Upstream, UpstreamTls,
 };
 use super::value::Value;
 use crate::config::Span;
@@ -65,6 +65,7 @@ pub(super) fn settings(listed: Vec<Listed>) -> Result<Settings, Misfit> {
             watch_namespace: all.any_text("watch-namespace")?,
             assigned_hosts: all.list("assigned-hosts", assignment)?.into_iter().collect(),
             kubeconfig: all.any_path("kubeconfig")?,
+            host_overlap: all.word("host-overlap", HostOverlap::from_word)?,
             context: all.any_text("context")?,
             cluster_domain: all.any_text("cluster-domain")?.unwrap_or_default(),
         },

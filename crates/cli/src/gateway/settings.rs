@@ -164,6 +164,8 @@ pub struct Kubernetes {
     /// How to reach the cluster; `None`: as the pod is told, else as kubectl does.
     pub kubeconfig: Option<PathBuf>,
     /// Which context of it; `None`: the current one.
+    /// Whether an exact host may lie below a wildcard of another namespace.
+    pub host_overlap: HostOverlap,
     pub context: Option<String>,
     /// What the names of Services end with in this cluster.
     pub cluster_domain: String,
@@ -242,6 +244,16 @@ words! {
 words! {
     /// How requests are logged.
     AccessLog {
+words! {
+    /// Whether an exact host may lie below a wildcard of another namespace.
+    HostOverlap {
+        /// The first claim keeps the other one out.
+        Deny = "deny",
+        /// The exact host goes before the wildcard.
+        Allow = "allow",
+    }
+}
+
         /// Not at all.
         Off = "off",
         /// A JSON object a line.

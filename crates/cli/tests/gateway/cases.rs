@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use rouse_cli::gateway::settings::{
-    AccessLog, ClientAuth, DirectPodRouting, Settings, TlsVersion, UpstreamTls,
+    AccessLog, ClientAuth, DirectPodRouting, HostOverlap, Settings, TlsVersion, UpstreamTls,
 };
 
 /// How one setting is tried.
@@ -275,6 +275,14 @@ pub(crate) const CASES: &[Case] = &[
         |it| it.kubernetes.kubeconfig.as_deref() == Some(Path::new("/kube/config")),
         &["a\0b"],
         PATH,
+    ),
+    case(
+        "host-overlap",
+        "allow",
+        "deny",
+        |it| it.kubernetes.host_overlap == HostOverlap::Allow,
+        &["true", "Allow"],
+        "deny or allow",
     ),
     case(
         "context",

@@ -11,7 +11,9 @@ use rouse_core::host::Host;
 use rouse_core::registry::{Registry, Settings as Core};
 use rouse_core::service::Spec;
 use rouse_core::snapshot::Spread;
+use rouse_kube::route::claims::{HostRules, Ledger};
 use rouse_kube::route::plan::{RoutePlan, World, compile};
+use rouse_kube::route::record::Claimed;
 use rouse_kube::route::spec::{RouteKind, RouteObject, read};
 use rouse_kube::service::{ServiceFacts, TlsFacts};
 use rouse_proxy::cluster_ip::{ClusterIp, Direct};
@@ -76,7 +78,9 @@ impl Scene {
         });
         let object: RouteObject = serde_json::from_value(object).unwrap();
         let spec = read(RouteKind::InterceptorRoute, &object).unwrap();
-        let plans = compile(&[Arc::new(spec)], &rouse_kube::route::hosts::Assigned::new(), self, |_, _| {});
+        let rules = HostRules::default();
+        let owners = Ledger::default().settle(&[], &rules, Claimed(0));
+        let plans = compile(&[Arc::new(spec)], &owners, self, |_, _| {});
         Arc::clone(&plans[0])
     }
 

@@ -17,10 +17,10 @@ use super::credentials::Credentials;
 use super::named::Followed;
 use super::{Cluster, Knowledge, NEEDED, Plans, at, lock};
 use crate::feed::Feed;
-use crate::route::plan::{Findings, RoutePlan, World, compile};
+use crate::route::plan::{Findings, RoutePlan, World, compile, refuse};
 use crate::route::spec::{DirectMode, RouteKey, RouteSpec};
 use crate::route::status::{Standing, conditions};
-use crate::service::{ServiceFacts, TlsFacts};
+use crate::service::{PortFault, ServiceFacts, TlsFacts};
 use crate::watch::{Health, WatchState};
 
 /// Routes are compiled at most so often: a burst of changes is one change.
@@ -159,15 +159,18 @@ impl Cluster {
     fn compile(&self, registry: &Registry, feed: &Mutex<Feed>) {
         let mut knowledge = self.knowledge();
         self.forget_failures(&mut knowledge, registry);
-        let Knowledge { book, bodies, credentials, wake_failures } = &mut *knowledge;
+        let Knowledge { book, bodies, credentials, wake_failures, claims } = &mut *knowledge;
         let (credentials, judge_tls) = (RefCell::new(credentials), self.settings.judge_tls);
         let (former, direct) = (Arc::clone(&self.plans.borrow()), self.settings.direct);
         let world = Present { feed, bodies, credentials, judge_tls, former, direct };
         let mut found: HashMap<RouteKey, Findings> = HashMap::new();
-        let routes = book.good();
-        let plans = compile(&routes, &self.settings.assigned_hosts, &world, |key, findings| {
+        let owners = claims.settle(&book.claimants(), &self.settings.hosts, self.claim_time());
+        let mut plans = compile(&book.good(), &owners, &world, |key, findings| {
             found.insert(key.clone(), findings);
         });
+        plans.extend(refuse(&book.unserved(), &owners, |key, conflicts| {
+            found.entry(key.clone()).or_default().conflicts.extend(conflicts);
+        }));
         let remade = {
             let mut feed = lock(feed);
             feed.set_spreads(spreads(&plans));
@@ -195,6 +198,7 @@ impl Cluster {
             if findings.unseen {
                 continue;
             }
+            findings.claims = owners.record(&key.namespace, &entry.hosts);
             findings.faults.clone_from(&entry.faults);
             findings.outdated = !entry.faults.is_empty() && entry.good.is_some();
             findings.no_scale_target = self.targets.get(key).and_then(Result::err);
@@ -202,10 +206,12 @@ impl Cluster {
             let (uid, version) = (entry.uid.as_str(), entry.version.as_str());
             let (generation, present) = (entry.generation, entry.conditions.as_slice());
             let object = Standing { uid, generation, version, conditions: present };
-            let due = statuses.due(key, object, conditions(&findings), &now);
-            if let Some(write) = due
-                && self.writes.0.try_send(write).is_err()
-            {
+            let again = match statuses.due(key, object, conditions(&findings), &now) {
+                Some(write) => self.writes.0.try_send(write).is_err(),
+                // A restart would forget the claims.
+                None => statuses.lacks_record(key, object),
+            };
+            if again {
                 lock(&self.unwritten).insert(key.clone());
             }
         }
@@ -247,7 +253,7 @@ impl Cluster {
 
 fn by_namespace(plans: &[Arc<RoutePlan>], feed: &Mutex<Feed>) -> HashMap<Arc<str>, Routes> {
     let mut by_namespace: HashMap<Arc<str>, Routes> = HashMap::new();
-    for plan in plans {
+    for plan in serving(plans) {
         let service = lock(feed).service(&plan.spec.target.service);
         let routes = by_namespace.entry(Arc::clone(&plan.spec.key.namespace)).or_default();
         routes.push((Arc::clone(&plan.spec), service));
@@ -258,11 +264,16 @@ fn by_namespace(plans: &[Arc<RoutePlan>], feed: &Mutex<Feed>) -> HashMap<Arc<str
 /// How requests to each service are spread. Where several routes lead to one, the strictest limit counts.
 fn spreads(plans: &[Arc<RoutePlan>]) -> HashMap<ServiceId, Spread> {
     let mut all: HashMap<ServiceId, (u32, Option<u32>)> = HashMap::new();
-    for plan in plans {
+    for plan in serving(plans) {
         let scaling = &plan.spec.scaling;
         let (target, limit) = all.entry(plan.spec.target.service.clone()).or_default();
         *target = (*target).max(scaling.concurrency.unwrap_or(0));
         *limit = limit.iter().copied().chain(scaling.concurrency_limit).min();
+/// All but those that stand for faulty routes and lead nowhere.
+fn serving(plans: &[Arc<RoutePlan>]) -> impl Iterator<Item = &Arc<RoutePlan>> {
+    plans.iter().filter(|plan| !matches!(plan.target, Err(PortFault::Faulty(_))))
+}
+
     }
     let spread = |(id, (target, limit)): (ServiceId, (u32, Option<u32>))| {
         (id, Spread::new(target, limit.unwrap_or(0)))

@@ -49,7 +49,7 @@ impl Cluster {
                 self.tell(Happening::WriteFailed(text));
                 // The object's definition does not allow what we say, today as in 30 s: until we say something else.
                 if refused_with(error, 422) {
-                    return;
+                    return lock(&self.statuses).refused(&write.key);
                 }
                 // Tried again in a while, not at once: a permission that is missing stays missing.
                 lock(&self.unwritten).insert(write.key.clone());

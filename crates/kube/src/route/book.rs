@@ -6,6 +6,9 @@ use std::sync::Arc;
 use rouse_core::endpoint::ServiceId;
 use serde_json::Value;
 
+use super::claims::Claimant;
+use super::hosts::{named, named_by};
+use super::record::Record;
 use super::spec::{self, BodySpec, ResponseSpec, RouteKey, RouteKind, RouteObject, RouteSpec};
 
 /// An entry of a `ConfigMap`: namespace, name, and its key, if that is named.
@@ -28,6 +31,14 @@ pub(crate) struct Entry {
     pub(crate) good: Option<Arc<RouteSpec>>,
     /// What is wrong with the newest version.
     pub(crate) faults: Vec<String>,
+    /// When the object was created, in seconds since the Unix epoch.
+    created: u64,
+    /// The hosts that its newest version names, as far as they can be read.
+    pub(crate) hosts: BTreeSet<Arc<str>>,
+    /// When these were claimed, as its status says.
+    pub(crate) record: Record,
+    /// The rules of a faulty version for hosts that no good version serves.
+    pub(crate) unserved: Option<Arc<RouteSpec>>,
     /// The conditions that the API server has.
     pub(crate) conditions: Vec<Value>,
 }
@@ -47,9 +58,23 @@ impl Book {
             }
             Err(faults) => (before.and_then(|before| before.good), faults),
         };
+        let (hosts, unserved) = match &good {
+            Some(good) if faults.is_empty() => (named(good), None),
+            good => faulty(kind, object, good.as_deref()),
+        };
         let conditions = conditions.cloned().unwrap_or_default();
-        let version = object.metadata.resource_version.clone().unwrap_or_default();
-        let entry = Entry { uid, generation: object.metadata.generation, version, good, faults, conditions };
+        let entry = Entry {
+            uid,
+            generation: object.metadata.generation,
+            version: object.metadata.resource_version.clone().unwrap_or_default(),
+            good,
+            faults,
+            created: spec::created(&object.metadata),
+            hosts,
+            record: Record::read(&conditions),
+            unserved,
+            conditions,
+        };
         self.entries.insert(key, entry);
     }
 
@@ -80,6 +105,24 @@ impl Book {
         self.entries.values().filter_map(|entry| entry.good.clone()).collect()
     }
 
+    /// The rules of faulty versions for hosts that no good version serves.
+    pub(crate) fn unserved(&self) -> Vec<Arc<RouteSpec>> {
+        self.entries.values().filter_map(|entry| entry.unserved.clone()).collect()
+    }
+
+    /// What every route claims, by its newest version.
+    pub(crate) fn claimants(&self) -> Vec<Claimant<'_>> {
+        let entries = self.entries.iter();
+        let claimants = entries.map(|(key, entry)| Claimant {
+            key,
+            uid: &entry.uid,
+            created: entry.created,
+            hosts: &entry.hosts,
+            record: &entry.record,
+        });
+        claimants.collect()
+    }
+
     /// The Services that they lead to.
     pub(crate) fn services(&self) -> BTreeSet<ServiceId> {
         let good = self.entries.values().filter_map(|entry| entry.good.as_deref());
@@ -106,4 +149,21 @@ impl Book {
         });
         all.collect()
     }
+}
+
+/// The hosts that a faulty version names, and rules for those that `good` does not serve.
+fn faulty(
+    kind: RouteKind,
+    object: &RouteObject,
+    good: Option<&RouteSpec>,
+) -> (BTreeSet<Arc<str>>, Option<Arc<RouteSpec>>) {
+    let mut rules = spec::salvage(kind, object);
+    let hosts: BTreeSet<Arc<str>> = named_by(&rules).collect();
+    let served = good.map(named).unwrap_or_default();
+    for rule in &mut rules {
+        rule.hosts = named_by(std::slice::from_ref(rule)).filter(|host| !served.contains(host)).collect();
+    }
+    rules.retain(|rule| !rule.hosts.is_empty());
+    let unserved = if rules.is_empty() { None } else { spec::unserved(kind, object, rules) };
+    (hosts, unserved.map(Arc::new))
 }

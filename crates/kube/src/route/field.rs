@@ -38,6 +38,15 @@ impl<'a> Field<'a> {
         self.value.is_some()
     }
 
+    /// Whether there is nothing here, or an empty list.
+    pub(super) fn is_blank(&self) -> bool {
+        match self.value {
+            None => true,
+            Some(Value::Array(items)) => items.is_empty(),
+            Some(_) => false,
+        }
+    }
+
     /// The object here, if there is one.
     pub(super) fn object(&self) -> Option<Field<'a>> {
         match self.value? {

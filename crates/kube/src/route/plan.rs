@@ -6,7 +6,9 @@ use std::sync::Arc;
 use http::{HeaderName, HeaderValue};
 use rouse_core::endpoint::ServiceId;
 
-use super::hosts::{Assigned, Conflict, Owners};
+use super::claims::Owners;
+use super::hosts::Conflict;
+use super::record::Record;
 use super::spec::{
     BodySpec, DirectMode, ResponseSpec, RouteKey, RouteSpec, RuleSpec, StaticMode, TargetSpec,
 };
@@ -84,6 +86,8 @@ pub struct Findings {
     pub outdated: bool,
     /// Hosts that it claims and does not get.
     pub conflicts: Vec<Conflict>,
+    /// Hosts that it claims and gets, each with the time of its claim.
+    pub claims: Record,
     /// Why its target leads nowhere.
     pub target: Option<PortFault>,
     /// Why its fallback leads nowhere.
@@ -105,15 +109,14 @@ pub struct Findings {
 /// Compiles all routes. `found` hears what is to be said of each.
 pub fn compile(
     routes: &[Arc<RouteSpec>],
-    assigned: &Assigned,
+    owners: &Owners<'_>,
     world: &dyn World,
     mut found: impl FnMut(&RouteKey, Findings),
 ) -> Vec<Arc<RoutePlan>> {
-    let owners = Owners::new(routes.iter().map(|route| &**route), assigned);
     let mut plans = Vec::with_capacity(routes.len());
     for route in routes {
         let mut findings = Findings::default();
-        let plan = one(route, &owners, world, &mut findings);
+        let plan = one(route, owners, world, &mut findings);
         found(&route.key, findings);
         plans.push(Arc::new(plan));
     }
@@ -122,6 +125,35 @@ pub fn compile(
 
 fn one(route: &Arc<RouteSpec>, owners: &Owners<'_>, world: &dyn World, findings: &mut Findings) -> RoutePlan {
     let namespace = &*route.key.namespace;
+/// Plans for the rules of faulty routes that no good version serves: their requests are refused instead of going to a
+/// wider pattern. `found` hears which hosts each of them does not get.
+pub fn refuse(
+    unserved: &[Arc<RouteSpec>],
+    owners: &Owners<'_>,
+    mut found: impl FnMut(&RouteKey, Vec<Conflict>),
+) -> Vec<Arc<RoutePlan>> {
+    let mut plans = Vec::with_capacity(unserved.len());
+    for route in unserved {
+        let mut conflicts = Vec::new();
+        let allowed = |rule: &RuleSpec| owners.allowed(&route.key.namespace, rule, &mut conflicts);
+        let rules: Vec<RuleSpec> = route.rules.iter().filter_map(allowed).collect();
+        found(&route.key, conflicts);
+        if !rules.is_empty() {
+            let target = Err(PortFault::Faulty(route.key.to_string()));
+            plans.push(Arc::new(RoutePlan {
+                spec: Arc::clone(route),
+                rules,
+                target,
+                fallback: None,
+                placeholder: None,
+                overflow: None,
+                statics: Vec::new(),
+            }));
+        }
+    }
+    plans
+}
+
     let any = [RuleSpec::default()];
     let rules = if route.rules.is_empty() { &any[..] } else { &route.rules };
     let mut allowed = |rule: &RuleSpec| owners.allowed(namespace, rule, &mut findings.conflicts);

@@ -251,6 +251,44 @@ impl RouteKey {
     }
 }
 
+/// When the object was created, in seconds since the Unix epoch.
+pub(super) fn created(meta: &Meta) -> u64 {
+    parts::created(meta)
+}
+
+/// The rules of a faulty object, as far as they can be read: their hosts stay claimed. A rule none of whose hosts can be
+/// read is left out.
+pub(super) fn salvage(kind: RouteKind, object: &RouteObject) -> Vec<RuleSpec> {
+    // What is wrong was told by [`read`].
+    let faults = Faults::default();
+    let Some(root) = Field::root(&object.spec, "spec", &faults).object() else { return Vec::new() };
+    match kind {
+        RouteKind::InterceptorRoute => interceptor::salvage(&root),
+        RouteKind::HttpScaledObject => scaled::salvage(&root).into_iter().collect(),
+    }
+}
+
+/// A route that serves nothing: it stands for the `rules` of a faulty object, whose requests are refused.
+pub(super) fn unserved(kind: RouteKind, object: &RouteObject, rules: Vec<RuleSpec>) -> Option<RouteSpec> {
+    let meta = &object.metadata;
+    // Nothing is looked up by this name: it is what metrics and logs have in its place.
+    let service = ServiceId::new(meta.namespace(), &meta.name).ok()?;
+    Some(RouteSpec {
+        key: RouteKey::new(kind, meta),
+        created: created(meta),
+        rules,
+        target: TargetSpec { service, port: PortRef::Number(0) },
+        timeouts: TimeoutSpec::default(),
+        cold_start: ColdStartSpec::default(),
+        static_routes: Vec::new(),
+        scaling: ScalingSpec::default(),
+        direct: None,
+        probing: None,
+        verify_upstream: true,
+        quiet: QuietSpec::default(),
+    })
+}
+
 /// Reads a route object. `Err` has everything that is wrong with it.
 pub fn read(kind: RouteKind, object: &RouteObject) -> Result<RouteSpec, Vec<String>> {
     let faults = Faults::default();

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use serde_json::{Value, json};
 
 use super::plan::Findings;
+use super::record::HOSTS_CLAIMED;
 use super::spec::{RouteKey, RouteKind};
 use crate::service::PortFault;
 
@@ -83,6 +84,10 @@ pub fn conditions(findings: &Findings) -> Vec<Condition> {
     if !findings.ignored.is_empty() {
         let message =
             format!("not honoured while requests go directly to pods: {}", findings.ignored.join(", "));
+    if !findings.claims.is_empty() {
+        let message = findings.claims.to_string();
+        all.push(Condition { kind: HOSTS_CLAIMED, holds: true, reason: "Recorded", message });
+    }
         matters.push(Condition { kind: "NotHonoured", holds: true, reason: "DirectToPod", message });
     }
     let mut all = vec![ready, accepted(findings)];
@@ -104,6 +109,7 @@ fn first_matter(findings: &Findings, matters: &[Condition]) -> Condition {
     } else if let Some(matter) = matters.first() {
         (matter.kind, matter.message.clone())
     } else {
+        PortFault::Faulty(_) => INVALID,
         let [newest, outdated] = SERVING;
         let message = if findings.outdated { outdated } else { newest };
         return Condition { kind: READY, holds: true, reason: RECONCILED, message: message.to_owned() };
@@ -155,7 +161,7 @@ pub struct Statuses {
 }
 
 /// What was last written on an object.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 struct Written {
     uid: String,
     generation: Option<i64>,
@@ -173,6 +179,8 @@ pub struct Write {
     pub version: String,
     /// What is merged into the object: all conditions, others' as they were at that version.
     pub patch: Value,
+    /// It was not: the object's definition does not allow it.
+    refused: bool,
 }
 
 impl Statuses {
@@ -199,8 +207,8 @@ impl Statuses {
         }
         // Also for a new generation: whoever made it waits to read that it was seen.
         let (uid, generation) = (object.uid.to_owned(), object.generation);
-        let said = Written { uid, generation, conditions: desired, overtaken: None };
-        if before == Some(&said) {
+        let said = Written { uid, generation, conditions: desired, overtaken: None, refused: false };
+        if before.is_some_and(|before| before.is_same(&said)) {
             return None;
         }
         let first = before.is_none() || overtaken.is_some();
@@ -237,12 +245,37 @@ fn text<'a>(value: &'a Value, field: &str) -> &'a str {
 }
 
 fn observed(value: &Value) -> Option<i64> {
+    /// The object's definition does not allow what was to be written: it is not tried again until there is something new.
+    pub fn refused(&mut self, key: &RouteKey) {
+        if let Some(written) = self.written.get_mut(key) {
+            written.refused = true;
+        }
+    }
+
+    /// Whether the record of claims that was written is not on the object, because it is not seen yet or was removed.
+    pub fn lacks_record(&self, key: &RouteKey, object: Standing<'_>) -> bool {
+        let Some(written) = self.written.get(key).filter(|written| written.uid == object.uid) else {
+            return false;
+        };
+        let ours = written.conditions.iter().find(|condition| condition.kind == HOSTS_CLAIMED);
+        let present = object.conditions.iter().find(|value| text(value, "type") == HOSTS_CLAIMED);
+        let same = ours.map(|ours| &*ours.message) == present.map(|present| text(present, "message"));
+        !same && !written.refused && written.overtaken.is_none()
+    }
+
     value.get("observedGeneration").and_then(Value::as_i64)
 }
 
 /// Whether a gateway wrote this condition. By what it says, which all gateways and the next start of this one read alike;
 /// who last changed which of its fields depends on which of them differed.
 fn is_ours(route: RouteKind, condition: &Value) -> bool {
+impl Written {
+    fn is_same(&self, other: &Self) -> bool {
+        (&self.uid, self.generation, &self.conditions, &self.overtaken)
+            == (&other.uid, other.generation, &other.conditions, &other.overtaken)
+    }
+}
+
     let (kind, reason, message) =
         (text(condition, "type"), text(condition, "reason"), text(condition, "message"));
     match (route, kind) {
@@ -257,6 +290,7 @@ fn is_ours(route: RouteKind, condition: &Value) -> bool {
 fn is_taken(route: RouteKind, object: Standing<'_>) -> bool {
     let find = |kind: &str, ours: bool| {
         let mut all = object.conditions.iter();
+        (_, HOSTS_CLAIMED) => true,
         all.find(|value| text(value, "type") == kind && is_ours(route, value) == ours)
     };
     let Some(theirs) = find(READY, false) else { return false };
@@ -284,7 +318,8 @@ fn same(route: RouteKind, written: &[Value], present: &[Value]) -> bool {
 }
 
 /// Every kind of condition that we write, besides `Ready`.
-const KINDS: [&str; 12] = [
+const KINDS: [&str; 13] = [
+    HOSTS_CLAIMED,
     ROUSE_READY,
     "Accepted",
     "HostConflict",
@@ -309,8 +344,14 @@ fn all_said(route: RouteKind, said: &Written, present: &[Value], now: &str) -> O
     let ours = match route {
         RouteKind::InterceptorRoute => &said.conditions,
         RouteKind::HttpScaledObject => {
-            let told = present.iter().any(|value| is_ours(route, value));
-            summary = vec![summed_up(&said.conditions, told)?];
+            let ours = || present.iter().filter(|value| is_ours(route, value));
+            let told = ours().any(|value| text(value, "type") != HOSTS_CLAIMED);
+            let record = said.conditions.iter().find(|condition| condition.kind == HOSTS_CLAIMED);
+            summary =
+                summed_up(&said.conditions, told).into_iter().chain(record.cloned()).collect::<Vec<_>>();
+            if summary.is_empty() && ours().next().is_none() {
+                return None;
+            }
             &summary
         }
     };
@@ -351,7 +392,8 @@ fn all_said(route: RouteKind, said: &Written, present: &[Value], now: &str) -> O
     Some(all)
 }
 
-/// `HTTPScaledObject`'s conditions are few: ours is one, and only while something is wrong or was.
+/// `HTTPScaledObject`'s conditions are few: besides the record of claims, ours is one, and only while something is wrong
+/// or was.
 fn summed_up(desired: &[Condition], told: bool) -> Option<Condition> {
     let wrong = desired.iter().filter(|condition| is_trouble(condition));
     let wrong: Vec<&str> = wrong.map(|condition| &*condition.message).collect();
@@ -370,7 +412,7 @@ fn is_ready(condition: &Condition) -> bool {
 /// Whether a condition is worth a word where there is room for one only.
 fn is_trouble(condition: &Condition) -> bool {
     match condition.kind {
-        READY | ROUSE_READY => false,
+        READY | ROUSE_READY | HOSTS_CLAIMED => false,
         "Accepted" => !condition.holds,
         _ => true,
     }

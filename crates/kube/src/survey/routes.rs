@@ -10,7 +10,9 @@ use super::{Asker, Unseen};
 use crate::api::Kind;
 use crate::objects::Service;
 use crate::route::book::Book;
-use crate::route::hosts::{ANY, Assigned, Owners, claims};
+use crate::route::claims::{Claimant, HostRules, Ledger};
+use crate::route::hosts::{ANY, overlap};
+use crate::route::record::Claimed;
 use crate::route::spec::{RouteKey, RouteKind, RouteObject, RouteSpec};
 use crate::service::{Holder, ServiceFacts, Wanted};
 
@@ -104,7 +106,6 @@ fn judge(book: &Book) -> RoutesSeen {
             troubled.push(Troubled { route: key.clone(), words: words.join("; ") });
         }
     }
-    let routes = book.good();
     let body = |(namespace, name): &(Arc<str>, Arc<str>)| Named {
         resource: Kind::CONFIG_MAP.plural,
         namespace: namespace.to_string(),
@@ -113,7 +114,7 @@ fn judge(book: &Book) -> RoutesSeen {
     RoutesSeen {
         count: book.entries().count(),
         troubled,
-        contested: contested(&routes),
+        contested: lost(book).into_iter().chain(same_ways(&book.good())).collect(),
         named: book.config_maps().iter().map(body).collect(),
     }
 }
@@ -140,38 +141,51 @@ fn trouble(route: RouteKind, condition: &Value) -> Option<String> {
 /// What two routes must have in common for one of them to get nothing.
 type Way<'a> = (&'a str, &'a str, &'a str, &'a [(HeaderName, Option<HeaderValue>)]);
 
-fn contested(routes: &[Arc<RouteSpec>]) -> Vec<Contested> {
-    // The gateway's own list of assigned hosts is not known here.
-    let assigned = Assigned::new();
-    let owners = Owners::new(routes.iter().map(|route| &**route), &assigned);
+/// Hosts that routes claim and do not get, by the claims that are recorded.
+fn lost(book: &Book) -> Vec<Contested> {
+    // What the gateway's own settings say about hosts is not known here.
+    let rules = HostRules::default();
+    let mut claimants = book.claimants();
+    let owners = Ledger::default().settle(&claimants, &rules, Claimed(i64::MAX));
+    claimants.sort_by_key(|route| (route.created, route.key));
+    let mut all: BTreeMap<&str, Contested> = BTreeMap::new();
+    for route in &claimants {
+        for host in route.hosts {
+            let Some(owner) = owners.keeps_out(&route.key.namespace, host) else { continue };
+            let has = |other: &&Claimant<'_>| {
+                other.key.namespace == *owner && other.hosts.iter().any(|theirs| overlap(theirs, host))
+            };
+            let Some(owner) = claimants.iter().find(has) else { continue };
+            let fresh = || Contested { host: host.to_string(), owner: owner.key.clone(), others: Vec::new() };
+            all.entry(host).or_insert_with(fresh).others.push(route.key.clone());
+        }
+    }
+    all.into_values().collect()
+}
+
+/// The same way in, by several routes of one namespace: the oldest has it.
+fn same_ways(routes: &[Arc<RouteSpec>]) -> Vec<Contested> {
     let mut by_age: Vec<&RouteSpec> = routes.iter().map(|route| &**route).collect();
     by_age.sort_by(|a, b| (a.created, &a.key).cmp(&(b.created, &b.key)));
-    let mut hosts: BTreeMap<&str, Vec<&RouteSpec>> = BTreeMap::new();
-    let mut ways: BTreeMap<String, (Way<'_>, Vec<&RouteSpec>)> = BTreeMap::new();
+    let mut ways: BTreeMap<String, (Way<'_>, Vec<&RouteKey>)> = BTreeMap::new();
     for route in by_age {
-        for host in claims(route) {
-            let claimants = hosts.entry(host).or_default();
-            let lost = owners.conflict(&route.key.namespace, host).is_some();
-            if (claimants.is_empty() || lost) && !claimants.iter().any(|known| known.key == route.key) {
-                claimants.push(route);
-            }
-        }
         for way in ways_in(route) {
             let claimants = &mut ways.entry(format!("{way:?}")).or_insert((way, Vec::new())).1;
-            if !claimants.iter().any(|known| known.key == route.key) {
-                claimants.push(route);
+            if !claimants.contains(&&route.key) {
+                claimants.push(&route.key);
             }
         }
     }
-    let whole = hosts.into_iter().map(|(host, claimants)| (host.to_owned(), claimants));
-    let parts =
-        ways.into_values().map(|((_, host, path, _), claimants)| (format!("{host}{path}"), claimants));
-    let contested = |(host, claimants): (String, Vec<&RouteSpec>)| {
+    let contested = |((_, host, path, _), claimants): (Way<'_>, Vec<&RouteKey>)| {
         let (owner, others) = claimants.split_first()?;
-        let others: Vec<RouteKey> = others.iter().map(|route| route.key.clone()).collect();
-        (!others.is_empty()).then(|| Contested { host, owner: owner.key.clone(), others })
+        let others: Vec<RouteKey> = others.iter().map(|key| (*key).clone()).collect();
+        (!others.is_empty()).then(|| Contested {
+            host: format!("{host}{path}"),
+            owner: (*owner).clone(),
+            others,
+        })
     };
-    whole.chain(parts).filter_map(contested).collect()
+    ways.into_values().filter_map(contested).collect()
 }
 
 /// Each host and path of a route with its headers, within its namespace.

@@ -119,7 +119,7 @@ fn scaled_http() -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_http_scaled_object_is_a_route_and_is_written_on_only_when_something_is_wrong() {
+async fn an_http_scaled_object_is_told_of_its_claims_and_of_what_is_wrong() {
     let api = shop();
     let mut object = scaled_http();
     let theirs = json!({"type": "Created", "status": "True", "message": "by KEDA"});
@@ -131,10 +131,13 @@ async fn an_http_scaled_object_is_a_route_and_is_written_on_only_when_something_
         rig.api.patches("status").iter().filter(|asked| asked.path.contains("httpscaled")).count()
     };
     pass(Duration::from_mins(1)).await;
-    assert_eq!(writes(&rig), 0);
+    assert_eq!(writes(&rig), 1, "the record of its claims");
+    let now = api.get(SCALED_HTTP, "shop", "old").unwrap();
+    assert_eq!(now["status"]["conditions"].as_array().unwrap().len(), 2);
+    object["status"] = now["status"].clone();
     object["spec"]["scaleTargetRef"]["port"] = json!(81);
     api.put(SCALED_HTTP, object);
-    rig.until("it is told", |rig| writes(rig) == 1).await;
+    rig.until("it is told", |rig| writes(rig) == 2).await;
     let now = api.get(SCALED_HTTP, "shop", "old").unwrap();
     let conditions = now["status"]["conditions"].as_array().unwrap();
     assert_eq!(conditions[0], theirs, "what others said stays");

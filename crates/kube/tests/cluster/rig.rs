@@ -1,6 +1,7 @@
 //! A cluster that follows the test's API server, with its registry.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use rouse_core::endpoint::{PortName, ServiceId, State};
@@ -31,6 +32,12 @@ impl Clock for TestClock {
     }
 }
 
+/// The time of day: a microsecond later each time.
+fn time_of_day() -> SystemTime {
+    static MICROS: AtomicU64 = AtomicU64::new(0);
+    SystemTime::UNIX_EPOCH + Duration::from_micros(MICROS.fetch_add(1, Ordering::Relaxed))
+}
+
 pub(crate) struct Rig {
     pub(crate) api: Api,
     pub(crate) cluster: Arc<Cluster>,
@@ -47,7 +54,7 @@ impl Rig {
 
     pub(crate) fn with(api: &Api, change: impl FnOnce(&mut Settings)) -> Self {
         let clock: Arc<dyn Clock> = Arc::new(TestClock(Instant::now()));
-        let mut settings = Settings::new(Arc::clone(&clock), || SystemTime::UNIX_EPOCH, 1);
+        let mut settings = Settings::new(Arc::clone(&clock), time_of_day, 1);
         change(&mut settings);
         let cluster = Cluster::new(api.client(), settings);
         let policy = Policy { manual_endpoints: true, ..Policy::default() };

@@ -63,7 +63,8 @@ async fn a_bad_version_is_called_so_while_the_last_good_one_serves() {
     api.put(ROUTES, anew.take());
     api.set_silent(false);
     api.expire();
-    rig.until("nothing serves", |rig| rig.plan("shop/r").is_none()).await;
+    let faulty = |rig: &Rig| matches!(rig.plan("shop/r").unwrap().target, Err(PortFault::Faulty(_)));
+    rig.until("nothing serves", faulty).await;
     rig.stop().await;
 }
 

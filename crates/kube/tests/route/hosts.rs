@@ -1,19 +1,22 @@
-//! Whose host is whose, beside a naive model.
+//! Which namespace owns which host among routes of which nothing is recorded, beside a naive model.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use proptest::prelude::*;
 use rouse_core::endpoint::ServiceId;
-use rouse_kube::route::hosts::{ANY, Assigned};
-use rouse_kube::route::plan::{RoutePlan, World, compile};
+use rouse_kube::route::claims::{Claimant, HostOverlap, HostRules, Ledger};
+use rouse_kube::route::hosts::{self, ANY, Assigned};
+use rouse_kube::route::plan::{Findings, RoutePlan, World};
+use rouse_kube::route::record::{Claimed, Record};
 use rouse_kube::route::spec::{
     BodySpec, ColdStartSpec, QuietSpec, ResponseSpec, RouteKey, RouteKind, RouteSpec, RuleSpec, ScalingSpec,
     StaticMode, StaticSpec, TargetSpec, TimeoutSpec,
 };
 use rouse_kube::service::{PortRef, ServiceFacts, TlsFacts};
 
-const HOSTS: [&str; 4] = ["a.example.com", "b.example.com", "*.example.com", ANY];
+const HOSTS: [&str; 6] =
+    ["a.example.com", "b.example.com", "*.example.com", ANY, "*.a.example.com", "deep.a.example.com"];
 
 struct Nothing;
 
@@ -84,19 +87,73 @@ fn named(route: &RouteSpec) -> Vec<String> {
     all
 }
 
-/// The naive model: sort all routes by age, and ask for each host who is first.
-fn owner(routes: &[Arc<RouteSpec>], assigned: &Assigned, host: &str) -> Option<String> {
-    // In the plainest way: from the host itself to everything.
-    let suffix = host.ends_with(".example.com").then_some("*.example.com");
-    if let Some(namespace) =
-        [Some(host), suffix, Some(ANY)].into_iter().flatten().find_map(|it| assigned.get(it))
-    {
-        return Some(namespace.clone());
-    }
+/// The plans of routes of which nothing is recorded.
+fn compile(
+    routes: &[Arc<RouteSpec>],
+    rules: &HostRules,
+    found: impl FnMut(&RouteKey, Findings),
+) -> Vec<Arc<RoutePlan>> {
+    let nothing = Record::default();
+    let claimed: Vec<BTreeSet<Arc<str>>> = routes.iter().map(|route| hosts::named(route)).collect();
+    let claimants = routes.iter().zip(&claimed).map(|(route, hosts)| Claimant {
+        key: &route.key,
+        uid: "",
+        created: route.created,
+        hosts,
+        record: &nothing,
+    });
+    let claimants: Vec<Claimant<'_>> = claimants.collect();
+    let owners = Ledger::default().settle(&claimants, rules, Claimed(0));
+    rouse_kube::route::plan::compile(routes, &owners, &Nothing, found)
+}
+
+/// Whether two patterns overlap, in the plainest way: some host of a list matches both.
+fn overlap(one: &str, other: &str) -> bool {
+    let hosts = ["a.example.com", "b.example.com", "c.example.com", "deep.a.example.com", "x.a.example.com"];
+    let matches = |pattern: &str, host: &str| match pattern.strip_prefix('*') {
+        Some(suffix) if !suffix.is_empty() => host.ends_with(suffix),
+        _ => pattern == host,
+    };
+    one == other || hosts.iter().any(|host| matches(one, host) && matches(other, host))
+}
+
+/// Whom the operator has given a host to, in the plainest way: from the host itself to everything.
+fn assignee(assigned: &Assigned, host: &str) -> Option<String> {
+    let wider = |pattern: &&str| {
+        pattern.starts_with("*.")
+            && *pattern != host
+            && host.trim_start_matches("*.").ends_with(&pattern[1..])
+    };
+    let mut wider: Vec<&str> = HOSTS.into_iter().filter(|pattern| wider(pattern)).collect();
+    wider.sort_by_key(|pattern| std::cmp::Reverse(pattern.len()));
+    [host].into_iter().chain(wider).chain([ANY]).find_map(|it| assigned.get(it)).cloned()
+}
+
+/// The naive model: the oldest route claims first, and whoever comes later must not overlap.
+fn grants(routes: &[Arc<RouteSpec>], rules: &HostRules) -> BTreeSet<(String, String)> {
     let mut sorted: Vec<&Arc<RouteSpec>> = routes.iter().collect();
     sorted.sort_by_key(|route| (route.created, route.key.clone()));
-    let first = sorted.into_iter().find(|route| named(route).iter().any(|named| named == host));
-    first.map(|route| route.key.namespace.to_string())
+    let mut granted: BTreeSet<(String, String)> = BTreeSet::new();
+    for route in sorted {
+        let namespace = route.key.namespace.to_string();
+        let mut names = named(route);
+        names.sort();
+        for host in names {
+            let fits = match assignee(&rules.assigned, &host) {
+                Some(owner) => owner == namespace,
+                None => !granted.iter().any(|(other, theirs)| {
+                    let wild = |host: &str| host.starts_with("*.");
+                    let lets = rules.overlap == HostOverlap::Allow && wild(&host) != wild(theirs);
+                    let claimed = assignee(&rules.assigned, theirs).is_none();
+                    *other != namespace && claimed && !lets && overlap(&host, theirs)
+                }),
+            };
+            if fits {
+                granted.insert((namespace.clone(), host));
+            }
+        }
+    }
+    granted
 }
 
 fn served(plan: &RoutePlan) -> Vec<String> {
@@ -111,13 +168,14 @@ fn some_hosts() -> impl Strategy<Value = Vec<usize>> {
 #[test]
 fn a_static_rule_without_hosts_is_for_the_hosts_of_its_route() {
     let routes = [route(0, 0, 0, &[vec![0], vec![1]], Some(&Vec::new()))];
-    let plans = compile(&routes, &Assigned::new(), &Nothing, |_, _| {});
+    let plans = compile(&routes, &HostRules::default(), |_, _| {});
     let hosts: Vec<&str> = plans[0].statics[0].rules[0].hosts.iter().map(|host| &**host).collect();
     assert_eq!(hosts, [HOSTS[0], HOSTS[1]], "and not for everybody's");
     // A route that lost its host has no static answers there either.
     let taken =
         Assigned::from([(HOSTS[0].to_owned(), "ns1".to_owned()), (HOSTS[1].to_owned(), "ns1".to_owned())]);
-    let plans = compile(&routes, &taken, &Nothing, |_, _| {});
+    let taken = HostRules { assigned: taken, ..HostRules::default() };
+    let plans = compile(&routes, &taken, |_, _| {});
     assert!(plans[0].statics[0].rules.is_empty() && plans[0].rules.is_empty());
 }
 
@@ -132,14 +190,17 @@ proptest! {
             0..6,
         ),
         assigned in proptest::collection::btree_map(0..HOSTS.len(), 0..3_u8, 0..2),
+        allow in any::<bool>(),
     ) {
         let routes: Vec<Arc<RouteSpec>> = given.iter()
             .map(|((namespace, name), (created, rules, stat))| route(*namespace, *name, *created, rules, stat.as_ref()))
             .collect();
         let assigned: Assigned =
             assigned.into_iter().map(|(host, namespace)| (HOSTS[host].to_owned(), format!("ns{namespace}"))).collect();
+        let rules = HostRules { assigned, overlap: if allow { HostOverlap::Allow } else { HostOverlap::Deny } };
+        let granted = grants(&routes, &rules);
         let mut conflicts: BTreeMap<RouteKey, Vec<String>> = BTreeMap::new();
-        let plans = compile(&routes, &assigned, &Nothing, |key, findings| {
+        let plans = compile(&routes, &rules, |key, findings| {
             conflicts.insert(key.clone(), findings.conflicts.iter().map(|one| one.host.to_string()).collect());
         });
         prop_assert_eq!(plans.len(), routes.len());
@@ -147,7 +208,7 @@ proptest! {
             let (namespace, names) = (plan.spec.key.namespace.to_string(), named(&plan.spec));
             prop_assert!(plan.rules.iter().all(|rule| !rule.hosts.is_empty()), "no rule may become one for any host");
             for host in HOSTS {
-                let mine = owner(&routes, &assigned, host) == Some(namespace.clone());
+                let mine = granted.contains(&(namespace.clone(), host.to_owned()));
                 let names_it = names.iter().any(|named| named == host);
                 let serves = served(plan).iter().any(|served| served == host);
                 prop_assert_eq!(serves, names_it && mine, "{} of {}", host, &plan.spec.key);

@@ -117,9 +117,14 @@ pub(super) fn routes(seen: &Result<RoutesSeen, Unseen>, advice: &Advice) -> Sect
             let others: Vec<String> = contested.others.iter().map(ToString::to_string).collect();
             // What the gateway is told of hosts is not known here; within one namespace it does not matter.
             let foreign = contested.others.iter().any(|other| other.namespace != contested.owner.namespace);
-            let unless = if foreign { ", unless the gateway's --assigned-hosts says otherwise" } else { "" };
+            let unless = if foreign {
+                ", unless the gateway's --assigned-hosts or --host-overlap says otherwise"
+            } else {
+                ""
+            };
             let others = others.join(", ");
-            let detail = format!("{} has it, as the older one; {others} does not{unless}", contested.owner);
+            let first = if foreign { "which claimed it first" } else { "as the older one" };
+            let detail = format!("{} has it, {first}; {others} does not{unless}", contested.owner);
             let check = Check::warning(format!("{} is claimed once", contested.host)).because(detail);
             match contested.others.first() {
                 Some(other) => check.next(describe(other)),

@@ -371,7 +371,8 @@ fn a_host_that_is_claimed_twice_is_told_with_who_has_it() {
     });
     assert_eq!(
         detail,
-        "shop/old has it, as the older one; late/new does not, unless the gateway's --assigned-hosts says otherwise"
+        "shop/old has it, which claimed it first; late/new does not, unless the gateway's --assigned-hosts or \
+         --host-overlap says otherwise"
     );
 }
 

@@ -109,7 +109,9 @@ impl Builder {
         let found = match port {
             Ok(found) => found,
             Err(PortFault::BadPort { .. }) => return Target::BadPort,
-            Err(PortFault::NoService(_) | PortFault::ExternalName(_)) => return Target::NoService,
+            Err(PortFault::NoService(_) | PortFault::ExternalName(_) | PortFault::Faulty(_)) => {
+                return Target::NoService;
+            }
         };
         let Some(service) = self.registry.get(&found.service) else { return Target::NoService };
         let Some(port) = service.port(&found.port) else { return Target::BadPort };

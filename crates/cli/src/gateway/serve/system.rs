@@ -11,6 +11,7 @@ use rouse_core::registry::{self, Registry};
 use rouse_kube::cluster::{self, Cluster};
 use rouse_kube::connect;
 use rouse_kube::route::spec::DirectMode;
+use rouse_kube::route::claims::{HostOverlap, HostRules};
 use rouse_net::clock::TokioClock;
 use rouse_net::tls::ClientConfigs;
 use rouse_proxy::access::{AccessLog, Format, Writer};
@@ -261,7 +262,15 @@ fn followed(settings: &Settings, clock: TokioClock) -> cluster::Settings {
     cluster::Settings {
         namespace: settings.kubernetes.watch_namespace.clone(),
         manual_endpoints: settings.allow_manual_endpoints,
-        assigned_hosts: settings.kubernetes.assigned_hosts.clone(),
+        own_addresses,
+        manual_endpoints_of: settings.manual_endpoints_of.clone(),
+        hosts: HostRules {
+            assigned: settings.kubernetes.assigned_hosts.clone(),
+            overlap: match settings.kubernetes.host_overlap {
+                settings::HostOverlap::Deny => HostOverlap::Deny,
+                settings::HostOverlap::Allow => HostOverlap::Allow,
+            },
+        },
         direct: match settings.direct_pod_routing {
             settings::DirectPodRouting::Disabled => DirectMode::Disabled,
             settings::DirectPodRouting::ColdStartOnly => DirectMode::ColdStartOnly,

@@ -4,7 +4,9 @@ use super::Fallback::{Is, Nothing};
 use super::{Fallback, Heading, Setting, Ways};
 use crate::config::Span;
 use crate::gateway::keda;
-use crate::gateway::settings::{AccessLog, ClientAuthMode, DirectPodRouting, TlsVersion, UpstreamTls};
+use crate::gateway::settings::{
+    AccessLog, ClientAuthMode, DirectPodRouting, HostOverlap, TlsVersion, UpstreamTls,
+};
 use crate::gateway::value::Kind;
 
 /// Longer is a mistake, and far from where clocks overflow.
@@ -287,7 +289,7 @@ pub static SETTINGS: &[Setting] = &[
     kubernetes(
         "assigned-hosts",
         Kind::Assignments,
-        Nothing("each host is the oldest route's that claims it"),
+        Nothing("each host belongs to the namespace that claimed it first"),
         "Which namespace a host belongs to, whatever routes claim: shop.example.com=shop, *.example.com=web for all hosts \
          below it, *=web for all others; the most exact counts",
     ),
@@ -298,6 +300,13 @@ pub static SETTINGS: &[Setting] = &[
         "How to reach the cluster",
     ),
     kubernetes("context", Kind::Text, Nothing("the current one"), "Which context of the kubeconfig to use"),
+    kubernetes(
+        "host-overlap",
+        Kind::Word(HostOverlap::WORDS),
+        Is("deny"),
+        "Whether an exact host goes before a wildcard of another namespace: deny, so that whichever was claimed first \
+         keeps the other out, or allow",
+    ),
     kubernetes(
         "cluster-domain",
         Kind::Text,

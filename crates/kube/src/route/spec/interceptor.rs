@@ -1,6 +1,8 @@
 //! `http.keda.sh/v1beta1` `InterceptorRoute`.
 
-use super::parts::{created, header_matches, header_name, header_value, host, path, scaling_metric, target};
+use super::parts::{
+    created, header_matches, header_name, header_value, host, path, salvaged, scaling_metric, target,
+};
 use super::{
     BodySpec, ColdStartSpec, LONGEST_BODY, QuietSpec, ResponseSpec, RouteKey, RouteKind, RouteSpec, RuleSpec,
     ScalingSpec, StaticMode, StaticSpec, TimeoutSpec,
@@ -42,13 +44,29 @@ fn target_of(at: &Field<'_>, meta: &Meta) -> Option<super::TargetSpec> {
     target(at, "service", meta.namespace())
 }
 
-fn rules(at: &Field<'_>) -> Vec<RuleSpec> {
-    let rule = |rule: &Field<'_>| RuleSpec {
-        hosts: rule.get("hosts").list().iter().filter_map(host).collect(),
-        paths: rule.get("paths").list().iter().filter_map(path_match).collect(),
-        headers: header_matches(&rule.get("headers")),
+/// The rules of a faulty route, as far as they can be read.
+pub(super) fn salvage(spec: &Field<'_>) -> Vec<RuleSpec> {
+    let (at, statics) = (spec.get("rules"), spec.get("staticRoutes"));
+    let readable = |at: &Field<'_>| -> Vec<RuleSpec> {
+        at.list().iter().filter_map(Field::object).filter_map(|at| salvaged(&at, rule(&at))).collect()
     };
+    let mut all = if at.is_blank() { vec![RuleSpec::default()] } else { readable(&at) };
+    // A static rule without hosts speaks of the route's own.
+    let fixed = statics.list().into_iter().flat_map(|at| readable(&at.get("rules")));
+    all.extend(fixed.filter(|rule| !rule.hosts.is_empty()));
+    all
+}
+
+fn rules(at: &Field<'_>) -> Vec<RuleSpec> {
     at.list().iter().filter_map(Field::object).map(|at| rule(&at)).collect()
+}
+
+fn rule(at: &Field<'_>) -> RuleSpec {
+    RuleSpec {
+        hosts: at.get("hosts").list().iter().filter_map(host).collect(),
+        paths: at.get("paths").list().iter().filter_map(path_match).collect(),
+        headers: header_matches(&at.get("headers")),
+    }
 }
 
 fn path_match(at: &Field<'_>) -> Option<String> {

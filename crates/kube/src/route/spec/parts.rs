@@ -1,12 +1,13 @@
 //! What both kinds of objects have in common: targets, hosts, paths, headers, metrics.
 
+use std::net::Ipv6Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderName, HeaderValue};
 use rouse_core::endpoint::ServiceId;
 
-use super::{RateSpec, TargetSpec};
+use super::{RateSpec, RuleSpec, TargetSpec};
 use crate::objects::Meta;
 use crate::route::field::Field;
 use crate::service::PortRef;
@@ -42,7 +43,8 @@ pub(super) fn host(at: &Field<'_>) -> Option<Arc<str>> {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
         !label.is_empty() && label.len() <= 63 && label.bytes().all(plain)
     };
-    let literal = lower.starts_with('[') && lower.ends_with(']');
+    let literal = lower.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+    let literal = literal.is_some_and(|address| address.parse::<Ipv6Addr>().is_ok());
     if lower == "*" || literal || (name.len() <= 253 && name.split('.').all(label)) {
         return Some(lower.into());
     }
@@ -50,6 +52,11 @@ pub(super) fn host(at: &Field<'_>) -> Option<Arc<str>> {
         "is {text:?}: expected a host like shop.example.com, *.example.com or *, without a port"
     ));
     None
+}
+
+/// `rule`, as it was read from `at`, unless `at` has hosts of which none can be read: these are not any host.
+pub(super) fn salvaged(at: &Field<'_>, rule: RuleSpec) -> Option<RuleSpec> {
+    (!rule.hosts.is_empty() || at.get("hosts").is_blank()).then_some(rule)
 }
 
 pub(super) fn path(at: &Field<'_>) -> Option<String> {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::parts::{created, header_matches, host, path, scaling_metric, target};
+use super::parts::{created, header_matches, host, path, salvaged, scaling_metric, target};
 use super::{ColdStartSpec, QuietSpec, RouteKey, RouteKind, RouteSpec, RuleSpec, ScalingSpec, TimeoutSpec};
 use crate::objects::Meta;
 use crate::route::field::Field;
@@ -21,11 +21,7 @@ pub(super) fn read(meta: &Meta, spec: &Field<'_>) -> Option<RouteSpec> {
     };
     let led = reference.as_ref().and_then(|at| target(at, "service", meta.namespace()));
     let workload = reference.as_ref().and_then(workload);
-    let rule = RuleSpec {
-        hosts: spec.get("hosts").list().iter().filter_map(host).collect(),
-        paths: spec.get("pathPrefixes").list().iter().filter_map(path).collect(),
-        headers: header_matches(&spec.get("headers")),
-    };
+    let rule = rule(spec);
     let timeouts = spec.get("timeouts");
     let mut timeouts = TimeoutSpec {
         readiness: timeouts.get("conditionWait").duration().or_else(|| timeouts.get("readiness").duration()),
@@ -68,6 +64,19 @@ pub(super) fn read(meta: &Meta, spec: &Field<'_>) -> Option<RouteSpec> {
         verify_upstream: true,
         quiet: QuietSpec::default(),
     })
+}
+
+/// The rule of a faulty object, as far as it can be read.
+pub(super) fn salvage(spec: &Field<'_>) -> Option<RuleSpec> {
+    salvaged(spec, rule(spec))
+}
+
+fn rule(spec: &Field<'_>) -> RuleSpec {
+    RuleSpec {
+        hosts: spec.get("hosts").list().iter().filter_map(host).collect(),
+        paths: spec.get("pathPrefixes").list().iter().filter_map(path).collect(),
+        headers: header_matches(&spec.get("headers")),
+    }
 }
 
 /// The workload that is named, if one is.

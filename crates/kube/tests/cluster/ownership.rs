@@ -1,0 +1,190 @@
+//! Host ownership across edits, faulty versions, restarts and replicas: what the API server keeps decides.
+
+use std::time::Duration;
+
+use http::Method;
+use rouse_kube::service::PortFault;
+use serde_json::{Value, json};
+
+use crate::api::Api;
+use crate::rig::{ROUTES, Rig, SCALED_HTTP, condition, pass, route, service};
+
+/// A route of `namespace` that was created in `year` and names `hosts`.
+fn route_of(namespace: &str, name: &str, year: u32, hosts: &[&str]) -> Value {
+    let mut object = route(name, "unused.test", "cart");
+    object["metadata"]["namespace"] = json!(namespace);
+    object["metadata"]["uid"] = json!(format!("{namespace}-{name}-{year}"));
+    object["metadata"]["creationTimestamp"] = json!(format!("{year}-01-01T00:00:00Z"));
+    object["spec"]["rules"] = json!([{"hosts": hosts}]);
+    object
+}
+
+/// Changes the spec of a route as its owner does: the status stays.
+fn edit(api: &Api, namespace: &str, name: &str, change: impl FnOnce(&mut Value)) {
+    let mut object = api.get(ROUTES, namespace, name).unwrap();
+    change(&mut object["spec"]);
+    let generation = object["metadata"]["generation"].as_i64().unwrap();
+    object["metadata"]["generation"] = json!(generation + 1);
+    api.put(ROUTES, object);
+}
+
+fn set_hosts(api: &Api, namespace: &str, name: &str, hosts: &[&str]) {
+    edit(api, namespace, name, |spec| spec["rules"] = json!([{"hosts": hosts}]));
+}
+
+/// The namespace whose route gets the requests of `host`, by the rule of the data plane: the most exact pattern.
+fn served_by(rig: &Rig, host: &str) -> Option<String> {
+    let plans = rig.cluster.plans().borrow().clone();
+    let mut patterns = vec![host.to_owned()];
+    patterns.extend(host.match_indices('.').map(|(dot, _)| format!("*{}", &host[dot..])));
+    patterns.push("*".to_owned());
+    patterns.iter().find_map(|pattern| {
+        let has = |rules: &[rouse_kube::route::spec::RuleSpec]| {
+            rules.iter().any(|rule| rule.hosts.iter().any(|host| **host == **pattern))
+        };
+        let mut all = plans.iter().filter(|plan| has(&plan.rules));
+        all.next().map(|plan| plan.spec.key.namespace.to_string())
+    })
+}
+
+fn told(api: &Api, namespace: &str, name: &str, kind: &str) -> Option<String> {
+    condition(&api.get(ROUTES, namespace, name)?, kind).map(|(_, _, message)| message)
+}
+
+async fn recorded(rig: &Rig, namespace: &str, name: &str, host: &str) {
+    let is = |rig: &Rig| {
+        told(&rig.api, namespace, name, "HostsClaimed").is_some_and(|record| record.contains(host))
+    };
+    rig.until("the claim is recorded", is).await;
+}
+
+async fn conflict(rig: &Rig, namespace: &str, name: &str) -> String {
+    rig.until("the conflict is told", |rig| told(&rig.api, namespace, name, "HostConflict").is_some()).await;
+    told(&rig.api, namespace, name, "HostConflict").unwrap()
+}
+
+fn cluster() -> Api {
+    let api = Api::default();
+    api.put("services", service("cart"));
+    api
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_edit_of_an_older_object_takes_no_host_away() {
+    let api = cluster();
+    api.put(ROUTES, route_of("a", "cart", 2024, &["cart.test"]));
+    api.put(ROUTES, route_of("b", "old", 2020, &["own.test"]));
+    let rig = Rig::synced(&api).await;
+    recorded(&rig, "a", "cart", "cart.test").await;
+    recorded(&rig, "b", "old", "own.test").await;
+    set_hosts(&api, "b", "old", &["own.test", "cart.test"]);
+    assert_eq!(conflict(&rig, "b", "old").await, "cart.test is claimed earlier by namespace a");
+    assert_eq!(served_by(&rig, "cart.test").as_deref(), Some("a"));
+    assert_eq!(served_by(&rig, "own.test").as_deref(), Some("b"));
+    rig.stop().await;
+    // After a restart, and in another replica, what was recorded counts.
+    let again = Rig::synced(&api).await;
+    pass(Duration::from_mins(2)).await;
+    assert_eq!(served_by(&again, "cart.test").as_deref(), Some("a"));
+    // The claim ends when no route of that namespace names the host any more.
+    set_hosts(&api, "a", "cart", &["other.test"]);
+    again.until("the host is free", |rig| served_by(rig, "cart.test").as_deref() == Some("b")).await;
+    recorded(&again, "b", "old", "cart.test").await;
+    set_hosts(&api, "a", "cart", &["cart.test", "other.test"]);
+    conflict(&again, "a", "cart").await;
+    assert_eq!(served_by(&again, "cart.test").as_deref(), Some("b"));
+    again.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_faulty_version_keeps_its_hosts_also_after_a_restart() {
+    let api = cluster();
+    api.put(ROUTES, route_of("a", "cart", 2024, &["cart.x.test"]));
+    let rig = Rig::synced(&api).await;
+    recorded(&rig, "a", "cart", "cart.x.test").await;
+    edit(&api, "a", "cart", |spec| spec["timeouts"] = json!({"request": "soon"}));
+    api.put(ROUTES, route_of("b", "wide", 2020, &["*.x.test"]));
+    conflict(&rig, "b", "wide").await;
+    assert_eq!(served_by(&rig, "cart.x.test").as_deref(), Some("a"), "by its last good version");
+    rig.stop().await;
+    let again = Rig::synced(&api).await;
+    pass(Duration::from_mins(2)).await;
+    assert_eq!(served_by(&again, "cart.x.test").as_deref(), Some("a"));
+    let plan = again.plan("a/cart").expect("it answers 503");
+    assert!(matches!(plan.target, Err(PortFault::Faulty(_))), "{:?}", plan.target);
+    assert!(told(&api, "a", "cart", "HostsClaimed").unwrap().contains("cart.x.test"));
+    again.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_replicas_agree_on_a_host_that_both_gave_away_at_the_same_moment() {
+    let api = cluster();
+    let (one, other) = (Rig::synced(&api).await, Rig::synced(&api).await);
+    api.put(ROUTES, route_of("b", "r", 2024, &["cart.test"]));
+    api.put(ROUTES, route_of("a", "r", 2024, &["*.test"]));
+    one.until("one of them is told", |rig| {
+        ["a", "b"].iter().any(|it| told(&rig.api, it, "r", "HostConflict").is_some())
+    })
+    .await;
+    pass(Duration::from_mins(2)).await;
+    let owner = served_by(&one, "cart.test");
+    assert!(owner.is_some());
+    assert_eq!(served_by(&other, "cart.test"), owner);
+    let writes = api.patches("status").len();
+    assert!(writes <= 8, "{writes} writes");
+    one.stop().await;
+    other.stop().await;
+    let again = Rig::synced(&api).await;
+    assert_eq!(served_by(&again, "cart.test"), owner);
+    again.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn hosts_stay_where_they_are_while_no_status_can_be_written() {
+    let api = cluster();
+    api.refuse(Method::PATCH, "/status", 403, "not you", None);
+    api.put(ROUTES, route_of("a", "cart", 2024, &["cart.test"]));
+    api.put(ROUTES, route_of("b", "old", 2020, &["own.test"]));
+    let rig = Rig::synced(&api).await;
+    set_hosts(&api, "b", "old", &["own.test", "cart.test"]);
+    pass(Duration::from_mins(2)).await;
+    assert_eq!(served_by(&rig, "cart.test").as_deref(), Some("a"));
+    assert_eq!(served_by(&rig, "own.test").as_deref(), Some("b"));
+    rig.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_record_that_somebody_else_removed_is_written_again_after_a_while() {
+    let api = cluster();
+    api.put(ROUTES, route_of("a", "cart", 2024, &["cart.test"]));
+    let rig = Rig::synced(&api).await;
+    recorded(&rig, "a", "cart", "cart.test").await;
+    let before = told(&api, "a", "cart", "HostsClaimed");
+    let mut object = api.get(ROUTES, "a", "cart").unwrap();
+    object["status"] = json!({"conditions": []});
+    api.put(ROUTES, object);
+    pass(Duration::from_mins(2)).await;
+    assert_eq!(told(&api, "a", "cart", "HostsClaimed"), before, "with the time of the first claim");
+    let writes = api.patches("status").len();
+    assert!(writes <= 3, "{writes} writes");
+    rig.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_http_scaled_object_carries_its_claims_too() {
+    let api = cluster();
+    let scaled = json!({"metadata": {"name": "old", "namespace": "shop", "creationTimestamp": "2024-01-01T00:00:00Z"},
+        "spec": {"hosts": ["cart.test"],
+                 "scaleTargetRef": {"name": "cart", "kind": "Deployment", "apiVersion": "apps/v1",
+                                    "service": "cart", "port": 80}}});
+    api.put(SCALED_HTTP, scaled);
+    let rig = Rig::synced(&api).await;
+    let record = |rig: &Rig| condition(&rig.api.get(SCALED_HTTP, "shop", "old").unwrap(), "HostsClaimed");
+    rig.until("the claim is recorded", |rig| record(rig).is_some()).await;
+    rig.stop().await;
+    api.put(ROUTES, route_of("b", "older", 2020, &["*.test"]));
+    let again = Rig::synced(&api).await;
+    conflict(&again, "b", "older").await;
+    assert_eq!(served_by(&again, "cart.test").as_deref(), Some("shop"));
+    again.stop().await;
+}
