@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use crate::budget::RetryBudget;
-use crate::endpoint::{Endpoint, PodUid, PortName, ServiceId, Slice, State};
+use crate::endpoint::{Endpoint, PodUid, PortName, ServiceId, Slice, SliceEndpoint, State};
 use crate::engine::Wake;
 use crate::hold::AcquireError;
 use crate::merge::{Ledger, Policy, Push, PushOutcome, PushRefused};
@@ -173,6 +173,11 @@ impl Service {
     /// These are all the slices of this service.
     pub fn replace_slices<N: AsRef<str>>(&self, slices: impl IntoIterator<Item = (N, Slice)>) {
         self.update(|written, now| (written.ledger.replace_slices(slices, now), ()));
+    }
+
+    /// Takes endpoints out of the slices, as if these had been written without them.
+    pub fn retain_endpoints(&self, keep: impl Fn(&SliceEndpoint) -> bool) {
+        self.update(|written, now| (written.ledger.retain_endpoints(&keep, now), ()));
     }
 
     /// The authoritative source is out of reach, or is back. The last word stands meanwhile.

@@ -14,6 +14,7 @@ mod writes;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -29,13 +30,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::{Dice, Kind};
 use crate::events::Event;
-use crate::feed::{Feed, Witness};
+use crate::feed::{Allowed, Feed, Manual, Witness};
 use crate::pods::Pods;
 use crate::route::book::Book;
 use crate::route::claims::{HostRules, Ledger};
 use crate::route::plan::RoutePlan;
-use crate::route::spec::{DirectMode, RouteKey, RouteKind};
 use crate::route::record::Claimed;
+use crate::route::spec::{DirectMode, RouteKey, RouteKind};
 use crate::route::status::{Statuses, Write};
 use crate::scale::{Targets, Waker};
 use crate::service::TlsFacts;
@@ -169,9 +170,9 @@ struct Knowledge {
     credentials: Credentials,
     /// Why the last wake of a route came to nothing.
     wake_failures: HashMap<RouteKey, WakeFailure>,
-}
     /// Which namespace was granted which host.
     claims: Ledger,
+}
 
 /// The kinds that are always watched, in the order of [`Cluster::watches`].
 const WATCHED: [Kind; 5] = [Kind::SLICE, Kind::SERVICE, Kind::ROUTE, Kind::SCALED_HTTP, Kind::POD];
@@ -263,8 +264,14 @@ impl Cluster {
     ) -> Result<(), Ended> {
         let all_pods = Arc::<Notify>::default();
         let witness = Witness::new(Arc::clone(&self.pods), Arc::clone(&all_pods));
-        let (manual, lost) = (self.settings.manual_endpoints, Arc::clone(&self.lost_slices));
-        let feed = Feed::new(Arc::clone(&registry), witness, manual, lost);
+        let manual = if self.settings.manual_endpoints {
+            Manual::Everywhere
+        } else {
+            Manual::In(self.settings.manual_endpoints_of.clone())
+        };
+        let allowed = Allowed { manual, own: self.settings.own_addresses.clone() };
+        let lost = Arc::clone(&self.lost_slices);
+        let feed = Feed::new(Arc::clone(&registry), witness, allowed, lost);
         let feed = Arc::new(Mutex::new(feed));
         let mut tasks = JoinSet::new();
         let inner = cancel.child_token();
@@ -410,6 +417,12 @@ impl Cluster {
         lock(&self.knowledge)
     }
 
+    /// The time of claims that are granted now.
+    fn claim_time(&self) -> Claimed {
+        let since = (self.settings.time_of_day)().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        Claimed(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
+    }
+
     /// The time of day, as Kubernetes writes it.
     fn now_text(&self) -> String {
         let since = (self.settings.time_of_day)().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -417,12 +430,6 @@ impl Cluster {
         let time = k8s_openapi::jiff::Timestamp::from_second(seconds).unwrap_or_default();
         time.to_string()
     }
-    /// The time of claims that are granted now.
-    fn claim_time(&self) -> Claimed {
-        let since = (self.settings.time_of_day)().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        Claimed(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
-    }
-
 }
 
 impl Engine for Cluster {

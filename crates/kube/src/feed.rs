@@ -5,14 +5,15 @@
 //! the endpoint is a pod of its namespace, at its own address, or somebody who may say so opted in; the registry's own policy
 //! must allow endpoints without a pod.
 
+mod trust;
 mod witness;
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use rouse_core::endpoint::{PodUid, ServiceId, Slice, SliceEndpoint};
+use rouse_core::endpoint::{Endpoint, PodUid, ServiceId, Slice, SliceEndpoint};
 use rouse_core::registry::Registry;
 use rouse_core::service::Spec;
 use rouse_core::snapshot::{PortView, Spread};
@@ -22,6 +23,8 @@ use tokio::sync::Notify;
 use crate::objects::EndpointSlice;
 use crate::objects::routing::{Unroutable, routable};
 use crate::service::{ServiceFacts, ServiceKind};
+use trust::Trust;
+pub(crate) use trust::{Allowed, Manual};
 pub(crate) use witness::Witness;
 
 /// The slices of one service by name.
@@ -59,17 +62,6 @@ impl SliceFacts {
     }
 }
 
-/// Which endpoints of a service's slices get traffic.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Trust {
-    /// None: nobody selects pods, so somebody wrote them by hand.
-    Nobody,
-    /// Pods of its namespace.
-    Pods,
-    /// All.
-    Anybody,
-}
-
 /// What slices and pods should agree on after a while.
 #[derive(Debug, Default)]
 struct Doubts {
@@ -87,8 +79,7 @@ struct Doubts {
 pub(crate) struct Feed {
     registry: Arc<Registry>,
     witness: Witness,
-    /// Endpoints without a pod get traffic in every service.
-    manual: bool,
+    allowed: Allowed,
     services: HashMap<ServiceId, Arc<ServiceFacts>>,
     spreads: HashMap<ServiceId, Spread>,
     /// `namespace/name` of each slice, and whose it is.
@@ -106,11 +97,16 @@ pub(crate) struct Feed {
 }
 
 impl Feed {
-    pub(crate) fn new(registry: Arc<Registry>, witness: Witness, manual: bool, lost: Arc<Notify>) -> Self {
+    pub(crate) fn new(
+        registry: Arc<Registry>,
+        witness: Witness,
+        allowed: Allowed,
+        lost: Arc<Notify>,
+    ) -> Self {
         Self {
             registry,
             witness,
-            manual,
+            allowed,
             services: HashMap::new(),
             spreads: HashMap::new(),
             homes: HashMap::new(),
@@ -319,6 +315,10 @@ impl Feed {
 
     /// A pod is new or has changed. Answers whether slices had waited for it.
     pub(crate) fn pod_changed(&mut self, pod: &PodUid) -> bool {
+        let inherited = self.witness.take_inherited(pod);
+        if !inherited.is_empty() {
+            self.evict(|ip| inherited.contains(&ip));
+        }
         let is_it =
             |endpoint: &SliceEndpoint| endpoint.pod.as_ref().is_some_and(|written| written.uid == *pod);
         let waits = |slices: &Slices| slices.values().any(|slice| slice.endpoints.iter().any(is_it));
@@ -331,6 +331,35 @@ impl Feed {
         self.doubts.bell.notify_one();
     }
 
+    /// Takes endpoints out whose address is now that of another pod. Their slices will say so later.
+    fn evict(&mut self, at: impl Fn(IpAddr) -> bool) {
+        if !self.witness.is_clear() {
+            return;
+        }
+        let stranger = |endpoint: &SliceEndpoint| {
+            let pod = endpoint.pod.as_ref().filter(|_| at(endpoint.ip));
+            pod.is_some_and(|pod| self.witness.is_taken(&pod.uid, endpoint.ip))
+        };
+        let seen = |endpoint: &Endpoint| {
+            let Some(pod) = &endpoint.pod else { return false };
+            let mut ips = endpoint.addresses.iter().map(SocketAddr::ip);
+            ips.any(|ip| at(ip) && self.witness.is_taken(&pod.uid, ip))
+        };
+        let mut evicted = false;
+        for id in self.services.keys().filter(|id| self.declared(id) && self.trust(id) == Trust::Pods) {
+            let Some(service) = self.registry.get(id) else { continue };
+            let snapshot = Arc::clone(&service.snapshot());
+            if snapshot.ports.iter().flat_map(PortView::endpoints).any(|endpoint| seen(endpoint)) {
+                service.retain_endpoints(|endpoint| !stranger(endpoint));
+                evicted = true;
+            }
+        }
+        // These slices are not at hand: should the address come back, they are needed.
+        if evicted {
+            self.ask();
+        }
+    }
+
     /// A list of pods begins.
     pub(crate) fn pods_listing(&mut self) {
         self.witness.pods_listing();
@@ -339,6 +368,7 @@ impl Feed {
     /// All pods were listed.
     pub(crate) fn pods_seen(&mut self) {
         self.witness.pods_listed();
+        self.evict(|_| true);
         self.pod_left();
         self.give_waiting(|_| true);
     }
@@ -417,7 +447,7 @@ impl Feed {
 
     fn trust(&self, id: &ServiceId) -> Trust {
         match self.services.get(id) {
-            Some(facts) if self.manual || facts.manual_endpoints => Trust::Anybody,
+            Some(facts) if self.allowed.by_hand(facts) => Trust::Anybody,
             Some(facts) if facts.has_selector() => Trust::Pods,
             _ => Trust::Nobody,
         }
@@ -437,6 +467,8 @@ impl Feed {
 
     /// What the registry may have of `slice`. If that may change, the whole is kept.
     fn given(&mut self, id: &ServiceId, name: &str, mut slice: Slice) -> Slice {
+        let ports: Vec<u16> = slice.ports.iter().map(|port| port.number).collect();
+        slice.endpoints.retain(|endpoint| self.allowed.is_elsewhere(endpoint.ip, &ports));
         if slice.endpoints.iter().all(|endpoint| self.judge(id, endpoint).1) {
             self.forget(id, name);
             return slice;

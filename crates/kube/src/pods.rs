@@ -1,8 +1,8 @@
 //! Pods, reduced to what probing and registration need, found by their UID.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use rouse_core::endpoint::PodUid;
 use rouse_core::probe::{ProbePlan, ProbeSpec};
@@ -25,6 +25,10 @@ pub struct PodFacts {
     pub node: Arc<str>,
     /// How its readiness may be asked.
     pub probes: ProbeSpec,
+    /// Whether its addresses are those of its node, which others may have too.
+    pub host_network: bool,
+    /// How good its word is that it has its addresses: a pod that is being deleted has given them up already.
+    standing: (bool, String),
 }
 
 /// A pod, reduced while it is read.
@@ -52,10 +56,57 @@ pub(crate) enum Put {
     Left,
 }
 
+/// So many addresses of pods that left are remembered.
+const LEFT: usize = 65_536;
+
 /// All pods.
 #[derive(Debug, Default)]
-pub struct Pods {
-    by_uid: RwLock<HashMap<PodUid, Arc<PodFacts>>>,
+pub struct Pods(RwLock<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    by_uid: HashMap<PodUid, Arc<PodFacts>>,
+    /// The pods at an address. Those on the network of their node are not counted: they share it.
+    by_ip: HashMap<IpAddr, Vec<PodUid>>,
+    /// Addresses that pods have left. Slices may not say so yet.
+    left: HashSet<IpAddr>,
+}
+
+impl Known {
+    fn insert(&mut self, facts: PodFacts) {
+        for ip in facts.ips.iter().filter(|_| !facts.host_network) {
+            self.by_ip.entry(*ip).or_default().push(facts.uid.clone());
+        }
+        self.by_uid.insert(facts.uid.clone(), Arc::new(facts));
+    }
+
+    /// Takes a pod out. `stays` are addresses that it keeps.
+    fn remove(&mut self, uid: &PodUid, stays: &[IpAddr]) -> Option<Arc<PodFacts>> {
+        let gone = self.by_uid.remove(uid)?;
+        for ip in &gone.ips {
+            if let Some(there) = self.by_ip.get_mut(ip) {
+                there.retain(|other| other != uid);
+                if there.is_empty() {
+                    self.by_ip.remove(ip);
+                }
+            }
+        }
+        if self.left.len() < LEFT {
+            self.left.extend(gone.ips.iter().filter(|ip| !stays.contains(ip)));
+        }
+        Some(gone)
+    }
+
+    /// Whether `ip` is now that of another pod than `uid`.
+    fn is_taken(&self, uid: &PodUid, ip: IpAddr) -> bool {
+        let pod = self.by_uid.get(uid).filter(|pod| pod.ips.contains(&ip));
+        if pod.is_some_and(|pod| pod.host_network) {
+            return false;
+        }
+        let others = self.by_ip.get(&ip).into_iter().flatten().filter(|other| *other != uid);
+        let mut others = others.filter_map(|other| self.by_uid.get(other));
+        others.any(|other| pod.is_none_or(|pod| (&other.standing, &other.uid) > (&pod.standing, uid)))
+    }
 }
 
 impl PodFacts {
@@ -71,6 +122,11 @@ impl PodFacts {
             ips: pod.status.pod_ips.iter().filter_map(|ip| ip.ip.parse().ok()).collect(),
             node: pod.spec.node_name.as_deref().unwrap_or_default().into(),
             probes: pod.probe_spec(),
+            host_network: pod.spec.host_network,
+            standing: (
+                pod.metadata.deletion_timestamp.is_none(),
+                pod.metadata.creation_timestamp.clone().unwrap_or_default(),
+            ),
             labels: pod.metadata.labels,
         })
     }
@@ -90,12 +146,40 @@ impl PodSeen {
 impl Pods {
     /// The pod, if it is known.
     pub fn get(&self, uid: &PodUid) -> Option<Arc<PodFacts>> {
-        self.by_uid.read().unwrap_or_else(PoisonError::into_inner).get(uid).map(Arc::clone)
+        self.read().by_uid.get(uid).map(Arc::clone)
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Known> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Known> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether this is a pod of `namespace`, and its own address.
     pub fn has(&self, namespace: &str, uid: &PodUid, ip: IpAddr) -> bool {
-        self.get(uid).is_some_and(|pod| pod.is_of(namespace) && pod.ips.contains(&ip))
+        let known = self.read();
+        let pod = known.by_uid.get(uid).filter(|pod| pod.is_of(namespace) && pod.ips.contains(&ip));
+        pod.is_some() && !known.is_taken(uid, ip)
+    }
+
+    /// Whether `ip` is now that of another pod than `uid`.
+    pub(crate) fn is_taken(&self, uid: &PodUid, ip: IpAddr) -> bool {
+        self.read().is_taken(uid, ip)
+    }
+
+    /// The addresses of a pod that were another's before: slices may still give them to that one. Each is told once.
+    pub(crate) fn take_inherited(&self, uid: &PodUid) -> Vec<IpAddr> {
+        let known = &mut *self.write();
+        let Some(pod) = known.by_uid.get(uid).filter(|pod| !pod.host_network) else { return Vec::new() };
+        let shared = |ip: &IpAddr| known.by_ip.get(ip).is_some_and(|there| there.len() > 1);
+        pod.ips.iter().filter(|ip| known.left.remove(ip) || shared(ip)).copied().collect()
+    }
+
+    /// Slices say by now which addresses pods have left.
+    pub(crate) fn forget_left(&self) {
+        self.write().left.clear();
     }
 
     /// How to ask whether the pod is ready, and on which node it is, if its spec is known and can be asked from outside (rule 8).
@@ -108,40 +192,45 @@ impl Pods {
         port: u16,
         allow_tcp: bool,
     ) -> Option<(Arc<ProbePlan>, Arc<str>)> {
-        let pod = self.get(uid).filter(|pod| ips.iter().all(|ip| pod.ips.contains(ip)))?;
+        let pod = self.get(uid)?;
+        if !ips.iter().all(|ip| pod.ips.contains(ip) && !self.is_taken(uid, *ip)) {
+            return None;
+        }
         let plan = ProbePlan::new(&pod.probes, port, allow_tcp).ok()?;
         Some((Arc::new(plan), Arc::clone(&pod.node)))
     }
 
     /// Answers what came of it.
     pub(crate) fn put(&self, pod: PodSeen) -> Put {
-        let mut by_uid = self.by_uid.write().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.write();
         match (pod.facts, pod.uid) {
             (Some(facts), _) => {
+                let before = known.by_uid.get(&facts.uid);
                 // Most changes of a pod change nothing that we keep.
-                let known = by_uid.get(&facts.uid);
-                if known.is_some_and(|known| **known == facts) {
+                if before.is_some_and(|before| **before == facts) {
                     return Put::Same;
                 }
-                let left = known.is_some_and(|known| known.ips.iter().any(|ip| !facts.ips.contains(ip)));
-                by_uid.insert(facts.uid.clone(), Arc::new(facts));
+                let left = before.is_some_and(|before| before.ips.iter().any(|ip| !facts.ips.contains(ip)));
+                known.remove(&facts.uid, &facts.ips);
+                known.insert(facts);
                 if left { Put::Left } else { Put::Changed }
             }
-            (None, Some(uid)) => by_uid.remove(&uid).map_or(Put::Same, |_| Put::Left),
+            (None, Some(uid)) => known.remove(&uid, &[]).map_or(Put::Same, |_| Put::Left),
             (None, None) => Put::Same,
         }
     }
 
     pub(crate) fn remove(&self, pod: &PodSeen) {
         if let Some(uid) = &pod.uid {
-            self.by_uid.write().unwrap_or_else(PoisonError::into_inner).remove(uid);
+            self.write().remove(uid, &[]);
         }
     }
 
     pub(crate) fn replace(&self, all: Vec<PodSeen>) {
-        let all =
-            all.into_iter().filter_map(|pod| pod.facts).map(|facts| (facts.uid.clone(), Arc::new(facts)));
-        let all = all.collect();
-        *self.by_uid.write().unwrap_or_else(PoisonError::into_inner) = all;
+        let mut fresh = Known::default();
+        for facts in all.into_iter().filter_map(|pod| pod.facts) {
+            fresh.insert(facts);
+        }
+        *self.write() = fresh;
     }
 }

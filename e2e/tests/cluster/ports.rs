@@ -227,13 +227,17 @@ async fn endpoints_written_by_hand_count_only_if_allowed(space: Space) {
         space.apply(space.route(name).readiness_timeout("1s").object()).await;
     }
     let (timeout, served) = ((StatusCode::GATEWAY_TIMEOUT, "readiness_timeout"), (StatusCode::OK, ""));
-    for (everywhere, for_plain) in [("false", timeout), ("true", served)] {
-        let launch = space.launch().await.flag("--allow-manual-endpoints", everywhere);
+    for (flag, value, for_plain, for_allowed) in [
+        ("--manual-endpoints-of", "another", timeout, timeout),
+        ("--manual-endpoints-of", space.name(), timeout, served),
+        ("--allow-manual-endpoints", "true", served, served),
+    ] {
+        let launch = space.launch().await.flag(flag, value);
         let gateway = launch.start(&programs()).await;
-        for (name, expected) in [("plain", for_plain), ("allowed", served)] {
+        for (name, expected) in [("plain", for_plain), ("allowed", for_allowed)] {
             let answer = session::get(&gateway.target(&space.host(name)), "/headers").await;
             let said = (answer.status, answer.header("x-rouse-error"));
-            assert_eq!(said, expected, "{name}, --allow-manual-endpoints {everywhere}: {}", answer.text());
+            assert_eq!(said, expected, "{name}, {flag} {value}: {}", answer.text());
             if expected == served {
                 assert_eq!(answer.json()["local"], format!("{}:8080", pod.ip));
             }

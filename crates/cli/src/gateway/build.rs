@@ -34,6 +34,7 @@ pub(super) fn settings(listed: Vec<Listed>) -> Result<Settings, Misfit> {
         },
         direct_pod_routing: all.word("direct-pod-routing", DirectPodRouting::from_word)?,
         allow_manual_endpoints: all.switch("allow-manual-endpoints")?,
+        manual_endpoints_of: all.list("manual-endpoints-of", text)?.into_iter().collect(),
         probe: all.switch("probe")?,
         headers: Headers {
             trusted_proxies: all.networks("trusted-proxies")?,
@@ -64,8 +65,8 @@ pub(super) fn settings(listed: Vec<Listed>) -> Result<Settings, Misfit> {
         kubernetes: Kubernetes {
             watch_namespace: all.any_text("watch-namespace")?,
             assigned_hosts: all.list("assigned-hosts", assignment)?.into_iter().collect(),
-            kubeconfig: all.any_path("kubeconfig")?,
             host_overlap: all.word("host-overlap", HostOverlap::from_word)?,
+            kubeconfig: all.any_path("kubeconfig")?,
             context: all.any_text("context")?,
             cluster_domain: all.any_text("cluster-domain")?.unwrap_or_default(),
         },
@@ -184,7 +185,7 @@ impl<'l> Values<'l> {
     }
 
     fn any_text(&self, name: &'static str) -> Result<Option<String>, Misfit> {
-        self.any(name, |value| if let Value::Text(text) = value { Some(text.clone()) } else { None })
+        self.any(name, text)
     }
 
     fn networks(&self, name: &'static str) -> Result<TrustedProxies, Misfit> {
@@ -193,6 +194,10 @@ impl<'l> Values<'l> {
             |value| if let Value::Networks(networks, _) = value { Some(networks.clone()) } else { None },
         )
     }
+}
+
+fn text(value: &Value) -> Option<String> {
+    if let Value::Text(text) = value { Some(text.clone()) } else { None }
 }
 
 fn number(value: &Value) -> Option<usize> {

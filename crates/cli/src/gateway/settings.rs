@@ -1,5 +1,6 @@
 //! The settings of a gateway: what each of them is, and where that comes from.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -31,6 +32,8 @@ pub struct Settings {
     pub direct_pod_routing: DirectPodRouting,
     /// Whether endpoints that name no pod get requests.
     pub allow_manual_endpoints: bool,
+    /// The namespaces whose Services may allow endpoints that name no pod.
+    pub manual_endpoints_of: BTreeSet<String>,
     /// Whether starting pods are probed.
     pub probe: bool,
     /// What is told along the way.
@@ -161,11 +164,11 @@ pub struct Kubernetes {
     pub watch_namespace: Option<String>,
     /// Which namespace a host belongs to, whatever routes claim.
     pub assigned_hosts: Assigned,
+    /// Whether an exact host may lie below a wildcard of another namespace.
+    pub host_overlap: HostOverlap,
     /// How to reach the cluster; `None`: as the pod is told, else as kubectl does.
     pub kubeconfig: Option<PathBuf>,
     /// Which context of it; `None`: the current one.
-    /// Whether an exact host may lie below a wildcard of another namespace.
-    pub host_overlap: HostOverlap,
     pub context: Option<String>,
     /// What the names of Services end with in this cluster.
     pub cluster_domain: String,
@@ -242,9 +245,6 @@ words! {
 }
 
 words! {
-    /// How requests are logged.
-    AccessLog {
-words! {
     /// Whether an exact host may lie below a wildcard of another namespace.
     HostOverlap {
         /// The first claim keeps the other one out.
@@ -254,6 +254,9 @@ words! {
     }
 }
 
+words! {
+    /// How requests are logged.
+    AccessLog {
         /// Not at all.
         Off = "off",
         /// A JSON object a line.

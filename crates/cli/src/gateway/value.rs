@@ -40,6 +40,8 @@ pub enum Kind {
     Networks,
     /// The name of a Kubernetes namespace.
     Namespace,
+    /// Any number of names of Kubernetes namespaces.
+    Namespaces,
     /// Any number of `HOST=NAMESPACE`.
     Assignments,
     /// Any text.
@@ -76,7 +78,7 @@ pub enum Value {
 impl Kind {
     /// Whether it may be given several times.
     pub fn is_list(&self) -> bool {
-        matches!(self, Kind::Addresses | Kind::Files | Kind::Assignments)
+        matches!(self, Kind::Addresses | Kind::Files | Kind::Namespaces | Kind::Assignments)
     }
 
     /// What stands for the value in help texts.
@@ -92,7 +94,7 @@ impl Kind {
             Kind::Files => "PATH",
             Kind::Networks => "NETWORKS",
             Kind::Assignments => "HOST=NAMESPACE",
-            Kind::Namespace | Kind::Text => "NAME",
+            Kind::Namespace | Kind::Namespaces | Kind::Text => "NAME",
         }
     }
 
@@ -114,7 +116,7 @@ impl Kind {
             Kind::OwnAddress => admin::ADDRESS.to_owned(),
             Kind::File | Kind::Files => "a path that is not empty".to_owned(),
             Kind::Networks => "networks like 10.0.0.0/8, separated by commas, or none".to_owned(),
-            Kind::Namespace => {
+            Kind::Namespace | Kind::Namespaces => {
                 "a namespace's name: 1 to 63 lower-case letters, digits and hyphens, with no hyphen at the start or \
                  the end"
                     .to_owned()
@@ -150,10 +152,10 @@ impl Kind {
                 Ok(networks) => Ok(Value::Networks(networks, text.to_owned())),
                 Err(_) => Err(bad()),
             },
-            Kind::Namespace if is_label(text) => Ok(Value::Text(text.to_owned())),
+            Kind::Namespace | Kind::Namespaces if is_label(text) => Ok(Value::Text(text.to_owned())),
             Kind::Assignments => assignment(text).ok_or_else(bad),
             Kind::Text if given(text) => Ok(Value::Text(text.to_owned())),
-            Kind::File | Kind::Files | Kind::Namespace | Kind::Text => Err(bad()),
+            Kind::File | Kind::Files | Kind::Namespace | Kind::Namespaces | Kind::Text => Err(bad()),
         }
     }
 

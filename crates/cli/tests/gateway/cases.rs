@@ -176,6 +176,14 @@ pub(crate) const CASES: &[Case] = &[
         "disabled, cold-start-only or always",
     ),
     case("allow-manual-endpoints", "true", "false", |it| it.allow_manual_endpoints, SWITCH, BOOL),
+    case(
+        "manual-endpoints-of",
+        "shop,web",
+        "other",
+        |it| it.manual_endpoints_of.iter().eq(["shop", "web"]),
+        &["Shop", "a.b", "*"],
+        "a namespace's name",
+    ),
     case("probe", "true", "false", |it| it.probe, SWITCH, BOOL),
     case(
         "trusted-proxies",
@@ -269,20 +277,20 @@ pub(crate) const CASES: &[Case] = &[
         "a host, an equals sign and a namespace",
     ),
     case(
-        "kubeconfig",
-        "/kube/config",
-        "/other",
-        |it| it.kubernetes.kubeconfig.as_deref() == Some(Path::new("/kube/config")),
-        &["a\0b"],
-        PATH,
-    ),
-    case(
         "host-overlap",
         "allow",
         "deny",
         |it| it.kubernetes.host_overlap == HostOverlap::Allow,
         &["true", "Allow"],
         "deny or allow",
+    ),
+    case(
+        "kubeconfig",
+        "/kube/config",
+        "/other",
+        |it| it.kubernetes.kubeconfig.as_deref() == Some(Path::new("/kube/config")),
+        &["a\0b"],
+        PATH,
     ),
     case(
         "context",

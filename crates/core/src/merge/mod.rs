@@ -124,6 +124,22 @@ impl Ledger {
         self.settle(now)
     }
 
+    /// Takes endpoints out of the slices, as if these had been written without them.
+    pub fn retain_endpoints(&mut self, keep: impl Fn(&SliceEndpoint) -> bool, now: Moment) -> bool {
+        let affected = self.slices.iter().filter(|listing| !listing.slice.endpoints.iter().all(&keep));
+        let affected: Vec<(Arc<str>, Slice)> = affected
+            .map(|listing| {
+                let mut slice = listing.slice.clone();
+                slice.endpoints.retain(&keep);
+                (Arc::clone(&listing.name), slice)
+            })
+            .collect();
+        for (name, slice) in affected {
+            self.write(&name, slice, now);
+        }
+        self.settle(now)
+    }
+
     /// A verified push. On `Accepted` the caller must also tell the other services of these addresses, by
     /// [`Ledger::displace`].
     pub fn push(&mut self, push: Push, now: Moment) -> Result<(PushOutcome, bool), PushRefused> {

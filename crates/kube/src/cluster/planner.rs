@@ -201,6 +201,7 @@ impl Cluster {
             findings.claims = owners.record(&key.namespace, &entry.hosts);
             findings.faults.clone_from(&entry.faults);
             findings.outdated = !entry.faults.is_empty() && entry.good.is_some();
+            findings.unlisted = entry.good.as_deref().is_some_and(|good| self.is_unlisted(feed, good));
             findings.no_scale_target = self.targets.get(key).and_then(Result::err);
             findings.wake_failure = wake_failures.get(key).map(|failure| failure.words.clone());
             let (uid, version) = (entry.uid.as_str(), entry.version.as_str());
@@ -215,6 +216,13 @@ impl Cluster {
                 lock(&self.unwritten).insert(key.clone());
             }
         }
+    }
+
+    /// Whether the route's Service allows endpoints without a pod in a namespace that the operator does not list.
+    fn is_unlisted(&self, feed: &Mutex<Feed>, route: &RouteSpec) -> bool {
+        let asks = lock(feed).service(&route.target.service).is_some_and(|facts| facts.manual_endpoints);
+        let settings = &self.settings;
+        asks && !settings.manual_endpoints && !settings.manual_endpoints_of.contains(&*route.key.namespace)
     }
 
     /// Looks up the workloads of all routes, when routes change and every minute.
@@ -261,6 +269,11 @@ fn by_namespace(plans: &[Arc<RoutePlan>], feed: &Mutex<Feed>) -> HashMap<Arc<str
     by_namespace
 }
 
+/// All but those that stand for faulty routes and lead nowhere.
+fn serving(plans: &[Arc<RoutePlan>]) -> impl Iterator<Item = &Arc<RoutePlan>> {
+    plans.iter().filter(|plan| !matches!(plan.target, Err(PortFault::Faulty(_))))
+}
+
 /// How requests to each service are spread. Where several routes lead to one, the strictest limit counts.
 fn spreads(plans: &[Arc<RoutePlan>]) -> HashMap<ServiceId, Spread> {
     let mut all: HashMap<ServiceId, (u32, Option<u32>)> = HashMap::new();
@@ -269,11 +282,6 @@ fn spreads(plans: &[Arc<RoutePlan>]) -> HashMap<ServiceId, Spread> {
         let (target, limit) = all.entry(plan.spec.target.service.clone()).or_default();
         *target = (*target).max(scaling.concurrency.unwrap_or(0));
         *limit = limit.iter().copied().chain(scaling.concurrency_limit).min();
-/// All but those that stand for faulty routes and lead nowhere.
-fn serving(plans: &[Arc<RoutePlan>]) -> impl Iterator<Item = &Arc<RoutePlan>> {
-    plans.iter().filter(|plan| !matches!(plan.target, Err(PortFault::Faulty(_))))
-}
-
     }
     let spread = |(id, (target, limit)): (ServiceId, (u32, Option<u32>))| {
         (id, Spread::new(target, limit.unwrap_or(0)))

@@ -17,6 +17,11 @@ use crate::pods::{PodSeen, Put};
 
 const SERVICES: [&str; 2] = ["a", "b"];
 
+/// The operator lets Services opt in.
+fn listed() -> Allowed {
+    Allowed { manual: Manual::In(BTreeSet::from(["shop".to_owned()])), own: Vec::new() }
+}
+
 /// A slice as the API server has it.
 #[derive(Debug, Clone)]
 struct Written {
@@ -230,7 +235,7 @@ proptest! {
     fn the_registry_has_what_there_is(history in proptest::collection::vec(facts(), 1..25)) {
         let policy = Policy { manual_endpoints: true, ..Policy::default() };
         let bench = Bench::with(Settings { policy, ..Settings::default() });
-        let mut feed = Feed::new(Arc::clone(&bench.registry), Witness::new(Arc::default(), Arc::default()), false, Arc::default());
+        let mut feed = Feed::new(Arc::clone(&bench.registry), Witness::new(Arc::default(), Arc::default()), listed(), Arc::default());
         let mut cluster = Cluster::default();
         for fact in history {
             take_in(&mut feed, &mut cluster, fact);
@@ -250,7 +255,7 @@ fn a_service_or_a_port_that_went_and_came_back_is_told_of_although_it_looks_the_
     let mut feed = Feed::new(
         Arc::clone(&bench.registry),
         Witness::new(Arc::default(), Arc::default()),
-        false,
+        listed(),
         Arc::default(),
     );
     let facts = |port: &str| {

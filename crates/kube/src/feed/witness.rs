@@ -39,8 +39,19 @@ impl Witness {
         self.pods.has(namespace, pod, ip)
     }
 
+    /// Whether `ip` is now that of another pod.
+    pub(super) fn is_taken(&self, pod: &PodUid, ip: IpAddr) -> bool {
+        self.pods.is_taken(pod, ip)
+    }
+
+    /// The addresses of a pod that were another's before. Each is told once.
+    pub(super) fn take_inherited(&self, pod: &PodUid) -> Vec<IpAddr> {
+        self.pods.take_inherited(pod)
+    }
+
     /// All slices are listed. If events were `missed`, there may be pods that we do not know of.
     pub(super) fn slices_listed(&mut self, missed: bool) {
+        self.pods.forget_left();
         if std::mem::replace(&mut self.listed, true) && missed {
             self.gaps.0 += 1;
             if std::mem::take(&mut self.current) {

@@ -27,6 +27,9 @@ pub struct PodSpec {
     /// Absent until it is scheduled.
     #[serde(default)]
     pub node_name: Option<String>,
+    /// Whether it has no address of its own, but that of its node.
+    #[serde(default, deserialize_with = "null_is_default")]
+    pub host_network: bool,
     /// Its own name in DNS.
     #[serde(default)]
     pub hostname: Option<String>,

@@ -100,6 +100,8 @@ pub struct Findings {
     pub tls: BTreeSet<String>,
     /// What its Service asks for and does not get.
     pub ignored: Vec<&'static str>,
+    /// Its Service allows endpoints without a pod in a namespace that the operator does not list.
+    pub unlisted: bool,
     /// Its workload cannot be found, in words.
     pub no_scale_target: Option<String>,
     /// Its last wake failed, in words.
@@ -123,8 +125,6 @@ pub fn compile(
     plans
 }
 
-fn one(route: &Arc<RouteSpec>, owners: &Owners<'_>, world: &dyn World, findings: &mut Findings) -> RoutePlan {
-    let namespace = &*route.key.namespace;
 /// Plans for the rules of faulty routes that no good version serves: their requests are refused instead of going to a
 /// wider pattern. `found` hears which hosts each of them does not get.
 pub fn refuse(
@@ -154,6 +154,8 @@ pub fn refuse(
     plans
 }
 
+fn one(route: &Arc<RouteSpec>, owners: &Owners<'_>, world: &dyn World, findings: &mut Findings) -> RoutePlan {
+    let namespace = &*route.key.namespace;
     let any = [RuleSpec::default()];
     let rules = if route.rules.is_empty() { &any[..] } else { &route.rules };
     let mut allowed = |rule: &RuleSpec| owners.allowed(namespace, rule, &mut findings.conflicts);

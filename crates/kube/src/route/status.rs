@@ -81,23 +81,35 @@ pub fn conditions(findings: &Findings) -> Vec<Condition> {
             message: cut(words.clone()),
         });
     }
-    if !findings.ignored.is_empty() {
-        let message =
-            format!("not honoured while requests go directly to pods: {}", findings.ignored.join(", "));
+    matters.extend(not_honoured(findings));
+    let mut all = vec![ready, accepted(findings)];
+    all.extend(matters);
     if !findings.claims.is_empty() {
         let message = findings.claims.to_string();
         all.push(Condition { kind: HOSTS_CLAIMED, holds: true, reason: "Recorded", message });
     }
-        matters.push(Condition { kind: "NotHonoured", holds: true, reason: "DirectToPod", message });
-    }
-    let mut all = vec![ready, accepted(findings)];
-    all.extend(matters);
     all
+}
+
+/// What the route's Service asks for and does not get.
+fn not_honoured(findings: &Findings) -> Option<Condition> {
+    let direct = (!findings.ignored.is_empty())
+        .then(|| format!("not honoured while requests go directly to pods: {}", findings.ignored.join(", ")));
+    let unlisted = findings.unlisted.then(|| {
+        "the annotation rouse.dev/manual-endpoints of the Service does not count: the gateway's \
+         --manual-endpoints-of does not list this namespace"
+            .to_owned()
+    });
+    let reason = if direct.is_some() { "DirectToPod" } else { "NotListed" };
+    let all: Vec<String> = direct.into_iter().chain(unlisted).collect();
+    let message = all.join("; ");
+    (!all.is_empty()).then_some(Condition { kind: "NotHonoured", holds: true, reason, message })
 }
 
 fn port_kind(fault: &PortFault) -> &'static str {
     match fault {
         PortFault::NoService(_) => "NoService",
+        PortFault::Faulty(_) => INVALID,
         PortFault::ExternalName(_) => "ExternalName",
         PortFault::BadPort { .. } => "BadPort",
     }
@@ -109,7 +121,6 @@ fn first_matter(findings: &Findings, matters: &[Condition]) -> Condition {
     } else if let Some(matter) = matters.first() {
         (matter.kind, matter.message.clone())
     } else {
-        PortFault::Faulty(_) => INVALID,
         let [newest, outdated] = SERVING;
         let message = if findings.outdated { outdated } else { newest };
         return Condition { kind: READY, holds: true, reason: RECONCILED, message: message.to_owned() };
@@ -168,6 +179,8 @@ struct Written {
     conditions: Vec<Condition>,
     /// It was not: the object was not at this version any more.
     overtaken: Option<String>,
+    /// It was not: the object's definition does not allow it.
+    refused: bool,
 }
 
 /// A status to be written.
@@ -179,8 +192,6 @@ pub struct Write {
     pub version: String,
     /// What is merged into the object: all conditions, others' as they were at that version.
     pub patch: Value,
-    /// It was not: the object's definition does not allow it.
-    refused: bool,
 }
 
 impl Statuses {
@@ -234,17 +245,6 @@ impl Statuses {
         }
     }
 
-    /// Forgets objects that are gone.
-    pub fn retain(&mut self, mut exists: impl FnMut(&RouteKey) -> bool) {
-        self.written.retain(|key, _| exists(key));
-    }
-}
-
-fn text<'a>(value: &'a Value, field: &str) -> &'a str {
-    value.get(field).and_then(Value::as_str).unwrap_or_default()
-}
-
-fn observed(value: &Value) -> Option<i64> {
     /// The object's definition does not allow what was to be written: it is not tried again until there is something new.
     pub fn refused(&mut self, key: &RouteKey) {
         if let Some(written) = self.written.get_mut(key) {
@@ -263,12 +263,12 @@ fn observed(value: &Value) -> Option<i64> {
         !same && !written.refused && written.overtaken.is_none()
     }
 
-    value.get("observedGeneration").and_then(Value::as_i64)
+    /// Forgets objects that are gone.
+    pub fn retain(&mut self, mut exists: impl FnMut(&RouteKey) -> bool) {
+        self.written.retain(|key, _| exists(key));
+    }
 }
 
-/// Whether a gateway wrote this condition. By what it says, which all gateways and the next start of this one read alike;
-/// who last changed which of its fields depends on which of them differed.
-fn is_ours(route: RouteKind, condition: &Value) -> bool {
 impl Written {
     fn is_same(&self, other: &Self) -> bool {
         (&self.uid, self.generation, &self.conditions, &self.overtaken)
@@ -276,9 +276,21 @@ impl Written {
     }
 }
 
+fn text<'a>(value: &'a Value, field: &str) -> &'a str {
+    value.get(field).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn observed(value: &Value) -> Option<i64> {
+    value.get("observedGeneration").and_then(Value::as_i64)
+}
+
+/// Whether a gateway wrote this condition. By what it says, which all gateways and the next start of this one read alike;
+/// who last changed which of its fields depends on which of them differed.
+fn is_ours(route: RouteKind, condition: &Value) -> bool {
     let (kind, reason, message) =
         (text(condition, "type"), text(condition, "reason"), text(condition, "message"));
     match (route, kind) {
+        (_, HOSTS_CLAIMED) => true,
         (RouteKind::HttpScaledObject, _) => message.starts_with(OURS),
         (RouteKind::InterceptorRoute, READY) if reason == RECONCILED => SERVING.contains(&message),
         (RouteKind::InterceptorRoute, READY) => reason == INVALID || KINDS.contains(&reason),
@@ -290,7 +302,6 @@ impl Written {
 fn is_taken(route: RouteKind, object: Standing<'_>) -> bool {
     let find = |kind: &str, ours: bool| {
         let mut all = object.conditions.iter();
-        (_, HOSTS_CLAIMED) => true,
         all.find(|value| text(value, "type") == kind && is_ours(route, value) == ours)
     };
     let Some(theirs) = find(READY, false) else { return false };

@@ -328,6 +328,13 @@ async fn slices_may_come_before_their_service_and_stay_after_it() {
     rig.stop().await;
 }
 
+/// A gateway whose operator lets the Services of namespace `shop` opt in to endpoints without a pod.
+async fn listed(api: &Api) -> Rig {
+    let rig = Rig::with(api, |settings| settings.manual_endpoints_of = ["shop".to_owned()].into());
+    rig.wait_synced().await;
+    rig
+}
+
 #[tokio::test(start_paused = true)]
 async fn endpoints_without_a_pod_need_somebody_who_opted_in() {
     let api = Api::default();
@@ -335,7 +342,7 @@ async fn endpoints_without_a_pod_need_somebody_who_opted_in() {
     manual["endpoints"][1].as_object_mut().unwrap().remove("targetRef");
     api.put(SLICES, manual);
     api.put("services", service("cart"));
-    let rig = Rig::synced(&api).await;
+    let rig = listed(&api).await;
     assert_eq!(rig.ready("cart"), 1);
     let mut opted = service("cart");
     opted["metadata"]["annotations"] = json!({"rouse.dev/manual-endpoints": "allow"});
@@ -388,7 +395,7 @@ async fn slices_of_a_service_that_selects_no_pods_count_as_written_by_hand() {
     };
     api.put("services", bare(json!({})));
     api.put(SLICES, slice("cart-a", "cart", &[1]));
-    let rig = Rig::synced(&api).await;
+    let rig = listed(&api).await;
     assert_eq!(rig.ready("cart"), 0);
     api.put("services", bare(json!({"rouse.dev/manual-endpoints": "allow"})));
     rig.until("they count", |rig| rig.ready("cart") == 1).await;

@@ -53,7 +53,7 @@ fn matches(pattern: &str, host: &str) -> bool {
 
 fn overlap(one: &str, other: &str) -> bool {
     let both = |host: &&str| matches(one, host) && matches(other, host);
-    one == other || (one != "*" && other != "*" && ASKED.iter().any(|host| both(&host)))
+    one == other || (one != "*" && other != "*" && ASKED.iter().any(both))
 }
 
 impl Model {

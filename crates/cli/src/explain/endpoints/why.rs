@@ -88,10 +88,12 @@ pub(super) fn remarks(service: &Service) -> Vec<String> {
         let allowed =
             service.metadata.annotations.get("rouse.dev/manual-endpoints").is_some_and(|v| v == "allow");
         remarks.push(if allowed {
-            "No selector: its slices count as hand-made, which rouse.dev/manual-endpoints allows.".to_owned()
+            "No selector: its slices count as hand-made, which rouse.dev/manual-endpoints allows where the gateway's \
+             --manual-endpoints-of lists the namespace."
+                .to_owned()
         } else {
             "No selector: its slices count as hand-made and get traffic only if you allow it \
-             (annotation rouse.dev/manual-endpoints: allow)."
+             (annotation rouse.dev/manual-endpoints: allow, and the gateway's --manual-endpoints-of)."
                 .to_owned()
         });
     }

@@ -3,12 +3,14 @@
 mod certificates;
 mod follow;
 pub(super) mod opened;
+mod own;
 mod probers;
 pub mod routes;
 mod system;
 pub mod upstream;
 
 use std::io;
+use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
 
 use anstream::AutoStream;
@@ -72,6 +74,12 @@ impl Doors {
         let secure = self.secure.iter().map(|door| format!("listening on https://{}", door.address()));
         let admin = format!("admin on http://{}", self.admin.address());
         plain.chain(secure).chain([admin]).collect()
+    }
+
+    /// Where the gateway itself can be reached.
+    fn own_addresses(&self) -> Vec<SocketAddr> {
+        let all = self.plain.iter().chain(&self.secure).chain([&self.admin]);
+        own::sockets(&all.map(Listener::address).collect::<Vec<_>>())
     }
 
     fn into_parts(self, certificates: Option<&Certificates>) -> (Vec<Door>, Listener) {

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
@@ -10,8 +11,8 @@ use rouse_core::merge::Policy;
 use rouse_core::registry::{self, Registry};
 use rouse_kube::cluster::{self, Cluster};
 use rouse_kube::connect;
-use rouse_kube::route::spec::DirectMode;
 use rouse_kube::route::claims::{HostOverlap, HostRules};
+use rouse_kube::route::spec::DirectMode;
 use rouse_net::clock::TokioClock;
 use rouse_net::tls::ClientConfigs;
 use rouse_proxy::access::{AccessLog, Format, Writer};
@@ -75,7 +76,7 @@ impl System {
         let client =
             connect::connect(kubernetes.kubeconfig.as_deref(), kubernetes.context.as_deref()).await?;
         let clock = TokioClock::new();
-        let cluster = Cluster::new(client, followed(settings, clock));
+        let cluster = Cluster::new(client, followed(settings, doors.own_addresses(), clock));
         let holds = settings.holds;
         // The cluster keeps back itself what may not be: service by service.
         let policy = Policy { manual_endpoints: true, ..Policy::default() };
@@ -257,7 +258,7 @@ fn access_log(wanted: settings::AccessLog) -> Result<Option<Arc<dyn AccessLog>>,
 }
 
 /// What of the cluster is followed.
-fn followed(settings: &Settings, clock: TokioClock) -> cluster::Settings {
+fn followed(settings: &Settings, own_addresses: Vec<SocketAddr>, clock: TokioClock) -> cluster::Settings {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     cluster::Settings {
         namespace: settings.kubernetes.watch_namespace.clone(),

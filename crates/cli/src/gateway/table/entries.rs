@@ -135,6 +135,13 @@ pub static SETTINGS: &[Setting] = &[
          may write EndpointSlices can then send requests anywhere",
     ),
     routing(
+        "manual-endpoints-of",
+        Kind::Namespaces,
+        Nothing("no namespace"),
+        "The namespaces whose Services may allow such endpoints with the annotation rouse.dev/manual-endpoints; may be \
+         repeated",
+    ),
+    routing(
         "probe",
         Kind::Switch,
         Is("false"),
@@ -294,19 +301,19 @@ pub static SETTINGS: &[Setting] = &[
          below it, *=web for all others; the most exact counts",
     ),
     kubernetes(
-        "kubeconfig",
-        Kind::File,
-        Nothing("the pod's ServiceAccount, else $KUBECONFIG or ~/.kube/config"),
-        "How to reach the cluster",
-    ),
-    kubernetes("context", Kind::Text, Nothing("the current one"), "Which context of the kubeconfig to use"),
-    kubernetes(
         "host-overlap",
         Kind::Word(HostOverlap::WORDS),
         Is("deny"),
         "Whether an exact host goes before a wildcard of another namespace: deny, so that whichever was claimed first \
          keeps the other out, or allow",
     ),
+    kubernetes(
+        "kubeconfig",
+        Kind::File,
+        Nothing("the pod's ServiceAccount, else $KUBECONFIG or ~/.kube/config"),
+        "How to reach the cluster",
+    ),
+    kubernetes("context", Kind::Text, Nothing("the current one"), "Which context of the kubeconfig to use"),
     kubernetes(
         "cluster-domain",
         Kind::Text,
