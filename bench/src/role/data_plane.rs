@@ -88,7 +88,6 @@ async fn serve(size: DataPlane) -> Result<()> {
         trusted: TrustedProxies::private(),
         bounds: Bounds::default(),
         clock,
-        seed: u64::from(std::process::id()),
         limits: Limits::default(),
         cold_start: ColdStartHeaders::default(),
         access: None,
