@@ -17,12 +17,14 @@ use rouse_core::time::{Clock as _, Moment};
 use rouse_net::clock::TokioClock;
 use tokio::sync::oneshot;
 
+use crate::buffers::{BodyAccount, Buffers, Charged};
 use crate::connection::Client;
 use crate::crowd::Member;
 use crate::deadline::{Due, Watched};
 use crate::headers;
 use crate::pool::Link;
 use crate::request::Exchange;
+use crate::worker::Worker;
 
 /// As much of a body is kept for another attempt.
 const KEPT: usize = 64 * 1024;
@@ -34,6 +36,9 @@ pub(crate) struct Source {
     /// The connection that it comes on.
     member: Rc<Member>,
     clock: TokioClock,
+    buffers: Rc<Buffers>,
+    /// Counts what hyper has not written yet; `None` before the first frame.
+    account: RefCell<Option<BodyAccount>>,
     /// How many frames have come.
     frames: Cell<u64>,
     /// Whoever asked last waits for the client.
@@ -112,10 +117,12 @@ impl Kept {
 }
 
 impl Source {
-    pub(crate) fn new(incoming: Incoming, client: &Client, clock: TokioClock) -> Rc<Self> {
+    pub(crate) fn new(incoming: Incoming, client: &Client, worker: &Worker) -> Rc<Self> {
         Rc::new(Self {
             member: Rc::clone(&client.member),
-            clock,
+            clock: worker.gateway.settings.clock,
+            buffers: Rc::clone(&worker.buffers),
+            account: RefCell::default(),
             done: Cell::new(incoming.is_end_stream()),
             incoming: RefCell::new(incoming),
             frames: Cell::new(0),
@@ -191,6 +198,18 @@ impl Source {
         }
     }
 
+    /// The next frame, as hyper gets it.
+    fn poll_charged(&self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Charged>, hyper::Error>>> {
+        if self.account.borrow().as_ref().is_some_and(|account| !account.may_pull(context)) {
+            return Poll::Pending;
+        }
+        self.poll(context).map_ok(|frame| {
+            let mut account = self.account.borrow_mut();
+            let account = account.get_or_insert_with(|| self.buffers.open(&self.member));
+            frame.map_data(|data| account.charge(data))
+        })
+    }
+
     fn poll(&self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let mut gate = self.gate.borrow_mut();
         if gate.as_mut().is_some_and(|gate| pin!(gate).poll(context).is_pending()) {
@@ -243,14 +262,14 @@ impl Drop for Source {
 pub(crate) struct RequestBody(Rc<Source>);
 
 impl Body for RequestBody {
-    type Data = Bytes;
+    type Data = Charged;
     type Error = hyper::Error;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        self.0.poll(context)
+    ) -> Poll<Option<Result<Frame<Charged>, hyper::Error>>> {
+        self.0.poll_charged(context)
     }
 
     fn is_end_stream(&self) -> bool {
@@ -322,6 +341,8 @@ pub(crate) struct PodBody {
     slot: Option<Slot>,
     /// Its line in the books; `None` once it was written.
     exchange: Option<Exchange>,
+    /// Counts what hyper has not written yet; `None` before the first frame.
+    account: Option<BodyAccount>,
     watch: Watch,
     /// Keeps [`Watch`] going.
     _due: Due,
@@ -397,6 +418,7 @@ impl PodBody {
                 reusable,
                 slot,
                 exchange: Some(exchange),
+                account: None,
                 watch,
                 _due: due,
                 waker: None,
@@ -427,17 +449,25 @@ impl PodBody {
         self.incoming.as_ref().is_some_and(PodIncoming::is_end_stream)
     }
 
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Charged>, BodyError>>> {
         let Some(incoming) = &mut self.incoming else {
             return Poll::Ready(Some(Err(TooLong.into())));
         };
+        if self.account.as_ref().is_some_and(|account| !account.may_pull(context)) {
+            self.waker = Some(context.waker().clone());
+            return Poll::Pending;
+        }
         match incoming.poll(context) {
             Poll::Ready(Some(Ok(frame))) => {
                 self.watch.frames += 1;
+                let last = incoming.is_end_stream();
                 if let (Some(exchange), Some(data)) = (&self.exchange, frame.data_ref()) {
                     exchange.sent(data.len() as u64);
                 }
-                if incoming.is_end_stream() {
+                let source = &self.watch.source;
+                let account = self.account.get_or_insert_with(|| source.buffers.open(&source.member));
+                let frame = frame.map_data(|data| account.charge(data));
+                if last {
                     self.end();
                 }
                 Poll::Ready(Some(Ok(frame)))
@@ -487,15 +517,17 @@ impl Drop for PodBody {
 pub(crate) type BodyError = Box<dyn Error + Send + Sync>;
 
 impl Body for AnswerBody {
-    type Data = Bytes;
+    type Data = Charged;
     type Error = BodyError;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    ) -> Poll<Option<Result<Frame<Charged>, BodyError>>> {
         match self.get_mut() {
-            AnswerBody::Ours(text) => Poll::Ready(text.take().map(|text| Ok(Frame::data(text)))),
+            AnswerBody::Ours(text) => {
+                Poll::Ready(text.take().map(|text| Ok(Frame::data(Charged::free(text)))))
+            }
             AnswerBody::Pod(body) => body.borrow_mut().poll(context),
         }
     }

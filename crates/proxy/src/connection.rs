@@ -48,6 +48,8 @@ const LOOKS: usize = 500;
 pub(crate) const STREAM_WINDOW: u32 = 64 * 1024;
 /// More headers hyper refuses, unless told otherwise.
 const USUAL_HEADERS: usize = 100;
+/// How much hyper may buffer of one body, each way.
+pub(crate) const BUFFER: usize = STREAM_WINDOW as usize;
 /// The largest window that HTTP/2 allows.
 const LARGEST_WINDOW: u32 = (1 << 31) - 1;
 
@@ -59,8 +61,6 @@ pub(crate) struct Client {
     pub(crate) tls: Option<Secured>,
     /// Counts the connection as under way until its first request is; a drain must not overlook what has arrived.
     pub(crate) arrival: Cell<Option<Work>>,
-    /// Whether it has had an answer before.
-    pub(crate) known: Cell<bool>,
     pub(crate) member: Rc<Member>,
 }
 
@@ -100,7 +100,6 @@ pub(crate) async fn serve(worker: Rc<Worker>, accepted: Accepted, seat: Seat, ar
         pulse,
         tls: None,
         arrival: Cell::new(Some(arrival)),
-        known: Cell::new(false),
         member: Rc::clone(&seat.member),
     };
     match (tls, protocol) {
@@ -222,6 +221,7 @@ where
         .initial_stream_window_size(STREAM_WINDOW)
         // With less than all streams together, those that are held would stall the others.
         .initial_connection_window_size(limits.streams.saturating_mul(STREAM_WINDOW).min(LARGEST_WINDOW))
+        .max_send_buf_size(BUFFER)
         .max_header_list_size(u32::try_from(limits.heads.head).unwrap_or(u32::MAX))
         .max_concurrent_streams(limits.streams);
     let connection = pin!(builder.serve_connection(TokioIo::new(io), service));
@@ -242,6 +242,9 @@ async fn live<C: Future>(
         _ = connection.as_mut() => return,
         () = worker.drain.cancelled() => {}
         () = seat.outstayed(&worker.deadlines, || client.pulse.has_unread()) => {}
+    }
+    if seat.member.is_cut() {
+        return;
     }
     // A request that has come and that nobody has read yet: hyper would close over it.
     if client.pulse.has_unread() {
@@ -267,6 +270,9 @@ async fn live<C: Future>(
 async fn lingered(worker: &Worker, seat: &Seat) {
     loop {
         seat.outstayed(&worker.deadlines, || false).await;
+        if seat.member.is_cut() {
+            return;
+        }
         worker.deadlines.at(worker.gateway.settings.clock.now() + LINGER).await;
         // A request may have crossed our farewell, and was taken: it is answered.
         if !seat.member.is_asking() {

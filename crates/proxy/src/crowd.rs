@@ -5,7 +5,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -21,6 +21,10 @@ use crate::guard::Violation;
 
 /// How long the runtime may take to hear of what a client has sent.
 const HEARD: Duration = Duration::from_millis(100);
+/// Whoever takes less than this in [`STALL`] is stalled: a byte now and then must not keep buffers for ever.
+const PROGRESS: u64 = 4 * 1024;
+/// How long a client, or the pods for it, may take nothing while there is too little memory or too few descriptors.
+const STALL: Duration = Duration::from_secs(1);
 
 /// The connections of one worker.
 #[derive(Debug)]
@@ -51,12 +55,50 @@ pub(crate) struct Member {
     leaving: Cell<bool>,
     /// It has to go whatever is under way.
     evicted: Cell<bool>,
+    /// And at once: nothing that waits in its buffers gets out.
+    cut: Cell<bool>,
+    unsent_bytes: Unsent,
+    /// HTTP/1 connections to pods that its requests use.
+    lines: Cell<usize>,
+    /// Told when one of them is given back.
+    line_free: Notify,
     leave: Notify,
     /// Where it is counted since we began to leave.
     drain: RefCell<Option<Arc<UnderWay>>>,
     /// It has no request, but hyper may still hold the end of an answer that its client has not taken: it is under way
     /// until the connection ends.
     unsent: RefCell<Option<Work>>,
+}
+
+/// What waits in hyper's buffers for a client that does not read, or for pods that do not take its bodies.
+#[derive(Debug, Default)]
+struct Unsent {
+    /// How much, with what stands behind it.
+    cost: Cell<usize>,
+    /// How many bytes have been taken so far.
+    taken: Cell<u64>,
+    /// How many there were when it last moved, as far as anybody looked.
+    seen: Cell<u64>,
+    /// Since when it does not move.
+    since: Cell<Option<Moment>>,
+}
+
+impl Unsent {
+    /// Looks whether anything has moved.
+    fn look(&self, now: Moment) {
+        if self.cost.get() == 0 {
+            return self.since.set(None);
+        }
+        if self.since.get().is_none() || self.taken.get() - self.seen.get() >= PROGRESS {
+            self.seen.set(self.taken.get());
+            self.since.set(Some(now));
+        }
+    }
+
+    /// Since when it does not move, if that is long enough.
+    fn stalled(&self, before: Moment) -> Option<Moment> {
+        self.since.get().filter(|since| *since <= before && self.taken.get() - self.seen.get() < PROGRESS)
+    }
 }
 
 /// What the reader of a connection and its requests tell each other.
@@ -71,6 +113,8 @@ struct Tracked {
     half_closed: Since,
     /// Requests that have ended.
     ended: AtomicU64,
+    /// The room of the buffer that hyper last read into.
+    buffer: AtomicUsize,
     /// Why the last head was refused.
     refused: OnceLock<Violation>,
 }
@@ -122,6 +166,11 @@ impl Tracker {
         self.0.ended.load(Ordering::Relaxed)
     }
 
+    /// hyper reads into a buffer with this much room.
+    pub(crate) fn reads_into(&self, room: usize) {
+        self.0.buffer.store(room, Ordering::Relaxed);
+    }
+
     /// A head is refused, and nothing more is read.
     pub(crate) fn refuse(&self, violation: Violation) {
         self.0.refused.set(violation).ok();
@@ -154,10 +203,15 @@ impl Crowd {
             let before = self.clock.now() - self.limits.head;
             let stalled = members.iter().filter(|(_, member)| member.has_stalled(before));
             let stalled = || stalled.min_by_key(|(_, member)| member.stalled_since.get());
-            let (_, member) = longest.or_else(stalled)?;
-            member.evicted.set(!member.is_quiet());
-            member.leaving.set(true);
-            member.leave.notify_one();
+            match longest.or_else(stalled) {
+                Some((_, member)) => {
+                    member.evicted.set(!member.is_quiet());
+                    member.leaving.set(true);
+                    member.leave.notify_one();
+                }
+                // And then those who do not read.
+                None => self.longest_stalled(&members)?.cut(),
+            }
         }
         let member = Rc::new(Member {
             requests: Cell::new(0),
@@ -168,6 +222,10 @@ impl Crowd {
             stalled_since: Cell::new(Moment::ZERO),
             leaving: Cell::new(false),
             evicted: Cell::new(false),
+            cut: Cell::new(false),
+            unsent_bytes: Unsent::default(),
+            lines: Cell::new(0),
+            line_free: Notify::new(),
             leave: Notify::new(),
             drain: RefCell::default(),
             unsent: RefCell::default(),
@@ -181,6 +239,52 @@ impl Crowd {
 }
 
 impl Crowd {
+    /// Looks who takes what waits for it. To be called often.
+    pub(crate) fn look(&self) {
+        let now = self.clock.now();
+        self.members.borrow().iter().for_each(|(_, member)| member.unsent_bytes.look(now));
+    }
+
+    fn longest_stalled<'m>(&self, members: &'m Slab<Rc<Member>>) -> Option<&'m Rc<Member>> {
+        let before = self.clock.now() - STALL;
+        let stalled =
+            |member: &&Rc<Member>| member.unsent_bytes.stalled(before).filter(|_| !member.cut.get());
+        members
+            .iter()
+            .map(|(_, member)| member)
+            .filter(|member| stalled(member).is_some())
+            .min_by_key(stalled)
+    }
+
+    /// Closes the connection that has stalled for the longest. Answers how much that frees.
+    pub(crate) fn cut_longest_stalled(&self) -> Option<usize> {
+        let members = self.members.borrow();
+        let member = self.longest_stalled(&members)?;
+        member.cut();
+        Some(member.buffered())
+    }
+
+    /// Closes the connection that has most in our buffers. Answers how much that frees.
+    pub(crate) fn cut_largest(&self) -> Option<usize> {
+        let members = self.members.borrow();
+        let able = members.iter().map(|(_, member)| member).filter(|member| !member.cut.get());
+        let member = able.max_by_key(|member| member.buffered()).filter(|member| member.buffered() > 0)?;
+        member.cut();
+        Some(member.buffered())
+    }
+
+    /// Closes the connection that has been quiet for the longest.
+    pub(crate) fn close_longest_quiet(&self) -> bool {
+        let members = self.members.borrow();
+        let quiet = members.iter().map(|(_, member)| member).filter(|member| member.is_quiet());
+        let Some(member) = quiet.min_by_key(|member| (member.known.get(), member.quiet.get())) else {
+            return false;
+        };
+        member.leaving.set(true);
+        member.leave.notify_one();
+        true
+    }
+
     /// We begin to leave: from now on every connection counts as under way until it ends.
     pub(crate) fn drain(&self, under_way: &Arc<UnderWay>) {
         *self.leaving.borrow_mut() = Some(Arc::clone(under_way));
@@ -246,6 +350,55 @@ impl Seat {
 impl Member {
     fn is_quiet(&self) -> bool {
         self.requests.get() == 0 && !self.leaving.get()
+    }
+
+    /// How many HTTP/1 connections to pods its requests use.
+    pub(crate) fn lines(&self) -> usize {
+        self.lines.get()
+    }
+
+    pub(crate) fn takes_line(&self) {
+        self.lines.set(self.lines.get() + 1);
+    }
+
+    pub(crate) fn gives_line_back(&self) {
+        self.lines.set(self.lines.get().saturating_sub(1));
+        self.line_free.notify_one();
+    }
+
+    /// Ends when one of its requests has given its connection back.
+    pub(crate) async fn line_given_back(&self) {
+        self.line_free.notified().await;
+    }
+
+    /// Closes it at once.
+    fn cut(&self) {
+        self.cut.set(true);
+        self.evicted.set(true);
+        self.leaving.set(true);
+        self.leave.notify_one();
+    }
+
+    /// Whether it is to be closed at once.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.cut.get()
+    }
+
+    /// What waits in hyper's buffers, with what stands behind it.
+    pub(crate) fn buffered(&self) -> usize {
+        self.unsent_bytes.cost.get()
+    }
+
+    /// So much more waits.
+    pub(crate) fn buffers(&self, cost: usize) {
+        self.unsent_bytes.cost.set(self.unsent_bytes.cost.get() + cost);
+    }
+
+    /// `bytes` were taken, which frees `cost`.
+    pub(crate) fn sent(&self, cost: usize, bytes: usize) {
+        let Unsent { cost: all, taken, .. } = &self.unsent_bytes;
+        all.set(all.get().saturating_sub(cost));
+        taken.set(taken.get() + bytes as u64);
     }
 
     fn drain(&self, under_way: &Arc<UnderWay>) {
@@ -314,6 +467,11 @@ impl Member {
     /// Why the last head was refused.
     pub(crate) fn refused(&self) -> Option<Violation> {
         self.tracker.0.refused.get().copied()
+    }
+
+    /// The room of the buffer that hyper last read into, on HTTP/1.
+    pub(crate) fn read_buffer(&self) -> usize {
+        self.tracker.0.buffer.load(Ordering::Relaxed)
     }
 }
 

@@ -28,7 +28,7 @@ use self::exchange::exchange;
 use crate::body::{AnswerBody, PodBody, PodIncoming, RequestBody, Source};
 use crate::error::Failure;
 use crate::headers;
-use crate::pool::{Link, Pool, Refusal};
+use crate::pool::{Link, Pool, Refusal, Turn};
 use crate::request::{Answer, Exchange, Journey, before};
 use crate::tunnel;
 
@@ -381,11 +381,12 @@ async fn connect(
     upgrade: bool,
 ) -> Result<Result<Link, Setback>, Failure> {
     let worker = journey.worker;
-    if aim.has_waited() && !aim.is_current() {
+    let (turn, waited) = turn(journey, pool.takes_line(upgrade)).await?;
+    if (waited || aim.has_waited()) && !aim.is_current() {
         return Ok(Err(Setback::Moved));
     }
     if !fresh && let Some(link) = pool.take(upgrade) {
-        return Ok(Ok(link));
+        return Ok(Ok(link.in_turn(turn)));
     }
     let limit = journey.times.timeouts.connect;
     let connecting = Box::pin(pool.connect(worker, aim.addresses(), limit, upgrade));
@@ -396,8 +397,43 @@ async fn connect(
     // Dialling takes time, in which the pod may have got another address.
     Ok(match link {
         Ok(_) if !aim.is_current() => Err(Setback::Moved),
-        link => link.map_err(Setback::Refused),
+        link => link.map(|link| link.in_turn(turn)).map_err(Setback::Refused),
     })
+}
+
+/// Waits until the client connection may have one more request at a pod. While buffers are full, it must have taken what
+/// waits for it; where a request takes a connection for itself (`line`), those that it uses already may have to end first. Also
+/// answers whether that took time.
+async fn turn(journey: &Journey<'_>, line: bool) -> Result<(Option<Turn>, bool), Failure> {
+    let (worker, member) = (journey.worker, journey.member());
+    let may = || {
+        let lines = member.lines();
+        let most = worker.gateway.settings.limits.pod_connections_per_client;
+        (member.buffered() == 0 || !worker.buffers.is_over())
+            && (!line || worker.gateway.pod_connections.allows(lines, most))
+    };
+    let waits = !may();
+    if waits {
+        Box::pin(wait_for_turn(journey, may)).await?;
+    }
+    Ok((line.then(|| Turn::of(member)), waits))
+}
+
+async fn wait_for_turn(journey: &Journey<'_>, may: impl Fn() -> bool) -> Result<(), Failure> {
+    let (worker, settings) = (journey.worker, &journey.worker.gateway.settings);
+    let longest = settings.clock.now() + settings.bounds.longest;
+    while !may() {
+        let now = settings.clock.now();
+        if journey.times.end.is_some_and(|end| end <= now) {
+            return Err(Failure::RequestTimeout);
+        }
+        if longest <= now {
+            return Err(Failure::QueueFull);
+        }
+        // Also other clients' connections may end.
+        before(journey.member().line_given_back(), worker.deadlines.at(now + LACK)).await;
+    }
+    Ok(())
 }
 
 /// The pod did not look at the request at all, by HTTP/2's own word.

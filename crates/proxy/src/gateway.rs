@@ -16,12 +16,14 @@ use rouse_net::clock::TokioClock;
 use rouse_net::tls::ClientTls;
 
 use crate::access::AccessLog;
+use crate::buffers::Budget;
 use crate::cluster_ip::{ClusterIp, Direct};
 use crate::error::Failure;
 use crate::guard;
 use crate::headers::{Mark, TrustedProxies};
 use crate::metrics::{Metrics, NO_ROUTE, RouteName};
 use crate::podless::Podless;
+use crate::pool::PodConnections;
 use crate::route::Table;
 
 /// What an operator decides about a gateway.
@@ -79,6 +81,14 @@ pub struct Limits {
     pub kept_per_pod: usize,
     /// And to all pods together, on all workers.
     pub kept: usize,
+    /// Connections to all pods at a time.
+    pub pod_connections: usize,
+    /// HTTP/1 connections to pods that the requests of one client connection may use at a time.
+    pub pod_connections_per_client: usize,
+    /// Bytes in all buffers of bodies that their receivers have not taken.
+    pub buffers: usize,
+    /// The same for one client connection.
+    pub buffers_per_connection: usize,
 }
 
 impl Default for Limits {
@@ -93,6 +103,10 @@ impl Default for Limits {
             half_closed: Duration::from_secs(30),
             kept_per_pod: 512,
             kept: 8192,
+            pod_connections: 8192,
+            pod_connections_per_client: 100,
+            buffers: 64 << 20,
+            buffers_per_connection: 1 << 20,
         }
     }
 }
@@ -216,6 +230,8 @@ pub struct Gateway {
     /// The routes are known. Until then, that there is none for a request says nothing.
     started: AtomicBool,
     under_way: Arc<UnderWay>,
+    pub(crate) buffers: Arc<Budget>,
+    pub(crate) pod_connections: Arc<PodConnections>,
     leaving: AtomicBool,
 }
 
@@ -224,6 +240,8 @@ impl Gateway {
     pub fn new(settings: Settings, metrics: Metrics) -> Arc<Self> {
         Arc::new(Self {
             mark: Mark::new(&settings.id),
+            buffers: Arc::new(Budget::new(settings.limits.buffers)),
+            pod_connections: PodConnections::new(settings.limits.pod_connections),
             settings,
             metrics,
             no_route: NO_ROUTE.into(),

@@ -137,6 +137,7 @@ impl<IO: AsyncRead + Unpin> AsyncRead for Guarded<IO> {
                 }
             }
             let before = buf.filled().len();
+            this.tracker.reads_into(buf.capacity());
             ready!(Pin::new(&mut this.io).poll_read(context, buf))?;
             if buf.filled().len() > before {
                 this.look(buf, before);

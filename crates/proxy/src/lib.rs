@@ -6,6 +6,7 @@
 pub mod access;
 mod answer;
 mod body;
+mod buffers;
 pub mod cluster_ip;
 mod connection;
 mod crowd;

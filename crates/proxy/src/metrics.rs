@@ -117,6 +117,7 @@ pub struct Metrics {
     retries: Family<ReasonLabels, Counter>,
     ejections: Counter,
     turned_away: Counter,
+    cut: Family<ReasonLabels, Counter>,
     to_draining: Pages<ServiceLabels, Counter>,
     direct: Family<ResultLabels, Counter>,
     /// Kept at hand: every request that reaches a pod counts here.
@@ -147,6 +148,7 @@ impl Metrics {
             retries: Family::default(),
             ejections: Counter::default(),
             turned_away: Counter::default(),
+            cut: Family::default(),
             to_draining: Pages::new(Counter::default),
             direct,
             direct_pod,
@@ -172,6 +174,11 @@ impl Metrics {
             "connections_refused",
             "Connections beyond the limit, none of the others being quiet",
             metrics.turned_away.clone(),
+        );
+        rouse.register(
+            "connections_cut",
+            "Stalled client connections that were closed to free memory or file descriptors",
+            metrics.cut.clone(),
         );
         rouse.register(
             "requests_to_draining",
@@ -254,6 +261,11 @@ impl Metrics {
 
     pub(crate) fn turned_away(&self) {
         self.turned_away.inc();
+    }
+
+    /// A client connection was closed since it stalled.
+    pub(crate) fn cut(&self, reason: &'static str) {
+        self.cut.get_or_create(&ReasonLabels { reason }).inc();
     }
 
     pub(crate) fn ejected(&self) {

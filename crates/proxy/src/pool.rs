@@ -4,6 +4,7 @@
 
 mod dial;
 mod link;
+mod permit;
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -22,9 +23,10 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use self::dial::{HANDSHAKE, WayId};
-pub(crate) use self::dial::{Refusal, Way, connect};
+pub(crate) use self::dial::{Refusal, Way, connect, is_local};
 pub(crate) use self::link::Link;
 use self::link::{Line, Shared, Stream};
+pub(crate) use self::permit::{PodConnections, Turn};
 use crate::cluster_ip::ClusterIp;
 use crate::gateway::Limits;
 use crate::worker::Worker;
@@ -35,7 +37,7 @@ const OLDEST: u32 = 3;
 /// Streams at a time on one HTTP/2 connection; the next request gets another one.
 const STREAMS: u16 = 100;
 /// How much a pod may send on one HTTP/2 stream before the client takes it.
-const STREAM_WINDOW: u32 = 256 * 1024;
+const STREAM_WINDOW: u32 = 64 * 1024;
 
 /// The pools of one service on one worker.
 #[derive(Debug)]
@@ -171,6 +173,17 @@ impl Pools {
         });
     }
 
+    /// Closes all connections that nobody uses. Answers whether there were any.
+    pub(crate) fn close_idle(&self) -> bool {
+        let mut any = false;
+        let (pools, of_ips) = (self.by_endpoint.borrow(), self.of_cluster_ips.borrow());
+        for pool in pools.values().chain(of_ips.values()) {
+            any |= !pool.idle.borrow().is_empty();
+            pool.idle.borrow_mut().clear();
+        }
+        any
+    }
+
     /// Closes what has been idle for too long, and forgets pools that nobody uses: their terms may be old.
     pub(crate) fn sweep(&self) {
         let is_used = |pool: &Rc<Pool>| {
@@ -229,6 +242,15 @@ impl Pool {
         });
     }
 
+    /// Whether a request takes a connection for itself, as far as that is known before there is one.
+    pub(crate) fn takes_line(&self, upgrade: bool) -> bool {
+        match self.way {
+            Way::Http1 => true,
+            Way::H2c => false,
+            Way::Tls(_) => upgrade || self.spoken.get() == Some(Alpn::Http1),
+        }
+    }
+
     /// A connection that stands already. `upgrade`: one that can be switched to another protocol.
     pub(crate) fn take(self: &Rc<Self>, upgrade: bool) -> Option<Link> {
         match self.way {
@@ -244,7 +266,7 @@ impl Pool {
         let mut idle = self.idle.borrow_mut();
         // The youngest first: the others may grow old and be closed.
         let line = std::iter::from_fn(|| idle.pop()).map(|idle| idle.line).find(Line::is_usable)?;
-        Some(Link::Http1 { line, pool: Rc::clone(self), reused: true })
+        Some(Link::Http1 { line, pool: Rc::clone(self), reused: true, turn: None })
     }
 
     fn take_stream(&self) -> Option<Link> {
@@ -285,14 +307,23 @@ impl Pool {
         limit: Duration,
         upgrade: bool,
     ) -> Result<Link, Refusal> {
-        let (stream, spoken) = self.way.dial(addresses, limit, upgrade).await?;
+        let Some(permit) = worker.gateway.pod_connections.open() else {
+            worker.free_descriptor();
+            return Err(Refusal::Local);
+        };
+        let dialled = self.way.dial(addresses, limit, upgrade).await;
+        if matches!(dialled, Err(Refusal::Local)) {
+            worker.free_descriptor();
+        }
+        let (stream, spoken) = dialled?;
+        let stream = stream.counted(permit);
         if !upgrade {
             self.spoken.set(Some(spoken));
         }
         match spoken {
             Alpn::Http1 => {
                 let line = Line::on(worker, stream).await?;
-                Ok(Link::Http1 { line, pool: Rc::clone(self), reused: false })
+                Ok(Link::Http1 { line, pool: Rc::clone(self), reused: false, turn: None })
             }
             Alpn::H2 => {
                 let scheme = if matches!(self.way, Way::Tls(_)) { Scheme::HTTPS } else { Scheme::HTTP };

@@ -84,7 +84,6 @@ async fn respond(
         Some(Refused::Malformed(failure)) => return Ok(last(exchange.fails(&failure, grpc))),
     }
     let answered = answer(worker, client, route.as_deref(), request, &exchange).await;
-    client.known.set(true);
     match answered {
         Ok(Answered::Pod(reply)) => Ok(reply.with(exchange)),
         Ok(Answered::Canned(canned)) => {
@@ -288,7 +287,7 @@ fn prepare(worker: &Worker, client: &Client, mut request: Request<Incoming>) -> 
         // We could not pass the 100 on, so the pod must not wait for it to have an effect.
         headers.remove(header::EXPECT);
     }
-    let source = Source::new(body, client, worker.gateway.settings.clock);
+    let source = Source::new(body, client, worker);
     Ok(Outgoing { method: parts.method, uri: parts.uri, headers: parts.headers, source, upgrade, over_http2 })
 }
 

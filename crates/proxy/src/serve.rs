@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::connection;
 use crate::gateway::Gateway;
+use crate::pool;
 use crate::worker::Worker;
 
 /// Where clients come in.
@@ -212,6 +213,7 @@ async fn run(worker: Rc<Worker>, doors: Vec<Door>, crew: Crew, mut inbox: mpsc::
         tokio::join!(
             worker.deadlines.run(),
             worker.sweep(),
+            worker.relieve(),
             taking_over,
             worker.drain.follow(),
             worker.close.follow()
@@ -241,6 +243,10 @@ async fn accept(worker: &Rc<Worker>, Door { listener, tls }: Door, crew: &Crew) 
         match accepted {
             Ok((stream, client)) => place(worker, Accepted { stream, client, tls: tls.clone() }, crew),
             Err(error) if is_fleeting(&error) => {}
+            Err(error) if pool::is_local(&error) => {
+                worker.free_descriptor();
+                drop(tokio::time::timeout(PAUSE, worker.drain.cancelled()).await);
+            }
             Err(_) => drop(tokio::time::timeout(PAUSE, worker.drain.cancelled()).await),
         }
     }

@@ -9,9 +9,11 @@ use std::time::Duration;
 
 use rouse_core::endpoint::ServiceId;
 use rouse_core::service::Service;
+use rouse_core::time::Clock as _;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::buffers::Buffers;
 use crate::crowd::Crowd;
 use crate::deadline::Deadlines;
 use crate::gateway::Gateway;
@@ -20,6 +22,8 @@ use crate::signal::Signal;
 
 /// How often connections that nobody uses are looked for.
 const SWEEP: Duration = Duration::from_secs(1);
+/// How often stalled connections are looked for while anything waits in buffers.
+const RELIEF: Duration = Duration::from_millis(250);
 
 /// What the requests of one worker share.
 #[derive(Debug)]
@@ -27,6 +31,8 @@ pub(crate) struct Worker {
     pub(crate) gateway: Arc<Gateway>,
     pub(crate) deadlines: Rc<Deadlines>,
     pub(crate) crowd: Rc<Crowd>,
+    /// What waits in hyper's buffers.
+    pub(crate) buffers: Rc<Buffers>,
     /// Owns every task of the worker.
     pub(crate) tasks: TaskTracker,
     /// Stop accepting; connections end with what they have.
@@ -49,6 +55,7 @@ impl Worker {
         Rc::new(Self {
             deadlines: Deadlines::new(gateway.settings.clock),
             crowd: Crowd::new(gateway.settings.clock, gateway.settings.limits, workers),
+            buffers: Buffers::new(&gateway.buffers, gateway.settings.limits.buffers_per_connection),
             room: Room::new(&gateway.settings.limits, workers),
             tasks: TaskTracker::new(),
             drain: Signal::of(drain),
@@ -91,6 +98,40 @@ impl Worker {
             }
         });
         pools
+    }
+
+    /// Closes what is needed least, since there are too few file descriptors: idle connections to pods, then the client
+    /// connection that has stalled for the longest, then the one that has been quiet for the longest.
+    pub(crate) fn free_descriptor(&self) {
+        if self.pools.borrow().values().any(|pools| pools.close_idle()) {
+            return;
+        }
+        if self.crowd.cut_longest_stalled().is_some() || self.crowd.close_longest_quiet() {
+            self.gateway.metrics.cut("descriptors");
+        }
+    }
+
+    /// Keeps what waits in hyper's buffers within the gateway's budget, for ever: while there is too much, the connections
+    /// that have stalled for the longest are closed.
+    pub(crate) async fn relieve(&self) {
+        loop {
+            let pause = if self.buffers.own() == 0 { SWEEP } else { RELIEF };
+            let clock = self.gateway.settings.clock;
+            clock.sleep_until(clock.now() + pause).await;
+            self.crowd.look();
+            let excess = self.buffers.excess();
+            let mut freed = 0;
+            while freed < excess
+                && let Some(one) = self.crowd.cut_longest_stalled()
+            {
+                freed += one;
+                self.gateway.metrics.cut("memory");
+            }
+            if freed < excess && self.buffers.is_overrun() && self.crowd.cut_largest().is_some() {
+                self.gateway.metrics.cut("memory");
+            }
+            self.buffers.wake();
+        }
     }
 
     /// Closes what has been idle for too long, for ever.

@@ -15,6 +15,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 use tokio_util::either::Either;
 
+use super::permit::PodConnection;
 use crate::gateway::Upstream;
 
 /// How long a TLS handshake may take. Longer than a connect: a pod that has just started may need a second for its
@@ -125,7 +126,7 @@ impl From<TlsError> for Refusal {
 }
 
 /// What we lack, not the pod.
-fn is_local(error: &io::Error) -> bool {
+pub(crate) fn is_local(error: &io::Error) -> bool {
     let ours = [libc::EMFILE, libc::ENFILE, libc::EADDRNOTAVAIL, libc::ENOBUFS, libc::ENOMEM];
     error.raw_os_error().is_some_and(|code| ours.contains(&code))
 }
@@ -224,12 +225,18 @@ pub(super) struct PodStream {
     seen: Arc<Seen>,
     /// Sending has failed, and there was time to read.
     heeded: bool,
+    /// Counts it for as long as the socket is open, also after an upgrade.
+    _permit: Option<PodConnection>,
 }
 
 impl PodStream {
     fn new(stream: Either<TcpStream, Box<ClientStream<TcpStream>>>, peer: SocketAddr) -> Self {
         let seen = Seen { peer, read: AtomicU64::new(0), first: OnceLock::new(), tls: OnceLock::new() };
-        Self { stream, seen: Arc::new(seen), heeded: false }
+        Self { stream, seen: Arc::new(seen), heeded: false, _permit: None }
+    }
+
+    pub(super) fn counted(self, permit: PodConnection) -> Self {
+        Self { _permit: Some(permit), ..self }
     }
 
     pub(super) fn seen(&self) -> Arc<Seen> {

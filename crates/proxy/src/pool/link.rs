@@ -18,14 +18,15 @@ use tokio::time::timeout;
 use tokio_util::either::Either;
 
 use super::dial::{PodStream, Seen};
-use super::{Pool, Refusal, STREAM_WINDOW, STREAMS};
+use super::{Pool, Refusal, STREAM_WINDOW, STREAMS, Turn};
 use crate::body::RequestBody;
-use crate::connection::Local;
+use crate::connection::{BUFFER, Local};
 use crate::error::Failure;
 use crate::worker::Worker;
 
-/// And on all of one connection: with less than all streams together, those that nobody reads would stall the others.
-const CONNECTION_WINDOW: u32 = STREAMS as u32 * STREAM_WINDOW;
+/// And on all of one connection: with less than all streams together, those that nobody reads would stall the others. Four times
+/// as much, since h2 counts 256 bytes for each unread frame, and ends the connection at half of its window.
+const CONNECTION_WINDOW: u32 = 4 * STREAMS as u32 * STREAM_WINDOW;
 /// A pod that has streams open and says nothing is asked this often whether it is still there.
 const PING: Duration = Duration::from_secs(10);
 /// How long a connection may take from the end of a response until it takes the next request.
@@ -34,8 +35,17 @@ const SETTLE: Duration = Duration::from_millis(100);
 /// The right to send one request on one connection.
 #[derive(Debug)]
 pub(crate) enum Link {
-    Http1 { line: Line, pool: Rc<Pool>, reused: bool },
-    Http2 { stream: Stream, reused: bool },
+    /// `turn`: that of the client connection that uses it.
+    Http1 {
+        line: Line,
+        pool: Rc<Pool>,
+        reused: bool,
+        turn: Option<Turn>,
+    },
+    Http2 {
+        stream: Stream,
+        reused: bool,
+    },
 }
 
 /// An HTTP/1 connection. Dropping it ends the connection, whatever is still under way on it.
@@ -49,7 +59,7 @@ pub(crate) struct Line {
 impl Line {
     pub(super) async fn on(worker: &Worker, stream: PodStream) -> Result<Self, Refusal> {
         let seen = stream.seen();
-        let shaken = http1::Builder::new().handshake(TokioIo::new(stream)).await;
+        let shaken = http1::Builder::new().max_buf_size(BUFFER).handshake(TokioIo::new(stream)).await;
         let (sender, connection) = shaken.map_err(|_| Refusal::Pod)?;
         let task = own(worker, connection.with_upgrades());
         Ok(Self { sender, task, seen })
@@ -88,6 +98,7 @@ impl Shared {
             .timer(TokioTimer::new())
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
+            .max_send_buf_size(BUFFER)
             .keep_alive_interval(PING)
             .keep_alive_timeout(PING);
         // It waits for nobody: the pod's settings are read later.
@@ -168,6 +179,14 @@ impl Link {
         match self {
             Link::Http1 { reused, .. } | Link::Http2 { reused, .. } => *reused,
         }
+    }
+
+    /// The same, for a client connection that has its turn.
+    pub(crate) fn in_turn(mut self, of: Option<Turn>) -> Self {
+        if let Link::Http1 { turn, .. } = &mut self {
+            *turn = of;
+        }
+        self
     }
 
     /// The scheme that HTTP/2 names in every request; `None` for HTTP/1.

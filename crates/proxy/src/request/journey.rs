@@ -11,6 +11,7 @@ use rouse_core::time::{Clock as _, Moment};
 
 use super::Exchange;
 use crate::connection::{Client, STREAM_WINDOW, read_ahead};
+use crate::crowd::Member;
 use crate::error::Failure;
 use crate::forward::Outgoing;
 use crate::gateway::{Backend, Timeouts, Upstream};
@@ -20,10 +21,9 @@ use crate::worker::Worker;
 
 /// How often a held request looks whether its client is still there.
 const PULSE: Duration = Duration::from_millis(250);
-/// What a held request keeps in memory beside its head and body.
-const HELD: usize = 8 * 1024;
-/// How much hyper reads at once from a new connection.
-const FIRST_READ: usize = 8 * 1024;
+/// What a held request keeps in memory beside its head and what is read ahead: its connection or stream, its tasks and its
+/// place in line, as measured.
+const HELD: usize = 24 * 1024;
 
 /// The moments that matter to one request.
 #[derive(Debug, Clone, Copy)]
@@ -59,6 +59,11 @@ pub(crate) struct Journey<'a> {
 }
 
 impl Journey<'_> {
+    /// The client's connection.
+    pub(crate) fn member(&self) -> &Rc<Member> {
+        &self.client.member
+    }
+
     /// How the pods are spoken to.
     pub(crate) fn upstream(&self) -> &Upstream {
         let over_tls = self.backend.over_tls.as_ref().filter(|_| self.client.tls.is_some());
@@ -182,15 +187,17 @@ impl Journey<'_> {
     fn buffered(&self, outgoing: &Outgoing) -> usize {
         let line = |(name, value): (&HeaderName, &HeaderValue)| name.as_str().len() + value.len();
         let head: usize = outgoing.headers.iter().map(line).sum();
-        let most = read_ahead(&self.worker.gateway.settings.limits);
-        let read_ahead = match () {
-            () if outgoing.over_http2 => STREAM_WINDOW as usize,
-            // hyper reads more at a time the more a connection has brought.
-            () if self.client.known.get() => most,
-            () => FIRST_READ.max(2 * head).min(most),
-        };
         let body = usize::try_from(outgoing.source.size().upper().unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
-        HELD + head + body.min(read_ahead)
+        let read_ahead = match () {
+            () if outgoing.over_http2 => body.min(STREAM_WINDOW as usize),
+            // hyper's buffer is there also without a body. It grows with what a connection has brought, and may grow further
+            // for a body.
+            () => {
+                let most = read_ahead(&self.worker.gateway.settings.limits);
+                self.client.member.read_buffer().max(2 * head).saturating_add(body).min(most)
+            }
+        };
+        HELD + head + read_ahead
     }
 
     /// Ends when the client has reset its connection, or has closed its side so long ago that it is taken for gone.

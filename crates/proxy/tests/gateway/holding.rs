@@ -107,6 +107,22 @@ async fn a_large_head_counts_against_the_bytes_of_holds() {
     assert!(answer.contains("\r\nx-rouse-error: queue_full\r\n"), "{answer}");
 }
 
+/// A held GET takes 22 KiB and more with its connection, its tasks and hyper's buffer, although it has no body.
+#[tokio::test]
+async fn a_held_get_counts_with_all_that_its_connection_takes() {
+    let bounds = Bounds { bytes: 100 * 1024, ..Bounds::default() };
+    let rig = Rig::new(Options { bounds, ..Options::default() });
+    let mut held = Vec::new();
+    for number in 1..=3 {
+        let mut client = rig.connect().await;
+        client.write("GET / HTTP/1.1\r\nHost: cart.test\r\n\r\n").await;
+        eventually("it is held", || rig.service.holds() == number).await;
+        held.push(client);
+    }
+    let answer = rig.get("/").await;
+    assert!(answer.contains("\r\nx-rouse-error: queue_full\r\n"), "{answer}");
+}
+
 #[tokio::test]
 async fn held_streams_end_with_their_connection() {
     let rig = Rig::new(h2c());

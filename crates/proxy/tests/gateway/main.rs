@@ -29,6 +29,7 @@ mod retries;
 mod rig;
 mod silence;
 mod smoke;
+mod stalls;
 mod starting;
 mod tls;
 mod upgrades;

@@ -1,0 +1,263 @@
+//! Budgets for bytes that wait in hyper's buffers until a client or a pod takes them.
+//!
+//! Every data frame that is handed to hyper is a [`Charged`] buffer: it counts from then on until hyper has written or
+//! dropped it. A body gets no further frames while its client connection, or the whole gateway, is over its budget. Back-pressure
+//! alone would let stalled clients stop the others, so the [`crate::crowd::Crowd`] closes the longest-stalled connections
+//! while the gateway is over budget.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicIsize, Ordering};
+use std::task::{Context, Waker};
+
+use bytes::{Buf, Bytes};
+use send_wrapper::SendWrapper;
+use slab::Slab;
+
+use crate::crowd::Member;
+
+/// What stands behind a body that does not move, beside its frames: read buffers, and frames on their way from hyper to us.
+const BEHIND: usize = 64 * 1024;
+/// A worker adds to the gateway's count once it owes so much: an atomic operation per frame would be one too many.
+const BATCH: isize = 256 * 1024;
+
+/// The budget of the whole gateway.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    most: usize,
+    used: AtomicIsize,
+}
+
+impl Budget {
+    pub(crate) fn new(most: usize) -> Self {
+        Self { most, used: AtomicIsize::new(0) }
+    }
+}
+
+/// The bodies of one worker, and what hyper holds of them.
+pub(crate) struct Buffers {
+    budget: std::sync::Arc<Budget>,
+    per_connection: usize,
+    /// What this worker's bodies take up.
+    own: Cell<usize>,
+    /// The part of it that the gateway's count does not have yet.
+    unpublished: Cell<isize>,
+    accounts: RefCell<Slab<Account>>,
+}
+
+struct Account {
+    client: Rc<Member>,
+    bytes: usize,
+    /// The body may bring more.
+    open: bool,
+    /// The task that waits for permission to hand more to hyper.
+    waker: Option<Waker>,
+}
+
+impl Buffers {
+    pub(crate) fn new(budget: &std::sync::Arc<Budget>, per_connection: usize) -> Rc<Self> {
+        Rc::new(Self {
+            budget: std::sync::Arc::clone(budget),
+            per_connection,
+            own: Cell::new(0),
+            unpublished: Cell::new(0),
+            accounts: RefCell::default(),
+        })
+    }
+
+    /// An account for a body that comes from or goes to `client`.
+    pub(crate) fn open(self: &Rc<Self>, client: &Rc<Member>) -> BodyAccount {
+        let account = Account { client: Rc::clone(client), bytes: 0, open: true, waker: None };
+        BodyAccount { buffers: Rc::clone(self), key: self.accounts.borrow_mut().insert(account) }
+    }
+
+    /// What this worker's bodies take up.
+    pub(crate) fn own(&self) -> usize {
+        self.own.get()
+    }
+
+    /// What this worker has to free, of what the whole gateway has too much.
+    pub(crate) fn excess(&self) -> usize {
+        let used = self.used();
+        let over = used.saturating_sub(self.budget.most);
+        if over == 0 { 0 } else { (over as u128 * self.own.get() as u128 / used.max(1) as u128) as usize }
+    }
+
+    /// Whether the gateway is so far over its budget that moving clients have to go, too.
+    pub(crate) fn is_overrun(&self) -> bool {
+        self.used() > self.budget.most.saturating_add(self.budget.most / 2)
+    }
+
+    /// Whether the gateway is over its budget.
+    pub(crate) fn is_over(&self) -> bool {
+        self.used() > self.budget.most
+    }
+
+    /// What the whole gateway uses.
+    fn used(&self) -> usize {
+        let used = self.budget.used.load(Ordering::Relaxed).saturating_add(self.unpublished.get());
+        usize::try_from(used).unwrap_or(0)
+    }
+
+    /// Lets all who wait look again: what they wait for may have been freed elsewhere.
+    pub(crate) fn wake(&self) {
+        let mut accounts = self.accounts.borrow_mut();
+        let wakers: Vec<Waker> =
+            accounts.iter_mut().filter_map(|(_, account)| account.waker.take()).collect();
+        drop(accounts);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    fn may_pull(&self, key: usize, context: &Context<'_>) -> bool {
+        let mut accounts = self.accounts.borrow_mut();
+        let Some(account) = accounts.get_mut(key) else { return true };
+        let connection = account.client.buffered();
+        let may = if connection == 0 {
+            true
+        } else if self.is_over() {
+            false
+        } else {
+            // One frame of each stream at least: those that nobody reads must not stop the others.
+            account.bytes == 0 || connection < self.per_connection
+        };
+        if !may {
+            account.waker = Some(context.waker().clone());
+        }
+        may
+    }
+
+    fn charge(&self, key: usize, bytes: usize) {
+        let mut accounts = self.accounts.borrow_mut();
+        let Some(account) = accounts.get_mut(key) else { return };
+        let cost = bytes + if account.bytes == 0 { BEHIND } else { 0 };
+        account.bytes += bytes;
+        account.client.buffers(cost);
+        drop(accounts);
+        self.own.set(self.own.get() + cost);
+        self.publish(isize::try_from(cost).unwrap_or(isize::MAX));
+    }
+
+    fn release(&self, key: usize, bytes: usize) {
+        let mut accounts = self.accounts.borrow_mut();
+        let Some(account) = accounts.get_mut(key) else { return };
+        account.bytes = account.bytes.saturating_sub(bytes);
+        let is_empty = account.bytes == 0;
+        let cost = bytes + if is_empty { BEHIND } else { 0 };
+        account.client.sent(cost, bytes);
+        let may_go_on = is_empty || account.client.buffered() < self.per_connection;
+        let waker = if may_go_on { account.waker.take() } else { None };
+        if is_empty && !account.open {
+            accounts.remove(key);
+        }
+        drop(accounts);
+        self.own.set(self.own.get().saturating_sub(cost));
+        self.publish(-isize::try_from(cost).unwrap_or(isize::MAX));
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    fn close(&self, key: usize) {
+        let mut accounts = self.accounts.borrow_mut();
+        let Some(account) = accounts.get_mut(key) else { return };
+        account.open = false;
+        account.waker = None;
+        if account.bytes == 0 {
+            accounts.remove(key);
+        }
+    }
+
+    fn publish(&self, change: isize) {
+        let unpublished = self.unpublished.get() + change;
+        if unpublished.abs() < BATCH {
+            return self.unpublished.set(unpublished);
+        }
+        self.unpublished.set(0);
+        self.budget.used.fetch_add(unpublished, Ordering::Relaxed);
+    }
+}
+
+impl fmt::Debug for Buffers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Buffers").field("own", &self.own).finish_non_exhaustive()
+    }
+}
+
+/// The account of one body. Dropping it says that no more frames follow.
+#[derive(Debug)]
+pub(crate) struct BodyAccount {
+    buffers: Rc<Buffers>,
+    key: usize,
+}
+
+impl BodyAccount {
+    /// Whether the body may hand another frame to hyper. If not, the task is woken when it may.
+    pub(crate) fn may_pull(&self, context: &Context<'_>) -> bool {
+        self.buffers.may_pull(self.key, context)
+    }
+
+    /// The bytes as hyper gets them.
+    pub(crate) fn charge(&self, bytes: Bytes) -> Charged {
+        if bytes.is_empty() {
+            return Charged::free(bytes);
+        }
+        self.buffers.charge(self.key, bytes.len());
+        Charged { bytes, account: Some(SendWrapper::new((Rc::clone(&self.buffers), self.key))) }
+    }
+}
+
+impl Drop for BodyAccount {
+    fn drop(&mut self) {
+        self.buffers.close(self.key);
+    }
+}
+
+/// Bytes that count until they are written or dropped.
+#[derive(Debug)]
+pub(crate) struct Charged {
+    bytes: Bytes,
+    /// hyper's HTTP/2 client asks for bytes that may go to another thread; its tasks stay on the worker's.
+    account: Option<SendWrapper<(Rc<Buffers>, usize)>>,
+}
+
+impl Charged {
+    /// Bytes of our own, which are few.
+    pub(crate) fn free(bytes: Bytes) -> Self {
+        Self { bytes, account: None }
+    }
+
+    fn release(&self, bytes: usize) {
+        if let Some(account) = self.account.as_ref().filter(|_| bytes > 0) {
+            let (buffers, key) = &**account;
+            buffers.release(*key, bytes);
+        }
+    }
+}
+
+impl Buf for Charged {
+    fn remaining(&self) -> usize {
+        self.bytes.len()
+    }
+
+    fn chunk(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    fn advance(&mut self, count: usize) {
+        self.bytes.advance(count);
+        self.release(count);
+    }
+
+    fn copy_to_bytes(&mut self, length: usize) -> Bytes {
+        let bytes = self.bytes.copy_to_bytes(length);
+        self.release(length);
+        bytes
+    }
+}
+
+impl Drop for Charged {
+    fn drop(&mut self) {
+        self.release(self.bytes.len());
+    }
+}

@@ -1,0 +1,111 @@
+//! Clients that do not read and pods that do not take: what they may take up.
+
+use http::Request;
+use rouse_proxy::gateway::Limits;
+use tokio::io::AsyncWriteExt as _;
+use tokio::task::JoinSet;
+
+use crate::h2kit::H2Client;
+use crate::rig::{Options, Pod, Rig, eventually};
+use crate::wire::take_head;
+
+const CUT: &str = r#"rouse_connections_cut_total{reason="memory"}"#;
+
+/// A pod whose every answer is endless.
+fn endless(pod: Pod) -> JoinSet<()> {
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move {
+        let mut connections = JoinSet::new();
+        loop {
+            let mut stream = pod.accept_raw().await;
+            connections.spawn(async move {
+                take_head(&mut stream).await;
+                stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n").await.ok();
+                while stream.write_all(&[b'a'; 16 * 1024]).await.is_ok() {}
+            });
+        }
+    });
+    tasks
+}
+
+#[tokio::test]
+async fn the_longest_stalled_client_is_cut_when_buffers_are_full_and_a_reading_one_is_not() {
+    // Room for the buffers of about six stalled downloads.
+    let limits = Limits { buffers: 1 << 20, ..Limits::default() };
+    let (rig, pod) = Rig::with_pod(Options { limits, ..Options::default() }).await;
+    let _pod = endless(pod);
+    let mut reading = rig.connect().await;
+    reading.write("GET / HTTP/1.1\r\nHost: cart.test\r\n\r\n").await;
+    reading.head().await;
+    let cut = async {
+        let mut stalled = Vec::new();
+        for _ in 0..40 {
+            let mut client = rig.connect().await;
+            client.write("GET / HTTP/1.1\r\nHost: cart.test\r\n\r\n").await;
+            stalled.push(client);
+        }
+        eventually("stalled ones are cut", || rig.metric(CUT) >= 25).await;
+    };
+    let reads = async {
+        loop {
+            reading.until(&"a".repeat(16 * 1024)).await;
+        }
+    };
+    tokio::select! {
+        () = cut => {}
+        () = reads => {}
+    }
+    for _ in 0..64 {
+        reading.until(&"a".repeat(16 * 1024)).await;
+    }
+    eventually("what they took up is free", || rig.service.in_flight() <= 16).await;
+}
+
+#[tokio::test]
+async fn one_http2_client_does_not_pin_all_pod_connections_and_its_other_requests_wait() {
+    let limits = Limits { pod_connections_per_client: 3, ..Limits::default() };
+    let (rig, pod) = Rig::with_pod(Options { limits, ..Options::default() }).await;
+    let client = H2Client::new(&rig).await;
+    let mut answers = Vec::new();
+    for _ in 0..5 {
+        answers.push(client.get("http://cart.test/").await);
+    }
+    let mut wires = Vec::new();
+    for _ in 0..3 {
+        let mut wire = pod.accept().await;
+        wire.head().await;
+        wires.push(wire);
+    }
+    // A client that has none gets one, and nobody else does meanwhile.
+    let other = H2Client::new(&rig).await;
+    let (answer, _) = other.send(Request::get("http://cart.test/other"), true).await;
+    let mut wire = pod.accept().await;
+    assert!(wire.head().await.starts_with("GET /other "), "one beyond the limit went first");
+    wire.answer("hello").await;
+    drop(answer);
+    // An answer makes room for the next.
+    let mut first = wires.remove(0);
+    first.answer("hello").await;
+    let next = tokio::select! {
+        head = first.head() => head,
+        mut wire = pod.accept() => wire.head().await,
+    };
+    assert!(next.starts_with("GET / "), "{next}");
+}
+
+#[tokio::test]
+async fn with_all_pod_connections_in_use_a_stalled_client_makes_room() {
+    let limits = Limits { pod_connections: 4, ..Limits::default() };
+    let (rig, pod) = Rig::with_pod(Options { limits, ..Options::default() }).await;
+    let _pod = endless(pod);
+    let mut clients = Vec::new();
+    for _ in 0..12 {
+        let mut client = rig.connect().await;
+        client.write("GET / HTTP/1.1\r\nHost: cart.test\r\n\r\n").await;
+        let head = client.head().await;
+        assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+        clients.push(client);
+    }
+    assert!(rig.metric(r#"rouse_connections_cut_total{reason="descriptors"}"#) >= 8);
+    assert_eq!(rig.metric("rouse_ejections_total"), 0);
+}
