@@ -95,8 +95,8 @@ pub struct Up {
     /// How many requests may wait for one service; more are turned away with 503
     #[arg(long, value_name = "COUNT", default_value = "10000")]
     pub max_holds: NonZeroUsize,
-    /// How many client connections there may be; beyond it, the longest quiet one makes room [default: three
-    /// quarters of the files that may be open]
+    /// How many client connections there may be; beyond it, the longest quiet one makes room, then the
+    /// longest stalled one [default: by the files that may be open and the memory limit]
     #[arg(long, value_name = "COUNT")]
     pub max_connections: Option<NonZeroUsize>,
     /// How long a client connection may be without a request, and the body of an HTTP/1 request without a byte

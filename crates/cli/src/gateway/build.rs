@@ -107,6 +107,9 @@ fn limits(all: &Values<'_>) -> Result<Limits, Misfit> {
         request_line: all.count("max-request-line")?,
         idle_per_pod: all.count("max-idle-connections-per-pod")?,
         idle: all.count("max-idle-connections")?,
+        pod_connections_per_client: all.count("max-pod-connections-per-client")?,
+        buffers: all.any_count("buffer-memory")?,
+        buffers_per_connection: all.count("buffer-memory-per-connection")?,
     })
 }
 

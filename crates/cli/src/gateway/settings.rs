@@ -135,7 +135,7 @@ pub struct Headers {
 /// What clients and pods may take up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Client connections; `None`: three quarters of the files that may be open.
+    /// Client connections; `None`: as many as there are files and memory for.
     pub connections: Option<usize>,
     /// Requests under way on one HTTP/2 connection.
     pub streams: u32,
@@ -155,6 +155,12 @@ pub struct Limits {
     pub idle_per_pod: usize,
     /// Connections to all pods that are kept, on all workers together.
     pub idle: usize,
+    /// HTTP/1 connections to pods that one client connection may use at a time.
+    pub pod_connections_per_client: usize,
+    /// Bytes of all bodies in buffers; `None`: by the memory there is.
+    pub buffers: Option<usize>,
+    /// The same for one client connection.
+    pub buffers_per_connection: usize,
 }
 
 /// Which cluster, and what of it.

@@ -8,6 +8,7 @@ use super::args::Format;
 use super::settings::{Listed, Settings};
 use super::table::SETTINGS;
 use crate::failure::Failure;
+use crate::process::files::Capacity;
 
 /// Prints every setting, what it is and where that comes from.
 pub(super) fn settings(settings: &Settings, format: Format, out: &mut dyn Write) -> Result<(), Failure> {
@@ -31,10 +32,21 @@ fn text(listed: &[Listed], out: &mut dyn Write) -> Result<(), Failure> {
 fn row(listed: &Listed) -> [String; 3] {
     let default = || {
         let setting = SETTINGS.iter().find(|setting| setting.name == listed.name);
-        setting.map_or(String::new(), |setting| format!("({})", setting.default.as_str()))
+        let here = here(listed.name).map_or(String::new(), |here| format!(": {here}"));
+        setting.map_or(String::new(), |setting| format!("({}{here})", setting.default.as_str()))
     };
     let value = listed.value.as_ref().map_or_else(default, ToString::to_string);
     [listed.name.to_owned(), value, listed.origin.to_string()]
+}
+
+/// What a default that follows this machine comes to.
+fn here(name: &str) -> Option<usize> {
+    let capacity = Capacity::now();
+    match name {
+        "max-connections" => Some(capacity.connections),
+        "buffer-memory" => Some(capacity.buffers),
+        _ => None,
+    }
 }
 
 fn json(listed: &[Listed], out: &mut dyn Write) -> Result<(), Failure> {

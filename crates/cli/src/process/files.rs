@@ -1,9 +1,20 @@
-//! Every connection is a file, and there are only so many.
+//! Every connection is a file and takes memory. The defaults of the limits follow what there is of both.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use super::memory;
+
 /// More than these are not planned for, however many the system allows.
 const MOST_FILES: u64 = 400_000;
+/// Files beside connections: listeners, the admin API, probes, the API server, logs. At most a quarter of all.
+const RESERVED: u64 = 512;
+/// What one client connection with a request takes: 17 KiB in the clear, and about twice as much over TLS.
+const CONNECTION: u64 = 32 * 1024;
+/// Connections may take this part of the memory. The rest is for bodies, waiting requests and everything else.
+const PART: u64 = 2;
+/// Bodies that wait in buffers may take this part of the memory, and no more than [`MOST_BUFFERS`].
+const BUFFERS_PART: u64 = 4;
+const MOST_BUFFERS: u64 = 64 << 20;
 
 /// The soft limit is often 1024 for the sake of `select`, which nobody uses here.
 pub(crate) fn raise_open_files() {
@@ -14,8 +25,58 @@ pub(crate) fn raise_open_files() {
     }
 }
 
-/// As many connections as there are files for, with some left for those to pods.
-pub(crate) fn most_connections() -> usize {
-    let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    usize::try_from(files.min(MOST_FILES) / 4 * 3).unwrap_or(usize::MAX).max(1)
+/// How many connections there may be. A request has one on each side, so both sides get the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Capacity {
+    /// Client connections, by files alone.
+    pub(crate) by_files: usize,
+    /// Client connections, by memory as well.
+    pub(crate) connections: usize,
+    /// Connections to pods.
+    pub(crate) pod_connections: usize,
+    /// Bytes of bodies in buffers.
+    pub(crate) buffers: usize,
+}
+
+impl Capacity {
+    /// Of this process, as its limits are now.
+    pub(crate) fn now() -> Self {
+        Self::of(getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX), memory::limit())
+    }
+
+    fn of(files: u64, memory: Option<u64>) -> Self {
+        let files = files.min(MOST_FILES);
+        let side = count((files - RESERVED.min(files / 4)) / 2);
+        let memory = memory.unwrap_or(u64::MAX);
+        Self {
+            by_files: side,
+            connections: side.min(count(memory / PART / CONNECTION)),
+            pod_connections: side,
+            buffers: count((memory / BUFFERS_PART).min(MOST_BUFFERS)),
+        }
+    }
+}
+
+fn count(number: u64) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_connection_limit_follows_files_and_memory() {
+        let check = |files, memory, connections, pod_connections, buffers| {
+            let capacity = Capacity::of(files, memory);
+            let found = (capacity.connections, capacity.pod_connections, capacity.buffers);
+            assert_eq!(found, (connections, pod_connections, buffers), "{files} files, {memory:?} bytes");
+        };
+        check(1024, None, 384, 384, 64 << 20);
+        check(1024, Some(8 << 30), 384, 384, 64 << 20);
+        check(1 << 20, Some(8 << 30), 131_072, 199_744, 64 << 20);
+        check(1 << 20, Some(128 << 20), 2048, 199_744, 32 << 20);
+        check(u64::MAX, None, 199_744, 199_744, 64 << 20);
+        check(0, Some(0), 1, 1, 1);
+    }
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod drain;
 pub(crate) mod files;
+mod memory;
 pub mod screen;
 pub(crate) mod signals;
 

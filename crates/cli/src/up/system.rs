@@ -30,8 +30,9 @@ use crate::admin::process::Process;
 use crate::admin::{self, Panel, Ready};
 use crate::args::{GUARDIAN, Up};
 use crate::config::Config;
+use crate::process::files::Capacity;
 use crate::process::screen::Screen;
-use crate::process::{self, files, random};
+use crate::process::{self, random};
 
 /// What the admin API is called among the tasks.
 const ADMIN: &str = "the admin API";
@@ -188,15 +189,22 @@ async fn named(name: &'static str, task: impl Future<Output = ()>) -> &'static s
 
 /// How the gateway behaves.
 fn front(up: &Up, clock: TokioClock) -> gateway::Settings {
+    let capacity = Capacity::now();
     gateway::Settings {
         id: format!("{:016x}", random()),
         trusted: up.trusted_proxies.clone().unwrap_or_else(TrustedProxies::private),
         bounds: bounds(up),
         clock,
         limits: gateway::Limits {
-            connections: up.max_connections.map_or_else(files::most_connections, NonZeroUsize::get),
+            connections: up
+                .max_connections
+                .map_or(capacity.connections, NonZeroUsize::get)
+                .min(capacity.by_files),
             idle: up.idle_timeout.get(),
             head: up.header_timeout.get(),
+            kept: capacity.pod_connections.min(gateway::Limits::default().kept * 2) / 2,
+            pod_connections: capacity.pod_connections,
+            buffers: capacity.buffers,
             ..gateway::Limits::default()
         },
         cold_start: gateway::ColdStartHeaders::default(),

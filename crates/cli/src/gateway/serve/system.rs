@@ -35,9 +35,10 @@ use crate::admin::{self, NoApps, Panel, Ready};
 use crate::failure::Failure;
 use crate::gateway::settings::{self, Settings};
 use crate::process::drain::{self, Leaver, Left, Patience};
+use crate::process::files::Capacity;
 use crate::process::screen::Screen;
 use crate::process::signals::Signals;
-use crate::process::{self, files, random};
+use crate::process::{self, random};
 use crate::up::lines;
 
 const WORKERS_ENDED: &str = "the threads that serve requests ended unexpectedly";
@@ -286,7 +287,7 @@ fn followed(settings: &Settings, own_addresses: Vec<SocketAddr>, clock: TokioClo
 
 /// How the data plane behaves.
 fn front(settings: &Settings, clock: TokioClock, access: Option<Arc<dyn AccessLog>>) -> gateway::Settings {
-    let limits = &settings.limits;
+    let (limits, capacity) = (&settings.limits, Capacity::now());
     gateway::Settings {
         id: format!("{:016x}", random()),
         trusted: settings.headers.trusted_proxies.clone(),
@@ -294,7 +295,7 @@ fn front(settings: &Settings, clock: TokioClock, access: Option<Arc<dyn AccessLo
         clock,
         limits: gateway::Limits {
             // Whoever is let in beyond the files that may be open is not served.
-            connections: limits.connections.unwrap_or(usize::MAX).min(files::most_connections()),
+            connections: limits.connections.unwrap_or(capacity.connections).min(capacity.by_files),
             idle: limits.idle_timeout,
             head: limits.header_timeout,
             heads: guard::Limits {
@@ -306,7 +307,12 @@ fn front(settings: &Settings, clock: TokioClock, access: Option<Arc<dyn AccessLo
             streams: limits.streams,
             stream_idle: limits.stream_idle_timeout,
             kept_per_pod: limits.idle_per_pod,
-            kept: limits.idle,
+            // Idle ones must leave room for those in use.
+            kept: limits.idle.min(capacity.pod_connections / 2),
+            pod_connections: capacity.pod_connections,
+            pod_connections_per_client: limits.pod_connections_per_client,
+            buffers: limits.buffers.unwrap_or(capacity.buffers),
+            buffers_per_connection: limits.buffers_per_connection,
             ..gateway::Limits::default()
         },
         cold_start: ColdStartHeaders {

@@ -215,9 +215,10 @@ pub static SETTINGS: &[Setting] = &[
     limit(
         "max-connections",
         Kind::Count(1..=10_000_000),
-        Nothing("three quarters of the files that may be open"),
-        "How many client connections there may be, never more than three quarters of the files that may be open; beyond it, \
-         the longest quiet one makes room",
+        Nothing("by files and memory"),
+        "How many client connections there may be, never more than about half of the files that may be open; by default also no \
+         more than half of the memory limit allows at 32KiB each. Beyond it, the longest quiet one makes room, then the longest \
+         stalled one",
     ),
     limit(
         "max-streams",
@@ -261,6 +262,26 @@ pub static SETTINGS: &[Setting] = &[
         "How many connections to all pods are kept for later requests, on all workers together",
     )
     .keda(&keda::MAX_IDLE),
+    limit(
+        "max-pod-connections-per-client",
+        MANY,
+        Is("100"),
+        "How many HTTP/1 connections to pods one client connection may use at a time, and never more than a quarter of those that \
+         are free; further requests wait for its own earlier ones",
+    ),
+    limit(
+        "buffer-memory",
+        Kind::Size((1 << 20)..=(1 << 40)),
+        Nothing("a quarter of the memory limit, at most 64MiB"),
+        "How much memory bodies may take up that their receivers do not take; beyond it, the client connections that have \
+         stalled for the longest are closed",
+    ),
+    limit(
+        "buffer-memory-per-connection",
+        Kind::Size((64 << 10)..=(1 << 30)),
+        Is("1MiB"),
+        "The same for one client connection; beyond it, pods have to wait until the client reads",
+    ),
     limit("workers", Kind::Count(1..=1024), Nothing("one per core"), "How many threads serve requests"),
     setting(
         "shutdown-delay",
