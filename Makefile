@@ -12,6 +12,8 @@ FUZZ_SECONDS ?= 20
 STRESS_SECONDS ?= 30
 DIFFERENTIAL_CASES ?= 1000000
 LOAD_SECONDS ?= 60
+SIEGE_SECONDS ?= 30
+SIEGE_CLIENTS ?= 10
 
 .PHONY: help
 help: ## this list
@@ -58,6 +60,10 @@ stress: ## everything at once on real threads, for STRESS_SECONDS (30)
 .PHONY: load
 load: ## nothing fails while pods and gateways come and go, for LOAD_SECONDS (60) a scene
 	ROUSE_LOAD_SECONDS=$(LOAD_SECONDS) cargo test -p rouse-e2e --test load
+
+.PHONY: siege
+siege: ## floods by SIEGE_CLIENTS (10) for SIEGE_SECONDS (30) each: memory stays bounded, everybody else is served
+	ROUSE_SIEGE_SECONDS=$(SIEGE_SECONDS) ROUSE_SIEGE_CLIENTS=$(SIEGE_CLIENTS) cargo test -p rouse-e2e --test siege
 
 .PHONY: fuzz
 fuzz: $(TOOLS)/bin/cargo-fuzz ## every parser of outside input, for FUZZ_SECONDS (20) each

@@ -159,6 +159,11 @@ impl Memory {
         Self { pid, before: kilobytes(pid, "VmRSS") }
     }
 
+    /// The peak, in KiB.
+    pub fn peak(&self) -> u64 {
+        kilobytes(self.pid, "VmHWM")
+    }
+
     /// The growth to the peak, in KiB.
     pub fn grown(&self) -> u64 {
         kilobytes(self.pid, "VmHWM").saturating_sub(self.before)

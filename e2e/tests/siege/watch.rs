@@ -1,0 +1,106 @@
+//! What must hold throughout a flood.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use rouse_e2e::client::session;
+use rouse_e2e::proc::Memory;
+use rouse_e2e::rouse::Rouse;
+use rouse_e2e::target::Target;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval, timeout};
+
+/// The gateway's memory, in KiB.
+const MOST_MEMORY: u64 = 256 * 1024;
+/// How long a request of another client may take, on a machine that is busy with the flood.
+const SERVED: Duration = Duration::from_secs(10);
+/// How long `/livez` may take.
+const ALIVE: Duration = Duration::from_secs(1);
+
+/// Asks as another client and as a kubelet until it is stopped.
+pub(crate) struct Watch {
+    memory: Memory,
+    over: Arc<AtomicBool>,
+    tasks: JoinSet<()>,
+    served: Arc<AtomicU64>,
+    slowest: Arc<AtomicU64>,
+}
+
+impl Watch {
+    /// Begins, with another client that asks for `target`.
+    pub(crate) async fn begin(rouse: &Rouse, target: Target) -> Self {
+        let (over, served, slowest) = (Arc::<AtomicBool>::default(), Arc::default(), Arc::default());
+        let mut tasks = JoinSet::new();
+        tasks.spawn(others(target, Arc::clone(&over), Arc::clone(&served)));
+        tasks.spawn(livez(rouse.admin.address(), Arc::clone(&over), Arc::clone(&slowest)));
+        let watch = Self { memory: Memory::watch(rouse.pid), over, tasks, served, slowest };
+        watch.goes_on().await;
+        watch
+    }
+
+    /// Waits until another client has been served some more.
+    pub(crate) async fn goes_on(&self) {
+        let before = self.served.load(Ordering::SeqCst);
+        rouse_e2e::wait::eventually("another client to be served", async || {
+            (self.served.load(Ordering::SeqCst) > before + 5).then_some(())
+        })
+        .await;
+    }
+
+    /// Everything held.
+    pub(crate) async fn end(mut self, flood: &str) {
+        self.goes_on().await;
+        self.over.store(true, Ordering::SeqCst);
+        while let Some(ended) = self.tasks.join_next().await {
+            ended.unwrap();
+        }
+        let (peak, served) = (self.memory.peak(), self.served.load(Ordering::SeqCst));
+        let slowest = Duration::from_micros(self.slowest.load(Ordering::SeqCst));
+        eprintln!("{flood}: {} MiB at most, {served} served, /livez within {slowest:?}", peak / 1024);
+        assert!(peak < MOST_MEMORY, "{flood}: the gateway took {} MiB", peak / 1024);
+        let allowed = ALIVE * patience();
+        assert!(slowest < allowed, "{flood}: /livez took {slowest:?}, over {allowed:?}");
+    }
+}
+
+/// One, unless others keep this machine busy: then what they take is not the gateway's.
+fn patience() -> u32 {
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let load: f64 = load.split(' ').next().and_then(|load| load.parse().ok()).unwrap_or(0.0);
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    if load < 2.0 * f64::from(u32::try_from(cores).unwrap_or(1)) {
+        return 1;
+    }
+    eprintln!("the machine is busy (load {load} on {cores} cores): /livez may take 5 times as long");
+    5
+}
+
+fn pace(millis: u64) -> Interval {
+    let mut pace = interval(Duration::from_millis(millis));
+    pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    pace
+}
+
+async fn others(target: Target, over: Arc<AtomicBool>, served: Arc<AtomicU64>) {
+    let mut pace = pace(20);
+    while !over.load(Ordering::SeqCst) {
+        let answer = timeout(SERVED, session::get(&target, "/")).await.expect("another client waits");
+        assert_eq!(answer.status, 200, "another client got {answer:?}");
+        served.fetch_add(1, Ordering::SeqCst);
+        pace.tick().await;
+    }
+}
+
+async fn livez(admin: SocketAddr, over: Arc<AtomicBool>, slowest: Arc<AtomicU64>) {
+    let target = Target { address: admin, host: admin.to_string(), gateway: None };
+    let mut pace = pace(50);
+    while !over.load(Ordering::SeqCst) {
+        let began = Instant::now();
+        let answer = timeout(SERVED, session::get(&target, "/livez")).await.expect("/livez does not answer");
+        assert_eq!(answer.status, 200, "/livez said {answer:?}");
+        slowest.fetch_max(u64::try_from(began.elapsed().as_micros()).unwrap(), Ordering::SeqCst);
+        pace.tick().await;
+    }
+}
