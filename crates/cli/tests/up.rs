@@ -227,8 +227,13 @@ fn a_cold_start_is_told_phase_by_phase() {
     (cold.ready_by, cold.outcome) = (Some(Word::Probe), Outcome::Served);
     let expected = "hello: cold start 239 ms: wake 0.1 · seen 3 · ready 231 · connect 0.3 · first byte 5";
     assert_eq!(plain(&lines::cold_start(&cold)), expected);
-    cold.outcome = Outcome::Abandoned;
-    assert!(plain(&lines::cold_start(&cold)).starts_with("hello: cold start in vain"));
+    (cold.outcome, cold.ended) = (Outcome::Abandoned, Some(Moment::from_millis(300)));
+    assert!(
+        plain(&lines::cold_start(&cold))
+            .starts_with("hello: cold start in vain, all clients left after 0.3 s")
+    );
+    (cold.outcome, cold.ended) = (Outcome::Failed, Some(Moment::from_secs(5)));
+    assert!(plain(&lines::cold_start(&cold)).starts_with("hello: cold start failed after 5 s: wake 0.1"));
 }
 
 #[test]

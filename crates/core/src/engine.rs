@@ -6,12 +6,14 @@
 use std::time::Duration;
 
 use crate::endpoint::ServiceId;
+use crate::start::Attempts;
 use crate::time::Moment;
 
 /// Brings pods up.
 pub trait Engine: Send + Sync {
     /// Somebody waits for this service. Called from the request path, so it must return at once: hand the wake
-    /// over and report a failure by [`Service::wake_failed`](crate::service::Service::wake_failed).
+    /// over and report what came of it by [`Service::wake_failed`](crate::service::Service::wake_failed) or
+    /// [`Service::wake_progressed`](crate::service::Service::wake_progressed).
     fn wake(&self, service: &ServiceId);
 }
 
@@ -20,8 +22,8 @@ pub trait Engine: Send + Sync {
 #[derive(Debug, Default)]
 pub(crate) struct Wake {
     asked: Option<Asked>,
-    /// Why the last one came to nothing, in the engine's words.
-    failure: Option<String>,
+    /// What came of them.
+    pub(crate) attempts: Attempts,
 }
 
 /// The wakes since a pod was last ready.
@@ -37,18 +39,16 @@ struct Asked {
 impl Wake {
     const FIRST_PAUSE: Duration = Duration::from_millis(250);
     const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-    /// Longer reasons are cut: they end up in responses.
-    const LONGEST_REASON: usize = 512;
 
     /// Somebody needs a pod. Answers whether a wake is to be sent now; `budget` is asked for leave to wake one
     /// more service.
     pub(crate) fn want(&mut self, now: Moment, budget: impl FnOnce() -> bool) -> bool {
-        self.due().is_none() && self.send(now, budget)
+        self.next().is_none() && self.send(now, budget)
     }
 
     /// Time has passed. As [`Wake::want`], if somebody still waits.
     pub(crate) fn again(&mut self, now: Moment, wanted: bool, budget: impl FnOnce() -> bool) -> bool {
-        if self.due().is_none_or(|due| now < due) {
+        if self.next().is_none_or(|due| now < due) {
             return false;
         }
         if let (false, Some(asked)) = (wanted, &mut self.asked) {
@@ -68,6 +68,7 @@ impl Wake {
         }
         let pause = Self::FIRST_PAUSE.saturating_mul(1 << asked.times.min(16)).min(Self::LONGEST_PAUSE);
         (asked.times, asked.again) = (asked.times + 1, Some(now + pause));
+        self.attempts.sent();
         true
     }
 
@@ -76,19 +77,14 @@ impl Wake {
         *self = Self::default();
     }
 
-    /// The engine could not.
-    pub(crate) fn failed(&mut self, reason: &str) {
-        let end = reason.char_indices().nth(Self::LONGEST_REASON).map_or(reason.len(), |(at, _)| at);
-        self.failure = reason.get(..end).map(str::to_owned);
-    }
-
-    pub(crate) fn failure(&self) -> Option<&str> {
-        self.failure.as_deref()
-    }
-
     /// When [`Wake::again`] has something to do.
-    pub(crate) fn due(&self) -> Option<Moment> {
+    pub(crate) fn next(&self) -> Option<Moment> {
         self.asked.as_ref()?.again
+    }
+
+    /// When time alone changes something.
+    pub(crate) fn due(&self, now: Moment) -> Option<Moment> {
+        self.next().into_iter().chain(self.attempts.due(now)).min()
     }
 }
 
@@ -106,7 +102,7 @@ mod tests {
         assert_eq!((0..1000).filter(|_| wake.want(now, &mut budget)).count(), 1);
         let mut pauses = Vec::new();
         for _ in 0..8 {
-            let due = wake.due().unwrap();
+            let due = wake.next().unwrap();
             pauses.push(due.since(now).as_millis());
             now = due;
             assert!(wake.again(now, true, &mut budget) && !wake.again(now, true, &mut budget));
@@ -120,10 +116,10 @@ mod tests {
         let mut wake = Wake::default();
         assert!(wake.want(Moment::ZERO, || true));
         assert!(!wake.again(Moment::from_secs(1), false, || true));
-        assert_eq!(wake.due(), None);
+        assert_eq!(wake.next(), None);
         assert!(!wake.want(Moment::from_secs(2), || false), "it is a new wake for the budget");
         assert!(wake.again(Moment::from_secs(3), true, || true));
-        assert_eq!(wake.due(), Some(Moment::from_millis(3500)), "the second pause, not the first again");
+        assert_eq!(wake.next(), Some(Moment::from_millis(3500)), "the second pause, not the first again");
     }
 
     #[test]
@@ -131,18 +127,9 @@ mod tests {
         let mut wake = Wake::default();
         assert!(!wake.want(Moment::ZERO, || false));
         for _ in 0..5 {
-            let due = wake.due().unwrap();
+            let due = wake.next().unwrap();
             assert!(!wake.again(due, true, || false));
-            assert_eq!(wake.due(), Some(due + Wake::FIRST_PAUSE));
+            assert_eq!(wake.next(), Some(due + Wake::FIRST_PAUSE));
         }
-    }
-
-    #[test]
-    fn a_failure_is_told_until_a_pod_is_there() {
-        let mut wake = Wake::default();
-        wake.failed(&"ü".repeat(600));
-        assert_eq!(wake.failure().map(|reason| reason.chars().count()), Some(512));
-        wake.satisfied();
-        assert_eq!(wake.failure(), None);
     }
 }

@@ -38,6 +38,8 @@ pub fn after_unanswered(in_a_row: u32, out: usize, all: usize) -> Option<Duratio
 #[derive(Debug, Default)]
 pub struct Health {
     refusals: Streak,
+    /// When the first of the refusals in a row was; zero while there is none.
+    refusing_since: AtomicU64,
     unanswered: Streak,
 }
 
@@ -97,12 +99,27 @@ impl Health {
 
     /// A connection was refused: keeps the endpoint out for a while, longer each time. Answers until when.
     pub fn refused(&self, now: Moment) -> Moment {
+        if self.refusals.failures.load(Ordering::Relaxed) == 0 {
+            self.refusing_since.store(now.as_nanos().max(1), Ordering::Relaxed);
+        }
         self.refusals.fail(now, after_refusals).unwrap_or(now)
     }
 
     /// A connection stands. Answers whether one had been refused before.
     pub fn connected(&self) -> bool {
-        self.refusals.end()
+        let refused = self.refusals.end();
+        if refused {
+            self.refusing_since.store(0, Ordering::Relaxed);
+        }
+        refused
+    }
+
+    /// Since when it has refused every connection.
+    pub fn refusing_since(&self) -> Option<Moment> {
+        match self.refusing_since.load(Ordering::Relaxed) {
+            0 => None,
+            since => Some(Moment::from_nanos(since)),
+        }
     }
 
     /// A request was sent and not answered; `out` of `all` endpoints are ejected already. Answers whether that ejects it

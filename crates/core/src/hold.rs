@@ -12,15 +12,23 @@ use std::time::Duration;
 
 pub(crate) use line::{Grant, Line, Taken, Ticket, Waiter};
 
+use crate::start::StartFailure;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::time::Moment;
 
 /// Why a request got no slot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AcquireError {
     /// Its time was up.
     #[error("no pod took the request before its deadline")]
     Deadline,
+    /// The start failed, and waiting does not mend it.
+    #[error("the service cannot be started: {0}")]
+    StartFailed(Arc<StartFailure>),
+    /// Every pod that takes requests has refused connections for [`REFUSED_FOR`](crate::start::REFUSED_FOR), and none is
+    /// starting.
+    #[error("every pod refuses connections")]
+    Refused,
     /// Too many wait already.
     #[error("too many requests wait already: the bound on {0} is reached")]
     QueueFull(Bound),

@@ -20,6 +20,7 @@ pub mod service;
 pub mod slices;
 pub mod slot;
 pub mod snapshot;
+pub mod start;
 mod sync;
 pub mod time;
 pub mod timeline;

@@ -111,7 +111,7 @@ impl Registry {
         let service = self.service(id);
         service.declare(spec);
         if self.closed.load(Ordering::SeqCst) {
-            service.close(AcquireError::ShuttingDown);
+            service.close(&AcquireError::ShuttingDown);
         }
         service
     }
@@ -148,7 +148,7 @@ impl Registry {
     pub fn shut_down(&self) {
         self.closed.store(true, Ordering::SeqCst);
         for service in self.services() {
-            service.close(AcquireError::ShuttingDown);
+            service.close(&AcquireError::ShuttingDown);
         }
     }
 

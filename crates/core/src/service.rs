@@ -16,10 +16,11 @@ use crate::probe::ProbePlan;
 use crate::registry::Shared;
 use crate::slot::Port;
 use crate::snapshot::{Feed, PortView, Snapshot, Spread, Subscription};
+use crate::start::StartFailure;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Mutex, fence, lock};
 use crate::time::Moment;
-use crate::timeline::{Anatomy, ColdStart};
+use crate::timeline::{Anatomy, ColdStart, Outcome};
 
 /// What an operator says of a service.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -123,8 +124,17 @@ impl Service {
     }
 
     /// Why the last wake came to nothing, if it did and no pod has come since.
-    pub fn wake_failure(&self) -> Option<String> {
-        lock(&self.wake).failure().map(str::to_owned)
+    pub fn wake_failure(&self) -> Option<Arc<StartFailure>> {
+        lock(&self.wake).attempts.failure().cloned()
+    }
+
+    /// The pods that take requests, if all of them on some port have refused connections for
+    /// [`REFUSED_FOR`](crate::start::REFUSED_FOR) and none is starting; otherwise none.
+    pub fn refusing(&self) -> Vec<SocketAddr> {
+        let (now, snapshot) = (self.shared.clock.now(), self.feed.newest());
+        let refusing = snapshot.ports.iter().filter(|port| port.refuses(now)).flat_map(PortView::endpoints);
+        let taking = refusing.filter(|endpoint| endpoint.state >= State::Draining);
+        taking.filter_map(|endpoint| endpoint.addresses.first().copied()).collect()
     }
 
     /// Takes leave for a retry: at most one for five requests.
@@ -147,10 +157,10 @@ impl Service {
         }
         drop(ports);
         for port in removed {
-            port.close(AcquireError::NoSuchPort);
+            port.close(&AcquireError::NoSuchPort);
         }
         if lock(&self.written).gone {
-            self.close(AcquireError::ServiceGone);
+            self.close(&AcquireError::ServiceGone);
         }
         let spread = spec.spread;
         self.update(|written, _| {
@@ -211,9 +221,52 @@ impl Service {
         self.update(|written, _| (written.ledger.probe_failed(uid), ()));
     }
 
-    /// The engine could not wake the service.
-    pub fn wake_failed(&self, reason: &str) {
-        lock(&self.wake).failed(reason);
+    /// The engine could not wake the service, or not yet. If waiting does not mend that and no pod is starting, all
+    /// holds end now.
+    pub fn wake_failed(&self, failure: StartFailure) {
+        let now = self.shared.clock.now();
+        lock(&self.wake).attempts.failed(now, failure);
+        self.judge(now);
+        self.reschedule();
+    }
+
+    /// The engine does what a wake asked for. What failed before does not count any more.
+    pub fn wake_progressed(&self) {
+        lock(&self.wake).attempts.progressed();
+        self.reschedule();
+    }
+
+    /// The service is another than the one whose starts failed: nothing that was before counts, and a wake is sent at
+    /// once if requests wait.
+    pub fn start_over(&self) {
+        lock(&self.wake).satisfied();
+        if self.holds() > 0 && !self.feed.newest().ready() {
+            self.want_wake();
+        }
+        self.reschedule();
+    }
+
+    /// Ends all holds if the last failure is final.
+    fn judge(&self, now: Moment) {
+        let failure = {
+            let mut wake = lock(&self.wake);
+            // Looked at under the lock: a pod that becomes ready after this clears the verdict after this.
+            let snapshot = self.feed.newest();
+            wake.attempts.judge(now, snapshot.starting() || snapshot.routable())
+        };
+        let Some(failure) = failure else { return };
+        if let Some(cold) = lock(&self.cold).as_mut() {
+            cold.outcome = Outcome::Failed;
+        }
+        let why = AcquireError::StartFailed(failure);
+        self.ports().iter().for_each(|port| port.turn_away(&why));
+    }
+
+    /// Why a request that would have to wait is turned away at once.
+    pub(crate) fn start_failed(&self) -> Option<Arc<StartFailure>> {
+        let wake = lock(&self.wake);
+        let snapshot = self.feed.newest();
+        wake.attempts.open().filter(|_| !snapshot.starting() && !snapshot.routable())
     }
 
     /// What time alone brings: leases, rests and ejections end, wakes are repeated.
@@ -230,11 +283,12 @@ impl Service {
         if sent {
             self.send_wake(now);
         }
+        self.judge(now);
         self.reschedule();
     }
 
     /// Turns away everybody who waits, now and later.
-    pub(crate) fn close(&self, why: AcquireError) {
+    pub(crate) fn close(&self, why: &AcquireError) {
         for port in self.ports() {
             port.close(why);
         }
@@ -251,7 +305,7 @@ impl Service {
         let generation = self.feed.newest().generation + 1;
         self.feed.publish(Snapshot { generation, gone: true, ..Snapshot::default() });
         drop(written);
-        self.close(AcquireError::ServiceGone);
+        self.close(&AcquireError::ServiceGone);
     }
 
     /// One change by one writer: ledger, then snapshot, then whoever waits for it.
@@ -323,7 +377,7 @@ impl Service {
             return;
         }
         let lease = written.ledger.next_expiry();
-        let wake = lock(&self.wake).due();
+        let wake = lock(&self.wake).due(self.shared.clock.now());
         let due = lease.into_iter().chain(wake).chain(self.next_chance()).min();
         // Still under the writers' lock: of two threads that set the timer, the later must know more.
         self.shared.timers.set(&self.id, due);
@@ -362,9 +416,9 @@ impl Service {
         let now = self.shared.clock.now();
         let (sent, due) = {
             let mut wake = lock(&self.wake);
-            let before = wake.due();
+            let before = wake.next();
             let sent = wake.want(now, || self.shared.may_wake(&self.id, now));
-            (sent, wake.due() != before)
+            (sent, wake.next() != before)
         };
         if sent {
             self.send_wake(now);
@@ -392,7 +446,18 @@ impl Service {
     /// The cold start under way, for the first request that it ends for.
     pub(crate) fn take_cold_start(&self) -> Option<Anatomy> {
         let cold_start = lock(&self.cold).take()?;
-        Some(Anatomy::new(cold_start, Arc::clone(&self.shared.cold_starts)))
+        Some(self.anatomy(cold_start))
+    }
+
+    fn anatomy(&self, cold_start: Box<ColdStart>) -> Anatomy {
+        Anatomy::new(cold_start, Arc::clone(&self.shared.cold_starts), Arc::clone(&self.shared.clock))
+    }
+
+    /// A request waited for as long as it may. Whoever still waits may be served yet.
+    pub(crate) fn waited_in_vain(&self) {
+        if let Some(cold) = lock(&self.cold).as_mut() {
+            cold.outcome = Outcome::Failed;
+        }
     }
 
     /// Somebody left without a slot. If it was the last, the cold start is over.
@@ -401,7 +466,7 @@ impl Service {
         // Counted under the lock: whoever begins a cold start has been counted before.
         let over = if self.holds() == 0 { cold.take() } else { None };
         drop(cold);
-        drop(over.map(|cold| Anatomy::new(cold, Arc::clone(&self.shared.cold_starts))));
+        drop(over.map(|cold| self.anatomy(cold)));
     }
 
     /// Writes down how far the pods have come.

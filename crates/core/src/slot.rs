@@ -13,6 +13,7 @@ use crate::pick::{Capacity, EndpointId, NoPick, pick};
 use crate::registry::Shared;
 use crate::service::Service;
 use crate::snapshot::{Feed, PortView};
+use crate::start::REFUSED_FOR;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::fence;
 use crate::time::Moment;
@@ -175,7 +176,12 @@ impl Port {
             // A slot may have come between the two looks, and a slot is better than an error.
             match hold.poll(context) {
                 Poll::Ready(grant) => Poll::Ready(grant),
-                Poll::Pending => Poll::Ready(Err(AcquireError::Deadline)),
+                Poll::Pending => {
+                    if let Some(service) = self.service.upgrade() {
+                        service.waited_in_vain();
+                    }
+                    Poll::Ready(Err(AcquireError::Deadline))
+                }
             }
         })
         .await
@@ -241,6 +247,11 @@ impl Port {
         // Whoever was refused stands beside the line for a while, unless somebody else can take it.
         let refused = std::mem::take(&mut retry.refused);
         let rest = (!refused.is_empty()).then_some(retry.rest);
+        if rest.is_some() && view.is_some_and(|view| view.refuses(since)) {
+            // Ready, and yet of no use: perhaps the engine can do something about it.
+            service.want_wake();
+            return Err(AcquireError::Refused);
+        }
         let earlier = retry.ticket;
         // From here on the guard leaves again for us, also if the line was closed just now.
         let mut hold = Hold { port: Arc::clone(self), ticket: None, retry, since, permit: Some(permit?) };
@@ -248,6 +259,10 @@ impl Port {
         let tickets = &self.shared.tickets;
         let ticket = self.line.join(waiter, earlier, tickets, rest, |waiter| self.pick_held(waiter))?;
         (hold.ticket, hold.retry.ticket) = (Some(ticket), Some(ticket));
+        // In this order: a failure that became final before we joined turned others away, but not us.
+        if let Some(failure) = service.start_failed() {
+            self.line.turn_away_one(ticket, &AcquireError::StartFailed(failure));
+        }
         // A rest or an ejection ends by time, and somebody must look then. Whoever is ejected from now on looks
         // after that itself, since we are counted.
         if rest.is_some() || view.is_some_and(|view| view.somebody_is_out(since)) {
@@ -283,8 +298,13 @@ impl Port {
         self.line.next_end_of_rest()
     }
 
-    /// Turns everybody away.
-    pub(crate) fn close(&self, why: AcquireError) {
+    /// Turns away those who wait now.
+    pub(crate) fn turn_away(&self, why: &AcquireError) {
+        self.line.turn_away(why);
+    }
+
+    /// Turns everybody away, now and later.
+    pub(crate) fn close(&self, why: &AcquireError) {
         self.line.close(why);
     }
 
@@ -424,13 +444,24 @@ impl Slot {
     pub fn refused(mut self, eject: bool) -> Retry {
         let now = self.port.shared.clock.now();
         let mut retry = std::mem::replace(&mut self.retry, Retry::none());
-        retry.rest = if eject { self.endpoint.health.refused(now) } else { now + REST };
+        retry.rest = if eject { self.eject(now) } else { now + REST };
         retry.refused.push(self.endpoint.id());
         if eject && let Some(service) = self.port.service.upgrade() {
             // Those who wait get their chance when the ejection ends.
             service.reschedule();
         }
         retry
+    }
+}
+
+impl Slot {
+    /// Keeps the endpoint out for a while. Answers when the request may ask it again: not later than when it is known
+    /// to refuse for good, so that there is fresh evidence of it.
+    fn eject(&self, now: Moment) -> Moment {
+        let health = &self.endpoint.health;
+        let until = health.refused(now);
+        let known = health.refusing_since().map(|since| since + REFUSED_FOR).filter(|known| now < *known);
+        known.map_or(until, |known| until.min(known))
     }
 }
 

@@ -11,6 +11,7 @@ use std::task::{Context, Poll, Waker};
 use slab::Slab;
 
 use crate::endpoint::{Endpoint, EnvoyHealth, PortName, State};
+use crate::start::REFUSED_FOR;
 use crate::sync::{Mutex, Swap, lock};
 use crate::time::Moment;
 
@@ -64,6 +65,19 @@ impl PortView {
         let endpoints = tier.iter().filter_map(|&at| self.endpoints.get(usize::try_from(at).ok()?));
         let out = endpoints.filter(|one| one.health.ejected_until().is_some_and(|until| now < until)).count();
         (out, tier.len())
+    }
+
+    /// Whether every endpoint that takes new requests has refused all connections for [`REFUSED_FOR`], and none is
+    /// starting that could take them instead.
+    pub fn refuses(&self, now: Moment) -> bool {
+        let refused =
+            |one: &Endpoint| one.health.refusing_since().is_some_and(|since| now >= since + REFUSED_FOR);
+        self.routable()
+            && self.endpoints.iter().all(|one| match one.state {
+                State::Ready | State::Draining => refused(one),
+                State::Starting => false,
+                State::Gone => true,
+            })
     }
 
     /// The endpoints that Envoy is told of while the service cannot be woken, in order.
@@ -133,6 +147,11 @@ impl Snapshot {
     /// Whether some endpoint of any port takes new requests.
     pub fn routable(&self) -> bool {
         self.ports.iter().any(PortView::routable)
+    }
+
+    /// Whether some endpoint of any port may take requests soon.
+    pub(crate) fn starting(&self) -> bool {
+        self.ports.iter().flat_map(PortView::endpoints).any(|endpoint| endpoint.state == State::Starting)
     }
 
     /// Whether some endpoint of any port is `Ready`.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::endpoint::{ServiceId, Source};
 use crate::sync::{Mutex, lock};
-use crate::time::Moment;
+use crate::time::{Clock, Moment};
 
 /// One cold start, from the first request that had to wait to the first byte of its response.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,6 +32,8 @@ pub struct ColdStart {
     pub connected: Option<Moment>,
     /// The response began.
     pub first_byte: Option<Moment>,
+    /// It was over, however it ended.
+    pub ended: Option<Moment>,
     /// How it ended.
     pub outcome: Outcome,
 }
@@ -45,8 +47,15 @@ pub enum Outcome {
     Served,
     /// A pod came, but the first request got no response from it.
     Unanswered,
-    /// Everybody who waited left, or ran out of time, before a pod came.
+    /// No pod came: the start failed for good, or a request waited for as long as it may.
+    Failed,
+    /// No pod came before all clients that waited for one had left.
     Abandoned,
+}
+
+impl Outcome {
+    /// All outcomes of a cold start that is over.
+    pub const ENDS: [Self; 4] = [Self::Served, Self::Unanswered, Self::Failed, Self::Abandoned];
 }
 
 impl Outcome {
@@ -56,6 +65,7 @@ impl Outcome {
             Outcome::Waiting => "waiting",
             Outcome::Served => "served",
             Outcome::Unanswered => "unanswered",
+            Outcome::Failed => "failed",
             Outcome::Abandoned => "abandoned",
         }
     }
@@ -108,6 +118,7 @@ impl ColdStart {
             pod: None,
             connected: None,
             first_byte: None,
+            ended: None,
             outcome: Outcome::Waiting,
         }
     }
@@ -131,38 +142,47 @@ impl ColdStart {
         })
     }
 
-    /// From the first hold to the last thing that happened.
+    /// From the first hold to the end; while it goes on, to the last thing that happened.
     pub fn total(&self) -> Duration {
-        self.phases().map(|(_, took)| took).sum()
+        let phases = self.phases().map(|(_, took)| took).sum();
+        self.ended.map_or(phases, |ended| ended.since(self.held))
     }
 }
 
 /// A cold start that a request takes along. Dropping it writes it down, however far it came.
-#[derive(Debug)]
 pub(crate) struct Anatomy {
     pub(crate) cold_start: Box<ColdStart>,
     log: Arc<ColdStarts>,
+    clock: Arc<dyn Clock>,
 }
 
 impl Anatomy {
-    pub(crate) fn new(cold_start: Box<ColdStart>, log: Arc<ColdStarts>) -> Self {
-        Self { cold_start, log }
+    pub(crate) fn new(cold_start: Box<ColdStart>, log: Arc<ColdStarts>, clock: Arc<dyn Clock>) -> Self {
+        Self { cold_start, log, clock }
     }
 
     /// The response began: that is the end of it.
     pub(crate) fn served(mut self, now: Moment) {
-        self.cold_start.first_byte = Some(now);
+        (self.cold_start.first_byte, self.cold_start.ended) = (Some(now), Some(now));
         self.cold_start.outcome = Outcome::Served;
+    }
+}
+
+impl fmt::Debug for Anatomy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Anatomy").field(&self.cold_start).finish()
     }
 }
 
 impl Drop for Anatomy {
     fn drop(&mut self) {
         let cold_start = &mut self.cold_start;
-        if cold_start.outcome == Outcome::Waiting {
-            let came = cold_start.pod_ready.is_some();
-            cold_start.outcome = if came { Outcome::Unanswered } else { Outcome::Abandoned };
-        }
+        cold_start.ended.get_or_insert_with(|| self.clock.now());
+        cold_start.outcome = match cold_start.outcome {
+            Outcome::Waiting | Outcome::Failed if cold_start.pod_ready.is_some() => Outcome::Unanswered,
+            Outcome::Waiting => Outcome::Abandoned,
+            outcome => outcome,
+        };
         self.log.record((**cold_start).clone());
     }
 }

@@ -14,6 +14,7 @@ use rouse_core::registry::Settings;
 use rouse_core::service::{Service, Spec};
 use rouse_core::slot::{Ask, Port, Slot};
 use rouse_core::snapshot::{PortView, Spread};
+use rouse_core::start::{Cause, StartFailure};
 use rouse_core::time::{Clock, Moment};
 use rouse_core::timeline::Outcome;
 use rouse_testkit::fakes::{Bench, DRAINING, READY, STARTING, http, ready_slice, slice};
@@ -502,8 +503,8 @@ fn a_cold_start_that_nobody_waits_for_any_more_is_abandoned() {
 fn a_wake_that_failed_is_told_until_a_pod_comes() {
     let bench = Bench::new();
     let (service, _) = bench.service("cart", Spread::default());
-    service.wake_failed("quota exceeded");
-    assert_eq!(service.wake_failure().as_deref(), Some("quota exceeded"));
+    service.wake_failed(StartFailure::new(Cause::ClusterUnavailable, "no answer"));
+    assert_eq!(service.wake_failure().unwrap().detail(), "no answer");
     service.put_slice("a", ready_slice(1));
     assert_eq!(service.wake_failure(), None);
 }

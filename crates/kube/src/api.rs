@@ -4,6 +4,7 @@ use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use rouse_core::start::one_line;
 use tokio::time::timeout;
 
 /// A kind of object, and where the API server has it.
@@ -77,8 +78,13 @@ pub(crate) fn refused_with(error: &kube::Error, code: u16) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == code)
 }
 
-/// An error for people: what the server said, or that it could not be asked.
+/// An error for people, in one line: what the server said, or that it could not be asked. What it said may hold
+/// anything that users can make it repeat.
 pub(crate) fn words(error: &kube::Error) -> String {
+    one_line(&said(error))
+}
+
+fn said(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) if status.message.is_empty() => {
             format!("the API server answered {}", status.code)
@@ -150,6 +156,13 @@ mod tests {
             (Kind::POD.api_version(), Kind::ROUTE.api_version()),
             ("v1".into(), "http.keda.sh/v1beta1".into())
         );
+    }
+
+    #[test]
+    fn what_the_api_server_says_is_one_line() {
+        let status = kube::core::Status::failure("no\n2026-01-01T00:00:00Z forged\u{1b}[2J", "Forbidden");
+        let text = words(&kube::Error::Api(Box::new(status)));
+        assert_eq!(text, "no\\n2026-01-01T00:00:00Z forged\\u{1b}[2J");
     }
 
     #[test]

@@ -121,7 +121,16 @@ pub enum Happening {
     /// A workload was taken from 0 to so many pods.
     Woken(ServiceId, u32),
     /// A wake came to nothing.
-    WakeFailed(ServiceId, String),
+    WakeFailed {
+        /// Of which service.
+        service: ServiceId,
+        /// Why, in words.
+        why: String,
+        /// It was told before, and nothing has changed since.
+        again: bool,
+    },
+    /// Every pod of a service that takes requests refuses connections. In words.
+    Unreachable(ServiceId, String),
     /// Something could not be written to the API server.
     WriteFailed(String),
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 pub(crate) use find::Targets;
 pub use find::{ScaledObject, WorkloadObject, find};
-pub(crate) use wake::{WakeFault, Waker, Woken};
+pub(crate) use wake::{Waker, Woken};
 
 /// Something with a `scale` subresource, in the namespace of its route.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

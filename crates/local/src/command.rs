@@ -73,6 +73,28 @@ pub enum SpawnError {
     GuardianSilent(PathBuf),
 }
 
+impl SpawnError {
+    /// Whether the app itself is wrong, so that another try fails in the same way until somebody changes something.
+    pub(crate) fn is_final(&self) -> bool {
+        use io::ErrorKind::{ArgumentListTooLong, InvalidInput, NotADirectory, NotFound, PermissionDenied};
+        match self {
+            Self::Empty
+            | Self::NoWorkdir(_)
+            | Self::WorkdirNotDirectory(_)
+            | Self::NotFound { .. }
+            | Self::NoFile(_)
+            | Self::NotExecutable(_) => true,
+            Self::Exec { source, .. } => {
+                let kinds = [ArgumentListTooLong, InvalidInput, NotADirectory, NotFound, PermissionDenied];
+                kinds.contains(&source.kind())
+                    || source.raw_os_error() == Some(rustix::io::Errno::NOEXEC.raw_os_error())
+            }
+            // Ours, or the system's: it may pass.
+            Self::Guardian { .. } | Self::GuardianSilent(_) => false,
+        }
+    }
+}
+
 impl CommandSpec {
     /// The arguments for a pod called `name` at `address`.
     pub fn argv_at(&self, name: &str, address: SocketAddr) -> Vec<String> {

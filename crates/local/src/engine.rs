@@ -178,6 +178,10 @@ impl LocalEngine {
             let declared = Spec { ports: vec![PortName::new(PORT_NAME)], spread: spec.spread };
             let service = registry.declare(&spec.service, &declared);
             if let Some(seat) = self.seat(&spec.service) {
+                if lock(&seat.orders).spec.makes_other_pods(&spec) {
+                    // Before this returns, so that the next request does not fail for what was corrected.
+                    seat.service.start_over();
+                }
                 seat.order(|orders| {
                     orders.spec = spec;
                     orders.removed = false;

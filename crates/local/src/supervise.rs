@@ -69,8 +69,13 @@ impl Restarts {
         self.due
     }
 
-    /// What to tell people about it; `None` when all is well.
-    pub fn trouble(&self, now: Moment) -> Option<String> {
+    /// Whether it failed so often in a row that another start will hardly help.
+    pub fn is_looping(&self) -> bool {
+        self.failures >= LOOPING
+    }
+
+    /// What to tell people about it; `None` when all is well. `wanted`: it is started again by itself.
+    pub fn trouble(&self, now: Moment, wanted: bool) -> Option<String> {
         if self.failures == 0 || self.has_recovered(now) {
             return None;
         }
@@ -81,7 +86,8 @@ impl Restarts {
             failures => format!("crash-looping: {reason}, {failures} times in a row"),
         };
         let then = match self.due {
-            Some(due) => format!("next start in {:.1} s", due.since(now).as_secs_f64()),
+            Some(due) if wanted => format!("next start in {:.1} s", due.since(now).as_secs_f64()),
+            Some(_) => "the next request starts it again".into(),
             None => "started again".into(),
         };
         Some(format!("{what}; {then}"))
@@ -175,20 +181,22 @@ mod tests {
         let mut said = Vec::new();
         for _ in 0..4 {
             restarts.failed(Moment::ZERO, "exited with code 3");
-            said.push(restarts.trouble(Moment::ZERO).unwrap());
+            said.push(restarts.trouble(Moment::ZERO, true).unwrap());
         }
+        said.push(restarts.trouble(Moment::ZERO, false).unwrap());
         restarts.started();
-        said.push(restarts.trouble(Moment::ZERO).unwrap());
+        said.push(restarts.trouble(Moment::ZERO, true).unwrap());
         let expected = [
             "exited with code 3; next start in 0.1 s",
             "exited with code 3, 2 times in a row; next start in 0.2 s",
             "crash-looping: exited with code 3, 3 times in a row; next start in 0.4 s",
             "crash-looping: exited with code 3, 4 times in a row; next start in 0.8 s",
+            "crash-looping: exited with code 3, 4 times in a row; the next request starts it again",
             "crash-looping: exited with code 3, 4 times in a row; started again",
         ];
         assert_eq!(said, expected);
         restarts.ready(Moment::from_secs(1));
-        assert!(restarts.trouble(Moment::from_secs(10)).is_some());
-        assert_eq!(restarts.trouble(Moment::from_secs(11)), None);
+        assert!(restarts.trouble(Moment::from_secs(10), true).is_some());
+        assert_eq!(restarts.trouble(Moment::from_secs(11), true), None);
     }
 }

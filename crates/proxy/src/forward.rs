@@ -215,7 +215,9 @@ impl Tries {
     fn told(&self, failure: Failure) -> Failure {
         match failure {
             // It was sent, and that is what became of it.
-            Failure::ConnectFailed | Failure::ReadinessTimeout { .. } if self.repeated => {
+            Failure::ConnectFailed | Failure::ReadinessTimeout { .. } | Failure::StartFailed { .. }
+                if self.repeated =>
+            {
                 Failure::UpstreamReset
             }
             failure => failure,

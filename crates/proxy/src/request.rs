@@ -1,5 +1,6 @@
 //! The life of one request: route → hold → forward → answer, and its line in the books.
 
+mod audience;
 mod exchange;
 mod journey;
 
@@ -226,7 +227,9 @@ async fn answer(
         Err(Failure::QueueFull) if let Some(overflow) = &podless.overflow => {
             return Ok(Answered::Canned(Arc::clone(overflow)));
         }
-        Err(failure @ Failure::ReadinessTimeout { .. }) if let Some(fallback) = &podless.fallback => {
+        Err(failure @ (Failure::ReadinessTimeout { .. } | Failure::StartFailed { .. }))
+            if let Some(fallback) = &podless.fallback =>
+        {
             return Box::pin(fall_back(&journey, fallback, outgoing, failure)).await.map(Answered::Pod);
         }
         Err(failure) => return Err(failure),

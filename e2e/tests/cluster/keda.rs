@@ -44,7 +44,9 @@ async fn kedas_variables_alone_are_enough(space: Space) {
     empty["spec"]["selector"] = json!({ "app": "nobody" });
     space.apply(empty).await;
     let wait = json!({ "timeouts": { "request": "5m" } });
-    space.apply(space.route("empty").spec(&wait).object()).await;
+    // There is something to wake, or the wait would be over at once.
+    let empty = space.route("empty").annotate("scale-target", "apps/v1/Deployment/shop");
+    space.apply(empty.spec(&wait).object()).await;
     let [proxy, admin] = free_ports();
     let launch =
         with_variables(&space).await.env("KEDA_HTTP_PROXY_PORT", proxy).env("KEDA_HTTP_ADMIN_PORT", admin);

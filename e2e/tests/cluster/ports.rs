@@ -226,10 +226,11 @@ async fn endpoints_written_by_hand_count_only_if_allowed(space: Space) {
         space.apply(slice).await;
         space.apply(space.route(name).readiness_timeout("1s").object()).await;
     }
-    let (timeout, served) = ((StatusCode::GATEWAY_TIMEOUT, "readiness_timeout"), (StatusCode::OK, ""));
+    // No pod that counts, and no selector to find a workload by.
+    let (failed, served) = ((StatusCode::SERVICE_UNAVAILABLE, "start_failed"), (StatusCode::OK, ""));
     for (flag, value, for_plain, for_allowed) in [
-        ("--manual-endpoints-of", "another", timeout, timeout),
-        ("--manual-endpoints-of", space.name(), timeout, served),
+        ("--manual-endpoints-of", "another", failed, failed),
+        ("--manual-endpoints-of", space.name(), failed, served),
         ("--allow-manual-endpoints", "true", served, served),
     ] {
         let launch = space.launch().await.flag(flag, value);

@@ -48,15 +48,16 @@ async fn each_timeout_has_an_error_of_its_own(space: Space) {
         ("request-held", "empty", json!({ "request": "1s", "responseHeader": "5m" }), "readiness_timeout"),
     ];
     for (name, service, timeouts, _) in &table {
-        let route = space.route(name).service(service).spec(&json!({ "timeouts": timeouts }));
-        space.apply(route.object()).await;
+        // There is something to wake, or the wait would be over at once.
+        let route = space.route(name).service(service).annotate("scale-target", "apps/v1/Deployment/shop");
+        space.apply(route.spec(&json!({ "timeouts": timeouts })).object()).await;
         let mut timeouts = timeouts.clone();
         if let Some(readiness) = timeouts.as_object_mut().unwrap().remove("readiness") {
             timeouts["conditionWait"] = readiness;
         }
         let scaled = format!("scaled-{name}");
-        let route = space.route(&scaled).service(service).spec(&json!({ "timeouts": timeouts }));
-        space.apply(route.scaled_object()).await;
+        let spec = json!({ "timeouts": timeouts, "scaleTargetRef": { "name": "shop" } });
+        space.apply(space.route(&scaled).service(service).spec(&spec).scaled_object()).await;
     }
     space.ready_pods("shop", 1).await;
     let gateway = space.gateway().await;

@@ -118,7 +118,10 @@ const TRIALS: &[Case] = trials! {
         [SH] a_script_that_never_gets_ready_is_explained_with_its_own_words,
         [SH] an_app_that_listens_elsewhere_is_told_where_and_what_to_do,
         [] a_command_that_does_not_exist_is_explained_while_others_serve,
-        [] a_request_that_waits_is_served_when_the_file_is_corrected,
+        [] an_app_that_cannot_start_is_answered_at_once_and_serves_when_the_file_is_corrected,
+        [SH] an_app_that_ends_at_once_is_answered_at_its_third_end_and_not_started_again,
+        [SH] an_app_that_takes_long_to_start_is_waited_for,
+        [] who_asks_for_a_public_name_is_not_told_paths,
         [SH] an_app_that_keeps_crashing_is_started_ever_more_slowly_until_it_recovers;
     mistakes:
         [] all_mistakes_are_told_at_once_with_line_and_column,

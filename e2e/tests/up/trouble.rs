@@ -1,11 +1,13 @@
 //! Apps that do not run: who asks, who looks and who watches the terminal all hear why.
 
-use rouse_e2e::client::session::get;
-use rouse_e2e::rouse::Launch;
-use rouse_e2e::wait::eventually;
-use tokio::task::JoinSet;
+use std::time::Duration;
 
-use crate::fixture::{ask, facts, printed, programs, status, test_app, up, way, yaml};
+use rouse_e2e::client::session::{Whole, get};
+use rouse_e2e::rouse::{Launch, Rouse};
+use rouse_e2e::wait::eventually;
+use tokio::time::timeout;
+
+use crate::fixture::{ask, facts, printed, programs, status, test_app, up, yaml};
 
 pub(crate) async fn a_script_that_never_gets_ready_is_explained_with_its_own_words() {
     let script = "  stuck:\n    command: [sh, -c, 'echo the database is away >&2; exec sleep 600']\n    \
@@ -67,18 +69,71 @@ pub(crate) async fn a_command_that_does_not_exist_is_explained_while_others_serv
     rouse.stop().await;
 }
 
-pub(crate) async fn a_request_that_waits_is_served_when_the_file_is_corrected() {
-    let rouse = up("  app: {command: [no-such-program], timeouts: {readiness: 60s}}\n").await;
-    let (target, mut asked) = (way(&rouse, "app"), JoinSet::new());
-    asked.spawn(async move { get(&target, "/").await });
-    printed(&rouse, "app: cannot start a pod: command not found", 1).await;
-    rouse.replace_file(&yaml(&format!(
-        "  app: {{command: [{}], timeouts: {{readiness: 60s}}}}\n",
-        test_app()
-    )));
-    let answer = asked.join_next().await.unwrap().unwrap();
-    assert_eq!((answer.status.as_u16(), answer.header("x-rouse-cold-start")), (200, "true"));
+/// Much less than the readiness timeout of `rouse up`, 30 s, and enough for a busy machine.
+const LONG_BEFORE: Duration = Duration::from_secs(20);
+
+/// The answer to a request for an app that cannot start.
+async fn refused(rouse: &Rouse, app: &str) -> Whole {
+    let answer = timeout(LONG_BEFORE, ask(rouse, app, "/")).await.expect("an answer long before the timeout");
+    assert_eq!((answer.status.as_u16(), answer.header("x-rouse-error")), (503, "start_failed"), "{answer:?}");
+    assert_eq!(answer.header("retry-after"), "10");
+    answer
+}
+
+pub(crate) async fn an_app_that_cannot_start_is_answered_at_once_and_serves_when_the_file_is_corrected() {
+    let rouse = up("  app: {command: [no-such-program]}\n").await;
+    let told = refused(&rouse, "app").await.text();
+    assert!(told.contains("command not found: \"no-such-program\""), "{told}");
+    let shown = eventually("the failed cold start", async || {
+        Some(status(&rouse).await).filter(|text| text.contains("local/app  failed after"))
+    })
+    .await;
+    assert!(shown.contains("the next request starts it again"), "{shown}");
+    rouse.replace_file(&yaml(&format!("  app: {{command: [{}]}}\n", test_app())));
     eventually("the trouble to be forgotten", async || facts(&rouse, "app").await["trouble"].as_null()).await;
+    let answer = ask(&rouse, "app", "/").await;
+    assert_eq!((answer.status.as_u16(), answer.header("x-rouse-cold-start")), (200, "true"));
+    rouse.stop().await;
+}
+
+pub(crate) async fn an_app_that_ends_at_once_is_answered_at_its_third_end_and_not_started_again() {
+    let apps = "  quitter: {command: [sh, -c, 'echo x >> starts; echo no mood today >&2; exit 3']}\n";
+    let rouse = up(apps).await;
+    let told = refused(&rouse, "quitter").await.text();
+    for part in ["crash-looping", "exited with code 3, 3 times in a row", "no mood today"] {
+        assert!(told.contains(part), "no {part:?} in {told}");
+    }
+    let state = async || Some(facts(&rouse, "quitter").await).filter(|facts| facts["state"] == "zero");
+    let facts = eventually("it to be given up", state).await;
+    assert!(facts["trouble"].to_string().contains("the next request starts it again"), "{facts}");
+    let starts = || std::fs::read_to_string(rouse.dir().join("starts")).unwrap_or_default().lines().count();
+    assert_eq!(starts(), 3);
+    // Between two wakes requests are answered at once; after that pause, the next one gets a start of its own.
+    eventually("one start for the next request", async || {
+        refused(&rouse, "quitter").await;
+        (starts() > 3).then_some(())
+    })
+    .await;
+    assert_eq!(starts(), 4);
+    rouse.stop().await;
+}
+
+pub(crate) async fn an_app_that_takes_long_to_start_is_waited_for() {
+    let app = test_app();
+    let apps = format!("  slow: {{command: [sh, -c, 'sleep 7; exec \"$APP\"'], env: {{APP: {app}}}}}\n");
+    let rouse = up(&apps).await;
+    assert_eq!(ask(&rouse, "slow", "/").await.status, 200);
+    rouse.stop().await;
+}
+
+pub(crate) async fn who_asks_for_a_public_name_is_not_told_paths() {
+    let rouse = up("  app: {command: [no-such-program], hosts: [app.localhost, app.example.com]}\n").await;
+    assert!(refused(&rouse, "app").await.text().contains("is in no directory of PATH"));
+    let told = get(&rouse.target(false).with_host("app.example.com"), "/").await;
+    assert_eq!(told.header("x-rouse-error"), "start_failed");
+    let text = told.text();
+    assert!(text.contains("its command cannot be run (cannot_run); `rouse logs app` says more"), "{text}");
+    assert!(!text.contains("PATH") && !text.contains("no-such-program"), "{text}");
     rouse.stop().await;
 }
 

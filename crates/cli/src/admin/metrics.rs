@@ -30,7 +30,7 @@ const WHOLE: &str = "total";
 /// What happened, counted.
 #[derive(Debug, Clone)]
 pub struct Tally {
-    cold_starts: Pages<Labels<2>, Histogram>,
+    cold_starts: Pages<Labels<3>, Histogram>,
     sources: Family<Labels<1>, Counter>,
     wakes: Family<Labels<1>, Counter>,
 }
@@ -49,7 +49,7 @@ impl Tally {
         }
         metrics.register(
             "rouse_cold_start_seconds",
-            "Time of each phase of a cold start, and of the whole",
+            "Time of each phase of a cold start, and of the whole, by how it ended",
             tally.cold_starts.family(),
         );
         metrics.register(
@@ -66,7 +66,8 @@ impl Tally {
         let service = cold.service.to_string();
         let phases = cold.phases().map(|(phase, took)| (phase.as_str(), took));
         for (phase, took) in phases.chain([(WHOLE, cold.total())]) {
-            let labels = [("service", service.clone()), ("phase", phase.to_owned())];
+            let outcome = cold.outcome.as_str().to_owned();
+            let labels = [("service", service.clone()), ("phase", phase.to_owned()), ("outcome", outcome)];
             self.cold_starts.page(&service, &labels).observe(took.as_secs_f64());
         }
     }

@@ -131,7 +131,7 @@ fn service(registry: &Registry, id: &ServiceId, app: Option<&AppStatus>) -> Serv
         reason: app.map(|app| app.reason.clone()).unwrap_or_default(),
         trouble: app
             .and_then(|app| app.trouble.clone())
-            .or_else(|| service.as_ref().and_then(|service| service.wake_failure())),
+            .or_else(|| Some(service.as_ref()?.wake_failure()?.detail().to_owned())),
         stale: snapshot.as_ref().is_some_and(|snapshot| snapshot.stale),
         endpoints: pods,
     }

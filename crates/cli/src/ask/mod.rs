@@ -7,13 +7,14 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use http::{Method, StatusCode};
+use rouse_core::endpoint::State;
 use serde::Deserialize;
 use serde_json::json;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout_at};
 
 use crate::Streams;
-use crate::admin::report::{ColdStart, Service};
+use crate::admin::report::{ColdStart, Pod, Service};
 use crate::args::{Logs, Pods, Restart, Scale, Status, StatusFormat};
 use crate::config::Span;
 use crate::failure::Failure;
@@ -74,22 +75,40 @@ async fn replaced(
     let mut trouble = None;
     while timeout_at(deadline, looks.tick()).await.is_ok() {
         let now = service(client, app).await?;
-        let left = now.endpoints.iter().filter(|pod| old.contains(&pod.uid)).count();
-        let done = old.len().saturating_sub(left);
+        let (done, over) = progress(old, &now);
         if told != Some(done) {
             told = Some(done);
             writeln!(streams.out, "{app}: {done} of {} pods replaced", old.len())?;
             streams.out.flush()?;
         }
-        if left == 0 && !now.rolling {
-            return Ok(());
-        }
         trouble = now.trouble;
+        if over {
+            let why = trouble.filter(|_| done < old.len());
+            return match why {
+                Some(why) => Err(Failure::Failed(format!(
+                    "{app}: {done} of {} pods replaced: {why}\n  `rouse logs {app}` has what it printed",
+                    old.len()
+                ))),
+                None => Ok(()),
+            };
+        }
     }
     let why = trouble.map(|trouble| format!(": {trouble}")).unwrap_or_default();
     Err(Failure::Failed(format!(
         "{app}: not all pods were replaced within {limit}{why}\n  it goes on; `rouse status` shows how far it is"
     )))
+}
+
+/// How many of the `old` pods have a ready successor, and whether it is over. Pods that are gone without a successor,
+/// since the app is broken or fewer are wanted by now, were not replaced.
+fn progress(old: &BTreeSet<String>, now: &Service) -> (usize, bool) {
+    let left = now.endpoints.iter().filter(|pod| old.contains(&pod.uid)).count();
+    let is_new = |pod: &&Pod| pod.state == State::Ready.as_str() && !old.contains(&pod.uid);
+    let new = now.endpoints.iter().filter(is_new).count();
+    let done = old.len().saturating_sub(left).min(new);
+    let desired = now.desired.map_or(usize::MAX, |desired| usize::try_from(desired).unwrap_or(usize::MAX));
+    let wanted = old.len().min(desired);
+    (done, left == 0 && !now.rolling && done >= wanted)
 }
 
 /// `rouse scale`.
@@ -150,4 +169,56 @@ fn read<T: for<'d> Deserialize<'d>>(body: &[u8]) -> Result<T, Failure> {
     serde_json::from_slice(body).map_err(|error| {
         Failure::Failed(format!("the answer is not one of `rouse up` of this version: {error}"))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admin::report::Life;
+
+    /// An app with these pods, each a UID and a state.
+    fn app(desired: u32, pods: &[(&str, State)]) -> Service {
+        let pod = |(uid, state): &(&str, State)| Pod {
+            pod: "app-1".into(),
+            uid: (*uid).into(),
+            address: "127.0.0.1:1".into(),
+            state: state.to_string(),
+            source: None,
+            in_flight: 0,
+            pid: None,
+        };
+        Service {
+            service: "local/app".into(),
+            state: Life::Waking,
+            holds: 0,
+            in_flight: 0,
+            requests: 0,
+            desired: Some(desired),
+            ready: 0,
+            pinned: None,
+            rolling: false,
+            reason: String::new(),
+            trouble: None,
+            stale: false,
+            endpoints: pods.iter().map(pod).collect(),
+        }
+    }
+
+    #[test]
+    fn a_pod_is_replaced_when_it_is_gone_and_its_successor_is_ready() {
+        let old: BTreeSet<String> = ["a".to_owned(), "b".to_owned()].into();
+        let cases = [
+            (app(2, &[("a", State::Ready), ("b", State::Ready)]), (0, false)),
+            (app(2, &[("a", State::Ready), ("b", State::Ready), ("c", State::Ready)]), (0, false)),
+            (app(2, &[("a", State::Ready), ("c", State::Ready)]), (1, false)),
+            (app(2, &[("c", State::Ready), ("d", State::Ready)]), (2, true)),
+            // A broken app: its pods are gone, and none came after them.
+            (app(2, &[]), (0, false)),
+            (app(2, &[("c", State::Starting)]), (0, false)),
+            (app(0, &[]), (0, true)),
+        ];
+        for (now, expected) in cases {
+            assert_eq!(progress(&old, &now), expected, "{:?}", now.endpoints);
+        }
+    }
 }

@@ -96,13 +96,21 @@ fn state(life: Life) -> Style {
 
 /// `hello  240 ms, 12 s ago, served by hello-1 (probe): wake 0.1 · …`
 fn cold_start(cold: &ColdStart) -> String {
-    let mut line =
-        format!("{}  {BOLD}{} ms{BOLD:#}, {} ago, ", cold.service, millis(cold.total_us), ago(cold.ago_us));
+    let ago = ago(cold.ago_us);
+    let mut line = match &*cold.outcome {
+        "served" => format!("{}  {BOLD}{} ms{BOLD:#}, {ago} ago, ", cold.service, millis(cold.total_us)),
+        outcome => {
+            let after = seconds(cold.total_us);
+            format!("{}  {BAD}{outcome} after {after}{BAD:#}, {ago} ago", cold.service)
+        }
+    };
     let by = cold.ready_by.as_ref().map(|source| format!(" (ready by {source})")).unwrap_or_default();
     // A String takes everything.
-    match &cold.pod {
-        Some(pod) => write!(line, "{} by {pod}{by}", cold.outcome),
-        None => write!(line, "{}{by}", cold.outcome),
+    match (&*cold.outcome, &cold.pod) {
+        ("served", Some(pod)) => write!(line, "served by {pod}{by}"),
+        ("served", None) => write!(line, "served{by}"),
+        (_, Some(pod)) => write!(line, ", by {pod}{by}"),
+        (_, None) => Ok(()),
     }
     .ok();
     let phases: Vec<String> = PHASES
@@ -120,6 +128,15 @@ fn millis(micros: u64) -> String {
     match (tenths / 10, tenths % 10) {
         (whole @ 0..10, tenth @ 1..) => format!("{whole}.{tenth}"),
         (whole, _) => whole.to_string(),
+    }
+}
+
+/// `5 s`, `0.3 s`.
+fn seconds(micros: u64) -> String {
+    let tenths = micros.saturating_add(50_000) / 100_000;
+    match (tenths / 10, tenths % 10) {
+        (whole @ 0..10, tenth @ 1..) => format!("{whole}.{tenth} s"),
+        (whole, _) => format!("{whole} s"),
     }
 }
 
@@ -231,5 +248,28 @@ LAST COLD STARTS
 local/hello  231 ms, 12 s ago, served by hello-1 (ready by probe): wake 0.1 · first byte 5
 "
         );
+    }
+
+    #[test]
+    fn a_cold_start_that_failed_says_so_and_after_how_long() {
+        let cold = ColdStart {
+            service: "local/hello".into(),
+            pod: None,
+            outcome: "failed".into(),
+            ready_by: None,
+            held_us: 1,
+            wake_sent_us: Some(6000),
+            pod_seen_us: None,
+            pod_ready_us: None,
+            connected_us: None,
+            first_byte_us: None,
+            phases_us: [("wake".to_owned(), 5999)].into(),
+            total_us: 5_003_000,
+            ago_us: 12_000_000,
+        };
+        let mut out = StripStream::new(Vec::new());
+        write(&mut out, &[], &[cold]).unwrap();
+        let text = String::from_utf8(out.into_inner()).unwrap();
+        assert!(text.contains("local/hello  failed after 5 s, 12 s ago: wake 6"), "{text}");
     }
 }

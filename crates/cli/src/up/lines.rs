@@ -116,8 +116,17 @@ pub fn cold_start(cold: &ColdStart) -> String {
         Outcome::Unanswered => {
             format!("{name}: {WARNING}cold start without an answer, {total} ms{WARNING:#}{colon}{phases}")
         }
+        Outcome::Failed => {
+            format!(
+                "{name}: {WARNING}cold start failed after {}{WARNING:#}{colon}{phases}",
+                seconds(cold.total())
+            )
+        }
         Outcome::Abandoned => {
-            format!("{name}: {WARNING}cold start in vain, nobody waits any more{WARNING:#}{colon}{phases}")
+            let after = seconds(cold.total());
+            format!(
+                "{name}: {WARNING}cold start in vain, all clients left after {after}{WARNING:#}{colon}{phases}"
+            )
         }
     }
 }
@@ -135,6 +144,15 @@ fn millis(took: Duration) -> String {
     match (tenths / 10, tenths % 10) {
         (whole @ 0..10, tenth @ 1..) => format!("{whole}.{tenth}"),
         (whole, _) => whole.to_string(),
+    }
+}
+
+/// What people count in seconds: `5 s`, `0.3 s`.
+fn seconds(took: Duration) -> String {
+    let tenths = (took.as_millis() + 50) / 100;
+    match (tenths / 10, tenths % 10) {
+        (whole @ 0..10, tenth @ 1..) => format!("{whole}.{tenth} s"),
+        (whole, _) => format!("{whole} s"),
     }
 }
 

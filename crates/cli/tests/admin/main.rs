@@ -13,6 +13,7 @@ mod scene;
 mod server;
 
 use rouse_core::snapshot::Spread;
+use rouse_core::start::{Cause, StartFailure};
 use rouse_testkit::fakes::{DRAINING, READY, STARTING, ready_slice, slice};
 use rouse_testkit::requests::{Request, line};
 use scene::{Scene, app, pod_status};
@@ -100,7 +101,7 @@ async fn services_show_processes_beside_what_routing_knows_of_them() {
 async fn a_wake_that_failed_is_the_trouble_of_a_service() {
     let scene = Scene::new();
     let (service, _) = scene.bench.service("cart", Spread::default());
-    service.wake_failed("no such command");
+    service.wake_failed(StartFailure::new(Cause::CannotRun, "no such command"));
     assert_eq!(scene.get("/api/v1/services").await.json()[0]["trouble"], "no such command");
 }
 
@@ -228,8 +229,8 @@ async fn metrics_are_open_metrics_and_their_labels_go_with_their_service() {
         "rouse_wakes_total{result=\"failed\"} 1",
         "rouse_endpoint_source_first_total{source=\"slice\"} 1",
         "rouse_endpoint_source_first_total{source=\"probe\"} 0",
-        "rouse_cold_start_seconds_count{service=\"shop/shop\",phase=\"seen\"} 1",
-        "rouse_cold_start_seconds_count{service=\"shop/shop\",phase=\"total\"} 1",
+        "rouse_cold_start_seconds_count{service=\"shop/shop\",phase=\"seen\",outcome=\"served\"} 1",
+        "rouse_cold_start_seconds_count{service=\"shop/shop\",phase=\"total\",outcome=\"served\"} 1",
         "# EOF",
     ] {
         assert!(text.lines().any(|it| it == line), "{line} is missing in:\n{text}");

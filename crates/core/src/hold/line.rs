@@ -11,7 +11,7 @@ use super::AcquireError;
 use crate::endpoint::Endpoint;
 use crate::pick::{EndpointId, NoPick};
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use crate::sync::{Mutex, fence, lock};
+use crate::sync::{Mutex, MutexGuard, fence, lock};
 use crate::time::Moment;
 
 /// A place in a line. Lower is earlier; a request that comes back keeps its own.
@@ -89,7 +89,7 @@ impl Line {
 
     /// Why nobody may get in line any more.
     pub(crate) fn closed(&self) -> Option<AcquireError> {
-        lock(&self.inner).closed
+        lock(&self.inner).closed.clone()
     }
 
     /// Gets in line: at the end, with a number from `tickets`, or back to the place of an earlier `ticket`; or
@@ -104,8 +104,8 @@ impl Line {
         grant: impl FnMut(&Waiter) -> Result<Taken, NoPick>,
     ) -> Result<Ticket, AcquireError> {
         let mut inner = lock(&self.inner);
-        if let Some(closed) = inner.closed {
-            return Err(closed);
+        if let Some(closed) = &inner.closed {
+            return Err(closed.clone());
         }
         // Numbers are unique among all lines, or a ticket brought from another line could push somebody out.
         // Drawn under the lock, so in order.
@@ -177,16 +177,36 @@ impl Line {
     }
 
     /// Turns everybody away, now and later.
-    pub(crate) fn close(&self, why: AcquireError) {
+    pub(crate) fn close(&self, why: &AcquireError) {
         let mut inner = lock(&self.inner);
-        inner.closed = Some(why);
-        let mut turned_away = std::mem::take(&mut inner.waiting);
-        let resting = std::mem::take(&mut inner.resting);
-        turned_away.extend(resting.into_iter().map(|(ticket, (_, waiter))| (ticket, waiter)));
-        inner.granted.extend(turned_away.keys().map(|ticket| (*ticket, Err(why))));
+        inner.closed = Some(why.clone());
+        self.turn_away_locked(inner, why, |_| true);
+    }
+
+    /// Turns away those who wait now.
+    pub(crate) fn turn_away(&self, why: &AcquireError) {
+        self.turn_away_locked(lock(&self.inner), why, |_| true);
+    }
+
+    /// Turns away the holder of `ticket`, unless it has got something.
+    pub(crate) fn turn_away_one(&self, ticket: Ticket, why: &AcquireError) {
+        self.turn_away_locked(lock(&self.inner), why, |other| other == ticket);
+    }
+
+    fn turn_away_locked(
+        &self,
+        mut inner: MutexGuard<'_, Inner>,
+        why: &AcquireError,
+        mut whom: impl FnMut(Ticket) -> bool,
+    ) {
+        let waiting = inner.waiting.extract_if(.., |ticket, _| whom(*ticket));
+        let mut turned_away: Vec<(Ticket, Waiter)> = waiting.collect();
+        let resting = inner.resting.extract_if(.., |ticket, _| whom(*ticket));
+        turned_away.extend(resting.map(|(ticket, (_, waiter))| (ticket, waiter)));
+        inner.granted.extend(turned_away.iter().map(|(ticket, _)| (*ticket, Err(why.clone()))));
         self.count(&inner);
         drop(inner);
-        turned_away.into_values().filter_map(|waiter| waiter.waker).for_each(Waker::wake);
+        turned_away.into_iter().filter_map(|(_, waiter)| waiter.waker).for_each(Waker::wake);
     }
 
     /// What the holder of `ticket` got, if it got something.

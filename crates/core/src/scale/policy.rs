@@ -157,6 +157,11 @@ pub struct Policy {
 }
 
 impl Policy {
+    /// How many pods there are at least, whatever the load.
+    pub fn min(&self) -> u32 {
+        self.min
+    }
+
     /// What a wake asks for: one pod, or `min` if that is more.
     pub(super) fn awake(&self) -> u32 {
         self.min.max(1)

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::bodies::Bodies;
 use super::credentials::Credentials;
 use super::named::Followed;
+use super::wakes::Failing;
 use super::{Cluster, Knowledge, NEEDED, Plans, at, lock};
 use crate::feed::Feed;
 use crate::route::plan::{Findings, RoutePlan, World, compile, refuse};
@@ -27,6 +28,8 @@ use crate::watch::{Health, WatchState};
 const PAUSE: Duration = Duration::from_millis(20);
 /// Statuses that could not be written, and watches that panicked, are tried again after this.
 const RETRY: Duration = Duration::from_secs(30);
+/// How often pods that refuse connections are looked at again.
+const UNREACHABLE: Duration = Duration::from_secs(5);
 /// Workloads are looked up again after this, since nobody tells of new ones.
 const LOOK_AGAIN: Duration = Duration::from_mins(1);
 /// How long routes wait at the start for the objects that they and their Services name.
@@ -109,10 +112,12 @@ impl Cluster {
                 if retry.is_none() && (panicked || !lock(&self.unwritten).is_empty()) {
                     retry = Some(Instant::now() + RETRY);
                 }
+                let look = self.has_unreachable().then(|| Instant::now() + UNREACHABLE);
                 sleep_until(Instant::now() + PAUSE).await;
                 tokio::select! {
                     () = self.dirty.notified() => {}
                     () = at(retry) => {}
+                    () = at(look) => {}
                     Some(ended) = tasks.join_next() => if let Err(error) = ended {
                         credentials.ended(&self, &error);
                         bodies.ended(&self, &error);
@@ -202,8 +207,15 @@ impl Cluster {
             findings.faults.clone_from(&entry.faults);
             findings.outdated = !entry.faults.is_empty() && entry.good.is_some();
             findings.unlisted = entry.good.as_deref().is_some_and(|good| self.is_unlisted(feed, good));
-            findings.no_scale_target = self.targets.get(key).and_then(Result::err);
-            findings.wake_failure = wake_failures.get(key).map(|failure| failure.words.clone());
+            let none = self.targets.get(key).and_then(Result::err);
+            findings.no_scale_target = none.map(|failure| failure.detail().to_owned());
+            if let Some(failure) = wake_failures.get(key) {
+                let words = Some(failure.words.clone());
+                match failure.what {
+                    Failing::Wake => findings.wake_failure = words,
+                    Failing::Pods => findings.unreachable = words,
+                }
+            }
             let (uid, version) = (entry.uid.as_str(), entry.version.as_str());
             let (generation, present) = (entry.generation, entry.conditions.as_slice());
             let object = Standing { uid, generation, version, conditions: present };

@@ -1,10 +1,13 @@
 //! Wakes: asked for by requests, done by a task, each service by one at a time.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use rouse_core::endpoint::ServiceId;
 use rouse_core::registry::Registry;
+use rouse_core::service::Service;
+use rouse_core::start::{Cause, StartFailure};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -13,12 +16,15 @@ use super::{Cluster, Happening, Knowledge, lock};
 use crate::events::{Event, Reason};
 use crate::feed::Feed;
 use crate::route::spec::{RouteKey, RouteSpec};
-use crate::scale::{WakeFault, Woken, Workload};
+use crate::scale::{Woken, Workload};
 
 /// Services that may wait to be woken. A wake that finds no room is repeated by the core.
 const WAITING: usize = 10_000;
 /// Wakes under way at a time.
 const AT_ONCE: usize = 32;
+
+/// Pods that are named in a condition.
+const SHOWN: usize = 5;
 
 /// Services that wait to be woken, each once.
 #[derive(Debug, Default)]
@@ -87,21 +93,33 @@ impl Cluster {
     async fn wake_one(&self, service: &ServiceId, registry: &Registry, feed: &Mutex<Feed>) {
         let routes = self.routes_to(service);
         let outcome = self.try_wake(service, &routes, feed).await;
+        let known = registry.get(service);
+        let refusing = known.as_ref().map(|known| known.refusing()).unwrap_or_default();
         match outcome {
             Ok(Woken::Scaled(replicas)) => {
+                known.inspect(|known| known.wake_progressed());
                 self.tell(Happening::Woken(service.clone(), replicas));
                 let message = format!("a request woke Service {}: 0 to {replicas}", service.name());
                 self.on_routes(&routes, Reason::Woken, &message);
                 self.remember(&routes, None);
             }
-            Ok(Woken::Already(_)) => self.remember(&routes, None),
-            Err(words) => {
-                if let Some(service) = registry.get(service) {
-                    service.wake_failed(&words);
+            // There are pods, so the wake is not what is wrong.
+            _ if !refusing.is_empty() => {
+                let words = unreachable(&refusing);
+                if self.remember(&routes, Some((Failing::Pods, &words))) {
+                    self.tell(Happening::Unreachable(service.clone(), words));
                 }
-                self.on_routes(&routes, Reason::WakeFailed, &words);
-                self.remember(&routes, Some(&words));
-                self.tell(Happening::WakeFailed(service.clone(), words));
+            }
+            Ok(Woken::Already(_)) => {
+                known.inspect(|known| known.wake_progressed());
+                self.remember(&routes, None);
+            }
+            Err(failure) => {
+                let why = failure.detail().to_owned();
+                known.inspect(|known| known.wake_failed(failure));
+                self.on_routes(&routes, Reason::WakeFailed, &why);
+                let again = !self.remember(&routes, Some((Failing::Wake, &why)));
+                self.tell(Happening::WakeFailed { service: service.clone(), why, again });
             }
         }
     }
@@ -120,25 +138,25 @@ impl Cluster {
         service: &ServiceId,
         routes: &[Arc<RouteSpec>],
         feed: &Mutex<Feed>,
-    ) -> Result<Woken, String> {
+    ) -> Result<Woken, StartFailure> {
         let workload = self.workload(service, routes, feed).await?;
         // A pause forbids the step from 0 only: what has pods may be kept from being ready by something else.
         let paused = self.targets.paused(&self.client, service.namespace(), &workload, routes);
         let least = routes.iter().map(|route| route.scaling.min).max().unwrap_or(0).max(1);
         match self.waker.wake(service.namespace(), &workload, least, paused).await {
             Ok(Woken::Already(replicas)) => match self.waker.blocked(service.namespace(), &workload).await {
-                Some(words) => Err(words),
+                Some(failure) => Err(failure),
                 None => Ok(Woken::Already(replicas)),
             },
             Ok(woken) => Ok(woken),
-            Err(fault) => {
-                if let WakeFault::Gone(_) = fault {
+            Err(failure) => {
+                if failure.cause == Cause::ScaleTargetMissing {
                     // Next time it is looked up anew: somebody may have replaced it.
                     for route in routes {
                         self.targets.forget(&route.key);
                     }
                 }
-                Err(fault.to_string())
+                Err(failure)
             }
         }
     }
@@ -148,7 +166,7 @@ impl Cluster {
         service: &ServiceId,
         routes: &[Arc<RouteSpec>],
         feed: &Mutex<Feed>,
-    ) -> Result<Workload, String> {
+    ) -> Result<Workload, StartFailure> {
         let known = || routes.iter().filter_map(|route| self.targets.get(&route.key));
         if let Some(found) = known().find_map(Result::ok) {
             return Ok(found);
@@ -159,7 +177,8 @@ impl Cluster {
         if self.targets.look_up_now(&self.client, service.namespace(), &asked).await {
             self.dirty.notify_one();
         }
-        let none = || format!("no route leads to Service {service}");
+        let none =
+            || StartFailure::new(Cause::NoScaleTarget, &format!("no route leads to Service {service}"));
         known().find_map(Result::ok).ok_or_else(|| known().find_map(Result::err).unwrap_or_else(none))
     }
 
@@ -177,15 +196,16 @@ impl Cluster {
         }
     }
 
-    /// For the routes' status.
-    fn remember(&self, routes: &[Arc<RouteSpec>], failure: Option<&str>) {
+    /// For the routes' status. Answers whether anything is new.
+    fn remember(&self, routes: &[Arc<RouteSpec>], failure: Option<(Failing, &str)>) -> bool {
         let mut knowledge = self.knowledge();
         let Knowledge { book, wake_failures, .. } = &mut *knowledge;
         let mut changed = false;
         for route in routes {
-            let failed = failure.zip(book.get(&route.key)).map(|(words, entry)| WakeFailure {
+            let failed = failure.zip(book.get(&route.key)).map(|((what, words), entry)| WakeFailure {
                 uid: entry.uid.clone(),
                 service: route.target.service.clone(),
+                what,
                 words: words.to_owned(),
             });
             changed |= wake_failures.get(&route.key) != failed.as_ref();
@@ -199,17 +219,27 @@ impl Cluster {
         if changed {
             self.dirty.notify_one();
         }
+        changed
+    }
+
+    /// Whether somebody must look soon whether failures are over: nobody tells that pods accept connections again.
+    pub(super) fn has_unreachable(&self) -> bool {
+        self.knowledge().wake_failures.values().any(|failure| failure.what == Failing::Pods)
     }
 
     /// Forgets failures of routes that are gone, were made anew or lead elsewhere, and of services that have pods: others
-    /// may have woken them.
+    /// may have woken them. Pods that refused connections may accept them again.
     pub(super) fn forget_failures(&self, knowledge: &mut Knowledge, registry: &Registry) {
         let Knowledge { book, wake_failures, .. } = knowledge;
         wake_failures.retain(|route, failure| {
             let leads_there = |good: &Arc<RouteSpec>| good.target.service == failure.service;
             let entry = book.get(route).filter(|entry| entry.uid == failure.uid);
             let same = entry.and_then(|entry| entry.good.as_ref()).is_some_and(leads_there);
-            same && !registry.get(&failure.service).is_some_and(|service| service.snapshot().ready())
+            let is_over = |service: Arc<Service>| match failure.what {
+                Failing::Wake => service.snapshot().ready(),
+                Failing::Pods => service.refusing().is_empty(),
+            };
+            same && !registry.get(&failure.service).is_some_and(is_over)
         });
         self.note_failing(wake_failures);
     }
@@ -233,7 +263,27 @@ pub(super) struct WakeFailure {
     /// Which object of the route's name.
     uid: String,
     service: ServiceId,
+    pub(super) what: Failing,
     pub(super) words: String,
+}
+
+/// What it is that fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Failing {
+    /// The wake.
+    Wake,
+    /// The connections to pods that are ready.
+    Pods,
+}
+
+/// Pods that refuse connections, in words.
+fn unreachable(pods: &[SocketAddr]) -> String {
+    let shown: Vec<String> = pods.iter().take(SHOWN).map(ToString::to_string).collect();
+    let more = if pods.len() > SHOWN { ", …" } else { "" };
+    format!(
+        "every ready pod refuses connections ({}{more}): check that the app listens on the Service's target port",
+        shown.join(", ")
+    )
 }
 
 /// The wake of a service is over, however it ended.

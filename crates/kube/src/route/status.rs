@@ -63,6 +63,9 @@ pub fn conditions(findings: &Findings) -> Vec<Condition> {
         let all: Vec<&str> = findings.tls.iter().map(String::as_str).collect();
         matter("BadUpstreamTls", all.join("; "));
     }
+    if let Some(words) = &findings.unreachable {
+        matter("PodsUnreachable", words.clone());
+    }
     // So far each keeps requests from what their route promises; the rest does not.
     let ready = first_matter(findings, &matters);
     if let Some(words) = &findings.no_scale_target {
@@ -329,7 +332,7 @@ fn same(route: RouteKind, written: &[Value], present: &[Value]) -> bool {
 }
 
 /// Every kind of condition that we write, besides `Ready`.
-const KINDS: [&str; 13] = [
+const KINDS: [&str; 14] = [
     HOSTS_CLAIMED,
     ROUSE_READY,
     "Accepted",
@@ -340,6 +343,7 @@ const KINDS: [&str; 13] = [
     "BadFallback",
     "MissingBody",
     "BadUpstreamTls",
+    "PodsUnreachable",
     "NoScaleTarget",
     "WakeFailed",
     "NotHonoured",

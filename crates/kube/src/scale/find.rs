@@ -7,6 +7,7 @@ use std::time::Duration;
 use kube::Client;
 use kube::api::ListParams;
 use kube::core::Request;
+use rouse_core::start::{Cause, StartFailure};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -180,20 +181,29 @@ struct Next {
 
 impl Candidates {
     /// Looks at a namespace. Workloads are looked at only if `all`: most routes name theirs.
-    async fn look(client: &Client, namespace: &str, all: bool, limit: Duration) -> Result<Self, String> {
-        let scaled = scaled_objects(client, namespace, limit).await.map_err(|error| words(&error))?;
+    async fn look(
+        client: &Client,
+        namespace: &str,
+        all: bool,
+        limit: Duration,
+    ) -> Result<Self, StartFailure> {
+        let scaled = scaled_objects(client, namespace, limit).await.map_err(|error| failure(&error))?;
         let mut workloads = Vec::new();
         if all {
             for (kind, plural) in [("Deployment", "deployments"), ("StatefulSet", "statefulsets")] {
                 let found: Vec<WorkloadObject> =
                     list(client, api::path("apps", "v1", plural, Some(namespace)), limit)
                         .await
-                        .map_err(|error| words(&error))?;
+                        .map_err(|error| failure(&error))?;
                 workloads.extend(found.into_iter().map(|workload| WorkloadObject { kind, ..workload }));
             }
         }
         Ok(Self { scaled, workloads })
     }
+}
+
+fn failure(error: &kube::Error) -> StartFailure {
+    StartFailure::new(wake::cause(error), &words(error))
 }
 
 async fn scaled_objects(
@@ -239,7 +249,7 @@ pub(crate) struct Targets {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Target {
-    found: Result<Workload, String>,
+    found: Result<Workload, StartFailure>,
     /// A `ScaledObject` scales it, so its owner may pause it.
     scaled: bool,
     /// Why it must not be taken from 0, as last seen.
@@ -247,7 +257,7 @@ struct Target {
 }
 
 impl Targets {
-    pub(crate) fn get(&self, route: &RouteKey) -> Option<Result<Workload, String>> {
+    pub(crate) fn get(&self, route: &RouteKey) -> Option<Result<Workload, StartFailure>> {
         self.by_route().get(route).map(|target| target.found.clone())
     }
 
@@ -279,13 +289,14 @@ impl Targets {
         for (route, service) in routes {
             let target = match &candidates {
                 Ok(seen) => {
-                    let found = find(route, service.as_deref(), &seen.scaled, &seen.workloads);
+                    let found = find(route, service.as_deref(), &seen.scaled, &seen.workloads)
+                        .map_err(|words| StartFailure::new(Cause::NoScaleTarget, &words));
                     let by_any = |workload: &Workload| seen.scaled.iter().any(|one| one.scales(workload));
                     let scaled = found.as_ref().is_ok_and(by_any);
                     let paused = found.as_ref().ok().and_then(|workload| pause(&seen.scaled, workload));
                     Target { found, scaled, paused }
                 }
-                Err(words) => Target { found: Err(words.clone()), scaled: false, paused: None },
+                Err(failure) => Target { found: Err(failure.clone()), scaled: false, paused: None },
             };
             let mut by_route = self.by_route();
             let known = by_route.get(&route.key).map(|known| &known.found);

@@ -7,6 +7,7 @@ use std::time::Duration;
 use kube::Client;
 use kube::api::{GetParams, Patch, PatchParams};
 use kube::core::Request;
+use rouse_core::start::{Cause, StartFailure};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -25,17 +26,6 @@ pub(crate) enum Woken {
     Scaled(u32),
     /// Somebody else had, or it was never at 0.
     Already(u32),
-}
-
-/// Why a wake came to nothing, in words.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum WakeFault {
-    /// It is not there (any more).
-    #[error("{0}")]
-    Gone(String),
-    /// Anything else.
-    #[error("{0}")]
-    Refused(String),
 }
 
 #[derive(Deserialize)]
@@ -91,7 +81,7 @@ impl Waker {
         workload: &Workload,
         replicas: u32,
         paused: impl Future<Output = Option<String>>,
-    ) -> Result<Woken, WakeFault> {
+    ) -> Result<Woken, StartFailure> {
         let plural = self.plural(workload).await?;
         let path = api::path(&workload.group, &workload.version, &plural, Some(namespace));
         let request = Request::new(path);
@@ -109,7 +99,7 @@ impl Waker {
             if let Some(paused) = paused.take()
                 && let Some(words) = paused.await
             {
-                return Err(WakeFault::Refused(words));
+                return Err(StartFailure::new(Cause::Paused, &words));
             }
             // With the version it was decided on: of several gateways only one changes it, the others look again.
             let change = json!({
@@ -132,11 +122,12 @@ impl Waker {
                 Err(error) => return Err(explain(&error, namespace, workload, "scale", &plural)),
             }
         }
-        Err(WakeFault::Refused(format!("{workload} in {namespace} changes faster than it can be scaled")))
+        let text = format!("{workload} in {namespace} changes faster than it can be scaled");
+        Err(StartFailure::new(Cause::ClusterUnavailable, &text))
     }
 
     /// Why a workload that was scaled has no pods, if its controller says so: a quota, an admission webhook.
-    pub(crate) async fn blocked(&self, namespace: &str, workload: &Workload) -> Option<String> {
+    pub(crate) async fn blocked(&self, namespace: &str, workload: &Workload) -> Option<StartFailure> {
         let plural = self.plural(workload).await.ok()?;
         let path = api::path(&workload.group, &workload.version, &plural, Some(namespace));
         let request = Request::new(path).get(&workload.name, &GetParams::default()).ok()?;
@@ -148,10 +139,11 @@ impl Waker {
             text(condition, "type").as_deref() == Some("ReplicaFailure")
                 && text(condition, "status").as_deref() == Some("True")
         });
-        Some(format!("{workload} in {namespace} gets no pods: {}", text(failure?, "message")?))
+        let text = format!("{workload} in {namespace} gets no pods: {}", text(failure?, "message")?);
+        Some(StartFailure::new(Cause::PodsRefused, &text))
     }
 
-    async fn plural(&self, workload: &Workload) -> Result<String, WakeFault> {
+    async fn plural(&self, workload: &Workload) -> Result<String, StartFailure> {
         let common = match (&*workload.group, &*workload.kind) {
             ("apps", "Deployment") => Some("deployments"),
             ("apps", "StatefulSet") => Some("statefulsets"),
@@ -170,13 +162,15 @@ impl Waker {
             group => format!("/apis/{group}/{}", workload.version),
         };
         let request = http::Request::get(path).body(Vec::new());
-        let request = request.map_err(|error| WakeFault::Refused(error.to_string()))?;
+        let request = request.map_err(|error| StartFailure::new(Cause::ScaleRefused, &error.to_string()))?;
         let all: Result<ApiResources, kube::Error> = api::within(ANSWER, self.client.request(request)).await;
-        let all = all.map_err(|error| WakeFault::Refused(words(&error)))?;
+        let all = all.map_err(|error| StartFailure::new(cause(&error), &words(&error)))?;
         let mut fitting = all.resources.into_iter().filter(|resource| *resource.kind == *workload.kind);
         let found = fitting.find(|resource| !resource.name.contains('/'));
-        let unknown =
-            || WakeFault::Gone(format!("the cluster has no kind {} in {}", workload.kind, workload.group));
+        let unknown = || {
+            let text = format!("the cluster has no kind {} in {}", workload.kind, workload.group);
+            StartFailure::new(Cause::ScaleTargetMissing, &text)
+        };
         let plural = found.ok_or_else(unknown)?.name;
         let mut plurals = self.plurals.lock().unwrap_or_else(PoisonError::into_inner);
         // There are few kinds; more than this many are somebody's invention.
@@ -187,21 +181,37 @@ impl Waker {
     }
 }
 
-/// What happened, and what to do about it where we know.
-fn explain(error: &kube::Error, namespace: &str, workload: &Workload, what: &str, plural: &str) -> WakeFault {
-    let said = words(error);
-    let at = format!("{workload} in {namespace}");
+/// Whether the API server said no, or could not be asked.
+pub(super) fn cause(error: &kube::Error) -> Cause {
     match error {
         kube::Error::Api(status) => match status.code {
-            404 => WakeFault::Gone(format!("{at} does not exist, or has no scale: {said}")),
-            403 if said.contains("quota") => {
-                WakeFault::Refused(format!("a quota keeps {at} from being scaled: {said}"))
-            }
-            403 => WakeFault::Refused(format!(
-                "not allowed to {what} {at} (needs get and patch of {plural}/scale): {said}"
-            )),
-            code => WakeFault::Refused(format!("cannot {what} {at}: {said} ({code})")),
+            404 => Cause::ScaleTargetMissing,
+            // Conflicts, too many requests and errors of the server itself may pass; what else it refuses, it refuses again.
+            409 | 429 | 500.. => Cause::ClusterUnavailable,
+            _ => Cause::ScaleRefused,
         },
-        _ => WakeFault::Refused(format!("cannot {what} {at}: {said}")),
+        _ => Cause::ClusterUnavailable,
     }
+}
+
+/// What happened, and what to do about it where we know.
+fn explain(
+    error: &kube::Error,
+    namespace: &str,
+    workload: &Workload,
+    what: &str,
+    plural: &str,
+) -> StartFailure {
+    let said = words(error);
+    let at = format!("{workload} in {namespace}");
+    let text = match error {
+        kube::Error::Api(status) => match status.code {
+            404 => format!("{at} does not exist, or has no scale: {said}"),
+            403 if said.contains("quota") => format!("a quota keeps {at} from being scaled: {said}"),
+            403 => format!("not allowed to {what} {at} (needs get and patch of {plural}/scale): {said}"),
+            code => format!("cannot {what} {at}: {said} ({code})"),
+        },
+        _ => format!("cannot {what} {at}: {said}"),
+    };
+    StartFailure::new(cause(error), &text)
 }

@@ -3,8 +3,12 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
+use futures_util::FutureExt as _;
 use http::Method;
 use rouse_core::engine::Engine as _;
+use rouse_core::hold::AcquireError;
+use rouse_core::slot::Ask;
+use rouse_core::start::Cause;
 use rouse_kube::cluster::Happening;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
@@ -25,10 +29,10 @@ async fn failure(rig: &Rig) -> String {
     loop {
         let happening =
             timeout(Duration::from_mins(10), happenings.recv()).await.expect("a failure").unwrap();
-        if let Happening::WakeFailed(service, words) = happening {
+        if let Happening::WakeFailed { service, why, .. } = happening {
             assert_eq!(service, id("cart"));
-            assert_eq!(rig.registry.get(&service).unwrap().wake_failure(), Some(words.clone()));
-            return words;
+            assert_eq!(rig.registry.get(&service).unwrap().wake_failure().unwrap().detail(), why);
+            return why;
         }
     }
 }
@@ -242,7 +246,7 @@ async fn wake_beside(collection: &str, route: Value, scaled: Value) -> Option<St
     rig.cluster.wake(&id("cart"));
     let outcome = loop {
         match timeout(Duration::from_mins(10), happenings.recv()).await.expect("an outcome").unwrap() {
-            Happening::WakeFailed(_, words) => break Some(words),
+            Happening::WakeFailed { why, .. } => break Some(why),
             Happening::Woken(..) => break None,
             _ => {}
         }
@@ -489,5 +493,138 @@ async fn a_failure_is_over_when_a_pod_is_seen_that_a_slice_had_named_before() {
     // Sooner than the next list of slices, which would show it too.
     pass(Duration::from_secs(5)).await;
     assert_eq!(rig.condition("r", "WakeFailed"), None);
+    rig.stop().await;
+}
+
+/// How a request's wait for `cart` ends within five minutes, and after how long.
+async fn hold(rig: &Rig) -> (Option<AcquireError>, Duration) {
+    let begun = Instant::now();
+    let service = rig.registry.get(&id("cart")).unwrap();
+    let name = rig.plan("r").unwrap().target.as_ref().unwrap().port.clone();
+    let port = service.port(&name).unwrap();
+    let deadline = pass(Duration::from_mins(5));
+    let drive = async {
+        loop {
+            pass(Duration::from_millis(10)).await;
+            rig.registry.tick();
+        }
+    };
+    let ended = tokio::select! {
+        slot = port.acquire(Ask::default(), deadline) => slot,
+        () = drive => unreachable!("it goes on for ever"),
+    };
+    (ended.err(), begun.elapsed())
+}
+
+fn cause(error: Option<AcquireError>) -> Option<Cause> {
+    match error? {
+        AcquireError::StartFailed(failure) => Some(failure.cause),
+        _ => None,
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_that_no_workload_fits_ends_the_hold_at_once_and_says_so_on_the_route() {
+    let api = shop();
+    api.delete(DEPLOYMENTS, "shop", "cart");
+    let rig = Rig::synced(&api).await;
+    let (ended, after) = hold(&rig).await;
+    assert_eq!(cause(ended), Some(Cause::NoScaleTarget));
+    assert!(after < Duration::from_secs(2), "{after:?}");
+    rig.until("it is on the route", |rig| rig.condition("r", "WakeFailed").is_some()).await;
+    // Once there is a workload, the next request wakes it.
+    api.put(DEPLOYMENTS, deployment("cart", "cart", 0));
+    pass(Duration::from_secs(1)).await;
+    rig.registry.tick();
+    let port = rig.plan("r").unwrap().target.as_ref().unwrap().port.clone();
+    rig.registry.get(&id("cart")).unwrap().port(&port).unwrap().announce();
+    rig.until("it is scaled", |rig| replicas(&rig.api, "cart") == 1).await;
+    rig.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_scale_that_is_refused_ends_the_hold_after_five_seconds_and_an_error_of_the_server_does_not() {
+    let cases = [
+        (403, "cannot patch resource", Some(Cause::ScaleRefused)),
+        (422, "replicas: Invalid value", Some(Cause::ScaleRefused)),
+        (403, "exceeded quota: pods", Some(Cause::ScaleRefused)),
+        (500, "etcd is slow", None),
+        (429, "too many requests", None),
+    ];
+    for (code, text, expected) in cases {
+        let api = shop();
+        let rig = Rig::synced(&api).await;
+        api.refuse(Method::PATCH, "/scale", code, text, None);
+        let (ended, after) = hold(&rig).await;
+        assert_eq!(cause(ended), expected, "{code}");
+        let range = if expected.is_some() { 5..7 } else { 300..302 };
+        assert!(range.contains(&after.as_secs()), "{code}: {after:?}");
+        rig.stop().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_workload_that_was_scaled_and_has_no_pods_yet_is_waited_for() {
+    let api = shop();
+    let rig = Rig::synced(&api).await;
+    let (ended, after) = hold(&rig).await;
+    assert_eq!((ended, after.as_secs()), (Some(AcquireError::Deadline), 300));
+    assert_eq!(replicas(&api, "cart"), 1);
+    rig.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_is_told_as_new_once_and_what_the_api_server_says_is_one_line() {
+    let api = shop();
+    let rig = Rig::synced(&api).await;
+    api.refuse(Method::PATCH, "/scale", 422, "no\n2026-01-01 forged line", None);
+    let mut happenings = rig.cluster.happenings();
+    let mut told = Vec::new();
+    for _ in 0..5 {
+        assert!(!failure(&rig).await.contains('\n'));
+    }
+    while let Ok(happening) = happenings.try_recv() {
+        if let Happening::WakeFailed { again, .. } = happening {
+            told.push(again);
+        }
+    }
+    assert_eq!(told, [false, true, true, true, true]);
+    let words = |rig: &Rig| rig.condition("r", "WakeFailed").map(|told| told.2).unwrap_or_default();
+    rig.until("it is on the route", |rig| words(rig).contains("no\\n2026-01-01 forged line")).await;
+    rig.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn ready_pods_that_refuse_connections_make_the_route_not_ready_until_one_accepts() {
+    let api = shop();
+    api.put(DEPLOYMENTS, deployment("cart", "cart", 1));
+    api.put(SLICES, slice("cart-1", "cart", &[1]));
+    let rig = Rig::synced(&api).await;
+    rig.until("its pod is ready", |rig| rig.ready("cart") == 1).await;
+    let ready = |rig: &Rig| rig.condition("r", "Ready").map(|told| (told.0, told.1));
+    rig.until("the route is well", |rig| ready(rig).is_some_and(|told| told.0 == "True")).await;
+    let service = rig.registry.get(&id("cart")).unwrap();
+    let name = rig.plan("r").unwrap().target.as_ref().unwrap().port.clone();
+    let port = service.port(&name).unwrap();
+    // A request that every pod refuses, for longer than a pod takes to listen.
+    let mut slot = port.try_acquire(0).unwrap();
+    let ended = loop {
+        let retry = slot.refused(true);
+        pass(Duration::from_secs(1)).await;
+        rig.registry.tick();
+        let ask = Ask { retry: Some(retry), ..Ask::default() };
+        match port.acquire(ask, std::future::pending()).now_or_never() {
+            Some(Ok(again)) => slot = again,
+            Some(Err(error)) => break error,
+            None => slot = port.try_acquire(0).unwrap(),
+        }
+    };
+    assert_eq!(ended, AcquireError::Refused);
+    rig.until("the route says so", |rig| ready(rig) == Some(("False".into(), "PodsUnreachable".into())))
+        .await;
+    let (_, _, words) = rig.condition("r", "PodsUnreachable").unwrap();
+    assert!(words.contains("every ready pod refuses connections (10.0.0.1:"), "{words}");
+    port.try_acquire(0).unwrap().connected();
+    rig.until("the route is well again", |rig| rig.condition("r", "PodsUnreachable").is_none()).await;
     rig.stop().await;
 }

@@ -16,6 +16,7 @@ use rouse_core::probe::ProbePlan;
 use rouse_core::registry::Registry;
 use rouse_core::scale::{Autoscaler, Observed, Owner, Report, Reporter};
 use rouse_core::service::Service;
+use rouse_core::start::{Cause, StartFailure};
 use rouse_core::time::Moment;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -53,8 +54,8 @@ pub(super) struct App {
     generation: u64,
     pods: Vec<Pod>,
     restarts: Restarts,
-    /// When a failure was last counted.
-    failure: Option<Moment>,
+    /// When a failure was last counted, and which.
+    failure: Option<(Moment, Cause)>,
     scaler: Autoscaler,
     gateway: Reporter,
     meter: Meter,
@@ -175,8 +176,7 @@ impl App {
         let orders = lock(&self.seat.orders).clone();
         if orders.spec != self.spec {
             if orders.spec.makes_other_pods(&self.spec) {
-                self.generation += 1;
-                self.restarts.forget();
+                self.start_over();
             }
             self.scaler.set_policy(orders.spec.policy.clone());
             self.spec = orders.spec;
@@ -184,8 +184,7 @@ impl App {
         }
         let (restarts, pins) = std::mem::replace(&mut self.heard, (orders.restarts, orders.pins));
         if restarts != orders.restarts {
-            self.generation += 1;
-            self.restarts.forget();
+            self.start_over();
         }
         if pins != orders.pins {
             match orders.pin {
@@ -198,6 +197,38 @@ impl App {
         self.removed = orders.removed;
     }
 
+    /// The pods to come are others than those that were: what failed before does not count.
+    fn start_over(&mut self) {
+        self.generation += 1;
+        self.restarts.forget();
+        self.failure = None;
+        self.service.start_over();
+    }
+
+    /// Whether starting it is given up until the next request: it cannot be started, and nothing waits for it.
+    fn is_given_up(&self) -> bool {
+        let hopeless = matches!(self.failure, Some((_, Cause::CannotRun | Cause::CrashLooping)));
+        // An operator wants it, not a request.
+        let kept_up = self.scaler.pinned().unwrap_or(self.spec.policy.min()) > 0;
+        let down = self.restarts.due().is_some() && !self.pods.iter().any(Pod::stays);
+        hopeless && down && !kept_up && self.service.holds() == 0
+    }
+
+    fn give_up(&mut self, now: Moment) {
+        let from = std::mem::replace(&mut self.desired, 0);
+        if from == 0 {
+            return;
+        }
+        "it keeps failing and no request waits; the next one starts it again".clone_into(&mut self.reason);
+        self.tell(What::Scaled { from, to: 0, reason: self.reason.clone() });
+        let reason = self.reason.clone();
+        // The autoscaler has to know, or it takes the next request for one that finds pods.
+        self.report(now, false);
+        self.decide(now);
+        self.reason = reason;
+        self.look = None;
+    }
+
     /// Decides how many pods there should be, and starts and removes some.
     fn scale(&mut self, now: Moment) {
         let woken = self.seat.woken.swap(false, Ordering::Acquire);
@@ -205,10 +236,10 @@ impl App {
             self.desired = 0;
             "it is not in the file any more".clone_into(&mut self.reason);
             self.meter.rest();
-            if woken {
-                self.service.wake_failed(&self.reason);
-            }
             return self.reconcile(now);
+        }
+        if !woken && self.is_given_up() {
+            self.give_up(now);
         }
         let due = |moment: Option<Moment>| moment.is_some_and(|moment| moment <= now);
         let report = due(self.meter.next_report(REPORT)) || due(self.scaler_due());
@@ -221,9 +252,6 @@ impl App {
                 if !changed {
                     break;
                 }
-            }
-            if woken && !self.pods.iter().any(Pod::stays) {
-                self.tell_holds(now);
             }
         } else {
             if due(self.meter.next_sample(SAMPLE)) {
@@ -315,17 +343,18 @@ impl App {
         if let Some(slow) = &slow
             && !self.service.snapshot().ready()
         {
-            self.service.wake_failed(slow);
+            self.service.wake_failed(StartFailure::new(Cause::NotReady, slow));
         }
-        self.trouble = slow.or_else(|| self.restarts.trouble(now));
+        self.trouble = slow.or_else(|| self.restarts.trouble(now, self.desired > 0));
     }
 
-    /// Tells whoever waits why there is no pod.
+    /// Tells the requests that wait why there is no pod.
     fn tell_holds(&self, now: Moment) {
-        if let Some(trouble) = self.restarts.trouble(now)
+        if let Some((_, cause)) = self.failure
+            && let Some(trouble) = self.restarts.trouble(now, true)
             && !self.service.snapshot().ready()
         {
-            self.service.wake_failed(&trouble);
+            self.service.wake_failed(StartFailure::new(cause, &trouble));
         }
     }
 

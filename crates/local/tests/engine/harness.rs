@@ -243,6 +243,10 @@ pub(crate) fn count(service: &Service, state: State) -> usize {
     endpoints(&service.snapshot()).iter().filter(|endpoint| endpoint.state == state).count()
 }
 
+pub(crate) fn is_scaled_to_zero(what: &What) -> bool {
+    matches!(what, What::Scaled { to: 0, .. })
+}
+
 pub(crate) fn is_started(what: &What) -> bool {
     matches!(what, What::Started { .. })
 }

@@ -1,16 +1,126 @@
 //! What goes wrong is told, and harms nobody else.
 
+use std::future::pending;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rouse_core::endpoint::State;
-use rouse_local::engine::What;
+use rouse_core::hold::AcquireError;
+use rouse_core::slot::Ask;
+use rouse_core::start::{Cause, StartFailure};
+use rouse_local::engine::{AppSpec, What};
+use tokio::time::timeout;
 
 use crate::harness::{
-    Bench, HELPER, app, count, is_exited, is_ready, is_started, kill, policy, script, server, uids,
+    Bench, GENEROUS, HELPER, app, count, is_exited, is_ready, is_scaled_to_zero, is_started, kill, policy,
+    script, serve_after, server, uids,
 };
 
 fn reason(bench: &Bench, app: &str) -> String {
-    bench.service(app).wake_failure().unwrap_or_default()
+    bench.service(app).wake_failure().map(|failure| failure.detail().to_owned()).unwrap_or_default()
+}
+
+/// The same, with one pod even if no request wants it.
+fn kept_up(mut app: AppSpec) -> AppSpec {
+    app.policy = policy(|settings| settings.min = 1);
+    app
+}
+
+/// How the wait for a pod ended, within the patience of these tests.
+async fn waits_in_vain(bench: &Bench, app: &str) -> Arc<StartFailure> {
+    let port = bench.port(app);
+    let ended = timeout(GENEROUS, port.acquire(Ask::default(), pending())).await;
+    match ended.expect("the wait ends long before any deadline") {
+        Err(AcquireError::StartFailed(failure)) => failure,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_command_that_cannot_run_ends_the_wait_at_the_first_try() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("plain"), "").unwrap();
+    let mut elsewhere = server("elsewhere");
+    elsewhere.command.workdir = folder.path().join("missing");
+    let mut plain = app("plain", &["./plain"]);
+    plain.command.workdir = folder.path().into();
+    let apps = [app("typo", &["no-such-command"]), elsewhere, plain];
+    let mut bench = Bench::new(apps);
+    for (name, told) in
+        [("typo", "command not found"), ("elsewhere", "does not exist"), ("plain", "not executable")]
+    {
+        let failure = waits_in_vain(&bench, name).await;
+        assert_eq!(failure.cause, Cause::CannotRun);
+        assert!(failure.detail().contains(told), "{failure:?}");
+        let seen = bench.until("it is given up", |app, what| app == name && is_scaled_to_zero(what)).await;
+        assert_eq!(seen.iter().filter(|what| matches!(what, What::Failed { .. })).count(), 1, "{seen:?}");
+    }
+    bench.end().await;
+}
+
+#[tokio::test]
+async fn the_third_crash_in_a_row_ends_the_wait_and_the_first_two_do_not() {
+    let mut bench = Bench::new([script("bad", "echo boom >&2; exit 3")]);
+    let failure = waits_in_vain(&bench, "bad").await;
+    assert_eq!(failure.cause, Cause::CrashLooping);
+    assert!(
+        failure.detail().contains("exited with code 3") && failure.detail().contains("boom"),
+        "{failure:?}"
+    );
+    let seen = bench.until("the third end", {
+        let mut ends = 0;
+        move |_, what| {
+            ends += usize::from(is_exited(what));
+            ends == 3
+        }
+    });
+    assert_eq!(seen.await.iter().filter(|what| is_started(what)).count(), 3);
+    bench.end().await;
+}
+
+#[tokio::test]
+async fn an_app_that_crashes_twice_and_then_serves_is_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut app = script("late", &serve_after("echo x >> starts; [ $(wc -l < starts) -lt 3 ] && exit 1"));
+    app.command.workdir = folder.path().into();
+    let bench = Bench::new([app]);
+    drop(bench.request("late").await);
+    bench.end().await;
+}
+
+#[tokio::test]
+async fn an_app_that_keeps_crashing_is_not_started_again_while_nothing_waits() {
+    let mut bench = Bench::new([script("bad", "exit 3")]);
+    waits_in_vain(&bench, "bad").await;
+    bench.until("it is given up", |_, what| is_scaled_to_zero(what)).await;
+    // The next start would have been 0.4 s after the third.
+    let seen = [bench.meanwhile().await, bench.meanwhile().await, bench.meanwhile().await].concat();
+    assert_eq!(seen, []);
+    let status = bench.status("bad");
+    let trouble = status.trouble.unwrap();
+    assert!(trouble.contains("3 times in a row; the next request starts it again"), "{trouble}");
+    assert_eq!((status.desired, status.pods.len()), (0, 0));
+    // Between two wakes requests are answered at once; after that pause, the next one gets a start of its own.
+    let starts = loop {
+        assert_eq!(waits_in_vain(&bench, "bad").await.cause, Cause::CrashLooping);
+        let starts = bench.meanwhile().await.iter().filter(|what| is_started(what)).count();
+        if starts > 0 {
+            break starts;
+        }
+    };
+    assert_eq!(starts, 1, "one is enough");
+    bench.end().await;
+}
+
+#[tokio::test]
+async fn an_app_that_was_given_up_serves_again_once_it_is_changed() {
+    let mut bench = Bench::new([script("bad", "exit 3")]);
+    waits_in_vain(&bench, "bad").await;
+    bench.until("it is given up", |_, what| is_scaled_to_zero(what)).await;
+    bench.apply([server("bad")]);
+    drop(bench.request("bad").await);
+    assert_eq!(bench.status("bad").trouble, None);
+    bench.end().await;
 }
 
 #[tokio::test]
@@ -35,8 +145,7 @@ async fn a_pod_that_is_killed_comes_back() {
 
 #[tokio::test]
 async fn a_pod_that_crashes_is_started_again_ever_more_slowly_and_the_reason_is_told() {
-    let mut bench = Bench::new([script("bad", "echo starting; echo boom >&2; echo bye; exit 3")]);
-    bench.wait_in_line("bad");
+    let mut bench = Bench::new([kept_up(script("bad", "echo starting; echo boom >&2; echo bye; exit 3"))]);
     let told = "bad-1 exited with code 3; its last line on stderr: \"boom\"";
     let mut at = Vec::new();
     for _ in 0..4 {
@@ -59,8 +168,7 @@ async fn a_pod_that_crashes_is_started_again_ever_more_slowly_and_the_reason_is_
 
 #[tokio::test]
 async fn a_wake_does_not_cut_the_pause_after_a_crash_short_but_is_told_why() {
-    let mut bench = Bench::new([script("bad", "exit 3")]);
-    bench.wait_in_line("bad");
+    let mut bench = Bench::new([kept_up(script("bad", "exit 3"))]);
     for _ in 0..5 {
         bench.until("it ends", |_, what| is_exited(what)).await;
     }

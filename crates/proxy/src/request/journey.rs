@@ -7,9 +7,10 @@ use http::header::{HeaderName, HeaderValue};
 use rouse_core::hold::AcquireError;
 use rouse_core::slot::{Ask, Retry, Slot};
 use rouse_core::snapshot::PortView;
+use rouse_core::start::StartFailure;
 use rouse_core::time::{Clock as _, Moment};
 
-use super::Exchange;
+use super::{Exchange, audience};
 use crate::connection::{Client, STREAM_WINDOW, read_ahead};
 use crate::crowd::Member;
 use crate::error::Failure;
@@ -162,13 +163,18 @@ impl Journey<'_> {
         let outcome = match &slot {
             Ok(_) => "served",
             Err(AcquireError::Deadline) => "deadline",
+            Err(AcquireError::StartFailed(_)) => "start_failed",
             Err(AcquireError::QueueFull(_)) => "queue_full",
             Err(_) => "turned_away",
         };
         metrics.held(service.id(), outcome, clock.now().since(began));
         slot.map(Some).map_err(|error| match error {
             AcquireError::Deadline if refused => Failure::ConnectFailed,
-            AcquireError::Deadline => Failure::ReadinessTimeout { reason: self.reason() },
+            AcquireError::Refused => Failure::ConnectFailed,
+            AcquireError::Deadline => Failure::ReadinessTimeout { reason: self.reason(outgoing) },
+            AcquireError::StartFailed(failure) => {
+                Failure::StartFailed { reason: Some(self.told(&failure, outgoing)) }
+            }
             AcquireError::QueueFull(_) => Failure::QueueFull,
             AcquireError::NoSuchPort => Failure::BadPort,
             AcquireError::ServiceGone => Failure::NoService,
@@ -177,10 +183,17 @@ impl Journey<'_> {
     }
 
     /// What the client is told about a wait that was too long.
-    fn reason(&self) -> Option<String> {
+    fn reason(&self, outgoing: &Outgoing) -> Option<String> {
         let service = &self.backend.service;
         let full = || "every pod is at its limit".to_owned();
-        service.wake_failure().or_else(|| service.snapshot().ready().then(full))
+        let failure = service.wake_failure().map(|failure| self.told(&failure, outgoing));
+        failure.or_else(|| service.snapshot().ready().then(full))
+    }
+
+    /// What the client may know of `failure`.
+    fn told(&self, failure: &StartFailure, outgoing: &Outgoing) -> String {
+        let developer = audience::is_developer(self.client.address.ip(), &outgoing.headers);
+        audience::told(failure, self.backend.service.id(), developer)
     }
 
     /// What a held request may keep in memory: its head, and what of its body has come with it or may still come.

@@ -6,11 +6,14 @@ use http::Request;
 use rouse_core::endpoint::{PodRef, PodUid, PortName, Slice, SliceEndpoint, SlicePort};
 use rouse_core::hold::Bounds;
 use rouse_core::snapshot::Spread;
-use rouse_proxy::gateway::Timeouts;
+use rouse_core::start::{Cause, StartFailure};
+use rouse_proxy::gateway::{Target, Timeouts, Upstream};
+use rouse_proxy::podless::Podless;
 use rouse_testkit::fakes::READY;
 
 use crate::h2kit::{H2Client, h2c};
-use crate::rig::{Options, Pod, Rig, eventually};
+use crate::rig::{Options, Pod, Rig, backend, eventually, rule};
+use crate::wire::Wire;
 
 #[tokio::test]
 async fn a_client_that_leaves_gives_its_place_up_at_once_and_is_no_failure_of_ours() {
@@ -66,11 +69,45 @@ async fn those_who_still_wait_when_the_drain_ends_are_told_so() {
 async fn a_pod_that_does_not_come_in_time_is_told_with_the_reason() {
     let timeouts = Timeouts { readiness: Some(Duration::from_millis(50)), ..Timeouts::default() };
     let rig = Rig::new(Options { timeouts, ..Options::default() });
-    rig.service.wake_failed("the quota is used up");
+    rig.service
+        .wake_failed(StartFailure::new(Cause::ScaleRefused, "pods \"cart\" is forbidden: quota of team-7"));
     let answer = rig.get("/").await;
     assert!(answer.starts_with("HTTP/1.1 504 "), "{answer}");
     assert!(answer.contains("\r\nx-rouse-error: readiness_timeout\r\n"), "{answer}");
-    assert!(answer.ends_with("no pod was ready in time: the quota is used up\n"), "{answer}");
+    assert!(
+        answer.contains("\r\n\r\nno pod was ready in time: the cluster refused to scale its workload"),
+        "{answer}"
+    );
+    assert!(!answer.contains("team-7"), "{answer}");
+}
+
+/// A request that is held, for `host`, from the loopback address of this test.
+async fn held(rig: &Rig, host: &str) -> Wire {
+    let mut client = rig.connect().await;
+    client.write(&format!("GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")).await;
+    eventually("it is held", || rig.service.holds() == 1).await;
+    client
+}
+
+#[tokio::test]
+async fn a_start_that_failed_for_good_ends_the_hold_at_once_and_only_developers_hear_the_details() {
+    let rig = Rig::new(Options::default());
+    let target = Target::Backend(backend(&rig.service, Upstream::Http1));
+    let mut local = rule("cart", target, Timeouts::default(), Podless::default());
+    local.hosts = vec!["localhost".parse().unwrap()];
+    rig.route(local);
+    for (host, told) in [("cart.test", false), ("localhost", true)] {
+        rig.service.start_over();
+        let mut client = held(&rig, host).await;
+        rig.service
+            .wake_failed(StartFailure::new(Cause::CannotRun, "command not found: PATH is /home/me/bin"));
+        let answer = client.rest().await;
+        assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+        assert!(answer.contains("\r\nx-rouse-error: start_failed\r\n"), "{answer}");
+        assert!(answer.contains("\r\nretry-after: 10\r\n"), "{answer}");
+        assert_eq!(answer.contains("/home/me/bin"), told, "{host}: {answer}");
+        assert_eq!(answer.contains("`rouse logs cart` says more"), !told, "{host}: {answer}");
+    }
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, Method, Request, StatusCode};
 use rouse_core::snapshot::Spread;
+use rouse_core::start::{Cause, StartFailure};
 use rouse_net::tls::{
     Alpn, CertEntry, ClientSettings, ClientTls, Roots, ServerName, ServerSettings, ServerTls,
 };
@@ -204,6 +205,24 @@ async fn who_waited_in_vain_goes_to_the_fallback_body_and_all() {
     assert_eq!((rig.engine.wakes_of(rig.service.id()), rig.engine.wakes_of(spare.id())), (1, 0));
     assert_eq!(spare.asked(), 1);
     eventually("its slot is given back", || spare.in_flight() == 0).await;
+}
+
+#[tokio::test]
+async fn a_start_that_failed_for_good_goes_to_the_fallback_at_once() {
+    let rig = Rig::new(Options::default());
+    let (spare, pod) = (rig.add("spare"), Pod::new(2).await);
+    Rig::slices_of(&spare, &[(2, pod.address, READY)]);
+    let fallback = Some(Target::Backend(backend(&spare, Upstream::Http1)));
+    rig.podless(Podless { fallback, ..Podless::default() });
+    let serving = async {
+        eventually("it is held", || rig.service.holds() == 1).await;
+        rig.service.wake_failed(StartFailure::new(Cause::NoScaleTarget, "no Deployment fits"));
+        let mut wire = pod.accept().await;
+        wire.head().await;
+        wire.answer("hello").await;
+    };
+    let (answer, ()) = tokio::join!(rig.get("/"), serving);
+    is_served(&answer);
 }
 
 #[tokio::test]

@@ -191,6 +191,20 @@ async fn a_post_that_was_lost_with_its_http2_connection_is_never_sent_twice() {
 }
 
 #[tokio::test]
+async fn when_every_ready_pod_has_refused_for_five_seconds_the_answer_comes_before_the_deadline() {
+    let timeouts = Timeouts { readiness: Some(Duration::from_mins(5)), ..Timeouts::default() };
+    let rig = Rig::new(Options { timeouts, ..Options::default() });
+    rig.slices(&[(1, nobody(), READY)]);
+    // Twice: the next request is told at once.
+    for _ in 0..2 {
+        let answer = timeout(Duration::from_mins(1), rig.get("/")).await.expect("long before the deadline");
+        assert!(answer.starts_with("HTTP/1.1 502 "), "{answer}");
+        assert!(answer.contains("\r\nx-rouse-error: connect_failed\r\n"), "{answer}");
+    }
+    assert!(rig.engine.wakes_of(rig.service.id()) > 0, "the engine is asked all the same");
+}
+
+#[tokio::test]
 async fn when_every_pod_refuses_the_request_waits_and_fails_at_its_deadline() {
     let timeouts = Timeouts { readiness: Some(Duration::from_millis(400)), ..Timeouts::default() };
     let rig = Rig::new(Options { timeouts, ..Options::default() });

@@ -27,7 +27,7 @@ pub(super) async fn happenings(mut happenings: Receiver<Happening>, tally: Tally
             Ok(happening) => {
                 match &happening {
                     Happening::Woken(..) => tally.wake(true),
-                    Happening::WakeFailed(..) => tally.wake(false),
+                    Happening::WakeFailed { .. } => tally.wake(false),
                     _ => {}
                 }
                 if let Some(line) = line(&happening) {
@@ -58,7 +58,12 @@ fn line(happening: &Happening) -> Option<String> {
         },
         Happening::LeftOut(what) => lines::warning(what),
         Happening::Woken(service, pods) => format!("{service}: woken, {pods} wanted"),
-        Happening::WakeFailed(service, why) => lines::warning(&format!("{service}: cannot be woken: {why}")),
+        // Wakes are repeated while requests come: it is said when it changes.
+        Happening::WakeFailed { again: true, .. } => return None,
+        Happening::WakeFailed { service, why, again: false } => {
+            lines::warning(&format!("{service}: cannot be woken: {why}"))
+        }
+        Happening::Unreachable(service, why) => lines::warning(&format!("{service}: {why}")),
         Happening::WriteFailed(why) => lines::warning(why),
     })
 }

@@ -161,7 +161,7 @@ fn nobody_waits_on_a_closed_line() {
         let taken = gate.acquire().unwrap();
         let closer = thread::spawn({
             let gate = Arc::clone(&gate);
-            move || gate.line.close(AcquireError::ShuttingDown)
+            move || gate.line.close(&AcquireError::ShuttingDown)
         });
         assert_eq!(gate.acquire().unwrap_err(), AcquireError::ShuttingDown);
         closer.join().unwrap();

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use rouse_core::endpoint::PodUid;
 use rouse_core::snapshot::{PortView, Snapshot};
+use rouse_core::start::Cause;
 use rouse_core::time::Moment;
 use rouse_net::pace::Pace;
 use rouse_net::prober::{Probed, Prober};
@@ -60,7 +61,7 @@ impl App {
         };
         match address {
             Ok(address) => self.start_at(address, now),
-            Err(error) => self.failed(now, now, words::whole(&error)),
+            Err(error) => self.failed(now, now, Cause::Crashed, words::whole(&error)),
         }
     }
 
@@ -109,7 +110,8 @@ impl App {
             News::Spawned(uid, Ok(process)) => self.spawned(&uid, process),
             News::Spawned(uid, Err(error)) => {
                 let begun = self.bury(&uid).map_or(now, |pod| pod.begun);
-                self.failed(now, begun, words::whole(&error));
+                let cause = if error.is_final() { Cause::CannotRun } else { Cause::Crashed };
+                self.failed(now, begun, cause, words::whole(&error));
             }
             News::Exited(uid, exit) => self.exited(&uid, exit, now),
             News::ProberEnded => {}
@@ -131,7 +133,7 @@ impl App {
         let expected = !pod.stays();
         self.tell(What::Exited { pod: Arc::clone(&pod.name), exit: exit.to_string(), expected });
         if !expected {
-            self.count_failure(now, pod.begun, &words::exited(&pod, exit, &self.seat.log));
+            self.count_failure(now, pod.begun, Cause::Crashed, &words::exited(&pod, exit, &self.seat.log));
             // Out of the slices first: until then it still counts as ready, and the reason would be forgotten.
             self.publisher.publish(&self.service, self.spec.h2c, &self.pods);
             self.tell_holds(now);
@@ -139,19 +141,20 @@ impl App {
     }
 
     /// A pod could not even be started.
-    fn failed(&mut self, now: Moment, begun: Moment, reason: String) {
-        self.count_failure(now, begun, &reason);
+    fn failed(&mut self, now: Moment, begun: Moment, cause: Cause, reason: String) {
+        self.count_failure(now, begun, cause, &reason);
         self.tell_holds(now);
         self.tell(What::Failed { reason });
     }
 
     /// Pods that were there together and fail together have failed once: three pods with a typo in their command are
     /// no crash loop.
-    fn count_failure(&mut self, now: Moment, begun: Moment, reason: &str) {
-        let together = self.failure.is_some_and(|failure| begun <= failure);
+    fn count_failure(&mut self, now: Moment, begun: Moment, cause: Cause, reason: &str) {
+        let together = self.failure.is_some_and(|(failure, _)| begun <= failure);
         if !together || self.restarts.due().is_none() {
             self.restarts.failed(now, reason);
-            self.failure = Some(now);
+            let looping = cause == Cause::Crashed && self.restarts.is_looping();
+            self.failure = Some((now, if looping { Cause::CrashLooping } else { cause }));
         }
     }
 
