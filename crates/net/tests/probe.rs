@@ -26,8 +26,8 @@ const HOME: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 /// Long enough never to be reached by a pod that answers.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Long enough for whatever happens on this machine at once.
-const SHORT: Duration = Duration::from_millis(200);
+/// Long enough for whatever happens on this machine at once, also when it is busy.
+const SHORT: Duration = Duration::from_secs(1);
 
 fn plan(checks: impl IntoIterator<Item = Check>) -> ProbePlan {
     let container = |check| Some(ReadinessProbe { check, foreign_host: false });

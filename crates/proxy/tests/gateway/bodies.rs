@@ -76,7 +76,7 @@ async fn a_response_that_came_before_the_request_was_whole_ends_its_connection()
 
 #[tokio::test]
 async fn a_response_over_its_deadline_is_cut_and_no_text_is_put_into_it() {
-    let timeouts = Timeouts { request: Some(Duration::from_millis(300)), ..Timeouts::default() };
+    let timeouts = Timeouts { request: Some(Duration::from_secs(2)), ..Timeouts::default() };
     let rig = Rig::new(Options { timeouts, ..Options::default() });
     let pod = Pod::new(1).await;
     rig.pods(&[(&pod, READY)]);

@@ -44,7 +44,7 @@ fn options(direct: Direct, cluster_ip: &[SocketAddr]) -> Options {
 }
 
 fn impatient() -> Timeouts {
-    Timeouts { readiness: Some(Duration::from_millis(400)), ..Timeouts::default() }
+    Timeouts { readiness: Some(Duration::from_secs(2)), ..Timeouts::default() }
 }
 
 fn sent_to(rig: &Rig, result: &str) -> u64 {

@@ -87,7 +87,7 @@ async fn idle_connections_are_closed_well_before_servers_close_theirs() {
         wire.answer("hello").await;
         client.until("hello").await;
         idle.spawn(async move {
-            let closed = timeout(Duration::from_millis(4300), wire.rest()).await;
+            let closed = timeout(Duration::from_millis(4900), wire.rest()).await;
             drop(client);
             closed.is_ok()
         });

@@ -206,7 +206,7 @@ async fn when_every_ready_pod_has_refused_for_five_seconds_the_answer_comes_befo
 
 #[tokio::test]
 async fn when_every_pod_refuses_the_request_waits_and_fails_at_its_deadline() {
-    let timeouts = Timeouts { readiness: Some(Duration::from_millis(400)), ..Timeouts::default() };
+    let timeouts = Timeouts { readiness: Some(Duration::from_secs(2)), ..Timeouts::default() };
     let rig = Rig::new(Options { timeouts, ..Options::default() });
     rig.slices(&[(1, nobody(), READY), (2, nobody(), READY)]);
     let answer = rig.get("/").await;

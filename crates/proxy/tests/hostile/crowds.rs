@@ -55,7 +55,7 @@ async fn those_who_have_asked_before_are_counted_as_well() {
 
 #[tokio::test]
 async fn a_head_that_trickles_is_cut_off() {
-    let short = Limits { head: Duration::from_millis(200), ..Limits::default() };
+    let short = Limits { head: Duration::from_secs(1), ..Limits::default() };
     let (rig, witness) = scene(limits(short)).await;
     let honest = Honest::new(&rig).await.throughout();
     let mut slow = Vec::new();
@@ -73,7 +73,7 @@ async fn a_head_that_trickles_is_cut_off() {
     while slow.iter().any(Attacker::is_open) {
         pace.tick().await;
         ticks += 1;
-        assert!(ticks < 250, "they are still there after five seconds");
+        assert!(ticks < 1500, "they are still there after half a minute");
         for attacker in &mut slow {
             attacker.send("a").await;
         }
@@ -84,8 +84,7 @@ async fn a_head_that_trickles_is_cut_off() {
 
 #[tokio::test]
 async fn silence_is_cut_off_whatever_it_began_with() {
-    let short =
-        Limits { idle: Duration::from_millis(400), head: Duration::from_millis(200), ..Limits::default() };
+    let short = Limits { idle: Duration::from_secs(2), head: Duration::from_secs(1), ..Limits::default() };
     let (rig, _witness) = scene(limits(short)).await;
     let honest = Honest::new(&rig).await.throughout();
     for begin in ["", "P", "PRI * HT", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "G", "\r\n"] {

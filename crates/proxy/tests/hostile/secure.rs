@@ -21,7 +21,7 @@ use crate::rig::{Options, PATIENCE, Pod, Rig, eventually};
 const HOST: &str = "cart.test";
 /// How long a handshake may take, and a head: not long.
 fn short() -> Limits {
-    Limits { head: Duration::from_millis(400), ..Limits::default() }
+    Limits { head: Duration::from_millis(1500), ..Limits::default() }
 }
 
 /// A gateway that is reached through TLS only, in front of a witness.
@@ -184,7 +184,7 @@ async fn a_head_that_trickles_over_tls_is_cut_off() {
 
 #[tokio::test]
 async fn silence_over_tls_is_cut_off_whatever_was_agreed_on() {
-    let (rig, _witness) = secure(Limits { idle: Duration::from_millis(600), ..short() }).await;
+    let (rig, _witness) = secure(Limits { idle: Duration::from_secs(2), ..short() }).await;
     let honest = honest(&rig).await.throughout();
     for (alpn, begin) in [
         (Alpn::Http1, String::new()),

@@ -266,7 +266,7 @@ async fn nothing_is_smuggled_in_the_key_of_a_websocket() {
 
 #[tokio::test]
 async fn a_pod_that_never_switches_meets_the_deadline() {
-    let timeouts = Timeouts { request: Some(Duration::from_millis(300)), ..Timeouts::default() };
+    let timeouts = Timeouts { request: Some(Duration::from_secs(2)), ..Timeouts::default() };
     let (rig, pod) = Rig::with_pod(Options { timeouts, ..Options::default() }).await;
     let _witness = quiet_service(&rig).await;
     let honest = Honest::of(&rig, "quiet.test").await.throughout();
