@@ -66,9 +66,14 @@ fn answer(
     let stream = WriteTimeout::new(stream, Arc::clone(&endless));
     let (own, router) = (Arc::clone(&place), TowerToHyperService::new(router));
     let service = service_fn(move |request: Request<Incoming>| {
-        own.use_for(Use::of(request.uri().path()));
+        let used_for = Use::of(request.uri().path());
+        own.use_for(used_for);
         let (answered, endless) = (router.call(request), Arc::clone(&endless));
         async move {
+            if used_for == Use::Other {
+                // A client that sends many requests ahead would otherwise get all their answers in one go, and probes wait.
+                yield_now().await;
+            }
             let answered = answered.await;
             let lasts = answered.as_ref().is_ok_and(|answer| answer.extensions().get::<Endless>().is_some());
             endless.store(lasts, Ordering::Relaxed);

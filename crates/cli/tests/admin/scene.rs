@@ -13,6 +13,7 @@ use rouse_cli::admin::metrics::{Present, Tally};
 use rouse_cli::admin::{Apps, Panel, Ready, router};
 use rouse_cli::up::plan;
 use rouse_core::endpoint::{PodUid, ServiceId};
+use rouse_core::registry::Registry;
 use rouse_core::snapshot::Spread;
 use rouse_core::time::Moment;
 use rouse_local::engine::{AppStatus, Event, PodPhase, PodStatus, What};
@@ -20,7 +21,7 @@ use rouse_local::output::Log;
 use rouse_net::clock::TokioClock;
 use rouse_proxy::gateway::{Gateway, Settings};
 use rouse_proxy::headers::TrustedProxies;
-use rouse_testkit::fakes::{Bench, ip, ready_slice};
+use rouse_testkit::fakes::{Bench, READY, ip, ready_slice, slice};
 use rouse_testkit::requests;
 use serde_json::Value;
 
@@ -30,6 +31,7 @@ pub(crate) struct NotedApps {
     apps: Mutex<Vec<AppStatus>>,
     orders: Mutex<Vec<String>>,
     log: Mutex<Option<Arc<Log>>>,
+    registry: Arc<Registry>,
 }
 
 impl NotedApps {
@@ -60,10 +62,12 @@ impl Apps for NotedApps {
         self.apps.lock().unwrap().clone()
     }
 
-    /// Replaces all pods at once.
+    /// Replaces all pods at once, by pods that are ready.
     fn restart(&self, app: &str) -> bool {
-        for pod in self.apps.lock().unwrap().iter_mut().flat_map(|app| &mut app.pods) {
-            pod.uid = PodUid::new(&format!("{}-new", pod.uid));
+        for app in self.apps.lock().unwrap().iter_mut().filter(|app| !app.pods.is_empty()) {
+            let new = 11..11 + u32::try_from(app.pods.len()).unwrap();
+            app.pods = new.clone().map(|n| pod_status(n, n)).collect();
+            self.registry.service(&app.service).put_slice("new", slice(new.map(|n| (n, READY))));
         }
         self.order(app, format!("restart {app}"))
     }
@@ -124,6 +128,7 @@ impl Scene {
             apps: Mutex::default(),
             orders: Mutex::default(),
             log: Mutex::new(Some(Log::new(1000))),
+            registry: Arc::clone(&bench.registry),
         });
         let panel = Arc::new(Panel {
             registry: Arc::clone(&bench.registry),
