@@ -1,5 +1,6 @@
 //! Wakes: which workload, how many writes, and what is said when it does not work.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
@@ -7,7 +8,8 @@ use futures_util::FutureExt as _;
 use http::Method;
 use rouse_core::engine::Engine as _;
 use rouse_core::hold::AcquireError;
-use rouse_core::slot::Ask;
+use rouse_core::service::Spec;
+use rouse_core::slot::{Ask, Port};
 use rouse_core::start::Cause;
 use rouse_kube::cluster::Happening;
 use serde_json::{Value, json};
@@ -496,12 +498,17 @@ async fn a_failure_is_over_when_a_pod_is_seen_that_a_slice_had_named_before() {
     rig.stop().await;
 }
 
+/// The port of `cart` that the route leads to, declared as a gateway does.
+fn port(rig: &Rig) -> Arc<Port> {
+    let name = rig.plan("shop/r").unwrap().target.as_ref().unwrap().port.clone();
+    let spec = Spec { ports: vec![name.clone()], ..Spec::default() };
+    rig.registry.declare(&id("cart"), &spec).port(&name).unwrap()
+}
+
 /// How a request's wait for `cart` ends within five minutes, and after how long.
 async fn hold(rig: &Rig) -> (Option<AcquireError>, Duration) {
     let begun = Instant::now();
-    let service = rig.registry.get(&id("cart")).unwrap();
-    let name = rig.plan("r").unwrap().target.as_ref().unwrap().port.clone();
-    let port = service.port(&name).unwrap();
+    let port = port(rig);
     let deadline = pass(Duration::from_mins(5));
     let drive = async {
         loop {
@@ -536,8 +543,7 @@ async fn a_service_that_no_workload_fits_ends_the_hold_at_once_and_says_so_on_th
     api.put(DEPLOYMENTS, deployment("cart", "cart", 0));
     pass(Duration::from_secs(1)).await;
     rig.registry.tick();
-    let port = rig.plan("r").unwrap().target.as_ref().unwrap().port.clone();
-    rig.registry.get(&id("cart")).unwrap().port(&port).unwrap().announce();
+    port(&rig).announce();
     rig.until("it is scaled", |rig| replicas(&rig.api, "cart") == 1).await;
     rig.stop().await;
 }
@@ -603,9 +609,7 @@ async fn ready_pods_that_refuse_connections_make_the_route_not_ready_until_one_a
     rig.until("its pod is ready", |rig| rig.ready("cart") == 1).await;
     let ready = |rig: &Rig| rig.condition("r", "Ready").map(|told| (told.0, told.1));
     rig.until("the route is well", |rig| ready(rig).is_some_and(|told| told.0 == "True")).await;
-    let service = rig.registry.get(&id("cart")).unwrap();
-    let name = rig.plan("r").unwrap().target.as_ref().unwrap().port.clone();
-    let port = service.port(&name).unwrap();
+    let port = port(&rig);
     // A request that every pod refuses, for longer than a pod takes to listen.
     let mut slot = port.try_acquire(0).unwrap();
     let ended = loop {

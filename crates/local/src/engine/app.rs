@@ -207,11 +207,14 @@ impl App {
 
     /// Whether starting it is given up until the next request: it cannot be started, and nothing waits for it.
     fn is_given_up(&self) -> bool {
-        let hopeless = matches!(self.failure, Some((_, Cause::CannotRun | Cause::CrashLooping)));
-        // An operator wants it, not a request.
-        let kept_up = self.scaler.pinned().unwrap_or(self.spec.policy.min()) > 0;
         let down = self.restarts.due().is_some() && !self.pods.iter().any(Pod::stays);
-        hopeless && down && !kept_up && self.service.holds() == 0
+        self.is_started_by_requests_alone() && down && self.service.holds() == 0
+    }
+
+    /// Whether it cannot be started, and only requests want it: an operator's `min` or pin keeps it starting.
+    fn is_started_by_requests_alone(&self) -> bool {
+        let hopeless = matches!(self.failure, Some((_, Cause::CannotRun | Cause::CrashLooping)));
+        hopeless && self.scaler.pinned().unwrap_or(self.spec.policy.min()) == 0
     }
 
     fn give_up(&mut self, now: Moment) {
@@ -351,7 +354,7 @@ impl App {
     /// Tells the requests that wait why there is no pod.
     fn tell_holds(&self, now: Moment) {
         if let Some((_, cause)) = self.failure
-            && let Some(trouble) = self.restarts.trouble(now, true)
+            && let Some(trouble) = self.restarts.trouble(now, !self.is_started_by_requests_alone())
             && !self.service.snapshot().ready()
         {
             self.service.wake_failed(StartFailure::new(cause, &trouble));

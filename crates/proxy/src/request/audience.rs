@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use http::HeaderMap;
 use http::header::{FORWARDED, HOST};
 use rouse_core::endpoint::ServiceId;
+use rouse_core::host::Host;
 use rouse_core::start::StartFailure;
 
 /// What a client is told of `failure`. The details are for developers; everybody else learns where to find them.
@@ -28,22 +29,17 @@ pub(super) fn is_developer(peer: IpAddr, headers: &HeaderMap) -> bool {
     let direct = !headers.contains_key(FORWARDED)
         && forwarded.next().is_none_or(|only| !only.as_bytes().contains(&b','))
         && forwarded.next().is_none();
-    let host = headers.get(HOST).and_then(|host| host.to_str().ok());
-    peer.to_canonical().is_loopback() && direct && host.is_some_and(is_loopback_name)
+    let host = headers.get(HOST).and_then(|host| Host::parse(host.as_bytes()).ok());
+    peer.to_canonical().is_loopback() && direct && host.is_some_and(|host| is_loopback(&host))
 }
 
-/// Whether `host`, with or without a port, can only mean this machine.
-fn is_loopback_name(host: &str) -> bool {
-    let name = match host.strip_prefix('[') {
-        Some(literal) => literal.split_once(']').map_or("", |(literal, _)| literal),
-        None => host.rsplit_once(':').map_or(host, |(name, _)| name),
-    };
-    if let Ok(literal) = name.parse::<IpAddr>() {
-        return literal.to_canonical().is_loopback();
+/// Whether `host` can only mean this machine.
+fn is_loopback(host: &Host<'_>) -> bool {
+    let name = host.name();
+    match name.trim_matches(['[', ']']).parse::<IpAddr>() {
+        Ok(address) => address.to_canonical().is_loopback(),
+        Err(_) => name == "localhost" || name.ends_with(".localhost"),
     }
-    let name = name.strip_suffix('.').unwrap_or(name);
-    let last = name.rsplit('.').next().unwrap_or_default();
-    last.eq_ignore_ascii_case("localhost")
 }
 
 #[cfg(test)]
@@ -76,7 +72,8 @@ mod tests {
         ];
         for (names, expected) in [(&own[..], true), (&others[..], false)] {
             for name in names {
-                assert_eq!(is_loopback_name(name), expected, "{name:?}");
+                let loopback = Host::parse(name.as_bytes()).is_ok_and(|host| is_loopback(&host));
+                assert_eq!(loopback, expected, "{name:?}");
             }
         }
     }

@@ -141,7 +141,7 @@ async fn errors_of_the_app_and_clients_that_leave_eject_no_pod() {
             wire = second.accept() => wire,
         };
         wire.head().await;
-        drop(client);
+        client.reset();
         assert_eq!(wire.rest().await, "");
     }
     eventually("all are over", || rig.service.in_flight() == 0).await;
