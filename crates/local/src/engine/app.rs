@@ -202,6 +202,8 @@ impl App {
         self.generation += 1;
         self.restarts.forget();
         self.failure = None;
+        // What people are told is looked at anew: an app at rest is not looked at again by itself.
+        self.look = None;
         self.service.start_over();
     }
 

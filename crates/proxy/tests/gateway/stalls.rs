@@ -20,7 +20,7 @@ fn endless(pod: Pod) -> JoinSet<()> {
             let mut stream = pod.accept_raw().await;
             connections.spawn(async move {
                 take_head(&mut stream).await;
-                stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n").await.ok();
+                stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000000000\r\n\r\n").await.ok();
                 while stream.write_all(&[b'a'; 16 * 1024]).await.is_ok() {}
             });
         }
