@@ -1,7 +1,7 @@
 //! Floods by clients that do not read, do not send on, or open too much: memory stays bounded, and everybody else is
 //! served.
 //!
-//! Each flood lasts `ROUSE_SIEGE_SECONDS` (4; the recipe `make siege` says 30) and has `ROUSE_SIEGE_CLIENTS` connections
+//! Each flood lasts `ROUSE_SIEGE_SECONDS` (4; the recipe `make siege` says 30; the plain test command runs them short) and has `ROUSE_SIEGE_CLIENTS` connections
 //! (5). The bars: the gateway stays under 256 MiB at the default limits, no request of another client fails, and `/livez`
 //! answers within a second.
 
