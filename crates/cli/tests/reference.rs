@@ -11,6 +11,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::iter::successors;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -279,4 +280,25 @@ fn the_page_has_every_field_of_the_access_log_and_no_other() {
     let line: Value = serde_json::from_str(&Format::Json.line(&entry, SystemTime::UNIX_EPOCH)).unwrap();
     let fields: BTreeSet<String> = line.as_object().unwrap().keys().cloned().collect();
     assert_eq!(names(&rows("## Access log")), fields);
+}
+
+/// Every test that the security page names, as a file below the repository and the name of the test.
+#[test]
+fn every_promise_of_the_security_page_names_tests_that_exist() {
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let page = fs::read_to_string(repository.join("docs/security.md")).unwrap();
+    let named: Vec<&str> =
+        page.split('`').filter(|text| text.contains(".rs") && text.contains('/')).collect();
+    assert!(named.len() > 30, "{named:?}");
+    for name in named {
+        let (file, test) = name.split_once("::").unwrap_or((name, "#[tokio::test]"));
+        let source =
+            fs::read_to_string(repository.join(file)).unwrap_or_else(|error| panic!("{file}: {error}"));
+        let here = source.contains(test) || source.contains(&test.replace("tokio::", ""));
+        assert!(here, "docs/security.md names {name}, which does not exist");
+    }
+    let promises = page.lines().filter(|line| line.starts_with("| ") && line.contains(". | "));
+    for promise in promises.filter(|line| !line.contains("`crates/")) {
+        assert!(promise.contains("`e2e/"), "no test holds {promise}");
+    }
 }

@@ -180,8 +180,7 @@ pub(crate) async fn forward(
             | Setback::Unsent
             | Setback::RefusedStream
             | Setback::ThrownOut => {
-                // What we lack ourselves is no attempt, and sending elsewhere costs no pod anything.
-                tries.attempts += usize::from(!setback.is_ours());
+                tries.attempts += usize::from(setback.is_attempt());
                 refuse(journey, refusing, &setback, tries.attempts)?
             }
         };
@@ -231,6 +230,12 @@ impl Setback {
         matches!(self, Setback::Refused(Refusal::Local))
     }
 
+    /// Whether a pod was tried. What we lack ourselves, and a pod that moved meanwhile, cost no pod anything: a change of all
+    /// addresses at once must not use up the budget for retries.
+    fn is_attempt(&self) -> bool {
+        !self.is_ours() && !matches!(self, Setback::Moved)
+    }
+
     /// Whether it speaks against the pod.
     fn is_the_pods(&self) -> bool {
         match self {
@@ -271,7 +276,9 @@ fn refuse(journey: &Journey<'_>, slot: Slot, setback: &Setback, attempts: usize)
         // Waiting mends no certificate.
         return Err(Failure::TlsFailed { reason: error.to_string() });
     }
-    if elsewhere && !setback.is_ours() && (attempts >= MOST_ATTEMPTS || !journey.backend.service.may_retry())
+    if elsewhere
+        && setback.is_attempt()
+        && (attempts >= MOST_ATTEMPTS || !journey.backend.service.may_retry())
     {
         return Err(Failure::ConnectFailed);
     }

@@ -125,6 +125,8 @@ async fn pod(space: &Space, name: &str, host: IpAddr, addresses: &[IpAddr]) -> (
         "metadata": { "name": name, "labels": { "app": name } },
         "spec": {
             "nodeName": NODE,
+            // Only pods of the node's network may share an address.
+            "hostNetwork": true,
             "containers": [{
                 "name": "app", "image": image(), "ports": [{ "name": "http", "containerPort": port }],
             }],

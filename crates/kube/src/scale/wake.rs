@@ -186,8 +186,9 @@ pub(super) fn cause(error: &kube::Error) -> Cause {
     match error {
         kube::Error::Api(status) => match status.code {
             404 => Cause::ScaleTargetMissing,
-            // Conflicts, too many requests and errors of the server itself may pass; what else it refuses, it refuses again.
-            409 | 429 | 500.. => Cause::ClusterUnavailable,
+            // An expired token is read again soon; conflicts, too many requests and errors of the server itself may pass.
+            // What else it refuses, it refuses again.
+            401 | 409 | 429 | 500.. => Cause::ClusterUnavailable,
             _ => Cause::ScaleRefused,
         },
         _ => Cause::ClusterUnavailable,

@@ -554,6 +554,7 @@ async fn a_scale_that_is_refused_ends_the_hold_after_five_seconds_and_an_error_o
         (403, "cannot patch resource", Some(Cause::ScaleRefused)),
         (422, "replicas: Invalid value", Some(Cause::ScaleRefused)),
         (403, "exceeded quota: pods", Some(Cause::ScaleRefused)),
+        (401, "the token has expired", None),
         (500, "etcd is slow", None),
         (429, "too many requests", None),
     ];

@@ -6,6 +6,7 @@ use rouse_core::endpoint::{PodRef, PodUid, PortName, Slice, SliceEndpoint, Slice
 use rouse_net::tls::{ClientSettings, ClientTls, Roots, ServerName};
 use rouse_proxy::gateway::Upstream;
 use rouse_testkit::fakes::READY;
+use tokio::task::JoinSet;
 
 use crate::certificates::Authority;
 use crate::h2kit::{self, H2Client, h2c};
@@ -148,4 +149,29 @@ async fn a_connection_that_was_being_made_to_a_former_address_gets_no_request() 
     assert_eq!((former.shaken().len(), former.asked()), (1, vec![]));
     assert_eq!(present.asked().len(), 1);
     assert_eq!(rig.metric("rouse_ejections_total"), 0, "nothing against the pod");
+}
+
+/// As after a list that came late: the pod that held requests were given has another address by the time they set out.
+#[tokio::test]
+async fn a_crowd_whose_pod_moves_before_it_sets_out_is_served_whole() {
+    let rig = Rig::new(Options::default());
+    let (former, present) = (Pod::new(1).await, Pod::new(1).await);
+    let moved = r#"rouse_retries_total{reason="moved"}"#;
+    let mut asked = JoinSet::new();
+    for _ in 0..90 {
+        let mut client = rig.connect().await;
+        asked.spawn(async move {
+            client.write("GET / HTTP/1.1\r\nHost: cart.test\r\nConnection: close\r\n\r\n").await;
+            client.rest().await
+        });
+    }
+    eventually("all are held", || rig.service.holds() == 90).await;
+    rig.pods(&[(&former, READY)]);
+    rig.pods(&[(&present, READY)]);
+    let _present = present.serve();
+    while let Some(answer) = asked.join_next().await {
+        let answer = answer.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+    }
+    assert!(rig.metric(moved) > 0, "some had set out for the former address");
 }
