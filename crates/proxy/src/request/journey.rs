@@ -23,7 +23,7 @@ use crate::worker::Worker;
 /// How often a held request looks whether its client is still there.
 const PULSE: Duration = Duration::from_millis(250);
 /// What a held request keeps in memory beside its head and what is read ahead: its connection or stream, its tasks and its
-/// place in line, as measured.
+/// place in line. Rounded up: held GETs were seen to take 22 KiB and more.
 const HELD: usize = 24 * 1024;
 
 /// The moments that matter to one request.
