@@ -4,7 +4,7 @@
 //! [`Guard`] knows where every message begins and ends. It judges whole lines, so its verdict does not depend on how
 //! the bytes were cut into reads: a fault is found at the LF of its line, or at the first byte beyond a limit.
 //!
-//! In place of a head that is refused, hyper reads [`REFUSED`].
+//! In place of a head that is refused, hyper reads `REFUSED`.
 
 mod field;
 mod head;
