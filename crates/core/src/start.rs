@@ -1,6 +1,6 @@
 //! Why a start failed, and when that ends the wait for it: waiting mends a slow start, but no missing command.
 //!
-//! [`Attempts`] is a circuit breaker. It opens when a failure is final, which ends all holds. While it is open, requests
+//! `Attempts` is a circuit breaker. It opens when a failure is final, which ends all holds. While it is open, requests
 //! fail at once. The next wake half-opens it: requests are held again until that wake has an outcome.
 
 use std::fmt::{self, Write as _};
