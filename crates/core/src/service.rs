@@ -453,7 +453,7 @@ impl Service {
         Anatomy::new(cold_start, Arc::clone(&self.shared.cold_starts), Arc::clone(&self.shared.clock))
     }
 
-    /// A request waited for as long as it may. Whoever still waits may be served yet.
+    /// A request waited for as long as it may. Other requests may wait longer and still be served.
     pub(crate) fn waited_in_vain(&self) {
         if let Some(cold) = lock(&self.cold).as_mut() {
             cold.outcome = Outcome::Failed;

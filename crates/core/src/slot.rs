@@ -303,7 +303,7 @@ impl Port {
         self.line.turn_away(why);
     }
 
-    /// Turns everybody away, now and later.
+    /// Turns away every request that waits, and all later ones.
     pub(crate) fn close(&self, why: &AcquireError) {
         self.line.close(why);
     }

@@ -119,7 +119,7 @@ impl Cause {
 /// A start that failed, or takes long.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StartFailure {
-    /// What anybody may know.
+    /// The public part, safe for anonymous clients.
     pub cause: Cause,
     detail: Box<str>,
 }
@@ -183,7 +183,7 @@ enum State {
     Pending,
     /// The last attempt failed, and another one is waited for.
     Failed,
-    /// The failure is final: nobody waits until the next wake.
+    /// The failure is final: requests fail at once until the next wake.
     Open,
 }
 

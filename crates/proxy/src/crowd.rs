@@ -21,7 +21,7 @@ use crate::guard::Violation;
 
 /// How long the runtime may take to hear of what a client has sent.
 const HEARD: Duration = Duration::from_millis(100);
-/// Whoever takes less than this in [`STALL`] is stalled: a byte now and then must not keep buffers for ever.
+/// A connection that takes fewer bytes than this in [`STALL`] is stalled: a byte now and then must not keep buffers for ever.
 const PROGRESS: u64 = 4 * 1024;
 /// How long a client, or the pods for it, may take nothing while there is too little memory or too few descriptors.
 const STALL: Duration = Duration::from_secs(1);
@@ -77,7 +77,7 @@ struct Unsent {
     cost: Cell<usize>,
     /// How many bytes have been taken so far.
     taken: Cell<u64>,
-    /// How many there were when it last moved, as far as anybody looked.
+    /// How many there were when it last moved, as of the last look.
     seen: Cell<u64>,
     /// Since when it does not move.
     since: Cell<Option<Moment>>,

@@ -173,7 +173,7 @@ impl Pools {
         });
     }
 
-    /// Closes all connections that nobody uses. Answers whether there were any.
+    /// Closes all idle connections. Answers whether there were any.
     pub(crate) fn close_idle(&self) -> bool {
         let mut any = false;
         let (pools, of_ips) = (self.by_endpoint.borrow(), self.of_cluster_ips.borrow());

@@ -1,4 +1,4 @@
-//! Floods by clients that do not read, do not send on, or open too much: memory stays bounded, and everybody else is
+//! Floods by clients that do not read, do not send on, or open too much: memory stays bounded, and other clients are
 //! served.
 //!
 //! Each flood lasts `ROUSE_SIEGE_SECONDS` (4; the recipe `make siege` says 30; the plain test command runs them short) and has `ROUSE_SIEGE_CLIENTS` connections

@@ -176,7 +176,7 @@ impl Line {
         lock(&self.inner).resting.values().map(|(until, _)| *until).min()
     }
 
-    /// Turns everybody away, now and later.
+    /// Turns away every request that waits, and all later ones.
     pub(crate) fn close(&self, why: &AcquireError) {
         let mut inner = lock(&self.inner);
         inner.closed = Some(why.clone());

@@ -1,4 +1,4 @@
-//! Where endpoints may be, whoever wrote them.
+//! Addresses that no endpoint may have, also where hand-made endpoints are allowed.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};

@@ -8,7 +8,7 @@ use rouse_core::endpoint::ServiceId;
 use rouse_core::host::Host;
 use rouse_core::start::StartFailure;
 
-/// What a client is told of `failure`. The details are for developers; everybody else learns where to find them.
+/// What a client is told of `failure`. The details are for developers; other clients learn where to find them.
 pub(super) fn told(failure: &StartFailure, service: &ServiceId, developer: bool) -> String {
     let cause = failure.cause;
     if developer && cause.is_local() {
