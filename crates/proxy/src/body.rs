@@ -17,7 +17,7 @@ use rouse_core::time::{Clock as _, Moment};
 use rouse_net::clock::TokioClock;
 use tokio::sync::oneshot;
 
-use crate::buffers::{BodyAccount, Buffers, Charged};
+use crate::buffers::{BodyAccount, Buffers, Charged, Reserved};
 use crate::connection::Client;
 use crate::crowd::Member;
 use crate::deadline::{Due, Watched};
@@ -37,7 +37,7 @@ pub(crate) struct Source {
     member: Rc<Member>,
     clock: TokioClock,
     buffers: Rc<Buffers>,
-    /// Counts what hyper has not written yet; `None` before the first frame.
+    /// Counts what hyper has not written yet; `None` before the body is asked for.
     account: RefCell<Option<BodyAccount>>,
     /// How many frames have come.
     frames: Cell<u64>,
@@ -60,6 +60,8 @@ struct Kept {
     on: bool,
     frames: Vec<Piece>,
     bytes: usize,
+    /// Counts them; `None` before the first.
+    reserved: Option<Reserved>,
     /// How many of them this attempt has had.
     replayed: usize,
 }
@@ -92,13 +94,22 @@ impl Piece {
 }
 
 impl Kept {
-    fn add(&mut self, frame: &Frame<Bytes>) {
+    fn add(&mut self, frame: &Frame<Bytes>, buffers: &Rc<Buffers>) {
         if let (true, Some(piece)) = (self.on, Piece::of(frame)) {
             // With its place in the list: a body in tiny frames would take a hundred times its length.
-            self.bytes += piece.len() + size_of::<Piece>();
+            let bytes = piece.len() + size_of::<Piece>();
+            self.bytes += bytes;
             self.frames.push(piece);
             self.replayed = self.frames.len();
-            if self.bytes > KEPT {
+            // While memory is short, a body is sent once only.
+            let has_room = match &mut self.reserved {
+                Some(reserved) => reserved.grow(bytes),
+                none => {
+                    *none = buffers.reserve(bytes);
+                    none.is_some()
+                }
+            };
+            if self.bytes > KEPT || !has_room {
                 *self = Self::default();
             }
         }
@@ -200,14 +211,13 @@ impl Source {
 
     /// The next frame, as hyper gets it.
     fn poll_charged(&self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Charged>, hyper::Error>>> {
-        if self.account.borrow().as_ref().is_some_and(|account| !account.may_pull(context)) {
+        let mut account = self.account.borrow_mut();
+        // Before the first frame: the first frames of many streams are many bytes, too.
+        let account = account.get_or_insert_with(|| self.buffers.open(&self.member));
+        if !account.may_pull(context) {
             return Poll::Pending;
         }
-        self.poll(context).map_ok(|frame| {
-            let mut account = self.account.borrow_mut();
-            let account = account.get_or_insert_with(|| self.buffers.open(&self.member));
-            frame.map_data(|data| account.charge(data))
-        })
+        self.poll(context).map_ok(|frame| frame.map_data(|data| account.charge(data)))
     }
 
     fn poll(&self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
@@ -233,7 +243,7 @@ impl Source {
             Poll::Ready(Some(Ok(frame))) => {
                 self.frames.set(self.frames.get() + 1);
                 self.done.set(incoming.is_end_stream());
-                self.kept.borrow_mut().add(frame);
+                self.kept.borrow_mut().add(frame, &self.buffers);
             }
             Poll::Ready(Some(Err(_))) => self.failed.set(true),
             Poll::Pending => {}
@@ -341,8 +351,8 @@ pub(crate) struct PodBody {
     slot: Option<Slot>,
     /// Its line in the books; `None` once it was written.
     exchange: Option<Exchange>,
-    /// Counts what hyper has not written yet; `None` before the first frame.
-    account: Option<BodyAccount>,
+    /// Counts what hyper has not written yet.
+    account: BodyAccount,
     watch: Watch,
     /// Keeps [`Watch`] going.
     _due: Due,
@@ -407,6 +417,7 @@ impl PodBody {
         let seen = source.frames();
         // A response that came before the whole request was sent leaves the connection in doubt.
         let reusable = source.is_done();
+        let account = source.buffers.open(&source.member);
         let watch = Watch { end, pause, frames: 0, source, seen, quiet: 0 };
         let due = worker.deadlines.at(watch.next(settings.clock.now()));
         Rc::new_cyclic(|body: &Weak<RefCell<Self>>| {
@@ -418,7 +429,7 @@ impl PodBody {
                 reusable,
                 slot,
                 exchange: Some(exchange),
-                account: None,
+                account,
                 watch,
                 _due: due,
                 waker: None,
@@ -453,7 +464,7 @@ impl PodBody {
         let Some(incoming) = &mut self.incoming else {
             return Poll::Ready(Some(Err(TooLong.into())));
         };
-        if self.account.as_ref().is_some_and(|account| !account.may_pull(context)) {
+        if !self.account.may_pull(context) {
             self.waker = Some(context.waker().clone());
             return Poll::Pending;
         }
@@ -464,9 +475,7 @@ impl PodBody {
                 if let (Some(exchange), Some(data)) = (&self.exchange, frame.data_ref()) {
                     exchange.sent(data.len() as u64);
                 }
-                let source = &self.watch.source;
-                let account = self.account.get_or_insert_with(|| source.buffers.open(&source.member));
-                let frame = frame.map_data(|data| account.charge(data));
+                let frame = frame.map_data(|data| self.account.charge(data));
                 if last {
                     self.end();
                 }
@@ -551,17 +560,36 @@ impl Body for AnswerBody {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::buffers::Budget;
 
     #[test]
     fn a_body_in_tiny_frames_is_kept_no_longer_than_its_room_allows() {
+        let buffers = Buffers::new(&Arc::new(Budget::new(1 << 20)), 1 << 20);
         let mut kept = Kept { on: true, ..Kept::default() };
         let mut most = 0;
         while kept.on {
-            kept.add(&Frame::data(Bytes::from_static(b"x")));
+            kept.add(&Frame::data(Bytes::from_static(b"x")), &buffers);
             most = most.max(kept.frames.len());
         }
         assert!(kept.frames.is_empty());
         assert!(most > 100 && most * size_of::<Piece>() <= KEPT, "{most} frames");
+        assert_eq!(buffers.own(), 0, "what is not kept any more does not count");
+    }
+
+    #[test]
+    fn a_body_counts_while_it_is_kept_and_is_not_kept_while_memory_is_short() {
+        let buffers = Buffers::new(&Arc::new(Budget::new(1 << 20)), 1 << 20);
+        let frame = Frame::data(Bytes::from_static(&[0; 1024]));
+        let mut kept = Kept { on: true, ..Kept::default() };
+        kept.add(&frame, &buffers);
+        assert!(kept.on && buffers.own() >= 1024);
+        let flood = buffers.reserve(2 << 20);
+        kept.add(&frame, &buffers);
+        assert!(!kept.on && kept.frames.is_empty());
+        drop(flood);
+        assert_eq!(buffers.own(), 0);
     }
 }

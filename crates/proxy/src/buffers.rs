@@ -77,6 +77,29 @@ impl Buffers {
         self.own.get()
     }
 
+    /// Room for bytes that wait for something else than a client or a pod that takes them: a long head, a body that is kept for
+    /// another attempt. `None` while the gateway is far over its budget.
+    pub(crate) fn reserve(self: &Rc<Self>, bytes: usize) -> Option<Reserved> {
+        let mut reserved = Reserved { buffers: Rc::clone(self), bytes: 0 };
+        reserved.grow(bytes).then_some(reserved)
+    }
+
+    fn add(&self, bytes: usize) {
+        self.own.set(self.own.get() + bytes);
+        self.publish(isize::try_from(bytes).unwrap_or(isize::MAX));
+    }
+
+    fn subtract(&self, bytes: usize) {
+        self.own.set(self.own.get().saturating_sub(bytes));
+        self.publish(-isize::try_from(bytes).unwrap_or(isize::MAX));
+    }
+
+    /// Counts the incomplete heads of this worker's connections, which have grown from `before` bytes to `now`.
+    pub(crate) fn count_heads(&self, before: usize, now: usize) {
+        self.subtract(before);
+        self.add(now);
+    }
+
     /// What this worker has to free, of what the whole gateway has too much.
     pub(crate) fn excess(&self) -> usize {
         let used = self.used();
@@ -134,8 +157,7 @@ impl Buffers {
         account.bytes += bytes;
         account.client.buffers(cost);
         drop(accounts);
-        self.own.set(self.own.get() + cost);
-        self.publish(isize::try_from(cost).unwrap_or(isize::MAX));
+        self.add(cost);
     }
 
     fn release(&self, key: usize, bytes: usize) {
@@ -151,8 +173,7 @@ impl Buffers {
             accounts.remove(key);
         }
         drop(accounts);
-        self.own.set(self.own.get().saturating_sub(cost));
-        self.publish(-isize::try_from(cost).unwrap_or(isize::MAX));
+        self.subtract(cost);
         if let Some(waker) = waker {
             waker.wake();
         }
@@ -181,6 +202,31 @@ impl Buffers {
 impl fmt::Debug for Buffers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Buffers").field("own", &self.own).finish_non_exhaustive()
+    }
+}
+
+/// Bytes that count against the gateway's budget until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Reserved {
+    buffers: Rc<Buffers>,
+    bytes: usize,
+}
+
+impl Reserved {
+    /// Counts so many more. Answers whether there is room for them.
+    pub(crate) fn grow(&mut self, bytes: usize) -> bool {
+        if bytes > 0 && self.buffers.is_overrun() {
+            return false;
+        }
+        self.bytes += bytes;
+        self.buffers.add(bytes);
+        true
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        self.buffers.subtract(self.bytes);
     }
 }
 

@@ -62,6 +62,8 @@ pub(crate) struct Client {
     /// Counts the connection as under way until its first request is; a drain must not overlook what has arrived.
     pub(crate) arrival: Cell<Option<Work>>,
     pub(crate) member: Rc<Member>,
+    /// Its place among the connections. An upgraded connection keeps it.
+    pub(crate) seat: Rc<Seat>,
 }
 
 /// What a TLS handshake agreed on.
@@ -87,6 +89,7 @@ impl fmt::Debug for Client {
 /// Serves one connection until it ends.
 pub(crate) async fn serve(worker: Rc<Worker>, accepted: Accepted, seat: Seat, arrival: Work) {
     let Accepted { stream, client: address, tls } = accepted;
+    let seat = Rc::new(seat);
     let protocol = match tls {
         Some(_) => None,
         None => match recognise(&worker, &stream, &seat).await {
@@ -101,6 +104,7 @@ pub(crate) async fn serve(worker: Rc<Worker>, accepted: Accepted, seat: Seat, ar
         tls: None,
         arrival: Cell::new(Some(arrival)),
         member: Rc::clone(&seat.member),
+        seat: Rc::clone(&seat),
     };
     match (tls, protocol) {
         // Boxed, so that those who speak in the clear do not carry its room along.

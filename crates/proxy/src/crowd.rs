@@ -1,7 +1,8 @@
-//! Who is connected: so many at most, and nobody in silence for ever.
+//! Limits client connections, and closes idle or stalled ones when the limit is reached.
 //!
-//! When there are too many, the one that has been quiet for the longest makes room; when nobody is quiet, the newcomer
-//! is turned away.
+//! When a worker has as many as it may have, the connection that has been quiet for the longest makes room, then the one whose
+//! request body has not come for the longest, then the one that has not read for the longest. When all of them are at work, new
+//! connections stay in the kernel's queue for a moment ([`Crowd::room`]); after that they are turned away.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -25,6 +26,15 @@ const HEARD: Duration = Duration::from_millis(100);
 const PROGRESS: u64 = 4 * 1024;
 /// How long a client, or the pods for it, may take nothing while there is too little memory or too few descriptors.
 const STALL: Duration = Duration::from_secs(1);
+/// A client gets this long for the first bytes of its first request before its connection may be closed for another: the request
+/// may be on its way.
+const NEW: Duration = Duration::from_millis(250);
+/// How long new connections wait for a place. More than [`STALL`], so that a burst of clients that do not read makes room in time.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// A head of more bytes than these is long: while memory is short, it must come quickly.
+pub(crate) const LONG_HEAD: usize = 8 * 1024;
+/// How often to look whether there is a place.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// The connections of one worker.
 #[derive(Debug)]
@@ -34,8 +44,22 @@ pub(crate) struct Crowd {
     /// Of all that are allowed, the share of this worker.
     most: usize,
     members: RefCell<Slab<Rc<Member>>>,
+    /// Since when there is no place for a new connection.
+    full_since: Cell<Option<Moment>>,
+    /// What incomplete heads take up.
+    head_bytes: Arc<AtomicUsize>,
     /// Where connections are counted since we began to leave.
     leaving: RefCell<Option<Arc<UnderWay>>>,
+}
+
+/// How a connection is closed to make room for another.
+enum Eviction {
+    /// It has nothing under way.
+    Quiet,
+    /// The bodies of its requests do not come.
+    BodyStopped,
+    /// It does not read what waits for it.
+    Unread,
 }
 
 /// One connection.
@@ -58,10 +82,12 @@ pub(crate) struct Member {
     /// And at once: nothing that waits in its buffers gets out.
     cut: Cell<bool>,
     unsent_bytes: Unsent,
-    /// HTTP/1 connections to pods that its requests use.
+    /// Requests that are at pods.
+    turns: Cell<usize>,
+    /// HTTP/1 connections to pods that they use.
     lines: Cell<usize>,
-    /// Told when one of them is given back.
-    line_free: Notify,
+    /// Told when one of them comes back.
+    turn_free: Notify,
     leave: Notify,
     /// Where it is counted since we began to leave.
     drain: RefCell<Option<Arc<UnderWay>>>,
@@ -115,6 +141,10 @@ struct Tracked {
     ended: AtomicU64,
     /// The room of the buffer that hyper last read into.
     buffer: AtomicUsize,
+    /// What an incomplete head takes up.
+    head_bytes: AtomicUsize,
+    /// The same for all connections of the worker.
+    all_head_bytes: Arc<AtomicUsize>,
     /// Why the last head was refused.
     refused: OnceLock<Violation>,
 }
@@ -146,6 +176,19 @@ impl Since {
 }
 
 impl Tracker {
+    /// Its incomplete heads count in `all_head_bytes` as well.
+    pub(crate) fn new(all_head_bytes: &Arc<AtomicUsize>) -> Self {
+        Self(Arc::new(Tracked {
+            head: Since::default(),
+            half_closed: Since::default(),
+            ended: AtomicU64::new(0),
+            buffer: AtomicUsize::new(0),
+            head_bytes: AtomicUsize::new(0),
+            all_head_bytes: Arc::clone(all_head_bytes),
+            refused: OnceLock::new(),
+        }))
+    }
+
     /// A head has begun.
     pub(crate) fn head_begins(&self, now: Moment) {
         self.0.head.set(now);
@@ -171,9 +214,24 @@ impl Tracker {
         self.0.buffer.store(room, Ordering::Relaxed);
     }
 
+    /// An incomplete head takes up so many bytes.
+    pub(crate) fn head_takes(&self, bytes: usize) {
+        let before = self.0.head_bytes.swap(bytes, Ordering::Relaxed);
+        if bytes != before {
+            // One addition, which wraps: the sum is right again when both are counted.
+            self.0.all_head_bytes.fetch_add(bytes.wrapping_sub(before), Ordering::Relaxed);
+        }
+    }
+
     /// A head is refused, and nothing more is read.
     pub(crate) fn refuse(&self, violation: Violation) {
         self.0.refused.set(violation).ok();
+    }
+}
+
+impl Drop for Tracked {
+    fn drop(&mut self) {
+        self.all_head_bytes.fetch_sub(*self.head_bytes.get_mut(), Ordering::Relaxed);
     }
 }
 
@@ -189,43 +247,88 @@ impl Crowd {
     /// For one of `workers`.
     pub(crate) fn new(clock: TokioClock, limits: Limits, workers: usize) -> Rc<Self> {
         let most = limits.connections.div_ceil(workers.max(1)).max(1);
-        Rc::new(Self { clock, limits, most, members: RefCell::default(), leaving: RefCell::default() })
+        Rc::new(Self {
+            clock,
+            limits,
+            most,
+            members: RefCell::default(),
+            full_since: Cell::default(),
+            head_bytes: Arc::default(),
+            leaving: RefCell::default(),
+        })
+    }
+
+    /// Waits until there is a place for a new connection, but not for ever: then it is for [`Crowd::enter`] to turn it away. The
+    /// caller leaves new connections in the kernel's queue meanwhile.
+    pub(crate) async fn room(&self) {
+        loop {
+            let now = self.clock.now();
+            if self.has_room() {
+                return self.full_since.set(None);
+            }
+            let since = self.full_since.get().unwrap_or(now);
+            self.full_since.set(Some(since));
+            if now >= since + PATIENCE {
+                return;
+            }
+            self.clock.sleep_until(now + LOOK).await;
+        }
+    }
+
+    fn has_room(&self) -> bool {
+        let members = self.members.borrow();
+        !self.is_full(&members) || self.evictable(&members).is_some()
+    }
+
+    fn is_full(&self, members: &Slab<Rc<Member>>) -> bool {
+        let leaving = || members.iter().filter(|(_, member)| member.leaving.get()).count();
+        members.len() >= self.most && members.len() - leaving() >= self.most
+    }
+
+    /// The connection that another one may take the place of.
+    fn evictable<'m>(&self, members: &'m Slab<Rc<Member>>) -> Option<(&'m Rc<Member>, Eviction)> {
+        let now = self.clock.now();
+        let all = || members.iter().map(|(_, member)| member);
+        let is_new = |member: &Member| !member.known.get() && member.quiet.get() + NEW > now;
+        // Those that have never asked go first. While all of these are new, none that has asked goes in their place.
+        let quiet = all().filter(|member| member.is_quiet());
+        let quiet = quiet.min_by_key(|member| (member.known.get(), member.quiet.get()));
+        quiet
+            .filter(|member| !is_new(member))
+            .map(|member| (member, Eviction::Quiet))
+            .or_else(|| self.longest_stopped(members).map(|member| (member, Eviction::BodyStopped)))
+            .or_else(|| self.longest_stalled(members).map(|member| (member, Eviction::Unread)))
+    }
+
+    /// The connection whose request bodies have not come for the longest.
+    fn longest_stopped<'m>(&self, members: &'m Slab<Rc<Member>>) -> Option<&'m Rc<Member>> {
+        let before = self.clock.now() - self.limits.head;
+        let stopped = members.iter().map(|(_, member)| member).filter(|member| member.has_stalled(before));
+        stopped.min_by_key(|member| member.stalled_since.get())
     }
 
     /// A newcomer; `None` if there is no room for it.
     pub(crate) fn enter(self: &Rc<Self>) -> Option<Seat> {
         let mut members = self.members.borrow_mut();
-        let leaving = || members.iter().filter(|(_, member)| member.leaving.get()).count();
-        if members.len() >= self.most && members.len() - leaving() >= self.most {
-            let quiet = members.iter().filter(|(_, member)| member.is_quiet());
-            let longest = quiet.min_by_key(|(_, member)| (member.known.get(), member.quiet.get()));
-            // When nobody is quiet, those who keep their places with bodies that they do not send make room.
-            let before = self.clock.now() - self.limits.head;
-            let stalled = members.iter().filter(|(_, member)| member.has_stalled(before));
-            let stalled = || stalled.min_by_key(|(_, member)| member.stalled_since.get());
-            match longest.or_else(stalled) {
-                Some((_, member)) => {
-                    member.evicted.set(!member.is_quiet());
-                    member.leaving.set(true);
-                    member.leave.notify_one();
-                }
-                // And then those who do not read.
-                None => self.longest_stalled(&members)?.cut(),
-            }
+        if self.is_full(&members) {
+            let (member, eviction) = self.evictable(&members)?;
+            member.evict(&eviction);
         }
+        self.full_since.set(None);
         let member = Rc::new(Member {
             requests: Cell::new(0),
             known: Cell::new(false),
             quiet: Cell::new(self.clock.now()),
-            tracker: Tracker::default(),
+            tracker: Tracker::new(&self.head_bytes),
             stalled: Cell::new(0),
             stalled_since: Cell::new(Moment::ZERO),
             leaving: Cell::new(false),
             evicted: Cell::new(false),
             cut: Cell::new(false),
             unsent_bytes: Unsent::default(),
+            turns: Cell::new(0),
             lines: Cell::new(0),
-            line_free: Notify::new(),
+            turn_free: Notify::new(),
             leave: Notify::new(),
             drain: RefCell::default(),
             unsent: RefCell::default(),
@@ -239,6 +342,11 @@ impl Crowd {
 }
 
 impl Crowd {
+    /// What the incomplete heads of all connections take up.
+    pub(crate) fn head_bytes(&self) -> usize {
+        self.head_bytes.load(Ordering::Relaxed)
+    }
+
     /// Looks who takes what waits for it. To be called often.
     pub(crate) fn look(&self) {
         let now = self.clock.now();
@@ -247,8 +355,10 @@ impl Crowd {
 
     fn longest_stalled<'m>(&self, members: &'m Slab<Rc<Member>>) -> Option<&'m Rc<Member>> {
         let before = self.clock.now() - STALL;
-        let stalled =
-            |member: &&Rc<Member>| member.unsent_bytes.stalled(before).filter(|_| !member.cut.get());
+        let stalled = |member: &&Rc<Member>| {
+            let since = member.unsent_bytes.stalled(before).or_else(|| member.head_stalled(before));
+            since.filter(|_| !member.cut.get())
+        };
         members
             .iter()
             .map(|(_, member)| member)
@@ -261,16 +371,23 @@ impl Crowd {
         let members = self.members.borrow();
         let member = self.longest_stalled(&members)?;
         member.cut();
-        Some(member.buffered())
+        Some(member.memory())
+    }
+
+    /// Closes the connection whose request bodies have not come for the longest.
+    pub(crate) fn cut_longest_stopped(&self) -> bool {
+        let members = self.members.borrow();
+        let stopped = self.longest_stopped(&members);
+        stopped.inspect(|member| member.cut()).is_some()
     }
 
     /// Closes the connection that has most in our buffers. Answers how much that frees.
     pub(crate) fn cut_largest(&self) -> Option<usize> {
         let members = self.members.borrow();
         let able = members.iter().map(|(_, member)| member).filter(|member| !member.cut.get());
-        let member = able.max_by_key(|member| member.buffered()).filter(|member| member.buffered() > 0)?;
+        let member = able.max_by_key(|member| member.memory()).filter(|member| member.memory() > 0)?;
         member.cut();
-        Some(member.buffered())
+        Some(member.memory())
     }
 
     /// Closes the connection that has been quiet for the longest.
@@ -357,18 +474,38 @@ impl Member {
         self.lines.get()
     }
 
-    pub(crate) fn takes_line(&self) {
-        self.lines.set(self.lines.get() + 1);
+    /// How many of its requests are at pods.
+    pub(crate) fn turns(&self) -> usize {
+        self.turns.get()
     }
 
-    pub(crate) fn gives_line_back(&self) {
-        self.lines.set(self.lines.get().saturating_sub(1));
-        self.line_free.notify_one();
+    /// A request goes to a pod; `line`: on an HTTP/1 connection.
+    pub(crate) fn takes_turn(&self, line: bool) {
+        self.turns.set(self.turns.get() + 1);
+        self.lines.set(self.lines.get() + usize::from(line));
     }
 
-    /// Ends when one of its requests has given its connection back.
-    pub(crate) async fn line_given_back(&self) {
-        self.line_free.notified().await;
+    /// It has come back.
+    pub(crate) fn gives_turn_back(&self, line: bool) {
+        self.turns.set(self.turns.get().saturating_sub(1));
+        self.lines.set(self.lines.get().saturating_sub(usize::from(line)));
+        self.turn_free.notify_one();
+    }
+
+    /// Ends when one of its requests has come back from its pod.
+    pub(crate) async fn turn_given_back(&self) {
+        self.turn_free.notified().await;
+    }
+
+    fn evict(&self, eviction: &Eviction) {
+        match eviction {
+            Eviction::Quiet | Eviction::BodyStopped => {
+                self.evicted.set(matches!(eviction, Eviction::BodyStopped));
+                self.leaving.set(true);
+                self.leave.notify_one();
+            }
+            Eviction::Unread => self.cut(),
+        }
     }
 
     /// Closes it at once.
@@ -387,6 +524,17 @@ impl Member {
     /// What waits in hyper's buffers, with what stands behind it.
     pub(crate) fn buffered(&self) -> usize {
         self.unsent_bytes.cost.get()
+    }
+
+    /// The same with the incomplete head of its next request.
+    fn memory(&self) -> usize {
+        self.buffered() + self.tracker.0.head_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Since when the head of its next request is incomplete, if that is long enough and the head is long.
+    fn head_stalled(&self, before: Moment) -> Option<Moment> {
+        let is_long = self.tracker.0.head_bytes.load(Ordering::Relaxed) > LONG_HEAD;
+        self.tracker.0.head.get().filter(|since| is_long && *since <= before)
     }
 
     /// So much more waits.
@@ -496,6 +644,7 @@ mod tests {
         pass(1).await;
         let second = crowd.enter().unwrap();
         first.member.began();
+        pass(1).await;
         let third = crowd.enter().expect("the second is quiet");
         assert!(second.member.leaving.get() && !first.member.leaving.get());
         third.member.began();
@@ -510,12 +659,83 @@ mod tests {
         let (crowd, _) = crowd(4);
         let (first, second) = (crowd.enter().unwrap(), crowd.enter().unwrap());
         second.member.began();
+        pass(1).await;
         let newcomer = crowd.enter().expect("the first is quiet");
         assert!(first.member.leaving.get() && !first.member.is_asking());
         newcomer.member.began();
         first.member.began();
         assert!(first.member.is_asking() && !first.member.leaving.get());
         assert!(crowd.enter().is_none(), "it counts again, and nobody is quiet");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_new_connection_keeps_its_place_until_its_request_may_have_come() {
+        let (crowd, clock) = crowd(4);
+        let (first, _second) = (crowd.enter().unwrap(), crowd.enter().unwrap());
+        assert!(crowd.enter().is_none());
+        let began = clock.now();
+        crowd.room().await;
+        let waited = clock.now().since(began);
+        assert!(waited >= NEW && waited < NEW + 2 * LOOK, "{waited:?}");
+        assert!(crowd.enter().is_some());
+        assert!(first.member.leaving.get());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn new_connections_wait_for_one_that_does_not_read_and_not_for_ever_for_those_that_do() {
+        let (crowd, clock) = crowd(4);
+        // Time begins at zero, before which there is none.
+        pass(60).await;
+        let (first, second) = (crowd.enter().unwrap(), crowd.enter().unwrap());
+        for seat in [&first, &second] {
+            seat.member.began();
+            seat.member.buffers(1000);
+        }
+        let reads = || second.member.sent(0, usize::try_from(PROGRESS).unwrap());
+        let looks = async {
+            loop {
+                crowd.look();
+                reads();
+                clock.sleep_until(clock.now() + Duration::from_millis(100)).await;
+            }
+        };
+        let room = async {
+            let began = clock.now();
+            tokio::select! {
+                () = looks => unreachable!("it has no end"),
+                () = crowd.room() => clock.now().since(began),
+            }
+        };
+        let waited = room.await;
+        assert!(waited >= STALL && waited < PATIENCE, "{waited:?}");
+        let third = crowd.enter().expect("the first does not read");
+        assert!(first.member.is_cut() && !second.member.is_cut());
+        drop(first);
+        third.member.began();
+        let began = clock.now();
+        crowd.room().await;
+        assert!(clock.now().since(began) >= PATIENCE);
+        assert!(crowd.enter().is_none(), "both are at work");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn long_heads_that_do_not_end_count_and_are_cut_when_memory_is_short() {
+        let (crowd, clock) = crowd(8);
+        let (first, second) = (crowd.enter().unwrap(), crowd.enter().unwrap());
+        let (long, short) = (first.member.tracker(), second.member.tracker());
+        for tracker in [&long, &short] {
+            tracker.head_begins(clock.now());
+        }
+        long.head_takes(60 * 1024);
+        short.head_takes(LONG_HEAD);
+        assert_eq!(crowd.head_bytes(), 60 * 1024 + LONG_HEAD);
+        assert_eq!(crowd.cut_longest_stalled(), None, "it may still come");
+        pass(2).await;
+        assert_eq!(crowd.cut_longest_stalled(), Some(60 * 1024));
+        assert_eq!(crowd.cut_longest_stalled(), None, "a usual head keeps little");
+        short.head_takes(0);
+        drop((first, long));
+        assert_eq!(crowd.head_bytes(), 0);
     }
 
     #[tokio::test(start_paused = true)]

@@ -26,6 +26,8 @@ use rouse_net::tls::Fault;
 use self::aim::Aim;
 use self::exchange::exchange;
 use crate::body::{AnswerBody, PodBody, PodIncoming, RequestBody, Source};
+use crate::buffers::Reserved;
+use crate::connection::STREAM_WINDOW;
 use crate::error::Failure;
 use crate::headers;
 use crate::pool::{Link, Pool, Refusal, Turn};
@@ -37,6 +39,8 @@ const MOST_ATTEMPTS: usize = 3;
 
 /// How long a request waits when our own side could not connect.
 const LACK: Duration = Duration::from_millis(100);
+/// While buffers are full, a client connection may have so many requests at pods: each may bring two buffers' worth.
+const REQUESTS_WHEN_FULL: usize = 8;
 
 /// A request on its way out.
 #[derive(Debug)]
@@ -48,6 +52,8 @@ pub(crate) struct Outgoing {
     /// What the client wants to speak after this, and its side of the connection.
     pub(crate) upgrade: Option<(HeaderValue, OnUpgrade)>,
     pub(crate) over_http2: bool,
+    /// Counts a long head.
+    pub(crate) _reserved: Option<Reserved>,
 }
 
 impl Outgoing {
@@ -413,23 +419,26 @@ async fn connect(
 /// Waits until the client connection may have one more request at a pod. While buffers are full, it must have taken what
 /// waits for it; where a request takes a connection for itself (`line`), those that it uses already may have to end first. Also
 /// answers whether that took time.
-async fn turn(journey: &Journey<'_>, line: bool) -> Result<(Option<Turn>, bool), Failure> {
+async fn turn(journey: &Journey<'_>, line: bool) -> Result<(Turn, bool), Failure> {
     let (worker, member) = (journey.worker, journey.member());
     let may = || {
         let lines = member.lines();
         let most = worker.gateway.settings.limits.pod_connections_per_client;
-        (member.buffered() == 0 || !worker.buffers.is_over())
+        let may_buffer = member.buffered() == 0 && member.turns() < REQUESTS_WHEN_FULL;
+        (may_buffer || !worker.buffers.is_over())
             && (!line || worker.gateway.pod_connections.allows(lines, most))
     };
     let waits = !may();
     if waits {
         Box::pin(wait_for_turn(journey, may)).await?;
     }
-    Ok((line.then(|| Turn::of(member)), waits))
+    Ok((Turn::of(member, line), waits))
 }
 
 async fn wait_for_turn(journey: &Journey<'_>, may: impl Fn() -> bool) -> Result<(), Failure> {
     let (worker, settings) = (journey.worker, &journey.worker.gateway.settings);
+    // What it has sent of its body waits with it.
+    let _buffered = worker.buffers.reserve(STREAM_WINDOW as usize).ok_or(Failure::QueueFull)?;
     let longest = settings.clock.now() + settings.bounds.longest;
     while !may() {
         let now = settings.clock.now();
@@ -440,7 +449,7 @@ async fn wait_for_turn(journey: &Journey<'_>, may: impl Fn() -> bool) -> Result<
             return Err(Failure::QueueFull);
         }
         // Also other clients' connections may end.
-        before(journey.member().line_given_back(), worker.deadlines.at(now + LACK)).await;
+        before(journey.member().turn_given_back(), worker.deadlines.at(now + LACK)).await;
     }
     Ok(())
 }
@@ -554,6 +563,7 @@ fn switch(
     head.headers.insert(header::UPGRADE, name);
     headers::tell_cold_start(&mut head.headers, journey.worker.gateway.settings.cold_start, cold);
     head.version = Version::HTTP_11;
-    let worker = Rc::clone(journey.worker);
-    Reply { head, body: ReplyBody::Switched(tunnel::Tunnel { worker, client, pod, link, slot, websocket }) }
+    let (worker, seat) = (Rc::clone(journey.worker), journey.seat());
+    let tunnel = tunnel::Tunnel { worker, client, pod, link, slot, seat, websocket };
+    Reply { head, body: ReplyBody::Switched(tunnel) }
 }

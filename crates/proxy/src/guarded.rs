@@ -83,6 +83,7 @@ impl<IO> Guarded<IO> {
                 self.ready.extend_from_slice(REFUSED);
             }
         }
+        self.tracker.head_takes(self.held.capacity());
     }
 
     /// Whether hyper still answers requests that have come whole.

@@ -229,6 +229,11 @@ pub fn wanted_upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
     (asked && !h2c).then(|| upgrade.clone())
 }
 
+/// How many bytes the names and values have.
+pub(crate) fn length(headers: &HeaderMap) -> usize {
+    headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -272,7 +272,7 @@ impl Pool {
     fn take_stream(&self) -> Option<Link> {
         let shared = self.shared.borrow();
         let shared = shared.iter().find(|shared| shared.has_room())?;
-        Some(Link::Http2 { stream: Stream::on(shared), reused: true })
+        Some(Link::Http2 { stream: Stream::on(shared), reused: true, turn: None })
     }
 
     /// A new connection to one of `addresses`, within `limit` each.
@@ -331,7 +331,7 @@ impl Pool {
                 if self.open.get() {
                     self.shared.borrow_mut().push(Rc::clone(&shared));
                 }
-                Ok(Link::Http2 { stream: Stream::on(&shared), reused: false })
+                Ok(Link::Http2 { stream: Stream::on(&shared), reused: false, turn: None })
             }
         }
     }

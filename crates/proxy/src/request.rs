@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use http::header::{self, HeaderValue};
+use http::header::{self, HeaderMap, HeaderValue};
 use http::{Method, Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
 use rouse_core::host::Host;
@@ -22,7 +22,9 @@ pub(crate) use self::journey::Journey;
 use self::journey::Times;
 use crate::answer;
 use crate::body::{AnswerBody, Source};
+use crate::buffers::Reserved;
 use crate::connection::Client;
+use crate::crowd::LONG_HEAD;
 use crate::error::Failure;
 use crate::forward::{self, Outgoing};
 use crate::gateway::{Route, Target, Upstream};
@@ -290,8 +292,29 @@ fn prepare(worker: &Worker, client: &Client, mut request: Request<Incoming>) -> 
         // We could not pass the 100 on, so the pod must not wait for it to have an effect.
         headers.remove(header::EXPECT);
     }
+    let reserved = reserve_head(worker, client, headers, over_http2)?;
     let source = Source::new(body, client, worker);
-    Ok(Outgoing { method: parts.method, uri: parts.uri, headers: parts.headers, source, upgrade, over_http2 })
+    let (method, uri, headers) = (parts.method, parts.uri, parts.headers);
+    Ok(Outgoing { method, uri, headers, source, upgrade, over_http2, _reserved: reserved })
+}
+
+/// Counts a long head against the budget of buffers. Usual ones are paid for by the limit on connections.
+fn reserve_head(
+    worker: &Worker,
+    client: &Client,
+    headers: &HeaderMap,
+    over_http2: bool,
+) -> Result<Option<Reserved>, Failure> {
+    // No head is longer than the buffer that it was read into: most need not be measured.
+    if !over_http2 && client.member.read_buffer() <= LONG_HEAD {
+        return Ok(None);
+    }
+    let length = headers::length(headers);
+    if length <= LONG_HEAD {
+        return Ok(None);
+    }
+    // Once as it came, and once as it is sent.
+    worker.buffers.reserve(2 * length).map(Some).ok_or(Failure::QueueFull)
 }
 
 /// The first of two futures to end; the second wins only if the first is not ready.

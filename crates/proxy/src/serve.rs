@@ -235,9 +235,13 @@ async fn accept(worker: &Rc<Worker>, Door { listener, tls }: Door, crew: &Crew) 
     // A listener that the runtime does not take cannot be waited for; the others go on.
     let Ok(listener) = TcpListener::from_std(listener.into_std()) else { return };
     loop {
+        let accepting = async {
+            worker.crowd.room().await;
+            listener.accept().await
+        };
         let accepted = tokio::select! {
             biased;
-            accepted = listener.accept() => accepted,
+            accepted = accepting => accepted,
             () = worker.drain.cancelled() => break,
         };
         match accepted {

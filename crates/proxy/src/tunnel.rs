@@ -14,6 +14,7 @@ use rouse_core::time::{Clock as _, Moment};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadHalf, WriteHalf, split};
 use tokio::time::timeout;
 
+use crate::crowd::Seat;
 use crate::pool::Link;
 use crate::request::Exchange;
 use crate::worker::Worker;
@@ -40,6 +41,8 @@ pub(crate) struct Tunnel {
     pub(crate) link: Link,
     /// `None` where no pod was chosen by us.
     pub(crate) slot: Option<Slot>,
+    /// The client's place among the connections.
+    pub(crate) seat: Rc<Seat>,
     pub(crate) websocket: bool,
 }
 
@@ -51,8 +54,8 @@ impl Tunnel {
     pub(crate) fn open(self, exchange: Exchange) {
         let tasks = self.worker.tasks.clone();
         tasks.spawn_local(async move {
-            let Tunnel { worker, client, pod, link, slot, websocket } = self;
-            let _until_the_end = (link, slot);
+            let Tunnel { worker, client, pod, link, slot, seat, websocket } = self;
+            let _until_the_end = (link, slot, seat);
             let both = async { tokio::try_join!(client, pod) };
             let switched = tokio::select! {
                 switched = timeout(SWITCH, both) => switched,

@@ -101,37 +101,67 @@ impl Worker {
     }
 
     /// Closes what is needed least, since there are too few file descriptors: idle connections to pods, then the client
-    /// connection that has stalled for the longest, then the one that has been quiet for the longest.
+    /// connection that has not read for the longest, then the one whose request bodies have not come for the longest, then the one
+    /// that has been quiet for the longest. Where this worker has none of them, the others look.
     pub(crate) fn free_descriptor(&self) {
-        if self.pools.borrow().values().any(|pools| pools.close_idle()) {
-            return;
+        if !self.close_least_needed() {
+            self.gateway.pod_connections.want();
         }
-        if self.crowd.cut_longest_stalled().is_some() || self.crowd.close_longest_quiet() {
+    }
+
+    fn close_least_needed(&self) -> bool {
+        if self.pools.borrow().values().any(|pools| pools.close_idle()) {
+            return true;
+        }
+        let crowd = &self.crowd;
+        let closed = crowd.cut_longest_stalled().is_some()
+            || crowd.cut_longest_stopped()
+            || crowd.close_longest_quiet();
+        if closed {
             self.gateway.metrics.cut("descriptors");
         }
+        closed
     }
 
     /// Keeps what waits in hyper's buffers within the gateway's budget, for ever: while there is too much, the connections
     /// that have stalled for the longest are closed.
     pub(crate) async fn relieve(&self) {
+        let (mut heads, mut was_used) = (0, false);
         loop {
-            let pause = if self.buffers.own() == 0 { SWEEP } else { RELIEF };
             let clock = self.gateway.settings.clock;
-            clock.sleep_until(clock.now() + pause).await;
+            clock.sleep_until(clock.now() + RELIEF).await;
+            if self.gateway.pod_connections.is_wanted() && self.close_least_needed() {
+                self.gateway.pod_connections.granted();
+            }
+            let heads_before = std::mem::replace(&mut heads, self.crowd.head_bytes());
+            self.buffers.count_heads(heads_before, heads);
+            let is_used = self.buffers.own() > 0;
+            // Once more after the last: a connection that has been looked at must not count as stalled from then on.
+            if !std::mem::replace(&mut was_used, is_used) && !is_used {
+                continue;
+            }
             self.crowd.look();
-            let excess = self.buffers.excess();
-            let mut freed = 0;
-            while freed < excess
-                && let Some(one) = self.crowd.cut_longest_stalled()
-            {
-                freed += one;
-                self.gateway.metrics.cut("memory");
-            }
-            if freed < excess && self.buffers.is_overrun() && self.crowd.cut_largest().is_some() {
-                self.gateway.metrics.cut("memory");
-            }
+            self.cut_excess();
             self.buffers.wake();
         }
+    }
+
+    /// Closes connections until this worker uses no more than its part of the budget.
+    fn cut_excess(&self) {
+        let excess = self.buffers.excess();
+        let mut freed = 0;
+        while freed < excess {
+            let stalled = self.crowd.cut_longest_stalled();
+            let cut = stalled.or_else(|| self.cut_largest());
+            let Some(one) = cut else { break };
+            freed += one;
+            self.gateway.metrics.cut("memory");
+        }
+    }
+
+    /// Where connections that move take up too much as well, the largest goes.
+    fn cut_largest(&self) -> Option<usize> {
+        if self.buffers.is_overrun() { self.crowd.cut_largest() } else { None }
     }
 
     /// Closes what has been idle for too long, for ever.

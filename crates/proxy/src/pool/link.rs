@@ -45,6 +45,7 @@ pub(crate) enum Link {
     Http2 {
         stream: Stream,
         reused: bool,
+        turn: Option<Turn>,
     },
 }
 
@@ -182,10 +183,9 @@ impl Link {
     }
 
     /// The same, for a client connection that has its turn.
-    pub(crate) fn in_turn(mut self, of: Option<Turn>) -> Self {
-        if let Link::Http1 { turn, .. } = &mut self {
-            *turn = of;
-        }
+    pub(crate) fn in_turn(mut self, of: Turn) -> Self {
+        let (Link::Http1 { turn, .. } | Link::Http2 { turn, .. }) = &mut self;
+        *turn = Some(of);
         self
     }
 

@@ -1,25 +1,42 @@
-//! How many connections to pods there may be: in all, and for one client connection.
+//! Limits connections to pods, in all and for one client connection.
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::crowd::Member;
 
-/// A client connection may have one in so many of the pod connections that are free: it never takes the last ones, and
-/// there is always one for a client that has none.
+/// A client connection that has pod connections already may have one in so many of those that are free.
 const SHARE: usize = 4;
+/// One in so many of all pod connections is only for client connections that have none.
+const RESERVE: usize = 8;
 
 /// The connections to pods of the whole gateway.
 #[derive(Debug)]
 pub(crate) struct PodConnections {
     most: usize,
     open: AtomicUsize,
+    /// A worker lacks a file descriptor, and has no connection that it could close for it.
+    wanted: AtomicBool,
 }
 
 impl PodConnections {
     pub(crate) fn new(most: usize) -> Arc<Self> {
-        Arc::new(Self { most, open: AtomicUsize::new(0) })
+        Arc::new(Self { most, open: AtomicUsize::new(0), wanted: AtomicBool::new(false) })
+    }
+
+    /// Asks all workers to close what is needed least.
+    pub(crate) fn want(&self) {
+        self.wanted.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.wanted.load(Ordering::Relaxed)
+    }
+
+    /// A worker has closed a connection.
+    pub(crate) fn granted(&self) {
+        self.wanted.store(false, Ordering::Relaxed);
     }
 
     /// The right to have one more.
@@ -37,7 +54,8 @@ impl PodConnections {
 
     /// Whether a client connection that has `lines` pod connections, of at most `most`, may have another one.
     pub(crate) fn allows(&self, lines: usize, most: usize) -> bool {
-        lines == 0 || (lines < most && lines <= self.free() / SHARE)
+        let free = self.free().saturating_sub(self.most / RESERVE);
+        lines == 0 || (lines < most && lines <= free / SHARE && free > 0)
     }
 }
 
@@ -51,20 +69,24 @@ impl Drop for PodConnection {
     }
 }
 
-/// The right of a client connection to use one HTTP/1 connection to a pod. Dropping it gives it back.
+/// The right of a client connection to have one more request at a pod. Dropping it gives it back.
 #[derive(Debug)]
-pub(crate) struct Turn(Rc<Member>);
+pub(crate) struct Turn {
+    member: Rc<Member>,
+    /// The request uses an HTTP/1 connection by itself.
+    line: bool,
+}
 
 impl Turn {
-    pub(crate) fn of(member: &Rc<Member>) -> Self {
-        member.takes_line();
-        Self(Rc::clone(member))
+    pub(crate) fn of(member: &Rc<Member>, line: bool) -> Self {
+        member.takes_turn(line);
+        Self { member: Rc::clone(member), line }
     }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        self.0.gives_line_back();
+        self.member.gives_turn_back(self.line);
     }
 }
 
@@ -74,18 +96,24 @@ mod tests {
 
     #[test]
     fn greedy_clients_always_leave_a_connection_for_one_that_has_none() {
-        for clients in [1, 4, 40, 90] {
+        let ask = |pods: &Arc<PodConnections>, own: &mut Vec<PodConnection>| {
+            if pods.allows(own.len(), 100) {
+                own.extend(pods.open());
+            }
+        };
+        for (clients, one_by_one) in [1, 4, 22, 40, 47].into_iter().flat_map(|count| [(count, false), (count, true)]) {
             let pods = PodConnections::new(384);
             let mut lines: Vec<Vec<PodConnection>> = (0..clients).map(|_| Vec::new()).collect();
-            for _ in 0..1000 {
-                for own in &mut lines {
-                    if pods.allows(own.len(), 100) {
-                        own.extend(pods.open());
-                    }
-                }
+            if one_by_one {
+                lines.iter_mut().for_each(|own| (0..1000).for_each(|_| ask(&pods, own)));
+            } else {
+                (0..1000).for_each(|_| lines.iter_mut().for_each(|own| ask(&pods, own)));
             }
             assert!(lines.iter().all(|own| !own.is_empty() && own.len() <= 100));
-            assert!(pods.allows(0, 100) && pods.open().is_some(), "{clients} clients took all");
+            assert!(
+                pods.allows(0, 100) && pods.open().is_some(),
+                "{clients} clients took all, one by one: {one_by_one}"
+            );
         }
     }
 }

@@ -3,7 +3,6 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use http::header::{HeaderName, HeaderValue};
 use rouse_core::hold::AcquireError;
 use rouse_core::slot::{Ask, Retry, Slot};
 use rouse_core::snapshot::PortView;
@@ -12,10 +11,11 @@ use rouse_core::time::{Clock as _, Moment};
 
 use super::{Exchange, audience};
 use crate::connection::{Client, STREAM_WINDOW, read_ahead};
-use crate::crowd::Member;
+use crate::crowd::{Member, Seat};
 use crate::error::Failure;
 use crate::forward::Outgoing;
 use crate::gateway::{Backend, Timeouts, Upstream};
+use crate::headers;
 use crate::podless::{Pending, Podless};
 use crate::socket::Presence;
 use crate::worker::Worker;
@@ -63,6 +63,11 @@ impl Journey<'_> {
     /// The client's connection.
     pub(crate) fn member(&self) -> &Rc<Member> {
         &self.client.member
+    }
+
+    /// Its place among the connections.
+    pub(crate) fn seat(&self) -> Rc<Seat> {
+        Rc::clone(&self.client.seat)
     }
 
     /// How the pods are spoken to.
@@ -198,8 +203,7 @@ impl Journey<'_> {
 
     /// What a held request may keep in memory: its head, and what of its body has come with it or may still come.
     fn buffered(&self, outgoing: &Outgoing) -> usize {
-        let line = |(name, value): (&HeaderName, &HeaderValue)| name.as_str().len() + value.len();
-        let head: usize = outgoing.headers.iter().map(line).sum();
+        let head = headers::length(&outgoing.headers);
         let body = usize::try_from(outgoing.source.size().upper().unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
         let read_ahead = match () {
             () if outgoing.over_http2 => body.min(STREAM_WINDOW as usize),
