@@ -63,7 +63,7 @@ load: ## nothing fails while pods and gateways come and go, for LOAD_SECONDS (60
 
 .PHONY: siege
 siege: ## floods by SIEGE_CLIENTS (10) for SIEGE_SECONDS (30) each: memory stays bounded, everybody else is served
-	ROUSE_SIEGE_SECONDS=$(SIEGE_SECONDS) ROUSE_SIEGE_CLIENTS=$(SIEGE_CLIENTS) cargo test -p rouse-e2e --test siege
+	ROUSE_SIEGE_SECONDS=$(SIEGE_SECONDS) ROUSE_SIEGE_CLIENTS=$(SIEGE_CLIENTS) ROUSE_SIEGE_LIVEZ_SECONDS=1 cargo test -p rouse-e2e --test siege
 
 .PHONY: fuzz
 fuzz: $(TOOLS)/bin/cargo-fuzz ## every parser of outside input, for FUZZ_SECONDS (20) each

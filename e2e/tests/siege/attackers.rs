@@ -1,22 +1,149 @@
-//! Clients that take up as much as they can.
+//! Clients that take up as much as they can, and come again when they are cut off.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
+use tokio::time::{Interval, MissedTickBehavior, interval};
+
+/// An answer that is too large for memory.
+pub(crate) const LARGE: &str = "/bytes/100000000";
+/// The app reads nothing of what is sent here.
+pub(crate) const UNTAKEN: &str = "/sink/next";
+/// The app does not answer here.
+pub(crate) const UNANSWERED: &str = "/hang";
 
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
+const PRIORITY: u8 = 2;
 const SETTINGS: u8 = 4;
 const WINDOW_UPDATE: u8 = 8;
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
+/// Indexes of methods in HPACK's static table.
+const GET: u8 = 2;
+const POST: u8 = 3;
 
 /// The window of each stream: 2 MB.
 const WINDOW: u32 = 2 << 20;
+/// How often an attacker shows that it is there, and notices that it was cut off.
+const PACE: Duration = Duration::from_millis(100);
+
+/// What one attacker does on each of its connections.
+#[derive(Debug, Clone)]
+pub(crate) struct Attack {
+    first: Vec<u8>,
+    then: Then,
+}
+
+#[derive(Debug, Clone)]
+enum Then {
+    /// Reads nothing, and sends these few bytes now and then.
+    Stall(Vec<u8>),
+    /// Reads so many bytes now and then, and sends nothing.
+    ReadSlowly(usize),
+    /// Sends these bytes for as long as they are taken.
+    SendOn(Vec<u8>),
+}
+
+impl Attack {
+    /// Asks for a large answer on each of so many HTTP/2 streams, and reads nothing.
+    pub(crate) fn downloads_over_http2(host: &str, streams: u32) -> Self {
+        Self { first: requests(GET, host, LARGE, streams, &[]), then: Then::Stall(nothing()) }
+    }
+
+    /// The same, but it reads a little.
+    pub(crate) fn slow_downloads_over_http2(host: &str, streams: u32) -> Self {
+        // 50 KiB each second.
+        let then = Then::ReadSlowly(5 * 1024);
+        Self { then, ..Self::downloads_over_http2(host, streams) }
+    }
+
+    /// Begins a body on each of so many HTTP/2 streams, and never ends it.
+    pub(crate) fn uploads_over_http2(host: &str, path: &str, streams: u32, frames: usize) -> Self {
+        Self {
+            first: requests(POST, host, path, streams, &vec![0; frames]),
+            then: Then::Stall(nothing()),
+        }
+    }
+
+    /// Sends whole bodies on so many HTTP/2 streams to an app that does not answer.
+    pub(crate) fn unanswered_uploads_over_http2(host: &str, streams: u32) -> Self {
+        let flags = [0, 0, END_STREAM];
+        Self { first: requests(POST, host, UNANSWERED, streams, &flags), then: Then::Stall(nothing()) }
+    }
+
+    /// Asks for a large answer, and reads nothing.
+    pub(crate) fn download(host: &str) -> Self {
+        let first = format!("GET {LARGE} HTTP/1.1\r\nHost: {host}\r\n\r\n").into_bytes();
+        Self { first, then: Then::Stall(b"\r\n".to_vec()) }
+    }
+
+    /// Sends a body for as long as it is taken.
+    pub(crate) fn upload(host: &str) -> Self {
+        let first = format!("POST {UNTAKEN} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 1000000000\r\n\r\n");
+        Self { first: first.into_bytes(), then: Then::SendOn(vec![b'a'; 16 * 1024]) }
+    }
+
+    /// Sends most of a long head, and then a byte now and then.
+    pub(crate) fn incomplete_head(host: &str) -> Self {
+        let first = format!("GET / HTTP/1.1\r\nHost: {host}\r\nX-Long: {}", "a".repeat(60 * 1024));
+        Self { first: first.into_bytes(), then: Then::Stall(b"a".to_vec()) }
+    }
+
+    /// Sends a long head to an app that does not answer.
+    pub(crate) fn long_head(host: &str) -> Self {
+        let long = "a".repeat(60 * 1024);
+        let first = format!("GET {UNANSWERED} HTTP/1.1\r\nHost: {host}\r\nX-Long: {long}\r\n\r\n");
+        Self { first: first.into_bytes(), then: Then::Stall(b"\r\n".to_vec()) }
+    }
+
+    /// Asks the admin API again and again, and reads nothing.
+    pub(crate) fn unread_metrics(admin: SocketAddr) -> Self {
+        let request = format!("GET /metrics HTTP/1.1\r\nHost: {admin}\r\n\r\n").into_bytes();
+        Self { first: request.clone(), then: Then::SendOn(request) }
+    }
+
+    /// Attacks until it is dropped.
+    pub(crate) async fn keep_up(self, address: SocketAddr) {
+        let mut pace = pace();
+        loop {
+            if let Ok(stream) = connect(address).await {
+                // However it ends, the next one follows.
+                self.once(stream).await.ok();
+            }
+            pace.tick().await;
+        }
+    }
+
+    async fn once(&self, mut stream: TcpStream) -> std::io::Result<()> {
+        stream.write_all(&self.first).await?;
+        let mut pace = pace();
+        loop {
+            match &self.then {
+                Then::Stall(bytes) => stream.write_all(bytes).await?,
+                Then::SendOn(bytes) => {
+                    stream.write_all(bytes).await?;
+                    continue;
+                }
+                Then::ReadSlowly(bytes) => {
+                    stream.read_exact(&mut vec![0; *bytes]).await?;
+                }
+            }
+            pace.tick().await;
+        }
+    }
+}
+
+fn pace() -> Interval {
+    let mut pace = interval(PACE);
+    pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    pace
+}
 
 /// A connection with a small receive buffer: what the kernel holds is not the gateway's.
-pub(crate) async fn connect(address: SocketAddr) -> std::io::Result<TcpStream> {
+async fn connect(address: SocketAddr) -> std::io::Result<TcpStream> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     socket.set_recv_buffer_size(16 * 1024)?;
     socket.connect(address).await
@@ -30,7 +157,12 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// A head in literals; `method` is its index in HPACK's static table.
+/// A frame that changes nothing.
+fn nothing() -> Vec<u8> {
+    frame(PRIORITY, 0, 1, &[0, 0, 0, 0, 16])
+}
+
+/// A head in literals.
 fn head(method: u8, host: &str, path: &str) -> Vec<u8> {
     let mut block = vec![0x80 | method, 0x86];
     for (index, value) in [(4, path), (1, host)] {
@@ -40,70 +172,18 @@ fn head(method: u8, host: &str, path: &str) -> Vec<u8> {
     block
 }
 
-fn preface() -> Vec<u8> {
+/// An HTTP/2 connection with so many requests, each with a data frame for each of `flags`.
+fn requests(method: u8, host: &str, path: &str, streams: u32, flags: &[u8]) -> Vec<u8> {
     let mut all = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
     let window = [&[0, 4][..], &WINDOW.to_be_bytes()].concat();
     all.extend(frame(SETTINGS, 0, 0, &window));
     all.extend(frame(WINDOW_UPDATE, 0, 0, &((1u32 << 31) - 1 - 65_535).to_be_bytes()));
-    all
-}
-
-/// Asks for `path` on so many streams, reads a little, and then nothing more.
-pub(crate) async fn downloads_over_http2(
-    address: SocketAddr,
-    host: &str,
-    path: &str,
-    streams: u32,
-) -> std::io::Result<TcpStream> {
-    let mut stream = connect(address).await?;
-    let mut all = preface();
-    for number in 0..streams {
-        all.extend(frame(HEADERS, END_HEADERS | END_STREAM, 2 * number + 1, &head(2, host, path)));
-    }
-    stream.write_all(&all).await?;
-    stream.read_exact(&mut [0; 9]).await?;
-    Ok(stream)
-}
-
-/// Sends a whole window of a body on so many streams, and never its end.
-pub(crate) async fn uploads_over_http2(
-    address: SocketAddr,
-    host: &str,
-    path: &str,
-    streams: u32,
-) -> std::io::Result<TcpStream> {
-    let mut stream = connect(address).await?;
-    let mut all = preface();
-    for number in 0..streams {
-        let id = 2 * number + 1;
-        all.extend(frame(HEADERS, END_HEADERS, id, &head(3, host, path)));
-        for _ in 0..3 {
-            all.extend(frame(DATA, 0, id, &[b'a'; 16 * 1024]));
+    for id in (0..streams).map(|number| 2 * number + 1) {
+        let end = if method == GET { END_STREAM } else { 0 };
+        all.extend(frame(HEADERS, END_HEADERS | end, id, &head(method, host, path)));
+        for flags in flags {
+            all.extend(frame(DATA, *flags, id, &[b'a'; 16 * 1024]));
         }
     }
-    stream.write_all(&all).await?;
-    Ok(stream)
-}
-
-/// Asks for `path`, reads the first bytes, and then nothing more.
-pub(crate) async fn download(address: SocketAddr, host: &str, path: &str) -> std::io::Result<TcpStream> {
-    let mut stream = connect(address).await?;
-    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n").as_bytes()).await?;
-    stream.read_exact(&mut [0; 9]).await?;
-    Ok(stream)
-}
-
-/// Sends a body for as long as anybody takes it, in the background of the flood.
-pub(crate) async fn upload(mut stream: TcpStream, host: String, path: &'static str) {
-    let head = format!("POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 1000000000\r\n\r\n");
-    if stream.write_all(head.as_bytes()).await.is_ok() {
-        while stream.write_all(&[b'a'; 16 * 1024]).await.is_ok() {}
-    }
-    std::future::pending::<()>().await;
-}
-
-/// Asks again and again, and reads nothing.
-pub(crate) async fn unread(mut stream: TcpStream, request: String) {
-    while stream.write_all(request.as_bytes()).await.is_ok() {}
-    std::future::pending::<()>().await;
+    all
 }

@@ -1,4 +1,4 @@
-//! The floods.
+//! The floods: who attacks what, and with how much.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
@@ -7,48 +7,174 @@ use rouse_e2e::config::{App, Config};
 use rouse_e2e::rouse::Rouse;
 use rouse_e2e::target::Target;
 use rouse_e2e::{Programs, programs};
-use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::attackers;
+use crate::attackers::{Attack, UNANSWERED, UNTAKEN};
 use crate::number;
 use crate::watch::Watch;
 
-/// An answer that nobody can hold in memory.
-const LARGE: &str = "/bytes/100000000";
-/// The app reads nothing of what is sent here.
-const UNTAKEN: &str = "/sink/next";
 /// Streams of one HTTP/2 client.
 const STREAMS: u32 = 250;
 
-/// A gateway with an app to flood and another one.
-async fn gateway(programs: &Programs, app: App) -> (Rouse, Watch, String) {
+/// One flood.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Flood {
+    pub(crate) name: &'static str,
+    pod: fn() -> App,
+    attack: fn(host: &str) -> Attack,
+    attackers: Attackers,
+    limits: Limits,
+}
+
+/// How many attack at a time.
+#[derive(Debug, Clone, Copy)]
+enum Attackers {
+    Exactly(u64),
+    /// So many for each of `ROUSE_SIEGE_CLIENTS`.
+    Times(u64),
+}
+
+/// What the gateway may have.
+#[derive(Debug, Clone, Copy)]
+enum Limits {
+    /// As it starts by default.
+    Default,
+    /// So many open files.
+    Files(u32),
+    /// The same, with a limit of connections that they do not suffice for.
+    TooFewFiles(u32),
+}
+
+impl Flood {
+    const fn new(name: &'static str, pod: fn() -> App, attack: fn(&str) -> Attack, times: u64) -> Self {
+        Self { name, pod, attack, attackers: Attackers::Times(times), limits: Limits::Default }
+    }
+
+    const fn of_files(name: &'static str, attack: fn(&str) -> Attack, attackers: u64, limits: Limits) -> Self {
+        Self { name, pod: App::http, attack, attackers: Attackers::Exactly(attackers), limits }
+    }
+}
+
+/// All floods of the proxy's port.
+pub(crate) const FLOODS: &[Flood] = &[
+    Flood::new(
+        "downloads_that_stall_over_http2_do_not_exhaust_memory",
+        App::http,
+        |host| Attack::downloads_over_http2(host, STREAMS),
+        1,
+    ),
+    Flood::new(
+        "downloads_that_stall_over_http2_through_an_h2c_pod_do_not_exhaust_memory",
+        App::h2c,
+        |host| Attack::downloads_over_http2(host, STREAMS),
+        2,
+    ),
+    Flood::new(
+        "downloads_that_are_read_slowly_do_not_exhaust_memory",
+        App::h2c,
+        |host| Attack::slow_downloads_over_http2(host, STREAMS),
+        2,
+    ),
+    Flood::new("downloads_that_stall_over_http1_do_not_exhaust_memory", App::http, Attack::download, 100),
+    Flood::new("uploads_that_no_pod_takes_do_not_exhaust_memory", App::http, Attack::upload, 100),
+    Flood::new(
+        "uploads_over_http2_that_no_pod_takes_do_not_exhaust_memory",
+        App::h2c,
+        |host| Attack::uploads_over_http2(host, UNTAKEN, STREAMS, 3),
+        2,
+    ),
+    Flood::new(
+        "uploads_over_http2_that_no_http1_pod_takes_do_not_exhaust_memory",
+        App::http,
+        |host| Attack::uploads_over_http2(host, UNTAKEN, STREAMS, 3),
+        2,
+    ),
+    Flood::new(
+        "bodies_that_are_kept_for_another_attempt_do_not_exhaust_memory",
+        App::h2c,
+        |host| Attack::unanswered_uploads_over_http2(host, STREAMS),
+        4,
+    ),
+    Flood::new("heads_that_do_not_end_do_not_exhaust_memory", App::http, Attack::incomplete_head, 400),
+    Flood::new("long_heads_that_no_pod_answers_do_not_exhaust_memory", App::http, Attack::long_head, 200),
+    Flood::of_files(
+        "four_clients_do_not_use_up_the_descriptors_of_a_fifth",
+        |host| Attack::downloads_over_http2(host, STREAMS),
+        4,
+        Limits::Files(1024),
+    ),
+    Flood::of_files(
+        "bodies_that_stop_do_not_use_up_the_descriptors_of_others",
+        |host| Attack::uploads_over_http2(host, UNANSWERED, STREAMS, 1),
+        25,
+        Limits::Files(1024),
+    ),
+    Flood::of_files(
+        "stalled_downloads_do_not_use_up_the_descriptors_of_others",
+        Attack::download,
+        450,
+        Limits::Files(1024),
+    ),
+    Flood::of_files(
+        "stalled_downloads_make_room_where_files_run_out_before_connections",
+        Attack::download,
+        450,
+        Limits::TooFewFiles(512),
+    ),
+];
+
+/// Floods a gateway through its proxy port.
+pub(crate) async fn run(flood: &Flood) {
+    let (_dir, programs) = limited(flood.limits);
+    let app = (flood.pod)();
     let host = app.host();
-    let config = Config::of(app.warm()).and(App::http().named("calm").warm());
-    let rouse = Rouse::start(programs, config).await;
-    rouse.ready("app").await;
-    rouse.ready("calm").await;
-    let calm = Target { address: rouse.address, host: "calm.localhost".to_owned(), gateway: None };
-    let watch = Watch::begin(&rouse, calm).await;
-    (rouse, watch, host)
+    let (rouse, watch) = gateway(&programs, app, flood.limits).await;
+    let count = match flood.attackers {
+        Attackers::Exactly(count) => count,
+        Attackers::Times(times) => times * clients(),
+    };
+    keep_up(&watch, &(flood.attack)(&host), rouse.address, count).await;
+    end(rouse, watch, flood.name).await;
+}
+
+/// Floods a gateway's admin port.
+pub(crate) async fn admin() {
+    let (rouse, watch) = gateway(&programs!(), App::http(), Limits::Default).await;
+    let admin = rouse.admin.address();
+    keep_up(&watch, &Attack::unread_metrics(admin), admin, 30 * clients()).await;
+    end(rouse, watch, "unread answers of the admin port").await;
 }
 
 fn clients() -> u64 {
     number("ROUSE_SIEGE_CLIENTS", 5)
 }
 
-/// Keeps up the flood: a client that is cut off comes again.
-async fn flood<C>(watch: &Watch, count: u64, mut client: impl AsyncFnMut() -> std::io::Result<C>) -> Vec<C> {
+/// A gateway with an app to flood and another one.
+async fn gateway(programs: &Programs, app: App, limits: Limits) -> (Rouse, Watch) {
+    let mut config = Config::of(app.warm()).and(App::http().named("calm").warm());
+    if let Limits::TooFewFiles(_) = limits {
+        config = config.flag("--max-connections", "5000");
+    }
+    let rouse = Rouse::start(programs, config).await;
+    rouse.ready("app").await;
+    rouse.ready("calm").await;
+    let calm = Target { address: rouse.address, host: "calm.localhost".to_owned(), gateway: None };
+    let watch = Watch::begin(&rouse, calm).await;
+    (rouse, watch)
+}
+
+/// Attackers that come again when they are cut off, for as long as the flood lasts.
+async fn keep_up(watch: &Watch, attack: &Attack, address: std::net::SocketAddr, count: u64) {
     let end = Instant::now() + Duration::from_secs(number("ROUSE_SIEGE_SECONDS", 4));
-    let mut all = Vec::new();
+    let mut attackers = JoinSet::new();
     for _ in 0..count {
-        all.extend(client().await);
+        attackers.spawn(attack.clone().keep_up(address));
     }
     while Instant::now() < end {
         watch.goes_on().await;
     }
-    all
+    attackers.shutdown().await;
 }
 
 async fn end(rouse: Rouse, watch: Watch, flood: &str) {
@@ -56,94 +182,14 @@ async fn end(rouse: Rouse, watch: Watch, flood: &str) {
     rouse.stop().await;
 }
 
-pub(crate) async fn downloads_over_http2() {
-    let (rouse, watch, host) = gateway(&programs!(), App::http()).await;
-    let client = async || attackers::downloads_over_http2(rouse.address, &host, LARGE, STREAMS).await;
-    let clients = flood(&watch, clients(), client).await;
-    drop(clients);
-    end(rouse, watch, "stalled downloads, HTTP/2").await;
-}
-
-pub(crate) async fn downloads_from_h2c() {
-    let (rouse, watch, host) = gateway(&programs!(), App::h2c()).await;
-    let client = async || attackers::downloads_over_http2(rouse.address, &host, LARGE, STREAMS).await;
-    let clients = flood(&watch, 2 * clients(), client).await;
-    drop(clients);
-    end(rouse, watch, "stalled downloads, HTTP/2 to h2c").await;
-}
-
-pub(crate) async fn downloads_over_http1() {
-    let (rouse, watch, host) = gateway(&programs!(), App::http()).await;
-    let client = async || attackers::download(rouse.address, &host, LARGE).await;
-    let clients = flood(&watch, 100 * clients(), client).await;
-    drop(clients);
-    end(rouse, watch, "stalled downloads, HTTP/1").await;
-}
-
-pub(crate) async fn uploads() {
-    let (rouse, watch, host) = gateway(&programs!(), App::http()).await;
-    let mut tasks = JoinSet::new();
-    flood(&watch, 100 * clients(), async || {
-        let stream = attackers::connect(rouse.address).await?;
-        tasks.spawn(attackers::upload(stream, host.clone(), UNTAKEN));
-        Ok(())
-    })
-    .await;
-    tasks.shutdown().await;
-    end(rouse, watch, "untaken uploads, HTTP/1").await;
-}
-
-pub(crate) async fn uploads_over_http2() {
-    let (rouse, watch, host) = gateway(&programs!(), App::h2c()).await;
-    let client = async || attackers::uploads_over_http2(rouse.address, &host, UNTAKEN, STREAMS).await;
-    let clients = flood(&watch, 2 * clients(), client).await;
-    drop(clients);
-    end(rouse, watch, "untaken uploads, HTTP/2").await;
-}
-
-pub(crate) async fn admin() {
-    let (rouse, watch, _) = gateway(&programs!(), App::http()).await;
-    let mut tasks = JoinSet::new();
-    let admin = rouse.admin.address();
-    flood(&watch, 30 * clients(), async || {
-        let stream = attackers::connect(admin).await?;
-        tasks.spawn(attackers::unread(stream, format!("GET /metrics HTTP/1.1\r\nHost: {admin}\r\n\r\n")));
-        Ok(())
-    })
-    .await;
-    tasks.shutdown().await;
-    end(rouse, watch, "unread answers of the admin port").await;
-}
-
-/// The product, with so few descriptors.
-fn limited(descriptors: u32) -> (tempfile::TempDir, Programs) {
+/// The product, with as many descriptors as it may have.
+fn limited(limits: Limits) -> (Option<tempfile::TempDir>, Programs) {
     let programs = programs!();
+    let (Limits::Files(files) | Limits::TooFewFiles(files)) = limits else { return (None, programs) };
     let dir = tempfile::tempdir().unwrap();
     let script = dir.path().join("rouse-limited");
     let real = programs.rouse.display();
-    std::fs::write(&script, format!("#!/bin/sh\nulimit -n {descriptors}\nexec '{real}' \"$@\"\n")).unwrap();
+    std::fs::write(&script, format!("#!/bin/sh\nulimit -n {files}\nexec '{real}' \"$@\"\n")).unwrap();
     std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
-    (dir, Programs { rouse: script, ..programs })
-}
-
-pub(crate) async fn descriptors() {
-    let (_dir, programs) = limited(1024);
-    let (rouse, watch, host) = gateway(&programs, App::http()).await;
-    let client = async || attackers::downloads_over_http2(rouse.address, &host, LARGE, STREAMS).await;
-    let clients = flood(&watch, 4, client).await;
-    drop(clients);
-    end(rouse, watch, "four clients at 1024 descriptors").await;
-}
-
-pub(crate) async fn descriptors_over_http1() {
-    let (_dir, programs) = limited(1024);
-    let (rouse, watch, host) = gateway(&programs, App::http()).await;
-    // Those that find no place are not answered.
-    let client = async || -> std::io::Result<TcpStream> {
-        let answered = attackers::download(rouse.address, &host, LARGE);
-        tokio::time::timeout(Duration::from_millis(200), answered).await?
-    };
-    let clients = flood(&watch, 450, client).await;
-    drop(clients);
-    end(rouse, watch, "450 stalled downloads at 1024 descriptors").await;
+    (Some(dir), Programs { rouse: script, ..programs })
 }

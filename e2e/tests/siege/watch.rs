@@ -12,12 +12,12 @@ use rouse_e2e::target::Target;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, timeout};
 
+use crate::number;
+
 /// The gateway's memory, in KiB.
 const MOST_MEMORY: u64 = 256 * 1024;
 /// How long a request of another client may take, on a machine that is busy with the flood.
 const SERVED: Duration = Duration::from_secs(10);
-/// How long `/livez` may take.
-const ALIVE: Duration = Duration::from_secs(1);
 
 /// Asks as another client and as a kubelet until it is stopped.
 pub(crate) struct Watch {
@@ -26,16 +26,46 @@ pub(crate) struct Watch {
     tasks: JoinSet<()>,
     served: Arc<AtomicU64>,
     slowest: Arc<AtomicU64>,
+    /// Tasks that still ask.
+    alive: Arc<AtomicU64>,
+}
+
+/// Another client, and a kubelet.
+const WATCHERS: u64 = 2;
+
+/// Counts a task until it ends, also by a panic.
+struct Alive(Arc<AtomicU64>);
+
+impl Alive {
+    fn one_of(all: &Arc<AtomicU64>) -> Self {
+        all.fetch_add(1, Ordering::SeqCst);
+        Self(Arc::clone(all))
+    }
+}
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 impl Watch {
     /// Begins, with another client that asks for `target`.
     pub(crate) async fn begin(rouse: &Rouse, target: Target) -> Self {
         let (over, served, slowest) = (Arc::<AtomicBool>::default(), Arc::default(), Arc::default());
-        let mut tasks = JoinSet::new();
-        tasks.spawn(others(target, Arc::clone(&over), Arc::clone(&served)));
-        tasks.spawn(livez(rouse.admin.address(), Arc::clone(&over), Arc::clone(&slowest)));
-        let watch = Self { memory: Memory::watch(rouse.pid), over, tasks, served, slowest };
+        let (mut tasks, alive) = (JoinSet::new(), Arc::default());
+        let (other, kubelet) = (Alive::one_of(&alive), Alive::one_of(&alive));
+        let asking = others(target, Arc::clone(&over), Arc::clone(&served));
+        let probing = livez(rouse.admin.address(), Arc::clone(&over), Arc::clone(&slowest));
+        tasks.spawn(async move {
+            let _alive = other;
+            asking.await;
+        });
+        tasks.spawn(async move {
+            let _alive = kubelet;
+            probing.await;
+        });
+        let watch = Self { memory: Memory::watch(rouse.pid), over, tasks, served, slowest, alive };
         watch.goes_on().await;
         watch
     }
@@ -44,7 +74,10 @@ impl Watch {
     pub(crate) async fn goes_on(&self) {
         let before = self.served.load(Ordering::SeqCst);
         rouse_e2e::wait::eventually("another client to be served", async || {
-            (self.served.load(Ordering::SeqCst) > before + 5).then_some(())
+            let served = self.served.load(Ordering::SeqCst) > before + 5;
+            // What went wrong stands above: a task that watches has panicked.
+            assert_eq!(self.alive.load(Ordering::SeqCst), WATCHERS, "a client was not served");
+            served.then_some(())
         })
         .await;
     }
@@ -60,21 +93,9 @@ impl Watch {
         let slowest = Duration::from_micros(self.slowest.load(Ordering::SeqCst));
         eprintln!("{flood}: {} MiB at most, {served} served, /livez within {slowest:?}", peak / 1024);
         assert!(peak < MOST_MEMORY, "{flood}: the gateway took {} MiB", peak / 1024);
-        let allowed = ALIVE * patience();
+        let allowed = Duration::from_secs(number("ROUSE_SIEGE_LIVEZ_SECONDS", 5));
         assert!(slowest < allowed, "{flood}: /livez took {slowest:?}, over {allowed:?}");
     }
-}
-
-/// One, unless others keep this machine busy: then what they take is not the gateway's.
-fn patience() -> u32 {
-    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    let load: f64 = load.split(' ').next().and_then(|load| load.parse().ok()).unwrap_or(0.0);
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    if load < 2.0 * f64::from(u32::try_from(cores).unwrap_or(1)) {
-        return 1;
-    }
-    eprintln!("the machine is busy (load {load} on {cores} cores): /livez may take 5 times as long");
-    5
 }
 
 fn pace(millis: u64) -> Interval {
