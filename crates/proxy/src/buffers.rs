@@ -94,12 +94,6 @@ impl Buffers {
         self.publish(-isize::try_from(bytes).unwrap_or(isize::MAX));
     }
 
-    /// Counts the incomplete heads of this worker's connections, which have grown from `before` bytes to `now`.
-    pub(crate) fn count_heads(&self, before: usize, now: usize) {
-        self.subtract(before);
-        self.add(now);
-    }
-
     /// What this worker has to free, of what the whole gateway has too much.
     pub(crate) fn excess(&self) -> usize {
         let used = self.used();

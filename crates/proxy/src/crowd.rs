@@ -7,7 +7,8 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use rouse_core::drain::{UnderWay, Work};
@@ -46,8 +47,7 @@ pub(crate) struct Crowd {
     members: RefCell<Slab<Rc<Member>>>,
     /// Since when there is no place for a new connection.
     full_since: Cell<Option<Moment>>,
-    /// What incomplete heads take up.
-    head_bytes: Arc<AtomicUsize>,
+    heads: Arc<Heads>,
     /// Where connections are counted since we began to leave.
     leaving: RefCell<Option<Arc<UnderWay>>>,
 }
@@ -143,8 +143,8 @@ struct Tracked {
     buffer: AtomicUsize,
     /// What an incomplete head takes up.
     head_bytes: AtomicUsize,
-    /// The same for all connections of the worker.
-    all_head_bytes: Arc<AtomicUsize>,
+    /// Those of all connections of the worker.
+    heads: Arc<Heads>,
     /// Why the last head was refused.
     refused: OnceLock<Violation>,
 }
@@ -176,15 +176,15 @@ impl Since {
 }
 
 impl Tracker {
-    /// Its incomplete heads count in `all_head_bytes` as well.
-    pub(crate) fn new(all_head_bytes: &Arc<AtomicUsize>) -> Self {
+    /// For one of the connections whose incomplete heads are counted in `heads`.
+    pub(crate) fn new(heads: &Arc<Heads>) -> Self {
         Self(Arc::new(Tracked {
             head: Since::default(),
             half_closed: Since::default(),
             ended: AtomicU64::new(0),
             buffer: AtomicUsize::new(0),
             head_bytes: AtomicUsize::new(0),
-            all_head_bytes: Arc::clone(all_head_bytes),
+            heads: Arc::clone(heads),
             refused: OnceLock::new(),
         }))
     }
@@ -218,9 +218,19 @@ impl Tracker {
     pub(crate) fn head_takes(&self, bytes: usize) {
         let before = self.0.head_bytes.swap(bytes, Ordering::Relaxed);
         if bytes != before {
-            // One addition, which wraps: the sum is right again when both are counted.
-            self.0.all_head_bytes.fetch_add(bytes.wrapping_sub(before), Ordering::Relaxed);
+            // A difference below zero wraps around, and so does the sum.
+            self.0.heads.bytes.fetch_add(bytes.wrapping_sub(before), Ordering::Relaxed);
         }
+    }
+
+    /// Whether more of a long head must wait. If so, the task of `context` is woken when it may be read.
+    pub(crate) fn pauses_head(&self, context: &Context<'_>) -> bool {
+        let pauses = self.0.head_bytes.load(Ordering::Relaxed) > LONG_HEAD && self.0.heads.are_full();
+        if pauses {
+            let mut paused = self.0.heads.paused.lock().unwrap_or_else(PoisonError::into_inner);
+            paused.push(context.waker().clone());
+        }
+        pauses
     }
 
     /// A head is refused, and nothing more is read.
@@ -229,9 +239,24 @@ impl Tracker {
     }
 }
 
+/// The incomplete heads of a worker's connections. While they take up too much, long ones are not read further.
+#[derive(Debug, Default)]
+pub(crate) struct Heads {
+    bytes: AtomicUsize,
+    most: usize,
+    /// Connections that wait to read on.
+    paused: Mutex<Vec<Waker>>,
+}
+
+impl Heads {
+    fn are_full(&self) -> bool {
+        self.bytes.load(Ordering::Relaxed) > self.most
+    }
+}
+
 impl Drop for Tracked {
     fn drop(&mut self) {
-        self.all_head_bytes.fetch_sub(*self.head_bytes.get_mut(), Ordering::Relaxed);
+        self.heads.bytes.fetch_sub(*self.head_bytes.get_mut(), Ordering::Relaxed);
     }
 }
 
@@ -253,7 +278,8 @@ impl Crowd {
             most,
             members: RefCell::default(),
             full_since: Cell::default(),
-            head_bytes: Arc::default(),
+            // Half of what bodies may take up.
+            heads: Arc::new(Heads { most: limits.buffers / 2 / workers.max(1), ..Heads::default() }),
             leaving: RefCell::default(),
         })
     }
@@ -319,7 +345,7 @@ impl Crowd {
             requests: Cell::new(0),
             known: Cell::new(false),
             quiet: Cell::new(self.clock.now()),
-            tracker: Tracker::new(&self.head_bytes),
+            tracker: Tracker::new(&self.heads),
             stalled: Cell::new(0),
             stalled_since: Cell::new(Moment::ZERO),
             leaving: Cell::new(false),
@@ -342,9 +368,24 @@ impl Crowd {
 }
 
 impl Crowd {
-    /// What the incomplete heads of all connections take up.
-    pub(crate) fn head_bytes(&self) -> usize {
-        self.head_bytes.load(Ordering::Relaxed)
+    /// Lets long heads be read again if there is room. If not, closes the connections whose heads have been incomplete for the
+    /// longest. Answers how many. To be called often.
+    pub(crate) fn relieve_heads(&self) -> usize {
+        let paused = std::mem::take(&mut *self.heads.paused.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut closed = 0;
+        if self.heads.are_full() {
+            let before = self.clock.now() - STALL;
+            let members = self.members.borrow();
+            let stalled = members.iter().map(|(_, member)| member).filter(|member| !member.cut.get());
+            let mut stalled: Vec<_> =
+                stalled.filter_map(|member| Some((member.head_stalled(before)?, member))).collect();
+            stalled.sort_by_key(|(since, _)| *since);
+            // Half of them, so that the other half is given a moment more.
+            closed = stalled.len().div_ceil(2);
+            stalled.iter().take(closed).for_each(|(_, member)| member.cut());
+        }
+        paused.into_iter().for_each(Waker::wake);
+        closed
     }
 
     /// Looks who takes what waits for it. To be called often.
@@ -355,10 +396,8 @@ impl Crowd {
 
     fn longest_stalled<'m>(&self, members: &'m Slab<Rc<Member>>) -> Option<&'m Rc<Member>> {
         let before = self.clock.now() - STALL;
-        let stalled = |member: &&Rc<Member>| {
-            let since = member.unsent_bytes.stalled(before).or_else(|| member.head_stalled(before));
-            since.filter(|_| !member.cut.get())
-        };
+        let stalled =
+            |member: &&Rc<Member>| member.unsent_bytes.stalled(before).filter(|_| !member.cut.get());
         members
             .iter()
             .map(|(_, member)| member)
@@ -371,7 +410,7 @@ impl Crowd {
         let members = self.members.borrow();
         let member = self.longest_stalled(&members)?;
         member.cut();
-        Some(member.memory())
+        Some(member.buffered())
     }
 
     /// Closes the connection whose request bodies have not come for the longest.
@@ -385,9 +424,9 @@ impl Crowd {
     pub(crate) fn cut_largest(&self) -> Option<usize> {
         let members = self.members.borrow();
         let able = members.iter().map(|(_, member)| member).filter(|member| !member.cut.get());
-        let member = able.max_by_key(|member| member.memory()).filter(|member| member.memory() > 0)?;
+        let member = able.max_by_key(|member| member.buffered()).filter(|member| member.buffered() > 0)?;
         member.cut();
-        Some(member.memory())
+        Some(member.buffered())
     }
 
     /// Closes the connection that has been quiet for the longest.
@@ -524,11 +563,6 @@ impl Member {
     /// What waits in hyper's buffers, with what stands behind it.
     pub(crate) fn buffered(&self) -> usize {
         self.unsent_bytes.cost.get()
-    }
-
-    /// The same with the incomplete head of its next request.
-    fn memory(&self) -> usize {
-        self.buffered() + self.tracker.0.head_bytes.load(Ordering::Relaxed)
     }
 
     /// Since when the head of its next request is incomplete, if that is long enough and the head is long.
@@ -719,23 +753,26 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn long_heads_that_do_not_end_count_and_are_cut_when_memory_is_short() {
-        let (crowd, clock) = crowd(8);
-        let (first, second) = (crowd.enter().unwrap(), crowd.enter().unwrap());
-        let (long, short) = (first.member.tracker(), second.member.tracker());
-        for tracker in [&long, &short] {
-            tracker.head_begins(clock.now());
+    async fn long_heads_wait_while_incomplete_ones_take_up_too_much_and_those_that_do_not_end_are_cut() {
+        let clock = TokioClock::new();
+        // 64 KiB of heads for one worker.
+        let crowd = Crowd::new(clock, Limits { buffers: 128 * 1024, ..Limits::default() }, 1);
+        pass(60).await;
+        let seats: Vec<Seat> = (0..3).map(|_| crowd.enter().unwrap()).collect();
+        let waits = |seat: &Seat| seat.member.tracker().pauses_head(&Context::from_waker(Waker::noop()));
+        for (seat, bytes) in seats.iter().zip([60 * 1024, 10 * 1024, LONG_HEAD]) {
+            seat.member.tracker().head_begins(clock.now());
+            seat.member.tracker().head_takes(bytes);
         }
-        long.head_takes(60 * 1024);
-        short.head_takes(LONG_HEAD);
-        assert_eq!(crowd.head_bytes(), 60 * 1024 + LONG_HEAD);
-        assert_eq!(crowd.cut_longest_stalled(), None, "it may still come");
+        assert_eq!(seats.iter().map(waits).collect::<Vec<_>>(), [true, true, false]);
+        assert_eq!(crowd.relieve_heads(), 0, "they may still come");
         pass(2).await;
-        assert_eq!(crowd.cut_longest_stalled(), Some(60 * 1024));
-        assert_eq!(crowd.cut_longest_stalled(), None, "a usual head keeps little");
-        short.head_takes(0);
-        drop((first, long));
-        assert_eq!(crowd.head_bytes(), 0);
+        assert_eq!(crowd.relieve_heads(), 1);
+        assert!(seats[0].member.is_cut());
+        drop(seats.into_iter().next());
+        let last = crowd.enter().unwrap();
+        last.member.tracker().head_takes(60 * 1024);
+        assert!(!waits(&last), "what is gone does not count");
     }
 
     #[tokio::test(start_paused = true)]

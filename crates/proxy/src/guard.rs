@@ -134,6 +134,11 @@ impl Guard {
         Self { limits, ..Self::default() }
     }
 
+    /// How many bytes it keeps.
+    pub(crate) fn kept(&self) -> usize {
+        self.partial.capacity()
+    }
+
     /// How many heads have come whole.
     pub fn requests(&self) -> u64 {
         self.requests

@@ -83,7 +83,7 @@ impl<IO> Guarded<IO> {
                 self.ready.extend_from_slice(REFUSED);
             }
         }
-        self.tracker.head_takes(self.held.capacity());
+        self.tracker.head_takes(self.held.capacity() + self.guard.kept());
     }
 
     /// Whether hyper still answers requests that have come whole.
@@ -136,6 +136,9 @@ impl<IO: AsyncRead + Unpin> AsyncRead for Guarded<IO> {
                 Some(End::Broken(refused)) => {
                     return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, refused)));
                 }
+            }
+            if this.tracker.pauses_head(context) {
+                return Poll::Pending;
             }
             let before = buf.filled().len();
             this.tracker.reads_into(buf.capacity());

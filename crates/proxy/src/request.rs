@@ -313,8 +313,8 @@ fn reserve_head(
     if length <= LONG_HEAD {
         return Ok(None);
     }
-    // Once as it came, and once as it is sent.
-    worker.buffers.reserve(2 * length).map(Some).ok_or(Failure::QueueFull)
+    // As it came and as it is sent, each in a buffer that may be twice as long.
+    worker.buffers.reserve(4 * length).map(Some).ok_or(Failure::QueueFull)
 }
 
 /// The first of two futures to end; the second wins only if the first is not ready.

@@ -126,15 +126,16 @@ impl Worker {
     /// Keeps what waits in hyper's buffers within the gateway's budget, for ever: while there is too much, the connections
     /// that have stalled for the longest are closed.
     pub(crate) async fn relieve(&self) {
-        let (mut heads, mut was_used) = (0, false);
+        let mut was_used = false;
         loop {
             let clock = self.gateway.settings.clock;
             clock.sleep_until(clock.now() + RELIEF).await;
             if self.gateway.pod_connections.is_wanted() && self.close_least_needed() {
                 self.gateway.pod_connections.granted();
             }
-            let heads_before = std::mem::replace(&mut heads, self.crowd.head_bytes());
-            self.buffers.count_heads(heads_before, heads);
+            for _ in 0..self.crowd.relieve_heads() {
+                self.gateway.metrics.cut("memory");
+            }
             let is_used = self.buffers.own() > 0;
             // Once more after the last: a connection that has been looked at must not count as stalled from then on.
             if !std::mem::replace(&mut was_used, is_used) && !is_used {
