@@ -28,6 +28,7 @@ use crate::crowd::LONG_HEAD;
 use crate::error::Failure;
 use crate::forward::{self, Outgoing};
 use crate::gateway::{Route, Target, Upstream};
+use crate::guard::Violation;
 use crate::headers;
 use crate::metrics::Protocol;
 use crate::podless::{Canned, Podless};
@@ -74,7 +75,8 @@ async fn respond(
         }
         answer
     };
-    let host = refused_by_guard(client, &request).map_or_else(|| host(&request), Err);
+    let refused = refused_by_guard(client, &request).or_else(|| too_long(worker, &request));
+    let host = refused.map_or_else(|| host(&request), Err);
     let route = host.as_ref().ok().and_then(|host| find(worker, &request, host.as_ref()));
     let refused = host.and_then(|host| check(worker, client, &request, host.as_ref())).err();
     let mut exchange = Exchange::begin(worker, client, route.as_ref(), &request, grpc);
@@ -109,13 +111,37 @@ impl Refused {
     fn malformed(status: StatusCode, reason: &str) -> Self {
         Self::Malformed(Failure::BadRequest { status, reason: reason.into() })
     }
+
+    fn broken(rule: Violation) -> Self {
+        Self::malformed(rule.status(), &rule.to_string())
+    }
 }
 
 /// Whether the request stands for a head that the guard refused, see [`guard::REFUSED`].
 fn refused_by_guard(client: &Client, request: &Request<Incoming>) -> Option<Refused> {
     let violation = client.member.refused().filter(|_| request.uri().path() == "*")?;
     let stands = request.version() == Version::HTTP_11 && request.method() != Method::OPTIONS;
-    stands.then(|| Refused::malformed(violation.status(), &violation.to_string()))
+    stands.then(|| Refused::broken(violation))
+}
+
+/// Whether an HTTP/2 request would be too long over HTTP/1. Of HTTP/1 the guard has measured the head as it came: its
+/// request line may be longer by now.
+fn too_long(worker: &Worker, request: &Request<Incoming>) -> Option<Refused> {
+    if request.version() != Version::HTTP_2 {
+        return None;
+    }
+    let limits = &worker.gateway.settings.limits.heads;
+    let target = request.uri().path_and_query().map_or(0, |target| target.as_str().len());
+    let line = request.method().as_str().len() + target + "  HTTP/1.1".len();
+    let lines =
+        request.headers().iter().map(|(name, value)| name.as_str().len() + value.len() + ": \r\n".len());
+    if line > limits.line {
+        Some(Refused::broken(Violation::LineTooLong))
+    } else if line + lines.sum::<usize>() > limits.head {
+        Some(Refused::broken(Violation::HeadTooLong))
+    } else {
+        None
+    }
 }
 
 /// The host that a request is for; HTTP/1.0 need not name one.

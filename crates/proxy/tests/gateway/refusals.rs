@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use http::Request;
 use rouse_testkit::fakes::READY;
 
 use crate::access::Kept;
+use crate::h2kit::{self, H2Client};
 use crate::rig::{Options, Pod, Rig, eventually};
 
 #[tokio::test]
@@ -45,6 +47,46 @@ async fn a_refused_request_is_answered_counted_and_logged_like_all_others() {
         let metric = format!(r#"rouse_requests_total{{route="none",code="{status}",protocol="http1"}}"#);
         eventually("it is counted once", || rig.metric(&metric) == counted[place]).await;
     }
+}
+
+#[tokio::test]
+async fn an_http_2_request_that_is_too_long_is_answered_counted_and_logged_too() {
+    let log = Arc::<Kept>::default();
+    let rig = Rig::new(log.options());
+    let pod = Pod::new(1).await;
+    rig.pods(&[(&pod, READY)]);
+    let _served = pod.serve();
+    let client = H2Client::new(&rig).await;
+    let counted = |status: u16, route: &str| {
+        rig.metric(&format!(r#"rouse_requests_total{{route="{route}",code="{status}",protocol="http2"}}"#))
+    };
+    for (path, header, status, reason) in [
+        (16_000, 30_000, 200, "hello"),
+        (20_000, 1, 414, "too long"),
+        (60_000, 1, 414, "too long"),
+        (1, 66_000, 431, "too long"),
+        (1, 120_000, 431, "too long"),
+    ] {
+        let request = Request::get(format!("http://cart.test/{}", "a".repeat(path)));
+        let (answer, _) = client.send(request.header("b", "a".repeat(header)), true).await;
+        let answer = answer.head().await;
+        assert_eq!(answer.status(), status, "{path} {header}");
+        let error = answer.headers().get("x-rouse-error").map(|code| code.to_str().unwrap().to_owned());
+        let body = h2kit::read(answer.into_body()).await;
+        assert!(String::from_utf8(body).unwrap().contains(reason), "{path} {header}");
+        let line = log.next().await;
+        let (code, route) = if status == 200 { (None, "cart") } else { (Some("bad_request"), "none") };
+        assert_eq!((error.as_deref(), line.error.as_deref()), (code, code), "{path} {header}");
+        assert_eq!((line.status, &*line.route), (status, route), "{path} {header}");
+    }
+    eventually("all are counted", || {
+        (counted(200, "cart"), counted(414, "none"), counted(431, "none")) == (1, 2, 2)
+    })
+    .await;
+    // Twice as long as allowed: the HTTP/2 library does not even keep it, and answers by itself.
+    let request = Request::get("http://cart.test/").header("b", "a".repeat(140_000));
+    let answer = client.send(request, true).await.0.head().await;
+    assert_eq!((answer.status().as_u16(), answer.headers().get("x-rouse-error")), (431, None));
 }
 
 #[tokio::test]
