@@ -146,8 +146,8 @@ pub(super) struct Seen {
     peer: SocketAddr,
     /// How many bytes have come.
     read: AtomicU64,
-    /// The first of them: they tell one protocol from another.
-    first: OnceLock<[u8; FIRST]>,
+    /// The first [`FIRST`] of them, the lowest byte first: they tell one protocol from another. 0 for what has not come.
+    first: AtomicU64,
     /// What was wrong with TLS after the handshake.
     tls: OnceLock<TlsError>,
 }
@@ -162,16 +162,21 @@ impl Seen {
     }
 
     fn came(&self, bytes: &[u8]) {
-        if self.read.fetch_add(bytes.len() as u64, Ordering::Relaxed) == 0 && !bytes.is_empty() {
-            let mut first = [0; FIRST];
-            first.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
-            self.first.set(first).ok();
+        let before = self.read.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        // They may come in several pieces: judged by the first alone, a good pod would speak another protocol.
+        for (place, byte) in (before..FIRST as u64).zip(bytes) {
+            self.first.fetch_or(u64::from(*byte) << (8 * place), Ordering::Relaxed);
         }
+    }
+
+    /// The first bytes, if any have come.
+    fn first(&self) -> Option<[u8; FIRST]> {
+        (self.bytes_read() > 0).then(|| self.first.load(Ordering::Relaxed).to_le_bytes())
     }
 
     /// What the pod speaks in place of HTTP/1.1, and what to change.
     pub(super) fn instead_of_http1(&self, error: &hyper::Error) -> Option<&'static str> {
-        match self.first.get() {
+        match self.first() {
             _ if error.is_parse_too_large() => Some("the head of its answer is too long"),
             Some([0, 0, _, SETTINGS, ..]) => Some(
                 "it speaks HTTP/2; set appProtocol to kubernetes.io/h2c on the Service's port, or protocol to h2c \
@@ -186,7 +191,8 @@ impl Seen {
 
     /// The same for HTTP/2.
     pub(super) fn instead_of_http2(&self) -> Option<&'static str> {
-        match self.first.get()? {
+        match self.first()? {
+            [0, 0, ..] if self.bytes_read() < 4 => None,
             [0, 0, _, SETTINGS, ..] => None,
             [b'H', b'T', b'T', b'P', b'/', b'1', b'.', _] => Some(
                 "it speaks HTTP/1.1, not HTTP/2; take h2c from the Service's appProtocol, or from its protocol in \
@@ -231,7 +237,7 @@ pub(super) struct PodStream {
 
 impl PodStream {
     fn new(stream: Either<TcpStream, Box<ClientStream<TcpStream>>>, peer: SocketAddr) -> Self {
-        let seen = Seen { peer, read: AtomicU64::new(0), first: OnceLock::new(), tls: OnceLock::new() };
+        let seen = Seen { peer, read: AtomicU64::new(0), first: AtomicU64::new(0), tls: OnceLock::new() };
         Self { stream, seen: Arc::new(seen), heeded: false, _permit: None }
     }
 

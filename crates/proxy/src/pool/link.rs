@@ -100,6 +100,8 @@ impl Shared {
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
             .max_send_buf_size(BUFFER)
+            // As over HTTP/1, where a head has to fit into the buffer.
+            .max_header_list_size(u32::try_from(BUFFER).unwrap_or(u32::MAX))
             .keep_alive_interval(PING)
             .keep_alive_timeout(PING);
         // It waits for nobody: the pod's settings are read later.
@@ -225,7 +227,7 @@ impl Link {
     pub(crate) fn wrong_protocol(&self, error: &hyper::Error) -> Option<Failure> {
         let reason = match self {
             Link::Http1 { line, .. } => line.seen.instead_of_http1(error),
-            Link::Http2 { stream, .. } => stream.0.seen.instead_of_http2(),
+            Link::Http2 { stream, .. } => stream.0.seen.instead_of_http2().or_else(|| refused_by_us(error)),
         };
         reason.map(|reason| Failure::BadUpstreamProtocol { reason: reason.into() })
     }
@@ -261,4 +263,12 @@ impl Link {
             }
         }
     }
+}
+
+/// What was wrong with the head of a response, if h2 itself reset the stream for it. Not if it ended the whole connection: the
+/// fault may be that of another stream.
+fn refused_by_us(error: &hyper::Error) -> Option<&'static str> {
+    let error = std::error::Error::source(error)?.downcast_ref::<h2::Error>()?;
+    let ours = error.is_reset() && error.is_library() && error.reason() == Some(h2::Reason::PROTOCOL_ERROR);
+    ours.then_some("the head of its answer is too long, or not valid HTTP/2")
 }

@@ -1,8 +1,10 @@
 //! Pods that answer in another protocol, or not in HTTP.
 
+use bytes::Bytes;
+use http::{Request, Response};
 use rouse_proxy::gateway::Upstream;
 
-use crate::h2kit::h2c;
+use crate::h2kit::{H2Client, h2c, upload};
 use crate::rig::{Options, Rig};
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: cart.test\r\nConnection: close\r\n\r\n";
@@ -80,4 +82,48 @@ async fn an_error_in_the_first_bytes_of_a_body_is_a_502() {
         assert!(heard.starts_with("HTTP/1.1 502 "), "{answer:?}: {heard:?}");
         assert!(heard.contains(&format!("\r\nx-rouse-error: {code}\r\n")), "{answer:?}: {heard}");
     }
+}
+
+/// As over HTTP/1: up to 64 KiB pass, and a longer one is the pod's fault, whichever pod is asked.
+#[tokio::test]
+async fn the_head_of_an_http_2_answer_is_bounded_as_that_of_an_http_1_answer() {
+    let (rig, pod) = Rig::with_pod(h2c()).await;
+    let _pod = pod.serve_h2(h2::server::Builder::new(), |request, mut respond| async move {
+        let length: usize = request.uri().path().trim_start_matches('/').parse().unwrap();
+        let answer = Response::builder().header("x-long", "a".repeat(length)).body(()).unwrap();
+        respond.send_response(answer, true).unwrap();
+    });
+    for length in [10_000, 20_000, 60_000] {
+        let answer = rig.get(&format!("/{length}")).await;
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{length}: {answer:.200}");
+        assert!(answer.len() > length);
+    }
+    for length in [70_000, 100_000] {
+        let answer = rig.get(&format!("/{length}")).await;
+        assert!(answer.contains("\r\nx-rouse-error: bad_upstream_protocol\r\n"), "{length}: {answer:.200}");
+        assert!(answer.contains("too long"), "{length}: {answer}");
+    }
+    let retries = rig.metrics_text().lines().filter(|line| line.starts_with("rouse_retries_total{")).count();
+    assert_eq!(retries, 0, "{}", rig.metrics_text());
+}
+
+/// Two bytes alone do not tell one protocol from another.
+#[tokio::test]
+async fn an_http_2_pod_whose_first_frame_comes_in_pieces_is_not_taken_for_another() {
+    let settings = b"\0\0\x06\x04\0\0\0\0\0\0\x03\0\0\0\x64";
+    let reset = b"\0\0\x04\x03\0\0\0\0\x03\0\0\0\x02";
+    let (rig, pod) = Rig::with_pod(h2c()).await;
+    let client = H2Client::new(&rig).await;
+    let _first = client.get("http://cart.test/").await;
+    let mut wire = pod.accept().await;
+    wire.until("SM\r\n\r\n").await;
+    wire.bytes(&settings[..2]).await;
+    // When this comes on the same connection, the gateway has read what was there.
+    let (second, mut body) = client.send(Request::post("http://cart.test/"), false).await;
+    upload(&mut body, Bytes::from_static(b"second"), true).await;
+    wire.until("second").await;
+    wire.bytes(&settings[2..]).await;
+    wire.bytes(reset).await;
+    let answer = second.head().await;
+    assert_eq!(answer.headers().get("x-rouse-error").unwrap(), "upstream_reset");
 }
