@@ -24,7 +24,7 @@ use rouse_core::time::{Clock as _, Moment};
 use rouse_net::tls::Fault;
 
 use self::aim::Aim;
-use self::exchange::exchange;
+use self::exchange::{Unanswered, exchange};
 use crate::body::{AnswerBody, PodBody, PodIncoming, RequestBody, Source};
 use crate::buffers::Reserved;
 use crate::connection::STREAM_WINDOW;
@@ -326,8 +326,8 @@ async fn attempt(
                 return reply(journey, outgoing, response, first, link, aim.into_slot()).map(Ok);
             }
             Ok(Err(error)) => error,
-            Err(failure) => {
-                if matches!(failure, Failure::ResponseTimeout) {
+            Err(Unanswered { failure, by_pod }) => {
+                if by_pod {
                     aim.unanswered(journey);
                 }
                 return Err(failure);

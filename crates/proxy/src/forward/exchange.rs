@@ -19,6 +19,21 @@ use crate::request::{Journey, before};
 /// A pod that does not know `Expect` never says 100. After so long the client is told to send all the same.
 const EXPECT_PATIENCE: Duration = Duration::from_secs(1);
 
+/// No response came.
+#[derive(Debug)]
+pub(super) struct Unanswered {
+    pub(super) failure: Failure,
+    /// The pod had all of the request, and time to answer it.
+    pub(super) by_pod: bool,
+}
+
+impl From<Failure> for Unanswered {
+    /// Nothing against the pod.
+    fn from(failure: Failure) -> Self {
+        Self { failure, by_pod: false }
+    }
+}
+
 pub(super) type Sent = Result<Response<Incoming>, TrySendError<Request<RequestBody>>>;
 
 /// Sends the request and waits for the response's head, as long as it may take.
@@ -27,7 +42,7 @@ pub(super) async fn exchange(
     source: &Rc<Source>,
     link: &mut Link,
     request: Request<RequestBody>,
-) -> Result<Sent, Failure> {
+) -> Result<Sent, Unanswered> {
     let expects = request.headers().get(header::EXPECT);
     if expects.is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue")) {
         return Box::pin(expecting(journey, source, link, request)).await;
@@ -37,7 +52,7 @@ pub(super) async fn exchange(
     }
     // While a body waits to be taken, hyper does not see that its client has left.
     let sent = Box::pin(within(journey, source, link.send(request)));
-    before(sent, gives_up(journey, source)).await.unwrap_or(Err(Failure::ClientGone))
+    before(sent, gives_up(journey, source)).await.unwrap_or(Err(Failure::ClientGone.into()))
 }
 
 /// Ends when the client has left, or sends nothing more of its body.
@@ -67,7 +82,7 @@ async fn expecting(
     source: &Rc<Source>,
     link: &mut Link,
     mut request: Request<RequestBody>,
-) -> Result<Sent, Failure> {
+) -> Result<Sent, Unanswered> {
     let gate = Gate::before(source, &mut request);
     let patience = async {
         let due = journey.worker.gateway.settings.clock.now() + EXPECT_PATIENCE;
@@ -79,7 +94,7 @@ async fn expecting(
     tokio::select! {
         biased;
         sent = sent => sent,
-        () = gives_up(journey, source) => Err(Failure::ClientGone),
+        () = gives_up(journey, source) => Err(Failure::ClientGone.into()),
         never = patience => never,
     }
 }
@@ -89,33 +104,40 @@ async fn within(
     journey: &Journey<'_>,
     source: &Source,
     sending: impl Future<Output = Sent>,
-) -> Result<Sent, Failure> {
+) -> Result<Sent, Unanswered> {
     let (times, worker) = (&journey.times, journey.worker);
     let (clock, deadlines, limits) =
         (worker.gateway.settings.clock, &worker.deadlines, &worker.gateway.settings.limits);
     let limit = times.timeouts.response_header;
     let mut sending = std::pin::pin!(sending);
     let (mut moved, mut frames) = (clock.now(), source.frames());
+    let (mut looked, mut half, mut by_pod) = (moved, times.half().filter(|half| moved < *half), false);
     loop {
-        let now = clock.now();
-        let head: Option<Moment> = limit.map(|limit| now + limit);
-        let due = head.into_iter().chain(times.end).fold(moved + limits.stream_idle, Moment::min);
+        let head: Option<Moment> = limit.map(|limit| looked + limit);
+        let dues = head.into_iter().chain(times.end).chain(half);
+        let due = dues.fold(moved + limits.stream_idle, Moment::min);
         if let Some(sent) = before(sending.as_mut(), deadlines.at(due)).await {
             return Ok(sent);
         }
         if times.end.is_some_and(|end| end <= due) {
-            return Err(Failure::RequestTimeout);
+            return Err(Unanswered { failure: Failure::RequestTimeout, by_pod });
         }
+        if half.take_if(|half| *half <= due).is_some() {
+            // Not the pod's fault if the hold, or the client with its body, took most of the time.
+            by_pod = source.is_done();
+            continue;
+        }
+        looked = clock.now();
         let still = source.frames() == std::mem::replace(&mut frames, source.frames());
         // While the client still sends, the pod need not answer. But it must take what is sent.
         if still && (source.is_done() || !source.waits_for_client()) {
-            return Err(Failure::ResponseTimeout);
+            return Err(Unanswered { failure: Failure::ResponseTimeout, by_pod: true });
         }
         if !still {
             moved = clock.now();
         } else if clock.now() >= moved + limits.stream_idle {
             // It sends nothing any more, and does not say that it has left.
-            return Err(Failure::ClientGone);
+            return Err(Failure::ClientGone.into());
         }
     }
 }

@@ -44,6 +44,11 @@ impl Times {
         let readiness = worker.gateway.settings.bounds.deadline(began, wanted);
         Self { timeouts, readiness, end }
     }
+
+    /// When half of the time for the whole request is over.
+    pub(crate) fn half(&self) -> Option<Moment> {
+        self.end.zip(self.timeouts.request).map(|(end, limit)| end - limit / 2)
+    }
 }
 
 /// What one request needs on all its attempts.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use rouse_proxy::gateway::Timeouts;
 use rouse_testkit::fakes::READY;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use crate::h2kit::{self, h2c};
 use crate::rig::{Options, Pod, Rig, eventually};
@@ -33,22 +34,57 @@ async fn unanswered(rig: &Rig, count: usize, code: &str) -> usize {
     failed
 }
 
-/// The kernel takes its connections, as it does for a process that is stopped.
 #[tokio::test]
 async fn a_pod_that_has_fallen_silent_gets_no_more_requests_after_five_response_timeouts() {
-    let timeouts = Timeouts { response_header: Some(Duration::from_secs(1)), ..Options::default().timeouts };
+    let response_header = Some(Duration::from_secs(1));
+    silence_ejects(Timeouts { response_header, ..Options::default().timeouts }, "response_timeout").await;
+}
+
+/// Where the whole request may take no longer than the response's head, that is the limit which ends it.
+#[tokio::test]
+async fn a_pod_that_has_fallen_silent_gets_no_more_requests_after_five_request_timeouts() {
+    let request = Some(Duration::from_secs(1));
+    silence_ejects(Timeouts { request, ..Options::default().timeouts }, "request_timeout").await;
+}
+
+/// The kernel takes the silent pod's connections, as it does for a process that is stopped.
+async fn silence_ejects(timeouts: Timeouts, code: &str) {
     let rig = Rig::new(Options { timeouts, ..Options::default() });
     let (silent, alive) = (Pod::new(1).await, Pod::new(2).await);
     rig.pods(&[(&silent, READY), (&alive, READY)]);
     let alive = alive.serve();
     let mut failed = 0;
     while rig.metric(EJECTIONS) == 0 {
-        failed += unanswered(&rig, 1, "response_timeout").await;
+        failed += unanswered(&rig, 1, code).await;
         assert!(failed <= IN_A_ROW, "it is still asked after {failed} timeouts");
     }
     assert_eq!(failed, IN_A_ROW);
-    assert_eq!(unanswered(&rig, 30, "response_timeout").await, 0);
+    assert_eq!(unanswered(&rig, 30, code).await, 0);
     assert!(alive.paths().len() >= 30);
+}
+
+/// What is left of a request's time after a cold start may be too short for any pod.
+#[tokio::test]
+async fn requests_that_were_held_for_most_of_their_time_eject_no_pod() {
+    let request = Some(Duration::from_secs(1));
+    let rig = Rig::new(Options {
+        timeouts: Timeouts { request, ..Options::default().timeouts },
+        ..Options::default()
+    });
+    let (first, second) = (Pod::new(1).await, Pod::new(2).await);
+    let mut clients = Vec::new();
+    let began = Instant::now();
+    for _ in 0..4 * IN_A_ROW {
+        let mut client = rig.connect().await;
+        client.write("GET / HTTP/1.1\r\nHost: cart.test\r\nConnection: close\r\n\r\n").await;
+        clients.push(client);
+    }
+    eventually("more than half of their time is over", || began.elapsed() > Duration::from_millis(700)).await;
+    rig.pods(&[(&first, READY), (&second, READY)]);
+    for mut client in clients {
+        assert!(client.rest().await.starts_with("HTTP/1.1 504 "));
+    }
+    assert_eq!(rig.metric(EJECTIONS), 0);
 }
 
 /// A pod that reads a request and closes the connection, for ever.
