@@ -135,7 +135,7 @@ pub(crate) struct Tracker(Arc<Tracked>);
 struct Tracked {
     /// Since when the head of a request is incomplete.
     head: Since,
-    /// Since when the client's sending side is closed.
+    /// Since when the client's sending side is closed and nothing was sent to it.
     half_closed: Since,
     /// Requests that have ended.
     ended: AtomicU64,
@@ -199,9 +199,14 @@ impl Tracker {
         self.0.head.unset();
     }
 
-    /// The client has closed its sending side.
+    /// The client has closed its sending side, and has taken all that was sent to it so far.
     pub(crate) fn half_closes(&self, now: Moment) {
         self.0.half_closed.set(now);
+    }
+
+    /// Something is being sent to a client that has closed its sending side.
+    pub(crate) fn takes_answer(&self) {
+        self.0.half_closed.unset();
     }
 
     /// How many requests have ended.

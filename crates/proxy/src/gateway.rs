@@ -75,7 +75,11 @@ pub struct Limits {
     pub streams: u32,
     /// How long a request or an upgraded connection under way may be silent.
     pub stream_idle: Duration,
-    /// How long the answer may take of a client that has closed its sending side: it may have left.
+    /// How long a client that has closed its sending side stays without a byte of its answer, held or not. Most such
+    /// clients have left: a FIN looks the same, and only a write shows that nothing reads any more. Without a limit,
+    /// clients that lost patience in a cold start would keep their holds until the readiness timeout: they would fill the
+    /// queue, and then the first pod, ahead of clients that still wait. Nor does a limit from the FIN on do, which would cut
+    /// downloads that make progress.
     pub half_closed: Duration,
     /// Connections that are kept to one pod while nobody uses them, on each worker.
     pub kept_per_pod: usize,

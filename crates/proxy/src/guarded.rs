@@ -86,6 +86,13 @@ impl<IO> Guarded<IO> {
         self.tracker.head_takes(self.held.capacity() + self.guard.kept());
     }
 
+    /// hyper has something to write. Until the client has taken it, the client is not gone: the kernel would say so.
+    fn begins_to_write(&mut self) {
+        if std::mem::replace(&mut self.flushed, false) && matches!(self.end, Some(End::Closed)) {
+            self.tracker.takes_answer();
+        }
+    }
+
     /// Whether hyper still answers requests that have come whole.
     fn is_answering(&self) -> bool {
         let complete = self.guard.phase() == Phase::Between;
@@ -152,7 +159,9 @@ impl<IO: AsyncRead + Unpin> AsyncRead for Guarded<IO> {
                 // A tunnel's own affair.
                 return Poll::Ready(Ok(()));
             } else {
-                this.tracker.half_closes(this.clock.now());
+                if this.flushed {
+                    this.tracker.half_closes(this.clock.now());
+                }
                 this.end = Some(End::Closed);
             }
         }
@@ -162,7 +171,7 @@ impl<IO: AsyncRead + Unpin> AsyncRead for Guarded<IO> {
 impl<IO: AsyncWrite + Unpin> AsyncWrite for Guarded<IO> {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        this.flushed = false;
+        this.begins_to_write();
         Pin::new(&mut this.io).poll_write(context, bytes)
     }
 
@@ -172,7 +181,7 @@ impl<IO: AsyncWrite + Unpin> AsyncWrite for Guarded<IO> {
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        this.flushed = false;
+        this.begins_to_write();
         Pin::new(&mut this.io).poll_write_vectored(context, parts)
     }
 
@@ -187,6 +196,7 @@ impl<IO: AsyncWrite + Unpin> AsyncWrite for Guarded<IO> {
             && !std::mem::replace(&mut this.flushed, true)
             && matches!(this.end, Some(End::Closed))
         {
+            this.tracker.half_closes(this.clock.now());
             // This may have been the last answer: hyper shall read the end now.
             context.waker().wake_by_ref();
         }

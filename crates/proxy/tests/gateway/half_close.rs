@@ -4,8 +4,11 @@ use std::time::Duration;
 
 use rouse_proxy::gateway::Limits;
 use rouse_testkit::fakes::READY;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use crate::rig::{Options, Pod, Rig, eventually};
+use crate::wire::{Wire, take_head};
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: cart.test\r\n\r\n";
 const POST: &str = "POST / HTTP/1.1\r\nHost: cart.test\r\nContent-Length: 3\r\n\r\nabc";
@@ -112,6 +115,56 @@ async fn a_client_that_half_closed_is_taken_for_gone_after_a_while() {
         wire.rest().await;
         eventually("its slot is free", || rig.service.in_flight() == 0).await;
     }
+}
+
+/// A client that takes what is sent to it is there, however long its answer takes.
+#[tokio::test]
+async fn a_client_that_half_closed_gets_all_of_an_answer_that_makes_progress() {
+    let half_closed = Duration::from_secs(2);
+    let limits = Limits { half_closed, head: Duration::from_millis(100), ..Limits::default() };
+    let (rig, pod) = Rig::with_pod(Options { limits, ..Options::default() }).await;
+    let mut client = rig.connect().await;
+    client.write(GET).await;
+    client.half_close().await;
+    let mut wire = pod.accept().await;
+    wire.head().await;
+    let began = Instant::now();
+    wire.write("HTTP/1.1 200 OK\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n").await;
+    while began.elapsed() < half_closed * 2 {
+        wire.write("5\r\nhello\r\n").await;
+        client.until("hello").await;
+        // Each takes as long as a head may.
+        let mut slow = rig.connect().await;
+        slow.write("GET / HT").await;
+        slow.rest().await;
+    }
+    wire.write("3\r\nend\r\n0\r\n\r\n").await;
+    client.until("end\r\n0\r\n\r\n").await;
+}
+
+/// What waits to be sent to it shows that it is there: the kernel would say if it were not.
+#[tokio::test]
+async fn a_client_that_half_closed_and_reads_slowly_gets_all_of_its_answer() {
+    let half_closed = Duration::from_millis(500);
+    let limits = Limits { half_closed, head: Duration::from_millis(100), ..Limits::default() };
+    let (rig, pod) = Rig::with_pod(Options { limits, ..Options::default() }).await;
+    let mut client = rig.connect().await;
+    client.write(GET).await;
+    client.half_close().await;
+    let mut stream = pod.accept_raw().await;
+    take_head(&mut stream).await;
+    let mut wire = Wire::new(stream);
+    wire.write("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 33554432\r\n\r\n").await;
+    let mut sending = JoinSet::new();
+    sending.spawn(async move { wire.bytes(&vec![b'x'; 32 << 20]).await });
+    client.head().await;
+    let began = Instant::now();
+    while began.elapsed() < half_closed * 3 {
+        let mut slow = rig.connect().await;
+        slow.write("GET / HT").await;
+        slow.rest().await;
+    }
+    assert_eq!(client.raw_rest().await.len(), 32 << 20);
 }
 
 #[tokio::test]
