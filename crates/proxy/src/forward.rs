@@ -473,7 +473,9 @@ fn refused_stream(error: &hyper::Error) -> Option<Setback> {
 }
 
 /// What has come of an HTTP/1 response's body together with its head. An error there can still be told to the client:
-/// later, all that is left is to cut its connection, and hyper would do so before it has sent the head.
+/// later, all that is left is to cut its connection, and hyper would do so before it has sent the head. Looks once, and does not
+/// wait for more: a wait, however short, would delay the head of every event stream to tell apart a fault that the client also
+/// sees as a cut connection after the head.
 async fn first_frame(
     link: &Link,
     response: &mut Response<Incoming>,
