@@ -283,14 +283,11 @@ impl Gateway {
         self.routes.load_full()
     }
 
-    /// The present routes, for one look.
-    pub(crate) fn table(&self) -> arc_swap::Guard<Arc<Table<Arc<Route>>>> {
-        self.routes.load()
-    }
-
-    /// Why there is no route for a request.
-    pub(crate) fn no_route(&self) -> Failure {
-        if self.started.load(Ordering::Acquire) { Failure::NoRoute } else { Failure::Starting }
+    /// What `look` finds in the present routes, or why it finds none.
+    pub(crate) fn find<T>(&self, look: impl FnOnce(&Table<Arc<Route>>) -> Option<T>) -> Result<T, Failure> {
+        // Before the table: the reverse order takes the empty table of the start for the first one that was set.
+        let none = if self.started.load(Ordering::Acquire) { Failure::NoRoute } else { Failure::Starting };
+        look(&self.routes.load()).ok_or(none)
     }
 
     /// It will drain soon: from now on HTTP/1 clients hear with each answer that the connection closes, so that few of
@@ -306,5 +303,33 @@ impl Gateway {
     /// Requests, streams, upgraded connections and holds.
     pub fn under_way(&self) -> &Arc<UnderWay> {
         &self.under_way
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_that_comes_as_the_first_routes_do_hears_that_we_start_and_not_that_there_is_none() {
+        let clock = TokioClock::new();
+        let settings = Settings {
+            id: "test".into(),
+            trusted: TrustedProxies::private(),
+            bounds: Bounds::default(),
+            clock,
+            limits: Limits::default(),
+            cold_start: ColdStartHeaders::default(),
+            access: None,
+        };
+        let gateway =
+            Gateway::new(settings, Metrics::new(&mut prometheus_client::registry::Registry::default()));
+        let found = gateway.find(|table| {
+            assert!(table.rules().is_empty());
+            gateway.set_routes(Table::new(Vec::new()));
+            None::<()>
+        });
+        assert_eq!(found, Err(Failure::Starting));
+        assert_eq!(gateway.find(|_| None::<()>), Err(Failure::NoRoute));
     }
 }

@@ -77,9 +77,9 @@ async fn respond(
     };
     let refused = refused_by_guard(client, &request).or_else(|| too_long(worker, &request));
     let host = refused.map_or_else(|| host(&request), Err);
-    let route = host.as_ref().ok().and_then(|host| find(worker, &request, host.as_ref()));
+    let route = host.as_ref().map_or(Err(Failure::NoRoute), |host| find(worker, &request, host.as_ref()));
     let refused = host.and_then(|host| check(worker, client, &request, host.as_ref())).err();
-    let mut exchange = Exchange::begin(worker, client, route.as_ref(), &request, grpc);
+    let mut exchange = Exchange::begin(worker, client, route.as_ref().ok(), &request, grpc);
     // From here on the request itself counts.
     drop(client.arrival.take());
     match refused {
@@ -88,7 +88,10 @@ async fn respond(
         Some(Refused::Misdirected) => return Ok(last(exchange.answered(421, answer::misdirected()))),
         Some(Refused::Malformed(failure)) => return Ok(last(exchange.fails(&failure, grpc))),
     }
-    let answered = answer(worker, client, route.as_deref(), request, &exchange).await;
+    let answered = match &route {
+        Ok(route) => answer(worker, client, route, request, &exchange).await,
+        Err(failure) => Err(failure.clone()),
+    };
     match answered {
         Ok(Answered::Pod(reply)) => Ok(reply.with(exchange)),
         Ok(Answered::Canned(canned)) => {
@@ -193,10 +196,15 @@ fn check(
 }
 
 /// The route that a request takes.
-fn find(worker: &Worker, request: &Request<Incoming>, host: Option<&Host<'_>>) -> Option<Arc<Route>> {
-    let table = worker.gateway.table();
-    let rule = table.find(host, request.uri().path(), request.headers());
-    rule.map(|rule| Arc::clone(&rule.target))
+fn find(
+    worker: &Worker,
+    request: &Request<Incoming>,
+    host: Option<&Host<'_>>,
+) -> Result<Arc<Route>, Failure> {
+    worker.gateway.find(|table| {
+        let rule = table.find(host, request.uri().path(), request.headers());
+        rule.map(|rule| Arc::clone(&rule.target))
+    })
 }
 
 fn protocol(request: &Request<Incoming>, grpc: bool) -> Protocol {
@@ -220,11 +228,10 @@ enum Answered {
 async fn answer(
     worker: &Rc<Worker>,
     client: &Rc<Client>,
-    route: Option<&Route>,
+    route: &Route,
     request: Request<Incoming>,
     exchange: &Exchange,
 ) -> Result<Answered, Failure> {
-    let route = route.ok_or_else(|| worker.gateway.no_route())?;
     let podless = &route.podless;
     if let Some(fixed) = &podless.fixed
         && !(fixed.when_unavailable && route.target.is_available())
