@@ -301,3 +301,71 @@ impl Drop for Charged {
         self.release(self.bytes.len());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use rouse_net::clock::TokioClock;
+
+    use super::*;
+    use crate::crowd::{Crowd, Seat};
+    use crate::gateway::Limits;
+
+    const FRAME: usize = 16 * 1024;
+
+    fn buffers(most: usize, per_connection: usize) -> Rc<Buffers> {
+        Buffers::new(&Arc::new(Budget::new(most)), per_connection)
+    }
+
+    fn connection() -> Seat {
+        let crowd = Crowd::new(TokioClock::new(), Limits::default(), 1);
+        crowd.enter().expect("there is room for one")
+    }
+
+    fn may_pull(account: &BodyAccount) -> bool {
+        account.may_pull(&Context::from_waker(Waker::noop()))
+    }
+
+    fn frame(account: &BodyAccount) -> Charged {
+        account.charge(Bytes::from_static(&[0; FRAME]))
+    }
+
+    #[tokio::test]
+    async fn a_connection_over_its_budget_gets_one_frame_of_each_body_and_another_connection_is_not_concerned() {
+        let buffers = buffers(64 << 20, 256 * 1024);
+        let (greedy, other) = (connection(), connection());
+        let account = buffers.open(&greedy.member);
+        let mut frames = Vec::new();
+        while may_pull(&account) {
+            frames.push(frame(&account));
+            assert!(frames.len() < 100, "it has no bound");
+        }
+        let second = buffers.open(&greedy.member);
+        assert!(may_pull(&second), "a body that is not read must not stop the others");
+        let first_of_second = frame(&second);
+        assert!(!may_pull(&second));
+        let others = buffers.open(&other.member);
+        assert!(may_pull(&others) && !may_pull(&account));
+        drop((frames, first_of_second));
+        assert!(may_pull(&account) && may_pull(&second));
+        assert_eq!((buffers.own(), greedy.member.buffered()), (0, 0));
+    }
+
+    #[tokio::test]
+    async fn while_the_gateway_is_over_its_budget_only_connections_that_have_taken_everything_get_more() {
+        let buffers = buffers(1 << 20, 1 << 20);
+        let (slow, quick) = (connection(), connection());
+        let first = buffers.open(&slow.member);
+        let waiting = frame(&first);
+        let flood = buffers.reserve(2 << 20).expect("nothing is reserved yet");
+        assert!(buffers.is_over() && buffers.reserve(1).is_none());
+        let (new_of_slow, new_of_quick) = (buffers.open(&slow.member), buffers.open(&quick.member));
+        assert!(!may_pull(&first) && !may_pull(&new_of_slow), "also not the first frame of a body");
+        assert!(may_pull(&new_of_quick));
+        drop(flood);
+        assert!(may_pull(&first) && may_pull(&new_of_slow));
+        drop(waiting);
+        assert_eq!(buffers.own(), 0);
+    }
+}

@@ -758,6 +758,26 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn the_connection_that_has_not_read_for_the_longest_is_cut_first_and_one_that_reads_is_not() {
+        let (crowd, clock) = crowd(8);
+        pass(60).await;
+        let seats: Vec<Seat> = (0..3).map(|_| crowd.enter().unwrap()).collect();
+        let wait = |seat: &Seat| seat.member.buffers(1000);
+        for seat in seats.iter().rev() {
+            wait(seat);
+            crowd.look();
+            pass(1).await;
+        }
+        seats[1].member.sent(0, usize::try_from(PROGRESS).unwrap());
+        crowd.look();
+        assert_eq!(crowd.cut_longest_stalled(), Some(1000));
+        assert!(seats[2].member.is_cut(), "it was the first to stall, at {:?}", clock.now());
+        assert_eq!(crowd.cut_longest_stalled(), Some(1000));
+        assert!(seats[0].member.is_cut() && !seats[1].member.is_cut());
+        assert_eq!(crowd.cut_longest_stalled(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn long_heads_wait_while_incomplete_ones_take_up_too_much_and_those_that_do_not_end_are_cut() {
         let clock = TokioClock::new();
         // 64 KiB of heads for one worker.
