@@ -242,3 +242,25 @@ fn whatever_the_object_is_reading_it_says_something() {
         }
     }
 }
+
+#[test]
+fn a_host_has_one_spelling_which_is_that_of_requests() {
+    let hosts =
+        |hosts: &[&str]| json!({"target": {"service": "cart", "port": 80}, "rules": [{"hosts": hosts}]});
+    let kind = RouteKind::InterceptorRoute;
+    for (text, spelling) in [
+        ("[fd00::1]", "[fd00::1]"),
+        ("[FD00:0::1]", "[fd00::1]"),
+        ("[fd00:0:0:0:0:0:0:1]", "[fd00::1]"),
+        ("Shop.Test.", "shop.test"),
+        ("*.Shop.Test.", "*.shop.test"),
+        ("127.0.0.1", "127.0.0.1"),
+        ("*", "*"),
+    ] {
+        assert_eq!(*good(kind, &hosts(&[text])).rules[0].hosts, [Arc::from(spelling)], "{text}");
+    }
+    for text in ["", ".", "*.", "*.*", "*.[::1]", "[::1].", "[::g]", "[::1]:80", "::1", "a:80", "a..b", "a b"]
+    {
+        assert_eq!(faults(kind, &hosts(&[text]), &json!({})).len(), 1, "{text:?}");
+    }
+}

@@ -1,15 +1,16 @@
 //! What both kinds of objects have in common: targets, hosts, paths, headers, metrics.
 
-use std::net::Ipv6Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderName, HeaderValue};
 use rouse_core::endpoint::ServiceId;
+use rouse_core::host::Host;
 
 use super::{RateSpec, RuleSpec, TargetSpec};
 use crate::objects::Meta;
 use crate::route::field::Field;
+use crate::route::hosts::ANY;
 use crate::service::PortRef;
 
 /// `service` and `port xor portName` below `at`; `name` is what the field of the Service is called.
@@ -34,24 +35,24 @@ pub(super) fn target(at: &Field<'_>, name: &str, namespace: &str) -> Option<Targ
     Some(TargetSpec { service: id, port: port? })
 }
 
-/// A host as it is compared: in lower case, without a final dot.
+/// A host in the one spelling that requests, claims and the data plane's table have.
 pub(super) fn host(at: &Field<'_>) -> Option<Arc<str>> {
     let text = at.text()?;
-    let lower = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
-    let name = lower.strip_prefix("*.").unwrap_or(&lower);
-    let label = |label: &str| {
-        let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
-        !label.is_empty() && label.len() <= 63 && label.bytes().all(plain)
-    };
-    let literal = lower.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
-    let literal = literal.is_some_and(|address| address.parse::<Ipv6Addr>().is_ok());
-    if lower == "*" || literal || (name.len() <= 253 && name.split('.').all(label)) {
-        return Some(lower.into());
+    if text == ANY {
+        return Some(ANY.into());
     }
-    at.fault(format_args!(
-        "is {text:?}: expected a host like shop.example.com, *.example.com or *, without a port"
-    ));
-    None
+    let below = text.strip_prefix("*.");
+    let parsed = Host::parse_without_port(below.unwrap_or(text)).ok();
+    match (parsed.filter(|host| below.is_none() || !host.is_ipv6()), below) {
+        (Some(host), Some(_)) => Some(format!("*.{}", host.name()).into()),
+        (Some(host), None) => Some(host.name().into()),
+        (None, _) => {
+            at.fault(format_args!(
+                "is {text:?}: expected a host like shop.example.com, *.example.com or *, without a port"
+            ));
+            None
+        }
+    }
 }
 
 /// `rule`, as it was read from `at`, unless `at` has hosts of which none can be read: these are not any host.
