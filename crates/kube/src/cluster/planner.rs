@@ -282,7 +282,7 @@ fn by_namespace(plans: &[Arc<RoutePlan>], feed: &Mutex<Feed>) -> HashMap<Arc<str
 }
 
 /// All but those that stand for faulty routes and lead nowhere.
-fn serving(plans: &[Arc<RoutePlan>]) -> impl Iterator<Item = &Arc<RoutePlan>> {
+pub(super) fn serving(plans: &[Arc<RoutePlan>]) -> impl Iterator<Item = &Arc<RoutePlan>> {
     plans.iter().filter(|plan| !matches!(plan.target, Err(PortFault::Faulty(_))))
 }
 

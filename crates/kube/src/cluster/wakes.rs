@@ -12,6 +12,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use super::planner::serving;
 use super::{Cluster, Happening, Knowledge, lock};
 use crate::events::{Event, Reason};
 use crate::feed::Feed;
@@ -127,7 +128,7 @@ impl Cluster {
     /// The routes that lead to `service`, the oldest first.
     fn routes_to(&self, service: &ServiceId) -> Vec<Arc<RouteSpec>> {
         let plans = Arc::clone(&self.plans.borrow());
-        let to = plans.iter().filter(|plan| plan.spec.target.service == *service);
+        let to = serving(&plans).filter(|plan| plan.spec.target.service == *service);
         let mut routes: Vec<Arc<RouteSpec>> = to.map(|plan| Arc::clone(&plan.spec)).collect();
         routes.sort_by(|a, b| (a.created, &a.key).cmp(&(b.created, &b.key)));
         routes

@@ -47,6 +47,11 @@ impl<'a> Field<'a> {
         }
     }
 
+    /// How many items the list here has, if there is one.
+    pub(super) fn count(&self) -> Option<usize> {
+        self.value?.as_array().map(Vec::len)
+    }
+
     /// The object here, if there is one.
     pub(super) fn object(&self) -> Option<Field<'a>> {
         match self.value? {

@@ -264,18 +264,19 @@ pub(super) fn salvage(kind: RouteKind, object: &RouteObject) -> Vec<RuleSpec> {
     let Some(root) = Field::root(&object.spec, "spec", &faults).object() else { return Vec::new() };
     match kind {
         RouteKind::InterceptorRoute => interceptor::salvage(&root),
-        RouteKind::HttpScaledObject => scaled::salvage(&root).into_iter().collect(),
+        RouteKind::HttpScaledObject => scaled::salvage(&root),
     }
 }
 
-/// A route that serves nothing: it stands for the `rules` of a faulty object, whose requests are refused.
+/// A route that serves nothing: it stands for the `rules` of a faulty object, whose requests are refused. It counts as
+/// newer than every other: otherwise an older faulty route would refuse the requests of a good one with an equal rule.
 pub(super) fn unserved(kind: RouteKind, object: &RouteObject, rules: Vec<RuleSpec>) -> Option<RouteSpec> {
     let meta = &object.metadata;
     // Nothing is looked up by this name: it is what metrics and logs have in its place.
     let service = ServiceId::new(meta.namespace(), &meta.name).ok()?;
     Some(RouteSpec {
         key: RouteKey::new(kind, meta),
-        created: created(meta),
+        created: u64::MAX,
         rules,
         target: TargetSpec { service, port: PortRef::Number(0) },
         timeouts: TimeoutSpec::default(),

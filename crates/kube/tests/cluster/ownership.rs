@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use http::Method;
+use rouse_kube::route::spec::RuleSpec;
 use rouse_kube::service::PortFault;
 use serde_json::{Value, json};
 
@@ -39,9 +40,8 @@ fn served_by(rig: &Rig, host: &str) -> Option<String> {
     patterns.extend(host.match_indices('.').map(|(dot, _)| format!("*{}", &host[dot..])));
     patterns.push("*".to_owned());
     patterns.iter().find_map(|pattern| {
-        let has = |rules: &[rouse_kube::route::spec::RuleSpec]| {
-            rules.iter().any(|rule| rule.hosts.iter().any(|host| **host == **pattern))
-        };
+        let has =
+            |rules: &[RuleSpec]| rules.iter().any(|rule| rule.hosts.iter().any(|host| **host == **pattern));
         let mut all = plans.iter().filter(|plan| has(&plan.rules));
         all.next().map(|plan| plan.spec.key.namespace.to_string())
     })
@@ -187,4 +187,48 @@ async fn an_http_scaled_object_carries_its_claims_too() {
     conflict(&again, "b", "older").await;
     assert_eq!(served_by(&again, "cart.test").as_deref(), Some("shop"));
     again.stop().await;
+}
+
+/// The rules of a plan, each as its hosts, paths and headers.
+fn rules(rig: &Rig, name: &str) -> Vec<(String, String, usize)> {
+    let plan = rig.plan(name).unwrap();
+    let rule = |rule: &RuleSpec| (rule.hosts.join(" "), rule.paths.join(" "), rule.headers.len());
+    plan.rules.iter().map(rule).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_faulty_route_takes_no_request_from_a_good_one_and_answers_what_no_other_route_takes() {
+    let cases = [
+        // Rules that can be read keep their requests.
+        (json!({"paths": [{"value": "/a"}]}), vec![("/a", 0)]),
+        (json!({"paths": [{"value": "/a"}], "headers": [{"name": "x-a"}]}), vec![("/a", 1)]),
+        // Of others nothing is known but the hosts.
+        (json!({"paths": [{"value": "a"}]}), vec![("", 0)]),
+        (json!({"paths": "/a"}), vec![("", 0)]),
+        (json!({"paths": [{"value": "/a"}], "headers": [{"name": "x a"}]}), vec![("", 0)]),
+        (json!({"paths": [{"value": "/a"}], "headers": [{"name": "x-a"}, {"value": "1"}]}), vec![("", 0)]),
+        (json!({"paths": [{"value": "a"}], "headers": [{"name": "x-a"}]}), vec![("", 0)]),
+        (json!({"paths": [{"value": "/a"}, {"value": "b"}]}), vec![("/a", 0), ("", 0)]),
+    ];
+    for (rule, expected) in cases {
+        let api = cluster();
+        let mut faulty = route_of("a", "faulty", 2020, &["cart.test"]);
+        faulty["spec"]["timeouts"] = json!({"request": "soon"});
+        for (part, value) in rule.as_object().unwrap() {
+            faulty["spec"]["rules"][0][part] = value.clone();
+        }
+        api.put(ROUTES, faulty);
+        api.put(ROUTES, route_of("a", "good", 2024, &["cart.test"]));
+        let rig = Rig::synced(&api).await;
+        let expected: Vec<_> = expected
+            .into_iter()
+            .map(|(path, headers)| ("cart.test".to_owned(), path.to_owned(), headers))
+            .collect();
+        assert_eq!(rules(&rig, "a/faulty"), expected, "{rule}");
+        let (faulty, good) = (rig.plan("a/faulty").unwrap(), rig.plan("a/good").unwrap());
+        assert!(matches!(faulty.target, Err(PortFault::Faulty(_))), "{:?}", faulty.target);
+        assert!(faulty.spec.created > good.spec.created, "of equal rules the good one is found first");
+        recorded(&rig, "a", "faulty", "cart.test").await;
+        rig.stop().await;
+    }
 }

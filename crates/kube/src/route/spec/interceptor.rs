@@ -48,7 +48,7 @@ fn target_of(at: &Field<'_>, meta: &Meta) -> Option<super::TargetSpec> {
 pub(super) fn salvage(spec: &Field<'_>) -> Vec<RuleSpec> {
     let (at, statics) = (spec.get("rules"), spec.get("staticRoutes"));
     let readable = |at: &Field<'_>| -> Vec<RuleSpec> {
-        at.list().iter().filter_map(Field::object).filter_map(|at| salvaged(&at, rule(&at))).collect()
+        at.list().iter().filter_map(Field::object).flat_map(|at| salvaged(&at, "paths", rule)).collect()
     };
     let mut all = if at.is_blank() { vec![RuleSpec::default()] } else { readable(&at) };
     // A static rule without hosts speaks of the route's own.

@@ -55,9 +55,26 @@ pub(super) fn host(at: &Field<'_>) -> Option<Arc<str>> {
     }
 }
 
-/// `rule`, as it was read from `at`, unless `at` has hosts of which none can be read: these are not any host.
-pub(super) fn salvaged(at: &Field<'_>, rule: RuleSpec) -> Option<RuleSpec> {
-    (!rule.hosts.is_empty() || at.get("hosts").is_blank()).then_some(rule)
+/// What stands for a rule of a faulty object. `rule` reads it from `at`, whose paths are at `paths`.
+///
+/// A rule none of whose hosts can be read is left out: these hosts are not any host. Where paths or headers cannot be
+/// read, the rule may have been meant for fewer requests than what is left of it matches. So it takes only those that no
+/// other rule of its hosts takes.
+pub(super) fn salvaged(at: &Field<'_>, paths: &str, rule: impl Fn(&Field<'_>) -> RuleSpec) -> Vec<RuleSpec> {
+    let found = rule(at);
+    if found.hosts.is_empty() && !at.get("hosts").is_blank() {
+        return Vec::new();
+    }
+    let rest = RuleSpec { hosts: found.hosts.clone(), ..RuleSpec::default() };
+    let whole = |at: Field<'_>, read: usize| at.is_blank() || at.count() == Some(read);
+    if !whole(at.get("headers"), found.headers.len()) {
+        return vec![rest];
+    }
+    match (whole(at.get(paths), found.paths.len()), found.paths.is_empty()) {
+        (true, _) => vec![found],
+        (false, true) => vec![rest],
+        (false, false) => vec![found, rest],
+    }
 }
 
 pub(super) fn path(at: &Field<'_>) -> Option<String> {

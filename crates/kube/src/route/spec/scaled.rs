@@ -67,8 +67,8 @@ pub(super) fn read(meta: &Meta, spec: &Field<'_>) -> Option<RouteSpec> {
 }
 
 /// The rule of a faulty object, as far as it can be read.
-pub(super) fn salvage(spec: &Field<'_>) -> Option<RuleSpec> {
-    salvaged(spec, rule(spec))
+pub(super) fn salvage(spec: &Field<'_>) -> Vec<RuleSpec> {
+    salvaged(spec, "pathPrefixes", rule)
 }
 
 fn rule(spec: &Field<'_>) -> RuleSpec {
