@@ -333,7 +333,7 @@ impl Feed {
 
     /// Takes endpoints out whose address is now that of another pod. Their slices will say so later.
     fn evict(&mut self, at: impl Fn(IpAddr) -> bool) {
-        if !self.witness.is_clear() {
+        if self.witness.is_lost() {
             return;
         }
         let stranger = |endpoint: &SliceEndpoint| {
@@ -459,7 +459,7 @@ impl Feed {
             (Trust::Anybody, _) => (true, true),
             (Trust::Pods, Some(pod)) => {
                 let known = self.witness.knows(id.namespace(), &pod.uid, endpoint.ip);
-                (known || !self.witness.is_clear(), known)
+                (known || self.witness.believes(&pod.uid, endpoint.ip), known)
             }
             (Trust::Pods, None) | (Trust::Nobody, _) => (false, false),
         }

@@ -237,6 +237,7 @@ proptest! {
         let bench = Bench::with(Settings { policy, ..Settings::default() });
         let mut feed = Feed::new(Arc::clone(&bench.registry), Witness::new(Arc::default(), Arc::default()), listed(), Arc::default());
         let mut cluster = Cluster::default();
+        feed.set_pods_lost(true);
         for fact in history {
             take_in(&mut feed, &mut cluster, fact);
             for (n, name) in SERVICES.iter().enumerate() {

@@ -8,7 +8,8 @@ use tokio::sync::Notify;
 
 use crate::pods::Pods;
 
-/// Tells which endpoints are pods. While it cannot, slices are believed: a service must not be empty because of that.
+/// Tells which endpoints are pods. While it cannot, slices are believed: a service must not be empty because of that. While
+/// pods are only listed again, an address that was last seen at another pod is not believed.
 #[derive(Debug)]
 pub(crate) struct Witness {
     pods: Arc<Pods>,
@@ -32,6 +33,16 @@ impl Witness {
     /// Whether what is no pod to us is none.
     pub(super) fn is_clear(&self) -> bool {
         self.current && !self.lost
+    }
+
+    /// Whether pods cannot be followed, so that what is known of them may be old.
+    pub(super) fn is_lost(&self) -> bool {
+        self.lost
+    }
+
+    /// Whether an endpoint that is no pod we know of is taken for one, since there may be pods that we do not know of.
+    pub(super) fn believes(&self, pod: &PodUid, ip: IpAddr) -> bool {
+        self.lost || !self.current && !self.is_taken(pod, ip)
     }
 
     /// Whether this is a pod of `namespace`, and its own address.

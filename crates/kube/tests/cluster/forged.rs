@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::api::Api;
+use crate::api::{Api, Trap};
 use crate::rig::{Rig, SLICES, pass, service, slice};
 
 /// Service `cart`, which asks for endpoints without a pod, and a slice with one pod and one bare endpoint.
@@ -119,5 +119,30 @@ async fn pods_on_the_network_of_their_node_share_its_address() {
     api.put("pods", pod("other", "agent", 1, &host));
     pass(Duration::from_mins(1)).await;
     assert_eq!(rig.ready("cart"), 1);
+    rig.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_address_of_another_pod_gets_no_request_while_pods_are_listed_again() {
+    let api = Api::default();
+    api.put("services", service("cart"));
+    api.put("pods", pod("other", "bank", 9, &json!({})));
+    // One endpoint is a pod, one names a pod that does not exist, at the address of another namespace's.
+    api.put("pods", pod("shop", "cart-1", 1, &json!({})));
+    api.put_alone(SLICES, slice("cart-a", "cart", &[1, 9]));
+    let rig = Rig::synced(&api).await;
+    let ips = |rig: &Rig| rig.endpoints("cart").into_iter().map(|(_, address)| address).collect::<Vec<_>>();
+    rig.until("the pod is believed", |rig| ips(rig) == ["10.0.0.1:8080"]).await;
+    rig.until("pods are watched", |rig| rig.api.watchers("pods") == 1).await;
+    pass(Duration::from_mins(2)).await;
+    // Slices are listed again, and pods are not for now.
+    api.trap("/pods", Trap::Hang);
+    api.expire();
+    rig.until("slices are watched again", |rig| rig.api.watchers(SLICES) == 1).await;
+    pass(Duration::from_secs(1)).await;
+    assert_eq!(rig.api.watchers("pods"), 0);
+    assert_eq!(ips(&rig), ["10.0.0.1:8080"]);
+    rig.until("pods are watched again", |rig| rig.api.watchers("pods") == 1).await;
+    assert_eq!(ips(&rig), ["10.0.0.1:8080"]);
     rig.stop().await;
 }
