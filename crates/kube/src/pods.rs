@@ -182,6 +182,18 @@ impl Pods {
         self.write().left.clear();
     }
 
+    /// How many pods of `namespace` have all labels of `selector` and are not being deleted. An empty selector has none.
+    pub(crate) fn selected(&self, namespace: &str, selector: &BTreeMap<String, String>) -> u32 {
+        let fits = |pod: &&Arc<PodFacts>| {
+            let mut labels = selector.iter();
+            let (stays, _) = pod.standing;
+            stays && pod.is_of(namespace) && labels.all(|(label, value)| pod.labels.get(label) == Some(value))
+        };
+        let known = self.read();
+        let count = known.by_uid.values().filter(|_| !selector.is_empty()).filter(fits).count();
+        u32::try_from(count).unwrap_or(u32::MAX)
+    }
+
     /// How to ask whether the pod is ready, and on which node it is, if its spec is known and can be asked from outside (rule 8).
     /// `ips` is where: all of them the pod's own, or whoever wrote a slice would have us ask others. `port` is the number of
     /// the service's port on that pod.

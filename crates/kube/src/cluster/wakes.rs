@@ -93,7 +93,10 @@ impl Cluster {
 
     async fn wake_one(&self, service: &ServiceId, registry: &Registry, feed: &Mutex<Feed>) {
         let routes = self.routes_to(service);
-        let outcome = self.try_wake(service, &routes, feed).await;
+        let outcome = match self.try_wake(service, &routes, feed).await {
+            Err(failure) => self.beside_pods(service, feed, failure),
+            woken => woken,
+        };
         let known = registry.get(service);
         let refusing = known.as_ref().map(|known| known.refusing()).unwrap_or_default();
         match outcome {
@@ -160,6 +163,21 @@ impl Cluster {
                 Err(failure)
             }
         }
+    }
+
+    /// What a failure to get pods is where there are some: another controller made them, and requests wait for them.
+    fn beside_pods(
+        &self,
+        service: &ServiceId,
+        feed: &Mutex<Feed>,
+        failure: StartFailure,
+    ) -> Result<Woken, StartFailure> {
+        if !matches!(failure.cause, Cause::NoScaleTarget | Cause::PodsRefused) {
+            return Err(failure);
+        }
+        let facts = lock(feed).service(service);
+        let pods = facts.map_or(0, |facts| self.pods.selected(service.namespace(), &facts.selector));
+        if pods > 0 { Ok(Woken::Already(pods)) } else { Err(failure) }
     }
 
     async fn workload(

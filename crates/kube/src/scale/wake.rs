@@ -132,6 +132,10 @@ impl Waker {
         let path = api::path(&workload.group, &workload.version, &plural, Some(namespace));
         let request = Request::new(path).get(&workload.name, &GetParams::default()).ok()?;
         let object: Value = api::within(ANSWER, self.client.request(request)).await.ok()?;
+        // One that could not be created beside others is no reason to give up on these.
+        if object.pointer("/status/replicas").and_then(Value::as_u64).unwrap_or(0) > 0 {
+            return None;
+        }
         let mut conditions = object.pointer("/status/conditions")?.as_array()?.iter();
         let text =
             |condition: &Value, field: &str| condition.get(field).and_then(Value::as_str).map(str::to_owned);

@@ -633,3 +633,52 @@ async fn ready_pods_that_refuse_connections_make_the_route_not_ready_until_one_a
     rig.until("the route is well again", |rig| rig.condition("r", "PodsUnreachable").is_none()).await;
     rig.stop().await;
 }
+
+/// A pod with the labels that `cart` selects, which is not scheduled yet.
+fn pending_pod(changes: &Value) -> Value {
+    let mut pod = json!({"metadata": {"name": "cart-1", "namespace": "shop", "uid": "cart-1", "labels": {"app": "cart"}},
+                         "spec": {}, "status": {"phase": "Pending"}});
+    pod["metadata"].as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+    pod
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_exists_is_progress_although_no_workload_is_found_or_its_controller_complains() {
+    let refused = |replicas: u32| {
+        let mut blocked = deployment("cart", "cart", 2);
+        let failure = json!({"type": "ReplicaFailure", "status": "True", "message": "exceeded quota"});
+        blocked["status"] = json!({"replicas": replicas, "conditions": [failure]});
+        blocked
+    };
+    let nothing = json!({});
+    let leaving = json!({"deletionTimestamp": "2024-01-02T00:00:00Z"});
+    let (elsewhere, unrelated) = (json!({"namespace": "other"}), json!({"labels": {"app": "other"}}));
+    let cases = [
+        (None, None, Some(Cause::NoScaleTarget)),
+        (None, Some(&nothing), None),
+        (None, Some(&leaving), Some(Cause::NoScaleTarget)),
+        (None, Some(&elsewhere), Some(Cause::NoScaleTarget)),
+        (None, Some(&unrelated), Some(Cause::NoScaleTarget)),
+        (Some(refused(0)), None, Some(Cause::PodsRefused)),
+        (Some(refused(0)), Some(&nothing), None),
+        (Some(refused(1)), None, None),
+    ];
+    for (workload, pod, expected) in cases {
+        let api = shop();
+        api.delete(DEPLOYMENTS, "shop", "cart");
+        if let Some(workload) = &workload {
+            api.put(DEPLOYMENTS, workload.clone());
+        }
+        if let Some(changes) = pod {
+            api.put("pods", pending_pod(changes));
+        }
+        let rig = Rig::synced(&api).await;
+        let (ended, after) = hold(&rig).await;
+        let story = format!("{workload:?}, {pod:?}: {after:?}");
+        match expected {
+            Some(expected) => assert_eq!(cause(ended), Some(expected), "{story}"),
+            None => assert_eq!(ended, Some(AcquireError::Deadline), "{story}"),
+        }
+        rig.stop().await;
+    }
+}
