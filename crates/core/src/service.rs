@@ -263,7 +263,7 @@ impl Service {
     }
 
     /// Why a request that would have to wait is turned away at once.
-    pub(crate) fn start_failed(&self) -> Option<Arc<StartFailure>> {
+    pub fn start_failed(&self) -> Option<Arc<StartFailure>> {
         let wake = lock(&self.wake);
         let snapshot = self.feed.newest();
         wake.attempts.open().filter(|_| !snapshot.starting() && !snapshot.routable())

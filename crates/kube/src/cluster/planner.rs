@@ -213,6 +213,7 @@ impl Cluster {
                 let words = Some(failure.words.clone());
                 match failure.what {
                     Failing::Wake => findings.wake_failure = words,
+                    Failing::Start => findings.start_failure = words,
                     Failing::Pods => findings.unreachable = words,
                 }
             }

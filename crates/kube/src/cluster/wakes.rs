@@ -120,9 +120,13 @@ impl Cluster {
             }
             Err(failure) => {
                 let why = failure.detail().to_owned();
-                known.inspect(|known| known.wake_failed(failure));
+                // By what the service remembers: a fallback may have no route of its own.
+                let before = known.as_ref().and_then(|known| known.wake_failure());
+                let again = before.is_some_and(|before| before.detail() == why);
+                known.as_ref().inspect(|known| known.wake_failed(failure));
+                let is_final = known.is_some_and(|known| known.start_failed().is_some());
                 self.on_routes(&routes, Reason::WakeFailed, &why);
-                let again = !self.remember(&routes, Some((Failing::Wake, &why)));
+                self.remember(&routes, Some((if is_final { Failing::Start } else { Failing::Wake }, &why)));
                 self.tell(Happening::WakeFailed { service: service.clone(), why, again });
             }
         }
@@ -255,7 +259,7 @@ impl Cluster {
             let entry = book.get(route).filter(|entry| entry.uid == failure.uid);
             let same = entry.and_then(|entry| entry.good.as_ref()).is_some_and(leads_there);
             let is_over = |service: Arc<Service>| match failure.what {
-                Failing::Wake => service.snapshot().ready(),
+                Failing::Wake | Failing::Start => service.snapshot().ready(),
                 Failing::Pods => service.refusing().is_empty(),
             };
             same && !registry.get(&failure.service).is_some_and(is_over)
@@ -289,8 +293,10 @@ pub(super) struct WakeFailure {
 /// What it is that fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Failing {
-    /// The wake.
+    /// The wake, which may succeed later.
     Wake,
+    /// The wake, for a reason that waiting does not mend: requests are refused.
+    Start,
     /// The connections to pods that are ready.
     Pods,
 }

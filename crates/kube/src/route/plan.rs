@@ -106,6 +106,8 @@ pub struct Findings {
     pub no_scale_target: Option<String>,
     /// Its last wake failed, in words.
     pub wake_failure: Option<String>,
+    /// Its last wake failed, and waiting does not mend why, in words: requests are refused.
+    pub start_failure: Option<String>,
     /// Its pods are ready and refuse connections, in words.
     pub unreachable: Option<String>,
 }

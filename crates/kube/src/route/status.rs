@@ -66,24 +66,20 @@ pub fn conditions(findings: &Findings) -> Vec<Condition> {
     if let Some(words) = &findings.unreachable {
         matter("PodsUnreachable", words.clone());
     }
-    // So far each keeps requests from what their route promises; the rest does not.
-    let ready = first_matter(findings, &matters);
+    // Each of these keeps requests from what their route promises. The next two do so only if requests are refused
+    // because of them, and the rest does not.
+    let serious = !matters.is_empty();
+    let mut matter = |kind: &'static str, message: String| {
+        matters.push(Condition { kind, holds: true, reason: kind, message: cut(message) });
+    };
     if let Some(words) = &findings.no_scale_target {
-        matters.push(Condition {
-            kind: "NoScaleTarget",
-            holds: true,
-            reason: "NoScaleTarget",
-            message: cut(words.clone()),
-        });
+        matter("NoScaleTarget", words.clone());
     }
-    if let Some(words) = &findings.wake_failure {
-        matters.push(Condition {
-            kind: "WakeFailed",
-            holds: true,
-            reason: "WakeFailed",
-            message: cut(words.clone()),
-        });
+    if let Some(words) = findings.start_failure.as_ref().or(findings.wake_failure.as_ref()) {
+        matter("WakeFailed", words.clone());
     }
+    let ready =
+        first_matter(findings, matters.first().filter(|_| serious || findings.start_failure.is_some()));
     matters.extend(not_honoured(findings));
     let mut all = vec![ready, accepted(findings)];
     all.extend(matters);
@@ -118,10 +114,10 @@ fn port_kind(fault: &PortFault) -> &'static str {
     }
 }
 
-fn first_matter(findings: &Findings, matters: &[Condition]) -> Condition {
+fn first_matter(findings: &Findings, matter: Option<&Condition>) -> Condition {
     let (reason, message) = if !findings.faults.is_empty() && !findings.outdated {
         (INVALID, findings.faults.join("; "))
-    } else if let Some(matter) = matters.first() {
+    } else if let Some(matter) = matter {
         (matter.kind, matter.message.clone())
     } else {
         let [newest, outdated] = SERVING;

@@ -682,3 +682,57 @@ async fn a_pod_that_exists_is_progress_although_no_workload_is_found_or_its_cont
         rig.stop().await;
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_route_whose_requests_are_refused_because_it_cannot_be_woken_is_not_ready_until_it_has_a_pod() {
+    let api = shop();
+    api.delete(DEPLOYMENTS, "shop", "cart");
+    let rig = Rig::synced(&api).await;
+    let ready = |rig: &Rig| rig.condition("r", "Ready").map(|told| (told.0, told.1)).unwrap_or_default();
+    rig.until("nothing is known yet", |rig| ready(rig).0 == "True").await;
+    assert_eq!(cause(hold(&rig).await.0), Some(Cause::NoScaleTarget));
+    rig.until("the route says so", |rig| ready(rig) == ("False".into(), "NoScaleTarget".into())).await;
+    api.put(SLICES, slice("cart-1", "cart", &[1]));
+    rig.until("the route is well", |rig| ready(rig).0 == "True").await;
+    rig.stop().await;
+    let api = shop();
+    let rig = Rig::synced(&api).await;
+    api.refuse(Method::PATCH, "/scale", 500, "etcd is slow", None);
+    failure(&rig).await;
+    rig.until("the failure is told", |rig| rig.condition("r", "WakeFailed").is_some()).await;
+    pass(Duration::from_secs(1)).await;
+    assert_eq!(ready(&rig).0, "True", "it may pass");
+    api.allow_all();
+    api.refuse(Method::PATCH, "/scale", 403, "cannot patch resource", None);
+    assert_eq!(cause(hold(&rig).await.0), Some(Cause::ScaleRefused));
+    // The next request is refused too.
+    failure(&rig).await;
+    rig.until("the route says so", |rig| ready(rig) == ("False".into(), "WakeFailed".into())).await;
+    api.allow_all();
+    rig.cluster.wake(&id("cart"));
+    rig.until("the route is well", |rig| ready(rig).0 == "True").await;
+    rig.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fallback_that_no_route_leads_to_is_told_of_once() {
+    let api = shop();
+    api.put("services", service("spare"));
+    let rig = Rig::synced(&api).await;
+    let mut happenings = rig.cluster.happenings();
+    let mut told = Vec::new();
+    for _ in 0..3 {
+        rig.cluster.wake(&id("spare"));
+        loop {
+            let happening =
+                timeout(Duration::from_mins(1), happenings.recv()).await.expect("a failure").unwrap();
+            if let Happening::WakeFailed { service, again, .. } = happening {
+                assert_eq!(service, id("spare"));
+                told.push(again);
+                break;
+            }
+        }
+    }
+    assert_eq!(told, [false, true, true]);
+    rig.stop().await;
+}
