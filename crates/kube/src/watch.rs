@@ -14,6 +14,7 @@ use futures_util::TryStreamExt as _;
 use kube::Client;
 use kube::api::{ListParams, WatchEvent, WatchParams};
 use kube::core::Request;
+use rouse_core::start::one_line;
 use rouse_core::time::Clock;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -234,7 +235,8 @@ impl Watch {
             Err(error) => {
                 let who = serde_json::from_str(raw.get()).ok().map(|Versioned { metadata }| metadata);
                 let who = who.map(|meta| format!("{}/{}", meta.namespace, meta.name)).unwrap_or_default();
-                sink.unreadable(format!("{} {who} cannot be read and is left out: {error}", self.kind.name));
+                let name = self.kind.name;
+                sink.unreadable(one_line(&format!("{name} {who} cannot be read and is left out: {error}")));
                 None
             }
         }
@@ -321,7 +323,7 @@ impl Watch {
                     continue;
                 }
                 WatchEvent::Error(status) if status.code == 410 => return End::Expired,
-                WatchEvent::Error(status) => return End::Broken(status.message),
+                WatchEvent::Error(status) => return End::Broken(one_line(&status.message)),
                 WatchEvent::Added(raw) | WatchEvent::Modified(raw) => (raw, false),
                 WatchEvent::Deleted(raw) => (raw, true),
             };

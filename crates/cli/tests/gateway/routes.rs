@@ -242,14 +242,18 @@ fn only_a_route_or_kedas_variable_turns_verification_off() {
 }
 
 #[test]
-fn a_service_that_cannot_have_its_tls_gets_no_request_in_the_clear() {
+fn a_service_that_cannot_have_its_tls_gets_no_request_in_the_clear_and_clients_do_not_hear_the_api_server() {
     let mut scene = Scene::new(&Told::default(), Some("https"));
-    scene.tls = Arc::new(TlsFacts { fault: Some("the Secret is gone".into()), ..TlsFacts::default() });
+    let fault = "Secret shop/tls cannot be read: secrets is forbidden: User \"rouse\" cannot list";
+    scene.tls = Arc::new(TlsFacts { fault: Some(fault.into()), ..TlsFacts::default() });
     let said = |backend: Backend| match backend.protocol {
         Upstream::Unusable(reason) => reason,
         other => panic!("{other:?}"),
     };
-    assert_eq!(&*said(scene.backend(&json!({}))), "the Secret is gone");
+    assert_eq!(
+        &*said(scene.backend(&json!({}))),
+        "the TLS settings of Service shop/cart cannot be used; the status of its routes says why"
+    );
     scene.tls = Arc::new(TlsFacts { ca: Some(Arc::from(&b"no PEM"[..])), ..TlsFacts::default() });
     let reason = said(scene.backend(&json!({})));
     assert!(reason.starts_with("TLS to shop/cart cannot be set up"), "{reason}");

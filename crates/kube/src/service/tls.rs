@@ -36,8 +36,9 @@ pub struct TlsFacts {
     pub ca: Option<Pem>,
     /// Our own certificate and its key, in PEM.
     pub client: Option<(Pem, Pem)>,
-    /// Why TLS cannot be spoken as the Service asks, in words. Requests that need TLS are refused with it: without what
-    /// is missing they would go to pods that nobody verified.
+    /// Why TLS cannot be spoken as the Service asks, in words, for the status of its routes and the log. Requests that
+    /// need TLS are refused: without what is missing they would go to pods that the gateway did not verify. Clients
+    /// do not get these words, since they may quote the API server.
     pub fault: Option<Arc<str>>,
 }
 

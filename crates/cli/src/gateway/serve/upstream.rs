@@ -78,8 +78,13 @@ impl Upstreams {
     }
 
     fn over_tls(&self, port: &ResolvedPort, verify: bool) -> Upstream {
-        if let Some(fault) = &port.tls.fault {
-            return Upstream::Unusable(Arc::clone(fault));
+        if port.tls.fault.is_some() {
+            // Anonymous clients read this, and the fault may quote the API server: it is on the status of the routes.
+            let service = &port.service;
+            let sentence = format!(
+                "the TLS settings of Service {service} cannot be used; the status of its routes says why"
+            );
+            return Upstream::Unusable(sentence.into());
         }
         let settings = match self.settings(port, verify) {
             Ok(settings) => settings,
