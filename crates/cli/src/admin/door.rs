@@ -3,13 +3,14 @@
 //! A page of `evil.example` can let its own name lead to 127.0.0.1, and the browser then talks to us for it; but
 //! it cannot make the browser send another Host than that name, nor hide where it comes from.
 
-use std::net::IpAddr;
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use axum::extract::Request;
 use axum::http::header::{HOST, HeaderMap, HeaderName, ORIGIN};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use rouse_core::host::Host;
 use tokio::time::timeout;
 
 use super::answer::Refusal;
@@ -58,22 +59,11 @@ fn single<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<&'h st
 }
 
 /// Whether a host, with or without a port, can only mean this machine or an address that was asked for as such.
-fn is_own(host: &str) -> bool {
-    let literal = host.strip_prefix('[').and_then(|rest| rest.split_once(']'));
-    let (name, port) = match literal {
-        Some((ip, rest)) => match rest.strip_prefix(':') {
-            Some(port) => (ip, Some(port)),
-            None if rest.is_empty() => (ip, None),
-            None => return false,
-        },
-        None => host.split_once(':').map_or((host, None), |(name, port)| (name, Some(port))),
-    };
-    if port.is_some_and(|port| port.parse::<u16>().is_err()) {
-        return false;
-    }
-    let ip = name.parse::<IpAddr>().is_ok_and(|ip| ip.is_ipv6() == literal.is_some());
-    let name = name.to_ascii_lowercase();
-    ip || literal.is_none() && (name == "localhost" || name.ends_with(".localhost"))
+fn is_own(text: &str) -> bool {
+    let Ok(host) = Host::parse(text.as_bytes()) else { return false };
+    let name = host.name();
+    let is_address = host.is_ipv6() || name.parse::<Ipv4Addr>().is_ok();
+    is_address || name == "localhost" || name.ends_with(".localhost")
 }
 
 #[cfg(test)]
@@ -93,7 +83,8 @@ mod tests {
             ["evil.example", "evil.example:9080", "localhost.evil.example", "notlocalhost", "", ":80"];
         let broken =
             ["[127.0.0.1]", "::1", "127.0.0.1:x", "[::1]x", "127.0.0.1.evil.example", "[localhost]", "1"];
-        for host in strange.into_iter().chain(broken) {
+        let no_host = ["127.0.0.1:+80", "localhost:", ".localhost", "a b.localhost", "evil@a.localhost"];
+        for host in strange.into_iter().chain(broken).chain(no_host) {
             assert!(!is_own(host), "{host}");
         }
     }
