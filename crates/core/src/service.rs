@@ -59,6 +59,17 @@ struct Written {
     addresses: Vec<SocketAddr>,
 }
 
+/// What [`Service::claim_wake`] decided.
+#[derive(Debug)]
+#[must_use = "a claimed wake that is not sent is lost"]
+pub(crate) struct WakeClaim {
+    now: Moment,
+    /// This request sends the wake.
+    send: bool,
+    /// The time of the next wake changed.
+    rescheduled: bool,
+}
+
 impl Service {
     pub(crate) fn new(id: ServiceId, policy: Policy, shared: Arc<Shared>) -> Self {
         let written = Written {
@@ -411,19 +422,26 @@ impl Service {
         ejections.filter(|until| now < *until).chain(rests).min()
     }
 
-    /// Somebody found no `Ready` endpoint.
+    /// A request found no `Ready` endpoint.
     pub(crate) fn want_wake(&self) {
+        self.send_claimed(&self.claim_wake());
+    }
+
+    /// Decides whether a wake is to be sent now. The claim must reach [`Service::send_claimed`], or the wake is lost.
+    pub(crate) fn claim_wake(&self) -> WakeClaim {
         let now = self.shared.clock.now();
-        let (sent, due) = {
-            let mut wake = lock(&self.wake);
-            let before = wake.next();
-            let sent = wake.want(now, || self.shared.may_wake(&self.id, now));
-            (sent, wake.next() != before)
-        };
-        if sent {
-            self.send_wake(now);
+        let mut wake = lock(&self.wake);
+        let before = wake.next();
+        let send = wake.want(now, || self.shared.may_wake(&self.id, now));
+        WakeClaim { now, send, rescheduled: wake.next() != before }
+    }
+
+    /// Sends the wake of `claim`, if it has one.
+    pub(crate) fn send_claimed(&self, claim: &WakeClaim) {
+        if claim.send {
+            self.send_wake(claim.now);
         }
-        if due {
+        if claim.rescheduled {
             self.reschedule();
         }
     }
@@ -441,6 +459,15 @@ impl Service {
         lock(&self.cold).get_or_insert_with(|| Box::new(ColdStart::new(self.id.clone(), now)));
         // A pod may be on its way already.
         self.stamp(&self.feed.newest(), now);
+    }
+
+    /// The request that began a cold start at `held` was turned away at once, since the start had failed before. No
+    /// client waited for a pod, so there was no cold start. One that is waited for has a wake of its own.
+    pub(crate) fn discard_cold_start(&self, held: Moment) {
+        let mut cold = lock(&self.cold);
+        cold.take_if(|cold| {
+            cold.held == held && cold.wake_sent.is_none() && cold.outcome == Outcome::Waiting
+        });
     }
 
     /// The cold start under way, for the first request that it ends for.

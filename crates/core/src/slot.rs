@@ -236,13 +236,23 @@ impl Port {
         let snapshot = self.feed.newest();
         let (ready, view) = (snapshot.ready(), snapshot.port(&self.name));
         let routable = view.is_some_and(PortView::routable);
-        if permit.is_ok() && !routable {
+        let waits = permit.is_ok() && !routable;
+        // Also when the line is full: the next request should find a pod.
+        let claim = (!ready).then(|| service.claim_wake());
+        // After the claim: a wake of our own is waited for, whatever became of the last one.
+        let failed = if waits { service.start_failed() } else { None };
+        retry.cold.start |= waits && failed.is_none();
+        if waits && failed.is_none() {
+            // Before the wake is sent, or its time would be missing, and a failure that comes at once.
             service.begin_cold_start(since);
-            retry.cold.start = true;
         }
-        if !ready {
-            // Also when the line is full: whoever comes next should find a pod.
-            service.want_wake();
+        if let Some(claim) = &claim {
+            service.send_claimed(claim);
+        }
+        if let Some(failure) = failed {
+            drop(permit);
+            service.left();
+            return Err(AcquireError::StartFailed(failure));
         }
         // Whoever was refused stands beside the line for a while, unless somebody else can take it.
         let refused = std::mem::take(&mut retry.refused);
@@ -262,6 +272,7 @@ impl Port {
         // In this order: a failure that became final before we joined turned others away, but not us.
         if let Some(failure) = service.start_failed() {
             self.line.turn_away_one(ticket, &AcquireError::StartFailed(failure));
+            service.discard_cold_start(since);
         }
         // A rest or an ejection ends by time, and somebody must look then. Whoever is ejected from now on looks
         // after that itself, since we are counted.

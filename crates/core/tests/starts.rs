@@ -106,6 +106,9 @@ fn after_a_final_failure_requests_fail_at_once_until_the_next_wake_and_that_one_
         assert_eq!(cause(&Request::new(&port, seed).turned_away()), Some(Cause::CannotRun));
     }
     assert_eq!(bench.engine.wakes(), 1, "never one wake per request");
+    let log = bench.registry.cold_starts().newest(None, 200);
+    let outcomes: Vec<_> = log.iter().map(|cold| cold.outcome).collect();
+    assert_eq!(outcomes, [Outcome::Failed], "a request that is turned away at once begins no cold start");
     pass(&bench, Duration::from_secs(1));
     assert_eq!(bench.engine.wakes(), 1, "nobody waits");
     // The next request asks again, and waits for what comes of it.
