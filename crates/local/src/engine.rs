@@ -29,7 +29,7 @@ use tokio::sync::{Notify, broadcast, watch};
 use tokio::task::JoinSet;
 
 use crate::address::Addresses;
-use crate::output::{Line, Log, LogFile, Stream};
+use crate::output::{Log, LogFile};
 use crate::process::Launcher;
 use app::App;
 
@@ -265,7 +265,7 @@ impl LocalEngine {
                 let log = Log::new(*keep);
                 let folder = folder.as_deref().unwrap_or(Path::new("")).display();
                 let text = format!("cannot open the file of its output in {folder}: {error}");
-                log.push(Line { pod: "rouse".into(), stream: Stream::Stderr, text: text.into() });
+                log.note(text);
                 log
             }
         }

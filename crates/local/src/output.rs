@@ -142,6 +142,11 @@ impl Log {
         self.keep([line]);
     }
 
+    /// Keeps a line of our own about the app, as if a pod called `rouse` had printed it. It is not written to the file.
+    pub fn note(&self, text: impl Into<Arc<str>>) {
+        self.push(Line { pod: "rouse".into(), stream: Stream::Stderr, text: text.into() });
+    }
+
     fn keep(&self, lines: impl IntoIterator<Item = Line>) {
         let mut ring = lock(&self.ring);
         lines.into_iter().for_each(|line| ring.push(line));
@@ -159,7 +164,7 @@ impl Log {
         if let (Some(file), Some(text)) = (&self.file, text)
             && let Err(problem) = file.append(text).await
         {
-            self.push(Line { pod: "rouse".into(), stream: Stream::Stderr, text: problem.into() });
+            self.note(problem);
         }
     }
 }

@@ -131,9 +131,10 @@ impl Process {
             readers.spawn(capture(stdout, pod, Stream::Stdout, log, gone.clone()));
         }
         if let Some(stderr) = child.stderr.take() {
-            readers.spawn(capture(stderr, Arc::clone(&name), Stream::Stderr, log, gone.clone()));
+            let (pod, log) = (Arc::clone(&name), Arc::clone(&log));
+            readers.spawn(capture(stderr, pod, Stream::Stderr, log, gone.clone()));
         }
-        let readers = Readers { tasks: readers, gone };
+        let readers = Readers { pod: Arc::clone(&name), tasks: readers, gone, log };
         let pid = match timeout(START_TIMEOUT, guardian.report()).await {
             Ok(Some(Report::Started(pid))) => pid.get(),
             Ok(Some(Report::Failed(errno))) => {
@@ -227,11 +228,28 @@ fn launch(
     spawn().map_err(|source| SpawnError::Guardian { program: launcher.program.clone(), source })
 }
 
-/// Those who read the output of a pod.
+/// The tasks that read the output of a pod.
 struct Readers {
+    pod: Arc<str>,
     tasks: JoinSet<()>,
     /// Tells them that the pod is gone.
     gone: CancellationToken,
+    log: Arc<Log>,
+}
+
+impl Readers {
+    /// The pod is gone: waits until the rest of its output is kept. What is not kept in time is lost, and the log says
+    /// so.
+    async fn finish(&mut self) {
+        self.gone.cancel();
+        let ended = async { while self.tasks.join_next().await.is_some() {} };
+        if timeout(OUTPUT_TIMEOUT, ended).await.is_err() {
+            self.log.note(format!(
+                "the output of {} could not be written within {OUTPUT_TIMEOUT:?}: its last lines may be missing",
+                self.pod
+            ));
+        }
+    }
 }
 
 /// Our end of the socket to a guardian.
@@ -276,8 +294,7 @@ impl Guardian {
         };
         // It has nothing left to do but to end; unreaped, it would stay as a zombie.
         child.wait().await.ok();
-        readers.gone.cancel();
-        timeout(OUTPUT_TIMEOUT, async { while readers.tasks.join_next().await.is_some() {} }).await.ok();
+        readers.finish().await;
         ended.send_replace(Some(Exit { how, by_us }));
     }
 }
