@@ -35,6 +35,9 @@ pub enum Stream {
     Stdout,
     /// The pod's stderr.
     Stderr,
+    /// No pod printed it: it is a word of our own that was told as an event as well, so a terminal that shows events
+    /// leaves it out.
+    Event,
 }
 
 /// A line that a pod printed, without its end.
@@ -145,6 +148,11 @@ impl Log {
     /// Keeps a line of our own about the app, as if a pod called `rouse` had printed it. It is not written to the file.
     pub fn note(&self, text: impl Into<Arc<str>>) {
         self.push(Line { pod: "rouse".into(), stream: Stream::Stderr, text: text.into() });
+    }
+
+    /// The same for what was told as an event as well.
+    pub fn note_event(&self, text: impl Into<Arc<str>>) {
+        self.push(Line { pod: "rouse".into(), stream: Stream::Event, text: text.into() });
     }
 
     fn keep(&self, lines: impl IntoIterator<Item = Line>) {

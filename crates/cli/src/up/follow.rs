@@ -7,7 +7,7 @@ use std::time::Duration;
 use rouse_core::registry::Registry;
 use rouse_core::timeline::Read;
 use rouse_local::engine::Event;
-use rouse_local::output::{Batch, Follower, Log};
+use rouse_local::output::{Batch, Follower, Log, Stream};
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::task::JoinSet;
@@ -101,7 +101,8 @@ async fn output(app: String, mut follower: Follower, screen: Screen, last: Cance
         if missed > 0 {
             screen.pass_on(lines::missed(&app, missed)).await;
         }
-        for line in &lines {
+        // What was told as an event is on the screen already.
+        for line in lines.iter().filter(|line| line.stream != Stream::Event) {
             screen.pass_on(lines::output(&app, line)).await;
         }
     }
@@ -113,7 +114,7 @@ mod tests {
     use std::sync::Mutex;
     use std::sync::mpsc::{Receiver, sync_channel};
 
-    use rouse_local::output::{Line, Stream};
+    use rouse_local::output::Line;
 
     use super::*;
 

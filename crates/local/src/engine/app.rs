@@ -74,6 +74,8 @@ pub(super) struct App {
     /// When to look for trouble again.
     look: Option<Moment>,
     trouble: Option<String>,
+    /// The last reason of a failed start that the log has, until a pod is ready.
+    noted: Option<String>,
 }
 
 impl App {
@@ -109,6 +111,7 @@ impl App {
             next_decision: None,
             look: None,
             trouble: None,
+            noted: None,
         }
     }
 
@@ -202,6 +205,7 @@ impl App {
         self.generation += 1;
         self.restarts.forget();
         self.failure = None;
+        self.noted = None;
         // What people are told is looked at anew: an app at rest is not looked at again by itself.
         self.look = None;
         self.service.start_over();
@@ -345,12 +349,32 @@ impl App {
         };
         let slow = slowest.filter(|(since, _)| now >= *since + SLOW);
         let slow = slow.map(|(since, pod)| words::not_ready(pod, now.since(since), &self.seat.log));
-        if let Some(slow) = &slow
-            && !self.service.snapshot().ready()
-        {
-            self.service.wake_failed(StartFailure::new(Cause::NotReady, slow));
+        if let Some(slow) = &slow {
+            if self.is_news(&slow.lasting) {
+                self.seat.log.note(slow.lasting.as_str());
+            }
+            if !self.service.snapshot().ready() {
+                self.service.wake_failed(StartFailure::new(Cause::NotReady, &slow.now));
+            }
         }
-        self.trouble = slow.or_else(|| self.restarts.trouble(now, self.desired > 0));
+        self.trouble = slow.map(|slow| slow.now).or_else(|| self.restarts.trouble(now, self.desired > 0));
+    }
+
+    /// Whether the app's log has to say why a pod does not start: once for each reason. Clients that are not told the
+    /// reason are sent there.
+    fn is_news(&mut self, reason: &str) -> bool {
+        let is_news = self.noted.as_deref() != Some(reason);
+        if is_news {
+            self.noted = Some(reason.to_owned());
+        }
+        is_news
+    }
+
+    /// Writes into the app's log why a pod does not start, which is an event as well.
+    fn note_event(&mut self, reason: &str) {
+        if self.is_news(reason) {
+            self.seat.log.note_event(reason);
+        }
     }
 
     /// Tells the requests that wait why there is no pod.

@@ -33,9 +33,16 @@ pub(super) fn exited(pod: &Pod, exit: Exit, log: &Log) -> String {
     format!("{} {exit}{}", pod.name, last.unwrap_or_default())
 }
 
-/// `hello-1 (pid 123) runs but is not ready after 5 s: nothing accepts connections on 127.0.0.1:20017; last line on
-/// stderr: "…"`
-pub(super) fn not_ready(pod: &Pod, for_so_long: Duration, log: &Log) -> String {
+/// Why a pod that runs is not ready.
+pub(super) struct NotReady {
+    /// `hello-1 (pid 123) runs but is not ready after 5 s: nothing accepts connections on 127.0.0.1:20017; last line on
+    /// stderr: "…"`
+    pub(super) now: String,
+    /// The same for the log, where it stands once: without what changes by the second, and without what the log has already.
+    pub(super) lasting: String,
+}
+
+pub(super) fn not_ready(pod: &Pod, for_so_long: Duration, log: &Log) -> NotReady {
     let pid = pod.process.as_ref().map(|process| format!(" (pid {})", process.pid())).unwrap_or_default();
     let seconds = for_so_long.as_secs();
     let since = if pod.served { format!("since {seconds} s") } else { format!("after {seconds} s") };
@@ -55,7 +62,12 @@ pub(super) fn not_ready(pod: &Pod, for_so_long: Duration, log: &Log) -> String {
     };
     let missing = elsewhere.map_or_else(unanswered, |elsewhere| wrong_place(elsewhere, address));
     let last = last_words(pod, log).map(|line| format!("; last line on stderr: {line}"));
-    format!("{}{pid} runs but is not ready {since}: {missing}{}", pod.name, last.unwrap_or_default())
+    let runs = format!("{}{pid} runs but is not ready", pod.name);
+    let yet = if pod.served { "any more" } else { "yet" };
+    NotReady {
+        lasting: format!("{runs} {yet}: {missing}"),
+        now: format!("{runs} {since}: {missing}{}", last.unwrap_or_default()),
+    }
 }
 
 /// What to change in an app that listens, but not where it was told to.

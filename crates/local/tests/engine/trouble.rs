@@ -1,5 +1,6 @@
 //! What goes wrong is told, and harms nobody else.
 
+use std::collections::HashSet;
 use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use rouse_core::endpoint::State;
 use rouse_core::hold::AcquireError;
 use rouse_core::slot::Ask;
 use rouse_core::start::{Cause, StartFailure};
-use rouse_local::engine::{AppSpec, What};
+use rouse_local::engine::{AppSpec, AppStatus, What};
 use tokio::time::timeout;
 
 use crate::harness::{
@@ -215,6 +216,53 @@ async fn a_pod_that_never_gets_ready_is_told_with_what_it_said() {
     );
     assert_eq!((status.trouble, reason(&bench, "deaf")), (Some(expected.clone()), expected));
     assert_eq!(count(&bench.service("deaf"), State::Starting), 1);
+    bench.end().await;
+}
+
+/// What the log of an app says in our own name.
+fn own_lines(bench: &Bench, app: &str) -> Vec<String> {
+    let lines = bench.engine.log(app).unwrap().tail().into_iter().filter(|line| &*line.pod == "rouse");
+    lines.map(|line| line.text.to_string()).collect()
+}
+
+#[tokio::test]
+async fn the_log_of_an_app_says_once_why_it_cannot_be_started() {
+    let bench = Bench::new([kept_up(app("none", &["no-such-command"])), kept_up(script("mute", "exit 3"))]);
+    for name in ["none", "mute"] {
+        let again =
+            |app: &AppStatus| app.trouble.as_ref().is_some_and(|text| text.contains("3 times in a row"));
+        bench.becomes(name, "started three times", again).await;
+    }
+    let [told] = own_lines(&bench, "none").try_into().unwrap();
+    assert!(told.starts_with("command not found: \"no-such-command\""), "{told}");
+    assert_eq!(own_lines(&bench, "mute"), ["mute-1 exited with code 3"]);
+    // Another reason is another line, and so is the same one after the app has served.
+    bench.apply([kept_up(app("none", &["/no/such/file"])), kept_up(server("mute"))]);
+    bench.ready("mute", 1).await;
+    bench.apply([kept_up(app("none", &["/no/such/file"])), kept_up(script("mute", "exit 3"))]);
+    for name in ["none", "mute"] {
+        bench.becomes(name, "told again", |_| own_lines(&bench, name).len() == 2).await;
+    }
+    assert_eq!(own_lines(&bench, "none")[1], "command not found: there is no /no/such/file");
+    bench.end().await;
+}
+
+#[tokio::test]
+async fn the_log_of_an_app_says_once_that_a_pod_is_not_ready() {
+    let mut bench = Bench::new([script("deaf", "exec sleep 1000")]);
+    bench.wait_in_line("deaf");
+    let mut told = HashSet::new();
+    let is_told_twice = |app: &AppStatus| {
+        told.extend(app.trouble.clone());
+        told.len() >= 2
+    };
+    let status = bench.becomes("deaf", "in trouble for two different times", is_told_twice).await;
+    let pod = &status.pods[0];
+    let told = format!(
+        "deaf-1 (pid {}) runs but is not ready yet: nothing accepts connections on {}",
+        pod.pid, pod.address
+    );
+    assert_eq!(own_lines(&bench, "deaf"), [told]);
     bench.end().await;
 }
 

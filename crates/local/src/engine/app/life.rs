@@ -133,6 +133,7 @@ impl App {
         let expected = !pod.stays();
         self.tell(What::Exited { pod: Arc::clone(&pod.name), exit: exit.to_string(), expected });
         if !expected {
+            self.note_event(&format!("{} {exit}", pod.name));
             self.count_failure(now, pod.begun, Cause::Crashed, &words::exited(&pod, exit, &self.seat.log));
             // Out of the slices first: until then it still counts as ready, and the reason would be forgotten.
             self.publisher.publish(&self.service, self.spec.h2c, &self.pods);
@@ -142,6 +143,7 @@ impl App {
 
     /// A pod could not even be started.
     fn failed(&mut self, now: Moment, begun: Moment, cause: Cause, reason: String) {
+        self.note_event(&reason);
         self.count_failure(now, begun, cause, &reason);
         self.tell_holds(now);
         self.tell(What::Failed { reason });
@@ -177,6 +179,7 @@ impl App {
                 self.look = None;
             }
             if first {
+                self.noted = None;
                 let what = What::Ready { pod: Arc::clone(&pod.name), after: now.since(pod.begun) };
                 self.engine.tell(&self.spec.service, what);
             }
