@@ -522,6 +522,20 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_ready_pod_is_asked_at_the_interval_that_the_file_says_now() {
+        let mut app = owner();
+        app.engine.wake(&app.spec.service);
+        app.step(End::Not);
+        let (prober, uid) = (app.prober(), app.pods[0].uid.clone());
+        for seconds in [10, 3] {
+            let interval = Duration::from_secs(seconds);
+            app.engine.apply(&app.registry, vec![AppSpec { probe_interval: interval, ..spec() }]);
+            assert_eq!((prober.plans)(&uid, &[], 80).unwrap().steady, interval);
+        }
+        assert!((prober.plans)(&PodUid::new("another"), &[], 80).is_none());
+    }
+
+    #[tokio::test]
     async fn an_app_that_comes_back_at_the_last_moment_stays() {
         let mut app = owner();
         let (engine, registry) = (Arc::clone(&app.engine), Arc::clone(&app.registry));
