@@ -112,27 +112,29 @@ impl CommandSpec {
         env
     }
 
-    /// Whether it can be run at all. The system would answer "not found" alike for a missing program and a missing
-    /// directory.
-    pub fn check(&self) -> Result<(), SpawnError> {
+    /// Whether it can be run at all, by a pod called `name` at `address`. The system would answer "not found" alike for
+    /// a missing program and a missing directory.
+    pub fn check_at(&self, name: &str, address: SocketAddr) -> Result<(), SpawnError> {
         if !self.workdir.exists() {
             return Err(SpawnError::NoWorkdir(self.workdir.clone()));
         }
         if !self.workdir.is_dir() {
             return Err(SpawnError::WorkdirNotDirectory(self.workdir.clone()));
         }
-        let program = self.argv.first().filter(|program| !program.is_empty()).ok_or(SpawnError::Empty)?;
+        let pod = Pod::new(name, address);
+        let program = self.argv.first().map(|program| pod.fill_in(program));
+        let program = program.filter(|program| !program.is_empty()).ok_or(SpawnError::Empty)?;
         if program.contains('/') {
-            let file = self.workdir.join(program);
+            let file = self.workdir.join(&program);
             return match () {
                 () if is_executable(&file) => Ok(()),
                 () if file.exists() => Err(SpawnError::NotExecutable(file)),
                 () => Err(SpawnError::NoFile(file)),
             };
         }
-        let path =
-            self.env.get("PATH").map_or_else(|| env::var_os("PATH").unwrap_or_default(), OsString::from);
-        find(program, &path, &self.workdir)
+        let path = self.env.get("PATH").map(|path| OsString::from(pod.fill_in(path)));
+        let path = path.unwrap_or_else(|| env::var_os("PATH").unwrap_or_default());
+        find(&program, &path, &self.workdir)
     }
 }
 
@@ -270,6 +272,7 @@ mod tests {
         std::fs::set_permissions(here.join("tool"), std::fs::Permissions::from_mode(0o755)).unwrap();
         let path = [("PATH", here.to_str().unwrap())];
         let at = |name: &str| here.join(name).display().to_string();
+        let somewhere = "127.0.0.1:4000".parse().unwrap();
         let cases: [Case<'_>; 9] = [
             (&[], &[], here.into(), &["empty"]),
             (&[""], &[], here.into(), &["empty"]),
@@ -282,13 +285,32 @@ mod tests {
             (&["/"], &[], here.into(), &["not executable", "directory"]),
         ];
         for (argv, env, workdir, words) in cases {
-            let error = spec(argv, env, &workdir).check().unwrap_err();
+            let error = spec(argv, env, &workdir).check_at("web-1", somewhere).unwrap_err();
             let text = error.to_string();
             assert!(words.iter().all(|word| text.contains(word)), "{text} should say {words:?}");
             assert!(error.source().is_none());
         }
         for (argv, env) in [(["tool"], path.as_slice()), (["./tool"], &[]), (["sh"], &[])] {
-            spec(&argv, env, here).check().unwrap();
+            spec(&argv, env, here).check_at("web-1", somewhere).unwrap();
         }
+    }
+
+    #[test]
+    fn a_command_is_checked_as_it_will_be_run() {
+        let folder = tempfile::tempdir().unwrap();
+        let here = folder.path();
+        let bin = here.join("web-1$");
+        std::fs::create_dir(&bin).unwrap();
+        for tool in [here.join("tool-web-1"), bin.join("tool")] {
+            std::fs::write(&tool, "#!/bin/sh\n").unwrap();
+            std::fs::set_permissions(&tool, std::fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        let path = format!("{}/$NAME$$", here.display());
+        let (name, address) = ("web-1", "127.0.0.1:4000".parse().unwrap());
+        for (argv, env) in [("./tool-$NAME", vec![]), ("tool", vec![("PATH", path.as_str())])] {
+            spec(&[argv], &env, here).check_at(name, address).unwrap();
+        }
+        let error = spec(&["./tool-$PORT"], &[], here).check_at(name, address).unwrap_err();
+        assert!(error.to_string().ends_with("tool-4000"), "{error}");
     }
 }

@@ -123,7 +123,7 @@ impl Process {
     /// Starts a pod. Returns when its command runs, or with the reason why it cannot.
     pub async fn spawn(launcher: &Launcher, start: Start) -> Result<Self, SpawnError> {
         let Start { name, uid, command, address, log } = start;
-        command.check()?;
+        command.check_at(&name, address.address())?;
         let (mut guardian, mut child) = launch(launcher, &command, &name, &uid, address.address())?;
         let (mut readers, gone) = (JoinSet::new(), CancellationToken::new());
         if let Some(stdout) = child.stdout.take() {
@@ -141,8 +141,8 @@ impl Process {
                 // It ends now; unreaped, it would stay as a zombie.
                 timeout(START_TIMEOUT, child.wait()).await.ok();
                 let source = io::Error::from_raw_os_error(errno.get());
-                let command = command.argv.first().cloned().unwrap_or_default();
-                return Err(SpawnError::Exec { command, source });
+                let command = command.argv_at(&name, address.address()).into_iter().next();
+                return Err(SpawnError::Exec { command: command.unwrap_or_default(), source });
             }
             _ => return Err(SpawnError::GuardianSilent(launcher.program.clone())),
         };

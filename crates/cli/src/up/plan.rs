@@ -1,5 +1,6 @@
 //! The file's apps as what the engine runs and what the gateway routes.
 
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -50,7 +51,13 @@ fn spec(app: &App, source: &Source) -> AppSpec {
 /// What apps cannot be started as things are. Only a warning: what is missing may be there when a request comes.
 pub fn warnings(apps: &[AppSpec]) -> Vec<String> {
     let warning = |app: &AppSpec| {
-        let error = app.command.check().err()?;
+        // One pod stands for all: its port is not known before it is started.
+        let port = match app.port {
+            PortChoice::Auto => 0,
+            PortChoice::Fixed(port) => port.get(),
+        };
+        let (name, address) = (format!("{}-1", app.service.name()), (Ipv4Addr::LOCALHOST, port).into());
+        let error = app.command.check_at(&name, address).err()?;
         Some(format!("{}: {error}; it is looked for again whenever the app is started", app.service.name()))
     };
     apps.iter().filter_map(warning).collect()
