@@ -1,7 +1,8 @@
 //! A command in one string: split into words as a shell would, without a shell.
 
 /// The program and its arguments. Quotes and backslashes mean what they mean to a shell; nothing else does, and what
-/// would need a shell is refused. An error says what is wrong and where in the text.
+/// would need a shell is refused. `$` is left for the pod's variables, also within single quotes; `\$` becomes `$$`, which
+/// they take for a plain `$`. An error says what is wrong and where in the text.
 pub(super) fn split(text: &str) -> Result<Vec<String>, String> {
     let mut words = Vec::new();
     // `None` between words: `''` is a word, nothing at all is none.
@@ -12,6 +13,9 @@ pub(super) fn split(text: &str) -> Result<Vec<String>, String> {
             '\'' | '"' => quoted(c, &mut rest, word.get_or_insert_default())
                 .ok_or_else(|| format!("the quote {c} at character {at} of it is not closed"))?,
             '\\' => match rest.next() {
+                // The line goes on in the next one.
+                Some(('\n', _)) => {}
+                Some(('$', _)) => word.get_or_insert_default().push_str("$$"),
                 Some((escaped, _)) => word.get_or_insert_default().push(escaped),
                 None => return Err("it ends with a backslash, which needs a character after it".to_owned()),
             },
@@ -34,12 +38,13 @@ fn quoted(quote: char, rest: &mut impl Iterator<Item = (char, usize)>, word: &mu
         match rest.next()?.0 {
             c if c == quote => return Some(()),
             '\\' if quote == '"' => {
-                let (escaped, _) = rest.next()?;
-                // Within double quotes other backslashes are themselves.
-                if !matches!(escaped, '"' | '\\' | '$' | '`') {
-                    word.push('\\');
+                match rest.next()?.0 {
+                    '\n' => {}
+                    '$' => word.push_str("$$"),
+                    escaped @ ('"' | '\\' | '`') => word.push(escaped),
+                    // Within double quotes other backslashes are themselves.
+                    other => word.extend(['\\', other]),
                 }
-                word.push(escaped);
             }
             c => word.push(c),
         }
@@ -52,7 +57,7 @@ mod tests {
 
     #[test]
     fn a_command_is_split_as_a_shell_would() {
-        let cases: [(&str, &[&str]); 9] = [
+        let cases: [(&str, &[&str]); 14] = [
             ("python3 -m http.server $PORT", &["python3", "-m", "http.server", "$PORT"]),
             ("  a \t b\n c  ", &["a", "b", "c"]),
             (r#"echo 'a b' "c d" e\ f"#, &["echo", "a b", "c d", "e f"]),
@@ -62,6 +67,13 @@ mod tests {
             ("sh -c 'a && b; $X > \"y\"'", &["sh", "-c", "a && b; $X > \"y\""]),
             ("é 'ü ö'", &["é", "ü ö"]),
             ("  ", &[]),
+            // A line that goes on in the next one.
+            ("run \\\n  --port \\\n  80\\\n80", &["run", "--port", "8080"]),
+            ("\"a\\\nb\" 'c\\\nd'", &["ab", "c\\\nd"]),
+            ("a \\\n", &["a"]),
+            // What is no variable stays none when variables are filled in.
+            (r#"\$PORT "\$PORT" \$\$"#, &["$$PORT", "$$PORT", "$$$$"]),
+            ("'$PORT' \"$PORT\"", &["$PORT", "$PORT"]),
         ];
         for (text, words) in cases {
             assert_eq!(
