@@ -72,37 +72,30 @@ impl Client {
         timeout(ANSWER_TIMEOUT, whole).await.unwrap_or_else(|_| Err(self.silent()))
     }
 
-    /// Asks for a text, and writes it as it comes.
+    /// Asks for a text, and writes it: as it comes if it is endless, otherwise when all of it has come.
     pub(super) async fn copy(&self, path: &str, endless: bool, out: &mut dyn Write) -> Result<(), Failure> {
         let response = timeout(ANSWER_TIMEOUT, self.send(Method::GET, path, None)).await;
         let (response, _connection) = response.unwrap_or_else(|_| Err(self.silent()))?;
         let status = response.status();
-        let mut body = response.into_body();
+        let body = response.into_body();
         if !status.is_success() {
             let body = Limited::new(body, LONGEST).collect().await.map_err(|error| self.broken(&*error))?;
             let error = Answer { status, body: body.to_bytes() }.error();
             let unknown = status == StatusCode::NOT_FOUND;
             return Err(if unknown { Failure::Input(error) } else { Failure::Failed(error) });
         }
-        loop {
-            let frame = if endless {
-                body.frame().await
-            } else {
-                timeout(ANSWER_TIMEOUT, body.frame()).await.map_err(|_| self.silent())?
-            };
-            match frame {
-                None => return Ok(()),
-                Some(Ok(frame)) => {
-                    if let Some(data) = frame.data_ref() {
-                        out.write_all(data)?;
-                        out.flush()?;
-                    }
-                }
-                // `rouse up` was stopped, and that is the end of what can be followed.
-                Some(Err(_)) if endless => return Ok(()),
-                Some(Err(error)) => return Err(self.broken(&error)),
-            }
+        if endless { follow(body, out).await } else { Ok(out.write_all(&self.whole(body).await?)?) }
+    }
+
+    /// A body, read to its end. The server resets a connection that is not read, so what is slow (a pager, say) must come
+    /// after this. As long as what the server keeps: an operator may have it keep much.
+    async fn whole(&self, mut body: Incoming) -> Result<Vec<u8>, Failure> {
+        let mut text = Vec::new();
+        while let Some(frame) = timeout(ANSWER_TIMEOUT, body.frame()).await.map_err(|_| self.silent())? {
+            let frame = frame.map_err(|error| self.broken(&error))?;
+            text.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
         }
+        Ok(text)
     }
 
     /// Sends a question. The connection lasts as long as the returned guard.
@@ -162,4 +155,15 @@ impl Client {
             self.address
         ))
     }
+}
+
+/// Writes a body as it comes. An error is its end as well: `rouse up` was stopped.
+async fn follow(mut body: Incoming, out: &mut dyn Write) -> Result<(), Failure> {
+    while let Some(Ok(frame)) = body.frame().await {
+        if let Some(data) = frame.data_ref() {
+            out.write_all(data)?;
+            out.flush()?;
+        }
+    }
+    Ok(())
 }

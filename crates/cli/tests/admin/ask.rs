@@ -1,6 +1,9 @@
 //! The commands that ask a running `rouse up`, against the real API with apps that only take note.
 
+use std::io::{self, Read as _, Write};
 use std::net::{SocketAddr, TcpListener};
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::time::Duration;
 
 use clap::Parser as _;
 use rouse_cli::args::Rouse;
@@ -22,7 +25,7 @@ async fn rouse(admin: SocketAddr, words: &[&str]) -> Result<String, Failure> {
     let command = tokio::task::spawn_blocking(move || {
         let (mut out, mut err) = (anstream::StripStream::new(Vec::new()), Vec::new());
         let rouse = Rouse::try_parse_from(words).unwrap();
-        let mut streams = Streams { stdin: &mut std::io::empty(), out: &mut out, err: &mut err };
+        let mut streams = Streams { stdin: &mut io::empty(), out: &mut out, err: &mut err };
         rouse_cli::run(&rouse, &mut streams)?;
         Ok(String::from_utf8(out.into_inner()).unwrap())
     });
@@ -107,6 +110,52 @@ async fn logs_are_copied() {
     log.push(Line { pod: "hello-1".into(), stream: Stream::Stderr, text: "oh".into() });
     scene.apps.keep_log(Some(log));
     assert_eq!(rouse(server.address, &["logs", "hello"]).await.unwrap(), "hello-1 | oh\n");
+}
+
+/// Like `less`: takes nothing until it is told to.
+struct Paused {
+    gate: Receiver<()>,
+    opened: bool,
+    taken: usize,
+}
+
+impl Write for Paused {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if !self.opened {
+            self.gate.recv_timeout(Duration::from_secs(30)).map_err(io::Error::other)?;
+            self.opened = true;
+        }
+        self.taken += bytes.len();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn logs_are_read_to_their_end_before_a_reader_that_pauses_takes_any() {
+    // More than the system keeps between two sockets.
+    const LENGTH: usize = 48 << 20;
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let admin = listener.local_addr().unwrap().to_string();
+    let (sent, gate) = sync_channel(1);
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        assert!(stream.read(&mut [0; 4096]).unwrap() > 0);
+        write!(stream, "HTTP/1.1 200 OK\r\ncontent-length: {LENGTH}\r\n\r\n").unwrap();
+        // A client that leaves early has failed, and says so itself.
+        if stream.write_all(&vec![b'\n'; LENGTH]).is_ok() {
+            sent.send(()).ok();
+        }
+    });
+    let rouse = Rouse::try_parse_from(["rouse", "logs", "hello", "--admin", &admin]).unwrap();
+    let (mut out, mut err) = (Paused { gate, opened: false, taken: 0 }, Vec::new());
+    let mut streams = Streams { stdin: &mut io::empty(), out: &mut out, err: &mut err };
+    rouse_cli::run(&rouse, &mut streams).unwrap();
+    assert_eq!(out.taken, LENGTH);
+    server.join().unwrap();
 }
 
 #[tokio::test]
