@@ -95,6 +95,18 @@ async fn a_restart_that_does_not_end_in_time_fails_and_says_why() {
 }
 
 #[tokio::test]
+async fn a_restart_of_an_app_that_is_broken_fails_and_says_why() {
+    let (scene, server) = scene().await;
+    let trouble = Some("hello-1 exited with code 1; the next request starts it again".into());
+    scene.apps.leave_after_restart(vec![AppStatus { trouble, ..app("local/hello") }]);
+    let error = rouse(server.address, &["restart", "hello"]).await.unwrap_err();
+    assert!(matches!(error, Failure::Failed(_)), "{error:?}");
+    let said = error.to_string();
+    assert!(said.starts_with("hello: 0 of 2 pods replaced: hello-1 exited with code 1"), "{said}");
+    assert!(said.contains("`rouse logs hello`"), "{said}");
+}
+
+#[tokio::test]
 async fn scale_pins_and_gives_back() {
     let (scene, server) = scene().await;
     for pods in ["3", "0", "auto"] {

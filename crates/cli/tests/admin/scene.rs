@@ -30,6 +30,8 @@ use serde_json::Value;
 pub(crate) struct NotedApps {
     apps: Mutex<Vec<AppStatus>>,
     orders: Mutex<Vec<String>>,
+    /// What a restart leaves, instead of new pods.
+    left: Mutex<Option<Vec<AppStatus>>>,
     log: Mutex<Option<Arc<Log>>>,
     registry: Arc<Registry>,
 }
@@ -41,6 +43,11 @@ impl NotedApps {
 
     pub(crate) fn orders(&self) -> Vec<String> {
         self.orders.lock().unwrap().clone()
+    }
+
+    /// The next restart leaves these apps.
+    pub(crate) fn leave_after_restart(&self, apps: Vec<AppStatus>) {
+        *self.left.lock().unwrap() = Some(apps);
     }
 
     /// The log of all apps.
@@ -62,8 +69,12 @@ impl Apps for NotedApps {
         self.apps.lock().unwrap().clone()
     }
 
-    /// Replaces all pods at once, by pods that are ready.
+    /// Replaces all pods at once, by pods that are ready unless a test says otherwise.
     fn restart(&self, app: &str) -> bool {
+        if let Some(left) = self.left.lock().unwrap().take() {
+            self.set(left);
+            return self.order(app, format!("restart {app}"));
+        }
         for app in self.apps.lock().unwrap().iter_mut().filter(|app| !app.pods.is_empty()) {
             let new = 11..11 + u32::try_from(app.pods.len()).unwrap();
             app.pods = new.clone().map(|n| pod_status(n, n)).collect();
@@ -127,6 +138,7 @@ impl Scene {
         let apps = Arc::new(NotedApps {
             apps: Mutex::default(),
             orders: Mutex::default(),
+            left: Mutex::default(),
             log: Mutex::new(Some(Log::new(1000))),
             registry: Arc::clone(&bench.registry),
         });
