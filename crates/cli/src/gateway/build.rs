@@ -15,6 +15,7 @@ use super::settings::{
 };
 use super::value::Value;
 use crate::config::Span;
+use crate::process::files::Capacity;
 
 /// The setting of this name is not in the table, or not of the kind that is asked for here. Any test would see it.
 #[derive(Debug)]
@@ -50,7 +51,7 @@ pub(super) fn settings(listed: Vec<Listed>) -> Result<Settings, Misfit> {
         holds: Bounds {
             per_service: all.count("max-holds")?,
             total: all.count("max-holds-total")?,
-            bytes: all.count("hold-memory")?,
+            bytes: all.any_count("hold-memory")?.unwrap_or_else(|| Capacity::now().holds),
             longest: all.time("max-hold")?,
         },
         wakes: WakeRates {

@@ -45,6 +45,7 @@ fn here(name: &str) -> Option<usize> {
     match name {
         "max-connections" => Some(capacity.connections),
         "buffer-memory" => Some(capacity.buffers),
+        "hold-memory" => Some(capacity.holds),
         _ => None,
     }
 }

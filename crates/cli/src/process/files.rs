@@ -1,5 +1,6 @@
 //! Every connection is a file and takes memory. The defaults of the limits follow what there is of both.
 
+use rouse_core::hold::Bounds;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::memory;
@@ -8,13 +9,15 @@ use super::memory;
 const MOST_FILES: u64 = 400_000;
 /// Files beside connections: listeners, the admin API, probes, the API server, logs. At most a quarter of all.
 const RESERVED: u64 = 512;
-/// What one client connection with a request takes: 17 KiB in the clear, and about twice as much over TLS.
+/// What one connection with a request takes: 17 KiB in the clear, and about twice as much over TLS.
 const CONNECTION: u64 = 32 * 1024;
 /// Connections may take this part of the memory. The rest is for bodies, waiting requests and everything else.
 const PART: u64 = 2;
 /// Bodies that wait in buffers may take this part of the memory, and no more than [`MOST_BUFFERS`].
 const BUFFERS_PART: u64 = 4;
 const MOST_BUFFERS: u64 = 64 << 20;
+/// Requests that wait may take this part of the memory, and no more than the default of [`Bounds`].
+const HOLDS_PART: u64 = 4;
 
 /// The soft limit is often 1024 for the sake of `select`, which nobody uses here.
 pub(crate) fn raise_open_files() {
@@ -32,10 +35,12 @@ pub(crate) struct Capacity {
     pub(crate) by_files: usize,
     /// Client connections, by memory as well.
     pub(crate) connections: usize,
-    /// Connections to pods.
+    /// Connections to pods, by files and memory.
     pub(crate) pod_connections: usize,
     /// Bytes of bodies in buffers.
     pub(crate) buffers: usize,
+    /// Bytes that requests keep while they wait.
+    pub(crate) holds: usize,
 }
 
 impl Capacity {
@@ -48,12 +53,20 @@ impl Capacity {
         let files = files.min(MOST_FILES);
         let side = count((files - RESERVED.min(files / 4)) / 2);
         let memory = memory.unwrap_or(u64::MAX);
+        let connections = side.min(count(memory / PART / CONNECTION));
         Self {
             by_files: side,
-            connections: side.min(count(memory / PART / CONNECTION)),
-            pod_connections: side,
+            connections,
+            pod_connections: connections,
             buffers: count((memory / BUFFERS_PART).min(MOST_BUFFERS)),
+            holds: count(memory / HOLDS_PART).min(Bounds::default().bytes),
         }
+    }
+
+    /// Connections to pods for so many client connections: an operator who allows more of these than memory suggests gets
+    /// as many on the other side.
+    pub(crate) fn pod_connections_for(&self, connections: usize) -> usize {
+        self.pod_connections.max(connections).min(self.by_files)
     }
 }
 
@@ -67,16 +80,37 @@ mod tests {
 
     #[test]
     fn the_connection_limit_follows_files_and_memory() {
-        let check = |files, memory, connections, pod_connections, buffers| {
+        let check = |files, memory, side| {
             let capacity = Capacity::of(files, memory);
-            let found = (capacity.connections, capacity.pod_connections, capacity.buffers);
-            assert_eq!(found, (connections, pod_connections, buffers), "{files} files, {memory:?} bytes");
+            let found = (capacity.connections, capacity.pod_connections);
+            assert_eq!(found, (side, side), "{files} files, {memory:?} bytes");
         };
-        check(1024, None, 384, 384, 64 << 20);
-        check(1024, Some(8 << 30), 384, 384, 64 << 20);
-        check(1 << 20, Some(8 << 30), 131_072, 199_744, 64 << 20);
-        check(1 << 20, Some(128 << 20), 2048, 199_744, 32 << 20);
-        check(u64::MAX, None, 199_744, 199_744, 64 << 20);
-        check(0, Some(0), 1, 1, 1);
+        check(1024, None, 384);
+        check(1024, Some(8 << 30), 384);
+        check(1 << 20, Some(8 << 30), 131_072);
+        check(1 << 20, Some(128 << 20), 2048);
+        check(u64::MAX, None, 199_744);
+        check(0, Some(0), 1);
+    }
+
+    #[test]
+    fn what_bodies_and_waiting_requests_may_take_follows_memory() {
+        let check = |memory, buffers, holds| {
+            let capacity = Capacity::of(1024, memory);
+            assert_eq!((capacity.buffers, capacity.holds), (buffers, holds), "{memory:?} bytes");
+        };
+        check(None, 64 << 20, 256 << 20);
+        check(Some(8 << 30), 64 << 20, 256 << 20);
+        check(Some(512 << 20), 64 << 20, 128 << 20);
+        check(Some(128 << 20), 32 << 20, 32 << 20);
+        check(Some(0), 1, 1);
+    }
+
+    #[test]
+    fn a_pod_connection_is_there_for_each_client_that_an_operator_allows() {
+        let capacity = Capacity::of(1 << 20, Some(128 << 20));
+        assert_eq!(capacity.pod_connections_for(100), 2048);
+        assert_eq!(capacity.pod_connections_for(5000), 5000);
+        assert_eq!(capacity.pod_connections_for(1_000_000), capacity.by_files);
     }
 }

@@ -72,7 +72,7 @@ impl System {
         let (log_keep, log_folder) = (config.logs.keep, source.log_folder(config));
         let engine =
             LocalEngine::new(engine::Settings { launcher, clock, seed: random(), log_keep, log_folder });
-        let holds = bounds(up);
+        let holds = bounds(up, Capacity::now());
         let settings = Settings { holds, ..Settings::default() };
         let registry = Registry::new(settings, Arc::new(clock), Arc::clone(&engine) as _);
         let mut shown = Metrics::default();
@@ -190,20 +190,20 @@ async fn named(name: &'static str, task: impl Future<Output = ()>) -> &'static s
 /// How the gateway behaves.
 fn front(up: &Up, clock: TokioClock) -> gateway::Settings {
     let capacity = Capacity::now();
+    let connections = up.max_connections.map_or(capacity.connections, NonZeroUsize::get);
+    let connections = connections.min(capacity.by_files);
+    let pod_connections = capacity.pod_connections_for(connections);
     gateway::Settings {
         id: format!("{:016x}", random()),
         trusted: up.trusted_proxies.clone().unwrap_or_else(TrustedProxies::private),
-        bounds: bounds(up),
+        bounds: bounds(up, capacity),
         clock,
         limits: gateway::Limits {
-            connections: up
-                .max_connections
-                .map_or(capacity.connections, NonZeroUsize::get)
-                .min(capacity.by_files),
+            connections,
             idle: up.idle_timeout.get(),
             head: up.header_timeout.get(),
-            kept: capacity.pod_connections.min(gateway::Limits::default().kept * 2) / 2,
-            pod_connections: capacity.pod_connections,
+            kept: pod_connections.min(gateway::Limits::default().kept * 2) / 2,
+            pod_connections,
             buffers: capacity.buffers,
             ..gateway::Limits::default()
         },
@@ -213,7 +213,8 @@ fn front(up: &Up, clock: TokioClock) -> gateway::Settings {
 }
 
 /// How many may wait. One service may have a quarter of them all.
-fn bounds(up: &Up) -> Bounds {
+fn bounds(up: &Up, capacity: Capacity) -> Bounds {
     let (default, per_service) = (Bounds::default(), up.max_holds.get());
-    Bounds { per_service, total: default.total.max(per_service.saturating_mul(4)), ..default }
+    let total = default.total.max(per_service.saturating_mul(4));
+    Bounds { per_service, total, bytes: capacity.holds, ..default }
 }

@@ -15,7 +15,9 @@ use super::{FILE, listed, told};
 fn the_defaults_are_those_of_the_parts() {
     let (settings, warnings) = told().good();
     assert_eq!(warnings, [""; 0]);
-    assert_eq!(settings.holds, Bounds::default());
+    let default = Bounds::default();
+    assert!(settings.holds.bytes <= default.bytes, "it follows the memory of this machine");
+    assert_eq!(Bounds { bytes: default.bytes, ..settings.holds }, default);
     assert_eq!(settings.wakes, WakeRates::default());
     assert_eq!(settings.timeouts, Timeouts::default());
     assert_eq!(settings.headers.trusted_proxies, TrustedProxies::private());

@@ -288,14 +288,16 @@ fn followed(settings: &Settings, own_addresses: Vec<SocketAddr>, clock: TokioClo
 /// How the data plane behaves.
 fn front(settings: &Settings, clock: TokioClock, access: Option<Arc<dyn AccessLog>>) -> gateway::Settings {
     let (limits, capacity) = (&settings.limits, Capacity::now());
+    // A client connection beyond the files that may be open is not served.
+    let connections = limits.connections.unwrap_or(capacity.connections).min(capacity.by_files);
+    let pod_connections = capacity.pod_connections_for(connections);
     gateway::Settings {
         id: format!("{:016x}", random()),
         trusted: settings.headers.trusted_proxies.clone(),
         bounds: settings.holds,
         clock,
         limits: gateway::Limits {
-            // Whoever is let in beyond the files that may be open is not served.
-            connections: limits.connections.unwrap_or(capacity.connections).min(capacity.by_files),
+            connections,
             idle: limits.idle_timeout,
             head: limits.header_timeout,
             heads: guard::Limits {
@@ -308,8 +310,8 @@ fn front(settings: &Settings, clock: TokioClock, access: Option<Arc<dyn AccessLo
             stream_idle: limits.stream_idle_timeout,
             kept_per_pod: limits.idle_per_pod,
             // Idle ones must leave room for those in use.
-            kept: limits.idle.min(capacity.pod_connections / 2),
-            pod_connections: capacity.pod_connections,
+            kept: limits.idle.min(pod_connections / 2),
+            pod_connections,
             pod_connections_per_client: limits.pod_connections_per_client,
             buffers: limits.buffers.unwrap_or(capacity.buffers),
             buffers_per_connection: limits.buffers_per_connection,

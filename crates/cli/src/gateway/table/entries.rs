@@ -197,10 +197,11 @@ pub static SETTINGS: &[Setting] = &[
     )
     .keda(&keda::MAX_HOLDS),
     hold("max-holds-total", MANY, "40000", "How many requests may wait for all services together"),
-    hold(
+    setting(
         "hold-memory",
+        Heading::Holds,
         Kind::Size((1 << 20)..=(1 << 40)),
-        "256MiB",
+        Nothing("a quarter of the memory limit, at most 256MiB"),
         "How much memory all waiting requests together may take up",
     ),
     hold("wakes-per-second", MANY, "50", "How many services may be woken in a second, in the long run"),
