@@ -318,17 +318,21 @@ impl Crowd {
 
     /// The connection that another one may take the place of.
     fn evictable<'m>(&self, members: &'m Slab<Rc<Member>>) -> Option<(&'m Rc<Member>, Eviction)> {
-        let now = self.clock.now();
-        let all = || members.iter().map(|(_, member)| member);
-        let is_new = |member: &Member| !member.known.get() && member.quiet.get() + NEW > now;
-        // Those that have never asked go first. While all of these are new, none that has asked goes in their place.
-        let quiet = all().filter(|member| member.is_quiet());
-        let quiet = quiet.min_by_key(|member| (member.known.get(), member.quiet.get()));
-        quiet
-            .filter(|member| !is_new(member))
+        self.longest_quiet(members)
             .map(|member| (member, Eviction::Quiet))
             .or_else(|| self.longest_stopped(members).map(|member| (member, Eviction::BodyStopped)))
             .or_else(|| self.longest_stalled(members).map(|member| (member, Eviction::Unread)))
+    }
+
+    /// The connection that has had nothing under way for the longest. Those that have never asked go first; while all of these are
+    /// new, none that has asked goes in their place.
+    fn longest_quiet<'m>(&self, members: &'m Slab<Rc<Member>>) -> Option<&'m Rc<Member>> {
+        let now = self.clock.now();
+        let is_new = |member: &Member| !member.known.get() && member.quiet.get() + NEW > now;
+        let quiet = members.iter().map(|(_, member)| member).filter(|member| member.is_quiet());
+        quiet
+            .min_by_key(|member| (member.known.get(), member.quiet.get()))
+            .filter(|member| !is_new(member))
     }
 
     /// The connection whose request bodies have not come for the longest.
@@ -437,13 +441,8 @@ impl Crowd {
     /// Closes the connection that has been quiet for the longest.
     pub(crate) fn close_longest_quiet(&self) -> bool {
         let members = self.members.borrow();
-        let quiet = members.iter().map(|(_, member)| member).filter(|member| member.is_quiet());
-        let Some(member) = quiet.min_by_key(|member| (member.known.get(), member.quiet.get())) else {
-            return false;
-        };
-        member.leaving.set(true);
-        member.leave.notify_one();
-        true
+        let quiet = self.longest_quiet(&members);
+        quiet.inspect(|member| member.evict(&Eviction::Quiet)).is_some()
     }
 
     /// We begin to leave: from now on every connection counts as under way until it ends.
