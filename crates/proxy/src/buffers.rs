@@ -332,7 +332,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_over_its_budget_gets_one_frame_of_each_body_and_another_connection_is_not_concerned() {
+    async fn a_connection_over_its_budget_gets_one_frame_of_each_body_and_another_connection_is_not_concerned()
+     {
         let buffers = buffers(64 << 20, 256 * 1024);
         let (greedy, other) = (connection(), connection());
         let account = buffers.open(&greedy.member);

@@ -330,9 +330,7 @@ impl Crowd {
         let now = self.clock.now();
         let is_new = |member: &Member| !member.known.get() && member.quiet.get() + NEW > now;
         let quiet = members.iter().map(|(_, member)| member).filter(|member| member.is_quiet());
-        quiet
-            .min_by_key(|member| (member.known.get(), member.quiet.get()))
-            .filter(|member| !is_new(member))
+        quiet.min_by_key(|member| (member.known.get(), member.quiet.get())).filter(|member| !is_new(member))
     }
 
     /// The connection whose request bodies have not come for the longest.

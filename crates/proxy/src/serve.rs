@@ -204,6 +204,8 @@ async fn run(worker: Rc<Worker>, doors: Vec<Door>, crew: Crew, mut inbox: mpsc::
     }
     let taking_over = async {
         while let Some(Handed { stream, client, tls, counted, arrival }) = inbox.recv().await {
+            // It was accepted where there was a place: none may be left here.
+            worker.crowd.room().await;
             if let Ok(stream) = TcpStream::from_std(stream) {
                 serve(&worker, Accepted { stream, client, tls }, counted, arrival);
             }

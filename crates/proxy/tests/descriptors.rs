@@ -14,6 +14,10 @@ use std::fs::File;
 
 use rig::{Options, Pod, Rig, eventually};
 use rouse_testkit::fakes::READY;
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use wire::take_head;
 
 /// Takes all descriptors that are left. Copies of one, so that the system has enough files for others.
 fn take_all() -> Vec<File> {
@@ -24,10 +28,57 @@ fn take_all() -> Vec<File> {
 }
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: cart.test\r\n\r\n";
+const CUT: &str = r#"rouse_connections_cut_total{reason="descriptors"}"#;
 const LOCAL: &str = r#"rouse_retries_total{reason="local"}"#;
+
+/// Answers every request without end. Where descriptors run out, it waits for one.
+async fn endless(listener: TcpListener) {
+    let mut connections = JoinSet::new();
+    loop {
+        let Ok((mut stream, _)) = listener.accept().await else {
+            tokio::task::yield_now().await;
+            continue;
+        };
+        connections.spawn(async move {
+            take_head(&mut stream).await;
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000000\r\n\r\n").await.ok();
+            while stream.write_all(&[b'a'; 16 * 1024]).await.is_ok() {}
+        });
+    }
+}
 
 /// The only test here: it leaves nothing for others.
 #[tokio::test]
+async fn want_of_descriptors_is_survived() {
+    want_of_descriptors_is_held_against_no_pod_and_requests_are_served_when_there_are_some().await;
+    clients_that_do_not_read_make_room_for_a_new_one_and_its_connection_to_a_pod().await;
+}
+
+async fn clients_that_do_not_read_make_room_for_a_new_one_and_its_connection_to_a_pod() {
+    let rig = Rig::new(Options::default());
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let pod = Pod::on(1, TcpListener::from_std(listener.try_clone().unwrap()).unwrap());
+    rig.pods(&[(&pod, READY)]);
+    let mut tasks = JoinSet::new();
+    tasks.spawn(endless(TcpListener::from_std(listener).unwrap()));
+    let mut stalled = Vec::new();
+    for _ in 0..10 {
+        let mut client = rig.connect().await;
+        client.write(GET).await;
+        assert!(client.head().await.starts_with("HTTP/1.1 200 "));
+        stalled.push(client);
+    }
+    let mut taken = take_all();
+    // For the client's own side.
+    taken.pop();
+    let mut late = rig.connect().await;
+    late.write(GET).await;
+    assert!(late.head().await.starts_with("HTTP/1.1 200 "));
+    assert!(rig.metric(CUT) > 0);
+    assert_eq!(rig.metric("rouse_ejections_total"), 0);
+}
+
 async fn want_of_descriptors_is_held_against_no_pod_and_requests_are_served_when_there_are_some() {
     // The last are more than a request may try.
     for count in [1, 2, 5] {

@@ -62,10 +62,7 @@ impl Attack {
 
     /// Begins a body on each of so many HTTP/2 streams, and never ends it.
     pub(crate) fn uploads_over_http2(host: &str, path: &str, streams: u32, frames: usize) -> Self {
-        Self {
-            first: requests(POST, host, path, streams, &vec![0; frames]),
-            then: Then::Stall(nothing()),
-        }
+        Self { first: requests(POST, host, path, streams, &vec![0; frames]), then: Then::Stall(nothing()) }
     }
 
     /// Sends whole bodies on so many HTTP/2 streams to an app that does not answer.

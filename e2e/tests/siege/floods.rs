@@ -42,8 +42,6 @@ enum Limits {
     Default,
     /// So many open files.
     Files(u32),
-    /// The same, with a limit of connections that they do not suffice for.
-    TooFewFiles(u32),
 }
 
 impl Flood {
@@ -51,8 +49,9 @@ impl Flood {
         Self { name, pod, attack, attackers: Attackers::Times(times), limits: Limits::Default }
     }
 
-    const fn of_files(name: &'static str, attack: fn(&str) -> Attack, attackers: u64, limits: Limits) -> Self {
-        Self { name, pod: App::http, attack, attackers: Attackers::Exactly(attackers), limits }
+    const fn of_files(name: &'static str, attack: fn(&str) -> Attack, attackers: u64, files: u32) -> Self {
+        let (attackers, limits) = (Attackers::Exactly(attackers), Limits::Files(files));
+        Self { name, pod: App::http, attack, attackers, limits }
     }
 }
 
@@ -102,26 +101,15 @@ pub(crate) const FLOODS: &[Flood] = &[
         "four_clients_do_not_use_up_the_descriptors_of_a_fifth",
         |host| Attack::downloads_over_http2(host, STREAMS),
         4,
-        Limits::Files(1024),
+        1024,
     ),
     Flood::of_files(
         "bodies_that_stop_do_not_use_up_the_descriptors_of_others",
         |host| Attack::uploads_over_http2(host, UNANSWERED, STREAMS, 1),
         25,
-        Limits::Files(1024),
+        1024,
     ),
-    Flood::of_files(
-        "stalled_downloads_do_not_use_up_the_descriptors_of_others",
-        Attack::download,
-        450,
-        Limits::Files(1024),
-    ),
-    Flood::of_files(
-        "stalled_downloads_make_room_where_files_run_out_before_connections",
-        Attack::download,
-        450,
-        Limits::TooFewFiles(512),
-    ),
+    Flood::of_files("stalled_downloads_do_not_use_up_the_descriptors_of_others", Attack::download, 450, 1024),
 ];
 
 /// Floods a gateway through its proxy port.
@@ -129,7 +117,7 @@ pub(crate) async fn run(flood: &Flood) {
     let (_dir, programs) = limited(flood.limits);
     let app = (flood.pod)();
     let host = app.host();
-    let (rouse, watch) = gateway(&programs, app, flood.limits).await;
+    let (rouse, watch) = gateway(&programs, app).await;
     let count = match flood.attackers {
         Attackers::Exactly(count) => count,
         Attackers::Times(times) => times * clients(),
@@ -140,7 +128,7 @@ pub(crate) async fn run(flood: &Flood) {
 
 /// Floods a gateway's admin port.
 pub(crate) async fn admin() {
-    let (rouse, watch) = gateway(&programs!(), App::http(), Limits::Default).await;
+    let (rouse, watch) = gateway(&programs!(), App::http()).await;
     let admin = rouse.admin.address();
     keep_up(&watch, &Attack::unread_metrics(admin), admin, 30 * clients()).await;
     end(rouse, watch, "unread answers of the admin port").await;
@@ -151,11 +139,8 @@ fn clients() -> u64 {
 }
 
 /// A gateway with an app to flood and another one.
-async fn gateway(programs: &Programs, app: App, limits: Limits) -> (Rouse, Watch) {
-    let mut config = Config::of(app.warm()).and(App::http().named("calm").warm());
-    if let Limits::TooFewFiles(_) = limits {
-        config = config.flag("--max-connections", "5000");
-    }
+async fn gateway(programs: &Programs, app: App) -> (Rouse, Watch) {
+    let config = Config::of(app.warm()).and(App::http().named("calm").warm());
     let rouse = Rouse::start(programs, config).await;
     rouse.ready("app").await;
     rouse.ready("calm").await;
@@ -185,7 +170,7 @@ async fn end(rouse: Rouse, watch: Watch, flood: &str) {
 /// The product, with as many descriptors as it may have.
 fn limited(limits: Limits) -> (Option<tempfile::TempDir>, Programs) {
     let programs = programs!();
-    let (Limits::Files(files) | Limits::TooFewFiles(files)) = limits else { return (None, programs) };
+    let Limits::Files(files) = limits else { return (None, programs) };
     let dir = tempfile::tempdir().unwrap();
     let script = dir.path().join("rouse-limited");
     let real = programs.rouse.display();

@@ -23,10 +23,8 @@ fn main() {
     let mut arguments = Arguments::from_args();
     // Each watches the time of the others.
     arguments.test_threads = Some(1);
-    let mut trials: Vec<Trial> = floods::FLOODS
-        .iter()
-        .map(|flood| trial(flood.name, move || Box::pin(floods::run(flood))))
-        .collect();
+    let mut trials: Vec<Trial> =
+        floods::FLOODS.iter().map(|flood| trial(flood.name, move || Box::pin(floods::run(flood)))).collect();
     trials.push(trial("connections_to_the_admin_port_that_do_not_read_do_not_stop_its_probes", || {
         Box::pin(floods::admin())
     }));

@@ -101,7 +101,9 @@ mod tests {
                 own.extend(pods.open());
             }
         };
-        for (clients, one_by_one) in [1, 4, 22, 40, 47].into_iter().flat_map(|count| [(count, false), (count, true)]) {
+        for (clients, one_by_one) in
+            [1, 4, 22, 40, 47].into_iter().flat_map(|count| [(count, false), (count, true)])
+        {
             let pods = PodConnections::new(384);
             let mut lines: Vec<Vec<PodConnection>> = (0..clients).map(|_| Vec::new()).collect();
             if one_by_one {
