@@ -181,6 +181,8 @@ struct Knowledge {
     wake_failures: HashMap<RouteKey, WakeFailure>,
     /// Which namespace was granted which host.
     claims: Ledger,
+    /// Services whose `ClusterIP` routes would use and do not, as long as that is so.
+    shunned: BTreeSet<ServiceId>,
 }
 
 /// The kinds that are always watched, in the order of [`Cluster::watches`].

@@ -5,6 +5,7 @@
 //! the endpoint is a pod of its namespace, at its own address, or somebody who may say so opted in; the registry's own policy
 //! must allow endpoints without a pod.
 
+mod suspects;
 mod trust;
 mod witness;
 
@@ -19,10 +20,12 @@ use rouse_core::service::Spec;
 use rouse_core::snapshot::{PortView, Spread};
 use serde::Deserialize;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use crate::objects::EndpointSlice;
 use crate::objects::routing::{Unroutable, routable};
 use crate::service::{ServiceFacts, ServiceKind};
+use suspects::{Cause, Refusal, Suspects};
 use trust::Trust;
 pub(crate) use trust::{Allowed, Manual};
 pub(crate) use witness::Witness;
@@ -86,6 +89,8 @@ pub(crate) struct Feed {
     homes: HashMap<Box<str>, ServiceId>,
     /// Slices as written, of services that the registry does not have, or with endpoints that are no pods we know of.
     kept: HashMap<ServiceId, Slices>,
+    /// Services whose kept slices name endpoints that get no traffic.
+    suspects: Suspects,
     /// Services that went while slices of theirs were left, which nobody has in hand any more.
     orphaned: HashSet<ServiceId>,
     /// Rung when all slices are needed again.
@@ -111,6 +116,7 @@ impl Feed {
             spreads: HashMap::new(),
             homes: HashMap::new(),
             kept: HashMap::new(),
+            suspects: Suspects::default(),
             orphaned: HashSet::new(),
             lost,
             doubts: Doubts::default(),
@@ -121,6 +127,22 @@ impl Feed {
 
     pub(crate) fn service(&self, id: &ServiceId) -> Option<Arc<ServiceFacts>> {
         self.services.get(id).map(Arc::clone)
+    }
+
+    /// Whether the `ClusterIP` of this Service must not be dialled: kube-proxy would send requests from there to endpoints
+    /// that get no traffic from us.
+    pub(crate) fn shuns_cluster_ip(&self, id: &ServiceId, now: Instant) -> bool {
+        self.trust(id) != Trust::Anybody && self.suspects.has(id, now)
+    }
+
+    /// When [`Feed::shuns_cluster_ip`] answers something else by itself.
+    pub(crate) fn next_verdict(&mut self, now: Instant) -> Option<Instant> {
+        self.suspects.next(now)
+    }
+
+    /// Rung when [`Feed::shuns_cluster_ip`] or [`Feed::next_verdict`] may answer something else.
+    pub(crate) fn verdicts(&self) -> Arc<Notify> {
+        self.suspects.bell()
     }
 
     /// Whether a service or a port went since this was last asked.
@@ -136,12 +158,15 @@ impl Feed {
             self.drop_slice(&key, &name);
         }
         self.homes.insert(key, id.clone());
+        // Pods that were seen a moment ago count before the old slice goes: it would seem to have been forged.
+        self.review(&id, Cause::Facts);
         if !self.declared(&id) {
             self.kept.entry(id).or_default().insert(name, slice);
             return;
         }
         let given = self.given(&id, &name, slice);
         self.registry.service(&id).put_slice(&name, given);
+        self.review(&id, Cause::Slice);
     }
 
     /// A slice is gone.
@@ -151,6 +176,7 @@ impl Feed {
 
     fn drop_slice(&mut self, key: &str, name: &str) {
         let Some(id) = self.homes.remove(key) else { return };
+        self.review(&id, Cause::Facts);
         self.forget(&id, name);
         if self.orphaned.contains(&id) && !self.homes.values().any(|home| *home == id) {
             self.orphaned.remove(&id);
@@ -158,6 +184,7 @@ impl Feed {
         if self.declared(&id) {
             self.registry.service(&id).drop_slice(name);
         }
+        self.review(&id, Cause::Slice);
     }
 
     fn forget(&mut self, id: &ServiceId, name: &str) {
@@ -188,6 +215,10 @@ impl Feed {
             self.give(&id, slices);
         }
         self.kept.extend(by_service);
+        let named: HashSet<ServiceId> = self.kept.keys().chain(self.suspects.services()).cloned().collect();
+        for id in named {
+            self.review(&id, Cause::List);
+        }
     }
 
     /// A Service is new or has changed. Answers whether anything that routes see is new.
@@ -216,6 +247,7 @@ impl Feed {
                 } else {
                     let slices = self.kept.remove(&id).unwrap_or_default();
                     self.give(&id, slices);
+                    self.review(&id, Cause::Slice);
                     if self.orphaned.remove(&id) {
                         self.ask();
                     }
@@ -288,6 +320,7 @@ impl Feed {
         self.registry.remove(id);
         self.remade = true;
         self.kept.remove(id);
+        self.review(id, Cause::Slice);
         if self.homes.values().any(|home| home == id) {
             self.orphaned.insert(id.clone());
         }
@@ -311,6 +344,7 @@ impl Feed {
             let given = self.given(id, &name, slice);
             self.registry.service(id).put_slice(&name, given);
         }
+        self.review(id, Cause::Facts);
     }
 
     /// A pod is new or has changed. Answers whether slices had waited for it.
@@ -465,19 +499,55 @@ impl Feed {
         }
     }
 
-    /// What the registry may have of `slice`. If that may change, the whole is kept.
+    /// Why an endpoint of this service gets no traffic, if it gets none.
+    fn refusal(&self, id: &ServiceId, endpoint: &SliceEndpoint, ports: &[u16]) -> Option<Refusal> {
+        if self.trust(id) == Trust::Anybody {
+            return None;
+        }
+        if !self.allowed.is_elsewhere(endpoint.ip, ports) {
+            return Some(Refusal::Foreign);
+        }
+        if self.judge(id, endpoint).0 {
+            return None;
+        }
+        let pod = endpoint.pod.as_ref().filter(|_| self.trust(id) == Trust::Pods);
+        let late = pod.is_some_and(|pod| self.witness.may_come(id.namespace(), pod, endpoint.ip));
+        Some(if late { Refusal::Unseen } else { Refusal::Foreign })
+    }
+
+    /// How the worst endpoint of this service is refused.
+    fn worst(&self, id: &ServiceId) -> Option<Refusal> {
+        let slices = self.kept.get(id).filter(|_| self.declared(id))?;
+        let refusals = slices.values().flat_map(|slice| {
+            let ports = numbers(slice);
+            slice.endpoints.iter().filter_map(move |endpoint| self.refusal(id, endpoint, &ports))
+        });
+        refusals.max()
+    }
+
+    /// Looks again at which endpoints of this service are refused.
+    fn review(&mut self, id: &ServiceId, cause: Cause) {
+        let worst = self.worst(id);
+        self.suspects.review(id, worst, cause, Instant::now());
+    }
+
+    /// What the registry may have of `slice`. If that may change, or if some of it is refused, the whole is kept.
     fn given(&mut self, id: &ServiceId, name: &str, mut slice: Slice) -> Slice {
-        let ports: Vec<u16> = slice.ports.iter().map(|port| port.number).collect();
-        slice.endpoints.retain(|endpoint| self.allowed.is_elsewhere(endpoint.ip, &ports));
         if slice.endpoints.iter().all(|endpoint| self.judge(id, endpoint).1) {
             self.forget(id, name);
-            return slice;
+        } else {
+            self.kept.entry(id.clone()).or_default().insert(name.to_owned(), slice.clone());
+            slice.endpoints.retain(|endpoint| self.judge(id, endpoint).0);
+            self.doubts.bell.notify_one();
         }
-        self.kept.entry(id.clone()).or_default().insert(name.to_owned(), slice.clone());
-        slice.endpoints.retain(|endpoint| self.judge(id, endpoint).0);
-        self.doubts.bell.notify_one();
+        let ports = numbers(&slice);
+        slice.endpoints.retain(|endpoint| self.allowed.is_elsewhere(endpoint.ip, &ports));
         slice
     }
+}
+
+fn numbers(slice: &Slice) -> Vec<u16> {
+    slice.ports.iter().map(|port| port.number).collect()
 }
 
 #[cfg(test)]

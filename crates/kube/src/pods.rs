@@ -164,6 +164,11 @@ impl Pods {
         pod.is_some() && !known.is_taken(uid, ip)
     }
 
+    /// Whether this is a pod of another namespace than `namespace`.
+    pub(crate) fn is_foreign(&self, namespace: &str, uid: &PodUid) -> bool {
+        self.read().by_uid.get(uid).is_some_and(|pod| !pod.is_of(namespace))
+    }
+
     /// Whether `ip` is now that of another pod than `uid`.
     pub(crate) fn is_taken(&self, uid: &PodUid, ip: IpAddr) -> bool {
         self.read().is_taken(uid, ip)

@@ -1,7 +1,7 @@
 //! Compiles routes whenever something they depend on changes, and keeps up with the `ConfigMap`s they name.
 
 use std::cell::RefCell;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -16,11 +16,11 @@ use super::bodies::Bodies;
 use super::credentials::Credentials;
 use super::named::Followed;
 use super::wakes::Failing;
-use super::{Cluster, Knowledge, NEEDED, Plans, at, lock};
+use super::{Cluster, Happening, Knowledge, NEEDED, Plans, at, lock};
 use crate::feed::Feed;
 use crate::route::plan::{Findings, RoutePlan, World, compile, refuse};
 use crate::route::spec::{DirectMode, RouteKey, RouteSpec};
-use crate::route::status::{Standing, conditions};
+use crate::route::status::{Standing, conditions, shunned};
 use crate::service::{PortFault, ServiceFacts, TlsFacts};
 use crate::watch::{Health, WatchState};
 
@@ -46,6 +46,8 @@ struct Present<'a> {
     judge_tls: fn(&TlsFacts) -> Option<String>,
     former: Plans,
     direct: DirectMode,
+    /// One for all routes, so that each Service is judged once.
+    now: Instant,
 }
 
 impl World for Present<'_> {
@@ -72,6 +74,10 @@ impl World for Present<'_> {
         self.direct
     }
 
+    fn shuns_cluster_ip(&self, service: &ServiceId) -> bool {
+        lock(self.feed).shuns_cluster_ip(service, self.now)
+    }
+
     fn tls(&self, service: &ServiceFacts) -> Arc<TlsFacts> {
         self.credentials.borrow_mut().tls(service, self.judge_tls)
     }
@@ -88,6 +94,7 @@ impl Cluster {
         let work = async {
             self.wait_for_all().await;
             self.mind_pods(&feed);
+            let verdicts = lock(&feed).verdicts();
             let mut tasks = JoinSet::new();
             let (mut credentials, mut bodies) = (Followed::default(), Followed::default());
             self.follow_credentials(&feed, &mut credentials, &mut tasks, &cancel);
@@ -106,7 +113,9 @@ impl Cluster {
                 }
                 self.follow_credentials(&feed, &mut credentials, &mut tasks, &cancel);
                 self.follow_config_maps(&mut bodies, &mut tasks, &cancel);
-                self.compile(&registry, &feed);
+                let now = Instant::now();
+                self.compile(&registry, &feed, now);
+                let verdict = lock(&feed).next_verdict(now);
                 self.synced.send_replace(true);
                 let panicked = credentials.has_panicked() || bodies.has_panicked();
                 if retry.is_none() && (panicked || !lock(&self.unwritten).is_empty()) {
@@ -116,6 +125,8 @@ impl Cluster {
                 sleep_until(Instant::now() + PAUSE).await;
                 tokio::select! {
                     () = self.dirty.notified() => {}
+                    () = verdicts.notified() => {}
+                    () = at(verdict) => {}
                     () = at(retry) => {}
                     () = at(look) => {}
                     Some(ended) = tasks.join_next() => if let Err(error) = ended {
@@ -161,13 +172,13 @@ impl Cluster {
     }
 
     /// Compiles all routes, publishes them if they changed, and has written what their owners are to be told.
-    fn compile(&self, registry: &Registry, feed: &Mutex<Feed>) {
+    fn compile(&self, registry: &Registry, feed: &Mutex<Feed>, now: Instant) {
         let mut knowledge = self.knowledge();
         self.forget_failures(&mut knowledge, registry);
-        let Knowledge { book, bodies, credentials, wake_failures, claims } = &mut *knowledge;
+        let Knowledge { book, bodies, credentials, wake_failures, claims, shunned } = &mut *knowledge;
         let (credentials, judge_tls) = (RefCell::new(credentials), self.settings.judge_tls);
         let (former, direct) = (Arc::clone(&self.plans.borrow()), self.settings.direct);
-        let world = Present { feed, bodies, credentials, judge_tls, former, direct };
+        let world = Present { feed, bodies, credentials, judge_tls, former, direct, now };
         let mut found: HashMap<RouteKey, Findings> = HashMap::new();
         let owners = claims.settle(&book.claimants(), &self.settings.hosts, self.claim_time());
         let mut plans = compile(&book.good(), &owners, &world, |key, findings| {
@@ -176,6 +187,7 @@ impl Cluster {
         plans.extend(refuse(&book.unserved(), &owners, |key, conflicts| {
             found.entry(key.clone()).or_default().conflicts.extend(conflicts);
         }));
+        self.warn_of_shunned(shunned, &found);
         let remade = {
             let mut feed = lock(feed);
             feed.set_spreads(spreads(&plans));
@@ -229,6 +241,16 @@ impl Cluster {
                 lock(&self.unwritten).insert(key.clone());
             }
         }
+    }
+
+    /// Tells of Services whose `ClusterIP` is not dialled any more, each once.
+    fn warn_of_shunned(&self, known: &mut BTreeSet<ServiceId>, found: &HashMap<RouteKey, Findings>) {
+        let all: BTreeSet<ServiceId> =
+            found.values().flat_map(|findings| &findings.shunned).cloned().collect();
+        for service in all.difference(known) {
+            self.tell(Happening::LeftOut(shunned(service)));
+        }
+        *known = all;
     }
 
     /// Whether the route's Service allows endpoints without a pod in a namespace that the operator does not list.

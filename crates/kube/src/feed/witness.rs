@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use rouse_core::endpoint::PodUid;
+use rouse_core::endpoint::{PodRef, PodUid};
 use tokio::sync::Notify;
 
 use crate::pods::Pods;
@@ -48,6 +48,12 @@ impl Witness {
     /// Whether this is a pod of `namespace`, and its own address.
     pub(super) fn knows(&self, namespace: &str, pod: &PodUid, ip: IpAddr) -> bool {
         self.pods.has(namespace, pod, ip)
+    }
+
+    /// Whether a pod that is not known, or not at `ip`, may still be seen there as a pod of `namespace`.
+    pub(super) fn may_come(&self, namespace: &str, pod: &PodRef, ip: IpAddr) -> bool {
+        let claims = pod.name.split_once('/').is_some_and(|(written, _)| written == namespace);
+        claims && !self.pods.is_foreign(namespace, &pod.uid) && !self.is_taken(&pod.uid, ip)
     }
 
     /// Whether `ip` is now that of another pod.

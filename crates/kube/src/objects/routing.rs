@@ -71,8 +71,13 @@ fn address(index: usize, endpoint: &Endpoint, family: AddressType) -> Result<IpA
     }
 }
 
-/// The pod behind an endpoint. Without a UID nobody knows which incarnation is meant, so it counts as none.
+/// The pod behind an endpoint. Without a UID it is not known which incarnation is meant, so it counts as none. An endpoint with
+/// several addresses was written by hand, since Kubernetes writes one, and counts as none, too: only the first address is
+/// compared with the pod, and an implementation of Services may send requests to all of them.
 fn pod_of(endpoint: &Endpoint, slice_namespace: &str) -> Option<PodRef> {
+    if endpoint.addresses.len() > 1 {
+        return None;
+    }
     let target = endpoint.target_ref.as_ref().filter(|target| target.kind.as_deref() == Some("Pod"))?;
     let uid = target.uid.as_deref().filter(|uid| !uid.is_empty())?;
     let namespace = target.namespace.as_deref().filter(|namespace| !namespace.is_empty());

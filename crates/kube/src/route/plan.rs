@@ -63,6 +63,10 @@ pub trait World {
     fn body(&self, namespace: &str, name: &str, key: Option<&str>) -> Option<Arc<str>>;
     /// What became of a Service's wishes about TLS; the same `Arc` as long as that does not change.
     fn tls(&self, service: &ServiceFacts) -> Arc<TlsFacts>;
+    /// Whether the Service's `ClusterIP` must not be dialled, since it leads to endpoints that get no traffic from us.
+    fn shuns_cluster_ip(&self, _service: &ServiceId) -> bool {
+        false
+    }
     /// Why there is no such entry, in words; `None`: nobody has looked yet.
     fn no_body(&self, namespace: &str, name: &str, _key: Option<&str>) -> Option<String> {
         Some(format!("there is no ConfigMap {namespace}/{name}"))
@@ -102,6 +106,8 @@ pub struct Findings {
     pub ignored: Vec<&'static str>,
     /// Its Service allows endpoints without a pod in a namespace that the operator does not list.
     pub unlisted: bool,
+    /// Its Services whose `ClusterIP` would be dialled and is not, since it leads to endpoints that are refused.
+    pub shunned: BTreeSet<ServiceId>,
     /// Its workload cannot be found, in words.
     pub no_scale_target: Option<String>,
     /// Its last wake failed, in words.
@@ -209,8 +215,14 @@ fn one(route: &Arc<RouteSpec>, owners: &Owners<'_>, world: &dyn World, findings:
     let faulty =
         |port: &ResolvedPort| Some(format!("Service {}: {}", port.service, port.tls.fault.as_ref()?));
     findings.tls = resolved.filter_map(faulty).collect();
+    let direct = route.direct.unwrap_or_else(|| world.direct());
+    let shuns = |port: &ResolvedPort| world.shuns_cluster_ip(&port.service);
+    let shunned = target.as_ref().ok().filter(|port| direct != DirectMode::Always && shuns(port));
+    // The fallback's address is dialled in any mode while no pod of it is known.
+    let more = fallback.as_ref().and_then(|port| port.as_ref().ok()).filter(|port| shuns(port));
+    findings.shunned = shunned.into_iter().chain(more).map(|port| port.service.clone()).collect();
     // The Service's own address honours what it asks for.
-    if route.direct.unwrap_or_else(|| world.direct()) != DirectMode::Disabled {
+    if direct != DirectMode::Disabled || shunned.is_some() {
         findings.ignored =
             world.service(&route.target.service).map(|facts| facts.ignored.clone()).unwrap_or_default();
     }
@@ -220,7 +232,12 @@ fn one(route: &Arc<RouteSpec>, owners: &Owners<'_>, world: &dyn World, findings:
 fn resolve(target: &TargetSpec, world: &dyn World) -> Result<ResolvedPort, PortFault> {
     let service = world.service(&target.service);
     let service = service.ok_or_else(|| PortFault::NoService(target.service.clone()))?;
-    service.resolve(&target.port, world.tls(&service))
+    let mut port = service.resolve(&target.port, world.tls(&service))?;
+    if world.shuns_cluster_ip(&target.service) {
+        // Without it, requests go to pods, which are checked one by one.
+        port.cluster_ips = Arc::default();
+    }
+    Ok(port)
 }
 
 /// The text of a body, or why there is none, in words; `None` if nobody has looked yet.

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use rouse_core::endpoint::ServiceId;
 use serde_json::{Value, json};
 
 use super::plan::Findings;
@@ -90,6 +91,15 @@ pub fn conditions(findings: &Findings) -> Vec<Condition> {
     all
 }
 
+/// Why requests do not go to the `ClusterIP` of a Service, in words for its owner and the operator.
+pub(crate) fn shunned(service: &ServiceId) -> String {
+    format!(
+        "requests go straight to the pods of Service {service}, whatever rouse.dev/direct-pod-routing says: its EndpointSlices \
+         name endpoints that are not pods of its namespace, and its ClusterIP leads there; delete those slices, or have \
+         the operator allow manual endpoints"
+    )
+}
+
 /// What the route's Service asks for and does not get.
 fn not_honoured(findings: &Findings) -> Option<Condition> {
     let direct = (!findings.ignored.is_empty())
@@ -99,8 +109,14 @@ fn not_honoured(findings: &Findings) -> Option<Condition> {
          --manual-endpoints-of does not list this namespace"
             .to_owned()
     });
-    let reason = if direct.is_some() { "DirectToPod" } else { "NotListed" };
-    let all: Vec<String> = direct.into_iter().chain(unlisted).collect();
+    let refused = findings.shunned.iter().map(shunned);
+    let refused: Vec<String> = refused.collect();
+    let reason = match (refused.as_slice(), &direct) {
+        ([_, ..], _) => "RefusedEndpoints",
+        ([], Some(_)) => "DirectToPod",
+        ([], None) => "NotListed",
+    };
+    let all: Vec<String> = refused.into_iter().chain(direct).chain(unlisted).collect();
     let message = all.join("; ");
     (!all.is_empty()).then_some(Condition { kind: "NotHonoured", holds: true, reason, message })
 }

@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use rouse_kube::cluster::Happening;
 use serde_json::{Value, json};
 
 use crate::api::{Api, Trap};
-use crate::rig::{Rig, SLICES, pass, service, slice};
+use crate::rig::{ROUTES, Rig, SLICES, pass, route, service, slice};
 
 /// Service `cart`, which asks for endpoints without a pod, and a slice with one pod and one bare endpoint.
 fn opted_in() -> Api {
@@ -144,5 +145,215 @@ async fn an_address_of_another_pod_gets_no_request_while_pods_are_listed_again()
     assert_eq!(ips(&rig), ["10.0.0.1:8080"]);
     rig.until("pods are watched again", |rig| rig.api.watchers("pods") == 1).await;
     assert_eq!(ips(&rig), ["10.0.0.1:8080"]);
+    rig.stop().await;
+}
+
+/// Service `cart` with one pod, and a route that asks for the way through its `ClusterIP`.
+fn through_cluster_ip(mode: &str) -> Api {
+    let api = Api::default();
+    api.put("services", service("cart"));
+    api.put(SLICES, slice("cart-a", "cart", &[1]));
+    let mut route = route("r", "shop.example.com", "cart");
+    route["metadata"]["annotations"] = json!({"rouse.dev/direct-pod-routing": mode});
+    api.put(ROUTES, route);
+    api
+}
+
+/// A slice for `cart` with one endpoint at 10.0.0.9, changed by `change`.
+fn forged(change: impl FnOnce(&mut Value)) -> Value {
+    let mut forged = slice("forged", "cart", &[9]);
+    change(&mut forged["endpoints"][0]);
+    forged
+}
+
+/// What is forged about an endpoint.
+type Change = fn(&mut Value);
+
+fn bare(endpoint: &mut Value) {
+    endpoint.as_object_mut().unwrap().remove("targetRef");
+}
+
+/// Whether requests of route `r` may be sent to the `ClusterIP` of its Service.
+fn uses_cluster_ip(rig: &Rig) -> bool {
+    !rig.plan("shop/r").unwrap().target.clone().unwrap().cluster_ips.is_empty()
+}
+
+/// Lets time pass, and answers whether the `ClusterIP` was in use all the time.
+async fn stays_in_use(rig: &Rig, time: Duration) -> bool {
+    let mut always = uses_cluster_ip(rig);
+    for _ in 0..time.as_millis() / 5 {
+        pass(Duration::from_millis(5)).await;
+        always &= uses_cluster_ip(rig);
+    }
+    always
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_cluster_ip_is_not_dialled_while_it_leads_to_endpoints_that_are_refused() {
+    for mode in ["disabled", "cold-start-only"] {
+        let api = through_cluster_ip(mode);
+        let rig = Rig::synced(&api).await;
+        let mut happenings = rig.cluster.happenings();
+        rig.until("the ClusterIP is in use", uses_cluster_ip).await;
+        assert!(rig.condition("r", "NotHonoured").is_none());
+        api.put(SLICES, forged(bare));
+        pass(Duration::from_millis(50)).await;
+        assert!(!uses_cluster_ip(&rig), "{mode}");
+        assert_eq!(rig.ready("cart"), 1, "its pod still gets requests");
+        rig.until("it is told", |rig| rig.condition("r", "NotHonoured").is_some()).await;
+        let (_, reason, message) = rig.condition("r", "NotHonoured").unwrap();
+        assert_eq!(reason, "RefusedEndpoints");
+        assert!(message.contains("rouse.dev/direct-pod-routing"), "{message}");
+        assert!(message.contains("Service shop/cart"), "{message}");
+        // A new list of slices changes nothing.
+        api.expire();
+        pass(Duration::from_mins(1)).await;
+        assert!(!uses_cluster_ip(&rig));
+        // Kube-proxy takes a while to notice that the slice is gone.
+        api.delete(SLICES, "shop", "forged");
+        pass(Duration::from_secs(20)).await;
+        assert!(!uses_cluster_ip(&rig));
+        rig.until("the ClusterIP is in use again", uses_cluster_ip).await;
+        rig.until("nothing is told any more", |rig| rig.condition("r", "NotHonoured").is_none()).await;
+        let mut warnings = 0;
+        while let Ok(happening) = happenings.try_recv() {
+            warnings +=
+                usize::from(matches!(happening, Happening::LeftOut(words) if words.contains("ClusterIP")));
+        }
+        assert_eq!(warnings, 1);
+        rig.stop().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_cluster_ip_stays_in_use_where_manual_endpoints_are_allowed() {
+    for everywhere in [true, false] {
+        let api = through_cluster_ip("disabled");
+        let mut opted = service("cart");
+        opted["metadata"]["annotations"] = json!({"rouse.dev/manual-endpoints": "allow"});
+        api.put("services", if everywhere { service("cart") } else { opted });
+        api.put(SLICES, forged(bare));
+        let rig = Rig::with(&api, |settings| {
+            settings.manual_endpoints = everywhere;
+            settings.manual_endpoints_of = BTreeSet::from(["shop".to_owned()]);
+        });
+        rig.wait_synced().await;
+        assert!(stays_in_use(&rig, Duration::from_secs(30)).await);
+        assert_eq!(rig.ready("cart"), 2);
+        rig.stop().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_kind_of_forged_endpoint_is_reached_through_the_cluster_ip() {
+    let anything = |_: &mut Value| {};
+    let of_bank = |endpoint: &mut Value| endpoint["targetRef"]["uid"] = json!("bank");
+    let named_bank = |endpoint: &mut Value| endpoint["targetRef"]["namespace"] = json!("other");
+    let local = |endpoint: &mut Value| endpoint["addresses"] = json!(["169.254.169.254"]);
+    let two = |endpoint: &mut Value| {
+        endpoint["targetRef"]["uid"] = json!("cart-1");
+        endpoint["addresses"] = json!(["10.0.0.1", "10.0.0.9"]);
+    };
+    let elsewhere = |endpoint: &mut Value| endpoint["targetRef"]["uid"] = json!("cart-1");
+    // Each with the address of the pod of another namespace, and the seconds after which it is refused.
+    let all: [(&str, Change, u8, u64); 8] = [
+        ("without a pod", bare, 8, 0),
+        ("with a pod of another namespace", of_bank, 8, 0),
+        ("that says so", named_bank, 8, 0),
+        ("at the address of another pod", anything, 9, 0),
+        ("at an address of the node", local, 8, 0),
+        ("with two addresses", two, 8, 0),
+        ("with a pod that does not exist", anything, 8, 5),
+        ("with its own pod, elsewhere", elsewhere, 8, 5),
+    ];
+    for (what, change, bank, seconds) in all {
+        let api = through_cluster_ip("disabled");
+        api.put("pods", pod("other", "bank", bank, &json!({})));
+        let rig = Rig::synced(&api).await;
+        rig.until("the ClusterIP is in use", uses_cluster_ip).await;
+        api.put_alone(SLICES, forged(change));
+        pass(Duration::from_secs(seconds) + Duration::from_millis(50)).await;
+        assert!(!uses_cluster_ip(&rig), "{what}");
+        assert_eq!(rig.ready("cart"), 1, "{what}");
+        rig.stop().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slice_that_is_ahead_of_its_pods_does_not_cost_the_cluster_ip() {
+    let api = through_cluster_ip("disabled");
+    let rig = Rig::synced(&api).await;
+    rig.until("the ClusterIP is in use", uses_cluster_ip).await;
+    for n in 2..20 {
+        api.put_alone(SLICES, slice("cart-a", "cart", &(1..=n).collect::<Vec<u8>>()));
+        assert!(stays_in_use(&rig, Duration::from_secs(1)).await);
+        assert_eq!(rig.ready("cart"), usize::from(n) - 1, "it is not seen yet");
+        api.put("pods", pod("shop", &format!("cart-{n}"), n, &json!({})));
+        assert!(stays_in_use(&rig, Duration::from_secs(1)).await);
+        assert_eq!(rig.ready("cart"), usize::from(n));
+    }
+    // One is late for longer than is believed: the ClusterIP is back as soon as it is seen.
+    api.put_alone(SLICES, slice("cart-a", "cart", &(1..=20).collect::<Vec<u8>>()));
+    rig.until("it is not believed", |rig| !uses_cluster_ip(rig)).await;
+    api.put("pods", pod("shop", "cart-20", 20, &json!({})));
+    pass(Duration::from_millis(50)).await;
+    assert!(uses_cluster_ip(&rig));
+    // One goes before it was seen: it could have been forged, and connections to it may stand.
+    api.put_alone(SLICES, slice("cart-a", "cart", &[1, 21]));
+    assert!(stays_in_use(&rig, Duration::from_secs(1)).await);
+    api.put_alone(SLICES, slice("cart-a", "cart", &[1]));
+    pass(Duration::from_millis(50)).await;
+    assert!(!uses_cluster_ip(&rig));
+    pass(Duration::from_secs(31)).await;
+    assert!(stays_in_use(&rig, Duration::from_mins(1)).await);
+    rig.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_that_do_not_exist_are_not_believed_because_they_are_new_each_time() {
+    for gaps in [false, true] {
+        let api = through_cluster_ip("disabled");
+        let rig = Rig::synced(&api).await;
+        rig.until("the ClusterIP is in use", uses_cluster_ip).await;
+        for n in 0..5 {
+            api.put_alone(
+                SLICES,
+                forged(|endpoint| endpoint["targetRef"]["uid"] = json!(format!("new-{n}"))),
+            );
+            pass(Duration::from_secs(1)).await;
+            if gaps {
+                api.delete(SLICES, "shop", "forged");
+                pass(Duration::from_millis(100)).await;
+            }
+        }
+        api.put_alone(SLICES, forged(|_| {}));
+        pass(Duration::from_millis(50)).await;
+        assert!(!uses_cluster_ip(&rig), "gaps: {gaps}");
+        rig.stop().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fallback_is_not_reached_through_a_cluster_ip_that_leads_to_refused_endpoints() {
+    let api = Api::default();
+    api.put("services", service("cart"));
+    api.put("services", service("sorry"));
+    let mut forged = slice("forged", "sorry", &[9]);
+    bare(&mut forged["endpoints"][0]);
+    let mut with_fallback = route("r", "shop.example.com", "cart");
+    with_fallback["spec"]["coldStart"] = json!({"fallback": {"service": {"name": "sorry", "port": 80}}});
+    api.put(ROUTES, with_fallback);
+    let rig = Rig::synced(&api).await;
+    let addresses = |rig: &Rig| {
+        let plan = rig.plan("shop/r").unwrap();
+        plan.fallback.as_ref().unwrap().as_ref().unwrap().cluster_ips.len()
+    };
+    assert_eq!(addresses(&rig), 1);
+    api.put(SLICES, forged);
+    pass(Duration::from_millis(50)).await;
+    assert_eq!(addresses(&rig), 0);
+    assert!(uses_cluster_ip(&rig), "its target is another Service");
+    rig.until("it is told", |rig| rig.condition("r", "NotHonoured").is_some()).await;
+    assert!(rig.condition("r", "NotHonoured").unwrap().2.contains("Service shop/sorry"));
     rig.stop().await;
 }
