@@ -230,12 +230,12 @@ impl Tracker {
 
     /// Whether more of a long head must wait. If so, the task of `context` is woken when it may be read.
     pub(crate) fn pauses_head(&self, context: &Context<'_>) -> bool {
-        let pauses = self.0.head_bytes.load(Ordering::Relaxed) > LONG_HEAD && self.0.heads.are_full();
-        if pauses {
+        let waits = self.0.head_bytes.load(Ordering::Relaxed) > LONG_HEAD && self.0.heads.are_full();
+        if waits {
             let mut paused = self.0.heads.paused.lock().unwrap_or_else(PoisonError::into_inner);
             paused.push(context.waker().clone());
         }
-        pauses
+        waits
     }
 
     /// A head is refused, and nothing more is read.

@@ -106,10 +106,12 @@ mod tests {
         {
             let pods = PodConnections::new(384);
             let mut lines: Vec<Vec<PodConnection>> = (0..clients).map(|_| Vec::new()).collect();
-            if one_by_one {
-                lines.iter_mut().for_each(|own| (0..1000).for_each(|_| ask(&pods, own)));
-            } else {
-                (0..1000).for_each(|_| lines.iter_mut().for_each(|own| ask(&pods, own)));
+            // All requests of one client before the next, or one request of each in turns.
+            let (rounds, requests) = if one_by_one { (1, 1000) } else { (1000, 1) };
+            for _ in 0..rounds {
+                for own in &mut lines {
+                    (0..requests).for_each(|_| ask(&pods, own));
+                }
             }
             assert!(lines.iter().all(|own| !own.is_empty() && own.len() <= 100));
             assert!(
