@@ -150,7 +150,7 @@ impl Log {
         self.push(Line { pod: "rouse".into(), stream: Stream::Stderr, text: text.into() });
     }
 
-    /// The same for what was told as an event as well.
+    /// The same for what a terminal does not show: it was told as an event, or is normal for an app that starts slowly.
     pub fn note_event(&self, text: impl Into<Arc<str>>) {
         self.push(Line { pod: "rouse".into(), stream: Stream::Event, text: text.into() });
     }

@@ -321,7 +321,7 @@ impl Crowd {
         self.longest_quiet(members)
             .map(|member| (member, Eviction::Quiet))
             .or_else(|| self.longest_stopped(members).map(|member| (member, Eviction::BodyStopped)))
-            .or_else(|| self.longest_stalled(members).map(|member| (member, Eviction::Unread)))
+            .or_else(|| self.longest_stalled(members, STALL).map(|member| (member, Eviction::Unread)))
     }
 
     /// The connection that has had nothing under way for the longest. Those that have never asked go first; while all of these are
@@ -401,8 +401,13 @@ impl Crowd {
         self.members.borrow().iter().for_each(|(_, member)| member.unsent_bytes.look(now));
     }
 
-    fn longest_stalled<'m>(&self, members: &'m Slab<Rc<Member>>) -> Option<&'m Rc<Member>> {
-        let before = self.clock.now() - STALL;
+    /// The connection that has not read for the longest, if that is at least as long as this.
+    fn longest_stalled<'m>(
+        &self,
+        members: &'m Slab<Rc<Member>>,
+        at_least: Duration,
+    ) -> Option<&'m Rc<Member>> {
+        let before = self.clock.now() - at_least;
         let stalled =
             |member: &&Rc<Member>| member.unsent_bytes.stalled(before).filter(|_| !member.cut.get());
         members
@@ -415,7 +420,7 @@ impl Crowd {
     /// Closes the connection that has stalled for the longest. Answers how much that frees.
     pub(crate) fn cut_longest_stalled(&self) -> Option<usize> {
         let members = self.members.borrow();
-        let member = self.longest_stalled(&members)?;
+        let member = self.longest_stalled(&members, STALL)?;
         member.cut();
         Some(member.buffered())
     }
@@ -427,11 +432,13 @@ impl Crowd {
         stopped.inspect(|member| member.cut()).is_some()
     }
 
-    /// Closes the connection that has most in our buffers. Answers how much that frees.
-    pub(crate) fn cut_largest(&self) -> Option<usize> {
+    /// The same when there is no time to lose: the connection that has not read for the longest, however short that is; if all
+    /// read, the one that has most in our buffers.
+    pub(crate) fn cut_at_once(&self) -> Option<usize> {
         let members = self.members.borrow();
         let able = members.iter().map(|(_, member)| member).filter(|member| !member.cut.get());
-        let member = able.max_by_key(|member| member.buffered()).filter(|member| member.buffered() > 0)?;
+        let largest = || able.max_by_key(|member| member.buffered()).filter(|member| member.buffered() > 0);
+        let member = self.longest_stalled(&members, Duration::ZERO).or_else(largest)?;
         member.cut();
         Some(member.buffered())
     }
@@ -772,6 +779,12 @@ mod tests {
         assert_eq!(crowd.cut_longest_stalled(), Some(1000));
         assert!(seats[0].member.is_cut() && !seats[1].member.is_cut());
         assert_eq!(crowd.cut_longest_stalled(), None);
+        let (fresh, larger) = (crowd.enter().unwrap(), crowd.enter().unwrap());
+        wait(&fresh);
+        crowd.look();
+        larger.member.buffers(5000);
+        assert_eq!(crowd.cut_at_once(), Some(1000), "a short stall goes before those that move");
+        assert!(fresh.member.is_cut() || seats[1].member.is_cut());
     }
 
     #[tokio::test(start_paused = true)]

