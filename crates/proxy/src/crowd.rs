@@ -395,6 +395,11 @@ impl Crowd {
         closed
     }
 
+    /// How many connections there are.
+    pub(crate) fn len(&self) -> usize {
+        self.members.borrow().len()
+    }
+
     /// Looks who takes what waits for it. To be called often.
     pub(crate) fn look(&self) {
         let now = self.clock.now();

@@ -69,8 +69,10 @@ async fn respond(
     // What follows such a head is not looked at, and must not be taken for a request unless a pod has switched.
     let unguarded =
         request.version() == Version::HTTP_11 && headers::wanted_upgrade(request.headers()).is_some();
+    let is_http1 = request.version() != Version::HTTP_2;
     let last = |mut answer: Answer| {
-        if unguarded {
+        // While memory is short, no connection keeps the buffers that a refused request was read into.
+        if unguarded || (is_http1 && worker.buffers.is_overrun()) {
             answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         answer

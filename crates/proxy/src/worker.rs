@@ -151,18 +151,23 @@ impl Worker {
     fn cut_excess(&self) {
         let excess = self.buffers.excess();
         let mut freed = 0;
-        while freed < excess {
-            let stalled = self.crowd.cut_longest_stalled();
-            let cut = stalled.or_else(|| self.cut_at_once());
-            let Some(one) = cut else { break };
+        while freed < excess
+            && let Some(one) = self.crowd.cut_longest_stalled()
+        {
             freed += one;
             self.gateway.metrics.cut("memory");
         }
-    }
-
-    /// Far over the budget, connections that have stalled for a moment go as well, and then those that move.
-    fn cut_at_once(&self) -> Option<usize> {
-        if self.buffers.is_overrun() { self.crowd.cut_at_once() } else { None }
+        // Far over the budget, connections that have stalled for a moment go as well, and then those that move. A few at a time: what
+        // is being freed may suffice.
+        let mut left = if self.buffers.is_overrun() { self.crowd.len().div_ceil(8) } else { 0 };
+        while freed < excess
+            && left > 0
+            && let Some(one) = self.crowd.cut_at_once()
+        {
+            freed += one;
+            left -= 1;
+            self.gateway.metrics.cut("memory");
+        }
     }
 
     /// Closes what has been idle for too long, for ever.

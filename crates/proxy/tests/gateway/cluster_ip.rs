@@ -273,8 +273,7 @@ async fn whoever_waits_for_the_cluster_ip_while_the_last_pod_goes_wakes_another(
     let coming = async {
         eventually("it is refused", || refusals(&rig) >= 1).await;
         rig.pods(&[]);
-        eventually("it waits for a pod", || rig.service.holds() == 1).await;
-        assert_eq!(rig.engine.wakes(), 1);
+        eventually("it waits for a pod", || rig.service.holds() == 1 && rig.engine.wakes() == 1).await;
         let ip = ip.open().serve();
         rig.pods(&[(&other, READY)]);
         ip

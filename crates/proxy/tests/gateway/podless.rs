@@ -148,7 +148,7 @@ async fn more_than_may_wait_are_turned_away_and_wake_all_the_same() {
         };
         let mut held = rig.connect().await;
         held.write("GET / HTTP/1.1\r\nHost: cart.test\r\n\r\n").await;
-        eventually("the first is held", || rig.service.holds() == 1).await;
+        eventually("the first is held", || rig.service.holds() == 1 && rig.engine.wakes() == 1).await;
         full(&rig.get("/").await);
         assert_eq!((rig.engine.wakes(), rig.service.asked()), (1, 2));
         assert_eq!(

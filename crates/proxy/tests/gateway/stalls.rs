@@ -30,8 +30,8 @@ fn endless(pod: Pod) -> JoinSet<()> {
 
 #[tokio::test]
 async fn the_longest_stalled_client_is_cut_when_buffers_are_full_and_a_reading_one_is_not() {
-    // Room for the buffers of about six stalled downloads.
-    let limits = Limits { buffers: 1 << 20, ..Limits::default() };
+    // Room for the buffers of about thirty stalled downloads: more than that, but not far more, are made.
+    let limits = Limits { buffers: 4 << 20, ..Limits::default() };
     let (rig, pod) = Rig::with_pod(Options { limits, ..Options::default() }).await;
     let _pod = endless(pod);
     let mut reading = rig.connect().await;
@@ -44,7 +44,7 @@ async fn the_longest_stalled_client_is_cut_when_buffers_are_full_and_a_reading_o
             client.write("GET / HTTP/1.1\r\nHost: cart.test\r\n\r\n").await;
             stalled.push(client);
         }
-        eventually("stalled ones are cut", || rig.metric(CUT) >= 25).await;
+        eventually("stalled ones are cut", || rig.metric(CUT) >= 5).await;
     };
     let reads = async {
         loop {
@@ -58,7 +58,7 @@ async fn the_longest_stalled_client_is_cut_when_buffers_are_full_and_a_reading_o
     for _ in 0..64 {
         reading.until(&"a".repeat(16 * 1024)).await;
     }
-    eventually("what they took up is free", || rig.service.in_flight() <= 16).await;
+    eventually("what they took up is free", || rig.service.in_flight() <= 36).await;
 }
 
 #[tokio::test]
