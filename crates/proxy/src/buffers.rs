@@ -18,20 +18,56 @@ use slab::Slab;
 use crate::crowd::Member;
 
 /// What stands behind a body that does not move, beside its frames: read buffers, and frames on their way from hyper to us.
-const BEHIND: usize = 64 * 1024;
+const BEHIND: usize = 96 * 1024;
 /// A worker adds to the gateway's count once it owes so much: an atomic operation per frame would be one too many.
 const BATCH: isize = 256 * 1024;
 
-/// The budget of the whole gateway.
+/// The budget of the whole gateway: so much for bodies on their way, and as much for what is reserved.
 #[derive(Debug)]
 pub(crate) struct Budget {
     most: usize,
-    used: AtomicIsize,
+    bodies: AtomicIsize,
+    reserved: AtomicIsize,
 }
 
 impl Budget {
     pub(crate) fn new(most: usize) -> Self {
-        Self { most, used: AtomicIsize::new(0) }
+        Self { most, bodies: AtomicIsize::new(0), reserved: AtomicIsize::new(0) }
+    }
+}
+
+/// What one worker uses of a count that all workers share.
+#[derive(Debug, Default)]
+struct Usage {
+    own: Cell<usize>,
+    /// The part of it that the shared count does not have yet.
+    unpublished: Cell<isize>,
+}
+
+impl Usage {
+    fn add(&self, bytes: usize, all: &AtomicIsize) {
+        self.own.set(self.own.get() + bytes);
+        self.publish(isize::try_from(bytes).unwrap_or(isize::MAX), all);
+    }
+
+    fn subtract(&self, bytes: usize, all: &AtomicIsize) {
+        self.own.set(self.own.get().saturating_sub(bytes));
+        self.publish(-isize::try_from(bytes).unwrap_or(isize::MAX), all);
+    }
+
+    fn publish(&self, change: isize, all: &AtomicIsize) {
+        let unpublished = self.unpublished.get() + change;
+        if unpublished.abs() < BATCH {
+            return self.unpublished.set(unpublished);
+        }
+        self.unpublished.set(0);
+        all.fetch_add(unpublished, Ordering::Relaxed);
+    }
+
+    /// What all workers use.
+    fn total(&self, all: &AtomicIsize) -> usize {
+        let total = all.load(Ordering::Relaxed).saturating_add(self.unpublished.get());
+        usize::try_from(total).unwrap_or(0)
     }
 }
 
@@ -39,10 +75,8 @@ impl Budget {
 pub(crate) struct Buffers {
     budget: std::sync::Arc<Budget>,
     per_connection: usize,
-    /// What this worker's bodies take up.
-    own: Cell<usize>,
-    /// The part of it that the gateway's count does not have yet.
-    unpublished: Cell<isize>,
+    bodies: Usage,
+    reserved: Usage,
     accounts: RefCell<Slab<Account>>,
 }
 
@@ -60,8 +94,8 @@ impl Buffers {
         Rc::new(Self {
             budget: std::sync::Arc::clone(budget),
             per_connection,
-            own: Cell::new(0),
-            unpublished: Cell::new(0),
+            bodies: Usage::default(),
+            reserved: Usage::default(),
             accounts: RefCell::default(),
         })
     }
@@ -74,31 +108,30 @@ impl Buffers {
 
     /// What this worker's bodies take up.
     pub(crate) fn own(&self) -> usize {
-        self.own.get()
+        self.bodies.own.get()
     }
 
     /// Room for bytes that wait for something else than a client or a pod that takes them: a long head, a body that is kept for
-    /// another attempt. `None` while the gateway is far over its budget.
+    /// another attempt. `None` while the gateway has as much of it as it may have.
     pub(crate) fn reserve(self: &Rc<Self>, bytes: usize) -> Option<Reserved> {
         let mut reserved = Reserved { buffers: Rc::clone(self), bytes: 0 };
         reserved.grow(bytes).then_some(reserved)
     }
 
-    fn add(&self, bytes: usize) {
-        self.own.set(self.own.get() + bytes);
-        self.publish(isize::try_from(bytes).unwrap_or(isize::MAX));
+    /// Whether memory is so short that requests are refused for it.
+    pub(crate) fn are_short(&self) -> bool {
+        self.is_overrun() || self.is_all_reserved()
     }
 
-    fn subtract(&self, bytes: usize) {
-        self.own.set(self.own.get().saturating_sub(bytes));
-        self.publish(-isize::try_from(bytes).unwrap_or(isize::MAX));
+    fn is_all_reserved(&self) -> bool {
+        self.reserved.total(&self.budget.reserved) > self.budget.most
     }
 
     /// What this worker has to free, of what the whole gateway has too much.
     pub(crate) fn excess(&self) -> usize {
         let used = self.used();
         let over = used.saturating_sub(self.budget.most);
-        if over == 0 { 0 } else { (over as u128 * self.own.get() as u128 / used.max(1) as u128) as usize }
+        if over == 0 { 0 } else { (over as u128 * self.own() as u128 / used.max(1) as u128) as usize }
     }
 
     /// Whether the gateway is so far over its budget that moving clients have to go, too.
@@ -113,8 +146,7 @@ impl Buffers {
 
     /// What the whole gateway uses.
     fn used(&self) -> usize {
-        let used = self.budget.used.load(Ordering::Relaxed).saturating_add(self.unpublished.get());
-        usize::try_from(used).unwrap_or(0)
+        self.bodies.total(&self.budget.bodies)
     }
 
     /// Lets all who wait look again: what they wait for may have been freed elsewhere.
@@ -151,7 +183,7 @@ impl Buffers {
         account.bytes += bytes;
         account.client.buffers(cost);
         drop(accounts);
-        self.add(cost);
+        self.bodies.add(cost, &self.budget.bodies);
     }
 
     fn release(&self, key: usize, bytes: usize) {
@@ -167,7 +199,7 @@ impl Buffers {
             accounts.remove(key);
         }
         drop(accounts);
-        self.subtract(cost);
+        self.bodies.subtract(cost, &self.budget.bodies);
         if let Some(waker) = waker {
             waker.wake();
         }
@@ -182,20 +214,11 @@ impl Buffers {
             accounts.remove(key);
         }
     }
-
-    fn publish(&self, change: isize) {
-        let unpublished = self.unpublished.get() + change;
-        if unpublished.abs() < BATCH {
-            return self.unpublished.set(unpublished);
-        }
-        self.unpublished.set(0);
-        self.budget.used.fetch_add(unpublished, Ordering::Relaxed);
-    }
 }
 
 impl fmt::Debug for Buffers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Buffers").field("own", &self.own).finish_non_exhaustive()
+        f.debug_struct("Buffers").field("bodies", &self.bodies).finish_non_exhaustive()
     }
 }
 
@@ -209,18 +232,18 @@ pub(crate) struct Reserved {
 impl Reserved {
     /// Counts so many more. Answers whether there is room for them.
     pub(crate) fn grow(&mut self, bytes: usize) -> bool {
-        if bytes > 0 && self.buffers.is_overrun() {
+        if bytes > 0 && self.buffers.is_all_reserved() {
             return false;
         }
         self.bytes += bytes;
-        self.buffers.add(bytes);
+        self.buffers.reserved.add(bytes, &self.buffers.budget.reserved);
         true
     }
 }
 
 impl Drop for Reserved {
     fn drop(&mut self) {
-        self.buffers.subtract(self.bytes);
+        self.buffers.reserved.subtract(self.bytes, &self.buffers.budget.reserved);
     }
 }
 
@@ -356,11 +379,11 @@ mod tests {
     #[tokio::test]
     async fn while_the_gateway_is_over_its_budget_only_connections_that_have_taken_everything_get_more() {
         let buffers = buffers(1 << 20, 1 << 20);
-        let (slow, quick) = (connection(), connection());
+        let (slow, quick, greedy) = (connection(), connection(), connection());
         let first = buffers.open(&slow.member);
         let waiting = frame(&first);
-        let flood = buffers.reserve(2 << 20).expect("nothing is reserved yet");
-        assert!(buffers.is_over() && buffers.reserve(1).is_none());
+        let flood = buffers.open(&greedy.member).charge(Bytes::from(vec![0; 2 << 20]));
+        assert!(buffers.is_over() && buffers.is_overrun() && buffers.are_short());
         let (new_of_slow, new_of_quick) = (buffers.open(&slow.member), buffers.open(&quick.member));
         assert!(!may_pull(&first) && !may_pull(&new_of_slow), "also not the first frame of a body");
         assert!(may_pull(&new_of_quick));
@@ -368,5 +391,16 @@ mod tests {
         assert!(may_pull(&first) && may_pull(&new_of_slow));
         drop(waiting);
         assert_eq!(buffers.own(), 0);
+    }
+
+    #[tokio::test]
+    async fn what_is_reserved_is_bounded_by_itself_and_stops_no_body() {
+        let buffers = buffers(1 << 20, 1 << 20);
+        let flood = buffers.reserve(2 << 20).expect("nothing is reserved yet");
+        assert!(buffers.reserve(1).is_none() && buffers.are_short());
+        assert!(!buffers.is_over(), "bodies have a budget of their own");
+        assert!(buffers.reserve(0).is_some());
+        drop(flood);
+        assert!(buffers.reserve(1).is_some() && !buffers.are_short());
     }
 }

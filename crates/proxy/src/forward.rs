@@ -310,7 +310,7 @@ async fn attempt(
     let pool = aim.pool(journey)?;
     let mut fresh = false;
     loop {
-        let mut link = match connect(journey, &pool, &aim, fresh, outgoing.upgrade.is_some()).await? {
+        let mut link = match connect(journey, outgoing, &pool, &aim, fresh).await? {
             Ok(link) => link,
             Err(setback) => return Ok(Err((setback, aim))),
         };
@@ -321,6 +321,7 @@ async fn attempt(
         aim.count(journey);
         let before = link.bytes_read();
         let mut error = match exchange(journey, &outgoing.source, &mut link, request).await {
+            Ok(Ok(_)) if is_too_much(journey) => return Err(Failure::QueueFull),
             Ok(Ok(mut response)) => {
                 let first = first_frame(&link, &mut response).await?;
                 return reply(journey, outgoing, response, first, link, aim.into_slot()).map(Ok);
@@ -390,13 +391,14 @@ impl Outgoing {
 /// A connection that stands, or a new one.
 async fn connect(
     journey: &Journey<'_>,
+    outgoing: &Outgoing,
     pool: &Rc<Pool>,
     aim: &Aim,
     fresh: bool,
-    upgrade: bool,
 ) -> Result<Result<Link, Setback>, Failure> {
+    let upgrade = outgoing.upgrade.is_some();
     let worker = journey.worker;
-    let (turn, waited) = turn(journey, pool.takes_line(upgrade)).await?;
+    let (turn, waited) = turn(journey, outgoing, pool.takes_line(upgrade)).await?;
     if (waited || aim.has_waited()) && !aim.is_current() {
         return Ok(Err(Setback::Moved));
     }
@@ -417,28 +419,32 @@ async fn connect(
 }
 
 /// Waits until the client connection may have one more request at a pod. While buffers are full, it must have taken what
-/// waits for it; where a request takes a connection for itself (`line`), those that it uses already may have to end first. Also
-/// answers whether that took time.
-async fn turn(journey: &Journey<'_>, line: bool) -> Result<(Turn, bool), Failure> {
+/// waits for it, and far over the budget all wait; where a request takes a connection for itself (`line`), those that it uses
+/// already may have to end first. Also answers whether that took time.
+async fn turn(journey: &Journey<'_>, outgoing: &Outgoing, line: bool) -> Result<(Turn, bool), Failure> {
     let (worker, member) = (journey.worker, journey.member());
     let may = || {
-        let lines = member.lines();
-        let most = worker.gateway.settings.limits.pod_connections_per_client;
-        let may_buffer = member.buffered() == 0 && member.turns() < REQUESTS_WHEN_FULL;
-        (may_buffer || !worker.buffers.is_over())
-            && (!line || worker.gateway.pod_connections.allows(lines, most))
+        let (buffers, most) = (&worker.buffers, worker.gateway.settings.limits.pod_connections_per_client);
+        let may_buffer = || member.buffered() == 0 && member.turns() < REQUESTS_WHEN_FULL;
+        (!buffers.is_over() || (may_buffer() && !buffers.is_overrun()))
+            && (!line || worker.gateway.pod_connections.allows(member.lines(), most))
     };
     let waits = !may();
     if waits {
-        Box::pin(wait_for_turn(journey, may)).await?;
+        Box::pin(wait_for_turn(journey, outgoing, may)).await?;
     }
     Ok((Turn::of(member, line), waits))
 }
 
-async fn wait_for_turn(journey: &Journey<'_>, may: impl Fn() -> bool) -> Result<(), Failure> {
+async fn wait_for_turn(
+    journey: &Journey<'_>,
+    outgoing: &Outgoing,
+    may: impl Fn() -> bool,
+) -> Result<(), Failure> {
     let (worker, settings) = (journey.worker, &journey.worker.gateway.settings);
-    // What it has sent of its body waits with it.
-    let _buffered = worker.buffers.reserve(STREAM_WINDOW as usize).ok_or(Failure::QueueFull)?;
+    // What has come of its body waits with it.
+    let body = if outgoing.source.is_done() { 0 } else { STREAM_WINDOW as usize };
+    let _buffered = worker.buffers.reserve(body).ok_or(Failure::QueueFull)?;
     let longest = settings.clock.now() + settings.bounds.longest;
     while !may() {
         let now = settings.clock.now();
@@ -452,6 +458,12 @@ async fn wait_for_turn(journey: &Journey<'_>, may: impl Fn() -> bool) -> Result<
         before(journey.member().turn_given_back(), worker.deadlines.at(now + LACK)).await;
     }
     Ok(())
+}
+
+/// Whether an answer that has begun must be given up: many came at once, and no budget could be asked before.
+fn is_too_much(journey: &Journey<'_>) -> bool {
+    let member = journey.member();
+    journey.worker.buffers.is_overrun() && member.buffered() > 0 && member.turns() > REQUESTS_WHEN_FULL
 }
 
 /// The pod did not look at the request at all, by HTTP/2's own word.

@@ -36,8 +36,9 @@ use crate::worker::Worker;
 const OLDEST: u32 = 3;
 /// Streams at a time on one HTTP/2 connection; the next request gets another one.
 const STREAMS: u16 = 100;
-/// How much a pod may send on one HTTP/2 stream before the client takes it.
-const STREAM_WINDOW: u32 = 64 * 1024;
+/// How much a pod may send on one HTTP/2 stream before the client takes it. It comes before any budget can be asked: 5,000 downloads that
+/// begin at once bring as much each.
+const STREAM_WINDOW: u32 = 32 * 1024;
 
 /// The pools of one service on one worker.
 #[derive(Debug)]

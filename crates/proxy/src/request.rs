@@ -72,7 +72,7 @@ async fn respond(
     let is_http1 = request.version() != Version::HTTP_2;
     let last = |mut answer: Answer| {
         // While memory is short, no connection keeps the buffers that a refused request was read into.
-        if unguarded || (is_http1 && worker.buffers.is_overrun()) {
+        if unguarded || (is_http1 && worker.buffers.are_short()) {
             answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         answer
@@ -327,23 +327,14 @@ fn prepare(worker: &Worker, client: &Client, mut request: Request<Incoming>) -> 
         // We could not pass the 100 on, so the pod must not wait for it to have an effect.
         headers.remove(header::EXPECT);
     }
-    let reserved = reserve_head(worker, client, headers, over_http2)?;
+    let reserved = reserve_head(worker, headers)?;
     let source = Source::new(body, client, worker);
     let (method, uri, headers) = (parts.method, parts.uri, parts.headers);
     Ok(Outgoing { method, uri, headers, source, upgrade, over_http2, _reserved: reserved })
 }
 
 /// Counts a long head against the budget of buffers. Usual ones are paid for by the limit on connections.
-fn reserve_head(
-    worker: &Worker,
-    client: &Client,
-    headers: &HeaderMap,
-    over_http2: bool,
-) -> Result<Option<Reserved>, Failure> {
-    // No head is longer than the buffer that it was read into: most need not be measured.
-    if !over_http2 && client.member.read_buffer() <= LONG_HEAD {
-        return Ok(None);
-    }
+fn reserve_head(worker: &Worker, headers: &HeaderMap) -> Result<Option<Reserved>, Failure> {
     let length = headers::length(headers);
     if length <= LONG_HEAD {
         return Ok(None);
