@@ -13,7 +13,7 @@ STRESS_SECONDS ?= 30
 DIFFERENTIAL_CASES ?= 1000000
 LOAD_SECONDS ?= 60
 SIEGE_SECONDS ?= 30
-SIEGE_CLIENTS ?= 10
+SIEGE_CLIENTS ?= 5
 
 .PHONY: help
 help: ## this list
@@ -62,7 +62,7 @@ load: ## nothing fails while pods and gateways come and go, for LOAD_SECONDS (60
 	ROUSE_LOAD_SECONDS=$(LOAD_SECONDS) cargo test -p rouse-e2e --test load
 
 .PHONY: siege
-siege: ## floods by SIEGE_CLIENTS (10) for SIEGE_SECONDS (30) each: memory stays bounded, everybody else is served
+siege: ## floods by SIEGE_CLIENTS (5) for SIEGE_SECONDS (30) each: memory stays bounded, everybody else is served
 	ROUSE_SIEGE_SECONDS=$(SIEGE_SECONDS) ROUSE_SIEGE_CLIENTS=$(SIEGE_CLIENTS) ROUSE_SIEGE_LIVEZ_SECONDS=1 cargo test -p rouse-e2e --test siege
 
 .PHONY: fuzz

@@ -136,7 +136,7 @@ impl Buffers {
 
     /// Whether the gateway is so far over its budget that moving clients have to go, too.
     pub(crate) fn is_overrun(&self) -> bool {
-        self.used() > self.budget.most.saturating_add(self.budget.most / 2)
+        self.used() > self.budget.most.saturating_add(self.budget.most / 4)
     }
 
     /// Whether the gateway is over its budget.

@@ -31,7 +31,7 @@ const STALL: Duration = Duration::from_secs(1);
 /// may be on its way.
 const NEW: Duration = Duration::from_millis(250);
 /// How long new connections wait for a place. More than [`STALL`], so that a burst of clients that do not read makes room in time.
-const PATIENCE: Duration = Duration::from_secs(3);
+const PATIENCE: Duration = Duration::from_secs(5);
 /// A head of more bytes than these is long: while memory is short, it must come quickly.
 pub(crate) const LONG_HEAD: usize = 8 * 1024;
 /// How often to look whether there is a place.

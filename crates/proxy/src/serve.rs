@@ -239,7 +239,10 @@ async fn accept(worker: &Rc<Worker>, Door { listener, tls }: Door, crew: &Crew) 
     loop {
         let accepting = async {
             worker.crowd.room().await;
-            listener.accept().await
+            let accepted = listener.accept().await;
+            // The place may have gone to a connection of another worker meanwhile.
+            worker.crowd.room().await;
+            accepted
         };
         let accepted = tokio::select! {
             biased;

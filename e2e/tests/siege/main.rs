@@ -3,7 +3,7 @@
 //!
 //! Each flood lasts `ROUSE_SIEGE_SECONDS` (4) and has `ROUSE_SIEGE_CLIENTS` attackers (5), or many times as many. The bars: the
 //! gateway stays under 256 MiB at the default limits, no request of another client fails, and `/livez` answers within
-//! `ROUSE_SIEGE_LIVEZ_SECONDS` (5, for machines that are busy). `make siege` sets them to 30 s, 10 attackers and 1 s.
+//! `ROUSE_SIEGE_LIVEZ_SECONDS` (5, for machines that are busy). `make siege` sets them to 30 s, 5 attackers and 1 s.
 
 #![allow(
     clippy::unwrap_used,
