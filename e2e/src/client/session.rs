@@ -203,6 +203,14 @@ pub async fn get(target: &Target, path: &str) -> Whole {
     Http::one(target).await.get(path).await
 }
 
+/// The same where the connection may be closed before there is an answer.
+pub async fn try_get(target: &Target, path: &str) -> Result<Whole, hyper::Error> {
+    let mut client = Http::one(target).await;
+    let request = client.request(Method::GET, path).body(body::empty());
+    let response = client.try_send(request.unwrap_or_else(|error| panic!("{path}: {error}"))).await?;
+    whole(response).await
+}
+
 /// The same with headers.
 pub async fn get_with(target: &Target, path: &str, headers: &[(&str, &str)]) -> Whole {
     let mut client = Http::one(target).await;
