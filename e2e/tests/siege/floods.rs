@@ -93,7 +93,7 @@ pub(crate) const FLOODS: &[Flood] = &[
         "bodies_that_are_kept_for_another_attempt_do_not_exhaust_memory",
         App::h2c,
         |host| Attack::unanswered_uploads_over_http2(host, STREAMS),
-        4,
+        2,
     ),
     Flood::new("heads_that_do_not_end_do_not_exhaust_memory", App::http, Attack::incomplete_head, 400),
     Flood::new("long_heads_that_no_pod_answers_do_not_exhaust_memory", App::http, Attack::long_head, 200),

@@ -17,7 +17,7 @@ use crate::number;
 /// The gateway's memory, in KiB.
 const MOST_MEMORY: u64 = 256 * 1024;
 /// How long a request of another client may take, on a machine that is busy with the flood.
-const SERVED: Duration = Duration::from_secs(10);
+const SERVED: Duration = Duration::from_secs(30);
 
 /// Asks as another client and as a kubelet until it is stopped.
 pub(crate) struct Watch {
