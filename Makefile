@@ -16,15 +16,15 @@ SIEGE_SECONDS ?= 30
 SIEGE_CLIENTS ?= 5
 
 .PHONY: help
-help: ## this list
+help: ## print this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 .PHONY: test
-test: ## the tests, as in the README
+test: ## run the tests, as in the README
 	cargo test --workspace
 
 .PHONY: lint
-lint: fmt clippy deny ## everything that reads the code without running it
+lint: fmt clippy deny ## check format, lints, licenses and sources
 
 .PHONY: fmt
 fmt:
@@ -41,96 +41,96 @@ deny: $(TOOLS)/bin/cargo-deny
 	$(TOOLS)/bin/cargo-deny --log-level error check bans licenses sources
 
 .PHONY: doc
-doc: ## the API documentation, warnings denied
+doc: ## build the API documentation, with warnings as errors
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
 
 # The cfg reaches every crate, so each has a target folder of its own.
 .PHONY: loom
-loom: ## every interleaving of slots, lines and feeds
+loom: ## model-check every interleaving of slots, wait queues and snapshots
 	RUSTFLAGS="--cfg loom" cargo test --release --target-dir target/loom -p rouse-core --lib models
 
 .PHONY: shuttle
-shuttle: ## whole services under thousands of random schedules
+shuttle: ## run whole services under thousands of random schedules
 	RUSTFLAGS="--cfg shuttle" cargo test --release --target-dir target/shuttle -p rouse-core --test concurrency
 
 .PHONY: stress
-stress: ## everything at once on real threads, for STRESS_SECONDS (30)
+stress: ## stress-test the core on real threads, for STRESS_SECONDS (30)
 	ROUSE_STRESS_SECONDS=$(STRESS_SECONDS) cargo test -p rouse-core --test stress -- --nocapture
 
 .PHONY: load
-load: ## nothing fails while pods and gateways come and go, for LOAD_SECONDS (60) a scene
+load: ## check that no request fails while pods and gateways come and go, for LOAD_SECONDS (60) per scenario
 	ROUSE_LOAD_SECONDS=$(LOAD_SECONDS) cargo test -p rouse-e2e --test load
 
 .PHONY: siege
-siege: ## floods by SIEGE_CLIENTS (5) for SIEGE_SECONDS (30) each: memory stays bounded, everybody else is served
+siege: ## attack with SIEGE_CLIENTS (5) for SIEGE_SECONDS (30) each: memory stays bounded, other clients are served
 	ROUSE_SIEGE_SECONDS=$(SIEGE_SECONDS) ROUSE_SIEGE_CLIENTS=$(SIEGE_CLIENTS) ROUSE_SIEGE_LIVEZ_SECONDS=1 cargo test -p rouse-e2e --test siege
 
 .PHONY: fuzz
-fuzz: $(TOOLS)/bin/cargo-fuzz ## every parser of outside input, for FUZZ_SECONDS (20) each
+fuzz: $(TOOLS)/bin/cargo-fuzz ## fuzz every parser of outside input, for FUZZ_SECONDS (20) each
 	PATH="$(TOOLS)/bin:$$PATH" fuzz/run $(FUZZ_SECONDS)
 
 # A real Kubernetes on this machine, for tests (e2e/cluster/README.md).
 .PHONY: cluster-build
-cluster-build: ## Kubernetes and etcd from source, once, outside the tree
+cluster-build: ## build Kubernetes and etcd from source, once, outside the tree
 	e2e/cluster/build
 
 .PHONY: cluster-up
-cluster-up: cluster-build ## one node that runs pods; needs root
+cluster-up: cluster-build ## start one node that runs pods; needs root
 	e2e/cluster/up full
 
 .PHONY: cluster-down
-cluster-down: ## ends it
+cluster-down: ## stop the node
 	e2e/cluster/down
 
 .PHONY: cluster-smoke
-cluster-smoke: cluster-build ## brings a node up, wakes an app on it, takes it down, looks for remains
+cluster-smoke: cluster-build ## start a node, wake an app on it, stop the node, check that nothing is left
 	e2e/cluster/smoke
 
 # Without root, Go or packages it says SKIPPED and fails with 77, of which make makes 2: .ci/run calls the script.
 .PHONY: cluster-test
-cluster-test: ## `rouse gateway` on a real Kubernetes, LOAD_SECONDS (60) a scene; needs root, or ROUSE_E2E_KUBECONFIG
+cluster-test: ## test `rouse gateway` on a real Kubernetes, LOAD_SECONDS (60) per scenario; needs root, or ROUSE_E2E_KUBECONFIG
 	ROUSE_LOAD_SECONDS=$(LOAD_SECONDS) e2e/cluster/test
 
 .PHONY: helm
-helm: $(TOOLS)/bin/helm ## Helm from source, once, outside the tree: with it the tests render the chart
+helm: $(TOOLS)/bin/helm ## build Helm from source, once, outside the tree, for the tests of the chart
 
 .PHONY: opentelemetry
-opentelemetry: $(TOOLS)/opentelemetry/$(OPENTELEMETRY_VERSION) ## OpenTelemetry's SDK for Python, once, outside the tree: with it a test traces an app
+opentelemetry: $(TOOLS)/opentelemetry/$(OPENTELEMETRY_VERSION) ## install OpenTelemetry's SDK for Python, once, outside the tree, for a test of tracing
 
 .PHONY: differential
-differential: ## the gateway against a strict reader of HTTP/1, DIFFERENTIAL_CASES (1000000) times
+differential: ## compare the gateway with a strict HTTP/1 parser, DIFFERENTIAL_CASES (1000000) times
 	ROUSE_DIFFERENTIAL_CASES=$(DIFFERENTIAL_CASES) cargo test --release -p rouse-proxy --test differential -- --nocapture
 
 .PHONY: bench-core
-bench-core: ## what the core costs (bench/README.md)
+bench-core: ## measure the core (bench/README.md)
 	cargo bench -p rouse-core --bench core
 
 # The product is built by itself, as people get it: together, the two would share the features of their crates.
 .PHONY: bench-cold-start
-bench-cold-start: ## how long the first request waits (bench/README.md)
+bench-cold-start: ## measure the first request after zero (bench/README.md)
 	cargo build --release -p rouse-cli
 	cargo run --release -p rouse-bench -- cold-start
 
 .PHONY: bench-proxy
-bench-proxy: ## CPU for each request, also over TLS, beside nginx, HAProxy, Envoy and Go (bench/README.md)
+bench-proxy: ## measure CPU per request, also over TLS, beside nginx, HAProxy, Envoy and Go (bench/README.md)
 	cargo build --release -p rouse-cli
 	cargo run --release -p rouse-bench -- proxy --tools $(TOOLS) --svg bench/proxy.svg
 
 .PHONY: bench-growth
-bench-growth: ## CPU for each request with ever more routes, services, endpoints (bench/README.md)
+bench-growth: ## measure CPU per request with more routes, services, endpoints (bench/README.md)
 	cargo build --release -p rouse-cli
 	cargo run --release -p rouse-bench -- growth
 
 .PHONY: bench-cluster-cold-start
-bench-cluster-cold-start: ## the first request on a real Kubernetes, beside KEDA HTTP add-on (bench/README.md); needs root
+bench-cluster-cold-start: ## measure the first request on a real Kubernetes, beside KEDA HTTP add-on (bench/README.md); needs root
 	e2e/cluster/bench cold-start
 
 .PHONY: bench-cluster-size
-bench-cluster-size: ## 2,000 services with 10,000 pods on a real API server (bench/README.md)
+bench-cluster-size: ## measure 2,000 services with 10,000 pods on a real API server (bench/README.md)
 	e2e/cluster/bench size
 
 .PHONY: bench-counts
-bench-counts: ## system calls and allocations for each request (bench/README.md)
+bench-counts: ## count system calls and allocations per request (bench/README.md)
 	cargo build --release -p rouse-cli
 	cargo run --release -p rouse-bench -- counts
 

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn everybody_takes_part_and_only_one_thing_grows_at_a_time() {
+    fn all_variants_take_part_and_only_one_thing_grows_at_a_time() {
         let size = |name: &str| SIZES.iter().find(|(of, _)| *of == name).map(|(_, size)| *size);
         for (name, _) in SIZES {
             assert!(AXES.iter().any(|(_, members)| members.contains(&name)), "{name}");

@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_is_read_behind_whatever_it_is_called() {
+    fn a_process_is_read_with_any_name() {
         let text = "7 (a) b (c) S 3 7 7 0 -1 0 1 2 3 4 100 20 30 4 20 0 1 0 99 0";
         let expected = Stat { parent: 3, own: Ticks(120), ended: Ticks(34) };
         assert_eq!(parse_stat(text), Some(expected));

@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn the_picture_is_well_formed_whatever_things_are_called() {
+    fn the_picture_is_well_formed_with_any_names() {
         let cells = [cell("a < b & \"c\"", "rouse", 20.0), cell("z", "x > y", 0.0)];
         let svg = chart("CPU <µs>", &cells, "rouse");
         assert_well_formed(&svg);

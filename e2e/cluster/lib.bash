@@ -41,7 +41,7 @@ birth() {
     [ "${fields[0]}" = Z ] || echo "${fields[19]}"
 }
 
-# A process is known by its id and its birth: the id alone may belong to somebody else by now.
+# A process is identified by its id and its start time: the id alone may belong to another process by now.
 record() { echo "$1 $(birth "$1")" >"$2"; }
 
 # The id of a recorded process that still lives.

@@ -228,9 +228,9 @@ pub(crate) async fn addresses(output: &Output, child: &mut Child) -> (SocketAddr
     let _shown = Shown(output);
     let found = |prefix: &str| {
         output.lines().iter().find_map(|line| {
-            // The gateway says it on standard error.
-            let line = line.strip_prefix("! ").unwrap_or(line);
-            line.strip_prefix(prefix)?.strip_prefix("http://")?.trim_end_matches('/').parse().ok()
+            // In the log of a gateway, time, level and target stand before it.
+            let (_, rest) = line.split_once(prefix)?;
+            rest.strip_prefix("http://")?.trim_end_matches('/').parse().ok()
         })
     };
     eventually("rouse to listen", async || {

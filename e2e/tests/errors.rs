@@ -117,7 +117,7 @@ async fn holds(rouse: &Rouse, count: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_host_that_nobody_has_is_no_route() {
+async fn a_host_without_a_route_is_no_route() {
     let (rouse, target) = start(App::http()).await;
     NO_ROUTE.check(&rouse, &target.with_host("nobody.localhost"), "/").await;
     assert_eq!(rouse.admin.service("app").await.state, "zero", "nobody was woken");
@@ -311,7 +311,7 @@ async fn who_is_held_while_we_drain_is_still_served() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_held_client_that_leaves_gives_up_its_place_and_is_nobodys_failure() {
+async fn a_held_client_that_leaves_gives_up_its_place_and_is_not_counted_as_a_failure() {
     let gated = Gated::new();
     let (rouse, target) = start(gated.app.clone()).await;
     let mut one = Raw::connect(&target).await;
@@ -330,7 +330,7 @@ async fn a_held_client_that_leaves_gives_up_its_place_and_is_nobodys_failure() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_that_leaves_before_the_answer_is_nobodys_failure() {
+async fn a_client_that_leaves_before_the_answer_is_not_counted_as_a_failure() {
     for app in [App::http(), App::h2c()] {
         let (rouse, target) = start(app).await;
         assert_eq!(session::get(&target, "/").await.status, 200);

@@ -17,7 +17,6 @@ use std::time::Duration;
 use futures_util::{SinkExt as _, StreamExt as _};
 use http::{Method, Version};
 use http_body_util::BodyExt as _;
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use rouse_e2e::client::raw::Raw;
 use rouse_e2e::client::session::{Http, get, whole};
 use rouse_e2e::config::{App, Config};
@@ -27,7 +26,8 @@ use rouse_e2e::rouse::{Launch, Rouse};
 use rouse_e2e::target::Target;
 use rouse_e2e::wait::{PATIENCE, eventually, within};
 use rouse_e2e::{body, command, programs};
-use rouse_net::tls::{Alpn, ClientSettings, ClientStream, ClientTls, Pem, Roots, ServerName, TlsError};
+use rouse_net::tls::{Alpn, ClientSettings, ClientStream, ClientTls, Roots, ServerName, TlsError};
+use rouse_testkit::certificates::{Authority, Leaf};
 use rustix::process::Signal;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -42,37 +42,11 @@ const HANDSHAKE: Duration = Duration::from_secs(30);
 
 type Stream = ClientStream<TcpStream>;
 
-/// Issues the certificates of a test, and is trusted by its clients.
-struct Authority(CertifiedIssuer<'static, KeyPair>);
-
-/// A certificate and its key.
-struct Leaf {
-    chain: String,
-    key: String,
-    der: Vec<u8>,
-}
-
-impl Authority {
-    fn new() -> Self {
-        let mut params = CertificateParams::new([]).unwrap();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.distinguished_name.push(DnType::CommonName, "authority of a test");
-        Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
-    }
-
-    fn leaf(&self, name: &str) -> Leaf {
-        let key = KeyPair::generate().unwrap();
-        let certificate =
-            CertificateParams::new([name.to_owned()]).unwrap().signed_by(&key, &self.0).unwrap();
-        Leaf { chain: certificate.pem(), key: key.serialize_pem(), der: certificate.der().to_vec() }
-    }
-
-    /// What a client of `host` knows. Each has its own, so that no session is resumed and every certificate is seen.
-    fn client(&self, host: &str, alpn: &[Alpn]) -> ClientTls {
-        let name = ServerName::try_from(host.to_owned()).unwrap();
-        let roots = Roots::Pem(vec![Pem::Bytes(self.0.pem().as_bytes().into())]);
-        client(ClientSettings { alpn: alpn.to_vec(), ..ClientSettings::new(name, roots) })
-    }
+/// TLS of a client that trusts `authority`. Each has its own, so that no session is resumed and every certificate is seen.
+fn client_of(authority: &Authority, host: &str, alpn: &[Alpn]) -> ClientTls {
+    let name = ServerName::try_from(host.to_owned()).unwrap();
+    let roots = Roots::Pem(vec![authority.ca()]);
+    client(ClientSettings { alpn: alpn.to_vec(), ..ClientSettings::new(name, roots) })
 }
 
 fn client(settings: ClientSettings) -> ClientTls {
@@ -89,12 +63,10 @@ fn shown(stream: &Stream) -> &[u8] {
     &stream.get_ref().1.peer_certificates().unwrap()[0]
 }
 
-impl Leaf {
-    /// In the place of `a.crt` and `a.key`, as tools do it: each at once, one after the other.
-    fn replace(&self, folder: &Path) {
-        for (name, text) in [("a.crt", &self.chain), ("a.key", &self.key)] {
-            put(folder, name, text);
-        }
+/// Replaces `a.crt` and `a.key` as tools do it: each at once, one after the other.
+fn replace(folder: &Path, leaf: &Leaf) {
+    for (name, text) in [("a.crt", &leaf.chain), ("a.key", &leaf.key)] {
+        put(folder, name, text);
     }
 }
 
@@ -124,7 +96,7 @@ impl Secure {
 
     async fn with(app: App, more: impl FnOnce(Launch) -> Launch) -> Self {
         let authority = Authority::new();
-        let leaf = authority.leaf(HOST);
+        let leaf = authority.leaf(&[HOST]);
         let launch = Launch::of(&yaml(app, A)).file("a.crt", &leaf.chain).file("a.key", &leaf.key);
         let rouse = more(launch).up(&programs!()).await;
         let address = secure_address(&rouse).await;
@@ -133,7 +105,7 @@ impl Secure {
 
     /// A connection that speaks `alpn`.
     async fn stream(&self, alpn: Alpn) -> Stream {
-        let (stream, agreed) = shake(&self.authority.client(HOST, &[alpn]), self.address).await.unwrap();
+        let (stream, agreed) = shake(&client_of(&self.authority, HOST, &[alpn]), self.address).await.unwrap();
         assert_eq!(agreed, Some(alpn));
         stream
     }
@@ -190,11 +162,11 @@ async fn http_1_and_http_2_are_chosen_by_alpn_cold_and_warm_and_the_pod_hears_of
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_offers_both_gets_http_2_and_who_offers_nothing_gets_http_1() {
     let up = Secure::up(App::http().warm()).await;
-    let both = up.authority.client(HOST, &[Alpn::Http1, Alpn::H2]);
+    let both = client_of(&up.authority, HOST, &[Alpn::Http1, Alpn::H2]);
     let (stream, agreed) = shake(&both, up.address).await.unwrap();
     assert_eq!(agreed, Some(Alpn::H2));
     assert_eq!(Http::two_over(stream, "https", HOST).await.get("/").await.status, 200);
-    let (stream, agreed) = shake(&up.authority.client(HOST, &[]), up.address).await.unwrap();
+    let (stream, agreed) = shake(&client_of(&up.authority, HOST, &[]), up.address).await.unwrap();
     assert_eq!(agreed, None);
     assert_eq!(Http::one_over(stream, HOST).await.get("/").await.status, 200);
     up.rouse.stop().await;
@@ -203,7 +175,7 @@ async fn who_offers_both_gets_http_2_and_who_offers_nothing_gets_http_1() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_name_in_the_handshake_chooses_the_certificate() {
     let authority = Authority::new();
-    let (first, wild) = (authority.leaf(HOST), authority.leaf("*.shop.localhost"));
+    let (first, wild) = (authority.leaf(&[HOST]), authority.leaf(&["*.shop.localhost"]));
     let launch = Launch::of(&yaml(App::http(), &format!("{A}, {{cert: keys/b.crt, key: keys/b.key}}")))
         .file("a.crt", &first.chain)
         .file("a.key", &first.key)
@@ -227,12 +199,12 @@ async fn the_name_in_the_handshake_chooses_the_certificate() {
         assert!(shown(&stream) == leaf.der, "{name}");
     }
     // And it is one that its clients trust.
-    shake(&authority.client("cart.shop.localhost", &[Alpn::H2]), address).await.unwrap();
+    shake(&client_of(&authority, "cart.shop.localhost", &[Alpn::H2]), address).await.unwrap();
     rouse.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_speaks_the_wrong_language_at_a_door_is_sent_away_and_harms_nobody() {
+async fn a_client_with_the_wrong_protocol_is_refused_and_harms_no_other() {
     let up = Secure::up(App::http().warm()).await;
     let mut neighbour = up.two().await;
     assert_eq!(neighbour.get("/").await.status, 200);
@@ -243,7 +215,7 @@ async fn who_speaks_the_wrong_language_at_a_door_is_sent_away_and_harms_nobody()
     let mut raw = Raw::connect(&Target::plain(up.address)).await;
     raw.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await;
     raw.ended().await;
-    let wrong = shake(&up.authority.client(HOST, &[Alpn::H2]), up.rouse.address).await;
+    let wrong = shake(&client_of(&up.authority, HOST, &[Alpn::H2]), up.rouse.address).await;
     assert!(matches!(wrong, Err(TlsError::NotTls | TlsError::Io(_))), "{:?}", wrong.err());
     assert_eq!(neighbour.get("/").await.status, 200, "the connection that was there");
     assert_eq!(up.one().await.get("/").await.status, 200, "a new one");
@@ -273,8 +245,8 @@ async fn a_certificate_that_is_replaced_is_served_without_a_failed_request() {
     let up = Secure::up(App::http().warm()).await;
     up.rouse.ready("app").await;
     let (mut one, mut two) = (up.one().await, up.two().await);
-    let new = up.authority.leaf(HOST);
-    new.replace(up.rouse.dir());
+    let new = up.authority.leaf(&[HOST]);
+    replace(up.rouse.dir(), &new);
     let (mut asked, mut fresh) = (0, 0);
     let deadline = Instant::now() + PATIENCE;
     // A few more after the change.
@@ -306,7 +278,7 @@ async fn a_broken_new_certificate_is_told_once_and_the_old_one_keeps_serving() {
         let lines = up.rouse.output.lines();
         lines.iter().filter(|line| line.contains("the old certificates keep serving")).count()
     };
-    let stranger = up.authority.leaf(HOST);
+    let stranger = up.authority.leaf(&[HOST]);
     for (number, name, text, complaint) in [
         (1, "a.crt", "nothing", "holds no certificate"),
         (2, "a.crt", stranger.chain.as_str(), "the key does not match the certificate in"),
@@ -333,7 +305,7 @@ async fn a_broken_new_certificate_is_told_once_and_the_old_one_keeps_serving() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn certificates_that_cannot_be_used_at_the_start_are_bad_usage_and_named() {
     let authority = Authority::new();
-    let (leaf, other) = (authority.leaf(HOST), authority.leaf(HOST));
+    let (leaf, other) = (authority.leaf(&[HOST]), authority.leaf(&[HOST]));
     for (certs, file, complaint) in [
         ("{cert: none.crt, key: a.key}", "none.crt", "cannot be read"),
         ("{cert: a.crt, key: none.key}", "none.key", "cannot be read"),
@@ -598,7 +570,7 @@ async fn curl_is_served_over_tls() {
         return;
     }
     let up = Secure::up(App::http().env("START_DELAY_MS", 100)).await;
-    put(up.rouse.dir(), "ca.crt", &up.authority.0.pem());
+    put(up.rouse.dir(), "ca.crt", &up.authority.pem());
     let port = up.address.port();
     for (flag, version) in [("--http1.1", "1.1"), ("--http2", "2")] {
         let mut curl = Command::new("curl");

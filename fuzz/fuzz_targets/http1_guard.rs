@@ -5,10 +5,11 @@
 mod naive;
 
 use libfuzzer_sys::fuzz_target;
-use rouse_proxy::guard::{Guard, Limits};
+use rouse_proxy::budget::HeadLimits;
+use rouse_proxy::downstream::guard::Guard;
 
 /// Small ones, so that they are reached.
-const LIMITS: Limits = Limits { line: 64, head: 512, headers: 8, extension: 16, trailers: 128 };
+const LIMITS: HeadLimits = HeadLimits { line: 64, head: 512, headers: 8, extension: 16, trailers: 128 };
 
 // The first byte says how long the pieces are: how its bits are set gives a short and a long one, in turns.
 fuzz_target!(|input: (u8, &[u8])| {

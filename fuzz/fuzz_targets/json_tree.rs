@@ -2,8 +2,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use rouse_cli::document::json::Text;
-use rouse_cli::document::{Node, Value};
+use rouse_config::document::json::Text;
+use rouse_config::document::{Node, Value};
 
 fuzz_target!(|text: &str| {
     let mut json = Text::new(text);

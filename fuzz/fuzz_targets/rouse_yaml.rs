@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use rouse_cli::config::{self, SHOWN};
+use rouse_daemon::rouse_yaml::{self as config, SHOWN};
 
 fuzz_target!(|text: &str| match config::read(text, "rouse.yaml") {
     Ok(config) => {

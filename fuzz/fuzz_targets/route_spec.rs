@@ -3,8 +3,8 @@
 
 use libfuzzer_sys::fuzz_target;
 use rouse_kube::objects::Meta;
-use rouse_kube::route::spec::{RouteKind, RouteObject, RouteSpec, RuleSpec, read};
-use rouse_kube::service::TlsWish;
+use rouse_kube::objects::route::{RouteKind, RouteObject, RouteSpec, RuleSpec, read};
+use rouse_kube::objects::service_facts::TlsAnnotations;
 
 fuzz_target!(|bytes: &[u8]| {
     let Ok(object) = serde_json::from_slice::<RouteObject>(bytes) else { return };
@@ -35,7 +35,7 @@ fn check(spec: &RouteSpec, meta: &Meta) {
         assert!(paths.iter().all(|path| path.starts_with('/')));
     }
     assert!(spec.scaling.max.is_none_or(|max| max > 0 && spec.scaling.min <= max));
-    let quiet = &spec.quiet;
+    let quiet = &spec.no_wake;
     for list in [&quiet.paths, &quiet.methods, &quiet.agents] {
         // One that is empty would fit every request.
         assert!(list.len() <= 32 && list.iter().all(|one| !one.is_empty()));
@@ -45,7 +45,7 @@ fn check(spec: &RouteSpec, meta: &Meta) {
 }
 
 fn tls(meta: &Meta) {
-    let wish = TlsWish::read(meta.namespace(), &meta.annotations);
+    let wish = TlsAnnotations::read(meta.namespace(), &meta.annotations);
     for wanted in wish.wanted() {
         // The name becomes part of a request to the API server.
         let plain =
@@ -53,7 +53,7 @@ fn tls(meta: &Meta) {
         assert!(!wanted.name.is_empty() && wanted.name.bytes().all(plain) && !wanted.name.contains(".."));
         assert_eq!(&*wanted.namespace, meta.namespace());
     }
-    let facts = wish.settle(|_| Some(Err("nothing".into()))).expect("everything was looked at");
+    let facts = wish.resolve(|_| Some(Err("nothing".into()))).expect("everything was looked at");
     let said = meta.annotations.get("rouse.dev/upstream-tls").map(String::as_str);
     // Off only if somebody said so outright.
     assert_eq!(facts.on == Some(false), said == Some("false"));

@@ -6,8 +6,8 @@ use rouse_core::endpoint::ServiceId;
 use rouse_core::merge::Boot;
 use rouse_core::slices::MaxEndpoints;
 use rouse_kube::objects::slices::parse_selector;
-use rouse_proxy::headers::TrustedProxies;
-use rouse_proxy::route::{HostPattern, PathPrefix};
+use rouse_proxy::request::TrustedProxies;
+use rouse_proxy::routing::{HostPattern, PathPrefix};
 
 fuzz_target!(|text: &str| {
     if let Ok(id) = text.parse::<ServiceId>() {

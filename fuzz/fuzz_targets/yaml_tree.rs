@@ -2,8 +2,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use rouse_cli::document::yaml::Reader;
-use rouse_cli::document::{Fault, Mark};
+use rouse_config::document::yaml::Reader;
+use rouse_config::document::{Fault, Mark};
 
 fuzz_target!(|text: &str| {
     let built = documents(text, |reader| reader.node().map(|node| node.mark));

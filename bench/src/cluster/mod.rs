@@ -42,8 +42,8 @@ impl Gateway {
         let mut running = Running::start("rouse gateway", &mut command)?;
         let address = running.until("is ready", PATIENCE, |running| {
             let lines = running.lines();
-            lines.iter().find(|line| line.starts_with("ready: "))?;
-            lines.iter().find_map(|line| line.strip_prefix("listening on http://")?.parse().ok())
+            lines.iter().find(|line| line.contains("ready: "))?;
+            lines.iter().find_map(|line| line.split_once("listening on http://")?.1.parse().ok())
         })?;
         Ok(Self { running, address, synced: began.elapsed() })
     }

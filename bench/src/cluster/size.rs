@@ -8,11 +8,11 @@ use futures_util::TryStreamExt;
 use kube::Client;
 use kube::api::{Patch, PatchParams, WatchEvent, WatchParams};
 use rouse_core::endpoint::ServiceId;
-use rouse_core::merge::Policy;
+use rouse_core::merge::MergePolicy;
 use rouse_core::registry::{self, Registry};
 use rouse_core::service::Service;
 use rouse_core::snapshot::PortView;
-use rouse_kube::cluster::{Cluster, Settings};
+use rouse_kube::cluster::{Cluster, ClusterSettings};
 use rouse_net::clock::TokioClock;
 use serde_json::json;
 use tokio::sync::mpsc;
@@ -96,14 +96,14 @@ pub(crate) fn run(ask: &ClusterSize) -> Result<()> {
 /// Changes one endpoint after the other, and notes how long after a watch of our own the snapshot has it, in milliseconds.
 async fn changes(client: &Client, large: &Large, ask: &ClusterSize) -> Result<Vec<f64>> {
     let clock = TokioClock::new();
-    let settings = Settings {
+    let settings = ClusterSettings {
         namespace: Some(NAMESPACE.to_owned()),
         write_status: false,
-        ..Settings::new(Arc::new(clock), time_of_day, 7)
+        ..ClusterSettings::new(Arc::new(clock), time_of_day, 7)
     };
     let cluster = Cluster::new(super::client(&ask.kubeconfig).await?, settings);
-    let policy = Policy { manual_endpoints: true, ..Policy::default() };
-    let core = registry::Settings { policy, ..registry::Settings::default() };
+    let policy = MergePolicy { manual_endpoints: true, ..MergePolicy::default() };
+    let core = registry::RegistrySettings { policy, ..registry::RegistrySettings::default() };
     let registry = Registry::new(core, Arc::new(clock), Arc::clone(&cluster) as _);
     let (cancel, mut tasks) = (CancellationToken::new(), JoinSet::new());
     tasks.spawn(Arc::clone(&cluster).run(Arc::clone(&registry), cancel.clone()));

@@ -18,14 +18,12 @@ use rouse_core::service::{Service, Spec};
 use rouse_core::snapshot::Spread;
 use rouse_net::clock::TokioClock;
 use rouse_net::listen;
-use rouse_proxy::gateway::{
-    self, Backend, ColdStartHeaders, Gateway, Limits, Route, Target, Timeouts, Upstream,
-};
-use rouse_proxy::headers::TrustedProxies;
-use rouse_proxy::metrics::Metrics;
-use rouse_proxy::podless::Podless;
-use rouse_proxy::route::{Rule, Table};
-use rouse_proxy::serve::{Door, Workers};
+use rouse_proxy::budget::ConnectionLimits;
+use rouse_proxy::listen::{Gateway, ProxyListener, ProxySettings, Workers};
+use rouse_proxy::request::TrustedProxies;
+use rouse_proxy::routing::{NoPodPolicy, Route, Rule, Table, Target};
+use rouse_proxy::telemetry::metrics::Metrics;
+use rouse_proxy::upstream::{Backend, ColdStartHeaders, Timeouts, UpstreamProtocol};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 
@@ -82,13 +80,13 @@ fn is_possible(size: &DataPlane) -> bool {
 async fn serve(size: DataPlane) -> Result<()> {
     let mut term = signal(SignalKind::terminate())?;
     let clock = TokioClock::new();
-    let registry = Registry::new(registry::Settings::default(), Arc::new(clock), Arc::new(NoEngine));
-    let settings = gateway::Settings {
+    let registry = Registry::new(registry::RegistrySettings::default(), Arc::new(clock), Arc::new(NoEngine));
+    let settings = ProxySettings {
         id: "bench".into(),
         trusted: TrustedProxies::private(),
         bounds: Bounds::default(),
         clock,
-        limits: Limits::default(),
+        limits: ConnectionLimits::default(),
         cold_start: ColdStartHeaders::default(),
         access: None,
     };
@@ -96,7 +94,8 @@ async fn serve(size: DataPlane) -> Result<()> {
     gateway.set_routes(routes(size, &services(size, &registry)?)?);
     let listeners = listen::bind(&[SocketAddr::from((Ipv4Addr::LOCALHOST, 0))])?;
     let address = listeners.first().ok_or("there is no listener")?.address();
-    let mut workers = Workers::start(&gateway, listeners.into_iter().map(Door::from).collect(), WORKERS)?;
+    let mut workers =
+        Workers::start(&gateway, listeners.into_iter().map(ProxyListener::from).collect(), WORKERS)?;
     let mut timer = JoinSet::new();
     timer.spawn(async move { registry.drive(|due| clock.sleep_until(due)).await });
     println!("listening on http://{address}");
@@ -147,7 +146,7 @@ fn pod_ip(number: u32) -> Ipv4Addr {
 fn routes(size: DataPlane, services: &[Arc<Service>]) -> Result<Table<Arc<Route>>> {
     let rule = |(number, service): (u32, &Arc<Service>)| {
         let port = service.port(&PortName::new(PORT)).ok_or("a service has no port")?;
-        let target = Target::Backend(Backend::direct(Arc::clone(service), port, Upstream::Http1));
+        let target = Target::Backend(Backend::direct(Arc::clone(service), port, UpstreamProtocol::Http1));
         let name = format!("route-{number}");
         Ok(Rule {
             hosts: vec![host_of(number).parse()?],
@@ -161,7 +160,7 @@ fn routes(size: DataPlane, services: &[Arc<Service>]) -> Result<Table<Arc<Route>
                 service: service.id().clone(),
                 target,
                 timeouts: TIMEOUTS,
-                podless: Podless::default(),
+                no_pod: NoPodPolicy::default(),
             }),
         })
     };
@@ -176,7 +175,7 @@ mod tests {
     fn built(routes: u32, services: u32, endpoints: u32) -> (Table<Arc<Route>>, Vec<Arc<Service>>) {
         let size = DataPlane { port: 80, routes, services, endpoints };
         let clock = Arc::new(TokioClock::new());
-        let registry = Registry::new(registry::Settings::default(), clock, Arc::new(NoEngine));
+        let registry = Registry::new(registry::RegistrySettings::default(), clock, Arc::new(NoEngine));
         let services = super::services(size, &registry).unwrap();
         (super::routes(size, &services).unwrap(), services)
     }

@@ -1,20 +1,21 @@
-//! The command line: what can be asked of `rouse`.
+//! The command line: all commands and their arguments.
 
 #![allow(clippy::doc_markdown, reason = "doc comments are help texts here, and backticks would be printed")]
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
-use std::num::{NonZeroU16, NonZeroUsize};
+use std::num::NonZeroU16;
 use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use rouse_config::duration::HumanDuration;
 use rouse_core::slices::MaxEndpoints;
-use rouse_proxy::headers::TrustedProxies;
+use rouse_daemon::RoleCommand;
+use rouse_daemon::admin::MOST_PODS;
+use rouse_daemon::up::GUARDIAN;
+use rouse_daemon::up::table::PrintedAddress;
 
-use crate::admin;
 use crate::check::{self, CheckArgs};
-use crate::config::Span;
-use crate::gateway::{self, GatewayArgs};
 use crate::install::{self, InstallArgs};
 
 /// Holds a request until a pod is ready, sends it straight there, and lets a leaving pod finish.
@@ -31,12 +32,9 @@ const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed while running, 2 bad usag
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Run everything on this machine: apps from rouse.yaml that start when a request comes
-    #[command(after_long_help = UP_HELP, after_help = "See --help for examples.")]
-    Up(Up),
-    /// Run the data plane on Kubernetes: hold requests until a pod is ready, in place of KEDA HTTP add-on's interceptor
-    #[command(after_long_help = gateway::HELP, after_help = "See --help for examples.")]
-    Gateway(GatewayArgs),
+    /// A command that runs until a signal.
+    #[command(flatten)]
+    Role(RoleCommand),
     /// Print the manifests of the gateway, for kubectl apply --server-side -f -
     #[command(after_long_help = install::HELP, after_help = "See --help for examples.")]
     Install(InstallArgs),
@@ -66,50 +64,8 @@ pub enum Command {
     DemoApp(DemoApp),
 }
 
-/// The hidden subcommand that guards one pod.
-pub const GUARDIAN: &str = "pod-guardian";
 /// The hidden subcommand that is an app of the demo.
 pub const DEMO_APP: &str = "demo-app";
-
-/// `rouse up`.
-#[derive(Debug, Args)]
-pub struct Up {
-    /// What to run [default: rouse.yaml or rouse.yml in this folder; if there is none, a built-in demo]
-    #[arg(value_name = "FILE")]
-    pub file: Option<PathBuf>,
-    /// Where requests come in, instead of what the file says; may be repeated. Port 0 is any free one
-    #[arg(long, value_name = "ADDRESS", value_parser = address)]
-    pub listen: Vec<SocketAddr>,
-    /// Where the admin API and the metrics are, instead of what the file says
-    #[arg(long, value_name = "ADDRESS", value_parser = admin_address)]
-    pub admin: Option<SocketAddr>,
-    /// How long to go on accepting after a signal to stop, while /readyz says no
-    #[arg(long, value_name = "DURATION", default_value = "0s")]
-    pub shutdown_delay: Span,
-    /// How long requests under way, open WebSockets and streams may take to finish after that
-    #[arg(long, value_name = "DURATION", default_value = "3s")]
-    pub drain_timeout: Span,
-    /// How many threads serve requests [default: one per core]
-    #[arg(long, value_name = "COUNT")]
-    pub workers: Option<NonZeroUsize>,
-    /// How many requests may wait for one service; more are turned away with 503
-    #[arg(long, value_name = "COUNT", default_value = "10000")]
-    pub max_holds: NonZeroUsize,
-    /// How many client connections there may be; beyond it, the longest quiet one makes room, then the
-    /// longest stalled one [default: by the files that may be open and the memory limit]
-    #[arg(long, value_name = "COUNT")]
-    pub max_connections: Option<NonZeroUsize>,
-    /// How long a client connection may be without a request, and the body of an HTTP/1 request without a byte
-    #[arg(long, value_name = "DURATION", default_value = "75s")]
-    pub idle_timeout: Span,
-    /// How long the head of a request may take
-    #[arg(long, value_name = "DURATION", default_value = "10s")]
-    pub header_timeout: Span,
-    /// Whose X-Forwarded-* headers are believed: networks like 10.0.0.0/8, separated by commas, or none [default:
-    /// loopback and the private networks]
-    #[arg(long, value_name = "NETWORKS")]
-    pub trusted_proxies: Option<TrustedProxies>,
-}
 
 /// Which `rouse up` is asked.
 #[derive(Debug, Clone, Args)]
@@ -122,7 +78,7 @@ pub struct Admin {
 /// `rouse status`.
 #[derive(Debug, Args)]
 pub struct Status {
-    /// Whom to ask.
+    /// Where the admin API is.
     #[command(flatten)]
     pub admin: Admin,
     /// How to print the answer
@@ -146,12 +102,12 @@ pub struct Restart {
     /// The app's name in rouse.yaml; local/NAME, as status prints it, is the same
     #[arg(value_name = "APP", value_parser = app)]
     pub app: String,
-    /// Whom to ask.
+    /// Where the admin API is.
     #[command(flatten)]
     pub admin: Admin,
     /// How long to wait until all pods are replaced
     #[arg(long, value_name = "DURATION", default_value = "2m")]
-    pub timeout: Span,
+    pub timeout: HumanDuration,
     /// Do not wait
     #[arg(long, conflicts_with = "timeout")]
     pub no_wait: bool,
@@ -166,20 +122,17 @@ pub struct Scale {
     /// How many pods, 0 to 1000, or auto
     #[arg(value_name = "PODS|auto", value_parser = pods)]
     pub pods: Pods,
-    /// Whom to ask.
+    /// Where the admin API is.
     #[command(flatten)]
     pub admin: Admin,
 }
-
-/// The most pods that an app can be kept at.
-pub const MOST_PODS: u32 = 1000;
 
 /// How many pods an app is to have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pods {
     /// As many as the autoscaler says.
     Auto,
-    /// So many, whatever the load.
+    /// So many, regardless of the load.
     Pinned(u32),
 }
 
@@ -192,7 +145,7 @@ pub struct Logs {
     /// Go on with what the pods print from now on
     #[arg(short, long)]
     pub follow: bool,
-    /// Whom to ask.
+    /// Where the admin API is.
     #[command(flatten)]
     pub admin: Admin,
 }
@@ -212,7 +165,7 @@ pub struct DemoApp {
     pub name: String,
     /// How long it takes to start.
     #[arg(long, default_value = "0s")]
-    pub start_after: Span,
+    pub start_after: HumanDuration,
     /// Where it listens.
     #[arg(long, env = "HOST", default_value = "127.0.0.1")]
     pub host: std::net::IpAddr,
@@ -221,18 +174,9 @@ pub struct DemoApp {
     pub port: NonZeroU16,
 }
 
-/// An address as `rouse up` prints it, or as the file has it.
+/// An address as `rouse up` prints it.
 fn address(text: &str) -> Result<SocketAddr, String> {
-    let bare = text.strip_prefix("http://").unwrap_or(text);
-    let bare = bare.strip_suffix('/').unwrap_or(bare);
-    let local = bare.strip_prefix("localhost:").map(|port| format!("127.0.0.1:{port}"));
-    let address = local.as_deref().unwrap_or(bare).parse();
-    address.map_err(|_| "expected an IP address and a port, like 127.0.0.1:8080 or [::1]:8080".to_owned())
-}
-
-fn admin_address(text: &str) -> Result<SocketAddr, String> {
-    let address = address(text)?;
-    if admin::may_listen(address) { Ok(address) } else { Err(format!("expected {}", admin::ADDRESS)) }
+    PrintedAddress::read(text).ok_or_else(|| format!("expected {}", PrintedAddress::ALLOWED))
 }
 
 /// An app's name, also as the service that `rouse status` shows.
@@ -263,7 +207,7 @@ pub struct Explain {
 /// What to explain.
 #[derive(Debug, Subcommand)]
 pub enum Explained {
-    /// Show who gets new requests and why: every address of every service and port, with its state
+    /// Show which endpoints get new requests and why: every address of every service and port, with its state
     #[command(after_long_help = ENDPOINTS_HELP, after_help = "See --help for examples.")]
     Endpoints(ExplainEndpoints),
     /// Show the EndpointSlices that follow from these Pods and Services, by the rules of KEP-1672
@@ -335,32 +279,6 @@ pub enum SlicesFormat {
     Json,
 }
 
-const UP_HELP: &str = "\
-Each app of the file is a service: a request for its host starts it, the request waits until it is ready, and after \
-a while without requests it is stopped again. Editing the file, or SIGHUP, applies the changes without dropping a \
-request; a file with errors changes nothing.
-
-A rouse.yaml can be as short as this:
-  apps:
-    hello:
-      command: python3 -m http.server $PORT --bind $HOST
-
-$PORT, $HOST and $NAME become the port, address and name of each pod, in the command and in env; $$ is a plain $. A command \
-of one string is split into words without a shell. logs: FOLDER writes all that an app prints to FOLDER/<app>.log; \
-readiness: {http: /healthz, interval: 10s} says how often a ready app is asked again. examples/rouse.yaml has every key.
-
-Examples:
-  rouse up
-  rouse up shop.yaml --listen 127.0.0.1:8000 --admin 127.0.0.1:9000
-  curl -H 'Host: hello.localhost' http://127.0.0.1:8080/
-  rouse status
-
-SIGINT (Ctrl-C) or SIGTERM: requests under way finish, for 3 s at most (--drain-timeout), then the apps are stopped. A \
-second signal stops at once; one that comes within 500 ms of the first counts as the same.
-
-Exit codes: 0 stopped by a signal, after the drain; 1 failed while running, or stopped at once by a second signal; \
-2 bad usage or configuration.";
-
 const STATUS_HELP: &str = "\
 States of a service:
   zero      no pod; the next request starts one
@@ -373,7 +291,7 @@ Examples:
   rouse status --admin 127.0.0.1:9000
   rouse status -o json | jq '.[].endpoints[].address'
 
-Exit codes: 0 done, 1 nobody answers at the admin address, 2 bad usage.";
+Exit codes: 0 done, 1 the admin API does not answer, 2 bad usage.";
 
 const RESTART_HELP: &str = "\
 A new pod is started and ready before an old one is stopped. An app at zero has nothing to replace.
@@ -383,11 +301,11 @@ Examples:
   rouse restart local/hello --timeout 30s
   rouse restart hello --no-wait
 
-Exit codes: 0 all pods are replaced (with --no-wait: it has begun), 1 they are not, or nobody answers at the admin \
-address, 2 bad usage or no such app.";
+Exit codes: 0 all pods are replaced (with --no-wait: it has begun), 1 they are not, or the admin API does \
+not answer, 2 bad usage or no such app.";
 
 const SCALE_HELP: &str = "\
-A number keeps the app there, whatever the load and the file say. 0 stops it now; the next request starts it again, and \
+A number keeps the app there, regardless of the load and the file. 0 stops it now; the next request starts it again, and \
 gives it back to the autoscaler.
 
 Examples:
@@ -395,17 +313,17 @@ Examples:
   rouse scale hello 0
   rouse scale hello auto
 
-Exit codes: 0 done, 1 nobody answers at the admin address, 2 bad usage or no such app.";
+Exit codes: 0 done, 1 the admin API does not answer, 2 bad usage or no such app.";
 
 const LOGS_HELP: &str = "\
 The last lines of all pods of the app, also of those that are gone; each begins with its pod's name. 4 MiB are kept for each \
-app (logs.keep in rouse.yaml). With -f, who reads too slowly for that misses lines, and is told how many; the app never waits.
+app (logs.keep in rouse.yaml). With -f, a reader that is too slow for that misses lines, and sees how many; the app never waits.
 
 Examples:
   rouse logs hello
   rouse logs hello -f
 
-Exit codes: 0 done, 1 nobody answers at the admin address, 2 bad usage or no such app.";
+Exit codes: 0 done, 1 the admin API does not answer, 2 bad usage or no such app.";
 
 const ENDPOINTS_HELP: &str = "\
 States:
@@ -427,7 +345,7 @@ Exit codes: 0 done, 1 failed while running, 2 bad usage or malformed input.";
 const SLICES_HELP: &str = "\
 Reads Pods, Services, Nodes and, if present, EndpointSlices. Every Service with a selector, or with the annotation \
 rouse.dev/selector: key=value,key2=value2, gets its slices. This is a calculation: Rouse writes no EndpointSlices to a cluster today, and there \
-Kubernetes' own controller writes those of Services with a selector. Slices that somebody else manages are not looked at.
+Kubernetes' own controller writes those of Services with a selector. Slices of other managers are ignored.
 
 New slices are shown as SERVICE-1, SERVICE-2 and so on, so that the same input always gives the same output; in a \
 cluster the API server picks the ending.
@@ -449,16 +367,6 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Rouse::command().debug_assert();
-    }
-
-    #[test]
-    fn an_address_may_be_copied_from_what_rouse_up_prints() {
-        for text in ["127.0.0.1:9080", "http://127.0.0.1:9080", "http://localhost:9080/", "localhost:9080"] {
-            assert_eq!(address(text), Ok(SocketAddr::from(([127, 0, 0, 1], 9080))), "{text}");
-        }
-        for bad in ["", "9080", "127.0.0.1", "https://127.0.0.1:1", "example.com:80", "localhost:x"] {
-            assert!(address(bad).is_err(), "{bad}");
-        }
     }
 
     #[test]

@@ -7,11 +7,13 @@ use std::time::Duration;
 use clap::Parser as _;
 use proptest::prelude::*;
 use rouse_cli::args::Rouse;
-use rouse_cli::config::{
-    self, App, Cert, Command, Config, Logs, Port, Protocol, Readiness, SHOWN, Timeouts, Tls,
-};
+use rouse_config::settings::Environment;
 use rouse_core::probe::Check;
-use rouse_core::scale::{Policy, Settings};
+use rouse_core::scale::{ScalePolicy, ScaleSettings};
+use rouse_daemon::RoleCommand;
+use rouse_daemon::rouse_yaml::{
+    self, App, AppCommand, AppPort, AppTimeouts, AppTransport, Cert, Config, Logs, Readiness, SHOWN, Tls,
+};
 
 /// As in the contract, comments included.
 const EXAMPLE: &str = r#"# rouse.yaml — every key but `apps.<name>.command` has a default
@@ -51,7 +53,7 @@ const SPAN: &str = "a duration from 0s to 720h, like 500ms, 30s, 5m or 1h";
 const SOME_SPAN: &str = "a duration from 1ms to 720h, like 500ms, 30s, 5m or 1h";
 const HOSTS: &str = "a list of hosts, like [shop.localhost]";
 /// As the gateway says it of its own admin address.
-const ADMIN: &str = "a loopback address or the pod's own, and a port, like 127.0.0.1:9090: the admin API is not for everybody";
+const ADMIN: &str = "a loopback address or the pod's own, and a port, like 127.0.0.1:9090: the admin API has no authentication";
 const TOP: &str = "an object with listen, admin, tls, logs, apps";
 const MAX: &str = "a whole number from 1 to 1000";
 const TARGET: &str = "a number from 0.001 to 1000000";
@@ -64,13 +66,13 @@ const BOOL: &str = "true or false";
 const PROBE: &str = "a path like /healthz";
 
 fn read(yaml: &str) -> Config {
-    config::read(yaml, "rouse.yaml").unwrap_or_else(|errors| panic!("{yaml}\ngave\n{errors}"))
+    rouse_yaml::read(yaml, "rouse.yaml").unwrap_or_else(|errors| panic!("{yaml}\ngave\n{errors}"))
 }
 
 /// Exactly these problems, as they are told.
 #[track_caller]
 fn check(yaml: &str, expected: &[&str]) {
-    let errors = config::read(yaml, "f").expect_err(yaml);
+    let errors = rouse_yaml::read(yaml, "f").expect_err(yaml);
     let told: Vec<String> = errors
         .problems()
         .iter()
@@ -104,8 +106,8 @@ fn texts<T: ToString>(values: &[T]) -> Vec<String> {
     values.iter().map(ToString::to_string).collect()
 }
 
-fn settings() -> Settings {
-    Settings { max: 3, concurrency: Some(10.0), ..Settings::default() }
+fn settings() -> ScaleSettings {
+    ScaleSettings { max: 3, concurrency: Some(10.0), ..ScaleSettings::default() }
 }
 
 #[test]
@@ -136,18 +138,18 @@ fn every_key_but_the_command_has_a_default() {
     assert_eq!(admin, "127.0.0.1:9080".parse().unwrap());
     assert_eq!((tls, logs), (None, Logs { keep: 4 << 20, folder: None }));
     let hello = apps.remove(0);
-    assert_eq!(hello.command, Command { program: "x".into(), arguments: vec![] });
+    assert_eq!(hello.command, AppCommand { program: "x".into(), arguments: vec![] });
     assert_eq!(hello.env, [].into());
     assert_eq!(hello.workdir.to_str(), Some("."));
     assert_eq!(texts(&hello.hosts), ["hello.localhost"]);
     assert_eq!(texts(&hello.paths), ["/"]);
-    assert_eq!(hello.port, Port::Auto);
-    assert_eq!(hello.protocol, Protocol::Http);
+    assert_eq!(hello.port, AppPort::Auto);
+    assert_eq!(hello.protocol, AppTransport::Http);
     assert_eq!((hello.readiness, hello.probe_interval), (Readiness::Tcp, Duration::from_secs(10)));
     assert_eq!(hello.scale.settings(), &settings());
-    assert_eq!(hello.scale.policy(), &Policy::try_from(&settings()).unwrap());
+    assert_eq!(hello.scale.policy(), &ScalePolicy::try_from(&settings()).unwrap());
     assert_eq!(hello.scale.limit(), None);
-    let timeouts = Timeouts {
+    let timeouts = AppTimeouts {
         readiness: Some(Duration::from_secs(30)),
         request: None,
         response_header: Some(Duration::from_mins(5)),
@@ -182,8 +184,8 @@ fn every_key_can_be_set() {
         ["a.localhost", "*.a.test", "*"]
     );
     assert_eq!(texts(&only_app("paths: [/x, /y/]").paths), ["/x", "/y"]);
-    assert_eq!(only_app("port: 65535").port, Port::Fixed(u16::MAX.try_into().unwrap()));
-    assert_eq!(only_app("protocol: h2c").protocol, Protocol::H2c);
+    assert_eq!(only_app("port: 65535").port, AppPort::Fixed(u16::MAX.try_into().unwrap()));
+    assert_eq!(only_app("protocol: h2c").protocol, AppTransport::H2c);
     assert_eq!(only_app("readiness: tcp").readiness.check(80), Check::Tcp { port: 80 });
     let http = Check::Http { port: 80, path: "/x?y=1".into(), tls: false, headers: vec![] };
     assert_eq!(only_app("readiness: {http: /x?y=1}").readiness.check(80), http);
@@ -202,14 +204,15 @@ fn every_key_can_be_set() {
 
     let app = only_app("scale: {min: 1, max: 1000, target: 0.5, limit: 7, idle-after: 1h}");
     let idle_after = Duration::from_hours(1);
-    let expected = Settings { min: 1, max: 1000, concurrency: Some(0.5), limit: 7, idle_after, ..settings() };
+    let expected =
+        ScaleSettings { min: 1, max: 1000, concurrency: Some(0.5), limit: 7, idle_after, ..settings() };
     assert_eq!(app.scale.settings(), &expected);
-    assert_eq!(app.scale.policy(), &Policy::try_from(&expected).unwrap());
+    assert_eq!(app.scale.policy(), &ScalePolicy::try_from(&expected).unwrap());
     assert_eq!(app.scale.limit().unwrap().get(), 7);
 
     let app = only_app("timeouts: {readiness: 0s, request: 5m, response-header: 0ms, connect: 1ms}");
     let (request, connect) = (Some(Duration::from_mins(5)), Duration::from_millis(1));
-    assert_eq!(app.timeouts, Timeouts { readiness: None, request, response_header: None, connect });
+    assert_eq!(app.timeouts, AppTimeouts { readiness: None, request, response_header: None, connect });
 }
 
 #[test]
@@ -288,13 +291,19 @@ fn a_file_that_is_no_configuration_is_one_error() {
 
 #[test]
 fn the_admin_api_does_not_listen_on_all_addresses_by_a_flag_either() {
+    let read = |address: &str| {
+        let rouse = Rouse::try_parse_from(["rouse", "up", "--admin", address]).unwrap();
+        let rouse_cli::args::Command::Role(RoleCommand::Up(args)) = rouse.command else {
+            unreachable!("it is `up`")
+        };
+        args.read_settings(&Environment::default())
+    };
     for address in ["0.0.0.0:9080", "[::]:9080", "http://0.0.0.0:9080", "[::ffff:0.0.0.0]:9080"] {
-        let error = Rouse::try_parse_from(["rouse", "up", "--admin", address]).expect_err(address);
-        let said = error.to_string();
-        assert!(said.contains(ADMIN) && error.exit_code() == 2, "{said}");
+        let said = read(address).expect_err(address).to_string();
+        assert!(said.contains(ADMIN) && said.starts_with("--admin: "), "{said}");
     }
     for own in ["127.0.0.1:9080", "192.0.2.7:9080", "[::1]:0"] {
-        Rouse::try_parse_from(["rouse", "up", "--admin", own]).expect(own);
+        read(own).expect(own);
     }
 }
 
@@ -654,14 +663,14 @@ fn twenty_errors_are_told_at_once_and_in_order() {
     let expected: Vec<usize> =
         (1..).zip(TWENTY.lines()).filter(|(_, line)| line.contains('!')).map(|(n, _)| n).collect();
     assert_eq!(expected.len(), 20);
-    let errors = config::read(TWENTY, "rouse.yaml").unwrap_err();
+    let errors = rouse_yaml::read(TWENTY, "rouse.yaml").unwrap_err();
     let lines: Vec<usize> = errors.problems().iter().map(|problem| problem.mark.line as usize).collect();
     assert_eq!(lines, expected, "{errors}");
 }
 
 #[test]
 fn errors_are_printed_a_line_each_and_then_the_next_step() {
-    let print = |yaml: &str| config::read(yaml, "dir/rouse.yaml").unwrap_err().to_string();
+    let print = |yaml: &str| rouse_yaml::read(yaml, "dir/rouse.yaml").unwrap_err().to_string();
     assert_eq!(
         print("apps:\n  hello:\n    command: [x]\n    scale:\n      max: 0\n      min: x\n"),
         "dir/rouse.yaml:5:12: apps.hello.scale.max: 0 is not allowed: a whole number from 1 to 1000\n\
@@ -678,7 +687,7 @@ fn errors_are_printed_a_line_each_and_then_the_next_step() {
 #[test]
 fn no_more_problems_are_printed_than_people_read() {
     let unknown: Vec<String> = (0..1000).map(|n| format!("    x{n}: 1\n")).collect();
-    let errors = config::read(&with(&format!("port: 0\n{}", unknown.concat())), "f").unwrap_err();
+    let errors = rouse_yaml::read(&with(&format!("port: 0\n{}", unknown.concat())), "f").unwrap_err();
     assert_eq!((errors.problems().len(), errors.count()), (SHOWN, 1001));
     let print = errors.to_string();
     assert_eq!(print.lines().count(), SHOWN + 2);
@@ -695,7 +704,7 @@ fn a_long_or_wild_value_is_shown_in_short_and_harmless() {
 
 /// What must hold of any text at all.
 fn sane(text: &str) {
-    match config::read(text, "f") {
+    match rouse_yaml::read(text, "f") {
         Ok(config) => {
             assert!(!config.apps.is_empty() && !config.listen.is_empty());
             assert!(config.apps.iter().all(|app| !app.hosts.is_empty() && !app.paths.is_empty()));

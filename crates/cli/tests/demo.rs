@@ -15,19 +15,6 @@ impl Drop for App {
 }
 
 #[test]
-fn the_readme_installs_rouse_before_it_calls_it() {
-    let readme = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md")).unwrap();
-    // The lines between fences, which people type.
-    let fenced = readme.split("\n```").skip(1).step_by(2).flat_map(|block| block.lines().skip(1));
-    let typed: Vec<&str> = fenced.map(|line| line.strip_prefix("$ ").unwrap_or(line)).collect();
-    let first = |command: &str| typed.iter().position(|line| line.starts_with(command));
-    let installed = first("cargo install --path crates/cli").expect("it says how to install rouse");
-    let called = first("rouse ").expect("it calls rouse");
-    assert!(installed < called, "line {called} is {:?}", typed.get(called));
-    assert!(first("rouse status").is_some_and(|status| installed < status));
-}
-
-#[test]
 fn a_demo_app_answers_on_its_port_and_leaves_in_good_order_when_told_to() {
     // A loopback address of our own: another test cannot take the port between the look and the use.
     let host = format!("127.101.{}.1", std::process::id() % 250 + 1);

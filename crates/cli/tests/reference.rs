@@ -1,5 +1,4 @@
-//! `docs/metrics-and-errors.md` names every metric, error code, admin path and field of the access log, and none that
-//! is not there.
+//! The reference pages of `docs/` name every metric, error code, admin path and field of the access log, and no others.
 
 #![allow(
     clippy::unwrap_used,
@@ -15,31 +14,42 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use axum::Router;
 use axum::body::Body;
 use http::{Method, Request, StatusCode, Version};
 use http_body_util::BodyExt as _;
 use hyper::service::Service as _;
 use hyper_util::service::TowerToHyperService;
 use prometheus_client::registry::Registry as Metrics;
-use rouse_cli::admin::metrics::{Present, Tally, Watches};
-use rouse_cli::admin::process::Process;
-use rouse_cli::admin::{Mode, NoApps, Panel, Ready, paths, router};
 use rouse_core::hold::Bounds;
-use rouse_kube::cluster::{self, Cluster};
-use rouse_kube::connect::connect;
+use rouse_core::start::Cause;
+use rouse_daemon::admin::metrics::{Present, Tally, Watches};
+use rouse_daemon::admin::process::Process;
+use rouse_daemon::admin::{AdminState, Apps, Mode, PodBackend, Services, paths, router};
+use rouse_daemon::process::ready::Ready;
+use rouse_kube::client::connect::connect;
+use rouse_kube::cluster::{Cluster, ClusterSettings};
+use rouse_local::engine::AppStatus;
+use rouse_local::output::Log;
 use rouse_net::clock::TokioClock;
-use rouse_proxy::access::{Entry, Format};
+use rouse_proxy::budget::ConnectionLimits;
 use rouse_proxy::error::Failure;
-use rouse_proxy::gateway::{ColdStartHeaders, Gateway, Limits, Settings};
-use rouse_proxy::headers::TrustedProxies;
+use rouse_proxy::listen::{Gateway, ProxySettings};
+use rouse_proxy::request::TrustedProxies;
+use rouse_proxy::telemetry::access_log::{Entry, Format};
+use rouse_proxy::upstream::ColdStartHeaders;
 use rouse_testkit::fakes::Bench;
 use serde_json::Value;
 
-const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/metrics-and-errors.md");
+/// A page of `docs/`.
+fn page(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name);
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
 
-/// The rows of all tables under a heading, without their heads.
-fn rows(heading: &str) -> Vec<Vec<String>> {
-    let page = fs::read_to_string(PAGE).unwrap();
+/// The rows of all tables under a heading of a page, without the header rows.
+fn rows(name: &str, heading: &str) -> Vec<Vec<String>> {
+    let page = page(name);
     let lines = page.lines().skip_while(|line| *line != heading);
     let level = heading.split(' ').next().unwrap();
     let ends = |line: &str| line.starts_with('#') && line.split(' ').next().unwrap().len() <= level.len();
@@ -62,7 +72,7 @@ fn names(rows: &[Vec<String>]) -> BTreeSet<String> {
     once
 }
 
-/// A cluster that nobody asks.
+/// A cluster that is never contacted.
 async fn cluster() -> Arc<Cluster> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("config");
@@ -70,13 +80,13 @@ async fn cluster() -> Arc<Cluster> {
                 contexts: [{name: x, context: {cluster: c, user: u}}]\ncurrent-context: x\n";
     fs::write(&path, text).unwrap();
     let client = connect(Some(&path), None).await.unwrap();
-    Cluster::new(client, cluster::Settings::new(Arc::new(TokioClock::new()), || SystemTime::UNIX_EPOCH, 1))
+    Cluster::new(client, ClusterSettings::new(Arc::new(TokioClock::new()), || SystemTime::UNIX_EPOCH, 1))
 }
 
 /// Everything that a gateway with KEDA's names counts.
 async fn metrics() -> Metrics {
     let mut all = Metrics::default();
-    rouse_proxy::metrics::Metrics::new_with_keda(&mut all);
+    rouse_proxy::telemetry::metrics::Metrics::new_with_keda(&mut all);
     Tally::new(&mut all);
     Present::register(Arc::clone(&Bench::new().registry), &mut all);
     Process::register(&mut all);
@@ -108,7 +118,7 @@ fn registered(metrics: &Metrics) -> BTreeSet<String> {
 
 #[tokio::test]
 async fn the_page_has_every_metric_and_no_other() {
-    let rows = rows("## Metrics");
+    let rows = rows("metrics.md", "## All metrics");
     for row in &rows {
         let (name, kind) = (row[0].trim_matches('`'), &row[1]);
         assert_eq!(kind == "counter", name.ends_with("_total"), "{name} is a {kind}");
@@ -128,7 +138,7 @@ async fn the_page_has_every_metric_and_no_other() {
 /// The types of those that are shown from the start.
 #[tokio::test]
 async fn the_page_says_of_what_type_metrics_are() {
-    let rows = rows("## Metrics");
+    let rows = rows("metrics.md", "## All metrics");
     let mut text = String::new();
     prometheus_client::encoding::text::encode(&mut text, &metrics().await).unwrap();
     let typed: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();
@@ -173,8 +183,10 @@ fn after(failure: &Failure) -> Option<Failure> {
 
 #[test]
 fn the_page_has_every_error_with_its_statuses_and_no_other() {
-    let told: BTreeSet<Vec<String>> =
-        rows("## Errors").into_iter().map(|row| row.into_iter().take(3).collect()).collect();
+    let told: BTreeSet<Vec<String>> = rows("troubleshooting.md", "## Error codes")
+        .into_iter()
+        .map(|row| row.into_iter().take(3).collect())
+        .collect();
     let all = successors(Some(Failure::NoRoute), after);
     let there = all.map(|failure| {
         vec![
@@ -186,33 +198,84 @@ fn the_page_has_every_error_with_its_statuses_and_no_other() {
     assert_eq!(told, there.collect());
 }
 
-fn panel(cluster: Option<Arc<Cluster>>) -> Arc<Panel> {
+/// Each error code has a section that says what it means, what to look at, and what to do.
+#[test]
+fn the_troubleshooting_page_has_a_section_for_every_error_code_and_no_other() {
+    let page = page("troubleshooting.md");
+    let sections: Vec<(&str, &str)> = page
+        .split("\n### `")
+        .skip(1)
+        .map(|section| section.split("\n## ").next().unwrap().split_once("`\n").unwrap())
+        .collect();
+    let titles: Vec<&str> = sections.iter().map(|(title, _)| *title).collect();
+    let codes: BTreeSet<&str> =
+        successors(Some(Failure::NoRoute), after).map(|failure| failure.code()).collect();
+    assert_eq!(titles.iter().copied().collect::<BTreeSet<_>>(), codes);
+    assert_eq!(titles.len(), codes.len(), "a code has two sections: {titles:?}");
+    for (code, text) in sections {
+        for part in ["\n**Meaning.** ", "\n**Look at.** ", "\n**Do.** "] {
+            assert!(text.contains(part), "the section of {code} has no {part:?}");
+        }
+    }
+}
+
+/// The rows of "Causes of failed starts" are those of [`Cause`].
+#[test]
+fn the_troubleshooting_page_has_every_cause_of_a_failed_start_and_no_other() {
+    let told = names(&rows("troubleshooting.md", "## Causes of failed starts"));
+    assert_eq!(told, Cause::ALL.iter().map(|cause| cause.code().to_owned()).collect());
+}
+
+fn admin(cluster: Option<Arc<Cluster>>) -> Router {
     let bench = Bench::new();
-    let settings = Settings {
+    let settings = ProxySettings {
         id: "test".into(),
         trusted: TrustedProxies::private(),
         bounds: Bounds::default(),
         clock: TokioClock::new(),
-        limits: Limits::default(),
+        limits: ConnectionLimits::default(),
         cold_start: ColdStartHeaders::default(),
         access: None,
     };
-    Arc::new(Panel {
+    let services = Services {
         registry: Arc::clone(&bench.registry),
-        apps: Arc::new(NoApps),
-        cluster,
-        gateway: Gateway::new(settings, rouse_proxy::metrics::Metrics::new(&mut Metrics::default())),
+        gateway: Gateway::new(
+            settings,
+            rouse_proxy::telemetry::metrics::Metrics::new(&mut Metrics::default()),
+        ),
         clock: Arc::clone(&bench.clock) as _,
-        ready: Arc::<Ready>::default(),
-        metrics: Metrics::default(),
-    })
+        backend: cluster.map_or_else(|| PodBackend::Apps(Arc::new(NoApps)), PodBackend::Cluster),
+    };
+    router(AdminState { ready: Arc::<Ready>::default(), metrics: Metrics::default() }, Some(services))
+}
+
+/// An engine without apps.
+#[derive(Debug)]
+struct NoApps;
+
+impl Apps for NoApps {
+    fn apps(&self) -> Vec<AppStatus> {
+        Vec::new()
+    }
+
+    fn restart(&self, _app: &str) -> bool {
+        false
+    }
+
+    fn scale(&self, _app: &str, _pods: Option<u32>) -> bool {
+        false
+    }
+
+    fn log(&self, _app: &str) -> Option<Arc<Log>> {
+        None
+    }
 }
 
 /// What is answered: the status, and the error if there is one.
-async fn asked(panel: &Arc<Panel>, method: Method, path: &str) -> (u16, String) {
+async fn asked(router: &Router, method: Method, path: &str) -> (u16, String) {
     let request = Request::builder().method(method).uri(path).header("host", "127.0.0.1");
     let request = request.body(Body::empty()).unwrap();
-    let response = TowerToHyperService::new(router(Arc::clone(panel))).call(request).await.unwrap();
+    let response = TowerToHyperService::new(router.clone()).call(request).await.unwrap();
     let status = response.status().as_u16();
     let body = response.into_body().collect().await.unwrap().to_bytes();
     let error = serde_json::from_slice::<Value>(&body)
@@ -224,8 +287,8 @@ async fn asked(panel: &Arc<Panel>, method: Method, path: &str) -> (u16, String) 
 #[tokio::test]
 async fn who_asks_for_what_is_not_there_is_offered_what_is() {
     for (mode, cluster) in [(Mode::Gateway, Some(cluster().await)), (Mode::Up, None)] {
-        let panel = panel(cluster);
-        let (status, error) = asked(&panel, Method::GET, "/nope").await;
+        let admin = admin(cluster);
+        let (status, error) = asked(&admin, Method::GET, "/nope").await;
         let (_, offered) = error.split_once("there are ").unwrap_or_else(|| panic!("{status}: {error}"));
         let offered: Vec<&str> = offered.split(", ").collect();
         assert_eq!((status, offered.clone()), (404, paths(mode).iter().map(String::as_str).collect()));
@@ -235,14 +298,14 @@ async fn who_asks_for_what_is_not_there_is_offered_what_is() {
                 None => (Method::GET, offer),
             };
             let path = path.replace("{namespace}", "shop").replace("{name}", "cart");
-            let (status, error) = asked(&panel, method, &path).await;
+            let (status, error) = asked(&admin, method, &path).await;
             assert!(
                 status != 405 && !error.contains("there is nothing"),
                 "{mode:?} {offer}: {status} {error}"
             );
         }
     }
-    let gateway = panel(Some(cluster().await));
+    let gateway = admin(Some(cluster().await));
     let (status, error) = asked(&gateway, Method::POST, "/api/v1/services/shop/cart/restart").await;
     assert!(
         status == 404 && !error.contains("POST") && error.contains("/api/v1/watches"),
@@ -253,7 +316,8 @@ async fn who_asks_for_what_is_not_there_is_offered_what_is() {
 #[test]
 fn the_page_has_every_admin_path_of_both_and_no_other() {
     for (mode, column) in [(Mode::Up, 1), (Mode::Gateway, 2)] {
-        let rows: Vec<_> = rows("## Admin API").into_iter().filter(|row| row[column] == "yes").collect();
+        let rows: Vec<_> =
+            rows("admin-api.md", "## Paths").into_iter().filter(|row| row[column] == "yes").collect();
         assert_eq!(names(&rows), paths(mode).into_iter().collect(), "{mode:?}");
     }
 }
@@ -279,14 +343,14 @@ fn the_page_has_every_field_of_the_access_log_and_no_other() {
     };
     let line: Value = serde_json::from_str(&Format::Json.line(&entry, SystemTime::UNIX_EPOCH)).unwrap();
     let fields: BTreeSet<String> = line.as_object().unwrap().keys().cloned().collect();
-    assert_eq!(names(&rows("## Access log")), fields);
+    assert_eq!(names(&rows("logs.md", "## Access log")), fields);
 }
 
 /// Every test that the security page names, as a file below the repository and the name of the test.
 #[test]
 fn every_promise_of_the_security_page_names_tests_that_exist() {
     let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let page = fs::read_to_string(repository.join("docs/security.md")).unwrap();
+    let page = page("security.md");
     let named: Vec<&str> =
         page.split('`').filter(|text| text.contains(".rs") && text.contains('/')).collect();
     assert!(named.len() > 30, "{named:?}");

@@ -1,4 +1,4 @@
-//! The parts of `rouse up` that need no processes: the file as apps and routes, the lines, the screen.
+//! The parts of `rouse up` that need no processes: the file as apps and routes, the lines, the console.
 
 #![allow(
     clippy::unwrap_used,
@@ -13,19 +13,22 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rouse_cli::config::{self, Config};
-use rouse_cli::process::screen::Screen;
-use rouse_cli::up::source::Source;
-use rouse_cli::up::{lines, plan};
 use rouse_core::endpoint::{PortName, Source as Word};
 use rouse_core::host::Host;
 use rouse_core::registry::Registry;
 use rouse_core::service::Spec;
 use rouse_core::time::Moment;
 use rouse_core::timeline::{ColdStart, Outcome};
+use rouse_daemon::listeners::Addresses;
+use rouse_daemon::process::console::Console;
+use rouse_daemon::process::style;
+use rouse_daemon::rouse_yaml::{self as config, Config};
+use rouse_daemon::up::source::Source;
+use rouse_daemon::up::{messages, plan};
 use rouse_local::engine::{Event, PORT_NAME, PortChoice, Readiness, What};
 use rouse_local::output::{Line, Stream};
-use rouse_proxy::gateway::{Backend, Target, Upstream};
+use rouse_proxy::routing::Target;
+use rouse_proxy::upstream::{Backend, UpstreamProtocol};
 use rouse_testkit::fakes::Bench;
 
 fn read(text: &str) -> Config {
@@ -100,7 +103,6 @@ fn declared(config: &Config) -> Arc<Registry> {
 fn requests_find_their_app_by_host_and_path() {
     let config = read(TWO);
     let table = plan::routes(&config, &declared(&config));
-    let headers = http::HeaderMap::new();
     for (host, path, app) in [
         ("shop.localhost:8080", "/", Some("web")),
         ("shop.localhost", "/shop/1", Some("web")),
@@ -108,14 +110,16 @@ fn requests_find_their_app_by_host_and_path() {
         ("web.localhost", "/", None),
     ] {
         let named = Host::parse(host.as_bytes()).unwrap();
-        let found = table.find(Some(&named), path, &headers).map(|rule| rule.target.name.to_string());
+        let found = table
+            .find(Some(&named), &http::Request::builder().uri(path).body(()).unwrap().into_parts().0)
+            .map(|rule| rule.target.name.to_string());
         assert_eq!(found.as_deref(), app, "{host}{path}");
     }
     let protocol = |app: usize| match &table.rules()[app].target.target {
         Target::Backend(Backend { protocol, .. }) => protocol.clone(),
         _ => panic!("it was declared"),
     };
-    assert!(matches!([protocol(0), protocol(1)], [Upstream::Http1, Upstream::H2c]));
+    assert!(matches!([protocol(0), protocol(1)], [UpstreamProtocol::Http1, UpstreamProtocol::H2c]));
     let timeouts = table.rules()[0].target.timeouts;
     assert_eq!(
         (timeouts.readiness, timeouts.request),
@@ -185,8 +189,12 @@ fn plain(text: &str) -> String {
 #[test]
 fn the_greeting_says_where_it_listens_and_how_to_ask() {
     let config = read(TWO);
-    let listen = ["0.0.0.0:8000".parse().unwrap(), "[::1]:8001".parse().unwrap()];
-    let lines = lines::greeting(&file(), &config, &listen, None, "127.0.0.1:9080".parse().unwrap());
+    let addresses = Addresses {
+        plain: vec!["0.0.0.0:8000".parse().unwrap(), "[::1]:8001".parse().unwrap()],
+        secure: Vec::new(),
+        admin: "127.0.0.1:9080".parse().unwrap(),
+    };
+    let lines = messages::greeting(&file(), &config, &addresses);
     let lines: Vec<String> = lines.iter().map(|line| plain(line)).collect();
     assert_eq!(
         lines[..3],
@@ -198,7 +206,7 @@ fn the_greeting_says_where_it_listens_and_how_to_ask() {
     );
     let web = "web: curl -H 'Host: shop.localhost' http://127.0.0.1:8000/   or, in a browser, http://shop.localhost:8000/";
     assert_eq!(lines[3], web);
-    let demo = lines::greeting(&Source::Demo, &config, &listen, None, listen[0]);
+    let demo = messages::greeting(&Source::Demo, &config, &addresses);
     let hint = demo.iter().find(|line| line.contains("http.server")).unwrap();
     assert!(hint.contains("--bind, $HOST"), "it would serve the folder to the whole network: {hint}");
     assert!(demo[0].contains("demo") && demo.iter().any(|line| line.contains("rouse up --help")), "{demo:?}");
@@ -220,7 +228,7 @@ fn events_are_told_in_plain_words_and_in_colour() {
     ];
     for (what, expected) in cases {
         let event = Event { service: "local/hello".parse().unwrap(), at: Moment::ZERO, what };
-        let line = lines::event(&event).unwrap();
+        let line = messages::event(&event).unwrap();
         assert_eq!(plain(&line), expected);
         assert!(line.contains("\u{1b}["), "{line:?} has no colour");
     }
@@ -229,29 +237,29 @@ fn events_are_told_in_plain_words_and_in_colour() {
 #[test]
 fn a_cold_start_is_told_phase_by_phase() {
     let mut cold = ColdStart::new("local/hello".parse().unwrap(), Moment::ZERO);
-    assert_eq!(plain(&lines::cold_start(&cold)), "hello: cold start 0 ms");
+    assert_eq!(plain(&style::cold_start(&cold)), "hello: cold start 0 ms");
     let at = |micros: u64| Some(Moment::from_nanos(micros * 1000));
     (cold.wake_sent, cold.pod_seen, cold.pod_ready) = (at(100), at(3100), at(234_100));
     (cold.connected, cold.first_byte) = (at(234_400), at(239_400));
     (cold.ready_by, cold.outcome) = (Some(Word::Probe), Outcome::Served);
     let expected = "hello: cold start 239 ms: wake 0.1 · seen 3 · ready 231 · connect 0.3 · first byte 5";
-    assert_eq!(plain(&lines::cold_start(&cold)), expected);
+    assert_eq!(plain(&style::cold_start(&cold)), expected);
     (cold.outcome, cold.ended) = (Outcome::Abandoned, Some(Moment::from_millis(300)));
     assert!(
-        plain(&lines::cold_start(&cold))
+        plain(&style::cold_start(&cold))
             .starts_with("hello: cold start in vain, all clients left after 0.3 s")
     );
     (cold.outcome, cold.ended) = (Outcome::Failed, Some(Moment::from_secs(5)));
-    assert!(plain(&lines::cold_start(&cold)).starts_with("hello: cold start failed after 5 s: wake 0.1"));
+    assert!(plain(&style::cold_start(&cold)).starts_with("hello: cold start failed after 5 s: wake 0.1"));
 }
 
 #[test]
 fn what_a_pod_prints_begins_with_its_name_and_leaves_no_colour_behind() {
     let printed = |text: &str| Line { pod: "hello-1".into(), stream: Stream::Stdout, text: text.into() };
-    let line = lines::output("hello", &printed("\u{1b}[31mred"));
+    let line = messages::output("hello", &printed("\u{1b}[31mred"));
     assert_eq!(plain(&line), "hello-1 | red");
     assert!(line.ends_with("red\u{1b}[0m"), "{line:?}");
-    let color = |app: &str| lines::output(app, &printed("")).split('h').next().unwrap().to_owned();
+    let color = |app: &str| messages::output(app, &printed("")).split('h').next().unwrap().to_owned();
     assert_ne!(color("hello"), color("slow"), "the demo's apps can be told apart");
 }
 
@@ -285,22 +293,22 @@ impl Write for Paper {
 #[tokio::test]
 async fn a_halted_terminal_makes_lines_of_pods_wait_and_holds_up_nothing_else() {
     let (paper, open, text) = Paper::new();
-    let (screen, painter) = Screen::open(paper).unwrap();
-    screen.say("listening");
-    let (pods, mut passing) = (screen.clone(), tokio::task::JoinSet::new());
+    let (console, writer) = Console::open(paper).unwrap();
+    console.say("listening");
+    let (pods, mut passing) = (console.clone(), tokio::task::JoinSet::new());
     passing.spawn(async move {
         for n in 0..10_000 {
             pods.pass_on(format!("pod line {n}")).await;
         }
     });
     for n in 0..100 {
-        screen.say(format!("important {n}"));
+        console.say(format!("important {n}"));
         tokio::task::yield_now().await;
     }
     assert!(passing.try_join_next().is_none(), "it waits for the terminal");
     drop(open);
     passing.join_next().await.unwrap().unwrap();
-    painter.finish(Duration::from_secs(20)).await;
+    writer.finish(Duration::from_secs(20)).await;
     let text = String::from_utf8(text.lock().unwrap().clone()).unwrap();
     assert_eq!(text.lines().next(), Some("listening"));
     for (what, count) in [("pod line", 10_000), ("important", 100), ("not shown", 0)] {
@@ -311,8 +319,8 @@ async fn a_halted_terminal_makes_lines_of_pods_wait_and_holds_up_nothing_else() 
 #[tokio::test]
 async fn the_end_does_not_wait_for_a_terminal_that_is_halted_for_good() {
     let (paper, _open, _text) = Paper::new();
-    let (screen, painter) = Screen::open(paper).unwrap();
-    screen.say("one");
-    let finish = painter.finish(Duration::from_millis(10));
+    let (console, writer) = Console::open(paper).unwrap();
+    console.say("one");
+    let finish = writer.finish(Duration::from_millis(10));
     tokio::time::timeout(Duration::from_secs(20), finish).await.expect("it must end");
 }

@@ -11,8 +11,7 @@ use std::task::{Context, Poll, Waker};
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput};
 use rouse_core::endpoint::{Conditions, Slice};
 use rouse_core::hold::AcquireError;
-use rouse_core::service::Service;
-use rouse_core::slot::{Ask, Port, Slot};
+use rouse_core::service::{Port, Service, Slot, SlotRequest};
 use rouse_core::snapshot::Spread;
 use rouse_testkit::fakes::{Bench, READY, STARTING, ready_slice, slice};
 
@@ -85,7 +84,9 @@ fn release(criterion: &mut Criterion) {
             let (service, port) = bench.service("cart", spread);
             let hold = |seed| -> Pending {
                 let port = Arc::clone(&port);
-                Box::pin(async move { port.acquire(Ask { seed, ..Ask::default() }, pending()).await })
+                Box::pin(async move {
+                    port.acquire(SlotRequest { seed, ..SlotRequest::default() }, pending()).await
+                })
             };
             let mut holds: Vec<Pending> = (0..HOLDS).map(hold).collect();
             assert!(holds.iter_mut().all(|hold| poll(hold).is_pending()));

@@ -1,7 +1,8 @@
-//! What may happen only so often: wakes, and retries.
+//! Rate limits: the token bucket, the budget of wakes and the budget of retries.
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::sync::atomic::{AtomicI64, Ordering};
 use crate::time::Moment;
@@ -18,7 +19,15 @@ pub struct TokenBucket {
 impl TokenBucket {
     /// A full bucket: `burst` at once, `per_second` in the long run.
     pub fn new(rate: Rate, now: Moment) -> Self {
-        let (per_second, burst) = (f64::from(rate.per_second), f64::from(rate.burst));
+        Self::full_of(f64::from(rate.burst), f64::from(rate.per_second), now)
+    }
+
+    /// A full bucket: `burst` at once, then one `every` so often.
+    pub fn every(every: Duration, burst: u32, now: Moment) -> Self {
+        Self::full_of(f64::from(burst), every.as_secs_f64().recip(), now)
+    }
+
+    fn full_of(burst: f64, per_second: f64, now: Moment) -> Self {
         Self { per_second, burst, tokens: burst, counted: now }
     }
 
@@ -31,7 +40,7 @@ impl TokenBucket {
     }
 
     /// Takes a token that [`TokenBucket::has`] just found.
-    fn take(&mut self) {
+    pub fn take(&mut self) {
         self.tokens -= 1.0;
     }
 
@@ -84,7 +93,7 @@ impl WakeBudget {
         Self { rates, total: TokenBucket::new(rates.total, now), namespaces: HashMap::new() }
     }
 
-    /// Takes leave to wake a service of `namespace`, if there is any left.
+    /// Takes one wake of a service of `namespace` from the budget, if there is one left.
     pub fn take(&mut self, namespace: &str, now: Moment) -> bool {
         if !self.total.has(now) {
             return false;

@@ -1,4 +1,4 @@
-//! Leaving without dropping work: how much is under way, and the phases of a shutdown.
+//! Graceful shutdown: its phases, and a counter of the work that is still under way.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::time::Moment;
 
 /// Where a process is on its way out. Goes forward only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Phase {
+pub enum ShutdownPhase {
     /// Everything is as always.
     Serving,
     /// Not ready any more, but still accepting: load balancers need time to see it.
@@ -36,42 +36,44 @@ pub enum Phase {
 pub struct Shutdown {
     delay: Duration,
     timeout: Duration,
-    phase: Phase,
+    phase: ShutdownPhase,
 }
 
 impl Shutdown {
     /// `delay` between "not ready" and closed listeners, `timeout` from then for what is under way.
     pub fn new(delay: Duration, timeout: Duration) -> Self {
-        Self { delay, timeout, phase: Phase::Serving }
+        Self { delay, timeout, phase: ShutdownPhase::Serving }
     }
 
     /// The present phase.
-    pub fn phase(&self) -> Phase {
+    pub fn phase(&self) -> ShutdownPhase {
         self.phase
     }
 
     /// A signal to leave came. The first begins, the second ends at once.
-    pub fn signal(&mut self, now: Moment) -> Phase {
+    pub fn signal(&mut self, now: Moment) -> ShutdownPhase {
         self.phase = match self.phase {
-            Phase::Serving => Phase::NotReady { until: now + self.delay },
-            Phase::NotReady { .. } | Phase::Draining { .. } => Phase::Stopped { clean: false },
-            stopped @ Phase::Stopped { .. } => stopped,
+            ShutdownPhase::Serving => ShutdownPhase::NotReady { until: now + self.delay },
+            ShutdownPhase::NotReady { .. } | ShutdownPhase::Draining { .. } => {
+                ShutdownPhase::Stopped { clean: false }
+            }
+            stopped @ ShutdownPhase::Stopped { .. } => stopped,
         };
         self.phase
     }
 
     /// Moves on as far as time and work allow. `under_way`: requests, streams, upgraded connections and holds.
-    pub fn advance(&mut self, now: Moment, under_way: usize) -> Phase {
-        if let Phase::NotReady { until } = self.phase
+    pub fn advance(&mut self, now: Moment, under_way: usize) -> ShutdownPhase {
+        if let ShutdownPhase::NotReady { until } = self.phase
             && until <= now
         {
-            // Counted from when the delay was over, not from when somebody looked.
-            self.phase = Phase::Draining { until: until + self.timeout };
+            // Counted from the end of the delay, not from this call, which may come late.
+            self.phase = ShutdownPhase::Draining { until: until + self.timeout };
         }
-        if let Phase::Draining { until } = self.phase
+        if let ShutdownPhase::Draining { until } = self.phase
             && (under_way == 0 || until <= now)
         {
-            self.phase = Phase::Stopped { clean: under_way == 0 };
+            self.phase = ShutdownPhase::Stopped { clean: under_way == 0 };
         }
         self.phase
     }
@@ -79,8 +81,8 @@ impl Shutdown {
     /// When time alone moves it on.
     pub fn due(&self) -> Option<Moment> {
         match self.phase {
-            Phase::NotReady { until } | Phase::Draining { until } => Some(until),
-            Phase::Serving | Phase::Stopped { .. } => None,
+            ShutdownPhase::NotReady { until } | ShutdownPhase::Draining { until } => Some(until),
+            ShutdownPhase::Serving | ShutdownPhase::Stopped { .. } => None,
         }
     }
 }
@@ -105,7 +107,7 @@ impl UnderWay {
 
     /// How much is under way.
     pub fn count(&self) -> usize {
-        // Whoever sees that nothing is left may also see what the work left behind.
+        // Acquire: a caller that sees zero also sees the effects of the work that ended.
         self.count.load(Ordering::Acquire)
     }
 
@@ -118,7 +120,7 @@ impl UnderWay {
                 idle.push(context.waker().clone());
             }
             drop(idle);
-            // Only now: work that ended between a look and a subscription would wake nobody.
+            // Register before reading the count: the reverse order misses work that ends in between.
             if self.count() == 0 { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
@@ -149,17 +151,17 @@ mod tests {
     #[test]
     fn it_stops_as_soon_as_the_work_is_done_but_not_before_the_delay() {
         let mut leaving = shutdown();
-        assert_eq!(leaving.advance(Moment::from_secs(100), 0), Phase::Serving);
+        assert_eq!(leaving.advance(Moment::from_secs(100), 0), ShutdownPhase::Serving);
         leaving.signal(Moment::from_secs(100));
         assert_eq!(
             leaving.advance(Moment::from_secs(104), 0),
-            Phase::NotReady { until: Moment::from_secs(105) }
+            ShutdownPhase::NotReady { until: Moment::from_secs(105) }
         );
         assert_eq!(
             leaving.advance(Moment::from_secs(105), 1),
-            Phase::Draining { until: Moment::from_secs(135) }
+            ShutdownPhase::Draining { until: Moment::from_secs(135) }
         );
-        assert_eq!(leaving.advance(Moment::from_secs(106), 0), Phase::Stopped { clean: true });
+        assert_eq!(leaving.advance(Moment::from_secs(106), 0), ShutdownPhase::Stopped { clean: true });
     }
 
     #[test]
@@ -169,7 +171,7 @@ mod tests {
         leaving.advance(leaving.due().unwrap(), 1);
         let end = leaving.due().unwrap();
         assert_eq!(end, Moment::from_secs(35));
-        assert_eq!(leaving.advance(end, 1), Phase::Stopped { clean: false });
+        assert_eq!(leaving.advance(end, 1), ShutdownPhase::Stopped { clean: false });
         assert_eq!(leaving.due(), None);
     }
 
@@ -177,7 +179,7 @@ mod tests {
     fn a_second_signal_stops_at_once() {
         let mut leaving = shutdown();
         leaving.signal(Moment::ZERO);
-        assert_eq!(leaving.signal(Moment::ZERO), Phase::Stopped { clean: false });
+        assert_eq!(leaving.signal(Moment::ZERO), ShutdownPhase::Stopped { clean: false });
     }
 
     #[tokio::test(start_paused = true)]
@@ -194,7 +196,7 @@ mod tests {
     }
 }
 
-/// Every interleaving of work that ends and somebody who waits for it, walked through by loom (`make loom`).
+/// Every interleaving of work that ends and a task that waits for it, walked through by loom (`make loom`).
 #[cfg(all(test, loom))]
 mod models {
     use loom::future::block_on;

@@ -1,4 +1,4 @@
-//! What our own probe of a pod may prove.
+//! Probe plans: the checks that let our own probe stand in for the readiness probes of kubelet.
 //!
 //! A probe stands in for kubelet's only if it asks the same questions. So a [`ProbePlan`] is made from the
 //! pod's own spec, and only a plan can promote an endpoint.
@@ -47,7 +47,7 @@ pub enum Check {
 pub struct ProbeSpec {
     /// One entry per container (restartable init containers included).
     pub containers: Vec<Option<ReadinessProbe>>,
-    /// How many readiness gates the pod has: conditions that somebody else sets.
+    /// How many readiness gates the pod has: conditions that other controllers set.
     pub readiness_gates: usize,
 }
 
@@ -60,7 +60,7 @@ pub struct ProbePlan {
 /// Why a pod's readiness cannot be known by probing it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Unprovable {
-    /// Somebody else decides.
+    /// Other controllers decide.
     #[error("the pod has readiness gates, which no probe can see")]
     ReadinessGates,
     /// A kind of probe that works only inside the container.

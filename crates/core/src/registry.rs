@@ -1,19 +1,16 @@
-//! All services, and what they share: clock, engine, budgets, timers.
+//! The registry: all services by name, and the loop that drives their timers.
 
-use std::cmp::Ordering::{Greater, Less};
-use std::collections::{BTreeSet, HashMap};
 use std::future::{Future, poll_fn};
-use std::net::SocketAddr;
 use std::pin::pin;
-use std::sync::{Arc, Weak};
-use std::task::{Context, Poll, Waker};
+use std::sync::Arc;
+use std::task::Poll;
 
 use crate::budget::{WakeBudget, WakeRates};
 use crate::endpoint::ServiceId;
 use crate::engine::Engine;
 use crate::hold::{AcquireError, Bounds, Budget};
-use crate::merge::Policy;
-use crate::service::{Service, Spec};
+use crate::merge::MergePolicy;
+use crate::service::{Service, Services, Shared, Spec, Timers};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, lock};
 use crate::time::{Clock, Moment};
@@ -21,7 +18,7 @@ use crate::timeline::ColdStarts;
 
 /// What an operator may set for all services together.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Settings {
+pub struct RegistrySettings {
     /// How many requests may wait.
     pub holds: Bounds,
     /// How often services may be woken.
@@ -29,65 +26,45 @@ pub struct Settings {
     /// How many cold starts are remembered.
     pub cold_starts: usize,
     /// The merge's policy for services that do not say otherwise.
-    pub policy: Policy,
+    pub policy: MergePolicy,
 }
 
-impl Default for Settings {
+impl Default for RegistrySettings {
     fn default() -> Self {
         Self {
             holds: Bounds::default(),
             wakes: WakeRates::default(),
             cold_starts: 1000,
-            policy: Policy::default(),
+            policy: MergePolicy::default(),
         }
     }
 }
 
 /// All services.
 pub struct Registry {
-    services: Mutex<HashMap<ServiceId, Arc<Service>>>,
-    policy: Policy,
+    services: Arc<Services>,
+    policy: MergePolicy,
     closed: AtomicBool,
     shared: Arc<Shared>,
 }
 
-/// What the services share.
-pub(crate) struct Shared {
-    pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) engine: Arc<dyn Engine>,
-    pub(crate) holds: Budget,
-    pub(crate) tickets: AtomicU64,
-    pub(crate) wakes: Mutex<WakeBudget>,
-    pub(crate) timers: Timers,
-    pub(crate) cold_starts: Arc<ColdStarts>,
-    /// Which services are at which address, so that a pod that takes an address over does so in all of them.
-    addresses: Mutex<BTreeSet<(SocketAddr, ServiceId)>>,
-    /// Where to find a service by its name.
-    registry: Mutex<Weak<Registry>>,
-}
-
 impl Registry {
     /// No services yet.
-    pub fn new(settings: Settings, clock: Arc<dyn Clock>, engine: Arc<dyn Engine>) -> Arc<Self> {
-        let shared = Arc::new(Shared {
+    pub fn new(settings: RegistrySettings, clock: Arc<dyn Clock>, engine: Arc<dyn Engine>) -> Arc<Self> {
+        let services = Arc::new(Services::default());
+        let shared = Shared {
             holds: Budget::new(settings.holds),
             tickets: AtomicU64::new(0),
             wakes: Mutex::new(WakeBudget::new(settings.wakes, clock.now())),
             timers: Timers::default(),
             cold_starts: Arc::new(ColdStarts::new(settings.cold_starts)),
             addresses: Mutex::default(),
-            registry: Mutex::default(),
+            services: Arc::downgrade(&services),
             clock,
             engine,
-        });
-        let registry = Arc::new(Self {
-            services: Mutex::default(),
-            policy: settings.policy,
-            closed: AtomicBool::new(false),
-            shared: Arc::clone(&shared),
-        });
-        *lock(&shared.registry) = Arc::downgrade(&registry);
-        registry
+        };
+        let closed = AtomicBool::new(false);
+        Arc::new(Self { services, policy: settings.policy, closed, shared: Arc::new(shared) })
     }
 
     /// The service `id`, if it is known.
@@ -95,7 +72,7 @@ impl Registry {
         lock(&self.services).get(id).map(Arc::clone)
     }
 
-    /// The service `id`, known from now on. Slices may come before anybody declared the service.
+    /// The service `id`, which is created if it is new: slices may arrive before the service is declared.
     pub fn service(&self, id: &ServiceId) -> Arc<Service> {
         let mut services = lock(&self.services);
         if let Some(service) = services.get(id) {
@@ -106,7 +83,7 @@ impl Registry {
         service
     }
 
-    /// The operator's word on a service.
+    /// Sets what the operator configured for a service, and creates it if it is new.
     pub fn declare(&self, id: &ServiceId, spec: &Spec) -> Arc<Service> {
         let service = self.service(id);
         service.declare(spec);
@@ -116,7 +93,7 @@ impl Registry {
         service
     }
 
-    /// The service was deleted: whoever waits for it is told so.
+    /// Removes a deleted service, and ends the requests that wait for it with an error.
     pub fn remove(&self, id: &ServiceId) {
         let service = lock(&self.services).remove(id);
         if let Some(service) = service {
@@ -144,7 +121,7 @@ impl Registry {
         self.shared.holds.bytes()
     }
 
-    /// The drain is over: whoever still waits is told so, and nobody may begin to.
+    /// Ends all waiting requests with an error and refuses new ones: the drain is over.
     pub fn shut_down(&self) {
         self.closed.store(true, Ordering::SeqCst);
         for service in self.services() {
@@ -190,115 +167,5 @@ impl Registry {
 impl std::fmt::Debug for Registry {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Registry").field("services", &lock(&self.services).len()).finish_non_exhaustive()
-    }
-}
-
-impl Shared {
-    /// Takes leave to wake one more service.
-    pub(crate) fn may_wake(&self, id: &ServiceId, now: Moment) -> bool {
-        lock(&self.wakes).take(id.namespace(), now)
-    }
-
-    /// A service left some addresses and came to others. Both lists are sorted and hold each address once.
-    pub(crate) fn move_addresses(&self, id: &ServiceId, from: &[SocketAddr], to: &[SocketAddr]) {
-        let mut addresses = lock(&self.addresses);
-        let (mut from, mut to) = (from.iter().peekable(), to.iter().peekable());
-        loop {
-            let order = match (from.peek(), to.peek()) {
-                (None, None) => break,
-                (Some(_), None) => Less,
-                (None, Some(_)) => Greater,
-                (Some(left), Some(came)) => left.cmp(came),
-            };
-            let left = from.next_if(|_| order.is_le());
-            let came = to.next_if(|_| order.is_ge());
-            match (left, came) {
-                (Some(&left), None) => addresses.remove(&(left, id.clone())),
-                (None, Some(&came)) => addresses.insert((came, id.clone())),
-                _ => false,
-            };
-        }
-    }
-
-    /// The services at any of `addresses`.
-    pub(crate) fn at(&self, addresses: &[SocketAddr]) -> impl Iterator<Item = Arc<Service>> + use<> {
-        let known = lock(&self.addresses);
-        let mut ids = BTreeSet::new();
-        for &address in addresses {
-            let from = (address, ServiceId::first());
-            let here = known.range(from..).take_while(|(at, _)| *at == address);
-            ids.extend(here.map(|(_, id)| id.clone()));
-        }
-        drop(known);
-        let registry = lock(&self.registry).upgrade();
-        ids.into_iter().filter_map(move |id| registry.as_ref()?.get(&id))
-    }
-}
-
-/// When each service has something to do by time alone.
-#[derive(Debug, Default)]
-pub(crate) struct Timers {
-    inner: Mutex<Due>,
-}
-
-#[derive(Debug, Default)]
-struct Due {
-    by_time: BTreeSet<(Moment, ServiceId)>,
-    by_service: HashMap<ServiceId, Moment>,
-    waker: Option<Waker>,
-}
-
-impl Timers {
-    /// The service is due at `due`, or never.
-    pub(crate) fn set(&self, id: &ServiceId, due: Option<Moment>) {
-        let mut inner = lock(&self.inner);
-        if inner.by_service.get(id).copied() == due {
-            return;
-        }
-        if let Some(before) = inner.by_service.remove(id) {
-            inner.by_time.remove(&(before, id.clone()));
-        }
-        if let Some(due) = due {
-            inner.by_service.insert(id.clone(), due);
-            inner.by_time.insert((due, id.clone()));
-        }
-        let waker = inner.waker.take();
-        drop(inner);
-        if let Some(waker) = waker {
-            waker.wake();
-        }
-    }
-
-    fn earliest(&self) -> Option<Moment> {
-        lock(&self.inner).by_time.first().map(|(due, _)| *due)
-    }
-
-    fn take_due(&self, now: Moment) -> Vec<ServiceId> {
-        let mut inner = lock(&self.inner);
-        let mut due = Vec::new();
-        while let Some((at, _)) = inner.by_time.first()
-            && *at <= now
-            && let Some((_, id)) = inner.by_time.pop_first()
-        {
-            inner.by_service.remove(&id);
-            due.push(id);
-        }
-        due
-    }
-
-    /// Waits until something is due earlier than `than`.
-    async fn earlier_than(&self, than: Option<Moment>) {
-        poll_fn(|context| self.poll_earlier(than, context)).await;
-    }
-
-    fn poll_earlier(&self, than: Option<Moment>, context: &Context<'_>) -> Poll<()> {
-        let mut inner = lock(&self.inner);
-        let earliest = inner.by_time.first().map(|(due, _)| *due);
-        let earlier = earliest.is_some_and(|earliest| than.is_none_or(|than| earliest < than));
-        if earlier {
-            return Poll::Ready(());
-        }
-        inner.waker = Some(context.waker().clone());
-        Poll::Pending
     }
 }

@@ -39,7 +39,7 @@ impl PortView {
         &self.name
     }
 
-    /// All endpoints, in whatever state, in order of first appearance.
+    /// All endpoints, in any state, in order of first appearance.
     pub fn endpoints(&self) -> &[Arc<Endpoint>] {
         &self.endpoints
     }
@@ -55,7 +55,7 @@ impl PortView {
     }
 
     /// Whether an endpoint is ejected at `now`.
-    pub(crate) fn somebody_is_out(&self, now: Moment) -> bool {
+    pub(crate) fn any_ejected(&self, now: Moment) -> bool {
         self.endpoints.iter().any(|one| one.health.ejected_until().is_some_and(|until| now < until))
     }
 
@@ -107,7 +107,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// The smallest herd, whatever the target.
+    /// The smallest herd, for any target.
     pub const HERD: NonZeroU32 = NonZeroU32::new(100).unwrap();
 
     /// For pods that are scaled for `target` requests each and take at most `limit`; 0 means none.
@@ -160,11 +160,11 @@ impl Snapshot {
     }
 }
 
-/// The newest snapshot of one service, and who wants to hear of the next.
+/// The newest snapshot of one service, and the subscribers to the next.
 #[derive(Debug)]
 pub struct Feed {
     newest: Swap<Snapshot>,
-    /// Who waits for a newer one. `None`: subscribed, but not waiting now.
+    /// The wakers of subscribers that wait for a newer one. `None`: subscribed, but not waiting now.
     waiting: Mutex<Slab<Option<Waker>>>,
 }
 
@@ -189,7 +189,7 @@ impl Feed {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Hears of every change from now on; the present snapshot counts as the first.
+    /// Subscribes to all later changes; the present snapshot counts as the first.
     pub fn subscribe(self: &Arc<Self>) -> Subscription {
         let place = lock(&self.waiting).insert(None);
         Subscription { feed: Arc::clone(self), place, seen: None }
@@ -214,7 +214,7 @@ impl Subscription {
         if let Some(waiting) = lock(&self.feed.waiting).get_mut(self.place) {
             *waiting = Some(context.waker().clone());
         }
-        // Only now: a snapshot published between a look and a subscription would be missed.
+        // Register before reading: the reverse order misses a snapshot that is published in between.
         let newest = Arc::clone(&self.feed.newest.load());
         if self.seen == Some(newest.generation) {
             return Poll::Pending;

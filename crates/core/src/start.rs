@@ -16,7 +16,7 @@ pub const REFUSED_FOR: Duration = Duration::from_secs(5);
 /// Longer details are cut.
 const LONGEST_DETAIL: usize = 512;
 
-/// Why a start failed: a code and a sentence that anybody may read. What only an operator may read is
+/// Why a start failed: a code and a sentence that every client may read. What only an operator may read is
 /// [`StartFailure::detail`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Cause {
@@ -188,7 +188,7 @@ enum State {
 }
 
 impl Attempts {
-    /// A wake is sent: whatever was final before, this attempt may succeed.
+    /// A wake is sent: an earlier final failure does not count, this attempt may succeed.
     pub(crate) fn sent(&mut self) {
         self.state = State::Pending;
     }

@@ -1,4 +1,4 @@
-//! The shim through which all shared state goes, so that loom and shuttle can see every step of it.
+//! Locks, atomics and the swapped pointer of the core, in a form that loom and shuttle can check.
 //!
 //! In the product these are std's types and `arc_swap`; under `--cfg loom` and `--cfg shuttle` the model
 //! checkers' own. Neither checker can look inside `arc_swap`, so there a mutex stands in for it.

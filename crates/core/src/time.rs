@@ -58,7 +58,7 @@ impl Sub<Duration> for Moment {
     }
 }
 
-/// The clock of whoever composes the core: tokio's in the binary, a hand-set one in tests.
+/// The clock that the composing crate passes in: tokio's in the binary, a hand-set one in tests.
 pub trait Clock: Send + Sync {
     /// The present moment. Never goes back.
     fn now(&self) -> Moment;

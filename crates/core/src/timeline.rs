@@ -14,17 +14,17 @@ use crate::time::{Clock, Moment};
 /// One cold start, from the first request that had to wait to the first byte of its response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ColdStart {
-    /// Whose.
+    /// The service.
     pub service: ServiceId,
-    /// The first request was held.
+    /// When the first request was held.
     pub held: Moment,
-    /// The engine was asked for a pod.
+    /// When the engine was asked for a pod.
     pub wake_sent: Option<Moment>,
-    /// A pod was heard of.
+    /// When a source first reported a pod.
     pub pod_seen: Option<Moment>,
     /// A pod took requests.
     pub pod_ready: Option<Moment>,
-    /// Who said so first.
+    /// The source that said so first.
     pub ready_by: Option<Source>,
     /// The pod that the first request went to.
     pub pod: Option<Arc<str>>,
@@ -76,11 +76,11 @@ impl Outcome {
 pub enum Phase {
     /// Until the wake was sent.
     Wake,
-    /// Until a pod was heard of.
+    /// Until a source first reported a pod.
     Seen,
     /// Until a pod took requests.
     Ready,
-    /// Until a connection stood.
+    /// Until a connection to the pod was established.
     Connect,
     /// Until the response began.
     FirstByte,
@@ -199,7 +199,7 @@ struct Kept {
     newest_first: VecDeque<ColdStart>,
     /// How many there were in all.
     total: u64,
-    /// Who waits for the next one.
+    /// The tasks that wait for the next one.
     waiting: Vec<Waker>,
 }
 

@@ -5,7 +5,7 @@ use std::future::pending;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use rouse_core::slot::Ask;
+use rouse_core::service::SlotRequest;
 use rouse_core::snapshot::Spread;
 use rouse_testkit::fakes::{Bench, ready_slice};
 
@@ -23,7 +23,8 @@ fn a_warm_slot_is_acquired_and_given_back_without_an_allocation() {
                 slot.connected();
                 slot.answered();
                 drop(slot);
-                let mut acquire = pin!(port.acquire(Ask { seed, ..Ask::default() }, pending()));
+                let mut acquire =
+                    pin!(port.acquire(SlotRequest { seed, ..SlotRequest::default() }, pending()));
                 let polled = Future::poll(acquire.as_mut(), &mut Context::from_waker(Waker::noop()));
                 assert!(matches!(polled, Poll::Ready(Ok(_))));
             }

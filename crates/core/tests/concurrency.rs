@@ -16,8 +16,7 @@ use shuttle::thread;
 
 use rouse_core::drain::UnderWay;
 use rouse_core::hold::AcquireError;
-use rouse_core::service::Service;
-use rouse_core::slot::{Ask, Port, Slot};
+use rouse_core::service::{Port, Service, Slot, SlotRequest};
 use rouse_core::snapshot::{PortView, Spread};
 use rouse_testkit::fakes::{Bench, READY, STARTING, ready_slice, slice};
 
@@ -41,16 +40,16 @@ fn in_flight(service: &Service) -> u32 {
 }
 
 fn acquire(port: &Arc<Port>) -> Result<Slot, AcquireError> {
-    block_on(port.acquire(Ask::default(), pending()))
+    block_on(port.acquire(SlotRequest::default(), pending()))
 }
 
 fn poll_once<F: Future>(future: std::pin::Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// One slot, and everybody wants it.
+/// One slot, and all requests want it.
 #[test]
-fn a_slot_is_held_by_one_at_a_time_and_nobody_waits_for_ever() {
+fn a_slot_is_held_by_one_at_a_time_and_no_request_waits_for_ever() {
     check(|| {
         let (bench, service, port) = warm(1);
         let inside = Arc::new(AtomicUsize::new(0));
@@ -72,14 +71,14 @@ fn a_slot_is_held_by_one_at_a_time_and_nobody_waits_for_ever() {
 
 /// A slot is given back while one in line leaves and another stays.
 #[test]
-fn a_slot_handed_to_somebody_who_leaves_goes_to_the_next() {
+fn a_slot_granted_to_a_request_that_leaves_goes_to_the_next() {
     check(|| {
         let (bench, service, port) = warm(1);
         let slot = port.try_acquire(0).unwrap();
         let leaver = thread::spawn({
             let port = Arc::clone(&port);
             move || {
-                let mut hold = pin!(port.acquire(Ask::default(), pending()));
+                let mut hold = pin!(port.acquire(SlotRequest::default(), pending()));
                 // Served or not: it goes.
                 drop(poll_once(hold.as_mut()));
             }
@@ -136,9 +135,9 @@ fn an_answered_hold_makes_room_for_the_next() {
     });
 }
 
-/// Everybody is sent away while somebody decides to wait.
+/// The queue is closed while a request decides to wait.
 #[test]
-fn nobody_waits_on_a_closed_line() {
+fn no_request_waits_in_a_closed_queue() {
     check(|| {
         let bench = Bench::new();
         let (_service, port) = bench.service("cart", Spread::default());
@@ -201,7 +200,7 @@ fn a_request_that_waits_for_a_pod_that_dies_sends_a_wake() {
             let service = Arc::clone(&service);
             move || service.drop_slice("a")
         });
-        let mut hold = pin!(port.acquire(Ask::default(), pending()));
+        let mut hold = pin!(port.acquire(SlotRequest::default(), pending()));
         assert!(poll_once(hold.as_mut()).is_pending());
         writer.join().unwrap();
         assert_eq!(bench.engine.wakes(), 1);
@@ -227,7 +226,7 @@ fn a_hold_is_served_by_whichever_capacity_comes() {
     });
 }
 
-/// The last work ends while somebody decides to wait for that.
+/// The last work ends while a task decides to wait for that.
 #[test]
 fn the_end_of_the_last_work_is_never_missed() {
     check(|| {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use rouse_core::endpoint::Endpoint;
-use rouse_core::slot::Port;
+use rouse_core::service::Port;
 use rouse_core::snapshot::Spread;
 use rouse_core::time::{Clock as _, Moment};
 use rouse_testkit::fakes::{Bench, ip, ready_slice};

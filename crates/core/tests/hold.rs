@@ -7,12 +7,11 @@ use std::task::Poll;
 use std::time::Duration;
 
 use proptest::prelude::*;
+use rouse_core::endpoint::Load;
 use rouse_core::endpoint::{Endpoint, PortName, State};
 use rouse_core::hold::{AcquireError, Bound, Bounds};
-use rouse_core::pick::Load;
-use rouse_core::registry::Settings;
-use rouse_core::service::{Service, Spec};
-use rouse_core::slot::{Ask, Port, Slot};
+use rouse_core::registry::RegistrySettings;
+use rouse_core::service::{Port, Service, Slot, SlotRequest, Spec};
 use rouse_core::snapshot::{PortView, Spread};
 use rouse_core::start::{Cause, StartFailure};
 use rouse_core::time::{Clock, Moment};
@@ -50,7 +49,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Somebody in line.
+/// A request in the wait queue.
 struct Waiting {
     number: usize,
     request: Request,
@@ -89,7 +88,7 @@ fn spread(limit: u32) -> Spread {
 impl World {
     fn new() -> Self {
         let holds = Bounds { per_service: BOUND, total: 4 * BOUND, ..Bounds::default() };
-        let bench = Bench::with(Settings { holds, ..Settings::default() });
+        let bench = Bench::with(RegistrySettings { holds, ..RegistrySettings::default() });
         let (service, port) = bench.service("cart", spread(0));
         Self {
             bench,
@@ -108,7 +107,7 @@ impl World {
         match *op {
             Op::Arrive(seed) => {
                 self.arrived += 1;
-                let ask = Ask { seed, buffered: 10, ..Ask::default() };
+                let ask = SlotRequest { seed, buffered: 10, ..SlotRequest::default() };
                 self.ask(self.arrived, ask, false);
             }
             Op::Leave(which) if !self.waiting.is_empty() => {
@@ -126,7 +125,7 @@ impl World {
                 let InUse { number, slot, .. } = self.in_use.swap_remove(which % self.in_use.len());
                 let retry = Some(slot.refused(eject));
                 self.answer_the_bells();
-                self.ask(number, Ask { retry, buffered: 10, ..Ask::default() }, true);
+                self.ask(number, SlotRequest { retry, buffered: 10, ..SlotRequest::default() }, true);
             }
             Op::Leave(_) | Op::Finish(_) | Op::Answer(_) | Op::Refuse(..) => {}
             Op::Publish(pods) => {
@@ -150,7 +149,7 @@ impl World {
         self.bench.registry.tick();
     }
 
-    fn ask(&mut self, number: usize, ask: Ask, refused: bool) {
+    fn ask(&mut self, number: usize, ask: SlotRequest, refused: bool) {
         let full = self.waiting.len() >= BOUND;
         let mut request = Request::asking(&self.port, ask);
         match request.poll() {
@@ -163,7 +162,7 @@ impl World {
             Poll::Ready(Ok(slot)) => {
                 let overtaken = !refused && self.waiting.iter().any(|other| !other.refused);
                 assert!(!overtaken, "a newcomer was served before those who wait");
-                // Whoever went through the line, if only for a moment, counts among the herd.
+                // A request that went through the wait queue, if only for a moment, counts among the herd.
                 let herd = self.limit == 0 && slot.endpoint().load.released() > self.herd_on(&slot);
                 self.serve(number, slot, herd, refused);
             }
@@ -173,7 +172,7 @@ impl World {
         }
     }
 
-    /// Everybody who was called gets what it was called for, in the order of arrival.
+    /// Every request that was woken gets its slot, in the order of arrival.
     fn answer_the_bells(&mut self) {
         let mut still = VecDeque::new();
         for mut waiting in std::mem::take(&mut self.waiting) {
@@ -237,7 +236,7 @@ impl World {
         for endpoint in routable().filter(|one| Some(rank(one)) == best) {
             let load = &endpoint.load;
             let full = if self.limit == 0 { load.released() >= HERD } else { load.in_flight() >= self.limit };
-            assert!(full, "somebody waits beside a free slot");
+            assert!(full, "a request waits beside a free slot");
         }
     }
 }
@@ -253,7 +252,7 @@ proptest! {
         for op in &ops {
             world.apply(op);
         }
-        // Longer than anybody rests and than anybody is ejected: nobody may be left beside a free slot now.
+        // Longer than any rest and any ejection: no request may be left beside a free slot now.
         world.pass(Duration::from_secs(30));
         world.answer_the_bells();
         if !world.waiting.is_empty() {
@@ -279,7 +278,7 @@ fn a_change_of_one_service_wakes_no_other_services_holds() {
 }
 
 #[test]
-fn a_change_that_brings_no_capacity_wakes_nobody() {
+fn a_change_that_brings_no_capacity_wakes_no_request() {
     let bench = Bench::new();
     let (service, port) = bench.service("cart", Spread::default());
     let waiting = line(&port, 10);
@@ -343,7 +342,7 @@ fn only_a_wait_for_the_first_pod_is_a_cold_start() {
 }
 
 #[test]
-fn the_first_hold_wakes_once_and_the_wake_is_repeated_only_while_somebody_waits() {
+fn the_first_hold_wakes_once_and_the_wake_is_repeated_only_while_requests_wait() {
     let bench = Bench::new();
     let (service, port) = bench.service("cart", Spread::default());
     let waiting = line(&port, 1000);
@@ -376,12 +375,13 @@ fn a_service_with_only_leaving_pods_serves_and_wakes() {
 #[test]
 fn a_full_line_is_said_to_be_full_and_the_wake_is_still_sent() {
     let check = |holds: Bounds, bound: Bound, fits: usize| {
-        let bench = Bench::with(Settings { holds, ..Settings::default() });
+        let bench = Bench::with(RegistrySettings { holds, ..RegistrySettings::default() });
         let ports: Vec<_> = (0..4).map(|n| bench.service(&format!("s{n}"), Spread::default()).1).collect();
         let mut lines: Vec<Request> = Vec::new();
         let mut refused = None;
         for n in 0..=fits {
-            let mut request = Request::asking(&ports[n % 4], Ask { buffered: 10, ..Ask::default() });
+            let mut request =
+                Request::asking(&ports[n % 4], SlotRequest { buffered: 10, ..SlotRequest::default() });
             match request.poll() {
                 Poll::Pending => lines.push(request),
                 Poll::Ready(result) => refused = Some((n, result.unwrap_err())),
@@ -400,7 +400,7 @@ fn a_full_line_is_said_to_be_full_and_the_wake_is_still_sent() {
 #[test]
 fn no_service_takes_more_than_a_quarter_of_all_holds() {
     let holds = Bounds { per_service: 1000, total: 40, ..Bounds::default() };
-    let bench = Bench::with(Settings { holds, ..Settings::default() });
+    let bench = Bench::with(RegistrySettings { holds, ..RegistrySettings::default() });
     let (_, port) = bench.service("cart", Spread::default());
     let _waiting = line(&port, 10);
     let error = Request::new(&port, 0).turned_away();
@@ -435,7 +435,7 @@ fn a_refused_request_is_tried_elsewhere_and_keeps_its_place() {
 }
 
 #[test]
-fn whoever_waits_is_told_why_it_waits_no_longer() {
+fn a_waiting_request_gets_the_reason_when_its_wait_ends() {
     let check = |end: &dyn Fn(&Bench, &Service), why: AcquireError| {
         let bench = Bench::new();
         let (service, port) = bench.service("cart", Spread::default());
@@ -490,7 +490,7 @@ fn the_anatomy_of_a_cold_start_is_written_down() {
 }
 
 #[test]
-fn a_cold_start_that_nobody_waits_for_any_more_is_abandoned() {
+fn a_cold_start_without_waiting_requests_is_abandoned() {
     let bench = Bench::new();
     let (_, port) = bench.service("cart", Spread::default());
     drop(line(&port, 2));
@@ -515,7 +515,7 @@ async fn a_hold_gives_up_exactly_at_its_deadline() {
     let (_, port) = bench.service("cart", Spread::default());
     let start = tokio::time::Instant::now();
     let deadline = tokio::time::sleep_until(start + Duration::from_millis(1234));
-    let error = port.acquire(Ask::default(), deadline).await.unwrap_err();
+    let error = port.acquire(SlotRequest::default(), deadline).await.unwrap_err();
     assert_eq!((error, start.elapsed()), (AcquireError::Deadline, Duration::from_millis(1234)));
     assert_eq!(bench.registry.holds(), 0);
 }
@@ -525,5 +525,5 @@ async fn a_slot_that_comes_at_the_deadline_is_taken() {
     let bench = Bench::new();
     let (service, port) = bench.service("cart", Spread::default());
     let deadline = async { service.put_slice("a", ready_slice(1)) };
-    assert!(port.acquire(Ask::default(), deadline).await.is_ok());
+    assert!(port.acquire(SlotRequest::default(), deadline).await.is_ok());
 }

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
+use rouse_core::endpoint::{Capacity, EndpointId, Health};
 use rouse_core::endpoint::{Conditions, Endpoint, PodRef, Source, State};
-use rouse_core::health::Health;
-use rouse_core::pick::{Capacity, EndpointId, NoPick, pick};
+use rouse_core::pick::{NoPick, pick};
 use rouse_core::snapshot::PortView;
 use rouse_core::time::{Clock, Moment};
 use rouse_testkit::fakes::{DRAINING, HandClock, READY, http, pod};
@@ -63,7 +63,7 @@ fn burden(endpoint: &Arc<Endpoint>, in_flight: u32, released: u32, clock: &HandC
     }
 }
 
-/// The rules, said plainly: the first tier that has somebody to ask, and in it those with room.
+/// The rules, said plainly: the first tier with an endpoint that has not refused, and in it the endpoints with free slots.
 fn allowed(all: &[Before], capacity: Capacity) -> Result<Vec<usize>, NoPick> {
     let tiers =
         [(State::Ready, false), (State::Draining, false), (State::Ready, true), (State::Draining, true)];
@@ -145,7 +145,7 @@ proptest! {
             (Err(got), Err(wanted)) => prop_assert_eq!(got, wanted),
             (got, wanted) => prop_assert!(false, "got {got:?}, the rules say {wanted:?}"),
         }
-        // Nobody else's count moved.
+        // No other count changed.
         let sum: u32 = endpoints.iter().map(|one| one.load.in_flight()).sum();
         prop_assert_eq!(sum, all.iter().map(|one| one.in_flight).sum::<u32>() + u32::from(got.is_ok()));
     }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use rouse_core::scale::{
-    Autoscaler, Decision, FRESH, MAX_REPORTERS, Observed, Owner, Policy, Present, Reason, Report, Reporter,
-    STEP, Settings, TooManyReporters, WAKE_PATIENCE,
+    Autoscaler, Decision, FRESH, MAX_REPORTERS, Observed, Owner, Present, Reason, Report, Reporter, STEP,
+    ScalePolicy, ScaleSettings, TooManyReporters, WAKE_PATIENCE,
 };
 use rouse_core::time::Moment;
 
@@ -23,13 +23,13 @@ fn at(n: u64) -> Moment {
     Moment::from_secs(n)
 }
 
-fn policy(settings: &Settings) -> Policy {
-    Policy::try_from(settings).unwrap()
+fn policy(settings: &ScaleSettings) -> ScalePolicy {
+    ScalePolicy::try_from(settings).unwrap()
 }
 
 /// A target of 10 at once per pod, at most 20 pods.
-fn ten() -> Settings {
-    Settings { concurrency: Some(10.0), max: 20, ..Settings::default() }
+fn ten() -> ScaleSettings {
+    ScaleSettings { concurrency: Some(10.0), max: 20, ..ScaleSettings::default() }
 }
 
 fn pods(replicas: u32, ready: u32) -> Observed {
@@ -56,7 +56,7 @@ struct Bench {
 
 impl Bench {
     /// A controller that has watched `replicas` ready pods for longer than any window, without load.
-    fn old(settings: &Settings, replicas: u32) -> Self {
+    fn old(settings: &ScaleSettings, replicas: u32) -> Self {
         let mut bench = Self::fresh(settings, replicas);
         let (watched, wanted) = (settings.stable_window.as_secs() + 1, replicas);
         for _ in 0..watched {
@@ -66,7 +66,7 @@ impl Bench {
         bench
     }
 
-    fn fresh(settings: &Settings, replicas: u32) -> Self {
+    fn fresh(settings: &ScaleSettings, replicas: u32) -> Self {
         let now = at(1000);
         let gateway = Reporter::new("gateway-1");
         let mut scaler = Autoscaler::new(policy(settings), now);
@@ -101,7 +101,7 @@ impl Bench {
 
 #[test]
 fn every_bad_setting_is_named_at_once_with_its_value_and_what_is_allowed() {
-    let bad = Settings {
+    let bad = ScaleSettings {
         concurrency: Some(f64::NAN),
         rate: Some(-1.0),
         limit: 0,
@@ -115,7 +115,7 @@ fn every_bad_setting_is_named_at_once_with_its_value_and_what_is_allowed() {
         max_scale_down_rate: f64::INFINITY,
         idle_after: Duration::ZERO,
     };
-    let error = Policy::try_from(&bad).unwrap_err();
+    let error = ScalePolicy::try_from(&bad).unwrap_err();
     let named: Vec<_> = error.0.iter().map(|bad| (bad.field, bad.value.as_str())).collect();
     let expected = [
         ("max", "0"),
@@ -134,16 +134,16 @@ fn every_bad_setting_is_named_at_once_with_its_value_and_what_is_allowed() {
     let text = error.to_string();
     assert!(text.contains("min: 5 is not allowed, expected 0 to max, which is 0; initial: 7"), "{text}");
 
-    let none = Settings { concurrency: None, ..Settings::default() };
-    assert_eq!(Policy::try_from(&none).unwrap_err().0[0].field, "target");
-    assert!(Policy::try_from(&Settings::default()).is_ok());
+    let none = ScaleSettings { concurrency: None, ..ScaleSettings::default() };
+    assert_eq!(ScalePolicy::try_from(&none).unwrap_err().0[0].field, "target");
+    assert!(ScalePolicy::try_from(&ScaleSettings::default()).is_ok());
 }
 
 #[test]
 fn a_steady_load_gets_the_pods_that_it_takes() {
-    let rate = |per_pod| Settings { concurrency: None, rate: Some(per_pod), ..ten() };
-    let both = |per_pod| Settings { rate: Some(per_pod), ..ten() };
-    let limited = Settings { limit: 5, ..ten() };
+    let rate = |per_pod| ScaleSettings { concurrency: None, rate: Some(per_pod), ..ten() };
+    let both = |per_pod| ScaleSettings { rate: Some(per_pod), ..ten() };
+    let limited = ScaleSettings { limit: 5, ..ten() };
     let report = |concurrency, requests| Report { requests, ..busy(concurrency) };
     for (name, settings, report, expected) in [
         ("just one pod's worth", ten(), report(10, 0), 1),
@@ -195,7 +195,7 @@ fn a_burst_on_a_sleeping_service_is_not_averaged_with_its_sleep() {
 
 #[test]
 fn held_requests_count_on_a_rate_target_too() {
-    let settings = Settings { concurrency: None, rate: Some(1000.0), limit: 5, ..ten() };
+    let settings = ScaleSettings { concurrency: None, rate: Some(1000.0), limit: 5, ..ten() };
     let mut bench = Bench::old(&settings, 0);
     let present = Present { holds: 31, ..Present::default() };
     let decision = bench.second(Report { span: SECOND, concurrency: 31.0, requests: 31, present });
@@ -239,7 +239,7 @@ fn each_kind_of_presence_keeps_a_service_from_zero() {
 
 #[test]
 fn the_initial_scale_lasts_until_so_many_were_ready_once_or_ten_minutes() {
-    let settings = Settings { initial: 4, ..ten() };
+    let settings = ScaleSettings { initial: 4, ..ten() };
     let gateway = Reporter::new("g");
     let run = |ready: u32| {
         let mut scaler = Autoscaler::created(policy(&settings), at(0));
@@ -265,7 +265,7 @@ fn the_initial_scale_lasts_until_so_many_were_ready_once_or_ten_minutes() {
 
 #[test]
 fn after_a_wake_a_service_stays_until_it_was_ready_for_idle_after_or_ten_minutes() {
-    let settings = Settings { idle_after: secs(10), ..ten() };
+    let settings = ScaleSettings { idle_after: secs(10), ..ten() };
     for (ready_at, zero_at) in [(0, 69), (30, 69), (100, 110), (595, 600), (9999, 600)] {
         let mut bench = Bench::old(&settings, 0);
         let wake = Report { requests: 1, ..quiet() };
@@ -286,7 +286,7 @@ fn after_a_wake_a_service_stays_until_it_was_ready_for_idle_after_or_ten_minutes
 
 #[test]
 fn a_pin_is_an_order_and_zero_lasts_until_the_next_request() {
-    let mut bench = Bench::fresh(&Settings { min: 2, ..ten() }, 5);
+    let mut bench = Bench::fresh(&ScaleSettings { min: 2, ..ten() }, 5);
     bench.scaler.pin(30);
     assert_eq!(bench.second(busy(1)).desired, 30, "above max, below min, young: all the same");
     bench.scaler.pin(0);
@@ -304,7 +304,7 @@ fn a_pin_is_an_order_and_zero_lasts_until_the_next_request() {
 
 #[test]
 fn where_another_owner_scales_only_a_wake_is_ours() {
-    let mut bench = Bench::old(&Settings { min: 2, ..ten() }, 0);
+    let mut bench = Bench::old(&ScaleSettings { min: 2, ..ten() }, 0);
     let decide = |bench: &mut Bench, replicas| {
         let observed = Observed { replicas, ready: replicas, owner: Owner::Other, token: "version 7" };
         let decision = bench.scaler.decide(bench.now, observed);
@@ -338,11 +338,11 @@ fn a_gateway_that_leaves_takes_what_it_had_but_not_what_it_saw() {
 }
 
 #[test]
-fn while_nobody_or_too_many_are_listed_nothing_is_scaled_down() {
+fn while_no_reporter_or_too_many_are_listed_nothing_is_scaled_down() {
     let mut bench = Bench::old(&ten(), 5);
     bench.scaler.list(bench.now, []).unwrap();
     let decision = bench.decide();
-    assert_eq!((decision.change(), decision.reason), (None, Reason::NobodyListed));
+    assert_eq!((decision.change(), decision.reason), (None, Reason::NoReporters));
 
     let crowd = || (0..=MAX_REPORTERS).map(|n| Reporter::new(&format!("gateway-{n}")));
     assert_eq!(bench.scaler.list(bench.now, crowd()), Err(TooManyReporters));
@@ -376,11 +376,12 @@ fn a_changed_policy_keeps_what_is_known() {
     let mut bench = Bench::old(&ten(), 4);
     drop(bench.seconds(60, busy(40)));
     for (window, panic_window) in [(120, 6), (30, 6), (6, 2), (60, 6)] {
-        let settings = Settings { stable_window: secs(window), panic_window: secs(panic_window), ..ten() };
+        let settings =
+            ScaleSettings { stable_window: secs(window), panic_window: secs(panic_window), ..ten() };
         bench.scaler.set_policy(policy(&settings));
         assert_eq!(bench.second(busy(40)).desired, 4, "{window} s");
     }
-    bench.scaler.set_policy(policy(&Settings { max: 3, ..ten() }));
+    bench.scaler.set_policy(policy(&ScaleSettings { max: 3, ..ten() }));
     let decision = bench.second(busy(40));
     assert_eq!((decision.desired, decision.reason), (3, Reason::Max), "max is above what is in flight");
 }
@@ -417,7 +418,7 @@ struct Sight {
 
 /// Keeps every fact; remembers nothing else.
 struct Model {
-    settings: Settings,
+    settings: ScaleSettings,
     born: Moment,
     created: bool,
     facts: Vec<(Moment, Fact)>,
@@ -716,7 +717,7 @@ fn tell(scaler: &mut Autoscaler, now: Moment, fact: &Fact) -> Option<Decision> {
     None
 }
 
-fn settings() -> impl Strategy<Value = Settings> {
+fn settings() -> impl Strategy<Value = ScaleSettings> {
     let target = prop_oneof![Just(0.5), Just(1.0), Just(2.5), Just(10.0)];
     let targets = (proptest::option::of(target.clone()), proptest::option::of(target), 0..5_u32);
     let sizes = (0..3_u32, 1..30_u32, 0..4_u32);
@@ -724,7 +725,7 @@ fn settings() -> impl Strategy<Value = Settings> {
     let rates =
         (prop_oneof![Just(1.5), Just(3.0), Just(1000.0)], prop_oneof![Just(1.1), Just(2.0), Just(9.0)]);
     let idle = prop_oneof![Just(500), Just(3000), Just(10_000), Just(60_000)];
-    (targets, sizes, windows, rates, idle).prop_map(|(targets, sizes, windows, rates, idle)| Settings {
+    (targets, sizes, windows, rates, idle).prop_map(|(targets, sizes, windows, rates, idle)| ScaleSettings {
         concurrency: if targets.1.is_none() { targets.0.or(Some(2.0)) } else { targets.0 },
         rate: targets.1,
         limit: targets.2,
@@ -801,7 +802,7 @@ fn moves() -> impl Strategy<Value = Vec<(Duration, Move)>> {
 
 /// Runs a history, and shows `look` each decision with all facts up to it.
 fn run(
-    settings: &Settings,
+    settings: &ScaleSettings,
     created: bool,
     moves: Vec<(Duration, Move)>,
     mut look: impl FnMut(&Model, &Autoscaler, &Decision) -> Result<(), TestCaseError>,
@@ -855,7 +856,7 @@ fn promises(model: &Model, decision: &Decision) -> Result<(), TestCaseError> {
     if sight.owner == Owner::Other || model.pin(n).is_some() {
         return Ok(());
     }
-    let Settings { min, max, initial, .. } = model.settings;
+    let ScaleSettings { min, max, initial, .. } = model.settings;
     prop_assert!(desired <= max || desired == replicas, "above max");
     prop_assert!(desired >= min || desired >= replicas, "below min");
 
@@ -983,7 +984,7 @@ proptest! {
         settings in settings(), asleep in 0..200_000_u64, span in 0..5_000_u64, requests in 1..u64::MAX,
         listed in any::<bool>(),
     ) {
-        let settings = Settings { min: 0, ..settings };
+        let settings = ScaleSettings { min: 0, ..settings };
         let mut scaler = Autoscaler::new(policy(&settings), at(0));
         tell(&mut scaler, at(0), &Fact::List(vec![0]));
         let now = Moment::from_millis(asleep);
@@ -1005,7 +1006,7 @@ proptest! {
         gap in 1..3_000_000_000_u64, replicas in 1..50_u32,
     ) {
         let last = if is_active(&last) { last } else { Report { requests: 1, ..last } };
-        let settings = Settings { min: 0, ..settings };
+        let settings = ScaleSettings { min: 0, ..settings };
         let mut scaler = Autoscaler::new(policy(&settings), at(0));
         tell(&mut scaler, at(0), &Fact::List(vec![0, 1]));
         // Ready all along; the first sight is the wake.

@@ -10,8 +10,7 @@ use std::time::Duration;
 use rouse_core::endpoint::{PortName, Slice, SliceEndpoint, SlicePort, State};
 use rouse_core::hold::AcquireError;
 use rouse_core::merge::{Boot, Event, Push, PushOrder};
-use rouse_core::service::Spec;
-use rouse_core::slot::Slot;
+use rouse_core::service::{Slot, Spec};
 use rouse_core::snapshot::Spread;
 use rouse_core::time::{Clock, Moment};
 use rouse_core::timeline::Outcome;
@@ -42,7 +41,7 @@ fn uid(slot: &Slot) -> String {
 }
 
 #[test]
-fn those_who_still_wait_when_the_pod_dies_wake_another() {
+fn requests_that_still_wait_when_the_pod_dies_wake_another() {
     let bench = Bench::new();
     let (service, port) = bench.service("cart", Spread::default());
     let _waiting: Vec<_> = (0..300).map(|n| Request::new(&port, n).waits()).collect();
@@ -53,13 +52,13 @@ fn those_who_still_wait_when_the_pod_dies_wake_another() {
     pass(&bench, 50);
     assert!(
         bench.engine.wakes() > 1,
-        "200 wait, nothing is routable, and nobody wakes: {:?}",
+        "200 wait, nothing is routable, and no wake is sent: {:?}",
         bench.registry.due()
     );
 }
 
 #[test]
-fn those_who_wait_at_a_limit_when_the_pod_dies_wake_another() {
+fn requests_that_wait_at_a_limit_when_the_pod_dies_wake_another() {
     let bench = Bench::new();
     let (service, port) = bench.service("cart", Spread::new(0, 1));
     service.put_slice("a", ready_slice(1));
@@ -71,7 +70,7 @@ fn those_who_wait_at_a_limit_when_the_pod_dies_wake_another() {
 }
 
 #[test]
-fn a_wake_is_repeated_while_somebody_waits_for_a_leaving_pod() {
+fn a_wake_is_repeated_while_requests_wait_for_a_draining_pod() {
     let bench = Bench::new();
     let (service, port) = bench.service("cart", Spread::new(0, 1));
     service.put_slice("a", slice([(0, DRAINING)]));
@@ -109,7 +108,7 @@ fn a_refused_request_does_not_keep_others_from_a_free_slot() {
 }
 
 #[test]
-fn an_ejection_that_ends_serves_those_who_wait() {
+fn an_ejection_that_ends_serves_waiting_requests() {
     let bench = Bench::new();
     let (service, port) = bench.service("cart", Spread::new(0, 1));
     service.put_slice("a", ready_slice(2));
@@ -121,7 +120,7 @@ fn an_ejection_that_ends_serves_those_who_wait() {
 }
 
 #[test]
-fn a_success_that_ends_an_ejection_serves_those_who_wait() {
+fn a_success_that_ends_an_ejection_serves_waiting_requests() {
     let bench = Bench::new();
     let (service, port) = bench.service("cart", Spread::new(0, 2));
     service.put_slice("a", ready_slice(1));
@@ -149,7 +148,7 @@ fn a_request_refused_by_the_only_pod_is_served_when_it_is_good_again() {
 }
 
 #[test]
-fn a_refused_request_closes_the_quick_way_for_nobody() {
+fn a_refused_request_leaves_the_quick_way_open_for_others() {
     let bench = Bench::new();
     let (service, port) = bench.service("cart", Spread::default());
     service.put_slice("a", ready_slice(1));
@@ -238,7 +237,7 @@ fn a_removed_service_is_never_woken() {
 }
 
 #[test]
-fn a_shutdown_wakes_nobody() {
+fn a_shutdown_sends_no_wake() {
     let bench = Bench::new();
     let (_service, port) = bench.service("cart", Spread::default());
     bench.registry.shut_down();
@@ -247,15 +246,15 @@ fn a_shutdown_wakes_nobody() {
 }
 
 #[test]
-fn a_quiet_request_is_served_by_whoever_is_there_and_is_no_load() {
+fn an_uncounted_request_is_served_by_a_running_pod_and_is_no_load() {
     let bench = Bench::new();
     let (service, port) = bench.service("cart", Spread::new(0, 1));
-    assert!(port.try_acquire_quietly(0).is_none(), "nobody is there");
+    assert!(port.try_acquire_uncounted(0).is_none(), "no pod is there");
     for (n, conditions) in [(0, READY), (1, DRAINING)] {
         service.put_slice("a", slice([(n, conditions)]));
-        let slot = port.try_acquire_quietly(0).unwrap();
+        let slot = port.try_acquire_uncounted(0).unwrap();
         assert_eq!((uid(&slot), service.in_flight()), (format!("uid-{n}"), 1));
-        assert!(port.try_acquire_quietly(0).is_none(), "a limit is a limit");
+        assert!(port.try_acquire_uncounted(0).is_none(), "a limit is a limit");
         drop(slot);
         assert_eq!(service.in_flight(), 0);
     }
@@ -266,32 +265,32 @@ fn a_quiet_request_is_served_by_whoever_is_there_and_is_no_load() {
 }
 
 #[test]
-fn a_quiet_request_does_not_overtake_those_who_wait() {
+fn an_uncounted_request_does_not_overtake_waiting_requests() {
     let bench = Bench::new();
     let (service, port) = bench.service("cart", Spread::default());
     let mut waiting: Vec<_> = (0..150).map(|n| Request::new(&port, n).waits()).collect();
     service.put_slice("a", ready_slice(1));
     assert!(port.holds() > 0, "the pod has no limit, but a herd comes in parts");
-    assert!(port.try_acquire_quietly(0).is_none());
+    assert!(port.try_acquire_uncounted(0).is_none());
     waiting.clear();
-    assert!(port.try_acquire_quietly(0).is_some());
+    assert!(port.try_acquire_uncounted(0).is_some());
 }
 
 #[test]
-fn a_quiet_request_that_was_refused_is_taken_by_somebody_else_or_by_nobody() {
+fn a_refused_uncounted_request_goes_to_another_pod_or_to_none() {
     let bench = Bench::new();
     let (service, port) = bench.service("cart", Spread::default());
     service.put_slice("a", slice([(0, DRAINING), (1, DRAINING)]));
-    let first = port.try_acquire_quietly(0).unwrap();
+    let first = port.try_acquire_uncounted(0).unwrap();
     let refusing = uid(&first);
-    let second = port.retry_quietly(0, first.refused(true)).unwrap();
+    let second = port.retry_uncounted(0, first.refused(true)).unwrap();
     assert_ne!(uid(&second), refusing);
-    assert!(port.retry_quietly(0, second.refused(true)).is_none());
+    assert!(port.retry_uncounted(0, second.refused(true)).is_none());
     assert_eq!((bench.engine.wakes(), service.asked(), service.in_flight()), (0, 0, 0));
 }
 
 #[test]
-fn an_announcement_wakes_once_and_counts_although_nobody_waits() {
+fn an_announcement_wakes_once_and_counts_although_no_request_waits() {
     let bench = Bench::new();
     let (service, port) = bench.service("cart", Spread::default());
     for _ in 0..100 {
@@ -308,7 +307,7 @@ fn an_announcement_wakes_once_and_counts_although_nobody_waits() {
 }
 
 #[test]
-fn an_announcement_wakes_nobody_for_a_service_that_is_closed() {
+fn an_announcement_sends_no_wake_for_a_closed_service() {
     let bench = Bench::new();
     let (service, port) = bench.service("cart", Spread::default());
     bench.registry.remove(service.id());
@@ -323,7 +322,7 @@ fn an_announcement_wakes_nobody_for_a_service_that_is_closed() {
 }
 
 #[test]
-fn a_cold_start_that_nobody_took_is_not_the_next_ones() {
+fn a_cold_start_that_no_request_took_is_not_the_next_ones() {
     let bench = Bench::new();
     let (service, port) = bench.service("cart", Spread::new(0, 1));
     let cold = Request::new(&port, 0).waits();
@@ -434,7 +433,7 @@ fn a_limit_holds_for_a_pod_on_all_its_ports_together() {
 }
 
 #[test]
-fn a_request_that_everybody_refused_does_not_hold_up_those_behind_it() {
+fn a_request_that_all_pods_refused_does_not_hold_up_those_behind_it() {
     let bench = Bench::new();
     let (service, port) = bench.service("cart", Spread::default());
     service.put_slice("a", ready_slice(1));
@@ -444,7 +443,7 @@ fn a_request_that_everybody_refused_does_not_hold_up_those_behind_it() {
 }
 
 #[test]
-fn whoever_was_refused_is_not_sent_to_the_same_pod_again() {
+fn a_refused_request_is_not_sent_to_the_same_pod_again() {
     let bench = Bench::new();
     let (service, port) = bench.service("cart", Spread::default());
     service.put_slice("a", ready_slice(1));
@@ -503,7 +502,7 @@ fn a_scan_of_all_hosts_wakes_no_more_than_the_budget() {
 }
 
 #[test]
-fn a_cold_start_goes_on_while_somebody_still_waits_for_it() {
+fn a_cold_start_goes_on_while_a_request_still_waits_for_it() {
     let bench = Bench::new();
     let (service, port) = bench.service("cart", Spread::default());
     let first = Request::new(&port, 0).waits();
@@ -623,7 +622,7 @@ fn a_pod_that_takes_an_address_over_does_so_in_every_service() {
 }
 
 #[test]
-fn a_leaving_pod_takes_over_nobodys_address_anywhere() {
+fn a_draining_pod_takes_over_no_address_in_any_service() {
     let bench = Bench::new();
     let (web, _) = bench.service("web", Spread::default());
     let (headless, headless_port) = bench.service("headless", Spread::default());

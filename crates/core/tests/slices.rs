@@ -12,14 +12,14 @@ use proptest::sample::Index;
 use rouse_core::endpoint::{Conditions, PodUid, PortName, ServiceId};
 use rouse_core::slices::{
     ContainerPort, EndpointSlice, Family, HEADLESS, InitContainer, LeftOut, MANAGED_BY, MANAGER,
-    MaxEndpoints, Node, Nodes, Options, Phase, Plan, Pod, Protocol, SERVICE_NAME, Service, ServicePort,
-    SliceContent, TargetPort, endpoint, ports, reconcile,
+    MaxEndpoints, Node, Nodes, Options, Plan, Pod, PodPhase, Protocol, SERVICE_NAME, ServiceFacts,
+    ServicePort, SliceContent, TargetPort, endpoint, ports, reconcile,
 };
 
 /// All that a reconcile depends on, but for the slices that exist.
 #[derive(Debug, Clone)]
 struct World {
-    service: Service,
+    service: ServiceFacts,
     pods: Vec<Pod>,
     nodes: Nodes,
     options: Options,
@@ -56,8 +56,8 @@ fn named(plan: Plan, prefix: &str) -> Vec<EndpointSlice> {
     })
 }
 
-fn cart() -> Service {
-    Service {
+fn cart() -> ServiceFacts {
+    ServiceFacts {
         id: ServiceId::new("shop", "cart").unwrap(),
         uid: "cart-uid".into(),
         labels: [("team".into(), "a".into())].into(),
@@ -91,7 +91,7 @@ fn pod(name: &str) -> Pod {
         name: name.into(),
         uid: PodUid::new(&format!("{name}-uid")),
         labels: [].into(),
-        phase: Phase::Running,
+        phase: PodPhase::Running,
         ready: true,
         deleting: false,
         ips: vec![IpAddr::from([10, 0, 0, number])],
@@ -357,7 +357,7 @@ fn a_pod_that_is_left_out_has_a_reason() {
         let made = endpoint(service, &pods[0], nodes, Family::Ipv4, options);
         assert_eq!(made.as_ref().map_err(LeftOut::to_string).unwrap_err(), expected);
     };
-    check(|world| world.pods[0].phase = Phase::Failed, "it has ended (phase Failed)");
+    check(|world| world.pods[0].phase = PodPhase::Failed, "it has ended (phase Failed)");
     check(|world| world.pods[0].ips.clear(), "it has no address");
     check(|world| world.pods[0].ips = vec!["fd00::1".parse().unwrap()], "it has no IPv4 address");
     check(|world| world.pods[0].node = None, "its node is missing");
@@ -471,7 +471,7 @@ fn model(world: &World) -> Vec<String> {
     for family in service.families() {
         for pod in pods {
             let known = pod.node.as_ref().is_some_and(|node| nodes.contains_key(node));
-            let over = matches!(pod.phase, Phase::Failed | Phase::Succeeded) || (pod.deleting && !gate);
+            let over = matches!(pod.phase, PodPhase::Failed | PodPhase::Succeeded) || (pod.deleting && !gate);
             let addresses: Vec<IpAddr> =
                 pod.ips.iter().copied().filter(|ip| ip.is_ipv4() == (family == Family::Ipv4)).collect();
             if over || addresses.is_empty() || !(known || service.publish_not_ready) {
@@ -522,9 +522,9 @@ fn fewest_slices(world: &World) -> BTreeMap<Family, usize> {
 
 fn arb_pod() -> impl Strategy<Value = Pod> {
     let phase = prop_oneof![
-        6 => Just(Phase::Running),
-        1 => Just(Phase::Pending),
-        1 => prop_oneof![Just(Phase::Failed), Just(Phase::Succeeded), Just(Phase::Unknown)],
+        6 => Just(PodPhase::Running),
+        1 => Just(PodPhase::Pending),
+        1 => prop_oneof![Just(PodPhase::Failed), Just(PodPhase::Succeeded), Just(PodPhase::Unknown)],
     ];
     let node = prop_oneof![6 => (0..3_u8).prop_map(Some), 1 => Just(Some(3)), 1 => Just(None)];
     // Small numbers, so that pods share an address, as on the host network.
@@ -568,7 +568,7 @@ fn arb_pods() -> impl Strategy<Value = Vec<Pod>> {
     })
 }
 
-fn arb_service() -> impl Strategy<Value = Service> {
+fn arb_service() -> impl Strategy<Value = ServiceFacts> {
     use Family::{Ipv4, Ipv6};
     let families =
         prop::sample::select(vec![vec![Ipv4], vec![Ipv6], vec![Ipv4, Ipv6], vec![Ipv6, Ipv4], vec![]]);
@@ -582,7 +582,7 @@ fn arb_service() -> impl Strategy<Value = Service> {
     let ports = prop::sample::subsequence(all_ports, 0..=4);
     let team = prop::sample::select(vec!["a", "b"]);
     (families, ports, team, any::<bool>(), prop::bool::weighted(0.2)).prop_map(
-        |(ip_families, ports, team, headless, publish_not_ready)| Service {
+        |(ip_families, ports, team, headless, publish_not_ready)| ServiceFacts {
             ip_families,
             ports,
             labels: [("team".into(), team.into())].into(),
@@ -611,7 +611,7 @@ enum Change {
     Incarnation,
 }
 
-/// What somebody may do to a slice behind our back.
+/// What another client may do to a slice.
 #[derive(Debug, Clone, Copy)]
 enum Meddling {
     Relabel,

@@ -110,7 +110,7 @@ fn after_a_final_failure_requests_fail_at_once_until_the_next_wake_and_that_one_
     let outcomes: Vec<_> = log.iter().map(|cold| cold.outcome).collect();
     assert_eq!(outcomes, [Outcome::Failed], "a request that is turned away at once begins no cold start");
     pass(&bench, Duration::from_secs(1));
-    assert_eq!(bench.engine.wakes(), 1, "nobody waits");
+    assert_eq!(bench.engine.wakes(), 1, "no request waits");
     // The next request asks again, and waits for what comes of it.
     let mut next = Request::new(&port, 7).waits();
     let mut another = Request::new(&port, 8).waits();
@@ -131,12 +131,12 @@ fn a_service_that_was_changed_is_woken_at_once() {
     let waiting = Request::new(&port, 1).waits();
     assert_eq!(bench.engine.wakes(), 2, "without a pause");
     service.start_over();
-    assert_eq!(bench.engine.wakes(), 3, "somebody waits");
+    assert_eq!(bench.engine.wakes(), 3, "a request waits");
     drop(waiting);
 }
 
 #[test]
-fn a_failure_that_comes_when_a_pod_is_ready_turns_nobody_away() {
+fn a_failure_that_comes_when_a_pod_is_ready_ends_no_request() {
     let bench = Bench::new();
     let (service, port) = bench.service("cart", Spread::new(0, 1));
     service.put_slice("a", ready_slice(1));
@@ -171,7 +171,7 @@ async fn a_wait_up_to_the_deadline_is_a_failed_cold_start_and_one_that_all_left_
     let expire = |seconds: u64| {
         let (port, clock) = (Arc::clone(&port), Arc::clone(&bench.clock));
         async move {
-            let ask = rouse_core::slot::Ask::default();
+            let ask = rouse_core::service::SlotRequest::default();
             let deadline = async move { clock.advance(Duration::from_secs(seconds)) };
             port.acquire(ask, deadline).await.unwrap_err()
         }
@@ -188,7 +188,7 @@ async fn a_wait_up_to_the_deadline_is_a_failed_cold_start_and_one_that_all_left_
 /// A request that is refused whenever it gets a slot: how that ended, and after how long.
 fn refused_until_the_end(
     bench: &Bench,
-    port: &Arc<rouse_core::slot::Port>,
+    port: &Arc<rouse_core::service::Port>,
 ) -> (Option<AcquireError>, Duration) {
     let (mut passed, mut request) = (Duration::ZERO, Request::new(port, 0));
     loop {

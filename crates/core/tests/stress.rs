@@ -14,15 +14,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use rouse_core::endpoint::Load;
 use rouse_core::hold::AcquireError;
 use rouse_core::merge::{Boot, Event, Push, PushOrder};
-use rouse_core::pick::Load;
-use rouse_core::service::{Service, Spec};
-use rouse_core::slot::{Ask, Port};
+use rouse_core::service::{Port, Service, SlotRequest, Spec};
 use rouse_core::snapshot::{PortView, Spread};
 use rouse_testkit::fakes::{Bench, DRAINING, READY, STARTING, http, ip, pod, slice};
 
-/// Far longer than anything here takes; whoever waits this long was forgotten.
+/// Far longer than anything here takes; a request that waits this long was forgotten.
 const FORGOTTEN: Duration = Duration::from_secs(20);
 const PODS: u32 = 5;
 
@@ -47,7 +46,7 @@ impl Dice {
 async fn client(port: Arc<Port>, tally: Arc<Tally>, stop: Arc<AtomicBool>, seed: u64) {
     let mut dice = Dice(seed);
     while !stop.load(Ordering::Relaxed) {
-        let ask = Ask { seed: dice.roll(u64::MAX), buffered: 64, ..Ask::default() };
+        let ask = SlotRequest { seed: dice.roll(u64::MAX), buffered: 64, ..SlotRequest::default() };
         let impatient = dice.roll(4) == 0;
         let patience = if impatient { Duration::from_micros(dice.roll(300)) } else { FORGOTTEN };
         match port.acquire(ask, tokio::time::sleep(patience)).await {
@@ -162,14 +161,14 @@ fn nothing_hangs_and_nothing_leaks_when_everything_happens_at_once() {
         }
         stop.store(true, Ordering::Relaxed);
         writers.join_all().await;
-        // Everybody who still waits can be served now.
+        // Every request that still waits can be served now.
         for (service, _) in &services {
             bench.registry.declare(service.id(), &Spec { ports: vec![http()], spread: Spread::default() });
             bench.clock.advance(Duration::from_mins(2));
             bench.registry.tick();
             service.replace_slices([("a", slice((0..PODS).map(|n| (n, READY))))]);
         }
-        tokio::time::timeout(FORGOTTEN, clients.join_all()).await.expect("somebody waits for ever");
+        tokio::time::timeout(FORGOTTEN, clients.join_all()).await.expect("a request waits for ever");
     });
     for (service, port) in &services {
         assert!(loads(service).iter().all(|load| load.in_flight() == 0 && load.released() == 0));

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use rouse_core::endpoint::{Conditions, PodUid, PortName, ServiceId, State};
 use rouse_core::slices::{
-    ContainerPort, EndpointPort, Family, InitContainer, LeftOut, Node, Nodes, Options, Phase, Pod, Protocol,
-    Service, ServicePort, TargetPort, TargetRef, endpoint, ports, reconcile,
+    ContainerPort, EndpointPort, Family, InitContainer, LeftOut, Node, Nodes, Options, Pod, PodPhase,
+    Protocol, ServiceFacts, ServicePort, TargetPort, TargetRef, endpoint, ports, reconcile,
 };
 use rouse_testkit::vectors;
 
@@ -82,7 +82,7 @@ fn non_empty(text: &str) -> Option<Arc<str>> {
     (!text.is_empty()).then(|| text.into())
 }
 
-fn service(row: &vectors::Service) -> Service {
+fn service(row: &vectors::Service) -> ServiceFacts {
     let target = |port: &vectors::ServicePort| match &port.target_port {
         vectors::TargetPort::Number(number) => TargetPort::Number(*number),
         vectors::TargetPort::Name(name) => TargetPort::Name(name.as_str().into()),
@@ -93,7 +93,7 @@ fn service(row: &vectors::Service) -> Service {
         target: target(port),
         app_protocol: None,
     };
-    Service {
+    ServiceFacts {
         id: ServiceId::new("shop", &row.name).unwrap(),
         uid: "service-uid".into(),
         labels: [].into(),
@@ -123,7 +123,7 @@ fn pod(row: &vectors::Pod) -> Pod {
         name: "web-0".into(),
         uid: PodUid::new("pod-uid"),
         labels: [].into(),
-        phase: Phase::parse(&row.phase),
+        phase: PodPhase::parse(&row.phase),
         ready: row.ready.as_deref() == Some("True"),
         deleting: row.deletion_timestamp,
         ips: row.pod_ips.iter().map(|ip| ip.parse().unwrap()).collect(),

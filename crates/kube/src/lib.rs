@@ -1,34 +1,28 @@
-//! Kubernetes, seen from the core.
+//! Kubernetes, as Rouse sees it: the engine that follows a cluster and wakes workloads.
 //!
-//! [`objects`] reads the few fields of Kubernetes objects that Rouse uses and turns them into the core's own
-//! types, and back. [`route`] does the same for KEDA's routes. Both work without a cluster.
+//! The rooms, from the top down; each imports only rooms below it:
 //!
-//! [`cluster`] follows a cluster: it feeds the registry with Services and `EndpointSlice`s, publishes routes, knows
-//! how pods may be probed, tells the owners of routes what is the matter with them, and is the engine that wakes
-//! workloads.
+//! - [`cluster`] composes the rooms and is the core's engine. [`survey`] stands beside it: what `rouse check` asks.
+//! - [`endpoints`] brings `EndpointSlice`s and pods into the registry, [`routes`] compiles route objects into plans and
+//!   writes their status, [`wake`] finds and scales workloads.
+//! - [`events`] has what an operator may want to read in a log.
+//! - [`objects`] has the Kubernetes objects, trimmed to the fields that Rouse uses, and what they mean.
+//! - [`client`] connects to the API server, lists and watches.
+//!
+//! Without the feature `cluster` only [`objects`] and the table of permissions are there: `rouse explain` needs no more.
 
+pub mod client;
 pub mod objects;
-pub mod permissions;
 
-#[cfg(feature = "cluster")]
-mod api;
 #[cfg(feature = "cluster")]
 pub mod cluster;
 #[cfg(feature = "cluster")]
-pub mod connect;
+pub mod endpoints;
 #[cfg(feature = "cluster")]
-mod events;
+pub mod events;
 #[cfg(feature = "cluster")]
-mod feed;
-#[cfg(feature = "cluster")]
-pub mod pods;
-#[cfg(feature = "cluster")]
-pub mod route;
-#[cfg(feature = "cluster")]
-pub mod scale;
-#[cfg(feature = "cluster")]
-pub mod service;
+pub mod routes;
 #[cfg(feature = "cluster")]
 pub mod survey;
 #[cfg(feature = "cluster")]
-pub mod watch;
+pub mod wake;

@@ -1,4 +1,4 @@
-//! Where pods listen: ports and loopback addresses that nobody else has.
+//! Addresses for pods: free ports and loopback addresses.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,7 +19,7 @@ const EPHEMERAL: RangeInclusive<u16> = 32_768..=60_999;
 /// Pods with a fixed port live in 127.64.0.0/10: far from 127.0.0.1, 127.0.0.53 and other known ones.
 const FIRST_HOST: u32 = u32::from_be_bytes([127, 64, 0, 0]);
 const HOSTS: u32 = 1 << 22;
-/// How many loopback addresses to try before it is clear that somebody has the port on all of them.
+/// How many loopback addresses to try before the port counts as taken on all of them.
 const HOST_TRIES: usize = 1024;
 
 /// Why there is no address for a pod.
@@ -28,9 +28,9 @@ pub enum AddressError {
     /// Every port is taken.
     #[error("no free port on 127.0.0.1 from {} to {}", .0.start(), .0.end())]
     NoPort(RangeInclusive<u16>),
-    /// Somebody has the port on all loopback addresses.
+    /// Another process has the port on all loopback addresses.
     #[error(
-        "port {0} is taken on every loopback address: somebody listens on 0.0.0.0:{0} (an app with a fixed port must \
+        "port {0} is taken on every loopback address: another process listens on 0.0.0.0:{0} (an app with a fixed port must \
          listen on $HOST only, or use `port: auto`)"
     )]
     Taken(u16),
@@ -55,7 +55,7 @@ pub struct Addresses {
 struct Given {
     leased: BTreeSet<SocketAddr>,
     /// Where to look next. It moves on, so that the address of a pod that is gone is the last to be given again:
-    /// somebody may still try to reach the one that was there.
+    /// a client may still try to reach the pod that was there.
     next_port: u64,
     next_host: u64,
 }
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_somebody_has_is_not_given_and_running_out_is_said() {
+    fn a_taken_port_is_not_given_and_running_out_is_an_error() {
         let other = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = other.local_addr().unwrap().port();
         let addresses = Addresses::from_ports(port..=port, 0);

@@ -1,4 +1,4 @@
-//! A pod's command: what is run, where, with which environment, and why it cannot be.
+//! A pod's command: program, working directory, environment, and the errors when it cannot be started.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -15,7 +15,7 @@ pub struct CommandSpec {
     /// The program and its arguments. In each, `$PORT`, `$HOST` and `$NAME` (also `${PORT}`, …) become the pod's port,
     /// address and name, and `$$` becomes `$`.
     pub argv: Vec<String>,
-    /// Added to `rouse`'s own environment, with the same replacements. `PORT` and `HOST` are the pod's, whatever is said
+    /// Added to `rouse`'s own environment, with the same replacements. `PORT` and `HOST` are the pod's, even if they are set
     /// here.
     pub env: BTreeMap<String, String>,
     /// Where it runs.
@@ -74,7 +74,7 @@ pub enum SpawnError {
 }
 
 impl SpawnError {
-    /// Whether the app itself is wrong, so that another try fails in the same way until somebody changes something.
+    /// Whether the app itself is wrong, so that another try fails in the same way until its configuration changes.
     pub(crate) fn is_final(&self) -> bool {
         use io::ErrorKind::{ArgumentListTooLong, InvalidInput, NotADirectory, NotFound, PermissionDenied};
         match self {

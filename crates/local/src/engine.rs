@@ -1,25 +1,26 @@
 //! The local engine: apps → processes → `EndpointSlice`s → registry, scaled to zero and back.
 //!
-//! Each app has one owner, a task, which alone knows and changes its pods. Everybody else leaves word in the
-//! app's `Seat` and rings its bell: nothing blocks, nothing queues up, and the newest word counts.
+//! Each app has one owner, a task, which alone knows and changes its pods. All other code writes its orders into the
+//! app's `AppHandle` and notifies the owner: nothing blocks, nothing queues up, and the newest order counts.
 
 mod app;
 mod load;
+mod messages;
 mod plan;
 mod pod;
 mod publish;
 mod spec;
 mod status;
-mod words;
 
 use std::collections::HashMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use rouse_core::endpoint::{PodUid, PortName, ServiceId};
 use rouse_core::engine::Engine;
+use rouse_core::random::SharedRandom;
 use rouse_core::registry::Registry;
 use rouse_core::service::{Service, Spec};
 use rouse_core::time::{Clock as _, Moment};
@@ -36,14 +37,14 @@ use app::App;
 pub use spec::{AppSpec, PORT_NAME, PortChoice, Readiness};
 pub use status::{AppStatus, Event, PodPhase, PodStatus, What};
 
-/// How far somebody who follows the events may lag behind before they miss some.
+/// How many events a subscriber may lag behind before it misses some.
 const LAG: usize = 1024;
 /// Probes of one service must not wait for those of another, and here all pods share one host.
 const PROBES: usize = 256;
 
 /// What the engine needs to run.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct LocalSettings {
     /// How pods are started.
     pub launcher: Launcher,
     /// The registry's clock.
@@ -63,13 +64,13 @@ pub struct NoSuchApp(pub String);
 
 /// Runs apps as processes on this machine.
 pub struct LocalEngine {
-    settings: Settings,
+    settings: LocalSettings,
     addresses: Addresses,
     probes: Arc<ProbeLimits>,
-    dice: Dice,
+    random: Arc<SharedRandom>,
     /// Held while the set of apps changes, and never by [`Engine::wake`]: declaring a service may wake it.
     changes: Mutex<()>,
-    seats: RwLock<Seats>,
+    handles: RwLock<AppHandles>,
     /// There are apps without an owner.
     newcomers: Notify,
     events: broadcast::Sender<Event>,
@@ -79,8 +80,8 @@ pub struct LocalEngine {
 
 /// The apps.
 #[derive(Default)]
-struct Seats {
-    by_service: HashMap<ServiceId, Arc<Seat>>,
+struct AppHandles {
+    by_service: HashMap<ServiceId, Arc<AppHandle>>,
     /// In the order of the file.
     order: Vec<ServiceId>,
 }
@@ -97,10 +98,10 @@ enum End {
 }
 
 /// Where others meet the owner of an app.
-struct Seat {
+struct AppHandle {
     service: Arc<Service>,
     log: Arc<Log>,
-    /// Somebody waits for a pod.
+    /// A request waits for a pod.
     woken: AtomicBool,
     orders: Mutex<Orders>,
     /// Rung after each change of the two above.
@@ -126,15 +127,15 @@ struct Orders {
 
 impl LocalEngine {
     /// An engine without apps.
-    pub fn new(settings: Settings) -> Arc<Self> {
-        let dice = Dice::new(settings.seed);
+    pub fn new(settings: LocalSettings) -> Arc<Self> {
+        let random = Arc::new(SharedRandom::new(settings.seed));
         Arc::new(Self {
-            addresses: Addresses::new(dice.roll()),
+            addresses: Addresses::new(random.next_u64()),
             probes: Arc::new(ProbeLimits::new(PROBES, PROBES)),
-            dice,
+            random,
             settings,
             changes: Mutex::default(),
-            seats: RwLock::default(),
+            handles: RwLock::default(),
             newcomers: Notify::new(),
             events: broadcast::Sender::new(LAG),
             end: watch::Sender::new(End::Not),
@@ -154,8 +155,8 @@ impl LocalEngine {
                 return;
             }
             if !ending {
-                for seat in self.newcomers() {
-                    owners.spawn(App::new(Arc::clone(&self), Arc::clone(&registry), seat).run());
+                for handle in self.newcomers() {
+                    owners.spawn(App::new(Arc::clone(&self), Arc::clone(&registry), handle).run());
                 }
             }
             tokio::select! {
@@ -177,12 +178,12 @@ impl LocalEngine {
         for spec in apps {
             let declared = Spec { ports: vec![PortName::new(PORT_NAME)], spread: spec.spread };
             let service = registry.declare(&spec.service, &declared);
-            if let Some(seat) = self.seat(&spec.service) {
-                if lock(&seat.orders).spec.makes_other_pods(&spec) {
+            if let Some(handle) = self.handle(&spec.service) {
+                if lock(&handle.orders).spec.makes_other_pods(&spec) {
                     // Before this returns, so that the next request does not fail for what was corrected.
-                    seat.service.start_over();
+                    handle.service.start_over();
                 }
-                seat.order(|orders| {
+                handle.order(|orders| {
                     orders.spec = spec;
                     orders.removed = false;
                 });
@@ -190,19 +191,19 @@ impl LocalEngine {
             }
             let id = spec.service.clone();
             let log = self.open_log(&spec);
-            let seat = Arc::new(Seat::new(service, spec, log));
-            // Before anybody can wake it.
+            let handle = Arc::new(AppHandle::new(service, spec, log));
+            // Before a request can wake it.
             self.tell(&id, What::Declared);
-            self.write_seats().by_service.insert(id, seat);
+            self.write_handles().by_service.insert(id, handle);
         }
-        let mut seats = self.write_seats();
-        for (id, seat) in &seats.by_service {
+        let mut handles = self.write_handles();
+        for (id, handle) in &handles.by_service {
             if !order.contains(id) {
-                seat.order(|orders| orders.removed = true);
+                handle.order(|orders| orders.removed = true);
             }
         }
-        seats.order = order;
-        drop(seats);
+        handles.order = order;
+        drop(handles);
         self.newcomers.notify_one();
     }
 
@@ -222,18 +223,18 @@ impl LocalEngine {
 
     /// How the apps stand, in the order of the file; at the end those that are on their way out.
     pub fn apps(&self) -> Vec<AppStatus> {
-        let seats = self.read_seats();
-        let listed = seats.order.iter().filter_map(|id| seats.by_service.get(id));
+        let handles = self.read_handles();
+        let listed = handles.order.iter().filter_map(|id| handles.by_service.get(id));
         let mut leaving: Vec<_> =
-            seats.by_service.iter().filter(|(id, _)| !seats.order.contains(id)).collect();
+            handles.by_service.iter().filter(|(id, _)| !handles.order.contains(id)).collect();
         leaving.sort_by_key(|(id, _)| *id);
-        let all = listed.chain(leaving.into_iter().map(|(_, seat)| seat));
-        all.map(|seat| lock(&seat.status).clone()).collect()
+        let all = listed.chain(leaving.into_iter().map(|(_, handle)| handle));
+        all.map(|handle| lock(&handle.status).clone()).collect()
     }
 
     /// The output of an app's pods.
     pub fn log(&self, app: &str) -> Option<Arc<Log>> {
-        self.find(app).map(|seat| Arc::clone(&seat.log))
+        self.find(app).map(|handle| Arc::clone(&handle.log))
     }
 
     /// What happens from now on.
@@ -246,7 +247,7 @@ impl LocalEngine {
     pub async fn stop(&self) {
         self.end.send_modify(|end| *end = (*end).max(End::Stop));
         let mut running = self.running.subscribe();
-        // Not an error: whoever runs us holds the sender as long as we do.
+        // Not an error: the caller holds the sender as long as the engine runs.
         running.wait_for(|running| !running).await.ok();
     }
 
@@ -257,7 +258,7 @@ impl LocalEngine {
 
     /// The log of a new app. One whose file cannot be opened runs without it, and says so.
     fn open_log(&self, app: &AppSpec) -> Arc<Log> {
-        let Settings { log_keep: keep, log_folder: folder, .. } = &self.settings;
+        let LocalSettings { log_keep: keep, log_folder: folder, .. } = &self.settings;
         let opened = folder.as_ref().map(|folder| LogFile::open(folder, app.service.name()));
         match opened.transpose() {
             Ok(file) => Log::with_file(*keep, file),
@@ -272,38 +273,39 @@ impl LocalEngine {
     }
 
     fn order(&self, app: &str, change: impl FnOnce(&mut Orders)) -> Result<(), NoSuchApp> {
-        let seat = self.find(app).ok_or_else(|| NoSuchApp(app.to_owned()))?;
-        seat.order(change);
+        let handle = self.find(app).ok_or_else(|| NoSuchApp(app.to_owned()))?;
+        handle.order(change);
         Ok(())
     }
 
     /// The app called `app`, unless it was removed.
-    fn find(&self, app: &str) -> Option<Arc<Seat>> {
-        let seats = self.read_seats();
-        let id = seats.order.iter().find(|id| id.name() == app)?;
-        seats.by_service.get(id).cloned()
+    fn find(&self, app: &str) -> Option<Arc<AppHandle>> {
+        let handles = self.read_handles();
+        let id = handles.order.iter().find(|id| id.name() == app)?;
+        handles.by_service.get(id).cloned()
     }
 
-    fn seat(&self, service: &ServiceId) -> Option<Arc<Seat>> {
-        self.read_seats().by_service.get(service).cloned()
+    fn handle(&self, service: &ServiceId) -> Option<Arc<AppHandle>> {
+        self.read_handles().by_service.get(service).cloned()
     }
 
     /// The apps that had no owner so far.
-    fn newcomers(&self) -> Vec<Arc<Seat>> {
-        // All of them: one that was removed again before anybody owned it needs an owner to let go of it.
-        let seats = self.read_seats();
-        let newcomers = seats.by_service.values().filter(|seat| !seat.owned.swap(true, Ordering::Relaxed));
+    fn newcomers(&self) -> Vec<Arc<AppHandle>> {
+        // All of them: an app that was removed before it had an owner needs an owner to clean it up.
+        let handles = self.read_handles();
+        let newcomers =
+            handles.by_service.values().filter(|handle| !handle.owned.swap(true, Ordering::Relaxed));
         newcomers.cloned().collect()
     }
 
-    /// The last pod of a removed app is gone. Answers whether the app is, too: somebody may have brought it back.
-    fn let_go(&self, seat: &Seat, registry: &Registry) -> bool {
+    /// The last pod of a removed app is gone. Returns whether the app is gone, too: it may have been added again.
+    fn let_go(&self, handle: &AppHandle, registry: &Registry) -> bool {
         let _turn = lock(&self.changes);
-        if !lock(&seat.orders).removed {
+        if !lock(&handle.orders).removed {
             return false;
         }
-        let id = seat.service.id();
-        self.write_seats().by_service.remove(id);
+        let id = handle.service.id();
+        self.write_handles().by_service.remove(id);
         registry.remove(id);
         self.tell(id, What::Removed);
         true
@@ -311,7 +313,7 @@ impl LocalEngine {
 
     fn tell(&self, service: &ServiceId, what: What) {
         let event = Event { service: service.clone(), at: self.now(), what };
-        // Nobody following is no error.
+        // No subscriber is no error.
         self.events.send(event).ok();
     }
 
@@ -319,33 +321,33 @@ impl LocalEngine {
         self.settings.clock.now()
     }
 
-    fn read_seats(&self) -> std::sync::RwLockReadGuard<'_, Seats> {
-        self.seats.read().unwrap_or_else(PoisonError::into_inner)
+    fn read_handles(&self) -> std::sync::RwLockReadGuard<'_, AppHandles> {
+        self.handles.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write_seats(&self) -> std::sync::RwLockWriteGuard<'_, Seats> {
-        self.seats.write().unwrap_or_else(PoisonError::into_inner)
+    fn write_handles(&self) -> std::sync::RwLockWriteGuard<'_, AppHandles> {
+        self.handles.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Engine for LocalEngine {
     /// Leaves word and rings: a flag and a bell, so that nothing blocks, queues up or gets lost.
     fn wake(&self, service: &ServiceId) {
-        if let Some(seat) = self.read_seats().by_service.get(service) {
-            seat.woken.store(true, Ordering::Release);
-            seat.bell.notify_one();
+        if let Some(handle) = self.read_handles().by_service.get(service) {
+            handle.woken.store(true, Ordering::Release);
+            handle.bell.notify_one();
         }
     }
 }
 
 impl fmt::Debug for LocalEngine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let apps = self.read_seats().by_service.len();
+        let apps = self.read_handles().by_service.len();
         f.debug_struct("LocalEngine").field("apps", &apps).finish_non_exhaustive()
     }
 }
 
-impl Seat {
+impl AppHandle {
     fn new(service: Arc<Service>, spec: AppSpec, log: Arc<Log>) -> Self {
         let status = AppStatus {
             service: spec.service.clone(),
@@ -382,27 +384,9 @@ impl Drop for Running<'_> {
     }
 }
 
-/// Numbers that look random and do not repeat soon.
-#[derive(Debug, Clone)]
-struct Dice(Arc<AtomicU64>);
-
-impl Dice {
-    fn new(seed: u64) -> Self {
-        Self(Arc::new(AtomicU64::new(seed)))
-    }
-
-    /// The next one (`SplitMix64`: a bijection of a counter, so no two of one engine are the same).
-    fn roll(&self) -> u64 {
-        const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
-        let mut mixed = self.0.fetch_add(STEP, Ordering::Relaxed).wrapping_add(STEP);
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn uid(&self) -> PodUid {
-        PodUid::new(&format!("{:016x}{:016x}", self.roll(), self.roll()))
-    }
+/// A UID for a new pod: 128 random bits.
+fn random_uid(random: &SharedRandom) -> PodUid {
+    PodUid::new(&format!("{:016x}{:016x}", random.next_u64(), random.next_u64()))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -1,4 +1,4 @@
-//! Where a pod listens, for an app that does not listen where it was told to.
+//! Finds the address where a pod really listens, for an app that ignores `PORT` and `HOST`.
 
 use std::collections::HashSet;
 use std::fs;

@@ -1,4 +1,5 @@
-//! What pods print: cut into lines, the last ones kept, all written to a file if there is one, and shown to followers.
+//! The output of pods: split into lines, the last ones kept in memory, all written to a file if there is one, and streamed
+//! to followers.
 //!
 //! Memory and file get every line: a pod whose output cannot be written yet waits at its pipe. A follower reads from
 //! memory at its own pace; the pod never waits for it, and lines that it was too slow for are counted.
@@ -79,7 +80,7 @@ struct Ring {
 }
 
 impl Ring {
-    /// At least the newest line stays, whatever its size.
+    /// At least the newest line stays, even if it is too long.
     fn push(&mut self, line: Line) {
         self.size += line.size();
         self.lines.push_back(line);
@@ -229,7 +230,7 @@ fn lock(ring: &Mutex<Ring>) -> MutexGuard<'_, Ring> {
     ring.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Reads a pod's stream to its end, or once the pod is `gone` until it is quiet: another process may hold it open. It
+/// Reads a pod's stream to its end, or once the pod is `gone` until no more output comes: another process may hold it open. It
 /// reads on only when what it has read is kept.
 pub(crate) async fn capture(
     mut from: impl AsyncRead + Unpin,
@@ -245,7 +246,7 @@ pub(crate) async fn capture(
         let read = tokio::select! {
             biased;
             read = from.read(&mut chunk) => read,
-            () = quiet(&gone) => break,
+            () = no_more_output(&gone) => break,
         };
         // An error is an end, too: there is nothing more to be had.
         let Ok(length @ 1..) = read else { break };
@@ -258,7 +259,7 @@ pub(crate) async fn capture(
     log.add(last).await;
 }
 
-async fn quiet(gone: &CancellationToken) {
+async fn no_more_output(gone: &CancellationToken) {
     gone.cancelled().await;
     sleep_until(Instant::now() + QUIET).await;
 }

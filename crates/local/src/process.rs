@@ -22,13 +22,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::address::Lease;
 use crate::command::{CommandSpec, SpawnError};
-use crate::kin;
 use crate::output::{Log, Stream, capture};
+use crate::process_tree;
 use crate::wire::{Order, Report};
 
 pub use crate::wire::Ended;
 
-/// The variable in a pod's environment that tells whose process it is, also when the guardian cannot.
+/// The variable in a pod's environment that names its pod. It finds the pod's processes even if the guardian is gone.
 pub const UID_VARIABLE: &str = "ROUSE_POD_UID";
 
 /// How long a guardian may take to say whether the command runs.
@@ -38,7 +38,7 @@ const OUTPUT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often to look for what a guardian that was killed left behind.
 const SWEEPS: usize = 100;
 
-/// How to start a guardian: the program and arguments that lead to [`crate::shim::main`].
+/// How to start a guardian: the program and arguments that lead to [`crate::guardian::main`].
 #[derive(Debug, Clone)]
 pub struct Launcher {
     program: PathBuf,
@@ -71,7 +71,7 @@ pub struct Start {
     pub uid: PodUid,
     /// What it runs.
     pub command: CommandSpec,
-    /// Where it is to listen. Nobody else gets this address while the process lives.
+    /// Where it is to listen. No other pod gets this address while the process lives.
     pub address: Lease,
     /// Where its output goes.
     pub log: Arc<Log>,
@@ -303,7 +303,7 @@ impl Guardian {
 async fn sweep(uid: &PodUid) {
     let mark = format!("{UID_VARIABLE}={uid}");
     for _ in 0..SWEEPS {
-        if kin::end_marked(&mark) == 0 {
+        if process_tree::end_marked(&mark) == 0 {
             break;
         }
         tokio::task::yield_now().await;

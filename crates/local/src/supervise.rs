@@ -1,4 +1,4 @@
-//! When a pod that ended by itself is started again: soon at first, ever more slowly if it keeps ending.
+//! Restart backoff: when a pod that ended by itself is started again.
 
 use std::time::Duration;
 
@@ -8,14 +8,14 @@ use rouse_core::time::Moment;
 pub const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// No pause is longer.
 pub const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-/// Who was ready for that long has recovered; its next failure is a new story.
+/// A pod that was ready for that long has recovered; its next failure counts as the first.
 pub const STEADY: Duration = Duration::from_secs(10);
 /// So many failures in a row are called crash-looping.
 pub const LOOPING: u32 = 3;
 
-/// The failures in a row of one place (`<app>-<ordinal>`), or of one app: whatever is started again as one.
+/// The failures in a row of one place (`<app>-<ordinal>`), or of one app: the unit that is restarted.
 ///
-/// A failure is a pod that ended without having been told to, with whatever code, or that could not be started.
+/// A failure is a pod that ended without an order to stop, with any exit code, or that could not be started.
 #[derive(Debug, Clone, Default)]
 pub struct Restarts {
     failures: u32,
@@ -54,7 +54,7 @@ impl Restarts {
         *self.due.insert(now + pause)
     }
 
-    /// Somebody changed or restarted it by hand: what was before does not count.
+    /// It was changed or restarted by hand: earlier failures do not count.
     pub fn forget(&mut self) {
         *self = Self::default();
     }

@@ -1,4 +1,4 @@
-//! What a process and its guardian say to each other: short lines over one socket.
+//! The protocol between `rouse` and a guardian: short lines over one socket.
 //!
 //! `rouse` → guardian: `stop MILLISECONDS`; the end of the stream means "stop now". Guardian → `rouse`: first
 //! `started PID` or `failed ERRNO`, at last `exited CODE` or `killed SIGNAL`. The last line comes when no
@@ -49,7 +49,7 @@ fn signal_name(signal: i32) -> Option<&'static str> {
 /// What `rouse` asks of a guardian.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Order {
-    /// SIGTERM, and SIGKILL to whatever is left after the grace.
+    /// SIGTERM, and SIGKILL to all processes that are left after the grace.
     Stop(Duration),
 }
 

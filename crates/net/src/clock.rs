@@ -1,4 +1,4 @@
-//! The runtime's clock as the core's: what `core` is told the time by, in the binary and under paused time.
+//! Tokio's clock as the clock of `core`, in the binary and under paused time.
 
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ mod tests {
     use std::sync::Arc;
     use std::task::Poll;
 
-    use rouse_core::registry::{Registry, Settings};
+    use rouse_core::registry::{Registry, RegistrySettings};
     use rouse_testkit::fakes::CountingEngine;
 
     use super::*;
@@ -73,10 +73,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_registry_driven_by_it_repeats_wakes_in_time() {
         let (clock, engine) = (TokioClock::new(), Arc::<CountingEngine>::default());
-        let registry = Registry::new(Settings::default(), Arc::new(clock), Arc::clone(&engine) as _);
+        let registry = Registry::new(RegistrySettings::default(), Arc::new(clock), Arc::clone(&engine) as _);
         let bench = rouse_testkit::fakes::Bench { registry, clock: Arc::default(), engine };
         let (_service, port) = bench.service("cart", rouse_core::snapshot::Spread::default());
-        let ask = rouse_core::slot::Ask::default();
+        let ask = rouse_core::service::SlotRequest::default();
         tokio::select! {
             () = bench.registry.drive(|moment| clock.sleep_until(moment)) => {}
             _ = port.acquire(ask, std::future::pending()) => {}

@@ -1,9 +1,10 @@
-//! What several edges need of the network: probes of pods, listeners, TLS, and the runtime's clock.
+//! Network code that several crates share: probes of pods, listeners, TLS, the runtime's clock and a random seed.
 
 pub mod clock;
 pub mod limits;
 pub mod listen;
-pub mod pace;
 pub mod probe;
+pub mod probe_schedule;
 pub mod prober;
+pub mod random;
 pub mod tls;

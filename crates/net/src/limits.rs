@@ -1,12 +1,11 @@
-//! How many probes may be under way: in all, and to one node. A herd of starting pods must not become a herd of
-//! probes.
+//! Limits on concurrent probes, in total and per node, so that many starting pods do not cause as many probes at once.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 
-/// The bounds, shared by all services. Whoever finds one reached waits in line.
+/// The limits, shared by all services. A probe that finds one reached waits for its turn.
 #[derive(Debug)]
 pub struct ProbeLimits {
     in_all: usize,
@@ -19,7 +18,7 @@ pub struct ProbeLimits {
 #[derive(Debug)]
 struct Node {
     turns: Arc<Semaphore>,
-    /// Who probes it or waits to. The node is forgotten with the last.
+    /// How many probes of it run or wait. The node is forgotten with the last.
     users: usize,
 }
 
@@ -39,7 +38,7 @@ impl ProbeLimits {
     /// Waits for the right to probe a pod of `node`, first come first served. Dropping the turn gives it back.
     pub async fn turn(&self, node: &Arc<str>) -> Turn<'_> {
         let seat = Seat::new(self, node);
-        // The node first: whoever waits for a busy node must not hold up the others. (Nobody closes the
+        // The node first: a probe that waits for a busy node must not hold up the others. (Nothing closes the
         // semaphores, so neither wait can fail.)
         let node = Arc::clone(&seat.turns).acquire_owned().await.ok();
         let all = self.all.acquire().await.ok();
@@ -66,7 +65,7 @@ pub struct Turn<'a> {
     _seat: Seat<'a>,
 }
 
-/// Keeps a node known while somebody probes it or waits to.
+/// Keeps a node known while a probe of it runs or waits.
 #[derive(Debug)]
 struct Seat<'a> {
     limits: &'a ProbeLimits,

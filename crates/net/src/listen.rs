@@ -1,4 +1,4 @@
-//! Listening sockets, and a clear word when one cannot be had.
+//! Listening sockets, and an error that names the process that already has the address.
 
 mod holder;
 
@@ -26,7 +26,7 @@ impl Listener {
         self.address
     }
 
-    /// The same socket once more. Both accept from one queue, so closing one of them resets nobody.
+    /// The same socket once more. Both accept from one queue, so closing one of them resets no connection.
     pub fn share(&self) -> io::Result<Self> {
         Ok(Self { listener: self.listener.try_clone()?, address: self.address })
     }
@@ -59,7 +59,7 @@ fn listen(address: SocketAddr, others: &[SocketAddr]) -> io::Result<Listener> {
     #[cfg(unix)]
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
-    // Small answers must not wait for an acknowledgement. Whatever is accepted inherits it, without a call of its own.
+    // Small answers must not wait for an acknowledgement. Accepted sockets inherit it, without a call for each.
     socket.set_tcp_nodelay(true)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;

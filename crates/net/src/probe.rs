@@ -1,4 +1,4 @@
-//! Asks a pod what kubelet would ask it, once, and says how it answered.
+//! Runs the checks of a probe plan against one pod, once, as kubelet would.
 //!
 //! Only the pod's own verified address is ever asked. No redirect is followed: a pod could send us anywhere.
 //! Over `https` no certificate is verified, as kubelet verifies none: the question is whether the pod answers.
@@ -31,21 +31,21 @@ pub enum ProbeFailure {
     /// The pod accepted the connection and did not answer, or not to the end.
     #[error("no whole answer in time")]
     Deadline,
-    /// Nobody accepted the connection.
+    /// The connection was not accepted.
     #[error("cannot connect to {address}")]
     Connect {
-        /// Who was asked.
+        /// The address that was probed.
         address: SocketAddr,
         /// Why.
         source: io::Error,
     },
-    /// Nobody listens on an ephemeral port, and the kernel gave us this very port to connect from.
-    #[error("nobody listens on {0}: the connection was to itself")]
+    /// Nothing listens on an ephemeral port, and the kernel chose this very port as our own.
+    #[error("nothing listens on {0}: the connection was to itself")]
     SelfConnect(SocketAddr),
     /// We have no socket to ask with. This says nothing of the pod.
     #[error("no socket for a probe of {address}")]
     NoSocket {
-        /// Who would have been asked.
+        /// The address that would have been probed.
         address: SocketAddr,
         /// Why not.
         source: io::Error,
@@ -77,7 +77,7 @@ pub enum ProbeFailure {
 }
 
 impl ProbeFailure {
-    /// Nobody is there: another address of the pod may do better.
+    /// Nothing listens there: another address of the pod may do better.
     pub fn unreached(&self) -> bool {
         matches!(self, Self::Connect { .. } | Self::SelfConnect(_))
     }
@@ -136,7 +136,7 @@ async fn connect(address: SocketAddr, deadline: Instant) -> Result<TcpStream, Pr
     }
 }
 
-/// The server's name is its address, which is not sent, whatever `Host` the probe says: so does kubelet.
+/// The server's name is its address, which is not sent, even if the probe sets `Host`: kubelet does the same.
 async fn encrypt(
     stream: TcpStream,
     ip: IpAddr,

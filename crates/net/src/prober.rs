@@ -19,8 +19,8 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::limits::ProbeLimits;
-use crate::pace::Pace;
 use crate::probe::{ProbeFailure, probe};
+use crate::probe_schedule::ProbeSchedule;
 
 /// How a pod is asked.
 #[derive(Debug, Clone)]
@@ -38,21 +38,21 @@ pub struct Probed {
 /// mind.
 pub type Plans = Box<dyn Fn(&PodUid, &[IpAddr], u16) -> Option<Probed> + Send + Sync>;
 
-/// Fresh randomness.
-pub type Dice = Box<dyn Fn() -> u64 + Send + Sync>;
+/// Gives a fresh random number.
+pub type RandomNumbers = Box<dyn Fn() -> u64 + Send + Sync>;
 
 /// How pods are probed. One for all services.
 pub struct Prober {
-    /// What to ask of whom.
+    /// Which checks to run against which pod.
     pub plans: Plans,
-    /// How often.
-    pub pace: Pace,
-    /// How many at a time.
+    /// How long to pause between probes of a pod.
+    pub schedule: ProbeSchedule,
+    /// How many probes run at a time.
     pub limits: Arc<ProbeLimits>,
     /// How long one probe of one address may take; kubelet's default is a second.
     pub timeout: Duration,
-    /// What jitter is made of.
-    pub dice: Dice,
+    /// For the jitter of pauses.
+    pub random: RandomNumbers,
 }
 
 impl Prober {
@@ -60,7 +60,7 @@ impl Prober {
     pub async fn run(self: Arc<Self>, service: Arc<Service>, cancel: CancellationToken) {
         let mut snapshots = service.subscribe();
         let home = Arc::downgrade(&service);
-        // We must not be the ones who keep it.
+        // Dropped, so that the prober does not keep the service alive.
         drop(service);
         let (mut watches, mut tasks) = (HashMap::new(), JoinSet::new());
         while home.strong_count() > 0 {
@@ -117,7 +117,7 @@ impl Prober {
         loop {
             let sight = sights.borrow_and_update().clone();
             let asked = self.ask(&uid, &sight).await;
-            let steady = asked.as_ref().map_or(Pace::SLOWEST, |(probed, _)| probed.steady);
+            let steady = asked.as_ref().map_or(ProbeSchedule::SLOWEST, |(probed, _)| probed.steady);
             let Some(service) = home.upgrade() else { return };
             match asked {
                 Some((probed, Ok(()))) => {
@@ -131,7 +131,7 @@ impl Prober {
                 }
                 _ => {}
             }
-            // Before the pause: we must not be the ones who keep it.
+            // Before the pause, so that the prober does not keep the service alive.
             drop(service);
             match self.rest(sight, steady, since, &mut sights).await {
                 Rested::Due => {}
@@ -151,9 +151,12 @@ impl Prober {
     ) -> Rested {
         let mut promoted = sight.promoted;
         loop {
-            let dice = (self.dice)();
-            let pause =
-                if promoted { Pace::steady(steady, dice) } else { self.pace.next(since.elapsed(), dice) };
+            let random = (self.random)();
+            let pause = if promoted {
+                ProbeSchedule::steady(steady, random)
+            } else {
+                self.schedule.next(since.elapsed(), random)
+            };
             tokio::select! {
                 () = sleep_until(Instant::now() + pause) => return Rested::Due,
                 changed = sights.changed() => {
@@ -169,7 +172,7 @@ impl Prober {
         }
     }
 
-    /// One probe: at the pod's first address, and at the other if nobody is at the first.
+    /// One probe: at the pod's first address, and at the other if nothing listens at the first.
     async fn ask(&self, uid: &PodUid, sight: &Sight) -> Option<(Probed, Result<(), ProbeFailure>)> {
         let probed = (self.plans)(uid, &sight.ips, sight.port)?;
         let mut answer = None;
@@ -189,7 +192,7 @@ impl Prober {
 impl fmt::Debug for Prober {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut f = f.debug_struct("Prober");
-        f.field("pace", &self.pace).field("limits", &self.limits).field("timeout", &self.timeout);
+        f.field("schedule", &self.schedule).field("limits", &self.limits).field("timeout", &self.timeout);
         f.finish_non_exhaustive()
     }
 }
@@ -235,7 +238,7 @@ enum Rested {
     Due,
     /// Something about the pod is new.
     Changed,
-    /// Nobody needs this watch any more.
+    /// The watch is not needed any more.
     Unwanted,
 }
 
@@ -249,10 +252,10 @@ mod tests {
     async fn a_ready_pod_is_asked_again_after_its_interval_and_a_starting_one_soon() {
         let prober = Prober {
             plans: Box::new(|_, _, _| None),
-            pace: Pace::local(),
+            schedule: ProbeSchedule::local(),
             limits: Arc::new(ProbeLimits::new(1, 1)),
             timeout: Duration::from_secs(1),
-            dice: Box::new(|| u64::MAX),
+            random: Box::new(|| u64::MAX),
         };
         let interval = Duration::from_secs(10);
         for (promoted, pause) in [(true, interval), (false, Duration::from_millis(5))] {

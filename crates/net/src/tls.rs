@@ -1,4 +1,4 @@
-//! TLS both ways: what browsers meet at the gateway's door, and what the gateway says to pods.
+//! TLS in both directions: the server side for clients of the gateway, and the client side towards pods.
 //!
 //! rustls with aws-lc-rs, handed to every configuration: nothing depends on a process-wide default that some other
 //! crate might set first.
@@ -22,7 +22,7 @@ pub use error::{Fault, TlsError};
 pub use files::{Caution, Identity, LoadError, Pem, Reason, Warning};
 pub use hosts::{BadHost, HostPattern};
 pub use rustls_pki_types::ServerName;
-pub use server::{CertEntry, ClientAuth, Peer, Policy, PolicyId, ServerSettings, ServerStream, ServerTls};
+pub use server::{CertEntry, ClientAuth, Peer, PolicyId, ServerSettings, ServerStream, ServerTls, TlsPolicy};
 
 /// The one crypto backend.
 fn provider() -> Arc<CryptoProvider> {

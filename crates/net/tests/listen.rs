@@ -10,7 +10,7 @@ fn any_port() -> SocketAddr {
     "127.0.0.1:0".parse().unwrap()
 }
 
-/// An address that no other test can get while the socket is kept, and on which nobody listens yet.
+/// An address that no other test can get while the socket is kept, and on which nothing listens yet.
 fn reserve(address: &str) -> (Socket, SocketAddr) {
     let address: SocketAddr = address.parse().unwrap();
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None).unwrap();

@@ -103,7 +103,7 @@ async fn who_accepts_and_never_answers_fails_at_the_deadline() {
     for check in [http(port), grpc(port)] {
         let failure = ask(check, SHORT).await.unwrap_err();
         assert!(matches!(failure, ProbeFailure::Deadline), "{failure:?}");
-        assert!(!failure.unreached(), "somebody was there");
+        assert!(!failure.unreached(), "the pod was reached");
     }
 }
 
@@ -236,7 +236,7 @@ async fn the_probes_headers_outrank_ours_but_not_the_framing() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_asked_is_said_to_be_so_before_anybody_is_dialled() {
+async fn an_impossible_check_is_an_error_before_any_address_is_dialled() {
     let odd = |path: &str, name: &str, value: &str| Check::Http {
         port: 1,
         path: path.into(),

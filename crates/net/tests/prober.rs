@@ -11,7 +11,7 @@ use rouse_core::probe::{Check, ProbePlan, ProbeSpec, ReadinessProbe};
 use rouse_core::service::Service;
 use rouse_core::snapshot::{Snapshot, Spread, Subscription};
 use rouse_net::limits::ProbeLimits;
-use rouse_net::pace::Pace;
+use rouse_net::probe_schedule::ProbeSchedule;
 use rouse_net::prober::{Plans, Probed, Prober};
 use rouse_testkit::fakes::{Bench, READY, STARTING, http, pod};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -30,7 +30,7 @@ fn tcp() -> Plans {
 }
 
 fn at_home(plan: Arc<ProbePlan>) -> Probed {
-    Probed { plan, node: "home".into(), steady: Pace::SLOWEST }
+    Probed { plan, node: "home".into(), steady: ProbeSchedule::SLOWEST }
 }
 
 /// A pod that is asked by HTTP on `port`.
@@ -66,11 +66,11 @@ impl Shop {
         let (service, _) = bench.service("cart", Spread::default());
         let prober = Arc::new(Prober {
             plans,
-            pace: Pace::local(),
+            schedule: ProbeSchedule::local(),
             limits: Arc::new(limits),
             // Longer than any test waits: none passes by a probe that timed out.
             timeout: PATIENCE * 3,
-            dice: Box::new(|| 0),
+            random: Box::new(|| 0),
         });
         let (cancel, mut tasks) = (CancellationToken::new(), JoinSet::new());
         tasks.spawn(Arc::clone(&prober).run(Arc::clone(&service), cancel.clone()));
@@ -103,7 +103,7 @@ impl Shop {
     }
 }
 
-/// A port that no other test can get while the socket is kept, and on which nobody listens yet.
+/// A port that no other test can get while the socket is kept, and on which nothing listens yet.
 fn reserve() -> (TcpSocket, u16) {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_reuseaddr(true).unwrap();
@@ -224,7 +224,7 @@ async fn a_pod_is_asked_at_once_and_then_at_the_pace_of_its_age() {
     let times = times.lock().unwrap().clone();
     assert_eq!(times[0], Duration::ZERO);
     for pair in times.windows(2) {
-        let (pause, due) = (pair[1].abs_diff(pair[0]), Pace::local().next(pair[0], 0));
+        let (pause, due) = (pair[1].abs_diff(pair[0]), ProbeSchedule::local().next(pair[0], 0));
         // The runtime's timer counts in milliseconds.
         assert!(pause >= due && pause <= due + Duration::from_millis(1), "{pause:?} after {:?}", pair[0]);
     }
@@ -239,7 +239,7 @@ async fn a_dual_stack_pod_is_found_at_its_second_address() {
     };
     let port = app.local_addr().unwrap().port();
     let mut shop = Shop::new(tcp(), ProbeLimits::default());
-    // Nobody listens at the first.
+    // Nothing listens at the first.
     let slices = [("v4", HOME), ("v6", Ipv6Addr::LOCALHOST.into())];
     let slices = slices.map(|(name, ip)| (name, slice(port, &[(1, ip)], STARTING)));
     shop.service.replace_slices(slices);
@@ -271,7 +271,7 @@ async fn it_ends_when_cancelled_or_when_the_service_is_gone() {
     }
 }
 
-/// The most connections that `app` had open at a time, after `count` of them. Nobody is answered before there were `most`.
+/// The most connections that `app` had open at a time, after `count` of them. No connection is answered before there were `most`.
 async fn peak(app: TcpListener, count: usize, most: usize) -> usize {
     let (open, peak) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let mut connections = JoinSet::new();
@@ -288,7 +288,7 @@ async fn peak(app: TcpListener, count: usize, most: usize) -> usize {
                 }
             };
             timeout(PATIENCE, full).await.unwrap_or_else(|_| panic!("never {most} at a time"));
-            // Long enough for whoever else may come.
+            // Long enough for further connections.
             for _ in 0..200 {
                 tokio::task::yield_now().await;
             }
@@ -313,10 +313,10 @@ async fn no_more_probes_are_under_way_than_allowed() {
         let plan = get(app.local_addr().unwrap().port());
         let node_of = |ips: &[IpAddr]| ips[0].to_string().into();
         let plans: Plans = Box::new(move |_, ips, _| {
-            Some(Probed { plan: Arc::clone(&plan), node: node_of(ips), steady: Pace::SLOWEST })
+            Some(Probed { plan: Arc::clone(&plan), node: node_of(ips), steady: ProbeSchedule::SLOWEST })
         });
         let shop = Shop::new(plans, ProbeLimits::new(limits.0, limits.1));
-        // Each at a port of its own, which nobody dials: pods at one address would be one endpoint.
+        // Each at a port of its own, which is not dialled: pods at one address would be one endpoint.
         for n in 0..8 {
             let ip = IpAddr::from([127, 0, 0, 1 + n % nodes]);
             let (name, pods) = (n.to_string(), [(n.into(), ip)]);

@@ -4,7 +4,7 @@
 use std::hint::black_box;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use rouse_proxy::guard::Guard;
+use rouse_proxy::downstream::guard::Guard;
 
 /// What a browser sends, about 400 bytes.
 const BROWSER: &[u8] = b"GET /shop/cart/items?page=2&sort=price HTTP/1.1\r\nHost: shop.example.com\r\n\

@@ -1,4 +1,4 @@
-//! What a client hears when its request cannot be answered by a pod: one status, one code, one sentence.
+//! The errors that the gateway itself answers: one status, one code and one sentence each.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ pub enum Failure {
     #[error("no route matches this host and path")]
     NoRoute,
     /// Too many requests wait already.
-    #[error("too many requests wait for this service already")]
+    #[error("too many requests are already waiting for this service")]
     QueueFull,
     /// No pod was ready in time.
     #[error("no pod was ready in time{}", because(.reason.as_deref()))]
     ReadinessTimeout {
-        /// What the engine says about it.
+        /// The reason that the engine gives.
         reason: Option<String>,
     },
     /// Every pod that was tried refused the connection.
@@ -29,26 +29,26 @@ pub enum Failure {
     #[error("the pod did not answer in time")]
     ResponseTimeout,
     /// The whole request took too long.
-    #[error("the request took longer than it may")]
+    #[error("the request exceeded its timeout")]
     RequestTimeout,
     /// The route names a port that the service does not have.
     #[error("the route names a port that the service does not have")]
     BadPort,
     /// The route names a service that does not exist, or is faulty and has no good version.
     #[error(
-        "the route leads nowhere: its service does not exist, or the route is faulty and has no good version"
+        "the route has no backend: its service does not exist, or the route is invalid and has no earlier valid version"
     )]
     NoService,
-    /// The pod's certificate or handshake was refused.
+    /// The TLS handshake with the pod failed.
     #[error("the TLS connection to the pod failed: {reason}")]
     TlsFailed {
-        /// What was wrong, and with what.
+        /// What is wrong.
         reason: String,
     },
-    /// The start failed for a cause that waiting does not mend.
+    /// The start failed for a cause that waiting does not repair.
     #[error("the service cannot be started{}", because(.reason.as_deref()))]
     StartFailed {
-        /// What the engine says about it.
+        /// The reason that the engine gives.
         reason: Option<String>,
     },
     /// The gateway has not read the whole cluster yet.
@@ -57,7 +57,7 @@ pub enum Failure {
     /// The pod answered in another protocol, or not in HTTP at all.
     #[error("the pod did not answer in the expected protocol: {reason}")]
     BadUpstreamProtocol {
-        /// What came instead, and what to change.
+        /// What the pod sent instead, and what to change.
         reason: String,
     },
     /// The request is malformed or ambiguous, or longer than is allowed.
@@ -68,17 +68,17 @@ pub enum Failure {
         /// What is wrong with it.
         reason: String,
     },
-    /// No pod takes it, and requests like this one neither wait nor wake any.
-    #[error("no pod is free, and a request like this one neither waits nor wakes any")]
+    /// No pod takes the request, and passive requests neither wait nor wake a pod.
+    #[error("no pod is free, and this request is of a kind that neither waits for a pod nor wakes one")]
     NotWoken,
-    /// The gateway is leaving.
+    /// The gateway is shutting down.
     #[error("this gateway is shutting down")]
     ShuttingDown,
-    /// The request came from ourselves.
-    #[error("the request came back to the gateway it went through")]
+    /// The request has passed through this gateway before.
+    #[error("routing loop: the request has passed through this gateway before")]
     Loop,
-    /// The client went away; nothing is sent, and it is nobody's fault.
-    #[error("the client went away")]
+    /// The client closed its connection. No response is sent.
+    #[error("the client closed the connection")]
     ClientGone,
 }
 
@@ -90,17 +90,17 @@ fn because(reason: Option<&str>) -> String {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum GrpcStatus {
-    /// The client gave up.
+    /// The client cancelled the request.
     Cancelled = 1,
-    /// Too late.
+    /// A deadline has passed.
     DeadlineExceeded = 4,
-    /// Too many.
+    /// A limit is reached.
     ResourceExhausted = 8,
-    /// No such thing here.
+    /// There is no such route.
     Unimplemented = 12,
-    /// Our own mistake, or the operator's.
+    /// The request or the configuration is invalid.
     Internal = 13,
-    /// Try again.
+    /// The service is not available; the client may try again.
     Unavailable = 14,
 }
 
@@ -108,7 +108,7 @@ pub enum GrpcStatus {
 pub const ERROR_HEADER: &str = "x-rouse-error";
 
 impl Failure {
-    /// What `X-Rouse-Error` and the metrics call it.
+    /// The code in `X-Rouse-Error` and in metrics.
     pub const fn code(&self) -> &'static str {
         match self {
             Failure::NoRoute => "no_route",
@@ -132,7 +132,7 @@ impl Failure {
         }
     }
 
-    /// The HTTP status. 499 is for the books only: a client that is gone hears nothing.
+    /// The HTTP status. 499 is only recorded: a client that is gone gets no response.
     pub fn status(&self) -> StatusCode {
         match self {
             Failure::NoRoute => StatusCode::NOT_FOUND,
@@ -179,7 +179,7 @@ impl Failure {
         }
     }
 
-    /// When to come again, if coming again soon makes sense.
+    /// When the client may try again, if that makes sense soon.
     pub const fn retry_after(&self) -> Option<Duration> {
         match self {
             Failure::QueueFull | Failure::Starting | Failure::ShuttingDown => Some(Duration::from_secs(1)),

@@ -1,29 +1,16 @@
-//! The HTTP data plane: serve → route → hold → forward.
+//! The HTTP data plane: listen → downstream → request → routing and upstream.
 //!
-//! [`serve::Workers`] has one thread and one runtime per core; nothing of a request ever leaves its thread. What the
-//! threads share is the [`gateway::Gateway`]: the route table, swapped whole, and the books.
+//! [`listen::Workers`] has one thread and one runtime per core; a request never leaves its thread. The threads share the
+//! [`listen::Gateway`]: the route table, which is swapped whole, the metrics and the budgets.
 
-pub mod access;
-mod answer;
-mod body;
-mod buffers;
-pub mod cluster_ip;
-mod connection;
-mod crowd;
-mod deadline;
+pub mod budget;
+mod client;
+pub mod downstream;
 pub mod error;
-mod forward;
-pub mod gateway;
-pub mod guard;
-mod guarded;
-pub mod headers;
-pub mod metrics;
-pub mod podless;
-mod pool;
-mod request;
-pub mod route;
-pub mod serve;
-mod signal;
-mod socket;
-mod tunnel;
-mod worker;
+pub mod listen;
+pub mod message;
+pub mod request;
+pub mod routing;
+mod runtime;
+pub mod telemetry;
+pub mod upstream;

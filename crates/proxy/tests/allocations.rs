@@ -3,21 +3,14 @@
 //! The only test of its process, since all of the process is counted; client and pod do not allocate.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs, reason = "tests")]
 
-#[path = "gateway/rig.rs"]
-#[expect(dead_code, reason = "what other tests need")]
-mod rig;
-#[path = "gateway/wire.rs"]
-#[expect(dead_code, reason = "what other tests need")]
-mod wire;
-
 use std::alloc::System;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::thread;
 
-use rig::{Options, Rig};
-use rouse_proxy::gateway::Timeouts;
+use rouse_proxy::upstream::Timeouts;
 use rouse_testkit::fakes::READY;
+use rouse_testkit::proxy::rig::{Options, PATIENCE, Rig};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 #[global_allocator]
@@ -58,7 +51,7 @@ fn ask(stream: &mut TcpStream, times: usize) {
 // The gateway has threads of its own, so this one may block.
 #[tokio::test]
 async fn a_warm_request_allocates_only_so_often() {
-    let timeouts = Timeouts { request: Some(rig::PATIENCE), ..Timeouts::default() };
+    let timeouts = Timeouts { request: Some(PATIENCE), ..Timeouts::default() };
     let rig = Rig::new(Options { timeouts, ..Options::default() });
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     rig.slices(&[(1, listener.local_addr().unwrap(), READY)]);

@@ -3,21 +3,14 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic, also in its helpers")]
 
-#[path = "gateway/rig.rs"]
-#[allow(dead_code, reason = "shared with the tests of the gateway, which use all of it")]
-mod rig;
-#[path = "gateway/wire.rs"]
-#[allow(dead_code, reason = "shared with the tests of the gateway, which use all of it")]
-mod wire;
-
 use std::fs::File;
 
-use rig::{Options, Pod, Rig, eventually};
 use rouse_testkit::fakes::READY;
+use rouse_testkit::proxy::rig::{Options, Pod, Rig, eventually};
+use rouse_testkit::proxy::wire::take_head;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
-use wire::take_head;
 
 /// Takes all descriptors that are left. Copies of one, so that the system has enough files for others.
 fn take_all() -> Vec<File> {
@@ -25,6 +18,11 @@ fn take_all() -> Vec<File> {
     let mut taken: Vec<File> = std::iter::from_fn(|| one.try_clone().ok()).collect();
     taken.push(one);
     taken
+}
+
+/// How many descriptors this process has open.
+fn open_descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: cart.test\r\n\r\n";
@@ -49,12 +47,12 @@ async fn endless(listener: TcpListener) {
 
 /// The only test here: it leaves nothing for others.
 #[tokio::test]
-async fn want_of_descriptors_is_survived() {
-    want_of_descriptors_is_held_against_no_pod_and_requests_are_served_when_there_are_some().await;
-    clients_that_do_not_read_make_room_for_a_new_one_and_its_connection_to_a_pod().await;
+async fn a_shortage_of_descriptors_is_survived() {
+    a_shortage_ejects_no_pod_and_requests_are_served_after_it().await;
+    clients_that_do_not_read_are_closed_for_a_new_one_and_its_connection_to_a_pod().await;
 }
 
-async fn clients_that_do_not_read_make_room_for_a_new_one_and_its_connection_to_a_pod() {
+async fn clients_that_do_not_read_are_closed_for_a_new_one_and_its_connection_to_a_pod() {
     let rig = Rig::new(Options::default());
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
@@ -79,9 +77,10 @@ async fn clients_that_do_not_read_make_room_for_a_new_one_and_its_connection_to_
     assert_eq!(rig.metric("rouse_ejections_total"), 0);
 }
 
-async fn want_of_descriptors_is_held_against_no_pod_and_requests_are_served_when_there_are_some() {
+async fn a_shortage_ejects_no_pod_and_requests_are_served_after_it() {
     // The last are more than a request may try.
     for count in [1, 2, 5] {
+        let before = open_descriptors();
         let rig = Rig::new(Options::default());
         let mut pods = Vec::new();
         for number in 1..=count {
@@ -91,14 +90,14 @@ async fn want_of_descriptors_is_held_against_no_pod_and_requests_are_served_when
         rig.pods(&ready);
         // Accepted, and known to be so by its answer.
         let mut client = rig.connect().await;
-        client.write("GET / HTTP/1.1\r\nHost: nobody.test\r\n\r\n").await;
+        client.write("GET / HTTP/1.1\r\nHost: unknown.test\r\n\r\n").await;
         assert!(client.head().await.starts_with("HTTP/1.1 404 "));
         client.until("\n").await;
         let taken = take_all();
         client.write(GET).await;
         eventually("there was none for it", || rig.metric(LOCAL) > 0).await;
         eventually("it waits", || rig.service.holds() == 1).await;
-        assert!(!client.has_read(), "it waits, and is not told off");
+        assert!(!client.has_read(), "it waits, and gets no error");
         drop(taken);
         let served: Vec<_> = pods.into_iter().map(Pod::serve).collect();
         let answer = client.until("hello").await;
@@ -106,5 +105,8 @@ async fn want_of_descriptors_is_held_against_no_pod_and_requests_are_served_when
         assert!(answer.contains("HTTP/1.1 200 OK\r\n"), "{answer}");
         assert_eq!(rig.metric("rouse_ejections_total"), 0);
         assert_eq!(rig.service.holds(), 0);
+        drop((rig, served, client));
+        // A socket that closes later would be the descriptor that the next scene must not have.
+        eventually("everything is closed", || open_descriptors() <= before).await;
     }
 }

@@ -1,10 +1,17 @@
 //! The table against a naive model: look at every rule, keep those that match, take the best.
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
 
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::request::Parts;
+use http::{HeaderMap, HeaderName, HeaderValue, Request};
 use proptest::prelude::*;
 use rouse_core::host::Host;
-use rouse_proxy::route::{HeaderMatch, HostPattern, PathPrefix, Rule, Table};
+use rouse_proxy::routing::{HeaderMatch, HostPattern, PathPrefix, Rule, Table};
+
+fn head(path: &str, headers: &HeaderMap) -> Parts {
+    let mut head = Request::builder().uri(path).body(()).unwrap().into_parts().0;
+    head.headers.clone_from(headers);
+    head
+}
 
 /// How well a host pattern fits: exact before wildcard, longer wildcard before shorter, `*` last.
 fn host_fit(pattern: &str, host: &str) -> Option<usize> {
@@ -90,7 +97,7 @@ fn compile(rules: &[Written], assigned: &[(&'static str, &'static str)]) -> Tabl
 /// Each host has one owner.
 const HOSTS: [(&str, &[&str]); 2] =
     [("one", &["a.b.c", "b.c", "*.b.c", "*"]), ("two", &["x.c", "*.c", "c", "z.b.c"])];
-/// Hosts that somebody may have without a rule: those above, and some that no rule is for.
+/// Hosts that an owner may have without a rule: those above, and some that no rule is for.
 const ASSIGNED: [(&str, &str); 11] = [
     ("a.b.c", "one"),
     ("b.c", "one"),
@@ -149,7 +156,7 @@ proptest! {
             headers.append(HeaderName::from_static(name), HeaderValue::from_static(value));
         }
         let parsed = Host::parse(host.as_bytes()).ok();
-        let found = compile(&rules, &assigned).find(parsed.as_ref(), path, &headers).map(|rule| rule.target);
+        let found = compile(&rules, &assigned).find(parsed.as_ref(), &head(path, &headers)).map(|rule| rule.target);
         prop_assert_eq!(found, naive(&rules, &assigned, host, path, &headers));
     }
 }
@@ -165,8 +172,9 @@ fn headers_that_do_not_match_leave_the_shorter_path_to_try() {
         owner: "one",
     };
     let table = compile(&[rule(&["/shop"], &[("x-a", Some("1"))]), rule(&["/"], &[])], &[]);
-    let find =
-        |headers: &HeaderMap| table.find(Some(&host("a.b.c")), "/shop/cart", headers).map(|rule| rule.target);
+    let find = |headers: &HeaderMap| {
+        table.find(Some(&host("a.b.c")), &head("/shop/cart", headers)).map(|rule| rule.target)
+    };
     assert_eq!(find(&HeaderMap::new()), Some(1));
     let mut headers = HeaderMap::new();
     headers.insert("x-a", HeaderValue::from_static("1"));
@@ -187,7 +195,7 @@ fn a_host_of_one_owner_never_leads_to_a_wider_pattern_of_another() {
         [rule(&["a.b.c"], &["/api"], "one"), rule(&["*.b.c"], &[], "two"), rule(&["*"], &["/help"], "one")];
     let table = compile(&rules, &[]);
     let find = |name: &str, path: &str| {
-        table.find(Some(&host(name)), path, &HeaderMap::new()).map(|rule| rule.target)
+        table.find(Some(&host(name)), &head(path, &HeaderMap::new())).map(|rule| rule.target)
     };
     assert_eq!(find("a.b.c", "/api"), Some(0));
     assert_eq!(find("a.b.c", "/login"), None);
@@ -197,7 +205,7 @@ fn a_host_of_one_owner_never_leads_to_a_wider_pattern_of_another() {
 }
 
 #[test]
-fn a_host_that_is_given_to_an_owner_is_nobody_elses_also_without_a_rule() {
+fn an_assigned_host_belongs_to_its_owner_also_without_a_rule() {
     let rule = |hosts: &[&'static str], owner: &'static str| Written {
         hosts: hosts.to_vec(),
         paths: Vec::new(),
@@ -209,7 +217,8 @@ fn a_host_that_is_given_to_an_owner_is_nobody_elses_also_without_a_rule() {
     let rules = [rule(&["*.b.c"], "web"), rule(&["*"], "all")];
     let assigned = [("shop.b.c", "shop"), ("*.deep.shop.b.c", "shop"), ("help.d", "all"), ("web.d", "web")];
     let table = compile(&rules, &assigned);
-    let find = |name: &str| table.find(Some(&host(name)), "/", &HeaderMap::new()).map(|rule| rule.target);
+    let find =
+        |name: &str| table.find(Some(&host(name)), &head("/", &HeaderMap::new())).map(|rule| rule.target);
     assert_eq!(find("shop.b.c"), None);
     assert_eq!(find("x.deep.shop.b.c"), None, "a wildcard that is deeper than those of all rules");
     assert_eq!(find("x.b.c"), Some(0));
@@ -217,6 +226,7 @@ fn a_host_that_is_given_to_an_owner_is_nobody_elses_also_without_a_rule() {
     assert_eq!(find("help.d"), Some(1), "it is the same owner's");
     assert_eq!(find("x.d"), Some(1));
     let table = compile(&[rule(&["x.b.c"], "web")], &[("*", "shop")]);
-    let find = |name: &str| table.find(Some(&host(name)), "/", &HeaderMap::new()).map(|rule| rule.target);
+    let find =
+        |name: &str| table.find(Some(&host(name)), &head("/", &HeaderMap::new())).map(|rule| rule.target);
     assert_eq!((find("x.b.c"), find("y.b.c")), (Some(0), None));
 }

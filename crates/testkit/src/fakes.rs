@@ -10,9 +10,8 @@ use rouse_core::endpoint::{
     Conditions, PodRef, PodUid, PortName, ServiceId, Slice, SliceEndpoint, SlicePort,
 };
 use rouse_core::engine::Engine;
-use rouse_core::registry::{Registry, Settings};
-use rouse_core::service::{Service, Spec};
-use rouse_core::slot::Port;
+use rouse_core::registry::{Registry, RegistrySettings};
+use rouse_core::service::{Port, Service, Spec};
 use rouse_core::snapshot::Spread;
 use rouse_core::time::{Clock, Moment};
 
@@ -73,11 +72,11 @@ pub struct Bench {
 impl Bench {
     /// With default settings.
     pub fn new() -> Self {
-        Self::with(Settings::default())
+        Self::with(RegistrySettings::default())
     }
 
     /// With these settings.
-    pub fn with(settings: Settings) -> Self {
+    pub fn with(settings: RegistrySettings) -> Self {
         let (clock, engine) = (Arc::<HandClock>::default(), Arc::<CountingEngine>::default());
         let registry = Registry::new(settings, Arc::clone(&clock) as _, Arc::clone(&engine) as _);
         Self { registry, clock, engine }

@@ -1,5 +1,11 @@
-//! What several test suites share. Never a dependency of the product.
+//! Code that several test suites share. Never a dependency of the product.
 
+#[cfg(feature = "api-server")]
+pub mod api_server;
+#[cfg(feature = "certificates")]
+pub mod certificates;
 pub mod fakes;
+#[cfg(feature = "proxy")]
+pub mod proxy;
 pub mod requests;
 pub mod vectors;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
 use rouse_core::hold::AcquireError;
-use rouse_core::slot::{Ask, Port, Retry, Slot};
+use rouse_core::service::{Port, Retry, Slot, SlotRequest};
 
 /// Counts how often it was rung.
 #[derive(Debug, Default)]
@@ -35,19 +35,19 @@ pub struct Request {
 
 impl Request {
     /// A request that asks so.
-    pub fn asking(port: &Arc<Port>, ask: Ask) -> Self {
+    pub fn asking(port: &Arc<Port>, ask: SlotRequest) -> Self {
         let port = Arc::clone(port);
         Self { bell: Arc::default(), future: Box::pin(async move { port.acquire(ask, pending()).await }) }
     }
 
     /// A request at its first try.
     pub fn new(port: &Arc<Port>, seed: u64) -> Self {
-        Self::asking(port, Ask { seed, ..Ask::default() })
+        Self::asking(port, SlotRequest { seed, ..SlotRequest::default() })
     }
 
     /// A request at its next try.
     pub fn again(port: &Arc<Port>, retry: Retry) -> Self {
-        Self::asking(port, Ask { retry: Some(retry), ..Ask::default() })
+        Self::asking(port, SlotRequest { retry: Some(retry), ..SlotRequest::default() })
     }
 
     /// Looks once.

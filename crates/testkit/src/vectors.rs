@@ -1,6 +1,6 @@
 //! The vectors that several suites must pass, typed. What their fields mean is said in the files' own `rules`.
 //!
-//! Unknown fields are errors: a rule that nobody reads would look passed.
+//! Unknown fields are errors: a rule that no test reads would look passed.
 
 #![allow(missing_docs, reason = "the names are those of the JSON files")]
 
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-/// `endpoint_conditions.json`: conditions → states, Envoy's view and who takes new requests.
+/// `endpoint_conditions.json`: conditions → states, Envoy's view and which endpoints take new requests.
 pub fn endpoint_conditions() -> serde_json::Result<Vec<EndpointConditions>> {
     let file: ConditionsFile = serde_json::from_str(include_str!("../vectors/endpoint_conditions.json"))?;
     Ok(file.vectors)

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
 use kube::{Client, Config};
-use rouse_cli::document::{from_node, yaml};
+use rouse_config::document::{from_node, yaml};
 use rouse_e2e::client::session;
 use rouse_e2e::target::Target;
 use rouse_e2e::wait::patiently;

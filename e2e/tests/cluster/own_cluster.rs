@@ -87,8 +87,14 @@ pub(crate) fn node(space: &Space) -> Node {
     Node::at(space.kubeconfig().parent().expect("the run folder"))
 }
 
-/// Starts the API server again and waits until it serves what it has.
+/// Starts the API server again and waits until it serves what it has. An API server that finds its port taken, for example by
+/// a client's connection, never serves: it is started once more.
 pub(crate) async fn api_server_returns(space: &Space) {
+    start(space, "kube-apiserver").await;
+    if tokio::time::timeout(std::time::Duration::from_mins(1), api_server_serves(space)).await.is_ok() {
+        return;
+    }
+    eprintln!("the API server is not ready after 60 s: starting it once more");
     start(space, "kube-apiserver").await;
     api_server_serves(space).await;
 }

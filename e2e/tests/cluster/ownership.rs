@@ -207,7 +207,7 @@ async fn a_route_reaches_nothing_of_another_namespace(space: Space) {
             "metadata": { "name": "theirs" }, "data": { "body": "a page of theirs" },
         });
         space.apply(page).await;
-        let authority = Authority::new("an authority of theirs");
+        let authority = Authority::named("an authority of theirs");
         space.apply(authority::secret("theirs", &[("ca.crt", &authority.pem())])).await;
         space.apply(App::new("theirs").service()).await;
         let tls = json!({ "metadata": { "annotations": {

@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::app::App;
-use crate::authority::{Authority, Leaf, config_map, secret};
+use crate::authority::{Authority, Leaf, config_map, leaf_secret, leaf_secret_for, secret};
 use crate::identity::{grant_named, grant_named_in};
 use crate::space::{DEPLOYMENT, Kind, Space, programs};
 use crate::trials::{Case, trial};
@@ -53,7 +53,7 @@ fn dns(space: &Space, service: &str) -> String {
 
 /// Makes an authority whose certificate is in the `ConfigMap` `ca`, which the gateway may read.
 async fn authority(space: &Space) -> Authority {
-    let authority = Authority::new("authority of a trial");
+    let authority = Authority::named("authority of a trial");
     space.apply(config_map("ca", &[("ca.crt", &authority.pem())])).await;
     grant_named(space, "configmaps", &["ca"]).await;
     authority
@@ -61,7 +61,7 @@ async fn authority(space: &Space) -> Authority {
 
 /// Runs a pod of `app` that shows `leaf`.
 async fn pod(space: &Space, app: &str, leaf: &Leaf) {
-    space.apply(leaf.secret(app)).await;
+    space.apply(leaf_secret(app, leaf)).await;
     space.apply(App::new(app).replicas(1).tls(app).deployment()).await;
 }
 
@@ -154,7 +154,7 @@ async fn a_pod_is_dialled_by_address_and_verified_by_any_name_of_its_service(spa
         dns(&space, "protocol"),
         "shop.example.com".to_owned(),
     ];
-    space.apply(authority.leaf(&names).secret("app")).await;
+    space.apply(leaf_secret("app", &authority.leaf(&names))).await;
     // The first request wakes it.
     space.apply(App::new("app").tls("app").deployment()).await;
     for name in ["short", "middle", "long"] {
@@ -216,11 +216,11 @@ async fn the_domain_of_the_cluster_is_the_operators(space: Space) {
 
 async fn a_wrong_certificate_is_refused_in_words_and_the_pod_gets_nothing(space: Space) {
     let authority = authority(&space).await;
-    space.apply(config_map("stranger", &[("ca.crt", &Authority::new("stranger").pem())])).await;
+    space.apply(config_map("stranger", &[("ca.crt", &Authority::named("stranger").pem())])).await;
     grant_named(&space, "configmaps", &["ca", "stranger"]).await;
     let names = ["right", "unknown", "system", "expired"].map(|name| dns(&space, name));
     pod(&space, "app", &authority.leaf(&names)).await;
-    pod(&space, "over", &authority.expired(&names)).await;
+    pod(&space, "over", &authority.leaf_of(&names, [2000, 2001])).await;
     space.apply(App::new("plain").replicas(1).deployment()).await;
     secure(&space, "app", "right", &[CA]).await;
     let wrong_name = format!("is not for {} but for [", dns(&space, "wrong"));
@@ -268,13 +268,13 @@ async fn a_wrong_certificate_is_refused_in_words_and_the_pod_gets_nothing(space:
 
 async fn a_client_certificate_is_shown_where_the_service_names_one(space: Space) {
     let authority = authority(&space).await;
-    let clients = Authority::new("authority of clients");
+    let clients = Authority::named("authority of clients");
     let names = ["mutual", "nobody", "stranger", "plain-text"].map(|name| dns(&space, name));
-    space.apply(authority.leaf(&names).secret_for("app", &clients.pem())).await;
+    space.apply(leaf_secret_for("app", &authority.leaf(&names), &clients.pem())).await;
     space.apply(App::new("app").replicas(1).tls("app").client_certificates().deployment()).await;
     let ours = ["rouse".to_owned()];
-    space.apply(clients.leaf(&ours).secret("ours")).await;
-    space.apply(Authority::new("stranger").leaf(&ours).secret("theirs")).await;
+    space.apply(leaf_secret("ours", &clients.leaf(&ours))).await;
+    space.apply(leaf_secret("theirs", &Authority::named("stranger").leaf(&ours))).await;
     grant_named(&space, "secrets", &["ours", "theirs"]).await;
     secure(&space, "app", "mutual", &[CA, ("upstream-client-cert", "ours")]).await;
     secure(&space, "app", "stranger", &[CA, ("upstream-client-cert", "theirs")]).await;
@@ -290,13 +290,13 @@ async fn a_client_certificate_is_shown_where_the_service_names_one(space: Space)
 }
 
 async fn a_secret_that_may_not_be_read_is_told_and_in_use_once_it_may(space: Space) {
-    let authority = Authority::new("authority of a trial");
+    let authority = Authority::named("authority of a trial");
     let names = ["signed", "mutual"].map(|name| dns(&space, name));
     let leaf = authority.leaf(&names);
-    space.apply(leaf.secret_for("app", &authority.pem())).await;
+    space.apply(leaf_secret_for("app", &leaf, &authority.pem())).await;
     space.apply(App::new("app").replicas(1).tls("app").client_certificates().deployment()).await;
     space.apply(secret("root", &[("bundle.pem", &authority.pem())])).await;
-    space.apply(authority.leaf(&["rouse".to_owned()]).secret("ours")).await;
+    space.apply(leaf_secret("ours", &authority.leaf(&["rouse".to_owned()]))).await;
     let root = ("upstream-ca", "secret/root/bundle.pem");
     secure(&space, "app", "mutual", &[root, ("upstream-client-cert", "ours")]).await;
     let [pod] = &space.ready_pods_of("app", &["mutual"], 1).await[..] else { panic!() };
@@ -333,7 +333,7 @@ async fn a_secret_that_may_not_be_read_is_told_and_in_use_once_it_may(space: Spa
 }
 
 async fn a_ca_that_is_missing_or_broken_is_told_and_in_use_once_it_is_there(space: Space) {
-    let authority = Authority::new("authority of a trial");
+    let authority = Authority::named("authority of a trial");
     pod(&space, "app", &authority.leaf(&[dns(&space, "shop")])).await;
     grant_named(&space, "configmaps", &["ca"]).await;
     secure(&space, "app", "shop", &[CA]).await;
@@ -374,11 +374,11 @@ async fn a_secret_of_another_namespace_cannot_be_named(space: Space) {
 
 /// `other` has what would be needed, and the gateway may read it there: the rule alone keeps it out.
 async fn neighbours_secrets(space: &Space, other: &Space) {
-    let authority = Authority::new("authority of a trial");
+    let authority = Authority::named("authority of a trial");
     let apps = ["root", "root-entry", "path", "mutual", "mutual-dots"];
     pod(space, "app", &authority.leaf(&apps.map(|name| dns(space, name)))).await;
     other.apply(secret("root", &[("ca.crt", &authority.pem())])).await;
-    other.apply(authority.leaf(&["rouse".to_owned()]).secret("ours")).await;
+    other.apply(leaf_secret("ours", &authority.leaf(&["rouse".to_owned()]))).await;
     grant_named_in(other, space, "secrets", &["root", "ours"]).await;
     space.apply(config_map("ca", &[("ca.crt", &authority.pem())])).await;
     grant_named(space, "configmaps", &["ca"]).await;
@@ -411,8 +411,8 @@ async fn neighbours_secrets(space: &Space, other: &Space) {
 }
 
 async fn the_operators_ca_counts_where_a_service_has_none(space: Space) {
-    let authority = Authority::new("authority of a trial");
-    let stranger = Authority::new("stranger");
+    let authority = Authority::named("authority of a trial");
+    let stranger = Authority::named("stranger");
     pod(&space, "app", &authority.leaf(&["shop", "own"].map(|name| dns(&space, name)))).await;
     space.apply(config_map("ca", &[("ca.crt", &stranger.pem())])).await;
     grant_named(&space, "configmaps", &["ca"]).await;
@@ -477,7 +477,7 @@ impl Trickle {
 }
 
 async fn certificates_are_rotated_without_a_restart_and_without_a_failed_request(space: Space) {
-    let (old, new) = (Authority::new("old"), Authority::new("new"));
+    let (old, new) = (Authority::named("old"), Authority::named("new"));
     let (only_old, only_new) = (old.pem(), new.pem());
     let both = format!("{only_old}{only_new}");
     let names = ["shop", "stays", "ahead"].map(|name| dns(&space, name));
@@ -485,7 +485,7 @@ async fn certificates_are_rotated_without_a_restart_and_without_a_failed_request
     for (secret, authority, clients) in
         [("shop-1", &old, &both), ("shop-2", &new, &both), ("stays", &old, &both), ("ahead", &new, &only_new)]
     {
-        space.apply(authority.leaf(&names).secret_for(secret, clients)).await;
+        space.apply(leaf_secret_for(secret, &authority.leaf(&names), clients)).await;
     }
     let asks = annotations(&[CA, ("upstream-client-cert", "ours"), ("upstream-tls", "true")]);
     let shop = App::new("shop")
@@ -504,7 +504,7 @@ async fn certificates_are_rotated_without_a_restart_and_without_a_failed_request
     }
     let ours = ["rouse".to_owned()];
     space.apply(config_map("ca", &[("ca.crt", &only_old)])).await;
-    space.apply(old.leaf(&ours).secret("ours")).await;
+    space.apply(leaf_secret("ours", &old.leaf(&ours))).await;
     grant_named(&space, "configmaps", &["ca"]).await;
     grant_named(&space, "secrets", &["ours"]).await;
     let before = space.ready_pods("shop", 2).await;
@@ -521,7 +521,7 @@ async fn certificates_are_rotated_without_a_restart_and_without_a_failed_request
     until_refused(&space, &gateway, "ahead", "refused our certificate").await;
     space.apply(shop.tls("shop-2").deployment()).await;
     rolled_out(&space, "shop").await;
-    space.apply(new.leaf(&ours).secret("ours")).await;
+    space.apply(leaf_secret("ours", &new.leaf(&ours))).await;
     until_served(&space, &gateway, "ahead").await;
     space.apply(config_map("ca", &[("ca.crt", &only_new)])).await;
     until_refused(&space, &gateway, "stays", WRONG_CA).await;
@@ -571,10 +571,7 @@ impl Keda {
 
     /// GET over TLS.
     async fn get(&self, host: &str, alpn: Alpn) -> Whole {
-        let find = |line: &str| {
-            let line = line.strip_prefix("! ").unwrap_or(line);
-            line.strip_prefix("listening on https://")?.parse().ok()
-        };
+        let find = |line: &str| line.split_once("listening on https://")?.1.parse().ok();
         let address: std::net::SocketAddr = self.gateway.output.find("the TLS address", find).await;
         let name = ServerName::try_from(host.to_owned()).unwrap();
         let roots = Roots::Pem(vec![Pem::Bytes(self.root.as_bytes().into())]);
@@ -597,11 +594,11 @@ async fn with_kedas_variables_https_goes_on_as_https_under_the_short_name(space:
     let [shop, plain, stranger] = &hosts;
     // KEDA's gateway and its pods may show the same certificate, which is its own root.
     let names: Vec<String> = hosts.iter().cloned().chain([short.clone()]).collect();
-    let leaf = Leaf::of_itself(&names);
-    space.apply(leaf.secret("shop")).await;
+    let leaf = Leaf::self_signed(&names);
+    space.apply(leaf_secret("shop", &leaf)).await;
     space.serve(&App::new("shop").tls("shop")).await;
     space.serve(&App::new("plain").replicas(1)).await;
-    pod(&space, "stranger", &Authority::new("stranger").leaf(&[dns(&space, "stranger")])).await;
+    pod(&space, "stranger", &Authority::named("stranger").leaf(&[dns(&space, "stranger")])).await;
     service(&space, "stranger", "stranger", &[]).await;
     space.ready_pods("plain", 1).await;
     space.ready_pods("stranger", 1).await;
@@ -628,16 +625,16 @@ async fn with_kedas_variables_https_goes_on_as_https_under_the_short_name(space:
 
 async fn kedas_switch_turns_verification_off_with_a_warning(space: Space) {
     let host = space.host("stranger");
-    pod(&space, "stranger", &Authority::new("stranger").leaf(&["elsewhere.test".to_owned()])).await;
+    pod(&space, "stranger", &Authority::named("stranger").leaf(&["elsewhere.test".to_owned()])).await;
     service(&space, "stranger", "stranger", &[]).await;
     space.ready_pods("stranger", 1).await;
-    let leaf = Leaf::of_itself(std::slice::from_ref(&host));
+    let leaf = Leaf::self_signed(std::slice::from_ref(&host));
     let off = "KEDA_HTTP_TLS_SKIP_VERIFY";
     for (value, verified) in [("false", true), ("true", false)] {
         let keda = Keda::start(&space, &leaf, &[(off, value)]).await;
         let answer = keda.get(&host, Alpn::Http1).await;
         let lines = keda.gateway.output.lines();
-        let warned = lines.iter().any(|line| line.contains("warning") && line.contains(off));
+        let warned = lines.iter().any(|line| line.contains("WARN") && line.contains(off));
         assert_eq!(warned, !verified, "{off}={value}: {lines:#?}");
         if verified {
             refused("stranger", &answer, WRONG_CA);

@@ -32,8 +32,8 @@ async fn the_body_goes_when_the_pod_says_so(target: Target) {
     go_on(&mut client).await;
 }
 
-ways!(nobody_says_go_on_before_the_pod_does, App::http());
-async fn nobody_says_go_on_before_the_pod_does(target: Target) {
+ways!(no_100_continue_before_the_pod_sends_it, App::http());
+async fn no_100_continue_before_the_pod_sends_it(target: Target) {
     let mut client = Raw::connect(&target).await;
     client.send(head(&target, "/sink/next")).await;
     target.until("waiting", |waiting| waiting == 1).await;

@@ -36,7 +36,7 @@ async fn gateway() -> (Rouse, Target) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_app_hears_who_asked_and_through_whom() {
+async fn the_app_gets_the_addresses_of_the_client_and_the_proxies() {
     let (rouse, target) = gateway().await;
     let headers = seen(&target, "").await;
     assert_eq!(headers["x-forwarded-for"], json!(["127.0.0.1"]));
@@ -58,7 +58,7 @@ async fn the_app_hears_who_asked_and_through_whom() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_speaks_in_our_name() {
+async fn no_client_can_set_our_headers() {
     let (rouse, target) = gateway().await;
     let headers = seen(&target, "X-Rouse-Cold-Start: true\r\nx-rouse-anything: 1\r\n").await;
     let ours: Vec<_> =

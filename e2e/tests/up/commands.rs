@@ -170,7 +170,7 @@ pub(crate) async fn without_a_rouse_up_commands_say_what_to_do() {
         command.args(arguments).args(["--admin", &address]);
         let ran = run(command).await;
         assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""), "{ran:?}");
-        for part in [format!("nobody listens on {address}"), "rouse up".to_owned(), "--admin".to_owned()] {
+        for part in [format!("nothing listens on {address}"), "rouse up".to_owned(), "--admin".to_owned()] {
             assert!(ran.stderr.contains(&part), "no {part:?} in {}", ran.stderr);
         }
     }

@@ -11,7 +11,7 @@ fn good() -> String {
     Config::of(App::http()).yaml(&programs())
 }
 
-pub(crate) async fn a_busy_port_is_refused_with_who_holds_it_and_the_way_out() {
+pub(crate) async fn a_busy_port_is_an_error_that_names_its_process_and_the_next_step() {
     let ours = TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = ours.local_addr().unwrap();
     let comm = std::fs::read_to_string("/proc/self/comm").unwrap();

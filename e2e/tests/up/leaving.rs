@@ -104,7 +104,7 @@ pub(crate) async fn a_second_sigterm_does_not_wait_for_pods_that_do_not_end() {
     assert!(left.is_empty(), "{left:?}");
 }
 
-pub(crate) async fn a_websocket_whose_pod_was_killed_holds_up_nobody() {
+pub(crate) async fn a_websocket_whose_pod_was_killed_does_not_delay_the_shutdown() {
     let config = Config::of(App::http().warm()).flag("--drain-timeout", "2s");
     let mut rouse = Rouse::start(&programs(), config).await;
     let (mut socket, _) = websocket::connect(&way(&rouse, "app"), "/ws").await;

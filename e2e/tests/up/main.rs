@@ -129,7 +129,7 @@ const TRIALS: &[Case] = trials! {
         [] a_file_that_was_asked_for_and_is_not_there_is_no_demo,
         [] a_bad_change_is_told_and_the_old_configuration_keeps_serving;
     doors:
-        [] a_busy_port_is_refused_with_who_holds_it_and_the_way_out,
+        [] a_busy_port_is_an_error_that_names_its_process_and_the_next_step,
         [] a_second_rouse_up_on_the_same_address_is_refused_and_the_first_serves_on;
     commands:
         [SH] logs_are_those_of_the_app_and_can_be_followed,
@@ -152,7 +152,7 @@ const TRIALS: &[Case] = trials! {
         [] two_signals_at_once_are_one,
         [] a_second_sigterm_ends_at_once_and_leaves_nothing,
         [] a_second_sigterm_does_not_wait_for_pods_that_do_not_end,
-        [] a_websocket_whose_pod_was_killed_holds_up_nobody;
+        [] a_websocket_whose_pod_was_killed_does_not_delay_the_shutdown;
     screen:
         [SH] piped_output_is_plain_and_says_where_it_listens_before_a_pod_says_anything,
         [] nothing_is_printed_before_where_it_listens,

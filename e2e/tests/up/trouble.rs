@@ -133,7 +133,7 @@ pub(crate) async fn who_asks_for_a_public_name_is_not_told_paths() {
     let told = get(&rouse.target(false).with_host("app.example.com"), "/").await;
     assert_eq!(told.header("x-rouse-error"), "start_failed");
     let text = told.text();
-    assert!(text.contains("its command cannot be run (cannot_run); `rouse logs app` says more"), "{text}");
+    assert!(text.contains("its command cannot be run (cannot_run); see `rouse logs app`"), "{text}");
     assert!(!text.contains("PATH") && !text.contains("no-such-program"), "{text}");
     rouse.stop().await;
 }

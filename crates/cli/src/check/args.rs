@@ -1,4 +1,4 @@
-//! What `rouse check` can be asked.
+//! The flags of `rouse check`.
 
 #![allow(clippy::doc_markdown, reason = "doc comments are help texts here, and backticks would be printed")]
 
@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use rouse_kube::survey::Account;
 
-use crate::config::Span;
+use rouse_config::duration::HumanDuration;
 
-/// Where `rouse install` puts the gateway unless it is told otherwise.
+/// The default namespace of `rouse install`.
 pub(super) const NAMESPACE: &str = "rouse-system";
 
 /// `rouse check`.
@@ -21,7 +21,7 @@ pub struct CheckArgs {
     /// Which context of the kubeconfig [default: its current one]
     #[arg(long, value_name = "NAME")]
     pub context: Option<String>,
-    /// The one namespace that the gateway watches [default: the one that the installed gateway is told to watch, or all]
+    /// The one namespace that the gateway watches [default: the one that the installed gateway watches, or all]
     #[arg(short, long, value_name = "NAMESPACE", value_parser = namespace)]
     pub namespace: Option<String>,
     /// Whose permissions to check [default: those of the installed gateway; if there is none, your own]
@@ -32,15 +32,15 @@ pub struct CheckArgs {
     pub gateway: String,
     /// How to print the answer
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t)]
-    pub output: Format,
+    pub output: CheckFormat,
     /// Check again and again for so long, until nothing fails
     #[arg(long, value_name = "DURATION", default_value = "0s")]
-    pub wait: Span,
+    pub wait: HumanDuration,
 }
 
 /// How `check` prints.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
-pub enum Format {
+pub enum CheckFormat {
     /// A list for people
     #[default]
     Text,
@@ -62,7 +62,7 @@ fn namespace(text: &str) -> Result<String, String> {
 /// What `rouse check --help` says at its end.
 pub const HELP: &str = "\
 Looks at the cluster, at the kinds of objects that the gateway needs, at what its ServiceAccount may do, at its \
-Deployment, its pods and Services, and at the routes. Nothing is changed. To ask what somebody else may do, you must be \
+Deployment, its pods and Services, and at the routes. Nothing is changed. To check the permissions of another account, you must be \
 allowed to create subjectaccessreviews (with --namespace: localsubjectaccessreviews in it).
 
   ✔  as it should be

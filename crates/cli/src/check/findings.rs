@@ -1,9 +1,9 @@
-//! What was seen of a cluster → what is missing in it, and what to do about it. Asks nobody.
+//! What a survey of the cluster saw → what is missing, and what to do about it. Sends no requests.
 
 mod access;
 mod installed;
 
-use rouse_kube::survey::{KindSeen, Survey, Unseen, Version};
+use rouse_kube::survey::{KindSurvey, Survey, SurveyError, Version};
 
 use super::args::NAMESPACE;
 use super::report::{Check, Report, Section};
@@ -24,10 +24,10 @@ pub(super) struct Advice {
     pub(super) there: There,
 }
 
-/// What whoever installs again would change without meaning to.
+/// What another `rouse install` would change by accident.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct There {
-    /// Whether there is a gateway, or may be one that whoever asks may not see.
+    /// True if there is a gateway, or may be one that this user may not see.
     pub(super) gateway: bool,
     /// The image that it runs, if that is known.
     pub(super) image: Option<String>,
@@ -45,7 +45,7 @@ impl Advice {
     fn install_with(&self, crds: bool) -> String {
         let mut install = "rouse install".to_owned();
         if self.there.gateway {
-            // The word itself is refused as an image, should somebody copy it.
+            // `rouse install` refuses the placeholder itself, if it is copied.
             install = format!("{install} --image {}", self.there.image.as_deref().unwrap_or("IMAGE"));
         }
         if self.gateway != NAMESPACE {
@@ -59,7 +59,7 @@ impl Advice {
         }
         let install = format!("{install} | {} apply --server-side -f -", self.kubectl);
         if self.there.gateway {
-            // Whatever is not said again is taken away: variables, certificates, the number of pods.
+            // Flags that are not repeated are reset to their defaults: variables, certificates, the number of pods.
             format!(
                 "with the flags it was installed with (--env, --tls-secret, --replicas and others):\n{install}"
             )
@@ -138,23 +138,23 @@ fn version(version: &Version) -> Check {
 /// Whether any kind of route is there, in any version: ours would take the place of the add-on's, which its operator
 /// writes to.
 fn has_routes(survey: &Survey) -> bool {
-    let served = |kind: &KindSeen| kind.served.as_ref().is_ok_and(|served| !served.is_empty());
+    let served = |kind: &KindSurvey| kind.served.as_ref().is_ok_and(|served| !served.is_empty());
     survey.kinds.iter().any(|kind| kind.group == ROUTES && served(kind))
 }
 
-fn kind(seen: &KindSeen, survey: &Survey, advice: &Advice) -> Check {
+fn kind(seen: &KindSurvey, survey: &Survey, advice: &Advice) -> Check {
     let name = format!("{} {}/{}", seen.name, seen.group, seen.version);
     let served = match &seen.served {
         Ok(served) => served,
         Err(unseen) => return unknown(name, unseen, advice),
     };
     if let Some(ours) = served.iter().find(|served| served.version == seen.version) {
-        let told = seen.group == ROUTES;
-        return if ours.status || !told {
+        let reports_status = seen.group == ROUTES;
+        return if ours.status || !reports_status {
             Check::pass(name)
         } else {
             Check::warning(name)
-                .because("it has no status of its own, so nobody is told what is wrong with a route")
+                .because("it has no status of its own, so errors of routes are reported nowhere")
                 .next(crds(seen, advice))
         };
     }
@@ -188,18 +188,18 @@ fn kind(seen: &KindSeen, survey: &Survey, advice: &Advice) -> Check {
     }
 }
 
-fn crds(seen: &KindSeen, advice: &Advice) -> String {
+fn crds(seen: &KindSurvey, advice: &Advice) -> String {
     let install = advice.install_with(true);
     format!("{install}\n{} get crd {}.{}", advice.kubectl, seen.plural, seen.group)
 }
 
 /// Something that could not be looked at.
-fn unknown(name: impl Into<String>, unseen: &Unseen, advice: &Advice) -> Check {
+fn unknown(name: impl Into<String>, unseen: &SurveyError, advice: &Advice) -> Check {
     match unseen {
-        Unseen::Forbidden(words) => Check::warning(name)
+        SurveyError::Forbidden(words) => Check::warning(name)
             .because(format!("not checked: {words}"))
-            .next("check as somebody who may see it, by --kubeconfig or --context"),
-        Unseen::Failed(words) => {
+            .next("check as a user who may see it, by --kubeconfig or --context"),
+        SurveyError::Failed(words) => {
             Check::failure(name).because(words).next(format!("{} get --raw /readyz?verbose", advice.kubectl))
         }
     }

@@ -1,8 +1,8 @@
-//! Which image the installed gateway runs: whoever installs again without saying it would put another in its place.
+//! The image of the installed gateway: `rouse install` without --image would replace it by the default.
 
 use std::time::Duration;
 
-use rouse_kube::connect::Client;
+use rouse_kube::client::connect::Client;
 use rouse_kube::survey::GATEWAY;
 use serde::Deserialize;
 use tokio::time::timeout;

@@ -8,17 +8,17 @@ mod report;
 use std::borrow::Cow;
 use std::time::Duration;
 
-use rouse_kube::connect::{Client, connect};
-use rouse_kube::survey::{Survey, Wanted, survey};
+use rouse_kube::client::connect::{Client, connect};
+use rouse_kube::survey::{Survey, SurveyScope, survey};
 use tokio::runtime::Builder;
 use tokio::time::{Instant, sleep_until};
 
-pub use args::{CheckArgs, Format, HELP};
+pub use args::{CheckArgs, CheckFormat, HELP};
 use findings::{Advice, There, judge};
 use report::{Outcome, Report};
 
+use crate::Failure;
 use crate::Streams;
-use crate::failure::Failure;
 
 /// With `--wait`, the pause between two looks.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -29,8 +29,8 @@ pub(crate) fn command(args: &CheckArgs, streams: &mut Streams<'_>) -> Result<(),
     let runtime = runtime.map_err(|error| Failure::Io { what: "cannot start".to_owned(), error })?;
     let report = runtime.block_on(look(args, streams))?;
     match args.output {
-        Format::Text => report.text(streams.out)?,
-        Format::Json => report.json(streams.out)?,
+        CheckFormat::Text => report.text(streams.out)?,
+        CheckFormat::Json => report.json(streams.out)?,
     }
     match report.count(Outcome::Failure) {
         0 => Ok(()),
@@ -47,23 +47,23 @@ async fn look(args: &CheckArgs, streams: &mut Streams<'_>) -> Result<Report, Fai
     let advice = advice(args);
     let client = connect(args.kubeconfig.as_deref(), args.context.as_deref()).await?;
     let deadline = Instant::now() + args.wait.get();
-    let mut told = false;
+    let mut announced = false;
     loop {
         let report = once(&client, args, &advice).await;
         let failed = report.count(Outcome::Failure);
         if failed == 0 || Instant::now() >= deadline {
             return Ok(report);
         }
-        if !told {
+        if !announced {
             writeln!(streams.err, "{failed} of the checks fail; checking again for up to {}", args.wait)?;
-            told = true;
+            announced = true;
         }
         sleep_until(deadline.min(Instant::now() + PAUSE)).await;
     }
 }
 
 async fn once(client: &Client, args: &CheckArgs, advice: &Advice) -> Report {
-    let wanted = Wanted {
+    let wanted = SurveyScope {
         namespace: args.namespace.clone(),
         gateway: args.gateway.clone(),
         account: args.service_account.clone(),

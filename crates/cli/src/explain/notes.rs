@@ -80,7 +80,7 @@ impl Notes {
     }
 }
 
-/// `text` without control characters: a name in a file must not move the cursor of whoever reads about it.
+/// `text` without control characters: a name in a file must not control the terminal.
 pub(super) fn printable(text: &str) -> String {
     text.chars()
         .map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() })

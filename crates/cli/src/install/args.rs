@@ -1,4 +1,4 @@
-//! The flags of `rouse install`, each judged as it is read.
+//! The flags of `rouse install`, each checked as it is read.
 
 #![allow(clippy::doc_markdown, reason = "doc comments are help texts here, and backticks would be printed")]
 
@@ -17,7 +17,7 @@ pub struct InstallArgs {
     /// set back otherwise
     #[arg(long, value_name = "COUNT", default_value = "2", value_parser = replicas)]
     pub replicas: Replicas,
-    /// The only namespace whose routes and Services are looked at: the gateway gets a Role there, and no ClusterRole
+    /// The only namespace whose routes and Services are used: the gateway gets a Role there, and no ClusterRole
     #[arg(long, value_name = "NAME", value_parser = label)]
     pub watch_namespace: Option<String>,
     /// A namespace whose ConfigMaps the gateway may read, for bodies of responses and for CAs; may be repeated
@@ -39,7 +39,7 @@ pub struct InstallArgs {
     /// Which addresses the pods have
     #[arg(long, value_name = "FAMILY", value_enum, default_value_t)]
     pub ip_family: IpFamily,
-    /// Leave the Namespace out: it is there already, and is somebody else's
+    /// Leave the Namespace out: it exists already, and is managed elsewhere
     #[arg(long)]
     pub no_namespace: bool,
     /// Whether the kinds of objects that routes are come with it.
@@ -59,7 +59,7 @@ pub struct Crds {
 }
 
 impl Crds {
-    /// Whether nobody said.
+    /// True if neither flag is given.
     pub fn is_default(self) -> bool {
         !self.with && !self.without
     }
@@ -75,7 +75,7 @@ impl Crds {
 pub enum Replicas {
     /// So many.
     Count(u32),
-    /// Somebody else says.
+    /// An autoscaler decides.
     Unsaid,
 }
 
@@ -140,7 +140,7 @@ fn replicas(text: &str) -> Result<Replicas, String> {
     count.map(Replicas::Count).ok_or_else(|| "expected a number from 1 to 1000, or none".to_owned())
 }
 
-/// A tag is asked for because without one nobody can say later what it was that ran.
+/// A tag is required: without one it is not known later which version ran.
 fn image(text: &str) -> Result<String, String> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-:/@".contains(&byte);
     let name = text.rsplit('/').next().unwrap_or_default();

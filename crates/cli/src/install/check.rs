@@ -1,4 +1,4 @@
-//! Whether a gateway would start with the variables that it is going to get, and be where its Services look for it.
+//! Checks that a gateway starts with the variables of the manifests, and listens where its Services expect it.
 
 use std::collections::HashSet;
 use std::io;
@@ -6,10 +6,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Component, Path};
 
 use super::args::{InstallArgs, IpFamily};
-use crate::failure::Failure;
-use crate::gateway::settings::{self, Settings};
-use crate::gateway::value::Value;
-use crate::gateway::{GatewayArgs, Warning};
+use crate::Failure;
+use rouse_config::settings::{AnySetting, Environment, SettingWarning, Values};
+use rouse_daemon::gateway::{GatewayArgs, read_settings, table};
 
 /// The ports of the manifests.
 pub(super) const HTTP: u16 = 8080;
@@ -20,7 +19,7 @@ pub(super) const CERTS: &str = "/certs";
 /// As many as fit into the memory of the manifests: an idle connection takes about 14 KiB, and the rest is for requests.
 /// By default there may be as many as the node has files for, far more than a pod has memory for.
 const CONNECTIONS: &str = "30000";
-/// Where Kubernetes itself mounts what the pod is known by, and whom it may believe.
+/// Where Kubernetes mounts the token of the `ServiceAccount` and the CA of the API server.
 const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// What Kubernetes puts the pod's address in place of.
 const POD_IP: &str = "$(POD_IP)";
@@ -57,7 +56,7 @@ pub(super) fn variables(args: &InstallArgs) -> Vec<(String, String)> {
 }
 
 /// The settings that a gateway has with these variables, and what there is to say about them.
-pub(super) fn settings(args: &InstallArgs) -> Result<(Settings, Vec<Warning>), Failure> {
+pub(super) fn settings(args: &InstallArgs) -> Result<(Values, Vec<SettingWarning>), Failure> {
     let variables = variables(args);
     let mut seen = HashSet::from(["POD_IP"]);
     if let Some((twice, _)) = variables.iter().find(|(name, _)| !seen.insert(name)) {
@@ -75,22 +74,31 @@ pub(super) fn settings(args: &InstallArgs) -> Result<(Settings, Vec<Warning>), F
     let expanded = variables.into_iter().map(|(name, value)| (name, value.replace(POD_IP, &pod.to_string())));
     let env = expanded.chain([("POD_IP".to_owned(), pod.to_string())]);
     let no_file = |_: &_| Err(io::Error::other(format!("the manifests mount no such file; {INSTEAD}")));
-    let read = settings::read(&GatewayArgs::default(), env, no_file);
+    let read = read_settings(&GatewayArgs::default(), &Environment::new(env), no_file);
     let (settings, warnings) = read.map_err(|problems| Failure::Input(problems.to_string()))?;
 
-    let door = |port| SocketAddr::new(everywhere, port);
-    let https: Vec<SocketAddr> = args.tls_secret.iter().map(|_| door(HTTPS)).collect();
-    let watched = settings.kubernetes.watch_namespace == args.watch_namespace;
+    let at = |port| SocketAddr::new(everywhere, port);
+    let https: Vec<SocketAddr> = args.tls_secret.iter().map(|_| at(HTTPS)).collect();
+    let watched = settings.get(&table::WATCH_NAMESPACE) == args.watch_namespace;
+    let (admin, listen, tls_listen): (
+        &'static dyn AnySetting,
+        &'static dyn AnySetting,
+        &'static dyn AnySetting,
+    ) = (&table::ADMIN, &table::LISTEN, &table::TLS_LISTEN);
     let fits = [
-        ("listen", settings.listen == [door(HTTP)], "the Service sends requests to port 8080"),
-        ("admin", settings.admin == SocketAddr::new(pod, ADMIN), "the probes ask at port 9090 of the pod"),
-        ("tls-listen", settings.tls.listen == https, "use --tls-secret"),
-        ("watch-namespace", watched, "use --watch-namespace"),
+        (listen, settings.get(&table::LISTEN) == [at(HTTP)], "the Service sends requests to port 8080"),
+        (
+            admin,
+            settings.get(&table::ADMIN) == SocketAddr::new(pod, ADMIN),
+            "the probes ask at port 9090 of the pod",
+        ),
+        (tls_listen, settings.get(&table::TLS_LISTEN) == https, "use --tls-secret"),
+        (&table::WATCH_NAMESPACE, watched, "use --watch-namespace"),
     ];
-    for (name, fits, instead) in fits {
-        let origin = settings.origin(name).map_or_else(|| name.to_owned(), ToString::to_string);
+    for (setting, fits, instead) in fits {
+        let name = setting.name();
         if !fits {
-            return Err(unfit(&origin, name, instead));
+            return Err(unfit(&settings.origin(setting).to_string(), name, instead));
         }
         if let Some((alias, _)) = unheard(name, args) {
             return Err(unfit(alias, name, instead));
@@ -108,8 +116,8 @@ fn unfit(origin: &str, name: &str, instead: &str) -> Failure {
     ))
 }
 
-/// The variable of KEDA's that says something else of the setting `name` than the manifests, and that nobody would hear
-/// because our own variables count first.
+/// The variable of KEDA's that contradicts the manifests about the setting `name` and would be ignored silently, because our
+/// own variables count first.
 fn unheard<'a>(name: &str, args: &'a InstallArgs) -> Option<&'a (String, String)> {
     let port = |value: &str, port: u16| value.parse() == Ok(port);
     // A variable that is empty is not set.
@@ -127,22 +135,15 @@ const INSTEAD: &str = "give settings by --env and the certificate by --tls-secre
                        and volumeMounts or by a patch of kustomize (deploy/README.md)";
 
 /// A setting that names a file which is in no pod of these manifests.
-fn unmounted(settings: &Settings, args: &InstallArgs) -> Option<Failure> {
+fn unmounted(settings: &Values, args: &InstallArgs) -> Option<Failure> {
     let mounted = |path: &Path| {
         let certs = args.tls_secret.is_some() && path.starts_with(CERTS);
         // `starts_with` does not know that `..` leads out again.
         (certs || path.starts_with(ACCOUNT)) && !path.components().any(|part| part == Component::ParentDir)
     };
-    let missing = |value: &Value| match value {
-        Value::Path(path) if !mounted(path) => Some(path.display().to_string()),
-        _ => None,
-    };
-    settings.listed().iter().find_map(|listed| {
-        let path = match listed.value.as_ref()? {
-            Value::List(values) => values.iter().find_map(missing),
-            value => missing(value),
-        }?;
-        let origin = &listed.origin;
+    settings.all().iter().find_map(|found| {
+        let path = found.value.paths.iter().find(|path| !mounted(path))?.display();
+        let origin = &found.origin;
         Some(Failure::Input(format!("--env {origin}: the manifests mount no such file as {path}; {INSTEAD}")))
     })
 }

@@ -2,9 +2,9 @@
 
 use serde_json::Value;
 
-use crate::document::yaml::Reader;
-use crate::document::{Fault, from_node};
-use crate::failure::Failure;
+use crate::Failure;
+use rouse_config::document::yaml::Reader;
+use rouse_config::document::{Fault, from_node};
 
 pub(super) const NAMESPACE: &str = include_str!("../../../../deploy/manifests/00-namespace.yaml");
 /// The kinds of objects that routes are.

@@ -1,8 +1,8 @@
-//! `rouse install`: the manifests of `deploy/`, with what an operator decides put in, for `kubectl apply --server-side -f -`.
+//! `rouse install`: prints the manifests of `deploy/` with the values of the operator, for `kubectl apply --server-side -f -`.
 
 mod args;
 mod check;
-mod leave;
+mod grace_period;
 mod manifests;
 mod objects;
 
@@ -10,11 +10,12 @@ use anstyle::{AnsiColor, Style};
 
 pub use args::{HELP, InstallArgs, IpFamily, Replicas};
 
+use crate::Failure;
 use crate::Streams;
-use crate::config::Span;
-use crate::document::emit;
-use crate::failure::Failure;
-use crate::gateway::settings::Settings;
+use rouse_config::document::emit;
+use rouse_config::duration::HumanDuration;
+use rouse_config::settings::Values;
+use rouse_daemon::gateway::table::DRAIN_TIMEOUT;
 
 /// Prints the manifests.
 pub(crate) fn run(args: &InstallArgs, streams: &mut Streams<'_>) -> Result<(), Failure> {
@@ -33,8 +34,8 @@ pub(crate) fn run(args: &InstallArgs, streams: &mut Streams<'_>) -> Result<(), F
     Ok(())
 }
 
-/// What an operator should know who did not say otherwise.
-fn notes(args: &InstallArgs, settings: &Settings) -> Vec<String> {
+/// What an operator should know about defaults.
+fn notes(args: &InstallArgs, settings: &Values) -> Vec<String> {
     let mut notes = Vec::new();
     if args.image.starts_with("localhost/") {
         notes.push(format!("the image {} must be on the nodes already; --image names another", args.image));
@@ -46,17 +47,17 @@ fn notes(args: &InstallArgs, settings: &Settings) -> Vec<String> {
                 .to_owned(),
         );
     }
-    if leave::is_without_end(args, settings) {
+    if grace_period::is_without_end(args, settings) {
         notes.push(format!(
             "KEDA_HTTP_DRAIN_TIMEOUT=0 is for as long as the pod may take: terminationGracePeriodSeconds stays {}, after \
              which requests under way are cut off; ROUSE_DRAIN_TIMEOUT=2m gives them two minutes",
-            leave::seconds(args, settings)
+            grace_period::seconds(args, settings)
         ));
-    } else if settings.drain_timeout > leave::LONG {
+    } else if settings.get(&DRAIN_TIMEOUT) > grace_period::LONG {
         notes.push(format!(
             "{}: requests under way get {} to finish: the drain of a node may take that long",
-            settings.origin("drain-timeout").map_or_else(|| "drain-timeout".to_owned(), ToString::to_string),
-            Span::from(settings.drain_timeout),
+            settings.origin(&DRAIN_TIMEOUT),
+            HumanDuration::from(settings.get(&DRAIN_TIMEOUT)),
         ));
     }
     notes

@@ -1,18 +1,18 @@
-//! The objects of `deploy/` with what an operator decides in them.
+//! The objects of `deploy/`, with the values of the operator filled in.
 
 use serde_json::{Value, json};
 
 use super::args::{InstallArgs, Replicas};
 use super::check::{CERTS, HTTPS, variables};
-use super::{leave, manifests};
-use crate::failure::Failure;
-use crate::gateway::settings::Settings;
+use super::{grace_period, manifests};
+use crate::Failure;
+use rouse_config::settings::Values;
 
 /// What the gateway's objects are called.
 const NAME: &str = "rouse-gateway";
 
 /// All objects, in the order in which they can be applied.
-pub(super) fn all(args: &InstallArgs, settings: &Settings) -> Result<Vec<Value>, Failure> {
+pub(super) fn all(args: &InstallArgs, settings: &Values) -> Result<Vec<Value>, Failure> {
     let mut objects = Vec::new();
     if !args.no_namespace {
         for mut namespace in manifests::read(manifests::NAMESPACE)? {
@@ -51,7 +51,7 @@ fn push(object: &mut Value, pointer: &str, value: Value) {
     }
 }
 
-fn fit(object: &mut Value, args: &InstallArgs, settings: &Settings) {
+fn fit(object: &mut Value, args: &InstallArgs, settings: &Values) {
     put(object, "/metadata/namespace", args.namespace.as_str());
     match object.get("kind").and_then(Value::as_str).unwrap_or_default() {
         "ClusterRole" => rights(object, "Role", args),
@@ -86,7 +86,7 @@ fn rights(object: &mut Value, narrow: &str, args: &InstallArgs) {
     }
 }
 
-fn deployment(object: &mut Value, args: &InstallArgs, settings: &Settings) {
+fn deployment(object: &mut Value, args: &InstallArgs, settings: &Values) {
     const CONTAINER: &str = "/spec/template/spec/containers/0";
     match args.replicas {
         Replicas::Count(count) => put(object, "/spec/replicas", count),
@@ -95,7 +95,7 @@ fn deployment(object: &mut Value, args: &InstallArgs, settings: &Settings) {
             spec.and_then(|spec| spec.remove("replicas"));
         }
     }
-    let seconds = leave::seconds(args, settings);
+    let seconds = grace_period::seconds(args, settings);
     put(object, "/spec/template/spec/terminationGracePeriodSeconds", seconds);
     put(object, &format!("{CONTAINER}/image"), args.image.as_str());
     let env = format!("{CONTAINER}/env");

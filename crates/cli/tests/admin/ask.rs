@@ -196,13 +196,13 @@ async fn an_unknown_app_is_bad_usage_and_the_known_ones_are_named() {
 }
 
 #[tokio::test]
-async fn where_nobody_listens_the_next_step_is_said() {
+async fn without_a_listener_the_next_step_is_said() {
     // It was free a moment ago.
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     for words in [&["status"][..], &["restart", "a"], &["scale", "a", "1"], &["logs", "a", "-f"]] {
-        let error = rouse(nobody, words).await.unwrap_err();
+        let error = rouse(closed, words).await.unwrap_err();
         assert!(matches!(error, Failure::Failed(_)), "{words:?}: {error:?}");
         let said = error.to_string();
-        assert!(said.contains("nobody listens on") && said.contains("--admin"), "{said}");
+        assert!(said.contains("nothing listens on") && said.contains("--admin"), "{said}");
     }
 }

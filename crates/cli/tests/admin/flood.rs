@@ -104,7 +104,7 @@ fn kept(flood: Vec<TcpStream>) -> usize {
 fn scene() -> Scene {
     let scene = Scene::new();
     scene.apps.set(vec![app("shop/cart")]);
-    scene.panel.ready.set(true);
+    scene.ready.set(true);
     // So that the metrics are long.
     for n in 0..50 {
         scene.cold_start(&format!("app-{n}"), 5);

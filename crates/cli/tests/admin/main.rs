@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 async fn readiness_follows_what_it_is_told_and_life_goes_on() {
     let scene = Scene::new();
     for (ready, status) in [(false, 503), (true, 200), (false, 503)] {
-        scene.panel.ready.set(ready);
+        scene.ready.set(ready);
         assert_eq!(scene.get("/readyz").await.status, status);
         assert_eq!(scene.get("/livez").await.status, 200);
     }
@@ -51,7 +51,7 @@ async fn a_service_is_zero_waking_serving_or_draining() {
     let state = async || scene.get("/api/v1/services").await.json().pointer("/0/state").cloned().unwrap();
     assert_eq!(state().await, "zero");
     let waiting = line(&port, 1);
-    assert_eq!(state().await, "waking", "somebody waits");
+    assert_eq!(state().await, "waking", "a request waits");
     drop(waiting);
     for (conditions, expected) in [(STARTING, "waking"), (READY, "serving"), (DRAINING, "draining")] {
         service.put_slice("one", slice([(0, conditions)]));
@@ -257,7 +257,7 @@ async fn the_metrics_of_fifteen_apps_with_cold_starts_are_short() {
 #[test]
 fn the_process_and_the_version_are_among_the_metrics() {
     let mut metrics = prometheus_client::registry::Registry::default();
-    rouse_cli::admin::process::Process::register(&mut metrics);
+    rouse_daemon::admin::process::Process::register(&mut metrics);
     let mut text = String::new();
     prometheus_client::encoding::text::encode(&mut text, &metrics).unwrap();
     let value = |name: &str| -> f64 {
@@ -281,7 +281,7 @@ fn the_process_and_the_version_are_among_the_metrics() {
 async fn services_that_come_and_go_leave_the_metrics_as_small_as_they_were() {
     let scene = Scene::new();
     scene.route("rouse.yaml", "apps: {cart: {command: [x]}}");
-    let known = scene.panel.gateway.services();
+    let known = scene.gateway.services();
     assert!(known.contains("local/cart"), "{known:?}");
     let before = scene.get("/metrics").await.text();
     for n in 0..1000 {

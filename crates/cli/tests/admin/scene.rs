@@ -1,26 +1,28 @@
-//! A panel with its fakes, and how it is asked.
+//! An admin API with its fakes, and how it is asked.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use axum::Router;
 use axum::body::{Body, Bytes};
 use http::{Method, Request};
 use http_body_util::BodyExt as _;
 use hyper::service::Service as _;
 use hyper_util::service::TowerToHyperService;
 use prometheus_client::registry::Registry as Metrics;
-use rouse_cli::admin::metrics::{Present, Tally};
-use rouse_cli::admin::{Apps, Panel, Ready, router};
-use rouse_cli::up::plan;
 use rouse_core::endpoint::{PodUid, ServiceId};
 use rouse_core::registry::Registry;
 use rouse_core::snapshot::Spread;
 use rouse_core::time::Moment;
+use rouse_daemon::admin::metrics::{Present, Tally};
+use rouse_daemon::admin::{AdminState, Apps, PodBackend, Services, router};
+use rouse_daemon::process::ready::Ready;
+use rouse_daemon::up::plan;
 use rouse_local::engine::{AppStatus, Event, PodPhase, PodStatus, What};
 use rouse_local::output::Log;
 use rouse_net::clock::TokioClock;
-use rouse_proxy::gateway::{Gateway, Settings};
-use rouse_proxy::headers::TrustedProxies;
+use rouse_proxy::listen::{Gateway, ProxySettings};
+use rouse_proxy::request::TrustedProxies;
 use rouse_testkit::fakes::{Bench, READY, ip, ready_slice, slice};
 use rouse_testkit::requests;
 use serde_json::Value;
@@ -95,7 +97,9 @@ impl Apps for NotedApps {
 pub(crate) struct Scene {
     pub(crate) bench: Bench,
     pub(crate) apps: Arc<NotedApps>,
-    pub(crate) panel: Arc<Panel>,
+    pub(crate) router: Router,
+    pub(crate) ready: Arc<Ready>,
+    pub(crate) gateway: Arc<Gateway>,
     pub(crate) tally: Tally,
 }
 
@@ -124,16 +128,16 @@ impl Scene {
         let tally = Tally::new(&mut metrics);
         Present::register(Arc::clone(&bench.registry), &mut metrics);
         let gateway = Gateway::new(
-            Settings {
+            ProxySettings {
                 id: "test".into(),
                 trusted: TrustedProxies::private(),
                 bounds: rouse_core::hold::Bounds::default(),
                 clock: TokioClock::new(),
-                limits: rouse_proxy::gateway::Limits::default(),
-                cold_start: rouse_proxy::gateway::ColdStartHeaders::default(),
+                limits: rouse_proxy::budget::ConnectionLimits::default(),
+                cold_start: rouse_proxy::upstream::ColdStartHeaders::default(),
                 access: None,
             },
-            rouse_proxy::metrics::Metrics::new(&mut Metrics::default()),
+            rouse_proxy::telemetry::metrics::Metrics::new(&mut Metrics::default()),
         );
         let apps = Arc::new(NotedApps {
             apps: Mutex::default(),
@@ -142,16 +146,15 @@ impl Scene {
             log: Mutex::new(Some(Log::new(1000))),
             registry: Arc::clone(&bench.registry),
         });
-        let panel = Arc::new(Panel {
+        let ready = Arc::<Ready>::default();
+        let services = Services {
             registry: Arc::clone(&bench.registry),
-            apps: Arc::clone(&apps) as _,
-            cluster: None,
-            gateway,
+            gateway: Arc::clone(&gateway),
             clock: Arc::clone(&bench.clock) as _,
-            ready: Arc::<Ready>::default(),
-            metrics,
-        });
-        Self { bench, apps, panel, tally }
+            backend: PodBackend::Apps(Arc::clone(&apps) as _),
+        };
+        let router = router(AdminState { ready: Arc::clone(&ready), metrics }, Some(services));
+        Self { bench, apps, router, ready, gateway, tally }
     }
 
     pub(crate) async fn get(&self, path: &str) -> Answer {
@@ -172,7 +175,7 @@ impl Scene {
     }
 
     async fn ask(&self, request: Request<Body>) -> Answer {
-        let response = TowerToHyperService::new(router(Arc::clone(&self.panel))).call(request).await.unwrap();
+        let response = TowerToHyperService::new(self.router.clone()).call(request).await.unwrap();
         let kind = response.headers().get("content-type").map(|kind| kind.to_str().unwrap().to_owned());
         let status = response.status().as_u16();
         let body = response.into_body().collect().await.unwrap().to_bytes();
@@ -199,8 +202,8 @@ impl Scene {
 
     /// The gateway has the routes of this file.
     pub(crate) fn route(&self, name: &str, text: &str) {
-        let config = rouse_cli::config::read(text, name).unwrap();
-        self.panel.gateway.set_routes(plan::routes(&config, &self.bench.registry));
+        let config = rouse_daemon::rouse_yaml::read(text, name).unwrap();
+        self.gateway.set_routes(plan::routes(&config, &self.bench.registry));
     }
 }
 

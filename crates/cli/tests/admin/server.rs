@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rouse_cli::admin::{router, serve};
+use rouse_daemon::admin::serve;
 use rouse_local::output::{Line, Log, Stream};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
@@ -27,7 +27,7 @@ impl Server {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (address, stop, mut task) =
             (listener.local_addr().unwrap(), CancellationToken::new(), JoinSet::new());
-        task.spawn(serve(listener, router(Arc::clone(&scene.panel)), stop.clone()));
+        task.spawn(serve(listener, scene.router.clone(), stop.clone()));
         Self { address, stop, task }
     }
 
@@ -101,7 +101,7 @@ async fn a_client_that_does_not_finish_its_question_is_sent_away() {
 }
 
 #[tokio::test]
-async fn the_server_ends_although_somebody_follows_a_log() {
+async fn the_server_ends_although_a_client_follows_a_log() {
     let scene = Scene::new();
     scene.apps.set(vec![app("shop/cart")]);
     let log = Log::new(1000);
@@ -113,5 +113,5 @@ async fn the_server_ends_although_somebody_follows_a_log() {
     read_to(&mut stream, "before").await;
     server.stop.cancel();
     timeout(PATIENCE, server.task.join_next()).await.expect("it must end").unwrap().unwrap();
-    assert!(TcpStream::connect(server.address).await.is_err(), "nobody is accepted any more");
+    assert!(TcpStream::connect(server.address).await.is_err(), "no connection is accepted any more");
 }

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "tests")]
 
-mod api;
+mod objects;
 
 use std::collections::BTreeSet;
 use std::io::empty;
@@ -10,11 +10,12 @@ use std::net::{SocketAddr, TcpListener};
 use std::process::Command;
 
 use anstream::StripStream;
-use api::{Api, pod, route, service, slice};
 use clap::Parser as _;
+use objects::{forbid, good_cluster, pod, route, service, slice};
 use rouse_cli::args::Rouse;
 use rouse_cli::{Failure, Streams};
-use rouse_kube::permissions::{PERMISSIONS, Scope};
+use rouse_kube::client::permissions::{PERMISSIONS, Scope};
+use rouse_testkit::api_server::ApiServer;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::task::spawn_blocking;
@@ -73,7 +74,7 @@ async fn run(arguments: Vec<String>) -> Said {
 }
 
 /// `rouse check` with these arguments against `api`.
-async fn check(api: &Api, arguments: &[&str]) -> Said {
+async fn check(api: &ApiServer, arguments: &[&str]) -> Said {
     let (address, _server) = api.serve().await;
     let folder = TempDir::new().unwrap();
     let kubeconfig = kubeconfig(&folder, address);
@@ -82,26 +83,26 @@ async fn check(api: &Api, arguments: &[&str]) -> Said {
     run(all).await
 }
 
-/// An address that nobody listens on.
+/// An address without a listener.
 fn nowhere() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_where_everything_is_as_it_should_be_passes() {
-    let said = check(&Api::good(), &[]).await;
+    let said = check(&good_cluster(), &[]).await;
     assert_eq!(said.passed(), Vec::<&str>::new(), "{}", said.out);
     for part in ["Permissions of system:serviceaccount:rouse-system:rouse-gateway", "its pods are ready (3)"]
     {
         assert!(said.out.contains(part), "{part}: {}", said.out);
     }
     assert!(said.out.contains("Service rouse-gateway has ready endpoints (1)"), "{}", said.out);
-    assert!(!said.out.contains("somebody-elses"), "{}", said.out);
+    assert!(!said.out.contains("other-gateway"), "{}", said.out);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_permissions_of_the_gateways_own_account_are_asked_for_each_once() {
-    let api = Api::good();
+    let api = good_cluster();
     check(&api, &[]).await.passed();
     let reviews = api.reviews();
     for asked in &reviews {
@@ -131,7 +132,7 @@ async fn the_permissions_of_the_gateways_own_account_are_asked_for_each_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_permission_that_was_taken_away_fails_with_the_rule_that_grants_it() {
-    let api = Api::good();
+    let api = good_cluster();
     api.deny("patch deployments/scale");
     api.deny("create events");
     let said = check(&api, &[]).await;
@@ -146,15 +147,15 @@ async fn a_permission_that_was_taken_away_fails_with_the_rule_that_grants_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_gateway_we_ask_for_ourselves_and_for_an_account_if_it_is_named() {
-    let api = Api::good();
-    api.remove("/apis/apps/v1/namespaces/rouse-system");
+    let api = good_cluster();
+    api.remove_at("/apis/apps/v1/namespaces/rouse-system");
     let said = check(&api, &[]).await;
     assert_eq!(said.passed(), ["it is installed"]);
     assert!(said.out.contains("→ rouse install --no-crds | kubectl"), "{}", said.out);
     let reviews = api.reviews();
     let own = |path: &str| path == "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
     assert!(!reviews.is_empty() && reviews.iter().all(|asked| own(&asked.path) && asked.user.is_none()));
-    let api = Api::good();
+    let api = good_cluster();
     check(&api, &["--service-account", "other/account"]).await.passed();
     let user = Some("system:serviceaccount:other:account");
     assert!(!api.reviews().is_empty() && api.reviews().iter().all(|asked| asked.user.as_deref() == user));
@@ -162,10 +163,10 @@ async fn without_a_gateway_we_ask_for_ourselves_and_for_an_account_if_it_is_name
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gateway_of_one_namespace_is_asked_for_there() {
-    let api = Api::good();
+    let api = good_cluster();
     let in_shop = "/apis/http.keda.sh/v1beta1/namespaces/shop/interceptorroutes";
-    api.list(in_shop, vec![route("shop", "cart", "cart.example.com")]);
-    api.remove(ROUTES);
+    api.list_at(in_shop, vec![route("shop", "cart", "cart.example.com")]);
+    api.remove_at(ROUTES);
     let said = check(&api, &["--namespace", "shop"]).await;
     assert_eq!(said.passed(), Vec::<&str>::new());
     assert!(said.out.contains("in shop") && said.out.contains("the only route"), "{}", said.out);
@@ -177,14 +178,17 @@ async fn a_gateway_of_one_namespace_is_asked_for_there() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn objects_that_routes_and_their_services_name_are_asked_for_by_name() {
-    let api = Api::good();
+    let api = good_cluster();
     let mut with_body = route("shop", "cart", "cart.example.com");
     with_body["spec"]["coldStart"] =
         json!({"placeholder": {"response": {"bodyFromConfigMap": {"name": "page"}}}});
-    api.list(ROUTES, vec![with_body]);
+    api.list_at(ROUTES, vec![with_body]);
     let tls = |secret: &str| json!({"rouse.dev/upstream-tls": "true", "rouse.dev/upstream-ca": format!("secret/{secret}")});
-    // What no route leads to is nobody's business.
-    api.list("/api/v1/services", vec![service("cart", &tls("cart-ca")), service("other", &tls("other-ca"))]);
+    // A Service without a route is not checked.
+    api.list_at(
+        "/api/v1/services",
+        vec![service("cart", &tls("cart-ca")), service("other", &tls("other-ca"))],
+    );
     api.deny("watch secrets");
     let said = check(&api, &[]).await;
     assert_eq!(said.passed(), ["list, watch secrets cart-ca in shop"]);
@@ -204,8 +208,8 @@ async fn objects_that_routes_and_their_services_name_are_asked_for_by_name() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn kinds_are_looked_for_in_every_version() {
-    let api = Api::good();
-    api.remove("/apis/http.keda.sh");
+    let api = good_cluster();
+    api.remove_at("/apis/http.keda.sh");
     let said = check(&api, &[]).await;
     assert_eq!(said.failed(), ["InterceptorRoute http.keda.sh/v1beta1"]);
     assert!(
@@ -222,9 +226,9 @@ async fn kinds_are_looked_for_in_every_version() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gateway_that_does_not_come_up_is_told_with_what_its_pods_say() {
-    let api = Api::good();
+    let api = good_cluster();
     let deployment = "/apis/apps/v1/namespaces/rouse-system/deployments/rouse-gateway";
-    api.object(
+    api.object_at(
         deployment,
         json!({"metadata": {"name": "rouse-gateway"},
                "spec": {"replicas": 1, "selector": {"matchLabels": {"app": "gateway"}},
@@ -236,9 +240,9 @@ async fn a_gateway_that_does_not_come_up_is_told_with_what_its_pods_say() {
         "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 40s"}}}]);
     let mut leaving = pod("rouse-gateway-old", "False");
     leaving["metadata"]["deletionTimestamp"] = json!("2024-01-01T00:00:00Z");
-    api.list("/api/v1/namespaces/rouse-system/pods", vec![crashing, leaving]);
+    api.list_at("/api/v1/namespaces/rouse-system/pods", vec![crashing, leaving]);
     let slices = "/apis/discovery.k8s.io/v1/namespaces/rouse-system/endpointslices";
-    api.list(slices, vec![slice("rouse-gateway", false)]);
+    api.list_at(slices, vec![slice("rouse-gateway", false)]);
     let said = check(&api, &[]).await;
     let failed = said.failed();
     assert_eq!(failed.len(), 3, "{failed:?}");
@@ -251,12 +255,12 @@ async fn a_gateway_that_does_not_come_up_is_told_with_what_its_pods_say() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn routes_of_all_pages_are_looked_at_and_their_troubles_are_warnings() {
-    let api = Api::good();
+    let api = good_cluster();
     let mut routes: Vec<Value> =
         (0..5).map(|n| route("shop", &format!("r{n}"), &format!("h{n}.example.com"))).collect();
     routes[4]["status"] = json!({"conditions": [{"type": "Ready", "status": "False", "reason": "NoService", "message": "there is no Service shop/cart"}]});
     routes.push(route("thieves", "r", "h0.example.com"));
-    api.list(ROUTES, routes);
+    api.list_at(ROUTES, routes);
     let said = check(&api, &[]).await;
     assert_eq!(said.passed(), ["InterceptorRoute shop/r4 serves", "h0.example.com is claimed once"]);
     assert!(said.out.contains("there is no Service shop/cart"), "{}", said.out);
@@ -264,15 +268,15 @@ async fn routes_of_all_pages_are_looked_at_and_their_troubles_are_warnings() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_whoever_asks_may_not_see_is_a_warning_and_no_failure() {
-    let api = Api::good();
-    api.forbid("/apis/authorization.k8s.io/v1/subjectaccessreviews");
-    api.forbid(ROUTES);
+async fn what_the_user_may_not_see_is_a_warning_and_no_failure() {
+    let api = good_cluster();
+    forbid(&api, "/apis/authorization.k8s.io/v1/subjectaccessreviews");
+    forbid(&api, ROUTES);
     let said = check(&api, &[]).await;
     assert_eq!(said.passed(), ["what the gateway may do can be asked", "routes can be seen"]);
     assert!(said.out.contains("create subjectaccessreviews"), "{}", said.out);
-    // Also for somebody who may not see the gateway: what they may do themselves says nothing of it.
-    api.forbid("/apis/apps/v1/namespaces/rouse-system");
+    // Also for a user who may not see the gateway: their own permissions say nothing about it.
+    forbid(&api, "/apis/apps/v1/namespaces/rouse-system");
     let said = check(&api, &[]).await;
     let unseen = ["what the gateway may do can be asked", "Deployment rouse-gateway", "routes can be seen"];
     assert_eq!(said.passed(), unseen);
@@ -281,14 +285,14 @@ async fn what_whoever_asks_may_not_see_is_a_warning_and_no_failure() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn with_wait_it_checks_again_until_nothing_fails() {
-    let api = Api::good();
+    let api = good_cluster();
     api.deny("patch deployments/scale");
     let first: usize = PERMISSIONS
         .iter()
         .filter(|permission| permission.scope == Scope::Watched)
         .map(|permission| permission.verbs.len())
         .sum();
-    api.relent_after(first);
+    api.allow_after(first);
     let said = check(&api, &["--wait", "10m"]).await;
     assert_eq!(said.passed(), Vec::<&str>::new(), "{}", said.out);
     assert!(said.err.contains("1 of the checks fail; checking again for up to 10m"), "{}", said.err);
@@ -296,7 +300,7 @@ async fn with_wait_it_checks_again_until_nothing_fails() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_api_server_that_nobody_reaches_is_one_failure_and_the_rest_is_not_checked() {
+async fn an_api_server_that_does_not_answer_is_one_failure_and_the_rest_is_not_checked() {
     let folder = TempDir::new().unwrap();
     let kubeconfig = kubeconfig(&folder, nowhere());
     let all = ["rouse", "check", "--kubeconfig", &kubeconfig, "-o", "json"];

@@ -54,7 +54,7 @@ fn rouse(arguments: &str, input: impl Into<Vec<u8>>) -> Answer {
 /// `value` as block-style YAML.
 fn yaml(value: &Value) -> String {
     let mut out = Vec::new();
-    rouse_cli::document::emit::yaml(&mut out, value, 0).unwrap();
+    rouse_config::document::emit::yaml(&mut out, value, 0).unwrap();
     String::from_utf8(out).unwrap()
 }
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Read;
 use std::process::{Child, Stdio};
 
-use rouse_cli::document::emit;
+use rouse_config::document::emit;
 use serde_json::{Value, json};
 
 use crate::command;

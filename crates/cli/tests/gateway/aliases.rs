@@ -1,6 +1,6 @@
 //! KEDA's variables, each with a good and a bad value.
 
-use rouse_cli::gateway::table::SETTINGS;
+use rouse_daemon::gateway::table::{KEDA_COMPAT, TABLE, UPSTREAM_SKIP_VERIFY};
 
 use super::{listed, told};
 
@@ -138,6 +138,13 @@ const CASES: &[Case] = &[
     case("KEDA_HTTP_DRAIN_TIMEOUT", "drain-timeout", &[("2m", "2m"), ("0", "720h")], DURATIONS, "duration"),
     case("KEDA_HTTP_LOG_REQUESTS", "access-log", &[("true", "combined"), ("false", "off")], BOOLS, BOOL),
     case(
+        "RUST_LOG",
+        "log-level",
+        &[("debug", "debug"), ("INFO,hyper", "info,hyper=trace"), ("off,rouse=warn", "off,rouse=warn")],
+        &["rouse=loud"],
+        "off, error, warn, info, debug or trace",
+    ),
+    case(
         "KEDA_HTTP_WATCH_NAMESPACE",
         "watch-namespace",
         &[("shop", "shop")],
@@ -149,8 +156,9 @@ const CASES: &[Case] = &[
 #[test]
 fn every_alias_has_a_good_and_a_bad_value_here() {
     let tried: Vec<(&str, &str)> = CASES.iter().map(|case| (case.setting, case.name)).collect();
-    let known =
-        SETTINGS.iter().flat_map(|setting| setting.aliases.iter().map(|alias| (setting.name, alias.name)));
+    let known = TABLE
+        .settings()
+        .flat_map(|setting| setting.aliases().iter().map(|alias| (setting.name(), alias.name)));
     assert_eq!(tried, known.collect::<Vec<_>>());
     assert!(CASES.iter().all(|case| !case.good.is_empty() && !case.bad.is_empty()));
 }
@@ -192,9 +200,14 @@ fn the_aliases_are_those_of_the_specification() {
         of_proxy_tls.iter().map(|it| format!("KEDA_HTTP_PROXY_TLS_{it}")).collect();
     expected.extend(others.iter().map(|it| format!("KEDA_HTTP_{it}")));
     expected.extend(deprecated.map(str::to_owned));
+    // All Rust programs have this one.
+    expected.push("RUST_LOG".to_owned());
     expected.sort();
-    let mut known: Vec<&str> =
-        SETTINGS.iter().flat_map(|setting| setting.aliases).map(|alias| alias.name).collect();
+    let mut known: Vec<&str> = TABLE
+        .settings()
+        .flat_map(rouse_config::settings::AnySetting::aliases)
+        .map(|alias| alias.name)
+        .collect();
     known.sort_unstable();
     known.dedup();
     assert_eq!(known, expected);
@@ -256,7 +269,7 @@ fn only_variables_that_keda_knows_turn_compatibility_on() {
         let settings = told().variable(name, "8080").variable("KEDA_HTTP_AAA", "1").settings();
         assert_eq!(listed(&settings, "keda-compat"), ("true".to_owned(), name.to_owned()));
         let settings = told().variable(name, "8080").variable("ROUSE_KEDA_COMPAT", "false").settings();
-        assert!(!settings.headers.keda_compat);
+        assert!(!settings.get(&KEDA_COMPAT));
     }
     for (name, value) in [
         ("KEDA_HTTP_FOO", "1"),
@@ -264,7 +277,7 @@ fn only_variables_that_keda_knows_turn_compatibility_on() {
         ("KEDA_CONDITION_WAIT_TIMEOUT", "1s"),
         ("KEDA_HTTP_X_SERVICE_HOST", "1"),
     ] {
-        assert!(!told().variable(name, value).settings().headers.keda_compat, "{name}");
+        assert!(!told().variable(name, value).settings().get(&KEDA_COMPAT), "{name}");
     }
 }
 
@@ -307,12 +320,16 @@ fn what_kedas_interceptor_exports_by_and_is_profiled_at_is_without_effect() {
     let variables = names.map(|name| (name, "x"));
     let links = [("OTEL_COLLECTOR_SERVICE_HOST", "10.96.0.7"), ("OTEL_PORT", "tcp://10.96.0.7:4317")];
     let (settings, warnings) = told().variables(&variables).variables(&links).good();
-    assert_eq!(warnings.len(), names.len(), "a Service called otel is nobody's wish: {warnings:?}");
+    assert_eq!(
+        warnings.len(),
+        names.len(),
+        "variables of a Service called otel are no settings: {warnings:?}"
+    );
     for (name, warning) in names.iter().zip(&warnings) {
         assert!(warning.starts_with(&format!("{name}: this variable has no effect: ")), "{warning}");
     }
     assert!(warnings[0].contains("OpenTelemetry") && warnings[1].contains("/metrics"), "{warnings:?}");
-    assert!(!settings.headers.keda_compat, "these names are not KEDA's own");
+    assert!(!settings.get(&KEDA_COMPAT), "these names are not KEDA's own");
     let (_, older) = told().variable("KEDA_HTTP_OTEL_HTTP_EXPORTER_ENABLED", "true").good();
     assert!(matches!(&older[..], [one] if one.contains("OpenTelemetry")), "{older:?}");
 }
@@ -333,7 +350,7 @@ fn without_the_pods_address_kedas_admin_port_is_on_loopback_with_a_warning() {
 fn unverified_pods_are_warned_of_at_every_start() {
     for name in ["KEDA_HTTP_TLS_SKIP_VERIFY", "KEDA_HTTP_PROXY_TLS_SKIP_VERIFY"] {
         let (settings, warnings) = told().variable(name, "true").good();
-        assert!(settings.upstream.skip_verify);
+        assert!(settings.get(&UPSTREAM_SKIP_VERIFY));
         assert!(
             warnings.iter().any(|it| it.starts_with(name) && it.contains("not verified")),
             "{warnings:?}"
@@ -342,5 +359,5 @@ fn unverified_pods_are_warned_of_at_every_start() {
     let problems = told().file("upstream-skip-verify: true").problems();
     assert!(matches!(&problems[..], [one] if one.contains("unknown key")), "{problems:?}");
     let (settings, warnings) = told().variable("ROUSE_UPSTREAM_SKIP_VERIFY", "true").good();
-    assert!(!settings.upstream.skip_verify && !warnings.is_empty());
+    assert!(!settings.get(&UPSTREAM_SKIP_VERIFY) && !warnings.is_empty());
 }

@@ -5,7 +5,8 @@ use std::fs;
 
 use clap::CommandFactory;
 use rouse_cli::args::Rouse;
-use rouse_cli::gateway::table::{Fallback, Heading, SETTINGS, Setting, Ways};
+use rouse_config::settings::{Alias, AnySetting, Group, Places};
+use rouse_daemon::gateway::table::TABLE;
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/gateway-configuration.md");
 const BEGIN: &str = "<!-- settings: begin -->\n";
@@ -19,23 +20,23 @@ fn help() -> String {
 #[test]
 fn help_says_every_flag_with_its_default_and_its_variables() {
     let help = help();
-    for heading in Heading::ALL {
+    for Group { title, settings } in TABLE.groups {
         let (_, part) =
-            help.split_once(&format!("\n{heading}:\n")).unwrap_or_else(|| panic!("{heading}: {help}"));
-        let others = Heading::ALL.map(|other| format!("\n{other}:\n"));
-        let end = others.iter().filter_map(|other| part.find(other)).min();
+            help.split_once(&format!("\n{title}:\n")).unwrap_or_else(|| panic!("{title}: {help}"));
+        let others = TABLE.groups.iter().map(|other| format!("\n{}:\n", other.title));
+        let end = others.filter_map(|other| part.find(&other)).min();
         let part = &part[..end.unwrap_or(part.len())];
-        for setting in SETTINGS.iter().filter(|setting| setting.heading == heading) {
+        for setting in *settings {
             let Some(flag) = setting.flag() else { continue };
             let found = part.split_once(&format!("      {flag} "));
-            let (_, first) = found.unwrap_or_else(|| panic!("{flag} is not under {heading}: {part}"));
+            let (_, first) = found.unwrap_or_else(|| panic!("{flag} is not under {title}: {part}"));
             let entry: Vec<&str> = first.split("\n      --").next().unwrap().split_whitespace().collect();
             // As if no line had been broken.
             let entry = entry.join(" ");
-            let default = format!("[default: {}]", setting.default.as_str());
-            assert!(entry.contains(setting.help) && entry.contains(&default), "{flag}: {entry}");
+            let default = format!("[default: {}]", setting.default_text());
+            assert!(entry.contains(setting.help()) && entry.contains(&default), "{flag}: {entry}");
             let names =
-                setting.variable().into_iter().chain(setting.aliases.iter().map(|it| it.name.to_owned()));
+                setting.variable().into_iter().chain(setting.aliases().iter().map(|it| it.name.to_owned()));
             for name in names {
                 assert!(entry.contains(&name), "{flag} does not name {name}: {entry}");
             }
@@ -47,12 +48,9 @@ fn help_says_every_flag_with_its_default_and_its_variables() {
 #[test]
 fn every_default_is_what_the_setting_is() {
     let settings = super::told().settings();
-    for setting in SETTINGS {
-        let expected = match setting.default {
-            Fallback::Is(text) => text,
-            Fallback::Nothing(_) => "",
-        };
-        assert_eq!(super::listed(&settings, setting.name).0, expected, "{}", setting.name);
+    for setting in TABLE.settings() {
+        let expected = if setting.has_default() { setting.default_text() } else { String::new() };
+        assert_eq!(super::listed(&settings, setting.name()).0, expected, "{}", setting.name());
     }
 }
 
@@ -71,33 +69,31 @@ fn the_documentation_has_the_table_of_settings() {
 
 fn tables() -> String {
     let mut text = String::new();
-    for heading in Heading::ALL {
-        write!(text, "\n## {heading}\n\n").unwrap();
+    for Group { title, settings } in TABLE.groups {
+        write!(text, "\n## {title}\n\n").unwrap();
         text.push_str("| setting | default | allowed | what it does | KEDA's variables |\n");
         text.push_str("| --- | --- | --- | --- | --- |\n");
-        for setting in SETTINGS.iter().filter(|setting| setting.heading == heading) {
-            row(setting, &mut text);
+        for setting in *settings {
+            row(*setting, &mut text);
         }
     }
     text.push('\n');
     text
 }
 
-fn row(setting: &Setting, text: &mut String) {
-    let name = match setting.ways {
-        Ways::All => format!("`{}`", setting.name),
-        Ways::Part { list, part } => format!("`{}` (in the file: `{part}` in `{list}`)", setting.name),
-        Ways::KedaOnly => format!("`{}` (only by KEDA's variables)", setting.name),
+fn row(setting: &dyn AnySetting, text: &mut String) {
+    let name = match setting.places() {
+        Places::All => format!("`{}`", setting.name()),
+        Places::Part { list, part } => format!("`{}` (in the file: `{part}` in `{list}`)", setting.name()),
+        Places::AliasesOnly => format!("`{}` (only by KEDA's variables)", setting.name()),
     };
-    let default = match setting.default {
-        Fallback::Is(text) => format!("`{text}`"),
-        Fallback::Nothing(words) => words.to_owned(),
-    };
-    let alias = |alias: &rouse_cli::gateway::Alias| {
+    let default =
+        if setting.has_default() { format!("`{}`", setting.default_text()) } else { setting.default_text() };
+    let alias = |alias: &Alias| {
         let old = if alias.successor.is_some() { " (deprecated)" } else { "" };
         format!("`{}`{old}", alias.name)
     };
-    let aliases: Vec<String> = setting.aliases.iter().map(alias).collect();
-    let (allowed, help) = (setting.kind.allowed(), setting.help);
+    let aliases: Vec<String> = setting.aliases().iter().map(alias).collect();
+    let (allowed, help) = (setting.allowed(), setting.help());
     writeln!(text, "| {name} | {default} | {allowed} | {help} | {} |", aliases.join(", ")).unwrap();
 }

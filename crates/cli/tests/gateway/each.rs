@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use proptest::{prop_assert, prop_assert_eq, proptest};
-use rouse_cli::gateway::table::{SETTINGS, Ways};
+use rouse_config::settings::Places;
+use rouse_daemon::gateway::table::{COLD_START_HEADER, KEDA_COMPAT, PROBE, TABLE};
 
 use super::cases::{CASES, Case};
 use super::{FILE, Told, listed, setting, told};
@@ -32,8 +33,8 @@ fn setting_variable(case: &Case) -> String {
 /// A file with nothing else.
 fn line(case: &Case, value: &str) -> String {
     let value = serde_json::to_string(value).unwrap();
-    match setting(case.name).ways {
-        Ways::Part { list, part } => {
+    match setting(case.name).places() {
+        Places::Part { list, part } => {
             let rest = ["cert", "key"].into_iter().find(|key| *key != part).unwrap();
             format!("{list}: [{{{part}: {value}, {rest}: /x}}]\n")
         }
@@ -43,17 +44,17 @@ fn line(case: &Case, value: &str) -> String {
 
 /// In the file, certificates are one file a pair.
 fn is_tried_in_file(case: &Case, value: &str) -> bool {
-    !(matches!(setting(case.name).ways, Ways::Part { .. }) && value.contains(','))
+    !(matches!(setting(case.name).places(), Places::Part { .. }) && value.contains(','))
 }
 
 fn settable() -> impl Iterator<Item = &'static Case> {
-    CASES.iter().filter(|case| setting(case.name).ways != Ways::KedaOnly)
+    CASES.iter().filter(|case| setting(case.name).places() != Places::AliasesOnly)
 }
 
 #[test]
 fn every_setting_has_a_good_and_a_bad_value_here() {
     let tried: Vec<&str> = CASES.iter().map(|case| case.name).collect();
-    let known: Vec<&str> = SETTINGS.iter().map(|setting| setting.name).collect();
+    let known: Vec<&str> = TABLE.settings().map(rouse_config::settings::AnySetting::name).collect();
     assert_eq!(tried, known);
     assert!(CASES.iter().all(|case| !case.bad.is_empty()));
 }
@@ -151,7 +152,7 @@ fn a_flag_that_can_be_there_once_is_refused_twice() {
     for case in settable() {
         let flag = setting_flag(case);
         let twice = told().variables(case.with).flag(&flag, case.good).flag(&flag, case.good);
-        if setting(case.name).kind.is_list() {
+        if setting(case.name).is_list() {
             continue;
         }
         assert_eq!(twice.problems(), [format!("{flag}: it is there 2 times: keep one")]);
@@ -161,12 +162,13 @@ fn a_flag_that_can_be_there_once_is_refused_twice() {
 proptest! {
     #[test]
     fn what_is_shown_means_the_same_when_it_is_written(
-        index in 0..SETTINGS.len(),
+        index in 0..TABLE.settings().count(),
         text in "[0-9]{1,6}|[0-9]{1,6}(ms|s|m|h|B|KiB|MiB|GiB)|[0-9]{1,3}(\\.[0-9]{1,3}){3}(:[0-9]{1,5}|/[0-9]{1,2})?|[a-z0-9-]{1,20}|\\PC{0,20}",
     ) {
-        let kind = &SETTINGS[index].kind;
-        if let Ok(value) = kind.parse(&text, Path::new("")) {
-            prop_assert_eq!(kind.parse(&value.to_string(), Path::new("")), Ok(value));
+        let setting = TABLE.settings().nth(index).unwrap();
+        if let Ok(value) = setting.parse(&text, Path::new("")) {
+            let shown = value.text.unwrap();
+            prop_assert_eq!(setting.parse(&shown, Path::new("")).map(|value| value.text), Ok(Some(shown)));
         }
     }
 
@@ -183,5 +185,5 @@ fn switches_may_do_without_a_value() {
     let mut bare = told();
     bare.flags = vec!["--probe".into(), "--keda-compat".into(), "--cold-start-header".into(), "false".into()];
     let settings = bare.settings();
-    assert!(settings.probe && settings.headers.keda_compat && !settings.headers.cold_start);
+    assert!(settings.get(&PROBE) && settings.get(&KEDA_COMPAT) && !settings.get(&COLD_START_HEADER));
 }

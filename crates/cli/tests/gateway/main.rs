@@ -8,6 +8,7 @@ mod binary;
 mod cases;
 mod docs;
 mod each;
+mod logs;
 mod routes;
 mod sources;
 mod starting;
@@ -18,9 +19,10 @@ use std::path::Path;
 
 use clap::Parser;
 use rouse_cli::args::{Command, Rouse};
-use rouse_cli::gateway::settings::{self, Settings};
-use rouse_cli::gateway::table::{SETTINGS, Setting};
-use rouse_cli::gateway::{GatewayArgs, Problems, Warning};
+use rouse_config::settings::{AnySetting, Environment, Problems, SettingWarning, Values};
+use rouse_daemon::RoleCommand;
+use rouse_daemon::gateway::table::TABLE;
+use rouse_daemon::gateway::{GatewayArgs, read_settings};
 
 /// What one gateway is told.
 #[derive(Debug, Clone, Default)]
@@ -58,25 +60,27 @@ impl Told {
         let words =
             ["rouse", "gateway"].map(str::to_owned).into_iter().chain(config).chain(self.flags.clone());
         match Rouse::try_parse_from(words).unwrap_or_else(|error| panic!("{self:?}: {error}")).command {
-            Command::Gateway(args) => args,
+            Command::Role(RoleCommand::Gateway(args)) => args,
             other => panic!("{other:?}"),
         }
     }
 
-    fn read(&self) -> Result<(Settings, Vec<Warning>), Problems> {
-        settings::read(&self.args(), self.variables.clone(), |path: &Path| match &self.file {
-            Some(text) if path == Path::new(FILE) => Ok(text.clone()),
-            _ => Err(io::Error::new(io::ErrorKind::NotFound, "there is none")),
+    fn read(&self) -> Result<(Values, Vec<SettingWarning>), Problems> {
+        read_settings(&self.args(), &Environment::new(self.variables.clone()), |path: &Path| {
+            match &self.file {
+                Some(text) if path == Path::new(FILE) => Ok(text.clone()),
+                _ => Err(io::Error::new(io::ErrorKind::NotFound, "there is none")),
+            }
         })
     }
 
     #[track_caller]
-    fn settings(&self) -> Settings {
+    fn settings(&self) -> Values {
         self.good().0
     }
 
     #[track_caller]
-    fn good(&self) -> (Settings, Vec<String>) {
+    fn good(&self) -> (Values, Vec<String>) {
         let (settings, warnings) = self.read().unwrap_or_else(|problems| panic!("{self:?}: {problems}"));
         (settings, warnings.iter().map(ToString::to_string).collect())
     }
@@ -86,7 +90,7 @@ impl Told {
     fn problems(&self) -> Vec<String> {
         match self.read() {
             Err(problems) => problems.all().iter().map(ToString::to_string).collect(),
-            Ok((settings, _)) => panic!("{self:?} is taken: {:?}", settings.listed()),
+            Ok((settings, _)) => panic!("{self:?} is taken: {:?}", settings.all()),
         }
     }
 }
@@ -95,14 +99,14 @@ fn told() -> Told {
     Told::default()
 }
 
-fn setting(name: &str) -> &'static Setting {
-    SETTINGS.iter().find(|setting| setting.name == name).unwrap_or_else(|| panic!("no setting {name}"))
+fn setting(name: &str) -> &'static dyn AnySetting {
+    TABLE.settings().find(|setting| setting.name() == name).unwrap_or_else(|| panic!("no setting {name}"))
 }
 
 /// What the setting `name` is, and where that comes from.
 #[track_caller]
-fn listed(settings: &Settings, name: &str) -> (String, String) {
-    let listed = settings.listed().iter().find(|listed| listed.name == name);
-    let listed = listed.unwrap_or_else(|| panic!("{name} is not listed"));
-    (listed.value.as_ref().map_or(String::new(), ToString::to_string), listed.origin.to_string())
+fn listed(settings: &Values, name: &str) -> (String, String) {
+    let found = settings.all().iter().find(|found| found.setting.name() == name);
+    let found = found.unwrap_or_else(|| panic!("{name} is not listed"));
+    (found.value.text.clone().unwrap_or_default(), found.origin.to_string())
 }

@@ -3,22 +3,25 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::HeaderMap;
-use rouse_cli::gateway::serve::routes::{Builder, Defaults};
-use rouse_cli::gateway::serve::upstream::Upstreams;
+use http::Request;
+use http::request::Parts;
 use rouse_core::endpoint::{PortName, ServiceId};
 use rouse_core::host::Host;
-use rouse_core::registry::{Registry, Settings as Core};
+use rouse_core::registry::{Registry, RegistrySettings};
+use rouse_core::routing::RoutingMode;
 use rouse_core::service::Spec;
 use rouse_core::snapshot::Spread;
-use rouse_kube::route::claims::{HostRules, Ledger};
-use rouse_kube::route::plan::{RoutePlan, World, compile};
-use rouse_kube::route::record::Claimed;
-use rouse_kube::route::spec::{RouteKind, RouteObject, read};
-use rouse_kube::service::{ServiceFacts, TlsFacts};
-use rouse_proxy::cluster_ip::{ClusterIp, Direct};
-use rouse_proxy::gateway::{Backend, Route, Target, Upstream};
-use rouse_proxy::route::Table;
+use rouse_daemon::gateway::parts;
+use rouse_daemon::gateway::routes::{Builder, Defaults};
+use rouse_daemon::gateway::table::DIRECT_POD_ROUTING;
+use rouse_daemon::gateway::upstream::Upstreams;
+use rouse_kube::objects::route::{RouteKind, RouteObject, read};
+use rouse_kube::objects::service_facts::{ServiceFacts, TlsFacts};
+use rouse_kube::routes::claims::{HostClaims, HostRules};
+use rouse_kube::routes::plan::{PlanInputs, RoutePlan, compile};
+use rouse_kube::routes::record::ClaimTime;
+use rouse_proxy::routing::{Route, Table, Target};
+use rouse_proxy::upstream::{Backend, ClusterIp, UpstreamProtocol};
 use rouse_testkit::fakes::{CountingEngine, HandClock};
 use serde_json::{Value, json};
 
@@ -31,7 +34,7 @@ struct Scene {
     builder: Builder,
 }
 
-impl World for Scene {
+impl PlanInputs for Scene {
     fn service(&self, id: &ServiceId) -> Option<Arc<ServiceFacts>> {
         let facts = || ServiceFacts::new(serde_json::from_value(self.service.clone()).unwrap()).unwrap();
         (id.to_string() == "shop/cart").then(|| Arc::new(facts()))
@@ -51,10 +54,11 @@ impl Scene {
     fn new(told: &Told, protocol: Option<&str>) -> Self {
         let (settings, _) = told.read().unwrap();
         let clock = Arc::<HandClock>::default();
-        let registry = Registry::new(Core::default(), clock, Arc::<CountingEngine>::default());
+        let registry = Registry::new(RegistrySettings::default(), clock, Arc::<CountingEngine>::default());
         let id: ServiceId = "shop/cart".parse().unwrap();
         registry.declare(&id, &Spec { ports: vec![PortName::new("web")], spread: Spread::default() });
-        let defaults = Defaults { timeouts: settings.timeouts, direct: settings.direct_pod_routing };
+        let defaults =
+            Defaults { timeouts: parts::timeouts(&settings), direct: settings.get(&DIRECT_POD_ROUTING) };
         let service = json!({
             "metadata": {"namespace": "shop", "name": "cart"},
             "spec": {
@@ -62,7 +66,7 @@ impl Scene {
                 "ports": [{"name": "web", "port": 80, "appProtocol": protocol}],
             },
         });
-        let assigned = &settings.kubernetes.assigned_hosts;
+        let assigned = &parts::assigned_hosts(&settings);
         let builder = Builder::new(registry, defaults, Upstreams::new(&settings), assigned);
         Self { service, tls: Arc::default(), builder }
     }
@@ -79,7 +83,7 @@ impl Scene {
         let object: RouteObject = serde_json::from_value(object).unwrap();
         let spec = read(RouteKind::InterceptorRoute, &object).unwrap();
         let rules = HostRules::default();
-        let owners = Ledger::default().settle(&[], &rules, Claimed(0));
+        let owners = HostClaims::default().settle(&[], &rules, ClaimTime(0));
         let plans = compile(&[Arc::new(spec)], &owners, self, |_, _| {});
         Arc::clone(&plans[0])
     }
@@ -102,14 +106,18 @@ impl Scene {
     }
 }
 
+fn head(path: &str) -> Parts {
+    Request::builder().uri(path).body(()).unwrap().into_parts().0
+}
+
 fn found(table: &Table<Arc<Route>>, path: &str) -> Arc<Route> {
     let host = Host::parse(b"shop.test").unwrap();
-    Arc::clone(&table.find(Some(&host), path, &HeaderMap::new()).unwrap().target)
+    Arc::clone(&table.find(Some(&host), &head(path)).unwrap().target)
 }
 
 /// The names in a handshake with `upstream`: the one that is asked for, and those that are accepted.
-fn names(upstream: &Upstream) -> (String, Vec<String>) {
-    let Upstream::Tls(tls) = upstream else { panic!("{upstream:?}") };
+fn names(upstream: &UpstreamProtocol) -> (String, Vec<String>) {
+    let UpstreamProtocol::Tls(tls) = upstream else { panic!("{upstream:?}") };
     let settings = tls.settings();
     let accepted = settings.accepted.iter().map(|name| name.to_str().into_owned()).collect();
     (settings.server_name.to_str().into_owned(), accepted)
@@ -136,8 +144,8 @@ fn a_host_that_is_assigned_does_not_lead_to_somebody_elses_wider_pattern() {
     for _ in 0..2 {
         let table = scene.table(&json!({}), &json!({"rules": [{"hosts": ["*.test"]}]}));
         let host = |name: &'static str| Host::parse(name.as_bytes()).unwrap();
-        let found = |name| table.find(Some(&host(name)), "/", &HeaderMap::new()).is_some();
-        assert!(!found("web.test"), "web has no route for it, and nobody else may have it");
+        let found = |name| table.find(Some(&host(name)), &head("/")).is_some();
+        assert!(!found("web.test"), "web has no route for it, and no other namespace may have it");
         assert!(found("shop.test"));
     }
 }
@@ -148,7 +156,7 @@ fn a_route_with_a_fallback_does_not_wait_for_ever() {
     let fallback = json!({"coldStart": {"fallback": {"service": {"name": "cart", "port": 80}}}});
     let route = scene.route(&json!({}), &fallback);
     assert_eq!(route.timeouts.readiness, Some(Duration::from_secs(30)));
-    assert!(matches!(route.podless.fallback, Some(Target::Backend(_))));
+    assert!(matches!(route.no_pod.fallback, Some(Target::Backend(_))));
     assert_eq!(scene.route(&json!({}), &json!({})).timeouts.readiness, None);
 }
 
@@ -161,23 +169,23 @@ fn a_static_answer_is_found_before_the_route_it_is_an_exception_of() {
             {"rules": [{"paths": [{"value": "/robots.txt"}]}], "response": {"statusCode": 204}},
         ]}),
     );
-    assert!(found(&table, "/robots.txt").podless.fixed.is_some());
-    assert!(found(&table, "/").podless.fixed.is_none());
+    assert!(found(&table, "/robots.txt").no_pod.fixed.is_some());
+    assert!(found(&table, "/").no_pod.fixed.is_none());
     let everywhere =
         json!({"staticRoutes": [{"response": {"statusCode": 204}, "responseMode": "WhenUnavailable"}]});
     let fixed = scene.route(&json!({}), &everywhere);
-    assert!(fixed.podless.fixed.as_ref().is_some_and(|fixed| fixed.when_unavailable));
+    assert!(fixed.no_pod.fixed.as_ref().is_some_and(|fixed| fixed.when_unavailable));
 }
 
 #[test]
 fn a_route_decides_whether_it_goes_straight_to_pods() {
     for (gateway, annotation, expected) in [
-        ("always", None, Direct::Always),
-        ("disabled", None, Direct::Disabled),
-        ("cold-start-only", None, Direct::ColdStartOnly),
-        ("always", Some("disabled"), Direct::Disabled),
-        ("disabled", Some("cold-start-only"), Direct::ColdStartOnly),
-        ("disabled", Some("always"), Direct::Always),
+        ("always", None, RoutingMode::Always),
+        ("disabled", None, RoutingMode::Disabled),
+        ("cold-start-only", None, RoutingMode::ColdStartOnly),
+        ("always", Some("disabled"), RoutingMode::Disabled),
+        ("disabled", Some("cold-start-only"), RoutingMode::ColdStartOnly),
+        ("disabled", Some("always"), RoutingMode::Always),
     ] {
         let mut scene = Scene::new(&Told::default().flag("--direct-pod-routing", gateway), None);
         let annotations = annotation.map_or(json!({}), |mode| json!({"rouse.dev/direct-pod-routing": mode}));
@@ -190,7 +198,7 @@ fn who_waits_and_what_is_known_of_a_cluster_ip_survive_a_new_table() {
     let mut scene = Scene::new(&Told::default(), None);
     let limited = json!({"coldStart": {"maxPendingRequests": 7}});
     let (one, other) = (scene.route(&json!({}), &limited), scene.route(&json!({}), &limited));
-    let pending = |route: &Route| Arc::clone(route.podless.pending.as_ref().unwrap());
+    let pending = |route: &Route| Arc::clone(route.no_pod.pending.as_ref().unwrap());
     assert!(Arc::ptr_eq(&pending(&one), &pending(&other)));
     let more = scene.route(&json!({}), &json!({"coldStart": {"maxPendingRequests": 8}}));
     assert_eq!(pending(&more).most(), 8);
@@ -209,8 +217,8 @@ fn a_headless_service_has_no_address_of_its_own_and_a_wrong_port_leads_nowhere()
     assert!(scene.backend(&json!({})).cluster_ip.is_none());
     let wrong = scene.route(&json!({}), &json!({"target": {"service": "cart", "port": 81}}));
     assert!(matches!(wrong.target, Target::BadPort));
-    let nobody = scene.route(&json!({}), &json!({"target": {"service": "nobody", "port": 80}}));
-    assert!(matches!(nobody.target, Target::NoService));
+    let missing = scene.route(&json!({}), &json!({"target": {"service": "missing", "port": 80}}));
+    assert!(matches!(missing.target, Target::NoService));
 }
 
 #[test]
@@ -231,7 +239,7 @@ fn pods_are_asked_for_their_services_name_and_may_show_any_form_of_it() {
 #[test]
 fn only_a_route_or_kedas_variable_turns_verification_off() {
     let verified = |backend: &Backend| {
-        let Upstream::Tls(tls) = &backend.protocol else { panic!("{backend:?}") };
+        let UpstreamProtocol::Tls(tls) = &backend.protocol else { panic!("{backend:?}") };
         !tls.is_unverified()
     };
     let mut scene = Scene::new(&Told::default(), Some("https"));
@@ -247,7 +255,7 @@ fn a_service_that_cannot_have_its_tls_gets_no_request_in_the_clear_and_clients_d
     let fault = "Secret shop/tls cannot be read: secrets is forbidden: User \"rouse\" cannot list";
     scene.tls = Arc::new(TlsFacts { fault: Some(fault.into()), ..TlsFacts::default() });
     let said = |backend: Backend| match backend.protocol {
-        Upstream::Unusable(reason) => reason,
+        UpstreamProtocol::Unusable(reason) => reason,
         other => panic!("{other:?}"),
     };
     assert_eq!(
@@ -276,11 +284,11 @@ fn whether_tls_is_spoken_is_the_services_word_then_the_gateways() {
     ] {
         let mut scene = Scene::new(&Told::default().flag("--upstream-tls", gateway), protocol);
         scene.tls = tls(on);
-        let word = |upstream: &Upstream| match upstream {
-            Upstream::Http1 => "http",
-            Upstream::H2c => "h2c",
-            Upstream::Tls(_) => "tls",
-            Upstream::Unusable(_) => "unusable",
+        let word = |upstream: &UpstreamProtocol| match upstream {
+            UpstreamProtocol::Http1 => "http",
+            UpstreamProtocol::H2c => "h2c",
+            UpstreamProtocol::Tls(_) => "tls",
+            UpstreamProtocol::Unusable(_) => "unusable",
         };
         let backend = scene.backend(&json!({}));
         let spoken = (word(&backend.protocol), backend.over_tls.as_ref().map(word));

@@ -2,12 +2,14 @@
 
 use std::path::Path;
 
-use rouse_cli::gateway::settings::Cert;
+use rouse_config::settings::{AnySetting, Environment, Origin};
 use rouse_core::budget::WakeRates;
 use rouse_core::hold::Bounds;
-use rouse_proxy::gateway::{Limits, Timeouts};
-use rouse_proxy::guard;
-use rouse_proxy::headers::TrustedProxies;
+use rouse_daemon::gateway::{parts, read_settings, table as set};
+use rouse_daemon::settings as shared;
+use rouse_proxy::budget::{ConnectionLimits, HeadLimits};
+use rouse_proxy::request::TrustedProxies;
+use rouse_proxy::upstream::Timeouts;
 
 use super::{FILE, listed, told};
 
@@ -16,20 +18,33 @@ fn the_defaults_are_those_of_the_parts() {
     let (settings, warnings) = told().good();
     assert_eq!(warnings, [""; 0]);
     let default = Bounds::default();
-    assert!(settings.holds.bytes <= default.bytes, "it follows the memory of this machine");
-    assert_eq!(Bounds { bytes: default.bytes, ..settings.holds }, default);
-    assert_eq!(settings.wakes, WakeRates::default());
-    assert_eq!(settings.timeouts, Timeouts::default());
-    assert_eq!(settings.headers.trusted_proxies, TrustedProxies::private());
-    let (limits, front, guard) = (settings.limits, Limits::default(), guard::Limits::default());
-    assert_eq!((limits.idle_timeout, limits.header_timeout), (front.idle, front.head));
+    assert!(parts::holds(&settings).bytes <= default.bytes, "it follows the memory of this machine");
+    assert_eq!(Bounds { bytes: default.bytes, ..parts::holds(&settings) }, default);
+    assert_eq!(parts::registry_settings(&settings).wakes, WakeRates::default());
+    assert_eq!(parts::timeouts(&settings), Timeouts::default());
+    assert_eq!(settings.get(&shared::TRUSTED_PROXIES).networks, TrustedProxies::private());
+    let (front, guard) = (ConnectionLimits::default(), HeadLimits::default());
     assert_eq!(
-        (limits.header_size, limits.headers, limits.request_line),
+        (settings.get(&shared::IDLE_TIMEOUT), settings.get(&shared::HEADER_TIMEOUT)),
+        (front.idle, front.head)
+    );
+    assert_eq!(
+        (
+            settings.get(&set::MAX_HEADER_SIZE),
+            settings.get(&set::MAX_HEADERS),
+            settings.get(&set::MAX_REQUEST_LINE)
+        ),
         (guard.head, guard.headers, guard.line)
     );
-    assert_eq!((limits.streams, limits.stream_idle_timeout), (front.streams, front.stream_idle));
-    assert_eq!((limits.idle_per_pod, limits.idle), (front.kept_per_pod, front.kept));
-    assert!(settings.listed().iter().all(|it| it.origin.to_string() == "default"));
+    assert_eq!(
+        (settings.get(&set::MAX_STREAMS), settings.get(&set::STREAM_IDLE_TIMEOUT)),
+        (front.streams, front.stream_idle)
+    );
+    assert_eq!(
+        (settings.get(&set::MAX_IDLE_CONNECTIONS_PER_POD), settings.get(&set::MAX_IDLE_CONNECTIONS)),
+        (front.kept_per_pod, front.kept)
+    );
+    assert!(settings.all().iter().all(|it| it.origin == Origin::Default));
 }
 
 #[test]
@@ -49,7 +64,7 @@ fn what_is_wrong_in_any_source_is_told_at_once() {
             "KEDA_HTTP_DIRECT_POD_ROUTING: sometimes is not allowed: disabled, cold-start-only, always, true or false",
             "ROUSE_MAX_HOLDS: 0 is not allowed: a whole number from 1 to 1000000",
             "etc/gateway.yaml:1:8: admin: 0.0.0.0:9090 is not allowed: a loopback address or the pod's own, and a port, \
-             like 127.0.0.1:9090: the admin API is not for everybody",
+             like 127.0.0.1:9090: the admin API has no authentication",
             "etc/gateway.yaml:3:5: listen[0]: 8080 is not allowed: an IP address and a port, like 0.0.0.0:8080 or \
              [::]:8080; did you mean 0.0.0.0:8080?",
             "etc/gateway.yaml:5:5: listen[2]: x is not allowed: an IP address and a port, like 0.0.0.0:8080 or [::]:8080",
@@ -80,8 +95,7 @@ fn what_is_suggested_is_taken() {
 
 /// What is said about a key that is like none.
 fn unknown(place: &str) -> String {
-    use rouse_cli::gateway::table::{SETTINGS, Setting};
-    let mut keys: Vec<&str> = SETTINGS.iter().filter_map(Setting::key).collect();
+    let mut keys: Vec<&str> = set::TABLE.settings().filter_map(AnySetting::key).collect();
     keys.dedup();
     format!("{place}: unknown key: expected one of {}", keys.join(", "))
 }
@@ -106,11 +120,11 @@ fn a_variable_may_name_the_file() {
     let args = told.args();
     assert!(args.config.is_some());
     let text = told.file.take().unwrap();
-    let read = rouse_cli::gateway::settings::read(&told.args(), told.variables, |path| {
+    let read = read_settings(&told.args(), &Environment::new(told.variables), |path| {
         assert_eq!(path, Path::new(FILE));
         Ok(text.clone())
     });
-    assert_eq!(read.unwrap().0.workers, Some(3));
+    assert_eq!(read.unwrap().0.get(&shared::WORKERS), Some(3));
 }
 
 #[test]
@@ -141,11 +155,12 @@ fn a_key_that_is_almost_one_is_recognised() {
 fn paths_of_the_file_are_relative_to_it() {
     let file = "tls-certs: [{cert: a.crt, key: /b.key}]\ntls-listen: 127.0.0.1:1\ntls-cert-dir: certs\nkubeconfig: kube";
     let settings = told().file(file).settings();
-    assert_eq!(settings.tls.certs, [Cert { cert: "etc/a.crt".into(), key: "/b.key".into() }]);
-    assert_eq!(settings.tls.cert_dirs, [Path::new("etc/certs")]);
-    assert_eq!(settings.kubernetes.kubeconfig.as_deref(), Some(Path::new("etc/kube")));
+    assert_eq!(settings.get(&set::TLS_CERT), [Path::new("etc/a.crt")]);
+    assert_eq!(settings.get(&set::TLS_KEY), [Path::new("/b.key")]);
+    assert_eq!(settings.get(&set::TLS_CERT_DIR), [Path::new("etc/certs")]);
+    assert_eq!(settings.get(&set::KUBECONFIG).as_deref(), Some(Path::new("etc/kube")));
     let settings = told().flag("--kubeconfig", "kube").settings();
-    assert_eq!(settings.kubernetes.kubeconfig.as_deref(), Some(Path::new("kube")));
+    assert_eq!(settings.get(&set::KUBECONFIG).as_deref(), Some(Path::new("kube")));
 }
 
 #[test]
@@ -159,7 +174,7 @@ fn lists_are_lists_in_the_file_and_have_commas_elsewhere() {
         told().flag("--listen", "127.0.0.1:1,127.0.0.1:2"),
     ];
     for told in both {
-        assert_eq!(told.settings().listen, expected, "{told:?}");
+        assert_eq!(told.settings().get(&set::LISTEN), expected, "{told:?}");
     }
     let settings = told().file("trusted-proxies: [10.0.0.0/8, 192.0.2.1]").settings();
     assert_eq!(listed(&settings, "trusted-proxies").0, "10.0.0.0/8,192.0.2.1");

@@ -1,66 +1,54 @@
 //! `rouse gateway` while it cannot see the cluster: what clients, probes and the log are told.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread;
 use std::time::Duration;
 
+use http::Method;
+use rouse_testkit::api_server::ApiServer;
+
 /// Far longer than anything here takes.
-const PATIENCE: Duration = Duration::from_mins(1);
-const FORBIDDEN: &str = r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"not for you","reason":"Forbidden","code":403}"#;
-const NOTHING: &str = r#"{"kind":"List","apiVersion":"v1","metadata":{"resourceVersion":"1"},"items":[]}"#;
+pub(super) const PATIENCE: Duration = Duration::from_mins(1);
 
-/// An API server without objects, which does not let routes be seen until `allowed`.
-fn api(allowed: Arc<AtomicBool>) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
+/// Serves on a thread of its own until the test process ends.
+pub(super) fn serve(server: ApiServer) -> SocketAddr {
+    let (sender, address) = sync_channel(1);
     thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            let allowed = Arc::clone(&allowed);
-            thread::spawn(move || answer(stream, &allowed));
-        }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let (address, mut tasks) = server.serve().await;
+            sender.send(address).unwrap();
+            tasks.join_next().await;
+        });
     });
-    address
+    address.recv_timeout(PATIENCE).unwrap()
 }
 
-fn answer(mut stream: TcpStream, allowed: &AtomicBool) {
-    let mut lines = BufReader::new(stream.try_clone().unwrap()).lines().map_while(Result::ok);
-    let asked = lines.next().unwrap_or_default();
-    while lines.next().is_some_and(|line| !line.is_empty()) {}
-    let (status, body) = match asked {
-        asked if asked.contains("watch=true") => {
-            write!(stream, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n").ok();
-            // Nothing happens, until the gateway leaves.
-            return drop(stream.read(&mut [0]));
-        }
-        asked if asked.contains("/interceptorroutes") && !allowed.load(Ordering::SeqCst) => {
-            ("403 Forbidden", FORBIDDEN)
-        }
-        _ => ("200 OK", NOTHING),
-    };
-    let length = body.len();
-    let head = format!("HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n");
-    write!(stream, "{head}Connection: close\r\n\r\n{body}").ok();
-}
+/// What the gateway shows to the API server.
+pub(super) const TOKEN: &str = "t0ken-of-the-gateway";
 
 /// A running gateway. Dropping it ends it.
-struct Gateway {
-    process: Child,
-    lines: Receiver<String>,
+pub(super) struct Gateway {
+    pub(super) process: Child,
+    pub(super) lines: Receiver<String>,
 }
 
 impl Gateway {
     fn start(api: SocketAddr) -> Self {
+        Self::start_with(api, &[])
+    }
+
+    /// With these arguments, and a token in its kubeconfig.
+    pub(super) fn start_with(api: SocketAddr, arguments: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let kubeconfig = folder.path().join("kubeconfig");
         let text = format!(
             "apiVersion: v1\nkind: Config\ncurrent-context: a\n\
              clusters: [{{name: c, cluster: {{server: 'http://{api}'}}}}]\n\
-             users: [{{name: u, user: {{}}}}]\ncontexts: [{{name: a, context: {{cluster: c, user: u}}}}]\n"
+             users: [{{name: u, user: {{token: {TOKEN}}}}}]\ncontexts: [{{name: a, context: {{cluster: c, user: u}}}}]\n"
         );
         std::fs::write(&kubeconfig, text).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_rouse"));
@@ -73,6 +61,7 @@ impl Gateway {
             "--shutdown-delay",
             "0s",
         ]);
+        command.args(arguments);
         command.arg("--kubeconfig").arg(&kubeconfig).env_clear().stdout(Stdio::null()).stderr(Stdio::piped());
         let mut process = command.spawn().unwrap();
         let stderr = process.stderr.take().unwrap();
@@ -90,7 +79,7 @@ impl Gateway {
     }
 
     /// What follows `mark` in the next line that has it.
-    fn line(&self, mark: &str) -> String {
+    pub(super) fn line(&self, mark: &str) -> String {
         loop {
             let line = self.lines.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("no line with {mark:?}"));
             if let Some((_, rest)) = line.split_once(mark) {
@@ -119,8 +108,9 @@ fn get(address: &str, host: &str, path: &str) -> String {
 
 #[test]
 fn a_gateway_that_may_not_see_its_routes_answers_starting_and_says_what_it_waits_for() {
-    let allowed = Arc::<AtomicBool>::default();
-    let gateway = Gateway::start(api(Arc::clone(&allowed)));
+    let server = ApiServer::default();
+    server.refuse(Method::GET, "/interceptorroutes", 403, "not for you", None);
+    let gateway = Gateway::start(serve(server.clone()));
     let address = gateway.line("listening on http://");
     let admin = gateway.line("admin on http://");
     let answer = get(&address, "cart.test", "/");
@@ -136,7 +126,7 @@ fn a_gateway_that_may_not_see_its_routes_answers_starting_and_says_what_it_waits
         assert!(missing.starts_with("InterceptorRoute (interceptorroutes.http.keda.sh): "), "{missing}");
         assert!(missing.contains("not for you"), "{missing}");
     }
-    allowed.store(true, Ordering::SeqCst);
+    server.allow_all();
     assert_eq!(gateway.line("ready: "), "0 routes");
     let answer = get(&address, "cart.test", "/");
     assert!(answer.contains("\r\nx-rouse-error: no_route\r\n"), "{answer}");

@@ -1,6 +1,8 @@
 //! Settings that are each allowed, but not together.
 
-use rouse_cli::gateway::settings::Cert;
+use std::path::Path;
+
+use rouse_daemon::gateway::table::{TLS_CERT, TLS_KEY};
 
 use super::{Told, told};
 
@@ -48,8 +50,8 @@ fn what_goes_together_is_taken() {
     let certs =
         [("--tls-cert", "a"), ("--tls-cert", "b"), ("--tls-key", "c,d"), ("--tls-listen", "127.0.0.1:1")];
     let settings = flags(&certs).settings();
-    let pairs = [("a", "c"), ("b", "d")].map(|(cert, key)| Cert { cert: cert.into(), key: key.into() });
-    assert_eq!(settings.tls.certs, pairs);
+    assert_eq!(settings.get(&TLS_CERT), [Path::new("a"), Path::new("b")]);
+    assert_eq!(settings.get(&TLS_KEY), [Path::new("c"), Path::new("d")]);
     for good in [
         &[("--listen", "127.0.0.1:0,127.0.0.1:0")][..],
         &[("--listen", "127.0.0.1:1,127.0.0.2:1")],

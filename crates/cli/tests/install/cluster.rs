@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use rouse_kube::permissions::{PERMISSIONS, Scope};
+use rouse_kube::client::permissions::{PERMISSIONS, Scope};
 use serde_json::json;
 use tempfile::TempDir;
 

@@ -8,9 +8,11 @@ use std::collections::BTreeSet;
 use std::process::Command;
 use std::time::Duration;
 
-use rouse_cli::gateway::GatewayArgs;
-use rouse_cli::gateway::settings::{self, UpstreamTls};
-use rouse_kube::permissions::{PERMISSIONS, Scope};
+use rouse_config::settings::{Environment, Values};
+use rouse_daemon::gateway::table::{self, UpstreamTls};
+use rouse_daemon::gateway::{GatewayArgs, read_settings};
+use rouse_daemon::settings::MAX_CONNECTIONS;
+use rouse_kube::client::permissions::{PERMISSIONS, Scope};
 use serde_json::{Value, json};
 use support::{deployed, install, key, one, printed, run, sorted, text};
 
@@ -187,13 +189,13 @@ fn a_tls_secret_opens_a_door_from_the_service_to_the_process() {
 }
 
 /// The settings of a gateway that is started as the Deployment says, in a pod with this address.
-fn settings_of(deployment: &Value, pod: &str) -> settings::Settings {
+fn settings_of(deployment: &Value, pod: &str) -> Values {
     let env = variables(deployment).into_iter().map(|(name, value)| match &*name {
         "POD_IP" => (name, pod.to_owned()),
         _ => (name, value.replace("$(POD_IP)", pod)),
     });
     let no_file = |_: &std::path::Path| unreachable!("no file is named");
-    settings::read(&GatewayArgs::default(), env, no_file).unwrap().0
+    read_settings(&GatewayArgs::default(), &Environment::new(env), no_file).unwrap().0
 }
 
 #[test]
@@ -205,8 +207,8 @@ fn the_process_listens_where_probes_and_services_look_for_it() {
         let all = printed(flags);
         let deployment = one(&all, "Deployment");
         let settings = settings_of(deployment, pod);
-        assert_eq!(settings.admin, admin.parse().unwrap());
-        assert_eq!(settings.listen, [listen.parse().unwrap()]);
+        assert_eq!(settings.get(&table::ADMIN), admin.parse().unwrap());
+        assert_eq!(settings.get(&table::LISTEN), [listen.parse().unwrap()]);
         let port = |name: &str| {
             let ports = deployment.pointer(&format!("{CONTAINER}/ports")).unwrap().as_array().unwrap();
             ports
@@ -214,9 +216,12 @@ fn the_process_listens_where_probes_and_services_look_for_it() {
                 .find(|port| text(port, "/name") == name)
                 .and_then(|port| port.get("containerPort")?.as_u64())
         };
-        assert_eq!(port("admin"), Some(settings.admin.port().into()));
-        assert_eq!(port("http"), Some(settings.listen[0].port().into()));
-        assert_eq!(port("https"), settings.tls.listen.first().map(|address| address.port().into()));
+        assert_eq!(port("admin"), Some(settings.get(&table::ADMIN).port().into()));
+        assert_eq!(port("http"), Some(settings.get(&table::LISTEN)[0].port().into()));
+        assert_eq!(
+            port("https"),
+            settings.get(&table::TLS_LISTEN).first().map(|address| address.port().into())
+        );
         for (probe, path) in [("startup", "/livez"), ("readiness", "/readyz"), ("liveness", "/livez")] {
             let get = deployment.pointer(&format!("{CONTAINER}/{probe}Probe/httpGet"));
             assert_eq!(get, Some(&json!({"path": path, "port": "admin"})), "{probe}");
@@ -243,7 +248,9 @@ fn a_pod_has_time_to_drain_before_it_is_killed() {
         let settings = settings_of(deployment, "10.1.2.3");
         let grace = deployment.pointer("/spec/template/spec/terminationGracePeriodSeconds");
         assert_eq!(grace, Some(&json!(seconds)), "{flags}");
-        let needs = settings.shutdown_delay + settings.drain_timeout + Duration::from_secs(10);
+        let needs = settings.get(&table::SHUTDOWN_DELAY)
+            + settings.get(&table::DRAIN_TIMEOUT)
+            + Duration::from_secs(10);
         assert!(needs <= Duration::from_secs(seconds), "{flags}");
     }
 }
@@ -288,7 +295,7 @@ fn there_are_as_many_connections_as_there_is_memory_for_unless_the_operator_says
         let all = printed(flags);
         let deployment = one(&all, "Deployment");
         let settings = settings_of(deployment, "10.1.2.3");
-        assert_eq!(settings.limits.connections, Some(expected));
+        assert_eq!(settings.get(&MAX_CONNECTIONS), Some(expected));
         let limit = text(deployment, &format!("{CONTAINER}/resources/limits/memory"));
         assert_eq!(limit, "1Gi", "with other memory, another number of connections fits");
     }
@@ -298,7 +305,7 @@ fn there_are_as_many_connections_as_there_is_memory_for_unless_the_operator_says
 fn with_kedas_names_a_tls_door_speaks_to_pods_as_kedas_does() {
     let upstream = |flags: &str| {
         let all = printed(flags);
-        settings_of(one(&all, "Deployment"), "10.1.2.3").upstream.tls
+        settings_of(one(&all, "Deployment"), "10.1.2.3").get(&table::UPSTREAM_TLS)
     };
     assert_eq!(upstream("--tls-secret w --keda-compat"), UpstreamTls::AsReceived);
     assert_eq!(upstream("--tls-secret w --keda-compat --env ROUSE_UPSTREAM_TLS=off"), UpstreamTls::Off);

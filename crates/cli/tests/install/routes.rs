@@ -1,6 +1,6 @@
 //! Routes, good and bad: the definitions in `deploy/crds` and Rouse itself must be of one mind about them.
 
-use rouse_kube::route::spec::{RouteKind, RouteObject, read};
+use rouse_kube::objects::route::{RouteKind, RouteObject, read};
 use serde_json::{Value, json};
 
 use crate::support;

@@ -5,8 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use rouse_cli::document::from_node;
-use rouse_cli::document::yaml::Reader;
+use rouse_config::document::from_node;
+use rouse_config::document::yaml::Reader;
 use serde_json::Value;
 
 /// The root of the repository.

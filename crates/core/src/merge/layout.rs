@@ -10,9 +10,10 @@ use std::sync::Arc;
 
 use slab::Slab;
 
+use crate::endpoint::Health;
 use crate::endpoint::{Endpoint, PortName};
-use crate::health::Health;
 use crate::merge::pod::Pod;
+use crate::merge::{Listing, NO_POD};
 
 /// One port's part of the layout.
 #[derive(Debug)]
@@ -21,8 +22,8 @@ pub(super) struct Port {
     /// Every claim in order of first appearance, contested ones included.
     claims: Vec<Claim>,
     /// The claims gathered by pod: what is offered.
-    seats: Vec<Seat>,
-    /// Two visible pods claim one address, so a change of state may move the seat.
+    placements: Vec<Placement>,
+    /// Two visible pods claim one address, so a change of state may move the placement.
     contested: bool,
 }
 
@@ -35,7 +36,7 @@ pub(super) struct Claim {
 
 /// A pod on a port, with every address it holds there (two for dual stack).
 #[derive(Debug)]
-struct Seat {
+struct Placement {
     pod: usize,
     /// The pod's own number: a place in the slab is used again, and nothing may be inherited by that.
     number: u64,
@@ -47,7 +48,7 @@ struct Seat {
 
 impl Port {
     pub(super) fn new(name: PortName) -> Self {
-        Self { name, claims: Vec::new(), seats: Vec::new(), contested: false }
+        Self { name, claims: Vec::new(), placements: Vec::new(), contested: false }
     }
 
     pub(super) fn claim(&mut self, claim: Claim) {
@@ -59,42 +60,49 @@ impl Port {
     }
 
     /// Gives every address to one pod. What is known of those that were there before lives on.
-    pub(super) fn seat(&mut self, pods: &Slab<Pod>, before: Option<Port>) {
+    pub(super) fn assign(&mut self, pods: &Slab<Pod>, before: Option<Port>) {
         // By the pod's place, not by hash: this runs for every pod of the service whenever one comes or goes.
-        let mut old: Vec<Option<Seat>> = Vec::new();
+        let mut old: Vec<Option<Placement>> = Vec::new();
         old.resize_with(pods.capacity(), || None);
-        for seat in before.into_iter().flat_map(|port| port.seats) {
-            if let Some(place) = old.get_mut(seat.pod) {
-                *place = Some(seat);
+        for placement in before.into_iter().flat_map(|port| port.placements) {
+            if let Some(place) = old.get_mut(placement.pod) {
+                *place = Some(placement);
             }
         }
         let holders = self.holders(pods);
-        let mut seats: Vec<Option<usize>> = vec![None; pods.capacity()];
-        self.seats = Vec::with_capacity(holders.len());
+        let mut placements: Vec<Option<usize>> = vec![None; pods.capacity()];
+        self.placements = Vec::with_capacity(holders.len());
         for Claim { address, pod } in holders {
-            let (Some(at), Some(number)) = (seats.get_mut(pod), pods.get(pod).map(|pod| pod.number)) else {
+            let (Some(at), Some(number)) = (placements.get_mut(pod), pods.get(pod).map(|pod| pod.number))
+            else {
                 continue;
             };
-            if let Some(seat) = at.and_then(|at| self.seats.get_mut(at)) {
-                seat.addresses.push(address);
+            if let Some(placement) = at.and_then(|at| self.placements.get_mut(at)) {
+                placement.addresses.push(address);
                 continue;
             }
-            *at = Some(self.seats.len());
-            let known = old.get_mut(pod).and_then(Option::take).filter(|seat| seat.number == number);
-            let (health, endpoint) =
-                known.map_or_else(|| (Arc::default(), None), |seat| (seat.health, seat.endpoint));
-            self.seats.push(Seat { pod, number, addresses: vec![address], health, endpoint });
+            *at = Some(self.placements.len());
+            let known =
+                old.get_mut(pod).and_then(Option::take).filter(|placement| placement.number == number);
+            let (health, endpoint) = known
+                .map_or_else(|| (Arc::default(), None), |placement| (placement.health, placement.endpoint));
+            self.placements.push(Placement { pod, number, addresses: vec![address], health, endpoint });
         }
-        for seat in &mut self.seats {
+        for placement in &mut self.placements {
             // A pod at another address is another endpoint: its connections and its ejection are those of the old one.
-            if seat.endpoint.as_ref().is_some_and(|old| !same_addresses(&old.addresses, &seat.addresses)) {
-                seat.health = Arc::default();
+            if placement
+                .endpoint
+                .as_ref()
+                .is_some_and(|old| !same_addresses(&old.addresses, &placement.addresses))
+            {
+                placement.health = Arc::default();
             }
         }
         // A pod that lost its address to a rival may get it back, and is then still the same endpoint.
-        let still = |seat: &Seat| pods.get(seat.pod).is_some_and(|pod| pod.number == seat.number);
-        let unseated = old.into_iter().flatten().filter(still);
-        self.seats.extend(unseated.map(|seat| Seat { addresses: Vec::new(), ..seat }));
+        let still =
+            |placement: &Placement| pods.get(placement.pod).is_some_and(|pod| pod.number == placement.number);
+        let unplaced = old.into_iter().flatten().filter(still);
+        self.placements.extend(unplaced.map(|placement| Placement { addresses: Vec::new(), ..placement }));
     }
 
     /// One claim per address: the better state wins, the first of equals stays, and the place in the order is
@@ -123,41 +131,81 @@ impl Port {
         holders
     }
 
-    /// Whether a change of state may change who holds an address.
+    /// Whether a change of state may give an address to another pod.
     pub(super) fn contested(&self) -> bool {
         self.contested
     }
 
     /// The endpoints as they are now, in order of first appearance.
     pub(super) fn endpoints(&mut self, pods: &Slab<Pod>) -> Vec<Arc<Endpoint>> {
-        let mut endpoints = Vec::with_capacity(self.seats.len());
-        for seat in self.seats.iter_mut().filter(|seat| !seat.addresses.is_empty()) {
-            let Some(pod) = pods.get(seat.pod) else { continue };
+        let mut endpoints = Vec::with_capacity(self.placements.len());
+        for placement in self.placements.iter_mut().filter(|placement| !placement.addresses.is_empty()) {
+            let Some(pod) = pods.get(placement.pod) else { continue };
             let Some(verdict) = pod.verdict else { continue };
-            let same = seat.endpoint.as_ref().filter(|old| {
+            let same = placement.endpoint.as_ref().filter(|old| {
                 old.state == verdict.state
                     && old.source == verdict.source
                     && old.conditions == verdict.conditions
-                    && *old.addresses == *seat.addresses
+                    && *old.addresses == *placement.addresses
             });
             if same.is_none() {
-                seat.endpoint = Some(Arc::new(Endpoint {
+                placement.endpoint = Some(Arc::new(Endpoint {
                     pod: pod.id.clone(),
-                    addresses: seat.addresses.as_slice().into(),
+                    addresses: placement.addresses.as_slice().into(),
                     state: verdict.state,
                     source: verdict.source,
                     conditions: verdict.conditions,
                     load: Arc::clone(&pod.load),
-                    health: Arc::clone(&seat.health),
+                    health: Arc::clone(&placement.health),
                 }));
             }
-            endpoints.extend(seat.endpoint.clone());
+            endpoints.extend(placement.endpoint.clone());
         }
         endpoints
     }
 }
 
-/// Whether two endpoints have the same addresses, in whatever order.
+/// Whether two endpoints have the same addresses, in any order.
 fn same_addresses(one: &[SocketAddr], other: &[SocketAddr]) -> bool {
     one.len() == other.len() && one.iter().all(|address| other.contains(address))
+}
+
+/// The ports with their claims, in order of first appearance. What is known of each pod's endpoint in `before` lives on.
+pub(super) fn lay_out(slices: &[Listing], pods: &Slab<Pod>, mut before: Vec<Port>) -> Vec<Port> {
+    let mut ports: Vec<Port> = Vec::with_capacity(before.len());
+    for listing in slices {
+        for offered in &listing.slice.ports {
+            let port = port_named(&mut ports, &offered.name);
+            for (endpoint, &pod) in listing.slice.endpoints.iter().zip(&listing.pods) {
+                if pod != NO_POD {
+                    port.claim(Claim { address: SocketAddr::new(endpoint.ip, offered.number), pod });
+                }
+            }
+        }
+    }
+    let mut unlisted: Vec<(usize, &Pod)> =
+        pods.iter().filter(|(_, pod)| pod.listed.is_none() && pod.visible()).collect();
+    unlisted.sort_by_key(|(_, pod)| pod.number);
+    for (pod, push) in unlisted.into_iter().filter_map(|(place, pod)| Some((place, pod.push.as_ref()?))) {
+        for offered in &push.ports {
+            let port = port_named(&mut ports, &offered.name);
+            for &ip in &push.ips {
+                port.claim(Claim { address: SocketAddr::new(ip, offered.number), pod });
+            }
+        }
+    }
+    for port in &mut ports {
+        let at = before.iter().position(|old| old.name == port.name);
+        port.assign(pods, at.map(|at| before.swap_remove(at)));
+    }
+    ports
+}
+
+fn port_named<'a>(ports: &'a mut Vec<Port>, name: &PortName) -> &'a mut Port {
+    let at = ports.iter().position(|port| port.name == *name).unwrap_or(ports.len());
+    if at == ports.len() {
+        ports.push(Port::new(name.clone()));
+    }
+    // `at` is a port's place by now: found, or just added.
+    &mut ports[at]
 }

@@ -1,12 +1,13 @@
-//! Three sources, one truth: everything said of one service's pods, and the endpoints that follow from it.
+//! Merges the three sources (slices, pushes, probes) of one service into one set of endpoints.
 //!
 //! Slices are authoritative: they add, change and remove. A push speaks for its own pod, under a lease. A probe
 //! promotes a pod that slices call not ready yet. `pod.rs` holds the rules for one pod; this file keeps the
-//! pods, and decides who is known, who is replaced and who is gone.
+//! pods, and decides which are known, which are replaced and which are gone.
 
 mod layout;
 mod pod;
 mod push;
+mod tombstone;
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -15,32 +16,30 @@ use std::time::Duration;
 
 use slab::Slab;
 
-use crate::endpoint::{PodRef, PodUid, PortName, Slice, SliceEndpoint, SlicePort, State};
+use crate::endpoint::{PodRef, PodUid, Slice, SliceEndpoint, SlicePort, State};
 use crate::probe::ProbePlan;
 use crate::snapshot::PortView;
 use crate::time::Moment;
-use layout::{Claim, Port};
+use layout::{Port, lay_out};
 use pod::{Key, Pod, Pushed};
 pub use push::{BadBoot, Boot, Event, Push, PushOrder, PushOutcome, PushRefused};
-
-/// How many pods that are gone a service remembers at most. Beyond it the oldest is forgotten.
-const GRAVES: usize = 1024;
+use tombstone::Tombstones;
 
 /// The place of an endpoint that no pod stands behind and the operator did not opt in to.
-const NOBODY: usize = usize::MAX;
+const NO_POD: usize = usize::MAX;
 
 /// What an operator may set about the merge of one service.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Policy {
+pub struct MergePolicy {
     /// How long a push counts unless it is renewed.
     pub lease: Duration,
-    /// Whether endpoints without a pod get traffic: whoever can write a slice could point us anywhere.
+    /// Whether endpoints without a pod get traffic. They can have any address that the author of a slice chose.
     pub manual_endpoints: bool,
     /// How many pods that no slice lists may be known at a time.
     pub max_unlisted: usize,
 }
 
-impl Default for Policy {
+impl Default for MergePolicy {
     fn default() -> Self {
         Self { lease: Duration::from_mins(1), manual_endpoints: false, max_unlisted: 1000 }
     }
@@ -52,15 +51,15 @@ impl Default for Policy {
 /// gives them. Time is passed in and must not go back.
 #[derive(Debug, Default)]
 pub struct Ledger {
-    policy: Policy,
+    policy: MergePolicy,
     slices: Vec<Listing>,
     pods: Slab<Pod>,
     places: HashMap<Key, usize>,
-    graves: HashMap<PodUid, Grave>,
+    tombstones: Tombstones,
     ports: Vec<Port>,
     /// Pods whose entries changed since the last [`Ledger::settle`].
     dirty: Vec<usize>,
-    /// Somebody came, went or moved: the layout must be worked out anew.
+    /// A pod came, went or moved: the layout must be computed again.
     moved: bool,
     pods_ever: u64,
 }
@@ -73,27 +72,9 @@ struct Listing {
     pods: Vec<usize>,
 }
 
-/// What is remembered of a pod that is gone.
-#[derive(Debug)]
-struct Grave {
-    /// Until then its pushes are stale and its termination is remembered.
-    until: Moment,
-    /// Its address was taken over: it never comes back, however late a slice lists it again.
-    replaced: bool,
-    terminated: bool,
-    /// What its sidecar said, or a late push could revive what it had already ended.
-    push: Option<Pushed>,
-}
-
-impl Grave {
-    fn remembered(&self, now: Moment) -> bool {
-        self.replaced || now < self.until
-    }
-}
-
 impl Ledger {
     /// An empty ledger.
-    pub fn new(policy: Policy) -> Self {
+    pub fn new(policy: MergePolicy) -> Self {
         Self { policy, ..Self::default() }
     }
 
@@ -147,10 +128,8 @@ impl Ledger {
         let place = if let Some(&place) = self.places.get(&key) {
             place
         } else {
-            if let Some(grave) = self.graves.get(&push.pod.uid)
-                && grave.remembered(now)
-            {
-                return Ok((PushOutcome::Stale(grave.push.as_ref().map(|push| push.order)), false));
+            if let Some(tombstone) = self.tombstones.get(&push.pod.uid, now) {
+                return Ok((PushOutcome::Stale(tombstone.push.as_ref().map(|push| push.order)), false));
             }
             let unlisted = self.pods.iter().filter(|(_, pod)| pod.listed.is_none()).count();
             if unlisted >= self.policy.max_unlisted {
@@ -176,8 +155,8 @@ impl Ledger {
         Ok((outcome, changed))
     }
 
-    /// The pod `by`, first seen at `seen`, was verified to be at `addresses`: whoever was known there before
-    /// it is replaced, for good (rule 1).
+    /// The pod `by`, first seen at `seen`, was verified to be at `addresses`: every pod that was known there
+    /// before it is replaced, for good (rule 1).
     pub fn displace(&mut self, addresses: &[SocketAddr], by: &PodUid, seen: Moment, now: Moment) -> bool {
         let mut victims: Vec<usize> = Vec::new();
         for (place, pod) in self.claimants(addresses) {
@@ -193,7 +172,7 @@ impl Ledger {
                 pod.push = pod.push.take().map(|push| Pushed { until: None, ..push });
                 pod.judge();
                 if pod.listed.is_none() {
-                    self.bury(place, now);
+                    self.remove(place, now);
                 }
             }
         }
@@ -201,7 +180,7 @@ impl Ledger {
     }
 
     /// All checks of the pod's plan passed (rule 8). The plan is the proof that the pod may be judged by
-    /// probing it. Ask again while the endpoint's source is `probe`.
+    /// probing it. Probe again while the endpoint's source is `probe`.
     pub fn probe_passed(&mut self, uid: &PodUid, _plan: &ProbePlan) -> bool {
         let Some(&place) = self.places.get(&Key::Pod(uid.clone())) else { return false };
         let Some(pod) = self.pods.get_mut(place) else { return false };
@@ -244,15 +223,14 @@ impl Ledger {
                 changed |= self.judge(place);
             }
         }
-        self.graves.retain(|_, grave| grave.remembered(now));
+        self.tombstones.expire(now);
         changed
     }
 
     /// When [`Ledger::expire`] has something to do next.
     pub fn next_expiry(&self) -> Option<Moment> {
         let leases = self.pods.iter().filter_map(|(_, pod)| pod.push.as_ref()?.until);
-        let graves = self.graves.values().filter(|grave| !grave.replaced).map(|grave| grave.until);
-        leases.chain(graves).min()
+        leases.chain(self.tombstones.next_expiry()).min()
     }
 
     /// When a pod came that a push has just verified, if it is one that comes and not one that leaves: from
@@ -282,14 +260,14 @@ impl Ledger {
     /// The endpoints of every port, both in order of first appearance.
     pub fn view(&mut self) -> Vec<PortView> {
         if std::mem::take(&mut self.moved) {
-            self.lay_out();
+            self.ports = lay_out(&self.slices, &self.pods, std::mem::take(&mut self.ports));
         }
         for port in self.ports.iter_mut().filter(|port| port.contested()) {
             let before = std::mem::replace(port, Port::new(port.name.clone()));
             for &claim in before.claims() {
                 port.claim(claim);
             }
-            port.seat(&self.pods, Some(before));
+            port.assign(&self.pods, Some(before));
         }
         let pods = &self.pods;
         self.ports.iter_mut().map(|port| PortView::new(port.name.clone(), port.endpoints(pods))).collect()
@@ -349,17 +327,17 @@ impl Ledger {
             pod.dirty = false;
             match pod.gathered.take() {
                 Some(said) => {
-                    let grave = pod.id.as_ref().and_then(|id| self.graves.get(&id.uid));
-                    let grave = grave.filter(|grave| pod.listed.is_none() && grave.remembered(now));
-                    pod.list(said, grave.is_some_and(|grave| grave.terminated));
-                    if let Some(grave) = grave {
-                        pod.replaced = grave.replaced;
-                        pod.push.clone_from(&grave.push);
+                    let unlisted = pod.id.as_ref().filter(|_| pod.listed.is_none());
+                    let tombstone = unlisted.and_then(|id| self.tombstones.get(&id.uid, now));
+                    pod.list(said, tombstone.is_some_and(|tombstone| tombstone.terminated));
+                    if let Some(tombstone) = tombstone {
+                        pod.replaced = tombstone.replaced;
+                        pod.push.clone_from(&tombstone.push);
                     }
                     changed |= self.judge(place);
                 }
-                // In no slice any more: gone, whatever its lease says (rule 7).
-                None => self.bury(place, now),
+                // In no slice any more: gone, even if its lease still runs (rule 7).
+                None => self.remove(place, now),
             }
         }
         changed
@@ -370,7 +348,7 @@ impl Ledger {
         let key = match &endpoint.pod {
             Some(pod) => Key::Pod(pod.uid.clone()),
             None if self.policy.manual_endpoints => Key::Manual(endpoint.ip),
-            None => return NOBODY,
+            None => return NO_POD,
         };
         match self.places.get(&key) {
             Some(&place) => place,
@@ -386,21 +364,9 @@ impl Ledger {
     }
 
     /// Takes a pod out and remembers that it is gone.
-    fn bury(&mut self, place: usize, now: Moment) {
+    fn remove(&mut self, place: usize, now: Moment) {
         let Some(pod) = self.forget(place) else { return };
-        let Some(id) = pod.id.as_ref() else { return };
-        if self.graves.len() >= GRAVES {
-            let oldest = self.graves.iter().min_by_key(|(_, grave)| grave.until).map(|(uid, _)| uid.clone());
-            oldest.map(|uid| self.graves.remove(&uid));
-        }
-        let uid = id.uid.clone();
-        let grave = Grave {
-            until: now + self.policy.lease,
-            replaced: pod.replaced,
-            terminated: pod.terminating(),
-            push: pod.push.map(|push| Pushed { until: None, ..push }),
-        };
-        self.graves.insert(uid, grave);
+        self.tombstones.add(pod, now + self.policy.lease);
     }
 
     fn forget(&mut self, place: usize) -> Option<Pod> {
@@ -434,46 +400,6 @@ impl Ledger {
         });
         listed.chain(pushed).filter_map(|place| Some((place, self.pods.get(place)?)))
     }
-
-    /// Works out who claims what, and seats everybody.
-    fn lay_out(&mut self) {
-        let mut before = std::mem::take(&mut self.ports);
-        let mut ports: Vec<Port> = Vec::with_capacity(before.len());
-        for listing in &self.slices {
-            for offered in &listing.slice.ports {
-                let port = port_named(&mut ports, &offered.name);
-                for (endpoint, &pod) in listing.slice.endpoints.iter().zip(&listing.pods) {
-                    if pod != NOBODY {
-                        port.claim(Claim { address: SocketAddr::new(endpoint.ip, offered.number), pod });
-                    }
-                }
-            }
-        }
-        let mut unlisted: Vec<(usize, &Pod)> =
-            self.pods.iter().filter(|(_, pod)| pod.listed.is_none() && pod.visible()).collect();
-        unlisted.sort_by_key(|(_, pod)| pod.number);
-        for (pod, push) in unlisted.into_iter().filter_map(|(place, pod)| Some((place, pod.push.as_ref()?))) {
-            for offered in &push.ports {
-                let port = port_named(&mut ports, &offered.name);
-                for &ip in &push.ips {
-                    port.claim(Claim { address: SocketAddr::new(ip, offered.number), pod });
-                }
-            }
-        }
-        for port in &mut ports {
-            let at = before.iter().position(|old| old.name == port.name);
-            port.seat(&self.pods, at.map(|at| before.swap_remove(at)));
-        }
-        self.ports = ports;
-    }
-}
-
-impl Push {
-    /// Every address that the push claims.
-    pub fn addresses(&self) -> Vec<SocketAddr> {
-        let at = |ip: IpAddr| self.ports.iter().map(move |port| SocketAddr::new(ip, port.number));
-        self.ips.iter().flat_map(|&ip| at(ip)).collect()
-    }
 }
 
 /// Whether two versions of a slice differ in nothing but conditions.
@@ -493,13 +419,4 @@ fn mark(pods: &mut Slab<Pod>, dirty: &mut Vec<usize>, place: usize) {
         pod.dirty = true;
         dirty.push(place);
     }
-}
-
-fn port_named<'a>(ports: &'a mut Vec<Port>, name: &PortName) -> &'a mut Port {
-    let at = ports.iter().position(|port| port.name == *name).unwrap_or(ports.len());
-    if at == ports.len() {
-        ports.push(Port::new(name.clone()));
-    }
-    // `at` is a port's place by now: found, or just added.
-    &mut ports[at]
 }

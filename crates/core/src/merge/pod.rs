@@ -1,12 +1,12 @@
-//! What three sources said of one pod, and the verdict. The rules' numbers are those of the table in
+//! The rules for one pod: what the three sources said of it, and the state that follows. The rules' numbers are those of the table in
 //! ARCHITECTURE.md, "Three sources, one truth".
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use crate::endpoint::Load;
 use crate::endpoint::{Conditions, PodRef, PodUid, SlicePort, Source, State};
 use crate::merge::push::{Event, Push, PushOrder, PushOutcome};
-use crate::pick::Load;
 use crate::time::Moment;
 
 /// What a pod is known by.
@@ -23,11 +23,11 @@ pub(super) struct Pod {
     /// Given once, never again, within one ledger.
     pub(super) number: u64,
     pub(super) key: Key,
-    /// `None` for an endpoint that somebody made by hand.
+    /// `None` for an endpoint that was made by hand.
     pub(super) id: Option<PodRef>,
     /// When any source first named it. Tells which of two pods on one address is the newer.
     pub(super) seen: Moment,
-    /// What it carries now. Its own, whoever was at its address before.
+    /// What it carries now. Not shared with a pod that had its address before.
     pub(super) load: Arc<Load>,
     /// What the slices say now; `None` while no slice lists it.
     pub(super) listed: Option<Listed>,
@@ -73,7 +73,7 @@ pub(super) struct Pushed {
     pub(super) ports: Vec<SlicePort>,
 }
 
-/// What is true of a pod, and by whose word.
+/// The state of a pod, and the source of that state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Verdict {
     pub(super) conditions: Conditions,
@@ -180,7 +180,7 @@ impl Pod {
         self.push.as_ref().filter(|push| push.until.is_some()).map(|push| push.event)
     }
 
-    /// Whether this pod is an endpoint at all, in whatever state.
+    /// Whether this pod is an endpoint at all, in any state.
     pub(super) fn visible(&self) -> bool {
         let announced = self.word().is_some() && self.push.as_ref().is_some_and(|push| push.announced);
         !self.replaced && (self.listed.is_some() || announced)
@@ -231,7 +231,7 @@ impl Pod {
         }
     }
 
-    /// Rule 4: the slice is the slower witness, until it has once said `ready`.
+    /// Rule 4: a slice lags behind a push until the slice has once said `ready`.
     fn push_outranks(&self, slice: Conditions) -> bool {
         let ready_once = self.listed.is_some_and(|listed| listed.ready_once);
         !slice.is_ready() && !slice.is_terminating() && !ready_once

@@ -1,7 +1,7 @@
-//! What a pod's sidecar says of its own pod, and how two of its words are ordered.
+//! Pushes: what a pod's sidecar reports about its own pod, and the order of two pushes.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
 use crate::endpoint::{PodRef, SlicePort};
@@ -66,7 +66,7 @@ pub struct PushOrder {
 /// A push whose sender was verified: the pod exists, and the addresses and ports are its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Push {
-    /// Who speaks, and for whom: always the same pod.
+    /// The pod that sent the push, which speaks only for itself.
     pub pod: PodRef,
     /// Its place among the pod's pushes.
     pub order: PushOrder,
@@ -76,6 +76,14 @@ pub struct Push {
     pub ports: Vec<SlicePort>,
     /// What it says.
     pub event: Event,
+}
+
+impl Push {
+    /// Every address that the push claims.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        let at = |ip: IpAddr| self.ports.iter().map(move |port| SocketAddr::new(ip, port.number));
+        self.ips.iter().flat_map(|&ip| at(ip)).collect()
+    }
 }
 
 /// What became of a push.
@@ -89,7 +97,7 @@ pub enum PushOutcome {
     Stale(Option<PushOrder>),
 }
 
-/// Why a push was refused although its sender is who it says.
+/// Why a push of a verified sender was refused.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum PushRefused {
     /// Pods that no slice has listed are bounded, or a storm of registrations would fill the memory.
@@ -116,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_start_is_newer_whatever_the_random_id() {
+    fn a_later_start_is_newer_with_any_random_id() {
         assert!(Boot { started: 2, id: 0 } > Boot { started: 1, id: u64::MAX });
     }
 }

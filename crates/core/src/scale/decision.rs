@@ -1,4 +1,4 @@
-//! What the autoscaler is shown of the pods, what it answers, and why.
+//! The input and the output of a scaling decision: observed pods, desired replicas, and the reason.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,16 +12,16 @@ pub struct Observed<T = ()> {
     pub replicas: u32,
     /// Pods that are Ready.
     pub ready: u32,
-    /// Who scales it.
+    /// What scales it.
     pub owner: Owner,
     /// What the write must carry so that it fails if this is out of date: a resourceVersion, a generation.
     pub token: T,
 }
 
-/// Who scales the target.
+/// What scales the target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Owner {
-    /// Nobody else.
+    /// This autoscaler alone.
     Rouse,
     /// An HPA or a `ScaledObject`: only a wake from zero is ours.
     Other,
@@ -61,9 +61,9 @@ pub enum Reason {
         /// Pods that the load takes.
         pods: u32,
     },
-    /// Somebody wants a service that is at zero.
+    /// A request waits for a service that is at zero.
     Wake,
-    /// At zero, and nobody wants it.
+    /// At zero, and no request waits for it.
     Asleep,
     /// Nothing to do for as long as `idle-after`.
     Idle {
@@ -108,7 +108,7 @@ pub enum Reason {
         reporter: Reporter,
     },
     /// No scale-down: no reporter is listed.
-    NobodyListed,
+    NoReporters,
     /// No scale-down: more reporters are listed than are kept apart.
     TooManyReporters,
 }
@@ -139,9 +139,7 @@ impl fmt::Display for Reason {
             Self::OwnedElsewhere => f.write_str("an HPA or ScaledObject scales it"),
             Self::Young { window } => write!(f, "not scaled down before it was watched for {window:?}"),
             Self::Silent { reporter } => write!(f, "not scaled down while {reporter} serves but is silent"),
-            Self::NobodyListed => {
-                f.write_str("not scaled down while nobody is listed that would report load")
-            }
+            Self::NoReporters => f.write_str("not scaled down: no gateway is listed that would report load"),
             Self::TooManyReporters => {
                 write!(f, "not scaled down while more than {MAX_REPORTERS} reporters are listed")
             }

@@ -1,10 +1,10 @@
-//! What an operator asks of the autoscaler, checked once, so that no later rule meets a NaN, a zero divisor
+//! The settings of the autoscaler, checked once, so that no later rule meets a NaN, a zero divisor
 //! or a window without an end.
 
 use std::fmt;
 use std::time::Duration;
 
-/// One pod's room where nobody said it: KEDA HTTP add-on's default `concurrency.targetValue`.
+/// How many requests one pod takes where nothing is configured: KEDA HTTP add-on's default `concurrency.targetValue`.
 const DEFAULT_ROOM: f64 = 100.0;
 const LARGEST: f64 = 1_000_000.0;
 const SMALLEST_TARGET: f64 = 0.001;
@@ -61,7 +61,7 @@ impl Milli {
 
 /// What an operator wrote, or a default, not yet checked.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Settings {
+pub struct ScaleSettings {
     /// Requests at once that one pod should have. With `rate` too, the larger demand counts.
     pub concurrency: Option<f64>,
     /// Requests per second that one pod should get.
@@ -89,7 +89,7 @@ pub struct Settings {
     pub idle_after: Duration,
 }
 
-impl Default for Settings {
+impl Default for ScaleSettings {
     fn default() -> Self {
         Self {
             concurrency: Some(DEFAULT_ROOM),
@@ -138,9 +138,9 @@ impl fmt::Display for BadPolicy {
     }
 }
 
-/// [`Settings`] that were checked.
+/// [`ScaleSettings`] that were checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Policy {
+pub struct ScalePolicy {
     pub(super) concurrency: Option<Milli>,
     pub(super) rate: Option<Milli>,
     /// Requests at once that one pod is meant to have, also where the target is a rate.
@@ -156,8 +156,8 @@ pub struct Policy {
     pub(super) idle_after: Duration,
 }
 
-impl Policy {
-    /// How many pods there are at least, whatever the load.
+impl ScalePolicy {
+    /// The fewest pods, at any load.
     pub fn min(&self) -> u32 {
         self.min
     }
@@ -168,10 +168,10 @@ impl Policy {
     }
 }
 
-impl TryFrom<&Settings> for Policy {
+impl TryFrom<&ScaleSettings> for ScalePolicy {
     type Error = BadPolicy;
 
-    fn try_from(raw: &Settings) -> Result<Self, BadPolicy> {
+    fn try_from(raw: &ScaleSettings) -> Result<Self, BadPolicy> {
         let mut check = Check::default();
         if raw.concurrency.is_none() && raw.rate.is_none() {
             check.refuse("target", "none", "a concurrency target, a rate target, or both");

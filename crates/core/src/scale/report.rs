@@ -1,4 +1,4 @@
-//! Who tells the autoscaler about load, what they tell, and what their silence means.
+//! Load reports: which reporters the autoscaler knows, what they report, and what a missing report means.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -65,7 +65,7 @@ impl Report {
         self.concurrency().get() > 0 || self.requests > 0 || self.present.total() > 0
     }
 
-    /// Whether somebody wants the service, as opposed to being finished by a pod that leaves.
+    /// Whether a request needs the service. Requests that a leaving pod finishes do not count.
     pub(super) fn asks(&self) -> bool {
         self.requests > 0 || self.present.holds > 0
     }
@@ -108,7 +108,7 @@ pub struct TooManyReporters;
 /// Why we cannot know that there is no load.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Blindness {
-    NobodyListed,
+    NoReporters,
     TooMany,
     Silent(Reporter),
 }
@@ -131,7 +131,7 @@ impl Voice {
     }
 }
 
-/// Everybody who is listed, or was heard of late.
+/// All reporters that are listed, or that reported lately.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Reporters {
     voices: BTreeMap<Reporter, Voice>,
@@ -160,7 +160,7 @@ impl Reporters {
         Ok(())
     }
 
-    /// Replaces the list. Returns what those had who are on it no more.
+    /// Replaces the list. Returns the load of the reporters that are no longer on it.
     pub(super) fn list(&mut self, now: Moment, serving: impl IntoIterator<Item = Reporter>) -> Present {
         self.forget_stale(now);
         let mut before = std::mem::take(&mut self.voices);
@@ -197,7 +197,7 @@ impl Reporters {
         }
         let mut listed = self.voices.iter().filter(|(_, voice)| voice.listed).peekable();
         if listed.peek().is_none() {
-            return Some(Blindness::NobodyListed);
+            return Some(Blindness::NoReporters);
         }
         let silent = listed.find(|(_, voice)| !voice.is_fresh(now));
         silent.map(|(reporter, _)| Blindness::Silent(reporter.clone()))

@@ -1,4 +1,4 @@
-//! The recent past of a service's load: one ring of one-second buckets, whatever the number of reporters.
+//! The recent past of a service's load: one ring of one-second buckets for any number of reporters.
 //!
 //! A window ends at the newest report, not at the present: the second since then is not idle, it is unknown.
 //! So averages change only when a report comes. It covers the newest report's second as far as it went, and

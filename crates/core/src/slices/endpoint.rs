@@ -4,16 +4,17 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::{
-    Endpoint, EndpointPort, Family, Nodes, Options, Phase, Pod, Protocol, Service, TargetPort, TargetRef,
+    EndpointPort, Family, ListedEndpoint, Nodes, Options, Pod, PodPhase, Protocol, ServiceFacts, TargetPort,
+    TargetRef,
 };
 use crate::endpoint::Conditions;
 
 /// Why a pod has no endpoint.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LeftOut {
-    /// It is over, whatever `publishNotReadyAddresses` says.
+    /// The pod has ended. `publishNotReadyAddresses` does not change that.
     #[error("it has ended (phase {0:?})")]
-    Ended(Phase),
+    Ended(PodPhase),
     /// It has no address at all yet.
     #[error("it has no address")]
     NoAddress,
@@ -40,12 +41,12 @@ pub struct MissingNode {
 
 /// The endpoint of `pod` in the slices of `family`.
 pub fn endpoint(
-    service: &Service,
+    service: &ServiceFacts,
     pod: &Pod,
     nodes: &Nodes,
     family: Family,
     options: &Options,
-) -> Result<Endpoint, LeftOut> {
+) -> Result<ListedEndpoint, LeftOut> {
     if pod.phase.is_terminal() {
         return Err(LeftOut::Ended(pod.phase));
     }
@@ -64,7 +65,7 @@ pub fn endpoint(
     if addresses.is_empty() {
         return Err(LeftOut::OtherFamily(family));
     }
-    Ok(Endpoint {
+    Ok(ListedEndpoint {
         addresses,
         conditions: conditions(service, pod, options),
         hostname: pod.hostname.clone().filter(|_| is_named_by(service, pod)),
@@ -86,7 +87,7 @@ fn addresses(pod: &Pod, family: Family) -> Vec<IpAddr> {
     addresses
 }
 
-fn conditions(service: &Service, pod: &Pod, options: &Options) -> Conditions {
+fn conditions(service: &ServiceFacts, pod: &Pod, options: &Options) -> Conditions {
     let (serving, terminating) = (pod.ready, pod.deleting);
     let ready = service.publish_not_ready || (serving && !terminating);
     if options.terminating_conditions {
@@ -97,12 +98,12 @@ fn conditions(service: &Service, pod: &Pod, options: &Options) -> Conditions {
 }
 
 /// Whether the pod has a DNS name under this service's.
-fn is_named_by(service: &Service, pod: &Pod) -> bool {
+fn is_named_by(service: &ServiceFacts, pod: &Pod) -> bool {
     pod.subdomain.as_deref() == Some(service.id.name()) && *pod.namespace == *service.id.namespace()
 }
 
 /// The service's ports in this pod, sorted. A port that the pod does not have is not among them.
-pub fn ports(service: &Service, pod: &Pod) -> Vec<EndpointPort> {
+pub fn ports(service: &ServiceFacts, pod: &Pod) -> Vec<EndpointPort> {
     let resolve = |target: &TargetPort, protocol| match target {
         TargetPort::Number(number) => Some(*number),
         TargetPort::Name(name) => container_port(pod, name, protocol),

@@ -1,8 +1,8 @@
 //! Pods → `EndpointSlice`s (KEP-1672): what a Service's slices should say, in the fewest writes.
 //!
 //! Pure, and plain data on both sides. [`endpoint()`] and [`ports`] say what one pod becomes, [`reconcile()`]
-//! packs the endpoints into slices, and a [`Tracker`] says whether a cache may be trusted with that. Whoever
-//! calls decides what is in scope: `ExternalName` Services get no slices, and slices that are themselves being
+//! packs the endpoints into slices, and a [`Tracker`] says whether a cache may be trusted with that. The caller
+//! decides what is in scope: `ExternalName` Services get no slices, and slices that are themselves being
 //! deleted count as gone.
 
 mod endpoint;
@@ -29,7 +29,7 @@ pub type Nodes = BTreeMap<Arc<str>, Node>;
 
 /// The label that ties a slice to its Service.
 pub const SERVICE_NAME: &str = "kubernetes.io/service-name";
-/// The label that says who writes a slice.
+/// The label that names the controller that writes a slice.
 pub const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 /// The value of [`MANAGED_BY`] on our slices; slices with another are never touched.
 pub const MANAGER: &str = "rouse.dev";
@@ -111,7 +111,7 @@ impl fmt::Display for Protocol {
 
 /// A Service, reduced to what its slices depend on.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Service {
+pub struct ServiceFacts {
     /// `namespace/name`.
     pub id: ServiceId,
     /// Its incarnation: a slice owned by another one belongs to a Service that is gone.
@@ -124,13 +124,13 @@ pub struct Service {
     pub ip_families: Vec<Family>,
     /// `spec.clusterIP`; `None` when it is `"None"` or empty.
     pub cluster_ip: Option<IpAddr>,
-    /// `spec.publishNotReadyAddresses`: whoever has an address is ready.
+    /// `spec.publishNotReadyAddresses`: every pod with an address counts as ready.
     pub publish_not_ready: bool,
     /// Whether it has a deletionTimestamp.
     pub deleting: bool,
 }
 
-impl Service {
+impl ServiceFacts {
     /// The families that get slices, the primary first.
     pub fn families(&self) -> Vec<Family> {
         let mut families = self.ip_families.clone();
@@ -170,7 +170,7 @@ impl Service {
     }
 }
 
-/// A port of a [`Service`].
+/// A port of a [`ServiceFacts`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServicePort {
     /// Its name; empty for the single unnamed one.
@@ -201,10 +201,10 @@ pub struct Pod {
     pub name: Arc<str>,
     /// Its incarnation.
     pub uid: PodUid,
-    /// For whoever matches it against a selector, see [`selects`].
+    /// Matched against selectors by [`selects`].
     pub labels: Labels,
     /// `status.phase`.
-    pub phase: Phase,
+    pub phase: PodPhase,
     /// Whether its Ready condition is exactly `True`: neither `Unknown` nor absent.
     pub ready: bool,
     /// Whether it has a deletionTimestamp.
@@ -225,7 +225,7 @@ pub struct Pod {
 
 /// `status.phase` of a [`Pod`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Phase {
+pub enum PodPhase {
     /// Not all containers have started.
     Pending,
     /// At least one container runs.
@@ -238,21 +238,21 @@ pub enum Phase {
     Unknown,
 }
 
-impl Phase {
+impl PodPhase {
     /// The phase that Kubernetes writes as `text`.
     pub fn parse(text: &str) -> Self {
         match text {
-            "Pending" => Phase::Pending,
-            "Running" => Phase::Running,
-            "Succeeded" => Phase::Succeeded,
-            "Failed" => Phase::Failed,
-            _ => Phase::Unknown,
+            "Pending" => PodPhase::Pending,
+            "Running" => PodPhase::Running,
+            "Succeeded" => PodPhase::Succeeded,
+            "Failed" => PodPhase::Failed,
+            _ => PodPhase::Unknown,
         }
     }
 
     /// Whether the pod is over and will never run again.
     pub fn is_terminal(self) -> bool {
-        matches!(self, Phase::Succeeded | Phase::Failed)
+        matches!(self, PodPhase::Succeeded | PodPhase::Failed)
     }
 }
 
@@ -304,7 +304,7 @@ pub struct SliceContent {
     /// The ports that every endpoint of this slice has.
     pub ports: Vec<EndpointPort>,
     /// The endpoints.
-    pub endpoints: Vec<Endpoint>,
+    pub endpoints: Vec<ListedEndpoint>,
     /// The labels.
     pub labels: Labels,
     /// The UID of the Service that owns it.
@@ -326,7 +326,7 @@ pub struct EndpointPort {
 
 /// An endpoint of a slice.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Endpoint {
+pub struct ListedEndpoint {
     /// Its addresses, of the slice's family. Printed, an [`IpAddr`] is canonical.
     pub addresses: Vec<IpAddr>,
     /// Its conditions.
@@ -337,11 +337,11 @@ pub struct Endpoint {
     pub node: Option<Arc<str>>,
     /// The zone of that node.
     pub zone: Option<Arc<str>>,
-    /// The pod behind it; none if somebody wrote the endpoint by hand.
+    /// The pod behind it; none if the endpoint was written by hand.
     pub target: Option<TargetRef>,
 }
 
-/// The pod behind an [`Endpoint`].
+/// The pod behind a [`ListedEndpoint`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TargetRef {
     /// The pod's namespace.
@@ -412,8 +412,8 @@ mod tests {
         pairs.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect()
     }
 
-    fn service(name: &str) -> Service {
-        Service {
+    fn service(name: &str) -> ServiceFacts {
+        ServiceFacts {
             id: ServiceId::new("shop", name).unwrap(),
             uid: "service-uid".into(),
             labels: Labels::new(),
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn a_selector_selects_whoever_has_all_its_labels_and_an_empty_one_nobody() {
+    fn a_selector_selects_pods_with_all_its_labels_and_an_empty_one_selects_none() {
         let pod = labels(&[("app", "cart"), ("tier", "web")]);
         let cases: &[(&[(&str, &str)], bool)] = &[
             (&[], false),
@@ -464,7 +464,7 @@ mod tests {
         ];
         for (ip_families, cluster_ip, expected) in cases {
             let cluster_ip = cluster_ip.map(|ip| ip.parse().unwrap());
-            let service = Service { ip_families: ip_families.to_vec(), cluster_ip, ..service("cart") };
+            let service = ServiceFacts { ip_families: ip_families.to_vec(), cluster_ip, ..service("cart") };
             assert_eq!(service.families(), *expected, "{service:?}");
         }
     }
@@ -472,7 +472,7 @@ mod tests {
     #[test]
     fn slices_mirror_the_services_labels_but_for_the_reserved_ones() {
         let reserved = [("team", "a"), (SERVICE_NAME, "x"), (MANAGED_BY, "x"), (HEADLESS, "x")];
-        let mut service = Service { labels: labels(&reserved), ..service("cart") };
+        let mut service = ServiceFacts { labels: labels(&reserved), ..service("cart") };
         let ours = [("team", "a"), (SERVICE_NAME, "cart"), (MANAGED_BY, "rouse.dev")];
         let headless = [ours.as_slice(), &[(HEADLESS, "")]].concat();
         assert_eq!(service.slice_labels(), labels(&headless));

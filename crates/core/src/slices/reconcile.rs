@@ -11,14 +11,14 @@ use std::sync::Arc;
 
 use super::endpoint::{LeftOut, MissingNode, endpoint, ports};
 use super::{
-    Endpoint, EndpointPort, EndpointSlice, Family, Labels, MANAGED_BY, MANAGER, Nodes, Options, Pod,
-    SERVICE_NAME, Service, SliceContent,
+    EndpointPort, EndpointSlice, Family, Labels, ListedEndpoint, MANAGED_BY, MANAGER, Nodes, Options, Pod,
+    SERVICE_NAME, ServiceFacts, SliceContent,
 };
 
 /// What to write, and what stands when it is written.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Plan {
-    /// Slices to create, under a name that [`Service::generate_name`] begins.
+    /// Slices to create, under a name that [`ServiceFacts::generate_name`] begins.
     pub create: Vec<SliceContent>,
     /// Slices to replace, each against the version it was read at.
     pub update: Vec<EndpointSlice>,
@@ -57,7 +57,7 @@ impl Plan {
 /// Plans the slices of `service` for the `pods` that its selector selects. The order of pods and slices does
 /// not matter, and slices that we do not manage, or that belong to another service, are not looked at.
 pub fn reconcile<'a>(
-    service: &Service,
+    service: &ServiceFacts,
     pods: impl IntoIterator<Item = &'a Pod>,
     nodes: &Nodes,
     existing: impl IntoIterator<Item = &'a EndpointSlice>,
@@ -79,7 +79,7 @@ pub fn reconcile<'a>(
     planner.plan
 }
 
-fn is_ours(slice: &EndpointSlice, service: &Service) -> bool {
+fn is_ours(slice: &EndpointSlice, service: &ServiceFacts) -> bool {
     let label = |key| slice.content.labels.get(key).map(String::as_str);
     label(MANAGED_BY) == Some(MANAGER) && label(SERVICE_NAME) == Some(service.id.name())
 }
@@ -94,7 +94,7 @@ struct Key {
 }
 
 impl Key {
-    fn of(endpoint: &Endpoint) -> Self {
+    fn of(endpoint: &ListedEndpoint) -> Self {
         let pod = endpoint.target.as_ref().map(|pod| (pod.namespace.clone(), pod.name.clone()));
         let mut addresses = endpoint.addresses.clone();
         addresses.sort();
@@ -103,16 +103,16 @@ impl Key {
 }
 
 /// Endpoints that look for a place, in an order that depends on nothing but themselves.
-type Desired = BTreeMap<Key, Endpoint>;
+type Desired = BTreeMap<Key, ListedEndpoint>;
 
-fn take(desired: &mut Desired, count: usize) -> impl Iterator<Item = Endpoint> {
+fn take(desired: &mut Desired, count: usize) -> impl Iterator<Item = ListedEndpoint> {
     std::iter::from_fn(|| desired.pop_first().map(|(_, endpoint)| endpoint)).take(count)
 }
 
 /// An existing slice and the endpoints it will hold.
 struct Packed<'a> {
     slice: &'a EndpointSlice,
-    endpoints: Vec<Endpoint>,
+    endpoints: Vec<ListedEndpoint>,
     dirty: bool,
 }
 
@@ -126,7 +126,7 @@ struct Draft<'a> {
 }
 
 struct Planner<'s> {
-    service: &'s Service,
+    service: &'s ServiceFacts,
     labels: Labels,
     options: &'s Options,
     plan: Plan,
@@ -180,7 +180,7 @@ impl Planner<'_> {
         }
         draft.doomed.extend(by_ports.into_values().flatten());
         if draft.packed.is_empty() && draft.create.is_empty() {
-            // A placeholder: whoever watches must be able to tell "no endpoints" from "not written yet".
+            // A placeholder: a watcher must be able to tell "no endpoints" from "not written yet".
             draft.create.push(self.content(family, &[], vec![]));
         }
         self.finish(draft);
@@ -240,7 +240,7 @@ impl Planner<'_> {
     }
 
     /// Whether two endpoints with the same [`Key`] differ enough to write.
-    fn differs(&self, old: &Endpoint, new: &Endpoint) -> bool {
+    fn differs(&self, old: &ListedEndpoint, new: &ListedEndpoint) -> bool {
         let same_conditions = if self.options.terminating_conditions {
             old.conditions == new.conditions
         } else {
@@ -250,7 +250,12 @@ impl Planner<'_> {
         !same_conditions || (&old.node, &old.zone, &old.target) != (&new.node, &new.zone, &new.target)
     }
 
-    fn content(&self, family: Family, ports: &[EndpointPort], endpoints: Vec<Endpoint>) -> SliceContent {
+    fn content(
+        &self,
+        family: Family,
+        ports: &[EndpointPort],
+        endpoints: Vec<ListedEndpoint>,
+    ) -> SliceContent {
         let owner = Some(self.service.uid.clone());
         SliceContent { family, ports: ports.to_vec(), endpoints, labels: self.labels.clone(), owner }
     }

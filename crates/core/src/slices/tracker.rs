@@ -58,7 +58,7 @@ impl Tracker {
         self.tracked(service, slice).awaits = Awaits::Absence;
     }
 
-    /// The watch says that `slice` was deleted, by whomever. Without this, a slice that somebody else deletes
+    /// The watch says that `slice` was deleted, by us or by another client. Without this, a slice that another client deletes
     /// before the cache is first asked would be awaited for ever.
     pub fn vanished(&mut self, service: &ServiceId, slice: &str) {
         if let Some(slices) = self.services.get_mut(service) {
@@ -90,7 +90,7 @@ impl Tracker {
             self.tracked(service, slice).show(*version);
         }
         let Some(slices) = self.services.get_mut(service) else { return Freshness::Fresh };
-        // What is not there and not awaited was deleted, by us or by somebody else.
+        // What is not there and not awaited was deleted, by us or by another client.
         slices.retain(|slice, tracked| {
             cache.contains_key(&**slice) || matches!(tracked.awaits, Awaits::Version(_))
         });
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_else_deleted_is_not_awaited() {
+    fn a_slice_that_another_client_deleted_is_not_awaited() {
         let mut cart = Cart::new();
         cart.wrote("seen", 1);
         cart.check(&[("seen", 1)], Fresh);

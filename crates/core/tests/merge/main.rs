@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic, also in its helpers")]
 
 mod model;
+mod observer;
 mod rules;
-mod witness;
 mod world;
 
 use std::collections::BTreeSet;
@@ -12,24 +12,24 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use proptest::prelude::*;
+use rouse_core::endpoint::EndpointId;
 use rouse_core::endpoint::{PodUid, PortName};
-use rouse_core::merge::{Ledger, Policy, PushOutcome};
-use rouse_core::pick::EndpointId;
+use rouse_core::merge::{Ledger, MergePolicy, PushOutcome};
 use rouse_core::time::Moment;
 
 use model::Who;
-use witness::{Witness, same_owner};
+use observer::{Observer, same_owner};
 use world::{Fact, LEASE, Past, SMALL, Size, Step, World, endpoints, expire_until, policy, seen, tell, who};
 
-/// Everybody has an address of their own: what is seen of a pod is what was said of it.
+/// Every pod has an address of its own: what is seen of a pod is what was said of it.
 const APART: Size = Size { own_addresses: true, ..SMALL };
 
 /// In whatever order.
 type Addresses = BTreeSet<SocketAddr>;
 
-/// Nobody is turned away.
-fn roomy() -> Policy {
-    Policy { lease: LEASE, manual_endpoints: true, max_unlisted: 100 }
+/// No pod is refused.
+fn roomy() -> MergePolicy {
+    MergePolicy { lease: LEASE, manual_endpoints: true, max_unlisted: 100 }
 }
 
 /// At least ten thousand each, for rare interleavings are the point; more if `PROPTEST_CASES` says so.
@@ -38,7 +38,7 @@ fn often() -> ProptestConfig {
     ProptestConfig { cases: usual.cases.max(10_000), failure_persistence: None, ..usual }
 }
 
-fn run(policy: Policy, steps: &[Step]) -> Result<(), TestCaseError> {
+fn run(policy: MergePolicy, steps: &[Step]) -> Result<(), TestCaseError> {
     let mut world = World::new(policy);
     for step in steps {
         world.step(step)?;
@@ -73,7 +73,7 @@ proptest! {
     }
 
     #[test]
-    fn whoever_looks_only_now_and_then_misses_nothing(
+    fn a_reader_that_looks_only_sometimes_misses_nothing(
         policy in policy(),
         steps in prop::collection::vec((SMALL.step(), prop::bool::weighted(0.3)), 1..=32),
     ) {
@@ -89,38 +89,38 @@ proptest! {
 
     #[test]
     fn no_pod_is_seen_without_a_slice_or_a_lease(steps in SMALL.steps(24)) {
-        let mut witness = Witness::new(roomy());
+        let mut observer = Observer::new(roomy());
         for step in &steps {
-            witness.step(step);
-            for (_, endpoint) in endpoints(&witness.view) {
+            observer.step(step);
+            for (_, endpoint) in endpoints(&observer.view) {
                 let Some(pod) = &endpoint.pod else { continue };
-                let vouched = |(uid, at): &(PodUid, Moment)| *uid == pod.uid && witness.now < *at + LEASE;
-                let leased = witness.vouched.iter().any(vouched) && !witness.removed.contains(&pod.uid);
-                prop_assert!(leased || witness.past.lists(&pod.uid), "{} is a ghost", pod.uid);
+                let vouched = |(uid, at): &(PodUid, Moment)| *uid == pod.uid && observer.now < *at + LEASE;
+                let leased = observer.vouched.iter().any(vouched) && !observer.removed.contains(&pod.uid);
+                prop_assert!(leased || observer.past.lists(&pod.uid), "{} is a ghost", pod.uid);
             }
         }
     }
 
     #[test]
     fn no_change_of_a_slice_is_lost(steps in APART.steps(24)) {
-        let mut witness = Witness::new(roomy());
+        let mut observer = Observer::new(roomy());
         for step in &steps {
-            witness.step(step);
-            for (_, slice) in &witness.past.present {
+            observer.step(step);
+            for (_, slice) in &observer.past.present {
                 let ports = slice.ports.iter().flat_map(|port| slice.endpoints.iter().map(move |it| (port, it)));
                 for (port, entry) in ports {
                     // By hand or without dispute, the best of its entries is what it is.
                     let same = |other: &&_| same_owner(entry, other);
-                    let entries = witness.past.present.iter().flat_map(|(_, slice)| &slice.endpoints);
+                    let entries = observer.past.present.iter().flat_map(|(_, slice)| &slice.endpoints);
                     let best = entries.filter(same).map(|entry| entry.conditions.state()).max();
                     let address = SocketAddr::new(entry.ip, port.number);
-                    let mut there = endpoints(&witness.view).filter(|(name, endpoint)| {
+                    let mut there = endpoints(&observer.view).filter(|(name, endpoint)| {
                         **name == port.name && endpoint.addresses.contains(&address)
                     });
                     let found = there.next().map(|(_, endpoint)| endpoint);
-                    prop_assert!(found.is_some(), "nobody at {} {}", port.name, address);
+                    prop_assert!(found.is_some(), "no pod at {} {}", port.name, address);
                     prop_assert_eq!(found.map(|endpoint| &endpoint.pod), Some(&entry.pod));
-                    if !entry.pod.as_ref().is_some_and(|pod| witness.disputed.contains(&pod.uid)) {
+                    if !entry.pod.as_ref().is_some_and(|pod| observer.disputed.contains(&pod.uid)) {
                         prop_assert_eq!(found.map(|endpoint| endpoint.state), best, "{} {}", port.name, address);
                     }
                     prop_assert!(there.next().is_none(), "two at {} {}", port.name, address);
@@ -131,16 +131,16 @@ proptest! {
 
     #[test]
     fn a_replaced_pod_never_comes_back(steps in SMALL.steps(32)) {
-        let mut witness = Witness::new(roomy());
+        let mut observer = Observer::new(roomy());
         for step in &steps {
-            let told = witness.step(step);
+            let told = observer.step(step);
             if let Some((Fact::Push(push), outcome)) = told
-                && witness.replaced.contains(&push.pod.uid)
+                && observer.replaced.contains(&push.pod.uid)
             {
                 prop_assert!(matches!(outcome, Some(Ok(PushOutcome::Stale(_)))), "{:?}", outcome);
             }
-            for (_, endpoint) in endpoints(&witness.view) {
-                let back = endpoint.pod.as_ref().filter(|pod| witness.replaced.contains(&pod.uid));
+            for (_, endpoint) in endpoints(&observer.view) {
+                let back = endpoint.pod.as_ref().filter(|pod| observer.replaced.contains(&pod.uid));
                 prop_assert!(back.is_none(), "{:?} is back", back);
             }
         }
@@ -209,13 +209,13 @@ proptest! {
 
     #[test]
     fn after_a_long_silence_only_the_slices_count(steps in APART.steps(24), last in APART.relist()) {
-        let mut witness = Witness::new(roomy());
+        let mut observer = Observer::new(roomy());
         for step in &steps {
-            witness.step(step);
+            observer.step(step);
         }
-        let mut ledger = witness.ledger;
+        let mut ledger = observer.ledger;
         let mut fresh = Ledger::new(roomy());
-        let mut now = witness.now;
+        let mut now = observer.now;
         // Nothing at all, until even the graves are forgotten; then slices, and silence again.
         for slices in [vec![], last] {
             for ledger in [&mut ledger, &mut fresh] {

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
 use rouse_core::endpoint::{Conditions, PodUid, PortName, Slice, State};
-use rouse_core::merge::{Event, Policy, Push, PushOrder, PushOutcome, PushRefused};
+use rouse_core::merge::{Event, MergePolicy, Push, PushOrder, PushOutcome, PushRefused};
 use rouse_core::time::Moment;
 
 /// Who is behind an endpoint.
@@ -16,7 +16,7 @@ use rouse_core::time::Moment;
 pub(crate) enum Who {
     /// One incarnation of a pod.
     Pod(PodUid),
-    /// Somebody's handiwork at this address.
+    /// An endpoint made by hand at this address.
     Manual(IpAddr),
 }
 
@@ -68,7 +68,7 @@ enum Leaving {
 /// Everything said of one service.
 #[derive(Debug, Clone)]
 pub(crate) struct Model {
-    policy: Policy,
+    policy: MergePolicy,
     slices: Vec<(String, Slice)>,
     /// In order of first appearance.
     known: Vec<Known>,
@@ -135,14 +135,14 @@ impl Known {
         Conditions::new(ready, serving, terminating).state()
     }
 
-    /// Rule 4: from then on the slices are the better witness.
+    /// Rule 4: from then on the slices are the better observer.
     fn ready_once(&self) -> bool {
         self.written.iter().any(|conditions| conditions.is_ready())
     }
 }
 
 impl Model {
-    pub(crate) fn new(policy: Policy) -> Self {
+    pub(crate) fn new(policy: MergePolicy) -> Self {
         Self { policy, slices: vec![], known: vec![], gone: vec![] }
     }
 
@@ -233,7 +233,7 @@ impl Model {
         self.known.retain(|known| known.listed() || !known.lapsed);
     }
 
-    /// The first moment at which the view changes although nobody says anything.
+    /// The first moment at which the view changes although no source says anything.
     pub(crate) fn changes_by_itself(&self) -> Option<Moment> {
         let mut ends: Vec<Moment> =
             self.known.iter().map(|known| known.renewed + self.policy.lease).collect();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rouse_core::endpoint::{Conditions, Endpoint, Slice, SliceEndpoint};
-use rouse_core::merge::{Boot, Event, Ledger, Policy, Push, PushOrder, PushOutcome};
+use rouse_core::merge::{Boot, Event, Ledger, MergePolicy, Push, PushOrder, PushOutcome};
 use rouse_core::snapshot::PortView;
 use rouse_core::time::Moment;
 
@@ -36,11 +36,11 @@ type Row = (Step, &'static str);
 
 #[track_caller]
 fn check(rows: impl IntoIterator<Item = Row>) {
-    check_under(&Policy { lease: LEASE, ..Policy::default() }, rows);
+    check_under(&MergePolicy { lease: LEASE, ..MergePolicy::default() }, rows);
 }
 
 #[track_caller]
-fn check_under(policy: &Policy, rows: impl IntoIterator<Item = Row>) {
+fn check_under(policy: &MergePolicy, rows: impl IntoIterator<Item = Row>) {
     let mut world = World::new(policy.clone());
     for (number, (step, expected)) in rows.into_iter().enumerate() {
         let context = format!("row {}: {step:?}", number + 1);
@@ -172,7 +172,7 @@ fn the_older_of_two_pods_does_not_replace_the_newer() {
     check([
         (push("a", 1, 0, Ready), "http: a@10.0.0.1:80 Ready/push"),
         (put("one", &[("b", 2, READY)]), "http: b@10.0.0.2:80 Ready/slice, a@10.0.0.1:80 Ready/push"),
-        // The newer one holds the address by its slice; the older one's late word moves nobody.
+        // The newer one holds the address by its slice; the older one's late push changes nothing.
         (push_at("a", 1, 1, Ready, 2), "http: b@10.0.0.2:80 Ready/slice"),
         (push_at("b", 1, 0, Ready, 2), "http: b@10.0.0.2:80 Ready/slice"),
         (push_at("a", 1, 2, Ready, 1), "stale after 1.1; http: b@10.0.0.2:80 Ready/slice"),
@@ -180,7 +180,7 @@ fn the_older_of_two_pods_does_not_replace_the_newer() {
 }
 
 #[test]
-fn whoever_leaves_replaces_nobody() {
+fn a_draining_pod_replaces_no_other() {
     let both = "http: a@10.0.0.1:80 Ready/slice, b@10.0.0.2:80 Draining/slice";
     check([
         (put("one", &[("a", 1, READY), ("b", 2, LEAVING)]), both),
@@ -195,7 +195,7 @@ fn another_service_displaces_too() {
         then(Op::Displace(vec![(ip(at), number).into()], uid(by), Duration::ZERO))
     };
     let shown = "http: a@10.0.0.1:80 Ready/slice, ?@10.0.0.2:80 Ready/slice";
-    let policy = Policy { lease: LEASE, manual_endpoints: true, ..Policy::default() };
+    let policy = MergePolicy { lease: LEASE, manual_endpoints: true, ..MergePolicy::default() };
     let earlier = then(Op::Displace(vec![(ip(1), 80).into()], uid("b"), LEASE));
     check_under(
         &policy,
@@ -214,7 +214,7 @@ fn another_service_displaces_too() {
 
 #[test]
 fn a_new_pod_inherits_no_load_and_the_same_pod_keeps_its_own() {
-    let mut ledger = Ledger::new(Policy::default());
+    let mut ledger = Ledger::new(MergePolicy::default());
     let mut now = Moment::ZERO;
     let mut load = |step: Step| {
         now = now + TICK;
@@ -236,7 +236,7 @@ fn a_new_pod_inherits_no_load_and_the_same_pod_keeps_its_own() {
 
 #[test]
 fn a_pod_is_the_same_endpoint_only_while_its_addresses_stay_the_same() {
-    let mut ledger = Ledger::new(Policy::default());
+    let mut ledger = Ledger::new(MergePolicy::default());
     let mut now = Moment::ZERO;
     let mut id = |step: Step| {
         now = now + TICK;
@@ -246,7 +246,7 @@ fn a_pod_is_the_same_endpoint_only_while_its_addresses_stay_the_same() {
     };
     let first = id(put("one", &[("a", 1, READY)]));
     assert_eq!(id(put("one", &[("a", 1, LEAVING)])), first, "whatever its state");
-    assert_eq!(id(put("one", &[("a", 1, READY), ("b", 3, READY)])), first, "whoever comes beside it");
+    assert_eq!(id(put("one", &[("a", 1, READY), ("b", 3, READY)])), first, "another pod comes beside it");
     let both = id(put("two", &[("a", 4, READY)]));
     assert_ne!(both, first, "a second address");
     let other = id(put("one", &[("a", 2, READY)]));
@@ -310,7 +310,7 @@ fn a_lapsed_lease_gives_the_word_back_to_the_slice() {
 
 #[test]
 fn pods_that_no_slice_lists_are_bounded() {
-    let policy = Policy { lease: LEASE, max_unlisted: 1, ..Policy::default() };
+    let policy = MergePolicy { lease: LEASE, max_unlisted: 1, ..MergePolicy::default() };
     let one = "http: a@10.0.0.1:80 Ready/push";
     let refused = "TooManyPods { bound: 1 }; http: a@10.0.0.1:80 Ready/push";
     check_under(
@@ -329,7 +329,7 @@ fn pods_that_no_slice_lists_are_bounded() {
     );
 }
 
-// Rule 4: the slice is the slower witness, until it has once said ready.
+// Rule 4: the slice is the slower observer, until it has once said ready.
 
 #[test]
 fn push_ready_outranks_a_slice_that_never_said_ready() {
@@ -451,7 +451,7 @@ fn push_draining_lasts_a_lease_unless_a_slice_agrees() {
 }
 
 #[test]
-fn a_farewell_out_of_nowhere_is_remembered_for_a_lease_and_routed_to_by_nobody() {
+fn a_draining_push_of_an_unknown_pod_is_remembered_for_a_lease_and_gets_no_requests() {
     check([
         (push("a", 1, 1, Draining), ""),
         (push("a", 1, 0, Ready), "stale after 1.1"),
@@ -469,7 +469,7 @@ fn a_farewell_out_of_nowhere_is_remembered_for_a_lease_and_routed_to_by_nobody()
 // Rule 7: removal.
 
 #[test]
-fn what_slices_remove_is_gone_whatever_the_lease_says_and_stale_for_one_lease() {
+fn a_pod_removed_from_slices_is_gone_despite_its_lease_and_stale_for_one_lease() {
     check([
         (push("a", 1, 4, Ready), "http: a@10.0.0.1:80 Ready/push"),
         (put("one", &[("a", 1, READY)]), "http: a@10.0.0.1:80 Ready/push"),
@@ -616,7 +616,7 @@ fn a_port_number_comes_from_the_endpoints_own_slice() {
 fn endpoints_made_by_hand_need_the_operators_consent() {
     let by_hand = || put("one", &[("?", 1, READY), ("a", 2, READY)]);
     check([(by_hand(), "http: a@10.0.0.2:80 Ready/slice")]);
-    let policy = Policy { lease: LEASE, manual_endpoints: true, ..Policy::default() };
+    let policy = MergePolicy { lease: LEASE, manual_endpoints: true, ..MergePolicy::default() };
     check_under(
         &policy,
         [
@@ -628,7 +628,7 @@ fn endpoints_made_by_hand_need_the_operators_consent() {
             ),
             (drop_slice("one"), "http: ?@10.0.0.1:80 Gone/slice, ?@[fd00::6]:80 Gone/slice"),
             (put("two", &[("?", 1, READY)]), "http: ?@10.0.0.1:80 Ready/slice"),
-            // Whoever made it by hand made it for this: a pod's push does not replace it.
+            // An endpoint made by hand is wanted at this address: a pod's push does not replace it.
             (push("a", 1, 0, Ready), "stale; http: ?@10.0.0.1:80 Ready/slice"),
             (push("b", 1, 0, Ready), "http: ?@10.0.0.1:80 Ready/slice"),
         ],

@@ -9,7 +9,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::sample::select;
 use rouse_core::endpoint::{Conditions, Endpoint, PodRef, PodUid, PortName, Slice, SliceEndpoint, SlicePort};
-use rouse_core::merge::{Boot, Event, Ledger, Policy, Push, PushOrder, PushOutcome, PushRefused};
+use rouse_core::merge::{Boot, Event, Ledger, MergePolicy, Push, PushOrder, PushOutcome, PushRefused};
 use rouse_core::probe::{ProbePlan, ProbeSpec};
 use rouse_core::snapshot::PortView;
 use rouse_core::time::Moment;
@@ -106,7 +106,7 @@ fn letters(conditions: Conditions) -> String {
 pub(crate) struct Size {
     pub(crate) pods: usize,
     pub(crate) slices: usize,
-    /// Every pod has an address of its own, so that nobody is ever replaced.
+    /// Every pod has an address of its own, so that no pod is ever replaced.
     pub(crate) own_addresses: bool,
     /// How often the driver is punctual, from 0 to 1.
     pub(crate) punctual: f64,
@@ -257,14 +257,15 @@ impl Size {
     }
 }
 
-/// The address of a pod in a world where nobody shares one.
+/// The address of a pod in a world where no two pods share one.
 fn own(number: usize) -> u8 {
     u8::try_from(10 + number).unwrap()
 }
 
-pub(crate) fn policy() -> impl Strategy<Value = Policy> {
-    (any::<bool>(), prop_oneof![1 => 0..3usize, 2 => Just(100)])
-        .prop_map(|(manual_endpoints, max_unlisted)| Policy { lease: LEASE, manual_endpoints, max_unlisted })
+pub(crate) fn policy() -> impl Strategy<Value = MergePolicy> {
+    (any::<bool>(), prop_oneof![1 => 0..3usize, 2 => Just(100)]).prop_map(
+        |(manual_endpoints, max_unlisted)| MergePolicy { lease: LEASE, manual_endpoints, max_unlisted },
+    )
 }
 
 /// What became of an op: the outcome of a push.
@@ -428,13 +429,13 @@ pub(crate) struct World {
     model: Model,
     past: Past,
     now: Moment,
-    /// What was seen when somebody last looked, and whether the ledger has announced a change since.
+    /// What was seen at the last look, and whether the ledger has announced a change since.
     looked: View,
     announced: bool,
 }
 
 impl World {
-    pub(crate) fn new(policy: Policy) -> Self {
+    pub(crate) fn new(policy: MergePolicy) -> Self {
         let ledger = Ledger::new(policy.clone());
         let model = Model::new(policy);
         let (past, now) = (Past::default(), Moment::from_nanos(100));
@@ -480,7 +481,7 @@ impl World {
         }
         for name in PODS {
             let uid = uid(name);
-            // Of a replaced pod nobody asks.
+            // A replaced pod is not asked for.
             if !self.model.replaced(&uid) {
                 prop_assert_eq!(self.ledger.first_seen(&uid), self.model.first_seen(&uid), "{}", name);
             }

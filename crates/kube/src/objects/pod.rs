@@ -1,4 +1,4 @@
-//! `v1` Pod and Node: what decides whether, where and how a pod becomes an endpoint.
+//! `v1` Pod and Node: the fields that decide whether and where a pod becomes an endpoint.
 
 use serde::Deserialize;
 
@@ -42,12 +42,12 @@ pub struct PodSpec {
     /// Those that restart always are sidecars, and their ports count as well.
     #[serde(default, deserialize_with = "null_is_default")]
     pub init_containers: Vec<Container>,
-    /// Conditions that somebody else sets before the pod counts as ready.
+    /// Conditions that other controllers set before the pod counts as ready.
     #[serde(default, deserialize_with = "null_is_default")]
     pub readiness_gates: Vec<ReadinessGate>,
 }
 
-/// A condition that somebody else sets. Only how many there are counts.
+/// A condition that another controller sets. Only the number of gates matters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(expecting = "a readiness gate")]
 pub struct ReadinessGate {}

@@ -1,4 +1,4 @@
-//! Probes of a container, and what they mean to the core: what we may ask a pod ourselves.
+//! Probes of a container, and which of them the gateway can send itself.
 
 use rouse_core::probe::{Check, ProbeSpec, ReadinessProbe};
 use serde::Deserialize;

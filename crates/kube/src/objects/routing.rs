@@ -1,4 +1,4 @@
-//! `EndpointSlice` → the core's [`Slice`]: what routing needs of it, and what is wrong with the rest.
+//! `EndpointSlice` → the core's [`Slice`], and the endpoints that cannot be routed to.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use rouse_core::endpoint::{Conditions, PodRef, PodUid, PortName, Slice, SliceEnd
 
 use super::{AddressType, Endpoint, EndpointConditions, EndpointSlice, Protocol};
 
-/// What could not be routed to, in words for the operator.
+/// An endpoint or slice that cannot be routed to, as text for the operator.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unroutable {
     /// The whole slice holds host names.
@@ -31,7 +31,7 @@ pub enum Unroutable {
     },
 }
 
-/// Reduces `slice` to what routing needs. What cannot be used is left out and told to `report`.
+/// Reduces `slice` to what routing needs. Endpoints that cannot be used are left out and passed to `report`.
 pub fn routable(slice: &EndpointSlice, report: &mut dyn FnMut(Unroutable)) -> Slice {
     if slice.address_type == AddressType::Fqdn {
         report(Unroutable::Fqdn);
@@ -71,9 +71,9 @@ fn address(index: usize, endpoint: &Endpoint, family: AddressType) -> Result<IpA
     }
 }
 
-/// The pod behind an endpoint. Without a UID it is not known which incarnation is meant, so it counts as none. An endpoint with
-/// several addresses was written by hand, since Kubernetes writes one, and counts as none, too: only the first address is
-/// compared with the pod, and an implementation of Services may send requests to all of them.
+/// The pod behind an endpoint. Without a UID the pod is not identified, so the endpoint counts as having none. An endpoint with
+/// several addresses was written by hand, since Kubernetes writes one, and counts as having none, too: only the first
+/// address is compared with the pod, and an implementation of Services may send requests to all of them.
 fn pod_of(endpoint: &Endpoint, slice_namespace: &str) -> Option<PodRef> {
     if endpoint.addresses.len() > 1 {
         return None;

@@ -29,7 +29,7 @@ pub struct ServiceSpec {
     /// At most one per family; the first is `cluster_ip`.
     #[serde(default, rename = "clusterIPs", deserialize_with = "null_is_default")]
     pub cluster_ips: Vec<String>,
-    /// The labels of its pods; empty: nobody but its owner writes its slices.
+    /// The labels of its pods; empty: the owner of the Service writes its slices.
     #[serde(default, deserialize_with = "null_is_default")]
     pub selector: BTreeMap<String, String>,
     /// The ports that clients use.
@@ -41,13 +41,13 @@ pub struct ServiceSpec {
     /// Pods count as ready whether they are or not.
     #[serde(default, deserialize_with = "null_is_default")]
     pub publish_not_ready_addresses: bool,
-    /// Not honoured when going direct; people are told.
+    /// Has no effect while requests go straight to pods; the status of routes says so.
     #[serde(default)]
     pub session_affinity: Option<String>,
-    /// Not honoured when going direct; people are told.
+    /// Has no effect while requests go straight to pods; the status of routes says so.
     #[serde(default)]
     pub internal_traffic_policy: Option<String>,
-    /// Not honoured when going direct; people are told.
+    /// Has no effect while requests go straight to pods; the status of routes says so.
     #[serde(default)]
     pub traffic_distribution: Option<String>,
 }

@@ -27,11 +27,11 @@ pub fn parse_selector(text: &str) -> Result<core::Labels, BadSelector> {
         let (key, value) = pair.split_once('=').ok_or_else(bad)?;
         // kubectl also writes `==`.
         let (key, value) = (key.trim(), value.strip_prefix('=').unwrap_or(value).trim());
-        let odd = |c: char| c.is_whitespace() || "=!(),".contains(c);
-        if key.is_empty() || key.contains(odd) || value.contains(odd) {
+        let invalid = |c: char| c.is_whitespace() || "=!(),".contains(c);
+        if key.is_empty() || key.contains(invalid) || value.contains(invalid) {
             return Err(bad());
         }
-        // One key cannot have two values: such a selector would silently select nobody, or the wrong ones.
+        // One key cannot have two values: such a selector would select no pods, or the wrong ones.
         if selector.insert(key.to_owned(), value.to_owned()).is_some() {
             return Err(bad());
         }
@@ -39,29 +39,29 @@ pub fn parse_selector(text: &str) -> Result<core::Labels, BadSelector> {
     Ok(selector)
 }
 
-/// Whose pods a Service stands for.
+/// The selector of a Service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Selector {
     /// `spec.selector`: in a cluster, Kubernetes' own controller writes the slices.
     InTree(core::Labels),
     /// [`SELECTOR_ANNOTATION`]: we write them.
     Ours(core::Labels),
-    /// Nobody but its owner writes its slices.
-    Nobody,
+    /// There is none: the owner of the Service writes its slices.
+    None,
 }
 
 impl Service {
-    /// Whose pods it stands for. `spec.selector` goes first, since Kubernetes' controller acts on it.
+    /// The selector of the Service. `spec.selector` takes precedence, since Kubernetes' controller acts on it.
     pub fn selector(&self) -> Result<Selector, BadSelector> {
         if self.is_external_name() {
-            return Ok(Selector::Nobody);
+            return Ok(Selector::None);
         }
         if !self.spec.selector.is_empty() {
             return Ok(Selector::InTree(self.spec.selector.clone()));
         }
         match self.metadata.annotations.get(SELECTOR_ANNOTATION) {
             Some(annotation) => parse_selector(annotation).map(Selector::Ours),
-            None => Ok(Selector::Nobody),
+            None => Ok(Selector::None),
         }
     }
 }
@@ -73,7 +73,7 @@ impl Meta {
     }
 }
 
-impl TryFrom<Service> for core::Service {
+impl TryFrom<Service> for core::ServiceFacts {
     type Error = BadServiceId;
 
     fn try_from(service: Service) -> Result<Self, BadServiceId> {
@@ -119,7 +119,7 @@ impl From<Pod> for core::Pod {
             name: pod.metadata.name.into(),
             uid: PodUid::new(pod.metadata.uid.as_deref().unwrap_or_default()),
             labels: pod.metadata.labels,
-            phase: core::Phase::parse(pod.status.phase.as_deref().unwrap_or_default()),
+            phase: core::PodPhase::parse(pod.status.phase.as_deref().unwrap_or_default()),
             ready,
             deleting: pod.metadata.deletion_timestamp.is_some(),
             ips: pod.status.pod_ips.iter().filter_map(|pod_ip| pod_ip.ip.parse().ok()).collect(),
@@ -171,9 +171,9 @@ pub fn existing(slice: EndpointSlice) -> Option<core::EndpointSlice> {
     })
 }
 
-fn core_endpoint(endpoint: Endpoint, namespace: &Arc<str>) -> core::Endpoint {
+fn core_endpoint(endpoint: Endpoint, namespace: &Arc<str>) -> core::ListedEndpoint {
     let target = endpoint.target_ref.filter(|target| target.kind.as_deref() == Some("Pod"));
-    core::Endpoint {
+    core::ListedEndpoint {
         addresses: endpoint.addresses.iter().filter_map(|address| address.parse().ok()).collect(),
         conditions: endpoint.conditions.into(),
         hostname: non_empty(endpoint.hostname),
@@ -188,7 +188,7 @@ fn core_endpoint(endpoint: Endpoint, namespace: &Arc<str>) -> core::Endpoint {
 }
 
 /// `slice` of `service` as Kubernetes sees it.
-pub fn written(slice: &core::EndpointSlice, service: &core::Service) -> EndpointSlice {
+pub fn written(slice: &core::EndpointSlice, service: &core::ServiceFacts) -> EndpointSlice {
     let content = &slice.content;
     let text = |text: &Arc<str>| (!text.is_empty()).then(|| text.to_string());
     let owner = content.owner.as_ref().and_then(text).map(|uid| OwnerReference {
@@ -219,7 +219,7 @@ pub fn written(slice: &core::EndpointSlice, service: &core::Service) -> Endpoint
     }
 }
 
-fn written_endpoint(endpoint: &core::Endpoint) -> Endpoint {
+fn written_endpoint(endpoint: &core::ListedEndpoint) -> Endpoint {
     let text = |text: &Option<Arc<str>>| text.as_deref().map(str::to_owned);
     Endpoint {
         addresses: endpoint.addresses.iter().map(IpAddr::to_string).collect(),

@@ -1,4 +1,4 @@
-//! Whether somebody may do what the gateway does, as the API server's own authorizers answer it.
+//! Whether an account has the permissions of the gateway, by access reviews of the API server.
 
 use kube::api::PostParams;
 use kube::core::Request;
@@ -6,9 +6,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use super::{Account, Asker, Named, Unseen};
-use crate::api::path;
-use crate::permissions::{PERMISSIONS, Permission, Scope};
+use super::{Account, NamedObject, SurveyClient, SurveyError};
+use crate::client::path;
+use crate::client::permissions::{PERMISSIONS, Permission, Scope};
 
 /// Questions under way at a time.
 const AT_ONCE: usize = 6;
@@ -77,8 +77,8 @@ struct ReviewStatus {
     evaluation_error: String,
 }
 
-/// What to ask: every permission where it is needed. Nothing is asked of objects that nobody names.
-pub(super) fn questions(namespace: Option<&str>, named: &[Named]) -> Vec<(&'static Permission, Place)> {
+/// What to ask: every permission where it is needed. Objects that no route or Service names are left out.
+pub(super) fn questions(namespace: Option<&str>, named: &[NamedObject]) -> Vec<(&'static Permission, Place)> {
     let mut all = Vec::new();
     for permission in PERMISSIONS {
         match permission.scope {
@@ -101,11 +101,11 @@ pub(super) fn questions(namespace: Option<&str>, named: &[Named]) -> Vec<(&'stat
 
 /// Asks all of it for `account`, or for ourselves.
 pub(super) async fn ask(
-    asker: &Asker<'_>,
+    client: &SurveyClient<'_>,
     account: Option<&Account>,
     watched: Option<&str>,
     questions: Vec<(&'static Permission, Place)>,
-) -> Result<Vec<Grant>, Unseen> {
+) -> Result<Vec<Grant>, SurveyError> {
     let mut grants: Vec<Grant> = questions
         .into_iter()
         .map(|(permission, place)| Grant { permission, place, denied: Vec::new() })
@@ -123,11 +123,11 @@ pub(super) async fn ask(
         while under_way.len() < AT_ONCE
             && let Some((at, verb, (path, body))) = waiting.next()
         {
-            let client = asker.0.clone();
-            under_way.spawn(async move { (at, verb, submit(&Asker(&client), path, &body).await) });
+            let client = client.0.clone();
+            under_way.spawn(async move { (at, verb, submit(&SurveyClient(&client), path, &body).await) });
         }
         let Some(answer) = under_way.join_next().await else { break };
-        let (at, verb, status) = answer.map_err(|error| Unseen::Failed(error.to_string()))?;
+        let (at, verb, status) = answer.map_err(|error| SurveyError::Failed(error.to_string()))?;
         let status = status?;
         if !status.allowed {
             let reason = [status.reason, status.evaluation_error].into_iter().find(|text| !text.is_empty());
@@ -145,10 +145,10 @@ pub(super) async fn ask(
     Ok(grants)
 }
 
-async fn submit(asker: &Asker<'_>, path: String, body: &Value) -> Result<ReviewStatus, Unseen> {
+async fn submit(client: &SurveyClient<'_>, path: String, body: &Value) -> Result<ReviewStatus, SurveyError> {
     let request = Request::new(path).create(&PostParams::default(), body.to_string().into_bytes());
-    let request = request.map_err(|error| Unseen::Failed(error.to_string()))?;
-    let review: Review = asker.request(request).await.map_err(|error| Unseen::new(&error))?;
+    let request = request.map_err(|error| SurveyError::Failed(error.to_string()))?;
+    let review: Review = client.request(request).await.map_err(|error| SurveyError::new(&error))?;
     Ok(review.status)
 }
 
@@ -169,7 +169,7 @@ fn review(account: Option<&Account>, watched: Option<&str>, grant: &Grant, verb:
     let (kind, plural, namespace) = match (account, watched) {
         (None, _) => ("SelfSubjectAccessReview", "selfsubjectaccessreviews", None),
         (Some(_), None) => ("SubjectAccessReview", "subjectaccessreviews", None),
-        // Whoever administers one namespace may ask this in it, and nothing else.
+        // The administrator of one namespace has the permission for this review alone.
         (Some(_), Some(_)) => {
             ("LocalSubjectAccessReview", "localsubjectaccessreviews", grant.place.namespace())
         }
@@ -177,7 +177,7 @@ fn review(account: Option<&Account>, watched: Option<&str>, grant: &Grant, verb:
     let mut spec = json!({ "resourceAttributes": attributes });
     if let (Some(account), Some(members)) = (account, spec.as_object_mut()) {
         members.insert("user".to_owned(), account.to_string().into());
-        // An authorizer knows a ServiceAccount by its groups too, and is not told them by its name.
+        // Roles may be bound to the groups of a ServiceAccount, and a review does not derive them from its name.
         let own = format!("system:serviceaccounts:{}", account.namespace);
         members.insert("groups".to_owned(), json!(["system:serviceaccounts", own, "system:authenticated"]));
     }

@@ -6,20 +6,20 @@ use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, Service};
 use rouse_core::slices::SERVICE_NAME;
 
-use super::{Account, Asker, Unseen};
-use crate::api::{Kind, path};
+use super::{Account, SurveyClient, SurveyError};
+use crate::client::{Kind, path};
 use crate::objects::EndpointSlice;
-use crate::scale::is_object_name;
+use crate::objects::workload::is_object_name;
 
 /// What its Deployment is called.
 pub const GATEWAY: &str = "rouse-gateway";
 
 /// The gateway as it is installed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct GatewaySeen {
+pub struct InstalledGateway {
     /// In which namespace.
     pub namespace: String,
-    /// As whom it asks the API server.
+    /// Its `ServiceAccount`.
     pub account: Account,
     /// The one namespace that it watches; `None`: all, unless a file of its own says otherwise.
     pub watches: Option<String>,
@@ -30,14 +30,14 @@ pub struct GatewaySeen {
     /// What its controller says is wrong.
     pub stuck: Option<String>,
     /// Its pods.
-    pub pods: Result<Vec<PodSeen>, Unseen>,
+    pub pods: Result<Vec<GatewayPod>, SurveyError>,
     /// The Services that lead to them.
-    pub services: Result<Vec<ServiceSeen>, Unseen>,
+    pub services: Result<Vec<GatewayService>, SurveyError>,
 }
 
 /// A pod of the gateway.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PodSeen {
+pub struct GatewayPod {
     /// Its name.
     pub name: String,
     /// Why it is not ready; `None`: it is.
@@ -46,7 +46,7 @@ pub struct PodSeen {
 
 /// A Service of the gateway.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ServiceSeen {
+pub struct GatewayService {
     /// Its name.
     pub name: String,
     /// How many endpoints of it are ready.
@@ -54,9 +54,12 @@ pub struct ServiceSeen {
 }
 
 /// Looks at the gateway in `namespace`; `None`: it is not installed there.
-pub(super) async fn look(asker: &Asker<'_>, namespace: &str) -> Result<Option<GatewaySeen>, Unseen> {
+pub(super) async fn look(
+    client: &SurveyClient<'_>,
+    namespace: &str,
+) -> Result<Option<InstalledGateway>, SurveyError> {
     let at = format!("{}/{GATEWAY}", path("apps", "v1", "deployments", Some(namespace)));
-    let Some(deployment) = asker.get::<Deployment>(&at).await? else { return Ok(None) };
+    let Some(deployment) = client.get::<Deployment>(&at).await? else { return Ok(None) };
     let spec = deployment.spec.unwrap_or_default();
     let status = deployment.status.unwrap_or_default();
     let labels = spec.template.metadata.and_then(|meta| meta.labels).unwrap_or_default();
@@ -72,19 +75,19 @@ pub(super) async fn look(asker: &Asker<'_>, namespace: &str) -> Result<Option<Ga
         );
         wrong.then(|| condition.message.or(condition.reason).unwrap_or(condition.type_))
     });
-    Ok(Some(GatewaySeen {
+    Ok(Some(InstalledGateway {
         namespace: namespace.to_owned(),
         account: Account { namespace: namespace.to_owned(), name: account },
         watches,
         wanted: whole(spec.replicas.or(Some(1))),
         available: whole(status.available_replicas),
         stuck,
-        pods: pods(asker, namespace, &selector).await,
-        services: services(asker, namespace, &labels).await,
+        pods: pods(client, namespace, &selector).await,
+        services: services(client, namespace, &labels).await,
     }))
 }
 
-/// The namespace that a container is told to watch, as `rouse gateway` reads it: by flag, then by variable.
+/// The namespace that a container watches, as `rouse gateway` reads it: by flag, then by variable.
 fn watches(container: &Container) -> Option<String> {
     let words: Vec<&str> =
         container.command.iter().chain(&container.args).flatten().map(String::as_str).collect();
@@ -110,22 +113,22 @@ fn selects(labels: &BTreeMap<String, String>) -> String {
 }
 
 async fn pods(
-    asker: &Asker<'_>,
+    client: &SurveyClient<'_>,
     namespace: &str,
     selector: &BTreeMap<String, String>,
-) -> Result<Vec<PodSeen>, Unseen> {
-    let all: Vec<Pod> = asker.list(Kind::POD.path(Some(namespace)), Some(selects(selector))).await?;
+) -> Result<Vec<GatewayPod>, SurveyError> {
+    let all: Vec<Pod> = client.list(Kind::POD.path(Some(namespace)), Some(selects(selector))).await?;
     let there = all.into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none());
     Ok(there.map(pod_seen).collect())
 }
 
-fn pod_seen(pod: Pod) -> PodSeen {
+fn pod_seen(pod: Pod) -> GatewayPod {
     let name = pod.metadata.name.unwrap_or_default();
     let status = pod.status.unwrap_or_default();
     let conditions = status.conditions.unwrap_or_default();
     let find = |kind: &str| conditions.iter().find(|condition| condition.type_ == kind);
     if find("Ready").is_some_and(|ready| ready.status == "True") {
-        return PodSeen { name, trouble: None };
+        return GatewayPod { name, trouble: None };
     }
     // What keeps the container from running says more than that its pod is not ready.
     let containers = status.container_statuses.unwrap_or_default();
@@ -134,7 +137,7 @@ fn pod_seen(pod: Pod) -> PodSeen {
     let said = unscheduled.and_then(|scheduled| scheduled.message.clone());
     let unready = || find("Ready").and_then(|ready| ready.message.clone());
     let phase = || format!("it is {}", status.phase.as_deref().unwrap_or("Pending"));
-    PodSeen { name, trouble: Some(waits.or(said).or_else(unready).unwrap_or_else(phase)) }
+    GatewayPod { name, trouble: Some(waits.or(said).or_else(unready).unwrap_or_else(phase)) }
 }
 
 /// Why a container does not run.
@@ -149,22 +152,22 @@ fn waits(container: &ContainerStatus) -> Option<String> {
 
 /// The Services that select pods with these `labels`, and how many endpoints of each are ready.
 async fn services(
-    asker: &Asker<'_>,
+    client: &SurveyClient<'_>,
     namespace: &str,
     labels: &BTreeMap<String, String>,
-) -> Result<Vec<ServiceSeen>, Unseen> {
-    let all: Vec<Service> = asker.list(Kind::SERVICE.path(Some(namespace)), None).await?;
+) -> Result<Vec<GatewayService>, SurveyError> {
+    let all: Vec<Service> = client.list(Kind::SERVICE.path(Some(namespace)), None).await?;
     let mut seen = Vec::new();
     for service in all {
         let selector = service.spec.and_then(|spec| spec.selector).unwrap_or_default();
         let ours = !selector.is_empty() && selector.iter().all(|(key, value)| labels.get(key) == Some(value));
         let Some(name) = service.metadata.name.filter(|_| ours) else { continue };
         let label = format!("{SERVICE_NAME}={name}");
-        let slices: Vec<EndpointSlice> = asker.list(Kind::SLICE.path(Some(namespace)), Some(label)).await?;
+        let slices: Vec<EndpointSlice> = client.list(Kind::SLICE.path(Some(namespace)), Some(label)).await?;
         let endpoints = slices.iter().flat_map(|slice| &slice.endpoints);
         // Absent means ready.
         let ready = endpoints.filter(|endpoint| endpoint.conditions.ready.unwrap_or(true)).count();
-        seen.push(ServiceSeen { name, ready });
+        seen.push(GatewayService { name, ready });
     }
     Ok(seen)
 }

@@ -1,4 +1,4 @@
-//! The routes of a cluster, and what is the matter with them: by their own words, and by each other's.
+//! The routes of a cluster, and their problems: invalid fields, conditions, and hosts that several routes claim.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,32 +6,32 @@ use std::sync::Arc;
 use http::{HeaderName, HeaderValue};
 use serde_json::Value;
 
-use super::{Asker, Unseen};
-use crate::api::Kind;
+use super::{SurveyClient, SurveyError};
+use crate::client::Kind;
 use crate::objects::Service;
-use crate::route::book::Book;
-use crate::route::claims::{Claimant, HostRules, Ledger};
-use crate::route::hosts::{ANY, overlap};
-use crate::route::record::Claimed;
-use crate::route::spec::{RouteKey, RouteKind, RouteObject, RouteSpec};
-use crate::service::{Holder, ServiceFacts, Wanted};
+use crate::objects::route::{RouteKey, RouteKind, RouteObject, RouteSpec};
+use crate::objects::service_facts::{DataKind, DataRef, ServiceFacts};
+use crate::routes::claims::{Claimant, HostClaims, HostRules};
+use crate::routes::hosts::{ANY, overlap};
+use crate::routes::record::ClaimTime;
+use crate::routes::store::RouteStore;
 
 /// The routes of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct RoutesSeen {
+pub struct RouteSurvey {
     /// How many there are.
     pub count: usize,
-    /// Those that something is the matter with, by name.
-    pub troubled: Vec<Troubled>,
+    /// The problems of routes, by name.
+    pub problems: Vec<RouteProblem>,
     /// Hosts that several claim, by name.
-    pub contested: Vec<Contested>,
+    pub contested: Vec<ContestedHost>,
     /// The objects that routes and their Services name.
-    pub named: Vec<Named>,
+    pub named: Vec<NamedObject>,
 }
 
 /// An object that a route or its Service names, in its own namespace.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Named {
+pub struct NamedObject {
     /// `configmaps` or `secrets`.
     pub resource: &'static str,
     /// Its namespace.
@@ -40,40 +40,43 @@ pub struct Named {
     pub name: String,
 }
 
-/// A route that something is the matter with.
+/// A problem of a route.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Troubled {
+pub struct RouteProblem {
     /// Which.
     pub route: RouteKey,
-    /// What, in words.
+    /// What is wrong with it.
     pub words: String,
 }
 
 /// A host that several claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Contested {
+pub struct ContestedHost {
     /// The host, with a path if only that is contested.
     pub host: String,
-    /// Who has it.
+    /// The route that has it.
     pub owner: RouteKey,
-    /// Who does not.
+    /// The routes that do not get it.
     pub others: Vec<RouteKey>,
 }
 
 /// Looks at all routes in `namespace`, or everywhere.
-pub(super) async fn look(asker: &Asker<'_>, namespace: Option<&str>) -> Result<RoutesSeen, Unseen> {
-    let mut book = Book::default();
+pub(super) async fn look(
+    client: &SurveyClient<'_>,
+    namespace: Option<&str>,
+) -> Result<RouteSurvey, SurveyError> {
+    let mut store = RouteStore::default();
     let kinds =
         [(RouteKind::InterceptorRoute, Kind::ROUTE), (RouteKind::HttpScaledObject, Kind::SCALED_HTTP)];
     for (route, kind) in kinds {
-        let objects: Vec<RouteObject> = asker.list(kind.path(namespace), None).await?;
-        book.replace(route, &objects);
+        let objects: Vec<RouteObject> = client.list(kind.path(namespace), None).await?;
+        store.replace(route, &objects);
     }
-    let mut seen = judge(&book);
-    let services = book.services();
+    let mut seen = problems_of(&store);
+    let services = store.services();
     if !services.is_empty() {
-        // Whoever may not see Services is not told what these name; what they may do themselves is another question.
-        let all: Vec<Service> = asker.list(Kind::SERVICE.path(namespace), None).await.unwrap_or_default();
+        // Without the permission to list Services, the objects that they name are left out.
+        let all: Vec<Service> = client.list(Kind::SERVICE.path(namespace), None).await.unwrap_or_default();
         let facts = all.into_iter().filter_map(|service| ServiceFacts::new(service).ok());
         for service in facts.filter(|service| services.contains(&service.id)) {
             seen.named.extend(service.tls.wanted().map(named));
@@ -84,17 +87,17 @@ pub(super) async fn look(asker: &Asker<'_>, namespace: Option<&str>) -> Result<R
     Ok(seen)
 }
 
-fn named(wanted: &Wanted) -> Named {
+fn named(wanted: &DataRef) -> NamedObject {
     let resource = match wanted.kind {
-        Holder::ConfigMap => Kind::CONFIG_MAP.plural,
-        Holder::Secret => Kind::SECRET.plural,
+        DataKind::ConfigMap => Kind::CONFIG_MAP.plural,
+        DataKind::Secret => Kind::SECRET.plural,
     };
-    Named { resource, namespace: wanted.namespace.to_string(), name: wanted.name.to_string() }
+    NamedObject { resource, namespace: wanted.namespace.to_string(), name: wanted.name.to_string() }
 }
 
-fn judge(book: &Book) -> RoutesSeen {
-    let mut troubled = Vec::new();
-    for (key, entry) in book.entries() {
+fn problems_of(store: &RouteStore) -> RouteSurvey {
+    let mut problems = Vec::new();
+    for (key, entry) in store.entries() {
         let mut words = entry.faults.clone();
         for said in entry.conditions.iter().filter_map(|condition| trouble(key.kind, condition)) {
             // `Ready` says again what the others say.
@@ -103,19 +106,19 @@ fn judge(book: &Book) -> RoutesSeen {
             }
         }
         if !words.is_empty() {
-            troubled.push(Troubled { route: key.clone(), words: words.join("; ") });
+            problems.push(RouteProblem { route: key.clone(), words: words.join("; ") });
         }
     }
-    let body = |(namespace, name): &(Arc<str>, Arc<str>)| Named {
+    let body = |(namespace, name): &(Arc<str>, Arc<str>)| NamedObject {
         resource: Kind::CONFIG_MAP.plural,
         namespace: namespace.to_string(),
         name: name.to_string(),
     };
-    RoutesSeen {
-        count: book.entries().count(),
-        troubled,
-        contested: lost(book).into_iter().chain(same_ways(&book.good())).collect(),
-        named: book.config_maps().iter().map(body).collect(),
+    RouteSurvey {
+        count: store.entries().count(),
+        problems,
+        contested: lost(store).into_iter().chain(same_ways(&store.good())).collect(),
+        named: store.config_maps().iter().map(body).collect(),
     }
 }
 
@@ -124,13 +127,13 @@ fn trouble(route: RouteKind, condition: &Value) -> Option<String> {
     let text = |field: &str| condition.get(field).and_then(Value::as_str).unwrap_or_default();
     let (kind, message) = (text("type"), text("message"));
     let wrong = match (kind, text("status")) {
-        // Where `Ready` is somebody else's, the gateway's own is called `RouseReady`.
+        // Where another controller writes `Ready`, that of the gateway is called `RouseReady`.
         ("Ready" | "RouseReady" | "Accepted", "False") => true,
-        // Of these, only one type says what the gateway has to say, and begins so.
+        // On these objects, the gateway's messages begin with its name.
         ("Ready" | "RouseReady", "True") if route == RouteKind::HttpScaledObject => {
             message.strip_prefix("Rouse: ").is_some_and(|said| said != "serving")
         }
-        // What is the matter with a route is a condition with itself as its reason.
+        // A condition that reports a problem has its type as its reason.
         (kind, "True") => !kind.is_empty() && kind == text("reason"),
         _ => false,
     };
@@ -142,13 +145,13 @@ fn trouble(route: RouteKind, condition: &Value) -> Option<String> {
 type Way<'a> = (&'a str, &'a str, &'a str, &'a [(HeaderName, Option<HeaderValue>)]);
 
 /// Hosts that routes claim and do not get, by the claims that are recorded.
-fn lost(book: &Book) -> Vec<Contested> {
+fn lost(store: &RouteStore) -> Vec<ContestedHost> {
     // What the gateway's own settings say about hosts is not known here.
     let rules = HostRules::default();
-    let mut claimants = book.claimants();
-    let owners = Ledger::default().settle(&claimants, &rules, Claimed(i64::MAX));
+    let mut claimants = store.claimants();
+    let owners = HostClaims::default().settle(&claimants, &rules, ClaimTime(i64::MAX));
     claimants.sort_by_key(|route| (route.created, route.key));
-    let mut all: BTreeMap<&str, Contested> = BTreeMap::new();
+    let mut all: BTreeMap<&str, ContestedHost> = BTreeMap::new();
     for route in &claimants {
         for host in route.hosts {
             let Some(owner) = owners.keeps_out(&route.key.namespace, host) else { continue };
@@ -156,15 +159,16 @@ fn lost(book: &Book) -> Vec<Contested> {
                 other.key.namespace == *owner && other.hosts.iter().any(|theirs| overlap(theirs, host))
             };
             let Some(owner) = claimants.iter().find(has) else { continue };
-            let fresh = || Contested { host: host.to_string(), owner: owner.key.clone(), others: Vec::new() };
+            let fresh =
+                || ContestedHost { host: host.to_string(), owner: owner.key.clone(), others: Vec::new() };
             all.entry(host).or_insert_with(fresh).others.push(route.key.clone());
         }
     }
     all.into_values().collect()
 }
 
-/// The same way in, by several routes of one namespace: the oldest has it.
-fn same_ways(routes: &[Arc<RouteSpec>]) -> Vec<Contested> {
+/// Rules that several routes of one namespace have: the oldest route gets the requests.
+fn same_ways(routes: &[Arc<RouteSpec>]) -> Vec<ContestedHost> {
     let mut by_age: Vec<&RouteSpec> = routes.iter().map(|route| &**route).collect();
     by_age.sort_by(|a, b| (a.created, &a.key).cmp(&(b.created, &b.key)));
     let mut ways: BTreeMap<String, (Way<'_>, Vec<&RouteKey>)> = BTreeMap::new();
@@ -179,7 +183,7 @@ fn same_ways(routes: &[Arc<RouteSpec>]) -> Vec<Contested> {
     let contested = |((_, host, path, _), claimants): (Way<'_>, Vec<&RouteKey>)| {
         let (owner, others) = claimants.split_first()?;
         let others: Vec<RouteKey> = others.iter().map(|key| (*key).clone()).collect();
-        (!others.is_empty()).then(|| Contested {
+        (!others.is_empty()).then(|| ContestedHost {
             host: format!("{host}{path}"),
             owner: (*owner).clone(),
             others,
@@ -223,18 +227,18 @@ mod tests {
         spec
     }
 
-    fn seen(kind: RouteKind, objects: &[RouteObject]) -> RoutesSeen {
-        let mut book = Book::default();
-        book.replace(kind, objects);
-        judge(&book)
+    fn seen(kind: RouteKind, objects: &[RouteObject]) -> RouteSurvey {
+        let mut store = RouteStore::default();
+        store.replace(kind, objects);
+        problems_of(&store)
     }
 
-    fn troubles(seen: &RoutesSeen) -> Vec<(String, &str)> {
-        seen.troubled.iter().map(|troubled| (troubled.route.to_string(), &*troubled.words)).collect()
+    fn troubles(seen: &RouteSurvey) -> Vec<(String, &str)> {
+        seen.problems.iter().map(|problems| (problems.route.to_string(), &*problems.words)).collect()
     }
 
-    fn told(seen: &RoutesSeen) -> Vec<(String, String, String)> {
-        let others = |contested: &Contested| {
+    fn reported(seen: &RouteSurvey) -> Vec<(String, String, String)> {
+        let others = |contested: &ContestedHost| {
             contested.others.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
         };
         let all = seen.contested.iter();
@@ -272,8 +276,8 @@ mod tests {
     }
 
     #[test]
-    fn a_route_that_nobody_can_read_is_told_without_any_status() {
-        let route = object("shop", "odd", 2024, &json!({"rules": 7}), &Value::Null);
+    fn an_invalid_route_is_reported_without_a_status() {
+        let route = object("shop", "invalid", 2024, &json!({"rules": 7}), &Value::Null);
         let seen = seen(RouteKind::InterceptorRoute, &[route]);
         assert!(troubles(&seen)[0].1.contains("spec.rules"), "{seen:?}");
     }
@@ -325,11 +329,11 @@ mod tests {
             ),
         ];
         let seen = seen(RouteKind::InterceptorRoute, &routes);
-        assert_eq!(told(&seen), [("a.example.com".to_owned(), "shop/a".to_owned(), "late/b".to_owned())]);
+        assert_eq!(reported(&seen), [("a.example.com".to_owned(), "shop/a".to_owned(), "late/b".to_owned())]);
     }
 
     #[test]
-    fn the_same_way_in_twice_in_one_namespace_is_told_and_a_different_one_is_not() {
+    fn the_same_rule_twice_in_one_namespace_is_reported_and_a_different_one_is_not() {
         let way = |paths: Value, headers: Value| {
             to(json!([{"hosts": ["a.example.com"], "paths": paths, "headers": headers}]))
         };
@@ -342,7 +346,7 @@ mod tests {
         ];
         let seen = seen(RouteKind::InterceptorRoute, &routes);
         assert_eq!(
-            told(&seen),
+            reported(&seen),
             [("a.example.com/api".to_owned(), "shop/one".to_owned(), "shop/two".to_owned())]
         );
     }

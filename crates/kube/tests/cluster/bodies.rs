@@ -6,8 +6,8 @@ use http::Method;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
 
-use crate::api::{Api, Trap};
 use crate::rig::{ROUTES, Rig, condition, observed, pass, route, service, shop};
+use rouse_testkit::api_server::{ApiServer, Trap};
 
 /// Route `r` with a placeholder from entry `html` of a `ConfigMap`.
 fn from_map(name: &str) -> Value {
@@ -26,8 +26,8 @@ fn placeholder(rig: &Rig) -> Option<String> {
 }
 
 /// No gateway ever called a body missing.
-fn never_missed(api: &Api) -> bool {
-    api.patches("status").iter().all(|asked| !asked.body.to_string().contains("MissingBody"))
+fn never_missed(api: &ApiServer) -> bool {
+    api.patches("status").iter().all(|request| !request.body.to_string().contains("MissingBody"))
 }
 
 #[tokio::test(start_paused = true)]
@@ -37,7 +37,7 @@ async fn bodies_are_there_from_the_start_and_are_never_called_missing() {
     api.put("configmaps", map("page", "one"));
     let rig = Rig::synced(&api).await;
     assert_eq!(placeholder(&rig).as_deref(), Some("one"));
-    rig.until("it is told of", |rig| rig.condition("r", "Ready").is_some()).await;
+    rig.until("the status is written", |rig| rig.condition("r", "Ready").is_some()).await;
     // From one to another: the last good body stands until the new one was looked at.
     let mut plans = rig.cluster.plans();
     for (generation, name) in [(2, "second"), (3, "third")] {
@@ -62,7 +62,7 @@ async fn bodies_are_there_from_the_start_and_are_never_called_missing() {
     api.put("configmaps", json!({"metadata": {"name": "nowhere", "namespace": "shop"}}));
     rig.until("its entry is missed", |rig| {
         rig.condition("r", "MissingBody")
-            .is_some_and(|told| told.2 == "ConfigMap shop/nowhere has no entry \"html\"")
+            .is_some_and(|reported| reported.2 == "ConfigMap shop/nowhere has no entry \"html\"")
     })
     .await;
     rig.stop().await;
@@ -77,14 +77,14 @@ async fn a_config_map_that_may_not_be_read_says_what_to_grant_and_does_not_delay
     let started = Instant::now();
     let rig = Rig::synced(&api).await;
     assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
-    rig.until("it is told", |rig| rig.condition("r", "MissingBody").is_some()).await;
+    rig.until("the status shows it", |rig| rig.condition("r", "MissingBody").is_some()).await;
     let words = "ConfigMap shop/page cannot be read: the permission to list and watch configmaps in namespace shop is \
                  missing: configmaps is forbidden";
     assert_eq!(rig.condition("r", "MissingBody").unwrap().2, words);
     api.allow_all();
     rig.until("it is read", |rig| placeholder(rig).as_deref() == Some("one")).await;
     rig.until("all is well", |rig| rig.condition("r", "MissingBody").is_none()).await;
-    // What was read stands, whatever happens to the way there.
+    // A value that was read stands while the API server is out of reach.
     rig.until("it is followed", |rig| rig.api.watchers("configmaps") == 1).await;
     api.refuse(Method::GET, "/configmaps", 403, "configmaps is forbidden", None);
     api.expire();
@@ -95,7 +95,7 @@ async fn a_config_map_that_may_not_be_read_says_what_to_grant_and_does_not_delay
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_config_map_that_nobody_answers_for_does_not_keep_the_gateway_from_serving() {
+async fn a_config_map_without_an_answer_does_not_keep_the_gateway_from_serving() {
     let api = shop();
     api.put(ROUTES, from_map("page"));
     api.put("configmaps", map("page", "one"));
@@ -118,42 +118,43 @@ fn from_many(namespace: &str, n: usize, count: usize) -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn more_config_maps_than_are_followed_are_told_until_there_is_room() {
-    let api = Api::default();
+async fn config_maps_over_the_limit_are_reported_until_there_is_room() {
+    let api = ApiServer::default();
     api.put("services", service("cart"));
     for namespace in 0..5 {
         (0..2).for_each(|n| api.put(ROUTES, from_many(&format!("n{namespace}"), n, 100)));
     }
     api.put(ROUTES, from_many("shop", 0, 1));
     let rig = Rig::synced(&api).await;
-    let told = |rig: &Rig| rig.condition("r0", "MissingBody").map(|told| told.2).unwrap_or_default();
+    let reported =
+        |rig: &Rig| rig.condition("r0", "MissingBody").map(|reported| reported.2).unwrap_or_default();
     rig.until("one is too many", |rig| {
-        told(rig) == "ConfigMap shop/m0-000 is not read: routes name more than 1000 ConfigMaps"
+        reported(rig) == "ConfigMap shop/m0-000 is not read: routes name more than 1000 ConfigMaps"
     })
     .await;
     api.delete(ROUTES, "n3", "r1");
-    rig.until("there is room", |rig| told(rig) == "there is no ConfigMap shop/m0-000").await;
+    rig.until("there is room", |rig| reported(rig) == "there is no ConfigMap shop/m0-000").await;
     rig.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn one_namespace_cannot_have_all_config_maps_followed() {
-    let api = Api::default();
+    let api = ApiServer::default();
     api.put("services", service("cart"));
     for (n, count) in [(0, 100), (1, 100), (2, 1)] {
         api.put(ROUTES, from_many("shop", n, count));
     }
     api.put(ROUTES, from_many("zoo", 0, 1));
     let rig = Rig::synced(&api).await;
-    let told = |namespace: &str, route: &str| {
-        let told = condition(&api.get(ROUTES, namespace, route).unwrap(), "MissingBody");
-        told.map(|told| told.2).unwrap_or_default()
+    let reported = |namespace: &str, route: &str| {
+        let reported = condition(&api.get(ROUTES, namespace, route).unwrap(), "MissingBody");
+        reported.map(|reported| reported.2).unwrap_or_default()
     };
     let words = "ConfigMap shop/m2-000 is not read: routes of namespace shop name more than 200 ConfigMaps";
-    rig.until("one is too many", |_| told("shop", "r2") == words).await;
-    rig.until("others have room", |_| told("zoo", "r0") == "there is no ConfigMap zoo/m0-000").await;
+    rig.until("one is too many", |_| reported("shop", "r2") == words).await;
+    rig.until("others have room", |_| reported("zoo", "r0") == "there is no ConfigMap zoo/m0-000").await;
     api.delete(ROUTES, "shop", "r0");
-    rig.until("there is room", |_| told("shop", "r2") == "there is no ConfigMap shop/m2-000").await;
+    rig.until("there is room", |_| reported("shop", "r2") == "there is no ConfigMap shop/m2-000").await;
     rig.stop().await;
 }
 
@@ -163,7 +164,7 @@ async fn an_entry_that_is_longer_than_a_body_may_be_is_refused_in_words() {
     api.put(ROUTES, from_map("page"));
     api.put("configmaps", map("page", &"x".repeat(32_769)));
     let rig = Rig::synced(&api).await;
-    rig.until("it is told", |rig| rig.condition("r", "MissingBody").is_some()).await;
+    rig.until("the status shows it", |rig| rig.condition("r", "MissingBody").is_some()).await;
     let words = "ConfigMap shop/page: entry \"html\" has 32769 bytes: expected at most 32768";
     assert_eq!(rig.condition("r", "MissingBody").unwrap().2, words);
     assert_eq!(placeholder(&rig).as_deref(), Some(""));
@@ -184,8 +185,9 @@ async fn only_entries_that_routes_name_are_kept_and_others_are_read_when_they_ar
     let entries = |data: &Value| json!({"metadata": {"name": "page", "namespace": "shop"}, "data": data});
     api.put("configmaps", entries(&json!({"html": "one", "body": "two"})));
     let rig = Rig::synced(&api).await;
-    let lists =
-        || api.asked(|asked| asked.path.contains("configmaps") && !asked.query.contains("watch=")).len();
+    let lists = || {
+        api.requests(|request| request.path.contains("configmaps") && !request.query.contains("watch=")).len()
+    };
     let once = lists();
     // Without a key it is `body`, or the only one.
     let mut unnamed = route("other", "other.example.com", "cart");
@@ -201,28 +203,28 @@ async fn only_entries_that_routes_name_are_kept_and_others_are_read_when_they_ar
     rig.until("the only one is read", |rig| other(rig).as_deref() == Some("three")).await;
     api.put("configmaps", entries(&json!({"html": "four", "css": ""})));
     let words = "ConfigMap shop/page has no entry \"body\", nor only one entry";
-    let told = |rig: &Rig| rig.condition("other", "MissingBody").map(|told| told.2);
-    rig.until("nobody knows which", |rig| told(rig).as_deref() == Some(words)).await;
+    let reported = |rig: &Rig| rig.condition("other", "MissingBody").map(|reported| reported.2);
+    rig.until("the entry is ambiguous", |rig| reported(rig).as_deref() == Some(words)).await;
     assert_eq!(placeholder(&rig).as_deref(), Some("four"));
     rig.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_of_a_config_map_that_panics_is_told_and_begun_anew() {
+async fn a_watch_of_a_config_map_that_panics_is_reported_and_started_again() {
     let api = shop();
     api.put(ROUTES, from_map("page"));
     api.put("configmaps", map("page", "one"));
     let rig = Rig::synced(&api).await;
-    let mut happenings = rig.cluster.happenings();
+    let mut events = rig.cluster.events();
     rig.until("it is followed", |rig| rig.api.watchers("configmaps") == 1).await;
     api.trap("/configmaps", Trap::Panic);
     api.expire();
-    rig.until("nobody follows it", |rig| rig.api.watchers("configmaps") == 0).await;
+    rig.until("it is not followed", |rig| rig.api.watchers("configmaps") == 0).await;
     api.put("configmaps", map("page", "two"));
     rig.until("the change is seen", |rig| placeholder(rig).as_deref() == Some("two")).await;
-    let told = std::iter::from_fn(|| happenings.try_recv().ok()).map(|told| format!("{told:?}"));
+    let reported = std::iter::from_fn(|| events.try_recv().ok()).map(|reported| format!("{reported:?}"));
     let words = "the watch of ConfigMap shop/page has ended by a panic";
-    assert_eq!(told.filter(|told| told.contains(words)).count(), 1, "once");
+    assert_eq!(reported.filter(|reported| reported.contains(words)).count(), 1, "once");
     assert!(never_missed(&api));
     rig.stop().await;
 }
@@ -244,9 +246,12 @@ async fn bodies_come_from_config_maps_that_routes_name_and_from_no_others() {
     api.put("configmaps", map("page", "two"));
     rig.until("it has changed", |rig| body(rig) == "two").await;
     rig.until("all is well", |rig| rig.condition("r", "MissingBody").is_none()).await;
-    let all = api.asked(|asked| asked.path.contains("configmaps"));
-    assert!(all.iter().all(|asked| asked.query.contains("fieldSelector=metadata.name%3Dpage")), "{all:?}");
+    let all = api.requests(|request| request.path.contains("configmaps"));
+    assert!(
+        all.iter().all(|request| request.query.contains("fieldSelector=metadata.name%3Dpage")),
+        "{all:?}"
+    );
     api.put(ROUTES, route("r", "shop.example.com", "cart"));
-    rig.until("nobody follows it any more", |rig| rig.api.watchers("configmaps") == 0).await;
+    rig.until("it is not followed any more", |rig| rig.api.watchers("configmaps") == 0).await;
     rig.stop().await;
 }

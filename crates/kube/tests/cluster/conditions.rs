@@ -1,12 +1,12 @@
-//! Conditions beside those of others: whose word is whose, and that nobody is argued with or overwritten.
+//! Conditions beside those of other controllers, which are never overwritten again and again.
 
 use std::time::Duration;
 
 use http::Method;
 use serde_json::{Value, json};
 
-use crate::api::Api;
 use crate::rig::{ROUTES, Rig, SCALED_HTTP, condition, observed, pass, shop};
+use rouse_testkit::api_server::ApiServer;
 
 #[tokio::test(start_paused = true)]
 async fn a_status_that_may_not_be_written_is_tried_again_rarely() {
@@ -24,7 +24,7 @@ async fn a_status_that_may_not_be_written_is_tried_again_rarely() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn somebody_who_writes_the_same_condition_is_not_argued_with() {
+async fn a_condition_that_another_writer_changes_is_not_overwritten_again() {
     let api = shop();
     let rig = Rig::synced(&api).await;
     rig.until("it is written", |rig| rig.condition("r", "Ready").is_some()).await;
@@ -40,7 +40,7 @@ async fn somebody_who_writes_the_same_condition_is_not_argued_with() {
 }
 
 /// KEDA's operator looks at route `r`, as it does once for each generation and when it starts.
-fn keda_looks(api: &Api) {
+fn keda_looks(api: &ApiServer) {
     let mut object = api.get(ROUTES, "shop", "r").unwrap();
     let said = json!({"type": "Ready", "status": "True", "reason": "Reconciled", "message": "InterceptorRoute reconciled",
         "observedGeneration": object["metadata"]["generation"], "lastTransitionTime": "2024-01-01T00:00:00Z"});
@@ -52,8 +52,8 @@ fn keda_looks(api: &Api) {
     api.put(ROUTES, object);
 }
 
-/// Somebody changes route `r`.
-fn change(api: &Api, generation: i64, port: u16) {
+/// Changes route `r`.
+fn change(api: &ApiServer, generation: i64, port: u16) {
     let mut object = api.get(ROUTES, "shop", "r").unwrap();
     object["metadata"]["generation"] = json!(generation);
     object["spec"]["target"]["port"] = json!(port);
@@ -70,7 +70,7 @@ async fn where_ready_is_kedas_the_gateways_say_rouse_ready_beside_it() {
     change(&api, 1, 81);
     keda_looks(&api);
     let (one, other) = (Rig::synced(&api).await, Rig::synced(&api).await);
-    one.until("it is told", |rig| rig.condition("r", "RouseReady").is_some()).await;
+    one.until("the status shows it", |rig| rig.condition("r", "RouseReady").is_some()).await;
     pass(Duration::from_mins(2)).await;
     assert_eq!(one.condition("r", "RouseReady").unwrap().1, "BadPort");
     assert_eq!(one.condition("r", "Ready"), Some(by_keda()));
@@ -119,7 +119,7 @@ fn scaled_http() -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_http_scaled_object_is_told_of_its_claims_and_of_what_is_wrong() {
+async fn an_http_scaled_object_shows_its_claims_and_its_problems() {
     let api = shop();
     let mut object = scaled_http();
     let theirs = json!({"type": "Created", "status": "True", "message": "by KEDA"});
@@ -128,7 +128,7 @@ async fn an_http_scaled_object_is_told_of_its_claims_and_of_what_is_wrong() {
     let rig = Rig::synced(&api).await;
     assert_eq!(rig.plan("shop/old").unwrap().spec.scaling.min, 2);
     let writes = |rig: &Rig| {
-        rig.api.patches("status").iter().filter(|asked| asked.path.contains("httpscaled")).count()
+        rig.api.patches("status").iter().filter(|request| request.path.contains("httpscaled")).count()
     };
     pass(Duration::from_mins(1)).await;
     assert_eq!(writes(&rig), 1, "the record of its claims");
@@ -137,7 +137,7 @@ async fn an_http_scaled_object_is_told_of_its_claims_and_of_what_is_wrong() {
     object["status"] = now["status"].clone();
     object["spec"]["scaleTargetRef"]["port"] = json!(81);
     api.put(SCALED_HTTP, object);
-    rig.until("it is told", |rig| writes(rig) == 2).await;
+    rig.until("the status shows it", |rig| writes(rig) == 2).await;
     let now = api.get(SCALED_HTTP, "shop", "old").unwrap();
     let conditions = now["status"]["conditions"].as_array().unwrap();
     assert_eq!(conditions[0], theirs, "what others said stays");
@@ -156,14 +156,14 @@ async fn what_keda_writes_meanwhile_is_not_overwritten() {
     object["status"] = json!({"targetService": "cart:81", "conditions": [{"type": "Ready", "status": "False", "message": "old"}]});
     api.put(SCALED_HTTP, object);
     // Exactly between our look and our write.
-    api.in_between(|api| {
+    api.before_next_patch(|api| {
         let mut newer = api.get(SCALED_HTTP, "shop", "old").unwrap();
         newer["status"]["conditions"] = json!([{"type": "Ready", "status": "True", "message": "newer"}]);
         api.put(SCALED_HTTP, newer);
     });
     let rig = Rig::synced(&api).await;
     let now = |rig: &Rig| rig.api.get(SCALED_HTTP, "shop", "old").unwrap();
-    rig.until("it is told", |rig| condition(&now(rig), "RouseReady").is_some()).await;
+    rig.until("the status shows it", |rig| condition(&now(rig), "RouseReady").is_some()).await;
     assert_eq!(condition(&now(&rig), "Ready").unwrap().2, "newer");
     assert_eq!(now(&rig)["status"]["targetService"], "cart:81");
     pass(Duration::from_mins(2)).await;
@@ -187,16 +187,20 @@ async fn a_write_is_not_repeated_before_what_overtook_it_was_seen() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_definition_does_not_allow_is_told_once_and_tried_when_there_is_something_else_to_say() {
+async fn a_status_that_the_definition_refuses_is_reported_once_and_tried_again_when_it_changes() {
     let api = shop();
     api.refuse(Method::PATCH, "/status", 422, "Unsupported value: \"BadPort\"", None);
     let rig = Rig::start(&api);
-    let mut happenings = rig.cluster.happenings();
+    let mut events = rig.cluster.events();
     rig.until("it was tried", |rig| !rig.api.patches("status").is_empty()).await;
     pass(Duration::from_mins(5)).await;
     assert_eq!(api.patches("status").len(), 1);
-    let told = std::iter::from_fn(|| happenings.try_recv().ok()).map(|told| format!("{told:?}"));
-    assert_eq!(told.filter(|told| told.contains("status of shop/r: Unsupported value")).count(), 1, "once");
+    let reported = std::iter::from_fn(|| events.try_recv().ok()).map(|reported| format!("{reported:?}"));
+    assert_eq!(
+        reported.filter(|reported| reported.contains("status of shop/r: Unsupported value")).count(),
+        1,
+        "once"
+    );
     api.allow_all();
     api.delete("services", "shop", "cart");
     rig.until("it is written", |rig| rig.condition("r", "NoService").is_some()).await;

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use rouse_kube::connect::{ConnectError, connect};
+use rouse_kube::client::connect::{ConnectError, connect};
 use tempfile::TempDir;
 
 /// A kubeconfig in a folder of its own.
@@ -41,14 +41,14 @@ async fn the_named_context_is_used_and_else_the_current_one() {
 }
 
 #[tokio::test]
-async fn a_context_that_is_not_there_is_told_with_those_that_are() {
+async fn an_unknown_context_is_reported_with_the_known_ones() {
     for (contexts, there) in
         [(&["one", "two"][..], "there are one, two"), (&["one"], "there is one"), (&[], "there are none")]
     {
         let (_folder, path) = kubeconfig(contexts);
-        let told = refused(&path, Some("three")).await.to_string();
+        let reported = refused(&path, Some("three")).await.to_string();
         let expected = format!("there is no context \"three\" in the kubeconfig {}; {there}", path.display());
-        assert_eq!(told, expected);
+        assert_eq!(reported, expected);
     }
 }
 

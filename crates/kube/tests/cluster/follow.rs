@@ -1,21 +1,21 @@
-//! Watches: what is seen, what is kept when the thread is lost, and what people are told.
+//! Watches: what is seen, what is kept when a watch breaks, and what the log says.
 
 use std::time::Duration;
 
 use http::Method;
 use rouse_core::endpoint::State;
 use rouse_core::hold::AcquireError;
-use rouse_core::slot::Ask;
-use rouse_kube::watch::WatchState;
+use rouse_core::service::SlotRequest;
+use rouse_kube::client::watch::WatchState;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
 
-use crate::api::Api;
 use crate::rig::{ROUTES, Rig, SCALED_HTTP, SLICES, id, pass, route, service, slice};
+use rouse_testkit::api_server::ApiServer;
 
 /// Service `cart` with three ready pods.
-fn shop() -> Api {
-    let api = Api::default();
+fn shop() -> ApiServer {
+    let api = ApiServer::default();
     api.put("services", service("cart"));
     api.put(SLICES, slice("cart-a", "cart", &[1, 2]));
     api.put(SLICES, slice("cart-b", "cart", &[3]));
@@ -51,7 +51,7 @@ async fn a_version_that_is_too_old_leads_to_a_new_list_that_never_empties_a_serv
     rig.until("all watches stand", |rig| rig.api.watchers(SLICES) == 1).await;
     let mut snapshots = rig.registry.get(&id("cart")).unwrap().subscribe();
     drop(snapshots.changed().await);
-    // While nobody is told, one pod goes and another comes.
+    // While watches send no events, one pod goes and another comes.
     api.set_silent(true);
     api.put(SLICES, slice("cart-a", "cart", &[2, 5]));
     api.delete(SLICES, "shop", "cart-b");
@@ -103,7 +103,8 @@ async fn a_watch_that_ends_goes_on_from_its_last_bookmark() {
     pass(Duration::from_millis(10)).await;
     api.end_watches();
     rig.until("it watches again", |rig| rig.api.watchers(SLICES) == 1).await;
-    let watches = api.asked(|asked| asked.path.ends_with("endpointslices") && asked.query.contains("watch"));
+    let watches =
+        api.requests(|request| request.path.ends_with("endpointslices") && request.query.contains("watch"));
     let last = &watches.last().unwrap().query;
     assert!(
         last.contains(&format!("resourceVersion={marked}")) && last.contains("allowWatchBookmarks=true"),
@@ -173,11 +174,11 @@ async fn a_server_that_went_back_and_past_us_in_silence_is_listed_anew() {
 #[tokio::test(start_paused = true)]
 async fn a_server_that_ends_every_watch_at_once_is_not_asked_without_end() {
     let api = shop();
-    api.set_curt();
+    api.end_watches_at_once();
     let rig = Rig::synced(&api).await;
     pass(Duration::from_mins(5)).await;
-    let asked = api.asked(|asked| asked.path.ends_with("endpointslices")).len();
-    assert!(asked < 120, "{asked} requests in five minutes");
+    let requests = api.requests(|request| request.path.ends_with("endpointslices")).len();
+    assert!(requests < 120, "{requests} requests in five minutes");
     api.put(SLICES, slice("cart-b", "cart", &[3, 4]));
     rig.until("changes are seen all the same", |rig| rig.ready("cart") == 4).await;
     rig.stop().await;
@@ -192,7 +193,7 @@ async fn without_the_api_server_the_last_word_stands_and_is_called_stale() {
     let stale = |rig: &Rig| rig.registry.get(&id("cart")).unwrap().snapshot().stale;
     api.set_down(true);
     pass(Duration::from_secs(5)).await;
-    assert!(!stale(&rig), "a short break is nobody's business");
+    assert!(!stale(&rig), "a short break does not count");
     pass(Duration::from_mins(1)).await;
     assert!(stale(&rig));
     assert_eq!(rig.ready("cart"), 3);
@@ -227,25 +228,29 @@ async fn kinds_that_are_not_installed_are_no_error_and_are_found_later() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_kind_that_is_not_installed_counts_as_empty_is_told_once_and_is_looked_for_less_and_less() {
+async fn a_kind_that_is_not_installed_counts_as_empty_is_reported_once_and_is_listed_less_and_less() {
     for (kind, name, place) in [(ROUTES, "InterceptorRoute", 2), (SCALED_HTTP, "HTTPScaledObject", 3)] {
         let api = shop();
         api.set_missing(kind, true);
         let rig = Rig::start(&api);
-        let mut happenings = rig.cluster.happenings();
+        let mut events = rig.cluster.events();
         rig.wait_synced().await;
         let report = rig.cluster.watches().remove(place);
         assert_eq!((report.kind, &report.state, report.synced), (name, &WatchState::Missing, true));
         let plural = kind.split_once('/').unwrap().1;
-        let looks = |rig: &Rig| rig.api.asked(|asked| asked.path.ends_with(plural)).len();
+        let looks = |rig: &Rig| rig.api.requests(|request| request.path.ends_with(plural)).len();
         pass(Duration::from_secs(5)).await;
         let soon = looks(&rig);
         assert!((3..=6).contains(&soon), "{soon} looks in five seconds");
         pass(Duration::from_mins(10)).await;
         let later = looks(&rig) - soon;
         assert!((20..=45).contains(&later), "{later} looks in ten minutes");
-        let told = std::iter::from_fn(|| happenings.try_recv().ok()).map(|told| format!("{told:?}"));
-        assert_eq!(told.filter(|told| told.contains(name) && told.contains("Missing")).count(), 1, "{name}");
+        let reported = std::iter::from_fn(|| events.try_recv().ok()).map(|reported| format!("{reported:?}"));
+        assert_eq!(
+            reported.filter(|reported| reported.contains(name) && reported.contains("Missing")).count(),
+            1,
+            "{name}"
+        );
         api.set_missing(kind, false);
         rig.until("it is followed", |rig| rig.cluster.watches()[place].state == WatchState::Following).await;
         rig.stop().await;
@@ -276,21 +281,24 @@ async fn a_kind_that_may_not_be_listed_is_waited_for_and_the_permission_is_named
 #[tokio::test(start_paused = true)]
 async fn one_object_that_cannot_be_read_does_not_spoil_the_others() {
     let api = shop();
-    let mut odd = slice("odd", "cart", &[9]);
-    odd["addressType"] = json!("IPv9");
-    api.put(SLICES, odd.clone());
+    let mut invalid = slice("invalid", "cart", &[9]);
+    invalid["addressType"] = json!("IPv9");
+    api.put(SLICES, invalid.clone());
     let rig = Rig::start(&api);
-    let mut happenings = rig.cluster.happenings();
+    let mut events = rig.cluster.events();
     rig.wait_synced().await;
     assert_eq!(rig.ready("cart"), 3);
-    api.put(SLICES, odd);
+    api.put(SLICES, invalid);
     api.put(SLICES, slice("cart-b", "cart", &[3, 4]));
     rig.until("the next change is seen", |rig| rig.ready("cart") == 4).await;
-    let mut told = Vec::new();
-    while let Ok(happening) = happenings.try_recv() {
-        told.push(format!("{happening:?}"));
+    let mut reported = Vec::new();
+    while let Ok(event) = events.try_recv() {
+        reported.push(format!("{event:?}"));
     }
-    assert!(told.iter().any(|told| told.contains("EndpointSlice shop/odd cannot be read")), "{told:?}");
+    assert!(
+        reported.iter().any(|reported| reported.contains("EndpointSlice shop/invalid cannot be read")),
+        "{reported:?}"
+    );
     rig.stop().await;
 }
 
@@ -310,7 +318,7 @@ async fn nothing_is_published_before_everything_was_seen_once() {
 
 #[tokio::test(start_paused = true)]
 async fn slices_may_come_before_their_service_and_stay_after_it() {
-    let api = Api::default();
+    let api = ApiServer::default();
     api.put(SLICES, slice("cart-a", "cart", &[1]));
     let rig = Rig::synced(&api).await;
     assert!(rig.registry.get(&id("cart")).is_none());
@@ -320,24 +328,24 @@ async fn slices_may_come_before_their_service_and_stay_after_it() {
     api.delete("services", "shop", "cart");
     rig.until("it is gone", |rig| rig.registry.get(&id("cart")).is_none()).await;
     let port = gone.port(&rouse_core::endpoint::PortName::new("http")).unwrap();
-    let told = port.acquire(Ask::default(), std::future::pending()).await;
-    assert_eq!(told.err(), Some(AcquireError::ServiceGone), "whoever waits is told");
-    // Nobody writes the slice again, but it is still there.
+    let reported = port.acquire(SlotRequest::default(), std::future::pending()).await;
+    assert_eq!(reported.err(), Some(AcquireError::ServiceGone), "a request that waits fails");
+    // The slice is not written again, but it is still there.
     api.put("services", service("cart"));
     rig.until("its slice is found again", |rig| rig.ready("cart") == 1).await;
     rig.stop().await;
 }
 
 /// A gateway whose operator lets the Services of namespace `shop` opt in to endpoints without a pod.
-async fn listed(api: &Api) -> Rig {
+async fn listed(api: &ApiServer) -> Rig {
     let rig = Rig::with(api, |settings| settings.manual_endpoints_of = ["shop".to_owned()].into());
     rig.wait_synced().await;
     rig
 }
 
 #[tokio::test(start_paused = true)]
-async fn endpoints_without_a_pod_need_somebody_who_opted_in() {
-    let api = Api::default();
+async fn endpoints_without_a_pod_need_the_opt_in_of_the_operator() {
+    let api = ApiServer::default();
     let mut manual = slice("cart-a", "cart", &[1, 2]);
     manual["endpoints"][1].as_object_mut().unwrap().remove("targetRef");
     api.put(SLICES, manual);
@@ -359,17 +367,17 @@ async fn endpoints_without_a_pod_need_somebody_who_opted_in() {
 
 #[tokio::test(start_paused = true)]
 async fn an_endpoint_is_a_pod_only_where_that_pod_is() {
-    let api = Api::default();
+    let api = ApiServer::default();
     api.put("services", service("cart"));
     api.put(SLICES, slice("cart-a", "cart", &[1]));
     let rig = Rig::synced(&api).await;
     assert_eq!(rig.ready("cart"), 1);
     let pod = |namespace: &str, name: &str, ip: &str| json!({"metadata": {"name": name, "namespace": namespace, "uid": name}, "spec": {}, "status": {"podIPs": [{"ip": ip}]}});
-    // Of nobody; of a pod that has another address; of a pod of another namespace.
+    // Of no pod; of a pod that has another address; of a pod of another namespace.
     api.put("pods", pod("shop", "cart-8", "10.0.0.80"));
     api.put("pods", pod("other", "cart-9", "10.0.0.9"));
     api.put_alone(SLICES, slice("cart-b", "cart", &[7, 8, 9]));
-    // Whatever comes after it was seen after it.
+    // Events arrive in order: after this one, it was seen.
     api.put(SLICES, slice("cart-c", "cart", &[2]));
     rig.until("the other slice is seen", |rig| rig.ready("cart") == 2).await;
     // The pod may come after its slice.
@@ -386,7 +394,7 @@ async fn an_endpoint_is_a_pod_only_where_that_pod_is() {
 
 #[tokio::test(start_paused = true)]
 async fn slices_of_a_service_that_selects_no_pods_count_as_written_by_hand() {
-    let api = Api::default();
+    let api = ApiServer::default();
     let bare = |annotations: Value| {
         let mut bare = service("cart");
         bare["spec"].as_object_mut().unwrap().remove("selector");
@@ -408,7 +416,7 @@ async fn slices_of_a_service_that_selects_no_pods_count_as_written_by_hand() {
 
 #[tokio::test(start_paused = true)]
 async fn slices_are_believed_where_pods_may_not_be_seen() {
-    let api = Api::default();
+    let api = ApiServer::default();
     api.put("services", service("cart"));
     api.put_alone(SLICES, slice("cart-a", "cart", &[1]));
     api.refuse(Method::GET, "/api/v1/pods", 403, "Forbidden", None);
@@ -425,7 +433,7 @@ async fn slices_are_believed_where_pods_may_not_be_seen() {
 
 #[tokio::test(start_paused = true)]
 async fn slices_are_believed_where_pods_may_be_listed_and_not_watched() {
-    let api = Api::default();
+    let api = ApiServer::default();
     api.put("services", service("cart"));
     api.put_alone(SLICES, slice("cart-a", "cart", &[1]));
     api.refuse(Method::GET, "/api/v1/pods watch=true", 403, "Forbidden", None);
@@ -440,7 +448,7 @@ async fn slices_are_believed_where_pods_may_be_listed_and_not_watched() {
 
 #[tokio::test(start_paused = true)]
 async fn an_endpoint_that_was_a_pod_is_none_when_the_pod_is_gone() {
-    let api = Api::default();
+    let api = ApiServer::default();
     api.put("services", service("cart"));
     api.put(SLICES, slice("cart-a", "cart", &[1, 2]));
     let rig = Rig::synced(&api).await;
@@ -473,12 +481,12 @@ async fn a_watch_of_pods_that_hangs_delays_new_pods_for_seconds_only() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slice_that_names_nobody_does_not_have_pods_listed_for_ever() {
+async fn a_slice_of_pods_that_do_not_exist_does_not_cause_endless_lists() {
     let api = shop();
     let rig = Rig::synced(&api).await;
     let lists = || {
         let list = |path: &str, query: &str| path == "/api/v1/pods" && !query.contains("watch");
-        api.asked(|asked| list(&asked.path, &asked.query)).len()
+        api.requests(|request| list(&request.path, &request.query)).len()
     };
     let before = lists();
     api.put_alone(SLICES, slice("cart-c", "cart", &[9]));
@@ -499,7 +507,7 @@ async fn one_namespace_sees_nothing_of_another() {
     let rig = Rig::with(&api, |settings| settings.namespace = Some("shop".into()));
     rig.wait_synced().await;
     assert_eq!(rig.registry.services().len(), 1);
-    let outside = api.asked(|asked| !asked.path.contains("/namespaces/shop/"));
+    let outside = api.requests(|request| !request.path.contains("/namespaces/shop/"));
     assert!(outside.is_empty(), "{outside:?}");
     rig.stop().await;
 }

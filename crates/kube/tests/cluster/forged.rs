@@ -3,15 +3,15 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use rouse_kube::cluster::Happening;
+use rouse_kube::cluster::ClusterEvent;
 use serde_json::{Value, json};
 
-use crate::api::{Api, Trap};
 use crate::rig::{ROUTES, Rig, SLICES, pass, route, service, slice};
+use rouse_testkit::api_server::{ApiServer, Trap};
 
 /// Service `cart`, which asks for endpoints without a pod, and a slice with one pod and one bare endpoint.
-fn opted_in() -> Api {
-    let api = Api::default();
+fn opted_in() -> ApiServer {
+    let api = ApiServer::default();
     let mut opted = service("cart");
     opted["metadata"]["annotations"] = json!({"rouse.dev/manual-endpoints": "allow"});
     api.put("services", opted);
@@ -49,11 +49,11 @@ async fn the_annotation_for_manual_endpoints_counts_only_in_namespaces_that_the_
 
 #[tokio::test(start_paused = true)]
 async fn no_endpoint_is_at_the_gateway_itself_or_at_an_address_of_the_node() {
-    let api = Api::default();
+    let api = ApiServer::default();
     api.put("services", service("cart"));
     let mut manual = slice("cart-a", "cart", &[1, 2, 3, 4, 5, 6]);
-    let odd = ["127.0.0.1", "169.254.169.254", "0.0.0.0", "224.0.0.1", "10.0.0.7", "10.0.0.8"];
-    for (endpoint, ip) in manual["endpoints"].as_array_mut().unwrap().iter_mut().zip(odd) {
+    let invalid = ["127.0.0.1", "169.254.169.254", "0.0.0.0", "224.0.0.1", "10.0.0.7", "10.0.0.8"];
+    for (endpoint, ip) in manual["endpoints"].as_array_mut().unwrap().iter_mut().zip(invalid) {
         endpoint.as_object_mut().unwrap().remove("targetRef");
         endpoint["addresses"] = json!([ip]);
     }
@@ -76,7 +76,11 @@ async fn no_endpoint_is_at_the_gateway_itself_or_at_an_address_of_the_node() {
     });
     rig.wait_synced().await;
     let ips: Vec<String> = rig.endpoints("cart").into_iter().map(|(_, address)| address).collect();
-    assert_eq!(ips, ["10.0.0.8:8080", "[fd00::1]:8080"], "another port of ours is somebody else's");
+    assert_eq!(
+        ips,
+        ["10.0.0.8:8080", "[fd00::1]:8080"],
+        "another port at an address of the gateway is not the gateway"
+    );
     rig.stop().await;
 }
 
@@ -86,7 +90,7 @@ async fn a_pod_whose_address_another_namespace_got_has_no_endpoint_from_then_on(
     let leaving = json!({"metadata": {"deletionTimestamp": "2024-01-02T00:00:00Z"}});
     // The old pod is gone, or about to go, before the new one gets its address; its slice says nothing yet.
     for gone in [true, false] {
-        let api = Api::default();
+        let api = ApiServer::default();
         api.put("services", service("cart"));
         api.put(SLICES, slice("cart-a", "cart", &[1, 2]));
         let rig = Rig::synced(&api).await;
@@ -98,7 +102,7 @@ async fn a_pod_whose_address_another_namespace_got_has_no_endpoint_from_then_on(
             api.put("pods", pod("shop", "cart-1", 1, &leaving));
         }
         pass(Duration::from_millis(50)).await;
-        assert_eq!(rig.ready("cart"), 2, "nobody has its address yet");
+        assert_eq!(rig.ready("cart"), 2, "no other pod has its address yet");
         api.put("pods", pod("other", "bank", 1, &nothing));
         pass(Duration::from_millis(50)).await;
         let ips: Vec<String> = rig.endpoints("cart").into_iter().map(|(_, address)| address).collect();
@@ -111,7 +115,7 @@ async fn a_pod_whose_address_another_namespace_got_has_no_endpoint_from_then_on(
 
 #[tokio::test(start_paused = true)]
 async fn pods_on_the_network_of_their_node_share_its_address() {
-    let api = Api::default();
+    let api = ApiServer::default();
     api.put("services", service("cart"));
     let host = json!({"spec": {"hostNetwork": true}});
     api.put("pods", pod("shop", "cart-1", 1, &host));
@@ -125,7 +129,7 @@ async fn pods_on_the_network_of_their_node_share_its_address() {
 
 #[tokio::test(start_paused = true)]
 async fn an_address_of_another_pod_gets_no_request_while_pods_are_listed_again() {
-    let api = Api::default();
+    let api = ApiServer::default();
     api.put("services", service("cart"));
     api.put("pods", pod("other", "bank", 9, &json!({})));
     // One endpoint is a pod, one names a pod that does not exist, at the address of another namespace's.
@@ -149,8 +153,8 @@ async fn an_address_of_another_pod_gets_no_request_while_pods_are_listed_again()
 }
 
 /// Service `cart` with one pod, and a route that asks for the way through its `ClusterIP`.
-fn through_cluster_ip(mode: &str) -> Api {
-    let api = Api::default();
+fn through_cluster_ip(mode: &str) -> ApiServer {
+    let api = ApiServer::default();
     api.put("services", service("cart"));
     api.put(SLICES, slice("cart-a", "cart", &[1]));
     let mut route = route("r", "shop.example.com", "cart");
@@ -193,14 +197,14 @@ async fn the_cluster_ip_is_not_dialled_while_it_leads_to_endpoints_that_are_refu
     for mode in ["disabled", "cold-start-only"] {
         let api = through_cluster_ip(mode);
         let rig = Rig::synced(&api).await;
-        let mut happenings = rig.cluster.happenings();
+        let mut events = rig.cluster.events();
         rig.until("the ClusterIP is in use", uses_cluster_ip).await;
         assert!(rig.condition("r", "NotHonoured").is_none());
         api.put(SLICES, forged(bare));
         pass(Duration::from_millis(50)).await;
         assert!(!uses_cluster_ip(&rig), "{mode}");
         assert_eq!(rig.ready("cart"), 1, "its pod still gets requests");
-        rig.until("it is told", |rig| rig.condition("r", "NotHonoured").is_some()).await;
+        rig.until("the status shows it", |rig| rig.condition("r", "NotHonoured").is_some()).await;
         let (_, reason, message) = rig.condition("r", "NotHonoured").unwrap();
         assert_eq!(reason, "RefusedEndpoints");
         assert!(message.contains("rouse.dev/direct-pod-routing"), "{message}");
@@ -214,11 +218,11 @@ async fn the_cluster_ip_is_not_dialled_while_it_leads_to_endpoints_that_are_refu
         pass(Duration::from_secs(20)).await;
         assert!(!uses_cluster_ip(&rig));
         rig.until("the ClusterIP is in use again", uses_cluster_ip).await;
-        rig.until("nothing is told any more", |rig| rig.condition("r", "NotHonoured").is_none()).await;
+        rig.until("the status shows it no more", |rig| rig.condition("r", "NotHonoured").is_none()).await;
         let mut warnings = 0;
-        while let Ok(happening) = happenings.try_recv() {
+        while let Ok(event) = events.try_recv() {
             warnings +=
-                usize::from(matches!(happening, Happening::LeftOut(words) if words.contains("ClusterIP")));
+                usize::from(matches!(event, ClusterEvent::LeftOut(words) if words.contains("ClusterIP")));
         }
         assert_eq!(warnings, 1);
         rig.stop().await;
@@ -335,7 +339,7 @@ async fn pods_that_do_not_exist_are_not_believed_because_they_are_new_each_time(
 
 #[tokio::test(start_paused = true)]
 async fn a_fallback_is_not_reached_through_a_cluster_ip_that_leads_to_refused_endpoints() {
-    let api = Api::default();
+    let api = ApiServer::default();
     api.put("services", service("cart"));
     api.put("services", service("sorry"));
     let mut forged = slice("forged", "sorry", &[9]);
@@ -353,7 +357,7 @@ async fn a_fallback_is_not_reached_through_a_cluster_ip_that_leads_to_refused_en
     pass(Duration::from_millis(50)).await;
     assert_eq!(addresses(&rig), 0);
     assert!(uses_cluster_ip(&rig), "its target is another Service");
-    rig.until("it is told", |rig| rig.condition("r", "NotHonoured").is_some()).await;
+    rig.until("the status shows it", |rig| rig.condition("r", "NotHonoured").is_some()).await;
     assert!(rig.condition("r", "NotHonoured").unwrap().2.contains("Service shop/sorry"));
     rig.stop().await;
 }

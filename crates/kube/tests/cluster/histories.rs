@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use proptest::prelude::*;
-use rouse_kube::route::claims::HostOverlap;
+use rouse_kube::routes::claims::HostOverlap;
 use serde_json::{Value, json};
 
-use crate::api::Api;
 use crate::rig::{ROUTES, Rig, condition, pass, route, service};
+use rouse_testkit::api_server::ApiServer;
 
 /// As routes spell them, and as they are compared. Two spellings are one host.
 const HOSTS: [(&str, &str); 7] = [
@@ -143,8 +143,8 @@ impl Model {
         most_exact(all.map(|(namespace, pattern)| (pattern.to_owned(), format!("ns{namespace}"))), host)
     }
 
-    /// Whether a route is told that it does not get all its hosts, if all replicas agree on that.
-    fn is_told(&self, name: Name) -> Option<bool> {
+    /// Whether the status of a route shows that it does not get all its hosts, if all replicas agree on that.
+    fn shows_conflict(&self, name: Name) -> Option<bool> {
         let loses = |hosts: &Hosts| hosts.iter().any(|host| self.taken(name.0, host));
         let newest = loses(&self.routes[&name].1);
         let good = self.good.iter().map(|good| good.get(&name).is_some_and(loses));
@@ -160,7 +160,7 @@ fn most_exact(patterns: impl Iterator<Item = (String, String)>, host: &str) -> B
     matching.into_iter().filter(|(pattern, _)| Some(pattern.len()) == most).map(|(_, whose)| whose).collect()
 }
 
-fn object(api: &Api, name: Name, hosts: &BTreeSet<usize>, year: u32, fault: Option<Fault>) -> Value {
+fn object(api: &ApiServer, name: Name, hosts: &BTreeSet<usize>, year: u32, fault: Option<Fault>) -> Value {
     let (namespace, called) = (format!("ns{}", name.0), format!("r{}", name.1));
     let before = api.get(ROUTES, &namespace, &called);
     let mut object = route(&called, "unused.test", "cart");
@@ -207,7 +207,7 @@ fn a_step() -> impl Strategy<Value = Step> {
 }
 
 /// Until both gateways have seen everything and have written what they had to.
-async fn quiet(api: &Api) {
+async fn settled(api: &ApiServer) {
     loop {
         let before = api.version();
         pass(Duration::from_millis(500)).await;
@@ -217,14 +217,14 @@ async fn quiet(api: &Api) {
     }
 }
 
-async fn start(api: &Api, overlap: HostOverlap) -> Rig {
+async fn start(api: &ApiServer, overlap: HostOverlap) -> Rig {
     let rig = Rig::with(api, |settings| settings.hosts.overlap = overlap);
     rig.wait_synced().await;
     rig
 }
 
 async fn live_through(steps: Vec<Step>, overlap: HostOverlap) {
-    let api = Api::default();
+    let api = ApiServer::default();
     api.put("services", service("cart"));
     let mut rigs = vec![start(&api, overlap).await, start(&api, overlap).await];
     let mut model = Model::new(overlap);
@@ -246,7 +246,7 @@ async fn live_through(steps: Vec<Step>, overlap: HostOverlap) {
             }
         }
         model.settle();
-        quiet(&api).await;
+        settled(&api).await;
         for (replica, rig) in rigs.iter().enumerate() {
             for host in ASKED {
                 let expected = model.served_by(replica, host);
@@ -259,8 +259,12 @@ async fn live_through(steps: Vec<Step>, overlap: HostOverlap) {
         }
         for name in model.routes.keys() {
             let object = api.get(ROUTES, &format!("ns{}", name.0), &format!("r{}", name.1)).unwrap();
-            let told = condition(&object, "HostConflict").is_some();
-            assert_eq!(told, model.is_told(*name).unwrap_or(told), "{name:?} after {step:?} of {steps:?}");
+            let reported = condition(&object, "HostConflict").is_some();
+            assert_eq!(
+                reported,
+                model.shows_conflict(*name).unwrap_or(reported),
+                "{name:?} after {step:?} of {steps:?}"
+            );
         }
     }
     for rig in rigs {

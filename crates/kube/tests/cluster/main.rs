@@ -2,7 +2,6 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "tests")]
 
-mod api;
 mod bodies;
 mod conditions;
 mod connect;
@@ -10,6 +9,7 @@ mod follow;
 mod forged;
 mod histories;
 mod ownership;
+mod permissions;
 mod rig;
 mod routes;
 mod tls;

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use http::Method;
-use rouse_kube::route::spec::RuleSpec;
-use rouse_kube::service::PortFault;
+use rouse_kube::objects::route::RuleSpec;
+use rouse_kube::objects::service_facts::PortFault;
 use serde_json::{Value, json};
 
-use crate::api::Api;
 use crate::rig::{ROUTES, Rig, SCALED_HTTP, condition, pass, route, service};
+use rouse_testkit::api_server::ApiServer;
 
 /// A route of `namespace` that was created in `year` and names `hosts`.
 fn route_of(namespace: &str, name: &str, year: u32, hosts: &[&str]) -> Value {
@@ -21,7 +21,7 @@ fn route_of(namespace: &str, name: &str, year: u32, hosts: &[&str]) -> Value {
 }
 
 /// Changes the spec of a route as its owner does: the status stays.
-fn edit(api: &Api, namespace: &str, name: &str, change: impl FnOnce(&mut Value)) {
+fn edit(api: &ApiServer, namespace: &str, name: &str, change: impl FnOnce(&mut Value)) {
     let mut object = api.get(ROUTES, namespace, name).unwrap();
     change(&mut object["spec"]);
     let generation = object["metadata"]["generation"].as_i64().unwrap();
@@ -29,7 +29,7 @@ fn edit(api: &Api, namespace: &str, name: &str, change: impl FnOnce(&mut Value))
     api.put(ROUTES, object);
 }
 
-fn set_hosts(api: &Api, namespace: &str, name: &str, hosts: &[&str]) {
+fn set_hosts(api: &ApiServer, namespace: &str, name: &str, hosts: &[&str]) {
     edit(api, namespace, name, |spec| spec["rules"] = json!([{"hosts": hosts}]));
 }
 
@@ -47,24 +47,27 @@ fn served_by(rig: &Rig, host: &str) -> Option<String> {
     })
 }
 
-fn told(api: &Api, namespace: &str, name: &str, kind: &str) -> Option<String> {
+fn reported(api: &ApiServer, namespace: &str, name: &str, kind: &str) -> Option<String> {
     condition(&api.get(ROUTES, namespace, name)?, kind).map(|(_, _, message)| message)
 }
 
 async fn recorded(rig: &Rig, namespace: &str, name: &str, host: &str) {
     let is = |rig: &Rig| {
-        told(&rig.api, namespace, name, "HostsClaimed").is_some_and(|record| record.contains(host))
+        reported(&rig.api, namespace, name, "HostsClaimed").is_some_and(|record| record.contains(host))
     };
     rig.until("the claim is recorded", is).await;
 }
 
 async fn conflict(rig: &Rig, namespace: &str, name: &str) -> String {
-    rig.until("the conflict is told", |rig| told(&rig.api, namespace, name, "HostConflict").is_some()).await;
-    told(&rig.api, namespace, name, "HostConflict").unwrap()
+    rig.until("the status shows the conflict", |rig| {
+        reported(&rig.api, namespace, name, "HostConflict").is_some()
+    })
+    .await;
+    reported(&rig.api, namespace, name, "HostConflict").unwrap()
 }
 
-fn cluster() -> Api {
-    let api = Api::default();
+fn cluster() -> ApiServer {
+    let api = ApiServer::default();
     api.put("services", service("cart"));
     api
 }
@@ -112,7 +115,7 @@ async fn a_faulty_version_keeps_its_hosts_also_after_a_restart() {
     assert_eq!(served_by(&again, "cart.x.test").as_deref(), Some("a"));
     let plan = again.plan("a/cart").expect("it answers 503");
     assert!(matches!(plan.target, Err(PortFault::Faulty(_))), "{:?}", plan.target);
-    assert!(told(&api, "a", "cart", "HostsClaimed").unwrap().contains("cart.x.test"));
+    assert!(reported(&api, "a", "cart", "HostsClaimed").unwrap().contains("cart.x.test"));
     again.stop().await;
 }
 
@@ -122,8 +125,8 @@ async fn two_replicas_agree_on_a_host_that_both_gave_away_at_the_same_moment() {
     let (one, other) = (Rig::synced(&api).await, Rig::synced(&api).await);
     api.put(ROUTES, route_of("b", "r", 2024, &["cart.test"]));
     api.put(ROUTES, route_of("a", "r", 2024, &["*.test"]));
-    one.until("one of them is told", |rig| {
-        ["a", "b"].iter().any(|it| told(&rig.api, it, "r", "HostConflict").is_some())
+    one.until("one status shows it", |rig| {
+        ["a", "b"].iter().any(|it| reported(&rig.api, it, "r", "HostConflict").is_some())
     })
     .await;
     pass(Duration::from_mins(2)).await;
@@ -154,17 +157,17 @@ async fn hosts_stay_where_they_are_while_no_status_can_be_written() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_record_that_somebody_else_removed_is_written_again_after_a_while() {
+async fn a_record_that_another_writer_removed_is_written_again_after_a_while() {
     let api = cluster();
     api.put(ROUTES, route_of("a", "cart", 2024, &["cart.test"]));
     let rig = Rig::synced(&api).await;
     recorded(&rig, "a", "cart", "cart.test").await;
-    let before = told(&api, "a", "cart", "HostsClaimed");
+    let before = reported(&api, "a", "cart", "HostsClaimed");
     let mut object = api.get(ROUTES, "a", "cart").unwrap();
     object["status"] = json!({"conditions": []});
     api.put(ROUTES, object);
     pass(Duration::from_mins(2)).await;
-    assert_eq!(told(&api, "a", "cart", "HostsClaimed"), before, "with the time of the first claim");
+    assert_eq!(reported(&api, "a", "cart", "HostsClaimed"), before, "with the time of the first claim");
     let writes = api.patches("status").len();
     assert!(writes <= 3, "{writes} writes");
     rig.stop().await;

@@ -5,17 +5,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use rouse_core::endpoint::{PortName, ServiceId, State};
-use rouse_core::merge::Policy;
-use rouse_core::registry::{Registry, Settings as RegistrySettings};
+use rouse_core::merge::MergePolicy;
+use rouse_core::registry::{Registry, RegistrySettings};
 use rouse_core::time::{Clock, Moment};
-use rouse_kube::cluster::{Cluster, Ended, Settings};
-use rouse_kube::route::plan::RoutePlan;
+use rouse_kube::cluster::{Cluster, ClusterSettings, Ended};
+use rouse_kube::routes::plan::RoutePlan;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::api::Api;
+use rouse_testkit::api_server::ApiServer;
 
 pub(crate) const SLICES: &str = "discovery.k8s.io/endpointslices";
 pub(crate) const ROUTES: &str = "http.keda.sh/interceptorroutes";
@@ -23,7 +23,7 @@ pub(crate) const SCALED_HTTP: &str = "http.keda.sh/httpscaledobjects";
 pub(crate) const SCALED: &str = "keda.sh/scaledobjects";
 pub(crate) const DEPLOYMENTS: &str = "apps/deployments";
 
-/// Tokio's time, which stands still unless everybody waits.
+/// Tokio's paused time, which moves on when all tasks wait.
 struct TestClock(Instant);
 
 impl Clock for TestClock {
@@ -39,7 +39,7 @@ fn time_of_day() -> SystemTime {
 }
 
 pub(crate) struct Rig {
-    pub(crate) api: Api,
+    pub(crate) api: ApiServer,
     pub(crate) cluster: Arc<Cluster>,
     pub(crate) registry: Arc<Registry>,
     cancel: CancellationToken,
@@ -48,16 +48,16 @@ pub(crate) struct Rig {
 
 impl Rig {
     /// Starts to follow `api`.
-    pub(crate) fn start(api: &Api) -> Self {
+    pub(crate) fn start(api: &ApiServer) -> Self {
         Self::with(api, |_| {})
     }
 
-    pub(crate) fn with(api: &Api, change: impl FnOnce(&mut Settings)) -> Self {
+    pub(crate) fn with(api: &ApiServer, change: impl FnOnce(&mut ClusterSettings)) -> Self {
         let clock: Arc<dyn Clock> = Arc::new(TestClock(Instant::now()));
-        let mut settings = Settings::new(Arc::clone(&clock), time_of_day, 1);
+        let mut settings = ClusterSettings::new(Arc::clone(&clock), time_of_day, 1);
         change(&mut settings);
         let cluster = Cluster::new(api.client(), settings);
-        let policy = Policy { manual_endpoints: true, ..Policy::default() };
+        let policy = MergePolicy { manual_endpoints: true, ..MergePolicy::default() };
         let registry_settings = RegistrySettings { policy, ..RegistrySettings::default() };
         let registry = Registry::new(registry_settings, clock, Arc::clone(&cluster) as _);
         let cancel = CancellationToken::new();
@@ -68,7 +68,7 @@ impl Rig {
     }
 
     /// Starts, and has seen everything.
-    pub(crate) async fn synced(api: &Api) -> Self {
+    pub(crate) async fn synced(api: &ApiServer) -> Self {
         let rig = Self::start(api);
         rig.wait_synced().await;
         rig
@@ -140,7 +140,7 @@ pub(crate) fn condition(object: &Value, kind: &str) -> Option<(String, String, S
     Some((text("status"), text("reason"), text("message")))
 }
 
-/// Lets everybody else go on, for so long in time that does not pass.
+/// Lets the other tasks run for this paused time.
 pub(crate) async fn pass(time: Duration) {
     sleep_until(Instant::now() + time).await;
 }
@@ -180,8 +180,8 @@ pub(crate) fn deployment(name: &str, app: &str, replicas: u32) -> Value {
 }
 
 /// Service `cart` with its Deployment and a route.
-pub(crate) fn shop() -> Api {
-    let api = Api::default();
+pub(crate) fn shop() -> ApiServer {
+    let api = ApiServer::default();
     api.put("services", service("cart"));
     api.put(DEPLOYMENTS, deployment("cart", "cart", 0));
     api.put(ROUTES, route("r", "shop.example.com", "cart"));
@@ -189,7 +189,7 @@ pub(crate) fn shop() -> Api {
 }
 
 /// The generation that a condition of route `r` speaks of.
-pub(crate) fn observed(api: &Api, kind: &str) -> Option<i64> {
+pub(crate) fn observed(api: &ApiServer, kind: &str) -> Option<i64> {
     let object = api.get(ROUTES, "shop", "r").unwrap();
     let mut all = object["status"]["conditions"].as_array()?.iter();
     all.find(|condition| condition["type"] == kind)?["observedGeneration"].as_i64()

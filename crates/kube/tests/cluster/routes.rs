@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use rouse_kube::route::spec::DirectMode;
-use rouse_kube::service::PortFault;
+use rouse_core::routing::RoutingMode;
+use rouse_kube::objects::service_facts::PortFault;
 use serde_json::json;
 
 use crate::rig::{ROUTES, Rig, condition, pass, route, service, shop};
@@ -38,7 +38,7 @@ async fn a_bad_version_is_called_so_while_the_last_good_one_serves() {
     bad["spec"]["target"]["portName"] = json!("http");
     bad["spec"]["timeouts"] = json!({"request": "soon"});
     api.put(ROUTES, bad);
-    rig.until("it is told", |rig| {
+    rig.until("the status shows it", |rig| {
         rig.condition("r", "Accepted").is_some_and(|(status, ..)| status == "False")
     })
     .await;
@@ -50,12 +50,12 @@ async fn a_bad_version_is_called_so_while_the_last_good_one_serves() {
     );
     assert!(rig.plan("shop/r").is_some(), "the last good version serves");
     assert_eq!(rig.condition("r", "Ready").unwrap().0, "True");
-    // One that was bad from the beginning never serves, and harms nobody.
+    // One that was bad from the beginning never serves, and does no harm.
     api.put(ROUTES, json!({"metadata": {"name": "worse", "namespace": "shop"}, "spec": {"rules": 7}}));
-    rig.until("it is told", |rig| rig.condition("worse", "Ready").is_some()).await;
+    rig.until("the status shows it", |rig| rig.condition("worse", "Ready").is_some()).await;
     assert_eq!(rig.condition("worse", "Ready").unwrap().1, "Invalid");
     assert!(rig.plan("shop/worse").is_none() && rig.plan("shop/r").is_some());
-    // Made anew under the same name while nobody looked, it has no good version to go back to.
+    // Created again under the same name while the watch was down, it has no good version to go back to.
     rig.until("the watch stands", |rig| rig.api.watchers(ROUTES) == 1).await;
     api.set_silent(true);
     api.delete(ROUTES, "shop", "r");
@@ -74,7 +74,7 @@ async fn a_route_follows_its_service() {
     api.delete("services", "shop", "cart");
     let rig = Rig::synced(&api).await;
     assert!(matches!(rig.plan("shop/r").unwrap().target, Err(PortFault::NoService(_))));
-    rig.until("it is told", |rig| rig.condition("r", "NoService").is_some()).await;
+    rig.until("the status shows it", |rig| rig.condition("r", "NoService").is_some()).await;
     let mut other = service("cart");
     other["spec"]["ports"] = json!([{"name": "http", "port": 81}]);
     api.put("services", other);
@@ -82,7 +82,7 @@ async fn a_route_follows_its_service() {
         matches!(rig.plan("shop/r").unwrap().target, Err(PortFault::BadPort { .. }))
     })
     .await;
-    rig.until("it is told", |rig| rig.condition("r", "BadPort").is_some()).await;
+    rig.until("the status shows it", |rig| rig.condition("r", "BadPort").is_some()).await;
     assert!(rig.condition("r", "NoService").is_none(), "what is not so any more is taken away");
     api.put("services", service("cart"));
     rig.until("all is well", |rig| rig.condition("r", "Ready").is_some_and(|(status, ..)| status == "True"))
@@ -106,36 +106,36 @@ async fn a_host_belongs_to_the_namespace_that_claimed_it_first() {
         plan.rules.iter().flat_map(|rule| rule.hosts.iter().map(ToString::to_string)).collect()
     };
     assert_eq!(hosts(&rig), ["own.example.com"]);
-    let told = |rig: &Rig| condition(&rig.api.get(ROUTES, "thieves", "late").unwrap(), "HostConflict");
-    rig.until("it is told", |rig| told(rig).is_some()).await;
-    assert_eq!(told(&rig).unwrap().2, "shop.example.com is claimed earlier by namespace shop");
+    let reported = |rig: &Rig| condition(&rig.api.get(ROUTES, "thieves", "late").unwrap(), "HostConflict");
+    rig.until("the status shows it", |rig| reported(rig).is_some()).await;
+    assert_eq!(reported(&rig).unwrap().2, "shop.example.com is claimed earlier by namespace shop");
     assert!(rig.condition("r", "HostConflict").is_none());
     api.delete(ROUTES, "shop", "r");
     rig.until("the host is free", |rig| hosts(rig).len() == 2).await;
-    rig.until("the conflict is over", |rig| told(rig).is_none()).await;
+    rig.until("the conflict is over", |rig| reported(rig).is_none()).await;
     rig.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_service_that_is_not_bypassed_gets_what_it_asks_for() {
-    let mut odd = service("cart");
-    odd["spec"]["sessionAffinity"] = json!("ClientIP");
-    for (default, own, told) in [
-        (DirectMode::Always, None, true),
-        (DirectMode::Always, Some("disabled"), false),
-        (DirectMode::Disabled, None, false),
-        (DirectMode::Disabled, Some("always"), true),
+    let mut invalid = service("cart");
+    invalid["spec"]["sessionAffinity"] = json!("ClientIP");
+    for (default, own, reported) in [
+        (RoutingMode::Always, None, true),
+        (RoutingMode::Always, Some("disabled"), false),
+        (RoutingMode::Disabled, None, false),
+        (RoutingMode::Disabled, Some("always"), true),
     ] {
         let api = shop();
-        api.put("services", odd.clone());
+        api.put("services", invalid.clone());
         let mut object = route("r", "shop.example.com", "cart");
         if let Some(own) = own {
             object["metadata"]["annotations"] = json!({"rouse.dev/direct-pod-routing": own});
         }
         api.put(ROUTES, object);
         let rig = Rig::with(&api, |settings| settings.direct = default);
-        rig.until("it is told of", |rig| rig.condition("r", "Ready").is_some()).await;
-        assert_eq!(rig.condition("r", "NotHonoured").is_some(), told, "{default:?} {own:?}");
+        rig.until("the status is written", |rig| rig.condition("r", "Ready").is_some()).await;
+        assert_eq!(rig.condition("r", "NotHonoured").is_some(), reported, "{default:?} {own:?}");
         rig.stop().await;
     }
 }

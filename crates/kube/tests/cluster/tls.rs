@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use http::Method;
 use k8s_openapi::ByteString;
-use rouse_kube::service::TlsFacts;
+use rouse_kube::objects::service_facts::TlsFacts;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use crate::api::{Api, Trap};
 use crate::rig::{ROUTES, Rig, condition, pass, route, service};
+use rouse_testkit::api_server::{ApiServer, Trap};
 
 /// Service `name` with these annotations.
 fn annotated(name: &str, annotations: &Value) -> Value {
@@ -30,8 +30,8 @@ fn config_map(name: &str, key: &str, text: &str) -> Value {
 }
 
 /// Service `cart`, which asks for all there is, its objects, and a route.
-fn shop() -> Api {
-    let api = Api::default();
+fn shop() -> ApiServer {
+    let api = ApiServer::default();
     let annotations = json!({
         "rouse.dev/upstream-tls": "true", "rouse.dev/upstream-server-name": "Cart.Internal",
         "rouse.dev/upstream-ca": "configmap/roots/bundle", "rouse.dev/upstream-client-cert": "gateway"});
@@ -72,10 +72,12 @@ async fn a_service_says_how_its_pods_are_spoken_to_and_only_what_it_names_is_rea
     assert!(!printed.contains("72, 73, 68, 68"), "nor as numbers: {printed}");
     rig.until("both are followed", |rig| rig.api.watchers("secrets") + rig.api.watchers("configmaps") == 2)
         .await;
-    for asked in api.asked(|asked| asked.path.ends_with("secrets") || asked.path.ends_with("configmaps")) {
-        let name = if asked.path.ends_with("secrets") { "gateway" } else { "roots" };
-        assert!(asked.path.contains("/namespaces/shop/"), "{asked:?}");
-        assert!(asked.query.contains(&format!("fieldSelector=metadata.name%3D{name}")), "{asked:?}");
+    for request in
+        api.requests(|request| request.path.ends_with("secrets") || request.path.ends_with("configmaps"))
+    {
+        let name = if request.path.ends_with("secrets") { "gateway" } else { "roots" };
+        assert!(request.path.contains("/namespaces/shop/"), "{request:?}");
+        assert!(request.query.contains(&format!("fieldSelector=metadata.name%3D{name}")), "{request:?}");
     }
     rig.stop().await;
 }
@@ -113,12 +115,12 @@ async fn new_certificates_are_published_and_nothing_else_changes_the_facts() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_whoever_uses_it_cannot_use_is_a_fault_until_it_is_mended() {
+async fn a_certificate_that_the_data_plane_cannot_use_is_a_fault_until_it_is_replaced() {
     let api = shop();
     let rig = Rig::with(&api, |settings| {
-        settings.judge_tls = |facts| (facts.ca.as_deref() == Some(b"ROOT")).then(|| "no root".to_owned());
+        settings.check_tls = |facts| (facts.ca.as_deref() == Some(b"ROOT")).then(|| "no root".to_owned());
     });
-    rig.until("it is told", |rig| rig.condition("r", "BadUpstreamTls").is_some()).await;
+    rig.until("the status shows it", |rig| rig.condition("r", "BadUpstreamTls").is_some()).await;
     assert_eq!(rig.condition("r", "BadUpstreamTls").unwrap().2, "Service shop/cart: no root");
     assert_eq!(
         (fault(&rig), rig.condition("r", "Ready").unwrap().0),
@@ -140,9 +142,9 @@ async fn what_is_missing_or_odd_is_a_fault_until_it_is_mended() {
     let rig = Rig::synced(&api).await;
     assert_eq!(fault(&rig), "there is no ConfigMap shop/roots");
     assert_eq!((tls(&rig).on, tls(&rig).ca.clone()), (Some(true), None));
-    rig.until("it is told", |rig| rig.condition("r", "BadUpstreamTls").is_some()).await;
-    let told = rig.condition("r", "BadUpstreamTls").unwrap();
-    assert_eq!(told.2, "Service shop/cart: there is no ConfigMap shop/roots");
+    rig.until("the status shows it", |rig| rig.condition("r", "BadUpstreamTls").is_some()).await;
+    let reported = rig.condition("r", "BadUpstreamTls").unwrap();
+    assert_eq!(reported.2, "Service shop/cart: there is no ConfigMap shop/roots");
     assert_eq!(rig.condition("r", "Ready").unwrap().1, "BadUpstreamTls");
     api.put("configmaps", config_map("roots", "ca.crt", "ROOT"));
     rig.until("the entry is missed", |rig| fault(rig) == "ConfigMap shop/roots has no entry \"bundle\"")
@@ -152,16 +154,16 @@ async fn what_is_missing_or_odd_is_a_fault_until_it_is_mended() {
     api.put("configmaps", binary);
     rig.until("all is well", |rig| fault(rig).is_empty() && ca(rig) == "BINARY").await;
     rig.until("the condition is gone", |rig| rig.condition("r", "BadUpstreamTls").is_none()).await;
-    let mut odd = secret("gateway", &[("tls.crt", "CERT")]);
-    odd["data"]["tls.key"] = json!("HIDDEN?");
-    api.put("secrets", odd);
+    let mut invalid = secret("gateway", &[("tls.crt", "CERT")]);
+    invalid["data"]["tls.key"] = json!("HIDDEN?");
+    api.put("secrets", invalid);
     rig.until("it is not base64", |rig| fault(rig) == "Secret shop/gateway: entry \"tls.key\" is not base64")
         .await;
     api.delete("secrets", "shop", "gateway");
     rig.until("it is gone", |rig| fault(rig) == "there is no Secret shop/gateway").await;
     assert!(tls(&rig).client.is_none());
     api.put("services", annotated("cart", &json!({"rouse.dev/upstream-tls": "yes"})));
-    rig.until("the annotation is odd", |rig| {
+    rig.until("the annotation is not valid", |rig| {
         fault(rig) == "annotation rouse.dev/upstream-tls is \"yes\": expected true or false"
     })
     .await;
@@ -174,20 +176,20 @@ async fn a_secret_that_may_not_be_read_is_a_fault_that_says_what_to_grant() {
     let api = shop();
     api.refuse(Method::GET, "/secrets", 403, "secrets is forbidden: User \"rouse\" cannot list", None);
     let rig = Rig::start(&api);
-    let mut happenings = rig.cluster.happenings();
+    let mut events = rig.cluster.events();
     rig.wait_synced().await;
     let words = "Secret shop/gateway cannot be read: the permission to list and watch secrets in namespace shop is missing: \
                  secrets is forbidden: User \"rouse\" cannot list";
     assert_eq!(fault(&rig), words);
-    rig.until("it is told", |rig| rig.condition("r", "BadUpstreamTls").is_some()).await;
+    rig.until("the status shows it", |rig| rig.condition("r", "BadUpstreamTls").is_some()).await;
     pass(Duration::from_mins(5)).await;
-    let tries = api.asked(|asked| asked.path.ends_with("/secrets")).len();
+    let tries = api.requests(|request| request.path.ends_with("/secrets")).len();
     assert!((20..=80).contains(&tries), "{tries} tries in five minutes");
-    let told = std::iter::from_fn(|| happenings.try_recv().ok()).map(|told| format!("{told:?}"));
-    assert_eq!(told.filter(|told| told.contains("Secret shop/gateway")).count(), 1, "once");
+    let reported = std::iter::from_fn(|| events.try_recv().ok()).map(|reported| format!("{reported:?}"));
+    assert_eq!(reported.filter(|reported| reported.contains("Secret shop/gateway")).count(), 1, "once");
     api.allow_all();
     rig.until("all is well", |rig| fault(rig).is_empty() && tls(rig).client.is_some()).await;
-    // What was read stands, whatever happens to the way there.
+    // A value that was read stands while the API server is out of reach.
     rig.until("it is followed", |rig| rig.api.watchers("secrets") == 1).await;
     let before = tls(&rig);
     api.set_down(true);
@@ -211,15 +213,16 @@ async fn only_services_that_routes_lead_to_are_read_for_fallbacks_included() {
     let rig = Rig::synced(&api).await;
     let fallback = rig.plan("shop/r").unwrap().fallback.clone().unwrap().unwrap();
     assert_eq!(fallback.tls.ca.as_deref(), Some(&b"SPARE"[..]));
-    let strange = api.asked(|asked| asked.query.contains("unrelated"));
+    let strange = api.requests(|request| request.query.contains("unrelated"));
     assert!(strange.is_empty(), "{strange:?}");
     api.delete("secrets", "shop", "spare-ca");
     rig.until("its fault is the route's", |rig| {
-        rig.condition("r", "BadUpstreamTls").is_some_and(|told| told.2.contains("shop/spare: there is no"))
+        rig.condition("r", "BadUpstreamTls")
+            .is_some_and(|reported| reported.2.contains("shop/spare: there is no"))
     })
     .await;
     api.delete(ROUTES, "shop", "r");
-    rig.until("nobody follows anything any more", |rig| {
+    rig.until("nothing is followed any more", |rig| {
         rig.api.watchers("secrets") + rig.api.watchers("configmaps") == 0
     })
     .await;
@@ -260,15 +263,15 @@ async fn an_object_of_another_name_or_namespace_is_never_taken_for_ours() {
     let facts = rig.plan("thieves/r").unwrap().target.clone().unwrap().tls;
     assert_eq!(facts.fault.as_deref(), Some("there is no Secret thieves/gateway"));
     assert!(facts.client.is_none());
-    let told = |rig: &Rig| condition(&rig.api.get(ROUTES, "thieves", "r").unwrap(), "BadUpstreamTls");
-    rig.until("it is told", |rig| told(rig).is_some()).await;
+    let reported = |rig: &Rig| condition(&rig.api.get(ROUTES, "thieves", "r").unwrap(), "BadUpstreamTls");
+    rig.until("the status shows it", |rig| reported(rig).is_some()).await;
     assert!(fault(&rig).is_empty());
     rig.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn more_objects_than_are_followed_are_faults_until_there_is_room() {
-    let api = Api::default();
+    let api = ApiServer::default();
     for n in 0..501 {
         let annotations = json!({"rouse.dev/upstream-ca": format!("secret/ca-{n:03}"),
                                  "rouse.dev/upstream-client-cert": format!("client-{n:03}")});
@@ -299,15 +302,15 @@ async fn more_objects_than_are_followed_are_faults_until_there_is_room() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_of_a_secret_that_panics_is_told_and_begun_anew() {
+async fn a_watch_of_a_secret_that_panics_is_reported_and_started_again() {
     let api = shop();
     let rig = Rig::synced(&api).await;
-    let mut happenings = rig.cluster.happenings();
+    let mut events = rig.cluster.events();
     rig.until("it is followed", |rig| rig.api.watchers("secrets") == 1).await;
     let before = tls(&rig);
     api.trap("/secrets", Trap::Panic);
     api.expire();
-    rig.until("nobody follows it", |rig| rig.api.watchers("secrets") == 0).await;
+    rig.until("it is not followed", |rig| rig.api.watchers("secrets") == 0).await;
     pass(Duration::from_secs(1)).await;
     assert!(Arc::ptr_eq(&before, &tls(&rig)), "what was read stands");
     api.put("secrets", secret("gateway", &[("tls.crt", "NEW"), ("tls.key", "NEWER")]));
@@ -315,8 +318,8 @@ async fn a_watch_of_a_secret_that_panics_is_told_and_begun_anew() {
         tls(rig).client.as_ref().is_some_and(|(certificate, _)| **certificate == *b"NEW")
     })
     .await;
-    let told = std::iter::from_fn(|| happenings.try_recv().ok()).map(|told| format!("{told:?}"));
+    let reported = std::iter::from_fn(|| events.try_recv().ok()).map(|reported| format!("{reported:?}"));
     let words = "the watch of Secret shop/gateway has ended by a panic";
-    assert_eq!(told.filter(|told| told.contains(words)).count(), 1, "once");
+    assert_eq!(reported.filter(|reported| reported.contains(words)).count(), 1, "once");
     rig.stop().await;
 }

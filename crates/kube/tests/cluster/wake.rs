@@ -8,30 +8,28 @@ use futures_util::FutureExt as _;
 use http::Method;
 use rouse_core::engine::Engine as _;
 use rouse_core::hold::AcquireError;
-use rouse_core::service::Spec;
-use rouse_core::slot::{Ask, Port};
+use rouse_core::service::{Port, SlotRequest, Spec};
 use rouse_core::start::Cause;
-use rouse_kube::cluster::Happening;
+use rouse_kube::cluster::ClusterEvent;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
 
-use crate::api::{Api, Trap};
 use crate::rig::{
     DEPLOYMENTS, ROUTES, Rig, SCALED, SCALED_HTTP, SLICES, deployment, id, pass, route, service, shop, slice,
 };
+use rouse_testkit::api_server::{ApiServer, Trap};
 
-fn replicas(api: &Api, name: &str) -> u64 {
+fn replicas(api: &ApiServer, name: &str) -> u64 {
     api.get(DEPLOYMENTS, "shop", name).unwrap()["spec"]["replicas"].as_u64().unwrap()
 }
 
 /// Wakes `cart` and answers why it failed.
 async fn failure(rig: &Rig) -> String {
-    let mut happenings = rig.cluster.happenings();
+    let mut events = rig.cluster.events();
     rig.cluster.wake(&id("cart"));
     loop {
-        let happening =
-            timeout(Duration::from_mins(10), happenings.recv()).await.expect("a failure").unwrap();
-        if let Happening::WakeFailed { service, why, .. } = happening {
+        let event = timeout(Duration::from_mins(10), events.recv()).await.expect("a failure").unwrap();
+        if let ClusterEvent::WakeFailed { service, why, .. } = event {
             assert_eq!(service, id("cart"));
             assert_eq!(rig.registry.get(&service).unwrap().wake_failure().unwrap().detail(), why);
             return why;
@@ -76,8 +74,8 @@ async fn several_gateways_make_one_change() {
     let api = shop();
     let (one, other) = (Rig::synced(&api).await, Rig::synced(&api).await);
     let (a, b) = (one.cluster.clone(), other.cluster.clone());
-    // Exactly between our look and our change, somebody else scales it to 5.
-    api.in_between(|api| {
+    // Between the read and the patch, another writer scales it to 5.
+    api.before_next_patch(|api| {
         let mut scaled = api.get(DEPLOYMENTS, "shop", "cart").unwrap();
         scaled["spec"]["replicas"] = json!(5);
         api.put(DEPLOYMENTS, scaled);
@@ -86,9 +84,9 @@ async fn several_gateways_make_one_change() {
     b.wake(&id("cart"));
     one.until("it was tried", |rig| !rig.api.patches("scale").is_empty()).await;
     pass(Duration::from_secs(30)).await;
-    assert_eq!(replicas(&api, "cart"), 5, "whoever came second leaves it alone");
+    assert_eq!(replicas(&api, "cart"), 5, "the second writer leaves it alone");
     let service = one.registry.get(&id("cart")).unwrap();
-    assert_eq!(service.wake_failure(), None, "woken by somebody else is woken");
+    assert_eq!(service.wake_failure(), None, "a workload that another writer scaled is awake");
     one.stop().await;
     other.stop().await;
 }
@@ -97,7 +95,7 @@ async fn several_gateways_make_one_change() {
 async fn a_change_in_between_that_leaves_it_at_zero_is_looked_at_again() {
     let api = shop();
     let rig = Rig::synced(&api).await;
-    api.in_between(|api| {
+    api.before_next_patch(|api| {
         let object = api.get(DEPLOYMENTS, "shop", "cart").unwrap();
         api.put(DEPLOYMENTS, object);
     });
@@ -108,7 +106,7 @@ async fn a_change_in_between_that_leaves_it_at_zero_is_looked_at_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failure_is_told_in_words_and_is_over_when_it_is_over() {
+async fn a_failure_is_shown_in_the_status_until_it_is_over() {
     let api = shop();
     let rig = Rig::synced(&api).await;
     api.refuse(Method::PATCH, "/scale", 403, "cannot patch resource", None);
@@ -204,7 +202,7 @@ async fn without_keda_or_without_a_look_at_it_the_workload_is_found_all_the_same
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_its_owner_paused_or_nobody_can_tell_apart_is_not_woken() {
+async fn a_paused_or_ambiguous_workload_is_not_woken() {
     let api = shop();
     api.put(SCALED, scaled_object(&json!({"autoscaling.keda.sh/paused-replicas": "0"})));
     api.put(DEPLOYMENTS, deployment("by-keda", "unrelated", 0));
@@ -238,18 +236,18 @@ fn by_time(target: &Value, annotations: &Value) -> Value {
 
 /// Whether `cart` is woken, or why not, where there is this route and this `ScaledObject`.
 async fn wake_beside(collection: &str, route: Value, scaled: Value) -> Option<String> {
-    let api = Api::default();
+    let api = ApiServer::default();
     api.put("services", service("cart"));
     api.put(DEPLOYMENTS, deployment("cart", "cart", 0));
     api.put(collection, route);
     api.put(SCALED, scaled);
     let rig = Rig::synced(&api).await;
-    let mut happenings = rig.cluster.happenings();
+    let mut events = rig.cluster.events();
     rig.cluster.wake(&id("cart"));
     let outcome = loop {
-        match timeout(Duration::from_mins(10), happenings.recv()).await.expect("an outcome").unwrap() {
-            Happening::WakeFailed { why, .. } => break Some(why),
-            Happening::Woken(..) => break None,
+        match timeout(Duration::from_mins(10), events.recv()).await.expect("an outcome").unwrap() {
+            ClusterEvent::WakeFailed { why, .. } => break Some(why),
+            ClusterEvent::Woken(..) => break None,
             _ => {}
         }
     };
@@ -259,7 +257,7 @@ async fn wake_beside(collection: &str, route: Value, scaled: Value) -> Option<St
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_paused_scaled_object_of_the_same_workload_keeps_it_asleep_whoever_names_it() {
+async fn any_paused_scaled_object_of_a_workload_keeps_it_at_zero() {
     let paused = json!({"autoscaling.keda.sh/paused": "true"});
     let cart = json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": "cart"});
     let annotated = || {
@@ -319,12 +317,12 @@ async fn what_was_paused_just_now_is_not_woken() {
     rig.cluster.wake(&id("cart"));
     rig.until("it is scaled", |rig| replicas(&rig.api, "cart") == 1).await;
     rig.stop().await;
-    // Where nobody scales the workload but us, nobody waits for another look.
+    // Where no ScaledObject scales the workload, the wake does not list them again.
     let api = shop();
     api.put(SCALED, by_time(&json!({"name": "other"}), &json!({})));
     let rig = Rig::synced(&api).await;
     pass(Duration::from_secs(1)).await;
-    let looks = || api.asked(|asked| asked.path.ends_with("/scaledobjects")).len();
+    let looks = || api.requests(|request| request.path.ends_with("/scaledobjects")).len();
     let before = looks();
     rig.cluster.wake(&id("cart"));
     rig.until("it is scaled", |rig| replicas(&rig.api, "cart") == 1).await;
@@ -333,7 +331,7 @@ async fn what_was_paused_just_now_is_not_woken() {
 }
 
 /// A shop whose Deployment is paused.
-fn paused_shop(replicas: u32) -> Api {
+fn paused_shop(replicas: u32) -> ApiServer {
     let api = shop();
     api.put(SCALED, by_time(&json!({"name": "cart"}), &json!({"autoscaling.keda.sh/paused": "true"})));
     api.put(DEPLOYMENTS, deployment("cart", "cart", replicas));
@@ -345,13 +343,14 @@ async fn a_pause_is_no_reason_for_anything_unless_the_workload_sleeps() {
     let api = paused_shop(3);
     let rig = Rig::synced(&api).await;
     pass(Duration::from_secs(1)).await;
-    let told = |rig: &Rig, kind: &str| rig.condition("r", kind).is_some();
+    let reported = |rig: &Rig, kind: &str| rig.condition("r", kind).is_some();
     rig.cluster.wake(&id("cart"));
-    let looked = |rig: &Rig| !rig.api.asked(|asked| asked.path.ends_with("/deployments/cart")).is_empty();
-    rig.until("somebody looks why there are no pods", looked).await;
+    let looked =
+        |rig: &Rig| !rig.api.requests(|request| request.path.ends_with("/deployments/cart")).is_empty();
+    rig.until("the waker looks why there are no pods", looked).await;
     pass(Duration::from_secs(1)).await;
     assert_eq!(rig.registry.get(&id("cart")).unwrap().wake_failure(), None);
-    assert!(!told(&rig, "WakeFailed") && !told(&rig, "NoScaleTarget"));
+    assert!(!reported(&rig, "WakeFailed") && !reported(&rig, "NoScaleTarget"));
     let mut blocked = deployment("cart", "cart", 3);
     blocked["status"] =
         json!({"conditions": [{"type": "ReplicaFailure", "status": "True", "message": "exceeded quota"}]});
@@ -359,9 +358,9 @@ async fn a_pause_is_no_reason_for_anything_unless_the_workload_sleeps() {
     assert_eq!(failure(&rig).await, "Deployment cart in shop gets no pods: exceeded quota");
     api.put(DEPLOYMENTS, deployment("cart", "cart", 0));
     assert_eq!(failure(&rig).await, "ScaledObject so is paused");
-    let words = |rig: &Rig| rig.condition("r", "WakeFailed").map(|told| told.2).unwrap_or_default();
-    rig.until("it is told", |rig| words(rig).contains("ScaledObject so is paused")).await;
-    assert!(!told(&rig, "NoScaleTarget"), "it is known well");
+    let words = |rig: &Rig| rig.condition("r", "WakeFailed").map(|reported| reported.2).unwrap_or_default();
+    rig.until("the status shows it", |rig| words(rig).contains("ScaledObject so is paused")).await;
+    assert!(!reported(&rig, "NoScaleTarget"), "it is known well");
     assert!(api.patches("scale").is_empty());
     rig.stop().await;
 }
@@ -390,7 +389,7 @@ async fn who_is_held_does_not_wait_long_for_an_answer_of_the_api_server() {
 
 #[tokio::test(start_paused = true)]
 async fn a_failure_does_not_have_routes_compiled_for_the_slices_of_other_services() {
-    // Whenever routes are compiled, somebody asks for the time.
+    // Each compilation asks for the time.
     static COMPILED: AtomicUsize = AtomicUsize::new(0);
     let api = shop();
     api.put("services", service("other"));
@@ -406,7 +405,7 @@ async fn a_failure_does_not_have_routes_compiled_for_the_slices_of_other_service
     api.put(SLICES, slice("other-1", "other", &pods));
     api.refuse(Method::PATCH, "/scale", 403, "cannot patch resource", None);
     failure(&rig).await;
-    rig.until("it is told", |rig| rig.condition("r", "WakeFailed").is_some()).await;
+    rig.until("the status shows it", |rig| rig.condition("r", "WakeFailed").is_some()).await;
     pass(Duration::from_secs(1)).await;
     let before = COMPILED.load(Ordering::Relaxed);
     for count in 1..pods.len() {
@@ -422,26 +421,26 @@ async fn a_failure_does_not_have_routes_compiled_for_the_slices_of_other_service
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failure_is_told_until_there_are_pods_or_another_route() {
+async fn a_failure_is_shown_until_there_are_pods_or_another_route() {
     let api = shop();
     let rig = Rig::synced(&api).await;
     api.refuse(Method::PATCH, "/scale", 403, "cannot patch resource", None);
-    let told = |rig: &Rig| rig.condition("r", "WakeFailed").is_some();
+    let reported = |rig: &Rig| rig.condition("r", "WakeFailed").is_some();
     failure(&rig).await;
-    rig.until("it is told", told).await;
-    // Somebody else wakes it, and nobody asks for another wake.
+    rig.until("the status shows it", reported).await;
+    // Another writer scales it, and there is no other wake.
     api.put(SLICES, slice("cart-1", "cart", &[1]));
-    rig.until("it is over", |rig| !told(rig)).await;
+    rig.until("it is over", |rig| !reported(rig)).await;
     api.delete(SLICES, "shop", "cart-1");
     rig.until("it sleeps", |rig| rig.ready("cart") == 0).await;
     failure(&rig).await;
-    rig.until("it is told again", told).await;
+    rig.until("the status shows it again", reported).await;
     let mut anew = route("r", "shop.example.com", "cart");
     anew["metadata"]["uid"] = json!("another");
     api.delete(ROUTES, "shop", "r");
     api.put(ROUTES, anew);
-    rig.until("it is told of", |rig| rig.condition("r", "Ready").is_some()).await;
-    assert!(!told(&rig), "the new one was never woken");
+    rig.until("the status is written", |rig| rig.condition("r", "Ready").is_some()).await;
+    assert!(!reported(&rig), "the new one was never woken");
     rig.stop().await;
 }
 
@@ -452,10 +451,10 @@ async fn events_tell_of_wakes_and_of_few_failures() {
     rig.wait_synced().await;
     let events = |reason: &str| {
         let reason = reason.to_owned();
-        rig.api.asked(move |asked| asked.method == Method::POST && asked.body["reason"] == *reason)
+        rig.api.requests(move |request| request.method == Method::POST && request.body["reason"] == *reason)
     };
     rig.cluster.wake(&id("cart"));
-    rig.until("it is told", |_| !events("Woken").is_empty()).await;
+    rig.until("the status shows it", |_| !events("Woken").is_empty()).await;
     let event = events("Woken").remove(0);
     assert_eq!(event.path, "/api/v1/namespaces/shop/events");
     let about = &event.body["involvedObject"];
@@ -484,10 +483,10 @@ async fn a_failure_is_over_when_a_pod_is_seen_that_a_slice_had_named_before() {
     api.refuse(Method::PATCH, "/scale", 403, "cannot patch resource", None);
     api.put_alone(SLICES, slice("cart-1", "cart", &[1]));
     pass(Duration::from_secs(1)).await;
-    assert_eq!(rig.ready("cart"), 0, "nobody knows the pod");
+    assert_eq!(rig.ready("cart"), 0, "the pod is not known");
     failure(&rig).await;
-    rig.until("it is told", |rig| rig.condition("r", "WakeFailed").is_some()).await;
-    // What is told is seen by ourselves, too, and has routes compiled.
+    rig.until("the status shows it", |rig| rig.condition("r", "WakeFailed").is_some()).await;
+    // The gateway sees its own status write, and compiles routes again.
     pass(Duration::from_secs(1)).await;
     let meta = json!({"name": "cart-1", "namespace": "shop", "uid": "cart-1"});
     api.put("pods", json!({"metadata": meta, "spec": {}, "status": {"podIPs": [{"ip": "10.0.0.1"}]}}));
@@ -517,7 +516,7 @@ async fn hold(rig: &Rig) -> (Option<AcquireError>, Duration) {
         }
     };
     let ended = tokio::select! {
-        slot = port.acquire(Ask::default(), deadline) => slot,
+        slot = port.acquire(SlotRequest::default(), deadline) => slot,
         () = drive => unreachable!("it goes on for ever"),
     };
     (ended.err(), begun.elapsed())
@@ -581,22 +580,22 @@ async fn a_workload_that_was_scaled_and_has_no_pods_yet_is_waited_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failure_is_told_as_new_once_and_what_the_api_server_says_is_one_line() {
+async fn a_failure_is_reported_as_new_once_and_the_message_of_the_api_server_is_one_line() {
     let api = shop();
     let rig = Rig::synced(&api).await;
     api.refuse(Method::PATCH, "/scale", 422, "no\n2026-01-01 forged line", None);
-    let mut happenings = rig.cluster.happenings();
-    let mut told = Vec::new();
+    let mut events = rig.cluster.events();
+    let mut reported = Vec::new();
     for _ in 0..5 {
         assert!(!failure(&rig).await.contains('\n'));
     }
-    while let Ok(happening) = happenings.try_recv() {
-        if let Happening::WakeFailed { again, .. } = happening {
-            told.push(again);
+    while let Ok(event) = events.try_recv() {
+        if let ClusterEvent::WakeFailed { again, .. } = event {
+            reported.push(again);
         }
     }
-    assert_eq!(told, [false, true, true, true, true]);
-    let words = |rig: &Rig| rig.condition("r", "WakeFailed").map(|told| told.2).unwrap_or_default();
+    assert_eq!(reported, [false, true, true, true, true]);
+    let words = |rig: &Rig| rig.condition("r", "WakeFailed").map(|reported| reported.2).unwrap_or_default();
     rig.until("it is on the route", |rig| words(rig).contains("no\\n2026-01-01 forged line")).await;
     rig.stop().await;
 }
@@ -608,8 +607,8 @@ async fn ready_pods_that_refuse_connections_make_the_route_not_ready_until_one_a
     api.put(SLICES, slice("cart-1", "cart", &[1]));
     let rig = Rig::synced(&api).await;
     rig.until("its pod is ready", |rig| rig.ready("cart") == 1).await;
-    let ready = |rig: &Rig| rig.condition("r", "Ready").map(|told| (told.0, told.1));
-    rig.until("the route is well", |rig| ready(rig).is_some_and(|told| told.0 == "True")).await;
+    let ready = |rig: &Rig| rig.condition("r", "Ready").map(|reported| (reported.0, reported.1));
+    rig.until("the route is well", |rig| ready(rig).is_some_and(|reported| reported.0 == "True")).await;
     let port = port(&rig);
     // A request that every pod refuses, for longer than a pod takes to listen.
     let mut slot = port.try_acquire(0).unwrap();
@@ -617,7 +616,7 @@ async fn ready_pods_that_refuse_connections_make_the_route_not_ready_until_one_a
         let retry = slot.refused(true);
         pass(Duration::from_secs(1)).await;
         rig.registry.tick();
-        let ask = Ask { retry: Some(retry), ..Ask::default() };
+        let ask = SlotRequest { retry: Some(retry), ..SlotRequest::default() };
         match port.acquire(ask, std::future::pending()).now_or_never() {
             Some(Ok(again)) => slot = again,
             Some(Err(error)) => break error,
@@ -688,7 +687,8 @@ async fn a_route_whose_requests_are_refused_because_it_cannot_be_woken_is_not_re
     let api = shop();
     api.delete(DEPLOYMENTS, "shop", "cart");
     let rig = Rig::synced(&api).await;
-    let ready = |rig: &Rig| rig.condition("r", "Ready").map(|told| (told.0, told.1)).unwrap_or_default();
+    let ready =
+        |rig: &Rig| rig.condition("r", "Ready").map(|reported| (reported.0, reported.1)).unwrap_or_default();
     rig.until("nothing is known yet", |rig| ready(rig).0 == "True").await;
     assert_eq!(cause(hold(&rig).await.0), Some(Cause::NoScaleTarget));
     rig.until("the route says so", |rig| ready(rig) == ("False".into(), "NoScaleTarget".into())).await;
@@ -699,7 +699,7 @@ async fn a_route_whose_requests_are_refused_because_it_cannot_be_woken_is_not_re
     let rig = Rig::synced(&api).await;
     api.refuse(Method::PATCH, "/scale", 500, "etcd is slow", None);
     failure(&rig).await;
-    rig.until("the failure is told", |rig| rig.condition("r", "WakeFailed").is_some()).await;
+    rig.until("the status shows the failure", |rig| rig.condition("r", "WakeFailed").is_some()).await;
     pass(Duration::from_secs(1)).await;
     assert_eq!(ready(&rig).0, "True", "it may pass");
     api.allow_all();
@@ -715,24 +715,23 @@ async fn a_route_whose_requests_are_refused_because_it_cannot_be_woken_is_not_re
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_fallback_that_no_route_leads_to_is_told_of_once() {
+async fn the_failure_of_a_fallback_without_a_route_is_reported_once() {
     let api = shop();
     api.put("services", service("spare"));
     let rig = Rig::synced(&api).await;
-    let mut happenings = rig.cluster.happenings();
-    let mut told = Vec::new();
+    let mut events = rig.cluster.events();
+    let mut reported = Vec::new();
     for _ in 0..3 {
         rig.cluster.wake(&id("spare"));
         loop {
-            let happening =
-                timeout(Duration::from_mins(1), happenings.recv()).await.expect("a failure").unwrap();
-            if let Happening::WakeFailed { service, again, .. } = happening {
+            let event = timeout(Duration::from_mins(1), events.recv()).await.expect("a failure").unwrap();
+            if let ClusterEvent::WakeFailed { service, again, .. } = event {
                 assert_eq!(service, id("spare"));
-                told.push(again);
+                reported.push(again);
                 break;
             }
         }
     }
-    assert_eq!(told, [false, true, true]);
+    assert_eq!(reported, [false, true, true]);
     rig.stop().await;
 }

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use rouse_kube::route::claims::{Claimant, HostOverlap, HostRules, Ledger};
-use rouse_kube::route::record::{Claimed, LONGEST_RECORD, Record};
-use rouse_kube::route::spec::{RouteKey, RouteKind};
+use rouse_kube::objects::route::{RouteKey, RouteKind};
+use rouse_kube::routes::claims::{Claimant, HostClaims, HostOverlap, HostRules};
+use rouse_kube::routes::record::{ClaimRecord, ClaimTime, LONGEST_RECORD};
 use serde_json::json;
 
 const HOSTS: [&str; 6] = ["a.x.test", "b.x.test", "*.x.test", "*", "*.a.x.test", "c.test"];
@@ -24,9 +24,9 @@ struct Object {
 }
 
 impl Object {
-    fn record(&self) -> Record {
+    fn record(&self) -> ClaimRecord {
         let conditions = self.record.iter().map(|text| json!({"type": "HostsClaimed", "message": text}));
-        Record::read(&conditions.collect::<Vec<_>>())
+        ClaimRecord::read(&conditions.collect::<Vec<_>>())
     }
 }
 
@@ -36,7 +36,7 @@ type Objects = BTreeMap<Name, Object>;
 
 #[derive(Debug, Default)]
 struct Replica {
-    ledger: Ledger,
+    ledger: HostClaims,
     seen: Objects,
     /// Who has what, as it last decided.
     granted: BTreeSet<(String, String)>,
@@ -58,7 +58,7 @@ enum Step {
     Settle,
 }
 
-struct World {
+struct PlanInputs {
     rules: HostRules,
     objects: Objects,
     replicas: [Replica; REPLICAS],
@@ -82,7 +82,7 @@ fn overlap(one: &str, other: &str) -> bool {
     one == other || hosts.iter().any(|host| matches(one, host) && matches(other, host))
 }
 
-impl World {
+impl PlanInputs {
     fn new(rules: HostRules) -> Self {
         let (objects, established) = (Objects::new(), BTreeSet::new());
         Self { rules, objects, replicas: Default::default(), established, now: 0, version: 0 }
@@ -97,7 +97,7 @@ impl World {
         self.now += 1;
         let replica = &mut self.replicas[replica];
         replica.seen.clone_from(&self.objects);
-        let routes: Vec<(RouteKey, Record, &Object)> = replica
+        let routes: Vec<(RouteKey, ClaimRecord, &Object)> = replica
             .seen
             .iter()
             .map(|(name, object)| {
@@ -119,7 +119,7 @@ impl World {
                 record,
             })
             .collect();
-        let owners = replica.ledger.settle(&claimants, &self.rules, Claimed(self.now));
+        let owners = replica.ledger.settle(&claimants, &self.rules, ClaimTime(self.now));
         replica.granted.clear();
         replica.due.clear();
         for ((key, _, object), name) in routes.iter().zip(replica.seen.keys()) {
@@ -269,19 +269,19 @@ proptest! {
         allow in any::<bool>(),
     ) {
         let overlap = if allow { HostOverlap::Allow } else { HostOverlap::Deny };
-        let mut world = World::new(HostRules { overlap, ..HostRules::default() });
+        let mut inputs = PlanInputs::new(HostRules { overlap, ..HostRules::default() });
         for step in steps.iter().chain([&Step::Settle]) {
-            world.step(step);
+            inputs.step(step);
         }
     }
 }
 
-fn record(entries: &[(&str, i64)]) -> Record {
-    entries.iter().map(|(host, time)| (Arc::from(*host), Claimed(*time))).collect()
+fn record(entries: &[(&str, i64)]) -> ClaimRecord {
+    entries.iter().map(|(host, time)| (Arc::from(*host), ClaimTime(*time))).collect()
 }
 
-fn read(text: &str) -> Record {
-    Record::read(&[
+fn read(text: &str) -> ClaimRecord {
+    ClaimRecord::read(&[
         json!({"type": "Ready", "message": "x"}),
         json!({"type": "HostsClaimed", "message": text}),
     ])
@@ -311,8 +311,8 @@ fn a_text_that_is_no_record_claims_nothing() {
     ] {
         assert!(read(text).is_empty(), "{text:?}");
     }
-    assert!(Record::read(&[]).is_empty());
-    assert!(Record::read(&[json!({"type": "HostsClaimed"}), json!(7)]).is_empty());
+    assert!(ClaimRecord::read(&[]).is_empty());
+    assert!(ClaimRecord::read(&[json!({"type": "HostsClaimed"}), json!(7)]).is_empty());
 }
 
 #[test]

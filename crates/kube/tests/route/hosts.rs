@@ -5,22 +5,22 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use rouse_core::endpoint::ServiceId;
-use rouse_kube::route::claims::{Claimant, HostOverlap, HostRules, Ledger};
-use rouse_kube::route::hosts::{self, ANY, Assigned};
-use rouse_kube::route::plan::{Findings, RoutePlan, World};
-use rouse_kube::route::record::{Claimed, Record};
-use rouse_kube::route::spec::{
-    BodySpec, ColdStartSpec, QuietSpec, ResponseSpec, RouteKey, RouteKind, RouteSpec, RuleSpec, ScalingSpec,
+use rouse_kube::objects::route::{
+    BodySpec, ColdStartSpec, NoWakeSpec, ResponseSpec, RouteKey, RouteKind, RouteSpec, RuleSpec, ScalingSpec,
     StaticMode, StaticSpec, TargetSpec, TimeoutSpec,
 };
-use rouse_kube::service::{PortRef, ServiceFacts, TlsFacts};
+use rouse_kube::objects::service_facts::{PortRef, ServiceFacts, TlsFacts};
+use rouse_kube::routes::claims::{Claimant, HostClaims, HostOverlap, HostRules};
+use rouse_kube::routes::hosts::{self, ANY, AssignedHosts};
+use rouse_kube::routes::plan::{Findings, PlanInputs, RoutePlan};
+use rouse_kube::routes::record::{ClaimRecord, ClaimTime};
 
 const HOSTS: [&str; 6] =
     ["a.example.com", "b.example.com", "*.example.com", ANY, "*.a.example.com", "deep.a.example.com"];
 
 struct Nothing;
 
-impl World for Nothing {
+impl PlanInputs for Nothing {
     fn service(&self, _: &ServiceId) -> Option<Arc<ServiceFacts>> {
         None
     }
@@ -65,7 +65,7 @@ fn route(
         direct: None,
         probing: None,
         verify_upstream: true,
-        quiet: QuietSpec::default(),
+        no_wake: NoWakeSpec::default(),
     })
 }
 
@@ -93,7 +93,7 @@ fn compile(
     rules: &HostRules,
     found: impl FnMut(&RouteKey, Findings),
 ) -> Vec<Arc<RoutePlan>> {
-    let nothing = Record::default();
+    let nothing = ClaimRecord::default();
     let claimed: Vec<BTreeSet<Arc<str>>> = routes.iter().map(|route| hosts::named(route)).collect();
     let claimants = routes.iter().zip(&claimed).map(|(route, hosts)| Claimant {
         key: &route.key,
@@ -103,8 +103,8 @@ fn compile(
         record: &nothing,
     });
     let claimants: Vec<Claimant<'_>> = claimants.collect();
-    let owners = Ledger::default().settle(&claimants, rules, Claimed(0));
-    rouse_kube::route::plan::compile(routes, &owners, &Nothing, found)
+    let owners = HostClaims::default().settle(&claimants, rules, ClaimTime(0));
+    rouse_kube::routes::plan::compile(routes, &owners, &Nothing, found)
 }
 
 /// Whether two patterns overlap, in the plainest way: some host of a list matches both.
@@ -117,8 +117,8 @@ fn overlap(one: &str, other: &str) -> bool {
     one == other || hosts.iter().any(|host| matches(one, host) && matches(other, host))
 }
 
-/// Whom the operator has given a host to, in the plainest way: from the host itself to everything.
-fn assignee(assigned: &Assigned, host: &str) -> Option<String> {
+/// The namespace that the operator has assigned a host to, by the naive model: from the host itself to the widest pattern.
+fn assignee(assigned: &AssignedHosts, host: &str) -> Option<String> {
     let wider = |pattern: &&str| {
         pattern.starts_with("*.")
             && *pattern != host
@@ -129,7 +129,7 @@ fn assignee(assigned: &Assigned, host: &str) -> Option<String> {
     [host].into_iter().chain(wider).chain([ANY]).find_map(|it| assigned.get(it)).cloned()
 }
 
-/// The naive model: the oldest route claims first, and whoever comes later must not overlap.
+/// The naive model: the oldest route claims first, and a later one must not overlap.
 fn grants(routes: &[Arc<RouteSpec>], rules: &HostRules) -> BTreeSet<(String, String)> {
     let mut sorted: Vec<&Arc<RouteSpec>> = routes.iter().collect();
     sorted.sort_by_key(|route| (route.created, route.key.clone()));
@@ -170,10 +170,12 @@ fn a_static_rule_without_hosts_is_for_the_hosts_of_its_route() {
     let routes = [route(0, 0, 0, &[vec![0], vec![1]], Some(&Vec::new()))];
     let plans = compile(&routes, &HostRules::default(), |_, _| {});
     let hosts: Vec<&str> = plans[0].statics[0].rules[0].hosts.iter().map(|host| &**host).collect();
-    assert_eq!(hosts, [HOSTS[0], HOSTS[1]], "and not for everybody's");
+    assert_eq!(hosts, [HOSTS[0], HOSTS[1]], "and not for the hosts of others");
     // A route that lost its host has no static answers there either.
-    let taken =
-        Assigned::from([(HOSTS[0].to_owned(), "ns1".to_owned()), (HOSTS[1].to_owned(), "ns1".to_owned())]);
+    let taken = AssignedHosts::from([
+        (HOSTS[0].to_owned(), "ns1".to_owned()),
+        (HOSTS[1].to_owned(), "ns1".to_owned()),
+    ]);
     let taken = HostRules { assigned: taken, ..HostRules::default() };
     let plans = compile(&routes, &taken, |_, _| {});
     assert!(plans[0].statics[0].rules.is_empty() && plans[0].rules.is_empty());
@@ -195,7 +197,7 @@ proptest! {
         let routes: Vec<Arc<RouteSpec>> = given.iter()
             .map(|((namespace, name), (created, rules, stat))| route(*namespace, *name, *created, rules, stat.as_ref()))
             .collect();
-        let assigned: Assigned =
+        let assigned: AssignedHosts =
             assigned.into_iter().map(|(host, namespace)| (HOSTS[host].to_owned(), format!("ns{namespace}"))).collect();
         let rules = HostRules { assigned, overlap: if allow { HostOverlap::Allow } else { HostOverlap::Deny } };
         let granted = grants(&routes, &rules);
@@ -212,8 +214,8 @@ proptest! {
                 let names_it = names.iter().any(|named| named == host);
                 let serves = served(plan).iter().any(|served| served == host);
                 prop_assert_eq!(serves, names_it && mine, "{} of {}", host, &plan.spec.key);
-                let told = conflicts[&plan.spec.key].iter().any(|told| told == host);
-                prop_assert_eq!(told, names_it && !mine, "{} of {}", host, &plan.spec.key);
+                let reported = conflicts[&plan.spec.key].iter().any(|reported| reported == host);
+                prop_assert_eq!(reported, names_it && !mine, "{} of {}", host, &plan.spec.key);
             }
         }
     }

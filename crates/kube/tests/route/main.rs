@@ -1,4 +1,4 @@
-//! Routes without a cluster: objects → specs, whose host is whose, and what owners are told.
+//! Routes without a cluster: objects → specs, the owners of hosts, and the status.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "tests")]
 

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rouse_kube::route::spec::{
-    BodySpec, DirectMode, Probing, QuietSpec, RouteKind, RouteObject, RouteSpec, StaticMode, TimeoutSpec,
-    read,
+use rouse_core::routing::RoutingMode;
+use rouse_kube::objects::route::{
+    BodySpec, NoWakeSpec, Probing, RouteKind, RouteObject, RouteSpec, StaticMode, TimeoutSpec, read,
 };
-use rouse_kube::scale::Workload;
-use rouse_kube::service::PortRef;
+use rouse_kube::objects::service_facts::PortRef;
+use rouse_kube::objects::workload::Workload;
 use serde_json::{Value, json};
 
 fn object(spec: &Value, annotations: &Value) -> RouteObject {
@@ -121,15 +121,15 @@ fn annotations_say_what_the_object_has_no_field_for() {
     assert_eq!((spec.scaling.min, spec.scaling.max, spec.scaling.concurrency_limit), (2, Some(9), Some(4)));
     assert_eq!(spec.scaling.idle_after, Some(Duration::from_secs(90)));
     assert_eq!(spec.scaling.target, Workload::parse("apps/v1/Deployment/x"));
-    assert_eq!((spec.direct, spec.probing), (Some(DirectMode::ColdStartOnly), Some(Probing::NoTcp)));
+    assert_eq!((spec.direct, spec.probing), (Some(RoutingMode::ColdStartOnly), Some(Probing::NoTcp)));
     let bad = json!({"rouse.dev/min": "many", "rouse.dev/max": "0", "rouse.dev/idle-after": "soon",
                      "rouse.dev/concurrency-limit": "-1", "rouse.dev/direct-pod-routing": "yes",
                      "rouse.dev/scale-target": "../secrets", "rouse.dev/probe": "sometimes"});
     let all = faults(RouteKind::InterceptorRoute, &target, &bad);
     assert_eq!(all.len(), 7, "{all:#?}");
-    let odd = all.iter().find(|fault| fault.contains("direct-pod-routing")).unwrap();
+    let invalid = all.iter().find(|fault| fault.contains("direct-pod-routing")).unwrap();
     assert_eq!(
-        odd,
+        invalid,
         "annotation rouse.dev/direct-pod-routing is \"yes\": expected disabled, cold-start-only or always"
     );
     let upside_down = json!({"rouse.dev/min": "5", "rouse.dev/max": "4"});
@@ -156,14 +156,14 @@ fn only_a_route_turns_verification_off_and_only_by_a_plain_word() {
 fn requests_that_do_not_wake_are_lists_with_commas() {
     let target = json!({"scaleTargetRef": {"service": "cart", "port": 80}});
     let kind = RouteKind::HttpScaledObject;
-    assert_eq!(good(kind, &target).quiet, QuietSpec::default());
+    assert_eq!(good(kind, &target).no_wake, NoWakeSpec::default());
     let annotations = json!({"rouse.dev/no-wake-paths": "/healthz, /robots.txt", "rouse.dev/no-wake-methods": "options,TRACE",
                              "rouse.dev/no-wake-user-agents": "kube-probe,GoogleBot/2.1 (x"});
-    let quiet = read(kind, &object(&target, &annotations)).unwrap().quiet;
+    let no_wake = read(kind, &object(&target, &annotations)).unwrap().no_wake;
     let words = |words: &[&str]| words.iter().map(|word| Arc::from(*word)).collect::<Vec<Arc<str>>>();
-    assert_eq!(quiet.paths, words(&["/healthz", "/robots.txt"]));
-    assert_eq!(quiet.methods, words(&["OPTIONS", "TRACE"]));
-    assert_eq!(quiet.agents, words(&["kube-probe", "googlebot/2.1 (x"]));
+    assert_eq!(no_wake.paths, words(&["/healthz", "/robots.txt"]));
+    assert_eq!(no_wake.methods, words(&["OPTIONS", "TRACE"]));
+    assert_eq!(no_wake.agents, words(&["kube-probe", "googlebot/2.1 (x"]));
     let many = |one: &str, count| vec![one; count].join(",");
     for (name, text, says) in [
         ("paths", "healthz", "1 to 32 paths that begin with a slash"),
@@ -186,7 +186,7 @@ fn requests_that_do_not_wake_are_lists_with_commas() {
 }
 
 #[test]
-fn all_faults_are_told_at_once_each_with_its_place() {
+fn all_faults_are_reported_at_once_each_with_its_field() {
     let all = faults(
         RouteKind::InterceptorRoute,
         &json!({
@@ -225,14 +225,14 @@ fn all_faults_are_told_at_once_each_with_its_place() {
         ("spec.staticRoutes[3].response.bodyFromConfigMap.name ", "expected a ConfigMap's name"),
         ("spec.staticRoutes[4].response.body ", "at most 32768"),
     ] {
-        let told = all.iter().any(|fault| fault.starts_with(place) && fault.contains(words));
-        assert!(told, "{place}… {words}: {all:#?}");
+        let reported = all.iter().any(|fault| fault.starts_with(place) && fault.contains(words));
+        assert!(reported, "{place}… {words}: {all:#?}");
     }
     assert_eq!(all.len(), 21, "{all:#?}");
 }
 
 #[test]
-fn whatever_the_object_is_reading_it_says_something() {
+fn any_object_is_read_or_has_a_fault() {
     for spec in
         [json!(null), json!(7), json!([]), json!({}), json!({"target": []}), json!({"scaleTargetRef": "x"})]
     {

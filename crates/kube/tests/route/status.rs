@@ -1,9 +1,9 @@
 //! Conditions: what is said, and that nothing is written twice.
 
-use rouse_kube::route::hosts::Conflict;
-use rouse_kube::route::plan::Findings;
-use rouse_kube::route::spec::{RouteKey, RouteKind};
-use rouse_kube::route::status::{Standing, Statuses, conditions};
+use rouse_kube::objects::route::{RouteKey, RouteKind};
+use rouse_kube::routes::hosts::Conflict;
+use rouse_kube::routes::plan::Findings;
+use rouse_kube::routes::status::{CurrentStatus, Statuses, conditions};
 use serde_json::{Value, json};
 
 fn key(kind: RouteKind) -> RouteKey {
@@ -11,8 +11,8 @@ fn key(kind: RouteKind) -> RouteKey {
 }
 
 /// An object of this UID and generation about which this was said.
-fn object<'a>(uid: &'a str, generation: Option<i64>, conditions: &'a [Value]) -> Standing<'a> {
-    Standing { uid, generation, version: "7", conditions }
+fn object<'a>(uid: &'a str, generation: Option<i64>, conditions: &'a [Value]) -> CurrentStatus<'a> {
+    CurrentStatus { uid, generation, version: "7", conditions }
 }
 
 fn said(findings: &Findings) -> Vec<(&'static str, bool, &'static str)> {
@@ -33,7 +33,7 @@ fn what_is_the_matter_is_said_and_nothing_else() {
     assert_eq!(said(&stolen)[0], ("Ready", false, "HostConflict"));
     assert_eq!(said(&stolen)[2], ("HostConflict", true, "HostConflict"));
     let sleepy =
-        Findings { no_scale_target: Some("nobody".into()), ignored: vec!["x"], ..Findings::default() };
+        Findings { no_scale_target: Some("missing".into()), ignored: vec!["x"], ..Findings::default() };
     assert_eq!(said(&sleepy)[0], ("Ready", true, "Reconciled"), "it serves what runs");
     assert_eq!(
         said(&sleepy)[2..],
@@ -74,7 +74,7 @@ fn a_condition_keeps_the_time_at_which_its_status_changed() {
 }
 
 #[test]
-fn the_same_is_written_once_whoever_wrote_it() {
+fn the_same_condition_is_written_once_by_any_gateway() {
     for kind in [RouteKind::InterceptorRoute, RouteKind::HttpScaledObject] {
         let route = key(kind);
         let bad = || conditions(&Findings { faults: vec!["x".into()], ..Findings::default() });
@@ -107,7 +107,7 @@ fn the_same_is_written_once_whoever_wrote_it() {
     }
 }
 
-/// A `Ready` of somebody else's.
+/// A `Ready` of another controller.
 fn theirs(generation: i64) -> Value {
     json!({"type": "Ready", "status": "True", "reason": "Reconciled", "message": "InterceptorRoute reconciled",
            "observedGeneration": generation})
@@ -126,7 +126,7 @@ fn types(generation: i64, present: &[Value]) -> Vec<String> {
 }
 
 #[test]
-fn ready_is_ours_unless_it_is_somebody_elses_who_is_still_there() {
+fn ready_is_written_unless_another_controller_that_runs_writes_it() {
     let (ours, beside) = (["Accepted", "Ready"], ["Accepted", "Ready", "RouseReady"]);
     let own =
         |generation: i64| json!({"type": "RouseReady", "status": "True", "observedGeneration": generation});
@@ -138,7 +138,7 @@ fn ready_is_ours_unless_it_is_somebody_elses_who_is_still_there() {
     let mut silent = theirs(1);
     silent["observedGeneration"].take();
     assert_eq!(types(3, &[silent, own(2)]), beside, "they never say what they saw");
-    // Whatever we said of a route is ours, also to another gateway.
+    // A condition of one gateway is recognised by another.
     let conflict = Conflict { host: "a".into(), owner: "taken".into() };
     for findings in [
         Findings::default(),

@@ -3,19 +3,19 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rouse_kube::service::{Found, Pem, TlsFacts, TlsWish, Wanted};
+use rouse_kube::objects::service_facts::{DataRef, Found, Pem, TlsAnnotations, TlsFacts};
 
-fn wish(annotations: &[(&str, &str)]) -> TlsWish {
+fn wish(annotations: &[(&str, &str)]) -> TlsAnnotations {
     let pair = |(name, text): &(&str, &str)| (format!("rouse.dev/upstream-{name}"), (*text).to_owned());
     let annotations: BTreeMap<String, String> = annotations.iter().map(pair).collect();
-    TlsWish::read("shop", &annotations)
+    TlsAnnotations::read("shop", &annotations)
 }
 
 /// What becomes of it if every object has every entry: its own name.
 fn settled(annotations: &[(&str, &str)]) -> TlsFacts {
-    let entry = |wanted: &Wanted, key: &str| Pem::from(format!("{wanted} {key}").into_bytes());
-    let all = |wanted: &Wanted| -> Found { Ok(wanted.keys.iter().map(|key| entry(wanted, key)).collect()) };
-    wish(annotations).settle(|wanted| Some(all(wanted))).unwrap()
+    let entry = |wanted: &DataRef, key: &str| Pem::from(format!("{wanted} {key}").into_bytes());
+    let all = |wanted: &DataRef| -> Found { Ok(wanted.keys.iter().map(|key| entry(wanted, key)).collect()) };
+    wish(annotations).resolve(|wanted| Some(all(wanted))).unwrap()
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn every_bad_value_is_a_fault_that_names_what_is_allowed() {
 fn without_tls_nothing_is_read_and_nothing_is_wrong() {
     let off = wish(&[("tls", "false"), ("ca", "secret/roots"), ("client-cert", "A"), ("server-name", "")]);
     assert_eq!(off.wanted().count(), 0);
-    let facts = off.settle(|_| None).unwrap();
+    let facts = off.resolve(|_| None).unwrap();
     assert_eq!(facts, TlsFacts { on: Some(false), ..TlsFacts::default() });
 }
 
@@ -101,10 +101,10 @@ fn what_is_not_known_yet_settles_nothing() {
         ["Secret shop/roots", "Secret shop/gateway"]
     );
     let roots: Found = Ok(vec![Arc::from(&b"x"[..])]);
-    assert_eq!(half.settle(|wanted| (&*wanted.name == "roots").then(|| roots.clone())), None);
-    let refused = half.settle(|wanted| Some(Err(format!("no {wanted}").into()))).unwrap();
+    assert_eq!(half.resolve(|wanted| (&*wanted.name == "roots").then(|| roots.clone())), None);
+    let refused = half.resolve(|wanted| Some(Err(format!("no {wanted}").into()))).unwrap();
     assert_eq!(refused.fault.as_deref(), Some("no Secret shop/roots; no Secret shop/gateway"));
-    let meanwhile = half.unsettled();
+    let meanwhile = half.unresolved();
     assert_eq!(
         meanwhile.fault.as_deref(),
         Some("Secret shop/roots or Secret shop/gateway has not been read yet")

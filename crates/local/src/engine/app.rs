@@ -1,6 +1,6 @@
-//! The owner of one app: the only one who knows and changes its pods.
+//! The owner of one app: the task that alone knows and changes its pods.
 //!
-//! Whatever happens (a wake, an order, a snapshot, the end of a process, a moment that was waited for), the owner takes
+//! After every event (a wake, an order, a snapshot, the end of a process, a timer), the owner takes
 //! the same step: hear the orders, decide how many pods there should be, plan, publish, and only then signal processes.
 //! A step looks at everything anew, so it does not matter which of two events came first.
 
@@ -27,7 +27,7 @@ use super::pod::{Pod, Stage};
 use super::publish::Publisher;
 use super::spec::AppSpec;
 use super::status::{AppStatus, What};
-use super::{End, LocalEngine, Seat, lock, words};
+use super::{AppHandle, End, LocalEngine, lock, messages};
 use crate::supervise::Restarts;
 use life::News;
 
@@ -44,7 +44,7 @@ const DECISIONS: usize = 3;
 pub(super) struct App {
     engine: Arc<LocalEngine>,
     registry: Arc<Registry>,
-    seat: Arc<Seat>,
+    handle: Arc<AppHandle>,
     service: Arc<Service>,
     spec: AppSpec,
     /// How many orders to restart and to pin were carried out.
@@ -79,18 +79,18 @@ pub(super) struct App {
 }
 
 impl App {
-    pub(super) fn new(engine: Arc<LocalEngine>, registry: Arc<Registry>, seat: Arc<Seat>) -> Self {
-        let spec = lock(&seat.orders).spec.clone();
+    pub(super) fn new(engine: Arc<LocalEngine>, registry: Arc<Registry>, handle: Arc<AppHandle>) -> Self {
+        let spec = lock(&handle.orders).spec.clone();
         let now = engine.now();
         let gateway = Reporter::new("gateway");
         let mut scaler = Autoscaler::created(spec.policy.clone(), now);
         // One reporter is never too many.
         scaler.list(now, [gateway.clone()]).ok();
         Self {
-            service: Arc::clone(&seat.service),
+            service: Arc::clone(&handle.service),
             engine,
             registry,
-            seat,
+            handle,
             spec,
             heard: (0, 0),
             removed: false,
@@ -125,7 +125,7 @@ impl App {
             News::ProberEnded
         });
         let (mut snapshots, mut end) = (self.service.subscribe(), self.engine.end.subscribe());
-        let (seat, clock) = (Arc::clone(&self.seat), self.engine.settings.clock);
+        let (handle, clock) = (Arc::clone(&self.handle), self.engine.settings.clock);
         loop {
             let ending = *end.borrow_and_update();
             self.step(ending);
@@ -134,7 +134,7 @@ impl App {
             }
             let due = self.due(ending);
             tokio::select! {
-                () = seat.bell.notified() => self.rung = true,
+                () = handle.bell.notified() => self.rung = true,
                 snapshot = snapshots.changed() => self.see(&snapshot),
                 Some(Ok(news)) = self.tasks.join_next() => self.hear(news),
                 _ = end.changed() => {}
@@ -160,7 +160,7 @@ impl App {
             self.pods.iter_mut().for_each(|pod| pod.stage = Stage::Stopping);
         }
         self.publisher.publish(&self.service, self.spec.h2c, &self.pods);
-        // After the publication: nobody may pick a pod that was told to stop.
+        // After the publication: no request may pick a pod that was told to stop.
         self.signal(end);
         self.look_for_trouble(now);
         self.show();
@@ -171,12 +171,12 @@ impl App {
         if !self.pods.is_empty() {
             return false;
         }
-        end != End::Not || (self.removed && self.engine.let_go(&self.seat, &self.registry))
+        end != End::Not || (self.removed && self.engine.let_go(&self.handle, &self.registry))
     }
 
-    /// The newest word of everybody else.
+    /// The newest orders of other tasks.
     fn take_orders(&mut self) {
-        let orders = lock(&self.seat.orders).clone();
+        let orders = lock(&self.handle.orders).clone();
         if orders.spec != self.spec {
             if orders.spec.makes_other_pods(&self.spec) {
                 self.start_over();
@@ -240,7 +240,7 @@ impl App {
 
     /// Decides how many pods there should be, and starts and removes some.
     fn scale(&mut self, now: Moment) {
-        let woken = self.seat.woken.swap(false, Ordering::Acquire);
+        let woken = self.handle.woken.swap(false, Ordering::Acquire);
         if self.removed {
             self.desired = 0;
             "it is not in the file any more".clone_into(&mut self.reason);
@@ -256,7 +256,7 @@ impl App {
             self.report(now, woken);
             for _ in 0..DECISIONS {
                 let changed = self.decide(now);
-                // Between two decisions: "to zero" means the pods that there are, whoever waits for the next ones.
+                // Between two decisions: "to zero" means the pods that exist now, even if requests wait for the next ones.
                 self.reconcile(now);
                 if !changed {
                     break;
@@ -280,10 +280,10 @@ impl App {
         match (self.desired, woken) {
             (0, true) => {
                 self.tell(What::Wake);
-                // Whoever wants a pod may not be counted yet, or not any more. They asked all the same.
+                // The request that wants a pod may not be counted yet, or not any more. The wake counts all the same.
                 report.requests = report.requests.max(1);
             }
-            // At zero only a wake counts: there is a budget for those, and whoever waits may wait for that.
+            // At zero only a wake counts: wakes have a budget, and a waiting request may wait for that budget.
             (0, false) => report = Report { span: report.span, ..Report::default() },
             _ => {}
         }
@@ -348,10 +348,10 @@ impl App {
             None => Some(now + SLOW),
         };
         let slow = slowest.filter(|(since, _)| now >= *since + SLOW);
-        let slow = slow.map(|(since, pod)| words::not_ready(pod, now.since(since), &self.seat.log));
+        let slow = slow.map(|(since, pod)| messages::not_ready(pod, now.since(since), &self.handle.log));
         if let Some(slow) = &slow {
             if self.is_news(&slow.lasting) {
-                self.seat.log.note_event(slow.lasting.as_str());
+                self.handle.log.note_event(slow.lasting.as_str());
             }
             if !self.service.snapshot().ready() {
                 self.service.wake_failed(StartFailure::new(Cause::NotReady, &slow.now));
@@ -373,7 +373,7 @@ impl App {
     /// Writes into the app's log why a pod does not start, which is an event as well.
     fn note_event(&mut self, reason: &str) {
         if self.is_news(reason) {
-            self.seat.log.note_event(reason);
+            self.handle.log.note_event(reason);
         }
     }
 
@@ -401,7 +401,7 @@ impl App {
             trouble: self.trouble.clone(),
             rolling,
         };
-        let before = std::mem::replace(&mut *lock(&self.seat.status), status);
+        let before = std::mem::replace(&mut *lock(&self.handle.status), status);
         if before.rolling && !rolling {
             self.tell(What::RolledOut);
         }
@@ -450,7 +450,7 @@ mod tests {
 
     use super::*;
     use crate::command::CommandSpec;
-    use crate::engine::{PortChoice, Readiness, Settings};
+    use crate::engine::{LocalSettings, PortChoice, Readiness};
     use crate::process::Launcher;
 
     fn spec() -> AppSpec {
@@ -461,7 +461,7 @@ mod tests {
             h2c: true,
             readiness: Readiness::Tcp,
             probe_interval: Duration::from_secs(1),
-            policy: (&scale::Settings::default()).try_into().unwrap(),
+            policy: (&scale::ScaleSettings::default()).try_into().unwrap(),
             spread: Spread::default(),
             stop_grace: Duration::ZERO,
         }
@@ -471,16 +471,17 @@ mod tests {
     fn owner() -> App {
         let clock = TokioClock::new();
         let launcher = Launcher::new("/no/such/rouse", ["guard"]);
-        let engine = LocalEngine::new(Settings { launcher, clock, seed: 1, log_keep: 0, log_folder: None });
+        let engine =
+            LocalEngine::new(LocalSettings { launcher, clock, seed: 1, log_keep: 0, log_folder: None });
         let registry = Registry::new(
-            rouse_core::registry::Settings::default(),
+            rouse_core::registry::RegistrySettings::default(),
             Arc::new(clock),
             Arc::clone(&engine) as _,
         );
         engine.apply(&registry, vec![spec()]);
-        let seat = engine.newcomers().pop().unwrap();
+        let handle = engine.newcomers().pop().unwrap();
         assert!(engine.newcomers().is_empty(), "it has one owner");
-        App::new(engine, registry, seat)
+        App::new(engine, registry, handle)
     }
 
     #[tokio::test]

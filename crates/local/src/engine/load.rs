@@ -1,4 +1,4 @@
-//! What the gateway has to do for an app, summed up for the autoscaler.
+//! Samples the requests of an app and sums them up into load reports for the autoscaler.
 
 use std::time::Duration;
 
@@ -9,9 +9,9 @@ use rouse_core::time::Moment;
 /// Sums up concurrency over time between reports.
 #[derive(Debug)]
 pub(super) struct Meter {
-    /// The last report, or the last time that somebody began to watch.
+    /// The last report, or the last time that sampling began.
     since: Moment,
-    /// The last sample and when it was taken; `None` while nobody watches.
+    /// The last sample and when it was taken; `None` while no samples are taken.
     last: Option<(Moment, Present)>,
     /// Concurrency × seconds since the last report.
     busy: f64,
@@ -28,7 +28,7 @@ impl Meter {
     pub(super) fn sample(&mut self, now: Moment, service: &Service) -> Present {
         match self.last {
             Some((at, present)) => self.busy += total(present) * now.since(at).as_secs_f64(),
-            // Nothing was there while nobody watched: reported, that time would make a burst look like nothing.
+            // There was no load before sampling began. Reporting that time would make a burst look small.
             None => self.since = now,
         }
         let holds = u32::try_from(service.holds()).unwrap_or(u32::MAX);
@@ -50,7 +50,7 @@ impl Meter {
         Report { span, concurrency, requests, present }
     }
 
-    /// Nobody watches until the next sample.
+    /// Stops sampling until the next sample is taken.
     pub(super) fn rest(&mut self) {
         self.last = None;
         self.busy = 0.0;

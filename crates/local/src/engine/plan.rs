@@ -1,4 +1,4 @@
-//! Which pods to start and which to take away: desired against present, also while one version replaces another.
+//! Decides which pods to start and which to stop: desired against present pods, also during a rollout.
 //!
 //! Pure, and made anew after every change, so it never matters how the pods came to be as they are.
 
@@ -13,7 +13,7 @@ pub(super) struct Present {
     pub(super) current: bool,
     pub(super) ready: bool,
     pub(super) in_flight: u32,
-    /// Grows with its age in versions and starts: the larger, the newer.
+    /// When it was started. A larger value is a newer pod.
     pub(super) begun: u64,
 }
 
@@ -44,7 +44,7 @@ pub(super) fn plan(desired: usize, present: &[Present]) -> Plan {
     plan
 }
 
-/// Takes away all but `left`: first who is not ready, then who has the least to do, then the newest.
+/// Takes away all but `left`: first pods that are not ready, then those with the fewest requests, then the newest.
 fn take(pods: &mut Vec<Present>, left: usize, removed: &mut Vec<usize>) {
     pods.sort_by_key(|pod| (Reverse(pod.ready), Reverse(pod.in_flight), pod.begun));
     removed.extend(pods.drain(left.min(pods.len())..).map(|pod| pod.place));
@@ -122,7 +122,7 @@ mod tests {
         assert_eq!(sorted(removed(1)), [0, 2, 3]);
     }
 
-    /// Whatever is there: played on until nothing is left to do, a rollout ends with the desired pods, all new, and
+    /// From any set of pods, played on until nothing is left to do, a rollout ends with the desired pods, all new, and
     /// never has fewer ready ones than at its start (or than desired).
     #[test]
     fn every_rollout_ends_and_never_has_fewer_ready_pods() {

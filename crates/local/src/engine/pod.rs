@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rouse_core::endpoint::Load;
 use rouse_core::endpoint::{Endpoint, PodUid, State};
-use rouse_core::pick::Load;
 use rouse_core::time::Moment;
 
 use super::spec::Readiness;
@@ -51,7 +51,7 @@ pub(super) enum Stage {
         since: Moment,
     },
     Ready,
-    /// Takes new requests only if nobody else can, and finishes those that it has.
+    /// Takes new requests only if no other pod can, and finishes those that it has.
     Draining {
         until: Moment,
     },

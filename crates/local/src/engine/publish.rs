@@ -5,8 +5,8 @@ use std::sync::Arc;
 use rouse_core::endpoint::{PodRef, PortName, ServiceId, Slice, SliceEndpoint, SlicePort};
 use rouse_core::service::Service;
 use rouse_core::slices::{
-    self, ContainerPort, EndpointSlice, Family, Labels, Node, Nodes, Options, Phase, Protocol, ServicePort,
-    TargetPort,
+    self, ContainerPort, EndpointSlice, Family, Labels, Node, Nodes, Options, PodPhase, Protocol,
+    ServicePort, TargetPort,
 };
 
 use super::pod::{Pod, Stage};
@@ -50,7 +50,7 @@ impl Publisher {
 }
 
 /// The app as a Service.
-fn object(id: &ServiceId, h2c: bool) -> slices::Service {
+fn object(id: &ServiceId, h2c: bool) -> slices::ServiceFacts {
     let port = ServicePort {
         name: PortName::new(PORT_NAME),
         protocol: Protocol::Tcp,
@@ -58,7 +58,7 @@ fn object(id: &ServiceId, h2c: bool) -> slices::Service {
         target: TargetPort::Name(PORT_NAME.into()),
         app_protocol: h2c.then(|| H2C.into()),
     };
-    slices::Service {
+    slices::ServiceFacts {
         id: id.clone(),
         uid: id.to_string().into(),
         labels: Labels::new(),
@@ -77,7 +77,7 @@ fn kube_pod(service: &ServiceId, pod: &Pod) -> slices::Pod {
         name: Arc::clone(&pod.name),
         uid: pod.uid.clone(),
         labels: Labels::new(),
-        phase: Phase::Running,
+        phase: PodPhase::Running,
         ready: matches!(pod.stage, Stage::Draining { .. }),
         deleting: !pod.stays(),
         ips: vec![pod.address.ip()],
@@ -97,7 +97,7 @@ fn kube_pod(service: &ServiceId, pod: &Pod) -> slices::Pod {
 fn routing(slice: &EndpointSlice) -> Slice {
     let port =
         |port: &slices::EndpointPort| Some(SlicePort { name: port.name.clone(), number: port.number? });
-    let endpoint = |endpoint: &slices::Endpoint| {
+    let endpoint = |endpoint: &slices::ListedEndpoint| {
         let pod = endpoint.target.as_ref().map(|target| PodRef {
             uid: target.uid.clone(),
             name: format!("{}/{}", target.namespace, target.name).into(),

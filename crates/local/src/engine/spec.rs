@@ -1,4 +1,4 @@
-//! What an app is: what its pods run, how many there may be, and how we learn that one is ready.
+//! The specification of an app: command, number of pods, readiness check.
 
 use std::num::NonZeroU16;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rouse_core::endpoint::ServiceId;
 use rouse_core::probe::{Check, ProbePlan, ProbeSpec, ReadinessProbe};
-use rouse_core::scale::Policy;
+use rouse_core::scale::ScalePolicy;
 use rouse_core::snapshot::Spread;
 
 use crate::command::CommandSpec;
@@ -30,7 +30,7 @@ pub struct AppSpec {
     /// How often a ready pod is asked again.
     pub probe_interval: Duration,
     /// How many pods there are.
-    pub policy: Policy,
+    pub policy: ScalePolicy,
     /// How requests are spread over them.
     pub spread: Spread,
     /// How long a pod may take to finish its requests, and again to stop after SIGTERM.

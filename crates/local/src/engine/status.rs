@@ -1,4 +1,4 @@
-//! What the engine tells of itself: how each app stands, and what happens.
+//! The status of each app, and the events of the engine.
 
 use std::fmt;
 use std::net::SocketAddr;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rouse_core::endpoint::State;
 use rouse_core::hold::AcquireError;
-use rouse_core::slot::Ask;
+use rouse_core::service::SlotRequest;
 use rouse_local::engine::{AppSpec, PodPhase, What};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -20,7 +20,7 @@ fn pinned(name: &str, count: u32) -> AppSpec {
     app
 }
 
-/// Follows every snapshot until the work is done, and says how often nobody would have taken a request.
+/// Follows every snapshot until the work is done, and counts the snapshots in which no pod took requests.
 async fn outages(bench: &Bench, app: &str, work: impl Future<Output = ()>) -> usize {
     let mut snapshots = bench.service(app).subscribe();
     let mut outages = 0;
@@ -38,7 +38,7 @@ async fn outages(bench: &Bench, app: &str, work: impl Future<Output = ()>) -> us
 }
 
 #[tokio::test]
-async fn a_restart_replaces_every_pod_and_somebody_always_serves() {
+async fn a_restart_replaces_every_pod_and_one_always_serves() {
     for count in [1, 3] {
         let bench = Bench::new([pinned("hello", count)]);
         let count = count as usize;
@@ -73,7 +73,7 @@ async fn requests_go_on_through_restarts() {
         clients.spawn(async move {
             let mut served = 0;
             loop {
-                let ask = Ask { seed: seed + served, ..Ask::default() };
+                let ask = SlotRequest { seed: seed + served, ..SlotRequest::default() };
                 let Ok(mut slot) = port.acquire(ask, std::future::pending()).await else { return served };
                 let address = slot.endpoint().addresses[0];
                 let connected = tokio::net::TcpStream::connect(address).await;
@@ -145,7 +145,7 @@ async fn a_reload_touches_what_changed_and_nothing_else() {
     env.command.env.insert("GREETING".into(), "hi".into());
     bench.apply([pinned("new", 1), env, pinned("scale", 2), pinned("same", 1)]);
     bench.until("it is removed", |app, what| app == "gone" && *what == What::Removed).await;
-    let error = gone.acquire(Ask::default(), std::future::pending()).await.unwrap_err();
+    let error = gone.acquire(SlotRequest::default(), std::future::pending()).await.unwrap_err();
     assert_eq!(error, AcquireError::ServiceGone);
     assert!(!is_alive(before[3].pods[0].pid));
     bench.ready("new", 1).await;

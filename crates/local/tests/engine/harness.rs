@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::future::pending;
-use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,15 +9,15 @@ use rouse_core::endpoint::{Endpoint, PodUid, PortName, ServiceId, State};
 use rouse_core::engine::Engine as _;
 use rouse_core::registry::{self, Registry};
 use rouse_core::scale;
-use rouse_core::service::Service;
-use rouse_core::slot::{Ask, Port, Slot};
+use rouse_core::service::{Port, Service, Slot, SlotRequest};
 use rouse_core::snapshot::{PortView, Snapshot, Spread};
 use rouse_local::command::CommandSpec;
 use rouse_local::engine::{
-    AppSpec, AppStatus, Event, LocalEngine, PORT_NAME, PortChoice, Readiness, Settings, What,
+    AppSpec, AppStatus, Event, LocalEngine, LocalSettings, PORT_NAME, PortChoice, Readiness, What,
 };
 use rouse_local::process::Launcher;
 use rouse_net::clock::TokioClock;
+use rouse_net::random::system_seed;
 use tokio::sync::broadcast;
 use tokio::task::JoinSet;
 use tokio::time::{interval, timeout};
@@ -63,9 +62,12 @@ pub(crate) fn app(name: &str, argv: &[&str]) -> AppSpec {
 }
 
 /// A policy that never sleeps within a test, with changes.
-pub(crate) fn policy(change: impl FnOnce(&mut scale::Settings)) -> scale::Policy {
-    let mut settings =
-        scale::Settings { max: 5, idle_after: Duration::from_mins(10), ..scale::Settings::default() };
+pub(crate) fn policy(change: impl FnOnce(&mut scale::ScaleSettings)) -> scale::ScalePolicy {
+    let mut settings = scale::ScaleSettings {
+        max: 5,
+        idle_after: Duration::from_mins(10),
+        ..scale::ScaleSettings::default()
+    };
     change(&mut settings);
     (&settings).try_into().unwrap()
 }
@@ -81,15 +83,15 @@ impl Bench {
     /// An engine that runs these apps.
     pub(crate) fn new(apps: impl IntoIterator<Item = AppSpec>) -> Self {
         let clock = TokioClock::new();
-        let engine = LocalEngine::new(Settings {
+        let engine = LocalEngine::new(LocalSettings {
             launcher: Launcher::new(HELPER, ["guard"]),
             clock,
-            seed: RandomState::new().hash_one(0),
+            seed: system_seed(),
             log_keep: 1 << 20,
             log_folder: None,
         });
         let registry =
-            Registry::new(registry::Settings::default(), Arc::new(clock), Arc::clone(&engine) as _);
+            Registry::new(registry::RegistrySettings::default(), Arc::new(clock), Arc::clone(&engine) as _);
         let mut tasks = JoinSet::new();
         let driven = Arc::clone(&registry);
         tasks.spawn(async move { driven.drive(|moment| clock.sleep_until(moment)).await });
@@ -114,7 +116,7 @@ impl Bench {
     /// A request that gets a pod.
     pub(crate) async fn request(&self, app: &str) -> Slot {
         let port = self.port(app);
-        let acquired = port.acquire(Ask::default(), pending());
+        let acquired = port.acquire(SlotRequest::default(), pending());
         let slot = timeout(GENEROUS, acquired).await;
         slot.unwrap_or_else(|_| panic!("no pod: {:?}", self.status(app))).unwrap()
     }
@@ -123,7 +125,7 @@ impl Bench {
     pub(crate) fn wait_in_line(&mut self, app: &str) {
         let port = self.port(app);
         self.tasks.spawn(async move {
-            let slot = port.acquire(Ask::default(), pending()).await;
+            let slot = port.acquire(SlotRequest::default(), pending()).await;
             let _kept = slot;
             pending::<()>().await;
         });

@@ -14,7 +14,7 @@ use crate::harness::{
 #[tokio::test]
 async fn a_request_brings_an_app_up_from_zero() {
     let mut bench = Bench::new([server("hello")]);
-    assert_eq!(bench.meanwhile().await, [What::Declared], "nobody asked for it");
+    assert_eq!(bench.meanwhile().await, [What::Declared], "no request asked for it");
     let slot = bench.request("hello").await;
     assert!(slot.cold_start());
     let endpoint = slot.endpoint();
@@ -172,7 +172,7 @@ async fn a_request_for_the_last_pod_on_its_way_out_brings_another() {
     let first = bench.ready("hello", 1).await;
     bench.engine.scale("hello", Some(0)).unwrap();
     bench.becomes("hello", "draining", |app| app.pods[0].phase == PodPhase::Draining).await;
-    // It is served by the pod that leaves, and somebody comes after it.
+    // It is served by the pod that leaves, and another pod comes after it.
     let second = bench.request("hello").await;
     assert_eq!(second.endpoint().addresses, slot.endpoint().addresses);
     bench

@@ -1,4 +1,4 @@
-//! What goes wrong is told, and harms nobody else.
+//! Failures of an app are reported, and harm no other app.
 
 use std::collections::HashSet;
 use std::future::pending;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rouse_core::endpoint::State;
 use rouse_core::hold::AcquireError;
-use rouse_core::slot::Ask;
+use rouse_core::service::SlotRequest;
 use rouse_core::start::{Cause, StartFailure};
 use rouse_local::engine::{AppSpec, AppStatus, What};
 use tokio::time::timeout;
@@ -30,7 +30,7 @@ fn kept_up(mut app: AppSpec) -> AppSpec {
 /// How the wait for a pod ended, within the patience of these tests.
 async fn waits_in_vain(bench: &Bench, app: &str) -> Arc<StartFailure> {
     let port = bench.port(app);
-    let ended = timeout(GENEROUS, port.acquire(Ask::default(), pending())).await;
+    let ended = timeout(GENEROUS, port.acquire(SlotRequest::default(), pending())).await;
     match ended.expect("the wait ends long before any deadline") {
         Err(AcquireError::StartFailed(failure)) => failure,
         other => panic!("{other:?}"),
@@ -153,7 +153,7 @@ async fn a_pod_that_crashes_is_started_again_ever_more_slowly_and_the_reason_is_
         bench.until("it runs", |_, what| is_started(what)).await;
         at.push(tokio::time::Instant::now());
         bench.until("it ends", |_, what| is_exited(what)).await;
-        // At once: the deadline of whoever waits may be now.
+        // At once: the deadline of a waiting request may be now.
         assert!(reason(&bench, "bad").contains(told), "{}", reason(&bench, "bad"));
     }
     let pauses: Vec<Duration> = at.windows(2).map(|pair| pair[1] - pair[0]).collect();
@@ -185,7 +185,7 @@ async fn a_wake_does_not_cut_the_pause_after_a_crash_short_but_is_told_why() {
 }
 
 #[tokio::test]
-async fn a_command_that_is_not_there_is_told_and_harms_nobody_else() {
+async fn a_missing_command_is_reported_and_harms_no_other_app() {
     let mut bench = Bench::new([app("none", &["no-such-command"]), server("hello")]);
     bench.wait_in_line("none");
     let seen =

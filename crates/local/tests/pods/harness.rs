@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::hash::{BuildHasher as _, RandomState};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,16 +11,13 @@ use rouse_local::address::Addresses;
 use rouse_local::command::{CommandSpec, SpawnError};
 use rouse_local::output::{Log, Stream};
 use rouse_local::process::{Launcher, Process, Start, UID_VARIABLE};
+use rouse_net::random::system_seed;
 use rustix::process::Pid;
 use tokio::time::{interval, timeout};
 
 pub(crate) const HELPER: &str = env!("CARGO_BIN_EXE_rouse-local-helper");
 /// Longer than anything here takes on a machine that is busy with other things.
 pub(crate) const GENEROUS: Duration = Duration::from_secs(30);
-
-pub(crate) fn random() -> u64 {
-    RandomState::new().hash_one(0)
-}
 
 pub(crate) fn launcher() -> Launcher {
     Launcher::new(HELPER, ["guard"])
@@ -30,13 +26,13 @@ pub(crate) fn launcher() -> Launcher {
 pub(crate) fn start(argv: &[&str], workdir: &Path) -> Start {
     Start {
         name: "app-1".into(),
-        uid: PodUid::new(&format!("test-{:016x}", random())),
+        uid: PodUid::new(&format!("test-{:016x}", system_seed())),
         command: CommandSpec {
             argv: argv.iter().map(ToString::to_string).collect(),
             env: BTreeMap::from([("GREETING".into(), "hi".into())]),
             workdir: workdir.into(),
         },
-        address: Addresses::new(random()).auto().unwrap(),
+        address: Addresses::new(system_seed()).auto().unwrap(),
         log: Log::new(1 << 20),
     }
 }
@@ -111,7 +107,7 @@ pub(crate) fn all() -> Vec<Seen> {
     entries.filter_map(|entry| look(entry.file_name().to_str()?.parse().ok()?)).collect()
 }
 
-/// The living processes of a pod, its guardian included. By the mark, not by pid: a pid can be somebody else's by now.
+/// The living processes of a pod, its guardian included. By the mark, not by pid: a pid can belong to another process by now.
 pub(crate) fn marked(uid: &str) -> Vec<Seen> {
     let mark = format!("{UID_VARIABLE}={uid}");
     let is_marked = |seen: &Seen| {
@@ -121,7 +117,7 @@ pub(crate) fn marked(uid: &str) -> Vec<Seen> {
     all().into_iter().filter(is_marked).collect()
 }
 
-/// The dead children of `parent` that nobody has reaped.
+/// The dead children of `parent` that have not been reaped.
 pub(crate) fn zombies(parent: u32) -> usize {
     all().iter().filter(|seen| seen.parent == parent && seen.state == 'Z').count()
 }

@@ -27,7 +27,7 @@ type Outcome = Result<ExitCode, Box<dyn std::error::Error>>;
 fn main() -> ExitCode {
     let mut arguments = env::args_os().skip(1);
     let outcome = match arguments.next().as_ref().and_then(|mode| mode.to_str()) {
-        Some("guard") => Ok(rouse_local::shim::main(arguments)),
+        Some("guard") => Ok(rouse_local::guardian::main(arguments)),
         Some("up") => up(arguments),
         Some("polite") => polite(arguments.next()),
         Some("deaf") => deaf(),
@@ -45,7 +45,7 @@ fn polite(file: Option<OsString>) -> Outcome {
         let mut asked = signal(SignalKind::terminate())?;
         writeln!(io::stdout(), "up")?;
         asked.recv().await;
-        // Nobody may be there to read it any more.
+        // The reader may be gone.
         writeln!(io::stdout(), "asked").ok();
         timeout(Duration::from_millis(200), std::future::pending::<()>()).await.ok();
         writeln!(io::stdout(), "bye").ok();

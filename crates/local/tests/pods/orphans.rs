@@ -5,10 +5,11 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use crate::harness::{
-    FAMILY, GENEROUS, HELPER, eventually, exit_of, helper, look, marked, random, run_until_up, signal,
-    sleepers, spawn, start, zombies,
+    FAMILY, GENEROUS, HELPER, eventually, exit_of, helper, look, marked, run_until_up, signal, sleepers,
+    spawn, start, zombies,
 };
 use rouse_local::process::{Ended, Exit, State};
+use rouse_net::random::system_seed;
 use rustix::process::Signal;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
@@ -16,7 +17,7 @@ use tokio::time::timeout;
 
 /// Runs a script as the pod of another `rouse`, and returns when the script has printed `up`.
 async fn rouse_up(script: &str, workdir: &Path) -> (Child, String) {
-    let uid = format!("test-{:016x}", random());
+    let uid = format!("test-{:016x}", system_seed());
     let mut command = Command::new(HELPER);
     command
         .args(["up", &uid, "sh", "-c", script])
@@ -90,12 +91,12 @@ async fn a_dropped_process_is_stopped() {
 }
 
 #[tokio::test]
-async fn a_start_that_nobody_waits_for_leaves_nothing_behind() {
+async fn a_start_without_a_waiting_caller_leaves_nothing_behind() {
     let start = start(&["sh", "-c", FAMILY], Path::new("/"));
     let uid = start.uid.clone();
     let launcher = crate::harness::launcher();
     let mut spawning = Box::pin(rouse_local::process::Process::spawn(&launcher, start));
-    // One poll starts the guardian; then whoever asked changes their mind.
+    // One poll starts the guardian; then the caller drops the future.
     tokio::select! {
         biased;
         _ = &mut spawning => panic!("it cannot be done yet"),
@@ -176,7 +177,7 @@ async fn the_guardian_does_not_hold_the_pods_output_open() {
         !links.any(|link| output.contains(&link))
     })
     .await;
-    // And the pod has nothing of the guardian's: its socket would look as if somebody still gave orders.
+    // And the pod has nothing of the guardian's: its socket would look as if `rouse` still gave orders.
     let socket = link(guardian, "0");
     let fds = std::fs::read_dir(format!("/proc/{}/fd", process.pid())).unwrap().filter_map(Result::ok);
     let links: Vec<_> = fds.filter_map(|fd| std::fs::read_link(fd.path()).ok()).collect();

@@ -214,7 +214,7 @@ async fn a_guardian_that_is_none_is_told() {
 }
 
 #[tokio::test]
-async fn nobody_but_rouse_can_start_a_guardian() {
+async fn only_rouse_can_start_a_guardian() {
     let mut command = tokio::process::Command::new(HELPER);
     let output =
         command.args(["guard", "echo", "hi"]).stdin(std::process::Stdio::null()).output().await.unwrap();

@@ -1,11 +1,11 @@
-//! Who listens on an address already, as far as `/proc` tells.
+//! Finds the process that already listens on an address, as far as `/proc` tells.
 
 use std::fmt;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 
-/// Who has the address.
+/// The process that has the address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Holder {
     /// This very process: the address was asked for twice.
@@ -31,7 +31,7 @@ impl fmt::Display for Holder {
     }
 }
 
-/// Finds who listens on `address`, or on all addresses at its port. `None` where nothing can be found out.
+/// Finds the process that listens on `address`, or on all addresses at its port. `None` where nothing can be found out.
 pub(super) fn find(address: SocketAddr) -> Option<Holder> {
     let listening = ["/proc/net/tcp", "/proc/net/tcp6"]
         .iter()

@@ -115,7 +115,7 @@ fn status(mut message: &[u8]) -> Result<Health, BadHealth> {
                 skip(&mut message, length)?;
             }
             (_, 5) => skip(&mut message, 4)?,
-            // Groups, which proto3 does not have, and kinds that nobody has.
+            // Groups, which proto3 does not have, and kinds that do not exist.
             _ => return Err(BadHealth::Field(field)),
         }
     }

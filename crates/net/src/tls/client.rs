@@ -21,7 +21,7 @@ use super::{Alpn, Identity, LoadError, Pem, Reason, TlsError, Versions, Warning,
 /// A connection that we made to a pod.
 pub type ClientStream<IO> = tokio_rustls::client::TlsStream<IO>;
 
-/// Whose certificates we trust.
+/// The certificate authorities that we trust.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Roots {
     /// Those issued by the CAs in these bundles.
@@ -63,7 +63,7 @@ pub struct ClientSettings {
     pub server_name: ServerName<'static>,
     /// Names that the certificate may be for instead.
     pub accepted: Vec<ServerName<'static>>,
-    /// Whose certificates are trusted.
+    /// The trusted certificate authorities.
     pub roots: Roots,
     /// What we show if the pod asks.
     pub identity: Option<Identity>,
@@ -71,8 +71,8 @@ pub struct ClientSettings {
     pub alpn: Vec<Alpn>,
     /// The versions that are spoken.
     pub versions: Versions,
-    /// Whether the pod's certificate is looked at. Without, anybody in between can read and alter everything: only
-    /// where somebody asked for it in so many words.
+    /// Whether the pod's certificate is verified. Without it, a man in the middle can read and alter everything, so it is
+    /// off only where the operator explicitly turned it off.
     pub verify: bool,
 }
 
@@ -147,9 +147,9 @@ impl ClientTls {
 
     /// What probes use: nothing is verified, offered or resumed, as kubelet does it.
     pub(crate) fn for_probes() -> Result<Self, LoadError> {
-        let nobody = ServerName::from(IpAddr::from([0, 0, 0, 0]));
+        let unused = ServerName::from(IpAddr::from([0, 0, 0, 0]));
         let settings =
-            ClientSettings { verify: false, alpn: Vec::new(), ..ClientSettings::new(nobody, Roots::System) };
+            ClientSettings { verify: false, alpn: Vec::new(), ..ClientSettings::new(unused, Roots::System) };
         let mut config = settings.load(&mut Vec::new())?;
         // A resumed session would prove less of the pod than a whole handshake.
         config.resumption = Resumption::disabled();
@@ -162,7 +162,7 @@ impl ClientTls {
         &self.settings
     }
 
-    /// Whether anybody's certificate is accepted: worth a warning at every start.
+    /// Whether every certificate is accepted: worth a warning at every start.
     pub fn is_unverified(&self) -> bool {
         !self.settings.verify
     }

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::{ClientSettings, ClientTls, LoadError, Warning, files};
 
 /// Client configurations by their settings. When there are too many, the one not asked for the longest is forgotten
-/// here; whoever holds it may go on using it, but its files are no longer watched.
+/// here; a caller that holds it may go on using it, but its files are no longer watched.
 #[derive(Debug)]
 pub struct ClientConfigs {
     most: NonZeroUsize,
@@ -90,7 +90,7 @@ impl Known {
         Some(Arc::clone(&entry.tls))
     }
 
-    /// Whoever made the same meanwhile was first: all share that one's sessions.
+    /// If another caller made the same meanwhile, that one is used: all share its sessions.
     fn keep(&mut self, settings: &ClientSettings, tls: ClientTls, most: NonZeroUsize) -> Arc<ClientTls> {
         if let Some(tls) = self.find(settings) {
             return tls;

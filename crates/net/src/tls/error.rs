@@ -1,4 +1,4 @@
-//! How a handshake fails, in words that say whose certificate, name or setting is wrong.
+//! Errors of TLS handshakes, with texts that name the certificate, name or setting that is wrong.
 
 use std::io;
 
@@ -62,7 +62,7 @@ pub enum TlsError {
     Other(#[source] rustls::Error),
 }
 
-/// Who has to mend it.
+/// The side that has to fix it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// Our certificate or settings.
@@ -74,7 +74,7 @@ pub enum Fault {
 }
 
 impl TlsError {
-    /// Who has to mend it.
+    /// The side that has to fix it.
     pub fn fault(&self) -> Fault {
         match self {
             Self::OursMissing | Self::OursRefused(_) => Fault::Ours,

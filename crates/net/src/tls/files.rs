@@ -18,7 +18,7 @@ use webpki::{EndEntityCert, KeyUsage};
 
 use super::provider;
 
-/// How often files are looked at. Kubernetes swaps a Secret's files without telling anybody.
+/// How often files are looked at. Kubernetes swaps a Secret's files without a notification.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// Where PEM text is.
@@ -124,7 +124,7 @@ pub enum Reason {
     Setup(rustls::Error),
 }
 
-/// Something served nevertheless, that somebody should look at.
+/// A certificate that is served, but has a problem that an operator should look at.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Warning {
     /// The file's path, or what stands for it.
@@ -139,7 +139,7 @@ impl fmt::Display for Warning {
     }
 }
 
-/// What somebody should look at.
+/// The problem.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Caution {
     /// Clients will refuse it.
@@ -203,7 +203,7 @@ pub(super) fn names(certified: &CertifiedKey) -> Vec<super::HostPattern> {
     leaf.iter().flat_map(|leaf| leaf.valid_dns_names()).filter_map(|name| name.parse().ok()).collect()
 }
 
-/// Adds the bundle's certificates to `store`, and returns them. Old bundles hold some that nobody can parse.
+/// Adds the bundle's certificates to `store`, and returns them. Old bundles hold some that cannot be parsed.
 pub(super) fn add_roots(
     store: &mut RootCertStore,
     bundle: &Pem,

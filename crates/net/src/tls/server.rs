@@ -1,4 +1,4 @@
-//! TLS at the gateway's door: certificates by SNI, client certificates by policy, both reloaded in place.
+//! The server side of TLS: certificates by SNI, client certificates by policy, both reloaded in place.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,10 +25,10 @@ pub type ServerStream<IO> = tokio_rustls::server::TlsStream<IO>;
 /// What a TLS listener is made of. The files behind it may change; see [`ServerTls::reload`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerSettings {
-    /// Of certificates for the same name the first is shown; the very first also to whoever names no known host.
+    /// Of certificates for the same name the first is shown; the very first also to clients that name no known host.
     pub certificates: Vec<CertEntry>,
     /// Hosts whose clients must show a certificate.
-    pub policies: Vec<Policy>,
+    pub policies: Vec<TlsPolicy>,
     /// What holds for all other hosts.
     pub client_auth: ClientAuth,
     /// The versions that are spoken.
@@ -70,10 +70,10 @@ pub struct CertEntry {
 /// What holds for the clients of some hosts. Here, as in routes, `*.` stands for any number of labels: one label only
 /// would leave deeper hosts open.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Policy {
+pub struct TlsPolicy {
     /// The hosts.
     pub hosts: Vec<HostPattern>,
-    /// What their clients must show.
+    /// Whether clients of these hosts need a certificate, and from which roots.
     pub client_auth: ClientAuth,
 }
 
@@ -121,7 +121,7 @@ impl PolicyId {
     }
 }
 
-/// Who is at the other end of an accepted connection.
+/// The client at the other end of an accepted connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
     /// The host that the client named, in lower case.
@@ -330,7 +330,7 @@ fn refused(error: rustls::Error) -> LoadError {
     LoadError { file: "tls".into(), reason: Reason::Setup(error) }
 }
 
-/// Which certificate is shown to whom.
+/// Which certificate is shown to which client.
 #[derive(Debug)]
 struct Shown {
     by_name: Hosts<Arc<CertifiedKey>>,

@@ -1,4 +1,4 @@
-//! How a pod's certificate is judged: by the service's names, although an address is dialled; or not at all.
+//! Verifies a pod's certificate against the service's names, although an address is dialled; or skips verification.
 
 use std::sync::Arc;
 
@@ -12,11 +12,11 @@ use rustls_pki_types::{CertificateDer, ServerName, SignatureVerificationAlgorith
 use super::Caution;
 use super::files::staleness;
 
-/// Whom we trust.
+/// The trusted certificate authorities.
 #[derive(Debug)]
 pub(super) struct Trusted {
     pub(super) roots: RootCertStore,
-    /// The certificates of the configured bundles, as they are.
+    /// The certificates of the configured bundles. A pod may present one of them itself.
     pub(super) pinned: Vec<CertificateDer<'static>>,
 }
 
@@ -92,8 +92,8 @@ impl ServerCertVerifier for AnyName {
     }
 }
 
-/// Accepts whatever comes, without even looking: home-made certificates are often such that rustls cannot parse them.
-/// Whoever may show any certificate may sign with any key, so looking at signatures would protect nobody.
+/// Accepts every certificate without parsing it: rustls cannot parse many home-made ones. Signatures are not checked
+/// either: a peer that may show any certificate may also sign with any key.
 #[derive(Debug)]
 pub(super) struct Anything {
     pub(super) provider: Arc<CryptoProvider>,

@@ -1,13 +1,15 @@
 //! What clients meet at the door.
 
-use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_RSA_SHA256, RsaKeySize};
 use rouse_core::host::Host;
-use rouse_net::tls::{Caution, Fault, Identity, Policy, PolicyId};
+use rouse_net::tls::{Caution, Fault, Identity, PolicyId, TlsPolicy};
+use rouse_testkit::certificates::rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_RSA_SHA256, RsaKeySize};
 
 use HandshakeKind::{Full, Resumed};
 
 use super::*;
-use crate::authority::{older_form, pem};
+use rouse_testkit::certificates::pem;
+
+use crate::keys::older_form;
 
 #[tokio::test]
 async fn the_certificate_is_chosen_by_the_name_that_the_client_sends() {
@@ -66,7 +68,7 @@ fn a_stale_or_nameless_certificate_is_served_with_a_warning() {
     for (leaf, caution) in [
         (authority.leaf_of(&["b.test"], [2001, 2002]), Caution::Expired),
         (authority.leaf_of(&["b.test"], [2301, 2302]), Caution::NotYetValid),
-        (authority.leaf(&[]), Caution::NeverChosen),
+        (authority.leaf::<&str>(&[]), Caution::NeverChosen),
     ] {
         let (_, warnings) = ServerTls::new(server(&[&good, &leaf])).unwrap();
         assert_eq!(warnings.iter().map(|warning| &warning.what).collect::<Vec<_>>(), [&caution]);
@@ -144,9 +146,9 @@ enum Ends {
 async fn clients_show_a_certificate_where_they_must() {
     let (authority, stranger) = (Authority::new(), Authority::new());
     let leaf = authority.leaf(&["cart.test"]);
-    let known = authority.leaf(&["somebody"]).identity();
-    let strange = stranger.leaf(&["somebody"]).identity();
-    let renamed = Authority::named("stranger").leaf(&["somebody"]).identity();
+    let known = authority.leaf(&["client"]).identity();
+    let strange = stranger.leaf(&["client"]).identity();
+    let renamed = Authority::named("stranger").leaf(&["client"]).identity();
     let (none, optional, required) =
         (ClientAuth::None, ClientAuth::Optional(authority.ca()), ClientAuth::Required(authority.ca()));
     for (auth, identity, expected) in [
@@ -178,7 +180,7 @@ async fn clients_show_a_certificate_where_they_must() {
 }
 
 fn guarded(settings: ServerSettings, roots: &Authority, others: &Authority) -> ServerSettings {
-    let policy = |host: &str, client_auth| Policy { hosts: vec![host.parse().unwrap()], client_auth };
+    let policy = |host: &str, client_auth| TlsPolicy { hosts: vec![host.parse().unwrap()], client_auth };
     let policies = vec![
         policy("*.bank.test", ClientAuth::Required(roots.ca())),
         policy("lobby.bank.test", ClientAuth::Optional(roots.ca())),
@@ -194,7 +196,7 @@ async fn a_connection_carries_only_requests_for_hosts_that_are_no_stricter() {
     let leaf = authority.leaf(&["cart.test"]);
     let server = serve(guarded(server(&[&leaf]), &authority, &other));
     let policy_of = |host: &str| server.policy_of(Some(&Host::parse(host.as_bytes()).unwrap()));
-    let identity = Some(authority.leaf(&["somebody"]).identity());
+    let identity = Some(authority.leaf(&["client"]).identity());
     let hosts = ["vault.bank.test", "lobby.bank.test", "open.bank.test", "rival.test", "else.test"];
     for (sni, admitted) in [
         ("vault.bank.test", [true, true, true, false, true]),
@@ -256,7 +258,7 @@ async fn sessions_are_resumed_across_a_reload_that_leaves_client_certificates_al
     settings.client_auth = ClientAuth::Required(Pem::File(roots.clone()));
     let server = serve(settings);
     for version in [Version::Tls12, Version::Tls13] {
-        let identity = Some(authority.leaf(&["somebody"]).identity());
+        let identity = Some(authority.leaf(&["client"]).identity());
         let settings = trusting(&authority, "cart.test");
         let client = client(ClientSettings { identity, versions: only(version), ..settings });
         let mut kinds = Vec::new();
@@ -266,7 +268,7 @@ async fn sessions_are_resumed_across_a_reload_that_leaves_client_certificates_al
                 server.reload().unwrap();
             }
             if round == 4 {
-                // One more root: whoever was verified before is asked again.
+                // One more root: a client that was verified before is asked again.
                 let Pem::Bytes(more) = Authority::new().ca() else { panic!() };
                 write(&authority, std::str::from_utf8(&more).unwrap());
                 server.reload().unwrap();

@@ -1,8 +1,8 @@
 //! TLS over real sockets, with certificates made for each test.
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "tests")]
 
-mod authority;
 mod inbound;
+mod keys;
 mod outbound;
 mod reload;
 
@@ -10,11 +10,11 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use authority::{Authority, Leaf};
 use rouse_net::tls::{
     Alpn, CertEntry, ClientAuth, ClientSettings, ClientStream, ClientTls, Peer, Pem, Roots, ServerName,
     ServerSettings, ServerStream, ServerTls, TlsError, Version, Versions,
 };
+use rouse_testkit::certificates::{Authority, Leaf};
 use rustls::HandshakeKind;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -86,7 +86,7 @@ fn trusting(authority: &Authority, host: &str) -> ClientSettings {
     ClientSettings::new(name(host), Roots::Pem(vec![authority.ca()]))
 }
 
-/// A client that trusts anybody.
+/// A client that accepts every certificate.
 fn trustful(host: &str) -> ClientTls {
     client(ClientSettings { verify: false, ..ClientSettings::new(name(host), Roots::System) })
 }

@@ -1,8 +1,9 @@
-//! What pods are told, and believed.
+//! The client side of TLS, towards pods: names, roots, client certificates.
 
 use rouse_core::probe::{Check, ProbePlan, ProbeSpec, ReadinessProbe};
 use rouse_net::probe::{ProbeFailure, probe};
 use rouse_net::tls::{ClientConfigs, Fault};
+use rouse_testkit::certificates::{self, rcgen};
 use tokio::task::JoinSet;
 
 use HandshakeKind::{Full, Resumed};
@@ -66,7 +67,7 @@ async fn each_flaw_of_a_certificate_has_its_own_error() {
         let (server, _) = ServerTls::new(server(&[&leaf])).unwrap();
         let error = shake(&server, &client(service(&authority))).await.1.unwrap_err();
         assert!(says(&error) && error.to_string().contains(text), "{error:?} {error}");
-        // Whoever asked for it in so many words gets through all the same.
+        // A client that turned verification off gets through all the same.
         let careless = client(ClientSettings { verify: false, ..service(&authority) });
         assert!(careless.is_unverified());
         talk(&server, &careless).await;
@@ -88,7 +89,7 @@ async fn a_certificate_that_is_its_own_authority_is_trusted_by_itself() {
     };
     let (mine, other, old) = (its_own([2001, 2301]), its_own([2001, 2301]), its_own([2001, 2002]));
     let trusting =
-        |leaf: &Leaf, host| ClientSettings::new(name(host), Roots::Pem(vec![authority::pem(&leaf.chain)]));
+        |leaf: &Leaf, host| ClientSettings::new(name(host), Roots::Pem(vec![certificates::pem(&leaf.chain)]));
     talk(&serve(server(&[&mine])), &client(trusting(&mine, "cart.shop.svc"))).await;
     for (served, trusted, host) in
         [(&mine, &other, "cart.shop.svc"), (&mine, &mine, "till.shop.svc"), (&old, &old, "cart.shop.svc")]
@@ -205,7 +206,7 @@ async fn an_https_probe_asks_for_an_answer_and_not_for_a_certificate() {
     let (failure, _stream) = tokio::join!(ask(port, patience()), plain);
     let failure = failure.unwrap_err();
     assert!(matches!(failure, ProbeFailure::Tls(TlsError::NotTls)) && failure.blames_pod(), "{failure:?}");
-    // The queue accepts the connection; nobody answers.
+    // The queue accepts the connection; no answer comes.
     let failure = ask(port, Instant::now() + Duration::from_secs(1)).await.unwrap_err();
     assert!(matches!(failure, ProbeFailure::Deadline), "{failure:?}");
     drop(listener);

@@ -1,35 +1,40 @@
-//! Who may read the details of a failed start: they name paths and quote the app, so only developers at this machine.
+//! Decides which clients get the details of a failed start: only developers at this machine, since they name paths and quote
+//! the output of the app.
 
 use std::net::IpAddr;
 
-use http::HeaderMap;
-use http::header::{FORWARDED, HOST};
+use http::header::{FORWARDED, HOST, HeaderName};
 use rouse_core::endpoint::ServiceId;
 use rouse_core::host::Host;
 use rouse_core::start::StartFailure;
 
-/// What a client is told of `failure`. The details are for developers; other clients learn where to find them.
-pub(super) fn told(failure: &StartFailure, service: &ServiceId, developer: bool) -> String {
+use crate::message::RequestHead;
+
+const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+
+/// The text for a client. Developers get the details of `failure`; other clients learn where to find them.
+pub(super) fn describe(failure: &StartFailure, service: &ServiceId, developer: bool) -> String {
     let cause = failure.cause;
     if developer && cause.is_local() {
         return failure.detail().to_owned();
     }
     let more = if cause.is_local() {
-        format!("`rouse logs {}` says more", service.name())
+        format!("see `rouse logs {}`", service.name())
     } else {
-        "the conditions of its route and the gateway's log say more".to_owned()
+        "see the conditions of its route and the log of the gateway".to_owned()
     };
     format!("{} ({}); {more}", cause.sentence(), cause.code())
 }
 
-/// Whether a request comes from a developer at this machine: from a loopback address, for a loopback name, and not by way
-/// of another proxy. `headers` are those for the pod, so our own entry in `X-Forwarded-For` is the last.
-pub(super) fn is_developer(peer: IpAddr, headers: &HeaderMap) -> bool {
-    let mut forwarded = headers.get_all("x-forwarded-for").iter();
-    let direct = !headers.contains_key(FORWARDED)
-        && forwarded.next().is_none_or(|only| !only.as_bytes().contains(&b','))
+/// Whether a request comes from a developer at this machine: from a loopback address, for a loopback name, and not through
+/// another proxy. `head` is that for the pod, so the last entry in `X-Forwarded-For` is the gateway's own.
+pub(super) fn is_developer(peer: IpAddr, head: &impl RequestHead) -> bool {
+    let name = FORWARDED_FOR;
+    let mut forwarded = head.header_values(&name);
+    let direct = head.header(&FORWARDED).is_none()
+        && forwarded.next().is_none_or(|only| !only.contains(&b','))
         && forwarded.next().is_none();
-    let host = headers.get(HOST).and_then(|host| Host::parse(host.as_bytes()).ok());
+    let host = head.header(&HOST).and_then(|host| Host::parse(host).ok());
     peer.to_canonical().is_loopback() && direct && host.is_some_and(|host| is_loopback(&host))
 }
 
@@ -44,7 +49,6 @@ fn is_loopback(host: &Host<'_>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderValue;
     use rouse_core::start::Cause;
 
     use super::*;
@@ -79,13 +83,11 @@ mod tests {
     }
 
     #[test]
-    fn a_developer_asks_from_this_machine_for_this_machine_and_without_a_proxy() {
+    fn developers_connect_from_loopback_to_a_loopback_name_without_a_proxy() {
         let asks = |peer: &str, pairs: &[(&'static str, &'static str)]| {
-            let mut headers = HeaderMap::new();
-            for (name, value) in pairs {
-                headers.append(*name, HeaderValue::from_static(value));
-            }
-            is_developer(peer.parse().unwrap(), &headers)
+            let request = http::Request::builder();
+            let request = pairs.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+            is_developer(peer.parse().unwrap(), &request.body(()).unwrap().into_parts().0)
         };
         let host = ("host", "hello.localhost");
         assert!(asks("127.0.0.1", &[host, ("x-forwarded-for", "127.0.0.1")]));
@@ -97,17 +99,17 @@ mod tests {
     }
 
     #[test]
-    fn strangers_hear_the_cause_and_where_to_look_and_nobody_hears_the_api_server() {
+    fn other_clients_get_the_cause_and_no_client_gets_texts_of_the_api_server() {
         let service = "local/hello".parse().unwrap();
         let crashed = StartFailure::new(Cause::CrashLooping, "hello-1 exited: \"password is hunter2\"");
-        assert!(told(&crashed, &service, true).contains("hunter2"));
+        assert!(describe(&crashed, &service, true).contains("hunter2"));
         assert_eq!(
-            told(&crashed, &service, false),
-            "its process ended before it was ready, several times in a row (crash_looping); `rouse logs hello` says more"
+            describe(&crashed, &service, false),
+            "its process ended before it was ready, several times in a row (crash_looping); see `rouse logs hello`"
         );
         let refused =
             StartFailure::new(Cause::ScaleRefused, "user system:serviceaccount:infra:gateway cannot patch");
-        assert_eq!(told(&refused, &service, true), told(&refused, &service, false));
-        assert!(!told(&refused, &service, true).contains("serviceaccount"));
+        assert_eq!(describe(&refused, &service, true), describe(&refused, &service, false));
+        assert!(!describe(&refused, &service, true).contains("serviceaccount"));
     }
 }

@@ -1,8 +1,8 @@
 //! One case: requests, what is done to them, and how the bytes are cut into writes.
 
-use crate::dice::Dice;
 use crate::grammar::Message;
 use crate::mutate::Mutation;
+use crate::random::CaseRandom;
 
 /// The same for the same seed and number.
 #[derive(Debug, Clone)]
@@ -16,21 +16,21 @@ pub(crate) struct Case {
 
 impl Case {
     pub(crate) fn new(seed: u64, number: u64) -> Self {
-        let mut dice = Dice::new(seed, number);
-        let messages = (0..=dice.below(4)).map(|index| Message::new(number, index, &mut dice)).collect();
-        let mutations = match dice.below(20) {
+        let mut random = CaseRandom::new(seed, number);
+        let messages = (0..=random.below(4)).map(|index| Message::new(number, index, &mut random)).collect();
+        let mutations = match random.below(20) {
             0..=7 => 0,
             8..=15 => 1,
             16..=18 => 2,
             _ => 3,
         };
-        let mutations = (0..mutations).map(|_| Mutation::new(&mut dice)).collect();
-        let cuts = match dice.below(20) {
+        let mutations = (0..mutations).map(|_| Mutation::new(&mut random)).collect();
+        let cuts = match random.below(20) {
             0..=9 => 0,
-            10..=18 => 1 + dice.below(4),
+            10..=18 => 1 + random.below(4),
             _ => 100,
         };
-        Self { number, messages, mutations, cuts: (cuts, dice.throw()) }
+        Self { number, messages, mutations, cuts: (cuts, random.next()) }
     }
 
     pub(crate) fn bytes(&self) -> Vec<u8> {
@@ -50,8 +50,8 @@ impl Case {
     /// The bytes in as many pieces as there are writes.
     pub(crate) fn pieces<'a>(&self, mut bytes: &'a [u8]) -> Vec<&'a [u8]> {
         let (count, seed) = self.cuts;
-        let mut dice = Dice::new(seed, 3);
-        let mut cuts: Vec<usize> = (0..count).map(|_| dice.below(bytes.len())).collect();
+        let mut random = CaseRandom::new(seed, 3);
+        let mut cuts: Vec<usize> = (0..count).map(|_| random.below(bytes.len())).collect();
         cuts.sort_unstable();
         let (mut pieces, mut before) = (Vec::new(), 0);
         for cut in cuts {

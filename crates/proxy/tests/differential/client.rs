@@ -8,7 +8,7 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::yield_now;
 use tokio::time::timeout;
 
-use crate::judge::{Heard, Outcome};
+use crate::judge::{Answered, Outcome};
 use crate::reader::{End, View};
 
 /// A connection from an address that no other has.
@@ -50,14 +50,14 @@ impl Connection {
                 break;
             }
         }
-        self.hear(view, view.asked.len(), outcome).await;
+        self.read_answers(view, view.asked.len(), outcome).await;
         match view.end {
-            End::Clean if !outcome.heard.iter().any(|heard| heard.close) => return,
+            End::Clean if !outcome.answers.iter().any(|answers| answers.close) => return,
             // The gateway has to end it.
             End::Clean | End::Closed | End::BadHead(_) | End::BadBody(..) => {}
             End::InHead | End::InBody(_) => drop(self.stream.shutdown().await),
         }
-        self.hear(view, usize::MAX, outcome).await;
+        self.read_answers(view, usize::MAX, outcome).await;
     }
 
     /// Says that nothing more follows, and hears what nevertheless comes.
@@ -65,23 +65,23 @@ impl Connection {
         let mut outcome = Outcome::default();
         let ending = async {
             self.stream.shutdown().await.ok();
-            self.hear(view, usize::MAX, &mut outcome).await;
+            self.read_answers(view, usize::MAX, &mut outcome).await;
         };
         let silent = timeout(patience, ending).await.is_err();
         Outcome { silent, stray: std::mem::take(&mut self.read), ..outcome }
     }
 
-    async fn hear(&mut self, view: &View, wanted: usize, outcome: &mut Outcome) {
+    async fn read_answers(&mut self, view: &View, wanted: usize, outcome: &mut Outcome) {
         loop {
-            while outcome.heard.len() < wanted {
-                let without_body = method(view, outcome.heard.len()) == b"HEAD";
-                let Some((heard, used)) = answer(&self.read, without_body) else { break };
+            while outcome.answers.len() < wanted {
+                let without_body = method(view, outcome.answers.len()) == b"HEAD";
+                let Some((answers, used)) = answer(&self.read, without_body) else { break };
                 self.read.drain(..used);
-                if heard.status >= 200 {
-                    outcome.heard.push(heard);
+                if answers.status >= 200 {
+                    outcome.answers.push(answers);
                 }
             }
-            if outcome.ended || outcome.heard.len() >= wanted {
+            if outcome.ended || outcome.answers.len() >= wanted {
                 return;
             }
             outcome.ended = matches!(self.stream.read_buf(&mut self.read).await, Ok(0) | Err(_));
@@ -98,7 +98,7 @@ fn method(view: &View, place: usize) -> &[u8] {
 }
 
 /// The first answer in `bytes`, if it is whole, and its length.
-fn answer(bytes: &[u8], without_body: bool) -> Option<(Heard, usize)> {
+fn answer(bytes: &[u8], without_body: bool) -> Option<(Answered, usize)> {
     let end = bytes.windows(4).position(|window| window == b"\r\n\r\n")?;
     let head = String::from_utf8_lossy(&bytes[..end]).to_ascii_lowercase();
     let mut lines = head.split("\r\n");
@@ -114,5 +114,5 @@ fn answer(bytes: &[u8], without_body: bool) -> Option<(Heard, usize)> {
         Some(value) => value == "close",
         None => head.starts_with("http/1.0"),
     };
-    (bytes.len() >= used).then_some((Heard { status, echo, close }, used))
+    (bytes.len() >= used).then_some((Answered { status, echo, close }, used))
 }

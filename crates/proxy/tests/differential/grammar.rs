@@ -1,6 +1,6 @@
 //! Requests as they should be: every form that the gateway must serve, and a few that it answers itself.
 
-use crate::dice::Dice;
+use crate::random::CaseRandom;
 
 /// One request, in parts that can be spoilt one by one. No line has its CRLF here.
 #[derive(Debug, Clone)]
@@ -67,10 +67,10 @@ const EXTENSIONS: [&str; 5] = ["", "", ";a", ";a=b", ";a=\"b;c\" ; d"];
 
 impl Message {
     /// Request `index` of case `case`.
-    pub(crate) fn new(case: u64, index: usize, dice: &mut Dice) -> Self {
-        let method = dice.pick(&METHODS);
-        let path = format!("/c{case}/{index}{}", dice.pick(&PATHS));
-        let target = match dice.below(20) {
+    pub(crate) fn new(case: u64, index: usize, random: &mut CaseRandom) -> Self {
+        let method = random.pick(&METHODS);
+        let path = format!("/c{case}/{index}{}", random.pick(&PATHS));
+        let target = match random.below(20) {
             0 => format!("http://cart.test{path}"),
             1 => format!("HTTPS://Cart.Test:8080{path}"),
             2 if method == "OPTIONS" => "*".to_owned(),
@@ -79,7 +79,7 @@ impl Message {
         let host = match target.strip_prefix("HTTPS://") {
             Some(_) => "cart.test:8080",
             None if target.starts_with("http:") => "cart.test",
-            None => dice.pick(&[
+            None => random.pick(&[
                 "cart.test",
                 "cart.test",
                 "cart.test",
@@ -91,32 +91,32 @@ impl Message {
                 "[::1]:80",
             ]),
         };
-        let old = dice.percent(6);
+        let old = random.percent(6);
         let line = format!("{method} {target} HTTP/1.{}", u8::from(!old));
         let mut headers = vec![format!("Host: {host}").into_bytes()];
-        for _ in 0..dice.below(4) {
-            headers.push(latin(dice.pick(&HEADERS)));
+        for _ in 0..random.below(4) {
+            headers.push(latin(random.pick(&HEADERS)));
         }
-        if dice.percent(if old { 60 } else { 15 }) {
-            headers.push(format!("Connection: {}", dice.pick(&CONNECTIONS)).into_bytes());
+        if random.percent(if old { 60 } else { 15 }) {
+            headers.push(format!("Connection: {}", random.pick(&CONNECTIONS)).into_bytes());
         }
-        if dice.percent(2) {
+        if random.percent(2) {
             headers.push(b"Connection: upgrade".to_vec());
             headers.push(
-                format!("Upgrade: {}", dice.pick(&["websocket", "h2c", "rot13", "h2c, x"])).into_bytes(),
+                format!("Upgrade: {}", random.pick(&["websocket", "h2c", "rot13", "h2c, x"])).into_bytes(),
             );
         }
-        let body = Body::new(case, index, method != "GET" && method != "HEAD", old, dice);
+        let body = Body::new(case, index, method != "GET" && method != "HEAD", old, random);
         if let Some(header) = body.header() {
             headers.push(header);
-            if dice.percent(6) {
+            if random.percent(6) {
                 headers.push(b"Expect: 100-continue".to_vec());
             }
         }
         // Nothing depends on the order of the headers.
-        let (one, other) = (dice.below(headers.len()), dice.below(headers.len()));
+        let (one, other) = (random.below(headers.len()), random.below(headers.len()));
         headers.swap(one, other);
-        let before = if dice.percent(2) { b"\r\n".to_vec() } else { Vec::new() };
+        let before = if random.percent(2) { b"\r\n".to_vec() } else { Vec::new() };
         Self { before, line: line.into_bytes(), headers, body }
     }
 
@@ -139,11 +139,11 @@ impl Message {
     }
 
     /// Makes it longer than any head may be, in one part or another.
-    pub(crate) fn too_much(&mut self, dice: &mut Dice) {
+    pub(crate) fn too_much(&mut self, random: &mut CaseRandom) {
         let long = |length: usize| "a".repeat(length);
-        let (some, few) = (dice.below(400), dice.below(60));
-        match dice.below(9) {
-            0 => self.headers.resize(101 + dice.below(20), b"X-Many: 1".to_vec()),
+        let (some, few) = (random.below(400), random.below(60));
+        match random.below(9) {
+            0 => self.headers.resize(101 + random.below(20), b"X-Many: 1".to_vec()),
             1 => self.headers.push(format!("X-Long: {}", long(65_000 + some * 10)).into_bytes()),
             2 => self.headers.push(format!("{}: 1", long(65_000 + some * 10)).into_bytes()),
             3 => self.headers.push(long(65_000 + some * 10).into_bytes()),
@@ -185,15 +185,15 @@ impl Message {
 }
 
 impl Body {
-    fn new(case: u64, index: usize, likely: bool, old: bool, dice: &mut Dice) -> Self {
-        match dice.below(if likely { 6 } else { 20 }) {
+    fn new(case: u64, index: usize, likely: bool, old: bool, random: &mut CaseRandom) -> Self {
+        match random.below(if likely { 6 } else { 20 }) {
             0 => Self::Sized(Vec::new()),
-            1 | 2 => Self::Sized(text(case, index, dice)),
+            1 | 2 => Self::Sized(text(case, index, random)),
             3 | 4 if !old => {
-                let chunks = (0..dice.below(4)).map(|_| Chunk::new(case, index, dice)).collect();
-                let last = format!("{}{}", dice.pick(&["0", "0", "000"]), dice.pick(&EXTENSIONS));
-                let trailers = (0..dice.below(8).saturating_sub(5))
-                    .map(|_| dice.pick(&["X-T: 1", "X-Rouse-T: 1", "x-t:"]).as_bytes().to_vec())
+                let chunks = (0..random.below(4)).map(|_| Chunk::new(case, index, random)).collect();
+                let last = format!("{}{}", random.pick(&["0", "0", "000"]), random.pick(&EXTENSIONS));
+                let trailers = (0..random.below(8).saturating_sub(5))
+                    .map(|_| random.pick(&["X-T: 1", "X-Rouse-T: 1", "x-t:"]).as_bytes().to_vec())
                     .collect();
                 Self::Chunked { chunks, last: last.into_bytes(), trailers, end: b"\r\n".to_vec() }
             }
@@ -211,28 +211,28 @@ impl Body {
 }
 
 impl Chunk {
-    fn new(case: u64, index: usize, dice: &mut Dice) -> Self {
-        let data = text(case, index, dice);
-        let size = match dice.below(4) {
+    fn new(case: u64, index: usize, random: &mut CaseRandom) -> Self {
+        let data = text(case, index, random);
+        let size = match random.below(4) {
             0 => format!("{:X}", data.len()),
             1 => format!("{:05x}", data.len()),
             _ => format!("{:x}", data.len()),
         };
-        let line = format!("{size}{}", dice.pick(&EXTENSIONS)).into_bytes();
+        let line = format!("{size}{}", random.pick(&EXTENSIONS)).into_bytes();
         Self { line, data, end: b"\r\n".to_vec() }
     }
 }
 
 /// A body that looks like anything but a body, and that no other request has.
-fn text(case: u64, index: usize, dice: &mut Dice) -> Vec<u8> {
-    let mut text = format!("[{case}.{index}.{}]", dice.below(1000)).into_bytes();
-    match dice.below(5) {
+fn text(case: u64, index: usize, random: &mut CaseRandom) -> Vec<u8> {
+    let mut text = format!("[{case}.{index}.{}]", random.below(1000)).into_bytes();
+    match random.below(5) {
         0 => text.extend(b"\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: cart.test\r\nX-Smuggled: 1\r\n\r\n"),
         1 => text
             .extend(b"\r\n0\r\n\r\nPOST /smuggled HTTP/1.1\r\nHost: cart.test\r\nContent-Length: 90\r\n\r\n"),
-        2 => text.extend((0..dice.below(40)).map(|_| dice.byte())),
-        3 => text.resize(dice.below(100), b'x'),
-        4 if dice.percent(5) => text.resize(dice.below(20_000), b'y'),
+        2 => text.extend((0..random.below(40)).map(|_| random.byte())),
+        3 => text.resize(random.below(100), b'x'),
+        4 if random.percent(5) => text.resize(random.below(20_000), b'y'),
         _ => {}
     }
     // Nothing may be empty: an empty chunk would be the last.

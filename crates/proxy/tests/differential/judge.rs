@@ -1,11 +1,11 @@
-//! Compares what a client said, what it heard, and what the pod got.
+//! Compares what a client said, what it answers, and what the pod got.
 
 use crate::pod::Got;
 use crate::reader::{Asked, End, Fate, View};
 
 /// One answer.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Heard {
+pub(crate) struct Answered {
     pub(crate) status: u16,
     /// What the pod understood, if the answer is a pod's.
     pub(crate) echo: Option<u64>,
@@ -16,7 +16,7 @@ pub(crate) struct Heard {
 /// What came of a case.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
-    pub(crate) heard: Vec<Heard>,
+    pub(crate) answers: Vec<Answered>,
     /// What came and is no answer.
     pub(crate) stray: Vec<u8>,
     /// The connection has ended.
@@ -43,14 +43,14 @@ pub(crate) fn judge(view: &View, outcome: &Outcome) -> Result<Verdict, String> {
         return Err("the client waited in vain".into());
     }
     if !outcome.stray.is_empty() {
-        return Err("the client heard something that is no answer".into());
+        return Err("the client answers something that is no answer".into());
     }
     let (whole, parts): (Vec<&Got>, Vec<&Got>) = outcome.got.iter().partition(|got| got.whole);
-    let (mut whole, mut heard) = (whole.into_iter(), outcome.heard.iter());
-    // hyper may end a connection rather than read a body that nobody wants.
+    let (mut whole, mut answers) = (whole.into_iter(), outcome.answers.iter());
+    // hyper may end a connection rather than read a body that is not needed.
     let mut may_end = false;
     for asked in &view.asked {
-        let Some(answer) = heard.next() else {
+        let Some(answer) = answers.next() else {
             if !(may_end && outcome.ended) {
                 return Err(format!("no answer to {}", asked.target.escape_ascii()));
             }
@@ -58,7 +58,7 @@ pub(crate) fn judge(view: &View, outcome: &Outcome) -> Result<Verdict, String> {
         };
         if asked.odd.is_some() && answer.status == 400 && answer.echo.is_none() {
             verdict.stricter = asked.odd;
-            return last(heard, outcome).and_then(|()| nothing_more(whole, &parts)).map(|()| verdict);
+            return last(answers, outcome).and_then(|()| nothing_more(whole, &parts)).map(|()| verdict);
         }
         let wanted = match asked.fate {
             Fate::Forwarded => 200,
@@ -79,35 +79,35 @@ pub(crate) fn judge(view: &View, outcome: &Outcome) -> Result<Verdict, String> {
         may_end |= asked.fate == Fate::NoRoute && asked.has_body;
     }
     if let Some(got) = whole.next() {
-        return Err(format!("the pod got a request that nobody sent: {}", got.target.escape_ascii()));
+        return Err(format!("the pod got a request that no client sent: {}", got.target.escape_ascii()));
     }
     match &view.end {
         End::Clean => {
-            if !may_end && (outcome.ended || outcome.heard.iter().any(|heard| heard.close)) {
+            if !may_end && (outcome.ended || outcome.answers.iter().any(|answers| answers.close)) {
                 return Err("the connection was ended for nothing".into());
             }
             nothing_more(whole, &parts)?;
         }
         End::Closed => {
-            last(heard.clone(), outcome)?;
+            last(answers.clone(), outcome)?;
             nothing_more(whole, &parts)?;
         }
         End::BadHead(rule) => {
-            match heard.next() {
-                Some(Heard { status: 400..=505, echo: None, .. }) => verdict.refused = Some(rule),
+            match answers.next() {
+                Some(Answered { status: 400..=505, echo: None, .. }) => verdict.refused = Some(rule),
                 None if may_end => {}
                 answer => return Err(format!("{rule}: {answer:?} instead of a refusal")),
             }
-            last(heard.clone(), outcome)?;
+            last(answers.clone(), outcome)?;
             nothing_more(whole, &parts)?;
         }
         End::InHead => {
-            only_refusals(heard.as_slice(), 1)?;
+            only_refusals(answers.as_slice(), 1)?;
             nothing_more(whole, &parts)?;
         }
         End::BadBody(_, part) | End::InBody(part) => {
             let extra = usize::from(part.fate == Fate::NoRoute);
-            only_refusals(heard.as_slice(), 1 + extra)?;
+            only_refusals(answers.as_slice(), 1 + extra)?;
             match (&parts[..], part.fate) {
                 ([], _) => {}
                 ([got], Fate::Forwarded) => is_part(got, part)?,
@@ -124,18 +124,18 @@ pub(crate) fn judge(view: &View, outcome: &Outcome) -> Result<Verdict, String> {
     Ok(verdict)
 }
 
-fn only_refusals(heard: &[Heard], most: usize) -> Result<(), String> {
-    let fits = |heard: &Heard| (400..600).contains(&heard.status) && heard.echo.is_none();
-    if heard.len() <= most && heard.iter().all(fits) {
+fn only_refusals(answers: &[Answered], most: usize) -> Result<(), String> {
+    let fits = |answers: &Answered| (400..600).contains(&answers.status) && answers.echo.is_none();
+    if answers.len() <= most && answers.iter().all(fits) {
         Ok(())
     } else {
-        Err(format!("too many answers: {heard:?}"))
+        Err(format!("too many answers: {answers:?}"))
     }
 }
 
-fn last<'a>(mut heard: impl Iterator<Item = &'a Heard>, outcome: &Outcome) -> Result<(), String> {
-    match heard.next() {
-        Some(heard) => Err(format!("one more answer: {heard:?}")),
+fn last<'a>(mut answers: impl Iterator<Item = &'a Answered>, outcome: &Outcome) -> Result<(), String> {
+    match answers.next() {
+        Some(answers) => Err(format!("one more answer: {answers:?}")),
         None if !outcome.ended => Err("the connection goes on".into()),
         None => Ok(()),
     }
@@ -156,7 +156,7 @@ fn is_same(got: &Got, asked: &Asked) -> Result<(), String> {
         return Err(format!("the pod got another body: \"{got}\" instead of \"{asked}\""));
     }
     if let Some((name, _)) = got.trailers.iter().find(|trailer| !asked.trailers.contains(trailer)) {
-        return Err(format!("the pod got a trailer that nobody sent: {}", name.escape_ascii()));
+        return Err(format!("the pod got a trailer that no client sent: {}", name.escape_ascii()));
     }
     Ok(())
 }
@@ -206,7 +206,7 @@ fn is_like(got: &Got, asked: &Asked) -> Result<(), String> {
         };
         if !fits {
             return Err(format!(
-                "a header that nobody sent: {}: {}",
+                "a header that no client sent: {}: {}",
                 name.escape_ascii(),
                 value.escape_ascii()
             ));

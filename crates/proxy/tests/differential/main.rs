@@ -8,21 +8,17 @@
 
 mod case;
 mod client;
-mod dice;
 mod grammar;
 mod judge;
 mod mutate;
 mod pod;
+mod random;
 mod reader;
-#[path = "../gateway/rig.rs"]
-#[allow(dead_code, reason = "shared with the tests of the gateway, which use all of it")]
-mod rig;
 mod scene;
 mod tally;
-#[path = "../gateway/wire.rs"]
-#[allow(dead_code, reason = "shared with the tests of the gateway, which use all of it")]
-mod wire;
 mod words;
+
+use rouse_testkit::proxy::rig;
 
 use crate::scene::Scene;
 

@@ -1,7 +1,7 @@
 //! Requests as attackers send them: one part spoilt, or any byte.
 
-use crate::dice::Dice;
 use crate::grammar::{Body, Chunk, Message};
+use crate::random::CaseRandom;
 use crate::words::{BYTES, CODINGS, CONNECTIONS, HOSTS, LENGTHS, LINES, SIZES, TARGETS, VERSIONS};
 
 /// One way to spoil a case.
@@ -83,75 +83,77 @@ const OF_BYTES: [Kind; 9] = [
 ];
 
 impl Mutation {
-    pub(crate) fn new(dice: &mut Dice) -> Self {
-        let kind = match dice.below(3) {
-            0 => OF_BYTES[dice.below(OF_BYTES.len())],
-            _ => OF_MESSAGES[dice.below(OF_MESSAGES.len())],
+    pub(crate) fn new(random: &mut CaseRandom) -> Self {
+        let kind = match random.below(3) {
+            0 => OF_BYTES[random.below(OF_BYTES.len())],
+            _ => OF_MESSAGES[random.below(OF_MESSAGES.len())],
         };
-        Self { kind, seed: dice.throw() }
+        Self { kind, seed: random.next() }
     }
 
     /// Spoils a part of one of the requests.
     pub(crate) fn on_messages(&self, messages: &mut [Message]) {
-        let mut dice = Dice::new(self.seed, 1);
-        let at = dice.below(messages.len());
+        let mut random = CaseRandom::new(self.seed, 1);
+        let at = random.below(messages.len());
         let Some(message) = messages.get_mut(at) else { return };
         match self.kind {
             Kind::ChunkLine | Kind::ChunkEnd | Kind::ChunkExtension | Kind::Trailer | Kind::BodyEnd => {
                 message.in_chunks();
-                self.on_body(&mut message.body, &mut dice);
+                self.on_body(&mut message.body, &mut random);
             }
             Kind::Host | Kind::Coding | Kind::Length | Kind::LengthOff | Kind::BothLengths => {
-                self.on_fields(message, &mut dice);
+                self.on_fields(message, &mut random);
             }
             Kind::Target | Kind::Version | Kind::RequestLine | Kind::Method => {
-                self.on_line(message, &mut dice);
+                self.on_line(message, &mut random);
             }
-            _ => self.on_headers(message, &mut dice),
+            _ => self.on_headers(message, &mut random),
         }
     }
 
-    fn on_headers(&self, message: &mut Message, dice: &mut Dice) {
+    fn on_headers(&self, message: &mut Message, random: &mut CaseRandom) {
         let headers = &mut message.headers;
-        let at = dice.below(headers.len());
+        let at = random.below(headers.len());
         match self.kind {
             Kind::RepeatHeader => {
                 if let Some(line) = headers.get(at).cloned() {
-                    headers.insert(dice.below(headers.len() + 1), line);
+                    headers.insert(random.below(headers.len() + 1), line);
                 }
             }
             Kind::DropHeader if at < headers.len() => drop(headers.remove(at)),
             Kind::SpaceAroundColon => {
                 let Some(line) = headers.get_mut(at) else { return };
                 let Some(colon) = line.iter().position(|byte| *byte == b':') else { return };
-                let place = if dice.percent(50) { colon } else { colon + 1 };
-                let space = dice.pick(&[&b" "[..], b"\t", b"  \t", b"\x0b", b"\r", b"\xa0"]);
+                let place = if random.percent(50) { colon } else { colon + 1 };
+                let space = random.pick(&[&b" "[..], b"\t", b"  \t", b"\x0b", b"\r", b"\xa0"]);
                 line.splice(place..place, space.iter().copied());
             }
-            Kind::Line => headers.insert(dice.below(headers.len() + 1), bytes(dice.pick(&LINES))),
-            Kind::Connection => headers.insert(dice.below(headers.len() + 1), bytes(dice.pick(&CONNECTIONS))),
+            Kind::Line => headers.insert(random.below(headers.len() + 1), bytes(random.pick(&LINES))),
+            Kind::Connection => {
+                headers.insert(random.below(headers.len() + 1), bytes(random.pick(&CONNECTIONS)));
+            }
             Kind::Upgrade => {
                 headers.push(b"Connection: x, Upgrade".to_vec());
                 headers.insert(
                     0,
-                    bytes(dice.pick(&["Upgrade: websocket", "Upgrade: h2c", "Upgrade: a, H2C/1"])),
+                    bytes(random.pick(&["Upgrade: websocket", "Upgrade: h2c", "Upgrade: a, H2C/1"])),
                 );
             }
-            Kind::EmptyLines => message.before = b"\r\n".repeat(dice.below(4)),
+            Kind::EmptyLines => message.before = b"\r\n".repeat(random.below(4)),
             // These cost a lot to send, so they are rare.
-            Kind::TooMuch if dice.percent(15) => message.too_much(dice),
-            Kind::TooMuch => headers.resize(headers.len() + dice.below(60), b"X-Many: 1".to_vec()),
+            Kind::TooMuch if random.percent(15) => message.too_much(random),
+            Kind::TooMuch => headers.resize(headers.len() + random.below(60), b"X-Many: 1".to_vec()),
             _ => {}
         }
     }
 
-    fn on_fields(&self, message: &mut Message, dice: &mut Dice) {
+    fn on_fields(&self, message: &mut Message, random: &mut CaseRandom) {
         let (name, value) = match self.kind {
-            Kind::Host => ("Host", dice.pick(&HOSTS).to_owned()),
-            Kind::Coding => ("Transfer-Encoding", dice.pick(&CODINGS).to_owned()),
-            Kind::Length => ("Content-Length", dice.pick(&LENGTHS).to_owned()),
-            Kind::LengthOff => ("Content-Length", dice.below(200).to_string()),
-            _ if dice.percent(50) => ("Content-Length", dice.pick(&["0", "3", "6", "44"]).to_owned()),
+            Kind::Host => ("Host", random.pick(&HOSTS).to_owned()),
+            Kind::Coding => ("Transfer-Encoding", random.pick(&CODINGS).to_owned()),
+            Kind::Length => ("Content-Length", random.pick(&LENGTHS).to_owned()),
+            Kind::LengthOff => ("Content-Length", random.below(200).to_string()),
+            _ if random.percent(50) => ("Content-Length", random.pick(&["0", "3", "6", "44"]).to_owned()),
             _ => ("Transfer-Encoding", "chunked".to_owned()),
         };
         let line = bytes(&format!("{name}: {value}"));
@@ -160,29 +162,29 @@ impl Mutation {
             line.get(..name.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(name.as_bytes()))
         });
         match present {
-            Some(place) if self.kind != Kind::BothLengths && dice.percent(75) => headers[place] = line,
-            _ => headers.insert(dice.below(headers.len() + 1), line),
+            Some(place) if self.kind != Kind::BothLengths && random.percent(75) => headers[place] = line,
+            _ => headers.insert(random.below(headers.len() + 1), line),
         }
     }
 
-    fn on_line(&self, message: &mut Message, dice: &mut Dice) {
+    fn on_line(&self, message: &mut Message, random: &mut CaseRandom) {
         let line = String::from_utf8_lossy(&message.line).into_owned();
         let mut parts: Vec<&str> = line.split(' ').collect();
         if parts.len() != 3 {
             return;
         }
         match self.kind {
-            Kind::Target => parts[1] = dice.pick(&TARGETS),
-            Kind::Version => parts[2] = dice.pick(&VERSIONS),
+            Kind::Target => parts[1] = random.pick(&TARGETS),
+            Kind::Version => parts[2] = random.pick(&VERSIONS),
             Kind::Method => {
                 parts[0] =
-                    dice.pick(&["CONNECT", "get", "G(T", "", "OPTIONS", "X-Y_Z", "GET\t", "HEAD", "PUT"]);
+                    random.pick(&["CONNECT", "get", "G(T", "", "OPTIONS", "X-Y_Z", "GET\t", "HEAD", "PUT"]);
             }
             _ => {
                 let wrong = ["  ", "\t", "", " \t", "\u{b}", "\r", "\r\n", "\u{a0}"];
-                let (one, other) = (dice.pick(&wrong), dice.pick(&[" ", " ", " ", "  "]));
-                let (first, second) = if dice.percent(50) { (one, other) } else { (other, one) };
-                let ends = dice.pick(&["", "", "", " "]);
+                let (one, other) = (random.pick(&wrong), random.pick(&[" ", " ", " ", "  "]));
+                let (first, second) = if random.percent(50) { (one, other) } else { (other, one) };
+                let ends = random.pick(&["", "", "", " "]);
                 message.line = bytes(&format!("{}{first}{}{second}{}{ends}", parts[0], parts[1], parts[2]));
                 return;
             }
@@ -190,22 +192,23 @@ impl Mutation {
         message.line = bytes(&parts.join(" "));
     }
 
-    fn on_body(&self, body: &mut Body, dice: &mut Dice) {
+    fn on_body(&self, body: &mut Body, random: &mut CaseRandom) {
         let Body::Chunked { chunks, last, trailers, end } = body else { return };
-        let at = dice.below(chunks.len());
+        let at = random.below(chunks.len());
         match (self.kind, chunks.get_mut(at)) {
-            (Kind::ChunkLine, Some(Chunk { line, .. })) if dice.percent(85) => {
-                *line = bytes(dice.pick(&SIZES));
+            (Kind::ChunkLine, Some(Chunk { line, .. })) if random.percent(85) => {
+                *line = bytes(random.pick(&SIZES));
             }
             (Kind::ChunkLine, _) => {
-                *last = bytes(dice.pick(&["", "00", "0 ", "-0", "0x0", "0;a\0", "0\r", "5"]));
+                *last = bytes(random.pick(&["", "00", "0 ", "-0", "0x0", "0;a\0", "0\r", "5"]));
             }
             (Kind::ChunkEnd, Some(chunk)) => {
-                chunk.end =
-                    dice.pick(&[&b""[..], b"\n", b"\r", b"\n\r", b"!\r\n", b"\r\n\r\n", b"\r\r\n"]).to_vec();
+                chunk.end = random
+                    .pick(&[&b""[..], b"\n", b"\r", b"\n\r", b"!\r\n", b"\r\n\r\n", b"\r\r\n"])
+                    .to_vec();
             }
             (Kind::ChunkExtension, Some(Chunk { line, .. })) => {
-                let long = "x".repeat(dice.below(400));
+                let long = "x".repeat(random.below(400));
                 let with = [
                     ";a\r",
                     ";\t",
@@ -218,7 +221,7 @@ impl Mutation {
                     &long,
                 ];
                 line.extend(b";");
-                line.extend(bytes(dice.pick(&with)));
+                line.extend(bytes(random.pick(&with)));
             }
             (Kind::Trailer, _) => {
                 let wrong = [
@@ -233,43 +236,43 @@ impl Mutation {
                     "X-T: 2",
                     "X-Forwarded-For: 203.0.113.9",
                 ];
-                trailers.push(bytes(dice.pick(&wrong)));
+                trailers.push(bytes(random.pick(&wrong)));
             }
-            _ => *end = dice.pick(&[&b""[..], b"\n", b"\r", b"\r\r\n", b"\r\n\r\n"]).to_vec(),
+            _ => *end = random.pick(&[&b""[..], b"\n", b"\r", b"\r\r\n", b"\r\n\r\n"]).to_vec(),
         }
     }
 
     /// Spoils the bytes of the whole case.
     pub(crate) fn on_bytes(&self, bytes: &mut Vec<u8>) {
-        let mut dice = Dice::new(self.seed, 2);
-        let at = dice.below(bytes.len());
+        let mut random = CaseRandom::new(self.seed, 2);
+        let at = random.below(bytes.len());
         match self.kind {
             Kind::Flip => {
                 if let Some(byte) = bytes.get_mut(at) {
-                    *byte ^= 1 << dice.below(8);
+                    *byte ^= 1 << random.below(8);
                 }
             }
             Kind::Delete if at < bytes.len() => {
-                let end = (at + 1 + dice.below(3)).min(bytes.len());
+                let end = (at + 1 + random.below(3)).min(bytes.len());
                 drop(bytes.drain(at..end));
             }
-            Kind::Insert => drop(bytes.splice(at..at, dice.pick(&BYTES).iter().copied())),
+            Kind::Insert => drop(bytes.splice(at..at, random.pick(&BYTES).iter().copied())),
             Kind::BareLf | Kind::BareCr => {
                 let ends: Vec<usize> =
                     (1..bytes.len()).filter(|at| bytes[at - 1..=*at] == *b"\r\n").collect();
-                if let Some(lf) = ends.get(dice.below(ends.len())) {
+                if let Some(lf) = ends.get(random.below(ends.len())) {
                     bytes.remove(if self.kind == Kind::BareLf { lf - 1 } else { *lf });
                 }
             }
             Kind::Truncate => bytes.truncate(at),
-            Kind::Append => bytes.extend((0..=dice.below(30)).map(|_| dice.byte())),
+            Kind::Append => bytes.extend((0..=random.below(30)).map(|_| random.byte())),
             Kind::Copy => {
-                let part = bytes[at..(at + dice.below(60)).min(bytes.len())].to_vec();
-                let to = dice.below(bytes.len());
+                let part = bytes[at..(at + random.below(60)).min(bytes.len())].to_vec();
+                let to = random.below(bytes.len());
                 drop(bytes.splice(to..to, part));
             }
             Kind::Splice => {
-                let other = dice.below(bytes.len());
+                let other = random.below(bytes.len());
                 let (from, to) = (at.min(other), at.max(other));
                 drop(bytes.drain(from..to));
             }

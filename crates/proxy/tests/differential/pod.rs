@@ -1,6 +1,6 @@
 //! The pod: reads what the gateway sends it as strictly as can be, writes it down for the client it came from, and answers.
 //!
-//! Whom a request came from, the gateway says itself: every client connection has an address of its own.
+//! The gateway adds the address of the client to each request: every client connection has an address of its own.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -31,10 +31,10 @@ pub(crate) struct Got {
 
 /// What pods got, by client.
 #[derive(Debug, Default)]
-pub(crate) struct Books {
+pub(crate) struct Received {
     clients: HashMap<Ipv4Addr, Page>,
     past: VecDeque<Ipv4Addr>,
-    /// What can be told of at once: the case that was under way, if it is known, and what is wrong.
+    /// Faults that are reported at once: the case that was under way, if it is known, and what is wrong.
     faults: Vec<(Option<u64>, String)>,
 }
 
@@ -51,7 +51,7 @@ enum Page {
     },
 }
 
-impl Books {
+impl Received {
     /// A client begins a case.
     pub(crate) fn begin(&mut self, client: Ipv4Addr, number: u64) {
         match self.clients.get_mut(&client) {
@@ -109,16 +109,16 @@ impl Books {
                         .push((Some(*case), format!("the pod got this after all was over: {why}\n{got:?}")));
                 }
             }
-            None => self.faults.push((None, format!("the pod got this from nobody: {got:?}"))),
+            None => self.faults.push((None, format!("the pod got this without a client: {got:?}"))),
         }
     }
 }
 
 /// Where the pod listens. It lives as long as the test's process.
-pub(crate) fn start(books: &Arc<Mutex<Books>>) -> SocketAddr {
+pub(crate) fn start(received: &Arc<Mutex<Received>>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
-    let (address, books) = (listener.local_addr().unwrap(), Arc::clone(books));
+    let (address, received) = (listener.local_addr().unwrap(), Arc::clone(received));
     thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async move {
@@ -126,21 +126,21 @@ pub(crate) fn start(books: &Arc<Mutex<Books>>) -> SocketAddr {
             let mut connections = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
                 while connections.try_join_next().is_some() {}
-                connections.spawn(serve(stream, Arc::clone(&books)));
+                connections.spawn(serve(stream, Arc::clone(&received)));
             }
         });
     });
     address
 }
 
-async fn serve(mut stream: TcpStream, books: Arc<Mutex<Books>>) {
+async fn serve(mut stream: TcpStream, received: Arc<Mutex<Received>>) {
     stream.set_nodelay(true).unwrap();
     let (mut bytes, mut asked_on) = (Vec::new(), false);
     loop {
         let got = match request(&bytes) {
             Ok(Some((got, used))) if got.whole => {
                 let answer = answer(&got);
-                books.lock().unwrap().write(got);
+                received.lock().unwrap().write(got);
                 bytes.drain(..used);
                 asked_on = false;
                 if stream.write_all(&answer).await.is_err() {
@@ -151,9 +151,9 @@ async fn serve(mut stream: TcpStream, books: Arc<Mutex<Books>>) {
             Ok(part) => part.map(|(got, _)| got),
             Err(why) => {
                 let text = format!("the pod cannot tell what it got: {why}\n{}", bytes.escape_ascii());
-                let mut books = books.lock().unwrap();
-                let case = books.case_of(&bytes);
-                books.faults.push((case, text));
+                let mut received = received.lock().unwrap();
+                let case = received.case_of(&bytes);
+                received.faults.push((case, text));
                 return;
             }
         };
@@ -165,11 +165,11 @@ async fn serve(mut stream: TcpStream, books: Arc<Mutex<Books>>) {
         }
         if stream.read_buf(&mut bytes).await.unwrap_or(0) == 0 {
             match got {
-                Some(part) => books.lock().unwrap().write(part),
+                Some(part) => received.lock().unwrap().write(part),
                 None if bytes.is_empty() => {}
                 None => {
                     let text = format!("the pod got half a head: {}", bytes.escape_ascii());
-                    books.lock().unwrap().faults.push((None, text));
+                    received.lock().unwrap().faults.push((None, text));
                 }
             }
             return;

@@ -20,7 +20,7 @@ pub(crate) struct View {
 pub(crate) enum End {
     /// With a whole request. Another may follow.
     Clean,
-    /// A request was the last on its connection, whatever follows it.
+    /// A request was the last on its connection, whether or not bytes follow.
     Closed,
     /// A head breaks a rule.
     BadHead(&'static str),
@@ -93,7 +93,7 @@ pub(crate) fn read(stream: &[u8]) -> View {
         let (last, fate) = (request.last, request.fate);
         asked.push(request);
         if fate == Fate::Tunnel {
-            // Whatever comes now is refused, or never looked at.
+            // All that follows is refused, or never read.
             return View { asked, end: End::InHead };
         }
         if last {
@@ -141,7 +141,7 @@ fn head(rest: &mut &[u8]) -> Read<Asked> {
     for line in lines {
         request.headers.push(field(line)?);
     }
-    whom(&mut request, &target, old)?;
+    check_host(&mut request, &target, old)?;
     hops(&mut request, old)?;
     Ok(request)
 }
@@ -179,8 +179,8 @@ fn field(line: &[u8]) -> Read<(Vec<u8>, Vec<u8>)> {
     Ok((name.to_ascii_lowercase(), blanks_off(value).to_vec()))
 }
 
-/// Whom it is for, and so what becomes of it.
-fn whom(request: &mut Asked, target: &[u8], old: bool) -> Read<()> {
+/// Checks the host of the request, which decides where it goes.
+fn check_host(request: &mut Asked, target: &[u8], old: bool) -> Read<()> {
     let host = match &request.all("host")[..] {
         [] if old => Vec::new(),
         [] => return Err(Stop::Bad("no Host")),

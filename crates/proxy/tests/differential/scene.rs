@@ -13,7 +13,7 @@ use tokio::time::interval;
 use crate::case::Case;
 use crate::client::Connection;
 use crate::judge::{Outcome, judge};
-use crate::pod::{self, Books};
+use crate::pod::{self, Received};
 use crate::reader::{self, End, View};
 use crate::rig::{Options, PATIENCE, Rig};
 use crate::tally::Tally;
@@ -33,7 +33,7 @@ pub(crate) struct Scene {
 
 struct Shared {
     gateway: SocketAddr,
-    books: Arc<Mutex<Books>>,
+    received: Arc<Mutex<Received>>,
     connections: AtomicU32,
     next: AtomicU64,
     /// Where to stop. A case that is not played is made up for by another.
@@ -52,13 +52,13 @@ pub(crate) struct Failure {
 
 impl Scene {
     pub(crate) fn new(seed: u64) -> Self {
-        // Of nobody is believed whom he speaks for: the pod goes by the client's own address.
+        // No client's X-Forwarded-For is trusted: the pod sees the client's own address.
         let rig = Rig::new(Options { edge: true, ..Options::default() });
-        let books = Arc::<Mutex<Books>>::default();
-        rig.slices(&[(1, pod::start(&books), READY)]);
+        let received = Arc::<Mutex<Received>>::default();
+        rig.slices(&[(1, pod::start(&received), READY)]);
         let shared = Shared {
             gateway: rig.address,
-            books,
+            received,
             connections: AtomicU32::new(0),
             next: AtomicU64::new(0),
             end: AtomicU64::new(0),
@@ -123,7 +123,7 @@ impl Shared {
             }
             let played = self.play(&mut connection, &Case::new(seed, number), PATIENCE).await;
             let failed = played.err().map(|(before, why)| Failure { case: Some(number), before, why });
-            let fault = self.books.lock().unwrap().fault();
+            let fault = self.received.lock().unwrap().fault();
             let fault = fault.map(|(case, why)| Failure { case, before: 0, why });
             if let Some(failure) = fault.or(failed) {
                 self.stop.store(true, Ordering::Relaxed);
@@ -148,12 +148,12 @@ impl Shared {
         };
         let before = open.carried;
         open.carried += 1;
-        self.books.lock().unwrap().begin(open.address, case.number);
+        self.received.lock().unwrap().begin(open.address, case.number);
         let mut outcome = open.play(&case.pieces(&bytes), &view, patience).await;
         let stays =
             matches!(view.end, End::Clean) && !outcome.ended && !outcome.silent && open.carried < CARRIED;
         if stays && !view.asked.iter().any(|asked| asked.has_body && asked.fate != reader::Fate::Forwarded) {
-            outcome.got = self.books.lock().unwrap().take(open.address);
+            outcome.got = self.received.lock().unwrap().take(open.address);
             *connection = Some(open);
         } else {
             self.end(open, case.number, &view, &mut outcome, patience).await;
@@ -175,7 +175,7 @@ impl Shared {
     ) {
         if matches!(view.end, End::Clean) && !outcome.ended && !outcome.silent {
             let last = open.finish(view, patience).await;
-            outcome.heard.extend(last.heard);
+            outcome.answers.extend(last.answers);
             outcome.stray.extend(last.stray);
             outcome.silent = last.silent;
         }
@@ -185,12 +185,12 @@ impl Shared {
             }
             _ => None,
         };
-        outcome.got = self.books.lock().unwrap().close(open.address, case, part);
+        outcome.got = self.received.lock().unwrap().close(open.address, case, part);
     }
 
     /// A case on a connection of its own: what is wrong with it.
     async fn alone(&self, case: &Case) -> Option<String> {
-        while self.books.lock().unwrap().fault().is_some() {}
+        while self.received.lock().unwrap().fault().is_some() {}
         let played = self.play(&mut None, case, SHORT).await;
         let late = self.late().await.map(|failure| {
             let bytes = case.bytes();
@@ -204,7 +204,7 @@ impl Shared {
         let mut looks = interval(Duration::from_millis(20));
         for _ in 0..10 {
             looks.tick().await;
-            if let Some((case, why)) = self.books.lock().unwrap().fault() {
+            if let Some((case, why)) = self.received.lock().unwrap().fault() {
                 return Some(Failure { case, before: 0, why });
             }
         }
@@ -229,10 +229,10 @@ fn report(why: &str, bytes: &[u8], view: &View, outcome: &Outcome) -> String {
         let (method, target) = (got.method.escape_ascii(), got.target.escape_ascii());
         writeln!(text, "  {method} {target} whole: {} \"{}\"", got.whole, got.body.escape_ascii()).unwrap();
     }
-    let Outcome { heard, stray, ended, silent, .. } = outcome;
+    let Outcome { answers, stray, ended, silent, .. } = outcome;
     writeln!(
         text,
-        "the client heard: {heard:?} and \"{}\", ended: {ended}, silent: {silent}",
+        "the client answers: {answers:?} and \"{}\", ended: {ended}, silent: {silent}",
         stray.escape_ascii()
     )
     .unwrap();

@@ -1,18 +1,18 @@
-//! What the access log is told of requests.
+//! The entries of the access log.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http::Version;
-use rouse_proxy::access::{AccessLog, Entry};
-use rouse_proxy::gateway::Timeouts;
+use rouse_proxy::telemetry::access_log::{AccessLog, Entry};
+use rouse_proxy::upstream::Timeouts;
 use rouse_testkit::fakes::READY;
 
-use crate::h2kit::H2Client;
+use crate::http2_peers::H2Client;
 use crate::rig::{Options, Pod, Rig, eventually};
 
-/// What was told of one request.
+/// One entry of the access log.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Line {
     pub(crate) request: String,
@@ -29,7 +29,7 @@ pub(crate) struct Line {
     trace: Option<String>,
 }
 
-/// A log that keeps its entries, and says that it lost as many as it is told to.
+/// A log that keeps its entries, and reports a given number of lost ones.
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
     lines: Mutex<Vec<Line>>,
@@ -73,7 +73,7 @@ impl Kept {
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 
 #[tokio::test]
-async fn a_request_is_told_of_with_all_that_is_known() {
+async fn an_access_log_entry_has_all_known_fields() {
     let log = Arc::<Kept>::default();
     let rig = Rig::new(log.options());
     let pod = Pod::new(1).await;
@@ -121,7 +121,7 @@ async fn a_request_is_told_of_with_all_that_is_known() {
 }
 
 #[tokio::test]
-async fn failures_and_those_who_left_are_told_of_with_their_code() {
+async fn failures_and_clients_that_left_are_logged_with_their_code() {
     let log = Arc::<Kept>::default();
     let timeouts = Timeouts { readiness: Some(Duration::from_millis(50)), ..Timeouts::default() };
     let rig = Rig::new(Options { timeouts, ..log.options() });
@@ -164,7 +164,7 @@ async fn failures_and_those_who_left_are_told_of_with_their_code() {
 }
 
 #[tokio::test]
-async fn an_upgraded_connection_is_told_of_at_its_end() {
+async fn an_upgraded_connection_is_logged_at_its_end() {
     let log = Arc::<Kept>::default();
     let (rig, pod) = Rig::with_pod(log.options()).await;
     let mut client = rig.connect().await;
@@ -186,13 +186,16 @@ async fn an_upgraded_connection_is_told_of_at_its_end() {
 async fn lines_that_were_lost_are_counted() {
     let log = Arc::new(Kept { lost: 3, ..Kept::default() });
     let rig = Rig::new(log.options());
-    rig.podless(rouse_proxy::podless::Podless {
-        fixed: Some(rouse_proxy::podless::Fixed { answer: crate::podless::page(), when_unavailable: false }),
+    rig.no_pod(rouse_proxy::routing::NoPodPolicy {
+        fixed: Some(rouse_proxy::routing::FixedResponse {
+            response: crate::no_pod::page(),
+            when_unavailable: false,
+        }),
         ..Default::default()
     });
     for _ in 0..2 {
         rig.get("/").await;
         log.next().await;
     }
-    eventually("they are in the books", || rig.metric("rouse_access_log_dropped_total") == 6).await;
+    eventually("they are counted", || rig.metric("rouse_access_log_dropped_total") == 6).await;
 }

@@ -4,12 +4,12 @@ use std::net::SocketAddr;
 
 use rouse_core::endpoint::{PodRef, PodUid, PortName, Slice, SliceEndpoint, SlicePort};
 use rouse_net::tls::{ClientSettings, ClientTls, Roots, ServerName};
-use rouse_proxy::gateway::Upstream;
+use rouse_proxy::upstream::UpstreamProtocol;
 use rouse_testkit::fakes::READY;
 use tokio::task::JoinSet;
 
 use crate::certificates::Authority;
-use crate::h2kit::{self, H2Client, h2c};
+use crate::http2_peers::{self, H2Client, h2c};
 use crate::rig::{Options, Pod, Rig, eventually};
 use crate::upstream_tls::{TlsPod, server};
 
@@ -76,14 +76,14 @@ async fn a_shared_http_2_connection_to_a_pods_former_port_takes_no_new_stream() 
         let mut connection = present.accept_h2().await;
         let (request, mut respond) = connection.accept().await.unwrap().unwrap();
         assert_eq!(request.uri().path(), "/late");
-        h2kit::answer(&mut respond, "new");
+        http2_peers::answer(&mut respond, "new");
         while connection.accept().await.is_some() {}
     };
     let old = async { while connection.accept().await.is_some() {} };
     let asking = async {
         assert_eq!(late.body().await, b"new");
         // What was under way goes on.
-        h2kit::answer(&mut respond, "old");
+        http2_peers::answer(&mut respond, "old");
         assert_eq!(early.body().await, b"old");
     };
     tokio::select! {
@@ -132,7 +132,7 @@ async fn a_connection_that_was_being_made_to_a_former_address_gets_no_request() 
     let authority = Authority::new();
     let name = ServerName::try_from("cart.shop.svc").unwrap();
     let (tls, _) = ClientTls::new(ClientSettings::new(name, Roots::Pem(vec![authority.ca()]))).unwrap();
-    let rig = Rig::new(Options { protocol: Upstream::Tls(tls.into()), ..Options::default() });
+    let rig = Rig::new(Options { protocol: UpstreamProtocol::Tls(tls.into()), ..Options::default() });
     let (former, present) = (Pod::new(1).await, Pod::new(1).await);
     rig.pods(&[(&former, READY)]);
     let mut client = rig.connect().await;
@@ -154,7 +154,7 @@ async fn a_connection_that_was_being_made_to_a_former_address_gets_no_request() 
 /// As after a list that came late: the pod that held requests were given has another address by the time they set out.
 /// Those that were faster are in flight at the former address, and finish there.
 #[tokio::test]
-async fn a_crowd_whose_pod_moves_before_it_sets_out_is_served_whole() {
+async fn many_requests_are_all_served_when_their_pod_gets_another_address() {
     let rig = Rig::new(Options::default());
     let (former, present, other) = (Pod::new(1).await, Pod::new(1).await, Pod::new(2).await);
     let mut asked = JoinSet::new();

@@ -1,4 +1,4 @@
-//! Those who do not read, and what that means for others.
+//! Clients and pods that do not read, and their effect on others.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,14 +10,14 @@ use rouse_testkit::fakes::READY;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpSocket, TcpStream};
 
-use crate::h2kit::{self, H2Client, answer, begin, h2c, upload};
+use crate::http2_peers::{self, H2Client, answer, begin, h2c, upload};
 use crate::rig::{Options, Pod, Rig, eventually};
 use crate::wire::{Wire, fill, take_head};
 
 const LONG_POST: &[u8] = b"POST / HTTP/1.1\r\nHost: cart.test\r\nContent-Length: 1000000000\r\n\r\n";
 
 #[tokio::test]
-async fn a_response_that_nobody_reads_is_not_kept_in_memory() {
+async fn an_unread_response_is_not_kept_in_memory() {
     let (rig, pod) = Rig::with_pod(Options::default()).await;
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4096).unwrap();
@@ -71,7 +71,7 @@ async fn an_event_is_flushed_although_the_client_has_sent_its_next_request_alrea
 }
 
 #[tokio::test]
-async fn responses_that_nobody_reads_do_not_stall_others_of_the_same_pod() {
+async fn unread_responses_do_not_stall_others_of_the_same_pod() {
     const WINDOW: usize = 64 * 1024;
     let (rig, pod) = Rig::with_pod(h2c()).await;
     let full = Arc::<AtomicUsize>::default();
@@ -127,7 +127,7 @@ async fn held_uploads_do_not_stall_those_of_other_services_on_the_same_connectio
 
 /// h2 ends a connection when half its window is taken up by unread frames, and counts each as 256 bytes at least.
 #[tokio::test]
-async fn small_events_that_nobody_reads_do_not_end_the_streams_of_others() {
+async fn small_unread_events_do_not_end_other_streams() {
     let (rig, pod) = Rig::with_pod(h2c()).await;
     let client = H2Client::new(&rig).await;
     let events = client.get("http://cart.test/events").await;
@@ -160,7 +160,7 @@ async fn small_events_that_nobody_reads_do_not_end_the_streams_of_others() {
         // A GET would be sent again.
         let other = client.send(Request::post("http://cart.test/other"), true).await.0;
         assert_eq!(other.body().await, b"hello");
-        assert_eq!(h2kit::read(unread.into_body()).await.len(), 5 * 12_000);
+        assert_eq!(http2_peers::read(unread.into_body()).await.len(), 5 * 12_000);
     };
     tokio::select! {
         () = asking => {}
@@ -181,7 +181,7 @@ async fn small_messages_of_a_held_stream_do_not_end_its_connection() {
     body.send_data(Bytes::new(), true).unwrap();
     // The second goes out after the messages: once it is answered, they have all arrived.
     for _ in 0..2 {
-        assert_eq!(client.get("http://nobody.test/").await.head().await.status(), 404);
+        assert_eq!(client.get("http://unknown.test/").await.head().await.status(), 404);
     }
     assert_eq!(rig.service.holds(), 1);
     let pod = Pod::new(1).await;

@@ -2,15 +2,15 @@
 
 use bytes::Bytes;
 use http::{Request, Response};
-use rouse_proxy::gateway::Upstream;
+use rouse_proxy::upstream::UpstreamProtocol;
 
-use crate::h2kit::{H2Client, h2c, upload};
+use crate::http2_peers::{H2Client, h2c, upload};
 use crate::rig::{Options, Rig};
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: cart.test\r\nConnection: close\r\n\r\n";
 
-/// What the client hears when the pod answers with `bytes`, and closes.
-async fn heard(protocol: Upstream, bytes: &[u8]) -> String {
+/// What the client gets when the pod answers with `bytes`, and closes.
+async fn answered(protocol: UpstreamProtocol, bytes: &[u8]) -> String {
     let (rig, pod) = Rig::with_pod(Options { protocol, ..Options::default() }).await;
     let mut client = rig.connect().await;
     client.write(GET).await;
@@ -24,27 +24,27 @@ async fn heard(protocol: Upstream, bytes: &[u8]) -> String {
 }
 
 #[tokio::test]
-async fn an_answer_in_another_protocol_is_told_apart_from_a_closed_connection() {
+async fn a_response_in_another_protocol_is_not_reported_as_a_closed_connection() {
     let settings = b"\0\0\x06\x04\0\0\0\0\0\0\x03\0\0\0\x64";
     let goaway = b"\0\0\x08\x07\0\0\0\0\0\0\0\0\0\0\0\0\x01";
     let long = format!("HTTP/1.1 200 OK\r\nX-A: {}\r\n\r\n", "a".repeat(1 << 20));
     for (protocol, bytes, says) in [
-        (Upstream::Http1, &settings[..], "HTTP/2"),
-        (Upstream::Http1, &[&settings[..], &goaway[..]].concat(), "kubernetes.io/h2c"),
-        (Upstream::Http1, b"\x15\x03\x01\0\x02\x02\x46", "TLS"),
-        (Upstream::Http1, b"SSH-2.0-OpenSSH_9.6\r\n", "not valid HTTP/1.1"),
-        (Upstream::Http1, b"-ERR unknown command 'GET'\r\n", "not valid HTTP/1.1"),
-        (Upstream::Http1, b"HTTP/1.1 2x0 OK\r\n\r\n", "not valid HTTP/1.1"),
-        (Upstream::Http1, long.as_bytes(), "too long"),
+        (UpstreamProtocol::Http1, &settings[..], "HTTP/2"),
+        (UpstreamProtocol::Http1, &[&settings[..], &goaway[..]].concat(), "kubernetes.io/h2c"),
+        (UpstreamProtocol::Http1, b"\x15\x03\x01\0\x02\x02\x46", "TLS"),
+        (UpstreamProtocol::Http1, b"SSH-2.0-OpenSSH_9.6\r\n", "not valid HTTP/1.1"),
+        (UpstreamProtocol::Http1, b"-ERR unknown command 'GET'\r\n", "not valid HTTP/1.1"),
+        (UpstreamProtocol::Http1, b"HTTP/1.1 2x0 OK\r\n\r\n", "not valid HTTP/1.1"),
+        (UpstreamProtocol::Http1, long.as_bytes(), "too long"),
         (
-            Upstream::Http1,
+            UpstreamProtocol::Http1,
             b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-            "ends",
+            "ambiguous",
         ),
         (h2c().protocol, b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n", "HTTP/1.1"),
         (h2c().protocol, b"-ERR unknown command 'PRI'\r\n", "not valid HTTP/2"),
     ] {
-        let answer = heard(protocol, bytes).await;
+        let answer = answered(protocol, bytes).await;
         let shown = String::from_utf8_lossy(&bytes[..bytes.len().min(40)]);
         assert!(answer.starts_with("HTTP/1.1 502 "), "{shown:?}: {answer}");
         assert!(answer.contains("\r\nx-rouse-error: bad_upstream_protocol\r\n"), "{shown:?}: {answer}");
@@ -54,7 +54,7 @@ async fn an_answer_in_another_protocol_is_told_apart_from_a_closed_connection() 
 }
 
 #[tokio::test]
-async fn a_pod_that_closes_without_a_word_or_in_the_middle_of_a_head_is_a_reset() {
+async fn a_pod_that_closes_before_the_end_of_its_head_is_a_reset() {
     for bytes in [&b""[..], b"HTTP/1.1 200 OK\r\nContent-"] {
         let (rig, pod) = Rig::with_pod(Options::default()).await;
         let mut client = rig.connect().await;
@@ -70,7 +70,7 @@ async fn a_pod_that_closes_without_a_word_or_in_the_middle_of_a_head_is_a_reset(
     }
 }
 
-/// Nothing of the answer was passed on yet, so the client can still be told.
+/// Nothing of the response was forwarded yet, so the client can still get an error.
 #[tokio::test]
 async fn an_error_in_the_first_bytes_of_a_body_is_a_502() {
     for (answer, code) in [
@@ -78,9 +78,9 @@ async fn an_error_in_the_first_bytes_of_a_body_is_a_502() {
         ("Transfer-Encoding: chunked\r\n\r\nffffffffffffffffff\r\n", "bad_upstream_protocol"),
         ("Transfer-Encoding: chunked\r\n\r\n\r\n\r\n", "bad_upstream_protocol"),
     ] {
-        let heard = heard(Upstream::Http1, format!("HTTP/1.1 200 OK\r\n{answer}").as_bytes()).await;
-        assert!(heard.starts_with("HTTP/1.1 502 "), "{answer:?}: {heard:?}");
-        assert!(heard.contains(&format!("\r\nx-rouse-error: {code}\r\n")), "{answer:?}: {heard}");
+        let got = answered(UpstreamProtocol::Http1, format!("HTTP/1.1 200 OK\r\n{answer}").as_bytes()).await;
+        assert!(got.starts_with("HTTP/1.1 502 "), "{answer:?}: {got:?}");
+        assert!(got.contains(&format!("\r\nx-rouse-error: {code}\r\n")), "{answer:?}: {got}");
     }
 }
 
@@ -109,7 +109,7 @@ async fn the_head_of_an_http_2_answer_is_bounded_as_that_of_an_http_1_answer() {
 
 /// Two bytes alone do not tell one protocol from another.
 #[tokio::test]
-async fn an_http_2_pod_whose_first_frame_comes_in_pieces_is_not_taken_for_another() {
+async fn an_http2_pod_whose_first_frame_comes_in_pieces_is_recognised() {
     let settings = b"\0\0\x06\x04\0\0\0\0\0\0\x03\0\0\0\x64";
     let reset = b"\0\0\x04\x03\0\0\0\0\x03\0\0\0\x02";
     let (rig, pod) = Rig::with_pod(h2c()).await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rouse_proxy::gateway::Timeouts;
+use rouse_proxy::upstream::Timeouts;
 use rouse_testkit::fakes::READY;
 
 use crate::rig::{Options, Pod, Rig, eventually};
@@ -88,7 +88,7 @@ async fn a_response_over_its_deadline_is_cut_and_no_text_is_put_into_it() {
     };
     let (answer, _) = tokio::join!(rig.get("/"), serving);
     assert!(answer.ends_with("5\r\nhello\r\n"), "{answer}");
-    eventually("it is in the books", || {
+    eventually("it is counted", || {
         rig.metric(r#"rouse_requests_total{route="cart",code="504",protocol="http1"}"#) == 1
     })
     .await;
@@ -107,7 +107,7 @@ async fn a_response_that_a_pod_breaks_off_is_broken_off_for_the_client_too() {
     };
     let (answer, ()) = tokio::join!(rig.get("/"), serving);
     assert!(answer.ends_with("\r\n\r\nhello"), "{answer}");
-    eventually("it is in the books", || {
+    eventually("it is counted", || {
         rig.metric(r#"rouse_requests_total{route="cart",code="502",protocol="http1"}"#) == 1
     })
     .await;

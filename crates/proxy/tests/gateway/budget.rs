@@ -49,7 +49,7 @@ async fn a_service_that_loses_everything_is_asked_a_fifth_more_and_no_other_serv
     assert_eq!(rig.metric(r#"rouse_retries_total{reason="reset"}"#), retries as u64, "as we did");
     assert!(
         rig.metric("rouse_ejections_total") >= 1,
-        "one of them is left alone; the other is asked, whatever it does"
+        "one of them is ejected; the other gets requests all the same"
     );
 
     // The other service has its own budget.
@@ -78,7 +78,7 @@ fn mortal(pod: Pod, deaths: &Arc<AtomicUsize>) -> JoinSet<()> {
                 Some(Ok(true)) = connections.join_next() => break,
             }
         }
-        // Counted first: whoever hears of its end finds it counted.
+        // Counted first: a test that sees its end finds it counted.
         deaths.fetch_add(1, Ordering::Relaxed);
     });
     tasks

@@ -1,16 +1,16 @@
-//! The address that a Service has for all its pods: when it is used, and what is done while nobody answers there.
+//! The `ClusterIP`: when it is used, and what happens while it does not accept connections.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use rouse_core::endpoint::{PodRef, PodUid, PortName, Slice, SliceEndpoint, SlicePort};
-use rouse_proxy::cluster_ip::Direct;
-use rouse_proxy::gateway::Timeouts;
+use rouse_core::routing::RoutingMode;
+use rouse_proxy::upstream::Timeouts;
 use rouse_testkit::fakes::READY;
 use tokio::net::TcpSocket;
 use tokio::time::timeout;
 
-use crate::h2kit::{H2Client, read};
+use crate::http2_peers::{H2Client, read};
 use crate::rig::{Options, PATIENCE, Pod, Rig, eventually};
 
 /// A `ClusterIP` whose plumbing is not there yet: connections to it are refused.
@@ -27,7 +27,7 @@ impl Closed {
     fn at(address: &str) -> Self {
         let address: SocketAddr = address.parse().unwrap();
         let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }.unwrap();
-        // Whoever was there before may not be forgotten yet.
+        // An earlier socket at the address may not be closed yet.
         socket.set_reuseaddr(true).unwrap();
         socket.bind(address).unwrap();
         Self { address: socket.local_addr().unwrap(), socket }
@@ -39,7 +39,7 @@ impl Closed {
     }
 }
 
-fn options(direct: Direct, cluster_ip: &[SocketAddr]) -> Options {
+fn options(direct: RoutingMode, cluster_ip: &[SocketAddr]) -> Options {
     Options { direct, cluster_ip: cluster_ip.to_vec(), ..Options::default() }
 }
 
@@ -88,11 +88,11 @@ fn other_port(rig: &Rig) {
 #[tokio::test]
 async fn disabled_waits_for_a_pod_and_then_asks_the_cluster_ip_alone() {
     let ip = Closed::new().open();
-    let rig = Rig::new(options(Direct::Disabled, &[ip.address]));
+    let rig = Rig::new(options(RoutingMode::Disabled, &[ip.address]));
     let (ip, pod) = (ip.serve(), Pod::new(1).await);
     let coming = async {
         eventually("it is held", || rig.service.holds() == 1).await;
-        assert_eq!(ip.paths(), [""; 0], "nobody is ready");
+        assert_eq!(ip.paths(), [""; 0], "no pod is ready");
         rig.pods(&[(&pod, READY)]);
     };
     let (answer, ()) = tokio::join!(rig.get("/cold"), coming);
@@ -112,7 +112,7 @@ async fn disabled_waits_for_a_pod_and_then_asks_the_cluster_ip_alone() {
 async fn a_cluster_ip_that_refuses_is_asked_again_until_it_accepts() {
     for body in ["", "abc"] {
         let ip = Closed::new();
-        let rig = Rig::new(options(Direct::Disabled, &[ip.address]));
+        let rig = Rig::new(options(RoutingMode::Disabled, &[ip.address]));
         let pod = Pod::new(1).await;
         rig.pods(&[(&pod, READY)]);
         let mut client = rig.connect().await;
@@ -139,7 +139,7 @@ async fn a_cluster_ip_that_refuses_is_asked_again_until_it_accepts() {
 #[tokio::test]
 async fn a_cluster_ip_that_accepts_too_late_is_a_failed_connection() {
     let ip = Closed::new();
-    let rig = Rig::new(Options { timeouts: impatient(), ..options(Direct::Disabled, &[ip.address]) });
+    let rig = Rig::new(Options { timeouts: impatient(), ..options(RoutingMode::Disabled, &[ip.address]) });
     let pod = Pod::new(1).await;
     rig.pods(&[(&pod, READY)]);
     is_failed(&rig.get("/").await, "connect_failed");
@@ -151,7 +151,7 @@ async fn a_cluster_ip_that_accepts_too_late_is_a_failed_connection() {
 #[tokio::test]
 async fn a_client_that_leaves_while_the_cluster_ip_refuses_is_let_go() {
     let ip = Closed::new();
-    let rig = Rig::new(options(Direct::Disabled, &[ip.address]));
+    let rig = Rig::new(options(RoutingMode::Disabled, &[ip.address]));
     let pod = Pod::new(1).await;
     rig.pods(&[(&pod, READY)]);
     for request in [
@@ -165,7 +165,7 @@ async fn a_client_that_leaves_while_the_cluster_ip_refuses_is_let_go() {
         client.reset();
         eventually("its slot is given back", || rig.service.in_flight() == 0).await;
     }
-    eventually("both are in the books", || {
+    eventually("both are counted", || {
         rig.metric(r#"rouse_requests_total{route="cart",code="499",protocol="http1"}"#) == 2
     })
     .await;
@@ -175,7 +175,7 @@ async fn a_client_that_leaves_while_the_cluster_ip_refuses_is_let_go() {
 #[tokio::test]
 async fn what_was_sent_to_the_cluster_ip_is_not_sent_again_unless_that_does_no_harm() {
     let ip = Closed::new().open();
-    let rig = Rig::new(options(Direct::Disabled, &[ip.address]));
+    let rig = Rig::new(options(RoutingMode::Disabled, &[ip.address]));
     let pod = Pod::new(1).await;
     rig.pods(&[(&pod, READY)]);
     let mut client = rig.connect().await;
@@ -208,7 +208,7 @@ async fn what_was_sent_to_the_cluster_ip_is_not_sent_again_unless_that_does_no_h
 #[tokio::test]
 async fn connections_to_the_cluster_ip_are_kept_until_the_endpoints_change() {
     let ip = Closed::new().open();
-    let rig = Rig::new(options(Direct::Disabled, &[ip.address]));
+    let rig = Rig::new(options(RoutingMode::Disabled, &[ip.address]));
     let (one, other) = (Pod::new(1).await, Pod::new(2).await);
     rig.pods(&[(&one, READY)]);
     // One connection of the client, so that all is done by one worker.
@@ -228,8 +228,8 @@ async fn connections_to_the_cluster_ip_are_kept_until_the_endpoints_change() {
     assert_eq!(second.body().await, b"hello");
 
     rig.pods(&[(&one, READY), (&other, READY)]);
-    // The gateway hears of it a moment later. Until then the connection is used, and so does not grow old.
-    let hearing = async {
+    // The gateway sees it a moment later. Until then the connection is used, and so does not grow old.
+    let seeing = async {
         loop {
             let asked = client.get("http://cart.test/again").await;
             let mut fresh = tokio::select! {
@@ -246,7 +246,7 @@ async fn connections_to_the_cluster_ip_are_kept_until_the_endpoints_change() {
             }
         }
     };
-    let mut fresh = timeout(PATIENCE, hearing).await.expect("its pod may be leaving: it is not kept");
+    let mut fresh = timeout(PATIENCE, seeing).await.expect("its pod may be leaving: it is not kept");
     busy.answer("hello").await;
     assert_eq!(read(third.head().await.into_body()).await, b"hello");
     for _ in 0..10 {
@@ -265,9 +265,9 @@ async fn connections_to_the_cluster_ip_are_kept_until_the_endpoints_change() {
 }
 
 #[tokio::test]
-async fn whoever_waits_for_the_cluster_ip_while_the_last_pod_goes_wakes_another() {
+async fn a_request_that_waits_for_the_cluster_ip_wakes_a_new_pod_when_the_last_one_goes() {
     let ip = Closed::new();
-    let rig = Rig::new(options(Direct::Disabled, &[ip.address]));
+    let rig = Rig::new(options(RoutingMode::Disabled, &[ip.address]));
     let (one, other) = (Pod::new(1).await, Pod::new(2).await);
     rig.pods(&[(&one, READY)]);
     let coming = async {
@@ -286,7 +286,7 @@ async fn whoever_waits_for_the_cluster_ip_while_the_last_pod_goes_wakes_another(
 #[tokio::test]
 async fn cold_start_only_goes_to_the_pod_until_the_cluster_ip_accepts() {
     let closed = Closed::new();
-    let rig = Rig::new(options(Direct::ColdStartOnly, &[closed.address]));
+    let rig = Rig::new(options(RoutingMode::ColdStartOnly, &[closed.address]));
     let pod = Pod::new(1).await;
     let address = pod.address;
     let pod = pod.serve();
@@ -310,7 +310,7 @@ async fn cold_start_only_goes_to_the_pod_until_the_cluster_ip_accepts() {
     }
     assert_eq!(pod.paths().len(), before, "the ClusterIP has accepted once");
 
-    // It refuses again: straight to the pod, and nobody notices. Also not who has a body.
+    // It refuses again: requests go straight to the pod without an error, also those with a body.
     ip.end().await;
     let closed = Closed::at(&ip_address.to_string());
     let mut client = rig.connect().await;
@@ -341,7 +341,7 @@ async fn cold_start_only_goes_to_the_pod_until_the_cluster_ip_accepts() {
 
 #[tokio::test]
 async fn without_the_port_a_cluster_ip_that_refuses_is_not_asked_without_a_pause() {
-    for direct in [Direct::Disabled, Direct::ColdStartOnly, Direct::Always] {
+    for direct in [RoutingMode::Disabled, RoutingMode::ColdStartOnly, RoutingMode::Always] {
         let ip = Closed::new();
         let rig = Rig::new(Options { timeouts: impatient(), ..options(direct, &[ip.address]) });
         other_port(&rig);
@@ -353,7 +353,7 @@ async fn without_the_port_a_cluster_ip_that_refuses_is_not_asked_without_a_pause
 #[tokio::test]
 async fn always_goes_to_the_pods_while_one_offers_the_port() {
     let ip = Closed::new().open();
-    let rig = Rig::new(options(Direct::Always, &[ip.address]));
+    let rig = Rig::new(options(RoutingMode::Always, &[ip.address]));
     let (ip, pod) = (ip.serve(), Pod::new(1).await);
     let coming = async {
         eventually("it is held", || rig.service.holds() == 1).await;
@@ -376,7 +376,7 @@ async fn always_goes_to_the_pods_while_one_offers_the_port() {
 
 #[tokio::test]
 async fn a_port_that_no_endpoint_offers_leads_to_the_cluster_ip_and_is_counted() {
-    for direct in [Direct::Disabled, Direct::ColdStartOnly, Direct::Always] {
+    for direct in [RoutingMode::Disabled, RoutingMode::ColdStartOnly, RoutingMode::Always] {
         let ip = Closed::new().open();
         let rig = Rig::new(options(direct, &[ip.address]));
         let ip = ip.serve();
@@ -385,7 +385,7 @@ async fn a_port_that_no_endpoint_offers_leads_to_the_cluster_ip_and_is_counted()
         assert_eq!((ip.paths().len(), sent_to(&rig, "cluster_ip_no_port")), (1, 1), "{direct:?}");
         assert_eq!((rig.engine.wakes(), rig.service.holds()), (0, 0));
     }
-    let rig = Rig::new(options(Direct::Always, &[]));
+    let rig = Rig::new(options(RoutingMode::Always, &[]));
     other_port(&rig);
     is_failed(&rig.get("/").await, "bad_port");
 }
@@ -393,7 +393,7 @@ async fn a_port_that_no_endpoint_offers_leads_to_the_cluster_ip_and_is_counted()
 #[tokio::test]
 async fn a_pod_that_comes_to_offer_the_port_is_gone_to_instead() {
     let ip = Closed::new();
-    let rig = Rig::new(options(Direct::Always, &[ip.address]));
+    let rig = Rig::new(options(RoutingMode::Always, &[ip.address]));
     let pod = Pod::new(1).await;
     other_port(&rig);
     let coming = async {
@@ -412,7 +412,7 @@ async fn a_pod_that_comes_to_offer_the_port_is_gone_to_instead() {
 async fn a_cluster_ip_may_be_of_either_family_or_of_both() {
     let (v4, v6) = ("127.0.0.1:0", "[::1]:0");
     for addresses in [&[v6][..], &[v4, v6], &[v6, v4]] {
-        for direct in [Direct::Disabled, Direct::ColdStartOnly] {
+        for direct in [RoutingMode::Disabled, RoutingMode::ColdStartOnly] {
             // Of two, only the second answers.
             let mut all: Vec<Closed> = addresses.iter().map(|address| Closed::at(address)).collect();
             let rig = Rig::new(options(direct, &all.iter().map(|one| one.address).collect::<Vec<_>>()));

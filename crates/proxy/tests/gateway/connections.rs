@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rouse_proxy::gateway::Limits;
+use rouse_proxy::budget::ConnectionLimits;
 use tokio::task::JoinSet;
 use tokio::time::{interval, timeout};
 
@@ -80,7 +80,7 @@ async fn idle_connections_are_closed_well_before_servers_close_theirs() {
         busy.push((client, wire));
     }
     let mut idle = JoinSet::new();
-    // All over a second: whoever looks for the old ones once a second comes early to some, and late to others.
+    // Spread over a second: the sweep once a second comes early to some, and late to others.
     let mut phases = interval(Duration::from_millis(125));
     for (mut client, mut wire) in busy {
         phases.tick().await;
@@ -115,7 +115,10 @@ async fn an_answer_is_not_lost_when_bytes_follow_its_request() {
 
 #[tokio::test]
 async fn no_more_connections_are_kept_than_there_is_room_for() {
-    for limits in [Limits { kept_per_pod: 0, ..Limits::default() }, Limits { kept: 0, ..Limits::default() }] {
+    for limits in [
+        ConnectionLimits { kept_per_pod: 0, ..ConnectionLimits::default() },
+        ConnectionLimits { kept: 0, ..ConnectionLimits::default() },
+    ] {
         let (rig, pod) = Rig::with_pod(Options { limits, ..Options::default() }).await;
         let mut client = rig.connect().await;
         for body in ["one", "two"] {

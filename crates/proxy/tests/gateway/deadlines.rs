@@ -1,16 +1,16 @@
-//! Time that is up, also for those who do not read.
+//! Deadlines of requests, also of clients that do not read.
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::Request;
 use rouse_core::snapshot::Spread;
-use rouse_proxy::gateway::Timeouts;
+use rouse_proxy::upstream::Timeouts;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 
-use crate::h2kit::{H2Client, h2c};
+use crate::http2_peers::{H2Client, h2c};
 use crate::rig::{Options, PATIENCE, Rig, eventually};
 use crate::wire::{Wire, pour, take_head};
 
@@ -31,7 +31,7 @@ async fn a_request_deadline_is_kept_although_the_client_does_not_read() {
     raw.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n").await.unwrap();
     pour(&mut raw).await;
     eventually("its slot is free", || rig.service.in_flight() == 0).await;
-    eventually("it is in the books", || rig.metric(TIMED_OUT) == 1).await;
+    eventually("it is counted", || rig.metric(TIMED_OUT) == 1).await;
 }
 
 #[tokio::test]
@@ -46,7 +46,7 @@ async fn a_pod_that_does_not_read_an_upload_meets_the_response_timeout() {
     let _stuck = pod.accept_raw().await;
     pour(&mut client).await;
     eventually("its slot is free", || rig.service.in_flight() == 0).await;
-    eventually("it is in the books", || rig.metric(TIMED_OUT) == 1).await;
+    eventually("it is counted", || rig.metric(TIMED_OUT) == 1).await;
 }
 
 #[tokio::test]
@@ -62,7 +62,7 @@ async fn a_deadline_that_ends_an_upload_ends_the_stream_to_the_pod() {
     let asking = async {
         assert_eq!(response.head().await.status(), 504);
         let ended = async { while let Some(Ok(_)) = upload.data().await {} };
-        timeout(PATIENCE, ended).await.expect("the pod should hear of it");
+        timeout(PATIENCE, ended).await.expect("the pod's connection should end");
     };
     tokio::select! {
         () = asking => {}
@@ -71,9 +71,9 @@ async fn a_deadline_that_ends_an_upload_ends_the_stream_to_the_pod() {
     assert_eq!(rig.service.in_flight(), 0);
 }
 
-/// It was connected, and sent: whoever reads `connect_failed` would look for the wrong thing.
+/// It was connected, and sent: `connect_failed` would send an operator looking for the wrong cause.
 #[tokio::test]
-async fn a_get_that_is_lost_after_its_readiness_deadline_is_told_as_lost() {
+async fn a_get_lost_after_its_readiness_deadline_fails_with_upstream_reset() {
     let timeouts = Timeouts { readiness: LIMIT, ..Timeouts::default() };
     let options = Options { timeouts, spread: Spread::new(0, 1), ..Options::default() };
     let (rig, pod) = Rig::with_pod(options).await;

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use h2::RecvStream;
-use rouse_proxy::gateway::Limits;
+use rouse_proxy::budget::ConnectionLimits;
 use tokio::net::TcpSocket;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::h2kit::{self, H2Client};
+use crate::http2_peers::{self, H2Client};
 use crate::rig::{Options, PATIENCE, Rig, eventually};
 use crate::wire::{STUCK, Wire};
 
@@ -41,24 +41,24 @@ async fn an_answer_that_its_http2_client_has_not_read_yet_is_not_cut_by_the_drai
     let mut leaving = Box::pin(leave(&mut rig));
     // Too short can only miss the fault.
     let left = timeout(Duration::from_secs(1), &mut leaving).await.is_ok();
-    assert_eq!(h2kit::read(body).await.len(), LENGTH);
+    assert_eq!(http2_peers::read(body).await.len(), LENGTH);
     assert!(left || timeout(PATIENCE, leaving).await.is_ok(), "and then it leaves");
 }
 
-/// The same for one who makes room for a newcomer.
+/// The same for a connection that makes room for a new one.
 #[tokio::test]
 async fn an_answer_that_its_http2_client_has_not_read_yet_is_not_cut_by_newcomers() {
-    let limits = Limits { connections: 4, ..Limits::default() };
+    let limits = ConnectionLimits { connections: 4, ..ConnectionLimits::default() };
     let (rig, pod) = Rig::with_pod(Options { limits, ..Options::default() }).await;
     let (_client, body) = unread_over_http2(&rig, &pod).await;
-    let mut crowd = Vec::new();
+    let mut connections = Vec::new();
     for _ in 0..20 {
         let mut newcomer = rig.connect().await;
-        newcomer.write("GET / HTTP/1.1\r\nHost: nobody.test\r\n\r\n").await;
+        newcomer.write("GET / HTTP/1.1\r\nHost: unknown.test\r\n\r\n").await;
         newcomer.head().await;
-        crowd.push(newcomer);
+        connections.push(newcomer);
     }
-    assert_eq!(h2kit::read(body).await.len(), LENGTH);
+    assert_eq!(http2_peers::read(body).await.len(), LENGTH);
 }
 
 /// An answer of `length` of which an HTTP/1 client reads nothing. Whether nothing of it is under way any more.
@@ -86,7 +86,7 @@ async fn unread_over_http1(length: usize) -> (Rig, Wire, JoinSet<()>, bool) {
 
 #[tokio::test]
 async fn an_answer_that_its_http1_client_has_not_read_yet_is_not_cut_by_the_drain() {
-    // How much can be over for us while nobody reads: what the kernel takes, and hyper.
+    // How much can be sent while the client does not read: what the kernel and hyper buffer.
     let (mut fits, mut too_much) = (10_000, 20_000_000);
     while too_much - fits > 16_000 {
         let middle = usize::midpoint(fits, too_much);

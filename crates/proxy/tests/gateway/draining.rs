@@ -4,24 +4,24 @@ use std::io::Write as _;
 use std::time::Duration;
 
 use http::Request;
-use rouse_proxy::gateway::Limits;
+use rouse_proxy::budget::ConnectionLimits;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::h2kit::{self, H2Client, answer, h2c};
+use crate::http2_peers::{self, H2Client, answer, h2c};
 use crate::rig::{Options, PATIENCE, Rig, eventually};
 use crate::wire::Wire;
 
 const KEEP_ALIVE: &str = "GET / HTTP/1.1\r\nHost: cart.test\r\n\r\n";
 
-/// Begins the drain, and waits until the connections that there were have heard of it.
+/// Begins the drain, and waits until all present connections have noticed it.
 async fn drain(rig: &Rig) {
     let mut idle = Vec::new();
-    // So many that each worker has some. Each of them hears of it after all that were there before.
+    // As many that each worker has some. Each of them notices it after all earlier connections.
     for _ in 0..4 {
         let mut client = rig.connect().await;
-        client.write("GET / HTTP/1.1\r\nHost: nobody.test\r\n\r\n").await;
+        client.write("GET / HTTP/1.1\r\nHost: unknown.test\r\n\r\n").await;
         assert!(client.head().await.starts_with("HTTP/1.1 404 "));
         idle.push(client);
     }
@@ -64,7 +64,7 @@ async fn a_gateway_that_drains_finishes_what_it_has_and_closes_what_is_idle() {
     assert!(answer.ends_with("done"), "{answer}");
     assert!(answer.contains("\r\nconnection: close\r\n"), "{answer}");
     timeout(PATIENCE, rig.gateway.under_way().idle()).await.unwrap();
-    assert!(TcpStream::connect(rig.address).await.is_err(), "nobody listens any more");
+    assert!(TcpStream::connect(rig.address).await.is_err(), "the listener is closed");
     rig.workers.close();
     timeout(PATIENCE, rig.workers.ended()).await.unwrap();
 }
@@ -136,7 +136,7 @@ async fn connections_that_are_queued_when_the_drain_begins_are_served() {
 }
 
 #[tokio::test]
-async fn what_holds_are_told_at_the_end_of_the_drain_reaches_the_client_before_the_workers_close() {
+async fn errors_of_holds_at_the_end_of_the_drain_reach_the_clients() {
     let mut rig = Rig::new(Options::default());
     let mut held = Vec::new();
     for number in 1..=20 {
@@ -199,19 +199,23 @@ async fn workers_end_although_a_pod_does_not_read() {
     builder.initial_window_size(1 << 30).initial_connection_window_size(1 << 30);
     let mut connection = builder.handshake::<_, bytes::Bytes>(pod.accept_raw().await).await.unwrap();
     let stream = connection.accept().await.unwrap().unwrap();
-    // It reads no more: nobody takes what is sent.
-    h2kit::fill(&mut body).await;
+    // It reads no more: nothing takes what is sent.
+    http2_peers::fill(&mut body).await;
     rig.workers.close();
     let ended = timeout(PATIENCE, rig.workers.ended()).await;
     drop((connection, stream, response));
     assert!(ended.is_ok(), "all threads should end");
 }
 
-/// Whatever it has begun with: a client that has never asked for anything may take a moment, and not the whole drain.
+/// A client that has never sent a request gets a moment, and not the whole drain.
 #[tokio::test]
-async fn those_who_have_said_nothing_whole_do_not_hold_up_the_drain() {
+async fn connections_without_a_complete_request_do_not_delay_the_drain() {
     // Nothing but the drain ends them.
-    let limits = Limits { head: Duration::from_hours(1), idle: Duration::from_hours(1), ..Limits::default() };
+    let limits = ConnectionLimits {
+        head: Duration::from_hours(1),
+        idle: Duration::from_hours(1),
+        ..ConnectionLimits::default()
+    };
     let (mut rig, _pod) = Rig::with_pod(Options { limits, ..Options::default() }).await;
     let mut silent = Vec::new();
     for begin in [

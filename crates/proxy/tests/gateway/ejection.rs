@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use rouse_proxy::gateway::Timeouts;
+use rouse_proxy::upstream::Timeouts;
 use rouse_testkit::fakes::READY;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::h2kit::{self, h2c};
+use crate::http2_peers::{self, h2c};
 use crate::rig::{Options, Pod, Rig, eventually};
 use crate::wire::Wire;
 
@@ -19,7 +19,7 @@ const IN_A_ROW: usize = 5;
 async fn unanswered(rig: &Rig, count: usize, code: &str) -> usize {
     let mut failed = 0;
     for _ in 0..count {
-        // A POST is sent once, whatever becomes of it.
+        // A POST is sent once only.
         let mut client = rig.connect().await;
         client
             .write("POST / HTTP/1.1\r\nHost: cart.test\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
@@ -130,7 +130,7 @@ async fn a_pod_that_ends_its_http_2_connections_with_an_error_is_ejected_too() {
         }
     });
     let _alive = alive.serve_h2(h2::server::Builder::new(), |_, mut respond| async move {
-        h2kit::answer(&mut respond, "hello");
+        http2_peers::answer(&mut respond, "hello");
     });
     let mut asked = 0;
     while rig.metric(EJECTIONS) == 0 {
@@ -143,7 +143,7 @@ async fn a_pod_that_ends_its_http_2_connections_with_an_error_is_ejected_too() {
 
 /// Never the last one: a doubtful pod is better than none.
 #[tokio::test]
-async fn the_only_pod_is_asked_whatever_it_does() {
+async fn the_only_pod_gets_requests_also_while_it_is_ejected() {
     let rig = Rig::new(Options::default());
     let pod = Pod::new(1).await;
     rig.pods(&[(&pod, READY)]);

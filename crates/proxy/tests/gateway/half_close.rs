@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rouse_proxy::gateway::Limits;
+use rouse_proxy::budget::ConnectionLimits;
 use rouse_testkit::fakes::READY;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -30,7 +30,7 @@ async fn a_client_that_half_closes_after_its_request_gets_its_answer() {
         wire.write("end").await;
         assert_eq!(client.rest().await, "end", "{request}");
     }
-    eventually("both are in the books", || {
+    eventually("both are counted", || {
         rig.metric(r#"rouse_requests_total{route="cart",code="200",protocol="http1"}"#) == 2
     })
     .await;
@@ -83,16 +83,16 @@ async fn a_client_that_resets_is_gone_at_once_wherever_its_request_is() {
         client.reset();
         eventually("its slot is free", || rig.service.in_flight() == 0).await;
     }
-    eventually("all are in the books", || {
+    eventually("all are counted", || {
         rig.metric(r#"rouse_requests_total{route="cart",code="499",protocol="http1"}"#) == 4
     })
     .await;
 }
 
-/// Whether a client that has sent its FIN still reads cannot be told: it gets some time, and not for ever.
+/// The gateway cannot know whether a client that has sent its FIN still reads: it gets a limited time.
 #[tokio::test]
 async fn a_client_that_half_closed_is_taken_for_gone_after_a_while() {
-    let limits = Limits { half_closed: Duration::from_millis(300), ..Limits::default() };
+    let limits = ConnectionLimits { half_closed: Duration::from_millis(300), ..ConnectionLimits::default() };
     let rig = Rig::new(Options { limits, ..Options::default() });
     let pod = Pod::new(1).await;
     for request in [GET, POST] {
@@ -121,7 +121,8 @@ async fn a_client_that_half_closed_is_taken_for_gone_after_a_while() {
 #[tokio::test]
 async fn a_client_that_half_closed_gets_all_of_an_answer_that_makes_progress() {
     let half_closed = Duration::from_secs(2);
-    let limits = Limits { half_closed, head: Duration::from_millis(100), ..Limits::default() };
+    let limits =
+        ConnectionLimits { half_closed, head: Duration::from_millis(100), ..ConnectionLimits::default() };
     let (rig, pod) = Rig::with_pod(Options { limits, ..Options::default() }).await;
     let mut client = rig.connect().await;
     client.write(GET).await;
@@ -146,7 +147,8 @@ async fn a_client_that_half_closed_gets_all_of_an_answer_that_makes_progress() {
 #[tokio::test]
 async fn a_client_that_half_closed_and_reads_slowly_gets_all_of_its_answer() {
     let half_closed = Duration::from_millis(500);
-    let limits = Limits { half_closed, head: Duration::from_millis(100), ..Limits::default() };
+    let limits =
+        ConnectionLimits { half_closed, head: Duration::from_millis(100), ..ConnectionLimits::default() };
     let (rig, pod) = Rig::with_pod(Options { limits, ..Options::default() }).await;
     let mut client = rig.connect().await;
     client.write(GET).await;
@@ -169,8 +171,11 @@ async fn a_client_that_half_closed_and_reads_slowly_gets_all_of_its_answer() {
 
 #[tokio::test]
 async fn a_client_that_closes_an_idle_connection_is_closed_at_once() {
-    let limits =
-        Limits { idle: Duration::from_hours(1), half_closed: Duration::from_hours(1), ..Limits::default() };
+    let limits = ConnectionLimits {
+        idle: Duration::from_hours(1),
+        half_closed: Duration::from_hours(1),
+        ..ConnectionLimits::default()
+    };
     let (rig, pod) = Rig::with_pod(Options { limits, ..Options::default() }).await;
     let _served = pod.serve();
     for requests in [0, 1, 2] {
@@ -187,7 +192,7 @@ async fn a_client_that_closes_an_idle_connection_is_closed_at_once() {
 /// The head of the next request is not complete because the gateway does not read it: its client is not to blame.
 #[tokio::test]
 async fn a_client_that_sends_ahead_is_not_cut_while_its_request_is_under_way() {
-    let limits = Limits { head: Duration::from_millis(100), ..Limits::default() };
+    let limits = ConnectionLimits { head: Duration::from_millis(100), ..ConnectionLimits::default() };
     let (rig, pod) = Rig::with_pod(Options { limits, ..Options::default() }).await;
     let mut client = rig.connect().await;
     client.write(GET).await;
@@ -197,7 +202,7 @@ async fn a_client_that_sends_ahead_is_not_cut_while_its_request_is_under_way() {
     client.until("zero").await;
     client.write(&format!("{GET}GET /2 HTTP/1.1\r\nHost: ca")).await;
     wire.head().await;
-    // Somebody else is cut for a head of the same age: so the first would have been, too.
+    // Another client is cut for a head of the same age: so the first would have been, too.
     for _ in 0..5 {
         let mut slow = rig.connect().await;
         slow.write("GET / HT").await;

@@ -2,7 +2,7 @@
 
 use http::Request;
 
-use crate::h2kit::H2Client;
+use crate::http2_peers::H2Client;
 use crate::rig::{Options, Rig};
 
 #[tokio::test]
@@ -46,7 +46,7 @@ async fn trailers_pass_both_ways() {
     assert!(answer.ends_with("3\r\nabc\r\n0\r\nx-sum: 8\r\n\r\n"), "{answer}");
 }
 
-/// A trace is begun by who records it: a header with the flag "not sampled" would switch an app's own tracing off.
+/// The gateway does not begin traces: a header with the flag "not sampled" would switch an app's own tracing off.
 #[tokio::test]
 async fn no_trace_is_begun_and_a_clients_own_passes_byte_for_byte() {
     let rows = [

@@ -7,11 +7,11 @@ use rouse_core::endpoint::{PodRef, PodUid, PortName, Slice, SliceEndpoint, Slice
 use rouse_core::hold::Bounds;
 use rouse_core::snapshot::Spread;
 use rouse_core::start::{Cause, StartFailure};
-use rouse_proxy::gateway::{Target, Timeouts, Upstream};
-use rouse_proxy::podless::Podless;
+use rouse_proxy::routing::{NoPodPolicy, Target};
+use rouse_proxy::upstream::{Timeouts, UpstreamProtocol};
 use rouse_testkit::fakes::READY;
 
-use crate::h2kit::{H2Client, h2c};
+use crate::http2_peers::{H2Client, h2c};
 use crate::rig::{Options, Pod, Rig, backend, eventually, rule};
 use crate::wire::Wire;
 
@@ -30,7 +30,7 @@ async fn a_client_that_leaves_gives_its_place_up_at_once_and_is_no_failure_of_ou
         eventually("it is held", || rig.service.holds() == 1).await;
         client.reset();
         eventually("its place is free", || rig.service.holds() == 0).await;
-        eventually("it is in the books", || {
+        eventually("it is counted", || {
             rig.metric(r#"rouse_requests_total{route="cart",code="499",protocol="http1"}"#) == gone
         })
         .await;
@@ -39,7 +39,7 @@ async fn a_client_that_leaves_gives_its_place_up_at_once_and_is_no_failure_of_ou
 }
 
 #[tokio::test]
-async fn a_line_that_is_full_turns_newcomers_away_with_a_word_when_to_come_again() {
+async fn a_full_wait_queue_rejects_requests_with_retry_after() {
     let bounds = Bounds { per_service: 1, ..Bounds::default() };
     let rig = Rig::new(Options { bounds, ..Options::default() });
     let mut held = rig.connect().await;
@@ -53,7 +53,7 @@ async fn a_line_that_is_full_turns_newcomers_away_with_a_word_when_to_come_again
 }
 
 #[tokio::test]
-async fn those_who_still_wait_when_the_drain_ends_are_told_so() {
+async fn requests_that_are_held_when_the_drain_ends_get_an_error() {
     let rig = Rig::new(Options::default());
     let mut held = rig.connect().await;
     held.write("GET / HTTP/1.1\r\nHost: cart.test\r\n\r\n").await;
@@ -66,7 +66,7 @@ async fn those_who_still_wait_when_the_drain_ends_are_told_so() {
 }
 
 #[tokio::test]
-async fn a_pod_that_does_not_come_in_time_is_told_with_the_reason() {
+async fn a_readiness_timeout_gives_the_reason_of_the_engine() {
     let timeouts = Timeouts { readiness: Some(Duration::from_millis(50)), ..Timeouts::default() };
     let rig = Rig::new(Options { timeouts, ..Options::default() });
     rig.service
@@ -90,13 +90,13 @@ async fn held(rig: &Rig, host: &str) -> Wire {
 }
 
 #[tokio::test]
-async fn a_start_that_failed_for_good_ends_the_hold_at_once_and_only_developers_hear_the_details() {
+async fn a_failed_start_ends_the_hold_at_once_and_only_developers_get_the_details() {
     let rig = Rig::new(Options::default());
-    let target = Target::Backend(backend(&rig.service, Upstream::Http1));
-    let mut local = rule("cart", target, Timeouts::default(), Podless::default());
+    let target = Target::Backend(backend(&rig.service, UpstreamProtocol::Http1));
+    let mut local = rule("cart", target, Timeouts::default(), NoPodPolicy::default());
     local.hosts = vec!["localhost".parse().unwrap()];
     rig.route(local);
-    for (host, told) in [("cart.test", false), ("localhost", true)] {
+    for (host, detailed) in [("cart.test", false), ("localhost", true)] {
         rig.service.start_over();
         let mut client = held(&rig, host).await;
         rig.service
@@ -105,8 +105,8 @@ async fn a_start_that_failed_for_good_ends_the_hold_at_once_and_only_developers_
         assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
         assert!(answer.contains("\r\nx-rouse-error: start_failed\r\n"), "{answer}");
         assert!(answer.contains("\r\nretry-after: 10\r\n"), "{answer}");
-        assert_eq!(answer.contains("/home/me/bin"), told, "{host}: {answer}");
-        assert_eq!(answer.contains("`rouse logs cart` says more"), !told, "{host}: {answer}");
+        assert_eq!(answer.contains("/home/me/bin"), detailed, "{host}: {answer}");
+        assert_eq!(answer.contains("see `rouse logs cart`"), !detailed, "{host}: {answer}");
     }
 }
 
@@ -171,7 +171,7 @@ async fn held_streams_end_with_their_connection() {
     }
     drop((held, client));
     eventually("all places are free", || rig.service.holds() == 0).await;
-    eventually("all are in the books", || {
+    eventually("all are counted", || {
         rig.metric(r#"rouse_requests_total{route="cart",code="499",protocol="http2"}"#) == 40
     })
     .await;
@@ -179,7 +179,7 @@ async fn held_streams_end_with_their_connection() {
 }
 
 #[tokio::test]
-async fn whoever_waits_for_a_service_that_is_removed_is_told_so() {
+async fn requests_held_for_a_removed_service_get_an_error() {
     let rig = Rig::new(Options::default());
     let mut held = rig.connect().await;
     held.write("GET / HTTP/1.1\r\nHost: cart.test\r\nConnection: close\r\n\r\n").await;

@@ -5,14 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use http::{HeaderMap, Request};
-use rouse_proxy::gateway::Limits;
-use rouse_proxy::guard;
+use rouse_proxy::budget::{ConnectionLimits, HeadLimits};
 use rouse_testkit::fakes::READY;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::h2kit::{H2Client, answer, begin, h2c, upload};
+use crate::http2_peers::{H2Client, answer, begin, h2c, upload};
 use crate::rig::{Options, PATIENCE, Pod, Rig, eventually};
 
 #[tokio::test]
@@ -80,7 +79,7 @@ async fn hundreds_of_streams_are_under_way_at_once_and_keep_their_trailers() {
                 if arrived.fetch_add(1, Ordering::Relaxed) + 1 == AT_ONCE {
                     gate.close();
                 }
-                // Nobody is let in before it is closed.
+                // No request is sent before it is closed.
                 drop(gate.acquire().await);
             }
             let mut body = begin(&mut respond);
@@ -105,7 +104,7 @@ async fn hundreds_of_streams_are_under_way_at_once_and_keep_their_trailers() {
         });
     }
     timeout(PATIENCE, asking.join_all()).await.expect("all should be answered");
-    eventually("all are in the books", || {
+    eventually("all are counted", || {
         rig.metric(r#"rouse_requests_total{route="cart",code="200",protocol="http2"}"#) == 300
     })
     .await;
@@ -121,14 +120,14 @@ async fn a_stream_that_its_client_cancels_is_cancelled_at_the_pod() {
     let (_request, mut respond) = connection.accept().await.unwrap().unwrap();
     body.send_reset(h2::Reason::CANCEL);
     drop(response);
-    let heard = timeout(PATIENCE, poll_fn(|context| respond.poll_reset(context)));
-    let heard = tokio::select! {
-        heard = heard => heard.ok(),
+    let reset = timeout(PATIENCE, poll_fn(|context| respond.poll_reset(context)));
+    let reset = tokio::select! {
+        reset = reset => reset.ok(),
         _ = connection.accept() => None,
     };
-    assert!(heard.is_some(), "the pod should hear of it, on a connection that goes on");
+    assert!(reset.is_some(), "the pod should get a reset, on a connection that goes on");
     eventually("its slot is free", || rig.service.in_flight() == 0).await;
-    eventually("it is in the books", || {
+    eventually("it is counted", || {
         rig.metric(r#"rouse_requests_total{route="cart",code="499",protocol="http2"}"#) == 1
     })
     .await;
@@ -150,7 +149,7 @@ async fn a_connection_that_dies_with_many_streams_leaves_nothing_behind() {
         assert_eq!(response.head().await.status(), 502);
     }
     eventually("all slots are free", || rig.service.in_flight() == 0).await;
-    eventually("all are in the books", || {
+    eventually("all are counted", || {
         rig.metric(r#"rouse_requests_total{route="cart",code="502",protocol="http2"}"#) == 90
     })
     .await;
@@ -159,8 +158,8 @@ async fn a_connection_that_dies_with_many_streams_leaves_nothing_behind() {
 
 #[tokio::test]
 async fn http_2_has_as_many_headers_and_streams_as_are_allowed() {
-    let heads = guard::Limits { headers: 10, ..guard::Limits::default() };
-    let limits = Limits { heads, streams: 3, ..Limits::default() };
+    let heads = HeadLimits { headers: 10, ..HeadLimits::default() };
+    let limits = ConnectionLimits { heads, streams: 3, ..ConnectionLimits::default() };
     let (rig, pod) = Rig::with_pod(Options { limits, ..Options::default() }).await;
     let _pod = pod.serve();
     let client = H2Client::new(&rig).await;

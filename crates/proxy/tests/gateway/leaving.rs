@@ -44,7 +44,7 @@ async fn what_is_in_flight_on_a_leaving_pod_is_finished() {
         // Not even in the slices any more.
         rig.pods(&[(&staying, READY)]);
         wire.write(" last").await;
-        assert_eq!(wire.rest().await, "", "and then nobody uses it again");
+        assert_eq!(wire.rest().await, "", "and then it is not used again");
     };
     let (answer, ()) = tokio::join!(rig.get("/"), serving);
     assert!(answer.ends_with("first last"), "{answer}");

@@ -1,4 +1,4 @@
-//! The data plane against pods that a test holds in its hand.
+//! Tests of the data plane. Pods and clients are sockets of the test.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic, also in its helpers")]
 
@@ -7,7 +7,6 @@ mod addresses;
 mod back_pressure;
 mod bad_pods;
 mod bodies;
-mod books;
 mod budget;
 mod certificates;
 mod cluster_ip;
@@ -16,17 +15,16 @@ mod deadlines;
 mod drain_tail;
 mod draining;
 mod ejection;
-mod farewells;
-mod h2kit;
+mod goaway;
 mod half_close;
 mod headers;
 mod holding;
 mod http2;
 mod leaving;
-mod podless;
+mod metrics;
+mod no_pod;
 mod refusals;
 mod retries;
-mod rig;
 mod silence;
 mod smoke;
 mod stalls;
@@ -34,4 +32,5 @@ mod starting;
 mod tls;
 mod upgrades;
 mod upstream_tls;
-mod wire;
+
+use rouse_testkit::proxy::{http2_peers, rig, wire};

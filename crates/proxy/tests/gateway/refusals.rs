@@ -6,7 +6,7 @@ use http::Request;
 use rouse_testkit::fakes::READY;
 
 use crate::access::Kept;
-use crate::h2kit::{self, H2Client};
+use crate::http2_peers::{self, H2Client};
 use crate::rig::{Options, Pod, Rig, eventually};
 
 #[tokio::test]
@@ -72,7 +72,7 @@ async fn an_http_2_request_that_is_too_long_is_answered_counted_and_logged_too()
         let answer = answer.head().await;
         assert_eq!(answer.status(), status, "{path} {header}");
         let error = answer.headers().get("x-rouse-error").map(|code| code.to_str().unwrap().to_owned());
-        let body = h2kit::read(answer.into_body()).await;
+        let body = http2_peers::read(answer.into_body()).await;
         assert!(String::from_utf8(body).unwrap().contains(reason), "{path} {header}");
         let line = log.next().await;
         let (code, route) = if status == 200 { (None, "cart") } else { (Some("bad_request"), "none") };
@@ -107,7 +107,7 @@ async fn what_came_before_a_refused_request_is_answered_first() {
     assert!(second.contains("\r\nx-rouse-error: bad_request\r\n"), "{answers}");
 }
 
-/// Whatever a client sends, it cannot have itself taken for a request that the gateway refused.
+/// No client can send the request that stands for a refused head.
 #[tokio::test]
 async fn no_client_can_send_what_stands_for_a_refused_request() {
     let (rig, _pod) = Rig::with_pod(Options::default()).await;

@@ -7,18 +7,18 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::Request;
-use rouse_proxy::gateway::Timeouts;
+use rouse_proxy::upstream::Timeouts;
 use rouse_testkit::fakes::READY;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 
-use crate::h2kit::{self, H2Client, answer, h2c, upload};
+use crate::http2_peers::{self, H2Client, answer, h2c, upload};
 use crate::rig::{Options, PATIENCE, Pod, Rig, eventually};
 use crate::wire::Wire;
 
-/// An address where nobody listens, and nobody else can. It is given back at the end of the process.
-fn nobody() -> SocketAddr {
+/// An address where nothing listens, and nothing else can. It is given back at the end of the process.
+fn refusing_address() -> SocketAddr {
     let socket = deaf();
     let address = socket.local_addr().unwrap();
     std::mem::forget(socket);
@@ -40,7 +40,7 @@ const SENT: &str = r#"rouse_direct_routing_total{result="pod"}"#;
 async fn a_refused_connection_is_tried_on_another_pod_with_any_method() {
     let rig = Rig::new(Options::default());
     let pod = Pod::new(1).await;
-    rig.slices(&[(1, pod.address, READY), (2, nobody(), READY)]);
+    rig.slices(&[(1, pod.address, READY), (2, refusing_address(), READY)]);
     let serving = async {
         loop {
             let mut wire = pod.accept().await;
@@ -194,8 +194,8 @@ async fn a_post_that_was_lost_with_its_http2_connection_is_never_sent_twice() {
 async fn when_every_ready_pod_has_refused_for_five_seconds_the_answer_comes_before_the_deadline() {
     let timeouts = Timeouts { readiness: Some(Duration::from_mins(5)), ..Timeouts::default() };
     let rig = Rig::new(Options { timeouts, ..Options::default() });
-    rig.slices(&[(1, nobody(), READY)]);
-    // Twice: the next request is told at once.
+    rig.slices(&[(1, refusing_address(), READY)]);
+    // Twice: the next request fails at once.
     for _ in 0..2 {
         let answer = timeout(Duration::from_mins(1), rig.get("/")).await.expect("long before the deadline");
         assert!(answer.starts_with("HTTP/1.1 502 "), "{answer}");
@@ -208,7 +208,7 @@ async fn when_every_ready_pod_has_refused_for_five_seconds_the_answer_comes_befo
 async fn when_every_pod_refuses_the_request_waits_and_fails_at_its_deadline() {
     let timeouts = Timeouts { readiness: Some(Duration::from_secs(2)), ..Timeouts::default() };
     let rig = Rig::new(Options { timeouts, ..Options::default() });
-    rig.slices(&[(1, nobody(), READY), (2, nobody(), READY)]);
+    rig.slices(&[(1, refusing_address(), READY), (2, refusing_address(), READY)]);
     let answer = rig.get("/").await;
     assert!(answer.starts_with("HTTP/1.1 502 "), "{answer}");
     assert!(answer.contains("\r\nx-rouse-error: connect_failed\r\n"), "{answer}");
@@ -219,13 +219,14 @@ async fn when_every_pod_refuses_the_request_waits_and_fails_at_its_deadline() {
 #[tokio::test]
 async fn a_pod_that_begins_to_listen_serves_the_requests_that_it_had_refused() {
     let rig = Rig::new(Options::default());
-    let (pod, other) = (deaf(), nobody());
+    let (pod, other) = (deaf(), refusing_address());
     rig.slices(&[(1, pod.local_addr().unwrap(), READY), (2, other, READY)]);
     let serving = async {
         eventually("both refused it", || rig.metric("rouse_ejections_total") >= 2).await;
         eventually("it is held", || rig.service.holds() == 1).await;
         let pod = pod.listen(16).unwrap();
-        let (stream, _) = timeout(PATIENCE, pod.accept()).await.expect("somebody should ask again").unwrap();
+        let (stream, _) =
+            timeout(PATIENCE, pod.accept()).await.expect("the gateway should connect again").unwrap();
         let mut wire = Wire::new(stream);
         wire.until("\r\n\r\nabc").await;
         wire.answer("hello").await;
@@ -241,7 +242,7 @@ async fn a_pod_that_begins_to_listen_serves_the_requests_that_it_had_refused() {
 #[tokio::test]
 async fn a_request_that_was_refused_by_all_is_served_by_the_pod_that_comes() {
     let rig = Rig::new(Options::default());
-    rig.slices(&[(1, nobody(), READY)]);
+    rig.slices(&[(1, refusing_address(), READY)]);
     let pod = Pod::new(2).await;
     let serving = async {
         eventually("it was refused", || rig.metric("rouse_ejections_total") > 0).await;
@@ -306,8 +307,9 @@ async fn a_refused_stream_is_tried_again_with_its_body_and_nothing_is_held_again
                 if !refused.swap(true, Ordering::Relaxed) {
                     return respond.send_reset(h2::Reason::REFUSED_STREAM);
                 }
-                let body = h2kit::read(request.into_body()).await;
-                upload(&mut h2kit::begin(&mut respond), [b"taken: ", &*body].concat().into(), true).await;
+                let body = http2_peers::read(request.into_body()).await;
+                upload(&mut http2_peers::begin(&mut respond), [b"taken: ", &*body].concat().into(), true)
+                    .await;
             }
         });
         let client = H2Client::new(&rig).await;
@@ -320,7 +322,7 @@ async fn a_refused_stream_is_tried_again_with_its_body_and_nothing_is_held_again
 }
 
 #[tokio::test]
-async fn a_stream_that_meets_the_farewell_of_its_connection_is_served_by_a_new_one() {
+async fn a_stream_that_meets_a_goaway_is_served_on_a_new_connection() {
     let (rig, pod) = Rig::with_pod(h2c()).await;
     let client = H2Client::new(&rig).await;
     let serving = async {
@@ -354,8 +356,8 @@ async fn a_refused_stream_goes_to_another_pod_if_there_is_one() {
         async move { respond.send_reset(h2::Reason::REFUSED_STREAM) }
     });
     let _serving = willing.serve_h2(h2::server::Builder::new(), |request, mut respond| async move {
-        let body = h2kit::read(request.into_body()).await;
-        upload(&mut h2kit::begin(&mut respond), body.into(), true).await;
+        let body = http2_peers::read(request.into_body()).await;
+        upload(&mut http2_peers::begin(&mut respond), body.into(), true).await;
     });
     let client = H2Client::new(&rig).await;
     let asking = async {
@@ -372,7 +374,7 @@ async fn a_refused_stream_goes_to_another_pod_if_there_is_one() {
     assert_eq!(rig.metric("rouse_ejections_total"), 0);
 }
 
-/// More than we keep of a body: nobody could send the same again.
+/// More than is kept of a body: it cannot be sent again.
 #[tokio::test]
 async fn a_refused_stream_whose_body_is_no_longer_at_hand_fails() {
     let (rig, pod) = Rig::with_pod(h2c()).await;
@@ -442,7 +444,7 @@ impl ByHand {
 
 /// Streams 1 and 3 are under way when the pod says that 1 is the last that it answers.
 #[tokio::test]
-async fn a_farewell_sends_the_streams_above_its_last_elsewhere_and_the_others_are_answered_by_who_said_it() {
+async fn a_goaway_retries_the_streams_above_its_last_id_and_the_others_are_answered() {
     for other_pod in [false, true] {
         let (rig, pod) = Rig::with_pod(h2c()).await;
         let other = Pod::new(2).await;

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use rouse_proxy::gateway::{Limits, Timeouts};
+use rouse_proxy::budget::ConnectionLimits;
+use rouse_proxy::upstream::Timeouts;
 use tokio::time::Instant;
 
 use crate::rig::{Options, Rig, eventually};
@@ -11,7 +12,10 @@ use crate::rig::{Options, Rig, eventually};
 const IDLE: Duration = Duration::from_secs(2);
 
 fn impatient() -> Options {
-    Options { limits: Limits { stream_idle: IDLE, ..Limits::default() }, ..Options::default() }
+    Options {
+        limits: ConnectionLimits { stream_idle: IDLE, ..ConnectionLimits::default() },
+        ..Options::default()
+    }
 }
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: cart.test\r\n\r\n";
@@ -27,7 +31,7 @@ async fn a_response_that_has_been_silent_for_too_long_is_cut() {
     wire.write(&format!("{CHUNKED}3\r\none\r\n")).await;
     let answer = client.rest().await;
     assert!(answer.contains("one") && !answer.ends_with("0\r\n\r\n"), "{answer}");
-    assert_eq!(wire.rest().await, "", "the pod is told as well");
+    assert_eq!(wire.rest().await, "", "the pod's connection ends as well");
     eventually("its slot is free", || rig.service.in_flight() == 0).await;
 }
 
@@ -87,7 +91,7 @@ async fn a_request_that_stops_in_the_middle_is_given_up_on_both_sides() {
 async fn a_pod_has_its_time_from_the_end_of_the_request_on() {
     let limit = Duration::from_secs(5);
     let patient = Timeouts { response_header: Some(limit), ..Options::default().timeouts };
-    let brief = Limits { stream_idle: limit, ..Limits::default() };
+    let brief = ConnectionLimits { stream_idle: limit, ..ConnectionLimits::default() };
     for options in
         [Options { timeouts: patient, ..Options::default() }, Options { limits: brief, ..Options::default() }]
     {

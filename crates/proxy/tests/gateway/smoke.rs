@@ -23,7 +23,7 @@ async fn a_request_goes_to_the_pod_and_its_answer_comes_back() {
     );
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("\r\n\r\nhello"), "{answer}");
     assert!(answer.contains("\r\nx-rouse-cold-start: false\r\n"), "{answer}");
-    eventually("the request is in the books", || {
+    eventually("the request is counted", || {
         rig.metric(r#"rouse_requests_total{route="cart",code="200",protocol="http1"}"#) == 1
     })
     .await;

@@ -1,11 +1,11 @@
 //! Clients that do not read and pods that do not take: what they may take up.
 
 use http::Request;
-use rouse_proxy::gateway::Limits;
+use rouse_proxy::budget::ConnectionLimits;
 use tokio::io::AsyncWriteExt as _;
 use tokio::task::JoinSet;
 
-use crate::h2kit::H2Client;
+use crate::http2_peers::H2Client;
 use crate::rig::{Options, Pod, Rig, eventually};
 use crate::wire::take_head;
 
@@ -31,7 +31,7 @@ fn endless(pod: Pod) -> JoinSet<()> {
 #[tokio::test]
 async fn the_longest_stalled_client_is_cut_when_buffers_are_full_and_a_reading_one_is_not() {
     // Room for the buffers of about thirty stalled downloads: more than that, but not far more, are made.
-    let limits = Limits { buffers: 4 << 20, ..Limits::default() };
+    let limits = ConnectionLimits { buffers: 4 << 20, ..ConnectionLimits::default() };
     let (rig, pod) = Rig::with_pod(Options { limits, ..Options::default() }).await;
     let _pod = endless(pod);
     let mut reading = rig.connect().await;
@@ -63,7 +63,7 @@ async fn the_longest_stalled_client_is_cut_when_buffers_are_full_and_a_reading_o
 
 #[tokio::test]
 async fn one_http2_client_does_not_pin_all_pod_connections_and_its_other_requests_wait() {
-    let limits = Limits { pod_connections_per_client: 3, ..Limits::default() };
+    let limits = ConnectionLimits { pod_connections_per_client: 3, ..ConnectionLimits::default() };
     let (rig, pod) = Rig::with_pod(Options { limits, ..Options::default() }).await;
     let client = H2Client::new(&rig).await;
     let mut answers = Vec::new();
@@ -76,7 +76,7 @@ async fn one_http2_client_does_not_pin_all_pod_connections_and_its_other_request
         wire.head().await;
         wires.push(wire);
     }
-    // A client that has none gets one, and nobody else does meanwhile.
+    // A client that has none gets one, and no other client does meanwhile.
     let other = H2Client::new(&rig).await;
     let (answer, _) = other.send(Request::get("http://cart.test/other"), true).await;
     let mut wire = pod.accept().await;
@@ -94,8 +94,8 @@ async fn one_http2_client_does_not_pin_all_pod_connections_and_its_other_request
 }
 
 #[tokio::test]
-async fn with_all_pod_connections_in_use_a_stalled_client_makes_room() {
-    let limits = Limits { pod_connections: 4, ..Limits::default() };
+async fn a_stalled_client_is_closed_when_all_pod_connections_are_in_use() {
+    let limits = ConnectionLimits { pod_connections: 4, ..ConnectionLimits::default() };
     let (rig, pod) = Rig::with_pod(Options { limits, ..Options::default() }).await;
     let _pod = endless(pod);
     let mut clients = Vec::new();

@@ -1,8 +1,7 @@
 //! A gateway that does not know its routes yet.
 
-use rouse_proxy::gateway::{Target, Timeouts};
-use rouse_proxy::podless::Podless;
-use rouse_proxy::route::Table;
+use rouse_proxy::routing::{NoPodPolicy, Table, Target};
+use rouse_proxy::upstream::Timeouts;
 
 use crate::rig::{Options, Rig, backend, rule};
 
@@ -17,9 +16,9 @@ async fn a_gateway_without_its_routes_says_that_it_starts_and_not_that_there_is_
     rig.gateway.set_routes(Table::new(Vec::new()));
     let answer = rig.get("/").await;
     assert!(answer.contains("\r\nx-rouse-error: no_route\r\n"), "{answer}");
-    let target = Target::Backend(backend(&rig.service, rouse_proxy::gateway::Upstream::Http1));
+    let target = Target::Backend(backend(&rig.service, rouse_proxy::upstream::UpstreamProtocol::Http1));
     let timeouts = Timeouts { readiness: Some(std::time::Duration::ZERO), ..Timeouts::default() };
-    rig.route(rule("cart", target, timeouts, Podless::default()));
+    rig.route(rule("cart", target, timeouts, NoPodPolicy::default()));
     let answer = rig.get("/").await;
     assert!(answer.contains("\r\nx-rouse-error: readiness_timeout\r\n"), "{answer}");
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use h2::client::SendRequest;
 use http::{Request, StatusCode};
 use rouse_net::tls::{
-    Alpn, CertEntry, ClientAuth, ClientSettings, ClientStream, ClientTls, Policy, Roots, ServerName,
-    ServerSettings, ServerTls,
+    Alpn, CertEntry, ClientAuth, ClientSettings, ClientStream, ClientTls, Roots, ServerName, ServerSettings,
+    ServerTls, TlsPolicy,
 };
 use rouse_testkit::fakes::READY;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -35,7 +35,7 @@ impl Bank {
     async fn open() -> Self {
         let authority = Authority::new();
         let identity = authority.leaf(&[STRICT, LAX]);
-        let policy = Policy {
+        let policy = TlsPolicy {
             hosts: vec![STRICT.parse().unwrap()],
             client_auth: ClientAuth::Required(authority.ca()),
         };
@@ -52,7 +52,7 @@ impl Bank {
         Self { rig, strict: strict.serve(), lax: lax.serve(), authority }
     }
 
-    /// A connection made for `host`, by somebody who has a certificate or not.
+    /// A connection made for `host`, by a client with or without a certificate.
     async fn connect(&self, host: &str, alpn: Alpn, certified: bool) -> ClientStream<TcpStream> {
         let name = ServerName::try_from(host.to_owned()).unwrap();
         let roots = Roots::Pem(vec![self.authority.ca()]);
@@ -93,14 +93,14 @@ async fn a_strict_host_is_misdirected_on_a_lax_hosts_connection_and_admitted_on_
     for host in [STRICT, "CART.test", "cart.test:443"] {
         assert_eq!(status(&lax, host).await, 421, "{host}");
     }
-    assert_eq!(bank.strict.paths(), [""; 0], "its pod hears nothing of it");
+    assert_eq!(bank.strict.paths(), [""; 0], "its pod gets nothing of it");
     assert_eq!(status(&lax, LAX).await, 200, "the connection goes on");
 
     let strict = http2(bank.connect(STRICT, Alpn::H2, true).await, &mut tasks).await;
     assert_eq!(status(&strict, STRICT).await, 200);
-    assert_eq!(status(&strict, LAX).await, 200, "who showed a certificate may go where none is needed");
+    assert_eq!(status(&strict, LAX).await, 200, "a client with a certificate may go where none is needed");
     assert_eq!((bank.strict.paths().len(), bank.lax.paths().len()), (1, 3));
-    eventually("the refusals are in the books", || {
+    eventually("the refusals are counted", || {
         bank.rig.metric(r#"rouse_requests_total{route="cart",code="421",protocol="http2"}"#) == 3
     })
     .await;
@@ -112,7 +112,7 @@ async fn http_1_is_misdirected_by_host_and_by_the_absolute_form() {
     for (target, host, refusal) in [
         ("/".to_owned(), STRICT, "421 Misdirected Request"),
         (format!("https://{STRICT}/"), STRICT, "421 Misdirected Request"),
-        // Who says both is sent away before anybody asks which one counts.
+        // A request with both is rejected before the question which one counts.
         (format!("https://{STRICT}/"), LAX, "400 Bad Request"),
         (format!("https://{LAX}/"), STRICT, "400 Bad Request"),
     ] {
@@ -128,7 +128,7 @@ async fn http_1_is_misdirected_by_host_and_by_the_absolute_form() {
 }
 
 #[tokio::test]
-async fn a_strict_host_serves_nobody_without_a_certificate() {
+async fn a_host_with_mutual_tls_rejects_clients_without_a_certificate() {
     let bank = Bank::open().await;
     // In TLS 1.3 a client believes to be connected before its missing certificate is noticed.
     let mut stream = bank.connect(STRICT, Alpn::Http1, false).await;

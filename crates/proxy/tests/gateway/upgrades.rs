@@ -7,8 +7,8 @@ use crate::rig::{Options, PATIENCE, Rig, eventually};
 use crate::wire::Wire;
 
 #[tokio::test]
-async fn a_websocket_is_told_that_the_gateway_leaves_and_other_upgrades_are_cut() {
-    for (upgrade, farewell) in [("websocket", &[0x88, 0x02, 0x03, 0xe9][..]), ("rot13", &[])] {
+async fn at_shutdown_websockets_get_a_close_frame_and_other_upgrades_are_cut() {
+    for (upgrade, close_frame) in [("websocket", &[0x88, 0x02, 0x03, 0xe9][..]), ("rot13", &[])] {
         let (mut rig, pod) = Rig::with_pod(Options::default()).await;
         let mut client = rig.connect().await;
         client
@@ -33,7 +33,7 @@ async fn a_websocket_is_told_that_the_gateway_leaves_and_other_upgrades_are_cut(
         assert_eq!((rig.gateway.under_way().count(), rig.service.in_flight()), (1, 1));
         rig.workers.drain();
         rig.workers.close();
-        assert_eq!(client.raw_rest().await, farewell, "{upgrade}");
+        assert_eq!(client.raw_rest().await, close_frame, "{upgrade}");
         timeout(PATIENCE, rig.workers.ended()).await.unwrap();
         eventually("its slot is given back", || rig.service.in_flight() == 0).await;
     }
@@ -74,13 +74,13 @@ async fn bytes_that_come_along_with_an_upgrade_pass() {
     assert_eq!(wire.rest().await, "");
     drop(wire);
     eventually("its slot is free", || rig.service.in_flight() == 0).await;
-    eventually("it is in the books", || {
+    eventually("it is counted", || {
         rig.metric(r#"rouse_requests_total{route="cart",code="101",protocol="http1"}"#) == 1
     })
     .await;
 }
 
-/// The pod hears the end, and need not close for the slot to come back.
+/// The pod gets the end of the connection, and need not close for the slot to come back.
 #[tokio::test]
 async fn an_upgraded_connection_whose_client_was_reset_ends() {
     let (rig, pod) = Rig::with_pod(Options::default()).await;

@@ -1,4 +1,4 @@
-//! Pods that speak TLS: whom the gateway believes, what it shows, and what is spoken inside.
+//! Pods that speak TLS: which certificates the gateway trusts, which it presents, and the protocol inside.
 
 use std::sync::{Arc, Mutex};
 
@@ -7,7 +7,7 @@ use rouse_net::tls::{
     Alpn, CertEntry, ClientAuth, ClientSettings, ClientTls, Identity, Roots, ServerName, ServerSettings,
     ServerTls, Version, Versions,
 };
-use rouse_proxy::gateway::Upstream;
+use rouse_proxy::upstream::UpstreamProtocol;
 use rouse_testkit::fakes::READY;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -19,7 +19,7 @@ use crate::rig::{Options, PATIENCE, Pod, Rig, eventually};
 
 const SERVICE: &str = "cart.shop.svc";
 
-/// As the gateway is told to speak to `shop/cart`.
+/// The TLS settings for `shop/cart`.
 fn service(authority: &Authority) -> ClientSettings {
     let accepted = ["cart.shop", "cart.shop.svc.cluster.local"].map(name).to_vec();
     ClientSettings { accepted, ..ClientSettings::new(name(SERVICE), Roots::Pem(vec![authority.ca()])) }
@@ -32,7 +32,7 @@ fn name(name: &str) -> ServerName<'static> {
 fn rig(settings: ClientSettings) -> Rig {
     let (tls, warnings) = ClientTls::new(settings).unwrap();
     assert_eq!(warnings, []);
-    Rig::new(Options { protocol: Upstream::Tls(Arc::new(tls)), ..Options::default() })
+    Rig::new(Options { protocol: UpstreamProtocol::Tls(Arc::new(tls)), ..Options::default() })
 }
 
 pub(crate) fn server(identity: Identity) -> ServerSettings {
@@ -154,7 +154,7 @@ async fn http2(stream: Stream, asked: &Mutex<Vec<String>>) {
 }
 
 fn answer(respond: &mut SendResponse<bytes::Bytes>) {
-    crate::h2kit::answer(respond, "hello");
+    crate::http2_peers::answer(respond, "hello");
 }
 
 fn is_served(answer: &str) {
@@ -184,7 +184,7 @@ async fn a_pods_address_is_dialled_and_its_services_name_is_asked_for() {
 }
 
 #[tokio::test]
-async fn a_certificate_that_proves_nothing_is_refused_and_its_pod_hears_no_request() {
+async fn a_pod_with_an_untrusted_certificate_gets_no_request() {
     let authority = Authority::new();
     for (identity, reason) in [
         (authority.leaf(&["till.shop.svc"]), "not for cart.shop.svc but for"),
@@ -198,7 +198,7 @@ async fn a_certificate_that_proves_nothing_is_refused_and_its_pod_hears_no_reque
         let pod = TlsPod::serve(pod, server(identity.clone()), false);
         is_refused(&rig.get("/").await, reason);
         assert_eq!(pod.asked(), [""; 0]);
-        eventually("it is in the books", || {
+        eventually("it is counted", || {
             rig.metric(r#"rouse_requests_total{route="cart",code="502",protocol="http1"}"#) == 1
         })
         .await;
@@ -219,7 +219,7 @@ async fn a_certificate_that_proves_nothing_is_refused_and_its_pod_hears_no_reque
 }
 
 #[tokio::test]
-async fn a_pod_that_does_not_speak_tls_is_told_apart() {
+async fn a_pod_without_tls_is_recognised() {
     let (rig, pod) = (rig(service(&Authority::new())), Pod::new(1).await);
     rig.pods(&[(&pod, READY)]);
     let serving = async {
@@ -233,7 +233,7 @@ async fn a_pod_that_does_not_speak_tls_is_told_apart() {
 }
 
 #[tokio::test]
-async fn only_who_asked_for_it_in_so_many_words_trusts_anybody() {
+async fn certificates_are_not_verified_only_if_that_is_configured() {
     let (rig, pod) = (rig(ClientSettings { verify: false, ..service(&Authority::new()) }), Pod::new(1).await);
     rig.pods(&[(&pod, READY)]);
     let _pod = TlsPod::serve(pod, server(Authority::new().leaf_of(&["else.test"], [2001, 2002])), false);
@@ -360,7 +360,8 @@ async fn what_is_no_longer_trusted_is_not_used_although_its_connection_still_sta
         let roots = Roots::Pem(vec![rouse_net::tls::Pem::File(file.clone())]);
         let (tls, _) = ClientTls::new(ClientSettings::new(name(SERVICE), roots)).unwrap();
         let tls = Arc::new(tls);
-        let rig = Rig::new(Options { protocol: Upstream::Tls(Arc::clone(&tls)), ..Options::default() });
+        let rig =
+            Rig::new(Options { protocol: UpstreamProtocol::Tls(Arc::clone(&tls)), ..Options::default() });
         let pod = Pod::new(1).await;
         rig.pods(&[(&pod, READY)]);
         let settings = ServerSettings { alpn: vec![alpn], ..server(old.leaf(&[SERVICE])) };
@@ -390,7 +391,7 @@ async fn what_was_dialled_for_an_upgrade_is_no_substitute_for_http2() {
         is_served(&client.rest().await);
     }
     let before = pod.asked().len();
-    let client = crate::h2kit::H2Client::new(&rig).await;
+    let client = crate::http2_peers::H2Client::new(&rig).await;
     let grpc = http::Request::post("http://cart.test/grpc").header("content-type", "application/grpc");
     client.send(grpc.header("te", "trailers"), true).await.0.body().await;
     assert_eq!(pod.asked()[before..], ["https://cart.test/grpc"]);

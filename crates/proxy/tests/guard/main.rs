@@ -6,10 +6,11 @@ mod readers;
 mod rules;
 mod streams;
 
-use rouse_proxy::guard::{Guard, Limits, Phase, Violation};
+use rouse_proxy::budget::HeadLimits;
+use rouse_proxy::downstream::guard::{Guard, Phase, Violation};
 
 /// Small ones, so that tests reach them.
-const LIMITS: Limits = Limits { line: 64, head: 256, headers: 6, extension: 12, trailers: 64 };
+const LIMITS: HeadLimits = HeadLimits { line: 64, head: 256, headers: 6, extension: 12, trailers: 64 };
 
 /// What a guard says of a stream that comes in pieces: the place of the refused byte in the whole, if any.
 #[derive(Debug, PartialEq, Eq)]

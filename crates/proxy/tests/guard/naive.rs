@@ -1,7 +1,8 @@
 //! The guard's rules once more, the slow and simple way: over all bytes at once, with strings and lists. The fuzz
 //! target uses it too.
 
-use rouse_proxy::guard::{Limits, Phase};
+use rouse_proxy::budget::HeadLimits;
+use rouse_proxy::downstream::guard::Phase;
 
 /// What shall come of a stream.
 #[derive(Debug, PartialEq, Eq)]
@@ -19,7 +20,7 @@ enum Stop {
     At(usize, bool),
 }
 
-pub(crate) fn judge(bytes: &[u8], limits: Limits) -> Verdict {
+pub(crate) fn judge(bytes: &[u8], limits: HeadLimits) -> Verdict {
     let (mut at, mut requests) = (0, 0);
     if bytes.first() == Some(&0x16) {
         return Verdict { refused: Some((0, true)), requests, phase: Phase::Head };
@@ -57,7 +58,7 @@ fn line(bytes: &[u8], at: usize, cap: usize, phase: Phase) -> Result<(&[u8], usi
     }))
 }
 
-fn message(bytes: &[u8], mut at: usize, limits: Limits, requests: &mut u64) -> Result<usize, Stop> {
+fn message(bytes: &[u8], mut at: usize, limits: HeadLimits, requests: &mut u64) -> Result<usize, Stop> {
     let cap = limits.head.min(limits.line + 2);
     let (mut first, mut next) = line(bytes, at, cap, Phase::Between)?;
     if first.is_empty() {
@@ -103,7 +104,7 @@ fn message(bytes: &[u8], mut at: usize, limits: Limits, requests: &mut u64) -> R
     if switches { Err(Stop::End(Phase::Opaque)) } else { Ok(end) }
 }
 
-fn chunks(bytes: &[u8], mut at: usize, limits: Limits) -> Result<usize, Stop> {
+fn chunks(bytes: &[u8], mut at: usize, limits: HeadLimits) -> Result<usize, Stop> {
     loop {
         let (text, next) = line(bytes, at, limits.extension + 18, Phase::Body)?;
         let size = chunk_size(text, limits).ok_or(Stop::At(next - 1, false))?;
@@ -138,7 +139,7 @@ fn chunks(bytes: &[u8], mut at: usize, limits: Limits) -> Result<usize, Stop> {
     }
 }
 
-fn chunk_size(text: &[u8], limits: Limits) -> Option<u64> {
+fn chunk_size(text: &[u8], limits: HeadLimits) -> Option<u64> {
     let text = str::from_utf8(text).ok()?;
     let (size, extension) = text.split_at(text.find(';').unwrap_or(text.len()));
     let good = size.chars().all(|c| c.is_ascii_hexdigit()) && (1..=16).contains(&size.len());

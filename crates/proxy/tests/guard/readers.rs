@@ -1,8 +1,8 @@
 //! The guard beside those that read what it lets through: httparse for heads, hyper's rules for bodies.
 
 use hyper::http::{HeaderMap, HeaderName, HeaderValue};
-use rouse_proxy::guard::{Guard, Phase};
-use rouse_proxy::headers::wanted_upgrade;
+use rouse_proxy::downstream::guard::{Guard, Phase};
+use rouse_proxy::upstream::wanted_upgrade;
 
 use crate::LIMITS;
 use crate::rules::good;

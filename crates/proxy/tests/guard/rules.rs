@@ -2,9 +2,9 @@
 
 use std::collections::HashSet;
 
-use rouse_proxy::guard::Phase::{Between, Body, Head, Opaque};
-use rouse_proxy::guard::Violation as V;
-use rouse_proxy::guard::{Guard, Limits, Phase};
+use rouse_proxy::budget::HeadLimits;
+use rouse_proxy::downstream::guard::Phase::{Between, Body, Head, Opaque};
+use rouse_proxy::downstream::guard::{Guard, Phase, Violation as V};
 
 use crate::at_every_cut;
 
@@ -266,7 +266,7 @@ fn a_fault_in_a_chunk_is_not_one_of_a_head() {
 
 #[test]
 fn the_usual_limits_hold_the_usual_requests() {
-    let mut guard = Guard::new(Limits::default());
+    let mut guard = Guard::new(HeadLimits::default());
     let head =
         format!("GET /{} HTTP/1.1\r\nHost: a\r\nCookie: {}\r\n\r\n", "a".repeat(16_000), "b".repeat(40_000));
     guard.inspect(head.as_bytes()).unwrap();

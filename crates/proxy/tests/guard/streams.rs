@@ -2,7 +2,7 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use rouse_proxy::guard::{Guard, Phase};
+use rouse_proxy::downstream::guard::{Guard, Phase};
 
 use crate::readers::same_ends;
 use crate::{LIMITS, agrees, said};
@@ -119,7 +119,7 @@ proptest! {
         }
         let said_whole = said([&*stream]);
         agrees(&stream, &said_whole);
-        // A line whose end has not come is not judged yet: whoever reads it may fail earlier.
+        // A line whose end has not arrived is not checked yet: another reader may fail earlier.
         let ended = matches!(said_whole.phase, Phase::Between | Phase::Opaque) && said_whole.refused.is_none();
         if ended && !stream.windows(7).any(|part| part == b"CONNECT") {
             same_ends(&stream);

@@ -1,13 +1,13 @@
 //! What a head or a trailer must not get past us.
 
 use crate::frames::{END_HEADERS, END_STREAM, HEADERS, Verdict, block, frame, get};
-use crate::h2kit::{answer, h2c};
+use crate::http2_peers::{answer, h2c};
 use crate::kit::{Attacker, Honest, scene};
 use crate::rig::{Options, Rig, eventually};
 
 #[tokio::test]
 async fn nothing_follows_an_upgrade_that_we_refused() {
-    let (rig, witness) = scene(Options::default()).await;
+    let (rig, recording_pod) = scene(Options::default()).await;
     let mut honest = Honest::new(&rig).await;
     for (head, status) in [("Host: nowhere.test", "404"), ("Host: cart.test\r\nVia: 1.1 rouse-test", "508")] {
         let mut attacker = Attacker::new(&rig).await;
@@ -16,12 +16,12 @@ async fn nothing_follows_an_upgrade_that_we_refused() {
         assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
         honest.is_served().await;
     }
-    witness.is_clean();
+    recording_pod.is_clean();
 }
 
 #[tokio::test]
 async fn http2_without_an_authority_has_one_host_or_is_refused() {
-    let (rig, witness) = scene(Options::default()).await;
+    let (rig, recording_pod) = scene(Options::default()).await;
     let mut honest = Honest::new(&rig).await;
     let mut attacker = Attacker::h2(&rig, &[]).await;
     let head = block(&[
@@ -34,13 +34,13 @@ async fn http2_without_an_authority_has_one_host_or_is_refused() {
     attacker.send(frame(HEADERS, END_HEADERS | END_STREAM, 1, &head)).await;
     let verdict = attacker.verdict().await;
     honest.is_served().await;
-    witness.is_clean();
+    recording_pod.is_clean();
     assert!(verdict != Verdict::Served);
 }
 
 #[tokio::test]
 async fn http2_says_its_length_once_or_is_refused() {
-    let (rig, witness) = scene(Options::default()).await;
+    let (rig, recording_pod) = scene(Options::default()).await;
     let mut attacker = Attacker::h2(&rig, &[]).await;
     attacker
         .send(frame(
@@ -51,25 +51,25 @@ async fn http2_says_its_length_once_or_is_refused() {
         ))
         .await;
     let verdict = attacker.verdict().await;
-    assert!(witness.count("content-length") < 2, "{verdict:?} {:?}", witness.seen());
+    assert!(recording_pod.count("content-length") < 2, "{verdict:?} {:?}", recording_pod.seen());
 }
 
 #[tokio::test]
-async fn a_trailer_does_not_say_who_asked() {
-    let (rig, witness) = scene(Options { edge: true, ..Options::default() }).await;
+async fn forwarded_headers_are_removed_from_trailers() {
+    let (rig, recording_pod) = scene(Options { edge: true, ..Options::default() }).await;
     let mut attacker = Attacker::new(&rig).await;
     attacker.send("POST /t HTTP/1.1\r\nHost: cart.test\r\nConnection: close, te\r\nTE: trailers\r\nTrailer: X-Forwarded-For, X-Rouse-A\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX-Forwarded-For: smuggled\r\nX-Rouse-A: smuggled\r\n\r\n").await;
-    // The witness does not know trailers.
-    eventually("it came", || witness.count("\r\n0\r\n") > 0).await;
+    // The recording pod does not know trailers.
+    eventually("it came", || recording_pod.count("\r\n0\r\n") > 0).await;
     let mut honest = Honest::new(&rig).await;
     honest.is_served().await;
-    witness.is_clean();
+    recording_pod.is_clean();
 }
 
 /// Those that the HTTP/2 library takes for an authority reach us, and get 400. It resets the others by itself.
 #[tokio::test]
 async fn an_http2_request_names_one_host_with_a_numeric_port_or_is_refused() {
-    let (rig, witness) = scene(Options::default()).await;
+    let (rig, recording_pod) = scene(Options::default()).await;
     let usual: [(&str, &[u8]); 3] = [(":method", b"GET"), (":scheme", b"http"), (":path", b"/x")];
     let mut refused = 0;
     for (authority, host, verdict) in [
@@ -98,7 +98,7 @@ async fn an_http2_request_names_one_host_with_a_numeric_port_or_is_refused() {
         assert_eq!(attacker.verdict().await, verdict, "{authority:?} {host:?}");
         refused += u64::from(verdict == Verdict::Refused);
     }
-    assert_eq!(witness.count("GET /x "), 3, "{:?}", witness.seen());
+    assert_eq!(recording_pod.count("GET /x "), 3, "{:?}", recording_pod.seen());
     let bad_requests = r#"rouse_requests_total{route="none",code="400",protocol="http2"}"#;
     eventually("all are answered with 400", || rig.metric(bad_requests) == refused).await;
 }
@@ -107,7 +107,7 @@ async fn an_http2_request_names_one_host_with_a_numeric_port_or_is_refused() {
 /// percent-encoded.
 #[tokio::test]
 async fn characters_that_are_not_allowed_in_an_http2_path_reset_its_stream() {
-    let (rig, witness) = scene(Options::default()).await;
+    let (rig, recording_pod) = scene(Options::default()).await;
     for (path, verdict) in [
         ("/plain", Verdict::Served),
         ("/{a}|^[]\\\"", Verdict::Served),
@@ -125,7 +125,7 @@ async fn characters_that_are_not_allowed_in_an_http2_path_reset_its_stream() {
         attacker.send(frame(HEADERS, END_HEADERS | END_STREAM, 1, &get(path, &[]))).await;
         assert_eq!(attacker.verdict().await, verdict, "{path}");
     }
-    assert_eq!(witness.count("GET "), 3, "{:?}", witness.seen());
+    assert_eq!(recording_pod.count("GET "), 3, "{:?}", recording_pod.seen());
 }
 
 #[tokio::test]

@@ -15,7 +15,7 @@ const CALM: u8 = 11;
 
 #[tokio::test]
 async fn streams_that_are_reset_at_once_end_their_connection() {
-    let (rig, witness) = scene(Options::default()).await;
+    let (rig, recording_pod) = scene(Options::default()).await;
     let honest = Honest::new(&rig).await.throughout();
     let mut attacker = Attacker::h2(&rig, &[]).await;
     let head = get("/reset", &[]);
@@ -27,14 +27,14 @@ async fn streams_that_are_reset_at_once_end_their_connection() {
     attacker.send(&all).await;
     attacker.rest().await;
     honest.was_served().await;
-    assert!(witness.count("GET /reset ") < 1000, "{}", witness.count("GET /reset "));
+    assert!(recording_pod.count("GET /reset ") < 1000, "{}", recording_pod.count("GET /reset "));
     eventually("nothing is left of them", || rig.service.in_flight() == 0).await;
 }
 
 /// Judged by what the gateway says: how much an attacker can write is a matter of the kernel's buffers.
 #[tokio::test]
 async fn a_head_without_end_ends_its_connection() {
-    let (rig, witness) = scene(Options::default()).await;
+    let (rig, recording_pod) = scene(Options::default()).await;
     let honest = Honest::new(&rig).await.throughout();
     for part in [vec![], block(&[("x-a", &[b'a'; 1000])])] {
         let mut attacker = Attacker::h2(&rig, &[]).await;
@@ -46,19 +46,19 @@ async fn a_head_without_end_ends_its_connection() {
         attacker.rest().await;
     }
     honest.was_served().await;
-    assert_eq!(witness.count("/endless"), 0);
+    assert_eq!(recording_pod.count("/endless"), 0);
 }
 
-/// Nobody reads the acknowledgements: they must not pile up.
+/// The client does not read the acknowledgements: they must not pile up.
 #[tokio::test]
 async fn pings_and_settings_without_end_do_not_pile_up() {
-    let (rig, _witness) = scene(Options::default()).await;
+    let (rig, _recording_pod) = scene(Options::default()).await;
     let honest = Honest::new(&rig).await.throughout();
     for (kind, payload) in [(PING, &[7; 8][..]), (SETTINGS, &[])] {
         let mut attacker = Attacker::h2(&rig, &[]).await;
         let part = frame(kind, 0, 0, payload).repeat(4000);
         let mut sent = 0;
-        // Either it is cut off, or nobody takes any more until the acknowledgements are read.
+        // Either it is cut off, or nothing more is taken until the acknowledgements are read.
         while sent < 64 << 20
             && let Ok(true) = timeout(Duration::from_millis(300), attacker.send(&part)).await
         {
@@ -70,8 +70,8 @@ async fn pings_and_settings_without_end_do_not_pile_up() {
 }
 
 #[tokio::test]
-async fn streams_that_nobody_reads_stop_nobody_else() {
-    let (rig, witness) = scene(Options::default()).await;
+async fn unread_streams_do_not_stop_other_streams() {
+    let (rig, recording_pod) = scene(Options::default()).await;
     let honest = Honest::new(&rig).await.throughout();
     // SETTINGS_INITIAL_WINDOW_SIZE is 0.
     let mut attacker = Attacker::h2(&rig, &[0, 4, 0, 0, 0, 0]).await;
@@ -79,7 +79,7 @@ async fn streams_that_nobody_reads_stop_nobody_else() {
     for number in 0..400 {
         attacker.send(frame(HEADERS, END_HEADERS | END_STREAM, 2 * number + 1, &head)).await;
     }
-    eventually("as many as may be are there", || witness.count("GET /unread ") >= 256).await;
+    eventually("as many as may be are there", || recording_pod.count("GET /unread ") >= 256).await;
     let mut refused = 0;
     while refused < 144 {
         match attacker.verdict().await {
@@ -89,7 +89,7 @@ async fn streams_that_nobody_reads_stop_nobody_else() {
         }
     }
     honest.was_served().await;
-    assert_eq!(witness.count("GET /unread "), 256);
+    assert_eq!(recording_pod.count("GET /unread "), 256);
     drop(attacker);
     eventually("nothing is left of them", || rig.service.in_flight() == 0).await;
 }
@@ -97,7 +97,7 @@ async fn streams_that_nobody_reads_stop_nobody_else() {
 /// One header in the table, and a byte for each time it is meant.
 #[tokio::test]
 async fn a_small_block_cannot_become_a_huge_list() {
-    let (rig, witness) = scene(Options::default()).await;
+    let (rig, recording_pod) = scene(Options::default()).await;
     let honest = Honest::new(&rig).await.throughout();
     let mut bomb = get("/bomb", &[]);
     // A literal that is remembered: `x-a` with 3,900 bytes.
@@ -115,5 +115,5 @@ async fn a_small_block_cannot_become_a_huge_list() {
     let verdict = attacker.verdict().await;
     assert!(verdict != Verdict::Served, "{verdict:?}");
     honest.was_served().await;
-    assert_eq!(witness.count("/bomb"), 0);
+    assert_eq!(recording_pod.count("/bomb"), 0);
 }

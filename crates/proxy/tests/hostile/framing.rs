@@ -3,7 +3,7 @@
 use crate::kit::{Attacker, Honest, SMUGGLED, scene};
 use crate::rig::Options;
 
-/// What a client may not send, and must be told so: nothing of it has been forwarded yet.
+/// Requests that must be rejected with an error: nothing of them has been forwarded yet.
 const HEADS: [(&str, &str); 33] = [
     (
         "both lengths",
@@ -72,7 +72,7 @@ const HEADS: [(&str, &str); 33] = [
 
 #[tokio::test]
 async fn a_head_that_can_be_read_in_two_ways_is_refused_and_nothing_of_it_reaches_a_pod() {
-    let (rig, witness) = scene(Options::default()).await;
+    let (rig, recording_pod) = scene(Options::default()).await;
     let mut honest = Honest::new(&rig).await;
     for (name, head) in HEADS {
         let mut attacker = Attacker::new(&rig).await;
@@ -83,9 +83,9 @@ async fn a_head_that_can_be_read_in_two_ways_is_refused_and_nothing_of_it_reache
         assert_eq!(answer.matches("HTTP/1.1 ").count(), 1, "{name}: {answer}");
         honest.is_served().await;
     }
-    let requests = witness.count(" HTTP/1.1\r\n");
-    assert_eq!(requests, witness.count("GET /honest/"), "{:?}", witness.seen());
-    witness.is_clean();
+    let requests = recording_pod.count(" HTTP/1.1\r\n");
+    assert_eq!(requests, recording_pod.count("GET /honest/"), "{:?}", recording_pod.seen());
+    recording_pod.is_clean();
     assert_eq!(
         rig.metric(r#"rouse_requests_total{route="none",code="400",protocol="http1"}"#),
         HEADS.len() as u64
@@ -95,7 +95,7 @@ async fn a_head_that_can_be_read_in_two_ways_is_refused_and_nothing_of_it_reache
 /// What follows a good request on its connection is judged as strictly.
 #[tokio::test]
 async fn a_bad_head_behind_a_good_request_is_refused_all_the_same() {
-    let (rig, witness) = scene(Options::default()).await;
+    let (rig, recording_pod) = scene(Options::default()).await;
     let mut honest = Honest::new(&rig).await;
     for (name, head) in HEADS {
         let mut attacker = Attacker::new(&rig).await;
@@ -106,14 +106,14 @@ async fn a_bad_head_behind_a_good_request_is_refused_all_the_same() {
         assert_eq!(answer.matches("HTTP/1.1 400 ").count(), 1, "{name}: {answer}");
         honest.is_served().await;
     }
-    let others = witness.count("GET /honest/") + witness.count("GET /first ");
-    assert_eq!(witness.count(" HTTP/1.1\r\n"), others, "{:?}", witness.seen());
-    witness.is_clean();
+    let others = recording_pod.count("GET /honest/") + recording_pod.count("GET /first ");
+    assert_eq!(recording_pod.count(" HTTP/1.1\r\n"), others, "{:?}", recording_pod.seen());
+    recording_pod.is_clean();
 }
 
 #[tokio::test]
 async fn a_bad_chunk_cuts_both_sides() {
-    let (rig, witness) = scene(Options::default()).await;
+    let (rig, recording_pod) = scene(Options::default()).await;
     let mut honest = Honest::new(&rig).await;
     let long = format!("5;{}\r\nhello\r\n0\r\n\r\n", "x".repeat(300));
     let bodies = [
@@ -144,16 +144,16 @@ async fn a_bad_chunk_cuts_both_sides() {
         assert!(!answer.contains("HTTP/1.1 200 "), "{name}: {answer}");
         honest.is_served().await;
     }
-    assert!(witness.count("POST /chunks ") <= bodies.len(), "none is repeated");
-    let ends = witness.count("\r\n0\r\n");
-    assert_eq!(ends, 0, "no bad body has an end: {:?}", witness.seen());
-    witness.is_clean();
+    assert!(recording_pod.count("POST /chunks ") <= bodies.len(), "none is repeated");
+    let ends = recording_pod.count("\r\n0\r\n");
+    assert_eq!(ends, 0, "no bad body has an end: {:?}", recording_pod.seen());
+    recording_pod.is_clean();
 }
 
 /// The extension is what the attacker's reader ends the line with: it stays here.
 #[tokio::test]
 async fn chunk_extensions_do_not_reach_the_pod() {
-    let (rig, witness) = scene(Options::default()).await;
+    let (rig, recording_pod) = scene(Options::default()).await;
     let mut honest = Honest::new(&rig).await;
     let mut attacker = Attacker::new(&rig).await;
     let head =
@@ -162,13 +162,13 @@ async fn chunk_extensions_do_not_reach_the_pod() {
     let answer = attacker.rest().await;
     assert!(answer.ends_with("/chunks"), "{answer}");
     honest.is_served().await;
-    assert_eq!(witness.count("5\r\nhello\r\n0\r\n\r\n"), 1, "{:?}", witness.seen());
-    witness.is_clean();
+    assert_eq!(recording_pod.count("5\r\nhello\r\n0\r\n\r\n"), 1, "{:?}", recording_pod.seen());
+    recording_pod.is_clean();
 }
 
 #[tokio::test]
 async fn connect_is_not_for_us_and_nothing_may_follow_it() {
-    let (rig, witness) = scene(Options::default()).await;
+    let (rig, recording_pod) = scene(Options::default()).await;
     let mut honest = Honest::new(&rig).await;
     let mut attacker = Attacker::new(&rig).await;
     attacker.send(format!("CONNECT cart.test:80 HTTP/1.1\r\nHost: cart.test:80\r\n\r\n{SMUGGLED}")).await;
@@ -176,13 +176,13 @@ async fn connect_is_not_for_us_and_nothing_may_follow_it() {
     assert!(answer.starts_with("HTTP/1.1 405 "), "{answer}");
     assert!(!answer.contains("HTTP/1.1 200 "), "{answer}");
     honest.is_served().await;
-    assert_eq!(witness.count("CONNECT"), 0);
-    witness.is_clean();
+    assert_eq!(recording_pod.count("CONNECT"), 0);
+    recording_pod.is_clean();
 }
 
 #[tokio::test]
 async fn heads_that_are_too_large_are_refused() {
-    let (rig, witness) = scene(Options::default()).await;
+    let (rig, recording_pod) = scene(Options::default()).await;
     let mut honest = Honest::new(&rig).await;
     let begin = "GET /large HTTP/1.1\r\nHost: cart.test\r\n";
     let heads = [
@@ -208,5 +208,5 @@ async fn heads_that_are_too_large_are_refused() {
         );
         honest.is_served().await;
     }
-    assert_eq!(witness.count(" HTTP/1.1\r\n"), witness.count("GET /honest/"));
+    assert_eq!(recording_pod.count(" HTTP/1.1\r\n"), recording_pod.count("GET /honest/"));
 }

@@ -7,8 +7,8 @@ use crate::kit::{Attacker, Honest, scene};
 use crate::rig::{Options, Rig};
 
 #[tokio::test]
-async fn a_stranger_cannot_speak_for_others_nor_in_our_name() {
-    let (rig, witness) = scene(Options { edge: true, ..Options::default() }).await;
+async fn an_untrusted_client_cannot_set_forwarded_or_rouse_headers() {
+    let (rig, recording_pod) = scene(Options { edge: true, ..Options::default() }).await;
     let mut honest = Honest::new(&rig).await;
     let mut attacker = Attacker::new(&rig).await;
     attacker
@@ -22,8 +22,8 @@ async fn a_stranger_cannot_speak_for_others_nor_in_our_name() {
     let answer = attacker.rest().await;
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     honest.is_served().await;
-    witness.is_clean();
-    let seen = witness.seen().concat();
+    recording_pod.is_clean();
+    let seen = recording_pod.seen().concat();
     let forged = seen.split("GET /").find(|request| request.starts_with("forged ")).unwrap();
     for line in [
         "host: cart.test",
@@ -36,10 +36,10 @@ async fn a_stranger_cannot_speak_for_others_nor_in_our_name() {
     assert!(!forged.contains("x-rouse-"), "{forged}");
 }
 
-/// Whoever may say which headers belong to the connection could name those that say where the request ends.
+/// A client that names headers in `Connection` could name those that say where the request ends.
 #[tokio::test]
 async fn the_length_of_a_body_cannot_be_named_away() {
-    let (rig, witness) = scene(Options::default()).await;
+    let (rig, recording_pod) = scene(Options::default()).await;
     let mut honest = Honest::new(&rig).await;
     for body in
         ["Content-Length: 5\r\n\r\nhello", "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"]
@@ -51,18 +51,18 @@ async fn the_length_of_a_body_cannot_be_named_away() {
         assert!(answer.ends_with("/named"), "{answer}");
         honest.is_served().await;
     }
-    assert_eq!(witness.count("\r\ncontent-length: 5\r\n"), 1, "{:?}", witness.seen());
-    assert_eq!(witness.count("\r\ntransfer-encoding: chunked\r\n"), 1, "{:?}", witness.seen());
+    assert_eq!(recording_pod.count("\r\ncontent-length: 5\r\n"), 1, "{:?}", recording_pod.seen());
+    assert_eq!(recording_pod.count("\r\ntransfer-encoding: chunked\r\n"), 1, "{:?}", recording_pod.seen());
 }
 
 #[tokio::test]
 async fn a_request_that_comes_back_to_us_ends_here() {
-    let (rig, witness) = scene(Options::default()).await;
+    let (rig, recording_pod) = scene(Options::default()).await;
     let mut honest = Honest::new(&rig).await;
     Rig::slices_of(&rig.add("loop"), &[(3, rig.address, READY)]);
     for request in [
         "GET / HTTP/1.1\r\nHost: loop.test\r\nConnection: close\r\n\r\n",
-        // Nobody can have the mark taken away on the second round.
+        // A client cannot have the mark removed on the second pass.
         "GET / HTTP/1.1\r\nHost: loop.test\r\nConnection: close, via\r\n\r\n",
         "GET / HTTP/1.1\r\nHost: cart.test\r\nVia: 1.0 a, 1.1 rouse-test\r\nConnection: close, via\r\n\r\n",
     ] {
@@ -72,12 +72,12 @@ async fn a_request_that_comes_back_to_us_ends_here() {
         assert!(answer.starts_with("HTTP/1.1 508 "), "{answer}");
         honest.is_served().await;
     }
-    assert_eq!(witness.count(" HTTP/1.1\r\n"), witness.count("GET /honest/"));
+    assert_eq!(recording_pod.count(" HTTP/1.1\r\n"), recording_pod.count("GET /honest/"));
 }
 
 #[tokio::test]
 async fn no_header_of_http2_can_break_a_line_of_http1() {
-    let (rig, witness) = scene(Options::default()).await;
+    let (rig, recording_pod) = scene(Options::default()).await;
     let mut honest = Honest::new(&rig).await;
     let pseudo = |method: &'static str, path: &'static str, authority: &'static str| {
         [(":method", method), (":scheme", "http"), (":authority", authority), (":path", path)]
@@ -117,13 +117,18 @@ async fn no_header_of_http2_can_break_a_line_of_http1() {
         assert!(verdict != Verdict::Served, "{number}: {verdict:?} {:?}", String::from_utf8_lossy(head));
         honest.is_served().await;
     }
-    witness.is_clean();
-    assert_eq!(witness.count(" HTTP/1.1\r\n"), witness.count("GET /honest/"), "{:?}", witness.seen());
+    recording_pod.is_clean();
+    assert_eq!(
+        recording_pod.count(" HTTP/1.1\r\n"),
+        recording_pod.count("GET /honest/"),
+        "{:?}",
+        recording_pod.seen()
+    );
 }
 
 #[tokio::test]
 async fn the_host_of_http2_is_its_authority_or_it_is_refused() {
-    let (rig, witness) = scene(Options::default()).await;
+    let (rig, recording_pod) = scene(Options::default()).await;
     let mut honest = Honest::new(&rig).await;
     for (hosts, verdict) in [
         (&[("host", &b"smuggled"[..])][..], Verdict::Refused),
@@ -136,13 +141,13 @@ async fn the_host_of_http2_is_its_authority_or_it_is_refused() {
         assert_eq!(attacker.verdict().await, verdict, "{hosts:?}");
     }
     honest.is_served().await;
-    witness.is_clean();
+    recording_pod.is_clean();
 }
 
 /// More, or less, than its Content-Length said.
 #[tokio::test]
 async fn a_body_of_http2_is_as_long_as_it_said_or_has_no_end() {
-    let (rig, witness) = scene(Options::default()).await;
+    let (rig, recording_pod) = scene(Options::default()).await;
     let mut honest = Honest::new(&rig).await;
     for (length, body) in [(&b"4"[..], &b"sizesmuggled"[..]), (b"0", b"smuggled"), (b"40", b"short")] {
         let mut attacker = Attacker::h2(&rig, &[]).await;
@@ -160,5 +165,5 @@ async fn a_body_of_http2_is_as_long_as_it_said_or_has_no_end() {
         honest.is_served().await;
         honest.is_served().await;
     }
-    witness.is_clean();
+    recording_pod.is_clean();
 }

@@ -1,4 +1,4 @@
-//! Those who take part in an attack: the attacker's socket, the pod that writes down every byte, the honest client.
+//! The parts of an attack: the attacker's socket, a pod that records every byte, and an honest client.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -15,7 +15,7 @@ use crate::rig::{Options, PATIENCE, Pod, Rig};
 /// What an attacker tries to get past the gateway.
 pub(crate) const SMUGGLED: &str = "GET /smuggled HTTP/1.1\r\nHost: cart.test\r\n\r\n";
 
-/// An attacker's connection: it neither minds being cut nor being told off.
+/// An attacker's connection. It may be cut or get errors.
 pub(crate) struct Attacker(pub(crate) TcpStream);
 
 impl Attacker {
@@ -28,7 +28,7 @@ impl Attacker {
     /// Whether it was taken.
     pub(crate) async fn send(&mut self, bytes: impl AsRef<[u8]>) -> bool {
         let sent = timeout(PATIENCE, self.0.write_all(bytes.as_ref())).await;
-        sent.expect("somebody should take it, or cut the connection").is_ok()
+        sent.expect("the gateway should take it, or cut the connection").is_ok()
     }
 
     /// Says that nothing more comes.
@@ -85,14 +85,14 @@ impl Attacker {
     }
 }
 
-/// A pod that writes down what it gets, byte for byte, and answers each request with its path: so everybody knows an
-/// answer that was meant for somebody else.
-pub(crate) struct Witness {
+/// A pod that records what it gets, byte for byte, and answers each request with its path, so that a client recognises a response
+/// to the request of another.
+pub(crate) struct RecordingPod {
     seen: Arc<Mutex<Vec<Vec<u8>>>>,
     _tasks: JoinSet<()>,
 }
 
-impl Witness {
+impl RecordingPod {
     pub(crate) fn new(pod: Pod) -> Self {
         let seen = Arc::<Mutex<Vec<Vec<u8>>>>::default();
         let (mut tasks, shared) = (JoinSet::new(), Arc::clone(&seen));
@@ -165,17 +165,17 @@ fn request(bytes: &[u8]) -> Option<(String, usize)> {
     (bytes.len() >= end).then_some((path, end))
 }
 
-/// A gateway in front of a witness.
-pub(crate) async fn scene(options: Options) -> (Rig, Witness) {
+/// A gateway in front of a recording pod.
+pub(crate) async fn scene(options: Options) -> (Rig, RecordingPod) {
     let (rig, pod) = Rig::with_pod(options).await;
-    (rig, Witness::new(pod))
+    (rig, RecordingPod::new(pod))
 }
 
-/// One more service, `shop/quiet` at `quiet.test`, for honest clients while the pod of the other is hostile.
-pub(crate) async fn quiet_service(rig: &Rig) -> Witness {
+/// One more service, `shop/second` at `second.test`, for honest clients while the pod of the other is hostile.
+pub(crate) async fn second_service(rig: &Rig) -> RecordingPod {
     let pod = Pod::new(2).await;
-    Rig::slices_of(&rig.add("quiet"), &[(2, pod.address, READY)]);
-    Witness::new(pod)
+    Rig::slices_of(&rig.add("second"), &[(2, pod.address, READY)]);
+    RecordingPod::new(pod)
 }
 
 /// What a connection may be made of.
@@ -229,13 +229,13 @@ impl Honest {
         assert_eq!(body, path, "{head}");
     }
 
-    /// Asks again and again, until it is told to stop.
+    /// Sends requests until it is stopped.
     pub(crate) fn throughout(mut self) -> Throughout {
         let (stop, mut asking) = (Arc::new(AtomicBool::new(false)), JoinSet::new());
-        let told = Arc::clone(&stop);
+        let stopped = Arc::clone(&stop);
         asking.spawn(async move {
             let mut pace = interval(Duration::from_millis(5));
-            while !told.load(Ordering::Relaxed) {
+            while !stopped.load(Ordering::Relaxed) {
                 pace.tick().await;
                 self.is_served().await;
             }

@@ -4,24 +4,17 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic, also in its helpers")]
 
 mod claims;
-mod crowds;
+mod connection_limit;
 mod floods;
 mod frames;
 mod framing;
-#[path = "../gateway/h2kit.rs"]
-#[allow(dead_code, reason = "shared with the tests of the gateway, which use all of it")]
-mod h2kit;
 mod headers;
 mod kit;
+mod many_connections;
 mod pods;
-#[path = "../gateway/rig.rs"]
-#[allow(dead_code, reason = "shared with the tests of the gateway, which use all of it")]
-mod rig;
-mod seats;
 mod secure;
 mod slow;
 mod tunnels;
 mod websockets;
-#[path = "../gateway/wire.rs"]
-#[allow(dead_code, reason = "shared with the tests of the gateway, which use all of it")]
-mod wire;
+
+use rouse_testkit::proxy::{http2_peers, rig, wire};

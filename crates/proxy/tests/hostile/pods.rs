@@ -1,6 +1,6 @@
-//! Pods that answer what nobody should believe.
+//! Pods that send malformed or malicious responses.
 
-use crate::kit::{Attacker, Honest, quiet_service};
+use crate::kit::{Attacker, Honest, second_service};
 use crate::rig::{Options, Rig};
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: cart.test\r\n\r\n";
@@ -8,8 +8,8 @@ const GET: &str = "GET / HTTP/1.1\r\nHost: cart.test\r\n\r\n";
 #[tokio::test]
 async fn a_response_that_can_be_read_in_two_ways_is_not_passed_on() {
     let (rig, pod) = Rig::with_pod(Options::default()).await;
-    let _witness = quiet_service(&rig).await;
-    let mut honest = Honest::of(&rig, "quiet.test").await;
+    let _recording_pod = second_service(&rig).await;
+    let mut honest = Honest::of(&rig, "second.test").await;
     let long = format!("X-A: {}", "a".repeat(1 << 20));
     for head in [
         "Content-Length: 4\r\nTransfer-Encoding: chunked",
@@ -40,7 +40,7 @@ async fn a_response_that_can_be_read_in_two_ways_is_not_passed_on() {
 }
 
 #[tokio::test]
-async fn an_answer_that_nobody_asked_for_reaches_nobody() {
+async fn an_unrequested_response_reaches_no_client() {
     let evil = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil";
     for first in [
         // Twice; with stray bytes; longer than it said; bodies where there are none.
@@ -52,8 +52,8 @@ async fn an_answer_that_nobody_asked_for_reaches_nobody() {
         format!("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n{evil}"),
     ] {
         let (rig, pod) = Rig::with_pod(Options::default()).await;
-        let _witness = quiet_service(&rig).await;
-        let mut honest = Honest::of(&rig, "quiet.test").await;
+        let _recording_pod = second_service(&rig).await;
+        let mut honest = Honest::of(&rig, "second.test").await;
         let mut client = rig.connect().await;
         client.write(GET).await;
         let mut wire = Attacker(pod.accept_raw().await);
@@ -74,10 +74,10 @@ async fn an_answer_that_nobody_asked_for_reaches_nobody() {
 }
 
 #[tokio::test]
-async fn a_switch_of_protocols_that_nobody_asked_for_is_a_failure() {
+async fn an_unrequested_switch_of_protocols_is_a_failure() {
     let (rig, pod) = Rig::with_pod(Options::default()).await;
-    let _witness = quiet_service(&rig).await;
-    let mut honest = Honest::of(&rig, "quiet.test").await;
+    let _recording_pod = second_service(&rig).await;
+    let mut honest = Honest::of(&rig, "second.test").await;
     let mut client = rig.connect().await;
     client.write(GET).await;
     let mut wire = Attacker(pod.accept_raw().await);
@@ -94,8 +94,8 @@ async fn a_switch_of_protocols_that_nobody_asked_for_is_a_failure() {
 #[tokio::test]
 async fn an_early_answer_ends_its_connection() {
     let (rig, pod) = Rig::with_pod(Options::default()).await;
-    let _witness = quiet_service(&rig).await;
-    let mut honest = Honest::of(&rig, "quiet.test").await;
+    let _recording_pod = second_service(&rig).await;
+    let mut honest = Honest::of(&rig, "second.test").await;
     let mut client = rig.connect().await;
     client.write("POST / HTTP/1.1\r\nHost: cart.test\r\nContent-Length: 50\r\n\r\nbegin").await;
     let mut wire = pod.accept().await;
@@ -117,8 +117,8 @@ async fn an_early_answer_ends_its_connection() {
 #[tokio::test]
 async fn a_bad_chunk_of_a_pod_is_not_passed_on_and_the_answer_has_no_end() {
     let (rig, pod) = Rig::with_pod(Options::default()).await;
-    let _witness = quiet_service(&rig).await;
-    let mut honest = Honest::of(&rig, "quiet.test").await;
+    let _recording_pod = second_service(&rig).await;
+    let mut honest = Honest::of(&rig, "second.test").await;
     for bad in ["xyz\r\nevil\r\n0\r\n\r\n", "4\r\nevilevil\r\n0\r\n\r\n", "fffffffffffffffff\r\nevil"] {
         let mut client = Attacker::new(&rig).await;
         client.send(GET).await;

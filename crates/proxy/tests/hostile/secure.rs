@@ -3,41 +3,37 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rcgen::{CertifiedKey, generate_simple_self_signed};
 use rouse_net::tls::{
-    Alpn, CertEntry, ClientSettings, ClientStream, ClientTls, Identity, Pem, Roots, ServerName,
-    ServerSettings, ServerTls,
+    Alpn, CertEntry, ClientSettings, ClientStream, ClientTls, Roots, ServerName, ServerSettings, ServerTls,
 };
-use rouse_proxy::gateway::Limits;
+use rouse_proxy::budget::ConnectionLimits;
+use rouse_testkit::certificates::Leaf;
 use rouse_testkit::fakes::READY;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, interval, timeout};
 
 use crate::frames::{SETTINGS, frame};
-use crate::kit::{Attacker, Honest, SMUGGLED, Witness, open};
+use crate::kit::{Attacker, Honest, RecordingPod, SMUGGLED, open};
 use crate::rig::{Options, PATIENCE, Pod, Rig, eventually};
 
 const HOST: &str = "cart.test";
 /// How long a handshake may take, and a head: not long.
-fn short() -> Limits {
-    Limits { head: Duration::from_millis(1500), ..Limits::default() }
+fn short() -> ConnectionLimits {
+    ConnectionLimits { head: Duration::from_millis(1500), ..ConnectionLimits::default() }
 }
 
-/// A gateway that is reached through TLS only, in front of a witness.
-async fn secure(limits: Limits) -> (Rig, Witness) {
-    let CertifiedKey { cert, signing_key } = generate_simple_self_signed([HOST.to_owned()]).unwrap();
-    let pem = |text: String| Pem::Bytes(text.into_bytes().into());
-    let identity = Identity { chain: pem(cert.pem()), key: pem(signing_key.serialize_pem()) };
-    let entry = CertEntry { identity, names: Vec::new() };
+/// A gateway that is reached through TLS only, in front of a recording pod.
+async fn secure(limits: ConnectionLimits) -> (Rig, RecordingPod) {
+    let entry = CertEntry { identity: Leaf::self_signed(&[HOST]).identity(), names: Vec::new() };
     let (tls, _) = ServerTls::new(ServerSettings::new(vec![entry])).unwrap();
     let rig = Rig::behind(Options { limits, ..Options::default() }, Some(&Arc::new(tls)));
     let pod = Pod::new(1).await;
     rig.pods(&[(&pod, READY)]);
-    (rig, Witness::new(pod))
+    (rig, RecordingPod::new(pod))
 }
 
-/// A client that trusts everybody.
+/// A client that trusts every certificate.
 fn client(alpn: Alpn) -> ClientTls {
     let name = ServerName::try_from(HOST).unwrap();
     let settings =
@@ -77,14 +73,14 @@ async fn hello() -> Vec<u8> {
 /// Reads to the end of a connection, which has to come, while a byte of `text` is sent now and then.
 async fn trickle(stream: &mut ClientStream<TcpStream>, text: &str) -> Vec<u8> {
     let mut pace = interval(Duration::from_millis(20));
-    let (mut said, mut heard) = (text.bytes().cycle(), Vec::new());
+    let (mut sent, mut got) = (text.bytes().cycle(), Vec::new());
     let trickling = async {
         loop {
             tokio::select! {
-                read = stream.read_buf(&mut heard) => if matches!(read, Ok(0) | Err(_)) { return },
+                read = stream.read_buf(&mut got) => if matches!(read, Ok(0) | Err(_)) { return },
                 _ = pace.tick() => {
-                    let byte = [said.next().unwrap_or(b'a')];
-                    // A cut connection is seen by who reads.
+                    let byte = [sent.next().unwrap_or(b'a')];
+                    // Only a read shows that the connection is cut.
                     stream.write_all(&byte).await.ok();
                     stream.flush().await.ok();
                 }
@@ -92,12 +88,12 @@ async fn trickle(stream: &mut ClientStream<TcpStream>, text: &str) -> Vec<u8> {
         }
     };
     timeout(PATIENCE, trickling).await.expect("the connection should end");
-    heard
+    got
 }
 
 #[tokio::test]
-async fn whatever_comes_in_place_of_a_handshake_ends_its_connection_and_no_other() {
-    let (rig, witness) = secure(short()).await;
+async fn bytes_that_are_no_handshake_end_only_their_connection() {
+    let (rig, recording_pod) = secure(short()).await;
     let honest = honest(&rig).await.throughout();
     let hello = hello().await;
     let mut spoilt = hello.clone();
@@ -134,12 +130,12 @@ async fn whatever_comes_in_place_of_a_handshake_ends_its_connection_and_no_other
     garbage.send(noise).await;
     garbage.rest().await;
     honest.was_served().await;
-    witness.is_clean();
+    recording_pod.is_clean();
 }
 
 #[tokio::test]
 async fn a_handshake_that_trickles_is_cut_off() {
-    let (rig, _witness) = secure(short()).await;
+    let (rig, _recording_pod) = secure(short()).await;
     let honest = honest(&rig).await.throughout();
     let hello = hello().await;
     let mut slow = Vec::new();
@@ -161,7 +157,7 @@ async fn a_handshake_that_trickles_is_cut_off() {
 
 #[tokio::test]
 async fn a_head_that_trickles_over_tls_is_cut_off() {
-    let (rig, witness) = secure(short()).await;
+    let (rig, recording_pod) = secure(short()).await;
     let honest = honest(&rig).await.throughout();
     for (alpn, begin, more) in [
         (Alpn::Http1, "GET /slow HTTP/1.1\r\nHost: cart.test\r\nX-A: ", "a"),
@@ -174,17 +170,17 @@ async fn a_head_that_trickles_over_tls_is_cut_off() {
         let mut stream = shake(&rig, alpn).await;
         stream.write_all(begin.as_bytes()).await.unwrap();
         stream.flush().await.unwrap();
-        let heard = trickle(&mut stream, more).await;
-        let once = String::from_utf8_lossy(&heard).matches("/once").count();
+        let got = trickle(&mut stream, more).await;
+        let once = String::from_utf8_lossy(&got).matches("/once").count();
         assert_eq!(once, usize::from(begin.contains("/once")), "{begin:?}");
     }
     honest.was_served().await;
-    assert_eq!(witness.count("/slow"), 0);
+    assert_eq!(recording_pod.count("/slow"), 0);
 }
 
 #[tokio::test]
-async fn silence_over_tls_is_cut_off_whatever_was_agreed_on() {
-    let (rig, _witness) = secure(Limits { idle: Duration::from_secs(2), ..short() }).await;
+async fn idle_tls_connections_are_cut_with_any_protocol() {
+    let (rig, _recording_pod) = secure(ConnectionLimits { idle: Duration::from_secs(2), ..short() }).await;
     let honest = honest(&rig).await.throughout();
     for (alpn, begin) in [
         (Alpn::Http1, String::new()),
@@ -207,10 +203,10 @@ async fn silence_over_tls_is_cut_off_whatever_was_agreed_on() {
     honest.was_served().await;
 }
 
-/// As those would send who want to shake hands once more, or who sit in between.
+/// Bytes of a renegotiation, or of an attacker in between.
 #[tokio::test]
 async fn what_is_not_sealed_after_the_handshake_ends_the_connection() {
-    let (rig, witness) = secure(Limits::default()).await;
+    let (rig, recording_pod) = secure(ConnectionLimits::default()).await;
     let honest = honest(&rig).await.throughout();
     let hello = hello().await;
     let sealed = [&b"\x17\x03\x03\x00\x40"[..], &[7; 64]].concat();
@@ -239,37 +235,37 @@ async fn what_is_not_sealed_after_the_handshake_ends_the_connection() {
         }
     }
     honest.was_served().await;
-    witness.is_clean();
-    assert_eq!(witness.count("GET /before "), injected.len());
+    recording_pod.is_clean();
+    assert_eq!(recording_pod.count("GET /before "), injected.len());
 }
 
 #[tokio::test]
-async fn two_thousand_half_handshakes_keep_nobody_out() {
+async fn two_thousand_half_handshakes_do_not_lock_out_clients() {
     const MOST: usize = 500;
-    // Nobody is cut off for slowness.
-    let limits = Limits {
+    // No connection is cut for slowness.
+    let limits = ConnectionLimits {
         connections: MOST,
         idle: Duration::from_hours(1),
         head: Duration::from_hours(1),
-        ..Limits::default()
+        ..ConnectionLimits::default()
     };
-    let (rig, witness) = secure(limits).await;
+    let (rig, recording_pod) = secure(limits).await;
     let honest = honest(&rig).await.throughout();
     let hello = hello().await;
     let mut attackers = Vec::new();
     for number in 0..2000 {
         let mut attacker = Attacker::new(&rig).await;
-        // Nothing, half a hello, or a whole one whose answer nobody answers.
+        // Nothing, half a hello, or a whole one without the rest of the handshake.
         let length = [0, hello.len() / 2, hello.len()][number % 3];
         attacker.send(&hello[..length]).await;
         attackers.push(attacker);
         if number % 500 == 499 {
-            eventually("the crowd keeps to its limit", || open(&attackers) < MOST).await;
+            eventually("the connections keep to their limit", || open(&attackers) < MOST).await;
         }
     }
     // A newcomer shakes hands and is served.
     let newcomer = self::honest(&rig).await;
     drop(newcomer);
     honest.was_served().await;
-    witness.is_clean();
+    recording_pod.is_clean();
 }

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use rouse_proxy::gateway::{Limits, Timeouts};
+use rouse_proxy::budget::ConnectionLimits;
+use rouse_proxy::upstream::Timeouts;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpSocket;
 use tokio::task::JoinSet;
 use tokio::time::{interval, timeout};
 
-use crate::kit::{Attacker, Honest, open, quiet_service, scene};
+use crate::kit::{Attacker, Honest, open, scene, second_service};
 use crate::rig::{Options, PATIENCE, Rig, eventually};
 
 /// The whole request may take as long as this, also an honest one on a busy machine.
@@ -21,7 +22,7 @@ fn limited() -> Options {
 
 #[tokio::test]
 async fn a_body_that_trickles_is_cut_off_at_the_deadline_and_keeps_no_slot() {
-    let (rig, witness) = scene(limited()).await;
+    let (rig, recording_pod) = scene(limited()).await;
     let honest = Honest::new(&rig).await.throughout();
     let mut slow = Vec::new();
     for number in 0..40 {
@@ -46,8 +47,8 @@ async fn a_body_that_trickles_is_cut_off_at_the_deadline_and_keeps_no_slot() {
     honest.was_served().await;
     assert!(ticks > 5, "they had their time");
     eventually("no slot is kept", || rig.service.in_flight() == 0).await;
-    assert!(witness.count("POST /slow ") <= 40, "none is repeated");
-    eventually("all are in the books", || {
+    assert!(recording_pod.count("POST /slow ") <= 40, "none is repeated");
+    eventually("all are counted", || {
         rig.metric(r#"rouse_requests_total{route="cart",code="504",protocol="http1"}"#) == 40
     })
     .await;
@@ -57,8 +58,8 @@ async fn a_body_that_trickles_is_cut_off_at_the_deadline_and_keeps_no_slot() {
 #[tokio::test]
 async fn a_client_that_reads_slowly_is_cut_off_at_the_deadline_and_keeps_no_slot() {
     let (rig, pod) = Rig::with_pod(limited()).await;
-    let _witness = quiet_service(&rig).await;
-    let honest = Honest::of(&rig, "quiet.test").await.throughout();
+    let _recording_pod = second_service(&rig).await;
+    let honest = Honest::of(&rig, "second.test").await.throughout();
     let mut pouring = JoinSet::new();
     let mut slow = Vec::new();
     for _ in 0..20 {
@@ -87,24 +88,24 @@ async fn a_client_that_reads_slowly_is_cut_off_at_the_deadline_and_keeps_no_slot
         });
     }
     eventually("no slot is kept", || rig.service.in_flight() == 0).await;
-    // And the pod's side has ended with each, whatever the client goes on reading of what it has got.
+    // And the pod's side has ended with each, while the client may still read what it has got.
     let ended = async { while pouring.join_next().await.is_some() {} };
     timeout(PATIENCE, ended).await.expect("nothing more should be taken from the pod");
     honest.was_served().await;
 }
 
-/// Those who have left make room on the attacker's side as well.
+/// Connections that have ended make room on the attacker's side as well.
 #[tokio::test]
-async fn ten_thousand_connections_at_a_limit_of_two_thousand_keep_nobody_out() {
+async fn ten_thousand_connections_at_a_limit_of_two_thousand_do_not_lock_out_clients() {
     const MOST: usize = 2000;
-    // Nobody is cut off for silence.
-    let limits = Limits {
+    // No connection is cut for being idle.
+    let limits = ConnectionLimits {
         connections: MOST,
         idle: Duration::from_hours(1),
         head: Duration::from_hours(1),
-        ..Limits::default()
+        ..ConnectionLimits::default()
     };
-    let (rig, witness) = scene(Options { limits, ..Options::default() }).await;
+    let (rig, recording_pod) = scene(Options { limits, ..Options::default() }).await;
     let honest = Honest::new(&rig).await.throughout();
     let mut attackers = Vec::new();
     for round in 0..20 {
@@ -114,7 +115,7 @@ async fn ten_thousand_connections_at_a_limit_of_two_thousand_keep_nobody_out() {
             attacker.send(begin[number % begin.len()]).await;
             attackers.push(attacker);
         }
-        eventually("the crowd keeps to its limit", || {
+        eventually("the connections keep to their limit", || {
             attackers.retain(Attacker::is_open);
             attackers.len() < MOST
         })
@@ -124,16 +125,19 @@ async fn ten_thousand_connections_at_a_limit_of_two_thousand_keep_nobody_out() {
     let answer = rig.get("/newcomer").await;
     assert!(answer.ends_with("/newcomer"), "{answer}");
     honest.was_served().await;
-    assert_eq!(witness.count("GET /newcomer "), 1);
-    assert_eq!(rig.metric("rouse_connections_refused_total"), 0, "there was always somebody quiet");
+    assert_eq!(recording_pod.count("GET /newcomer "), 1);
+    assert_eq!(rig.metric("rouse_connections_refused_total"), 0, "there was always an idle connection");
 }
 
 #[tokio::test]
-async fn whoever_begins_a_request_and_stops_is_closed_in_time() {
+async fn a_client_that_stops_in_the_middle_of_a_request_is_closed_in_time() {
     // Nothing else closes them.
-    let limits =
-        Limits { head: Duration::from_millis(300), idle: Duration::from_hours(1), ..Limits::default() };
-    let (rig, _witness) = scene(Options { limits, ..Options::default() }).await;
+    let limits = ConnectionLimits {
+        head: Duration::from_millis(300),
+        idle: Duration::from_hours(1),
+        ..ConnectionLimits::default()
+    };
+    let (rig, _recording_pod) = scene(Options { limits, ..Options::default() }).await;
     for begin in
         ["G", "P", "\r", "\r\n", "\r\n\r", "PR", "PRI * HTTP/2.0\r\n\r\nSM", "GET / HTTP/1.1\r\nHost: a"]
     {
@@ -145,8 +149,8 @@ async fn whoever_begins_a_request_and_stops_is_closed_in_time() {
 
 #[tokio::test]
 async fn a_body_that_stops_is_closed_in_time_and_keeps_no_slot() {
-    let limits = Limits { idle: Duration::from_millis(500), ..Limits::default() };
-    let (rig, _witness) = scene(Options { limits, ..Options::default() }).await;
+    let limits = ConnectionLimits { idle: Duration::from_millis(500), ..ConnectionLimits::default() };
+    let (rig, _recording_pod) = scene(Options { limits, ..Options::default() }).await;
     for body in [
         "Content-Length: 10\r\n\r\nabc",
         "Transfer-Encoding: chunked\r\n\r\n5\r\nab",

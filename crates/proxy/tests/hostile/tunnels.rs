@@ -6,7 +6,7 @@ use crate::rig::Options;
 /// What follows a request for an upgrade is not looked at, so it must not be taken for a request.
 #[tokio::test]
 async fn nothing_follows_an_upgrade_that_the_pod_refused() {
-    let (rig, witness) = scene(Options::default()).await;
+    let (rig, recording_pod) = scene(Options::default()).await;
     let mut honest = Honest::new(&rig).await;
     for upgrade in ["websocket", "rot13", "websocket, rot13"] {
         let head = format!(
@@ -27,13 +27,13 @@ async fn nothing_follows_an_upgrade_that_the_pod_refused() {
             honest.is_served().await;
         }
     }
-    assert_eq!(witness.count("GET /tunnel "), 6);
-    witness.is_clean();
+    assert_eq!(recording_pod.count("GET /tunnel "), 6);
+    recording_pod.is_clean();
 }
 
 #[tokio::test]
 async fn h2c_does_not_tunnel_through() {
-    let (rig, witness) = scene(Options::default()).await;
+    let (rig, recording_pod) = scene(Options::default()).await;
     let mut honest = Honest::new(&rig).await;
     for upgrade in ["h2c", "H2C", "websocket, h2c", "h2c/1"] {
         let mut attacker = Attacker::new(&rig).await;
@@ -48,8 +48,8 @@ async fn h2c_does_not_tunnel_through() {
         assert!(answer.contains("HTTP/1.1 400 ") && !answer.contains(" 101 "), "{answer}");
         honest.is_served().await;
     }
-    assert_eq!(witness.count("GET /h2c "), 4);
-    assert_eq!(witness.count("upgrade"), 0, "{:?}", witness.seen());
-    assert_eq!(witness.count("PRI "), 0);
-    witness.is_clean();
+    assert_eq!(recording_pod.count("GET /h2c "), 4);
+    assert_eq!(recording_pod.count("upgrade"), 0, "{:?}", recording_pod.seen());
+    assert_eq!(recording_pod.count("PRI "), 0);
+    recording_pod.is_clean();
 }

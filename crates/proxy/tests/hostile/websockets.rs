@@ -1,11 +1,11 @@
-//! Upgraded connections, used as nobody should.
+//! Abuse of upgraded connections.
 
 use std::time::Duration;
 
-use rouse_proxy::gateway::Timeouts;
+use rouse_proxy::upstream::Timeouts;
 use tokio::time::timeout;
 
-use crate::kit::{Attacker, Honest, SMUGGLED, Throughout, Witness, quiet_service, scene};
+use crate::kit::{Attacker, Honest, RecordingPod, SMUGGLED, Throughout, scene, second_service};
 use crate::rig::{Options, PATIENCE, Pod, Rig, eventually};
 use crate::wire::fill;
 
@@ -15,11 +15,11 @@ const SWITCHED: &str =
     "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
 
 /// A gateway whose pod is the test's, and an honest client of another service.
-async fn stage() -> (Rig, Pod, Witness, Throughout) {
+async fn stage() -> (Rig, Pod, RecordingPod, Throughout) {
     let (rig, pod) = Rig::with_pod(Options::default()).await;
-    let witness = quiet_service(&rig).await;
-    let honest = Honest::of(&rig, "quiet.test").await.throughout();
-    (rig, pod, witness, honest)
+    let recording_pod = second_service(&rig).await;
+    let honest = Honest::of(&rig, "second.test").await.throughout();
+    (rig, pod, recording_pod, honest)
 }
 
 /// A request for an upgrade that has reached the pod: the client's side and the pod's.
@@ -43,7 +43,7 @@ async fn tunnel(rig: &Rig, pod: &Pod) -> (Attacker, Attacker) {
 
 #[tokio::test]
 async fn frames_before_the_answer_wait_on_the_clients_side() {
-    let (rig, pod, _witness, honest) = stage().await;
+    let (rig, pod, _recording_pod, honest) = stage().await;
     let (mut attacker, mut wire) = asked(&rig, &pod).await;
     let taken = fill(&mut attacker.0, 64 << 20).await;
     // What the kernel keeps of a connection is some MB.
@@ -61,10 +61,10 @@ async fn frames_before_the_answer_wait_on_the_clients_side() {
     eventually("its slot is free", || rig.service.in_flight() == 0).await;
 }
 
-/// Unmasked, with reserved bits, with lengths that nobody could ever send: that is for the pod to judge, byte for byte.
+/// Unmasked, with reserved bits, with impossible lengths: the pod gets such frames byte for byte.
 #[tokio::test]
 async fn frames_are_passed_on_as_they_are() {
-    let (rig, pod, _witness, honest) = stage().await;
+    let (rig, pod, _recording_pod, honest) = stage().await;
     let frames: [&[u8]; 6] = [
         b"\x82\x03abc",
         b"\xf2\x83\0\0\0\0abc",
@@ -88,7 +88,7 @@ async fn frames_are_passed_on_as_they_are() {
 
 #[tokio::test]
 async fn a_frame_without_end_is_taken_as_fast_as_the_other_side_reads() {
-    let (rig, pod, _witness, honest) = stage().await;
+    let (rig, pod, _recording_pod, honest) = stage().await;
     let (mut client, mut wire) = tunnel(&rig, &pod).await;
     for side in [&mut client, &mut wire] {
         side.send(b"\x82\x7f\x7f\xff\xff\xff\xff\xff\xff\xff").await;
@@ -102,9 +102,9 @@ async fn a_frame_without_end_is_taken_as_fast_as_the_other_side_reads() {
     eventually("its slot is free", || rig.service.in_flight() == 0).await;
 }
 
-/// Nobody may be told "going away" in the middle of a frame, however long that says it is.
+/// No close frame may be written into the middle of a frame, however long that frame claims to be.
 #[tokio::test]
-async fn a_frame_of_any_length_is_not_broken_by_our_farewell() {
+async fn a_close_frame_is_never_written_into_another_frame() {
     for (begin, at_boundary) in [
         (&b"\x82\x7f\xff\xff\xff\xff\xff\xff\xff\xffabc"[..], false),
         (b"\x82\xff\xff\xff\xff\xff\xff\xff\xff\xffabc", false),
@@ -119,15 +119,15 @@ async fn a_frame_of_any_length_is_not_broken_by_our_farewell() {
         wire.send(begin).await;
         client.exactly(begin.len()).await;
         rig.workers.close();
-        let farewell: &[u8] = if at_boundary { b"\x88\x02\x03\xe9" } else { b"" };
-        assert_eq!(client.raw_rest().await, farewell, "{begin:?}");
+        let close_frame: &[u8] = if at_boundary { b"\x88\x02\x03\xe9" } else { b"" };
+        assert_eq!(client.raw_rest().await, close_frame, "{begin:?}");
         timeout(PATIENCE, rig.workers.ended()).await.unwrap();
     }
 }
 
 #[tokio::test]
 async fn a_pod_that_switches_and_closes_ends_its_client() {
-    let (rig, pod, _witness, honest) = stage().await;
+    let (rig, pod, _recording_pod, honest) = stage().await;
     for last in ["", "\u{81}"] {
         let (mut client, mut wire) = asked(&rig, &pod).await;
         wire.send(format!("{SWITCHED}{last}")).await;
@@ -143,10 +143,10 @@ async fn a_pod_that_switches_and_closes_ends_its_client() {
 /// The client has said all that it will; what the pod still says gets through, and then it is over.
 #[tokio::test]
 async fn one_open_half_is_enough_until_it_ends_too() {
-    let (rig, pod, _witness, honest) = stage().await;
+    let (rig, pod, _recording_pod, honest) = stage().await;
     let (mut client, mut wire) = tunnel(&rig, &pod).await;
     client.shut().await;
-    assert_eq!(wire.raw_rest().await, b"", "the pod hears of it");
+    assert_eq!(wire.raw_rest().await, b"", "the pod's connection ends");
     wire.send(b"\x82\x03abc").await;
     assert_eq!(client.exactly(5).await, b"\x82\x03abc");
     assert_eq!(rig.service.in_flight(), 1, "it is still under way");
@@ -158,9 +158,9 @@ async fn one_open_half_is_enough_until_it_ends_too() {
 
 #[tokio::test]
 async fn what_follows_a_close_frame_is_no_request_and_no_answer() {
-    let (rig, pod, witness, honest) = stage().await;
+    let (rig, pod, recording_pod, honest) = stage().await;
     let (mut client, mut wire) = tunnel(&rig, &pod).await;
-    let request = SMUGGLED.replace("cart.test", "quiet.test");
+    let request = SMUGGLED.replace("cart.test", "second.test");
     client.send(b"\x88\x80\x01\x02\x03\x04").await;
     client.send(&request).await;
     // It stays in the tunnel, where the pod may think of it what it likes.
@@ -178,13 +178,13 @@ async fn what_follows_a_close_frame_is_no_request_and_no_answer() {
     fresh.answer("hello").await;
     assert!(other.until("hello").await.starts_with("HTTP/1.1 200 "));
     honest.was_served().await;
-    witness.is_clean();
+    recording_pod.is_clean();
 }
 
-/// Where such a body ends, nobody watches: nothing may come after it.
+/// The end of such a body is not checked: nothing may come after it.
 #[tokio::test]
 async fn nothing_follows_an_upgrade_with_a_body() {
-    let (rig, witness) = scene(Options::default()).await;
+    let (rig, recording_pod) = scene(Options::default()).await;
     let honest = Honest::new(&rig).await.throughout();
     let bodies = [
         "Content-Length: 5\r\n\r\nhello",
@@ -205,14 +205,14 @@ async fn nothing_follows_an_upgrade_with_a_body() {
         }
     }
     honest.was_served().await;
-    assert!(witness.count(" /upgrade ") <= 2 * bodies.len(), "none is repeated");
-    witness.is_clean();
+    assert!(recording_pod.count(" /upgrade ") <= 2 * bodies.len(), "none is repeated");
+    recording_pod.is_clean();
 }
 
 /// Without `Connection`, and in HTTP/1.0, the header means nothing: it is not passed on, and what follows is judged.
 #[tokio::test]
 async fn an_upgrade_that_is_not_asked_for_properly_is_none() {
-    let (rig, witness) = scene(Options::default()).await;
+    let (rig, recording_pod) = scene(Options::default()).await;
     let honest = Honest::new(&rig).await.throughout();
     let bad = "GET /bad HTTP/1.1\r\nHost: cart.test\r\nHost: smuggled\r\n\r\n";
     for head in [
@@ -234,14 +234,14 @@ async fn an_upgrade_that_is_not_asked_for_properly_is_none() {
         assert_eq!(answer.matches("\r\n\r\n/plain").count(), 1, "{head}: {answer}");
     }
     honest.was_served().await;
-    assert_eq!(witness.count("GET /plain "), 6);
-    assert_eq!(witness.count("upgrade"), 0, "{:?}", witness.seen());
-    witness.is_clean();
+    assert_eq!(recording_pod.count("GET /plain "), 6);
+    assert_eq!(recording_pod.count("upgrade"), 0, "{:?}", recording_pod.seen());
+    recording_pod.is_clean();
 }
 
 #[tokio::test]
 async fn nothing_is_smuggled_in_the_key_of_a_websocket() {
-    let (rig, witness) = scene(Options::default()).await;
+    let (rig, recording_pod) = scene(Options::default()).await;
     let honest = Honest::new(&rig).await.throughout();
     for key in [
         "a\nX-A: smuggled",
@@ -260,21 +260,21 @@ async fn nothing_is_smuggled_in_the_key_of_a_websocket() {
         assert_eq!(answer.matches("HTTP/1.1 ").count(), 1, "{key:?}: {answer}");
     }
     honest.was_served().await;
-    assert_eq!(witness.count("GET /ws "), 0);
-    witness.is_clean();
+    assert_eq!(recording_pod.count("GET /ws "), 0);
+    recording_pod.is_clean();
 }
 
 #[tokio::test]
 async fn a_pod_that_never_switches_meets_the_deadline() {
     let timeouts = Timeouts { request: Some(Duration::from_secs(2)), ..Timeouts::default() };
     let (rig, pod) = Rig::with_pod(Options { timeouts, ..Options::default() }).await;
-    let _witness = quiet_service(&rig).await;
-    let honest = Honest::of(&rig, "quiet.test").await.throughout();
+    let _recording_pod = second_service(&rig).await;
+    let honest = Honest::of(&rig, "second.test").await.throughout();
     let (mut client, mut wire) = asked(&rig, &pod).await;
     let answer = client.rest().await;
     assert!(answer.starts_with("HTTP/1.1 504 "), "{answer}");
     assert!(answer.contains("\r\nx-rouse-error: request_timeout\r\n"), "{answer}");
-    assert_eq!(wire.rest().await, "", "the pod hears of it");
+    assert_eq!(wire.rest().await, "", "the pod's connection ends");
     eventually("its slot is free", || rig.service.in_flight() == 0).await;
     honest.was_served().await;
 }

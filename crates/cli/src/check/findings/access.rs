@@ -1,7 +1,7 @@
 //! Which permissions are missing, and the rule that grants each.
 
-use rouse_kube::permissions::{Need, Permission};
-use rouse_kube::survey::{Account, Grant, Place, Survey, Unseen};
+use rouse_kube::client::permissions::{Need, Permission};
+use rouse_kube::survey::{Account, Grant, Place, Survey, SurveyError};
 
 use super::super::report::{Check, Section};
 use super::{Advice, LISTED, listed, unknown};
@@ -36,16 +36,16 @@ pub(super) fn section(survey: &Survey, advice: &Advice) -> Section {
     Section::new(name, checks)
 }
 
-fn unasked(unseen: &Unseen, account: Option<&Account>, advice: &Advice) -> Check {
+fn unasked(unseen: &SurveyError, account: Option<&Account>, advice: &Advice) -> Check {
     let name = "what the gateway may do can be asked";
     match (unseen, account) {
-        (Unseen::Forbidden(words), Some(account)) => {
+        (SurveyError::Forbidden(words), Some(account)) => {
             let (place, review) = match &advice.namespace {
                 Some(namespace) => (format!(" in {namespace}"), "localsubjectaccessreviews"),
                 None => (String::new(), "subjectaccessreviews"),
             };
             Check::warning(name).because(format!("not checked: {words}")).next(format!(
-                "check as somebody who may create {review}{place}, or ask one by one:\n\
+                "check as a user who may create {review}{place}, or ask one by one:\n\
                  {} auth can-i --list --as={account}",
                 advice.kubectl
             ))
@@ -90,11 +90,11 @@ fn remedy(grant: &Grant, verbs: &[&str], account: Option<&Account>, advice: &Adv
         (Some(account), Place::Object { namespace, name }) => {
             let (verbs, resource) = (verbs.join(","), grant.permission.resource);
             let granted = format!("rouse-{resource}-{name}");
-            let Account { namespace: space, name: who } = account;
+            let Account { namespace: space, name: account_name } = account;
             format!(
                 "{kubectl} -n {namespace} create role {granted} --verb={verbs} --resource={resource} \
                  --resource-name={name}\n\
-                 {kubectl} -n {namespace} create rolebinding {granted} --role={granted} --serviceaccount={space}:{who}"
+                 {kubectl} -n {namespace} create rolebinding {granted} --role={granted} --serviceaccount={space}:{account_name}"
             )
         }
         (Some(_), Place::Namespace(namespace)) => {

@@ -1,13 +1,13 @@
 //! The gateway that is installed, and the routes: what keeps them from serving.
 
-use rouse_kube::route::spec::{RouteKey, RouteKind};
-use rouse_kube::survey::{GATEWAY, GatewaySeen, PodSeen, RoutesSeen, ServiceSeen, Unseen};
+use rouse_kube::objects::route::{RouteKey, RouteKind};
+use rouse_kube::survey::{GATEWAY, GatewayPod, GatewayService, InstalledGateway, RouteSurvey, SurveyError};
 
 use super::super::report::{Check, Outcome, Section};
 use super::{Advice, listed, unknown};
 
 /// The gateway's Deployment, pods and Services.
-pub(super) fn gateway(seen: &Result<Option<GatewaySeen>, Unseen>, advice: &Advice) -> Section {
+pub(super) fn gateway(seen: &Result<Option<InstalledGateway>, SurveyError>, advice: &Advice) -> Section {
     let name = format!("Gateway in {}", advice.gateway);
     let checks = match seen {
         Err(unseen) => vec![unknown(format!("Deployment {GATEWAY}"), unseen, advice)],
@@ -26,14 +26,14 @@ pub(super) fn gateway(seen: &Result<Option<GatewaySeen>, Unseen>, advice: &Advic
     Section::new(name, checks)
 }
 
-fn deployment(gateway: &GatewaySeen, advice: &Advice) -> Check {
-    let GatewaySeen { wanted, available, .. } = *gateway;
+fn deployment(gateway: &InstalledGateway, advice: &Advice) -> Check {
+    let InstalledGateway { wanted, available, .. } = *gateway;
     let name = format!("Deployment {GATEWAY} is available ({available} of {wanted})");
     let at = format!("{} -n {}", advice.kubectl, gateway.namespace);
     let said = gateway.stuck.clone().unwrap_or_default();
     match (wanted, available) {
         (0, _) => Check::failure(name)
-            .because("it is scaled to 0, so nobody answers requests")
+            .because("it is scaled to 0, so requests are not answered")
             .next(format!("{at} scale deployment {GATEWAY} --replicas=2")),
         (_, 0) => Check::failure(name)
             .because(if said.is_empty() { "none of its pods is ready".to_owned() } else { said })
@@ -45,12 +45,12 @@ fn deployment(gateway: &GatewaySeen, advice: &Advice) -> Check {
     }
 }
 
-fn pods(gateway: &GatewaySeen, advice: &Advice) -> Vec<Check> {
+fn pods(gateway: &InstalledGateway, advice: &Advice) -> Vec<Check> {
     let pods = match &gateway.pods {
         Ok(pods) => pods,
         Err(unseen) => return vec![unknown("its pods are ready", unseen, advice)],
     };
-    let unready: Vec<&PodSeen> = pods.iter().filter(|pod| pod.trouble.is_some()).collect();
+    let unready: Vec<&GatewayPod> = pods.iter().filter(|pod| pod.trouble.is_some()).collect();
     if unready.is_empty() && !pods.is_empty() {
         return vec![Check::pass(format!("its pods are ready ({})", pods.len()))];
     }
@@ -69,16 +69,16 @@ fn pods(gateway: &GatewaySeen, advice: &Advice) -> Vec<Check> {
     )
 }
 
-fn services(gateway: &GatewaySeen, advice: &Advice) -> Vec<Check> {
+fn services(gateway: &InstalledGateway, advice: &Advice) -> Vec<Check> {
     let services = match &gateway.services {
         Ok(services) => services,
         Err(unseen) => return vec![unknown("its Services have endpoints", unseen, advice)],
     };
     if services.is_empty() {
-        let detail = "no Service selects its pods, so nobody finds them";
+        let detail = "no Service selects its pods, so clients do not find them";
         return vec![Check::warning("a Service leads to it").because(detail).next(advice.install())];
     }
-    let check = |ServiceSeen { name, ready }: &ServiceSeen| {
+    let check = |GatewayService { name, ready }: &GatewayService| {
         let title = format!("Service {name} has ready endpoints ({ready})");
         let (kubectl, namespace) = (&advice.kubectl, &gateway.namespace);
         let next =
@@ -92,7 +92,7 @@ fn services(gateway: &GatewaySeen, advice: &Advice) -> Vec<Check> {
 }
 
 /// The routes that do not serve as their owners think. Their owners' fault is not the gateway's: these are warnings.
-pub(super) fn routes(seen: &Result<RoutesSeen, Unseen>, advice: &Advice) -> Section {
+pub(super) fn routes(seen: &Result<RouteSurvey, SurveyError>, advice: &Advice) -> Section {
     let seen = match seen {
         Ok(seen) => seen,
         Err(unseen) => return Section::new("Routes", vec![unknown("routes can be seen", unseen, advice)]),
@@ -102,10 +102,10 @@ pub(super) fn routes(seen: &Result<RoutesSeen, Unseen>, advice: &Advice) -> Sect
         format!("{kubectl} -n {} describe {} {}", route.namespace, kind(route).to_lowercase(), route.name)
     };
     let mut checks = listed(
-        &seen.troubled,
-        |troubled| {
-            let name = format!("{} {} serves", kind(&troubled.route), troubled.route);
-            Check::warning(name).because(&troubled.words).next(describe(&troubled.route))
+        &seen.problems,
+        |problems| {
+            let name = format!("{} {} serves", kind(&problems.route), problems.route);
+            Check::warning(name).because(&problems.words).next(describe(&problems.route))
         },
         |more| {
             Check::warning(format!("{more} more routes serve")).because("each has a status that says why not")
@@ -115,7 +115,7 @@ pub(super) fn routes(seen: &Result<RoutesSeen, Unseen>, advice: &Advice) -> Sect
         &seen.contested,
         |contested| {
             let others: Vec<String> = contested.others.iter().map(ToString::to_string).collect();
-            // What the gateway is told of hosts is not known here; within one namespace it does not matter.
+            // The settings of the gateway about hosts are not known here; within one namespace they do not matter.
             let foreign = contested.others.iter().any(|other| other.namespace != contested.owner.namespace);
             let unless = if foreign {
                 ", unless the gateway's --assigned-hosts or --host-overlap says otherwise"

@@ -1,8 +1,8 @@
-use rouse_kube::permissions::{Need, PERMISSIONS};
-use rouse_kube::route::spec::{RouteKey, RouteKind};
+use rouse_kube::client::permissions::{Need, PERMISSIONS};
+use rouse_kube::objects::route::{RouteKey, RouteKind};
 use rouse_kube::survey::{
-    Account, Contested, Denied, GatewaySeen, Grant, KindSeen, Place, PodSeen, RoutesSeen, Served,
-    ServiceSeen, Survey, Troubled, Unseen, Version,
+    Account, ContestedHost, Denied, GatewayPod, GatewayService, Grant, InstalledGateway, KindSurvey, Place,
+    RouteProblem, RouteSurvey, Served, Survey, SurveyError, Version,
 };
 
 use super::super::report::Outcome;
@@ -20,15 +20,15 @@ fn account() -> Account {
     "rouse-system/rouse-gateway".parse().unwrap()
 }
 
-fn kind_seen(name: &'static str, group: &'static str, version: &'static str) -> KindSeen {
+fn kind_seen(name: &'static str, group: &'static str, version: &'static str) -> KindSurvey {
     let served = Ok(vec![Served { version: version.to_owned(), status: true }]);
-    KindSeen { name, group, version, plural: "x", served }
+    KindSurvey { name, group, version, plural: "x", served }
 }
 
 /// A cluster that lacks nothing.
 fn good() -> Survey {
     let grant = |permission| Grant { permission, place: Place::Everywhere, denied: Vec::new() };
-    let pod = |n: u8| PodSeen { name: format!("rouse-gateway-{n}"), trouble: None };
+    let pod = |n: u8| GatewayPod { name: format!("rouse-gateway-{n}"), trouble: None };
     Survey {
         version: Version { text: "v1.36.4".to_owned(), number: Some((1, 36)) },
         kinds: vec![
@@ -37,7 +37,7 @@ fn good() -> Survey {
             kind_seen("HTTPScaledObject", "http.keda.sh", "v1alpha1"),
             kind_seen("ScaledObject", "keda.sh", "v1alpha1"),
         ],
-        gateway: Ok(Some(GatewaySeen {
+        gateway: Ok(Some(InstalledGateway {
             namespace: "rouse-system".to_owned(),
             account: account(),
             watches: None,
@@ -45,12 +45,12 @@ fn good() -> Survey {
             available: 2,
             stuck: None,
             pods: Ok(vec![pod(1), pod(2)]),
-            services: Ok(vec![ServiceSeen { name: "rouse-gateway".to_owned(), ready: 2 }]),
+            services: Ok(vec![GatewayService { name: "rouse-gateway".to_owned(), ready: 2 }]),
         })),
         namespace: None,
         account: Some(account()),
         grants: Ok(PERMISSIONS.iter().map(grant).collect()),
-        routes: Ok(RoutesSeen { count: 3, ..RoutesSeen::default() }),
+        routes: Ok(RouteSurvey { count: 3, ..RouteSurvey::default() }),
     }
 }
 
@@ -72,7 +72,7 @@ fn only(outcome: Outcome, change: impl FnOnce(&mut Survey)) -> (String, String, 
     (name, detail.unwrap_or_default(), next.unwrap_or_default())
 }
 
-fn gateway(survey: &mut Survey) -> &mut GatewaySeen {
+fn gateway(survey: &mut Survey) -> &mut InstalledGateway {
     survey.gateway.as_mut().unwrap().as_mut().unwrap()
 }
 
@@ -163,10 +163,10 @@ fn a_gateway_that_is_there_keeps_its_image_its_flags_and_the_kinds_of_the_cluste
     assert!(flags.contains("with the flags it was installed with"), "{next}");
     let expected = format!("rouse install --image {IMAGE} --no-crds | kubectl apply --server-side -f -");
     assert_eq!(install, expected);
-    // So also for somebody who may not see the gateway: it may well be there, with an image that nobody knows.
+    // Also for a user who may not see the gateway: it may exist, with an unknown image.
     let mut survey = good();
     deny(&mut survey);
-    survey.gateway = Err(Unseen::Forbidden("you may not".to_owned()));
+    survey.gateway = Err(SurveyError::Forbidden("you may not".to_owned()));
     let report = judge(&Ok(survey), &Advice { there: There::default(), ..asked() });
     let failed = report.sections()[2].checks.iter().find(|check| check.result == Outcome::Failure).unwrap();
     assert!(failed.next.as_ref().unwrap().contains("rouse install --image IMAGE --no-crds |"), "{failed:?}");
@@ -248,8 +248,8 @@ fn whose_permissions_they_are_is_said() {
 
 #[test]
 fn what_may_not_be_asked_is_a_warning_and_what_fails_is_a_failure() {
-    let forbidden = || Unseen::Forbidden("you may not".to_owned());
-    let failed = || Unseen::Failed("it broke".to_owned());
+    let forbidden = || SurveyError::Forbidden("you may not".to_owned());
+    let failed = || SurveyError::Failed("it broke".to_owned());
     for (unseen, outcome) in [(forbidden(), Outcome::Warning), (failed(), Outcome::Failure)] {
         let words = unseen.to_string();
         let changes: [&dyn Fn(&mut Survey); 5] = [
@@ -293,8 +293,8 @@ fn a_gateway_without_an_available_pod_fails_and_its_pods_say_why() {
         let gateway = gateway(survey);
         gateway.available = 0;
         let trouble = Some("ImagePullBackOff: no such image".to_owned());
-        gateway.pods = Ok(vec![PodSeen { name: "p".to_owned(), trouble }]);
-        gateway.services = Ok(vec![ServiceSeen { name: "rouse-gateway".to_owned(), ready: 0 }]);
+        gateway.pods = Ok(vec![GatewayPod { name: "p".to_owned(), trouble }]);
+        gateway.services = Ok(vec![GatewayService { name: "rouse-gateway".to_owned(), ready: 0 }]);
     });
     assert!(found.iter().all(|check| check.result == Outcome::Failure), "{found:?}");
     let told: Vec<&str> = found.iter().filter_map(|check| check.detail.as_deref()).collect();
@@ -342,8 +342,9 @@ fn route(name: &str) -> RouteKey {
 fn routes_that_do_not_serve_are_warnings_and_only_the_first_are_listed() {
     let found = wrong(|survey| {
         let routes = survey.routes.as_mut().unwrap();
-        let troubled = |n: usize| Troubled { route: route(&format!("r{n}")), words: format!("trouble {n}") };
-        routes.troubled = (0..14).map(troubled).collect();
+        let problems =
+            |n: usize| RouteProblem { route: route(&format!("r{n}")), words: format!("trouble {n}") };
+        routes.problems = (0..14).map(problems).collect();
     });
     assert_eq!(found.len(), LISTED + 1);
     assert!(found.iter().all(|check| check.result == Outcome::Warning));
@@ -357,7 +358,8 @@ fn routes_that_do_not_serve_are_warnings_and_only_the_first_are_listed() {
 fn a_host_that_is_claimed_twice_is_told_with_who_has_it() {
     let (name, detail, next) = only(Outcome::Warning, |survey| {
         let host = "a.example.com".to_owned();
-        let contested = Contested { host, owner: route("old"), others: vec![route("new"), route("newer")] };
+        let contested =
+            ContestedHost { host, owner: route("old"), others: vec![route("new"), route("newer")] };
         survey.routes.as_mut().unwrap().contested.push(contested);
     });
     assert!(name.contains("a.example.com"), "{name}");
@@ -366,7 +368,7 @@ fn a_host_that_is_claimed_twice_is_told_with_who_has_it() {
     let (_, detail, _) = only(Outcome::Warning, |survey| {
         let other = RouteKey { namespace: "late".into(), ..route("new") };
         let host = "a.example.com".to_owned();
-        let contested = Contested { host, owner: route("old"), others: vec![other] };
+        let contested = ContestedHost { host, owner: route("old"), others: vec![other] };
         survey.routes.as_mut().unwrap().contested.push(contested);
     });
     assert_eq!(

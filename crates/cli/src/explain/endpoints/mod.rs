@@ -1,4 +1,4 @@
-//! `rouse explain endpoints`: who gets new requests, and why.
+//! `rouse explain endpoints`: which endpoints get new requests, and why.
 //!
 //! Slices are reduced to what routing needs as they are read. Then each service is merged, as the gateway would
 //! do it, and printed before the next one is looked at.

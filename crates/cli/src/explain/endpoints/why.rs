@@ -56,7 +56,7 @@ pub(super) fn sentence(state: State, case: &Case) -> String {
     sentence
 }
 
-/// The conditions that nobody wrote and what they were read as; empty if none mattered.
+/// The conditions that are missing and how they are read; empty if none mattered.
 fn defaults(conditions: Conditions) -> String {
     let mut read: Vec<String> = Vec::new();
     if conditions.ready.is_none() {

@@ -4,9 +4,9 @@
 
 use std::borrow::Cow;
 
-use crate::document::json::{Raw, Text};
-use crate::document::yaml::Reader;
-use crate::document::{Entry, Fault, Mark, Node, Value, find};
+use rouse_config::document::json::{Raw, Text};
+use rouse_config::document::yaml::Reader;
+use rouse_config::document::{Entry, Fault, Mark, Node, Value, find};
 
 /// What a list says about items that do not say it themselves.
 #[derive(Debug)]
@@ -15,7 +15,7 @@ pub(super) struct Head {
     pub(super) kind: String,
 }
 
-/// Told of each object, with what its list says of it.
+/// Called for each object, with what its list says about it.
 pub(super) type Each<'e> = dyn FnMut(Node, Option<&Head>) -> Result<(), Fault> + 'e;
 
 /// Walks over all objects of `text`. Answers how many documents there were that are not empty, or which document
@@ -182,7 +182,7 @@ fn deliver(node: Node, list: Option<&Head>, each: &mut Each<'_>) -> Result<(), F
     let Some(head) = list_head(text("apiVersion"), text("kind")) else {
         return each(node, list.filter(|list| !list.kind.is_empty()));
     };
-    // Not `List` itself but a kind that may only be called like a list: somebody's `AllowList`.
+    // Not `List` itself but a kind that may only be called like a list: `AllowList`, for example.
     let only_named_so = !head.kind.is_empty();
     match node.get("items").map(|items| (items.mark, &items.value)) {
         // Go prints null for no items.

@@ -1,7 +1,7 @@
 //! Kubernetes objects from a file or stdin, one at a time, each checked as it is read.
 //!
 //! The text is in memory once; of the objects only what the caller keeps. [`documents`] finds the objects in
-//! whatever way they are packed; here they get their types.
+//! in any container they are; here they get their types.
 
 mod documents;
 
@@ -13,8 +13,8 @@ use rouse_kube::objects::{EndpointSlice, Node, Pod, Service};
 
 use super::notes::{Notes, printable};
 use crate::Failure;
-use crate::document::{self, Fault, Value, from_node};
 use documents::Head;
+use rouse_config::document::{self, Fault, Value, from_node};
 
 /// A kind of object that some command reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

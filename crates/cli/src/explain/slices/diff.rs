@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 use std::io::{self, Write};
 
 use anstyle::{AnsiColor, Style};
-use rouse_core::slices::{Endpoint, EndpointSlice};
+use rouse_core::slices::{EndpointSlice, ListedEndpoint};
 use serde::Serialize;
 use serde_json::Value;
 
 use super::super::notes::printable;
 use super::Outcome;
 use super::list::Object;
-use crate::document::emit;
+use rouse_config::document::emit;
 
 /// The changes of all Services; those without any are not among them.
 #[derive(Debug, Serialize)]
@@ -110,7 +110,7 @@ fn summary(slice: &EndpointSlice) -> String {
     printable(&format!("{}: {}", slice.name, parts.join(", ")))
 }
 
-fn described(endpoint: &Endpoint) -> String {
+fn described(endpoint: &ListedEndpoint) -> String {
     let says = [
         ("ready", endpoint.conditions.ready),
         ("serving", endpoint.conditions.serving),
@@ -121,7 +121,7 @@ fn described(endpoint: &Endpoint) -> String {
 }
 
 /// What an endpoint is called in a field's path: an index would mean another one after each change.
-fn label(endpoint: &Endpoint) -> String {
+fn label(endpoint: &ListedEndpoint) -> String {
     let address = endpoint.addresses.first().map_or("no address".to_owned(), ToString::to_string);
     match &endpoint.target {
         Some(target) => format!("{address} {}", target.name),

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::super::OneByOne;
 use super::Outcome;
-use crate::document::emit;
+use rouse_config::document::emit;
 
 /// A slice that says what it is.
 #[derive(Debug, Serialize)]
@@ -23,7 +23,7 @@ pub(super) struct Object {
 
 impl Object {
     /// `slice` of `service` as Kubernetes writes it.
-    pub(super) fn new(slice: &EndpointSlice, service: &core::Service) -> Self {
+    pub(super) fn new(slice: &EndpointSlice, service: &core::ServiceFacts) -> Self {
         Self { api_version: "discovery.k8s.io/v1", kind: "EndpointSlice", slice: written(slice, service) }
     }
 }

@@ -56,7 +56,7 @@ fn read(args: &ExplainSlices, streams: &mut Streams<'_>, notes: &mut Notes) -> R
 
 /// What would become of one Service's slices.
 struct Outcome<'s> {
-    service: &'s core::Service,
+    service: &'s core::ServiceFacts,
     /// As they stand before the plan is carried out.
     before: &'s [EndpointSlice],
     create: Vec<EndpointSlice>,
@@ -100,14 +100,14 @@ fn plan<'s>(scene: &'s Scene, options: &Options, notes: &mut Notes) -> Vec<Outco
 
 /// The first free one of `service-1`, `service-2`, …: an API server would draw a random ending, and the same
 /// input would give another output each time.
-fn new_name(service: &core::Service, taken: &mut HashSet<(String, String)>) -> String {
+fn new_name(service: &core::ServiceFacts, taken: &mut HashSet<(String, String)>) -> String {
     let namespace = service.id.namespace();
     let mut names = (1_u64..).map(|ordinal| service.slice_name(&ordinal.to_string()));
     let free = names.find(|name| taken.insert((namespace.to_owned(), name.clone())));
     free.unwrap_or_else(|| service.generate_name())
 }
 
-fn warn_of_missing_nodes(service: &core::Service, plan: &Plan, notes: &mut Notes) {
+fn warn_of_missing_nodes(service: &core::ServiceFacts, plan: &Plan, notes: &mut Notes) {
     let Some(first) = plan.missing_nodes.first() else { return };
     let more = match plan.missing_nodes.len() - 1 {
         0 => String::new(),

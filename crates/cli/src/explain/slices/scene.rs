@@ -14,10 +14,10 @@ use super::super::notes::Notes;
 pub(super) struct Scene {
     pods: Vec<core::Pod>,
     nodes: Nodes,
-    services: Vec<(core::Service, Labels)>,
+    services: Vec<(core::ServiceFacts, Labels)>,
     /// Ours alone, by namespace and Service.
     slices: HashMap<(String, String), Vec<EndpointSlice>>,
-    /// Of all slices, whoever manages them: a new slice must not take one of these.
+    /// Names of all slices, of any manager: a new slice must not take one of these.
     slice_names: HashSet<(String, String)>,
     /// How many slices others manage.
     foreign: BTreeMap<String, usize>,
@@ -53,7 +53,7 @@ impl Scene {
                 }
                 labels
             }
-            Ok(Selector::Nobody) => {
+            Ok(Selector::None) => {
                 self.without_pods += 1;
                 return;
             }
@@ -62,7 +62,7 @@ impl Scene {
                 return;
             }
         };
-        match core::Service::try_from(service) {
+        match core::ServiceFacts::try_from(service) {
             Ok(service) => self.services.push((service, labels)),
             Err(error) => notes.warn(format!("Service {name} is left out: {error}")),
         }
@@ -86,7 +86,7 @@ impl Scene {
     }
 
     /// The Services that get slices, in the order read, each with the labels of its pods.
-    pub(super) fn services(&self) -> impl Iterator<Item = (&core::Service, &Labels)> {
+    pub(super) fn services(&self) -> impl Iterator<Item = (&core::ServiceFacts, &Labels)> {
         self.services.iter().map(|(service, labels)| (service, labels))
     }
 
@@ -95,7 +95,7 @@ impl Scene {
     }
 
     /// Our own slices of `service`.
-    pub(super) fn slices_of(&self, service: &core::Service) -> &[EndpointSlice] {
+    pub(super) fn slices_of(&self, service: &core::ServiceFacts) -> &[EndpointSlice] {
         let key = (service.id.namespace().to_owned(), service.id.name().to_owned());
         self.slices.get(&key).map(Vec::as_slice).unwrap_or_default()
     }
@@ -138,7 +138,8 @@ impl Scene {
                 counted(self.without_pods, "Service")
             ));
         }
-        let of = |service: &core::Service| (service.id.namespace().to_owned(), service.id.name().to_owned());
+        let of =
+            |service: &core::ServiceFacts| (service.id.namespace().to_owned(), service.id.name().to_owned());
         let known: HashSet<_> = self.services().map(|(service, _)| of(service)).collect();
         let orphans: usize =
             self.slices.iter().filter(|(key, _)| !known.contains(*key)).map(|(_, s)| s.len()).sum();
@@ -164,7 +165,7 @@ impl<'s> PodsByLabel<'s> {
     /// The pods of `service` that have all `labels`.
     pub(super) fn selected<'a>(
         &'a self,
-        service: &'a core::Service,
+        service: &'a core::ServiceFacts,
         labels: &'a Labels,
     ) -> impl Iterator<Item = &'s core::Pod> + 'a {
         let with = |(key, value): (&'a String, &'a String)| {

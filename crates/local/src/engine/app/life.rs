@@ -7,7 +7,7 @@ use rouse_core::endpoint::PodUid;
 use rouse_core::snapshot::{PortView, Snapshot};
 use rouse_core::start::Cause;
 use rouse_core::time::Moment;
-use rouse_net::pace::Pace;
+use rouse_net::probe_schedule::ProbeSchedule;
 use rouse_net::prober::{Probed, Prober};
 
 use super::App;
@@ -16,7 +16,7 @@ use crate::command::SpawnError;
 use crate::engine::pod::{Pod, Stage};
 use crate::engine::spec::PortChoice;
 use crate::engine::status::What;
-use crate::engine::{End, lock, words};
+use crate::engine::{End, lock, messages, random_uid};
 use crate::process::{Exit, Process, Start};
 
 /// How long one probe may take, as kubelet has it.
@@ -36,20 +36,20 @@ pub(super) enum News {
 impl App {
     /// The prober of this app's pods.
     pub(super) fn prober(&self) -> Arc<Prober> {
-        let (plans, dice) = (Arc::clone(&self.plans), self.engine.dice.clone());
-        let seat = Arc::clone(&self.seat);
+        let (plans, random) = (Arc::clone(&self.plans), Arc::clone(&self.engine.random));
+        let handle = Arc::clone(&self.handle);
         let node: Arc<str> = "here".into();
         Arc::new(Prober {
             plans: Box::new(move |uid, _, _| {
                 let plan = lock(&plans).get(uid).cloned()?;
                 // The newest word: another interval is no reason to replace a pod.
-                let steady = lock(&seat.orders).spec.probe_interval;
+                let steady = lock(&handle.orders).spec.probe_interval;
                 Some(Probed { plan, node: Arc::clone(&node), steady })
             }),
-            pace: Pace::local(),
+            schedule: ProbeSchedule::local(),
             limits: Arc::clone(&self.engine.probes),
             timeout: PROBE_TIMEOUT,
-            dice: Box::new(move || dice.roll()),
+            random: Box::new(move || random.next_u64()),
         })
     }
 
@@ -61,7 +61,7 @@ impl App {
         };
         match address {
             Ok(address) => self.start_at(address, now),
-            Err(error) => self.failed(now, now, Cause::Crashed, words::whole(&error)),
+            Err(error) => self.failed(now, now, Cause::Crashed, messages::whole(&error)),
         }
     }
 
@@ -70,7 +70,7 @@ impl App {
         let taken = |ordinal: &u32| self.pods.iter().any(|pod| pod.ordinal == *ordinal);
         let ordinal = (1..u32::MAX).find(|ordinal| !taken(ordinal)).unwrap_or(u32::MAX);
         let name: Arc<str> = format!("{}-{ordinal}", self.spec.service.name()).into();
-        let (uid, address) = (self.engine.dice.uid(), lease.address());
+        let (uid, address) = (random_uid(&self.engine.random), lease.address());
         if let Some(plan) = self.spec.readiness.plan(address.port()) {
             lock(&self.plans).insert(uid.clone(), plan);
         }
@@ -87,7 +87,7 @@ impl App {
             served: false,
             told: false,
             stage: Stage::Starting { since: now },
-            line_before: words::last_line(&name, &self.seat.log),
+            line_before: messages::last_line(&name, &self.handle.log),
         });
         self.restarts.started();
         let start = Start {
@@ -95,7 +95,7 @@ impl App {
             uid: uid.clone(),
             command: self.spec.command.clone(),
             address: lease,
-            log: Arc::clone(&self.seat.log),
+            log: Arc::clone(&self.handle.log),
         };
         let launcher = self.engine.settings.launcher.clone();
         self.tasks.spawn(async move { News::Spawned(uid, Process::spawn(&launcher, start).await) });
@@ -111,7 +111,7 @@ impl App {
             News::Spawned(uid, Err(error)) => {
                 let begun = self.bury(&uid).map_or(now, |pod| pod.begun);
                 let cause = if error.is_final() { Cause::CannotRun } else { Cause::Crashed };
-                self.failed(now, begun, cause, words::whole(&error));
+                self.failed(now, begun, cause, messages::whole(&error));
             }
             News::Exited(uid, exit) => self.exited(&uid, exit, now),
             News::ProberEnded => {}
@@ -134,7 +134,12 @@ impl App {
         self.tell(What::Exited { pod: Arc::clone(&pod.name), exit: exit.to_string(), expected });
         if !expected {
             self.note_event(&format!("{} {exit}", pod.name));
-            self.count_failure(now, pod.begun, Cause::Crashed, &words::exited(&pod, exit, &self.seat.log));
+            self.count_failure(
+                now,
+                pod.begun,
+                Cause::Crashed,
+                &messages::exited(&pod, exit, &self.handle.log),
+            );
             // Out of the slices first: until then it still counts as ready, and the reason would be forgotten.
             self.publisher.publish(&self.service, self.spec.h2c, &self.pods);
             self.tell_holds(now);
@@ -188,7 +193,7 @@ impl App {
         if recovers { self.restarts.ready(now) } else { self.restarts.unready(now) }
     }
 
-    /// Tells the processes to stop whose time has come.
+    /// Tells the processes whose time has come to stop.
     pub(super) fn signal(&mut self, end: End) {
         for pod in self.pods.iter_mut().filter(|pod| pod.stage == Stage::Stopping) {
             let Some(process) = &pod.process else { continue };

@@ -1,0 +1,169 @@
+//! An HTTP client of the admin API: one request per connection.
+
+use std::io::{ErrorKind, Write};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use http::header::{CONTENT_TYPE, HOST};
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use crate::Failure;
+
+/// It is on this machine, or near.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// No list of services is that long.
+const LONGEST: usize = 64 << 20;
+
+/// A client of the admin API.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Client {
+    address: SocketAddr,
+}
+
+/// What came back.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) status: StatusCode,
+    body: Bytes,
+}
+
+impl Answer {
+    /// The body of a good answer; the reason of a bad one.
+    pub(super) fn expect_ok(self) -> Result<Bytes, Failure> {
+        if self.status.is_success() { Ok(self.body) } else { Err(Failure::Failed(self.error())) }
+    }
+
+    /// What the other side says is wrong.
+    pub(super) fn error(&self) -> String {
+        let said = serde_json::from_slice::<Value>(&self.body).ok();
+        let said = said.as_ref().and_then(|json| json.get("error")?.as_str());
+        said.map_or_else(|| format!("the admin API answered {}", self.status), str::to_owned)
+    }
+}
+
+impl Client {
+    pub(super) fn new(address: SocketAddr) -> Self {
+        Self { address }
+    }
+
+    /// Asks, and waits for the whole answer.
+    pub(super) async fn request(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<String>,
+    ) -> Result<Answer, Failure> {
+        let whole = async {
+            let (response, _connection) = self.send(method, path, body).await?;
+            let status = response.status();
+            let body = Limited::new(response.into_body(), LONGEST).collect().await;
+            let body = body.map_err(|error| self.broken(&*error))?.to_bytes();
+            Ok(Answer { status, body })
+        };
+        timeout(ANSWER_TIMEOUT, whole).await.unwrap_or_else(|_| Err(self.silent()))
+    }
+
+    /// Asks for a text, and writes it: as it comes if it is endless, otherwise when all of it has come.
+    pub(super) async fn copy(&self, path: &str, endless: bool, out: &mut dyn Write) -> Result<(), Failure> {
+        let response = timeout(ANSWER_TIMEOUT, self.send(Method::GET, path, None)).await;
+        let (response, _connection) = response.unwrap_or_else(|_| Err(self.silent()))?;
+        let status = response.status();
+        let body = response.into_body();
+        if !status.is_success() {
+            let body = Limited::new(body, LONGEST).collect().await.map_err(|error| self.broken(&*error))?;
+            let error = Answer { status, body: body.to_bytes() }.error();
+            let unknown = status == StatusCode::NOT_FOUND;
+            return Err(if unknown { Failure::Input(error) } else { Failure::Failed(error) });
+        }
+        if endless { follow(body, out).await } else { Ok(out.write_all(&self.whole(body).await?)?) }
+    }
+
+    /// A body, read to its end. The server resets a connection that is not read, so what is slow (a pager, say) must come
+    /// after this. As long as what the server keeps: an operator may have it keep much.
+    async fn whole(&self, mut body: Incoming) -> Result<Vec<u8>, Failure> {
+        let mut text = Vec::new();
+        while let Some(frame) = timeout(ANSWER_TIMEOUT, body.frame()).await.map_err(|_| self.silent())? {
+            let frame = frame.map_err(|error| self.broken(&error))?;
+            text.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
+        }
+        Ok(text)
+    }
+
+    /// Sends a question. The connection lasts as long as the returned guard.
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<String>,
+    ) -> Result<(Response<Incoming>, JoinSet<()>), Failure> {
+        let stream = match timeout(CONNECT_TIMEOUT, TcpStream::connect(self.address)).await {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(error)) if error.kind() == ErrorKind::ConnectionRefused => return Err(self.refused()),
+            Ok(Err(error)) => return Err(self.broken(&error)),
+            Err(_) => return Err(self.silent()),
+        };
+        let (mut sender, connection) =
+            http1::handshake(TokioIo::new(stream)).await.map_err(|error| self.broken(&error))?;
+        let mut driver = JoinSet::new();
+        driver.spawn(async move {
+            // An error is also returned by the request.
+            connection.await.ok();
+        });
+        let mut request = Request::builder().method(method).uri(path).header(HOST, self.address.to_string());
+        if body.is_some() {
+            request = request.header(CONTENT_TYPE, "application/json");
+        }
+        let request = request.body(Full::<Bytes>::from(body.unwrap_or_default()));
+        let request = request.map_err(|error| Failure::Input(format!("cannot ask for {path}: {error}")))?;
+        let response = sender.send_request(request).await.map_err(|error| self.broken(&error))?;
+        Ok((response, driver))
+    }
+
+    fn refused(&self) -> Failure {
+        Failure::Failed(format!(
+            "nothing listens on {0}: no `rouse up` has its admin API there\n  start one with `rouse up`, or name its \
+             admin address with --admin (it prints it as \"admin on http://…\")",
+            self.address
+        ))
+    }
+
+    fn silent(&self) -> Failure {
+        Failure::Failed(format!(
+            "{} does not answer in time: is that the admin address of a `rouse up`? --admin names another",
+            self.address
+        ))
+    }
+
+    fn broken(&self, error: &(dyn std::error::Error + 'static)) -> Failure {
+        let mut said = error.to_string();
+        let mut source = error.source();
+        while let Some(error) = source {
+            said = format!("{said}: {error}");
+            source = error.source();
+        }
+        Failure::Failed(format!(
+            "asking {} failed: {said}\n  is that the admin address of a `rouse up`? --admin names another",
+            self.address
+        ))
+    }
+}
+
+/// Writes a body as it comes. An error is its end as well: `rouse up` was stopped.
+async fn follow(mut body: Incoming, out: &mut dyn Write) -> Result<(), Failure> {
+    while let Some(Ok(frame)) = body.frame().await {
+        if let Some(data) = frame.data_ref() {
+            out.write_all(data)?;
+            out.flush()?;
+        }
+    }
+    Ok(())
+}

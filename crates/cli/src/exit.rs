@@ -1,0 +1,28 @@
+//! The end of a command: its exit code, and its error on stderr.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use anstyle::{AnsiColor, Style};
+
+use crate::Failure;
+
+/// The exit code of `result`; what failed is said on `err`.
+pub(crate) fn exit_code(result: Result<(), Failure>, err: &mut dyn Write) -> ExitCode {
+    let (code, said) = match result {
+        Ok(()) | Err(Failure::ReaderGone) => return ExitCode::SUCCESS,
+        Err(Failure::Input(said)) => (2, said),
+        Err(Failure::Failed(said)) => (1, said),
+        Err(Failure::Io { what, error }) => (1, format!("{what}: {error}")),
+    };
+    let red = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
+    // Without stderr the error cannot be shown.
+    writeln!(err, "{red}error:{red:#} {said}").ok();
+    ExitCode::from(code)
+}
+
+/// Help and version are answers, anything else is bad usage; clap has the words for both.
+pub(crate) fn usage(error: &clap::Error) -> ExitCode {
+    error.print().ok();
+    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
+}

@@ -1,0 +1,24 @@
+//! A YAML file that people write: exactly one document, with hints about common mistakes.
+
+use super::yaml::Reader;
+use super::{Fault, Mark, Node, Value};
+
+/// The tree of the only document in `text`; an empty text is `null`.
+pub fn tree(text: &str) -> Result<Node, Fault> {
+    let mut reader = Reader::literal(text);
+    if !reader.next_document()? {
+        return Ok(Node { mark: Mark::START, value: Value::Null });
+    }
+    let root = reader.node()?;
+    if reader.next_document()? {
+        return Err(Fault::new(reader.mark()?, "a second document (after ---): keep one"));
+    }
+    Ok(root)
+}
+
+/// A syntax error with a hint. To YAML, a host that starts with a star is an alias, which is a common mistake.
+pub fn syntax(problem: &str) -> String {
+    let hint =
+        if problem.contains("unknown anchor") { ": put what begins with * in quotes, as \"*\"" } else { "" };
+    format!("{problem}{hint}")
+}

@@ -1,0 +1,322 @@
+//! One setting, typed from its entry in the table to its use.
+
+use std::any::Any;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::shape::Shape;
+use super::sources::Environment;
+
+/// One setting of type `T`, a static that the table of a command lists.
+pub struct Setting<T: 'static> {
+    name: &'static str,
+    shape: &'static dyn Shape<T>,
+    default: Fallback<T>,
+    help: &'static str,
+    places: Places,
+    aliases: &'static [Alias],
+    implied: Option<fn(&Environment) -> Option<&str>>,
+    on_this_machine: Option<fn() -> usize>,
+}
+
+/// What a setting is when no source sets it.
+#[derive(Clone, Copy)]
+pub enum Fallback<T: 'static> {
+    /// This value.
+    Is(fn() -> T),
+    /// Unset (`None`, or an empty list); what that means, in words.
+    Unset(&'static str, fn() -> T),
+}
+
+/// Where a setting can be set, beside its aliases.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Places {
+    /// Flag, variable and file.
+    All,
+    /// Flag and variable; in the file it is the key `part` of each object of the list `list`.
+    Part {
+        /// The file's key.
+        list: &'static str,
+        /// The key in each object.
+        part: &'static str,
+    },
+    /// Only its aliases.
+    AliasesOnly,
+}
+
+/// A variable of another program that means one of our settings.
+#[derive(Debug)]
+pub struct Alias {
+    /// The variable.
+    pub name: &'static str,
+    /// The variable that the other program itself recommends instead.
+    pub successor: Option<&'static str>,
+    /// Translates a value; the second argument has all variables.
+    pub translate: fn(&str, &Environment) -> Translated,
+}
+
+/// What a foreign variable says about one of our settings.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Translated {
+    /// This value, written as for our own flag.
+    Is(String),
+    /// This value, and a warning for the operator.
+    But(String, String),
+    /// Nothing.
+    Nothing,
+    /// Something that is not supported here, and why.
+    Unsupported(String),
+    /// The value is not allowed; what is.
+    Bad(String),
+}
+
+impl<T> Setting<T> {
+    /// A setting that always has a value.
+    pub const fn new(
+        name: &'static str,
+        shape: &'static dyn Shape<T>,
+        default: fn() -> T,
+        help: &'static str,
+    ) -> Self {
+        Self::with(name, shape, Fallback::Is(default), help)
+    }
+
+    const fn with(
+        name: &'static str,
+        shape: &'static dyn Shape<T>,
+        default: Fallback<T>,
+        help: &'static str,
+    ) -> Self {
+        let (places, aliases) = (Places::All, &[]);
+        Self { name, shape, default, help, places, aliases, implied: None, on_this_machine: None }
+    }
+
+    /// Variables of another program that set it, too; the first that sets it counts.
+    #[must_use]
+    pub const fn aliases(mut self, aliases: &'static [Alias]) -> Self {
+        self.aliases = aliases;
+        self
+    }
+
+    /// Where it can be set.
+    #[must_use]
+    pub const fn places(mut self, places: Places) -> Self {
+        self.places = places;
+        self
+    }
+
+    /// What an unset value amounts to on this machine, for `--check-config`.
+    #[must_use]
+    pub const fn on_this_machine(mut self, amount: fn() -> usize) -> Self {
+        self.on_this_machine = Some(amount);
+        self
+    }
+
+    /// The value when no source sets it.
+    pub fn default_value(&self) -> T {
+        match self.default {
+            Fallback::Is(value) | Fallback::Unset(_, value) => value(),
+        }
+    }
+}
+
+impl<T> Setting<Option<T>> {
+    /// A setting that may be unset, which means `unset`.
+    pub const fn optional(
+        name: &'static str,
+        shape: &'static dyn Shape<Option<T>>,
+        unset: &'static str,
+        help: &'static str,
+    ) -> Self {
+        Self::with(name, shape, Fallback::Unset(unset, || None), help)
+    }
+}
+
+impl<T> Setting<Vec<T>> {
+    /// A list that is empty by default, which means `unset`.
+    pub const fn list(
+        name: &'static str,
+        shape: &'static dyn Shape<Vec<T>>,
+        unset: &'static str,
+        help: &'static str,
+    ) -> Self {
+        Self::with(name, shape, Fallback::Unset(unset, Vec::new), help)
+    }
+}
+
+impl Setting<bool> {
+    /// Variables that turn it on by being there: the function finds the first.
+    #[must_use]
+    pub const fn implied_by(mut self, variable: fn(&Environment) -> Option<&str>) -> Self {
+        self.implied = Some(variable);
+        self
+    }
+}
+
+impl<T> fmt::Debug for Setting<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Setting").field(&self.name).finish()
+    }
+}
+
+/// Settings under one heading of `--help` and of the documentation.
+#[derive(Debug)]
+pub struct Group {
+    /// The heading.
+    pub title: &'static str,
+    /// The settings, in the order in which they are shown.
+    pub settings: &'static [&'static dyn AnySetting],
+}
+
+/// The value of any setting, and how it is shown.
+#[derive(Clone)]
+pub struct Stored {
+    pub(super) value: Arc<dyn Any + Send + Sync>,
+    /// As it can be written on a command line; `None` if it is unset.
+    pub text: Option<String>,
+    /// For `--check-config -o json`.
+    pub json: serde_json::Value,
+    /// The files and folders that it names.
+    pub paths: Vec<PathBuf>,
+}
+
+impl fmt::Debug for Stored {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.text.as_deref().unwrap_or("unset"))
+    }
+}
+
+/// A setting of any type.
+pub trait AnySetting: fmt::Debug + Sync {
+    /// `max-hold`: the flag without its dashes, and the file's key.
+    fn name(&self) -> &'static str;
+    /// What it does.
+    fn help(&self) -> &'static str;
+    /// Where it can be set.
+    fn places(&self) -> Places;
+    /// Variables of other programs that set it, too.
+    fn aliases(&self) -> &'static [Alias];
+    /// What stands for the value in help texts.
+    fn placeholder(&self) -> &'static str;
+    /// What is allowed, in words.
+    fn allowed(&self) -> String;
+    /// True if it can be given several times.
+    fn is_list(&self) -> bool;
+    /// True if it is one text elsewhere but may be a list in a file.
+    fn is_joined(&self) -> bool;
+    /// True if its flag may do without a value.
+    fn is_switch(&self) -> bool;
+    /// The default as it is shown: a value, or words about what unset means.
+    fn default_text(&self) -> String;
+    /// True if the default is a value.
+    fn has_default(&self) -> bool;
+    /// What an unset value amounts to on this machine.
+    fn amount_on_this_machine(&self) -> Option<usize>;
+    /// The variable that turns it on by being there, if it is.
+    fn implied_by<'e>(&self, env: &'e Environment) -> Option<&'e str>;
+    /// The default.
+    fn stored_default(&self) -> Stored;
+    /// One value from `text`, or what is allowed. Paths are relative to `folder`.
+    fn parse(&self, text: &str, folder: &Path) -> Result<Stored, String>;
+    /// Several values of a list as one; the last of several others.
+    fn concat(&self, parts: &[Stored]) -> Stored;
+
+    /// `--max-hold`.
+    fn flag(&self) -> Option<String> {
+        (self.places() != Places::AliasesOnly).then(|| format!("--{}", self.name()))
+    }
+
+    /// `ROUSE_MAX_HOLD`.
+    fn variable(&self) -> Option<String> {
+        let name = || format!("ROUSE_{}", self.name().replace('-', "_").to_uppercase());
+        (self.places() != Places::AliasesOnly).then(name)
+    }
+
+    /// Its key at the top of the file.
+    fn key(&self) -> Option<&'static str> {
+        match self.places() {
+            Places::All => Some(self.name()),
+            Places::Part { list, .. } => Some(list),
+            Places::AliasesOnly => None,
+        }
+    }
+}
+
+impl<T: Clone + Send + Sync + 'static> Setting<T> {
+    fn store(&self, value: T) -> Stored {
+        let (text, json, paths) =
+            (self.shape.show(&value), self.shape.json(&value), self.shape.paths(&value));
+        Stored { value: Arc::new(value), text, json, paths }
+    }
+}
+
+impl<T: Clone + Send + Sync + 'static> AnySetting for Setting<T> {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn help(&self) -> &'static str {
+        self.help
+    }
+
+    fn places(&self) -> Places {
+        self.places
+    }
+
+    fn aliases(&self) -> &'static [Alias] {
+        self.aliases
+    }
+
+    fn placeholder(&self) -> &'static str {
+        self.shape.placeholder()
+    }
+
+    fn allowed(&self) -> String {
+        self.shape.allowed()
+    }
+
+    fn is_list(&self) -> bool {
+        self.shape.is_list()
+    }
+
+    fn is_joined(&self) -> bool {
+        self.shape.is_joined()
+    }
+
+    fn is_switch(&self) -> bool {
+        self.shape.is_switch()
+    }
+
+    fn default_text(&self) -> String {
+        match self.default {
+            Fallback::Is(value) => self.shape.show(&value()).unwrap_or_default(),
+            Fallback::Unset(words, _) => words.to_owned(),
+        }
+    }
+
+    fn has_default(&self) -> bool {
+        matches!(self.default, Fallback::Is(_))
+    }
+
+    fn amount_on_this_machine(&self) -> Option<usize> {
+        self.on_this_machine.map(|amount| amount())
+    }
+
+    fn implied_by<'e>(&self, env: &'e Environment) -> Option<&'e str> {
+        self.implied.and_then(|variable| variable(env))
+    }
+
+    fn stored_default(&self) -> Stored {
+        self.store(self.default_value())
+    }
+
+    fn parse(&self, text: &str, folder: &Path) -> Result<Stored, String> {
+        self.shape.parse(text, folder).map(|value| self.store(value))
+    }
+
+    fn concat(&self, parts: &[Stored]) -> Stored {
+        let parts = parts.iter().filter_map(|part| part.value.downcast_ref::<T>().cloned());
+        self.store(self.shape.concat(parts.collect()).unwrap_or_else(|| self.default_value()))
+    }
+}

@@ -1,0 +1,154 @@
+//! Holds: requests wait for a slot, first come, first served, within bounds, and a request that leaves leaks nothing.
+//!
+//! Each port of a service has one wait queue. The thread that brings capacity (a publication, a slot given back) gives
+//! slots to the first requests in the queue, under the queue's lock; no request is woken to compete. A new request goes
+//! to the end of the queue while others wait.
+
+mod wait_queue;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub(crate) use wait_queue::{Grant, Taken, Ticket, WaitQueue, Waiter};
+
+use crate::start::StartFailure;
+use crate::sync::atomic::{AtomicUsize, Ordering};
+use crate::time::Moment;
+
+/// Why a request got no slot.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AcquireError {
+    /// Its time was up.
+    #[error("no pod took the request before its deadline")]
+    Deadline,
+    /// The start failed, and waiting does not mend it.
+    #[error("the service cannot be started: {0}")]
+    StartFailed(Arc<StartFailure>),
+    /// Every pod that takes requests has refused connections for [`REFUSED_FOR`](crate::start::REFUSED_FOR), and none is
+    /// starting.
+    #[error("every pod refuses connections")]
+    Refused,
+    /// Too many wait already.
+    #[error("too many requests wait already: the bound on {0} is reached")]
+    QueueFull(Bound),
+    /// The service has no such port.
+    #[error("the service has no such port")]
+    NoSuchPort,
+    /// The service was deleted.
+    #[error("the service does not exist any more")]
+    ServiceGone,
+    /// This process is leaving.
+    #[error("this gateway is shutting down")]
+    ShuttingDown,
+}
+
+/// Which limit on holds was reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Bound {
+    /// Holds of one service.
+    Service,
+    /// Holds of all services.
+    Total,
+    /// Bytes that all holds keep in memory.
+    Bytes,
+}
+
+impl fmt::Display for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Bound::Service => "holds of this service",
+            Bound::Total => "holds of all services",
+            Bound::Bytes => "bytes that holds keep in memory",
+        })
+    }
+}
+
+/// How many requests may wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// In one service.
+    pub per_service: usize,
+    /// In all services. No service may have more than a quarter of it.
+    pub total: usize,
+    /// How many bytes they may keep in memory.
+    pub bytes: usize,
+    /// The longest wait, even if the request has a later deadline.
+    pub longest: Duration,
+}
+
+impl Bounds {
+    /// When a hold that begins now ends at the latest, if its request wants to wait until `wanted`.
+    pub fn deadline(&self, now: Moment, wanted: Option<Moment>) -> Moment {
+        let latest = now + self.longest;
+        wanted.map_or(latest, |wanted| wanted.min(latest))
+    }
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self { per_service: 10_000, total: 40_000, bytes: 256 << 20, longest: Duration::from_mins(5) }
+    }
+}
+
+/// What all holds of all services use up.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    bounds: Bounds,
+    holds: Arc<AtomicUsize>,
+    bytes: Arc<AtomicUsize>,
+}
+
+/// A place among the holds. Dropping it frees the place.
+#[derive(Debug)]
+pub(crate) struct Permit {
+    _service: Share,
+    _total: Share,
+    _bytes: Share,
+}
+
+impl Budget {
+    pub(crate) fn new(bounds: Bounds) -> Self {
+        Self { bounds, holds: Arc::default(), bytes: Arc::default() }
+    }
+
+    /// A place for a hold that keeps `bytes` in memory, beside the holds that `service` counts.
+    pub(crate) fn admit(&self, service: &Arc<AtomicUsize>, bytes: usize) -> Result<Permit, AcquireError> {
+        let Bounds { per_service, total, bytes: most, .. } = self.bounds;
+        let full = |bound: Bound| move || AcquireError::QueueFull(bound);
+        Ok(Permit {
+            _service: Share::of(service, 1, per_service.min(total / 4)).ok_or_else(full(Bound::Service))?,
+            _total: Share::of(&self.holds, 1, total).ok_or_else(full(Bound::Total))?,
+            _bytes: Share::of(&self.bytes, bytes, most).ok_or_else(full(Bound::Bytes))?,
+        })
+    }
+
+    pub(crate) fn holds(&self) -> usize {
+        self.holds.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+}
+
+/// A part of something bounded, given back when dropped.
+#[derive(Debug)]
+struct Share {
+    of: Arc<AtomicUsize>,
+    amount: usize,
+}
+
+impl Share {
+    fn of(used: &Arc<AtomicUsize>, amount: usize, most: usize) -> Option<Self> {
+        let add = |used: usize| used.checked_add(amount).filter(|sum| *sum <= most);
+        used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).ok()?;
+        Some(Self { of: Arc::clone(used), amount })
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.of.fetch_sub(self.amount, Ordering::Relaxed);
+    }
+}

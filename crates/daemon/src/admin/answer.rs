@@ -1,0 +1,58 @@
+//! Error answers of the admin API: a status, and the reason as JSON.
+
+use axum::Json;
+use axum::http::{Method, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+use serde_json::json;
+
+/// Why not.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    status: StatusCode,
+    why: String,
+}
+
+impl Refusal {
+    fn new(status: StatusCode, why: impl Into<String>) -> Self {
+        Self { status, why: why.into() }
+    }
+
+    pub(super) fn bad_request(why: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, why)
+    }
+
+    pub(super) fn forbidden(why: impl Into<String>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, why)
+    }
+
+    pub(super) fn not_found(why: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, why)
+    }
+
+    pub(super) fn timeout(why: impl Into<String>) -> Self {
+        Self::new(StatusCode::REQUEST_TIMEOUT, why)
+    }
+
+    pub(super) fn unavailable(why: impl Into<String>) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, why)
+    }
+
+    pub(super) fn internal(why: impl Into<String>) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, why)
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        (self.status, Json(json!({"error": self.why}))).into_response()
+    }
+}
+
+/// `offered`: what there is instead.
+pub(super) fn no_such_path(uri: &Uri, offered: &str) -> Refusal {
+    Refusal::not_found(format!("there is nothing at {}; there are {offered}", uri.path()))
+}
+
+pub(super) async fn no_such_method(method: Method, uri: Uri) -> Refusal {
+    Refusal::new(StatusCode::METHOD_NOT_ALLOWED, format!("{} does not take {method}", uri.path()))
+}

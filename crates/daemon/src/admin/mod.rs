@@ -1,0 +1,330 @@
+//! The admin API on a port of its own, for `rouse status` and similar commands, probes, Prometheus and KEDA.
+
+mod answer;
+mod limiter;
+mod logs;
+pub mod metrics;
+mod origin_check;
+pub mod process;
+pub mod report;
+mod server;
+mod steer;
+mod write_timeout;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use axum::extract::{DefaultBodyLimit, Query, State};
+use axum::handler::Handler;
+use axum::http::Uri;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{MethodRouter, get, post};
+use axum::{Json, Router, middleware};
+use prometheus_client::registry::Registry as Metrics;
+use rouse_core::endpoint::ServiceId;
+use rouse_core::registry::Registry;
+use rouse_core::service::Service;
+use rouse_core::time::Clock;
+use rouse_kube::cluster::Cluster;
+use rouse_local::engine::{AppStatus, LocalEngine};
+use rouse_local::output::Log;
+use rouse_proxy::listen::Gateway;
+use serde_json::json;
+
+use crate::process::ready::Ready;
+use answer::Refusal;
+pub use server::serve;
+pub use steer::MOST_PODS;
+
+/// What the admin API needs of the engine that runs apps.
+pub trait Apps: Send + Sync {
+    /// All apps, in the order of the file.
+    fn apps(&self) -> Vec<AppStatus>;
+    /// Begins to replace all pods of an app. Answers whether there is such an app.
+    fn restart(&self, app: &str) -> bool;
+    /// Keeps an app at so many pods; `None`: as many as the autoscaler says. Answers whether there is such an app.
+    fn scale(&self, app: &str, pods: Option<u32>) -> bool;
+    /// What the pods of an app print.
+    fn log(&self, app: &str) -> Option<Arc<Log>>;
+}
+
+impl Apps for LocalEngine {
+    fn apps(&self) -> Vec<AppStatus> {
+        LocalEngine::apps(self)
+    }
+
+    fn restart(&self, app: &str) -> bool {
+        LocalEngine::restart(self, app).is_ok()
+    }
+
+    fn scale(&self, app: &str, pods: Option<u32>) -> bool {
+        LocalEngine::scale(self, app, pods).is_ok()
+    }
+
+    fn log(&self, app: &str) -> Option<Arc<Log>> {
+        LocalEngine::log(self, app)
+    }
+}
+
+/// What every admin API has.
+pub struct AdminState {
+    /// The answer of `/readyz`.
+    pub ready: Arc<Ready>,
+    /// What Prometheus reads.
+    pub metrics: Metrics,
+}
+
+impl fmt::Debug for AdminState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AdminState").field("ready", &self.ready.get()).finish_non_exhaustive()
+    }
+}
+
+/// What the admin API of a data plane shows and steers.
+pub struct Services {
+    /// All services.
+    pub registry: Arc<Registry>,
+    /// The proxy that serves them.
+    pub gateway: Arc<Gateway>,
+    /// The clock of all timestamps.
+    pub clock: Arc<dyn Clock>,
+    /// What runs the pods.
+    pub backend: PodBackend,
+}
+
+/// What runs the pods of a data plane.
+pub enum PodBackend {
+    /// `rouse up`'s apps.
+    Apps(Arc<dyn Apps>),
+    /// A Kubernetes cluster.
+    Cluster(Arc<Cluster>),
+}
+
+impl fmt::Debug for Services {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Services").field("mode", &self.mode()).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for PodBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            PodBackend::Apps(_) => "Apps",
+            PodBackend::Cluster(_) => "Cluster",
+        })
+    }
+}
+
+impl Services {
+    fn mode(&self) -> Mode {
+        match self.backend {
+            PodBackend::Apps(_) => Mode::Up,
+            PodBackend::Cluster(_) => Mode::Gateway,
+        }
+    }
+
+    /// The apps that can be steered, if this is `rouse up`.
+    fn apps(&self) -> Option<&Arc<dyn Apps>> {
+        match &self.backend {
+            PodBackend::Apps(apps) => Some(apps),
+            PodBackend::Cluster(_) => None,
+        }
+    }
+
+    fn cluster(&self) -> Option<&Arc<Cluster>> {
+        match &self.backend {
+            PodBackend::Apps(_) => None,
+            PodBackend::Cluster(cluster) => Some(cluster),
+        }
+    }
+
+    fn app_statuses(&self) -> Vec<AppStatus> {
+        self.apps().map(|apps| apps.apps()).unwrap_or_default()
+    }
+}
+
+/// The command whose admin API it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// `rouse gateway`'s.
+    Gateway,
+    /// `rouse up`'s.
+    Up,
+}
+
+/// A path as it is documented, and what answers there.
+struct Endpoint<S> {
+    documented: String,
+    path: &'static str,
+    answer: MethodRouter<Arc<S>>,
+}
+
+fn get_at<S, H, T>(path: &'static str, handler: H) -> Endpoint<S>
+where
+    S: Send + Sync + 'static,
+    H: Handler<T, Arc<S>>,
+    T: 'static,
+{
+    Endpoint { documented: path.to_owned(), path, answer: get(handler) }
+}
+
+fn post_at<S, H, T>(path: &'static str, handler: H) -> Endpoint<S>
+where
+    S: Send + Sync + 'static,
+    H: Handler<T, Arc<S>>,
+    T: 'static,
+{
+    Endpoint { documented: format!("POST {path}"), path, answer: post(handler) }
+}
+
+/// The endpoints of every admin API.
+fn common_endpoints() -> Vec<Endpoint<AdminState>> {
+    vec![get_at("/livez", || async { "ok\n" }), get_at("/readyz", readyz), get_at("/metrics", openmetrics)]
+}
+
+/// The endpoints of a data plane.
+fn service_endpoints(mode: Mode) -> Vec<Endpoint<Services>> {
+    let mut all = vec![
+        get_at("/queue", queue),
+        get_at("/api/v1/services", services),
+        get_at("/api/v1/routes", routes),
+        get_at("/api/v1/cold-starts", cold_starts),
+    ];
+    match mode {
+        Mode::Gateway => all.push(get_at("/api/v1/watches", watches)),
+        Mode::Up => all.extend([
+            get_at("/api/v1/services/{namespace}/{name}/logs", logs::logs),
+            post_at("/api/v1/services/{namespace}/{name}/restart", steer::restart),
+            post_at("/api/v1/services/{namespace}/{name}/scale", steer::scale),
+        ]),
+    }
+    all
+}
+
+/// Every path of the admin API of a data plane, with its method if that is not GET.
+pub fn paths(mode: Mode) -> Vec<String> {
+    let common = common_endpoints().into_iter().map(|endpoint| endpoint.documented);
+    common.chain(service_endpoints(mode).into_iter().map(|endpoint| endpoint.documented)).collect()
+}
+
+/// The longest body of a request, in bytes: `{"pods": 1000}` is all that is ever sent.
+const MOST_BODY: usize = 4096;
+
+/// Everything under the admin address; a role without a data plane has no `services`. An unknown path is answered with the
+/// list of those that exist.
+pub fn router(state: AdminState, services: Option<Services>) -> Router {
+    let common = common_endpoints();
+    let of_services =
+        services.as_ref().map(|services| service_endpoints(services.mode())).unwrap_or_default();
+    let documented = common.iter().map(|endpoint| endpoint.documented.as_str());
+    let documented = documented.chain(of_services.iter().map(|endpoint| endpoint.documented.as_str()));
+    let offered: Arc<str> = documented.collect::<Vec<_>>().join(", ").into();
+    let mut router = routed(common).with_state(Arc::new(state));
+    if let Some(services) = services {
+        router = router.merge(routed(of_services).with_state(Arc::new(services)));
+    }
+    router
+        .fallback(async move |uri: Uri| answer::no_such_path(&uri, &offered))
+        .method_not_allowed_fallback(answer::no_such_method)
+        // Around everything, also unknown paths: a web page of another site learns nothing.
+        .layer(middleware::from_fn(origin_check::check))
+        .layer(DefaultBodyLimit::max(MOST_BODY))
+}
+
+fn routed<S: Send + Sync + 'static>(endpoints: Vec<Endpoint<S>>) -> Router<Arc<S>> {
+    let add = |router: Router<Arc<S>>, endpoint: Endpoint<S>| router.route(endpoint.path, endpoint.answer);
+    endpoints.into_iter().fold(Router::new(), add)
+}
+
+async fn readyz(State(admin): State<Arc<AdminState>>) -> Response {
+    if admin.ready.get() {
+        "ok\n".into_response()
+    } else {
+        Refusal::unavailable("not ready: starting or shutting down").into_response()
+    }
+}
+
+async fn openmetrics(State(admin): State<Arc<AdminState>>) -> Result<Response, Refusal> {
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, &admin.metrics)
+        .map_err(|error| Refusal::internal(format!("the metrics cannot be written: {error}")))?;
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    Ok(([(CONTENT_TYPE, kind)], text).into_response())
+}
+
+/// As KEDA HTTP add-on's interceptor answers its scaler.
+async fn queue(State(data_plane): State<Arc<Services>>) -> impl IntoResponse {
+    let count = |service: &Arc<Service>| {
+        let under_way = usize::try_from(service.in_flight()).unwrap_or(usize::MAX);
+        let concurrency = under_way.saturating_add(service.holds());
+        json!({"Concurrency": concurrency, "RequestCount": service.asked()})
+    };
+    let Some(cluster) = data_plane.cluster() else {
+        let services = data_plane.registry.services();
+        let all = services.iter().map(|service| (service.id().to_string(), count(service)));
+        return Json(all.collect::<BTreeMap<_, _>>());
+    };
+    // There it goes by the names of the routes.
+    let plans = Arc::clone(&cluster.plans().borrow());
+    let all = plans.iter().filter_map(|plan| {
+        let service = data_plane.registry.get(&plan.spec.target.service)?;
+        Some((plan.spec.key.to_string(), count(&service)))
+    });
+    Json(all.collect())
+}
+
+/// How the watches of the cluster are doing.
+async fn watches(State(data_plane): State<Arc<Services>>) -> impl IntoResponse {
+    let now = data_plane.clock.now();
+    let all = data_plane.cluster().into_iter().flat_map(|cluster| cluster.watches());
+    Json(all.map(|watch| report::WatchView::new(watch, now)).collect::<Vec<_>>())
+}
+
+async fn services(State(data_plane): State<Arc<Services>>) -> impl IntoResponse {
+    Json(report::services(&data_plane.registry, &data_plane.app_statuses()))
+}
+
+async fn routes(State(data_plane): State<Arc<Services>>) -> impl IntoResponse {
+    Json(report::routes(&data_plane.gateway.routes()))
+}
+
+async fn cold_starts(
+    State(data_plane): State<Arc<Services>>,
+    Query(query): Query<Vec<(String, String)>>,
+) -> Result<impl IntoResponse, Refusal> {
+    let (service, limit) = cold_starts_asked(&query)?;
+    let now = data_plane.clock.now();
+    let newest = data_plane.registry.cold_starts().newest(service.as_ref(), limit);
+    Ok(Json(newest.iter().map(|cold| report::ColdStartView::new(cold, now)).collect::<Vec<_>>()))
+}
+
+const MOST_COLD_STARTS: usize = 1000;
+
+/// Which cold starts, and how many of them.
+fn cold_starts_asked(query: &[(String, String)]) -> Result<(Option<ServiceId>, usize), Refusal> {
+    let (mut service, mut limit) = (None, 100);
+    for (key, value) in query {
+        match (key.as_str(), value.as_str()) {
+            ("service", "") => service = None,
+            ("service", value) => {
+                let id = value.parse().map_err(|error| Refusal::bad_request(format!("service: {error}")))?;
+                service = Some(id);
+            }
+            ("limit", value) => limit = count(value)?,
+            (other, _) => {
+                let allowed = "allowed are service=NAMESPACE/NAME and limit=COUNT";
+                return Err(Refusal::bad_request(format!("{other:?} is not a parameter here: {allowed}")));
+            }
+        }
+    }
+    Ok((service, limit))
+}
+
+fn count(text: &str) -> Result<usize, Refusal> {
+    let count = text.parse().ok().filter(|count| (1..=MOST_COLD_STARTS).contains(count));
+    let allowed =
+        || format!("limit: {text:?} is not allowed: expected a number from 1 to {MOST_COLD_STARTS}");
+    count.ok_or_else(|| Refusal::bad_request(allowed()))
+}

@@ -1,0 +1,120 @@
+//! Rejects requests that a web page of another site has a browser send.
+//!
+//! A page of `evil.example` can let its own name lead to 127.0.0.1, and the browser then talks to us for it; but
+//! it cannot make the browser send another Host than that name, nor hide where it comes from.
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use axum::extract::Request;
+use axum::http::header::{HOST, HeaderMap, HeaderName, ORIGIN};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use rouse_core::host::Host;
+use tokio::time::timeout;
+
+use super::answer::Refusal;
+
+/// How long the body of a request may take. Nothing else takes time before the answer begins.
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Lets a request pass, or tells why not.
+pub(super) async fn check(request: Request, next: Next) -> Response {
+    if let Err(refusal) = admit(request.headers()) {
+        return refusal.into_response();
+    }
+    let late = |_| {
+        let seconds = BODY_TIMEOUT.as_secs();
+        Refusal::timeout(format!("the body of the request did not arrive within {seconds} seconds"))
+            .into_response()
+    };
+    timeout(BODY_TIMEOUT, next.run(request)).await.unwrap_or_else(late)
+}
+
+fn admit(headers: &HeaderMap) -> Result<(), Refusal> {
+    let host = single(headers, &HOST)?.ok_or_else(|| Refusal::forbidden("the Host header is missing"))?;
+    if !is_own(host) {
+        return Err(Refusal::forbidden(format!(
+            "the Host {host:?} is not allowed: ask by IP address, or as localhost"
+        )));
+    }
+    let Some(origin) = single(headers, &ORIGIN)? else { return Ok(()) };
+    let from = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+    if from.is_some_and(|from| from.eq_ignore_ascii_case(host)) {
+        return Ok(());
+    }
+    Err(Refusal::forbidden(format!(
+        "the Origin {origin:?} is not allowed: a page of another site may not ask"
+    )))
+}
+
+/// The one value of a header. With two, a proxy on the way may have checked the other.
+fn single<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<&'h str>, Refusal> {
+    let mut values = headers.get_all(name).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    match (value.to_str(), values.next()) {
+        (Ok(value), None) => Ok(Some(value)),
+        _ => Err(Refusal::forbidden(format!("the header {name} is repeated or not text"))),
+    }
+}
+
+/// Whether a host, with or without a port, is an IP address, `localhost` or a name below it. The DNS of another site cannot make
+/// such a host lead to us.
+fn is_own(text: &str) -> bool {
+    let Ok(host) = Host::parse(text.as_bytes()) else { return false };
+    let name = host.name();
+    let is_address = host.is_ipv6() || name.parse::<Ipv4Addr>().is_ok();
+    is_address || name == "localhost" || name.ends_with(".localhost")
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn only_an_ip_address_or_localhost_is_ourselves() {
+        let own =
+            ["127.0.0.1", "127.0.0.1:9080", "[::1]:9080", "[::1]", "10.0.0.7:1", "localhost", "LOCALHOST:80"];
+        for host in own.into_iter().chain(["rouse.localhost:9080"]) {
+            assert!(is_own(host), "{host}");
+        }
+        let strange =
+            ["evil.example", "evil.example:9080", "localhost.evil.example", "notlocalhost", "", ":80"];
+        let broken =
+            ["[127.0.0.1]", "::1", "127.0.0.1:x", "[::1]x", "127.0.0.1.evil.example", "[localhost]", "1"];
+        let no_host = ["127.0.0.1:+80", "localhost:", ".localhost", "a b.localhost", "evil@a.localhost"];
+        for host in strange.into_iter().chain(broken).chain(no_host) {
+            assert!(!is_own(host), "{host}");
+        }
+    }
+
+    #[test]
+    fn an_origin_must_be_the_host_that_is_asked() {
+        let admitted = |host: &str, origin: Option<&str>| {
+            let mut headers = HeaderMap::new();
+            headers.insert(HOST, host.parse().unwrap());
+            origin.map(|origin| headers.insert(ORIGIN, HeaderValue::from_str(origin).unwrap()));
+            admit(&headers).is_ok()
+        };
+        assert!(admitted("127.0.0.1:9080", None));
+        assert!(admitted("127.0.0.1:9080", Some("http://127.0.0.1:9080")));
+        assert!(admitted("localhost:9080", Some("http://LOCALHOST:9080")));
+        for origin in
+            ["null", "http://evil.example", "http://127.0.0.1:8080", "http://127.0.0.1", "127.0.0.1:9080"]
+        {
+            assert!(!admitted("127.0.0.1:9080", Some(origin)), "{origin}");
+        }
+    }
+
+    #[test]
+    fn a_host_that_is_missing_or_said_twice_is_refused() {
+        let mut headers = HeaderMap::new();
+        assert!(admit(&headers).is_err());
+        headers.append(HOST, HeaderValue::from_static("127.0.0.1"));
+        assert!(admit(&headers).is_ok());
+        headers.append(HOST, HeaderValue::from_static("evil.example"));
+        assert!(admit(&headers).is_err());
+    }
+}

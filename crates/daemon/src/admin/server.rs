@@ -1,0 +1,93 @@
+//! Connections to the admin address: few, each with timeouts for what the client has to do, and closed gracefully.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::{Service as _, service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::{JoinSet, yield_now};
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::limiter::{ConnectionLimiter, Place, Use};
+use super::write_timeout::WriteTimeout;
+
+/// How long a client may take to send the head of a request, and a connection may be idle.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// How much of what a client sends or does not read is kept.
+const BUFFER: usize = 16 * 1024;
+/// How long answers under way may take when the process stops. Followed logs never end by themselves.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
+/// Out of file descriptors, for example: trying again at once would only burn the processor.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Marks an answer that goes on for as long as the client likes: the client may also stop to read.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Endless;
+
+/// Answers all connections to `listener`, until `stop`.
+pub async fn serve(listener: TcpListener, router: Router, stop: CancellationToken) {
+    let limiter = ConnectionLimiter::default();
+    let (graceful, mut connections) = (GracefulShutdown::new(), JoinSet::new());
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => break,
+            Some(_) = connections.join_next() => {}
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => {
+                    connections.spawn(answer(stream, limiter.place(), router.clone(), &graceful));
+                    // All that are evicted or done end now: otherwise they would pile up while others come.
+                    while connections.try_join_next().is_some() {}
+                    yield_now().await;
+                }
+                Err(_) => sleep_until(Instant::now() + ACCEPT_PAUSE).await,
+            }
+        }
+    }
+    drop(listener);
+    timeout(LEAVE_TIMEOUT, graceful.shutdown()).await.ok();
+}
+
+fn answer(
+    stream: TcpStream,
+    place: Place,
+    router: Router,
+    graceful: &GracefulShutdown,
+) -> impl Future<Output = ()> + use<> {
+    let (place, endless) = (Arc::new(place), Arc::new(AtomicBool::new(false)));
+    let stream = WriteTimeout::new(stream, Arc::clone(&endless));
+    let (own, router) = (Arc::clone(&place), TowerToHyperService::new(router));
+    let service = service_fn(move |request: Request<Incoming>| {
+        let used_for = Use::of(request.uri().path());
+        own.use_for(used_for);
+        let (answered, endless) = (router.call(request), Arc::clone(&endless));
+        async move {
+            if used_for == Use::Other {
+                // A client that sends many requests ahead would otherwise get all their answers in one go, and probes wait.
+                yield_now().await;
+            }
+            let answered = answered.await;
+            let lasts = answered.as_ref().is_ok_and(|answer| answer.extensions().get::<Endless>().is_some());
+            endless.store(lasts, Ordering::Relaxed);
+            answered
+        }
+    });
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(BUFFER);
+    let connection = graceful.watch(http.serve_connection(TokioIo::new(stream), service));
+    async move {
+        tokio::select! {
+            // A client that closes the connection early is not an error.
+            _ = connection => {}
+            () = place.evicted() => {}
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! The data plane of a role: registry, proxy, metrics, admin API, worker threads and the tasks that they need.
+
+use std::fmt;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use prometheus_client::registry::Registry as Metrics;
+use rouse_core::engine::Engine;
+use rouse_core::registry::{self, Registry};
+use rouse_core::timeline::Read;
+use rouse_net::clock::TokioClock;
+use rouse_proxy::listen::{Gateway, ProxySettings, Workers};
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use crate::admin::metrics::{Present, Tally};
+use crate::admin::process::Process;
+use crate::admin::{self, AdminState, PodBackend, Services};
+use crate::certificates::Certificates;
+use crate::failure::{Failure, failed};
+use crate::listeners::Listeners;
+use crate::process::console::Console;
+use crate::process::drain::{self, DrainTimes, Drained};
+use crate::process::ready::Ready;
+use crate::process::signals::Signals;
+use crate::role::AT_ONCE;
+
+/// What the admin API is called among the tasks.
+const ADMIN: &str = "the admin API";
+
+/// A data plane that is put together and does not serve yet, so that its role can prepare routes.
+pub(crate) struct DataPlane {
+    pub(crate) clock: TokioClock,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) gateway: Arc<Gateway>,
+    pub(crate) tally: Tally,
+    /// What Prometheus reads. A role adds its own before it serves.
+    pub(crate) metrics: Metrics,
+}
+
+/// Whether metrics have KEDA's names, too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MetricNames {
+    /// Rouse's own alone.
+    Own,
+    /// KEDA's beside them.
+    WithKeda,
+}
+
+impl DataPlane {
+    /// Puts it together. `engine` starts pods.
+    pub(crate) fn new(
+        clock: TokioClock,
+        registry: registry::RegistrySettings,
+        engine: Arc<dyn Engine>,
+        proxy: ProxySettings,
+        names: MetricNames,
+    ) -> Self {
+        let registry = Registry::new(registry, Arc::new(clock), engine);
+        let mut metrics = Metrics::default();
+        let of_proxy = match names {
+            MetricNames::Own => rouse_proxy::telemetry::metrics::Metrics::new(&mut metrics),
+            MetricNames::WithKeda => rouse_proxy::telemetry::metrics::Metrics::new_with_keda(&mut metrics),
+        };
+        let gateway = Gateway::new(proxy, of_proxy);
+        let tally = Tally::new(&mut metrics);
+        Present::register(Arc::clone(&registry), &mut metrics);
+        Process::register(&mut metrics);
+        Self { clock, registry, gateway, tally, metrics }
+    }
+
+    /// Starts worker threads, admin API and tasks.
+    pub(crate) fn serve(
+        self,
+        (listeners, certificates): (Listeners, Option<Certificates>),
+        workers: Option<usize>,
+        backend: PodBackend,
+        console: &Console,
+    ) -> Result<Serving, Failure> {
+        let Self { clock, registry, gateway, tally, metrics } = self;
+        let (listeners, admin) = listeners.into_parts(certificates.as_ref().map(Certificates::server));
+        let admin =
+            TcpListener::from_std(admin.into_std()).map_err(failed("cannot listen on the admin address"))?;
+        let (ready, end, mut tasks) = (Arc::<Ready>::default(), CancellationToken::new(), Tasks::default());
+        let count_sources = matches!(backend, PodBackend::Cluster(_));
+        let services = Services {
+            registry: Arc::clone(&registry),
+            gateway: Arc::clone(&gateway),
+            clock: Arc::new(clock),
+            backend,
+        };
+        let state = AdminState { ready: Arc::clone(&ready), metrics };
+        tasks.spawn(ADMIN, admin::serve(admin, admin::router(state, Some(services)), end.clone()));
+        if let Some(certificates) = certificates {
+            tasks.spawn("the watch over certificates", certificates.watch(console.clone()));
+        }
+        let cold_starts = cold_starts(Arc::clone(&registry), tally.clone(), count_sources, console.clone());
+        tasks.spawn("the reader of cold starts", cold_starts);
+        let timers = Arc::clone(&registry);
+        tasks.spawn("the timer", async move { timers.drive(|due| clock.sleep_until(due)).await });
+        let workers = Workers::start(&gateway, listeners, worker_threads(workers))
+            .map_err(failed("cannot start the threads that serve requests"))?;
+        Ok(Serving { clock, registry, gateway, tally, ready, workers, tasks, end, console: console.clone() })
+    }
+}
+
+/// As many worker threads as the operator asks for; else one per core.
+fn worker_threads(wanted: Option<usize>) -> NonZeroUsize {
+    let wanted = wanted.and_then(NonZeroUsize::new);
+    wanted.or_else(|| std::thread::available_parallelism().ok()).unwrap_or(NonZeroUsize::MIN)
+}
+
+/// A data plane that serves.
+pub(crate) struct Serving {
+    pub(crate) clock: TokioClock,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) gateway: Arc<Gateway>,
+    pub(crate) tally: Tally,
+    pub(crate) ready: Arc<Ready>,
+    pub(crate) workers: Workers,
+    pub(crate) tasks: Tasks,
+    /// Ends the admin API, and what a role has spawned with it.
+    pub(crate) end: CancellationToken,
+    pub(crate) console: Console,
+}
+
+impl Serving {
+    /// Waits until something ends that must not, and says what.
+    pub(crate) async fn broken(&mut self) -> String {
+        tokio::select! {
+            broken = self.tasks.broken() => broken,
+            () = self.workers.ended() => "the threads that serve requests ended unexpectedly".to_owned(),
+        }
+    }
+
+    /// Lets requests under way finish.
+    pub(crate) async fn drain(&mut self, times: DrainTimes, signals: &mut Signals) -> Drained {
+        let Self { clock, registry, gateway, ready, workers, console, .. } = self;
+        let parts = drain::Parts { clock: *clock, registry, gateway, ready };
+        drain::drain(parts, times, workers, signals, console).await
+    }
+
+    /// Closes everything at once: no request has been served yet.
+    pub(crate) fn close(&mut self) -> Drained {
+        self.registry.shut_down();
+        self.workers.close();
+        Drained { hurried: false, cut: 0 }
+    }
+
+    /// Ends the worker threads, then the admin API, each within a short time.
+    pub(crate) async fn end(&mut self) {
+        timeout(AT_ONCE, self.workers.ended()).await.ok();
+        self.end.cancel();
+        timeout(AT_ONCE, self.tasks.ended(ADMIN)).await.ok();
+    }
+}
+
+impl fmt::Debug for Serving {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Serving").finish_non_exhaustive()
+    }
+}
+
+/// Tasks that must not end before the process does. Dropping them ends them.
+#[derive(Debug, Default)]
+pub(crate) struct Tasks(JoinSet<String>);
+
+impl Tasks {
+    /// Spawns a task that never ends by itself.
+    pub(crate) fn spawn(&mut self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
+        self.spawn_with_reason(async move {
+            task.await;
+            name.to_owned()
+        });
+    }
+
+    /// Spawns a task that says what it is when it ends, or why it does.
+    pub(crate) fn spawn_with_reason(&mut self, task: impl Future<Output = String> + Send + 'static) {
+        self.0.spawn(task);
+    }
+
+    /// Waits until one of them ends, and says which.
+    pub(crate) async fn broken(&mut self) -> String {
+        match self.0.join_next().await {
+            Some(Ok(what)) => format!("{what} ended unexpectedly"),
+            Some(Err(error)) => format!("a task broke: {error}"),
+            None => "nothing runs any more".to_owned(),
+        }
+    }
+
+    /// Waits until the task `name` has ended.
+    async fn ended(&mut self, name: &str) {
+        while let Some(ended) = self.0.join_next().await
+            && ended.ok().as_deref() != Some(name)
+        {}
+    }
+}
+
+/// Reports every cold start. `count_sources`: also counts which source called the pod ready first.
+async fn cold_starts(registry: Arc<Registry>, tally: Tally, count_sources: bool, console: Console) {
+    let mut read = Read::default();
+    loop {
+        for cold in registry.cold_starts().after(&mut read).await {
+            tally.cold_start(&cold);
+            if let Some(source) = cold.ready_by.filter(|_| count_sources) {
+                tally.ready_by(source);
+            }
+            console.cold_start(&cold);
+        }
+    }
+}

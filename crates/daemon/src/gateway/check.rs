@@ -1,0 +1,154 @@
+//! Settings that are each allowed, but not together.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+
+use rouse_config::settings::{AnySetting, Origin, Reading, Values};
+
+use super::table::{
+    ADMIN, ASSIGNED_HOSTS, AssignedHost, ClientAuthMode, KEDA_COMPAT, LISTEN, MAX_HEADER_SIZE, MAX_HOLDS,
+    MAX_HOLDS_TOTAL, MAX_REQUEST_LINE, TLS_CERT, TLS_CERT_DIR, TLS_CLIENT_AUTH, TLS_CLIENT_CA, TLS_KEY,
+    TLS_LISTEN, TLS_MAX_VERSION, TLS_MIN_VERSION, UPSTREAM_SKIP_VERIFY,
+};
+
+/// Reports settings that contradict each other or have no effect.
+pub(super) fn together(values: &Values, reading: &mut Reading) {
+    listeners(values, reading);
+    certificates(values, reading);
+    versions(values, reading);
+    client_certificates(values, reading);
+    heads(values, reading);
+    holds(values, reading);
+    assigned_hosts(values, reading);
+    if values.get(&UPSTREAM_SKIP_VERIFY) {
+        reading.warn(
+            values.first_origin(&[&UPSTREAM_SKIP_VERIFY]),
+            "the certificates of pods are not verified: an attacker in between can read and change all requests",
+        );
+    }
+}
+
+/// No two listeners at one address.
+fn listeners(values: &Values, reading: &mut Reading) {
+    if !reading.is_certain_of(&[&LISTEN, &TLS_LISTEN, &ADMIN]) {
+        return;
+    }
+    let named = |setting: &'static dyn AnySetting, all: Vec<SocketAddr>| {
+        all.into_iter().map(move |address| (setting, address))
+    };
+    let all: Vec<_> = named(&LISTEN, values.get(&LISTEN))
+        .chain(named(&TLS_LISTEN, values.get(&TLS_LISTEN)))
+        .chain(named(&ADMIN, vec![values.get(&ADMIN)]))
+        .collect();
+    for (index, (setting, address)) in all.iter().enumerate() {
+        let collision = all.iter().take(index).find(|(_, first)| collide(*first, *address));
+        if let Some((other, first)) = collision {
+            let (name, other_name) = (setting.name(), other.name());
+            let what =
+                format!("{name} {address} and {other_name} {first} are the same place: choose another port");
+            reading.problem(values.first_origin(&[*setting, *other]), what);
+        }
+    }
+}
+
+fn collide(a: SocketAddr, b: SocketAddr) -> bool {
+    let everywhere = a.is_ipv4() == b.is_ipv4() && (a.ip().is_unspecified() || b.ip().is_unspecified());
+    // Port 0 is another port each time.
+    a.port() == b.port() && a.port() != 0 && (a.ip() == b.ip() || everywhere)
+}
+
+fn certificates(values: &Values, reading: &mut Reading) {
+    const SETTINGS: [&dyn AnySetting; 4] = [&TLS_CERT, &TLS_KEY, &TLS_CERT_DIR, &TLS_LISTEN];
+    if !reading.is_certain_of(&SETTINGS) {
+        return;
+    }
+    let (certs, keys) = (values.get(&TLS_CERT).len(), values.get(&TLS_KEY).len());
+    let any = certs + keys + values.get(&TLS_CERT_DIR).len() > 0;
+    let listens = !values.get(&TLS_LISTEN).is_empty();
+    if certs != keys {
+        let what = format!(
+            "{certs} of tls-cert and {keys} of tls-key are not pairs: give one key for each certificate"
+        );
+        reading.problem(values.first_origin(&SETTINGS), what);
+    } else if listens && !any {
+        let what = "TLS needs a certificate: give --tls-cert and --tls-key, or --tls-cert-dir";
+        reading.problem(values.first_origin(&[&TLS_LISTEN]), what);
+    } else if any && !listens && !(values.get(&KEDA_COMPAT) && certs > 0) {
+        // With keda-compat they are roots of pods' certificates, also without a TLS listener.
+        reading.warn(values.first_origin(&SETTINGS), "certificates have no effect without --tls-listen");
+    }
+}
+
+fn versions(values: &Values, reading: &mut Reading) {
+    const SETTINGS: [&dyn AnySetting; 2] = [&TLS_MIN_VERSION, &TLS_MAX_VERSION];
+    if reading.is_certain_of(&SETTINGS) && values.get(&TLS_MIN_VERSION) > values.get(&TLS_MAX_VERSION) {
+        let what = "tls-min-version 1.3 is above tls-max-version 1.2: at most the same is allowed";
+        reading.problem(values.first_origin(&SETTINGS), what);
+    }
+}
+
+fn client_certificates(values: &Values, reading: &mut Reading) {
+    const SETTINGS: [&dyn AnySetting; 2] = [&TLS_CLIENT_AUTH, &TLS_CLIENT_CA];
+    if !reading.is_certain_of(&SETTINGS) {
+        return;
+    }
+    let asked = values.get(&TLS_CLIENT_AUTH) != ClientAuthMode::None;
+    match (asked, values.get(&TLS_CLIENT_CA).is_some()) {
+        (true, false) => reading.problem(
+            values.first_origin(&SETTINGS),
+            "without roots no client's certificate can be verified: give --tls-client-ca",
+        ),
+        (false, true) => reading.warn(
+            values.first_origin(&[&TLS_CLIENT_CA]),
+            "it has no effect without --tls-client-auth optional or required",
+        ),
+        _ => {}
+    }
+}
+
+fn heads(values: &Values, reading: &mut Reading) {
+    const SETTINGS: [&dyn AnySetting; 2] = [&MAX_REQUEST_LINE, &MAX_HEADER_SIZE];
+    let (line, head) = (values.get(&MAX_REQUEST_LINE), values.get(&MAX_HEADER_SIZE));
+    if reading.is_certain_of(&SETTINGS) && line > head {
+        let what = format!(
+            "max-request-line ({line} bytes) is above max-header-size ({head} bytes), which it is a part of"
+        );
+        reading.problem(values.first_origin(&SETTINGS), what);
+    }
+}
+
+fn holds(values: &Values, reading: &mut Reading) {
+    const SETTINGS: [&dyn AnySetting; 2] = [&MAX_HOLDS, &MAX_HOLDS_TOTAL];
+    let (one, total) = (values.get(&MAX_HOLDS), values.get(&MAX_HOLDS_TOTAL));
+    if reading.is_certain_of(&SETTINGS) && one > total / 4 {
+        let what = format!(
+            "max-holds {one} is above a quarter of max-holds-total {total}, which is all that one service may have: \
+             it counts as {}",
+            total / 4
+        );
+        reading.warn(values.first_origin(&SETTINGS), what);
+    }
+}
+
+/// Each host belongs to one namespace: otherwise the last assignment would count, silently.
+fn assigned_hosts(values: &Values, reading: &mut Reading) {
+    let all = values.get(&ASSIGNED_HOSTS);
+    let mut owners = HashMap::new();
+    for AssignedHost { host, namespace } in &all {
+        let owner = *owners.entry(host).or_insert(namespace);
+        if owner != namespace {
+            let what =
+                format!("{host} is assigned to {owner} and to {namespace}: a host belongs to one namespace");
+            reading.problem(values.first_origin(&[&ASSIGNED_HOSTS]), what);
+        }
+    }
+}
+
+/// The origin of `setting`, if the problem is about a file that it names: a flag says which setting it is, a place in a file
+/// does not, nor do all variables of KEDA's.
+pub(super) fn about_file(values: &Values, setting: &'static dyn AnySetting, what: &str) -> (Origin, String) {
+    match values.origin(setting) {
+        flag @ Origin::Flag(_) => (flag, what.to_owned()),
+        other => (other, format!("{}: {what}", setting.name())),
+    }
+}

@@ -1,0 +1,282 @@
+//! The variables of KEDA HTTP add-on's interceptor: which of our settings each of them means, and which have no
+//! effect here. A deployment of it can be started with our image and no other change.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::num::NonZeroU16;
+
+use rouse_config::duration::go_millis;
+use rouse_config::settings::{Alias, Environment, Translated};
+
+use super::table::TABLE;
+
+const fn alias(name: &'static str, translate: Translate) -> Alias {
+    Alias { name, successor: None, translate }
+}
+
+const fn deprecated(name: &'static str, successor: &'static str, translate: Translate) -> Alias {
+    Alias { name, successor: Some(successor), translate }
+}
+
+type Translate = fn(&str, &Environment) -> Translated;
+
+/// KEDA's own prefix. The deprecated names do without the second half.
+pub(super) const PREFIX: &str = "KEDA_HTTP_";
+/// The pod's own address, as the downward API gives it.
+pub(super) const POD_IP: &str = "POD_IP";
+
+const TLS_ENABLED: &str = "KEDA_HTTP_PROXY_TLS_ENABLED";
+const TLS_PORT: &str = "KEDA_HTTP_PROXY_TLS_PORT";
+const CERT_PATH: &str = "KEDA_HTTP_PROXY_TLS_CERT_PATH";
+const KEY_PATH: &str = "KEDA_HTTP_PROXY_TLS_KEY_PATH";
+
+const PORT: &str = "a port from 1 to 65535";
+const DURATION: &str = "a duration as Go writes it, like 500ms, 30s, 1m30s or 0";
+const BOOL: &str = "true or false";
+const NUMBER: &str = "a whole number";
+
+pub(super) static PROXY_PORT: [Alias; 1] = [alias("KEDA_HTTP_PROXY_PORT", |value, _| everywhere(value))];
+pub(super) static ADMIN_PORT: [Alias; 1] = [alias("KEDA_HTTP_ADMIN_PORT", admin)];
+pub(super) static WATCH_NAMESPACE: [Alias; 1] = [alias("KEDA_HTTP_WATCH_NAMESPACE", |value, _| same(value))];
+pub(super) static TLS_LISTEN: [Alias; 2] = [
+    alias(TLS_ENABLED, |value, all| {
+        // The alias of the port reports a bad port.
+        let port = all.get(TLS_PORT).filter(|port| port_of(port).is_some()).unwrap_or("8443");
+        switch(value, |on| if on { everywhere(port) } else { Translated::Nothing })
+    }),
+    alias(TLS_PORT, |value, all| match port_of(value) {
+        None => Translated::Bad(PORT.to_owned()),
+        Some(_) if tls_enabled(all) => Translated::Nothing,
+        Some(_) => without_tls(),
+    }),
+];
+pub(super) static TLS_CERT: [Alias; 2] = [
+    alias(CERT_PATH, of_tls),
+    alias(TLS_ENABLED, |value, _| {
+        switch(value, |on| if on { same("/certs/tls.crt") } else { Translated::Nothing })
+    }),
+];
+pub(super) static TLS_KEY: [Alias; 2] = [
+    alias(KEY_PATH, of_tls),
+    alias(TLS_ENABLED, |value, _| {
+        switch(value, |on| if on { same("/certs/tls.key") } else { Translated::Nothing })
+    }),
+];
+pub(super) static TLS_CERT_DIR: [Alias; 1] = [alias("KEDA_HTTP_PROXY_TLS_CERT_STORE_PATHS", of_tls)];
+pub(super) static TLS_MIN_VERSION: [Alias; 2] = [
+    deprecated("KEDA_HTTP_PROXY_TLS_MIN_VERSION", "KEDA_HTTP_TLS_MIN_VERSION", |value, _| same(value)),
+    alias("KEDA_HTTP_TLS_MIN_VERSION", |value, _| same(value)),
+];
+pub(super) static TLS_MAX_VERSION: [Alias; 2] = [
+    deprecated("KEDA_HTTP_PROXY_TLS_MAX_VERSION", "KEDA_HTTP_TLS_MAX_VERSION", |value, _| same(value)),
+    alias("KEDA_HTTP_TLS_MAX_VERSION", |value, _| same(value)),
+];
+/// KEDA's TLS listener speaks TLS to pods, its other listener does not.
+pub(super) static UPSTREAM_TLS: [Alias; 1] = [alias(TLS_ENABLED, |value, _| {
+    switch(value, |on| if on { same("as-received") } else { Translated::Nothing })
+})];
+pub(super) static SKIP_VERIFY: [Alias; 2] = [
+    deprecated("KEDA_HTTP_PROXY_TLS_SKIP_VERIFY", "KEDA_HTTP_TLS_SKIP_VERIFY", |value, _| boolean(value)),
+    alias("KEDA_HTTP_TLS_SKIP_VERIFY", |value, _| boolean(value)),
+];
+pub(super) static COLD_START_HEADER: [Alias; 1] =
+    [alias("KEDA_HTTP_ENABLE_COLD_START_HEADER", |value, _| boolean(value))];
+pub(super) static LOG_REQUESTS: [Alias; 1] = [alias("KEDA_HTTP_LOG_REQUESTS", |value, _| {
+    switch(value, |on| same(if on { "combined" } else { "off" }))
+})];
+const DRAIN: &str = "KEDA_HTTP_DRAIN_TIMEOUT";
+pub(super) static DRAIN_TIMEOUT: [Alias; 1] = [alias(DRAIN, |value, _| match span(value) {
+    // There, zero is for as long as it takes. The kubelet ends it.
+    Translated::Is(zero) if zero == "0ms" => same("720h"),
+    other => other,
+})];
+pub(super) static SHUTDOWN_DELAY: [Alias; 1] = [alias("KEDA_HTTP_SHUTDOWN_DELAY", |value, _| span(value))];
+pub(super) static DIRECT_POD_ROUTING: [Alias; 1] =
+    [alias("KEDA_HTTP_DIRECT_POD_ROUTING", |value, _| match value {
+        "disabled" | "cold-start-only" | "always" => same(value),
+        _ => match go_bool(value) {
+            Some(on) => same(if on { "always" } else { "disabled" }),
+            None => Translated::Bad("disabled, cold-start-only, always, true or false".to_owned()),
+        },
+    })];
+pub(super) static REQUEST_TIMEOUT: [Alias; 1] = [alias("KEDA_HTTP_REQUEST_TIMEOUT", |value, _| span(value))];
+pub(super) static RESPONSE_HEADER_TIMEOUT: [Alias; 2] = [
+    deprecated("KEDA_RESPONSE_HEADER_TIMEOUT", "KEDA_HTTP_RESPONSE_HEADER_TIMEOUT", |value, _| {
+        unless_zero(value)
+    }),
+    alias("KEDA_HTTP_RESPONSE_HEADER_TIMEOUT", |value, _| span(value)),
+];
+pub(super) static READINESS_TIMEOUT: [Alias; 2] = [
+    deprecated("KEDA_CONDITION_WAIT_TIMEOUT", "KEDA_HTTP_READINESS_TIMEOUT", |value, _| unless_zero(value)),
+    alias("KEDA_HTTP_READINESS_TIMEOUT", |value, _| span(value)),
+];
+pub(super) static CONNECT_TIMEOUT: [Alias; 1] =
+    [alias("KEDA_HTTP_CONNECT_TIMEOUT", |value, _| match unless_zero(value) {
+        Translated::Nothing => {
+            Translated::Unsupported("attempts to connect always have a timeout here".to_owned())
+        }
+        other => other,
+    })];
+pub(super) static MAX_IDLE: [Alias; 1] =
+    [alias("KEDA_HTTP_MAX_IDLE_CONNS", |value, _| match number(value) {
+        // There, zero is without limit; here, it is the most.
+        Some(0) => same("1000000"),
+        Some(number) => same(&number.to_string()),
+        None => Translated::Bad(NUMBER.to_owned()),
+    })];
+pub(super) static MAX_IDLE_PER_HOST: [Alias; 1] =
+    [alias("KEDA_HTTP_MAX_IDLE_CONNS_PER_HOST", |value, _| match number(value) {
+        // Go's own default.
+        Some(0) => same("2"),
+        Some(number) => same(&number.to_string()),
+        None => Translated::Bad(NUMBER.to_owned()),
+    })];
+pub(super) static MAX_HOLDS: [Alias; 1] =
+    [alias("KEDA_HTTP_COLD_START_MAX_PENDING_REQUESTS", |value, _| match number(value) {
+        Some(0) => Translated::Unsupported("how many requests wait always has a limit here".to_owned()),
+        Some(number) => same(&number.to_string()),
+        None => Translated::Bad(NUMBER.to_owned()),
+    })];
+
+/// Variables that KEDA knows and that are without effect here, and why.
+const WITHOUT_EFFECT: &[(&str, &str)] = &[
+    ("CURRENT_NAMESPACE", "not needed here"),
+    ("DEPLOYMENT_CACHE_POLLING_INTERVAL_MS", "changes are watched here, not polled"),
+    ("ENDPOINTS_CACHE_POLLING_INTERVAL_MS", "changes are watched here, not polled"),
+    ("SCALER_CONFIG_MAP_INFORMER_RSYNC_PERIOD", "changes are watched here, not polled"),
+    ("ROUTING_TABLE_REFRESH_INTERVAL", "changes are watched here, not polled"),
+    ("ROUTING_TABLE_MAX_STALENESS", "losing the API server does not unset /readyz here"),
+    ("FORCE_HTTP2", "pods are spoken to in HTTP/2 where the Service's appProtocol says so"),
+    ("KEEP_ALIVE", "there is no such setting here"),
+    ("IDLE_CONN_TIMEOUT", "idle connections to pods are closed after 3 to 4 seconds here"),
+    ("TLS_HANDSHAKE_TIMEOUT", "connect-timeout is for the handshake, too"),
+    ("EXPECT_CONTINUE_TIMEOUT", "there is no such setting here"),
+    ("TLS_CIPHER_SUITES", "the cipher suites are fixed here"),
+    ("PROXY_TLS_CIPHER_SUITES", "the cipher suites are fixed here"),
+    ("TLS_CURVE_PREFERENCES", "the curves are fixed here"),
+    ("PROXY_TLS_CURVE_PREFERENCES", "the curves are fixed here"),
+    ("OTEL_PROM_EXPORTER_ENABLED", "metrics for Prometheus are always at /metrics of the admin address"),
+    ("OTEL_PROM_EXPORTER_PORT", "metrics for Prometheus are at /metrics of the admin address"),
+    (PROFILING, "there is no profiling here"),
+];
+
+/// What KEDA's interceptor exports by; older versions have its prefix before it.
+pub(super) const OTEL: &str = "OTEL_";
+/// Where KEDA's interceptor is profiled.
+pub(super) const PROFILING: &str = "PROFILING_BIND_ADDRESS";
+
+/// Why the variable `name`, which KEDA knows and which is no alias, has no effect. `None`: KEDA does not know it.
+pub(super) fn without_effect(name: &str) -> Option<&'static str> {
+    let rest = name.strip_prefix(PREFIX).unwrap_or(name);
+    match WITHOUT_EFFECT.iter().find(|(known, _)| *known == rest) {
+        Some((_, why)) => Some(why),
+        None if rest.starts_with(OTEL) => Some(
+            "nothing is exported to OpenTelemetry here; metrics for Prometheus are at /metrics of the admin address",
+        ),
+        None => None,
+    }
+}
+
+/// The first variable of KEDA's own: a deployment that has one was written for its interceptor.
+pub(super) fn any_variable(env: &Environment) -> Option<&str> {
+    env.names(PREFIX).find(|name| TABLE.is_alias(name) || without_effect(name).is_some())
+}
+
+/// Whether `name` is the variable for the drain, and says that it takes as long as it may.
+pub fn drain_has_no_end(name: &str, value: &str) -> bool {
+    name == DRAIN && go_millis(value) == Some(0)
+}
+
+fn same(value: &str) -> Translated {
+    Translated::Is(value.to_owned())
+}
+
+fn port_of(value: &str) -> Option<u16> {
+    value.parse().ok().map(NonZeroU16::get)
+}
+
+fn number(value: &str) -> Option<u64> {
+    value.parse().ok()
+}
+
+/// A port on all addresses of the pod.
+fn everywhere(value: &str) -> Translated {
+    match port_of(value) {
+        Some(port) => same(&format!("0.0.0.0:{port}")),
+        None => Translated::Bad(PORT.to_owned()),
+    }
+}
+
+/// KEDA's admin server listens everywhere; ours does not.
+fn admin(value: &str, all: &Environment) -> Translated {
+    let Some(port) = port_of(value) else { return Translated::Bad(PORT.to_owned()) };
+    match all.get(POD_IP).map(str::parse::<IpAddr>) {
+        Some(Ok(own)) => same(&SocketAddr::new(own, port).to_string()),
+        _ => Translated::But(
+            SocketAddr::from((Ipv4Addr::LOCALHOST, port)).to_string(),
+            format!(
+                "only on loopback, where neither KEDA's scaler nor the kubelet's probes reach it: set {POD_IP} to \
+                 the pod's own address (fieldRef: status.podIP), or --admin"
+            ),
+        ),
+    }
+}
+
+fn tls_enabled(all: &Environment) -> bool {
+    all.get(TLS_ENABLED).and_then(go_bool).unwrap_or(false)
+}
+
+/// As it is, if TLS is on.
+fn of_tls(value: &str, all: &Environment) -> Translated {
+    if tls_enabled(all) { same(value) } else { without_tls() }
+}
+
+fn without_tls() -> Translated {
+    Translated::Unsupported(format!("it has no effect without {TLS_ENABLED}=true"))
+}
+
+fn switch(value: &str, meaning: impl FnOnce(bool) -> Translated) -> Translated {
+    go_bool(value).map_or_else(|| Translated::Bad(BOOL.to_owned()), meaning)
+}
+
+fn boolean(value: &str) -> Translated {
+    switch(value, |on| same(if on { "true" } else { "false" }))
+}
+
+fn span(value: &str) -> Translated {
+    go_millis(value)
+        .map_or_else(|| Translated::Bad(DURATION.to_owned()), |millis| same(&format!("{millis}ms")))
+}
+
+/// For those variables of which KEDA ignores a zero.
+fn unless_zero(value: &str) -> Translated {
+    match span(value) {
+        Translated::Is(zero) if zero == "0ms" => Translated::Nothing,
+        other => other,
+    }
+}
+
+/// `true` or `false` as Go programs read them.
+fn go_bool(text: &str) -> Option<bool> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_truth_value_is_read_as_go_reads_it() {
+        for (text, expected) in
+            [("true", Some(true)), ("1", Some(true)), ("F", Some(false)), ("False", Some(false))]
+        {
+            assert_eq!(go_bool(text), expected, "{text}");
+        }
+        for bad in ["", "yes", "on", "tRUE", "2"] {
+            assert_eq!(go_bool(bad), None, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Probes the starting pods of services whose routes, or else the gateway, ask for it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rouse_core::endpoint::ServiceId;
+use rouse_core::registry::Registry;
+use rouse_core::service::Service;
+use rouse_kube::endpoints::pod_index::PodIndex;
+use rouse_kube::objects::route::Probing;
+use rouse_kube::routes::plan::RoutePlan;
+use rouse_net::limits::ProbeLimits;
+use rouse_net::probe_schedule::ProbeSchedule;
+use rouse_net::prober::{Probed, Prober};
+use rouse_net::random::system_seed;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio_util::sync::CancellationToken;
+
+/// Probes at a time, in all and to the pods of one node.
+const LIMITS: (usize, usize) = (1000, 32);
+/// As kubelet has it.
+const TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The probers of all services that have one.
+#[derive(Debug)]
+pub(super) struct Probers {
+    registry: Arc<Registry>,
+    default: Probing,
+    /// For those where a TCP connect proves something, and for those where it does not.
+    any: Arc<Prober>,
+    no_tcp: Arc<Prober>,
+    running: HashMap<ServiceId, Running>,
+    tasks: JoinSet<()>,
+}
+
+#[derive(Debug)]
+struct Running {
+    service: Arc<Service>,
+    how: Probing,
+    cancel: CancellationToken,
+    task: AbortHandle,
+}
+
+impl Probers {
+    pub(super) fn new(registry: Arc<Registry>, pods: &Arc<PodIndex>, probe: bool) -> Self {
+        let limits = Arc::new(ProbeLimits::new(LIMITS.0, LIMITS.1));
+        let prober = |allow_tcp| {
+            let pods = Arc::clone(pods);
+            Arc::new(Prober {
+                plans: Box::new(move |uid, ips, port| {
+                    let (plan, node) = pods.plan(uid, ips, port, allow_tcp)?;
+                    Some(Probed { plan, node, steady: ProbeSchedule::SLOWEST })
+                }),
+                schedule: ProbeSchedule::cluster(),
+                limits: Arc::clone(&limits),
+                timeout: TIMEOUT,
+                random: Box::new(system_seed),
+            })
+        };
+        Self {
+            registry,
+            default: if probe { Probing::Enabled } else { Probing::Disabled },
+            any: prober(true),
+            no_tcp: prober(false),
+            running: HashMap::new(),
+            tasks: JoinSet::new(),
+        }
+    }
+
+    /// Begins and ends as `plans` say. Of two routes to one service the more careful one counts.
+    pub(super) fn follow(&mut self, plans: &[Arc<RoutePlan>]) {
+        while self.tasks.try_join_next().is_some() {}
+        let mut wanted: HashMap<&ServiceId, Probing> = HashMap::new();
+        for plan in plans {
+            let how = plan.spec.probing.unwrap_or(self.default);
+            if let Ok(target) = &plan.target {
+                let known = wanted.entry(&target.service).or_insert(how);
+                *known = careful(*known, how);
+            }
+        }
+        wanted.retain(|_, how| *how != Probing::Disabled);
+        let registry = &self.registry;
+        self.running.retain(|id, running| {
+            let same = registry.get(id).is_some_and(|service| Arc::ptr_eq(&service, &running.service));
+            // One that has ended by itself, which only a panic explains, is begun anew.
+            let stays = same && wanted.get(id) == Some(&running.how) && !running.task.is_finished();
+            if !stays {
+                running.cancel.cancel();
+            }
+            stays
+        });
+        for (id, how) in wanted {
+            let Some(service) = registry.get(id).filter(|_| !self.running.contains_key(id)) else { continue };
+            let cancel = CancellationToken::new();
+            let prober = if how == Probing::NoTcp { &self.no_tcp } else { &self.any };
+            let task = self.tasks.spawn(Arc::clone(prober).run(Arc::clone(&service), cancel.clone()));
+            self.running.insert(id.clone(), Running { service, how, cancel, task });
+        }
+    }
+}
+
+fn careful(one: Probing, other: Probing) -> Probing {
+    let rank = |how| match how {
+        Probing::Disabled => 0,
+        Probing::NoTcp => 1,
+        Probing::Enabled => 2,
+    };
+    if rank(one) <= rank(other) { one } else { other }
+}

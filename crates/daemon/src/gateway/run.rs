@@ -1,0 +1,205 @@
+//! A running gateway: follows the cluster, and serves its routes.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use rouse_config::settings::{SettingWarning, Values};
+use rouse_kube::client::connect;
+use rouse_kube::cluster::Cluster;
+use rouse_net::clock::TokioClock;
+use rouse_net::tls::ClientConfigs;
+use rouse_proxy::telemetry::access_log::{AccessLog, Writer};
+use tokio_util::sync::CancellationToken;
+
+use super::opened::Opened;
+use super::probers::Probers;
+use super::routes::{Builder, Defaults};
+use super::table as set;
+use super::upstream::Upstreams;
+use super::{events, own_addresses, parts};
+use crate::admin::PodBackend;
+use crate::admin::metrics::Watches;
+use crate::data_plane::{DataPlane, MetricNames, Serving};
+use crate::failure::{Failure, failed};
+use crate::listeners::{Addresses, Listeners, Purpose};
+use crate::process::console::Console;
+use crate::process::drain::{DrainTimes, Drained};
+use crate::process::signals::Signals;
+use crate::process::time_of_day;
+use crate::role::{self, Report, Role};
+use crate::settings as shared;
+
+/// Runs until a signal, or until something breaks.
+pub(super) fn run(values: &Values, warnings: &[SettingWarning], opened: Opened) -> Result<(), Failure> {
+    let addresses = Addresses {
+        plain: values.get(&set::LISTEN),
+        secure: values.get(&set::TLS_LISTEN),
+        admin: values.get(&set::ADMIN),
+    };
+    let listeners = Listeners::open(&addresses, |error, purpose| {
+        let flag = match purpose {
+            Purpose::Plain => "--listen",
+            Purpose::Secure => "--tls-listen",
+            Purpose::Admin => "--admin",
+        };
+        Failure::Failed(format!("{error}\n  {flag} says so"))
+    })?;
+    let times = DrainTimes {
+        delay: values.get(&set::SHUTDOWN_DELAY).into(),
+        timeout: values.get(&set::DRAIN_TIMEOUT).into(),
+    };
+    role::run(values, Report::ToLog, times, async |console| {
+        for warning in warnings {
+            console.warn(&warning.to_string());
+        }
+        GatewayRole::start(values, listeners, opened, console).await
+    })
+}
+
+/// What runs.
+struct GatewayRole {
+    serving: Serving,
+    /// Everything was seen once. Until then requests are answered `starting`: with half of the routes, the other half would
+    /// get 404.
+    synced: bool,
+    cluster: Arc<Cluster>,
+    builder: Builder,
+    probers: Probers,
+    access: Option<Arc<dyn AccessLog>>,
+}
+
+impl GatewayRole {
+    async fn start(
+        values: &Values,
+        listeners: Listeners,
+        opened: Opened,
+        console: &Console,
+    ) -> Result<Self, Failure> {
+        let addresses = listeners.addresses();
+        for warning in &opened.warnings {
+            console.warn(&warning.to_string());
+        }
+        let kubeconfig = values.get(&set::KUBECONFIG);
+        let client = connect::connect(kubeconfig.as_deref(), values.get(&set::CONTEXT).as_deref()).await?;
+        let clock = TokioClock::new();
+        let cluster = Cluster::new(client, parts::cluster_settings(values, own_sockets(&addresses), clock));
+        let access = access_log(values)?;
+        let proxy = parts::proxy_settings(values, clock, access.clone());
+        let names = if values.get(&set::KEDA_COMPAT) { MetricNames::WithKeda } else { MetricNames::Own };
+        let engine = Arc::clone(&cluster) as _;
+        let mut plane = DataPlane::new(clock, parts::registry_settings(values), engine, proxy, names);
+        Watches::register(Arc::clone(&cluster), Arc::new(clock), &mut plane.metrics);
+        let upstreams = Upstreams::new(values);
+        let configs = Arc::clone(upstreams.configs());
+        let defaults =
+            Defaults { timeouts: parts::timeouts(values), direct: values.get(&set::DIRECT_POD_ROUTING) };
+        let builder =
+            Builder::new(Arc::clone(&plane.registry), defaults, upstreams, &parts::assigned_hosts(values));
+        let probers = Probers::new(Arc::clone(&plane.registry), cluster.pods(), values.get(&set::PROBE));
+        let backend = PodBackend::Cluster(Arc::clone(&cluster));
+        let mut serving =
+            plane.serve((listeners, opened.certificates), values.get(&shared::WORKERS), backend, console)?;
+        follow(&mut serving, &cluster, configs);
+        greet(&addresses);
+        Ok(Self { serving, synced: false, cluster, builder, probers, access })
+    }
+
+    /// Requests are served from now on.
+    fn say_ready(&mut self, routes: usize) {
+        if std::mem::replace(&mut self.synced, true) {
+            return;
+        }
+        self.serving.ready.set(true);
+        let routes = if routes == 1 { "1 route".to_owned() } else { format!("{routes} routes") };
+        tracing::info!("ready: {routes}");
+    }
+}
+
+impl Role for GatewayRole {
+    async fn run(&mut self) -> String {
+        let mut plans = self.cluster.plans();
+        plans.mark_changed();
+        if !self.synced {
+            tokio::select! {
+                () = self.cluster.synced() => {}
+                () = events::missing(&self.cluster) => {}
+                broken = self.serving.broken() => return broken,
+            }
+        }
+        loop {
+            let newest = Arc::clone(&plans.borrow_and_update());
+            self.serving.gateway.set_routes(self.builder.table(&newest));
+            self.serving.tally.keep(&self.serving.gateway.services());
+            self.probers.follow(&newest);
+            self.say_ready(newest.len());
+            tokio::select! {
+                // The cluster is ours, and so is its sender.
+                _ = plans.changed() => {}
+                broken = self.serving.broken() => return broken,
+            }
+        }
+    }
+
+    fn reload(&mut self) {
+        tracing::info!("settings are read at the start only; certificates are read whenever they change");
+    }
+
+    /// The cluster is followed meanwhile, so that requests that wait may still be served.
+    async fn stop(&mut self, times: DrainTimes, signals: &mut Signals) -> Drained {
+        let drained =
+            if self.synced { self.serving.drain(times, signals).await } else { self.serving.close() };
+        self.serving.end().await;
+        if let Some(access) = &self.access {
+            access.close();
+        }
+        drained
+    }
+}
+
+/// Spawns the tasks that follow the cluster.
+fn follow(serving: &mut Serving, cluster: &Arc<Cluster>, configs: Arc<ClientConfigs>) {
+    let end = serving.end.clone();
+    let events = events::follow(cluster.events(), serving.tally.clone());
+    serving.tasks.spawn("the reader of events", events);
+    serving.tasks.spawn("the watch over pods' certificates", watch(configs, end.clone()));
+    let running = Arc::clone(cluster).run(Arc::clone(&serving.registry), end);
+    serving.tasks.spawn_with_reason(async {
+        running.await.map_or_else(|error| error.to_string(), |()| "the cluster".to_owned())
+    });
+}
+
+/// Reads pods' roots and our own certificates again whenever their files change.
+async fn watch(configs: Arc<ClientConfigs>, cancel: CancellationToken) {
+    let report = |loaded: Result<Vec<_>, _>| match loaded {
+        Ok(_) => {}
+        Err(error) => {
+            tracing::error!(%error, "certificates cannot be read; what was read before stays in use");
+        }
+    };
+    configs.watch(cancel, report).await;
+}
+
+/// The first lines, which scripts read.
+fn greet(addresses: &Addresses) {
+    for address in &addresses.plain {
+        tracing::info!("listening on http://{address}");
+    }
+    for address in &addresses.secure {
+        tracing::info!("listening on https://{address}");
+    }
+    tracing::info!("admin on http://{}", addresses.admin);
+}
+
+/// Where the gateway itself can be reached.
+fn own_sockets(addresses: &Addresses) -> Vec<SocketAddr> {
+    let all = addresses.plain.iter().chain(&addresses.secure).chain([&addresses.admin]);
+    own_addresses::sockets(&all.copied().collect::<Vec<_>>())
+}
+
+/// Each request on standard output, if the operator wants that.
+fn access_log(values: &Values) -> Result<Option<Arc<dyn AccessLog>>, Failure> {
+    let Some(format) = values.get(&set::ACCESS_LOG) else { return Ok(None) };
+    let log = Writer::start(io::stdout(), format, time_of_day);
+    log.map(|log| Some(log as _)).map_err(failed("cannot start the thread of the access log"))
+}

@@ -1,0 +1,42 @@
+//! What every long-running command shares: start-up, settings, log, signals, drain, certificates, listeners and admin API;
+//! and one role per command: [`gateway`] and [`up`]. This file lists the commands.
+
+pub mod admin;
+mod certificates;
+mod data_plane;
+mod failure;
+pub mod gateway;
+pub mod listeners;
+pub mod logging;
+pub mod process;
+mod role;
+pub mod rouse_yaml;
+pub mod settings;
+pub mod up;
+
+pub use failure::Failure;
+
+use std::io::Write;
+
+use clap::Subcommand;
+
+/// The long-running commands: one role each.
+#[derive(Debug, Subcommand)]
+pub enum RoleCommand {
+    /// Run everything on this machine: apps from rouse.yaml that start when a request comes
+    #[command(after_long_help = up::args::HELP, after_help = "See --help for examples.")]
+    Up(up::UpArgs),
+    /// Run the data plane on Kubernetes: hold requests until a pod is ready, in place of KEDA HTTP add-on's interceptor
+    #[command(after_long_help = gateway::HELP, after_help = "See --help for examples.")]
+    Gateway(gateway::GatewayArgs),
+}
+
+impl RoleCommand {
+    /// Runs until a signal, or until something breaks. What is not about running goes to `out` and `err`.
+    pub fn run(&self, out: &mut dyn Write, err: &mut dyn Write) -> Result<(), Failure> {
+        match self {
+            RoleCommand::Up(args) => up::command(args),
+            RoleCommand::Gateway(args) => gateway::command(args, out, err),
+        }
+    }
+}

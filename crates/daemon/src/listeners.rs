@@ -1,0 +1,67 @@
+//! The sockets of a role: opened before anything else, so that an address in use is refused and nothing has to be undone.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use rouse_net::listen::{BindError, Listener, bind};
+use rouse_net::tls::ServerTls;
+use rouse_proxy::listen::ProxyListener;
+
+use crate::failure::Failure;
+
+/// Where a role listens.
+#[derive(Debug, Clone)]
+pub struct Addresses {
+    /// For requests.
+    pub plain: Vec<SocketAddr>,
+    /// For requests over TLS.
+    pub secure: Vec<SocketAddr>,
+    /// For the admin API.
+    pub admin: SocketAddr,
+}
+
+/// Which of the [`Addresses`] one is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    Plain,
+    Secure,
+    Admin,
+}
+
+/// The open sockets.
+#[derive(Debug)]
+pub(crate) struct Listeners {
+    plain: Vec<Listener>,
+    secure: Vec<Listener>,
+    admin: Listener,
+}
+
+impl Listeners {
+    /// Opens all of them, or none. `refused` turns an error into advice.
+    pub(crate) fn open(
+        addresses: &Addresses,
+        refused: impl Fn(&BindError, Purpose) -> Failure,
+    ) -> Result<Self, Failure> {
+        let open = |addresses: &[_], purpose| bind(addresses).map_err(|error| refused(&error, purpose));
+        let plain = open(&addresses.plain, Purpose::Plain)?;
+        let secure = open(&addresses.secure, Purpose::Secure)?;
+        let none = || Failure::Failed("cannot listen on the admin address".to_owned());
+        let admin = open(&[addresses.admin], Purpose::Admin)?.pop().ok_or_else(none)?;
+        Ok(Self { plain, secure, admin })
+    }
+
+    /// The addresses with the ports that the system chose.
+    pub(crate) fn addresses(&self) -> Addresses {
+        Addresses {
+            plain: self.plain.iter().map(Listener::address).collect(),
+            secure: self.secure.iter().map(Listener::address).collect(),
+            admin: self.admin.address(),
+        }
+    }
+
+    /// The sockets themselves: those for requests, and the admin's.
+    pub(crate) fn into_parts(self, tls: Option<&Arc<ServerTls>>) -> (Vec<ProxyListener>, Listener) {
+        let secure = self.secure.into_iter().map(|listener| ProxyListener { listener, tls: tls.cloned() });
+        (self.plain.into_iter().map(ProxyListener::from).chain(secure).collect(), self.admin)
+    }
+}

@@ -1,0 +1,116 @@
+//! Defaults of connection and memory limits, from the open files and the memory that the process may use.
+
+use rouse_core::hold::Bounds;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use super::memory;
+
+/// More than these are not planned for, however many the system allows.
+const MOST_FILES: u64 = 400_000;
+/// Files beside connections: listeners, the admin API, probes, the API server, logs. At most a quarter of all.
+const RESERVED: u64 = 512;
+/// What one connection with a request takes: 17 KiB in the clear, and about twice as much over TLS.
+const CONNECTION: u64 = 32 * 1024;
+/// Connections may take this part of the memory. The rest is for bodies, waiting requests and everything else.
+const PART: u64 = 2;
+/// Bodies that wait in buffers may take this part of the memory, and no more than [`MOST_BUFFERS`].
+const BUFFERS_PART: u64 = 4;
+const MOST_BUFFERS: u64 = 64 << 20;
+/// Requests that wait may take this part of the memory, and no more than the default of [`Bounds`].
+const HOLDS_PART: u64 = 4;
+
+/// Raises the soft limit of open files, which is often 1024 for programs that use `select`.
+pub(crate) fn raise_open_files() {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if current != maximum {
+        // If the system does not want to, fewer connections are better than none.
+        setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).ok();
+    }
+}
+
+/// How many connections there may be. A request has one on each side, so both sides get the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Capacity {
+    /// Client connections, by files alone.
+    pub(crate) by_files: usize,
+    /// Client connections, by memory as well.
+    pub(crate) connections: usize,
+    /// Connections to pods, by files and memory.
+    pub(crate) pod_connections: usize,
+    /// Bytes of bodies in buffers.
+    pub(crate) buffers: usize,
+    /// Bytes that requests keep while they wait.
+    pub(crate) holds: usize,
+}
+
+impl Capacity {
+    /// Of this process, as its limits are now.
+    pub(crate) fn now() -> Self {
+        Self::of(getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX), memory::limit())
+    }
+
+    fn of(files: u64, memory: Option<u64>) -> Self {
+        let files = files.min(MOST_FILES);
+        let side = count((files - RESERVED.min(files / 4)) / 2);
+        let memory = memory.unwrap_or(u64::MAX);
+        let connections = side.min(count(memory / PART / CONNECTION));
+        Self {
+            by_files: side,
+            connections,
+            pod_connections: connections,
+            buffers: count((memory / BUFFERS_PART).min(MOST_BUFFERS)),
+            holds: count(memory / HOLDS_PART).min(Bounds::default().bytes),
+        }
+    }
+
+    /// Connections to pods for so many client connections: if the operator allows more of these than memory suggests,
+    /// pods get as many.
+    pub(crate) fn pod_connections_for(&self, connections: usize) -> usize {
+        self.pod_connections.max(connections).min(self.by_files)
+    }
+}
+
+fn count(number: u64) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_connection_limit_follows_files_and_memory() {
+        let check = |files, memory, side| {
+            let capacity = Capacity::of(files, memory);
+            let found = (capacity.connections, capacity.pod_connections);
+            assert_eq!(found, (side, side), "{files} files, {memory:?} bytes");
+        };
+        check(1024, None, 384);
+        check(1024, Some(8 << 30), 384);
+        check(1 << 20, Some(8 << 30), 131_072);
+        check(1 << 20, Some(128 << 20), 2048);
+        check(u64::MAX, None, 199_744);
+        check(0, Some(0), 1);
+    }
+
+    #[test]
+    fn what_bodies_and_waiting_requests_may_take_follows_memory() {
+        let check = |memory, buffers, holds| {
+            let capacity = Capacity::of(1024, memory);
+            assert_eq!((capacity.buffers, capacity.holds), (buffers, holds), "{memory:?} bytes");
+        };
+        check(None, 64 << 20, 256 << 20);
+        check(Some(8 << 30), 64 << 20, 256 << 20);
+        check(Some(512 << 20), 64 << 20, 128 << 20);
+        check(Some(128 << 20), 32 << 20, 32 << 20);
+        check(Some(0), 1, 1);
+    }
+
+    #[test]
+    fn a_pod_connection_is_there_for_each_client_that_an_operator_allows() {
+        let capacity = Capacity::of(1 << 20, Some(128 << 20));
+        assert_eq!(capacity.pod_connections_for(100), 2048);
+        assert_eq!(capacity.pod_connections_for(5000), 5000);
+        assert_eq!(capacity.pod_connections_for(1_000_000), capacity.by_files);
+    }
+}

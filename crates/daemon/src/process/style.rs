@@ -1,0 +1,97 @@
+//! Colours and wording of the lines that people read.
+
+use std::time::Duration;
+
+use anstyle::{AnsiColor, Style};
+use rouse_core::timeline::{ColdStart, Outcome, Phase};
+
+pub(crate) const BOLD: Style = Style::new().bold();
+pub(crate) const DIM: Style = Style::new().dimmed();
+pub(crate) const GOOD: Style = AnsiColor::Green.on_default();
+pub(crate) const BAD: Style = AnsiColor::Red.on_default().bold();
+const WARNING: Style = AnsiColor::Yellow.on_default().bold();
+/// Neither red nor black nor white: one means trouble, and the others are not seen everywhere.
+const APPS: [AnsiColor; 8] = [
+    AnsiColor::Cyan,
+    AnsiColor::Magenta,
+    AnsiColor::Yellow,
+    AnsiColor::Blue,
+    AnsiColor::Green,
+    AnsiColor::BrightCyan,
+    AnsiColor::BrightMagenta,
+    AnsiColor::BrightBlue,
+];
+
+/// Where the time of a cold start went.
+pub fn cold_start(cold: &ColdStart) -> String {
+    let phases: Vec<String> =
+        cold.phases().map(|(phase, took)| format!("{} {}", word(phase), millis(took))).collect();
+    let (name, total, phases) = (colored(cold.service.name()), millis(cold.total()), phases.join(" · "));
+    let colon = if phases.is_empty() { "" } else { ": " };
+    match cold.outcome {
+        Outcome::Waiting | Outcome::Served => {
+            format!("{name}: {BOLD}cold start {total} ms{BOLD:#}{colon}{phases}")
+        }
+        Outcome::Unanswered => {
+            format!("{name}: {WARNING}cold start without an answer, {total} ms{WARNING:#}{colon}{phases}")
+        }
+        Outcome::Failed => {
+            format!(
+                "{name}: {WARNING}cold start failed after {}{WARNING:#}{colon}{phases}",
+                seconds(cold.total())
+            )
+        }
+        Outcome::Abandoned => {
+            let after = seconds(cold.total());
+            format!(
+                "{name}: {WARNING}cold start in vain, all clients left after {after}{WARNING:#}{colon}{phases}"
+            )
+        }
+    }
+}
+
+fn word(phase: Phase) -> &'static str {
+    match phase {
+        Phase::FirstByte => "first byte",
+        other => other.as_str(),
+    }
+}
+
+/// Milliseconds with as many digits as say something: `0.3`, `7.2`, `231`.
+pub(crate) fn millis(took: Duration) -> String {
+    let tenths = (took.as_micros() + 50) / 100;
+    match (tenths / 10, tenths % 10) {
+        (whole @ 0..10, tenth @ 1..) => format!("{whole}.{tenth}"),
+        (whole, _) => whole.to_string(),
+    }
+}
+
+/// What people count in seconds: `5 s`, `0.3 s`.
+fn seconds(took: Duration) -> String {
+    let tenths = (took.as_millis() + 50) / 100;
+    match (tenths / 10, tenths % 10) {
+        (whole @ 0..10, tenth @ 1..) => format!("{whole}.{tenth} s"),
+        (whole, _) => format!("{whole} s"),
+    }
+}
+
+/// Something is not as it should be, but things go on.
+pub fn warning(text: &str) -> String {
+    format!("{WARNING}warning:{WARNING:#} {text}")
+}
+
+/// Something went wrong.
+pub fn error(text: &str) -> String {
+    format!("{BAD}error:{BAD:#} {text}")
+}
+
+pub(crate) fn colored(app: &str) -> String {
+    let color = color(app);
+    format!("{color}{app}{color:#}")
+}
+
+/// An app has the same colour everywhere and always.
+pub(crate) fn color(app: &str) -> Style {
+    let place = app.bytes().fold(0usize, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
+    APPS.get(place % APPS.len()).copied().unwrap_or(AnsiColor::Cyan).on_default()
+}

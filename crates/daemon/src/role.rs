@@ -1,0 +1,123 @@
+//! How every long-running command runs: open the console, listen to signals, start, serve until a signal or a failure,
+//! stop in good order.
+
+use std::io;
+use std::time::Duration;
+
+use anstream::AutoStream;
+use rouse_config::settings::Values;
+use tokio::runtime::{Builder, Runtime};
+use tokio::task::JoinSet;
+
+use crate::failure::{Failure, failed};
+use crate::logging::Log;
+use crate::process::capacity;
+use crate::process::console::{Console, PrinterThread};
+use crate::process::drain::{self, DrainTimes, Drained};
+use crate::process::signals::{Signal, Signals};
+
+/// How long the reader of our output may take to read the last lines.
+const LAST_LINES: Duration = Duration::from_secs(2);
+/// How long threads and tasks may take to end after they were cancelled.
+pub(crate) const AT_ONCE: Duration = Duration::from_secs(5);
+/// The control side is small: it decides, the workers work.
+const CONTROL_THREADS: usize = 2;
+
+/// A long-running command that has been started.
+pub(crate) trait Role: Sized {
+    /// Serves until something ends that must not, and says what. May be dropped and called again.
+    async fn run(&mut self) -> String;
+
+    /// Reads again what can change while it runs: SIGHUP.
+    fn reload(&mut self);
+
+    /// Lets requests under way finish, and ends everything.
+    async fn stop(&mut self, times: DrainTimes, signals: &mut Signals) -> Drained;
+
+    /// What to tell the user after `what` has ended unexpectedly.
+    fn next_step(&self, what: String) -> String {
+        what
+    }
+}
+
+/// Where a role reports what it does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Report {
+    /// Lines for people on standard output.
+    ToPeople,
+    /// Events of the log, on standard error.
+    ToLog,
+}
+
+/// Starts a role and runs it until a signal, or until something breaks.
+pub(crate) fn run<R: Role>(
+    values: &Values,
+    report: Report,
+    times: DrainTimes,
+    start: impl AsyncFnOnce(&Console) -> Result<R, Failure>,
+) -> Result<(), Failure> {
+    capacity::raise_open_files();
+    let runtime = control_runtime().map_err(failed("cannot start threads"))?;
+    let log = Log::start(values)?;
+    let ended = runtime.block_on(async {
+        let mut reporter = JoinSet::new();
+        reporter.spawn(log.report_suppressed());
+        let (console, printer) = console(report)?;
+        let mut signals = Signals::listen().map_err(failed("cannot listen to signals"))?;
+        let ended = serve(start, times, &mut signals, &console).await;
+        if let Some(printer) = printer {
+            printer.finish(LAST_LINES).await;
+        }
+        log.close(LAST_LINES).await;
+        ended
+    });
+    // Tasks that still block have nothing left to do.
+    runtime.shutdown_timeout(Duration::from_millis(100));
+    ended
+}
+
+async fn serve<R: Role>(
+    start: impl AsyncFnOnce(&Console) -> Result<R, Failure>,
+    times: DrainTimes,
+    signals: &mut Signals,
+    console: &Console,
+) -> Result<(), Failure> {
+    let mut role = start(console).await?;
+    let broken = loop {
+        tokio::select! {
+            signal = signals.next() => match signal {
+                Signal::Leave => break None,
+                Signal::Reload => role.reload(),
+            },
+            broken = role.run() => break Some(broken),
+        }
+    };
+    if let Some(what) = &broken {
+        console.error(&format!("{what}: stopping"));
+    }
+    let drained = role.stop(times, signals).await;
+    match broken {
+        Some(what) => Err(Failure::Failed(role.next_step(what))),
+        None if drained.hurried => Err(Failure::Failed("stopped at once by a second signal".to_owned())),
+        None => {
+            drain::report(drained, times, console);
+            Ok(())
+        }
+    }
+}
+
+fn console(report: Report) -> Result<(Console, Option<PrinterThread>), Failure> {
+    match report {
+        Report::ToLog => Ok((Console::Log, None)),
+        Report::ToPeople => {
+            let opened = Console::open(AutoStream::auto(io::stdout()));
+            let (console, printer) = opened.map_err(failed("cannot start the thread that prints"))?;
+            Ok((console, Some(printer)))
+        }
+    }
+}
+
+/// The runtime of everything but the data plane.
+fn control_runtime() -> io::Result<Runtime> {
+    Builder::new_multi_thread().worker_threads(CONTROL_THREADS).thread_name("control").enable_all().build()
+}

@@ -1,0 +1,134 @@
+//! Settings that several roles have, and kinds of values that only Rouse's own crates know. A role's table lists them
+//! beside its own.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::time::Duration;
+
+use rouse_config::settings::{DurationRange, Kind, Maybe, One, Setting, Whole};
+use rouse_proxy::request::TrustedProxies;
+
+use crate::process::capacity::Capacity;
+
+/// Longer is a mistake, and far from where clocks overflow.
+const LONGEST: Duration = Duration::from_hours(30 * 24);
+/// A duration where zero has a meaning.
+pub const ANY_DURATION: One<DurationRange> = One(DurationRange { least: Duration::ZERO, most: LONGEST });
+/// A duration that may not be zero.
+pub const POSITIVE_DURATION: One<DurationRange> =
+    One(DurationRange { least: Duration::from_millis(1), most: LONGEST });
+/// A number of things that may not be zero.
+pub const COUNT: One<Whole<usize>> = One(Whole { least: 1, most: 1_000_000 });
+
+/// An address of all interfaces.
+pub(crate) const fn everywhere(port: u16) -> SocketAddr {
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port)
+}
+
+/// An address of this machine alone.
+pub(crate) const fn loopback(port: u16) -> SocketAddr {
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port)
+}
+
+/// Networks, or `none`.
+#[derive(Debug, Clone, Copy)]
+pub struct Networks;
+
+/// Networks whose `X-Forwarded-*` headers are believed, and how they were written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TrustedNetworks {
+    /// The networks.
+    pub networks: TrustedProxies,
+    text: String,
+}
+
+impl Kind for Networks {
+    type Value = TrustedNetworks;
+
+    fn placeholder(&self) -> &'static str {
+        "NETWORKS"
+    }
+
+    fn allowed(&self) -> String {
+        "networks like 10.0.0.0/8, separated by commas, or none".to_owned()
+    }
+
+    fn parse(&self, text: &str, _folder: &Path) -> Result<TrustedNetworks, String> {
+        let networks = text.parse().map_err(|_| self.allowed())?;
+        Ok(TrustedNetworks { networks, text: text.to_owned() })
+    }
+
+    fn show(&self, value: &TrustedNetworks) -> String {
+        value.text.clone()
+    }
+
+    fn is_joined(&self) -> bool {
+        true
+    }
+}
+
+/// `--trusted-proxies`.
+pub static TRUSTED_PROXIES: Setting<TrustedNetworks> = Setting::new(
+    "trusted-proxies",
+    &One(Networks),
+    || TrustedNetworks {
+        networks: TrustedProxies::private(),
+        text: "127.0.0.0/8,::1/128,10.0.0.0/8,172.16.0.0/12,192.168.0.0/16,fc00::/7".to_owned(),
+    },
+    "Networks of clients whose X-Forwarded-* headers are trusted, separated by commas, or none",
+);
+
+/// `--max-connections`.
+pub static MAX_CONNECTIONS: Setting<Option<usize>> = Setting::optional(
+    "max-connections",
+    &Maybe(Whole { least: 1, most: 10_000_000 }),
+    "by files and memory",
+    "How many client connections there may be, never more than about half of the files that may be open; by default also no \
+     more than half of the memory limit allows at 32KiB each. Beyond it, the longest quiet one makes room, then the longest \
+     stalled one",
+)
+.on_this_machine(|| Capacity::now().connections);
+
+/// `--header-timeout`.
+pub static HEADER_TIMEOUT: Setting<Duration> = Setting::new(
+    "header-timeout",
+    &POSITIVE_DURATION,
+    || Duration::from_secs(10),
+    "How long the head of a request may take",
+);
+
+/// `--idle-timeout`.
+pub static IDLE_TIMEOUT: Setting<Duration> = Setting::new(
+    "idle-timeout",
+    &POSITIVE_DURATION,
+    || Duration::from_secs(75),
+    "How long a client connection may be without a request, and the body of an HTTP/1 request without a byte",
+);
+
+/// `--workers`.
+pub static WORKERS: Setting<Option<usize>> = Setting::optional(
+    "workers",
+    &Maybe(Whole { least: 1, most: 1024 }),
+    "one per core",
+    "How many threads serve requests",
+);
+
+/// `--shutdown-delay`, whose default depends on the role.
+pub const fn shutdown_delay(default: fn() -> Duration) -> Setting<Duration> {
+    Setting::new(
+        "shutdown-delay",
+        &ANY_DURATION,
+        default,
+        "How long to go on accepting after a signal to stop, while /readyz says no and HTTP/1 answers say Connection: close",
+    )
+}
+
+/// `--drain-timeout`, whose default depends on the role.
+pub const fn drain_timeout(default: fn() -> Duration) -> Setting<Duration> {
+    Setting::new(
+        "drain-timeout",
+        &ANY_DURATION,
+        default,
+        "How long requests under way may take to finish after that",
+    )
+}

@@ -1,0 +1,93 @@
+//! Where `rouse up` listens: by its flags, else by the file.
+
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+
+use rouse_config::settings::Values;
+use rouse_net::listen::BindError;
+
+use super::table::{ADMIN, LISTEN};
+use crate::failure::Failure;
+use crate::listeners::{Addresses, Listeners, Purpose};
+use crate::rouse_yaml::Config;
+
+/// Opens all sockets, or none.
+pub(super) fn open(values: &Values, config: &Config) -> Result<Listeners, Failure> {
+    let listen = values.get(&LISTEN);
+    let addresses = Addresses {
+        plain: if listen.is_empty() { config.listen.clone() } else { listen },
+        secure: config.tls.iter().map(|tls| tls.listen).collect(),
+        admin: values.get(&ADMIN).unwrap_or(config.admin),
+    };
+    distinct(addresses.plain.iter().chain(&addresses.secure).chain([&addresses.admin]))?;
+    Listeners::open(&addresses, refused)
+}
+
+/// The file cannot have an address twice; flags, or a flag and the file, can.
+fn distinct<'a>(addresses: impl Iterator<Item = &'a SocketAddr>) -> Result<(), Failure> {
+    let mut seen: Vec<SocketAddr> = Vec::new();
+    for &address in addresses {
+        if address.port() != 0 && seen.contains(&address) {
+            return Err(Failure::Input(format!(
+                "{address} is to be listened on twice: --listen, --admin and the file's listen and admin must differ"
+            )));
+        }
+        seen.push(address);
+    }
+    Ok(())
+}
+
+fn refused(error: &BindError, purpose: Purpose) -> Failure {
+    let flag = match purpose {
+        Purpose::Plain => "--listen",
+        Purpose::Admin => "--admin",
+        Purpose::Secure => return Failure::Failed(format!("{error}\n  tls.listen says so")),
+    };
+    let ip = error.address.ip();
+    let ip = if ip.is_ipv6() { format!("[{ip}]") } else { ip.to_string() };
+    let elsewhere = match error.reason.kind() {
+        ErrorKind::AddrNotAvailable => "127.0.0.1:0".to_owned(),
+        _ => format!("{ip}:0"),
+    };
+    let another = match error.reason.kind() {
+        ErrorKind::AddrInUse => "\n  another `rouse up` may run there already: `rouse status` shows it",
+        _ => "",
+    };
+    Failure::Failed(format!("{error}{another}\n  to use any free port instead: rouse up {flag} {elsewhere}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use rouse_net::listen::bind;
+
+    use super::super::args::values;
+    use super::*;
+
+    fn refusal(listen: &[SocketAddr], admin: SocketAddr) -> Failure {
+        let config = crate::rouse_yaml::read("apps: {a: {command: [x]}}", "rouse.yaml").unwrap();
+        let flags = listen.iter().map(|address| format!("--listen={address}"));
+        let flags: Vec<String> = flags.chain([format!("--admin={admin}")]).collect();
+        open(&values(&flags), &config).map(|_| ()).unwrap_err()
+    }
+
+    const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
+
+    #[test]
+    fn an_address_in_use_is_refused_with_a_next_step() {
+        let other = bind(&[ANY]).unwrap();
+        let taken = other[0].address();
+        for (listen, admin, flag) in [(taken, ANY, "--listen"), (ANY, taken, "--admin")] {
+            let Failure::Failed(said) = refusal(&[listen], admin) else { panic!("it is no bad usage") };
+            assert!(said.contains(&taken.to_string()) && said.contains("rouse status"), "{said}");
+            assert!(said.contains(&format!("rouse up {flag} 127.0.0.1:0")), "{said}");
+        }
+    }
+
+    #[test]
+    fn an_address_that_is_given_twice_is_bad_usage() {
+        let twice = "127.0.0.1:4".parse().unwrap();
+        for (listen, admin) in [(&[twice, twice][..], ANY), (&[twice], twice)] {
+            assert!(matches!(refusal(listen, admin), Failure::Input(said) if said.contains("127.0.0.1:4")));
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! The lines that `rouse up` prints. Scripts read them too, so their beginnings do not change.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use rouse_local::engine::{Event, What};
+use rouse_local::output::Line;
+use rouse_proxy::routing::HostPattern;
+
+use super::source::{DEFAULT_FILE, Source};
+use crate::listeners::Addresses;
+use crate::process::style::{BAD, BOLD, DIM, GOOD, color, colored, millis};
+use crate::rouse_yaml::{App, Config};
+
+/// Where it listens, and what to do now.
+pub fn greeting(source: &Source, config: &Config, addresses: &Addresses) -> Vec<String> {
+    let mut lines = Vec::new();
+    if *source == Source::Demo {
+        lines.push(format!("there is no {DEFAULT_FILE} here, so this is the built-in demo"));
+    }
+    lines
+        .extend(addresses.plain.iter().map(|address| format!("listening on {BOLD}http://{address}{BOLD:#}")));
+    lines.extend(
+        addresses.secure.iter().map(|address| format!("listening on {BOLD}https://{address}{BOLD:#}")),
+    );
+    lines.push(format!("admin on http://{}", addresses.admin));
+    if let Some(address) = addresses.plain.first() {
+        lines.extend(config.apps.iter().map(|app| invitation(app, *address)));
+    }
+    lines.push(format!(
+        "{DIM}apps at zero start with their first request; `rouse status` shows what runs, Ctrl-C stops it all{DIM:#}"
+    ));
+    match source {
+        Source::Demo => lines.push(format!(
+            "{DIM}your own: put `apps: {{hello: {{command: [python3, -m, http.server, $PORT, --bind, $HOST]}}}}` into {DEFAULT_FILE}, \
+             and see `rouse up --help`{DIM:#}"
+        )),
+        Source::File { name, .. } => {
+            lines.push(format!("{DIM}changes of {name} apply as soon as it is saved{DIM:#}"));
+        }
+    }
+    lines
+}
+
+/// How an app is asked for.
+fn invitation(app: &App, address: SocketAddr) -> String {
+    let port = address.port();
+    let near = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        ip => ip,
+    };
+    let near = SocketAddr::new(near, port);
+    let path = app.paths.first().map_or_else(|| "/".to_owned(), ToString::to_string);
+    let name = colored(app.name.as_str());
+    match app.hosts.first() {
+        Some(HostPattern::Exact(host)) if host.ends_with(".localhost") => format!(
+            "{name}: curl -H 'Host: {host}' http://{near}{path}   or, in a browser, http://{host}:{port}{path}"
+        ),
+        Some(HostPattern::Exact(host)) => format!("{name}: curl -H 'Host: {host}' http://{near}{path}"),
+        Some(HostPattern::Below(host)) => format!("{name}: curl -H 'Host: any.{host}' http://{near}{path}"),
+        Some(HostPattern::Any) | None => format!("{name}: curl http://{near}{path}"),
+    }
+}
+
+/// The line for an event, if it gets one.
+pub fn event(Event { service, what, .. }: &Event) -> Option<String> {
+    let said = match what {
+        What::Wake => "woken by a request".to_owned(),
+        What::Scaled { from, to, reason } => format!("scaled from {from} to {to}: {reason}"),
+        What::Started { pod, pid, address } => {
+            format!("{DIM}{pod} started: pid {pid}, {address}{DIM:#}")
+        }
+        What::Ready { pod, after } => format!("{GOOD}{pod} ready after {} ms{GOOD:#}", millis(*after)),
+        What::Stopping { pod } => format!("{DIM}{pod} is told to stop{DIM:#}"),
+        What::Exited { pod, exit, expected: true } => format!("{DIM}{pod} {exit}{DIM:#}"),
+        What::Exited { pod, exit, expected: false } => format!("{BAD}{pod} {exit}{BAD:#}"),
+        What::Failed { reason } => format!("{BAD}cannot start a pod{BAD:#}: {reason}"),
+        What::RolledOut => "all pods are replaced".to_owned(),
+        What::Removed => "removed".to_owned(),
+        What::Declared => return None,
+    };
+    Some(format!("{}: {said}", colored(service.name())))
+}
+
+/// What a pod printed.
+pub fn output(app: &str, Line { pod, text, .. }: &Line) -> String {
+    let color = color(app);
+    // The second reset is for what the pod may have left switched on.
+    format!("{color}{pod} |{color:#} {text}{}", anstyle::Reset)
+}
+
+/// Lines of an app that came too fast.
+pub fn missed(app: &str, count: u64) -> String {
+    format!("{}: … {count} lines not shown; `rouse logs {app}` has the last ones", colored(app))
+}

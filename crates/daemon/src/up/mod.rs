@@ -1,0 +1,45 @@
+//! `rouse up`: everything on this machine, from a file or the built-in demo, until a signal.
+
+pub mod args;
+mod events;
+mod listen;
+pub mod messages;
+pub mod plan;
+mod reload;
+mod run;
+pub mod source;
+pub mod table;
+
+use rouse_config::settings::Environment;
+
+pub use args::UpArgs;
+
+use crate::failure::Failure;
+use crate::process::drain::DrainTimes;
+use crate::role::{self, Report};
+use run::UpRole;
+use source::Source;
+use table::{DRAIN_TIMEOUT, SHUTDOWN_DELAY};
+
+/// The hidden subcommand of the binary that guards one pod.
+pub const GUARDIAN: &str = "pod-guardian";
+
+/// Reads settings and file, and runs the apps until a signal, or until something breaks.
+pub fn command(args: &UpArgs) -> Result<(), Failure> {
+    let read = args.read_settings(&Environment::of_process());
+    let (values, warnings) = read.map_err(|problems| Failure::Input(problems.to_string()))?;
+    let source = Source::find(args.file.as_deref())?;
+    let config = source.read().map_err(|error| Failure::Input(error.to_string()))?;
+    let certificates = run::open_certificates(&source, &config)?;
+    source.check_log_folder(&config)?;
+    let listeners = listen::open(&values, &config)?;
+    let times =
+        DrainTimes { delay: values.get(&SHUTDOWN_DELAY).into(), timeout: values.get(&DRAIN_TIMEOUT).into() };
+    role::run(&values.clone(), Report::ToPeople, times, async |console| {
+        let role = UpRole::start(values, source, config, (listeners, certificates), console)?;
+        for warning in warnings {
+            console.warn(&warning.to_string());
+        }
+        Ok(role)
+    })
+}

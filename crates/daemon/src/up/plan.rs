@@ -1,0 +1,125 @@
+//! The apps of the file → processes for the engine and routes for the proxy.
+
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rouse_core::endpoint::PortName;
+use rouse_core::registry::Registry;
+use rouse_core::snapshot::Spread;
+use rouse_local::command::CommandSpec;
+use rouse_local::engine::{AppSpec, PORT_NAME, PortChoice};
+use rouse_proxy::routing::{NoPodPolicy, Route, Rule, Table, Target};
+use rouse_proxy::upstream::{Backend, Timeouts, UpstreamProtocol};
+
+use super::source::Source;
+use crate::rouse_yaml::{App, AppPort, AppTransport, Config};
+
+/// What the engine is to run.
+pub fn apps(config: &Config, source: &Source) -> Vec<AppSpec> {
+    config.apps.iter().map(|app| spec(app, source)).collect()
+}
+
+fn spec(app: &App, source: &Source) -> AppSpec {
+    let (program, folder) = match source {
+        Source::File { folder, .. } => (app.command.program.clone(), folder.clone()),
+        // The demo's apps are this very program.
+        Source::Demo => (ourselves(), std::env::current_dir().unwrap_or_else(|_| "/".into())),
+    };
+    let settings = app.scale.settings();
+    AppSpec {
+        service: app.name.service().clone(),
+        command: CommandSpec {
+            argv: [program].into_iter().chain(app.command.arguments.iter().cloned()).collect(),
+            env: app.env.clone(),
+            workdir: tidy(&folder, &app.workdir),
+        },
+        port: match app.port {
+            AppPort::Auto => PortChoice::Auto,
+            AppPort::Fixed(port) => PortChoice::Fixed(port),
+        },
+        h2c: app.protocol == AppTransport::H2c,
+        readiness: app.readiness.clone(),
+        probe_interval: app.probe_interval,
+        policy: app.scale.policy().clone(),
+        spread: Spread::new(whole(settings.concurrency), settings.limit),
+        stop_grace: app.stop_grace,
+    }
+}
+
+/// What apps cannot be started as things are. Only a warning: what is missing may be there when a request comes.
+pub fn warnings(apps: &[AppSpec]) -> Vec<String> {
+    let warning = |app: &AppSpec| {
+        // One pod stands for all: its port is not known before it is started.
+        let port = match app.port {
+            PortChoice::Auto => 0,
+            PortChoice::Fixed(port) => port.get(),
+        };
+        let (name, address) = (format!("{}-1", app.service.name()), (Ipv4Addr::LOCALHOST, port).into());
+        let error = app.command.check_at(&name, address).err()?;
+        Some(format!("{}: {error}; it is looked for again whenever the app is started", app.service.name()))
+    };
+    apps.iter().filter_map(warning).collect()
+}
+
+/// This very program, also when a build has replaced its file since.
+fn ourselves() -> String {
+    if cfg!(target_os = "linux") {
+        return "/proc/self/exe".to_owned();
+    }
+    std::env::current_exe().map_or_else(|_| "rouse".to_owned(), |path| path.to_string_lossy().into_owned())
+}
+
+/// `.` is said in every file, and should not be seen in errors.
+fn tidy(folder: &Path, workdir: &Path) -> PathBuf {
+    folder.join(workdir).components().collect()
+}
+
+/// The target as a number of requests, for the size of a herd.
+fn whole(target: Option<f64>) -> u32 {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "clamped to a range that both types hold"
+    )]
+    let target = target.unwrap_or_default().ceil().clamp(0.0, 1e6) as u32;
+    target
+}
+
+/// The ways into the apps. The engine has declared their services.
+pub fn routes(config: &Config, registry: &Registry) -> Table<Arc<Route>> {
+    // One file, one owner.
+    let owner: Arc<str> = Arc::default();
+    let rules = (0..).zip(&config.apps).map(|(created, app)| Rule {
+        hosts: app.hosts.clone(),
+        paths: app.paths.clone(),
+        headers: Vec::new(),
+        created,
+        name: app.name.to_string(),
+        owner: Arc::clone(&owner),
+        target: Arc::new(route(app, registry)),
+    });
+    Table::new(rules.collect())
+}
+
+fn route(app: &App, registry: &Registry) -> Route {
+    let protocol = match app.protocol {
+        AppTransport::Http => UpstreamProtocol::Http1,
+        AppTransport::H2c => UpstreamProtocol::H2c,
+    };
+    let target = match registry.get(app.name.service()) {
+        None => Target::NoService,
+        Some(service) => match service.port(&PortName::new(PORT_NAME)) {
+            None => Target::BadPort,
+            Some(port) => Target::Backend(Backend::direct(service, port, protocol)),
+        },
+    };
+    let crate::rouse_yaml::AppTimeouts { readiness, request, response_header, connect } = app.timeouts;
+    Route {
+        name: app.name.as_str().into(),
+        service: app.name.service().clone(),
+        target,
+        timeouts: Timeouts { readiness, request, response_header, connect },
+        no_pod: NoPodPolicy::default(),
+    }
+}

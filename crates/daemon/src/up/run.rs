@@ -1,0 +1,250 @@
+//! A running `rouse up`: processes as pods, the proxy in front of them, and the file that says what runs.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rouse_config::settings::Values;
+use rouse_core::hold::Bounds;
+use rouse_core::registry;
+use rouse_local::engine::{self, LocalEngine};
+use rouse_local::process::Launcher;
+use rouse_net::clock::TokioClock;
+use rouse_net::random::system_seed;
+use rouse_net::tls::{ServerSettings, ServerTls};
+use rouse_proxy::budget::ConnectionLimits;
+use rouse_proxy::listen::ProxySettings;
+use rouse_proxy::upstream::ColdStartHeaders;
+use tokio::time::timeout;
+
+use super::events::{self, Outputs};
+use super::source::{Changes, Source};
+use super::table::MAX_HOLDS;
+use super::{GUARDIAN, messages, plan, reload};
+use crate::admin::PodBackend;
+use crate::certificates::{self, CertificateFiles, Certificates, OpenError};
+use crate::data_plane::{DataPlane, MetricNames, Serving};
+use crate::failure::{Failure, failed};
+use crate::listeners::Listeners;
+use crate::process::capacity::Capacity;
+use crate::process::console::Console;
+use crate::process::drain::{DrainTimes, Drained};
+use crate::process::signals::Signals;
+use crate::role::{AT_ONCE, Role};
+use crate::rouse_yaml::{Cert, Config, Tls};
+use crate::settings::{HEADER_TIMEOUT, IDLE_TIMEOUT, MAX_CONNECTIONS, TRUSTED_PROXIES, WORKERS};
+
+/// How long a terminal may take to show the last lines of the apps.
+const LAST_LINES: Duration = Duration::from_secs(2);
+
+/// What runs.
+#[derive(Debug)]
+pub(super) struct UpRole {
+    serving: Serving,
+    engine: Arc<LocalEngine>,
+    /// The certificates of the TLS listener.
+    tls: Option<Arc<ServerTls>>,
+    outputs: Outputs,
+    source: Source,
+    changes: Changes,
+    config: Config,
+    values: Values,
+}
+
+impl UpRole {
+    /// Puts everything together and serves.
+    pub(super) fn start(
+        values: Values,
+        source: Source,
+        config: Config,
+        (listeners, certificates): (Listeners, Option<Certificates>),
+        console: &Console,
+    ) -> Result<Self, Failure> {
+        let addresses = listeners.addresses();
+        let tls = certificates.as_ref().map(Certificates::server).cloned();
+        let clock = TokioClock::new();
+        let engine = local_engine(&source, &config, clock)?;
+        let holds =
+            registry::RegistrySettings { holds: holds(&values), ..registry::RegistrySettings::default() };
+        let proxy = proxy_settings(&values, clock);
+        let plane = DataPlane::new(clock, holds, Arc::clone(&engine) as _, proxy, MetricNames::Own);
+        // Before the engine does anything, so that no event is missed.
+        let engine_events = engine.events();
+        let apps = plan::apps(&config, &source);
+        let missing = plan::warnings(&apps);
+        engine.apply(&plane.registry, apps);
+        plane.gateway.set_routes(plan::routes(&config, &plane.registry));
+        // Before anything else is printed.
+        for line in messages::greeting(&source, &config, &addresses) {
+            console.say(line);
+        }
+        let backend = PodBackend::Apps(Arc::clone(&engine) as _);
+        let mut serving = plane.serve((listeners, certificates), values.get(&WORKERS), backend, console)?;
+        for warning in &missing {
+            console.warn(warning);
+        }
+        let events = events::follow(
+            engine_events,
+            Arc::clone(&serving.registry),
+            serving.tally.clone(),
+            console.clone(),
+        );
+        serving.tasks.spawn("the reader of events", events);
+        // Last: a failure before leaves no pod behind.
+        serving.tasks.spawn("the engine", Arc::clone(&engine).run(Arc::clone(&serving.registry)));
+        let (outputs, changes) = (Outputs::new(console.clone()), source.watch());
+        let mut role = Self { serving, engine, tls, outputs, source, changes, config, values };
+        role.follow_output();
+        role.serving.ready.set(true);
+        Ok(role)
+    }
+
+    /// Reads the file again and applies it whole, or not at all.
+    fn reload_file(&mut self) {
+        self.changes.seen();
+        let Self { source, config, values, serving, .. } = self;
+        let Some(new) = reload::read(source, config, values, &serving.console) else { return };
+        self.apply(&new);
+        self.config = reload::merged(&self.config, new);
+        self.serving.console.say(format!("reloaded {}", self.source.name()));
+    }
+
+    /// Another configuration. New services are there before routes lead to them, and old ones go on until their
+    /// requests are done.
+    fn apply(&mut self, config: &Config) {
+        let console = &self.serving.console;
+        if let (Some(server), Some(tls)) = (&self.tls, &config.tls) {
+            certificates::replace(server, &certificate_files(&self.source, tls), console);
+        }
+        let apps = plan::apps(config, &self.source);
+        for warning in &plan::warnings(&apps) {
+            console.warn(warning);
+        }
+        let registry = &self.serving.registry;
+        self.engine.apply(registry, apps);
+        self.serving.gateway.set_routes(plan::routes(config, registry));
+        self.config.apps.clone_from(&config.apps);
+        self.follow_output();
+    }
+
+    fn follow_output(&mut self) {
+        let names = self.config.apps.iter().map(|app| app.name.as_str());
+        let logs = names.filter_map(|name| Some((name.to_owned(), self.engine.log(name)?)));
+        self.outputs.follow(logs.collect::<Vec<_>>());
+    }
+
+    /// Stops all pods. Returns true if a second signal hurried it.
+    async fn stop_apps(&self, signals: &mut Signals, hurried: bool) -> bool {
+        let engine = &self.engine;
+        if hurried {
+            engine.stop_now();
+            timeout(AT_ONCE, engine.stop()).await.ok();
+            return true;
+        }
+        let pods: usize = engine.apps().iter().map(|app| app.pods.len()).sum();
+        if pods > 0 {
+            let pods = if pods == 1 { "1 pod".to_owned() } else { format!("{pods} pods") };
+            self.serving.console.say(format!("stopping {pods}; press Ctrl-C again to stop at once"));
+        }
+        tokio::select! {
+            // Bounded by the longest stop-grace, after which the engine kills.
+            () = engine.stop() => false,
+            () = signals.leave() => {
+                engine.stop_now();
+                timeout(AT_ONCE, engine.stop()).await.ok();
+                true
+            }
+        }
+    }
+}
+
+impl Role for UpRole {
+    async fn run(&mut self) -> String {
+        loop {
+            tokio::select! {
+                () = self.changes.next() => {}
+                broken = self.serving.broken() => return broken,
+            }
+            self.reload_file();
+        }
+    }
+
+    fn reload(&mut self) {
+        self.reload_file();
+    }
+
+    /// Requests first, then the apps. All pods are gone when it returns.
+    async fn stop(&mut self, times: DrainTimes, signals: &mut Signals) -> Drained {
+        let drained = self.serving.drain(times, signals).await;
+        let hurried = drained.hurried | self.stop_apps(signals, drained.hurried).await;
+        self.outputs.finish(LAST_LINES).await;
+        self.serving.end().await;
+        Drained { hurried, ..drained }
+    }
+
+    fn next_step(&self, what: String) -> String {
+        format!("{what}; start it again with `rouse up`")
+    }
+}
+
+/// Opens the certificates of the file, if it has any.
+pub(super) fn open_certificates(source: &Source, config: &Config) -> Result<Option<Certificates>, Failure> {
+    let Some(tls) = &config.tls else { return Ok(None) };
+    let opened = Certificates::open(certificate_files(source, tls)).map_err(|error| {
+        let what = match error {
+            OpenError::Folders(what) => what,
+            OpenError::File(error) => error.to_string(),
+        };
+        Failure::Input(format!("{}: tls.certs: {what}", source.name()))
+    });
+    opened.map(Some)
+}
+
+fn certificate_files(source: &Source, tls: &Tls) -> CertificateFiles {
+    let folder = match source {
+        Source::File { folder, .. } => folder.as_path(),
+        Source::Demo => Path::new(""),
+    };
+    let joined = |pair: &Cert| Cert { cert: folder.join(&pair.cert), key: folder.join(&pair.key) };
+    CertificateFiles {
+        certs: tls.certs.iter().map(joined).collect(),
+        folders: Vec::new(),
+        template: ServerSettings::new(Vec::new()),
+    }
+}
+
+fn local_engine(source: &Source, config: &Config, clock: TokioClock) -> Result<Arc<LocalEngine>, Failure> {
+    let launcher = Launcher::this_program([GUARDIAN]).map_err(failed("cannot start to serve"))?;
+    let (log_keep, log_folder) = (config.logs.keep, source.log_folder(config));
+    Ok(LocalEngine::new(engine::LocalSettings { launcher, clock, seed: system_seed(), log_keep, log_folder }))
+}
+
+fn proxy_settings(values: &Values, clock: TokioClock) -> ProxySettings {
+    let capacity = Capacity::now();
+    let connections = values.get(&MAX_CONNECTIONS).unwrap_or(capacity.connections).min(capacity.by_files);
+    let pod_connections = capacity.pod_connections_for(connections);
+    ProxySettings {
+        id: format!("{:016x}", system_seed()),
+        trusted: values.get(&TRUSTED_PROXIES).networks,
+        bounds: holds(values),
+        clock,
+        limits: ConnectionLimits {
+            connections,
+            idle: values.get(&IDLE_TIMEOUT),
+            head: values.get(&HEADER_TIMEOUT),
+            kept: pod_connections.min(ConnectionLimits::default().kept * 2) / 2,
+            pod_connections,
+            buffers: capacity.buffers,
+            ..ConnectionLimits::default()
+        },
+        cold_start: ColdStartHeaders::default(),
+        access: None,
+    }
+}
+
+/// How many requests may wait. One service may have a quarter of them all.
+fn holds(values: &Values) -> Bounds {
+    let (default, per_service) = (Bounds::default(), values.get(&MAX_HOLDS));
+    let total = default.total.max(per_service.saturating_mul(4));
+    Bounds { per_service, total, bytes: Capacity::now().holds, ..default }
+}

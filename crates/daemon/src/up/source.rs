@@ -1,0 +1,248 @@
+//! Where the configuration comes from: a file, or the demo that is built in.
+
+use std::fs::Metadata;
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rouse_local::output::LogFile;
+use tokio::time::{Interval, MissedTickBehavior, interval};
+
+use crate::failure::Failure;
+use crate::rouse_yaml::{self, Config, Errors};
+
+/// The file of the built-in demo.
+pub const DEMO: &str = include_str!("demo.yaml");
+
+/// The file that is used if none is named.
+pub const DEFAULT_FILE: &str = "rouse.yaml";
+/// The other spelling.
+const OTHER_FILE: &str = "rouse.yml";
+/// How often the file is looked at. A change counts when two looks agree on it: editors write in several steps.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// Where the configuration comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// A file.
+    File {
+        /// As the user called it.
+        name: String,
+        /// Its absolute path.
+        path: PathBuf,
+        /// What its paths are relative to.
+        folder: PathBuf,
+    },
+    /// The built-in demo.
+    Demo,
+}
+
+/// Why there is no configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The file cannot be read.
+    #[error("cannot read {name}: {error}")]
+    Unreadable {
+        /// Which.
+        name: String,
+        /// Why.
+        error: io::Error,
+    },
+    /// It has errors.
+    #[error(transparent)]
+    Wrong(#[from] Errors),
+    /// It uses a feature that does not exist yet.
+    #[error("{}", .0.join("\n"))]
+    NotYet(Vec<String>),
+}
+
+impl Source {
+    /// The file that was asked for; without one, `rouse.yaml` or `rouse.yml` if it is here, else the demo.
+    pub(crate) fn find(asked: Option<&Path>) -> Result<Self, Failure> {
+        match asked {
+            Some(file) => Self::file(file),
+            None => Self::find_in(Path::new("")),
+        }
+    }
+
+    /// The file in `folder`, or the demo.
+    pub fn find_in(folder: &Path) -> Result<Self, Failure> {
+        // Also a broken link, since it is a mistake rather than a wish for the demo.
+        let here = |name: &str| Some(folder.join(name)).filter(|file| file.symlink_metadata().is_ok());
+        match (here(DEFAULT_FILE), here(OTHER_FILE)) {
+            (Some(_), Some(_)) => Err(Failure::Input(format!(
+                "there is a {DEFAULT_FILE} and a {OTHER_FILE} here: remove one, or name the one to use, as in `rouse up \
+                 {DEFAULT_FILE}`"
+            ))),
+            (Some(file), None) | (None, Some(file)) => Self::file(&file),
+            (None, None) => Ok(Source::Demo),
+        }
+    }
+
+    /// The file `file`.
+    pub fn file(file: &Path) -> Result<Self, Failure> {
+        let what = || format!("cannot find the folder of {}", file.display());
+        let path = std::path::absolute(file).map_err(|error| Failure::Io { what: what(), error })?;
+        let folder = path.parent().unwrap_or(Path::new("/")).to_owned();
+        Ok(Source::File { name: file.display().to_string(), path, folder })
+    }
+
+    /// Reads and checks it.
+    pub fn read(&self) -> Result<Config, ReadError> {
+        let config = match self {
+            Source::Demo => rouse_yaml::read(DEMO, self.name())?,
+            Source::File { path, name, folder } => {
+                let unreadable = |error| ReadError::Unreadable { name: name.clone(), error };
+                let text = std::fs::read_to_string(path).map_err(unreadable)?;
+                rouse_yaml::read_in(&text, name, folder)?
+            }
+        };
+        not_yet(self.name(), &config)?;
+        Ok(config)
+    }
+
+    /// Where the apps' output is written, if the file says so.
+    pub fn log_folder(&self, config: &Config) -> Option<PathBuf> {
+        let folder = config.logs.folder.as_ref()?;
+        Some(match self {
+            Source::File { folder: here, .. } => here.join(folder),
+            Source::Demo => folder.clone(),
+        })
+    }
+
+    /// Creates the folder for the apps' output, or says why it cannot be used.
+    pub(super) fn check_log_folder(&self, config: &Config) -> Result<(), Failure> {
+        let Some(folder) = self.log_folder(config) else { return Ok(()) };
+        for app in &config.apps {
+            LogFile::open(&folder, app.name.as_str()).map_err(|error| {
+                let (name, folder, app) = (self.name(), folder.display(), &app.name);
+                Failure::Input(format!("{name}: logs: cannot write to {folder}/{app}.log: {error}"))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// What to call it.
+    pub fn name(&self) -> &str {
+        match self {
+            Source::File { name, .. } => name,
+            Source::Demo => "the built-in demo",
+        }
+    }
+
+    /// Tells when it changed.
+    pub(super) fn watch(&self) -> Changes {
+        let path = match self {
+            Source::File { path, .. } => Some(path.clone()),
+            Source::Demo => None,
+        };
+        let mut looks = interval(LOOK);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let known = path.as_deref().and_then(Stamp::of);
+        Changes { path, looks, known, fresh: None }
+    }
+}
+
+/// What can be said in a file but not done yet. Ignoring it would be worse than refusing it.
+fn not_yet(name: &str, config: &Config) -> Result<(), ReadError> {
+    let sidecars = config.apps.iter().filter(|app| app.sidecar).map(|app| {
+        format!("{name}: apps.{}.sidecar: sidecars are not available yet: remove this key", app.name)
+    });
+    let all: Vec<String> = sidecars.collect();
+    if all.is_empty() { Ok(()) } else { Err(ReadError::NotYet(all)) }
+}
+
+/// What changes when a file is written or replaced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stamp {
+    inode: (u64, u64),
+    size: u64,
+    written: (i64, i64),
+}
+
+impl Stamp {
+    /// Of the file at `path`; `None` while there is none, as between the two steps of a replacement.
+    fn of(path: &Path) -> Option<Self> {
+        let stamp = |it: Metadata| Self {
+            inode: (it.dev(), it.ino()),
+            size: it.size(),
+            written: (it.mtime(), it.mtime_nsec()),
+        };
+        path.metadata().ok().map(stamp)
+    }
+}
+
+/// The changes of a file.
+#[derive(Debug)]
+pub(super) struct Changes {
+    path: Option<PathBuf>,
+    looks: Interval,
+    /// What was read.
+    known: Option<Stamp>,
+    /// What was seen at the last look, if it is something else.
+    fresh: Option<Stamp>,
+}
+
+impl Changes {
+    /// Waits for the next change. The demo never changes.
+    pub(super) async fn next(&mut self) {
+        let Some(path) = self.path.clone() else { return std::future::pending().await };
+        loop {
+            self.looks.tick().await;
+            if self.look(Stamp::of(&path)) {
+                return;
+            }
+        }
+    }
+
+    /// Notes that the current file has been read.
+    pub(super) fn seen(&mut self) {
+        // Before it is read, so that a change in between is read again rather than missed; and what was seen counts,
+        // not what is there now, for the same reason.
+        self.known = self.fresh.take().or_else(|| self.path.as_deref().and_then(Stamp::of)).or(self.known);
+    }
+
+    /// One look. Answers whether it is a change, and a settled one.
+    fn look(&mut self, stamp: Option<Stamp>) -> bool {
+        let Some(stamp) = stamp.filter(|stamp| Some(*stamp) != self.known) else {
+            self.fresh = None;
+            return false;
+        };
+        self.fresh.replace(stamp) == Some(stamp)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stamp(size: u64) -> Stamp {
+        Stamp { inode: (1, 1), size, written: (0, 0) }
+    }
+
+    #[tokio::test]
+    async fn a_change_counts_when_two_looks_agree_on_it() {
+        let mut changes = Source::Demo.watch();
+        changes.known = Some(stamp(1));
+        for (now, changed) in [(1, false), (2, false), (3, false), (3, true)] {
+            assert_eq!(changes.look(Some(stamp(now))), changed, "{now}");
+        }
+        changes.seen();
+        for now in [Some(stamp(3)), None, Some(stamp(3)), Some(stamp(4))] {
+            assert!(!changes.look(now), "a file that is away for a moment has not changed");
+        }
+        assert!(changes.look(Some(stamp(4))));
+    }
+
+    #[test]
+    fn a_file_that_was_replaced_by_one_of_the_same_size_is_another() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, other) = (folder.path().join("rouse.yaml"), folder.path().join("new"));
+        std::fs::write(&file, "a").unwrap();
+        let before = Stamp::of(&file);
+        std::fs::write(&other, "b").unwrap();
+        std::fs::rename(&other, &file).unwrap();
+        assert!(before.is_some() && Stamp::of(&file) != before);
+    }
+}

@@ -1,0 +1,17 @@
+//! The API server: how to connect, list and watch, and everything the gateway asks of it.
+
+pub mod permissions;
+
+#[cfg(feature = "cluster")]
+mod api;
+#[cfg(feature = "cluster")]
+pub mod connect;
+#[cfg(feature = "cluster")]
+pub mod watch;
+#[cfg(feature = "cluster")]
+mod watches;
+
+#[cfg(feature = "cluster")]
+pub(crate) use api::{Kind, at, describe, has_code, path, within};
+#[cfg(feature = "cluster")]
+pub(crate) use watches::Watches;

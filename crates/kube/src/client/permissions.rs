@@ -1,0 +1,248 @@
+//! The table of all permissions that the gateway uses. Manifests grant them, `rouse check` checks them, and a test compares
+//! them with the requests of the gateway.
+
+/// A permission that the gateway uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Permission {
+    /// The API group; empty for the core group.
+    pub group: &'static str,
+    /// The plural of the kind, with its subresource as RBAC writes it: `deployments/scale`.
+    pub resource: &'static str,
+    /// What is done with it.
+    pub verbs: &'static [&'static str],
+    /// Where.
+    pub scope: Scope,
+    /// Whether the gateway can do without.
+    pub need: Need,
+    /// What it is for, in one sentence.
+    pub why: &'static str,
+}
+
+/// Where a permission must hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Scope {
+    /// In the whole cluster, or in the one namespace that the gateway watches.
+    Watched,
+    /// For the objects that routes and Services name, in their own namespace. To be granted by a Role there, and for
+    /// Secrets never by a `ClusterRoleBinding`.
+    Named,
+}
+
+/// Whether the gateway can do without a permission.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Need {
+    /// It serves nothing, or wakes nothing.
+    Required,
+    /// It serves and wakes, without this.
+    Optional {
+        /// What is lost.
+        lost: &'static str,
+    },
+}
+
+impl Permission {
+    /// The resource without its subresource, and the subresource.
+    pub fn parts(&self) -> (&'static str, Option<&'static str>) {
+        match self.resource.split_once('/') {
+            Some((resource, sub)) => (resource, Some(sub)),
+            None => (self.resource, None),
+        }
+    }
+
+    /// As people write it: `deployments/scale.apps`.
+    pub fn name(&self) -> String {
+        if self.group.is_empty() {
+            self.resource.to_owned()
+        } else {
+            format!("{}.{}", self.resource, self.group)
+        }
+    }
+}
+
+const FOLLOW: &[&str] = &["list", "watch"];
+const SCALE: &[&str] = &["get", "patch"];
+
+const fn watched(
+    group: &'static str,
+    resource: &'static str,
+    verbs: &'static [&'static str],
+    need: Need,
+    why: &'static str,
+) -> Permission {
+    Permission { group, resource, verbs, scope: Scope::Watched, need, why }
+}
+
+const fn named(resource: &'static str, lost: &'static str, why: &'static str) -> Permission {
+    let need = Need::Optional { lost };
+    Permission { group: "", resource, verbs: FOLLOW, scope: Scope::Named, need, why }
+}
+
+/// Every permission that the gateway uses, and no other. One resource may be here twice, with verbs of different need.
+///
+/// A route may name a workload of any kind that has a scale. For another kind than these, grant `get` on it, and `get`
+/// and `patch` on its scale.
+pub const PERMISSIONS: &[Permission] = &[
+    watched(
+        "discovery.k8s.io",
+        "endpointslices",
+        FOLLOW,
+        Need::Required,
+        "They list the pods that are ready, and their addresses.",
+    ),
+    watched("", "services", FOLLOW, Need::Required, "Routes lead to ports of Services."),
+    watched(
+        "http.keda.sh",
+        "interceptorroutes",
+        FOLLOW,
+        Need::Required,
+        "They are the routes. Without the permission, the gateway cannot know that there are none, and waits.",
+    ),
+    watched(
+        "http.keda.sh",
+        "httpscaledobjects",
+        FOLLOW,
+        Need::Required,
+        "They are routes, too. Without the permission, the gateway cannot know that there are none, and waits.",
+    ),
+    watched(
+        "apps",
+        "deployments/scale",
+        SCALE,
+        Need::Required,
+        "A wake takes a Deployment from 0 to what its route asks for.",
+    ),
+    watched(
+        "apps",
+        "deployments",
+        &["list"],
+        Need::Required,
+        "The workload of a route that names none is found by the labels of its pods.",
+    ),
+    watched(
+        "apps",
+        "statefulsets",
+        &["list"],
+        Need::Required,
+        "The workload of a route that names none is found by the labels of its pods, whichever kind it is of.",
+    ),
+    watched(
+        "apps",
+        "statefulsets/scale",
+        SCALE,
+        Need::Optional { lost: "StatefulSets are not woken" },
+        "A wake takes a StatefulSet from 0 to what its route asks for.",
+    ),
+    watched(
+        "",
+        "pods",
+        FOLLOW,
+        Need::Optional {
+            lost: "starting pods are not probed, so requests wait until the kubelet has probed them, and anyone who can \
+                   write an EndpointSlice can point the gateway anywhere",
+        },
+        "Their specs say how a starting pod may be probed, and their addresses show which endpoints are real pods and which are forged.",
+    ),
+    watched(
+        "keda.sh",
+        "scaledobjects",
+        &["list"],
+        Need::Optional {
+            lost: "the workload that a ScaledObject names is not woken, unless it is found by its labels, and what is paused is woken",
+        },
+        "A ScaledObject that names a route says which workload is behind it, and whether it is paused.",
+    ),
+    watched(
+        "apps",
+        "deployments",
+        &["get"],
+        Need::Optional {
+            lost: "no status says that a quota or a webhook keeps a Deployment from having pods",
+        },
+        "Its conditions say why a workload that was woken has no pods.",
+    ),
+    watched(
+        "apps",
+        "statefulsets",
+        &["get"],
+        Need::Optional { lost: "no status says what keeps a StatefulSet from having pods" },
+        "Its conditions say why a workload that was woken has no pods.",
+    ),
+    watched(
+        "http.keda.sh",
+        "interceptorroutes/status",
+        &["patch"],
+        Need::Optional { lost: "the status of InterceptorRoutes does not say what is wrong with them" },
+        "The conditions of a route say whether it serves, and why not.",
+    ),
+    watched(
+        "http.keda.sh",
+        "httpscaledobjects/status",
+        &["patch"],
+        Need::Optional { lost: "the status of HTTPScaledObjects does not say what is wrong with them" },
+        "The conditions of a route say whether it serves, and why not.",
+    ),
+    watched(
+        "",
+        "events",
+        &["create"],
+        Need::Optional { lost: "`kubectl describe` does not show wakes" },
+        "A wake, and a wake that failed, is an event of the route.",
+    ),
+    named(
+        "configmaps",
+        "placeholder and static responses that come from a ConfigMap have no body, and pods whose Service names a \
+         ConfigMap for TLS are not reached",
+        "A route may take the body of a response from a ConfigMap of its namespace, and a Service the CA for its pods.",
+    ),
+    named(
+        "secrets",
+        "pods whose Service names a Secret for TLS are not reached",
+        "A Service may name a Secret of its namespace with the CA or the client certificate for its pods.",
+    ),
+];
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn no_verb_of_a_resource_is_there_twice() {
+        let mut seen = BTreeSet::new();
+        for permission in PERMISSIONS {
+            for verb in permission.verbs {
+                assert!(seen.insert((permission.group, permission.resource, verb)), "{permission:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn secrets_are_read_by_name_only_and_nothing_is_deleted_or_replaced() {
+        for permission in PERMISSIONS {
+            let named = permission.scope == Scope::Named;
+            assert!(permission.resource != "secrets" || named, "{permission:?}");
+            let verbs: BTreeSet<_> = permission.verbs.iter().copied().collect();
+            let known = BTreeSet::from(["create", "get", "list", "patch", "watch"]);
+            assert!(!verbs.is_empty() && verbs.is_subset(&known), "{permission:?}");
+            assert!(!permission.group.contains('*') && !permission.resource.contains('*'), "{permission:?}");
+            // A write goes to a subresource or creates an event: never to the spec of an object.
+            let writes = verbs.contains("patch") || verbs.contains("create");
+            assert!(!writes || permission.parts().1.is_some() || permission.resource == "events");
+        }
+    }
+
+    #[test]
+    fn the_cost_of_missing_pods_names_forged_slices() {
+        let pods = PERMISSIONS.iter().find(|permission| permission.resource == "pods").unwrap();
+        let Need::Optional { lost } = pods.need else { panic!("{pods:?}") };
+        assert!(lost.contains("write an EndpointSlice can point the gateway anywhere"), "{lost}");
+        assert!(pods.why.contains("forged"), "{}", pods.why);
+    }
+
+    #[test]
+    fn names_are_those_of_kubectl() {
+        let names: Vec<String> = PERMISSIONS.iter().map(Permission::name).collect();
+        assert!(names.contains(&"deployments/scale.apps".to_owned()) && names.contains(&"pods".to_owned()));
+    }
+}

@@ -1,0 +1,95 @@
+//! Which endpoints of a Service's slices get traffic.
+
+use std::collections::BTreeMap;
+
+use rouse_core::endpoint::{Slice, SliceEndpoint};
+
+use super::blocked_cluster_ips::Refusal;
+use super::ownership::OwnershipCheck;
+use super::trust::{EndpointPolicy, Trust};
+use crate::objects::service_facts::ServiceFacts;
+
+/// The slices of one service by name.
+pub(super) type Slices = BTreeMap<String, Slice>;
+
+/// Decides by what the operator allows and by the pods that exist.
+#[derive(Debug)]
+pub(super) struct Admission {
+    pub(super) ownership: OwnershipCheck,
+    pub(super) policy: EndpointPolicy,
+}
+
+/// What is decided about an endpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Verdict {
+    /// Whether it gets traffic.
+    pub(super) admitted: bool,
+    /// Whether that stays so when pods come and go.
+    pub(super) is_final: bool,
+}
+
+impl Admission {
+    pub(super) fn trust(&self, service: Option<&ServiceFacts>) -> Trust {
+        match service {
+            Some(facts) if self.policy.allows_manual(facts) => Trust::All,
+            Some(facts) if facts.has_selector() => Trust::Pods,
+            _ => Trust::None,
+        }
+    }
+
+    pub(super) fn decide(&self, service: Option<&ServiceFacts>, endpoint: &SliceEndpoint) -> Verdict {
+        match (self.trust(service), service, &endpoint.pod) {
+            (Trust::All, ..) => Verdict { admitted: true, is_final: true },
+            (Trust::Pods, Some(service), Some(pod)) => {
+                let known = self.ownership.knows(service.id.namespace(), &pod.uid, endpoint.ip);
+                let admitted = known || self.ownership.believes(&pod.uid, endpoint.ip);
+                Verdict { admitted, is_final: known }
+            }
+            _ => Verdict { admitted: false, is_final: false },
+        }
+    }
+
+    /// Reduces `slice` to what the registry may have. If that may change with the pods that come, or if some of it is
+    /// refused, returns the whole slice, which must be kept.
+    pub(super) fn reduce(&self, service: Option<&ServiceFacts>, slice: &mut Slice) -> Option<Slice> {
+        let is_final = slice.endpoints.iter().all(|endpoint| self.decide(service, endpoint).is_final);
+        let whole = (!is_final).then(|| slice.clone());
+        if whole.is_some() {
+            slice.endpoints.retain(|endpoint| self.decide(service, endpoint).admitted);
+        }
+        let ports = numbers(slice);
+        slice.endpoints.retain(|endpoint| self.policy.is_reachable_address(endpoint.ip, &ports));
+        whole
+    }
+
+    /// How the worst endpoint of these slices is refused, if one is.
+    pub(super) fn worst_refusal(&self, service: &ServiceFacts, slices: &Slices) -> Option<Refusal> {
+        let refusals = slices.values().flat_map(|slice| {
+            let ports = numbers(slice);
+            slice.endpoints.iter().filter_map(move |endpoint| self.refusal(service, endpoint, &ports))
+        });
+        refusals.max()
+    }
+
+    /// Why an endpoint gets no traffic, if it gets none.
+    fn refusal(&self, service: &ServiceFacts, endpoint: &SliceEndpoint, ports: &[u16]) -> Option<Refusal> {
+        let trust = self.trust(Some(service));
+        if trust == Trust::All {
+            return None;
+        }
+        if !self.policy.is_reachable_address(endpoint.ip, ports) {
+            return Some(Refusal::Foreign);
+        }
+        if self.decide(Some(service), endpoint).admitted {
+            return None;
+        }
+        let pod = endpoint.pod.as_ref().filter(|_| trust == Trust::Pods);
+        let namespace = service.id.namespace();
+        let late = pod.is_some_and(|pod| self.ownership.may_come(namespace, pod, endpoint.ip));
+        Some(if late { Refusal::Unseen } else { Refusal::Foreign })
+    }
+}
+
+fn numbers(slice: &Slice) -> Vec<u16> {
+    slice.ports.iter().map(|port| port.number).collect()
+}

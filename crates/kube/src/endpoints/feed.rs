@@ -1,0 +1,345 @@
+//! Brings Services and `EndpointSlice`s into the registry.
+//!
+//! A service is in the registry while its Service object exists. Slices that come first are kept until it does.
+//! A tenant who writes a slice could send requests to any address. So an endpoint gets no traffic unless the Service
+//! selects pods and the endpoint is a pod of its namespace, at its own address, or the operator allows manual endpoints.
+//! The registry's own policy must allow endpoints without a pod.
+
+mod pod_changes;
+
+use std::cmp::Ordering;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use rouse_core::endpoint::{PodUid, ServiceId, Slice};
+use rouse_core::registry::Registry;
+use rouse_core::service::Spec;
+use rouse_core::snapshot::Spread;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::admission::{Admission, Slices};
+use super::blocked_cluster_ips::{BlockedClusterIps, Cause};
+use super::slice_facts::SliceFacts;
+use super::trust::Trust;
+use crate::objects::service_facts::{ServiceFacts, ServiceKind};
+
+/// Where slices and pods disagree, which should end after a while.
+#[derive(Debug, Default)]
+struct Disagreements {
+    /// Notified when there is a new one.
+    changed: Arc<Notify>,
+    /// Pods have left.
+    departed: bool,
+    /// All slices are to be listed again.
+    asked: bool,
+    /// Unknown pods that slices name, for which all pods were listed again.
+    asked_for: HashSet<PodUid>,
+}
+
+/// What is known of Services and slices.
+pub(super) struct Feed {
+    registry: Arc<Registry>,
+    admission: Admission,
+    services: HashMap<ServiceId, Arc<ServiceFacts>>,
+    spreads: HashMap<ServiceId, Spread>,
+    /// `namespace/name` of each slice, and whose it is.
+    homes: HashMap<Box<str>, ServiceId>,
+    /// Slices as written, of services that the registry does not have, or with endpoints that are no pods we know of.
+    kept: HashMap<ServiceId, Slices>,
+    /// Services whose kept slices name endpoints that get no traffic.
+    blocked: BlockedClusterIps,
+    /// Services that were deleted while slices of theirs were left. These slices are not kept any more.
+    orphaned: HashSet<ServiceId>,
+    /// Notified when all slices must be listed again.
+    lost: Arc<Notify>,
+    disagreements: Disagreements,
+    stale: bool,
+    /// A service or a port was removed since the last [`Feed::take_remade`]. If it came back, it is another one of the same
+    /// name.
+    remade: bool,
+}
+
+impl Feed {
+    pub(super) fn new(registry: Arc<Registry>, admission: Admission, lost: Arc<Notify>) -> Self {
+        Self {
+            registry,
+            admission,
+            services: HashMap::new(),
+            spreads: HashMap::new(),
+            homes: HashMap::new(),
+            kept: HashMap::new(),
+            blocked: BlockedClusterIps::default(),
+            orphaned: HashSet::new(),
+            lost,
+            disagreements: Disagreements::default(),
+            stale: false,
+            remade: false,
+        }
+    }
+
+    pub(super) fn service(&self, id: &ServiceId) -> Option<Arc<ServiceFacts>> {
+        self.services.get(id).map(Arc::clone)
+    }
+
+    /// Whether the Service asks by annotation for endpoints without a pod, and the operator does not allow it.
+    pub(super) fn ignores_manual_endpoints(&self, id: &ServiceId) -> bool {
+        let facts = self.services.get(id);
+        facts.is_some_and(|facts| facts.manual_endpoints && !self.admission.policy.allows_manual(facts))
+    }
+
+    /// Whether the `ClusterIP` of this Service must not be dialled: kube-proxy would send requests from there to endpoints
+    /// that get no traffic from us.
+    pub(super) fn blocks_cluster_ip(&self, id: &ServiceId, now: Instant) -> bool {
+        self.trust(id) != Trust::All && self.blocked.has(id, now)
+    }
+
+    /// When [`Feed::blocks_cluster_ip`] answers something else by itself.
+    pub(super) fn next_block_change(&mut self, now: Instant) -> Option<Instant> {
+        self.blocked.next(now)
+    }
+
+    /// Notified when [`Feed::blocks_cluster_ip`] or [`Feed::next_block_change`] may have changed.
+    pub(super) fn block_changes(&self) -> Arc<Notify> {
+        self.blocked.changed()
+    }
+
+    /// Whether a service or a port went since this was last asked.
+    pub(super) fn take_remade(&mut self) -> bool {
+        std::mem::take(&mut self.remade)
+    }
+
+    /// A slice is new or has changed.
+    pub(super) fn put_slice(&mut self, written: SliceFacts) {
+        let SliceFacts { key, name, home, slice, .. } = written;
+        let Some(id) = home else { return self.drop_slice(&key, &name) };
+        if self.homes.get(&key).is_some_and(|before| *before != id) {
+            self.drop_slice(&key, &name);
+        }
+        self.homes.insert(key, id.clone());
+        // Pods that were seen a moment ago count before the old slice goes: it would seem to have been forged.
+        self.review(&id, Cause::Facts);
+        if !self.declared(&id) {
+            self.kept.entry(id).or_default().insert(name, slice);
+            return;
+        }
+        let given = self.given(&id, &name, slice);
+        self.registry.service(&id).put_slice(&name, given);
+        self.review(&id, Cause::Slice);
+    }
+
+    /// A slice is gone.
+    pub(super) fn remove_slice(&mut self, written: &SliceFacts) {
+        self.drop_slice(&written.key, &written.name);
+    }
+
+    fn drop_slice(&mut self, key: &str, name: &str) {
+        let Some(id) = self.homes.remove(key) else { return };
+        self.review(&id, Cause::Facts);
+        self.forget(&id, name);
+        if self.orphaned.contains(&id) && !self.homes.values().any(|home| *home == id) {
+            self.orphaned.remove(&id);
+        }
+        if self.declared(&id) {
+            self.registry.service(&id).drop_slice(name);
+        }
+        self.review(&id, Cause::Slice);
+    }
+
+    fn forget(&mut self, id: &ServiceId, name: &str) {
+        if let Some(kept) = self.kept.get_mut(id) {
+            kept.remove(name);
+            if kept.is_empty() {
+                self.kept.remove(id);
+            }
+        }
+    }
+
+    /// These are all slices there are. Each service changes once, from what it had to what it has.
+    pub(super) fn replace_slices(&mut self, all: Vec<SliceFacts>) {
+        let missed = !std::mem::take(&mut self.disagreements.asked);
+        self.admission.ownership.slices_listed(missed);
+        let mut by_service: HashMap<ServiceId, Slices> = HashMap::new();
+        self.homes.clear();
+        self.kept.clear();
+        self.orphaned.clear();
+        for SliceFacts { key, name, home, slice, .. } in all {
+            let Some(id) = home else { continue };
+            self.homes.insert(key, id.clone());
+            by_service.entry(id).or_default().insert(name, slice);
+        }
+        let known: Vec<ServiceId> = self.services.keys().filter(|id| self.declared(id)).cloned().collect();
+        for id in known {
+            let slices = by_service.remove(&id).unwrap_or_default();
+            self.give(&id, slices);
+        }
+        self.kept.extend(by_service);
+        let named: HashSet<ServiceId> = self.kept.keys().chain(self.blocked.services()).cloned().collect();
+        for id in named {
+            self.review(&id, Cause::List);
+        }
+    }
+
+    /// A Service is new or has changed. Returns whether anything that routes use has changed.
+    pub(super) fn put_service(&mut self, facts: ServiceFacts) -> bool {
+        let id = facts.id.clone();
+        let before = self.services.get(&id).map(Arc::clone);
+        if before.as_deref() == Some(&facts) {
+            return false;
+        }
+        let was_declared = self.declared(&id);
+        let trusted = self.trust(&id);
+        self.remade |= before.is_some_and(|before| before.ports != facts.ports);
+        self.services.insert(id.clone(), Arc::new(facts));
+        match (was_declared, self.declared(&id)) {
+            (true, false) => self.undeclare(&id),
+            (_, false) => {}
+            (was, true) => {
+                self.declare(&id);
+                if was {
+                    match self.trust(&id).cmp(&trusted) {
+                        Ordering::Greater => self.give_kept(&id),
+                        // Slices that the registry has whole are not kept here, so they must be listed again.
+                        Ordering::Less => self.ask(),
+                        Ordering::Equal => {}
+                    }
+                } else {
+                    let slices = self.kept.remove(&id).unwrap_or_default();
+                    self.give(&id, slices);
+                    self.review(&id, Cause::Slice);
+                    if self.orphaned.remove(&id) {
+                        self.ask();
+                    }
+                }
+            }
+        }
+        true
+    }
+
+    /// A Service is gone: requests that wait for it fail.
+    pub(super) fn remove_service(&mut self, id: &ServiceId) {
+        let declared = self.declared(id);
+        self.services.remove(id);
+        if declared {
+            self.undeclare(id);
+        }
+    }
+
+    /// These are all Services there are.
+    pub(super) fn replace_services(&mut self, all: Vec<ServiceFacts>) {
+        let names: HashSet<&ServiceId> = all.iter().map(|facts| &facts.id).collect();
+        let gone: Vec<ServiceId> = self.services.keys().filter(|id| !names.contains(id)).cloned().collect();
+        for id in gone {
+            self.remove_service(&id);
+        }
+        for facts in all {
+            self.put_service(facts);
+        }
+    }
+
+    /// How requests are spread, as routes say.
+    pub(super) fn set_spreads(&mut self, spreads: HashMap<ServiceId, Spread>) {
+        let before = std::mem::replace(&mut self.spreads, spreads);
+        let all: HashSet<&ServiceId> = before.keys().chain(self.spreads.keys()).collect();
+        let changed = all.into_iter().filter(|id| before.get(*id) != self.spreads.get(*id));
+        let changed: Vec<ServiceId> = changed.cloned().collect();
+        for id in changed {
+            if self.declared(&id) {
+                self.declare(&id);
+            }
+        }
+    }
+
+    /// The slices are out of reach, or are back.
+    pub(super) fn set_stale(&mut self, stale: bool) {
+        if std::mem::replace(&mut self.stale, stale) == stale {
+            return;
+        }
+        for id in self.services.keys().filter(|id| self.declared(id)) {
+            self.registry.service(id).set_stale(stale);
+        }
+    }
+
+    /// Whether the registry has it.
+    fn declared(&self, id: &ServiceId) -> bool {
+        self.services.get(id).is_some_and(|facts| facts.kind != ServiceKind::ExternalName)
+    }
+
+    fn declare(&self, id: &ServiceId) {
+        let Some(facts) = self.services.get(id) else { return };
+        let ports = facts.ports.iter().map(|port| port.name.clone()).collect();
+        let spread = self.spreads.get(id).copied().unwrap_or_default();
+        let service = self.registry.declare(id, &Spec { ports, spread });
+        if self.stale {
+            service.set_stale(true);
+        }
+    }
+
+    fn undeclare(&mut self, id: &ServiceId) {
+        self.registry.remove(id);
+        self.remade = true;
+        self.kept.remove(id);
+        self.review(id, Cause::Slice);
+        if self.homes.values().any(|home| home == id) {
+            self.orphaned.insert(id.clone());
+        }
+    }
+
+    /// All slices of a declared service.
+    fn give(&mut self, id: &ServiceId, slices: Slices) {
+        let given: Vec<(String, Slice)> = slices
+            .into_iter()
+            .map(|(name, slice)| {
+                let given = self.given(id, &name, slice);
+                (name, given)
+            })
+            .collect();
+        self.registry.service(id).replace_slices(given);
+    }
+
+    /// Those slices that were not given whole, now that more of them may be.
+    fn give_kept(&mut self, id: &ServiceId) {
+        for (name, slice) in self.kept.remove(id).unwrap_or_default() {
+            let given = self.given(id, &name, slice);
+            self.registry.service(id).put_slice(&name, given);
+        }
+        self.review(id, Cause::Facts);
+    }
+
+    /// Lists all slices again: some that are needed are not kept.
+    fn ask(&mut self) {
+        self.disagreements.asked = true;
+        self.lost.notify_one();
+    }
+
+    fn trust(&self, id: &ServiceId) -> Trust {
+        self.admission.trust(self.facts(id))
+    }
+
+    fn facts(&self, id: &ServiceId) -> Option<&ServiceFacts> {
+        self.services.get(id).map(|facts| &**facts)
+    }
+
+    /// Looks again at which endpoints of this service are refused.
+    fn review(&mut self, id: &ServiceId, cause: Cause) {
+        let slices = self.kept.get(id).filter(|_| self.declared(id));
+        let worst = self.facts(id).zip(slices);
+        let worst = worst.and_then(|(facts, slices)| self.admission.worst_refusal(facts, slices));
+        self.blocked.review(id, worst, cause, Instant::now());
+    }
+
+    /// What the registry may have of `slice`. If that may change, or if some of it is refused, the whole is kept.
+    fn given(&mut self, id: &ServiceId, name: &str, mut slice: Slice) -> Slice {
+        match self.admission.reduce(self.facts(id), &mut slice) {
+            None => self.forget(id, name),
+            Some(whole) => {
+                self.kept.entry(id.clone()).or_default().insert(name.to_owned(), whole);
+                self.disagreements.changed.notify_one();
+            }
+        }
+        slice
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,253 @@
+//! The index of all pods by UID and by address, reduced to what probes and the ownership check need.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::net::IpAddr;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use rouse_core::endpoint::PodUid;
+use rouse_core::probe::{ProbePlan, ProbeSpec};
+use serde::Deserialize;
+
+use crate::objects::Pod;
+
+/// A pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodFacts {
+    /// The incarnation.
+    pub uid: PodUid,
+    /// `namespace/name`.
+    pub name: Arc<str>,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// Its addresses, at most one per family.
+    pub ips: Vec<IpAddr>,
+    /// Where it runs, once that is decided.
+    pub node: Arc<str>,
+    /// How its readiness may be asked.
+    pub probes: ProbeSpec,
+    /// Whether its addresses are those of its node, which others may have too.
+    pub host_network: bool,
+    /// Which of two pods with one address has it: a pod that is being deleted has given it up, and the newer one wins.
+    standing: (bool, String),
+}
+
+/// A pod, reduced while it is read.
+#[derive(Debug, Deserialize)]
+#[serde(from = "Pod")]
+pub(crate) struct PodUpdate {
+    uid: Option<PodUid>,
+    facts: Option<PodFacts>,
+}
+
+impl From<Pod> for PodUpdate {
+    fn from(pod: Pod) -> Self {
+        Self { uid: pod.metadata.uid.as_deref().map(PodUid::new), facts: PodFacts::new(pod) }
+    }
+}
+
+/// What came of a pod that was seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PodChange {
+    /// Nothing that we keep.
+    Same,
+    /// It is new, or something of it is.
+    Changed,
+    /// It is not where it was any more.
+    Left,
+}
+
+/// The number of addresses of pods that left that are remembered.
+const LEFT: usize = 65_536;
+
+/// All pods.
+#[derive(Debug, Default)]
+pub struct PodIndex(RwLock<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    by_uid: HashMap<PodUid, Arc<PodFacts>>,
+    /// The pods at an address. Those on the network of their node are not counted: they share it.
+    by_ip: HashMap<IpAddr, Vec<PodUid>>,
+    /// Addresses that pods have left. Slices may not say so yet.
+    left: HashSet<IpAddr>,
+}
+
+impl Known {
+    fn insert(&mut self, facts: PodFacts) {
+        for ip in facts.ips.iter().filter(|_| !facts.host_network) {
+            self.by_ip.entry(*ip).or_default().push(facts.uid.clone());
+        }
+        self.by_uid.insert(facts.uid.clone(), Arc::new(facts));
+    }
+
+    /// Takes a pod out. `stays` are addresses that it keeps.
+    fn remove(&mut self, uid: &PodUid, stays: &[IpAddr]) -> Option<Arc<PodFacts>> {
+        let gone = self.by_uid.remove(uid)?;
+        for ip in &gone.ips {
+            if let Some(there) = self.by_ip.get_mut(ip) {
+                there.retain(|other| other != uid);
+                if there.is_empty() {
+                    self.by_ip.remove(ip);
+                }
+            }
+        }
+        if self.left.len() < LEFT {
+            self.left.extend(gone.ips.iter().filter(|ip| !stays.contains(ip)));
+        }
+        Some(gone)
+    }
+
+    /// Whether `ip` is now that of another pod than `uid`.
+    fn is_taken(&self, uid: &PodUid, ip: IpAddr) -> bool {
+        let pod = self.by_uid.get(uid).filter(|pod| pod.ips.contains(&ip));
+        if pod.is_some_and(|pod| pod.host_network) {
+            return false;
+        }
+        let others = self.by_ip.get(&ip).into_iter().flatten().filter(|other| *other != uid);
+        let mut others = others.filter_map(|other| self.by_uid.get(other));
+        others.any(|other| pod.is_none_or(|pod| (&other.standing, &other.uid) > (&pod.standing, uid)))
+    }
+}
+
+impl PodFacts {
+    /// What is kept of `pod`; `None` if it has no UID or has ended.
+    pub fn new(pod: Pod) -> Option<Self> {
+        let uid = pod.metadata.uid.as_deref().filter(|uid| !uid.is_empty()).map(PodUid::new)?;
+        if matches!(pod.status.phase.as_deref(), Some("Succeeded" | "Failed")) {
+            return None;
+        }
+        Some(Self {
+            uid,
+            name: format!("{}/{}", pod.metadata.namespace(), pod.metadata.name).into(),
+            ips: pod.status.pod_ips.iter().filter_map(|ip| ip.ip.parse().ok()).collect(),
+            node: pod.spec.node_name.as_deref().unwrap_or_default().into(),
+            probes: pod.probe_spec(),
+            host_network: pod.spec.host_network,
+            standing: (
+                pod.metadata.deletion_timestamp.is_none(),
+                pod.metadata.creation_timestamp.clone().unwrap_or_default(),
+            ),
+            labels: pod.metadata.labels,
+        })
+    }
+
+    fn is_of(&self, namespace: &str) -> bool {
+        self.name.strip_prefix(namespace).is_some_and(|rest| rest.starts_with('/'))
+    }
+}
+
+impl PodUpdate {
+    /// Which pod, if it is worth keeping.
+    pub(crate) fn uid(&self) -> Option<&PodUid> {
+        self.facts.as_ref().map(|facts| &facts.uid)
+    }
+}
+
+impl PodIndex {
+    /// The pod, if it is known.
+    pub fn get(&self, uid: &PodUid) -> Option<Arc<PodFacts>> {
+        self.read().by_uid.get(uid).map(Arc::clone)
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Known> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Known> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether this is a pod of `namespace`, and its own address.
+    pub fn has(&self, namespace: &str, uid: &PodUid, ip: IpAddr) -> bool {
+        let known = self.read();
+        let pod = known.by_uid.get(uid).filter(|pod| pod.is_of(namespace) && pod.ips.contains(&ip));
+        pod.is_some() && !known.is_taken(uid, ip)
+    }
+
+    /// Whether this is a pod of another namespace than `namespace`.
+    pub(crate) fn is_foreign(&self, namespace: &str, uid: &PodUid) -> bool {
+        self.read().by_uid.get(uid).is_some_and(|pod| !pod.is_of(namespace))
+    }
+
+    /// Whether `ip` is now that of another pod than `uid`.
+    pub(crate) fn is_taken(&self, uid: &PodUid, ip: IpAddr) -> bool {
+        self.read().is_taken(uid, ip)
+    }
+
+    /// The addresses of a pod that another pod had before: slices may still name that one. Each is returned once.
+    pub(crate) fn take_inherited(&self, uid: &PodUid) -> Vec<IpAddr> {
+        let known = &mut *self.write();
+        let Some(pod) = known.by_uid.get(uid).filter(|pod| !pod.host_network) else { return Vec::new() };
+        let shared = |ip: &IpAddr| known.by_ip.get(ip).is_some_and(|there| there.len() > 1);
+        pod.ips.iter().filter(|ip| known.left.remove(ip) || shared(ip)).copied().collect()
+    }
+
+    /// Slices say by now which addresses pods have left.
+    pub(crate) fn forget_left(&self) {
+        self.write().left.clear();
+    }
+
+    /// How many pods of `namespace` have all labels of `selector` and are not being deleted. An empty selector has none.
+    pub(crate) fn selected(&self, namespace: &str, selector: &BTreeMap<String, String>) -> u32 {
+        let fits = |pod: &&Arc<PodFacts>| {
+            let mut labels = selector.iter();
+            let (stays, _) = pod.standing;
+            stays && pod.is_of(namespace) && labels.all(|(label, value)| pod.labels.get(label) == Some(value))
+        };
+        let known = self.read();
+        let count = known.by_uid.values().filter(|_| !selector.is_empty()).filter(fits).count();
+        u32::try_from(count).unwrap_or(u32::MAX)
+    }
+
+    /// How to ask whether the pod is ready, and on which node it is, if its spec is known and can be asked from outside (rule 8).
+    /// `ips` must all be addresses of the pod: otherwise a slice could make the gateway probe other pods. `port` is the number of
+    /// the service's port on that pod.
+    pub fn plan(
+        &self,
+        uid: &PodUid,
+        ips: &[IpAddr],
+        port: u16,
+        allow_tcp: bool,
+    ) -> Option<(Arc<ProbePlan>, Arc<str>)> {
+        let pod = self.get(uid)?;
+        if !ips.iter().all(|ip| pod.ips.contains(ip) && !self.is_taken(uid, *ip)) {
+            return None;
+        }
+        let plan = ProbePlan::new(&pod.probes, port, allow_tcp).ok()?;
+        Some((Arc::new(plan), Arc::clone(&pod.node)))
+    }
+
+    /// Adds or replaces a pod.
+    pub(crate) fn put(&self, pod: PodUpdate) -> PodChange {
+        let mut known = self.write();
+        match (pod.facts, pod.uid) {
+            (Some(facts), _) => {
+                let before = known.by_uid.get(&facts.uid);
+                // Most changes of a pod change nothing that we keep.
+                if before.is_some_and(|before| **before == facts) {
+                    return PodChange::Same;
+                }
+                let left = before.is_some_and(|before| before.ips.iter().any(|ip| !facts.ips.contains(ip)));
+                known.remove(&facts.uid, &facts.ips);
+                known.insert(facts);
+                if left { PodChange::Left } else { PodChange::Changed }
+            }
+            (None, Some(uid)) => known.remove(&uid, &[]).map_or(PodChange::Same, |_| PodChange::Left),
+            (None, None) => PodChange::Same,
+        }
+    }
+
+    pub(crate) fn remove(&self, pod: &PodUpdate) {
+        if let Some(uid) = &pod.uid {
+            self.write().remove(uid, &[]);
+        }
+    }
+
+    pub(crate) fn replace(&self, all: Vec<PodUpdate>) {
+        let mut fresh = Known::default();
+        for facts in all.into_iter().filter_map(|pod| pod.facts) {
+            fresh.insert(facts);
+        }
+        *self.write() = fresh;
+    }
+}

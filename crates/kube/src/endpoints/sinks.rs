@@ -1,0 +1,163 @@
+//! Where the watches of slices, Services and pods write what they see.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use rouse_core::endpoint::ServiceId;
+
+use super::pod_index::{PodChange, PodUpdate};
+use super::slice_facts::SliceFacts;
+use super::{EndpointFeed, EndpointListener};
+use crate::client::watch::Sink;
+use crate::events::ClusterEvent;
+use crate::objects::Service;
+use crate::objects::service_facts::ServiceFacts;
+
+/// Warnings that are remembered. Beyond this number, none are given.
+const WARNINGS: usize = 1000;
+
+/// Slices go straight to the registry: nothing may delay them.
+pub(super) struct SliceSink<L> {
+    feed: Arc<EndpointFeed>,
+    listener: Arc<L>,
+    /// Services whose faulty slices were reported. One warning each.
+    warned: HashSet<String>,
+}
+
+impl<L: EndpointListener> SliceSink<L> {
+    pub(super) fn new(feed: &Arc<EndpointFeed>, listener: &Arc<L>) -> Self {
+        Self { feed: Arc::clone(feed), listener: Arc::clone(listener), warned: HashSet::new() }
+    }
+
+    fn warn(&mut self, slice: &SliceFacts) {
+        let Some(fault) = slice.faults.first() else { return };
+        let whose = slice.whose();
+        if self.warned.len() < WARNINGS && !self.warned.contains(&whose) {
+            let text = format!("EndpointSlice of Service {whose}: {fault}");
+            self.feed.events.send(ClusterEvent::LeftOut(text));
+            self.warned.insert(whose);
+        }
+    }
+}
+
+impl<L: EndpointListener> Sink for SliceSink<L> {
+    type Object = SliceFacts;
+
+    fn replace(&mut self, all: Vec<SliceFacts>) {
+        for slice in &all {
+            self.warn(slice);
+        }
+        self.feed.lock().replace_slices(all);
+        self.listener.endpoints_changed(None);
+    }
+
+    fn put(&mut self, slice: SliceFacts) {
+        self.warn(&slice);
+        let home = slice.home.clone();
+        self.feed.lock().put_slice(slice);
+        if let Some(home) = home {
+            self.listener.endpoints_changed(Some(&home));
+        }
+    }
+
+    fn remove(&mut self, slice: SliceFacts) {
+        self.feed.lock().remove_slice(&slice);
+    }
+
+    fn unreadable(&mut self, words: String) {
+        self.feed.events.send(ClusterEvent::LeftOut(words));
+    }
+}
+
+/// Services go to the registry, and routes depend on them.
+pub(super) struct ServiceSink<L> {
+    feed: Arc<EndpointFeed>,
+    listener: Arc<L>,
+}
+
+impl<L: EndpointListener> ServiceSink<L> {
+    pub(super) fn new(feed: &Arc<EndpointFeed>, listener: &Arc<L>) -> Self {
+        Self { feed: Arc::clone(feed), listener: Arc::clone(listener) }
+    }
+}
+
+impl<L: EndpointListener> Sink for ServiceSink<L> {
+    type Object = Service;
+
+    fn replace(&mut self, all: Vec<Service>) {
+        let facts = all.into_iter().filter_map(|service| ServiceFacts::new(service).ok()).collect();
+        self.feed.lock().replace_services(facts);
+        self.listener.services_changed();
+    }
+
+    fn put(&mut self, service: Service) {
+        let Ok(facts) = ServiceFacts::new(service) else { return };
+        let changed = self.feed.lock().put_service(facts);
+        if changed {
+            self.listener.services_changed();
+        }
+    }
+
+    fn remove(&mut self, service: Service) {
+        if let Ok(id) = ServiceId::new(service.metadata.namespace(), &service.metadata.name) {
+            self.feed.lock().remove_service(&id);
+            self.listener.services_changed();
+        }
+    }
+
+    fn unreadable(&mut self, words: String) {
+        self.feed.events.send(ClusterEvent::LeftOut(words));
+    }
+}
+
+/// Pods go to the index that probes look up, and endpoints of slices are trusted only if their pod is in it.
+pub(super) struct PodSink<L> {
+    feed: Arc<EndpointFeed>,
+    listener: Arc<L>,
+}
+
+impl<L: EndpointListener> PodSink<L> {
+    pub(super) fn new(feed: &Arc<EndpointFeed>, listener: &Arc<L>) -> Self {
+        Self { feed: Arc::clone(feed), listener: Arc::clone(listener) }
+    }
+}
+
+impl<L: EndpointListener> Sink for PodSink<L> {
+    type Object = PodUpdate;
+
+    fn replace(&mut self, all: Vec<PodUpdate>) {
+        self.feed.pods.replace(all);
+        self.feed.lock().pods_seen();
+        self.listener.endpoints_changed(None);
+    }
+
+    fn listing(&mut self) {
+        self.feed.lock().pods_listing();
+    }
+
+    fn put(&mut self, pod: PodUpdate) {
+        let uid = pod.uid().cloned();
+        let put = self.feed.pods.put(pod);
+        if put == PodChange::Same {
+            return;
+        }
+        let mut feed = self.feed.lock();
+        if put == PodChange::Left {
+            feed.pod_left();
+        }
+        let given = uid.is_some_and(|uid| feed.pod_changed(&uid));
+        drop(feed);
+        if given {
+            self.listener.endpoints_changed(None);
+        }
+    }
+
+    fn remove(&mut self, pod: PodUpdate) {
+        self.feed.pods.remove(&pod);
+        self.feed.lock().pod_left();
+    }
+
+    fn unreadable(&mut self, words: String) {
+        self.feed.events.send(ClusterEvent::LeftOut(words));
+    }
+}

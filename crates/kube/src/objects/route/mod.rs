@@ -1,0 +1,303 @@
+//! One `InterceptorRoute` or `HTTPScaledObject` → a [`RouteSpec`], or everything that is wrong with it.
+
+mod annotations;
+mod field;
+mod interceptor;
+mod parts;
+mod scaled;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderName, HeaderValue};
+use rouse_core::endpoint::ServiceId;
+use rouse_core::routing::RoutingMode;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::Meta;
+use super::service_facts::PortRef;
+use super::workload::Workload;
+use field::{Faults, Field};
+
+/// What a rule without hosts claims.
+pub const ANY: &str = "*";
+/// The longest body that a route may carry itself.
+pub const LONGEST_BODY: usize = 32_768;
+
+/// Which kind of object a route is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum RouteKind {
+    /// `http.keda.sh/v1beta1` `InterceptorRoute`.
+    InterceptorRoute,
+    /// `http.keda.sh/v1alpha1` `HTTPScaledObject`.
+    HttpScaledObject,
+}
+
+/// Which object a route is.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RouteKey {
+    /// Its namespace.
+    pub namespace: Arc<str>,
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its kind: one of each may have the same name.
+    pub kind: RouteKind,
+}
+
+impl fmt::Display for RouteKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// A route object as the API server has it: its spec is read by hand, so that all faults are found.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub struct RouteObject {
+    /// Name, age, generation and annotations.
+    pub metadata: Meta,
+    /// What it asks for.
+    #[serde(default)]
+    pub spec: Value,
+    /// Its status, as the API server has it.
+    #[serde(default)]
+    pub status: Value,
+}
+
+/// What a good route object says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RouteSpec {
+    /// Which object.
+    pub key: RouteKey,
+    /// When it was made, in seconds since the Unix epoch: of equals, the older wins.
+    pub created: u64,
+    /// Which requests it takes; none means any.
+    pub rules: Vec<RuleSpec>,
+    /// Where it leads.
+    pub target: TargetSpec,
+    /// How long requests may take. `None`: the default of the gateway; zero: no limit.
+    pub timeouts: TimeoutSpec,
+    /// What happens while no pod is ready.
+    pub cold_start: ColdStartSpec,
+    /// What is answered without a pod.
+    pub static_routes: Vec<StaticSpec>,
+    /// How its workload is scaled.
+    pub scaling: ScalingSpec,
+    /// Whether it goes to pods or to the Service's address; `None`: the default of the gateway.
+    pub direct: Option<RoutingMode>,
+    /// Whether its starting pods are probed; `None`: the default of the gateway.
+    pub probing: Option<Probing>,
+    /// Whether the certificates of its pods are verified where TLS is spoken.
+    pub verify_upstream: bool,
+    /// Which requests neither wake nor count as load.
+    pub no_wake: NoWakeSpec,
+}
+
+/// The specs of all routes that serve, swapped as a whole.
+pub type ServingRoutes = Arc<[Arc<RouteSpec>]>;
+
+/// Matches a request that has any of the hosts, any of the paths and all of the headers.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RuleSpec {
+    /// Lower case: a name, `*.name` or `*`; none means any.
+    pub hosts: Vec<Arc<str>>,
+    /// Each begins with a slash; none means any.
+    pub paths: Vec<String>,
+    /// Each with its value, or any value.
+    pub headers: Vec<(HeaderName, Option<HeaderValue>)>,
+}
+
+/// A port of a Service, in the route's own namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TargetSpec {
+    /// The Service.
+    pub service: ServiceId,
+    /// Its port.
+    pub port: PortRef,
+}
+
+/// How long requests may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TimeoutSpec {
+    /// Until a pod is ready.
+    pub readiness: Option<Duration>,
+    /// In all.
+    pub request: Option<Duration>,
+    /// Until the response begins.
+    pub response_header: Option<Duration>,
+}
+
+/// What happens while no pod is ready.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ColdStartSpec {
+    /// Where requests go when no pod was ready in time.
+    pub fallback: Option<TargetSpec>,
+    /// What is answered at once instead of holding.
+    pub placeholder: Option<ResponseSpec>,
+    /// How many requests may wait; `None`: the default of the gateway, 0 means no limit of the route's own.
+    pub max_pending: Option<u32>,
+    /// What is answered when more would wait.
+    pub overflow: Option<ResponseSpec>,
+}
+
+/// Requests that are answered without a pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StaticSpec {
+    /// Which; a rule without hosts is for the hosts of the route.
+    pub rules: Vec<RuleSpec>,
+    /// With what.
+    pub response: ResponseSpec,
+    /// When.
+    pub mode: StaticMode,
+}
+
+/// When a static response is given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum StaticMode {
+    /// While no pod is ready.
+    WhenUnavailable,
+    /// Always.
+    Always,
+}
+
+/// A response that needs no pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ResponseSpec {
+    /// Its status.
+    pub status: u16,
+    /// Its headers.
+    pub headers: Vec<(HeaderName, HeaderValue)>,
+    /// Its body.
+    pub body: BodySpec,
+}
+
+/// The body of a response.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BodySpec {
+    /// As written in the route.
+    Text(Arc<str>),
+    /// In a `ConfigMap` of the route's own namespace.
+    ConfigMap {
+        /// Its name.
+        name: Arc<str>,
+        /// Which entry; `None`: `body`, or else the only one.
+        key: Option<Arc<str>>,
+    },
+}
+
+/// How a route's workload is scaled.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ScalingSpec {
+    /// The workload, if the route names it.
+    pub target: Option<Workload>,
+    /// The least number of pods.
+    pub min: u32,
+    /// The greatest number of pods.
+    pub max: Option<u32>,
+    /// Scaled to zero after this time without requests.
+    pub idle_after: Option<Duration>,
+    /// Not scaled to zero for this time after its creation.
+    pub initial_cooldown: Option<Duration>,
+    /// The target of concurrent requests per pod.
+    pub concurrency: Option<u32>,
+    /// The target of requests per second per pod.
+    pub rate: Option<RateSpec>,
+    /// The greatest number of concurrent requests per pod.
+    pub concurrency_limit: Option<u32>,
+}
+
+/// Scaling by rate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RateSpec {
+    /// Requests per second per pod.
+    pub target: u32,
+    /// The window over which the rate is measured.
+    pub window: Duration,
+    /// The step of the window.
+    pub granularity: Duration,
+}
+
+/// Requests that neither wake nor count as load: those that match any of these.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct NoWakeSpec {
+    /// Paths that begin so; each begins with a slash.
+    pub paths: Vec<Arc<str>>,
+    /// These methods.
+    pub methods: Vec<Arc<str>>,
+    /// User agents that have one of these in them; in lower case.
+    pub agents: Vec<Arc<str>>,
+}
+
+/// Whether starting pods are probed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Probing {
+    /// Never.
+    Disabled,
+    /// Only where more than a TCP connect is asked: a mesh's sidecar accepts every connection.
+    NoTcp,
+    /// Wherever the pod's spec can be asked from outside.
+    Enabled,
+}
+
+impl RouteKey {
+    /// Which object `meta` is.
+    pub fn new(kind: RouteKind, meta: &Meta) -> Self {
+        Self { namespace: meta.namespace().into(), name: meta.name.as_str().into(), kind }
+    }
+}
+
+/// When the object was created, in seconds since the Unix epoch.
+pub(crate) fn created(meta: &Meta) -> u64 {
+    parts::created(meta)
+}
+
+/// The rules of a faulty object, as far as they can be read: their hosts stay claimed. A rule none of whose hosts can be
+/// read is left out.
+pub(crate) fn salvage(kind: RouteKind, object: &RouteObject) -> Vec<RuleSpec> {
+    // [`read`] reports the faults.
+    let faults = Faults::default();
+    let Some(root) = Field::root(&object.spec, "spec", &faults).object() else { return Vec::new() };
+    match kind {
+        RouteKind::InterceptorRoute => interceptor::salvage(&root),
+        RouteKind::HttpScaledObject => scaled::salvage(&root),
+    }
+}
+
+/// A route that refuses the requests that match the `rules` of a faulty object. It counts as
+/// newer than every other: otherwise an older faulty route would refuse the requests of a good one with an equal rule.
+pub(crate) fn unserved(kind: RouteKind, object: &RouteObject, rules: Vec<RuleSpec>) -> Option<RouteSpec> {
+    let meta = &object.metadata;
+    // Only metrics and logs use this name; nothing is looked up by it.
+    let service = ServiceId::new(meta.namespace(), &meta.name).ok()?;
+    Some(RouteSpec {
+        key: RouteKey::new(kind, meta),
+        created: u64::MAX,
+        rules,
+        target: TargetSpec { service, port: PortRef::Number(0) },
+        timeouts: TimeoutSpec::default(),
+        cold_start: ColdStartSpec::default(),
+        static_routes: Vec::new(),
+        scaling: ScalingSpec::default(),
+        direct: None,
+        probing: None,
+        verify_upstream: true,
+        no_wake: NoWakeSpec::default(),
+    })
+}
+
+/// Reads a route object. `Err` has everything that is wrong with it.
+pub fn read(kind: RouteKind, object: &RouteObject) -> Result<RouteSpec, Vec<String>> {
+    let faults = Faults::default();
+    let root = Field::root(&object.spec, "spec", &faults);
+    let mut spec = match kind {
+        RouteKind::InterceptorRoute => interceptor::read(&object.metadata, &root),
+        RouteKind::HttpScaledObject => scaled::read(&object.metadata, &root),
+    };
+    annotations::apply(&object.metadata, &faults, spec.as_mut());
+    let faults = faults.into_inner();
+    match spec {
+        Some(spec) if faults.is_empty() => Ok(spec),
+        _ => Err(faults),
+    }
+}

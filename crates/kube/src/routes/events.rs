@@ -1,0 +1,147 @@
+//! Kubernetes Events on routes, which `kubectl describe` shows, and the limit on their number.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use rouse_core::budget::TokenBucket;
+use rouse_core::time::Moment;
+use serde_json::{Value, json};
+
+use crate::client::Kind;
+use crate::objects::route::{RouteKey, RouteKind};
+
+/// The least time between two events of the same reason on the same route.
+const PAUSE: Duration = Duration::from_mins(1);
+/// The burst of all events; one more is allowed every [`EVERY`].
+const BURST: u32 = 25;
+const EVERY: Duration = Duration::from_secs(2);
+/// Routes whose last event is remembered.
+const MOST: usize = 4096;
+
+/// What happened to a route.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Event {
+    pub(crate) route: RouteKey,
+    /// The object's UID, by which `kubectl` finds the event.
+    pub(crate) uid: String,
+    pub(crate) reason: Reason,
+    pub(crate) message: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Reason {
+    Woken,
+    WakeFailed,
+}
+
+impl Reason {
+    fn as_str(self) -> &'static str {
+        match self {
+            Reason::Woken => "Woken",
+            Reason::WakeFailed => "WakeFailed",
+        }
+    }
+
+    fn severity(self) -> &'static str {
+        match self {
+            Reason::Woken => "Normal",
+            Reason::WakeFailed => "Warning",
+        }
+    }
+}
+
+/// How many events there may be.
+#[derive(Debug)]
+pub(crate) struct Bound {
+    last: HashMap<(RouteKey, Reason), Moment>,
+    bucket: TokenBucket,
+}
+
+impl Bound {
+    pub(crate) fn new(now: Moment) -> Self {
+        Self { last: HashMap::new(), bucket: TokenBucket::every(EVERY, BURST, now) }
+    }
+
+    /// Takes the permission for one more event.
+    pub(crate) fn may(&mut self, route: &RouteKey, reason: Reason, now: Moment) -> bool {
+        let key = (route.clone(), reason);
+        if !self.bucket.has(now) || self.last.get(&key).is_some_and(|last| now.since(*last) < PAUSE) {
+            return false;
+        }
+        if self.last.len() >= MOST {
+            self.last.retain(|_, last| now.since(*last) < PAUSE);
+        }
+        if self.last.len() >= MOST {
+            return false;
+        }
+        self.bucket.take();
+        self.last.insert(key, now);
+        true
+    }
+}
+
+impl Event {
+    /// As the API server wants it. `who` is this gateway's name; `now` is the time of day.
+    pub(crate) fn object(&self, who: &str, now: &str) -> Value {
+        let kind = match self.route.kind {
+            RouteKind::InterceptorRoute => Kind::ROUTE,
+            RouteKind::HttpScaledObject => Kind::SCALED_HTTP,
+        };
+        // Names of events must not collide; the API server makes the rest of it.
+        let prefix: String = self.route.name.chars().take(200).collect();
+        json!({
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": { "generateName": format!("{prefix}."), "namespace": &*self.route.namespace },
+            "involvedObject": {
+                "apiVersion": kind.api_version(),
+                "kind": kind.name,
+                "namespace": &*self.route.namespace,
+                "name": &*self.route.name,
+                "uid": self.uid,
+            },
+            "reason": self.reason.as_str(),
+            "message": self.message.chars().take(1000).collect::<String>(),
+            "type": self.reason.severity(),
+            "source": { "component": "rouse" },
+            "reportingComponent": "rouse.dev/gateway",
+            "reportingInstance": who,
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn route(n: u32) -> RouteKey {
+        RouteKey { namespace: "shop".into(), name: format!("r{n}").into(), kind: RouteKind::InterceptorRoute }
+    }
+
+    #[test]
+    fn one_route_says_the_same_once_a_minute() {
+        let mut bound = Bound::new(Moment::ZERO);
+        let said =
+            |bound: &mut Bound, reason, second| bound.may(&route(1), reason, Moment::from_secs(second));
+        assert!(said(&mut bound, Reason::Woken, 0) && said(&mut bound, Reason::WakeFailed, 0));
+        assert!(!said(&mut bound, Reason::Woken, 59));
+        assert!(said(&mut bound, Reason::Woken, 60));
+    }
+
+    #[test]
+    fn many_routes_together_are_bounded_and_recover() {
+        let mut bound = Bound::new(Moment::ZERO);
+        let burst = (0..1000).filter(|n| bound.may(&route(*n), Reason::Woken, Moment::from_secs(1))).count();
+        assert_eq!(burst, 25);
+        let later =
+            (0..1000).filter(|n| bound.may(&route(1000 + n), Reason::Woken, Moment::from_secs(11))).count();
+        assert_eq!(later, 5, "one every two seconds");
+        for second in 12..10_000 {
+            bound.may(&route(u32::try_from(second).unwrap()), Reason::Woken, Moment::from_secs(second));
+        }
+        assert!(bound.last.len() <= MOST);
+    }
+}

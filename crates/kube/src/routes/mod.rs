@@ -1,0 +1,103 @@
+//! Route objects → plans: which version serves, which namespace owns which host, and what the status says.
+//!
+//! `RoutePlanner` owns the route objects and what was decided about them. `store` keeps the last good version of each
+//! object. [`claims`] decides which namespace owns which host, by the times that [`record`] keeps in the routes' status.
+//! [`plan`] puts these together with Services and `ConfigMap`s into what a data plane can use, and [`status`] has the
+//! conditions of each object. Other rooms answer the planner through `RouteContext`.
+
+mod bodies;
+pub mod claims;
+mod credentials;
+mod event_writer;
+mod events;
+pub mod hosts;
+mod named_objects;
+pub mod plan;
+mod planner;
+pub mod record;
+mod sink;
+pub mod status;
+mod status_writer;
+pub(crate) mod store;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use rouse_core::endpoint::ServiceId;
+use rouse_core::routing::RoutingMode;
+use rouse_core::snapshot::Spread;
+use rouse_core::time::Clock;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::objects::route::RouteKey;
+use crate::objects::service_facts::{ServiceFacts, TlsFacts};
+use claims::HostRules;
+pub(crate) use events::Reason;
+use plan::{Findings, RoutePlan};
+pub(crate) use planner::RoutePlanner;
+use record::ClaimTime;
+
+/// All routes that serve, the newest whole set.
+pub type Plans = Arc<[Arc<RoutePlan>]>;
+
+/// What an operator decides about routes.
+pub(crate) struct RouteSettings {
+    /// What the operator decided about hosts.
+    pub(crate) hosts: HostRules,
+    /// Whether conditions and events are written.
+    pub(crate) write_status: bool,
+    /// The name of this gateway in events.
+    pub(crate) identity: String,
+    pub(crate) clock: Arc<dyn Clock>,
+    /// The time of day, for statuses and events.
+    pub(crate) time_of_day: fn() -> SystemTime,
+    /// Says what is wrong with certificates and keys.
+    pub(crate) check_tls: fn(&TlsFacts) -> Option<String>,
+    /// The mode of routes that do not say theirs.
+    pub(crate) direct: RoutingMode,
+}
+
+impl RouteSettings {
+    /// The time of claims that are granted now.
+    fn claim_time(&self) -> ClaimTime {
+        let since = (self.time_of_day)().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        ClaimTime(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
+    }
+
+    /// The time of day, as Kubernetes writes it.
+    fn now_text(&self) -> String {
+        let since = (self.time_of_day)().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let seconds = i64::try_from(since.as_secs()).unwrap_or_default();
+        let time = k8s_openapi::jiff::Timestamp::from_second(seconds).unwrap_or_default();
+        time.to_string()
+    }
+}
+
+/// Whether a failure still belongs to a route: gets the route, the UID of its object and the Service it led to.
+pub(crate) type IsCurrent<'a> = dyn Fn(&RouteKey, &str, &ServiceId) -> bool + 'a;
+
+/// What the planner asks of other rooms, and tells them.
+pub(crate) trait RouteContext: Send + Sync + 'static {
+    /// What is known of a Service.
+    fn service(&self, id: &ServiceId) -> Option<Arc<ServiceFacts>>;
+    /// Whether the Service asks by annotation for endpoints without a pod, and the operator does not allow it.
+    fn ignores_manual_endpoints(&self, id: &ServiceId) -> bool;
+    /// Whether the `ClusterIP` of the Service must not be dialled.
+    fn blocks_cluster_ip(&self, id: &ServiceId, now: Instant) -> bool;
+    /// When [`RouteContext::blocks_cluster_ip`] changes by itself for some Service.
+    fn next_block_change(&self, now: Instant) -> Option<Instant>;
+    /// Notified when [`RouteContext::blocks_cluster_ip`] may have changed.
+    fn block_changes(&self) -> Arc<Notify>;
+    /// Sets how requests to each service are spread. Returns whether a service was replaced since the last call.
+    fn set_spreads(&self, spreads: HashMap<ServiceId, Spread>) -> bool;
+    /// Forgets what is known of all other routes.
+    fn retain_routes(&self, present: &HashSet<&RouteKey>);
+    /// Forgets failures of wakes that are over or do not belong to a route any more.
+    fn forget_past_failures(&self, is_current: &IsCurrent<'_>);
+    /// Whether pods refuse connections: no watch says that they accept them again.
+    fn has_refused_connections(&self) -> bool;
+    /// Adds what is known of the route's workload and of its last wake.
+    fn add_wake_findings(&self, route: &RouteKey, findings: &mut Findings);
+}

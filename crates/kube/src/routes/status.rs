@@ -1,0 +1,445 @@
+//! The status conditions of a route object, and when they have to be written.
+
+use std::collections::HashMap;
+
+use rouse_core::endpoint::ServiceId;
+use serde_json::{Value, json};
+
+use super::plan::Findings;
+use super::record::HOSTS_CLAIMED;
+use crate::objects::route::{RouteKey, RouteKind};
+use crate::objects::service_facts::PortFault;
+
+/// Who writes these conditions.
+pub const MANAGER: &str = "rouse-gateway";
+/// Longer messages are cut.
+const LONGEST: usize = 2048;
+/// `HTTPScaledObject`s allow only conditions of certain types, so the gateway's own is recognised by its message.
+const OURS: &str = "Rouse: ";
+/// Whether a route serves.
+const READY: &str = "Ready";
+/// The same, where another controller writes `Ready`.
+const ROUSE_READY: &str = "RouseReady";
+/// The reason of a `Ready` that is true. KEDA's operator has the same, with another message.
+const RECONCILED: &str = "Reconciled";
+/// The messages of a `Ready` that is true.
+const SERVING: [&str; 2] = ["serving", "the last good version serves"];
+/// The reason of what cannot be read.
+const INVALID: &str = "Invalid";
+
+/// A status condition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Condition {
+    /// `Ready` (or `RouseReady`), `Accepted`, or a problem.
+    pub kind: &'static str,
+    /// Whether its status is `True`.
+    pub holds: bool,
+    /// Its reason: one word.
+    pub reason: &'static str,
+    /// The details.
+    pub message: String,
+}
+
+/// The conditions of a route object: `Ready` and `Accepted` always, others only while they hold.
+pub fn conditions(findings: &Findings) -> Vec<Condition> {
+    let mut problems: Vec<Condition> = Vec::new();
+    let mut problem = |kind: &'static str, message: String| {
+        problems.push(Condition { kind, holds: true, reason: kind, message: cut(message) });
+    };
+    if !findings.conflicts.is_empty() {
+        let all =
+            findings.conflicts.iter().map(|conflict| format!("{} is {}", conflict.host, conflict.owner));
+        problem("HostConflict", all.collect::<Vec<_>>().join("; "));
+    }
+    if let Some(fault) = &findings.target {
+        problem(port_kind(fault), fault.to_string());
+    }
+    if let Some(fault) = &findings.fallback {
+        problem("BadFallback", fault.to_string());
+    }
+    if !findings.bodies.is_empty() {
+        problem("MissingBody", findings.bodies.join("; "));
+    }
+    if !findings.tls.is_empty() {
+        let all: Vec<&str> = findings.tls.iter().map(String::as_str).collect();
+        problem("BadUpstreamTls", all.join("; "));
+    }
+    if let Some(words) = &findings.unreachable {
+        problem("PodsUnreachable", words.clone());
+    }
+    // Each of these makes the route not ready. The next two do so only if requests are refused because of them, and the
+    // rest does not.
+    let serious = !problems.is_empty();
+    let mut problem = |kind: &'static str, message: String| {
+        problems.push(Condition { kind, holds: true, reason: kind, message: cut(message) });
+    };
+    if let Some(words) = &findings.no_scale_target {
+        problem("NoScaleTarget", words.clone());
+    }
+    if let Some(words) = findings.start_failure.as_ref().or(findings.wake_failure.as_ref()) {
+        problem("WakeFailed", words.clone());
+    }
+    let ready = ready(findings, problems.first().filter(|_| serious || findings.start_failure.is_some()));
+    problems.extend(not_honoured(findings));
+    let mut all = vec![ready, accepted(findings)];
+    all.extend(problems);
+    if !findings.claims.is_empty() {
+        let message = findings.claims.to_string();
+        all.push(Condition { kind: HOSTS_CLAIMED, holds: true, reason: "Recorded", message });
+    }
+    all
+}
+
+/// Why requests do not go to the `ClusterIP` of a Service, for its owner and the operator.
+pub(crate) fn blocked_cluster_ip_text(service: &ServiceId) -> String {
+    format!(
+        "requests go straight to the pods of Service {service}, regardless of rouse.dev/direct-pod-routing: its EndpointSlices \
+         name endpoints that are not pods of its namespace, and its ClusterIP leads there; delete those slices, or have \
+         the operator allow manual endpoints"
+    )
+}
+
+/// What the route's Service asks for and does not get.
+fn not_honoured(findings: &Findings) -> Option<Condition> {
+    let direct = (!findings.ignored.is_empty())
+        .then(|| format!("not honoured while requests go directly to pods: {}", findings.ignored.join(", ")));
+    let unlisted = findings.unlisted.then(|| {
+        "the annotation rouse.dev/manual-endpoints of the Service does not count: the gateway's \
+         --manual-endpoints-of does not list this namespace"
+            .to_owned()
+    });
+    let refused = findings.blocked_cluster_ips.iter().map(blocked_cluster_ip_text);
+    let refused: Vec<String> = refused.collect();
+    let reason = match (refused.as_slice(), &direct) {
+        ([_, ..], _) => "RefusedEndpoints",
+        ([], Some(_)) => "DirectToPod",
+        ([], None) => "NotListed",
+    };
+    let all: Vec<String> = refused.into_iter().chain(direct).chain(unlisted).collect();
+    let message = all.join("; ");
+    (!all.is_empty()).then_some(Condition { kind: "NotHonoured", holds: true, reason, message })
+}
+
+fn port_kind(fault: &PortFault) -> &'static str {
+    match fault {
+        PortFault::NoService(_) => "NoService",
+        PortFault::Faulty(_) => INVALID,
+        PortFault::ExternalName(_) => "ExternalName",
+        PortFault::BadPort { .. } => "BadPort",
+    }
+}
+
+fn ready(findings: &Findings, problem: Option<&Condition>) -> Condition {
+    let (reason, message) = if !findings.faults.is_empty() && !findings.outdated {
+        (INVALID, findings.faults.join("; "))
+    } else if let Some(problem) = problem {
+        (problem.kind, problem.message.clone())
+    } else {
+        let [newest, outdated] = SERVING;
+        let message = if findings.outdated { outdated } else { newest };
+        return Condition { kind: READY, holds: true, reason: RECONCILED, message: message.to_owned() };
+    };
+    Condition { kind: READY, holds: false, reason, message: cut(message) }
+}
+
+fn accepted(findings: &Findings) -> Condition {
+    let kind = "Accepted";
+    if findings.faults.is_empty() {
+        return Condition {
+            kind,
+            holds: true,
+            reason: "Valid",
+            message: "every field is understood".to_owned(),
+        };
+    }
+    let after = if findings.outdated { "; the last good version serves" } else { "" };
+    let message = cut(format!("{}{after}", findings.faults.join("; ")));
+    Condition { kind, holds: false, reason: INVALID, message }
+}
+
+fn cut(mut text: String) -> String {
+    if text.len() > LONGEST {
+        let end = (0..=LONGEST).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
+        text.truncate(end);
+        text.push('…');
+    }
+    text
+}
+
+/// A route object as the API server has it.
+#[derive(Debug, Clone, Copy)]
+pub struct CurrentStatus<'a> {
+    /// Which object of that name.
+    pub uid: &'a str,
+    /// Counts up with each change of the spec.
+    pub generation: Option<i64>,
+    /// The version that was read. What is written is decided on it.
+    pub version: &'a str,
+    /// Its conditions, of the gateway and of others.
+    pub conditions: &'a [Value],
+}
+
+/// What was written last, so that nothing is written twice, and no other writer is overwritten again and again.
+#[derive(Debug, Default)]
+pub struct Statuses {
+    written: HashMap<RouteKey, Written>,
+}
+
+/// What was last written on an object.
+#[derive(Debug)]
+struct Written {
+    uid: String,
+    generation: Option<i64>,
+    conditions: Vec<Condition>,
+    /// It was not: the object was not at this version any more.
+    overtaken: Option<String>,
+    /// It was not: the object's definition does not allow it.
+    refused: bool,
+}
+
+/// A status to be written.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Write {
+    /// Of which object.
+    pub key: RouteKey,
+    /// The version that it was decided on.
+    pub version: String,
+    /// What is merged into the object: all conditions, others' as they were at that version.
+    pub patch: Value,
+}
+
+impl Statuses {
+    /// What to write on an object; `None` if nothing is new.
+    ///
+    /// A condition that another writer changes is not written again: two writers that disagree would never stop.
+    pub fn due(
+        &mut self,
+        key: &RouteKey,
+        object: CurrentStatus<'_>,
+        mut desired: Vec<Condition>,
+        now: &str,
+    ) -> Option<Write> {
+        let before = self.written.get(key).filter(|before| before.uid == object.uid);
+        let overtaken = before.and_then(|before| before.overtaken.as_deref());
+        // The watch lags behind: what is decided on the same version again is refused again.
+        if overtaken == Some(object.version) {
+            return None;
+        }
+        if is_taken(key.kind, object) {
+            for ready in desired.iter_mut().filter(|condition| condition.kind == READY) {
+                ready.kind = ROUSE_READY;
+            }
+        }
+        // Also for a new generation: its author waits for `observedGeneration`.
+        let (uid, generation) = (object.uid.to_owned(), object.generation);
+        let said = Written { uid, generation, conditions: desired, overtaken: None, refused: false };
+        if before.is_some_and(|before| before.is_same(&said)) {
+            return None;
+        }
+        let first = before.is_none() || overtaken.is_some();
+        let conditions = all_conditions(key.kind, &said, object.conditions, now);
+        self.written.insert(key.clone(), said);
+        let conditions = conditions.filter(|all| !(first && same(key.kind, all, object.conditions)))?;
+        let patch = json!({
+            "metadata": { "resourceVersion": object.version },
+            "status": { "conditions": conditions },
+        });
+        Some(Write { key: key.clone(), version: object.version.to_owned(), patch })
+    }
+
+    /// The write did not succeed: it is due again.
+    pub fn failed(&mut self, key: &RouteKey) {
+        self.written.remove(key);
+    }
+
+    /// Another writer was faster: it is due again as soon as that version was seen.
+    pub fn overtaken(&mut self, write: &Write) {
+        if let Some(written) = self.written.get_mut(&write.key) {
+            written.overtaken = Some(write.version.clone());
+        }
+    }
+
+    /// The object's definition does not allow what was to be written: it is not tried again until there is something new.
+    pub fn refused(&mut self, key: &RouteKey) {
+        if let Some(written) = self.written.get_mut(key) {
+            written.refused = true;
+        }
+    }
+
+    /// Whether the record of claims that was written is not on the object, because it is not seen yet or was removed.
+    pub fn lacks_record(&self, key: &RouteKey, object: CurrentStatus<'_>) -> bool {
+        let Some(written) = self.written.get(key).filter(|written| written.uid == object.uid) else {
+            return false;
+        };
+        let ours = written.conditions.iter().find(|condition| condition.kind == HOSTS_CLAIMED);
+        let present = object.conditions.iter().find(|value| text(value, "type") == HOSTS_CLAIMED);
+        let same = ours.map(|ours| &*ours.message) == present.map(|present| text(present, "message"));
+        !same && !written.refused && written.overtaken.is_none()
+    }
+
+    /// Forgets objects that are gone.
+    pub fn retain(&mut self, mut exists: impl FnMut(&RouteKey) -> bool) {
+        self.written.retain(|key, _| exists(key));
+    }
+}
+
+impl Written {
+    fn is_same(&self, other: &Self) -> bool {
+        (&self.uid, self.generation, &self.conditions, &self.overtaken)
+            == (&other.uid, other.generation, &other.conditions, &other.overtaken)
+    }
+}
+
+fn text<'a>(value: &'a Value, field: &str) -> &'a str {
+    value.get(field).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn observed(value: &Value) -> Option<i64> {
+    value.get("observedGeneration").and_then(Value::as_i64)
+}
+
+/// Whether a gateway wrote this condition. By what it says, which all gateways and the next start of this one read alike;
+/// who last changed which of its fields depends on which of them differed.
+fn is_ours(route: RouteKind, condition: &Value) -> bool {
+    let (kind, reason, message) =
+        (text(condition, "type"), text(condition, "reason"), text(condition, "message"));
+    match (route, kind) {
+        (_, HOSTS_CLAIMED) => true,
+        (RouteKind::HttpScaledObject, _) => message.starts_with(OURS),
+        (RouteKind::InterceptorRoute, READY) if reason == RECONCILED => SERVING.contains(&message),
+        (RouteKind::InterceptorRoute, READY) => reason == INVALID || KINDS.contains(&reason),
+        (RouteKind::InterceptorRoute, kind) => KINDS.contains(&kind),
+    }
+}
+
+/// Whether another controller writes `Ready`: KEDA's operator does, by its own rules.
+fn is_taken(route: RouteKind, object: CurrentStatus<'_>) -> bool {
+    let find = |kind: &str, ours: bool| {
+        let mut all = object.conditions.iter();
+        all.find(|value| text(value, "type") == kind && is_ours(route, value) == ours)
+    };
+    let Some(theirs) = find(READY, false) else { return false };
+    let seen = (observed(theirs), find(ROUSE_READY, true).and_then(observed), object.generation);
+    // The other controller missed a whole generation that the gateway has seen: it does not run any more.
+    !matches!(seen, (Some(theirs), Some(ours), Some(now)) if theirs < ours && ours < now)
+}
+
+/// Whether `present` already says what we would write.
+fn same(route: RouteKind, written: &[Value], present: &[Value]) -> bool {
+    let strip = |values: &[Value]| {
+        let mut all: Vec<_> = values
+            .iter()
+            .map(|value| {
+                let words = ["type", "status", "message"].map(|field| text(value, field).to_owned());
+                // The definitions of these drop what they do not know.
+                let more = route == RouteKind::InterceptorRoute;
+                (words, more.then(|| (text(value, "reason").to_owned(), observed(value))))
+            })
+            .collect();
+        all.sort();
+        all
+    };
+    strip(written) == strip(present)
+}
+
+/// Every kind of condition that we write, besides `Ready`.
+const KINDS: [&str; 14] = [
+    HOSTS_CLAIMED,
+    ROUSE_READY,
+    "Accepted",
+    "HostConflict",
+    "NoService",
+    "ExternalName",
+    "BadPort",
+    "BadFallback",
+    "MissingBody",
+    "BadUpstreamTls",
+    "PodsUnreachable",
+    "NoScaleTarget",
+    "WakeFailed",
+    "NotHonoured",
+];
+
+fn truth(holds: bool) -> &'static str {
+    if holds { "True" } else { "False" }
+}
+
+/// All conditions of an object: those of others, and the new ones of the gateway. `None` if there is nothing to write.
+fn all_conditions(route: RouteKind, said: &Written, present: &[Value], now: &str) -> Option<Vec<Value>> {
+    let summary;
+    let ours = match route {
+        RouteKind::InterceptorRoute => &said.conditions,
+        RouteKind::HttpScaledObject => {
+            let ours = || present.iter().filter(|value| is_ours(route, value));
+            let written = ours().any(|value| text(value, "type") != HOSTS_CLAIMED);
+            let record = said.conditions.iter().find(|condition| condition.kind == HOSTS_CLAIMED);
+            summary =
+                summed_up(&said.conditions, written).into_iter().chain(record.cloned()).collect::<Vec<_>>();
+            if summary.is_empty() && ours().next().is_none() {
+                return None;
+            }
+            &summary
+        }
+    };
+    let replaced = |value: &Value| {
+        is_ours(route, value) || ours.iter().any(|condition| condition.kind == text(value, "type"))
+    };
+    let mut all: Vec<Value> = present.iter().filter(|value| !replaced(value)).cloned().collect();
+    for condition in ours {
+        let status = truth(condition.holds);
+        let unchanged = present.iter().find(|value| {
+            text(value, "type") == condition.kind && text(value, "status") == status && is_ours(route, value)
+        });
+        // It says when the status changed, not when it was written.
+        let since = |field: &str| {
+            unchanged.map(|value| text(value, field)).filter(|since| !since.is_empty()).unwrap_or(now)
+        };
+        let mut value = json!({
+            "type": condition.kind,
+            "status": status,
+            "reason": condition.reason,
+            "message": condition.message,
+            "lastTransitionTime": since("lastTransitionTime"),
+        });
+        if let Some(members) = value.as_object_mut() {
+            match (route, said.generation) {
+                // Older definitions have a timestamp, newer ones the time of the transition; each drops the other's.
+                (RouteKind::HttpScaledObject, _) => {
+                    members.insert("timestamp".to_owned(), since("timestamp").into());
+                }
+                (RouteKind::InterceptorRoute, Some(generation)) => {
+                    members.insert("observedGeneration".to_owned(), generation.into());
+                }
+                (RouteKind::InterceptorRoute, None) => {}
+            }
+        }
+        all.push(value);
+    }
+    Some(all)
+}
+
+/// `HTTPScaledObject`'s conditions are few: besides the record of claims, ours is one, and only while something is wrong
+/// or was.
+fn summed_up(desired: &[Condition], written: bool) -> Option<Condition> {
+    let wrong = desired.iter().filter(|condition| is_problem(condition));
+    let wrong: Vec<&str> = wrong.map(|condition| &*condition.message).collect();
+    if wrong.is_empty() && !written {
+        return None;
+    }
+    let ready = desired.iter().find(|condition| is_ready(condition))?;
+    let words = if wrong.is_empty() { "serving".to_owned() } else { wrong.join("; ") };
+    Some(Condition { message: cut(format!("{OURS}{words}")), ..ready.clone() })
+}
+
+fn is_ready(condition: &Condition) -> bool {
+    condition.kind == READY || condition.kind == ROUSE_READY
+}
+
+/// Whether a condition belongs in the one message of an `HTTPScaledObject`.
+fn is_problem(condition: &Condition) -> bool {
+    match condition.kind {
+        READY | ROUSE_READY | HOSTS_CLAIMED => false,
+        "Accepted" => !condition.holds,
+        _ => true,
+    }
+}

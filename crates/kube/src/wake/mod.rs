@@ -1,0 +1,14 @@
+//! Finds the workload of a route, and scales it from 0.
+//!
+//! `Waker` owns the queue of services to wake, the workloads of all routes, and the failures of the last wakes. It
+//! asks other rooms through `WakeContext`.
+
+mod failures;
+mod queue;
+mod scale;
+mod targets;
+mod waker;
+
+pub(crate) use failures::FailureKind;
+pub use targets::{ScaledObject, WorkloadObject, find};
+pub(crate) use waker::{WakeContext, Waker};

@@ -1,0 +1,223 @@
+//! One wake: sets the `scale` subresource of a workload from 0 to the wanted number, and only from 0.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use kube::Client;
+use kube::api::{GetParams, Patch, PatchParams};
+use kube::core::Request;
+use rouse_core::start::{Cause, StartFailure};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::client::{self, describe, has_code};
+use crate::objects::workload::Workload;
+
+/// How long one request may take: a hold waits for it.
+pub(super) const ANSWER: Duration = Duration::from_secs(10);
+/// How often to read the scale again when another writer changed it meanwhile.
+const LOOKS: usize = 5;
+
+/// What became of a wake.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WakeOutcome {
+    /// It was scaled to this number of pods.
+    Scaled(u32),
+    /// It was not at 0: another writer scaled it.
+    Already(u32),
+}
+
+#[derive(Deserialize)]
+struct Scale {
+    metadata: ScaleMeta,
+    #[serde(default)]
+    spec: ScaleSpec,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ScaleMeta {
+    #[serde(default)]
+    resource_version: String,
+}
+
+#[derive(Deserialize, Default)]
+struct ScaleSpec {
+    /// Absent: 0, as Go leaves it out.
+    #[serde(default)]
+    replicas: u32,
+}
+
+#[derive(Deserialize)]
+struct ApiResources {
+    #[serde(default)]
+    resources: Vec<ApiResource>,
+}
+
+#[derive(Deserialize)]
+struct ApiResource {
+    name: String,
+    kind: String,
+}
+
+/// Reads and writes the `scale` subresource of workloads.
+pub(crate) struct ScaleClient {
+    client: Client,
+    /// What the API server calls the kinds that were asked for.
+    plurals: Mutex<HashMap<Workload, String>>,
+}
+
+impl ScaleClient {
+    pub(crate) fn new(client: Client) -> Self {
+        Self { client, plurals: Mutex::default() }
+    }
+
+    /// Takes `workload` from 0 to `replicas`. If it is not at 0, nothing is written. Only if
+    /// it is, `paused` is asked why it must stay there.
+    pub(crate) async fn wake(
+        &self,
+        namespace: &str,
+        workload: &Workload,
+        replicas: u32,
+        paused: impl Future<Output = Option<String>>,
+    ) -> Result<WakeOutcome, StartFailure> {
+        let plural = self.plural(workload).await?;
+        let path = client::path(&workload.group, &workload.version, &plural, Some(namespace));
+        let request = Request::new(path);
+        let mut paused = Some(paused);
+        for _ in 0..LOOKS {
+            let look = request.get_subresource("scale", &workload.name).map_err(kube::Error::BuildRequest);
+            let scale: Result<Scale, kube::Error> = match look {
+                Ok(look) => client::within(ANSWER, self.client.request(look)).await,
+                Err(error) => Err(error),
+            };
+            let scale = scale.map_err(|error| explain(&error, namespace, workload, "look at", &plural))?;
+            if scale.spec.replicas > 0 {
+                return Ok(WakeOutcome::Already(scale.spec.replicas));
+            }
+            if let Some(paused) = paused.take()
+                && let Some(words) = paused.await
+            {
+                return Err(StartFailure::new(Cause::Paused, &words));
+            }
+            // With the version it was decided on: of several gateways only one changes it, the others look again.
+            let change = json!({
+                "metadata": { "resourceVersion": scale.metadata.resource_version },
+                "spec": { "replicas": replicas },
+            });
+            let asked = request.patch_subresource(
+                "scale",
+                &workload.name,
+                &PatchParams::default(),
+                &Patch::Merge(change),
+            );
+            let changed: Result<Scale, kube::Error> = match asked {
+                Ok(asked) => client::within(ANSWER, self.client.request(asked)).await,
+                Err(error) => Err(kube::Error::BuildRequest(error)),
+            };
+            match changed {
+                Ok(_) => return Ok(WakeOutcome::Scaled(replicas)),
+                Err(error) if has_code(&error, 409) => {}
+                Err(error) => return Err(explain(&error, namespace, workload, "scale", &plural)),
+            }
+        }
+        let text = format!("{workload} in {namespace} changes faster than it can be scaled");
+        Err(StartFailure::new(Cause::ClusterUnavailable, &text))
+    }
+
+    /// Why a workload that was scaled has no pods, if its controller says so: a quota, an admission webhook.
+    pub(crate) async fn blocked(&self, namespace: &str, workload: &Workload) -> Option<StartFailure> {
+        let plural = self.plural(workload).await.ok()?;
+        let path = client::path(&workload.group, &workload.version, &plural, Some(namespace));
+        let request = Request::new(path).get(&workload.name, &GetParams::default()).ok()?;
+        let object: Value = client::within(ANSWER, self.client.request(request)).await.ok()?;
+        // One that could not be created beside others is no reason to give up on these.
+        if object.pointer("/status/replicas").and_then(Value::as_u64).unwrap_or(0) > 0 {
+            return None;
+        }
+        let mut conditions = object.pointer("/status/conditions")?.as_array()?.iter();
+        let text =
+            |condition: &Value, field: &str| condition.get(field).and_then(Value::as_str).map(str::to_owned);
+        let failure = conditions.find(|condition| {
+            text(condition, "type").as_deref() == Some("ReplicaFailure")
+                && text(condition, "status").as_deref() == Some("True")
+        });
+        let text = format!("{workload} in {namespace} gets no pods: {}", text(failure?, "message")?);
+        Some(StartFailure::new(Cause::PodsRefused, &text))
+    }
+
+    async fn plural(&self, workload: &Workload) -> Result<String, StartFailure> {
+        let common = match (&*workload.group, &*workload.kind) {
+            ("apps", "Deployment") => Some("deployments"),
+            ("apps", "StatefulSet") => Some("statefulsets"),
+            ("apps", "ReplicaSet") => Some("replicasets"),
+            _ => None,
+        };
+        if let Some(common) = common {
+            return Ok(common.to_owned());
+        }
+        let kind = Workload { name: "".into(), ..workload.clone() };
+        if let Some(known) = self.plurals.lock().unwrap_or_else(PoisonError::into_inner).get(&kind) {
+            return Ok(known.clone());
+        }
+        let path = match &*workload.group {
+            "" => format!("/api/{}", workload.version),
+            group => format!("/apis/{group}/{}", workload.version),
+        };
+        let request = http::Request::get(path).body(Vec::new());
+        let request = request.map_err(|error| StartFailure::new(Cause::ScaleRefused, &error.to_string()))?;
+        let all: Result<ApiResources, kube::Error> =
+            client::within(ANSWER, self.client.request(request)).await;
+        let all = all.map_err(|error| StartFailure::new(cause(&error), &describe(&error)))?;
+        let mut fitting = all.resources.into_iter().filter(|resource| *resource.kind == *workload.kind);
+        let found = fitting.find(|resource| !resource.name.contains('/'));
+        let unknown = || {
+            let text = format!("the cluster has no kind {} in {}", workload.kind, workload.group);
+            StartFailure::new(Cause::ScaleTargetMissing, &text)
+        };
+        let plural = found.ok_or_else(unknown)?.name;
+        let mut plurals = self.plurals.lock().unwrap_or_else(PoisonError::into_inner);
+        // Clusters have few kinds of workloads; a bound keeps made-up kinds from filling the map.
+        if plurals.len() < 100 {
+            plurals.insert(kind, plural.clone());
+        }
+        Ok(plural)
+    }
+}
+
+/// The cause of a start failure: the API server refused, or could not be reached.
+pub(super) fn cause(error: &kube::Error) -> Cause {
+    match error {
+        kube::Error::Api(status) => match status.code {
+            404 => Cause::ScaleTargetMissing,
+            // An expired token is read again soon; conflicts, too many requests and errors of the server itself may pass.
+            // What else it refuses, it refuses again.
+            401 | 409 | 429 | 500.. => Cause::ClusterUnavailable,
+            _ => Cause::ScaleRefused,
+        },
+        _ => Cause::ClusterUnavailable,
+    }
+}
+
+/// What happened, and what to do about it where we know.
+fn explain(
+    error: &kube::Error,
+    namespace: &str,
+    workload: &Workload,
+    what: &str,
+    plural: &str,
+) -> StartFailure {
+    let said = describe(error);
+    let at = format!("{workload} in {namespace}");
+    let text = match error {
+        kube::Error::Api(status) => match status.code {
+            404 => format!("{at} does not exist, or has no scale: {said}"),
+            403 if said.contains("quota") => format!("a quota keeps {at} from being scaled: {said}"),
+            403 => format!("not allowed to {what} {at} (needs get and patch of {plural}/scale): {said}"),
+            code => format!("cannot {what} {at}: {said} ({code})"),
+        },
+        _ => format!("cannot {what} {at}: {said}"),
+    };
+    StartFailure::new(cause(error), &text)
+}

@@ -1,0 +1,142 @@
+//! What the engine asks of the API server, compared with the table that manifests grant and `rouse check` looks for.
+
+use std::collections::BTreeSet;
+
+use crate::rig::{DEPLOYMENTS, ROUTES, Rig, SCALED_HTTP, deployment, id, route, service};
+use http::Method;
+use rouse_core::engine::Engine as _;
+use rouse_kube::client::permissions::{PERMISSIONS, Scope};
+use rouse_testkit::api_server::{ApiRequest, ApiServer};
+use serde_json::{Value, json};
+
+const STATEFUL_SETS: &str = "apps/statefulsets";
+
+/// Group, resource with its subresource, and verb.
+type Right = (String, String, String);
+
+/// A request as an authorizer sees it.
+fn right(request: &ApiRequest) -> Right {
+    let mut parts = request.path.split('/').skip(1);
+    let group = if parts.next() == Some("api") { "" } else { parts.next().unwrap() };
+    let mut rest: Vec<&str> = parts.skip(1).collect();
+    if rest.first() == Some(&"namespaces") {
+        rest.drain(..2);
+    }
+    let resource = match rest.get(2) {
+        Some(sub) => format!("{}/{sub}", rest[0]),
+        None => rest[0].to_owned(),
+    };
+    let verb = match request.method {
+        Method::GET if rest.len() > 1 => "get",
+        Method::GET if request.query.contains("watch=") => "watch",
+        Method::GET => "list",
+        Method::PATCH => "patch",
+        Method::POST => "create",
+        ref other => panic!("not granted: {other} {}", request.path),
+    };
+    (group.to_owned(), resource, verb.to_owned())
+}
+
+/// Something of everything: routes of both kinds, one of them at fault; a Deployment and a `StatefulSet` at 0; a Service
+/// that names objects, and a route that does.
+fn shop() -> ApiServer {
+    let api = ApiServer::default();
+    let mut cart = service("cart");
+    cart["metadata"]["annotations"] = json!({"rouse.dev/upstream-tls": "true",
+        "rouse.dev/upstream-ca": "configmap/ca", "rouse.dev/upstream-client-cert": "own-certificate"});
+    api.put("services", cart);
+    api.put(DEPLOYMENTS, deployment("cart", "cart", 0));
+    let mut to_cart = route("to-cart", "cart.example.com", "cart");
+    to_cart["spec"]["coldStart"] =
+        json!({"placeholder": {"response": {"bodyFromConfigMap": {"name": "page"}}}});
+    api.put(ROUTES, to_cart);
+    api.put("services", service("db"));
+    api.put(STATEFUL_SETS, deployment("db", "db", 0));
+    api.put(ROUTES, route("to-db", "db.example.com", "db"));
+    let target = json!({"name": "x", "service": "missing", "port": 80});
+    let meta = json!({"name": "old", "namespace": "shop"});
+    api.put(
+        SCALED_HTTP,
+        json!({"metadata": meta, "spec": {"hosts": ["old.example.com"], "scaleTargetRef": target}}),
+    );
+    api
+}
+
+fn replicas(api: &ApiServer, collection: &str, name: &str) -> Option<u64> {
+    api.get(collection, "shop", name)?["spec"]["replicas"].as_u64()
+}
+
+/// Follows `api` until the engine has done everything that it ever does.
+async fn do_everything(api: &ApiServer, namespace: Option<&str>) {
+    let rig = Rig::with(api, |settings| settings.namespace = namespace.map(str::to_owned));
+    rig.wait_synced().await;
+    for (service, collection) in [("cart", DEPLOYMENTS), ("db", STATEFUL_SETS)] {
+        rig.cluster.wake(&id(service));
+        rig.until("it is woken", |rig| replicas(&rig.api, collection, service) == Some(1)).await;
+        let looks = |rig: &Rig| {
+            let plain = format!("/namespaces/shop/{}/{service}", collection.trim_start_matches("apps/"));
+            rig.api.requests(|request| request.path.ends_with(&plain)).len()
+        };
+        rig.cluster.wake(&id(service));
+        rig.until("it is looked at, since it has no pods", |rig| looks(rig) > 0).await;
+    }
+    let reported = |rig: &Rig, collection: &str, name: &str| {
+        let object = rig.api.get(collection, "shop", name).unwrap();
+        object.pointer("/status/conditions").and_then(Value::as_array).is_some_and(|all| !all.is_empty())
+    };
+    rig.until("statuses are written", |rig| {
+        reported(rig, ROUTES, "to-cart") && reported(rig, SCALED_HTTP, "old")
+    })
+    .await;
+    rig.until("events are written", |rig| {
+        !rig.api
+            .requests(|request| request.method == Method::POST && request.path.ends_with("/events"))
+            .is_empty()
+    })
+    .await;
+    for collection in ["pods", "secrets", "configmaps"] {
+        rig.until("it is followed", |rig| rig.api.watchers(collection) > 0).await;
+    }
+    rig.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_engine_does_all_that_is_in_the_table_and_nothing_else() {
+    let api = shop();
+    do_everything(&api, None).await;
+    let did: BTreeSet<Right> = api.requests(|_| true).iter().map(right).collect();
+    let granted: BTreeSet<Right> = PERMISSIONS
+        .iter()
+        .flat_map(|permission| {
+            let right = |verb: &&str| {
+                (permission.group.to_owned(), permission.resource.to_owned(), (*verb).to_owned())
+            };
+            permission.verbs.iter().map(right)
+        })
+        .collect();
+    let missing: Vec<&Right> = did.difference(&granted).collect();
+    let unused: Vec<&Right> = granted.difference(&did).collect();
+    assert!(missing.is_empty() && unused.is_empty(), "not in the table: {missing:?}; never done: {unused:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_granted_by_name_is_asked_for_by_name() {
+    let api = shop();
+    do_everything(&api, None).await;
+    for permission in PERMISSIONS.iter().filter(|permission| permission.scope == Scope::Named) {
+        let all = api.requests(|request| right(request).1 == permission.resource);
+        assert!(!all.is_empty(), "{permission:?}");
+        for request in all {
+            assert!(request.path.contains("/namespaces/shop/"), "{request:?}");
+            assert!(request.query.contains("fieldSelector=metadata.name%3D"), "{request:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gateway_of_one_namespace_asks_for_nothing_outside_it() {
+    let api = shop();
+    do_everything(&api, Some("shop")).await;
+    let outside = api.requests(|request| !request.path.contains("/namespaces/shop/"));
+    assert!(outside.is_empty(), "{outside:?}");
+}

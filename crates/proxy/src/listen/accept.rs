@@ -1,0 +1,180 @@
+//! Accepts connections from one socket, and gives each to the worker that has clearly fewer than the others.
+
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use rouse_core::drain::Work;
+use rouse_net::listen::Listener;
+use rouse_net::tls::ServerTls;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+
+use super::worker::Worker;
+use super::workers::Queues;
+use crate::downstream::Accepted;
+use crate::upstream::is_local;
+
+/// How many more connections than the idlest worker one may have before it hands a new one over.
+const SLACK: usize = 2;
+/// A pause after an accept that failed, usually because file descriptors ran out.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// A socket on which clients connect.
+#[derive(Debug)]
+pub struct ProxyListener {
+    /// The socket.
+    pub listener: Listener,
+    /// How to do the TLS handshake; `None`: without TLS.
+    pub tls: Option<Arc<ServerTls>>,
+}
+
+impl ProxyListener {
+    /// The same socket, for another worker.
+    pub(super) fn share(&self) -> io::Result<Self> {
+        Ok(Self { listener: self.listener.share()?, tls: self.tls.clone() })
+    }
+}
+
+impl From<Listener> for ProxyListener {
+    /// Without TLS.
+    fn from(listener: Listener) -> Self {
+        Self { listener, tls: None }
+    }
+}
+
+/// How the other workers reach one worker.
+#[derive(Debug)]
+pub(super) struct Peer {
+    pub(super) connections: Arc<AtomicUsize>,
+    pub(super) inbox: mpsc::Sender<Handed>,
+}
+
+/// All workers, as one of them sees them.
+#[derive(Debug, Clone)]
+pub(super) struct Peers {
+    /// The number of this worker.
+    pub(super) number: usize,
+    pub(super) all: Arc<Vec<Peer>>,
+    pub(super) queues: Arc<Queues>,
+}
+
+/// A connection that another worker accepted. It counts as the taker's from then on: otherwise a burst would all go to
+/// the worker that was idle at its beginning.
+#[derive(Debug)]
+pub(super) struct Handed {
+    stream: std::net::TcpStream,
+    client: SocketAddr,
+    tls: Option<Arc<ServerTls>>,
+    counted: Counted,
+    arrival: Work,
+}
+
+/// Serves the connections that other workers have accepted.
+pub(super) async fn take_over(worker: &Rc<Worker>, mut inbox: mpsc::Receiver<Handed>) {
+    while let Some(Handed { stream, client, tls, counted, arrival }) = inbox.recv().await {
+        // It was accepted where there was a place: there may be none here.
+        worker.limiter.wait_for_room().await;
+        if let Ok(stream) = TcpStream::from_std(stream) {
+            worker.downstream.spawn(Accepted { stream, client, tls }, counted, arrival);
+        }
+    }
+}
+
+/// Accepts from one socket until the drain, and then what is queued.
+pub(super) async fn accept(worker: &Rc<Worker>, listener: ProxyListener, peers: &Peers) {
+    let ProxyListener { listener, tls } = listener;
+    // A listener that the runtime does not take cannot be waited for; the others go on.
+    let Ok(listener) = TcpListener::from_std(listener.into_std()) else { return };
+    let drain = &worker.runtime.drain;
+    loop {
+        let accepting = async {
+            worker.limiter.wait_for_room().await;
+            let accepted = listener.accept().await;
+            // The place may have gone to a connection of another worker meanwhile.
+            worker.limiter.wait_for_room().await;
+            accepted
+        };
+        let accepted = tokio::select! {
+            biased;
+            accepted = accepting => accepted,
+            () = drain.cancelled() => break,
+        };
+        match accepted {
+            Ok((stream, client)) => place(worker, Accepted { stream, client, tls: tls.clone() }, peers),
+            Err(error) if is_aborted(&error) => {}
+            Err(error) if is_local(&error) => {
+                worker.free_descriptor();
+                drop(tokio::time::timeout(PAUSE, drain.cancelled()).await);
+            }
+            Err(_) => drop(tokio::time::timeout(PAUSE, drain.cancelled()).await),
+        }
+    }
+    // What the kernel has queued: the runtime may not know of it yet.
+    let Ok(listener) = listener.into_std() else { return };
+    loop {
+        match listener.accept() {
+            Ok((stream, client)) => {
+                if stream.set_nonblocking(true).is_ok()
+                    && let Ok(stream) = TcpStream::from_std(stream)
+                {
+                    place(worker, Accepted { stream, client, tls: tls.clone() }, peers);
+                }
+            }
+            Err(error) if is_aborted(&error) => {}
+            Err(_) => return,
+        }
+    }
+}
+
+/// The client left before its connection was accepted.
+fn is_aborted(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
+    matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted)
+}
+
+/// Serves a connection here, or hands it to a worker that has clearly fewer: a few long-lived connections on one
+/// core would leave the others idle.
+fn place(worker: &Rc<Worker>, accepted: Accepted, Peers { number, all, .. }: &Peers) {
+    let count = |peer: &Peer| peer.connections.load(Ordering::Relaxed);
+    let Some(own) = all.get(*number) else { return };
+    let arrival = worker.gateway.under_way().begin();
+    let idlest = all.iter().min_by_key(|peer| count(peer)).filter(|idlest| {
+        // Handing over costs more than it brings where many come and go.
+        count(idlest) + SLACK + count(own) / 4 <= count(own)
+    });
+    let Some(idlest) = idlest else {
+        return worker.downstream.spawn(accepted, Counted::new(&own.connections), arrival);
+    };
+    let Accepted { stream, client, tls } = accepted;
+    let Ok(stream) = stream.into_std() else { return };
+    let handed = Handed { stream, client, tls, counted: Counted::new(&idlest.connections), arrival };
+    // A worker whose inbox is full leaves the connection here.
+    if let Err(refused) = idlest.inbox.try_send(handed) {
+        let Handed { stream, client, tls, arrival, .. } = refused.into_inner();
+        if let Ok(stream) = TcpStream::from_std(stream) {
+            let accepted = Accepted { stream, client, tls };
+            worker.downstream.spawn(accepted, Counted::new(&own.connections), arrival);
+        }
+    }
+}
+
+/// One connection in the count of its worker.
+#[derive(Debug)]
+struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    fn new(connections: &Arc<AtomicUsize>) -> Self {
+        connections.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(connections))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}

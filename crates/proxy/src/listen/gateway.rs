@@ -1,0 +1,93 @@
+//! The state that all worker threads share: settings, routes, metrics and budgets.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rouse_core::drain::UnderWay;
+use rouse_core::hold::Bounds;
+use rouse_net::clock::TokioClock;
+
+use crate::budget::{ByteBudget, ConnectionLimits, PodConnections, SharedShortage};
+use crate::request::TrustedProxies;
+use crate::routing::{Route, Router, Table};
+use crate::telemetry::access_log::AccessLog;
+use crate::telemetry::metrics::Metrics;
+use crate::upstream::ColdStartHeaders;
+
+/// What an operator decides about a gateway.
+#[derive(Debug, Clone)]
+pub struct ProxySettings {
+    /// Tells this gateway from every other, so that it recognises a request that it has sent itself.
+    pub id: String,
+    /// Proxies whose `X-Forwarded-*` headers are kept.
+    pub trusted: TrustedProxies,
+    /// How long and how many requests may wait. The same as the registry's.
+    pub bounds: Bounds,
+    /// The clock, which the registry uses as well.
+    pub clock: TokioClock,
+    /// What clients may use.
+    pub limits: ConnectionLimits,
+    /// The response headers that say whether a request waited for a pod.
+    pub cold_start: ColdStartHeaders,
+    /// Where each request is logged; `None`: nowhere.
+    pub access: Option<Arc<dyn AccessLog>>,
+}
+
+/// The state that all worker threads share.
+#[derive(Debug)]
+pub struct Gateway {
+    pub(super) settings: ProxySettings,
+    pub(super) metrics: Metrics,
+    pub(super) router: Arc<Router>,
+    pub(super) byte_budget: Arc<ByteBudget>,
+    pub(super) pod_connections: Arc<PodConnections>,
+    pub(super) shortage: Arc<SharedShortage>,
+    pub(super) leaving: Arc<AtomicBool>,
+    under_way: Arc<UnderWay>,
+}
+
+impl Gateway {
+    /// Answers requests with the error `starting` until it gets its routes.
+    pub fn new(settings: ProxySettings, metrics: Metrics) -> Arc<Self> {
+        Arc::new(Self {
+            byte_budget: Arc::new(ByteBudget::new(settings.limits.buffers)),
+            pod_connections: PodConnections::new(settings.limits.pod_connections),
+            settings,
+            metrics,
+            router: Arc::default(),
+            shortage: Arc::default(),
+            leaving: Arc::default(),
+            under_way: Arc::default(),
+        })
+    }
+
+    /// Replaces all routes at once. Requests under way keep the route that they have.
+    pub fn set_routes(&self, table: Table<Arc<Route>>) {
+        self.router.set(table);
+        let now = self.routes();
+        let names = now.rules().iter().map(|rule| &*rule.target.name).collect();
+        self.metrics.keep(&names, &self.services());
+    }
+
+    /// The names of all services that the present routes lead to.
+    pub fn services(&self) -> HashSet<String> {
+        self.router.services()
+    }
+
+    /// The present routes.
+    pub fn routes(&self) -> Arc<Table<Arc<Route>>> {
+        self.router.routes()
+    }
+
+    /// The gateway will drain soon: from now on each HTTP/1 response closes its connection, so that few connections are left
+    /// by then.
+    pub fn leave(&self) {
+        self.leaving.store(true, Ordering::Relaxed);
+    }
+
+    /// Requests, streams, upgraded connections and holds.
+    pub fn under_way(&self) -> &Arc<UnderWay> {
+        &self.under_way
+    }
+}

@@ -1,0 +1,10 @@
+//! Sockets, accept loops and worker threads, and the state that all threads share.
+
+mod accept;
+mod gateway;
+mod worker;
+mod workers;
+
+pub use self::accept::ProxyListener;
+pub use self::gateway::{Gateway, ProxySettings};
+pub use self::workers::Workers;

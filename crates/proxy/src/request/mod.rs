@@ -1,0 +1,13 @@
+//! The life of one request: find its route, hold it until a pod is ready, send it, and send it again where that is safe.
+
+mod audience;
+mod check;
+mod context;
+mod forwarding;
+mod handler;
+mod hold;
+mod retry;
+
+pub(crate) use self::forwarding::ViaMark;
+pub use self::forwarding::{BadNetworks, TrustedProxies};
+pub(crate) use self::handler::{Answer, AnswerContent, ClientGone, RequestHandler};

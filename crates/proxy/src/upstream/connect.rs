@@ -1,0 +1,103 @@
+//! The connection for one attempt: from the pool or new, once the client connection may use another one.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use super::context::{AttemptContext, UpstreamContext};
+use super::destination::Destination;
+use super::failure::AttemptFailure;
+use super::outgoing::OutgoingRequest;
+use super::pool::{Link, Pool};
+use crate::budget::{CLIENT_STREAM_WINDOW, PodTurn};
+use crate::error::Failure;
+use crate::runtime::before;
+
+/// How long a request waits when the gateway itself lacked something to connect with.
+pub(crate) const LOCAL_PAUSE: Duration = Duration::from_millis(100);
+/// While buffers are full, a client connection may have so many requests at pods: each may bring two buffers of bytes.
+const REQUESTS_WHEN_FULL: usize = 8;
+
+/// A connection from the pool, or a new one. `fresh`: a new one.
+pub(super) async fn connect(
+    context: &AttemptContext<'_>,
+    outgoing: &OutgoingRequest,
+    pool: &Rc<Pool>,
+    destination: &Destination,
+    fresh: bool,
+) -> Result<Result<Link, AttemptFailure>, Failure> {
+    let upgrade = outgoing.upgrade.is_some();
+    let upstream = context.upstream;
+    let (turn, waited) = turn(context, outgoing, pool.is_exclusive(upgrade)).await?;
+    if (waited || destination.has_waited()) && !destination.is_current() {
+        return Ok(Err(AttemptFailure::Moved));
+    }
+    if !fresh && let Some(link) = pool.take(upgrade) {
+        return Ok(Ok(link.in_turn(turn)));
+    }
+    let limit = context.deadlines.timeouts.connect;
+    let connecting = Box::pin(pool.connect(upstream, destination.addresses(), limit, upgrade));
+    let link = match context.deadlines.end {
+        None => connecting.await,
+        Some(end) => {
+            before(connecting, upstream.runtime.deadline(end)).await.ok_or(Failure::RequestTimeout)?
+        }
+    };
+    // Dialling takes time, in which the pod may have got another address.
+    Ok(match link {
+        Ok(_) if !destination.is_current() => Err(AttemptFailure::Moved),
+        link => link.map(|link| link.in_turn(turn)).map_err(AttemptFailure::Refused),
+    })
+}
+
+/// Waits until the client connection may have one more request at a pod. While buffers are full, it must have taken what
+/// waits for it, and far over the budget every request waits. Where a request takes a connection for itself (`exclusive`), the
+/// requests that use connections already may have to end first. Also returns whether the request waited.
+async fn turn(
+    context: &AttemptContext<'_>,
+    outgoing: &OutgoingRequest,
+    exclusive: bool,
+) -> Result<(PodTurn, bool), Failure> {
+    let client = &context.client.state;
+    let UpstreamContext { buffers, limits, pod_connections, .. } = &**context.upstream;
+    let may = || {
+        let may_buffer = || client.buffered() == 0 && client.at_pods() < REQUESTS_WHEN_FULL;
+        (!buffers.is_over() || (may_buffer() && !buffers.is_overrun()))
+            && (!exclusive
+                || pod_connections.allows(client.pod_connections(), limits.pod_connections_per_client))
+    };
+    let waits = !may();
+    if waits {
+        Box::pin(wait_for_turn(context, outgoing, may)).await?;
+    }
+    Ok((PodTurn::new(client, exclusive), waits))
+}
+
+async fn wait_for_turn(
+    context: &AttemptContext<'_>,
+    outgoing: &OutgoingRequest,
+    may: impl Fn() -> bool,
+) -> Result<(), Failure> {
+    let UpstreamContext { runtime, buffers, max_wait, .. } = &**context.upstream;
+    // The part of its body that has arrived waits with the request.
+    let body = if outgoing.source.is_done() { 0 } else { CLIENT_STREAM_WINDOW as usize };
+    let _reserved = buffers.reserve(body).ok_or(Failure::QueueFull)?;
+    let longest = runtime.now() + *max_wait;
+    while !may() {
+        let now = runtime.now();
+        if context.deadlines.end.is_some_and(|end| end <= now) {
+            return Err(Failure::RequestTimeout);
+        }
+        if longest <= now {
+            return Err(Failure::QueueFull);
+        }
+        // Requests of other client connections may end, too.
+        before(context.client.state.request_back(), runtime.deadline(now + LOCAL_PAUSE)).await;
+    }
+    Ok(())
+}
+
+/// Whether a response that has begun must be given up: many came at once, before any budget could be checked.
+pub(super) fn is_too_much(context: &AttemptContext<'_>) -> bool {
+    let client = &context.client.state;
+    context.upstream.buffers.is_overrun() && client.buffered() > 0 && client.at_pods() > REQUESTS_WHEN_FULL
+}

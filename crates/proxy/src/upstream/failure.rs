@@ -1,0 +1,75 @@
+//! Why one attempt failed where another attempt may succeed.
+
+use rouse_net::tls::Fault;
+
+use super::pool::Refusal;
+
+/// Why an attempt failed where another one may succeed.
+#[derive(Debug)]
+pub(crate) enum AttemptFailure {
+    /// No connection could be made.
+    Refused(Refusal),
+    /// While the request waited, the pod left or got another address.
+    Moved,
+    /// The connection ended before anything was sent.
+    Unsent,
+    /// HTTP/2 says that the pod did not process the request. Not the pod's fault.
+    RefusedStream,
+    /// The same, from a pod that ends the whole connection with an error: the request itself may be the cause.
+    ThrownOut,
+    /// The connection ended before anything came back.
+    Lost,
+}
+
+impl AttemptFailure {
+    /// Whether the gateway itself lacked something, for example file descriptors.
+    pub(crate) fn is_local(&self) -> bool {
+        matches!(self, Self::Refused(Refusal::Local))
+    }
+
+    /// Whether a pod was tried. A local failure, or a pod that moved, costs no pod anything: a change of all addresses at
+    /// once must not use up the retry budget.
+    pub(crate) fn is_attempt(&self) -> bool {
+        !self.is_local() && !matches!(self, Self::Moved)
+    }
+
+    /// Whether the pod is to blame, so that it is ejected.
+    pub(crate) fn is_pod_fault(&self) -> bool {
+        match self {
+            Self::Refused(Refusal::Pod) | Self::Unsent | Self::Lost => true,
+            Self::Refused(Refusal::Local) | Self::Moved | Self::RefusedStream | Self::ThrownOut => false,
+            Self::Refused(Refusal::Tls(error)) => error.fault() != Fault::Ours,
+        }
+    }
+
+    /// The reason that metrics give for the retry.
+    pub(crate) fn reason(&self) -> &'static str {
+        match self {
+            Self::Refused(Refusal::Local) => "local",
+            Self::Refused(Refusal::Pod) => "connect",
+            Self::Refused(Refusal::Tls(_)) => "tls",
+            Self::Moved => "moved",
+            Self::Unsent => "unsent",
+            Self::RefusedStream | Self::ThrownOut => "refused_stream",
+            Self::Lost => "reset",
+        }
+    }
+
+    /// The failure that an HTTP/2 error stands for, if the pod did not process the request at all.
+    pub(super) fn of_stream(error: &hyper::Error) -> Option<Self> {
+        let mut source = std::error::Error::source(error);
+        while let Some(error) = source {
+            if let Some(error) = error.downcast_ref::<h2::Error>() {
+                // A pod's GOAWAY fails only the streams that it did not process, for any reason.
+                let gone_away = error.is_go_away() && error.is_remote();
+                return match error.reason() {
+                    Some(h2::Reason::REFUSED_STREAM) => Some(Self::RefusedStream),
+                    Some(h2::Reason::NO_ERROR) if gone_away => Some(Self::RefusedStream),
+                    _ => gone_away.then_some(Self::ThrownOut),
+                };
+            }
+            source = error.source();
+        }
+        None
+    }
+}

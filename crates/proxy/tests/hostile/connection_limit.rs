@@ -1,0 +1,50 @@
+//! Who keeps a place when there are more than places.
+
+use rouse_proxy::budget::ConnectionLimits;
+
+use crate::kit::{Attacker, Honest, scene};
+use crate::rig::{Options, eventually};
+
+/// Three hundred come, each with these first bytes, and fifty have a place.
+async fn many_connections(begin: &[u8]) {
+    let limits = ConnectionLimits { connections: 50, ..ConnectionLimits::default() };
+    let (rig, _recording_pod) = scene(Options { limits, ..Options::default() }).await;
+    let mut honest = Honest::new(&rig).await;
+    let mut attackers = Vec::new();
+    for _ in 0..60 {
+        for _ in 0..5 {
+            let mut attacker = Attacker::new(&rig).await;
+            attacker.send(begin).await;
+            attackers.push(attacker);
+        }
+        honest.is_served().await;
+    }
+    eventually("they make room", || attackers.iter().filter(|attacker| attacker.is_open()).count() <= 52)
+        .await;
+}
+
+#[tokio::test]
+async fn a_connection_with_half_a_head_loses_its_place_at_the_limit() {
+    many_connections(b"GET / HTTP/1.1\r\nHost: ").await;
+}
+
+#[tokio::test]
+async fn an_http2_client_that_sends_nothing_loses_its_place_at_the_limit() {
+    many_connections(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await;
+}
+
+#[tokio::test]
+async fn new_connections_without_a_request_do_not_evict_one_that_has_had_one() {
+    let limits = ConnectionLimits { connections: 50, ..ConnectionLimits::default() };
+    let (rig, _recording_pod) = scene(Options { limits, ..Options::default() }).await;
+    let mut honest = Honest::new(&rig).await;
+    let mut attackers = Vec::new();
+    for _ in 0..200 {
+        attackers.push(Attacker::new(&rig).await);
+    }
+    eventually("they have made room", || {
+        attackers.iter().filter(|attacker| attacker.is_open()).count() <= 50
+    })
+    .await;
+    honest.is_served().await;
+}

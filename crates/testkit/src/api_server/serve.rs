@@ -1,0 +1,78 @@
+//! The two ways to the server: as the service of a client in the same process, and over TCP.
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use axum::Router;
+use axum::extract::Request as AxumRequest;
+use http::request::Parts;
+use http::{Request, Response, StatusCode};
+use http_body_util::BodyExt as _;
+use kube::client::Body;
+use serde_json::Value;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+
+use super::{Answer, ApiRequest, ApiServer, Trap};
+
+impl ApiServer {
+    /// Answers on a free port of 127.0.0.1 until the set of tasks is dropped.
+    pub async fn serve(&self) -> (SocketAddr, JoinSet<()>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = self.clone();
+        let router = Router::new().fallback(move |request: AxumRequest| {
+            let server = server.clone();
+            async move {
+                let (head, body) = request.into_parts();
+                let body = body.collect().await.unwrap().to_bytes();
+                if let Ok(answer) = server.respond(&head, &body).await {
+                    return answer.map(axum::body::Body::new);
+                }
+                let mut response = Response::new(axum::body::Body::empty());
+                *response.status_mut() = StatusCode::BAD_GATEWAY;
+                response
+            }
+        });
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move { axum::serve(listener, router).await.unwrap() });
+        (address, tasks)
+    }
+
+    async fn respond(&self, head: &Parts, body: &[u8]) -> Result<Answer, io::Error> {
+        match self.trapped(&head.uri.to_string()) {
+            Some(Trap::Hang) => std::future::pending().await,
+            Some(Trap::Panic) => panic!("the test asked for it"),
+            None => {}
+        }
+        let content_type = head.headers.get("content-type").and_then(|value| value.to_str().ok());
+        self.answer(&ApiRequest {
+            method: head.method.clone(),
+            path: head.uri.path().to_owned(),
+            query: head.uri.query().unwrap_or_default().to_owned(),
+            body: serde_json::from_slice(body).unwrap_or(Value::Null),
+            content_type: content_type.unwrap_or_default().to_owned(),
+        })
+    }
+}
+
+impl tower_service::Service<Request<Body>> for ApiServer {
+    type Response = Answer;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, io::Error>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), io::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let server = self.clone();
+        Box::pin(async move {
+            let (head, body) = request.into_parts();
+            let body = body.collect().await.map_err(io::Error::other)?.to_bytes();
+            server.respond(&head, &body).await
+        })
+    }
+}

@@ -1,0 +1,342 @@
+//! A gateway with one service, `shop/cart`, whose pods are sockets of the test.
+
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use crate::fakes::{CountingEngine, READY};
+use prometheus_client::encoding::text::encode;
+use rouse_core::endpoint::{
+    Conditions, PodRef, PodUid, PortName, ServiceId, Slice, SliceEndpoint, SlicePort,
+};
+use rouse_core::hold::Bounds;
+use rouse_core::registry::{Registry, RegistrySettings};
+use rouse_core::routing::RoutingMode;
+use rouse_core::service::{Service, Spec};
+use rouse_core::snapshot::Spread;
+use rouse_net::clock::TokioClock;
+use rouse_net::listen;
+use rouse_net::tls::ServerTls;
+use rouse_proxy::budget::ConnectionLimits;
+use rouse_proxy::listen::{Gateway, ProxyListener, ProxySettings, Workers};
+use rouse_proxy::request::TrustedProxies;
+use rouse_proxy::routing::{NoPodPolicy, Route, Rule, Table, Target};
+use rouse_proxy::telemetry::access_log::AccessLog;
+use rouse_proxy::telemetry::metrics::Metrics;
+use rouse_proxy::upstream::{Backend, ClusterIp, ColdStartHeaders, Timeouts, UpstreamProtocol};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::wire::Wire;
+
+/// Far longer than anything here takes.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A running gateway.
+pub struct Rig {
+    pub address: SocketAddr,
+    pub registry: Arc<Registry>,
+    pub service: Arc<Service>,
+    pub gateway: Arc<Gateway>,
+    pub workers: Workers,
+    pub engine: Arc<CountingEngine>,
+    metrics: prometheus_client::registry::Registry,
+    _driver: JoinSet<()>,
+}
+
+/// What a test can change.
+#[derive(Clone)]
+pub struct Options {
+    pub timeouts: Timeouts,
+    pub protocol: UpstreamProtocol,
+    pub spread: Spread,
+    pub bounds: Bounds,
+    pub limits: ConnectionLimits,
+    /// No proxy is trusted with `X-Forwarded-*`.
+    pub edge: bool,
+    /// No routes are known yet.
+    pub starting: bool,
+    pub over_tls: Option<UpstreamProtocol>,
+    pub direct: RoutingMode,
+    pub cluster_ip: Vec<SocketAddr>,
+    pub cold_start: ColdStartHeaders,
+    pub access: Option<Arc<dyn AccessLog>>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            timeouts: Timeouts { readiness: Some(Duration::from_secs(20)), ..Timeouts::default() },
+            protocol: UpstreamProtocol::Http1,
+            spread: Spread::default(),
+            bounds: Bounds::default(),
+            limits: ConnectionLimits::default(),
+            edge: false,
+            starting: false,
+            over_tls: None,
+            direct: RoutingMode::default(),
+            cluster_ip: Vec::new(),
+            cold_start: ColdStartHeaders::default(),
+            access: None,
+        }
+    }
+}
+
+impl Rig {
+    pub fn new(options: Options) -> Self {
+        Self::behind(options, None)
+    }
+
+    /// The same, with TLS for its clients.
+    pub fn behind(options: Options, tls: Option<&Arc<ServerTls>>) -> Self {
+        let Options { timeouts, protocol, spread, bounds, limits, edge, .. } = options;
+        let Options { over_tls, direct, cluster_ip, cold_start, access, starting, .. } = options;
+        let clock = TokioClock::new();
+        let engine = Arc::<CountingEngine>::default();
+        let core = RegistrySettings { holds: bounds, ..RegistrySettings::default() };
+        let registry = Registry::new(core, Arc::new(clock), Arc::clone(&engine) as _);
+        let id: ServiceId = "shop/cart".parse().unwrap();
+        let name = PortName::new("http");
+        let service = registry.declare(&id, &Spec { ports: vec![name.clone()], spread });
+        let mut metrics = prometheus_client::registry::Registry::default();
+        let settings = ProxySettings {
+            id: "test".into(),
+            trusted: if edge { "none".parse().unwrap() } else { TrustedProxies::private() },
+            bounds,
+            clock,
+            limits,
+            cold_start,
+            access,
+        };
+        let gateway = Gateway::new(settings, Metrics::new(&mut metrics));
+        let listeners = listen::bind(&["127.0.0.1:0".parse().unwrap()]).unwrap();
+        let address = listeners[0].address();
+        let listeners =
+            listeners.into_iter().map(|listener| ProxyListener { listener, tls: tls.cloned() }).collect();
+        let workers = Workers::start(&gateway, listeners, NonZeroUsize::new(2).unwrap()).unwrap();
+        let mut driver = JoinSet::new();
+        let shared = Arc::clone(&registry);
+        driver.spawn(async move { shared.drive(|moment| clock.sleep_until(moment)).await });
+        let rig = Self { address, registry, service, gateway, workers, engine, metrics, _driver: driver };
+        let backend = Backend {
+            over_tls,
+            direct,
+            cluster_ip: ClusterIp::new(cluster_ip.into()),
+            ..backend(&rig.service, protocol)
+        };
+        if !starting {
+            rig.route(rule("cart", Target::Backend(backend), timeouts, NoPodPolicy::default()));
+        }
+        rig
+    }
+
+    /// The same with one pod, which is ready.
+    pub async fn with_pod(options: Options) -> (Self, Pod) {
+        let (rig, pod) = (Self::new(options), Pod::new(1).await);
+        rig.pods(&[(&pod, READY)]);
+        (rig, pod)
+    }
+
+    /// One more service, without pods: `shop/{name}` at `{name}.test`.
+    pub fn add(&self, name: &str) -> Arc<Service> {
+        let id: ServiceId = format!("shop/{name}").parse().unwrap();
+        let spec = Spec { ports: vec![PortName::new("http")], spread: Spread::default() };
+        let service = self.registry.declare(&id, &spec);
+        let target = Target::Backend(backend(&service, UpstreamProtocol::Http1));
+        self.route(rule(name, target, Timeouts::default(), NoPodPolicy::default()));
+        service
+    }
+
+    /// Sets what the first route does without a pod.
+    pub fn no_pod(&self, no_pod: NoPodPolicy) {
+        let mut rules = self.gateway.routes().rules().to_vec();
+        let cart = rules.iter_mut().find(|rule| &*rule.name == "cart").unwrap();
+        let Route { target: Target::Backend(backend), timeouts, .. } = &*cart.target else { unreachable!() };
+        *cart = rule("cart", Target::Backend(backend.clone()), *timeouts, no_pod);
+        self.gateway.set_routes(Table::new(rules));
+    }
+
+    /// One more route.
+    pub fn route(&self, rule: Rule<Arc<Route>>) {
+        let mut rules = self.gateway.routes().rules().to_vec();
+        rules.push(rule);
+        self.gateway.set_routes(Table::new(rules));
+    }
+
+    /// These are the service's pods now.
+    pub fn pods(&self, pods: &[(&Pod, Conditions)]) {
+        self.slices(
+            &pods.iter().map(|(pod, conditions)| (pod.number, pod.address, *conditions)).collect::<Vec<_>>(),
+        );
+    }
+
+    pub fn slices(&self, pods: &[(u32, SocketAddr, Conditions)]) {
+        Self::slices_of(&self.service, pods);
+    }
+
+    /// These are the pods of any service now.
+    pub fn slices_of(service: &Service, pods: &[(u32, SocketAddr, Conditions)]) {
+        // Each has its own port number, so each is in a slice of its own.
+        let slices = pods.iter().map(|&(number, address, conditions)| {
+            let pod = PodRef {
+                uid: PodUid::new(&format!("uid-{number}")),
+                name: format!("shop/pod-{number}").into(),
+            };
+            let slice = Slice {
+                ports: vec![SlicePort { name: PortName::new("http"), number: address.port() }],
+                endpoints: vec![SliceEndpoint { ip: address.ip(), conditions, pod: Some(pod) }],
+            };
+            (format!("slice-{number}"), slice)
+        });
+        service.replace_slices(slices);
+    }
+
+    /// A client's connection.
+    pub async fn connect(&self) -> Wire {
+        Wire::new(TcpStream::connect(self.address).await.unwrap())
+    }
+
+    /// One request on a connection of its own: the whole answer.
+    pub async fn get(&self, path: &str) -> String {
+        let mut client = self.connect().await;
+        client.write(&format!("GET {path} HTTP/1.1\r\nHost: cart.test\r\nConnection: close\r\n\r\n")).await;
+        client.rest().await
+    }
+
+    /// All metrics.
+    pub fn metrics_text(&self) -> String {
+        let mut text = String::new();
+        encode(&mut text, &self.metrics).unwrap();
+        text
+    }
+
+    /// The value of one line of the metrics; 0 if it is not there.
+    pub fn metric(&self, line: &str) -> u64 {
+        let text = self.metrics_text();
+        let value = text.lines().find_map(|l| l.strip_prefix(line)?.trim().parse().ok());
+        value.unwrap_or(0)
+    }
+}
+
+/// Straight to the pods of `service`.
+pub fn backend(service: &Arc<Service>, protocol: UpstreamProtocol) -> Backend {
+    Backend::direct(Arc::clone(service), service.port(&PortName::new("http")).unwrap(), protocol)
+}
+
+/// The rule from `{name}.test` to `target`.
+pub fn rule(name: &str, target: Target, timeouts: Timeouts, no_pod: NoPodPolicy) -> Rule<Arc<Route>> {
+    Rule {
+        hosts: vec![format!("{name}.test").parse().unwrap()],
+        paths: Vec::new(),
+        headers: Vec::new(),
+        created: 0,
+        name: name.into(),
+        owner: "".into(),
+        target: Arc::new(Route {
+            name: name.into(),
+            service: format!("shop/{name}").parse().unwrap(),
+            target,
+            timeouts,
+            no_pod,
+        }),
+    }
+}
+
+/// A pod: a socket that accepts.
+pub struct Pod {
+    pub number: u32,
+    pub address: SocketAddr,
+    listener: TcpListener,
+}
+
+impl Pod {
+    pub async fn new(number: u32) -> Self {
+        Self::on(number, TcpListener::bind("127.0.0.1:0").await.unwrap())
+    }
+
+    /// The same on this listener.
+    pub fn on(number: u32, listener: TcpListener) -> Self {
+        Self { number, address: listener.local_addr().unwrap(), listener }
+    }
+
+    /// The next connection that the gateway makes.
+    pub async fn accept(&self) -> Wire {
+        Wire::new(self.accept_raw().await)
+    }
+
+    /// The same as a plain socket.
+    pub async fn accept_raw(&self) -> TcpStream {
+        let accepted = timeout(PATIENCE, self.listener.accept()).await.expect("the gateway should connect");
+        accepted.unwrap().0
+    }
+}
+
+/// A pod that answers by itself. Dropping it ends it.
+pub struct Served {
+    seen: Arc<Mutex<Seen>>,
+    tasks: JoinSet<()>,
+}
+
+#[derive(Default)]
+struct Seen {
+    paths: Vec<String>,
+    now: usize,
+    most: usize,
+}
+
+impl Pod {
+    /// Answers every request with "hello" from now on.
+    pub fn serve(self) -> Served {
+        let seen = Arc::<Mutex<Seen>>::default();
+        let (mut tasks, shared) = (JoinSet::new(), Arc::clone(&seen));
+        tasks.spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Ok((stream, _)) = self.listener.accept().await {
+                let seen = Arc::clone(&shared);
+                connections.spawn(async move {
+                    let mut wire = Wire::new(stream);
+                    while let Some(head) = wire.next_head().await {
+                        let path = head.split(' ').nth(1).unwrap().to_owned();
+                        {
+                            let mut seen = seen.lock().unwrap();
+                            seen.paths.push(path);
+                            seen.now += 1;
+                            seen.most = seen.most.max(seen.now);
+                        }
+                        tokio::task::yield_now().await;
+                        seen.lock().unwrap().now -= 1;
+                        wire.answer("hello").await;
+                    }
+                });
+            }
+        });
+        Served { seen, tasks }
+    }
+}
+
+impl Served {
+    pub fn paths(&self) -> Vec<String> {
+        self.seen.lock().unwrap().paths.clone()
+    }
+
+    /// Stops listening, and ends its connections.
+    pub async fn end(mut self) {
+        self.tasks.shutdown().await;
+    }
+
+    pub fn most_at_once(&self) -> usize {
+        self.seen.lock().unwrap().most
+    }
+}
+
+/// Waits until `what` holds.
+pub async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let waiting = async {
+        while !holds() {
+            tokio::time::sleep_until(tokio::time::Instant::now() + Duration::from_millis(2)).await;
+        }
+    };
+    assert!(timeout(PATIENCE, waiting).await.is_ok(), "{what}");
+}

@@ -1,0 +1,98 @@
+//! The shape of the tree that ARCHITECTURE.md describes, checked against the sources: which crate and which room of a
+//! crate imports which, and how long files and functions are.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod rules;
+mod source;
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use source::Imports;
+
+#[test]
+fn crates_import_only_the_crates_that_the_table_allows() {
+    let mut listed: Vec<&str> = rules::CRATES.iter().map(|(name, _)| *name).collect();
+    listed.sort_unstable();
+    assert_eq!(source::crates(), listed, "the table in rules.rs has a row for each crate");
+    for (name, allowed) in rules::CRATES {
+        let manifest = source::repository().join("crates").join(name).join("Cargo.toml");
+        let manifest = fs::read_to_string(manifest).unwrap();
+        let sections = manifest.split("\n[").find(|section| section.starts_with("dependencies]")).unwrap();
+        let imported = sections.lines().filter_map(|line| line.strip_prefix("rouse-"));
+        let imported = imported.map(|line| line.split(['.', ' ']).next().unwrap());
+        let wrong: Vec<&str> = imported.filter(|other| !allowed.contains(other)).collect();
+        assert!(wrong.is_empty(), "crate {name} may not import {wrong:?}, only {allowed:?}");
+    }
+}
+
+#[test]
+fn no_rooms_of_a_crate_import_each_other_in_a_cycle() {
+    let of = |name: String| {
+        let rooms = rooms_in_cycles(&source::imports(&source::files(&name)));
+        rooms.into_iter().map(move |room| format!("{name}/{room}"))
+    };
+    let cyclic: Vec<String> = source::crates().into_iter().flat_map(of).collect();
+    assert_eq!(cyclic, rules::CYCLES, "rooms that are part of an import cycle, and those that may be");
+}
+
+#[test]
+fn imports_between_rooms_go_in_the_written_direction() {
+    for (name, layers) in rules::LAYERS {
+        let imports = source::imports(&source::files(name));
+        let layer = |room: &str| layers.iter().position(|layer| layer.contains(&room));
+        for (room, imported) in &imports {
+            let from = layer(room).unwrap_or_else(|| panic!("{name}/{room} has no layer in rules.rs"));
+            for other in imported {
+                let to = layer(other).unwrap_or_else(|| panic!("{name}/{other} has no layer in rules.rs"));
+                assert!(from < to, "{name}/{room} imports {name}/{other}, against the direction {layers:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn foreign_types_stay_in_the_rooms_that_may_use_them() {
+    for (name, rooms, words) in rules::WORDS {
+        let files = source::files(name);
+        let others = files.iter().filter(|file| file.room().is_some_and(|room| !rooms.contains(&room)));
+        let found: Vec<String> = others.flat_map(|file| file.lines_with(words)).collect();
+        assert!(found.is_empty(), "only {rooms:?} of {name} may use {words:?}: {found:#?}");
+    }
+}
+
+#[test]
+fn production_files_and_functions_fit_in_a_head() {
+    let (mut files, mut functions) = (Vec::new(), Vec::new());
+    for file in source::crates().iter().flat_map(|name| source::files(name)) {
+        functions.extend(file.functions_over(rules::MOST_LINES_OF_A_FUNCTION));
+        if file.len() > rules::MOST_LINES_OF_A_FILE {
+            files.push(file.path);
+        }
+    }
+    files.sort();
+    functions.sort();
+    assert_eq!(files, rules::LONG_FILES, "files that are too long, and those that may be");
+    assert_eq!(functions, rules::LONG_FUNCTIONS, "functions that are too long, and those that may be");
+}
+
+/// The rooms from which a chain of imports leads back to themselves.
+fn rooms_in_cycles(imports: &Imports) -> BTreeSet<String> {
+    let reaches = |start: &String| {
+        let (mut seen, mut next) = (BTreeSet::new(), vec![start]);
+        while let Some(room) = next.pop() {
+            next.extend(imports[room].iter().filter(|other| seen.insert(*other)));
+        }
+        seen.contains(start)
+    };
+    imports.keys().filter(|room| reaches(room)).cloned().collect()
+}
+
+#[test]
+fn a_cycle_is_found_and_the_rooms_that_lead_into_it_are_not_part_of_it() {
+    let imports = [("a", vec!["b"]), ("b", vec!["c"]), ("c", vec!["b"]), ("d", vec![])];
+    let imports =
+        imports.map(|(room, others)| (room.to_owned(), others.into_iter().map(str::to_owned).collect()));
+    let cyclic = rooms_in_cycles(&imports.into_iter().collect());
+    assert_eq!(cyclic, BTreeSet::from(["b".to_owned(), "c".to_owned()]));
+}
