@@ -63,6 +63,9 @@ struct Unsent {
     seen: Cell<u64>,
     /// Since when there is no progress.
     since: Cell<Option<Moment>>,
+    was_checked: Cell<bool>,
+    /// Bytes have moved between two checks. Before the second check, bytes may just have filled the kernel's buffers.
+    has_moved: Cell<bool>,
 }
 
 impl ClientState {
@@ -183,14 +186,28 @@ impl ClientState {
 
     /// Checks whether buffered bytes have moved since the last call.
     pub(crate) fn check_progress(&self, now: Moment) {
-        let Unsent { cost, taken, seen, since } = &self.unsent;
-        if cost.get() == 0 {
-            return since.set(None);
+        let Unsent { cost, taken, seen, since, was_checked, has_moved } = &self.unsent;
+        let moves = taken.get() - seen.get() >= MIN_PROGRESS;
+        if was_checked.replace(true) && moves {
+            has_moved.set(true);
         }
-        if since.get().is_none() || taken.get() - seen.get() >= MIN_PROGRESS {
+        if moves || since.get().is_none() {
             seen.set(taken.get());
             since.set(Some(now));
         }
+        if cost.get() == 0 {
+            since.set(None);
+        }
+    }
+
+    /// How many buffered bytes have been taken so far.
+    pub(crate) fn taken(&self) -> u64 {
+        self.unsent.taken.get()
+    }
+
+    /// Whether bytes have moved between two checks.
+    pub(crate) fn has_moved(&self) -> bool {
+        self.unsent.has_moved.get()
     }
 
     /// Since when the client has read almost nothing of its buffered bytes. `None` if that began after `before`.

@@ -98,19 +98,21 @@ impl ConnectionLimiter {
         Some(connection.client.buffered())
     }
 
-    /// The same when memory is far over its budget: the connection that has not read for the longest, however short that is; if
-    /// all read, the one with the most bytes in buffers.
+    /// Closes a connection when memory is far over its budget, however short its stall is. A connection that has made progress
+    /// and has stalled for less than [`MAX_STALL`] is the last choice: one slow check must not cut a client that reads. Returns
+    /// how many bytes that frees.
     pub(crate) fn cut_at_once(&self) -> Option<usize> {
+        let now = self.clock.now();
         let connections = self.connections.borrow();
-        let open =
-            connections.iter().map(|(_, connection)| connection).filter(|connection| !connection.is_cut());
-        let buffered = |connection: &Rc<TrackedConnection>| connection.client.buffered();
-        let largest = || {
-            open.max_by_key(|connection| buffered(connection)).filter(|connection| buffered(connection) > 0)
+        let rank = |connection: &Rc<TrackedConnection>| {
+            let since = connection.client.unread_since(now)?;
+            let reads = connection.client.has_moved() && since + MAX_STALL > now;
+            (!connection.is_cut()).then_some((reads, since, connection.client.taken()))
         };
-        let connection = self.longest_unread(&connections, Duration::ZERO).or_else(largest)?;
+        let ranked = connections.iter().filter_map(|(_, connection)| Some((rank(connection)?, connection)));
+        let (_, connection) = ranked.min_by_key(|(rank, _)| *rank)?;
         connection.cut();
-        Some(buffered(connection))
+        Some(connection.client.buffered())
     }
 
     /// Closes the connection that is needed least, to free its file descriptor: one that has not read, then one whose request

@@ -118,12 +118,32 @@ async fn the_connection_that_has_not_read_for_the_longest_is_cut_first() {
     assert_eq!(limiter.cut_longest_unread(), Some(1000));
     assert!(permits[0].connection.is_cut() && !permits[1].connection.is_cut());
     assert_eq!(limiter.cut_longest_unread(), None);
-    let (fresh, larger) = (limiter.admit().unwrap(), limiter.admit().unwrap());
-    wait(&fresh);
+}
+
+#[tokio::test(start_paused = true)]
+async fn far_over_the_budget_a_client_that_reads_is_cut_last() {
+    let (limiter, _clock) = limiter(8);
+    pass(60).await;
+    let reading = limiter.admit().unwrap();
+    let reads = || reading.connection.client.remove_buffered(0, usize::try_from(MIN_PROGRESS).unwrap());
+    reading.connection.client.add_buffered(5000);
     limiter.check_progress();
-    larger.connection.client.add_buffered(5000);
-    assert_eq!(limiter.cut_at_once(), Some(1000), "a short stall goes before those that move");
-    assert!(fresh.connection.is_cut() || permits[1].connection.is_cut());
+    reads();
+    limiter.check_progress();
+    // It pauses for less than a stall, and other connections are first seen together with it.
+    tokio::time::advance(MAX_STALL / 2).await;
+    let stalled = [limiter.admit().unwrap(), limiter.admit().unwrap()];
+    for permit in &stalled {
+        permit.connection.client.add_buffered(1000);
+        // The first bytes of a client that never reads fill the kernel's buffers.
+        permit.connection.client.remove_buffered(0, 100 * 1024);
+    }
+    limiter.check_progress();
+    assert_eq!(limiter.cut_at_once(), Some(1000));
+    assert_eq!(limiter.cut_at_once(), Some(1000));
+    assert!(stalled.iter().all(|permit| permit.connection.is_cut()) && !reading.connection.is_cut());
+    assert_eq!(limiter.cut_at_once(), Some(5000), "memory goes before the last client");
+    assert_eq!(limiter.cut_at_once(), None);
 }
 
 #[tokio::test(start_paused = true)]
