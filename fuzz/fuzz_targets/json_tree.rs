@@ -2,11 +2,11 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use rouse_config::document::json::Text;
-use rouse_config::document::{Node, Value};
+use rouse_config::document::json::JsonText;
+use rouse_config::document::{DocumentNode, Value};
 
 fuzz_target!(|text: &str| {
-    let mut json = Text::new(text);
+    let mut json = JsonText::new(text);
     let Ok((raw, end)) = json.value_at(0) else {
         assert!(serde_json::from_str::<serde_json::Value>(text).is_err());
         return;
@@ -20,7 +20,7 @@ fuzz_target!(|text: &str| {
     }
 });
 
-fn same(node: &Node, value: &serde_json::Value) {
+fn same(node: &DocumentNode, value: &serde_json::Value) {
     match (&node.value, value) {
         (Value::Null, serde_json::Value::Null) => {}
         (Value::Bool(a), serde_json::Value::Bool(b)) => assert_eq!(a, b),

@@ -3,7 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use rouse_config::document::yaml::Reader;
-use rouse_config::document::{Fault, Mark};
+use rouse_config::document::{DocumentError, Mark};
 
 fuzz_target!(|text: &str| {
     let built = documents(text, |reader| reader.node().map(|node| node.mark));
@@ -16,7 +16,10 @@ fuzz_target!(|text: &str| {
     }
 });
 
-fn documents(text: &str, read: impl Fn(&mut Reader<'_>) -> Result<Mark, Fault>) -> Result<Vec<Mark>, Fault> {
+fn documents(
+    text: &str,
+    read: impl Fn(&mut Reader<'_>) -> Result<Mark, DocumentError>,
+) -> Result<Vec<Mark>, DocumentError> {
     let mut reader = Reader::new(text, 1);
     let mut marks = Vec::new();
     while reader.next_document()? {

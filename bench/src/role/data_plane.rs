@@ -21,7 +21,7 @@ use rouse_net::listen;
 use rouse_proxy::budget::ConnectionLimits;
 use rouse_proxy::listen::{Gateway, ProxyListener, ProxySettings, Workers};
 use rouse_proxy::request::TrustedProxies;
-use rouse_proxy::routing::{NoPodPolicy, Route, Rule, Table, Target};
+use rouse_proxy::routing::{NoPodPolicy, Route, RouteTable, Rule, Target};
 use rouse_proxy::telemetry::metrics::Metrics;
 use rouse_proxy::upstream::{Backend, ColdStartHeaders, Timeouts, UpstreamProtocol};
 use tokio::signal::unix::{SignalKind, signal};
@@ -143,7 +143,7 @@ fn pod_ip(number: u32) -> Ipv4Addr {
 }
 
 /// Each route is a host of its own, and the services have equally many.
-fn routes(size: DataPlane, services: &[Arc<Service>]) -> Result<Table<Arc<Route>>> {
+fn routes(size: DataPlane, services: &[Arc<Service>]) -> Result<RouteTable<Arc<Route>>> {
     let rule = |(number, service): (u32, &Arc<Service>)| {
         let port = service.port(&PortName::new(PORT)).ok_or("a service has no port")?;
         let target = Target::Backend(Backend::direct(Arc::clone(service), port, UpstreamProtocol::Http1));
@@ -165,14 +165,14 @@ fn routes(size: DataPlane, services: &[Arc<Service>]) -> Result<Table<Arc<Route>
         })
     };
     let rules = (0..size.routes).zip(services.iter().cycle()).map(rule).collect::<Result<Vec<_>>>()?;
-    Ok(Table::new(rules))
+    Ok(RouteTable::new(rules))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn built(routes: u32, services: u32, endpoints: u32) -> (Table<Arc<Route>>, Vec<Arc<Service>>) {
+    fn built(routes: u32, services: u32, endpoints: u32) -> (RouteTable<Arc<Route>>, Vec<Arc<Service>>) {
         let size = DataPlane { port: 80, routes, services, endpoints };
         let clock = Arc::new(TokioClock::new());
         let registry = Registry::new(registry::RegistrySettings::default(), clock, Arc::new(NoEngine));

@@ -19,7 +19,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::Failure;
+use crate::CommandError;
 use crate::args::DemoApp;
 
 /// How long requests may take to finish after a signal to stop.
@@ -27,10 +27,11 @@ const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves until SIGTERM or SIGINT.
-pub(crate) fn run(app: &DemoApp) -> Result<(), Failure> {
+pub(crate) fn run(app: &DemoApp) -> Result<(), CommandError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let served = runtime.and_then(|runtime| runtime.block_on(serve(app)));
-    served.map_err(|error| Failure::Io { what: format!("the demo app {} cannot serve", app.name), error })
+    served
+        .map_err(|error| CommandError::Io { what: format!("the demo app {} cannot serve", app.name), error })
 }
 
 async fn serve(app: &DemoApp) -> io::Result<()> {

@@ -5,15 +5,15 @@ use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
 
-use crate::Failure;
+use crate::CommandError;
 
 /// The exit code of `result`; what failed is said on `err`.
-pub(crate) fn exit_code(result: Result<(), Failure>, err: &mut dyn Write) -> ExitCode {
+pub(crate) fn exit_code(result: Result<(), CommandError>, err: &mut dyn Write) -> ExitCode {
     let (code, said) = match result {
-        Ok(()) | Err(Failure::ReaderGone) => return ExitCode::SUCCESS,
-        Err(Failure::Input(said)) => (2, said),
-        Err(Failure::Failed(said)) => (1, said),
-        Err(Failure::Io { what, error }) => (1, format!("{what}: {error}")),
+        Ok(()) | Err(CommandError::ReaderGone) => return ExitCode::SUCCESS,
+        Err(CommandError::Input(said)) => (2, said),
+        Err(CommandError::Failed(said)) => (1, said),
+        Err(CommandError::Io { what, error }) => (1, format!("{what}: {error}")),
     };
     let red = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
     // Without stderr the error cannot be shown.

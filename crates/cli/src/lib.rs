@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use anstream::AutoStream;
 use args::{Command, Rouse};
 use clap::Parser;
-pub use rouse_daemon::Failure;
+pub use rouse_daemon::CommandError;
 
 /// The whole program: arguments in, exit code out.
 pub fn main() -> ExitCode {
@@ -44,18 +44,20 @@ pub struct Streams<'s> {
 }
 
 /// Runs one command.
-pub fn run(rouse: &Rouse, streams: &mut Streams<'_>) -> Result<(), Failure> {
+pub fn run(rouse: &Rouse, streams: &mut Streams<'_>) -> Result<(), CommandError> {
     match &rouse.command {
         Command::Role(role) => role.run(streams.out, streams.err),
         Command::Install(args) => install::run(args, streams),
         Command::Check(args) => check::command(args, streams),
         Command::Status(status) => admin_client::status(status, streams),
         Command::Restart(restart) => admin_client::restart(restart, streams),
-        Command::Scale(scale) => admin_client::scale(scale, streams),
-        Command::Logs(logs) => admin_client::logs(logs, streams),
+        Command::ScaleArgs(scale) => admin_client::scale(scale, streams),
+        Command::LogsArgs(logs) => admin_client::logs(logs, streams),
         Command::Explain(explain) => explain::run(explain, streams),
         Command::DemoApp(app) => demo::run(app),
         // The guardian speaks on the streams that it was given, so `main` starts it before there are others.
-        Command::PodGuardian(_) => Err(Failure::Input("only `rouse up` can start a guardian".to_owned())),
+        Command::PodGuardian(_) => {
+            Err(CommandError::Input("only `rouse up` can start a guardian".to_owned()))
+        }
     }
 }

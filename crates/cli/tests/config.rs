@@ -8,11 +8,12 @@ use clap::Parser as _;
 use proptest::prelude::*;
 use rouse_cli::args::Rouse;
 use rouse_config::settings::Environment;
-use rouse_core::probe::Check;
+use rouse_core::probe::ProbeCheck;
 use rouse_core::scale::{ScalePolicy, ScaleSettings};
 use rouse_daemon::RoleCommand;
 use rouse_daemon::rouse_yaml::{
-    self, App, AppCommand, AppPort, AppTimeouts, AppTransport, Cert, Config, Logs, Readiness, SHOWN, Tls,
+    self, App, AppCommand, AppPort, AppTimeouts, AppTransport, Cert, Config, LogRetention, Readiness, SHOWN,
+    Tls,
 };
 
 /// As in the contract, comments included.
@@ -113,7 +114,7 @@ fn settings() -> ScaleSettings {
 #[test]
 fn the_example_of_the_contract_means_what_it_says() {
     let Config { listen, admin, tls, logs, apps } = read(EXAMPLE);
-    assert_eq!(logs, Logs { keep: 4 << 20, folder: None });
+    assert_eq!(logs, LogRetention { keep: 4 << 20, folder: None });
     assert_eq!(listen, ["127.0.0.1:8080".parse().unwrap()]);
     assert_eq!(admin, "127.0.0.1:9080".parse().unwrap());
     let certs = vec![Cert { cert: "dev.crt".into(), key: "dev.key".into() }];
@@ -136,7 +137,7 @@ fn every_key_but_the_command_has_a_default() {
     let Config { listen, admin, tls, logs, mut apps } = read("apps: {hello: {command: [x]}}");
     assert_eq!(listen, ["127.0.0.1:8080".parse().unwrap()]);
     assert_eq!(admin, "127.0.0.1:9080".parse().unwrap());
-    assert_eq!((tls, logs), (None, Logs { keep: 4 << 20, folder: None }));
+    assert_eq!((tls, logs), (None, LogRetention { keep: 4 << 20, folder: None }));
     let hello = apps.remove(0);
     assert_eq!(hello.command, AppCommand { program: "x".into(), arguments: vec![] });
     assert_eq!(hello.env, [].into());
@@ -174,9 +175,12 @@ fn every_key_can_be_set() {
     assert_eq!(config.apps.iter().map(|app| app.name.as_str()).collect::<Vec<_>>(), ["b", "a"]);
 
     let logs = |text: &str| read(&format!("logs: {text}\napps: {{a: {{command: [x]}}}}")).logs;
-    assert_eq!(logs("out"), Logs { keep: 4 << 20, folder: Some("out".into()) });
-    assert_eq!(logs("{keep: 1MiB}"), Logs { keep: 1 << 20, folder: None });
-    assert_eq!(logs("{keep: 64KiB, folder: ../out}"), Logs { keep: 64 << 10, folder: Some("../out".into()) });
+    assert_eq!(logs("out"), LogRetention { keep: 4 << 20, folder: Some("out".into()) });
+    assert_eq!(logs("{keep: 1MiB}"), LogRetention { keep: 1 << 20, folder: None });
+    assert_eq!(
+        logs("{keep: 64KiB, folder: ../out}"),
+        LogRetention { keep: 64 << 10, folder: Some("../out".into()) }
+    );
 
     assert_eq!(only_app("workdir: ../x").workdir.to_str(), Some("../x"));
     assert_eq!(
@@ -186,10 +190,10 @@ fn every_key_can_be_set() {
     assert_eq!(texts(&only_app("paths: [/x, /y/]").paths), ["/x", "/y"]);
     assert_eq!(only_app("port: 65535").port, AppPort::Fixed(u16::MAX.try_into().unwrap()));
     assert_eq!(only_app("protocol: h2c").protocol, AppTransport::H2c);
-    assert_eq!(only_app("readiness: tcp").readiness.check(80), Check::Tcp { port: 80 });
-    let http = Check::Http { port: 80, path: "/x?y=1".into(), tls: false, headers: vec![] };
+    assert_eq!(only_app("readiness: tcp").readiness.check(80), ProbeCheck::Tcp { port: 80 });
+    let http = ProbeCheck::Http { port: 80, path: "/x?y=1".into(), tls: false, headers: vec![] };
     assert_eq!(only_app("readiness: {http: /x?y=1}").readiness.check(80), http);
-    let grpc = Check::Grpc { port: 80, service: "a.B".into() };
+    let grpc = ProbeCheck::Grpc { port: 80, service: "a.B".into() };
     assert_eq!(only_app("readiness: {grpc: a.B}").readiness.check(80), grpc);
     assert_eq!(only_app("readiness: {grpc: ''}").readiness, Readiness::Grpc(String::new()));
     let app = only_app("readiness: {http: /x, interval: 500ms}");

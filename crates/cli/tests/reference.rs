@@ -23,20 +23,20 @@ use hyper_util::service::TowerToHyperService;
 use prometheus_client::registry::Registry as Metrics;
 use rouse_core::hold::Bounds;
 use rouse_core::start::Cause;
-use rouse_daemon::admin::metrics::{Present, Tally, Watches};
-use rouse_daemon::admin::process::Process;
-use rouse_daemon::admin::{AdminState, Apps, Mode, PodBackend, Services, paths, router};
+use rouse_daemon::admin::metrics::{RegistryCollector, Tally, WatchCollector};
+use rouse_daemon::admin::process::ProcessCollector;
+use rouse_daemon::admin::{AdminState, Apps, DataPlaneView, Mode, PodBackend, paths, router};
 use rouse_daemon::process::ready::Ready;
 use rouse_kube::client::connect::connect;
 use rouse_kube::cluster::{Cluster, ClusterSettings};
 use rouse_local::engine::AppStatus;
-use rouse_local::output::Log;
+use rouse_local::output::AppLog;
 use rouse_net::clock::TokioClock;
 use rouse_proxy::budget::ConnectionLimits;
 use rouse_proxy::error::Failure;
 use rouse_proxy::listen::{Gateway, ProxySettings};
 use rouse_proxy::request::TrustedProxies;
-use rouse_proxy::telemetry::access_log::{Entry, Format};
+use rouse_proxy::telemetry::access_log::{AccessLogEntry, Format};
 use rouse_proxy::upstream::ColdStartHeaders;
 use rouse_testkit::fakes::Bench;
 use serde_json::Value;
@@ -88,9 +88,9 @@ async fn metrics() -> Metrics {
     let mut all = Metrics::default();
     rouse_proxy::telemetry::metrics::Metrics::new_with_keda(&mut all);
     Tally::new(&mut all);
-    Present::register(Arc::clone(&Bench::new().registry), &mut all);
-    Process::register(&mut all);
-    Watches::register(cluster().await, Arc::new(TokioClock::new()), &mut all);
+    RegistryCollector::register(Arc::clone(&Bench::new().registry), &mut all);
+    ProcessCollector::register(&mut all);
+    WatchCollector::register(cluster().await, Arc::new(TokioClock::new()), &mut all);
     all
 }
 
@@ -237,7 +237,7 @@ fn admin(cluster: Option<Arc<Cluster>>) -> Router {
         cold_start: ColdStartHeaders::default(),
         access: None,
     };
-    let services = Services {
+    let services = DataPlaneView {
         registry: Arc::clone(&bench.registry),
         gateway: Gateway::new(
             settings,
@@ -266,7 +266,7 @@ impl Apps for NoApps {
         false
     }
 
-    fn log(&self, _app: &str) -> Option<Arc<Log>> {
+    fn log(&self, _app: &str) -> Option<Arc<AppLog>> {
         None
     }
 }
@@ -324,7 +324,7 @@ fn the_page_has_every_admin_path_of_both_and_no_other() {
 
 #[test]
 fn the_page_has_every_field_of_the_access_log_and_no_other() {
-    let entry = Entry {
+    let entry = AccessLogEntry {
         client: "192.0.2.7:5555".parse().unwrap(),
         method: "GET",
         target: "/",

@@ -13,19 +13,19 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rouse_core::endpoint::{PortName, Source as Word};
+use rouse_core::endpoint::{PortName, Source};
 use rouse_core::host::Host;
 use rouse_core::registry::Registry;
 use rouse_core::service::Spec;
 use rouse_core::time::Moment;
-use rouse_core::timeline::{ColdStart, Outcome};
-use rouse_daemon::listeners::Addresses;
+use rouse_core::timeline::{ColdStart, ColdStartOutcome};
+use rouse_daemon::listeners::ListenAddresses;
 use rouse_daemon::process::console::Console;
 use rouse_daemon::process::style;
 use rouse_daemon::rouse_yaml::{self as config, Config};
-use rouse_daemon::up::source::Source;
+use rouse_daemon::up::source::ConfigSource;
 use rouse_daemon::up::{messages, plan};
-use rouse_local::engine::{Event, PORT_NAME, PortChoice, Readiness, What};
+use rouse_local::engine::{AppEvent, PORT_NAME, PortChoice, Readiness, What};
 use rouse_local::output::{Line, Stream};
 use rouse_proxy::routing::Target;
 use rouse_proxy::upstream::{Backend, UpstreamProtocol};
@@ -35,8 +35,8 @@ fn read(text: &str) -> Config {
     config::read(text, "rouse.yaml").unwrap()
 }
 
-fn file() -> Source {
-    Source::file(Path::new("/srv/shop/rouse.yaml")).unwrap_or_else(|error| panic!("{error}"))
+fn file() -> ConfigSource {
+    ConfigSource::file(Path::new("/srv/shop/rouse.yaml")).unwrap_or_else(|error| panic!("{error}"))
 }
 
 const TWO: &str = r#"
@@ -74,11 +74,11 @@ fn an_app_of_the_file_is_what_the_engine_is_told() {
 
 #[test]
 fn the_demos_program_is_this_one() {
-    let config = Source::Demo.read().unwrap();
-    for spec in plan::apps(&config, &Source::Demo) {
+    let config = ConfigSource::Demo.read().unwrap();
+    for spec in plan::apps(&config, &ConfigSource::Demo) {
         assert_ne!(spec.command.argv[0], "rouse");
     }
-    assert_eq!(plan::warnings(&plan::apps(&config, &Source::Demo)), [""; 0]);
+    assert_eq!(plan::warnings(&plan::apps(&config, &ConfigSource::Demo)), [""; 0]);
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn what_is_not_available_yet_is_refused_and_all_of_it_at_once() {
     let path = folder.path().join("rouse.yaml");
     let text = "apps: {a: {command: [x], sidecar: true}, b: {command: [x]}}";
     std::fs::write(&path, text).unwrap();
-    let source = Source::file(&path).unwrap_or_else(|error| panic!("{error}"));
+    let source = ConfigSource::file(&path).unwrap_or_else(|error| panic!("{error}"));
     let error = source.read().unwrap_err().to_string();
     assert!(error.contains("apps.a.sidecar"), "{error}");
     assert!(!error.contains("apps.b"), "{error}");
@@ -147,8 +147,8 @@ fn what_is_not_available_yet_is_refused_and_all_of_it_at_once() {
 #[test]
 fn a_file_is_found_by_either_name_and_two_are_an_error_that_names_both() {
     let folder = tempfile::tempdir().unwrap();
-    let find = || Source::find_in(folder.path());
-    assert_eq!(find().unwrap(), Source::Demo);
+    let find = || ConfigSource::find_in(folder.path());
+    assert_eq!(find().unwrap(), ConfigSource::Demo);
     for name in ["rouse.yml", "rouse.yaml"] {
         std::fs::write(folder.path().join(name), "apps: {a: {command: [sh]}}").unwrap();
         assert!(find().unwrap().name().ends_with(name));
@@ -166,7 +166,7 @@ fn a_file_is_found_by_either_name_and_two_are_an_error_that_names_both() {
 fn a_folder_that_is_not_there_is_an_error_with_its_place_and_a_program_a_warning() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("rouse.yaml");
-    let source = Source::file(&path).unwrap_or_else(|error| panic!("{error}"));
+    let source = ConfigSource::file(&path).unwrap_or_else(|error| panic!("{error}"));
     let text = "apps:\n  web:\n    command: no-such-program --fast\n    workdir: web\n  api: {command: sh, workdir: .}\n";
     std::fs::write(&path, text).unwrap();
     let error = source.read().unwrap_err().to_string();
@@ -189,7 +189,7 @@ fn plain(text: &str) -> String {
 #[test]
 fn the_greeting_says_where_it_listens_and_how_to_ask() {
     let config = read(TWO);
-    let addresses = Addresses {
+    let addresses = ListenAddresses {
         plain: vec!["0.0.0.0:8000".parse().unwrap(), "[::1]:8001".parse().unwrap()],
         secure: Vec::new(),
         admin: "127.0.0.1:9080".parse().unwrap(),
@@ -206,7 +206,7 @@ fn the_greeting_says_where_it_listens_and_how_to_ask() {
     );
     let web = "web: curl -H 'Host: shop.localhost' http://127.0.0.1:8000/   or, in a browser, http://shop.localhost:8000/";
     assert_eq!(lines[3], web);
-    let demo = messages::greeting(&Source::Demo, &config, &addresses);
+    let demo = messages::greeting(&ConfigSource::Demo, &config, &addresses);
     let hint = demo.iter().find(|line| line.contains("http.server")).unwrap();
     assert!(hint.contains("--bind, $HOST"), "it would serve the folder to the whole network: {hint}");
     assert!(demo[0].contains("demo") && demo.iter().any(|line| line.contains("rouse up --help")), "{demo:?}");
@@ -227,7 +227,7 @@ fn events_are_told_in_plain_words_and_in_colour() {
         (What::Failed { reason: "no such file".into() }, "hello: cannot start a pod: no such file"),
     ];
     for (what, expected) in cases {
-        let event = Event { service: "local/hello".parse().unwrap(), at: Moment::ZERO, what };
+        let event = AppEvent { service: "local/hello".parse().unwrap(), at: Moment::ZERO, what };
         let line = messages::event(&event).unwrap();
         assert_eq!(plain(&line), expected);
         assert!(line.contains("\u{1b}["), "{line:?} has no colour");
@@ -241,15 +241,15 @@ fn a_cold_start_is_told_phase_by_phase() {
     let at = |micros: u64| Some(Moment::from_nanos(micros * 1000));
     (cold.wake_sent, cold.pod_seen, cold.pod_ready) = (at(100), at(3100), at(234_100));
     (cold.connected, cold.first_byte) = (at(234_400), at(239_400));
-    (cold.ready_by, cold.outcome) = (Some(Word::Probe), Outcome::Served);
+    (cold.ready_by, cold.outcome) = (Some(Source::Probe), ColdStartOutcome::Served);
     let expected = "hello: cold start 239 ms: wake 0.1 · seen 3 · ready 231 · connect 0.3 · first byte 5";
     assert_eq!(plain(&style::cold_start(&cold)), expected);
-    (cold.outcome, cold.ended) = (Outcome::Abandoned, Some(Moment::from_millis(300)));
+    (cold.outcome, cold.ended) = (ColdStartOutcome::Abandoned, Some(Moment::from_millis(300)));
     assert!(
         plain(&style::cold_start(&cold))
             .starts_with("hello: cold start in vain, all clients left after 0.3 s")
     );
-    (cold.outcome, cold.ended) = (Outcome::Failed, Some(Moment::from_secs(5)));
+    (cold.outcome, cold.ended) = (ColdStartOutcome::Failed, Some(Moment::from_secs(5)));
     assert!(plain(&style::cold_start(&cold)).starts_with("hello: cold start failed after 5 s: wake 0.1"));
 }
 

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
-use crate::document::{Entry, Mark, Node, Value};
+use crate::document::{DocumentNode, MapEntry, Mark, Value};
 use crate::duration::HumanDuration;
 use crate::errors::FileProblems;
 use crate::size;
@@ -20,21 +20,21 @@ const LONGEST: usize = 50;
 
 /// Where a value is and what it is called.
 #[derive(Debug, Clone)]
-pub struct Place {
+pub struct FieldPlace {
     /// Line and column.
     pub mark: Mark,
     /// The keys that lead to it: `apps.hello.scale`.
     pub path: String,
 }
 
-impl Display for Place {
+impl Display for FieldPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} in line {}", self.path, self.mark.line)
     }
 }
 
 /// What can be in the file only once, and where it is.
-pub struct Once<T>(HashMap<T, Place>);
+pub struct Once<T>(HashMap<T, FieldPlace>);
 
 impl<T> Default for Once<T> {
     fn default() -> Self {
@@ -44,7 +44,7 @@ impl<T> Default for Once<T> {
 
 impl<T: Eq + Hash> Once<T> {
     /// Notes that `value` is at `place`; the first place, if it is not this one.
-    pub fn claim(&mut self, value: T, place: &Place) -> Option<Place> {
+    pub fn claim(&mut self, value: T, place: &FieldPlace) -> Option<FieldPlace> {
         match self.0.entry(value) {
             hash_map::Entry::Occupied(first) => Some(first.get().clone()),
             hash_map::Entry::Vacant(vacant) => {
@@ -59,18 +59,18 @@ impl<T: Eq + Hash> Once<T> {
 pub struct Field<'n> {
     problems: &'n FileProblems,
     /// Of its key, if it has one, or else of itself.
-    place: Place,
-    node: &'n Node,
+    place: FieldPlace,
+    node: &'n DocumentNode,
 }
 
 impl<'n> Field<'n> {
     /// The whole file.
-    pub fn root(node: &'n Node, problems: &'n FileProblems) -> Self {
-        Self { problems, place: Place { mark: Mark::START, path: String::new() }, node }
+    pub fn root(node: &'n DocumentNode, problems: &'n FileProblems) -> Self {
+        Self { problems, place: FieldPlace { mark: Mark::START, path: String::new() }, node }
     }
 
     /// Its key, or itself where it has none.
-    pub fn place(&self) -> &Place {
+    pub fn place(&self) -> &FieldPlace {
         &self.place
     }
 
@@ -173,8 +173,8 @@ impl<'n> Field<'n> {
         if list.is_empty() {
             return self.tell(self.node.mark, format!("an empty list is not allowed: {allowed}"));
         }
-        let item = |(index, node): (usize, &'n Node)| {
-            let place = Place { mark: node.mark, path: format!("{}[{index}]", self.place.path) };
+        let item = |(index, node): (usize, &'n DocumentNode)| {
+            let place = FieldPlace { mark: node.mark, path: format!("{}[{index}]", self.place.path) };
             Field { problems: self.problems, place, node }
         };
         Some(list.iter().enumerate().map(item).collect())
@@ -196,14 +196,14 @@ impl<'n> Field<'n> {
     /// The keys and values of an object, each key once. Nothing at all is an empty object, which is what is left when
     /// all lines are comments.
     pub fn entries(&self, allowed: impl Display) -> Option<Vec<(&'n str, Field<'n>)>> {
-        let entries: &'n [Entry] = match &self.node.value {
+        let entries: &'n [MapEntry] = match &self.node.value {
             Value::Null => &[],
             Value::Map(entries) => entries,
             _ => return self.refuse(allowed),
         };
         let mut first: HashMap<&str, Mark> = HashMap::with_capacity(entries.len());
-        let once = |entry: &'n Entry| {
-            let place = Place { mark: entry.mark, path: join(&self.place.path, &entry.key) };
+        let once = |entry: &'n MapEntry| {
+            let place = FieldPlace { mark: entry.mark, path: join(&self.place.path, &entry.key) };
             let field = Field { problems: self.problems, place, node: &entry.value };
             match first.get(&*entry.key) {
                 None => {
@@ -235,7 +235,7 @@ impl<'n> Field<'n> {
 /// An object whose keys are known.
 pub struct Section<'n> {
     problems: &'n FileProblems,
-    place: Place,
+    place: FieldPlace,
     entries: Vec<(&'n str, Field<'n>)>,
 }
 
@@ -266,7 +266,7 @@ impl<'n> Section<'n> {
     }
 
     /// Reports a problem at `place`.
-    pub fn tell(&self, place: &Place, what: impl Into<String>) {
+    pub fn tell(&self, place: &FieldPlace, what: impl Into<String>) {
         self.problems.push(place.mark, &place.path, what);
     }
 

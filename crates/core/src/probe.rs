@@ -7,14 +7,14 @@
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReadinessProbe {
     /// The question.
-    pub check: Check,
+    pub check: ProbeCheck,
     /// The probe names a host of its own: we probe only the pod's verified address, so we cannot ask this.
     pub foreign_host: bool,
 }
 
 /// A question that one container's readiness probe asks.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Check {
+pub enum ProbeCheck {
     /// Does the port accept a connection?
     Tcp {
         /// The port to connect to.
@@ -54,7 +54,7 @@ pub struct ProbeSpec {
 /// A set of questions which, all answered well, mean what kubelet's probes mean.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProbePlan {
-    checks: Vec<Check>,
+    checks: Vec<ProbeCheck>,
 }
 
 /// Why a pod's readiness cannot be known by probing it.
@@ -86,7 +86,7 @@ impl ProbePlan {
             if probe.foreign_host {
                 return Err(Unprovable::ForeignHost);
             }
-            if probe.check == Check::Opaque {
+            if probe.check == ProbeCheck::Opaque {
                 return Err(Unprovable::OpaqueProbe);
             }
             if !checks.contains(&probe.check) {
@@ -94,16 +94,16 @@ impl ProbePlan {
             }
         }
         if checks.is_empty() {
-            checks.push(Check::Tcp { port: endpoint_port });
+            checks.push(ProbeCheck::Tcp { port: endpoint_port });
         }
-        if !allow_tcp && checks.iter().all(|check| matches!(check, Check::Tcp { .. })) {
+        if !allow_tcp && checks.iter().all(|check| matches!(check, ProbeCheck::Tcp { .. })) {
             return Err(Unprovable::TcpOnly);
         }
         Ok(Self { checks })
     }
 
     /// The questions; at least one. All of them must be answered well.
-    pub fn checks(&self) -> &[Check] {
+    pub fn checks(&self) -> &[ProbeCheck] {
         &self.checks
     }
 }
@@ -113,10 +113,10 @@ mod tests {
     use super::*;
 
     fn tcp(port: u16) -> ReadinessProbe {
-        ReadinessProbe { check: Check::Tcp { port }, foreign_host: false }
+        ReadinessProbe { check: ProbeCheck::Tcp { port }, foreign_host: false }
     }
 
-    fn plan(containers: Vec<Option<ReadinessProbe>>, gates: usize) -> Result<Vec<Check>, Unprovable> {
+    fn plan(containers: Vec<Option<ReadinessProbe>>, gates: usize) -> Result<Vec<ProbeCheck>, Unprovable> {
         let spec = ProbeSpec { containers, readiness_gates: gates };
         ProbePlan::new(&spec, 8080, true).map(|plan| plan.checks().to_vec())
     }
@@ -125,19 +125,19 @@ mod tests {
     fn every_container_is_asked_its_own_question() {
         assert_eq!(
             plan(vec![Some(tcp(1)), None, Some(tcp(2)), Some(tcp(1))], 0),
-            Ok(vec![Check::Tcp { port: 1 }, Check::Tcp { port: 2 }])
+            Ok(vec![ProbeCheck::Tcp { port: 1 }, ProbeCheck::Tcp { port: 2 }])
         );
     }
 
     #[test]
     fn a_pod_without_probes_is_asked_at_its_own_port() {
-        assert_eq!(plan(vec![None], 0), Ok(vec![Check::Tcp { port: 8080 }]));
+        assert_eq!(plan(vec![None], 0), Ok(vec![ProbeCheck::Tcp { port: 8080 }]));
     }
 
     #[test]
     fn what_we_cannot_ask_ourselves_is_never_promoted() {
-        let opaque = Some(ReadinessProbe { check: Check::Opaque, foreign_host: false });
-        let foreign = Some(ReadinessProbe { check: Check::Tcp { port: 1 }, foreign_host: true });
+        let opaque = Some(ReadinessProbe { check: ProbeCheck::Opaque, foreign_host: false });
+        let foreign = Some(ReadinessProbe { check: ProbeCheck::Tcp { port: 1 }, foreign_host: true });
         assert_eq!(plan(vec![Some(tcp(1)), opaque], 0), Err(Unprovable::OpaqueProbe));
         assert_eq!(plan(vec![foreign], 0), Err(Unprovable::ForeignHost));
         assert_eq!(plan(vec![Some(tcp(1))], 1), Err(Unprovable::ReadinessGates));

@@ -162,19 +162,19 @@ impl Snapshot {
 
 /// The newest snapshot of one service, and the subscribers to the next.
 #[derive(Debug)]
-pub struct Feed {
+pub struct SnapshotFeed {
     newest: Swap<Snapshot>,
     /// The wakers of subscribers that wait for a newer one. `None`: subscribed, but not waiting now.
     waiting: Mutex<Slab<Option<Waker>>>,
 }
 
-impl Default for Feed {
+impl Default for SnapshotFeed {
     fn default() -> Self {
         Self { newest: Swap::new(Snapshot::default()), waiting: Mutex::new(Slab::new()) }
     }
 }
 
-impl Feed {
+impl SnapshotFeed {
     /// The newest snapshot. Takes no lock.
     pub fn newest(&self) -> impl std::ops::Deref<Target = Arc<Snapshot>> + use<> {
         self.newest.load()
@@ -196,10 +196,10 @@ impl Feed {
     }
 }
 
-/// One reader of a [`Feed`]. Sees the newest snapshot each time, not every one.
+/// One reader of a [`SnapshotFeed`]. Sees the newest snapshot each time, not every one.
 #[derive(Debug)]
 pub struct Subscription {
-    feed: Arc<Feed>,
+    feed: Arc<SnapshotFeed>,
     place: usize,
     seen: Option<u64>,
 }
@@ -241,7 +241,7 @@ mod models {
     #[test]
     fn a_subscriber_never_sleeps_through_the_last_publication() {
         loom::model(|| {
-            let feed = Arc::new(Feed::default());
+            let feed = Arc::new(SnapshotFeed::default());
             let mut subscription = feed.subscribe();
             let writer = thread::spawn({
                 let feed = Arc::clone(&feed);

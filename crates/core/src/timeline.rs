@@ -35,12 +35,12 @@ pub struct ColdStart {
     /// It was over, however it ended.
     pub ended: Option<Moment>,
     /// How it ended.
-    pub outcome: Outcome,
+    pub outcome: ColdStartOutcome,
 }
 
 /// How a cold start ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Outcome {
+pub enum ColdStartOutcome {
     /// It has not ended yet.
     Waiting,
     /// The first request got its first byte.
@@ -53,20 +53,20 @@ pub enum Outcome {
     Abandoned,
 }
 
-impl Outcome {
+impl ColdStartOutcome {
     /// All outcomes of a cold start that is over.
     pub const ENDS: [Self; 4] = [Self::Served, Self::Unanswered, Self::Failed, Self::Abandoned];
 }
 
-impl Outcome {
+impl ColdStartOutcome {
     /// The outcome's name in JSON and logs.
     pub const fn as_str(self) -> &'static str {
         match self {
-            Outcome::Waiting => "waiting",
-            Outcome::Served => "served",
-            Outcome::Unanswered => "unanswered",
-            Outcome::Failed => "failed",
-            Outcome::Abandoned => "abandoned",
+            ColdStartOutcome::Waiting => "waiting",
+            ColdStartOutcome::Served => "served",
+            ColdStartOutcome::Unanswered => "unanswered",
+            ColdStartOutcome::Failed => "failed",
+            ColdStartOutcome::Abandoned => "abandoned",
         }
     }
 }
@@ -119,7 +119,7 @@ impl ColdStart {
             connected: None,
             first_byte: None,
             ended: None,
-            outcome: Outcome::Waiting,
+            outcome: ColdStartOutcome::Waiting,
         }
     }
 
@@ -164,7 +164,7 @@ impl Anatomy {
     /// The response began: that is the end of it.
     pub(crate) fn served(mut self, now: Moment) {
         (self.cold_start.first_byte, self.cold_start.ended) = (Some(now), Some(now));
-        self.cold_start.outcome = Outcome::Served;
+        self.cold_start.outcome = ColdStartOutcome::Served;
     }
 }
 
@@ -179,8 +179,10 @@ impl Drop for Anatomy {
         let cold_start = &mut self.cold_start;
         cold_start.ended.get_or_insert_with(|| self.clock.now());
         cold_start.outcome = match cold_start.outcome {
-            Outcome::Waiting | Outcome::Failed if cold_start.pod_ready.is_some() => Outcome::Unanswered,
-            Outcome::Waiting => Outcome::Abandoned,
+            ColdStartOutcome::Waiting | ColdStartOutcome::Failed if cold_start.pod_ready.is_some() => {
+                ColdStartOutcome::Unanswered
+            }
+            ColdStartOutcome::Waiting => ColdStartOutcome::Abandoned,
             outcome => outcome,
         };
         self.log.record((**cold_start).clone());

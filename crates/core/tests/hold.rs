@@ -7,15 +7,15 @@ use std::task::Poll;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use rouse_core::endpoint::Load;
+use rouse_core::endpoint::EndpointLoad;
 use rouse_core::endpoint::{Endpoint, PortName, State};
-use rouse_core::hold::{AcquireError, Bound, Bounds};
+use rouse_core::hold::{AcquireError, Bounds, HoldLimit};
 use rouse_core::registry::RegistrySettings;
 use rouse_core::service::{Port, Service, Slot, SlotRequest, Spec};
 use rouse_core::snapshot::{PortView, Spread};
 use rouse_core::start::{Cause, StartFailure};
 use rouse_core::time::{Clock, Moment};
-use rouse_core::timeline::Outcome;
+use rouse_core::timeline::ColdStartOutcome;
 use rouse_testkit::fakes::{Bench, DRAINING, READY, STARTING, http, ready_slice, slice};
 use rouse_testkit::requests::{Request, line, rung};
 
@@ -75,7 +75,7 @@ struct World {
     last_served: usize,
     waiting: VecDeque<Waiting>,
     in_use: Vec<InUse>,
-    loads: Vec<Arc<Load>>,
+    loads: Vec<Arc<EndpointLoad>>,
 }
 
 const BOUND: usize = 8;
@@ -167,7 +167,7 @@ impl World {
                 self.serve(number, slot, herd, refused);
             }
             Poll::Ready(Err(error)) => {
-                assert_eq!((error, full), (AcquireError::QueueFull(Bound::Service), true));
+                assert_eq!((error, full), (AcquireError::QueueFull(HoldLimit::Service), true));
             }
         }
     }
@@ -374,7 +374,7 @@ fn a_service_with_only_leaving_pods_serves_and_wakes() {
 
 #[test]
 fn a_full_line_is_said_to_be_full_and_the_wake_is_still_sent() {
-    let check = |holds: Bounds, bound: Bound, fits: usize| {
+    let check = |holds: Bounds, bound: HoldLimit, fits: usize| {
         let bench = Bench::with(RegistrySettings { holds, ..RegistrySettings::default() });
         let ports: Vec<_> = (0..4).map(|n| bench.service(&format!("s{n}"), Spread::default()).1).collect();
         let mut lines: Vec<Request> = Vec::new();
@@ -391,10 +391,10 @@ fn a_full_line_is_said_to_be_full_and_the_wake_is_still_sent() {
         assert_eq!(bench.engine.wakes(), 4.min(fits + 1));
     };
     let plenty = Bounds::default();
-    check(Bounds { per_service: 2, ..plenty }, Bound::Service, 8);
-    check(Bounds { total: 8, ..plenty }, Bound::Service, 8);
-    check(Bounds { bytes: 25, ..plenty }, Bound::Bytes, 2);
-    check(Bounds { per_service: 0, ..plenty }, Bound::Service, 0);
+    check(Bounds { per_service: 2, ..plenty }, HoldLimit::Service, 8);
+    check(Bounds { total: 8, ..plenty }, HoldLimit::Service, 8);
+    check(Bounds { bytes: 25, ..plenty }, HoldLimit::Bytes, 2);
+    check(Bounds { per_service: 0, ..plenty }, HoldLimit::Service, 0);
 }
 
 #[test]
@@ -404,7 +404,7 @@ fn no_service_takes_more_than_a_quarter_of_all_holds() {
     let (_, port) = bench.service("cart", Spread::default());
     let _waiting = line(&port, 10);
     let error = Request::new(&port, 0).turned_away();
-    assert_eq!(error, AcquireError::QueueFull(Bound::Service));
+    assert_eq!(error, AcquireError::QueueFull(HoldLimit::Service));
 }
 
 #[test]
@@ -482,7 +482,7 @@ fn the_anatomy_of_a_cold_start_is_written_down() {
     assert_eq!(log.len(), 1);
     let phases: Vec<_> = log[0].phases().map(|(phase, took)| (phase.as_str(), took.as_millis())).collect();
     assert_eq!(phases, [("wake", 0), ("seen", 10), ("ready", 10), ("connect", 10), ("first_byte", 10)]);
-    assert_eq!((log[0].outcome, log[0].pod.as_deref()), (Outcome::Served, Some("shop/pod-0")));
+    assert_eq!((log[0].outcome, log[0].pod.as_deref()), (ColdStartOutcome::Served, Some("shop/pod-0")));
     // The second one waited too, but it is the same cold start.
     let mut slot = waiting[1].served();
     slot.answered();
@@ -496,7 +496,7 @@ fn a_cold_start_without_waiting_requests_is_abandoned() {
     drop(line(&port, 2));
     let outcomes: Vec<_> =
         bench.registry.cold_starts().newest(None, 10).iter().map(|cold| cold.outcome).collect();
-    assert_eq!(outcomes, [Outcome::Abandoned]);
+    assert_eq!(outcomes, [ColdStartOutcome::Abandoned]);
 }
 
 #[test]

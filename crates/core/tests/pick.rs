@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use rouse_core::endpoint::{Capacity, EndpointId, Health};
+use rouse_core::endpoint::{Capacity, EndpointHealth, EndpointId};
 use rouse_core::endpoint::{Conditions, Endpoint, PodRef, Source, State};
 use rouse_core::pick::{NoPick, pick};
 use rouse_core::snapshot::PortView;
@@ -185,7 +185,7 @@ proptest! {
 #[test]
 fn an_ejection_ends_by_itself_and_grows_with_each_failure_in_a_row() {
     let clock = HandClock::default();
-    let health = Health::new();
+    let health = EndpointHealth::new();
     let mut out = Vec::new();
     for _ in 0..9 {
         let until = health.refused(clock.now());

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use rouse_core::scale::{
-    Autoscaler, Decision, FRESH, MAX_REPORTERS, Observed, Owner, Present, Reason, Report, Reporter, STEP,
-    ScalePolicy, ScaleSettings, TooManyReporters, WAKE_PATIENCE,
+    Autoscaler, CurrentLoad, Decision, FRESH, LoadReport, MAX_REPORTERS, ObservedTarget, Owner, Reporter,
+    STEP, ScalePolicy, ScaleReason, ScaleSettings, TooManyReporters, WAKE_PATIENCE,
 };
 use rouse_core::time::Moment;
 
@@ -32,18 +32,18 @@ fn ten() -> ScaleSettings {
     ScaleSettings { concurrency: Some(10.0), max: 20, ..ScaleSettings::default() }
 }
 
-fn pods(replicas: u32, ready: u32) -> Observed {
-    Observed { replicas, ready, owner: Owner::Rouse, token: () }
+fn pods(replicas: u32, ready: u32) -> ObservedTarget {
+    ObservedTarget { replicas, ready, owner: Owner::Rouse, token: () }
 }
 
 /// A second with `concurrency` all along.
-fn busy(concurrency: u32) -> Report {
-    let present = Present { in_flight: concurrency, ..Present::default() };
-    Report { span: SECOND, concurrency: concurrency.into(), requests: 0, present }
+fn busy(concurrency: u32) -> LoadReport {
+    let present = CurrentLoad { in_flight: concurrency, ..CurrentLoad::default() };
+    LoadReport { span: SECOND, concurrency: concurrency.into(), requests: 0, present }
 }
 
-fn quiet() -> Report {
-    Report { span: SECOND, ..Report::default() }
+fn quiet() -> LoadReport {
+    LoadReport { span: SECOND, ..LoadReport::default() }
 }
 
 /// One listed gateway, and pods that follow each decision at once.
@@ -74,7 +74,7 @@ impl Bench {
         Self { scaler, now, gateway, replicas }
     }
 
-    fn report(&mut self, report: Report) {
+    fn report(&mut self, report: LoadReport) {
         self.scaler.report(self.now, &self.gateway, &report).unwrap();
     }
 
@@ -85,13 +85,13 @@ impl Bench {
     }
 
     /// One second on: a report, then a decision.
-    fn second(&mut self, report: Report) -> Decision {
+    fn second(&mut self, report: LoadReport) -> Decision {
         self.now = self.now + SECOND;
         self.report(report);
         self.decide()
     }
 
-    fn seconds(&mut self, count: u64, report: Report) -> Decision {
+    fn seconds(&mut self, count: u64, report: LoadReport) -> Decision {
         for _ in 1..count {
             drop(self.second(report));
         }
@@ -144,7 +144,7 @@ fn a_steady_load_gets_the_pods_that_it_takes() {
     let rate = |per_pod| ScaleSettings { concurrency: None, rate: Some(per_pod), ..ten() };
     let both = |per_pod| ScaleSettings { rate: Some(per_pod), ..ten() };
     let limited = ScaleSettings { limit: 5, ..ten() };
-    let report = |concurrency, requests| Report { requests, ..busy(concurrency) };
+    let report = |concurrency, requests| LoadReport { requests, ..busy(concurrency) };
     for (name, settings, report, expected) in [
         ("just one pod's worth", ten(), report(10, 0), 1),
         ("a little more", ten(), report(11, 0), 2),
@@ -185,11 +185,11 @@ fn a_surge_panics_and_takes_no_pod_away_until_a_stable_window_has_passed() {
 #[test]
 fn a_burst_on_a_sleeping_service_is_not_averaged_with_its_sleep() {
     let mut bench = Bench::old(&ten(), 0);
-    let hold = |holds| Present { holds, ..Present::default() };
-    bench.report(Report { span: secs(0), concurrency: 0.0, requests: 1, present: hold(1) });
+    let hold = |holds| CurrentLoad { holds, ..CurrentLoad::default() };
+    bench.report(LoadReport { span: secs(0), concurrency: 0.0, requests: 1, present: hold(1) });
     let decision = bench.decide();
-    assert_eq!((decision.desired, decision.reason), (1, Reason::Wake));
-    let report = Report { span: SECOND, concurrency: 95.0, requests: 94, present: hold(95) };
+    assert_eq!((decision.desired, decision.reason), (1, ScaleReason::Wake));
+    let report = LoadReport { span: SECOND, concurrency: 95.0, requests: 94, present: hold(95) };
     assert_eq!(bench.second(report).desired, 10);
 }
 
@@ -197,8 +197,8 @@ fn a_burst_on_a_sleeping_service_is_not_averaged_with_its_sleep() {
 fn held_requests_count_on_a_rate_target_too() {
     let settings = ScaleSettings { concurrency: None, rate: Some(1000.0), limit: 5, ..ten() };
     let mut bench = Bench::old(&settings, 0);
-    let present = Present { holds: 31, ..Present::default() };
-    let decision = bench.second(Report { span: SECOND, concurrency: 31.0, requests: 31, present });
+    let present = CurrentLoad { holds: 31, ..CurrentLoad::default() };
+    let decision = bench.second(LoadReport { span: SECOND, concurrency: 31.0, requests: 31, present });
     assert_eq!(decision.desired, 7);
 }
 
@@ -206,17 +206,17 @@ fn held_requests_count_on_a_rate_target_too() {
 fn an_average_that_is_no_number_is_replaced_by_what_is_present() {
     for (concurrency, expected) in [(f64::NAN, 4), (f64::INFINITY, 4), (-3.0, 1), (1e300, 20)] {
         let mut bench = Bench::old(&ten(), 1);
-        let decision = bench.seconds(60, Report { concurrency, ..busy(40) });
+        let decision = bench.seconds(60, LoadReport { concurrency, ..busy(40) });
         assert_eq!(decision.desired, expected, "{concurrency}: {}", decision.reason);
     }
 }
 
 #[test]
 fn what_is_in_flight_keeps_its_pods_but_asks_for_none() {
-    let spike = Report { concurrency: 0.1, ..busy(75) };
+    let spike = LoadReport { concurrency: 0.1, ..busy(75) };
     let mut bench = Bench::old(&ten(), 10);
     let decision = bench.second(spike);
-    assert_eq!((decision.desired, decision.reason), (8, Reason::InFlight { present: 75 }));
+    assert_eq!((decision.desired, decision.reason), (8, ScaleReason::InFlight { present: 75 }));
     let mut bench = Bench::old(&ten(), 3);
     assert_eq!(bench.second(spike).desired, 3);
 }
@@ -224,13 +224,13 @@ fn what_is_in_flight_keeps_its_pods_but_asks_for_none() {
 #[test]
 fn each_kind_of_presence_keeps_a_service_from_zero() {
     for present in [
-        Present { in_flight: 1, ..Present::default() },
-        Present { holds: 1, ..Present::default() },
-        Present { streams: 1, ..Present::default() },
-        Present { upgraded: 1, ..Present::default() },
+        CurrentLoad { in_flight: 1, ..CurrentLoad::default() },
+        CurrentLoad { holds: 1, ..CurrentLoad::default() },
+        CurrentLoad { streams: 1, ..CurrentLoad::default() },
+        CurrentLoad { upgraded: 1, ..CurrentLoad::default() },
     ] {
         let mut bench = Bench::old(&ten(), 1);
-        let decision = bench.seconds(120, Report { present, ..quiet() });
+        let decision = bench.seconds(120, LoadReport { present, ..quiet() });
         assert_eq!(decision.desired, 1, "{present:?}");
         assert_eq!(bench.seconds(59, quiet()).desired, 1, "{present:?}");
         assert_eq!(bench.second(quiet()).desired, 0, "{present:?}");
@@ -245,7 +245,7 @@ fn the_initial_scale_lasts_until_so_many_were_ready_once_or_ten_minutes() {
         let mut scaler = Autoscaler::created(policy(&settings), at(0));
         scaler.list(at(0), [gateway.clone()]).unwrap();
         let first = scaler.decide(at(0), pods(0, 0));
-        assert_eq!((first.desired, first.reason), (4, Reason::Initial));
+        assert_eq!((first.desired, first.reason), (4, ScaleReason::Initial));
         let (mut replicas, mut zero_at) = (4, None);
         for second in 1..900 {
             scaler.report(at(second), &gateway, &quiet()).unwrap();
@@ -268,14 +268,14 @@ fn after_a_wake_a_service_stays_until_it_was_ready_for_idle_after_or_ten_minutes
     let settings = ScaleSettings { idle_after: secs(10), ..ten() };
     for (ready_at, zero_at) in [(0, 69), (30, 69), (100, 110), (595, 600), (9999, 600)] {
         let mut bench = Bench::old(&settings, 0);
-        let wake = Report { requests: 1, ..quiet() };
+        let wake = LoadReport { requests: 1, ..quiet() };
         assert_eq!(bench.second(wake).desired, 1);
         let woken = bench.now;
         for second in 0..=zero_at {
             bench.now = woken + secs(second);
             // The request gives up waiting after a minute.
             let holds = u32::from(second < 60);
-            bench.report(Report { present: Present { holds, ..Present::default() }, ..quiet() });
+            bench.report(LoadReport { present: CurrentLoad { holds, ..CurrentLoad::default() }, ..quiet() });
             let ready = u32::from(second >= ready_at);
             let decision = bench.scaler.decide(bench.now, pods(1, ready));
             let expected = u32::from(second < zero_at);
@@ -291,10 +291,10 @@ fn a_pin_is_an_order_and_zero_lasts_until_the_next_request() {
     assert_eq!(bench.second(busy(1)).desired, 30, "above max, below min, young: all the same");
     bench.scaler.pin(0);
     assert_eq!(bench.second(busy(10)).desired, 0, "to zero now");
-    let drained = Report { present: Present { streams: 3, ..Present::default() }, ..quiet() };
+    let drained = LoadReport { present: CurrentLoad { streams: 3, ..CurrentLoad::default() }, ..quiet() };
     let decision = bench.seconds(30, drained);
     assert_eq!((decision.desired, bench.scaler.pinned()), (0, Some(0)), "what still drains wakes nothing");
-    assert_eq!(bench.second(Report { requests: 1, ..quiet() }).desired, 2, "the next request does");
+    assert_eq!(bench.second(LoadReport { requests: 1, ..quiet() }).desired, 2, "the next request does");
     assert_eq!(bench.second(quiet()).desired, 2);
     assert_eq!(bench.scaler.pinned(), None);
     bench.scaler.pin(3);
@@ -306,18 +306,18 @@ fn a_pin_is_an_order_and_zero_lasts_until_the_next_request() {
 fn where_another_owner_scales_only_a_wake_is_ours() {
     let mut bench = Bench::old(&ScaleSettings { min: 2, ..ten() }, 0);
     let decide = |bench: &mut Bench, replicas| {
-        let observed = Observed { replicas, ready: replicas, owner: Owner::Other, token: "version 7" };
+        let observed = ObservedTarget { replicas, ready: replicas, owner: Owner::Other, token: "version 7" };
         let decision = bench.scaler.decide(bench.now, observed);
         assert_eq!(decision.token, "version 7");
         (decision.change(), decision.reason)
     };
-    assert_eq!(decide(&mut bench, 0), (None, Reason::OwnedElsewhere));
-    bench.report(Report { requests: 1, ..quiet() });
-    assert_eq!(decide(&mut bench, 0), (Some(2), Reason::Wake));
+    assert_eq!(decide(&mut bench, 0), (None, ScaleReason::OwnedElsewhere));
+    bench.report(LoadReport { requests: 1, ..quiet() });
+    assert_eq!(decide(&mut bench, 0), (Some(2), ScaleReason::Wake));
     bench.report(busy(500));
-    assert_eq!(decide(&mut bench, 1), (None, Reason::OwnedElsewhere));
+    assert_eq!(decide(&mut bench, 1), (None, ScaleReason::OwnedElsewhere));
     bench.scaler.pin(9);
-    assert_eq!(decide(&mut bench, 1), (None, Reason::OwnedElsewhere));
+    assert_eq!(decide(&mut bench, 1), (None, ScaleReason::OwnedElsewhere));
 }
 
 #[test]
@@ -342,7 +342,7 @@ fn while_no_reporter_or_too_many_are_listed_nothing_is_scaled_down() {
     let mut bench = Bench::old(&ten(), 5);
     bench.scaler.list(bench.now, []).unwrap();
     let decision = bench.decide();
-    assert_eq!((decision.change(), decision.reason), (None, Reason::NoReporters));
+    assert_eq!((decision.change(), decision.reason), (None, ScaleReason::NoReporters));
 
     let crowd = || (0..=MAX_REPORTERS).map(|n| Reporter::new(&format!("gateway-{n}")));
     assert_eq!(bench.scaler.list(bench.now, crowd()), Err(TooManyReporters));
@@ -351,7 +351,7 @@ fn while_no_reporter_or_too_many_are_listed_nothing_is_scaled_down() {
         assert_eq!(kept.is_err(), reporter == Reporter::new(&format!("gateway-{MAX_REPORTERS}")));
     }
     let decision = bench.decide();
-    assert_eq!((decision.change(), decision.reason), (None, Reason::TooManyReporters));
+    assert_eq!((decision.change(), decision.reason), (None, ScaleReason::TooManyReporters));
     assert_eq!(bench.scaler.list(bench.now, crowd().skip(1)), Ok(()));
     bench.scaler.report(bench.now, &crowd().next_back().unwrap(), &quiet()).unwrap();
     assert!(bench.decide().change().is_some());
@@ -364,7 +364,7 @@ fn a_crowd_of_unlisted_reporters_is_bounded_and_its_requests_still_count() {
         bench.scaler.report(bench.now, &Reporter::new(&format!("{n}")), &quiet()).unwrap();
     }
     let late = Reporter::new("late");
-    let wake = Report { requests: 1, ..quiet() };
+    let wake = LoadReport { requests: 1, ..quiet() };
     assert_eq!(bench.scaler.report(bench.now, &late, &wake), Err(TooManyReporters));
     assert_eq!(bench.decide().desired, 1);
     bench.now = bench.now + FRESH;
@@ -383,17 +383,17 @@ fn a_changed_policy_keeps_what_is_known() {
     }
     bench.scaler.set_policy(policy(&ScaleSettings { max: 3, ..ten() }));
     let decision = bench.second(busy(40));
-    assert_eq!((decision.desired, decision.reason), (3, Reason::Max), "max is above what is in flight");
+    assert_eq!((decision.desired, decision.reason), (3, ScaleReason::Max), "max is above what is in flight");
 }
 
 #[test]
 fn reasons_are_sentences() {
-    let silent = Reason::Silent { reporter: Reporter::new("gateway-2") };
+    let silent = ScaleReason::Silent { reporter: Reporter::new("gateway-2") };
     for (reason, sentence) in [
-        (Reason::Load { pods: 1 }, "the load takes one pod"),
-        (Reason::Idle { after: MINUTE }, "no request, hold, stream or upgraded connection for 60s"),
+        (ScaleReason::Load { pods: 1 }, "the load takes one pod"),
+        (ScaleReason::Idle { after: MINUTE }, "no request, hold, stream or upgraded connection for 60s"),
         (silent, "not scaled down while gateway-2 serves but is silent"),
-        (Reason::Young { window: MINUTE }, "not scaled down before it was watched for 60s"),
+        (ScaleReason::Young { window: MINUTE }, "not scaled down before it was watched for 60s"),
     ] {
         assert_eq!(reason.to_string(), sentence);
     }
@@ -402,7 +402,7 @@ fn reasons_are_sentences() {
 /// Anything that a driver may tell an autoscaler.
 #[derive(Debug, Clone)]
 enum Fact {
-    Report(usize, Report),
+    LoadReport(usize, LoadReport),
     List(Vec<usize>),
     Decide(Sight),
     Pin(u32),
@@ -429,7 +429,7 @@ fn thousandths(value: f64) -> u128 {
     format!("{value:.3}").replace('.', "").parse().unwrap()
 }
 
-fn is_active(report: &Report) -> bool {
+fn is_active(report: &LoadReport) -> bool {
     report.concurrency > 0.0 || report.requests > 0 || report.present.total() > 0
 }
 
@@ -465,10 +465,11 @@ impl Model {
     }
 
     /// The last report of `who` that still means something just after fact `n`.
-    fn last_report(&self, n: usize, who: usize) -> Option<(Moment, Present)> {
+    fn last_report(&self, n: usize, who: usize) -> Option<(Moment, CurrentLoad)> {
         let facts = self.until(n);
-        let i = facts.iter().rposition(|(_, fact)| matches!(fact, Fact::Report(from, _) if *from == who))?;
-        let (heard, Fact::Report(_, report)) = &facts[i] else { unreachable!() };
+        let i =
+            facts.iter().rposition(|(_, fact)| matches!(fact, Fact::LoadReport(from, _) if *from == who))?;
+        let (heard, Fact::LoadReport(_, report)) = &facts[i] else { unreachable!() };
         let mut lists = facts[i..].iter().filter_map(|(at, fact)| match fact {
             Fact::List(names) => Some((*at, names)),
             _ => None,
@@ -479,12 +480,12 @@ impl Model {
         (kept && in_time).then_some((*heard, report.present))
     }
 
-    fn present(&self, n: usize) -> Vec<Present> {
+    fn present(&self, n: usize) -> Vec<CurrentLoad> {
         (0..NAMES).filter_map(|who| self.last_report(n, who)).map(|(_, present)| present).collect()
     }
 
     fn total(&self, n: usize) -> u64 {
-        self.present(n).into_iter().map(Present::total).sum()
+        self.present(n).into_iter().map(CurrentLoad::total).sum()
     }
 
     fn holds(&self, n: usize) -> u128 {
@@ -495,7 +496,7 @@ impl Model {
         let mut last = self.born;
         for (i, (at, fact)) in self.until(n).iter().enumerate() {
             let active = match fact {
-                Fact::Report(_, report) => is_active(report),
+                Fact::LoadReport(_, report) => is_active(report),
                 Fact::List(names) => (0..NAMES).any(|who| {
                     let known = i > 0 && !names.contains(&who);
                     let before = if known { self.last_report(i - 1, who) } else { None };
@@ -519,11 +520,11 @@ impl Model {
     /// (Busy thousandths × nanoseconds, requests, nanoseconds) of the last `length` before the last report.
     fn load(&self, n: usize, length: Duration) -> (u128, u128, u128) {
         const NANOS: u128 = 1_000_000_000;
-        let reports: Vec<(u128, &Report)> = self
+        let reports: Vec<(u128, &LoadReport)> = self
             .until(n)
             .iter()
             .filter_map(|(at, fact)| match fact {
-                Fact::Report(_, report) => Some((u128::from(at.as_nanos()), report)),
+                Fact::LoadReport(_, report) => Some((u128::from(at.as_nanos()), report)),
                 _ => None,
             })
             .collect();
@@ -599,7 +600,7 @@ impl Model {
         let fell = fell.map_or(0, |pair| pair[1].0);
         let pinned = self.until(n).iter().rposition(|(_, fact)| matches!(fact, Fact::Pin(0))).unwrap_or(0);
         let asked = self.facts[fell.max(pinned)..=n].iter().any(|(_, fact)| match fact {
-            Fact::Report(_, report) => report.requests > 0 || report.present.holds > 0,
+            Fact::LoadReport(_, report) => report.requests > 0 || report.present.holds > 0,
             _ => false,
         });
         self.holds(n) > 0 || asked && !self.is_idle(n)
@@ -705,12 +706,12 @@ fn name(who: usize) -> Reporter {
 
 fn tell(scaler: &mut Autoscaler, now: Moment, fact: &Fact) -> Option<Decision> {
     match fact {
-        Fact::Report(who, report) => scaler.report(now, &name(*who), report).unwrap(),
+        Fact::LoadReport(who, report) => scaler.report(now, &name(*who), report).unwrap(),
         Fact::List(names) => scaler.list(now, names.iter().map(|who| name(*who))).unwrap(),
         Fact::Pin(pods) => scaler.pin(*pods),
         Fact::Unpin => scaler.unpin(),
         Fact::Decide(Sight { replicas, ready, owner }) => {
-            let observed = Observed { replicas: *replicas, ready: *ready, owner: *owner, token: () };
+            let observed = ObservedTarget { replicas: *replicas, ready: *ready, owner: *owner, token: () };
             return Some(scaler.decide(now, observed));
         }
     }
@@ -741,9 +742,9 @@ fn settings() -> impl Strategy<Value = ScaleSettings> {
     })
 }
 
-fn present() -> impl Strategy<Value = Present> {
+fn present() -> impl Strategy<Value = CurrentLoad> {
     let few = || prop_oneof![4 => Just(0), 1 => 0..40_u32];
-    (few(), few(), few(), few()).prop_map(|(in_flight, holds, streams, upgraded)| Present {
+    (few(), few(), few(), few()).prop_map(|(in_flight, holds, streams, upgraded)| CurrentLoad {
         in_flight,
         holds,
         streams,
@@ -751,17 +752,14 @@ fn present() -> impl Strategy<Value = Present> {
     })
 }
 
-fn report() -> impl Strategy<Value = Report> {
+fn report() -> impl Strategy<Value = LoadReport> {
     let span = prop_oneof![4 => Just(1000), 1 => Just(0), 3 => 1..1500_u64, 1 => 1500..100_000_u64];
     let concurrency =
         prop_oneof![2 => Just(0.0), 2 => (0..400_u32).prop_map(|eighths| f64::from(eighths) / 8.0)];
     let requests = prop_oneof![2 => Just(0), 1 => 0..100_u64];
     let loaded =
-        (span, concurrency, requests, present()).prop_map(|(span, concurrency, requests, present)| Report {
-            span: Duration::from_millis(span),
-            concurrency,
-            requests,
-            present,
+        (span, concurrency, requests, present()).prop_map(|(span, concurrency, requests, present)| {
+            LoadReport { span: Duration::from_millis(span), concurrency, requests, present }
         });
     prop_oneof![2 => Just(quiet()), 3 => loaded]
 }
@@ -787,7 +785,7 @@ fn moves() -> impl Strategy<Value = Vec<(Duration, Move)>> {
         .prop_map(|(replicas, ready, owner)| Move::Tell(Fact::Decide(Sight { replicas, ready, owner })));
     let list = proptest::collection::vec(0..NAMES, 0..=NAMES).prop_map(|names| Move::Tell(Fact::List(names)));
     let one = prop_oneof![
-        8 => (0..NAMES, report()).prop_map(|(who, report)| Move::Tell(Fact::Report(who, report))),
+        8 => (0..NAMES, report()).prop_map(|(who, report)| Move::Tell(Fact::LoadReport(who, report))),
         2 => list,
         3 => sight,
         8 => prop_oneof![3 => Just(0), 1 => 0..4_u32].prop_map(|missing| Move::Follow { missing }),
@@ -824,7 +822,7 @@ fn run(
             Move::Quiet(seconds) => {
                 for _ in 0..seconds {
                     now = now + SECOND;
-                    facts.extend(listed.iter().map(|who| (now, Fact::Report(*who, quiet()))));
+                    facts.extend(listed.iter().map(|who| (now, Fact::LoadReport(*who, quiet()))));
                 }
                 facts.push((now, follow(replicas, 0)));
             }
@@ -880,8 +878,11 @@ fn promises(model: &Model, decision: &Decision) -> Result<(), TestCaseError> {
     let grown = model.created || now.since(model.born) >= model.settings.stable_window;
     prop_assert!(grown, "down too young");
     for who in 0..NAMES {
-        let heard =
-            model.facts.iter().rev().find(|(_, fact)| matches!(fact, Fact::Report(from, _) if *from == who));
+        let heard = model
+            .facts
+            .iter()
+            .rev()
+            .find(|(_, fact)| matches!(fact, Fact::LoadReport(from, _) if *from == who));
         let fresh = heard.is_some_and(|(at, _)| now.since(*at) < FRESH);
         prop_assert!(fresh || !model.is_listed(n, who), "down while {} is silent", who);
     }
@@ -907,13 +908,15 @@ fn garbage() -> impl Strategy<Value = (Moment, Fact)> {
         Just(SECOND),
     ];
     let requests = prop_oneof![any::<u64>(), Just(u64::MAX)];
-    let present = (count(), count(), count(), count())
-        .prop_map(|(in_flight, holds, streams, upgraded)| Present { in_flight, holds, streams, upgraded });
-    let report = (span, number, requests, present)
-        .prop_map(|(span, concurrency, requests, present)| Report { span, concurrency, requests, present });
+    let present = (count(), count(), count(), count()).prop_map(|(in_flight, holds, streams, upgraded)| {
+        CurrentLoad { in_flight, holds, streams, upgraded }
+    });
+    let report = (span, number, requests, present).prop_map(|(span, concurrency, requests, present)| {
+        LoadReport { span, concurrency, requests, present }
+    });
     let sight = (count(), count())
         .prop_map(|(replicas, ready)| Fact::Decide(Sight { replicas, ready, owner: Owner::Rouse }));
-    let fact = prop_oneof![(0..NAMES, report).prop_map(|(who, report)| Fact::Report(who, report)), sight];
+    let fact = prop_oneof![(0..NAMES, report).prop_map(|(who, report)| Fact::LoadReport(who, report)), sight];
     let now = prop_oneof![any::<u64>(), 0..10_000_000_000_u64, u64::MAX - 10..=u64::MAX];
     (now.prop_map(Moment::from_nanos), fact)
 }
@@ -970,7 +973,7 @@ proptest! {
             now = now + Duration::from_millis(pause);
             for (scaler, order) in scalers.iter_mut().zip([ORDERS[0], ORDERS[order]]) {
                 for who in order {
-                    tell(scaler, now, &Fact::Report(who, reports[who]));
+                    tell(scaler, now, &Fact::LoadReport(who, reports[who]));
                 }
             }
             let [one, other] = scalers.each_mut().map(|scaler| scaler.decide(now, pods(replicas, replicas)));
@@ -988,13 +991,13 @@ proptest! {
         let mut scaler = Autoscaler::new(policy(&settings), at(0));
         tell(&mut scaler, at(0), &Fact::List(vec![0]));
         let now = Moment::from_millis(asleep);
-        prop_assert_eq!(scaler.decide(now, pods(0, 0)).reason, Reason::Asleep);
-        let report = Report { span: Duration::from_millis(span), requests, ..Report::default() };
-        tell(&mut scaler, now, &Fact::Report(usize::from(!listed), report));
+        prop_assert_eq!(scaler.decide(now, pods(0, 0)).reason, ScaleReason::Asleep);
+        let report = LoadReport { span: Duration::from_millis(span), requests, ..LoadReport::default() };
+        tell(&mut scaler, now, &Fact::LoadReport(usize::from(!listed), report));
         prop_assert!(scaler.decide(now, pods(0, 0)).desired >= 1);
         // It did not wait for the pod: the next reports are quiet, and the wake goes on all the same.
         let last = now + settings.idle_after - Duration::from_nanos(1);
-        tell(&mut scaler, last, &Fact::Report(0, quiet()));
+        tell(&mut scaler, last, &Fact::LoadReport(0, quiet()));
         prop_assert!(scaler.decide(last, pods(0, 0)).desired >= 1);
         let forgotten = now + settings.idle_after;
         prop_assert_eq!(scaler.decide(forgotten, pods(0, 0)).desired, 0);
@@ -1005,23 +1008,23 @@ proptest! {
         settings in settings(), last in report(), when in 20_000_000_000..300_000_000_000_u64,
         gap in 1..3_000_000_000_u64, replicas in 1..50_u32,
     ) {
-        let last = if is_active(&last) { last } else { Report { requests: 1, ..last } };
+        let last = if is_active(&last) { last } else { LoadReport { requests: 1, ..last } };
         let settings = ScaleSettings { min: 0, ..settings };
         let mut scaler = Autoscaler::new(policy(&settings), at(0));
         tell(&mut scaler, at(0), &Fact::List(vec![0, 1]));
         // Ready all along; the first sight is the wake.
         drop(scaler.decide(at(0), pods(replicas, replicas)));
         let now = Moment::from_nanos(when);
-        tell(&mut scaler, now, &Fact::Report(0, last));
+        tell(&mut scaler, now, &Fact::LoadReport(0, last));
         let (ended, gap) = (now + SECOND, Duration::from_nanos(gap));
         let busy = last.present.total() > 0;
         if busy {
             // A last request ends within the span of this report.
-            tell(&mut scaler, ended, &Fact::Report(0, Report { concurrency: 0.1, ..quiet() }));
+            tell(&mut scaler, ended, &Fact::LoadReport(0, LoadReport { concurrency: 0.1, ..quiet() }));
         }
         let deadline = if busy { ended } else { now } + settings.idle_after;
         for who in [0, 1] {
-            tell(&mut scaler, deadline - gap.min(settings.idle_after), &Fact::Report(who, quiet()));
+            tell(&mut scaler, deadline - gap.min(settings.idle_after), &Fact::LoadReport(who, quiet()));
         }
         let before = scaler.clone().decide(deadline - Duration::from_nanos(1), pods(replicas, replicas));
         prop_assert!(before.desired >= 1, "{}", before.reason);
@@ -1048,7 +1051,7 @@ proptest! {
         for _ in 0..if far { 0 } else { settings.stable_window.as_secs() * 2 + 2 } {
             now = now + SECOND;
             for who in 0..NAMES {
-                tell(&mut scaler, now, &Fact::Report(who, quiet()));
+                tell(&mut scaler, now, &Fact::LoadReport(who, quiet()));
             }
             drop(scaler.decide(now, pods(1, 1)));
         }

@@ -9,15 +9,15 @@ use std::time::Duration;
 
 use rouse_core::endpoint::{PortName, Slice, SliceEndpoint, SlicePort, State};
 use rouse_core::hold::AcquireError;
-use rouse_core::merge::{Boot, Event, Push, PushOrder};
+use rouse_core::merge::{Boot, Push, PushEvent, PushOrder};
 use rouse_core::service::{Slot, Spec};
 use rouse_core::snapshot::Spread;
 use rouse_core::time::{Clock, Moment};
-use rouse_core::timeline::Outcome;
+use rouse_core::timeline::ColdStartOutcome;
 use rouse_testkit::fakes::{Bench, DRAINING, READY, STARTING, http, ip, pod, ready_slice, slice};
 use rouse_testkit::requests::{Bell, Request};
 
-fn push(n: u32, sequence: u64, event: Event) -> Push {
+fn push(n: u32, sequence: u64, event: PushEvent) -> Push {
     let boot = Boot { started: 1, id: 1 };
     Push {
         pod: pod(n),
@@ -218,7 +218,7 @@ fn a_late_writer_of_a_removed_service_does_not_touch_its_successor() {
     let (old, _) = bench.service("cart", Spread::default());
     bench.registry.remove(old.id());
     let (new, port) = bench.service("cart", Spread::default());
-    new.push(push(0, 1, Event::Ready)).unwrap();
+    new.push(push(0, 1, PushEvent::Ready)).unwrap();
     assert_eq!(bench.registry.due(), Some(Moment::from_secs(60)));
     old.put_slice("a", ready_slice(1));
     assert_eq!(bench.registry.due(), Some(Moment::from_secs(60)), "the successor's timer is lost");
@@ -375,7 +375,7 @@ fn a_cold_start_whose_pod_came_is_not_abandoned() {
     let hold = Request::new(&port, 0).waits();
     service.put_slice("a", ready_slice(1));
     drop(hold);
-    assert_eq!(bench.registry.cold_starts().newest(None, 1)[0].outcome, Outcome::Unanswered);
+    assert_eq!(bench.registry.cold_starts().newest(None, 1)[0].outcome, ColdStartOutcome::Unanswered);
 }
 
 #[test]
@@ -512,7 +512,7 @@ fn a_cold_start_goes_on_while_a_request_still_waits_for_it() {
     service.put_slice("a", ready_slice(1));
     second.served().answered();
     assert_eq!(bench.registry.cold_starts().newest(None, 9).len(), 1);
-    assert_eq!(bench.registry.cold_starts().newest(None, 1)[0].outcome, Outcome::Served);
+    assert_eq!(bench.registry.cold_starts().newest(None, 1)[0].outcome, ColdStartOutcome::Served);
 }
 
 #[test]
@@ -523,7 +523,7 @@ fn the_driver_hears_of_something_due_earlier() {
     let bell = Arc::<Bell>::default();
     let waker = Waker::from(Arc::clone(&bell));
     assert!(drive.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-    service.push(push(0, 1, Event::Ready)).unwrap();
+    service.push(push(0, 1, PushEvent::Ready)).unwrap();
     assert_eq!(bell.rung(), 1);
 }
 
@@ -531,11 +531,11 @@ fn the_driver_hears_of_something_due_earlier() {
 fn a_timer_that_fired_can_be_set_to_the_same_moment_again() {
     let bench = Bench::new();
     let (service, port) = bench.service("cart", Spread::default());
-    service.push(push(0, 1, Event::Ready)).unwrap();
+    service.push(push(0, 1, PushEvent::Ready)).unwrap();
     bench.clock.advance(Duration::from_mins(1));
     // Due now, and nothing to do any more but to be forgotten; the next lease is a new timer.
     bench.registry.tick();
-    service.push(push(1, 1, Event::Ready)).unwrap();
+    service.push(push(1, 1, PushEvent::Ready)).unwrap();
     assert_eq!(bench.registry.due(), Some(Moment::from_secs(120)));
     bench.clock.advance(Duration::from_mins(1));
     bench.registry.tick();
@@ -547,7 +547,7 @@ fn a_timer_that_fired_can_be_set_to_the_same_moment_again() {
 fn a_removed_service_leaves_no_timer_and_no_address_behind() {
     let bench = Bench::new();
     let (service, _) = bench.service("cart", Spread::default());
-    service.push(push(0, 1, Event::Ready)).unwrap();
+    service.push(push(0, 1, PushEvent::Ready)).unwrap();
     assert!(bench.registry.due().is_some());
     bench.registry.remove(service.id());
     assert_eq!(bench.registry.due(), None);
@@ -614,7 +614,7 @@ fn a_pod_that_takes_an_address_over_does_so_in_every_service() {
     }
     bench.clock.advance(Duration::from_secs(1));
     // Another pod, at pod 0's address, of the first service only.
-    let newcomer = Push { pod: pod(7), ..push(0, 1, Event::Ready) };
+    let newcomer = Push { pod: pod(7), ..push(0, 1, PushEvent::Ready) };
     web.push(newcomer).unwrap();
     assert!(headless_port.try_acquire(0).is_none(), "the old pod is gone there too");
     headless.put_slice("a", ready_slice(1));
@@ -629,7 +629,7 @@ fn a_draining_pod_takes_over_no_address_in_any_service() {
     headless.put_slice("a", ready_slice(1));
     bench.clock.advance(Duration::from_secs(1));
     web.put_slice("a", slice([(7, DRAINING)]));
-    for (sequence, event) in [(1, Event::Ready), (2, Event::Draining)] {
+    for (sequence, event) in [(1, PushEvent::Ready), (2, PushEvent::Draining)] {
         web.push(Push { pod: pod(7), ..push(0, sequence, event) }).unwrap();
         assert!(headless_port.try_acquire(0).is_some());
     }
@@ -639,7 +639,7 @@ fn a_draining_pod_takes_over_no_address_in_any_service() {
 async fn a_lease_ends_by_a_timer_not_by_the_next_event() {
     let bench = Bench::new();
     let (service, port) = bench.service("cart", Spread::default());
-    service.push(push(0, 1, Event::Ready)).unwrap();
+    service.push(push(0, 1, PushEvent::Ready)).unwrap();
     assert!(port.try_acquire(0).is_some());
     let clock = Arc::clone(&bench.clock);
     let sleep_until = move |due: Moment| {

@@ -12,8 +12,8 @@ use proptest::sample::Index;
 use rouse_core::endpoint::{Conditions, PodUid, PortName, ServiceId};
 use rouse_core::slices::{
     ContainerPort, EndpointSlice, Family, HEADLESS, InitContainer, LeftOut, MANAGED_BY, MANAGER,
-    MaxEndpoints, Node, Nodes, Options, Plan, Pod, PodPhase, Protocol, SERVICE_NAME, ServiceFacts,
-    ServicePort, SliceContent, TargetPort, endpoint, ports, reconcile,
+    MaxEndpoints, Node, Nodes, Options, Pod, PodPhase, Protocol, SERVICE_NAME, ServiceFacts, ServicePort,
+    SliceContent, SlicePlan, TargetPort, endpoint, ports, reconcile,
 };
 
 /// All that a reconcile depends on, but for the slices that exist.
@@ -37,7 +37,7 @@ impl World {
         }
     }
 
-    fn plan(&self, existing: &[EndpointSlice]) -> Plan {
+    fn plan(&self, existing: &[EndpointSlice]) -> SlicePlan {
         reconcile(&self.service, &self.pods, &self.nodes, existing, &self.options)
     }
 
@@ -48,7 +48,7 @@ impl World {
 }
 
 /// What stands when `plan` is written; new slices are called `prefix` and a number.
-fn named(plan: Plan, prefix: &str) -> Vec<EndpointSlice> {
+fn named(plan: SlicePlan, prefix: &str) -> Vec<EndpointSlice> {
     let mut count = 0;
     plan.into_slices(|| {
         count += 1;
@@ -108,7 +108,7 @@ fn pods(prefix: &str, count: usize) -> Vec<Pod> {
 }
 
 /// A plan in short: `a:2` stays with two endpoints, `a:2!` is updated, `a:-` is deleted, `+2` is created.
-fn short(plan: &Plan) -> String {
+fn short(plan: &SlicePlan) -> String {
     let size = |content: &SliceContent| content.endpoints.len();
     let unchanged = plan.unchanged.iter().map(|slice| format!("{}:{}", slice.name, size(&slice.content)));
     let updated = plan.update.iter().map(|slice| format!("{}:{}!", slice.name, size(&slice.content)));
@@ -200,7 +200,7 @@ fn a_slice_that_is_too_big_since_the_maximum_was_lowered_gives_up_the_surplus() 
 
 /// Changes the world after it has settled on one slice, `a`, and expects this plan.
 #[track_caller]
-fn check_change(change: impl FnOnce(&mut World, &mut EndpointSlice), expected: &str) -> Plan {
+fn check_change(change: impl FnOnce(&mut World, &mut EndpointSlice), expected: &str) -> SlicePlan {
     let mut world = World::new(4, pods("web", 2));
     let mut slice = only_slice(&world, "a");
     change(&mut world, &mut slice);
@@ -787,7 +787,7 @@ proptest! {
         let fresh = world.plan(&[]);
         let plan = world.plan(&existing);
         for (family, fewest) in fewest_slices(&world) {
-            let count = |plan: &Plan| plan.contents().filter(|content| content.family == family).count();
+            let count = |plan: &SlicePlan| plan.contents().filter(|content| content.family == family).count();
             let existed = existing.iter().filter(|slice| slice.content.family == family).count();
             prop_assert_eq!(count(&fresh), fewest);
             prop_assert!(count(&plan) >= fewest);

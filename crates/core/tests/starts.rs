@@ -8,7 +8,7 @@ use rouse_core::hold::AcquireError;
 use rouse_core::service::Service;
 use rouse_core::snapshot::Spread;
 use rouse_core::start::{Cause, StartFailure};
-use rouse_core::timeline::Outcome;
+use rouse_core::timeline::ColdStartOutcome;
 use rouse_testkit::fakes::{Bench, READY, STARTING, ready_slice, slice};
 use rouse_testkit::requests::{Request, line};
 
@@ -108,7 +108,11 @@ fn after_a_final_failure_requests_fail_at_once_until_the_next_wake_and_that_one_
     assert_eq!(bench.engine.wakes(), 1, "never one wake per request");
     let log = bench.registry.cold_starts().newest(None, 200);
     let outcomes: Vec<_> = log.iter().map(|cold| cold.outcome).collect();
-    assert_eq!(outcomes, [Outcome::Failed], "a request that is turned away at once begins no cold start");
+    assert_eq!(
+        outcomes,
+        [ColdStartOutcome::Failed],
+        "a request that is turned away at once begins no cold start"
+    );
     pass(&bench, Duration::from_secs(1));
     assert_eq!(bench.engine.wakes(), 1, "no request waits");
     // The next request asks again, and waits for what comes of it.
@@ -161,7 +165,7 @@ fn a_failed_start_is_a_failed_cold_start_and_has_its_true_time() {
     drop(waiting);
     let log = bench.registry.cold_starts().newest(None, 10);
     let told: Vec<_> = log.iter().map(|cold| (cold.outcome, cold.total().as_secs())).collect();
-    assert_eq!(told, [(Outcome::Failed, 2)]);
+    assert_eq!(told, [(ColdStartOutcome::Failed, 2)]);
 }
 
 #[tokio::test(start_paused = true)]

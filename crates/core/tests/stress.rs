@@ -14,9 +14,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use rouse_core::endpoint::Load;
+use rouse_core::endpoint::EndpointLoad;
 use rouse_core::hold::AcquireError;
-use rouse_core::merge::{Boot, Event, Push, PushOrder};
+use rouse_core::merge::{Boot, Push, PushEvent, PushOrder};
 use rouse_core::service::{Port, Service, SlotRequest, Spec};
 use rouse_core::snapshot::{PortView, Spread};
 use rouse_testkit::fakes::{Bench, DRAINING, READY, STARTING, http, ip, pod, slice};
@@ -95,7 +95,7 @@ async fn writer(
             }
             1 => {
                 sequence += 1;
-                let event = [Event::Ready, Event::NotReady][usize::try_from(dice.roll(2)).unwrap()];
+                let event = [PushEvent::Ready, PushEvent::NotReady][usize::try_from(dice.roll(2)).unwrap()];
                 let push = Push {
                     pod: pod(4),
                     order: PushOrder { boot: Boot { started: seed, id: 0 }, sequence },
@@ -119,7 +119,7 @@ async fn writer(
     }
 }
 
-fn loads(service: &Service) -> Vec<Arc<Load>> {
+fn loads(service: &Service) -> Vec<Arc<EndpointLoad>> {
     let snapshot = service.snapshot();
     snapshot.ports.iter().flat_map(PortView::endpoints).map(|one| Arc::clone(&one.load)).collect()
 }

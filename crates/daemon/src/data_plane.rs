@@ -15,11 +15,11 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::admin::metrics::{Present, Tally};
-use crate::admin::process::Process;
-use crate::admin::{self, AdminState, PodBackend, Services};
+use crate::admin::metrics::{RegistryCollector, Tally};
+use crate::admin::process::ProcessCollector;
+use crate::admin::{self, AdminState, DataPlaneView, PodBackend};
 use crate::certificates::Certificates;
-use crate::failure::{Failure, failed};
+use crate::failure::{CommandError, failed};
 use crate::listeners::Listeners;
 use crate::process::console::Console;
 use crate::process::drain::{self, DrainTimes, Drained};
@@ -66,8 +66,8 @@ impl DataPlane {
         };
         let gateway = Gateway::new(proxy, of_proxy);
         let tally = Tally::new(&mut metrics);
-        Present::register(Arc::clone(&registry), &mut metrics);
-        Process::register(&mut metrics);
+        RegistryCollector::register(Arc::clone(&registry), &mut metrics);
+        ProcessCollector::register(&mut metrics);
         Self { clock, registry, gateway, tally, metrics }
     }
 
@@ -78,14 +78,14 @@ impl DataPlane {
         workers: Option<usize>,
         backend: PodBackend,
         console: &Console,
-    ) -> Result<Serving, Failure> {
+    ) -> Result<Serving, CommandError> {
         let Self { clock, registry, gateway, tally, metrics } = self;
         let (listeners, admin) = listeners.into_parts(certificates.as_ref().map(Certificates::server));
         let admin =
             TcpListener::from_std(admin.into_std()).map_err(failed("cannot listen on the admin address"))?;
         let (ready, end, mut tasks) = (Arc::<Ready>::default(), CancellationToken::new(), Tasks::default());
         let count_sources = matches!(backend, PodBackend::Cluster(_));
-        let services = Services {
+        let services = DataPlaneView {
             registry: Arc::clone(&registry),
             gateway: Arc::clone(&gateway),
             clock: Arc::new(clock),

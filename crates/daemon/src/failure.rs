@@ -7,7 +7,7 @@ use rouse_kube::client::connect::ConnectError;
 
 /// Why a command did not do what it was asked to.
 #[derive(Debug, thiserror::Error)]
-pub enum Failure {
+pub enum CommandError {
     /// Bad usage or malformed input: exit code 2. The text names the place, the problem and the next step.
     #[error("{0}")]
     Input(String),
@@ -28,17 +28,17 @@ pub enum Failure {
     ReaderGone,
 }
 
-impl From<io::Error> for Failure {
+impl From<io::Error> for CommandError {
     fn from(error: io::Error) -> Self {
         match error.kind() {
-            io::ErrorKind::BrokenPipe => Failure::ReaderGone,
-            _ => Failure::Io { what: "cannot write the output".to_owned(), error },
+            io::ErrorKind::BrokenPipe => CommandError::ReaderGone,
+            _ => CommandError::Io { what: "cannot write the output".to_owned(), error },
         }
     }
 }
 
 /// A bad kubeconfig or context is bad usage, whether it was named or found.
-impl From<ConnectError> for Failure {
+impl From<ConnectError> for CommandError {
     fn from(error: ConnectError) -> Self {
         let next = match &error {
             ConnectError::NoContext { .. } => "choose one of them with --context NAME",
@@ -49,7 +49,7 @@ impl From<ConnectError> for Failure {
             ConnectError::NoKubeconfig => "name one with --kubeconfig FILE, or in KUBECONFIG",
             _ => "correct it, or name another one with --kubeconfig FILE, or in KUBECONFIG",
         };
-        Failure::Input(format!("{}\n  {next}", explained(&error)))
+        CommandError::Input(format!("{}\n  {next}", explained(&error)))
     }
 }
 
@@ -70,6 +70,6 @@ fn explained(error: &dyn Error) -> String {
 }
 
 /// Makes a failure of an I/O error.
-pub(crate) fn failed(what: &str) -> impl FnOnce(io::Error) -> Failure {
-    move |error| Failure::Io { what: what.to_owned(), error }
+pub(crate) fn failed(what: &str) -> impl FnOnce(io::Error) -> CommandError {
+    move |error| CommandError::Io { what: what.to_owned(), error }
 }

@@ -14,7 +14,7 @@ pub mod rouse_yaml;
 pub mod settings;
 pub mod up;
 
-pub use failure::Failure;
+pub use failure::CommandError;
 
 use std::io::Write;
 
@@ -33,7 +33,7 @@ pub enum RoleCommand {
 
 impl RoleCommand {
     /// Runs until a signal, or until something breaks. What is not about running goes to `out` and `err`.
-    pub fn run(&self, out: &mut dyn Write, err: &mut dyn Write) -> Result<(), Failure> {
+    pub fn run(&self, out: &mut dyn Write, err: &mut dyn Write) -> Result<(), CommandError> {
         match self {
             RoleCommand::Up(args) => up::command(args),
             RoleCommand::Gateway(args) => gateway::command(args, out, err),

@@ -7,11 +7,11 @@ use rouse_net::listen::{BindError, Listener, bind};
 use rouse_net::tls::ServerTls;
 use rouse_proxy::listen::ProxyListener;
 
-use crate::failure::Failure;
+use crate::failure::CommandError;
 
 /// Where a role listens.
 #[derive(Debug, Clone)]
-pub struct Addresses {
+pub struct ListenAddresses {
     /// For requests.
     pub plain: Vec<SocketAddr>,
     /// For requests over TLS.
@@ -20,7 +20,7 @@ pub struct Addresses {
     pub admin: SocketAddr,
 }
 
-/// Which of the [`Addresses`] one is.
+/// Which of the [`ListenAddresses`] one is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
     Plain,
@@ -39,20 +39,20 @@ pub(crate) struct Listeners {
 impl Listeners {
     /// Opens all of them, or none. `refused` turns an error into advice.
     pub(crate) fn open(
-        addresses: &Addresses,
-        refused: impl Fn(&BindError, Purpose) -> Failure,
-    ) -> Result<Self, Failure> {
+        addresses: &ListenAddresses,
+        refused: impl Fn(&BindError, Purpose) -> CommandError,
+    ) -> Result<Self, CommandError> {
         let open = |addresses: &[_], purpose| bind(addresses).map_err(|error| refused(&error, purpose));
         let plain = open(&addresses.plain, Purpose::Plain)?;
         let secure = open(&addresses.secure, Purpose::Secure)?;
-        let none = || Failure::Failed("cannot listen on the admin address".to_owned());
+        let none = || CommandError::Failed("cannot listen on the admin address".to_owned());
         let admin = open(&[addresses.admin], Purpose::Admin)?.pop().ok_or_else(none)?;
         Ok(Self { plain, secure, admin })
     }
 
     /// The addresses with the ports that the system chose.
-    pub(crate) fn addresses(&self) -> Addresses {
-        Addresses {
+    pub(crate) fn addresses(&self) -> ListenAddresses {
+        ListenAddresses {
             plain: self.plain.iter().map(Listener::address).collect(),
             secure: self.secure.iter().map(Listener::address).collect(),
             admin: self.admin.address(),

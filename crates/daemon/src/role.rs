@@ -9,12 +9,12 @@ use rouse_config::settings::Values;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
 
-use crate::failure::{Failure, failed};
+use crate::failure::{CommandError, failed};
 use crate::logging::Log;
 use crate::process::capacity;
 use crate::process::console::{Console, PrinterThread};
 use crate::process::drain::{self, DrainTimes, Drained};
-use crate::process::signals::{Signal, Signals};
+use crate::process::signals::{ProcessSignal, Signals};
 
 /// How long the reader of our output may take to read the last lines.
 const LAST_LINES: Duration = Duration::from_secs(2);
@@ -54,8 +54,8 @@ pub(crate) fn run<R: Role>(
     values: &Values,
     report: Report,
     times: DrainTimes,
-    start: impl AsyncFnOnce(&Console) -> Result<R, Failure>,
-) -> Result<(), Failure> {
+    start: impl AsyncFnOnce(&Console) -> Result<R, CommandError>,
+) -> Result<(), CommandError> {
     capacity::raise_open_files();
     let runtime = control_runtime().map_err(failed("cannot start threads"))?;
     let log = Log::start(values)?;
@@ -77,17 +77,17 @@ pub(crate) fn run<R: Role>(
 }
 
 async fn serve<R: Role>(
-    start: impl AsyncFnOnce(&Console) -> Result<R, Failure>,
+    start: impl AsyncFnOnce(&Console) -> Result<R, CommandError>,
     times: DrainTimes,
     signals: &mut Signals,
     console: &Console,
-) -> Result<(), Failure> {
+) -> Result<(), CommandError> {
     let mut role = start(console).await?;
     let broken = loop {
         tokio::select! {
             signal = signals.next() => match signal {
-                Signal::Leave => break None,
-                Signal::Reload => role.reload(),
+                ProcessSignal::Leave => break None,
+                ProcessSignal::Reload => role.reload(),
             },
             broken = role.run() => break Some(broken),
         }
@@ -97,8 +97,8 @@ async fn serve<R: Role>(
     }
     let drained = role.stop(times, signals).await;
     match broken {
-        Some(what) => Err(Failure::Failed(role.next_step(what))),
-        None if drained.hurried => Err(Failure::Failed("stopped at once by a second signal".to_owned())),
+        Some(what) => Err(CommandError::Failed(role.next_step(what))),
+        None if drained.hurried => Err(CommandError::Failed("stopped at once by a second signal".to_owned())),
         None => {
             drain::report(drained, times, console);
             Ok(())
@@ -106,7 +106,7 @@ async fn serve<R: Role>(
     }
 }
 
-fn console(report: Report) -> Result<(Console, Option<PrinterThread>), Failure> {
+fn console(report: Report) -> Result<(Console, Option<PrinterThread>), CommandError> {
     match report {
         Report::ToLog => Ok((Console::Log, None)),
         Report::ToPeople => {

@@ -5,10 +5,10 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
-use rouse_config::settings::{DurationRange, Kind, Maybe, One, Setting, Whole};
+use rouse_config::settings::{DurationRange, Maybe, One, Setting, SettingKind, Whole};
 use rouse_proxy::request::TrustedProxies;
 
-use crate::process::capacity::Capacity;
+use crate::process::capacity::ConnectionCapacity;
 
 /// Longer is a mistake, and far from where clocks overflow.
 const LONGEST: Duration = Duration::from_hours(30 * 24);
@@ -42,7 +42,7 @@ pub struct TrustedNetworks {
     text: String,
 }
 
-impl Kind for Networks {
+impl SettingKind for Networks {
     type Value = TrustedNetworks;
 
     fn placeholder(&self) -> &'static str {
@@ -87,7 +87,7 @@ pub static MAX_CONNECTIONS: Setting<Option<usize>> = Setting::optional(
      more than half of the memory limit allows at 32KiB each. Beyond it, the longest quiet one makes room, then the longest \
      stalled one",
 )
-.on_this_machine(|| Capacity::now().connections);
+.on_this_machine(|| ConnectionCapacity::now().connections);
 
 /// `--header-timeout`.
 pub static HEADER_TIMEOUT: Setting<Duration> = Setting::new(

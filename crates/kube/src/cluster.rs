@@ -28,7 +28,7 @@ use crate::endpoints::{EndpointFeed, EndpointPolicy, ManualEndpoints};
 pub use crate::events::ClusterEvent;
 use crate::events::EventSender;
 use crate::objects::service_facts::TlsFacts;
-pub use crate::routes::Plans;
+pub use crate::routes::RoutePlans;
 use crate::routes::claims::HostRules;
 use crate::routes::{RoutePlanner, RouteSettings};
 use crate::wake::Waker;
@@ -114,7 +114,7 @@ impl ClusterSettings {
 /// A task of [`Cluster::run`] ended although it was not cancelled: it panicked.
 #[derive(Debug, thiserror::Error)]
 #[error("a task that follows the cluster has ended: {0}")]
-pub struct Ended(String);
+pub struct TaskEnded(String);
 
 /// One Kubernetes cluster.
 pub struct Cluster {
@@ -138,7 +138,7 @@ impl Cluster {
     }
 
     /// All routes, whenever they change. Before [`Cluster::synced`] there are none.
-    pub fn plans(&self) -> watch::Receiver<Plans> {
+    pub fn plans(&self) -> watch::Receiver<RoutePlans> {
         self.planner.plans()
     }
 
@@ -178,7 +178,7 @@ impl Cluster {
         self: Arc<Self>,
         registry: Arc<Registry>,
         cancel: CancellationToken,
-    ) -> Result<(), Ended> {
+    ) -> Result<(), TaskEnded> {
         let endpoints = Arc::new(EndpointFeed::new(
             Arc::clone(&registry),
             Arc::clone(&self.pods),
@@ -212,7 +212,7 @@ impl Cluster {
             _ => "without an error".to_owned(),
         };
         while tasks.join_next().await.is_some() {}
-        if early { Err(Ended(reason)) } else { Ok(()) }
+        if early { Err(TaskEnded(reason)) } else { Ok(()) }
     }
 }
 

@@ -46,7 +46,7 @@ pub enum AddressError {
 
 /// Gives addresses to pods, none to two at a time.
 #[derive(Debug, Clone)]
-pub struct Addresses {
+pub struct AddressPool {
     ports: RangeInclusive<u16>,
     given: Arc<Mutex<Given>>,
 }
@@ -91,7 +91,7 @@ impl Claim {
     }
 }
 
-impl Addresses {
+impl AddressPool {
     /// Ports outside the range from which the system gives ports to clients: a client that probes a port of that range
     /// can get the very same one, and connect to itself. `seed`, any random number, says where to begin, so that
     /// two `rouse`s do not compete for the same ports.
@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn no_address_is_given_twice_at_a_time_however_many_ask() {
-        let addresses = Addresses::new(7 << 32);
+        let addresses = AddressPool::new(7 << 32);
         let ask = |_| {
             let addresses = addresses.clone();
             thread::spawn(move || {
@@ -250,7 +250,7 @@ mod tests {
     fn a_taken_port_is_not_given_and_running_out_is_an_error() {
         let other = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = other.local_addr().unwrap().port();
-        let addresses = Addresses::from_ports(port..=port, 0);
+        let addresses = AddressPool::from_ports(port..=port, 0);
         let error = addresses.auto().unwrap_err().to_string();
         assert!(error.contains(&port.to_string()), "{error}");
         drop(other);
@@ -262,7 +262,7 @@ mod tests {
 
     #[test]
     fn an_address_that_was_given_back_is_the_last_to_be_given_again() {
-        let addresses = Addresses::new(9 << 32);
+        let addresses = AddressPool::new(9 << 32);
         let first = addresses.auto().unwrap().address();
         let others: Vec<_> = (0..100).map(|_| addresses.auto().unwrap().address()).collect();
         assert!(!others.contains(&first));
@@ -272,13 +272,13 @@ mod tests {
     fn a_fixed_port_that_is_taken_everywhere_says_what_the_app_must_do() {
         let everywhere = TcpListener::bind("0.0.0.0:0").unwrap();
         let port = everywhere.local_addr().unwrap().port();
-        let error = Addresses::new(1).fixed(port).unwrap_err().to_string();
+        let error = AddressPool::new(1).fixed(port).unwrap_err().to_string();
         assert!(error.contains(&format!("0.0.0.0:{port}")) && error.contains("$HOST"), "{error}");
     }
 
     #[test]
     fn loopback_addresses_wrap_around_and_look_like_hosts() {
-        let addresses = Addresses::from_ports(1..=1, u64::from(HOSTS) - 3);
+        let addresses = AddressPool::from_ports(1..=1, u64::from(HOSTS) - 3);
         let hosts = [(); 4].map(|()| addresses.fixed(0).unwrap());
         let hosts = hosts.map(|lease| lease.address().ip().to_string());
         assert_eq!(hosts, ["127.127.255.253", "127.127.255.254", "127.64.0.1", "127.64.0.2"]);

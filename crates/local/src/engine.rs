@@ -29,13 +29,13 @@ use rouse_net::limits::ProbeLimits;
 use tokio::sync::{Notify, broadcast, watch};
 use tokio::task::JoinSet;
 
-use crate::address::Addresses;
-use crate::output::{Log, LogFile};
+use crate::address::AddressPool;
+use crate::output::{AppLog, LogFile};
 use crate::process::Launcher;
 use app::App;
 
 pub use spec::{AppSpec, PORT_NAME, PortChoice, Readiness};
-pub use status::{AppStatus, Event, PodPhase, PodStatus, What};
+pub use status::{AppEvent, AppStatus, LocalPodStatus, PodStage, What};
 
 /// How many events a subscriber may lag behind before it misses some.
 const LAG: usize = 1024;
@@ -65,7 +65,7 @@ pub struct NoSuchApp(pub String);
 /// Runs apps as processes on this machine.
 pub struct LocalEngine {
     settings: LocalSettings,
-    addresses: Addresses,
+    addresses: AddressPool,
     probes: Arc<ProbeLimits>,
     random: Arc<SharedRandom>,
     /// Held while the set of apps changes, and never by [`Engine::wake`]: declaring a service may wake it.
@@ -73,7 +73,7 @@ pub struct LocalEngine {
     handles: RwLock<AppHandles>,
     /// There are apps without an owner.
     newcomers: Notify,
-    events: broadcast::Sender<Event>,
+    events: broadcast::Sender<AppEvent>,
     end: watch::Sender<End>,
     running: watch::Sender<bool>,
 }
@@ -100,7 +100,7 @@ enum End {
 /// Where others meet the owner of an app.
 struct AppHandle {
     service: Arc<Service>,
-    log: Arc<Log>,
+    log: Arc<AppLog>,
     /// A request waits for a pod.
     woken: AtomicBool,
     orders: Mutex<Orders>,
@@ -130,7 +130,7 @@ impl LocalEngine {
     pub fn new(settings: LocalSettings) -> Arc<Self> {
         let random = Arc::new(SharedRandom::new(settings.seed));
         Arc::new(Self {
-            addresses: Addresses::new(random.next_u64()),
+            addresses: AddressPool::new(random.next_u64()),
             probes: Arc::new(ProbeLimits::new(PROBES, PROBES)),
             random,
             settings,
@@ -233,12 +233,12 @@ impl LocalEngine {
     }
 
     /// The output of an app's pods.
-    pub fn log(&self, app: &str) -> Option<Arc<Log>> {
+    pub fn log(&self, app: &str) -> Option<Arc<AppLog>> {
         self.find(app).map(|handle| Arc::clone(&handle.log))
     }
 
     /// What happens from now on.
-    pub fn events(&self) -> broadcast::Receiver<Event> {
+    pub fn events(&self) -> broadcast::Receiver<AppEvent> {
         self.events.subscribe()
     }
 
@@ -257,13 +257,13 @@ impl LocalEngine {
     }
 
     /// The log of a new app. One whose file cannot be opened runs without it, and says so.
-    fn open_log(&self, app: &AppSpec) -> Arc<Log> {
+    fn open_log(&self, app: &AppSpec) -> Arc<AppLog> {
         let LocalSettings { log_keep: keep, log_folder: folder, .. } = &self.settings;
         let opened = folder.as_ref().map(|folder| LogFile::open(folder, app.service.name()));
         match opened.transpose() {
-            Ok(file) => Log::with_file(*keep, file),
+            Ok(file) => AppLog::with_file(*keep, file),
             Err(error) => {
-                let log = Log::new(*keep);
+                let log = AppLog::new(*keep);
                 let folder = folder.as_deref().unwrap_or(Path::new("")).display();
                 let text = format!("cannot open the file of its output in {folder}: {error}");
                 log.note(text);
@@ -312,7 +312,7 @@ impl LocalEngine {
     }
 
     fn tell(&self, service: &ServiceId, what: What) {
-        let event = Event { service: service.clone(), at: self.now(), what };
+        let event = AppEvent { service: service.clone(), at: self.now(), what };
         // No subscriber is no error.
         self.events.send(event).ok();
     }
@@ -348,7 +348,7 @@ impl fmt::Debug for LocalEngine {
 }
 
 impl AppHandle {
-    fn new(service: Arc<Service>, spec: AppSpec, log: Arc<Log>) -> Self {
+    fn new(service: Arc<Service>, spec: AppSpec, log: Arc<AppLog>) -> Self {
         let status = AppStatus {
             service: spec.service.clone(),
             desired: 0,

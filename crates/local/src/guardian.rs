@@ -24,7 +24,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep_until};
 
 use crate::process_tree;
-use crate::wire::{Ended, Order, Report};
+use crate::wire::{ExitStatus, GuardianMessage, Order};
 
 /// What a pod gets between SIGTERM and SIGKILL when `rouse` is gone, or does not care any more.
 pub const ABANDONED_GRACE: Duration = Duration::from_secs(1);
@@ -79,23 +79,23 @@ async fn guard(rouse: UnixStream, command: &[OsString]) -> io::Result<()> {
         Err(error) => {
             let errno = error.raw_os_error();
             let errno = errno.and_then(NonZeroI32::new).unwrap_or(EINVAL);
-            return tell(&mut to_rouse, Report::Failed(errno)).await;
+            return tell(&mut to_rouse, GuardianMessage::Failed(errno)).await;
         }
     };
     if let Some(pid) = NonZeroU32::new(pid.as_raw_pid().unsigned_abs()) {
         // It fails when `rouse` is gone already, and then the pod has to be ended all the same.
-        tell(&mut to_rouse, Report::Started(pid)).await.ok();
+        tell(&mut to_rouse, GuardianMessage::Started(pid)).await.ok();
     }
     let mut pod = Pod { pid, ended: None, kill_at: None };
     pod.watch(BufReader::new(from_rouse).lines(), deaths).await;
     let swept = pod.end();
     if let Some(ended) = pod.ended {
-        tell(&mut to_rouse, Report::Ended(ended)).await.ok();
+        tell(&mut to_rouse, GuardianMessage::ExitStatus(ended)).await.ok();
     }
     swept
 }
 
-async fn tell(rouse: &mut OwnedWriteHalf, report: Report) -> io::Result<()> {
+async fn tell(rouse: &mut OwnedWriteHalf, report: GuardianMessage) -> io::Result<()> {
     rouse.write_all(report.to_string().as_bytes()).await
 }
 
@@ -115,7 +115,7 @@ fn start(command: &[OsString]) -> io::Result<Pid> {
 struct Pod {
     pid: Pid,
     /// How it ended, once it has.
-    ended: Option<Ended>,
+    ended: Option<ExitStatus>,
     /// When all remaining processes are killed. Set by the order to stop.
     kill_at: Option<Instant>,
 }
@@ -160,7 +160,7 @@ impl Pod {
         process_tree::reap(|pid, how| self.reaped(pid, how));
     }
 
-    fn reaped(&mut self, pid: Pid, how: Ended) {
+    fn reaped(&mut self, pid: Pid, how: ExitStatus) {
         // Only the first: by now another process could have the number.
         if pid == self.pid && self.ended.is_none() {
             self.ended = Some(how);

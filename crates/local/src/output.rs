@@ -60,7 +60,7 @@ impl Line {
 
 /// The output of an app: the last lines of all its pods, also of those that are gone.
 #[derive(Debug)]
-pub struct Log {
+pub struct AppLog {
     ring: Arc<Mutex<Ring>>,
     /// Changes after each line. Followers see by its end that the app is gone.
     changed: watch::Sender<()>,
@@ -108,7 +108,7 @@ impl Ring {
     }
 }
 
-impl Log {
+impl AppLog {
     /// Keeps the last lines in `keep` bytes of memory.
     pub fn new(keep: usize) -> Arc<Self> {
         Self::with_file(keep, None)
@@ -236,7 +236,7 @@ pub(crate) async fn capture(
     mut from: impl AsyncRead + Unpin,
     pod: Arc<str>,
     stream: Stream,
-    log: Arc<Log>,
+    log: Arc<AppLog>,
     gone: CancellationToken,
 ) {
     let mut cutter = Lines::default();
@@ -352,7 +352,7 @@ mod tests {
 
     #[test]
     fn as_many_lines_are_kept_as_fit_and_each_pods_can_be_told_apart() {
-        let log = Log::new(3 * (1 + LINE_OVERHEAD));
+        let log = AppLog::new(3 * (1 + LINE_OVERHEAD));
         for (pod, text) in [("a-1", "1"), ("a-2", "2"), ("a-1", "3"), ("a-1", "4")] {
             log.push(line(pod, text));
         }
@@ -370,7 +370,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_follower_sees_what_was_and_what_comes_and_one_that_is_too_slow_is_told() {
-        let log = Log::new(2 * (6 + LINE_OVERHEAD));
+        let log = AppLog::new(2 * (6 + LINE_OVERHEAD));
         log.push(line("a-1", "before"));
         let mut follower = log.follow();
         log.push(line("a-1", "after"));
@@ -389,7 +389,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_follower_gets_much_in_batches_and_nothing_twice() {
-        let log = Log::new(usize::MAX);
+        let log = AppLog::new(usize::MAX);
         let all: Vec<String> = (0..5000).map(|n| format!("{n:0100}")).collect();
         for text in &all {
             log.push(line("a-1", text));

@@ -22,11 +22,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::address::Lease;
 use crate::command::{CommandSpec, SpawnError};
-use crate::output::{Log, Stream, capture};
+use crate::output::{AppLog, Stream, capture};
 use crate::process_tree;
-use crate::wire::{Order, Report};
+use crate::wire::{GuardianMessage, Order};
 
-pub use crate::wire::Ended;
+pub use crate::wire::ExitStatus;
 
 /// The variable in a pod's environment that names its pod. It finds the pod's processes even if the guardian is gone.
 pub const UID_VARIABLE: &str = "ROUSE_POD_UID";
@@ -74,12 +74,12 @@ pub struct Start {
     /// Where it is to listen. No other pod gets this address while the process lives.
     pub address: Lease,
     /// Where its output goes.
-    pub log: Arc<Log>,
+    pub log: Arc<AppLog>,
 }
 
 /// Where a process is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
+pub enum ProcessState {
     /// It runs.
     Running,
     /// It was told to stop and is still there.
@@ -92,7 +92,7 @@ pub enum State {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exit {
     /// Code or signal; `None` if the guardian was killed and could not tell.
-    pub how: Option<Ended>,
+    pub how: Option<ExitStatus>,
     /// Whether it had been told to stop.
     pub by_us: bool,
 }
@@ -136,8 +136,8 @@ impl Process {
         }
         let readers = Readers { pod: Arc::clone(&name), tasks: readers, gone, log };
         let pid = match timeout(START_TIMEOUT, guardian.report()).await {
-            Ok(Some(Report::Started(pid))) => pid.get(),
-            Ok(Some(Report::Failed(errno))) => {
+            Ok(Some(GuardianMessage::Started(pid))) => pid.get(),
+            Ok(Some(GuardianMessage::Failed(errno))) => {
                 // It ends now; unreaped, it would stay as a zombie.
                 timeout(START_TIMEOUT, child.wait()).await.ok();
                 let source = io::Error::from_raw_os_error(errno.get());
@@ -168,11 +168,11 @@ impl Process {
     }
 
     /// Where it is in its life.
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> ProcessState {
         match *self.exit.borrow() {
-            Some(exit) => State::Exited(exit),
-            None if self.stop.borrow().is_some() => State::Stopping,
-            None => State::Running,
+            Some(exit) => ProcessState::Exited(exit),
+            None if self.stop.borrow().is_some() => ProcessState::Stopping,
+            None => ProcessState::Running,
         }
     }
 
@@ -234,7 +234,7 @@ struct Readers {
     tasks: JoinSet<()>,
     /// Tells them that the pod is gone.
     gone: CancellationToken,
-    log: Arc<Log>,
+    log: Arc<AppLog>,
 }
 
 impl Readers {
@@ -260,8 +260,8 @@ struct Guardian {
 
 impl Guardian {
     /// What it says next; `None` when it is gone.
-    async fn report(&mut self) -> Option<Report> {
-        Report::parse(&self.reports.next_line().await.ok()??)
+    async fn report(&mut self) -> Option<GuardianMessage> {
+        GuardianMessage::parse(&self.reports.next_line().await.ok()??)
     }
 
     /// Passes orders on until the pod is gone, and says how it ended.
@@ -286,7 +286,7 @@ impl Guardian {
             }
         };
         let by_us = asked.borrow().is_some();
-        let how = if let Some(Report::Ended(how)) = report {
+        let how = if let Some(GuardianMessage::ExitStatus(how)) = report {
             Some(how)
         } else {
             sweep(&uid).await;

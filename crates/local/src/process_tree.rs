@@ -6,7 +6,7 @@ use std::io;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, getpid, kill_process, wait};
 
-use crate::wire::Ended;
+use crate::wire::ExitStatus;
 
 /// Makes this process the parent of every descendant whose own parent dies, so that none can slip away by forking
 /// twice or by opening a session of its own.
@@ -17,7 +17,7 @@ pub(crate) fn adopt_orphans() -> io::Result<()> {
 }
 
 /// Buries children that have died, and tells `buried` about each. Answers whether any child is left alive.
-pub(crate) fn reap(mut buried: impl FnMut(Pid, Ended)) -> bool {
+pub(crate) fn reap(mut buried: impl FnMut(Pid, ExitStatus)) -> bool {
     loop {
         match wait(WaitOptions::NOHANG) {
             Ok(Some((pid, status))) => bury(pid, status, &mut buried),
@@ -32,7 +32,7 @@ pub(crate) fn reap(mut buried: impl FnMut(Pid, Ended)) -> bool {
 ///
 /// Only children are signalled: a child's pid cannot be reused before we have reaped it, a
 /// grandchild's can. The children of a dead child become our children, and their turn comes.
-pub(crate) fn end_all(mut buried: impl FnMut(Pid, Ended)) -> io::Result<()> {
+pub(crate) fn end_all(mut buried: impl FnMut(Pid, ExitStatus)) -> io::Result<()> {
     while reap(&mut buried) {
         let children = children()?;
         let doomed = children.iter().filter(|pid| kill_process(**pid, Signal::KILL).is_ok()).count();
@@ -48,11 +48,11 @@ pub(crate) fn end_all(mut buried: impl FnMut(Pid, Ended)) -> io::Result<()> {
     Ok(())
 }
 
-fn bury(pid: Pid, status: WaitStatus, buried: &mut impl FnMut(Pid, Ended)) {
+fn bury(pid: Pid, status: WaitStatus, buried: &mut impl FnMut(Pid, ExitStatus)) {
     if let Some(code) = status.exit_status() {
-        buried(pid, Ended::Code(code));
+        buried(pid, ExitStatus::Code(code));
     } else if let Some(signal) = status.terminating_signal() {
-        buried(pid, Ended::Signal(signal));
+        buried(pid, ExitStatus::Signal(signal));
     }
 }
 

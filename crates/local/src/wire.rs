@@ -10,18 +10,18 @@ use std::time::Duration;
 
 /// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ended {
+pub enum ExitStatus {
     /// It left with this code.
     Code(i32),
     /// This signal ended it.
     Signal(i32),
 }
 
-impl fmt::Display for Ended {
+impl fmt::Display for ExitStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Ended::Code(code) => write!(f, "exited with code {code}"),
-            Ended::Signal(signal) => match signal_name(signal) {
+            ExitStatus::Code(code) => write!(f, "exited with code {code}"),
+            ExitStatus::Signal(signal) => match signal_name(signal) {
                 Some(name) => write!(f, "was killed by {name}"),
                 None => write!(f, "was killed by signal {signal}"),
             },
@@ -69,35 +69,35 @@ impl fmt::Display for Order {
 
 /// What a guardian says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Report {
+pub(crate) enum GuardianMessage {
     /// The process runs.
     Started(NonZeroU32),
     /// It could not be started; the system's error number.
     Failed(NonZeroI32),
     /// It has ended, and so has everything that came from it.
-    Ended(Ended),
+    ExitStatus(ExitStatus),
 }
 
-impl Report {
+impl GuardianMessage {
     pub(crate) fn parse(line: &str) -> Option<Self> {
         let (what, number) = line.split_once(' ')?;
         Some(match what {
-            "started" => Report::Started(number.parse().ok()?),
-            "failed" => Report::Failed(number.parse().ok()?),
-            "exited" => Report::Ended(Ended::Code(number.parse().ok()?)),
-            "killed" => Report::Ended(Ended::Signal(number.parse().ok()?)),
+            "started" => GuardianMessage::Started(number.parse().ok()?),
+            "failed" => GuardianMessage::Failed(number.parse().ok()?),
+            "exited" => GuardianMessage::ExitStatus(ExitStatus::Code(number.parse().ok()?)),
+            "killed" => GuardianMessage::ExitStatus(ExitStatus::Signal(number.parse().ok()?)),
             _ => return None,
         })
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for GuardianMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Report::Started(pid) => writeln!(f, "started {pid}"),
-            Report::Failed(errno) => writeln!(f, "failed {errno}"),
-            Report::Ended(Ended::Code(code)) => writeln!(f, "exited {code}"),
-            Report::Ended(Ended::Signal(signal)) => writeln!(f, "killed {signal}"),
+            GuardianMessage::Started(pid) => writeln!(f, "started {pid}"),
+            GuardianMessage::Failed(errno) => writeln!(f, "failed {errno}"),
+            GuardianMessage::ExitStatus(ExitStatus::Code(code)) => writeln!(f, "exited {code}"),
+            GuardianMessage::ExitStatus(ExitStatus::Signal(signal)) => writeln!(f, "killed {signal}"),
         }
     }
 }
@@ -109,13 +109,13 @@ mod tests {
     #[test]
     fn what_one_side_writes_the_other_reads() {
         let reports = [
-            Report::Started(NonZeroU32::new(4242).unwrap()),
-            Report::Failed(NonZeroI32::new(2).unwrap()),
-            Report::Ended(Ended::Code(-1)),
-            Report::Ended(Ended::Signal(9)),
+            GuardianMessage::Started(NonZeroU32::new(4242).unwrap()),
+            GuardianMessage::Failed(NonZeroI32::new(2).unwrap()),
+            GuardianMessage::ExitStatus(ExitStatus::Code(-1)),
+            GuardianMessage::ExitStatus(ExitStatus::Signal(9)),
         ];
         for report in reports {
-            assert_eq!(Report::parse(report.to_string().trim_end()), Some(report));
+            assert_eq!(GuardianMessage::parse(report.to_string().trim_end()), Some(report));
         }
         let order = Order::Stop(Duration::from_millis(10_500));
         assert_eq!(order.to_string(), "stop 10500\n");
@@ -128,7 +128,7 @@ mod tests {
         for line in
             ["", "stop", "stop ", "stop -1", "stop 1s", "started 0", "started", "failed 0", "exited x"]
         {
-            assert_eq!((Order::parse(line), Report::parse(line)), (None, None), "{line:?}");
+            assert_eq!((Order::parse(line), GuardianMessage::parse(line)), (None, None), "{line:?}");
         }
     }
 }

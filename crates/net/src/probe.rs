@@ -12,12 +12,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::LazyLock;
 
 use hyper::StatusCode;
-use rouse_core::probe::{Check, ProbePlan};
+use rouse_core::probe::{ProbeCheck, ProbePlan};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 
 use crate::tls::{ClientStream, ClientTls, LoadError, TlsError};
-use health::{BadHealth, Health};
+use health::{BadHealth, ServingStatus};
 
 /// Some apps answer probes by this prefix, past their logins and logs.
 const USER_AGENT: &str = concat!("kube-probe/rouse-", env!("CARGO_PKG_VERSION"));
@@ -73,7 +73,7 @@ pub enum ProbeFailure {
     BadHealth(#[from] BadHealth),
     /// The server does not say that it serves.
     #[error("the server says {0}")]
-    NotServing(Health),
+    NotServing(ServingStatus),
 }
 
 impl ProbeFailure {
@@ -96,11 +96,11 @@ pub async fn probe(ip: IpAddr, plan: &ProbePlan, deadline: Instant) -> Result<()
     Ok(())
 }
 
-async fn ask(ip: IpAddr, check: &Check, deadline: Instant) -> Result<(), ProbeFailure> {
+async fn ask(ip: IpAddr, check: &ProbeCheck, deadline: Instant) -> Result<(), ProbeFailure> {
     let connect = |port| connect(SocketAddr::new(ip, port), deadline);
     match check {
-        Check::Tcp { port } => connect(*port).await.map(drop),
-        Check::Http { port, path, headers, tls } => {
+        ProbeCheck::Tcp { port } => connect(*port).await.map(drop),
+        ProbeCheck::Http { port, path, headers, tls } => {
             let request = http::request(SocketAddr::new(ip, *port), path, headers)?;
             let stream = connect(*port).await?;
             if *tls {
@@ -110,12 +110,12 @@ async fn ask(ip: IpAddr, check: &Check, deadline: Instant) -> Result<(), ProbeFa
                 answer(deadline, http::get(stream, request)).await
             }
         }
-        Check::Grpc { port, service } => {
+        ProbeCheck::Grpc { port, service } => {
             let request = grpc::request(SocketAddr::new(ip, *port), service)?;
             answer(deadline, grpc::check(connect(*port).await?, request)).await
         }
         // No plan holds one.
-        Check::Opaque => Err(ProbeFailure::Unaskable("it runs inside the container".into())),
+        ProbeCheck::Opaque => Err(ProbeFailure::Unaskable("it runs inside the container".into())),
     }
 }
 

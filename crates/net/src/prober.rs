@@ -36,7 +36,7 @@ pub struct Probed {
 /// Finds out how to ask a pod that is said to be at these addresses, and whose (first) port has this number; `None` if it
 /// must not be asked, or its spec is not known yet. Asked again before every probe, so it must be quick and may change its
 /// mind.
-pub type Plans = Box<dyn Fn(&PodUid, &[IpAddr], u16) -> Option<Probed> + Send + Sync>;
+pub type ProbeLookup = Box<dyn Fn(&PodUid, &[IpAddr], u16) -> Option<Probed> + Send + Sync>;
 
 /// Gives a fresh random number.
 pub type RandomNumbers = Box<dyn Fn() -> u64 + Send + Sync>;
@@ -44,7 +44,7 @@ pub type RandomNumbers = Box<dyn Fn() -> u64 + Send + Sync>;
 /// How pods are probed. One for all services.
 pub struct Prober {
     /// Which checks to run against which pod.
-    pub plans: Plans,
+    pub plans: ProbeLookup,
     /// How long to pause between probes of a pod.
     pub schedule: ProbeSchedule,
     /// How many probes run at a time.

@@ -18,11 +18,13 @@ use rustls::crypto::CryptoProvider;
 
 pub use client::{ClientSettings, ClientStream, ClientTls, Roots, Terms};
 pub use configs::ClientConfigs;
-pub use error::{Fault, TlsError};
-pub use files::{Caution, Identity, LoadError, Pem, Reason, Warning};
-pub use hosts::{BadHost, HostPattern};
+pub use error::{FaultSide, TlsError};
+pub use files::{Caution, Identity, LoadError, LoadProblem, Pem, Warning};
+pub use hosts::{BadSniPattern, SniPattern};
 pub use rustls_pki_types::ServerName;
-pub use server::{CertEntry, ClientAuth, Peer, PolicyId, ServerSettings, ServerStream, ServerTls, TlsPolicy};
+pub use server::{
+    CertEntry, ClientAuth, PolicyId, ServerSettings, ServerStream, ServerTls, TlsHandshake, TlsPolicy,
+};
 
 /// The one crypto backend.
 fn provider() -> Arc<CryptoProvider> {
@@ -33,7 +35,7 @@ fn provider() -> Arc<CryptoProvider> {
 
 /// A version of TLS that may be spoken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Version {
+pub enum TlsVersion {
     /// 1.2, of which only forward-secret AEAD suites are spoken.
     Tls12,
     /// 1.3.
@@ -43,8 +45,8 @@ pub enum Version {
 /// The versions that may be spoken: all of them by default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Versions {
-    min: Version,
-    max: Version,
+    min: TlsVersion,
+    max: TlsVersion,
 }
 
 /// The least version is above the greatest.
@@ -54,12 +56,13 @@ pub struct NoVersion;
 
 impl Versions {
     /// From `min` to `max`, both included.
-    pub fn new(min: Version, max: Version) -> Result<Self, NoVersion> {
+    pub fn new(min: TlsVersion, max: TlsVersion) -> Result<Self, NoVersion> {
         if min > max { Err(NoVersion) } else { Ok(Self { min, max }) }
     }
 
     fn supported(self) -> Vec<&'static SupportedProtocolVersion> {
-        let known = [(Version::Tls13, &rustls::version::TLS13), (Version::Tls12, &rustls::version::TLS12)];
+        let known =
+            [(TlsVersion::Tls13, &rustls::version::TLS13), (TlsVersion::Tls12, &rustls::version::TLS12)];
         let spoken = known.into_iter().filter(|(version, _)| (self.min..=self.max).contains(version));
         spoken.map(|(_, supported)| supported).collect()
     }
@@ -67,7 +70,7 @@ impl Versions {
 
 impl Default for Versions {
     fn default() -> Self {
-        Self { min: Version::Tls12, max: Version::Tls13 }
+        Self { min: TlsVersion::Tls12, max: TlsVersion::Tls13 }
     }
 }
 

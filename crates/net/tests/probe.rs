@@ -13,8 +13,8 @@ use hyper::header::HeaderMap;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use rouse_core::probe::{Check, ProbePlan, ProbeSpec, ReadinessProbe};
-use rouse_net::probe::health::{BadHealth, Health};
+use rouse_core::probe::{ProbeCheck, ProbePlan, ProbeSpec, ReadinessProbe};
+use rouse_net::probe::health::{BadHealth, ServingStatus};
 use rouse_net::probe::{ProbeFailure, probe};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -29,21 +29,21 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Long enough for whatever happens on this machine at once, also when it is busy.
 const SHORT: Duration = Duration::from_secs(1);
 
-fn plan(checks: impl IntoIterator<Item = Check>) -> ProbePlan {
+fn plan(checks: impl IntoIterator<Item = ProbeCheck>) -> ProbePlan {
     let container = |check| Some(ReadinessProbe { check, foreign_host: false });
     let spec = ProbeSpec { containers: checks.into_iter().map(container).collect(), readiness_gates: 0 };
     ProbePlan::new(&spec, 0, true).unwrap()
 }
 
-fn http(port: u16) -> Check {
-    Check::Http { port, path: "/healthz?full=1".into(), tls: false, headers: Vec::new() }
+fn http(port: u16) -> ProbeCheck {
+    ProbeCheck::Http { port, path: "/healthz?full=1".into(), tls: false, headers: Vec::new() }
 }
 
-fn grpc(port: u16) -> Check {
-    Check::Grpc { port, service: "shop.Cart".into() }
+fn grpc(port: u16) -> ProbeCheck {
+    ProbeCheck::Grpc { port, service: "shop.Cart".into() }
 }
 
-async fn ask(check: Check, patience: Duration) -> Result<(), ProbeFailure> {
+async fn ask(check: ProbeCheck, patience: Duration) -> Result<(), ProbeFailure> {
     probe(HOME, &plan([check]), Instant::now() + patience).await
 }
 
@@ -84,9 +84,9 @@ async fn says(answer: &'static [u8], times: usize) -> (u16, JoinSet<()>) {
 async fn a_listening_port_passes_and_a_closed_one_is_refused() {
     let listener = TcpListener::bind((HOME, 0)).await.unwrap();
     let port = listener.local_addr().unwrap().port();
-    ask(Check::Tcp { port }, PATIENCE).await.unwrap();
+    ask(ProbeCheck::Tcp { port }, PATIENCE).await.unwrap();
     drop(listener);
-    for check in [Check::Tcp { port }, http(port), grpc(port)] {
+    for check in [ProbeCheck::Tcp { port }, http(port), grpc(port)] {
         let failure = ask(check, PATIENCE).await.unwrap_err();
         assert!(failure.unreached() && failure.blames_pod(), "{failure:?}");
         assert_eq!(failure.to_string(), format!("cannot connect to 127.0.0.1:{port}"));
@@ -221,7 +221,7 @@ async fn the_probes_headers_outrank_ours_but_not_the_framing() {
         ("Accept", "a/b"),
     ];
     let headers = own.map(|(name, value)| (name.into(), value.into())).to_vec();
-    ask(Check::Http { port, path: "bare".into(), tls: false, headers }, PATIENCE).await.unwrap();
+    ask(ProbeCheck::Http { port, path: "bare".into(), tls: false, headers }, PATIENCE).await.unwrap();
 
     let asked = asked.lock().unwrap();
     let all = |at: usize, name: &str| -> Vec<String> {
@@ -237,7 +237,7 @@ async fn the_probes_headers_outrank_ours_but_not_the_framing() {
 
 #[tokio::test]
 async fn an_impossible_check_is_an_error_before_any_address_is_dialled() {
-    let odd = |path: &str, name: &str, value: &str| Check::Http {
+    let odd = |path: &str, name: &str, value: &str| ProbeCheck::Http {
         port: 1,
         path: path.into(),
         tls: false,
@@ -254,7 +254,7 @@ async fn every_question_of_a_plan_must_be_answered_well() {
     let (good, _first) = says(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n", 1).await;
     let (bad, _second) = says(b"HTTP/1.1 500 No\r\ncontent-length: 0\r\n\r\n", 1).await;
     let deadline = Instant::now() + PATIENCE;
-    probe(HOME, &plan([http(good), Check::Tcp { port: bad }]), deadline).await.unwrap();
+    probe(HOME, &plan([http(good), ProbeCheck::Tcp { port: bad }]), deadline).await.unwrap();
     let failure = probe(HOME, &plan([http(good), http(bad)]), deadline).await.unwrap_err();
     assert_eq!(failure.to_string(), "the answer was HTTP status 500 Internal Server Error");
 }
@@ -275,7 +275,7 @@ async fn grpc_server(call: Call) -> (u16, JoinSet<()>) {
         let service = service_fn(move |request: Request<Incoming>| {
             let call = call.clone();
             async move {
-                assert_eq!(request.uri().path(), "/grpc.health.v1.Health/Check");
+                assert_eq!(request.uri().path(), "/grpc.health.v1.ServingStatus/Check");
                 assert_eq!(request.headers()["content-type"], "application/grpc");
                 let asked = request.into_body().collect().await.unwrap().to_bytes();
                 assert_eq!(asked[..], *b"\0\0\0\0\x0b\x0a\x09shop.Cart");
@@ -314,7 +314,9 @@ fn answers(body: &[u8], status: &'static str) -> Call {
 #[tokio::test]
 async fn a_grpc_server_passes_only_if_it_says_serving() {
     ask_grpc(answers(&SERVING, "0")).await.unwrap();
-    for (said, health) in [(0, Health::Unknown), (2, Health::NotServing), (3, Health::ServiceUnknown)] {
+    for (said, health) in
+        [(0, ServingStatus::Unknown), (2, ServingStatus::NotServing), (3, ServingStatus::ServiceUnknown)]
+    {
         let failure = ask_grpc(answers(&[0, 0, 0, 0, 2, 8, said], "0")).await.unwrap_err();
         assert!(matches!(failure, ProbeFailure::NotServing(is) if is == health), "{failure:?}");
     }

@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rouse_core::endpoint::{Conditions, Slice, SliceEndpoint, SlicePort, Source, State};
-use rouse_core::probe::{Check, ProbePlan, ProbeSpec, ReadinessProbe};
+use rouse_core::probe::{ProbeCheck, ProbePlan, ProbeSpec, ReadinessProbe};
 use rouse_core::service::Service;
 use rouse_core::snapshot::{Snapshot, Spread, Subscription};
 use rouse_net::limits::ProbeLimits;
 use rouse_net::probe_schedule::ProbeSchedule;
-use rouse_net::prober::{Plans, Probed, Prober};
+use rouse_net::prober::{ProbeLookup, Probed, Prober};
 use rouse_testkit::fakes::{Bench, READY, STARTING, http, pod};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket};
@@ -25,7 +25,7 @@ const HOME: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 /// No test waits so long unless it fails.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-fn tcp() -> Plans {
+fn tcp() -> ProbeLookup {
     Box::new(|_, _, port| ProbePlan::new(&ProbeSpec::default(), port, true).ok().map(Arc::new).map(at_home))
 }
 
@@ -35,7 +35,7 @@ fn at_home(plan: Arc<ProbePlan>) -> Probed {
 
 /// A pod that is asked by HTTP on `port`.
 fn get(port: u16) -> Arc<ProbePlan> {
-    let check = Check::Http { port, path: "/".into(), tls: false, headers: Vec::new() };
+    let check = ProbeCheck::Http { port, path: "/".into(), tls: false, headers: Vec::new() };
     let probe = ReadinessProbe { check, foreign_host: false };
     let spec = ProbeSpec { containers: vec![Some(probe)], readiness_gates: 0 };
     Arc::new(ProbePlan::new(&spec, port, true).unwrap())
@@ -61,7 +61,7 @@ struct Shop {
 }
 
 impl Shop {
-    fn new(plans: Plans, limits: ProbeLimits) -> Self {
+    fn new(plans: ProbeLookup, limits: ProbeLimits) -> Self {
         let bench = Bench::new();
         let (service, _) = bench.service("cart", Spread::default());
         let prober = Arc::new(Prober {
@@ -153,7 +153,7 @@ async fn probing_stops_when_the_slice_has_spoken_for_the_pod() {
 
 #[tokio::test]
 async fn a_probe_under_way_is_given_up_with_its_pod() {
-    let plans: Plans = Box::new(|_, _, port| Some(at_home(get(port))));
+    let plans: ProbeLookup = Box::new(|_, _, port| Some(at_home(get(port))));
     let shop = Shop::new(plans, ProbeLimits::default());
     let (app, port) = reserve();
     let _never_answers = app.listen(8).unwrap();
@@ -188,7 +188,7 @@ async fn a_promotion_that_the_slice_ended_is_proved_anew() {
 async fn a_plan_that_comes_late_is_used() {
     let known = Arc::new(AtomicBool::new(false));
     let (asked, tcp) = (Arc::new(AtomicUsize::new(0)), tcp());
-    let plans: Plans = Box::new({
+    let plans: ProbeLookup = Box::new({
         let (known, asked) = (Arc::clone(&known), Arc::clone(&asked));
         move |uid, ips, port| {
             asked.fetch_add(1, Ordering::SeqCst);
@@ -210,7 +210,7 @@ async fn a_plan_that_comes_late_is_used() {
 #[tokio::test(start_paused = true)]
 async fn a_pod_is_asked_at_once_and_then_at_the_pace_of_its_age() {
     let times = Arc::new(Mutex::new(Vec::new()));
-    let plans: Plans = Box::new({
+    let plans: ProbeLookup = Box::new({
         let (times, start) = (Arc::clone(&times), Instant::now());
         move |_, _, _| {
             times.lock().unwrap().push(start.elapsed());
@@ -312,7 +312,7 @@ async fn no_more_probes_are_under_way_than_allowed() {
         let app = TcpListener::bind(("0.0.0.0", 0)).await.unwrap();
         let plan = get(app.local_addr().unwrap().port());
         let node_of = |ips: &[IpAddr]| ips[0].to_string().into();
-        let plans: Plans = Box::new(move |_, ips, _| {
+        let plans: ProbeLookup = Box::new(move |_, ips, _| {
             Some(Probed { plan: Arc::clone(&plan), node: node_of(ips), steady: ProbeSchedule::SLOWEST })
         });
         let shop = Shop::new(plans, ProbeLimits::new(limits.0, limits.1));

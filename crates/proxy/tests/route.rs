@@ -5,7 +5,7 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Request};
 use proptest::prelude::*;
 use rouse_core::host::Host;
-use rouse_proxy::routing::{HeaderMatch, HostPattern, PathPrefix, Rule, Table};
+use rouse_proxy::routing::{HeaderMatch, HostPattern, PathPrefix, RouteTable, Rule};
 
 fn head(path: &str, headers: &HeaderMap) -> Parts {
     let mut head = Request::builder().uri(path).body(()).unwrap().into_parts().0;
@@ -76,7 +76,7 @@ fn naive(
     found.into_iter().max().map(|(_, place)| place)
 }
 
-fn compile(rules: &[Written], assigned: &[(&'static str, &'static str)]) -> Table<usize> {
+fn compile(rules: &[Written], assigned: &[(&'static str, &'static str)]) -> RouteTable<usize> {
     let header = |(name, value): &(&'static str, Option<&'static str>)| HeaderMatch {
         name: HeaderName::from_static(name),
         value: value.map(HeaderValue::from_static),
@@ -91,7 +91,7 @@ fn compile(rules: &[Written], assigned: &[(&'static str, &'static str)]) -> Tabl
         target: place,
     };
     let owners = assigned.iter().map(|(pattern, owner)| (pattern.parse().unwrap(), (*owner).into()));
-    Table::with_owners(rules.iter().enumerate().map(rule).collect(), owners)
+    RouteTable::with_owners(rules.iter().enumerate().map(rule).collect(), owners)
 }
 
 /// Each host has one owner.

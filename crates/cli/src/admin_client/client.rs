@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::Failure;
+use crate::CommandError;
 
 /// It is on this machine, or near.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -38,8 +38,8 @@ pub(super) struct Answer {
 
 impl Answer {
     /// The body of a good answer; the reason of a bad one.
-    pub(super) fn expect_ok(self) -> Result<Bytes, Failure> {
-        if self.status.is_success() { Ok(self.body) } else { Err(Failure::Failed(self.error())) }
+    pub(super) fn expect_ok(self) -> Result<Bytes, CommandError> {
+        if self.status.is_success() { Ok(self.body) } else { Err(CommandError::Failed(self.error())) }
     }
 
     /// What the other side says is wrong.
@@ -61,7 +61,7 @@ impl Client {
         method: Method,
         path: &str,
         body: Option<String>,
-    ) -> Result<Answer, Failure> {
+    ) -> Result<Answer, CommandError> {
         let whole = async {
             let (response, _connection) = self.send(method, path, body).await?;
             let status = response.status();
@@ -73,7 +73,12 @@ impl Client {
     }
 
     /// Asks for a text, and writes it: as it comes if it is endless, otherwise when all of it has come.
-    pub(super) async fn copy(&self, path: &str, endless: bool, out: &mut dyn Write) -> Result<(), Failure> {
+    pub(super) async fn copy(
+        &self,
+        path: &str,
+        endless: bool,
+        out: &mut dyn Write,
+    ) -> Result<(), CommandError> {
         let response = timeout(ANSWER_TIMEOUT, self.send(Method::GET, path, None)).await;
         let (response, _connection) = response.unwrap_or_else(|_| Err(self.silent()))?;
         let status = response.status();
@@ -82,14 +87,14 @@ impl Client {
             let body = Limited::new(body, LONGEST).collect().await.map_err(|error| self.broken(&*error))?;
             let error = Answer { status, body: body.to_bytes() }.error();
             let unknown = status == StatusCode::NOT_FOUND;
-            return Err(if unknown { Failure::Input(error) } else { Failure::Failed(error) });
+            return Err(if unknown { CommandError::Input(error) } else { CommandError::Failed(error) });
         }
         if endless { follow(body, out).await } else { Ok(out.write_all(&self.whole(body).await?)?) }
     }
 
     /// A body, read to its end. The server resets a connection that is not read, so what is slow (a pager, say) must come
     /// after this. As long as what the server keeps: an operator may have it keep much.
-    async fn whole(&self, mut body: Incoming) -> Result<Vec<u8>, Failure> {
+    async fn whole(&self, mut body: Incoming) -> Result<Vec<u8>, CommandError> {
         let mut text = Vec::new();
         while let Some(frame) = timeout(ANSWER_TIMEOUT, body.frame()).await.map_err(|_| self.silent())? {
             let frame = frame.map_err(|error| self.broken(&error))?;
@@ -104,7 +109,7 @@ impl Client {
         method: Method,
         path: &str,
         body: Option<String>,
-    ) -> Result<(Response<Incoming>, JoinSet<()>), Failure> {
+    ) -> Result<(Response<Incoming>, JoinSet<()>), CommandError> {
         let stream = match timeout(CONNECT_TIMEOUT, TcpStream::connect(self.address)).await {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) if error.kind() == ErrorKind::ConnectionRefused => return Err(self.refused()),
@@ -123,34 +128,35 @@ impl Client {
             request = request.header(CONTENT_TYPE, "application/json");
         }
         let request = request.body(Full::<Bytes>::from(body.unwrap_or_default()));
-        let request = request.map_err(|error| Failure::Input(format!("cannot ask for {path}: {error}")))?;
+        let request =
+            request.map_err(|error| CommandError::Input(format!("cannot ask for {path}: {error}")))?;
         let response = sender.send_request(request).await.map_err(|error| self.broken(&error))?;
         Ok((response, driver))
     }
 
-    fn refused(&self) -> Failure {
-        Failure::Failed(format!(
+    fn refused(&self) -> CommandError {
+        CommandError::Failed(format!(
             "nothing listens on {0}: no `rouse up` has its admin API there\n  start one with `rouse up`, or name its \
              admin address with --admin (it prints it as \"admin on http://…\")",
             self.address
         ))
     }
 
-    fn silent(&self) -> Failure {
-        Failure::Failed(format!(
+    fn silent(&self) -> CommandError {
+        CommandError::Failed(format!(
             "{} does not answer in time: is that the admin address of a `rouse up`? --admin names another",
             self.address
         ))
     }
 
-    fn broken(&self, error: &(dyn std::error::Error + 'static)) -> Failure {
+    fn broken(&self, error: &(dyn std::error::Error + 'static)) -> CommandError {
         let mut said = error.to_string();
         let mut source = error.source();
         while let Some(error) = source {
             said = format!("{said}: {error}");
             source = error.source();
         }
-        Failure::Failed(format!(
+        CommandError::Failed(format!(
             "asking {} failed: {said}\n  is that the admin address of a `rouse up`? --admin names another",
             self.address
         ))
@@ -158,7 +164,7 @@ impl Client {
 }
 
 /// Writes a body as it comes. An error is its end as well: `rouse up` was stopped.
-async fn follow(mut body: Incoming, out: &mut dyn Write) -> Result<(), Failure> {
+async fn follow(mut body: Incoming, out: &mut dyn Write) -> Result<(), CommandError> {
     while let Some(Ok(frame)) = body.frame().await {
         if let Some(data) = frame.data_ref() {
             out.write_all(data)?;

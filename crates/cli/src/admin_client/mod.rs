@@ -13,9 +13,9 @@ use serde_json::json;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout_at};
 
-use crate::Failure;
+use crate::CommandError;
 use crate::Streams;
-use crate::args::{Logs, Pods, Restart, Scale, Status, StatusFormat};
+use crate::args::{LogsArgs, Pods, Restart, ScaleArgs, Status, StatusFormat};
 use client::{Answer, Client};
 use rouse_config::duration::HumanDuration;
 use rouse_daemon::admin::report::{ColdStartView, PodView, ServiceView};
@@ -29,7 +29,7 @@ const COLD_STARTS: usize = 5;
 const LOOK: Duration = Duration::from_millis(200);
 
 /// `rouse status`.
-pub(crate) fn status(status: &Status, streams: &mut Streams<'_>) -> Result<(), Failure> {
+pub(crate) fn status(status: &Status, streams: &mut Streams<'_>) -> Result<(), CommandError> {
     let client = Client::new(status.admin.admin);
     let runtime = runtime()?;
     let services = runtime.block_on(client.request(Method::GET, SERVICES, None))?.expect_ok()?;
@@ -44,7 +44,7 @@ pub(crate) fn status(status: &Status, streams: &mut Streams<'_>) -> Result<(), F
 }
 
 /// `rouse restart`.
-pub(crate) fn restart(restart: &Restart, streams: &mut Streams<'_>) -> Result<(), Failure> {
+pub(crate) fn restart(restart: &Restart, streams: &mut Streams<'_>) -> Result<(), CommandError> {
     let client = Client::new(restart.admin.admin);
     let app = &restart.app;
     runtime()?.block_on(async {
@@ -68,7 +68,7 @@ async fn replaced(
     old: &BTreeSet<String>,
     limit: HumanDuration,
     streams: &mut Streams<'_>,
-) -> Result<(), Failure> {
+) -> Result<(), CommandError> {
     let deadline = Instant::now() + limit.get();
     let (mut looks, mut reported) = (interval(LOOK), None);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -85,7 +85,7 @@ async fn replaced(
         if over {
             let why = trouble.filter(|_| done < old.len());
             return match why {
-                Some(why) => Err(Failure::Failed(format!(
+                Some(why) => Err(CommandError::Failed(format!(
                     "{app}: {done} of {} pods replaced: {why}\n  `rouse logs {app}` has what it printed",
                     old.len()
                 ))),
@@ -94,7 +94,7 @@ async fn replaced(
         }
     }
     let why = trouble.map(|trouble| format!(": {trouble}")).unwrap_or_default();
-    Err(Failure::Failed(format!(
+    Err(CommandError::Failed(format!(
         "{app}: not all pods were replaced within {limit}{why}\n  it goes on; `rouse status` shows how far it is"
     )))
 }
@@ -112,7 +112,7 @@ fn progress(old: &BTreeSet<String>, now: &ServiceView) -> (usize, bool) {
 }
 
 /// `rouse scale`.
-pub(crate) fn scale(scale: &Scale, streams: &mut Streams<'_>) -> Result<(), Failure> {
+pub(crate) fn scale(scale: &ScaleArgs, streams: &mut Streams<'_>) -> Result<(), CommandError> {
     let client = Client::new(scale.admin.admin);
     let app = &scale.app;
     let (pods, said) = match scale.pods {
@@ -127,15 +127,15 @@ pub(crate) fn scale(scale: &Scale, streams: &mut Streams<'_>) -> Result<(), Fail
 }
 
 /// `rouse logs`.
-pub(crate) fn logs(logs: &Logs, streams: &mut Streams<'_>) -> Result<(), Failure> {
+pub(crate) fn logs(logs: &LogsArgs, streams: &mut Streams<'_>) -> Result<(), CommandError> {
     let client = Client::new(logs.admin.admin);
     let path = format!("{}?follow={}", path(&logs.app, "logs"), logs.follow);
     runtime()?.block_on(client.copy(&path, logs.follow, streams.out))
 }
 
-fn runtime() -> Result<Runtime, Failure> {
+fn runtime() -> Result<Runtime, CommandError> {
     let runtime = Builder::new_current_thread().enable_all().build();
-    runtime.map_err(|error| Failure::Io { what: "cannot start".to_owned(), error })
+    runtime.map_err(|error| CommandError::Io { what: "cannot start".to_owned(), error })
 }
 
 fn path(app: &str, what: &str) -> String {
@@ -146,28 +146,28 @@ fn path(app: &str, what: &str) -> String {
 }
 
 /// The service of `app` as it is now.
-async fn service(client: &Client, app: &str) -> Result<ServiceView, Failure> {
+async fn service(client: &Client, app: &str) -> Result<ServiceView, CommandError> {
     let body = client.request(Method::GET, SERVICES, None).await?.expect_ok()?;
     let services: Vec<ServiceView> = read(&body)?;
     let id = format!("{NAMESPACE}/{app}");
     let known: Vec<String> = services.iter().map(|service| service.service.clone()).collect();
     services.into_iter().find(|service| service.service == id).ok_or_else(|| {
         let known: Vec<&str> = known.iter().map(|id| id.strip_prefix("local/").unwrap_or(id)).collect();
-        Failure::Input(format!("there is no app {app:?}; there are: {}", known.join(", ")))
+        CommandError::Input(format!("there is no app {app:?}; there are: {}", known.join(", ")))
     })
 }
 
 /// The response to a command for an app. An app that does not exist is a usage error.
-fn accepted(answer: Answer) -> Result<(), Failure> {
+fn accepted(answer: Answer) -> Result<(), CommandError> {
     match answer.status {
-        StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST => Err(Failure::Input(answer.error())),
+        StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST => Err(CommandError::Input(answer.error())),
         _ => answer.expect_ok().map(|_| ()),
     }
 }
 
-fn read<T: for<'d> Deserialize<'d>>(body: &[u8]) -> Result<T, Failure> {
+fn read<T: for<'d> Deserialize<'d>>(body: &[u8]) -> Result<T, CommandError> {
     serde_json::from_slice(body).map_err(|error| {
-        Failure::Failed(format!("the answer is not one of `rouse up` of this version: {error}"))
+        CommandError::Failed(format!("the answer is not one of `rouse up` of this version: {error}"))
     })
 }
 

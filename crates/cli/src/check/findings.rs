@@ -3,7 +3,7 @@
 mod access;
 mod installed;
 
-use rouse_kube::survey::{KindSurvey, Survey, SurveyError, Version};
+use rouse_kube::survey::{KindSurvey, KubernetesVersion, Survey, SurveyError};
 
 use super::args::NAMESPACE;
 use super::report::{Check, Report, Section};
@@ -113,7 +113,7 @@ const UPGRADE: &str = "upgrade the cluster to Kubernetes 1.29 or later";
 
 /// `EndpointSlice`s are v1 from 1.21 on, and say whether a terminating pod still serves from 1.22 (always: 1.26). The
 /// definitions of routes have rules, which are stable from 1.29 on.
-fn version(version: &Version) -> Check {
+fn version(version: &KubernetesVersion) -> Check {
     let name = format!("Kubernetes is new enough ({})", version.text);
     match version.number {
         None => {

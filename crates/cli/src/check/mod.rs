@@ -17,40 +17,40 @@ pub use args::{CheckArgs, CheckFormat, HELP};
 use findings::{Advice, There, judge};
 use report::{Outcome, Report};
 
-use crate::Failure;
+use crate::CommandError;
 use crate::Streams;
 
 /// With `--wait`, the pause between two looks.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// `rouse check`.
-pub(crate) fn command(args: &CheckArgs, streams: &mut Streams<'_>) -> Result<(), Failure> {
+pub(crate) fn command(args: &CheckArgs, streams: &mut Streams<'_>) -> Result<(), CommandError> {
     let runtime = Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Failure::Io { what: "cannot start".to_owned(), error })?;
+    let runtime = runtime.map_err(|error| CommandError::Io { what: "cannot start".to_owned(), error })?;
     let report = runtime.block_on(look(args, streams))?;
     match args.output {
         CheckFormat::Text => report.text(streams.out)?,
         CheckFormat::Json => report.json(streams.out)?,
     }
-    match report.count(Outcome::Failure) {
+    match report.count(Outcome::CommandError) {
         0 => Ok(()),
         failed => {
             // Otherwise the error would be read before what it is about.
             streams.out.flush()?;
-            Err(Failure::Failed(format!("{failed} of the checks failed")))
+            Err(CommandError::Failed(format!("{failed} of the checks failed")))
         }
     }
 }
 
 /// Looks until nothing fails, or for as long as may be.
-async fn look(args: &CheckArgs, streams: &mut Streams<'_>) -> Result<Report, Failure> {
+async fn look(args: &CheckArgs, streams: &mut Streams<'_>) -> Result<Report, CommandError> {
     let advice = advice(args);
     let client = connect(args.kubeconfig.as_deref(), args.context.as_deref()).await?;
     let deadline = Instant::now() + args.wait.get();
     let mut announced = false;
     loop {
         let report = once(&client, args, &advice).await;
-        let failed = report.count(Outcome::Failure);
+        let failed = report.count(Outcome::CommandError);
         if failed == 0 || Instant::now() >= deadline {
             return Ok(report);
         }

@@ -13,10 +13,10 @@ use std::cell::Cell;
 use serde::{Serialize, Serializer};
 
 use crate::args::{Explain, Explained};
-use crate::{Failure, Streams};
+use crate::{CommandError, Streams};
 
 /// Runs `rouse explain …`.
-pub(crate) fn run(explain: &Explain, streams: &mut Streams<'_>) -> Result<(), Failure> {
+pub(crate) fn run(explain: &Explain, streams: &mut Streams<'_>) -> Result<(), CommandError> {
     match &explain.what {
         Explained::Endpoints(args) => endpoints::run(args, streams),
         Explained::Slices(args) => slices::run(args, streams),

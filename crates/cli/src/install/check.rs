@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Component, Path};
 
 use super::args::{InstallArgs, IpFamily};
-use crate::Failure;
+use crate::CommandError;
 use rouse_config::settings::{AnySetting, Environment, SettingWarning, Values};
 use rouse_daemon::gateway::{GatewayArgs, read_settings, table};
 
@@ -56,11 +56,11 @@ pub(super) fn variables(args: &InstallArgs) -> Vec<(String, String)> {
 }
 
 /// The settings that a gateway has with these variables, and what there is to say about them.
-pub(super) fn settings(args: &InstallArgs) -> Result<(Values, Vec<SettingWarning>), Failure> {
+pub(super) fn settings(args: &InstallArgs) -> Result<(Values, Vec<SettingWarning>), CommandError> {
     let variables = variables(args);
     let mut seen = HashSet::from(["POD_IP"]);
     if let Some((twice, _)) = variables.iter().find(|(name, _)| !seen.insert(name)) {
-        return Err(Failure::Input(format!(
+        return Err(CommandError::Input(format!(
             "--env {twice}: the manifests set it already, or it is given twice; leave it out"
         )));
     }
@@ -75,7 +75,7 @@ pub(super) fn settings(args: &InstallArgs) -> Result<(Values, Vec<SettingWarning
     let env = expanded.chain([("POD_IP".to_owned(), pod.to_string())]);
     let no_file = |_: &_| Err(io::Error::other(format!("the manifests mount no such file; {INSTEAD}")));
     let read = read_settings(&GatewayArgs::default(), &Environment::new(env), no_file);
-    let (settings, warnings) = read.map_err(|problems| Failure::Input(problems.to_string()))?;
+    let (settings, warnings) = read.map_err(|problems| CommandError::Input(problems.to_string()))?;
 
     let at = |port| SocketAddr::new(everywhere, port);
     let https: Vec<SocketAddr> = args.tls_secret.iter().map(|_| at(HTTPS)).collect();
@@ -110,8 +110,8 @@ pub(super) fn settings(args: &InstallArgs) -> Result<(Values, Vec<SettingWarning
     }
 }
 
-fn unfit(origin: &str, name: &str, instead: &str) -> Failure {
-    Failure::Input(format!(
+fn unfit(origin: &str, name: &str, instead: &str) -> CommandError {
+    CommandError::Input(format!(
         "--env {origin}: {name} is what the manifests say it is ({instead}); leave it out"
     ))
 }
@@ -135,7 +135,7 @@ const INSTEAD: &str = "give settings by --env and the certificate by --tls-secre
                        and volumeMounts or by a patch of kustomize (deploy/README.md)";
 
 /// A setting that names a file which is in no pod of these manifests.
-fn unmounted(settings: &Values, args: &InstallArgs) -> Option<Failure> {
+fn unmounted(settings: &Values, args: &InstallArgs) -> Option<CommandError> {
     let mounted = |path: &Path| {
         let certs = args.tls_secret.is_some() && path.starts_with(CERTS);
         // `starts_with` does not know that `..` leads out again.
@@ -144,6 +144,8 @@ fn unmounted(settings: &Values, args: &InstallArgs) -> Option<Failure> {
     settings.all().iter().find_map(|found| {
         let path = found.value.paths.iter().find(|path| !mounted(path))?.display();
         let origin = &found.origin;
-        Some(Failure::Input(format!("--env {origin}: the manifests mount no such file as {path}; {INSTEAD}")))
+        Some(CommandError::Input(format!(
+            "--env {origin}: the manifests mount no such file as {path}; {INSTEAD}"
+        )))
     })
 }

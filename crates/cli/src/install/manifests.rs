@@ -2,9 +2,9 @@
 
 use serde_json::Value;
 
-use crate::Failure;
+use crate::CommandError;
 use rouse_config::document::yaml::Reader;
-use rouse_config::document::{Fault, from_node};
+use rouse_config::document::{DocumentError, from_node};
 
 pub(super) const NAMESPACE: &str = include_str!("../../../../deploy/manifests/00-namespace.yaml");
 /// The kinds of objects that routes are.
@@ -20,9 +20,9 @@ pub(super) const GATEWAY: [&str; 3] = [
 ];
 
 /// The objects of one file.
-pub(super) fn read(text: &str) -> Result<Vec<Value>, Failure> {
-    let broken = |fault: Fault| {
-        Failure::Failed(format!("the manifests in this binary are broken, please report this: {fault}"))
+pub(super) fn read(text: &str) -> Result<Vec<Value>, CommandError> {
+    let broken = |fault: DocumentError| {
+        CommandError::Failed(format!("the manifests in this binary are broken, please report this: {fault}"))
     };
     let mut reader = Reader::new(text, 1);
     let mut objects = Vec::new();

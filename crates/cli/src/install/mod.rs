@@ -10,7 +10,7 @@ use anstyle::{AnsiColor, Style};
 
 pub use args::{HELP, InstallArgs, IpFamily, Replicas};
 
-use crate::Failure;
+use crate::CommandError;
 use crate::Streams;
 use rouse_config::document::emit;
 use rouse_config::duration::HumanDuration;
@@ -18,7 +18,7 @@ use rouse_config::settings::Values;
 use rouse_daemon::gateway::table::DRAIN_TIMEOUT;
 
 /// Prints the manifests.
-pub(crate) fn run(args: &InstallArgs, streams: &mut Streams<'_>) -> Result<(), Failure> {
+pub(crate) fn run(args: &InstallArgs, streams: &mut Streams<'_>) -> Result<(), CommandError> {
     let (settings, warnings) = check::settings(args)?;
     let yellow = Style::new().bold().fg_color(Some(AnsiColor::Yellow.into()));
     for warning in warnings {

@@ -5,14 +5,14 @@ use serde_json::{Value, json};
 use super::args::{InstallArgs, Replicas};
 use super::check::{CERTS, HTTPS, variables};
 use super::{grace_period, manifests};
-use crate::Failure;
+use crate::CommandError;
 use rouse_config::settings::Values;
 
 /// What the gateway's objects are called.
 const NAME: &str = "rouse-gateway";
 
 /// All objects, in the order in which they can be applied.
-pub(super) fn all(args: &InstallArgs, settings: &Values) -> Result<Vec<Value>, Failure> {
+pub(super) fn all(args: &InstallArgs, settings: &Values) -> Result<Vec<Value>, CommandError> {
     let mut objects = Vec::new();
     if !args.no_namespace {
         for mut namespace in manifests::read(manifests::NAMESPACE)? {

@@ -7,17 +7,17 @@ use std::time::Duration;
 
 use clap::Parser as _;
 use rouse_cli::args::Rouse;
-use rouse_cli::{Failure, Streams};
+use rouse_cli::{CommandError, Streams};
 use rouse_core::snapshot::Spread;
 use rouse_local::engine::AppStatus;
-use rouse_local::output::{Line, Log, Stream};
+use rouse_local::output::{AppLog, Line, Stream};
 use rouse_testkit::fakes::ready_slice;
 
 use crate::scene::{Scene, app, pod_status};
 use crate::server::Server;
 
 /// What a command prints, or how it fails.
-async fn rouse(admin: SocketAddr, words: &[&str]) -> Result<String, Failure> {
+async fn rouse(admin: SocketAddr, words: &[&str]) -> Result<String, CommandError> {
     let admin = admin.to_string();
     let words: Vec<String> =
         ["rouse"].iter().chain(words).chain(&["--admin", &admin]).map(ToString::to_string).collect();
@@ -89,7 +89,7 @@ async fn a_restart_that_does_not_end_in_time_fails_and_says_why() {
     };
     scene.apps.set(vec![stuck]);
     let error = rouse(server.address, &["restart", "hello", "--timeout", "300ms"]).await.unwrap_err();
-    assert!(matches!(error, Failure::Failed(_)), "{error:?}");
+    assert!(matches!(error, CommandError::Failed(_)), "{error:?}");
     assert!(error.to_string().contains("300ms: it will not start"), "{error}");
     rouse(server.address, &["restart", "hello", "--no-wait"]).await.unwrap();
 }
@@ -100,7 +100,7 @@ async fn a_restart_of_an_app_that_is_broken_fails_and_says_why() {
     let trouble = Some("hello-1 exited with code 1; the next request starts it again".into());
     scene.apps.leave_after_restart(vec![AppStatus { trouble, ..app("local/hello") }]);
     let error = rouse(server.address, &["restart", "hello"]).await.unwrap_err();
-    assert!(matches!(error, Failure::Failed(_)), "{error:?}");
+    assert!(matches!(error, CommandError::Failed(_)), "{error:?}");
     let said = error.to_string();
     assert!(said.starts_with("hello: 0 of 2 pods replaced: hello-1 exited with code 1"), "{said}");
     assert!(said.contains("`rouse logs hello`"), "{said}");
@@ -118,7 +118,7 @@ async fn scale_pins_and_gives_back() {
 #[tokio::test]
 async fn logs_are_copied() {
     let (scene, server) = scene().await;
-    let log = Log::new(1000);
+    let log = AppLog::new(1000);
     log.push(Line { pod: "hello-1".into(), stream: Stream::Stderr, text: "oh".into() });
     scene.apps.keep_log(Some(log));
     assert_eq!(rouse(server.address, &["logs", "hello"]).await.unwrap(), "hello-1 | oh\n");
@@ -173,7 +173,7 @@ fn logs_are_read_to_their_end_before_a_reader_that_pauses_takes_any() {
 #[tokio::test]
 async fn an_app_may_be_called_as_status_calls_it() {
     let (scene, server) = scene().await;
-    let log = Log::new(1000);
+    let log = AppLog::new(1000);
     log.push(Line { pod: "hello-1".into(), stream: Stream::Stderr, text: "oh".into() });
     scene.apps.keep_log(Some(log));
     let said = rouse(server.address, &["restart", "local/hello"]).await.unwrap();
@@ -189,7 +189,7 @@ async fn an_unknown_app_is_bad_usage_and_the_known_ones_are_named() {
     for words in [&["restart", "nope"][..], &["scale", "nope", "1"], &["logs", "nope"], &["logs", "a/../b c"]]
     {
         let error = rouse(server.address, words).await.unwrap_err();
-        assert!(matches!(error, Failure::Input(_)), "{words:?}: {error:?}");
+        assert!(matches!(error, CommandError::Input(_)), "{words:?}: {error:?}");
         assert!(error.to_string().contains("hello") && error.to_string().contains("slow"), "{error}");
     }
     assert!(scene.apps.orders().is_empty());
@@ -201,7 +201,7 @@ async fn without_a_listener_the_next_step_is_said() {
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     for words in [&["status"][..], &["restart", "a"], &["scale", "a", "1"], &["logs", "a", "-f"]] {
         let error = rouse(closed, words).await.unwrap_err();
-        assert!(matches!(error, Failure::Failed(_)), "{words:?}: {error:?}");
+        assert!(matches!(error, CommandError::Failed(_)), "{words:?}: {error:?}");
         let said = error.to_string();
         assert!(said.contains("nothing listens on") && said.contains("--admin"), "{said}");
     }

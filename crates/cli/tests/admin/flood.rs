@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Read as _};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rouse_local::output::Log;
+use rouse_local::output::AppLog;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, Interest};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
@@ -131,7 +131,7 @@ async fn connections_that_go_silent_at_any_point_keep_nobody_from_an_answer() {
 #[tokio::test]
 async fn silent_connections_do_not_close_a_log_that_is_followed() {
     let scene = scene();
-    let log = Log::new(10);
+    let log = AppLog::new(10);
     log.push(line("before"));
     scene.apps.keep_log(Some(Arc::clone(&log)));
     let server = Server::start(&scene).await;

@@ -257,7 +257,7 @@ async fn the_metrics_of_fifteen_apps_with_cold_starts_are_short() {
 #[test]
 fn the_process_and_the_version_are_among_the_metrics() {
     let mut metrics = prometheus_client::registry::Registry::default();
-    rouse_daemon::admin::process::Process::register(&mut metrics);
+    rouse_daemon::admin::process::ProcessCollector::register(&mut metrics);
     let mut text = String::new();
     prometheus_client::encoding::text::encode(&mut text, &metrics).unwrap();
     let value = |name: &str| -> f64 {

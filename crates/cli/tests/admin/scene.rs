@@ -14,12 +14,12 @@ use rouse_core::endpoint::{PodUid, ServiceId};
 use rouse_core::registry::Registry;
 use rouse_core::snapshot::Spread;
 use rouse_core::time::Moment;
-use rouse_daemon::admin::metrics::{Present, Tally};
-use rouse_daemon::admin::{AdminState, Apps, PodBackend, Services, router};
+use rouse_daemon::admin::metrics::{RegistryCollector, Tally};
+use rouse_daemon::admin::{AdminState, Apps, DataPlaneView, PodBackend, router};
 use rouse_daemon::process::ready::Ready;
 use rouse_daemon::up::plan;
-use rouse_local::engine::{AppStatus, Event, PodPhase, PodStatus, What};
-use rouse_local::output::Log;
+use rouse_local::engine::{AppEvent, AppStatus, LocalPodStatus, PodStage, What};
+use rouse_local::output::AppLog;
 use rouse_net::clock::TokioClock;
 use rouse_proxy::listen::{Gateway, ProxySettings};
 use rouse_proxy::request::TrustedProxies;
@@ -34,7 +34,7 @@ pub(crate) struct NotedApps {
     orders: Mutex<Vec<String>>,
     /// What a restart leaves, instead of new pods.
     left: Mutex<Option<Vec<AppStatus>>>,
-    log: Mutex<Option<Arc<Log>>>,
+    log: Mutex<Option<Arc<AppLog>>>,
     registry: Arc<Registry>,
 }
 
@@ -53,7 +53,7 @@ impl NotedApps {
     }
 
     /// The log of all apps.
-    pub(crate) fn keep_log(&self, log: Option<Arc<Log>>) {
+    pub(crate) fn keep_log(&self, log: Option<Arc<AppLog>>) {
         *self.log.lock().unwrap() = log;
     }
 
@@ -89,7 +89,7 @@ impl Apps for NotedApps {
         self.order(app, format!("scale {app} {pods:?}"))
     }
 
-    fn log(&self, _app: &str) -> Option<Arc<Log>> {
+    fn log(&self, _app: &str) -> Option<Arc<AppLog>> {
         self.log.lock().unwrap().clone()
     }
 }
@@ -126,7 +126,7 @@ impl Scene {
         let bench = Bench::new();
         let mut metrics = Metrics::default();
         let tally = Tally::new(&mut metrics);
-        Present::register(Arc::clone(&bench.registry), &mut metrics);
+        RegistryCollector::register(Arc::clone(&bench.registry), &mut metrics);
         let gateway = Gateway::new(
             ProxySettings {
                 id: "test".into(),
@@ -143,11 +143,11 @@ impl Scene {
             apps: Mutex::default(),
             orders: Mutex::default(),
             left: Mutex::default(),
-            log: Mutex::new(Some(Log::new(1000))),
+            log: Mutex::new(Some(AppLog::new(1000))),
             registry: Arc::clone(&bench.registry),
         });
         let ready = Arc::<Ready>::default();
-        let services = Services {
+        let services = DataPlaneView {
             registry: Arc::clone(&bench.registry),
             gateway: Arc::clone(&gateway),
             clock: Arc::clone(&bench.clock) as _,
@@ -196,7 +196,7 @@ impl Scene {
 
     /// The engine tells something.
     pub(crate) fn told(&self, service: &str, what: What) {
-        let event = Event { service: service.parse().unwrap(), at: Moment::ZERO, what };
+        let event = AppEvent { service: service.parse().unwrap(), at: Moment::ZERO, what };
         self.tally.event(&event, &self.bench.registry);
     }
 
@@ -221,12 +221,12 @@ pub(crate) fn app(service: &str) -> AppStatus {
 }
 
 /// The process of the testkit's pod number `n`.
-pub(crate) fn pod_status(n: u32, pid: u32) -> PodStatus {
-    PodStatus {
+pub(crate) fn pod_status(n: u32, pid: u32) -> LocalPodStatus {
+    LocalPodStatus {
         name: format!("pod-{n}").into(),
         uid: PodUid::new(&format!("uid-{n}")),
         address: (ip(n), 8080).into(),
         pid,
-        phase: PodPhase::Starting,
+        phase: PodStage::Starting,
     }
 }

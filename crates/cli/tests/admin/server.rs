@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rouse_daemon::admin::serve;
-use rouse_local::output::{Line, Log, Stream};
+use rouse_local::output::{AppLog, Line, Stream};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
@@ -57,7 +57,7 @@ pub(crate) async fn read_to(stream: &mut BufReader<TcpStream>, text: &str) {
 #[tokio::test]
 async fn followed_logs_bring_what_was_and_what_comes_and_end_with_the_app() {
     let scene = Scene::new();
-    let log = Log::new(1000);
+    let log = AppLog::new(1000);
     scene.apps.set(vec![app("shop/cart")]);
     scene.apps.keep_log(Some(Arc::clone(&log)));
     log.push(line("before"));
@@ -82,7 +82,7 @@ async fn followed_logs_bring_what_was_and_what_comes_and_end_with_the_app() {
 #[tokio::test]
 async fn logs_that_are_not_followed_end() {
     let scene = Scene::new();
-    let log = Log::new(1000);
+    let log = AppLog::new(1000);
     log.push(line("one"));
     scene.apps.set(vec![app("shop/cart")]);
     scene.apps.keep_log(Some(log));
@@ -104,7 +104,7 @@ async fn a_client_that_does_not_finish_its_question_is_sent_away() {
 async fn the_server_ends_although_a_client_follows_a_log() {
     let scene = Scene::new();
     scene.apps.set(vec![app("shop/cart")]);
-    let log = Log::new(1000);
+    let log = AppLog::new(1000);
     log.push(line("before"));
     scene.apps.keep_log(Some(log));
     let mut server = Server::start(&scene).await;

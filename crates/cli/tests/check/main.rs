@@ -13,7 +13,7 @@ use anstream::StripStream;
 use clap::Parser as _;
 use objects::{forbid, good_cluster, pod, route, service, slice};
 use rouse_cli::args::Rouse;
-use rouse_cli::{Failure, Streams};
+use rouse_cli::{CommandError, Streams};
 use rouse_kube::client::permissions::{PERMISSIONS, Scope};
 use rouse_testkit::api_server::ApiServer;
 use serde_json::{Value, json};
@@ -24,7 +24,7 @@ const ROUTES: &str = "/apis/http.keda.sh/v1beta1/interceptorroutes";
 
 /// How it ended, and what it said.
 struct Said {
-    result: Result<(), Failure>,
+    result: Result<(), CommandError>,
     out: String,
     err: String,
 }
@@ -37,7 +37,7 @@ impl Said {
     }
 
     fn failed(&self) -> Vec<&str> {
-        assert!(matches!(self.result, Err(Failure::Failed(_))), "{:?}\n{}", self.result, self.out);
+        assert!(matches!(self.result, Err(CommandError::Failed(_))), "{:?}\n{}", self.result, self.out);
         let mut all = self.lines_with('✖');
         // The last line is the sum.
         all.pop();
@@ -305,7 +305,7 @@ async fn an_api_server_that_does_not_answer_is_one_failure_and_the_rest_is_not_c
     let kubeconfig = kubeconfig(&folder, nowhere());
     let all = ["rouse", "check", "--kubeconfig", &kubeconfig, "-o", "json"];
     let said = run(all.map(str::to_owned).to_vec()).await;
-    assert!(matches!(said.result, Err(Failure::Failed(_))), "{:?}", said.result);
+    assert!(matches!(said.result, Err(CommandError::Failed(_))), "{:?}", said.result);
     let report: Value = serde_json::from_str(&said.out).unwrap();
     assert_eq!(report["passed"], false);
     let results: Vec<&str> = report["sections"]

@@ -11,7 +11,7 @@ use rouse_daemon::gateway::table::*;
 use rouse_daemon::logging::{LOG_FORMAT, LOG_LEVEL, LogFilter, LogFormat};
 use rouse_daemon::settings::{HEADER_TIMEOUT, IDLE_TIMEOUT, MAX_CONNECTIONS, TRUSTED_PROXIES, WORKERS};
 use rouse_kube::routes::claims::HostOverlap;
-use rouse_net::tls::Version;
+use rouse_net::tls::TlsVersion;
 use rouse_proxy::telemetry::access_log::Format;
 
 /// How one setting is tried.
@@ -126,7 +126,7 @@ pub(crate) const CASES: &[Case] = &[
         "tls-min-version",
         "1.3",
         "1.2",
-        |it| it.get(&TLS_MIN_VERSION) == Version::Tls13,
+        |it| it.get(&TLS_MIN_VERSION) == TlsVersion::Tls13,
         &["1.1", "13", "TLS1.2"],
         "1.2 or 1.3",
     ),
@@ -134,7 +134,7 @@ pub(crate) const CASES: &[Case] = &[
         "tls-max-version",
         "1.2",
         "1.3",
-        |it| it.get(&TLS_MAX_VERSION) == Version::Tls12,
+        |it| it.get(&TLS_MAX_VERSION) == TlsVersion::Tls12,
         &["1.4", "13", "TLS1.2"],
         "1.2 or 1.3",
     ),

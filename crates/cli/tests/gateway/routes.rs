@@ -16,11 +16,11 @@ use rouse_daemon::gateway::routes::{Builder, Defaults};
 use rouse_daemon::gateway::table::DIRECT_POD_ROUTING;
 use rouse_daemon::gateway::upstream::Upstreams;
 use rouse_kube::objects::route::{RouteKind, RouteObject, read};
-use rouse_kube::objects::service_facts::{ServiceFacts, TlsFacts};
+use rouse_kube::objects::service_facts::{ServiceSummary, TlsFacts};
 use rouse_kube::routes::claims::{HostClaims, HostRules};
 use rouse_kube::routes::plan::{PlanInputs, RoutePlan, compile};
 use rouse_kube::routes::record::ClaimTime;
-use rouse_proxy::routing::{Route, Table, Target};
+use rouse_proxy::routing::{Route, RouteTable, Target};
 use rouse_proxy::upstream::{Backend, ClusterIp, UpstreamProtocol};
 use rouse_testkit::fakes::{CountingEngine, HandClock};
 use serde_json::{Value, json};
@@ -35,8 +35,8 @@ struct Scene {
 }
 
 impl PlanInputs for Scene {
-    fn service(&self, id: &ServiceId) -> Option<Arc<ServiceFacts>> {
-        let facts = || ServiceFacts::new(serde_json::from_value(self.service.clone()).unwrap()).unwrap();
+    fn service(&self, id: &ServiceId) -> Option<Arc<ServiceSummary>> {
+        let facts = || ServiceSummary::new(serde_json::from_value(self.service.clone()).unwrap()).unwrap();
         (id.to_string() == "shop/cart").then(|| Arc::new(facts()))
     }
 
@@ -44,7 +44,7 @@ impl PlanInputs for Scene {
         None
     }
 
-    fn tls(&self, _: &ServiceFacts) -> Arc<TlsFacts> {
+    fn tls(&self, _: &ServiceSummary) -> Arc<TlsFacts> {
         Arc::clone(&self.tls)
     }
 }
@@ -89,7 +89,7 @@ impl Scene {
     }
 
     /// The table of one route that says this.
-    fn table(&mut self, annotations: &Value, spec: &Value) -> Table<Arc<Route>> {
+    fn table(&mut self, annotations: &Value, spec: &Value) -> RouteTable<Arc<Route>> {
         let plan = self.plan(annotations, spec);
         self.builder.table(&[plan])
     }
@@ -110,7 +110,7 @@ fn head(path: &str) -> Parts {
     Request::builder().uri(path).body(()).unwrap().into_parts().0
 }
 
-fn found(table: &Table<Arc<Route>>, path: &str) -> Arc<Route> {
+fn found(table: &RouteTable<Arc<Route>>, path: &str) -> Arc<Route> {
     let host = Host::parse(b"shop.test").unwrap();
     Arc::clone(&table.find(Some(&host), &head(path)).unwrap().target)
 }

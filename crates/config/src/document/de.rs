@@ -1,4 +1,4 @@
-//! A [`Node`] as typed values, by serde, with errors that know their place.
+//! A [`DocumentNode`] as typed values, by serde, with errors that know their place.
 //!
 //! Stricter than serde's habit: a list is never taken for an object, and a number never for text.
 
@@ -13,21 +13,21 @@ use serde::de::{
 };
 use serde::forward_to_deserialize_any;
 
-use super::{Entry, Fault, Mark, Node, Value};
+use super::{DocumentError, DocumentNode, MapEntry, Mark, Value};
 
 /// Reads `node` as a `T`. The tree goes as the value comes: a large one is not in memory twice.
-pub fn from_node<T: DeserializeOwned>(node: Node) -> Result<T, Fault> {
+pub fn from_node<T: DeserializeOwned>(node: DocumentNode) -> Result<T, DocumentError> {
     let mark = node.mark;
     T::deserialize(Reading(node)).map_err(|misfit| misfit.at(mark))
 }
 
 /// A fault that does not know its place yet. Boxed: results are passed by value at every field.
 #[derive(Debug)]
-struct Misfit(Box<(Option<Mark>, Fault)>);
+struct Misfit(Box<(Option<Mark>, DocumentError)>);
 
 impl Misfit {
     fn new(problem: impl Into<String>) -> Self {
-        Self(Box::new((None, Fault::new(Mark::START, problem))))
+        Self(Box::new((None, DocumentError::new(Mark::START, problem))))
     }
 
     /// The innermost place counts: it is set first.
@@ -36,12 +36,12 @@ impl Misfit {
         self
     }
 
-    fn at(self, fallback: Mark) -> Fault {
+    fn at(self, fallback: Mark) -> DocumentError {
         let (mark, fault) = *self.0;
-        Fault { mark: mark.unwrap_or(fallback), ..fault }
+        DocumentError { mark: mark.unwrap_or(fallback), ..fault }
     }
 
-    fn map(mut self, change: impl FnOnce(Fault) -> Fault) -> Self {
+    fn map(mut self, change: impl FnOnce(DocumentError) -> DocumentError) -> Self {
         self.0.1 = change(self.0.1);
         self
     }
@@ -77,7 +77,7 @@ impl de::Error for Misfit {
     }
 }
 
-struct Reading(Node);
+struct Reading(DocumentNode);
 
 impl Reading {
     fn misfit(&self, expected: &dyn Expected) -> Misfit {
@@ -200,7 +200,7 @@ impl<'n> de::Deserializer<'n> for Reading {
 }
 
 struct Elements {
-    list: Enumerate<vec::IntoIter<Node>>,
+    list: Enumerate<vec::IntoIter<DocumentNode>>,
 }
 
 impl<'n> SeqAccess<'n> for Elements {
@@ -219,8 +219,8 @@ impl<'n> SeqAccess<'n> for Elements {
 }
 
 struct Members {
-    entries: vec::IntoIter<Entry>,
-    current: Option<Entry>,
+    entries: vec::IntoIter<MapEntry>,
+    current: Option<MapEntry>,
 }
 
 impl<'n> MapAccess<'n> for Members {
@@ -233,7 +233,7 @@ impl<'n> MapAccess<'n> for Members {
     }
 
     fn next_value_seed<V: DeserializeSeed<'n>>(&mut self, seed: V) -> Result<V::Value, Misfit> {
-        let Some(Entry { key, value, .. }) = self.current.take() else {
+        let Some(MapEntry { key, value, .. }) = self.current.take() else {
             return Err(de::Error::custom("a value before its key"));
         };
         let mark = value.mark;
@@ -280,7 +280,7 @@ impl<'n> VariantAccess<'n> for Variant<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::json::Text;
+    use super::super::json::JsonText;
     use super::*;
 
     #[derive(Debug, serde::Deserialize, PartialEq)]
@@ -303,8 +303,8 @@ mod tests {
         Blue,
     }
 
-    fn read(json: &str) -> Result<Thing, Fault> {
-        let mut text = Text::new(json);
+    fn read(json: &str) -> Result<Thing, DocumentError> {
+        let mut text = JsonText::new(json);
         let (raw, _) = text.value_at(0)?;
         let node = text.node(raw)?;
         from_node(node)

@@ -73,7 +73,7 @@ mod tests {
     use serde_json::json;
 
     use super::super::yaml::Reader;
-    use super::super::{Node, Value as Read};
+    use super::super::{DocumentNode, Value as Read};
     use super::*;
 
     fn written(value: &Value) -> String {
@@ -88,7 +88,7 @@ mod tests {
         plain(&reader.node().unwrap())
     }
 
-    fn plain(node: &Node) -> Value {
+    fn plain(node: &DocumentNode) -> Value {
         match &node.value {
             Read::Null => Value::Null,
             Read::Bool(value) => (*value).into(),

@@ -1,17 +1,17 @@
 //! A YAML file that people write: exactly one document, with hints about common mistakes.
 
 use super::yaml::Reader;
-use super::{Fault, Mark, Node, Value};
+use super::{DocumentError, DocumentNode, Mark, Value};
 
 /// The tree of the only document in `text`; an empty text is `null`.
-pub fn tree(text: &str) -> Result<Node, Fault> {
+pub fn tree(text: &str) -> Result<DocumentNode, DocumentError> {
     let mut reader = Reader::literal(text);
     if !reader.next_document()? {
-        return Ok(Node { mark: Mark::START, value: Value::Null });
+        return Ok(DocumentNode { mark: Mark::START, value: Value::Null });
     }
     let root = reader.node()?;
     if reader.next_document()? {
-        return Err(Fault::new(reader.mark()?, "a second document (after ---): keep one"));
+        return Err(DocumentError::new(reader.mark()?, "a second document (after ---): keep one"));
     }
     Ok(root)
 }

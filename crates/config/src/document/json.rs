@@ -1,4 +1,4 @@
-//! JSON text → [`Node`]s with line and column.
+//! JSON text → [`DocumentNode`]s with line and column.
 //!
 //! `serde_json` finds the pieces and checks them; where a piece lies within the text says on which line it is.
 
@@ -9,11 +9,11 @@ use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::{Entry, Fault, Keys, MAX_DEPTH, Mark, Node, Value, no_key_twice};
+use super::{DocumentError, DocumentNode, Keys, MAX_DEPTH, MapEntry, Mark, Value, no_key_twice};
 
 /// A JSON text, and how far its lines have been counted.
 #[derive(Debug, Clone)]
-pub struct Text<'t> {
+pub struct JsonText<'t> {
     whole: &'t str,
     counted: usize,
     mark: Mark,
@@ -26,14 +26,14 @@ pub type Raw<'t> = &'t RawValue;
 /// The keys of a JSON object and their values, not looked into yet.
 pub type Members<'t> = Vec<(Cow<'t, str>, Raw<'t>)>;
 
-impl<'t> Text<'t> {
+impl<'t> JsonText<'t> {
     /// The whole of `text`.
     pub fn new(text: &'t str) -> Self {
         Self { whole: text, counted: 0, mark: Mark::START, keys: Keys::default() }
     }
 
     /// The value that starts at `offset`, and the offset of what comes after it.
-    pub fn value_at(&mut self, offset: usize) -> Result<(Raw<'t>, usize), Fault> {
+    pub fn value_at(&mut self, offset: usize) -> Result<(Raw<'t>, usize), DocumentError> {
         let rest = self.whole.get(offset..).unwrap_or_default();
         let mut values = serde_json::Deserializer::from_str(rest).into_iter::<Raw<'t>>();
         match values.next() {
@@ -44,9 +44,11 @@ impl<'t> Text<'t> {
                 let (line, column) = (error.line().max(1) - 1, error.column().max(1));
                 let column = if line == 0 { start.column as usize - 1 + column } else { column };
                 let mark = Mark::new(start.line as usize + line, column);
-                Err(Fault::new(mark, format!("not JSON: {}", said(&error))))
+                Err(DocumentError::new(mark, format!("not JSON: {}", said(&error))))
             }
-            None => Err(Fault::new(self.mark(offset), "the text ends where a JSON value should start")),
+            None => {
+                Err(DocumentError::new(self.mark(offset), "the text ends where a JSON value should start"))
+            }
         }
     }
 
@@ -56,7 +58,7 @@ impl<'t> Text<'t> {
     }
 
     /// The members of the object `raw`; `None` if it is not an object.
-    pub fn members(&mut self, raw: Raw<'t>) -> Result<Option<Members<'t>>, Fault> {
+    pub fn members(&mut self, raw: Raw<'t>) -> Result<Option<Members<'t>>, DocumentError> {
         if !raw.get().starts_with('{') {
             return Ok(None);
         }
@@ -65,7 +67,7 @@ impl<'t> Text<'t> {
     }
 
     /// The elements of the list `raw`; `None` if it is not a list.
-    pub fn elements(&mut self, raw: Raw<'t>) -> Result<Option<Vec<Raw<'t>>>, Fault> {
+    pub fn elements(&mut self, raw: Raw<'t>) -> Result<Option<Vec<Raw<'t>>>, DocumentError> {
         if !raw.get().starts_with('[') {
             return Ok(None);
         }
@@ -73,14 +75,14 @@ impl<'t> Text<'t> {
     }
 
     /// The whole tree of `raw`.
-    pub fn node(&mut self, raw: Raw<'t>) -> Result<Node, Fault> {
+    pub fn node(&mut self, raw: Raw<'t>) -> Result<DocumentNode, DocumentError> {
         self.tree(raw, 0)
     }
 
-    fn tree(&mut self, raw: Raw<'t>, depth: usize) -> Result<Node, Fault> {
+    fn tree(&mut self, raw: Raw<'t>, depth: usize) -> Result<DocumentNode, DocumentError> {
         let mark = self.place(raw);
         if depth > MAX_DEPTH {
-            return Err(Fault::new(mark, format!("nested deeper than {MAX_DEPTH} levels")));
+            return Err(DocumentError::new(mark, format!("nested deeper than {MAX_DEPTH} levels")));
         }
         let value = match raw.get().as_bytes().first() {
             Some(b'{') => Value::Map(self.entries(raw, depth)?.into()),
@@ -97,23 +99,23 @@ impl<'t> Text<'t> {
                 Err(_) => Value::Float(self.read(raw)?),
             },
         };
-        Ok(Node { mark, value })
+        Ok(DocumentNode { mark, value })
     }
 
-    fn entries(&mut self, raw: Raw<'t>, depth: usize) -> Result<Vec<Entry>, Fault> {
+    fn entries(&mut self, raw: Raw<'t>, depth: usize) -> Result<Vec<MapEntry>, DocumentError> {
         let members = self.members(raw)?.unwrap_or_default();
         let mut entries = Vec::with_capacity(members.len());
         for (key, raw) in members {
             let value = self.tree(raw, depth + 1).map_err(|fault| fault.under(&key))?;
-            entries.push(Entry { mark: value.mark, key: self.keys.shared(&key), value });
+            entries.push(MapEntry { mark: value.mark, key: self.keys.shared(&key), value });
         }
         no_key_twice(&entries)?;
         Ok(entries)
     }
 
-    fn read<T: Deserialize<'t>>(&mut self, raw: Raw<'t>) -> Result<T, Fault> {
+    fn read<T: Deserialize<'t>>(&mut self, raw: Raw<'t>) -> Result<T, DocumentError> {
         serde_json::from_str(raw.get())
-            .map_err(|error| Fault::new(self.place(raw), format!("not JSON: {}", said(&error))))
+            .map_err(|error| DocumentError::new(self.place(raw), format!("not JSON: {}", said(&error))))
     }
 
     /// Counts on from the last place: asked in the order of the text, the whole text is counted once.

@@ -43,14 +43,14 @@ impl Mark {
 
 /// A value and where it starts. Small on purpose: a text of megabytes has millions of them.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Node {
+pub struct DocumentNode {
     /// Where it starts.
     pub mark: Mark,
     /// What it is.
     pub value: Value,
 }
 
-/// The value of a [`Node`].
+/// The value of a [`DocumentNode`].
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
     /// `null`, `~` or nothing.
@@ -64,31 +64,31 @@ pub enum Value {
     /// A string.
     Text(Box<str>),
     /// A list.
-    List(Box<[Node]>),
+    List(Box<[DocumentNode]>),
     /// An object, its keys in the order written, each once (unless read by [`yaml::Reader::literal`]).
-    Map(Box<[Entry]>),
+    Map(Box<[MapEntry]>),
 }
 
 /// One key of a [`Value::Map`] and its value.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Entry {
+pub struct MapEntry {
     /// Where the key starts; in JSON, where its value does.
     pub mark: Mark,
     /// The key, shared with others of its name.
     pub key: Arc<str>,
     /// The value.
-    pub value: Node,
+    pub value: DocumentNode,
 }
 
-impl Node {
+impl DocumentNode {
     /// An object, unless a key is there twice: readers would disagree on which one counts.
-    pub fn map(mark: Mark, entries: Vec<Entry>) -> Result<Self, Fault> {
+    pub fn map(mark: Mark, entries: Vec<MapEntry>) -> Result<Self, DocumentError> {
         no_key_twice(&entries)?;
         Ok(Self { mark, value: Value::Map(entries.into()) })
     }
 
     /// The value under `key`, if this is an object that has it.
-    pub fn get(&self, key: &str) -> Option<&Node> {
+    pub fn get(&self, key: &str) -> Option<&DocumentNode> {
         match &self.value {
             Value::Map(entries) => find(entries, key),
             _ => None,
@@ -105,7 +105,7 @@ impl Node {
 }
 
 /// The value under `key`.
-pub fn find<'n>(entries: &'n [Entry], key: &str) -> Option<&'n Node> {
+pub fn find<'n>(entries: &'n [MapEntry], key: &str) -> Option<&'n DocumentNode> {
     entries.iter().find(|entry| &*entry.key == key).map(|entry| &entry.value)
 }
 
@@ -131,7 +131,7 @@ impl fmt::Display for Value {
 
 /// Something wrong in the text: where, in which field, and what.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fault {
+pub struct DocumentError {
     /// Where it was noticed.
     pub mark: Mark,
     /// From the inside out, as it is built while an error travels up.
@@ -140,14 +140,14 @@ pub struct Fault {
     pub problem: String,
 }
 
-/// One step of a [`Fault`]'s path.
+/// One step of a [`DocumentError`]'s path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Step {
     Key(String),
     Index(usize),
 }
 
-impl Fault {
+impl DocumentError {
     /// `problem` at `mark`, in no field yet.
     pub fn new(mark: Mark, problem: impl Into<String>) -> Self {
         Self { mark, path: Vec::new(), problem: problem.into() }
@@ -186,7 +186,7 @@ impl Fault {
 }
 
 /// `line 3, column 7: metadata.name: missing`.
-impl fmt::Display for Fault {
+impl fmt::Display for DocumentError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "line {}, column {}: ", self.mark.line, self.mark.column)?;
         let field = self.field();
@@ -197,14 +197,15 @@ impl fmt::Display for Fault {
     }
 }
 
-impl std::error::Error for Fault {}
+impl std::error::Error for DocumentError {}
 
-fn no_key_twice(entries: &[Entry]) -> Result<(), Fault> {
+fn no_key_twice(entries: &[MapEntry]) -> Result<(), DocumentError> {
     // Most objects are small; a set for each of them would cost more than all the rest of reading.
     const SMALL: usize = 16;
-    let twice = |at: &Entry| Fault::new(at.mark, "this key is there twice: keep one").under(&at.key);
+    let twice =
+        |at: &MapEntry| DocumentError::new(at.mark, "this key is there twice: keep one").under(&at.key);
     if entries.len() <= SMALL {
-        let repeated = |(i, entry): &(usize, &Entry)| entries.iter().take(*i).any(|e| e.key == entry.key);
+        let repeated = |(i, entry): &(usize, &MapEntry)| entries.iter().take(*i).any(|e| e.key == entry.key);
         return entries.iter().enumerate().find(repeated).map_or(Ok(()), |(_, entry)| Err(twice(entry)));
     }
     let mut seen = HashSet::with_capacity(entries.len());

@@ -1,4 +1,4 @@
-//! YAML text → [`Node`]s with line and column, read piece by piece.
+//! YAML text → [`DocumentNode`]s with line and column, read piece by piece.
 //!
 //! A [`Reader`] can hand out a document's parts one at a time, so that a list of a million objects never is in
 //! memory as a whole. Scalars mean what they mean in YAML 1.2's core schema.
@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use saphyr_parser::{BufferedInput, Event, Marker, Parser, ScalarStyle, ScanError, Tag};
 
-use super::{Entry, Fault, Keys, MAX_DEPTH, Mark, Node, Value, no_key_twice};
+use super::{DocumentError, DocumentNode, Keys, MAX_DEPTH, MapEntry, Mark, Value, no_key_twice};
 
 /// What one document's anchors may keep and its aliases may copy, in nodes. A few lines of nested aliases would
 /// otherwise fill any memory.
@@ -29,7 +29,7 @@ pub struct Reader<'t> {
     first_line: u32,
     keys: Keys,
     /// Complete anchored nodes of this document.
-    anchors: HashMap<usize, Node>,
+    anchors: HashMap<usize, DocumentNode>,
     aliased: usize,
     literal: bool,
     /// Where the last event was: an error without a place of its own is reported there.
@@ -78,7 +78,7 @@ impl<'t> Reader<'t> {
     }
 
     /// Goes on to the next document; false after the last one.
-    pub fn next_document(&mut self) -> Result<bool, Fault> {
+    pub fn next_document(&mut self) -> Result<bool, DocumentError> {
         loop {
             match self.next()? {
                 (Event::DocumentStart(_), _) => {
@@ -93,40 +93,40 @@ impl<'t> Reader<'t> {
     }
 
     /// Steps into the object that comes next; false, and nothing is read, if it is something else.
-    pub fn enter_map(&mut self) -> Result<bool, Fault> {
+    pub fn enter_map(&mut self) -> Result<bool, DocumentError> {
         self.enter(|event| matches!(event, Event::MappingStart(0, _)))
     }
 
     /// Steps into the list that comes next; false, and nothing is read, if it is something else.
-    pub fn enter_list(&mut self) -> Result<bool, Fault> {
+    pub fn enter_list(&mut self) -> Result<bool, DocumentError> {
         self.enter(|event| matches!(event, Event::SequenceStart(0, _)))
     }
 
     /// Inside an object, before a key: the next key; `None` at its end, which is read.
-    pub fn key(&mut self) -> Result<Option<(Arc<str>, Mark)>, Fault> {
+    pub fn key(&mut self) -> Result<Option<(Arc<str>, Mark)>, DocumentError> {
         let (event, mark) = self.next()?;
         match event {
             Event::MappingEnd => Ok(None),
             Event::Scalar(text, ScalarStyle::Plain, ..) if text == "<<" => {
-                Err(Fault::new(mark, "merge keys (<<) are not understood: write the fields out"))
+                Err(DocumentError::new(mark, "merge keys (<<) are not understood: write the fields out"))
             }
             Event::Scalar(text, ..) => Ok(Some((self.keys.shared(&text), mark))),
-            _ => Err(Fault::new(mark, "a key must be plain text")),
+            _ => Err(DocumentError::new(mark, "a key must be plain text")),
         }
     }
 
     /// Inside a list: whether another element follows. The list's end is read.
-    pub fn more(&mut self) -> Result<bool, Fault> {
+    pub fn more(&mut self) -> Result<bool, DocumentError> {
         Ok(!self.enter(|event| matches!(event, Event::SequenceEnd))?)
     }
 
     /// The whole value that comes next.
-    pub fn node(&mut self) -> Result<Node, Fault> {
+    pub fn node(&mut self) -> Result<DocumentNode, DocumentError> {
         self.tree(0)
     }
 
     /// Reads past the value that comes next.
-    pub fn skip(&mut self) -> Result<(), Fault> {
+    pub fn skip(&mut self) -> Result<(), DocumentError> {
         let mut depth = 0_usize;
         loop {
             match self.next()?.0 {
@@ -141,14 +141,14 @@ impl<'t> Reader<'t> {
     }
 
     /// Where the next value starts.
-    pub fn mark(&mut self) -> Result<Mark, Fault> {
+    pub fn mark(&mut self) -> Result<Mark, DocumentError> {
         self.peek().map(|(_, mark)| mark)
     }
 
-    fn tree(&mut self, depth: usize) -> Result<Node, Fault> {
+    fn tree(&mut self, depth: usize) -> Result<DocumentNode, DocumentError> {
         let (event, mark) = self.next()?;
         if depth > MAX_DEPTH {
-            return Err(Fault::new(mark, format!("nested deeper than {MAX_DEPTH} levels")));
+            return Err(DocumentError::new(mark, format!("nested deeper than {MAX_DEPTH} levels")));
         }
         let (anchor, value) = match event {
             Event::Alias(anchor) => return self.alias(anchor, mark, depth),
@@ -168,16 +168,16 @@ impl<'t> Reader<'t> {
                 let mut entries = Vec::new();
                 while let Some((key, mark)) = self.key()? {
                     let value = self.tree(depth + 1).map_err(|fault| fault.under(&key))?;
-                    entries.push(Entry { mark, key, value });
+                    entries.push(MapEntry { mark, key, value });
                 }
                 if !self.literal {
                     no_key_twice(&entries)?;
                 }
                 (anchor, Value::Map(entries.into()))
             }
-            _ => return Err(Fault::new(mark, "a value is expected here")),
+            _ => return Err(DocumentError::new(mark, "a value is expected here")),
         };
-        let node = Node { mark, value };
+        let node = DocumentNode { mark, value };
         if anchor != 0 {
             self.spend(size(&node), mark)?;
             self.anchors.insert(anchor, node.clone());
@@ -191,28 +191,31 @@ impl<'t> Reader<'t> {
         style: ScalarStyle,
         tag: Option<&Tag>,
         mark: Mark,
-    ) -> Result<Value, Fault> {
+    ) -> Result<Value, DocumentError> {
         let is_text = known_tag(tag, mark)? || (style != ScalarStyle::Plain && tag.is_none());
         let is_text = is_text || (self.literal && !is_null(&text));
         Ok(if is_text { Value::Text(text.into()) } else { plain(text) })
     }
 
-    fn alias(&mut self, anchor: usize, mark: Mark, depth: usize) -> Result<Node, Fault> {
+    fn alias(&mut self, anchor: usize, mark: Mark, depth: usize) -> Result<DocumentNode, DocumentError> {
         let Some(node) = self.anchors.get(&anchor) else {
-            return Err(Fault::new(mark, "an alias inside the value that it stands for"));
+            return Err(DocumentError::new(mark, "an alias inside the value that it stands for"));
         };
         if depth + height(node) > MAX_DEPTH {
-            return Err(Fault::new(mark, format!("nested deeper than {MAX_DEPTH} levels, with aliases")));
+            return Err(DocumentError::new(
+                mark,
+                format!("nested deeper than {MAX_DEPTH} levels, with aliases"),
+            ));
         }
         let node = node.clone();
         self.spend(size(&node), mark)?;
         Ok(node)
     }
 
-    fn spend(&mut self, nodes: usize, mark: Mark) -> Result<(), Fault> {
+    fn spend(&mut self, nodes: usize, mark: Mark) -> Result<(), DocumentError> {
         self.aliased += nodes;
         if self.aliased > MAX_ALIASED {
-            return Err(Fault::new(
+            return Err(DocumentError::new(
                 mark,
                 format!("anchors and aliases stand for more than {MAX_ALIASED} values"),
             ));
@@ -220,7 +223,7 @@ impl<'t> Reader<'t> {
         Ok(())
     }
 
-    fn enter(&mut self, wanted: impl FnOnce(&Event<'_>) -> bool) -> Result<bool, Fault> {
+    fn enter(&mut self, wanted: impl FnOnce(&Event<'_>) -> bool) -> Result<bool, DocumentError> {
         let found = wanted(self.peek()?.0);
         if found {
             self.next()?;
@@ -228,17 +231,17 @@ impl<'t> Reader<'t> {
         Ok(found)
     }
 
-    fn peek(&mut self) -> Result<(&Event<'t>, Mark), Fault> {
+    fn peek(&mut self) -> Result<(&Event<'t>, Mark), DocumentError> {
         self.allowance.set(MAX_PIECE);
         match self.parser.peek() {
             _ if self.allowance.get() == 0 => Err(too_large(self.last)),
             Some(Ok((event, span))) => Ok((event, mark(span.start, self.first_line))),
             Some(Err(error)) => Err(bad_yaml(&error, self.first_line)),
-            None => Err(Fault::new(self.last, "the text ends too early")),
+            None => Err(DocumentError::new(self.last, "the text ends too early")),
         }
     }
 
-    fn next(&mut self) -> Result<(Event<'t>, Mark), Fault> {
+    fn next(&mut self) -> Result<(Event<'t>, Mark), DocumentError> {
         self.allowance.set(MAX_PIECE);
         let event = self.parser.next_event();
         // Before the event itself: without characters the scanner believes in the end of the text.
@@ -251,7 +254,7 @@ impl<'t> Reader<'t> {
                 Ok((event, self.last))
             }
             Some(Err(error)) => Err(bad_yaml(&error, self.first_line)),
-            None => Err(Fault::new(self.last, "the text ends too early")),
+            None => Err(DocumentError::new(self.last, "the text ends too early")),
         }
     }
 }
@@ -260,18 +263,18 @@ fn mark(marker: Marker, first_line: u32) -> Mark {
     Mark::new(marker.line().max(1) - 1 + first_line as usize, marker.col() + 1)
 }
 
-fn bad_yaml(error: &ScanError, first_line: u32) -> Fault {
-    Fault::new(mark(*error.marker(), first_line), format!("not YAML: {}", error.info()))
+fn bad_yaml(error: &ScanError, first_line: u32) -> DocumentError {
+    DocumentError::new(mark(*error.marker(), first_line), format!("not YAML: {}", error.info()))
 }
 
-fn too_large(mark: Mark) -> Fault {
+fn too_large(mark: Mark) -> DocumentError {
     let problem =
         "what starts here is larger than 16 MiB in one piece: write it in YAML's block style, or as JSON";
-    Fault::new(mark, problem)
+    DocumentError::new(mark, problem)
 }
 
 /// How many values a node is made of.
-fn size(node: &Node) -> usize {
+fn size(node: &DocumentNode) -> usize {
     1 + match &node.value {
         Value::List(list) => list.iter().map(size).sum(),
         Value::Map(entries) => entries.iter().map(|entry| size(&entry.value)).sum(),
@@ -280,7 +283,7 @@ fn size(node: &Node) -> usize {
 }
 
 /// How deep a node is nested; 0 for a scalar.
-fn height(node: &Node) -> usize {
+fn height(node: &DocumentNode) -> usize {
     match &node.value {
         Value::List(list) => 1 + list.iter().map(height).max().unwrap_or(0),
         Value::Map(entries) => 1 + entries.iter().map(|entry| height(&entry.value)).max().unwrap_or(0),
@@ -289,16 +292,16 @@ fn height(node: &Node) -> usize {
 }
 
 /// Whether a tag says that the value is a string. Tags of applications are errors: what they mean is unknown.
-fn known_tag(tag: Option<&Tag>, mark: Mark) -> Result<bool, Fault> {
+fn known_tag(tag: Option<&Tag>, mark: Mark) -> Result<bool, DocumentError> {
     match tag {
         None => Ok(false),
         Some(tag) if tag.handle == "!" && tag.suffix.is_empty() => Ok(true),
         Some(tag) if tag.is_yaml_core_schema() => match tag.suffix.as_str() {
             "str" => Ok(true),
             "null" | "bool" | "int" | "float" | "map" | "seq" => Ok(false),
-            other => Err(Fault::new(mark, format!("the tag !!{other} is not understood"))),
+            other => Err(DocumentError::new(mark, format!("the tag !!{other} is not understood"))),
         },
-        Some(tag) => Err(Fault::new(mark, format!("the tag {tag} is not understood"))),
+        Some(tag) => Err(DocumentError::new(mark, format!("the tag {tag} is not understood"))),
     }
 }
 
@@ -348,7 +351,7 @@ fn float(text: &str) -> Option<Value> {
 mod tests {
     use super::*;
 
-    fn only(text: &str) -> Result<Node, Fault> {
+    fn only(text: &str) -> Result<DocumentNode, DocumentError> {
         let mut reader = Reader::new(text, 1);
         assert!(reader.next_document()?, "no document in {text:?}");
         let node = reader.node()?;
@@ -407,7 +410,7 @@ mod tests {
         assert_eq!(entries.iter().map(|entry| &*entry.key).collect::<Vec<_>>(), ["a", "a"]);
         assert_eq!(entries[0].value.as_str(), Some("1.10"));
         let Value::List(list) = &entries[1].value.value else { panic!("not a list") };
-        let texts: Vec<_> = list.iter().map(Node::as_str).collect();
+        let texts: Vec<_> = list.iter().map(DocumentNode::as_str).collect();
         assert_eq!(texts, [Some("007"), Some("True"), None, Some("")]);
     }
 
@@ -447,7 +450,7 @@ mod tests {
     #[test]
     fn aliases_are_copies_and_bounded() {
         let node = only("a: &x {k: v}\nb: *x\n").unwrap();
-        assert_eq!(node.get("b").and_then(|b| b.get("k")).and_then(Node::as_str), Some("v"));
+        assert_eq!(node.get("b").and_then(|b| b.get("k")).and_then(DocumentNode::as_str), Some("v"));
 
         let mut laughs = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n".to_owned();
         for i in 1..12 {

@@ -6,13 +6,13 @@ use std::marker::PhantomData;
 
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, Error, FromArgMatches};
 
-use super::read::Table;
+use super::read::SettingsTable;
 use super::setting::AnySetting;
 
 /// A command with a table of settings.
 pub trait HasTable: 'static {
     /// Its settings.
-    const TABLE: &'static Table;
+    const TABLE: &'static SettingsTable;
 }
 
 /// The flags of the command `C` that were given, as text. Part of its arguments by `#[command(flatten)]`.

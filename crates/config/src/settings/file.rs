@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use super::read::Table;
+use super::read::SettingsTable;
 use super::setting::{AnySetting, Places, Stored};
 use super::sources::{Origin, Problem};
 use crate::document;
@@ -23,7 +23,7 @@ pub(super) struct FileValues {
 }
 
 /// Reads the whole file. `name` is what errors call it, and `folder` is what its paths are relative to.
-pub(super) fn read(table: &'static Table, text: &str, name: &str, folder: &Path) -> FileValues {
+pub(super) fn read(table: &'static SettingsTable, text: &str, name: &str, folder: &Path) -> FileValues {
     let (problems, mut values, mut uncertain) = (errors::FileProblems::default(), HashMap::new(), Vec::new());
     match tree(text) {
         Err(fault) => problems.push(fault.mark, &fault.field(), syntax(&fault.problem)),
@@ -62,7 +62,7 @@ fn with_keys(problems: errors::FileProblems, name: &str) -> Vec<Problem> {
 }
 
 fn value(
-    table: &'static Table,
+    table: &'static SettingsTable,
     setting: &'static dyn AnySetting,
     field: &Field<'_>,
     folder: &Path,
@@ -92,7 +92,7 @@ fn value(
 }
 
 /// The keys of the objects in `list`.
-fn parts(table: &'static Table, list: &str) -> Vec<&'static str> {
+fn parts(table: &'static SettingsTable, list: &str) -> Vec<&'static str> {
     let part = |setting: &dyn AnySetting| match setting.places() {
         Places::Part { list: of, part } if of == list => Some(part),
         _ => None,

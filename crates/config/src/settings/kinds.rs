@@ -12,7 +12,7 @@ use crate::duration::HumanDuration;
 use crate::size::{self, Bytes};
 
 /// One value of a setting: how it is read, shown and described.
-pub trait Kind: Sync {
+pub trait SettingKind: Sync {
     /// The type of the value.
     type Value: Clone + Send + Sync + 'static;
     /// What stands for the value in help texts.
@@ -49,7 +49,7 @@ pub trait Kind: Sync {
 #[derive(Debug, Clone, Copy)]
 pub struct Switch;
 
-impl Kind for Switch {
+impl SettingKind for Switch {
     type Value = bool;
 
     fn placeholder(&self) -> &'static str {
@@ -81,7 +81,7 @@ impl Kind for Switch {
 #[derive(Debug, Clone, Copy)]
 pub struct Word<E: 'static>(pub &'static [(&'static str, E)]);
 
-impl<E: Copy + PartialEq + Send + Sync> Kind for Word<E> {
+impl<E: Copy + PartialEq + Send + Sync> SettingKind for Word<E> {
     type Value = E;
 
     fn placeholder(&self) -> &'static str {
@@ -124,7 +124,7 @@ impl DurationRange {
     }
 }
 
-impl Kind for DurationRange {
+impl SettingKind for DurationRange {
     type Value = Duration;
 
     fn placeholder(&self) -> &'static str {
@@ -157,7 +157,7 @@ pub struct Whole<N> {
     pub most: N,
 }
 
-impl<N> Kind for Whole<N>
+impl<N> SettingKind for Whole<N>
 where
     N: Copy + Display + FromStr + PartialOrd + Send + Sync + serde::Serialize + 'static,
 {
@@ -196,7 +196,7 @@ pub struct Size {
     pub most: u64,
 }
 
-impl Kind for Size {
+impl SettingKind for Size {
     type Value = usize;
 
     fn placeholder(&self) -> &'static str {
@@ -222,7 +222,7 @@ impl Kind for Size {
 #[derive(Debug, Clone, Copy)]
 pub struct Address;
 
-impl Kind for Address {
+impl SettingKind for Address {
     type Value = SocketAddr;
 
     fn placeholder(&self) -> &'static str {
@@ -256,7 +256,7 @@ impl PrivateAddress {
     }
 }
 
-impl Kind for PrivateAddress {
+impl SettingKind for PrivateAddress {
     type Value = SocketAddr;
 
     fn placeholder(&self) -> &'static str {
@@ -287,7 +287,7 @@ pub struct FilePath {
     pub placeholder: &'static str,
 }
 
-impl Kind for FilePath {
+impl SettingKind for FilePath {
     type Value = PathBuf;
 
     fn placeholder(&self) -> &'static str {
@@ -326,7 +326,7 @@ impl Label {
     }
 }
 
-impl Kind for Label {
+impl SettingKind for Label {
     type Value = String;
 
     fn placeholder(&self) -> &'static str {
@@ -351,7 +351,7 @@ impl Kind for Label {
 #[derive(Debug, Clone, Copy)]
 pub struct Text;
 
-impl Kind for Text {
+impl SettingKind for Text {
     type Value = String;
 
     fn placeholder(&self) -> &'static str {

@@ -14,7 +14,7 @@ use crate::field::{closest, shown};
 
 /// The settings of one command.
 #[derive(Debug)]
-pub struct Table {
+pub struct SettingsTable {
     /// The settings, under their headings. Several tables may share a group.
     pub groups: &'static [&'static Group],
     /// Prefixes of variables of another program, which are reported if they have no effect.
@@ -25,7 +25,7 @@ pub struct Table {
     pub other_variables: &'static [&'static str],
 }
 
-impl Table {
+impl SettingsTable {
     /// A table without variables of other programs.
     pub const fn new(groups: &'static [&'static Group]) -> Self {
         Self { groups, foreign: &[], without_effect: |_| None, other_variables: &[] }
@@ -53,7 +53,7 @@ pub struct ConfigFile {
 
 /// One setting as it was found.
 #[derive(Debug, Clone)]
-pub struct Found {
+pub struct FoundSetting {
     /// The setting.
     pub setting: &'static dyn AnySetting,
     /// Its value.
@@ -64,7 +64,7 @@ pub struct Found {
 
 /// The values of all settings of a table.
 #[derive(Debug, Clone)]
-pub struct Values(Vec<Found>);
+pub struct Values(Vec<FoundSetting>);
 
 impl Values {
     /// The value of `setting`. A setting that is not in the table has its default.
@@ -85,12 +85,12 @@ impl Values {
     }
 
     /// Every setting, in the order of the table.
-    pub fn all(&self) -> &[Found] {
+    pub fn all(&self) -> &[FoundSetting] {
         &self.0
     }
 
     /// A setting is known by its address: two statics never share one.
-    fn found(&self, setting: &dyn AnySetting) -> Option<&Found> {
+    fn found(&self, setting: &dyn AnySetting) -> Option<&FoundSetting> {
         self.0.iter().find(|found| std::ptr::addr_eq(found.setting, setting))
     }
 }
@@ -150,7 +150,7 @@ impl Reading {
 
     fn open(
         &mut self,
-        table: &'static Table,
+        table: &'static SettingsTable,
         file: &ConfigFile,
         open: impl FnOnce(&Path) -> io::Result<String>,
     ) -> Option<FileValues> {
@@ -194,7 +194,7 @@ impl Reading {
     }
 
     /// A variable without effect is a mistake, but does not keep a command from starting.
-    fn unknown_variables(&mut self, table: &'static Table, env: &Environment) {
+    fn unknown_variables(&mut self, table: &'static SettingsTable, env: &Environment) {
         let ours: Vec<String> = table.settings().filter_map(AnySetting::variable).collect();
         let ours: Vec<&str> =
             ours.iter().map(String::as_str).chain(table.other_variables.iter().copied()).collect();
@@ -224,7 +224,7 @@ struct Sources<'s, C> {
 }
 
 impl<C> Sources<'_, C> {
-    fn find(&self, setting: &'static dyn AnySetting, reading: &mut Reading) -> Found {
+    fn find(&self, setting: &'static dyn AnySetting, reading: &mut Reading) -> FoundSetting {
         let by_precedence = [
             self.flag(setting, reading),
             self.variable(setting, reading),
@@ -234,7 +234,7 @@ impl<C> Sources<'_, C> {
         ];
         let default = || (setting.stored_default(), Origin::Default);
         let (value, origin) = by_precedence.into_iter().flatten().next().unwrap_or_else(default);
-        Found { setting, value, origin }
+        FoundSetting { setting, value, origin }
     }
 
     fn flag(&self, setting: &'static dyn AnySetting, reading: &mut Reading) -> Option<(Stored, Origin)> {

@@ -2,29 +2,29 @@
 
 use std::path::{Path, PathBuf};
 
-use super::kinds::Kind;
+use super::kinds::SettingKind;
 
 /// How many values of a kind a setting of type `T` has.
 pub trait Shape<T>: Sync {
-    /// See [`Kind::placeholder`].
+    /// See [`SettingKind::placeholder`].
     fn placeholder(&self) -> &'static str;
-    /// See [`Kind::allowed`]; of one element if it is a list.
+    /// See [`SettingKind::allowed`]; of one element if it is a list.
     fn allowed(&self) -> String;
-    /// See [`Kind::parse`]; reads one element if it is a list.
+    /// See [`SettingKind::parse`]; reads one element if it is a list.
     fn parse(&self, text: &str, folder: &Path) -> Result<T, String>;
-    /// See [`Kind::show`]; `None` if it is unset.
+    /// See [`SettingKind::show`]; `None` if it is unset.
     fn show(&self, value: &T) -> Option<String>;
-    /// See [`Kind::json`].
+    /// See [`SettingKind::json`].
     fn json(&self, value: &T) -> serde_json::Value;
-    /// See [`Kind::path`].
+    /// See [`SettingKind::path`].
     fn paths(&self, value: &T) -> Vec<PathBuf>;
     /// The elements of several lists as one list; the last of several other values.
     fn concat(&self, parts: Vec<T>) -> Option<T>;
     /// True if it can be given several times.
     fn is_list(&self) -> bool;
-    /// See [`Kind::is_joined`].
+    /// See [`SettingKind::is_joined`].
     fn is_joined(&self) -> bool;
-    /// See [`Kind::is_switch`].
+    /// See [`SettingKind::is_switch`].
     fn is_switch(&self) -> bool;
 }
 
@@ -40,7 +40,7 @@ pub struct Maybe<K>(pub K);
 #[derive(Debug, Clone, Copy)]
 pub struct Many<K>(pub K);
 
-impl<K: Kind> Shape<K::Value> for One<K> {
+impl<K: SettingKind> Shape<K::Value> for One<K> {
     fn placeholder(&self) -> &'static str {
         self.0.placeholder()
     }
@@ -82,7 +82,7 @@ impl<K: Kind> Shape<K::Value> for One<K> {
     }
 }
 
-impl<K: Kind> Shape<Option<K::Value>> for Maybe<K> {
+impl<K: SettingKind> Shape<Option<K::Value>> for Maybe<K> {
     fn placeholder(&self) -> &'static str {
         self.0.placeholder()
     }
@@ -124,7 +124,7 @@ impl<K: Kind> Shape<Option<K::Value>> for Maybe<K> {
     }
 }
 
-impl<K: Kind> Shape<Vec<K::Value>> for Many<K> {
+impl<K: SettingKind> Shape<Vec<K::Value>> for Many<K> {
     fn placeholder(&self) -> &'static str {
         self.0.placeholder()
     }

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use clap::ValueEnum;
 use serde_json::json;
 
-use super::read::{Found, Values};
+use super::read::{FoundSetting, Values};
 
 /// How `--check-config` prints.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
@@ -27,7 +27,7 @@ impl Values {
     }
 }
 
-fn text(all: &[Found], out: &mut dyn Write) -> io::Result<()> {
+fn text(all: &[FoundSetting], out: &mut dyn Write) -> io::Result<()> {
     let rows: Vec<[String; 3]> = all.iter().map(row).collect();
     let width =
         |column: usize| rows.iter().filter_map(|row| row.get(column)).map(String::len).max().unwrap_or(0);
@@ -38,7 +38,7 @@ fn text(all: &[Found], out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-fn row(Found { setting, value, origin }: &Found) -> [String; 3] {
+fn row(FoundSetting { setting, value, origin }: &FoundSetting) -> [String; 3] {
     let unset = || {
         let amount = setting.amount_on_this_machine().map_or(String::new(), |amount| format!(": {amount}"));
         format!("({}{amount})", setting.default_text())
@@ -46,8 +46,8 @@ fn row(Found { setting, value, origin }: &Found) -> [String; 3] {
     [setting.name().to_owned(), value.text.clone().unwrap_or_else(unset), origin.to_string()]
 }
 
-fn json(all: &[Found], out: &mut dyn Write) -> io::Result<()> {
-    let one = |found: &Found| json!({"name": found.setting.name(), "value": found.value.json, "origin": found.origin.to_string()});
+fn json(all: &[FoundSetting], out: &mut dyn Write) -> io::Result<()> {
+    let one = |found: &FoundSetting| json!({"name": found.setting.name(), "value": found.value.json, "origin": found.origin.to_string()});
     let all: serde_json::Value = all.iter().map(one).collect();
     writeln!(out, "{all:#}")
 }

@@ -36,7 +36,7 @@ pub fn after_unanswered(in_a_row: u32, out: usize, all: usize) -> Option<Duratio
 
 /// How one endpoint has taken our connections and requests lately.
 #[derive(Debug, Default)]
-pub struct Health {
+pub struct EndpointHealth {
     refusals: Streak,
     /// When the first of the refusals in a row was; zero while there is none.
     refusing_since: AtomicU64,
@@ -91,7 +91,7 @@ impl Streak {
     }
 }
 
-impl Health {
+impl EndpointHealth {
     /// Nothing is known against it.
     pub fn new() -> Self {
         Self::default()

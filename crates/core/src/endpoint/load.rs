@@ -8,7 +8,7 @@ use crate::sync::atomic::{AtomicU32, Ordering};
 // Aligned, or the counters of neighbours would share a cache line and every pick would slow every other.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-pub struct Load {
+pub struct EndpointLoad {
     in_flight: AtomicU32,
     /// How many of those were held before, and have not been answered yet.
     released: AtomicU32,
@@ -25,7 +25,7 @@ pub enum Capacity {
     Herd(NonZeroU32),
 }
 
-impl Load {
+impl EndpointLoad {
     /// Nothing in flight.
     pub fn new() -> Self {
         Self::default()

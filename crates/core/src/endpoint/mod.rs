@@ -11,8 +11,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 use std::sync::Arc;
 
-pub use health::{Health, UNANSWERED, after_refusals, after_unanswered};
-pub use load::{Capacity, Load};
+pub use health::{EndpointHealth, UNANSWERED, after_refusals, after_unanswered};
+pub use load::{Capacity, EndpointLoad};
 
 /// `namespace/name` of a Kubernetes Service, or of an app in `rouse.yaml`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -297,14 +297,14 @@ pub struct Endpoint {
     /// The conditions behind the state.
     pub conditions: Conditions,
     /// What the pod carries now, on all its ports. Shared by all snapshots of this incarnation, and by no other.
-    pub load: Arc<Load>,
+    pub load: Arc<EndpointLoad>,
     /// How this endpoint has taken our connections and requests. Shared by the snapshots in which the pod has the same addresses.
-    pub health: Arc<Health>,
+    pub health: Arc<EndpointHealth>,
 }
 
 /// One incarnation of an endpoint at its addresses, as a name for it.
 #[derive(Debug, Clone)]
-pub struct EndpointId(Arc<Health>);
+pub struct EndpointId(Arc<EndpointHealth>);
 
 impl PartialEq for EndpointId {
     fn eq(&self, other: &Self) -> bool {

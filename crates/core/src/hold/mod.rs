@@ -31,7 +31,7 @@ pub enum AcquireError {
     Refused,
     /// Too many wait already.
     #[error("too many requests wait already: the bound on {0} is reached")]
-    QueueFull(Bound),
+    QueueFull(HoldLimit),
     /// The service has no such port.
     #[error("the service has no such port")]
     NoSuchPort,
@@ -45,7 +45,7 @@ pub enum AcquireError {
 
 /// Which limit on holds was reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Bound {
+pub enum HoldLimit {
     /// Holds of one service.
     Service,
     /// Holds of all services.
@@ -54,12 +54,12 @@ pub enum Bound {
     Bytes,
 }
 
-impl fmt::Display for Bound {
+impl fmt::Display for HoldLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Bound::Service => "holds of this service",
-            Bound::Total => "holds of all services",
-            Bound::Bytes => "bytes that holds keep in memory",
+            HoldLimit::Service => "holds of this service",
+            HoldLimit::Total => "holds of all services",
+            HoldLimit::Bytes => "bytes that holds keep in memory",
         })
     }
 }
@@ -115,11 +115,12 @@ impl Budget {
     /// A place for a hold that keeps `bytes` in memory, beside the holds that `service` counts.
     pub(crate) fn admit(&self, service: &Arc<AtomicUsize>, bytes: usize) -> Result<Permit, AcquireError> {
         let Bounds { per_service, total, bytes: most, .. } = self.bounds;
-        let full = |bound: Bound| move || AcquireError::QueueFull(bound);
+        let full = |bound: HoldLimit| move || AcquireError::QueueFull(bound);
         Ok(Permit {
-            _service: Share::of(service, 1, per_service.min(total / 4)).ok_or_else(full(Bound::Service))?,
-            _total: Share::of(&self.holds, 1, total).ok_or_else(full(Bound::Total))?,
-            _bytes: Share::of(&self.bytes, bytes, most).ok_or_else(full(Bound::Bytes))?,
+            _service: Share::of(service, 1, per_service.min(total / 4))
+                .ok_or_else(full(HoldLimit::Service))?,
+            _total: Share::of(&self.holds, 1, total).ok_or_else(full(HoldLimit::Total))?,
+            _bytes: Share::of(&self.bytes, bytes, most).ok_or_else(full(HoldLimit::Bytes))?,
         })
     }
 

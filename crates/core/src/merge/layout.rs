@@ -10,14 +10,14 @@ use std::sync::Arc;
 
 use slab::Slab;
 
-use crate::endpoint::Health;
+use crate::endpoint::EndpointHealth;
 use crate::endpoint::{Endpoint, PortName};
 use crate::merge::pod::Pod;
 use crate::merge::{Listing, NO_POD};
 
 /// One port's part of the layout.
 #[derive(Debug)]
-pub(super) struct Port {
+pub(super) struct PortLayout {
     pub(super) name: PortName,
     /// Every claim in order of first appearance, contested ones included.
     claims: Vec<Claim>,
@@ -41,12 +41,12 @@ struct Placement {
     /// The pod's own number: a place in the slab is used again, and nothing may be inherited by that.
     number: u64,
     addresses: Vec<SocketAddr>,
-    health: Arc<Health>,
+    health: Arc<EndpointHealth>,
     /// The endpoint as last published, also while the pod has lost its address; reused while nothing about it changed.
     endpoint: Option<Arc<Endpoint>>,
 }
 
-impl Port {
+impl PortLayout {
     pub(super) fn new(name: PortName) -> Self {
         Self { name, claims: Vec::new(), placements: Vec::new(), contested: false }
     }
@@ -60,7 +60,7 @@ impl Port {
     }
 
     /// Gives every address to one pod. What is known of those that were there before lives on.
-    pub(super) fn assign(&mut self, pods: &Slab<Pod>, before: Option<Port>) {
+    pub(super) fn assign(&mut self, pods: &Slab<Pod>, before: Option<PortLayout>) {
         // By the pod's place, not by hash: this runs for every pod of the service whenever one comes or goes.
         let mut old: Vec<Option<Placement>> = Vec::new();
         old.resize_with(pods.capacity(), || None);
@@ -171,8 +171,8 @@ fn same_addresses(one: &[SocketAddr], other: &[SocketAddr]) -> bool {
 }
 
 /// The ports with their claims, in order of first appearance. What is known of each pod's endpoint in `before` lives on.
-pub(super) fn lay_out(slices: &[Listing], pods: &Slab<Pod>, mut before: Vec<Port>) -> Vec<Port> {
-    let mut ports: Vec<Port> = Vec::with_capacity(before.len());
+pub(super) fn lay_out(slices: &[Listing], pods: &Slab<Pod>, mut before: Vec<PortLayout>) -> Vec<PortLayout> {
+    let mut ports: Vec<PortLayout> = Vec::with_capacity(before.len());
     for listing in slices {
         for offered in &listing.slice.ports {
             let port = port_named(&mut ports, &offered.name);
@@ -201,10 +201,10 @@ pub(super) fn lay_out(slices: &[Listing], pods: &Slab<Pod>, mut before: Vec<Port
     ports
 }
 
-fn port_named<'a>(ports: &'a mut Vec<Port>, name: &PortName) -> &'a mut Port {
+fn port_named<'a>(ports: &'a mut Vec<PortLayout>, name: &PortName) -> &'a mut PortLayout {
     let at = ports.iter().position(|port| port.name == *name).unwrap_or(ports.len());
     if at == ports.len() {
-        ports.push(Port::new(name.clone()));
+        ports.push(PortLayout::new(name.clone()));
     }
     // `at` is a port's place by now: found, or just added.
     &mut ports[at]

@@ -20,9 +20,9 @@ use crate::endpoint::{PodRef, PodUid, Slice, SliceEndpoint, SlicePort, State};
 use crate::probe::ProbePlan;
 use crate::snapshot::PortView;
 use crate::time::Moment;
-use layout::{Port, lay_out};
+use layout::{PortLayout, lay_out};
 use pod::{Key, Pod, Pushed};
-pub use push::{BadBoot, Boot, Event, Push, PushOrder, PushOutcome, PushRefused};
+pub use push::{BadBoot, Boot, Push, PushEvent, PushOrder, PushOutcome, PushRefused};
 use tombstone::Tombstones;
 
 /// The place of an endpoint that no pod stands behind and the operator did not opt in to.
@@ -56,7 +56,7 @@ pub struct Ledger {
     pods: Slab<Pod>,
     places: HashMap<Key, usize>,
     tombstones: Tombstones,
-    ports: Vec<Port>,
+    ports: Vec<PortLayout>,
     /// Pods whose entries changed since the last [`Ledger::settle`].
     dirty: Vec<usize>,
     /// A pod came, went or moved: the layout must be computed again.
@@ -142,7 +142,7 @@ impl Ledger {
             return Ok((PushOutcome::Stale(pod.push.as_ref().map(|push| push.order)), false));
         }
         // A pod on its way out cannot be the newcomer on an address.
-        let arrives = push.event != Event::Draining && !pod.terminating();
+        let arrives = push.event != PushEvent::Draining && !pod.terminating();
         let (uid, seen, addresses) = (push.pod.uid.clone(), pod.seen, push.addresses());
         let outcome = pod.push(push, now + self.policy.lease);
         // An unlisted pod is where its push says; a listed one is where its slices say.
@@ -185,7 +185,7 @@ impl Ledger {
         let Some(&place) = self.places.get(&Key::Pod(uid.clone())) else { return false };
         let Some(pod) = self.pods.get_mut(place) else { return false };
         let starting = pod.verdict.is_some_and(|verdict| verdict.state == State::Starting);
-        if pod.listed.is_none() || !starting || pod.word() == Some(Event::NotReady) {
+        if pod.listed.is_none() || !starting || pod.word() == Some(PushEvent::NotReady) {
             return false;
         }
         pod.probed = true;
@@ -237,7 +237,7 @@ impl Ledger {
     /// then on its addresses are its own, in every service.
     pub fn arrived(&self, uid: &PodUid) -> Option<Moment> {
         let pod = self.pods.get(*self.places.get(&Key::Pod(uid.clone()))?)?;
-        let comes = !pod.terminating() && !pod.replaced && pod.word() != Some(Event::Draining);
+        let comes = !pod.terminating() && !pod.replaced && pod.word() != Some(PushEvent::Draining);
         comes.then_some(pod.seen)
     }
 
@@ -263,7 +263,7 @@ impl Ledger {
             self.ports = lay_out(&self.slices, &self.pods, std::mem::take(&mut self.ports));
         }
         for port in self.ports.iter_mut().filter(|port| port.contested()) {
-            let before = std::mem::replace(port, Port::new(port.name.clone()));
+            let before = std::mem::replace(port, PortLayout::new(port.name.clone()));
             for &claim in before.claims() {
                 port.claim(claim);
             }

@@ -4,9 +4,9 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::endpoint::Load;
+use crate::endpoint::EndpointLoad;
 use crate::endpoint::{Conditions, PodRef, PodUid, SlicePort, Source, State};
-use crate::merge::push::{Event, Push, PushOrder, PushOutcome};
+use crate::merge::push::{Push, PushEvent, PushOrder, PushOutcome};
 use crate::time::Moment;
 
 /// What a pod is known by.
@@ -28,7 +28,7 @@ pub(super) struct Pod {
     /// When any source first named it. Tells which of two pods on one address is the newer.
     pub(super) seen: Moment,
     /// What it carries now. Not shared with a pod that had its address before.
-    pub(super) load: Arc<Load>,
+    pub(super) load: Arc<EndpointLoad>,
     /// What the slices say now; `None` while no slice lists it.
     pub(super) listed: Option<Listed>,
     /// What its sidecar said last.
@@ -60,7 +60,7 @@ pub(super) struct Listed {
 #[derive(Debug, Clone)]
 pub(super) struct Pushed {
     pub(super) order: PushOrder,
-    pub(super) event: Event,
+    pub(super) event: PushEvent,
     /// Until when the word counts; `None` once it lapsed. The order is remembered beyond that, or a late
     /// push could revive what it had already ended.
     pub(super) until: Option<Moment>,
@@ -145,7 +145,7 @@ impl Pod {
 
     /// Takes in a push (rules 2, 3, 5 and 6). The caller has looked at tombstones and replacement.
     pub(super) fn push(&mut self, push: Push, until: Moment) -> PushOutcome {
-        let draining = push.event == Event::Draining;
+        let draining = push.event == PushEvent::Draining;
         let (mut drained, mut announced) = (draining, !draining);
         if let Some(last) = &mut self.push {
             if push.order == last.order {
@@ -176,7 +176,7 @@ impl Pod {
     }
 
     /// What the sidecar says, while its lease runs.
-    pub(super) fn word(&self) -> Option<Event> {
+    pub(super) fn word(&self) -> Option<PushEvent> {
         self.push.as_ref().filter(|push| push.until.is_some()).map(|push| push.event)
     }
 
@@ -210,16 +210,16 @@ impl Pod {
         let slice = self.listed.map(Listed::conditions);
         let terminating = slice.is_some_and(Conditions::is_terminating);
         match (self.word(), slice) {
-            (Some(Event::NotReady), _) => {
+            (Some(PushEvent::NotReady), _) => {
                 Verdict::new(Conditions::new(false, false, terminating), Source::Push)
             }
-            (Some(Event::Draining), slice) => {
+            (Some(PushEvent::Draining), slice) => {
                 // Once the slice agrees that it leaves, the slice also knows whether it still serves.
                 let serving = !terminating || slice.is_some_and(Conditions::is_serving);
                 Verdict::new(Conditions::new(false, serving, true), Source::Push)
             }
-            (Some(Event::Ready), None) => Verdict::new(Conditions::new(true, true, false), Source::Push),
-            (Some(Event::Ready), Some(slice)) if self.push_outranks(slice) => {
+            (Some(PushEvent::Ready), None) => Verdict::new(Conditions::new(true, true, false), Source::Push),
+            (Some(PushEvent::Ready), Some(slice)) if self.push_outranks(slice) => {
                 Verdict::new(Conditions::new(true, true, false), Source::Push)
             }
             (_, Some(slice)) if self.probed && slice.state() == State::Starting => {
@@ -241,7 +241,7 @@ impl Pod {
     fn vouches(&self, source: Source) -> bool {
         match source {
             Source::Slice => self.listed.is_some_and(|listed| listed.conditions().is_ready()),
-            Source::Push => self.word() == Some(Event::Ready),
+            Source::Push => self.word() == Some(PushEvent::Ready),
             Source::Probe => self.probed,
         }
     }

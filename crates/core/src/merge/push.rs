@@ -45,7 +45,7 @@ impl fmt::Display for Boot {
 
 /// What a sidecar says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Event {
+pub enum PushEvent {
     /// The app answers.
     Ready,
     /// The app does not answer; it may again.
@@ -75,7 +75,7 @@ pub struct Push {
     /// The service's ports on this pod.
     pub ports: Vec<SlicePort>,
     /// What it says.
-    pub event: Event,
+    pub event: PushEvent,
 }
 
 impl Push {

@@ -7,7 +7,7 @@ use super::report::{MAX_REPORTERS, Reporter};
 
 /// The scale target as the driver last saw it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Observed<T = ()> {
+pub struct ObservedTarget<T = ()> {
     /// Pods asked for (`spec.replicas`).
     pub replicas: u32,
     /// Pods that are Ready.
@@ -36,8 +36,8 @@ pub struct Decision<T = ()> {
     /// Pods to ask for.
     pub desired: u32,
     /// The rule that decided.
-    pub reason: Reason,
-    /// The token of the [`Observed`] that this was decided on.
+    pub reason: ScaleReason,
+    /// The token of the [`ObservedTarget`] that this was decided on.
     pub token: T,
 }
 
@@ -50,7 +50,7 @@ impl<T> Decision<T> {
 
 /// The rule that decided; its Display is a sentence for operators.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Reason {
+pub enum ScaleReason {
     /// The average over the stable window.
     Load {
         /// Pods that it takes.
@@ -113,7 +113,7 @@ pub enum Reason {
     TooManyReporters,
 }
 
-impl fmt::Display for Reason {
+impl fmt::Display for ScaleReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Load { pods: 1 } => f.write_str("the load takes one pod"),

@@ -32,9 +32,9 @@ mod window;
 
 use std::time::Duration;
 
-pub use decision::{Decision, Observed, Owner, Reason};
+pub use decision::{Decision, ObservedTarget, Owner, ScaleReason};
 pub use policy::{BadPolicy, BadSetting, ScalePolicy, ScaleSettings};
-pub use report::{FRESH, MAX_REPORTERS, Present, Report, Reporter, TooManyReporters};
+pub use report::{CurrentLoad, FRESH, LoadReport, MAX_REPORTERS, Reporter, TooManyReporters};
 
 use crate::time::Moment;
 use report::{Blindness, Reporters};
@@ -115,19 +115,19 @@ struct Step {
 /// A number of pods and the rule that set it.
 struct Verdict {
     pods: u32,
-    reason: Reason,
+    reason: ScaleReason,
 }
 
 impl Verdict {
-    fn new(pods: u32, reason: Reason) -> Self {
+    fn new(pods: u32, reason: ScaleReason) -> Self {
         Self { pods, reason }
     }
 
-    fn at_least(self, pods: u32, reason: Reason) -> Self {
+    fn at_least(self, pods: u32, reason: ScaleReason) -> Self {
         if self.pods < pods { Self { pods, reason } } else { self }
     }
 
-    fn at_most(self, pods: u32, reason: Reason) -> Self {
+    fn at_most(self, pods: u32, reason: ScaleReason) -> Self {
         if self.pods > pods { Self { pods, reason } } else { self }
     }
 }
@@ -214,7 +214,12 @@ impl Autoscaler {
     }
 
     /// Takes in a report that arrived at `now`. Reports of one moment from different reporters commute.
-    pub fn report(&mut self, now: Moment, from: &Reporter, report: &Report) -> Result<(), TooManyReporters> {
+    pub fn report(
+        &mut self,
+        now: Moment,
+        from: &Reporter,
+        report: &LoadReport,
+    ) -> Result<(), TooManyReporters> {
         self.now = self.now.max(now);
         self.window.record(self.now, report.span, report.concurrency(), report.requests());
         if report.is_active() {
@@ -227,19 +232,21 @@ impl Autoscaler {
     }
 
     /// Decides on what was observed at `now`.
-    pub fn decide<T>(&mut self, now: Moment, observed: Observed<T>) -> Decision<T> {
-        let Observed { replicas, ready, owner, token } = observed;
+    pub fn decide<T>(&mut self, now: Moment, observed: ObservedTarget<T>) -> Decision<T> {
+        let ObservedTarget { replicas, ready, owner, token } = observed;
         self.now = self.now.max(now);
         self.reporters.forget_stale(self.now);
         self.see(replicas, ready);
         let verdict = match (owner, self.pin) {
             (Owner::Other, _) if replicas == 0 && self.wants_wake() => {
-                Verdict::new(self.policy.awake(), Reason::Wake)
+                Verdict::new(self.policy.awake(), ScaleReason::Wake)
             }
-            (Owner::Other, _) => Verdict::new(replicas, Reason::OwnedElsewhere),
-            (Owner::Rouse, Pin::At(pods)) => Verdict::new(pods, Reason::Pinned { pods }),
-            (Owner::Rouse, Pin::ToZero) => Verdict::new(0, Reason::Pinned { pods: 0 }),
-            (Owner::Rouse, Pin::Parked) if !self.wants_wake() => Verdict::new(0, Reason::Pinned { pods: 0 }),
+            (Owner::Other, _) => Verdict::new(replicas, ScaleReason::OwnedElsewhere),
+            (Owner::Rouse, Pin::At(pods)) => Verdict::new(pods, ScaleReason::Pinned { pods }),
+            (Owner::Rouse, Pin::ToZero) => Verdict::new(0, ScaleReason::Pinned { pods: 0 }),
+            (Owner::Rouse, Pin::Parked) if !self.wants_wake() => {
+                Verdict::new(0, ScaleReason::Pinned { pods: 0 })
+            }
             (Owner::Rouse, _) if replicas == 0 => self.at_zero(),
             (Owner::Rouse, _) => self.running(replicas),
         };
@@ -318,14 +325,14 @@ impl Autoscaler {
     fn at_zero(&self) -> Verdict {
         let verdict = if self.wants_wake() {
             let pods = self.pods_for_load().max(self.policy.awake());
-            Verdict::new(pods, Reason::Wake).at_most(self.most_up(0), Reason::UpRate)
+            Verdict::new(pods, ScaleReason::Wake).at_most(self.most_up(0), ScaleReason::UpRate)
         } else {
-            Verdict::new(0, Reason::Asleep)
+            Verdict::new(0, ScaleReason::Asleep)
         };
         verdict
-            .at_least(self.initial_pods(), Reason::Initial)
-            .at_least(self.policy.min, Reason::Min)
-            .at_most(self.policy.max, Reason::Max)
+            .at_least(self.initial_pods(), ScaleReason::Initial)
+            .at_least(self.policy.min, ScaleReason::Min)
+            .at_most(self.policy.max, ScaleReason::Max)
     }
 
     fn running(&self, replicas: u32) -> Verdict {
@@ -338,7 +345,7 @@ impl Autoscaler {
         }
         let present = self.reporters.present().total();
         let needed = Demand::of(present, self.policy.room).pods().min(replicas).min(self.policy.max);
-        wanted.at_least(needed, Reason::InFlight { present })
+        wanted.at_least(needed, ScaleReason::InFlight { present })
     }
 
     /// What the load asks for, were it known for sure.
@@ -346,33 +353,33 @@ impl Autoscaler {
         let after = self.policy.idle_after;
         let may_sleep = self.policy.min == 0 && self.initial_pods() == 0 && self.is_idle();
         if may_sleep && self.is_rested() {
-            return Verdict::new(0, Reason::Idle { after });
+            return Verdict::new(0, ScaleReason::Idle { after });
         }
         let pods = self.pods_for_load();
         let verdict = if self.panics() {
-            Verdict::new(pods.max(replicas), Reason::Panic { pods })
+            Verdict::new(pods.max(replicas), ScaleReason::Panic { pods })
         } else {
-            Verdict::new(pods, Reason::Load { pods })
+            Verdict::new(pods, ScaleReason::Load { pods })
         };
-        let one = if may_sleep { Reason::JustWoken { after } } else { Reason::Load { pods: 1 } };
+        let one = if may_sleep { ScaleReason::JustWoken { after } } else { ScaleReason::Load { pods: 1 } };
         verdict
             .at_least(1, one)
-            .at_least(self.initial_pods(), Reason::Initial)
-            .at_most(self.most_up(replicas), Reason::UpRate)
-            .at_least(self.least_down(replicas), Reason::DownRate)
-            .at_least(self.policy.min, Reason::Min)
-            .at_most(self.policy.max, Reason::Max)
+            .at_least(self.initial_pods(), ScaleReason::Initial)
+            .at_most(self.most_up(replicas), ScaleReason::UpRate)
+            .at_least(self.least_down(replicas), ScaleReason::DownRate)
+            .at_least(self.policy.min, ScaleReason::Min)
+            .at_most(self.policy.max, ScaleReason::Max)
     }
 
     /// Why the load may be higher than what is known, so that pods must not be taken away.
-    fn blind(&self) -> Option<Reason> {
+    fn blind(&self) -> Option<ScaleReason> {
         if self.watching.is_some_and(|since| self.now < since + self.policy.stable_window) {
-            return Some(Reason::Young { window: self.policy.stable_window });
+            return Some(ScaleReason::Young { window: self.policy.stable_window });
         }
         self.reporters.blindness(self.now).map(|blindness| match blindness {
-            Blindness::NoReporters => Reason::NoReporters,
-            Blindness::TooMany => Reason::TooManyReporters,
-            Blindness::Silent(reporter) => Reason::Silent { reporter },
+            Blindness::NoReporters => ScaleReason::NoReporters,
+            Blindness::TooMany => ScaleReason::TooManyReporters,
+            Blindness::Silent(reporter) => ScaleReason::Silent { reporter },
         })
     }
 

@@ -39,19 +39,19 @@ impl fmt::Display for Reporter {
 /// From the network: any value is accepted, none is believed without bounds. A report that is delivered twice
 /// counts twice, for one window.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Report {
+pub struct LoadReport {
     /// How long ago the last report was.
     pub span: Duration,
-    /// Average concurrency over the span, weighted by time, with everything in [`Present`]. Capped at a
+    /// Average concurrency over the span, weighted by time, with everything in [`CurrentLoad`]. Capped at a
     /// million; in place of NaN or infinity stands what is present.
     pub concurrency: f64,
     /// Requests that began in the span, however short.
     pub requests: u64,
     /// What is there now.
-    pub present: Present,
+    pub present: CurrentLoad,
 }
 
-impl Report {
+impl LoadReport {
     pub(super) fn concurrency(&self) -> Milli {
         Milli::new(self.concurrency).unwrap_or_else(|| Milli::whole(self.present.total()))
     }
@@ -73,7 +73,7 @@ impl Report {
 
 /// What is there at one moment. Each request is counted in one field only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Present {
+pub struct CurrentLoad {
     /// Requests that a pod works on.
     pub in_flight: u32,
     /// Requests that wait for a pod.
@@ -84,7 +84,7 @@ pub struct Present {
     pub upgraded: u32,
 }
 
-impl Present {
+impl CurrentLoad {
     /// All of them.
     pub fn total(self) -> u64 {
         [self.in_flight, self.holds, self.streams, self.upgraded].map(u64::from).iter().sum()
@@ -118,7 +118,7 @@ struct Voice {
     /// Listed as serving. One that is not listed counts while its news is fresh: a new gateway's first
     /// request may come before its `EndpointSlice` does.
     listed: bool,
-    last: Option<(Moment, Present)>,
+    last: Option<(Moment, CurrentLoad)>,
 }
 
 impl Voice {
@@ -126,7 +126,7 @@ impl Voice {
         self.last.is_some_and(|(at, _)| now < at + FRESH)
     }
 
-    fn present(self) -> Present {
+    fn present(self) -> CurrentLoad {
         self.last.map(|(_, present)| present).unwrap_or_default()
     }
 }
@@ -143,7 +143,7 @@ impl Reporters {
         &mut self,
         now: Moment,
         from: &Reporter,
-        present: Present,
+        present: CurrentLoad,
     ) -> Result<(), TooManyReporters> {
         let last = Some((now, present));
         if let Some(voice) = self.voices.get_mut(from) {
@@ -161,7 +161,7 @@ impl Reporters {
     }
 
     /// Replaces the list. Returns the load of the reporters that are no longer on it.
-    pub(super) fn list(&mut self, now: Moment, serving: impl IntoIterator<Item = Reporter>) -> Present {
+    pub(super) fn list(&mut self, now: Moment, serving: impl IntoIterator<Item = Reporter>) -> CurrentLoad {
         self.forget_stale(now);
         let mut before = std::mem::take(&mut self.voices);
         self.too_many = false;
@@ -176,15 +176,15 @@ impl Reporters {
             let last = before.remove(&reporter).and_then(|voice| voice.last);
             self.voices.insert(reporter, Voice { listed: true, last });
         }
-        before.into_values().map(Voice::present).fold(Present::default(), Present::plus)
+        before.into_values().map(Voice::present).fold(CurrentLoad::default(), CurrentLoad::plus)
     }
 
     pub(super) fn forget_stale(&mut self, now: Moment) {
         self.voices.retain(|_, voice| voice.listed || voice.is_fresh(now));
     }
 
-    pub(super) fn present(&self) -> Present {
-        self.voices.values().copied().map(Voice::present).fold(Present::default(), Present::plus)
+    pub(super) fn present(&self) -> CurrentLoad {
+        self.voices.values().copied().map(Voice::present).fold(CurrentLoad::default(), CurrentLoad::plus)
     }
 
     pub(super) fn is_full(&self) -> Result<(), TooManyReporters> {

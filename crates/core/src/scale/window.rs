@@ -95,9 +95,9 @@ impl Window {
     }
 
     /// The load of the last `length`, which is at most the ring's.
-    pub(super) fn over(&self, length: Duration) -> Load {
+    pub(super) fn over(&self, length: Duration) -> WindowLoad {
         let first = self.newest.saturating_sub(length.as_secs().saturating_sub(1)).max(self.oldest());
-        let mut load = Load { busy: 0, requests: 0, nanos: 0 };
+        let mut load = WindowLoad { busy: 0, requests: 0, nanos: 0 };
         for second in first..=self.newest {
             let bucket = self.buckets[self.index(second)];
             load.busy = load.busy.saturating_add(bucket.busy);
@@ -143,13 +143,13 @@ impl Window {
 
 /// What a window saw.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Load {
+pub(super) struct WindowLoad {
     busy: u128,
     requests: u128,
     nanos: u128,
 }
 
-impl Load {
+impl WindowLoad {
     /// The average concurrency, measured in pods that should have `target` each.
     pub(super) fn concurrency(self, target: Milli) -> Demand {
         Demand { load: self.busy, per_pod: self.nanos.saturating_mul(target.get()) }

@@ -20,11 +20,11 @@ pub(crate) use timers::Timers;
 use wake_schedule::Wake;
 
 use crate::budget::RetryBudget;
-use crate::endpoint::{Endpoint, Load, PodUid, PortName, ServiceId, Slice, SliceEndpoint, State};
+use crate::endpoint::{Endpoint, EndpointLoad, PodUid, PortName, ServiceId, Slice, SliceEndpoint, State};
 use crate::hold::AcquireError;
 use crate::merge::{Ledger, MergePolicy, Push, PushOutcome, PushRefused};
 use crate::probe::ProbePlan;
-use crate::snapshot::{Feed, PortView, Snapshot, Spread, Subscription};
+use crate::snapshot::{PortView, Snapshot, SnapshotFeed, Spread, Subscription};
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Mutex, fence, lock};
 use crate::time::Moment;
@@ -42,7 +42,7 @@ pub struct Spec {
 /// One service.
 pub struct Service {
     id: ServiceId,
-    feed: Arc<Feed>,
+    feed: Arc<SnapshotFeed>,
     written: Mutex<Written>,
     ports: Mutex<Vec<Arc<Port>>>,
     /// How many requests wait, on all ports.
@@ -123,7 +123,7 @@ impl Service {
     /// How many slots of its pods are taken now.
     pub fn in_flight(&self) -> u32 {
         let snapshot = self.feed.newest();
-        let mut pods: Vec<&Arc<Load>> =
+        let mut pods: Vec<&Arc<EndpointLoad>> =
             snapshot.ports.iter().flat_map(PortView::endpoints).map(|endpoint| &endpoint.load).collect();
         // A pod with several ports has one load.
         pods.sort_unstable_by_key(|load| Arc::as_ptr(load));

@@ -11,7 +11,7 @@ use crate::budget::RetryBudget;
 use crate::endpoint::{Capacity, EndpointId, PortName, State};
 use crate::hold::{AcquireError, Grant, Permit, Taken, Ticket, WaitQueue, Waiter};
 use crate::pick::{NoPick, pick};
-use crate::snapshot::{Feed, PortView};
+use crate::snapshot::{PortView, SnapshotFeed};
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::fence;
 use crate::time::Moment;
@@ -20,7 +20,7 @@ use crate::time::Moment;
 pub struct Port {
     pub(super) name: PortName,
     pub(super) service: Weak<Service>,
-    pub(super) feed: Arc<Feed>,
+    pub(super) feed: Arc<SnapshotFeed>,
     retries: Arc<RetryBudget>,
     /// How many requests have asked for a slot, on any port.
     asked: Arc<AtomicU64>,
@@ -45,7 +45,7 @@ impl Port {
     pub(crate) fn new(
         name: PortName,
         service: &Arc<Service>,
-        feed: Arc<Feed>,
+        feed: Arc<SnapshotFeed>,
         (retries, asked): (Arc<RetryBudget>, Arc<AtomicU64>),
         shared: Arc<Shared>,
     ) -> Self {

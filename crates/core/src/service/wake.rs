@@ -9,7 +9,7 @@ use crate::snapshot::{PortView, Snapshot};
 use crate::start::StartFailure;
 use crate::sync::lock;
 use crate::time::Moment;
-use crate::timeline::{Anatomy, ColdStart, Outcome};
+use crate::timeline::{Anatomy, ColdStart, ColdStartOutcome};
 
 /// What [`Service::claim_wake`] decided.
 #[derive(Debug)]
@@ -63,7 +63,7 @@ impl Service {
         };
         let Some(failure) = failure else { return };
         if let Some(cold) = lock(&self.cold).as_mut() {
-            cold.outcome = Outcome::Failed;
+            cold.outcome = ColdStartOutcome::Failed;
         }
         let why = AcquireError::StartFailed(failure);
         self.ports().iter().for_each(|port| port.turn_away(&why));
@@ -120,7 +120,7 @@ impl Service {
     pub(crate) fn discard_cold_start(&self, held: Moment) {
         let mut cold = lock(&self.cold);
         cold.take_if(|cold| {
-            cold.held == held && cold.wake_sent.is_none() && cold.outcome == Outcome::Waiting
+            cold.held == held && cold.wake_sent.is_none() && cold.outcome == ColdStartOutcome::Waiting
         });
     }
 
@@ -137,7 +137,7 @@ impl Service {
     /// A request reached its deadline. Other requests may wait longer and still be served.
     pub(crate) fn waited_in_vain(&self) {
         if let Some(cold) = lock(&self.cold).as_mut() {
-            cold.outcome = Outcome::Failed;
+            cold.outcome = ColdStartOutcome::Failed;
         }
     }
 

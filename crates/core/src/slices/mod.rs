@@ -18,7 +18,7 @@ use std::sync::Arc;
 use crate::endpoint::{Conditions, PodUid, PortName, ServiceId};
 
 pub use endpoint::{LeftOut, MissingNode, endpoint, ports};
-pub use reconcile::{Plan, reconcile};
+pub use reconcile::{SlicePlan, reconcile};
 pub use tracker::{Freshness, Tracker};
 
 /// Labels and annotations.

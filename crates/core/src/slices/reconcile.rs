@@ -17,7 +17,7 @@ use super::{
 
 /// What to write, and what stands when it is written.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Plan {
+pub struct SlicePlan {
     /// Slices to create, under a name that [`ServiceFacts::generate_name`] begins.
     pub create: Vec<SliceContent>,
     /// Slices to replace, each against the version it was read at.
@@ -30,7 +30,7 @@ pub struct Plan {
     pub missing_nodes: BTreeSet<MissingNode>,
 }
 
-impl Plan {
+impl SlicePlan {
     /// How many writes it takes.
     pub fn writes(&self) -> usize {
         self.create.len() + self.update.len() + self.delete.len()
@@ -62,13 +62,14 @@ pub fn reconcile<'a>(
     nodes: &Nodes,
     existing: impl IntoIterator<Item = &'a EndpointSlice>,
     options: &Options,
-) -> Plan {
+) -> SlicePlan {
     let pods: Vec<&Pod> = pods.into_iter().collect();
     let mut ours: Vec<&EndpointSlice> =
         existing.into_iter().filter(|slice| is_ours(slice, service)).collect();
     ours.sort_by(|a, b| a.name.cmp(&b.name));
 
-    let mut planner = Planner { service, labels: service.slice_labels(), options, plan: Plan::default() };
+    let mut planner =
+        Planner { service, labels: service.slice_labels(), options, plan: SlicePlan::default() };
     for family in service.families() {
         let (of_family, rest) = ours.into_iter().partition(|slice| slice.content.family == family);
         ours = rest;
@@ -129,7 +130,7 @@ struct Planner<'s> {
     service: &'s ServiceFacts,
     labels: Labels,
     options: &'s Options,
-    plan: Plan,
+    plan: SlicePlan,
 }
 
 impl Planner<'_> {

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
 use rouse_core::endpoint::{Conditions, PodUid, PortName, Slice, State};
-use rouse_core::merge::{Event, MergePolicy, Push, PushOrder, PushOutcome, PushRefused};
+use rouse_core::merge::{MergePolicy, Push, PushEvent, PushOrder, PushOutcome, PushRefused};
 use rouse_core::time::Moment;
 
 /// Who is behind an endpoint.
@@ -98,7 +98,7 @@ impl Known {
     }
 
     /// What its sidecar says, while the lease runs.
-    fn word(&self) -> Option<Event> {
+    fn word(&self) -> Option<PushEvent> {
         self.heard.last().filter(|_| !self.lapsed).map(|push| push.event)
     }
 
@@ -109,7 +109,7 @@ impl Known {
 
     /// Whether it has ever been more than a farewell.
     fn announced(&self) -> bool {
-        self.listed() || self.heard.iter().any(|push| push.event != Event::Draining)
+        self.listed() || self.heard.iter().any(|push| push.event != PushEvent::Draining)
     }
 
     /// `(ready, serving, terminating)` by the slices.
@@ -123,11 +123,11 @@ impl Known {
 
     fn state(&self) -> State {
         let (ready, serving, terminating) = match (self.word(), self.by_slices()) {
-            (Some(Event::NotReady), slices) => (false, false, slices.is_some_and(|(_, _, t)| t)),
-            (Some(Event::Draining), Some((_, serving, true))) => (false, serving, true),
-            (Some(Event::Draining), _) => (false, true, true),
-            (Some(Event::Ready), None) => (true, true, false),
-            (Some(Event::Ready), Some((false, _, false))) if !self.ready_once() => (true, true, false),
+            (Some(PushEvent::NotReady), slices) => (false, false, slices.is_some_and(|(_, _, t)| t)),
+            (Some(PushEvent::Draining), Some((_, serving, true))) => (false, serving, true),
+            (Some(PushEvent::Draining), _) => (false, true, true),
+            (Some(PushEvent::Ready), None) => (true, true, false),
+            (Some(PushEvent::Ready), Some((false, _, false))) if !self.ready_once() => (true, true, false),
             (_, Some(_)) if self.promoted => (true, true, false),
             (_, Some(slices)) => slices,
             (None, None) => (false, false, true),
@@ -178,7 +178,7 @@ impl Model {
         }
         let known = self.known.iter_mut().find(|known| known.uid == *uid).unwrap();
         if let Some(last) = known.heard.last() {
-            let farewell = last.order.boot == push.order.boot && last.event == Event::Draining;
+            let farewell = last.order.boot == push.order.boot && last.event == PushEvent::Draining;
             match push.order.cmp(&last.order) {
                 Ordering::Less => return Ok(PushOutcome::Stale(known.last())),
                 Ordering::Equal => {
@@ -186,7 +186,7 @@ impl Model {
                     (known.renewed, known.lapsed) = (now, false);
                     return Ok(PushOutcome::Renewed);
                 }
-                Ordering::Greater if farewell && push.event != Event::Draining => {
+                Ordering::Greater if farewell && push.event != PushEvent::Draining => {
                     return Ok(PushOutcome::Stale(known.last()));
                 }
                 Ordering::Greater => {}
@@ -194,7 +194,7 @@ impl Model {
         }
         known.heard.push(push.clone());
         (known.renewed, known.lapsed, known.promoted) = (now, false, false);
-        if push.event != Event::Draining && !known.latched() {
+        if push.event != PushEvent::Draining && !known.latched() {
             let seen = known.first_seen;
             self.displace(&claims_of(push), uid, seen);
         }
@@ -217,7 +217,7 @@ impl Model {
         if let Some(known) = self.known.iter_mut().find(|known| known.uid == *uid) {
             let word = known.word();
             known.promoted |=
-                known.listed() && known.state() == State::Starting && word != Some(Event::NotReady);
+                known.listed() && known.state() == State::Starting && word != Some(PushEvent::NotReady);
         }
     }
 

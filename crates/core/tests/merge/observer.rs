@@ -1,7 +1,7 @@
 //! Observes a run without a model of it: the facts that went in, and the views that came out.
 
 use rouse_core::endpoint::{Conditions, PodUid, SliceEndpoint};
-use rouse_core::merge::{Event, Ledger, MergePolicy, PushOutcome};
+use rouse_core::merge::{Ledger, MergePolicy, PushEvent, PushOutcome};
 use rouse_core::snapshot::PortView;
 use rouse_core::time::Moment;
 
@@ -70,7 +70,7 @@ impl Observer {
         let unknown = |uid: &PodUid| self.ledger.first_seen(uid).is_none();
         let (addresses, by) = match fact {
             Fact::Displace(addresses, by, seen) if *seen == self.now => (addresses.clone(), by),
-            Fact::Push(push) if push.event != Event::Draining && unknown(&push.pod.uid) => {
+            Fact::Push(push) if push.event != PushEvent::Draining && unknown(&push.pod.uid) => {
                 (claims_of(push), &push.pod.uid)
             }
             _ => return vec![],

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rouse_core::endpoint::{Conditions, Endpoint, Slice, SliceEndpoint};
-use rouse_core::merge::{Boot, Event, Ledger, MergePolicy, Push, PushOrder, PushOutcome};
+use rouse_core::merge::{Boot, Ledger, MergePolicy, Push, PushEvent, PushOrder, PushOutcome};
 use rouse_core::snapshot::PortView;
 use rouse_core::time::Moment;
 
 use crate::world::{Op, Step, World, ip, pod, port, uid};
-use Event::{Draining, NotReady, Ready};
+use PushEvent::{Draining, NotReady, Ready};
 
 const LEASE: Duration = Duration::from_mins(1);
 /// The time between two rows that do not say otherwise.
@@ -113,7 +113,14 @@ fn drop_slice(name: &'static str) -> Step {
     then(Op::Drop(name))
 }
 
-fn push_from(name: &str, boot: u64, sequence: u64, event: Event, at: &[u8], ports: &[(&str, u16)]) -> Step {
+fn push_from(
+    name: &str,
+    boot: u64,
+    sequence: u64,
+    event: PushEvent,
+    at: &[u8],
+    ports: &[(&str, u16)],
+) -> Step {
     let order = PushOrder { boot: Boot { started: boot, id: 0 }, sequence };
     let ips = at.iter().map(|at| ip(*at)).collect();
     let ports = ports.iter().map(|(name, number)| port(name, *number)).collect();
@@ -121,11 +128,11 @@ fn push_from(name: &str, boot: u64, sequence: u64, event: Event, at: &[u8], port
 }
 
 /// The pod at 10.0.0.1 pushes, with `http` at 80.
-fn push(name: &str, boot: u64, sequence: u64, event: Event) -> Step {
+fn push(name: &str, boot: u64, sequence: u64, event: PushEvent) -> Step {
     push_at(name, boot, sequence, event, 1)
 }
 
-fn push_at(name: &str, boot: u64, sequence: u64, event: Event, at: u8) -> Step {
+fn push_at(name: &str, boot: u64, sequence: u64, event: PushEvent, at: u8) -> Step {
     push_from(name, boot, sequence, event, &[at], &[("http", 80)])
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::sample::select;
 use rouse_core::endpoint::{Conditions, Endpoint, PodRef, PodUid, PortName, Slice, SliceEndpoint, SlicePort};
-use rouse_core::merge::{Boot, Event, Ledger, MergePolicy, Push, PushOrder, PushOutcome, PushRefused};
+use rouse_core::merge::{Boot, Ledger, MergePolicy, Push, PushEvent, PushOrder, PushOutcome, PushRefused};
 use rouse_core::probe::{ProbePlan, ProbeSpec};
 use rouse_core::snapshot::PortView;
 use rouse_core::time::Moment;
@@ -194,7 +194,8 @@ impl Size {
     fn push(self) -> impl Strategy<Value = Push> {
         let boot =
             select(vec![Boot { started: 1, id: 7 }, Boot { started: 1, id: 9 }, Boot { started: 2, id: 8 }]);
-        let event = select(vec![Event::Ready, Event::Ready, Event::NotReady, Event::Draining]);
+        let event =
+            select(vec![PushEvent::Ready, PushEvent::Ready, PushEvent::NotReady, PushEvent::Draining]);
         let ips = prop::collection::vec(any_ip(), 1..3);
         (self.any_pod(), boot, 0..5u64, ips, ports(), event).prop_map(
             move |(number, boot, sequence, mut ips, ports, event)| {

@@ -14,13 +14,13 @@ use axum::response::IntoResponse;
 use hyper::body::Frame;
 use rouse_local::output::{Batch, Follower, Line};
 
-use super::Services;
+use super::DataPlaneView;
 use super::answer::Refusal;
 use super::server::Endless;
 use super::steer::{Named, app, unknown};
 
 pub(super) async fn logs(
-    State(services): State<Arc<Services>>,
+    State(services): State<Arc<DataPlaneView>>,
     Path((namespace, name)): Named,
     Query(query): Query<Vec<(String, String)>>,
 ) -> Result<impl IntoResponse, Refusal> {

@@ -18,7 +18,7 @@ use rouse_core::time::Clock;
 use rouse_core::timeline::ColdStart;
 use rouse_kube::client::watch::WatchState;
 use rouse_kube::cluster::Cluster;
-use rouse_local::engine::{Event, What};
+use rouse_local::engine::{AppEvent, What};
 use rouse_proxy::telemetry::metrics::{OwnedFamily, seconds};
 
 type Labels<const N: usize> = [(&'static str, String); N];
@@ -75,7 +75,7 @@ impl Tally {
     }
 
     /// Counts an event of the local engine.
-    pub fn event(&self, event: &Event, registry: &Registry) {
+    pub fn event(&self, event: &AppEvent, registry: &Registry) {
         match &event.what {
             What::Wake => self.woke("sent"),
             What::Failed { .. } => self.woke("failed"),
@@ -126,22 +126,22 @@ fn source(registry: &Registry, service: &ServiceId, pod: &str) -> Option<Source>
 }
 
 /// How the watches of a cluster are doing at the moment of the scrape.
-pub struct Watches(Arc<Cluster>, Arc<dyn Clock>);
+pub struct WatchCollector(Arc<Cluster>, Arc<dyn Clock>);
 
-impl fmt::Debug for Watches {
+impl fmt::Debug for WatchCollector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Watches")
     }
 }
 
-impl Watches {
+impl WatchCollector {
     /// Registers all watches of `cluster`; `clock` is the clock of their times.
     pub fn register(cluster: Arc<Cluster>, clock: Arc<dyn Clock>, metrics: &mut Metrics) {
         metrics.register_collector(Box::new(Self(cluster, clock)));
     }
 }
 
-impl Collector for Watches {
+impl Collector for WatchCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let (watches, now) = (self.0.watches(), self.1.now());
         let help = "How long the watch of the API server has been broken; 0 while it works";
@@ -166,22 +166,22 @@ impl Collector for Watches {
 }
 
 /// What is there at the moment of the scrape.
-pub struct Present(Arc<Registry>);
+pub struct RegistryCollector(Arc<Registry>);
 
-impl Present {
+impl RegistryCollector {
     /// Of all services of `registry`.
     pub fn register(registry: Arc<Registry>, metrics: &mut Metrics) {
         metrics.register_collector(Box::new(Self(registry)));
     }
 }
 
-impl fmt::Debug for Present {
+impl fmt::Debug for RegistryCollector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Present")
     }
 }
 
-impl Collector for Present {
+impl Collector for RegistryCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let mut services = self.0.services();
         services.sort_by(|one, other| one.id().cmp(other.id()));

@@ -29,7 +29,7 @@ use rouse_core::service::Service;
 use rouse_core::time::Clock;
 use rouse_kube::cluster::Cluster;
 use rouse_local::engine::{AppStatus, LocalEngine};
-use rouse_local::output::Log;
+use rouse_local::output::AppLog;
 use rouse_proxy::listen::Gateway;
 use serde_json::json;
 
@@ -47,7 +47,7 @@ pub trait Apps: Send + Sync {
     /// Keeps an app at so many pods; `None`: as many as the autoscaler says. Answers whether there is such an app.
     fn scale(&self, app: &str, pods: Option<u32>) -> bool;
     /// What the pods of an app print.
-    fn log(&self, app: &str) -> Option<Arc<Log>>;
+    fn log(&self, app: &str) -> Option<Arc<AppLog>>;
 }
 
 impl Apps for LocalEngine {
@@ -63,7 +63,7 @@ impl Apps for LocalEngine {
         LocalEngine::scale(self, app, pods).is_ok()
     }
 
-    fn log(&self, app: &str) -> Option<Arc<Log>> {
+    fn log(&self, app: &str) -> Option<Arc<AppLog>> {
         LocalEngine::log(self, app)
     }
 }
@@ -83,7 +83,7 @@ impl fmt::Debug for AdminState {
 }
 
 /// What the admin API of a data plane shows and steers.
-pub struct Services {
+pub struct DataPlaneView {
     /// All services.
     pub registry: Arc<Registry>,
     /// The proxy that serves them.
@@ -102,7 +102,7 @@ pub enum PodBackend {
     Cluster(Arc<Cluster>),
 }
 
-impl fmt::Debug for Services {
+impl fmt::Debug for DataPlaneView {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Services").field("mode", &self.mode()).finish_non_exhaustive()
     }
@@ -117,7 +117,7 @@ impl fmt::Debug for PodBackend {
     }
 }
 
-impl Services {
+impl DataPlaneView {
     fn mode(&self) -> Mode {
         match self.backend {
             PodBackend::Apps(_) => Mode::Up,
@@ -185,7 +185,7 @@ fn common_endpoints() -> Vec<Endpoint<AdminState>> {
 }
 
 /// The endpoints of a data plane.
-fn service_endpoints(mode: Mode) -> Vec<Endpoint<Services>> {
+fn service_endpoints(mode: Mode) -> Vec<Endpoint<DataPlaneView>> {
     let mut all = vec![
         get_at("/queue", queue),
         get_at("/api/v1/services", services),
@@ -214,7 +214,7 @@ const MOST_BODY: usize = 4096;
 
 /// Everything under the admin address; a role without a data plane has no `services`. An unknown path is answered with the
 /// list of those that exist.
-pub fn router(state: AdminState, services: Option<Services>) -> Router {
+pub fn router(state: AdminState, services: Option<DataPlaneView>) -> Router {
     let common = common_endpoints();
     let of_services =
         services.as_ref().map(|services| service_endpoints(services.mode())).unwrap_or_default();
@@ -255,7 +255,7 @@ async fn openmetrics(State(admin): State<Arc<AdminState>>) -> Result<Response, R
 }
 
 /// As KEDA HTTP add-on's interceptor answers its scaler.
-async fn queue(State(data_plane): State<Arc<Services>>) -> impl IntoResponse {
+async fn queue(State(data_plane): State<Arc<DataPlaneView>>) -> impl IntoResponse {
     let count = |service: &Arc<Service>| {
         let under_way = usize::try_from(service.in_flight()).unwrap_or(usize::MAX);
         let concurrency = under_way.saturating_add(service.holds());
@@ -276,22 +276,22 @@ async fn queue(State(data_plane): State<Arc<Services>>) -> impl IntoResponse {
 }
 
 /// How the watches of the cluster are doing.
-async fn watches(State(data_plane): State<Arc<Services>>) -> impl IntoResponse {
+async fn watches(State(data_plane): State<Arc<DataPlaneView>>) -> impl IntoResponse {
     let now = data_plane.clock.now();
     let all = data_plane.cluster().into_iter().flat_map(|cluster| cluster.watches());
     Json(all.map(|watch| report::WatchView::new(watch, now)).collect::<Vec<_>>())
 }
 
-async fn services(State(data_plane): State<Arc<Services>>) -> impl IntoResponse {
+async fn services(State(data_plane): State<Arc<DataPlaneView>>) -> impl IntoResponse {
     Json(report::services(&data_plane.registry, &data_plane.app_statuses()))
 }
 
-async fn routes(State(data_plane): State<Arc<Services>>) -> impl IntoResponse {
+async fn routes(State(data_plane): State<Arc<DataPlaneView>>) -> impl IntoResponse {
     Json(report::routes(&data_plane.gateway.routes()))
 }
 
 async fn cold_starts(
-    State(data_plane): State<Arc<Services>>,
+    State(data_plane): State<Arc<DataPlaneView>>,
     Query(query): Query<Vec<(String, String)>>,
 ) -> Result<impl IntoResponse, Refusal> {
     let (service, limit) = cold_starts_asked(&query)?;

@@ -14,16 +14,16 @@ const TICKS_PER_SECOND: f64 = 100.0;
 
 /// What is known of the process at the moment of the scrape.
 #[derive(Debug)]
-pub struct Process;
+pub struct ProcessCollector;
 
-impl Process {
+impl ProcessCollector {
     /// Shows it in `metrics`.
     pub fn register(metrics: &mut Metrics) {
         metrics.register_collector(Box::new(Self));
     }
 }
 
-impl Collector for Process {
+impl Collector for ProcessCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let help = "The version of Rouse that runs; always 1";
         let labels = [("version", env!("CARGO_PKG_VERSION")), ("arch", std::env::consts::ARCH)];

@@ -10,8 +10,8 @@ use rouse_core::snapshot::PortView;
 use rouse_core::time::Moment;
 use rouse_core::timeline;
 use rouse_kube::client::watch::{WatchReport, WatchState};
-use rouse_local::engine::{AppStatus, PodPhase, PodStatus};
-use rouse_proxy::routing::{Route as GatewayRoute, Rule, Table, Target};
+use rouse_local::engine::{AppStatus, LocalPodStatus, PodStage};
+use rouse_proxy::routing::{Route as GatewayRoute, RouteTable, Rule, Target};
 use rouse_proxy::upstream::{Backend, UpstreamProtocol};
 use serde::{Deserialize, Serialize};
 
@@ -151,12 +151,12 @@ fn life(pods: &[PodView], holds: usize, desired: u32) -> ServiceLife {
 }
 
 /// A pod that is a process, with what routing knows of it.
-fn process(status: &PodStatus, endpoint: Option<&Arc<Endpoint>>) -> PodView {
+fn process(status: &LocalPodStatus, endpoint: Option<&Arc<Endpoint>>) -> PodView {
     let state = match (endpoint, status.phase) {
         (Some(endpoint), _) => endpoint.state,
         // Not routed to yet, or not any more.
-        (None, PodPhase::Starting | PodPhase::Ready) => State::Starting,
-        (None, PodPhase::Draining | PodPhase::Stopping) => State::Gone,
+        (None, PodStage::Starting | PodStage::Ready) => State::Starting,
+        (None, PodStage::Draining | PodStage::Stopping) => State::Gone,
     };
     PodView {
         pod: status.name.to_string(),
@@ -209,7 +209,7 @@ struct Timeouts {
 }
 
 /// All routes, as they were given.
-pub fn routes(table: &Table<Arc<GatewayRoute>>) -> Vec<RouteView> {
+pub fn routes(table: &RouteTable<Arc<GatewayRoute>>) -> Vec<RouteView> {
     table.rules().iter().map(route).collect()
 }
 

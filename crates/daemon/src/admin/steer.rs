@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::answer::Refusal;
-use super::{Apps, Services};
+use super::{Apps, DataPlaneView};
 
 /// The most pods that an app can be kept at.
 pub const MOST_PODS: u32 = 1000;
@@ -21,7 +21,7 @@ pub const MOST_PODS: u32 = 1000;
 pub(super) type Named = Path<(String, String)>;
 
 pub(super) async fn restart(
-    State(services): State<Arc<Services>>,
+    State(services): State<Arc<DataPlaneView>>,
     Path((namespace, name)): Named,
 ) -> Result<impl IntoResponse, Refusal> {
     let (service, apps) = app(&services, &namespace, &name)?;
@@ -39,7 +39,7 @@ pub(super) struct Wanted {
 }
 
 pub(super) async fn scale(
-    State(services): State<Arc<Services>>,
+    State(services): State<Arc<DataPlaneView>>,
     Path((namespace, name)): Named,
     body: Result<Json<Wanted>, JsonRejection>,
 ) -> Result<impl IntoResponse, Refusal> {
@@ -65,7 +65,7 @@ pub(super) async fn scale(
 
 /// The app that a path names, and the engine that runs it.
 pub(super) fn app<'s>(
-    services: &'s Services,
+    services: &'s DataPlaneView,
     namespace: &str,
     name: &str,
 ) -> Result<(ServiceId, &'s Arc<dyn Apps>), Refusal> {
@@ -78,7 +78,7 @@ pub(super) fn app<'s>(
 }
 
 /// There is no such app, but there are others.
-pub(super) fn unknown(services: &Services, namespace: &str, name: &str) -> Refusal {
+pub(super) fn unknown(services: &DataPlaneView, namespace: &str, name: &str) -> Refusal {
     let known: Vec<String> = services.app_statuses().iter().map(|app| app.service.to_string()).collect();
     Refusal::not_found(format!("there is no service {namespace}/{name}; there are: {}", known.join(", ")))
 }

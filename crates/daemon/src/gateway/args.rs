@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use rouse_config::settings::{Flags, HasTable, ShowFormat, Table};
+use rouse_config::settings::{Flags, HasTable, SettingsTable, ShowFormat};
 
 use super::table::TABLE;
 
@@ -12,7 +12,7 @@ use super::table::TABLE;
 pub struct GatewayCommand;
 
 impl HasTable for GatewayCommand {
-    const TABLE: &'static Table = &TABLE;
+    const TABLE: &'static SettingsTable = &TABLE;
 }
 
 const CONFIG_HELP: &str =

@@ -22,7 +22,7 @@ use rouse_config::settings::{self, ConfigFile, Environment, Origin, Problems, Se
 pub use args::GatewayArgs;
 pub use keda::drain_has_no_end;
 
-use crate::failure::Failure;
+use crate::failure::CommandError;
 use crate::process::style;
 
 /// What `rouse gateway --help` says at its end.
@@ -43,10 +43,10 @@ Exit codes: 0 stopped by a signal, after the drain; 1 failed while running, or s
 2 bad usage or configuration.";
 
 /// Reads the settings, and shows them or runs the gateway until a signal.
-pub fn command(args: &GatewayArgs, out: &mut dyn Write, err: &mut dyn Write) -> Result<(), Failure> {
+pub fn command(args: &GatewayArgs, out: &mut dyn Write, err: &mut dyn Write) -> Result<(), CommandError> {
     let values = read_settings(args, &Environment::of_process(), |path| fs::read_to_string(path));
-    let (values, warnings) = values.map_err(|problems| Failure::Input(problems.to_string()))?;
-    let opened = opened::open(&values).map_err(|problems| Failure::Input(problems.to_string()))?;
+    let (values, warnings) = values.map_err(|problems| CommandError::Input(problems.to_string()))?;
+    let opened = opened::open(&values).map_err(|problems| CommandError::Input(problems.to_string()))?;
     if !args.check_config {
         return run::run(&values, &warnings, opened);
     }

@@ -20,7 +20,7 @@ use rouse_proxy::telemetry::access_log::AccessLog;
 use rouse_proxy::upstream::{ColdStartHeaders, Timeouts};
 
 use super::{table as set, upstream};
-use crate::process::capacity::Capacity;
+use crate::process::capacity::ConnectionCapacity;
 use crate::process::time_of_day;
 use crate::settings as shared;
 
@@ -74,7 +74,7 @@ pub fn holds(values: &Values) -> Bounds {
     Bounds {
         per_service: values.get(&set::MAX_HOLDS),
         total: values.get(&set::MAX_HOLDS_TOTAL),
-        bytes: values.get(&set::HOLD_MEMORY).unwrap_or_else(|| Capacity::now().holds),
+        bytes: values.get(&set::HOLD_MEMORY).unwrap_or_else(|| ConnectionCapacity::now().holds),
         longest: values.get(&set::MAX_HOLD),
     }
 }
@@ -97,7 +97,7 @@ pub fn proxy_settings(
     clock: TokioClock,
     access: Option<Arc<dyn AccessLog>>,
 ) -> ProxySettings {
-    let capacity = Capacity::now();
+    let capacity = ConnectionCapacity::now();
     // A client connection beyond the files that may be open is not served.
     let connections =
         values.get(&shared::MAX_CONNECTIONS).unwrap_or(capacity.connections).min(capacity.by_files);

@@ -14,8 +14,8 @@ use rouse_kube::objects::service_facts::{PortFault, ResolvedPort};
 use rouse_kube::routes::hosts::AssignedHosts;
 use rouse_kube::routes::plan::{ResponsePlan, RoutePlan};
 use rouse_proxy::routing::{
-    FixedResponse, HeaderMatch, HostPattern, NoPodPolicy, PassiveRequests, PendingLimit, Route, Rule,
-    StaticResponse, Table, Target,
+    FixedResponse, HeaderMatch, HostPattern, NoPodPolicy, PassiveRequests, PendingLimit, Route, RouteTable,
+    Rule, StaticResponse, Target,
 };
 use rouse_proxy::telemetry::metrics::RouteName;
 use rouse_proxy::upstream::{Backend, ClusterIp, Timeouts};
@@ -62,7 +62,7 @@ impl Builder {
     }
 
     /// The table of all `plans`.
-    pub fn table(&mut self, plans: &[Arc<RoutePlan>]) -> Table<Arc<Route>> {
+    pub fn table(&mut self, plans: &[Arc<RoutePlan>]) -> RouteTable<Arc<Route>> {
         let mut fresh = Self {
             registry: Arc::clone(&self.registry),
             defaults: self.defaults,
@@ -76,7 +76,7 @@ impl Builder {
             fresh.enter(self, plan, &mut rules);
         }
         *self = fresh;
-        Table::with_owners(rules, self.owners.iter().cloned())
+        RouteTable::with_owners(rules, self.owners.iter().cloned())
     }
 
     fn enter(&mut self, before: &Self, plan: &RoutePlan, rules: &mut Vec<Rule<Arc<Route>>>) {

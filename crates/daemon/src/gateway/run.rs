@@ -19,10 +19,10 @@ use super::table as set;
 use super::upstream::Upstreams;
 use super::{events, own_addresses, parts};
 use crate::admin::PodBackend;
-use crate::admin::metrics::Watches;
+use crate::admin::metrics::WatchCollector;
 use crate::data_plane::{DataPlane, MetricNames, Serving};
-use crate::failure::{Failure, failed};
-use crate::listeners::{Addresses, Listeners, Purpose};
+use crate::failure::{CommandError, failed};
+use crate::listeners::{ListenAddresses, Listeners, Purpose};
 use crate::process::console::Console;
 use crate::process::drain::{DrainTimes, Drained};
 use crate::process::signals::Signals;
@@ -31,8 +31,8 @@ use crate::role::{self, Report, Role};
 use crate::settings as shared;
 
 /// Runs until a signal, or until something breaks.
-pub(super) fn run(values: &Values, warnings: &[SettingWarning], opened: Opened) -> Result<(), Failure> {
-    let addresses = Addresses {
+pub(super) fn run(values: &Values, warnings: &[SettingWarning], opened: Opened) -> Result<(), CommandError> {
+    let addresses = ListenAddresses {
         plain: values.get(&set::LISTEN),
         secure: values.get(&set::TLS_LISTEN),
         admin: values.get(&set::ADMIN),
@@ -43,7 +43,7 @@ pub(super) fn run(values: &Values, warnings: &[SettingWarning], opened: Opened) 
             Purpose::Secure => "--tls-listen",
             Purpose::Admin => "--admin",
         };
-        Failure::Failed(format!("{error}\n  {flag} says so"))
+        CommandError::Failed(format!("{error}\n  {flag} says so"))
     })?;
     let times = DrainTimes {
         delay: values.get(&set::SHUTDOWN_DELAY).into(),
@@ -75,7 +75,7 @@ impl GatewayRole {
         listeners: Listeners,
         opened: Opened,
         console: &Console,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, CommandError> {
         let addresses = listeners.addresses();
         for warning in &opened.warnings {
             console.warn(&warning.to_string());
@@ -89,7 +89,7 @@ impl GatewayRole {
         let names = if values.get(&set::KEDA_COMPAT) { MetricNames::WithKeda } else { MetricNames::Own };
         let engine = Arc::clone(&cluster) as _;
         let mut plane = DataPlane::new(clock, parts::registry_settings(values), engine, proxy, names);
-        Watches::register(Arc::clone(&cluster), Arc::new(clock), &mut plane.metrics);
+        WatchCollector::register(Arc::clone(&cluster), Arc::new(clock), &mut plane.metrics);
         let upstreams = Upstreams::new(values);
         let configs = Arc::clone(upstreams.configs());
         let defaults =
@@ -181,7 +181,7 @@ async fn watch(configs: Arc<ClientConfigs>, cancel: CancellationToken) {
 }
 
 /// The first lines, which scripts read.
-fn greet(addresses: &Addresses) {
+fn greet(addresses: &ListenAddresses) {
     for address in &addresses.plain {
         tracing::info!("listening on http://{address}");
     }
@@ -192,13 +192,13 @@ fn greet(addresses: &Addresses) {
 }
 
 /// Where the gateway itself can be reached.
-fn own_sockets(addresses: &Addresses) -> Vec<SocketAddr> {
+fn own_sockets(addresses: &ListenAddresses) -> Vec<SocketAddr> {
     let all = addresses.plain.iter().chain(&addresses.secure).chain([&addresses.admin]);
     own_addresses::sockets(&all.copied().collect::<Vec<_>>())
 }
 
 /// Each request on standard output, if the operator wants that.
-fn access_log(values: &Values) -> Result<Option<Arc<dyn AccessLog>>, Failure> {
+fn access_log(values: &Values) -> Result<Option<Arc<dyn AccessLog>>, CommandError> {
     let Some(format) = values.get(&set::ACCESS_LOG) else { return Ok(None) };
     let log = Writer::start(io::stdout(), format, time_of_day);
     log.map(|log| Some(log as _)).map_err(failed("cannot start the thread of the access log"))

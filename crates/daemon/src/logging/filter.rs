@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use rouse_config::settings::{Alias, Kind, Translated};
+use rouse_config::settings::{Alias, SettingKind, Translated};
 use tracing_subscriber::EnvFilter;
 
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
@@ -36,7 +36,7 @@ impl LogFilter {
 #[derive(Debug, Clone, Copy)]
 pub struct Directives;
 
-impl Kind for Directives {
+impl SettingKind for Directives {
     type Value = LogFilter;
 
     fn placeholder(&self) -> &'static str {

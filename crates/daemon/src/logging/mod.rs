@@ -20,7 +20,7 @@ use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 pub use filter::{Directives, LogFilter};
 pub use rate_limit::RateLimit;
 
-use crate::failure::{Failure, failed};
+use crate::failure::{CommandError, failed};
 use crate::process::console::{Printer, PrinterThread};
 
 /// How often suppressed messages are reported.
@@ -62,7 +62,7 @@ pub(crate) struct Log {
 
 impl Log {
     /// Writes all events of this process to stderr from now on, as `values` say.
-    pub(crate) fn start(values: &Values) -> Result<Self, Failure> {
+    pub(crate) fn start(values: &Values) -> Result<Self, CommandError> {
         let format = values.get(&LOG_FORMAT);
         let lost = match format {
             LogFormat::Text => lost_text,

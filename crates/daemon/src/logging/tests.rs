@@ -42,7 +42,7 @@ fn logged(level: &str, format: LogFormat, log: impl FnOnce()) -> Vec<String> {
 }
 
 fn parse(text: &str) -> Result<LogFilter, String> {
-    use rouse_config::settings::Kind as _;
+    use rouse_config::settings::SettingKind as _;
     Directives.parse(text, std::path::Path::new(""))
 }
 

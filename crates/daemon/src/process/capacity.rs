@@ -30,7 +30,7 @@ pub(crate) fn raise_open_files() {
 
 /// How many connections there may be. A request has one on each side, so both sides get the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Capacity {
+pub(crate) struct ConnectionCapacity {
     /// Client connections, by files alone.
     pub(crate) by_files: usize,
     /// Client connections, by memory as well.
@@ -43,7 +43,7 @@ pub(crate) struct Capacity {
     pub(crate) holds: usize,
 }
 
-impl Capacity {
+impl ConnectionCapacity {
     /// Of this process, as its limits are now.
     pub(crate) fn now() -> Self {
         Self::of(getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX), memory::limit())
@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn the_connection_limit_follows_files_and_memory() {
         let check = |files, memory, side| {
-            let capacity = Capacity::of(files, memory);
+            let capacity = ConnectionCapacity::of(files, memory);
             let found = (capacity.connections, capacity.pod_connections);
             assert_eq!(found, (side, side), "{files} files, {memory:?} bytes");
         };
@@ -96,7 +96,7 @@ mod tests {
     #[test]
     fn what_bodies_and_waiting_requests_may_take_follows_memory() {
         let check = |memory, buffers, holds| {
-            let capacity = Capacity::of(1024, memory);
+            let capacity = ConnectionCapacity::of(1024, memory);
             assert_eq!((capacity.buffers, capacity.holds), (buffers, holds), "{memory:?} bytes");
         };
         check(None, 64 << 20, 256 << 20);
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn a_pod_connection_is_there_for_each_client_that_an_operator_allows() {
-        let capacity = Capacity::of(1 << 20, Some(128 << 20));
+        let capacity = ConnectionCapacity::of(1 << 20, Some(128 << 20));
         assert_eq!(capacity.pod_connections_for(100), 2048);
         assert_eq!(capacity.pod_connections_for(5000), 5000);
         assert_eq!(capacity.pod_connections_for(1_000_000), capacity.by_files);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use rouse_core::timeline::{ColdStart, Outcome};
+use rouse_core::timeline::{ColdStart, ColdStartOutcome};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::timeout;
@@ -73,10 +73,10 @@ impl Console {
             .collect();
         let phases = phases.join(" ");
         match cold.outcome {
-            Outcome::Waiting | Outcome::Served => {
+            ColdStartOutcome::Waiting | ColdStartOutcome::Served => {
                 tracing::info!(target: TARGET, %service, outcome, total_ms, phases, "cold start");
             }
-            Outcome::Unanswered | Outcome::Failed | Outcome::Abandoned => {
+            ColdStartOutcome::Unanswered | ColdStartOutcome::Failed | ColdStartOutcome::Abandoned => {
                 tracing::warn!(target: TARGET, %service, outcome, total_ms, phases, "cold start");
             }
         }

@@ -15,7 +15,7 @@ const SAME: Duration = Duration::from_millis(500);
 
 /// A wish from outside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Signal {
+pub(crate) enum ProcessSignal {
     /// SIGTERM, SIGINT; and SIGHUP if it came because the terminal is gone.
     Leave,
     /// SIGHUP.
@@ -25,7 +25,7 @@ pub(crate) enum Signal {
 /// The signals that we listen to.
 #[derive(Debug)]
 pub(crate) struct Signals {
-    counted: Receiver<Signal>,
+    counted: Receiver<ProcessSignal>,
     /// Takes each signal at once: two that come together must not look apart because we were busy.
     _listener: JoinSet<()>,
 }
@@ -45,7 +45,7 @@ impl Signals {
             let mut last = None;
             loop {
                 let signal = source.next().await;
-                if signal == Signal::Reload || counts(&mut last, Instant::now()) {
+                if signal == ProcessSignal::Reload || counts(&mut last, Instant::now()) {
                     // If so many wait already, one more changes nothing.
                     counted.try_send(signal).ok();
                 }
@@ -55,7 +55,7 @@ impl Signals {
     }
 
     /// The next one. Nothing is lost if the future is dropped.
-    pub(crate) async fn next(&mut self) -> Signal {
+    pub(crate) async fn next(&mut self) -> ProcessSignal {
         match self.counted.recv().await {
             Some(signal) => signal,
             // The listener does not end before we do.
@@ -65,7 +65,7 @@ impl Signals {
 
     /// The next one that wants us to leave.
     pub(crate) async fn leave(&mut self) {
-        while self.next().await != Signal::Leave {}
+        while self.next().await != ProcessSignal::Leave {}
     }
 }
 
@@ -79,15 +79,15 @@ struct Source {
 }
 
 impl Source {
-    async fn next(&mut self) -> Signal {
+    async fn next(&mut self) -> ProcessSignal {
         tokio::select! {
-            _ = self.terminate.recv() => Signal::Leave,
-            _ = self.interrupt.recv() => Signal::Leave,
+            _ = self.terminate.recv() => ProcessSignal::Leave,
+            _ = self.interrupt.recv() => ProcessSignal::Leave,
             // A closed terminal sends it too, and then means stop: nothing else could stop the process.
             _ = self.hangup.recv() => if self.terminal && !io::stdout().is_terminal() {
-                Signal::Leave
+                ProcessSignal::Leave
             } else {
-                Signal::Reload
+                ProcessSignal::Reload
             },
         }
     }

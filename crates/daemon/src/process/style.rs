@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
-use rouse_core::timeline::{ColdStart, Outcome, Phase};
+use rouse_core::timeline::{ColdStart, ColdStartOutcome, Phase};
 
 pub(crate) const BOLD: Style = Style::new().bold();
 pub(crate) const DIM: Style = Style::new().dimmed();
@@ -29,19 +29,19 @@ pub fn cold_start(cold: &ColdStart) -> String {
     let (name, total, phases) = (colored(cold.service.name()), millis(cold.total()), phases.join(" · "));
     let colon = if phases.is_empty() { "" } else { ": " };
     match cold.outcome {
-        Outcome::Waiting | Outcome::Served => {
+        ColdStartOutcome::Waiting | ColdStartOutcome::Served => {
             format!("{name}: {BOLD}cold start {total} ms{BOLD:#}{colon}{phases}")
         }
-        Outcome::Unanswered => {
+        ColdStartOutcome::Unanswered => {
             format!("{name}: {WARNING}cold start without an answer, {total} ms{WARNING:#}{colon}{phases}")
         }
-        Outcome::Failed => {
+        ColdStartOutcome::Failed => {
             format!(
                 "{name}: {WARNING}cold start failed after {}{WARNING:#}{colon}{phases}",
                 seconds(cold.total())
             )
         }
-        Outcome::Abandoned => {
+        ColdStartOutcome::Abandoned => {
             let after = seconds(cold.total());
             format!(
                 "{name}: {WARNING}cold start in vain, all clients left after {after}{WARNING:#}{colon}{phases}"

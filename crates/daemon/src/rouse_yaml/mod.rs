@@ -31,14 +31,14 @@ pub struct Config {
     /// Where requests come in over TLS.
     pub tls: Option<Tls>,
     /// What is kept of what apps print.
-    pub logs: Logs,
+    pub logs: LogRetention,
     /// What runs, in the order of the file; at least one, each name once.
     pub apps: Vec<App>,
 }
 
 /// What is kept of what apps print.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Logs {
+pub struct LogRetention {
     /// The memory for the last lines of each app, in bytes.
     pub keep: usize,
     /// Where each app has a file with all of its lines, relative to the file's folder.
@@ -88,7 +88,7 @@ pub struct App {
     /// How often a ready pod is asked again; not zero.
     pub probe_interval: Duration,
     /// How many pods it has.
-    pub scale: Scale,
+    pub scale: AppScale,
     /// How long a request may take.
     pub timeouts: AppTimeouts,
     /// How long a pod may take to stop, between SIGTERM and SIGKILL.
@@ -108,12 +108,12 @@ pub struct AppCommand {
 
 /// How many pods: what was asked for, and the policy that it makes. They agree, so neither can be changed alone.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Scale {
+pub struct AppScale {
     settings: ScaleSettings,
     policy: ScalePolicy,
 }
 
-impl Scale {
+impl AppScale {
     /// What the autoscaler follows.
     pub fn policy(&self) -> &ScalePolicy {
         &self.policy
@@ -130,7 +130,7 @@ impl Scale {
     }
 }
 
-impl TryFrom<ScaleSettings> for Scale {
+impl TryFrom<ScaleSettings> for AppScale {
     type Error = BadPolicy;
 
     fn try_from(settings: ScaleSettings) -> Result<Self, BadPolicy> {

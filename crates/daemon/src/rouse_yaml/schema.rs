@@ -9,13 +9,13 @@ use rouse_core::scale::{BadPolicy, ScaleSettings};
 use rouse_proxy::routing::{HostPattern, PathPrefix};
 
 use super::{
-    App, AppCommand, AppName, AppPort, AppTimeouts, AppTransport, Cert, Config, Logs, Readiness, Scale, Tls,
-    words,
+    App, AppCommand, AppName, AppPort, AppScale, AppTimeouts, AppTransport, Cert, Config, LogRetention,
+    Readiness, Tls, words,
 };
-use rouse_config::document::{Node, Value};
+use rouse_config::document::{DocumentNode, Value};
 use rouse_config::duration::HumanDuration;
 use rouse_config::errors::FileProblems;
-use rouse_config::field::{Field, Once, Place, Section};
+use rouse_config::field::{Field, FieldPlace, Once, Section};
 use rouse_config::settings::PrivateAddress;
 
 /// A host and a path: the way into one app.
@@ -67,13 +67,13 @@ const PROBE_PATH: &str = "a path like /healthz";
 const READINESS: &str = "tcp, {http: PATH} or {grpc: SERVICE}, each with an interval";
 
 /// `folder`: where the file is, if the folders that it names must be there.
-pub(super) fn config(root: &Node, folder: Option<&Path>, problems: &FileProblems) -> Option<Config> {
+pub(super) fn config(root: &DocumentNode, folder: Option<&Path>, problems: &FileProblems) -> Option<Config> {
     let file = Field::root(root, problems).section(&["listen", "admin", "tls", "logs", "apps"])?;
     let mut doors = Once::default();
     let listen = file.or("listen", vec![loopback(8080)], |it| addresses(it, &mut doors));
     let admin = file.or("admin", loopback(9080), |it| admin_address(it, &mut doors));
     let tls = file.get("tls").and_then(|it| tls(it, &mut doors));
-    let logs = file.or("logs", Logs { keep: LOGS_KEEP, folder: None }, logs);
+    let logs = file.or("logs", LogRetention { keep: LOGS_KEEP, folder: None }, logs);
     let apps = file.need("apps", APPS, |it| apps(it, folder))?;
     Some(Config { listen, admin, tls, logs, apps })
 }
@@ -109,14 +109,14 @@ fn tls(field: &Field<'_>, doors: &mut Once<SocketAddr>) -> Option<Tls> {
 }
 
 /// A folder alone, or an object.
-fn logs(field: &Field<'_>) -> Option<Logs> {
+fn logs(field: &Field<'_>) -> Option<LogRetention> {
     match field.value() {
         Value::Map(_) => {
             let logs = field.section(&["keep", "folder"])?;
             let keep = logs.or("keep", LOGS_KEEP, |it| it.size(LOGS_RANGE));
-            Some(Logs { keep, folder: logs.get("folder").and_then(|it| some_path(it, FOLDER)) })
+            Some(LogRetention { keep, folder: logs.get("folder").and_then(|it| some_path(it, FOLDER)) })
         }
-        Value::Text(_) => Some(Logs { keep: LOGS_KEEP, folder: Some(some_path(field, LOGS)?) }),
+        Value::Text(_) => Some(LogRetention { keep: LOGS_KEEP, folder: Some(some_path(field, LOGS)?) }),
         _ => field.refuse(LOGS),
     }
 }
@@ -210,7 +210,7 @@ fn env(field: &Field<'_>) -> Option<BTreeMap<String, String>> {
 fn ways_in(
     app: &Section<'_>,
     name: Option<&AppName>,
-    place: &Place,
+    place: &FieldPlace,
     routes: &mut Once<Route>,
 ) -> (Vec<HostPattern>, Vec<PathPrefix>) {
     let (mut hosts_seen, mut paths_seen) = (Once::default(), Once::default());
@@ -266,7 +266,7 @@ fn is_probe_path(path: &str) -> bool {
     path.starts_with('/') && path.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#')
 }
 
-fn scale(scale: &Section<'_>) -> Option<Scale> {
+fn scale(scale: &Section<'_>) -> Option<AppScale> {
     let defaults = ScaleSettings::default();
     let max = scale.get("max").map_or(Some(3), |it| it.whole(1..=MOST_PODS));
     let settings = ScaleSettings {
@@ -280,7 +280,7 @@ fn scale(scale: &Section<'_>) -> Option<Scale> {
             .get(),
         ..defaults
     };
-    let refused = match Scale::try_from(settings) {
+    let refused = match AppScale::try_from(settings) {
         Ok(scale) => return Some(scale),
         Err(BadPolicy(refused)) => refused,
     };

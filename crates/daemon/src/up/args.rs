@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use rouse_config::settings::{Environment, Flags, HasTable, Problems, SettingWarning, Table, Values, read};
+use rouse_config::settings::{
+    Environment, Flags, HasTable, Problems, SettingWarning, SettingsTable, Values, read,
+};
 
 use super::table::TABLE;
 
@@ -12,7 +14,7 @@ use super::table::TABLE;
 pub struct UpCommand;
 
 impl HasTable for UpCommand {
-    const TABLE: &'static Table = &TABLE;
+    const TABLE: &'static SettingsTable = &TABLE;
 }
 
 /// `rouse up`.

@@ -5,8 +5,8 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use rouse_core::registry::Registry;
-use rouse_local::engine::Event;
-use rouse_local::output::{Batch, Follower, Log, Stream};
+use rouse_local::engine::AppEvent;
+use rouse_local::output::{AppLog, Batch, Follower, Stream};
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::task::JoinSet;
@@ -19,7 +19,7 @@ use crate::process::console::Console;
 
 /// Reports every event of the engine.
 pub(super) async fn follow(
-    mut events: Receiver<Event>,
+    mut events: Receiver<AppEvent>,
     registry: Arc<Registry>,
     tally: Tally,
     console: Console,
@@ -48,7 +48,7 @@ pub(super) struct Outputs {
     /// Tells the tasks to pass on what is there, and to end.
     last: CancellationToken,
     /// Weak: a task ends when its app is gone, and that is when its log is.
-    followed: HashMap<String, Weak<Log>>,
+    followed: HashMap<String, Weak<AppLog>>,
 }
 
 impl Outputs {
@@ -58,7 +58,7 @@ impl Outputs {
     }
 
     /// Follows those of `logs` that are not followed yet.
-    pub(super) fn follow(&mut self, logs: impl IntoIterator<Item = (String, Arc<Log>)>) {
+    pub(super) fn follow(&mut self, logs: impl IntoIterator<Item = (String, Arc<AppLog>)>) {
         while self.tasks.try_join_next().is_some() {}
         self.followed.retain(|_, log| log.strong_count() > 0);
         for (app, log) in logs {
@@ -129,7 +129,7 @@ mod tests {
         let (open, gate) = sync_channel(0);
         let text = Arc::<Mutex<Vec<u8>>>::default();
         let (console, writer) = Console::open(Halted { gate, text: Arc::clone(&text) }).unwrap();
-        let log = Log::new(10_000);
+        let log = AppLog::new(10_000);
         let mut outputs = Outputs::new(console);
         outputs.follow([("hello".to_owned(), Arc::clone(&log))]);
         let all = 20_000;

@@ -7,14 +7,14 @@ use rouse_config::settings::Values;
 use rouse_net::listen::BindError;
 
 use super::table::{ADMIN, LISTEN};
-use crate::failure::Failure;
-use crate::listeners::{Addresses, Listeners, Purpose};
+use crate::failure::CommandError;
+use crate::listeners::{ListenAddresses, Listeners, Purpose};
 use crate::rouse_yaml::Config;
 
 /// Opens all sockets, or none.
-pub(super) fn open(values: &Values, config: &Config) -> Result<Listeners, Failure> {
+pub(super) fn open(values: &Values, config: &Config) -> Result<Listeners, CommandError> {
     let listen = values.get(&LISTEN);
-    let addresses = Addresses {
+    let addresses = ListenAddresses {
         plain: if listen.is_empty() { config.listen.clone() } else { listen },
         secure: config.tls.iter().map(|tls| tls.listen).collect(),
         admin: values.get(&ADMIN).unwrap_or(config.admin),
@@ -24,11 +24,11 @@ pub(super) fn open(values: &Values, config: &Config) -> Result<Listeners, Failur
 }
 
 /// The file cannot have an address twice; flags, or a flag and the file, can.
-fn distinct<'a>(addresses: impl Iterator<Item = &'a SocketAddr>) -> Result<(), Failure> {
+fn distinct<'a>(addresses: impl Iterator<Item = &'a SocketAddr>) -> Result<(), CommandError> {
     let mut seen: Vec<SocketAddr> = Vec::new();
     for &address in addresses {
         if address.port() != 0 && seen.contains(&address) {
-            return Err(Failure::Input(format!(
+            return Err(CommandError::Input(format!(
                 "{address} is to be listened on twice: --listen, --admin and the file's listen and admin must differ"
             )));
         }
@@ -37,11 +37,11 @@ fn distinct<'a>(addresses: impl Iterator<Item = &'a SocketAddr>) -> Result<(), F
     Ok(())
 }
 
-fn refused(error: &BindError, purpose: Purpose) -> Failure {
+fn refused(error: &BindError, purpose: Purpose) -> CommandError {
     let flag = match purpose {
         Purpose::Plain => "--listen",
         Purpose::Admin => "--admin",
-        Purpose::Secure => return Failure::Failed(format!("{error}\n  tls.listen says so")),
+        Purpose::Secure => return CommandError::Failed(format!("{error}\n  tls.listen says so")),
     };
     let ip = error.address.ip();
     let ip = if ip.is_ipv6() { format!("[{ip}]") } else { ip.to_string() };
@@ -53,7 +53,9 @@ fn refused(error: &BindError, purpose: Purpose) -> Failure {
         ErrorKind::AddrInUse => "\n  another `rouse up` may run there already: `rouse status` shows it",
         _ => "",
     };
-    Failure::Failed(format!("{error}{another}\n  to use any free port instead: rouse up {flag} {elsewhere}"))
+    CommandError::Failed(format!(
+        "{error}{another}\n  to use any free port instead: rouse up {flag} {elsewhere}"
+    ))
 }
 
 #[cfg(test)]
@@ -63,7 +65,7 @@ mod tests {
     use super::super::args::values;
     use super::*;
 
-    fn refusal(listen: &[SocketAddr], admin: SocketAddr) -> Failure {
+    fn refusal(listen: &[SocketAddr], admin: SocketAddr) -> CommandError {
         let config = crate::rouse_yaml::read("apps: {a: {command: [x]}}", "rouse.yaml").unwrap();
         let flags = listen.iter().map(|address| format!("--listen={address}"));
         let flags: Vec<String> = flags.chain([format!("--admin={admin}")]).collect();
@@ -77,7 +79,7 @@ mod tests {
         let other = bind(&[ANY]).unwrap();
         let taken = other[0].address();
         for (listen, admin, flag) in [(taken, ANY, "--listen"), (ANY, taken, "--admin")] {
-            let Failure::Failed(said) = refusal(&[listen], admin) else { panic!("it is no bad usage") };
+            let CommandError::Failed(said) = refusal(&[listen], admin) else { panic!("it is no bad usage") };
             assert!(said.contains(&taken.to_string()) && said.contains("rouse status"), "{said}");
             assert!(said.contains(&format!("rouse up {flag} 127.0.0.1:0")), "{said}");
         }
@@ -87,7 +89,9 @@ mod tests {
     fn an_address_that_is_given_twice_is_bad_usage() {
         let twice = "127.0.0.1:4".parse().unwrap();
         for (listen, admin) in [(&[twice, twice][..], ANY), (&[twice], twice)] {
-            assert!(matches!(refusal(listen, admin), Failure::Input(said) if said.contains("127.0.0.1:4")));
+            assert!(
+                matches!(refusal(listen, admin), CommandError::Input(said) if said.contains("127.0.0.1:4"))
+            );
         }
     }
 }

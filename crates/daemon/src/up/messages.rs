@@ -2,19 +2,19 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use rouse_local::engine::{Event, What};
+use rouse_local::engine::{AppEvent, What};
 use rouse_local::output::Line;
 use rouse_proxy::routing::HostPattern;
 
-use super::source::{DEFAULT_FILE, Source};
-use crate::listeners::Addresses;
+use super::source::{ConfigSource, DEFAULT_FILE};
+use crate::listeners::ListenAddresses;
 use crate::process::style::{BAD, BOLD, DIM, GOOD, color, colored, millis};
 use crate::rouse_yaml::{App, Config};
 
 /// Where it listens, and what to do now.
-pub fn greeting(source: &Source, config: &Config, addresses: &Addresses) -> Vec<String> {
+pub fn greeting(source: &ConfigSource, config: &Config, addresses: &ListenAddresses) -> Vec<String> {
     let mut lines = Vec::new();
-    if *source == Source::Demo {
+    if *source == ConfigSource::Demo {
         lines.push(format!("there is no {DEFAULT_FILE} here, so this is the built-in demo"));
     }
     lines
@@ -30,11 +30,11 @@ pub fn greeting(source: &Source, config: &Config, addresses: &Addresses) -> Vec<
         "{DIM}apps at zero start with their first request; `rouse status` shows what runs, Ctrl-C stops it all{DIM:#}"
     ));
     match source {
-        Source::Demo => lines.push(format!(
+        ConfigSource::Demo => lines.push(format!(
             "{DIM}your own: put `apps: {{hello: {{command: [python3, -m, http.server, $PORT, --bind, $HOST]}}}}` into {DEFAULT_FILE}, \
              and see `rouse up --help`{DIM:#}"
         )),
-        Source::File { name, .. } => {
+        ConfigSource::File { name, .. } => {
             lines.push(format!("{DIM}changes of {name} apply as soon as it is saved{DIM:#}"));
         }
     }
@@ -63,7 +63,7 @@ fn invitation(app: &App, address: SocketAddr) -> String {
 }
 
 /// The line for an event, if it gets one.
-pub fn event(Event { service, what, .. }: &Event) -> Option<String> {
+pub fn event(AppEvent { service, what, .. }: &AppEvent) -> Option<String> {
     let said = match what {
         What::Wake => "woken by a request".to_owned(),
         What::Scaled { from, to, reason } => format!("scaled from {from} to {to}: {reason}"),

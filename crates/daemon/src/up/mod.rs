@@ -14,22 +14,22 @@ use rouse_config::settings::Environment;
 
 pub use args::UpArgs;
 
-use crate::failure::Failure;
+use crate::failure::CommandError;
 use crate::process::drain::DrainTimes;
 use crate::role::{self, Report};
 use run::UpRole;
-use source::Source;
+use source::ConfigSource;
 use table::{DRAIN_TIMEOUT, SHUTDOWN_DELAY};
 
 /// The hidden subcommand of the binary that guards one pod.
 pub const GUARDIAN: &str = "pod-guardian";
 
 /// Reads settings and file, and runs the apps until a signal, or until something breaks.
-pub fn command(args: &UpArgs) -> Result<(), Failure> {
+pub fn command(args: &UpArgs) -> Result<(), CommandError> {
     let read = args.read_settings(&Environment::of_process());
-    let (values, warnings) = read.map_err(|problems| Failure::Input(problems.to_string()))?;
-    let source = Source::find(args.file.as_deref())?;
-    let config = source.read().map_err(|error| Failure::Input(error.to_string()))?;
+    let (values, warnings) = read.map_err(|problems| CommandError::Input(problems.to_string()))?;
+    let source = ConfigSource::find(args.file.as_deref())?;
+    let config = source.read().map_err(|error| CommandError::Input(error.to_string()))?;
     let certificates = run::open_certificates(&source, &config)?;
     source.check_log_folder(&config)?;
     let listeners = listen::open(&values, &config)?;

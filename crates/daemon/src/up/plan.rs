@@ -9,22 +9,22 @@ use rouse_core::registry::Registry;
 use rouse_core::snapshot::Spread;
 use rouse_local::command::CommandSpec;
 use rouse_local::engine::{AppSpec, PORT_NAME, PortChoice};
-use rouse_proxy::routing::{NoPodPolicy, Route, Rule, Table, Target};
+use rouse_proxy::routing::{NoPodPolicy, Route, RouteTable, Rule, Target};
 use rouse_proxy::upstream::{Backend, Timeouts, UpstreamProtocol};
 
-use super::source::Source;
+use super::source::ConfigSource;
 use crate::rouse_yaml::{App, AppPort, AppTransport, Config};
 
 /// What the engine is to run.
-pub fn apps(config: &Config, source: &Source) -> Vec<AppSpec> {
+pub fn apps(config: &Config, source: &ConfigSource) -> Vec<AppSpec> {
     config.apps.iter().map(|app| spec(app, source)).collect()
 }
 
-fn spec(app: &App, source: &Source) -> AppSpec {
+fn spec(app: &App, source: &ConfigSource) -> AppSpec {
     let (program, folder) = match source {
-        Source::File { folder, .. } => (app.command.program.clone(), folder.clone()),
+        ConfigSource::File { folder, .. } => (app.command.program.clone(), folder.clone()),
         // The demo's apps are this very program.
-        Source::Demo => (ourselves(), std::env::current_dir().unwrap_or_else(|_| "/".into())),
+        ConfigSource::Demo => (ourselves(), std::env::current_dir().unwrap_or_else(|_| "/".into())),
     };
     let settings = app.scale.settings();
     AppSpec {
@@ -87,7 +87,7 @@ fn whole(target: Option<f64>) -> u32 {
 }
 
 /// The ways into the apps. The engine has declared their services.
-pub fn routes(config: &Config, registry: &Registry) -> Table<Arc<Route>> {
+pub fn routes(config: &Config, registry: &Registry) -> RouteTable<Arc<Route>> {
     // One file, one owner.
     let owner: Arc<str> = Arc::default();
     let rules = (0..).zip(&config.apps).map(|(created, app)| Rule {
@@ -99,7 +99,7 @@ pub fn routes(config: &Config, registry: &Registry) -> Table<Arc<Route>> {
         owner: Arc::clone(&owner),
         target: Arc::new(route(app, registry)),
     });
-    Table::new(rules.collect())
+    RouteTable::new(rules.collect())
 }
 
 fn route(app: &App, registry: &Registry) -> Route {

@@ -2,14 +2,19 @@
 
 use rouse_config::settings::Values;
 
-use super::source::Source;
+use super::source::ConfigSource;
 use super::table::{ADMIN, LISTEN};
 use crate::process::console::Console;
 use crate::rouse_yaml::{Config, Tls};
 
 /// Reads the file again, and warns about what cannot change while `config` serves. `None` if there is nothing to apply.
-pub(super) fn read(source: &Source, config: &Config, values: &Values, console: &Console) -> Option<Config> {
-    if *source == Source::Demo {
+pub(super) fn read(
+    source: &ConfigSource,
+    config: &Config,
+    values: &Values,
+    console: &Console,
+) -> Option<Config> {
+    if *source == ConfigSource::Demo {
         console.say("the built-in demo has no file that could be read again");
         return None;
     }

@@ -18,15 +18,15 @@ use rouse_proxy::upstream::ColdStartHeaders;
 use tokio::time::timeout;
 
 use super::events::{self, Outputs};
-use super::source::{Changes, Source};
+use super::source::{Changes, ConfigSource};
 use super::table::MAX_HOLDS;
 use super::{GUARDIAN, messages, plan, reload};
 use crate::admin::PodBackend;
 use crate::certificates::{self, CertificateFiles, Certificates, OpenError};
 use crate::data_plane::{DataPlane, MetricNames, Serving};
-use crate::failure::{Failure, failed};
+use crate::failure::{CommandError, failed};
 use crate::listeners::Listeners;
-use crate::process::capacity::Capacity;
+use crate::process::capacity::ConnectionCapacity;
 use crate::process::console::Console;
 use crate::process::drain::{DrainTimes, Drained};
 use crate::process::signals::Signals;
@@ -45,7 +45,7 @@ pub(super) struct UpRole {
     /// The certificates of the TLS listener.
     tls: Option<Arc<ServerTls>>,
     outputs: Outputs,
-    source: Source,
+    source: ConfigSource,
     changes: Changes,
     config: Config,
     values: Values,
@@ -55,11 +55,11 @@ impl UpRole {
     /// Puts everything together and serves.
     pub(super) fn start(
         values: Values,
-        source: Source,
+        source: ConfigSource,
         config: Config,
         (listeners, certificates): (Listeners, Option<Certificates>),
         console: &Console,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, CommandError> {
         let addresses = listeners.addresses();
         let tls = certificates.as_ref().map(Certificates::server).cloned();
         let clock = TokioClock::new();
@@ -188,22 +188,25 @@ impl Role for UpRole {
 }
 
 /// Opens the certificates of the file, if it has any.
-pub(super) fn open_certificates(source: &Source, config: &Config) -> Result<Option<Certificates>, Failure> {
+pub(super) fn open_certificates(
+    source: &ConfigSource,
+    config: &Config,
+) -> Result<Option<Certificates>, CommandError> {
     let Some(tls) = &config.tls else { return Ok(None) };
     let opened = Certificates::open(certificate_files(source, tls)).map_err(|error| {
         let what = match error {
             OpenError::Folders(what) => what,
             OpenError::File(error) => error.to_string(),
         };
-        Failure::Input(format!("{}: tls.certs: {what}", source.name()))
+        CommandError::Input(format!("{}: tls.certs: {what}", source.name()))
     });
     opened.map(Some)
 }
 
-fn certificate_files(source: &Source, tls: &Tls) -> CertificateFiles {
+fn certificate_files(source: &ConfigSource, tls: &Tls) -> CertificateFiles {
     let folder = match source {
-        Source::File { folder, .. } => folder.as_path(),
-        Source::Demo => Path::new(""),
+        ConfigSource::File { folder, .. } => folder.as_path(),
+        ConfigSource::Demo => Path::new(""),
     };
     let joined = |pair: &Cert| Cert { cert: folder.join(&pair.cert), key: folder.join(&pair.key) };
     CertificateFiles {
@@ -213,14 +216,18 @@ fn certificate_files(source: &Source, tls: &Tls) -> CertificateFiles {
     }
 }
 
-fn local_engine(source: &Source, config: &Config, clock: TokioClock) -> Result<Arc<LocalEngine>, Failure> {
+fn local_engine(
+    source: &ConfigSource,
+    config: &Config,
+    clock: TokioClock,
+) -> Result<Arc<LocalEngine>, CommandError> {
     let launcher = Launcher::this_program([GUARDIAN]).map_err(failed("cannot start to serve"))?;
     let (log_keep, log_folder) = (config.logs.keep, source.log_folder(config));
     Ok(LocalEngine::new(engine::LocalSettings { launcher, clock, seed: system_seed(), log_keep, log_folder }))
 }
 
 fn proxy_settings(values: &Values, clock: TokioClock) -> ProxySettings {
-    let capacity = Capacity::now();
+    let capacity = ConnectionCapacity::now();
     let connections = values.get(&MAX_CONNECTIONS).unwrap_or(capacity.connections).min(capacity.by_files);
     let pod_connections = capacity.pod_connections_for(connections);
     ProxySettings {
@@ -246,5 +253,5 @@ fn proxy_settings(values: &Values, clock: TokioClock) -> ProxySettings {
 fn holds(values: &Values) -> Bounds {
     let (default, per_service) = (Bounds::default(), values.get(&MAX_HOLDS));
     let total = default.total.max(per_service.saturating_mul(4));
-    Bounds { per_service, total, bytes: Capacity::now().holds, ..default }
+    Bounds { per_service, total, bytes: ConnectionCapacity::now().holds, ..default }
 }

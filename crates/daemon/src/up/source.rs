@@ -9,7 +9,7 @@ use std::time::Duration;
 use rouse_local::output::LogFile;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
-use crate::failure::Failure;
+use crate::failure::CommandError;
 use crate::rouse_yaml::{self, Config, Errors};
 
 /// The file of the built-in demo.
@@ -24,7 +24,7 @@ const LOOK: Duration = Duration::from_millis(250);
 
 /// Where the configuration comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Source {
+pub enum ConfigSource {
     /// A file.
     File {
         /// As the user called it.
@@ -57,9 +57,9 @@ pub enum ReadError {
     NotYet(Vec<String>),
 }
 
-impl Source {
+impl ConfigSource {
     /// The file that was asked for; without one, `rouse.yaml` or `rouse.yml` if it is here, else the demo.
-    pub(crate) fn find(asked: Option<&Path>) -> Result<Self, Failure> {
+    pub(crate) fn find(asked: Option<&Path>) -> Result<Self, CommandError> {
         match asked {
             Some(file) => Self::file(file),
             None => Self::find_in(Path::new("")),
@@ -67,32 +67,32 @@ impl Source {
     }
 
     /// The file in `folder`, or the demo.
-    pub fn find_in(folder: &Path) -> Result<Self, Failure> {
+    pub fn find_in(folder: &Path) -> Result<Self, CommandError> {
         // Also a broken link, since it is a mistake rather than a wish for the demo.
         let here = |name: &str| Some(folder.join(name)).filter(|file| file.symlink_metadata().is_ok());
         match (here(DEFAULT_FILE), here(OTHER_FILE)) {
-            (Some(_), Some(_)) => Err(Failure::Input(format!(
+            (Some(_), Some(_)) => Err(CommandError::Input(format!(
                 "there is a {DEFAULT_FILE} and a {OTHER_FILE} here: remove one, or name the one to use, as in `rouse up \
                  {DEFAULT_FILE}`"
             ))),
             (Some(file), None) | (None, Some(file)) => Self::file(&file),
-            (None, None) => Ok(Source::Demo),
+            (None, None) => Ok(ConfigSource::Demo),
         }
     }
 
     /// The file `file`.
-    pub fn file(file: &Path) -> Result<Self, Failure> {
+    pub fn file(file: &Path) -> Result<Self, CommandError> {
         let what = || format!("cannot find the folder of {}", file.display());
-        let path = std::path::absolute(file).map_err(|error| Failure::Io { what: what(), error })?;
+        let path = std::path::absolute(file).map_err(|error| CommandError::Io { what: what(), error })?;
         let folder = path.parent().unwrap_or(Path::new("/")).to_owned();
-        Ok(Source::File { name: file.display().to_string(), path, folder })
+        Ok(ConfigSource::File { name: file.display().to_string(), path, folder })
     }
 
     /// Reads and checks it.
     pub fn read(&self) -> Result<Config, ReadError> {
         let config = match self {
-            Source::Demo => rouse_yaml::read(DEMO, self.name())?,
-            Source::File { path, name, folder } => {
+            ConfigSource::Demo => rouse_yaml::read(DEMO, self.name())?,
+            ConfigSource::File { path, name, folder } => {
                 let unreadable = |error| ReadError::Unreadable { name: name.clone(), error };
                 let text = std::fs::read_to_string(path).map_err(unreadable)?;
                 rouse_yaml::read_in(&text, name, folder)?
@@ -106,18 +106,18 @@ impl Source {
     pub fn log_folder(&self, config: &Config) -> Option<PathBuf> {
         let folder = config.logs.folder.as_ref()?;
         Some(match self {
-            Source::File { folder: here, .. } => here.join(folder),
-            Source::Demo => folder.clone(),
+            ConfigSource::File { folder: here, .. } => here.join(folder),
+            ConfigSource::Demo => folder.clone(),
         })
     }
 
     /// Creates the folder for the apps' output, or says why it cannot be used.
-    pub(super) fn check_log_folder(&self, config: &Config) -> Result<(), Failure> {
+    pub(super) fn check_log_folder(&self, config: &Config) -> Result<(), CommandError> {
         let Some(folder) = self.log_folder(config) else { return Ok(()) };
         for app in &config.apps {
             LogFile::open(&folder, app.name.as_str()).map_err(|error| {
                 let (name, folder, app) = (self.name(), folder.display(), &app.name);
-                Failure::Input(format!("{name}: logs: cannot write to {folder}/{app}.log: {error}"))
+                CommandError::Input(format!("{name}: logs: cannot write to {folder}/{app}.log: {error}"))
             })?;
         }
         Ok(())
@@ -126,16 +126,16 @@ impl Source {
     /// What to call it.
     pub fn name(&self) -> &str {
         match self {
-            Source::File { name, .. } => name,
-            Source::Demo => "the built-in demo",
+            ConfigSource::File { name, .. } => name,
+            ConfigSource::Demo => "the built-in demo",
         }
     }
 
     /// Tells when it changed.
     pub(super) fn watch(&self) -> Changes {
         let path = match self {
-            Source::File { path, .. } => Some(path.clone()),
-            Source::Demo => None,
+            ConfigSource::File { path, .. } => Some(path.clone()),
+            ConfigSource::Demo => None,
         };
         let mut looks = interval(LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -223,7 +223,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_change_counts_when_two_looks_agree_on_it() {
-        let mut changes = Source::Demo.watch();
+        let mut changes = ConfigSource::Demo.watch();
         changes.known = Some(stamp(1));
         for (now, changed) in [(1, false), (2, false), (3, false), (3, true)] {
             assert_eq!(changes.look(Some(stamp(now))), changed, "{now}");

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use rouse_config::settings::{Group, Kind, Many, Maybe, PrivateAddress, Setting, Table};
+use rouse_config::settings::{Group, Many, Maybe, PrivateAddress, Setting, SettingKind, SettingsTable};
 
 use crate::logging::{LOG_FORMAT, LOG_LEVEL};
 use crate::settings::{
@@ -13,7 +13,7 @@ use crate::settings::{
 };
 
 /// The table of `rouse up`.
-pub static TABLE: Table = Table::new(&[&LISTENING, &LIMITS, &LEAVING, &OBSERVABILITY]);
+pub static TABLE: SettingsTable = SettingsTable::new(&[&LISTENING, &LIMITS, &LEAVING, &OBSERVABILITY]);
 
 static LISTENING: Group = Group { title: "Listening", settings: &[&LISTEN, &ADMIN, &TRUSTED_PROXIES] };
 
@@ -76,7 +76,7 @@ impl PrintedAddress {
     pub const ALLOWED: &str = "an IP address and a port, like 127.0.0.1:8080 or [::1]:8080";
 }
 
-impl Kind for PrintedAddress {
+impl SettingKind for PrintedAddress {
     type Value = SocketAddr;
 
     fn placeholder(&self) -> &'static str {

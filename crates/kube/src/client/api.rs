@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 /// A kind of object, and where the API server has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Kind {
+pub(crate) struct ObjectKind {
     /// For people.
     pub(crate) name: &'static str,
     /// Empty for the core group.
@@ -19,7 +19,7 @@ pub(crate) struct Kind {
     pub(crate) optional: bool,
 }
 
-impl Kind {
+impl ObjectKind {
     pub(crate) const SLICE: Self =
         Self::new("EndpointSlice", "discovery.k8s.io", "v1", "endpointslices", false);
     pub(crate) const SERVICE: Self = Self::new("Service", "", "v1", "services", false);
@@ -131,11 +131,11 @@ mod tests {
 
     #[test]
     fn paths_are_those_of_the_api_server() {
-        assert_eq!(Kind::POD.path(None), "/api/v1/pods");
+        assert_eq!(ObjectKind::POD.path(None), "/api/v1/pods");
         let slices = "/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices";
-        assert_eq!(Kind::SLICE.path(Some("shop")), slices);
+        assert_eq!(ObjectKind::SLICE.path(Some("shop")), slices);
         assert_eq!(
-            (Kind::POD.api_version(), Kind::ROUTE.api_version()),
+            (ObjectKind::POD.api_version(), ObjectKind::ROUTE.api_version()),
             ("v1".into(), "http.keda.sh/v1beta1".into())
         );
     }

@@ -12,6 +12,6 @@ pub mod watch;
 mod watches;
 
 #[cfg(feature = "cluster")]
-pub(crate) use api::{Kind, at, describe, has_code, path, within};
+pub(crate) use api::{ObjectKind, at, describe, has_code, path, within};
 #[cfg(feature = "cluster")]
 pub(crate) use watches::Watches;

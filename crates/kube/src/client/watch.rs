@@ -24,8 +24,8 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::client::{Kind, describe, has_code};
-pub(crate) use health::Health;
+use crate::client::{ObjectKind, describe, has_code};
+pub(crate) use health::WatchHealth;
 pub use health::{WatchReport, WatchState};
 
 /// How many objects a page of a list has.
@@ -70,12 +70,12 @@ pub(crate) trait Sink: Send {
 /// What to watch, and with what.
 pub(crate) struct Watch {
     pub(crate) client: Client,
-    pub(crate) kind: Kind,
+    pub(crate) kind: ObjectKind,
     /// `None`: the whole cluster.
     pub(crate) namespace: Option<Arc<str>>,
     /// Only the object of this name.
     pub(crate) name: Option<Arc<str>>,
-    pub(crate) health: Arc<Health>,
+    pub(crate) health: Arc<WatchHealth>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) random: Arc<SharedRandom>,
     /// Notified when all objects must be listed again.

@@ -7,17 +7,17 @@ use rouse_core::random::SharedRandom;
 use rouse_core::time::Clock;
 use tokio::sync::{Notify, watch};
 
-use super::Kind;
-use super::watch::{Health, Watch, WatchReport, WatchState};
+use super::ObjectKind;
+use super::watch::{Watch, WatchHealth, WatchReport, WatchState};
 
 /// The kinds that are always watched, and whether requests wait until all objects of the kind were seen once. Pods are
 /// not required: the gateway works without the permission to see them.
-const WATCHED: [(Kind, bool); 5] = [
-    (Kind::SLICE, true),
-    (Kind::SERVICE, true),
-    (Kind::ROUTE, true),
-    (Kind::SCALED_HTTP, true),
-    (Kind::POD, false),
+const WATCHED: [(ObjectKind, bool); 5] = [
+    (ObjectKind::SLICE, true),
+    (ObjectKind::SERVICE, true),
+    (ObjectKind::ROUTE, true),
+    (ObjectKind::SCALED_HTTP, true),
+    (ObjectKind::POD, false),
 ];
 
 /// Makes the watches of a cluster and knows how they are doing.
@@ -33,16 +33,16 @@ pub(crate) struct Watches {
 }
 
 struct Watched {
-    kind: Kind,
+    kind: ObjectKind,
     required: bool,
-    health: Arc<Health>,
+    health: Arc<WatchHealth>,
 }
 
 impl Watches {
     pub(crate) fn new(client: Client, namespace: Option<&str>, clock: Arc<dyn Clock>, seed: u64) -> Self {
         let changes = watch::Sender::new(());
         let watched = WATCHED.map(|(kind, required)| {
-            let health = Arc::new(Health::new(kind.name, changes.clone()));
+            let health = Arc::new(WatchHealth::new(kind.name, changes.clone()));
             Watched { kind, required, health }
         });
         Self {
@@ -64,24 +64,24 @@ impl Watches {
     }
 
     /// The watch of a kind that is always watched. `relist` makes it list all objects again.
-    pub(crate) fn of(&self, kind: Kind, relist: &Arc<Notify>) -> Watch {
+    pub(crate) fn of(&self, kind: ObjectKind, relist: &Arc<Notify>) -> Watch {
         let known = self.watched.iter().find(|watched| watched.kind == kind);
         let health = known.map_or_else(|| health(kind), |watched| Arc::clone(&watched.health));
         self.make(kind, self.namespace.clone(), None, health, Arc::clone(relist))
     }
 
     /// The watch of one object.
-    pub(crate) fn named(&self, kind: Kind, namespace: &Arc<str>, name: &Arc<str>) -> Watch {
+    pub(crate) fn named(&self, kind: ObjectKind, namespace: &Arc<str>, name: &Arc<str>) -> Watch {
         let (namespace, name) = (Some(Arc::clone(namespace)), Some(Arc::clone(name)));
         self.make(kind, namespace, name, health(kind), Arc::default())
     }
 
     fn make(
         &self,
-        kind: Kind,
+        kind: ObjectKind,
         namespace: Option<Arc<str>>,
         name: Option<Arc<str>>,
-        health: Arc<Health>,
+        health: Arc<WatchHealth>,
         again: Arc<Notify>,
     ) -> Watch {
         let (client, clock, random) =
@@ -95,7 +95,7 @@ impl Watches {
     }
 
     /// How the watch of `kind` is doing.
-    pub(crate) fn report(&self, kind: Kind) -> Option<WatchReport> {
+    pub(crate) fn report(&self, kind: ObjectKind) -> Option<WatchReport> {
         let watched = self.watched.iter().find(|watched| watched.kind == kind)?;
         Some(watched.health.report())
     }
@@ -135,6 +135,6 @@ impl Watches {
 }
 
 /// For a watch whose state no reader asks for.
-fn health(kind: Kind) -> Arc<Health> {
-    Arc::new(Health::new(kind.name, watch::Sender::new(())))
+fn health(kind: ObjectKind) -> Arc<WatchHealth> {
+    Arc::new(WatchHealth::new(kind.name, watch::Sender::new(())))
 }

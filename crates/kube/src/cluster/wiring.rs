@@ -11,9 +11,9 @@ use tokio::time::Instant;
 
 use crate::endpoints::{EndpointFeed, EndpointListener};
 use crate::objects::route::{RouteKey, RouteSpec};
-use crate::objects::service_facts::ServiceFacts;
+use crate::objects::service_facts::ServiceSummary;
 use crate::routes::plan::Findings;
-use crate::routes::{IsCurrent, Reason, RouteContext, RoutePlanner};
+use crate::routes::{EventReason, IsCurrent, RouteContext, RoutePlanner};
 use crate::wake::{FailureKind, WakeContext, Waker};
 
 /// Connects the rooms.
@@ -39,7 +39,7 @@ impl EndpointListener for Wiring {
 }
 
 impl RouteContext for Wiring {
-    fn service(&self, id: &ServiceId) -> Option<Arc<ServiceFacts>> {
+    fn service(&self, id: &ServiceId) -> Option<Arc<ServiceSummary>> {
         self.endpoints.service(id)
     }
 
@@ -89,7 +89,7 @@ impl RouteContext for Wiring {
 }
 
 impl WakeContext for Wiring {
-    fn service(&self, id: &ServiceId) -> Option<Arc<ServiceFacts>> {
+    fn service(&self, id: &ServiceId) -> Option<Arc<ServiceSummary>> {
         self.endpoints.service(id)
     }
 
@@ -102,11 +102,11 @@ impl WakeContext for Wiring {
     }
 
     fn woken(&self, routes: &[Arc<RouteSpec>], message: &str) {
-        self.planner.put_events(routes, Reason::Woken, message);
+        self.planner.put_events(routes, EventReason::Woken, message);
     }
 
     fn wake_failed(&self, routes: &[Arc<RouteSpec>], message: &str) {
-        self.planner.put_events(routes, Reason::WakeFailed, message);
+        self.planner.put_events(routes, EventReason::WakeFailed, message);
     }
 
     fn findings_changed(&self) {

@@ -7,7 +7,7 @@ use rouse_core::endpoint::{Slice, SliceEndpoint};
 use super::blocked_cluster_ips::Refusal;
 use super::ownership::OwnershipCheck;
 use super::trust::{EndpointPolicy, Trust};
-use crate::objects::service_facts::ServiceFacts;
+use crate::objects::service_facts::ServiceSummary;
 
 /// The slices of one service by name.
 pub(super) type Slices = BTreeMap<String, Slice>;
@@ -29,7 +29,7 @@ pub(super) struct Verdict {
 }
 
 impl Admission {
-    pub(super) fn trust(&self, service: Option<&ServiceFacts>) -> Trust {
+    pub(super) fn trust(&self, service: Option<&ServiceSummary>) -> Trust {
         match service {
             Some(facts) if self.policy.allows_manual(facts) => Trust::All,
             Some(facts) if facts.has_selector() => Trust::Pods,
@@ -37,7 +37,7 @@ impl Admission {
         }
     }
 
-    pub(super) fn decide(&self, service: Option<&ServiceFacts>, endpoint: &SliceEndpoint) -> Verdict {
+    pub(super) fn decide(&self, service: Option<&ServiceSummary>, endpoint: &SliceEndpoint) -> Verdict {
         match (self.trust(service), service, &endpoint.pod) {
             (Trust::All, ..) => Verdict { admitted: true, is_final: true },
             (Trust::Pods, Some(service), Some(pod)) => {
@@ -51,7 +51,7 @@ impl Admission {
 
     /// Reduces `slice` to what the registry may have. If that may change with the pods that come, or if some of it is
     /// refused, returns the whole slice, which must be kept.
-    pub(super) fn reduce(&self, service: Option<&ServiceFacts>, slice: &mut Slice) -> Option<Slice> {
+    pub(super) fn reduce(&self, service: Option<&ServiceSummary>, slice: &mut Slice) -> Option<Slice> {
         let is_final = slice.endpoints.iter().all(|endpoint| self.decide(service, endpoint).is_final);
         let whole = (!is_final).then(|| slice.clone());
         if whole.is_some() {
@@ -63,7 +63,7 @@ impl Admission {
     }
 
     /// How the worst endpoint of these slices is refused, if one is.
-    pub(super) fn worst_refusal(&self, service: &ServiceFacts, slices: &Slices) -> Option<Refusal> {
+    pub(super) fn worst_refusal(&self, service: &ServiceSummary, slices: &Slices) -> Option<Refusal> {
         let refusals = slices.values().flat_map(|slice| {
             let ports = numbers(slice);
             slice.endpoints.iter().filter_map(move |endpoint| self.refusal(service, endpoint, &ports))
@@ -72,7 +72,7 @@ impl Admission {
     }
 
     /// Why an endpoint gets no traffic, if it gets none.
-    fn refusal(&self, service: &ServiceFacts, endpoint: &SliceEndpoint, ports: &[u16]) -> Option<Refusal> {
+    fn refusal(&self, service: &ServiceSummary, endpoint: &SliceEndpoint, ports: &[u16]) -> Option<Refusal> {
         let trust = self.trust(Some(service));
         if trust == Trust::All {
             return None;

@@ -22,7 +22,7 @@ use super::admission::{Admission, Slices};
 use super::blocked_cluster_ips::{BlockedClusterIps, Cause};
 use super::slice_facts::SliceFacts;
 use super::trust::Trust;
-use crate::objects::service_facts::{ServiceFacts, ServiceKind};
+use crate::objects::service_facts::{ServiceKind, ServiceSummary};
 
 /// Where slices and pods disagree, which should end after a while.
 #[derive(Debug, Default)]
@@ -38,10 +38,10 @@ struct Disagreements {
 }
 
 /// What is known of Services and slices.
-pub(super) struct Feed {
+pub(super) struct RegistryFeed {
     registry: Arc<Registry>,
     admission: Admission,
-    services: HashMap<ServiceId, Arc<ServiceFacts>>,
+    services: HashMap<ServiceId, Arc<ServiceSummary>>,
     spreads: HashMap<ServiceId, Spread>,
     /// `namespace/name` of each slice, and whose it is.
     homes: HashMap<Box<str>, ServiceId>,
@@ -55,12 +55,12 @@ pub(super) struct Feed {
     lost: Arc<Notify>,
     disagreements: Disagreements,
     stale: bool,
-    /// A service or a port was removed since the last [`Feed::take_remade`]. If it came back, it is another one of the same
+    /// A service or a port was removed since the last [`RegistryFeed::take_remade`]. If it came back, it is another one of the same
     /// name.
     remade: bool,
 }
 
-impl Feed {
+impl RegistryFeed {
     pub(super) fn new(registry: Arc<Registry>, admission: Admission, lost: Arc<Notify>) -> Self {
         Self {
             registry,
@@ -78,7 +78,7 @@ impl Feed {
         }
     }
 
-    pub(super) fn service(&self, id: &ServiceId) -> Option<Arc<ServiceFacts>> {
+    pub(super) fn service(&self, id: &ServiceId) -> Option<Arc<ServiceSummary>> {
         self.services.get(id).map(Arc::clone)
     }
 
@@ -94,12 +94,12 @@ impl Feed {
         self.trust(id) != Trust::All && self.blocked.has(id, now)
     }
 
-    /// When [`Feed::blocks_cluster_ip`] answers something else by itself.
+    /// When [`RegistryFeed::blocks_cluster_ip`] answers something else by itself.
     pub(super) fn next_block_change(&mut self, now: Instant) -> Option<Instant> {
         self.blocked.next(now)
     }
 
-    /// Notified when [`Feed::blocks_cluster_ip`] or [`Feed::next_block_change`] may have changed.
+    /// Notified when [`RegistryFeed::blocks_cluster_ip`] or [`RegistryFeed::next_block_change`] may have changed.
     pub(super) fn block_changes(&self) -> Arc<Notify> {
         self.blocked.changed()
     }
@@ -181,7 +181,7 @@ impl Feed {
     }
 
     /// A Service is new or has changed. Returns whether anything that routes use has changed.
-    pub(super) fn put_service(&mut self, facts: ServiceFacts) -> bool {
+    pub(super) fn put_service(&mut self, facts: ServiceSummary) -> bool {
         let id = facts.id.clone();
         let before = self.services.get(&id).map(Arc::clone);
         if before.as_deref() == Some(&facts) {
@@ -226,7 +226,7 @@ impl Feed {
     }
 
     /// These are all Services there are.
-    pub(super) fn replace_services(&mut self, all: Vec<ServiceFacts>) {
+    pub(super) fn replace_services(&mut self, all: Vec<ServiceSummary>) {
         let names: HashSet<&ServiceId> = all.iter().map(|facts| &facts.id).collect();
         let gone: Vec<ServiceId> = self.services.keys().filter(|id| !names.contains(id)).cloned().collect();
         for id in gone {
@@ -316,7 +316,7 @@ impl Feed {
         self.admission.trust(self.facts(id))
     }
 
-    fn facts(&self, id: &ServiceId) -> Option<&ServiceFacts> {
+    fn facts(&self, id: &ServiceId) -> Option<&ServiceSummary> {
         self.services.get(id).map(|facts| &**facts)
     }
 

@@ -25,11 +25,11 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::client::watch::{WatchReport, WatchState};
-use crate::client::{Kind, Watches};
+use crate::client::{ObjectKind, Watches};
 use crate::events::EventSender;
-use crate::objects::service_facts::ServiceFacts;
+use crate::objects::service_facts::ServiceSummary;
 use admission::Admission;
-use feed::Feed;
+use feed::RegistryFeed;
 use ownership::OwnershipCheck;
 use pod_index::PodIndex;
 pub(crate) use trust::{EndpointPolicy, ManualEndpoints};
@@ -50,7 +50,7 @@ pub(crate) trait EndpointListener: Send + Sync + 'static {
 
 /// Keeps the registry up to date with Services, `EndpointSlice`s and pods.
 pub(crate) struct EndpointFeed {
-    feed: Mutex<Feed>,
+    feed: Mutex<RegistryFeed>,
     pods: Arc<PodIndex>,
     watches: Arc<Watches>,
     /// How long the slices may be out of reach before snapshots are marked stale.
@@ -74,7 +74,7 @@ impl EndpointFeed {
         let (relist_slices, relist_pods) = (Arc::<Notify>::default(), Arc::<Notify>::default());
         let ownership = OwnershipCheck::new(Arc::clone(&pods), Arc::clone(&relist_pods));
         let admission = Admission { ownership, policy };
-        let feed = Mutex::new(Feed::new(registry, admission, Arc::clone(&relist_slices)));
+        let feed = Mutex::new(RegistryFeed::new(registry, admission, Arc::clone(&relist_slices)));
         Self { feed, pods, watches, stale_after, relist_slices, relist_pods, events }
     }
 
@@ -85,17 +85,17 @@ impl EndpointFeed {
         tasks: &mut JoinSet<()>,
         cancel: &CancellationToken,
     ) {
-        let slices = self.watches.of(Kind::SLICE, &self.relist_slices);
+        let slices = self.watches.of(ObjectKind::SLICE, &self.relist_slices);
         tasks.spawn(slices.run(sinks::SliceSink::new(self, listener), cancel.clone()));
-        let services = self.watches.of(Kind::SERVICE, &Arc::default());
+        let services = self.watches.of(ObjectKind::SERVICE, &Arc::default());
         tasks.spawn(services.run(sinks::ServiceSink::new(self, listener), cancel.clone()));
-        let pods = self.watches.of(Kind::POD, &self.relist_pods);
+        let pods = self.watches.of(ObjectKind::POD, &self.relist_pods);
         tasks.spawn(pods.run(sinks::PodSink::new(self, listener), cancel.clone()));
         tasks.spawn(Arc::clone(self).mark_staleness(cancel.clone()));
         tasks.spawn(Arc::clone(self).settle_disagreements(cancel.clone()));
     }
 
-    pub(crate) fn service(&self, id: &ServiceId) -> Option<Arc<ServiceFacts>> {
+    pub(crate) fn service(&self, id: &ServiceId) -> Option<Arc<ServiceSummary>> {
         // The lock is held for one look only: slices must not wait for routes.
         self.lock().service(id)
     }
@@ -138,7 +138,7 @@ impl EndpointFeed {
     async fn mark_staleness(self: Arc<Self>, cancel: CancellationToken) {
         let mut changes = self.watches.changes();
         loop {
-            let slices = self.watches.report(Kind::SLICE);
+            let slices = self.watches.report(ObjectKind::SLICE);
             let patience = slices.as_ref().and_then(|report| self.patience(report));
             match slices.map(|report| report.state) {
                 Some(WatchState::Broken { .. }) => self.lock().set_stale(patience.is_none()),
@@ -159,7 +159,7 @@ impl EndpointFeed {
     /// Stops to require pods for endpoints when pods cannot be watched. Where they were seen before, their watch may be
     /// broken for a while; returns how much of that time is left.
     pub(crate) fn check_pods(&self) -> Option<Duration> {
-        let pods = self.watches.report(Kind::POD)?;
+        let pods = self.watches.report(ObjectKind::POD)?;
         let patience = self.patience(&pods).filter(|_| pods.synced);
         let broken = matches!(pods.state, WatchState::Broken { .. });
         self.lock().set_pods_lost(broken && patience.is_none());
@@ -193,7 +193,7 @@ impl EndpointFeed {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Feed> {
+    fn lock(&self) -> MutexGuard<'_, RegistryFeed> {
         self.feed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

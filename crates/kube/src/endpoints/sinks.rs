@@ -11,7 +11,7 @@ use super::{EndpointFeed, EndpointListener};
 use crate::client::watch::Sink;
 use crate::events::ClusterEvent;
 use crate::objects::Service;
-use crate::objects::service_facts::ServiceFacts;
+use crate::objects::service_facts::ServiceSummary;
 
 /// Warnings that are remembered. Beyond this number, none are given.
 const WARNINGS: usize = 1000;
@@ -85,13 +85,13 @@ impl<L: EndpointListener> Sink for ServiceSink<L> {
     type Object = Service;
 
     fn replace(&mut self, all: Vec<Service>) {
-        let facts = all.into_iter().filter_map(|service| ServiceFacts::new(service).ok()).collect();
+        let facts = all.into_iter().filter_map(|service| ServiceSummary::new(service).ok()).collect();
         self.feed.lock().replace_services(facts);
         self.listener.services_changed();
     }
 
     fn put(&mut self, service: Service) {
-        let Ok(facts) = ServiceFacts::new(service) else { return };
+        let Ok(facts) = ServiceSummary::new(service) else { return };
         let changed = self.feed.lock().put_service(facts);
         if changed {
             self.listener.services_changed();

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
-use crate::objects::service_facts::ServiceFacts;
+use crate::objects::service_facts::ServiceSummary;
 
 /// Which endpoints of a service's slices get traffic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -37,7 +37,7 @@ pub(crate) struct EndpointPolicy {
 
 impl EndpointPolicy {
     /// Whether endpoints of this Service that are no pods get traffic.
-    pub(super) fn allows_manual(&self, facts: &ServiceFacts) -> bool {
+    pub(super) fn allows_manual(&self, facts: &ServiceSummary) -> bool {
         match &self.manual {
             ManualEndpoints::Everywhere => true,
             ManualEndpoints::In(namespaces) => {

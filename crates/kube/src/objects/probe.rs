@@ -1,6 +1,6 @@
 //! Probes of a container, and which of them the gateway can send itself.
 
-use rouse_core::probe::{Check, ProbeSpec, ReadinessProbe};
+use rouse_core::probe::{ProbeCheck, ProbeSpec, ReadinessProbe};
 use serde::Deserialize;
 
 use super::{Container, Pod, PortNumber, Protocol, TargetPort, null_is_default};
@@ -92,19 +92,19 @@ fn readiness(probe: &Probe, container: &Container) -> ReadinessProbe {
     let (check, foreign_host) = match probe {
         Probe { http_get: Some(http), .. } => (http_check(http, container), named(&http.host)),
         Probe { tcp_socket: Some(tcp), .. } => {
-            (number(&tcp.port, container).map(|port| Check::Tcp { port }), named(&tcp.host))
+            (number(&tcp.port, container).map(|port| ProbeCheck::Tcp { port }), named(&tcp.host))
         }
         Probe { grpc: Some(grpc), .. } => {
-            (Some(Check::Grpc { port: grpc.port.get(), service: grpc.service.clone() }), false)
+            (Some(ProbeCheck::Grpc { port: grpc.port.get(), service: grpc.service.clone() }), false)
         }
         _ => (None, false),
     };
-    ReadinessProbe { check: check.unwrap_or(Check::Opaque), foreign_host }
+    ReadinessProbe { check: check.unwrap_or(ProbeCheck::Opaque), foreign_host }
 }
 
-fn http_check(http: &HttpAction, container: &Container) -> Option<Check> {
+fn http_check(http: &HttpAction, container: &Container) -> Option<ProbeCheck> {
     let path = http.path.as_deref().unwrap_or_default();
-    Some(Check::Http {
+    Some(ProbeCheck::Http {
         port: number(&http.port, container)?,
         path: if path.starts_with('/') { path.to_owned() } else { format!("/{path}") },
         tls: http.scheme.as_deref() == Some("HTTPS"),
@@ -146,16 +146,17 @@ mod tests {
                "initContainers": [{"readinessProbe": {"tcpSocket": {"port": 1}}},
                                   {"restartPolicy": "Always", "readinessProbe": {"tcpSocket": {"port": 2}}}]}"#,
         );
-        let checks: Vec<Check> = spec.containers.into_iter().flatten().map(|probe| probe.check).collect();
+        let checks: Vec<ProbeCheck> =
+            spec.containers.into_iter().flatten().map(|probe| probe.check).collect();
         let headers = vec![("A".to_owned(), "b".to_owned())];
         assert_eq!(
             checks,
             [
-                Check::Http { port: 8080, path: "/live?x=1".into(), tls: true, headers },
-                Check::Tcp { port: 5432 },
-                Check::Grpc { port: 9000, service: String::new() },
-                Check::Opaque,
-                Check::Tcp { port: 2 },
+                ProbeCheck::Http { port: 8080, path: "/live?x=1".into(), tls: true, headers },
+                ProbeCheck::Tcp { port: 5432 },
+                ProbeCheck::Grpc { port: 9000, service: String::new() },
+                ProbeCheck::Opaque,
+                ProbeCheck::Tcp { port: 2 },
             ]
         );
     }
@@ -167,7 +168,7 @@ mod tests {
             all.into_iter().next().unwrap()
         };
         let unknown = only(r#"{"containers": [{"readinessProbe": {"httpGet": {"port": "nobody"}}}]}"#);
-        assert_eq!(unknown.check, Check::Opaque, "a name that the container does not declare");
+        assert_eq!(unknown.check, ProbeCheck::Opaque, "a name that the container does not declare");
         let foreign = r#"{"containers": [{"readinessProbe": {"tcpSocket": {"port": 1, "host": "db"}}}]}"#;
         assert!(only(foreign).foreign_host);
         let gates =

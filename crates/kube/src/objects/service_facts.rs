@@ -10,7 +10,7 @@ use rouse_core::endpoint::{BadServiceId, PortName, ServiceId};
 use super::slices::SELECTOR_ANNOTATION;
 pub(crate) use super::upstream_tls::invalid_annotation;
 pub use super::upstream_tls::{
-    DataKind, DataRef, Found, Pem, TlsAnnotations, TlsFacts, UPSTREAM_CA, UPSTREAM_CLIENT_CERT,
+    DataKind, DataRef, Found, PemBytes, TlsAnnotations, TlsFacts, UPSTREAM_CA, UPSTREAM_CLIENT_CERT,
     UPSTREAM_SERVER_NAME, UPSTREAM_TLS,
 };
 use super::{Protocol, Service};
@@ -22,7 +22,7 @@ pub const MANUAL_ENDPOINTS: &str = "rouse.dev/manual-endpoints";
 
 /// A Service, reduced to what routes need.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ServiceFacts {
+pub struct ServiceSummary {
     /// Its name.
     pub id: ServiceId,
     /// How it may be reached.
@@ -133,7 +133,7 @@ pub enum PortFault {
     },
 }
 
-impl ServiceFacts {
+impl ServiceSummary {
     /// What routes need of `service`.
     pub fn new(service: Service) -> Result<Self, BadServiceId> {
         let id = service.metadata.service_id()?;
@@ -236,11 +236,11 @@ fn ignored(service: &Service) -> Vec<&'static str> {
 mod tests {
     use super::*;
 
-    fn facts(spec: &str) -> ServiceFacts {
+    fn facts(spec: &str) -> ServiceSummary {
         let json = format!(
             r#"{{"metadata": {{"name": "cart", "namespace": "shop", "annotations": {{"a": "b"}}}}, "spec": {spec}}}"#
         );
-        ServiceFacts::new(serde_json::from_str(&json).unwrap()).unwrap()
+        ServiceSummary::new(serde_json::from_str(&json).unwrap()).unwrap()
     }
 
     #[test]

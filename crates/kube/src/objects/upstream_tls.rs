@@ -23,7 +23,7 @@ const DEFAULT_CA_KEY: &str = "ca.crt";
 const CLIENT_KEYS: [&str; 2] = ["tls.crt", "tls.key"];
 
 /// Certificates or a key in PEM, not checked yet.
-pub type Pem = Arc<[u8]>;
+pub type PemBytes = Arc<[u8]>;
 
 /// The TLS settings for the pods of a Service. Certificates are not checked yet: the data plane that uses them does it.
 #[derive(Clone, PartialEq, Eq, Default)]
@@ -33,9 +33,9 @@ pub struct TlsFacts {
     /// What certificates must be for; `None`: the Service's DNS name.
     pub server_name: Option<Arc<str>>,
     /// The CA certificates in PEM; `None`: those that the gateway trusts by default.
-    pub ca: Option<Pem>,
+    pub ca: Option<PemBytes>,
     /// Our own certificate and its key, in PEM.
-    pub client: Option<(Pem, Pem)>,
+    pub client: Option<(PemBytes, PemBytes)>,
     /// Why TLS is not possible as the Service asks, for the status of its routes and the log. Requests that
     /// need TLS are refused: without what is missing they would go to pods that the gateway did not verify. Clients
     /// do not get these words, since they may quote the API server.
@@ -45,7 +45,7 @@ pub struct TlsFacts {
 impl fmt::Debug for TlsFacts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // A plan that is printed must not show a key.
-        let bytes = |bytes: &Pem| format!("{} bytes", bytes.len());
+        let bytes = |bytes: &PemBytes| format!("{} bytes", bytes.len());
         f.debug_struct("TlsFacts")
             .field("on", &self.on)
             .field("server_name", &self.server_name)
@@ -99,7 +99,7 @@ impl fmt::Display for DataRef {
 }
 
 /// The entries of a [`DataRef`], in the order of its keys, or why there are none.
-pub type Found = Result<Vec<Pem>, Arc<str>>;
+pub type Found = Result<Vec<PemBytes>, Arc<str>>;
 
 impl TlsAnnotations {
     /// What the `annotations` of a Service in `namespace` ask for.

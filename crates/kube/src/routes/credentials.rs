@@ -7,13 +7,13 @@ use k8s_openapi::ByteString;
 use rouse_core::endpoint::ServiceId;
 
 use super::named_objects::{DataObject, EntryRef, EntryUse, NamedObjects};
-use crate::objects::service_facts::{DataKind, DataRef, Found, Pem, ServiceFacts, TlsFacts};
+use crate::objects::service_facts::{DataKind, DataRef, Found, PemBytes, ServiceSummary, TlsFacts};
 
 /// Entries of Secrets and `ConfigMap`s that are certificates or keys.
 pub(super) struct Credential;
 
 impl EntryUse for Credential {
-    type Value = Pem;
+    type Value = PemBytes;
 
     const MAX_OBJECTS: usize = 1000;
     const MAX_OBJECTS_IN_NAMESPACE: usize = usize::MAX;
@@ -21,7 +21,7 @@ impl EntryUse for Credential {
     const NAMED: &'static str = "objects";
     const SECRET: bool = true;
 
-    fn read(object: &DataObject, wanted: &DataRef, key: &str) -> Result<Pem, Arc<str>> {
+    fn read(object: &DataObject, wanted: &DataRef, key: &str) -> Result<PemBytes, Arc<str>> {
         let entry = |entries: &Option<BTreeMap<String, Option<String>>>| {
             entries.as_ref()?.get(key).map(|text| text.clone().unwrap_or_default())
         };
@@ -45,7 +45,7 @@ fn entry(wanted: &DataRef, key: &Arc<str>) -> EntryRef {
 }
 
 /// The entries that a Service names.
-pub(super) fn entries(service: &ServiceFacts) -> Vec<EntryRef> {
+pub(super) fn entries(service: &ServiceSummary) -> Vec<EntryRef> {
     service.tls.wanted().flat_map(|wanted| wanted.keys.iter().map(|key| entry(wanted, key))).collect()
 }
 
@@ -74,7 +74,7 @@ impl TlsSettings {
     /// for it.
     pub(super) fn of(
         &mut self,
-        service: &ServiceFacts,
+        service: &ServiceSummary,
         objects: &NamedObjects<Credential>,
         check: fn(&TlsFacts) -> Option<String>,
     ) -> Arc<TlsFacts> {

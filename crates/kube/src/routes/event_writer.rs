@@ -10,9 +10,9 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::RouteSettings;
-use super::events::{Bound, Event};
+use super::events::{EventLimits, RouteEvent};
 use super::status_writer::ANSWER;
-use crate::client::{self, Kind, describe};
+use crate::client::{self, ObjectKind, describe};
 use crate::events::{ClusterEvent, EventSender};
 
 /// Events that wait to be written. One that finds no room is dropped.
@@ -20,9 +20,9 @@ const QUEUE: usize = 1024;
 
 /// The queue of events to be written.
 pub(super) struct EventWriter {
-    due: mpsc::Sender<Event>,
+    due: mpsc::Sender<RouteEvent>,
     /// Taken by the task that writes.
-    queue: Mutex<Option<mpsc::Receiver<Event>>>,
+    queue: Mutex<Option<mpsc::Receiver<RouteEvent>>>,
 }
 
 impl EventWriter {
@@ -31,7 +31,7 @@ impl EventWriter {
         Self { due, queue: Mutex::new(Some(queue)) }
     }
 
-    pub(super) fn put(&self, event: Event) {
+    pub(super) fn put(&self, event: RouteEvent) {
         // An error means that the queue is full.
         drop(self.due.try_send(event));
     }
@@ -46,7 +46,7 @@ impl EventWriter {
     ) {
         let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(mut queue) = queue else { return cancel.cancelled().await };
-        let mut bound = Bound::new(settings.clock.now());
+        let mut bound = EventLimits::new(settings.clock.now());
         loop {
             let event = tokio::select! {
                 biased;
@@ -70,9 +70,9 @@ impl EventWriter {
     }
 }
 
-async fn create(client: &Client, event: &Event, settings: &RouteSettings) -> Result<(), kube::Error> {
+async fn create(client: &Client, event: &RouteEvent, settings: &RouteSettings) -> Result<(), kube::Error> {
     let body = event.object(&settings.identity, &settings.now_text()).to_string();
-    let request = Request::new(Kind::EVENT.path(Some(&event.route.namespace)));
+    let request = Request::new(ObjectKind::EVENT.path(Some(&event.route.namespace)));
     let request = request.create(&PostParams::default(), body.into_bytes());
     let request = request.map_err(kube::Error::BuildRequest)?;
     client::within(ANSWER, client.request::<Value>(request)).await.map(drop)

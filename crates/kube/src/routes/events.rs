@@ -7,7 +7,7 @@ use rouse_core::budget::TokenBucket;
 use rouse_core::time::Moment;
 use serde_json::{Value, json};
 
-use crate::client::Kind;
+use crate::client::ObjectKind;
 use crate::objects::route::{RouteKey, RouteKind};
 
 /// The least time between two events of the same reason on the same route.
@@ -20,50 +20,50 @@ const MOST: usize = 4096;
 
 /// What happened to a route.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Event {
+pub(crate) struct RouteEvent {
     pub(crate) route: RouteKey,
     /// The object's UID, by which `kubectl` finds the event.
     pub(crate) uid: String,
-    pub(crate) reason: Reason,
+    pub(crate) reason: EventReason,
     pub(crate) message: String,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Reason {
+pub(crate) enum EventReason {
     Woken,
     WakeFailed,
 }
 
-impl Reason {
+impl EventReason {
     fn as_str(self) -> &'static str {
         match self {
-            Reason::Woken => "Woken",
-            Reason::WakeFailed => "WakeFailed",
+            EventReason::Woken => "Woken",
+            EventReason::WakeFailed => "WakeFailed",
         }
     }
 
     fn severity(self) -> &'static str {
         match self {
-            Reason::Woken => "Normal",
-            Reason::WakeFailed => "Warning",
+            EventReason::Woken => "Normal",
+            EventReason::WakeFailed => "Warning",
         }
     }
 }
 
 /// How many events there may be.
 #[derive(Debug)]
-pub(crate) struct Bound {
-    last: HashMap<(RouteKey, Reason), Moment>,
+pub(crate) struct EventLimits {
+    last: HashMap<(RouteKey, EventReason), Moment>,
     bucket: TokenBucket,
 }
 
-impl Bound {
+impl EventLimits {
     pub(crate) fn new(now: Moment) -> Self {
         Self { last: HashMap::new(), bucket: TokenBucket::every(EVERY, BURST, now) }
     }
 
     /// Takes the permission for one more event.
-    pub(crate) fn may(&mut self, route: &RouteKey, reason: Reason, now: Moment) -> bool {
+    pub(crate) fn may(&mut self, route: &RouteKey, reason: EventReason, now: Moment) -> bool {
         let key = (route.clone(), reason);
         if !self.bucket.has(now) || self.last.get(&key).is_some_and(|last| now.since(*last) < PAUSE) {
             return false;
@@ -80,12 +80,12 @@ impl Bound {
     }
 }
 
-impl Event {
+impl RouteEvent {
     /// As the API server wants it. `who` is this gateway's name; `now` is the time of day.
     pub(crate) fn object(&self, who: &str, now: &str) -> Value {
         let kind = match self.route.kind {
-            RouteKind::InterceptorRoute => Kind::ROUTE,
-            RouteKind::HttpScaledObject => Kind::SCALED_HTTP,
+            RouteKind::InterceptorRoute => ObjectKind::ROUTE,
+            RouteKind::HttpScaledObject => ObjectKind::SCALED_HTTP,
         };
         // Names of events must not collide; the API server makes the rest of it.
         let prefix: String = self.route.name.chars().take(200).collect();
@@ -123,24 +123,26 @@ mod tests {
 
     #[test]
     fn one_route_says_the_same_once_a_minute() {
-        let mut bound = Bound::new(Moment::ZERO);
+        let mut bound = EventLimits::new(Moment::ZERO);
         let said =
-            |bound: &mut Bound, reason, second| bound.may(&route(1), reason, Moment::from_secs(second));
-        assert!(said(&mut bound, Reason::Woken, 0) && said(&mut bound, Reason::WakeFailed, 0));
-        assert!(!said(&mut bound, Reason::Woken, 59));
-        assert!(said(&mut bound, Reason::Woken, 60));
+            |bound: &mut EventLimits, reason, second| bound.may(&route(1), reason, Moment::from_secs(second));
+        assert!(said(&mut bound, EventReason::Woken, 0) && said(&mut bound, EventReason::WakeFailed, 0));
+        assert!(!said(&mut bound, EventReason::Woken, 59));
+        assert!(said(&mut bound, EventReason::Woken, 60));
     }
 
     #[test]
     fn many_routes_together_are_bounded_and_recover() {
-        let mut bound = Bound::new(Moment::ZERO);
-        let burst = (0..1000).filter(|n| bound.may(&route(*n), Reason::Woken, Moment::from_secs(1))).count();
+        let mut bound = EventLimits::new(Moment::ZERO);
+        let burst =
+            (0..1000).filter(|n| bound.may(&route(*n), EventReason::Woken, Moment::from_secs(1))).count();
         assert_eq!(burst, 25);
-        let later =
-            (0..1000).filter(|n| bound.may(&route(1000 + n), Reason::Woken, Moment::from_secs(11))).count();
+        let later = (0..1000)
+            .filter(|n| bound.may(&route(1000 + n), EventReason::Woken, Moment::from_secs(11)))
+            .count();
         assert_eq!(later, 5, "one every two seconds");
         for second in 12..10_000 {
-            bound.may(&route(u32::try_from(second).unwrap()), Reason::Woken, Moment::from_secs(second));
+            bound.may(&route(u32::try_from(second).unwrap()), EventReason::Woken, Moment::from_secs(second));
         }
         assert!(bound.last.len() <= MOST);
     }

@@ -32,15 +32,15 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::objects::route::RouteKey;
-use crate::objects::service_facts::{ServiceFacts, TlsFacts};
+use crate::objects::service_facts::{ServiceSummary, TlsFacts};
 use claims::HostRules;
-pub(crate) use events::Reason;
+pub(crate) use events::EventReason;
 use plan::{Findings, RoutePlan};
 pub(crate) use planner::RoutePlanner;
 use record::ClaimTime;
 
 /// All routes that serve, the newest whole set.
-pub type Plans = Arc<[Arc<RoutePlan>]>;
+pub type RoutePlans = Arc<[Arc<RoutePlan>]>;
 
 /// What an operator decides about routes.
 pub(crate) struct RouteSettings {
@@ -81,7 +81,7 @@ pub(crate) type IsCurrent<'a> = dyn Fn(&RouteKey, &str, &ServiceId) -> bool + 'a
 /// What the planner asks of other rooms, and tells them.
 pub(crate) trait RouteContext: Send + Sync + 'static {
     /// What is known of a Service.
-    fn service(&self, id: &ServiceId) -> Option<Arc<ServiceFacts>>;
+    fn service(&self, id: &ServiceId) -> Option<Arc<ServiceSummary>>;
     /// Whether the Service asks by annotation for endpoints without a pod, and the operator does not allow it.
     fn ignores_manual_endpoints(&self, id: &ServiceId) -> bool;
     /// Whether the `ClusterIP` of the Service must not be dialled.

@@ -10,7 +10,7 @@ use tokio::task::{Id, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use crate::client::watch::Sink;
-use crate::client::{Kind, Watches};
+use crate::client::{ObjectKind, Watches};
 use crate::events::{ClusterEvent, EventSender};
 use crate::objects::Meta;
 use crate::objects::service_facts::{DataKind, DataRef};
@@ -221,8 +221,8 @@ impl Followed {
         tasks: &mut JoinSet<()>,
     ) {
         let kind = match wanted.kind {
-            DataKind::ConfigMap => Kind::CONFIG_MAP,
-            DataKind::Secret => Kind::SECRET,
+            DataKind::ConfigMap => ObjectKind::CONFIG_MAP,
+            DataKind::Secret => ObjectKind::SECRET,
         };
         let watch = watches.named(kind, &wanted.namespace, &wanted.name);
         let task = tasks.spawn(watch.run(sink, token.clone())).id();

@@ -13,7 +13,7 @@ use super::record::ClaimRecord;
 use crate::objects::route::{
     BodySpec, ResponseSpec, RouteKey, RouteSpec, RuleSpec, StaticMode, StaticSpec, TargetSpec,
 };
-use crate::objects::service_facts::{PortFault, ResolvedPort, ServiceFacts, TlsFacts};
+use crate::objects::service_facts::{PortFault, ResolvedPort, ServiceSummary, TlsFacts};
 
 /// A route, ready to be put into a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,11 +59,11 @@ pub struct ResponsePlan {
 /// What plans depend on besides routes.
 pub trait PlanInputs {
     /// The Service, if there is one.
-    fn service(&self, id: &ServiceId) -> Option<Arc<ServiceFacts>>;
+    fn service(&self, id: &ServiceId) -> Option<Arc<ServiceSummary>>;
     /// The entry of a `ConfigMap`, if there is one.
     fn body(&self, namespace: &str, name: &str, key: Option<&str>) -> Option<Arc<str>>;
     /// The TLS settings of a Service; the same `Arc` as long as they do not change.
-    fn tls(&self, service: &ServiceFacts) -> Arc<TlsFacts>;
+    fn tls(&self, service: &ServiceSummary) -> Arc<TlsFacts>;
     /// Whether the Service's `ClusterIP` must not be dialled, since it leads to endpoints that get no traffic from us.
     fn blocks_cluster_ip(&self, _service: &ServiceId) -> bool {
         false

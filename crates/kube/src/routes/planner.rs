@@ -17,18 +17,18 @@ use super::bodies::{self, Body};
 use super::claims::{HostClaims, Owners};
 use super::credentials::{self, Credential, TlsSettings};
 use super::event_writer::EventWriter;
-use super::events::{Event, Reason};
+use super::events::{EventReason, RouteEvent};
 use super::named_objects::{Followed, NamedObjects};
 use super::plan::{Findings, PlanInputs, RoutePlan, compile, refuse};
 use super::sink::RouteSink;
 use super::status::{CurrentStatus, blocked_cluster_ip_text, conditions};
 use super::status_writer::StatusWriter;
 use super::store::RouteStore;
-use super::{Plans, RouteContext, RouteSettings};
-use crate::client::{Kind, Watches, at};
+use super::{RouteContext, RoutePlans, RouteSettings};
+use crate::client::{ObjectKind, Watches, at};
 use crate::events::{ClusterEvent, EventSender};
 use crate::objects::route::{RouteKey, RouteKind, RouteSpec, ServingRoutes};
-use crate::objects::service_facts::{PortFault, ServiceFacts, TlsFacts};
+use crate::objects::service_facts::{PortFault, ServiceSummary, TlsFacts};
 
 /// The least time between two compilations: a burst of changes is one change.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -43,12 +43,12 @@ const FIRST_LOOK: Duration = Duration::from_secs(10);
 pub(crate) struct RoutePlanner {
     settings: RouteSettings,
     watches: Arc<Watches>,
-    state: Mutex<State>,
+    state: Mutex<PlannerState>,
     bodies: Arc<NamedObjects<Body>>,
     credentials: Arc<NamedObjects<Credential>>,
     statuses: StatusWriter,
     kube_events: EventWriter,
-    plans: watch::Sender<Plans>,
+    plans: watch::Sender<RoutePlans>,
     serving: watch::Sender<ServingRoutes>,
     synced: watch::Sender<bool>,
     /// Notified when routes must be compiled again.
@@ -58,7 +58,7 @@ pub(crate) struct RoutePlanner {
 
 /// The route objects, and what was decided about them before.
 #[derive(Default)]
-pub(super) struct State {
+pub(super) struct PlannerState {
     pub(super) store: RouteStore,
     tls: TlsSettings,
     /// Which namespace was granted which host.
@@ -82,14 +82,14 @@ struct CurrentInputs<'a, C> {
     credentials: &'a NamedObjects<Credential>,
     tls: RefCell<&'a mut TlsSettings>,
     check_tls: fn(&TlsFacts) -> Option<String>,
-    former: Plans,
+    former: RoutePlans,
     direct: RoutingMode,
     /// One for all routes, so that the decision on each Service is the same for all.
     now: Instant,
 }
 
 impl<C: RouteContext> PlanInputs for CurrentInputs<'_, C> {
-    fn service(&self, id: &ServiceId) -> Option<Arc<ServiceFacts>> {
+    fn service(&self, id: &ServiceId) -> Option<Arc<ServiceSummary>> {
         self.context.service(id)
     }
 
@@ -115,7 +115,7 @@ impl<C: RouteContext> PlanInputs for CurrentInputs<'_, C> {
         self.context.blocks_cluster_ip(service, self.now)
     }
 
-    fn tls(&self, service: &ServiceFacts) -> Arc<TlsFacts> {
+    fn tls(&self, service: &ServiceSummary) -> Arc<TlsFacts> {
         self.tls.borrow_mut().of(service, self.credentials, self.check_tls)
     }
 }
@@ -140,7 +140,7 @@ impl RoutePlanner {
     }
 
     /// All plans, whenever they change.
-    pub(crate) fn plans(&self) -> watch::Receiver<Plans> {
+    pub(crate) fn plans(&self) -> watch::Receiver<RoutePlans> {
         self.plans.subscribe()
     }
 
@@ -165,14 +165,14 @@ impl RoutePlanner {
     }
 
     /// Writes a Kubernetes event on each of these routes.
-    pub(crate) fn put_events(&self, routes: &[Arc<RouteSpec>], reason: Reason, message: &str) {
+    pub(crate) fn put_events(&self, routes: &[Arc<RouteSpec>], reason: EventReason, message: &str) {
         if !self.settings.write_status {
             return;
         }
         let keys: BTreeSet<_> = routes.iter().map(|route| &route.key).collect();
         for (key, entry) in self.state().store.entries().filter(|(key, _)| keys.contains(key)) {
             let (route, uid, message) = (key.clone(), entry.uid.clone(), message.to_owned());
-            self.kube_events.put(Event { route, uid, reason, message });
+            self.kube_events.put(RouteEvent { route, uid, reason, message });
         }
     }
 
@@ -185,8 +185,10 @@ impl RoutePlanner {
         tasks: &mut JoinSet<()>,
         cancel: &CancellationToken,
     ) {
-        let kinds =
-            [(Kind::ROUTE, RouteKind::InterceptorRoute), (Kind::SCALED_HTTP, RouteKind::HttpScaledObject)];
+        let kinds = [
+            (ObjectKind::ROUTE, RouteKind::InterceptorRoute),
+            (ObjectKind::SCALED_HTTP, RouteKind::HttpScaledObject),
+        ];
         for (kind, route) in kinds {
             let sink = RouteSink { planner: Arc::clone(self), kind: route };
             tasks.spawn(self.watches.of(kind, &Arc::default()).run(sink, cancel.clone()));
@@ -285,7 +287,7 @@ impl RoutePlanner {
     /// Compiles all routes, publishes them if they changed, and has their status written.
     fn compile(&self, context: &impl RouteContext, now: Instant) {
         let mut state = self.state();
-        let State { store, tls, claims, blocked_cluster_ips } = &mut *state;
+        let PlannerState { store, tls, claims, blocked_cluster_ips } = &mut *state;
         context.forget_past_failures(&|route, uid, service| {
             let entry = store.get(route).filter(|entry| entry.uid == uid);
             let good = entry.and_then(|entry| entry.good.as_ref());
@@ -368,7 +370,7 @@ impl RoutePlanner {
         *known = all;
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, PlannerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

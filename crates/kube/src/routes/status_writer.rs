@@ -12,7 +12,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::status::{Condition, CurrentStatus, MANAGER, Statuses, Write};
-use crate::client::{self, Kind, describe, has_code};
+use crate::client::{self, ObjectKind, describe, has_code};
 use crate::events::{ClusterEvent, EventSender};
 use crate::objects::route::{RouteKey, RouteKind};
 
@@ -121,8 +121,8 @@ impl StatusWriter {
 
 async fn patch(client: &Client, write: &Write) -> Result<(), kube::Error> {
     let kind = match write.key.kind {
-        RouteKind::InterceptorRoute => Kind::ROUTE,
-        RouteKind::HttpScaledObject => Kind::SCALED_HTTP,
+        RouteKind::InterceptorRoute => ObjectKind::ROUTE,
+        RouteKind::HttpScaledObject => ObjectKind::SCALED_HTTP,
     };
     // A merge patch, not server-side apply: a field that another writer changed could not be taken back.
     let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };

@@ -17,18 +17,18 @@ const OBJECTS: usize = 50;
 
 /// A permission in one place, and what of it is missing.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Grant {
+pub struct PermissionCheck {
     /// Which permission.
     pub permission: &'static Permission,
     /// Where.
-    pub place: Place,
+    pub place: PermissionScope,
     /// The verbs that are not allowed.
     pub denied: Vec<Denied>,
 }
 
 /// Where a permission is asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
+pub enum PermissionScope {
     /// In all namespaces.
     Everywhere,
     /// In one.
@@ -51,7 +51,7 @@ pub struct Denied {
     pub reason: String,
 }
 
-impl Place {
+impl PermissionScope {
     fn namespace(&self) -> Option<&str> {
         match self {
             Self::Everywhere => None,
@@ -78,20 +78,24 @@ struct ReviewStatus {
 }
 
 /// What to ask: every permission where it is needed. Objects that no route or Service names are left out.
-pub(super) fn questions(namespace: Option<&str>, named: &[NamedObject]) -> Vec<(&'static Permission, Place)> {
+pub(super) fn questions(
+    namespace: Option<&str>,
+    named: &[NamedObject],
+) -> Vec<(&'static Permission, PermissionScope)> {
     let mut all = Vec::new();
     for permission in PERMISSIONS {
         match permission.scope {
             Scope::Watched => {
-                let place =
-                    namespace.map_or(Place::Everywhere, |namespace| Place::Namespace(namespace.into()));
+                let place = namespace.map_or(PermissionScope::Everywhere, |namespace| {
+                    PermissionScope::Namespace(namespace.into())
+                });
                 all.push((permission, place));
             }
             Scope::Named => {
                 let ours = named.iter().filter(|named| named.resource == permission.resource).take(OBJECTS);
                 all.extend(ours.map(|named| {
                     let (namespace, name) = (named.namespace.clone(), named.name.clone());
-                    (permission, Place::Object { namespace, name })
+                    (permission, PermissionScope::Object { namespace, name })
                 }));
             }
         }
@@ -104,11 +108,11 @@ pub(super) async fn ask(
     client: &SurveyClient<'_>,
     account: Option<&Account>,
     watched: Option<&str>,
-    questions: Vec<(&'static Permission, Place)>,
-) -> Result<Vec<Grant>, SurveyError> {
-    let mut grants: Vec<Grant> = questions
+    questions: Vec<(&'static Permission, PermissionScope)>,
+) -> Result<Vec<PermissionCheck>, SurveyError> {
+    let mut grants: Vec<PermissionCheck> = questions
         .into_iter()
-        .map(|(permission, place)| Grant { permission, place, denied: Vec::new() })
+        .map(|(permission, place)| PermissionCheck { permission, place, denied: Vec::new() })
         .collect();
     let mut reviews = Vec::new();
     for (at, grant) in grants.iter().enumerate() {
@@ -153,7 +157,12 @@ async fn submit(client: &SurveyClient<'_>, path: String, body: &Value) -> Result
 }
 
 /// Where a question goes, and how it is put.
-fn review(account: Option<&Account>, watched: Option<&str>, grant: &Grant, verb: &str) -> (String, Value) {
+fn review(
+    account: Option<&Account>,
+    watched: Option<&str>,
+    grant: &PermissionCheck,
+    verb: &str,
+) -> (String, Value) {
     let (resource, subresource) = grant.permission.parts();
     let mut attributes = json!({ "group": grant.permission.group, "resource": resource, "verb": verb });
     let mut set = |field: &str, value: Option<&str>| {
@@ -163,7 +172,7 @@ fn review(account: Option<&Account>, watched: Option<&str>, grant: &Grant, verb:
     };
     set("subresource", subresource);
     set("namespace", grant.place.namespace());
-    if let Place::Object { name, .. } = &grant.place {
+    if let PermissionScope::Object { name, .. } = &grant.place {
         set("name", Some(name));
     }
     let (kind, plural, namespace) = match (account, watched) {

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, Service};
 use rouse_core::slices::SERVICE_NAME;
 
 use super::{Account, SurveyClient, SurveyError};
-use crate::client::{Kind, path};
+use crate::client::{ObjectKind, path};
 use crate::objects::EndpointSlice;
 use crate::objects::workload::is_object_name;
 
@@ -117,7 +117,7 @@ async fn pods(
     namespace: &str,
     selector: &BTreeMap<String, String>,
 ) -> Result<Vec<GatewayPod>, SurveyError> {
-    let all: Vec<Pod> = client.list(Kind::POD.path(Some(namespace)), Some(selects(selector))).await?;
+    let all: Vec<Pod> = client.list(ObjectKind::POD.path(Some(namespace)), Some(selects(selector))).await?;
     let there = all.into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none());
     Ok(there.map(pod_seen).collect())
 }
@@ -156,14 +156,15 @@ async fn services(
     namespace: &str,
     labels: &BTreeMap<String, String>,
 ) -> Result<Vec<GatewayService>, SurveyError> {
-    let all: Vec<Service> = client.list(Kind::SERVICE.path(Some(namespace)), None).await?;
+    let all: Vec<Service> = client.list(ObjectKind::SERVICE.path(Some(namespace)), None).await?;
     let mut seen = Vec::new();
     for service in all {
         let selector = service.spec.and_then(|spec| spec.selector).unwrap_or_default();
         let ours = !selector.is_empty() && selector.iter().all(|(key, value)| labels.get(key) == Some(value));
         let Some(name) = service.metadata.name.filter(|_| ours) else { continue };
         let label = format!("{SERVICE_NAME}={name}");
-        let slices: Vec<EndpointSlice> = client.list(Kind::SLICE.path(Some(namespace)), Some(label)).await?;
+        let slices: Vec<EndpointSlice> =
+            client.list(ObjectKind::SLICE.path(Some(namespace)), Some(label)).await?;
         let endpoints = slices.iter().flat_map(|slice| &slice.endpoints);
         // Absent means ready.
         let ready = endpoints.filter(|endpoint| endpoint.conditions.ready.unwrap_or(true)).count();

@@ -17,9 +17,9 @@ use kube::core::Request;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use crate::client::{self, Kind, describe, has_code};
+use crate::client::{self, ObjectKind, describe, has_code};
 use crate::objects::workload::is_object_name;
-pub use access::{Denied, Grant, Place};
+pub use access::{Denied, PermissionCheck, PermissionScope};
 pub use gateway::{GATEWAY, GatewayPod, GatewayService, InstalledGateway};
 pub use routes::{ContestedHost, NamedObject, RouteProblem, RouteSurvey};
 
@@ -93,7 +93,7 @@ impl SurveyError {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Survey {
     /// Which Kubernetes it is.
-    pub version: Version,
+    pub version: KubernetesVersion,
     /// The kinds that the gateway follows and a cluster may lack.
     pub kinds: Vec<KindSurvey>,
     /// The gateway, if it is installed.
@@ -103,14 +103,14 @@ pub struct Survey {
     /// The account whose permissions these are; `None`: that of the sender.
     pub account: Option<Account>,
     /// What they may and may not do.
-    pub grants: Result<Vec<Grant>, SurveyError>,
+    pub grants: Result<Vec<PermissionCheck>, SurveyError>,
     /// The routes.
     pub routes: Result<RouteSurvey, SurveyError>,
 }
 
 /// Which Kubernetes it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Version {
+pub struct KubernetesVersion {
     /// As the server says it.
     pub text: String,
     /// Major and minor, if they can be read.
@@ -142,7 +142,8 @@ pub struct Served {
 }
 
 /// The kinds that a cluster may lack.
-const KINDS: [Kind; 4] = [Kind::SLICE, Kind::ROUTE, Kind::SCALED_HTTP, Kind::SCALED];
+const KINDS: [ObjectKind; 4] =
+    [ObjectKind::SLICE, ObjectKind::ROUTE, ObjectKind::SCALED_HTTP, ObjectKind::SCALED];
 
 /// Looks at everything in the scope. `Err` says why the API server does not answer.
 pub async fn survey(client: &Client, wanted: &SurveyScope) -> Result<Survey, String> {
@@ -257,13 +258,13 @@ impl SurveyClient<'_> {
         }
     }
 
-    async fn version(&self) -> Result<Version, kube::Error> {
+    async fn version(&self) -> Result<KubernetesVersion, kube::Error> {
         let request = http::Request::get("/version").body(Vec::new()).map_err(kube::Error::HttpError)?;
         let info: VersionInfo = self.request(request).await?;
         // Some providers say `26+`.
         let number = |text: &str| text.trim_end_matches('+').parse().ok();
         let number = number(&info.major).zip(number(&info.minor));
-        Ok(Version { text: info.text, number })
+        Ok(KubernetesVersion { text: info.text, number })
     }
 
     async fn kinds(&self) -> Vec<KindSurvey> {
@@ -273,10 +274,10 @@ impl SurveyClient<'_> {
                 groups.insert(kind.group, self.group(kind.group).await);
             }
         }
-        let seen = |kind: &Kind| {
+        let seen = |kind: &ObjectKind| {
             let group = groups.get(kind.group)?;
             let served = group.as_ref().map(|group| served(kind, group)).map_err(Clone::clone);
-            let Kind { name, group, version, plural, .. } = *kind;
+            let ObjectKind { name, group, version, plural, .. } = *kind;
             Some(KindSurvey { name, group, version, plural, served })
         };
         KINDS.iter().filter_map(seen).collect()
@@ -295,7 +296,7 @@ impl SurveyClient<'_> {
     }
 }
 
-fn served(kind: &Kind, group: &[(String, Resources)]) -> Vec<Served> {
+fn served(kind: &ObjectKind, group: &[(String, Resources)]) -> Vec<Served> {
     let status = format!("{}/status", kind.plural);
     let has =
         |resources: &Resources, name: &str| resources.resources.iter().any(|resource| resource.name == name);
@@ -354,7 +355,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_is_not_answered_is_not_seen_and_the_rest_is() {
         let seen = look(Silent(Some("/version"))).await.unwrap();
-        assert_eq!(seen.version, Version { text: "v1.36.4".to_owned(), number: Some((1, 36)) });
+        assert_eq!(seen.version, KubernetesVersion { text: "v1.36.4".to_owned(), number: Some((1, 36)) });
         let failed = |unseen: &SurveyError| matches!(unseen, SurveyError::Failed(words) if words.contains("no answer"));
         assert!(seen.kinds.iter().all(|kind| kind.served.as_ref().is_err_and(failed)), "{seen:?}");
         assert!(seen.gateway.is_err_and(|unseen| failed(&unseen)));

@@ -7,10 +7,10 @@ use http::{HeaderName, HeaderValue};
 use serde_json::Value;
 
 use super::{SurveyClient, SurveyError};
-use crate::client::Kind;
+use crate::client::ObjectKind;
 use crate::objects::Service;
 use crate::objects::route::{RouteKey, RouteKind, RouteObject, RouteSpec};
-use crate::objects::service_facts::{DataKind, DataRef, ServiceFacts};
+use crate::objects::service_facts::{DataKind, DataRef, ServiceSummary};
 use crate::routes::claims::{Claimant, HostClaims, HostRules};
 use crate::routes::hosts::{ANY, overlap};
 use crate::routes::record::ClaimTime;
@@ -66,8 +66,10 @@ pub(super) async fn look(
     namespace: Option<&str>,
 ) -> Result<RouteSurvey, SurveyError> {
     let mut store = RouteStore::default();
-    let kinds =
-        [(RouteKind::InterceptorRoute, Kind::ROUTE), (RouteKind::HttpScaledObject, Kind::SCALED_HTTP)];
+    let kinds = [
+        (RouteKind::InterceptorRoute, ObjectKind::ROUTE),
+        (RouteKind::HttpScaledObject, ObjectKind::SCALED_HTTP),
+    ];
     for (route, kind) in kinds {
         let objects: Vec<RouteObject> = client.list(kind.path(namespace), None).await?;
         store.replace(route, &objects);
@@ -76,8 +78,9 @@ pub(super) async fn look(
     let services = store.services();
     if !services.is_empty() {
         // Without the permission to list Services, the objects that they name are left out.
-        let all: Vec<Service> = client.list(Kind::SERVICE.path(namespace), None).await.unwrap_or_default();
-        let facts = all.into_iter().filter_map(|service| ServiceFacts::new(service).ok());
+        let all: Vec<Service> =
+            client.list(ObjectKind::SERVICE.path(namespace), None).await.unwrap_or_default();
+        let facts = all.into_iter().filter_map(|service| ServiceSummary::new(service).ok());
         for service in facts.filter(|service| services.contains(&service.id)) {
             seen.named.extend(service.tls.wanted().map(named));
         }
@@ -89,8 +92,8 @@ pub(super) async fn look(
 
 fn named(wanted: &DataRef) -> NamedObject {
     let resource = match wanted.kind {
-        DataKind::ConfigMap => Kind::CONFIG_MAP.plural,
-        DataKind::Secret => Kind::SECRET.plural,
+        DataKind::ConfigMap => ObjectKind::CONFIG_MAP.plural,
+        DataKind::Secret => ObjectKind::SECRET.plural,
     };
     NamedObject { resource, namespace: wanted.namespace.to_string(), name: wanted.name.to_string() }
 }
@@ -110,7 +113,7 @@ fn problems_of(store: &RouteStore) -> RouteSurvey {
         }
     }
     let body = |(namespace, name): &(Arc<str>, Arc<str>)| NamedObject {
-        resource: Kind::CONFIG_MAP.plural,
+        resource: ObjectKind::CONFIG_MAP.plural,
         namespace: namespace.to_string(),
         name: name.to_string(),
     };

@@ -14,10 +14,10 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::scale;
-use crate::client::{self, Kind, describe, has_code};
+use crate::client::{self, ObjectKind, describe, has_code};
 use crate::objects::Meta;
 use crate::objects::route::{RouteKey, RouteKind, RouteSpec};
-use crate::objects::service_facts::ServiceFacts;
+use crate::objects::service_facts::ServiceSummary;
 use crate::objects::workload::Workload;
 
 /// How long a list may take when no request waits for it.
@@ -123,7 +123,7 @@ fn pause(scaled: &[ScaledObject], workload: &Workload) -> Option<String> {
 /// The workload of `route`, paused or not, or why there is none.
 pub fn find(
     route: &RouteSpec,
-    service: Option<&ServiceFacts>,
+    service: Option<&ServiceSummary>,
     scaled: &[ScaledObject],
     workloads: &[WorkloadObject],
 ) -> Result<Workload, String> {
@@ -213,7 +213,7 @@ async fn scaled_objects(
     namespace: &str,
     limit: Duration,
 ) -> Result<Vec<ScaledObject>, kube::Error> {
-    match list(client, Kind::SCALED.path(Some(namespace)), limit).await {
+    match list(client, ObjectKind::SCALED.path(Some(namespace)), limit).await {
         // KEDA is not installed, or we may not look: then no ScaledObject is in charge as far as we know.
         Err(error) if has_code(&error, 404) || has_code(&error, 403) => Ok(Vec::new()),
         other => other,
@@ -241,7 +241,7 @@ async fn list<T: DeserializeOwned>(
 }
 
 /// A route, and the Service that it leads to.
-type RouteAndService = (Arc<RouteSpec>, Option<Arc<ServiceFacts>>);
+type RouteAndService = (Arc<RouteSpec>, Option<Arc<ServiceSummary>>);
 
 /// The workloads of all routes, as last looked up.
 #[derive(Debug, Default)]

@@ -21,7 +21,7 @@ use super::targets::Targets;
 use crate::client::at;
 use crate::events::{ClusterEvent, EventSender};
 use crate::objects::route::{RouteKey, RouteSpec, ServingRoutes};
-use crate::objects::service_facts::ServiceFacts;
+use crate::objects::service_facts::ServiceSummary;
 use crate::objects::workload::Workload;
 
 /// Wakes under way at a time.
@@ -32,12 +32,12 @@ const NAMED_PODS: usize = 5;
 const LOOK_UP_AGAIN: Duration = Duration::from_mins(1);
 
 /// The routes of one namespace, each with its Service.
-type Routes = Vec<(Arc<RouteSpec>, Option<Arc<ServiceFacts>>)>;
+type Routes = Vec<(Arc<RouteSpec>, Option<Arc<ServiceSummary>>)>;
 
 /// What the waker asks of other rooms, and tells them.
 pub(crate) trait WakeContext: Send + Sync + 'static {
     /// What is known of a Service.
-    fn service(&self, id: &ServiceId) -> Option<Arc<ServiceFacts>>;
+    fn service(&self, id: &ServiceId) -> Option<Arc<ServiceSummary>>;
     /// How many pods of `namespace` have all labels of `selector`.
     fn selected_pods(&self, namespace: &str, selector: &BTreeMap<String, String>) -> u32;
     /// The UID of a route object, if there is one.

@@ -8,7 +8,7 @@ use rouse_core::endpoint::{PortName, ServiceId, State};
 use rouse_core::merge::MergePolicy;
 use rouse_core::registry::{Registry, RegistrySettings};
 use rouse_core::time::{Clock, Moment};
-use rouse_kube::cluster::{Cluster, ClusterSettings, Ended};
+use rouse_kube::cluster::{Cluster, ClusterSettings, TaskEnded};
 use rouse_kube::routes::plan::RoutePlan;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
@@ -43,7 +43,7 @@ pub(crate) struct Rig {
     pub(crate) cluster: Arc<Cluster>,
     pub(crate) registry: Arc<Registry>,
     cancel: CancellationToken,
-    run: Option<JoinHandle<Result<(), Ended>>>,
+    run: Option<JoinHandle<Result<(), TaskEnded>>>,
 }
 
 impl Rig {

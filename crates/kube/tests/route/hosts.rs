@@ -9,7 +9,7 @@ use rouse_kube::objects::route::{
     BodySpec, ColdStartSpec, NoWakeSpec, ResponseSpec, RouteKey, RouteKind, RouteSpec, RuleSpec, ScalingSpec,
     StaticMode, StaticSpec, TargetSpec, TimeoutSpec,
 };
-use rouse_kube::objects::service_facts::{PortRef, ServiceFacts, TlsFacts};
+use rouse_kube::objects::service_facts::{PortRef, ServiceSummary, TlsFacts};
 use rouse_kube::routes::claims::{Claimant, HostClaims, HostOverlap, HostRules};
 use rouse_kube::routes::hosts::{self, ANY, AssignedHosts};
 use rouse_kube::routes::plan::{Findings, PlanInputs, RoutePlan};
@@ -21,7 +21,7 @@ const HOSTS: [&str; 6] =
 struct Nothing;
 
 impl PlanInputs for Nothing {
-    fn service(&self, _: &ServiceId) -> Option<Arc<ServiceFacts>> {
+    fn service(&self, _: &ServiceId) -> Option<Arc<ServiceSummary>> {
         None
     }
 
@@ -29,7 +29,7 @@ impl PlanInputs for Nothing {
         None
     }
 
-    fn tls(&self, _: &ServiceFacts) -> Arc<TlsFacts> {
+    fn tls(&self, _: &ServiceSummary) -> Arc<TlsFacts> {
         Arc::default()
     }
 }

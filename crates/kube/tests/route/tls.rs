@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rouse_kube::objects::service_facts::{DataRef, Found, Pem, TlsAnnotations, TlsFacts};
+use rouse_kube::objects::service_facts::{DataRef, Found, PemBytes, TlsAnnotations, TlsFacts};
 
 fn wish(annotations: &[(&str, &str)]) -> TlsAnnotations {
     let pair = |(name, text): &(&str, &str)| (format!("rouse.dev/upstream-{name}"), (*text).to_owned());
@@ -13,7 +13,7 @@ fn wish(annotations: &[(&str, &str)]) -> TlsAnnotations {
 
 /// What becomes of it if every object has every entry: its own name.
 fn settled(annotations: &[(&str, &str)]) -> TlsFacts {
-    let entry = |wanted: &DataRef, key: &str| Pem::from(format!("{wanted} {key}").into_bytes());
+    let entry = |wanted: &DataRef, key: &str| PemBytes::from(format!("{wanted} {key}").into_bytes());
     let all = |wanted: &DataRef| -> Found { Ok(wanted.keys.iter().map(|key| entry(wanted, key)).collect()) };
     wish(annotations).resolve(|wanted| Some(all(wanted))).unwrap()
 }

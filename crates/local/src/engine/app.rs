@@ -14,7 +14,7 @@ use std::time::Duration;
 use rouse_core::endpoint::PodUid;
 use rouse_core::probe::ProbePlan;
 use rouse_core::registry::Registry;
-use rouse_core::scale::{Autoscaler, Observed, Owner, Report, Reporter};
+use rouse_core::scale::{Autoscaler, LoadReport, ObservedTarget, Owner, Reporter};
 use rouse_core::service::Service;
 use rouse_core::start::{Cause, StartFailure};
 use rouse_core::time::Moment;
@@ -22,7 +22,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::load::Meter;
-use super::plan::{Present, plan};
+use super::plan::{RunningPod, plan};
 use super::pod::{Pod, Stage};
 use super::publish::Publisher;
 use super::spec::AppSpec;
@@ -284,7 +284,7 @@ impl App {
                 report.requests = report.requests.max(1);
             }
             // At zero only a wake counts: wakes have a budget, and a waiting request may wait for that budget.
-            (0, false) => report = Report { span: report.span, ..Report::default() },
+            (0, false) => report = LoadReport { span: report.span, ..LoadReport::default() },
             _ => {}
         }
         // There is one reporter.
@@ -296,7 +296,7 @@ impl App {
         let ready = self.pods.iter().filter(|pod| pod.is_ready()).count();
         let ready = u32::try_from(ready).unwrap_or(u32::MAX);
         // Pods asked for, not those that run: one that crashed is still wanted, and one more during a rollout is not.
-        let observed = Observed { replicas: self.desired, ready, owner: Owner::Rouse, token: () };
+        let observed = ObservedTarget { replicas: self.desired, ready, owner: Owner::Rouse, token: () };
         let decision = self.scaler.decide(now, observed);
         self.reason = decision.reason.to_string();
         let Some(to) = decision.change() else { return false };
@@ -308,8 +308,8 @@ impl App {
     /// Starts what is missing and begins to remove what is too much.
     fn reconcile(&mut self, now: Moment) {
         let staying = self.pods.iter().enumerate().filter(|(_, pod)| pod.stays());
-        let present: Vec<Present> = staying
-            .map(|(place, pod)| Present {
+        let present: Vec<RunningPod> = staying
+            .map(|(place, pod)| RunningPod {
                 place,
                 current: pod.generation == self.generation,
                 ready: pod.is_ready(),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rouse_core::scale::{Present, Report};
+use rouse_core::scale::{CurrentLoad, LoadReport};
 use rouse_core::service::Service;
 use rouse_core::time::Moment;
 
@@ -12,7 +12,7 @@ pub(super) struct Meter {
     /// The last report, or the last time that sampling began.
     since: Moment,
     /// The last sample and when it was taken; `None` while no samples are taken.
-    last: Option<(Moment, Present)>,
+    last: Option<(Moment, CurrentLoad)>,
     /// Concurrency × seconds since the last report.
     busy: f64,
     /// Requests that were reported.
@@ -25,20 +25,20 @@ impl Meter {
     }
 
     /// Takes a sample. What the one before showed is taken to have lasted until now.
-    pub(super) fn sample(&mut self, now: Moment, service: &Service) -> Present {
+    pub(super) fn sample(&mut self, now: Moment, service: &Service) -> CurrentLoad {
         match self.last {
             Some((at, present)) => self.busy += total(present) * now.since(at).as_secs_f64(),
             // There was no load before sampling began. Reporting that time would make a burst look small.
             None => self.since = now,
         }
         let holds = u32::try_from(service.holds()).unwrap_or(u32::MAX);
-        let present = Present { in_flight: service.in_flight(), holds, ..Present::default() };
+        let present = CurrentLoad { in_flight: service.in_flight(), holds, ..CurrentLoad::default() };
         self.last = Some((now, present));
         present
     }
 
     /// Everything since the last report.
-    pub(super) fn report(&mut self, now: Moment, service: &Service) -> Report {
+    pub(super) fn report(&mut self, now: Moment, service: &Service) -> LoadReport {
         let present = self.sample(now, service);
         let span = now.since(self.since);
         let seconds = span.as_secs_f64();
@@ -47,7 +47,7 @@ impl Meter {
         let asked = service.asked();
         let requests = asked.saturating_sub(std::mem::replace(&mut self.asked, asked));
         self.since = now;
-        Report { span, concurrency, requests, present }
+        LoadReport { span, concurrency, requests, present }
     }
 
     /// Stops sampling until the next sample is taken.
@@ -68,6 +68,6 @@ impl Meter {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "four 32-bit counts: far below where a float loses a request")]
-fn total(present: Present) -> f64 {
+fn total(present: CurrentLoad) -> f64 {
     present.total() as f64
 }

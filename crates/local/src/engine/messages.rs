@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::pod::Pod;
 use super::spec::Readiness;
 use crate::listening;
-use crate::output::{Log, Stream};
+use crate::output::{AppLog, Stream};
 use crate::process::Exit;
 
 /// How much of a pod's last line is told.
@@ -28,7 +28,7 @@ pub(super) fn whole(error: &dyn Error) -> String {
 }
 
 /// `hello-1 exited with code 1; its last line on stderr: "…"`
-pub(super) fn exited(pod: &Pod, exit: Exit, log: &Log) -> String {
+pub(super) fn exited(pod: &Pod, exit: Exit, log: &AppLog) -> String {
     let last = last_stderr_line(pod, log).map(|line| format!("; its last line on stderr: {line}"));
     format!("{} {exit}{}", pod.name, last.unwrap_or_default())
 }
@@ -42,7 +42,7 @@ pub(super) struct NotReady {
     pub(super) lasting: String,
 }
 
-pub(super) fn not_ready(pod: &Pod, for_so_long: Duration, log: &Log) -> NotReady {
+pub(super) fn not_ready(pod: &Pod, for_so_long: Duration, log: &AppLog) -> NotReady {
     let pid = pod.process.as_ref().map(|process| format!(" (pid {})", process.pid())).unwrap_or_default();
     let seconds = for_so_long.as_secs();
     let since = if pod.served { format!("since {seconds} s") } else { format!("after {seconds} s") };
@@ -77,12 +77,12 @@ fn wrong_place(is: SocketAddr, should: SocketAddr) -> String {
 }
 
 /// The last line that the name `pod` has in the log.
-pub(super) fn last_line(pod: &str, log: &Log) -> Option<Arc<str>> {
+pub(super) fn last_line(pod: &str, log: &AppLog) -> Option<Arc<str>> {
     log.tail_of(pod, 1).pop().map(|line| line.text)
 }
 
 /// The last thing that this very pod said on stderr, in quotes.
-fn last_stderr_line(pod: &Pod, log: &Log) -> Option<String> {
+fn last_stderr_line(pod: &Pod, log: &AppLog) -> Option<String> {
     // What a namesake before it said explains nothing about this one.
     let is_before =
         |text: &Arc<str>| pod.line_before.as_ref().is_some_and(|before| Arc::ptr_eq(before, text));

@@ -6,7 +6,7 @@ use std::cmp::Reverse;
 
 /// A pod that is here to stay, as far as the plan goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Present {
+pub(super) struct RunningPod {
     /// Its place among the app's pods.
     pub(super) place: usize,
     /// It is of the newest version.
@@ -30,8 +30,9 @@ pub(super) struct Plan {
 ///
 /// Pods of an older version are replaced with one more pod than desired at a time: each stays until one of the
 /// newest version is ready in its stead. A newest version that never gets ready takes nothing away.
-pub(super) fn plan(desired: usize, present: &[Present]) -> Plan {
-    let (mut current, mut old): (Vec<Present>, Vec<Present>) = present.iter().partition(|pod| pod.current);
+pub(super) fn plan(desired: usize, present: &[RunningPod]) -> Plan {
+    let (mut current, mut old): (Vec<RunningPod>, Vec<RunningPod>) =
+        present.iter().partition(|pod| pod.current);
     let mut plan = Plan::default();
     let successors = current.iter().filter(|pod| pod.ready).count();
     let spared = desired.saturating_sub(successors);
@@ -45,7 +46,7 @@ pub(super) fn plan(desired: usize, present: &[Present]) -> Plan {
 }
 
 /// Takes away all but `left`: first pods that are not ready, then those with the fewest requests, then the newest.
-fn take(pods: &mut Vec<Present>, left: usize, removed: &mut Vec<usize>) {
+fn take(pods: &mut Vec<RunningPod>, left: usize, removed: &mut Vec<usize>) {
     pods.sort_by_key(|pod| (Reverse(pod.ready), Reverse(pod.in_flight), pod.begun));
     removed.extend(pods.drain(left.min(pods.len())..).map(|pod| pod.place));
 }
@@ -55,8 +56,8 @@ mod tests {
     use super::*;
 
     /// One letter a pod: `N` and `n` are of the newest version, `O` and `o` of an older; capitals are ready.
-    fn present(pods: &str) -> Vec<Present> {
-        let pod = |(place, letter): (usize, char)| Present {
+    fn present(pods: &str) -> Vec<RunningPod> {
+        let pod = |(place, letter): (usize, char)| RunningPod {
             place,
             current: letter.eq_ignore_ascii_case(&'n'),
             ready: letter.is_uppercase(),
@@ -108,7 +109,8 @@ mod tests {
 
     #[test]
     fn the_unready_go_first_then_the_idle_then_the_newest() {
-        let pod = |place, ready, in_flight, begun| Present { place, current: true, ready, in_flight, begun };
+        let pod =
+            |place, ready, in_flight, begun| RunningPod { place, current: true, ready, in_flight, begun };
         let pods = [pod(0, true, 0, 1), pod(1, true, 5, 2), pod(2, false, 9, 3), pod(3, true, 0, 4)];
         let order: Vec<usize> = (0..4).rev().map(|desired| plan(desired, &pods).remove.len()).collect();
         assert_eq!(order, [1, 2, 3, 4]);
@@ -131,7 +133,7 @@ mod tests {
             let pods: String = (0..4).map(|at| letters[code / 4_usize.pow(at) % 4]).collect();
             for desired in 0..5 {
                 let mut present = present(&pods);
-                let ready = |pods: &[Present]| pods.iter().filter(|pod| pod.ready).count();
+                let ready = |pods: &[RunningPod]| pods.iter().filter(|pod| pod.ready).count();
                 let floor = ready(&present).min(desired);
                 for step in 0..40 {
                     let plan = plan(desired, &present);
@@ -140,7 +142,7 @@ mod tests {
                     for at in 0..plan.start {
                         let place = 100 * (step + 1) + at;
                         let begun = place as u64;
-                        present.push(Present { place, current: true, ready: false, in_flight: 0, begun });
+                        present.push(RunningPod { place, current: true, ready: false, in_flight: 0, begun });
                     }
                     assert!(plan.start == 0 || present.len() <= desired + 1, "{pods} to {desired}");
                     // The oldest new one becomes ready.

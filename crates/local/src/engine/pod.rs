@@ -4,12 +4,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rouse_core::endpoint::Load;
+use rouse_core::endpoint::EndpointLoad;
 use rouse_core::endpoint::{Endpoint, PodUid, State};
 use rouse_core::time::Moment;
 
 use super::spec::Readiness;
-use super::status::{PodPhase, PodStatus};
+use super::status::{LocalPodStatus, PodStage};
 use crate::process::Process;
 
 /// How often a pod that leaves is looked at.
@@ -33,7 +33,7 @@ pub(super) struct Pod {
     /// `None` while it is being started.
     pub(super) process: Option<Arc<Process>>,
     /// What it carries; known once it was in a snapshot.
-    pub(super) load: Option<Arc<Load>>,
+    pub(super) load: Option<Arc<EndpointLoad>>,
     /// It was ready once.
     pub(super) served: bool,
     /// It was told to stop.
@@ -125,14 +125,14 @@ impl Pod {
     }
 
     /// `None` while there is no process.
-    pub(super) fn status(&self) -> Option<PodStatus> {
+    pub(super) fn status(&self) -> Option<LocalPodStatus> {
         let phase = match self.stage {
-            Stage::Starting { .. } => PodPhase::Starting,
-            Stage::Ready => PodPhase::Ready,
-            Stage::Draining { .. } | Stage::Leaving { .. } => PodPhase::Draining,
-            Stage::Stopping => PodPhase::Stopping,
+            Stage::Starting { .. } => PodStage::Starting,
+            Stage::Ready => PodStage::Ready,
+            Stage::Draining { .. } | Stage::Leaving { .. } => PodStage::Draining,
+            Stage::Stopping => PodStage::Stopping,
         };
-        Some(PodStatus {
+        Some(LocalPodStatus {
             name: Arc::clone(&self.name),
             uid: self.uid.clone(),
             address: self.address,

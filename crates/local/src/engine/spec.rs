@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rouse_core::endpoint::ServiceId;
-use rouse_core::probe::{Check, ProbePlan, ProbeSpec, ReadinessProbe};
+use rouse_core::probe::{ProbeCheck, ProbePlan, ProbeSpec, ReadinessProbe};
 use rouse_core::scale::ScalePolicy;
 use rouse_core::snapshot::Spread;
 
@@ -69,13 +69,13 @@ pub enum Readiness {
 
 impl Readiness {
     /// The question for a pod that listens on `port`.
-    pub fn check(&self, port: u16) -> Check {
+    pub fn check(&self, port: u16) -> ProbeCheck {
         match self {
-            Readiness::Tcp => Check::Tcp { port },
+            Readiness::Tcp => ProbeCheck::Tcp { port },
             Readiness::Http(path) => {
-                Check::Http { port, path: path.clone(), tls: false, headers: Vec::new() }
+                ProbeCheck::Http { port, path: path.clone(), tls: false, headers: Vec::new() }
             }
-            Readiness::Grpc(service) => Check::Grpc { port, service: service.clone() },
+            Readiness::Grpc(service) => ProbeCheck::Grpc { port, service: service.clone() },
         }
     }
 

@@ -20,7 +20,7 @@ pub struct AppStatus {
     /// Where an operator pinned it.
     pub pinned: Option<u32>,
     /// Its processes, in the order of their names' numbers; also those on their way out.
-    pub pods: Vec<PodStatus>,
+    pub pods: Vec<LocalPodStatus>,
     /// What is wrong, for people.
     pub trouble: Option<String>,
     /// Pods of an older version are still there.
@@ -29,7 +29,7 @@ pub struct AppStatus {
 
 /// How a pod stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PodStatus {
+pub struct LocalPodStatus {
     /// `<app>-<ordinal>`.
     pub name: Arc<str>,
     /// Its incarnation.
@@ -39,12 +39,12 @@ pub struct PodStatus {
     /// Its process id.
     pub pid: u32,
     /// Where it is in its life.
-    pub phase: PodPhase,
+    pub phase: PodStage,
 }
 
 /// Where a pod is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum PodPhase {
+pub enum PodStage {
     /// It runs, and is not ready yet, or not any more.
     Starting,
     /// It takes requests.
@@ -55,19 +55,19 @@ pub enum PodPhase {
     Stopping,
 }
 
-impl PodPhase {
+impl PodStage {
     /// The phase as people see it.
     pub const fn as_str(self) -> &'static str {
         match self {
-            PodPhase::Starting => "Starting",
-            PodPhase::Ready => "Ready",
-            PodPhase::Draining => "Draining",
-            PodPhase::Stopping => "Stopping",
+            PodStage::Starting => "Starting",
+            PodStage::Ready => "Ready",
+            PodStage::Draining => "Draining",
+            PodStage::Stopping => "Stopping",
         }
     }
 }
 
-impl fmt::Display for PodPhase {
+impl fmt::Display for PodStage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.as_str())
     }
@@ -75,7 +75,7 @@ impl fmt::Display for PodPhase {
 
 /// Something that happened to an app.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Event {
+pub struct AppEvent {
     /// Its service.
     pub service: ServiceId,
     /// When, by the engine's clock.

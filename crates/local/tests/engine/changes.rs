@@ -6,7 +6,7 @@ use std::time::Duration;
 use rouse_core::endpoint::State;
 use rouse_core::hold::AcquireError;
 use rouse_core::service::SlotRequest;
-use rouse_local::engine::{AppSpec, PodPhase, What};
+use rouse_local::engine::{AppSpec, PodStage, What};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -48,7 +48,7 @@ async fn a_restart_replaces_every_pod_and_one_always_serves() {
             bench.engine.restart("hello").unwrap();
             bench.becomes("hello", "rolling", |app| app.rolling).await;
             let is_over = |app: &rouse_local::engine::AppStatus| {
-                let staying = [PodPhase::Starting, PodPhase::Ready];
+                let staying = [PodStage::Starting, PodStage::Ready];
                 most = most.max(app.pods.iter().filter(|pod| staying.contains(&pod.phase)).count());
                 !app.rolling && app.pods.len() == count
             };
@@ -122,7 +122,7 @@ async fn a_new_version_that_never_gets_ready_leaves_the_old_one_in_service() {
         })
         .await;
     assert!(status.rolling && status.pods.len() == 3);
-    let kept: Vec<_> = status.pods.iter().filter(|pod| pod.phase == PodPhase::Ready).collect();
+    let kept: Vec<_> = status.pods.iter().filter(|pod| pod.phase == PodStage::Ready).collect();
     assert!(kept.iter().all(|pod| uids(&before).contains(&pod.uid)) && kept.len() == 2);
     // The next version takes over from both.
     bench.apply([pinned("hello", 2)]);
@@ -166,7 +166,7 @@ async fn a_removed_app_finishes_its_requests_and_can_come_back() {
     let slot = bench.request("hello").await;
     bench.until("it is ready", |_, what| is_ready(what)).await;
     bench.apply([]);
-    bench.becomes("hello", "draining", |app| app.pods[0].phase == PodPhase::Draining).await;
+    bench.becomes("hello", "draining", |app| app.pods[0].phase == PodStage::Draining).await;
     assert_eq!(bench.meanwhile().await, []);
     // Back before it is gone: the service is still the same, and the next request gets a pod.
     let service = bench.service("hello");
@@ -214,7 +214,7 @@ async fn a_second_order_to_stop_kills() {
     let engine = Arc::clone(&bench.engine);
     let mut stopping = JoinSet::new();
     stopping.spawn(async move { engine.stop().await });
-    bench.becomes("deaf", "stopping", |app| app.pods[0].phase == PodPhase::Stopping).await;
+    bench.becomes("deaf", "stopping", |app| app.pods[0].phase == PodStage::Stopping).await;
     bench.engine.stop_now();
     timeout(GENEROUS, stopping.join_next()).await.unwrap();
     assert!(bench.status("deaf").pods.is_empty());

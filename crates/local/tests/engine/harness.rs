@@ -13,7 +13,7 @@ use rouse_core::service::{Port, Service, Slot, SlotRequest};
 use rouse_core::snapshot::{PortView, Snapshot, Spread};
 use rouse_local::command::CommandSpec;
 use rouse_local::engine::{
-    AppSpec, AppStatus, Event, LocalEngine, LocalSettings, PORT_NAME, PortChoice, Readiness, What,
+    AppEvent, AppSpec, AppStatus, LocalEngine, LocalSettings, PORT_NAME, PortChoice, Readiness, What,
 };
 use rouse_local::process::Launcher;
 use rouse_net::clock::TokioClock;
@@ -75,7 +75,7 @@ pub(crate) fn policy(change: impl FnOnce(&mut scale::ScaleSettings)) -> scale::S
 pub(crate) struct Bench {
     pub(crate) engine: Arc<LocalEngine>,
     pub(crate) registry: Arc<Registry>,
-    events: broadcast::Receiver<Event>,
+    events: broadcast::Receiver<AppEvent>,
     tasks: JoinSet<()>,
 }
 
@@ -195,7 +195,7 @@ impl Bench {
 
     /// So many pods, all ready.
     pub(crate) async fn ready(&self, app: &str, count: usize) -> AppStatus {
-        let ready = rouse_local::engine::PodPhase::Ready;
+        let ready = rouse_local::engine::PodStage::Ready;
         let is_it = |status: &AppStatus| {
             status.pods.len() == count && status.pods.iter().all(|pod| pod.phase == ready)
         };

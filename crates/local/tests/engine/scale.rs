@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rouse_core::endpoint::{Source, State};
-use rouse_local::engine::{PodPhase, PortChoice, Readiness, What};
+use rouse_local::engine::{PodStage, PortChoice, Readiness, What};
 use tokio::time::timeout;
 
 use crate::harness::{
@@ -143,7 +143,7 @@ async fn a_pod_with_a_request_is_not_signalled_before_the_request_is_over() {
     let slot = bench.request("hello").await;
     bench.until("it is ready", |_, what| is_ready(what)).await;
     bench.engine.scale("hello", Some(0)).unwrap();
-    bench.becomes("hello", "draining", |app| app.pods[0].phase == PodPhase::Draining).await;
+    bench.becomes("hello", "draining", |app| app.pods[0].phase == PodStage::Draining).await;
     let service = bench.service("hello");
     assert_eq!(count(&service, State::Draining), 1);
     let seen = bench.meanwhile().await;
@@ -171,7 +171,7 @@ async fn a_request_for_the_last_pod_on_its_way_out_brings_another() {
     let slot = bench.request("hello").await;
     let first = bench.ready("hello", 1).await;
     bench.engine.scale("hello", Some(0)).unwrap();
-    bench.becomes("hello", "draining", |app| app.pods[0].phase == PodPhase::Draining).await;
+    bench.becomes("hello", "draining", |app| app.pods[0].phase == PodStage::Draining).await;
     // It is served by the pod that leaves, and another pod comes after it.
     let second = bench.request("hello").await;
     assert_eq!(second.endpoint().addresses, slot.endpoint().addresses);
@@ -196,7 +196,7 @@ async fn requests_that_race_with_the_way_to_zero_all_get_a_pod() {
             // It lives as long as its request does.
             tokio::task::yield_now().await;
             let status = bench.status("hello");
-            let signalled = |phase| phase == PodPhase::Stopping;
+            let signalled = |phase| phase == PodStage::Stopping;
             assert!(!status.pods.iter().any(|one| one.uid == pod && signalled(one.phase)), "{status:?}");
         }
     }

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rouse_core::endpoint::PodUid;
-use rouse_local::address::Addresses;
+use rouse_local::address::AddressPool;
 use rouse_local::command::{CommandSpec, SpawnError};
-use rouse_local::output::{Log, Stream};
+use rouse_local::output::{AppLog, Stream};
 use rouse_local::process::{Launcher, Process, Start, UID_VARIABLE};
 use rouse_net::random::system_seed;
 use rustix::process::Pid;
@@ -32,8 +32,8 @@ pub(crate) fn start(argv: &[&str], workdir: &Path) -> Start {
             env: BTreeMap::from([("GREETING".into(), "hi".into())]),
             workdir: workdir.into(),
         },
-        address: Addresses::new(system_seed()).auto().unwrap(),
-        log: Log::new(1 << 20),
+        address: AddressPool::new(system_seed()).auto().unwrap(),
+        log: AppLog::new(1 << 20),
     }
 }
 
@@ -42,14 +42,14 @@ pub(crate) async fn spawn(start: Start) -> Result<Process, SpawnError> {
 }
 
 /// Runs a shell script as a pod.
-pub(crate) async fn run(script: &str) -> (Process, Arc<Log>) {
+pub(crate) async fn run(script: &str) -> (Process, Arc<AppLog>) {
     let start = start(&["sh", "-c", script], Path::new("/"));
     let log = Arc::clone(&start.log);
     (spawn(start).await.unwrap(), log)
 }
 
 /// Runs a shell script as a pod, and returns when it has printed `up`.
-pub(crate) async fn run_until_up(script: &str) -> (Process, Arc<Log>) {
+pub(crate) async fn run_until_up(script: &str) -> (Process, Arc<AppLog>) {
     let (process, log) = run(script).await;
     eventually("it prints up", || texts(&log).iter().any(|text| text == "up")).await;
     (process, log)
@@ -66,7 +66,7 @@ pub(crate) async fn exit_of(process: &Process) -> rouse_local::process::Exit {
 }
 
 /// What was printed to stdout. On stderr, a shell may comment on the death of its children.
-pub(crate) fn texts(log: &Log) -> Vec<String> {
+pub(crate) fn texts(log: &AppLog) -> Vec<String> {
     let lines = log.tail().into_iter().filter(|line| line.stream == Stream::Stdout);
     lines.map(|line| line.text.to_string()).collect()
 }

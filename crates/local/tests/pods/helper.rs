@@ -14,9 +14,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use rouse_core::endpoint::PodUid;
-use rouse_local::address::Addresses;
+use rouse_local::address::AddressPool;
 use rouse_local::command::CommandSpec;
-use rouse_local::output::Log;
+use rouse_local::output::AppLog;
 use rouse_local::process::{Launcher, Process, Start};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
@@ -94,8 +94,8 @@ fn up(mut arguments: impl Iterator<Item = OsString>) -> Outcome {
             env: BTreeMap::new(),
             workdir: env::current_dir()?,
         },
-        address: Addresses::new(u64::from(std::process::id()) << 32).auto()?,
-        log: Log::new(1 << 20),
+        address: AddressPool::new(u64::from(std::process::id()) << 32).auto()?,
+        log: AppLog::new(1 << 20),
     };
     runtime()?.block_on(async {
         let mut follower = start.log.follow();

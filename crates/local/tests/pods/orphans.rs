@@ -8,7 +8,7 @@ use crate::harness::{
     FAMILY, GENEROUS, HELPER, eventually, exit_of, helper, look, marked, run_until_up, signal, sleepers,
     spawn, start, zombies,
 };
-use rouse_local::process::{Ended, Exit, State};
+use rouse_local::process::{Exit, ExitStatus, ProcessState};
 use rouse_net::random::system_seed;
 use rustix::process::Signal;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
@@ -68,7 +68,7 @@ async fn a_pod_that_ends_takes_everything_it_started_with_it() {
     let script = FAMILY.replace("echo up; wait", "exit 3");
     let start = start(&["sh", "-c", &script], Path::new("/"));
     let process = spawn(start).await.unwrap();
-    assert_eq!(exit_of(&process).await, Exit { how: Some(Ended::Code(3)), by_us: false });
+    assert_eq!(exit_of(&process).await, Exit { how: Some(ExitStatus::Code(3)), by_us: false });
     // At once: nothing may be left when it is said to be gone.
     assert_eq!(marked(process.uid().as_str()), []);
 }
@@ -77,7 +77,7 @@ async fn a_pod_that_ends_takes_everything_it_started_with_it() {
 async fn a_stop_leaves_nothing_behind() {
     let (process, _log) = run_until_up(FAMILY).await;
     process.stop(Duration::from_millis(20));
-    assert_eq!(exit_of(&process).await, Exit { how: Some(Ended::Signal(9)), by_us: true });
+    assert_eq!(exit_of(&process).await, Exit { how: Some(ExitStatus::Signal(9)), by_us: true });
     assert_eq!(marked(process.uid().as_str()), []);
 }
 
@@ -125,9 +125,9 @@ async fn the_guardian_is_deaf_to_what_a_terminal_sends() {
     for sent in [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT] {
         signal(guardian.pid, sent);
     }
-    assert_eq!(process.state(), State::Running);
+    assert_eq!(process.state(), ProcessState::Running);
     process.stop(GENEROUS);
-    assert_eq!(exit_of(&process).await, Exit { how: Some(Ended::Code(7)), by_us: true });
+    assert_eq!(exit_of(&process).await, Exit { how: Some(ExitStatus::Code(7)), by_us: true });
 }
 
 #[tokio::test]
@@ -153,7 +153,7 @@ async fn the_dead_are_reaped_while_the_pod_lives_on() {
     let alone = || marked(process.uid().as_str()).len() == 2;
     eventually("only the guardian and the pod are left", alone).await;
     eventually("no zombie is left", || zombies(guardian) == 0).await;
-    assert_eq!(process.state(), State::Running);
+    assert_eq!(process.state(), ProcessState::Running);
 }
 
 #[tokio::test]

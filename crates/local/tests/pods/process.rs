@@ -8,35 +8,35 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::harness::{GENEROUS, HELPER, eventually, exit_of, helper, run, run_until_up, spawn, start, texts};
-use rouse_local::output::{Batch, LONGEST_LINE, Log, LogFile, Stream};
-use rouse_local::process::{Ended, Exit, Launcher, Process, Start, State};
+use rouse_local::output::{AppLog, Batch, LONGEST_LINE, LogFile, Stream};
+use rouse_local::process::{Exit, ExitStatus, Launcher, Process, ProcessState, Start};
 use tokio::time::Instant;
 
 #[tokio::test]
 async fn how_a_pod_ended_is_told() {
     let cases = [
-        ("exit 0", Ended::Code(0), "exited with code 0"),
-        ("exit 3", Ended::Code(3), "exited with code 3"),
-        ("exit 255", Ended::Code(255), "exited with code 255"),
-        ("kill -SEGV $$$$", Ended::Signal(11), "was killed by SIGSEGV"),
-        ("kill -KILL $$$$", Ended::Signal(9), "was killed by SIGKILL"),
-        ("kill -USR1 $$$$", Ended::Signal(10), "was killed by signal 10"),
+        ("exit 0", ExitStatus::Code(0), "exited with code 0"),
+        ("exit 3", ExitStatus::Code(3), "exited with code 3"),
+        ("exit 255", ExitStatus::Code(255), "exited with code 255"),
+        ("kill -SEGV $$$$", ExitStatus::Signal(11), "was killed by SIGSEGV"),
+        ("kill -KILL $$$$", ExitStatus::Signal(9), "was killed by SIGKILL"),
+        ("kill -USR1 $$$$", ExitStatus::Signal(10), "was killed by signal 10"),
     ];
     for (script, how, text) in cases {
         let (process, _log) = run(script).await;
         let exit = exit_of(&process).await;
         assert_eq!(exit, Exit { how: Some(how), by_us: false }, "{script}");
-        assert_eq!((exit.to_string().as_str(), process.state()), (text, State::Exited(exit)));
+        assert_eq!((exit.to_string().as_str(), process.state()), (text, ProcessState::Exited(exit)));
     }
 }
 
 #[tokio::test]
 async fn a_stop_asks_first_and_lets_the_pod_finish() {
     let (process, log) = run_until_up(&helper("polite")).await;
-    assert_eq!(process.state(), State::Running);
+    assert_eq!(process.state(), ProcessState::Running);
     process.stop(GENEROUS);
-    assert!(matches!(process.state(), State::Stopping | State::Exited(_)));
-    assert_eq!(exit_of(&process).await, Exit { how: Some(Ended::Code(7)), by_us: true });
+    assert!(matches!(process.state(), ProcessState::Stopping | ProcessState::Exited(_)));
+    assert_eq!(exit_of(&process).await, Exit { how: Some(ExitStatus::Code(7)), by_us: true });
     assert_eq!(texts(&log), ["up", "asked", "bye"]);
 }
 
@@ -45,14 +45,14 @@ async fn a_stop_kills_after_the_grace_and_not_before() {
     let (process, _log) = run_until_up(&helper("deaf")).await;
     let before = Instant::now();
     process.stop(Duration::from_millis(300));
-    assert_eq!(exit_of(&process).await, Exit { how: Some(Ended::Signal(9)), by_us: true });
+    assert_eq!(exit_of(&process).await, Exit { how: Some(ExitStatus::Signal(9)), by_us: true });
     assert!(before.elapsed() >= Duration::from_millis(300));
 }
 
 #[tokio::test]
 async fn a_second_stop_can_shorten_the_grace_but_not_lengthen_it() {
     let deaf = helper("deaf");
-    let killed = Exit { how: Some(Ended::Signal(9)), by_us: true };
+    let killed = Exit { how: Some(ExitStatus::Signal(9)), by_us: true };
     let (process, log) = run_until_up(&deaf).await;
     process.stop(Duration::MAX);
     eventually("it was asked", || texts(&log).contains(&"asked".to_owned())).await;
@@ -70,7 +70,7 @@ async fn a_second_stop_can_shorten_the_grace_but_not_lengthen_it() {
 async fn a_stop_waits_for_the_server_behind_a_shell_that_dies_at_once() {
     let (process, log) = run_until_up(&format!("{HELPER} polite & wait")).await;
     process.stop(GENEROUS);
-    assert_eq!(exit_of(&process).await, Exit { how: Some(Ended::Signal(15)), by_us: true });
+    assert_eq!(exit_of(&process).await, Exit { how: Some(ExitStatus::Signal(15)), by_us: true });
     assert_eq!(texts(&log), ["up", "asked", "bye"]);
 }
 
@@ -106,12 +106,12 @@ async fn the_output_is_complete_when_the_pod_is_gone() {
 
 #[tokio::test]
 async fn a_pod_that_prints_without_end_is_not_held_up_by_a_slow_follower() {
-    let log = Log::new(10_000);
+    let log = AppLog::new(10_000);
     let start =
         Start { log: Arc::clone(&log), ..start(&["sh", "-c", "seq 1 20000; exit 4"], Path::new("/")) };
     let mut slow = log.follow();
     let process = spawn(start).await.unwrap();
-    assert_eq!(exit_of(&process).await.how, Some(Ended::Code(4)));
+    assert_eq!(exit_of(&process).await.how, Some(ExitStatus::Code(4)));
     let kept = texts(&log);
     assert!((100..200).contains(&kept.len()) && kept.last().unwrap() == "20000", "{kept:?}");
     let Batch { missed, lines } = slow.next().await.unwrap();
@@ -126,7 +126,7 @@ async fn a_pod_waits_for_a_slow_disk_and_no_line_is_lost() {
     let made = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
     assert!(made.success());
     let disk = std::fs::File::options().read(true).write(true).open(&path).unwrap();
-    let log = Log::with_file(1000, Some(LogFile::open(folder.path(), "app").unwrap()));
+    let log = AppLog::with_file(1000, Some(LogFile::open(folder.path(), "app").unwrap()));
     let start = Start { log: Arc::clone(&log), ..start(&["seq", "1", "100000"], Path::new("/")) };
     let process = spawn(start).await.unwrap();
     let read = tokio::task::spawn_blocking(move || {
@@ -142,7 +142,7 @@ async fn a_pod_waits_for_a_slow_disk_and_no_line_is_lost() {
     });
     let all = tokio::time::timeout(GENEROUS, read).await.expect("every line comes").unwrap();
     assert_eq!(all, (1..=100_000).collect::<Vec<_>>());
-    assert_eq!(exit_of(&process).await.how, Some(Ended::Code(0)));
+    assert_eq!(exit_of(&process).await.how, Some(ExitStatus::Code(0)));
 }
 
 #[tokio::test]
@@ -153,10 +153,10 @@ async fn output_that_a_stuck_disk_does_not_take_is_missed_visibly() {
     let made = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
     assert!(made.success());
     let disk = std::fs::File::options().read(true).write(true).open(&path).unwrap();
-    let log = Log::with_file(1 << 20, Some(LogFile::open(folder.path(), "app").unwrap()));
+    let log = AppLog::with_file(1 << 20, Some(LogFile::open(folder.path(), "app").unwrap()));
     let start = Start { log: Arc::clone(&log), ..start(&["seq", "1", "15000"], Path::new("/")) };
     let process = spawn(start).await.unwrap();
-    assert_eq!(exit_of(&process).await.how, Some(Ended::Code(0)));
+    assert_eq!(exit_of(&process).await.how, Some(ExitStatus::Code(0)));
     let last = log.tail().pop().unwrap();
     assert_eq!((&*last.pod, last.stream), ("rouse", Stream::Stderr));
     assert_eq!(
@@ -170,10 +170,10 @@ async fn output_that_a_stuck_disk_does_not_take_is_missed_visibly() {
 async fn a_file_that_cannot_be_written_is_told_once_and_holds_up_no_pod() {
     let folder = tempfile::tempdir().unwrap();
     std::os::unix::fs::symlink("/dev/full", folder.path().join("app.log")).unwrap();
-    let log = Log::with_file(1 << 20, Some(LogFile::open(folder.path(), "app").unwrap()));
+    let log = AppLog::with_file(1 << 20, Some(LogFile::open(folder.path(), "app").unwrap()));
     let start = Start { log: Arc::clone(&log), ..start(&["seq", "1", "5000"], Path::new("/")) };
     let process = spawn(start).await.unwrap();
-    assert_eq!(exit_of(&process).await.how, Some(Ended::Code(0)));
+    assert_eq!(exit_of(&process).await.how, Some(ExitStatus::Code(0)));
     assert_eq!(texts(&log).last().unwrap(), "5000");
     let told: Vec<_> = log.tail().into_iter().filter(|line| &*line.pod == "rouse").collect();
     assert!(told.len() == 1 && told[0].text.contains("app.log"), "{told:?}");

@@ -13,7 +13,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-use super::health::{self, Health};
+use super::health::{self, ServingStatus};
 use super::{MAX_BODY, ProbeFailure, alongside};
 
 /// How much the server may send before we have read it.
@@ -21,7 +21,7 @@ const WINDOW: u32 = 64 * 1024;
 
 /// The question about `service`.
 pub(super) fn request(address: SocketAddr, service: &str) -> Result<Request<Full<Bytes>>, ProbeFailure> {
-    Request::post(format!("http://{address}/grpc.health.v1.Health/Check"))
+    Request::post(format!("http://{address}/grpc.health.v1.ServingStatus/Check"))
         .header(CONTENT_TYPE, "application/grpc")
         .header(TE, "trailers")
         .header(USER_AGENT, super::USER_AGENT)
@@ -62,7 +62,7 @@ async fn judge(response: Response<Incoming>) -> Result<(), ProbeFailure> {
     match late.or(early) {
         None => Err(ProbeFailure::NotGrpc("it has no grpc-status")),
         Some(0) => match health::decode(&body.to_bytes())? {
-            Health::Serving => Ok(()),
+            ServingStatus::Serving => Ok(()),
             other => Err(ProbeFailure::NotServing(other)),
         },
         Some(code) => Err(ProbeFailure::GrpcStatus(code)),

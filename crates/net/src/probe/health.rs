@@ -4,7 +4,7 @@ use std::fmt;
 
 /// What a server says of itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Health {
+pub enum ServingStatus {
     /// Nothing, which is the default.
     Unknown,
     /// It serves.
@@ -17,26 +17,26 @@ pub enum Health {
     Other(u64),
 }
 
-impl Health {
+impl ServingStatus {
     fn new(number: u64) -> Self {
         match number {
-            0 => Health::Unknown,
-            1 => Health::Serving,
-            2 => Health::NotServing,
-            3 => Health::ServiceUnknown,
-            other => Health::Other(other),
+            0 => ServingStatus::Unknown,
+            1 => ServingStatus::Serving,
+            2 => ServingStatus::NotServing,
+            3 => ServingStatus::ServiceUnknown,
+            other => ServingStatus::Other(other),
         }
     }
 }
 
-impl fmt::Display for Health {
+impl fmt::Display for ServingStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Health::Unknown => f.pad("UNKNOWN"),
-            Health::Serving => f.pad("SERVING"),
-            Health::NotServing => f.pad("NOT_SERVING"),
-            Health::ServiceUnknown => f.pad("SERVICE_UNKNOWN"),
-            Health::Other(number) => write!(f, "status {number}"),
+            ServingStatus::Unknown => f.pad("UNKNOWN"),
+            ServingStatus::Serving => f.pad("SERVING"),
+            ServingStatus::NotServing => f.pad("NOT_SERVING"),
+            ServingStatus::ServiceUnknown => f.pad("SERVICE_UNKNOWN"),
+            ServingStatus::Other(number) => write!(f, "status {number}"),
         }
     }
 }
@@ -84,7 +84,7 @@ pub fn encode(service: &str) -> Vec<u8> {
 
 /// Reads the body of an answer: one framed `HealthCheckResponse` and nothing else. Never panics, allocates
 /// nothing, and takes time in proportion to the bytes.
-pub fn decode(body: &[u8]) -> Result<Health, BadHealth> {
+pub fn decode(body: &[u8]) -> Result<ServingStatus, BadHealth> {
     let (&[compressed, a, b, c, d], message) = body.split_first_chunk().ok_or(BadHealth::Truncated)?;
     if compressed != 0 {
         return Err(BadHealth::Compressed);
@@ -100,13 +100,13 @@ pub fn decode(body: &[u8]) -> Result<Health, BadHealth> {
 }
 
 /// The field `status` of a bare message. The last one counts, unknown fields are passed over, as protobuf says.
-fn status(mut message: &[u8]) -> Result<Health, BadHealth> {
-    let mut health = Health::Unknown;
+fn status(mut message: &[u8]) -> Result<ServingStatus, BadHealth> {
+    let mut health = ServingStatus::Unknown;
     while !message.is_empty() {
         let tag = varint(&mut message)?;
         let (field, kind) = (tag >> 3, tag & 7);
         match (field, kind) {
-            (1, 0) => health = Health::new(varint(&mut message)?),
+            (1, 0) => health = ServingStatus::new(varint(&mut message)?),
             (0 | 1, _) => return Err(BadHealth::Field(field)),
             (_, 0) => _ = varint(&mut message)?,
             (_, 1) => skip(&mut message, 8)?,
@@ -169,17 +169,20 @@ mod tests {
     #[test]
     fn an_answer_is_read_strictly() {
         let ten = [0x08, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x02];
-        let table: &[(&[u8], Result<Health, BadHealth>)] = &[
-            (&[], Ok(Health::Unknown)),
-            (&[8, 1], Ok(Health::Serving)),
-            (&[8, 2], Ok(Health::NotServing)),
-            (&[8, 3], Ok(Health::ServiceUnknown)),
-            (&[8, 9], Ok(Health::Other(9))),
+        let table: &[(&[u8], Result<ServingStatus, BadHealth>)] = &[
+            (&[], Ok(ServingStatus::Unknown)),
+            (&[8, 1], Ok(ServingStatus::Serving)),
+            (&[8, 2], Ok(ServingStatus::NotServing)),
+            (&[8, 3], Ok(ServingStatus::ServiceUnknown)),
+            (&[8, 9], Ok(ServingStatus::Other(9))),
             // An overlong one is legal, and so is a status said twice: the last counts.
-            (&[8, 0x81, 0], Ok(Health::Serving)),
-            (&[8, 1, 8, 2], Ok(Health::NotServing)),
+            (&[8, 0x81, 0], Ok(ServingStatus::Serving)),
+            (&[8, 1, 8, 2], Ok(ServingStatus::NotServing)),
             // Fields from the future: varint, 64 bits, bytes, 32 bits.
-            (&[16, 5, 25, 0, 0, 0, 0, 0, 0, 0, 0, 34, 2, 8, 2, 45, 0, 0, 0, 0, 8, 1], Ok(Health::Serving)),
+            (
+                &[16, 5, 25, 0, 0, 0, 0, 0, 0, 0, 0, 34, 2, 8, 2, 45, 0, 0, 0, 0, 8, 1],
+                Ok(ServingStatus::Serving),
+            ),
             (&[8], Err(BadHealth::Truncated)),
             (&[8, 0x81], Err(BadHealth::Truncated)),
             (&[34, 9, 1], Err(BadHealth::Truncated)),
@@ -228,7 +231,7 @@ mod tests {
             }
             message.push(u8::try_from(left).unwrap());
             let whole = framed(&message);
-            prop_assert_eq!(decode(&whole), Ok(Health::new(number)));
+            prop_assert_eq!(decode(&whole), Ok(ServingStatus::new(number)));
             prop_assert_eq!(decode(&whole[..cut.min(whole.len() - 1)]), Err(BadHealth::Truncated));
         }
     }

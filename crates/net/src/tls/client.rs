@@ -16,7 +16,7 @@ use tokio_rustls::{Connect, TlsConnector};
 
 use super::files::{self, Seen};
 use super::verify::{AnyName, Anything, Trusted};
-use super::{Alpn, Identity, LoadError, Pem, Reason, TlsError, Versions, Warning, provider};
+use super::{Alpn, Identity, LoadError, LoadProblem, Pem, TlsError, Versions, Warning, provider};
 
 /// A connection that we made to a pod.
 pub type ClientStream<IO> = tokio_rustls::client::TlsStream<IO>;
@@ -50,7 +50,7 @@ impl Roots {
             store.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         }
         if store.is_empty() {
-            return Err(LoadError { file: "trusted roots".into(), reason: Reason::NoRoots });
+            return Err(LoadError { file: "trusted roots".into(), reason: LoadProblem::NoRoots });
         }
         Ok(Trusted { roots: store, pinned })
     }
@@ -103,7 +103,7 @@ impl ClientSettings {
         } else {
             Arc::new(Anything { provider: provider() })
         };
-        let refused = |error| LoadError { file: "tls".into(), reason: Reason::Setup(error) };
+        let refused = |error| LoadError { file: "tls".into(), reason: LoadProblem::Setup(error) };
         let builder = ClientConfig::builder_with_provider(provider())
             .with_protocol_versions(&self.versions.supported())
             .map_err(refused)?

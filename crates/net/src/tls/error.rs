@@ -64,7 +64,7 @@ pub enum TlsError {
 
 /// The side that has to fix it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fault {
+pub enum FaultSide {
     /// Our certificate or settings.
     Ours,
     /// The peer's certificate, settings or conduct.
@@ -75,11 +75,11 @@ pub enum Fault {
 
 impl TlsError {
     /// The side that has to fix it.
-    pub fn fault(&self) -> Fault {
+    pub fn fault(&self) -> FaultSide {
         match self {
-            Self::OursMissing | Self::OursRefused(_) => Fault::Ours,
+            Self::OursMissing | Self::OursRefused(_) => FaultSide::Ours,
             Self::NoCommonVersion | Self::NoCommonProtocol | Self::NothingInCommon(_) | Self::Alert(_) => {
-                Fault::Either
+                FaultSide::Either
             }
             Self::Timeout
             | Self::WrongName { .. }
@@ -90,7 +90,7 @@ impl TlsError {
             | Self::NoCertificate
             | Self::NotTls
             | Self::Io(_)
-            | Self::Other(_) => Fault::Peers,
+            | Self::Other(_) => FaultSide::Peers,
         }
     }
 

@@ -33,12 +33,12 @@ pub enum Pem {
 impl Pem {
     fn read(&self) -> Result<Vec<u8>, LoadError> {
         match self {
-            Self::File(path) => fs::read(path).map_err(|error| self.fails(Reason::Unreadable(error))),
+            Self::File(path) => fs::read(path).map_err(|error| self.fails(LoadProblem::Unreadable(error))),
             Self::Bytes(bytes) => Ok(bytes.to_vec()),
         }
     }
 
-    fn fails(&self, reason: Reason) -> LoadError {
+    fn fails(&self, reason: LoadProblem) -> LoadError {
         LoadError { file: self.to_string(), reason }
     }
 
@@ -86,12 +86,12 @@ pub struct LoadError {
     /// The file's path, or what stands for it.
     pub file: String,
     /// What is wrong with it.
-    pub reason: Reason,
+    pub reason: LoadProblem,
 }
 
 /// What is wrong with a file, or with the settings.
 #[derive(Debug, thiserror::Error)]
-pub enum Reason {
+pub enum LoadProblem {
     /// It cannot be read.
     #[error("cannot be read: {0}")]
     Unreadable(io::Error),
@@ -159,19 +159,19 @@ pub enum Caution {
 fn certificates(from: &Pem) -> Result<Vec<CertificateDer<'static>>, LoadError> {
     let text = from.read()?;
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
-    let chain = chain.map_err(|error| from.fails(Reason::BadPem(error)))?;
-    if chain.is_empty() { Err(from.fails(Reason::NoCertificate)) } else { Ok(chain) }
+    let chain = chain.map_err(|error| from.fails(LoadProblem::BadPem(error)))?;
+    if chain.is_empty() { Err(from.fails(LoadProblem::NoCertificate)) } else { Ok(chain) }
 }
 
 /// Reads a certificate and its key, and checks that they belong together.
 pub(super) fn identity(of: &Identity, warnings: &mut Vec<Warning>) -> Result<CertifiedKey, LoadError> {
     let chain = certificates(&of.chain)?;
     let key = PrivateKeyDer::from_pem_slice(&of.key.read()?).map_err(|error| match error {
-        pem::Error::NoItemsFound => of.key.fails(Reason::NoKey),
-        error => of.key.fails(Reason::BadPem(error)),
+        pem::Error::NoItemsFound => of.key.fails(LoadProblem::NoKey),
+        error => of.key.fails(LoadProblem::BadPem(error)),
     })?;
     let key = provider().key_provider.load_private_key(key);
-    let key = key.map_err(|error| of.key.fails(Reason::BadKey(error)))?;
+    let key = key.map_err(|error| of.key.fails(LoadProblem::BadKey(error)))?;
     warnings.extend(
         chain.first().and_then(|leaf| staleness(leaf, UnixTime::now())).map(|what| of.chain.warns(what)),
     );
@@ -179,9 +179,9 @@ pub(super) fn identity(of: &Identity, warnings: &mut Vec<Warning>) -> Result<Cer
     match certified.keys_match() {
         Ok(()) => Ok(certified),
         Err(rustls::Error::InconsistentKeys(_)) => {
-            Err(of.key.fails(Reason::KeyMismatch(of.chain.to_string())))
+            Err(of.key.fails(LoadProblem::KeyMismatch(of.chain.to_string())))
         }
-        Err(error) => Err(of.chain.fails(Reason::BadCertificate(error))),
+        Err(error) => Err(of.chain.fails(LoadProblem::BadCertificate(error))),
     }
 }
 
@@ -198,7 +198,7 @@ pub(super) fn staleness(leaf: &CertificateDer<'_>, now: UnixTime) -> Option<Caut
 }
 
 /// The hosts that a certificate names.
-pub(super) fn names(certified: &CertifiedKey) -> Vec<super::HostPattern> {
+pub(super) fn names(certified: &CertifiedKey) -> Vec<super::SniPattern> {
     let leaf = certified.cert.first().and_then(|leaf| EndEntityCert::try_from(leaf).ok());
     leaf.iter().flat_map(|leaf| leaf.valid_dns_names()).filter_map(|name| name.parse().ok()).collect()
 }
@@ -212,7 +212,7 @@ pub(super) fn add_roots(
     let roots = certificates(bundle)?;
     let (added, ignored) = store.add_parsable_certificates(roots.iter().cloned());
     if added == 0 {
-        return Err(bundle.fails(Reason::NoRoots));
+        return Err(bundle.fails(LoadProblem::NoRoots));
     }
     if ignored > 0 {
         warnings.push(bundle.warns(Caution::IgnoredRoots(ignored)));

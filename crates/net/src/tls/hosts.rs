@@ -8,7 +8,7 @@ use rouse_core::host::Host;
 
 /// A host, or `*.` and a host for all under it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct HostPattern {
+pub struct SniPattern {
     wildcard: bool,
     /// In lower case, without the `*.`.
     name: Box<str>,
@@ -17,21 +17,21 @@ pub struct HostPattern {
 /// What is no host and no wildcard.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is neither a host name nor `*.` and a host name")]
-pub struct BadHost(String);
+pub struct BadSniPattern(String);
 
-impl FromStr for HostPattern {
-    type Err = BadHost;
+impl FromStr for SniPattern {
+    type Err = BadSniPattern;
 
-    fn from_str(text: &str) -> Result<Self, BadHost> {
+    fn from_str(text: &str) -> Result<Self, BadSniPattern> {
         let below = text.strip_prefix("*.");
         // A certificate's addresses are no names, and TLS asks for none.
         let host = Host::parse_without_port(below.unwrap_or(text)).ok().filter(|host| !host.is_ipv6());
-        let host = host.ok_or_else(|| BadHost(text.into()))?;
+        let host = host.ok_or_else(|| BadSniPattern(text.into()))?;
         Ok(Self { wildcard: below.is_some(), name: host.name().into() })
     }
 }
 
-impl fmt::Display for HostPattern {
+impl fmt::Display for SniPattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", if self.wildcard { "*." } else { "" }, self.name)
     }
@@ -50,7 +50,7 @@ impl<T> Hosts<T> {
         Self { exact: HashMap::new(), wildcard: HashMap::new() }
     }
 
-    pub(super) fn claim(&mut self, host: HostPattern, value: T) {
+    pub(super) fn claim(&mut self, host: SniPattern, value: T) {
         let names = if host.wildcard { &mut self.wildcard } else { &mut self.exact };
         names.entry(host.name).or_insert(value);
     }
@@ -110,8 +110,8 @@ mod tests {
         for bad in
             ["", "*", "*.", ".", "a..b", "*.*.test", "a.*.test", "a b", "a/b", "ä.test", "a:1", "[::1]"]
         {
-            assert_eq!(bad.parse::<HostPattern>(), Err(BadHost(bad.into())), "{bad}");
+            assert_eq!(bad.parse::<SniPattern>(), Err(BadSniPattern(bad.into())), "{bad}");
         }
-        assert_eq!("*.Shop.Test.".parse::<HostPattern>().unwrap().to_string(), "*.shop.test");
+        assert_eq!("*.Shop.Test.".parse::<SniPattern>().unwrap().to_string(), "*.shop.test");
     }
 }

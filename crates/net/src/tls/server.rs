@@ -16,8 +16,8 @@ use tokio_rustls::LazyConfigAcceptor;
 use tokio_util::sync::CancellationToken;
 
 use super::files::{self, Seen};
-use super::hosts::{HostPattern, Hosts};
-use super::{Alpn, Caution, Identity, LoadError, Pem, Reason, TlsError, Versions, Warning, provider};
+use super::hosts::{Hosts, SniPattern};
+use super::{Alpn, Caution, Identity, LoadError, LoadProblem, Pem, TlsError, Versions, Warning, provider};
 
 /// A connection that a client made to us.
 pub type ServerStream<IO> = tokio_rustls::server::TlsStream<IO>;
@@ -64,7 +64,7 @@ pub struct CertEntry {
     /// The certificate.
     pub identity: Identity,
     /// The hosts; if there are none, those that the certificate names.
-    pub names: Vec<HostPattern>,
+    pub names: Vec<SniPattern>,
 }
 
 /// What holds for the clients of some hosts. Here, as in routes, `*.` stands for any number of labels: one label only
@@ -72,7 +72,7 @@ pub struct CertEntry {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsPolicy {
     /// The hosts.
-    pub hosts: Vec<HostPattern>,
+    pub hosts: Vec<SniPattern>,
     /// Whether clients of these hosts need a certificate, and from which roots.
     pub client_auth: ClientAuth,
 }
@@ -123,7 +123,7 @@ impl PolicyId {
 
 /// The client at the other end of an accepted connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Peer {
+pub struct TlsHandshake {
     /// The host that the client named, in lower case.
     pub sni: Option<Box<str>>,
     /// What is spoken inside.
@@ -207,7 +207,7 @@ impl ServerTls {
         &self,
         stream: IO,
         deadline: Instant,
-    ) -> Result<(ServerStream<IO>, Peer), TlsError>
+    ) -> Result<(ServerStream<IO>, TlsHandshake), TlsError>
     where
         IO: AsyncRead + AsyncWrite + Unpin,
     {
@@ -224,7 +224,7 @@ impl ServerTls {
             let session = stream.get_ref().1;
             let alpn = session.alpn_protocol().and_then(Alpn::of);
             let client_cert = session.peer_certificates().is_some_and(|chain| !chain.is_empty());
-            Ok((stream, Peer { sni, alpn, client_cert, policy }))
+            Ok((stream, TlsHandshake { sni, alpn, client_cert, policy }))
         };
         match timeout_at(deadline, handshake).await {
             Ok(done) => done.map_err(TlsError::of_io),
@@ -327,7 +327,7 @@ fn verifier(auth: &ClientAuth, roots: &RootCertStore) -> Result<Arc<dyn ClientCe
 }
 
 fn refused(error: rustls::Error) -> LoadError {
-    LoadError { file: "tls".into(), reason: Reason::Setup(error) }
+    LoadError { file: "tls".into(), reason: LoadProblem::Setup(error) }
 }
 
 /// Which certificate is shown to which client.
@@ -351,7 +351,7 @@ impl Shown {
             }
             default.get_or_insert(certified);
         }
-        let none = || LoadError { file: "tls".into(), reason: Reason::Empty };
+        let none = || LoadError { file: "tls".into(), reason: LoadProblem::Empty };
         Ok(Self { by_name, default: default.ok_or_else(none)? })
     }
 }

@@ -1,7 +1,7 @@
 //! What clients meet at the door.
 
 use rouse_core::host::Host;
-use rouse_net::tls::{Caution, Fault, Identity, PolicyId, TlsPolicy};
+use rouse_net::tls::{Caution, FaultSide, Identity, PolicyId, TlsPolicy};
 use rouse_testkit::certificates::rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_RSA_SHA256, RsaKeySize};
 
 use HandshakeKind::{Full, Resumed};
@@ -80,7 +80,7 @@ async fn only_versions_within_the_bounds_are_spoken() {
     let authority = Authority::new();
     let leaf = authority.leaf(&["cart.test"]);
     let all = Versions::default();
-    let (old, new) = (only(Version::Tls12), only(Version::Tls13));
+    let (old, new) = (only(TlsVersion::Tls12), only(TlsVersion::Tls13));
     for (ours, theirs, expected) in [
         (all, all, Some(rustls::ProtocolVersion::TLSv1_3)),
         (old, all, Some(rustls::ProtocolVersion::TLSv1_2)),
@@ -98,12 +98,12 @@ async fn only_versions_within_the_bounds_are_spoken() {
             ((Err(ours), Err(theirs)), None) => {
                 assert!(matches!(ours, TlsError::NoCommonVersion), "{ours:?}");
                 assert!(matches!(theirs, TlsError::NoCommonVersion), "{theirs:?}");
-                assert_eq!(ours.fault(), Fault::Either);
+                assert_eq!(ours.fault(), FaultSide::Either);
             }
             (other, _) => panic!("{other:?}"),
         }
     }
-    assert!(Versions::new(Version::Tls13, Version::Tls12).is_err());
+    assert!(Versions::new(TlsVersion::Tls13, TlsVersion::Tls12).is_err());
 }
 
 #[tokio::test]
@@ -162,13 +162,13 @@ async fn clients_show_a_certificate_where_they_must() {
         (&required, Some(&strange), Ends::UnknownCa),
         (&required, Some(&renamed), Ends::UnknownCa),
     ] {
-        for version in [Version::Tls12, Version::Tls13] {
+        for version in [TlsVersion::Tls12, TlsVersion::Tls13] {
             let server = serve(ServerSettings { client_auth: auth.clone(), ..server(&[&leaf]) });
             let settings = trusting(&authority, "cart.test");
             let client =
                 client(ClientSettings { identity: identity.cloned(), versions: only(version), ..settings });
             let ends = match shake(&server, &client).await.0 {
-                Ok((_, Peer { client_cert: true, .. })) => Ends::Known,
+                Ok((_, TlsHandshake { client_cert: true, .. })) => Ends::Known,
                 Ok(_) => Ends::Unknown,
                 Err(TlsError::NoCertificate) => Ends::NoCertificate,
                 Err(TlsError::UnknownCa) => Ends::UnknownCa,
@@ -226,7 +226,7 @@ async fn a_ticket_opens_only_the_door_it_was_got_at() {
     let (authority, other) = (Authority::new(), Authority::new());
     let leaf = authority.leaf(&["cart.test"]);
     let open = server(&[&leaf]);
-    for version in [Version::Tls12, Version::Tls13] {
+    for version in [TlsVersion::Tls12, TlsVersion::Tls13] {
         let server = serve(open.clone());
         let settings = ClientSettings {
             verify: false,
@@ -257,7 +257,7 @@ async fn sessions_are_resumed_across_a_reload_that_leaves_client_certificates_al
     let mut settings = ServerSettings::new(vec![CertEntry { identity, names: Vec::new() }]);
     settings.client_auth = ClientAuth::Required(Pem::File(roots.clone()));
     let server = serve(settings);
-    for version in [Version::Tls12, Version::Tls13] {
+    for version in [TlsVersion::Tls12, TlsVersion::Tls13] {
         let identity = Some(authority.leaf(&["client"]).identity());
         let settings = trusting(&authority, "cart.test");
         let client = client(ClientSettings { identity, versions: only(version), ..settings });

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rouse_net::tls::{
-    Alpn, CertEntry, ClientAuth, ClientSettings, ClientStream, ClientTls, Peer, Pem, Roots, ServerName,
-    ServerSettings, ServerStream, ServerTls, TlsError, Version, Versions,
+    Alpn, CertEntry, ClientAuth, ClientSettings, ClientStream, ClientTls, Pem, Roots, ServerName,
+    ServerSettings, ServerStream, ServerTls, TlsError, TlsHandshake, TlsVersion, Versions,
 };
 use rouse_testkit::certificates::{Authority, Leaf};
 use rustls::HandshakeKind;
@@ -20,7 +20,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
 
-type Accepted = Result<(ServerStream<TcpStream>, Peer), TlsError>;
+type Accepted = Result<(ServerStream<TcpStream>, TlsHandshake), TlsError>;
 type Connected = Result<(ClientStream<TcpStream>, Option<Alpn>), TlsError>;
 
 /// Never reached where all goes well.
@@ -42,7 +42,10 @@ async fn shake(server: &ServerTls, client: &ClientTls) -> (Accepted, Connected) 
 }
 
 /// A handshake that goes well, a byte each way (in TLS 1.3 tickets come with the first), and how it was made.
-async fn talk(server: &ServerTls, client: &ClientTls) -> (ClientStream<TcpStream>, Peer, HandshakeKind) {
+async fn talk(
+    server: &ServerTls,
+    client: &ClientTls,
+) -> (ClientStream<TcpStream>, TlsHandshake, HandshakeKind) {
     let (accepted, connected) = shake(server, client).await;
     let ((mut ours, peer), (mut theirs, _)) = (accepted.unwrap(), connected.unwrap());
     for byte in [1, 2] {
@@ -91,7 +94,7 @@ fn trustful(host: &str) -> ClientTls {
     client(ClientSettings { verify: false, ..ClientSettings::new(name(host), Roots::System) })
 }
 
-fn only(version: Version) -> Versions {
+fn only(version: TlsVersion) -> Versions {
     Versions::new(version, version).unwrap()
 }
 

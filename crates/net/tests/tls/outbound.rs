@@ -1,8 +1,8 @@
 //! The client side of TLS, towards pods: names, roots, client certificates.
 
-use rouse_core::probe::{Check, ProbePlan, ProbeSpec, ReadinessProbe};
+use rouse_core::probe::{ProbeCheck, ProbePlan, ProbeSpec, ReadinessProbe};
 use rouse_net::probe::{ProbeFailure, probe};
-use rouse_net::tls::{ClientConfigs, Fault};
+use rouse_net::tls::{ClientConfigs, FaultSide};
 use rouse_testkit::certificates::{self, rcgen};
 use tokio::task::JoinSet;
 
@@ -29,7 +29,7 @@ async fn a_pod_is_verified_by_its_services_names_although_an_address_is_dialled(
         (&["127.0.0.1"], false),
         (&[], false),
     ] {
-        for version in [Version::Tls12, Version::Tls13] {
+        for version in [TlsVersion::Tls12, TlsVersion::Tls13] {
             let server = serve(server(&[&authority.leaf(names)]));
             let client = client(ClientSettings { versions: only(version), ..service(&authority) });
             match shake(&server, &client).await {
@@ -38,8 +38,8 @@ async fn a_pod_is_verified_by_its_services_names_although_an_address_is_dialled(
                     let TlsError::WrongName { wanted, presented } = &ours else { panic!("{ours:?}") };
                     assert_eq!(wanted, "cart.shop.svc");
                     assert_eq!(presented, names, "as people write them");
-                    assert_eq!(ours.fault(), Fault::Peers);
-                    assert_eq!(theirs.fault(), Fault::Ours, "{theirs}");
+                    assert_eq!(ours.fault(), FaultSide::Peers);
+                    assert_eq!(theirs.fault(), FaultSide::Ours, "{theirs}");
                 }
                 other => panic!("{names:?}: {other:?}"),
             }
@@ -107,7 +107,7 @@ async fn a_pod_may_ask_for_our_certificate_too() {
     let leaf = authority.leaf(&["cart.shop.svc"]);
     let settings = ServerSettings { client_auth: ClientAuth::Required(authority.ca()), ..server(&[&leaf]) };
     let server = serve(settings);
-    for version in [Version::Tls12, Version::Tls13] {
+    for version in [TlsVersion::Tls12, TlsVersion::Tls13] {
         let with = |identity| ClientSettings { identity, versions: only(version), ..service(&authority) };
         let good = client(with(Some(authority.leaf(&["gateway"]).identity())));
         assert!(talk(&server, &good).await.1.client_cert);
@@ -125,7 +125,7 @@ async fn a_pod_may_ask_for_our_certificate_too() {
             };
             assert_eq!(matches!(error, TlsError::OursMissing), missing, "{version:?} {error:?}");
             assert_eq!(matches!(error, TlsError::OursRefused(_)), !missing, "{version:?} {error:?}");
-            assert_eq!(error.fault(), Fault::Ours);
+            assert_eq!(error.fault(), FaultSide::Ours);
         }
     }
 }
@@ -136,7 +136,7 @@ async fn equal_settings_share_a_configuration_and_so_their_sessions() {
     let server = serve(server(&[&authority.leaf(&["cart.shop.svc"])]));
     let configs = ClientConfigs::new(2.try_into().unwrap());
     let get = |settings: &ClientSettings| configs.get(settings, |warning| panic!("{warning}")).unwrap();
-    for version in [Version::Tls12, Version::Tls13] {
+    for version in [TlsVersion::Tls12, TlsVersion::Tls13] {
         let settings = ClientSettings { versions: only(version), ..service(&authority) };
         let mut kinds = Vec::new();
         for _ in 0..4 {
@@ -179,7 +179,7 @@ async fn pod(server: Arc<ServerTls>, answer: &'static [u8]) -> (u16, JoinSet<()>
 }
 
 async fn ask(port: u16, patience: Instant) -> Result<(), ProbeFailure> {
-    let check = Check::Http { port, path: "/healthz".into(), tls: true, headers: Vec::new() };
+    let check = ProbeCheck::Http { port, path: "/healthz".into(), tls: true, headers: Vec::new() };
     let containers = vec![Some(ReadinessProbe { check, foreign_host: false })];
     let plan = ProbePlan::new(&ProbeSpec { containers, readiness_gates: 0 }, 0, true).unwrap();
     probe(Ipv4Addr::LOCALHOST.into(), &plan, patience).await

@@ -106,7 +106,7 @@ async fn serve(downstream: Rc<Downstream>, accepted: Accepted, permit: Connectio
         (None, protocol) => {
             serve_protocol(
                 &downstream,
-                protocol.unwrap_or(Protocol::Http1),
+                protocol.unwrap_or(RequestProtocol::Http1),
                 socket,
                 Rc::new(client),
                 &permit,
@@ -133,7 +133,7 @@ async fn secure(
     };
     // The client gets a TLS alert for every error.
     let Ok((stream, peer)) = done else { return };
-    let protocol = if peer.alpn == Some(Alpn::H2) { Protocol::Http2 } else { Protocol::Http1 };
+    let protocol = if peer.alpn == Some(Alpn::H2) { RequestProtocol::Http2 } else { RequestProtocol::Http1 };
     let session = TlsSession { tls: Arc::clone(&tls), policy: peer.policy };
     let client = ClientConnection { tls: Some(session), ..client };
     serve_protocol(downstream, protocol, stream, Rc::new(client), permit).await;
@@ -141,7 +141,7 @@ async fn secure(
 
 async fn serve_protocol<IO>(
     downstream: &Rc<Downstream>,
-    protocol: Protocol,
+    protocol: RequestProtocol,
     io: IO,
     client: Rc<ClientConnection>,
     permit: &ConnectionPermit,
@@ -149,12 +149,12 @@ async fn serve_protocol<IO>(
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     match protocol {
-        Protocol::Http1 => {
+        RequestProtocol::Http1 => {
             let tracker = permit.connection.tracker();
             let guarded = Guarded::new(io, downstream.limits.heads, downstream.runtime.clock, tracker);
             http1(downstream, guarded, client, permit).await;
         }
-        Protocol::Http2 => {
+        RequestProtocol::Http2 => {
             // Until its first request, the connection counts as an incomplete head.
             permit.connection.tracker().head_begins(downstream.runtime.now());
             // Boxed, so that the futures of HTTP/1 connections stay small.
@@ -163,13 +163,17 @@ async fn serve_protocol<IO>(
     }
 }
 
-enum Protocol {
+enum RequestProtocol {
     Http1,
     Http2,
 }
 
 /// Detects the protocol by peeking at the first bytes; `None` if there are none.
-async fn detect(downstream: &Downstream, stream: &TcpStream, permit: &ConnectionPermit) -> Option<Protocol> {
+async fn detect(
+    downstream: &Downstream,
+    stream: &TcpStream,
+    permit: &ConnectionPermit,
+) -> Option<RequestProtocol> {
     let mut peeks = interval(PEEK_INTERVAL);
     let look = async {
         let mut first = [0; PREFACE.len()];
@@ -177,16 +181,16 @@ async fn detect(downstream: &Downstream, stream: &TcpStream, permit: &Connection
             let length = stream.peek(&mut first).await.ok().filter(|length| *length > 0)?;
             let seen = first.get(..length)?;
             if seen == PREFACE {
-                return Some(Protocol::Http2);
+                return Some(RequestProtocol::Http2);
             }
             if !PREFACE.starts_with(seen) {
-                return Some(Protocol::Http1);
+                return Some(RequestProtocol::Http1);
             }
             // `P` may become `PRI` or `POST`.
             peeks.tick().await;
         }
         // A client that sends its first letters this slowly is treated as HTTP/1.
-        Some(Protocol::Http1)
+        Some(RequestProtocol::Http1)
     };
     let mut look = pin!(look);
     tokio::select! {

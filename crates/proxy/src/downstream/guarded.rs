@@ -11,7 +11,7 @@ use rouse_core::time::Clock as _;
 use rouse_net::clock::TokioClock;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::guard::{Guard, Phase, REFUSED, Refused, needs_escape};
+use super::guard::{FramingPhase, Guard, REFUSED, Refused, needs_escape};
 use super::limiter::ReadTracker;
 use crate::budget::HeadLimits;
 
@@ -97,7 +97,7 @@ impl<IO> Guarded<IO> {
 
     /// Whether hyper still answers complete requests.
     fn is_answering(&self) -> bool {
-        let complete = self.guard.phase() == Phase::Between;
+        let complete = self.guard.phase() == FramingPhase::Between;
         complete && (!self.flushed || self.guard.requests() > self.tracker.ended())
     }
 }
@@ -156,7 +156,7 @@ impl<IO: AsyncRead + Unpin> AsyncRead for Guarded<IO> {
                 if buf.filled().len() > before {
                     return Poll::Ready(Ok(()));
                 }
-            } else if this.guard.phase() == Phase::Opaque {
+            } else if this.guard.phase() == FramingPhase::Opaque {
                 // The tunnel handles the end.
                 return Poll::Ready(Ok(()));
             } else {

@@ -10,7 +10,7 @@ use rouse_net::clock::TokioClock;
 
 use crate::budget::{ByteBudget, ConnectionLimits, PodConnections, SharedShortage};
 use crate::request::TrustedProxies;
-use crate::routing::{Route, Router, Table};
+use crate::routing::{Route, RouteTable, Router};
 use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::metrics::Metrics;
 use crate::upstream::ColdStartHeaders;
@@ -63,7 +63,7 @@ impl Gateway {
     }
 
     /// Replaces all routes at once. Requests under way keep the route that they have.
-    pub fn set_routes(&self, table: Table<Arc<Route>>) {
+    pub fn set_routes(&self, table: RouteTable<Arc<Route>>) {
         self.router.set(table);
         let now = self.routes();
         let names = now.rules().iter().map(|rule| &*rule.target.name).collect();
@@ -76,7 +76,7 @@ impl Gateway {
     }
 
     /// The present routes.
-    pub fn routes(&self) -> Arc<Table<Arc<Route>>> {
+    pub fn routes(&self) -> Arc<RouteTable<Arc<Route>>> {
         self.router.routes()
     }
 

@@ -7,8 +7,8 @@ use super::context::RequestContext;
 use crate::error::Failure;
 use crate::runtime::before;
 use crate::upstream::{
-    AttemptFailure, ClusterIp, Destination, LOCAL_PAUSE, OutgoingRequest, PodResponse, RETRY_PAUSE, Refusal,
-    Tries, attempt, ready_endpoints,
+    AttemptFailure, ClusterIp, Destination, DialError, LOCAL_PAUSE, OutgoingRequest, PodResponse,
+    RETRY_PAUSE, Tries, attempt, ready_endpoints,
 };
 
 /// Endpoints that one request may try before it fails, or goes back to the hold if none is left.
@@ -91,7 +91,7 @@ impl RequestContext<'_> {
         }
         let retry = slot.refused(eject);
         let elsewhere = ready_endpoints(backend) > retry.refusals();
-        if let AttemptFailure::Refused(Refusal::Tls(error)) = failure
+        if let AttemptFailure::Refused(DialError::Tls(error)) = failure
             && !elsewhere
         {
             // Waiting does not repair a certificate.
@@ -114,11 +114,11 @@ impl RequestContext<'_> {
     ) -> Result<(), Failure> {
         let (backend, upstream) = (self.attempt.backend, self.attempt.upstream);
         let pause = match failure {
-            AttemptFailure::Refused(Refusal::Tls(error)) => {
+            AttemptFailure::Refused(DialError::Tls(error)) => {
                 return Err(Failure::TlsFailed { reason: error.to_string() });
             }
-            AttemptFailure::Refused(Refusal::Local) => LOCAL_PAUSE,
-            AttemptFailure::Refused(Refusal::Pod)
+            AttemptFailure::Refused(DialError::Local) => LOCAL_PAUSE,
+            AttemptFailure::Refused(DialError::Pod)
                 if has_slot && backend.direct == RoutingMode::ColdStartOnly =>
             {
                 // Straight to the pod instead, until the ClusterIP accepts again.
@@ -126,7 +126,7 @@ impl RequestContext<'_> {
                 upstream.metrics.retried(failure.reason());
                 return Ok(());
             }
-            AttemptFailure::Refused(Refusal::Pod) => RETRY_PAUSE,
+            AttemptFailure::Refused(DialError::Pod) => RETRY_PAUSE,
             AttemptFailure::Lost if std::mem::replace(&mut tries.repeated, true) => {
                 return Err(Failure::UpstreamReset);
             }

@@ -8,28 +8,28 @@ use arc_swap::ArcSwap;
 use rouse_core::host::Host;
 
 use super::route::Route;
-use super::table::Table;
+use super::table::RouteTable;
 use crate::error::Failure;
 use crate::message::RequestHead;
 
 /// The present routes.
 #[derive(Debug, Default)]
 pub(crate) struct Router {
-    routes: ArcSwap<Table<Arc<Route>>>,
+    routes: ArcSwap<RouteTable<Arc<Route>>>,
     /// Whether the first table is set. Before that, a request without a route may have one in a moment.
     started: AtomicBool,
 }
 
 impl Router {
     /// Replaces all routes at once. Requests under way keep the route that they have.
-    pub(crate) fn set(&self, table: Table<Arc<Route>>) {
+    pub(crate) fn set(&self, table: RouteTable<Arc<Route>>) {
         self.routes.store(Arc::new(table));
         // After the table: a request that sees this finds its route.
         self.started.store(true, Ordering::Release);
     }
 
     /// The present routes.
-    pub(crate) fn routes(&self) -> Arc<Table<Arc<Route>>> {
+    pub(crate) fn routes(&self) -> Arc<RouteTable<Arc<Route>>> {
         self.routes.load_full()
     }
 
@@ -53,7 +53,7 @@ impl Router {
         self.search(|table| table.find(host, head).map(|rule| Arc::clone(&rule.target)))
     }
 
-    fn search<T>(&self, find: impl FnOnce(&Table<Arc<Route>>) -> Option<T>) -> Result<T, Failure> {
+    fn search<T>(&self, find: impl FnOnce(&RouteTable<Arc<Route>>) -> Option<T>) -> Result<T, Failure> {
         // Before the table: the reverse order takes the empty table of the start for the first one that was set.
         let none = if self.started.load(Ordering::Acquire) { Failure::NoRoute } else { Failure::Starting };
         find(&self.routes.load()).ok_or(none)
@@ -69,7 +69,7 @@ mod tests {
         let router = Router::default();
         let found = router.search(|table| {
             assert!(table.rules().is_empty());
-            router.set(Table::new(Vec::new()));
+            router.set(RouteTable::new(Vec::new()));
             None::<()>
         });
         assert_eq!(found, Err(Failure::Starting));

@@ -129,7 +129,7 @@ pub struct Rule<T> {
 
 /// All rules, compiled for lookups.
 #[derive(Debug)]
-pub struct Table<T> {
+pub struct RouteTable<T> {
     hosts: Hosts,
     rules: Vec<Rule<T>>,
 }
@@ -166,13 +166,13 @@ struct Paths {
     longest: usize,
 }
 
-impl<T> Default for Table<T> {
+impl<T> Default for RouteTable<T> {
     fn default() -> Self {
         Self::new(Vec::new())
     }
 }
 
-impl<T> Table<T> {
+impl<T> RouteTable<T> {
     /// Compiles the rules.
     pub fn new(rules: Vec<Rule<T>>) -> Self {
         Self::with_owners(rules, [])

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub(crate) use self::deadlines::{Deadlines, Due, Watched};
-pub(crate) use self::signal::Signal;
+pub(crate) use self::signal::ShutdownSignal;
 
 /// The services of one worker thread. No other thread touches them.
 #[derive(Debug)]
@@ -28,9 +28,9 @@ pub(crate) struct Runtime {
     /// Owns every task of the worker.
     pub(crate) tasks: TaskTracker,
     /// Stop accepting; connections end after the requests that they have.
-    pub(crate) drain: Signal,
+    pub(crate) drain: ShutdownSignal,
     /// The drain is over: everything that is left ends now.
-    pub(crate) close: Signal,
+    pub(crate) close: ShutdownSignal,
     random: Cell<Random>,
 }
 
@@ -40,8 +40,8 @@ impl Runtime {
             clock,
             deadlines: Deadlines::new(clock),
             tasks: TaskTracker::new(),
-            drain: Signal::of(drain),
-            close: Signal::of(close),
+            drain: ShutdownSignal::of(drain),
+            close: ShutdownSignal::of(close),
             // Each worker has a seed of the system: one derived from that of another worker would repeat its numbers.
             random: Cell::new(Random::new(system_seed())),
         })

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 /// A cancellation token that is checked without a lock. Clones are the same signal.
 #[derive(Debug, Clone)]
-pub(crate) struct Signal(Rc<State>);
+pub(crate) struct ShutdownSignal(Rc<State>);
 
 #[derive(Debug)]
 struct State {
@@ -22,7 +22,7 @@ struct State {
     waiting: RefCell<Slab<Waker>>,
 }
 
-impl Signal {
+impl ShutdownSignal {
     /// Does not change before [`follow`](Self::follow) runs.
     pub(crate) fn of(token: CancellationToken) -> Self {
         Self(Rc::new(State { token, cancelled: Cell::new(false), waiting: RefCell::default() }))
@@ -89,7 +89,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_signal_wakes_present_waiters_and_is_seen_by_later_ones() {
         let token = CancellationToken::new();
-        let signal = Signal::of(token.clone());
+        let signal = ShutdownSignal::of(token.clone());
         let cancel = async {
             tokio::task::yield_now().await;
             assert!(!signal.is_cancelled());
@@ -103,7 +103,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_dropped_waiter_leaves_no_entry() {
-        let signal = Signal::of(CancellationToken::new());
+        let signal = ShutdownSignal::of(CancellationToken::new());
         tokio::select! {
             biased;
             () = signal.cancelled() => {}

@@ -10,7 +10,7 @@ use rouse_core::time::{Clock as _, Moment};
 use rouse_net::clock::TokioClock;
 
 use super::access_log::{AccessLog, Note};
-use super::metrics::{InFlight, Metrics, NO_ROUTE, Protocol, RouteName, method_label};
+use super::metrics::{InFlight, Metrics, NO_ROUTE, RequestProtocol, RouteName, method_label};
 use crate::client::RequestGuard;
 use crate::error::Failure;
 use crate::message::RequestHead;
@@ -52,9 +52,9 @@ impl Recorder {
         // Not the host or the path: a client could fill the metrics with those.
         let route = route.unwrap_or(&self.no_route).clone();
         let protocol = match head.version() {
-            _ if grpc => Protocol::grpc,
-            Version::HTTP_2 => Protocol::http2,
-            _ => Protocol::http1,
+            _ if grpc => RequestProtocol::grpc,
+            Version::HTTP_2 => RequestProtocol::http2,
+            _ => RequestProtocol::http1,
         };
         RequestRecord {
             began: self.clock.now(),
@@ -78,7 +78,7 @@ pub(crate) struct RequestRecord {
     recorder: Rc<Recorder>,
     request: RequestGuard,
     route: RouteName,
-    protocol: Protocol,
+    protocol: RequestProtocol,
     /// The method, as metrics call it.
     method: &'static str,
     began: Moment,
@@ -152,7 +152,7 @@ pub(crate) struct AttemptRecord<'a>(&'a RequestRecord);
 impl AttemptRecord<'_> {
     /// Whether the request came over HTTP/1.
     pub(crate) fn is_http1(self) -> bool {
-        matches!(self.0.protocol, Protocol::http1)
+        matches!(self.0.protocol, RequestProtocol::http1)
     }
 
     /// The request is sent to `upstream`.

@@ -6,13 +6,13 @@ use std::time::Duration;
 use hyper::rt::Executor;
 use tokio::time::Instant;
 
-use crate::runtime::{Runtime, Signal};
+use crate::runtime::{Runtime, ShutdownSignal};
 
 /// How long responses may take to be written once the drain is over.
 const LAST_FLUSH: Duration = Duration::from_millis(250);
 
 /// Ends a moment after the drain is over: the last responses have had time to be written.
-pub(crate) async fn closed(close: &Signal) {
+pub(crate) async fn closed(close: &ShutdownSignal) {
     close.cancelled().await;
     tokio::time::sleep_until(Instant::now() + LAST_FLUSH).await;
 }

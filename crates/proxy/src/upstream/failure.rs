@@ -1,14 +1,14 @@
 //! Why one attempt failed where another attempt may succeed.
 
-use rouse_net::tls::Fault;
+use rouse_net::tls::FaultSide;
 
-use super::pool::Refusal;
+use super::pool::DialError;
 
 /// Why an attempt failed where another one may succeed.
 #[derive(Debug)]
 pub(crate) enum AttemptFailure {
     /// No connection could be made.
-    Refused(Refusal),
+    Refused(DialError),
     /// While the request waited, the pod left or got another address.
     Moved,
     /// The connection ended before anything was sent.
@@ -24,7 +24,7 @@ pub(crate) enum AttemptFailure {
 impl AttemptFailure {
     /// Whether the gateway itself lacked something, for example file descriptors.
     pub(crate) fn is_local(&self) -> bool {
-        matches!(self, Self::Refused(Refusal::Local))
+        matches!(self, Self::Refused(DialError::Local))
     }
 
     /// Whether a pod was tried. A local failure, or a pod that moved, costs no pod anything: a change of all addresses at
@@ -36,18 +36,18 @@ impl AttemptFailure {
     /// Whether the pod is to blame, so that it is ejected.
     pub(crate) fn is_pod_fault(&self) -> bool {
         match self {
-            Self::Refused(Refusal::Pod) | Self::Unsent | Self::Lost => true,
-            Self::Refused(Refusal::Local) | Self::Moved | Self::RefusedStream | Self::ThrownOut => false,
-            Self::Refused(Refusal::Tls(error)) => error.fault() != Fault::Ours,
+            Self::Refused(DialError::Pod) | Self::Unsent | Self::Lost => true,
+            Self::Refused(DialError::Local) | Self::Moved | Self::RefusedStream | Self::ThrownOut => false,
+            Self::Refused(DialError::Tls(error)) => error.fault() != FaultSide::Ours,
         }
     }
 
     /// The reason that metrics give for the retry.
     pub(crate) fn reason(&self) -> &'static str {
         match self {
-            Self::Refused(Refusal::Local) => "local",
-            Self::Refused(Refusal::Pod) => "connect",
-            Self::Refused(Refusal::Tls(_)) => "tls",
+            Self::Refused(DialError::Local) => "local",
+            Self::Refused(DialError::Pod) => "connect",
+            Self::Refused(DialError::Tls(_)) => "tls",
             Self::Moved => "moved",
             Self::Unsent => "unsent",
             Self::RefusedStream | Self::ThrownOut => "refused_stream",

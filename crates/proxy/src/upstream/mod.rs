@@ -29,7 +29,7 @@ pub(crate) use self::executor::{LocalExecutor, closed};
 pub(crate) use self::failure::AttemptFailure;
 pub use self::headers::{ColdStartHeaders, wanted_upgrade};
 pub(crate) use self::outgoing::{ClientRequest, OutgoingRequest};
-pub(crate) use self::pool::{Refusal, is_local};
+pub(crate) use self::pool::{DialError, is_local};
 pub(crate) use self::response::PodResponse;
 pub(crate) use self::timeouts::RequestDeadlines;
 pub use self::timeouts::Timeouts;

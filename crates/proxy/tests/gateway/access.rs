@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http::Version;
-use rouse_proxy::telemetry::access_log::{AccessLog, Entry};
+use rouse_proxy::telemetry::access_log::{AccessLog, AccessLogEntry};
 use rouse_proxy::upstream::Timeouts;
 use rouse_testkit::fakes::READY;
 
@@ -37,7 +37,7 @@ pub(crate) struct Kept {
 }
 
 impl AccessLog for Kept {
-    fn write(&self, entry: &Entry<'_>) -> u64 {
+    fn write(&self, entry: &AccessLogEntry<'_>) -> u64 {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         assert!(entry.client.ip().is_loopback() && entry.took > Duration::ZERO, "{entry:?}");
         self.lines.lock().unwrap().push(Line {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rouse_proxy::routing::{NoPodPolicy, Table, Target};
+use rouse_proxy::routing::{NoPodPolicy, RouteTable, Target};
 use rouse_proxy::upstream::{Timeouts, UpstreamProtocol};
 
 use crate::rig::{Options, Rig, backend, eventually, rule};
@@ -14,7 +14,7 @@ async fn a_route_that_is_gone_leaves_no_page_behind() {
     client.write("GET / HTTP/1.1\r\nHost: cart.test\r\nConnection: close\r\n\r\n").await;
     let mut wire = pod.accept().await;
     wire.head().await;
-    rig.gateway.set_routes(Table::new(Vec::new()));
+    rig.gateway.set_routes(RouteTable::new(Vec::new()));
     wire.answer("hello").await;
     client.rest().await;
     eventually("it is over", || {
@@ -22,7 +22,7 @@ async fn a_route_that_is_gone_leaves_no_page_behind() {
     })
     .await;
     assert_eq!(rig.metric(r#"rouse_request_duration_seconds_count{route="cart"}"#), 0);
-    rig.gateway.set_routes(Table::new(Vec::new()));
+    rig.gateway.set_routes(RouteTable::new(Vec::new()));
     assert!(!rig.metrics_text().contains("cart"), "what was under way is forgotten with the next change");
 }
 
@@ -36,7 +36,7 @@ async fn routes_that_come_and_go_leave_the_metrics_as_small_as_they_were() {
         let target = Target::Backend(backend(&rig.add(&name), UpstreamProtocol::Http1));
         let mut rules = own.clone();
         rules.push(rule(&name, target, at_once, NoPodPolicy::default()));
-        rig.gateway.set_routes(Table::new(rules));
+        rig.gateway.set_routes(RouteTable::new(rules));
         let mut client = rig.connect().await;
         client.write(&format!("GET / HTTP/1.1\r\nHost: {name}.test\r\nConnection: close\r\n\r\n")).await;
         let answer = client.rest().await;
@@ -47,6 +47,6 @@ async fn routes_that_come_and_go_leave_the_metrics_as_small_as_they_were() {
     })
     .await;
     assert_eq!(rig.metric(r#"rouse_hold_duration_seconds_count{service="shop/n999",outcome="deadline"}"#), 1);
-    rig.gateway.set_routes(Table::new(own));
+    rig.gateway.set_routes(RouteTable::new(own));
     assert_eq!(rig.metrics_text(), before);
 }

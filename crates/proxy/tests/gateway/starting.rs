@@ -1,6 +1,6 @@
 //! A gateway that does not know its routes yet.
 
-use rouse_proxy::routing::{NoPodPolicy, Table, Target};
+use rouse_proxy::routing::{NoPodPolicy, RouteTable, Target};
 use rouse_proxy::upstream::Timeouts;
 
 use crate::rig::{Options, Rig, backend, rule};
@@ -13,7 +13,7 @@ async fn a_gateway_without_its_routes_says_that_it_starts_and_not_that_there_is_
     assert!(answer.contains("\r\nx-rouse-error: starting\r\n"), "{answer}");
     assert!(answer.contains("\r\nretry-after: 1\r\n"), "{answer}");
     // Known, and there are none: that is another answer.
-    rig.gateway.set_routes(Table::new(Vec::new()));
+    rig.gateway.set_routes(RouteTable::new(Vec::new()));
     let answer = rig.get("/").await;
     assert!(answer.contains("\r\nx-rouse-error: no_route\r\n"), "{answer}");
     let target = Target::Backend(backend(&rig.service, rouse_proxy::upstream::UpstreamProtocol::Http1));

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use h2::server::SendResponse;
 use rouse_net::tls::{
     Alpn, CertEntry, ClientAuth, ClientSettings, ClientTls, Identity, Roots, ServerName, ServerSettings,
-    ServerTls, Version, Versions,
+    ServerTls, TlsVersion, Versions,
 };
 use rouse_proxy::upstream::UpstreamProtocol;
 use rouse_testkit::fakes::READY;
@@ -243,7 +243,7 @@ async fn certificates_are_not_verified_only_if_that_is_configured() {
 #[tokio::test]
 async fn a_pod_that_wants_a_certificate_gets_ours_or_refuses_us() {
     let authority = Authority::new();
-    for version in [Version::Tls12, Version::Tls13] {
+    for version in [TlsVersion::Tls12, TlsVersion::Tls13] {
         for alpn in [Alpn::Http1, Alpn::H2] {
             let required = || ServerSettings {
                 client_auth: ClientAuth::Required(authority.ca()),
@@ -277,7 +277,7 @@ async fn a_pod_that_wants_a_certificate_gets_ours_or_refuses_us() {
 #[tokio::test]
 async fn sessions_are_resumed_by_every_connection_after_the_first() {
     let authority = Authority::new();
-    for version in [Version::Tls12, Version::Tls13] {
+    for version in [TlsVersion::Tls12, TlsVersion::Tls13] {
         let (rig, pod) = (rig(service(&authority)), Pod::new(1).await);
         rig.pods(&[(&pod, READY)]);
         let settings = ServerSettings {

@@ -7,7 +7,7 @@ mod rules;
 mod streams;
 
 use rouse_proxy::budget::HeadLimits;
-use rouse_proxy::downstream::guard::{Guard, Phase, Violation};
+use rouse_proxy::downstream::guard::{FramingPhase, Guard, Violation};
 
 /// Small ones, so that tests reach them.
 const LIMITS: HeadLimits = HeadLimits { line: 64, head: 256, headers: 6, extension: 12, trailers: 64 };
@@ -17,7 +17,7 @@ const LIMITS: HeadLimits = HeadLimits { line: 64, head: 256, headers: 6, extensi
 struct Said {
     refused: Option<(usize, bool, Violation)>,
     requests: u64,
-    phase: Phase,
+    phase: FramingPhase,
 }
 
 fn said<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Said {

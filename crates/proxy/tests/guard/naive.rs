@@ -2,7 +2,7 @@
 //! target uses it too.
 
 use rouse_proxy::budget::HeadLimits;
-use rouse_proxy::downstream::guard::Phase;
+use rouse_proxy::downstream::guard::FramingPhase;
 
 /// What shall come of a stream.
 #[derive(Debug, PartialEq, Eq)]
@@ -11,34 +11,34 @@ pub(crate) struct Verdict {
     pub(crate) refused: Option<(usize, bool)>,
     pub(crate) requests: u64,
     /// Where the stream stops; of no meaning if it was refused.
-    pub(crate) phase: Phase,
+    pub(crate) phase: FramingPhase,
 }
 
 enum Stop {
     /// The bytes end in this phase.
-    End(Phase),
+    End(FramingPhase),
     At(usize, bool),
 }
 
 pub(crate) fn judge(bytes: &[u8], limits: HeadLimits) -> Verdict {
     let (mut at, mut requests) = (0, 0);
     if bytes.first() == Some(&0x16) {
-        return Verdict { refused: Some((0, true)), requests, phase: Phase::Head };
+        return Verdict { refused: Some((0, true)), requests, phase: FramingPhase::Head };
     }
     loop {
         match message(bytes, at, limits, &mut requests) {
             Ok(end) => at = end,
             Err(Stop::End(phase)) => return Verdict { refused: None, requests, phase },
             Err(Stop::At(at, in_head)) => {
-                return Verdict { refused: Some((at, in_head)), requests, phase: Phase::Head };
+                return Verdict { refused: Some((at, in_head)), requests, phase: FramingPhase::Head };
             }
         }
     }
 }
 
 /// The line at `at` without its CRLF, and where the next begins.
-fn line(bytes: &[u8], at: usize, cap: usize, phase: Phase) -> Result<(&[u8], usize), Stop> {
-    let in_head = phase != Phase::Body;
+fn line(bytes: &[u8], at: usize, cap: usize, phase: FramingPhase) -> Result<(&[u8], usize), Stop> {
+    let in_head = phase != FramingPhase::Body;
     for (offset, byte) in bytes[at..].iter().enumerate() {
         if offset >= cap {
             return Err(Stop::At(at + offset, in_head));
@@ -51,8 +51,8 @@ fn line(bytes: &[u8], at: usize, cap: usize, phase: Phase) -> Result<(&[u8], usi
         }
     }
     let rest = &bytes[at..];
-    Err(Stop::End(if phase == Phase::Between && !(rest.is_empty() || rest == b"\r") {
-        Phase::Head
+    Err(Stop::End(if phase == FramingPhase::Between && !(rest.is_empty() || rest == b"\r") {
+        FramingPhase::Head
     } else {
         phase
     }))
@@ -60,15 +60,15 @@ fn line(bytes: &[u8], at: usize, cap: usize, phase: Phase) -> Result<(&[u8], usi
 
 fn message(bytes: &[u8], mut at: usize, limits: HeadLimits, requests: &mut u64) -> Result<usize, Stop> {
     let cap = limits.head.min(limits.line + 2);
-    let (mut first, mut next) = line(bytes, at, cap, Phase::Between)?;
+    let (mut first, mut next) = line(bytes, at, cap, FramingPhase::Between)?;
     if first.is_empty() {
         at = next;
-        (first, next) = line(bytes, at, cap, Phase::Between)?;
+        (first, next) = line(bytes, at, cap, FramingPhase::Between)?;
     }
     let request = request_line(first).ok_or(Stop::At(next - 1, true))?;
     let mut headers = Vec::new();
     loop {
-        let (text, end) = line(bytes, next, limits.head - (next - at), Phase::Head)?;
+        let (text, end) = line(bytes, next, limits.head - (next - at), FramingPhase::Head)?;
         next = end;
         if text.is_empty() {
             break;
@@ -85,7 +85,7 @@ fn message(bytes: &[u8], mut at: usize, limits: HeadLimits, requests: &mut u64) 
     }
     *requests += 1;
     if request.method == "CONNECT" {
-        return Err(if next < bytes.len() { Stop::At(next, true) } else { Stop::End(Phase::Between) });
+        return Err(if next < bytes.len() { Stop::At(next, true) } else { Stop::End(FramingPhase::Between) });
     }
     let words = |value: &String| value.split(',').map(|word| word.trim().to_lowercase()).collect::<Vec<_>>();
     let asked = all("connection").iter().flat_map(words).any(|word| word == "upgrade");
@@ -94,31 +94,31 @@ fn message(bytes: &[u8], mut at: usize, limits: HeadLimits, requests: &mut u64) 
         let length: u64 = all("content-length").first().map_or(0, |length| length.parse().unwrap());
         let there = (bytes.len() - next) as u64;
         if there < length {
-            return Err(Stop::End(Phase::Body));
+            return Err(Stop::End(FramingPhase::Body));
         }
         next + usize::try_from(length).unwrap()
     } else {
         chunks(bytes, next, limits)?
     };
     let switches = request.new && asked && all("upgrade").first().is_some_and(other);
-    if switches { Err(Stop::End(Phase::Opaque)) } else { Ok(end) }
+    if switches { Err(Stop::End(FramingPhase::Opaque)) } else { Ok(end) }
 }
 
 fn chunks(bytes: &[u8], mut at: usize, limits: HeadLimits) -> Result<usize, Stop> {
     loop {
-        let (text, next) = line(bytes, at, limits.extension + 18, Phase::Body)?;
+        let (text, next) = line(bytes, at, limits.extension + 18, FramingPhase::Body)?;
         let size = chunk_size(text, limits).ok_or(Stop::At(next - 1, false))?;
         at = next;
         if size == 0 {
             break;
         }
         if ((bytes.len() - at) as u64) < size {
-            return Err(Stop::End(Phase::Body));
+            return Err(Stop::End(FramingPhase::Body));
         }
         at += usize::try_from(size).unwrap();
         for expected in *b"\r\n" {
             match bytes.get(at) {
-                None => return Err(Stop::End(Phase::Body)),
+                None => return Err(Stop::End(FramingPhase::Body)),
                 Some(byte) if *byte == expected => at += 1,
                 Some(_) => return Err(Stop::At(at, false)),
             }
@@ -126,7 +126,7 @@ fn chunks(bytes: &[u8], mut at: usize, limits: HeadLimits) -> Result<usize, Stop
     }
     let (begin, mut count) = (at, 0);
     loop {
-        let (text, next) = line(bytes, at, limits.trailers - (at - begin), Phase::Body)?;
+        let (text, next) = line(bytes, at, limits.trailers - (at - begin), FramingPhase::Body)?;
         at = next;
         if text.is_empty() {
             return Ok(at);

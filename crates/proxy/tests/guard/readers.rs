@@ -1,7 +1,7 @@
 //! The guard beside those that read what it lets through: httparse for heads, hyper's rules for bodies.
 
 use hyper::http::{HeaderMap, HeaderName, HeaderValue};
-use rouse_proxy::downstream::guard::{Guard, Phase};
+use rouse_proxy::downstream::guard::{FramingPhase, Guard};
 use rouse_proxy::upstream::wanted_upgrade;
 
 use crate::LIMITS;
@@ -58,7 +58,7 @@ fn chunked_end(stream: &[u8], mut at: usize) -> Option<usize> {
 }
 
 /// Where a message is over.
-const ENDED: [Phase; 2] = [Phase::Between, Phase::Opaque];
+const ENDED: [FramingPhase; 2] = [FramingPhase::Between, FramingPhase::Opaque];
 
 /// The guard sees messages end where the others do.
 pub(crate) fn same_ends(stream: &[u8]) {
@@ -69,7 +69,7 @@ pub(crate) fn same_ends(stream: &[u8]) {
         if guard.requests() > before.0 {
             let ended = ENDED.contains(&guard.phase()) && !stream.starts_with(b"CONNECT");
             seen.push((at + 1, if ended { at + 1 } else { usize::MAX }));
-        } else if before.1 == Phase::Body && ENDED.contains(&guard.phase()) {
+        } else if before.1 == FramingPhase::Body && ENDED.contains(&guard.phase()) {
             seen.last_mut().unwrap().1 = at + 1;
         }
     }

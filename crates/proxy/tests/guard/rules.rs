@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 
 use rouse_proxy::budget::HeadLimits;
-use rouse_proxy::downstream::guard::Phase::{Between, Body, Head, Opaque};
-use rouse_proxy::downstream::guard::{Guard, Phase, Violation as V};
+use rouse_proxy::downstream::guard::FramingPhase::{Between, Body, Head, Opaque};
+use rouse_proxy::downstream::guard::{FramingPhase, Guard, Violation as V};
 
 use crate::at_every_cut;
 
@@ -173,7 +173,7 @@ pub(crate) fn bad() -> Vec<(Vec<u8>, V)> {
 }
 
 /// Streams that pass: how many requests, and where they stop.
-pub(crate) fn good() -> Vec<(Vec<u8>, u64, Phase)> {
+pub(crate) fn good() -> Vec<(Vec<u8>, u64, FramingPhase)> {
     let head = |lines: &str| format!("GET / HTTP/1.1\r\nHost: a\r\n{lines}\r\n").into_bytes();
     let chunked = |body: &str| head(&format!("Transfer-Encoding: chunked\r\n\r\n{body}"));
     let first = |line: &str, host: &str| format!("{line}\r\nHost: {host}\r\n\r\n").into_bytes();

@@ -2,7 +2,7 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use rouse_proxy::downstream::guard::{Guard, Phase};
+use rouse_proxy::downstream::guard::{FramingPhase, Guard};
 
 use crate::readers::same_ends;
 use crate::{LIMITS, agrees, said};
@@ -90,14 +90,14 @@ proptest! {
     fn good_streams_pass_in_any_pieces(messages in vec(message(), 1..5), lengths in vec(1..40usize, 1..6)) {
         let mut guard = Guard::new(LIMITS);
         for (sent, (head, body)) in messages.iter().enumerate() {
-            prop_assert_eq!((guard.requests(), guard.phase()), (sent as u64, Phase::Between));
+            prop_assert_eq!((guard.requests(), guard.phase()), (sent as u64, FramingPhase::Between));
             for piece in pieces(head, &lengths) {
                 prop_assert_eq!(guard.requests(), sent as u64);
                 prop_assert!(guard.inspect(piece).is_ok());
             }
             prop_assert_eq!(guard.requests(), sent as u64 + 1);
             for piece in pieces(body, &lengths) {
-                prop_assert_eq!(guard.phase(), Phase::Body);
+                prop_assert_eq!(guard.phase(), FramingPhase::Body);
                 prop_assert!(guard.inspect(piece).is_ok());
             }
         }
@@ -120,7 +120,7 @@ proptest! {
         let said_whole = said([&*stream]);
         agrees(&stream, &said_whole);
         // A line whose end has not arrived is not checked yet: another reader may fail earlier.
-        let ended = matches!(said_whole.phase, Phase::Between | Phase::Opaque) && said_whole.refused.is_none();
+        let ended = matches!(said_whole.phase, FramingPhase::Between | FramingPhase::Opaque) && said_whole.refused.is_none();
         if ended && !stream.windows(7).any(|part| part == b"CONNECT") {
             same_ends(&stream);
         }

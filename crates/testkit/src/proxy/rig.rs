@@ -21,7 +21,7 @@ use rouse_net::tls::ServerTls;
 use rouse_proxy::budget::ConnectionLimits;
 use rouse_proxy::listen::{Gateway, ProxyListener, ProxySettings, Workers};
 use rouse_proxy::request::TrustedProxies;
-use rouse_proxy::routing::{NoPodPolicy, Route, Rule, Table, Target};
+use rouse_proxy::routing::{NoPodPolicy, Route, RouteTable, Rule, Target};
 use rouse_proxy::telemetry::access_log::AccessLog;
 use rouse_proxy::telemetry::metrics::Metrics;
 use rouse_proxy::upstream::{Backend, ClusterIp, ColdStartHeaders, Timeouts, UpstreamProtocol};
@@ -155,14 +155,14 @@ impl Rig {
         let cart = rules.iter_mut().find(|rule| &*rule.name == "cart").unwrap();
         let Route { target: Target::Backend(backend), timeouts, .. } = &*cart.target else { unreachable!() };
         *cart = rule("cart", Target::Backend(backend.clone()), *timeouts, no_pod);
-        self.gateway.set_routes(Table::new(rules));
+        self.gateway.set_routes(RouteTable::new(rules));
     }
 
     /// One more route.
     pub fn route(&self, rule: Rule<Arc<Route>>) {
         let mut rules = self.gateway.routes().rules().to_vec();
         rules.push(rule);
-        self.gateway.set_routes(Table::new(rules));
+        self.gateway.set_routes(RouteTable::new(rules));
     }
 
     /// These are the service's pods now.

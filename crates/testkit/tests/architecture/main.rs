@@ -1,11 +1,11 @@
 //! The shape of the tree that ARCHITECTURE.md describes, checked against the sources: which crate and which room of a
-//! crate imports which, and how long files and functions are.
+//! crate imports which, how long files and functions are, and that a type's name has one meaning.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod rules;
 mod source;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 use source::Imports;
@@ -74,6 +74,21 @@ fn production_files_and_functions_fit_in_a_head() {
     functions.sort();
     assert_eq!(files, rules::LONG_FILES, "files that are too long, and those that may be");
     assert_eq!(functions, rules::LONG_FUNCTIONS, "functions that are too long, and those that may be");
+}
+
+#[test]
+fn the_name_of_a_public_type_has_one_meaning() {
+    let mut types: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for file in source::crates().iter().flat_map(|name| source::files(name)) {
+        if rules::KUBERNETES_NAMES.iter().any(|folder| file.path.starts_with(folder)) {
+            continue;
+        }
+        for name in file.public_types() {
+            types.entry(name.to_owned()).or_default().push(file.path.clone());
+        }
+    }
+    types.retain(|_, files| files.len() > 1);
+    assert!(types.is_empty(), "types of one name: {types:#?}");
 }
 
 /// The rooms from which a chain of imports leads back to themselves.

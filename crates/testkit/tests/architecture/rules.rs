@@ -79,6 +79,9 @@ pub(crate) const WORDS: &[(&str, &[&str], &[&str])] = &[
     ("proxy", &["downstream", "upstream"], &["hyper", "hyper_util", "h2", "http_body", "HeaderMap"]),
 ];
 
+/// Where types mirror Kubernetes objects and keep the names that Kubernetes gives them, whatever else has that name.
+pub(crate) const KUBERNETES_NAMES: &[&str] = &["crates/kube/src/objects/", "crates/core/src/slices/"];
+
 /// Rooms that are still part of an import cycle.
 pub(crate) const CYCLES: &[&str] = &[];
 

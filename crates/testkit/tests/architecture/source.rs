@@ -94,6 +94,17 @@ impl File {
         lines.map(|(number, line)| format!("{}:{}: {}", self.path, number + 1, line.trim())).collect()
     }
 
+    /// The names of the types that the file declares for other rooms or crates.
+    pub(crate) fn public_types(&self) -> impl Iterator<Item = &str> {
+        self.lines.iter().filter_map(|line| {
+            let line = line.trim_start();
+            let line = line.strip_prefix("pub ").or_else(|| line.strip_prefix("pub(crate) "))?;
+            let (keyword, rest) = line.split_once(' ')?;
+            let is_type = matches!(keyword, "struct" | "enum" | "trait" | "type" | "union");
+            is_type.then(|| rest.split(|letter: char| !letter.is_alphanumeric()).next()).flatten()
+        })
+    }
+
     /// The functions that have more than `most` lines, from the line of `fn` to the closing brace, by name.
     pub(crate) fn functions_over(&self, most: usize) -> Vec<String> {
         let mut long = Vec::new();

@@ -1,7 +1,7 @@
 //! Which permissions are missing, and the rule that grants each.
 
 use rouse_kube::client::permissions::{Need, Permission};
-use rouse_kube::survey::{Account, Grant, Place, Survey, SurveyError};
+use rouse_kube::survey::{Account, PermissionCheck, PermissionScope, Survey, SurveyError};
 
 use super::super::report::{Check, Section};
 use super::{Advice, LISTED, listed, unknown};
@@ -17,10 +17,11 @@ pub(super) fn section(survey: &Survey, advice: &Advice) -> Section {
         Ok(grants) => grants,
         Err(unseen) => return Section::new(name, vec![unasked(unseen, account, advice)]),
     };
-    let (named, watched): (Vec<&Grant>, Vec<&Grant>) =
-        grants.iter().partition(|grant| matches!(grant.place, Place::Object { .. }));
+    let (named, watched): (Vec<&PermissionCheck>, Vec<&PermissionCheck>) =
+        grants.iter().partition(|grant| matches!(grant.place, PermissionScope::Object { .. }));
     let mut checks: Vec<Check> = watched.into_iter().map(|grant| check(grant, account, advice)).collect();
-    let denied: Vec<&Grant> = named.iter().copied().filter(|grant| !grant.denied.is_empty()).collect();
+    let denied: Vec<&PermissionCheck> =
+        named.iter().copied().filter(|grant| !grant.denied.is_empty()).collect();
     if !named.is_empty() && denied.is_empty() {
         let count = named.len();
         checks.push(Check::pass(format!("list, watch the ConfigMaps and Secrets that are named ({count})")));
@@ -54,12 +55,12 @@ fn unasked(unseen: &SurveyError, account: Option<&Account>, advice: &Advice) -> 
     }
 }
 
-fn check(grant: &Grant, account: Option<&Account>, advice: &Advice) -> Check {
+fn check(grant: &PermissionCheck, account: Option<&Account>, advice: &Advice) -> Check {
     let permission = grant.permission;
     let place = match &grant.place {
-        Place::Everywhere => "in all namespaces".to_owned(),
-        Place::Namespace(namespace) => format!("in {namespace}"),
-        Place::Object { namespace, name } => format!("{name} in {namespace}"),
+        PermissionScope::Everywhere => "in all namespaces".to_owned(),
+        PermissionScope::Namespace(namespace) => format!("in {namespace}"),
+        PermissionScope::Object { namespace, name } => format!("{name} in {namespace}"),
     };
     let name = format!("{} {} {place}", permission.verbs.join(", "), permission.name());
     if grant.denied.is_empty() {
@@ -82,12 +83,12 @@ fn check(grant: &Grant, account: Option<&Account>, advice: &Advice) -> Check {
 }
 
 /// How to grant what is missing.
-fn remedy(grant: &Grant, verbs: &[&str], account: Option<&Account>, advice: &Advice) -> String {
+fn remedy(grant: &PermissionCheck, verbs: &[&str], account: Option<&Account>, advice: &Advice) -> String {
     let kubectl = &advice.kubectl;
     let rule = rule(grant.permission, verbs);
     match (account, &grant.place) {
         (None, _) => format!("ask for a role with the rule {rule}"),
-        (Some(account), Place::Object { namespace, name }) => {
+        (Some(account), PermissionScope::Object { namespace, name }) => {
             let (verbs, resource) = (verbs.join(","), grant.permission.resource);
             let granted = format!("rouse-{resource}-{name}");
             let Account { namespace: space, name: account_name } = account;
@@ -97,10 +98,10 @@ fn remedy(grant: &Grant, verbs: &[&str], account: Option<&Account>, advice: &Adv
                  {kubectl} -n {namespace} create rolebinding {granted} --role={granted} --serviceaccount={space}:{account_name}"
             )
         }
-        (Some(_), Place::Namespace(namespace)) => {
+        (Some(_), PermissionScope::Namespace(namespace)) => {
             format!("add to its Role in {namespace} the rule {rule}\nor install again, {}", again(advice))
         }
-        (Some(_), Place::Everywhere) => {
+        (Some(_), PermissionScope::Everywhere) => {
             format!("add to its ClusterRole the rule {rule}\nor install again, {}", again(advice))
         }
     }

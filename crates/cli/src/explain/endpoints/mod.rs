@@ -19,14 +19,14 @@ use super::OneByOne;
 use super::input::{Kind, Object, Source, named};
 use super::notes::Notes;
 use crate::args::{EndpointsFormat, ExplainEndpoints};
-use crate::{Failure, Streams};
+use crate::{CommandError, Streams};
 use report::ServiceReport;
 
 /// What is read; everything else is skipped.
 const NEEDED: [Kind; 2] = [Kind::EndpointSlice, Kind::Service];
 
 /// Runs `rouse explain endpoints`.
-pub(super) fn run(args: &ExplainEndpoints, streams: &mut Streams<'_>) -> Result<(), Failure> {
+pub(super) fn run(args: &ExplainEndpoints, streams: &mut Streams<'_>) -> Result<(), CommandError> {
     let mut notes = Notes::default();
     let found = read(args, streams, &mut notes)?;
     if found.services.is_empty() {
@@ -38,11 +38,15 @@ pub(super) fn run(args: &ExplainEndpoints, streams: &mut Streams<'_>) -> Result<
         EndpointsFormat::Text => text::print(streams.out, reports),
         EndpointsFormat::Json => json(streams.out, reports),
     }
-    .map_err(Failure::from)
+    .map_err(CommandError::from)
 }
 
 /// Reads the input and lets go of its text: what is kept is much smaller.
-fn read(args: &ExplainEndpoints, streams: &mut Streams<'_>, notes: &mut Notes) -> Result<Found, Failure> {
+fn read(
+    args: &ExplainEndpoints,
+    streams: &mut Streams<'_>,
+    notes: &mut Notes,
+) -> Result<Found, CommandError> {
     let source = Source::load(&args.input.file, streams.stdin, notes)?;
     let mut found = Found::default();
     source.objects(&NEEDED, notes, &mut |object, notes| match object {

@@ -4,9 +4,9 @@
 
 use std::borrow::Cow;
 
-use rouse_config::document::json::{Raw, Text};
+use rouse_config::document::json::{JsonText, Raw};
 use rouse_config::document::yaml::Reader;
-use rouse_config::document::{Entry, Fault, Mark, Node, Value, find};
+use rouse_config::document::{DocumentError, DocumentNode, MapEntry, Mark, Value, find};
 
 /// What a list says about items that do not say it themselves.
 #[derive(Debug)]
@@ -16,12 +16,12 @@ pub(super) struct Head {
 }
 
 /// Called for each object, with what its list says about it.
-pub(super) type Each<'e> = dyn FnMut(Node, Option<&Head>) -> Result<(), Fault> + 'e;
+pub(super) type Each<'e> = dyn FnMut(DocumentNode, Option<&Head>) -> Result<(), DocumentError> + 'e;
 
 /// Walks over all objects of `text`. Answers how many documents there were that are not empty, or which document
 /// has which fault.
-pub(super) fn walk(text: &str, each: &mut Each<'_>) -> Result<usize, (usize, Fault)> {
-    let mut json = Text::new(text);
+pub(super) fn walk(text: &str, each: &mut Each<'_>) -> Result<usize, (usize, DocumentError)> {
+    let mut json = JsonText::new(text);
     let mut offset = 0;
     let mut document = 0;
     loop {
@@ -42,7 +42,7 @@ pub(super) fn walk(text: &str, each: &mut Each<'_>) -> Result<usize, (usize, Fau
             let mark = json.mark(text.len() - start.len());
             return Err((
                 document,
-                Fault::new(mark, "not JSON: only another object may follow, or --- and YAML"),
+                DocumentError::new(mark, "not JSON: only another object may follow, or --- and YAML"),
             ));
         } else {
             // The whole text if nothing was read yet: in YAML the first line's indentation counts.
@@ -62,13 +62,17 @@ fn is_json(text: &str) -> bool {
     })
 }
 
-fn list_at_the_top(mark: Mark) -> Fault {
+fn list_at_the_top(mark: Mark) -> DocumentError {
     let hint = "take the objects out of the list (with jq: '.[]'), or put it under items of a List";
-    Fault::new(mark, format!("expected an object with apiVersion and kind, found a list: {hint}"))
+    DocumentError::new(mark, format!("expected an object with apiVersion and kind, found a list: {hint}"))
 }
 
 /// Reads the document at `offset`; answers where it ends.
-fn json_document(json: &mut Text<'_>, offset: usize, each: &mut Each<'_>) -> Result<usize, Fault> {
+fn json_document(
+    json: &mut JsonText<'_>,
+    offset: usize,
+    each: &mut Each<'_>,
+) -> Result<usize, DocumentError> {
     let (raw, end) = json.value_at(offset)?;
     let members = json.members(raw)?.unwrap_or_default();
     // The first, if there are several: the check for repeated keys comes when all are read.
@@ -89,13 +93,13 @@ fn json_document(json: &mut Text<'_>, offset: usize, each: &mut Each<'_>) -> Res
                     let item = json.node(raw).and_then(|node| deliver(node, Some(&head), each));
                     item.map_err(|fault| fault.at(index).under("items"))?;
                 }
-                Node { mark: place, value: Value::List(Box::default()) }
+                DocumentNode { mark: place, value: Value::List(Box::default()) }
             }
             _ => json.node(raw).map_err(|fault| fault.under(&key))?,
         };
-        rest.push(Entry { mark: place, key: key.into(), value });
+        rest.push(MapEntry { mark: place, key: key.into(), value });
     }
-    Node::map(mark, rest).map(|_| end)
+    DocumentNode::map(mark, rest).map(|_| end)
 }
 
 /// The text of a JSON string. Not through [`Text`]: this looks ahead, and lines are counted in order.
@@ -107,7 +111,7 @@ fn yaml_documents(
     reader: &mut Reader<'_>,
     before: usize,
     each: &mut Each<'_>,
-) -> Result<usize, (usize, Fault)> {
+) -> Result<usize, (usize, DocumentError)> {
     let mut document = before;
     let mut filled = before;
     // The number of the document to come: a fault on the way to it is most likely in it.
@@ -119,14 +123,14 @@ fn yaml_documents(
 }
 
 /// Reads one document; answers whether there is anything in it.
-fn yaml_document(reader: &mut Reader<'_>, each: &mut Each<'_>) -> Result<bool, Fault> {
+fn yaml_document(reader: &mut Reader<'_>, each: &mut Each<'_>) -> Result<bool, DocumentError> {
     let mark = reader.mark()?;
     if !reader.enter_map()? {
         let node = reader.node()?;
         let empty = node.value == Value::Null;
         return if empty { Ok(false) } else { deliver(node, None, each).map(|()| true) };
     }
-    let mut entries: Vec<Entry> = Vec::new();
+    let mut entries: Vec<MapEntry> = Vec::new();
     let mut taken_apart = false;
     while let Some((key, mark)) = reader.key()? {
         let head = if &*key == "items" { yaml_list_head(reader, &entries)? } else { None };
@@ -139,21 +143,22 @@ fn yaml_document(reader: &mut Reader<'_>, each: &mut Each<'_>) -> Result<bool, F
                     index += 1;
                 }
                 taken_apart = true;
-                Node { mark, value: Value::List(Box::default()) }
+                DocumentNode { mark, value: Value::List(Box::default()) }
             }
             _ => reader.node().map_err(|fault| fault.under(&key))?,
         };
-        entries.push(Entry { mark, key, value });
+        entries.push(MapEntry { mark, key, value });
     }
-    let node = Node::map(mark, entries)?;
+    let node = DocumentNode::map(mark, entries)?;
     if taken_apart { Ok(true) } else { deliver(node, None, each).map(|()| true) }
 }
 
 /// What the list says that `items` belong to, if it is a list. kubectl sorts keys, so `kind` usually comes after
 /// `items`: a copy of the reader runs ahead to it.
-fn yaml_list_head(reader: &Reader<'_>, before: &[Entry]) -> Result<Option<Head>, Fault> {
-    let text =
-        |entries: &[Entry], key: &str| find(entries, key).and_then(Node::as_str).map(|s| s.to_owned().into());
+fn yaml_list_head(reader: &Reader<'_>, before: &[MapEntry]) -> Result<Option<Head>, DocumentError> {
+    let text = |entries: &[MapEntry], key: &str| {
+        find(entries, key).and_then(DocumentNode::as_str).map(|s| s.to_owned().into())
+    };
     if find(before, "kind").is_some() && find(before, "apiVersion").is_some() {
         return Ok(list_head(text(before, "apiVersion"), text(before, "kind")));
     }
@@ -162,7 +167,7 @@ fn yaml_list_head(reader: &Reader<'_>, before: &[Entry]) -> Result<Option<Head>,
     ahead.skip()?;
     while let Some((key, mark)) = ahead.key()? {
         if matches!(&*key, "kind" | "apiVersion") {
-            found.push(Entry { mark, key, value: ahead.node()? });
+            found.push(MapEntry { mark, key, value: ahead.node()? });
         } else {
             ahead.skip()?;
         }
@@ -177,8 +182,8 @@ fn list_head(api_version: Option<Cow<'_, str>>, kind: Option<Cow<'_, str>>) -> O
 }
 
 /// Hands `node` on, or the items of it if it is a list.
-fn deliver(node: Node, list: Option<&Head>, each: &mut Each<'_>) -> Result<(), Fault> {
-    let text = |key: &str| node.get(key).and_then(Node::as_str).map(Cow::Borrowed);
+fn deliver(node: DocumentNode, list: Option<&Head>, each: &mut Each<'_>) -> Result<(), DocumentError> {
+    let text = |key: &str| node.get(key).and_then(DocumentNode::as_str).map(Cow::Borrowed);
     let Some(head) = list_head(text("apiVersion"), text("kind")) else {
         return each(node, list.filter(|list| !list.kind.is_empty()));
     };
@@ -191,14 +196,14 @@ fn deliver(node: Node, list: Option<&Head>, each: &mut Each<'_>) -> Result<(), F
             deliver(item, Some(&head), each).map_err(|fault| fault.at(index).under("items"))
         }),
         _ if only_named_so => each(node, list),
-        None => Err(Fault::new(node.mark, "missing: a List has items").under("items")),
+        None => Err(DocumentError::new(node.mark, "missing: a List has items").under("items")),
         Some((mark, other)) => {
-            Err(Fault::new(mark, format!("expected a list, found {other}")).under("items"))
+            Err(DocumentError::new(mark, format!("expected a list, found {other}")).under("items"))
         }
     }
 }
 
-fn items_of(list: Node) -> Box<[Node]> {
+fn items_of(list: DocumentNode) -> Box<[DocumentNode]> {
     let Value::Map(entries) = list.value else { return Box::default() };
     let items = entries.into_iter().find(|entry| &*entry.key == "items").map(|entry| entry.value.value);
     if let Some(Value::List(items)) = items { items } else { Box::default() }

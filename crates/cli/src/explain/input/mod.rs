@@ -12,9 +12,9 @@ use std::path::Path;
 use rouse_kube::objects::{EndpointSlice, Node, Pod, Service};
 
 use super::notes::{Notes, printable};
-use crate::Failure;
+use crate::CommandError;
 use documents::Head;
-use rouse_config::document::{self, Fault, Value, from_node};
+use rouse_config::document::{self, DocumentError, Value, from_node};
 
 /// A kind of object that some command reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,7 +68,7 @@ pub(super) struct Source {
 
 impl Source {
     /// Reads the file, or stdin for `-`.
-    pub(super) fn load(file: &Path, stdin: &mut dyn Read, notes: &mut Notes) -> Result<Self, Failure> {
+    pub(super) fn load(file: &Path, stdin: &mut dyn Read, notes: &mut Notes) -> Result<Self, CommandError> {
         if file == Path::new("-") {
             if io::stdin().is_terminal() {
                 notes.note("reading objects from the terminal; end with Ctrl-D, or give -f FILE");
@@ -77,27 +77,27 @@ impl Source {
         }
         let name = printable(&file.display().to_string());
         if file.is_dir() {
-            return Err(Failure::Input(format!(
+            return Err(CommandError::Input(format!(
                 "{name} is a directory: give a file, or - for standard input"
             )));
         }
         match File::open(file) {
             Ok(mut open) => Self::new(name, &mut open),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Failure::Input(format!(
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(CommandError::Input(format!(
                 "{name}: no such file: check the path, or use -f - to read from a pipe"
             ))),
-            Err(error) => Err(Failure::Io { what: format!("cannot open {name}"), error }),
+            Err(error) => Err(CommandError::Io { what: format!("cannot open {name}"), error }),
         }
     }
 
-    fn new(name: String, from: &mut dyn Read) -> Result<Self, Failure> {
+    fn new(name: String, from: &mut dyn Read) -> Result<Self, CommandError> {
         let mut bytes = Vec::new();
         if let Err(error) = from.read_to_end(&mut bytes) {
-            return Err(Failure::Io { what: format!("cannot read {name}"), error });
+            return Err(CommandError::Io { what: format!("cannot read {name}"), error });
         }
         if bytes.starts_with(&[0xFF, 0xFE]) || bytes.starts_with(&[0xFE, 0xFF]) {
             let hint = "it looks like UTF-16, which PowerShell's > writes: save it as UTF-8";
-            return Err(Failure::Input(format!("{name}, line 1: not UTF-8 text: {hint}")));
+            return Err(CommandError::Input(format!("{name}, line 1: not UTF-8 text: {hint}")));
         }
         match String::from_utf8(bytes) {
             Ok(text) => Ok(Self { name, text }),
@@ -106,7 +106,7 @@ impl Source {
                 let line = 1 + good.split(|byte| *byte == b'\n').skip(1).count();
                 let byte = error.as_bytes().get(good.len()).copied().unwrap_or_default();
                 let hint = "expected JSON or YAML, as `kubectl get … -o json` prints it";
-                Err(Failure::Input(format!(
+                Err(CommandError::Input(format!(
                     "{name}, line {line}: not UTF-8 text (byte 0x{byte:02x}): {hint}"
                 )))
             }
@@ -119,23 +119,23 @@ impl Source {
         wanted: &[Kind],
         notes: &mut Notes,
         keep: &mut dyn FnMut(Object, &mut Notes),
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CommandError> {
         let text = self.text.strip_prefix('\u{feff}').unwrap_or(&self.text);
-        let mut each = |node: document::Node, list: Option<&Head>| {
+        let mut each = |node: document::DocumentNode, list: Option<&Head>| {
             if let Some(object) = typed(node, list, wanted, notes)? {
                 keep(object, notes);
             }
             Ok(())
         };
         match documents::walk(text, &mut each) {
-            Ok(0) => Err(Failure::Input(format!(
+            Ok(0) => Err(CommandError::Input(format!(
                 "{}: no objects in it: expected Kubernetes objects as JSON or YAML, for example from \
                  `kubectl get services,endpointslices -A -o json`",
                 self.name
             ))),
             Ok(_) => Ok(()),
             Err((document, fault)) => {
-                Err(Failure::Input(printable(&format!("{}, document {document}, {fault}", self.name))))
+                Err(CommandError::Input(printable(&format!("{}, document {document}, {fault}", self.name))))
             }
         }
     }
@@ -148,14 +148,14 @@ pub(super) fn named(kinds: &[Kind]) -> String {
 
 /// The object in `node`, if it is `wanted`. Where it does not say what it is, its list may.
 fn typed(
-    node: document::Node,
+    node: document::DocumentNode,
     list: Option<&Head>,
     wanted: &[Kind],
     notes: &mut Notes,
-) -> Result<Option<Object>, Fault> {
+) -> Result<Option<Object>, DocumentError> {
     if !matches!(node.value, Value::Map(_)) {
         let problem = format!("expected a Kubernetes object with apiVersion and kind, found {}", node.value);
-        return Err(Fault::new(node.mark, problem));
+        return Err(DocumentError::new(node.mark, problem));
     }
     let api_version = said(&node, "apiVersion", list.map(|list| &*list.api_version))?;
     let kind = said(&node, "kind", list.map(|list| &*list.kind))?;
@@ -171,15 +171,22 @@ fn typed(
     }
 }
 
-fn said<'n>(node: &'n document::Node, key: &str, by_list: Option<&'n str>) -> Result<&'n str, Fault> {
+fn said<'n>(
+    node: &'n document::DocumentNode,
+    key: &str,
+    by_list: Option<&'n str>,
+) -> Result<&'n str, DocumentError> {
     match node.get(key) {
         Some(value) => value.as_str().ok_or_else(|| {
-            Fault::new(value.mark, format!("expected a string, found {}", value.value)).under(key)
+            DocumentError::new(value.mark, format!("expected a string, found {}", value.value)).under(key)
         }),
         None => by_list.ok_or_else(|| {
             let example = if key == "kind" { "EndpointSlice" } else { "discovery.k8s.io/v1" };
-            Fault::new(node.mark, format!("missing: every object says what it is, for example {example}"))
-                .under(key)
+            DocumentError::new(
+                node.mark,
+                format!("missing: every object says what it is, for example {example}"),
+            )
+            .under(key)
         }),
     }
 }

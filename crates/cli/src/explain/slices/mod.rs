@@ -9,19 +9,19 @@ mod scene;
 
 use std::collections::HashSet;
 
-use rouse_core::slices::{self as core, EndpointSlice, Options, Plan, reconcile};
+use rouse_core::slices::{self as core, EndpointSlice, Options, SlicePlan, reconcile};
 
 use super::input::{Kind, Object, Source, named};
 use super::notes::Notes;
 use crate::args::{ExplainSlices, SlicesFormat};
-use crate::{Failure, Streams};
+use crate::{CommandError, Streams};
 use scene::Scene;
 
 /// What is read; everything else is skipped.
 const NEEDED: [Kind; 4] = [Kind::Pod, Kind::Service, Kind::Node, Kind::EndpointSlice];
 
 /// Runs `rouse explain slices`.
-pub(super) fn run(args: &ExplainSlices, streams: &mut Streams<'_>) -> Result<(), Failure> {
+pub(super) fn run(args: &ExplainSlices, streams: &mut Streams<'_>) -> Result<(), CommandError> {
     let mut notes = Notes::default();
     let scene = read(args, streams, &mut notes)?;
     let options = Options {
@@ -38,11 +38,11 @@ pub(super) fn run(args: &ExplainSlices, streams: &mut Streams<'_>) -> Result<(),
         (true, Some(SlicesFormat::Yaml)) => diff::yaml(streams.out, &outcomes),
         (true, Some(SlicesFormat::Json)) => diff::json(streams.out, &outcomes),
     }
-    .map_err(Failure::from)
+    .map_err(CommandError::from)
 }
 
 /// Reads the input and lets go of its text: what is kept is much smaller.
-fn read(args: &ExplainSlices, streams: &mut Streams<'_>, notes: &mut Notes) -> Result<Scene, Failure> {
+fn read(args: &ExplainSlices, streams: &mut Streams<'_>, notes: &mut Notes) -> Result<Scene, CommandError> {
     let source = Source::load(&args.input.file, streams.stdin, notes)?;
     let mut scene = Scene::default();
     source.objects(&NEEDED, notes, &mut |object, notes| match object {
@@ -107,7 +107,7 @@ fn new_name(service: &core::ServiceFacts, taken: &mut HashSet<(String, String)>)
     free.unwrap_or_else(|| service.generate_name())
 }
 
-fn warn_of_missing_nodes(service: &core::ServiceFacts, plan: &Plan, notes: &mut Notes) {
+fn warn_of_missing_nodes(service: &core::ServiceFacts, plan: &SlicePlan, notes: &mut Notes) {
     let Some(first) = plan.missing_nodes.first() else { return };
     let more = match plan.missing_nodes.len() - 1 {
         0 => String::new(),

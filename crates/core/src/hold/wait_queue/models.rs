@@ -10,7 +10,7 @@ use loom::thread;
 use super::*;
 use crate::endpoint::Capacity;
 use crate::endpoint::{Conditions, Source, State};
-use crate::hold::{Bound, Share};
+use crate::hold::{HoldLimit, Share};
 
 /// One endpoint with one slot, and the wait queue before it: what a port does, and nothing else. Whole ports are
 /// too large for loom; shuttle tries those.
@@ -56,7 +56,7 @@ impl Gate {
     }
 
     fn join(&self) -> Result<(Ticket, Share), AcquireError> {
-        let share = Share::of(&self.waiting, 1, 9).ok_or(AcquireError::QueueFull(Bound::Service))?;
+        let share = Share::of(&self.waiting, 1, 9).ok_or(AcquireError::QueueFull(HoldLimit::Service))?;
         let ticket = self
             .queue
             .join(Waiter::new(0, Vec::new()), None, &self.tickets, None, |waiter| self.grant(waiter))?;

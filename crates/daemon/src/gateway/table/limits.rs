@@ -5,7 +5,7 @@ use std::time::Duration;
 use rouse_config::settings::{Group, Maybe, One, Setting, Size, Whole};
 
 use crate::gateway::keda;
-use crate::process::capacity::Capacity;
+use crate::process::capacity::ConnectionCapacity;
 use crate::settings::{COUNT, HEADER_TIMEOUT, IDLE_TIMEOUT, MAX_CONNECTIONS, POSITIVE_DURATION, WORKERS};
 
 pub(super) static HOLDS: Group = Group {
@@ -70,7 +70,7 @@ pub static HOLD_MEMORY: Setting<Option<usize>> = Setting::optional(
     "a quarter of the memory limit, at most 256MiB",
     "How much memory all waiting requests together may take up",
 )
-.on_this_machine(|| Capacity::now().holds);
+.on_this_machine(|| ConnectionCapacity::now().holds);
 
 /// `--wakes-per-second`.
 pub static WAKES_PER_SECOND: Setting<u32> = Setting::new(
@@ -174,7 +174,7 @@ pub static MAX_POD_CONNECTIONS_PER_CLIENT: Setting<usize> = Setting::new(
 /// `--buffer-memory`.
 pub static BUFFER_MEMORY: Setting<Option<usize>> = Setting::optional("buffer-memory", &Maybe(Size { least: 1 << 20, most: 1 << 40 }), "a quarter of the memory limit, at most 64MiB", "How much memory bodies may take up that their receivers do not take; beyond it, the client connections that have \
          stalled for the longest are closed")
-.on_this_machine(|| Capacity::now().buffers);
+.on_this_machine(|| ConnectionCapacity::now().buffers);
 
 /// `--buffer-memory-per-connection`.
 pub static BUFFER_MEMORY_PER_CONNECTION: Setting<usize> = Setting::new(

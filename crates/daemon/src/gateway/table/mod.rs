@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rouse_config::settings::{
-    Address, FilePath, Group, Kind, Label, Many, Maybe, One, PrivateAddress, Setting, Table, Text, Word,
+    Address, FilePath, Group, Label, Many, Maybe, One, PrivateAddress, Setting, SettingKind, SettingsTable,
+    Text, Word,
 };
 use rouse_kube::routes::claims::HostOverlap;
 use rouse_proxy::routing::HostPattern;
@@ -23,7 +24,7 @@ use crate::logging::{LOG_FORMAT, LOG_LEVEL};
 use crate::settings::{drain_timeout, everywhere, loopback, shutdown_delay};
 
 /// The table of `rouse gateway`.
-pub static TABLE: Table = Table {
+pub static TABLE: SettingsTable = SettingsTable {
     groups: &[&LISTENING, &TLS, &ROUTING, &TIMEOUTS, &HOLDS, &LIMITS, &LEAVING, &OBSERVABILITY, &KUBERNETES],
     foreign: &[keda::PREFIX, keda::OTEL, keda::PROFILING],
     without_effect: keda::without_effect,
@@ -91,7 +92,7 @@ pub static WATCH_NAMESPACE: Setting<Option<String>> = Setting::optional(
     "watch-namespace",
     &Maybe(Label),
     "all namespaces",
-    "The only namespace whose routes and Services are used",
+    "The only namespace whose routes and DataPlaneView are used",
 )
 .aliases(&keda::WATCH_NAMESPACE);
 
@@ -130,7 +131,7 @@ pub static CLUSTER_DOMAIN: Setting<String> = Setting::new(
     "cluster-domain",
     &One(Text),
     || "cluster.local".to_owned(),
-    "What the DNS names of Services end with: pods' certificates may be for these",
+    "What the DNS names of DataPlaneView end with: pods' certificates may be for these",
 );
 
 /// A host that the operator assigns to a namespace, regardless of what routes claim.
@@ -146,7 +147,7 @@ pub struct AssignedHost {
 #[derive(Debug, Clone, Copy)]
 pub struct Assignment;
 
-impl Kind for Assignment {
+impl SettingKind for Assignment {
     type Value = AssignedHost;
 
     fn placeholder(&self) -> &'static str {

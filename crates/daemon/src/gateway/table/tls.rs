@@ -4,12 +4,12 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use rouse_config::settings::{Address, Group, Many, Maybe, One, Places, Setting, Switch, Word};
-use rouse_net::tls::Version;
+use rouse_net::tls::TlsVersion;
 
 use super::{FILE, PATH};
 use crate::gateway::keda;
 
-const TLS_VERSIONS: &[(&str, Version)] = &[("1.2", Version::Tls12), ("1.3", Version::Tls13)];
+const TLS_VERSIONS: &[(&str, TlsVersion)] = &[("1.2", TlsVersion::Tls12), ("1.3", TlsVersion::Tls13)];
 const CLIENT_AUTH_MODES: &[(&str, ClientAuthMode)] = &[
     ("none", ClientAuthMode::None),
     ("optional", ClientAuthMode::Optional),
@@ -88,19 +88,19 @@ pub static TLS_CERT_DIR: Setting<Vec<PathBuf>> = Setting::list(
 .aliases(&keda::TLS_CERT_DIR);
 
 /// `--tls-min-version`.
-pub static TLS_MIN_VERSION: Setting<Version> = Setting::new(
+pub static TLS_MIN_VERSION: Setting<TlsVersion> = Setting::new(
     "tls-min-version",
     &One(Word(TLS_VERSIONS)),
-    || Version::Tls12,
+    || TlsVersion::Tls12,
     "The lowest TLS version that is spoken, 1.2 or 1.3",
 )
 .aliases(&keda::TLS_MIN_VERSION);
 
 /// `--tls-max-version`.
-pub static TLS_MAX_VERSION: Setting<Version> = Setting::new(
+pub static TLS_MAX_VERSION: Setting<TlsVersion> = Setting::new(
     "tls-max-version",
     &One(Word(TLS_VERSIONS)),
-    || Version::Tls13,
+    || TlsVersion::Tls13,
     "The highest TLS version that is spoken, 1.2 or 1.3",
 )
 .aliases(&keda::TLS_MAX_VERSION);

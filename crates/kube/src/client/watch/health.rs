@@ -41,7 +41,7 @@ pub struct WatchReport {
 
 /// The writer's side of a [`WatchReport`].
 #[derive(Debug)]
-pub(crate) struct Health {
+pub(crate) struct WatchHealth {
     report: Mutex<WatchReport>,
     /// The server has sent something since the last list.
     lived: AtomicBool,
@@ -49,7 +49,7 @@ pub(crate) struct Health {
     changes: watch::Sender<()>,
 }
 
-impl Health {
+impl WatchHealth {
     pub(crate) fn new(kind: &'static str, changes: watch::Sender<()>) -> Self {
         let report = WatchReport { kind, state: WatchState::Starting, heard: None, synced: false, lists: 0 };
         Self { report: Mutex::new(report), lived: AtomicBool::new(false), changes }

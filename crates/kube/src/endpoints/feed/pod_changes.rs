@@ -9,11 +9,11 @@ use rouse_core::endpoint::{Endpoint, PodUid, ServiceId, SliceEndpoint};
 use rouse_core::snapshot::PortView;
 use tokio::sync::Notify;
 
-use super::Feed;
+use super::RegistryFeed;
 use crate::endpoints::admission::Slices;
 use crate::endpoints::trust::Trust;
 
-impl Feed {
+impl RegistryFeed {
     /// A pod is new or has changed. Returns whether slices had waited for it.
     pub(crate) fn pod_changed(&mut self, pod: &PodUid) -> bool {
         let inherited = self.admission.ownership.take_inherited(pod);
@@ -83,7 +83,7 @@ impl Feed {
         }
     }
 
-    /// Notified when there may be something for [`Feed::settle_disagreements`], a while later.
+    /// Notified when there may be something for [`RegistryFeed::settle_disagreements`], a while later.
     pub(crate) fn disagreements(&self) -> Arc<Notify> {
         Arc::clone(&self.disagreements.changed)
     }

@@ -108,12 +108,12 @@ fn pod(n: u8) -> PodUpdate {
     .unwrap()
 }
 
-fn service(n: usize, Wish { opted, selects }: Wish) -> ServiceFacts {
+fn service(n: usize, Wish { opted, selects }: Wish) -> ServiceSummary {
     let annotations = json!({"rouse.dev/manual-endpoints": if opted { "allow" } else { "no" }});
     let selector = if selects { json!({"app": "a"}) } else { json!({}) };
     let object = json!({"metadata": {"name": SERVICES[n], "namespace": "shop", "annotations": annotations},
                         "spec": {"selector": selector, "ports": [{"name": "http", "port": 80}]}});
-    ServiceFacts::new(serde_json::from_value(object).unwrap()).unwrap()
+    ServiceSummary::new(serde_json::from_value(object).unwrap()).unwrap()
 }
 
 /// What the registry must have of a service: `None` if there is no such Service.
@@ -165,7 +165,7 @@ fn facts() -> impl Strategy<Value = Fact> {
     ]
 }
 
-fn take_in(feed: &mut Feed, cluster: &mut Cluster, fact: Fact) {
+fn take_in(feed: &mut RegistryFeed, cluster: &mut Cluster, fact: Fact) {
     let all = |cluster: &Cluster| cluster.slices.iter().map(|(n, written)| slice(*n, written)).collect();
     match fact {
         Fact::PutSlice(n, written) => {
@@ -240,7 +240,7 @@ proptest! {
     fn the_registry_has_what_there_is(history in proptest::collection::vec(facts(), 1..25)) {
         let policy = MergePolicy { manual_endpoints: true, ..MergePolicy::default() };
         let bench = Bench::with(RegistrySettings { policy, ..RegistrySettings::default() });
-        let mut feed = Feed::new(Arc::clone(&bench.registry), admission(), Arc::default());
+        let mut feed = RegistryFeed::new(Arc::clone(&bench.registry), admission(), Arc::default());
         let mut cluster = Cluster::default();
         feed.set_pods_lost(true);
         for fact in history {
@@ -258,13 +258,13 @@ proptest! {
 #[test]
 fn a_service_or_a_port_that_was_replaced_is_reported_although_it_looks_the_same() {
     let bench = Bench::new();
-    let mut feed = Feed::new(Arc::clone(&bench.registry), admission(), Arc::default());
+    let mut feed = RegistryFeed::new(Arc::clone(&bench.registry), admission(), Arc::default());
     let facts = |port: &str| {
         let json = json!({
             "metadata": {"namespace": "shop", "name": "a"},
             "spec": {"clusterIP": "10.0.0.1", "ports": [{"name": port, "port": 80}]},
         });
-        ServiceFacts::new(serde_json::from_value(json).unwrap()).unwrap()
+        ServiceSummary::new(serde_json::from_value(json).unwrap()).unwrap()
     };
     feed.put_service(facts("http"));
     assert!(!feed.take_remade(), "it is new");

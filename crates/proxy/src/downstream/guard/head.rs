@@ -19,7 +19,7 @@ pub(super) struct Head {
     host: bool,
     /// Whether Connection lists `upgrade`.
     upgrade: bool,
-    protocol: Option<Protocol>,
+    protocol: Option<RequestProtocol>,
     /// The length of the request line with its CRLF, if hyper would reject it as it is.
     pub(super) unescaped: Option<usize>,
 }
@@ -50,7 +50,7 @@ pub(super) enum Body {
 
 /// The protocol in the first Upgrade header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Protocol {
+enum RequestProtocol {
     /// h2c is never forwarded, so its request is an ordinary one.
     H2c,
     Other,
@@ -136,7 +136,7 @@ impl Head {
             let (first, rest) = name.split_at_checked(3).unwrap_or_default();
             first.eq_ignore_ascii_case(b"h2c") && matches!(rest, [] | [b'/', ..])
         };
-        let asked = if lists(value, is_h2c) { Protocol::H2c } else { Protocol::Other };
+        let asked = if lists(value, is_h2c) { RequestProtocol::H2c } else { RequestProtocol::Other };
         // The first one is forwarded, see `upstream::wanted_upgrade`.
         self.protocol.get_or_insert(asked);
         Ok(())
@@ -186,7 +186,7 @@ impl Head {
             return Ok(Next::Nothing);
         }
         let body = self.body.filter(|body| *body != Body::Sized(0));
-        let wanted = self.upgrade && self.protocol == Some(Protocol::Other);
+        let wanted = self.upgrade && self.protocol == Some(RequestProtocol::Other);
         if wanted && self.version == Version::Http11 {
             return Ok(Next::Opaque(body));
         }

@@ -30,7 +30,7 @@ const KEPT: usize = 1024;
 
 /// Where in the stream of requests a connection is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Phase {
+pub enum FramingPhase {
     /// Between two requests.
     Between,
     /// Within the head of a request.
@@ -100,7 +100,7 @@ enum State {
     /// After CONNECT.
     Spent,
     Opaque,
-    Refused(Violation, Phase),
+    Refused(Violation, FramingPhase),
 }
 
 impl Default for State {
@@ -148,14 +148,14 @@ impl Guard {
     }
 
     /// Where the connection is. An empty line before a request does not count as part of it.
-    pub fn phase(&self) -> Phase {
+    pub fn phase(&self) -> FramingPhase {
         match self.state {
-            State::Start { .. } if self.partial.is_empty() || self.partial == b"\r" => Phase::Between,
-            State::Spent => Phase::Between,
-            State::Start { .. } | State::Headers(_) => Phase::Head,
-            State::Opaque => Phase::Opaque,
+            State::Start { .. } if self.partial.is_empty() || self.partial == b"\r" => FramingPhase::Between,
+            State::Spent => FramingPhase::Between,
+            State::Start { .. } | State::Headers(_) => FramingPhase::Head,
+            State::Opaque => FramingPhase::Opaque,
             State::Refused(_, phase) => phase,
-            _ => Phase::Body,
+            _ => FramingPhase::Body,
         }
     }
 
@@ -210,12 +210,12 @@ impl Guard {
     fn refuse(&mut self, at: usize, violation: Violation) -> Refused {
         let phase = match self.phase() {
             // Bytes between two requests that are refused are the beginning of a head, also a second empty line.
-            Phase::Between => Phase::Head,
+            FramingPhase::Between => FramingPhase::Head,
             phase => phase,
         };
         self.state = State::Refused(violation, phase);
         self.partial = Vec::new();
-        Refused { at, violation, in_head: phase == Phase::Head }
+        Refused { at, violation, in_head: phase == FramingPhase::Head }
     }
 
     /// Whether no byte has arrived yet.

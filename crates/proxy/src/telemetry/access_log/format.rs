@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use http::Version;
 
-use super::Entry;
+use super::AccessLogEntry;
 
 /// The format of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -37,7 +37,7 @@ impl FromStr for Format {
 
 impl Format {
     /// The line of a request that ended at `now`, with a newline.
-    pub fn line(self, entry: &Entry<'_>, now: SystemTime) -> String {
+    pub fn line(self, entry: &AccessLogEntry<'_>, now: SystemTime) -> String {
         let mut line = String::with_capacity(512);
         let time = Time::of(now);
         match self {
@@ -54,7 +54,7 @@ macro_rules! put {
     ($line:expr, $($text:tt)*) => {{ write!($line, $($text)*).ok(); }};
 }
 
-fn json(line: &mut String, entry: &Entry<'_>, time: &Time) {
+fn json(line: &mut String, entry: &AccessLogEntry<'_>, time: &Time) {
     let Time { year, month, day, hour, minute, second, millis, .. } = time;
     put!(line, r#"{{"time":"{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z""#);
     put!(line, r#","client":"{}""#, entry.client);
@@ -115,7 +115,7 @@ fn is_unsafe(char: char) -> bool {
 }
 
 /// `host ident user [time] "request" status bytes "referer" "agent"`.
-fn combined(line: &mut String, entry: &Entry<'_>, time: &Time) {
+fn combined(line: &mut String, entry: &AccessLogEntry<'_>, time: &Time) {
     let Time { year, month_name, day, hour, minute, second, .. } = time;
     put!(line, "{} - - ", entry.client.ip().to_canonical());
     put!(line, r#"[{day:02}/{month_name}/{year:04}:{hour:02}:{minute:02}:{second:02} +0000] ""#);
@@ -206,8 +206,8 @@ mod tests {
         SystemTime::UNIX_EPOCH + Duration::from_millis(seconds * 1000 + 42)
     }
 
-    fn entry() -> Entry<'static> {
-        Entry {
+    fn entry() -> AccessLogEntry<'static> {
+        AccessLogEntry {
             client: "192.0.2.7:5555".parse().unwrap(),
             method: "GET",
             target: "/a?b=c",
@@ -238,7 +238,7 @@ mod tests {
                 "\n"
             )
         );
-        let failed = Entry {
+        let failed = AccessLogEntry {
             status: 504,
             sent: 0,
             upstream: None,
@@ -258,10 +258,16 @@ mod tests {
     #[test]
     fn the_combined_format_is_that_of_apache() {
         assert_eq!(
-            Format::Combined.line(&Entry { referer: b"http://x.test/", ..entry() }, at(1_000_000_000)),
+            Format::Combined
+                .line(&AccessLogEntry { referer: b"http://x.test/", ..entry() }, at(1_000_000_000)),
             "192.0.2.7 - - [09/Sep/2001:01:46:40 +0000] \"GET /a?b=c HTTP/1.1\" 200 5 \"http://x.test/\" \"curl/8\"\n"
         );
-        let bare = Entry { client: "[::ffff:192.0.2.7]:1".parse().unwrap(), sent: 0, agent: b"", ..entry() };
+        let bare = AccessLogEntry {
+            client: "[::ffff:192.0.2.7]:1".parse().unwrap(),
+            sent: 0,
+            agent: b"",
+            ..entry()
+        };
         assert_eq!(
             Format::Combined.line(&bare, at(0)),
             "192.0.2.7 - - [01/Jan/1970:00:00:00 +0000] \"GET /a?b=c HTTP/1.1\" 200 - \"-\" \"-\"\n"
@@ -271,7 +277,7 @@ mod tests {
     #[test]
     fn client_text_cannot_forge_a_line_or_control_a_terminal() {
         let evil = "a\"b\\c\r\nd\t\u{1b}[31m\0\u{7f}\u{9b}\u{2028}\u{202e}é";
-        let entry = Entry {
+        let entry = AccessLogEntry {
             method: evil,
             target: evil,
             host: evil.as_bytes(),

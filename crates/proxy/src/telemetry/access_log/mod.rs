@@ -16,7 +16,7 @@ pub use self::writer::{TimeOfDay, Writer};
 
 /// One request. Text from the client is not escaped: the writer of the log escapes it.
 #[derive(Debug, Clone, Copy)]
-pub struct Entry<'a> {
+pub struct AccessLogEntry<'a> {
     /// The address of the client connection.
     pub client: SocketAddr,
     /// Its method.
@@ -52,7 +52,7 @@ pub struct Entry<'a> {
 /// Writes entries. It must never make a request wait.
 pub trait AccessLog: Debug + Send + Sync {
     /// Writes `entry`. Returns how many entries were lost since the last call, including this one.
-    fn write(&self, entry: &Entry<'_>) -> u64;
+    fn write(&self, entry: &AccessLogEntry<'_>) -> u64;
 
     /// No entries follow: writes out what is queued, within a time limit.
     fn close(&self) {}

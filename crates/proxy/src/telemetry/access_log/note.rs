@@ -8,7 +8,7 @@ use http::header::{self, HeaderName, HeaderValue};
 use http::uri::{Authority, PathAndQuery};
 use http::{Method, Version};
 
-use super::{AccessLog, Entry};
+use super::{AccessLog, AccessLogEntry};
 use crate::message::RequestHead;
 
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
@@ -69,7 +69,7 @@ impl Note {
     pub(crate) fn write(&self, log: &dyn AccessLog, route: &str, status: u16, took: Duration) -> u64 {
         // In the absolute form and in HTTP/2, the target has the host.
         let authority = self.authority.as_ref().map(|authority| authority.as_str().as_bytes());
-        log.write(&Entry {
+        log.write(&AccessLogEntry {
             client: self.client,
             method: self.method.as_str(),
             target: self.target.as_ref().map_or("/", |target| target.as_str()),

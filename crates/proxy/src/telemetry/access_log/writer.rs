@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use super::format::Format;
-use super::{AccessLog, Entry};
+use super::{AccessLog, AccessLogEntry};
 
 /// How many lines, and how many bytes, may wait to be written.
 const MOST_LINES: usize = 16 * 1024;
@@ -105,7 +105,7 @@ impl Writer {
 }
 
 impl AccessLog for Writer {
-    fn write(&self, entry: &Entry<'_>) -> u64 {
+    fn write(&self, entry: &AccessLogEntry<'_>) -> u64 {
         // Formatted without the lock, so that other threads do not wait for it.
         let line = self.format.line(entry, (self.time_of_day)());
         let mut queue = self.shared.lock();
@@ -153,8 +153,8 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(30);
 
-    fn entry(target: &str) -> Entry<'_> {
-        Entry {
+    fn entry(target: &str) -> AccessLogEntry<'_> {
+        AccessLogEntry {
             client: "192.0.2.7:5555".parse().unwrap(),
             method: "GET",
             target,

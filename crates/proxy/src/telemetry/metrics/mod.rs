@@ -25,7 +25,7 @@ pub(crate) const NO_ROUTE: &str = "none";
 
 /// The protocol of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
-pub enum Protocol {
+pub enum RequestProtocol {
     /// HTTP/1.0 and 1.1.
     #[expect(non_camel_case_types, reason = "the name is the label")]
     http1,
@@ -41,7 +41,7 @@ pub enum Protocol {
 struct RequestLabels {
     route: Arc<str>,
     code: u16,
-    protocol: Protocol,
+    protocol: RequestProtocol,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -231,7 +231,7 @@ impl Metrics {
         &self,
         route: &RouteName,
         code: u16,
-        protocol: Protocol,
+        protocol: RequestProtocol,
         method: &'static str,
         took: Duration,
     ) {
@@ -346,10 +346,10 @@ mod tests {
         let (one, other) = (RouteName::from("shop"), RouteName::from("shop"));
         let under_way = metrics.begin(&one);
         for (route, code, protocol) in [
-            (&one, 200, Protocol::http1),
-            (&other, 200, Protocol::http1),
-            (&one, 200, Protocol::grpc),
-            (&one, 404, Protocol::http1),
+            (&one, 200, RequestProtocol::http1),
+            (&other, 200, RequestProtocol::http1),
+            (&one, 200, RequestProtocol::grpc),
+            (&one, 404, RequestProtocol::http1),
         ] {
             metrics.ended(route, code, protocol, "GET", Duration::from_secs(1));
         }
@@ -392,7 +392,13 @@ mod tests {
             (&cart, 504, "PURGE".parse().unwrap()),
             (&none, 404, Method::POST),
         ] {
-            metrics.ended(route, code, Protocol::http1, method_label(&method), Duration::from_millis(30));
+            metrics.ended(
+                route,
+                code,
+                RequestProtocol::http1,
+                method_label(&method),
+                Duration::from_millis(30),
+            );
         }
         let of_cart = [
             r#"interceptor_request_count_total{code="200",method="GET",route_name="cart",route_namespace="shop"} 2"#,
@@ -424,7 +430,7 @@ mod tests {
         let metrics = Metrics::new(&mut registry);
         let route = RouteName::from("shop/cart");
         let _under_way = metrics.begin(&route);
-        metrics.ended(&route, 200, Protocol::http1, "GET", Duration::ZERO);
+        metrics.ended(&route, 200, RequestProtocol::http1, "GET", Duration::ZERO);
         assert!(!text(&registry).contains("interceptor"));
     }
 
@@ -433,7 +439,7 @@ mod tests {
         let mut registry = Registry::default();
         let metrics = Metrics::new_with_keda(&mut registry);
         let request = |route: &RouteName, code| {
-            metrics.ended(route, code, Protocol::http1, "GET", Duration::ZERO);
+            metrics.ended(route, code, RequestProtocol::http1, "GET", Duration::ZERO);
         };
         let service = |name: &str| {
             let service: ServiceId = name.parse().unwrap();

@@ -62,13 +62,13 @@ impl Transport {
         addresses: &[SocketAddr],
         limit: Duration,
         upgrade: bool,
-    ) -> Result<(PodStream, Alpn), Refusal> {
-        let mut refusal = Refusal::Pod;
+    ) -> Result<(PodStream, Alpn), DialError> {
+        let mut refusal = DialError::Pod;
         for &address in addresses {
             match timeout(limit, connect(address)).await {
                 Ok(Ok(stream)) => return self.handshake(stream, address, upgrade).await,
-                Ok(Err(error)) if is_local(&error) => refusal = Refusal::Local,
-                Ok(Err(_)) | Err(_) => refusal = Refusal::Pod,
+                Ok(Err(error)) if is_local(&error) => refusal = DialError::Local,
+                Ok(Err(_)) | Err(_) => refusal = DialError::Pod,
             }
         }
         Err(refusal)
@@ -79,7 +79,7 @@ impl Transport {
         stream: TcpStream,
         peer: SocketAddr,
         upgrade: bool,
-    ) -> Result<(PodStream, Alpn), Refusal> {
+    ) -> Result<(PodStream, Alpn), DialError> {
         let terms = match self {
             Self::Http1 => return Ok((PodStream::new(Either::Left(stream), peer), Alpn::Http1)),
             Self::H2c => return Ok((PodStream::new(Either::Left(stream), peer), Alpn::H2)),
@@ -105,7 +105,7 @@ pub(crate) async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
 
 /// Why there is no connection.
 #[derive(Debug)]
-pub(crate) enum Refusal {
+pub(crate) enum DialError {
     /// The pod did not accept it.
     Pod,
     /// The gateway itself lacked something, for example file descriptors: not the pod's fault.
@@ -114,7 +114,7 @@ pub(crate) enum Refusal {
     Tls(TlsError),
 }
 
-impl From<TlsError> for Refusal {
+impl From<TlsError> for DialError {
     fn from(error: TlsError) -> Self {
         match error {
             // A pod that starts or stops fails like this.
@@ -210,10 +210,10 @@ impl Observed {
     }
 
     /// Why there is no connection after all.
-    pub(super) fn refusal(observed: Arc<Self>) -> Refusal {
+    pub(super) fn refusal(observed: Arc<Self>) -> DialError {
         Arc::into_inner(observed)
             .and_then(|observed| observed.tls.into_inner())
-            .map_or(Refusal::Pod, Refusal::Tls)
+            .map_or(DialError::Pod, DialError::Tls)
     }
 
     fn note<T>(&self, polled: &Poll<io::Result<T>>) {

@@ -18,7 +18,7 @@ use tokio::time::timeout;
 use tokio_util::either::Either;
 
 use super::dial::{Observed, PodStream};
-use super::{Pool, Refusal, STREAM_WINDOW, STREAMS};
+use super::{DialError, Pool, STREAM_WINDOW, STREAMS};
 use crate::budget::{HYPER_BUFFER, PodTurn};
 use crate::error::Failure;
 use crate::upstream::body::RequestBody;
@@ -59,11 +59,11 @@ pub(crate) struct Http1Connection {
 }
 
 impl Http1Connection {
-    pub(super) async fn on(upstream: &UpstreamContext, stream: PodStream) -> Result<Self, Refusal> {
+    pub(super) async fn on(upstream: &UpstreamContext, stream: PodStream) -> Result<Self, DialError> {
         let observed = stream.observed();
         let handshake =
             http1::Builder::new().max_buf_size(HYPER_BUFFER).handshake(TokioIo::new(stream)).await;
-        let (sender, connection) = handshake.map_err(|_| Refusal::Pod)?;
+        let (sender, connection) = handshake.map_err(|_| DialError::Pod)?;
         let task = own(upstream, connection.with_upgrades());
         Ok(Self { sender, task, observed })
     }
@@ -98,7 +98,7 @@ impl Http2Connection {
         upstream: &UpstreamContext,
         stream: PodStream,
         scheme: Scheme,
-    ) -> Result<Rc<Self>, Refusal> {
+    ) -> Result<Rc<Self>, DialError> {
         let observed = stream.observed();
         let mut builder = http2::Builder::new(LocalExecutor::new(&upstream.runtime));
         builder

@@ -21,8 +21,8 @@ use rouse_net::tls::Alpn;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
+pub(crate) use self::dial::{DialError, is_local};
 use self::dial::{HANDSHAKE, TransportId};
-pub(crate) use self::dial::{Refusal, is_local};
 pub(super) use self::dial::{Transport, connect};
 pub(super) use self::link::Link;
 use self::link::{Http1Connection, Http2Connection, Http2Stream};
@@ -283,7 +283,7 @@ impl Pool {
         addresses: &[SocketAddr],
         limit: Duration,
         upgrade: bool,
-    ) -> Result<Link, Refusal> {
+    ) -> Result<Link, DialError> {
         let patience = match &self.transport {
             Transport::Http1 => return self.dial(upstream, addresses, limit, upgrade).await,
             Transport::Tls(_) if upgrade => return self.dial(upstream, addresses, limit, upgrade).await,
@@ -292,7 +292,7 @@ impl Pool {
         };
         // Many requests at once need one connection over HTTP/2, not one each. Before the first TLS handshake, the protocol is not
         // known.
-        let turn = timeout(patience, self.connecting.acquire()).await.map_err(|_| Refusal::Pod)?;
+        let turn = timeout(patience, self.connecting.acquire()).await.map_err(|_| DialError::Pod)?;
         if let Some(link) = self.take(upgrade) {
             return Ok(link);
         }
@@ -308,13 +308,13 @@ impl Pool {
         addresses: &[SocketAddr],
         limit: Duration,
         upgrade: bool,
-    ) -> Result<Link, Refusal> {
+    ) -> Result<Link, DialError> {
         let Some(permit) = upstream.pod_connections.open() else {
             upstream.shortage.report();
-            return Err(Refusal::Local);
+            return Err(DialError::Local);
         };
         let dialled = self.transport.dial(addresses, limit, upgrade).await;
-        if matches!(dialled, Err(Refusal::Local)) {
+        if matches!(dialled, Err(DialError::Local)) {
             upstream.shortage.report();
         }
         let (stream, protocol) = dialled?;
