@@ -49,10 +49,10 @@ pub enum Command {
     Restart(Restart),
     /// Keep an app at a number of pods, or give it back to the autoscaler
     #[command(after_long_help = SCALE_HELP, after_help = "See --help for examples.")]
-    ScaleArgs(ScaleArgs),
+    Scale(ScaleArgs),
     /// Show what the pods of an app printed
     #[command(after_long_help = LOGS_HELP, after_help = "See --help for examples.")]
-    LogsArgs(LogsArgs),
+    Logs(LogsArgs),
     /// Show what Rouse makes of Kubernetes objects, without a cluster
     #[command(after_help = EXIT_CODES)]
     Explain(Explain),
@@ -376,7 +376,7 @@ mod tests {
         for (text, expected) in cases.into_iter().chain(["1001", "-1", "", "max"].map(|bad| (bad, None))) {
             let parsed = Rouse::try_parse_from(["rouse", "scale", "hello", "--", text]).ok();
             let pods = parsed.map(|rouse| match rouse.command {
-                Command::ScaleArgs(scale) => scale.pods,
+                Command::Scale(scale) => scale.pods,
                 other => unreachable!("{other:?}"),
             });
             assert_eq!(pods, expected, "{text}");

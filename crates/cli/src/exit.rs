@@ -7,18 +7,29 @@ use anstyle::{AnsiColor, Style};
 
 use crate::CommandError;
 
-/// The exit code of `result`; what failed is said on `err`.
+/// The exit code of `result`. Prints the error to `err`, unless it is in the log already.
 pub(crate) fn exit_code(result: Result<(), CommandError>, err: &mut dyn Write) -> ExitCode {
-    let (code, said) = match result {
+    let failure = match result {
         Ok(()) | Err(CommandError::ReaderGone) => return ExitCode::SUCCESS,
-        Err(CommandError::Input(said)) => (2, said),
-        Err(CommandError::Failed(said)) => (1, said),
-        Err(CommandError::Io { what, error }) => (1, format!("{what}: {error}")),
+        Err(failure) => failure,
     };
     let red = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
     // Without stderr the error cannot be shown.
-    writeln!(err, "{red}error:{red:#} {said}").ok();
-    ExitCode::from(code)
+    match &failure {
+        CommandError::Logged(_) => {}
+        CommandError::Io { what, error } => drop(writeln!(err, "{red}error:{red:#} {what}: {error}")),
+        failure => drop(writeln!(err, "{red}error:{red:#} {failure}")),
+    }
+    ExitCode::from(code(&failure))
+}
+
+fn code(failure: &CommandError) -> u8 {
+    match failure {
+        CommandError::ReaderGone => 0,
+        CommandError::Failed(_) | CommandError::Io { .. } => 1,
+        CommandError::Input(_) => 2,
+        CommandError::Logged(failure) => code(failure),
+    }
 }
 
 /// Help and version are answers, anything else is bad usage; clap has the words for both.

@@ -51,8 +51,8 @@ pub fn run(rouse: &Rouse, streams: &mut Streams<'_>) -> Result<(), CommandError>
         Command::Check(args) => check::command(args, streams),
         Command::Status(status) => admin_client::status(status, streams),
         Command::Restart(restart) => admin_client::restart(restart, streams),
-        Command::ScaleArgs(scale) => admin_client::scale(scale, streams),
-        Command::LogsArgs(logs) => admin_client::logs(logs, streams),
+        Command::Scale(scale) => admin_client::scale(scale, streams),
+        Command::Logs(logs) => admin_client::logs(logs, streams),
         Command::Explain(explain) => explain::run(explain, streams),
         Command::DemoApp(app) => demo::run(app),
         // The guardian speaks on the streams that it was given, so `main` starts it before there are others.

@@ -402,7 +402,7 @@ fn reasons_are_sentences() {
 /// Anything that a driver may tell an autoscaler.
 #[derive(Debug, Clone)]
 enum Fact {
-    LoadReport(usize, LoadReport),
+    Report(usize, LoadReport),
     List(Vec<usize>),
     Decide(Sight),
     Pin(u32),
@@ -468,8 +468,8 @@ impl Model {
     fn last_report(&self, n: usize, who: usize) -> Option<(Moment, CurrentLoad)> {
         let facts = self.until(n);
         let i =
-            facts.iter().rposition(|(_, fact)| matches!(fact, Fact::LoadReport(from, _) if *from == who))?;
-        let (heard, Fact::LoadReport(_, report)) = &facts[i] else { unreachable!() };
+            facts.iter().rposition(|(_, fact)| matches!(fact, Fact::Report(from, _) if *from == who))?;
+        let (heard, Fact::Report(_, report)) = &facts[i] else { unreachable!() };
         let mut lists = facts[i..].iter().filter_map(|(at, fact)| match fact {
             Fact::List(names) => Some((*at, names)),
             _ => None,
@@ -496,7 +496,7 @@ impl Model {
         let mut last = self.born;
         for (i, (at, fact)) in self.until(n).iter().enumerate() {
             let active = match fact {
-                Fact::LoadReport(_, report) => is_active(report),
+                Fact::Report(_, report) => is_active(report),
                 Fact::List(names) => (0..NAMES).any(|who| {
                     let known = i > 0 && !names.contains(&who);
                     let before = if known { self.last_report(i - 1, who) } else { None };
@@ -524,7 +524,7 @@ impl Model {
             .until(n)
             .iter()
             .filter_map(|(at, fact)| match fact {
-                Fact::LoadReport(_, report) => Some((u128::from(at.as_nanos()), report)),
+                Fact::Report(_, report) => Some((u128::from(at.as_nanos()), report)),
                 _ => None,
             })
             .collect();
@@ -600,7 +600,7 @@ impl Model {
         let fell = fell.map_or(0, |pair| pair[1].0);
         let pinned = self.until(n).iter().rposition(|(_, fact)| matches!(fact, Fact::Pin(0))).unwrap_or(0);
         let asked = self.facts[fell.max(pinned)..=n].iter().any(|(_, fact)| match fact {
-            Fact::LoadReport(_, report) => report.requests > 0 || report.present.holds > 0,
+            Fact::Report(_, report) => report.requests > 0 || report.present.holds > 0,
             _ => false,
         });
         self.holds(n) > 0 || asked && !self.is_idle(n)
@@ -706,7 +706,7 @@ fn name(who: usize) -> Reporter {
 
 fn tell(scaler: &mut Autoscaler, now: Moment, fact: &Fact) -> Option<Decision> {
     match fact {
-        Fact::LoadReport(who, report) => scaler.report(now, &name(*who), report).unwrap(),
+        Fact::Report(who, report) => scaler.report(now, &name(*who), report).unwrap(),
         Fact::List(names) => scaler.list(now, names.iter().map(|who| name(*who))).unwrap(),
         Fact::Pin(pods) => scaler.pin(*pods),
         Fact::Unpin => scaler.unpin(),
@@ -785,7 +785,7 @@ fn moves() -> impl Strategy<Value = Vec<(Duration, Move)>> {
         .prop_map(|(replicas, ready, owner)| Move::Tell(Fact::Decide(Sight { replicas, ready, owner })));
     let list = proptest::collection::vec(0..NAMES, 0..=NAMES).prop_map(|names| Move::Tell(Fact::List(names)));
     let one = prop_oneof![
-        8 => (0..NAMES, report()).prop_map(|(who, report)| Move::Tell(Fact::LoadReport(who, report))),
+        8 => (0..NAMES, report()).prop_map(|(who, report)| Move::Tell(Fact::Report(who, report))),
         2 => list,
         3 => sight,
         8 => prop_oneof![3 => Just(0), 1 => 0..4_u32].prop_map(|missing| Move::Follow { missing }),
@@ -822,7 +822,7 @@ fn run(
             Move::Quiet(seconds) => {
                 for _ in 0..seconds {
                     now = now + SECOND;
-                    facts.extend(listed.iter().map(|who| (now, Fact::LoadReport(*who, quiet()))));
+                    facts.extend(listed.iter().map(|who| (now, Fact::Report(*who, quiet()))));
                 }
                 facts.push((now, follow(replicas, 0)));
             }
@@ -882,7 +882,7 @@ fn promises(model: &Model, decision: &Decision) -> Result<(), TestCaseError> {
             .facts
             .iter()
             .rev()
-            .find(|(_, fact)| matches!(fact, Fact::LoadReport(from, _) if *from == who));
+            .find(|(_, fact)| matches!(fact, Fact::Report(from, _) if *from == who));
         let fresh = heard.is_some_and(|(at, _)| now.since(*at) < FRESH);
         prop_assert!(fresh || !model.is_listed(n, who), "down while {} is silent", who);
     }
@@ -916,7 +916,7 @@ fn garbage() -> impl Strategy<Value = (Moment, Fact)> {
     });
     let sight = (count(), count())
         .prop_map(|(replicas, ready)| Fact::Decide(Sight { replicas, ready, owner: Owner::Rouse }));
-    let fact = prop_oneof![(0..NAMES, report).prop_map(|(who, report)| Fact::LoadReport(who, report)), sight];
+    let fact = prop_oneof![(0..NAMES, report).prop_map(|(who, report)| Fact::Report(who, report)), sight];
     let now = prop_oneof![any::<u64>(), 0..10_000_000_000_u64, u64::MAX - 10..=u64::MAX];
     (now.prop_map(Moment::from_nanos), fact)
 }
@@ -973,7 +973,7 @@ proptest! {
             now = now + Duration::from_millis(pause);
             for (scaler, order) in scalers.iter_mut().zip([ORDERS[0], ORDERS[order]]) {
                 for who in order {
-                    tell(scaler, now, &Fact::LoadReport(who, reports[who]));
+                    tell(scaler, now, &Fact::Report(who, reports[who]));
                 }
             }
             let [one, other] = scalers.each_mut().map(|scaler| scaler.decide(now, pods(replicas, replicas)));
@@ -993,11 +993,11 @@ proptest! {
         let now = Moment::from_millis(asleep);
         prop_assert_eq!(scaler.decide(now, pods(0, 0)).reason, ScaleReason::Asleep);
         let report = LoadReport { span: Duration::from_millis(span), requests, ..LoadReport::default() };
-        tell(&mut scaler, now, &Fact::LoadReport(usize::from(!listed), report));
+        tell(&mut scaler, now, &Fact::Report(usize::from(!listed), report));
         prop_assert!(scaler.decide(now, pods(0, 0)).desired >= 1);
         // It did not wait for the pod: the next reports are quiet, and the wake goes on all the same.
         let last = now + settings.idle_after - Duration::from_nanos(1);
-        tell(&mut scaler, last, &Fact::LoadReport(0, quiet()));
+        tell(&mut scaler, last, &Fact::Report(0, quiet()));
         prop_assert!(scaler.decide(last, pods(0, 0)).desired >= 1);
         let forgotten = now + settings.idle_after;
         prop_assert_eq!(scaler.decide(forgotten, pods(0, 0)).desired, 0);
@@ -1015,16 +1015,16 @@ proptest! {
         // Ready all along; the first sight is the wake.
         drop(scaler.decide(at(0), pods(replicas, replicas)));
         let now = Moment::from_nanos(when);
-        tell(&mut scaler, now, &Fact::LoadReport(0, last));
+        tell(&mut scaler, now, &Fact::Report(0, last));
         let (ended, gap) = (now + SECOND, Duration::from_nanos(gap));
         let busy = last.present.total() > 0;
         if busy {
             // A last request ends within the span of this report.
-            tell(&mut scaler, ended, &Fact::LoadReport(0, LoadReport { concurrency: 0.1, ..quiet() }));
+            tell(&mut scaler, ended, &Fact::Report(0, LoadReport { concurrency: 0.1, ..quiet() }));
         }
         let deadline = if busy { ended } else { now } + settings.idle_after;
         for who in [0, 1] {
-            tell(&mut scaler, deadline - gap.min(settings.idle_after), &Fact::LoadReport(who, quiet()));
+            tell(&mut scaler, deadline - gap.min(settings.idle_after), &Fact::Report(who, quiet()));
         }
         let before = scaler.clone().decide(deadline - Duration::from_nanos(1), pods(replicas, replicas));
         prop_assert!(before.desired >= 1, "{}", before.reason);
@@ -1051,7 +1051,7 @@ proptest! {
         for _ in 0..if far { 0 } else { settings.stable_window.as_secs() * 2 + 2 } {
             now = now + SECOND;
             for who in 0..NAMES {
-                tell(&mut scaler, now, &Fact::LoadReport(who, quiet()));
+                tell(&mut scaler, now, &Fact::Report(who, quiet()));
             }
             drop(scaler.decide(now, pods(1, 1)));
         }

@@ -90,7 +90,7 @@ async fn guard(rouse: UnixStream, command: &[OsString]) -> io::Result<()> {
     pod.watch(BufReader::new(from_rouse).lines(), deaths).await;
     let swept = pod.end();
     if let Some(ended) = pod.ended {
-        tell(&mut to_rouse, GuardianMessage::ExitStatus(ended)).await.ok();
+        tell(&mut to_rouse, GuardianMessage::Ended(ended)).await.ok();
     }
     swept
 }

@@ -286,7 +286,7 @@ impl Guardian {
             }
         };
         let by_us = asked.borrow().is_some();
-        let how = if let Some(GuardianMessage::ExitStatus(how)) = report {
+        let how = if let Some(GuardianMessage::Ended(how)) = report {
             Some(how)
         } else {
             sweep(&uid).await;

@@ -75,7 +75,7 @@ pub(crate) enum GuardianMessage {
     /// It could not be started; the system's error number.
     Failed(NonZeroI32),
     /// It has ended, and so has everything that came from it.
-    ExitStatus(ExitStatus),
+    Ended(ExitStatus),
 }
 
 impl GuardianMessage {
@@ -84,8 +84,8 @@ impl GuardianMessage {
         Some(match what {
             "started" => GuardianMessage::Started(number.parse().ok()?),
             "failed" => GuardianMessage::Failed(number.parse().ok()?),
-            "exited" => GuardianMessage::ExitStatus(ExitStatus::Code(number.parse().ok()?)),
-            "killed" => GuardianMessage::ExitStatus(ExitStatus::Signal(number.parse().ok()?)),
+            "exited" => GuardianMessage::Ended(ExitStatus::Code(number.parse().ok()?)),
+            "killed" => GuardianMessage::Ended(ExitStatus::Signal(number.parse().ok()?)),
             _ => return None,
         })
     }
@@ -96,8 +96,8 @@ impl fmt::Display for GuardianMessage {
         match self {
             GuardianMessage::Started(pid) => writeln!(f, "started {pid}"),
             GuardianMessage::Failed(errno) => writeln!(f, "failed {errno}"),
-            GuardianMessage::ExitStatus(ExitStatus::Code(code)) => writeln!(f, "exited {code}"),
-            GuardianMessage::ExitStatus(ExitStatus::Signal(signal)) => writeln!(f, "killed {signal}"),
+            GuardianMessage::Ended(ExitStatus::Code(code)) => writeln!(f, "exited {code}"),
+            GuardianMessage::Ended(ExitStatus::Signal(signal)) => writeln!(f, "killed {signal}"),
         }
     }
 }
@@ -111,8 +111,8 @@ mod tests {
         let reports = [
             GuardianMessage::Started(NonZeroU32::new(4242).unwrap()),
             GuardianMessage::Failed(NonZeroI32::new(2).unwrap()),
-            GuardianMessage::ExitStatus(ExitStatus::Code(-1)),
-            GuardianMessage::ExitStatus(ExitStatus::Signal(9)),
+            GuardianMessage::Ended(ExitStatus::Code(-1)),
+            GuardianMessage::Ended(ExitStatus::Signal(9)),
         ];
         for report in reports {
             assert_eq!(GuardianMessage::parse(report.to_string().trim_end()), Some(report));

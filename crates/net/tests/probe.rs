@@ -275,7 +275,7 @@ async fn grpc_server(call: Call) -> (u16, JoinSet<()>) {
         let service = service_fn(move |request: Request<Incoming>| {
             let call = call.clone();
             async move {
-                assert_eq!(request.uri().path(), "/grpc.health.v1.ServingStatus/Check");
+                assert_eq!(request.uri().path(), "/grpc.health.v1.Health/Check");
                 assert_eq!(request.headers()["content-type"], "application/grpc");
                 let asked = request.into_body().collect().await.unwrap().to_bytes();
                 assert_eq!(asked[..], *b"\0\0\0\0\x0b\x0a\x09shop.Cart");

@@ -32,7 +32,7 @@ pub(crate) fn command(args: &CheckArgs, streams: &mut Streams<'_>) -> Result<(),
         CheckFormat::Text => report.text(streams.out)?,
         CheckFormat::Json => report.json(streams.out)?,
     }
-    match report.count(Outcome::CommandError) {
+    match report.count(Outcome::Failure) {
         0 => Ok(()),
         failed => {
             // Otherwise the error would be read before what it is about.
@@ -50,7 +50,7 @@ async fn look(args: &CheckArgs, streams: &mut Streams<'_>) -> Result<Report, Com
     let mut announced = false;
     loop {
         let report = once(&client, args, &advice).await;
-        let failed = report.count(Outcome::CommandError);
+        let failed = report.count(Outcome::Failure);
         if failed == 0 || Instant::now() >= deadline {
             return Ok(report);
         }

@@ -42,7 +42,7 @@ pub(super) enum Outcome {
     /// Something is lost, and the gateway can do its work.
     Warning,
     /// The gateway cannot do its work.
-    CommandError,
+    Failure,
     NotChecked,
 }
 
@@ -66,7 +66,7 @@ impl Check {
     }
 
     pub(super) fn failure(name: impl Into<String>) -> Self {
-        Self::new(Outcome::CommandError, name)
+        Self::new(Outcome::Failure, name)
     }
 
     pub(super) fn not_checked(name: impl Into<String>) -> Self {
@@ -85,7 +85,7 @@ impl Check {
 impl Report {
     pub(super) fn new(sections: Vec<Section>) -> Self {
         let mut report = Self { passed: true, sections };
-        report.passed = report.count(Outcome::CommandError) == 0;
+        report.passed = report.count(Outcome::Failure) == 0;
         report
     }
 
@@ -122,14 +122,14 @@ impl Report {
             }
             writeln!(out)?;
         }
-        let (mark, style) = mark(if self.passed { Outcome::Pass } else { Outcome::CommandError });
+        let (mark, style) = mark(if self.passed { Outcome::Pass } else { Outcome::Failure });
         writeln!(out, "{style}{mark}{style:#} {}", self.sum())
     }
 
     /// All of it in a few words.
     fn sum(&self) -> String {
         let kinds = [
-            (Outcome::CommandError, "failed"),
+            (Outcome::Failure, "failed"),
             (Outcome::Warning, "with a warning"),
             (Outcome::NotChecked, "not checked"),
             (Outcome::Pass, "as it should be"),
@@ -145,7 +145,7 @@ fn mark(outcome: Outcome) -> (&'static str, Style) {
     match outcome {
         Outcome::Pass => ("✔", colour(AnsiColor::Green)),
         Outcome::Warning => ("‼", colour(AnsiColor::Yellow)),
-        Outcome::CommandError => ("✖", colour(AnsiColor::Red)),
+        Outcome::Failure => ("✖", colour(AnsiColor::Red)),
         Outcome::NotChecked => ("-", Style::new()),
     }
 }

@@ -21,7 +21,7 @@ const WINDOW: u32 = 64 * 1024;
 
 /// The question about `service`.
 pub(super) fn request(address: SocketAddr, service: &str) -> Result<Request<Full<Bytes>>, ProbeFailure> {
-    Request::post(format!("http://{address}/grpc.health.v1.ServingStatus/Check"))
+    Request::post(format!("http://{address}/grpc.health.v1.Health/Check"))
         .header(CONTENT_TYPE, "application/grpc")
         .header(TE, "trailers")
         .header(USER_AGENT, super::USER_AGENT)

@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
 use rustls::client::Resumption;
-use rustls::client::danger::ServerCertVerifier;
 use rustls::sign::SingleCertAndKey;
 use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::ServerName;
@@ -15,7 +14,7 @@ use tokio::time::{Instant, timeout_at};
 use tokio_rustls::{Connect, TlsConnector};
 
 use super::files::{self, Seen};
-use super::verify::{AnyName, Anything, Trusted};
+use super::verify::{PodCertificatePolicy, PodCertificates, Trusted};
 use super::{Alpn, Identity, LoadError, LoadProblem, Pem, TlsError, Versions, Warning, provider};
 
 /// A connection that we made to a pod.
@@ -97,12 +96,13 @@ impl ClientSettings {
     }
 
     fn load(&self, warnings: &mut Vec<Warning>) -> Result<ClientConfig, LoadError> {
-        let verifier: Arc<dyn ServerCertVerifier> = if self.verify {
-            let (trusted, accepted) = (self.roots.load(warnings)?, self.accepted.clone());
-            Arc::new(AnyName { trusted, accepted, provider: provider() })
+        let policy = if self.verify {
+            let (trusted, names) = (self.roots.load(warnings)?, self.accepted.clone());
+            PodCertificatePolicy::Verified { trusted, names }
         } else {
-            Arc::new(Anything { provider: provider() })
+            PodCertificatePolicy::Any
         };
+        let verifier = Arc::new(PodCertificates { policy, provider: provider() });
         let refused = |error| LoadError { file: "tls".into(), reason: LoadProblem::Setup(error) };
         let builder = ClientConfig::builder_with_provider(provider())
             .with_protocol_versions(&self.versions.supported())

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};
-use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::crypto::{
+    CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature,
+};
 use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 use rustls_pki_types::{CertificateDer, ServerName, SignatureVerificationAlgorithm, UnixTime};
@@ -28,7 +30,7 @@ impl Trusted {
         now: UnixTime,
         algorithms: &[&dyn SignatureVerificationAlgorithm],
     ) -> Result<(), Error> {
-        // Many a pod shows a certificate that is its own authority, which as a leaf of a chain would be refused.
+        // Pods often present a self-signed certificate. Chain verification rejects it as a leaf, so it is compared as a whole.
         if self.pinned.iter().any(|pinned| pinned == leaf) {
             return match staleness(leaf, now) {
                 Some(Caution::Expired) => Err(CertificateError::Expired.into()),
@@ -41,16 +43,24 @@ impl Trusted {
     }
 }
 
-/// Accepts a certificate that leads to one of the roots and is valid for one of the names.
+/// Verifies the certificates of pods.
 #[derive(Debug)]
-pub(super) struct AnyName {
-    pub(super) trusted: Trusted,
-    /// Besides the name that was sent.
-    pub(super) accepted: Vec<ServerName<'static>>,
+pub(super) struct PodCertificates {
+    pub(super) policy: PodCertificatePolicy,
     pub(super) provider: Arc<CryptoProvider>,
 }
 
-impl ServerCertVerifier for AnyName {
+/// Which certificates of pods are accepted.
+#[derive(Debug)]
+pub(super) enum PodCertificatePolicy {
+    /// Those that lead to one of the roots and are valid for the name that was sent or for one of `names`.
+    Verified { trusted: Trusted, names: Vec<ServerName<'static>> },
+    /// All, without parsing them: rustls cannot parse many home-made ones. Signatures are not checked either: a peer that
+    /// may show any certificate may also sign with any key.
+    Any,
+}
+
+impl ServerCertVerifier for PodCertificates {
     fn verify_server_cert(
         &self,
         leaf: &CertificateDer<'_>,
@@ -59,11 +69,14 @@ impl ServerCertVerifier for AnyName {
         _ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        self.trusted.verify(leaf, intermediates, now, self.provider.signature_verification_algorithms.all)?;
+        let PodCertificatePolicy::Verified { trusted, names } = &self.policy else {
+            return Ok(ServerCertVerified::assertion());
+        };
+        trusted.verify(leaf, intermediates, now, self.provider.signature_verification_algorithms.all)?;
         let leaf = ParsedCertificate::try_from(leaf)?;
         let sent = verify_server_name(&leaf, server_name);
-        // Of all names it is the sent one whose refusal is told: the others only stand in for it.
-        if sent.is_ok() || self.accepted.iter().any(|name| verify_server_name(&leaf, name).is_ok()) {
+        // The error names the server name that was sent, since the other names are only alternatives to it.
+        if sent.is_ok() || names.iter().any(|name| verify_server_name(&leaf, name).is_ok()) {
             return Ok(ServerCertVerified::assertion());
         }
         Err(sent.err().unwrap_or(Error::InvalidCertificate(CertificateError::NotValidForName)))
@@ -75,7 +88,7 @@ impl ServerCertVerifier for AnyName {
         leaf: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls12_signature(message, leaf, signature, &self.provider.signature_verification_algorithms)
+        self.verify_signature(verify_tls12_signature, message, leaf, signature)
     }
 
     fn verify_tls13_signature(
@@ -84,7 +97,7 @@ impl ServerCertVerifier for AnyName {
         leaf: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls13_signature(message, leaf, signature, &self.provider.signature_verification_algorithms)
+        self.verify_signature(verify_tls13_signature, message, leaf, signature)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
@@ -92,44 +105,26 @@ impl ServerCertVerifier for AnyName {
     }
 }
 
-/// Accepts every certificate without parsing it: rustls cannot parse many home-made ones. Signatures are not checked
-/// either: a peer that may show any certificate may also sign with any key.
-#[derive(Debug)]
-pub(super) struct Anything {
-    pub(super) provider: Arc<CryptoProvider>,
-}
+type VerifySignature = fn(
+    &[u8],
+    &CertificateDer<'_>,
+    &DigitallySignedStruct,
+    &WebPkiSupportedAlgorithms,
+) -> Result<HandshakeSignatureValid, Error>;
 
-impl ServerCertVerifier for Anything {
-    fn verify_server_cert(
+impl PodCertificates {
+    fn verify_signature(
         &self,
-        _leaf: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        _ocsp_response: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _message: &[u8],
-        _leaf: &CertificateDer<'_>,
-        _signature: &DigitallySignedStruct,
+        verify: VerifySignature,
+        message: &[u8],
+        leaf: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        _message: &[u8],
-        _leaf: &CertificateDer<'_>,
-        _signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider.signature_verification_algorithms.supported_schemes()
+        match self.policy {
+            PodCertificatePolicy::Any => Ok(HandshakeSignatureValid::assertion()),
+            PodCertificatePolicy::Verified { .. } => {
+                verify(message, leaf, signature, &self.provider.signature_verification_algorithms)
+            }
+        }
     }
 }

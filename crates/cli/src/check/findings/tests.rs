@@ -88,7 +88,7 @@ fn a_cluster_that_lacks_nothing_passes() {
 #[test]
 fn an_api_server_that_does_not_answer_is_one_failure_and_the_rest_is_not_checked() {
     let report = judge(&Err("the API server cannot be reached: Connection refused".to_owned()), &asked());
-    let counts = [Outcome::CommandError, Outcome::NotChecked, Outcome::Warning, Outcome::Pass];
+    let counts = [Outcome::Failure, Outcome::NotChecked, Outcome::Warning, Outcome::Pass];
     assert_eq!(counts.map(|outcome| report.count(outcome)), [1, 4, 0, 0]);
     let mut text = Vec::new();
     report.text(&mut text).unwrap();
@@ -99,7 +99,7 @@ fn an_api_server_that_does_not_answer_is_one_failure_and_the_rest_is_not_checked
 #[test]
 fn old_clusters_are_refused_or_warned_of() {
     let cases = [
-        (Some((1, 20)), Some(Outcome::CommandError)),
+        (Some((1, 20)), Some(Outcome::Failure)),
         (Some((1, 21)), Some(Outcome::Warning)),
         (Some((1, 22)), Some(Outcome::Warning)),
         (Some((1, 25)), Some(Outcome::Warning)),
@@ -123,9 +123,9 @@ fn old_clusters_are_refused_or_warned_of() {
 fn kinds_that_are_missing_or_of_another_version_are_told_by_what_is_lost() {
     let other = || vec![Served { version: "v9".to_owned(), status: true }];
     let cases = [
-        (0, Vec::new(), Some(Outcome::CommandError)),
-        (1, Vec::new(), Some(Outcome::CommandError)),
-        (1, other(), Some(Outcome::CommandError)),
+        (0, Vec::new(), Some(Outcome::Failure)),
+        (1, Vec::new(), Some(Outcome::Failure)),
+        (1, other(), Some(Outcome::Failure)),
         (1, vec![Served { version: "v1beta1".to_owned(), status: false }], Some(Outcome::Warning)),
         (2, Vec::new(), None),
         (2, other(), Some(Outcome::Warning)),
@@ -137,11 +137,11 @@ fn kinds_that_are_missing_or_of_another_version_are_told_by_what_is_lost() {
         let found = wrong(|survey| survey.kinds[at].served = Ok(served.clone()));
         assert_eq!(found.first().map(|check| check.result), expected, "{at} {served:?}");
     }
-    let (_, detail, next) = only(Outcome::CommandError, |survey| survey.kinds[1].served = Ok(other()));
+    let (_, detail, next) = only(Outcome::Failure, |survey| survey.kinds[1].served = Ok(other()));
     assert!(detail.contains("v9") && detail.contains("v1beta1"), "{detail}");
     // The kinds of the add-on are its own: ours would take their place.
     assert!(next.starts_with("upgrade KEDA HTTP add-on to a version that serves it"), "{next}");
-    let (_, _, next) = only(Outcome::CommandError, |survey| {
+    let (_, _, next) = only(Outcome::Failure, |survey| {
         survey.kinds[1].served = Ok(Vec::new());
         survey.kinds[2].served = Ok(Vec::new());
     });
@@ -158,7 +158,7 @@ fn a_gateway_that_is_there_keeps_its_image_its_flags_and_the_kinds_of_the_cluste
         let denied = Denied { verb: "list", reason: String::new() };
         survey.grants.as_mut().unwrap()[0].denied.push(denied);
     };
-    let (_, _, next) = only(Outcome::CommandError, deny);
+    let (_, _, next) = only(Outcome::Failure, deny);
     let lines: Vec<&str> = next.lines().collect();
     let [rule, flags, install] = lines[..] else { panic!("{next}") };
     assert!(rule.starts_with("add to its ClusterRole the rule {apiGroups"), "the least first: {next}");
@@ -170,8 +170,7 @@ fn a_gateway_that_is_there_keeps_its_image_its_flags_and_the_kinds_of_the_cluste
     deny(&mut survey);
     survey.gateway = Err(SurveyError::Forbidden("you may not".to_owned()));
     let report = judge(&Ok(survey), &Advice { there: There::default(), ..asked() });
-    let failed =
-        report.sections()[2].checks.iter().find(|check| check.result == Outcome::CommandError).unwrap();
+    let failed = report.sections()[2].checks.iter().find(|check| check.result == Outcome::Failure).unwrap();
     assert!(failed.next.as_ref().unwrap().contains("rouse install --image IMAGE --no-crds |"), "{failed:?}");
     let (_, _, next) = only(Outcome::Warning, |survey| gateway(survey).services = Ok(Vec::new()));
     assert!(next.ends_with(&expected) && next.starts_with("with the flags"), "{next}");
@@ -182,7 +181,7 @@ fn every_permission_that_is_taken_away_is_told_with_the_rule_that_grants_it() {
     for (at, permission) in PERMISSIONS.iter().enumerate() {
         let verb = *permission.verbs.last().unwrap();
         let expected = match permission.need {
-            Need::Required => Outcome::CommandError,
+            Need::Required => Outcome::Failure,
             Need::Optional { .. } => Outcome::Warning,
         };
         let (name, detail, next) = only(expected, |survey| {
@@ -234,8 +233,7 @@ fn in_one_namespace_a_role_there_is_what_is_missing() {
     survey.grants.as_mut().unwrap()[0].denied.push(Denied { verb: "list", reason: String::new() });
     survey.namespace = Some("shop".to_owned());
     let report = judge(&Ok(survey), &Advice { gateway: "edge".to_owned(), ..asked() });
-    let failed =
-        report.sections()[2].checks.iter().find(|check| check.result == Outcome::CommandError).unwrap();
+    let failed = report.sections()[2].checks.iter().find(|check| check.result == Outcome::Failure).unwrap();
     let next = failed.next.as_ref().unwrap();
     let install = "--namespace edge --watch-namespace shop --no-crds | kubectl apply --server-side -f -";
     assert!(next.contains(install), "{next}");
@@ -254,7 +252,7 @@ fn whose_permissions_they_are_is_said() {
 fn what_may_not_be_asked_is_a_warning_and_what_fails_is_a_failure() {
     let forbidden = || SurveyError::Forbidden("you may not".to_owned());
     let failed = || SurveyError::Failed("it broke".to_owned());
-    for (unseen, outcome) in [(forbidden(), Outcome::Warning), (failed(), Outcome::CommandError)] {
+    for (unseen, outcome) in [(forbidden(), Outcome::Warning), (failed(), Outcome::Failure)] {
         let words = unseen.to_string();
         let changes: [&dyn Fn(&mut Survey); 5] = [
             &|survey| survey.kinds[1].served = Err(unseen.clone()),
@@ -300,7 +298,7 @@ fn a_gateway_without_an_available_pod_fails_and_its_pods_say_why() {
         gateway.pods = Ok(vec![GatewayPod { name: "p".to_owned(), trouble }]);
         gateway.services = Ok(vec![GatewayService { name: "rouse-gateway".to_owned(), ready: 0 }]);
     });
-    assert!(found.iter().all(|check| check.result == Outcome::CommandError), "{found:?}");
+    assert!(found.iter().all(|check| check.result == Outcome::Failure), "{found:?}");
     let told: Vec<&str> = found.iter().filter_map(|check| check.detail.as_deref()).collect();
     assert_eq!(
         told,
@@ -323,10 +321,8 @@ fn one_pod_of_several_that_is_not_ready_is_a_warning() {
 #[test]
 fn a_deployment_at_zero_or_stuck_fails_with_what_its_controller_says() {
     let found = wrong(|survey| (gateway(survey).wanted, gateway(survey).available) = (0, 0));
-    assert!(
-        found[0].result == Outcome::CommandError && found[0].detail.as_ref().unwrap().contains("scaled to 0")
-    );
-    let (_, detail, _) = only(Outcome::CommandError, |survey| {
+    assert!(found[0].result == Outcome::Failure && found[0].detail.as_ref().unwrap().contains("scaled to 0"));
+    let (_, detail, _) = only(Outcome::Failure, |survey| {
         gateway(survey).available = 0;
         gateway(survey).stuck = Some("exceeded quota: pods".to_owned());
     });
@@ -335,8 +331,7 @@ fn a_deployment_at_zero_or_stuck_fails_with_what_its_controller_says() {
 
 #[test]
 fn a_service_that_leads_nowhere_fails_and_none_at_all_is_a_warning() {
-    let (name, ..) =
-        only(Outcome::CommandError, |survey| gateway(survey).services.as_mut().unwrap()[0].ready = 0);
+    let (name, ..) = only(Outcome::Failure, |survey| gateway(survey).services.as_mut().unwrap()[0].ready = 0);
     assert!(name.contains("Service rouse-gateway"), "{name}");
     only(Outcome::Warning, |survey| gateway(survey).services = Ok(Vec::new()));
 }

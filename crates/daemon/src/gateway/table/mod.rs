@@ -92,7 +92,7 @@ pub static WATCH_NAMESPACE: Setting<Option<String>> = Setting::optional(
     "watch-namespace",
     &Maybe(Label),
     "all namespaces",
-    "The only namespace whose routes and DataPlaneView are used",
+    "The only namespace whose routes and Services are used",
 )
 .aliases(&keda::WATCH_NAMESPACE);
 
@@ -131,7 +131,7 @@ pub static CLUSTER_DOMAIN: Setting<String> = Setting::new(
     "cluster-domain",
     &One(Text),
     || "cluster.local".to_owned(),
-    "What the DNS names of DataPlaneView end with: pods' certificates may be for these",
+    "What the DNS names of Services end with: pods' certificates may be for these",
 );
 
 /// A host that the operator assigns to a namespace, regardless of what routes claim.

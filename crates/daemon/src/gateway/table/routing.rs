@@ -35,7 +35,7 @@ pub static ALLOW_MANUAL_ENDPOINTS: Setting<bool> = Setting::new(
     "allow-manual-endpoints",
     &One(Switch),
     || false,
-    "Whether endpoints get requests that are no pods of their namespace, or of DataPlaneView without a selector: any user who \
+    "Whether endpoints get requests that are no pods of their namespace, or of Services without a selector: any user who \
          may write EndpointSlices can then send requests anywhere",
 );
 
@@ -44,7 +44,7 @@ pub static MANUAL_ENDPOINTS_OF: Setting<Vec<String>> = Setting::list(
     "manual-endpoints-of",
     &Many(Label),
     "no namespace",
-    "The namespaces whose DataPlaneView may allow such endpoints with the annotation rouse.dev/manual-endpoints; may be \
+    "The namespaces whose Services may allow such endpoints with the annotation rouse.dev/manual-endpoints; may be \
          repeated",
 );
 
