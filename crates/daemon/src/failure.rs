@@ -23,6 +23,9 @@ pub enum CommandError {
         #[source]
         error: io::Error,
     },
+    /// The same as the error in it, which is in the log already: only the exit code is left to set.
+    #[error("{0}")]
+    Logged(#[source] Box<CommandError>),
     /// The reader of our output has gone, as `head` does: this is no error.
     #[error("the reader of the output has gone")]
     ReaderGone,

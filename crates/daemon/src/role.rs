@@ -62,17 +62,27 @@ pub(crate) fn run<R: Role>(
     let ended = runtime.block_on(async {
         let mut reporter = JoinSet::new();
         reporter.spawn(log.report_suppressed());
-        let (console, printer) = console(report)?;
-        let mut signals = Signals::listen().map_err(failed("cannot listen to signals"))?;
-        let ended = serve(start, times, &mut signals, &console).await;
-        if let Some(printer) = printer {
-            printer.finish(LAST_LINES).await;
-        }
+        let ended = open_and_serve(report, times, start).await;
+        let ended = ended.map_err(|failure| log.log_failure(failure));
         log.close(LAST_LINES).await;
         ended
     });
     // Tasks that still block have nothing left to do.
     runtime.shutdown_timeout(Duration::from_millis(100));
+    ended
+}
+
+async fn open_and_serve<R: Role>(
+    report: Report,
+    times: DrainTimes,
+    start: impl AsyncFnOnce(&Console) -> Result<R, CommandError>,
+) -> Result<(), CommandError> {
+    let (console, printer) = console(report)?;
+    let mut signals = Signals::listen().map_err(failed("cannot listen to signals"))?;
+    let ended = serve(start, times, &mut signals, &console).await;
+    if let Some(printer) = printer {
+        printer.finish(LAST_LINES).await;
+    }
     ended
 }
 

@@ -1,18 +1,19 @@
 //! The log of `rouse gateway`: filters, JSON lines, floods, and what it must not have.
 
 use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::process::Command;
-use std::time::Duration;
 
 use rouse_testkit::api_server::ApiServer;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::starting::{Gateway, PATIENCE, TOKEN, serve};
+use super::starting::{Gateway, PATIENCE, TOKEN, get, serve};
 use super::told;
 
 /// What clients send and the log must not have.
 const SECRET: &str = "s3cret-of-a-client";
+/// The same as a Secret has it.
+const SECRET_IN_BASE64: &str = "czNjcmV0LW9mLWEtY2xpZW50";
 /// Far more than may be logged about them.
 const REQUESTS: usize = 500;
 
@@ -66,17 +67,57 @@ fn a_flood_of_bad_requests_is_no_flood_of_json_lines_and_no_line_has_secrets() {
             ),
         }
     }
-    let pid = gateway.process.id().to_string();
-    assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
-    gateway.process.wait().unwrap();
-    while let Ok(line) = gateway.lines.recv_timeout(Duration::from_secs(5)) {
-        lines.push(line);
-    }
+    gateway.stop();
+    lines.extend(gateway.lines.iter());
     for line in &lines {
         parsed(line);
         assert!(!line.contains(SECRET) && !line.contains(TOKEN), "{line}");
     }
     assert!(lines.len() < REQUESTS / 2, "{} lines for {REQUESTS} bad requests", lines.len());
+}
+
+#[test]
+fn a_private_key_in_a_secret_is_never_logged() {
+    let api = ApiServer::default();
+    let data = json!({"tls.crt": SECRET_IN_BASE64, "tls.key": SECRET_IN_BASE64});
+    let metadata = |name: &str| json!({"name": name, "namespace": "shop"});
+    api.put("secrets", json!({"metadata": metadata("own"), "type": "kubernetes.io/tls", "data": data}));
+    let mut service = json!({"metadata": metadata("cart"), "spec": {"ports": [{"port": 80}]}});
+    service["metadata"]["annotations"] =
+        json!({"rouse.dev/upstream-tls": "true", "rouse.dev/upstream-client-cert": "own"});
+    api.put("services", service);
+    let target = json!({"service": "cart", "port": 80});
+    let spec = json!({"rules": [{"hosts": ["cart.test"]}], "target": target});
+    api.put("http.keda.sh/interceptorroutes", json!({"metadata": metadata("cart"), "spec": spec}));
+    let arguments = ["--log-format", "json", "--log-level", "trace", "--drain-timeout", "1s"];
+    let mut gateway = Gateway::start_with(serve(api), &arguments);
+    let address = gateway.line("listening on http://");
+    let address = address.split('"').next().unwrap();
+    let mut lines = until(&gateway, "ready: ");
+    // The answer shows that the Secret was read: its certificate cannot be used.
+    let answer = get(address, "cart.test", "/");
+    assert!(answer.contains("x-rouse-error: tls_failed"), "{answer}");
+    assert!(!answer.contains(SECRET) && !answer.contains(SECRET_IN_BASE64), "{answer}");
+    gateway.stop();
+    lines.extend(gateway.lines.iter());
+    for line in &lines {
+        assert!(!line.contains(SECRET) && !line.contains(SECRET_IN_BASE64), "{line}");
+    }
+}
+
+#[test]
+fn the_error_that_ends_the_process_is_a_json_line_like_all_others() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rouse"));
+    command.args(["gateway", "--log-format", "json", "--listen", &address, "--admin", "127.0.0.1:0"]);
+    let output = command.env_clear().output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let lines = String::from_utf8(output.stderr).unwrap();
+    let last: Value = serde_json::from_str(lines.lines().last().unwrap()).unwrap();
+    assert_eq!(last["level"], "ERROR");
+    let message = last["message"].as_str().unwrap();
+    assert!(message.contains(&address) && message.contains("--listen"), "{message}");
 }
 
 #[test]

@@ -78,6 +78,13 @@ impl Gateway {
         Self { process, lines }
     }
 
+    /// Tells it to stop, and waits until it has.
+    pub(super) fn stop(&mut self) {
+        let pid = self.process.id().to_string();
+        assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+        self.process.wait().unwrap();
+    }
+
     /// What follows `mark` in the next line that has it.
     pub(super) fn line(&self, mark: &str) -> String {
         loop {
@@ -97,7 +104,7 @@ impl Drop for Gateway {
 }
 
 /// The whole answer to one request.
-fn get(address: &str, host: &str, path: &str) -> String {
+pub(super) fn get(address: &str, host: &str, path: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n").unwrap();

@@ -32,19 +32,6 @@ use crate::settings as shared;
 
 /// Runs until a signal, or until something breaks.
 pub(super) fn run(values: &Values, warnings: &[SettingWarning], opened: Opened) -> Result<(), CommandError> {
-    let addresses = ListenAddresses {
-        plain: values.get(&set::LISTEN),
-        secure: values.get(&set::TLS_LISTEN),
-        admin: values.get(&set::ADMIN),
-    };
-    let listeners = Listeners::open(&addresses, |error, purpose| {
-        let flag = match purpose {
-            Purpose::Plain => "--listen",
-            Purpose::Secure => "--tls-listen",
-            Purpose::Admin => "--admin",
-        };
-        CommandError::Failed(format!("{error}\n  {flag} says so"))
-    })?;
     let times = DrainTimes {
         delay: values.get(&set::SHUTDOWN_DELAY).into(),
         timeout: values.get(&set::DRAIN_TIMEOUT).into(),
@@ -53,7 +40,23 @@ pub(super) fn run(values: &Values, warnings: &[SettingWarning], opened: Opened) 
         for warning in warnings {
             console.warn(&warning.to_string());
         }
-        GatewayRole::start(values, listeners, opened, console).await
+        GatewayRole::start(values, open_listeners(values)?, opened, console).await
+    })
+}
+
+fn open_listeners(values: &Values) -> Result<Listeners, CommandError> {
+    let addresses = ListenAddresses {
+        plain: values.get(&set::LISTEN),
+        secure: values.get(&set::TLS_LISTEN),
+        admin: values.get(&set::ADMIN),
+    };
+    Listeners::open(&addresses, |error, purpose| {
+        let flag = match purpose {
+            Purpose::Plain => "--listen",
+            Purpose::Secure => "--tls-listen",
+            Purpose::Admin => "--admin",
+        };
+        CommandError::Failed(format!("{error}\n  the address is set by {flag}"))
     })
 }
 

@@ -7,6 +7,7 @@
 mod filter;
 mod rate_limit;
 
+use std::error::Error as _;
 use std::io::{self, IsTerminal as _};
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,6 +59,7 @@ pub static LOG_LEVEL: Setting<LogFilter> = Setting::new(
 pub(crate) struct Log {
     thread: PrinterThread,
     limit: Arc<RateLimit>,
+    format: LogFormat,
 }
 
 impl Log {
@@ -77,7 +79,7 @@ impl Log {
             subscriber(&values.get(&LOG_LEVEL), format, colours, Arc::clone(&limit), LogWriter(printer));
         // It fails if a test has set one already.
         tracing::subscriber::set_global_default(subscriber).ok();
-        Ok(Self { thread, limit })
+        Ok(Self { thread, limit, format })
     }
 
     /// Reports suppressed messages from time to time. Never ends.
@@ -90,6 +92,16 @@ impl Log {
                 limit.report();
             }
         }
+    }
+
+    /// Logs the error that ends the process if the log is for machines: a line that is not JSON would break its reader. People
+    /// read the error as the command prints it.
+    pub(crate) fn log_failure(&self, failure: CommandError) -> CommandError {
+        if self.format == LogFormat::Text || matches!(failure, CommandError::ReaderGone) {
+            return failure;
+        }
+        tracing::error!(error = failure.source().map(display), "{failure}");
+        CommandError::Logged(Box::new(failure))
     }
 
     /// Writes what waits, but not for longer than this.
