@@ -10,15 +10,15 @@ use serde_json::json;
 
 use crate::args::{Format, Growth as Ask};
 use crate::child::Running;
+use crate::generated_config::{self, HOST, SERVING, Size};
 use crate::h2load::Kept;
-use crate::load::{Door, Entrance, Load, Scenario};
+use crate::load::{ProxyAddress, ListenerKind, Load, Scenario};
 use crate::matrix::report::{self, one};
-use crate::matrix::{self, Cell, Contestant, Held, Rule, Run, summarise};
+use crate::matrix::{self, Cell, ProxyUnderTest, Held, Rule, Run, summarise};
 use crate::proxy::WORKERS;
 use crate::role::data_plane;
 use crate::rouse::{Rouse, binary};
-use crate::site::{self, HOST, SERVING, Size};
-use crate::stats::{Spread, float};
+use crate::stats::{ConcurrencyLimits, float};
 use crate::table::columns;
 use crate::{Result, ports, tools};
 
@@ -49,7 +49,7 @@ const SIZES: [(&str, [u32; 3]); 7] = [
 
 const SCENARIO: Scenario = Scenario {
     name: "50 conns, 1 KiB",
-    entrance: Entrance::Http1,
+    entrance: ListenerKind::Http1,
     load: Load::Kept(Kept { connections: CONNECTIONS, streams: None, path: "/" }),
     requests: 60_000,
     // Both workers have a connection to almost every one of 1,000 endpoints then, and idle ones last for 3 s only.
@@ -60,10 +60,10 @@ const SCENARIO: Scenario = Scenario {
 pub(crate) fn run(ask: &Ask) -> Result<()> {
     let folder = tempfile::tempdir()?;
     let (_upstream, port) = upstream(folder.path())?;
-    let mut contestants =
+    let mut proxies =
         SIZES.iter().map(|(name, size)| start(name, *size, port)).collect::<Result<Vec<_>>>()?;
-    contestants.push(up(&binary(ask.matrix.common.rouse.as_deref())?, folder.path())?);
-    let runs = matrix::run(&contestants, &[SCENARIO.scaled(ask.matrix.requests)], ask.matrix.rounds)?;
+    proxies.push(up(&binary(ask.matrix.common.rouse.as_deref())?, folder.path())?);
+    let runs = matrix::run(&proxies, &[SCENARIO.scaled(ask.matrix.requests)], ask.matrix.rounds)?;
     let rule = Rule::FIXED;
     let axes: Vec<Axis> = AXES.iter().map(|&(name, members)| axis(name, members, &runs, &rule)).collect();
     match ask.matrix.common.output {
@@ -91,10 +91,10 @@ struct Axis {
 
 fn axis(name: &'static str, members: &[&str], runs: &[Run], rule: &Rule) -> Axis {
     let part: Vec<Run> =
-        runs.iter().filter(|run| members.contains(&run.contestant.as_str())).cloned().collect();
+        runs.iter().filter(|run| members.contains(&run.proxy.as_str())).cloned().collect();
     let mut cells = members.first().map_or_else(Vec::new, |first| summarise(&part, first, rule));
     // In the order of the group, not of the runs.
-    cells.sort_by_key(|cell| members.iter().position(|&member| member == cell.contestant));
+    cells.sort_by_key(|cell| members.iter().position(|&member| member == cell.proxy));
     Axis { name, cells }
 }
 
@@ -103,8 +103,8 @@ fn text(axes: &[Axis], runs: &[Run]) -> String {
     let dash = || "–".to_owned();
     let row = |cell: &Cell| {
         let ratio = cell.ratio.as_ref().map_or_else(dash, |ratio| one(ratio, cell.marked));
-        let made = made(runs, &cell.contestant).map_or_else(dash, |made| format!("{made:.0}"));
-        vec![format!("  {}", cell.contestant), one(&cell.cpu_us, cell.marked), ratio, made]
+        let made = made(runs, &cell.proxy).map_or_else(dash, |made| format!("{made:.0}"));
+        vec![format!("  {}", cell.proxy), one(&cell.cpu_us, cell.marked), ratio, made]
     };
     let rows = axes
         .iter()
@@ -113,10 +113,10 @@ fn text(axes: &[Axis], runs: &[Run]) -> String {
 }
 
 /// How many connections were made in a run, without those of the load: the median.
-fn made(runs: &[Run], contestant: &str) -> Option<f64> {
-    let runs = runs.iter().filter(|run| run.contestant == contestant);
+fn made(runs: &[Run], proxy: &str) -> Option<f64> {
+    let runs = runs.iter().filter(|run| run.proxy == proxy);
     let made: Vec<f64> = runs.map(|run| float(run.connections.saturating_sub(CONNECTIONS.into()))).collect();
-    Some(Spread::of(&made)?.median)
+    Some(ConcurrencyLimits::of(&made)?.median)
 }
 
 /// The server behind all, on all addresses of this machine: each pod has another.
@@ -131,7 +131,7 @@ fn upstream(folder: &Path) -> Result<(Running, u16)> {
     Ok((running, port))
 }
 
-fn start(name: &str, [routes, services, endpoints]: [u32; 3], port: u16) -> Result<Contestant> {
+fn start(name: &str, [routes, services, endpoints]: [u32; 3], port: u16) -> Result<ProxyUnderTest> {
     eprintln!("starting: {name}");
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["data-plane", "--port", &port.to_string(), "--routes", &routes.to_string()]);
@@ -141,28 +141,28 @@ fn start(name: &str, [routes, services, endpoints]: [u32; 3], port: u16) -> Resu
         let lines = running.lines();
         lines.iter().find_map(|line| line.strip_prefix("listening on http://")?.parse().ok())
     })?;
-    let http1 = Some(Door { address, host: data_plane::host(), certificate: None });
-    Ok(Contestant { name: name.to_owned(), http1, h2c: None, tls: None, held: Held::Peer(running) })
+    let http1 = Some(ProxyAddress { address, host: data_plane::host(), certificate: None });
+    Ok(ProxyUnderTest { name: name.to_owned(), http1, h2c: None, tls: None, held: Held::Peer(running) })
 }
 
 /// The product itself: shows that what is measured beside it is the same.
-fn up(binary: &Path, folder: &Path) -> Result<Contestant> {
+fn up(binary: &Path, folder: &Path) -> Result<ProxyUnderTest> {
     let size = Size { routes: 10, services: 1, endpoints: 1 };
-    let rouse = Rouse::start(binary, &site::apps(size, folder)?, None, &["--workers", WORKERS])?;
+    let rouse = Rouse::start(binary, &generated_config::apps(size, folder)?, None, &["--workers", WORKERS])?;
     rouse.pods(SERVING, 1)?;
-    let http1 = Some(Door { address: rouse.address, host: HOST.to_owned(), certificate: None });
-    Ok(Contestant { name: UP.to_owned(), http1, h2c: None, tls: None, held: Held::Rouse(rouse) })
+    let http1 = Some(ProxyAddress { address: rouse.address, host: HOST.to_owned(), certificate: None });
+    Ok(ProxyUnderTest { name: UP.to_owned(), http1, h2c: None, tls: None, held: Held::Rouse(rouse) })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn run(contestant: &str, round: u32, cpu_us: f64, connections: u64) -> Run {
+    fn run(proxy: &str, round: u32, cpu_us: f64, connections: u64) -> Run {
         Run {
             round,
             scenario: SCENARIO.name,
-            contestant: contestant.to_owned(),
+            proxy: proxy.to_owned(),
             cpu_us,
             per_second: 1.0,
             failed: 0,
@@ -196,7 +196,7 @@ mod tests {
             .collect();
         let axis = axis("letters", &["a", "b"], &runs, &Rule::FIXED);
         let seen: Vec<(&str, f64)> =
-            axis.cells.iter().map(|cell| (cell.contestant.as_str(), cell.ratio.unwrap().median)).collect();
+            axis.cells.iter().map(|cell| (cell.proxy.as_str(), cell.ratio.unwrap().median)).collect();
         assert_eq!(seen, [("a", 1.0), ("b", 2.0)]);
         let text = text(&[axis], &runs);
         let lines: Vec<&str> = text.lines().collect();

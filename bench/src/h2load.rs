@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use crate::load::{Door, Outcome};
+use crate::load::{ProxyAddress, Outcome};
 use crate::{Result, child, tools};
 
 /// No run takes this long; one that hangs is ended.
@@ -21,14 +21,14 @@ pub(crate) struct Kept {
 }
 
 /// Sends so many requests over kept connections.
-pub(crate) fn run(kept: Kept, door: &Door, requests: u32) -> Result<Outcome> {
+pub(crate) fn run(kept: Kept, address: &ProxyAddress, requests: u32) -> Result<Outcome> {
     let mut command = Command::new(tools::need("h2load", "nghttp2-client")?);
     command.args(["-t", "1", "-n", &requests.to_string(), "-c", &kept.connections.to_string()]);
     match kept.streams {
         Some(streams) => command.args(["-m", &streams.to_string()]),
         None => command.arg("--h1"),
     };
-    let scheme = if door.certificate.is_some() {
+    let scheme = if address.certificate.is_some() {
         // One of each, so that all proxies agree on the same.
         command.args(["--groups=X25519", &format!("--tls13-ciphers={CIPHER}")]);
         "https"
@@ -37,10 +37,10 @@ pub(crate) fn run(kept: Kept, door: &Door, requests: u32) -> Result<Outcome> {
     };
     // A header of its own would be a second Host.
     command
-        .arg(format!("--connect-to={}", door.address))
-        .arg(format!("{scheme}://{}{}", door.host, kept.path));
+        .arg(format!("--connect-to={}", address.address))
+        .arg(format!("{scheme}://{}{}", address.host, kept.path));
     let text = child::output("h2load", &mut command, PATIENCE)?;
-    if door.certificate.is_some() && !agreed(&text) {
+    if address.certificate.is_some() && !agreed(&text) {
         return Err(format!("not TLS 1.3 with {CIPHER}:\n{text}").into());
     }
     parse(&text).ok_or_else(|| format!("h2load said something else:\n{text}").into())

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::args::Handshake;
 use crate::h2load::{self, Kept};
-use crate::role::connect::Tally;
+use crate::role::connection_load::Tally;
 use crate::{Result, child};
 
 /// No run takes this long; one that hangs is ended.
@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_mins(2);
 
 /// Where requests go, and for which host.
 #[derive(Debug, Clone)]
-pub(crate) struct Door {
+pub(crate) struct ProxyAddress {
     pub(crate) address: SocketAddr,
     pub(crate) host: String,
     /// What it shows; `None`: it is in the clear.
@@ -26,7 +26,7 @@ pub(crate) struct Door {
 
 /// By which of a proxy's doors requests come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Entrance {
+pub(crate) enum ListenerKind {
     Http1,
     H2c,
     /// HTTP/1.1 inside.
@@ -48,7 +48,7 @@ pub(crate) enum Load {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Scenario {
     pub(crate) name: &'static str,
-    pub(crate) entrance: Entrance,
+    pub(crate) entrance: ListenerKind,
     pub(crate) load: Load,
     /// How many requests make one run.
     pub(crate) requests: u32,
@@ -86,20 +86,20 @@ impl Scenario {
 }
 
 /// Sends so many requests and waits for the end.
-pub(crate) fn send(load: Load, door: &Door, requests: u32) -> Result<Outcome> {
+pub(crate) fn send(load: Load, address: &ProxyAddress, requests: u32) -> Result<Outcome> {
     match load {
-        Load::Kept(kept) => h2load::run(kept, door, requests),
-        Load::Fresh(at_once) => fresh(None, at_once, door, requests),
-        Load::Handshakes(handshake, at_once) => fresh(Some(handshake), at_once, door, requests),
+        Load::Kept(kept) => h2load::run(kept, address, requests),
+        Load::Fresh(at_once) => fresh(None, at_once, address, requests),
+        Load::Handshakes(handshake, at_once) => fresh(Some(handshake), at_once, address, requests),
     }
 }
 
-fn fresh(handshake: Option<Handshake>, at_once: u32, door: &Door, requests: u32) -> Result<Outcome> {
+fn fresh(handshake: Option<Handshake>, at_once: u32, address: &ProxyAddress, requests: u32) -> Result<Outcome> {
     let mut command = Command::new(std::env::current_exe()?);
-    command.args(["connect", "--address", &door.address.to_string(), "--host", &door.host]);
+    command.args(["connect", "--address", &address.address.to_string(), "--host", &address.host]);
     command.args(["--count", &requests.to_string(), "--at-once", &at_once.to_string()]);
     if let Some(handshake) = handshake {
-        let certificate = door.certificate.as_deref().ok_or("a handshake needs a door with a certificate")?;
+        let certificate = address.certificate.as_deref().ok_or("a handshake needs a door with a certificate")?;
         command.args(["--handshake", name(handshake), "--certificate"]).arg(certificate);
     }
     let text = child::output("the load of new connections", &mut command, PATIENCE)?;
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn a_smaller_run_still_uses_every_connection() {
-        let entrance = Entrance::Http1;
+        let entrance = ListenerKind::Http1;
         let scenario = Scenario { name: "", entrance, load: Load::Fresh(50), requests: 8_000, before: 0 };
         for (percent, expected) in [(100, 8_000), (50, 4_000), (1, 100), (200, 16_000)] {
             assert_eq!(scenario.scaled(percent).requests, expected, "{percent}");

@@ -12,6 +12,7 @@ mod child;
 mod clock;
 mod cluster;
 mod cold_start;
+mod generated_config;
 mod growth;
 mod h2load;
 mod http;
@@ -22,7 +23,6 @@ mod proc;
 mod proxy;
 mod role;
 mod rouse;
-mod site;
 mod stats;
 mod svg;
 mod table;
@@ -59,8 +59,8 @@ fn run(command: &Command) -> Result<()> {
         Command::App => role::app::run(),
         Command::Upstream(upstream) => role::upstream::run(upstream),
         Command::UpstreamH2c => role::upstream_h2c::run(),
-        Command::Forward(forward) => role::forward::run(forward),
-        Command::Connect(connect) => role::connect::run(connect),
+        Command::Forward(forward) => role::minimal_proxy::run(forward),
+        Command::Connect(connect) => role::connection_load::run(connect),
         Command::DataPlane(size) => role::data_plane::run(size),
     }
 }

@@ -26,7 +26,7 @@ pub(crate) fn chart(title: &str, cells: &[Cell], reference: &str) -> String {
         writeln!(body, "<text x=\"10\" y=\"{y}\" font-weight=\"bold\">{name}</text>").ok();
         let most = group.iter().map(|cell| cell.cpu_us.max).fold(f64::MIN_POSITIVE, f64::max);
         for cell in group {
-            bar(&mut body, cell, at, BARS / most, cell.contestant == reference);
+            bar(&mut body, cell, at, BARS / most, cell.proxy == reference);
             at += ROW;
         }
     }
@@ -48,7 +48,7 @@ fn bar(out: &mut String, cell: &Cell, top: f64, scale: f64, ours: bool) {
     let (text_y, middle, height) = (top + 13.0, top + 8.5, ROW - 5.0);
     let (first, last, value_x) = (NAMES + from, NAMES + to, NAMES + to + 8.0);
     let mark = if cell.marked { "!" } else { "" };
-    let name = escape(&cell.contestant);
+    let name = escape(&cell.proxy);
     // Writing to a string does not fail.
     writeln!(
         out,
@@ -69,11 +69,11 @@ fn escape(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stats::Spread;
+    use crate::stats::ConcurrencyLimits;
 
-    fn cell(scenario: &'static str, contestant: &str, median: f64) -> Cell {
-        let cpu_us = Spread { median, min: median, max: median * 2.0, count: 3 };
-        Cell { scenario, contestant: contestant.to_owned(), cpu_us, ratio: None, kept: 3, marked: true }
+    fn cell(scenario: &'static str, proxy: &str, median: f64) -> Cell {
+        let cpu_us = ConcurrencyLimits { median, min: median, max: median * 2.0, count: 3 };
+        Cell { scenario, proxy: proxy.to_owned(), cpu_us, ratio: None, kept: 3, marked: true }
     }
 
     /// Every tag is closed, in order, and nothing else uses the characters of tags.

@@ -1,11 +1,11 @@
-//! The admin API, as a client sees it.
+//! A client of the admin API: services, cold starts and metrics.
 
 use std::net::SocketAddr;
 
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::client::session::{self, Whole};
+use crate::client::session::{self, FullResponse};
 use crate::metrics::Metrics;
 use crate::target::Target;
 use crate::wait::eventually;
@@ -21,9 +21,9 @@ pub struct Service {
     pub service: String,
     /// `zero`, `waking`, `serving` or `draining`.
     pub state: String,
-    /// How many requests wait.
+    /// How many requests are held.
     pub holds: u64,
-    /// How many are under way.
+    /// How many requests are in flight.
     pub in_flight: u64,
     /// Its pods.
     pub endpoints: Vec<Endpoint>,
@@ -40,7 +40,7 @@ pub struct Endpoint {
     pub address: SocketAddr,
     /// `Starting`, `Ready`, `Draining`.
     pub state: String,
-    /// How many requests it has.
+    /// How many requests it has in flight.
     pub in_flight: u64,
     /// Its process.
     pub pid: Option<u32>,
@@ -58,9 +58,9 @@ impl Admin {
     }
 
     /// GET, on a connection of its own.
-    pub async fn get(&self, path: &str) -> Whole {
+    pub async fn get(&self, path: &str) -> FullResponse {
         let target = Target::plain(self.0);
-        // The admin API closes connections that send nothing for 10 s: a test that keeps the machine busy may be such a client.
+        // The admin API closes connections that send nothing for 10 s, which can happen to a test on a busy machine.
         for _ in 0..2 {
             if let Ok(answer) = session::try_get(&target, path).await {
                 return answer;
@@ -89,7 +89,7 @@ impl Admin {
         found.unwrap_or_else(|| panic!("no {name} among {services:?}"))
     }
 
-    /// Waits until the app's service is as `what` says.
+    /// Waits until `is` accepts the app's service; `what` describes that.
     pub async fn until(&self, app: &str, what: &str, is: impl Fn(&Service) -> bool) -> Service {
         let what = format!("{app}: {what}");
         eventually(&what, async || Some(self.service(app).await).filter(|service| is(service))).await

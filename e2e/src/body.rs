@@ -1,4 +1,4 @@
-//! Bodies that are made while they are read.
+//! HTTP bodies for tests: empty, of known length, fed through a channel, or generated from the pattern.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -15,52 +15,52 @@ use crate::{Error, pattern};
 /// Any body.
 pub type Body = UnsyncBoxBody<Bytes, Error>;
 
-/// None.
+/// A body without data.
 pub fn empty() -> Body {
     Empty::new().map_err(|never| match never {}).boxed_unsync()
 }
 
-/// One whose length is known.
+/// A body of known length.
 pub fn full(bytes: impl Into<Bytes>) -> Body {
     Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync()
 }
 
-/// One that somebody feeds. It holds one frame at most, so that who feeds it feels when it is not read.
+/// A body that the test feeds. It buffers one frame at most, so that feeding waits while the body is not read.
 pub fn channel() -> (Feed, Body) {
     let (feed, frames) = mpsc::channel(1);
     (Feed(feed), Channel(frames).boxed_unsync())
 }
 
-/// Feeds a body; dropped, it ends it.
+/// Feeds a body; dropping it ends the body.
 #[derive(Debug, Clone)]
 pub struct Feed(mpsc::Sender<Result<Frame<Bytes>, Error>>);
 
-/// Nobody reads the body any more.
+/// The reader of the body is gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unread;
 
 impl Feed {
-    /// More of the body.
+    /// Sends more of the body.
     pub async fn data(&self, bytes: impl Into<Bytes>) -> Result<(), Unread> {
         self.frame(Frame::data(bytes.into())).await
     }
 
-    /// What comes after it.
+    /// Sends the trailers.
     pub async fn trailers(&self, trailers: HeaderMap) -> Result<(), Unread> {
         self.frame(Frame::trailers(trailers)).await
     }
 
-    /// A frame as it is.
+    /// Sends a frame unchanged.
     pub async fn frame(&self, frame: Frame<Bytes>) -> Result<(), Unread> {
         self.0.send(Ok(frame)).await.map_err(|_| Unread)
     }
 
-    /// Ends it as a failure: the connection or stream is cut.
+    /// Ends the body with an error: the connection is closed or the stream is reset.
     pub async fn abort(self, why: &str) -> Result<(), Unread> {
         self.0.send(Err(why.into())).await.map_err(|_| Unread)
     }
 
-    /// Until nobody reads it any more.
+    /// Waits until the reader of the body is gone.
     pub async fn unread(&self) {
         self.0.closed().await;
     }
@@ -80,7 +80,7 @@ impl http_body::Body for Channel {
     }
 }
 
-/// `len` bytes of the [`pattern`], told as their length. `sent` hears how many each time some are taken.
+/// `len` bytes of the [`pattern`], with a known length. Calls `sent` with the size of each part that is read.
 pub fn patterned(len: u64, sent: impl FnMut(u64) + Send + Unpin + 'static) -> Body {
     Patterned { offset: 0, len, sent }.boxed_unsync()
 }

@@ -1,4 +1,4 @@
-//! Clients: one that writes bytes as told, and real ones.
+//! Clients for tests: raw bytes, hyper, gRPC, WebSocket, curl, and a load generator.
 
 pub mod curl;
 pub mod grpc;

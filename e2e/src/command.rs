@@ -1,22 +1,22 @@
-//! A command that runs to its end.
+//! Runs a command to its end, and returns its exit code and output.
 
 use tokio::process::Command;
 
 use crate::wait::within;
 
-/// What became of it.
+/// The outcome of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ran {
     /// Its exit code; `None` if a signal ended it.
     pub code: Option<i32>,
-    /// What it printed.
+    /// Its standard output.
     pub stdout: String,
-    /// What it complained.
+    /// Its standard error.
     pub stderr: String,
 }
 
 impl Ran {
-    /// What it printed. Panics if it failed.
+    /// Its standard output. Panics if it failed.
     pub fn ok(self) -> String {
         assert_eq!((self.code, self.stderr.as_str()), (Some(0), ""), "{self:?}");
         self.stdout

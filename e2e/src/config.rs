@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::Programs;
 
-/// One app: the test app, at zero until somebody asks, one pod at most.
+/// One app: the test app, at zero until its first request, one pod at most.
 #[derive(Debug, Clone)]
 pub struct App {
     name: String,
@@ -21,7 +21,7 @@ pub struct App {
 }
 
 impl App {
-    /// A pod of HTTP/1.1.
+    /// An app that speaks HTTP/1.1.
     pub fn http() -> Self {
         Self {
             name: "app".to_owned(),
@@ -39,7 +39,7 @@ impl App {
         }
     }
 
-    /// A pod of HTTP/2 without TLS.
+    /// An app that speaks HTTP/2 without TLS.
     pub fn h2c() -> Self {
         Self { protocol: "h2c", ..Self::http() }
     }
@@ -95,7 +95,7 @@ impl App {
         self.scale("min", 1)
     }
 
-    /// What it is called.
+    /// Its name.
     pub fn name(&self) -> &str {
         &self.name
     }

@@ -1,4 +1,4 @@
-//! `rouse gateway` under test: a process of this machine that follows some cluster.
+//! Starts, signals and stops a `rouse gateway` process, which follows the cluster of a kubeconfig.
 
 use std::ffi::OsStr;
 use std::fmt::Display;
@@ -12,13 +12,13 @@ use tokio::process::{Child, Command};
 use crate::Programs;
 use crate::admin::Admin;
 use crate::command::{Ran, run};
+use crate::daemon::{self, Daemon};
 use crate::output::Output;
 use crate::proc;
-use crate::rouse::addresses;
 use crate::target::{self, Target};
-use crate::wait::{patiently, within};
+use crate::wait::patiently;
 
-/// How `rouse gateway` is started: on ports of its own, without a moment's delay when it leaves.
+/// How `rouse gateway` is started: on free ports, and without a shutdown delay.
 #[derive(Debug, Clone)]
 pub struct Launch {
     arguments: Vec<String>,
@@ -84,21 +84,14 @@ impl Launch {
 
     /// Starts it and waits until it listens.
     pub async fn start_unready(self, programs: &Programs) -> Gateway {
-        let mut child = self
-            .command(programs)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap_or_else(|error| panic!("cannot start the gateway: {error}"));
-        let pid = child.id().unwrap_or_else(|| panic!("the gateway has no process"));
-        let output = Output::of(&mut child);
-        let (address, admin) = addresses(&output, &mut child).await;
-        Gateway { address, admin: Admin::at(admin), output, pid, child }
+        let Daemon { address, admin, output, pid, child } =
+            Daemon::start(self.command(programs), "the gateway").await;
+        Gateway { address, admin, output, pid, child }
     }
 
     fn command(&self, programs: &Programs) -> Command {
         let mut command = Command::new(&programs.rouse);
-        // What is set where the tests run must not count.
+        // Settings in the environment of the test run must not reach the gateway.
         let foreign = |name: &OsStr| {
             let name = name.to_string_lossy();
             name.starts_with("ROUSE_") || name.starts_with("KEDA_") || name == "KUBECONFIG"
@@ -137,7 +130,7 @@ impl Gateway {
         Target { address: self.address, host: host.to_owned(), gateway: Some(gateway) }
     }
 
-    /// Waits until it says that it is ready.
+    /// Waits until `/readyz` reports that it is ready.
     pub async fn ready(&self) {
         patiently("the gateway to be ready", async || {
             (self.admin.get("/readyz").await.status == 200).then_some(())
@@ -145,7 +138,7 @@ impl Gateway {
         .await;
     }
 
-    /// Where its connections lead, all of them.
+    /// The remote addresses of all its connections.
     pub fn connections(&self) -> Vec<SocketAddr> {
         proc::connections(self.pid)
     }
@@ -161,11 +154,9 @@ impl Gateway {
         assert_eq!(self.ended().await, Some(0), "how the gateway ended");
     }
 
-    /// Waits for its end: the exit code, if it was no signal. All that it printed is there by then.
+    /// Waits for its end and its last output. Returns the exit code; `None` if a signal ended it.
     pub async fn ended(&mut self) -> Option<i32> {
-        let status = within("the gateway to end", self.child.wait()).await;
-        self.output.complete().await;
-        status.unwrap_or_else(|error| panic!("cannot wait for the gateway: {error}")).code()
+        daemon::ended(&mut self.child, &mut self.output, "the gateway").await
     }
 }
 

@@ -1,5 +1,5 @@
-//! Whole-system tests: what they share. A fixture that runs the product, clients that say exactly what they mean,
-//! and the ways by which one check reaches an app: straight, through a gateway that is cold, through one that is warm.
+//! Shared code of the end-to-end tests: fixtures that run the product, clients, and the three ways in which a check
+//! reaches an app: directly, through a gateway whose app is at zero, and through one whose app is warm.
 
 #![expect(
     clippy::panic,
@@ -13,6 +13,7 @@ pub mod body;
 pub mod client;
 pub mod command;
 pub mod config;
+mod daemon;
 pub mod gateway;
 pub mod metrics;
 pub mod output;
@@ -20,12 +21,13 @@ pub mod pattern;
 pub mod pod;
 pub mod proc;
 pub mod rouse;
+pub mod runtime;
 pub mod target;
 pub mod wait;
 
 use std::path::PathBuf;
 
-/// What can go wrong on the way; a test only prints it.
+/// Any error; a test only prints it.
 pub type Error = Box<dyn std::error::Error + Send + Sync>;
 
 /// The programs under test.
@@ -33,11 +35,11 @@ pub type Error = Box<dyn std::error::Error + Send + Sync>;
 pub struct Programs {
     /// The product.
     pub rouse: PathBuf,
-    /// What it runs.
+    /// The test app.
     pub app: PathBuf,
 }
 
-/// The programs, as cargo built them for the test that asks: only tests are told where they are.
+/// The programs that cargo built. A macro, because cargo gives their paths only to test targets.
 #[macro_export]
 macro_rules! programs {
     () => {

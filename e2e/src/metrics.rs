@@ -1,4 +1,4 @@
-//! `/metrics`, read as far as tests need it.
+//! Parses `/metrics`: samples with labels and values, as far as tests need them.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ struct Sample {
 }
 
 impl Metrics {
-    /// Reads the text. Panics at a line that is none of the format.
+    /// Parses the text. Panics at a malformed line.
     pub fn parse(text: &str) -> Self {
         let lines = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
         Self(lines.map(|line| sample(line).unwrap_or_else(|| panic!("not a sample: {line:?}"))).collect())
@@ -33,7 +33,7 @@ impl Metrics {
     pub fn count(&self, name: &str, labels: &[(&str, &str)]) -> u64 {
         // Without samples the sum is a negative zero.
         let sum = self.sum(name, labels) + 0.0;
-        format!("{sum:.0}").parse().unwrap_or_else(|_| panic!("{name} is {sum}, which is no count"))
+        format!("{sum:.0}").parse().unwrap_or_else(|_| panic!("{name} is {sum}, which is not a count"))
     }
 
     /// Whether there is a sample of that name.
@@ -54,7 +54,7 @@ fn sample(line: &str) -> Option<Sample> {
     Some(Sample { name: name.to_owned(), labels, value })
 }
 
-/// The labels, and what comes after them. Values may hold anything, escaped.
+/// The labels, and the text after them. Values may contain any character, escaped.
 fn labels(mut rest: &str) -> Option<(BTreeMap<String, String>, &str)> {
     let mut labels = BTreeMap::new();
     loop {

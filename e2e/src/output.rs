@@ -1,4 +1,4 @@
-//! What a process printed, kept for the failure message.
+//! Collects the output of a process, for assertions and for the failure message.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -30,17 +30,17 @@ impl Output {
         Self { lines, readers }
     }
 
-    /// All so far.
+    /// All lines so far.
     pub fn lines(&self) -> Vec<String> {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Waits for a line from which `find` takes something.
+    /// Waits for a line for which `find` returns a value.
     pub async fn find<T>(&self, what: &str, find: impl Fn(&str) -> Option<T>) -> T {
         eventually(what, async || self.lines().iter().find_map(|line| find(line))).await
     }
 
-    /// Waits until there is nothing more to come.
+    /// Waits until both streams have ended.
     pub async fn complete(&mut self) {
         within("the end of the output", async { while self.readers.join_next().await.is_some() {} }).await;
     }

@@ -1,4 +1,4 @@
-//! Bytes that say where they belong: lost, doubled and swapped ones are seen without keeping a copy.
+//! A byte pattern that depends on the offset: lost, doubled and swapped bytes show without a copy of the body.
 
 use std::sync::LazyLock;
 
@@ -36,10 +36,10 @@ fn start(offset: u64) -> usize {
     usize::try_from(offset % PERIOD as u64).unwrap_or_default()
 }
 
-/// Compares what comes with the pattern.
+/// Compares received bytes with the pattern.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Checker {
-    /// How many bytes came.
+    /// How many bytes were received.
     pub count: u64,
     differs: bool,
 }
@@ -56,7 +56,7 @@ impl Checker {
         }
     }
 
-    /// Whether all that came was the pattern.
+    /// Whether all received bytes match the pattern.
     pub fn intact(&self) -> bool {
         !self.differs
     }

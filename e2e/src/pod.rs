@@ -1,4 +1,4 @@
-//! The test app without a gateway: the control that shows that a test is right.
+//! Runs the test app without a gateway: the control run, which shows that the test itself is right.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::process::Stdio;
@@ -53,7 +53,7 @@ impl Pod {
         proc::signal(self.child.id().unwrap_or_default(), signal);
     }
 
-    /// Waits for its end: the exit code, if it was no signal.
+    /// Waits for its end. Returns the exit code; `None` if a signal ended it.
     pub async fn ended(mut self) -> Option<i32> {
         let status = within("the app to end", self.child.wait()).await;
         status.unwrap_or_else(|error| panic!("cannot wait for the app: {error}")).code()

@@ -1,4 +1,4 @@
-//! What the kernel says about processes.
+//! Processes in `/proc`: parents, descendants, zombies, TCP connections, peak memory.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -6,16 +6,16 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// A process, told apart from a later one of the same number by when it began.
+/// A process, identified by its pid and its start time, since pids are reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Process {
-    /// Its number.
+    /// Its pid.
     pub pid: u32,
     began: u64,
 }
 
 impl Process {
-    /// Who has this number now.
+    /// The process that has this pid now.
     pub fn of(pid: u32) -> Option<Self> {
         stat(pid).map(|stat| Self { pid, began: stat.began })
     }
@@ -30,7 +30,7 @@ impl Process {
         fs::read_to_string(format!("/proc/{}/comm", self.pid)).unwrap_or_default().trim_end().to_owned()
     }
 
-    /// Whether it still runs. A zombie does not: whoever should reap it is a matter of its own.
+    /// Whether it still runs. A zombie does not; [`zombies`] finds those.
     pub fn runs(&self) -> bool {
         stat(self.pid).is_some_and(|stat| stat.began == self.began && !stat.zombie)
     }
@@ -44,7 +44,7 @@ struct Stat {
 
 fn stat(pid: u32) -> Option<Stat> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // A name may hold anything, also parentheses.
+    // A process name may contain any character, also parentheses.
     let (_, fields) = text.rsplit_once(')')?;
     let fields: Vec<&str> = fields.split_whitespace().collect();
     let field = |at: usize| fields.get(at).copied().unwrap_or_default();
@@ -56,7 +56,7 @@ fn all() -> impl Iterator<Item = u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// All whose environment says `name=value`, wherever they went. The dead have none.
+/// All running processes with `name=value` in their environment, whatever their parent and session.
 pub fn marked(name: &str, value: &str) -> Vec<Process> {
     let mark = format!("{name}={value}");
     let is_marked = |pid: &u32| {
@@ -66,13 +66,13 @@ pub fn marked(name: &str, value: &str) -> Vec<Process> {
     all().filter(is_marked).filter_map(Process::of).filter(Process::runs).collect()
 }
 
-/// Those below `pid` that are dead, and that nobody has buried.
+/// The descendants of `pid` that have exited and have not been reaped.
 pub fn zombies(pid: u32) -> Vec<Process> {
     let is_zombie = |process: &Process| stat(process.pid).is_some_and(|stat| stat.zombie);
     descendants(pid).into_iter().filter(is_zombie).collect()
 }
 
-/// All that `pid` started, and all that these started.
+/// The children of `pid`, their children, and so on.
 pub fn descendants(pid: u32) -> Vec<Process> {
     let mut children: HashMap<u32, Vec<Process>> = HashMap::new();
     for pid in all() {
@@ -90,19 +90,19 @@ pub fn descendants(pid: u32) -> Vec<Process> {
     found
 }
 
-/// Sends a signal to one process, by its number.
+/// Sends a signal to one process, by its pid.
 pub fn signal(pid: u32, signal: Signal) {
     let process = i32::try_from(pid).ok().and_then(Pid::from_raw);
-    let process = process.unwrap_or_else(|| panic!("{pid} is no process"));
+    let process = process.unwrap_or_else(|| panic!("{pid} is not a valid pid"));
     kill_process(process, signal).unwrap_or_else(|error| panic!("cannot signal {pid}: {error}"));
 }
 
-/// Where the TCP connections of a process lead, those that stand now or are being made.
+/// The remote addresses of a process's TCP connections, established or being established.
 pub fn connections(pid: u32) -> Vec<SocketAddr> {
     sockets(pid).into_iter().map(|(_, remote)| remote).collect()
 }
 
-/// Both ends of the TCP connections of a process, its own first.
+/// The local and the remote address of each TCP connection of a process.
 pub fn sockets(pid: u32) -> Vec<(SocketAddr, SocketAddr)> {
     let links = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     let inode = |link: fs::DirEntry| {
@@ -113,13 +113,13 @@ pub fn sockets(pid: u32) -> Vec<(SocketAddr, SocketAddr)> {
     let mut found = Vec::new();
     for table in ["tcp", "tcp6"] {
         let text = fs::read_to_string(format!("/proc/{pid}/net/{table}")).unwrap_or_default();
-        // The first line has no place among addresses, and is passed over like any that is no connection.
+        // `connection` skips the header line, as it skips every line that is not a connection.
         found.extend(text.lines().filter_map(|line| connection(line, &own)));
     }
     found
 }
 
-/// The ends in a line of `/proc/net/tcp`, if it is a connection of one of these sockets.
+/// The two addresses in a line of `/proc/net/tcp`, if it is a connection of one of these sockets.
 fn connection(line: &str, own: &HashSet<String>) -> Option<(SocketAddr, SocketAddr)> {
     const ESTABLISHED: &str = "01";
     const SYN_SENT: &str = "02";
@@ -129,7 +129,7 @@ fn connection(line: &str, own: &HashSet<String>) -> Option<(SocketAddr, SocketAd
     connected.then_some((socket_address(local)?, socket_address(remote)?))
 }
 
-/// `0100007F:1F90`: each four bytes of the address are a number of this machine.
+/// `0100007F:1F90`: each four bytes of the address are a number in the byte order of this machine.
 fn socket_address(text: &str) -> Option<SocketAddr> {
     let (address, port) = text.split_once(':')?;
     let mut bytes = Vec::new();
@@ -143,7 +143,7 @@ fn socket_address(text: &str) -> Option<SocketAddr> {
     Some(SocketAddr::new(address, u16::from_str_radix(port, 16).ok()?))
 }
 
-/// How much memory a process has at most used since [`Memory::watch`].
+/// The peak memory of a process since [`Memory::watch`].
 #[derive(Debug)]
 pub struct Memory {
     pid: u32,
@@ -151,9 +151,9 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// From now on.
+    /// Resets the peak and measures from now on.
     pub fn watch(pid: u32) -> Self {
-        // 5: the peak begins anew.
+        // Writing 5 resets the peak.
         fs::write(format!("/proc/{pid}/clear_refs"), "5")
             .unwrap_or_else(|error| panic!("cannot reset the peak of {pid}: {error}"));
         Self { pid, before: kilobytes(pid, "VmRSS") }

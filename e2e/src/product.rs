@@ -1,4 +1,4 @@
-//! The `rouse` binary, as the tests run it.
+//! The `rouse` binary, built as `rouse-under-test` so that cargo gives tests its path.
 
 use std::process::ExitCode;
 

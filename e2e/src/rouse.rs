@@ -1,4 +1,4 @@
-//! `rouse up` under test: started on ports of its own, heard, stopped, and checked to have left nothing behind.
+//! Starts, signals and stops a `rouse up` process on free ports, and checks that it leaves no process behind.
 
 use std::fmt::Display;
 use std::fs;
@@ -14,12 +14,12 @@ use crate::Programs;
 use crate::admin::Admin;
 use crate::command::{Ran, run};
 use crate::config::{App, Config};
+use crate::daemon::{self, Daemon};
 use crate::output::Output;
 use crate::proc::{self, Process};
 use crate::target::{Gateway, Target};
-use crate::wait::{eventually, within};
 
-/// How `rouse up` is started: in a folder of its own, without naming a file.
+/// How `rouse up` is started: in a folder of its own, without a file argument.
 #[derive(Debug)]
 pub struct Launch {
     dir: TempDir,
@@ -51,7 +51,7 @@ impl Launch {
         self
     }
 
-    /// With the default time to drain. Others have longer, for machines that are busy.
+    /// With the default drain timeout. Other tests use a longer one, for machines that are busy.
     #[must_use]
     pub fn as_typed(self) -> Self {
         Self { patient: false, ..self }
@@ -71,7 +71,7 @@ impl Launch {
         self
     }
 
-    /// Where a file of the folder is.
+    /// The path of a file in the folder.
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
@@ -83,17 +83,9 @@ impl Launch {
 
     /// Starts it and waits until it listens.
     pub async fn up(self, programs: &Programs) -> Rouse {
-        let mut child = self
-            .command(programs)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap_or_else(|error| panic!("cannot start rouse: {error}"));
-        let pid = child.id().unwrap_or_else(|| panic!("rouse has no process"));
-        let output = Output::of(&mut child);
-        let (address, admin) = addresses(&output, &mut child).await;
-        let host = String::new();
-        Rouse { address, admin: Admin::at(admin), output, pid, child, host, dir: self.dir }
+        let Daemon { address, admin, output, pid, child } =
+            Daemon::start(self.command(programs), "rouse").await;
+        Rouse { address, admin, output, pid, child, host: String::new(), dir: self.dir }
     }
 
     fn waits_longer(&self) -> bool {
@@ -139,7 +131,7 @@ impl Rouse {
         rouse
     }
 
-    /// The same, with a file of the test's own words.
+    /// The same with this `rouse.yaml`.
     pub async fn start_with(programs: &Programs, yaml: &str, arguments: &[String]) -> Self {
         let launch = Launch::of(yaml);
         let file = launch.path("rouse.yaml").display().to_string();
@@ -151,7 +143,7 @@ impl Rouse {
         self.dir.path()
     }
 
-    /// Where a check of its first app goes.
+    /// The target of its first app.
     pub fn target(&self, cold: bool) -> Target {
         let gateway = Gateway { pid: self.pid, admin: self.admin.clone(), cold };
         Target { address: self.address, host: self.host.clone(), gateway: Some(gateway) }
@@ -174,7 +166,7 @@ impl Rouse {
         run(self.asking(programs, arguments)).await
     }
 
-    /// The same, for a test that wants more of it than its end.
+    /// The same command, not started yet.
     pub fn asking(&self, programs: &Programs, arguments: &[&str]) -> Command {
         let mut command = Command::new(&programs.rouse);
         command.args(arguments).args(["--admin", &self.admin.address().to_string()]);
@@ -190,7 +182,7 @@ impl Rouse {
             .unwrap_or_else(|error| panic!("cannot replace the configuration: {error}"));
     }
 
-    /// All processes that it started, and these.
+    /// All its descendant processes.
     pub fn children(&self) -> Vec<Process> {
         proc::descendants(self.pid)
     }
@@ -202,11 +194,9 @@ impl Rouse {
         self.stopped(&children).await;
     }
 
-    /// Waits for its end: the exit code, if it was no signal. All that it printed is there by then.
+    /// Waits for its end and its last output. Returns the exit code; `None` if a signal ended it.
     pub async fn ended(&mut self) -> Option<i32> {
-        let status = within("rouse to end", self.child.wait()).await;
-        self.output.complete().await;
-        status.unwrap_or_else(|error| panic!("cannot wait for rouse: {error}")).code()
+        daemon::ended(&mut self.child, &mut self.output, "rouse").await
     }
 
     /// Waits for its end after a signal: exit code 0, and none of `children` is left.
@@ -220,33 +210,5 @@ impl Rouse {
 impl Drop for Rouse {
     fn drop(&mut self) {
         self.output.show_if_panicking("rouse");
-    }
-}
-
-/// The addresses that it prints. If it ends instead, what it printed is the failure.
-pub(crate) async fn addresses(output: &Output, child: &mut Child) -> (SocketAddr, SocketAddr) {
-    let _shown = Shown(output);
-    let found = |prefix: &str| {
-        output.lines().iter().find_map(|line| {
-            // In the log of a gateway, time, level and target stand before it.
-            let (_, rest) = line.split_once(prefix)?;
-            rest.strip_prefix("http://")?.trim_end_matches('/').parse().ok()
-        })
-    };
-    eventually("rouse to listen", async || {
-        if let Ok(Some(status)) = child.try_wait() {
-            panic!("rouse ended with {status} instead of listening:\n{}", output.lines().join("\n"));
-        }
-        Some((found("listening on ")?, found("admin on ")?))
-    })
-    .await
-}
-
-/// Shows what was printed if it was not what was waited for.
-struct Shown<'o>(&'o Output);
-
-impl Drop for Shown<'_> {
-    fn drop(&mut self) {
-        self.0.show_if_panicking("rouse");
     }
 }

@@ -1,4 +1,4 @@
-//! Where a check is pointed: at the app itself, or at a gateway before it.
+//! The target of a check: the app itself, or a gateway in front of it whose app is cold or warm.
 
 use std::net::SocketAddr;
 
@@ -10,32 +10,32 @@ use crate::pod::Pod;
 use crate::rouse::Rouse;
 use crate::wait::eventually;
 
-/// Where a check is pointed.
+/// The target of a check.
 #[derive(Debug, Clone)]
 pub struct Target {
     /// Where to connect.
     pub address: SocketAddr,
-    /// What to say as `Host`.
+    /// The `Host` to send.
     pub host: String,
-    /// The gateway, if one is there.
+    /// The gateway, if the check goes through one.
     pub gateway: Option<Gateway>,
 }
 
-/// What a check may know of the gateway it goes through.
+/// The gateway that a check goes through.
 #[derive(Debug, Clone)]
 pub struct Gateway {
     /// Its process.
     pub pid: u32,
     /// Its admin API.
     pub admin: Admin,
-    /// Whether the first request finds nothing.
+    /// Whether the app is at zero when the first request arrives.
     pub cold: bool,
 }
 
 /// How a check reaches the app.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
-    /// Without a gateway: shows that the check is right.
+    /// Without a gateway: shows that the check itself is right.
     Straight,
     /// Through a gateway, and nothing runs yet.
     Cold,
@@ -54,7 +54,7 @@ impl Target {
         Self { address, host: address.to_string(), gateway: None }
     }
 
-    /// The same place by another name.
+    /// The same address with another host.
     #[must_use]
     pub fn with_host(&self, host: &str) -> Self {
         Self { host: host.to_owned(), ..self.clone() }
@@ -66,7 +66,7 @@ impl Target {
         stats[name].as_u64().unwrap_or_else(|| panic!("no {name} in {stats}"))
     }
 
-    /// Waits until a number of the app's `/stats` is right.
+    /// Waits until `is` accepts a number of the app's `/stats`.
     pub async fn until(&self, name: &str, is: impl Fn(u64) -> bool) -> u64 {
         eventually(&format!("{name} to be right"), async || {
             Some(self.stat(name).await).filter(|now| is(*now))
@@ -80,7 +80,7 @@ impl Target {
     }
 }
 
-/// Runs a check one way. Its app's start takes a moment when it is cold, so that the request is surely held.
+/// Runs a check one way. A cold app starts with a delay, so that the first request is certainly held.
 pub async fn run<F: Future<Output = ()>>(
     programs: &Programs,
     way: Way,

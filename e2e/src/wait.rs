@@ -1,27 +1,27 @@
-//! Waiting, always under a deadline.
+//! Helpers that wait for a condition or a future, always with a deadline.
 
 use std::time::Duration;
 
-/// Long enough for two slow cores under load; nothing that works takes it.
+/// Long enough for two slow cores under load; a working product needs far less.
 pub const PATIENCE: Duration = Duration::from_mins(1);
 
-/// The same where a whole cluster is at work.
+/// The same for steps of a whole cluster.
 pub const LONG_PATIENCE: Duration = Duration::from_mins(3);
 
-/// How often [`eventually`] looks.
+/// The poll interval of [`eventually`].
 const POLL: Duration = Duration::from_millis(10);
 
-/// How often [`patiently`] looks.
+/// The poll interval of [`patiently`].
 const SLOW_POLL: Duration = Duration::from_millis(100);
 
-/// What `future` gives. Panics if it does not within [`PATIENCE`].
+/// Returns the output of `future`. Panics if it is not ready within [`PATIENCE`].
 pub async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, future)
         .await
         .unwrap_or_else(|_| panic!("waited {PATIENCE:?} in vain: {what}"))
 }
 
-/// Asks again until there is an answer. Panics if there is none within [`PATIENCE`].
+/// Calls `ask` until it returns a value. Panics if it returns none within [`PATIENCE`].
 pub async fn eventually<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
     within(what, async {
         loop {
@@ -34,7 +34,7 @@ pub async fn eventually<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) 
     .await
 }
 
-/// The same for what takes longer to ask and to come about. Panics if there is no answer within [`LONG_PATIENCE`].
+/// The same for conditions that take longer to check and to become true. Panics after [`LONG_PATIENCE`].
 pub async fn patiently<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
     let asking = async {
         loop {
@@ -49,7 +49,7 @@ pub async fn patiently<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -
         .unwrap_or_else(|_| panic!("waited {LONG_PATIENCE:?} in vain: {what}"))
 }
 
-/// Asks until the answer has not changed for a while: what does not move any more has run into something.
+/// Calls `ask` until its result has not changed for a while, for example because a sender is blocked.
 pub async fn settled<T: PartialEq>(what: &str, mut ask: impl AsyncFnMut() -> T) -> T {
     const SAME: u32 = 30;
     let mut last = ask().await;

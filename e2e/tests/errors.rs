@@ -9,7 +9,7 @@ use http::Method;
 use rouse_e2e::body;
 use rouse_e2e::client::grpc::{Grpc, Reply};
 use rouse_e2e::client::raw::Raw;
-use rouse_e2e::client::session::{self, Http, Whole};
+use rouse_e2e::client::session::{self, Http, FullResponse};
 use rouse_e2e::config::{App, Config};
 use rouse_e2e::programs;
 use rouse_e2e::rouse::Rouse;
@@ -44,7 +44,7 @@ const LOOP: Row = row(508, "loop", 13);
 const SHUTTING_DOWN: Row = Row { retry_after: true, ..row(503, "shutting_down", 14) };
 
 impl Row {
-    fn heard(&self, whole: &Whole) {
+    fn heard(&self, whole: &FullResponse) {
         let retry_after = whole.headers.contains_key("retry-after");
         assert_eq!(
             (whole.status.as_u16(), whole.header("x-rouse-error"), retry_after),
@@ -88,7 +88,11 @@ impl Row {
 }
 
 async fn start(app: App) -> (Rouse, Target) {
-    let rouse = Rouse::start(&programs!(), Config::of(app)).await;
+    start_with(Config::of(app)).await
+}
+
+async fn start_with(config: Config) -> (Rouse, Target) {
+    let rouse = Rouse::start(&programs!(), config).await;
     let target = rouse.target(true);
     (rouse, target)
 }
@@ -128,19 +132,13 @@ async fn a_host_without_a_route_is_no_route() {
 async fn one_hold_more_than_the_queue_takes_is_refused_and_the_others_are_served() {
     let gated = Gated::new();
     // `--max-holds`: how many requests may wait for one service.
-    let config = Config::of(gated.app.clone()).flag("--max-holds", "2");
-    let rouse = Rouse::start(&programs!(), config).await;
-    let target = rouse.target(true);
-    let mut held = JoinSet::new();
-    for _ in 0..2 {
-        let target = target.clone();
-        held.spawn(async move { session::get(&target, "/").await.status });
-    }
+    let (rouse, target) = start_with(Config::of(gated.app.clone()).flag("--max-holds", "2")).await;
+    let held = session::get_many(&target, "/", 2);
     holds(&rouse, 2).await;
     QUEUE_FULL.check(&rouse, &target, "/").await;
     assert_eq!(rouse.admin.service("app").await.holds, 2);
     gated.open();
-    assert_eq!(held.join_all().await, [200, 200]);
+    assert!(held.join_all().await.iter().all(|answer| answer.status == 200));
     rouse.stop().await;
 }
 
@@ -274,39 +272,32 @@ async fn a_request_that_comes_back_to_us_is_a_loop() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_is_still_held_when_the_drain_ends_hears_that_we_leave() {
     let gated = Gated::new();
-    let config = Config::of(gated.app.clone()).flag("--drain-timeout", "1s");
-    let rouse = Rouse::start(&programs!(), config).await;
-    let target = rouse.target(true);
-    let mut held = JoinSet::new();
-    for _ in 0..3 {
-        let target = target.clone();
-        held.spawn(async move { SHUTTING_DOWN.heard(&session::get(&target, "/").await) });
-    }
-    let by_grpc = target.clone();
-    held.spawn(async move {
-        SHUTTING_DOWN.heard_by_grpc(Grpc::connect(&by_grpc).await.unary("/test.Echo/Unary", b"").await).await;
+    let (rouse, target) = start_with(Config::of(gated.app.clone()).flag("--drain-timeout", "1s")).await;
+    let held = session::get_many(&target, "/", 3);
+    let mut by_grpc = JoinSet::new();
+    by_grpc.spawn(async move {
+        SHUTTING_DOWN.heard_by_grpc(Grpc::connect(&target).await.unary("/test.Echo/Unary", b"").await).await;
     });
     holds(&rouse, 4).await;
     let children = rouse.children();
     rouse.signal(Signal::TERM);
-    held.join_all().await;
+    held.join_all().await.iter().for_each(|answer| SHUTTING_DOWN.heard(answer));
+    by_grpc.join_all().await;
     rouse.stopped(&children).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_is_held_while_we_drain_is_still_served() {
     let gated = Gated::new();
-    let rouse = Rouse::start(&programs!(), Config::of(gated.app.clone())).await;
-    let target = rouse.target(true);
-    let mut held = JoinSet::new();
-    held.spawn(async move { session::get(&target, "/").await.status });
+    let (rouse, target) = start(gated.app.clone()).await;
+    let held = session::get_many(&target, "/", 1);
     holds(&rouse, 1).await;
     let children = rouse.children();
     rouse.signal(Signal::TERM);
     eventually("not ready any more", async || (rouse.admin.get("/readyz").await.status == 503).then_some(()))
         .await;
     gated.open();
-    assert_eq!(held.join_all().await, [200]);
+    assert_eq!(held.join_all().await[0].status, 200);
     rouse.stopped(&children).await;
 }
 

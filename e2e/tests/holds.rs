@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 
 use http::Method;
 use rouse_e2e::body;
-use rouse_e2e::client::session::{Http, Whole, get, whole};
+use rouse_e2e::client::session::{Http, FullResponse, get, get_many, whole};
 use rouse_e2e::config::{App, Config};
 use rouse_e2e::proc::Memory;
 use rouse_e2e::programs;
@@ -20,7 +20,7 @@ use tokio::net::TcpSocket;
 use tokio::task::JoinSet;
 
 /// How many of each status.
-async fn statuses(mut tasks: JoinSet<Whole>) -> BTreeMap<u16, usize> {
+async fn statuses(mut tasks: JoinSet<FullResponse>) -> BTreeMap<u16, usize> {
     let mut statuses = BTreeMap::new();
     while let Some(answer) = within("all answers", tasks.join_next()).await {
         *statuses.entry(answer.unwrap().status.as_u16()).or_default() += 1;
@@ -38,11 +38,7 @@ async fn a_thousand_requests_at_once_wake_a_service_once_and_are_all_served_with
         .scale("target", 5);
     let rouse = Rouse::start(&programs!(), Config::of(app)).await;
     let target = rouse.target(true);
-    let mut tasks = JoinSet::new();
-    for _ in 0..1000 {
-        let target = target.clone();
-        tasks.spawn(async move { get(&target, "/slow/5").await });
-    }
+    let tasks = get_many(&target, "/slow/5", 1000);
     let watching = async {
         let mut most = 0;
         while most == 0 || rouse.admin.service("app").await.holds > 0 {
@@ -86,12 +82,7 @@ async fn an_app_that_dies_above_two_hundred_requests_survives_five_thousand_that
     let app = App::http().env("START_DELAY_MS", 1500).env("DIE_ABOVE", 200).timeout("readiness", "60s");
     let rouse = Rouse::start(&programs!(), Config::of(app)).await;
     let target = rouse.target(true);
-    let mut tasks = JoinSet::new();
-    for _ in 0..5000 {
-        let target = target.clone();
-        tasks.spawn(async move { get(&target, "/slow/2").await });
-    }
-    assert_eq!(statuses(tasks).await, BTreeMap::from([(200, 5000)]));
+    assert_eq!(statuses(get_many(&target, "/slow/2", 5000)).await, BTreeMap::from([(200, 5000)]));
     assert_eq!(rouse.admin.cold_starts("app").await.len(), 1);
     let most = target.stat("most_in_flight").await;
     assert!(most <= 200, "{most} at once");

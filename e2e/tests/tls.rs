@@ -1,13 +1,8 @@
 //! The TLS listener of `rouse up`: certificates that come from files and change there, both protocols, and clients that do
 //! not shake hands as they should.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stderr,
-    reason = "a test may panic, also in its helpers"
-)]
+#![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
+#![expect(clippy::print_stderr, reason = "what a run skips or measures is told beside its results")]
 
 use std::fs;
 use std::net::SocketAddr;
@@ -16,11 +11,10 @@ use std::time::Duration;
 
 use futures_util::{SinkExt as _, StreamExt as _};
 use http::{Method, Version};
-use http_body_util::BodyExt as _;
 use rouse_e2e::client::raw::Raw;
 use rouse_e2e::client::session::{Http, get, whole};
 use rouse_e2e::config::{App, Config};
-use rouse_e2e::pattern::{self, Checker};
+use rouse_e2e::pattern;
 use rouse_e2e::proc::Memory;
 use rouse_e2e::rouse::{Launch, Rouse};
 use rouse_e2e::target::Target;
@@ -531,14 +525,7 @@ async fn a_hundred_megabytes_come_down_over_tls_in_little_memory() {
         // The first request's memory is no growth.
         assert_eq!(http.get("/").await.status, 200);
         let memory = Memory::watch(up.rouse.pid);
-        let request = http.request(Method::GET, &format!("/bytes/{LENGTH}")).body(body::empty()).unwrap();
-        let mut incoming = http.send(request).await.into_body();
-        let mut checker = Checker::default();
-        while let Some(frame) = within("more", incoming.frame()).await {
-            if let Ok(data) = frame.unwrap().into_data() {
-                checker.take(&data);
-            }
-        }
+        let checker = http.check_pattern(&format!("/bytes/{LENGTH}")).await;
         assert!(checker.intact());
         assert_eq!(checker.count, LENGTH);
         let grown = memory.grown();

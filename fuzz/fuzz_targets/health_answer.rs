@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use rouse_net::probe::health::decode;
+use rouse_net::probe::grpc_health_proto::decode;
 
 fuzz_target!(|body: &[u8]| {
     // A frame has a head of five bytes; less than that is never an answer.

@@ -6,7 +6,7 @@ mod naive;
 
 use libfuzzer_sys::fuzz_target;
 use rouse_proxy::budget::HeadLimits;
-use rouse_proxy::downstream::guard::Guard;
+use rouse_proxy::downstream::http1_validator::Http1Validator;
 
 /// Small ones, so that they are reached.
 const LIMITS: HeadLimits = HeadLimits { line: 64, head: 512, headers: 8, extension: 16, trailers: 128 };
@@ -15,7 +15,7 @@ const LIMITS: HeadLimits = HeadLimits { line: 64, head: 512, headers: 8, extensi
 fuzz_target!(|input: (u8, &[u8])| {
     let (cut, stream) = input;
     let lengths = [usize::from(cut & 15) + 1, usize::from(cut >> 4) * 16 + 1];
-    let (mut guard, mut at, mut refused) = (Guard::new(LIMITS), 0, None);
+    let (mut guard, mut at, mut refused) = (Http1Validator::new(LIMITS), 0, None);
     for length in lengths.into_iter().cycle() {
         let piece = &stream[at..(at + length).min(stream.len())];
         if piece.is_empty() {

@@ -4,7 +4,7 @@
 use libfuzzer_sys::fuzz_target;
 use rouse_kube::objects::Meta;
 use rouse_kube::objects::route::{RouteKind, RouteObject, RouteSpec, RuleSpec, read};
-use rouse_kube::objects::service_facts::TlsAnnotations;
+use rouse_kube::objects::service_summary::TlsAnnotations;
 
 fuzz_target!(|bytes: &[u8]| {
     let Ok(object) = serde_json::from_slice::<RouteObject>(bytes) else { return };
@@ -45,18 +45,18 @@ fn check(spec: &RouteSpec, meta: &Meta) {
 }
 
 fn tls(meta: &Meta) {
-    let wish = TlsAnnotations::read(meta.namespace(), &meta.annotations);
-    for wanted in wish.wanted() {
+    let annotations = TlsAnnotations::read(meta.namespace(), &meta.annotations);
+    for wanted in annotations.wanted() {
         // The name becomes part of a request to the API server.
         let plain =
             |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' || byte == b'.';
         assert!(!wanted.name.is_empty() && wanted.name.bytes().all(plain) && !wanted.name.contains(".."));
         assert_eq!(&*wanted.namespace, meta.namespace());
     }
-    let facts = wish.resolve(|_| Some(Err("nothing".into()))).expect("everything was looked at");
+    let facts = annotations.resolve(|_| Some(Err("nothing".into()))).expect("everything was looked at");
     let said = meta.annotations.get("rouse.dev/upstream-tls").map(String::as_str);
     // Off only if somebody said so outright.
     assert_eq!(facts.on == Some(false), said == Some("false"));
     assert_eq!(facts.on.is_none(), said.is_none());
-    assert!(facts.fault.is_some() || wish.wanted().next().is_none());
+    assert!(facts.fault.is_some() || annotations.wanted().next().is_none());
 }

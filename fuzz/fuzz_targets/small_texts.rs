@@ -3,7 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use rouse_core::endpoint::ServiceId;
-use rouse_core::merge::Boot;
+use rouse_core::merge::BootId;
 use rouse_core::slices::MaxEndpoints;
 use rouse_kube::objects::slices::parse_selector;
 use rouse_proxy::request::TrustedProxies;
@@ -20,7 +20,7 @@ fuzz_target!(|text: &str| {
     if let Ok(max) = text.parse::<MaxEndpoints>() {
         assert!((1..=1000).contains(&max.get()));
     }
-    if let Ok(boot) = text.parse::<Boot>() {
+    if let Ok(boot) = text.parse::<BootId>() {
         assert_eq!(boot.to_string().parse(), Ok(boot));
     }
     if let Ok(host) = text.parse::<HostPattern>() {

@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::Result;
 use crate::child::Running;
 use crate::clock::{Stopwatch, rest};
-use crate::load::{Door, Entrance, Handshakes, Scenario, send};
+use crate::load::{ProxyAddress, ListenerKind, Handshakes, Scenario, send};
 use crate::proc::{self, busy_time, connections_opened, our_time, time_of};
 use crate::rouse::Rouse;
 use crate::stats::float;
@@ -23,11 +23,11 @@ const BETWEEN: Duration = Duration::from_millis(300);
 
 /// One row of the result: a proxy that runs.
 #[derive(Debug)]
-pub(crate) struct Contestant {
+pub(crate) struct ProxyUnderTest {
     pub(crate) name: String,
-    pub(crate) http1: Option<Door>,
-    pub(crate) h2c: Option<Door>,
-    pub(crate) tls: Option<Door>,
+    pub(crate) http1: Option<ProxyAddress>,
+    pub(crate) h2c: Option<ProxyAddress>,
+    pub(crate) tls: Option<ProxyAddress>,
     pub(crate) held: Held,
 }
 
@@ -38,7 +38,7 @@ pub(crate) enum Held {
     Rouse(Rouse),
 }
 
-impl Contestant {
+impl ProxyUnderTest {
     /// The processes whose work counts: of a peer all, of Rouse also the guardians of its pods, but not the pods.
     pub(crate) fn pids(&self) -> Vec<u32> {
         match &self.held {
@@ -47,11 +47,11 @@ impl Contestant {
         }
     }
 
-    fn door(&self, scenario: &Scenario) -> Option<&Door> {
+    fn address(&self, scenario: &Scenario) -> Option<&ProxyAddress> {
         match scenario.entrance {
-            Entrance::Http1 => self.http1.as_ref(),
-            Entrance::H2c => self.h2c.as_ref(),
-            Entrance::Tls => self.tls.as_ref(),
+            ListenerKind::Http1 => self.http1.as_ref(),
+            ListenerKind::H2c => self.h2c.as_ref(),
+            ListenerKind::Tls => self.tls.as_ref(),
         }
     }
 }
@@ -61,7 +61,7 @@ impl Contestant {
 pub(crate) struct Run {
     pub(crate) round: u32,
     pub(crate) scenario: &'static str,
-    pub(crate) contestant: String,
+    pub(crate) proxy: String,
     /// Processor time of the proxy for each request, in microseconds.
     pub(crate) cpu_us: f64,
     pub(crate) per_second: f64,
@@ -74,46 +74,46 @@ pub(crate) struct Run {
 }
 
 /// All runs of all rounds.
-pub(crate) fn run(contestants: &[Contestant], scenarios: &[Scenario], rounds: u32) -> Result<Vec<Run>> {
+pub(crate) fn run(proxies: &[ProxyUnderTest], scenarios: &[Scenario], rounds: u32) -> Result<Vec<Run>> {
     let mut runs = Vec::new();
     for scenario in scenarios {
-        let able: Vec<(&Contestant, &Door)> =
-            contestants.iter().filter_map(|one| Some((one, one.door(scenario)?))).collect();
-        for (contestant, door) in &able {
+        let able: Vec<(&ProxyUnderTest, &ProxyAddress)> =
+            proxies.iter().filter_map(|one| Some((one, one.address(scenario)?))).collect();
+        for (proxy, address) in &able {
             // Pools, caches and lazily made things: whoever runs first would pay for them.
-            let warm = send(scenario.load, door, scenario.scaled(10).requests)?;
+            let warm = send(scenario.load, address, scenario.scaled(10).requests)?;
             if warm.succeeded == 0 {
-                return Err(format!("{}: {} answers nothing", scenario.name, contestant.name).into());
+                return Err(format!("{}: {} answers nothing", scenario.name, proxy.name).into());
             }
         }
         for round in 0..rounds {
             eprintln!("{}: round {} of {rounds}", scenario.name, round + 1);
-            for (contestant, door) in &able {
-                runs.push(measure(contestant, door, scenario, round)?);
+            for (proxy, address) in &able {
+                runs.push(measure(proxy, address, scenario, round)?);
             }
         }
     }
     Ok(runs)
 }
 
-fn measure(contestant: &Contestant, door: &Door, scenario: &Scenario, round: u32) -> Result<Run> {
+fn measure(proxy: &ProxyUnderTest, address: &ProxyAddress, scenario: &Scenario, round: u32) -> Result<Run> {
     rest(BETWEEN)?;
     if scenario.before > 0 {
-        send(scenario.load, door, scenario.before)?;
+        send(scenario.load, address, scenario.before)?;
     }
-    let pids = contestant.pids();
+    let pids = proxy.pids();
     let opened = connections_opened()?;
     let (began, busy, ours, before) = (Stopwatch::start(), busy_time()?, our_time(), time_of(&pids));
-    let outcome = send(scenario.load, door, scenario.requests)?;
+    let outcome = send(scenario.load, address, scenario.requests)?;
     let spent = time_of(&pids).since(before);
     let foreign = busy_time()?.since(busy).without(our_time().since(ours));
     if outcome.failed > 0 {
-        eprintln!("FAILED: {} requests of {} under {}", outcome.failed, contestant.name, scenario.name);
+        eprintln!("FAILED: {} requests of {} under {}", outcome.failed, proxy.name, scenario.name);
     }
     Ok(Run {
         round,
         scenario: scenario.name,
-        contestant: contestant.name.clone(),
+        proxy: proxy.name.clone(),
         cpu_us: spent.micros() / float(outcome.succeeded.max(1).into()),
         per_second: outcome.per_second,
         failed: outcome.failed,

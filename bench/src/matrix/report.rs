@@ -1,13 +1,13 @@
 //! What people read of a matrix: a row for each contestant, a column for each load.
 
 use super::{Cell, Rule};
-use crate::stats::Spread;
+use crate::stats::ConcurrencyLimits;
 use crate::table::columns;
 
-/// Processor time and ratios, with a row for each of `contestants`, measured or not.
-pub(crate) fn tables(cells: &[Cell], contestants: &[&str], reference: &str) -> String {
-    let times = table(cells, contestants, |cell| Some(one(&cell.cpu_us, cell.marked)));
-    let ratios = table(cells, contestants, |cell| Some(one(cell.ratio.as_ref()?, cell.marked)));
+/// Processor time and ratios, with a row for each of `proxies`, measured or not.
+pub(crate) fn tables(cells: &[Cell], proxies: &[&str], reference: &str) -> String {
+    let times = table(cells, proxies, |cell| Some(one(&cell.cpu_us, cell.marked)));
+    let ratios = table(cells, proxies, |cell| Some(one(cell.ratio.as_ref()?, cell.marked)));
     format!(
         "CPU µs for each request: median (min–max)\n{times}\n\
          the same as a multiple of {reference}'s in the same round; above 1 costs more\n{ratios}"
@@ -24,30 +24,30 @@ pub(crate) fn legend(rule: &Rule) -> String {
     )
 }
 
-fn table(cells: &[Cell], contestants: &[&str], show: impl Fn(&Cell) -> Option<String>) -> String {
+fn table(cells: &[Cell], proxies: &[&str], show: impl Fn(&Cell) -> Option<String>) -> String {
     let mut scenarios = Vec::new();
     for cell in cells {
         if !scenarios.contains(&cell.scenario) {
             scenarios.push(cell.scenario);
         }
     }
-    let at = |contestant: &str, scenario: &str| {
-        let found = cells.iter().find(|cell| cell.contestant == contestant && cell.scenario == scenario);
+    let at = |proxy: &str, scenario: &str| {
+        let found = cells.iter().find(|cell| cell.proxy == proxy && cell.scenario == scenario);
         found.and_then(&show).unwrap_or_else(|| "–".to_owned())
     };
-    let row = |contestant: &&str| {
-        let cells = scenarios.iter().map(|scenario| at(contestant, scenario));
-        std::iter::once((*contestant).to_owned()).chain(cells).collect()
+    let row = |proxy: &&str| {
+        let cells = scenarios.iter().map(|scenario| at(proxy, scenario));
+        std::iter::once((*proxy).to_owned()).chain(cells).collect()
     };
-    let rows: Vec<Vec<String>> = contestants.iter().map(row).collect();
+    let rows: Vec<Vec<String>> = proxies.iter().map(row).collect();
     let head: Vec<&str> = std::iter::once("").chain(scenarios.iter().copied()).collect();
     columns(&head, &rows)
 }
 
 /// A median between its ends; marked if it proves little.
-pub(crate) fn one(spread: &Spread, marked: bool) -> String {
+pub(crate) fn one(spread: &ConcurrencyLimits, marked: bool) -> String {
     let places = if spread.median < 10.0 { 2 } else { usize::from(spread.median < 100.0) };
-    let Spread { median, min, max, .. } = spread;
+    let ConcurrencyLimits { median, min, max, .. } = spread;
     let mark = if marked { "!" } else { "" };
     format!("{mark}{median:.places$} ({min:.places$}–{max:.places$})")
 }
@@ -58,10 +58,10 @@ mod tests {
 
     #[test]
     fn what_was_not_measured_is_a_dash_and_what_proves_nothing_is_marked() {
-        let cell = |scenario, contestant: &str, marked| Cell {
+        let cell = |scenario, proxy: &str, marked| Cell {
             scenario,
-            contestant: contestant.to_owned(),
-            cpu_us: Spread { median: 20.04, min: 19.0, max: 21.0, count: 3 },
+            proxy: proxy.to_owned(),
+            cpu_us: ConcurrencyLimits { median: 20.04, min: 19.0, max: 21.0, count: 3 },
             ratio: None,
             kept: 3,
             marked,

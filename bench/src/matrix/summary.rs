@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::Run;
-use crate::stats::Spread;
+use crate::stats::ConcurrencyLimits;
 
 /// When a run counts, and a cell.
 #[derive(Debug, Clone, Copy, Serialize)]
@@ -28,11 +28,11 @@ impl Rule {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Cell {
     pub(crate) scenario: &'static str,
-    pub(crate) contestant: String,
+    pub(crate) proxy: String,
     /// Processor time for each request, in microseconds.
-    pub(crate) cpu_us: Spread,
+    pub(crate) cpu_us: ConcurrencyLimits,
     /// The same as a multiple of the reference's, of the rounds that both have.
-    pub(crate) ratio: Option<Spread>,
+    pub(crate) ratio: Option<ConcurrencyLimits>,
     /// How many runs were kept.
     pub(crate) kept: usize,
     /// Too few runs were kept: the disturbed ones are shown too.
@@ -43,21 +43,21 @@ pub(crate) struct Cell {
 pub(crate) fn summarise(runs: &[Run], reference: &str, rule: &Rule) -> Vec<Cell> {
     let mut seen: Vec<(&'static str, &str)> = Vec::new();
     for run in runs {
-        let key = (run.scenario, run.contestant.as_str());
+        let key = (run.scenario, run.proxy.as_str());
         if !seen.contains(&key) {
             seen.push(key);
         }
     }
-    let cell = |(scenario, contestant)| {
-        let (shown, kept, marked) = shown(runs, scenario, contestant, rule);
+    let cell = |(scenario, proxy)| {
+        let (shown, kept, marked) = shown(runs, scenario, proxy, rule);
         let (beside, _, unsure) = self::shown(runs, scenario, reference, rule);
         let cpu: Vec<f64> = shown.iter().map(|run| run.cpu_us).collect();
         let ratios: Vec<f64> = shown.iter().filter_map(|run| ratio(run, &beside)).collect();
         Some(Cell {
             scenario,
-            contestant: contestant.to_owned(),
-            cpu_us: Spread::of(&cpu)?,
-            ratio: Spread::of(&ratios),
+            proxy: proxy.to_owned(),
+            cpu_us: ConcurrencyLimits::of(&cpu)?,
+            ratio: ConcurrencyLimits::of(&ratios),
             kept,
             // A ratio is as sure as the less sure of the two.
             marked: marked || unsure,
@@ -67,8 +67,8 @@ pub(crate) fn summarise(runs: &[Run], reference: &str, rule: &Rule) -> Vec<Cell>
 }
 
 /// The runs that a cell shows, how many were kept, and whether it is marked.
-fn shown<'r>(runs: &'r [Run], scenario: &str, contestant: &str, rule: &Rule) -> (Vec<&'r Run>, usize, bool) {
-    let all = runs.iter().filter(|run| run.scenario == scenario && run.contestant == contestant);
+fn shown<'r>(runs: &'r [Run], scenario: &str, proxy: &str, rule: &Rule) -> (Vec<&'r Run>, usize, bool) {
+    let all = runs.iter().filter(|run| run.scenario == scenario && run.proxy == proxy);
     let (kept, dropped): (Vec<&Run>, Vec<&Run>) = all.partition(|run| rule.keeps(run));
     let count = kept.len();
     if count >= rule.least_runs {
@@ -88,14 +88,14 @@ fn ratio(run: &Run, reference: &[&Run]) -> Option<f64> {
 mod tests {
     use super::*;
 
-    fn run(contestant: &str, round: u32, cpu_us: f64, foreign_share: f64) -> Run {
-        let contestant = contestant.to_owned();
+    fn run(proxy: &str, round: u32, cpu_us: f64, foreign_share: f64) -> Run {
+        let proxy = proxy.to_owned();
         let (per_second, failed, connections, handshakes) = (1.0, 0, 0, None);
         let scenario = "load";
         Run {
             round,
             scenario,
-            contestant,
+            proxy,
             cpu_us,
             per_second,
             failed,
@@ -105,9 +105,9 @@ mod tests {
         }
     }
 
-    fn cell(runs: &[Run], contestant: &str) -> Cell {
+    fn cell(runs: &[Run], proxy: &str) -> Cell {
         let cells = summarise(runs, "rouse", &Rule::FIXED);
-        cells.into_iter().find(|cell| cell.contestant == contestant).unwrap()
+        cells.into_iter().find(|cell| cell.proxy == proxy).unwrap()
     }
 
     #[test]

@@ -12,7 +12,7 @@ use super::{Result, kept, peers};
 use crate::args::{Common, Format};
 use crate::load::send;
 use crate::table::columns;
-use crate::{certificate, child, site, tools};
+use crate::{certificate, child, generated_config, tools};
 
 /// It may have to be built.
 const PATIENCE: Duration = Duration::from_mins(15);
@@ -32,12 +32,12 @@ struct Allocations {
 pub(crate) fn run(ask: &Common) -> Result<()> {
     let allocations = allocations()?;
     let folder = tempfile::tempdir()?;
-    let certificate = certificate::make(site::HOST, folder.path())?;
+    let certificate = certificate::make(generated_config::HOST, folder.path())?;
     let (rouse, _) = peers::rouse(ask, &certificate, folder.path())?;
-    let door = rouse.http1.as_ref().ok_or("rouse up has no door")?;
+    let address = rouse.http1.as_ref().ok_or("rouse up has no door")?;
     // A process that has just started asks for memory.
-    send(kept(WARM_UP.0, None, "/"), door, WARM_UP.1)?;
-    let calls = counted(&tools::need("strace", "strace")?, &rouse.pids(), door, folder.path())?;
+    send(kept(WARM_UP.0, None, "/"), address, WARM_UP.1)?;
+    let calls = counted(&tools::need("strace", "strace")?, &rouse.pids(), address, folder.path())?;
     match ask.output {
         Format::Json => {
             let all = json!({"system_calls": calls, "allocations": allocations});

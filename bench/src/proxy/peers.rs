@@ -11,10 +11,10 @@ use super::ROUSE;
 use crate::args::{Common, Proxy as Ask};
 use crate::certificate::{self, Certificate};
 use crate::child::Running;
-use crate::load::{Door, Entrance};
-use crate::matrix::{Contestant, Held};
+use crate::generated_config::{self, HOST, SERVING, Size};
+use crate::load::{ProxyAddress, ListenerKind};
+use crate::matrix::{ProxyUnderTest, Held};
 use crate::rouse::{App, Rouse, binary};
-use crate::site::{self, HOST, SERVING, Size};
 use crate::{Result, ports, tools};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -33,13 +33,13 @@ struct Place<'f> {
     folder: &'f Path,
 }
 
-type Start = fn(&Place<'_>, &Path) -> Result<Contestant>;
+type Start = fn(&Place<'_>, &Path) -> Result<ProxyUnderTest>;
 
 /// Rouse, whose pods are the servers behind all, and then its peers.
-pub(super) fn start(ask: &Ask, folder: &Path) -> Result<Vec<Contestant>> {
+pub(super) fn start(ask: &Ask, folder: &Path) -> Result<Vec<ProxyUnderTest>> {
     let certificate = certificate::make(HOST, folder)?;
     let (rouse, [upstream, h2c_upstream]) = rouse(&ask.matrix.common, &certificate, folder)?;
-    let mut contestants = vec![rouse];
+    let mut proxies = vec![rouse];
     let peers: [(&str, Start); 5] = [
         ("tokio + httparse (ceiling)", ceiling),
         ("nginx", nginx),
@@ -58,11 +58,11 @@ pub(super) fn start(ask: &Ask, folder: &Path) -> Result<Vec<Contestant>> {
         let (certificate, folder) = (&certificate, folder.as_path());
         let place = Place { upstream, h2c_upstream, listen, h2c_listen, tls_listen, certificate, folder };
         match start(&place, &tools) {
-            Ok(contestant) => contestants.push(Contestant { name: name.to_owned(), ..contestant }),
+            Ok(proxy) => proxies.push(ProxyUnderTest { name: name.to_owned(), ..proxy }),
             Err(error) => eprintln!("MISSING: {name}: {error}; it is left out"),
         }
     }
-    Ok(contestants)
+    Ok(proxies)
 }
 
 /// Rouse, and where its pods are.
@@ -70,7 +70,7 @@ pub(super) fn rouse(
     ask: &Common,
     certificate: &Certificate,
     folder: &Path,
-) -> Result<(Contestant, [SocketAddr; 2])> {
+) -> Result<(ProxyUnderTest, [SocketAddr; 2])> {
     let h2c = App {
         name: "h2c".to_owned(),
         command: vec![std::env::current_exe()?.display().to_string(), "upstream-h2c".to_owned()],
@@ -79,7 +79,7 @@ pub(super) fn rouse(
         h2c: true,
         pods: 1,
     };
-    let mut apps = site::apps(Size { routes: ROUTES - 1, services: 1, endpoints: 1 }, folder)?;
+    let mut apps = generated_config::apps(Size { routes: ROUTES - 1, services: 1, endpoints: 1 }, folder)?;
     apps.push(h2c);
     let binary = binary(ask.rouse.as_deref())?;
     let rouse = Rouse::start(&binary, &apps, Some(certificate), &["--workers", WORKERS])?;
@@ -87,16 +87,16 @@ pub(super) fn rouse(
         |app: &str| rouse.pods(app, 1)?.first().copied().ok_or_else(|| format!("{app} has no pod").into());
     let upstreams: [Result<SocketAddr>; 2] = [SERVING, "h2c"].map(pod);
     let [upstream, h2c_upstream] = upstreams;
-    let door = |host: &str| Some(Door { address: rouse.address, host: host.to_owned(), certificate: None });
-    let (http1, h2c) = (door(HOST), door("h2c.bench"));
+    let address = |host: &str| Some(ProxyAddress { address: rouse.address, host: host.to_owned(), certificate: None });
+    let (http1, h2c) = (address(HOST), address("h2c.bench"));
     let tls = rouse.secure.map(|address| tls_door(address, certificate));
-    let contestant = Contestant { name: ROUSE.to_owned(), http1, h2c, tls, held: Held::Rouse(rouse) };
-    Ok((contestant, [upstream?, h2c_upstream?]))
+    let proxy = ProxyUnderTest { name: ROUSE.to_owned(), http1, h2c, tls, held: Held::Rouse(rouse) };
+    Ok((proxy, [upstream?, h2c_upstream?]))
 }
 
 /// All are asked for the same host over TLS: it is in the certificate.
-fn tls_door(address: SocketAddr, certificate: &Certificate) -> Door {
-    Door { address, host: HOST.to_owned(), certificate: Some(certificate.cert.clone()) }
+fn tls_door(address: SocketAddr, certificate: &Certificate) -> ProxyAddress {
+    ProxyAddress { address, host: HOST.to_owned(), certificate: Some(certificate.cert.clone()) }
 }
 
 impl Place<'_> {
@@ -121,50 +121,50 @@ impl Place<'_> {
     }
 
     /// Starts a proxy and waits until it takes connections; HTTP/1.1 in the clear all of them can.
-    fn open(&self, name: &str, command: &mut Command, also: &[Entrance]) -> Result<Contestant> {
+    fn open(&self, name: &str, command: &mut Command, also: &[ListenerKind]) -> Result<ProxyUnderTest> {
         let mut running = Running::start(name, command)?;
         running.until("listens", PATIENCE, |_| TcpStream::connect(self.listen).ok())?;
-        let door = |address: SocketAddr| Door { address, host: address.to_string(), certificate: None };
-        Ok(Contestant {
+        let address = |address: SocketAddr| ProxyAddress { address, host: address.to_string(), certificate: None };
+        Ok(ProxyUnderTest {
             name: name.to_owned(),
-            http1: Some(door(self.listen)),
-            h2c: also.contains(&Entrance::H2c).then(|| door(self.h2c_listen)),
-            tls: also.contains(&Entrance::Tls).then(|| tls_door(self.tls_listen, self.certificate)),
+            http1: Some(address(self.listen)),
+            h2c: also.contains(&ListenerKind::H2c).then(|| address(self.h2c_listen)),
+            tls: also.contains(&ListenerKind::Tls).then(|| tls_door(self.tls_listen, self.certificate)),
             held: Held::Peer(running),
         })
     }
 }
 
-fn ceiling(place: &Place<'_>, _: &Path) -> Result<Contestant> {
+fn ceiling(place: &Place<'_>, _: &Path) -> Result<ProxyUnderTest> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["forward", "--listen", &place.listen.to_string()]);
     place.open("ceiling", command.args(["--upstream", &place.upstream.to_string()]), &[])
 }
 
-fn nginx(place: &Place<'_>, _: &Path) -> Result<Contestant> {
+fn nginx(place: &Place<'_>, _: &Path) -> Result<ProxyUnderTest> {
     let file = place.folder.join("nginx.conf");
     fs::write(&file, place.fill(include_str!("../../peers/nginx.conf")))?;
     let mut command = Command::new(tools::need("nginx", "nginx-light")?);
     command.arg("-p").arg(place.folder).args(["-e", "stderr", "-c"]).arg(&file);
-    place.open("nginx", &mut command, &[Entrance::Tls])
+    place.open("nginx", &mut command, &[ListenerKind::Tls])
 }
 
-fn haproxy(place: &Place<'_>, _: &Path) -> Result<Contestant> {
+fn haproxy(place: &Place<'_>, _: &Path) -> Result<ProxyUnderTest> {
     let file = place.folder.join("haproxy.cfg");
     fs::write(&file, place.fill(include_str!("../../peers/haproxy.cfg")))?;
     let mut command = Command::new(tools::need("haproxy", "haproxy")?);
-    place.open("haproxy", command.args(["-db", "-f"]).arg(&file), &[Entrance::H2c, Entrance::Tls])
+    place.open("haproxy", command.args(["-db", "-f"]).arg(&file), &[ListenerKind::H2c, ListenerKind::Tls])
 }
 
-fn envoy(place: &Place<'_>, tools: &Path) -> Result<Contestant> {
+fn envoy(place: &Place<'_>, tools: &Path) -> Result<ProxyUnderTest> {
     let file = place.folder.join("envoy.yaml");
     fs::write(&file, place.fill(include_str!("../../peers/envoy.yaml")))?;
     let mut command = Command::new(tools::envoy(tools)?);
     command.args(["--concurrency", WORKERS, "--log-level", "error", "--disable-hot-restart", "-c"]);
-    place.open("envoy", command.arg(&file), &[Entrance::H2c])
+    place.open("envoy", command.arg(&file), &[ListenerKind::H2c])
 }
 
-fn go(place: &Place<'_>, _: &Path) -> Result<Contestant> {
+fn go(place: &Place<'_>, _: &Path) -> Result<ProxyUnderTest> {
     let mut command = Command::new(tools::go_proxy(place.folder)?);
     command.args([place.listen.to_string(), place.upstream.to_string()]).env("GOMAXPROCS", WORKERS);
     place.open("go", &mut command, &[])

@@ -11,8 +11,8 @@ use serde::Serialize;
 use super::{Figure, Value, kept};
 use crate::Result;
 use crate::child::Running;
-use crate::load::{Door, send};
-use crate::matrix::Contestant;
+use crate::load::{ProxyAddress, send};
+use crate::matrix::ProxyUnderTest;
 use crate::stats::float;
 
 const REQUESTS: u32 = 5_000;
@@ -20,18 +20,18 @@ const CONNECTIONS: u32 = 50;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Of each contestant that can be traced; who cannot is said.
-pub(super) fn per_request(strace: &Path, contestants: &[Contestant], folder: &Path) -> Vec<Figure> {
+pub(super) fn per_request(strace: &Path, proxies: &[ProxyUnderTest], folder: &Path) -> Vec<Figure> {
     let mut figures = Vec::new();
-    for contestant in contestants {
-        let Some(door) = &contestant.http1 else { continue };
-        eprintln!("system calls: {}", contestant.name);
-        match counted(strace, &contestant.pids(), door, folder) {
+    for proxy in proxies {
+        let Some(address) = &proxy.http1 else { continue };
+        eprintln!("system calls: {}", proxy.name);
+        match counted(strace, &proxy.pids(), address, folder) {
             Ok(calls) => {
                 let per_request = calls.iter().map(|call| call.per_request).sum();
                 let value = Value::Syscalls { per_request };
-                figures.push(Figure { contestant: contestant.name.clone(), value });
+                figures.push(Figure { proxy: proxy.name.clone(), value });
             }
-            Err(error) => eprintln!("MISSING: system calls of {}: {error}", contestant.name),
+            Err(error) => eprintln!("MISSING: system calls of {}: {error}", proxy.name),
         }
     }
     figures
@@ -45,7 +45,7 @@ pub(super) struct Call {
 }
 
 /// The system calls of these processes under load.
-pub(super) fn counted(strace: &Path, pids: &[u32], door: &Door, folder: &Path) -> Result<Vec<Call>> {
+pub(super) fn counted(strace: &Path, pids: &[u32], address: &ProxyAddress, folder: &Path) -> Result<Vec<Call>> {
     let file = folder.join("strace");
     let mut command = Command::new(strace);
     command.args(["-c", "-f", "-o"]).arg(&file);
@@ -57,7 +57,7 @@ pub(super) fn counted(strace: &Path, pids: &[u32], door: &Door, folder: &Path) -
     tracing.until("is attached to all", PATIENCE, |tracing| {
         (tracing.lines().iter().filter(|&line| attached(line)).count() >= pids.len()).then_some(())
     })?;
-    let outcome = send(kept(CONNECTIONS, None, "/"), door, REQUESTS)?;
+    let outcome = send(kept(CONNECTIONS, None, "/"), address, REQUESTS)?;
     // It lets go of the processes and writes its table.
     tracing.signal(Signal::INT);
     tracing.ended(PATIENCE)?;

@@ -12,10 +12,10 @@ use rouse_core::endpoint::{
     Conditions, PodRef, PodUid, PortName, ServiceId, Slice, SliceEndpoint, SlicePort,
 };
 use rouse_core::engine::Engine;
-use rouse_core::hold::Bounds;
+use rouse_core::hold::HoldLimits;
 use rouse_core::registry::{self, Registry};
 use rouse_core::service::{Service, Spec};
-use rouse_core::snapshot::Spread;
+use rouse_core::snapshot::ConcurrencyLimits;
 use rouse_net::clock::TokioClock;
 use rouse_net::listen;
 use rouse_proxy::budget::ConnectionLimits;
@@ -84,7 +84,7 @@ async fn serve(size: DataPlane) -> Result<()> {
     let settings = ProxySettings {
         id: "bench".into(),
         trusted: TrustedProxies::private(),
-        bounds: Bounds::default(),
+        bounds: HoldLimits::default(),
         clock,
         limits: ConnectionLimits::default(),
         cold_start: ColdStartHeaders::default(),
@@ -108,7 +108,7 @@ async fn serve(size: DataPlane) -> Result<()> {
 
 /// All services, each with its pods.
 fn services(size: DataPlane, registry: &Registry) -> Result<Vec<Arc<Service>>> {
-    let spec = Spec { ports: vec![PortName::new(PORT)], spread: Spread::new(TARGET, 0) };
+    let spec = Spec { ports: vec![PortName::new(PORT)], spread: ConcurrencyLimits::new(TARGET, 0) };
     let mut pods = 0;
     let mut all = Vec::new();
     for number in 0..size.services {

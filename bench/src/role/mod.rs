@@ -1,9 +1,9 @@
 //! What the measurements start as processes of their own, so that each one's time is counted apart.
 
 pub(crate) mod app;
-pub(crate) mod connect;
+pub(crate) mod connection_load;
 pub(crate) mod data_plane;
-pub(crate) mod forward;
+pub(crate) mod minimal_proxy;
 pub(crate) mod upstream;
 pub(crate) mod upstream_h2c;
 

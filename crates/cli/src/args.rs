@@ -13,7 +13,7 @@ use rouse_core::slices::MaxEndpoints;
 use rouse_daemon::RoleCommand;
 use rouse_daemon::admin::MOST_PODS;
 use rouse_daemon::up::GUARDIAN;
-use rouse_daemon::up::table::PrintedAddress;
+use rouse_daemon::up::settings::PrintedAddress;
 
 use crate::check::{self, CheckArgs};
 use crate::install::{self, InstallArgs};

@@ -1,11 +1,6 @@
 //! The examples and links of the README and of `docs/` work: commands parse, files are valid, links lead somewhere.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests: a panic is how a test fails"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a panic is how a test fails")]
 
 use std::collections::BTreeSet;
 use std::fs;

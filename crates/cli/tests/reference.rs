@@ -1,11 +1,6 @@
 //! The reference pages of `docs/` name every metric, error code, admin path and field of the access log, and no others.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests: a panic is how a test fails"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a panic is how a test fails")]
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -21,9 +16,9 @@ use http_body_util::BodyExt as _;
 use hyper::service::Service as _;
 use hyper_util::service::TowerToHyperService;
 use prometheus_client::registry::Registry as Metrics;
-use rouse_core::hold::Bounds;
-use rouse_core::start::Cause;
-use rouse_daemon::admin::metrics::{RegistryCollector, Tally, WatchCollector};
+use rouse_core::hold::HoldLimits;
+use rouse_core::start_failure::StartFailureCause;
+use rouse_daemon::admin::metrics::{EventMetrics, RegistryCollector, WatchCollector};
 use rouse_daemon::admin::process::ProcessCollector;
 use rouse_daemon::admin::{AdminState, Apps, DataPlaneView, Mode, PodBackend, paths, router};
 use rouse_daemon::process::ready::Ready;
@@ -87,7 +82,7 @@ async fn cluster() -> Arc<Cluster> {
 async fn metrics() -> Metrics {
     let mut all = Metrics::default();
     rouse_proxy::telemetry::metrics::Metrics::new_with_keda(&mut all);
-    Tally::new(&mut all);
+    EventMetrics::new(&mut all);
     RegistryCollector::register(Arc::clone(&Bench::new().registry), &mut all);
     ProcessCollector::register(&mut all);
     WatchCollector::register(cluster().await, Arc::new(TokioClock::new()), &mut all);
@@ -219,11 +214,11 @@ fn the_troubleshooting_page_has_a_section_for_every_error_code_and_no_other() {
     }
 }
 
-/// The rows of "Causes of failed starts" are those of [`Cause`].
+/// The rows of "Causes of failed starts" are those of [`StartFailureCause`].
 #[test]
 fn the_troubleshooting_page_has_every_cause_of_a_failed_start_and_no_other() {
     let told = names(&rows("troubleshooting.md", "## Causes of failed starts"));
-    assert_eq!(told, Cause::ALL.iter().map(|cause| cause.code().to_owned()).collect());
+    assert_eq!(told, StartFailureCause::ALL.iter().map(|cause| cause.code().to_owned()).collect());
 }
 
 fn admin(cluster: Option<Arc<Cluster>>) -> Router {
@@ -231,7 +226,7 @@ fn admin(cluster: Option<Arc<Cluster>>) -> Router {
     let settings = ProxySettings {
         id: "test".into(),
         trusted: TrustedProxies::private(),
-        bounds: Bounds::default(),
+        bounds: HoldLimits::default(),
         clock: TokioClock::new(),
         limits: ConnectionLimits::default(),
         cold_start: ColdStartHeaders::default(),

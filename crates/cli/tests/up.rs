@@ -1,11 +1,6 @@
 //! The parts of `rouse up` that need no processes: the file as apps and routes, the lines, the console.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests: a panic is how a test fails"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a panic is how a test fails")]
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -13,19 +8,19 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use rouse_core::cold_start::{ColdStart, ColdStartOutcome};
 use rouse_core::endpoint::{PortName, Source};
 use rouse_core::host::Host;
 use rouse_core::registry::Registry;
 use rouse_core::service::Spec;
 use rouse_core::time::Moment;
-use rouse_core::timeline::{ColdStart, ColdStartOutcome};
 use rouse_daemon::listeners::ListenAddresses;
 use rouse_daemon::process::console::Console;
 use rouse_daemon::process::style;
 use rouse_daemon::rouse_yaml::{self as config, Config};
 use rouse_daemon::up::source::ConfigSource;
 use rouse_daemon::up::{messages, plan};
-use rouse_local::engine::{AppEvent, PORT_NAME, PortChoice, Readiness, What};
+use rouse_local::engine::{AppEvent, AppEventKind, PORT_NAME, PortChoice, Readiness};
 use rouse_local::output::{Line, Stream};
 use rouse_proxy::routing::Target;
 use rouse_proxy::upstream::{Backend, UpstreamProtocol};
@@ -217,14 +212,18 @@ fn events_are_told_in_plain_words_and_in_colour() {
     let pod: Arc<str> = "hello-1".into();
     let after = Duration::from_micros(231_400);
     let cases = [
-        (What::Wake, "hello: woken by a request"),
-        (What::Scaled { from: 0, to: 2, reason: "why".into() }, "hello: scaled from 0 to 2: why"),
-        (What::Ready { pod: Arc::clone(&pod), after }, "hello: hello-1 ready after 231 ms"),
+        (AppEventKind::Wake, "hello: woken by a request"),
+        (AppEventKind::Scaled { from: 0, to: 2, reason: "why".into() }, "hello: scaled from 0 to 2: why"),
+        (AppEventKind::Ready { pod: Arc::clone(&pod), after }, "hello: hello-1 ready after 231 ms"),
         (
-            What::Exited { pod: Arc::clone(&pod), exit: "exited with code 3".into(), expected: false },
+            AppEventKind::Exited {
+                pod: Arc::clone(&pod),
+                exit: "exited with code 3".into(),
+                expected: false,
+            },
             "hello: hello-1 exited with code 3",
         ),
-        (What::Failed { reason: "no such file".into() }, "hello: cannot start a pod: no such file"),
+        (AppEventKind::Failed { reason: "no such file".into() }, "hello: cannot start a pod: no such file"),
     ];
     for (what, expected) in cases {
         let event = AppEvent { service: "local/hello".parse().unwrap(), at: Moment::ZERO, what };

@@ -12,14 +12,14 @@ use criterion::{BatchSize, BenchmarkId, Criterion, Throughput};
 use rouse_core::endpoint::{Conditions, Slice};
 use rouse_core::hold::AcquireError;
 use rouse_core::service::{Port, Service, Slot, SlotRequest};
-use rouse_core::snapshot::Spread;
+use rouse_core::snapshot::ConcurrencyLimits;
 use rouse_testkit::fakes::{Bench, READY, STARTING, ready_slice, slice};
 
 /// The most endpoints that one slice has by default.
 const SLICE: u32 = 100;
 
 /// A service of `pods` ready pods in slices of a hundred, as a cluster writes them.
-fn service(pods: u32, spread: Spread) -> (Bench, Arc<Service>, Arc<Port>) {
+fn service(pods: u32, spread: ConcurrencyLimits) -> (Bench, Arc<Service>, Arc<Port>) {
     let bench = Bench::new();
     let (service, port) = bench.service("cart", spread);
     for from in (0..pods).step_by(SLICE as usize) {
@@ -36,7 +36,7 @@ fn pick(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("warm slot, acquired and given back");
     for limit in [0, 1000] {
         for pods in [1, 10, 100, 1000] {
-            let (_bench, _service, port) = service(pods, Spread::new(0, limit));
+            let (_bench, _service, port) = service(pods, ConcurrencyLimits::new(0, limit));
             let name = if limit == 0 { "no limit" } else { "limit 1000" };
             let mut seed = 0u64;
             group.bench_function(BenchmarkId::new(name, pods), |bencher| {
@@ -51,7 +51,7 @@ fn pick(criterion: &mut Criterion) {
 
 fn update(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("one endpoint changes among 1000, published");
-    let (_bench, service, _port) = service(1000, Spread::default());
+    let (_bench, service, _port) = service(1000, ConcurrencyLimits::default());
     let with =
         |conditions: Conditions| slice((0..SLICE).map(|n| (n, if n == 7 { conditions } else { READY })));
     let mut alternate = |name: &str, versions: [Slice; 2]| {
@@ -78,7 +78,7 @@ fn release(criterion: &mut Criterion) {
     const HOLDS: u64 = 10_000;
     let mut group = criterion.benchmark_group("10,000 holds released over 100 pods");
     group.throughput(Throughput::Elements(HOLDS)).sample_size(20);
-    for (name, spread) in [("no limit", Spread::default()), ("limit 100", Spread::new(0, 100))] {
+    for (name, spread) in [("no limit", ConcurrencyLimits::default()), ("limit 100", ConcurrencyLimits::new(0, 100))] {
         let set_up = || {
             let bench = Bench::new();
             let (service, port) = bench.service("cart", spread);
@@ -118,7 +118,7 @@ fn memory() {
     let before = resident_kib();
     let bench = Bench::new();
     for n in 0..10_000u32 {
-        let (service, _) = bench.service(&format!("service-{n}"), Spread::default());
+        let (service, _) = bench.service(&format!("service-{n}"), ConcurrencyLimits::default());
         service.put_slice("a", slice((0..10).map(|pod| (n * 10 + pod, READY))));
     }
     let grown = resident_kib().saturating_sub(before);

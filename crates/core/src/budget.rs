@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::sync::atomic::{AtomicI64, Ordering};
 use crate::time::Moment;
 
-/// A bucket of tokens that fills by itself.
+/// A token bucket that refills with time.
 #[derive(Debug, Clone)]
 pub struct TokenBucket {
     per_second: f64,
@@ -17,12 +17,12 @@ pub struct TokenBucket {
 }
 
 impl TokenBucket {
-    /// A full bucket: `burst` at once, `per_second` in the long run.
+    /// A full bucket of `rate.burst` tokens, refilled at `rate.per_second`.
     pub fn new(rate: Rate, now: Moment) -> Self {
         Self::full_of(f64::from(rate.burst), f64::from(rate.per_second), now)
     }
 
-    /// A full bucket: `burst` at once, then one `every` so often.
+    /// A full bucket of `burst` tokens, refilled by one token per `every`.
     pub fn every(every: Duration, burst: u32, now: Moment) -> Self {
         Self::full_of(f64::from(burst), every.as_secs_f64().recip(), now)
     }
@@ -31,7 +31,7 @@ impl TokenBucket {
         Self { per_second, burst, tokens: burst, counted: now }
     }
 
-    /// Whether a token is there now.
+    /// Refills the bucket up to `now`. Returns whether it holds a token.
     pub fn has(&mut self, now: Moment) -> bool {
         let gained = now.since(self.counted).as_secs_f64() * self.per_second;
         self.tokens = (self.tokens + gained).min(self.burst);
@@ -50,22 +50,22 @@ impl TokenBucket {
     }
 }
 
-/// How often something may happen.
+/// A rate limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {
-    /// In the long run.
+    /// The sustained rate.
     pub per_second: u32,
-    /// At once.
+    /// How many may happen at once.
     pub burst: u32,
 }
 
-/// How often services may be woken: a scan of all hosts must not start everything, and one namespace's scan
-/// must not keep another namespace asleep.
+/// The rate limits on wakes: a scan of all hosts must not start every service, and a scan of one namespace must not keep
+/// the services of another at zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WakeRates {
     /// For each namespace.
     pub namespace: Rate,
-    /// For all of them together.
+    /// For all namespaces together.
     pub total: Rate,
 }
 
@@ -75,17 +75,18 @@ impl Default for WakeRates {
     }
 }
 
-/// The wakes that may still be sent.
+/// The rate limiter of wakes: one token bucket per namespace, and one for all namespaces.
 #[derive(Debug)]
 pub struct WakeBudget {
     rates: WakeRates,
     total: TokenBucket,
-    /// Only namespaces that used some of theirs lately: a full bucket is as good as none.
+    /// The bucket of each namespace that has asked for a wake. Full buckets are dropped when there are `NAMESPACES` of them:
+    /// a full bucket equals a new one.
     namespaces: HashMap<Arc<str>, TokenBucket>,
 }
 
 impl WakeBudget {
-    /// Namespaces remembered at a time. More than this many active ones share the total budget only.
+    /// How many buckets are kept. A namespace beyond them is limited by the total budget only.
     const NAMESPACES: usize = 10_000;
 
     /// A full budget.
@@ -93,7 +94,7 @@ impl WakeBudget {
         Self { rates, total: TokenBucket::new(rates.total, now), namespaces: HashMap::new() }
     }
 
-    /// Takes one wake of a service of `namespace` from the budget, if there is one left.
+    /// Takes one wake for a service of `namespace` from the budget. Returns false if the budget is used up.
     pub fn take(&mut self, namespace: &str, now: Moment) -> bool {
         if !self.total.has(now) {
             return false;
@@ -117,34 +118,34 @@ impl WakeBudget {
     }
 }
 
-/// The retries of one service: at most one for five requests, after a small reserve. Needs no clock and no lock.
+/// The retry budget of one service: one retry per five requests, after a small reserve. Needs no clock and no lock.
 #[derive(Debug)]
 pub struct RetryBudget {
-    /// In fifths of a retry.
+    /// The balance, in fifths of a retry.
     fifths: AtomicI64,
 }
 
 impl RetryBudget {
     const COST: i64 = 5;
-    /// A service that has hardly been asked may still retry a little.
+    /// The initial balance, so that a service with few requests can retry too.
     const RESERVE: i64 = 10 * Self::COST;
-    /// What a quiet time can save up, so that a bad minute after a good day is still a bad minute.
+    /// The largest balance. Without it, a day without failures would save up enough retries to overload a failing service.
     const MOST: i64 = 100 * Self::COST;
 
-    /// With its reserve.
+    /// A budget with the initial reserve.
     pub fn new() -> Self {
         Self { fifths: AtomicI64::new(Self::RESERVE) }
     }
 
-    /// A request came: a fifth of a retry is earned.
+    /// Counts a request, which earns a fifth of a retry.
     pub fn earn(&self) {
-        // Full in steady state, and then nothing is written: the cache line stays shared.
+        // In steady state the budget is full and nothing is written, so the cache line stays shared between threads.
         if self.fifths.load(Ordering::Relaxed) < Self::MOST {
             self.fifths.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Takes leave for one retry, if it was earned.
+    /// Takes one retry from the budget. Returns false if the budget is used up.
     pub fn spend(&self) -> bool {
         let pay = |fifths: i64| (fifths >= Self::COST).then(|| fifths - Self::COST);
         self.fifths.fetch_update(Ordering::Relaxed, Ordering::Relaxed, pay).is_ok()

@@ -1,14 +1,14 @@
-//! What the core asks of an engine: local processes, or Kubernetes.
+//! The `Engine` trait: how the core asks local processes or Kubernetes to start a pod.
 //!
-//! Facts come the other way: an engine writes slices, and the outcome of wakes, into the
+//! The engine reports in the other direction: it writes slices and the outcome of wakes into the
 //! [`Registry`](crate::registry::Registry).
 
 use crate::endpoint::ServiceId;
 
-/// Brings pods up.
+/// Starts pods.
 pub trait Engine: Send + Sync {
-    /// A request waits for this service. Called from the request path, so it must return at once: hand the wake
-    /// over and report what came of it by [`Service::wake_failed`](crate::service::Service::wake_failed) or
+    /// Wakes a service, because a request waits for it. Called on the request path, so it must not block: start the work
+    /// and report its outcome with [`Service::wake_failed`](crate::service::Service::wake_failed) or
     /// [`Service::wake_progressed`](crate::service::Service::wake_progressed).
     fn wake(&self, service: &ServiceId);
 }

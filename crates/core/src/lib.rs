@@ -1,11 +1,11 @@
-//! The rules of Rouse: the state of pods, and how requests wait for and get a slot on one.
+//! The rules of Rouse, without I/O: pod state, load balancing, held requests, autoscaling and `EndpointSlice` packing.
 //!
-//! Nothing here opens a socket, reads a clock, draws a random number or knows a Kubernetes type. Facts come
-//! in from three sources ([`merge`]), become one immutable [`snapshot`] per service, and requests wait for
-//! and take a slot in one step ([`hold`], [`pick`], [`service`]).
+//! Nothing here opens a socket, reads a clock, draws a random number or knows a Kubernetes type. [`merge`] combines
+//! three sources into one immutable [`snapshot`] per service. A request waits for a slot and takes it in one operation
+//! ([`hold`], [`pick`], [`service`]).
 
 pub mod budget;
-pub mod drain;
+pub mod cold_start;
 pub mod endpoint;
 pub mod engine;
 pub mod hold;
@@ -15,12 +15,12 @@ pub mod pick;
 pub mod probe;
 pub mod random;
 pub mod registry;
-pub mod routing;
+pub mod routing_mode;
 pub mod scale;
 pub mod service;
+pub mod shutdown;
 pub mod slices;
 pub mod snapshot;
-pub mod start;
+pub mod start_failure;
 mod sync;
 pub mod time;
-pub mod timeline;

@@ -1,41 +1,41 @@
-//! Choosing an endpoint and taking a slot on it, in one step and without a lock.
+//! Load balancing: power of two choices by requests in flight; takes a slot without a lock.
 //!
-//! The less loaded of two random endpoints, among the best ones there are: `Ready` before `Draining`, endpoints
-//! that answered before endpoints that are ejected. A limit is never exceeded.
+//! The order of preference is `Ready`, `Draining`, ejected `Ready`, ejected `Draining`. The first of these tiers with an
+//! endpoint that has not refused the request is used, even if all its slots are taken. A limit is never exceeded.
 
 use std::sync::Arc;
 
-use crate::endpoint::{Capacity, Endpoint, EndpointId};
+use crate::endpoint::{SlotLimit, Endpoint, EndpointId};
 use crate::random::Random;
 use crate::snapshot::PortView;
 use crate::time::Clock;
 
 /// Why no endpoint was taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NoPick {
+pub enum PickError {
     /// No endpoint takes new requests.
-    Nothing,
-    /// The endpoints that take new requests have all they may have.
-    Full,
-    /// Every endpoint that takes new requests has refused this very request.
-    Refused,
+    NoEndpoint,
+    /// Every endpoint that takes new requests is at its limit.
+    AtLimit,
+    /// Every endpoint that takes new requests has refused this request before.
+    AllRefused,
 }
 
-/// Chooses an endpoint and takes a slot on it. `seed` is fresh randomness; `refused` are the endpoints that this
-/// request was refused by.
+/// Chooses an endpoint and takes a slot on it. `seed` is a fresh random number; `refused` are the endpoints that have
+/// refused this request.
 pub fn pick<'v>(
     view: &'v PortView,
-    capacity: Capacity,
+    capacity: SlotLimit,
     refused: &[EndpointId],
     seed: u64,
     clock: &dyn Clock,
-) -> Result<&'v Arc<Endpoint>, NoPick> {
+) -> Result<&'v Arc<Endpoint>, PickError> {
     let mut random = Random::new(seed);
     let tier = if view.ready().is_empty() { view.draining() } else { view.ready() };
     if let (&[], Some((first, second))) = (refused, two_of(view, tier, &mut random)) {
         let good = |one: &Endpoint| one.load.free(capacity) && !one.health.ejected(clock);
         let less = if second.load.in_flight() < first.load.in_flight() { second } else { first };
-        // Two of those that can take it, or the search: with one full of two, a third may be the better one.
+        // Only if both can take the request. If one cannot, the search compares the other with a third.
         if good(first) && good(second) && less.load.take(capacity) {
             return Ok(less);
         }
@@ -61,16 +61,16 @@ fn two_of<'v>(
     }
 }
 
-/// The careful way, when the quick one met an endpoint that is full, ejected or refused: looks at all of them.
+/// The slow path, for when one of the two random endpoints is full, ejected or excluded: looks at all endpoints.
 fn search<'v>(
     view: &'v PortView,
-    capacity: Capacity,
+    capacity: SlotLimit,
     refused: &[EndpointId],
     random: &mut Random,
     clock: &dyn Clock,
-) -> Result<&'v Arc<Endpoint>, NoPick> {
-    let mut outcome = NoPick::Nothing;
-    // Ejected endpoints come last, but they come: better a doubtful one than a self-made outage.
+) -> Result<&'v Arc<Endpoint>, PickError> {
+    let mut outcome = PickError::NoEndpoint;
+    // Ejected endpoints come last, but are still used: otherwise ejecting all of them would be an outage of our own making.
     for ejected in [false, true] {
         for tier in [view.ready(), view.draining()] {
             let members = || {
@@ -82,24 +82,25 @@ fn search<'v>(
                 continue;
             }
             if candidates().next().is_none() {
-                outcome = NoPick::Refused;
+                outcome = PickError::AllRefused;
                 continue;
             }
-            // This is the tier to use, full or not: a `Ready` endpoint at its limit still counts.
+            // Use this tier even if it is full: a request waits for a `Ready` endpoint rather than use a `Draining` one.
             while let Some(endpoint) = less_loaded(candidates().filter(|one| one.load.free(capacity)), random)
             {
-                // Another thread may have taken the last slot meanwhile: look again. Each failed attempt means that another request got a slot, so the loop ends.
+                // Another thread may have taken the last slot meanwhile: look again. Each failed attempt means that another
+                // request got a slot, so the loop ends.
                 if endpoint.load.take(capacity) {
                     return Ok(endpoint);
                 }
             }
-            return Err(NoPick::Full);
+            return Err(PickError::AtLimit);
         }
     }
     Err(outcome)
 }
 
-/// The less loaded of two random ones, in one pass.
+/// The less loaded of two random candidates, in one pass.
 fn less_loaded<'v>(
     candidates: impl Iterator<Item = &'v Arc<Endpoint>>,
     random: &mut Random,
@@ -109,7 +110,7 @@ fn less_loaded<'v>(
         match pair {
             [None, _] => pair[0] = Some(candidate),
             [_, None] => pair[1] = Some(candidate),
-            // The n-th candidate takes each of the two places with a chance of 1/n: all pairs are alike.
+            // The n-th candidate takes each of the two places with probability 1/n, so all pairs are equally likely.
             [Some(_), Some(_)] => {
                 if let Some(place) = pair.get_mut(random.below(seen + 1)) {
                     *place = Some(candidate);
@@ -117,7 +118,7 @@ fn less_loaded<'v>(
             }
         }
     }
-    // Of equals the first is taken, so which one that is must be left to chance.
+    // `min_by_key` returns the first of two equals, so the order must be random.
     pair.rotate_left(random.below(2));
     pair.into_iter().flatten().min_by_key(|endpoint| endpoint.load.in_flight())
 }

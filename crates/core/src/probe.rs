@@ -39,7 +39,7 @@ pub enum ProbeCheck {
         service: String,
     },
     /// A command inside the container, or a kind from the future: nothing we can ask from outside.
-    Opaque,
+    Unsupported,
 }
 
 /// What the pod's spec says about readiness, container by container; `None` for a container without a probe.
@@ -59,7 +59,7 @@ pub struct ProbePlan {
 
 /// Why a pod's readiness cannot be known by probing it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Unprovable {
+pub enum ProbePlanError {
     /// Other controllers decide.
     #[error("the pod has readiness gates, which no probe can see")]
     ReadinessGates,
@@ -77,17 +77,17 @@ pub enum Unprovable {
 impl ProbePlan {
     /// The plan for a pod, or why there is none. `endpoint_port` is asked by TCP when no container has a
     /// probe: kubelet then calls the pod ready as soon as it runs, and a listening port shows that it runs.
-    pub fn new(spec: &ProbeSpec, endpoint_port: u16, allow_tcp: bool) -> Result<Self, Unprovable> {
+    pub fn new(spec: &ProbeSpec, endpoint_port: u16, allow_tcp: bool) -> Result<Self, ProbePlanError> {
         if spec.readiness_gates > 0 {
-            return Err(Unprovable::ReadinessGates);
+            return Err(ProbePlanError::ReadinessGates);
         }
         let mut checks = Vec::new();
         for probe in spec.containers.iter().flatten() {
             if probe.foreign_host {
-                return Err(Unprovable::ForeignHost);
+                return Err(ProbePlanError::ForeignHost);
             }
-            if probe.check == ProbeCheck::Opaque {
-                return Err(Unprovable::OpaqueProbe);
+            if probe.check == ProbeCheck::Unsupported {
+                return Err(ProbePlanError::OpaqueProbe);
             }
             if !checks.contains(&probe.check) {
                 checks.push(probe.check.clone());
@@ -97,7 +97,7 @@ impl ProbePlan {
             checks.push(ProbeCheck::Tcp { port: endpoint_port });
         }
         if !allow_tcp && checks.iter().all(|check| matches!(check, ProbeCheck::Tcp { .. })) {
-            return Err(Unprovable::TcpOnly);
+            return Err(ProbePlanError::TcpOnly);
         }
         Ok(Self { checks })
     }
@@ -116,7 +116,7 @@ mod tests {
         ReadinessProbe { check: ProbeCheck::Tcp { port }, foreign_host: false }
     }
 
-    fn plan(containers: Vec<Option<ReadinessProbe>>, gates: usize) -> Result<Vec<ProbeCheck>, Unprovable> {
+    fn plan(containers: Vec<Option<ReadinessProbe>>, gates: usize) -> Result<Vec<ProbeCheck>, ProbePlanError> {
         let spec = ProbeSpec { containers, readiness_gates: gates };
         ProbePlan::new(&spec, 8080, true).map(|plan| plan.checks().to_vec())
     }
@@ -136,16 +136,16 @@ mod tests {
 
     #[test]
     fn what_we_cannot_ask_ourselves_is_never_promoted() {
-        let opaque = Some(ReadinessProbe { check: ProbeCheck::Opaque, foreign_host: false });
+        let opaque = Some(ReadinessProbe { check: ProbeCheck::Unsupported, foreign_host: false });
         let foreign = Some(ReadinessProbe { check: ProbeCheck::Tcp { port: 1 }, foreign_host: true });
-        assert_eq!(plan(vec![Some(tcp(1)), opaque], 0), Err(Unprovable::OpaqueProbe));
-        assert_eq!(plan(vec![foreign], 0), Err(Unprovable::ForeignHost));
-        assert_eq!(plan(vec![Some(tcp(1))], 1), Err(Unprovable::ReadinessGates));
+        assert_eq!(plan(vec![Some(tcp(1)), opaque], 0), Err(ProbePlanError::OpaqueProbe));
+        assert_eq!(plan(vec![foreign], 0), Err(ProbePlanError::ForeignHost));
+        assert_eq!(plan(vec![Some(tcp(1))], 1), Err(ProbePlanError::ReadinessGates));
     }
 
     #[test]
     fn bare_tcp_can_be_turned_off() {
         let spec = ProbeSpec { containers: vec![Some(tcp(1))], readiness_gates: 0 };
-        assert_eq!(ProbePlan::new(&spec, 8080, false), Err(Unprovable::TcpOnly));
+        assert_eq!(ProbePlan::new(&spec, 8080, false), Err(ProbePlanError::TcpOnly));
     }
 }

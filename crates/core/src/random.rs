@@ -1,6 +1,6 @@
-//! A random generator (splitmix64) for load balancing and jitter. Not for secrets.
+//! A pseudo-random number generator (splitmix64) for load balancing and jitter. Not for secrets.
 //!
-//! The caller passes in the seed: the core has no source of randomness of its own, so tests can repeat a run.
+//! The caller passes in the seed: the core has no source of randomness of its own, so tests are repeatable.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// A random generator of one owner. Two generators need seeds from a source of randomness: all seeds are states of one
-/// sequence, so a seed that is derived from a neighbour's soon repeats the neighbour's numbers.
+/// A generator for one owner. Seed each generator from a source of randomness: all seeds are states of one sequence, so
+/// a generator seeded with another's seed plus a constant may soon repeat the other's numbers.
 #[derive(Debug, Clone, Copy)]
 pub struct Random(u64);
 
@@ -27,13 +27,13 @@ impl Random {
 
     /// A number below `bound`, which must not be 0.
     pub fn below(&mut self, bound: usize) -> usize {
-        // Multiply and shift: the upper half of the product is uniform enough, and it is below the bound.
+        // The upper half of the product is below the bound, and uniform enough.
         let product = u128::from(self.next_u64()) * bound as u128;
         usize::try_from(product >> 64).unwrap_or(0)
     }
 }
 
-/// A random generator that threads share. It repeats no number before it has given all of them.
+/// A generator that threads share. It repeats no number before it has returned all 2^64.
 #[derive(Debug)]
 pub struct SharedRandom(AtomicU64);
 

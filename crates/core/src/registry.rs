@@ -6,33 +6,33 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use crate::budget::{WakeBudget, WakeRates};
+use crate::cold_start::ColdStartLog;
 use crate::endpoint::ServiceId;
 use crate::engine::Engine;
-use crate::hold::{AcquireError, Bounds, Budget};
+use crate::hold::{AcquireError, HoldLimits, Budget};
 use crate::merge::MergePolicy;
 use crate::service::{Service, Services, Shared, Spec, Timers};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, lock};
 use crate::time::{Clock, Moment};
-use crate::timeline::ColdStarts;
 
-/// What an operator may set for all services together.
+/// The settings that apply to all services.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RegistrySettings {
-    /// How many requests may wait.
-    pub holds: Bounds,
-    /// How often services may be woken.
+    /// The limits on held requests.
+    pub holds: HoldLimits,
+    /// The rate limits on wakes.
     pub wakes: WakeRates,
-    /// How many cold starts are remembered.
+    /// How many finished cold starts are kept.
     pub cold_starts: usize,
-    /// The merge's policy for services that do not say otherwise.
+    /// The merge policy of every service.
     pub policy: MergePolicy,
 }
 
 impl Default for RegistrySettings {
     fn default() -> Self {
         Self {
-            holds: Bounds::default(),
+            holds: HoldLimits::default(),
             wakes: WakeRates::default(),
             cold_starts: 1000,
             policy: MergePolicy::default(),
@@ -49,7 +49,7 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// No services yet.
+    /// A registry without services.
     pub fn new(settings: RegistrySettings, clock: Arc<dyn Clock>, engine: Arc<dyn Engine>) -> Arc<Self> {
         let services = Arc::new(Services::default());
         let shared = Shared {
@@ -57,7 +57,7 @@ impl Registry {
             tickets: AtomicU64::new(0),
             wakes: Mutex::new(WakeBudget::new(settings.wakes, clock.now())),
             timers: Timers::default(),
-            cold_starts: Arc::new(ColdStarts::new(settings.cold_starts)),
+            cold_starts: Arc::new(ColdStartLog::new(settings.cold_starts)),
             addresses: Mutex::default(),
             services: Arc::downgrade(&services),
             clock,
@@ -72,7 +72,7 @@ impl Registry {
         lock(&self.services).get(id).map(Arc::clone)
     }
 
-    /// The service `id`, which is created if it is new: slices may arrive before the service is declared.
+    /// The service `id`. Creates it if it is new: slices may arrive before the service is declared.
     pub fn service(&self, id: &ServiceId) -> Arc<Service> {
         let mut services = lock(&self.services);
         if let Some(service) = services.get(id) {
@@ -83,7 +83,7 @@ impl Registry {
         service
     }
 
-    /// Sets what the operator configured for a service, and creates it if it is new.
+    /// Applies the operator's configuration to a service. Creates the service if it is new.
     pub fn declare(&self, id: &ServiceId, spec: &Spec) -> Arc<Service> {
         let service = self.service(id);
         service.declare(spec);
@@ -106,22 +106,22 @@ impl Registry {
         lock(&self.services).values().map(Arc::clone).collect()
     }
 
-    /// The last cold starts.
-    pub fn cold_starts(&self) -> &ColdStarts {
+    /// The most recent cold starts.
+    pub fn cold_starts(&self) -> &ColdStartLog {
         &self.shared.cold_starts
     }
 
-    /// How many requests wait, in all services.
+    /// How many requests are held, in all services.
     pub fn holds(&self) -> usize {
         self.shared.holds.holds()
     }
 
-    /// How many bytes they keep in memory.
+    /// How many bytes the held requests keep in memory.
     pub fn held_bytes(&self) -> usize {
         self.shared.holds.bytes()
     }
 
-    /// Ends all waiting requests with an error and refuses new ones: the drain is over.
+    /// Ends all held requests with an error and refuses new ones. Called at the end of the drain.
     pub fn shut_down(&self) {
         self.closed.store(true, Ordering::SeqCst);
         for service in self.services() {
@@ -129,7 +129,7 @@ impl Registry {
         }
     }
 
-    /// Does what is due by now. [`Registry::drive`] calls it in time.
+    /// Runs every timer that is due. [`Registry::drive`] calls it.
     pub fn tick(&self) {
         let now = self.shared.clock.now();
         for id in self.shared.timers.take_due(now) {
@@ -139,12 +139,13 @@ impl Registry {
         }
     }
 
-    /// When [`Registry::tick`] has something to do.
+    /// When the next timer is due.
     pub fn due(&self) -> Option<Moment> {
         self.shared.timers.earliest()
     }
 
-    /// Does what time brings, for ever: leases end, wakes are repeated. `sleep_until` is the caller's timer.
+    /// Runs the timers of all services for ever: expires leases, repeats wakes, ends ejections. `sleep_until` is the caller's
+    /// timer.
     pub async fn drive<S: Future<Output = ()>>(&self, mut sleep_until: impl FnMut(Moment) -> S) {
         loop {
             match self.due() {

@@ -1,7 +1,7 @@
-//! The immutable view of one service, replaced whole, and how readers learn that there is a new one.
+//! Snapshots: the immutable view of a service's endpoints, and the subscription that notifies readers of a new one.
 //!
-//! A writer publishes before it notifies; a reader subscribes before it reads. The reverse of either loses a
-//! wake-up.
+//! A writer publishes before it notifies; a reader subscribes before it reads. The reverse order of either loses a
+//! notification.
 
 use std::future::poll_fn;
 use std::num::NonZeroU32;
@@ -11,11 +11,11 @@ use std::task::{Context, Poll, Waker};
 use slab::Slab;
 
 use crate::endpoint::{Endpoint, EnvoyHealth, PortName, State};
-use crate::start::REFUSED_FOR;
+use crate::start_failure::REFUSED_FOR;
 use crate::sync::{Mutex, Swap, lock};
 use crate::time::Moment;
 
-/// What one port of a service offers.
+/// The endpoints of one port of a service.
 #[derive(Debug, Default)]
 pub struct PortView {
     name: PortName,
@@ -49,17 +49,17 @@ impl PortView {
         self.endpoints.iter().map(|endpoint| endpoint.state).max().unwrap_or(State::Gone)
     }
 
-    /// Whether some endpoint takes new requests.
+    /// Whether any endpoint takes new requests.
     pub fn routable(&self) -> bool {
         !self.ready.is_empty() || !self.draining.is_empty()
     }
 
-    /// Whether an endpoint is ejected at `now`.
+    /// Whether any endpoint is ejected at `now`.
     pub(crate) fn any_ejected(&self, now: Moment) -> bool {
         self.endpoints.iter().any(|one| one.health.ejected_until().is_some_and(|until| now < until))
     }
 
-    /// How many of the endpoints that take new requests are ejected at `now`, and how many these are in all.
+    /// Of the endpoints that take new requests: how many are ejected at `now`, and how many there are.
     pub(crate) fn ejected(&self, now: Moment) -> (usize, usize) {
         let tier = if self.ready.is_empty() { &self.draining } else { &self.ready };
         let endpoints = tier.iter().filter_map(|&at| self.endpoints.get(usize::try_from(at).ok()?));
@@ -80,18 +80,18 @@ impl PortView {
             })
     }
 
-    /// The endpoints that Envoy is told of while the service cannot be woken, in order.
+    /// The endpoints that xDS sends to Envoy while the service cannot be woken, in order, with their health status.
     pub fn envoy(&self) -> impl Iterator<Item = (&Arc<Endpoint>, EnvoyHealth)> {
         let best = self.best();
         self.endpoints.iter().filter_map(move |endpoint| Some((endpoint, endpoint.state.envoy(best)?)))
     }
 
-    /// Places of the `Ready` endpoints.
+    /// Indexes of the `Ready` endpoints.
     pub(crate) fn ready(&self) -> &[u32] {
         &self.ready
     }
 
-    /// Places of the `Draining` endpoints.
+    /// Indexes of the `Draining` endpoints.
     pub(crate) fn draining(&self) -> &[u32] {
         &self.draining
     }
@@ -99,31 +99,31 @@ impl PortView {
 
 /// How requests may be spread over the pods of a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Spread {
+pub struct ConcurrencyLimits {
     /// The hard limit of requests in flight per pod.
     pub limit: Option<NonZeroU32>,
     /// Without a limit: how many requests that come out of a hold a pod gets at a time.
     pub herd: NonZeroU32,
 }
 
-impl Spread {
+impl ConcurrencyLimits {
     /// The smallest herd, for any target.
-    pub const HERD: NonZeroU32 = NonZeroU32::new(100).unwrap();
+    pub const MIN_RELEASED: NonZeroU32 = NonZeroU32::new(100).unwrap();
 
     /// For pods that are scaled for `target` requests each and take at most `limit`; 0 means none.
     pub fn new(target: u32, limit: u32) -> Self {
-        let herd = NonZeroU32::new(target).map_or(Self::HERD, |target| target.max(Self::HERD));
+        let herd = NonZeroU32::new(target).map_or(Self::MIN_RELEASED, |target| target.max(Self::MIN_RELEASED));
         Self { limit: NonZeroU32::new(limit), herd }
     }
 }
 
-impl Default for Spread {
+impl Default for ConcurrencyLimits {
     fn default() -> Self {
         Self::new(0, 0)
     }
 }
 
-/// Everything about a service that must agree.
+/// The consistent state of a service at one generation.
 #[derive(Debug, Default)]
 pub struct Snapshot {
     /// Grows by one with each publication.
@@ -131,40 +131,40 @@ pub struct Snapshot {
     /// The ports, in order of first appearance.
     pub ports: Vec<PortView>,
     /// How requests may be spread over the endpoints.
-    pub spread: Spread,
-    /// The authoritative source is out of reach; this is its last word.
+    pub spread: ConcurrencyLimits,
+    /// The slice source (the Kubernetes watch) is disconnected, so this snapshot may be out of date.
     pub stale: bool,
-    /// The service was removed; there will be no other snapshot.
+    /// The service was removed. No further snapshot follows.
     pub gone: bool,
 }
 
 impl Snapshot {
-    /// What the port `name` offers; `None` if no slice and no pod speaks of it.
+    /// The endpoints of the port `name`; `None` if no slice and no push has that port.
     pub fn port(&self, name: &PortName) -> Option<&PortView> {
         self.ports.iter().find(|port| port.name == *name)
     }
 
-    /// Whether some endpoint of any port takes new requests.
+    /// Whether any endpoint of any port takes new requests.
     pub fn routable(&self) -> bool {
         self.ports.iter().any(PortView::routable)
     }
 
-    /// Whether some endpoint of any port may take requests soon.
+    /// Whether any endpoint of any port is `Starting`.
     pub(crate) fn starting(&self) -> bool {
         self.ports.iter().flat_map(PortView::endpoints).any(|endpoint| endpoint.state == State::Starting)
     }
 
-    /// Whether some endpoint of any port is `Ready`.
+    /// Whether any endpoint of any port is `Ready`.
     pub fn ready(&self) -> bool {
         self.ports.iter().any(|port| !port.ready.is_empty())
     }
 }
 
-/// The newest snapshot of one service, and the subscribers to the next.
+/// The newest snapshot of one service, and its subscribers.
 #[derive(Debug)]
 pub struct SnapshotFeed {
     newest: Swap<Snapshot>,
-    /// The wakers of subscribers that wait for a newer one. `None`: subscribed, but not waiting now.
+    /// The wakers of subscribers that wait for a newer snapshot. `None`: subscribed, but not waiting now.
     waiting: Mutex<Slab<Option<Waker>>>,
 }
 
@@ -180,7 +180,7 @@ impl SnapshotFeed {
         self.newest.load()
     }
 
-    /// Replaces the snapshot and tells the subscribers. There is one writer at a time.
+    /// Replaces the snapshot and notifies the subscribers. The caller must ensure that there is one writer at a time.
     pub(crate) fn publish(&self, snapshot: Snapshot) {
         self.newest.store(Arc::new(snapshot));
         // After the store: a subscriber woken earlier would find nothing new and go back to sleep.
@@ -189,14 +189,14 @@ impl SnapshotFeed {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Subscribes to all later changes; the present snapshot counts as the first.
+    /// Subscribes to changes. The first call of `changed` returns the current snapshot.
     pub fn subscribe(self: &Arc<Self>) -> Subscription {
         let place = lock(&self.waiting).insert(None);
         Subscription { feed: Arc::clone(self), place, seen: None }
     }
 }
 
-/// One reader of a [`SnapshotFeed`]. Sees the newest snapshot each time, not every one.
+/// One reader of a [`SnapshotFeed`]. It gets the newest snapshot each time, and can miss those in between.
 #[derive(Debug)]
 pub struct Subscription {
     feed: Arc<SnapshotFeed>,
@@ -205,7 +205,7 @@ pub struct Subscription {
 }
 
 impl Subscription {
-    /// The next snapshot that was not returned before.
+    /// Waits for a snapshot that this subscription has not returned yet.
     pub async fn changed(&mut self) -> Arc<Snapshot> {
         poll_fn(|context| self.poll_changed(context)).await
     }
@@ -230,7 +230,7 @@ impl Drop for Subscription {
     }
 }
 
-/// Every interleaving of a writer and a reader, walked through by loom (`make loom`).
+/// Loom models (`make loom`): every interleaving of a writer and a reader.
 #[cfg(all(test, loom))]
 mod models {
     use loom::future::block_on;

@@ -1,7 +1,7 @@
-//! Locks, atomics and the swapped pointer of the core, in a form that loom and shuttle can check.
+//! Locks, atomics and an atomically swapped `Arc`, replaceable by the types of the model checkers loom and shuttle.
 //!
-//! In the product these are std's types and `arc_swap`; under `--cfg loom` and `--cfg shuttle` the model
-//! checkers' own. Neither checker can look inside `arc_swap`, so there a mutex stands in for it.
+//! A normal build uses the types of `std` and `arc_swap`; `--cfg loom` and `--cfg shuttle` use those of the checker.
+//! Neither checker can model `arc_swap`, so a mutex replaces it there.
 
 #[cfg(loom)]
 pub(crate) use loom::sync::{Mutex, MutexGuard, atomic};
@@ -13,19 +13,18 @@ pub(crate) use std::sync::{Mutex, MutexGuard, atomic};
 use std::ops::Deref;
 use std::sync::{Arc, PoisonError};
 
-/// A full fence. Loom needs it spelled out to believe in sequential consistency; shuttle knows nothing else.
+/// A sequentially consistent fence. Loom needs it explicitly; shuttle models only sequential consistency anyway.
 pub(crate) fn fence() {
     #[cfg(not(shuttle))]
     atomic::fence(atomic::Ordering::SeqCst);
 }
 
-/// Takes the lock. A panic of another holder is not passed on: no lock here guards a state that is half
-/// written when its holder panics.
+/// Takes the lock, and ignores poisoning: no state in this crate is half written when a lock holder panics.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// An immutable value that is replaced whole. Reading takes no lock.
+/// An immutable value that is replaced as a whole. Reading takes no lock.
 #[derive(Debug)]
 pub(crate) struct Swap<T>(
     #[cfg(not(any(loom, shuttle)))] arc_swap::ArcSwap<T>,

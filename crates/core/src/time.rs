@@ -1,7 +1,7 @@
-//! Time as a value: the core never reads a clock, it is told what time it is.
+//! Monotonic time as a value: `Moment`, and the `Clock` trait that callers implement.
 //!
-//! A [`Moment`] counts nanoseconds from an origin that the caller chose (the start of the process, the start
-//! of a paused test clock), so every rule can be tested at any time without waiting.
+//! A [`Moment`] counts nanoseconds from an origin that the caller chooses (the start of the process, the start of a
+//! paused test clock), so tests can evaluate every rule at any time without waiting.
 
 use std::ops::{Add, Sub};
 use std::time::Duration;
@@ -34,7 +34,7 @@ impl Moment {
         self.0
     }
 
-    /// How long after `earlier` this is; zero if it is not after it.
+    /// The time since `earlier`; zero if `earlier` is later.
     pub fn since(self, earlier: Moment) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -58,8 +58,8 @@ impl Sub<Duration> for Moment {
     }
 }
 
-/// The clock that the composing crate passes in: tokio's in the binary, a hand-set one in tests.
+/// The clock that the caller passes in: tokio's in the binary, a manual one in tests.
 pub trait Clock: Send + Sync {
-    /// The present moment. Never goes back.
+    /// The current time. Never goes back.
     fn now(&self) -> Moment;
 }

@@ -6,14 +6,14 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
 use rouse_core::service::SlotRequest;
-use rouse_core::snapshot::Spread;
+use rouse_core::snapshot::ConcurrencyLimits;
 use rouse_testkit::fakes::{Bench, ready_slice};
 
 #[test]
 fn a_warm_slot_is_acquired_and_given_back_without_an_allocation() {
     for (pods, limit) in [(1, 0), (10, 0), (100, 5), (1000, 0)] {
         let bench = Bench::new();
-        let (service, port) = bench.service("cart", Spread::new(0, limit));
+        let (service, port) = bench.service("cart", ConcurrencyLimits::new(0, limit));
         service.put_slice("a", ready_slice(pods));
         // The first load by a thread sets up what arc-swap keeps per thread.
         drop(port.try_acquire(0));

@@ -12,12 +12,12 @@ use std::task::{Context, Poll, Waker};
 
 use shuttle::future::block_on;
 use shuttle::sync::atomic::{AtomicUsize, Ordering};
-use shuttle::thread;
+use shuttle::thread::{self, JoinHandle};
 
-use rouse_core::drain::UnderWay;
 use rouse_core::hold::AcquireError;
 use rouse_core::service::{Port, Service, Slot, SlotRequest};
-use rouse_core::snapshot::{PortView, Spread};
+use rouse_core::shutdown::InFlightCounter;
+use rouse_core::snapshot::{PortView, ConcurrencyLimits};
 use rouse_testkit::fakes::{Bench, READY, STARTING, ready_slice, slice};
 
 fn check(model: impl Fn() + Send + Sync + 'static) {
@@ -29,7 +29,7 @@ fn check(model: impl Fn() + Send + Sync + 'static) {
 
 fn warm(limit: u32) -> (Bench, Arc<Service>, Arc<Port>) {
     let bench = Bench::new();
-    let (service, port) = bench.service("cart", Spread::new(0, limit));
+    let (service, port) = bench.service("cart", ConcurrencyLimits::new(0, limit));
     service.put_slice("a", ready_slice(1));
     (bench, service, port)
 }
@@ -47,6 +47,20 @@ fn poll_once<F: Future>(future: std::pin::Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
 
+/// Does something with `shared` on another thread.
+fn meanwhile<T: Send + Sync + 'static>(
+    shared: &Arc<T>,
+    run: impl FnOnce(&Arc<T>) + Send + 'static,
+) -> JoinHandle<()> {
+    let shared = Arc::clone(shared);
+    thread::spawn(move || run(&shared))
+}
+
+/// Puts a slice with one ready pod on another thread.
+fn becomes_ready(service: &Arc<Service>) -> JoinHandle<()> {
+    meanwhile(service, |service| service.put_slice("a", ready_slice(1)))
+}
+
 /// One slot, and all requests want it.
 #[test]
 fn a_slot_is_held_by_one_at_a_time_and_no_request_waits_for_ever() {
@@ -59,9 +73,9 @@ fn a_slot_is_held_by_one_at_a_time_and_no_request_waits_for_ever() {
             inside.fetch_sub(1, Ordering::AcqRel);
             drop(slot);
         };
-        let other = thread::spawn({
-            let (port, inside) = (Arc::clone(&port), Arc::clone(&inside));
-            move || use_slot(&port, &inside)
+        let other = meanwhile(&port, {
+            let inside = Arc::clone(&inside);
+            move |port| use_slot(port, &inside)
         });
         use_slot(&port, &inside);
         other.join().unwrap();
@@ -75,13 +89,10 @@ fn a_slot_granted_to_a_request_that_leaves_goes_to_the_next() {
     check(|| {
         let (bench, service, port) = warm(1);
         let slot = port.try_acquire(0).unwrap();
-        let leaver = thread::spawn({
-            let port = Arc::clone(&port);
-            move || {
-                let mut hold = pin!(port.acquire(SlotRequest::default(), pending()));
-                // Served or not: it goes.
-                drop(poll_once(hold.as_mut()));
-            }
+        let leaver = meanwhile(&port, |port| {
+            let mut hold = pin!(port.acquire(SlotRequest::default(), pending()));
+            // Served or not: it goes.
+            drop(poll_once(hold.as_mut()));
         });
         let giver = thread::spawn(move || drop(slot));
         drop(acquire(&port).unwrap());
@@ -96,11 +107,8 @@ fn a_slot_granted_to_a_request_that_leaves_goes_to_the_next() {
 fn a_publication_is_never_missed_by_a_request_that_is_about_to_wait() {
     check(|| {
         let bench = Bench::new();
-        let (service, port) = bench.service("cart", Spread::default());
-        let writer = thread::spawn({
-            let service = Arc::clone(&service);
-            move || service.put_slice("a", ready_slice(1))
-        });
+        let (service, port) = bench.service("cart", ConcurrencyLimits::default());
+        let writer = becomes_ready(&service);
         drop(acquire(&port).unwrap());
         writer.join().unwrap();
         assert_eq!((in_flight(&service), port.holds()), (0, 0));
@@ -112,21 +120,11 @@ fn a_publication_is_never_missed_by_a_request_that_is_about_to_wait() {
 fn an_answered_hold_makes_room_for_the_next() {
     check(|| {
         let bench = Bench::new();
-        let (service, port) = bench.service("cart", Spread { limit: None, herd: 1.try_into().unwrap() });
-        let writer = thread::spawn({
-            let service = Arc::clone(&service);
-            move || service.put_slice("a", ready_slice(1))
-        });
-        let other = thread::spawn({
-            let port = Arc::clone(&port);
-            move || {
-                let mut slot = acquire(&port).unwrap();
-                slot.answered();
-            }
-        });
-        let mut slot = acquire(&port).unwrap();
-        slot.answered();
-        drop(slot);
+        let (service, port) = bench.service("cart", ConcurrencyLimits { limit: None, herd: 1.try_into().unwrap() });
+        let writer = becomes_ready(&service);
+        let be_served = |port: &Arc<Port>| acquire(port).unwrap().answered();
+        let other = meanwhile(&port, be_served);
+        be_served(&port);
         other.join().unwrap();
         writer.join().unwrap();
         let snapshot = service.snapshot();
@@ -140,11 +138,8 @@ fn an_answered_hold_makes_room_for_the_next() {
 fn no_request_waits_in_a_closed_queue() {
     check(|| {
         let bench = Bench::new();
-        let (_service, port) = bench.service("cart", Spread::default());
-        let closer = thread::spawn({
-            let registry = Arc::clone(&bench.registry);
-            move || registry.shut_down()
-        });
+        let (_service, port) = bench.service("cart", ConcurrencyLimits::default());
+        let closer = meanwhile(&bench.registry, |registry| registry.shut_down());
         assert_eq!(acquire(&port).unwrap_err(), AcquireError::ShuttingDown);
         closer.join().unwrap();
         assert_eq!(bench.registry.holds(), 0);
@@ -156,11 +151,10 @@ fn no_request_waits_in_a_closed_queue() {
 fn a_subscriber_sees_the_last_of_concurrent_updates_and_none_is_lost() {
     check(|| {
         let bench = Bench::new();
-        let (service, _port) = bench.service("cart", Spread::default());
+        let (service, _port) = bench.service("cart", ConcurrencyLimits::default());
         let mut subscription = service.subscribe();
         let writers = [("a", 1), ("b", 2)].map(|(name, pod)| {
-            let service = Arc::clone(&service);
-            thread::spawn(move || service.put_slice(name, slice([(pod, READY)])))
+            meanwhile(&service, move |service| service.put_slice(name, slice([(pod, READY)])))
         });
         block_on(async {
             loop {
@@ -179,12 +173,9 @@ fn a_subscriber_sees_the_last_of_concurrent_updates_and_none_is_lost() {
 fn a_subscriber_sees_the_only_update() {
     check(|| {
         let bench = Bench::new();
-        let (service, _port) = bench.service("cart", Spread::default());
+        let (service, _port) = bench.service("cart", ConcurrencyLimits::default());
         let mut subscription = service.subscribe();
-        let writer = thread::spawn({
-            let service = Arc::clone(&service);
-            move || service.put_slice("a", ready_slice(1))
-        });
+        let writer = becomes_ready(&service);
         block_on(async { while !subscription.changed().await.routable() {} });
         writer.join().unwrap();
     });
@@ -196,10 +187,7 @@ fn a_request_that_waits_for_a_pod_that_dies_sends_a_wake() {
     check(|| {
         let (bench, service, port) = warm(1);
         let slot = port.try_acquire(0).unwrap();
-        let writer = thread::spawn({
-            let service = Arc::clone(&service);
-            move || service.drop_slice("a")
-        });
+        let writer = meanwhile(&service, |service| service.drop_slice("a"));
         let mut hold = pin!(port.acquire(SlotRequest::default(), pending()));
         assert!(poll_once(hold.as_mut()).is_pending());
         writer.join().unwrap();
@@ -214,9 +202,8 @@ fn a_hold_is_served_by_whichever_capacity_comes() {
     check(|| {
         let (bench, service, port) = warm(1);
         let slot = port.try_acquire(0).unwrap();
-        let writer = thread::spawn({
-            let service = Arc::clone(&service);
-            move || service.put_slice("a", slice([(0, STARTING), (1, READY)]))
+        let writer = meanwhile(&service, |service| {
+            service.put_slice("a", slice([(0, STARTING), (1, READY)]));
         });
         let giver = thread::spawn(move || drop(slot));
         drop(acquire(&port).unwrap());
@@ -230,7 +217,7 @@ fn a_hold_is_served_by_whichever_capacity_comes() {
 #[test]
 fn the_end_of_the_last_work_is_never_missed() {
     check(|| {
-        let under_way = Arc::new(UnderWay::default());
+        let under_way = Arc::new(InFlightCounter::default());
         let works = [under_way.begin(), under_way.begin()].map(|work| thread::spawn(move || drop(work)));
         block_on(under_way.idle());
         works.into_iter().for_each(|work| work.join().unwrap());

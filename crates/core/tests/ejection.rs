@@ -7,7 +7,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use rouse_core::endpoint::Endpoint;
 use rouse_core::service::Port;
-use rouse_core::snapshot::Spread;
+use rouse_core::snapshot::ConcurrencyLimits;
 use rouse_core::time::{Clock as _, Moment};
 use rouse_testkit::fakes::{Bench, ip, ready_slice};
 
@@ -126,7 +126,7 @@ proptest! {
         events in prop::collection::vec((event(), any::<u64>()), 1..120),
     ) {
         let bench = Bench::new();
-        let (service, port) = bench.service("cart", Spread::default());
+        let (service, port) = bench.service("cart", ConcurrencyLimits::default());
         service.put_slice("a", ready_slice(count));
         let mut pods = vec![Pod::default(); count as usize];
         for (event, seed) in &events {
@@ -145,7 +145,7 @@ proptest! {
 #[test]
 fn a_silent_pod_is_out_for_longer_each_time_and_one_answer_forgives_all() {
     let bench = Bench::new();
-    let (service, port) = bench.service("cart", Spread::default());
+    let (service, port) = bench.service("cart", ConcurrencyLimits::default());
     service.put_slice("a", ready_slice(2));
     let mut seeds = 0..;
     // A slot on the first pod, whichever is chosen first.

@@ -7,17 +7,17 @@ use std::task::Poll;
 use std::time::Duration;
 
 use proptest::prelude::*;
+use rouse_core::cold_start::ColdStartOutcome;
 use rouse_core::endpoint::EndpointLoad;
 use rouse_core::endpoint::{Endpoint, PortName, State};
-use rouse_core::hold::{AcquireError, Bounds, HoldLimit};
+use rouse_core::hold::{AcquireError, HoldLimits, HoldLimit};
 use rouse_core::registry::RegistrySettings;
 use rouse_core::service::{Port, Service, Slot, SlotRequest, Spec};
-use rouse_core::snapshot::{PortView, Spread};
-use rouse_core::start::{Cause, StartFailure};
+use rouse_core::snapshot::{PortView, ConcurrencyLimits};
+use rouse_core::start_failure::{StartFailureCause, StartFailure};
 use rouse_core::time::{Clock, Moment};
-use rouse_core::timeline::ColdStartOutcome;
 use rouse_testkit::fakes::{Bench, DRAINING, READY, STARTING, http, ready_slice, slice};
-use rouse_testkit::requests::{Request, line, rung};
+use rouse_testkit::slot_requests::{Request, line, wake_count};
 
 #[derive(Debug, Clone)]
 enum Op {
@@ -79,15 +79,15 @@ struct World {
 }
 
 const BOUND: usize = 8;
-const HERD: u32 = 2;
+const MIN_RELEASED: u32 = 2;
 
-fn spread(limit: u32) -> Spread {
-    Spread { herd: HERD.try_into().unwrap(), ..Spread::new(0, limit) }
+fn spread(limit: u32) -> ConcurrencyLimits {
+    ConcurrencyLimits { herd: MIN_RELEASED.try_into().unwrap(), ..ConcurrencyLimits::new(0, limit) }
 }
 
 impl World {
     fn new() -> Self {
-        let holds = Bounds { per_service: BOUND, total: 4 * BOUND, ..Bounds::default() };
+        let holds = HoldLimits { per_service: BOUND, total: 4 * BOUND, ..HoldLimits::default() };
         let bench = Bench::with(RegistrySettings { holds, ..RegistrySettings::default() });
         let (service, port) = bench.service("cart", spread(0));
         Self {
@@ -176,11 +176,11 @@ impl World {
     fn answer_the_bells(&mut self) {
         let mut still = VecDeque::new();
         for mut waiting in std::mem::take(&mut self.waiting) {
-            if waiting.request.bell.rung() == 0 {
+            if waiting.request.waker.wake_count() == 0 {
                 still.push_back(waiting);
                 continue;
             }
-            assert_eq!(waiting.request.bell.rung(), 1, "called twice");
+            assert_eq!(waiting.request.waker.wake_count(), 1, "called twice");
             let slot = waiting.request.served();
             self.serve(waiting.number, slot, self.limit == 0, waiting.refused);
         }
@@ -235,7 +235,7 @@ impl World {
         let best = routable().map(|one| rank(one)).max();
         for endpoint in routable().filter(|one| Some(rank(one)) == best) {
             let load = &endpoint.load;
-            let full = if self.limit == 0 { load.released() >= HERD } else { load.in_flight() >= self.limit };
+            let full = if self.limit == 0 { load.released() >= MIN_RELEASED } else { load.in_flight() >= self.limit };
             assert!(full, "a request waits beside a free slot");
         }
     }
@@ -269,44 +269,44 @@ proptest! {
 #[test]
 fn a_change_of_one_service_wakes_no_other_services_holds() {
     let bench = Bench::new();
-    let (_, cart) = bench.service("cart", Spread::default());
-    let (other, other_port) = bench.service("other", Spread::default());
+    let (_, cart) = bench.service("cart", ConcurrencyLimits::default());
+    let (other, other_port) = bench.service("other", ConcurrencyLimits::default());
     let waiting = line(&cart, 100);
     let theirs = line(&other_port, 100);
     other.put_slice("a", ready_slice(1));
-    assert_eq!((rung(&waiting), rung(&theirs)), (0, 100));
+    assert_eq!((wake_count(&waiting), wake_count(&theirs)), (0, 100));
 }
 
 #[test]
 fn a_change_that_brings_no_capacity_wakes_no_request() {
     let bench = Bench::new();
-    let (service, port) = bench.service("cart", Spread::default());
+    let (service, port) = bench.service("cart", ConcurrencyLimits::default());
     let waiting = line(&port, 10);
     service.put_slice("a", slice([(0, STARTING), (1, STARTING)]));
     service.set_stale(true);
-    assert_eq!(rung(&waiting), 0);
+    assert_eq!(wake_count(&waiting), 0);
 }
 
 #[test]
 fn k_slots_given_back_wake_k_holds() {
     let bench = Bench::new();
-    let (service, port) = bench.service("cart", Spread::new(0, 10));
+    let (service, port) = bench.service("cart", ConcurrencyLimits::new(0, 10));
     service.put_slice("a", ready_slice(1));
     let mut slots: Vec<Slot> = (0..10).map(|seed| port.try_acquire(seed).unwrap()).collect();
     let waiting = line(&port, 50);
     for k in 1..=10 {
         drop(slots.pop());
-        assert_eq!(rung(&waiting), k);
+        assert_eq!(wake_count(&waiting), k);
     }
 }
 
 #[test]
 fn capacity_for_k_releases_k_spread_over_the_new_pods() {
     let bench = Bench::new();
-    let (service, port) = bench.service("cart", Spread::new(0, 3));
+    let (service, port) = bench.service("cart", ConcurrencyLimits::new(0, 3));
     let mut waiting = line(&port, 100);
     service.put_slice("a", ready_slice(4));
-    assert_eq!(rung(&waiting), 12);
+    assert_eq!(wake_count(&waiting), 12);
     let (served, rest) = waiting.split_at_mut(12);
     let slots: Vec<Slot> = served.iter_mut().map(Request::served).collect();
     assert!(slots.iter().all(|slot| slot.cold_start() && slot.endpoint().load.in_flight() == 3));
@@ -316,22 +316,22 @@ fn capacity_for_k_releases_k_spread_over_the_new_pods() {
 #[test]
 fn a_herd_comes_a_hundred_at_a_time_and_the_answered_make_room() {
     let bench = Bench::new();
-    let (service, port) = bench.service("cart", Spread::default());
+    let (service, port) = bench.service("cart", ConcurrencyLimits::default());
     let mut waiting = line(&port, 300);
     service.put_slice("a", ready_slice(1));
-    assert_eq!(rung(&waiting), 100);
+    assert_eq!(wake_count(&waiting), 100);
     let mut first = waiting[0].served();
     first.answered();
     first.answered();
-    assert_eq!(rung(&waiting), 101, "an upgraded connection keeps its slot, but not its place in the herd");
+    assert_eq!(wake_count(&waiting), 101, "an upgraded connection keeps its slot, but not its place in the herd");
     drop(first);
-    assert_eq!(rung(&waiting), 101);
+    assert_eq!(wake_count(&waiting), 101);
 }
 
 #[test]
 fn only_a_wait_for_the_first_pod_is_a_cold_start() {
     let bench = Bench::new();
-    let (service, port) = bench.service("cart", Spread::new(0, 1));
+    let (service, port) = bench.service("cart", ConcurrencyLimits::new(0, 1));
     service.put_slice("a", ready_slice(1));
     let slot = port.try_acquire(0).unwrap();
     let mut waiting = line(&port, 1);
@@ -344,7 +344,7 @@ fn only_a_wait_for_the_first_pod_is_a_cold_start() {
 #[test]
 fn the_first_hold_wakes_once_and_the_wake_is_repeated_only_while_requests_wait() {
     let bench = Bench::new();
-    let (service, port) = bench.service("cart", Spread::default());
+    let (service, port) = bench.service("cart", ConcurrencyLimits::default());
     let waiting = line(&port, 1000);
     assert_eq!(bench.engine.wakes(), 1);
     for wakes in [2, 3] {
@@ -365,7 +365,7 @@ fn the_first_hold_wakes_once_and_the_wake_is_repeated_only_while_requests_wait()
 #[test]
 fn a_service_with_only_leaving_pods_serves_and_wakes() {
     let bench = Bench::new();
-    let (service, port) = bench.service("cart", Spread::default());
+    let (service, port) = bench.service("cart", ConcurrencyLimits::default());
     service.put_slice("a", slice([(0, DRAINING)]));
     let slots: Vec<_> = (0..10).map(|seed| port.try_acquire(seed).unwrap()).collect();
     assert!(slots.iter().all(|slot| !slot.cold_start()));
@@ -374,9 +374,9 @@ fn a_service_with_only_leaving_pods_serves_and_wakes() {
 
 #[test]
 fn a_full_line_is_said_to_be_full_and_the_wake_is_still_sent() {
-    let check = |holds: Bounds, bound: HoldLimit, fits: usize| {
+    let check = |holds: HoldLimits, bound: HoldLimit, fits: usize| {
         let bench = Bench::with(RegistrySettings { holds, ..RegistrySettings::default() });
-        let ports: Vec<_> = (0..4).map(|n| bench.service(&format!("s{n}"), Spread::default()).1).collect();
+        let ports: Vec<_> = (0..4).map(|n| bench.service(&format!("s{n}"), ConcurrencyLimits::default()).1).collect();
         let mut lines: Vec<Request> = Vec::new();
         let mut refused = None;
         for n in 0..=fits {
@@ -390,18 +390,18 @@ fn a_full_line_is_said_to_be_full_and_the_wake_is_still_sent() {
         assert_eq!(refused, Some((fits, AcquireError::QueueFull(bound))));
         assert_eq!(bench.engine.wakes(), 4.min(fits + 1));
     };
-    let plenty = Bounds::default();
-    check(Bounds { per_service: 2, ..plenty }, HoldLimit::Service, 8);
-    check(Bounds { total: 8, ..plenty }, HoldLimit::Service, 8);
-    check(Bounds { bytes: 25, ..plenty }, HoldLimit::Bytes, 2);
-    check(Bounds { per_service: 0, ..plenty }, HoldLimit::Service, 0);
+    let plenty = HoldLimits::default();
+    check(HoldLimits { per_service: 2, ..plenty }, HoldLimit::Service, 8);
+    check(HoldLimits { total: 8, ..plenty }, HoldLimit::Service, 8);
+    check(HoldLimits { bytes: 25, ..plenty }, HoldLimit::Bytes, 2);
+    check(HoldLimits { per_service: 0, ..plenty }, HoldLimit::Service, 0);
 }
 
 #[test]
 fn no_service_takes_more_than_a_quarter_of_all_holds() {
-    let holds = Bounds { per_service: 1000, total: 40, ..Bounds::default() };
+    let holds = HoldLimits { per_service: 1000, total: 40, ..HoldLimits::default() };
     let bench = Bench::with(RegistrySettings { holds, ..RegistrySettings::default() });
-    let (_, port) = bench.service("cart", Spread::default());
+    let (_, port) = bench.service("cart", ConcurrencyLimits::default());
     let _waiting = line(&port, 10);
     let error = Request::new(&port, 0).turned_away();
     assert_eq!(error, AcquireError::QueueFull(HoldLimit::Service));
@@ -409,7 +409,7 @@ fn no_service_takes_more_than_a_quarter_of_all_holds() {
 
 #[test]
 fn no_hold_may_last_longer_than_the_longest() {
-    let bounds = Bounds::default();
+    let bounds = HoldLimits::default();
     let (now, minute) = (Moment::from_secs(10), Duration::from_mins(1));
     assert_eq!(bounds.deadline(now, Some(now + minute)), now + minute);
     assert_eq!(bounds.deadline(now, Some(now + 10 * minute)), now + 5 * minute);
@@ -419,29 +419,29 @@ fn no_hold_may_last_longer_than_the_longest() {
 #[test]
 fn a_refused_request_is_tried_elsewhere_and_keeps_its_place() {
     let bench = Bench::new();
-    let (service, port) = bench.service("cart", Spread::new(0, 1));
+    let (service, port) = bench.service("cart", ConcurrencyLimits::new(0, 1));
     let mut waiting = line(&port, 3);
     service.put_slice("a", ready_slice(1));
     let slot = waiting[0].served();
     let retry = slot.refused(true);
-    assert_eq!((retry.refusals(), rung(&waiting)), (1, 2), "the slot went on to the second in line");
+    assert_eq!((retry.refusals(), wake_count(&waiting)), (1, 2), "the slot went on to the second in line");
     // Its only endpoint has refused it: it waits again, before the third.
     let mut again = Request::again(&port, retry).waits();
     service.put_slice("a", ready_slice(2));
     let slot = again.served();
     assert_eq!(slot.endpoint().pod.as_ref().unwrap().uid.as_str(), "uid-1");
     assert!(slot.cold_start(), "it is still the request that waited for the first pod");
-    assert_eq!(rung(&waiting), 2);
+    assert_eq!(wake_count(&waiting), 2);
 }
 
 #[test]
 fn a_waiting_request_gets_the_reason_when_its_wait_ends() {
     let check = |end: &dyn Fn(&Bench, &Service), why: AcquireError| {
         let bench = Bench::new();
-        let (service, port) = bench.service("cart", Spread::default());
+        let (service, port) = bench.service("cart", ConcurrencyLimits::default());
         let mut waiting = line(&port, 3);
         end(&bench, &service);
-        assert_eq!(rung(&waiting), 3);
+        assert_eq!(wake_count(&waiting), 3);
         for request in &mut waiting {
             let error = request.turned_away();
             assert_eq!(error, why);
@@ -465,7 +465,7 @@ fn a_waiting_request_gets_the_reason_when_its_wait_ends() {
 #[test]
 fn the_anatomy_of_a_cold_start_is_written_down() {
     let bench = Bench::new();
-    let (service, port) = bench.service("cart", Spread::default());
+    let (service, port) = bench.service("cart", ConcurrencyLimits::default());
     let step = || bench.clock.advance(Duration::from_millis(10));
     step();
     let mut waiting = line(&port, 2);
@@ -492,7 +492,7 @@ fn the_anatomy_of_a_cold_start_is_written_down() {
 #[test]
 fn a_cold_start_without_waiting_requests_is_abandoned() {
     let bench = Bench::new();
-    let (_, port) = bench.service("cart", Spread::default());
+    let (_, port) = bench.service("cart", ConcurrencyLimits::default());
     drop(line(&port, 2));
     let outcomes: Vec<_> =
         bench.registry.cold_starts().newest(None, 10).iter().map(|cold| cold.outcome).collect();
@@ -502,8 +502,8 @@ fn a_cold_start_without_waiting_requests_is_abandoned() {
 #[test]
 fn a_wake_that_failed_is_told_until_a_pod_comes() {
     let bench = Bench::new();
-    let (service, _) = bench.service("cart", Spread::default());
-    service.wake_failed(StartFailure::new(Cause::ClusterUnavailable, "no answer"));
+    let (service, _) = bench.service("cart", ConcurrencyLimits::default());
+    service.wake_failed(StartFailure::new(StartFailureCause::ClusterUnavailable, "no answer"));
     assert_eq!(service.wake_failure().unwrap().detail(), "no answer");
     service.put_slice("a", ready_slice(1));
     assert_eq!(service.wake_failure(), None);
@@ -512,7 +512,7 @@ fn a_wake_that_failed_is_told_until_a_pod_comes() {
 #[tokio::test(start_paused = true)]
 async fn a_hold_gives_up_exactly_at_its_deadline() {
     let bench = Bench::new();
-    let (_, port) = bench.service("cart", Spread::default());
+    let (_, port) = bench.service("cart", ConcurrencyLimits::default());
     let start = tokio::time::Instant::now();
     let deadline = tokio::time::sleep_until(start + Duration::from_millis(1234));
     let error = port.acquire(SlotRequest::default(), deadline).await.unwrap_err();
@@ -523,7 +523,7 @@ async fn a_hold_gives_up_exactly_at_its_deadline() {
 #[tokio::test(start_paused = true)]
 async fn a_slot_that_comes_at_the_deadline_is_taken() {
     let bench = Bench::new();
-    let (service, port) = bench.service("cart", Spread::default());
+    let (service, port) = bench.service("cart", ConcurrencyLimits::default());
     let deadline = async { service.put_slice("a", ready_slice(1)) };
     assert!(port.acquire(SlotRequest::default(), deadline).await.is_ok());
 }

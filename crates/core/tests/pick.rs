@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use rouse_core::endpoint::{Capacity, EndpointHealth, EndpointId};
+use rouse_core::endpoint::{SlotLimit, EndpointHealth, EndpointId};
 use rouse_core::endpoint::{Conditions, Endpoint, PodRef, Source, State};
-use rouse_core::pick::{NoPick, pick};
+use rouse_core::pick::{PickError, pick};
 use rouse_core::snapshot::PortView;
 use rouse_core::time::{Clock, Moment};
-use rouse_testkit::fakes::{DRAINING, HandClock, READY, http, pod};
+use rouse_testkit::fakes::{DRAINING, ManualClock, READY, http, pod};
 
 /// How an endpoint is before the pick.
 #[derive(Debug, Clone)]
@@ -44,7 +44,7 @@ fn endpoint(state: State, n: u32) -> Arc<Endpoint> {
 }
 
 /// Gives the endpoint this load, by picking it alone.
-fn burden(endpoint: &Arc<Endpoint>, in_flight: u32, released: u32, clock: &HandClock) {
+fn burden(endpoint: &Arc<Endpoint>, in_flight: u32, released: u32, clock: &ManualClock) {
     let ready = Endpoint {
         pod: None,
         addresses: endpoint.addresses.clone(),
@@ -56,21 +56,21 @@ fn burden(endpoint: &Arc<Endpoint>, in_flight: u32, released: u32, clock: &HandC
     };
     let alone = PortView::new(http(), vec![Arc::new(ready)]);
     for _ in 0..released {
-        pick(&alone, Capacity::Herd(NonZeroU32::MAX), &[], 0, clock).unwrap();
+        pick(&alone, SlotLimit::Released(NonZeroU32::MAX), &[], 0, clock).unwrap();
     }
     for _ in released..in_flight {
-        pick(&alone, Capacity::Unlimited, &[], 0, clock).unwrap();
+        pick(&alone, SlotLimit::Unlimited, &[], 0, clock).unwrap();
     }
 }
 
 /// The rules, said plainly: the first tier with an endpoint that has not refused, and in it the endpoints with free slots.
-fn allowed(all: &[Before], capacity: Capacity) -> Result<Vec<usize>, NoPick> {
+fn allowed(all: &[Before], capacity: SlotLimit) -> Result<Vec<usize>, PickError> {
     let tiers =
         [(State::Ready, false), (State::Draining, false), (State::Ready, true), (State::Draining, true)];
     let room = |one: &Before| match capacity {
-        Capacity::Unlimited => true,
-        Capacity::PerPod(limit) => one.in_flight < limit.get(),
-        Capacity::Herd(herd) => one.released < herd.get(),
+        SlotLimit::Unlimited => true,
+        SlotLimit::InFlight(limit) => one.in_flight < limit.get(),
+        SlotLimit::Released(herd) => one.released < herd.get(),
     };
     for (state, ejected) in tiers {
         let askable: Vec<usize> = (0..all.len())
@@ -78,11 +78,11 @@ fn allowed(all: &[Before], capacity: Capacity) -> Result<Vec<usize>, NoPick> {
             .collect();
         if !askable.is_empty() {
             let free: Vec<usize> = askable.into_iter().filter(|&n| room(&all[n])).collect();
-            return if free.is_empty() { Err(NoPick::Full) } else { Ok(free) };
+            return if free.is_empty() { Err(PickError::AtLimit) } else { Ok(free) };
         }
     }
     let routable = all.iter().any(|one| one.state >= State::Draining);
-    Err(if routable { NoPick::Refused } else { NoPick::Nothing })
+    Err(if routable { PickError::AllRefused } else { PickError::NoEndpoint })
 }
 
 fn before() -> impl Strategy<Value = Before> {
@@ -100,12 +100,12 @@ fn before() -> impl Strategy<Value = Before> {
     )
 }
 
-fn capacity() -> impl Strategy<Value = Capacity> {
+fn capacity() -> impl Strategy<Value = SlotLimit> {
     let some = (1..5u32).prop_map(|n| NonZeroU32::new(n).unwrap());
     prop_oneof![
-        Just(Capacity::Unlimited),
-        some.clone().prop_map(Capacity::PerPod),
-        some.prop_map(Capacity::Herd)
+        Just(SlotLimit::Unlimited),
+        some.clone().prop_map(SlotLimit::InFlight),
+        some.prop_map(SlotLimit::Released)
     ]
 }
 
@@ -118,7 +118,7 @@ proptest! {
         capacity in capacity(),
         seed in any::<u64>(),
     ) {
-        let clock = HandClock::default();
+        let clock = ManualClock::default();
         let endpoints: Vec<_> = (0..).zip(&all).map(|(n, one)| endpoint(one.state, n)).collect();
         for (one, endpoint) in all.iter().zip(&endpoints) {
             burden(endpoint, one.in_flight, one.released, &clock);
@@ -156,25 +156,25 @@ proptest! {
         limit in 1..6u32,
         seed in any::<u64>(),
     ) {
-        let clock = HandClock::default();
+        let clock = ManualClock::default();
         let endpoints: Vec<_> = (0..pods).map(|n| endpoint(State::Ready, n)).collect();
         let view = PortView::new(http(), endpoints.clone());
-        let capacity = Capacity::PerPod(NonZeroU32::new(limit).unwrap());
+        let capacity = SlotLimit::InFlight(NonZeroU32::new(limit).unwrap());
         for n in 0..u64::from(pods * limit) {
             prop_assert!(pick(&view, capacity, &[], seed.wrapping_add(n), &clock).is_ok());
         }
-        prop_assert_eq!(pick(&view, capacity, &[], seed, &clock).unwrap_err(), NoPick::Full);
+        prop_assert_eq!(pick(&view, capacity, &[], seed, &clock).unwrap_err(), PickError::AtLimit);
         prop_assert!(endpoints.iter().all(|one| one.load.in_flight() == limit));
     }
 
     #[test]
     fn load_is_spread_evenly(pods in 2..40u32, seed in any::<u64>()) {
-        let clock = HandClock::default();
+        let clock = ManualClock::default();
         let endpoints: Vec<_> = (0..pods).map(|n| endpoint(State::Ready, n)).collect();
         let view = PortView::new(http(), endpoints.clone());
         for n in 0..u64::from(pods) * 20 {
             let seed = seed.wrapping_add(n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-            pick(&view, Capacity::Unlimited, &[], seed, &clock).unwrap();
+            pick(&view, SlotLimit::Unlimited, &[], seed, &clock).unwrap();
         }
         // Two choices keep the fullest within a few of the mean of 20; one choice would be off by 15.
         let fullest = endpoints.iter().map(|one| one.load.in_flight()).max().unwrap();
@@ -184,7 +184,7 @@ proptest! {
 
 #[test]
 fn an_ejection_ends_by_itself_and_grows_with_each_failure_in_a_row() {
-    let clock = HandClock::default();
+    let clock = ManualClock::default();
     let health = EndpointHealth::new();
     let mut out = Vec::new();
     for _ in 0..9 {
@@ -206,13 +206,13 @@ fn an_ejection_ends_by_itself_and_grows_with_each_failure_in_a_row() {
 
 #[test]
 fn a_search_reaches_every_endpoint() {
-    let clock = HandClock::default();
+    let clock = ManualClock::default();
     let endpoints: Vec<_> = (0..8).map(|n| endpoint(State::Ready, n)).collect();
     endpoints[7].health.refused(clock.now());
     let view = PortView::new(http(), endpoints.clone());
     let refused = [endpoints[7].id()];
     for seed in 0..700 {
-        pick(&view, Capacity::Unlimited, &refused, seed, &clock).unwrap();
+        pick(&view, SlotLimit::Unlimited, &refused, seed, &clock).unwrap();
     }
     let taken: Vec<u32> = endpoints.iter().map(|one| one.load.in_flight()).collect();
     assert!(taken[..7].iter().all(|&count| (80..=120).contains(&count)), "{taken:?}");
@@ -227,5 +227,5 @@ fn a_warm_pick_reads_no_clock() {
         }
     }
     let view = PortView::new(http(), (0..10).map(|n| endpoint(State::Ready, n)).collect());
-    assert!(pick(&view, Capacity::Unlimited, &[], 7, &NoClock).is_ok());
+    assert!(pick(&view, SlotLimit::Unlimited, &[], 7, &NoClock).is_ok());
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use rouse_core::scale::{
-    Autoscaler, CurrentLoad, Decision, FRESH, LoadReport, MAX_REPORTERS, ObservedTarget, Owner, Reporter,
-    STEP, ScalePolicy, ScaleReason, ScaleSettings, TooManyReporters, WAKE_PATIENCE,
+    Autoscaler, CurrentLoad, Decision, REPORT_TTL, LoadReport, MAX_REPORTERS, ObservedTarget, Owner, Reporter,
+    STEP, ScalePolicy, ScaleReason, ScaleSettings, TooManyReporters, WAKE_TIMEOUT,
 };
 use rouse_core::time::Moment;
 
@@ -344,16 +344,16 @@ fn while_no_reporter_or_too_many_are_listed_nothing_is_scaled_down() {
     let decision = bench.decide();
     assert_eq!((decision.change(), decision.reason), (None, ScaleReason::NoReporters));
 
-    let crowd = || (0..=MAX_REPORTERS).map(|n| Reporter::new(&format!("gateway-{n}")));
-    assert_eq!(bench.scaler.list(bench.now, crowd()), Err(TooManyReporters));
-    for reporter in crowd() {
+    let too_many = || (0..=MAX_REPORTERS).map(|n| Reporter::new(&format!("gateway-{n}")));
+    assert_eq!(bench.scaler.list(bench.now, too_many()), Err(TooManyReporters));
+    for reporter in too_many() {
         let kept = bench.scaler.report(bench.now, &reporter, &quiet());
         assert_eq!(kept.is_err(), reporter == Reporter::new(&format!("gateway-{MAX_REPORTERS}")));
     }
     let decision = bench.decide();
     assert_eq!((decision.change(), decision.reason), (None, ScaleReason::TooManyReporters));
-    assert_eq!(bench.scaler.list(bench.now, crowd().skip(1)), Ok(()));
-    bench.scaler.report(bench.now, &crowd().next_back().unwrap(), &quiet()).unwrap();
+    assert_eq!(bench.scaler.list(bench.now, too_many().skip(1)), Ok(()));
+    bench.scaler.report(bench.now, &too_many().next_back().unwrap(), &quiet()).unwrap();
     assert!(bench.decide().change().is_some());
 }
 
@@ -367,7 +367,7 @@ fn a_crowd_of_unlisted_reporters_is_bounded_and_its_requests_still_count() {
     let wake = LoadReport { requests: 1, ..quiet() };
     assert_eq!(bench.scaler.report(bench.now, &late, &wake), Err(TooManyReporters));
     assert_eq!(bench.decide().desired, 1);
-    bench.now = bench.now + FRESH;
+    bench.now = bench.now + REPORT_TTL;
     assert_eq!(bench.scaler.report(bench.now, &late, &wake), Ok(()), "the others went stale");
 }
 
@@ -388,12 +388,12 @@ fn a_changed_policy_keeps_what_is_known() {
 
 #[test]
 fn reasons_are_sentences() {
-    let silent = ScaleReason::Silent { reporter: Reporter::new("gateway-2") };
+    let silent = ScaleReason::ReporterStale { reporter: Reporter::new("gateway-2") };
     for (reason, sentence) in [
         (ScaleReason::Load { pods: 1 }, "the load takes one pod"),
         (ScaleReason::Idle { after: MINUTE }, "no request, hold, stream or upgraded connection for 60s"),
         (silent, "not scaled down while gateway-2 serves but is silent"),
-        (ScaleReason::Young { window: MINUTE }, "not scaled down before it was watched for 60s"),
+        (ScaleReason::WarmingUp { window: MINUTE }, "not scaled down before it was watched for 60s"),
     ] {
         assert_eq!(reason.to_string(), sentence);
     }
@@ -467,8 +467,7 @@ impl Model {
     /// The last report of `who` that still means something just after fact `n`.
     fn last_report(&self, n: usize, who: usize) -> Option<(Moment, CurrentLoad)> {
         let facts = self.until(n);
-        let i =
-            facts.iter().rposition(|(_, fact)| matches!(fact, Fact::Report(from, _) if *from == who))?;
+        let i = facts.iter().rposition(|(_, fact)| matches!(fact, Fact::Report(from, _) if *from == who))?;
         let (heard, Fact::Report(_, report)) = &facts[i] else { unreachable!() };
         let mut lists = facts[i..].iter().filter_map(|(at, fact)| match fact {
             Fact::List(names) => Some((*at, names)),
@@ -476,7 +475,7 @@ impl Model {
         });
         let kept = lists.clone().all(|(_, names)| names.contains(&who));
         let unlisted_until = lists.next().map_or(facts[n].0, |(at, _)| at);
-        let in_time = self.is_listed(i, who) || unlisted_until < *heard + FRESH;
+        let in_time = self.is_listed(i, who) || unlisted_until < *heard + REPORT_TTL;
         (kept && in_time).then_some((*heard, report.present))
     }
 
@@ -501,7 +500,7 @@ impl Model {
                     let known = i > 0 && !names.contains(&who);
                     let before = if known { self.last_report(i - 1, who) } else { None };
                     let stale =
-                        !known || (!self.is_listed(i - 1, who) && before.is_some_and(|b| *at >= b.0 + FRESH));
+                        !known || (!self.is_listed(i - 1, who) && before.is_some_and(|b| *at >= b.0 + REPORT_TTL));
                     before.is_some_and(|(_, present)| present.total() > 0) && !stale
                 }),
                 _ => false,
@@ -621,7 +620,7 @@ impl Model {
         let reached = self
             .sights(n)
             .into_iter()
-            .any(|(_, at, sight)| sight.ready >= self.settings.initial || at >= self.born + WAKE_PATIENCE);
+            .any(|(_, at, sight)| sight.ready >= self.settings.initial || at >= self.born + WAKE_TIMEOUT);
         if self.created && !pinned && !reached { self.settings.initial } else { 0 }
     }
 
@@ -633,7 +632,7 @@ impl Model {
         };
         let woken = run(|sight| sight.replicas > 0);
         let ready = run(|sight| sight.replicas > 0 && sight.ready > 0);
-        woken.is_some_and(|woken| now >= woken + WAKE_PATIENCE)
+        woken.is_some_and(|woken| now >= woken + WAKE_TIMEOUT)
             || ready.is_some_and(|ready| now >= ready + self.settings.idle_after)
     }
 
@@ -653,7 +652,7 @@ impl Model {
     fn may_scale_down(&self, n: usize) -> bool {
         let now = self.facts[n].0;
         let listed: Vec<usize> = (0..NAMES).filter(|who| self.is_listed(n, *who)).collect();
-        let fresh = |who: &usize| self.last_report(n, *who).is_some_and(|(at, _)| now < at + FRESH);
+        let fresh = |who: &usize| self.last_report(n, *who).is_some_and(|(at, _)| now < at + REPORT_TTL);
         let grown = self.created || now >= self.born + self.settings.stable_window;
         grown && !listed.is_empty() && listed.iter().all(fresh)
     }
@@ -878,12 +877,9 @@ fn promises(model: &Model, decision: &Decision) -> Result<(), TestCaseError> {
     let grown = model.created || now.since(model.born) >= model.settings.stable_window;
     prop_assert!(grown, "down too young");
     for who in 0..NAMES {
-        let heard = model
-            .facts
-            .iter()
-            .rev()
-            .find(|(_, fact)| matches!(fact, Fact::Report(from, _) if *from == who));
-        let fresh = heard.is_some_and(|(at, _)| now.since(*at) < FRESH);
+        let heard =
+            model.facts.iter().rev().find(|(_, fact)| matches!(fact, Fact::Report(from, _) if *from == who));
+        let fresh = heard.is_some_and(|(at, _)| now.since(*at) < REPORT_TTL);
         prop_assert!(fresh || !model.is_listed(n, who), "down while {} is silent", who);
     }
     Ok(())
@@ -991,7 +987,7 @@ proptest! {
         let mut scaler = Autoscaler::new(policy(&settings), at(0));
         tell(&mut scaler, at(0), &Fact::List(vec![0]));
         let now = Moment::from_millis(asleep);
-        prop_assert_eq!(scaler.decide(now, pods(0, 0)).reason, ScaleReason::Asleep);
+        prop_assert_eq!(scaler.decide(now, pods(0, 0)).reason, ScaleReason::AtZero);
         let report = LoadReport { span: Duration::from_millis(span), requests, ..LoadReport::default() };
         tell(&mut scaler, now, &Fact::Report(usize::from(!listed), report));
         prop_assert!(scaler.decide(now, pods(0, 0)).desired >= 1);

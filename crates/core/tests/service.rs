@@ -7,18 +7,18 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use rouse_core::cold_start::ColdStartOutcome;
 use rouse_core::endpoint::{PortName, Slice, SliceEndpoint, SlicePort, State};
 use rouse_core::hold::AcquireError;
-use rouse_core::merge::{Boot, Push, PushEvent, PushOrder};
-use rouse_core::service::{Slot, Spec};
-use rouse_core::snapshot::Spread;
+use rouse_core::merge::{BootId, Push, PushEvent, PushOrder};
+use rouse_core::service::{Port, Service, Slot, Spec};
+use rouse_core::snapshot::ConcurrencyLimits;
 use rouse_core::time::{Clock, Moment};
-use rouse_core::timeline::ColdStartOutcome;
 use rouse_testkit::fakes::{Bench, DRAINING, READY, STARTING, http, ip, pod, ready_slice, slice};
-use rouse_testkit::requests::{Bell, Request};
+use rouse_testkit::slot_requests::{CountingWaker, Request};
 
 fn push(n: u32, sequence: u64, event: PushEvent) -> Push {
-    let boot = Boot { started: 1, id: 1 };
+    let boot = BootId { started: 1, id: 1 };
     Push {
         pod: pod(n),
         order: PushOrder { boot, sequence },
@@ -26,6 +26,20 @@ fn push(n: u32, sequence: u64, event: PushEvent) -> Push {
         ports: vec![SlicePort { name: http(), number: 8080 }],
         event,
     }
+}
+
+/// Service `cart` without pods.
+fn cold(spread: ConcurrencyLimits) -> (Bench, Arc<Service>, Arc<Port>) {
+    let bench = Bench::new();
+    let (service, port) = bench.service("cart", spread);
+    (bench, service, port)
+}
+
+/// Service `cart` with so many ready pods.
+fn warm(spread: ConcurrencyLimits, pods: u32) -> (Bench, Arc<Service>, Arc<Port>) {
+    let (bench, service, port) = cold(spread);
+    service.put_slice("a", ready_slice(pods));
+    (bench, service, port)
 }
 
 /// Lets so many seconds pass, tick by tick.
@@ -36,14 +50,19 @@ fn pass(bench: &Bench, seconds: u32) {
     }
 }
 
+/// A request that was refused by a pod, though not because of the pod, and waits for another.
+fn refused(port: &Arc<Port>) -> Request {
+    let retry = port.try_acquire(0).unwrap().refused(false);
+    Request::again(port, retry).waits()
+}
+
 fn uid(slot: &Slot) -> String {
     slot.endpoint().pod.as_ref().unwrap().uid.as_str().to_owned()
 }
 
 #[test]
 fn requests_that_still_wait_when_the_pod_dies_wake_another() {
-    let bench = Bench::new();
-    let (service, port) = bench.service("cart", Spread::default());
+    let (bench, service, port) = cold(ConcurrencyLimits::default());
     let _waiting: Vec<_> = (0..300).map(|n| Request::new(&port, n).waits()).collect();
     assert_eq!(bench.engine.wakes(), 1);
     service.put_slice("a", ready_slice(1));
@@ -59,9 +78,7 @@ fn requests_that_still_wait_when_the_pod_dies_wake_another() {
 
 #[test]
 fn requests_that_wait_at_a_limit_when_the_pod_dies_wake_another() {
-    let bench = Bench::new();
-    let (service, port) = bench.service("cart", Spread::new(0, 1));
-    service.put_slice("a", ready_slice(1));
+    let (bench, service, port) = warm(ConcurrencyLimits::new(0, 1), 1);
     let _slot = port.try_acquire(0).unwrap();
     let _hold = Request::new(&port, 0).waits();
     service.drop_slice("a");
@@ -71,8 +88,7 @@ fn requests_that_wait_at_a_limit_when_the_pod_dies_wake_another() {
 
 #[test]
 fn a_wake_is_repeated_while_requests_wait_for_a_draining_pod() {
-    let bench = Bench::new();
-    let (service, port) = bench.service("cart", Spread::new(0, 1));
+    let (bench, service, port) = cold(ConcurrencyLimits::new(0, 1));
     service.put_slice("a", slice([(0, DRAINING)]));
     let _slot = port.try_acquire(0).unwrap();
     let _hold = Request::new(&port, 0).waits();
@@ -84,8 +100,7 @@ fn a_wake_is_repeated_while_requests_wait_for_a_draining_pod() {
 
 #[test]
 fn a_leaving_pod_that_still_serves_wakes_ever_more_slowly() {
-    let bench = Bench::new();
-    let (service, port) = bench.service("cart", Spread::default());
+    let (bench, service, port) = cold(ConcurrencyLimits::default());
     service.put_slice("a", slice([(0, DRAINING)]));
     for _ in 0..6000 {
         drop(port.try_acquire(0));
@@ -97,9 +112,7 @@ fn a_leaving_pod_that_still_serves_wakes_ever_more_slowly() {
 
 #[test]
 fn a_refused_request_does_not_keep_others_from_a_free_slot() {
-    let bench = Bench::new();
-    let (service, port) = bench.service("cart", Spread::new(0, 1));
-    service.put_slice("a", ready_slice(2));
+    let (_bench, _service, port) = warm(ConcurrencyLimits::new(0, 1), 2);
     let _web_socket = port.try_acquire(0).unwrap();
     // As REFUSED_STREAM does: the pod is free again, but this request will not have it now.
     let retry = port.try_acquire(1).unwrap().refused(false);
@@ -109,9 +122,7 @@ fn a_refused_request_does_not_keep_others_from_a_free_slot() {
 
 #[test]
 fn an_ejection_that_ends_serves_waiting_requests() {
-    let bench = Bench::new();
-    let (service, port) = bench.service("cart", Spread::new(0, 1));
-    service.put_slice("a", ready_slice(2));
+    let (bench, _service, port) = warm(ConcurrencyLimits::new(0, 1), 2);
     let _long = port.try_acquire(0).unwrap();
     drop(port.try_acquire(1).unwrap().refused(true));
     let mut hold = Request::new(&port, 2).waits();
@@ -121,9 +132,7 @@ fn an_ejection_that_ends_serves_waiting_requests() {
 
 #[test]
 fn a_success_that_ends_an_ejection_serves_waiting_requests() {
-    let bench = Bench::new();
-    let (service, port) = bench.service("cart", Spread::new(0, 2));
-    service.put_slice("a", ready_slice(1));
+    let (_bench, service, port) = warm(ConcurrencyLimits::new(0, 2), 1);
     let [mut good, bad] = [0, 1].map(|seed| port.try_acquire(seed).unwrap());
     service.put_slice("a", ready_slice(2));
     let _other_pod = [0, 1].map(|seed| port.try_acquire(seed).unwrap());
@@ -136,9 +145,7 @@ fn a_success_that_ends_an_ejection_serves_waiting_requests() {
 
 #[test]
 fn a_request_refused_by_the_only_pod_is_served_when_it_is_good_again() {
-    let bench = Bench::new();
-    let (service, port) = bench.service("cart", Spread::default());
-    service.put_slice("a", ready_slice(1));
+    let (bench, _service, port) = warm(ConcurrencyLimits::default(), 1);
     let retry = port.try_acquire(0).unwrap().refused(true);
     let mut hold = Request::again(&port, retry).waits();
     assert_eq!(bench.registry.due(), Some(Moment::from_millis(100)), "when its ejection ends");
@@ -149,19 +156,15 @@ fn a_request_refused_by_the_only_pod_is_served_when_it_is_good_again() {
 
 #[test]
 fn a_refused_request_leaves_the_quick_way_open_for_others() {
-    let bench = Bench::new();
-    let (service, port) = bench.service("cart", Spread::default());
-    service.put_slice("a", ready_slice(1));
-    let retry = port.try_acquire(0).unwrap().refused(false);
-    let _hold = Request::again(&port, retry).waits();
+    let (_bench, _service, port) = warm(ConcurrencyLimits::default(), 1);
+    let _hold = refused(&port);
     let slots: Vec<Slot> = (0..150).map(|seed| port.try_acquire(seed).unwrap()).collect();
     assert_eq!(slots.len(), 150, "more than a herd");
 }
 
 #[test]
 fn a_closed_port_neither_wakes_nor_starts_a_cold_start() {
-    let bench = Bench::new();
-    let (service, port) = bench.service("cart", Spread::default());
+    let (bench, service, port) = cold(ConcurrencyLimits::default());
     bench.registry.declare(service.id(), &Spec { ports: vec![PortName::new("grpc")], ..Spec::default() });
     assert_eq!(Request::new(&port, 0).turned_away(), AcquireError::NoSuchPort);
     let wakes = bench.engine.wakes();
@@ -180,9 +183,7 @@ fn a_closed_port_neither_wakes_nor_starts_a_cold_start() {
 
 #[test]
 fn a_port_that_is_no_more_gives_no_slots_although_its_pods_are_up() {
-    let bench = Bench::new();
-    let (service, port) = bench.service("cart", Spread::default());
-    service.put_slice("a", ready_slice(1));
+    let (bench, service, port) = warm(ConcurrencyLimits::default(), 1);
     bench.registry.declare(service.id(), &Spec { ports: vec![PortName::new("grpc")], ..Spec::default() });
     assert!(port.try_acquire(0).is_none());
     assert_eq!(Request::new(&port, 0).turned_away(), AcquireError::NoSuchPort);
@@ -190,9 +191,7 @@ fn a_port_that_is_no_more_gives_no_slots_although_its_pods_are_up() {
 
 #[test]
 fn a_removed_service_gives_no_more_slots() {
-    let bench = Bench::new();
-    let (service, port) = bench.service("cart", Spread::default());
-    service.put_slice("a", ready_slice(1));
+    let (bench, service, port) = warm(ConcurrencyLimits::default(), 1);
     bench.registry.remove(service.id());
     drop(service);
     assert!(port.try_acquire(0).is_none(), "frozen snapshot is served from for ever");
@@ -200,9 +199,7 @@ fn a_removed_service_gives_no_more_slots() {
 
 #[test]
 fn a_subscriber_hears_of_the_removal() {
-    let bench = Bench::new();
-    let (service, _port) = bench.service("cart", Spread::default());
-    service.put_slice("a", ready_slice(1));
+    let (bench, service, _port) = warm(ConcurrencyLimits::default(), 1);
     let mut s = service.subscribe();
     let mut cx = Context::from_waker(Waker::noop());
     assert!(pin!(s.changed()).poll(&mut cx).is_ready());
@@ -214,10 +211,9 @@ fn a_subscriber_hears_of_the_removal() {
 
 #[test]
 fn a_late_writer_of_a_removed_service_does_not_touch_its_successor() {
-    let bench = Bench::new();
-    let (old, _) = bench.service("cart", Spread::default());
+    let (bench, old, _) = cold(ConcurrencyLimits::default());
     bench.registry.remove(old.id());
-    let (new, port) = bench.service("cart", Spread::default());
+    let (new, port) = bench.service("cart", ConcurrencyLimits::default());
     new.push(push(0, 1, PushEvent::Ready)).unwrap();
     assert_eq!(bench.registry.due(), Some(Moment::from_secs(60)));
     old.put_slice("a", ready_slice(1));
@@ -229,8 +225,7 @@ fn a_late_writer_of_a_removed_service_does_not_touch_its_successor() {
 
 #[test]
 fn a_removed_service_is_never_woken() {
-    let bench = Bench::new();
-    let (service, port) = bench.service("cart", Spread::default());
+    let (bench, service, port) = cold(ConcurrencyLimits::default());
     bench.registry.remove(service.id());
     assert_eq!(Request::new(&port, 0).turned_away(), AcquireError::ServiceGone);
     assert_eq!((bench.engine.wakes(), bench.registry.due()), (0, None));
@@ -238,8 +233,7 @@ fn a_removed_service_is_never_woken() {
 
 #[test]
 fn a_shutdown_sends_no_wake() {
-    let bench = Bench::new();
-    let (_service, port) = bench.service("cart", Spread::default());
+    let (bench, _service, port) = cold(ConcurrencyLimits::default());
     bench.registry.shut_down();
     assert!(Request::new(&port, 0).poll().is_ready());
     assert_eq!(bench.engine.wakes(), 0);
@@ -247,8 +241,7 @@ fn a_shutdown_sends_no_wake() {
 
 #[test]
 fn an_uncounted_request_is_served_by_a_running_pod_and_is_no_load() {
-    let bench = Bench::new();
-    let (service, port) = bench.service("cart", Spread::new(0, 1));
+    let (bench, service, port) = cold(ConcurrencyLimits::new(0, 1));
     assert!(port.try_acquire_uncounted(0).is_none(), "no pod is there");
     for (n, conditions) in [(0, READY), (1, DRAINING)] {
         service.put_slice("a", slice([(n, conditions)]));
@@ -266,8 +259,7 @@ fn an_uncounted_request_is_served_by_a_running_pod_and_is_no_load() {
 
 #[test]
 fn an_uncounted_request_does_not_overtake_waiting_requests() {
-    let bench = Bench::new();
-    let (service, port) = bench.service("cart", Spread::default());
+    let (_bench, service, port) = cold(ConcurrencyLimits::default());
     let mut waiting: Vec<_> = (0..150).map(|n| Request::new(&port, n).waits()).collect();
     service.put_slice("a", ready_slice(1));
     assert!(port.holds() > 0, "the pod has no limit, but a herd comes in parts");
@@ -278,8 +270,7 @@ fn an_uncounted_request_does_not_overtake_waiting_requests() {
 
 #[test]
 fn a_refused_uncounted_request_goes_to_another_pod_or_to_none() {
-    let bench = Bench::new();
-    let (service, port) = bench.service("cart", Spread::default());
+    let (bench, service, port) = cold(ConcurrencyLimits::default());
     service.put_slice("a", slice([(0, DRAINING), (1, DRAINING)]));
     let first = port.try_acquire_uncounted(0).unwrap();
     let refusing = uid(&first);
@@ -291,8 +282,7 @@ fn a_refused_uncounted_request_goes_to_another_pod_or_to_none() {
 
 #[test]
 fn an_announcement_wakes_once_and_counts_although_no_request_waits() {
-    let bench = Bench::new();
-    let (service, port) = bench.service("cart", Spread::default());
+    let (bench, service, port) = cold(ConcurrencyLimits::default());
     for _ in 0..100 {
         port.announce();
     }
@@ -308,14 +298,13 @@ fn an_announcement_wakes_once_and_counts_although_no_request_waits() {
 
 #[test]
 fn an_announcement_sends_no_wake_for_a_closed_service() {
-    let bench = Bench::new();
-    let (service, port) = bench.service("cart", Spread::default());
+    let (bench, service, port) = cold(ConcurrencyLimits::default());
     bench.registry.remove(service.id());
     port.announce();
-    let (other, port) = bench.service("till", Spread::default());
+    let (other, port) = bench.service("till", ConcurrencyLimits::default());
     bench.registry.declare(other.id(), &Spec { ports: vec![PortName::new("grpc")], ..Spec::default() });
     port.announce();
-    let (_last, port) = bench.service("last", Spread::default());
+    let (_last, port) = bench.service("last", ConcurrencyLimits::default());
     bench.registry.shut_down();
     port.announce();
     assert_eq!((bench.engine.wakes(), bench.registry.due()), (0, None));
@@ -323,8 +312,7 @@ fn an_announcement_sends_no_wake_for_a_closed_service() {
 
 #[test]
 fn a_cold_start_that_no_request_took_is_not_the_next_ones() {
-    let bench = Bench::new();
-    let (service, port) = bench.service("cart", Spread::new(0, 1));
+    let (bench, service, port) = cold(ConcurrencyLimits::new(0, 1));
     let cold = Request::new(&port, 0).waits();
     // Granted to the cold one, which leaves before it looks.
     service.put_slice("a", ready_slice(1));
@@ -342,8 +330,7 @@ fn a_cold_start_that_no_request_took_is_not_the_next_ones() {
 
 #[test]
 fn a_pod_that_was_already_starting_is_seen_at_once() {
-    let bench = Bench::new();
-    let (service, port) = bench.service("cart", Spread::default());
+    let (bench, service, port) = cold(ConcurrencyLimits::default());
     service.put_slice("a", slice([(0, STARTING)]));
     let mut hold = Request::new(&port, 0).waits();
     bench.clock.advance(Duration::from_secs(1));
@@ -356,8 +343,7 @@ fn a_pod_that_was_already_starting_is_seen_at_once() {
 
 #[test]
 fn the_anatomy_names_the_pod_that_answered() {
-    let bench = Bench::new();
-    let (service, port) = bench.service("cart", Spread::default());
+    let (bench, service, port) = cold(ConcurrencyLimits::default());
     let mut hold = Request::new(&port, 0).waits();
     service.put_slice("a", ready_slice(1));
     let retry = hold.served().refused(true);
@@ -370,8 +356,7 @@ fn the_anatomy_names_the_pod_that_answered() {
 
 #[test]
 fn a_cold_start_whose_pod_came_is_not_abandoned() {
-    let bench = Bench::new();
-    let (service, port) = bench.service("cart", Spread::default());
+    let (bench, service, port) = cold(ConcurrencyLimits::default());
     let hold = Request::new(&port, 0).waits();
     service.put_slice("a", ready_slice(1));
     drop(hold);
@@ -380,8 +365,7 @@ fn a_cold_start_whose_pod_came_is_not_abandoned() {
 
 #[test]
 fn a_cold_start_that_a_removal_ends_is_written_down() {
-    let bench = Bench::new();
-    let (service, port) = bench.service("cart", Spread::default());
+    let (bench, service, port) = cold(ConcurrencyLimits::default());
     let mut hold = Request::new(&port, 0).waits();
     bench.registry.remove(service.id());
     drop(service);
@@ -392,8 +376,7 @@ fn a_cold_start_that_a_removal_ends_is_written_down() {
 
 #[test]
 fn an_ejected_ready_pod_is_no_reason_to_wake() {
-    let bench = Bench::new();
-    let (service, port) = bench.service("cart", Spread::default());
+    let (bench, service, port) = cold(ConcurrencyLimits::default());
     service.put_slice("a", slice([(0, READY), (1, DRAINING)]));
     drop(port.try_acquire(0).unwrap().refused(true));
     let slot = port.try_acquire(0).unwrap();
@@ -403,7 +386,7 @@ fn an_ejected_ready_pod_is_no_reason_to_wake() {
 #[test]
 fn a_wake_beyond_the_budget_is_sent_soon() {
     let bench = Bench::new();
-    let ports: Vec<_> = (0..51).map(|n| bench.service(&format!("s{n}"), Spread::default())).collect();
+    let ports: Vec<_> = (0..51).map(|n| bench.service(&format!("s{n}"), ConcurrencyLimits::default())).collect();
     let _holds: Vec<_> = ports.iter().map(|(_, port)| Request::new(port, 0).waits()).collect();
     let last = ports[50].0.id().clone();
     assert_eq!(bench.engine.wakes_of(&last), 0);
@@ -418,7 +401,7 @@ fn a_limit_holds_for_a_pod_on_all_its_ports_together() {
     let id = "shop/cart".parse().unwrap();
     let grpc = PortName::new("grpc");
     let service =
-        bench.registry.declare(&id, &Spec { ports: vec![http(), grpc.clone()], spread: Spread::new(0, 1) });
+        bench.registry.declare(&id, &Spec { ports: vec![http(), grpc.clone()], spread: ConcurrencyLimits::new(0, 1) });
     service.put_slice(
         "a",
         Slice {
@@ -434,30 +417,22 @@ fn a_limit_holds_for_a_pod_on_all_its_ports_together() {
 
 #[test]
 fn a_request_that_all_pods_refused_does_not_hold_up_those_behind_it() {
-    let bench = Bench::new();
-    let (service, port) = bench.service("cart", Spread::default());
-    service.put_slice("a", ready_slice(1));
-    let retry = port.try_acquire(0).unwrap().refused(false);
-    let _refused = Request::again(&port, retry).waits();
+    let (_bench, _service, port) = warm(ConcurrencyLimits::default(), 1);
+    let _refused = refused(&port);
     drop(Request::new(&port, 1).served());
 }
 
 #[test]
 fn a_refused_request_is_not_sent_to_the_same_pod_again() {
-    let bench = Bench::new();
-    let (service, port) = bench.service("cart", Spread::default());
-    service.put_slice("a", ready_slice(1));
-    let retry = port.try_acquire(0).unwrap().refused(false);
-    let mut again = Request::again(&port, retry).waits();
+    let (_bench, service, port) = warm(ConcurrencyLimits::default(), 1);
+    let mut again = refused(&port);
     service.put_slice("a", ready_slice(2));
     assert_eq!(uid(&again.served()), "uid-1");
 }
 
 #[test]
 fn a_pod_that_refused_is_passed_over_until_its_ejection_ends_or_it_answers() {
-    let bench = Bench::new();
-    let (service, port) = bench.service("cart", Spread::default());
-    service.put_slice("a", ready_slice(2));
+    let (_bench, _service, port) = warm(ConcurrencyLimits::default(), 2);
     // One on each pod, and a third on either: it is refused.
     let [mut one, mut two, third] = [0, 1, 2].map(|seed| port.try_acquire(seed).unwrap());
     let bad = uid(&third);
@@ -471,8 +446,7 @@ fn a_pod_that_refused_is_passed_over_until_its_ejection_ends_or_it_answers() {
 
 #[test]
 fn a_hold_before_a_leaving_pod_that_is_full_wakes() {
-    let bench = Bench::new();
-    let (service, port) = bench.service("cart", Spread::new(0, 1));
+    let (bench, service, port) = cold(ConcurrencyLimits::new(0, 1));
     service.put_slice("a", slice([(0, READY)]));
     let _slot = port.try_acquire(0).unwrap();
     service.put_slice("a", slice([(0, DRAINING)]));
@@ -483,8 +457,7 @@ fn a_hold_before_a_leaving_pod_that_is_full_wakes() {
 
 #[test]
 fn a_ready_pod_ends_the_wakes() {
-    let bench = Bench::new();
-    let (service, port) = bench.service("cart", Spread::new(0, 1));
+    let (bench, service, port) = cold(ConcurrencyLimits::new(0, 1));
     let _waiting: Vec<_> = (0..3).map(|n| Request::new(&port, n).waits()).collect();
     service.put_slice("a", ready_slice(1));
     assert_eq!(bench.registry.due(), None);
@@ -496,15 +469,14 @@ fn a_ready_pod_ends_the_wakes() {
 #[test]
 fn a_scan_of_all_hosts_wakes_no_more_than_the_budget() {
     let bench = Bench::new();
-    let ports: Vec<_> = (0..60).map(|n| bench.service(&format!("s{n}"), Spread::default()).1).collect();
+    let ports: Vec<_> = (0..60).map(|n| bench.service(&format!("s{n}"), ConcurrencyLimits::default()).1).collect();
     let _holds: Vec<_> = ports.iter().map(|port| Request::new(port, 0).waits()).collect();
     assert_eq!(bench.engine.wakes(), 50);
 }
 
 #[test]
 fn a_cold_start_goes_on_while_a_request_still_waits_for_it() {
-    let bench = Bench::new();
-    let (service, port) = bench.service("cart", Spread::default());
+    let (bench, service, port) = cold(ConcurrencyLimits::default());
     let first = Request::new(&port, 0).waits();
     let mut second = Request::new(&port, 1).waits();
     drop(first);
@@ -517,20 +489,18 @@ fn a_cold_start_goes_on_while_a_request_still_waits_for_it() {
 
 #[test]
 fn the_driver_hears_of_something_due_earlier() {
-    let bench = Bench::new();
-    let (service, _) = bench.service("cart", Spread::default());
+    let (bench, service, _) = cold(ConcurrencyLimits::default());
     let mut drive = Box::pin(bench.registry.drive(|_| pending()));
-    let bell = Arc::<Bell>::default();
+    let bell = Arc::<CountingWaker>::default();
     let waker = Waker::from(Arc::clone(&bell));
     assert!(drive.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
     service.push(push(0, 1, PushEvent::Ready)).unwrap();
-    assert_eq!(bell.rung(), 1);
+    assert_eq!(bell.wake_count(), 1);
 }
 
 #[test]
 fn a_timer_that_fired_can_be_set_to_the_same_moment_again() {
-    let bench = Bench::new();
-    let (service, port) = bench.service("cart", Spread::default());
+    let (bench, service, port) = cold(ConcurrencyLimits::default());
     service.push(push(0, 1, PushEvent::Ready)).unwrap();
     bench.clock.advance(Duration::from_mins(1));
     // Due now, and nothing to do any more but to be forgotten; the next lease is a new timer.
@@ -545,8 +515,7 @@ fn a_timer_that_fired_can_be_set_to_the_same_moment_again() {
 
 #[test]
 fn a_removed_service_leaves_no_timer_and_no_address_behind() {
-    let bench = Bench::new();
-    let (service, _) = bench.service("cart", Spread::default());
+    let (bench, service, _) = cold(ConcurrencyLimits::default());
     service.push(push(0, 1, PushEvent::Ready)).unwrap();
     assert!(bench.registry.due().is_some());
     bench.registry.remove(service.id());
@@ -557,15 +526,13 @@ fn a_removed_service_leaves_no_timer_and_no_address_behind() {
 fn a_service_declared_after_the_shutdown_is_closed() {
     let bench = Bench::new();
     bench.registry.shut_down();
-    let (_, port) = bench.service("late", Spread::default());
+    let (_, port) = bench.service("late", ConcurrencyLimits::default());
     assert_eq!(Request::new(&port, 0).turned_away(), AcquireError::ShuttingDown);
 }
 
 #[test]
 fn requests_earn_retries_and_retries_do_not() {
-    let bench = Bench::new();
-    let (service, port) = bench.service("cart", Spread::default());
-    service.put_slice("a", ready_slice(1));
+    let (_bench, service, port) = warm(ConcurrencyLimits::default(), 1);
     while service.may_retry() {}
     for seed in 0..5 {
         drop(Request::new(&port, seed).served());
@@ -586,14 +553,13 @@ fn every_port_is_served_by_a_publication() {
     let service = bench.registry.declare(&"shop/cart".parse().unwrap(), &spec);
     let mut hold = Request::new(&service.port(&http()).unwrap(), 0).waits();
     service.put_slice("a", ready_slice(1));
-    assert_eq!(hold.bell.rung(), 1);
+    assert_eq!(hold.waker.wake_count(), 1);
     drop(hold.served());
 }
 
 #[test]
 fn a_request_waited_as_long_as_all_its_tries_together() {
-    let bench = Bench::new();
-    let (service, port) = bench.service("cart", Spread::default());
+    let (bench, service, port) = cold(ConcurrencyLimits::default());
     let mut hold = Request::new(&port, 0).waits();
     bench.clock.advance(Duration::from_secs(1));
     service.put_slice("a", ready_slice(1));
@@ -607,8 +573,8 @@ fn a_request_waited_as_long_as_all_its_tries_together() {
 #[test]
 fn a_pod_that_takes_an_address_over_does_so_in_every_service() {
     let bench = Bench::new();
-    let (web, _) = bench.service("web", Spread::default());
-    let (headless, headless_port) = bench.service("headless", Spread::default());
+    let (web, _) = bench.service("web", ConcurrencyLimits::default());
+    let (headless, headless_port) = bench.service("headless", ConcurrencyLimits::default());
     for service in [&web, &headless] {
         service.put_slice("a", ready_slice(1));
     }
@@ -624,8 +590,8 @@ fn a_pod_that_takes_an_address_over_does_so_in_every_service() {
 #[test]
 fn a_draining_pod_takes_over_no_address_in_any_service() {
     let bench = Bench::new();
-    let (web, _) = bench.service("web", Spread::default());
-    let (headless, headless_port) = bench.service("headless", Spread::default());
+    let (web, _) = bench.service("web", ConcurrencyLimits::default());
+    let (headless, headless_port) = bench.service("headless", ConcurrencyLimits::default());
     headless.put_slice("a", ready_slice(1));
     bench.clock.advance(Duration::from_secs(1));
     web.put_slice("a", slice([(7, DRAINING)]));
@@ -637,8 +603,7 @@ fn a_draining_pod_takes_over_no_address_in_any_service() {
 
 #[tokio::test(start_paused = true)]
 async fn a_lease_ends_by_a_timer_not_by_the_next_event() {
-    let bench = Bench::new();
-    let (service, port) = bench.service("cart", Spread::default());
+    let (bench, service, port) = cold(ConcurrencyLimits::default());
     service.push(push(0, 1, PushEvent::Ready)).unwrap();
     assert!(port.try_acquire(0).is_some());
     let clock = Arc::clone(&bench.clock);

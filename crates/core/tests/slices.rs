@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use rouse_core::endpoint::{Conditions, PodUid, PortName, ServiceId};
 use rouse_core::slices::{
-    ContainerPort, EndpointSlice, Family, HEADLESS, InitContainer, LeftOut, MANAGED_BY, MANAGER,
+    ContainerPort, EndpointSlice, Family, HEADLESS, InitContainer, EndpointSkipped, MANAGED_BY, MANAGER,
     MaxEndpoints, Node, Nodes, Options, Pod, PodPhase, Protocol, SERVICE_NAME, ServiceFacts, ServicePort,
     SliceContent, SlicePlan, TargetPort, endpoint, ports, reconcile,
 };
@@ -355,7 +355,7 @@ fn a_pod_that_is_left_out_has_a_reason() {
         change(&mut world);
         let World { service, pods, nodes, options } = &world;
         let made = endpoint(service, &pods[0], nodes, Family::Ipv4, options);
-        assert_eq!(made.as_ref().map_err(LeftOut::to_string).unwrap_err(), expected);
+        assert_eq!(made.as_ref().map_err(EndpointSkipped::to_string).unwrap_err(), expected);
     };
     check(|world| world.pods[0].phase = PodPhase::Failed, "it has ended (phase Failed)");
     check(|world| world.pods[0].ips.clear(), "it has no address");

@@ -4,19 +4,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use rouse_core::cold_start::ColdStartOutcome;
 use rouse_core::hold::AcquireError;
 use rouse_core::service::Service;
-use rouse_core::snapshot::Spread;
-use rouse_core::start::{Cause, StartFailure};
-use rouse_core::timeline::ColdStartOutcome;
+use rouse_core::snapshot::ConcurrencyLimits;
+use rouse_core::start_failure::{StartFailureCause, StartFailure};
 use rouse_testkit::fakes::{Bench, READY, STARTING, ready_slice, slice};
-use rouse_testkit::requests::{Request, line};
+use rouse_testkit::slot_requests::{Request, line};
 
-fn fails(service: &Service, cause: Cause) {
+fn fails(service: &Service, cause: StartFailureCause) {
     service.wake_failed(StartFailure::new(cause, "the whole story"));
 }
 
-fn cause(error: &AcquireError) -> Option<Cause> {
+fn cause(error: &AcquireError) -> Option<StartFailureCause> {
     match error {
         AcquireError::StartFailed(failure) => Some(failure.cause),
         _ => None,
@@ -32,12 +32,12 @@ fn pass(bench: &Bench, time: Duration) {
 #[test]
 fn a_final_failure_ends_all_holds_at_once() {
     let bench = Bench::new();
-    let (service, port) = bench.service("cart", Spread::default());
+    let (service, port) = bench.service("cart", ConcurrencyLimits::default());
     let mut waiting = line(&port, 3);
-    fails(&service, Cause::CannotRun);
+    fails(&service, StartFailureCause::CannotRun);
     for request in &mut waiting {
-        assert_eq!(request.bell.rung(), 1, "woken, not found out by chance");
-        assert_eq!(cause(&request.turned_away()), Some(Cause::CannotRun));
+        assert_eq!(request.waker.wake_count(), 1, "woken, not found out by chance");
+        assert_eq!(cause(&request.turned_away()), Some(StartFailureCause::CannotRun));
     }
     drop(waiting);
     assert_eq!((service.holds(), bench.registry.holds()), (0, 0));
@@ -46,9 +46,9 @@ fn a_final_failure_ends_all_holds_at_once() {
 #[test]
 fn progress_and_failures_that_may_pass_end_no_hold() {
     let bench = Bench::new();
-    let (service, port) = bench.service("cart", Spread::default());
+    let (service, port) = bench.service("cart", ConcurrencyLimits::default());
     let mut waiting = line(&port, 1);
-    for cause in [Cause::NotReady, Cause::Crashed, Cause::ClusterUnavailable, Cause::ScaleRefused] {
+    for cause in [StartFailureCause::NotReady, StartFailureCause::Crashed, StartFailureCause::ClusterUnavailable, StartFailureCause::ScaleRefused] {
         fails(&service, cause);
         service.wake_progressed();
         pass(&bench, Duration::from_secs(20));
@@ -61,10 +61,10 @@ fn progress_and_failures_that_may_pass_end_no_hold() {
 #[test]
 fn while_a_pod_is_starting_no_failure_ends_a_hold() {
     let bench = Bench::new();
-    let (service, port) = bench.service("cart", Spread::default());
+    let (service, port) = bench.service("cart", ConcurrencyLimits::default());
     service.put_slice("a", slice([(1, STARTING)]));
     let mut waiting = line(&port, 1);
-    fails(&service, Cause::NoScaleTarget);
+    fails(&service, StartFailureCause::NoScaleTarget);
     assert!(waiting[0].poll().is_pending());
     service.put_slice("a", slice([(1, READY)]));
     drop(waiting[0].served());
@@ -73,10 +73,10 @@ fn while_a_pod_is_starting_no_failure_ends_a_hold() {
 #[test]
 fn three_refusals_over_five_seconds_end_the_holds_by_time_alone() {
     let bench = Bench::new();
-    let (service, port) = bench.service("cart", Spread::default());
+    let (service, port) = bench.service("cart", ConcurrencyLimits::default());
     let mut waiting = line(&port, 1);
     for _ in 0..3 {
-        fails(&service, Cause::ScaleRefused);
+        fails(&service, StartFailureCause::ScaleRefused);
         bench.clock.advance(Duration::from_millis(100));
     }
     assert!(waiting[0].poll().is_pending());
@@ -84,26 +84,26 @@ fn three_refusals_over_five_seconds_end_the_holds_by_time_alone() {
     while bench.registry.due().is_some_and(|due| due < rouse_core::time::Moment::from_secs(5)) {
         assert!(waiting[0].poll().is_pending());
         pass(&bench, Duration::from_millis(50));
-        fails(&service, Cause::ScaleRefused);
+        fails(&service, StartFailureCause::ScaleRefused);
     }
     bench.clock.advance(Duration::from_secs(5));
     bench.registry.tick();
-    fails(&service, Cause::ScaleRefused);
-    assert_eq!(cause(&waiting[0].turned_away()), Some(Cause::ScaleRefused));
+    fails(&service, StartFailureCause::ScaleRefused);
+    assert_eq!(cause(&waiting[0].turned_away()), Some(StartFailureCause::ScaleRefused));
 }
 
 #[test]
 fn after_a_final_failure_requests_fail_at_once_until_the_next_wake_and_that_one_is_waited_for() {
     let bench = Bench::new();
-    let (service, port) = bench.service("cart", Spread::default());
+    let (service, port) = bench.service("cart", ConcurrencyLimits::default());
     let mut first = Request::new(&port, 0).waits();
     assert_eq!(bench.engine.wakes(), 1);
-    fails(&service, Cause::CannotRun);
+    fails(&service, StartFailureCause::CannotRun);
     assert!(cause(&first.turned_away()).is_some());
     drop(first);
     // Within the pause between two wakes.
     for seed in 0..100 {
-        assert_eq!(cause(&Request::new(&port, seed).turned_away()), Some(Cause::CannotRun));
+        assert_eq!(cause(&Request::new(&port, seed).turned_away()), Some(StartFailureCause::CannotRun));
     }
     assert_eq!(bench.engine.wakes(), 1, "never one wake per request");
     let log = bench.registry.cold_starts().newest(None, 200);
@@ -126,9 +126,9 @@ fn after_a_final_failure_requests_fail_at_once_until_the_next_wake_and_that_one_
 #[test]
 fn a_service_that_was_changed_is_woken_at_once() {
     let bench = Bench::new();
-    let (service, port) = bench.service("cart", Spread::default());
+    let (service, port) = bench.service("cart", ConcurrencyLimits::default());
     let mut first = Request::new(&port, 0).waits();
-    fails(&service, Cause::CrashLooping);
+    fails(&service, StartFailureCause::CrashLooping);
     assert!(cause(&first.turned_away()).is_some());
     service.start_over();
     assert_eq!(service.wake_failure(), None);
@@ -142,11 +142,11 @@ fn a_service_that_was_changed_is_woken_at_once() {
 #[test]
 fn a_failure_that_comes_when_a_pod_is_ready_ends_no_request() {
     let bench = Bench::new();
-    let (service, port) = bench.service("cart", Spread::new(0, 1));
+    let (service, port) = bench.service("cart", ConcurrencyLimits::new(0, 1));
     service.put_slice("a", ready_slice(1));
     let served = Request::new(&port, 0).served();
     let mut waiting = Request::new(&port, 1).waits();
-    fails(&service, Cause::NoScaleTarget);
+    fails(&service, StartFailureCause::NoScaleTarget);
     assert!(waiting.poll().is_pending(), "it waits for the limit, not for a start");
     drop(served);
     drop(waiting.served());
@@ -155,10 +155,10 @@ fn a_failure_that_comes_when_a_pod_is_ready_ends_no_request() {
 #[test]
 fn a_failed_start_is_a_failed_cold_start_and_has_its_true_time() {
     let bench = Bench::new();
-    let (service, port) = bench.service("cart", Spread::default());
+    let (service, port) = bench.service("cart", ConcurrencyLimits::default());
     let mut waiting = line(&port, 2);
     bench.clock.advance(Duration::from_secs(2));
-    fails(&service, Cause::CrashLooping);
+    fails(&service, StartFailureCause::CrashLooping);
     for request in &mut waiting {
         drop(request.turned_away());
     }
@@ -171,7 +171,7 @@ fn a_failed_start_is_a_failed_cold_start_and_has_its_true_time() {
 #[tokio::test(start_paused = true)]
 async fn a_wait_up_to_the_deadline_is_a_failed_cold_start_and_one_that_all_left_is_abandoned() {
     let bench = Bench::new();
-    let (_, port) = bench.service("cart", Spread::default());
+    let (_, port) = bench.service("cart", ConcurrencyLimits::default());
     let expire = |seconds: u64| {
         let (port, clock) = (Arc::clone(&port), Arc::clone(&bench.clock));
         async move {
@@ -211,7 +211,7 @@ fn refused_until_the_end(
 #[test]
 fn when_every_ready_pod_has_refused_for_five_seconds_the_wait_is_over_and_a_wake_is_sent() {
     let bench = Bench::new();
-    let (service, port) = bench.service("cart", Spread::default());
+    let (service, port) = bench.service("cart", ConcurrencyLimits::default());
     service.put_slice("a", ready_slice(2));
     assert_eq!(service.refusing(), []);
     let (ended, after) = refused_until_the_end(&bench, &port);
@@ -231,7 +231,7 @@ fn when_every_ready_pod_has_refused_for_five_seconds_the_wait_is_over_and_a_wake
 #[test]
 fn refusals_are_waited_out_while_a_pod_is_starting() {
     let bench = Bench::new();
-    let (service, port) = bench.service("cart", Spread::default());
+    let (service, port) = bench.service("cart", ConcurrencyLimits::default());
     service.put_slice("a", slice([(1, READY), (2, STARTING)]));
     assert_eq!(refused_until_the_end(&bench, &port).0, None);
     assert_eq!(service.refusing(), []);

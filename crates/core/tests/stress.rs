@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 
 use rouse_core::endpoint::EndpointLoad;
 use rouse_core::hold::AcquireError;
-use rouse_core::merge::{Boot, Push, PushEvent, PushOrder};
+use rouse_core::merge::{BootId, Push, PushEvent, PushOrder};
 use rouse_core::service::{Port, Service, SlotRequest, Spec};
-use rouse_core::snapshot::{PortView, Spread};
+use rouse_core::snapshot::{PortView, ConcurrencyLimits};
 use rouse_testkit::fakes::{Bench, DRAINING, READY, STARTING, http, ip, pod, slice};
 
 /// Far longer than anything here takes; a request that waits this long was forgotten.
@@ -33,9 +33,9 @@ struct Tally {
 }
 
 /// A small random number generator, so that a run can be repeated from its seed.
-struct Dice(u64);
+struct RandomChoices(u64);
 
-impl Dice {
+impl RandomChoices {
     fn roll(&mut self, bound: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % bound
@@ -44,24 +44,24 @@ impl Dice {
 
 /// Takes slots, keeps them a while, leaves the line now and then.
 async fn client(port: Arc<Port>, tally: Arc<Tally>, stop: Arc<AtomicBool>, seed: u64) {
-    let mut dice = Dice(seed);
+    let mut random = RandomChoices(seed);
     while !stop.load(Ordering::Relaxed) {
-        let ask = SlotRequest { seed: dice.roll(u64::MAX), buffered: 64, ..SlotRequest::default() };
-        let impatient = dice.roll(4) == 0;
-        let patience = if impatient { Duration::from_micros(dice.roll(300)) } else { FORGOTTEN };
+        let ask = SlotRequest { seed: random.roll(u64::MAX), buffered: 64, ..SlotRequest::default() };
+        let impatient = random.roll(4) == 0;
+        let patience = if impatient { Duration::from_micros(random.roll(300)) } else { FORGOTTEN };
         match port.acquire(ask, tokio::time::sleep(patience)).await {
             Ok(mut slot) => {
                 tally.served.fetch_add(1, Ordering::Relaxed);
-                if dice.roll(8) == 0 {
-                    drop(slot.refused(dice.roll(2) == 0));
+                if random.roll(8) == 0 {
+                    drop(slot.refused(random.roll(2) == 0));
                     continue;
                 }
                 slot.connected();
-                for _ in 0..dice.roll(3) {
+                for _ in 0..random.roll(3) {
                     tokio::task::yield_now().await;
                 }
                 slot.answered();
-                if dice.roll(2) == 0 {
+                if random.roll(2) == 0 {
                     tokio::task::yield_now().await;
                 }
             }
@@ -82,23 +82,23 @@ async fn writer(
     stop: Arc<AtomicBool>,
     seed: u64,
 ) {
-    let mut dice = Dice(seed);
+    let mut random = RandomChoices(seed);
     let mut sequence = 0;
     while !stop.load(Ordering::Relaxed) {
-        match dice.roll(6) {
+        match random.roll(6) {
             0 => {
                 let spec = Spec {
                     ports: vec![http()],
-                    spread: Spread::new(0, u32::try_from(dice.roll(4)).unwrap()),
+                    spread: ConcurrencyLimits::new(0, u32::try_from(random.roll(4)).unwrap()),
                 };
                 bench.registry.declare(service.id(), &spec);
             }
             1 => {
                 sequence += 1;
-                let event = [PushEvent::Ready, PushEvent::NotReady][usize::try_from(dice.roll(2)).unwrap()];
+                let event = [PushEvent::Ready, PushEvent::NotReady][usize::try_from(random.roll(2)).unwrap()];
                 let push = Push {
                     pod: pod(4),
-                    order: PushOrder { boot: Boot { started: seed, id: 0 }, sequence },
+                    order: PushOrder { boot: BootId { started: seed, id: 0 }, sequence },
                     ips: vec![ip(4)],
                     ports: vec![],
                     event,
@@ -106,11 +106,11 @@ async fn writer(
                 service.push(push).unwrap();
             }
             2 => {
-                bench.clock.advance(Duration::from_secs(dice.roll(30)));
+                bench.clock.advance(Duration::from_secs(random.roll(30)));
                 bench.registry.tick();
             }
             _ => {
-                let mut conditions = || [READY, DRAINING, STARTING][usize::try_from(dice.roll(3)).unwrap()];
+                let mut conditions = || [READY, DRAINING, STARTING][usize::try_from(random.roll(3)).unwrap()];
                 service.put_slice("a", slice((0..PODS).map(|n| (n, conditions()))));
             }
         }
@@ -131,7 +131,7 @@ fn nothing_hangs_and_nothing_leaks_when_everything_happens_at_once() {
         tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_time().build().unwrap();
     let bench = Arc::new(Bench::new());
     let (tally, stop) = (Arc::<Tally>::default(), Arc::<AtomicBool>::default());
-    let services: Vec<_> = (0..3).map(|n| bench.service(&format!("s{n}"), Spread::new(0, 2))).collect();
+    let services: Vec<_> = (0..3).map(|n| bench.service(&format!("s{n}"), ConcurrencyLimits::new(0, 2))).collect();
     for (service, _) in &services {
         service.put_slice("a", slice((0..PODS).map(|n| (n, READY))));
     }
@@ -163,7 +163,7 @@ fn nothing_hangs_and_nothing_leaks_when_everything_happens_at_once() {
         writers.join_all().await;
         // Every request that still waits can be served now.
         for (service, _) in &services {
-            bench.registry.declare(service.id(), &Spec { ports: vec![http()], spread: Spread::default() });
+            bench.registry.declare(service.id(), &Spec { ports: vec![http()], spread: ConcurrencyLimits::default() });
             bench.clock.advance(Duration::from_mins(2));
             bench.registry.tick();
             service.replace_slices([("a", slice((0..PODS).map(|n| (n, READY))))]);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rouse_core::endpoint::{Conditions, PodUid, PortName, ServiceId, State};
 use rouse_core::slices::{
-    ContainerPort, EndpointPort, Family, InitContainer, LeftOut, Node, Nodes, Options, Pod, PodPhase,
+    ContainerPort, EndpointPort, Family, InitContainer, EndpointSkipped, Node, Nodes, Options, Pod, PodPhase,
     Protocol, ServiceFacts, ServicePort, TargetPort, TargetRef, endpoint, ports, reconcile,
 };
 use rouse_testkit::vectors;
@@ -49,7 +49,7 @@ fn a_pod_becomes_the_endpoint_that_the_vectors_say() {
         let family = Family::parse(&row.address_type).unwrap();
         let made = endpoint(&service, &pod, &nodes, family, &Options::default());
         let expected = &row.expected;
-        let retried = matches!(made, Err(LeftOut::NodeMissing(_)));
+        let retried = matches!(made, Err(EndpointSkipped::NodeMissing(_)));
         assert_eq!((made.is_ok(), retried), (expected.included, expected.sync_error), "{context}");
 
         let plan = reconcile(&service, [&pod], &nodes, [], &Options::default());

@@ -5,9 +5,9 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use prometheus_client::registry::Registry as Metrics;
+use rouse_core::cold_start::Read;
 use rouse_core::engine::Engine;
 use rouse_core::registry::{self, Registry};
-use rouse_core::timeline::Read;
 use rouse_net::clock::TokioClock;
 use rouse_proxy::listen::{Gateway, ProxySettings, Workers};
 use tokio::net::TcpListener;
@@ -15,14 +15,14 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::admin::metrics::{RegistryCollector, Tally};
+use crate::admin::metrics::{RegistryCollector, EventMetrics};
 use crate::admin::process::ProcessCollector;
 use crate::admin::{self, AdminState, DataPlaneView, PodBackend};
 use crate::certificates::Certificates;
 use crate::failure::{CommandError, failed};
 use crate::listeners::Listeners;
 use crate::process::console::Console;
-use crate::process::drain::{self, DrainTimes, Drained};
+use crate::process::drain::{self, DrainTimes, DrainOutcome};
 use crate::process::ready::Ready;
 use crate::process::signals::Signals;
 use crate::role::AT_ONCE;
@@ -35,7 +35,7 @@ pub(crate) struct DataPlane {
     pub(crate) clock: TokioClock,
     pub(crate) registry: Arc<Registry>,
     pub(crate) gateway: Arc<Gateway>,
-    pub(crate) tally: Tally,
+    pub(crate) event_metrics: EventMetrics,
     /// What Prometheus reads. A role adds its own before it serves.
     pub(crate) metrics: Metrics,
 }
@@ -65,10 +65,10 @@ impl DataPlane {
             MetricNames::WithKeda => rouse_proxy::telemetry::metrics::Metrics::new_with_keda(&mut metrics),
         };
         let gateway = Gateway::new(proxy, of_proxy);
-        let tally = Tally::new(&mut metrics);
+        let event_metrics = EventMetrics::new(&mut metrics);
         RegistryCollector::register(Arc::clone(&registry), &mut metrics);
         ProcessCollector::register(&mut metrics);
-        Self { clock, registry, gateway, tally, metrics }
+        Self { clock, registry, gateway, event_metrics, metrics }
     }
 
     /// Starts worker threads, admin API and tasks.
@@ -79,7 +79,7 @@ impl DataPlane {
         backend: PodBackend,
         console: &Console,
     ) -> Result<Serving, CommandError> {
-        let Self { clock, registry, gateway, tally, metrics } = self;
+        let Self { clock, registry, gateway, event_metrics, metrics } = self;
         let (listeners, admin) = listeners.into_parts(certificates.as_ref().map(Certificates::server));
         let admin =
             TcpListener::from_std(admin.into_std()).map_err(failed("cannot listen on the admin address"))?;
@@ -96,13 +96,13 @@ impl DataPlane {
         if let Some(certificates) = certificates {
             tasks.spawn("the watch over certificates", certificates.watch(console.clone()));
         }
-        let cold_starts = cold_starts(Arc::clone(&registry), tally.clone(), count_sources, console.clone());
+        let cold_starts = cold_starts(Arc::clone(&registry), event_metrics.clone(), count_sources, console.clone());
         tasks.spawn("the reader of cold starts", cold_starts);
         let timers = Arc::clone(&registry);
         tasks.spawn("the timer", async move { timers.drive(|due| clock.sleep_until(due)).await });
         let workers = Workers::start(&gateway, listeners, worker_threads(workers))
             .map_err(failed("cannot start the threads that serve requests"))?;
-        Ok(Serving { clock, registry, gateway, tally, ready, workers, tasks, end, console: console.clone() })
+        Ok(Serving { clock, registry, gateway, event_metrics, ready, workers, tasks, end, console: console.clone() })
     }
 }
 
@@ -117,7 +117,7 @@ pub(crate) struct Serving {
     pub(crate) clock: TokioClock,
     pub(crate) registry: Arc<Registry>,
     pub(crate) gateway: Arc<Gateway>,
-    pub(crate) tally: Tally,
+    pub(crate) event_metrics: EventMetrics,
     pub(crate) ready: Arc<Ready>,
     pub(crate) workers: Workers,
     pub(crate) tasks: Tasks,
@@ -136,17 +136,17 @@ impl Serving {
     }
 
     /// Lets requests under way finish.
-    pub(crate) async fn drain(&mut self, times: DrainTimes, signals: &mut Signals) -> Drained {
+    pub(crate) async fn drain(&mut self, times: DrainTimes, signals: &mut Signals) -> DrainOutcome {
         let Self { clock, registry, gateway, ready, workers, console, .. } = self;
         let parts = drain::Parts { clock: *clock, registry, gateway, ready };
         drain::drain(parts, times, workers, signals, console).await
     }
 
     /// Closes everything at once: no request has been served yet.
-    pub(crate) fn close(&mut self) -> Drained {
+    pub(crate) fn close(&mut self) -> DrainOutcome {
         self.registry.shut_down();
         self.workers.close();
-        Drained { hurried: false, cut: 0 }
+        DrainOutcome { forced: false, cut: 0 }
     }
 
     /// Ends the worker threads, then the admin API, each within a short time.
@@ -199,13 +199,13 @@ impl Tasks {
 }
 
 /// Reports every cold start. `count_sources`: also counts which source called the pod ready first.
-async fn cold_starts(registry: Arc<Registry>, tally: Tally, count_sources: bool, console: Console) {
+async fn cold_starts(registry: Arc<Registry>, event_metrics: EventMetrics, count_sources: bool, console: Console) {
     let mut read = Read::default();
     loop {
         for cold in registry.cold_starts().after(&mut read).await {
-            tally.cold_start(&cold);
+            event_metrics.cold_start(&cold);
             if let Some(source) = cold.ready_by.filter(|_| count_sources) {
-                tally.ready_by(source);
+                event_metrics.ready_by(source);
             }
             console.cold_start(&cold);
         }

@@ -13,7 +13,7 @@ use crate::failure::{CommandError, failed};
 use crate::logging::Log;
 use crate::process::capacity;
 use crate::process::console::{Console, PrinterThread};
-use crate::process::drain::{self, DrainTimes, Drained};
+use crate::process::drain::{self, DrainTimes, DrainOutcome};
 use crate::process::signals::{ProcessSignal, Signals};
 
 /// How long the reader of our output may take to read the last lines.
@@ -32,7 +32,7 @@ pub(crate) trait Role: Sized {
     fn reload(&mut self);
 
     /// Lets requests under way finish, and ends everything.
-    async fn stop(&mut self, times: DrainTimes, signals: &mut Signals) -> Drained;
+    async fn stop(&mut self, times: DrainTimes, signals: &mut Signals) -> DrainOutcome;
 
     /// What to tell the user after `what` has ended unexpectedly.
     fn next_step(&self, what: String) -> String {
@@ -42,17 +42,17 @@ pub(crate) trait Role: Sized {
 
 /// Where a role reports what it does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Report {
+pub(crate) enum ConsoleOutput {
     /// Lines for people on standard output.
-    ToPeople,
+    Terminal,
     /// Events of the log, on standard error.
-    ToLog,
+    Log,
 }
 
 /// Starts a role and runs it until a signal, or until something breaks.
 pub(crate) fn run<R: Role>(
     values: &Values,
-    report: Report,
+    report: ConsoleOutput,
     times: DrainTimes,
     start: impl AsyncFnOnce(&Console) -> Result<R, CommandError>,
 ) -> Result<(), CommandError> {
@@ -73,7 +73,7 @@ pub(crate) fn run<R: Role>(
 }
 
 async fn open_and_serve<R: Role>(
-    report: Report,
+    report: ConsoleOutput,
     times: DrainTimes,
     start: impl AsyncFnOnce(&Console) -> Result<R, CommandError>,
 ) -> Result<(), CommandError> {
@@ -108,7 +108,7 @@ async fn serve<R: Role>(
     let drained = role.stop(times, signals).await;
     match broken {
         Some(what) => Err(CommandError::Failed(role.next_step(what))),
-        None if drained.hurried => Err(CommandError::Failed("stopped at once by a second signal".to_owned())),
+        None if drained.forced => Err(CommandError::Failed("stopped at once by a second signal".to_owned())),
         None => {
             drain::report(drained, times, console);
             Ok(())
@@ -116,10 +116,10 @@ async fn serve<R: Role>(
     }
 }
 
-fn console(report: Report) -> Result<(Console, Option<PrinterThread>), CommandError> {
+fn console(report: ConsoleOutput) -> Result<(Console, Option<PrinterThread>), CommandError> {
     match report {
-        Report::ToLog => Ok((Console::Log, None)),
-        Report::ToPeople => {
+        ConsoleOutput::Log => Ok((Console::Log, None)),
+        ConsoleOutput::Terminal => {
             let opened = Console::open(AutoStream::auto(io::stdout()));
             let (console, printer) = opened.map_err(failed("cannot start the thread that prints"))?;
             Ok((console, Some(printer)))

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
-use rouse_config::settings::{DurationRange, Maybe, One, Setting, SettingKind, Whole};
+use rouse_config::settings::{DurationRange, Optional, Required, Setting, SettingKind, Whole};
 use rouse_proxy::request::TrustedProxies;
 
 use crate::process::capacity::ConnectionCapacity;
@@ -13,12 +13,12 @@ use crate::process::capacity::ConnectionCapacity;
 /// Longer is a mistake, and far from where clocks overflow.
 const LONGEST: Duration = Duration::from_hours(30 * 24);
 /// A duration where zero has a meaning.
-pub const ANY_DURATION: One<DurationRange> = One(DurationRange { least: Duration::ZERO, most: LONGEST });
+pub const ANY_DURATION: Required<DurationRange> = Required(DurationRange { least: Duration::ZERO, most: LONGEST });
 /// A duration that may not be zero.
-pub const POSITIVE_DURATION: One<DurationRange> =
-    One(DurationRange { least: Duration::from_millis(1), most: LONGEST });
+pub const POSITIVE_DURATION: Required<DurationRange> =
+    Required(DurationRange { least: Duration::from_millis(1), most: LONGEST });
 /// A number of things that may not be zero.
-pub const COUNT: One<Whole<usize>> = One(Whole { least: 1, most: 1_000_000 });
+pub const COUNT: Required<Whole<usize>> = Required(Whole { least: 1, most: 1_000_000 });
 
 /// An address of all interfaces.
 pub(crate) const fn everywhere(port: u16) -> SocketAddr {
@@ -70,7 +70,7 @@ impl SettingKind for Networks {
 /// `--trusted-proxies`.
 pub static TRUSTED_PROXIES: Setting<TrustedNetworks> = Setting::new(
     "trusted-proxies",
-    &One(Networks),
+    &Required(Networks),
     || TrustedNetworks {
         networks: TrustedProxies::private(),
         text: "127.0.0.0/8,::1/128,10.0.0.0/8,172.16.0.0/12,192.168.0.0/16,fc00::/7".to_owned(),
@@ -81,7 +81,7 @@ pub static TRUSTED_PROXIES: Setting<TrustedNetworks> = Setting::new(
 /// `--max-connections`.
 pub static MAX_CONNECTIONS: Setting<Option<usize>> = Setting::optional(
     "max-connections",
-    &Maybe(Whole { least: 1, most: 10_000_000 }),
+    &Optional(Whole { least: 1, most: 10_000_000 }),
     "by files and memory",
     "How many client connections there may be, never more than about half of the files that may be open; by default also no \
      more than half of the memory limit allows at 32KiB each. Beyond it, the longest quiet one makes room, then the longest \
@@ -108,7 +108,7 @@ pub static IDLE_TIMEOUT: Setting<Duration> = Setting::new(
 /// `--workers`.
 pub static WORKERS: Setting<Option<usize>> = Setting::optional(
     "workers",
-    &Maybe(Whole { least: 1, most: 1024 }),
+    &Optional(Whole { least: 1, most: 1024 }),
     "one per core",
     "How many threads serve requests",
 );

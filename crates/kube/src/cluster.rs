@@ -15,7 +15,7 @@ use kube::Client;
 use rouse_core::endpoint::ServiceId;
 use rouse_core::engine::Engine;
 use rouse_core::registry::Registry;
-use rouse_core::routing::RoutingMode;
+use rouse_core::routing_mode::RoutingMode;
 use rouse_core::time::Clock;
 use tokio::sync::{broadcast, watch};
 use tokio::task::JoinSet;
@@ -24,10 +24,10 @@ use tokio_util::sync::CancellationToken;
 use crate::client::Watches;
 use crate::client::watch::{WatchReport, WatchState};
 use crate::endpoints::pod_index::PodIndex;
-use crate::endpoints::{EndpointFeed, EndpointPolicy, ManualEndpoints};
+use crate::endpoints::{EndpointController, EndpointPolicy, ManualEndpoints};
 pub use crate::events::ClusterEvent;
 use crate::events::EventSender;
-use crate::objects::service_facts::TlsFacts;
+use crate::objects::service_summary::TlsFacts;
 pub use crate::routes::RoutePlans;
 use crate::routes::claims::HostRules;
 use crate::routes::{RoutePlanner, RouteSettings};
@@ -179,7 +179,7 @@ impl Cluster {
         registry: Arc<Registry>,
         cancel: CancellationToken,
     ) -> Result<(), TaskEnded> {
-        let endpoints = Arc::new(EndpointFeed::new(
+        let endpoints = Arc::new(EndpointController::new(
             Arc::clone(&registry),
             Arc::clone(&self.pods),
             Arc::clone(&self.watches),

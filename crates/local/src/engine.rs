@@ -4,8 +4,8 @@
 //! app's `AppHandle` and notifies the owner: nothing blocks, nothing queues up, and the newest order counts.
 
 mod app;
+mod failure_text;
 mod load;
-mod messages;
 mod plan;
 mod pod;
 mod publish;
@@ -25,7 +25,7 @@ use rouse_core::registry::Registry;
 use rouse_core::service::{Service, Spec};
 use rouse_core::time::{Clock as _, Moment};
 use rouse_net::clock::TokioClock;
-use rouse_net::limits::ProbeLimits;
+use rouse_net::probe_limiter::ProbeLimits;
 use tokio::sync::{Notify, broadcast, watch};
 use tokio::task::JoinSet;
 
@@ -35,7 +35,7 @@ use crate::process::Launcher;
 use app::App;
 
 pub use spec::{AppSpec, PORT_NAME, PortChoice, Readiness};
-pub use status::{AppEvent, AppStatus, LocalPodStatus, PodStage, What};
+pub use status::{AppEvent, AppStatus, LocalPodStatus, PodStage, AppEventKind};
 
 /// How many events a subscriber may lag behind before it misses some.
 const LAG: usize = 1024;
@@ -105,7 +105,7 @@ struct AppHandle {
     woken: AtomicBool,
     orders: Mutex<Orders>,
     /// Rung after each change of the two above.
-    bell: Notify,
+    changed: Notify,
     /// It has an owner.
     owned: AtomicBool,
     /// The owner's word.
@@ -193,7 +193,7 @@ impl LocalEngine {
             let log = self.open_log(&spec);
             let handle = Arc::new(AppHandle::new(service, spec, log));
             // Before a request can wake it.
-            self.tell(&id, What::Declared);
+            self.tell(&id, AppEventKind::Declared);
             self.write_handles().by_service.insert(id, handle);
         }
         let mut handles = self.write_handles();
@@ -307,11 +307,11 @@ impl LocalEngine {
         let id = handle.service.id();
         self.write_handles().by_service.remove(id);
         registry.remove(id);
-        self.tell(id, What::Removed);
+        self.tell(id, AppEventKind::Removed);
         true
     }
 
-    fn tell(&self, service: &ServiceId, what: What) {
+    fn tell(&self, service: &ServiceId, what: AppEventKind) {
         let event = AppEvent { service: service.clone(), at: self.now(), what };
         // No subscriber is no error.
         self.events.send(event).ok();
@@ -331,11 +331,11 @@ impl LocalEngine {
 }
 
 impl Engine for LocalEngine {
-    /// Leaves word and rings: a flag and a bell, so that nothing blocks, queues up or gets lost.
+    /// Leaves word and rings: a flag and a changed, so that nothing blocks, queues up or gets lost.
     fn wake(&self, service: &ServiceId) {
         if let Some(handle) = self.read_handles().by_service.get(service) {
             handle.woken.store(true, Ordering::Release);
-            handle.bell.notify_one();
+            handle.changed.notify_one();
         }
     }
 }
@@ -363,7 +363,7 @@ impl AppHandle {
             log,
             woken: AtomicBool::new(false),
             orders: Mutex::new(Orders { spec, restarts: 0, pin: None, pins: 0, removed: false }),
-            bell: Notify::new(),
+            changed: Notify::new(),
             owned: AtomicBool::new(false),
             status: Mutex::new(status),
         }
@@ -371,7 +371,7 @@ impl AppHandle {
 
     fn order(&self, change: impl FnOnce(&mut Orders)) {
         change(&mut lock(&self.orders));
-        self.bell.notify_one();
+        self.changed.notify_one();
     }
 }
 

@@ -23,8 +23,8 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep_until};
 
+use crate::guardian_protocol::{ExitStatus, GuardianMessage, Order};
 use crate::process_tree;
-use crate::wire::{ExitStatus, GuardianMessage, Order};
 
 /// What a pod gets between SIGTERM and SIGKILL when `rouse` is gone, or does not care any more.
 pub const ABANDONED_GRACE: Duration = Duration::from_secs(1);

@@ -22,11 +22,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::address::Lease;
 use crate::command::{CommandSpec, SpawnError};
+use crate::guardian_protocol::{GuardianMessage, Order};
 use crate::output::{AppLog, Stream, capture};
 use crate::process_tree;
-use crate::wire::{GuardianMessage, Order};
 
-pub use crate::wire::ExitStatus;
+pub use crate::guardian_protocol::ExitStatus;
 
 /// The variable in a pod's environment that names its pod. It finds the pod's processes even if the guardian is gone.
 pub const UID_VARIABLE: &str = "ROUSE_POD_UID";

@@ -6,7 +6,7 @@ use std::io;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, getpid, kill_process, wait};
 
-use crate::wire::ExitStatus;
+use crate::guardian_protocol::ExitStatus;
 
 /// Makes this process the parent of every descendant whose own parent dies, so that none can slip away by forking
 /// twice or by opening a session of its own.

@@ -75,7 +75,7 @@ mod tests {
         let (clock, engine) = (TokioClock::new(), Arc::<CountingEngine>::default());
         let registry = Registry::new(RegistrySettings::default(), Arc::new(clock), Arc::clone(&engine) as _);
         let bench = rouse_testkit::fakes::Bench { registry, clock: Arc::default(), engine };
-        let (_service, port) = bench.service("cart", rouse_core::snapshot::Spread::default());
+        let (_service, port) = bench.service("cart", rouse_core::snapshot::ConcurrencyLimits::default());
         let ask = rouse_core::service::SlotRequest::default();
         tokio::select! {
             () = bench.registry.drive(|moment| clock.sleep_until(moment)) => {}

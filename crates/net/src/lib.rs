@@ -1,9 +1,9 @@
 //! Network code that several crates share: probes of pods, listeners, TLS, the runtime's clock and a random seed.
 
 pub mod clock;
-pub mod limits;
 pub mod listen;
 pub mod probe;
+pub mod probe_limiter;
 pub mod probe_schedule;
 pub mod prober;
 pub mod random;

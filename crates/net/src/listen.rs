@@ -1,6 +1,6 @@
 //! Listening sockets, and an error that names the process that already has the address.
 
-mod holder;
+mod port_owner;
 
 use std::fmt;
 use std::io::{self, ErrorKind};
@@ -8,7 +8,7 @@ use std::net::{SocketAddr, TcpListener};
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-use holder::Holder;
+use port_owner::Holder;
 
 /// How many connections may wait to be accepted. The kernel lowers it to its own bound.
 const BACKLOG: i32 = 4096;
@@ -42,7 +42,7 @@ pub fn bind(addresses: &[SocketAddr]) -> Result<Vec<Listener>, BindError> {
     let listen = |&address: &SocketAddr| {
         listen(address, addresses).map_err(|reason| {
             let in_use = reason.kind() == ErrorKind::AddrInUse;
-            BindError { address, reason, holder: in_use.then(|| holder::find(address)).flatten() }
+            BindError { address, reason, holder: in_use.then(|| port_owner::find(address)).flatten() }
         })
     };
     addresses.iter().map(listen).collect()

@@ -4,7 +4,7 @@
 //! Over `https` no certificate is verified, as kubelet verifies none: the question is whether the pod answers.
 
 mod grpc;
-pub mod health;
+pub mod grpc_health_proto;
 mod http;
 
 use std::io::{self, ErrorKind};
@@ -17,7 +17,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 
 use crate::tls::{ClientStream, ClientTls, LoadError, TlsError};
-use health::{BadHealth, ServingStatus};
+use grpc_health_proto::{BadHealth, ServingStatus};
 
 /// Some apps answer probes by this prefix, past their logins and logs.
 const USER_AGENT: &str = concat!("kube-probe/rouse-", env!("CARGO_PKG_VERSION"));
@@ -52,7 +52,7 @@ pub enum ProbeFailure {
     },
     /// The plan asks a question that cannot be put.
     #[error("the probe cannot be sent: {0}")]
-    Unaskable(String),
+    InvalidRequest(String),
     /// The pod accepted the connection, but no TLS.
     #[error("no TLS with the pod: {0}")]
     Tls(TlsError),
@@ -91,12 +91,12 @@ impl ProbeFailure {
 /// Puts all questions of `plan` to the pod at `ip`, one after another; the first that fails ends it.
 pub async fn probe(ip: IpAddr, plan: &ProbePlan, deadline: Instant) -> Result<(), ProbeFailure> {
     for check in plan.checks() {
-        ask(ip, check, deadline).await?;
+        run_check(ip, check, deadline).await?;
     }
     Ok(())
 }
 
-async fn ask(ip: IpAddr, check: &ProbeCheck, deadline: Instant) -> Result<(), ProbeFailure> {
+async fn run_check(ip: IpAddr, check: &ProbeCheck, deadline: Instant) -> Result<(), ProbeFailure> {
     let connect = |port| connect(SocketAddr::new(ip, port), deadline);
     match check {
         ProbeCheck::Tcp { port } => connect(*port).await.map(drop),
@@ -115,16 +115,16 @@ async fn ask(ip: IpAddr, check: &ProbeCheck, deadline: Instant) -> Result<(), Pr
             answer(deadline, grpc::check(connect(*port).await?, request)).await
         }
         // No plan holds one.
-        ProbeCheck::Opaque => Err(ProbeFailure::Unaskable("it runs inside the container".into())),
+        ProbeCheck::Unsupported => Err(ProbeFailure::InvalidRequest("it runs inside the container".into())),
     }
 }
 
 /// Too late for an answer is not too late for a connection: only the latter speaks for another address.
 async fn answer(
     deadline: Instant,
-    exchange: impl Future<Output = Result<(), ProbeFailure>>,
+    round_trip: impl Future<Output = Result<(), ProbeFailure>>,
 ) -> Result<(), ProbeFailure> {
-    timeout_at(deadline, exchange).await.unwrap_or(Err(ProbeFailure::Deadline))
+    timeout_at(deadline, round_trip).await.unwrap_or(Err(ProbeFailure::Deadline))
 }
 
 async fn connect(address: SocketAddr, deadline: Instant) -> Result<TcpStream, ProbeFailure> {
@@ -143,7 +143,7 @@ async fn encrypt(
     deadline: Instant,
 ) -> Result<ClientStream<TcpStream>, ProbeFailure> {
     static TLS: LazyLock<Result<ClientTls, LoadError>> = LazyLock::new(ClientTls::for_probes);
-    let tls = TLS.as_ref().map_err(|error| ProbeFailure::Unaskable(error.to_string()))?;
+    let tls = TLS.as_ref().map_err(|error| ProbeFailure::InvalidRequest(error.to_string()))?;
     match tls.connect_to(ip.into(), stream, deadline).await {
         Ok((stream, _)) => Ok(stream),
         Err(TlsError::Timeout) => Err(ProbeFailure::Deadline),
@@ -167,13 +167,13 @@ fn is_ours(error: &io::Error) -> bool {
     error.raw_os_error().is_some_and(|code| ours.contains(&code))
 }
 
-/// Awaits `exchange` while it drives `connection`. The connection may end first, with the answer's rest buffered.
-async fn alongside<T>(connection: impl Future, exchange: impl Future<Output = T>) -> T {
-    let (connection, mut exchange) = (std::pin::pin!(connection), std::pin::pin!(exchange));
+/// Awaits `round_trip` while it drives `connection`. The connection may end first, with the answer's rest buffered.
+async fn alongside<T>(connection: impl Future, round_trip: impl Future<Output = T>) -> T {
+    let (connection, mut round_trip) = (std::pin::pin!(connection), std::pin::pin!(round_trip));
     tokio::select! {
         biased;
-        done = &mut exchange => done,
-        _ = connection => exchange.await,
+        done = &mut round_trip => done,
+        _ = connection => round_trip.await,
     }
 }
 

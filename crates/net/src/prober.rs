@@ -18,13 +18,13 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use crate::limits::ProbeLimits;
 use crate::probe::{ProbeFailure, probe};
+use crate::probe_limiter::ProbeLimits;
 use crate::probe_schedule::ProbeSchedule;
 
 /// How a pod is asked.
 #[derive(Debug, Clone)]
-pub struct Probed {
+pub struct ProbeTarget {
     /// What is asked.
     pub plan: Arc<ProbePlan>,
     /// Where it runs: probes to one node are bounded.
@@ -36,7 +36,7 @@ pub struct Probed {
 /// Finds out how to ask a pod that is said to be at these addresses, and whose (first) port has this number; `None` if it
 /// must not be asked, or its spec is not known yet. Asked again before every probe, so it must be quick and may change its
 /// mind.
-pub type ProbeLookup = Box<dyn Fn(&PodUid, &[IpAddr], u16) -> Option<Probed> + Send + Sync>;
+pub type ProbeLookup = Box<dyn Fn(&PodUid, &[IpAddr], u16) -> Option<ProbeTarget> + Send + Sync>;
 
 /// Gives a fresh random number.
 pub type RandomNumbers = Box<dyn Fn() -> u64 + Send + Sync>;
@@ -89,34 +89,34 @@ impl Prober {
     ) {
         let mut sights = HashMap::new();
         for endpoint in snapshot.ports.iter().flat_map(PortView::endpoints) {
-            if let (Some(pod), Some(sight)) = (&endpoint.pod, Sight::of(endpoint)) {
-                sights.entry(pod.uid.clone()).or_insert(sight);
+            if let (Some(pod), Some(view)) = (&endpoint.pod, PodView::of(endpoint)) {
+                sights.entry(pod.uid.clone()).or_insert(view);
             }
         }
         watches.retain(|uid, _| sights.contains_key(uid));
-        for (uid, sight) in sights {
+        for (uid, view) in sights {
             // A closed one has ended by itself, which only a panic explains: begin anew.
-            if let Some(watch) = watches.get(&uid).filter(|watch| !watch.sight.is_closed()) {
-                watch.sight.send_if_modified(|before| {
-                    let changed = *before != sight;
-                    *before = sight;
+            if let Some(watch) = watches.get(&uid).filter(|watch| !watch.view.is_closed()) {
+                watch.view.send_if_modified(|before| {
+                    let changed = *before != view;
+                    *before = view;
                     changed
                 });
             } else {
-                let (sender, receiver) = watch::channel(sight);
+                let (sender, receiver) = watch::channel(view);
                 let task = tasks.spawn(Arc::clone(self).watch(Weak::clone(home), uid.clone(), receiver));
-                watches.insert(uid, Watch { sight: sender, task });
+                watches.insert(uid, Watch { view: sender, task });
             }
         }
     }
 
     /// Probes one pod until it is aborted or its service is gone.
-    async fn watch(self: Arc<Self>, home: Weak<Service>, uid: PodUid, mut sights: watch::Receiver<Sight>) {
+    async fn watch(self: Arc<Self>, home: Weak<Service>, uid: PodUid, mut sights: watch::Receiver<PodView>) {
         let mut since = Instant::now();
         let mut vouched = false;
         loop {
-            let sight = sights.borrow_and_update().clone();
-            let asked = self.ask(&uid, &sight).await;
+            let view = sights.borrow_and_update().clone();
+            let asked = self.ask(&uid, &view).await;
             let steady = asked.as_ref().map_or(ProbeSchedule::SLOWEST, |(probed, _)| probed.steady);
             let Some(service) = home.upgrade() else { return };
             match asked {
@@ -125,7 +125,7 @@ impl Prober {
                     vouched = true;
                 }
                 // Only if there is something to take back: telling the service takes its writers' lock.
-                Some((_, Err(failure))) if failure.blames_pod() && (vouched || sight.promoted) => {
+                Some((_, Err(failure))) if failure.blames_pod() && (vouched || view.promoted) => {
                     service.probe_failed(&uid);
                     vouched = false;
                 }
@@ -133,7 +133,7 @@ impl Prober {
             }
             // Before the pause, so that the prober does not keep the service alive.
             drop(service);
-            match self.rest(sight, steady, since, &mut sights).await {
+            match self.rest(view, steady, since, &mut sights).await {
                 Rested::Due => {}
                 Rested::Changed => since = Instant::now(),
                 Rested::Unwanted => return,
@@ -144,12 +144,12 @@ impl Prober {
     /// Waits for the next probe's time, or for a change that calls for one at once.
     async fn rest(
         &self,
-        sight: Sight,
+        view: PodView,
         steady: Duration,
         since: Instant,
-        sights: &mut watch::Receiver<Sight>,
+        sights: &mut watch::Receiver<PodView>,
     ) -> Rested {
-        let mut promoted = sight.promoted;
+        let mut promoted = view.promoted;
         loop {
             let random = (self.random)();
             let pause = if promoted {
@@ -173,10 +173,10 @@ impl Prober {
     }
 
     /// One probe: at the pod's first address, and at the other if nothing listens at the first.
-    async fn ask(&self, uid: &PodUid, sight: &Sight) -> Option<(Probed, Result<(), ProbeFailure>)> {
-        let probed = (self.plans)(uid, &sight.ips, sight.port)?;
+    async fn ask(&self, uid: &PodUid, view: &PodView) -> Option<(ProbeTarget, Result<(), ProbeFailure>)> {
+        let probed = (self.plans)(uid, &view.ips, view.port)?;
         let mut answer = None;
-        for &ip in &sight.ips {
+        for &ip in &view.ips {
             let _turn = self.limits.turn(&probed.node).await;
             let this = probe(ip, &probed.plan, Instant::now() + self.timeout).await;
             let unreached = this.as_ref().is_err_and(ProbeFailure::unreached);
@@ -199,14 +199,14 @@ impl fmt::Debug for Prober {
 
 /// What a watch needs to know of its pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Sight {
+struct PodView {
     ips: Box<[IpAddr]>,
     port: u16,
     /// It is ready, by our own word alone.
     promoted: bool,
 }
 
-impl Sight {
+impl PodView {
     /// `None`: probing this endpoint would change nothing.
     fn of(endpoint: &Endpoint) -> Option<Self> {
         let promoted = match (endpoint.state, endpoint.source) {
@@ -222,7 +222,7 @@ impl Sight {
 
 /// One pod's watch. Dropping it ends the task.
 struct Watch {
-    sight: watch::Sender<Sight>,
+    view: watch::Sender<PodView>,
     task: AbortHandle,
 }
 
@@ -259,10 +259,10 @@ mod tests {
         };
         let interval = Duration::from_secs(10);
         for (promoted, pause) in [(true, interval), (false, Duration::from_millis(5))] {
-            let sight = Sight { ips: Box::default(), port: 80, promoted };
-            let (_kept, mut sights) = watch::channel(sight.clone());
+            let view = PodView { ips: Box::default(), port: 80, promoted };
+            let (_kept, mut sights) = watch::channel(view.clone());
             let since = Instant::now();
-            assert!(matches!(prober.rest(sight, interval, since, &mut sights).await, Rested::Due));
+            assert!(matches!(prober.rest(view, interval, since, &mut sights).await, Rested::Due));
             assert!(since.elapsed().abs_diff(pause) <= Duration::from_millis(2), "{:?}", since.elapsed());
         }
     }
@@ -285,9 +285,9 @@ mod tests {
                     (State::Ready, Source::Probe) => Some(true),
                     _ => None,
                 };
-                let sight = Sight::of(&endpoint);
-                assert_eq!(sight.as_ref().map(|sight| sight.promoted), promoted, "{state} by {source}");
-                assert!(sight.is_none_or(|sight| sight.ips.len() == 2 && sight.port == 80));
+                let view = PodView::of(&endpoint);
+                assert_eq!(view.as_ref().map(|view| view.promoted), promoted, "{state} by {source}");
+                assert!(view.is_none_or(|view| view.ips.len() == 2 && view.port == 80));
             }
         }
     }

@@ -4,7 +4,7 @@
 //! crate might set first.
 
 mod client;
-mod configs;
+mod client_config_cache;
 mod error;
 mod files;
 mod hosts;
@@ -16,10 +16,10 @@ use std::sync::{Arc, LazyLock};
 use rustls::SupportedProtocolVersion;
 use rustls::crypto::CryptoProvider;
 
-pub use client::{ClientSettings, ClientStream, ClientTls, Roots, Terms};
-pub use configs::ClientConfigs;
+pub use client::{ClientSettings, ClientStream, ClientTls, Roots, ClientTlsConfig};
+pub use client_config_cache::ClientConfigs;
 pub use error::{FaultSide, TlsError};
-pub use files::{Caution, Identity, LoadError, LoadProblem, Pem, Warning};
+pub use files::{CertificateWarningKind, Identity, LoadError, LoadProblem, Pem, Warning};
 pub use hosts::{BadSniPattern, SniPattern};
 pub use rustls_pki_types::ServerName;
 pub use server::{

@@ -14,7 +14,7 @@ use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rouse_core::probe::{ProbeCheck, ProbePlan, ProbeSpec, ReadinessProbe};
-use rouse_net::probe::health::{BadHealth, ServingStatus};
+use rouse_net::probe::grpc_health_proto::{BadHealth, ServingStatus};
 use rouse_net::probe::{ProbeFailure, probe};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -245,7 +245,7 @@ async fn an_impossible_check_is_an_error_before_any_address_is_dialled() {
     };
     for check in [odd("/a b", "x", "y"), odd("/", "no good", "y"), odd("/", "x", "a\r\nb: c")] {
         let failure = ask(check, PATIENCE).await.unwrap_err();
-        assert!(matches!(failure, ProbeFailure::Unaskable(_)), "{failure:?}");
+        assert!(matches!(failure, ProbeFailure::InvalidRequest(_)), "{failure:?}");
     }
 }
 

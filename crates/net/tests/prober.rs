@@ -9,10 +9,10 @@ use std::time::Duration;
 use rouse_core::endpoint::{Conditions, Slice, SliceEndpoint, SlicePort, Source, State};
 use rouse_core::probe::{ProbeCheck, ProbePlan, ProbeSpec, ReadinessProbe};
 use rouse_core::service::Service;
-use rouse_core::snapshot::{Snapshot, Spread, Subscription};
-use rouse_net::limits::ProbeLimits;
+use rouse_core::snapshot::{Snapshot, ConcurrencyLimits, Subscription};
+use rouse_net::probe_limiter::ProbeLimits;
 use rouse_net::probe_schedule::ProbeSchedule;
-use rouse_net::prober::{ProbeLookup, Probed, Prober};
+use rouse_net::prober::{ProbeLookup, ProbeTarget, Prober};
 use rouse_testkit::fakes::{Bench, READY, STARTING, http, pod};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket};
@@ -29,8 +29,8 @@ fn tcp() -> ProbeLookup {
     Box::new(|_, _, port| ProbePlan::new(&ProbeSpec::default(), port, true).ok().map(Arc::new).map(at_home))
 }
 
-fn at_home(plan: Arc<ProbePlan>) -> Probed {
-    Probed { plan, node: "home".into(), steady: ProbeSchedule::SLOWEST }
+fn at_home(plan: Arc<ProbePlan>) -> ProbeTarget {
+    ProbeTarget { plan, node: "home".into(), steady: ProbeSchedule::SLOWEST }
 }
 
 /// A pod that is asked by HTTP on `port`.
@@ -63,7 +63,7 @@ struct Shop {
 impl Shop {
     fn new(plans: ProbeLookup, limits: ProbeLimits) -> Self {
         let bench = Bench::new();
-        let (service, _) = bench.service("cart", Spread::default());
+        let (service, _) = bench.service("cart", ConcurrencyLimits::default());
         let prober = Arc::new(Prober {
             plans,
             schedule: ProbeSchedule::local(),
@@ -265,7 +265,7 @@ async fn it_ends_when_cancelled_or_when_the_service_is_gone() {
         let (mut shop, _socket) = start(plans);
         shop.watches(1).await;
         shop.bench.registry.remove(shop.service.id());
-        let (other, _) = shop.bench.service("other", Spread::default());
+        let (other, _) = shop.bench.service("other", ConcurrencyLimits::default());
         drop(std::mem::replace(&mut shop.service, other));
         shop.ended().await;
     }
@@ -313,7 +313,7 @@ async fn no_more_probes_are_under_way_than_allowed() {
         let plan = get(app.local_addr().unwrap().port());
         let node_of = |ips: &[IpAddr]| ips[0].to_string().into();
         let plans: ProbeLookup = Box::new(move |_, ips, _| {
-            Some(Probed { plan: Arc::clone(&plan), node: node_of(ips), steady: ProbeSchedule::SLOWEST })
+            Some(ProbeTarget { plan: Arc::clone(&plan), node: node_of(ips), steady: ProbeSchedule::SLOWEST })
         });
         let shop = Shop::new(plans, ProbeLimits::new(limits.0, limits.1));
         // Each at a port of its own, which is not dialled: pods at one address would be one endpoint.

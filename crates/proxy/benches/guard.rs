@@ -4,7 +4,7 @@
 use std::hint::black_box;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use rouse_proxy::downstream::guard::Guard;
+use rouse_proxy::downstream::http1_validator::Http1Validator;
 
 /// What a browser sends, about 400 bytes.
 const BROWSER: &[u8] = b"GET /shop/cart/items?page=2&sort=price HTTP/1.1\r\nHost: shop.example.com\r\n\
@@ -19,11 +19,11 @@ fn heads(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("a head");
     for (name, head) in [("short", SHORT), ("of a browser", BROWSER)] {
         group.throughput(Throughput::Bytes(head.len() as u64));
-        let mut guard = Guard::default();
+        let mut guard = Http1Validator::default();
         group.bench_function(name, |bencher| bencher.iter(|| guard.inspect(black_box(head)).unwrap()));
     }
     let (one, two) = BROWSER.split_at(BROWSER.len() / 2);
-    let mut guard = Guard::default();
+    let mut guard = Http1Validator::default();
     group.bench_function("of a browser, cut in two", |bencher| {
         bencher.iter(|| guard.inspect(black_box(one)).and_then(|()| guard.inspect(black_box(two))).unwrap());
     });
@@ -38,7 +38,7 @@ fn bodies(criterion: &mut Criterion) {
         chunked.extend(b"\r\n");
     }
     chunked.extend(b"0\r\n\r\n");
-    let mut guard = Guard::default();
+    let mut guard = Http1Validator::default();
     group.bench_function("in 16 chunks", |bencher| {
         bencher.iter(|| guard.inspect(black_box(&chunked)).unwrap());
     });

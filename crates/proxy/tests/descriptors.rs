@@ -6,7 +6,7 @@
 use std::fs::File;
 
 use rouse_testkit::fakes::READY;
-use rouse_testkit::proxy::rig::{Options, Pod, Rig, eventually};
+use rouse_testkit::proxy::rig::{GET, Options, Pod, Rig, eventually};
 use rouse_testkit::proxy::wire::take_head;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpListener;
@@ -25,7 +25,6 @@ fn open_descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-const GET: &str = "GET / HTTP/1.1\r\nHost: cart.test\r\n\r\n";
 const CUT: &str = r#"rouse_connections_cut_total{reason="descriptors"}"#;
 const LOCAL: &str = r#"rouse_retries_total{reason="local"}"#;
 
@@ -62,16 +61,14 @@ async fn clients_that_do_not_read_are_closed_for_a_new_one_and_its_connection_to
     tasks.spawn(endless(TcpListener::from_std(listener).unwrap()));
     let mut stalled = Vec::new();
     for _ in 0..10 {
-        let mut client = rig.connect().await;
-        client.write(GET).await;
+        let mut client = rig.send(GET).await;
         assert!(client.head().await.starts_with("HTTP/1.1 200 "));
         stalled.push(client);
     }
     let mut taken = take_all();
     // For the client's own side.
     taken.pop();
-    let mut late = rig.connect().await;
-    late.write(GET).await;
+    let mut late = rig.send(GET).await;
     assert!(late.head().await.starts_with("HTTP/1.1 200 "));
     assert!(rig.metric(CUT) > 0);
     assert_eq!(rig.metric("rouse_ejections_total"), 0);
@@ -89,8 +86,7 @@ async fn a_shortage_ejects_no_pod_and_requests_are_served_after_it() {
         let ready: Vec<_> = pods.iter().map(|pod| (pod, READY)).collect();
         rig.pods(&ready);
         // Accepted, and known to be so by its answer.
-        let mut client = rig.connect().await;
-        client.write("GET / HTTP/1.1\r\nHost: unknown.test\r\n\r\n").await;
+        let mut client = rig.send("GET / HTTP/1.1\r\nHost: unknown.test\r\n\r\n").await;
         assert!(client.head().await.starts_with("HTTP/1.1 404 "));
         client.until("\n").await;
         let taken = take_all();

@@ -1,4 +1,4 @@
-//! Fakes for the core's edges: a clock set by hand, an engine that only counts.
+//! Fakes for the core: a clock that tests move, an engine that counts wakes, and a registry with both.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -12,27 +12,27 @@ use rouse_core::endpoint::{
 use rouse_core::engine::Engine;
 use rouse_core::registry::{Registry, RegistrySettings};
 use rouse_core::service::{Port, Service, Spec};
-use rouse_core::snapshot::Spread;
+use rouse_core::snapshot::ConcurrencyLimits;
 use rouse_core::time::{Clock, Moment};
 
-/// A clock that stands still until it is moved.
+/// A clock that stands still until a test moves it.
 #[derive(Debug, Default)]
-pub struct HandClock(AtomicU64);
+pub struct ManualClock(AtomicU64);
 
-impl HandClock {
+impl ManualClock {
     /// Moves it forward.
     pub fn advance(&self, by: Duration) {
         self.0.fetch_add(u64::try_from(by.as_nanos()).unwrap_or(u64::MAX), Ordering::SeqCst);
     }
 }
 
-impl Clock for HandClock {
+impl Clock for ManualClock {
     fn now(&self) -> Moment {
         Moment::from_nanos(self.0.load(Ordering::SeqCst))
     }
 }
 
-/// An engine that starts nothing and counts how often it was asked to.
+/// An engine that starts nothing and counts the wakes.
 #[derive(Debug, Default)]
 pub struct CountingEngine {
     total: AtomicUsize,
@@ -64,7 +64,7 @@ pub struct Bench {
     /// The thing under test.
     pub registry: Arc<Registry>,
     /// Its clock.
-    pub clock: Arc<HandClock>,
+    pub clock: Arc<ManualClock>,
     /// Its engine.
     pub engine: Arc<CountingEngine>,
 }
@@ -77,13 +77,13 @@ impl Bench {
 
     /// With these settings.
     pub fn with(settings: RegistrySettings) -> Self {
-        let (clock, engine) = (Arc::<HandClock>::default(), Arc::<CountingEngine>::default());
+        let (clock, engine) = (Arc::<ManualClock>::default(), Arc::<CountingEngine>::default());
         let registry = Registry::new(settings, Arc::clone(&clock) as _, Arc::clone(&engine) as _);
         Self { registry, clock, engine }
     }
 
     /// A declared service `shop/<name>` with one port, `http`.
-    pub fn service(&self, name: &str, spread: Spread) -> (Arc<Service>, Arc<Port>) {
+    pub fn service(&self, name: &str, spread: ConcurrencyLimits) -> (Arc<Service>, Arc<Port>) {
         let id = ServiceId::new("shop", name).unwrap_or_else(|error| unreachable!("{error}"));
         let spec = Spec { ports: vec![http()], spread };
         let service = self.registry.declare(&id, &spec);
@@ -103,7 +103,7 @@ pub fn http() -> PortName {
     PortName::new("http")
 }
 
-/// Ready, as a slice says it.
+/// Ready, in the conditions of a slice.
 pub const READY: Conditions = Conditions::new(true, true, false);
 /// Terminating but serving.
 pub const DRAINING: Conditions = Conditions::new(false, true, true);

@@ -7,5 +7,5 @@ pub mod certificates;
 pub mod fakes;
 #[cfg(feature = "proxy")]
 pub mod proxy;
-pub mod requests;
+pub mod slot_requests;
 pub mod vectors;

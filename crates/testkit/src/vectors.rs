@@ -1,4 +1,4 @@
-//! The vectors that several suites must pass, typed. What their fields mean is said in the files' own `rules`.
+//! Types of the test vectors that several suites must pass. Each JSON file explains its fields under `rules`.
 //!
 //! Unknown fields are errors: a rule that no test reads would look passed.
 
@@ -53,7 +53,7 @@ pub struct ConditionsEndpoint {
     pub ready: Option<bool>,
     pub serving: Option<bool>,
     pub terminating: Option<bool>,
-    /// On the reader's own node; means nothing to us.
+    /// On the reader's own node; Rouse ignores it.
     #[serde(default)]
     pub local: bool,
 }

@@ -1,4 +1,4 @@
-//! A gRPC service by hand: messages are whatever bytes come.
+//! A gRPC service without generated code: messages are arbitrary bytes.
 
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ pub(crate) fn echo(state: &Arc<State>, request: Asked, in_flight: InFlight, meth
     })
 }
 
-/// Each message comes back as it comes.
+/// Sends each message back at once.
 async fn each(messages: &mut Messages, feed: &Feed) -> Result<(), Error> {
     while let Some(message) = messages.next().await? {
         feed.data(framed(&message)).await.map_err(|_| "cancelled")?;
@@ -50,7 +50,7 @@ async fn each(messages: &mut Messages, feed: &Feed) -> Result<(), Error> {
     Ok(())
 }
 
-/// All messages come back as one.
+/// Sends all messages back as one.
 async fn all(messages: &mut Messages, feed: &Feed) -> Result<(), Error> {
     let mut whole = Vec::new();
     while let Some(message) = messages.next().await? {
@@ -59,7 +59,7 @@ async fn all(messages: &mut Messages, feed: &Feed) -> Result<(), Error> {
     Ok(feed.data(framed(&whole)).await.map_err(|_| "cancelled")?)
 }
 
-/// The words of one message come back one by one.
+/// Sends each word of a message back as a message.
 async fn split(messages: &mut Messages, feed: &Feed) -> Result<(), Error> {
     let message = messages.next().await?.unwrap_or_default();
     for word in message.split(|byte| *byte == b' ') {

@@ -1,4 +1,4 @@
-//! What the tests run as pods: one process that does what apps do, on demand, and counts what it saw.
+//! The test app that runs as a pod: HTTP, gRPC, WebSocket and TLS, with behaviour set by paths and environment variables.
 
 #![expect(
     clippy::print_stdout,

@@ -1,4 +1,4 @@
-//! What the app answers: one line for each path.
+//! The paths of the test app and their responses.
 
 use std::fmt::Display;
 use std::net::SocketAddr;
@@ -28,9 +28,9 @@ pub(crate) type Answer = Result<Response<Body>, Error>;
 /// The connection that a request came on.
 #[derive(Debug)]
 pub(crate) struct Wire {
-    /// Who made it.
+    /// The address of the client.
     pub(crate) peer: SocketAddr,
-    /// Which of our addresses it was made to.
+    /// The local address of the connection.
     pub(crate) local: SocketAddr,
     /// What the handshake showed, if there was one.
     pub(crate) tls: Option<Seen>,
@@ -42,7 +42,7 @@ pub(crate) async fn answer(state: Arc<State>, request: Asked, wire: Arc<Wire>) -
         println!("{}", seen(&state, &request, &wire));
     }
     let mut response = dispatch(state, request, &wire).await?;
-    // hyper sends the body of an answer to HEAD on HTTP/2, and the client takes that for a broken stream.
+    // On HTTP/2, hyper sends the body of a response to HEAD, and the client treats that as a stream error.
     if head {
         if let Some(len) = response.body().size_hint().exact() {
             response.headers_mut().insert(header::CONTENT_LENGTH, len.into());
@@ -80,7 +80,7 @@ async fn dispatch(state: Arc<State>, request: Asked, wire: &Wire) -> Answer {
         }
         ["order"] => text(format!("{}\n", state.arrival())),
         ["headers"] => headers(&state, &request, wire),
-        // What only a gateway may say.
+        // A response header that only the gateway may set.
         ["claims"] => Ok(Response::builder().header("x-rouse-cold-start", "true").body(body::empty())?),
         ["status", code] => status(code),
         ["bytes", len] => {
@@ -88,7 +88,7 @@ async fn dispatch(state: Arc<State>, request: Asked, wire: &Wire) -> Answer {
             Ok(Response::new(body::patterned(parse(len)?, move |sent| counted.sent(sent))))
         }
         ["sink"] | ["expect", "accept"] => sink(&state, request).await,
-        // Reads nothing until somebody asks for `/next`.
+        // Reads nothing until a request for `/next`.
         ["sink", "next"] => {
             state.next().await;
             sink(&state, request).await
@@ -139,7 +139,7 @@ where
     text.parse().map_err(Into::into)
 }
 
-/// What arrived, where and from whom.
+/// What arrived, on which address and from which client.
 fn seen(state: &State, request: &Asked, wire: &Wire) -> Value {
     let mut headers = Map::new();
     for name in request.headers().keys() {
@@ -160,7 +160,7 @@ fn seen(state: &State, request: &Asked, wire: &Wire) -> Value {
     })
 }
 
-/// What arrived, and some headers that must not leave the connection on which they are sent.
+/// What arrived, and some hop-by-hop headers, which a gateway must not forward.
 fn headers(state: &State, request: &Asked, wire: &Wire) -> Answer {
     let mut response = json(&seen(state, request, wire))?;
     let out = response.headers_mut();
@@ -177,7 +177,7 @@ fn headers(state: &State, request: &Asked, wire: &Wire) -> Answer {
 fn status(code: &str) -> Answer {
     let status: StatusCode = code.parse()?;
     let response = Response::builder().status(status).header("x-from-app", "yes");
-    // What may have no body has none.
+    // These statuses must not have a body.
     let bodyless = status.is_informational() || matches!(status.as_u16(), 204 | 304);
     Ok(response.body(if bodyless { body::empty() } else { body::full(format!("{code}\n")) })?)
 }

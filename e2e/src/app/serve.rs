@@ -1,4 +1,4 @@
-//! From the first breath to SIGTERM: when the app listens, accepts, stops accepting and ends.
+//! The test app's life cycle: when it listens, accepts, stops accepting and ends after SIGTERM.
 
 use std::io;
 use std::net::SocketAddr;
@@ -23,12 +23,12 @@ use crate::routes::{self, Wire};
 use crate::state::State;
 use crate::tls;
 
-/// Nobody asks any more if nobody has asked for that long.
+/// After SIGTERM, the app ends once no request but probes has arrived for this long.
 const QUIET: Duration = Duration::from_secs(1);
 
 /// The whole life of the app.
 pub(crate) async fn run(state: Arc<State>) -> io::Result<()> {
-    // Before anything that takes time: until it is there, SIGTERM ends the process.
+    // Before anything that takes time: until the handler is installed, SIGTERM ends the process.
     let mut term = Term(signal(SignalKind::terminate())?, state.settings.ignore_term);
     let listening = tokio::select! {
         listening = listen(&state) => listening?,
@@ -52,8 +52,8 @@ pub(crate) async fn run(state: Arc<State>) -> io::Result<()> {
     Ok(())
 }
 
-/// What a pod does that honours its grace period: it serves for a while, says that it will not any more, and goes on until
-/// everybody has heard it. Whoever closes a socket that others still use resets the connections that wait in its queue.
+/// Behaves like a pod that honours its grace period: it serves for `TERM_DELAY_MS`, then fails `/healthz`, and listens until
+/// requests stop. Closing a listener earlier would reset the connections in its accept queue.
 async fn serve_on(state: &State) {
     tokio::time::sleep(state.settings.term_delay).await;
     state.ready.store(false, Ordering::Relaxed);
@@ -123,7 +123,7 @@ async fn accept(state: &Arc<State>, listener: TcpListener, graceful: &GracefulSh
 }
 
 fn connection(state: &Arc<State>, stream: TcpStream, peer: SocketAddr, graceful: &GracefulShutdown) {
-    // Small answers in several writes would wait for the peer's acknowledgements.
+    // Otherwise small responses in several writes wait for the peer's acknowledgements.
     let _unimportant = stream.set_nodelay(true);
     let Ok(local) = stream.local_addr() else { return };
     let wire = Wire { peer, local, tls: None };
@@ -157,6 +157,6 @@ where
     server.http1().pipeline_flush(false).title_case_headers(false);
     server.http2().max_concurrent_streams(10_000);
     let connection = server.serve_connection_with_upgrades(TokioIo::new(stream), service);
-    // How a connection ends is the client's business: a test sees it from there.
+    // Ignored: a test sees from the client how a connection ends.
     let _unimportant = pin!(watcher.watch(connection.into_owned())).await;
 }

@@ -1,4 +1,4 @@
-//! How this app behaves: variables of its environment.
+//! The settings of the test app, read from environment variables.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -19,11 +19,11 @@ pub(crate) struct Settings {
     pub(crate) start_delay: Duration,
     /// `START_GATE`: it does not listen before this file is there.
     pub(crate) start_gate: Option<PathBuf>,
-    /// `LOG_LISTENING=1`: it says when it listens, in microseconds since 1970, and where.
+    /// `LOG_LISTENING=1`: it prints when it listens, in microseconds since 1970, and the address.
     pub(crate) log_listening: bool,
-    /// `LOG_REQUESTS=1`: each request but those for `/healthz` is a line: what `/headers` would show of it.
+    /// `LOG_REQUESTS=1`: it prints a line for each request but those for `/healthz`, with what `/headers` would answer.
     pub(crate) log_requests: bool,
-    /// `READY=0`: `/healthz` says 503 until somebody asks for `/ready/yes`.
+    /// `READY=0`: `/healthz` answers 503 until a request for `/ready/yes`.
     pub(crate) ready: bool,
     /// `NEVER_LISTEN=1`: it runs, complains and never listens.
     pub(crate) never_listen: bool,
@@ -33,13 +33,13 @@ pub(crate) struct Settings {
     pub(crate) limit: Option<usize>,
     /// `DIE_ABOVE=n`: it exits at once when more than n requests are in flight.
     pub(crate) die_above: Option<usize>,
-    /// `IGNORE_TERM=1`: SIGTERM means nothing to it.
+    /// `IGNORE_TERM=1`: it ignores SIGTERM.
     pub(crate) ignore_term: bool,
-    /// `TERM_DELAY_MS`: how long it serves on after SIGTERM. After that `/healthz` says 503, and it ends when nobody asks any more.
+    /// `TERM_DELAY_MS`: how long it serves after SIGTERM. Then `/healthz` answers 503, and it ends when requests stop.
     pub(crate) term_delay: Duration,
-    /// `ROUSE_POD_UID`: who it is.
+    /// `ROUSE_POD_UID`: the UID of its pod.
     pub(crate) uid: String,
-    /// `POD_NAME`: what its pod is called.
+    /// `POD_NAME`: the name of its pod.
     pub(crate) pod: String,
 }
 

@@ -1,4 +1,4 @@
-//! What the app saw, and the gates that tests open.
+//! State of the test app that its requests share: counters, readiness, and the gate that tests open.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -9,7 +9,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::settings::Settings;
 
-/// What every request sees.
+/// State that all requests share.
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) settings: Settings,
@@ -17,9 +17,9 @@ pub(crate) struct State {
     pub(crate) tasks: TaskTracker,
     /// One permit for each `/next`.
     pub(crate) gate: Semaphore,
-    /// What `/healthz` says.
+    /// Whether `/healthz` answers 200.
     pub(crate) ready: AtomicBool,
-    /// How many wait at the gate.
+    /// How many requests wait at the gate.
     waiting: AtomicUsize,
     connections: AtomicUsize,
     requests: AtomicUsize,
@@ -54,12 +54,12 @@ impl State {
         }
     }
 
-    /// A connection came: the how manieth.
+    /// Counts a connection. Returns its number, from 1.
     pub(crate) fn connected(&self) -> usize {
         self.connections.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// A request came. It is in flight until the guard is dropped.
+    /// Counts a request. It is in flight until the guard is dropped.
     pub(crate) fn enter(self: &Arc<Self>) -> InFlight {
         self.requests.fetch_add(1, Ordering::Relaxed);
         let now = self.in_flight.fetch_add(1, Ordering::Relaxed) + 1;
@@ -74,14 +74,14 @@ impl State {
         InFlight { state: Arc::clone(self), over_limit }
     }
 
-    /// A request was for `/healthz`.
+    /// Counts a request for `/healthz`.
     pub(crate) fn probed(&self) {
         self.probes.fetch_add(1, Ordering::Release);
     }
 
-    /// How many requests came that were no probes.
+    /// How many requests were not probes.
     pub(crate) fn asked(&self) -> usize {
-        // A probe is counted after its request: in this order there cannot seem to be more of them.
+        // Reads the probes first: a probe is counted after its request, so the difference is never negative.
         let probes = self.probes.load(Ordering::Acquire);
         self.requests.load(Ordering::Relaxed).saturating_sub(probes)
     }
@@ -130,7 +130,7 @@ impl State {
     }
 }
 
-/// A request in flight: until its response is made, or its body's end where the body is a stream.
+/// A request in flight: until its response is made, or, for a streamed body, until the body ends.
 #[derive(Debug)]
 pub(crate) struct InFlight {
     state: Arc<State>,
@@ -143,7 +143,7 @@ impl Drop for InFlight {
     }
 }
 
-/// Ends the process as a crash does: nothing is finished, nothing is said to the clients.
+/// Ends the process as a crash does: without finishing requests or closing connections in order.
 pub(crate) fn die(why: &str) -> ! {
     eprintln!("rouse-test-app dies: {why}");
     std::process::exit(1)

@@ -1,4 +1,4 @@
-//! Answers that take their time: each is fed by a task of its own, as fast as its reader reads.
+//! Streamed responses of the test app: each has a task that feeds it, as fast as the client reads.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ where
     let (feed, body) = body::channel();
     let feeding = feeder(feed);
     state.tasks.spawn(async move {
-        // Whether it was read to the end is the reader's business.
+        // Ignored: the reader may stop before the end.
         let _unimportant = feeding.await;
         drop(in_flight);
     });
@@ -87,7 +87,7 @@ pub(crate) fn cut(state: &State, in_flight: InFlight, len: u64) -> Answer {
 pub(crate) enum Pace {
     /// After a time.
     Every(Duration),
-    /// When somebody asks for `/next`.
+    /// At each request for `/next`.
     OnDemand,
 }
 

@@ -1,4 +1,4 @@
-//! TLS as a pod speaks it, and what it saw of the client in the handshake.
+//! The test app's TLS server side, and what the client presented in the handshake.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use crate::settings::Tls;
 
-/// What the client showed.
+/// What the client presented.
 #[derive(Debug)]
 pub(crate) struct Seen {
     /// The server name it asked for.
@@ -18,7 +18,7 @@ pub(crate) struct Seen {
     pub(crate) certificate: bool,
 }
 
-/// Shakes hands, with what the files say now.
+/// Performs the handshake, with certificates freshly read from their files.
 pub(crate) async fn accept(
     settings: &Tls,
     stream: TcpStream,

@@ -1,4 +1,4 @@
-//! Connections that stop being HTTP.
+//! Upgraded connections of the test app: a WebSocket echo and the `rot13` protocol.
 
 use futures_util::{SinkExt, StreamExt};
 use http::{HeaderValue, Response, StatusCode, header};
@@ -34,7 +34,7 @@ pub(crate) fn websocket(state: &State, request: Asked, in_flight: InFlight) -> A
     Ok(response)
 }
 
-/// A protocol of our own: letters come back thirteen further.
+/// The made-up protocol `rot13`: each letter comes back shifted by thirteen.
 pub(crate) fn rot13(state: &State, request: Asked, in_flight: InFlight) -> Answer {
     if request.headers().get(header::UPGRADE).is_none_or(|protocol| protocol != "rot13") {
         return refuse("this path speaks rot13\n");
@@ -44,7 +44,7 @@ pub(crate) fn rot13(state: &State, request: Asked, in_flight: InFlight) -> Answe
         loop {
             let count = io.read(&mut buffer).await?;
             if count == 0 {
-                // What came last has been answered already; the other half of the connection ends as well.
+                // Everything has been answered: close the sending side as well.
                 return Ok(io.shutdown().await?);
             }
             let turned: Vec<u8> = buffer[..count].iter().copied().map(turn).collect();
@@ -73,7 +73,7 @@ fn talk<F>(
 {
     state.tasks.spawn(async move {
         let Ok(upgraded) = hyper::upgrade::on(request).await else { return };
-        // How the talk ends is seen by the client.
+        // Ignored: a test sees from the client how the connection ends.
         let _unimportant = talk(TokioIo::new(upgraded)).await;
         drop(in_flight);
     });

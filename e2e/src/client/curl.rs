@@ -1,4 +1,4 @@
-//! `curl`: a client that none of us wrote.
+//! Runs `curl`, as an independent client.
 
 use tokio::process::Command;
 

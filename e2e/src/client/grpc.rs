@@ -1,4 +1,4 @@
-//! gRPC by hand over HTTP/2: five bytes before each message, and a status in the trailers.
+//! A gRPC client without generated code: messages are raw bytes, framed over HTTP/2, and the status is in the trailers.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use http::{HeaderMap, Method, StatusCode, header};
@@ -69,12 +69,12 @@ impl Messages {
 #[derive(Debug)]
 pub struct Grpc(Http);
 
-/// What comes back of a call.
+/// The response of a call.
 #[derive(Debug)]
 pub struct Reply {
-    /// The HTTP status: 200 whatever happened.
+    /// The HTTP status, which gRPC expects to be 200 also for failed calls.
     pub status: StatusCode,
-    /// What came first; all there is if the call failed at once.
+    /// The headers. They include the gRPC status if the call failed at once.
     pub headers: HeaderMap,
     messages: Messages,
 }
@@ -85,7 +85,7 @@ impl Grpc {
         Self(Http::two(target).await)
     }
 
-    /// Begins a call: where its messages go, and what comes back.
+    /// Begins a call. Returns the feed of its messages, and the response.
     pub async fn call(&mut self, path: &str) -> (Feed, Reply) {
         let (feed, body) = body::channel();
         (feed, self.reply(path, body).await)
@@ -129,7 +129,7 @@ impl Reply {
         messages
     }
 
-    /// How the call ended, after its messages: from the trailers, or from the headers if there is nothing else.
+    /// The gRPC status and message, after the messages: from the trailers, or from the headers if there are no trailers.
     pub async fn outcome(&mut self) -> (Option<u32>, String) {
         self.rest().await;
         let fields =
@@ -138,7 +138,7 @@ impl Reply {
         (text("grpc-status").parse().ok(), text("grpc-message").to_owned())
     }
 
-    /// What came after the messages; call [`Self::rest`] before.
+    /// The trailers; call [`Self::rest`] before.
     pub fn trailers(&self) -> &HeaderMap {
         &self.messages.trailers
     }

@@ -1,4 +1,4 @@
-//! Requests at a fixed rate, whether or not the earlier ones have been answered, and what became of each.
+//! Open-loop load: requests at a fixed rate, whether or not earlier ones are answered, and a tally of their outcomes.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,29 +16,29 @@ use crate::client::session::{Http, whole};
 use crate::target::Target;
 use crate::wait::{LONG_PATIENCE, patiently};
 
-/// A connection that was idle for longer is not used: the gateway may be about to close it.
+/// A connection that was idle for longer is not reused: the gateway may be about to close it.
 const FRESH: Duration = Duration::from_secs(10);
 
-/// What became of the requests.
+/// The outcomes of the requests.
 #[derive(Debug, Default, Clone)]
 pub struct Tally {
     /// Those that were answered 200.
     pub succeeded: u64,
-    /// What failed, and how often.
+    /// The failures, by description, and how often each occurred.
     pub failed: BTreeMap<String, u64>,
     /// How long the slowest took.
     pub slowest: Duration,
 }
 
 impl Tally {
-    /// Everything succeeded, and there was something.
+    /// Asserts that there were requests and all succeeded.
     pub fn assert_perfect(&self) {
         assert!(self.failed.is_empty(), "{} succeeded, but: {:#?}", self.succeeded, self.failed);
         assert!(self.succeeded > 0, "there was no load");
     }
 }
 
-/// Load that goes on until it is stopped. Half of it are POSTs. Nothing is tried again.
+/// Load that runs until it is stopped. Half of the requests are POSTs. The client retries nothing.
 #[derive(Debug)]
 pub struct Load {
     shared: Arc<Shared>,
@@ -54,9 +54,9 @@ struct Shared {
 }
 
 impl Load {
-    /// Begins: so many requests a second.
+    /// Starts the load, at `rate` requests per second.
     pub fn on(target: &Target, rate: u32) -> Self {
-        // A request that waits has a connection to itself, and in seconds there are thousands of them.
+        // Each waiting request has its own connection, so there may be thousands within seconds.
         let limit = getrlimit(Resource::Nofile);
         let _unimportant = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
         let shared = Arc::new(Shared {
@@ -70,18 +70,18 @@ impl Load {
         Self { shared, tasks }
     }
 
-    /// What became of the requests so far.
+    /// The outcomes so far.
     pub fn tally(&self) -> Tally {
         lock(&self.shared.tally).clone()
     }
 
-    /// Waits until so many more have succeeded.
+    /// Waits until `more` further requests have succeeded.
     pub async fn flows(&self, more: u64) {
         let goal = self.tally().succeeded + more;
         patiently("the load to flow", async || (self.tally().succeeded >= goal).then_some(())).await;
     }
 
-    /// Lets the requests under way finish.
+    /// Sends no further request, and waits for those in flight.
     pub async fn stop(mut self) -> Tally {
         self.shared.over.store(true, Ordering::SeqCst);
         while let Some(ended) = self.tasks.join_next().await {
@@ -93,7 +93,7 @@ impl Load {
 
 async fn drive(shared: Arc<Shared>, rate: u32) {
     let mut ticks = interval(Duration::from_secs(1) / rate);
-    // Open loop: a late one is made up for.
+    // Open loop: ticks that were missed are made up for.
     ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
     let mut requests = JoinSet::new();
     let mut count = 0_u64;

@@ -1,4 +1,4 @@
-//! HTTP/1.1 by hand: every byte that goes out is the test's, and every byte that comes is looked at.
+//! A raw HTTP/1.1 client: it sends exactly the bytes of the test, and parses responses strictly.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use crate::target::Target;
 use crate::wait::within;
 
-/// How long silence is listened to. Too short can only miss a fault, never invent one.
+/// How long `silent` waits for bytes. A value that is too short can only miss a fault, never report a false one.
 const SILENCE: Duration = Duration::from_millis(100);
 const READ: usize = 256 * 1024;
 
@@ -21,7 +21,7 @@ pub struct Raw {
     buffer: BytesMut,
 }
 
-/// What stands before a body.
+/// The head of a response.
 #[derive(Debug, Clone)]
 pub struct Head {
     /// `HTTP/1.1`, say.
@@ -52,13 +52,13 @@ impl Raw {
         }))
     }
 
-    /// Over a connection that is there.
+    /// Over an existing connection.
     pub fn over(stream: TcpStream) -> Self {
         stream.set_nodelay(true).unwrap_or_else(|error| panic!("{error}"));
         Self { stream, buffer: BytesMut::new() }
     }
 
-    /// Ends the connection with a reset: the client has left, and does not only say that nothing more comes.
+    /// Resets the connection: the client is gone, unlike after a half-close.
     pub fn reset(self) {
         self.stream.set_zero_linger().unwrap_or_else(|error| panic!("{error}"));
     }
@@ -69,7 +69,7 @@ impl Raw {
         written.unwrap_or_else(|error| panic!("cannot write: {error}"));
     }
 
-    /// Writes if the peer takes something now: how much it took.
+    /// Writes what the socket accepts now. Returns the number of bytes.
     pub async fn try_send(&mut self, bytes: &[u8]) -> usize {
         match tokio::time::timeout(SILENCE, self.stream.write(bytes)).await {
             Ok(count) => count.unwrap_or_else(|error| panic!("cannot write: {error}")),
@@ -77,7 +77,7 @@ impl Raw {
         }
     }
 
-    /// Says that nothing more comes.
+    /// Closes the sending side.
     pub async fn finish(&mut self) {
         self.stream.shutdown().await.unwrap_or_else(|error| panic!("cannot shut down: {error}"));
     }
@@ -91,7 +91,7 @@ impl Raw {
         self.buffer.reserve(READ);
         match within("read", self.stream.read_buf(&mut self.buffer)).await {
             Ok(count) => count > 0,
-            // A reset is an end as well; who must know the difference asks `ended`.
+            // A reset counts as an end of the connection.
             Err(_) => false,
         }
     }
@@ -116,7 +116,7 @@ impl Raw {
                 return headers;
             }
             let (name, value) =
-                line.split_once(':').unwrap_or_else(|| panic!("no header has no colon: {line:?}"));
+                line.split_once(':').unwrap_or_else(|| panic!("a header without a colon: {line:?}"));
             let name = HeaderName::try_from(name).unwrap_or_else(|_| panic!("not a name: {line:?}"));
             let value =
                 HeaderValue::try_from(value.trim()).unwrap_or_else(|_| panic!("not a value: {line:?}"));
@@ -144,7 +144,7 @@ impl Raw {
         self.buffer.split_to(len).freeze()
     }
 
-    /// Some bytes, as they come. `None` at the end.
+    /// The next bytes that arrive; `None` at the end.
     pub async fn some(&mut self) -> Option<Bytes> {
         if self.buffer.is_empty() && !self.more().await {
             return None;
@@ -161,16 +161,16 @@ impl Raw {
             return None;
         }
         let chunk = self.exactly(size).await;
-        assert_eq!(self.exactly(2).await, "\r\n", "a chunk ends with a line's end");
+        assert_eq!(self.exactly(2).await, "\r\n", "a chunk ends with CRLF");
         Some(chunk)
     }
 
-    /// What comes after the last chunk.
+    /// The trailers, after the last chunk.
     pub async fn trailers(&mut self) -> HeaderMap {
         self.fields().await
     }
 
-    /// The whole body that `head` announces, whichever way.
+    /// The whole body, framed as `head` announces: chunked, by length, or until the connection ends.
     pub async fn body(&mut self, head: &Head) -> Bytes {
         if head.chunked() {
             let mut body = BytesMut::new();
@@ -194,13 +194,20 @@ impl Raw {
         (head, body)
     }
 
-    /// Waits for the end of the connection; what came before it is returned.
+    /// A head and its body, which is JSON.
+    pub async fn json(&mut self) -> (Head, serde_json::Value) {
+        let (head, body) = self.response().await;
+        let json = serde_json::from_slice(&body).unwrap_or_else(|error| panic!("{error} in {body:?}"));
+        (head, json)
+    }
+
+    /// Waits for the end of the connection. Returns the bytes before it.
     pub async fn ended(&mut self) -> Bytes {
         while self.more().await {}
         self.buffer.split().freeze()
     }
 
-    /// Whether nothing comes for a moment.
+    /// Whether no byte arrives for [`SILENCE`].
     pub async fn silent(&mut self) -> bool {
         self.buffer.is_empty()
             && tokio::time::timeout(SILENCE, self.stream.read_buf(&mut self.buffer)).await.is_err()

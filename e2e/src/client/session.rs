@@ -1,4 +1,4 @@
-//! hyper as a client, over HTTP/1.1 or HTTP/2: one connection that is kept.
+//! A hyper client with one persistent connection, HTTP/1.1 or HTTP/2.
 
 use std::pin::Pin;
 
@@ -13,10 +13,11 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 use crate::body::{self, Body};
+use crate::pattern::Checker;
 use crate::target::Target;
 use crate::wait::within;
 
-/// What a connection may be made of.
+/// A transport for a connection.
 pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
 impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Stream for S {}
 
@@ -24,7 +25,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Stream for S {}
 #[derive(Debug)]
 pub struct Http {
     sender: Sender,
-    /// What the paths of HTTP/2 are put behind.
+    /// Scheme and authority, which precede the path in HTTP/2.
     origin: String,
     host: String,
     // Ends with the client.
@@ -39,7 +40,7 @@ enum Sender {
 
 /// A response that was read to its end.
 #[derive(Debug)]
-pub struct Whole {
+pub struct FullResponse {
     /// The status.
     pub status: StatusCode,
     /// The protocol.
@@ -48,11 +49,11 @@ pub struct Whole {
     pub headers: HeaderMap,
     /// The body.
     pub body: Bytes,
-    /// What came after it.
+    /// The trailers.
     pub trailers: HeaderMap,
 }
 
-impl Whole {
+impl FullResponse {
     /// A header as text, `""` if it is not there.
     pub fn header(&self, name: &str) -> &str {
         self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
@@ -81,18 +82,18 @@ impl Http {
         Self::two_over(connect(target).await, "http", &target.host).await
     }
 
-    /// HTTP/1.1 with `host` over a connection that is there.
+    /// HTTP/1.1 with `host` over an existing connection.
     pub async fn one_over(stream: impl Stream, host: &str) -> Self {
         let (sender, connection) = http1::handshake(TokioIo::new(stream))
             .await
             .unwrap_or_else(|error| panic!("no HTTP/1.1 with {host}: {error}"));
         let mut tasks = JoinSet::new();
-        // How it ends is seen by who waits for a response.
+        // Ignored: the request that waits for a response sees the error.
         tasks.spawn(async move { drop(connection.await) });
         Self { sender: Sender::One(sender), origin: String::new(), host: host.to_owned(), _connection: tasks }
     }
 
-    /// HTTP/2 with `host` over a connection that is there.
+    /// HTTP/2 with `host` over an existing connection.
     pub async fn two_over(stream: impl Stream, scheme: &str, host: &str) -> Self {
         let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
             .await
@@ -127,7 +128,7 @@ impl Http {
         }
     }
 
-    /// Sends it now; the response's head comes with the future.
+    /// Sends it now; the future resolves to the response's head.
     pub async fn start(
         &mut self,
         request: Request<Body>,
@@ -153,19 +154,34 @@ impl Http {
     }
 
     /// Sends it; the whole response.
-    pub async fn whole(&mut self, request: Request<Body>) -> Whole {
+    pub async fn whole(&mut self, request: Request<Body>) -> FullResponse {
         let response = self.send(request).await;
         whole(response).await.unwrap_or_else(|error| panic!("the response was cut: {error:?}"))
     }
 
     /// GET.
-    pub async fn get(&mut self, path: &str) -> Whole {
+    pub async fn get(&mut self, path: &str) -> FullResponse {
         let request = self.request(Method::GET, path).body(body::empty());
         self.whole(request.unwrap_or_else(|error| panic!("{path}: {error}"))).await
     }
 
+    /// GET of a body that is the [`pattern`](crate::pattern): compared while it arrives, and not kept.
+    pub async fn check_pattern(&mut self, path: &str) -> Checker {
+        let request = self.request(Method::GET, path).body(body::empty());
+        let response = self.send(request.unwrap_or_else(|error| panic!("{path}: {error}"))).await;
+        let mut incoming = response.into_body();
+        let mut checker = Checker::default();
+        while let Some(frame) = within("more of the body", incoming.frame()).await {
+            let frame = frame.unwrap_or_else(|error| panic!("the response was cut: {error:?}"));
+            if let Ok(data) = frame.into_data() {
+                checker.take(&data);
+            }
+        }
+        checker
+    }
+
     /// POST.
-    pub async fn post(&mut self, path: &str, body: Body) -> Whole {
+    pub async fn post(&mut self, path: &str, body: Body) -> FullResponse {
         let request = self.request(Method::POST, path).body(body);
         self.whole(request.unwrap_or_else(|error| panic!("{path}: {error}"))).await
     }
@@ -179,7 +195,7 @@ async fn connect(target: &Target) -> TcpStream {
 }
 
 /// Reads a response to its end.
-pub async fn whole(response: Response<Incoming>) -> Result<Whole, hyper::Error> {
+pub async fn whole(response: Response<Incoming>) -> Result<FullResponse, hyper::Error> {
     let (head, mut incoming) = response.into_parts();
     let mut body = BytesMut::new();
     let mut trailers = HeaderMap::new();
@@ -189,7 +205,7 @@ pub async fn whole(response: Response<Incoming>) -> Result<Whole, hyper::Error> 
             Err(frame) => trailers.extend(frame.into_trailers().unwrap_or_default()),
         }
     }
-    Ok(Whole {
+    Ok(FullResponse {
         status: head.status,
         version: head.version,
         headers: head.headers,
@@ -199,20 +215,29 @@ pub async fn whole(response: Response<Incoming>) -> Result<Whole, hyper::Error> 
 }
 
 /// One GET on a connection of its own.
-pub async fn get(target: &Target, path: &str) -> Whole {
+pub async fn get(target: &Target, path: &str) -> FullResponse {
     Http::one(target).await.get(path).await
 }
 
-/// The same where the connection may be closed before there is an answer.
-pub async fn try_get(target: &Target, path: &str) -> Result<Whole, hyper::Error> {
+/// `count` concurrent GETs, each on a connection of its own.
+pub fn get_many(target: &Target, path: &'static str, count: usize) -> JoinSet<FullResponse> {
+    let one = |_| {
+        let target = target.clone();
+        async move { get(&target, path).await }
+    };
+    (0..count).map(one).collect()
+}
+
+/// One GET whose connection may be closed before the response.
+pub async fn try_get(target: &Target, path: &str) -> Result<FullResponse, hyper::Error> {
     let mut client = Http::one(target).await;
     let request = client.request(Method::GET, path).body(body::empty());
     let response = client.try_send(request.unwrap_or_else(|error| panic!("{path}: {error}"))).await?;
     whole(response).await
 }
 
-/// The same with headers.
-pub async fn get_with(target: &Target, path: &str, headers: &[(&str, &str)]) -> Whole {
+/// One GET with headers.
+pub async fn get_with(target: &Target, path: &str, headers: &[(&str, &str)]) -> FullResponse {
     let mut client = Http::one(target).await;
     let mut request = client.request(Method::GET, path);
     for (name, value) in headers {

@@ -8,7 +8,7 @@ use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use crate::target::Target;
 use crate::wait::within;
 
-/// Connects to `path` and shakes hands.
+/// Connects to `path` and performs the WebSocket handshake.
 pub async fn connect(target: &Target, path: &str) -> (WebSocketStream<TcpStream>, Response) {
     let stream = within("connect", TcpStream::connect(target.address)).await;
     let stream = stream.unwrap_or_else(|error| panic!("cannot connect to {}: {error}", target.address));

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use http::StatusCode;
-use rouse_e2e::client::session::{self, Whole};
+use rouse_e2e::client::session::{self, FullResponse};
 use rouse_e2e::gateway::Gateway;
 use rouse_e2e::target::Target;
 use rouse_e2e::wait::patiently;
@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use crate::app::App;
+use crate::harness::{Case, trial};
 use crate::identity;
-use crate::space::{POD, Space};
-use crate::trials::{Case, trial};
+use crate::test_namespace::{POD, TestNamespace};
 
 pub(crate) const TRIALS: &[Case] = &[
     trial!(static_answers_come_always_or_while_nobody_is_there_and_wake_nobody),
@@ -28,7 +28,7 @@ fn shy() -> App {
 }
 
 /// Waits for the one pod of `shop` to run, and lets it be ready.
-async fn let_in(space: &Space) -> String {
+async fn let_in(space: &TestNamespace) -> String {
     let running = |pod: &Value| pod["status"]["phase"] == "Running" && pod["status"]["podIP"].is_string();
     let (name, ip) = patiently("a pod that runs", async || {
         let pods = space.list(POD, "app=shop").await;
@@ -47,11 +47,11 @@ async fn wakes(gateway: &Gateway) -> u64 {
     gateway.admin.metrics().await.count("rouse_wakes_total", &[])
 }
 
-fn said(answer: &Whole) -> (u16, String) {
+fn said(answer: &FullResponse) -> (u16, String) {
     (answer.status.as_u16(), answer.text())
 }
 
-async fn static_answers_come_always_or_while_nobody_is_there_and_wake_nobody(space: Space) {
+async fn static_answers_come_always_or_while_nobody_is_there_and_wake_nobody(space: TestNamespace) {
     space.run(&App::new("shop")).await;
     let route = space.route("shop").spec(&json!({ "staticRoutes": [
         {
@@ -89,7 +89,7 @@ async fn static_answers_come_always_or_while_nobody_is_there_and_wake_nobody(spa
     gateway.stop().await;
 }
 
-async fn a_placeholder_is_answered_at_once_and_wakes_the_app(space: Space) {
+async fn a_placeholder_is_answered_at_once_and_wakes_the_app(space: TestNamespace) {
     let page = |text: &str| {
         let (body, other) = (format!("<p>{text}</p>"), "not this one");
         json!({
@@ -134,7 +134,7 @@ async fn a_placeholder_is_answered_at_once_and_wakes_the_app(space: Space) {
     gateway.stop().await;
 }
 
-async fn more_than_may_wait_are_turned_away_with_the_routes_own_answer(space: Space) {
+async fn more_than_may_wait_are_turned_away_with_the_routes_own_answer(space: TestNamespace) {
     space.run(&shy()).await;
     let overflow =
         json!({ "response": { "statusCode": 429, "body": "full", "headers": { "Retry-After": "7" } } });
@@ -175,7 +175,7 @@ async fn more_than_may_wait_are_turned_away_with_the_routes_own_answer(space: Sp
     gateway.stop().await;
 }
 
-async fn a_fallback_takes_what_nobody_was_ready_for_in_time(space: Space) {
+async fn a_fallback_takes_what_nobody_was_ready_for_in_time(space: TestNamespace) {
     space.run(&shy()).await;
     let ports = [
         json!({ "name": "web", "port": 90, "targetPort": "http" }),

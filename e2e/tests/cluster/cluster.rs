@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::app::App;
 use crate::identity;
-use crate::space::Space;
+use crate::test_namespace::TestNamespace;
 
 /// Who applies what the trials apply.
 pub(crate) const MANAGER: &str = "rouse-e2e";
@@ -102,13 +102,13 @@ pub(crate) fn objects(file: &str, text: &str) -> Vec<Value> {
 
 /// Once, before the first trial: what all need, and whether this machine can reach pods at all.
 pub(crate) fn prepare() {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    runtime.block_on(async {
+    let prepared = rouse_e2e::runtime::block_on(async {
         equip(&client().await).await;
-        let space = Space::create().await;
+        let space = TestNamespace::create().await;
         reach(&space).await;
         space.remove().await;
     });
+    prepared.unwrap();
 }
 
 /// Gives a cluster what all trials need: the definitions and the gateway's role.
@@ -141,7 +141,7 @@ async fn install(client: &Client, mut crd: Value) {
 }
 
 /// Fails with an explanation if pods and Services cannot be reached from here: every trial would, without one.
-async fn reach(space: &Space) {
+async fn reach(space: &TestNamespace) {
     let app = App::new("reach").replicas(1);
     space.run(&app).await;
     let [pod] = &space.ready_pods("reach", 1).await[..] else { panic!("one pod was asked for") };

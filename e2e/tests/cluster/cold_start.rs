@@ -8,11 +8,10 @@ use rouse_e2e::body;
 use rouse_e2e::client::session::{self, Http};
 use rouse_e2e::wait::patiently;
 use serde_json::json;
-use tokio::task::JoinSet;
 
 use crate::app::App;
-use crate::space::{POD, Space};
-use crate::trials::{Case, trial};
+use crate::harness::{Case, trial};
+use crate::test_namespace::{POD, TestNamespace};
 
 pub(crate) const TRIALS: &[Case] = &[
     trial!(a_body_waits_with_its_request),
@@ -21,7 +20,7 @@ pub(crate) const TRIALS: &[Case] = &[
     trial!(quiet_requests_wake_nobody),
 ];
 
-async fn a_body_waits_with_its_request(space: Space) {
+async fn a_body_waits_with_its_request(space: TestNamespace) {
     const LEN: u64 = 300_000;
     space.serve(&App::new("shop")).await;
     let gateway = space.gateway().await;
@@ -36,16 +35,14 @@ async fn a_body_waits_with_its_request(space: Space) {
     gateway.stop().await;
 }
 
-async fn an_app_taken_to_zero_finishes_what_it_has_and_is_woken_anew(space: Space) {
+async fn an_app_taken_to_zero_finishes_what_it_has_and_is_woken_anew(space: TestNamespace) {
     // Long enough for the pod to be told to go meanwhile.
     const TAKES: &str = "/slow/15000";
     space.serve(&App::new("shop").replicas(1).grace(60)).await;
     let [old] = &space.ready_pods("shop", 1).await[..] else { panic!("one pod") };
     let gateway = space.gateway().await;
     let target = gateway.target(&space.host("shop"));
-    let mut under_way = JoinSet::new();
-    let asked = target.clone();
-    under_way.spawn(async move { session::get(&asked, TAKES).await });
+    let mut under_way = session::get_many(&target, TAKES, 1);
     let service = format!("{}/shop", space.name());
     patiently("the request to be at the pod", async || {
         (gateway.admin.service_named(&service).await.in_flight == 1).then_some(())
@@ -73,7 +70,7 @@ async fn an_app_taken_to_zero_finishes_what_it_has_and_is_woken_anew(space: Spac
     gateway.stop().await;
 }
 
-async fn an_http_scaled_object_says_which_workload_is_woken(space: Space) {
+async fn an_http_scaled_object_says_which_workload_is_woken(space: TestNamespace) {
     // Two workloads fit the Service's selector: only a name can tell.
     let tier = json!({ "spec": { "template": { "metadata": { "labels": { "tier": "web" } } } } });
     let front =
@@ -93,7 +90,7 @@ async fn an_http_scaled_object_says_which_workload_is_woken(space: Space) {
     gateway.stop().await;
 }
 
-async fn quiet_requests_wake_nobody(space: Space) {
+async fn quiet_requests_wake_nobody(space: TestNamespace) {
     space.run(&App::new("shop")).await;
     let route = space
         .route("shop")

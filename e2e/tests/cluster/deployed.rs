@@ -10,12 +10,11 @@ use rouse_e2e::target::Target;
 use rouse_e2e::wait::{patiently, within};
 use serde_json::{Value, json};
 use tokio::process::Command;
-use tokio::task::JoinSet;
 
 use crate::app::{App, merge};
 use crate::cluster;
-use crate::space::{DEPLOYMENT, POD, Space, programs};
-use crate::trials::{Case, trial};
+use crate::harness::{Case, trial};
+use crate::test_namespace::{DEPLOYMENT, POD, TestNamespace, programs};
 
 pub(crate) const TRIALS: &[Case] =
     &[trial!(what_install_prints_serves_from_zero_and_is_replaced_under_load).once()];
@@ -26,7 +25,7 @@ const ITS_PODS: &str = "app.kubernetes.io/component=gateway";
 const RATE: u32 = 100;
 
 /// The standard that the namespace of `deploy/` is under, for all that is in this one.
-async fn restrict(space: &Space) {
+async fn restrict(space: &TestNamespace) {
     let label = json!({ "pod-security.kubernetes.io/enforce": "restricted" });
     let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": space.name(), "labels": label } });
     cluster::apply(space.client(), None, &namespace).await;
@@ -45,7 +44,7 @@ fn restricted(app: &App) -> Value {
 }
 
 /// `rouse install | kubectl apply --server-side -f -`, for a gateway of this namespace alone.
-async fn install(space: &Space) {
+async fn install(space: &TestNamespace) {
     let mut command = Command::new(programs().rouse);
     command.args(["install", "--no-crds", "--no-namespace", "--image", &cluster::gateway_image()]);
     command.args(["--namespace", space.name(), "--watch-namespace", space.name()]);
@@ -58,7 +57,7 @@ async fn install(space: &Space) {
 }
 
 /// Waits until both gateways are ready, and no others are there.
-async fn settled(space: &Space) {
+async fn settled(space: &TestNamespace) {
     space
         .until(DEPLOYMENT, GATEWAY, "to have its two pods", |it| {
             let status = &it["status"];
@@ -68,12 +67,12 @@ async fn settled(space: &Space) {
         .await;
 }
 
-async fn pods(space: &Space) -> BTreeSet<String> {
+async fn pods(space: &TestNamespace) -> BTreeSet<String> {
     let pods = space.list(POD, ITS_PODS).await;
     pods.iter().map(|pod| pod["metadata"]["name"].as_str().unwrap().to_owned()).collect()
 }
 
-async fn what_install_prints_serves_from_zero_and_is_replaced_under_load(space: Space) {
+async fn what_install_prints_serves_from_zero_and_is_replaced_under_load(space: TestNamespace) {
     restrict(&space).await;
     let app = App::new("shop");
     space.apply(restricted(&app)).await;
@@ -102,11 +101,7 @@ async fn what_install_prints_serves_from_zero_and_is_replaced_under_load(space: 
     let before = pods(&space).await;
     let load = Load::on(&target, RATE);
     load.flows(50).await;
-    let mut slow = JoinSet::new();
-    for _ in 0..4 {
-        let target = target.clone();
-        slow.spawn(async move { session::get(&target, "/slow/10000").await });
-    }
+    let slow = session::get_many(&target, "/slow/10000", 4);
     let straight = Target::plain((pod.ip, 8080).into());
     straight.until("in_flight", |count| count >= 4).await;
     let round = json!({ "metadata": { "annotations": { "round": "2" } } });

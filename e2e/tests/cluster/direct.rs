@@ -3,16 +3,16 @@
 use std::net::SocketAddr;
 
 use http::StatusCode;
-use rouse_e2e::client::session::{self, Whole};
+use rouse_e2e::client::session::{self, FullResponse};
 use rouse_e2e::gateway::Gateway;
 use rouse_e2e::target::Target;
 use rouse_e2e::wait::{patiently, within};
 use tokio::task::JoinSet;
 
 use crate::app::App;
+use crate::harness::{Case, trial};
 use crate::node::Node;
-use crate::space::{Space, programs};
-use crate::trials::{Case, trial};
+use crate::test_namespace::{TestNamespace, programs};
 
 pub(crate) const TRIALS: &[Case] = &[
     trial!(cold_start_only_sends_the_held_request_to_the_pod_and_later_ones_to_the_service),
@@ -31,10 +31,20 @@ struct Places {
 }
 
 impl Places {
-    async fn of(space: &Space, app: &str) -> Self {
+    async fn of(space: &TestNamespace, app: &str) -> Self {
         let [pod] = &space.ready_pods(app, 1).await[..] else { panic!("one pod") };
         let service = space.cluster_ip(app).await;
         Self { pod: (pod.ip, 8080).into(), service: (service, 80).into() }
+    }
+
+    /// The gateway is connected to the one of them that mode `always` or `disabled` asks for, and not to the other.
+    fn assert_connected(&self, mode: &str, connected: &[SocketAddr], context: &str) {
+        let (to, not_to) = match mode {
+            "always" => (self.pod, self.service),
+            _ => (self.service, self.pod),
+        };
+        assert!(connected.contains(&to), "{context}: to {to}: {connected:?}");
+        assert!(!connected.contains(&not_to), "{context}: not to {not_to}: {connected:?}");
     }
 }
 
@@ -46,11 +56,8 @@ async fn counted(gateway: &Gateway) -> (u64, u64) {
 }
 
 /// A request that stays at the pod until [`let_go`].
-fn linger(target: &Target) -> JoinSet<Whole> {
-    let target = target.clone();
-    let mut request = JoinSet::new();
-    request.spawn(async move { session::get(&target, "/wait").await });
-    request
+fn linger(target: &Target) -> JoinSet<FullResponse> {
+    session::get_many(target, "/wait", 1)
 }
 
 /// Waits until the lingering request is at the pod; whom the gateway is connected to then.
@@ -59,12 +66,12 @@ async fn connections_meanwhile(gateway: &Gateway, places: &Places) -> Vec<Socket
     gateway.connections()
 }
 
-async fn let_go(mut lingering: JoinSet<Whole>, places: &Places) -> Whole {
+async fn let_go(mut lingering: JoinSet<FullResponse>, places: &Places) -> FullResponse {
     Target::plain(places.pod).next().await;
     within("the answer", lingering.join_next()).await.expect("a request").expect("an answer")
 }
 
-async fn cold_start_only_sends_the_held_request_to_the_pod_and_later_ones_to_the_service(space: Space) {
+async fn cold_start_only_sends_the_held_request_to_the_pod_and_later_ones_to_the_service(space: TestNamespace) {
     space.serve(&App::new("shop")).await;
     let gateway = space.gateway_in_mode("cold-start-only").await;
     let target = gateway.target(&space.host("shop"));
@@ -93,41 +100,32 @@ async fn cold_start_only_sends_the_held_request_to_the_pod_and_later_ones_to_the
     gateway.stop().await;
 }
 
-async fn disabled_never_connects_to_a_pod(space: Space) {
+/// In this mode, a cold and a warm request both go to the pod or both to the Service, and are counted so.
+async fn both_requests_go_one_way(space: TestNamespace, mode: &str, expected: (u64, u64)) {
     space.serve(&App::new("shop")).await;
-    let gateway = space.gateway_in_mode("disabled").await;
+    let gateway = space.gateway_in_mode(mode).await;
     let target = gateway.target(&space.host("shop"));
     for cold in ["true", "false"] {
         let lingering = linger(&target);
         let places = Places::of(&space, "shop").await;
         let connected = connections_meanwhile(&gateway, &places).await;
-        assert!(connected.contains(&places.service), "through {}: {connected:?}", places.service);
-        assert!(!connected.contains(&places.pod), "never to {}: {connected:?}", places.pod);
+        places.assert_connected(mode, &connected, mode);
         let answer = let_go(lingering, &places).await;
         assert_eq!((answer.status, answer.header("x-rouse-cold-start")), (StatusCode::OK, cold));
     }
-    assert_eq!(counted(&gateway).await, (0, 2));
+    assert_eq!(counted(&gateway).await, expected);
     gateway.stop().await;
 }
 
-async fn always_never_connects_to_the_service(space: Space) {
-    space.serve(&App::new("shop")).await;
-    let gateway = space.gateway_in_mode("always").await;
-    let target = gateway.target(&space.host("shop"));
-    for cold in ["true", "false"] {
-        let lingering = linger(&target);
-        let places = Places::of(&space, "shop").await;
-        let connected = connections_meanwhile(&gateway, &places).await;
-        assert!(connected.contains(&places.pod), "to {}: {connected:?}", places.pod);
-        assert!(!connected.contains(&places.service), "never to {}: {connected:?}", places.service);
-        let answer = let_go(lingering, &places).await;
-        assert_eq!((answer.status, answer.header("x-rouse-cold-start")), (StatusCode::OK, cold));
-    }
-    assert_eq!(counted(&gateway).await, (2, 0));
-    gateway.stop().await;
+async fn disabled_never_connects_to_a_pod(space: TestNamespace) {
+    both_requests_go_one_way(space, "disabled", (0, 2)).await;
 }
 
-async fn a_route_may_differ_from_its_gateway(space: Space) {
+async fn always_never_connects_to_the_service(space: TestNamespace) {
+    both_requests_go_one_way(space, "always", (2, 0)).await;
+}
+
+async fn a_route_may_differ_from_its_gateway(space: TestNamespace) {
     space.run(&App::new("shop").replicas(1)).await;
     let routes = [("disabled", (0, 1)), ("always", (1, 0))];
     for (mode, _) in routes {
@@ -140,12 +138,7 @@ async fn a_route_may_differ_from_its_gateway(space: Space) {
             let gateway = space.gateway_in_mode(gateway_mode).await;
             let lingering = linger(&gateway.target(&space.host(mode)));
             let connected = connections_meanwhile(&gateway, &places).await;
-            let (to, not_to) = match mode {
-                "always" => (places.pod, places.service),
-                _ => (places.service, places.pod),
-            };
-            assert!(connected.contains(&to), "{mode} on {gateway_mode}: to {to}: {connected:?}");
-            assert!(!connected.contains(&not_to), "{mode} on {gateway_mode}: not to {not_to}: {connected:?}");
+            places.assert_connected(mode, &connected, &format!("{mode} on {gateway_mode}"));
             assert_eq!(let_go(lingering, &places).await.status, 200);
             assert_eq!(counted(&gateway).await, expected, "{mode} on {gateway_mode}");
             gateway.stop().await;
@@ -153,7 +146,7 @@ async fn a_route_may_differ_from_its_gateway(space: Space) {
     }
 }
 
-async fn a_bad_value_is_refused_at_the_start_in_words(space: Space) {
+async fn a_bad_value_is_refused_at_the_start_in_words(space: TestNamespace) {
     let launch = space.launch().await;
     let by_flag = launch.clone().flag("--direct-pod-routing", "sometimes");
     let by_variable = launch.clone().env("ROUSE_DIRECT_POD_ROUTING", "sometimes");
@@ -171,7 +164,7 @@ async fn a_bad_value_is_refused_at_the_start_in_words(space: Space) {
     }
 }
 
-async fn disabled_waits_for_a_proxy_that_lags_behind_the_pod(space: Space) {
+async fn disabled_waits_for_a_proxy_that_lags_behind_the_pod(space: TestNamespace) {
     space.serve(&App::new("shop")).await;
     let gateway = space.gateway_in_mode("disabled").await;
     let target = gateway.target(&space.host("shop"));
@@ -204,7 +197,7 @@ async fn disabled_waits_for_a_proxy_that_lags_behind_the_pod(space: Space) {
     gateway.stop().await;
 }
 
-async fn cold_start_only_does_not_wait_for_a_proxy_that_lags_behind_the_pod(space: Space) {
+async fn cold_start_only_does_not_wait_for_a_proxy_that_lags_behind_the_pod(space: TestNamespace) {
     space.serve(&App::new("shop")).await;
     let gateway = space.gateway_in_mode("cold-start-only").await;
     let target = gateway.target(&space.host("shop"));

@@ -7,13 +7,12 @@ use rouse_e2e::client::session;
 use rouse_e2e::proc;
 use rouse_e2e::target::Target;
 use serde_json::json;
-use tokio::task::JoinSet;
 
 use crate::app::App;
+use crate::harness::{Case, trial};
 use crate::identity;
 use crate::node::{Node, is_scale_write};
-use crate::space::Space;
-use crate::trials::{Case, trial};
+use crate::test_namespace::TestNamespace;
 
 pub(crate) const TRIALS: &[Case] = &[
     trial!(a_request_wakes_the_app_and_goes_to_the_pods_address),
@@ -21,19 +20,19 @@ pub(crate) const TRIALS: &[Case] = &[
     trial!(a_hundred_first_requests_are_answered_after_one_scale_write).on_our_node(),
 ];
 
-async fn a_request_wakes_the_app_and_goes_to_the_pods_address(space: Space) {
+async fn a_request_wakes_the_app_and_goes_to_the_pods_address(space: TestNamespace) {
     space.serve(&App::new("shop")).await;
     wakes(&space, "shop").await;
 }
 
-async fn the_same_for_an_http_scaled_object(space: Space) {
+async fn the_same_for_an_http_scaled_object(space: TestNamespace) {
     space.run(&App::new("shop")).await;
     space.apply(space.route("shop").scaled_object()).await;
     wakes(&space, "shop").await;
 }
 
 /// A first request and a second one, and all that they leave behind.
-async fn wakes(space: &Space, app: &str) {
+async fn wakes(space: &TestNamespace, app: &str) {
     let gateway = space.gateway().await;
     let host = space.host(app);
     let target = gateway.target(&host);
@@ -58,8 +57,7 @@ async fn wakes(space: &Space, app: &str) {
 
     // What the pod itself wrote down: the gateway's own socket at the other end, and the host that the client named.
     let straight = Target::plain((pod.ip, 8080).into());
-    let mut lingering = JoinSet::new();
-    lingering.spawn(async move { session::get(&target, "/wait").await });
+    let lingering = session::get_many(&target, "/wait", 1);
     straight.until("waiting", |waiting| waiting == 1).await;
     let sockets = proc::sockets(gateway.pid);
     straight.next().await;
@@ -77,15 +75,11 @@ async fn wakes(space: &Space, app: &str) {
     gateway.stop().await;
 }
 
-async fn a_hundred_first_requests_are_answered_after_one_scale_write(space: Space) {
+async fn a_hundred_first_requests_are_answered_after_one_scale_write(space: TestNamespace) {
     space.serve(&App::new("shop")).await;
     let gateway = space.gateway().await;
     let target = gateway.target(&space.host("shop"));
-    let mut clients = JoinSet::new();
-    for _ in 0..100 {
-        let target = target.clone();
-        clients.spawn(async move { session::get(&target, "/order").await });
-    }
+    let mut clients = session::get_many(&target, "/order", 100);
     let mut places = Vec::new();
     while let Some(answer) = clients.join_next().await {
         let answer = answer.expect("an answer");

@@ -8,7 +8,7 @@ use kube::config::Kubeconfig;
 use serde_json::{Value, json};
 
 use crate::cluster;
-use crate::space::{Kind, Space};
+use crate::test_namespace::{Kind, TestNamespace};
 
 const NAME: &str = "rouse-gateway";
 const ACCOUNT: Kind = ("v1", "ServiceAccount");
@@ -40,13 +40,13 @@ pub(crate) async fn install(client: &Client) {
 }
 
 /// What the API server calls the gateway of a namespace.
-pub(crate) fn user(space: &Space) -> String {
+pub(crate) fn user(space: &TestNamespace) -> String {
     format!("system:serviceaccount:{}:{NAME}", space.name())
 }
 
 impl Identity {
     /// The one of this namespace, which may do there what the role says.
-    pub(crate) async fn of(space: &Space) -> Self {
+    pub(crate) async fn of(space: &TestNamespace) -> Self {
         let account = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": NAME } });
         space.apply(account).await;
         space.apply(binding("RoleBinding", NAME, "ClusterRole", ROLE, space)).await;
@@ -59,7 +59,7 @@ impl Identity {
 }
 
 /// The same with the token in a file of its own, which may be written anew: the kubeconfig, and that file.
-pub(crate) async fn with_token_file(space: &Space) -> (PathBuf, PathBuf) {
+pub(crate) async fn with_token_file(space: &TestNamespace) -> (PathBuf, PathBuf) {
     let kubeconfig = Identity::of(space).await.kubeconfig;
     let file = space.files().join("token");
     fs::write(&file, token(space).await).expect("a token");
@@ -69,12 +69,12 @@ pub(crate) async fn with_token_file(space: &Space) -> (PathBuf, PathBuf) {
 }
 
 /// Takes the gateway's account away, and with it the worth of its tokens.
-pub(crate) async fn revoke(space: &Space) {
+pub(crate) async fn revoke(space: &TestNamespace) {
     space.delete(ACCOUNT, NAME).await;
 }
 
 /// Gives the gateway its account again, and writes a token of it into `file`.
-pub(crate) async fn renew(space: &Space, file: &Path) {
+pub(crate) async fn renew(space: &TestNamespace, file: &Path) {
     Identity::of(space).await;
     let new = file.with_extension("new");
     fs::write(&new, token(space).await).expect("a token");
@@ -82,7 +82,7 @@ pub(crate) async fn renew(space: &Space, file: &Path) {
 }
 
 /// Lets the gateway of this namespace do in the whole cluster what the role says; goes with the namespace's trial.
-pub(crate) async fn everywhere(space: &Space) -> Everywhere {
+pub(crate) async fn everywhere(space: &TestNamespace) -> Everywhere {
     let binding = binding("ClusterRoleBinding", space.name(), "ClusterRole", ROLE, space);
     cluster::apply(space.client(), None, &binding).await;
     Everywhere { space: space.clone(), binding }
@@ -90,7 +90,7 @@ pub(crate) async fn everywhere(space: &Space) -> Everywhere {
 
 /// A `ClusterRoleBinding`, which no namespace takes along: remove it at the end.
 pub(crate) struct Everywhere {
-    space: Space,
+    space: TestNamespace,
     binding: Value,
 }
 
@@ -102,12 +102,12 @@ impl Everywhere {
 }
 
 /// Lets the gateway read named objects of one kind, `secrets` or `configmaps`, as `deploy/optional` does.
-pub(crate) async fn grant_named(space: &Space, resource: &str, names: &[&str]) {
+pub(crate) async fn grant_named(space: &TestNamespace, resource: &str, names: &[&str]) {
     grant_named_in(space, space, resource, names).await;
 }
 
 /// The same for objects of another namespace, `place`.
-pub(crate) async fn grant_named_in(place: &Space, space: &Space, resource: &str, names: &[&str]) {
+pub(crate) async fn grant_named_in(place: &TestNamespace, space: &TestNamespace, resource: &str, names: &[&str]) {
     let name = format!("{NAME}-{resource}");
     let role = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1",
@@ -121,7 +121,7 @@ pub(crate) async fn grant_named_in(place: &Space, space: &Space, resource: &str,
     place.apply(binding("RoleBinding", &name, "Role", &name, space)).await;
 }
 
-fn binding(kind: &str, name: &str, role_kind: &str, role: &str, space: &Space) -> Value {
+fn binding(kind: &str, name: &str, role_kind: &str, role: &str, space: &TestNamespace) -> Value {
     json!({
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": kind,
@@ -131,7 +131,7 @@ fn binding(kind: &str, name: &str, role_kind: &str, role: &str, space: &Space) -
     })
 }
 
-async fn token(space: &Space) -> String {
+async fn token(space: &TestNamespace) -> String {
     let path = format!("/api/v1/namespaces/{}/serviceaccounts/{NAME}/token", space.name());
     let asked = json!({
         "apiVersion": "authentication.k8s.io/v1",
@@ -147,7 +147,7 @@ async fn token(space: &Space) -> String {
 }
 
 /// The administrator's cluster, the gateway as `user`. JSON is YAML.
-fn kubeconfig_with(space: &Space, user: &Value) -> Value {
+fn kubeconfig_with(space: &TestNamespace, user: &Value) -> Value {
     let file = Kubeconfig::read_from(space.kubeconfig()).expect("a kubeconfig");
     let current = file.current_context.as_deref().unwrap_or_default();
     let context = file.contexts.iter().find(|context| context.name == current);

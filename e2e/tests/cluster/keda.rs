@@ -10,8 +10,8 @@ use rouse_e2e::wait::patiently;
 use serde_json::json;
 
 use crate::app::App;
-use crate::space::{Space, programs};
-use crate::trials::{Case, trial};
+use crate::harness::{Case, trial};
+use crate::test_namespace::{TestNamespace, programs};
 
 pub(crate) const TRIALS: &[Case] = &[trial!(kedas_variables_alone_are_enough)];
 
@@ -22,7 +22,7 @@ fn free_ports() -> [u16; 2] {
 }
 
 /// Nothing but variables, and the kubeconfig by the variable that everybody knows.
-async fn with_variables(space: &Space) -> Launch {
+async fn with_variables(space: &TestNamespace) -> Launch {
     let launch = space.launch().await;
     let flags = ["--kubeconfig", "--listen", "--admin", "--shutdown-delay", "--watch-namespace"];
     let bare = flags.into_iter().fold(launch, Launch::without);
@@ -35,7 +35,7 @@ async fn with_variables(space: &Space) -> Launch {
         .env("KEDA_HTTP_LOG_REQUESTS", "true")
 }
 
-async fn kedas_variables_alone_are_enough(space: Space) {
+async fn kedas_variables_alone_are_enough(space: TestNamespace) {
     let long = json!({ "timeouts": { "readiness": "5m", "request": "5m", "responseHeader": "5m" } });
     space.run(&App::new("shop")).await;
     space.apply(space.route("shop").spec(&long).object()).await;

@@ -30,64 +30,59 @@
 //! }
 //! ```
 //!
-//! - [`space::Space`]: apply, get, list, patch, delete, scale; waits for objects; pods, logs, conditions of routes.
+//! - [`test_namespace::TestNamespace`]: apply, get, list, patch, delete, scale; waits for objects; pods, logs, conditions of routes.
 //! - [`app::App`], [`route::Route`]: the objects of an app. [`identity`]: who the gateway is and what it may do.
 //! - `rouse_e2e::gateway`: the gateway's process: a host process under an identity of its own that watches this namespace. `gateway.connections()` says whom it is connected to.
 //! - [`node::Node`]: the cluster's own programs (stop, continue, restart) and what the gateway asked of the API server.
 //!   A trial with [`Case::on_our_node`] runs on that cluster only, one with [`Case::alone`] while no other runs.
 //!   One with [`Case::on_its_own_cluster`] has a control plane to itself, without nodes: [`own_cluster`].
 //! - `rouse_e2e::client::load`: requests at a fixed rate, and what became of each.
-//! - Wait for what must come with `patiently` and `Space::until`, never for a time.
+//! - Wait for what must come with `patiently` and `TestNamespace::until`, never for a time.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stderr,
-    reason = "a test may panic, also in its helpers"
-)]
+#![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
+#![expect(clippy::print_stderr, reason = "what a run skips or measures is told beside its results")]
 #![allow(dead_code, reason = "the harness has what the next trial needs")]
 
 mod answers;
 mod app;
 mod authority;
-mod changes;
 mod cluster;
 mod cold_start;
 mod deployed;
 mod direct;
-mod families;
+mod dual_stack;
 mod from_zero;
+mod harness;
 mod identity;
+mod invalid_objects;
 mod keda;
 mod node;
-mod objects;
 mod own_cluster;
 mod ownership;
 mod ports;
 mod protocols;
-mod rights;
+mod rbac;
 mod rollouts;
 mod route;
+mod route_changes;
 mod routing;
-mod space;
+mod test_namespace;
 mod timeouts;
 mod tls;
-mod trials;
 mod watches;
 
 use std::process::ExitCode;
 
+use harness::Case;
 use libtest_mimic::Arguments;
-use trials::Case;
 
 /// All trials, by subject.
 const MODULES: &[&[Case]] = &[
     from_zero::TRIALS,
     direct::TRIALS,
     ports::TRIALS,
-    families::TRIALS,
-    rights::TRIALS,
+    dual_stack::TRIALS,
+    rbac::TRIALS,
     deployed::TRIALS,
     tls::TRIALS,
     cold_start::TRIALS,
@@ -95,8 +90,8 @@ const MODULES: &[&[Case]] = &[
     answers::TRIALS,
     timeouts::TRIALS,
     protocols::TRIALS,
-    changes::TRIALS,
-    objects::TRIALS,
+    route_changes::TRIALS,
+    invalid_objects::TRIALS,
     ownership::TRIALS,
     keda::TRIALS,
     rollouts::TRIALS,
@@ -109,5 +104,5 @@ fn main() -> ExitCode {
         eprintln!("{problem}");
         return ExitCode::from(2);
     }
-    trials::run(&arguments, MODULES).exit_code()
+    harness::run(&arguments, MODULES).exit_code()
 }

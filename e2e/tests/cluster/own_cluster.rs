@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::cluster;
 use crate::node::Node;
-use crate::space::{Space, programs};
+use crate::test_namespace::{TestNamespace, programs};
 
 /// Whether the programs of a control plane are there. Without them such a trial cannot run.
 pub(crate) fn is_built() -> bool {
@@ -68,8 +68,8 @@ impl OwnCluster {
     }
 
     /// A namespace in it.
-    pub(crate) async fn space(&self) -> Space {
-        Space::create_in(&self.run.join("kubeconfig")).await
+    pub(crate) async fn space(&self) -> TestNamespace {
+        TestNamespace::create_in(&self.run.join("kubeconfig")).await
     }
 }
 
@@ -83,13 +83,13 @@ impl Drop for OwnCluster {
 }
 
 /// The programs behind a trial's namespace.
-pub(crate) fn node(space: &Space) -> Node {
+pub(crate) fn node(space: &TestNamespace) -> Node {
     Node::at(space.kubeconfig().parent().expect("the run folder"))
 }
 
 /// Starts the API server again and waits until it serves what it has. An API server that finds its port taken, for example by
 /// a client's connection, never serves: it is started once more.
-pub(crate) async fn api_server_returns(space: &Space) {
+pub(crate) async fn api_server_returns(space: &TestNamespace) {
     start(space, "kube-apiserver").await;
     if tokio::time::timeout(std::time::Duration::from_mins(1), api_server_serves(space)).await.is_ok() {
         return;
@@ -100,13 +100,13 @@ pub(crate) async fn api_server_returns(space: &Space) {
 }
 
 /// Starts a program again that has ended.
-pub(crate) async fn start(space: &Space, program: &str) {
+pub(crate) async fn start(space: &TestNamespace, program: &str) {
     let ran = node(space).script("restart", &[program]).await;
     assert_eq!(ran.code, Some(0), "{ran:?}");
 }
 
 /// Waits until the API server serves what it has.
-pub(crate) async fn api_server_serves(space: &Space) {
+pub(crate) async fn api_server_serves(space: &TestNamespace) {
     patiently("the API server to be ready", async || {
         let ready = http::Request::get("/readyz").body(Vec::new()).unwrap();
         // What is asked while it starts may never be answered.
@@ -118,7 +118,7 @@ pub(crate) async fn api_server_serves(space: &Space) {
 }
 
 /// Asks etcd itself.
-pub(crate) async fn etcd(space: &Space, path: &str, question: &Value) -> Value {
+pub(crate) async fn etcd(space: &TestNamespace, path: &str, question: &Value) -> Value {
     let mut curl = tokio::process::Command::new("curl");
     curl.args(["-sS", "--fail-with-body", "--unix-socket"]).arg(node(space).folder().join("etcd.sock"));
     curl.arg(format!("http://localhost/v3/{path}")).args(["-d", &question.to_string()]);
@@ -127,25 +127,25 @@ pub(crate) async fn etcd(space: &Space, path: &str, question: &Value) -> Value {
 }
 
 /// The newest revision.
-pub(crate) async fn revision(space: &Space) -> u64 {
+pub(crate) async fn revision(space: &TestNamespace) -> u64 {
     let status = etcd(space, "maintenance/status", &json!({})).await;
     status["header"]["revision"].as_str().and_then(|text| text.parse().ok()).expect("a revision")
 }
 
 /// Forgets everything older than now.
-pub(crate) async fn compact(space: &Space) {
+pub(crate) async fn compact(space: &TestNamespace) {
     let revision = revision(space).await;
     etcd(space, "kv/compaction", &json!({ "revision": revision.to_string(), "physical": true })).await;
 }
 
 /// Where etcd has its data, and where a trial puts a copy.
-fn data(space: &Space) -> (PathBuf, PathBuf) {
+fn data(space: &TestNamespace) -> (PathBuf, PathBuf) {
     let state = node(space).folder().join("state");
     (state.join("etcd"), state.join("etcd.backup"))
 }
 
 /// Copies what etcd has, which is away meanwhile.
-pub(crate) async fn back_up(space: &Space) {
+pub(crate) async fn back_up(space: &TestNamespace) {
     let (data, backup) = data(space);
     node(space).end("etcd", rustix::process::Signal::KILL).await;
     copy(&data, &backup);
@@ -154,7 +154,7 @@ pub(crate) async fn back_up(space: &Space) {
 }
 
 /// Puts the copy back. Neither etcd nor the API server may run.
-pub(crate) fn restore(space: &Space) {
+pub(crate) fn restore(space: &TestNamespace) {
     let (data, backup) = data(space);
     fs::remove_dir_all(&data).expect("etcd's data");
     copy(&backup, &data);
@@ -199,7 +199,7 @@ impl HostPod {
     }
 
     /// A slice of `service` with this pod alone. A pod that is not ready is on its way out, and serves still.
-    pub(crate) fn slice(&self, space: &Space, service: &str, ready: bool) -> Value {
+    pub(crate) fn slice(&self, space: &TestNamespace, service: &str, ready: bool) -> Value {
         let address = self.process.target.address;
         json!({
             "apiVersion": "discovery.k8s.io/v1",

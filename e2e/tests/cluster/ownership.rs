@@ -14,9 +14,9 @@ use serde_json::{Value, json};
 use crate::app::App;
 use crate::authority::{self, Authority};
 use crate::cluster;
+use crate::harness::{Case, trial};
 use crate::identity;
-use crate::space::{Kind, ROUTE, Space, programs};
-use crate::trials::{Case, trial};
+use crate::test_namespace::{Kind, ROUTE, TestNamespace, programs};
 
 pub(crate) const TRIALS: &[Case] = &[
     trial!(a_host_belongs_to_the_namespace_that_claimed_it_first),
@@ -26,8 +26,8 @@ pub(crate) const TRIALS: &[Case] = &[
 const SCALED: Kind = ("http.keda.sh/v1alpha1", "HTTPScaledObject");
 
 /// Runs `check` with a second namespace and a gateway for both, and takes away what is in no namespace.
-async fn with_a_neighbour(space: Space, check: impl AsyncFnOnce(&Space, &Space, &Gateway)) {
-    let neighbour = Space::create().await;
+async fn with_a_neighbour(space: TestNamespace, check: impl AsyncFnOnce(&TestNamespace, &TestNamespace, &Gateway)) {
+    let neighbour = TestNamespace::create().await;
     let reader = rights_to_read(&space);
     for object in &reader {
         cluster::apply(space.client(), None, object).await;
@@ -56,13 +56,13 @@ async fn with_a_neighbour(space: Space, check: impl AsyncFnOnce(&Space, &Space, 
     }
 }
 
-fn gateway_of(space: &Space) -> Value {
+fn gateway_of(space: &TestNamespace) -> Value {
     let user = identity::user(space);
     json!([{ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user }])
 }
 
 /// What the gateway of `space` may see in the whole cluster: all that it may see at home.
-fn rights_to_read(space: &Space) -> [Value; 2] {
+fn rights_to_read(space: &TestNamespace) -> [Value; 2] {
     let Value::Array(mut rules) = identity::granted() else { panic!("a list of rules") };
     rules.retain(|rule| {
         let verbs = rule["verbs"].as_array().unwrap();
@@ -83,7 +83,7 @@ fn rights_to_read(space: &Space) -> [Value; 2] {
 }
 
 /// Lets the gateway of `home` do in `space` what it does at home, and read a `ConfigMap` and a Secret by their names.
-async fn grant_in(space: &Space, home: &Space) {
+async fn grant_in(space: &TestNamespace, home: &TestNamespace) {
     let Value::Array(mut rules) = identity::granted() else { panic!("a list of rules") };
     for resource in ["configmaps", "secrets"] {
         identity::grant_named(home, resource, &["theirs"]).await;
@@ -110,7 +110,7 @@ async fn grant_in(space: &Space, home: &Space) {
 
 /// A route that answers with the name of its namespace, without a pod: by a placeholder, and below `/static` by a
 /// static answer.
-fn route(space: &Space, name: &str, host: &str, path: &str) -> Value {
+fn route(space: &TestNamespace, name: &str, host: &str, path: &str) -> Value {
     let response = json!({ "statusCode": 202, "body": space.name() });
     let rule = json!({ "hosts": [host], "paths": [{ "value": path }] });
     let fixed =
@@ -126,7 +126,7 @@ fn route(space: &Space, name: &str, host: &str, path: &str) -> Value {
         .object()
 }
 
-async fn a_host_belongs_to_the_namespace_that_claimed_it_first(space: Space) {
+async fn a_host_belongs_to_the_namespace_that_claimed_it_first(space: TestNamespace) {
     with_a_neighbour(space, async |one, other, gateway| {
         // In the order of the alphabet and by the age of its object the neighbour would come first: the time of the claim
         // counts.
@@ -200,7 +200,7 @@ async fn a_host_belongs_to_the_namespace_that_claimed_it_first(space: Space) {
     .await;
 }
 
-async fn a_route_reaches_nothing_of_another_namespace(space: Space) {
+async fn a_route_reaches_nothing_of_another_namespace(space: TestNamespace) {
     with_a_neighbour(space, async |space, neighbour, gateway| {
         let page = json!({
             "apiVersion": "v1", "kind": "ConfigMap",

@@ -8,8 +8,8 @@ use rouse_e2e::wait::patiently;
 use serde_json::{Value, json};
 
 use crate::app::App;
-use crate::space::{DEPLOYMENT, Space, programs};
-use crate::trials::{Case, trial};
+use crate::harness::{Case, trial};
+use crate::test_namespace::{DEPLOYMENT, TestNamespace, programs};
 
 pub(crate) const TRIALS: &[Case] = &[
     trial!(a_port_is_found_by_number_and_by_name),
@@ -28,7 +28,7 @@ fn service(name: &str, ports: &[Value]) -> Value {
     service
 }
 
-async fn a_port_is_found_by_number_and_by_name(space: Space) {
+async fn a_port_is_found_by_number_and_by_name(space: TestNamespace) {
     let app = App::new("app").replicas(1).container_ports(&[("http", 8080), ("side", 8081), ("back", 8082)]);
     space.apply(app.deployment()).await;
     space.apply(service("unnamed", &[json!({ "port": 80, "targetPort": 8080 })])).await;
@@ -78,7 +78,7 @@ async fn a_port_is_found_by_number_and_by_name(space: Space) {
     gateway.stop().await;
 }
 
-async fn one_name_on_two_numbers_during_a_rolling_update(space: Space) {
+async fn one_name_on_two_numbers_during_a_rolling_update(space: TestNamespace) {
     let app = App::new("app")
         .replicas(2)
         // Pods serve on until everybody knows that they leave.
@@ -120,7 +120,7 @@ async fn one_name_on_two_numbers_during_a_rolling_update(space: Space) {
     gateway.stop().await;
 }
 
-async fn a_port_that_the_service_lacks_is_told_and_refused(space: Space) {
+async fn a_port_that_the_service_lacks_is_told_and_refused(space: TestNamespace) {
     space.run(&App::new("app")).await;
     space.apply(space.route("app").named("number").hosts(&[&space.host("number")]).port(8443).object()).await;
     space
@@ -139,7 +139,7 @@ async fn a_port_that_the_service_lacks_is_told_and_refused(space: Space) {
     gateway.stop().await;
 }
 
-async fn a_port_that_no_pod_offers_is_asked_of_the_service(space: Space) {
+async fn a_port_that_no_pod_offers_is_asked_of_the_service(space: TestNamespace) {
     let app = App::new("app").replicas(1).service_ports(&[
         json!({ "name": "http", "port": 80, "targetPort": "http" }),
         json!({ "name": "ghost", "port": 81, "targetPort": "nowhere" }),
@@ -161,7 +161,7 @@ async fn a_port_that_no_pod_offers_is_asked_of_the_service(space: Space) {
     gateway.stop().await;
 }
 
-async fn a_headless_service_is_served_directly_and_has_nothing_else(space: Space) {
+async fn a_headless_service_is_served_directly_and_has_nothing_else(space: TestNamespace) {
     let app = App::new("app")
         .service_ports(&[
             json!({ "name": "http", "port": 8080, "targetPort": "http" }),
@@ -181,7 +181,7 @@ async fn a_headless_service_is_served_directly_and_has_nothing_else(space: Space
     gateway.stop().await;
 }
 
-async fn an_external_name_is_refused(space: Space) {
+async fn an_external_name_is_refused(space: TestNamespace) {
     let service = json!({
         "apiVersion": "v1",
         "kind": "Service",
@@ -200,7 +200,7 @@ async fn an_external_name_is_refused(space: Space) {
     gateway.stop().await;
 }
 
-async fn endpoints_written_by_hand_count_only_if_allowed(space: Space) {
+async fn endpoints_written_by_hand_count_only_if_allowed(space: TestNamespace) {
     space.run(&App::new("app").replicas(1)).await;
     let [pod] = &space.ready_pods("app", 1).await[..] else { panic!("one pod") };
     let allowed = json!({ "rouse.dev/manual-endpoints": "allow" });

@@ -8,12 +8,12 @@ use serde_json::json;
 use tokio_tungstenite::tungstenite::Message;
 
 use crate::app::App;
-use crate::space::Space;
-use crate::trials::{Case, trial};
+use crate::harness::{Case, trial};
+use crate::test_namespace::TestNamespace;
 
 pub(crate) const TRIALS: &[Case] = &[trial!(websockets_and_grpc_wake_an_app_and_talk_to_it)];
 
-async fn websockets_and_grpc_wake_an_app_and_talk_to_it(space: Space) {
+async fn websockets_and_grpc_wake_an_app_and_talk_to_it(space: TestNamespace) {
     let ports = [
         json!({ "name": "http", "port": 80, "targetPort": "http" }),
         json!({ "name": "grpc", "port": 81, "targetPort": "http", "appProtocol": "kubernetes.io/h2c" }),

@@ -13,8 +13,8 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use crate::app::{App, merge};
-use crate::space::{DEPLOYMENT, Kind, POD, Space};
-use crate::trials::{Case, trial};
+use crate::harness::{Case, trial};
+use crate::test_namespace::{DEPLOYMENT, Kind, POD, TestNamespace};
 
 pub(crate) const TRIALS: &[Case] = &[
     trial!(nothing_fails_while_five_pods_are_replaced).once(),
@@ -40,7 +40,7 @@ fn app(replicas: u32) -> App {
 }
 
 /// Plays `act` again and again while the load goes on, at least once.
-async fn under_load(space: &Space, gateway: &Gateway, mut act: impl AsyncFnMut(u32)) -> Tally {
+async fn under_load(space: &TestNamespace, gateway: &Gateway, mut act: impl AsyncFnMut(u32)) -> Tally {
     let load = Load::on(&gateway.target(&space.host("shop")), RATE);
     let end = Instant::now() + Duration::from_secs(seconds());
     load.flows(100).await;
@@ -59,26 +59,26 @@ async fn under_load(space: &Space, gateway: &Gateway, mut act: impl AsyncFnMut(u
 }
 
 /// The pods of the app that are not on their way out.
-async fn uids(space: &Space) -> BTreeSet<String> {
+async fn uids(space: &TestNamespace) -> BTreeSet<String> {
     let pods = space.list(POD, "app=shop").await;
     let stays = pods.iter().filter(|pod| pod["metadata"]["deletionTimestamp"].is_null());
     stays.map(|pod| pod["metadata"]["uid"].as_str().unwrap().to_owned()).collect()
 }
 
 /// Changes the pods' template, and waits until all pods are ready that were not there before.
-async fn roll(space: &Space, kind: Kind, round: u32, count: usize) {
+async fn roll(space: &TestNamespace, kind: Kind, round: u32, count: usize) {
     let before = uids(space).await;
     let change = json!({ "metadata": { "annotations": { "round": round.to_string() } } });
     space.patch(kind, "shop", json!({ "spec": { "template": change } })).await;
     replaced(space, &before, count).await;
 }
 
-async fn replaced(space: &Space, before: &BTreeSet<String>, count: usize) {
+async fn replaced(space: &TestNamespace, before: &BTreeSet<String>, count: usize) {
     patiently("other pods", async || uids(space).await.is_disjoint(before).then_some(())).await;
     space.ready_pods("shop", count).await;
 }
 
-async fn rolling_update(space: &Space, mode: &str) -> Tally {
+async fn rolling_update(space: &TestNamespace, mode: &str) -> Tally {
     space.serve(&app(5)).await;
     space.ready_pods("shop", 5).await;
     let gateway = space.gateway_in_mode(mode).await;
@@ -87,15 +87,15 @@ async fn rolling_update(space: &Space, mode: &str) -> Tally {
     tally
 }
 
-async fn nothing_fails_while_five_pods_are_replaced(space: Space) {
+async fn nothing_fails_while_five_pods_are_replaced(space: TestNamespace) {
     rolling_update(&space, "always").await.assert_perfect();
 }
 
-async fn nothing_fails_while_five_pods_are_replaced_behind_the_service(space: Space) {
+async fn nothing_fails_while_five_pods_are_replaced_behind_the_service(space: TestNamespace) {
     rolling_update(&space, "disabled").await.assert_perfect();
 }
 
-async fn nothing_fails_while_five_pods_become_one_and_five_again(space: Space) {
+async fn nothing_fails_while_five_pods_become_one_and_five_again(space: TestNamespace) {
     space.serve(&app(5)).await;
     space.ready_pods("shop", 5).await;
     let gateway = space.gateway().await;
@@ -114,7 +114,7 @@ async fn nothing_fails_while_five_pods_become_one_and_five_again(space: Space) {
     gateway.stop().await;
 }
 
-async fn the_last_pod_serves_while_it_terminates_until_its_successor_is_ready(space: Space) {
+async fn the_last_pod_serves_while_it_terminates_until_its_successor_is_ready(space: TestNamespace) {
     // The successor takes its time, and the old one has more.
     let app = app(1).env("START_DELAY_MS", 2_000).env("TERM_DELAY_MS", 40_000);
     space.serve(&app).await;
@@ -134,7 +134,7 @@ async fn the_last_pod_serves_while_it_terminates_until_its_successor_is_ready(sp
     gateway.stop().await;
 }
 
-async fn nothing_fails_while_a_stateful_set_has_no_pod_at_all(space: Space) {
+async fn nothing_fails_while_a_stateful_set_has_no_pod_at_all(space: TestNamespace) {
     let app = app(1);
     let mut set = app.deployment();
     merge(&mut set, &json!({ "kind": "StatefulSet", "spec": { "serviceName": "shop" } }));

@@ -8,8 +8,8 @@ use rouse_e2e::wait::patiently;
 use serde_json::{Value, json};
 
 use crate::app::App;
-use crate::space::Space;
-use crate::trials::{Case, trial};
+use crate::harness::{Case, trial};
+use crate::test_namespace::TestNamespace;
 
 pub(crate) const TRIALS: &[Case] = &[trial!(requests_take_the_route_that_fits_best)];
 
@@ -97,7 +97,7 @@ const CASES: &[Asked<'static>] = &[
 ];
 
 /// One pod behind one Service: each route leads to a port of its own, which the pod writes down with each request.
-async fn requests_take_the_route_that_fits_best(space: Space) {
+async fn requests_take_the_route_that_fits_best(space: TestNamespace) {
     let here = |text: &str| text.replace("NS", space.name());
     let routes = routes();
     let names: Vec<&str> = routes.iter().map(|(name, _)| *name).chain([SCALED]).collect();

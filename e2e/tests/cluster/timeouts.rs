@@ -6,8 +6,8 @@ use rouse_e2e::client::session::{self, Http};
 use serde_json::{Value, json};
 
 use crate::app::App;
-use crate::space::Space;
-use crate::trials::{Case, trial};
+use crate::harness::{Case, trial};
+use crate::test_namespace::TestNamespace;
 
 pub(crate) const TRIALS: &[Case] = &[
     trial!(each_timeout_has_an_error_of_its_own),
@@ -21,7 +21,7 @@ fn empty() -> Value {
     service
 }
 
-async fn each_timeout_has_an_error_of_its_own(space: Space) {
+async fn each_timeout_has_an_error_of_its_own(space: TestNamespace) {
     space.run(&App::new("shop").replicas(1)).await;
     space.apply(empty()).await;
     // The other timeouts are there, and longer.
@@ -79,7 +79,7 @@ async fn each_timeout_has_an_error_of_its_own(space: Space) {
     gateway.stop().await;
 }
 
-async fn a_response_that_has_begun_is_cut_at_the_end_of_its_time(space: Space) {
+async fn a_response_that_has_begun_is_cut_at_the_end_of_its_time(space: TestNamespace) {
     space.run(&App::new("shop").replicas(1)).await;
     space.apply(space.route("shop").spec(&json!({ "timeouts": { "request": "3s" } })).object()).await;
     space.ready_pods("shop", 1).await;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use http::StatusCode;
-use rouse_e2e::client::session::{self, Http, Whole};
+use rouse_e2e::client::session::{self, Http, FullResponse};
 use rouse_e2e::gateway::Gateway;
 use rouse_e2e::wait::{patiently, within};
 use rouse_net::tls::{Alpn, ClientSettings, ClientTls, Pem, Roots, ServerName};
@@ -20,9 +20,9 @@ use tokio::time::Instant;
 
 use crate::app::App;
 use crate::authority::{Authority, Leaf, config_map, leaf_secret, leaf_secret_for, secret};
+use crate::harness::{Case, trial};
 use crate::identity::{grant_named, grant_named_in};
-use crate::space::{DEPLOYMENT, Kind, Space, programs};
-use crate::trials::{Case, trial};
+use crate::test_namespace::{DEPLOYMENT, Kind, TestNamespace, programs};
 
 pub(crate) const TRIALS: &[Case] = &[
     trial!(a_pod_is_dialled_by_address_and_verified_by_any_name_of_its_service),
@@ -47,12 +47,12 @@ const CA: (&str, &str) = ("upstream-ca", "configmap/ca");
 const WRONG_CA: &str = "not issued by a trusted CA";
 
 /// The DNS name of a Service that is asked for.
-fn dns(space: &Space, service: &str) -> String {
+fn dns(space: &TestNamespace, service: &str) -> String {
     format!("{service}.{}.svc", space.name())
 }
 
 /// Makes an authority whose certificate is in the `ConfigMap` `ca`, which the gateway may read.
-async fn authority(space: &Space) -> Authority {
+async fn authority(space: &TestNamespace) -> Authority {
     let authority = Authority::named("authority of a trial");
     space.apply(config_map("ca", &[("ca.crt", &authority.pem())])).await;
     grant_named(space, "configmaps", &["ca"]).await;
@@ -60,7 +60,7 @@ async fn authority(space: &Space) -> Authority {
 }
 
 /// Runs a pod of `app` that shows `leaf`.
-async fn pod(space: &Space, app: &str, leaf: &Leaf) {
+async fn pod(space: &TestNamespace, app: &str, leaf: &Leaf) {
     space.apply(leaf_secret(app, leaf)).await;
     space.apply(App::new(app).replicas(1).tls(app).deployment()).await;
 }
@@ -75,7 +75,7 @@ fn annotations(asks: Asks<'_>) -> Value {
 }
 
 /// A Service of the pods of `app` with these annotations, and a route to it.
-async fn service(space: &Space, app: &str, name: &str, asks: Asks<'_>) {
+async fn service(space: &TestNamespace, app: &str, name: &str, asks: Asks<'_>) {
     let mut service = App::new(app).service_with(annotations(asks)).service();
     service["metadata"]["name"] = json!(name);
     space.apply(service).await;
@@ -83,18 +83,18 @@ async fn service(space: &Space, app: &str, name: &str, asks: Asks<'_>) {
 }
 
 /// The same, whose pods are spoken to over TLS.
-async fn secure(space: &Space, app: &str, name: &str, asks: Asks<'_>) {
+async fn secure(space: &TestNamespace, app: &str, name: &str, asks: Asks<'_>) {
     let asks: Vec<_> = asks.iter().copied().chain([("upstream-tls", "true")]).collect();
     service(space, app, name, &asks).await;
 }
 
-async fn ask(space: &Space, gateway: &Gateway, name: &str) -> Whole {
+async fn ask(space: &TestNamespace, gateway: &Gateway, name: &str) -> FullResponse {
     session::get(&gateway.target(&space.host(name)), "/headers").await
 }
 
 /// What the pod saw of a request, which it answered.
 #[track_caller]
-fn served(name: &str, answer: &Whole) -> Value {
+fn served(name: &str, answer: &FullResponse) -> Value {
     let said = (answer.status, answer.header("x-rouse-error"));
     assert_eq!(said, (StatusCode::OK, ""), "{name}: {}", answer.text());
     answer.json()
@@ -103,19 +103,19 @@ fn served(name: &str, answer: &Whole) -> Value {
 /// What clients hear of settings that cannot be used: the reason is on the route's status.
 const UNUSABLE: &str = "cannot be used; the status of its routes says why";
 
-fn is_refused(answer: &Whole, words: &str) -> bool {
+fn is_refused(answer: &FullResponse, words: &str) -> bool {
     (answer.status, answer.header("x-rouse-error")) == (StatusCode::BAD_GATEWAY, "tls_failed")
         && answer.text().contains(words)
 }
 
 #[track_caller]
-fn refused(name: &str, answer: &Whole, words: &str) {
+fn refused(name: &str, answer: &FullResponse, words: &str) {
     let (status, text) = (answer.status, answer.text());
     assert!(is_refused(answer, words), "{name}: expected tls_failed and {words:?}, not {status} {text}");
 }
 
 /// Asks until the pod answers; what it saw. Nothing but a refusal because of TLS may come before.
-async fn until_served(space: &Space, gateway: &Gateway, name: &str) -> Value {
+async fn until_served(space: &TestNamespace, gateway: &Gateway, name: &str) -> Value {
     patiently(&format!("{name} to be served"), async || {
         let answer = ask(space, gateway, name).await;
         if answer.status == StatusCode::OK {
@@ -128,7 +128,7 @@ async fn until_served(space: &Space, gateway: &Gateway, name: &str) -> Value {
 }
 
 /// Asks until it is refused in these words.
-async fn until_refused(space: &Space, gateway: &Gateway, name: &str, words: &str) {
+async fn until_refused(space: &TestNamespace, gateway: &Gateway, name: &str, words: &str) {
     patiently(&format!("{name} to be refused: {words}"), async || {
         is_refused(&ask(space, gateway, name).await, words).then_some(())
     })
@@ -136,7 +136,7 @@ async fn until_refused(space: &Space, gateway: &Gateway, name: &str, words: &str
 }
 
 /// Waits until the route's status says so, too.
-async fn until_told(space: &Space, route: &str, words: &str) {
+async fn until_told(space: &TestNamespace, route: &str, words: &str) {
     patiently(&format!("{route} to be told: {words}"), async || {
         let told = space.condition(route, "BadUpstreamTls", "True").await;
         told["message"].as_str()?.contains(words).then_some(())
@@ -144,7 +144,7 @@ async fn until_told(space: &Space, route: &str, words: &str) {
     .await;
 }
 
-async fn a_pod_is_dialled_by_address_and_verified_by_any_name_of_its_service(space: Space) {
+async fn a_pod_is_dialled_by_address_and_verified_by_any_name_of_its_service(space: TestNamespace) {
     let authority = authority(&space).await;
     let namespace = space.name();
     let names = [
@@ -193,7 +193,7 @@ async fn a_pod_is_dialled_by_address_and_verified_by_any_name_of_its_service(spa
     gateway.stop().await;
 }
 
-async fn the_domain_of_the_cluster_is_the_operators(space: Space) {
+async fn the_domain_of_the_cluster_is_the_operators(space: TestNamespace) {
     let authority = authority(&space).await;
     let namespace = space.name();
     let names =
@@ -214,7 +214,7 @@ async fn the_domain_of_the_cluster_is_the_operators(space: Space) {
     }
 }
 
-async fn a_wrong_certificate_is_refused_in_words_and_the_pod_gets_nothing(space: Space) {
+async fn a_wrong_certificate_is_refused_in_words_and_the_pod_gets_nothing(space: TestNamespace) {
     let authority = authority(&space).await;
     space.apply(config_map("stranger", &[("ca.crt", &Authority::named("stranger").pem())])).await;
     grant_named(&space, "configmaps", &["ca", "stranger"]).await;
@@ -266,7 +266,7 @@ async fn a_wrong_certificate_is_refused_in_words_and_the_pod_gets_nothing(space:
     gateway.stop().await;
 }
 
-async fn a_client_certificate_is_shown_where_the_service_names_one(space: Space) {
+async fn a_client_certificate_is_shown_where_the_service_names_one(space: TestNamespace) {
     let authority = authority(&space).await;
     let clients = Authority::named("authority of clients");
     let names = ["mutual", "nobody", "stranger", "plain-text"].map(|name| dns(&space, name));
@@ -289,7 +289,7 @@ async fn a_client_certificate_is_shown_where_the_service_names_one(space: Space)
     gateway.stop().await;
 }
 
-async fn a_secret_that_may_not_be_read_is_told_and_in_use_once_it_may(space: Space) {
+async fn a_secret_that_may_not_be_read_is_told_and_in_use_once_it_may(space: TestNamespace) {
     let authority = Authority::named("authority of a trial");
     let names = ["signed", "mutual"].map(|name| dns(&space, name));
     let leaf = authority.leaf(&names);
@@ -332,7 +332,7 @@ async fn a_secret_that_may_not_be_read_is_told_and_in_use_once_it_may(space: Spa
     gateway.stop().await;
 }
 
-async fn a_ca_that_is_missing_or_broken_is_told_and_in_use_once_it_is_there(space: Space) {
+async fn a_ca_that_is_missing_or_broken_is_told_and_in_use_once_it_is_there(space: TestNamespace) {
     let authority = Authority::named("authority of a trial");
     pod(&space, "app", &authority.leaf(&[dns(&space, "shop")])).await;
     grant_named(&space, "configmaps", &["ca"]).await;
@@ -363,8 +363,8 @@ async fn a_ca_that_is_missing_or_broken_is_told_and_in_use_once_it_is_there(spac
     gateway.stop().await;
 }
 
-async fn a_secret_of_another_namespace_cannot_be_named(space: Space) {
-    let other = Space::create().await;
+async fn a_secret_of_another_namespace_cannot_be_named(space: TestNamespace) {
+    let other = TestNamespace::create().await;
     let outcome = AssertUnwindSafe(neighbours_secrets(&space, &other)).catch_unwind().await;
     other.remove().await;
     if let Err(panic) = outcome {
@@ -373,7 +373,7 @@ async fn a_secret_of_another_namespace_cannot_be_named(space: Space) {
 }
 
 /// `other` has what would be needed, and the gateway may read it there: the rule alone keeps it out.
-async fn neighbours_secrets(space: &Space, other: &Space) {
+async fn neighbours_secrets(space: &TestNamespace, other: &TestNamespace) {
     let authority = Authority::named("authority of a trial");
     let apps = ["root", "root-entry", "path", "mutual", "mutual-dots"];
     pod(space, "app", &authority.leaf(&apps.map(|name| dns(space, name)))).await;
@@ -410,7 +410,7 @@ async fn neighbours_secrets(space: &Space, other: &Space) {
     gateway.stop().await;
 }
 
-async fn the_operators_ca_counts_where_a_service_has_none(space: Space) {
+async fn the_operators_ca_counts_where_a_service_has_none(space: TestNamespace) {
     let authority = Authority::named("authority of a trial");
     let stranger = Authority::named("stranger");
     pod(&space, "app", &authority.leaf(&["shop", "own"].map(|name| dns(&space, name)))).await;
@@ -438,7 +438,7 @@ struct Trickle {
 }
 
 impl Trickle {
-    fn start(space: &Space, gateway: &Gateway, app: &str) -> Self {
+    fn start(space: &TestNamespace, gateway: &Gateway, app: &str) -> Self {
         let over = Arc::new(AtomicBool::new(false));
         let mut clients = JoinSet::new();
         for keeps_its_connection in [true, false] {
@@ -476,7 +476,7 @@ impl Trickle {
     }
 }
 
-async fn certificates_are_rotated_without_a_restart_and_without_a_failed_request(space: Space) {
+async fn certificates_are_rotated_without_a_restart_and_without_a_failed_request(space: TestNamespace) {
     let (old, new) = (Authority::named("old"), Authority::named("new"));
     let (only_old, only_new) = (old.pem(), new.pem());
     let both = format!("{only_old}{only_new}");
@@ -534,7 +534,7 @@ async fn certificates_are_rotated_without_a_restart_and_without_a_failed_request
     gateway.stop().await;
 }
 
-async fn rolled_out(space: &Space, app: &str) {
+async fn rolled_out(space: &TestNamespace, app: &str) {
     space
         .until(DEPLOYMENT, app, "to be rolled out", |deployment| {
             let (status, wanted) = (&deployment["status"], &deployment["spec"]["replicas"]);
@@ -552,7 +552,7 @@ struct Keda {
 }
 
 impl Keda {
-    async fn start(space: &Space, leaf: &Leaf, variables: &[(&str, &str)]) -> Self {
+    async fn start(space: &TestNamespace, leaf: &Leaf, variables: &[(&str, &str)]) -> Self {
         let (chain, key) = (space.files().join("tls.crt"), space.files().join("tls.key"));
         fs::write(&chain, &leaf.chain).unwrap();
         fs::write(&key, &leaf.key).unwrap();
@@ -570,7 +570,7 @@ impl Keda {
     }
 
     /// GET over TLS.
-    async fn get(&self, host: &str, alpn: Alpn) -> Whole {
+    async fn get(&self, host: &str, alpn: Alpn) -> FullResponse {
         let find = |line: &str| line.split_once("listening on https://")?.1.parse().ok();
         let address: std::net::SocketAddr = self.gateway.output.find("the TLS address", find).await;
         let name = ServerName::try_from(host.to_owned()).unwrap();
@@ -588,7 +588,7 @@ impl Keda {
     }
 }
 
-async fn with_kedas_variables_https_goes_on_as_https_under_the_short_name(space: Space) {
+async fn with_kedas_variables_https_goes_on_as_https_under_the_short_name(space: TestNamespace) {
     let short = format!("shop.{}", space.name());
     let hosts = ["shop", "plain", "stranger"].map(|name| space.host(name));
     let [shop, plain, stranger] = &hosts;
@@ -623,7 +623,7 @@ async fn with_kedas_variables_https_goes_on_as_https_under_the_short_name(space:
     keda.gateway.stop().await;
 }
 
-async fn kedas_switch_turns_verification_off_with_a_warning(space: Space) {
+async fn kedas_switch_turns_verification_off_with_a_warning(space: TestNamespace) {
     let host = space.host("stranger");
     pod(&space, "stranger", &Authority::named("stranger").leaf(&["elsewhere.test".to_owned()])).await;
     service(&space, "stranger", "stranger", &[]).await;
@@ -645,7 +645,7 @@ async fn kedas_switch_turns_verification_off_with_a_warning(space: Space) {
     }
 }
 
-async fn a_fallback_service_is_asked_for_by_its_own_name(space: Space) {
+async fn a_fallback_service_is_asked_for_by_its_own_name(space: TestNamespace) {
     let authority = authority(&space).await;
     pod(&space, "spare", &authority.leaf(&[dns(&space, "spare")])).await;
     secure(&space, "spare", "spare", &[CA]).await;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rouse_e2e::body;
 use rouse_e2e::client::load::Load;
-use rouse_e2e::client::session::{self, Http, Whole};
+use rouse_e2e::client::session::{self, Http, FullResponse};
 use rouse_e2e::gateway::{Gateway, Launch};
 use rouse_e2e::proc;
 use rouse_e2e::target::Target;
@@ -24,11 +24,11 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::app::App;
+use crate::harness::{Case, trial};
 use crate::identity;
 use crate::own_cluster::{self, HostPod};
 use crate::rollouts::seconds;
-use crate::space::{DEPLOYMENT, ROUTE, SLICE, Space, programs};
-use crate::trials::{Case, trial};
+use crate::test_namespace::{DEPLOYMENT, ROUTE, SLICE, TestNamespace, programs};
 
 pub(crate) const TRIALS: &[Case] = &[
     trial!(an_api_server_that_is_away_costs_no_request_and_delays_a_wake).on_its_own_cluster().once(),
@@ -52,7 +52,7 @@ fn with_host_pods(launch: Launch) -> Launch {
 }
 
 /// An app with one pod that is ready, and a route to it.
-async fn warm(space: &Space, app: &str, pod: &str) -> HostPod {
+async fn warm(space: &TestNamespace, app: &str, pod: &str) -> HostPod {
     let pod = HostPod::start(pod).await;
     space.apply(pod.slice(space, app, true)).await;
     space.serve(&App::new(app)).await;
@@ -101,7 +101,7 @@ async fn stale(gateway: &Gateway) -> Option<bool> {
 }
 
 /// Waits until the gateway knows the endpoints that the API server has, no more and no less.
-async fn agree(space: &Space, gateway: &Gateway) {
+async fn agree(space: &TestNamespace, gateway: &Gateway) {
     type Endpoints = BTreeSet<(String, SocketAddr, &'static str)>;
     let written = async || -> Endpoints {
         let mut all = Endpoints::new();
@@ -141,7 +141,7 @@ async fn agree(space: &Space, gateway: &Gateway) {
 }
 
 /// A request that may wait for long.
-fn patient(target: &Target) -> JoinSet<Whole> {
+fn patient(target: &Target) -> JoinSet<FullResponse> {
     let target = target.clone();
     let mut request = JoinSet::new();
     request.spawn(async move {
@@ -154,7 +154,7 @@ fn patient(target: &Target) -> JoinSet<Whole> {
 }
 
 /// Waits for the wake of an app, gives it a pod, and the request that waited is answered by it.
-async fn woken(space: &Space, app: &str, mut held: JoinSet<Whole>) -> HostPod {
+async fn woken(space: &TestNamespace, app: &str, mut held: JoinSet<FullResponse>) -> HostPod {
     assert_eq!(held.len(), 1);
     assert!(held.try_join_next().is_none(), "it waits");
     space.until(DEPLOYMENT, app, "to be woken", |it| it["spec"]["replicas"] == 1).await;
@@ -171,7 +171,7 @@ async fn woken(space: &Space, app: &str, mut held: JoinSet<Whole>) -> HostPod {
     pod
 }
 
-async fn an_api_server_that_is_away_costs_no_request_and_delays_a_wake(space: Space) {
+async fn an_api_server_that_is_away_costs_no_request_and_delays_a_wake(space: TestNamespace) {
     let _one = warm(&space, "shop", "one").await;
     space.serve(&App::new("cold")).await;
     space.run(&App::new("hasty")).await;
@@ -236,7 +236,7 @@ impl Drop for Still {
     }
 }
 
-async fn a_history_that_is_gone_is_listed_anew_and_empties_nothing(space: Space) {
+async fn a_history_that_is_gone_is_listed_anew_and_empties_nothing(space: TestNamespace) {
     let one = warm(&space, "shop", "one").await;
     let _old = warm(&space, "old", "old").await;
     let gateway = standing_still(with_host_pods(space.launch().await)).start(&programs()).await;
@@ -274,7 +274,7 @@ async fn a_history_that_is_gone_is_listed_anew_and_empties_nothing(space: Space)
 }
 
 /// Waits until a request to each app is answered with this status.
-async fn routes_are(space: &Space, gateway: &Gateway, expected: &[(&str, u16)]) {
+async fn routes_are(space: &TestNamespace, gateway: &Gateway, expected: &[(&str, u16)]) {
     for (app, status) in expected {
         patiently(&format!("{app} to be answered {status}"), async || {
             let answer = session::get(&gateway.target(&space.host(app)), "/").await;
@@ -292,14 +292,14 @@ struct History {
 }
 
 /// Before: `shop` with pod one. After: pod one is gone, pod two has come, and there is an app more.
-async fn happens_after(space: &Space, one: HostPod) -> History {
+async fn happens_after(space: &TestNamespace, one: HostPod) -> History {
     let two = HostPod::start("two").await;
     space.apply(two.slice(space, "shop", true)).await;
     space.delete(SLICE, "shop-one").await;
     History { one, two, _new: warm(space, "new", "new").await }
 }
 
-async fn an_etcd_restored_from_a_backup_is_followed_from_there(space: Space) {
+async fn an_etcd_restored_from_a_backup_is_followed_from_there(space: TestNamespace) {
     let one = warm(&space, "shop", "one").await;
     let launch = with_host_pods(space.launch().await);
     own_cluster::back_up(&space).await;
@@ -332,7 +332,7 @@ async fn an_etcd_restored_from_a_backup_is_followed_from_there(space: Space) {
     gateway.stop().await;
 }
 
-async fn an_etcd_restored_unnoticed_that_has_gone_on_since_is_seen_whole(space: Space) {
+async fn an_etcd_restored_unnoticed_that_has_gone_on_since_is_seen_whole(space: TestNamespace) {
     let one = warm(&space, "shop", "one").await;
     let launch = with_host_pods(space.launch().await);
     own_cluster::back_up(&space).await;
@@ -435,7 +435,7 @@ fn server_of(kubeconfig: &Path) -> SocketAddr {
     server.trim_start_matches("https://").parse().unwrap()
 }
 
-async fn a_slow_api_server_delays_news_and_nothing_else(space: Space) {
+async fn a_slow_api_server_delays_news_and_nothing_else(space: TestNamespace) {
     let one = warm(&space, "shop", "one").await;
     space.serve(&App::new("cold")).await;
     let identity = identity::Identity::of(&space).await;
@@ -467,7 +467,7 @@ async fn a_slow_api_server_delays_news_and_nothing_else(space: Space) {
     gateway.stop().await;
 }
 
-async fn bookmarks_are_heard_where_nothing_happens(space: Space) {
+async fn bookmarks_are_heard_where_nothing_happens(space: TestNamespace) {
     let _one = warm(&space, "shop", "one").await;
     let gateway = with_host_pods(space.launch().await).start(&programs()).await;
     all_are(&gateway, "following").await;
@@ -492,7 +492,7 @@ async fn bookmarks_are_heard_where_nothing_happens(space: Space) {
     gateway.stop().await;
 }
 
-async fn a_token_that_is_refused_is_read_again(space: Space) {
+async fn a_token_that_is_refused_is_read_again(space: TestNamespace) {
     let one = warm(&space, "shop", "one").await;
     space.serve(&App::new("cold")).await;
     let (kubeconfig, token) = identity::with_token_file(&space).await;

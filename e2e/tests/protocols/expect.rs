@@ -17,8 +17,7 @@ async fn go_on(client: &mut Raw) {
     let interim = client.head().await;
     assert_eq!(interim.status, 100, "{interim:?}");
     client.send(pattern::whole(10)).await;
-    let (head, body) = client.response().await;
-    let sunk: serde_json::Value = serde_json::from_slice(&body).unwrap();
+    let (head, sunk) = client.json().await;
     assert_eq!((head.status, &sunk["count"], &sunk["intact"]), (200, &10.into(), &true.into()));
 }
 

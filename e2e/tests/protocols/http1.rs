@@ -95,8 +95,7 @@ async fn a_half_written_request_is_waited_for(target: Target) {
     client.send(&pattern::whole(10)[..4]).await;
     assert!(client.silent().await, "no answer before the body");
     client.send(&pattern::whole(10)[4..]).await;
-    let (head, body) = client.response().await;
-    let sunk: serde_json::Value = serde_json::from_slice(&body).unwrap();
+    let (head, sunk) = client.json().await;
     assert_eq!((head.status, &sunk["count"], &sunk["intact"]), (200, &10.into(), &true.into()));
 }
 

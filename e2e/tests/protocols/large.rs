@@ -1,7 +1,6 @@
 //! A gibibyte each way: the gateway's memory does not grow with the body.
 
 use http::Method;
-use http_body_util::BodyExt;
 use rouse_e2e::body;
 use rouse_e2e::client::raw::Raw;
 use rouse_e2e::client::session::{self, Http};
@@ -9,7 +8,6 @@ use rouse_e2e::config::App;
 use rouse_e2e::pattern::Checker;
 use rouse_e2e::proc::Memory;
 use rouse_e2e::target::Target;
-use rouse_e2e::wait::within;
 use rouse_e2e::ways;
 
 const GIB: u64 = 1024 * 1024 * 1024;
@@ -56,14 +54,7 @@ ways!(a_gibibyte_comes_down_over_http_2, App::h2c());
 async fn a_gibibyte_comes_down_over_http_2(target: Target) {
     let memory = watch(&target).await;
     let mut client = Http::two(&target).await;
-    let request = client.request(Method::GET, &format!("/bytes/{GIB}")).body(body::empty()).unwrap();
-    let mut incoming = client.send(request).await.into_body();
-    let mut checker = Checker::default();
-    while let Some(frame) = within("more", incoming.frame()).await {
-        if let Ok(data) = frame.unwrap().into_data() {
-            checker.take(&data);
-        }
-    }
+    let checker = client.check_pattern(&format!("/bytes/{GIB}")).await;
     assert!(checker.intact());
     assert_eq!(checker.count, GIB);
     assert_small(memory.as_ref());

@@ -129,8 +129,7 @@ async fn an_app_that_does_not_read_makes_the_writer_stop(target: Target) {
         client.send(&next).await;
         sent += next.len() as u64;
     }
-    let (head, body) = client.response().await;
-    let sunk: serde_json::Value = serde_json::from_slice(&body).unwrap();
+    let (head, sunk) = client.json().await;
     assert_eq!((head.status, &sunk["count"], &sunk["intact"]), (200, &LEN.into(), &true.into()));
     assert_small(memory.as_ref());
 }

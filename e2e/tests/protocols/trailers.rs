@@ -33,8 +33,7 @@ async fn a_request_keeps_its_trailers(target: Target) {
         target.host
     );
     client.send(head + "3\r\nabc\r\n0\r\nx-sum: 77\r\n\r\n").await;
-    let (head, body) = client.response().await;
-    let sunk: serde_json::Value = serde_json::from_slice(&body).unwrap();
+    let (head, sunk) = client.json().await;
     assert_eq!((head.status, &sunk["count"], &sunk["trailers"]["x-sum"]), (200, &3.into(), &"77".into()));
 }
 

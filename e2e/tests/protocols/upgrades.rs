@@ -33,15 +33,19 @@ async fn a_websocket_talks(target: Target) {
     assert!(within("the end", socket.next()).await.is_none());
 }
 
+/// A request for an upgrade to `protocol` at a path that speaks rot13.
+fn upgrade_to(protocol: &str, target: &Target) -> String {
+    format!(
+        "GET /upgrade/rot13 HTTP/1.1\r\nHost: {}\r\nConnection: Upgrade\r\nUpgrade: {protocol}\r\n\r\n",
+        target.host
+    )
+}
+
 ways!(an_upgrade_of_another_kind_passes, App::http());
 async fn an_upgrade_of_another_kind_passes(target: Target) {
     let mut client = Raw::connect(&target).await;
-    let request = format!(
-        "GET /upgrade/rot13 HTTP/1.1\r\nHost: {}\r\nConnection: Upgrade\r\nUpgrade: rot13\r\n\r\n",
-        target.host
-    );
     // The first words come with the request: they belong to the new protocol already.
-    client.send(request + "Hello").await;
+    client.send(upgrade_to("rot13", &target) + "Hello").await;
     let head = client.head().await;
     assert_eq!((head.status, head.header("upgrade")), (101, "rot13"));
     assert_eq!(client.exactly(5).await, "Uryyb");
@@ -56,11 +60,7 @@ async fn an_upgrade_of_another_kind_passes(target: Target) {
 ways!(an_upgrade_that_the_app_refuses_is_an_answer_like_others, App::http());
 async fn an_upgrade_that_the_app_refuses_is_an_answer_like_others(target: Target) {
     let mut client = Raw::connect(&target).await;
-    let request = format!(
-        "GET /upgrade/rot13 HTTP/1.1\r\nHost: {}\r\nConnection: Upgrade\r\nUpgrade: morse\r\n\r\n",
-        target.host
-    );
-    client.send(request).await;
+    client.send(upgrade_to("morse", &target)).await;
     let (head, body) = client.response().await;
     assert_eq!((head.status, &*body), (426, &b"this path speaks rot13\n"[..]));
 }

@@ -11,8 +11,8 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::attackers::{Attack, UNANSWERED, UNTAKEN};
+use crate::monitor::Watch;
 use crate::number;
-use crate::watch::Watch;
 
 /// Streams of one HTTP/2 client.
 const STREAMS: u32 = 250;

@@ -5,40 +5,29 @@
 //! gateway stays under 256 MiB at the default limits, no request of another client fails, and `/livez` answers within
 //! `ROUSE_SIEGE_LIVEZ_SECONDS` (5, for machines that are busy). `make siege` sets them to 30 s, 5 attackers and 1 s.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stderr,
-    reason = "a test may panic, also in its helpers"
-)]
+#![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
+#![expect(clippy::print_stderr, reason = "what a run skips or measures is told beside its results")]
 
 mod attackers;
 mod floods;
-mod watch;
+mod monitor;
 
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::{Arguments, Trial};
+use rouse_e2e::runtime::block_on;
 
 fn main() {
     let mut arguments = Arguments::from_args();
     // Each watches the time of the others.
     arguments.test_threads = Some(1);
     let mut trials: Vec<Trial> =
-        floods::FLOODS.iter().map(|flood| trial(flood.name, move || Box::pin(floods::run(flood)))).collect();
-    trials.push(trial("connections_to_the_admin_port_that_do_not_read_do_not_stop_its_probes", || {
-        Box::pin(floods::admin())
-    }));
+        floods::FLOODS.iter().map(|flood| trial(flood.name, move || floods::run(flood))).collect();
+    trials
+        .push(trial("connections_to_the_admin_port_that_do_not_read_do_not_stop_its_probes", floods::admin));
     libtest_mimic::run(&arguments, trials).exit();
 }
 
-type Running = std::pin::Pin<Box<dyn Future<Output = ()>>>;
-
-fn trial(name: &str, flood: impl FnOnce() -> Running + Send + 'static) -> Trial {
-    Trial::test(name, move || {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-        runtime.block_on(flood());
-        Ok::<(), Failed>(())
-    })
+fn trial<F: Future<Output = ()>>(name: &str, flood: impl FnOnce() -> F + Send + 'static) -> Trial {
+    Trial::test(name, move || Ok(block_on(flood())?))
 }
 
 /// A number from the environment.

@@ -1,6 +1,6 @@
 //! What the trials share: the file's head, the way to an app, and `rouse status` as people and as scripts read it.
 
-use rouse_e2e::client::session::{Whole, get};
+use rouse_e2e::client::session::{FullResponse, get};
 use rouse_e2e::rouse::{Launch, Rouse};
 use rouse_e2e::target::Target;
 use rouse_e2e::wait::eventually;
@@ -32,7 +32,7 @@ pub(crate) fn way(rouse: &Rouse, app: &str) -> Target {
 }
 
 /// GET of an app.
-pub(crate) async fn ask(rouse: &Rouse, app: &str, path: &str) -> Whole {
+pub(crate) async fn ask(rouse: &Rouse, app: &str, path: &str) -> FullResponse {
     get(&way(rouse, app), path).await
 }
 

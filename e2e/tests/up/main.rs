@@ -3,33 +3,29 @@
 //! A harness of its own, because some trials need programs that may be missing, and a trial that cannot run must
 //! say so.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stderr,
-    reason = "a test may panic, also in its helpers"
-)]
+#![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
+#![expect(clippy::print_stderr, reason = "what a run skips or measures is told beside its results")]
 
 mod apps;
-mod changes;
 mod commands;
-mod doors;
+mod config_reload;
+mod failing_apps;
 mod fixture;
-mod frozen;
 mod idle;
-mod leaving;
 mod mistakes;
-mod newcomer;
 mod orphans;
+mod port_conflicts;
+mod quickstart;
 mod screen;
+mod shutdown;
+mod suspended_process;
 mod tracing;
-mod trouble;
 
 use std::collections::BTreeSet;
 use std::pin::Pin;
 
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::{Arguments, Trial};
+use rouse_e2e::runtime::block_on;
 
 /// Mostly they wait for other processes, so more than one for each core.
 const AT_ONCE: usize = 8;
@@ -74,13 +70,7 @@ impl Case {
             format!("SKIPPED: {}: there is no {program} here ({install})", self.name)
         }));
         let run = self.run;
-        Trial::test(self.name, move || {
-            let runtime =
-                tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-            runtime.block_on(run());
-            Ok::<(), Failed>(())
-        })
-        .with_ignored_flag(!absent.is_empty())
+        Trial::test(self.name, move || Ok(block_on(run())?)).with_ignored_flag(!absent.is_empty())
     }
 }
 
@@ -104,7 +94,7 @@ macro_rules! trials {
 }
 
 const TRIALS: &[Case] = trials! {
-    newcomer:
+    quickstart:
         [SH, CURL] without_a_file_the_demo_runs_and_the_commands_that_it_prints_work,
         [] status_shows_each_step_from_zero_to_serving_and_back;
     apps:
@@ -114,7 +104,7 @@ const TRIALS: &[Case] = trials! {
         [] pods_with_a_fixed_port_have_an_address_each_and_share_the_requests;
     tracing:
         [OPENTELEMETRY] an_app_records_its_traces_exactly_as_without_us;
-    trouble:
+    failing_apps:
         [SH] a_script_that_never_gets_ready_is_explained_with_its_own_words,
         [SH] an_app_that_listens_elsewhere_is_told_where_and_what_to_do,
         [] a_command_that_does_not_exist_is_explained_while_others_serve,
@@ -128,7 +118,7 @@ const TRIALS: &[Case] = trials! {
         [] what_is_no_yaml_is_told_with_line_and_column,
         [] a_file_that_was_asked_for_and_is_not_there_is_no_demo,
         [] a_bad_change_is_told_and_the_old_configuration_keeps_serving;
-    doors:
+    port_conflicts:
         [] a_busy_port_is_an_error_that_names_its_process_and_the_next_step,
         [] a_second_rouse_up_on_the_same_address_is_refused_and_the_first_serves_on;
     commands:
@@ -140,13 +130,13 @@ const TRIALS: &[Case] = trials! {
         [] restart_replaces_each_pod_and_says_so,
         [] without_a_rouse_up_commands_say_what_to_do,
         [] an_unknown_app_is_bad_usage_and_the_known_ones_are_named;
-    changes:
+    config_reload:
         [] an_app_that_is_added_serves_and_one_that_is_removed_ends,
         [] an_app_that_is_removed_finishes_its_requests_first,
         [] another_scale_restarts_nothing,
         [] another_environment_replaces_the_pods,
         [] sighup_reads_the_file_again;
-    leaving:
+    shutdown:
         [] sigterm_lets_a_request_finish_first,
         [] ctrl_c_waits_three_seconds_for_a_websocket_and_says_so,
         [] two_signals_at_once_are_one,
@@ -162,7 +152,7 @@ const TRIALS: &[Case] = trials! {
         [] an_open_websocket_keeps_an_app_from_zero,
         [] a_websocket_that_its_pod_has_ended_keeps_nothing_awake,
         [] a_websocket_whose_pod_was_killed_keeps_nothing_awake;
-    frozen:
+    suspended_process:
         [] a_request_that_came_meanwhile_is_answered_although_its_connection_has_been_idle_for_too_long,
         [] a_request_that_came_before_the_signal_to_stop_is_answered;
     orphans:

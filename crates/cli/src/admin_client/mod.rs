@@ -1,7 +1,7 @@
 //! `rouse status`, `restart`, `scale` and `logs`: commands that use the admin API of a running `rouse up`.
 
 mod client;
-mod table;
+mod status_text;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -40,7 +40,7 @@ pub(crate) fn status(status: &Status, streams: &mut Streams<'_>) -> Result<(), C
     let path = format!("/api/v1/cold-starts?limit={COLD_STARTS}");
     let cold = runtime.block_on(client.request(Method::GET, &path, None))?.expect_ok()?;
     let (services, cold): (Vec<ServiceView>, Vec<ColdStartView>) = (read(&services)?, read(&cold)?);
-    Ok(table::write(streams.out, &services, &cold)?)
+    Ok(status_text::write(streams.out, &services, &cold)?)
 }
 
 /// `rouse restart`.
@@ -174,7 +174,7 @@ fn read<T: for<'d> Deserialize<'d>>(body: &[u8]) -> Result<T, CommandError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rouse_daemon::admin::report::ServiceLife;
+    use rouse_daemon::admin::report::ServicePhase;
 
     /// An app with these pods, each a UID and a state.
     fn app(desired: u32, pods: &[(&str, State)]) -> ServiceView {
@@ -189,7 +189,7 @@ mod tests {
         };
         ServiceView {
             service: "local/app".into(),
-            state: ServiceLife::Waking,
+            state: ServicePhase::Waking,
             holds: 0,
             in_flight: 0,
             requests: 0,

@@ -76,7 +76,7 @@ pub enum Replicas {
     /// So many.
     Count(u32),
     /// An autoscaler decides.
-    Unsaid,
+    Unmanaged,
 }
 
 /// Which addresses the pods have.
@@ -134,7 +134,7 @@ fn object_name(text: &str) -> Result<String, String> {
 
 fn replicas(text: &str) -> Result<Replicas, String> {
     if text == "none" {
-        return Ok(Replicas::Unsaid);
+        return Ok(Replicas::Unmanaged);
     }
     let count = text.parse().ok().filter(|count| (1..=1000).contains(count));
     count.map(Replicas::Count).ok_or_else(|| "expected a number from 1 to 1000, or none".to_owned())

@@ -8,7 +8,7 @@ use std::path::{Component, Path};
 use super::args::{InstallArgs, IpFamily};
 use crate::CommandError;
 use rouse_config::settings::{AnySetting, Environment, SettingWarning, Values};
-use rouse_daemon::gateway::{GatewayArgs, read_settings, table};
+use rouse_daemon::gateway::{GatewayArgs, read_settings, settings};
 
 /// The ports of the manifests.
 pub(super) const HTTP: u16 = 8080;
@@ -79,21 +79,21 @@ pub(super) fn settings(args: &InstallArgs) -> Result<(Values, Vec<SettingWarning
 
     let at = |port| SocketAddr::new(everywhere, port);
     let https: Vec<SocketAddr> = args.tls_secret.iter().map(|_| at(HTTPS)).collect();
-    let watched = settings.get(&table::WATCH_NAMESPACE) == args.watch_namespace;
+    let watched = settings.get(&settings::WATCH_NAMESPACE) == args.watch_namespace;
     let (admin, listen, tls_listen): (
         &'static dyn AnySetting,
         &'static dyn AnySetting,
         &'static dyn AnySetting,
-    ) = (&table::ADMIN, &table::LISTEN, &table::TLS_LISTEN);
+    ) = (&settings::ADMIN, &settings::LISTEN, &settings::TLS_LISTEN);
     let fits = [
-        (listen, settings.get(&table::LISTEN) == [at(HTTP)], "the Service sends requests to port 8080"),
+        (listen, settings.get(&settings::LISTEN) == [at(HTTP)], "the Service sends requests to port 8080"),
         (
             admin,
-            settings.get(&table::ADMIN) == SocketAddr::new(pod, ADMIN),
+            settings.get(&settings::ADMIN) == SocketAddr::new(pod, ADMIN),
             "the probes ask at port 9090 of the pod",
         ),
-        (tls_listen, settings.get(&table::TLS_LISTEN) == https, "use --tls-secret"),
-        (&table::WATCH_NAMESPACE, watched, "use --watch-namespace"),
+        (tls_listen, settings.get(&settings::TLS_LISTEN) == https, "use --tls-secret"),
+        (&settings::WATCH_NAMESPACE, watched, "use --watch-namespace"),
     ];
     for (setting, fits, instead) in fits {
         let name = setting.name();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::args::InstallArgs;
 use rouse_config::settings::Values;
 use rouse_daemon::gateway::drain_has_no_end;
-use rouse_daemon::gateway::table::{DRAIN_TIMEOUT, SHUTDOWN_DELAY};
+use rouse_daemon::gateway::settings::{DRAIN_TIMEOUT, SHUTDOWN_DELAY};
 
 /// How long the process may take to end after its drain.
 const MARGIN: Duration = Duration::from_secs(10);

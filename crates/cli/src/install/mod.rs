@@ -15,7 +15,7 @@ use crate::Streams;
 use rouse_config::document::emit;
 use rouse_config::duration::HumanDuration;
 use rouse_config::settings::Values;
-use rouse_daemon::gateway::table::DRAIN_TIMEOUT;
+use rouse_daemon::gateway::settings::DRAIN_TIMEOUT;
 
 /// Prints the manifests.
 pub(crate) fn run(args: &InstallArgs, streams: &mut Streams<'_>) -> Result<(), CommandError> {

@@ -90,7 +90,7 @@ fn deployment(object: &mut Value, args: &InstallArgs, settings: &Values) {
     const CONTAINER: &str = "/spec/template/spec/containers/0";
     match args.replicas {
         Replicas::Count(count) => put(object, "/spec/replicas", count),
-        Replicas::Unsaid => {
+        Replicas::Unmanaged => {
             let spec = object.get_mut("spec").and_then(Value::as_object_mut);
             spec.and_then(|spec| spec.remove("replicas"));
         }

@@ -2,13 +2,14 @@
 
 use std::io::{self, Read as _, Write};
 use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
 
 use clap::Parser as _;
 use rouse_cli::args::Rouse;
 use rouse_cli::{CommandError, Streams};
-use rouse_core::snapshot::Spread;
+use rouse_core::snapshot::ConcurrencyLimits;
 use rouse_local::engine::AppStatus;
 use rouse_local::output::{AppLog, Line, Stream};
 use rouse_testkit::fakes::ready_slice;
@@ -56,7 +57,7 @@ async fn status_is_a_table_or_what_the_api_says() {
 #[tokio::test]
 async fn status_says_how_many_pods_are_wanted_only_where_rouse_scales() {
     let (scene, server) = scene().await;
-    let (service, _) = scene.bench.service("cart", Spread::default());
+    let (service, _) = scene.bench.service("cart", ConcurrencyLimits::default());
     service.put_slice("one", ready_slice(1));
     let table = rouse(server.address, &["status"]).await.unwrap();
     let pods = |name: &str| {
@@ -115,12 +116,16 @@ async fn scale_pins_and_gives_back() {
     assert_eq!(scene.apps.orders(), ["scale hello Some(3)", "scale hello Some(0)", "scale hello None"]);
 }
 
+fn log_of_one_line() -> Arc<AppLog> {
+    let log = AppLog::new(1000);
+    log.push(Line { pod: "hello-1".into(), stream: Stream::Stderr, text: "oh".into() });
+    log
+}
+
 #[tokio::test]
 async fn logs_are_copied() {
     let (scene, server) = scene().await;
-    let log = AppLog::new(1000);
-    log.push(Line { pod: "hello-1".into(), stream: Stream::Stderr, text: "oh".into() });
-    scene.apps.keep_log(Some(log));
+    scene.apps.keep_log(Some(log_of_one_line()));
     assert_eq!(rouse(server.address, &["logs", "hello"]).await.unwrap(), "hello-1 | oh\n");
 }
 
@@ -173,9 +178,7 @@ fn logs_are_read_to_their_end_before_a_reader_that_pauses_takes_any() {
 #[tokio::test]
 async fn an_app_may_be_called_as_status_calls_it() {
     let (scene, server) = scene().await;
-    let log = AppLog::new(1000);
-    log.push(Line { pod: "hello-1".into(), stream: Stream::Stderr, text: "oh".into() });
-    scene.apps.keep_log(Some(log));
+    scene.apps.keep_log(Some(log_of_one_line()));
     let said = rouse(server.address, &["restart", "local/hello"]).await.unwrap();
     assert!(said.ends_with("hello: 2 of 2 pods replaced\n"), "{said}");
     rouse(server.address, &["scale", "local/hello", "3"]).await.unwrap();

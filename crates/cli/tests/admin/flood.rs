@@ -110,7 +110,7 @@ fn scene() -> Scene {
         scene.cold_start(&format!("app-{n}"), 5);
     }
     for cold in scene.bench.registry.cold_starts().newest(None, 100) {
-        scene.tally.cold_start(&cold);
+        scene.event_metrics.cold_start(&cold);
     }
     scene
 }

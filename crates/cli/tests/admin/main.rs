@@ -1,21 +1,16 @@
 //! The admin API, asked in-process: a real registry and gateway, and apps that only take note.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests: a panic is how a test fails"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a panic is how a test fails")]
 
 mod ask;
 mod flood;
 mod scene;
 mod server;
 
-use rouse_core::snapshot::Spread;
-use rouse_core::start::{Cause, StartFailure};
+use rouse_core::snapshot::ConcurrencyLimits;
+use rouse_core::start_failure::{StartFailure, StartFailureCause};
 use rouse_testkit::fakes::{DRAINING, READY, STARTING, ready_slice, slice};
-use rouse_testkit::requests::{Request, line};
+use rouse_testkit::slot_requests::{Request, line};
 use scene::{Scene, app, pod_status};
 use serde_json::{Value, json};
 
@@ -32,8 +27,8 @@ async fn readiness_follows_what_it_is_told_and_life_goes_on() {
 #[tokio::test]
 async fn the_queue_is_what_keda_expects_and_counts_held_requests_as_load() {
     let scene = Scene::new();
-    let (service, port) = scene.bench.service("cart", Spread::new(0, 1));
-    scene.bench.service("idle", Spread::default());
+    let (service, port) = scene.bench.service("cart", ConcurrencyLimits::new(0, 1));
+    scene.bench.service("idle", ConcurrencyLimits::default());
     service.put_slice("one", ready_slice(1));
     let _slot = Request::new(&port, 1).served();
     let _waiting = line(&port, 2);
@@ -47,7 +42,7 @@ async fn the_queue_is_what_keda_expects_and_counts_held_requests_as_load() {
 #[tokio::test]
 async fn a_service_is_zero_waking_serving_or_draining() {
     let scene = Scene::new();
-    let (service, port) = scene.bench.service("cart", Spread::default());
+    let (service, port) = scene.bench.service("cart", ConcurrencyLimits::default());
     let state = async || scene.get("/api/v1/services").await.json().pointer("/0/state").cloned().unwrap();
     assert_eq!(state().await, "zero");
     let waiting = line(&port, 1);
@@ -67,8 +62,8 @@ async fn a_service_is_zero_waking_serving_or_draining() {
 #[tokio::test]
 async fn services_show_processes_beside_what_routing_knows_of_them() {
     let scene = Scene::new();
-    let (service, port) = scene.bench.service("cart", Spread::default());
-    scene.bench.service("other", Spread::default());
+    let (service, port) = scene.bench.service("cart", ConcurrencyLimits::default());
+    scene.bench.service("other", ConcurrencyLimits::default());
     service.put_slice("one", slice([(0, READY), (1, DRAINING)]));
     let _slot = Request::new(&port, 1).served();
     let pods = vec![pod_status(0, 100), pod_status(7, 107)];
@@ -100,8 +95,8 @@ async fn services_show_processes_beside_what_routing_knows_of_them() {
 #[tokio::test]
 async fn a_wake_that_failed_is_the_trouble_of_a_service() {
     let scene = Scene::new();
-    let (service, _) = scene.bench.service("cart", Spread::default());
-    service.wake_failed(StartFailure::new(Cause::CannotRun, "no such command"));
+    let (service, _) = scene.bench.service("cart", ConcurrencyLimits::default());
+    service.wake_failed(StartFailure::new(StartFailureCause::CannotRun, "no such command"));
     assert_eq!(scene.get("/api/v1/services").await.json()[0]["trouble"], "no such command");
 }
 
@@ -206,18 +201,18 @@ async fn nobody_is_answered_who_came_by_another_name_or_from_another_site() {
 #[tokio::test]
 async fn metrics_are_open_metrics_and_their_labels_go_with_their_service() {
     let scene = Scene::new();
-    let (service, port) = scene.bench.service("cart", Spread::default());
+    let (service, port) = scene.bench.service("cart", ConcurrencyLimits::default());
     scene.cold_start("shop", 5);
     for cold in scene.bench.registry.cold_starts().newest(None, 1) {
-        scene.tally.cold_start(&cold);
+        scene.event_metrics.cold_start(&cold);
     }
     service.put_slice("one", slice([(1, STARTING)]));
     let _waiting = line(&port, 2);
-    scene.told("shop/cart", rouse_local::engine::What::Wake);
-    scene.told("shop/cart", rouse_local::engine::What::Failed { reason: "no".into() });
+    scene.told("shop/cart", rouse_local::engine::AppEventKind::Wake);
+    scene.told("shop/cart", rouse_local::engine::AppEventKind::Failed { reason: "no".into() });
     service.put_slice("one", ready_slice(2));
     let after = std::time::Duration::ZERO;
-    scene.told("shop/cart", rouse_local::engine::What::Ready { pod: "pod-1".into(), after });
+    scene.told("shop/cart", rouse_local::engine::AppEventKind::Ready { pod: "pod-1".into(), after });
     let answer = scene.get("/metrics").await;
     assert_eq!(answer.kind, "application/openmetrics-text; version=1.0.0; charset=utf-8");
     let text = answer.text();
@@ -235,7 +230,7 @@ async fn metrics_are_open_metrics_and_their_labels_go_with_their_service() {
     ] {
         assert!(text.lines().any(|it| it == line), "{line} is missing in:\n{text}");
     }
-    scene.told("shop/shop", rouse_local::engine::What::Removed);
+    scene.told("shop/shop", rouse_local::engine::AppEventKind::Removed);
     assert!(!scene.get("/metrics").await.text().contains("rouse_cold_start_seconds_count"));
 }
 
@@ -246,7 +241,7 @@ async fn the_metrics_of_fifteen_apps_with_cold_starts_are_short() {
         scene.cold_start(&format!("app-{n}"), 5);
     }
     for cold in scene.bench.registry.cold_starts().newest(None, 15) {
-        scene.tally.cold_start(&cold);
+        scene.event_metrics.cold_start(&cold);
     }
     let text = scene.get("/metrics").await.text();
     let (bytes, lines) = (text.len(), text.lines().count());
@@ -289,12 +284,12 @@ async fn services_that_come_and_go_leave_the_metrics_as_small_as_they_were() {
         scene.cold_start(&name, 5);
         // The first again: it is told of only when it has been forgotten.
         for cold in scene.bench.registry.cold_starts().newest(None, 2) {
-            scene.tally.cold_start(&cold);
+            scene.event_metrics.cold_start(&cold);
         }
         let id = format!("shop/{name}");
         assert!(scene.get("/metrics").await.text().contains(&id));
         scene.bench.registry.remove(&id.parse().unwrap());
-        scene.tally.keep(&known);
+        scene.event_metrics.keep(&known);
     }
     assert_eq!(scene.get("/metrics").await.text(), before);
 }

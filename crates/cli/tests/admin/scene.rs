@@ -12,19 +12,19 @@ use hyper_util::service::TowerToHyperService;
 use prometheus_client::registry::Registry as Metrics;
 use rouse_core::endpoint::{PodUid, ServiceId};
 use rouse_core::registry::Registry;
-use rouse_core::snapshot::Spread;
+use rouse_core::snapshot::ConcurrencyLimits;
 use rouse_core::time::Moment;
-use rouse_daemon::admin::metrics::{RegistryCollector, Tally};
+use rouse_daemon::admin::metrics::{EventMetrics, RegistryCollector};
 use rouse_daemon::admin::{AdminState, Apps, DataPlaneView, PodBackend, router};
 use rouse_daemon::process::ready::Ready;
 use rouse_daemon::up::plan;
-use rouse_local::engine::{AppEvent, AppStatus, LocalPodStatus, PodStage, What};
+use rouse_local::engine::{AppEvent, AppEventKind, AppStatus, LocalPodStatus, PodStage};
 use rouse_local::output::AppLog;
 use rouse_net::clock::TokioClock;
 use rouse_proxy::listen::{Gateway, ProxySettings};
 use rouse_proxy::request::TrustedProxies;
 use rouse_testkit::fakes::{Bench, READY, ip, ready_slice, slice};
-use rouse_testkit::requests;
+use rouse_testkit::slot_requests;
 use serde_json::Value;
 
 /// Apps that only take note.
@@ -100,7 +100,7 @@ pub(crate) struct Scene {
     pub(crate) router: Router,
     pub(crate) ready: Arc<Ready>,
     pub(crate) gateway: Arc<Gateway>,
-    pub(crate) tally: Tally,
+    pub(crate) event_metrics: EventMetrics,
 }
 
 /// What came back.
@@ -125,13 +125,13 @@ impl Scene {
     pub(crate) fn new() -> Self {
         let bench = Bench::new();
         let mut metrics = Metrics::default();
-        let tally = Tally::new(&mut metrics);
+        let event_metrics = EventMetrics::new(&mut metrics);
         RegistryCollector::register(Arc::clone(&bench.registry), &mut metrics);
         let gateway = Gateway::new(
             ProxySettings {
                 id: "test".into(),
                 trusted: TrustedProxies::private(),
-                bounds: rouse_core::hold::Bounds::default(),
+                bounds: rouse_core::hold::HoldLimits::default(),
                 clock: TokioClock::new(),
                 limits: rouse_proxy::budget::ConnectionLimits::default(),
                 cold_start: rouse_proxy::upstream::ColdStartHeaders::default(),
@@ -154,7 +154,7 @@ impl Scene {
             backend: PodBackend::Apps(Arc::clone(&apps) as _),
         };
         let router = router(AdminState { ready: Arc::clone(&ready), metrics }, Some(services));
-        Self { bench, apps, router, ready, gateway, tally }
+        Self { bench, apps, router, ready, gateway, event_metrics }
     }
 
     pub(crate) async fn get(&self, path: &str) -> Answer {
@@ -184,8 +184,8 @@ impl Scene {
 
     /// A service that takes `millis` to start, and one more to answer.
     pub(crate) fn cold_start(&self, name: &str, millis: u64) {
-        let (service, port) = self.bench.service(name, Spread::default());
-        let mut request = requests::Request::new(&port, 1).waits();
+        let (service, port) = self.bench.service(name, ConcurrencyLimits::default());
+        let mut request = slot_requests::Request::new(&port, 1).waits();
         self.bench.clock.advance(Duration::from_millis(millis));
         service.put_slice("one", ready_slice(1));
         let mut slot = request.served();
@@ -195,9 +195,9 @@ impl Scene {
     }
 
     /// The engine tells something.
-    pub(crate) fn told(&self, service: &str, what: What) {
+    pub(crate) fn told(&self, service: &str, what: AppEventKind) {
         let event = AppEvent { service: service.parse().unwrap(), at: Moment::ZERO, what };
-        self.tally.event(&event, &self.bench.registry);
+        self.event_metrics.event(&event, &self.bench.registry);
     }
 
     /// The gateway has the routes of this file.

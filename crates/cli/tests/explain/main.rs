@@ -27,6 +27,25 @@ impl Answer {
         assert_eq!(self.code, 0, "{}", self.err);
         serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {}", self.out))
     }
+
+    /// Each of `parts` is in the output.
+    #[track_caller]
+    fn prints(&self, parts: &[&str]) {
+        contains(&self.out, parts);
+    }
+
+    /// Each of `parts` is in the warnings and errors.
+    #[track_caller]
+    fn complains(&self, parts: &[&str]) {
+        contains(&self.err, parts);
+    }
+}
+
+#[track_caller]
+fn contains(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "no {part:?} in {text}");
+    }
 }
 
 /// `rouse` with `arguments`, to be run from the root of the repository.

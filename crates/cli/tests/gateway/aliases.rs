@@ -1,6 +1,6 @@
 //! KEDA's variables, each with a good and a bad value.
 
-use rouse_daemon::gateway::table::{KEDA_COMPAT, TABLE, UPSTREAM_SKIP_VERIFY};
+use rouse_daemon::gateway::settings::{KEDA_COMPAT, TABLE, UPSTREAM_SKIP_VERIFY};
 
 use super::{listed, told};
 

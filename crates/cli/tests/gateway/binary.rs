@@ -4,6 +4,7 @@ use std::fs;
 use std::process::Command;
 
 use serde_json::Value;
+use tempfile::TempDir;
 
 struct Answer {
     code: i32,
@@ -19,14 +20,19 @@ fn rouse(arguments: &[&str], variables: &[(&str, &str)]) -> Answer {
     Answer { code: output.status.code().unwrap(), out: text(output.stdout), err: text(output.stderr) }
 }
 
-#[test]
-fn good_settings_are_shown_with_their_origin_and_warnings_on_stderr() {
+/// A configuration file in a folder of its own, and its path.
+fn configuration(text: &str) -> (TempDir, String) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("gateway.yaml");
-    fs::write(&file, "# ours\nmax-hold: 2m\n").unwrap();
-    let file = file.to_str().unwrap();
+    fs::write(&file, text).unwrap();
+    (folder, file.to_str().unwrap().to_owned())
+}
+
+#[test]
+fn good_settings_are_shown_with_their_origin_and_warnings_on_stderr() {
+    let (_folder, file) = configuration("# ours\nmax-hold: 2m\n");
     let variables = [("ROUSE_WORKERS", "3"), ("KEDA_CONDITION_WAIT_TIMEOUT", "7s")];
-    let arguments = ["--check-config", "--config", file, "--max-holds", "5"];
+    let arguments = ["--check-config", "--config", &file, "--max-holds", "5"];
     let answer = rouse(&arguments, &variables);
     assert_eq!(answer.code, 0, "{}", answer.err);
     assert!(
@@ -57,11 +63,8 @@ fn good_settings_are_shown_with_their_origin_and_warnings_on_stderr() {
 
 #[test]
 fn bad_settings_are_all_told_and_nothing_is_shown() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("gateway.yaml");
-    fs::write(&file, "probe: maybe\n").unwrap();
-    let file = file.to_str().unwrap();
-    let variables = [("ROUSE_WORKERS", "0"), ("ROUSE_CONFIG", file)];
+    let (_folder, file) = configuration("probe: maybe\n");
+    let variables = [("ROUSE_WORKERS", "0"), ("ROUSE_CONFIG", &*file)];
     for arguments in [&["--check-config", "--max-hold", "-1"][..], &["--max-hold", "-1"]] {
         let answer = rouse(arguments, &variables);
         assert_eq!((answer.code, answer.out.as_str()), (2, ""), "{}", answer.err);

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use rouse_config::settings::Values;
-use rouse_core::routing::RoutingMode;
-use rouse_daemon::gateway::parts;
-use rouse_daemon::gateway::table::*;
+use rouse_core::routing_mode::RoutingMode;
+use rouse_daemon::gateway::component_settings;
+use rouse_daemon::gateway::settings::*;
 use rouse_daemon::logging::{LOG_FORMAT, LOG_LEVEL, LogFilter, LogFormat};
 use rouse_daemon::settings::{HEADER_TIMEOUT, IDLE_TIMEOUT, MAX_CONNECTIONS, TRUSTED_PROXIES, WORKERS};
 use rouse_kube::routes::claims::HostOverlap;
@@ -205,7 +205,7 @@ pub(crate) const CASES: &[Case] = &[
         "connect-timeout",
         "250ms",
         "1s",
-        |it| parts::timeouts(it).connect == Duration::from_millis(250),
+        |it| component_settings::timeouts(it).connect == Duration::from_millis(250),
         SPAN,
         DURATIONS,
     ),
@@ -213,7 +213,7 @@ pub(crate) const CASES: &[Case] = &[
         "readiness-timeout",
         "20s",
         "0s",
-        |it| parts::timeouts(it).readiness == Some(secs(20)),
+        |it| component_settings::timeouts(it).readiness == Some(secs(20)),
         SPAN_OR_ZERO,
         DURATIONS,
     ),
@@ -221,7 +221,7 @@ pub(crate) const CASES: &[Case] = &[
         "response-header-timeout",
         "0s",
         "1m",
-        |it| parts::timeouts(it).response_header.is_none(),
+        |it| component_settings::timeouts(it).response_header.is_none(),
         SPAN_OR_ZERO,
         DURATIONS,
     ),
@@ -229,28 +229,42 @@ pub(crate) const CASES: &[Case] = &[
         "request-timeout",
         "1h",
         "0s",
-        |it| parts::timeouts(it).request == Some(secs(3600)),
+        |it| component_settings::timeouts(it).request == Some(secs(3600)),
         SPAN_OR_ZERO,
         DURATIONS,
     ),
-    case("max-hold", "2m", "3m", |it| parts::holds(it).longest == secs(120), SPAN, DURATIONS),
-    case("max-holds", "7", "8", |it| parts::holds(it).per_service == 7, COUNT, WHOLE),
-    case("max-holds-total", "80000", "90000", |it| parts::holds(it).total == 80_000, COUNT, WHOLE),
-    case("hold-memory", "64MiB", "1GiB", |it| parts::holds(it).bytes == 64 << 20, SIZE, SIZES),
+    case("max-hold", "2m", "3m", |it| component_settings::holds(it).max_wait == secs(120), SPAN, DURATIONS),
+    case("max-holds", "7", "8", |it| component_settings::holds(it).per_service == 7, COUNT, WHOLE),
+    case(
+        "max-holds-total",
+        "80000",
+        "90000",
+        |it| component_settings::holds(it).total == 80_000,
+        COUNT,
+        WHOLE,
+    ),
+    case("hold-memory", "64MiB", "1GiB", |it| component_settings::holds(it).bytes == 64 << 20, SIZE, SIZES),
     case(
         "wakes-per-second",
         "7",
         "8",
-        |it| parts::registry_settings(it).wakes.total.per_second == 7,
+        |it| component_settings::registry_settings(it).wakes.total.per_second == 7,
         COUNT,
         WHOLE,
     ),
-    case("wake-burst", "7", "8", |it| parts::registry_settings(it).wakes.total.burst == 7, COUNT, WHOLE),
+    case(
+        "wake-burst",
+        "7",
+        "8",
+        |it| component_settings::registry_settings(it).wakes.total.burst == 7,
+        COUNT,
+        WHOLE,
+    ),
     case(
         "namespace-wakes-per-second",
         "7",
         "8",
-        |it| parts::registry_settings(it).wakes.namespace.per_second == 7,
+        |it| component_settings::registry_settings(it).wakes.namespace.per_second == 7,
         COUNT,
         WHOLE,
     ),
@@ -258,7 +272,7 @@ pub(crate) const CASES: &[Case] = &[
         "namespace-wake-burst",
         "7",
         "8",
-        |it| parts::registry_settings(it).wakes.namespace.burst == 7,
+        |it| component_settings::registry_settings(it).wakes.namespace.burst == 7,
         COUNT,
         WHOLE,
     ),
@@ -336,7 +350,7 @@ pub(crate) const CASES: &[Case] = &[
         "shop.example.com=shop,*.example.com=web",
         "*=web",
         |it| {
-            let assigned = parts::assigned_hosts(it);
+            let assigned = component_settings::assigned_hosts(it);
             let all: Vec<_> = assigned.iter().collect();
             all.iter().map(|(host, namespace)| format!("{host}={namespace}")).collect::<Vec<_>>()
                 == ["*.example.com=web", "shop.example.com=shop"]

@@ -5,8 +5,8 @@ use std::fs;
 
 use clap::CommandFactory;
 use rouse_cli::args::Rouse;
-use rouse_config::settings::{Alias, AnySetting, Group, Places};
-use rouse_daemon::gateway::table::TABLE;
+use rouse_config::settings::{Alias, AllowedSources, AnySetting, Group};
+use rouse_daemon::gateway::settings::TABLE;
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/gateway-configuration.md");
 const BEGIN: &str = "<!-- settings: begin -->\n";
@@ -83,9 +83,11 @@ fn tables() -> String {
 
 fn row(setting: &dyn AnySetting, text: &mut String) {
     let name = match setting.places() {
-        Places::All => format!("`{}`", setting.name()),
-        Places::Part { list, part } => format!("`{}` (in the file: `{part}` in `{list}`)", setting.name()),
-        Places::AliasesOnly => format!("`{}` (only by KEDA's variables)", setting.name()),
+        AllowedSources::All => format!("`{}`", setting.name()),
+        AllowedSources::Part { list, part } => {
+            format!("`{}` (in the file: `{part}` in `{list}`)", setting.name())
+        }
+        AllowedSources::AliasesOnly => format!("`{}` (only by KEDA's variables)", setting.name()),
     };
     let default =
         if setting.has_default() { format!("`{}`", setting.default_text()) } else { setting.default_text() };

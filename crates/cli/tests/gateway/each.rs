@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use proptest::{prop_assert, prop_assert_eq, proptest};
-use rouse_config::settings::Places;
-use rouse_daemon::gateway::table::{COLD_START_HEADER, KEDA_COMPAT, PROBE, TABLE};
+use rouse_config::settings::AllowedSources;
+use rouse_daemon::gateway::settings::{COLD_START_HEADER, KEDA_COMPAT, PROBE, TABLE};
 
 use super::cases::{CASES, Case};
 use super::{FILE, Told, listed, setting, told};
@@ -34,7 +34,7 @@ fn setting_variable(case: &Case) -> String {
 fn line(case: &Case, value: &str) -> String {
     let value = serde_json::to_string(value).unwrap();
     match setting(case.name).places() {
-        Places::Part { list, part } => {
+        AllowedSources::Part { list, part } => {
             let rest = ["cert", "key"].into_iter().find(|key| *key != part).unwrap();
             format!("{list}: [{{{part}: {value}, {rest}: /x}}]\n")
         }
@@ -44,11 +44,11 @@ fn line(case: &Case, value: &str) -> String {
 
 /// In the file, certificates are one file a pair.
 fn is_tried_in_file(case: &Case, value: &str) -> bool {
-    !(matches!(setting(case.name).places(), Places::Part { .. }) && value.contains(','))
+    !(matches!(setting(case.name).places(), AllowedSources::Part { .. }) && value.contains(','))
 }
 
 fn settable() -> impl Iterator<Item = &'static Case> {
-    CASES.iter().filter(|case| setting(case.name).places() != Places::AliasesOnly)
+    CASES.iter().filter(|case| setting(case.name).places() != AllowedSources::AliasesOnly)
 }
 
 #[test]

@@ -21,7 +21,7 @@ use clap::Parser;
 use rouse_cli::args::{Command, Rouse};
 use rouse_config::settings::{AnySetting, Environment, Problems, SettingWarning, Values};
 use rouse_daemon::RoleCommand;
-use rouse_daemon::gateway::table::TABLE;
+use rouse_daemon::gateway::settings::TABLE;
 use rouse_daemon::gateway::{GatewayArgs, read_settings};
 
 /// What one gateway is told.

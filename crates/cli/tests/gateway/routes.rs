@@ -8,21 +8,21 @@ use http::request::Parts;
 use rouse_core::endpoint::{PortName, ServiceId};
 use rouse_core::host::Host;
 use rouse_core::registry::{Registry, RegistrySettings};
-use rouse_core::routing::RoutingMode;
+use rouse_core::routing_mode::RoutingMode;
 use rouse_core::service::Spec;
-use rouse_core::snapshot::Spread;
-use rouse_daemon::gateway::parts;
-use rouse_daemon::gateway::routes::{Builder, Defaults};
-use rouse_daemon::gateway::table::DIRECT_POD_ROUTING;
+use rouse_core::snapshot::ConcurrencyLimits;
+use rouse_daemon::gateway::component_settings;
+use rouse_daemon::gateway::routes::{RouteDefaults, RouteTableBuilder};
+use rouse_daemon::gateway::settings::DIRECT_POD_ROUTING;
 use rouse_daemon::gateway::upstream::Upstreams;
 use rouse_kube::objects::route::{RouteKind, RouteObject, read};
-use rouse_kube::objects::service_facts::{ServiceSummary, TlsFacts};
+use rouse_kube::objects::service_summary::{ServiceSummary, TlsFacts};
+use rouse_kube::routes::claim_record::ClaimTime;
 use rouse_kube::routes::claims::{HostClaims, HostRules};
 use rouse_kube::routes::plan::{PlanInputs, RoutePlan, compile};
-use rouse_kube::routes::record::ClaimTime;
 use rouse_proxy::routing::{Route, RouteTable, Target};
 use rouse_proxy::upstream::{Backend, ClusterIp, UpstreamProtocol};
-use rouse_testkit::fakes::{CountingEngine, HandClock};
+use rouse_testkit::fakes::{CountingEngine, ManualClock};
 use serde_json::{Value, json};
 
 use crate::Told;
@@ -31,7 +31,7 @@ use crate::Told;
 struct Scene {
     service: Value,
     tls: Arc<TlsFacts>,
-    builder: Builder,
+    builder: RouteTableBuilder,
 }
 
 impl PlanInputs for Scene {
@@ -53,12 +53,15 @@ impl Scene {
     /// A gateway that is told so; its Service has this `appProtocol`.
     fn new(told: &Told, protocol: Option<&str>) -> Self {
         let (settings, _) = told.read().unwrap();
-        let clock = Arc::<HandClock>::default();
+        let clock = Arc::<ManualClock>::default();
         let registry = Registry::new(RegistrySettings::default(), clock, Arc::<CountingEngine>::default());
         let id: ServiceId = "shop/cart".parse().unwrap();
-        registry.declare(&id, &Spec { ports: vec![PortName::new("web")], spread: Spread::default() });
-        let defaults =
-            Defaults { timeouts: parts::timeouts(&settings), direct: settings.get(&DIRECT_POD_ROUTING) };
+        registry
+            .declare(&id, &Spec { ports: vec![PortName::new("web")], spread: ConcurrencyLimits::default() });
+        let defaults = RouteDefaults {
+            timeouts: component_settings::timeouts(&settings),
+            direct: settings.get(&DIRECT_POD_ROUTING),
+        };
         let service = json!({
             "metadata": {"namespace": "shop", "name": "cart"},
             "spec": {
@@ -66,8 +69,8 @@ impl Scene {
                 "ports": [{"name": "web", "port": 80, "appProtocol": protocol}],
             },
         });
-        let assigned = &parts::assigned_hosts(&settings);
-        let builder = Builder::new(registry, defaults, Upstreams::new(&settings), assigned);
+        let assigned = &component_settings::assigned_hosts(&settings);
+        let builder = RouteTableBuilder::new(registry, defaults, Upstreams::new(&settings), assigned);
         Self { service, tls: Arc::default(), builder }
     }
 

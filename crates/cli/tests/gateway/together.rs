@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use rouse_daemon::gateway::table::{TLS_CERT, TLS_KEY};
+use rouse_daemon::gateway::settings::{TLS_CERT, TLS_KEY};
 
 use super::{Told, told};
 

@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use rouse_config::settings::{Environment, Values};
-use rouse_daemon::gateway::table::{self, UpstreamTls};
+use rouse_daemon::gateway::settings::{self, UpstreamTls};
 use rouse_daemon::gateway::{GatewayArgs, read_settings};
 use rouse_daemon::settings::MAX_CONNECTIONS;
 use rouse_kube::client::permissions::{PERMISSIONS, Scope};
@@ -207,8 +207,8 @@ fn the_process_listens_where_probes_and_services_look_for_it() {
         let all = printed(flags);
         let deployment = one(&all, "Deployment");
         let settings = settings_of(deployment, pod);
-        assert_eq!(settings.get(&table::ADMIN), admin.parse().unwrap());
-        assert_eq!(settings.get(&table::LISTEN), [listen.parse().unwrap()]);
+        assert_eq!(settings.get(&settings::ADMIN), admin.parse().unwrap());
+        assert_eq!(settings.get(&settings::LISTEN), [listen.parse().unwrap()]);
         let port = |name: &str| {
             let ports = deployment.pointer(&format!("{CONTAINER}/ports")).unwrap().as_array().unwrap();
             ports
@@ -216,11 +216,11 @@ fn the_process_listens_where_probes_and_services_look_for_it() {
                 .find(|port| text(port, "/name") == name)
                 .and_then(|port| port.get("containerPort")?.as_u64())
         };
-        assert_eq!(port("admin"), Some(settings.get(&table::ADMIN).port().into()));
-        assert_eq!(port("http"), Some(settings.get(&table::LISTEN)[0].port().into()));
+        assert_eq!(port("admin"), Some(settings.get(&settings::ADMIN).port().into()));
+        assert_eq!(port("http"), Some(settings.get(&settings::LISTEN)[0].port().into()));
         assert_eq!(
             port("https"),
-            settings.get(&table::TLS_LISTEN).first().map(|address| address.port().into())
+            settings.get(&settings::TLS_LISTEN).first().map(|address| address.port().into())
         );
         for (probe, path) in [("startup", "/livez"), ("readiness", "/readyz"), ("liveness", "/livez")] {
             let get = deployment.pointer(&format!("{CONTAINER}/{probe}Probe/httpGet"));
@@ -248,8 +248,8 @@ fn a_pod_has_time_to_drain_before_it_is_killed() {
         let settings = settings_of(deployment, "10.1.2.3");
         let grace = deployment.pointer("/spec/template/spec/terminationGracePeriodSeconds");
         assert_eq!(grace, Some(&json!(seconds)), "{flags}");
-        let needs = settings.get(&table::SHUTDOWN_DELAY)
-            + settings.get(&table::DRAIN_TIMEOUT)
+        let needs = settings.get(&settings::SHUTDOWN_DELAY)
+            + settings.get(&settings::DRAIN_TIMEOUT)
             + Duration::from_secs(10);
         assert!(needs <= Duration::from_secs(seconds), "{flags}");
     }
@@ -305,7 +305,7 @@ fn there_are_as_many_connections_as_there_is_memory_for_unless_the_operator_says
 fn with_kedas_names_a_tls_door_speaks_to_pods_as_kedas_does() {
     let upstream = |flags: &str| {
         let all = printed(flags);
-        settings_of(one(&all, "Deployment"), "10.1.2.3").get(&table::UPSTREAM_TLS)
+        settings_of(one(&all, "Deployment"), "10.1.2.3").get(&settings::UPSTREAM_TLS)
     };
     assert_eq!(upstream("--tls-secret w --keda-compat"), UpstreamTls::AsReceived);
     assert_eq!(upstream("--tls-secret w --keda-compat --env ROUSE_UPSTREAM_TLS=off"), UpstreamTls::Off);

@@ -18,7 +18,7 @@ use super::{DocumentError, DocumentNode, MapEntry, Mark, Value};
 /// Reads `node` as a `T`. The tree goes as the value comes: a large one is not in memory twice.
 pub fn from_node<T: DeserializeOwned>(node: DocumentNode) -> Result<T, DocumentError> {
     let mark = node.mark;
-    T::deserialize(Reading(node)).map_err(|misfit| misfit.at(mark))
+    T::deserialize(SettingsDiagnostics(node)).map_err(|misfit| misfit.at(mark))
 }
 
 /// A fault that does not know its place yet. Boxed: results are passed by value at every field.
@@ -77,9 +77,9 @@ impl de::Error for Misfit {
     }
 }
 
-struct Reading(DocumentNode);
+struct SettingsDiagnostics(DocumentNode);
 
-impl Reading {
+impl SettingsDiagnostics {
     fn misfit(&self, expected: &dyn Expected) -> Misfit {
         let hint = match (&self.0.value, expected.to_string().as_str()) {
             (Value::Integer(_) | Value::Float(_) | Value::Bool(_), "a string") => " (put it in quotes)",
@@ -89,7 +89,7 @@ impl Reading {
     }
 }
 
-impl<'n> de::Deserializer<'n> for Reading {
+impl<'n> de::Deserializer<'n> for SettingsDiagnostics {
     type Error = Misfit;
 
     fn deserialize_any<V: Visitor<'n>>(self, visitor: V) -> Result<V::Value, Misfit> {
@@ -209,7 +209,7 @@ impl<'n> SeqAccess<'n> for Elements {
     fn next_element_seed<T: DeserializeSeed<'n>>(&mut self, seed: T) -> Result<Option<T::Value>, Misfit> {
         let Some((index, node)) = self.list.next() else { return Ok(None) };
         let mark = node.mark;
-        let element = seed.deserialize(Reading(node)).map(Some);
+        let element = seed.deserialize(SettingsDiagnostics(node)).map(Some);
         element.map_err(|misfit| misfit.placed(mark).map(|fault| fault.at(index)))
     }
 
@@ -237,7 +237,7 @@ impl<'n> MapAccess<'n> for Members {
             return Err(de::Error::custom("a value before its key"));
         };
         let mark = value.mark;
-        let value = seed.deserialize(Reading(value));
+        let value = seed.deserialize(SettingsDiagnostics(value));
         value.map_err(|misfit| misfit.placed(mark).map(|fault| fault.under(&key)))
     }
 }

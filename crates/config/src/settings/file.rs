@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use super::read::SettingsTable;
-use super::setting::{AnySetting, Places, Stored};
+use super::setting::{AnySetting, AllowedSources, SettingValue};
 use super::sources::{Origin, Problem};
 use crate::document;
 use crate::document::file::{syntax, tree};
@@ -15,7 +15,7 @@ use crate::field::Field;
 #[derive(Debug)]
 pub(super) struct FileValues {
     /// The settings that it has right, by name.
-    pub(super) values: HashMap<&'static str, (Stored, Origin)>,
+    pub(super) values: HashMap<&'static str, (SettingValue, Origin)>,
     /// What is wrong with it.
     pub(super) problems: Vec<Problem>,
     /// The settings that it has wrong.
@@ -66,10 +66,10 @@ fn value(
     setting: &'static dyn AnySetting,
     field: &Field<'_>,
     folder: &Path,
-) -> Option<Stored> {
+) -> Option<SettingValue> {
     let allowed = setting.allowed();
-    let all = |parts: Vec<Stored>| setting.concat(&parts);
-    if let Places::Part { list, part } = setting.places() {
+    let all = |parts: Vec<SettingValue>| setting.concat(&parts);
+    if let AllowedSources::Part { list, part } = setting.places() {
         let each = each(field, "a list of {cert: FILE, key: FILE}", |it| {
             let pair = it.section(&parts(table, list))?;
             pair.need(part, &allowed, |it| one(setting, it, folder))
@@ -94,13 +94,13 @@ fn value(
 /// The keys of the objects in `list`.
 fn parts(table: &'static SettingsTable, list: &str) -> Vec<&'static str> {
     let part = |setting: &dyn AnySetting| match setting.places() {
-        Places::Part { list: of, part } if of == list => Some(part),
+        AllowedSources::Part { list: of, part } if of == list => Some(part),
         _ => None,
     };
     table.settings().filter_map(part).collect()
 }
 
-fn one(setting: &'static dyn AnySetting, field: &Field<'_>, folder: &Path) -> Option<Stored> {
+fn one(setting: &'static dyn AnySetting, field: &Field<'_>, folder: &Path) -> Option<SettingValue> {
     let text = field.text(setting.allowed())?;
     setting.parse(text, folder).map_or_else(|allowed| field.refuse(allowed), Some)
 }
@@ -109,15 +109,15 @@ fn one(setting: &'static dyn AnySetting, field: &Field<'_>, folder: &Path) -> Op
 fn each<'n>(
     field: &Field<'n>,
     allowed: impl std::fmt::Display,
-    read: impl Fn(&Field<'n>) -> Option<Stored>,
-) -> Option<Vec<Stored>> {
+    read: impl Fn(&Field<'n>) -> Option<SettingValue>,
+) -> Option<Vec<SettingValue>> {
     // To the end, also after the first bad one.
-    let all: Vec<Option<Stored>> = field.items(allowed)?.iter().map(read).collect();
+    let all: Vec<Option<SettingValue>> = field.items(allowed)?.iter().map(read).collect();
     all.into_iter().collect()
 }
 
 /// A list of what is written with commas elsewhere.
-fn joined(setting: &'static dyn AnySetting, field: &Field<'_>, folder: &Path) -> Option<Stored> {
+fn joined(setting: &'static dyn AnySetting, field: &Field<'_>, folder: &Path) -> Option<SettingValue> {
     let list = each(field, setting.allowed(), |it| one(setting, it, folder))?;
     let texts: Vec<String> = list.into_iter().filter_map(|value| value.text).collect();
     setting.parse(&texts.join(","), folder).map_or_else(|allowed| field.refuse(allowed), Some)

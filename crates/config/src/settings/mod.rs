@@ -4,20 +4,20 @@
 //! [`read()`] takes flags, variables and a file into [`Values`], and `values.get(&SETTING)` answers a `T`.
 
 mod args;
+mod arity;
+mod check_config;
 mod file;
-mod kinds;
 mod read;
 mod setting;
-mod shape;
-mod show;
 mod sources;
+mod value_types;
 
 pub use args::{Flags, HasTable};
-pub use kinds::{
-    Address, DurationRange, FilePath, Label, PrivateAddress, SettingKind, Size, Switch, Text, Whole, Word,
-};
-pub use read::{ConfigFile, FoundSetting, Reading, SettingsTable, Values, read};
-pub use setting::{Alias, AnySetting, Fallback, Group, Places, Setting, Stored, Translated};
-pub use shape::{Many, Maybe, One, Shape};
-pub use show::ShowFormat;
+pub use arity::{List, Optional, Required, Arity};
+pub use check_config::ShowFormat;
+pub use read::{ConfigFile, FoundSetting, SettingsDiagnostics, SettingsTable, Values, read};
+pub use setting::{Alias, AnySetting, Fallback, Group, AllowedSources, Setting, SettingValue, Translated};
 pub use sources::{Environment, Origin, Problem, Problems, SettingWarning};
+pub use value_types::{
+    Address, DurationRange, FilePath, Label, PrivateAddress, SettingKind, Size, Switch, Text, Whole, Choice,
+};

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::args::{Flags, HasTable};
 use super::file::{self, FileValues};
-use super::setting::{AnySetting, Group, Setting, Stored, Translated};
+use super::setting::{AnySetting, Group, Setting, SettingValue, Translated};
 use super::sources::{Environment, Origin, Problem, Problems, SettingWarning};
 use crate::document;
 use crate::field::{closest, shown};
@@ -57,7 +57,7 @@ pub struct FoundSetting {
     /// The setting.
     pub setting: &'static dyn AnySetting,
     /// Its value.
-    pub value: Stored,
+    pub value: SettingValue,
     /// Where the value comes from.
     pub origin: Origin,
 }
@@ -101,8 +101,8 @@ pub fn read<C: HasTable>(
     env: &Environment,
     file: Option<ConfigFile>,
     open: impl FnOnce(&Path) -> io::Result<String>,
-) -> (Values, Reading) {
-    let (table, mut reading) = (C::TABLE, Reading::default());
+) -> (Values, SettingsDiagnostics) {
+    let (table, mut reading) = (C::TABLE, SettingsDiagnostics::default());
     let file = file.and_then(|file| reading.open(table, &file, open));
     let sources = Sources { flags, env, file: file.as_ref() };
     let values = table.settings().map(|setting| sources.find(setting, &mut reading)).collect();
@@ -112,14 +112,14 @@ pub fn read<C: HasTable>(
 
 /// What is wrong, and what an operator should know.
 #[derive(Debug, Default)]
-pub struct Reading {
+pub struct SettingsDiagnostics {
     problems: Vec<Problem>,
     warnings: Vec<SettingWarning>,
     /// Settings that some source has wrong, so that their value is not known.
     uncertain: HashSet<&'static str>,
 }
 
-impl Reading {
+impl SettingsDiagnostics {
     /// Reports a problem.
     pub fn problem(&mut self, origin: Origin, what: impl Into<String>) {
         self.problems.push(Problem { origin, what: what.into() });
@@ -176,7 +176,7 @@ impl Reading {
         texts: &[&str],
         origin: &Origin,
         written: Option<&str>,
-    ) -> Option<Stored> {
+    ) -> Option<SettingValue> {
         let mut one = |text: &str| match setting.parse(text, Path::new("")) {
             Ok(value) => Some(value),
             Err(allowed) => {
@@ -224,7 +224,7 @@ struct Sources<'s, C> {
 }
 
 impl<C> Sources<'_, C> {
-    fn find(&self, setting: &'static dyn AnySetting, reading: &mut Reading) -> FoundSetting {
+    fn find(&self, setting: &'static dyn AnySetting, reading: &mut SettingsDiagnostics) -> FoundSetting {
         let by_precedence = [
             self.flag(setting, reading),
             self.variable(setting, reading),
@@ -237,7 +237,7 @@ impl<C> Sources<'_, C> {
         FoundSetting { setting, value, origin }
     }
 
-    fn flag(&self, setting: &'static dyn AnySetting, reading: &mut Reading) -> Option<(Stored, Origin)> {
+    fn flag(&self, setting: &'static dyn AnySetting, reading: &mut SettingsDiagnostics) -> Option<(SettingValue, Origin)> {
         let origin = Origin::Flag(setting.flag()?);
         let texts: Vec<&str> = self.flags.given(setting.name()).collect();
         if texts.len() > 1 && !setting.is_list() {
@@ -248,7 +248,7 @@ impl<C> Sources<'_, C> {
         reading.parse(setting, &texts, &origin, None).map(|value| (value, origin))
     }
 
-    fn variable(&self, setting: &'static dyn AnySetting, reading: &mut Reading) -> Option<(Stored, Origin)> {
+    fn variable(&self, setting: &'static dyn AnySetting, reading: &mut SettingsDiagnostics) -> Option<(SettingValue, Origin)> {
         let name = setting.variable()?;
         let text = self.env.get(&name)?;
         let origin = Origin::Variable(name);
@@ -256,14 +256,14 @@ impl<C> Sources<'_, C> {
     }
 
     /// A switch that the presence of a variable turns on.
-    fn implied(&self, setting: &'static dyn AnySetting) -> Option<(Stored, Origin)> {
+    fn implied(&self, setting: &'static dyn AnySetting) -> Option<(SettingValue, Origin)> {
         let variable = setting.implied_by(self.env)?;
         let value = setting.parse("true", Path::new("")).ok()?;
         Some((value, Origin::Variable(variable.to_owned())))
     }
 
     /// The first alias that sets it.
-    fn alias(&self, setting: &'static dyn AnySetting, reading: &mut Reading) -> Option<(Stored, Origin)> {
+    fn alias(&self, setting: &'static dyn AnySetting, reading: &mut SettingsDiagnostics) -> Option<(SettingValue, Origin)> {
         let mut first = None;
         for alias in setting.aliases() {
             let Some(text) = self.env.get(alias.name) else { continue };
@@ -272,9 +272,9 @@ impl<C> Sources<'_, C> {
                 reading.warn(origin.clone(), format!("this variable is deprecated: use {successor}"));
             }
             let translated = match (alias.translate)(text, self.env) {
-                Translated::Nothing => None,
-                Translated::Is(ours) => Some(ours),
-                Translated::But(ours, what) => {
+                Translated::NotSet => None,
+                Translated::Value(ours) => Some(ours),
+                Translated::ValueWithWarning(ours, what) => {
                     reading.warn(origin.clone(), what);
                     Some(ours)
                 }
@@ -282,7 +282,7 @@ impl<C> Sources<'_, C> {
                     reading.warn(origin.clone(), format!("{text} cannot be honoured: {why}"));
                     None
                 }
-                Translated::Bad(allowed) => {
+                Translated::Invalid(allowed) => {
                     reading.uncertain(setting, origin.clone(), refusal(text, &allowed));
                     None
                 }

@@ -5,16 +5,16 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::shape::Shape;
+use super::arity::Arity;
 use super::sources::Environment;
 
 /// One setting of type `T`, a static that the table of a command lists.
 pub struct Setting<T: 'static> {
     name: &'static str,
-    shape: &'static dyn Shape<T>,
+    shape: &'static dyn Arity<T>,
     default: Fallback<T>,
     help: &'static str,
-    places: Places,
+    places: AllowedSources,
     aliases: &'static [Alias],
     implied: Option<fn(&Environment) -> Option<&str>>,
     on_this_machine: Option<fn() -> usize>,
@@ -31,7 +31,7 @@ pub enum Fallback<T: 'static> {
 
 /// Where a setting can be set, beside its aliases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Places {
+pub enum AllowedSources {
     /// Flag, variable and file.
     All,
     /// Flag and variable; in the file it is the key `part` of each object of the list `list`.
@@ -60,22 +60,22 @@ pub struct Alias {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Translated {
     /// This value, written as for our own flag.
-    Is(String),
+    Value(String),
     /// This value, and a warning for the operator.
-    But(String, String),
+    ValueWithWarning(String, String),
     /// Nothing.
-    Nothing,
+    NotSet,
     /// Something that is not supported here, and why.
     Unsupported(String),
     /// The value is not allowed; what is.
-    Bad(String),
+    Invalid(String),
 }
 
 impl<T> Setting<T> {
     /// A setting that always has a value.
     pub const fn new(
         name: &'static str,
-        shape: &'static dyn Shape<T>,
+        shape: &'static dyn Arity<T>,
         default: fn() -> T,
         help: &'static str,
     ) -> Self {
@@ -84,11 +84,11 @@ impl<T> Setting<T> {
 
     const fn with(
         name: &'static str,
-        shape: &'static dyn Shape<T>,
+        shape: &'static dyn Arity<T>,
         default: Fallback<T>,
         help: &'static str,
     ) -> Self {
-        let (places, aliases) = (Places::All, &[]);
+        let (places, aliases) = (AllowedSources::All, &[]);
         Self { name, shape, default, help, places, aliases, implied: None, on_this_machine: None }
     }
 
@@ -101,7 +101,7 @@ impl<T> Setting<T> {
 
     /// Where it can be set.
     #[must_use]
-    pub const fn places(mut self, places: Places) -> Self {
+    pub const fn places(mut self, places: AllowedSources) -> Self {
         self.places = places;
         self
     }
@@ -125,7 +125,7 @@ impl<T> Setting<Option<T>> {
     /// A setting that may be unset, which means `unset`.
     pub const fn optional(
         name: &'static str,
-        shape: &'static dyn Shape<Option<T>>,
+        shape: &'static dyn Arity<Option<T>>,
         unset: &'static str,
         help: &'static str,
     ) -> Self {
@@ -137,7 +137,7 @@ impl<T> Setting<Vec<T>> {
     /// A list that is empty by default, which means `unset`.
     pub const fn list(
         name: &'static str,
-        shape: &'static dyn Shape<Vec<T>>,
+        shape: &'static dyn Arity<Vec<T>>,
         unset: &'static str,
         help: &'static str,
     ) -> Self {
@@ -171,7 +171,7 @@ pub struct Group {
 
 /// The value of any setting, and how it is shown.
 #[derive(Clone)]
-pub struct Stored {
+pub struct SettingValue {
     pub(super) value: Arc<dyn Any + Send + Sync>,
     /// As it can be written on a command line; `None` if it is unset.
     pub text: Option<String>,
@@ -181,7 +181,7 @@ pub struct Stored {
     pub paths: Vec<PathBuf>,
 }
 
-impl fmt::Debug for Stored {
+impl fmt::Debug for SettingValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.text.as_deref().unwrap_or("unset"))
     }
@@ -194,7 +194,7 @@ pub trait AnySetting: fmt::Debug + Sync {
     /// What it does.
     fn help(&self) -> &'static str;
     /// Where it can be set.
-    fn places(&self) -> Places;
+    fn places(&self) -> AllowedSources;
     /// Variables of other programs that set it, too.
     fn aliases(&self) -> &'static [Alias];
     /// What stands for the value in help texts.
@@ -216,38 +216,38 @@ pub trait AnySetting: fmt::Debug + Sync {
     /// The variable that turns it on by being there, if it is.
     fn implied_by<'e>(&self, env: &'e Environment) -> Option<&'e str>;
     /// The default.
-    fn stored_default(&self) -> Stored;
+    fn stored_default(&self) -> SettingValue;
     /// One value from `text`, or what is allowed. Paths are relative to `folder`.
-    fn parse(&self, text: &str, folder: &Path) -> Result<Stored, String>;
+    fn parse(&self, text: &str, folder: &Path) -> Result<SettingValue, String>;
     /// Several values of a list as one; the last of several others.
-    fn concat(&self, parts: &[Stored]) -> Stored;
+    fn concat(&self, parts: &[SettingValue]) -> SettingValue;
 
     /// `--max-hold`.
     fn flag(&self) -> Option<String> {
-        (self.places() != Places::AliasesOnly).then(|| format!("--{}", self.name()))
+        (self.places() != AllowedSources::AliasesOnly).then(|| format!("--{}", self.name()))
     }
 
     /// `ROUSE_MAX_HOLD`.
     fn variable(&self) -> Option<String> {
         let name = || format!("ROUSE_{}", self.name().replace('-', "_").to_uppercase());
-        (self.places() != Places::AliasesOnly).then(name)
+        (self.places() != AllowedSources::AliasesOnly).then(name)
     }
 
     /// Its key at the top of the file.
     fn key(&self) -> Option<&'static str> {
         match self.places() {
-            Places::All => Some(self.name()),
-            Places::Part { list, .. } => Some(list),
-            Places::AliasesOnly => None,
+            AllowedSources::All => Some(self.name()),
+            AllowedSources::Part { list, .. } => Some(list),
+            AllowedSources::AliasesOnly => None,
         }
     }
 }
 
 impl<T: Clone + Send + Sync + 'static> Setting<T> {
-    fn store(&self, value: T) -> Stored {
+    fn store(&self, value: T) -> SettingValue {
         let (text, json, paths) =
             (self.shape.show(&value), self.shape.json(&value), self.shape.paths(&value));
-        Stored { value: Arc::new(value), text, json, paths }
+        SettingValue { value: Arc::new(value), text, json, paths }
     }
 }
 
@@ -260,7 +260,7 @@ impl<T: Clone + Send + Sync + 'static> AnySetting for Setting<T> {
         self.help
     }
 
-    fn places(&self) -> Places {
+    fn places(&self) -> AllowedSources {
         self.places
     }
 
@@ -307,15 +307,15 @@ impl<T: Clone + Send + Sync + 'static> AnySetting for Setting<T> {
         self.implied.and_then(|variable| variable(env))
     }
 
-    fn stored_default(&self) -> Stored {
+    fn stored_default(&self) -> SettingValue {
         self.store(self.default_value())
     }
 
-    fn parse(&self, text: &str, folder: &Path) -> Result<Stored, String> {
+    fn parse(&self, text: &str, folder: &Path) -> Result<SettingValue, String> {
         self.shape.parse(text, folder).map(|value| self.store(value))
     }
 
-    fn concat(&self, parts: &[Stored]) -> Stored {
+    fn concat(&self, parts: &[SettingValue]) -> SettingValue {
         let parts = parts.iter().filter_map(|part| part.value.downcast_ref::<T>().cloned());
         self.store(self.shape.concat(parts.collect()).unwrap_or_else(|| self.default_value()))
     }

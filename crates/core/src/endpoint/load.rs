@@ -16,13 +16,13 @@ pub struct EndpointLoad {
 
 /// How much one pod may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Capacity {
+pub enum SlotLimit {
     /// Anything.
     Unlimited,
     /// At most this many requests at a time.
-    PerPod(NonZeroU32),
+    InFlight(NonZeroU32),
     /// At most this many requests that came out of a hold, so that a herd does not kill the first pod.
-    Herd(NonZeroU32),
+    Released(NonZeroU32),
 }
 
 impl EndpointLoad {
@@ -41,26 +41,26 @@ impl EndpointLoad {
         self.released.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn free(&self, capacity: Capacity) -> bool {
+    pub(crate) fn free(&self, capacity: SlotLimit) -> bool {
         match capacity {
-            Capacity::Unlimited => true,
-            Capacity::PerPod(limit) => self.in_flight() < limit.get(),
-            Capacity::Herd(herd) => self.released() < herd.get(),
+            SlotLimit::Unlimited => true,
+            SlotLimit::InFlight(limit) => self.in_flight() < limit.get(),
+            SlotLimit::Released(herd) => self.released() < herd.get(),
         }
     }
 
     /// Takes a slot if there is one.
-    pub(crate) fn take(&self, capacity: Capacity) -> bool {
+    pub(crate) fn take(&self, capacity: SlotLimit) -> bool {
         let below = |bound: NonZeroU32| move |taken: u32| (taken < bound.get()).then(|| taken + 1);
         match capacity {
-            Capacity::Unlimited => {
+            SlotLimit::Unlimited => {
                 self.in_flight.fetch_add(1, Ordering::AcqRel);
                 true
             }
-            Capacity::PerPod(limit) => {
+            SlotLimit::InFlight(limit) => {
                 self.in_flight.fetch_update(Ordering::AcqRel, Ordering::Acquire, below(limit)).is_ok()
             }
-            Capacity::Herd(herd) => {
+            SlotLimit::Released(herd) => {
                 let taken =
                     self.released.fetch_update(Ordering::AcqRel, Ordering::Acquire, below(herd)).is_ok();
                 if taken {

@@ -2,8 +2,8 @@
 //!
 //! The rules are those of KEP-1672 and `discovery.k8s.io/v1`.
 
-mod health;
 mod load;
+mod outlier_detection;
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -11,8 +11,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 use std::sync::Arc;
 
-pub use health::{EndpointHealth, UNANSWERED, after_refusals, after_unanswered};
-pub use load::{Capacity, EndpointLoad};
+pub use load::{SlotLimit, EndpointLoad};
+pub use outlier_detection::{EndpointHealth, UNANSWERED, after_refusals, after_unanswered};
 
 /// `namespace/name` of a Kubernetes Service, or of an app in `rouse.yaml`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 pub(crate) use wait_queue::{Grant, Taken, Ticket, WaitQueue, Waiter};
 
-use crate::start::StartFailure;
+use crate::start_failure::StartFailure;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::time::Moment;
 
@@ -25,7 +25,7 @@ pub enum AcquireError {
     /// The start failed, and waiting does not mend it.
     #[error("the service cannot be started: {0}")]
     StartFailed(Arc<StartFailure>),
-    /// Every pod that takes requests has refused connections for [`REFUSED_FOR`](crate::start::REFUSED_FOR), and none is
+    /// Every pod that takes requests has refused connections for [`REFUSED_FOR`](crate::start_failure::REFUSED_FOR), and none is
     /// starting.
     #[error("every pod refuses connections")]
     Refused,
@@ -66,7 +66,7 @@ impl fmt::Display for HoldLimit {
 
 /// How many requests may wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Bounds {
+pub struct HoldLimits {
     /// In one service.
     pub per_service: usize,
     /// In all services. No service may have more than a quarter of it.
@@ -74,27 +74,27 @@ pub struct Bounds {
     /// How many bytes they may keep in memory.
     pub bytes: usize,
     /// The longest wait, even if the request has a later deadline.
-    pub longest: Duration,
+    pub max_wait: Duration,
 }
 
-impl Bounds {
+impl HoldLimits {
     /// When a hold that begins now ends at the latest, if its request wants to wait until `wanted`.
     pub fn deadline(&self, now: Moment, wanted: Option<Moment>) -> Moment {
-        let latest = now + self.longest;
+        let latest = now + self.max_wait;
         wanted.map_or(latest, |wanted| wanted.min(latest))
     }
 }
 
-impl Default for Bounds {
+impl Default for HoldLimits {
     fn default() -> Self {
-        Self { per_service: 10_000, total: 40_000, bytes: 256 << 20, longest: Duration::from_mins(5) }
+        Self { per_service: 10_000, total: 40_000, bytes: 256 << 20, max_wait: Duration::from_mins(5) }
     }
 }
 
 /// What all holds of all services use up.
 #[derive(Debug)]
 pub(crate) struct Budget {
-    bounds: Bounds,
+    bounds: HoldLimits,
     holds: Arc<AtomicUsize>,
     bytes: Arc<AtomicUsize>,
 }
@@ -108,13 +108,13 @@ pub(crate) struct Permit {
 }
 
 impl Budget {
-    pub(crate) fn new(bounds: Bounds) -> Self {
+    pub(crate) fn new(bounds: HoldLimits) -> Self {
         Self { bounds, holds: Arc::default(), bytes: Arc::default() }
     }
 
     /// A place for a hold that keeps `bytes` in memory, beside the holds that `service` counts.
     pub(crate) fn admit(&self, service: &Arc<AtomicUsize>, bytes: usize) -> Result<Permit, AcquireError> {
-        let Bounds { per_service, total, bytes: most, .. } = self.bounds;
+        let HoldLimits { per_service, total, bytes: most, .. } = self.bounds;
         let full = |bound: HoldLimit| move || AcquireError::QueueFull(bound);
         Ok(Permit {
             _service: Share::of(service, 1, per_service.min(total / 4))

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 
 use super::AcquireError;
 use crate::endpoint::{Endpoint, EndpointId};
-use crate::pick::NoPick;
+use crate::pick::PickError;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Mutex, MutexGuard, fence, lock};
 use crate::time::Moment;
@@ -100,7 +100,7 @@ impl WaitQueue {
         ticket: Option<Ticket>,
         tickets: &AtomicU64,
         rest: Option<Moment>,
-        grant: impl FnMut(&Waiter) -> Result<Taken, NoPick>,
+        grant: impl FnMut(&Waiter) -> Result<Taken, PickError>,
     ) -> Result<Ticket, AcquireError> {
         let mut inner = lock(&self.inner);
         if let Some(closed) = &inner.closed {
@@ -120,7 +120,7 @@ impl WaitQueue {
     }
 
     /// Gives slots to the first requests in the queue, for as long as `grant` finds any.
-    pub(crate) fn hand_out(&self, grant: impl FnMut(&Waiter) -> Result<Taken, NoPick>) {
+    pub(crate) fn hand_out(&self, grant: impl FnMut(&Waiter) -> Result<Taken, PickError>) {
         let mut inner = lock(&self.inner);
         let wakers = self.hand_out_locked(&mut inner, grant);
         drop(inner);
@@ -131,7 +131,7 @@ impl WaitQueue {
     fn hand_out_locked(
         &self,
         inner: &mut Inner,
-        mut grant: impl FnMut(&Waiter) -> Result<Taken, NoPick>,
+        mut grant: impl FnMut(&Waiter) -> Result<Taken, PickError>,
     ) -> Vec<Waker> {
         self.count(inner);
         // The other half of this fence is in `Port::hand_out_on_all`.

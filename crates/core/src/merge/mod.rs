@@ -4,7 +4,7 @@
 //! promotes a pod that slices call not ready yet. `pod.rs` holds the rules for one pod; this file keeps the
 //! pods, and decides which are known, which are replaced and which are gone.
 
-mod layout;
+mod address_assignment;
 mod pod;
 mod push;
 mod tombstone;
@@ -20,9 +20,9 @@ use crate::endpoint::{PodRef, PodUid, Slice, SliceEndpoint, SlicePort, State};
 use crate::probe::ProbePlan;
 use crate::snapshot::PortView;
 use crate::time::Moment;
-use layout::{PortLayout, lay_out};
+use address_assignment::{PortLayout, lay_out};
 use pod::{Key, Pod, Pushed};
-pub use push::{BadBoot, Boot, Push, PushEvent, PushOrder, PushOutcome, PushRefused};
+pub use push::{BadBoot, BootId, Push, PushEvent, PushOrder, PushOutcome, PushRefused};
 use tombstone::Tombstones;
 
 /// The place of an endpoint that no pod stands behind and the operator did not opt in to.
@@ -47,17 +47,17 @@ impl Default for MergePolicy {
 
 /// Everything said of one service's pods.
 ///
-/// Every method that takes in a fact answers whether the endpoints may have changed; [`Ledger::view`] then
+/// Every method that takes in a fact answers whether the endpoints may have changed; [`EndpointMerge::view`] then
 /// gives them. Time is passed in and must not go back.
 #[derive(Debug, Default)]
-pub struct Ledger {
+pub struct EndpointMerge {
     policy: MergePolicy,
     slices: Vec<Listing>,
     pods: Slab<Pod>,
     places: HashMap<Key, usize>,
     tombstones: Tombstones,
     ports: Vec<PortLayout>,
-    /// Pods whose entries changed since the last [`Ledger::settle`].
+    /// Pods whose entries changed since the last [`EndpointMerge::settle`].
     dirty: Vec<usize>,
     /// A pod came, went or moved: the layout must be computed again.
     moved: bool,
@@ -72,7 +72,7 @@ struct Listing {
     pods: Vec<usize>,
 }
 
-impl Ledger {
+impl EndpointMerge {
     /// An empty ledger.
     pub fn new(policy: MergePolicy) -> Self {
         Self { policy, ..Self::default() }
@@ -122,7 +122,7 @@ impl Ledger {
     }
 
     /// A verified push. On `Accepted` the caller must also tell the other services of these addresses, by
-    /// [`Ledger::displace`].
+    /// [`EndpointMerge::replace_previous_pods`].
     pub fn push(&mut self, push: Push, now: Moment) -> Result<(PushOutcome, bool), PushRefused> {
         let key = Key::Pod(push.pod.uid.clone());
         let place = if let Some(&place) = self.places.get(&key) {
@@ -150,14 +150,14 @@ impl Ledger {
         self.moved |= moves;
         let mut changed = self.judge(place) || moves;
         if outcome == PushOutcome::Accepted && arrives {
-            changed |= self.displace(&addresses, &uid, seen, now);
+            changed |= self.replace_previous_pods(&addresses, &uid, seen, now);
         }
         Ok((outcome, changed))
     }
 
     /// The pod `by`, first seen at `seen`, was verified to be at `addresses`: every pod that was known there
     /// before it is replaced, for good (rule 1).
-    pub fn displace(&mut self, addresses: &[SocketAddr], by: &PodUid, seen: Moment, now: Moment) -> bool {
+    pub fn replace_previous_pods(&mut self, addresses: &[SocketAddr], by: &PodUid, seen: Moment, now: Moment) -> bool {
         let mut victims: Vec<usize> = Vec::new();
         for (place, pod) in self.claimants(addresses) {
             let older = pod.id.as_ref().is_some_and(|pod| pod.uid != *by) && pod.seen <= seen;
@@ -227,7 +227,7 @@ impl Ledger {
         changed
     }
 
-    /// When [`Ledger::expire`] has something to do next.
+    /// When [`EndpointMerge::expire`] has something to do next.
     pub fn next_expiry(&self) -> Option<Moment> {
         let leases = self.pods.iter().filter_map(|(_, pod)| pod.push.as_ref()?.until);
         leases.chain(self.tombstones.next_expiry()).min()
@@ -247,7 +247,7 @@ impl Ledger {
         self.pods.get(*place).map(|pod| pod.seen)
     }
 
-    /// Whether the next [`Ledger::view`] may have other addresses than the last.
+    /// Whether the next [`EndpointMerge::view`] may have other addresses than the last.
     pub fn moved(&self) -> bool {
         self.moved
     }

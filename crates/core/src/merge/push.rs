@@ -9,19 +9,19 @@ use crate::endpoint::{PodRef, SlicePort};
 /// One life of a sidecar process. A restarted container of the same pod gets a new one, so that its sequence
 /// numbers may start over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Boot {
+pub struct BootId {
     /// When the process started, in milliseconds since the Unix epoch. Later is newer.
     pub started: u64,
     /// Random; tells apart two processes that started in the same millisecond.
     pub id: u64,
 }
 
-/// Why a text is not a [`Boot`].
+/// Why a text is not a [`BootId`].
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{0:?} is not a boot: expected start time in milliseconds, a dash and a random id in hexadecimal")]
 pub struct BadBoot(String);
 
-impl FromStr for Boot {
+impl FromStr for BootId {
     type Err = BadBoot;
 
     fn from_str(text: &str) -> Result<Self, BadBoot> {
@@ -37,7 +37,7 @@ impl FromStr for Boot {
     }
 }
 
-impl fmt::Display for Boot {
+impl fmt::Display for BootId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}-{:016x}", self.started, self.id)
     }
@@ -58,7 +58,7 @@ pub enum PushEvent {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PushOrder {
     /// The sidecar process.
-    pub boot: Boot,
+    pub boot: BootId,
     /// Counts up within the boot.
     pub sequence: u64,
 }
@@ -116,15 +116,15 @@ mod tests {
 
     #[test]
     fn a_boot_reads_back_as_written() {
-        let boot = Boot { started: 1_731_657_600_123, id: 0xfeed };
+        let boot = BootId { started: 1_731_657_600_123, id: 0xfeed };
         assert_eq!(boot.to_string().parse(), Ok(boot));
         for bad in ["", "1", "-", "1-", "x-1", "1-x", "+1-1", "1-+1", "1-10000000000000000"] {
-            assert_eq!(bad.parse::<Boot>(), Err(BadBoot(bad.into())));
+            assert_eq!(bad.parse::<BootId>(), Err(BadBoot(bad.into())));
         }
     }
 
     #[test]
     fn a_later_start_is_newer_with_any_random_id() {
-        assert!(Boot { started: 2, id: 0 } > Boot { started: 1, id: u64::MAX });
+        assert!(BootId { started: 2, id: 0 } > BootId { started: 1, id: u64::MAX });
     }
 }

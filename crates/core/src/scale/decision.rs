@@ -64,7 +64,7 @@ pub enum ScaleReason {
     /// A request waits for a service that is at zero.
     Wake,
     /// At zero, and no request waits for it.
-    Asleep,
+    AtZero,
     /// Nothing to do for as long as `idle-after`.
     Idle {
         /// `idle-after`.
@@ -98,12 +98,12 @@ pub enum ScaleReason {
     /// Another owner scales it.
     OwnedElsewhere,
     /// No scale-down: the autoscaler has not watched for a whole stable window.
-    Young {
+    WarmingUp {
         /// The stable window.
         window: Duration,
     },
     /// No scale-down: a reporter is listed and silent.
-    Silent {
+    ReporterStale {
         /// The first of them.
         reporter: Reporter,
     },
@@ -120,7 +120,7 @@ impl fmt::Display for ScaleReason {
             Self::Load { pods } => write!(f, "the load takes {pods} pods"),
             Self::Panic { pods } => write!(f, "a surge: the load takes {pods} pods, and none is taken away"),
             Self::Wake => f.write_str("a request wants a service that is at zero"),
-            Self::Asleep => f.write_str("at zero, and no request wants it"),
+            Self::AtZero => f.write_str("at zero, and no request wants it"),
             Self::Idle { after } => {
                 write!(f, "no request, hold, stream or upgraded connection for {after:?}")
             }
@@ -137,8 +137,8 @@ impl fmt::Display for ScaleReason {
             Self::InFlight { present } => write!(f, "{present} requests and connections need these pods"),
             Self::Pinned { pods } => write!(f, "pinned at {pods} by an operator"),
             Self::OwnedElsewhere => f.write_str("an HPA or ScaledObject scales it"),
-            Self::Young { window } => write!(f, "not scaled down before it was watched for {window:?}"),
-            Self::Silent { reporter } => write!(f, "not scaled down while {reporter} serves but is silent"),
+            Self::WarmingUp { window } => write!(f, "not scaled down before it was watched for {window:?}"),
+            Self::ReporterStale { reporter } => write!(f, "not scaled down while {reporter} serves but is silent"),
             Self::NoReporters => f.write_str("not scaled down: no gateway is listed that would report load"),
             Self::TooManyReporters => {
                 write!(f, "not scaled down while more than {MAX_REPORTERS} reporters are listed")

@@ -23,7 +23,7 @@
 //!
 //! At zero only a wake counts: a hold, or a request since zero was observed, brings up one pod (or `min`), or
 //! what the load takes if that is more. A woken service is not taken back to zero before it was ready for
-//! `idle-after` without a break, or [`WAKE_PATIENCE`] passed since the wake.
+//! `idle-after` without a break, or [`WAKE_TIMEOUT`] passed since the wake.
 
 mod decision;
 mod policy;
@@ -34,16 +34,16 @@ use std::time::Duration;
 
 pub use decision::{Decision, ObservedTarget, Owner, ScaleReason};
 pub use policy::{BadPolicy, BadSetting, ScalePolicy, ScaleSettings};
-pub use report::{CurrentLoad, FRESH, LoadReport, MAX_REPORTERS, Reporter, TooManyReporters};
+pub use report::{CurrentLoad, REPORT_TTL, LoadReport, MAX_REPORTERS, Reporter, TooManyReporters};
 
 use crate::time::Moment;
-use report::{Blindness, Reporters};
+use report::{UnknownLoad, Reporters};
 use window::{Demand, Window};
 
 /// What a rate is measured over (as in Knative).
 pub const STEP: Duration = Duration::from_secs(2);
 /// How long a wake may take before we stop waiting for it to become ready.
-pub const WAKE_PATIENCE: Duration = Duration::from_mins(10);
+pub const WAKE_TIMEOUT: Duration = Duration::from_mins(10);
 
 /// Decides how many pods one service should have.
 #[derive(Debug, Clone)]
@@ -58,7 +58,7 @@ pub struct Autoscaler {
     /// The last moment at which there was anything to do.
     active: Moment,
     life: Life,
-    mood: Mood,
+    mood: ScaleMode,
     pin: Pin,
     initial: Initial,
     step: Option<Step>,
@@ -79,7 +79,7 @@ enum Life {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Mood {
+enum ScaleMode {
     Calm,
     Panic { last_surge: Moment },
 }
@@ -142,7 +142,7 @@ impl Autoscaler {
             reporters: Reporters::default(),
             active: now,
             life: Life::Zero { asked: false },
-            mood: Mood::Calm,
+            mood: ScaleMode::Calm,
             pin: Pin::Auto,
             initial: Initial::Done,
             step: None,
@@ -151,10 +151,10 @@ impl Autoscaler {
     }
 
     /// For a service that was just created: it starts with its initial scale, and keeps that until so many
-    /// pods were ready once, or [`WAKE_PATIENCE`] passed. Nothing happened before it watched.
+    /// pods were ready once, or [`WAKE_TIMEOUT`] passed. Nothing happened before it watched.
     pub fn created(policy: ScalePolicy, now: Moment) -> Self {
         let initial =
-            if policy.initial > 0 { Initial::Due { until: now + WAKE_PATIENCE } } else { Initial::Done };
+            if policy.initial > 0 { Initial::Due { until: now + WAKE_TIMEOUT } } else { Initial::Done };
         Self { initial, watching: None, ..Self::new(policy, now) }
     }
 
@@ -192,7 +192,7 @@ impl Autoscaler {
 
     /// Whether a surge keeps pods from being taken away.
     pub fn panics(&self) -> bool {
-        matches!(self.mood, Mood::Panic { .. })
+        matches!(self.mood, ScaleMode::Panic { .. })
     }
 
     /// Replaces the list of reporters that serve this service and so must report: the gateways of their own
@@ -260,12 +260,12 @@ impl Autoscaler {
         let (woken, rested) = match self.life {
             Life::Zero { .. } => (None, None),
             Life::Up { woken, ready_since } => {
-                (Some(woken + WAKE_PATIENCE), ready_since.map(|since| since + idle_after))
+                (Some(woken + WAKE_TIMEOUT), ready_since.map(|since| since + idle_after))
             }
         };
         let calm = match self.mood {
-            Mood::Calm => None,
-            Mood::Panic { last_surge } => Some(last_surge + self.policy.stable_window),
+            ScaleMode::Calm => None,
+            ScaleMode::Panic { last_surge } => Some(last_surge + self.policy.stable_window),
         };
         let initial = match self.initial {
             Initial::Due { until } => Some(until),
@@ -315,9 +315,9 @@ impl Autoscaler {
         let mut recent = self.demands(self.policy.panic_window);
         let surge = recent.any(|demand| demand.reaches(threshold, ready.max(1)));
         self.mood = match self.mood {
-            _ if self.is_idle() => Mood::Calm,
-            _ if surge => Mood::Panic { last_surge: now },
-            Mood::Panic { last_surge } if now >= last_surge + self.policy.stable_window => Mood::Calm,
+            _ if self.is_idle() => ScaleMode::Calm,
+            _ if surge => ScaleMode::Panic { last_surge: now },
+            ScaleMode::Panic { last_surge } if now >= last_surge + self.policy.stable_window => ScaleMode::Calm,
             mood => mood,
         };
     }
@@ -327,7 +327,7 @@ impl Autoscaler {
             let pods = self.pods_for_load().max(self.policy.awake());
             Verdict::new(pods, ScaleReason::Wake).at_most(self.most_up(0), ScaleReason::UpRate)
         } else {
-            Verdict::new(0, ScaleReason::Asleep)
+            Verdict::new(0, ScaleReason::AtZero)
         };
         verdict
             .at_least(self.initial_pods(), ScaleReason::Initial)
@@ -374,12 +374,12 @@ impl Autoscaler {
     /// Why the load may be higher than what is known, so that pods must not be taken away.
     fn blind(&self) -> Option<ScaleReason> {
         if self.watching.is_some_and(|since| self.now < since + self.policy.stable_window) {
-            return Some(ScaleReason::Young { window: self.policy.stable_window });
+            return Some(ScaleReason::WarmingUp { window: self.policy.stable_window });
         }
         self.reporters.blindness(self.now).map(|blindness| match blindness {
-            Blindness::NoReporters => ScaleReason::NoReporters,
-            Blindness::TooMany => ScaleReason::TooManyReporters,
-            Blindness::Silent(reporter) => ScaleReason::Silent { reporter },
+            UnknownLoad::NoReporters => ScaleReason::NoReporters,
+            UnknownLoad::TooMany => ScaleReason::TooManyReporters,
+            UnknownLoad::Silent(reporter) => ScaleReason::ReporterStale { reporter },
         })
     }
 
@@ -400,7 +400,7 @@ impl Autoscaler {
             Life::Zero { .. } => false,
             Life::Up { woken, ready_since } => {
                 ready_since.is_some_and(|since| self.now >= since + self.policy.idle_after)
-                    || self.now >= woken + WAKE_PATIENCE
+                    || self.now >= woken + WAKE_TIMEOUT
             }
         }
     }

@@ -12,7 +12,7 @@ use crate::time::Moment;
 /// not; while more than that are listed, nothing is scaled down.
 pub const MAX_REPORTERS: usize = 1024;
 /// A report is news for this long: three report periods of one second.
-pub const FRESH: Duration = Duration::from_secs(3);
+pub const REPORT_TTL: Duration = Duration::from_secs(3);
 /// More than any reporter can have served in one window.
 const MOST_REQUESTS: u64 = 1_000_000_000;
 
@@ -107,23 +107,23 @@ pub struct TooManyReporters;
 
 /// Why we cannot know that there is no load.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Blindness {
+pub(super) enum UnknownLoad {
     NoReporters,
     TooMany,
     Silent(Reporter),
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Voice {
+struct ReporterState {
     /// Listed as serving. One that is not listed counts while its news is fresh: a new gateway's first
     /// request may come before its `EndpointSlice` does.
     listed: bool,
     last: Option<(Moment, CurrentLoad)>,
 }
 
-impl Voice {
+impl ReporterState {
     fn is_fresh(self, now: Moment) -> bool {
-        self.last.is_some_and(|(at, _)| now < at + FRESH)
+        self.last.is_some_and(|(at, _)| now < at + REPORT_TTL)
     }
 
     fn present(self) -> CurrentLoad {
@@ -134,7 +134,7 @@ impl Voice {
 /// All reporters that are listed, or that reported lately.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Reporters {
-    voices: BTreeMap<Reporter, Voice>,
+    voices: BTreeMap<Reporter, ReporterState>,
     too_many: bool,
 }
 
@@ -156,7 +156,7 @@ impl Reporters {
         if self.voices.len() >= MAX_REPORTERS {
             return Err(TooManyReporters);
         }
-        self.voices.insert(from.clone(), Voice { listed: false, last });
+        self.voices.insert(from.clone(), ReporterState { listed: false, last });
         Ok(())
     }
 
@@ -174,9 +174,9 @@ impl Reporters {
                 break;
             }
             let last = before.remove(&reporter).and_then(|voice| voice.last);
-            self.voices.insert(reporter, Voice { listed: true, last });
+            self.voices.insert(reporter, ReporterState { listed: true, last });
         }
-        before.into_values().map(Voice::present).fold(CurrentLoad::default(), CurrentLoad::plus)
+        before.into_values().map(ReporterState::present).fold(CurrentLoad::default(), CurrentLoad::plus)
     }
 
     pub(super) fn forget_stale(&mut self, now: Moment) {
@@ -184,27 +184,27 @@ impl Reporters {
     }
 
     pub(super) fn present(&self) -> CurrentLoad {
-        self.voices.values().copied().map(Voice::present).fold(CurrentLoad::default(), CurrentLoad::plus)
+        self.voices.values().copied().map(ReporterState::present).fold(CurrentLoad::default(), CurrentLoad::plus)
     }
 
     pub(super) fn is_full(&self) -> Result<(), TooManyReporters> {
         if self.too_many { Err(TooManyReporters) } else { Ok(()) }
     }
 
-    pub(super) fn blindness(&self, now: Moment) -> Option<Blindness> {
+    pub(super) fn blindness(&self, now: Moment) -> Option<UnknownLoad> {
         if self.too_many {
-            return Some(Blindness::TooMany);
+            return Some(UnknownLoad::TooMany);
         }
         let mut listed = self.voices.iter().filter(|(_, voice)| voice.listed).peekable();
         if listed.peek().is_none() {
-            return Some(Blindness::NoReporters);
+            return Some(UnknownLoad::NoReporters);
         }
         let silent = listed.find(|(_, voice)| !voice.is_fresh(now));
-        silent.map(|(reporter, _)| Blindness::Silent(reporter.clone()))
+        silent.map(|(reporter, _)| UnknownLoad::Silent(reporter.clone()))
     }
 
     /// When the news of each grows old.
     pub(super) fn expiries(&self) -> impl Iterator<Item = Moment> {
-        self.voices.values().filter_map(|voice| voice.last).map(|(at, _)| at + FRESH)
+        self.voices.values().filter_map(|voice| voice.last).map(|(at, _)| at + REPORT_TTL)
     }
 }

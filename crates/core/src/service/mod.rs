@@ -1,7 +1,7 @@
-//! One service: facts in, slots out.
+//! One service: takes in slices, pushes and probes, publishes snapshots, and owns the ports where requests get slots.
 //!
-//! Writers change the [`Ledger`] one at a time and publish a whole new [`Snapshot`]; requests read the newest
-//! snapshot without a lock. Wait and pick are one operation: [`Port::acquire`].
+//! Writers change the [`EndpointMerge`] one at a time and publish a whole new [`Snapshot`]; requests read the newest
+//! snapshot without a lock. [`Port::acquire`] waits for a slot and takes it in one operation.
 
 mod port;
 mod shared;
@@ -20,23 +20,23 @@ pub(crate) use timers::Timers;
 use wake_schedule::Wake;
 
 use crate::budget::RetryBudget;
+use crate::cold_start::ColdStart;
 use crate::endpoint::{Endpoint, EndpointLoad, PodUid, PortName, ServiceId, Slice, SliceEndpoint, State};
 use crate::hold::AcquireError;
-use crate::merge::{Ledger, MergePolicy, Push, PushOutcome, PushRefused};
+use crate::merge::{EndpointMerge, MergePolicy, Push, PushOutcome, PushRefused};
 use crate::probe::ProbePlan;
-use crate::snapshot::{PortView, Snapshot, SnapshotFeed, Spread, Subscription};
+use crate::snapshot::{PortView, Snapshot, SnapshotFeed, ConcurrencyLimits, Subscription};
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Mutex, fence, lock};
 use crate::time::Moment;
-use crate::timeline::ColdStart;
 
 /// What an operator configures for a service.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Spec {
-    /// The ports that requests may ask for.
+    /// The ports that requests can be sent to.
     pub ports: Vec<PortName>,
     /// How requests are spread over its pods.
-    pub spread: Spread,
+    pub spread: ConcurrencyLimits,
 }
 
 /// One service.
@@ -50,18 +50,18 @@ pub struct Service {
     retries: Arc<RetryBudget>,
     asked: Arc<AtomicU64>,
     wake: Mutex<Wake>,
-    /// The cold start under way.
+    /// The cold start in progress.
     cold: Mutex<Option<Box<ColdStart>>>,
     shared: Arc<Shared>,
 }
 
-/// The writers' side. Its lock is what makes writers take turns; no reader takes it.
+/// The writers' state. Its lock serializes writers; no reader takes it.
 #[derive(Debug)]
 struct Written {
-    ledger: Ledger,
-    spread: Spread,
+    ledger: EndpointMerge,
+    spread: ConcurrencyLimits,
     stale: bool,
-    /// The registry has let go of it; its name may belong to a successor by now.
+    /// The registry has removed this service. Another service may have its name by now.
     gone: bool,
     /// The addresses by which the registry finds this service.
     addresses: Vec<SocketAddr>,
@@ -70,8 +70,8 @@ struct Written {
 impl Service {
     pub(crate) fn new(id: ServiceId, policy: MergePolicy, shared: Arc<Shared>) -> Self {
         let written = Written {
-            ledger: Ledger::new(policy),
-            spread: Spread::default(),
+            ledger: EndpointMerge::new(policy),
+            spread: ConcurrencyLimits::default(),
             stale: false,
             gone: false,
             addresses: Vec::new(),
@@ -100,12 +100,12 @@ impl Service {
         self.feed.newest()
     }
 
-    /// Hears of every new snapshot of this service, and of no other.
+    /// Subscribes to new snapshots of this service.
     pub fn subscribe(&self) -> Subscription {
         self.feed.subscribe()
     }
 
-    /// The port `name`, if the service has it. Keep it: it stays the same as long as the service has it.
+    /// The port `name`, if the service has it. Callers may cache it: it stays the same until the port is removed.
     pub fn port(&self, name: &PortName) -> Option<Arc<Port>> {
         lock(&self.ports).iter().find(|port| port.name() == name).map(Arc::clone)
     }
@@ -115,12 +115,12 @@ impl Service {
         self.holds.load(Ordering::Relaxed)
     }
 
-    /// How many requests have asked for a slot so far, however short they were and however they ended.
+    /// How many requests have asked for a slot so far, whatever their outcome.
     pub fn asked(&self) -> u64 {
         self.asked.load(Ordering::Relaxed)
     }
 
-    /// How many slots of its pods are taken now.
+    /// How many slots of its pods are in use.
     pub fn in_flight(&self) -> u32 {
         let snapshot = self.feed.newest();
         let mut pods: Vec<&Arc<EndpointLoad>> =
@@ -131,8 +131,8 @@ impl Service {
         pods.into_iter().map(|load| load.in_flight()).sum()
     }
 
-    /// The pods that take requests, if all of them on some port have refused connections for
-    /// [`REFUSED_FOR`](crate::start::REFUSED_FOR) and none is starting; otherwise none.
+    /// The addresses of the pods that take requests, for each port on which all of them have refused connections for
+    /// [`REFUSED_FOR`](crate::start_failure::REFUSED_FOR) and no pod is starting. Empty if there is no such port.
     pub fn refusing(&self) -> Vec<SocketAddr> {
         let (now, snapshot) = (self.shared.clock.now(), self.feed.newest());
         let refusing = snapshot.ports.iter().filter(|port| port.refuses(now)).flat_map(PortView::endpoints);
@@ -140,7 +140,7 @@ impl Service {
         taking.filter_map(|endpoint| endpoint.addresses.first().copied()).collect()
     }
 
-    /// Takes one retry from the budget, if there is one: at most one for five requests.
+    /// Takes one retry from the retry budget (one per five requests). Returns false if the budget is used up.
     pub fn may_retry(&self) -> bool {
         self.retries.spend()
     }
@@ -173,58 +173,59 @@ impl Service {
         });
     }
 
-    /// A slice of this service was written.
+    /// Adds or replaces a slice.
     pub fn put_slice(&self, name: &str, slice: Slice) {
         self.update(|written, now| (written.ledger.put_slice(name, slice, now), ()));
     }
 
-    /// A slice of this service was deleted.
+    /// Removes a slice.
     pub fn drop_slice(&self, name: &str) {
         self.update(|written, now| (written.ledger.drop_slice(name, now), ()));
     }
 
-    /// These are all the slices of this service.
+    /// Replaces all slices.
     pub fn replace_slices<N: AsRef<str>>(&self, slices: impl IntoIterator<Item = (N, Slice)>) {
         self.update(|written, now| (written.ledger.replace_slices(slices, now), ()));
     }
 
-    /// Takes endpoints out of the slices, as if these had been written without them.
+    /// Removes endpoints from the stored slices, as if the slices had been written without them.
     pub fn retain_endpoints(&self, keep: impl Fn(&SliceEndpoint) -> bool) {
         self.update(|written, now| (written.ledger.retain_endpoints(&keep, now), ()));
     }
 
-    /// The authoritative source is out of reach, or is back. The last word stands meanwhile.
+    /// Marks the snapshot as stale (the slice source is disconnected) or as current. Endpoints stay as they are meanwhile.
     pub fn set_stale(&self, stale: bool) {
         self.update(|written, _| (std::mem::replace(&mut written.stale, stale) != stale, ()));
     }
 
-    /// A verified push of a pod of this service.
+    /// Applies a push of a pod of this service. The caller has verified the sender.
     pub fn push(&self, push: Push) -> Result<PushOutcome, PushRefused> {
         let (uid, addresses) = (push.pod.uid.clone(), push.addresses());
         let (outcome, arrived) = self.update(|written, now| match written.ledger.push(push, now) {
             Ok((outcome, changed)) => (changed, (Ok(outcome), written.ledger.arrived(&uid))),
             Err(refused) => (false, (Err(refused), None)),
         });
-        // Other services of these addresses learn of the newcomer too. Without our own lock: they have theirs.
+        // A pod that takes over an address replaces the old pod in every service. Our lock is free here: each of the
+        // others takes its own, and two at a time could deadlock.
         if let (Ok(PushOutcome::Accepted), Some(seen)) = (&outcome, arrived) {
             for service in self.shared.at(&addresses).filter(|service| service.id != self.id) {
-                service.update(|written, now| (written.ledger.displace(&addresses, &uid, seen, now), ()));
+                service.update(|written, now| (written.ledger.replace_previous_pods(&addresses, &uid, seen, now), ()));
             }
         }
         outcome
     }
 
-    /// A pod's probe passed all the checks of its plan.
+    /// A probe of a pod passed all checks of its plan.
     pub fn probe_passed(&self, uid: &PodUid, plan: &ProbePlan) {
         self.update(|written, _| (written.ledger.probe_passed(uid, plan), ()));
     }
 
-    /// A pod's probe failed.
+    /// A probe of a pod failed.
     pub fn probe_failed(&self, uid: &PodUid) {
         self.update(|written, _| (written.ledger.probe_failed(uid), ()));
     }
 
-    /// What time alone brings: leases, rests and ejections end, wakes are repeated.
+    /// Runs the timers: expires leases, ends retry backoffs and ejections, repeats wakes.
     pub(crate) fn tick(&self, now: Moment) {
         self.update(|written, now| (written.ledger.expire(now), ()));
         self.ports().iter().for_each(|port| port.end_rests(now));
@@ -242,7 +243,7 @@ impl Service {
         self.reschedule();
     }
 
-    /// Ends all waiting requests with `why`, and refuses later ones.
+    /// Ends all held requests with `why`, and refuses later ones.
     pub(crate) fn close(&self, why: &AcquireError) {
         for port in self.ports() {
             port.close(why);
@@ -250,7 +251,7 @@ impl Service {
         drop(self.take_cold_start());
     }
 
-    /// The service was deleted: publishes an empty snapshot and closes all ports, for callers that still hold it.
+    /// The service was deleted: publishes an empty snapshot and closes all ports, for callers that still have a reference.
     pub(crate) fn remove(&self) {
         let mut written = lock(&self.written);
         written.gone = true;
@@ -263,7 +264,8 @@ impl Service {
         self.close(&AcquireError::ServiceGone);
     }
 
-    /// One change by one writer: the ledger, then the snapshot, then slots for waiting requests.
+    /// Applies one change: updates the ledger, publishes the snapshot, then gives slots to held requests. `change` returns
+    /// whether the snapshot changes.
     fn update<R>(&self, change: impl FnOnce(&mut Written, Moment) -> (bool, R)) -> R {
         let now = self.shared.clock.now();
         let mut written = lock(&self.written);
@@ -285,7 +287,7 @@ impl Service {
         };
         let (ready, routable) = (snapshot.ready(), snapshot.routable());
         self.stamp(&snapshot, now);
-        // Published under the writers' lock, or two writers could publish in the wrong order.
+        // Publish under the writers' lock: otherwise two writers could publish in the wrong order.
         self.feed.publish(snapshot);
         if moved {
             let mut addresses: Vec<SocketAddr> = written.ledger.addresses().collect();
@@ -302,8 +304,8 @@ impl Service {
         if routable {
             self.hand_out();
         }
-        // The other half of this fence is in `Port::hold`: a publication that takes the last pod away sees the
-        // waiting request, or the request that is about to wait sees the publication.
+        // Pairs with the fence in `Port::hold`: either this thread, which may have removed the last pod, sees the held
+        // request, or the request that is about to wait sees this snapshot.
         fence();
         if !ready && self.holds() > 0 {
             self.want_wake();
@@ -311,7 +313,7 @@ impl Service {
         result
     }
 
-    /// Gives free slots to waiting requests, on every port.
+    /// Gives free slots to held requests, on every port.
     pub(crate) fn hand_out(&self) {
         for port in self.ports() {
             port.hand_out();
@@ -322,7 +324,7 @@ impl Service {
         lock(&self.ports).clone()
     }
 
-    /// Tells the registry when time alone will change something here.
+    /// Sets the service's timer to its next deadline: a lease, a wake, a retry backoff or an ejection.
     pub(crate) fn reschedule(&self) {
         self.reschedule_locked(&lock(&self.written));
     }
@@ -334,26 +336,26 @@ impl Service {
         let lease = written.ledger.next_expiry();
         let wake = lock(&self.wake).due(self.shared.clock.now());
         let due = lease.into_iter().chain(wake).chain(self.next_chance()).min();
-        // Still under the writers' lock: of two threads that set the timer, the later must know more.
+        // Under the writers' lock: otherwise a thread with an older state could overwrite a newer timer.
         self.shared.timers.set(&self.id, due);
     }
 
-    /// A request to `endpoint` was sent and not answered. Answers whether that ejects the endpoint.
+    /// Records that `endpoint` did not answer a request. Returns whether that ejects the endpoint.
     pub(crate) fn unanswered(&self, port: &PortName, endpoint: &Endpoint) -> bool {
         let now = self.shared.clock.now();
-        // One at a time: two that are judged at once could each be the last that may be out.
+        // Under the lock: two endpoints judged at once could together exceed the limit on ejected endpoints.
         let written = lock(&self.written);
         let snapshot = Arc::clone(&self.feed.newest());
         let (out, all) = snapshot.port(port).map_or((0, 0), |view| view.ejected(now));
         let ejected = endpoint.health.unanswered(now, out, all);
         if ejected {
-            // Waiting requests are tried again when the ejection ends.
+            // Held requests are tried again when the ejection ends.
             self.reschedule_locked(&written);
         }
         ejected
     }
 
-    /// When time alone can serve a waiting request: a rest ends, or an ejection.
+    /// When the next retry backoff or ejection ends, if requests are held.
     fn next_chance(&self) -> Option<Moment> {
         if self.holds() == 0 {
             return None;

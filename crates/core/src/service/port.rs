@@ -1,4 +1,4 @@
-//! One port of one service: a request takes a free slot here, or waits for one.
+//! One port of one service: `acquire` takes a free slot for a request, or holds the request until there is one.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -8,9 +8,9 @@ use std::task::{Context, Poll};
 use super::slot::{Retry, Slot};
 use super::{Service, Shared};
 use crate::budget::RetryBudget;
-use crate::endpoint::{Capacity, EndpointId, PortName, State};
+use crate::endpoint::{SlotLimit, EndpointId, PortName, State};
 use crate::hold::{AcquireError, Grant, Permit, Taken, Ticket, WaitQueue, Waiter};
-use crate::pick::{NoPick, pick};
+use crate::pick::{PickError, pick};
 use crate::snapshot::{PortView, SnapshotFeed};
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::fence;
@@ -22,9 +22,9 @@ pub struct Port {
     pub(super) service: Weak<Service>,
     pub(super) feed: Arc<SnapshotFeed>,
     retries: Arc<RetryBudget>,
-    /// How many requests have asked for a slot, on any port.
+    /// How many requests have asked for a slot, on any port of the service.
     asked: Arc<AtomicU64>,
-    /// How many wait for any port of the service.
+    /// How many requests are held, on any port of the service.
     waiting: Arc<AtomicUsize>,
     queue: WaitQueue,
     pub(super) shared: Arc<Shared>,
@@ -33,11 +33,11 @@ pub struct Port {
 /// What a request asks for when it acquires a slot.
 #[derive(Debug, Default)]
 pub struct SlotRequest {
-    /// Fresh randomness for the choice.
+    /// A fresh random number for the load balancer.
     pub seed: u64,
-    /// How many bytes the request keeps in memory while it waits.
+    /// How many bytes the request keeps in memory while it is held.
     pub buffered: usize,
-    /// What [`Slot::refused`] gave back, if this is not the first try.
+    /// What [`Slot::refused`] returned, if this is not the first attempt.
     pub retry: Option<Retry>,
 }
 
@@ -67,31 +67,32 @@ impl Port {
         &self.name
     }
 
-    /// How many requests wait for this port.
+    /// How many requests are held on this port.
     pub fn holds(&self) -> usize {
         self.queue.holds()
     }
 
-    /// A slot, if one is free now and no request waits for it. Otherwise nothing is counted: call [`Port::acquire`].
+    /// Takes a slot if one is free now and no request is held. Otherwise returns `None` and does not count the request: call
+    /// [`Port::acquire`].
     pub fn try_acquire(self: &Arc<Self>, seed: u64) -> Option<Slot> {
         let taken = self.pick_now(seed, &[])?;
         self.count();
         Some(self.slot(taken, Retry::none()))
     }
 
-    /// As [`Port::try_acquire`], for a request that is no load: it is not counted, and asks for no pod.
+    /// Like [`Port::try_acquire`], for a request that must not count as load: it is not counted and wakes no service.
     pub fn try_acquire_uncounted(self: &Arc<Self>, seed: u64) -> Option<Slot> {
         let taken = self.look(seed, &[])?;
         Some(self.slot(taken, Retry::none()))
     }
 
-    /// The same for a request that was refused before: only another endpoint will do.
+    /// Like [`Port::try_acquire_uncounted`], for a retry: excludes the endpoints that have refused the request.
     pub fn retry_uncounted(self: &Arc<Self>, seed: u64, retry: Retry) -> Option<Slot> {
         let taken = self.look(seed, &retry.refused)?;
         Some(self.slot(taken, retry))
     }
 
-    /// A request came that does not wait for a pod, but wants one for the next. It counts as load.
+    /// Counts a request that does not wait for a pod, and wakes the service for later requests.
     pub fn announce(&self) {
         self.count();
         // No pod is started for a removed port, or during a shutdown.
@@ -100,17 +101,17 @@ impl Port {
         }
     }
 
-    /// Asks for a pod, unless there is one.
+    /// Wakes the service, unless it has a `Ready` endpoint.
     fn want_wake(&self) {
         if let Some(service) = self.service.upgrade().filter(|service| !service.snapshot().ready()) {
             service.want_wake();
         }
     }
 
-    /// Waits for a slot until `deadline` is over. Dropping the future leaves the wait queue and leaks nothing.
+    /// Waits for a slot until `deadline` completes. Dropping the future leaves the wait queue and gives a granted slot back.
     ///
-    /// A service whose pods are up but offer everything but this port makes its requests wait: a caller that has
-    /// another way for them asks [`Snapshot::routable`](crate::snapshot::Snapshot::routable) first.
+    /// Also waits while the service has pods but none of them offers this port. A caller with another route checks
+    /// [`Snapshot::routable`](crate::snapshot::Snapshot::routable) first.
     pub async fn acquire(
         self: &Arc<Self>,
         ask: SlotRequest,
@@ -132,7 +133,7 @@ impl Port {
             if deadline.as_mut().poll(context).is_pending() {
                 return Poll::Pending;
             }
-            // A slot may have come between the two looks, and a slot is better than an error.
+            // A slot may have been granted since the first poll, and a slot is better than an error.
             match hold.poll(context) {
                 Poll::Ready(grant) => Poll::Ready(grant),
                 Poll::Pending => {
@@ -146,17 +147,17 @@ impl Port {
         .await
     }
 
-    /// A request came.
+    /// Counts a request.
     fn count(&self) {
         self.retries.earn();
         self.asked.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The quick way: no lock, no wait, no clock. Not while other requests wait, since those came first.
+    /// The fast path: no lock, no wait, no clock. Takes no slot while other requests are held, since those came first.
     fn pick_now(&self, seed: u64, refused: &[EndpointId]) -> Option<Taken> {
         let taken = self.look(seed, refused)?;
         if taken.endpoint.state != State::Ready {
-            // The last pod is draining: it serves, but the service needs another pod.
+            // Only draining pods are left: they still serve, but the service needs a new pod.
             self.want_wake();
         }
         Some(taken)
@@ -167,19 +168,19 @@ impl Port {
             return None;
         }
         let snapshot = self.feed.newest();
-        let capacity = snapshot.spread.limit.map_or(Capacity::Unlimited, Capacity::PerPod);
+        let capacity = snapshot.spread.limit.map_or(SlotLimit::Unlimited, SlotLimit::InFlight);
         let view = snapshot.port(&self.name)?;
         let endpoint = pick(view, capacity, refused, seed, &*self.shared.clock).ok()?;
         Some(Taken { endpoint: Arc::clone(endpoint), herd: false })
     }
 
-    /// What a hold may get.
-    fn pick_held(&self, waiter: &Waiter) -> Result<Taken, NoPick> {
+    /// Picks an endpoint for a held request. Without a concurrency limit, the herd limit applies.
+    fn pick_held(&self, waiter: &Waiter) -> Result<Taken, PickError> {
         let snapshot = self.feed.newest();
-        let view = snapshot.port(&self.name).ok_or(NoPick::Nothing)?;
-        let capacity = snapshot.spread.limit.map_or(Capacity::Herd(snapshot.spread.herd), Capacity::PerPod);
+        let view = snapshot.port(&self.name).ok_or(PickError::NoEndpoint)?;
+        let capacity = snapshot.spread.limit.map_or(SlotLimit::Released(snapshot.spread.herd), SlotLimit::InFlight);
         let endpoint = pick(view, capacity, &waiter.refused, waiter.seed, &*self.shared.clock)?;
-        Ok(Taken { endpoint: Arc::clone(endpoint), herd: matches!(capacity, Capacity::Herd(_)) })
+        Ok(Taken { endpoint: Arc::clone(endpoint), herd: matches!(capacity, SlotLimit::Released(_)) })
     }
 
     /// Joins the wait queue.
@@ -190,19 +191,19 @@ impl Port {
         }
         let since = self.shared.clock.now();
         let permit = self.shared.holds.admit(&self.waiting, buffered);
-        // Counted before we look; see `Service::update`.
+        // Count the hold before reading the snapshot. Pairs with the fence in `Service::update`.
         fence();
         let snapshot = self.feed.newest();
         let (ready, view) = (snapshot.ready(), snapshot.port(&self.name));
         let routable = view.is_some_and(PortView::routable);
         let waits = permit.is_ok() && !routable;
-        // Also when the wait queue is full: the next request should find a pod.
+        // Wake the service even if the wait queue is full: later requests should find a pod.
         let claim = (!ready).then(|| service.claim_wake());
-        // After the claim: a request that sends a wake waits for it, even if the last wake failed.
+        // After the claim: a request that sends a wake waits for its outcome, even if the last wake failed.
         let failed = if waits { service.start_failed() } else { None };
         retry.cold.start |= waits && failed.is_none();
         if waits && failed.is_none() {
-            // Before the wake is sent, or its time would be missing, and a failure that comes at once.
+            // Before the wake is sent: otherwise the record would miss the time of the wake, or an immediate failure.
             service.begin_cold_start(since);
         }
         if let Some(claim) = &claim {
@@ -213,43 +214,43 @@ impl Port {
             service.left();
             return Err(AcquireError::StartFailed(failure));
         }
-        // A refused request rests beside the wait queue for a while, unless another endpoint can take it.
+        // A refused request backs off before it tries the same endpoints again, unless another endpoint can take it.
         let refused = std::mem::take(&mut retry.refused);
         let rest = (!refused.is_empty()).then_some(retry.rest);
         if rest.is_some() && view.is_some_and(|view| view.refuses(since)) {
-            // Ready, and yet of no use: perhaps the engine can do something about it.
+            // The pods are `Ready` but refuse connections: a wake lets the engine react.
             service.want_wake();
             return Err(AcquireError::Refused);
         }
         let earlier = retry.ticket;
-        // From here on the guard leaves the queue for us, also if the queue was closed just now.
+        // From here on the guard cleans up, also if `join` fails because the queue was closed.
         let mut hold = Hold { port: Arc::clone(self), ticket: None, retry, since, permit: Some(permit?) };
         let waiter = Waiter::new(seed, refused);
         let tickets = &self.shared.tickets;
         let ticket = self.queue.join(waiter, earlier, tickets, rest, |waiter| self.pick_held(waiter))?;
         (hold.ticket, hold.retry.ticket) = (Some(ticket), Some(ticket));
-        // In this order: a failure that became final before we joined turned others away, but not us.
+        // After `join`: a failure that became final just before ended the other holds, but not this one.
         if let Some(failure) = service.start_failed() {
             self.queue.turn_away_one(ticket, &AcquireError::StartFailed(failure));
             service.discard_cold_start(since);
         }
-        // A rest or an ejection ends by time, so a timer is needed. A later ejection sets its own timer, since this
-        // request is counted by then.
+        // A timer ends a backoff or an ejection. A later ejection sets the timer itself, since it sees that this request
+        // is held.
         if rest.is_some() || view.is_some_and(|view| view.any_ejected(since)) {
             service.reschedule();
         }
         Ok(hold)
     }
 
-    /// Gives free slots to waiting requests.
+    /// Gives free slots to held requests.
     pub(crate) fn hand_out(&self) {
         self.queue.hand_out(|waiter| self.pick_held(waiter));
     }
 
-    /// A pod has a free slot again: gives it to a request that waits on any of its ports.
+    /// A pod has a free slot again: gives it to a request that is held on any port of the service.
     pub(super) fn hand_out_on_all(&self) {
-        // Without the fence, this thread could see no waiting request while a new request sees no free slot, and the
-        // request would sleep beside the slot. The other half of this fence is in `WaitQueue::hand_out_locked`.
+        // Without the fence, this thread could miss the held request while that request misses the free slot, and it would
+        // wait although a slot is free. Pairs with the fence in `WaitQueue::hand_out_locked`.
         fence();
         if self.waiting.load(Ordering::Relaxed) > 0
             && let Some(service) = self.service.upgrade()
@@ -258,22 +259,22 @@ impl Port {
         }
     }
 
-    /// Moves requests whose rest is over back into the wait queue.
+    /// Moves requests whose retry backoff is over back into the wait queue.
     pub(crate) fn end_rests(&self, now: Moment) {
         self.queue.end_rests(now);
     }
 
-    /// When the next rest ends.
+    /// When the next retry backoff ends.
     pub(crate) fn next_end_of_rest(&self) -> Option<Moment> {
         self.queue.next_end_of_rest()
     }
 
-    /// Ends all requests that wait now with `why`.
+    /// Ends all requests that are held now with `why`.
     pub(crate) fn turn_away(&self, why: &AcquireError) {
         self.queue.turn_away(why);
     }
 
-    /// Ends all waiting requests with `why`, and refuses later ones.
+    /// Ends all held requests with `why`, and refuses later ones.
     pub(crate) fn close(&self, why: &AcquireError) {
         self.queue.close(why);
     }
@@ -295,11 +296,11 @@ impl std::fmt::Debug for Port {
 /// A place in the wait queue. Dropping it leaves the queue.
 struct Hold {
     port: Arc<Port>,
-    /// `None` once it was served or turned away.
+    /// `None` once the request has its slot or its error.
     ticket: Option<Ticket>,
     retry: Retry,
     since: Moment,
-    /// Counts among the holds until it is served or leaves.
+    /// Counts against the hold limits until the request is served or leaves.
     permit: Option<Permit>,
 }
 
@@ -329,10 +330,10 @@ impl Drop for Hold {
         if let Some(ticket) = self.ticket.take()
             && let Some(Ok(taken)) = self.port.queue.leave(ticket)
         {
-            // Handed over just before we left: the guard gives it back, and so passes it on.
+            // The slot was granted just before the request left. Dropping it gives the slot to the next request.
             drop(self.port.slot(taken, Retry::none()));
         }
-        // Before `left`, which counts the requests that still wait.
+        // Release the permit before `left`, which counts the requests that are still held.
         let waited = self.permit.take().is_some();
         if waited && let Some(service) = self.port.service.upgrade() {
             service.left();

@@ -1,4 +1,4 @@
-//! What all services share: the clock, the engine, the budgets, the timers, and which service has which address.
+//! State that all services share: clock, engine, budgets, timers, cold-start records, and the index from address to services.
 
 use std::cmp::Ordering::{Greater, Less};
 use std::collections::{BTreeSet, HashMap};
@@ -8,18 +8,18 @@ use std::sync::{Arc, Weak};
 use super::Service;
 use super::timers::Timers;
 use crate::budget::WakeBudget;
+use crate::cold_start::ColdStartLog;
 use crate::endpoint::ServiceId;
 use crate::engine::Engine;
 use crate::hold::Budget;
 use crate::sync::atomic::AtomicU64;
 use crate::sync::{Mutex, lock};
 use crate::time::{Clock, Moment};
-use crate::timeline::ColdStarts;
 
 /// All services by name.
 pub(crate) type Services = Mutex<HashMap<ServiceId, Arc<Service>>>;
 
-/// What the services share.
+/// The state that all services share.
 pub(crate) struct Shared {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) engine: Arc<dyn Engine>,
@@ -27,20 +27,21 @@ pub(crate) struct Shared {
     pub(crate) tickets: AtomicU64,
     pub(crate) wakes: Mutex<WakeBudget>,
     pub(crate) timers: Timers,
-    pub(crate) cold_starts: Arc<ColdStarts>,
-    /// Which services are at which address, so that a pod that takes an address over does so in all of them.
+    pub(crate) cold_starts: Arc<ColdStartLog>,
+    /// The services that have an endpoint at each address. A pod that takes over an address replaces the old pod in all of
+    /// them.
     pub(crate) addresses: Mutex<BTreeSet<(SocketAddr, ServiceId)>>,
-    /// Where to find a service by its name. The registry owns them.
+    /// The services by name. The registry owns them.
     pub(crate) services: Weak<Services>,
 }
 
 impl Shared {
-    /// Takes one wake from the budget, if there is one left.
+    /// Takes one wake from the budget. Returns false if the budget is used up.
     pub(crate) fn may_wake(&self, id: &ServiceId, now: Moment) -> bool {
         lock(&self.wakes).take(id.namespace(), now)
     }
 
-    /// A service left some addresses and came to others. Both lists are sorted and hold each address once.
+    /// Replaces the addresses of a service in the index. Both lists must be sorted and without duplicates.
     pub(crate) fn move_addresses(&self, id: &ServiceId, from: &[SocketAddr], to: &[SocketAddr]) {
         let mut addresses = lock(&self.addresses);
         let (mut from, mut to) = (from.iter().peekable(), to.iter().peekable());
@@ -61,7 +62,7 @@ impl Shared {
         }
     }
 
-    /// The services at any of `addresses`.
+    /// The services that have an endpoint at any of `addresses`.
     pub(crate) fn at(&self, addresses: &[SocketAddr]) -> impl Iterator<Item = Arc<Service>> + use<> {
         let known = lock(&self.addresses);
         let mut ids = BTreeSet::new();

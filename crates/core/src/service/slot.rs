@@ -1,25 +1,25 @@
-//! A slot: the right to send one request to one endpoint, and what a refused request keeps for its next try.
+//! A slot: the right to send one request to one endpoint, and the state that a refused request keeps for its retry.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::Port;
+use crate::cold_start::ColdStartRecorder;
 use crate::endpoint::{Endpoint, EndpointId, State};
 use crate::hold::Ticket;
 use crate::snapshot::PortView;
-use crate::start::REFUSED_FOR;
+use crate::start_failure::REFUSED_FOR;
 use crate::time::Moment;
-use crate::timeline::Anatomy;
 
-/// How long a request waits before it asks an endpoint again that refused it without being ejected.
+/// The retry backoff for an endpoint that refused a request without being ejected.
 const REST: Duration = Duration::from_millis(100);
 
-/// What a request keeps for its next try: its place in the wait queue, and the endpoints that refused it.
+/// What a request keeps for its next attempt: its place in the wait queue, and the endpoints that refused it.
 #[derive(Debug)]
 pub struct Retry {
     pub(super) ticket: Option<Ticket>,
     pub(super) refused: Vec<EndpointId>,
-    /// When an endpoint that refused it may be tried again, if no other endpoint can take it.
+    /// The end of the backoff: when the endpoints that refused the request may be tried again.
     pub(super) rest: Moment,
     pub(super) waited: Duration,
     pub(super) cold: Cold,
@@ -36,16 +36,16 @@ impl Retry {
 #[derive(Debug, Default)]
 pub(super) struct Cold {
     pub(super) start: bool,
-    pub(super) anatomy: Option<Anatomy>,
+    pub(super) anatomy: Option<ColdStartRecorder>,
 }
 
 /// The right to send one request to one endpoint. Dropping it gives the slot back.
 pub struct Slot {
     pub(super) port: Arc<Port>,
     pub(super) endpoint: Arc<Endpoint>,
-    /// It holds a place in the herd.
+    /// Whether the slot counts against the herd limit.
     pub(super) herd: bool,
-    /// What the next try needs, if this one comes to nothing.
+    /// What the next attempt needs, if this one fails.
     pub(super) retry: Retry,
 }
 
@@ -62,13 +62,13 @@ impl Retry {
 }
 
 impl Slot {
-    /// Where to send the request.
+    /// The endpoint to send the request to.
     pub fn endpoint(&self) -> &Arc<Endpoint> {
         &self.endpoint
     }
 
-    /// Whether the newest snapshot still offers this endpoint at its addresses. A request that has waited since it got
-    /// the slot asks before it is sent: the pod may have left, or be at another address.
+    /// Whether the newest snapshot still has this endpoint at the same addresses. Check it before sending a request that
+    /// was delayed after it got the slot: the pod may be gone or have another address.
     pub fn is_current(&self) -> bool {
         let snapshot = self.port.feed.newest();
         let endpoints = snapshot.port(&self.port.name).map(PortView::endpoints).unwrap_or_default();
@@ -76,35 +76,35 @@ impl Slot {
         same.is_some_and(|one| matches!(one.state, State::Ready | State::Draining))
     }
 
-    /// Whether the request waited because nothing was routable.
+    /// Whether the request was held because no endpoint was routable.
     pub fn cold_start(&self) -> bool {
         self.retry.cold.start
     }
 
-    /// How long the request waited, in all its tries.
+    /// How long the request was held, in all its attempts.
     pub fn waited(&self) -> Duration {
         self.retry.waited
     }
 
-    /// A connection to the endpoint stands.
+    /// A connection to the endpoint is established.
     pub fn connected(&mut self) {
         if let Some(anatomy) = &mut self.retry.cold.anatomy {
             anatomy.cold_start.connected = Some(self.port.shared.clock.now());
         }
         if self.endpoint.health.connected() {
-            // It is no longer ejected: waiting requests can have its slots.
+            // The endpoint is no longer ejected: held requests can use its slots.
             self.port.hand_out();
         }
     }
 
-    /// The request was sent, and no response came: the pod reset the connection, or its time was up. Several in a row
-    /// eject the endpoint. Answers whether this one did.
+    /// The request was sent and got no response: the pod reset the connection, or the request timed out. Several in a row
+    /// eject the endpoint. Returns whether this one did.
     pub fn unanswered(&self) -> bool {
         self.port.service.upgrade().is_some_and(|service| service.unanswered(&self.port.name, &self.endpoint))
     }
 
-    /// The response began. The endpoint has shown that it copes, so the next of the herd may come; a request
-    /// that never ends, like an upgraded connection, would otherwise keep its place for good.
+    /// The response began. The slot no longer counts against the herd limit: a request that never ends, like an upgraded
+    /// connection, would otherwise count for ever.
     pub fn answered(&mut self) {
         if self.endpoint.health.answered() {
             self.port.hand_out();
@@ -118,15 +118,15 @@ impl Slot {
         }
     }
 
-    /// The endpoint did not take the request: gives the slot back, and what the next try needs.
-    /// `eject`: the endpoint is to blame, not our own side.
+    /// The endpoint did not take the request: gives the slot back, and returns what the next attempt needs. Set `eject` if
+    /// the endpoint caused the failure, and not our own side.
     pub fn refused(mut self, eject: bool) -> Retry {
         let now = self.port.shared.clock.now();
         let mut retry = std::mem::replace(&mut self.retry, Retry::none());
         retry.rest = if eject { self.eject(now) } else { now + REST };
         retry.refused.push(self.endpoint.id());
         if eject && let Some(service) = self.port.service.upgrade() {
-            // Waiting requests are tried again when the ejection ends.
+            // Held requests are tried again when the ejection ends.
             service.reschedule();
         }
         retry
@@ -134,8 +134,8 @@ impl Slot {
 }
 
 impl Slot {
-    /// Keeps the endpoint out for a while. Answers when the request may ask it again: not later than when it is known
-    /// to refuse for good, so that there is fresh evidence of it.
+    /// Ejects the endpoint. Returns when this request may try it again: at the latest after it has refused connections for
+    /// [`REFUSED_FOR`], so that the decision to fail the request is based on a fresh attempt.
     fn eject(&self, now: Moment) -> Moment {
         let health = &self.endpoint.health;
         let until = health.refused(now);

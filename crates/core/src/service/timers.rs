@@ -1,4 +1,4 @@
-//! When each service has something to do by time alone.
+//! The timer queue of the registry: at most one deadline per service.
 
 use std::collections::{BTreeSet, HashMap};
 use std::future::poll_fn;
@@ -8,7 +8,7 @@ use crate::endpoint::ServiceId;
 use crate::sync::{Mutex, lock};
 use crate::time::Moment;
 
-/// When each service has something to do by time alone.
+/// The next deadline of each service, and the waker of the task that waits for the earliest.
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
     inner: Mutex<Due>,
@@ -22,7 +22,7 @@ struct Due {
 }
 
 impl Timers {
-    /// The service is due at `due`, or never.
+    /// Sets the deadline of a service; `None` removes it.
     pub(crate) fn set(&self, id: &ServiceId, due: Option<Moment>) {
         let mut inner = lock(&self.inner);
         if inner.by_service.get(id).copied() == due {
@@ -59,7 +59,7 @@ impl Timers {
         due
     }
 
-    /// Waits until something is due earlier than `than`.
+    /// Waits until a deadline earlier than `than` is set; `None`: until any is.
     pub(crate) async fn earlier_than(&self, than: Option<Moment>) {
         poll_fn(|context| self.poll_earlier(than, context)).await;
     }

@@ -1,17 +1,17 @@
-//! Waking one service: when a wake is sent, when a failed start ends the wait, and the record of a cold start.
+//! Waking one service: sends wakes, ends all holds when a start fails for good, and records the cold start.
 
 use std::sync::Arc;
 
 use super::Service;
+use crate::cold_start::{ColdStartRecorder, ColdStart, ColdStartOutcome};
 use crate::endpoint::State;
 use crate::hold::AcquireError;
 use crate::snapshot::{PortView, Snapshot};
-use crate::start::StartFailure;
+use crate::start_failure::StartFailure;
 use crate::sync::lock;
 use crate::time::Moment;
-use crate::timeline::{Anatomy, ColdStart, ColdStartOutcome};
 
-/// What [`Service::claim_wake`] decided.
+/// The decision of [`Service::claim_wake`].
 #[derive(Debug)]
 #[must_use = "a claimed wake that is not sent is lost"]
 pub(crate) struct WakeClaim {
@@ -23,12 +23,12 @@ pub(crate) struct WakeClaim {
 }
 
 impl Service {
-    /// Why the last wake came to nothing, if it did and no pod has come since.
+    /// Why the last wake failed, if it failed and the engine has made no progress since.
     pub fn wake_failure(&self) -> Option<Arc<StartFailure>> {
         lock(&self.wake).attempts.failure().cloned()
     }
 
-    /// The engine could not wake the service, or not yet. If waiting does not mend that and no pod is starting, all
+    /// The engine failed to wake the service, or has not woken it yet. If the failure is final and no pod is starting, all
     /// holds end now.
     pub fn wake_failed(&self, failure: StartFailure) {
         let now = self.shared.clock.now();
@@ -37,14 +37,14 @@ impl Service {
         self.reschedule();
     }
 
-    /// The engine does what a wake asked for. What failed before does not count any more.
+    /// The engine makes progress with the wake. Earlier failures no longer count.
     pub fn wake_progressed(&self) {
         lock(&self.wake).attempts.progressed();
         self.reschedule();
     }
 
-    /// The service is another than the one whose starts failed: nothing that was before counts, and a wake is sent at
-    /// once if requests wait.
+    /// The service's configuration changed: earlier failures no longer count, and a wake is sent at once if requests are
+    /// held.
     pub fn start_over(&self) {
         lock(&self.wake).satisfied();
         if self.holds() > 0 && !self.feed.newest().ready() {
@@ -57,7 +57,7 @@ impl Service {
     pub(super) fn judge(&self, now: Moment) {
         let failure = {
             let mut wake = lock(&self.wake);
-            // Looked at under the lock: a pod that becomes ready after this clears the verdict after this.
+            // Read under the lock: a pod that becomes ready later then also clears the failure later.
             let snapshot = self.feed.newest();
             wake.attempts.judge(now, snapshot.starting() || snapshot.routable())
         };
@@ -69,19 +69,19 @@ impl Service {
         self.ports().iter().for_each(|port| port.turn_away(&why));
     }
 
-    /// Why a request that would have to wait is turned away at once.
+    /// Why a request that would have to wait fails at once, if it does.
     pub fn start_failed(&self) -> Option<Arc<StartFailure>> {
         let wake = lock(&self.wake);
         let snapshot = self.feed.newest();
         wake.attempts.open().filter(|_| !snapshot.starting() && !snapshot.routable())
     }
 
-    /// A request found no `Ready` endpoint.
+    /// Wakes the service, because a request found no `Ready` endpoint. The schedule and the budget limit how often.
     pub(crate) fn want_wake(&self) {
         self.send_claimed(&self.claim_wake());
     }
 
-    /// Decides whether a wake is to be sent now. The claim must reach [`Service::send_claimed`], or the wake is lost.
+    /// Decides whether to send a wake now. The caller must pass the claim to [`Service::send_claimed`], or the wake is lost.
     pub(crate) fn claim_wake(&self) -> WakeClaim {
         let now = self.shared.clock.now();
         let mut wake = lock(&self.wake);
@@ -90,7 +90,7 @@ impl Service {
         WakeClaim { now, send, rescheduled: wake.next() != before }
     }
 
-    /// Sends the wake of `claim`, if it has one.
+    /// Sends the wake if `claim` has one.
     pub(crate) fn send_claimed(&self, claim: &WakeClaim) {
         if claim.send {
             self.send_wake(claim.now);
@@ -100,7 +100,7 @@ impl Service {
         }
     }
 
-    /// With no lock held: the engine may answer at once.
+    /// Sends a wake. Must be called without a lock: the engine may call back into the service.
     pub(super) fn send_wake(&self, now: Moment) {
         if let Some(cold) = lock(&self.cold).as_mut() {
             cold.wake_sent.get_or_insert(now);
@@ -108,15 +108,15 @@ impl Service {
         self.shared.engine.wake(&self.id);
     }
 
-    /// A request begins to wait because nothing is routable.
+    /// A request is held because no endpoint is routable: begins the record of a cold start, unless there is one.
     pub(crate) fn begin_cold_start(&self, now: Moment) {
         lock(&self.cold).get_or_insert_with(|| Box::new(ColdStart::new(self.id.clone(), now)));
-        // A pod may be on its way already.
+        // A pod may be starting already.
         self.stamp(&self.feed.newest(), now);
     }
 
-    /// The request that began a cold start at `held` was turned away at once, since the start had failed before. No
-    /// client waited for a pod, so there was no cold start. One that is waited for has a wake of its own.
+    /// Discards the cold start that began at `held`, because its request failed at once: the start had failed before. No
+    /// client waited for a pod, so there was no cold start. A cold start whose wake was sent is kept.
     pub(crate) fn discard_cold_start(&self, held: Moment) {
         let mut cold = lock(&self.cold);
         cold.take_if(|cold| {
@@ -124,33 +124,33 @@ impl Service {
         });
     }
 
-    /// The cold start under way, for the first request that it ends for.
-    pub(crate) fn take_cold_start(&self) -> Option<Anatomy> {
+    /// Takes the cold start in progress, for the first request that gets a slot.
+    pub(crate) fn take_cold_start(&self) -> Option<ColdStartRecorder> {
         let cold_start = lock(&self.cold).take()?;
         Some(self.anatomy(cold_start))
     }
 
-    fn anatomy(&self, cold_start: Box<ColdStart>) -> Anatomy {
-        Anatomy::new(cold_start, Arc::clone(&self.shared.cold_starts), Arc::clone(&self.shared.clock))
+    fn anatomy(&self, cold_start: Box<ColdStart>) -> ColdStartRecorder {
+        ColdStartRecorder::new(cold_start, Arc::clone(&self.shared.cold_starts), Arc::clone(&self.shared.clock))
     }
 
-    /// A request reached its deadline. Other requests may wait longer and still be served.
+    /// A held request reached its deadline. Other requests may wait longer and still be served.
     pub(crate) fn waited_in_vain(&self) {
         if let Some(cold) = lock(&self.cold).as_mut() {
             cold.outcome = ColdStartOutcome::Failed;
         }
     }
 
-    /// A request left without a slot. If it was the last, the cold start is over.
+    /// A held request left without a slot. If it was the last, the cold start is over.
     pub(crate) fn left(&self) {
         let mut cold = lock(&self.cold);
-        // Counted under the lock: a request is counted before it begins a cold start.
+        // Count under the lock: a request is counted before it begins a cold start.
         let over = if self.holds() == 0 { cold.take() } else { None };
         drop(cold);
         drop(over.map(|cold| self.anatomy(cold)));
     }
 
-    /// Writes down how far the pods have come.
+    /// Records in the cold start when a pod was first seen and when one became ready.
     pub(super) fn stamp(&self, snapshot: &Snapshot, now: Moment) {
         let mut cold = lock(&self.cold);
         let Some(cold) = cold.as_mut() else { return };

@@ -1,26 +1,26 @@
-//! When a service's wakes are sent: one for the first request that needs a pod, then repeated with backoff.
+//! The wake schedule: one wake for the first request that needs a pod, repeated with exponential backoff while requests wait.
 
 use std::time::Duration;
 
-use crate::start::Attempts;
+use crate::start_failure::Attempts;
 use crate::time::Moment;
 
-/// When to send a service's wakes: one for the first request that needs a pod, repeated with backoff while requests wait,
-/// never one per request.
+/// Decides when to send a service's wakes: one for the first request that needs a pod, repeated with backoff while requests
+/// wait, never one per request.
 #[derive(Debug, Default)]
 pub(crate) struct Wake {
     asked: Option<Asked>,
-    /// What came of them.
+    /// The outcomes of the wakes.
     pub(crate) attempts: Attempts,
 }
 
-/// The wakes since a pod was last ready.
+/// The wakes that were sent since a pod was last ready.
 #[derive(Debug)]
 struct Asked {
     times: u32,
-    /// When there may be another; `None` once that time has come and no request waited.
+    /// When the wake is repeated; `None` once that time came and no request waited.
     again: Option<Moment>,
-    /// The budget has allowed for this service to be woken; repetitions cost nothing more.
+    /// The wake budget was charged for this service. Repetitions are free.
     allowed: bool,
 }
 
@@ -28,13 +28,12 @@ impl Wake {
     const FIRST_PAUSE: Duration = Duration::from_millis(250);
     const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
-    /// A request needs a pod. Returns whether to send a wake now; `budget` is asked for permission to wake one
-    /// more service.
+    /// A request needs a pod. Returns whether to send a wake now; `budget` takes one wake from the budget, if there is one.
     pub(crate) fn want(&mut self, now: Moment, budget: impl FnOnce() -> bool) -> bool {
         self.next().is_none() && self.send(now, budget)
     }
 
-    /// Time has passed. As [`Wake::want`], if a request still waits.
+    /// The timer fired. Returns whether to repeat the wake; `wanted`: a request still waits.
     pub(crate) fn again(&mut self, now: Moment, wanted: bool, budget: impl FnOnce() -> bool) -> bool {
         if self.next().is_none_or(|due| now < due) {
             return false;
@@ -50,7 +49,7 @@ impl Wake {
         let asked = self.asked.get_or_insert(Asked { times: 0, again: None, allowed: false });
         asked.allowed = asked.allowed || budget();
         if !asked.allowed {
-            // Not the engine's delay but ours: soon again, and no slower each time.
+            // The budget caused this delay, not the engine: try again soon, without backoff.
             asked.again = Some(now + Self::FIRST_PAUSE);
             return false;
         }
@@ -65,12 +64,12 @@ impl Wake {
         *self = Self::default();
     }
 
-    /// When [`Wake::again`] has something to do.
+    /// When [`Wake::again`] is to be called.
     pub(crate) fn next(&self) -> Option<Moment> {
         self.asked.as_ref()?.again
     }
 
-    /// When time alone changes something.
+    /// The next deadline: a repeated wake, or a failure that becomes final.
     pub(crate) fn due(&self, now: Moment) -> Option<Moment> {
         self.next().into_iter().chain(self.attempts.due(now)).min()
     }

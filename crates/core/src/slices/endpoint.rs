@@ -11,7 +11,7 @@ use crate::endpoint::Conditions;
 
 /// Why a pod has no endpoint.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum LeftOut {
+pub enum EndpointSkipped {
     /// The pod has ended. `publishNotReadyAddresses` does not change that.
     #[error("it has ended (phase {0:?})")]
     Ended(PodPhase),
@@ -46,24 +46,24 @@ pub fn endpoint(
     nodes: &Nodes,
     family: Family,
     options: &Options,
-) -> Result<ListedEndpoint, LeftOut> {
+) -> Result<ListedEndpoint, EndpointSkipped> {
     if pod.phase.is_terminal() {
-        return Err(LeftOut::Ended(pod.phase));
+        return Err(EndpointSkipped::Ended(pod.phase));
     }
     if pod.ips.is_empty() {
-        return Err(LeftOut::NoAddress);
+        return Err(EndpointSkipped::NoAddress);
     }
     if pod.deleting && !options.terminating_conditions {
-        return Err(LeftOut::Deleting);
+        return Err(EndpointSkipped::Deleting);
     }
     let node = pod.node.as_ref().and_then(|name| nodes.get(name));
     if node.is_none() && !service.publish_not_ready {
         let node = pod.node.clone().unwrap_or_default();
-        return Err(LeftOut::NodeMissing(MissingNode { pod: pod.name.clone(), node }));
+        return Err(EndpointSkipped::NodeMissing(MissingNode { pod: pod.name.clone(), node }));
     }
     let addresses = addresses(pod, family);
     if addresses.is_empty() {
-        return Err(LeftOut::OtherFamily(family));
+        return Err(EndpointSkipped::OtherFamily(family));
     }
     Ok(ListedEndpoint {
         addresses,

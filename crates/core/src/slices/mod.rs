@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use crate::endpoint::{Conditions, PodUid, PortName, ServiceId};
 
-pub use endpoint::{LeftOut, MissingNode, endpoint, ports};
+pub use endpoint::{EndpointSkipped, MissingNode, endpoint, ports};
 pub use reconcile::{SlicePlan, reconcile};
 pub use tracker::{Freshness, Tracker};
 

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::endpoint::{LeftOut, MissingNode, endpoint, ports};
+use super::endpoint::{EndpointSkipped, MissingNode, endpoint, ports};
 use super::{
     EndpointPort, EndpointSlice, Family, Labels, ListedEndpoint, MANAGED_BY, MANAGER, Nodes, Options, Pod,
     SERVICE_NAME, ServiceFacts, SliceContent,
@@ -148,7 +148,7 @@ impl Planner<'_> {
                     let group = groups.entry(ports(self.service, pod)).or_default();
                     group.insert(Key::of(&endpoint), endpoint);
                 }
-                Err(LeftOut::NodeMissing(missing)) => {
+                Err(EndpointSkipped::NodeMissing(missing)) => {
                     self.plan.missing_nodes.insert(missing);
                 }
                 Err(_) => {}

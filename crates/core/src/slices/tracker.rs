@@ -19,7 +19,7 @@ pub enum Freshness {
     Stale,
     /// It shows less than it did before: the store was restored. Relist, then tell
     /// [`Tracker::relisted`].
-    WentBack,
+    Regressed,
 }
 
 /// Our own writes that a cache has yet to show.
@@ -84,7 +84,7 @@ impl Tracker {
     ) -> Freshness {
         let cache: BTreeMap<&str, u64> = cache.into_iter().collect();
         if cache.iter().any(|(slice, version)| self.seen(service, slice) > *version) {
-            return Freshness::WentBack;
+            return Freshness::Regressed;
         }
         for (slice, version) in &cache {
             self.tracked(service, slice).show(*version);
@@ -119,7 +119,7 @@ impl Tracked {
 
 #[cfg(test)]
 mod tests {
-    use super::Freshness::{Fresh, Stale, WentBack};
+    use super::Freshness::{Fresh, Stale, Regressed};
     use super::*;
 
     /// A tracker of one service.
@@ -185,8 +185,8 @@ mod tests {
         let mut cart = Cart::new();
         cart.check(&[("a", 7)], Fresh);
         cart.wrote("a", 9);
-        cart.check(&[("a", 5)], WentBack);
-        cart.check(&[("a", 5)], WentBack);
+        cart.check(&[("a", 5)], Regressed);
+        cart.check(&[("a", 5)], Regressed);
         cart.0.relisted();
         cart.check(&[("a", 5)], Fresh);
     }

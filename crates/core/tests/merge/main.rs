@@ -14,7 +14,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use rouse_core::endpoint::EndpointId;
 use rouse_core::endpoint::{PodUid, PortName};
-use rouse_core::merge::{Ledger, MergePolicy, PushOutcome};
+use rouse_core::merge::{EndpointMerge, MergePolicy, PushOutcome};
 use rouse_core::time::Moment;
 
 use model::Who;
@@ -150,7 +150,7 @@ proptest! {
     fn an_endpoint_stays_itself_while_its_addresses_do_and_is_no_other(
         steps in prop::collection::vec((SMALL.step(), any::<bool>()), 1..=32),
     ) {
-        let mut ledger = Ledger::new(roomy());
+        let mut ledger = EndpointMerge::new(roomy());
         let (mut past, mut now) = (Past::default(), Moment::from_nanos(100));
         let mut ever: Vec<(Who, EndpointId)> = vec![];
         let mut last: Vec<(PortName, Who, Option<Moment>, Addresses, EndpointId)> = vec![];
@@ -187,7 +187,7 @@ proptest! {
         policy in policy(),
         steps in prop::collection::vec((SMALL.step(), any::<u32>()), 1..=24),
     ) {
-        let (mut plain, mut odd) = (Ledger::new(policy.clone()), Ledger::new(policy));
+        let (mut plain, mut odd) = (EndpointMerge::new(policy.clone()), EndpointMerge::new(policy));
         let (mut past, mut now) = (Past::default(), Moment::from_nanos(100));
         for (step, nanos) in &steps {
             let to = now + step.after;
@@ -214,7 +214,7 @@ proptest! {
             observer.step(step);
         }
         let mut ledger = observer.ledger;
-        let mut fresh = Ledger::new(roomy());
+        let mut fresh = EndpointMerge::new(roomy());
         let mut now = observer.now;
         // Nothing at all, until even the graves are forgotten; then slices, and silence again.
         for slices in [vec![], last] {

@@ -178,7 +178,7 @@ impl Model {
         }
         let known = self.known.iter_mut().find(|known| known.uid == *uid).unwrap();
         if let Some(last) = known.heard.last() {
-            let farewell = last.order.boot == push.order.boot && last.event == PushEvent::Draining;
+            let leaving = last.order.boot == push.order.boot && last.event == PushEvent::Draining;
             match push.order.cmp(&last.order) {
                 Ordering::Less => return Ok(PushOutcome::Stale(known.last())),
                 Ordering::Equal => {
@@ -186,7 +186,7 @@ impl Model {
                     (known.renewed, known.lapsed) = (now, false);
                     return Ok(PushOutcome::Renewed);
                 }
-                Ordering::Greater if farewell && push.event != PushEvent::Draining => {
+                Ordering::Greater if leaving && push.event != PushEvent::Draining => {
                     return Ok(PushOutcome::Stale(known.last()));
                 }
                 Ordering::Greater => {}
@@ -196,12 +196,12 @@ impl Model {
         (known.renewed, known.lapsed, known.promoted) = (now, false, false);
         if push.event != PushEvent::Draining && !known.latched() {
             let seen = known.first_seen;
-            self.displace(&claims_of(push), uid, seen);
+            self.replace_previous_pods(&claims_of(push), uid, seen);
         }
         Ok(PushOutcome::Accepted)
     }
 
-    pub(crate) fn displace(&mut self, addresses: &[SocketAddr], by: &PodUid, seen: Moment) {
+    pub(crate) fn replace_previous_pods(&mut self, addresses: &[SocketAddr], by: &PodUid, seen: Moment) {
         let (replaced, kept) = self.known.iter().cloned().partition(|known: &Known| {
             known.uid != *by
                 && known.first_seen <= seen

@@ -1,7 +1,7 @@
 //! Observes a run without a model of it: the facts that went in, and the views that came out.
 
 use rouse_core::endpoint::{Conditions, PodUid, SliceEndpoint};
-use rouse_core::merge::{Ledger, MergePolicy, PushEvent, PushOutcome};
+use rouse_core::merge::{EndpointMerge, MergePolicy, PushEvent, PushOutcome};
 use rouse_core::snapshot::PortView;
 use rouse_core::time::Moment;
 
@@ -11,7 +11,7 @@ use crate::world::{Fact, Outcome, PODS, Past, Step, endpoints, expire_until, tel
 /// A ledger under a punctual driver, and everything it was told.
 #[derive(Debug)]
 pub(crate) struct Observer {
-    pub(crate) ledger: Ledger,
+    pub(crate) ledger: EndpointMerge,
     pub(crate) past: Past,
     pub(crate) now: Moment,
     pub(crate) view: Vec<PortView>,
@@ -28,7 +28,7 @@ pub(crate) struct Observer {
 impl Observer {
     pub(crate) fn new(policy: MergePolicy) -> Self {
         Self {
-            ledger: Ledger::new(policy),
+            ledger: EndpointMerge::new(policy),
             past: Past::default(),
             now: Moment::from_nanos(100),
             view: vec![],

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rouse_core::endpoint::{Conditions, Endpoint, Slice, SliceEndpoint};
-use rouse_core::merge::{Boot, Ledger, MergePolicy, Push, PushEvent, PushOrder, PushOutcome};
+use rouse_core::merge::{BootId, EndpointMerge, MergePolicy, Push, PushEvent, PushOrder, PushOutcome};
 use rouse_core::snapshot::PortView;
 use rouse_core::time::Moment;
 
@@ -121,7 +121,7 @@ fn push_from(
     at: &[u8],
     ports: &[(&str, u16)],
 ) -> Step {
-    let order = PushOrder { boot: Boot { started: boot, id: 0 }, sequence };
+    let order = PushOrder { boot: BootId { started: boot, id: 0 }, sequence };
     let ips = at.iter().map(|at| ip(*at)).collect();
     let ports = ports.iter().map(|(name, number)| port(name, *number)).collect();
     then(Op::Push(Push { pod: pod(name), order, ips, ports, event }))
@@ -221,7 +221,7 @@ fn another_service_displaces_too() {
 
 #[test]
 fn a_new_pod_inherits_no_load_and_the_same_pod_keeps_its_own() {
-    let mut ledger = Ledger::new(MergePolicy::default());
+    let mut ledger = EndpointMerge::new(MergePolicy::default());
     let mut now = Moment::ZERO;
     let mut load = |step: Step| {
         now = now + TICK;
@@ -243,7 +243,7 @@ fn a_new_pod_inherits_no_load_and_the_same_pod_keeps_its_own() {
 
 #[test]
 fn a_pod_is_the_same_endpoint_only_while_its_addresses_stay_the_same() {
-    let mut ledger = Ledger::new(MergePolicy::default());
+    let mut ledger = EndpointMerge::new(MergePolicy::default());
     let mut now = Moment::ZERO;
     let mut id = |step: Step| {
         now = now + TICK;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::sample::select;
 use rouse_core::endpoint::{Conditions, Endpoint, PodRef, PodUid, PortName, Slice, SliceEndpoint, SlicePort};
-use rouse_core::merge::{Boot, Ledger, MergePolicy, Push, PushEvent, PushOrder, PushOutcome, PushRefused};
+use rouse_core::merge::{BootId, EndpointMerge, MergePolicy, Push, PushEvent, PushOrder, PushOutcome, PushRefused};
 use rouse_core::probe::{ProbePlan, ProbeSpec};
 use rouse_core::snapshot::PortView;
 use rouse_core::time::Moment;
@@ -193,7 +193,7 @@ impl Size {
 
     fn push(self) -> impl Strategy<Value = Push> {
         let boot =
-            select(vec![Boot { started: 1, id: 7 }, Boot { started: 1, id: 9 }, Boot { started: 2, id: 8 }]);
+            select(vec![BootId { started: 1, id: 7 }, BootId { started: 1, id: 9 }, BootId { started: 2, id: 8 }]);
         let event =
             select(vec![PushEvent::Ready, PushEvent::Ready, PushEvent::NotReady, PushEvent::Draining]);
         let ips = prop::collection::vec(any_ip(), 1..3);
@@ -358,7 +358,7 @@ impl Past {
 }
 
 /// Tells the ledger a fact. Answers the outcome of a push, and whether the view may have changed.
-pub(crate) fn tell(ledger: &mut Ledger, fact: Fact, now: Moment) -> (Outcome, bool) {
+pub(crate) fn tell(ledger: &mut EndpointMerge, fact: Fact, now: Moment) -> (Outcome, bool) {
     let changed = match fact {
         Fact::Put(name, slice) => ledger.put_slice(&name, slice, now),
         Fact::Drop(name) => ledger.drop_slice(&name, now),
@@ -367,7 +367,7 @@ pub(crate) fn tell(ledger: &mut Ledger, fact: Fact, now: Moment) -> (Outcome, bo
             Ok((outcome, changed)) => return (Some(Ok(outcome)), changed),
             Err(refused) => return (Some(Err(refused)), false),
         },
-        Fact::Displace(addresses, by, seen) => ledger.displace(&addresses, &by, seen, now),
+        Fact::Displace(addresses, by, seen) => ledger.replace_previous_pods(&addresses, &by, seen, now),
         Fact::Passed(uid) => ledger.probe_passed(&uid, &plan()),
         Fact::Failed(uid) => ledger.probe_failed(&uid),
         Fact::Expire => ledger.expire(now),
@@ -381,7 +381,7 @@ fn tell_model(model: &mut Model, fact: Fact, now: Moment) -> Outcome {
         Fact::Drop(name) => model.drop_slice(&name, now),
         Fact::Replace(slices) => model.replace_slices(slices, now),
         Fact::Push(push) => return Some(model.push(&push, now)),
-        Fact::Displace(addresses, by, seen) => model.displace(&addresses, &by, seen),
+        Fact::Displace(addresses, by, seen) => model.replace_previous_pods(&addresses, &by, seen),
         Fact::Passed(uid) => model.probe_passed(&uid),
         Fact::Failed(uid) => model.probe_failed(&uid),
         Fact::Expire => model.expire(now),
@@ -403,7 +403,7 @@ pub(crate) fn endpoints(view: &[PortView]) -> impl Iterator<Item = (&PortName, &
 }
 
 /// What a punctual driver does until then.
-pub(crate) fn expire_until(ledger: &mut Ledger, until: Moment) {
+pub(crate) fn expire_until(ledger: &mut EndpointMerge, until: Moment) {
     while let Some(due) = ledger.next_expiry().filter(|due| *due <= until) {
         ledger.expire(due);
         assert!(ledger.next_expiry() > Some(due) || ledger.next_expiry().is_none(), "the driver spins");
@@ -426,7 +426,7 @@ pub(crate) fn seen(view: &[PortView]) -> View {
 /// The ledger and the model, told the same.
 #[derive(Debug)]
 pub(crate) struct World {
-    pub(crate) ledger: Ledger,
+    pub(crate) ledger: EndpointMerge,
     model: Model,
     past: Past,
     now: Moment,
@@ -437,7 +437,7 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new(policy: MergePolicy) -> Self {
-        let ledger = Ledger::new(policy.clone());
+        let ledger = EndpointMerge::new(policy.clone());
         let model = Model::new(policy);
         let (past, now) = (Past::default(), Moment::from_nanos(100));
         Self { ledger, model, past, now, looked: vec![], announced: false }

@@ -15,9 +15,9 @@ use hyper::body::Frame;
 use rouse_local::output::{Batch, Follower, Line};
 
 use super::DataPlaneView;
-use super::answer::Refusal;
+use super::app_control::{Named, app, unknown};
+use super::error_response::Refusal;
 use super::server::Endless;
-use super::steer::{Named, app, unknown};
 
 pub(super) async fn logs(
     State(services): State<Arc<DataPlaneView>>,

@@ -11,14 +11,14 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry as Metrics;
+use rouse_core::cold_start::ColdStart;
 use rouse_core::endpoint::{ServiceId, Source, State};
 use rouse_core::registry::Registry;
 use rouse_core::snapshot::PortView;
 use rouse_core::time::Clock;
-use rouse_core::timeline::ColdStart;
 use rouse_kube::client::watch::WatchState;
 use rouse_kube::cluster::Cluster;
-use rouse_local::engine::{AppEvent, What};
+use rouse_local::engine::{AppEvent, AppEventKind};
 use rouse_proxy::telemetry::metrics::{OwnedFamily, seconds};
 
 type Labels<const N: usize> = [(&'static str, String); N];
@@ -28,39 +28,39 @@ const WHOLE: &str = "total";
 
 /// What happened, counted.
 #[derive(Debug, Clone)]
-pub struct Tally {
+pub struct EventMetrics {
     cold_starts: OwnedFamily<Labels<3>, Histogram>,
     sources: Family<Labels<1>, Counter>,
     wakes: Family<Labels<1>, Counter>,
 }
 
-impl Tally {
+impl EventMetrics {
     /// Counts into `metrics`.
     pub fn new(metrics: &mut Metrics) -> Self {
-        let tally = Self {
+        let event_metrics = Self {
             cold_starts: OwnedFamily::new(seconds),
             sources: Family::default(),
             wakes: Family::default(),
         };
         for source in [Source::Slice, Source::Push, Source::Probe] {
             // There from the start: a counter that appears with its first count has no rate for it.
-            tally.sources.get_or_create(&[("source", source.to_string())]).inc_by(0);
+            event_metrics.sources.get_or_create(&[("source", source.to_string())]).inc_by(0);
         }
         for result in ["sent", "failed"] {
-            tally.wakes.get_or_create(&[("result", result.to_owned())]).inc_by(0);
+            event_metrics.wakes.get_or_create(&[("result", result.to_owned())]).inc_by(0);
         }
         metrics.register(
             "rouse_cold_start_seconds",
             "Time of each phase of a cold start, and of the whole, by how it ended",
-            tally.cold_starts.family(),
+            event_metrics.cold_starts.family(),
         );
         metrics.register(
             "rouse_endpoint_source_first",
             "Pods that became ready, by the source that said so first",
-            tally.sources.clone(),
+            event_metrics.sources.clone(),
         );
-        metrics.register("rouse_wakes", "Wakes of services, by what became of them", tally.wakes.clone());
-        tally
+        metrics.register("rouse_wakes", "Wakes of services, by what became of them", event_metrics.wakes.clone());
+        event_metrics
     }
 
     /// A cold start is over.
@@ -77,14 +77,14 @@ impl Tally {
     /// Counts an event of the local engine.
     pub fn event(&self, event: &AppEvent, registry: &Registry) {
         match &event.what {
-            What::Wake => self.woke("sent"),
-            What::Failed { .. } => self.woke("failed"),
-            What::Ready { pod, .. } => {
+            AppEventKind::Wake => self.woke("sent"),
+            AppEventKind::Failed { .. } => self.woke("failed"),
+            AppEventKind::Ready { pod, .. } => {
                 if let Some(source) = source(registry, &event.service, pod) {
                     self.ready_by(source);
                 }
             }
-            What::Removed => self.forget(&event.service),
+            AppEventKind::Removed => self.forget(&event.service),
             _ => {}
         }
     }

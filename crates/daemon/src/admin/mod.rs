@@ -1,6 +1,7 @@
 //! The admin API on a port of its own, for `rouse status` and similar commands, probes, Prometheus and KEDA.
 
-mod answer;
+mod app_control;
+mod error_response;
 mod limiter;
 mod logs;
 pub mod metrics;
@@ -8,7 +9,6 @@ mod origin_check;
 pub mod process;
 pub mod report;
 mod server;
-mod steer;
 mod write_timeout;
 
 use std::collections::BTreeMap;
@@ -34,9 +34,9 @@ use rouse_proxy::listen::Gateway;
 use serde_json::json;
 
 use crate::process::ready::Ready;
-use answer::Refusal;
+pub use app_control::MOST_PODS;
+use error_response::Refusal;
 pub use server::serve;
-pub use steer::MOST_PODS;
 
 /// What the admin API needs of the engine that runs apps.
 pub trait Apps: Send + Sync {
@@ -196,8 +196,8 @@ fn service_endpoints(mode: Mode) -> Vec<Endpoint<DataPlaneView>> {
         Mode::Gateway => all.push(get_at("/api/v1/watches", watches)),
         Mode::Up => all.extend([
             get_at("/api/v1/services/{namespace}/{name}/logs", logs::logs),
-            post_at("/api/v1/services/{namespace}/{name}/restart", steer::restart),
-            post_at("/api/v1/services/{namespace}/{name}/scale", steer::scale),
+            post_at("/api/v1/services/{namespace}/{name}/restart", app_control::restart),
+            post_at("/api/v1/services/{namespace}/{name}/scale", app_control::scale),
         ]),
     }
     all
@@ -226,8 +226,8 @@ pub fn router(state: AdminState, services: Option<DataPlaneView>) -> Router {
         router = router.merge(routed(of_services).with_state(Arc::new(services)));
     }
     router
-        .fallback(async move |uri: Uri| answer::no_such_path(&uri, &offered))
-        .method_not_allowed_fallback(answer::no_such_method)
+        .fallback(async move |uri: Uri| error_response::no_such_path(&uri, &offered))
+        .method_not_allowed_fallback(error_response::no_such_method)
         // Around everything, also unknown paths: a web page of another site learns nothing.
         .layer(middleware::from_fn(origin_check::check))
         .layer(DefaultBodyLimit::max(MOST_BODY))

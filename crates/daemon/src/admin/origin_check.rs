@@ -13,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 use rouse_core::host::Host;
 use tokio::time::timeout;
 
-use super::answer::Refusal;
+use super::error_response::Refusal;
 
 /// How long the body of a request may take. Nothing else takes time before the answer begins.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rouse_core::cold_start;
 use rouse_core::endpoint::{Endpoint, PodUid, ServiceId, State};
 use rouse_core::registry::Registry;
 use rouse_core::snapshot::PortView;
 use rouse_core::time::Moment;
-use rouse_core::timeline;
 use rouse_kube::client::watch::{WatchReport, WatchState};
 use rouse_local::engine::{AppStatus, LocalPodStatus, PodStage};
 use rouse_proxy::routing::{Route as GatewayRoute, RouteTable, Rule, Target};
@@ -21,7 +21,7 @@ pub struct ServiceView {
     /// `namespace/name`.
     pub service: String,
     /// How it is, in one word.
-    pub state: ServiceLife,
+    pub state: ServicePhase,
     /// How many requests wait.
     pub holds: usize,
     /// How many requests are with its pods.
@@ -50,7 +50,7 @@ pub struct ServiceView {
 /// How a service is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum ServiceLife {
+pub enum ServicePhase {
     /// No pod, and none is wanted.
     Zero,
     /// No pod is ready, but one is wanted.
@@ -61,14 +61,14 @@ pub enum ServiceLife {
     Draining,
 }
 
-impl ServiceLife {
+impl ServicePhase {
     /// The word for it.
     pub const fn as_str(self) -> &'static str {
         match self {
-            ServiceLife::Zero => "zero",
-            ServiceLife::Waking => "waking",
-            ServiceLife::Serving => "serving",
-            ServiceLife::Draining => "draining",
+            ServicePhase::Zero => "zero",
+            ServicePhase::Waking => "waking",
+            ServicePhase::Serving => "serving",
+            ServicePhase::Draining => "draining",
         }
     }
 }
@@ -137,16 +137,16 @@ fn service(registry: &Registry, id: &ServiceId, app: Option<&AppStatus>) -> Serv
     }
 }
 
-fn life(pods: &[PodView], holds: usize, desired: u32) -> ServiceLife {
+fn life(pods: &[PodView], holds: usize, desired: u32) -> ServicePhase {
     let some = |state: State| pods.iter().any(|pod| pod.state == state.as_str());
     if some(State::Ready) {
-        ServiceLife::Serving
+        ServicePhase::Serving
     } else if some(State::Starting) || holds > 0 || desired > 0 {
-        ServiceLife::Waking
+        ServicePhase::Waking
     } else if pods.is_empty() {
-        ServiceLife::Zero
+        ServicePhase::Zero
     } else {
-        ServiceLife::Draining
+        ServicePhase::Draining
     }
 }
 
@@ -313,7 +313,7 @@ pub struct ColdStartView {
 
 impl ColdStartView {
     /// What is said of `cold` at `now`.
-    pub fn new(cold: &timeline::ColdStart, now: Moment) -> Self {
+    pub fn new(cold: &cold_start::ColdStart, now: Moment) -> Self {
         let stamp = |moment: Option<Moment>| moment.map(|moment| micros(moment.since(Moment::ZERO)));
         Self {
             service: cold.service.to_string(),

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use rouse_config::settings::{Flags, HasTable, SettingsTable, ShowFormat};
 
-use super::table::TABLE;
+use super::settings::TABLE;
 
 /// `rouse gateway`, as a command with settings.
 #[derive(Debug)]

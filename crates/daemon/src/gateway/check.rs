@@ -3,16 +3,16 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
-use rouse_config::settings::{AnySetting, Origin, Reading, Values};
+use rouse_config::settings::{AnySetting, Origin, SettingsDiagnostics, Values};
 
-use super::table::{
+use super::settings::{
     ADMIN, ASSIGNED_HOSTS, AssignedHost, ClientAuthMode, KEDA_COMPAT, LISTEN, MAX_HEADER_SIZE, MAX_HOLDS,
     MAX_HOLDS_TOTAL, MAX_REQUEST_LINE, TLS_CERT, TLS_CERT_DIR, TLS_CLIENT_AUTH, TLS_CLIENT_CA, TLS_KEY,
     TLS_LISTEN, TLS_MAX_VERSION, TLS_MIN_VERSION, UPSTREAM_SKIP_VERIFY,
 };
 
 /// Reports settings that contradict each other or have no effect.
-pub(super) fn together(values: &Values, reading: &mut Reading) {
+pub(super) fn together(values: &Values, reading: &mut SettingsDiagnostics) {
     listeners(values, reading);
     certificates(values, reading);
     versions(values, reading);
@@ -29,7 +29,7 @@ pub(super) fn together(values: &Values, reading: &mut Reading) {
 }
 
 /// No two listeners at one address.
-fn listeners(values: &Values, reading: &mut Reading) {
+fn listeners(values: &Values, reading: &mut SettingsDiagnostics) {
     if !reading.is_certain_of(&[&LISTEN, &TLS_LISTEN, &ADMIN]) {
         return;
     }
@@ -57,7 +57,7 @@ fn collide(a: SocketAddr, b: SocketAddr) -> bool {
     a.port() == b.port() && a.port() != 0 && (a.ip() == b.ip() || everywhere)
 }
 
-fn certificates(values: &Values, reading: &mut Reading) {
+fn certificates(values: &Values, reading: &mut SettingsDiagnostics) {
     const SETTINGS: [&dyn AnySetting; 4] = [&TLS_CERT, &TLS_KEY, &TLS_CERT_DIR, &TLS_LISTEN];
     if !reading.is_certain_of(&SETTINGS) {
         return;
@@ -79,7 +79,7 @@ fn certificates(values: &Values, reading: &mut Reading) {
     }
 }
 
-fn versions(values: &Values, reading: &mut Reading) {
+fn versions(values: &Values, reading: &mut SettingsDiagnostics) {
     const SETTINGS: [&dyn AnySetting; 2] = [&TLS_MIN_VERSION, &TLS_MAX_VERSION];
     if reading.is_certain_of(&SETTINGS) && values.get(&TLS_MIN_VERSION) > values.get(&TLS_MAX_VERSION) {
         let what = "tls-min-version 1.3 is above tls-max-version 1.2: at most the same is allowed";
@@ -87,7 +87,7 @@ fn versions(values: &Values, reading: &mut Reading) {
     }
 }
 
-fn client_certificates(values: &Values, reading: &mut Reading) {
+fn client_certificates(values: &Values, reading: &mut SettingsDiagnostics) {
     const SETTINGS: [&dyn AnySetting; 2] = [&TLS_CLIENT_AUTH, &TLS_CLIENT_CA];
     if !reading.is_certain_of(&SETTINGS) {
         return;
@@ -106,7 +106,7 @@ fn client_certificates(values: &Values, reading: &mut Reading) {
     }
 }
 
-fn heads(values: &Values, reading: &mut Reading) {
+fn heads(values: &Values, reading: &mut SettingsDiagnostics) {
     const SETTINGS: [&dyn AnySetting; 2] = [&MAX_REQUEST_LINE, &MAX_HEADER_SIZE];
     let (line, head) = (values.get(&MAX_REQUEST_LINE), values.get(&MAX_HEADER_SIZE));
     if reading.is_certain_of(&SETTINGS) && line > head {
@@ -117,7 +117,7 @@ fn heads(values: &Values, reading: &mut Reading) {
     }
 }
 
-fn holds(values: &Values, reading: &mut Reading) {
+fn holds(values: &Values, reading: &mut SettingsDiagnostics) {
     const SETTINGS: [&dyn AnySetting; 2] = [&MAX_HOLDS, &MAX_HOLDS_TOTAL];
     let (one, total) = (values.get(&MAX_HOLDS), values.get(&MAX_HOLDS_TOTAL));
     if reading.is_certain_of(&SETTINGS) && one > total / 4 {
@@ -131,7 +131,7 @@ fn holds(values: &Values, reading: &mut Reading) {
 }
 
 /// Each host belongs to one namespace: otherwise the last assignment would count, silently.
-fn assigned_hosts(values: &Values, reading: &mut Reading) {
+fn assigned_hosts(values: &Values, reading: &mut SettingsDiagnostics) {
     let all = values.get(&ASSIGNED_HOSTS);
     let mut owners = HashMap::new();
     for AssignedHost { host, namespace } in &all {

@@ -8,7 +8,7 @@ use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::{Instant, sleep_until};
 
-use crate::admin::metrics::Tally;
+use crate::admin::metrics::EventMetrics;
 
 /// When a gateway that has not synced first says what it waits for. Doubled each time.
 const MISSING_FIRST: Duration = Duration::from_secs(2);
@@ -16,13 +16,13 @@ const MISSING_FIRST: Duration = Duration::from_secs(2);
 const MISSING_MOST: Duration = Duration::from_mins(1);
 
 /// Logs and counts every event of the cluster.
-pub(super) async fn follow(mut events: Receiver<ClusterEvent>, tally: Tally) {
+pub(super) async fn follow(mut events: Receiver<ClusterEvent>, event_metrics: EventMetrics) {
     loop {
         match events.recv().await {
             Ok(event) => {
                 match &event {
-                    ClusterEvent::Woken(..) => tally.wake(true),
-                    ClusterEvent::WakeFailed { .. } => tally.wake(false),
+                    ClusterEvent::Woken(..) => event_metrics.wake(true),
+                    ClusterEvent::WakeFailed { .. } => event_metrics.wake(false),
                     _ => {}
                 }
                 log(&event);

@@ -7,7 +7,7 @@ use std::num::NonZeroU16;
 use rouse_config::duration::go_millis;
 use rouse_config::settings::{Alias, Environment, Translated};
 
-use super::table::TABLE;
+use super::settings::TABLE;
 
 const fn alias(name: &'static str, translate: Translate) -> Alias {
     Alias { name, successor: None, translate }
@@ -41,24 +41,24 @@ pub(super) static TLS_LISTEN: [Alias; 2] = [
     alias(TLS_ENABLED, |value, all| {
         // The alias of the port reports a bad port.
         let port = all.get(TLS_PORT).filter(|port| port_of(port).is_some()).unwrap_or("8443");
-        switch(value, |on| if on { everywhere(port) } else { Translated::Nothing })
+        switch(value, |on| if on { everywhere(port) } else { Translated::NotSet })
     }),
     alias(TLS_PORT, |value, all| match port_of(value) {
-        None => Translated::Bad(PORT.to_owned()),
-        Some(_) if tls_enabled(all) => Translated::Nothing,
+        None => Translated::Invalid(PORT.to_owned()),
+        Some(_) if tls_enabled(all) => Translated::NotSet,
         Some(_) => without_tls(),
     }),
 ];
 pub(super) static TLS_CERT: [Alias; 2] = [
     alias(CERT_PATH, of_tls),
     alias(TLS_ENABLED, |value, _| {
-        switch(value, |on| if on { same("/certs/tls.crt") } else { Translated::Nothing })
+        switch(value, |on| if on { same("/certs/tls.crt") } else { Translated::NotSet })
     }),
 ];
 pub(super) static TLS_KEY: [Alias; 2] = [
     alias(KEY_PATH, of_tls),
     alias(TLS_ENABLED, |value, _| {
-        switch(value, |on| if on { same("/certs/tls.key") } else { Translated::Nothing })
+        switch(value, |on| if on { same("/certs/tls.key") } else { Translated::NotSet })
     }),
 ];
 pub(super) static TLS_CERT_DIR: [Alias; 1] = [alias("KEDA_HTTP_PROXY_TLS_CERT_STORE_PATHS", of_tls)];
@@ -72,7 +72,7 @@ pub(super) static TLS_MAX_VERSION: [Alias; 2] = [
 ];
 /// KEDA's TLS listener speaks TLS to pods, its other listener does not.
 pub(super) static UPSTREAM_TLS: [Alias; 1] = [alias(TLS_ENABLED, |value, _| {
-    switch(value, |on| if on { same("as-received") } else { Translated::Nothing })
+    switch(value, |on| if on { same("as-received") } else { Translated::NotSet })
 })];
 pub(super) static SKIP_VERIFY: [Alias; 2] = [
     deprecated("KEDA_HTTP_PROXY_TLS_SKIP_VERIFY", "KEDA_HTTP_TLS_SKIP_VERIFY", |value, _| boolean(value)),
@@ -86,7 +86,7 @@ pub(super) static LOG_REQUESTS: [Alias; 1] = [alias("KEDA_HTTP_LOG_REQUESTS", |v
 const DRAIN: &str = "KEDA_HTTP_DRAIN_TIMEOUT";
 pub(super) static DRAIN_TIMEOUT: [Alias; 1] = [alias(DRAIN, |value, _| match span(value) {
     // There, zero is for as long as it takes. The kubelet ends it.
-    Translated::Is(zero) if zero == "0ms" => same("720h"),
+    Translated::Value(zero) if zero == "0ms" => same("720h"),
     other => other,
 })];
 pub(super) static SHUTDOWN_DELAY: [Alias; 1] = [alias("KEDA_HTTP_SHUTDOWN_DELAY", |value, _| span(value))];
@@ -95,7 +95,7 @@ pub(super) static DIRECT_POD_ROUTING: [Alias; 1] =
         "disabled" | "cold-start-only" | "always" => same(value),
         _ => match go_bool(value) {
             Some(on) => same(if on { "always" } else { "disabled" }),
-            None => Translated::Bad("disabled, cold-start-only, always, true or false".to_owned()),
+            None => Translated::Invalid("disabled, cold-start-only, always, true or false".to_owned()),
         },
     })];
 pub(super) static REQUEST_TIMEOUT: [Alias; 1] = [alias("KEDA_HTTP_REQUEST_TIMEOUT", |value, _| span(value))];
@@ -111,7 +111,7 @@ pub(super) static READINESS_TIMEOUT: [Alias; 2] = [
 ];
 pub(super) static CONNECT_TIMEOUT: [Alias; 1] =
     [alias("KEDA_HTTP_CONNECT_TIMEOUT", |value, _| match unless_zero(value) {
-        Translated::Nothing => {
+        Translated::NotSet => {
             Translated::Unsupported("attempts to connect always have a timeout here".to_owned())
         }
         other => other,
@@ -121,20 +121,20 @@ pub(super) static MAX_IDLE: [Alias; 1] =
         // There, zero is without limit; here, it is the most.
         Some(0) => same("1000000"),
         Some(number) => same(&number.to_string()),
-        None => Translated::Bad(NUMBER.to_owned()),
+        None => Translated::Invalid(NUMBER.to_owned()),
     })];
 pub(super) static MAX_IDLE_PER_HOST: [Alias; 1] =
     [alias("KEDA_HTTP_MAX_IDLE_CONNS_PER_HOST", |value, _| match number(value) {
         // Go's own default.
         Some(0) => same("2"),
         Some(number) => same(&number.to_string()),
-        None => Translated::Bad(NUMBER.to_owned()),
+        None => Translated::Invalid(NUMBER.to_owned()),
     })];
 pub(super) static MAX_HOLDS: [Alias; 1] =
     [alias("KEDA_HTTP_COLD_START_MAX_PENDING_REQUESTS", |value, _| match number(value) {
         Some(0) => Translated::Unsupported("how many requests wait always has a limit here".to_owned()),
         Some(number) => same(&number.to_string()),
-        None => Translated::Bad(NUMBER.to_owned()),
+        None => Translated::Invalid(NUMBER.to_owned()),
     })];
 
 /// Variables that KEDA knows and that are without effect here, and why.
@@ -187,7 +187,7 @@ pub fn drain_has_no_end(name: &str, value: &str) -> bool {
 }
 
 fn same(value: &str) -> Translated {
-    Translated::Is(value.to_owned())
+    Translated::Value(value.to_owned())
 }
 
 fn port_of(value: &str) -> Option<u16> {
@@ -202,16 +202,16 @@ fn number(value: &str) -> Option<u64> {
 fn everywhere(value: &str) -> Translated {
     match port_of(value) {
         Some(port) => same(&format!("0.0.0.0:{port}")),
-        None => Translated::Bad(PORT.to_owned()),
+        None => Translated::Invalid(PORT.to_owned()),
     }
 }
 
 /// KEDA's admin server listens everywhere; ours does not.
 fn admin(value: &str, all: &Environment) -> Translated {
-    let Some(port) = port_of(value) else { return Translated::Bad(PORT.to_owned()) };
+    let Some(port) = port_of(value) else { return Translated::Invalid(PORT.to_owned()) };
     match all.get(POD_IP).map(str::parse::<IpAddr>) {
         Some(Ok(own)) => same(&SocketAddr::new(own, port).to_string()),
-        _ => Translated::But(
+        _ => Translated::ValueWithWarning(
             SocketAddr::from((Ipv4Addr::LOCALHOST, port)).to_string(),
             format!(
                 "only on loopback, where neither KEDA's scaler nor the kubelet's probes reach it: set {POD_IP} to \
@@ -235,7 +235,7 @@ fn without_tls() -> Translated {
 }
 
 fn switch(value: &str, meaning: impl FnOnce(bool) -> Translated) -> Translated {
-    go_bool(value).map_or_else(|| Translated::Bad(BOOL.to_owned()), meaning)
+    go_bool(value).map_or_else(|| Translated::Invalid(BOOL.to_owned()), meaning)
 }
 
 fn boolean(value: &str) -> Translated {
@@ -244,13 +244,13 @@ fn boolean(value: &str) -> Translated {
 
 fn span(value: &str) -> Translated {
     go_millis(value)
-        .map_or_else(|| Translated::Bad(DURATION.to_owned()), |millis| same(&format!("{millis}ms")))
+        .map_or_else(|| Translated::Invalid(DURATION.to_owned()), |millis| same(&format!("{millis}ms")))
 }
 
 /// For those variables of which KEDA ignores a zero.
 fn unless_zero(value: &str) -> Translated {
     match span(value) {
-        Translated::Is(zero) if zero == "0ms" => Translated::Nothing,
+        Translated::Value(zero) if zero == "0ms" => Translated::NotSet,
         other => other,
     }
 }

@@ -2,22 +2,22 @@
 
 mod args;
 mod check;
+pub mod component_settings;
 mod events;
 mod keda;
-mod opened;
 mod own_addresses;
-pub mod parts;
 mod probers;
 pub mod routes;
 mod run;
-pub mod table;
+pub mod settings;
+mod tls_files;
 pub mod upstream;
 
 use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 
-use rouse_config::settings::{self, ConfigFile, Environment, Origin, Problems, SettingWarning, Values};
+use rouse_config::settings::{ConfigFile, Environment, Origin, Problems, SettingWarning, Values};
 
 pub use args::GatewayArgs;
 pub use keda::drain_has_no_end;
@@ -46,7 +46,7 @@ Exit codes: 0 stopped by a signal, after the drain; 1 failed while running, or s
 pub fn command(args: &GatewayArgs, out: &mut dyn Write, err: &mut dyn Write) -> Result<(), CommandError> {
     let values = read_settings(args, &Environment::of_process(), |path| fs::read_to_string(path));
     let (values, warnings) = values.map_err(|problems| CommandError::Input(problems.to_string()))?;
-    let opened = opened::open(&values).map_err(|problems| CommandError::Input(problems.to_string()))?;
+    let opened = tls_files::open(&values).map_err(|problems| CommandError::Input(problems.to_string()))?;
     if !args.check_config {
         return run::run(&values, &warnings, opened);
     }
@@ -66,11 +66,11 @@ pub fn read_settings(
     let flag =
         args.config.clone().map(|path| ConfigFile { path, named_by: Origin::Flag("--config".to_owned()) });
     let variable = || {
-        let path = env.get(table::CONFIG)?.into();
-        Some(ConfigFile { path, named_by: Origin::Variable(table::CONFIG.to_owned()) })
+        let path = env.get(settings::CONFIG)?.into();
+        Some(ConfigFile { path, named_by: Origin::Variable(settings::CONFIG.to_owned()) })
     };
     let file = flag.or_else(variable);
-    let (values, mut reading) = settings::read(&args.flags, env, file, open);
+    let (values, mut reading) = rouse_config::settings::read(&args.flags, env, file, open);
     check::together(&values, &mut reading);
     reading.finish(values)
 }

@@ -10,9 +10,9 @@ use rouse_core::service::Service;
 use rouse_kube::endpoints::pod_index::PodIndex;
 use rouse_kube::objects::route::Probing;
 use rouse_kube::routes::plan::RoutePlan;
-use rouse_net::limits::ProbeLimits;
+use rouse_net::probe_limiter::ProbeLimits;
 use rouse_net::probe_schedule::ProbeSchedule;
-use rouse_net::prober::{Probed, Prober};
+use rouse_net::prober::{ProbeTarget, Prober};
 use rouse_net::random::system_seed;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -50,7 +50,7 @@ impl Probers {
             Arc::new(Prober {
                 plans: Box::new(move |uid, ips, port| {
                     let (plan, node) = pods.plan(uid, ips, port, allow_tcp)?;
-                    Some(Probed { plan, node, steady: ProbeSchedule::SLOWEST })
+                    Some(ProbeTarget { plan, node, steady: ProbeSchedule::SLOWEST })
                 }),
                 schedule: ProbeSchedule::cluster(),
                 limits: Arc::clone(&limits),

@@ -8,9 +8,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Method, StatusCode};
 use rouse_core::registry::Registry;
-use rouse_core::routing::RoutingMode;
+use rouse_core::routing_mode::RoutingMode;
 use rouse_kube::objects::route::{NoWakeSpec, RouteKey, RouteSpec, RuleSpec, StaticMode};
-use rouse_kube::objects::service_facts::{PortFault, ResolvedPort};
+use rouse_kube::objects::service_summary::{PortFault, ResolvedPort};
 use rouse_kube::routes::hosts::AssignedHosts;
 use rouse_kube::routes::plan::{ResponsePlan, RoutePlan};
 use rouse_proxy::routing::{
@@ -27,7 +27,7 @@ const WITH_FALLBACK: Duration = Duration::from_secs(30);
 
 /// What holds where a route says nothing.
 #[derive(Debug, Clone, Copy)]
-pub struct Defaults {
+pub struct RouteDefaults {
     /// How long requests may take.
     pub timeouts: Timeouts,
     /// When requests go straight to a pod.
@@ -36,9 +36,9 @@ pub struct Defaults {
 
 /// Makes tables, and keeps what must survive from one to the next.
 #[derive(Debug)]
-pub struct Builder {
+pub struct RouteTableBuilder {
     registry: Arc<Registry>,
-    defaults: Defaults,
+    defaults: RouteDefaults,
     upstreams: Upstreams,
     /// Hosts that the operator assigns to namespaces.
     owners: Arc<[(HostPattern, Arc<str>)]>,
@@ -46,12 +46,12 @@ pub struct Builder {
     pending: HashMap<RouteKey, Arc<PendingLimit>>,
 }
 
-impl Builder {
+impl RouteTableBuilder {
     /// For the services of `registry`. A host that is `assigned` leads nowhere else, also while its namespace has no
     /// route for it.
     pub fn new(
         registry: Arc<Registry>,
-        defaults: Defaults,
+        defaults: RouteDefaults,
         upstreams: Upstreams,
         assigned: &AssignedHosts,
     ) -> Self {

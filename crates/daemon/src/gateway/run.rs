@@ -12,31 +12,31 @@ use rouse_net::tls::ClientConfigs;
 use rouse_proxy::telemetry::access_log::{AccessLog, Writer};
 use tokio_util::sync::CancellationToken;
 
-use super::opened::Opened;
 use super::probers::Probers;
-use super::routes::{Builder, Defaults};
-use super::table as set;
+use super::routes::{RouteTableBuilder, RouteDefaults};
+use super::settings as set;
+use super::tls_files::LoadedCertificates;
 use super::upstream::Upstreams;
-use super::{events, own_addresses, parts};
+use super::{component_settings, events, own_addresses};
 use crate::admin::PodBackend;
 use crate::admin::metrics::WatchCollector;
 use crate::data_plane::{DataPlane, MetricNames, Serving};
 use crate::failure::{CommandError, failed};
 use crate::listeners::{ListenAddresses, Listeners, Purpose};
 use crate::process::console::Console;
-use crate::process::drain::{DrainTimes, Drained};
+use crate::process::drain::{DrainTimes, DrainOutcome};
 use crate::process::signals::Signals;
 use crate::process::time_of_day;
-use crate::role::{self, Report, Role};
+use crate::role::{self, ConsoleOutput, Role};
 use crate::settings as shared;
 
 /// Runs until a signal, or until something breaks.
-pub(super) fn run(values: &Values, warnings: &[SettingWarning], opened: Opened) -> Result<(), CommandError> {
+pub(super) fn run(values: &Values, warnings: &[SettingWarning], opened: LoadedCertificates) -> Result<(), CommandError> {
     let times = DrainTimes {
         delay: values.get(&set::SHUTDOWN_DELAY).into(),
         timeout: values.get(&set::DRAIN_TIMEOUT).into(),
     };
-    role::run(values, Report::ToLog, times, async |console| {
+    role::run(values, ConsoleOutput::Log, times, async |console| {
         for warning in warnings {
             console.warn(&warning.to_string());
         }
@@ -67,7 +67,7 @@ struct GatewayRole {
     /// get 404.
     synced: bool,
     cluster: Arc<Cluster>,
-    builder: Builder,
+    builder: RouteTableBuilder,
     probers: Probers,
     access: Option<Arc<dyn AccessLog>>,
 }
@@ -76,7 +76,7 @@ impl GatewayRole {
     async fn start(
         values: &Values,
         listeners: Listeners,
-        opened: Opened,
+        opened: LoadedCertificates,
         console: &Console,
     ) -> Result<Self, CommandError> {
         let addresses = listeners.addresses();
@@ -86,19 +86,29 @@ impl GatewayRole {
         let kubeconfig = values.get(&set::KUBECONFIG);
         let client = connect::connect(kubeconfig.as_deref(), values.get(&set::CONTEXT).as_deref()).await?;
         let clock = TokioClock::new();
-        let cluster = Cluster::new(client, parts::cluster_settings(values, own_sockets(&addresses), clock));
+        let cluster = Cluster::new(
+            client,
+            component_settings::cluster_settings(values, own_sockets(&addresses), clock),
+        );
         let access = access_log(values)?;
-        let proxy = parts::proxy_settings(values, clock, access.clone());
+        let proxy = component_settings::proxy_settings(values, clock, access.clone());
         let names = if values.get(&set::KEDA_COMPAT) { MetricNames::WithKeda } else { MetricNames::Own };
         let engine = Arc::clone(&cluster) as _;
-        let mut plane = DataPlane::new(clock, parts::registry_settings(values), engine, proxy, names);
+        let mut plane =
+            DataPlane::new(clock, component_settings::registry_settings(values), engine, proxy, names);
         WatchCollector::register(Arc::clone(&cluster), Arc::new(clock), &mut plane.metrics);
         let upstreams = Upstreams::new(values);
         let configs = Arc::clone(upstreams.configs());
-        let defaults =
-            Defaults { timeouts: parts::timeouts(values), direct: values.get(&set::DIRECT_POD_ROUTING) };
-        let builder =
-            Builder::new(Arc::clone(&plane.registry), defaults, upstreams, &parts::assigned_hosts(values));
+        let defaults = RouteDefaults {
+            timeouts: component_settings::timeouts(values),
+            direct: values.get(&set::DIRECT_POD_ROUTING),
+        };
+        let builder = RouteTableBuilder::new(
+            Arc::clone(&plane.registry),
+            defaults,
+            upstreams,
+            &component_settings::assigned_hosts(values),
+        );
         let probers = Probers::new(Arc::clone(&plane.registry), cluster.pods(), values.get(&set::PROBE));
         let backend = PodBackend::Cluster(Arc::clone(&cluster));
         let mut serving =
@@ -133,7 +143,7 @@ impl Role for GatewayRole {
         loop {
             let newest = Arc::clone(&plans.borrow_and_update());
             self.serving.gateway.set_routes(self.builder.table(&newest));
-            self.serving.tally.keep(&self.serving.gateway.services());
+            self.serving.event_metrics.keep(&self.serving.gateway.services());
             self.probers.follow(&newest);
             self.say_ready(newest.len());
             tokio::select! {
@@ -149,7 +159,7 @@ impl Role for GatewayRole {
     }
 
     /// The cluster is followed meanwhile, so that requests that wait may still be served.
-    async fn stop(&mut self, times: DrainTimes, signals: &mut Signals) -> Drained {
+    async fn stop(&mut self, times: DrainTimes, signals: &mut Signals) -> DrainOutcome {
         let drained =
             if self.synced { self.serving.drain(times, signals).await } else { self.serving.close() };
         self.serving.end().await;
@@ -163,7 +173,7 @@ impl Role for GatewayRole {
 /// Spawns the tasks that follow the cluster.
 fn follow(serving: &mut Serving, cluster: &Arc<Cluster>, configs: Arc<ClientConfigs>) {
     let end = serving.end.clone();
-    let events = events::follow(cluster.events(), serving.tally.clone());
+    let events = events::follow(cluster.events(), serving.event_metrics.clone());
     serving.tasks.spawn("the reader of events", events);
     serving.tasks.spawn("the watch over pods' certificates", watch(configs, end.clone()));
     let running = Arc::clone(cluster).run(Arc::clone(&serving.registry), end);

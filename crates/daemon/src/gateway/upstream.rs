@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use rouse_config::settings::{AnySetting, Values};
 use rouse_core::endpoint::ServiceId;
-use rouse_kube::objects::service_facts::{
+use rouse_kube::objects::service_summary::{
     AppProtocol, ResolvedPort, TlsFacts, UPSTREAM_CA, UPSTREAM_CLIENT_CERT,
 };
 use rouse_net::tls::{
@@ -15,7 +15,7 @@ use rouse_net::tls::{
 };
 use rouse_proxy::upstream::UpstreamProtocol;
 
-use super::table::{self as set, UpstreamTls};
+use super::settings::{self as set, UpstreamTls};
 
 /// Services with TLS settings of their own whose sessions are kept.
 const MOST: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();

@@ -73,6 +73,6 @@ pub(super) const RUST_LOG: Alias = Alias {
             },
         };
         let parts = text.split(',').filter(|part| !part.trim().is_empty());
-        Translated::Is(parts.map(one).collect::<Vec<_>>().join(","))
+        Translated::Value(parts.map(one).collect::<Vec<_>>().join(","))
     },
 };

@@ -1,6 +1,6 @@
 //! Defaults of connection and memory limits, from the open files and the memory that the process may use.
 
-use rouse_core::hold::Bounds;
+use rouse_core::hold::HoldLimits;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::memory;
@@ -16,7 +16,7 @@ const PART: u64 = 2;
 /// Bodies that wait in buffers may take this part of the memory, and no more than [`MOST_BUFFERS`].
 const BUFFERS_PART: u64 = 4;
 const MOST_BUFFERS: u64 = 64 << 20;
-/// Requests that wait may take this part of the memory, and no more than the default of [`Bounds`].
+/// Requests that wait may take this part of the memory, and no more than the default of [`HoldLimits`].
 const HOLDS_PART: u64 = 4;
 
 /// Raises the soft limit of open files, which is often 1024 for programs that use `select`.
@@ -59,7 +59,7 @@ impl ConnectionCapacity {
             connections,
             pod_connections: connections,
             buffers: count((memory / BUFFERS_PART).min(MOST_BUFFERS)),
-            holds: count(memory / HOLDS_PART).min(Bounds::default().bytes),
+            holds: count(memory / HOLDS_PART).min(HoldLimits::default().bytes),
         }
     }
 

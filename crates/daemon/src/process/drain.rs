@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use rouse_core::drain::{Shutdown, ShutdownPhase};
 use rouse_core::registry::Registry;
+use rouse_core::shutdown::{Shutdown, ShutdownPhase};
 use rouse_core::time::Clock as _;
 use rouse_net::clock::TokioClock;
 use rouse_proxy::listen::{Gateway, Workers};
@@ -43,9 +43,9 @@ pub(crate) struct Parts<'a> {
 
 /// How a drain ended.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Drained {
+pub(crate) struct DrainOutcome {
     /// A second signal came.
-    pub(crate) hurried: bool,
+    pub(crate) forced: bool,
     /// So many requests were cut off.
     pub(crate) cut: usize,
 }
@@ -57,20 +57,20 @@ pub(crate) async fn drain(
     workers: &mut Workers,
     signals: &mut Signals,
     console: &Console,
-) -> Drained {
-    let hurried = wait(parts, times, workers, signals, console).await;
+) -> DrainOutcome {
+    let forced = wait(parts, times, workers, signals, console).await;
     let under_way = parts.gateway.under_way();
     parts.registry.shut_down();
-    if !hurried {
+    if !forced {
         timeout(LAST_WORDS, under_way.idle()).await.ok();
     }
     let cut = under_way.count();
     workers.close();
-    if !hurried {
+    if !forced {
         // Clients of upgraded connections get a close frame before their pods stop.
         timeout(LAST_WORDS, workers.ended()).await.ok();
     }
-    Drained { hurried, cut }
+    DrainOutcome { forced, cut }
 }
 
 /// Lets requests under way finish. Answers whether a second signal came.
@@ -86,7 +86,7 @@ async fn wait(
     shutdown.signal(clock.now());
     parts.ready.set(false);
     parts.gateway.leave();
-    let (mut draining, mut hurried, mut announced) = (false, false, false);
+    let (mut draining, mut forced, mut announced) = (false, false, false);
     loop {
         // Before the listeners are closed, nothing under way means nothing.
         let count = if draining { under_way.count() } else { usize::MAX };
@@ -102,7 +102,7 @@ async fn wait(
                 }
                 tokio::select! {
                     () = clock.sleep_until(until) => continue,
-                    () = signals.leave() => { hurried = true; shutdown.signal(clock.now()) }
+                    () = signals.leave() => { forced = true; shutdown.signal(clock.now()) }
                 }
             }
             ShutdownPhase::Draining { until } if !draining => {
@@ -112,9 +112,9 @@ async fn wait(
                 tokio::select! {
                     () = under_way.idle() => {}
                     () = clock.sleep_until(until.min(now + SOON)) => {}
-                    () = signals.leave() => { hurried = true; shutdown.signal(clock.now()); }
+                    () = signals.leave() => { forced = true; shutdown.signal(clock.now()); }
                 }
-                if under_way.count() > 0 && !hurried {
+                if under_way.count() > 0 && !forced {
                     console.say(waiting(under_way.count(), parts.registry, times.timeout));
                 }
                 continue;
@@ -122,9 +122,9 @@ async fn wait(
             ShutdownPhase::Draining { until } => tokio::select! {
                 () = under_way.idle() => continue,
                 () = clock.sleep_until(until) => continue,
-                () = signals.leave() => { hurried = true; shutdown.signal(clock.now()) }
+                () = signals.leave() => { forced = true; shutdown.signal(clock.now()) }
             },
-            ShutdownPhase::Stopped { .. } => return hurried,
+            ShutdownPhase::Stopped { .. } => return forced,
         };
     }
 }
@@ -151,7 +151,7 @@ fn requests(count: usize) -> String {
 }
 
 /// Reports how a drain ended.
-pub(crate) fn report(drained: Drained, times: DrainTimes, console: &Console) {
+pub(crate) fn report(drained: DrainOutcome, times: DrainTimes, console: &Console) {
     if drained.cut > 0 {
         let (timeout, cut) = (times.timeout, requests(drained.cut));
         console.say(format!("cut off after {timeout}: {cut}; --drain-timeout gives them longer"));

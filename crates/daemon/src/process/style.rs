@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
-use rouse_core::timeline::{ColdStart, ColdStartOutcome, Phase};
+use rouse_core::cold_start::{ColdStart, ColdStartOutcome, Phase};
 
 pub(crate) const BOLD: Style = Style::new().bold();
 pub(crate) const DIM: Style = Style::new().dimmed();

@@ -3,9 +3,9 @@
 //! A checker of our own over the marked tree, not serde, which stops at the first error: `schema` says what each
 //! key may be, and `rouse_config` has the ways to read a value and gathers what is wrong.
 
+mod command_line;
 mod names;
 mod schema;
-mod words;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -10,7 +10,7 @@ use rouse_proxy::routing::{HostPattern, PathPrefix};
 
 use super::{
     App, AppCommand, AppName, AppPort, AppScale, AppTimeouts, AppTransport, Cert, Config, LogRetention,
-    Readiness, Tls, words,
+    Readiness, Tls, command_line,
 };
 use rouse_config::document::{DocumentNode, Value};
 use rouse_config::duration::HumanDuration;
@@ -69,10 +69,10 @@ const READINESS: &str = "tcp, {http: PATH} or {grpc: SERVICE}, each with an inte
 /// `folder`: where the file is, if the folders that it names must be there.
 pub(super) fn config(root: &DocumentNode, folder: Option<&Path>, problems: &FileProblems) -> Option<Config> {
     let file = Field::root(root, problems).section(&["listen", "admin", "tls", "logs", "apps"])?;
-    let mut doors = Once::default();
-    let listen = file.or("listen", vec![loopback(8080)], |it| addresses(it, &mut doors));
-    let admin = file.or("admin", loopback(9080), |it| admin_address(it, &mut doors));
-    let tls = file.get("tls").and_then(|it| tls(it, &mut doors));
+    let mut taken_addresses = Once::default();
+    let listen = file.or("listen", vec![loopback(8080)], |it| addresses(it, &mut taken_addresses));
+    let admin = file.or("admin", loopback(9080), |it| admin_address(it, &mut taken_addresses));
+    let tls = file.get("tls").and_then(|it| tls(it, &mut taken_addresses));
     let logs = file.or("logs", LogRetention { keep: LOGS_KEEP, folder: None }, logs);
     let apps = file.need("apps", APPS, |it| apps(it, folder))?;
     Some(Config { listen, admin, tls, logs, apps })
@@ -83,27 +83,27 @@ const fn loopback(port: u16) -> SocketAddr {
 }
 
 /// One address, or a list of them.
-fn addresses(field: &Field<'_>, doors: &mut Once<SocketAddr>) -> Option<Vec<SocketAddr>> {
+fn addresses(field: &Field<'_>, taken_addresses: &mut Once<SocketAddr>) -> Option<Vec<SocketAddr>> {
     match field.value() {
-        Value::List(_) => field.each(ADDRESSES, |it| address(it, doors)),
-        _ => address(field, doors).map(|address| vec![address]),
+        Value::List(_) => field.each(ADDRESSES, |it| address(it, taken_addresses)),
+        _ => address(field, taken_addresses).map(|address| vec![address]),
     }
 }
 
-fn admin_address(field: &Field<'_>, doors: &mut Once<SocketAddr>) -> Option<SocketAddr> {
-    let address = address(field, doors)?;
+fn admin_address(field: &Field<'_>, taken_addresses: &mut Once<SocketAddr>) -> Option<SocketAddr> {
+    let address = address(field, taken_addresses)?;
     if PrivateAddress::is_allowed(address) { Some(address) } else { field.refuse(PrivateAddress::ALLOWED) }
 }
 
-fn address(field: &Field<'_>, doors: &mut Once<SocketAddr>) -> Option<SocketAddr> {
+fn address(field: &Field<'_>, taken_addresses: &mut Once<SocketAddr>) -> Option<SocketAddr> {
     let address = field.address()?;
     // Port 0 is another port each time.
-    if address.port() == 0 { Some(address) } else { field.once(address, doors) }
+    if address.port() == 0 { Some(address) } else { field.once(address, taken_addresses) }
 }
 
-fn tls(field: &Field<'_>, doors: &mut Once<SocketAddr>) -> Option<Tls> {
+fn tls(field: &Field<'_>, taken_addresses: &mut Once<SocketAddr>) -> Option<Tls> {
     let tls = field.section(&["listen", "certs"])?;
-    let listen = tls.or("listen", loopback(8443), |it| address(it, doors));
+    let listen = tls.or("listen", loopback(8443), |it| address(it, taken_addresses));
     let certs = tls.need("certs", CERTS, |it| it.each(CERTS, cert))?;
     Some(Tls { listen, certs })
 }
@@ -179,7 +179,7 @@ fn workdir(field: &Field<'_>, folder: Option<&Path>) -> Option<PathBuf> {
 /// A list of words, or one text.
 fn command(field: &Field<'_>) -> Option<AppCommand> {
     if let Value::Text(_) = field.value() {
-        let mut words = match words::split(field.text(COMMAND)?) {
+        let mut words = match command_line::split(field.text(COMMAND)?) {
             Ok(words) => words.into_iter(),
             Err(what) => return field.refuse(what),
         };

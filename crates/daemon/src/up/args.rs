@@ -7,7 +7,7 @@ use rouse_config::settings::{
     Environment, Flags, HasTable, Problems, SettingWarning, SettingsTable, Values, read,
 };
 
-use super::table::TABLE;
+use super::settings::TABLE;
 
 /// `rouse up`, as a command with settings.
 #[derive(Debug)]

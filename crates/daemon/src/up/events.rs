@@ -14,20 +14,20 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::messages;
-use crate::admin::metrics::Tally;
+use crate::admin::metrics::EventMetrics;
 use crate::process::console::Console;
 
 /// Reports every event of the engine.
 pub(super) async fn follow(
     mut events: Receiver<AppEvent>,
     registry: Arc<Registry>,
-    tally: Tally,
+    event_metrics: EventMetrics,
     console: Console,
 ) {
     loop {
         match events.recv().await {
             Ok(event) => {
-                tally.event(&event, &registry);
+                event_metrics.event(&event, &registry);
                 if let Some(line) = messages::event(&event) {
                     console.say(line);
                 }

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use rouse_config::settings::Values;
 use rouse_net::listen::BindError;
 
-use super::table::{ADMIN, LISTEN};
+use super::settings::{ADMIN, LISTEN};
 use crate::failure::CommandError;
 use crate::listeners::{ListenAddresses, Listeners, Purpose};
 use crate::rouse_yaml::Config;

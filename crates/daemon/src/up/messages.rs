@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use rouse_local::engine::{AppEvent, What};
+use rouse_local::engine::{AppEvent, AppEventKind};
 use rouse_local::output::Line;
 use rouse_proxy::routing::HostPattern;
 
@@ -65,19 +65,19 @@ fn invitation(app: &App, address: SocketAddr) -> String {
 /// The line for an event, if it gets one.
 pub fn event(AppEvent { service, what, .. }: &AppEvent) -> Option<String> {
     let said = match what {
-        What::Wake => "woken by a request".to_owned(),
-        What::Scaled { from, to, reason } => format!("scaled from {from} to {to}: {reason}"),
-        What::Started { pod, pid, address } => {
+        AppEventKind::Wake => "woken by a request".to_owned(),
+        AppEventKind::Scaled { from, to, reason } => format!("scaled from {from} to {to}: {reason}"),
+        AppEventKind::Started { pod, pid, address } => {
             format!("{DIM}{pod} started: pid {pid}, {address}{DIM:#}")
         }
-        What::Ready { pod, after } => format!("{GOOD}{pod} ready after {} ms{GOOD:#}", millis(*after)),
-        What::Stopping { pod } => format!("{DIM}{pod} is told to stop{DIM:#}"),
-        What::Exited { pod, exit, expected: true } => format!("{DIM}{pod} {exit}{DIM:#}"),
-        What::Exited { pod, exit, expected: false } => format!("{BAD}{pod} {exit}{BAD:#}"),
-        What::Failed { reason } => format!("{BAD}cannot start a pod{BAD:#}: {reason}"),
-        What::RolledOut => "all pods are replaced".to_owned(),
-        What::Removed => "removed".to_owned(),
-        What::Declared => return None,
+        AppEventKind::Ready { pod, after } => format!("{GOOD}{pod} ready after {} ms{GOOD:#}", millis(*after)),
+        AppEventKind::Stopping { pod } => format!("{DIM}{pod} is told to stop{DIM:#}"),
+        AppEventKind::Exited { pod, exit, expected: true } => format!("{DIM}{pod} {exit}{DIM:#}"),
+        AppEventKind::Exited { pod, exit, expected: false } => format!("{BAD}{pod} {exit}{BAD:#}"),
+        AppEventKind::Failed { reason } => format!("{BAD}cannot start a pod{BAD:#}: {reason}"),
+        AppEventKind::RolledOut => "all pods are replaced".to_owned(),
+        AppEventKind::Removed => "removed".to_owned(),
+        AppEventKind::Declared => return None,
     };
     Some(format!("{}: {said}", colored(service.name())))
 }

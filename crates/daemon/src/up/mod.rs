@@ -7,8 +7,8 @@ pub mod messages;
 pub mod plan;
 mod reload;
 mod run;
+pub mod settings;
 pub mod source;
-pub mod table;
 
 use rouse_config::settings::Environment;
 
@@ -16,10 +16,10 @@ pub use args::UpArgs;
 
 use crate::failure::CommandError;
 use crate::process::drain::DrainTimes;
-use crate::role::{self, Report};
+use crate::role::{self, ConsoleOutput};
 use run::UpRole;
+use settings::{DRAIN_TIMEOUT, SHUTDOWN_DELAY};
 use source::ConfigSource;
-use table::{DRAIN_TIMEOUT, SHUTDOWN_DELAY};
 
 /// The hidden subcommand of the binary that guards one pod.
 pub const GUARDIAN: &str = "pod-guardian";
@@ -35,7 +35,7 @@ pub fn command(args: &UpArgs) -> Result<(), CommandError> {
     let listeners = listen::open(&values, &config)?;
     let times =
         DrainTimes { delay: values.get(&SHUTDOWN_DELAY).into(), timeout: values.get(&DRAIN_TIMEOUT).into() };
-    role::run(&values.clone(), Report::ToPeople, times, async |console| {
+    role::run(&values.clone(), ConsoleOutput::Terminal, times, async |console| {
         let role = UpRole::start(values, source, config, (listeners, certificates), console)?;
         for warning in warnings {
             console.warn(&warning.to_string());

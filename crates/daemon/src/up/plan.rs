@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rouse_core::endpoint::PortName;
 use rouse_core::registry::Registry;
-use rouse_core::snapshot::Spread;
+use rouse_core::snapshot::ConcurrencyLimits;
 use rouse_local::command::CommandSpec;
 use rouse_local::engine::{AppSpec, PORT_NAME, PortChoice};
 use rouse_proxy::routing::{NoPodPolicy, Route, RouteTable, Rule, Target};
@@ -42,7 +42,7 @@ fn spec(app: &App, source: &ConfigSource) -> AppSpec {
         readiness: app.readiness.clone(),
         probe_interval: app.probe_interval,
         policy: app.scale.policy().clone(),
-        spread: Spread::new(whole(settings.concurrency), settings.limit),
+        spread: ConcurrencyLimits::new(whole(settings.concurrency), settings.limit),
         stop_grace: app.stop_grace,
     }
 }

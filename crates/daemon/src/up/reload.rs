@@ -2,8 +2,8 @@
 
 use rouse_config::settings::Values;
 
+use super::settings::{ADMIN, LISTEN};
 use super::source::ConfigSource;
-use super::table::{ADMIN, LISTEN};
 use crate::process::console::Console;
 use crate::rouse_yaml::{Config, Tls};
 

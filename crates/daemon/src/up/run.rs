@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rouse_config::settings::Values;
-use rouse_core::hold::Bounds;
+use rouse_core::hold::HoldLimits;
 use rouse_core::registry;
 use rouse_local::engine::{self, LocalEngine};
 use rouse_local::process::Launcher;
@@ -18,8 +18,8 @@ use rouse_proxy::upstream::ColdStartHeaders;
 use tokio::time::timeout;
 
 use super::events::{self, Outputs};
+use super::settings::MAX_HOLDS;
 use super::source::{Changes, ConfigSource};
-use super::table::MAX_HOLDS;
 use super::{GUARDIAN, messages, plan, reload};
 use crate::admin::PodBackend;
 use crate::certificates::{self, CertificateFiles, Certificates, OpenError};
@@ -28,7 +28,7 @@ use crate::failure::{CommandError, failed};
 use crate::listeners::Listeners;
 use crate::process::capacity::ConnectionCapacity;
 use crate::process::console::Console;
-use crate::process::drain::{DrainTimes, Drained};
+use crate::process::drain::{DrainTimes, DrainOutcome};
 use crate::process::signals::Signals;
 use crate::role::{AT_ONCE, Role};
 use crate::rouse_yaml::{Cert, Config, Tls};
@@ -86,7 +86,7 @@ impl UpRole {
         let events = events::follow(
             engine_events,
             Arc::clone(&serving.registry),
-            serving.tally.clone(),
+            serving.event_metrics.clone(),
             console.clone(),
         );
         serving.tasks.spawn("the reader of events", events);
@@ -133,10 +133,10 @@ impl UpRole {
         self.outputs.follow(logs.collect::<Vec<_>>());
     }
 
-    /// Stops all pods. Returns true if a second signal hurried it.
-    async fn stop_apps(&self, signals: &mut Signals, hurried: bool) -> bool {
+    /// Stops all pods. Returns true if a second signal forced it.
+    async fn stop_apps(&self, signals: &mut Signals, forced: bool) -> bool {
         let engine = &self.engine;
-        if hurried {
+        if forced {
             engine.stop_now();
             timeout(AT_ONCE, engine.stop()).await.ok();
             return true;
@@ -174,12 +174,12 @@ impl Role for UpRole {
     }
 
     /// Requests first, then the apps. All pods are gone when it returns.
-    async fn stop(&mut self, times: DrainTimes, signals: &mut Signals) -> Drained {
+    async fn stop(&mut self, times: DrainTimes, signals: &mut Signals) -> DrainOutcome {
         let drained = self.serving.drain(times, signals).await;
-        let hurried = drained.hurried | self.stop_apps(signals, drained.hurried).await;
+        let forced = drained.forced | self.stop_apps(signals, drained.forced).await;
         self.outputs.finish(LAST_LINES).await;
         self.serving.end().await;
-        Drained { hurried, ..drained }
+        DrainOutcome { forced, ..drained }
     }
 
     fn next_step(&self, what: String) -> String {
@@ -250,8 +250,8 @@ fn proxy_settings(values: &Values, clock: TokioClock) -> ProxySettings {
 }
 
 /// How many requests may wait. One service may have a quarter of them all.
-fn holds(values: &Values) -> Bounds {
-    let (default, per_service) = (Bounds::default(), values.get(&MAX_HOLDS));
+fn holds(values: &Values) -> HoldLimits {
+    let (default, per_service) = (HoldLimits::default(), values.get(&MAX_HOLDS));
     let total = default.total.max(per_service.saturating_mul(4));
-    Bounds { per_service, total, bytes: ConnectionCapacity::now().holds, ..default }
+    HoldLimits { per_service, total, bytes: ConnectionCapacity::now().holds, ..default }
 }

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::time::Duration;
 
-use rouse_core::start::one_line;
+use rouse_core::start_failure::one_line;
 use tokio::time::{Instant, sleep_until, timeout};
 
 /// A kind of object, and where the API server has it.
@@ -29,9 +29,9 @@ impl ObjectKind {
     pub(crate) const EVENT: Self = Self::new("Event", "", "v1", "events", false);
     pub(crate) const ROUTE: Self =
         Self::new("InterceptorRoute", "http.keda.sh", "v1beta1", "interceptorroutes", true);
-    pub(crate) const SCALED_HTTP: Self =
+    pub(crate) const HTTP_SCALED_OBJECT: Self =
         Self::new("HTTPScaledObject", "http.keda.sh", "v1alpha1", "httpscaledobjects", true);
-    pub(crate) const SCALED: Self = Self::new("ScaledObject", "keda.sh", "v1alpha1", "scaledobjects", true);
+    pub(crate) const SCALED_OBJECT: Self = Self::new("ScaledObject", "keda.sh", "v1alpha1", "scaledobjects", true);
 
     const fn new(
         name: &'static str,

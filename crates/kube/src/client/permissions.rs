@@ -13,7 +13,7 @@ pub struct Permission {
     /// Where.
     pub scope: Scope,
     /// Whether the gateway can do without.
-    pub need: Need,
+    pub need: Requirement,
     /// What it is for, in one sentence.
     pub why: &'static str,
 }
@@ -30,7 +30,7 @@ pub enum Scope {
 
 /// Whether the gateway can do without a permission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Need {
+pub enum Requirement {
     /// It serves nothing, or wakes nothing.
     Required,
     /// It serves and wakes, without this.
@@ -66,14 +66,14 @@ const fn watched(
     group: &'static str,
     resource: &'static str,
     verbs: &'static [&'static str],
-    need: Need,
+    need: Requirement,
     why: &'static str,
 ) -> Permission {
     Permission { group, resource, verbs, scope: Scope::Watched, need, why }
 }
 
 const fn named(resource: &'static str, lost: &'static str, why: &'static str) -> Permission {
-    let need = Need::Optional { lost };
+    let need = Requirement::Optional { lost };
     Permission { group: "", resource, verbs: FOLLOW, scope: Scope::Named, need, why }
 }
 
@@ -86,57 +86,57 @@ pub const PERMISSIONS: &[Permission] = &[
         "discovery.k8s.io",
         "endpointslices",
         FOLLOW,
-        Need::Required,
+        Requirement::Required,
         "They list the pods that are ready, and their addresses.",
     ),
-    watched("", "services", FOLLOW, Need::Required, "Routes lead to ports of Services."),
+    watched("", "services", FOLLOW, Requirement::Required, "Routes lead to ports of Services."),
     watched(
         "http.keda.sh",
         "interceptorroutes",
         FOLLOW,
-        Need::Required,
+        Requirement::Required,
         "They are the routes. Without the permission, the gateway cannot know that there are none, and waits.",
     ),
     watched(
         "http.keda.sh",
         "httpscaledobjects",
         FOLLOW,
-        Need::Required,
+        Requirement::Required,
         "They are routes, too. Without the permission, the gateway cannot know that there are none, and waits.",
     ),
     watched(
         "apps",
         "deployments/scale",
         SCALE,
-        Need::Required,
+        Requirement::Required,
         "A wake takes a Deployment from 0 to what its route asks for.",
     ),
     watched(
         "apps",
         "deployments",
         &["list"],
-        Need::Required,
+        Requirement::Required,
         "The workload of a route that names none is found by the labels of its pods.",
     ),
     watched(
         "apps",
         "statefulsets",
         &["list"],
-        Need::Required,
+        Requirement::Required,
         "The workload of a route that names none is found by the labels of its pods, whichever kind it is of.",
     ),
     watched(
         "apps",
         "statefulsets/scale",
         SCALE,
-        Need::Optional { lost: "StatefulSets are not woken" },
+        Requirement::Optional { lost: "StatefulSets are not woken" },
         "A wake takes a StatefulSet from 0 to what its route asks for.",
     ),
     watched(
         "",
         "pods",
         FOLLOW,
-        Need::Optional {
+        Requirement::Optional {
             lost: "starting pods are not probed, so requests wait until the kubelet has probed them, and anyone who can \
                    write an EndpointSlice can point the gateway anywhere",
         },
@@ -146,7 +146,7 @@ pub const PERMISSIONS: &[Permission] = &[
         "keda.sh",
         "scaledobjects",
         &["list"],
-        Need::Optional {
+        Requirement::Optional {
             lost: "the workload that a ScaledObject names is not woken, unless it is found by its labels, and what is paused is woken",
         },
         "A ScaledObject that names a route says which workload is behind it, and whether it is paused.",
@@ -155,7 +155,7 @@ pub const PERMISSIONS: &[Permission] = &[
         "apps",
         "deployments",
         &["get"],
-        Need::Optional {
+        Requirement::Optional {
             lost: "no status says that a quota or a webhook keeps a Deployment from having pods",
         },
         "Its conditions say why a workload that was woken has no pods.",
@@ -164,28 +164,28 @@ pub const PERMISSIONS: &[Permission] = &[
         "apps",
         "statefulsets",
         &["get"],
-        Need::Optional { lost: "no status says what keeps a StatefulSet from having pods" },
+        Requirement::Optional { lost: "no status says what keeps a StatefulSet from having pods" },
         "Its conditions say why a workload that was woken has no pods.",
     ),
     watched(
         "http.keda.sh",
         "interceptorroutes/status",
         &["patch"],
-        Need::Optional { lost: "the status of InterceptorRoutes does not say what is wrong with them" },
+        Requirement::Optional { lost: "the status of InterceptorRoutes does not say what is wrong with them" },
         "The conditions of a route say whether it serves, and why not.",
     ),
     watched(
         "http.keda.sh",
         "httpscaledobjects/status",
         &["patch"],
-        Need::Optional { lost: "the status of HTTPScaledObjects does not say what is wrong with them" },
+        Requirement::Optional { lost: "the status of HTTPScaledObjects does not say what is wrong with them" },
         "The conditions of a route say whether it serves, and why not.",
     ),
     watched(
         "",
         "events",
         &["create"],
-        Need::Optional { lost: "`kubectl describe` does not show wakes" },
+        Requirement::Optional { lost: "`kubectl describe` does not show wakes" },
         "A wake, and a wake that failed, is an event of the route.",
     ),
     named(
@@ -235,7 +235,7 @@ mod tests {
     #[test]
     fn the_cost_of_missing_pods_names_forged_slices() {
         let pods = PERMISSIONS.iter().find(|permission| permission.resource == "pods").unwrap();
-        let Need::Optional { lost } = pods.need else { panic!("{pods:?}") };
+        let Requirement::Optional { lost } = pods.need else { panic!("{pods:?}") };
         assert!(lost.contains("write an EndpointSlice can point the gateway anywhere"), "{lost}");
         assert!(pods.why.contains("forged"), "{}", pods.why);
     }

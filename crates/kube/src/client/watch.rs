@@ -15,7 +15,7 @@ use kube::Client;
 use kube::api::{ListParams, WatchEvent, WatchParams};
 use kube::core::Request;
 use rouse_core::random::SharedRandom;
-use rouse_core::start::one_line;
+use rouse_core::start_failure::one_line;
 use rouse_core::time::Clock;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;

@@ -16,7 +16,7 @@ const WATCHED: [(ObjectKind, bool); 5] = [
     (ObjectKind::SLICE, true),
     (ObjectKind::SERVICE, true),
     (ObjectKind::ROUTE, true),
-    (ObjectKind::SCALED_HTTP, true),
+    (ObjectKind::HTTP_SCALED_OBJECT, true),
     (ObjectKind::POD, false),
 ];
 

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use rouse_core::endpoint::ServiceId;
 use rouse_core::registry::Registry;
-use rouse_core::snapshot::Spread;
+use rouse_core::snapshot::ConcurrencyLimits;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::endpoints::{EndpointFeed, EndpointListener};
+use crate::endpoints::{EndpointController, EndpointListener};
 use crate::objects::route::{RouteKey, RouteSpec};
-use crate::objects::service_facts::ServiceSummary;
+use crate::objects::service_summary::ServiceSummary;
 use crate::routes::plan::Findings;
 use crate::routes::{EventReason, IsCurrent, RouteContext, RoutePlanner};
 use crate::wake::{FailureKind, WakeContext, Waker};
@@ -19,7 +19,7 @@ use crate::wake::{FailureKind, WakeContext, Waker};
 /// Connects the rooms.
 pub(super) struct Wiring {
     pub(super) registry: Arc<Registry>,
-    pub(super) endpoints: Arc<EndpointFeed>,
+    pub(super) endpoints: Arc<EndpointController>,
     pub(super) planner: Arc<RoutePlanner>,
     pub(super) waker: Arc<Waker>,
 }
@@ -59,7 +59,7 @@ impl RouteContext for Wiring {
         self.endpoints.block_changes()
     }
 
-    fn set_spreads(&self, spreads: HashMap<ServiceId, Spread>) -> bool {
+    fn set_spreads(&self, spreads: HashMap<ServiceId, ConcurrencyLimits>) -> bool {
         self.endpoints.set_spreads(spreads)
     }
 

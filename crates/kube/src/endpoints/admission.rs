@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use rouse_core::endpoint::{Slice, SliceEndpoint};
 
 use super::blocked_cluster_ips::Refusal;
+use super::endpoint_policy::{EndpointPolicy, Trust};
 use super::ownership::OwnershipCheck;
-use super::trust::{EndpointPolicy, Trust};
-use crate::objects::service_facts::ServiceSummary;
+use crate::objects::service_summary::ServiceSummary;
 
 /// The slices of one service by name.
 pub(super) type Slices = BTreeMap<String, Slice>;

@@ -14,15 +14,15 @@ use std::sync::Arc;
 use rouse_core::endpoint::{PodUid, ServiceId, Slice};
 use rouse_core::registry::Registry;
 use rouse_core::service::Spec;
-use rouse_core::snapshot::Spread;
+use rouse_core::snapshot::ConcurrencyLimits;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::admission::{Admission, Slices};
 use super::blocked_cluster_ips::{BlockedClusterIps, Cause};
+use super::endpoint_policy::Trust;
 use super::slice_facts::SliceFacts;
-use super::trust::Trust;
-use crate::objects::service_facts::{ServiceKind, ServiceSummary};
+use crate::objects::service_summary::{ServiceKind, ServiceSummary};
 
 /// Where slices and pods disagree, which should end after a while.
 #[derive(Debug, Default)]
@@ -42,7 +42,7 @@ pub(super) struct RegistryFeed {
     registry: Arc<Registry>,
     admission: Admission,
     services: HashMap<ServiceId, Arc<ServiceSummary>>,
-    spreads: HashMap<ServiceId, Spread>,
+    spreads: HashMap<ServiceId, ConcurrencyLimits>,
     /// `namespace/name` of each slice, and whose it is.
     homes: HashMap<Box<str>, ServiceId>,
     /// Slices as written, of services that the registry does not have, or with endpoints that are no pods we know of.
@@ -200,7 +200,7 @@ impl RegistryFeed {
                     match self.trust(&id).cmp(&trusted) {
                         Ordering::Greater => self.give_kept(&id),
                         // Slices that the registry has whole are not kept here, so they must be listed again.
-                        Ordering::Less => self.ask(),
+                        Ordering::Less => self.request_relist(),
                         Ordering::Equal => {}
                     }
                 } else {
@@ -208,7 +208,7 @@ impl RegistryFeed {
                     self.give(&id, slices);
                     self.review(&id, Cause::Slice);
                     if self.orphaned.remove(&id) {
-                        self.ask();
+                        self.request_relist();
                     }
                 }
             }
@@ -238,7 +238,7 @@ impl RegistryFeed {
     }
 
     /// How requests are spread, as routes say.
-    pub(super) fn set_spreads(&mut self, spreads: HashMap<ServiceId, Spread>) {
+    pub(super) fn set_spreads(&mut self, spreads: HashMap<ServiceId, ConcurrencyLimits>) {
         let before = std::mem::replace(&mut self.spreads, spreads);
         let all: HashSet<&ServiceId> = before.keys().chain(self.spreads.keys()).collect();
         let changed = all.into_iter().filter(|id| before.get(*id) != self.spreads.get(*id));
@@ -307,7 +307,7 @@ impl RegistryFeed {
     }
 
     /// Lists all slices again: some that are needed are not kept.
-    fn ask(&mut self) {
+    fn request_relist(&mut self) {
         self.disagreements.asked = true;
         self.lost.notify_one();
     }

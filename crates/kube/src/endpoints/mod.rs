@@ -1,16 +1,16 @@
 //! Services, `EndpointSlice`s and pods → the registry, and which endpoints are trusted.
 //!
-//! `EndpointFeed` owns what is known of them, the tasks that watch them, and the tasks that list them again when they
+//! `EndpointController` owns what is known of them, the tasks that watch them, and the tasks that list them again when they
 //! disagree. Other rooms ask it about Services, and hear through `EndpointListener` what has changed.
 
 mod admission;
 mod blocked_cluster_ips;
+mod endpoint_policy;
 mod feed;
 mod ownership;
 pub mod pod_index;
 mod sinks;
 mod slice_facts;
-mod trust;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use rouse_core::endpoint::ServiceId;
 use rouse_core::registry::Registry;
-use rouse_core::snapshot::Spread;
+use rouse_core::snapshot::ConcurrencyLimits;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
@@ -27,12 +27,12 @@ use tokio_util::sync::CancellationToken;
 use crate::client::watch::{WatchReport, WatchState};
 use crate::client::{ObjectKind, Watches};
 use crate::events::EventSender;
-use crate::objects::service_facts::ServiceSummary;
+use crate::objects::service_summary::ServiceSummary;
 use admission::Admission;
+pub(crate) use endpoint_policy::{EndpointPolicy, ManualEndpoints};
 use feed::RegistryFeed;
 use ownership::OwnershipCheck;
 use pod_index::PodIndex;
-pub(crate) use trust::{EndpointPolicy, ManualEndpoints};
 
 /// How long slices and pods may disagree before they are listed again: one watch is always a little ahead of the other.
 const DISAGREEMENT: Duration = Duration::from_secs(2);
@@ -49,7 +49,7 @@ pub(crate) trait EndpointListener: Send + Sync + 'static {
 }
 
 /// Keeps the registry up to date with Services, `EndpointSlice`s and pods.
-pub(crate) struct EndpointFeed {
+pub(crate) struct EndpointController {
     feed: Mutex<RegistryFeed>,
     pods: Arc<PodIndex>,
     watches: Arc<Watches>,
@@ -62,7 +62,7 @@ pub(crate) struct EndpointFeed {
     events: EventSender,
 }
 
-impl EndpointFeed {
+impl EndpointController {
     pub(crate) fn new(
         registry: Arc<Registry>,
         pods: Arc<PodIndex>,
@@ -116,19 +116,19 @@ impl EndpointFeed {
         self.lock().blocks_cluster_ip(id, now)
     }
 
-    /// When [`EndpointFeed::blocks_cluster_ip`] changes by itself for some Service.
+    /// When [`EndpointController::blocks_cluster_ip`] changes by itself for some Service.
     pub(crate) fn next_block_change(&self, now: Instant) -> Option<Instant> {
         self.lock().next_block_change(now)
     }
 
-    /// Notified when [`EndpointFeed::blocks_cluster_ip`] or [`EndpointFeed::next_block_change`] may have changed.
+    /// Notified when [`EndpointController::blocks_cluster_ip`] or [`EndpointController::next_block_change`] may have changed.
     pub(crate) fn block_changes(&self) -> Arc<Notify> {
         self.lock().block_changes()
     }
 
     /// Sets how requests to each service are spread. Returns whether a service or a port was replaced by another one of
     /// the same name since the last call.
-    pub(crate) fn set_spreads(&self, spreads: HashMap<ServiceId, Spread>) -> bool {
+    pub(crate) fn set_spreads(&self, spreads: HashMap<ServiceId, ConcurrencyLimits>) -> bool {
         let mut feed = self.lock();
         feed.set_spreads(spreads);
         feed.take_remade()

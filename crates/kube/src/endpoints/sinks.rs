@@ -7,25 +7,25 @@ use rouse_core::endpoint::ServiceId;
 
 use super::pod_index::{PodChange, PodUpdate};
 use super::slice_facts::SliceFacts;
-use super::{EndpointFeed, EndpointListener};
+use super::{EndpointController, EndpointListener};
 use crate::client::watch::Sink;
 use crate::events::ClusterEvent;
 use crate::objects::Service;
-use crate::objects::service_facts::ServiceSummary;
+use crate::objects::service_summary::ServiceSummary;
 
 /// Warnings that are remembered. Beyond this number, none are given.
 const WARNINGS: usize = 1000;
 
 /// Slices go straight to the registry: nothing may delay them.
 pub(super) struct SliceSink<L> {
-    feed: Arc<EndpointFeed>,
+    feed: Arc<EndpointController>,
     listener: Arc<L>,
     /// Services whose faulty slices were reported. One warning each.
     warned: HashSet<String>,
 }
 
 impl<L: EndpointListener> SliceSink<L> {
-    pub(super) fn new(feed: &Arc<EndpointFeed>, listener: &Arc<L>) -> Self {
+    pub(super) fn new(feed: &Arc<EndpointController>, listener: &Arc<L>) -> Self {
         Self { feed: Arc::clone(feed), listener: Arc::clone(listener), warned: HashSet::new() }
     }
 
@@ -71,12 +71,12 @@ impl<L: EndpointListener> Sink for SliceSink<L> {
 
 /// Services go to the registry, and routes depend on them.
 pub(super) struct ServiceSink<L> {
-    feed: Arc<EndpointFeed>,
+    feed: Arc<EndpointController>,
     listener: Arc<L>,
 }
 
 impl<L: EndpointListener> ServiceSink<L> {
-    pub(super) fn new(feed: &Arc<EndpointFeed>, listener: &Arc<L>) -> Self {
+    pub(super) fn new(feed: &Arc<EndpointController>, listener: &Arc<L>) -> Self {
         Self { feed: Arc::clone(feed), listener: Arc::clone(listener) }
     }
 }
@@ -112,12 +112,12 @@ impl<L: EndpointListener> Sink for ServiceSink<L> {
 
 /// Pods go to the index that probes look up, and endpoints of slices are trusted only if their pod is in it.
 pub(super) struct PodSink<L> {
-    feed: Arc<EndpointFeed>,
+    feed: Arc<EndpointController>,
     listener: Arc<L>,
 }
 
 impl<L: EndpointListener> PodSink<L> {
-    pub(super) fn new(feed: &Arc<EndpointFeed>, listener: &Arc<L>) -> Self {
+    pub(super) fn new(feed: &Arc<EndpointController>, listener: &Arc<L>) -> Self {
         Self { feed: Arc::clone(feed), listener: Arc::clone(listener) }
     }
 }

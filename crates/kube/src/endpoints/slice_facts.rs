@@ -4,7 +4,7 @@ use rouse_core::endpoint::{ServiceId, Slice};
 use serde::Deserialize;
 
 use crate::objects::EndpointSlice;
-use crate::objects::routing::{Unroutable, routable};
+use crate::objects::routable_slice::{Unroutable, routable};
 
 /// A slice, reduced while it is read: a list of ten thousand must not be in memory whole.
 #[derive(Debug, Deserialize)]

@@ -11,12 +11,12 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 mod pod;
 mod probe;
+pub mod routable_slice;
 #[cfg(feature = "cluster")]
 pub mod route;
-pub mod routing;
 mod service;
 #[cfg(feature = "cluster")]
-pub mod service_facts;
+pub mod service_summary;
 pub mod slices;
 #[cfg(feature = "cluster")]
 mod upstream_tls;

@@ -99,7 +99,7 @@ fn readiness(probe: &Probe, container: &Container) -> ReadinessProbe {
         }
         _ => (None, false),
     };
-    ReadinessProbe { check: check.unwrap_or(ProbeCheck::Opaque), foreign_host }
+    ReadinessProbe { check: check.unwrap_or(ProbeCheck::Unsupported), foreign_host }
 }
 
 fn http_check(http: &HttpAction, container: &Container) -> Option<ProbeCheck> {
@@ -155,7 +155,7 @@ mod tests {
                 ProbeCheck::Http { port: 8080, path: "/live?x=1".into(), tls: true, headers },
                 ProbeCheck::Tcp { port: 5432 },
                 ProbeCheck::Grpc { port: 9000, service: String::new() },
-                ProbeCheck::Opaque,
+                ProbeCheck::Unsupported,
                 ProbeCheck::Tcp { port: 2 },
             ]
         );
@@ -168,7 +168,7 @@ mod tests {
             all.into_iter().next().unwrap()
         };
         let unknown = only(r#"{"containers": [{"readinessProbe": {"httpGet": {"port": "nobody"}}}]}"#);
-        assert_eq!(unknown.check, ProbeCheck::Opaque, "a name that the container does not declare");
+        assert_eq!(unknown.check, ProbeCheck::Unsupported, "a name that the container does not declare");
         let foreign = r#"{"containers": [{"readinessProbe": {"tcpSocket": {"port": 1, "host": "db"}}}]}"#;
         assert!(only(foreign).foreign_host);
         let gates =

@@ -147,7 +147,7 @@ impl From<&Node> for core::Node {
 }
 
 /// `slice` as the core sees it; `None` for host names, which no pod has.
-pub fn existing(slice: EndpointSlice) -> Option<core::EndpointSlice> {
+pub fn from_kubernetes(slice: EndpointSlice) -> Option<core::EndpointSlice> {
     let family = family_of(slice.address_type)?;
     let owner = slice.metadata.owner_references.iter().find(|owner| owner.kind == "Service");
     // Absent is read as empty, which is also the UID of a Service that no API server has seen.

@@ -99,7 +99,7 @@ impl fmt::Display for DataRef {
 }
 
 /// The entries of a [`DataRef`], in the order of its keys, or why there are none.
-pub type Found = Result<Vec<PemBytes>, Arc<str>>;
+pub type DataLookup = Result<Vec<PemBytes>, Arc<str>>;
 
 impl TlsAnnotations {
     /// What the `annotations` of a Service in `namespace` ask for.
@@ -145,7 +145,7 @@ impl TlsAnnotations {
     }
 
     /// The settings, with the content of the objects. `None` while one of them was not read yet.
-    pub fn resolve(&self, find: impl Fn(&DataRef) -> Option<Found>) -> Option<TlsFacts> {
+    pub fn resolve(&self, find: impl Fn(&DataRef) -> Option<DataLookup>) -> Option<TlsFacts> {
         let mut faults: Vec<Arc<str>> = self.fault.iter().cloned().collect();
         let mut entries = |wanted: &Option<DataRef>| {
             let Some(wanted) = wanted else { return Some(Vec::new()) };

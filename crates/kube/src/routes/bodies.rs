@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::named_objects::{DataObject, EntryRef, EntryUse, NamedObjects};
 use super::store::NamedBody;
 use crate::objects::route::LONGEST_BODY;
-use crate::objects::service_facts::{DataKind, DataRef};
+use crate::objects::service_summary::{DataKind, DataRef};
 
 /// The key of an entry that a route does not name. No entry can have this name.
 const UNNAMED: &str = "";

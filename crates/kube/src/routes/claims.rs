@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
+use super::claim_record::{ClaimRecord, ClaimTime};
 use super::hosts::{ANY, AssignedHosts, Conflict, assignment};
-use super::record::{ClaimRecord, ClaimTime};
 use crate::objects::route::{RouteKey, RuleSpec};
 
 /// Whether an exact host of one namespace may lie below a wildcard of another.

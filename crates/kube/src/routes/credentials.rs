@@ -7,7 +7,7 @@ use k8s_openapi::ByteString;
 use rouse_core::endpoint::ServiceId;
 
 use super::named_objects::{DataObject, EntryRef, EntryUse, NamedObjects};
-use crate::objects::service_facts::{DataKind, DataRef, Found, PemBytes, ServiceSummary, TlsFacts};
+use crate::objects::service_summary::{DataKind, DataRef, DataLookup, PemBytes, ServiceSummary, TlsFacts};
 
 /// Entries of Secrets and `ConfigMap`s that are certificates or keys.
 pub(super) struct Credential;
@@ -51,7 +51,7 @@ pub(super) fn entries(service: &ServiceSummary) -> Vec<EntryRef> {
 
 impl NamedObjects<Credential> {
     /// The entries of an object in the order of its keys, or why there are none. `None`: it was not read yet.
-    fn find(&self, wanted: &DataRef) -> Option<Found> {
+    fn find(&self, wanted: &DataRef) -> Option<DataLookup> {
         let all: Option<Vec<_>> = wanted.keys.iter().map(|key| self.get(&entry(wanted, key))).collect();
         Some(all?.into_iter().collect())
     }

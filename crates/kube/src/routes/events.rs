@@ -85,7 +85,7 @@ impl RouteEvent {
     pub(crate) fn object(&self, who: &str, now: &str) -> Value {
         let kind = match self.route.kind {
             RouteKind::InterceptorRoute => ObjectKind::ROUTE,
-            RouteKind::HttpScaledObject => ObjectKind::SCALED_HTTP,
+            RouteKind::HttpScaledObject => ObjectKind::HTTP_SCALED_OBJECT,
         };
         // Names of events must not collide; the API server makes the rest of it.
         let prefix: String = self.route.name.chars().take(200).collect();

@@ -6,6 +6,7 @@
 //! conditions of each object. Other rooms answer the planner through `RouteContext`.
 
 mod bodies;
+pub mod claim_record;
 pub mod claims;
 mod credentials;
 mod event_writer;
@@ -14,7 +15,6 @@ pub mod hosts;
 mod named_objects;
 pub mod plan;
 mod planner;
-pub mod record;
 mod sink;
 pub mod status;
 mod status_writer;
@@ -25,19 +25,19 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use rouse_core::endpoint::ServiceId;
-use rouse_core::routing::RoutingMode;
-use rouse_core::snapshot::Spread;
+use rouse_core::routing_mode::RoutingMode;
+use rouse_core::snapshot::ConcurrencyLimits;
 use rouse_core::time::Clock;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::objects::route::RouteKey;
-use crate::objects::service_facts::{ServiceSummary, TlsFacts};
+use crate::objects::service_summary::{ServiceSummary, TlsFacts};
+use claim_record::ClaimTime;
 use claims::HostRules;
 pub(crate) use events::EventReason;
 use plan::{Findings, RoutePlan};
 pub(crate) use planner::RoutePlanner;
-use record::ClaimTime;
 
 /// All routes that serve, the newest whole set.
 pub type RoutePlans = Arc<[Arc<RoutePlan>]>;
@@ -91,7 +91,7 @@ pub(crate) trait RouteContext: Send + Sync + 'static {
     /// Notified when [`RouteContext::blocks_cluster_ip`] may have changed.
     fn block_changes(&self) -> Arc<Notify>;
     /// Sets how requests to each service are spread. Returns whether a service was replaced since the last call.
-    fn set_spreads(&self, spreads: HashMap<ServiceId, Spread>) -> bool;
+    fn set_spreads(&self, spreads: HashMap<ServiceId, ConcurrencyLimits>) -> bool;
     /// Forgets what is known of all other routes.
     fn retain_routes(&self, present: &HashSet<&RouteKey>);
     /// Forgets failures of wakes that are over or do not belong to a route any more.

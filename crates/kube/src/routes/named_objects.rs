@@ -13,7 +13,7 @@ use crate::client::watch::Sink;
 use crate::client::{ObjectKind, Watches};
 use crate::events::{ClusterEvent, EventSender};
 use crate::objects::Meta;
-use crate::objects::service_facts::{DataKind, DataRef};
+use crate::objects::service_summary::{DataKind, DataRef};
 
 /// A `ConfigMap` or a Secret.
 #[derive(Deserialize)]
@@ -54,11 +54,11 @@ pub(super) struct EntryRef {
 }
 
 /// A value, or why there is none.
-pub(super) type Found<U> = Result<<U as EntryUse>::Value, Arc<str>>;
+pub(super) type EntryLookup<U> = Result<<U as EntryUse>::Value, Arc<str>>;
 
 /// The entries that are wanted, and no others: an object may be large. One that is missing here was not read yet. Has no
 /// `Debug`: there may be keys in it.
-type Entries<U> = HashMap<EntryRef, Found<U>>;
+type Entries<U> = HashMap<EntryRef, EntryLookup<U>>;
 
 /// What is known of the named objects of one use.
 pub(super) struct NamedObjects<U: EntryUse> {
@@ -75,18 +75,18 @@ impl<U: EntryUse> NamedObjects<U> {
     }
 
     /// A value, or why there is none. `None`: the object was not read yet.
-    pub(super) fn get(&self, entry: &EntryRef) -> Option<Found<U>> {
+    pub(super) fn get(&self, entry: &EntryRef) -> Option<EntryLookup<U>> {
         self.lock().get(entry).cloned()
     }
 
     /// Whether each entry of the followed objects was read.
-    pub(super) fn are_read(&self, followed: &Followed) -> bool {
+    pub(super) fn are_read(&self, followed: &WatchSet) -> bool {
         let all = self.lock();
         followed.all.keys().flat_map(entries).all(|entry| all.contains_key(&entry))
     }
 
     /// Stops to wait for entries that were not read yet.
-    pub(super) fn give_up(&self, followed: &Followed) {
+    pub(super) fn give_up(&self, followed: &WatchSet) {
         let mut all = self.lock();
         for wanted in followed.all.keys() {
             let text = || Err(format!("{wanted} cannot be read: the API server has not answered yet").into());
@@ -100,7 +100,7 @@ impl<U: EntryUse> NamedObjects<U> {
     pub(super) fn follow(
         self: &Arc<Self>,
         named: &BTreeSet<EntryRef>,
-        followed: &mut Followed,
+        followed: &mut WatchSet,
         watches: &Watches,
         tasks: &mut JoinSet<()>,
         cancel: &CancellationToken,
@@ -188,18 +188,18 @@ fn objects(named: &BTreeSet<EntryRef>) -> BTreeSet<DataRef> {
 
 /// The objects that are followed. The planner's task owns it.
 #[derive(Default)]
-pub(super) struct Followed {
-    all: HashMap<DataRef, Follower>,
+pub(super) struct WatchSet {
+    all: HashMap<DataRef, ObjectWatch>,
 }
 
 /// The watch of one object, and how to end it.
-struct Follower {
+struct ObjectWatch {
     token: CancellationToken,
     task: Id,
     panicked: bool,
 }
 
-impl Followed {
+impl WatchSet {
     /// Ends the watches of all others.
     fn retain(&mut self, wanted: &BTreeSet<DataRef>) {
         self.all.retain(|one, follower| {
@@ -226,10 +226,10 @@ impl Followed {
         };
         let watch = watches.named(kind, &wanted.namespace, &wanted.name);
         let task = tasks.spawn(watch.run(sink, token.clone())).id();
-        self.all.insert(wanted, Follower { token, task, panicked: false });
+        self.all.insert(wanted, ObjectWatch { token, task, panicked: false });
     }
 
-    /// A watch has ended by a panic. It counts as followed until [`Followed::forget_panicked`]: the object that caused the
+    /// A watch has ended by a panic. It counts as followed until [`WatchSet::forget_panicked`]: the object that caused the
     /// panic may still be there, and would cause the next one at once.
     pub(super) fn ended(&mut self, error: &JoinError, events: &EventSender) {
         let Some((wanted, follower)) = self.all.iter_mut().find(|(_, one)| one.task == error.id()) else {
@@ -270,7 +270,7 @@ impl<U: EntryUse> NamedSink<U> {
     }
 
     /// Sets each entry to what `find` makes of its key and of its former value.
-    fn set(&self, find: impl Fn(&str, Option<&Found<U>>) -> Found<U>) {
+    fn set(&self, find: impl Fn(&str, Option<&EntryLookup<U>>) -> EntryLookup<U>) {
         let mut all = self.objects.lock();
         // A late write would count as a new one when the object is wanted again.
         if self.followed_until.is_cancelled() {

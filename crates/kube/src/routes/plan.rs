@@ -5,15 +5,15 @@ use std::sync::Arc;
 
 use http::{HeaderName, HeaderValue};
 use rouse_core::endpoint::ServiceId;
-use rouse_core::routing::RoutingMode;
+use rouse_core::routing_mode::RoutingMode;
 
+use super::claim_record::ClaimRecord;
 use super::claims::Owners;
 use super::hosts::Conflict;
-use super::record::ClaimRecord;
 use crate::objects::route::{
     BodySpec, ResponseSpec, RouteKey, RouteSpec, RuleSpec, StaticMode, StaticSpec, TargetSpec,
 };
-use crate::objects::service_facts::{PortFault, ResolvedPort, ServiceSummary, TlsFacts};
+use crate::objects::service_summary::{PortFault, ResolvedPort, ServiceSummary, TlsFacts};
 
 /// A route, ready to be put into a table.
 #[derive(Debug, Clone, PartialEq, Eq)]

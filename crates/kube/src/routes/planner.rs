@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rouse_core::endpoint::ServiceId;
-use rouse_core::routing::RoutingMode;
-use rouse_core::snapshot::Spread;
+use rouse_core::routing_mode::RoutingMode;
+use rouse_core::snapshot::ConcurrencyLimits;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout_at};
@@ -18,7 +18,7 @@ use super::claims::{HostClaims, Owners};
 use super::credentials::{self, Credential, TlsSettings};
 use super::event_writer::EventWriter;
 use super::events::{EventReason, RouteEvent};
-use super::named_objects::{Followed, NamedObjects};
+use super::named_objects::{WatchSet, NamedObjects};
 use super::plan::{Findings, PlanInputs, RoutePlan, compile, refuse};
 use super::sink::RouteSink;
 use super::status::{CurrentStatus, blocked_cluster_ip_text, conditions};
@@ -28,7 +28,7 @@ use super::{RouteContext, RoutePlans, RouteSettings};
 use crate::client::{ObjectKind, Watches, at};
 use crate::events::{ClusterEvent, EventSender};
 use crate::objects::route::{RouteKey, RouteKind, RouteSpec, ServingRoutes};
-use crate::objects::service_facts::{PortFault, ServiceSummary, TlsFacts};
+use crate::objects::service_summary::{PortFault, ServiceSummary, TlsFacts};
 
 /// The least time between two compilations: a burst of changes is one change.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -70,8 +70,8 @@ pub(super) struct PlannerState {
 /// The watches of the objects that routes and Services name.
 #[derive(Default)]
 struct Following {
-    bodies: Followed,
-    credentials: Followed,
+    bodies: WatchSet,
+    credentials: WatchSet,
     tasks: JoinSet<()>,
 }
 
@@ -187,7 +187,7 @@ impl RoutePlanner {
     ) {
         let kinds = [
             (ObjectKind::ROUTE, RouteKind::InterceptorRoute),
-            (ObjectKind::SCALED_HTTP, RouteKind::HttpScaledObject),
+            (ObjectKind::HTTP_SCALED_OBJECT, RouteKind::HttpScaledObject),
         ];
         for (kind, route) in kinds {
             let sink = RouteSink { planner: Arc::clone(self), kind: route };
@@ -385,7 +385,7 @@ fn serving(plans: &[Arc<RoutePlan>]) -> impl Iterator<Item = &Arc<RoutePlan>> {
 }
 
 /// How requests to each service are spread. Where several routes lead to one, the strictest limit counts.
-fn spreads(plans: &[Arc<RoutePlan>]) -> HashMap<ServiceId, Spread> {
+fn spreads(plans: &[Arc<RoutePlan>]) -> HashMap<ServiceId, ConcurrencyLimits> {
     let mut all: HashMap<ServiceId, (u32, Option<u32>)> = HashMap::new();
     for plan in serving(plans) {
         let scaling = &plan.spec.scaling;
@@ -394,7 +394,7 @@ fn spreads(plans: &[Arc<RoutePlan>]) -> HashMap<ServiceId, Spread> {
         *limit = limit.iter().copied().chain(scaling.concurrency_limit).min();
     }
     let spread = |(id, (target, limit)): (ServiceId, (u32, Option<u32>))| {
-        (id, Spread::new(target, limit.unwrap_or(0)))
+        (id, ConcurrencyLimits::new(target, limit.unwrap_or(0)))
     };
     all.into_iter().map(spread).collect()
 }

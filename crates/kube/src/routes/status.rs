@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use rouse_core::endpoint::ServiceId;
 use serde_json::{Value, json};
 
+use super::claim_record::HOSTS_CLAIMED;
 use super::plan::Findings;
-use super::record::HOSTS_CLAIMED;
 use crate::objects::route::{RouteKey, RouteKind};
-use crate::objects::service_facts::PortFault;
+use crate::objects::service_summary::PortFault;
 
 /// Who writes these conditions.
 pub const MANAGER: &str = "rouse-gateway";
@@ -181,7 +181,7 @@ pub struct CurrentStatus<'a> {
 
 /// What was written last, so that nothing is written twice, and no other writer is overwritten again and again.
 #[derive(Debug, Default)]
-pub struct Statuses {
+pub struct StatusTracker {
     written: HashMap<RouteKey, Written>,
 }
 
@@ -208,7 +208,7 @@ pub struct Write {
     pub patch: Value,
 }
 
-impl Statuses {
+impl StatusTracker {
     /// What to write on an object; `None` if nothing is new.
     ///
     /// A condition that another writer changes is not written again: two writers that disagree would never stop.

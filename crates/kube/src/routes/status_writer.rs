@@ -11,7 +11,7 @@ use serde_json::Value;
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
-use super::status::{Condition, CurrentStatus, MANAGER, Statuses, Write};
+use super::status::{Condition, CurrentStatus, MANAGER, StatusTracker, Write};
 use crate::client::{self, ObjectKind, describe, has_code};
 use crate::events::{ClusterEvent, EventSender};
 use crate::objects::route::{RouteKey, RouteKind};
@@ -23,7 +23,7 @@ pub(super) const ANSWER: Duration = Duration::from_secs(10);
 
 /// The statuses of all routes, and the queue of those to be written.
 pub(super) struct StatusWriter {
-    statuses: Mutex<Statuses>,
+    statuses: Mutex<StatusTracker>,
     /// Routes whose status could not be written: tried again later.
     unwritten: Mutex<BTreeSet<RouteKey>>,
     due: mpsc::Sender<Write>,
@@ -122,7 +122,7 @@ impl StatusWriter {
 async fn patch(client: &Client, write: &Write) -> Result<(), kube::Error> {
     let kind = match write.key.kind {
         RouteKind::InterceptorRoute => ObjectKind::ROUTE,
-        RouteKind::HttpScaledObject => ObjectKind::SCALED_HTTP,
+        RouteKind::HttpScaledObject => ObjectKind::HTTP_SCALED_OBJECT,
     };
     // A merge patch, not server-side apply: a field that another writer changed could not be taken back.
     let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use rouse_core::endpoint::ServiceId;
 use serde_json::Value;
 
+use super::claim_record::ClaimRecord;
 use super::claims::Claimant;
 use super::hosts::{named, named_by};
-use super::record::ClaimRecord;
 use crate::objects::route::{self, BodySpec, ResponseSpec, RouteKey, RouteKind, RouteObject, RouteSpec};
 
 /// An entry of a `ConfigMap`: namespace, name, and its key, if that is named.

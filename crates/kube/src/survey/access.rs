@@ -104,7 +104,7 @@ pub(super) fn questions(
 }
 
 /// Asks all of it for `account`, or for ourselves.
-pub(super) async fn ask(
+pub(super) async fn check_permissions(
     client: &SurveyClient<'_>,
     account: Option<&Account>,
     watched: Option<&str>,

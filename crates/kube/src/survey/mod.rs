@@ -143,7 +143,7 @@ pub struct Served {
 
 /// The kinds that a cluster may lack.
 const KINDS: [ObjectKind; 4] =
-    [ObjectKind::SLICE, ObjectKind::ROUTE, ObjectKind::SCALED_HTTP, ObjectKind::SCALED];
+    [ObjectKind::SLICE, ObjectKind::ROUTE, ObjectKind::HTTP_SCALED_OBJECT, ObjectKind::SCALED_OBJECT];
 
 /// Looks at everything in the scope. `Err` says why the API server does not answer.
 pub async fn survey(client: &Client, wanted: &SurveyScope) -> Result<Survey, String> {
@@ -162,7 +162,7 @@ pub async fn survey(client: &Client, wanted: &SurveyScope) -> Result<Survey, Str
     let routes = routes::look(&client, namespace.as_deref()).await;
     let named = routes.as_ref().map(|seen| &*seen.named).unwrap_or_default();
     let questions = access::questions(namespace.as_deref(), named);
-    let grants = access::ask(&client, account.as_ref(), namespace.as_deref(), questions).await;
+    let grants = access::check_permissions(&client, account.as_ref(), namespace.as_deref(), questions).await;
     Ok(Survey { version, kinds, gateway, namespace, account, grants, routes })
 }
 

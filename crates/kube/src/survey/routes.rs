@@ -10,10 +10,10 @@ use super::{SurveyClient, SurveyError};
 use crate::client::ObjectKind;
 use crate::objects::Service;
 use crate::objects::route::{RouteKey, RouteKind, RouteObject, RouteSpec};
-use crate::objects::service_facts::{DataKind, DataRef, ServiceSummary};
+use crate::objects::service_summary::{DataKind, DataRef, ServiceSummary};
+use crate::routes::claim_record::ClaimTime;
 use crate::routes::claims::{Claimant, HostClaims, HostRules};
 use crate::routes::hosts::{ANY, overlap};
-use crate::routes::record::ClaimTime;
 use crate::routes::store::RouteStore;
 
 /// The routes of a cluster.
@@ -68,7 +68,7 @@ pub(super) async fn look(
     let mut store = RouteStore::default();
     let kinds = [
         (RouteKind::InterceptorRoute, ObjectKind::ROUTE),
-        (RouteKind::HttpScaledObject, ObjectKind::SCALED_HTTP),
+        (RouteKind::HttpScaledObject, ObjectKind::HTTP_SCALED_OBJECT),
     ];
     for (route, kind) in kinds {
         let objects: Vec<RouteObject> = client.list(kind.path(namespace), None).await?;

@@ -6,9 +6,9 @@
 mod failures;
 mod queue;
 mod scale;
-mod targets;
 mod waker;
+mod workload_lookup;
 
 pub(crate) use failures::FailureKind;
-pub use targets::{ScaledObject, WorkloadObject, find};
 pub(crate) use waker::{WakeContext, Waker};
+pub use workload_lookup::{ScaledObject, WorkloadObject, find};

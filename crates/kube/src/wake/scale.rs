@@ -7,7 +7,7 @@ use std::time::Duration;
 use kube::Client;
 use kube::api::{GetParams, Patch, PatchParams};
 use kube::core::Request;
-use rouse_core::start::{Cause, StartFailure};
+use rouse_core::start_failure::{StartFailureCause, StartFailure};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -25,7 +25,7 @@ pub(crate) enum WakeOutcome {
     /// It was scaled to this number of pods.
     Scaled(u32),
     /// It was not at 0: another writer scaled it.
-    Already(u32),
+    AlreadyScaled(u32),
 }
 
 #[derive(Deserialize)]
@@ -94,12 +94,12 @@ impl ScaleClient {
             };
             let scale = scale.map_err(|error| explain(&error, namespace, workload, "look at", &plural))?;
             if scale.spec.replicas > 0 {
-                return Ok(WakeOutcome::Already(scale.spec.replicas));
+                return Ok(WakeOutcome::AlreadyScaled(scale.spec.replicas));
             }
             if let Some(paused) = paused.take()
                 && let Some(words) = paused.await
             {
-                return Err(StartFailure::new(Cause::Paused, &words));
+                return Err(StartFailure::new(StartFailureCause::Paused, &words));
             }
             // With the version it was decided on: of several gateways only one changes it, the others look again.
             let change = json!({
@@ -123,7 +123,7 @@ impl ScaleClient {
             }
         }
         let text = format!("{workload} in {namespace} changes faster than it can be scaled");
-        Err(StartFailure::new(Cause::ClusterUnavailable, &text))
+        Err(StartFailure::new(StartFailureCause::ClusterUnavailable, &text))
     }
 
     /// Why a workload that was scaled has no pods, if its controller says so: a quota, an admission webhook.
@@ -144,7 +144,7 @@ impl ScaleClient {
                 && text(condition, "status").as_deref() == Some("True")
         });
         let text = format!("{workload} in {namespace} gets no pods: {}", text(failure?, "message")?);
-        Some(StartFailure::new(Cause::PodsRefused, &text))
+        Some(StartFailure::new(StartFailureCause::PodsRefused, &text))
     }
 
     async fn plural(&self, workload: &Workload) -> Result<String, StartFailure> {
@@ -166,7 +166,7 @@ impl ScaleClient {
             group => format!("/apis/{group}/{}", workload.version),
         };
         let request = http::Request::get(path).body(Vec::new());
-        let request = request.map_err(|error| StartFailure::new(Cause::ScaleRefused, &error.to_string()))?;
+        let request = request.map_err(|error| StartFailure::new(StartFailureCause::ScaleRefused, &error.to_string()))?;
         let all: Result<ApiResources, kube::Error> =
             client::within(ANSWER, self.client.request(request)).await;
         let all = all.map_err(|error| StartFailure::new(cause(&error), &describe(&error)))?;
@@ -174,7 +174,7 @@ impl ScaleClient {
         let found = fitting.find(|resource| !resource.name.contains('/'));
         let unknown = || {
             let text = format!("the cluster has no kind {} in {}", workload.kind, workload.group);
-            StartFailure::new(Cause::ScaleTargetMissing, &text)
+            StartFailure::new(StartFailureCause::ScaleTargetMissing, &text)
         };
         let plural = found.ok_or_else(unknown)?.name;
         let mut plurals = self.plurals.lock().unwrap_or_else(PoisonError::into_inner);
@@ -187,16 +187,16 @@ impl ScaleClient {
 }
 
 /// The cause of a start failure: the API server refused, or could not be reached.
-pub(super) fn cause(error: &kube::Error) -> Cause {
+pub(super) fn cause(error: &kube::Error) -> StartFailureCause {
     match error {
         kube::Error::Api(status) => match status.code {
-            404 => Cause::ScaleTargetMissing,
+            404 => StartFailureCause::ScaleTargetMissing,
             // An expired token is read again soon; conflicts, too many requests and errors of the server itself may pass.
             // What else it refuses, it refuses again.
-            401 | 409 | 429 | 500.. => Cause::ClusterUnavailable,
-            _ => Cause::ScaleRefused,
+            401 | 409 | 429 | 500.. => StartFailureCause::ClusterUnavailable,
+            _ => StartFailureCause::ScaleRefused,
         },
-        _ => Cause::ClusterUnavailable,
+        _ => StartFailureCause::ClusterUnavailable,
     }
 }
 

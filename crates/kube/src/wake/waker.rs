@@ -8,7 +8,7 @@ use std::time::Duration;
 use kube::Client;
 use rouse_core::endpoint::ServiceId;
 use rouse_core::registry::Registry;
-use rouse_core::start::{Cause, StartFailure};
+use rouse_core::start_failure::{StartFailureCause, StartFailure};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -17,11 +17,11 @@ use tokio_util::sync::CancellationToken;
 use super::failures::{FailureKind, Failures, WakeFailure};
 use super::queue::Queue;
 use super::scale::{ScaleClient, WakeOutcome};
-use super::targets::Targets;
+use super::workload_lookup::Targets;
 use crate::client::at;
 use crate::events::{ClusterEvent, EventSender};
 use crate::objects::route::{RouteKey, RouteSpec, ServingRoutes};
-use crate::objects::service_facts::ServiceSummary;
+use crate::objects::service_summary::ServiceSummary;
 use crate::objects::workload::Workload;
 
 /// Wakes under way at a time.
@@ -180,7 +180,7 @@ impl Waker {
                     self.events.send(ClusterEvent::Unreachable(service.clone(), text));
                 }
             }
-            Ok(WakeOutcome::Already(_)) => {
+            Ok(WakeOutcome::AlreadyScaled(_)) => {
                 known.inspect(|known| known.wake_progressed());
                 self.record(&routes, None, context);
             }
@@ -219,15 +219,15 @@ impl Waker {
         let paused = self.targets.paused(&self.client, service.namespace(), &workload, routes);
         let least = routes.iter().map(|route| route.scaling.min).max().unwrap_or(0).max(1);
         match self.scale.wake(service.namespace(), &workload, least, paused).await {
-            Ok(WakeOutcome::Already(replicas)) => {
+            Ok(WakeOutcome::AlreadyScaled(replicas)) => {
                 match self.scale.blocked(service.namespace(), &workload).await {
                     Some(failure) => Err(failure),
-                    None => Ok(WakeOutcome::Already(replicas)),
+                    None => Ok(WakeOutcome::AlreadyScaled(replicas)),
                 }
             }
             Ok(woken) => Ok(woken),
             Err(failure) => {
-                if failure.cause == Cause::ScaleTargetMissing {
+                if failure.cause == StartFailureCause::ScaleTargetMissing {
                     // The next wake looks it up again: it may have been replaced.
                     for route in routes {
                         self.targets.forget(&route.key);
@@ -255,7 +255,7 @@ impl Waker {
             context.findings_changed();
         }
         let none =
-            || StartFailure::new(Cause::NoScaleTarget, &format!("no route leads to Service {service}"));
+            || StartFailure::new(StartFailureCause::NoScaleTarget, &format!("no route leads to Service {service}"));
         known().find_map(Result::ok).ok_or_else(|| known().find_map(Result::err).unwrap_or_else(none))
     }
 
@@ -322,12 +322,12 @@ fn allow_for_other_pods(
     context: &impl WakeContext,
     failure: StartFailure,
 ) -> Result<WakeOutcome, StartFailure> {
-    if !matches!(failure.cause, Cause::NoScaleTarget | Cause::PodsRefused) {
+    if !matches!(failure.cause, StartFailureCause::NoScaleTarget | StartFailureCause::PodsRefused) {
         return Err(failure);
     }
     let facts = context.service(service);
     let pods = facts.map_or(0, |facts| context.selected_pods(service.namespace(), &facts.selector));
-    if pods > 0 { Ok(WakeOutcome::Already(pods)) } else { Err(failure) }
+    if pods > 0 { Ok(WakeOutcome::AlreadyScaled(pods)) } else { Err(failure) }
 }
 
 fn by_namespace(routes: &[Arc<RouteSpec>], context: &impl WakeContext) -> HashMap<Arc<str>, Routes> {

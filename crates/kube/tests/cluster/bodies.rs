@@ -6,8 +6,8 @@ use http::Method;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
 
-use crate::rig::{ROUTES, Rig, condition, observed, pass, route, service, shop};
-use rouse_testkit::api_server::{ApiServer, Trap};
+use crate::rig::{ROUTES, Rig, condition, event_texts, observed, pass, route, service, shop, synced};
+use rouse_testkit::api_server::{ApiServer, InjectedFault};
 
 /// Route `r` with a placeholder from entry `html` of a `ConfigMap`.
 fn from_map(name: &str) -> Value {
@@ -21,8 +21,27 @@ fn map(name: &str, text: &str) -> Value {
     json!({"metadata": {"name": name, "namespace": "shop"}, "data": {"html": text}})
 }
 
+/// A shop whose route `r` takes its placeholder from `ConfigMap` `page`, which has this text.
+fn shop_with_page(text: &str) -> ApiServer {
+    let api = shop();
+    api.put(ROUTES, from_map("page"));
+    api.put("configmaps", map("page", text));
+    api
+}
+
 fn placeholder(rig: &Rig) -> Option<String> {
     Some(rig.plan("shop/r").unwrap().placeholder.as_ref()?.body.to_string())
+}
+
+/// Waits until the placeholder of route `r` is this text.
+async fn until_placeholder(rig: &Rig, text: &str) {
+    rig.until("the placeholder is read", |rig| placeholder(rig).as_deref() == Some(text)).await;
+}
+
+/// The message of a condition `MissingBody`, empty without one.
+fn missing(api: &ApiServer, namespace: &str, route: &str) -> String {
+    let reported = condition(&api.get(ROUTES, namespace, route).unwrap(), "MissingBody");
+    reported.map(|reported| reported.2).unwrap_or_default()
 }
 
 /// No gateway ever called a body missing.
@@ -32,12 +51,9 @@ fn never_missed(api: &ApiServer) -> bool {
 
 #[tokio::test(start_paused = true)]
 async fn bodies_are_there_from_the_start_and_are_never_called_missing() {
-    let api = shop();
-    api.put(ROUTES, from_map("page"));
-    api.put("configmaps", map("page", "one"));
-    let rig = Rig::synced(&api).await;
+    let (api, rig) = synced(shop_with_page("one")).await;
     assert_eq!(placeholder(&rig).as_deref(), Some("one"));
-    rig.until("the status is written", |rig| rig.condition("r", "Ready").is_some()).await;
+    rig.until_condition("r", "Ready").await;
     // From one to another: the last good body stands until the new one was looked at.
     let mut plans = rig.cluster.plans();
     for (generation, name) in [(2, "second"), (3, "third")] {
@@ -56,36 +72,29 @@ async fn bodies_are_there_from_the_start_and_are_never_called_missing() {
     let mut object = from_map("nowhere");
     object["metadata"]["generation"] = json!(4);
     api.put(ROUTES, object);
-    rig.until("it is missed", |rig| rig.condition("r", "MissingBody").is_some()).await;
-    assert_eq!(rig.condition("r", "MissingBody").unwrap().2, "there is no ConfigMap shop/nowhere");
+    assert_eq!(rig.until_condition("r", "MissingBody").await.2, "there is no ConfigMap shop/nowhere");
     assert_eq!(placeholder(&rig).as_deref(), Some(""));
     api.put("configmaps", json!({"metadata": {"name": "nowhere", "namespace": "shop"}}));
-    rig.until("its entry is missed", |rig| {
-        rig.condition("r", "MissingBody")
-            .is_some_and(|reported| reported.2 == "ConfigMap shop/nowhere has no entry \"html\"")
-    })
-    .await;
+    let words = "ConfigMap shop/nowhere has no entry \"html\"";
+    rig.until("its entry is missed", |rig| missing(&rig.api, "shop", "r") == words).await;
     rig.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_config_map_that_may_not_be_read_says_what_to_grant_and_does_not_delay_the_start() {
-    let api = shop();
-    api.put(ROUTES, from_map("page"));
-    api.put("configmaps", map("page", "one"));
+    let api = shop_with_page("one");
     api.refuse(Method::GET, "/configmaps", 403, "configmaps is forbidden", None);
     let started = Instant::now();
     let rig = Rig::synced(&api).await;
     assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
-    rig.until("the status shows it", |rig| rig.condition("r", "MissingBody").is_some()).await;
     let words = "ConfigMap shop/page cannot be read: the permission to list and watch configmaps in namespace shop is \
                  missing: configmaps is forbidden";
-    assert_eq!(rig.condition("r", "MissingBody").unwrap().2, words);
+    assert_eq!(rig.until_condition("r", "MissingBody").await.2, words);
     api.allow_all();
-    rig.until("it is read", |rig| placeholder(rig).as_deref() == Some("one")).await;
-    rig.until("all is well", |rig| rig.condition("r", "MissingBody").is_none()).await;
+    until_placeholder(&rig, "one").await;
+    rig.until_no_condition("r", "MissingBody").await;
     // A value that was read stands while the API server is out of reach.
-    rig.until("it is followed", |rig| rig.api.watchers("configmaps") == 1).await;
+    rig.until_watched("configmaps").await;
     api.refuse(Method::GET, "/configmaps", 403, "configmaps is forbidden", None);
     api.expire();
     pass(Duration::from_mins(2)).await;
@@ -96,15 +105,13 @@ async fn a_config_map_that_may_not_be_read_says_what_to_grant_and_does_not_delay
 
 #[tokio::test(start_paused = true)]
 async fn a_config_map_without_an_answer_does_not_keep_the_gateway_from_serving() {
-    let api = shop();
-    api.put(ROUTES, from_map("page"));
-    api.put("configmaps", map("page", "one"));
-    api.trap("/configmaps", Trap::Hang);
+    let api = shop_with_page("one");
+    api.trap("/configmaps", InjectedFault::Hang);
     let started = Instant::now();
     let rig = Rig::synced(&api).await;
     assert!(started.elapsed() < Duration::from_secs(15), "{:?}", started.elapsed());
     assert_eq!(placeholder(&rig).as_deref(), Some(""));
-    rig.until("it is read", |rig| placeholder(rig).as_deref() == Some("one")).await;
+    until_placeholder(&rig, "one").await;
     rig.stop().await;
 }
 
@@ -126,14 +133,11 @@ async fn config_maps_over_the_limit_are_reported_until_there_is_room() {
     }
     api.put(ROUTES, from_many("shop", 0, 1));
     let rig = Rig::synced(&api).await;
-    let reported =
-        |rig: &Rig| rig.condition("r0", "MissingBody").map(|reported| reported.2).unwrap_or_default();
-    rig.until("one is too many", |rig| {
-        reported(rig) == "ConfigMap shop/m0-000 is not read: routes name more than 1000 ConfigMaps"
-    })
-    .await;
+    let reported = || missing(&api, "shop", "r0");
+    let words = "ConfigMap shop/m0-000 is not read: routes name more than 1000 ConfigMaps";
+    rig.until("one is too many", |_| reported() == words).await;
     api.delete(ROUTES, "n3", "r1");
-    rig.until("there is room", |rig| reported(rig) == "there is no ConfigMap shop/m0-000").await;
+    rig.until("there is room", |_| reported() == "there is no ConfigMap shop/m0-000").await;
     rig.stop().await;
 }
 
@@ -146,10 +150,7 @@ async fn one_namespace_cannot_have_all_config_maps_followed() {
     }
     api.put(ROUTES, from_many("zoo", 0, 1));
     let rig = Rig::synced(&api).await;
-    let reported = |namespace: &str, route: &str| {
-        let reported = condition(&api.get(ROUTES, namespace, route).unwrap(), "MissingBody");
-        reported.map(|reported| reported.2).unwrap_or_default()
-    };
+    let reported = |namespace: &str, route: &str| missing(&api, namespace, route);
     let words = "ConfigMap shop/m2-000 is not read: routes of namespace shop name more than 200 ConfigMaps";
     rig.until("one is too many", |_| reported("shop", "r2") == words).await;
     rig.until("others have room", |_| reported("zoo", "r0") == "there is no ConfigMap zoo/m0-000").await;
@@ -160,21 +161,17 @@ async fn one_namespace_cannot_have_all_config_maps_followed() {
 
 #[tokio::test(start_paused = true)]
 async fn an_entry_that_is_longer_than_a_body_may_be_is_refused_in_words() {
-    let api = shop();
-    api.put(ROUTES, from_map("page"));
-    api.put("configmaps", map("page", &"x".repeat(32_769)));
-    let rig = Rig::synced(&api).await;
-    rig.until("the status shows it", |rig| rig.condition("r", "MissingBody").is_some()).await;
+    let (api, rig) = synced(shop_with_page(&"x".repeat(32_769))).await;
     let words = "ConfigMap shop/page: entry \"html\" has 32769 bytes: expected at most 32768";
-    assert_eq!(rig.condition("r", "MissingBody").unwrap().2, words);
+    assert_eq!(rig.until_condition("r", "MissingBody").await.2, words);
     assert_eq!(placeholder(&rig).as_deref(), Some(""));
     // Others may be as long as they like.
     let longest = "x".repeat(32_768);
     let mut good = map("page", &longest);
     good["data"]["other"] = json!("x".repeat(500_000));
     api.put("configmaps", good);
-    rig.until("it is read", |rig| placeholder(rig).as_ref() == Some(&longest)).await;
-    rig.until("all is well", |rig| rig.condition("r", "MissingBody").is_none()).await;
+    until_placeholder(&rig, &longest).await;
+    rig.until_no_condition("r", "MissingBody").await;
     rig.stop().await;
 }
 
@@ -198,33 +195,29 @@ async fn only_entries_that_routes_name_are_kept_and_others_are_read_when_they_ar
     rig.until("it is read", |rig| other(rig).as_deref() == Some("two")).await;
     assert!(lists() > once, "it was not kept");
     assert_eq!(placeholder(&rig).as_deref(), Some("one"));
-    rig.until("one watch follows both", |rig| rig.api.watchers("configmaps") == 1).await;
+    rig.until_watched("configmaps").await;
     api.put("configmaps", entries(&json!({"html": "three"})));
     rig.until("the only one is read", |rig| other(rig).as_deref() == Some("three")).await;
     api.put("configmaps", entries(&json!({"html": "four", "css": ""})));
     let words = "ConfigMap shop/page has no entry \"body\", nor only one entry";
-    let reported = |rig: &Rig| rig.condition("other", "MissingBody").map(|reported| reported.2);
-    rig.until("the entry is ambiguous", |rig| reported(rig).as_deref() == Some(words)).await;
+    rig.until("the entry is ambiguous", |rig| missing(&rig.api, "shop", "other") == words).await;
     assert_eq!(placeholder(&rig).as_deref(), Some("four"));
     rig.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_watch_of_a_config_map_that_panics_is_reported_and_started_again() {
-    let api = shop();
-    api.put(ROUTES, from_map("page"));
-    api.put("configmaps", map("page", "one"));
-    let rig = Rig::synced(&api).await;
+    let (api, rig) = synced(shop_with_page("one")).await;
     let mut events = rig.cluster.events();
-    rig.until("it is followed", |rig| rig.api.watchers("configmaps") == 1).await;
-    api.trap("/configmaps", Trap::Panic);
+    rig.until_watched("configmaps").await;
+    api.trap("/configmaps", InjectedFault::Panic);
     api.expire();
     rig.until("it is not followed", |rig| rig.api.watchers("configmaps") == 0).await;
     api.put("configmaps", map("page", "two"));
-    rig.until("the change is seen", |rig| placeholder(rig).as_deref() == Some("two")).await;
-    let reported = std::iter::from_fn(|| events.try_recv().ok()).map(|reported| format!("{reported:?}"));
+    until_placeholder(&rig, "two").await;
+    let reported = event_texts(&mut events);
     let words = "the watch of ConfigMap shop/page has ended by a panic";
-    assert_eq!(reported.filter(|reported| reported.contains(words)).count(), 1, "once");
+    assert_eq!(reported.iter().filter(|reported| reported.contains(words)).count(), 1, "once");
     assert!(never_missed(&api));
     rig.stop().await;
 }
@@ -232,20 +225,20 @@ async fn a_watch_of_a_config_map_that_panics_is_reported_and_started_again() {
 #[tokio::test(start_paused = true)]
 async fn bodies_come_from_config_maps_that_routes_name_and_from_no_others() {
     let api = shop();
-    let mut with_body = route("r", "shop.example.com", "cart");
-    with_body["spec"]["coldStart"] =
-        json!({"placeholder": {"response": {"bodyFromConfigMap": {"name": "page", "key": "html"}}}});
-    api.put(ROUTES, with_body);
-    let map = |name: &str, text: &str| json!({"metadata": {"name": name, "namespace": "shop"}, "data": {"html": text, "other": "x"}});
+    api.put(ROUTES, from_map("page"));
+    let map = |name: &str, text: &str| {
+        let mut map = map(name, text);
+        map["data"]["other"] = json!("x");
+        map
+    };
     api.put("configmaps", map("unrelated", "secret"));
     let rig = Rig::synced(&api).await;
-    let body = |rig: &Rig| rig.plan("shop/r").unwrap().placeholder.clone().unwrap().body.to_string();
-    rig.until("it is missed", |rig| rig.condition("r", "MissingBody").is_some()).await;
+    rig.until_condition("r", "MissingBody").await;
     api.put("configmaps", map("page", "one"));
-    rig.until("it is there", |rig| body(rig) == "one").await;
+    until_placeholder(&rig, "one").await;
     api.put("configmaps", map("page", "two"));
-    rig.until("it has changed", |rig| body(rig) == "two").await;
-    rig.until("all is well", |rig| rig.condition("r", "MissingBody").is_none()).await;
+    until_placeholder(&rig, "two").await;
+    rig.until_no_condition("r", "MissingBody").await;
     let all = api.requests(|request| request.path.contains("configmaps"));
     assert!(
         all.iter().all(|request| request.query.contains("fieldSelector=metadata.name%3Dpage")),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::Method;
 use serde_json::{Value, json};
 
-use crate::rig::{ROUTES, Rig, SCALED_HTTP, condition, observed, pass, shop};
+use crate::rig::{ROUTES, Rig, HTTP_SCALED_OBJECT, condition, event_texts, observed, pass, shop, synced};
 use rouse_testkit::api_server::ApiServer;
 
 #[tokio::test(start_paused = true)]
@@ -14,20 +14,17 @@ async fn a_status_that_may_not_be_written_is_tried_again_rarely() {
     api.refuse(Method::PATCH, "/status", 403, "not you", None);
     let rig = Rig::synced(&api).await;
     assert!(rig.plan("shop/r").is_some());
-    rig.until("it was tried", |rig| !rig.api.patches("status").is_empty()).await;
-    pass(Duration::from_mins(5)).await;
-    let tries = api.patches("status").len();
+    let tries = tries(&rig).await;
     assert!((5..=12).contains(&tries), "{tries} tries in five minutes");
     api.allow_all();
-    rig.until("it is written", |rig| rig.condition("r", "Ready").is_some()).await;
+    rig.until_condition("r", "Ready").await;
     rig.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_condition_that_another_writer_changes_is_not_overwritten_again() {
-    let api = shop();
-    let rig = Rig::synced(&api).await;
-    rig.until("it is written", |rig| rig.condition("r", "Ready").is_some()).await;
+    let (api, rig) = synced(shop()).await;
+    rig.until_condition("r", "Ready").await;
     for _ in 0..10 {
         let mut object = api.get(ROUTES, "shop", "r").unwrap();
         object["status"] =
@@ -52,6 +49,13 @@ fn keda_looks(api: &ApiServer) {
     api.put(ROUTES, object);
 }
 
+/// The statuses that a gateway tries to write from its first try on, for five minutes.
+async fn tries(rig: &Rig) -> usize {
+    rig.until("it was tried", |rig| !rig.api.patches("status").is_empty()).await;
+    pass(Duration::from_mins(5)).await;
+    rig.api.patches("status").len()
+}
+
 /// Changes route `r`.
 fn change(api: &ApiServer, generation: i64, port: u16) {
     let mut object = api.get(ROUTES, "shop", "r").unwrap();
@@ -70,7 +74,7 @@ async fn where_ready_is_kedas_the_gateways_say_rouse_ready_beside_it() {
     change(&api, 1, 81);
     keda_looks(&api);
     let (one, other) = (Rig::synced(&api).await, Rig::synced(&api).await);
-    one.until("the status shows it", |rig| rig.condition("r", "RouseReady").is_some()).await;
+    one.until_condition("r", "RouseReady").await;
     pass(Duration::from_mins(2)).await;
     assert_eq!(one.condition("r", "RouseReady").unwrap().1, "BadPort");
     assert_eq!(one.condition("r", "Ready"), Some(by_keda()));
@@ -91,11 +95,10 @@ async fn where_ready_is_kedas_the_gateways_say_rouse_ready_beside_it() {
 
 #[tokio::test(start_paused = true)]
 async fn ready_changes_hands_when_keda_comes_and_when_it_is_gone() {
-    let api = shop();
-    let rig = Rig::synced(&api).await;
-    rig.until("it is ours", |rig| rig.condition("r", "Ready").is_some()).await;
+    let (api, rig) = synced(shop()).await;
+    rig.until_condition("r", "Ready").await;
     keda_looks(&api);
-    rig.until("ours has another name", |rig| rig.condition("r", "RouseReady").is_some()).await;
+    rig.until_condition("r", "RouseReady").await;
     assert_eq!(rig.condition("r", "Ready"), Some(by_keda()));
     // KEDA is gone: the first change it misses could be one that it is slow to see.
     change(&api, 2, 81);
@@ -124,7 +127,7 @@ async fn an_http_scaled_object_shows_its_claims_and_its_problems() {
     let mut object = scaled_http();
     let theirs = json!({"type": "Created", "status": "True", "message": "by KEDA"});
     object["status"] = json!({"conditions": [theirs]});
-    api.put(SCALED_HTTP, object.clone());
+    api.put(HTTP_SCALED_OBJECT, object.clone());
     let rig = Rig::synced(&api).await;
     assert_eq!(rig.plan("shop/old").unwrap().spec.scaling.min, 2);
     let writes = |rig: &Rig| {
@@ -132,13 +135,13 @@ async fn an_http_scaled_object_shows_its_claims_and_its_problems() {
     };
     pass(Duration::from_mins(1)).await;
     assert_eq!(writes(&rig), 1, "the record of its claims");
-    let now = api.get(SCALED_HTTP, "shop", "old").unwrap();
+    let now = api.get(HTTP_SCALED_OBJECT, "shop", "old").unwrap();
     assert_eq!(now["status"]["conditions"].as_array().unwrap().len(), 2);
     object["status"] = now["status"].clone();
     object["spec"]["scaleTargetRef"]["port"] = json!(81);
-    api.put(SCALED_HTTP, object);
+    api.put(HTTP_SCALED_OBJECT, object);
     rig.until("the status shows it", |rig| writes(rig) == 2).await;
-    let now = api.get(SCALED_HTTP, "shop", "old").unwrap();
+    let now = api.get(HTTP_SCALED_OBJECT, "shop", "old").unwrap();
     let conditions = now["status"]["conditions"].as_array().unwrap();
     assert_eq!(conditions[0], theirs, "what others said stays");
     assert!(
@@ -154,15 +157,15 @@ async fn what_keda_writes_meanwhile_is_not_overwritten() {
     let mut object = scaled_http();
     object["spec"]["scaleTargetRef"]["port"] = json!(81);
     object["status"] = json!({"targetService": "cart:81", "conditions": [{"type": "Ready", "status": "False", "message": "old"}]});
-    api.put(SCALED_HTTP, object);
+    api.put(HTTP_SCALED_OBJECT, object);
     // Exactly between our look and our write.
     api.before_next_patch(|api| {
-        let mut newer = api.get(SCALED_HTTP, "shop", "old").unwrap();
+        let mut newer = api.get(HTTP_SCALED_OBJECT, "shop", "old").unwrap();
         newer["status"]["conditions"] = json!([{"type": "Ready", "status": "True", "message": "newer"}]);
-        api.put(SCALED_HTTP, newer);
+        api.put(HTTP_SCALED_OBJECT, newer);
     });
     let rig = Rig::synced(&api).await;
-    let now = |rig: &Rig| rig.api.get(SCALED_HTTP, "shop", "old").unwrap();
+    let now = |rig: &Rig| rig.api.get(HTTP_SCALED_OBJECT, "shop", "old").unwrap();
     rig.until("the status shows it", |rig| condition(&now(rig), "RouseReady").is_some()).await;
     assert_eq!(condition(&now(&rig), "Ready").unwrap().2, "newer");
     assert_eq!(now(&rig)["status"]["targetService"], "cart:81");
@@ -176,13 +179,11 @@ async fn a_write_is_not_repeated_before_what_overtook_it_was_seen() {
     let api = shop();
     api.refuse(Method::PATCH, "/status", 409, "the object has been modified", None);
     let rig = Rig::synced(&api).await;
-    rig.until("it was tried", |rig| !rig.api.patches("status").is_empty()).await;
-    pass(Duration::from_mins(5)).await;
-    assert_eq!(api.patches("status").len(), 1);
+    assert_eq!(tries(&rig).await, 1);
     api.allow_all();
     let object = api.get(ROUTES, "shop", "r").unwrap();
     api.put(ROUTES, object);
-    rig.until("it is written", |rig| rig.condition("r", "Ready").is_some()).await;
+    rig.until_condition("r", "Ready").await;
     rig.stop().await;
 }
 
@@ -192,17 +193,15 @@ async fn a_status_that_the_definition_refuses_is_reported_once_and_tried_again_w
     api.refuse(Method::PATCH, "/status", 422, "Unsupported value: \"BadPort\"", None);
     let rig = Rig::start(&api);
     let mut events = rig.cluster.events();
-    rig.until("it was tried", |rig| !rig.api.patches("status").is_empty()).await;
-    pass(Duration::from_mins(5)).await;
-    assert_eq!(api.patches("status").len(), 1);
-    let reported = std::iter::from_fn(|| events.try_recv().ok()).map(|reported| format!("{reported:?}"));
+    assert_eq!(tries(&rig).await, 1);
+    let reported = event_texts(&mut events);
     assert_eq!(
-        reported.filter(|reported| reported.contains("status of shop/r: Unsupported value")).count(),
+        reported.iter().filter(|reported| reported.contains("status of shop/r: Unsupported value")).count(),
         1,
         "once"
     );
     api.allow_all();
     api.delete("services", "shop", "cart");
-    rig.until("it is written", |rig| rig.condition("r", "NoService").is_some()).await;
+    rig.until_condition("r", "NoService").await;
     rig.stop().await;
 }

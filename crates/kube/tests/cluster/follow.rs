@@ -10,16 +10,23 @@ use rouse_kube::client::watch::WatchState;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
 
-use crate::rig::{ROUTES, Rig, SCALED_HTTP, SLICES, id, pass, route, service, slice};
+use crate::rig::{
+    ROUTES, Rig, HTTP_SCALED_OBJECT, SLICES, annotated, cart, event_texts, id, pass, route, service, slice, synced,
+};
 use rouse_testkit::api_server::ApiServer;
 
 /// Service `cart` with three ready pods.
 fn shop() -> ApiServer {
-    let api = ApiServer::default();
-    api.put("services", service("cart"));
-    api.put(SLICES, slice("cart-a", "cart", &[1, 2]));
+    let api = cart(&[1, 2]);
     api.put(SLICES, slice("cart-b", "cart", &[3]));
     api
+}
+
+/// An API server, and a gateway that has seen everything and watches slices.
+async fn watching(api: ApiServer) -> (ApiServer, Rig) {
+    let rig = Rig::synced(&api).await;
+    rig.until_watched(SLICES).await;
+    (api, rig)
 }
 
 fn pod(namespace: &str, name: &str, ip: &str) -> Value {
@@ -28,8 +35,7 @@ fn pod(namespace: &str, name: &str, ip: &str) -> Value {
 
 #[tokio::test(start_paused = true)]
 async fn slices_reach_the_registry_and_follow_the_cluster() {
-    let api = shop();
-    let rig = Rig::synced(&api).await;
+    let (api, rig) = synced(shop()).await;
     assert_eq!(rig.ready("cart"), 3);
     let mut changed = slice("cart-b", "cart", &[3, 4]);
     changed["endpoints"][0]["conditions"] = json!({"ready": false, "serving": true, "terminating": true});
@@ -40,15 +46,13 @@ async fn slices_reach_the_registry_and_follow_the_cluster() {
     .await;
     assert_eq!(rig.ready("cart"), 3);
     api.delete(SLICES, "shop", "cart-a");
-    rig.until("the deletion is seen", |rig| rig.ready("cart") == 1).await;
+    rig.until_ready("the deletion is seen", 1).await;
     rig.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_version_that_is_too_old_leads_to_a_new_list_that_never_empties_a_service() {
-    let api = shop();
-    let rig = Rig::synced(&api).await;
-    rig.until("all watches stand", |rig| rig.api.watchers(SLICES) == 1).await;
+    let (api, rig) = watching(shop()).await;
     let mut snapshots = rig.registry.get(&id("cart")).unwrap().subscribe();
     drop(snapshots.changed().await);
     // While watches send no events, one pod goes and another comes.
@@ -66,43 +70,38 @@ async fn a_version_that_is_too_old_leads_to_a_new_list_that_never_empties_a_serv
 
 #[tokio::test(start_paused = true)]
 async fn an_old_version_refused_by_status_leads_to_a_new_list_too() {
-    let api = shop();
-    let rig = Rig::synced(&api).await;
-    rig.until("all watches stand", |rig| rig.api.watchers(SLICES) == 1).await;
+    let (api, rig) = watching(shop()).await;
     let lists = rig.cluster.watches()[0].lists;
     api.end_watches();
     api.refuse(Method::GET, "endpointslices watch=true", 410, "gone", Some(1));
     api.put(SLICES, slice("cart-b", "cart", &[3, 4]));
-    rig.until("the new list is seen", |rig| rig.ready("cart") == 4).await;
+    rig.until_ready("the new list is seen", 4).await;
     assert!(rig.cluster.watches()[0].lists > lists);
     rig.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn after_a_cut_nothing_is_missed() {
-    let api = shop();
-    let rig = Rig::synced(&api).await;
+    let (api, rig) = synced(shop()).await;
     for n in 4..10_u8 {
-        rig.until("the watch stands", |rig| rig.api.watchers(SLICES) == 1).await;
+        rig.until_watched(SLICES).await;
         api.cut();
         let pods: Vec<u8> = (3..=n).collect();
         api.put(SLICES, slice("cart-b", "cart", &pods));
-        rig.until("the change is seen", |rig| rig.ready("cart") == usize::from(n)).await;
+        rig.until_ready("the change is seen", usize::from(n)).await;
     }
     rig.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_watch_that_ends_goes_on_from_its_last_bookmark() {
-    let api = shop();
-    let rig = Rig::synced(&api).await;
-    rig.until("the watch stands", |rig| rig.api.watchers(SLICES) == 1).await;
+    let (api, rig) = watching(shop()).await;
     let lists = rig.cluster.watches()[0].lists;
     api.bookmark();
     let marked = api.version();
     pass(Duration::from_millis(10)).await;
     api.end_watches();
-    rig.until("it watches again", |rig| rig.api.watchers(SLICES) == 1).await;
+    rig.until_watched(SLICES).await;
     let watches =
         api.requests(|request| request.path.ends_with("endpointslices") && request.query.contains("watch"));
     let last = &watches.last().unwrap().query;
@@ -114,36 +113,42 @@ async fn a_watch_that_ends_goes_on_from_its_last_bookmark() {
     rig.stop().await;
 }
 
-#[tokio::test(start_paused = true)]
-async fn when_the_revision_goes_back_everything_is_listed_anew() {
-    let api = shop();
-    let backup = api.version();
-    let rig = Rig::synced(&api).await;
-    rig.until("the watch stands", |rig| rig.api.watchers(SLICES) == 1).await;
-    for _ in 0..50 {
-        api.put(SLICES, slice("cart-c", "cart", &[7]));
-    }
-    rig.until("it is seen", |rig| rig.ready("cart") == 4).await;
-    // The slice never was. What comes next has versions that were seen before.
+/// Takes the server back to `backup`, when there was no slice `cart-c`. What comes next has versions that were seen before.
+fn restore(api: &ApiServer, backup: u64) {
     api.restore(backup, |object| object["metadata"]["name"] != "cart-c");
     api.put(SLICES, slice("cart-d", "cart", &[8, 9]));
+}
+
+/// Waits until the pods of slice `cart-d` are seen, and the pod of `cart-c` is gone.
+async fn until_restored(rig: &Rig) {
     rig.until("what is there now is seen, and what is not is gone", |rig| {
         let all = rig.endpoints("cart");
         all.len() == 5 && !all.iter().any(|(_, address)| address == "10.0.0.7:8080")
     })
     .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn when_the_revision_goes_back_everything_is_listed_anew() {
+    let api = shop();
+    let backup = api.version();
+    let (api, rig) = watching(api).await;
+    for _ in 0..50 {
+        api.put(SLICES, slice("cart-c", "cart", &[7]));
+    }
+    rig.until_ready("it is seen", 4).await;
+    restore(&api, backup);
+    until_restored(&rig).await;
     rig.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_connection_that_died_without_a_word_is_given_up() {
-    let api = shop();
-    let rig = Rig::synced(&api).await;
-    rig.until("the watch stands", |rig| rig.api.watchers(SLICES) == 1).await;
+    let (api, rig) = watching(shop()).await;
     api.set_silent(true);
     api.put(SLICES, slice("cart-b", "cart", &[3, 4]));
     api.set_silent(false);
-    rig.until("the change is seen after all", |rig| rig.ready("cart") == 4).await;
+    rig.until_ready("the change is seen after all", 4).await;
     rig.stop().await;
 }
 
@@ -151,23 +156,17 @@ async fn a_connection_that_died_without_a_word_is_given_up() {
 async fn a_server_that_went_back_and_past_us_in_silence_is_listed_anew() {
     let api = shop();
     let backup = api.version();
-    let rig = Rig::synced(&api).await;
-    rig.until("the watch stands", |rig| rig.api.watchers(SLICES) == 1).await;
+    let (api, rig) = watching(api).await;
     api.put(SLICES, slice("cart-c", "cart", &[7]));
-    rig.until("it is seen", |rig| rig.ready("cart") == 4).await;
+    rig.until_ready("it is seen", 4).await;
     api.set_silent(true);
-    api.restore(backup, |object| object["metadata"]["name"] != "cart-c");
-    api.put(SLICES, slice("cart-d", "cart", &[8, 9]));
+    restore(&api, backup);
     // Nothing of this is ours, but the version is beyond the one we know.
     for _ in 0..50 {
         api.put(SLICES, slice("other-a", "other", &[20]));
     }
     api.set_silent(false);
-    rig.until("what is there now is seen, and what is not is gone", |rig| {
-        let all = rig.endpoints("cart");
-        all.len() == 5 && !all.iter().any(|(_, address)| address == "10.0.0.7:8080")
-    })
-    .await;
+    until_restored(&rig).await;
     rig.stop().await;
 }
 
@@ -180,7 +179,7 @@ async fn a_server_that_ends_every_watch_at_once_is_not_asked_without_end() {
     let requests = api.requests(|request| request.path.ends_with("endpointslices")).len();
     assert!(requests < 120, "{requests} requests in five minutes");
     api.put(SLICES, slice("cart-b", "cart", &[3, 4]));
-    rig.until("changes are seen all the same", |rig| rig.ready("cart") == 4).await;
+    rig.until_ready("changes are seen all the same", 4).await;
     rig.stop().await;
 }
 
@@ -188,8 +187,7 @@ async fn a_server_that_ends_every_watch_at_once_is_not_asked_without_end() {
 async fn without_the_api_server_the_last_word_stands_and_is_called_stale() {
     let api = shop();
     api.put(ROUTES, route("r", "shop.example.com", "cart"));
-    let rig = Rig::synced(&api).await;
-    rig.until("the watch stands", |rig| rig.api.watchers(SLICES) == 1).await;
+    let (api, rig) = watching(api).await;
     let stale = |rig: &Rig| rig.registry.get(&id("cart")).unwrap().snapshot().stale;
     api.set_down(true);
     pass(Duration::from_secs(5)).await;
@@ -212,7 +210,7 @@ async fn without_the_api_server_the_last_word_stands_and_is_called_stale() {
 async fn kinds_that_are_not_installed_are_no_error_and_are_found_later() {
     let api = shop();
     api.set_missing(ROUTES, true);
-    api.set_missing(SCALED_HTTP, true);
+    api.set_missing(HTTP_SCALED_OBJECT, true);
     let rig = Rig::synced(&api).await;
     assert_eq!(rig.cluster.watches()[2].state, WatchState::Missing);
     api.set_missing(ROUTES, false);
@@ -229,7 +227,7 @@ async fn kinds_that_are_not_installed_are_no_error_and_are_found_later() {
 
 #[tokio::test(start_paused = true)]
 async fn a_kind_that_is_not_installed_counts_as_empty_is_reported_once_and_is_listed_less_and_less() {
-    for (kind, name, place) in [(ROUTES, "InterceptorRoute", 2), (SCALED_HTTP, "HTTPScaledObject", 3)] {
+    for (kind, name, place) in [(ROUTES, "InterceptorRoute", 2), (HTTP_SCALED_OBJECT, "HTTPScaledObject", 3)] {
         let api = shop();
         api.set_missing(kind, true);
         let rig = Rig::start(&api);
@@ -245,9 +243,12 @@ async fn a_kind_that_is_not_installed_counts_as_empty_is_reported_once_and_is_li
         pass(Duration::from_mins(10)).await;
         let later = looks(&rig) - soon;
         assert!((20..=45).contains(&later), "{later} looks in ten minutes");
-        let reported = std::iter::from_fn(|| events.try_recv().ok()).map(|reported| format!("{reported:?}"));
+        let reported = event_texts(&mut events);
         assert_eq!(
-            reported.filter(|reported| reported.contains(name) && reported.contains("Missing")).count(),
+            reported
+                .iter()
+                .filter(|reported| reported.contains(name) && reported.contains("Missing"))
+                .count(),
             1,
             "{name}"
         );
@@ -290,11 +291,8 @@ async fn one_object_that_cannot_be_read_does_not_spoil_the_others() {
     assert_eq!(rig.ready("cart"), 3);
     api.put(SLICES, invalid);
     api.put(SLICES, slice("cart-b", "cart", &[3, 4]));
-    rig.until("the next change is seen", |rig| rig.ready("cart") == 4).await;
-    let mut reported = Vec::new();
-    while let Ok(event) = events.try_recv() {
-        reported.push(format!("{event:?}"));
-    }
+    rig.until_ready("the next change is seen", 4).await;
+    let reported = event_texts(&mut events);
     assert!(
         reported.iter().any(|reported| reported.contains("EndpointSlice shop/invalid cannot be read")),
         "{reported:?}"
@@ -323,7 +321,7 @@ async fn slices_may_come_before_their_service_and_stay_after_it() {
     let rig = Rig::synced(&api).await;
     assert!(rig.registry.get(&id("cart")).is_none());
     api.put("services", service("cart"));
-    rig.until("both are there", |rig| rig.ready("cart") == 1).await;
+    rig.until_ready("both are there", 1).await;
     let gone = rig.registry.get(&id("cart")).unwrap();
     api.delete("services", "shop", "cart");
     rig.until("it is gone", |rig| rig.registry.get(&id("cart")).is_none()).await;
@@ -332,15 +330,13 @@ async fn slices_may_come_before_their_service_and_stay_after_it() {
     assert_eq!(reported.err(), Some(AcquireError::ServiceGone), "a request that waits fails");
     // The slice is not written again, but it is still there.
     api.put("services", service("cart"));
-    rig.until("its slice is found again", |rig| rig.ready("cart") == 1).await;
+    rig.until_ready("its slice is found again", 1).await;
     rig.stop().await;
 }
 
 /// A gateway whose operator lets the Services of namespace `shop` opt in to endpoints without a pod.
 async fn listed(api: &ApiServer) -> Rig {
-    let rig = Rig::with(api, |settings| settings.manual_endpoints_of = ["shop".to_owned()].into());
-    rig.wait_synced().await;
-    rig
+    Rig::synced_with(api, |settings| settings.manual_endpoints_of = ["shop".to_owned()].into()).await
 }
 
 #[tokio::test(start_paused = true)]
@@ -352,39 +348,32 @@ async fn endpoints_without_a_pod_need_the_opt_in_of_the_operator() {
     api.put("services", service("cart"));
     let rig = listed(&api).await;
     assert_eq!(rig.ready("cart"), 1);
-    let mut opted = service("cart");
-    opted["metadata"]["annotations"] = json!({"rouse.dev/manual-endpoints": "allow"});
-    api.put("services", opted);
-    rig.until("they count", |rig| rig.ready("cart") == 2).await;
+    api.put("services", annotated(service("cart"), json!({"rouse.dev/manual-endpoints": "allow"})));
+    rig.until_ready("they count", 2).await;
     api.put("services", service("cart"));
-    rig.until("they do not count any more", |rig| rig.ready("cart") == 1).await;
+    rig.until_ready("they do not count any more", 1).await;
     rig.stop().await;
-    let everywhere = Rig::with(&api, |settings| settings.manual_endpoints = true);
-    everywhere.wait_synced().await;
+    let everywhere = Rig::synced_with(&api, |settings| settings.manual_endpoints = true).await;
     assert_eq!(everywhere.ready("cart"), 2);
     everywhere.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_endpoint_is_a_pod_only_where_that_pod_is() {
-    let api = ApiServer::default();
-    api.put("services", service("cart"));
-    api.put(SLICES, slice("cart-a", "cart", &[1]));
-    let rig = Rig::synced(&api).await;
+    let (api, rig) = synced(cart(&[1])).await;
     assert_eq!(rig.ready("cart"), 1);
-    let pod = |namespace: &str, name: &str, ip: &str| json!({"metadata": {"name": name, "namespace": namespace, "uid": name}, "spec": {}, "status": {"podIPs": [{"ip": ip}]}});
     // Of no pod; of a pod that has another address; of a pod of another namespace.
     api.put("pods", pod("shop", "cart-8", "10.0.0.80"));
     api.put("pods", pod("other", "cart-9", "10.0.0.9"));
     api.put_alone(SLICES, slice("cart-b", "cart", &[7, 8, 9]));
     // Events arrive in order: after this one, it was seen.
     api.put(SLICES, slice("cart-c", "cart", &[2]));
-    rig.until("the other slice is seen", |rig| rig.ready("cart") == 2).await;
+    rig.until_ready("the other slice is seen", 2).await;
     // The pod may come after its slice.
     api.put("pods", pod("shop", "cart-7", "10.0.0.7"));
-    rig.until("it is believed", |rig| rig.ready("cart") == 3).await;
+    rig.until_ready("it is believed", 3).await;
     api.put("pods", pod("shop", "cart-8", "10.0.0.8"));
-    rig.until("it has another address now", |rig| rig.ready("cart") == 4).await;
+    rig.until_ready("it has another address now", 4).await;
     let ips = |n: u8| [std::net::IpAddr::from([10, 0, 0, n])];
     let uid = rouse_core::endpoint::PodUid::new("cart-8");
     assert!(rig.cluster.pods().plan(&uid, &ips(8), 80, true).is_some());
@@ -396,9 +385,8 @@ async fn an_endpoint_is_a_pod_only_where_that_pod_is() {
 async fn slices_of_a_service_that_selects_no_pods_count_as_written_by_hand() {
     let api = ApiServer::default();
     let bare = |annotations: Value| {
-        let mut bare = service("cart");
+        let mut bare = annotated(service("cart"), annotations);
         bare["spec"].as_object_mut().unwrap().remove("selector");
-        bare["metadata"]["annotations"] = annotations;
         bare
     };
     api.put("services", bare(json!({})));
@@ -406,26 +394,33 @@ async fn slices_of_a_service_that_selects_no_pods_count_as_written_by_hand() {
     let rig = listed(&api).await;
     assert_eq!(rig.ready("cart"), 0);
     api.put("services", bare(json!({"rouse.dev/manual-endpoints": "allow"})));
-    rig.until("they count", |rig| rig.ready("cart") == 1).await;
+    rig.until_ready("they count", 1).await;
     api.put("services", bare(json!({})));
-    rig.until("they do not count any more", |rig| rig.ready("cart") == 0).await;
+    rig.until_ready("they do not count any more", 0).await;
     api.put("services", service("cart"));
-    rig.until("it selects them", |rig| rig.ready("cart") == 1).await;
+    rig.until_ready("it selects them", 1).await;
     rig.stop().await;
+}
+
+/// A gateway that may not send requests for pods that fit `refused`, and Service `cart` with a slice of one pod that does
+/// not exist.
+async fn without_permission(refused: &str) -> (ApiServer, Rig) {
+    let api = ApiServer::default();
+    api.put("services", service("cart"));
+    api.put_alone(SLICES, slice("cart-a", "cart", &[1]));
+    api.refuse(Method::GET, refused, 403, "Forbidden", None);
+    let rig = Rig::synced(&api).await;
+    (api, rig)
 }
 
 #[tokio::test(start_paused = true)]
 async fn slices_are_believed_where_pods_may_not_be_seen() {
-    let api = ApiServer::default();
-    api.put("services", service("cart"));
-    api.put_alone(SLICES, slice("cart-a", "cart", &[1]));
-    api.refuse(Method::GET, "/api/v1/pods", 403, "Forbidden", None);
-    let rig = Rig::synced(&api).await;
+    let (api, rig) = without_permission("/api/v1/pods").await;
     assert_eq!(rig.ready("cart"), 1);
     pass(Duration::from_secs(30)).await;
     assert_eq!(rig.ready("cart"), 1);
     api.allow_all();
-    rig.until("the pods are seen, and it is none of them", |rig| rig.ready("cart") == 0).await;
+    rig.until_ready("the pods are seen, and it is none of them", 0).await;
     pass(Duration::from_secs(30)).await;
     assert_eq!(rig.ready("cart"), 0, "that stays so");
     rig.stop().await;
@@ -433,11 +428,7 @@ async fn slices_are_believed_where_pods_may_not_be_seen() {
 
 #[tokio::test(start_paused = true)]
 async fn slices_are_believed_where_pods_may_be_listed_and_not_watched() {
-    let api = ApiServer::default();
-    api.put("services", service("cart"));
-    api.put_alone(SLICES, slice("cart-a", "cart", &[1]));
-    api.refuse(Method::GET, "/api/v1/pods watch=true", 403, "Forbidden", None);
-    let rig = Rig::synced(&api).await;
+    let (_api, rig) = without_permission("/api/v1/pods watch=true").await;
     pass(Duration::from_secs(30)).await;
     for _ in 0..100 {
         assert_eq!(rig.ready("cart"), 1);
@@ -448,42 +439,37 @@ async fn slices_are_believed_where_pods_may_be_listed_and_not_watched() {
 
 #[tokio::test(start_paused = true)]
 async fn an_endpoint_that_was_a_pod_is_none_when_the_pod_is_gone() {
-    let api = ApiServer::default();
-    api.put("services", service("cart"));
-    api.put(SLICES, slice("cart-a", "cart", &[1, 2]));
-    let rig = Rig::synced(&api).await;
+    let (api, rig) = synced(cart(&[1, 2])).await;
     assert_eq!(rig.ready("cart"), 2);
     // Long after the start, which is an occasion of its own to look.
     pass(Duration::from_mins(1)).await;
     // Its address is another's now, and it has another.
     let began = Instant::now();
     api.put("pods", pod("shop", "cart-2", "10.0.0.3"));
-    rig.until("it is not there any more", |rig| rig.ready("cart") == 1).await;
+    rig.until_ready("it is not there any more", 1).await;
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     api.delete("pods", "shop", "cart-1");
-    rig.until("the slice alone is not believed", |rig| rig.ready("cart") == 0).await;
+    rig.until_ready("the slice alone is not believed", 0).await;
     rig.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_watch_of_pods_that_hangs_delays_new_pods_for_seconds_only() {
-    let api = shop();
-    let rig = Rig::synced(&api).await;
+    let (api, rig) = synced(shop()).await;
     assert_eq!(rig.ready("cart"), 3);
     let began = Instant::now();
     api.set_silent(true);
     api.put("pods", pod("shop", "cart-9", "10.0.0.9"));
     api.set_silent(false);
     api.put_alone(SLICES, slice("cart-c", "cart", &[9]));
-    rig.until("the new pod gets requests", |rig| rig.ready("cart") == 4).await;
+    rig.until_ready("the new pod gets requests", 4).await;
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     rig.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_slice_of_pods_that_do_not_exist_does_not_cause_endless_lists() {
-    let api = shop();
-    let rig = Rig::synced(&api).await;
+    let (api, rig) = synced(shop()).await;
     let lists = || {
         let list = |path: &str, query: &str| path == "/api/v1/pods" && !query.contains("watch");
         api.requests(|request| list(&request.path, &request.query)).len()
@@ -504,8 +490,7 @@ async fn one_namespace_sees_nothing_of_another() {
     let mut other = service("cart");
     other["metadata"]["namespace"] = json!("other");
     api.put("services", other);
-    let rig = Rig::with(&api, |settings| settings.namespace = Some("shop".into()));
-    rig.wait_synced().await;
+    let rig = Rig::synced_with(&api, |settings| settings.namespace = Some("shop".into())).await;
     assert_eq!(rig.registry.services().len(), 1);
     let outside = api.requests(|request| !request.path.contains("/namespaces/shop/"));
     assert!(outside.is_empty(), "{outside:?}");

@@ -6,19 +6,22 @@ use std::time::Duration;
 use rouse_kube::cluster::ClusterEvent;
 use serde_json::{Value, json};
 
-use crate::rig::{ROUTES, Rig, SLICES, pass, route, service, slice};
-use rouse_testkit::api_server::{ApiServer, Trap};
+use crate::rig::{ROUTES, Rig, SLICES, annotated, cart, pass, route, service, slice, synced};
+use rouse_testkit::api_server::{ApiServer, InjectedFault};
 
 /// Service `cart`, which asks for endpoints without a pod, and a slice with one pod and one bare endpoint.
 fn opted_in() -> ApiServer {
     let api = ApiServer::default();
-    let mut opted = service("cart");
-    opted["metadata"]["annotations"] = json!({"rouse.dev/manual-endpoints": "allow"});
-    api.put("services", opted);
+    api.put("services", annotated(service("cart"), json!({"rouse.dev/manual-endpoints": "allow"})));
     let mut manual = slice("cart-a", "cart", &[1, 2]);
     manual["endpoints"][1].as_object_mut().unwrap().remove("targetRef");
     api.put(SLICES, manual);
     api
+}
+
+/// The addresses of the endpoints of `cart`.
+fn ips(rig: &Rig) -> Vec<String> {
+    rig.endpoints("cart").into_iter().map(|(_, address)| address).collect()
 }
 
 /// A pod of any namespace at 10.0.0.n.
@@ -33,15 +36,13 @@ fn pod(namespace: &str, name: &str, n: u8, changes: &Value) -> Value {
 
 #[tokio::test(start_paused = true)]
 async fn the_annotation_for_manual_endpoints_counts_only_in_namespaces_that_the_operator_lists() {
-    let api = opted_in();
-    let rig = Rig::synced(&api).await;
+    let (api, rig) = synced(opted_in()).await;
     pass(Duration::from_secs(30)).await;
     assert_eq!(rig.ready("cart"), 1, "the namespace is not listed");
     rig.stop().await;
     for (listed, ready) in [("other", 1), ("shop", 2)] {
         let listed = BTreeSet::from([listed.to_owned()]);
-        let rig = Rig::with(&api, |settings| settings.manual_endpoints_of = listed);
-        rig.wait_synced().await;
+        let rig = Rig::synced_with(&api, |settings| settings.manual_endpoints_of = listed).await;
         assert_eq!(rig.ready("cart"), ready);
         rig.stop().await;
     }
@@ -51,33 +52,22 @@ async fn the_annotation_for_manual_endpoints_counts_only_in_namespaces_that_the_
 async fn no_endpoint_is_at_the_gateway_itself_or_at_an_address_of_the_node() {
     let api = ApiServer::default();
     api.put("services", service("cart"));
-    let mut manual = slice("cart-a", "cart", &[1, 2, 3, 4, 5, 6]);
-    let invalid = ["127.0.0.1", "169.254.169.254", "0.0.0.0", "224.0.0.1", "10.0.0.7", "10.0.0.8"];
-    for (endpoint, ip) in manual["endpoints"].as_array_mut().unwrap().iter_mut().zip(invalid) {
-        endpoint.as_object_mut().unwrap().remove("targetRef");
-        endpoint["addresses"] = json!([ip]);
+    let four = ["127.0.0.1", "169.254.169.254", "0.0.0.0", "224.0.0.1", "10.0.0.7", "10.0.0.8"];
+    let six = ["::1", "fe80::1", "::ffff:127.0.0.1", "fd00::1"];
+    for (name, family, ips) in [("cart-a", "IPv4", &four[..]), ("cart-b", "IPv6", &six)] {
+        let mut manual = slice(name, "cart", &[]);
+        manual["addressType"] = json!(family);
+        manual["endpoints"] =
+            ips.iter().map(|ip| json!({"addresses": [ip], "conditions": {"ready": true}})).collect();
+        api.put(SLICES, manual);
     }
-    api.put(SLICES, manual);
-    let mut six = slice("cart-b", "cart", &[1, 2, 3, 4]);
-    six["addressType"] = json!("IPv6");
-    for (endpoint, ip) in six["endpoints"].as_array_mut().unwrap().iter_mut().zip([
-        "::1",
-        "fe80::1",
-        "::ffff:127.0.0.1",
-        "fd00::1",
-    ]) {
-        endpoint.as_object_mut().unwrap().remove("targetRef");
-        endpoint["addresses"] = json!([ip]);
-    }
-    api.put(SLICES, six);
-    let rig = Rig::with(&api, |settings| {
+    let rig = Rig::synced_with(&api, |settings| {
         settings.manual_endpoints = true;
         settings.own_addresses = vec!["10.0.0.7:8080".parse().unwrap(), "10.0.0.8:9090".parse().unwrap()];
-    });
-    rig.wait_synced().await;
-    let ips: Vec<String> = rig.endpoints("cart").into_iter().map(|(_, address)| address).collect();
+    })
+    .await;
     assert_eq!(
-        ips,
+        ips(&rig),
         ["10.0.0.8:8080", "[fd00::1]:8080"],
         "another port at an address of the gateway is not the gateway"
     );
@@ -90,12 +80,9 @@ async fn a_pod_whose_address_another_namespace_got_has_no_endpoint_from_then_on(
     let leaving = json!({"metadata": {"deletionTimestamp": "2024-01-02T00:00:00Z"}});
     // The old pod is gone, or about to go, before the new one gets its address; its slice says nothing yet.
     for gone in [true, false] {
-        let api = ApiServer::default();
-        api.put("services", service("cart"));
-        api.put(SLICES, slice("cart-a", "cart", &[1, 2]));
-        let rig = Rig::synced(&api).await;
+        let (api, rig) = synced(cart(&[1, 2])).await;
         assert_eq!(rig.ready("cart"), 2);
-        rig.until("pods are watched", |rig| rig.api.watchers("pods") == 1).await;
+        rig.until_watched("pods").await;
         if gone {
             api.delete("pods", "shop", "cart-1");
         } else {
@@ -105,8 +92,7 @@ async fn a_pod_whose_address_another_namespace_got_has_no_endpoint_from_then_on(
         assert_eq!(rig.ready("cart"), 2, "no other pod has its address yet");
         api.put("pods", pod("other", "bank", 1, &nothing));
         pass(Duration::from_millis(50)).await;
-        let ips: Vec<String> = rig.endpoints("cart").into_iter().map(|(_, address)| address).collect();
-        assert_eq!(ips, ["10.0.0.2:8080"], "gone: {gone}");
+        assert_eq!(ips(&rig), ["10.0.0.2:8080"], "gone: {gone}");
         pass(Duration::from_mins(1)).await;
         assert_eq!(rig.ready("cart"), 1, "a list of slices does not bring it back");
         rig.stop().await;
@@ -136,30 +122,26 @@ async fn an_address_of_another_pod_gets_no_request_while_pods_are_listed_again()
     api.put("pods", pod("shop", "cart-1", 1, &json!({})));
     api.put_alone(SLICES, slice("cart-a", "cart", &[1, 9]));
     let rig = Rig::synced(&api).await;
-    let ips = |rig: &Rig| rig.endpoints("cart").into_iter().map(|(_, address)| address).collect::<Vec<_>>();
     rig.until("the pod is believed", |rig| ips(rig) == ["10.0.0.1:8080"]).await;
-    rig.until("pods are watched", |rig| rig.api.watchers("pods") == 1).await;
+    rig.until_watched("pods").await;
     pass(Duration::from_mins(2)).await;
     // Slices are listed again, and pods are not for now.
-    api.trap("/pods", Trap::Hang);
+    api.trap("/pods", InjectedFault::Hang);
     api.expire();
-    rig.until("slices are watched again", |rig| rig.api.watchers(SLICES) == 1).await;
+    rig.until_watched(SLICES).await;
     pass(Duration::from_secs(1)).await;
     assert_eq!(rig.api.watchers("pods"), 0);
     assert_eq!(ips(&rig), ["10.0.0.1:8080"]);
-    rig.until("pods are watched again", |rig| rig.api.watchers("pods") == 1).await;
+    rig.until_watched("pods").await;
     assert_eq!(ips(&rig), ["10.0.0.1:8080"]);
     rig.stop().await;
 }
 
 /// Service `cart` with one pod, and a route that asks for the way through its `ClusterIP`.
 fn through_cluster_ip(mode: &str) -> ApiServer {
-    let api = ApiServer::default();
-    api.put("services", service("cart"));
-    api.put(SLICES, slice("cart-a", "cart", &[1]));
-    let mut route = route("r", "shop.example.com", "cart");
-    route["metadata"]["annotations"] = json!({"rouse.dev/direct-pod-routing": mode});
-    api.put(ROUTES, route);
+    let api = cart(&[1]);
+    let annotations = json!({"rouse.dev/direct-pod-routing": mode});
+    api.put(ROUTES, annotated(route("r", "shop.example.com", "cart"), annotations));
     api
 }
 
@@ -195,8 +177,7 @@ async fn stays_in_use(rig: &Rig, time: Duration) -> bool {
 #[tokio::test(start_paused = true)]
 async fn the_cluster_ip_is_not_dialled_while_it_leads_to_endpoints_that_are_refused() {
     for mode in ["disabled", "cold-start-only"] {
-        let api = through_cluster_ip(mode);
-        let rig = Rig::synced(&api).await;
+        let (api, rig) = synced(through_cluster_ip(mode)).await;
         let mut events = rig.cluster.events();
         rig.until("the ClusterIP is in use", uses_cluster_ip).await;
         assert!(rig.condition("r", "NotHonoured").is_none());
@@ -204,8 +185,7 @@ async fn the_cluster_ip_is_not_dialled_while_it_leads_to_endpoints_that_are_refu
         pass(Duration::from_millis(50)).await;
         assert!(!uses_cluster_ip(&rig), "{mode}");
         assert_eq!(rig.ready("cart"), 1, "its pod still gets requests");
-        rig.until("the status shows it", |rig| rig.condition("r", "NotHonoured").is_some()).await;
-        let (_, reason, message) = rig.condition("r", "NotHonoured").unwrap();
+        let (_, reason, message) = rig.until_condition("r", "NotHonoured").await;
         assert_eq!(reason, "RefusedEndpoints");
         assert!(message.contains("rouse.dev/direct-pod-routing"), "{message}");
         assert!(message.contains("Service shop/cart"), "{message}");
@@ -218,7 +198,7 @@ async fn the_cluster_ip_is_not_dialled_while_it_leads_to_endpoints_that_are_refu
         pass(Duration::from_secs(20)).await;
         assert!(!uses_cluster_ip(&rig));
         rig.until("the ClusterIP is in use again", uses_cluster_ip).await;
-        rig.until("the status shows it no more", |rig| rig.condition("r", "NotHonoured").is_none()).await;
+        rig.until_no_condition("r", "NotHonoured").await;
         let mut warnings = 0;
         while let Ok(event) = events.try_recv() {
             warnings +=
@@ -233,15 +213,14 @@ async fn the_cluster_ip_is_not_dialled_while_it_leads_to_endpoints_that_are_refu
 async fn the_cluster_ip_stays_in_use_where_manual_endpoints_are_allowed() {
     for everywhere in [true, false] {
         let api = through_cluster_ip("disabled");
-        let mut opted = service("cart");
-        opted["metadata"]["annotations"] = json!({"rouse.dev/manual-endpoints": "allow"});
+        let opted = annotated(service("cart"), json!({"rouse.dev/manual-endpoints": "allow"}));
         api.put("services", if everywhere { service("cart") } else { opted });
         api.put(SLICES, forged(bare));
-        let rig = Rig::with(&api, |settings| {
+        let rig = Rig::synced_with(&api, |settings| {
             settings.manual_endpoints = everywhere;
             settings.manual_endpoints_of = BTreeSet::from(["shop".to_owned()]);
-        });
-        rig.wait_synced().await;
+        })
+        .await;
         assert!(stays_in_use(&rig, Duration::from_secs(30)).await);
         assert_eq!(rig.ready("cart"), 2);
         rig.stop().await;
@@ -285,8 +264,7 @@ async fn no_kind_of_forged_endpoint_is_reached_through_the_cluster_ip() {
 
 #[tokio::test(start_paused = true)]
 async fn a_slice_that_is_ahead_of_its_pods_does_not_cost_the_cluster_ip() {
-    let api = through_cluster_ip("disabled");
-    let rig = Rig::synced(&api).await;
+    let (api, rig) = synced(through_cluster_ip("disabled")).await;
     rig.until("the ClusterIP is in use", uses_cluster_ip).await;
     for n in 2..20 {
         api.put_alone(SLICES, slice("cart-a", "cart", &(1..=n).collect::<Vec<u8>>()));
@@ -316,8 +294,7 @@ async fn a_slice_that_is_ahead_of_its_pods_does_not_cost_the_cluster_ip() {
 #[tokio::test(start_paused = true)]
 async fn pods_that_do_not_exist_are_not_believed_because_they_are_new_each_time() {
     for gaps in [false, true] {
-        let api = through_cluster_ip("disabled");
-        let rig = Rig::synced(&api).await;
+        let (api, rig) = synced(through_cluster_ip("disabled")).await;
         rig.until("the ClusterIP is in use", uses_cluster_ip).await;
         for n in 0..5 {
             api.put_alone(
@@ -357,7 +334,6 @@ async fn a_fallback_is_not_reached_through_a_cluster_ip_that_leads_to_refused_en
     pass(Duration::from_millis(50)).await;
     assert_eq!(addresses(&rig), 0);
     assert!(uses_cluster_ip(&rig), "its target is another Service");
-    rig.until("the status shows it", |rig| rig.condition("r", "NotHonoured").is_some()).await;
-    assert!(rig.condition("r", "NotHonoured").unwrap().2.contains("Service shop/sorry"));
+    assert!(rig.until_condition("r", "NotHonoured").await.2.contains("Service shop/sorry"));
     rig.stop().await;
 }

@@ -218,9 +218,7 @@ async fn settled(api: &ApiServer) {
 }
 
 async fn start(api: &ApiServer, overlap: HostOverlap) -> Rig {
-    let rig = Rig::with(api, |settings| settings.hosts.overlap = overlap);
-    rig.wait_synced().await;
-    rig
+    Rig::synced_with(api, |settings| settings.hosts.overlap = overlap).await
 }
 
 async fn live_through(steps: Vec<Step>, overlap: HostOverlap) {

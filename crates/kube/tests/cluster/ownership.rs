@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use http::Method;
 use rouse_kube::objects::route::RuleSpec;
-use rouse_kube::objects::service_facts::PortFault;
+use rouse_kube::objects::service_summary::PortFault;
 use serde_json::{Value, json};
 
-use crate::rig::{ROUTES, Rig, SCALED_HTTP, condition, pass, route, service};
+use crate::rig::{ROUTES, Rig, HTTP_SCALED_OBJECT, condition, pass, route, service, synced};
 use rouse_testkit::api_server::ApiServer;
 
 /// A route of `namespace` that was created in `year` and names `hosts`.
@@ -47,6 +47,11 @@ fn served_by(rig: &Rig, host: &str) -> Option<String> {
     })
 }
 
+#[track_caller]
+fn assert_served(rig: &Rig, host: &str, namespace: &str) {
+    assert_eq!(served_by(rig, host).as_deref(), Some(namespace), "{host}");
+}
+
 fn reported(api: &ApiServer, namespace: &str, name: &str, kind: &str) -> Option<String> {
     condition(&api.get(ROUTES, namespace, name)?, kind).map(|(_, _, message)| message)
 }
@@ -72,47 +77,59 @@ fn cluster() -> ApiServer {
     api
 }
 
-#[tokio::test(start_paused = true)]
-async fn an_edit_of_an_older_object_takes_no_host_away() {
+/// Namespace `a` has `cart.test`, and namespace `b` has `own.test` by an older object.
+fn two_owners() -> ApiServer {
     let api = cluster();
     api.put(ROUTES, route_of("a", "cart", 2024, &["cart.test"]));
     api.put(ROUTES, route_of("b", "old", 2020, &["own.test"]));
-    let rig = Rig::synced(&api).await;
+    api
+}
+
+/// Route `cart` of namespace `a`, which has claimed `host`.
+async fn claimed(host: &str) -> (ApiServer, Rig) {
+    let api = cluster();
+    api.put(ROUTES, route_of("a", "cart", 2024, &[host]));
+    let (api, rig) = synced(api).await;
+    recorded(&rig, "a", "cart", host).await;
+    (api, rig)
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_edit_of_an_older_object_takes_no_host_away() {
+    let (api, rig) = synced(two_owners()).await;
     recorded(&rig, "a", "cart", "cart.test").await;
     recorded(&rig, "b", "old", "own.test").await;
     set_hosts(&api, "b", "old", &["own.test", "cart.test"]);
     assert_eq!(conflict(&rig, "b", "old").await, "cart.test is claimed earlier by namespace a");
-    assert_eq!(served_by(&rig, "cart.test").as_deref(), Some("a"));
-    assert_eq!(served_by(&rig, "own.test").as_deref(), Some("b"));
+    assert_served(&rig, "cart.test", "a");
+    assert_served(&rig, "own.test", "b");
     rig.stop().await;
     // After a restart, and in another replica, what was recorded counts.
     let again = Rig::synced(&api).await;
     pass(Duration::from_mins(2)).await;
-    assert_eq!(served_by(&again, "cart.test").as_deref(), Some("a"));
+    assert_served(&again, "cart.test", "a");
     // The claim ends when no route of that namespace names the host any more.
     set_hosts(&api, "a", "cart", &["other.test"]);
     again.until("the host is free", |rig| served_by(rig, "cart.test").as_deref() == Some("b")).await;
     recorded(&again, "b", "old", "cart.test").await;
     set_hosts(&api, "a", "cart", &["cart.test", "other.test"]);
     conflict(&again, "a", "cart").await;
-    assert_eq!(served_by(&again, "cart.test").as_deref(), Some("b"));
+    assert_served(&again, "cart.test", "b");
     again.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_faulty_version_keeps_its_hosts_also_after_a_restart() {
-    let api = cluster();
-    api.put(ROUTES, route_of("a", "cart", 2024, &["cart.x.test"]));
-    let rig = Rig::synced(&api).await;
-    recorded(&rig, "a", "cart", "cart.x.test").await;
+    let (api, rig) = claimed("cart.x.test").await;
     edit(&api, "a", "cart", |spec| spec["timeouts"] = json!({"request": "soon"}));
     api.put(ROUTES, route_of("b", "wide", 2020, &["*.x.test"]));
     conflict(&rig, "b", "wide").await;
-    assert_eq!(served_by(&rig, "cart.x.test").as_deref(), Some("a"), "by its last good version");
+    // By its last good version.
+    assert_served(&rig, "cart.x.test", "a");
     rig.stop().await;
     let again = Rig::synced(&api).await;
     pass(Duration::from_mins(2)).await;
-    assert_eq!(served_by(&again, "cart.x.test").as_deref(), Some("a"));
+    assert_served(&again, "cart.x.test", "a");
     let plan = again.plan("a/cart").expect("it answers 503");
     assert!(matches!(plan.target, Err(PortFault::Faulty(_))), "{:?}", plan.target);
     assert!(reported(&api, "a", "cart", "HostsClaimed").unwrap().contains("cart.x.test"));
@@ -144,24 +161,19 @@ async fn two_replicas_agree_on_a_host_that_both_gave_away_at_the_same_moment() {
 
 #[tokio::test(start_paused = true)]
 async fn hosts_stay_where_they_are_while_no_status_can_be_written() {
-    let api = cluster();
+    let api = two_owners();
     api.refuse(Method::PATCH, "/status", 403, "not you", None);
-    api.put(ROUTES, route_of("a", "cart", 2024, &["cart.test"]));
-    api.put(ROUTES, route_of("b", "old", 2020, &["own.test"]));
     let rig = Rig::synced(&api).await;
     set_hosts(&api, "b", "old", &["own.test", "cart.test"]);
     pass(Duration::from_mins(2)).await;
-    assert_eq!(served_by(&rig, "cart.test").as_deref(), Some("a"));
-    assert_eq!(served_by(&rig, "own.test").as_deref(), Some("b"));
+    assert_served(&rig, "cart.test", "a");
+    assert_served(&rig, "own.test", "b");
     rig.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_record_that_another_writer_removed_is_written_again_after_a_while() {
-    let api = cluster();
-    api.put(ROUTES, route_of("a", "cart", 2024, &["cart.test"]));
-    let rig = Rig::synced(&api).await;
-    recorded(&rig, "a", "cart", "cart.test").await;
+    let (api, rig) = claimed("cart.test").await;
     let before = reported(&api, "a", "cart", "HostsClaimed");
     let mut object = api.get(ROUTES, "a", "cart").unwrap();
     object["status"] = json!({"conditions": []});
@@ -180,15 +192,15 @@ async fn an_http_scaled_object_carries_its_claims_too() {
         "spec": {"hosts": ["cart.test"],
                  "scaleTargetRef": {"name": "cart", "kind": "Deployment", "apiVersion": "apps/v1",
                                     "service": "cart", "port": 80}}});
-    api.put(SCALED_HTTP, scaled);
+    api.put(HTTP_SCALED_OBJECT, scaled);
     let rig = Rig::synced(&api).await;
-    let record = |rig: &Rig| condition(&rig.api.get(SCALED_HTTP, "shop", "old").unwrap(), "HostsClaimed");
+    let record = |rig: &Rig| condition(&rig.api.get(HTTP_SCALED_OBJECT, "shop", "old").unwrap(), "HostsClaimed");
     rig.until("the claim is recorded", |rig| record(rig).is_some()).await;
     rig.stop().await;
     api.put(ROUTES, route_of("b", "older", 2020, &["*.test"]));
     let again = Rig::synced(&api).await;
     conflict(&again, "b", "older").await;
-    assert_eq!(served_by(&again, "cart.test").as_deref(), Some("shop"));
+    assert_served(&again, "cart.test", "shop");
     again.stop().await;
 }
 

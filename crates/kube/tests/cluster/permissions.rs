@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::rig::{DEPLOYMENTS, ROUTES, Rig, SCALED_HTTP, deployment, id, route, service};
+use crate::rig::{DEPLOYMENTS, ROUTES, Rig, HTTP_SCALED_OBJECT, annotated, deployment, id, route, service};
 use http::Method;
 use rouse_core::engine::Engine as _;
 use rouse_kube::client::permissions::{PERMISSIONS, Scope};
@@ -41,10 +41,9 @@ fn right(request: &ApiRequest) -> Right {
 /// that names objects, and a route that does.
 fn shop() -> ApiServer {
     let api = ApiServer::default();
-    let mut cart = service("cart");
-    cart["metadata"]["annotations"] = json!({"rouse.dev/upstream-tls": "true",
+    let annotations = json!({"rouse.dev/upstream-tls": "true",
         "rouse.dev/upstream-ca": "configmap/ca", "rouse.dev/upstream-client-cert": "own-certificate"});
-    api.put("services", cart);
+    api.put("services", annotated(service("cart"), annotations));
     api.put(DEPLOYMENTS, deployment("cart", "cart", 0));
     let mut to_cart = route("to-cart", "cart.example.com", "cart");
     to_cart["spec"]["coldStart"] =
@@ -56,7 +55,7 @@ fn shop() -> ApiServer {
     let target = json!({"name": "x", "service": "missing", "port": 80});
     let meta = json!({"name": "old", "namespace": "shop"});
     api.put(
-        SCALED_HTTP,
+        HTTP_SCALED_OBJECT,
         json!({"metadata": meta, "spec": {"hosts": ["old.example.com"], "scaleTargetRef": target}}),
     );
     api
@@ -68,8 +67,7 @@ fn replicas(api: &ApiServer, collection: &str, name: &str) -> Option<u64> {
 
 /// Follows `api` until the engine has done everything that it ever does.
 async fn do_everything(api: &ApiServer, namespace: Option<&str>) {
-    let rig = Rig::with(api, |settings| settings.namespace = namespace.map(str::to_owned));
-    rig.wait_synced().await;
+    let rig = Rig::synced_with(api, |settings| settings.namespace = namespace.map(str::to_owned)).await;
     for (service, collection) in [("cart", DEPLOYMENTS), ("db", STATEFUL_SETS)] {
         rig.cluster.wake(&id(service));
         rig.until("it is woken", |rig| replicas(&rig.api, collection, service) == Some(1)).await;
@@ -85,7 +83,7 @@ async fn do_everything(api: &ApiServer, namespace: Option<&str>) {
         object.pointer("/status/conditions").and_then(Value::as_array).is_some_and(|all| !all.is_empty())
     };
     rig.until("statuses are written", |rig| {
-        reported(rig, ROUTES, "to-cart") && reported(rig, SCALED_HTTP, "old")
+        reported(rig, ROUTES, "to-cart") && reported(rig, HTTP_SCALED_OBJECT, "old")
     })
     .await;
     rig.until("events are written", |rig| {

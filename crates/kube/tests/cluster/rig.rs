@@ -8,9 +8,10 @@ use rouse_core::endpoint::{PortName, ServiceId, State};
 use rouse_core::merge::MergePolicy;
 use rouse_core::registry::{Registry, RegistrySettings};
 use rouse_core::time::{Clock, Moment};
-use rouse_kube::cluster::{Cluster, ClusterSettings, TaskEnded};
+use rouse_kube::cluster::{Cluster, ClusterEvent, ClusterSettings, TaskEnded};
 use rouse_kube::routes::plan::RoutePlan;
 use serde_json::{Value, json};
+use tokio::sync::broadcast;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
@@ -19,8 +20,8 @@ use rouse_testkit::api_server::ApiServer;
 
 pub(crate) const SLICES: &str = "discovery.k8s.io/endpointslices";
 pub(crate) const ROUTES: &str = "http.keda.sh/interceptorroutes";
-pub(crate) const SCALED_HTTP: &str = "http.keda.sh/httpscaledobjects";
-pub(crate) const SCALED: &str = "keda.sh/scaledobjects";
+pub(crate) const HTTP_SCALED_OBJECT: &str = "http.keda.sh/httpscaledobjects";
+pub(crate) const SCALED_OBJECT: &str = "keda.sh/scaledobjects";
 pub(crate) const DEPLOYMENTS: &str = "apps/deployments";
 
 /// Tokio's paused time, which moves on when all tasks wait.
@@ -69,7 +70,12 @@ impl Rig {
 
     /// Starts, and has seen everything.
     pub(crate) async fn synced(api: &ApiServer) -> Self {
-        let rig = Self::start(api);
+        Self::synced_with(api, |_| {}).await
+    }
+
+    /// Starts with changed settings, and has seen everything.
+    pub(crate) async fn synced_with(api: &ApiServer, change: impl FnOnce(&mut ClusterSettings)) -> Self {
+        let rig = Self::with(api, change);
         rig.wait_synced().await;
         rig
     }
@@ -85,6 +91,29 @@ impl Rig {
             assert!(Instant::now() < deadline, "never: {what}");
             pass(Duration::from_millis(5)).await;
         }
+    }
+
+    /// Waits until exactly so many endpoints of Service `cart` are ready.
+    pub(crate) async fn until_ready(&self, what: &str, count: usize) {
+        self.until(what, |rig| rig.ready("cart") == count).await;
+    }
+
+    /// Waits until one watch of a collection is open.
+    pub(crate) async fn until_watched(&self, collection: &str) {
+        let what = format!("{collection} are watched");
+        self.until(&what, |rig| rig.api.watchers(collection) == 1).await;
+    }
+
+    /// Waits until a route has a condition: its status, reason and message.
+    pub(crate) async fn until_condition(&self, route: &str, kind: &str) -> (String, String, String) {
+        let what = format!("route {route} has the condition {kind}");
+        self.until(&what, |rig| rig.condition(route, kind).is_some()).await;
+        self.condition(route, kind).unwrap()
+    }
+
+    pub(crate) async fn until_no_condition(&self, route: &str, kind: &str) {
+        let what = format!("route {route} has no condition {kind}");
+        self.until(&what, |rig| rig.condition(route, kind).is_none()).await;
     }
 
     /// The endpoints of port `http` as state and address, sorted.
@@ -127,6 +156,12 @@ impl Rig {
     }
 }
 
+/// An API server, and a gateway that has seen everything it has.
+pub(crate) async fn synced(api: ApiServer) -> (ApiServer, Rig) {
+    let rig = Rig::synced(&api).await;
+    (api, rig)
+}
+
 impl Drop for Rig {
     fn drop(&mut self) {
         self.cancel.cancel();
@@ -147,6 +182,11 @@ pub(crate) async fn pass(time: Duration) {
 
 pub(crate) fn id(service: &str) -> ServiceId {
     ServiceId::new("shop", service).unwrap()
+}
+
+/// The events that have come since the last look, as text.
+pub(crate) fn event_texts(events: &mut broadcast::Receiver<ClusterEvent>) -> Vec<String> {
+    std::iter::from_fn(|| events.try_recv().ok()).map(|event| format!("{event:?}")).collect()
 }
 
 /// A Service with port `http` 80.
@@ -173,10 +213,24 @@ pub(crate) fn route(name: &str, host: &str, service: &str) -> Value {
                     "scalingMetric": {"concurrency": {"targetValue": 10}}}})
 }
 
+/// The object with these annotations.
+pub(crate) fn annotated(mut object: Value, annotations: Value) -> Value {
+    object["metadata"]["annotations"] = annotations;
+    object
+}
+
 /// A Deployment of pods with the label `app`.
 pub(crate) fn deployment(name: &str, app: &str, replicas: u32) -> Value {
     json!({"metadata": {"name": name, "namespace": "shop"},
            "spec": {"replicas": replicas, "template": {"metadata": {"labels": {"app": app, "more": "x"}}}}})
+}
+
+/// Service `cart` with one slice of ready pods at 10.0.0.n.
+pub(crate) fn cart(pods: &[u8]) -> ApiServer {
+    let api = ApiServer::default();
+    api.put("services", service("cart"));
+    api.put(SLICES, slice("cart-a", "cart", pods));
+    api
 }
 
 /// Service `cart` with its Deployment and a route.

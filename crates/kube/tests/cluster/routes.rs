@@ -2,20 +2,18 @@
 
 use std::time::Duration;
 
-use rouse_core::routing::RoutingMode;
-use rouse_kube::objects::service_facts::PortFault;
+use rouse_core::routing_mode::RoutingMode;
+use rouse_kube::objects::service_summary::PortFault;
 use serde_json::json;
 
-use crate::rig::{ROUTES, Rig, condition, pass, route, service, shop};
+use crate::rig::{ROUTES, Rig, annotated, condition, pass, route, service, shop, synced};
 
 #[tokio::test(start_paused = true)]
 async fn a_good_route_is_published_and_called_ready_by_one_write() {
-    let api = shop();
-    let rig = Rig::synced(&api).await;
+    let (api, rig) = synced(shop()).await;
     let plan = rig.plan("shop/r").unwrap();
     assert_eq!((&*plan.rules[0].hosts[0], plan.target.as_ref().unwrap().number), ("shop.example.com", 80));
-    rig.until("it is written", |rig| rig.condition("r", "Ready").is_some()).await;
-    assert_eq!(rig.condition("r", "Ready").unwrap().0, "True");
+    assert_eq!(rig.until_condition("r", "Ready").await.0, "True");
     assert_eq!(rig.condition("r", "Accepted").unwrap().0, "True");
     pass(Duration::from_mins(5)).await;
     let writes = api.patches("status");
@@ -32,8 +30,7 @@ async fn a_good_route_is_published_and_called_ready_by_one_write() {
 
 #[tokio::test(start_paused = true)]
 async fn a_bad_version_is_called_so_while_the_last_good_one_serves() {
-    let api = shop();
-    let rig = Rig::synced(&api).await;
+    let (api, rig) = synced(shop()).await;
     let mut bad = route("r", "shop.example.com", "cart");
     bad["spec"]["target"]["portName"] = json!("http");
     bad["spec"]["timeouts"] = json!({"request": "soon"});
@@ -52,11 +49,10 @@ async fn a_bad_version_is_called_so_while_the_last_good_one_serves() {
     assert_eq!(rig.condition("r", "Ready").unwrap().0, "True");
     // One that was bad from the beginning never serves, and does no harm.
     api.put(ROUTES, json!({"metadata": {"name": "worse", "namespace": "shop"}, "spec": {"rules": 7}}));
-    rig.until("the status shows it", |rig| rig.condition("worse", "Ready").is_some()).await;
-    assert_eq!(rig.condition("worse", "Ready").unwrap().1, "Invalid");
+    assert_eq!(rig.until_condition("worse", "Ready").await.1, "Invalid");
     assert!(rig.plan("shop/worse").is_none() && rig.plan("shop/r").is_some());
     // Created again under the same name while the watch was down, it has no good version to go back to.
-    rig.until("the watch stands", |rig| rig.api.watchers(ROUTES) == 1).await;
+    rig.until_watched(ROUTES).await;
     api.set_silent(true);
     api.delete(ROUTES, "shop", "r");
     let mut anew = json!({"metadata": {"name": "r", "namespace": "shop", "uid": "another"}, "spec": {}});
@@ -74,7 +70,7 @@ async fn a_route_follows_its_service() {
     api.delete("services", "shop", "cart");
     let rig = Rig::synced(&api).await;
     assert!(matches!(rig.plan("shop/r").unwrap().target, Err(PortFault::NoService(_))));
-    rig.until("the status shows it", |rig| rig.condition("r", "NoService").is_some()).await;
+    rig.until_condition("r", "NoService").await;
     let mut other = service("cart");
     other["spec"]["ports"] = json!([{"name": "http", "port": 81}]);
     api.put("services", other);
@@ -82,7 +78,7 @@ async fn a_route_follows_its_service() {
         matches!(rig.plan("shop/r").unwrap().target, Err(PortFault::BadPort { .. }))
     })
     .await;
-    rig.until("the status shows it", |rig| rig.condition("r", "BadPort").is_some()).await;
+    rig.until_condition("r", "BadPort").await;
     assert!(rig.condition("r", "NoService").is_none(), "what is not so any more is taken away");
     api.put("services", service("cart"));
     rig.until("all is well", |rig| rig.condition("r", "Ready").is_some_and(|(status, ..)| status == "True"))
@@ -128,13 +124,12 @@ async fn a_service_that_is_not_bypassed_gets_what_it_asks_for() {
     ] {
         let api = shop();
         api.put("services", invalid.clone());
-        let mut object = route("r", "shop.example.com", "cart");
         if let Some(own) = own {
-            object["metadata"]["annotations"] = json!({"rouse.dev/direct-pod-routing": own});
+            let annotations = json!({"rouse.dev/direct-pod-routing": own});
+            api.put(ROUTES, annotated(route("r", "shop.example.com", "cart"), annotations));
         }
-        api.put(ROUTES, object);
         let rig = Rig::with(&api, |settings| settings.direct = default);
-        rig.until("the status is written", |rig| rig.condition("r", "Ready").is_some()).await;
+        rig.until_condition("r", "Ready").await;
         assert_eq!(rig.condition("r", "NotHonoured").is_some(), reported, "{default:?} {own:?}");
         rig.stop().await;
     }
@@ -143,9 +138,8 @@ async fn a_service_that_is_not_bypassed_gets_what_it_asks_for() {
 #[tokio::test(start_paused = true)]
 async fn limits_of_routes_reach_their_service() {
     let api = shop();
-    let mut limited = route("s", "s.example.com", "cart");
-    limited["metadata"]["annotations"] = json!({"rouse.dev/concurrency-limit": "3"});
-    api.put(ROUTES, limited);
+    let annotations = json!({"rouse.dev/concurrency-limit": "3"});
+    api.put(ROUTES, annotated(route("s", "s.example.com", "cart"), annotations));
     let rig = Rig::synced(&api).await;
     let limit = |rig: &Rig| rig.registry.get(&crate::rig::id("cart")).unwrap().snapshot().spread.limit;
     rig.until("it is there", |rig| limit(rig).is_some_and(|limit| limit.get() == 3)).await;

@@ -5,19 +5,12 @@ use std::time::Duration;
 
 use http::Method;
 use k8s_openapi::ByteString;
-use rouse_kube::objects::service_facts::TlsFacts;
+use rouse_kube::objects::service_summary::TlsFacts;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use crate::rig::{ROUTES, Rig, condition, pass, route, service};
-use rouse_testkit::api_server::{ApiServer, Trap};
-
-/// Service `name` with these annotations.
-fn annotated(name: &str, annotations: &Value) -> Value {
-    let mut service = service(name);
-    service["metadata"]["annotations"] = annotations.clone();
-    service
-}
+use crate::rig::{ROUTES, Rig, annotated, condition, event_texts, pass, route, service, synced};
+use rouse_testkit::api_server::{ApiServer, InjectedFault};
 
 fn secret(name: &str, entries: &[(&str, &str)]) -> Value {
     let encoded = |(key, text): &(&str, &str)| ((*key).to_owned(), json!(ByteString((*text).into())));
@@ -35,7 +28,7 @@ fn shop() -> ApiServer {
     let annotations = json!({
         "rouse.dev/upstream-tls": "true", "rouse.dev/upstream-server-name": "Cart.Internal",
         "rouse.dev/upstream-ca": "configmap/roots/bundle", "rouse.dev/upstream-client-cert": "gateway"});
-    api.put("services", annotated("cart", &annotations));
+    api.put("services", annotated(service("cart"), annotations));
     api.put("configmaps", config_map("roots", "bundle", "ROOT"));
     api.put(
         "secrets",
@@ -58,10 +51,24 @@ fn ca(rig: &Rig) -> String {
     String::from_utf8(tls(rig).ca.as_deref().unwrap_or_default().to_vec()).unwrap()
 }
 
+/// Waits until so many Secrets and `ConfigMap`s are watched.
+async fn until_followed(rig: &Rig, count: usize) {
+    let what = format!("{count} objects are followed");
+    rig.until(&what, |rig| rig.api.watchers("secrets") + rig.api.watchers("configmaps") == count).await;
+}
+
+/// Replaces the client certificate, and waits until the new one is published.
+async fn renew(rig: &Rig) {
+    rig.api.put("secrets", secret("gateway", &[("tls.crt", "NEW"), ("tls.key", "NEWER")]));
+    rig.until("the new certificate is published", |rig| {
+        tls(rig).client.as_ref().is_some_and(|(certificate, _)| **certificate == *b"NEW")
+    })
+    .await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_service_says_how_its_pods_are_spoken_to_and_only_what_it_names_is_read() {
-    let api = shop();
-    let rig = Rig::synced(&api).await;
+    let (api, rig) = synced(shop()).await;
     let facts = tls(&rig);
     assert_eq!((facts.on, facts.server_name.as_deref()), (Some(true), Some("cart.internal")));
     assert_eq!((facts.fault.as_deref(), facts.ca.as_deref()), (None, Some(&b"ROOT"[..])), "from the start");
@@ -70,8 +77,7 @@ async fn a_service_says_how_its_pods_are_spoken_to_and_only_what_it_names_is_rea
     let printed = format!("{:?} {:?}", rig.plan("shop/r").unwrap(), rig.cluster);
     assert!(printed.contains("TlsFacts") && !printed.contains("HIDDEN"), "{printed}");
     assert!(!printed.contains("72, 73, 68, 68"), "nor as numbers: {printed}");
-    rig.until("both are followed", |rig| rig.api.watchers("secrets") + rig.api.watchers("configmaps") == 2)
-        .await;
+    until_followed(&rig, 2).await;
     for request in
         api.requests(|request| request.path.ends_with("secrets") || request.path.ends_with("configmaps"))
     {
@@ -84,10 +90,8 @@ async fn a_service_says_how_its_pods_are_spoken_to_and_only_what_it_names_is_rea
 
 #[tokio::test(start_paused = true)]
 async fn new_certificates_are_published_and_nothing_else_changes_the_facts() {
-    let api = shop();
-    let rig = Rig::synced(&api).await;
-    rig.until("both are followed", |rig| rig.api.watchers("secrets") + rig.api.watchers("configmaps") == 2)
-        .await;
+    let (api, rig) = synced(shop()).await;
+    until_followed(&rig, 2).await;
     let before = tls(&rig);
     // The same again, a new list, and another port: no reason for new sessions.
     api.put("configmaps", config_map("roots", "bundle", "ROOT"));
@@ -104,11 +108,7 @@ async fn new_certificates_are_published_and_nothing_else_changes_the_facts() {
     .await;
     pass(Duration::from_mins(1)).await;
     assert!(Arc::ptr_eq(&before, &tls(&rig)), "the very same facts");
-    api.put("secrets", secret("gateway", &[("tls.crt", "NEW"), ("tls.key", "NEWER")]));
-    rig.until("they are published", |rig| {
-        tls(rig).client.as_ref().is_some_and(|(certificate, _)| **certificate == *b"NEW")
-    })
-    .await;
+    renew(&rig).await;
     api.put("configmaps", config_map("roots", "bundle", "OTHER"));
     rig.until("the roots too", |rig| ca(rig) == "OTHER").await;
     rig.stop().await;
@@ -120,8 +120,7 @@ async fn a_certificate_that_the_data_plane_cannot_use_is_a_fault_until_it_is_rep
     let rig = Rig::with(&api, |settings| {
         settings.check_tls = |facts| (facts.ca.as_deref() == Some(b"ROOT")).then(|| "no root".to_owned());
     });
-    rig.until("the status shows it", |rig| rig.condition("r", "BadUpstreamTls").is_some()).await;
-    assert_eq!(rig.condition("r", "BadUpstreamTls").unwrap().2, "Service shop/cart: no root");
+    assert_eq!(rig.until_condition("r", "BadUpstreamTls").await.2, "Service shop/cart: no root");
     assert_eq!(
         (fault(&rig), rig.condition("r", "Ready").unwrap().0),
         ("no root".to_owned(), "False".to_owned())
@@ -142,8 +141,7 @@ async fn what_is_missing_or_odd_is_a_fault_until_it_is_mended() {
     let rig = Rig::synced(&api).await;
     assert_eq!(fault(&rig), "there is no ConfigMap shop/roots");
     assert_eq!((tls(&rig).on, tls(&rig).ca.clone()), (Some(true), None));
-    rig.until("the status shows it", |rig| rig.condition("r", "BadUpstreamTls").is_some()).await;
-    let reported = rig.condition("r", "BadUpstreamTls").unwrap();
+    let reported = rig.until_condition("r", "BadUpstreamTls").await;
     assert_eq!(reported.2, "Service shop/cart: there is no ConfigMap shop/roots");
     assert_eq!(rig.condition("r", "Ready").unwrap().1, "BadUpstreamTls");
     api.put("configmaps", config_map("roots", "ca.crt", "ROOT"));
@@ -153,7 +151,7 @@ async fn what_is_missing_or_odd_is_a_fault_until_it_is_mended() {
     binary["binaryData"] = json!({"bundle": ByteString(b"BINARY".to_vec())});
     api.put("configmaps", binary);
     rig.until("all is well", |rig| fault(rig).is_empty() && ca(rig) == "BINARY").await;
-    rig.until("the condition is gone", |rig| rig.condition("r", "BadUpstreamTls").is_none()).await;
+    rig.until_no_condition("r", "BadUpstreamTls").await;
     let mut invalid = secret("gateway", &[("tls.crt", "CERT")]);
     invalid["data"]["tls.key"] = json!("HIDDEN?");
     api.put("secrets", invalid);
@@ -162,7 +160,7 @@ async fn what_is_missing_or_odd_is_a_fault_until_it_is_mended() {
     api.delete("secrets", "shop", "gateway");
     rig.until("it is gone", |rig| fault(rig) == "there is no Secret shop/gateway").await;
     assert!(tls(&rig).client.is_none());
-    api.put("services", annotated("cart", &json!({"rouse.dev/upstream-tls": "yes"})));
+    api.put("services", annotated(service("cart"), json!({"rouse.dev/upstream-tls": "yes"})));
     rig.until("the annotation is not valid", |rig| {
         fault(rig) == "annotation rouse.dev/upstream-tls is \"yes\": expected true or false"
     })
@@ -181,16 +179,20 @@ async fn a_secret_that_may_not_be_read_is_a_fault_that_says_what_to_grant() {
     let words = "Secret shop/gateway cannot be read: the permission to list and watch secrets in namespace shop is missing: \
                  secrets is forbidden: User \"rouse\" cannot list";
     assert_eq!(fault(&rig), words);
-    rig.until("the status shows it", |rig| rig.condition("r", "BadUpstreamTls").is_some()).await;
+    rig.until_condition("r", "BadUpstreamTls").await;
     pass(Duration::from_mins(5)).await;
     let tries = api.requests(|request| request.path.ends_with("/secrets")).len();
     assert!((20..=80).contains(&tries), "{tries} tries in five minutes");
-    let reported = std::iter::from_fn(|| events.try_recv().ok()).map(|reported| format!("{reported:?}"));
-    assert_eq!(reported.filter(|reported| reported.contains("Secret shop/gateway")).count(), 1, "once");
+    let reported = event_texts(&mut events);
+    assert_eq!(
+        reported.iter().filter(|reported| reported.contains("Secret shop/gateway")).count(),
+        1,
+        "once"
+    );
     api.allow_all();
     rig.until("all is well", |rig| fault(rig).is_empty() && tls(rig).client.is_some()).await;
     // A value that was read stands while the API server is out of reach.
-    rig.until("it is followed", |rig| rig.api.watchers("secrets") == 1).await;
+    rig.until_watched("secrets").await;
     let before = tls(&rig);
     api.set_down(true);
     pass(Duration::from_mins(2)).await;
@@ -204,8 +206,8 @@ async fn a_secret_that_may_not_be_read_is_a_fault_that_says_what_to_grant() {
 #[tokio::test(start_paused = true)]
 async fn only_services_that_routes_lead_to_are_read_for_fallbacks_included() {
     let api = shop();
-    api.put("services", annotated("idle", &json!({"rouse.dev/upstream-ca": "secret/unrelated"})));
-    api.put("services", annotated("spare", &json!({"rouse.dev/upstream-ca": "secret/spare-ca"})));
+    api.put("services", annotated(service("idle"), json!({"rouse.dev/upstream-ca": "secret/unrelated"})));
+    api.put("services", annotated(service("spare"), json!({"rouse.dev/upstream-ca": "secret/spare-ca"})));
     api.put("secrets", secret("spare-ca", &[("ca.crt", "SPARE")]));
     let mut with_fallback = route("r", "shop.example.com", "cart");
     with_fallback["spec"]["coldStart"] = json!({"fallback": {"service": {"name": "spare", "port": 80}}});
@@ -222,23 +224,19 @@ async fn only_services_that_routes_lead_to_are_read_for_fallbacks_included() {
     })
     .await;
     api.delete(ROUTES, "shop", "r");
-    rig.until("nothing is followed any more", |rig| {
-        rig.api.watchers("secrets") + rig.api.watchers("configmaps") == 0
-    })
-    .await;
+    until_followed(&rig, 0).await;
     rig.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn no_request_is_refused_while_a_service_goes_from_one_bundle_to_another() {
-    let api = shop();
-    let rig = Rig::synced(&api).await;
+    let (api, rig) = synced(shop()).await;
     let mut plans = rig.cluster.plans();
     for bundle in ["one", "two", "three"] {
         api.put("configmaps", config_map(bundle, "ca.crt", bundle));
         let annotations = json!({"rouse.dev/upstream-tls": "true",
                                  "rouse.dev/upstream-ca": format!("configmap/{bundle}")});
-        api.put("services", annotated("cart", &annotations));
+        api.put("services", annotated(service("cart"), annotations));
         // Routes are published for this, whether the bundle was read or not.
         api.put(ROUTES, route("r", &format!("{bundle}.example.com"), "cart"));
         while ca(&rig) != bundle {
@@ -252,9 +250,8 @@ async fn no_request_is_refused_while_a_service_goes_from_one_bundle_to_another()
 #[tokio::test(start_paused = true)]
 async fn an_object_of_another_name_or_namespace_is_never_taken_for_ours() {
     let api = shop();
-    let mut foreign = service("cart");
+    let mut foreign = annotated(service("cart"), json!({"rouse.dev/upstream-client-cert": "gateway"}));
     foreign["metadata"]["namespace"] = json!("thieves");
-    foreign["metadata"]["annotations"] = json!({"rouse.dev/upstream-client-cert": "gateway"});
     api.put("services", foreign);
     let mut theirs = route("r", "thieves.example.com", "cart");
     theirs["metadata"]["namespace"] = json!("thieves");
@@ -275,7 +272,7 @@ async fn more_objects_than_are_followed_are_faults_until_there_is_room() {
     for n in 0..501 {
         let annotations = json!({"rouse.dev/upstream-ca": format!("secret/ca-{n:03}"),
                                  "rouse.dev/upstream-client-cert": format!("client-{n:03}")});
-        api.put("services", annotated(&format!("s{n:03}"), &annotations));
+        api.put("services", annotated(service(&format!("s{n:03}")), annotations));
         let name = format!("s{n:03}");
         if n % 2 == 0 {
             let mut pair = route(&format!("r{n:03}"), &format!("h{n}.example.com"), &name);
@@ -286,8 +283,7 @@ async fn more_objects_than_are_followed_are_faults_until_there_is_room() {
             api.put(ROUTES, pair);
         }
     }
-    let rig = Rig::with(&api, |settings| settings.write_status = false);
-    rig.wait_synced().await;
+    let rig = Rig::synced_with(&api, |settings| settings.write_status = false).await;
     let faults = |rig: &Rig| {
         let plans = Arc::clone(&rig.cluster.plans().borrow());
         let ports = plans.iter().flat_map(|plan| [Some(&plan.target), plan.fallback.as_ref()]).flatten();
@@ -303,23 +299,18 @@ async fn more_objects_than_are_followed_are_faults_until_there_is_room() {
 
 #[tokio::test(start_paused = true)]
 async fn a_watch_of_a_secret_that_panics_is_reported_and_started_again() {
-    let api = shop();
-    let rig = Rig::synced(&api).await;
+    let (api, rig) = synced(shop()).await;
     let mut events = rig.cluster.events();
-    rig.until("it is followed", |rig| rig.api.watchers("secrets") == 1).await;
+    rig.until_watched("secrets").await;
     let before = tls(&rig);
-    api.trap("/secrets", Trap::Panic);
+    api.trap("/secrets", InjectedFault::Panic);
     api.expire();
     rig.until("it is not followed", |rig| rig.api.watchers("secrets") == 0).await;
     pass(Duration::from_secs(1)).await;
     assert!(Arc::ptr_eq(&before, &tls(&rig)), "what was read stands");
-    api.put("secrets", secret("gateway", &[("tls.crt", "NEW"), ("tls.key", "NEWER")]));
-    rig.until("the new certificate is seen", |rig| {
-        tls(rig).client.as_ref().is_some_and(|(certificate, _)| **certificate == *b"NEW")
-    })
-    .await;
-    let reported = std::iter::from_fn(|| events.try_recv().ok()).map(|reported| format!("{reported:?}"));
+    renew(&rig).await;
+    let reported = event_texts(&mut events);
     let words = "the watch of Secret shop/gateway has ended by a panic";
-    assert_eq!(reported.filter(|reported| reported.contains(words)).count(), 1, "once");
+    assert_eq!(reported.iter().filter(|reported| reported.contains(words)).count(), 1, "once");
     rig.stop().await;
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use rouse_kube::objects::route::{RouteKey, RouteKind};
+use rouse_kube::routes::claim_record::{ClaimRecord, ClaimTime, LONGEST_RECORD};
 use rouse_kube::routes::claims::{Claimant, HostClaims, HostOverlap, HostRules};
-use rouse_kube::routes::record::{ClaimRecord, ClaimTime, LONGEST_RECORD};
 use serde_json::json;
 
 const HOSTS: [&str; 6] = ["a.x.test", "b.x.test", "*.x.test", "*", "*.a.x.test", "c.test"];
@@ -72,14 +72,8 @@ fn namespace(name: Name) -> String {
     format!("ns{}", name.0)
 }
 
-/// Whether two patterns overlap, in the plainest way: some host of a list matches both.
 fn overlap(one: &str, other: &str) -> bool {
-    let hosts = ["a.x.test", "b.x.test", "z.x.test", "z.a.x.test", "c.test"];
-    let matches = |pattern: &str, host: &str| match pattern.strip_prefix('*') {
-        Some(suffix) if !suffix.is_empty() => host.ends_with(suffix),
-        _ => pattern == host,
-    };
-    one == other || hosts.iter().any(|host| matches(one, host) && matches(other, host))
+    crate::overlap(&["a.x.test", "b.x.test", "z.x.test", "z.a.x.test", "c.test"], one, other)
 }
 
 impl PlanInputs {

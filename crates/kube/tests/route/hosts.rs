@@ -9,11 +9,11 @@ use rouse_kube::objects::route::{
     BodySpec, ColdStartSpec, NoWakeSpec, ResponseSpec, RouteKey, RouteKind, RouteSpec, RuleSpec, ScalingSpec,
     StaticMode, StaticSpec, TargetSpec, TimeoutSpec,
 };
-use rouse_kube::objects::service_facts::{PortRef, ServiceSummary, TlsFacts};
+use rouse_kube::objects::service_summary::{PortRef, ServiceSummary, TlsFacts};
+use rouse_kube::routes::claim_record::{ClaimRecord, ClaimTime};
 use rouse_kube::routes::claims::{Claimant, HostClaims, HostOverlap, HostRules};
 use rouse_kube::routes::hosts::{self, ANY, AssignedHosts};
 use rouse_kube::routes::plan::{Findings, PlanInputs, RoutePlan};
-use rouse_kube::routes::record::{ClaimRecord, ClaimTime};
 
 const HOSTS: [&str; 6] =
     ["a.example.com", "b.example.com", "*.example.com", ANY, "*.a.example.com", "deep.a.example.com"];
@@ -107,14 +107,9 @@ fn compile(
     rouse_kube::routes::plan::compile(routes, &owners, &Nothing, found)
 }
 
-/// Whether two patterns overlap, in the plainest way: some host of a list matches both.
 fn overlap(one: &str, other: &str) -> bool {
     let hosts = ["a.example.com", "b.example.com", "c.example.com", "deep.a.example.com", "x.a.example.com"];
-    let matches = |pattern: &str, host: &str| match pattern.strip_prefix('*') {
-        Some(suffix) if !suffix.is_empty() => host.ends_with(suffix),
-        _ => pattern == host,
-    };
-    one == other || hosts.iter().any(|host| matches(one, host) && matches(other, host))
+    crate::overlap(&hosts, one, other)
 }
 
 /// The namespace that the operator has assigned a host to, by the naive model: from the host itself to the widest pattern.

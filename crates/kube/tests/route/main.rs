@@ -7,3 +7,12 @@ mod hosts;
 mod spec;
 mod status;
 mod tls;
+
+/// Whether two patterns overlap, in the plainest way: one of `hosts` matches both.
+fn overlap(hosts: &[&str], one: &str, other: &str) -> bool {
+    let matches = |pattern: &str, host: &str| match pattern.strip_prefix('*') {
+        Some(suffix) if !suffix.is_empty() => host.ends_with(suffix),
+        _ => pattern == host,
+    };
+    one == other || hosts.iter().any(|host| matches(one, host) && matches(other, host))
+}

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rouse_core::routing::RoutingMode;
+use rouse_core::routing_mode::RoutingMode;
 use rouse_kube::objects::route::{
     BodySpec, NoWakeSpec, Probing, RouteKind, RouteObject, RouteSpec, StaticMode, TimeoutSpec, read,
 };
-use rouse_kube::objects::service_facts::PortRef;
+use rouse_kube::objects::service_summary::PortRef;
 use rouse_kube::objects::workload::Workload;
 use serde_json::{Value, json};
 

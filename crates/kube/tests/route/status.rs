@@ -3,7 +3,7 @@
 use rouse_kube::objects::route::{RouteKey, RouteKind};
 use rouse_kube::routes::hosts::Conflict;
 use rouse_kube::routes::plan::Findings;
-use rouse_kube::routes::status::{CurrentStatus, Statuses, conditions};
+use rouse_kube::routes::status::{CurrentStatus, StatusTracker, conditions};
 use serde_json::{Value, json};
 
 fn key(kind: RouteKind) -> RouteKey {
@@ -45,7 +45,7 @@ fn what_is_the_matter_is_said_and_nothing_else() {
 
 #[test]
 fn a_condition_keeps_the_time_at_which_its_status_changed() {
-    let mut statuses = Statuses::default();
+    let mut statuses = StatusTracker::default();
     let route = key(RouteKind::InterceptorRoute);
     let well = conditions(&Findings::default());
     let first = statuses.due(&route, object("uid", Some(3), &[]), well, "noon").unwrap();
@@ -78,7 +78,7 @@ fn the_same_condition_is_written_once_by_any_gateway() {
     for kind in [RouteKind::InterceptorRoute, RouteKind::HttpScaledObject] {
         let route = key(kind);
         let bad = || conditions(&Findings { faults: vec!["x".into()], ..Findings::default() });
-        let mut statuses = Statuses::default();
+        let mut statuses = StatusTracker::default();
         let write = statuses.due(&route, object("uid", None, &[]), bad(), "noon").unwrap();
         assert_eq!(
             statuses.due(&route, object("uid", None, &[]), bad(), "later"),
@@ -86,7 +86,7 @@ fn the_same_condition_is_written_once_by_any_gateway() {
             "the watch may lag behind"
         );
         let present = write.patch["status"]["conditions"].as_array().unwrap().clone();
-        let mut another = Statuses::default();
+        let mut another = StatusTracker::default();
         assert_eq!(
             another.due(&route, object("uid", None, &present), bad(), "later"),
             None,
@@ -118,7 +118,7 @@ fn types(generation: i64, present: &[Value]) -> Vec<String> {
     let all = conditions(&Findings::default());
     let route = key(RouteKind::InterceptorRoute);
     let now = object("uid", Some(generation), present);
-    let write = Statuses::default().due(&route, now, all, "noon").unwrap();
+    let write = StatusTracker::default().due(&route, now, all, "noon").unwrap();
     let written = write.patch["status"]["conditions"].as_array().unwrap();
     let mut types: Vec<String> = written.iter().map(|one| one["type"].as_str().unwrap().to_owned()).collect();
     types.sort();
@@ -150,7 +150,7 @@ fn ready_is_written_unless_another_controller_that_runs_writes_it() {
     ] {
         let route = key(RouteKind::InterceptorRoute);
         let now = object("uid", Some(1), &[]);
-        let write = Statuses::default().due(&route, now, conditions(&findings), "noon").unwrap();
+        let write = StatusTracker::default().due(&route, now, conditions(&findings), "noon").unwrap();
         let present = write.patch["status"]["conditions"].as_array().unwrap().clone();
         assert_eq!(types(2, &present), ours, "{present:?}");
     }

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rouse_kube::objects::service_facts::{DataRef, Found, PemBytes, TlsAnnotations, TlsFacts};
+use rouse_kube::objects::service_summary::{DataRef, DataLookup, PemBytes, TlsAnnotations, TlsFacts};
 
-fn wish(annotations: &[(&str, &str)]) -> TlsAnnotations {
+fn annotations_of(annotations: &[(&str, &str)]) -> TlsAnnotations {
     let pair = |(name, text): &(&str, &str)| (format!("rouse.dev/upstream-{name}"), (*text).to_owned());
     let annotations: BTreeMap<String, String> = annotations.iter().map(pair).collect();
     TlsAnnotations::read("shop", &annotations)
@@ -14,8 +14,8 @@ fn wish(annotations: &[(&str, &str)]) -> TlsAnnotations {
 /// What becomes of it if every object has every entry: its own name.
 fn settled(annotations: &[(&str, &str)]) -> TlsFacts {
     let entry = |wanted: &DataRef, key: &str| PemBytes::from(format!("{wanted} {key}").into_bytes());
-    let all = |wanted: &DataRef| -> Found { Ok(wanted.keys.iter().map(|key| entry(wanted, key)).collect()) };
-    wish(annotations).resolve(|wanted| Some(all(wanted))).unwrap()
+    let all = |wanted: &DataRef| -> DataLookup { Ok(wanted.keys.iter().map(|key| entry(wanted, key)).collect()) };
+    annotations_of(annotations).resolve(|wanted| Some(all(wanted))).unwrap()
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn every_bad_value_is_a_fault_that_names_what_is_allowed() {
 
 #[test]
 fn without_tls_nothing_is_read_and_nothing_is_wrong() {
-    let off = wish(&[("tls", "false"), ("ca", "secret/roots"), ("client-cert", "A"), ("server-name", "")]);
+    let off = annotations_of(&[("tls", "false"), ("ca", "secret/roots"), ("client-cert", "A"), ("server-name", "")]);
     assert_eq!(off.wanted().count(), 0);
     let facts = off.resolve(|_| None).unwrap();
     assert_eq!(facts, TlsFacts { on: Some(false), ..TlsFacts::default() });
@@ -95,12 +95,12 @@ fn without_tls_nothing_is_read_and_nothing_is_wrong() {
 
 #[test]
 fn what_is_not_known_yet_settles_nothing() {
-    let half = wish(&[("ca", "secret/roots"), ("client-cert", "gateway"), ("server-name", "x")]);
+    let half = annotations_of(&[("ca", "secret/roots"), ("client-cert", "gateway"), ("server-name", "x")]);
     assert_eq!(
         half.wanted().map(ToString::to_string).collect::<Vec<_>>(),
         ["Secret shop/roots", "Secret shop/gateway"]
     );
-    let roots: Found = Ok(vec![Arc::from(&b"x"[..])]);
+    let roots: DataLookup = Ok(vec![Arc::from(&b"x"[..])]);
     assert_eq!(half.resolve(|wanted| (&*wanted.name == "roots").then(|| roots.clone())), None);
     let refused = half.resolve(|wanted| Some(Err(format!("no {wanted}").into()))).unwrap();
     assert_eq!(refused.fault.as_deref(), Some("no Secret shop/roots; no Secret shop/gateway"));

@@ -4,7 +4,7 @@
 //! the same step: hear the orders, decide how many pods there should be, plan, publish, and only then signal processes.
 //! A step looks at everything anew, so it does not matter which of two events came first.
 
-mod life;
+mod pod_lifecycle;
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -16,7 +16,7 @@ use rouse_core::probe::ProbePlan;
 use rouse_core::registry::Registry;
 use rouse_core::scale::{Autoscaler, LoadReport, ObservedTarget, Owner, Reporter};
 use rouse_core::service::Service;
-use rouse_core::start::{Cause, StartFailure};
+use rouse_core::start_failure::{StartFailureCause, StartFailure};
 use rouse_core::time::Moment;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -26,10 +26,10 @@ use super::plan::{RunningPod, plan};
 use super::pod::{Pod, Stage};
 use super::publish::Publisher;
 use super::spec::AppSpec;
-use super::status::{AppStatus, What};
-use super::{AppHandle, End, LocalEngine, lock, messages};
-use crate::supervise::Restarts;
-use life::News;
+use super::status::{AppStatus, AppEventKind};
+use super::{AppHandle, End, LocalEngine, failure_text, lock};
+use crate::restart_backoff::RestartBackoff;
+use pod_lifecycle::News;
 
 /// How often concurrency is sampled while there is anything to see.
 const SAMPLE: Duration = Duration::from_millis(100);
@@ -53,9 +53,9 @@ pub(super) struct App {
     /// The version of the app. Pods of an older one are replaced.
     generation: u64,
     pods: Vec<Pod>,
-    restarts: Restarts,
+    restarts: RestartBackoff,
     /// When a failure was last counted, and which.
-    failure: Option<(Moment, Cause)>,
+    failure: Option<(Moment, StartFailureCause)>,
     scaler: Autoscaler,
     gateway: Reporter,
     meter: Meter,
@@ -65,8 +65,8 @@ pub(super) struct App {
     /// What the prober asks of each pod: of an older version, the older question.
     plans: Arc<Mutex<HashMap<PodUid, Arc<ProbePlan>>>>,
     tasks: JoinSet<News>,
-    /// The bell was rung: there may be orders.
-    rung: bool,
+    /// The changed was notified: there may be orders.
+    notified: bool,
     /// Something happened that calls for a decision.
     news: bool,
     /// When a decision may differ though nothing happens.
@@ -96,7 +96,7 @@ impl App {
             removed: false,
             generation: 0,
             pods: Vec::new(),
-            restarts: Restarts::default(),
+            restarts: RestartBackoff::default(),
             failure: None,
             scaler,
             gateway,
@@ -106,7 +106,7 @@ impl App {
             publisher: Publisher::new(),
             plans: Arc::default(),
             tasks: JoinSet::new(),
-            rung: true,
+            notified: true,
             news: true,
             next_decision: None,
             look: None,
@@ -134,7 +134,7 @@ impl App {
             }
             let due = self.due(ending);
             tokio::select! {
-                () = handle.bell.notified() => self.rung = true,
+                () = handle.changed.notified() => self.notified = true,
                 snapshot = snapshots.changed() => self.see(&snapshot),
                 Some(Ok(news)) = self.tasks.join_next() => self.hear(news),
                 _ = end.changed() => {}
@@ -147,7 +147,7 @@ impl App {
     /// Brings everything up to what is known now.
     fn step(&mut self, end: End) {
         let now = self.engine.now();
-        if std::mem::take(&mut self.rung) {
+        if std::mem::take(&mut self.notified) {
             self.take_orders();
         }
         for pod in &mut self.pods {
@@ -219,7 +219,7 @@ impl App {
 
     /// Whether it cannot be started, and only requests want it: an operator's `min` or pin keeps it starting.
     fn is_started_by_requests_alone(&self) -> bool {
-        let hopeless = matches!(self.failure, Some((_, Cause::CannotRun | Cause::CrashLooping)));
+        let hopeless = matches!(self.failure, Some((_, StartFailureCause::CannotRun | StartFailureCause::CrashLooping)));
         hopeless && self.scaler.pinned().unwrap_or(self.spec.policy.min()) == 0
     }
 
@@ -229,7 +229,7 @@ impl App {
             return;
         }
         "it keeps failing and no request waits; the next one starts it again".clone_into(&mut self.reason);
-        self.tell(What::Scaled { from, to: 0, reason: self.reason.clone() });
+        self.tell(AppEventKind::Scaled { from, to: 0, reason: self.reason.clone() });
         let reason = self.reason.clone();
         // The autoscaler has to know, or it takes the next request for one that finds pods.
         self.report(now, false);
@@ -279,7 +279,7 @@ impl App {
         let mut report = self.meter.report(now, &self.service);
         match (self.desired, woken) {
             (0, true) => {
-                self.tell(What::Wake);
+                self.tell(AppEventKind::Wake);
                 // The request that wants a pod may not be counted yet, or not any more. The wake counts all the same.
                 report.requests = report.requests.max(1);
             }
@@ -301,7 +301,7 @@ impl App {
         self.reason = decision.reason.to_string();
         let Some(to) = decision.change() else { return false };
         let from = std::mem::replace(&mut self.desired, to);
-        self.tell(What::Scaled { from, to, reason: self.reason.clone() });
+        self.tell(AppEventKind::Scaled { from, to, reason: self.reason.clone() });
         true
     }
 
@@ -348,13 +348,13 @@ impl App {
             None => Some(now + SLOW),
         };
         let slow = slowest.filter(|(since, _)| now >= *since + SLOW);
-        let slow = slow.map(|(since, pod)| messages::not_ready(pod, now.since(since), &self.handle.log));
+        let slow = slow.map(|(since, pod)| failure_text::not_ready(pod, now.since(since), &self.handle.log));
         if let Some(slow) = &slow {
             if self.is_news(&slow.lasting) {
                 self.handle.log.note_event(slow.lasting.as_str());
             }
             if !self.service.snapshot().ready() {
-                self.service.wake_failed(StartFailure::new(Cause::NotReady, &slow.now));
+                self.service.wake_failed(StartFailure::new(StartFailureCause::NotReady, &slow.now));
             }
         }
         self.trouble = slow.map(|slow| slow.now).or_else(|| self.restarts.trouble(now, self.desired > 0));
@@ -403,7 +403,7 @@ impl App {
         };
         let before = std::mem::replace(&mut *lock(&self.handle.status), status);
         if before.rolling && !rolling {
-            self.tell(What::RolledOut);
+            self.tell(AppEventKind::RolledOut);
         }
     }
 
@@ -434,7 +434,7 @@ impl App {
         times.into_iter().flatten().chain(looks).min()
     }
 
-    fn tell(&self, what: What) {
+    fn tell(&self, what: AppEventKind) {
         self.engine.tell(&self.spec.service, what);
     }
 }
@@ -445,7 +445,7 @@ mod tests {
 
     use rouse_core::engine::Engine as _;
     use rouse_core::scale;
-    use rouse_core::snapshot::Spread;
+    use rouse_core::snapshot::ConcurrencyLimits;
     use rouse_net::clock::TokioClock;
 
     use super::*;
@@ -462,7 +462,7 @@ mod tests {
             readiness: Readiness::Tcp,
             probe_interval: Duration::from_secs(1),
             policy: (&scale::ScaleSettings::default()).try_into().unwrap(),
-            spread: Spread::default(),
+            spread: ConcurrencyLimits::default(),
             stop_grace: Duration::ZERO,
         }
     }
@@ -541,7 +541,7 @@ mod tests {
         let mut app = owner();
         let (engine, registry) = (Arc::clone(&app.engine), Arc::clone(&app.registry));
         engine.apply(&registry, Vec::new());
-        app.rung = true;
+        app.notified = true;
         app.step(End::Not);
         engine.apply(&registry, vec![spec()]);
         assert!(!app.is_over(End::Not));
@@ -555,7 +555,7 @@ mod tests {
         let mut app = owner();
         app.engine.scale("app", Some(3)).unwrap();
         for round in 1..3 {
-            app.rung = true;
+            app.notified = true;
             app.step(End::Not);
             assert_eq!(app.pods.len(), 3);
             while let Some(news) = app.tasks.join_next().await {

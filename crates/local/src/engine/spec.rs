@@ -7,7 +7,7 @@ use std::time::Duration;
 use rouse_core::endpoint::ServiceId;
 use rouse_core::probe::{ProbeCheck, ProbePlan, ProbeSpec, ReadinessProbe};
 use rouse_core::scale::ScalePolicy;
-use rouse_core::snapshot::Spread;
+use rouse_core::snapshot::ConcurrencyLimits;
 
 use crate::command::CommandSpec;
 
@@ -32,7 +32,7 @@ pub struct AppSpec {
     /// How many pods there are.
     pub policy: ScalePolicy,
     /// How requests are spread over them.
-    pub spread: Spread,
+    pub spread: ConcurrencyLimits,
     /// How long a pod may take to finish its requests, and again to stop after SIGTERM.
     pub stop_grace: Duration,
 }

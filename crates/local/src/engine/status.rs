@@ -81,12 +81,12 @@ pub struct AppEvent {
     /// When, by the engine's clock.
     pub at: Moment,
     /// What.
-    pub what: What,
+    pub what: AppEventKind,
 }
 
 /// What happened to an app.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum What {
+pub enum AppEventKind {
     /// It is new.
     Declared,
     /// A request wants it, and it is at zero.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rouse_core::endpoint::State;
 use rouse_core::hold::AcquireError;
 use rouse_core::service::SlotRequest;
-use rouse_local::engine::{AppSpec, PodStage, What};
+use rouse_local::engine::{AppSpec, PodStage, AppEventKind};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -111,7 +111,7 @@ async fn a_new_version_that_never_gets_ready_leaves_the_old_one_in_service() {
     let mut bench = Bench::new([pinned("hello", 2)]);
     let before = bench.ready("hello", 2).await;
     bench
-        .until("both are ready", |_, what| matches!(what, What::Ready { pod, .. } if &**pod == "hello-2"))
+        .until("both are ready", |_, what| matches!(what, AppEventKind::Ready { pod, .. } if &**pod == "hello-2"))
         .await;
     let mut broken = script("hello", "echo not today >&2; exec sleep 1000");
     broken.policy = policy(|settings| settings.min = 2);
@@ -144,7 +144,7 @@ async fn a_reload_touches_what_changed_and_nothing_else() {
     let mut env = pinned("env", 1);
     env.command.env.insert("GREETING".into(), "hi".into());
     bench.apply([pinned("new", 1), env, pinned("scale", 2), pinned("same", 1)]);
-    bench.until("it is removed", |app, what| app == "gone" && *what == What::Removed).await;
+    bench.until("it is removed", |app, what| app == "gone" && *what == AppEventKind::Removed).await;
     let error = gone.acquire(SlotRequest::default(), std::future::pending()).await.unwrap_err();
     assert_eq!(error, AcquireError::ServiceGone);
     assert!(!is_alive(before[3].pods[0].pid));
@@ -176,7 +176,7 @@ async fn a_removed_app_finishes_its_requests_and_can_come_back() {
     assert!(Arc::ptr_eq(&service, &bench.service("hello")));
     drop(bench.request("hello").await);
     bench.apply([]);
-    bench.until("it is removed", |_, what| *what == What::Removed).await;
+    bench.until("it is removed", |_, what| *what == AppEventKind::Removed).await;
     bench.apply([server("hello")]);
     drop(bench.request("hello").await);
     assert!(!Arc::ptr_eq(&service, &bench.service("hello")));

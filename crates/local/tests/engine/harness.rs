@@ -10,10 +10,10 @@ use rouse_core::engine::Engine as _;
 use rouse_core::registry::{self, Registry};
 use rouse_core::scale;
 use rouse_core::service::{Port, Service, Slot, SlotRequest};
-use rouse_core::snapshot::{PortView, Snapshot, Spread};
+use rouse_core::snapshot::{PortView, Snapshot, ConcurrencyLimits};
 use rouse_local::command::CommandSpec;
 use rouse_local::engine::{
-    AppEvent, AppSpec, AppStatus, LocalEngine, LocalSettings, PORT_NAME, PortChoice, Readiness, What,
+    AppEvent, AppSpec, AppStatus, LocalEngine, LocalSettings, PORT_NAME, PortChoice, Readiness, AppEventKind,
 };
 use rouse_local::process::Launcher;
 use rouse_net::clock::TokioClock;
@@ -56,7 +56,7 @@ pub(crate) fn app(name: &str, argv: &[&str]) -> AppSpec {
         readiness: Readiness::Tcp,
         probe_interval: Duration::from_secs(1),
         policy: policy(|_| {}),
-        spread: Spread::default(),
+        spread: ConcurrencyLimits::default(),
         stop_grace: GENEROUS,
     }
 }
@@ -143,8 +143,8 @@ impl Bench {
     pub(crate) async fn until(
         &mut self,
         what: &str,
-        mut is_it: impl FnMut(&str, &What) -> bool,
-    ) -> Vec<What> {
+        mut is_it: impl FnMut(&str, &AppEventKind) -> bool,
+    ) -> Vec<AppEventKind> {
         let mut seen = Vec::new();
         let wait = async {
             loop {
@@ -161,7 +161,7 @@ impl Bench {
     }
 
     /// What happens within a while.
-    pub(crate) async fn meanwhile(&mut self) -> Vec<What> {
+    pub(crate) async fn meanwhile(&mut self) -> Vec<AppEventKind> {
         let mut seen = Vec::new();
         timeout(A_WHILE, async {
             while let Ok(event) = self.events.recv().await {
@@ -245,22 +245,22 @@ pub(crate) fn count(service: &Service, state: State) -> usize {
     endpoints(&service.snapshot()).iter().filter(|endpoint| endpoint.state == state).count()
 }
 
-pub(crate) fn is_scaled_to_zero(what: &What) -> bool {
-    matches!(what, What::Scaled { to: 0, .. })
+pub(crate) fn is_scaled_to_zero(what: &AppEventKind) -> bool {
+    matches!(what, AppEventKind::Scaled { to: 0, .. })
 }
 
-pub(crate) fn is_started(what: &What) -> bool {
-    matches!(what, What::Started { .. })
+pub(crate) fn is_started(what: &AppEventKind) -> bool {
+    matches!(what, AppEventKind::Started { .. })
 }
 
-pub(crate) fn is_ready(what: &What) -> bool {
-    matches!(what, What::Ready { .. })
+pub(crate) fn is_ready(what: &AppEventKind) -> bool {
+    matches!(what, AppEventKind::Ready { .. })
 }
 
-pub(crate) fn is_stopping(what: &What) -> bool {
-    matches!(what, What::Stopping { .. })
+pub(crate) fn is_stopping(what: &AppEventKind) -> bool {
+    matches!(what, AppEventKind::Stopping { .. })
 }
 
-pub(crate) fn is_exited(what: &What) -> bool {
-    matches!(what, What::Exited { .. })
+pub(crate) fn is_exited(what: &AppEventKind) -> bool {
+    matches!(what, AppEventKind::Exited { .. })
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rouse_core::endpoint::{Source, State};
-use rouse_local::engine::{PodStage, PortChoice, Readiness, What};
+use rouse_local::engine::{PodStage, PortChoice, Readiness, AppEventKind};
 use tokio::time::timeout;
 
 use crate::harness::{
@@ -14,7 +14,7 @@ use crate::harness::{
 #[tokio::test]
 async fn a_request_brings_an_app_up_from_zero() {
     let mut bench = Bench::new([server("hello")]);
-    assert_eq!(bench.meanwhile().await, [What::Declared], "no request asked for it");
+    assert_eq!(bench.meanwhile().await, [AppEventKind::Declared], "no request asked for it");
     let slot = bench.request("hello").await;
     assert!(slot.cold_start());
     let endpoint = slot.endpoint();
@@ -23,7 +23,7 @@ async fn a_request_brings_an_app_up_from_zero() {
     let seen = bench.until("it is ready", |_, what| is_ready(what)).await;
     assert!(matches!(
         seen.as_slice(),
-        [What::Wake, What::Scaled { from: 0, to: 1, .. }, What::Started { .. }, What::Ready { .. }]
+        [AppEventKind::Wake, AppEventKind::Scaled { from: 0, to: 1, .. }, AppEventKind::Started { .. }, AppEventKind::Ready { .. }]
     ));
     let status = bench.ready("hello", 1).await;
     assert_eq!(status.pods[0].address, endpoint.addresses[0]);
@@ -58,7 +58,7 @@ async fn wakes_that_are_repeated_start_one_process() {
     }
     seen.extend(bench.until("it is ready", |_, what| is_ready(what)).await);
     assert_eq!(seen.iter().filter(|what| is_started(what)).count(), 1);
-    assert_eq!(seen.iter().filter(|what| **what == What::Wake).count(), 1);
+    assert_eq!(seen.iter().filter(|what| **what == AppEventKind::Wake).count(), 1);
     bench.end().await;
 }
 
@@ -79,7 +79,7 @@ async fn an_idle_app_goes_to_zero_and_a_request_keeps_it_up() {
     assert!(
         matches!(
             seen.as_slice(),
-            [What::Scaled { from: 1, to: 0, .. }, What::Stopping { .. }, What::Exited { expected: true, .. }]
+            [AppEventKind::Scaled { from: 1, to: 0, .. }, AppEventKind::Stopping { .. }, AppEventKind::Exited { expected: true, .. }]
         ),
         "{seen:?}"
     );
@@ -147,7 +147,7 @@ async fn a_pod_with_a_request_is_not_signalled_before_the_request_is_over() {
     let service = bench.service("hello");
     assert_eq!(count(&service, State::Draining), 1);
     let seen = bench.meanwhile().await;
-    assert!(matches!(seen.as_slice(), [What::Scaled { from: 1, to: 0, .. }]), "{seen:?}");
+    assert!(matches!(seen.as_slice(), [AppEventKind::Scaled { from: 1, to: 0, .. }]), "{seen:?}");
     drop(slot);
     let seen = bench.until("it is gone", |_, what| is_exited(what)).await;
     assert!(is_stopping(&seen[0]));
@@ -176,7 +176,7 @@ async fn a_request_for_the_last_pod_on_its_way_out_brings_another() {
     let second = bench.request("hello").await;
     assert_eq!(second.endpoint().addresses, slot.endpoint().addresses);
     bench
-        .until("there are two", |_, what| matches!(what, What::Ready { pod, .. } if &**pod == "hello-2"))
+        .until("there are two", |_, what| matches!(what, AppEventKind::Ready { pod, .. } if &**pod == "hello-2"))
         .await;
     drop((slot, second));
     let status = bench.ready("hello", 1).await;

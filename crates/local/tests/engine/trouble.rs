@@ -8,8 +8,8 @@ use std::time::Duration;
 use rouse_core::endpoint::State;
 use rouse_core::hold::AcquireError;
 use rouse_core::service::SlotRequest;
-use rouse_core::start::{Cause, StartFailure};
-use rouse_local::engine::{AppSpec, AppStatus, What};
+use rouse_core::start_failure::{StartFailureCause, StartFailure};
+use rouse_local::engine::{AppSpec, AppStatus, AppEventKind};
 use tokio::time::timeout;
 
 use crate::harness::{
@@ -51,10 +51,10 @@ async fn a_command_that_cannot_run_ends_the_wait_at_the_first_try() {
         [("typo", "command not found"), ("elsewhere", "does not exist"), ("plain", "not executable")]
     {
         let failure = waits_in_vain(&bench, name).await;
-        assert_eq!(failure.cause, Cause::CannotRun);
+        assert_eq!(failure.cause, StartFailureCause::CannotRun);
         assert!(failure.detail().contains(told), "{failure:?}");
         let seen = bench.until("it is given up", |app, what| app == name && is_scaled_to_zero(what)).await;
-        assert_eq!(seen.iter().filter(|what| matches!(what, What::Failed { .. })).count(), 1, "{seen:?}");
+        assert_eq!(seen.iter().filter(|what| matches!(what, AppEventKind::Failed { .. })).count(), 1, "{seen:?}");
     }
     bench.end().await;
 }
@@ -63,7 +63,7 @@ async fn a_command_that_cannot_run_ends_the_wait_at_the_first_try() {
 async fn the_third_crash_in_a_row_ends_the_wait_and_the_first_two_do_not() {
     let mut bench = Bench::new([script("bad", "echo boom >&2; exit 3")]);
     let failure = waits_in_vain(&bench, "bad").await;
-    assert_eq!(failure.cause, Cause::CrashLooping);
+    assert_eq!(failure.cause, StartFailureCause::CrashLooping);
     assert!(
         failure.detail().contains("exited with code 3") && failure.detail().contains("boom"),
         "{failure:?}"
@@ -89,11 +89,17 @@ async fn an_app_that_crashes_twice_and_then_serves_is_waited_for() {
     bench.end().await;
 }
 
-#[tokio::test]
-async fn an_app_that_keeps_crashing_is_not_started_again_while_nothing_waits() {
+/// An app `bad` that crashed for as long as a request waited, and is not started any more.
+async fn given_up() -> Bench {
     let mut bench = Bench::new([script("bad", "exit 3")]);
     waits_in_vain(&bench, "bad").await;
     bench.until("it is given up", |_, what| is_scaled_to_zero(what)).await;
+    bench
+}
+
+#[tokio::test]
+async fn an_app_that_keeps_crashing_is_not_started_again_while_nothing_waits() {
+    let mut bench = given_up().await;
     // The next start would have been 0.4 s after the third.
     let seen = [bench.meanwhile().await, bench.meanwhile().await, bench.meanwhile().await].concat();
     assert_eq!(seen, []);
@@ -103,7 +109,7 @@ async fn an_app_that_keeps_crashing_is_not_started_again_while_nothing_waits() {
     assert_eq!((status.desired, status.pods.len()), (0, 0));
     // Between two wakes requests are answered at once; after that pause, the next one gets a start of its own.
     let starts = loop {
-        assert_eq!(waits_in_vain(&bench, "bad").await.cause, Cause::CrashLooping);
+        assert_eq!(waits_in_vain(&bench, "bad").await.cause, StartFailureCause::CrashLooping);
         let starts = bench.meanwhile().await.iter().filter(|what| is_started(what)).count();
         if starts > 0 {
             break starts;
@@ -115,9 +121,7 @@ async fn an_app_that_keeps_crashing_is_not_started_again_while_nothing_waits() {
 
 #[tokio::test]
 async fn an_app_that_was_given_up_serves_again_once_it_is_changed() {
-    let mut bench = Bench::new([script("bad", "exit 3")]);
-    waits_in_vain(&bench, "bad").await;
-    bench.until("it is given up", |_, what| is_scaled_to_zero(what)).await;
+    let mut bench = given_up().await;
     bench.apply([server("bad")]);
     drop(bench.request("bad").await);
     assert_eq!(bench.status("bad").trouble, None);
@@ -132,7 +136,7 @@ async fn a_pod_that_is_killed_comes_back() {
     bench.until("it is ready", |_, what| is_ready(what)).await;
     kill(before.pods[0].pid);
     let seen = bench.until("it is ready again", |_, what| is_ready(what)).await;
-    let [What::Exited { exit, expected: false, .. }, What::Started { .. }, What::Ready { .. }] =
+    let [AppEventKind::Exited { exit, expected: false, .. }, AppEventKind::Started { .. }, AppEventKind::Ready { .. }] =
         seen.as_slice()
     else {
         panic!("{seen:?}");
@@ -189,8 +193,8 @@ async fn a_missing_command_is_reported_and_harms_no_other_app() {
     let mut bench = Bench::new([app("none", &["no-such-command"]), server("hello")]);
     bench.wait_in_line("none");
     let seen =
-        bench.until("it fails", |app, what| app == "none" && matches!(what, What::Failed { .. })).await;
-    let Some(What::Failed { reason: failed }) = seen.last() else { panic!("{seen:?}") };
+        bench.until("it fails", |app, what| app == "none" && matches!(what, AppEventKind::Failed { .. })).await;
+    let Some(AppEventKind::Failed { reason: failed }) = seen.last() else { panic!("{seen:?}") };
     assert!(failed.starts_with("command not found: \"no-such-command\""), "{failed}");
     assert!(reason(&bench, "none").starts_with(failed.as_str()), "{}", reason(&bench, "none"));
     drop(bench.request("hello").await);

@@ -1,6 +1,7 @@
 //! A pod's life: start, output, stop, exit.
 
 use std::error::Error as _;
+use std::fs::File;
 use std::io::BufRead as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -104,13 +105,30 @@ async fn the_output_is_complete_when_the_pod_is_gone() {
     assert!(log.tail().iter().all(|line| &*line.pod == "app-1"));
 }
 
+/// Runs a command as a pod with this log.
+async fn run_logged(log: &Arc<AppLog>, argv: &[&str]) -> Process {
+    spawn(Start { log: Arc::clone(log), ..start(argv, Path::new("/")) }).await.unwrap()
+}
+
+/// A log with a file in `folder`.
+fn log_in(folder: &Path, keep: usize) -> Arc<AppLog> {
+    AppLog::with_file(keep, Some(LogFile::open(folder, "app").unwrap()))
+}
+
+/// A log in `folder` on a disk that takes 64 KiB, and more when the other end, which is returned, is read.
+fn log_on_slow_disk(folder: &Path, keep: usize) -> (Arc<AppLog>, File) {
+    let path = folder.join("app.log");
+    let made = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
+    assert!(made.success());
+    let disk = File::options().read(true).write(true).open(&path).unwrap();
+    (log_in(folder, keep), disk)
+}
+
 #[tokio::test]
 async fn a_pod_that_prints_without_end_is_not_held_up_by_a_slow_follower() {
     let log = AppLog::new(10_000);
-    let start =
-        Start { log: Arc::clone(&log), ..start(&["sh", "-c", "seq 1 20000; exit 4"], Path::new("/")) };
     let mut slow = log.follow();
-    let process = spawn(start).await.unwrap();
+    let process = run_logged(&log, &["sh", "-c", "seq 1 20000; exit 4"]).await;
     assert_eq!(exit_of(&process).await.how, Some(ExitStatus::Code(4)));
     let kept = texts(&log);
     assert!((100..200).contains(&kept.len()) && kept.last().unwrap() == "20000", "{kept:?}");
@@ -121,14 +139,8 @@ async fn a_pod_that_prints_without_end_is_not_held_up_by_a_slow_follower() {
 #[tokio::test]
 async fn a_pod_waits_for_a_slow_disk_and_no_line_is_lost() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("app.log");
-    // A disk that takes 64 KiB, and more when the test reads.
-    let made = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
-    assert!(made.success());
-    let disk = std::fs::File::options().read(true).write(true).open(&path).unwrap();
-    let log = AppLog::with_file(1000, Some(LogFile::open(folder.path(), "app").unwrap()));
-    let start = Start { log: Arc::clone(&log), ..start(&["seq", "1", "100000"], Path::new("/")) };
-    let process = spawn(start).await.unwrap();
+    let (log, disk) = log_on_slow_disk(folder.path(), 1000);
+    let process = run_logged(&log, &["seq", "1", "100000"]).await;
     let read = tokio::task::spawn_blocking(move || {
         let lines = std::io::BufReader::new(disk).lines().map(Result::unwrap);
         let mut all = Vec::new();
@@ -148,14 +160,9 @@ async fn a_pod_waits_for_a_slow_disk_and_no_line_is_lost() {
 #[tokio::test]
 async fn output_that_a_stuck_disk_does_not_take_is_missed_visibly() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("app.log");
-    // A disk that takes 64 KiB and no more. What the pod prints is more than that, and less than that and a pipe: it ends.
-    let made = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
-    assert!(made.success());
-    let disk = std::fs::File::options().read(true).write(true).open(&path).unwrap();
-    let log = AppLog::with_file(1 << 20, Some(LogFile::open(folder.path(), "app").unwrap()));
-    let start = Start { log: Arc::clone(&log), ..start(&["seq", "1", "15000"], Path::new("/")) };
-    let process = spawn(start).await.unwrap();
+    let (log, disk) = log_on_slow_disk(folder.path(), 1 << 20);
+    // More than the disk takes, and less than it and a pipe take: the pod ends.
+    let process = run_logged(&log, &["seq", "1", "15000"]).await;
     assert_eq!(exit_of(&process).await.how, Some(ExitStatus::Code(0)));
     let last = log.tail().pop().unwrap();
     assert_eq!((&*last.pod, last.stream), ("rouse", Stream::Stderr));
@@ -170,9 +177,8 @@ async fn output_that_a_stuck_disk_does_not_take_is_missed_visibly() {
 async fn a_file_that_cannot_be_written_is_told_once_and_holds_up_no_pod() {
     let folder = tempfile::tempdir().unwrap();
     std::os::unix::fs::symlink("/dev/full", folder.path().join("app.log")).unwrap();
-    let log = AppLog::with_file(1 << 20, Some(LogFile::open(folder.path(), "app").unwrap()));
-    let start = Start { log: Arc::clone(&log), ..start(&["seq", "1", "5000"], Path::new("/")) };
-    let process = spawn(start).await.unwrap();
+    let log = log_in(folder.path(), 1 << 20);
+    let process = run_logged(&log, &["seq", "1", "5000"]).await;
     assert_eq!(exit_of(&process).await.how, Some(ExitStatus::Code(0)));
     assert_eq!(texts(&log).last().unwrap(), "5000");
     let told: Vec<_> = log.tail().into_iter().filter(|line| &*line.pod == "rouse").collect();

@@ -13,7 +13,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-use super::health::{self, ServingStatus};
+use super::grpc_health_proto::{self, ServingStatus};
 use super::{MAX_BODY, ProbeFailure, alongside};
 
 /// How much the server may send before we have read it.
@@ -25,8 +25,8 @@ pub(super) fn request(address: SocketAddr, service: &str) -> Result<Request<Full
         .header(CONTENT_TYPE, "application/grpc")
         .header(TE, "trailers")
         .header(USER_AGENT, super::USER_AGENT)
-        .body(Full::from(health::encode(service)))
-        .map_err(|error| ProbeFailure::Unaskable(error.to_string()))
+        .body(Full::from(grpc_health_proto::encode(service)))
+        .map_err(|error| ProbeFailure::InvalidRequest(error.to_string()))
 }
 
 /// Makes the call. Passes if it goes well and says SERVING.
@@ -38,11 +38,11 @@ pub(super) async fn check(stream: TcpStream, request: Request<Full<Bytes>>) -> R
         .handshake(TokioIo::new(stream))
         .await
         .map_err(ProbeFailure::Http)?;
-    let exchange = async {
+    let round_trip = async {
         let response = sender.send_request(request).await.map_err(ProbeFailure::Http)?;
         judge(response).await
     };
-    let verdict = alongside(connection, exchange).await;
+    let verdict = alongside(connection, round_trip).await;
     drop(tasks);
     verdict
 }
@@ -61,7 +61,7 @@ async fn judge(response: Response<Incoming>) -> Result<(), ProbeFailure> {
     let late = body.trailers().map(status).transpose()?.flatten();
     match late.or(early) {
         None => Err(ProbeFailure::NotGrpc("it has no grpc-status")),
-        Some(0) => match health::decode(&body.to_bytes())? {
+        Some(0) => match grpc_health_proto::decode(&body.to_bytes())? {
             ServingStatus::Serving => Ok(()),
             other => Err(ProbeFailure::NotServing(other)),
         },

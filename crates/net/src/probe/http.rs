@@ -26,7 +26,7 @@ pub(super) fn request(
     let slash = if path.starts_with('/') { "" } else { "/" };
     let uri: Uri = format!("{slash}{path}")
         .parse()
-        .map_err(|error| ProbeFailure::Unaskable(format!("the path {path:?}: {error}")))?;
+        .map_err(|error| ProbeFailure::InvalidRequest(format!("the path {path:?}: {error}")))?;
     let mut request = Request::new(Empty::new());
     *request.uri_mut() = uri;
     *request.headers_mut() = self::headers(address, headers)?;
@@ -37,7 +37,7 @@ pub(super) fn request(
 fn headers(address: SocketAddr, own: &[(String, String)]) -> Result<HeaderMap, ProbeFailure> {
     let mut headers = HeaderMap::new();
     for (name, value) in own {
-        let unaskable = |what| ProbeFailure::Unaskable(format!("the header {name:?}: {what}"));
+        let unaskable = |what| ProbeFailure::InvalidRequest(format!("the header {name:?}: {what}"));
         let known = HeaderName::try_from(name).map_err(|_| unaskable("not a header's name"))?;
         let value = HeaderValue::try_from(value).map_err(|_| unaskable("not a header's value"))?;
         // How the request is framed is ours to say: a Content-Length here would let the server wait for a body.
@@ -46,7 +46,7 @@ fn headers(address: SocketAddr, own: &[(String, String)]) -> Result<HeaderMap, P
         }
     }
     let host = HeaderValue::try_from(address.to_string());
-    let host = host.map_err(|_| ProbeFailure::Unaskable(format!("the address {address}")))?;
+    let host = host.map_err(|_| ProbeFailure::InvalidRequest(format!("the address {address}")))?;
     headers.entry(HOST).or_insert(host);
     headers.entry(hyper::header::USER_AGENT).or_insert(HeaderValue::from_static(USER_AGENT));
     headers.entry(ACCEPT).or_insert(HeaderValue::from_static("*/*"));
@@ -66,7 +66,7 @@ where
         .handshake(TokioIo::new(stream))
         .await
         .map_err(ProbeFailure::Http)?;
-    let exchange = async {
+    let round_trip = async {
         let response = sender.send_request(request).await.map_err(ProbeFailure::Http)?;
         let status = response.status();
         if !(200..=399).contains(&status.as_u16()) {
@@ -81,5 +81,5 @@ where
         }
         Ok(())
     };
-    alongside(connection, exchange).await
+    alongside(connection, round_trip).await
 }

@@ -125,14 +125,14 @@ impl ClientSettings {
 #[derive(Debug)]
 pub struct ClientTls {
     settings: ClientSettings,
-    terms: ArcSwap<Terms>,
+    terms: ArcSwap<ClientTlsConfig>,
     seen: Mutex<Seen>,
 }
 
 /// What TLS to a service means at one time, between two reloads. A connection that was made on other terms proves
 /// nothing on these.
 #[derive(Debug)]
-pub struct Terms {
+pub struct ClientTlsConfig {
     config: Arc<ClientConfig>,
     server_name: ServerName<'static>,
 }
@@ -141,7 +141,7 @@ impl ClientTls {
     /// Reads all files.
     pub fn new(settings: ClientSettings) -> Result<(Self, Vec<Warning>), LoadError> {
         let (mut seen, mut warnings) = (Seen::default(), Vec::new());
-        let terms = seen.load(settings.files(), || Terms::new(&settings, &mut warnings))?;
+        let terms = seen.load(settings.files(), || ClientTlsConfig::new(&settings, &mut warnings))?;
         Ok((Self { settings, terms: ArcSwap::from_pointee(terms), seen: Mutex::new(seen) }, warnings))
     }
 
@@ -153,7 +153,7 @@ impl ClientTls {
         let mut config = settings.load(&mut Vec::new())?;
         // A resumed session would prove less of the pod than a whole handshake.
         config.resumption = Resumption::disabled();
-        let terms = Terms { config: Arc::new(config), server_name: settings.server_name.clone() };
+        let terms = ClientTlsConfig { config: Arc::new(config), server_name: settings.server_name.clone() };
         Ok(Self { settings, terms: ArcSwap::from_pointee(terms), seen: Mutex::default() })
     }
 
@@ -182,12 +182,12 @@ impl ClientTls {
 
     fn swap(&self) -> Result<Vec<Warning>, LoadError> {
         let mut warnings = Vec::new();
-        self.terms.store(Arc::new(Terms::new(&self.settings, &mut warnings)?));
+        self.terms.store(Arc::new(ClientTlsConfig::new(&self.settings, &mut warnings)?));
         Ok(warnings)
     }
 
     /// What it means now.
-    pub fn terms(&self) -> Arc<Terms> {
+    pub fn terms(&self) -> Arc<ClientTlsConfig> {
         self.terms.load_full()
     }
 
@@ -217,7 +217,7 @@ impl ClientTls {
     }
 }
 
-impl Terms {
+impl ClientTlsConfig {
     fn new(settings: &ClientSettings, warnings: &mut Vec<Warning>) -> Result<Self, LoadError> {
         let config = Arc::new(settings.load(warnings)?);
         Ok(Self { config, server_name: settings.server_name.clone() })

@@ -42,7 +42,7 @@ impl Pem {
         LoadError { file: self.to_string(), reason }
     }
 
-    pub(super) fn warns(&self, what: Caution) -> Warning {
+    pub(super) fn warns(&self, what: CertificateWarningKind) -> Warning {
         Warning { file: self.to_string(), what }
     }
 
@@ -130,7 +130,7 @@ pub struct Warning {
     /// The file's path, or what stands for it.
     pub file: String,
     /// What about it.
-    pub what: Caution,
+    pub what: CertificateWarningKind,
 }
 
 impl fmt::Display for Warning {
@@ -141,7 +141,7 @@ impl fmt::Display for Warning {
 
 /// The problem.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Caution {
+pub enum CertificateWarningKind {
     /// Clients will refuse it.
     #[error("the certificate has expired")]
     Expired,
@@ -186,13 +186,13 @@ pub(super) fn identity(of: &Identity, warnings: &mut Vec<Warning>) -> Result<Cer
 }
 
 /// Whether the leaf's time is over, or has not come. Being without anchors, the path ends where the dates were right.
-pub(super) fn staleness(leaf: &CertificateDer<'_>, now: UnixTime) -> Option<Caution> {
+pub(super) fn staleness(leaf: &CertificateDer<'_>, now: UnixTime) -> Option<CertificateWarningKind> {
     let leaf = EndEntityCert::try_from(leaf).ok()?;
     let algorithms = provider().signature_verification_algorithms.all;
     let usage = KeyUsage::server_auth();
     match leaf.verify_for_usage(algorithms, &[], &[], now, usage, None, None) {
-        Err(webpki::Error::CertExpired { .. }) => Some(Caution::Expired),
-        Err(webpki::Error::CertNotValidYet { .. }) => Some(Caution::NotYetValid),
+        Err(webpki::Error::CertExpired { .. }) => Some(CertificateWarningKind::Expired),
+        Err(webpki::Error::CertNotValidYet { .. }) => Some(CertificateWarningKind::NotYetValid),
         _ => None,
     }
 }
@@ -215,7 +215,7 @@ pub(super) fn add_roots(
         return Err(bundle.fails(LoadProblem::NoRoots));
     }
     if ignored > 0 {
-        warnings.push(bundle.warns(Caution::IgnoredRoots(ignored)));
+        warnings.push(bundle.warns(CertificateWarningKind::IgnoredRoots(ignored)));
     }
     Ok(roots)
 }

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::files::{self, Seen};
 use super::hosts::{Hosts, SniPattern};
-use super::{Alpn, Caution, Identity, LoadError, LoadProblem, Pem, TlsError, Versions, Warning, provider};
+use super::{Alpn, CertificateWarningKind, Identity, LoadError, LoadProblem, Pem, TlsError, Versions, Warning, provider};
 
 /// A connection that a client made to us.
 pub type ServerStream<IO> = tokio_rustls::server::TlsStream<IO>;
@@ -344,7 +344,7 @@ impl Shown {
             let certified = Arc::new(files::identity(&entry.identity, warnings)?);
             let own = if entry.names.is_empty() { files::names(&certified) } else { entry.names.clone() };
             if own.is_empty() && default.is_some() {
-                warnings.push(entry.identity.chain.warns(Caution::NeverChosen));
+                warnings.push(entry.identity.chain.warns(CertificateWarningKind::NeverChosen));
             }
             for name in own {
                 by_name.claim(name, Arc::clone(&certified));

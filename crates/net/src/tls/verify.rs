@@ -11,7 +11,7 @@ use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 use rustls_pki_types::{CertificateDer, ServerName, SignatureVerificationAlgorithm, UnixTime};
 
-use super::Caution;
+use super::CertificateWarningKind;
 use super::files::staleness;
 
 /// The trusted certificate authorities.
@@ -33,8 +33,8 @@ impl Trusted {
         // Pods often present a self-signed certificate. Chain verification rejects it as a leaf, so it is compared as a whole.
         if self.pinned.iter().any(|pinned| pinned == leaf) {
             return match staleness(leaf, now) {
-                Some(Caution::Expired) => Err(CertificateError::Expired.into()),
-                Some(Caution::NotYetValid) => Err(CertificateError::NotValidYet.into()),
+                Some(CertificateWarningKind::Expired) => Err(CertificateError::Expired.into()),
+                Some(CertificateWarningKind::NotYetValid) => Err(CertificateError::NotValidYet.into()),
                 _ => Ok(()),
             };
         }

@@ -1,7 +1,7 @@
 //! What clients meet at the door.
 
 use rouse_core::host::Host;
-use rouse_net::tls::{Caution, FaultSide, Identity, PolicyId, TlsPolicy};
+use rouse_net::tls::{CertificateWarningKind, FaultSide, Identity, PolicyId, TlsPolicy};
 use rouse_testkit::certificates::rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_RSA_SHA256, RsaKeySize};
 
 use HandshakeKind::{Full, Resumed};
@@ -66,9 +66,9 @@ fn a_stale_or_nameless_certificate_is_served_with_a_warning() {
     let authority = Authority::new();
     let good = authority.leaf(&["a.test"]);
     for (leaf, caution) in [
-        (authority.leaf_of(&["b.test"], [2001, 2002]), Caution::Expired),
-        (authority.leaf_of(&["b.test"], [2301, 2302]), Caution::NotYetValid),
-        (authority.leaf::<&str>(&[]), Caution::NeverChosen),
+        (authority.leaf_of(&["b.test"], [2001, 2002]), CertificateWarningKind::Expired),
+        (authority.leaf_of(&["b.test"], [2301, 2302]), CertificateWarningKind::NotYetValid),
+        (authority.leaf::<&str>(&[]), CertificateWarningKind::NeverChosen),
     ] {
         let (_, warnings) = ServerTls::new(server(&[&good, &leaf])).unwrap();
         assert_eq!(warnings.iter().map(|warning| &warning.what).collect::<Vec<_>>(), [&caution]);

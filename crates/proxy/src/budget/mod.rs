@@ -8,7 +8,7 @@ mod pod_connections;
 pub(crate) use self::bytes::{BodyAccount, BodyBuffers, ByteBudget, Charged, Reserved};
 pub(crate) use self::descriptors::{DescriptorShortage, SharedShortage};
 pub use self::limits::{ConnectionLimits, HeadLimits};
-pub(crate) use self::pod_connections::{PodConnection, PodConnections, PodTurn};
+pub(crate) use self::pod_connections::{PodConnection, PodConnections, PodRequestPermit};
 
 /// How much a client may send on one HTTP/2 stream before the stream's body is read.
 pub(crate) const CLIENT_STREAM_WINDOW: u32 = 64 * 1024;

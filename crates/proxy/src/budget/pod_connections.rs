@@ -55,22 +55,22 @@ impl Drop for PodConnection {
 
 /// The right of a client connection to have one more request at a pod. Dropping it gives the right back.
 #[derive(Debug)]
-pub(crate) struct PodTurn {
+pub(crate) struct PodRequestPermit {
     client: Rc<ClientState>,
     /// The request uses an HTTP/1 connection by itself.
     exclusive: bool,
 }
 
-impl PodTurn {
+impl PodRequestPermit {
     pub(crate) fn new(client: &Rc<ClientState>, exclusive: bool) -> Self {
-        client.goes_to_pod(exclusive);
+        client.request_dispatched(exclusive);
         Self { client: Rc::clone(client), exclusive }
     }
 }
 
-impl Drop for PodTurn {
+impl Drop for PodRequestPermit {
     fn drop(&mut self) {
-        self.client.comes_back(self.exclusive);
+        self.client.request_returned(self.exclusive);
     }
 }
 

@@ -12,8 +12,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rouse_core::drain::Work;
 use rouse_core::host::Host;
+use rouse_core::shutdown::InFlightGuard;
 use rouse_net::tls::{PolicyId, ServerTls};
 
 use self::presence::Presence;
@@ -33,7 +33,7 @@ pub(crate) struct ClientConnection {
     /// What the TLS handshake agreed on; `None` without TLS.
     pub(crate) tls: Option<TlsSession>,
     /// Counts the connection as under way until its first request does: a drain must not overlook a request that has arrived.
-    pub(crate) arrival: Cell<Option<Work>>,
+    pub(crate) arrival: Cell<Option<InFlightGuard>>,
     pub(crate) state: Rc<ClientState>,
     /// Keeps the connection's place in the connection limiter: an upgraded connection outlives its HTTP connection.
     pub(crate) _permit: Rc<dyn Any>,

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use rouse_core::drain::{UnderWay, Work};
+use rouse_core::shutdown::{InFlightCounter, InFlightGuard};
 use rouse_core::time::{Clock as _, Moment};
 use rouse_net::clock::TokioClock;
 use tokio::sync::Notify;
@@ -37,10 +37,10 @@ pub(crate) struct ClientState {
     back_from_pod: Notify,
     reader: Arc<ReaderCounters>,
     /// Where the connection is counted while the gateway drains.
-    drain: RefCell<Option<Arc<UnderWay>>>,
+    drain: RefCell<Option<Arc<InFlightCounter>>>,
     /// Counts a connection without a request while the gateway drains: hyper may still hold the end of a response that the
     /// client has not taken.
-    unsent_response: RefCell<Option<Work>>,
+    unsent_response: RefCell<Option<InFlightGuard>>,
 }
 
 /// Counters that the requests of a connection share with the reader of its socket, which hyper may move between threads.
@@ -131,7 +131,7 @@ impl ClientState {
     }
 
     /// The gateway drains: from now on the connection counts as under way until it ends.
-    pub(crate) fn drain(&self, under_way: &Arc<UnderWay>) {
+    pub(crate) fn drain(&self, under_way: &Arc<InFlightCounter>) {
         *self.drain.borrow_mut() = Some(Arc::clone(under_way));
         if self.requests.get() == 0 {
             *self.unsent_response.borrow_mut() = Some(under_way.begin());
@@ -230,20 +230,20 @@ impl ClientState {
     }
 
     /// A request goes to a pod. `exclusive`: on a connection for itself.
-    pub(crate) fn goes_to_pod(&self, exclusive: bool) {
+    pub(crate) fn request_dispatched(&self, exclusive: bool) {
         self.at_pods.set(self.at_pods.get() + 1);
         self.pod_connections.set(self.pod_connections.get() + usize::from(exclusive));
     }
 
     /// It has come back.
-    pub(crate) fn comes_back(&self, exclusive: bool) {
+    pub(crate) fn request_returned(&self, exclusive: bool) {
         self.at_pods.set(self.at_pods.get().saturating_sub(1));
         self.pod_connections.set(self.pod_connections.get().saturating_sub(usize::from(exclusive)));
         self.back_from_pod.notify_one();
     }
 
     /// Ends when a request has come back from its pod.
-    pub(crate) async fn request_back(&self) {
+    pub(crate) async fn next_return(&self) {
         self.back_from_pod.notified().await;
     }
 }

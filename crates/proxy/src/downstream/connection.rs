@@ -12,17 +12,17 @@ use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use rouse_core::drain::Work;
+use rouse_core::shutdown::InFlightGuard;
 use rouse_net::tls::{Alpn, ServerTls};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, interval, timeout};
 
 use super::answer::{self, AnswerBody};
-use super::guarded::Guarded;
 use super::limiter::{ConnectionLimiter, ConnectionPermit, TrackedConnection};
 use super::reject::rejected;
 use super::socket::Socket;
+use super::validated_stream::ValidatedStream;
 use crate::budget::{CLIENT_STREAM_WINDOW, ConnectionLimits, HYPER_BUFFER};
 use crate::client::{ClientConnection, TlsSession, has_unread};
 use crate::request::{ClientGone, RequestHandler};
@@ -68,7 +68,7 @@ pub(crate) struct Downstream {
 
 impl Downstream {
     /// Serves a connection in a task of its own, if the limiter admits it. `counted` ends with it.
-    pub(crate) fn spawn<C: 'static>(self: &Rc<Self>, accepted: Accepted, counted: C, arrival: Work) {
+    pub(crate) fn spawn<C: 'static>(self: &Rc<Self>, accepted: Accepted, counted: C, arrival: InFlightGuard) {
         let Some(permit) = self.limiter.admit() else {
             return self.metrics.connection_refused();
         };
@@ -81,7 +81,7 @@ impl Downstream {
 }
 
 /// Serves one connection until it ends.
-async fn serve(downstream: Rc<Downstream>, accepted: Accepted, permit: ConnectionPermit, arrival: Work) {
+async fn serve(downstream: Rc<Downstream>, accepted: Accepted, permit: ConnectionPermit, arrival: InFlightGuard) {
     let Accepted { stream, client: address, tls } = accepted;
     let permit = Rc::new(permit);
     let protocol = match tls {
@@ -151,7 +151,7 @@ async fn serve_protocol<IO>(
     match protocol {
         RequestProtocol::Http1 => {
             let tracker = permit.connection.tracker();
-            let guarded = Guarded::new(io, downstream.limits.heads, downstream.runtime.clock, tracker);
+            let guarded = ValidatedStream::new(io, downstream.limits.heads, downstream.runtime.clock, tracker);
             http1(downstream, guarded, client, permit).await;
         }
         RequestProtocol::Http2 => {

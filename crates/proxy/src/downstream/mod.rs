@@ -2,11 +2,11 @@
 
 mod answer;
 mod connection;
-pub mod guard;
-mod guarded;
+pub mod http1_validator;
 mod limiter;
 mod reject;
 mod socket;
+mod validated_stream;
 
 pub(crate) use self::connection::{Accepted, Downstream};
 pub(crate) use self::limiter::ConnectionLimiter;

@@ -2,7 +2,7 @@
 
 use http::{Method, Request, Version};
 
-use super::guard::Violation;
+use super::http1_validator::Violation;
 use crate::budget::HeadLimits;
 use crate::error::Failure;
 

@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use rouse_core::drain::Work;
+use rouse_core::shutdown::InFlightGuard;
 use rouse_net::listen::Listener;
 use rouse_net::tls::ServerTls;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
 use super::worker::Worker;
-use super::workers::Queues;
+use super::worker_pool::AcceptBacklog;
 use crate::downstream::Accepted;
 use crate::upstream::is_local;
 
@@ -50,7 +50,7 @@ impl From<Listener> for ProxyListener {
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) connections: Arc<AtomicUsize>,
-    pub(super) inbox: mpsc::Sender<Handed>,
+    pub(super) inbox: mpsc::Sender<HandedOffConnection>,
 }
 
 /// All workers, as one of them sees them.
@@ -59,23 +59,23 @@ pub(super) struct Peers {
     /// The number of this worker.
     pub(super) number: usize,
     pub(super) all: Arc<Vec<Peer>>,
-    pub(super) queues: Arc<Queues>,
+    pub(super) queues: Arc<AcceptBacklog>,
 }
 
 /// A connection that another worker accepted. It counts as the taker's from then on: otherwise a burst would all go to
 /// the worker that was idle at its beginning.
 #[derive(Debug)]
-pub(super) struct Handed {
+pub(super) struct HandedOffConnection {
     stream: std::net::TcpStream,
     client: SocketAddr,
     tls: Option<Arc<ServerTls>>,
     counted: Counted,
-    arrival: Work,
+    arrival: InFlightGuard,
 }
 
 /// Serves the connections that other workers have accepted.
-pub(super) async fn take_over(worker: &Rc<Worker>, mut inbox: mpsc::Receiver<Handed>) {
-    while let Some(Handed { stream, client, tls, counted, arrival }) = inbox.recv().await {
+pub(super) async fn take_over(worker: &Rc<Worker>, mut inbox: mpsc::Receiver<HandedOffConnection>) {
+    while let Some(HandedOffConnection { stream, client, tls, counted, arrival }) = inbox.recv().await {
         // It was accepted where there was a place: there may be none here.
         worker.limiter.wait_for_room().await;
         if let Ok(stream) = TcpStream::from_std(stream) {
@@ -151,10 +151,10 @@ fn place(worker: &Rc<Worker>, accepted: Accepted, Peers { number, all, .. }: &Pe
     };
     let Accepted { stream, client, tls } = accepted;
     let Ok(stream) = stream.into_std() else { return };
-    let handed = Handed { stream, client, tls, counted: Counted::new(&idlest.connections), arrival };
+    let handed = HandedOffConnection { stream, client, tls, counted: Counted::new(&idlest.connections), arrival };
     // A worker whose inbox is full leaves the connection here.
     if let Err(refused) = idlest.inbox.try_send(handed) {
-        let Handed { stream, client, tls, arrival, .. } = refused.into_inner();
+        let HandedOffConnection { stream, client, tls, arrival, .. } = refused.into_inner();
         if let Ok(stream) = TcpStream::from_std(stream) {
             let accepted = Accepted { stream, client, tls };
             worker.downstream.spawn(accepted, Counted::new(&own.connections), arrival);

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rouse_core::drain::UnderWay;
-use rouse_core::hold::Bounds;
+use rouse_core::hold::HoldLimits;
+use rouse_core::shutdown::InFlightCounter;
 use rouse_net::clock::TokioClock;
 
 use crate::budget::{ByteBudget, ConnectionLimits, PodConnections, SharedShortage};
@@ -23,7 +23,7 @@ pub struct ProxySettings {
     /// Proxies whose `X-Forwarded-*` headers are kept.
     pub trusted: TrustedProxies,
     /// How long and how many requests may wait. The same as the registry's.
-    pub bounds: Bounds,
+    pub bounds: HoldLimits,
     /// The clock, which the registry uses as well.
     pub clock: TokioClock,
     /// What clients may use.
@@ -44,7 +44,7 @@ pub struct Gateway {
     pub(super) pod_connections: Arc<PodConnections>,
     pub(super) shortage: Arc<SharedShortage>,
     pub(super) leaving: Arc<AtomicBool>,
-    under_way: Arc<UnderWay>,
+    under_way: Arc<InFlightCounter>,
 }
 
 impl Gateway {
@@ -87,7 +87,7 @@ impl Gateway {
     }
 
     /// Requests, streams, upgraded connections and holds.
-    pub fn under_way(&self) -> &Arc<UnderWay> {
+    pub fn under_way(&self) -> &Arc<InFlightCounter> {
         &self.under_way
     }
 }

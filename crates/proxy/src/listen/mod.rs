@@ -3,8 +3,8 @@
 mod accept;
 mod gateway;
 mod worker;
-mod workers;
+mod worker_pool;
 
 pub use self::accept::ProxyListener;
 pub use self::gateway::{Gateway, ProxySettings};
-pub use self::workers::Workers;
+pub use self::worker_pool::Workers;

@@ -12,7 +12,7 @@ use crate::downstream::{ConnectionLimiter, Downstream};
 use crate::request::{RequestHandler, ViaMark};
 use crate::runtime::Runtime;
 use crate::telemetry::Recorder;
-use crate::upstream::{UpstreamContext, UpstreamParts};
+use crate::upstream::{IdleBudget, ServicePools, UpstreamContext};
 
 /// How often idle connections to pods are checked.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
@@ -45,16 +45,17 @@ impl Worker {
         let buffers = BodyBuffers::new(&gateway.byte_budget, limits.buffers_per_connection);
         let shortage = DescriptorShortage::new(&gateway.shortage);
         let limiter = ConnectionLimiter::new(clock, limits, workers);
-        let upstream = UpstreamContext::new(UpstreamParts {
+        let upstream = Rc::new(UpstreamContext {
             runtime: Rc::clone(&runtime),
             limits,
-            max_wait: settings.bounds.longest,
+            max_wait: settings.bounds.max_wait,
             cold_start: settings.cold_start,
             metrics: gateway.metrics.clone(),
             buffers: Rc::clone(&buffers),
             pod_connections: Arc::clone(&gateway.pod_connections),
             shortage: Rc::clone(&shortage),
-            workers,
+            idle: IdleBudget::new(&limits, workers),
+            pools: ServicePools::default(),
         });
         let access_log = settings.access.clone();
         let handler = Rc::new(RequestHandler {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http::{Version, header};
-use rouse_core::hold::Bounds;
+use rouse_core::hold::HoldLimits;
 use rouse_core::time::Moment;
 
 use super::check::{self, Rejection};
@@ -71,7 +71,7 @@ pub(crate) struct RequestHandler {
     pub(crate) upstream: Rc<UpstreamContext>,
     pub(crate) heads: HeadLimits,
     /// How long and how many requests may wait.
-    pub(crate) bounds: Bounds,
+    pub(crate) bounds: HoldLimits,
     pub(crate) via: ViaMark,
     pub(crate) trusted: TrustedProxies,
     /// The gateway will drain soon.

@@ -5,11 +5,11 @@ use std::time::Duration;
 use http::Version;
 use rouse_core::hold::AcquireError;
 use rouse_core::service::{Retry, Slot, SlotRequest};
-use rouse_core::start::StartFailure;
+use rouse_core::start_failure::StartFailure;
 use rouse_core::time::Clock as _;
 
-use super::audience;
 use super::context::RequestContext;
+use super::start_failure_text;
 use crate::budget::CLIENT_STREAM_WINDOW;
 use crate::error::Failure;
 use crate::message::RequestHead as _;
@@ -146,8 +146,8 @@ impl RequestContext<'_> {
 
     /// The text about `failure` that the client may see.
     fn describe(&self, failure: &StartFailure, outgoing: &OutgoingRequest) -> String {
-        let developer = audience::is_developer(self.attempt.client.address.ip(), outgoing.head());
-        audience::describe(failure, self.attempt.backend.service.id(), developer)
+        let developer = start_failure_text::is_developer(self.attempt.client.address.ip(), outgoing.head());
+        start_failure_text::describe(failure, self.attempt.backend.service.id(), developer)
     }
 
     /// What a held request may keep in memory: its head, and the part of its body that has come with it or may still come.

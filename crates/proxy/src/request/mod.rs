@@ -1,12 +1,12 @@
 //! The life of one request: find its route, hold it until a pod is ready, send it, and send it again where that is safe.
 
-mod audience;
 mod check;
 mod context;
 mod forwarding;
 mod handler;
 mod hold;
 mod retry;
+mod start_failure_text;
 
 pub(crate) use self::forwarding::ViaMark;
 pub use self::forwarding::{BadNetworks, TrustedProxies};

@@ -1,6 +1,6 @@
 //! Sends a request to one destination after the other, as long as that is safe and the retry budget allows it.
 
-use rouse_core::routing::RoutingMode;
+use rouse_core::routing_mode::RoutingMode;
 use rouse_core::service::{Retry, Slot};
 
 use super::context::RequestContext;
@@ -69,12 +69,12 @@ impl RequestContext<'_> {
                 }
                 Ok(slot.refused(false))
             }
-            AttemptFailure::ThrownOut if tries.thrown_out >= MAX_ATTEMPTS => Err(Failure::UpstreamReset),
+            AttemptFailure::GoAwayError if tries.goaway_errors >= MAX_ATTEMPTS => Err(Failure::UpstreamReset),
             AttemptFailure::Refused(_)
             | AttemptFailure::Moved
             | AttemptFailure::Unsent
             | AttemptFailure::RefusedStream
-            | AttemptFailure::ThrownOut => {
+            | AttemptFailure::GoAwayError => {
                 tries.attempts += usize::from(failure.is_attempt());
                 self.refuse(slot, failure, tries.attempts)
             }
@@ -133,7 +133,7 @@ impl RequestContext<'_> {
             AttemptFailure::Moved
             | AttemptFailure::Unsent
             | AttemptFailure::RefusedStream
-            | AttemptFailure::ThrownOut
+            | AttemptFailure::GoAwayError
             | AttemptFailure::Lost => {
                 tries.attempts += 1;
                 if tries.attempts >= MAX_ATTEMPTS || !backend.service.may_retry() {

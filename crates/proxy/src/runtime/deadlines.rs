@@ -44,7 +44,7 @@ enum Told {
 /// Something that has a deadline without a task that waits for it: a task for each would cost more than most requests.
 pub(crate) trait Watched: fmt::Debug {
     /// The deadline is over. Returns the next one, if there is one.
-    fn time_is_up(&self, now: Moment) -> Option<Moment>;
+    fn on_deadline(&self, now: Moment) -> Option<Moment>;
 }
 
 impl Deadlines {
@@ -53,13 +53,13 @@ impl Deadlines {
     }
 
     /// A future that ends soon after `at`.
-    pub(crate) fn at(self: &Rc<Self>, at: Moment) -> Due {
+    pub(crate) fn at(self: &Rc<Self>, at: Moment) -> DeadlineFuture {
         let mut list = self.list.borrow_mut();
         if list.is_empty() {
             self.begun.notify_one();
         }
         let place = list.insert(Entry { at, told: None, over: false });
-        Due { deadlines: Rc::clone(self), place }
+        DeadlineFuture { deadlines: Rc::clone(self), place }
     }
 
     /// Checks the list. Never ends.
@@ -92,7 +92,7 @@ impl Deadlines {
 
     fn tell(&self, place: usize, watched: &Weak<dyn Watched>, now: Moment) {
         let Some(alive) = watched.upgrade() else { return };
-        let next = alive.time_is_up(now);
+        let next = alive.on_deadline(now);
         if let (Some(at), Some(entry)) = (next, self.list.borrow_mut().get_mut(place)) {
             *entry = Entry { at, told: Some(Told::Watched(Weak::clone(watched))), over: false };
         }
@@ -101,12 +101,12 @@ impl Deadlines {
 
 /// A future that ends soon after its deadline.
 #[derive(Debug)]
-pub(crate) struct Due {
+pub(crate) struct DeadlineFuture {
     deadlines: Rc<Deadlines>,
     place: usize,
 }
 
-impl Due {
+impl DeadlineFuture {
     /// Notifies `watched`, instead of a task that waits.
     pub(crate) fn watch(&self, watched: Weak<dyn Watched>) {
         if let Some(entry) = self.deadlines.list.borrow_mut().get_mut(self.place) {
@@ -115,7 +115,7 @@ impl Due {
     }
 }
 
-impl Future for Due {
+impl Future for DeadlineFuture {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
@@ -133,7 +133,7 @@ impl Future for Due {
     }
 }
 
-impl Drop for Due {
+impl Drop for DeadlineFuture {
     fn drop(&mut self) {
         self.deadlines.list.borrow_mut().try_remove(self.place);
     }
@@ -165,7 +165,7 @@ mod tests {
     struct Calls(Cell<usize>);
 
     impl Watched for Calls {
-        fn time_is_up(&self, now: Moment) -> Option<Moment> {
+        fn on_deadline(&self, now: Moment) -> Option<Moment> {
             self.0.set(self.0.get() + 1);
             // A second time, and no third.
             (self.0.get() == 1).then(|| now + Duration::from_millis(100))

@@ -1,7 +1,7 @@
 //! What the tasks of one worker thread share: clock, deadlines, shutdown signals, task ownership and random numbers.
 
 mod deadlines;
-mod signal;
+mod shutdown;
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -17,8 +17,8 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-pub(crate) use self::deadlines::{Deadlines, Due, Watched};
-pub(crate) use self::signal::ShutdownSignal;
+pub(crate) use self::deadlines::{Deadlines, DeadlineFuture, Watched};
+pub(crate) use self::shutdown::ShutdownSignal;
 
 /// The services of one worker thread. No other thread touches them.
 #[derive(Debug)]
@@ -52,7 +52,7 @@ impl Runtime {
     }
 
     /// A future that ends soon after `at`, by the worker's coarse timer.
-    pub(crate) fn deadline(&self, at: Moment) -> Due {
+    pub(crate) fn deadline(&self, at: Moment) -> DeadlineFuture {
         self.deadlines.at(at)
     }
 

@@ -5,11 +5,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use http::Version;
-use rouse_core::drain::{UnderWay, Work};
+use rouse_core::shutdown::{InFlightCounter, InFlightGuard};
 use rouse_core::time::{Clock as _, Moment};
 use rouse_net::clock::TokioClock;
 
-use super::access_log::{AccessLog, Note};
+use super::access_log::{AccessLog, PendingEntry};
 use super::metrics::{InFlight, Metrics, NO_ROUTE, RequestProtocol, RouteName, method_label};
 use crate::client::RequestGuard;
 use crate::error::Failure;
@@ -26,7 +26,7 @@ pub(crate) struct Recorder {
     /// The route name of requests that no route matches.
     no_route: RouteName,
     access_log: Option<Arc<dyn AccessLog>>,
-    under_way: Arc<UnderWay>,
+    under_way: Arc<InFlightCounter>,
 }
 
 impl Recorder {
@@ -34,7 +34,7 @@ impl Recorder {
         clock: TokioClock,
         metrics: Metrics,
         access_log: Option<Arc<dyn AccessLog>>,
-        under_way: &Arc<UnderWay>,
+        under_way: &Arc<InFlightCounter>,
     ) -> Rc<Self> {
         let under_way = Arc::clone(under_way);
         Rc::new(Self { clock, metrics, no_route: NO_ROUTE.into(), access_log, under_way })
@@ -65,7 +65,7 @@ impl Recorder {
             route,
             protocol,
             method: method_label(head.method()),
-            note: self.access_log.as_ref().map(|_| Note::new(head, client)),
+            note: self.access_log.as_ref().map(|_| PendingEntry::new(head, client)),
             code: CLIENT_GONE,
             status: CLIENT_GONE,
         }
@@ -87,9 +87,9 @@ pub(crate) struct RequestRecord {
     /// The status of the response under way: what is written down if it is completed.
     status: u16,
     /// For the access log, if there is one.
-    note: Option<Box<Note>>,
+    note: Option<Box<PendingEntry>>,
     _in_flight: InFlight,
-    _work: Work,
+    _work: InFlightGuard,
 }
 
 impl RequestRecord {

@@ -13,7 +13,7 @@ use super::context::AttemptContext;
 use super::destination::Destination;
 use super::failure::AttemptFailure;
 use super::outgoing::OutgoingRequest;
-use super::pool::Link;
+use super::pool::PooledConnection;
 use super::response::{PodResponse, first_frame};
 use super::send::{Unanswered, send};
 use crate::error::Failure;
@@ -26,7 +26,7 @@ pub(crate) struct Tries {
     /// It was sent a second time.
     pub(crate) repeated: bool,
     /// Connections that pods ended with an error because of it. Counted through all holds.
-    pub(crate) thrown_out: usize,
+    pub(crate) goaway_errors: usize,
 }
 
 /// What an attempt came to: a response, or a failure after which another attempt may follow.
@@ -75,7 +75,7 @@ async fn respond(
     context: &AttemptContext<'_>,
     outgoing: &mut OutgoingRequest,
     mut response: Response<Incoming>,
-    link: Link,
+    link: PooledConnection,
     destination: Destination,
 ) -> Result<PodResponse, Failure> {
     if is_too_much(context) {
@@ -110,7 +110,7 @@ impl FailedSend {
         outgoing: &mut OutgoingRequest,
         tries: &mut Tries,
         destination: &Destination,
-        link: Link,
+        link: PooledConnection,
     ) -> Result<Next, Failure> {
         let (reused, answered) = (link.is_reused(), link.bytes_read() > self.read_before);
         // An HTTP/1 connection may have been closed for its age when the request came: not the pod's fault.
@@ -138,7 +138,7 @@ impl FailedSend {
             destination.unanswered(context);
         }
         if let Some(failure) = unprocessed.filter(|_| self.keep && outgoing.source.is_whole()) {
-            tries.thrown_out += usize::from(matches!(failure, AttemptFailure::ThrownOut));
+            tries.goaway_errors += usize::from(matches!(failure, AttemptFailure::GoAwayError));
             return Ok(Next::Fail(failure));
         }
         if answered || !outgoing.may_be_repeated() {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rouse_core::routing::RoutingMode;
+use rouse_core::routing_mode::RoutingMode;
 use rouse_core::service::Port;
 use rouse_core::service::Service;
 use rouse_core::snapshot::PortView;

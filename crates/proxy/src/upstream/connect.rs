@@ -7,8 +7,8 @@ use super::context::{AttemptContext, UpstreamContext};
 use super::destination::Destination;
 use super::failure::AttemptFailure;
 use super::outgoing::OutgoingRequest;
-use super::pool::{Link, Pool};
-use crate::budget::{CLIENT_STREAM_WINDOW, PodTurn};
+use super::pool::{PooledConnection, Pool};
+use crate::budget::{CLIENT_STREAM_WINDOW, PodRequestPermit};
 use crate::error::Failure;
 use crate::runtime::before;
 
@@ -24,7 +24,7 @@ pub(super) async fn connect(
     pool: &Rc<Pool>,
     destination: &Destination,
     fresh: bool,
-) -> Result<Result<Link, AttemptFailure>, Failure> {
+) -> Result<Result<PooledConnection, AttemptFailure>, Failure> {
     let upgrade = outgoing.upgrade.is_some();
     let upstream = context.upstream;
     let (turn, waited) = turn(context, outgoing, pool.is_exclusive(upgrade)).await?;
@@ -56,7 +56,7 @@ async fn turn(
     context: &AttemptContext<'_>,
     outgoing: &OutgoingRequest,
     exclusive: bool,
-) -> Result<(PodTurn, bool), Failure> {
+) -> Result<(PodRequestPermit, bool), Failure> {
     let client = &context.client.state;
     let UpstreamContext { buffers, limits, pod_connections, .. } = &**context.upstream;
     let may = || {
@@ -69,7 +69,7 @@ async fn turn(
     if waits {
         Box::pin(wait_for_turn(context, outgoing, may)).await?;
     }
-    Ok((PodTurn::new(client, exclusive), waits))
+    Ok((PodRequestPermit::new(client, exclusive), waits))
 }
 
 async fn wait_for_turn(
@@ -91,7 +91,7 @@ async fn wait_for_turn(
             return Err(Failure::QueueFull);
         }
         // Requests of other client connections may end, too.
-        before(context.client.state.request_back(), runtime.deadline(now + LOCAL_PAUSE)).await;
+        before(context.client.state.next_return(), runtime.deadline(now + LOCAL_PAUSE)).await;
     }
     Ok(())
 }

@@ -29,52 +29,25 @@ pub(crate) struct UpstreamContext {
     pub(crate) cold_start: ColdStartHeaders,
     pub(crate) metrics: Metrics,
     pub(crate) buffers: Rc<BodyBuffers>,
-    pub(super) pod_connections: Arc<PodConnections>,
-    pub(super) shortage: Rc<DescriptorShortage>,
-    pub(super) idle: Rc<IdleBudget>,
-    pools: RefCell<HashMap<ServiceId, Rc<Pools>>>,
-}
-
-/// What an [`UpstreamContext`] is made of.
-#[derive(Debug)]
-pub(crate) struct UpstreamParts {
-    pub(crate) runtime: Rc<Runtime>,
-    pub(crate) limits: ConnectionLimits,
-    pub(crate) max_wait: Duration,
-    pub(crate) cold_start: ColdStartHeaders,
-    pub(crate) metrics: Metrics,
-    pub(crate) buffers: Rc<BodyBuffers>,
     pub(crate) pod_connections: Arc<PodConnections>,
     pub(crate) shortage: Rc<DescriptorShortage>,
-    /// How many workers share the limits.
-    pub(crate) workers: usize,
+    pub(crate) idle: Rc<IdleBudget>,
+    pub(crate) pools: ServicePools,
 }
 
-impl UpstreamContext {
-    pub(crate) fn new(parts: UpstreamParts) -> Rc<Self> {
-        let UpstreamParts { runtime, limits, max_wait, cold_start, metrics, .. } = parts;
-        Rc::new(Self {
-            runtime,
-            limits,
-            max_wait,
-            cold_start,
-            metrics,
-            buffers: parts.buffers,
-            pod_connections: parts.pod_connections,
-            shortage: parts.shortage,
-            idle: IdleBudget::new(&limits, parts.workers),
-            pools: RefCell::default(),
-        })
-    }
+/// The connection pools of one worker thread, by service.
+#[derive(Debug, Default)]
+pub(crate) struct ServicePools(RefCell<HashMap<ServiceId, Rc<Pools>>>);
 
+impl UpstreamContext {
     /// The connections to the pods of `service`. From the first call on they follow its snapshots.
     pub(super) fn pools(self: &Rc<Self>, service: &Arc<Service>) -> Rc<Pools> {
-        if let Some(pools) = self.pools.borrow().get(service.id()).filter(|pools| pools.are_of(service)) {
+        if let Some(pools) = self.pools.0.borrow().get(service.id()).filter(|pools| pools.are_of(service)) {
             return Rc::clone(pools);
         }
         // New, or removed and declared again: another service with the same name.
         let pools = Rc::new(Pools::new(service));
-        self.pools.borrow_mut().insert(service.id().clone(), Rc::clone(&pools));
+        self.pools.0.borrow_mut().insert(service.id().clone(), Rc::clone(&pools));
         let (context, following) = (Rc::clone(self), Rc::clone(&pools));
         let mut snapshots = service.subscribe();
         self.runtime.spawn(async move {
@@ -88,7 +61,7 @@ impl UpstreamContext {
                     break;
                 }
             }
-            let mut all = context.pools.borrow_mut();
+            let mut all = context.pools.0.borrow_mut();
             if all.get(following.service()).is_some_and(|newest| Rc::ptr_eq(newest, &following)) {
                 all.remove(following.service());
             }
@@ -98,12 +71,12 @@ impl UpstreamContext {
 
     /// Closes idle connections to the pods of one service. Returns whether there were any.
     pub(crate) fn close_idle(&self) -> bool {
-        self.pools.borrow().values().any(|pools| pools.close_idle())
+        self.pools.0.borrow().values().any(|pools| pools.close_idle())
     }
 
     /// Closes connections that have been idle for too long. To be called once a second.
     pub(crate) fn sweep(&self) {
-        self.pools.borrow().values().for_each(|pools| pools.sweep());
+        self.pools.0.borrow().values().for_each(|pools| pools.sweep());
     }
 }
 

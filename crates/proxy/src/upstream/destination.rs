@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use rouse_core::endpoint::State;
-use rouse_core::routing::RoutingMode;
+use rouse_core::routing_mode::RoutingMode;
 use rouse_core::service::Slot;
 
 use super::cluster_ip::ClusterIp;

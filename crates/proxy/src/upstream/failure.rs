@@ -16,7 +16,7 @@ pub(crate) enum AttemptFailure {
     /// HTTP/2 says that the pod did not process the request. Not the pod's fault.
     RefusedStream,
     /// The same, from a pod that ends the whole connection with an error: the request itself may be the cause.
-    ThrownOut,
+    GoAwayError,
     /// The connection ended before anything came back.
     Lost,
 }
@@ -37,7 +37,7 @@ impl AttemptFailure {
     pub(crate) fn is_pod_fault(&self) -> bool {
         match self {
             Self::Refused(DialError::Pod) | Self::Unsent | Self::Lost => true,
-            Self::Refused(DialError::Local) | Self::Moved | Self::RefusedStream | Self::ThrownOut => false,
+            Self::Refused(DialError::Local) | Self::Moved | Self::RefusedStream | Self::GoAwayError => false,
             Self::Refused(DialError::Tls(error)) => error.fault() != FaultSide::Ours,
         }
     }
@@ -50,7 +50,7 @@ impl AttemptFailure {
             Self::Refused(DialError::Tls(_)) => "tls",
             Self::Moved => "moved",
             Self::Unsent => "unsent",
-            Self::RefusedStream | Self::ThrownOut => "refused_stream",
+            Self::RefusedStream | Self::GoAwayError => "refused_stream",
             Self::Lost => "reset",
         }
     }
@@ -65,7 +65,7 @@ impl AttemptFailure {
                 return match error.reason() {
                     Some(h2::Reason::REFUSED_STREAM) => Some(Self::RefusedStream),
                     Some(h2::Reason::NO_ERROR) if gone_away => Some(Self::RefusedStream),
-                    _ => gone_away.then_some(Self::ThrownOut),
+                    _ => gone_away.then_some(Self::GoAwayError),
                 };
             }
             source = error.source();

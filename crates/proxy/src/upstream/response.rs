@@ -19,7 +19,7 @@ use super::body::{PodIncoming, ResponseBody, StreamedResponse};
 use super::context::AttemptContext;
 use super::headers;
 use super::outgoing::OutgoingRequest;
-use super::pool::Link;
+use super::pool::PooledConnection;
 use super::tunnel::Tunnel;
 use crate::error::Failure;
 use crate::telemetry::ResponseRecord;
@@ -44,7 +44,7 @@ impl PodResponse {
         outgoing: &mut OutgoingRequest,
         response: Response<Incoming>,
         first: Option<Frame<Bytes>>,
-        link: Link,
+        link: PooledConnection,
         mut slot: Option<Slot>,
     ) -> Result<Self, Failure> {
         let cold = slot.as_ref().is_some_and(Slot::cold_start);
@@ -124,7 +124,7 @@ impl PodResponse {
 /// What a tunnel takes over from its request.
 struct TunnelEnds {
     client: OnUpgrade,
-    link: Link,
+    link: PooledConnection,
     slot: Option<Slot>,
 }
 
@@ -133,7 +133,7 @@ struct TunnelEnds {
 /// waiting for more: a wait would delay the head of every event stream, to report a fault that the client also sees as a
 /// cut connection after the head.
 pub(super) async fn first_frame(
-    link: &Link,
+    link: &PooledConnection,
     response: &mut Response<Incoming>,
 ) -> Result<Option<Frame<Bytes>>, Failure> {
     if link.scheme().is_some() || response.body().is_end_stream() {

@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 
 use super::body::{BodySource, RequestBody};
 use super::context::{AttemptContext, UpstreamContext};
-use super::pool::Link;
+use super::pool::PooledConnection;
 use crate::error::Failure;
 use crate::runtime::before;
 
@@ -41,7 +41,7 @@ pub(super) type Sent = Result<Response<Incoming>, TrySendError<Request<RequestBo
 pub(super) async fn send(
     context: &AttemptContext<'_>,
     source: &Rc<BodySource>,
-    link: &mut Link,
+    link: &mut PooledConnection,
     request: Request<RequestBody>,
 ) -> Result<Sent, Unanswered> {
     let expects = request.headers().get(header::EXPECT);
@@ -81,7 +81,7 @@ async fn body_stops(context: &AttemptContext<'_>, source: &BodySource) {
 async fn expecting(
     context: &AttemptContext<'_>,
     source: &Rc<BodySource>,
-    link: &mut Link,
+    link: &mut PooledConnection,
     mut request: Request<RequestBody>,
 ) -> Result<Sent, Unanswered> {
     let gate = Gate::before(source, &mut request);

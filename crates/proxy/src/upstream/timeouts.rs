@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rouse_core::hold::Bounds;
+use rouse_core::hold::HoldLimits;
 use rouse_core::time::Moment;
 
 /// How long the parts of a request may take.
@@ -40,7 +40,7 @@ pub(crate) struct RequestDeadlines {
 }
 
 impl RequestDeadlines {
-    pub(crate) fn new(bounds: &Bounds, timeouts: Timeouts, began: Moment) -> Self {
+    pub(crate) fn new(bounds: &HoldLimits, timeouts: Timeouts, began: Moment) -> Self {
         let end = timeouts.request.map(|limit| began + limit);
         let readiness = timeouts.readiness.map(|limit| began + limit);
         let wanted = readiness.into_iter().chain(end).min();

@@ -77,14 +77,12 @@ async fn an_access_log_entry_has_all_known_fields() {
     let log = Arc::<Kept>::default();
     let rig = Rig::new(log.options());
     let pod = Pod::new(1).await;
-    let mut client = rig.connect().await;
-    client
-        .write(&format!(
+    let mut client = rig
+        .send_held(&format!(
             "POST /a?b=c HTTP/1.1\r\nHost: cart.test\r\nUser-Agent: curl\r\nReferer: http://x.test/\r\n\
              Content-Length: 3\r\ntraceparent: 00-{TRACE}-b7ad6b7169203331-01\r\n\r\nabc"
         ))
         .await;
-    eventually("it is held", || rig.service.holds() == 1).await;
     rig.pods(&[(&pod, READY)]);
     let mut wire = pod.accept().await;
     wire.until("abc").await;
@@ -131,8 +129,7 @@ async fn failures_and_clients_that_left_are_logged_with_their_code() {
     assert_eq!((line.status, line.error.as_deref(), line.upstream), (504, Some("readiness_timeout"), None));
     assert_eq!(line.sent, body.len() as u64);
 
-    let mut client = rig.connect().await;
-    client.write("HEAD / HTTP/1.1\r\nHost: else.test\r\n\r\n").await;
+    let mut client = rig.send("HEAD / HTTP/1.1\r\nHost: else.test\r\n\r\n").await;
     client.head().await;
     let line = log.next().await;
     assert_eq!((line.status, line.error.as_deref(), &*line.route), (404, Some("no_route"), "none"));
@@ -140,23 +137,20 @@ async fn failures_and_clients_that_left_are_logged_with_their_code() {
 
     let pod = Pod::new(1).await;
     rig.pods(&[(&pod, READY)]);
-    let mut client = rig.connect().await;
-    client.write("GET /begun HTTP/1.1\r\nHost: cart.test\r\n\r\n").await;
-    let mut wire = pod.accept().await;
-    wire.head().await;
-    wire.write("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nabc").await;
-    client.until("abc").await;
+    let begin_response = async |path: &str| {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: cart.test\r\n\r\n");
+        let (mut client, mut wire) = rig.send_to(&pod, &request).await;
+        wire.write("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nabc").await;
+        client.until("abc").await;
+        (client, wire)
+    };
+    let (client, _wire) = begin_response("/begun").await;
     client.reset();
     let line = log.next().await;
     assert_eq!((line.status, line.error.as_deref(), line.sent), (499, Some("client_gone"), 3));
     assert_eq!(line.upstream, Some(pod.address));
 
-    let mut client = rig.connect().await;
-    client.write("GET /broken HTTP/1.1\r\nHost: cart.test\r\n\r\n").await;
-    let mut wire = pod.accept().await;
-    wire.head().await;
-    wire.write("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nabc").await;
-    client.until("abc").await;
+    let (mut client, wire) = begin_response("/broken").await;
     drop(wire);
     client.rest().await;
     let line = log.next().await;
@@ -167,12 +161,9 @@ async fn failures_and_clients_that_left_are_logged_with_their_code() {
 async fn an_upgraded_connection_is_logged_at_its_end() {
     let log = Arc::<Kept>::default();
     let (rig, pod) = Rig::with_pod(log.options()).await;
-    let mut client = rig.connect().await;
-    client
-        .write("GET /ws HTTP/1.1\r\nHost: cart.test\r\nConnection: Upgrade\r\nUpgrade: rot13\r\n\r\n")
+    let (mut client, mut wire) = rig
+        .send_to(&pod, "GET /ws HTTP/1.1\r\nHost: cart.test\r\nConnection: Upgrade\r\nUpgrade: rot13\r\n\r\n")
         .await;
-    let mut wire = pod.accept().await;
-    wire.head().await;
     wire.write("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: rot13\r\n\r\nhello")
         .await;
     client.until("hello").await;

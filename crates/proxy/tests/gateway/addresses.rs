@@ -10,62 +10,42 @@ use tokio::task::JoinSet;
 
 use crate::certificates::Authority;
 use crate::http2_peers::{self, H2Client, h2c};
-use crate::rig::{Options, Pod, Rig, eventually};
+use crate::rig::{GET, GET_AND_CLOSE, Options, Pod, Rig, eventually};
 use crate::upstream_tls::{TlsPod, server};
-
-const KEEP_ALIVE: &str = "GET / HTTP/1.1\r\nHost: cart.test\r\n\r\n";
 
 /// Connections to the old port stay open at the pod, so only the gateway can stop using them.
 #[tokio::test]
 async fn a_connection_to_a_pods_former_port_is_not_used_again() {
-    let rig = Rig::new(Options::default());
-    let (former, present) = (Pod::new(1).await, Pod::new(1).await);
-    rig.pods(&[(&former, READY)]);
+    let (rig, former) = Rig::with_pod(Options::default()).await;
+    let present = Pod::new(1).await;
     let mut client = rig.connect().await;
-    client.write(KEEP_ALIVE).await;
-    let mut wire = former.accept().await;
-    wire.head().await;
-    wire.answer("one").await;
-    client.until("one").await;
+    let mut wire = client.get_from(&former, "one").await;
     // The connection is idle now, and the very next request comes with the new port.
     rig.pods(&[(&present, READY)]);
-    client.write(KEEP_ALIVE).await;
-    let mut newer = present.accept().await;
-    newer.head().await;
-    newer.answer("two").await;
-    client.until("two").await;
+    let _newer = client.get_from(&present, "two").await;
     assert_eq!(wire.rest().await, "", "the old connection is closed, and nothing was sent on it");
 }
 
 #[tokio::test]
 async fn what_is_in_flight_on_a_pods_former_port_is_finished_and_its_connection_not_kept() {
-    let rig = Rig::new(Options::default());
-    let (former, present) = (Pod::new(1).await, Pod::new(1).await);
-    rig.pods(&[(&former, READY)]);
-    let mut client = rig.connect().await;
-    client.write(KEEP_ALIVE).await;
-    let mut wire = former.accept().await;
-    wire.head().await;
+    let (rig, former) = Rig::with_pod(Options::default()).await;
+    let present = Pod::new(1).await;
+    let (mut client, mut wire) = rig.send_to(&former, GET).await;
     wire.write("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nfirst").await;
     client.until("first").await;
     rig.pods(&[(&present, READY)]);
     assert_eq!(rig.service.in_flight(), 1, "it counts as load of the pod, wherever that is reached now");
     wire.write(" last").await;
     client.until(" last").await;
-    client.write(KEEP_ALIVE).await;
-    let mut newer = present.accept().await;
-    newer.head().await;
-    newer.answer("two").await;
-    client.until("two").await;
+    let _newer = client.get_from(&present, "two").await;
     assert_eq!(wire.rest().await, "");
     eventually("nothing is in flight", || rig.service.in_flight() == 0).await;
 }
 
 #[tokio::test]
 async fn a_shared_http_2_connection_to_a_pods_former_port_takes_no_new_stream() {
-    let rig = Rig::new(h2c());
-    let (former, present) = (Pod::new(1).await, Pod::new(1).await);
-    rig.pods(&[(&former, READY)]);
+    let (rig, former) = Rig::with_pod(h2c()).await;
+    let present = Pod::new(1).await;
     let client = H2Client::new(&rig).await;
     let early = client.get("http://cart.test/early").await;
     let mut connection = former.accept_h2().await;
@@ -99,17 +79,9 @@ async fn an_address_that_a_pod_with_two_loses_is_not_used_again() {
     let (lost, kept) = (Pod::new(1).await, Pod::new(1).await);
     two_addresses(&rig, &[lost.address, kept.address]);
     let mut client = rig.connect().await;
-    client.write(KEEP_ALIVE).await;
-    let mut wire = lost.accept().await;
-    wire.head().await;
-    wire.answer("one").await;
-    client.until("one").await;
+    let mut wire = client.get_from(&lost, "one").await;
     two_addresses(&rig, &[kept.address]);
-    client.write(KEEP_ALIVE).await;
-    let mut other = kept.accept().await;
-    other.head().await;
-    other.answer("two").await;
-    client.until("two").await;
+    let _other = client.get_from(&kept, "two").await;
     assert_eq!(wire.rest().await, "");
 }
 
@@ -132,12 +104,11 @@ async fn a_connection_that_was_being_made_to_a_former_address_gets_no_request() 
     let authority = Authority::new();
     let name = ServerName::try_from("cart.shop.svc").unwrap();
     let (tls, _) = ClientTls::new(ClientSettings::new(name, Roots::Pem(vec![authority.ca()]))).unwrap();
-    let rig = Rig::new(Options { protocol: UpstreamProtocol::Tls(tls.into()), ..Options::default() });
-    let (former, present) = (Pod::new(1).await, Pod::new(1).await);
-    rig.pods(&[(&former, READY)]);
-    let mut client = rig.connect().await;
-    client
-        .write("POST / HTTP/1.1\r\nHost: cart.test\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+    let options = Options { protocol: UpstreamProtocol::Tls(tls.into()), ..Options::default() };
+    let (rig, former) = Rig::with_pod(options).await;
+    let present = Pod::new(1).await;
+    let mut client = rig
+        .send("POST / HTTP/1.1\r\nHost: cart.test\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
         .await;
     // The TCP connection waits to be accepted, and the handshake waits for the pod.
     let waiting = former.accept_raw().await;
@@ -161,7 +132,7 @@ async fn many_requests_are_all_served_when_their_pod_gets_another_address() {
     for _ in 0..90 {
         let mut client = rig.connect().await;
         asked.spawn(async move {
-            client.write("GET / HTTP/1.1\r\nHost: cart.test\r\nConnection: close\r\n\r\n").await;
+            client.write(GET_AND_CLOSE).await;
             client.rest().await
         });
     }

@@ -8,24 +8,35 @@ use h2::Ping;
 use http::Request;
 use rouse_testkit::fakes::READY;
 use tokio::io::AsyncWriteExt as _;
-use tokio::net::{TcpSocket, TcpStream};
+use tokio::net::TcpStream;
 
 use crate::http2_peers::{self, H2Client, answer, begin, h2c, upload};
-use crate::rig::{Options, Pod, Rig, eventually};
-use crate::wire::{Wire, fill, take_head};
+use crate::rig::{GET, Options, Pod, Rig, eventually};
+use crate::wire::{Wire, connect_with_small_buffer, fill};
 
-const LONG_POST: &[u8] = b"POST / HTTP/1.1\r\nHost: cart.test\r\nContent-Length: 1000000000\r\n\r\n";
+/// A client that does not read, and its pod, which has begun to send a response of 1 GB.
+pub(crate) async fn unread_response(rig: &Rig, pod: &Pod) -> (Wire, TcpStream) {
+    let mut client = Wire::new(connect_with_small_buffer(rig.address).await);
+    client.write(GET).await;
+    let mut raw = pod.accept_request_raw().await;
+    raw.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n").await.unwrap();
+    (client, raw)
+}
+
+/// A client that has sent the head of an upload of 1 GB.
+pub(crate) async fn long_upload(rig: &Rig) -> TcpStream {
+    let mut client = TcpStream::connect(rig.address).await.unwrap();
+    client
+        .write_all(b"POST / HTTP/1.1\r\nHost: cart.test\r\nContent-Length: 1000000000\r\n\r\n")
+        .await
+        .unwrap();
+    client
+}
 
 #[tokio::test]
 async fn an_unread_response_is_not_kept_in_memory() {
     let (rig, pod) = Rig::with_pod(Options::default()).await;
-    let socket = TcpSocket::new_v4().unwrap();
-    socket.set_recv_buffer_size(4096).unwrap();
-    let mut client = Wire::new(socket.connect(rig.address).await.unwrap());
-    client.write("GET / HTTP/1.1\r\nHost: cart.test\r\n\r\n").await;
-    let mut raw = pod.accept_raw().await;
-    take_head(&mut raw).await;
-    raw.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n").await.unwrap();
+    let (_client, mut raw) = unread_response(&rig, &pod).await;
     let most = 32 << 20;
     let taken = fill(&mut raw, most).await;
     assert!(taken < most, "{taken} bytes went somewhere");
@@ -34,8 +45,7 @@ async fn an_unread_response_is_not_kept_in_memory() {
 #[tokio::test]
 async fn a_client_that_leaves_while_the_pod_does_not_read_gives_its_slot_back() {
     let (rig, pod) = Rig::with_pod(Options::default()).await;
-    let mut client = TcpStream::connect(rig.address).await.unwrap();
-    client.write_all(LONG_POST).await.unwrap();
+    let mut client = long_upload(&rig).await;
     let _stuck = pod.accept_raw().await;
     fill(&mut client, usize::MAX).await;
     assert_eq!(rig.service.in_flight(), 1);
@@ -47,10 +57,8 @@ async fn a_client_that_leaves_while_the_pod_does_not_read_gives_its_slot_back() 
 #[tokio::test]
 async fn an_early_answer_reaches_a_client_whose_upload_is_stuck() {
     let (rig, pod) = Rig::with_pod(Options::default()).await;
-    let mut client = TcpStream::connect(rig.address).await.unwrap();
-    client.write_all(LONG_POST).await.unwrap();
-    let mut raw = pod.accept_raw().await;
-    take_head(&mut raw).await;
+    let mut client = long_upload(&rig).await;
+    let mut raw = pod.accept_request_raw().await;
     fill(&mut client, usize::MAX).await;
     // A head, and a body that goes on.
     raw.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nearly\r\n").await.unwrap();
@@ -60,12 +68,9 @@ async fn an_early_answer_reaches_a_client_whose_upload_is_stuck() {
 #[tokio::test]
 async fn an_event_is_flushed_although_the_client_has_sent_its_next_request_already() {
     let (rig, pod) = Rig::with_pod(Options::default()).await;
-    let mut client = rig.connect().await;
-    client
-        .write("GET /a HTTP/1.1\r\nHost: cart.test\r\n\r\nGET /b HTTP/1.1\r\nHost: cart.test\r\n\r\n")
+    let (mut client, mut wire) = rig
+        .send_to(&pod, "GET /a HTTP/1.1\r\nHost: cart.test\r\n\r\nGET /b HTTP/1.1\r\nHost: cart.test\r\n\r\n")
         .await;
-    let mut wire = pod.accept().await;
-    wire.head().await;
     wire.write("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nevent\r\n").await;
     client.until("event").await;
 }
@@ -116,8 +121,7 @@ async fn held_uploads_do_not_stall_those_of_other_services_on_the_same_connectio
         held.push((response, body));
         eventually("it is held", || cold.holds() == number).await;
     }
-    let (response, mut body) = client.send(Request::post("http://cart.test/"), false).await;
-    upload(&mut body, Bytes::from_static(b"hello"), true).await;
+    let response = client.post("http://cart.test/", "hello").await;
     let mut wire = pod.accept().await;
     wire.until("hello").await;
     wire.answer("thanks").await;
@@ -186,8 +190,7 @@ async fn small_messages_of_a_held_stream_do_not_end_its_connection() {
     assert_eq!(rig.service.holds(), 1);
     let pod = Pod::new(1).await;
     rig.pods(&[(&pod, READY)]);
-    let mut wire = pod.accept().await;
-    wire.head().await;
+    let mut wire = pod.accept_request().await;
     assert_eq!(wire.until("\r\n0\r\n\r\n").await.matches("small small small 20").count(), 3_000);
     wire.answer("hello").await;
     assert_eq!(response.body().await, b"hello");

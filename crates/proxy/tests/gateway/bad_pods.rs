@@ -1,22 +1,16 @@
 //! Pods that answer in another protocol, or not in HTTP.
 
-use bytes::Bytes;
-use http::{Request, Response};
+use http::Response;
 use rouse_proxy::upstream::UpstreamProtocol;
 
-use crate::http2_peers::{H2Client, h2c, upload};
-use crate::rig::{Options, Rig};
-
-const GET: &str = "GET / HTTP/1.1\r\nHost: cart.test\r\nConnection: close\r\n\r\n";
+use crate::http2_peers::{H2Client, h2c};
+use crate::rig::{GET_AND_CLOSE, Options, Rig};
 
 /// What the client gets when the pod answers with `bytes`, and closes.
 async fn answered(protocol: UpstreamProtocol, bytes: &[u8]) -> String {
     let (rig, pod) = Rig::with_pod(Options { protocol, ..Options::default() }).await;
-    let mut client = rig.connect().await;
-    client.write(GET).await;
-    let mut wire = pod.accept().await;
     // The preface of HTTP/2 has an end of a head, too.
-    wire.head().await;
+    let (mut client, mut wire) = rig.send_to(&pod, GET_AND_CLOSE).await;
     wire.bytes(bytes).await;
     let answer = client.rest().await;
     assert_eq!(rig.service.in_flight(), 0);
@@ -57,9 +51,8 @@ async fn a_response_in_another_protocol_is_not_reported_as_a_closed_connection()
 async fn a_pod_that_closes_before_the_end_of_its_head_is_a_reset() {
     for bytes in [&b""[..], b"HTTP/1.1 200 OK\r\nContent-"] {
         let (rig, pod) = Rig::with_pod(Options::default()).await;
-        let mut client = rig.connect().await;
-        client
-            .write("POST / HTTP/1.1\r\nHost: cart.test\r\nConnection: close\r\nContent-Length: 1\r\n\r\na")
+        let mut client = rig
+            .send("POST / HTTP/1.1\r\nHost: cart.test\r\nConnection: close\r\nContent-Length: 1\r\n\r\na")
             .await;
         let mut wire = pod.accept().await;
         wire.until("\r\n\r\na").await;
@@ -119,8 +112,7 @@ async fn an_http2_pod_whose_first_frame_comes_in_pieces_is_recognised() {
     wire.until("SM\r\n\r\n").await;
     wire.bytes(&settings[..2]).await;
     // When this comes on the same connection, the gateway has read what was there.
-    let (second, mut body) = client.send(Request::post("http://cart.test/"), false).await;
-    upload(&mut body, Bytes::from_static(b"second"), true).await;
+    let second = client.post("http://cart.test/", "second").await;
     wire.until("second").await;
     wire.bytes(&settings[2..]).await;
     wire.bytes(reset).await;

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use rouse_core::endpoint::Conditions;
 use rouse_testkit::fakes::READY;
 use tokio::task::JoinSet;
 
@@ -17,18 +16,11 @@ fn lose_all(pod: Pod, read: &Arc<AtomicUsize>) -> JoinSet<()> {
     let (mut tasks, read) = (JoinSet::new(), Arc::clone(read));
     tasks.spawn(async move {
         loop {
-            let mut wire = pod.accept().await;
-            wire.head().await;
+            let _wire = pod.accept_request().await;
             read.fetch_add(1, Ordering::Relaxed);
         }
     });
     tasks
-}
-
-/// Two pods that lose every request, and how many they have read.
-async fn losers(numbers: [u32; 2]) -> (Vec<Pod>, Arc<AtomicUsize>) {
-    let pods = vec![Pod::new(numbers[0]).await, Pod::new(numbers[1]).await];
-    (pods, Arc::default())
 }
 
 #[tokio::test]
@@ -36,9 +28,8 @@ async fn a_service_that_loses_everything_is_asked_a_fifth_more_and_no_other_serv
     const REQUESTS: usize = 200;
     /// What a service may repeat before it has earned it.
     const RESERVE: usize = 10;
-    let rig = Rig::new(Options::default());
-    let (pods, read) = losers([1, 2]).await;
-    rig.pods(&[(&pods[0], READY), (&pods[1], READY)]);
+    let (rig, pods) = Rig::with_pods::<2>(Options::default()).await;
+    let read = Arc::<AtomicUsize>::default();
     let _losing: Vec<JoinSet<()>> = pods.into_iter().map(|pod| lose_all(pod, &read)).collect();
     for _ in 0..REQUESTS {
         let answer = rig.get("/").await;
@@ -57,13 +48,10 @@ async fn a_service_that_loses_everything_is_asked_a_fifth_more_and_no_other_serv
     Rig::slices_of(&rig.add("window"), &[(3, pod.address, READY)]);
     let serving = async {
         pod.accept().await.head().await;
-        let mut wire = pod.accept().await;
-        wire.head().await;
-        wire.answer("hello").await;
+        pod.answer("hello").await
     };
-    let mut client = rig.connect().await;
-    client.write("GET / HTTP/1.1\r\nHost: window.test\r\nConnection: close\r\n\r\n").await;
-    let (answer, ()) = tokio::join!(client.rest(), serving);
+    let mut client = rig.send("GET / HTTP/1.1\r\nHost: window.test\r\nConnection: close\r\n\r\n").await;
+    let (answer, _wire) = tokio::join!(client.rest(), serving);
     assert!(answer.ends_with("hello"), "{answer}");
 }
 
@@ -96,21 +84,13 @@ async fn is_poisoned(mut wire: Wire) -> bool {
 
 /// Five pods of which a request for `/poison` kills each that reads it. `warm`: connections to all of them are kept.
 async fn deaths_by(request: &str, warm: bool) -> usize {
-    let rig = Rig::new(Options::default());
-    let mut pods = Vec::new();
-    for number in 1..=5 {
-        pods.push(Pod::new(number).await);
-    }
-    let ready: Vec<(&Pod, Conditions)> = pods.iter().map(|pod| (pod, READY)).collect();
-    rig.pods(&ready);
+    let (rig, pods) = Rig::with_pods::<5>(Options::default()).await;
     let deaths = Arc::<AtomicUsize>::default();
     let _living: Vec<JoinSet<()>> = pods.into_iter().map(|pod| mortal(pod, &deaths)).collect();
     for _ in 0..if warm { 100 } else { 0 } {
         assert!(rig.get("/").await.ends_with("hello"));
     }
-    let mut client = rig.connect().await;
-    client.write(request).await;
-    let answer = client.rest().await;
+    let answer = rig.send(request).await.rest().await;
     assert!(answer.starts_with("HTTP/1.1 502 ") && answer.contains(UPSTREAM_RESET), "{answer}");
     let dead = deaths.load(Ordering::Relaxed);
     assert!(rig.get("/").await.ends_with("hello"), "the others serve");

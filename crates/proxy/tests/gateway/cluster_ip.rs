@@ -4,14 +4,14 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use rouse_core::endpoint::{PodRef, PodUid, PortName, Slice, SliceEndpoint, SlicePort};
-use rouse_core::routing::RoutingMode;
+use rouse_core::routing_mode::RoutingMode;
 use rouse_proxy::upstream::Timeouts;
 use rouse_testkit::fakes::READY;
 use tokio::net::TcpSocket;
 use tokio::time::timeout;
 
 use crate::http2_peers::{H2Client, read};
-use crate::rig::{Options, PATIENCE, Pod, Rig, eventually};
+use crate::rig::{GET, Options, PATIENCE, Pod, Rig, Served, eventually};
 
 /// A `ClusterIP` whose plumbing is not there yet: connections to it are refused.
 struct Closed {
@@ -64,6 +64,13 @@ fn is_failed(answer: &str, code: &str) {
     assert!(answer.contains(&format!("\r\nx-rouse-error: {code}\r\n")), "{answer}");
 }
 
+/// A gateway in front of a `ClusterIP` that answers.
+fn with_cluster_ip(direct: RoutingMode) -> (Rig, Served) {
+    let ip = Closed::new().open();
+    let rig = Rig::new(options(direct, &[ip.address]));
+    (rig, ip.serve())
+}
+
 /// Asks until one more request has gone to the `ClusterIP`.
 async fn ask_until_the_cluster_ip_is_used(rig: &Rig) {
     let before = sent_to(rig, "cluster_ip");
@@ -87,9 +94,8 @@ fn other_port(rig: &Rig) {
 
 #[tokio::test]
 async fn disabled_waits_for_a_pod_and_then_asks_the_cluster_ip_alone() {
-    let ip = Closed::new().open();
-    let rig = Rig::new(options(RoutingMode::Disabled, &[ip.address]));
-    let (ip, pod) = (ip.serve(), Pod::new(1).await);
+    let (rig, ip) = with_cluster_ip(RoutingMode::Disabled);
+    let pod = Pod::new(1).await;
     let coming = async {
         eventually("it is held", || rig.service.holds() == 1).await;
         assert_eq!(ip.paths(), [""; 0], "no pod is ready");
@@ -112,13 +118,10 @@ async fn disabled_waits_for_a_pod_and_then_asks_the_cluster_ip_alone() {
 async fn a_cluster_ip_that_refuses_is_asked_again_until_it_accepts() {
     for body in ["", "abc"] {
         let ip = Closed::new();
-        let rig = Rig::new(options(RoutingMode::Disabled, &[ip.address]));
-        let pod = Pod::new(1).await;
-        rig.pods(&[(&pod, READY)]);
-        let mut client = rig.connect().await;
+        let (rig, _pod) = Rig::with_pod(options(RoutingMode::Disabled, &[ip.address])).await;
         let method = if body.is_empty() { "GET" } else { "POST" };
-        client
-            .write(&format!(
+        let mut client = rig
+            .send(&format!(
                 "{method} / HTTP/1.1\r\nHost: cart.test\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
                 body.len()
             ))
@@ -139,9 +142,8 @@ async fn a_cluster_ip_that_refuses_is_asked_again_until_it_accepts() {
 #[tokio::test]
 async fn a_cluster_ip_that_accepts_too_late_is_a_failed_connection() {
     let ip = Closed::new();
-    let rig = Rig::new(Options { timeouts: impatient(), ..options(RoutingMode::Disabled, &[ip.address]) });
-    let pod = Pod::new(1).await;
-    rig.pods(&[(&pod, READY)]);
+    let options = Options { timeouts: impatient(), ..options(RoutingMode::Disabled, &[ip.address]) };
+    let (rig, _pod) = Rig::with_pod(options).await;
     is_failed(&rig.get("/").await, "connect_failed");
     // Every 50 ms for two seconds.
     assert!((1..=41).contains(&refusals(&rig)), "{}", refusals(&rig));
@@ -151,46 +153,31 @@ async fn a_cluster_ip_that_accepts_too_late_is_a_failed_connection() {
 #[tokio::test]
 async fn a_client_that_leaves_while_the_cluster_ip_refuses_is_let_go() {
     let ip = Closed::new();
-    let rig = Rig::new(options(RoutingMode::Disabled, &[ip.address]));
-    let pod = Pod::new(1).await;
-    rig.pods(&[(&pod, READY)]);
-    for request in [
-        "GET / HTTP/1.1\r\nHost: cart.test\r\n\r\n",
-        "POST / HTTP/1.1\r\nHost: cart.test\r\nContent-Length: 9\r\n\r\n",
-    ] {
-        let mut client = rig.connect().await;
+    let (rig, _pod) = Rig::with_pod(options(RoutingMode::Disabled, &[ip.address])).await;
+    for request in [GET, "POST / HTTP/1.1\r\nHost: cart.test\r\nContent-Length: 9\r\n\r\n"] {
         let before = refusals(&rig);
-        client.write(request).await;
+        let client = rig.send(request).await;
         eventually("it is refused", || refusals(&rig) > before).await;
         client.reset();
         eventually("its slot is given back", || rig.service.in_flight() == 0).await;
     }
-    eventually("both are counted", || {
-        rig.metric(r#"rouse_requests_total{route="cart",code="499",protocol="http1"}"#) == 2
-    })
-    .await;
+    rig.requests_counted(499, "http1", 2).await;
     assert_eq!(rig.gateway.under_way().count(), 0);
 }
 
 #[tokio::test]
 async fn what_was_sent_to_the_cluster_ip_is_not_sent_again_unless_that_does_no_harm() {
     let ip = Closed::new().open();
-    let rig = Rig::new(options(RoutingMode::Disabled, &[ip.address]));
-    let pod = Pod::new(1).await;
-    rig.pods(&[(&pod, READY)]);
-    let mut client = rig.connect().await;
-    client.write("POST /once HTTP/1.1\r\nHost: cart.test\r\nContent-Length: 3\r\n\r\nabc").await;
-    let mut wire = ip.accept().await;
-    wire.until("abc").await;
-    drop(wire);
+    let (rig, _pod) = Rig::with_pod(options(RoutingMode::Disabled, &[ip.address])).await;
+    let mut client = rig.send("POST /once HTTP/1.1\r\nHost: cart.test\r\nContent-Length: 3\r\n\r\nabc").await;
+    ip.accept().await.until("abc").await;
     is_failed(&client.head().await, "upstream_reset");
 
     let asking = rig.get("/twice");
     let serving = async {
         let head = ip.accept().await.head().await;
         assert!(head.starts_with("GET /twice "), "the POST came again: {head}");
-        let mut wire = ip.accept().await;
-        wire.head().await;
+        let mut wire = ip.accept_request().await;
         wire.answer_last("hello").await;
     };
     let (answer, ()) = tokio::join!(asking, serving);
@@ -214,16 +201,13 @@ async fn connections_to_the_cluster_ip_are_kept_until_the_endpoints_change() {
     // One connection of the client, so that all is done by one worker.
     let client = H2Client::new(&rig).await;
     let first = client.get("http://cart.test/1").await;
-    let mut kept = ip.accept().await;
-    kept.head().await;
-    kept.answer("hello").await;
+    let mut kept = ip.answer("hello").await;
     assert_eq!(first.body().await, b"hello");
     let second = client.get("http://cart.test/2").await;
     let head = kept.head().await;
     assert!(head.starts_with("GET /2 "), "{head}");
     let third = client.get("http://cart.test/3").await;
-    let mut busy = ip.accept().await;
-    busy.head().await;
+    let mut busy = ip.accept_request().await;
     kept.answer("hello").await;
     assert_eq!(second.body().await, b"hello");
 
@@ -290,11 +274,11 @@ async fn cold_start_only_goes_to_the_pod_until_the_cluster_ip_accepts() {
     let pod = Pod::new(1).await;
     let address = pod.address;
     let pod = pod.serve();
-    let coming = async {
+    let pod_comes = async || {
         eventually("it is held", || rig.service.holds() == 1).await;
         rig.slices(&[(1, address, READY)]);
     };
-    let (answer, ()) = tokio::join!(rig.get("/"), coming);
+    let (answer, ()) = tokio::join!(rig.get("/"), pod_comes());
     is_served(&answer);
     for _ in 0..10 {
         is_served(&rig.get("/").await);
@@ -313,11 +297,8 @@ async fn cold_start_only_goes_to_the_pod_until_the_cluster_ip_accepts() {
     // It refuses again: requests go straight to the pod without an error, also those with a body.
     ip.end().await;
     let closed = Closed::at(&ip_address.to_string());
-    let mut client = rig.connect().await;
-    client
-        .write("POST /post HTTP/1.1\r\nHost: cart.test\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
-        .await;
-    is_served(&client.rest().await);
+    let post = "POST /post HTTP/1.1\r\nHost: cart.test\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+    is_served(&rig.send(post).await.rest().await);
     for _ in 0..10 {
         is_served(&rig.get("/").await);
     }
@@ -330,11 +311,7 @@ async fn cold_start_only_goes_to_the_pod_until_the_cluster_ip_accepts() {
     // Back to zero: what it accepted then says nothing of the pods to come.
     rig.pods(&[]);
     let (before, there) = (pod.paths().len(), ip.paths().len());
-    let coming = async {
-        eventually("it is held", || rig.service.holds() == 1).await;
-        rig.slices(&[(1, address, READY)]);
-    };
-    let (answer, ()) = tokio::join!(rig.get("/cold"), coming);
+    let (answer, ()) = tokio::join!(rig.get("/cold"), pod_comes());
     is_served(&answer);
     assert_eq!((pod.paths().len(), ip.paths().len()), (before + 1, there));
 }
@@ -352,21 +329,11 @@ async fn without_the_port_a_cluster_ip_that_refuses_is_not_asked_without_a_pause
 
 #[tokio::test]
 async fn always_goes_to_the_pods_while_one_offers_the_port() {
-    let ip = Closed::new().open();
-    let rig = Rig::new(options(RoutingMode::Always, &[ip.address]));
-    let (ip, pod) = (ip.serve(), Pod::new(1).await);
-    let coming = async {
-        eventually("it is held", || rig.service.holds() == 1).await;
-        rig.pods(&[(&pod, READY)]);
-    };
-    let asking = async {
-        let mut client = rig.connect().await;
-        client.write("GET / HTTP/1.1\r\nHost: cart.test\r\n\r\n").await;
-        client
-    };
-    let (_client, ()) = tokio::join!(asking, coming);
-    let mut wire = pod.accept().await;
-    wire.head().await;
+    let (rig, ip) = with_cluster_ip(RoutingMode::Always);
+    let pod = Pod::new(1).await;
+    let _client = rig.send_held(GET).await;
+    rig.pods(&[(&pod, READY)]);
+    let _wire = pod.accept_request().await;
     let pod = pod.serve();
     for _ in 0..10 {
         is_served(&rig.get("/").await);
@@ -377,9 +344,7 @@ async fn always_goes_to_the_pods_while_one_offers_the_port() {
 #[tokio::test]
 async fn a_port_that_no_endpoint_offers_leads_to_the_cluster_ip_and_is_counted() {
     for direct in [RoutingMode::Disabled, RoutingMode::ColdStartOnly, RoutingMode::Always] {
-        let ip = Closed::new().open();
-        let rig = Rig::new(options(direct, &[ip.address]));
-        let ip = ip.serve();
+        let (rig, ip) = with_cluster_ip(direct);
         other_port(&rig);
         is_served(&rig.get("/").await);
         assert_eq!((ip.paths().len(), sent_to(&rig, "cluster_ip_no_port")), (1, 1), "{direct:?}");
@@ -399,11 +364,9 @@ async fn a_pod_that_comes_to_offer_the_port_is_gone_to_instead() {
     let coming = async {
         eventually("it is refused", || refusals(&rig) >= 1).await;
         rig.pods(&[(&pod, READY)]);
-        let mut wire = pod.accept().await;
-        wire.head().await;
-        wire.answer("hello").await;
+        pod.answer("hello").await
     };
-    let (answer, ()) = tokio::join!(rig.get("/"), coming);
+    let (answer, _wire) = tokio::join!(rig.get("/"), coming);
     is_served(&answer);
     assert_eq!((sent_to(&rig, "cluster_ip_no_port"), sent_to(&rig, "pod")), (1, 1));
 }

@@ -6,19 +6,21 @@ use rouse_proxy::budget::ConnectionLimits;
 use tokio::task::JoinSet;
 use tokio::time::{interval, timeout};
 
-use crate::rig::{Options, Rig, eventually};
+use crate::rig::{GET, Options, Rig, eventually};
+use crate::wire::Wire;
 
-const KEEP_ALIVE: &str = "GET / HTTP/1.1\r\nHost: cart.test\r\n\r\n";
+/// At once: a connection that has just been idle for too long ends after three seconds.
+async fn ends_at_once(mut wire: Wire, case: &str) {
+    let ended = timeout(Duration::from_secs(2), wire.rest()).await;
+    assert_eq!(ended.as_deref(), Ok(""), "{case}");
+}
 
 #[tokio::test]
 async fn stray_bytes_after_a_response_end_its_connection() {
     let stray = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil";
     for apart in [false, true] {
         let (rig, pod) = Rig::with_pod(Options::default()).await;
-        let mut client = rig.connect().await;
-        client.write(KEEP_ALIVE).await;
-        let mut wire = pod.accept().await;
-        wire.head().await;
+        let (mut client, mut wire) = rig.send_to(&pod, GET).await;
         if apart {
             wire.answer("one").await;
             client.until("one").await;
@@ -27,13 +29,9 @@ async fn stray_bytes_after_a_response_end_its_connection() {
             wire.write(&format!("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\none{stray}")).await;
             client.until("one").await;
         }
-        // At once: one that has just been idle for too long ends after three seconds.
-        let ended = timeout(Duration::from_secs(2), wire.rest()).await;
-        assert_eq!(ended.as_deref(), Ok(""), "apart: {apart}");
-        client.write(KEEP_ALIVE).await;
-        let mut other = pod.accept().await;
-        other.head().await;
-        other.answer("two").await;
+        ends_at_once(wire, &format!("apart: {apart}")).await;
+        client.write(GET).await;
+        let _other = pod.answer("two").await;
         let answer = client.until("two").await;
         assert!(!answer.contains("evil"), "{answer}");
     }
@@ -43,11 +41,7 @@ async fn stray_bytes_after_a_response_end_its_connection() {
 async fn responses_without_a_body_leave_their_connection_usable() {
     let (rig, pod) = Rig::with_pod(Options::default()).await;
     let mut client = rig.connect().await;
-    client.write(KEEP_ALIVE).await;
-    let mut wire = pod.accept().await;
-    wire.head().await;
-    wire.answer("hello").await;
-    client.until("hello").await;
+    let mut wire = client.get_from(&pod, "hello").await;
     for (method, head) in [
         ("HEAD", "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n"),
         ("HEAD", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"),
@@ -73,11 +67,7 @@ async fn idle_connections_are_closed_well_before_servers_close_theirs() {
     let (rig, pod) = Rig::with_pod(Options::default()).await;
     let mut busy = Vec::new();
     for _ in 0..8 {
-        let mut client = rig.connect().await;
-        client.write(KEEP_ALIVE).await;
-        let mut wire = pod.accept().await;
-        wire.head().await;
-        busy.push((client, wire));
+        busy.push(rig.send_to(&pod, GET).await);
     }
     let mut idle = JoinSet::new();
     // Spread over a second: the sweep once a second comes early to some, and late to others.
@@ -104,11 +94,8 @@ async fn an_answer_is_not_lost_when_bytes_follow_its_request() {
         "GET / HTTP/1.1\r\nHost: cart.test\r\nConnection: close\r\n\r\nGET /2 HTTP/1.1\r\n\r\n",
     ] {
         let (rig, pod) = Rig::with_pod(Options::default()).await;
-        let mut client = rig.connect().await;
-        client.write(request).await;
-        let mut wire = pod.accept().await;
-        wire.head().await;
-        wire.answer("hello").await;
+        let mut client = rig.send(request).await;
+        let _wire = pod.answer("hello").await;
         client.until("hello").await;
     }
 }
@@ -122,14 +109,8 @@ async fn no_more_connections_are_kept_than_there_is_room_for() {
         let (rig, pod) = Rig::with_pod(Options { limits, ..Options::default() }).await;
         let mut client = rig.connect().await;
         for body in ["one", "two"] {
-            client.write(KEEP_ALIVE).await;
-            let mut wire = pod.accept().await;
-            wire.head().await;
-            wire.answer(body).await;
-            client.until(body).await;
-            // At once: one that has just been idle for too long ends after three seconds.
-            let ended = timeout(Duration::from_secs(2), wire.rest()).await;
-            assert_eq!(ended.as_deref(), Ok(""), "{limits:?}");
+            let wire = client.get_from(&pod, body).await;
+            ends_at_once(wire, &format!("{limits:?}")).await;
         }
     }
 }

@@ -4,49 +4,41 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::Request;
-use rouse_core::snapshot::Spread;
+use rouse_core::snapshot::ConcurrencyLimits;
 use rouse_proxy::upstream::Timeouts;
-use tokio::io::AsyncWriteExt as _;
-use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 
+use crate::back_pressure::{long_upload, unread_response};
 use crate::http2_peers::{H2Client, h2c};
 use crate::rig::{Options, PATIENCE, Rig, eventually};
-use crate::wire::{Wire, pour, take_head};
+use crate::wire::pour;
 
 /// Longer than a busy machine takes to reach the pod.
 const LIMIT: Option<Duration> = Some(Duration::from_secs(2));
-const TIMED_OUT: &str = r#"rouse_requests_total{route="cart",code="504",protocol="http1"}"#;
+
+/// The request has ended at a deadline, and keeps no slot.
+async fn has_timed_out(rig: &Rig) {
+    eventually("its slot is free", || rig.service.in_flight() == 0).await;
+    rig.requests_counted(504, "http1", 1).await;
+}
 
 #[tokio::test]
 async fn a_request_deadline_is_kept_although_the_client_does_not_read() {
     let timeouts = Timeouts { request: LIMIT, ..Timeouts::default() };
     let (rig, pod) = Rig::with_pod(Options { timeouts, ..Options::default() }).await;
-    let socket = TcpSocket::new_v4().unwrap();
-    socket.set_recv_buffer_size(4096).unwrap();
-    let mut client = Wire::new(socket.connect(rig.address).await.unwrap());
-    client.write("GET / HTTP/1.1\r\nHost: cart.test\r\n\r\n").await;
-    let mut raw = pod.accept_raw().await;
-    take_head(&mut raw).await;
-    raw.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n").await.unwrap();
+    let (_client, mut raw) = unread_response(&rig, &pod).await;
     pour(&mut raw).await;
-    eventually("its slot is free", || rig.service.in_flight() == 0).await;
-    eventually("it is counted", || rig.metric(TIMED_OUT) == 1).await;
+    has_timed_out(&rig).await;
 }
 
 #[tokio::test]
 async fn a_pod_that_does_not_read_an_upload_meets_the_response_timeout() {
     let timeouts = Timeouts { response_header: LIMIT, ..Timeouts::default() };
     let (rig, pod) = Rig::with_pod(Options { timeouts, ..Options::default() }).await;
-    let mut client = TcpStream::connect(rig.address).await.unwrap();
-    client
-        .write_all(b"POST / HTTP/1.1\r\nHost: cart.test\r\nContent-Length: 1000000000\r\n\r\n")
-        .await
-        .unwrap();
+    let mut client = long_upload(&rig).await;
     let _stuck = pod.accept_raw().await;
     pour(&mut client).await;
-    eventually("its slot is free", || rig.service.in_flight() == 0).await;
-    eventually("it is counted", || rig.metric(TIMED_OUT) == 1).await;
+    has_timed_out(&rig).await;
 }
 
 #[tokio::test]
@@ -75,11 +67,10 @@ async fn a_deadline_that_ends_an_upload_ends_the_stream_to_the_pod() {
 #[tokio::test]
 async fn a_get_lost_after_its_readiness_deadline_fails_with_upstream_reset() {
     let timeouts = Timeouts { readiness: LIMIT, ..Timeouts::default() };
-    let options = Options { timeouts, spread: Spread::new(0, 1), ..Options::default() };
+    let options = Options { timeouts, spread: ConcurrencyLimits::new(0, 1), ..Options::default() };
     let (rig, pod) = Rig::with_pod(options).await;
     let serving = async {
-        let mut wire = pod.accept().await;
-        wire.head().await;
+        let wire = pod.accept_request().await;
         // One that came later waits for the pod's only place, and its time is up: so is that of the first.
         let answer = rig.get("/later").await;
         assert!(answer.contains("\r\nx-rouse-error: readiness_timeout\r\n"), "{answer}");

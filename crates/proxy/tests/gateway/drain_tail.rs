@@ -4,13 +4,12 @@ use std::time::Duration;
 
 use h2::RecvStream;
 use rouse_proxy::budget::ConnectionLimits;
-use tokio::net::TcpSocket;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::http2_peers::{self, H2Client};
-use crate::rig::{Options, PATIENCE, Rig, eventually};
-use crate::wire::{STUCK, Wire};
+use crate::rig::{GET, Options, PATIENCE, Rig, eventually};
+use crate::wire::{STUCK, Wire, connect_with_small_buffer};
 
 /// Leaves as `rouse up` does when nothing is under way any more.
 async fn leave(rig: &mut Rig) {
@@ -26,9 +25,7 @@ const LENGTH: usize = 100_000;
 async fn unread_over_http2(rig: &Rig, pod: &crate::rig::Pod) -> (H2Client, RecvStream) {
     let client = H2Client::new(rig).await;
     let response = client.get("http://cart.test/").await;
-    let mut wire = pod.accept().await;
-    wire.head().await;
-    wire.answer(&"x".repeat(LENGTH)).await;
+    let _wire = pod.answer(&"x".repeat(LENGTH)).await;
     let body = response.head().await.into_body();
     eventually("the pod has done its part", || rig.service.in_flight() == 0).await;
     (client, body)
@@ -53,8 +50,7 @@ async fn an_answer_that_its_http2_client_has_not_read_yet_is_not_cut_by_newcomer
     let (_client, body) = unread_over_http2(&rig, &pod).await;
     let mut connections = Vec::new();
     for _ in 0..20 {
-        let mut newcomer = rig.connect().await;
-        newcomer.write("GET / HTTP/1.1\r\nHost: unknown.test\r\n\r\n").await;
+        let mut newcomer = rig.send("GET / HTTP/1.1\r\nHost: unknown.test\r\n\r\n").await;
         newcomer.head().await;
         connections.push(newcomer);
     }
@@ -64,12 +60,9 @@ async fn an_answer_that_its_http2_client_has_not_read_yet_is_not_cut_by_newcomer
 /// An answer of `length` of which an HTTP/1 client reads nothing. Whether nothing of it is under way any more.
 async fn unread_over_http1(length: usize) -> (Rig, Wire, JoinSet<()>, bool) {
     let (rig, pod) = Rig::with_pod(Options::default()).await;
-    let socket = TcpSocket::new_v4().unwrap();
-    socket.set_recv_buffer_size(4096).unwrap();
-    let mut client = Wire::new(socket.connect(rig.address).await.unwrap());
-    client.write("GET / HTTP/1.1\r\nHost: cart.test\r\n\r\n").await;
-    let mut wire = pod.accept().await;
-    wire.head().await;
+    let mut client = Wire::new(connect_with_small_buffer(rig.address).await);
+    client.write(GET).await;
+    let mut wire = pod.accept_request().await;
     let mut serving = JoinSet::new();
     serving.spawn(async move {
         wire.answer(&"x".repeat(length)).await;

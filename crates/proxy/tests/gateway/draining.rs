@@ -10,18 +10,15 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::http2_peers::{self, H2Client, answer, h2c};
-use crate::rig::{Options, PATIENCE, Rig, eventually};
+use crate::rig::{GET, Options, PATIENCE, Rig, eventually};
 use crate::wire::Wire;
-
-const KEEP_ALIVE: &str = "GET / HTTP/1.1\r\nHost: cart.test\r\n\r\n";
 
 /// Begins the drain, and waits until all present connections have noticed it.
 async fn drain(rig: &Rig) {
     let mut idle = Vec::new();
     // As many that each worker has some. Each of them notices it after all earlier connections.
     for _ in 0..4 {
-        let mut client = rig.connect().await;
-        client.write("GET / HTTP/1.1\r\nHost: unknown.test\r\n\r\n").await;
+        let mut client = rig.send("GET / HTTP/1.1\r\nHost: unknown.test\r\n\r\n").await;
         assert!(client.head().await.starts_with("HTTP/1.1 404 "));
         idle.push(client);
     }
@@ -34,7 +31,7 @@ async fn drain(rig: &Rig) {
 /// A request that has just arrived: the gateway may or may not have looked at it.
 fn arrived(rig: &Rig) -> Wire {
     let mut client = std::net::TcpStream::connect(rig.address).unwrap();
-    client.write_all(KEEP_ALIVE.as_bytes()).unwrap();
+    client.write_all(GET.as_bytes()).unwrap();
     client.set_nonblocking(true).unwrap();
     Wire::new(TcpStream::from_std(client).unwrap())
 }
@@ -43,12 +40,8 @@ fn arrived(rig: &Rig) -> Wire {
 async fn a_gateway_that_drains_finishes_what_it_has_and_closes_what_is_idle() {
     let (mut rig, pod) = Rig::with_pod(Options::default()).await;
     let (mut idle, mut busy) = (rig.connect().await, rig.connect().await);
-    idle.write(KEEP_ALIVE).await;
-    let mut wire = pod.accept().await;
-    wire.head().await;
-    wire.answer("hello").await;
-    idle.until("hello").await;
-    busy.write(KEEP_ALIVE).await;
+    let mut wire = idle.get_from(&pod, "hello").await;
+    busy.write(GET).await;
     let mut other = tokio::select! {
         head = wire.head() => { drop(head); None }
         other = pod.accept() => Some(other),
@@ -72,8 +65,7 @@ async fn a_gateway_that_drains_finishes_what_it_has_and_closes_what_is_idle() {
 #[tokio::test]
 async fn a_gateway_that_is_about_to_leave_serves_on_and_says_so_with_each_answer() {
     let (rig, pod) = Rig::with_pod(Options::default()).await;
-    let mut kept = rig.connect().await;
-    kept.write(KEEP_ALIVE).await;
+    let mut kept = rig.send(GET).await;
     let mut wire = pod.accept().await;
     for last in [false, true] {
         wire.head().await;
@@ -82,12 +74,11 @@ async fn a_gateway_that_is_about_to_leave_serves_on_and_says_so_with_each_answer
         assert_eq!(answer.contains("\r\nconnection: close\r\n"), last, "{answer}");
         if !last {
             rig.gateway.leave();
-            kept.write(KEEP_ALIVE).await;
+            kept.write(GET).await;
         }
     }
     assert_eq!(kept.rest().await, "");
-    let mut new = rig.connect().await;
-    new.write(KEEP_ALIVE).await;
+    let mut new = rig.send(GET).await;
     let mut wire = tokio::select! {
         mut other = pod.accept() => {
             // An answer that comes before the request is read may come before it is sent.
@@ -139,11 +130,8 @@ async fn connections_that_are_queued_when_the_drain_begins_are_served() {
 async fn errors_of_holds_at_the_end_of_the_drain_reach_the_clients() {
     let mut rig = Rig::new(Options::default());
     let mut held = Vec::new();
-    for number in 1..=20 {
-        let mut client = rig.connect().await;
-        client.write(KEEP_ALIVE).await;
-        eventually("it is held", || rig.service.holds() == number).await;
-        held.push(client);
+    for _ in 0..20 {
+        held.push(rig.send_held(GET).await);
     }
     rig.workers.drain();
     rig.registry.shut_down();
@@ -159,12 +147,9 @@ async fn errors_of_holds_at_the_end_of_the_drain_reach_the_clients() {
 #[tokio::test]
 async fn a_request_behind_the_one_under_way_is_left_to_another_connection_by_the_drain() {
     let (rig, pod) = Rig::with_pod(Options::default()).await;
-    let mut client = rig.connect().await;
-    client
-        .write("GET /1 HTTP/1.1\r\nHost: cart.test\r\n\r\nGET /2 HTTP/1.1\r\nHost: cart.test\r\n\r\n")
+    let (mut client, mut wire) = rig
+        .send_to(&pod, "GET /1 HTTP/1.1\r\nHost: cart.test\r\n\r\nGET /2 HTTP/1.1\r\nHost: cart.test\r\n\r\n")
         .await;
-    let mut wire = pod.accept().await;
-    wire.head().await;
     drain(&rig).await;
     wire.answer("one").await;
     let answer = client.rest().await;
@@ -227,9 +212,7 @@ async fn connections_without_a_complete_request_do_not_delay_the_drain() {
         "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0",
         "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0\0\0\x20\x01",
     ] {
-        let mut client = rig.connect().await;
-        client.write(begin).await;
-        silent.push(client);
+        silent.push(rig.send(begin).await);
     }
     eventually("all have arrived", || rig.gateway.under_way().count() == silent.len()).await;
     rig.workers.drain();

@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::http2_peers::{self, h2c};
-use crate::rig::{Options, Pod, Rig, eventually};
+use crate::rig::{GET, GET_AND_CLOSE, Options, Pod, Rig, accept_either, eventually};
 use crate::wire::Wire;
 
 const EJECTIONS: &str = "rouse_ejections_total";
@@ -20,11 +20,8 @@ async fn unanswered(rig: &Rig, count: usize, code: &str) -> usize {
     let mut failed = 0;
     for _ in 0..count {
         // A POST is sent once only.
-        let mut client = rig.connect().await;
-        client
-            .write("POST / HTTP/1.1\r\nHost: cart.test\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
-            .await;
-        let answer = client.rest().await;
+        let post = "POST / HTTP/1.1\r\nHost: cart.test\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+        let answer = rig.send(post).await.rest().await;
         if answer.contains(&format!("\r\nx-rouse-error: {code}\r\n")) {
             failed += 1;
         } else {
@@ -32,6 +29,17 @@ async fn unanswered(rig: &Rig, count: usize, code: &str) -> usize {
         }
     }
     failed
+}
+
+/// One of the pods is ejected after five failures in a row, each with `code`, and then no request fails.
+async fn is_ejected_after_five(rig: &Rig, code: &str) {
+    let mut failed = 0;
+    while rig.metric(EJECTIONS) == 0 {
+        failed += unanswered(rig, 1, code).await;
+        assert!(failed <= IN_A_ROW, "it is still asked after {failed} times {code}");
+    }
+    assert_eq!(failed, IN_A_ROW);
+    assert_eq!(unanswered(rig, 30, code).await, 0);
 }
 
 #[tokio::test]
@@ -49,17 +57,9 @@ async fn a_pod_that_has_fallen_silent_gets_no_more_requests_after_five_request_t
 
 /// The kernel takes the silent pod's connections, as it does for a process that is stopped.
 async fn silence_ejects(timeouts: Timeouts, code: &str) {
-    let rig = Rig::new(Options { timeouts, ..Options::default() });
-    let (silent, alive) = (Pod::new(1).await, Pod::new(2).await);
-    rig.pods(&[(&silent, READY), (&alive, READY)]);
+    let (rig, [_silent, alive]) = Rig::with_pods(Options { timeouts, ..Options::default() }).await;
     let alive = alive.serve();
-    let mut failed = 0;
-    while rig.metric(EJECTIONS) == 0 {
-        failed += unanswered(&rig, 1, code).await;
-        assert!(failed <= IN_A_ROW, "it is still asked after {failed} timeouts");
-    }
-    assert_eq!(failed, IN_A_ROW);
-    assert_eq!(unanswered(&rig, 30, code).await, 0);
+    is_ejected_after_five(&rig, code).await;
     assert!(alive.paths().len() >= 30);
 }
 
@@ -75,9 +75,7 @@ async fn requests_that_were_held_for_most_of_their_time_eject_no_pod() {
     let mut clients = Vec::new();
     let began = Instant::now();
     for _ in 0..4 * IN_A_ROW {
-        let mut client = rig.connect().await;
-        client.write("GET / HTTP/1.1\r\nHost: cart.test\r\nConnection: close\r\n\r\n").await;
-        clients.push(client);
+        clients.push(rig.send(GET_AND_CLOSE).await);
     }
     eventually("more than half of their time is over", || began.elapsed() > Duration::from_millis(700)).await;
     rig.pods(&[(&first, READY), (&second, READY)]);
@@ -100,24 +98,14 @@ fn resetting(pod: Pod) -> JoinSet<()> {
 
 #[tokio::test]
 async fn a_pod_that_resets_what_it_is_sent_gets_no_more_requests_after_five_of_them() {
-    let rig = Rig::new(Options::default());
-    let (broken, alive) = (Pod::new(1).await, Pod::new(2).await);
-    rig.pods(&[(&broken, READY), (&alive, READY)]);
+    let (rig, [broken, alive]) = Rig::with_pods(Options::default()).await;
     let (_broken, _alive) = (resetting(broken), alive.serve());
-    let mut failed = 0;
-    while rig.metric(EJECTIONS) == 0 {
-        failed += unanswered(&rig, 1, "upstream_reset").await;
-        assert!(failed <= IN_A_ROW, "it is still asked after {failed} resets");
-    }
-    assert_eq!(failed, IN_A_ROW);
-    assert_eq!(unanswered(&rig, 30, "upstream_reset").await, 0);
+    is_ejected_after_five(&rig, "upstream_reset").await;
 }
 
 #[tokio::test]
 async fn a_pod_that_ends_its_http_2_connections_with_an_error_is_ejected_too() {
-    let rig = Rig::new(h2c());
-    let (broken, alive) = (Pod::new(1).await, Pod::new(2).await);
-    rig.pods(&[(&broken, READY), (&alive, READY)]);
+    let (rig, [broken, alive]) = Rig::with_pods(h2c()).await;
     let mut tasks = JoinSet::new();
     tasks.spawn(async move {
         loop {
@@ -144,9 +132,7 @@ async fn a_pod_that_ends_its_http_2_connections_with_an_error_is_ejected_too() {
 /// Never the last one: a doubtful pod is better than none.
 #[tokio::test]
 async fn the_only_pod_gets_requests_also_while_it_is_ejected() {
-    let rig = Rig::new(Options::default());
-    let pod = Pod::new(1).await;
-    rig.pods(&[(&pod, READY)]);
+    let (rig, pod) = Rig::with_pod(Options::default()).await;
     let _pod = resetting(pod);
     assert_eq!(unanswered(&rig, 3 * IN_A_ROW, "upstream_reset").await, 3 * IN_A_ROW);
     assert_eq!(rig.metric(EJECTIONS), 0);
@@ -154,15 +140,10 @@ async fn the_only_pod_gets_requests_also_while_it_is_ejected() {
 
 #[tokio::test]
 async fn errors_of_the_app_and_clients_that_leave_eject_no_pod() {
-    let rig = Rig::new(Options::default());
-    let (first, second) = (Pod::new(1).await, Pod::new(2).await);
-    rig.pods(&[(&first, READY), (&second, READY)]);
+    let (rig, pods) = Rig::with_pods(Options::default()).await;
     for _ in 0..4 * IN_A_ROW {
         let serving = async {
-            let mut wire = tokio::select! {
-                wire = first.accept() => wire,
-                wire = second.accept() => wire,
-            };
+            let mut wire = Wire::new(accept_either(&pods).await);
             wire.head().await;
             wire.write("HTTP/1.1 503 Overloaded\r\nConnection: close\r\nContent-Length: 0\r\n\r\n").await;
         };
@@ -170,12 +151,8 @@ async fn errors_of_the_app_and_clients_that_leave_eject_no_pod() {
         assert!(answer.starts_with("HTTP/1.1 503 Overloaded\r\n"), "{answer}");
     }
     for _ in 0..4 * IN_A_ROW {
-        let mut client = rig.connect().await;
-        client.write("GET / HTTP/1.1\r\nHost: cart.test\r\n\r\n").await;
-        let mut wire = tokio::select! {
-            wire = first.accept() => wire,
-            wire = second.accept() => wire,
-        };
+        let client = rig.send(GET).await;
+        let mut wire = Wire::new(accept_either(&pods).await);
         wire.head().await;
         client.reset();
         assert_eq!(wire.rest().await, "");

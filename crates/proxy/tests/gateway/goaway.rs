@@ -3,31 +3,19 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use bytes::Bytes;
-use http::Request;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::task::JoinSet;
 
-use crate::http2_peers::{H2Client, answer, h2c, upload};
-use crate::retries::{ByHand, GOAWAY};
+use crate::http2_peers::{answer, h2c};
+use crate::retries::{GOAWAY, POST, TwoStreams};
 use crate::rig::Rig;
 
 #[tokio::test]
 async fn a_goaway_with_any_code_retries_only_the_streams_above_its_last_id() {
     for code in [0, 2] {
         let (rig, pod) = Rig::with_pod(h2c()).await;
-        let client = H2Client::new(&rig).await;
-        let ask = async |path: &str| {
-            let (response, mut body) =
-                client.send(Request::post(format!("http://cart.test{path}")), false).await;
-            upload(&mut body, Bytes::from_static(b"hello"), true).await;
-            response
-        };
-        let first = ask("/1").await;
-        let mut old = ByHand::new(pod.accept_raw().await).await;
-        old.request(1).await;
-        let third = ask("/3").await;
-        old.request(3).await;
+        let streams = TwoStreams::open(&rig, &pod).await;
+        let TwoStreams { client: _client, connection: mut old, first, third } = streams;
         old.send(GOAWAY, 0, 0, &[0, 0, 0, 1, 0, 0, 0, code]).await;
         let serving = async {
             let mut new = pod.accept_h2().await;
@@ -75,11 +63,7 @@ async fn a_request_that_makes_pods_end_their_connections_is_not_sent_for_ever() 
             }
         }
     });
-    let mut client = rig.connect().await;
-    client
-        .write("POST / HTTP/1.1\r\nHost: cart.test\r\nContent-Length: 3\r\nConnection: close\r\n\r\nabc")
-        .await;
-    let answer = client.rest().await;
+    let answer = rig.send(POST).await.rest().await;
     let sent = sent.load(Ordering::SeqCst);
     assert!(sent <= 3, "sent {sent} times, and then {answer}");
 }

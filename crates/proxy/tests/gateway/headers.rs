@@ -8,8 +8,7 @@ use crate::rig::{Options, Rig};
 #[tokio::test]
 async fn a_connection_header_cannot_name_the_host_away_nor_our_own_mark() {
     let (rig, pod) = Rig::with_pod(Options::default()).await;
-    let mut client = rig.connect().await;
-    client.write("GET / HTTP/1.1\r\nHost: cart.test\r\nConnection: host, via\r\n\r\n").await;
+    let _client = rig.send("GET / HTTP/1.1\r\nHost: cart.test\r\nConnection: host, via\r\n\r\n").await;
     let head = pod.accept().await.head().await;
     assert!(head.contains("\r\nhost: cart.test\r\n"), "{head}");
     assert!(head.contains("\r\nvia: 1.1 rouse-test\r\n"), "{head}");
@@ -30,9 +29,8 @@ async fn the_crumbs_of_a_cookie_are_one_header_for_an_http1_pod() {
 #[tokio::test]
 async fn trailers_pass_both_ways() {
     let (rig, pod) = Rig::with_pod(Options::default()).await;
-    let mut client = rig.connect().await;
-    client
-        .write("POST / HTTP/1.1\r\nHost: cart.test\r\nTE: trailers\r\nConnection: TE, close\r\nTrailer: X-Sum\r\n")
+    let mut client = rig
+        .send("POST / HTTP/1.1\r\nHost: cart.test\r\nTE: trailers\r\nConnection: TE, close\r\nTrailer: X-Sum\r\n")
         .await;
     client.write("Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nX-Sum: 7\r\n\r\n").await;
     let mut wire = pod.accept().await;
@@ -58,8 +56,7 @@ async fn no_trace_is_begun_and_a_clients_own_passes_byte_for_byte() {
     ];
     for sent in rows {
         let (rig, pod) = Rig::with_pod(Options::default()).await;
-        let mut client = rig.connect().await;
-        client.write(&format!("GET / HTTP/1.1\r\nHost: cart.test\r\n{sent}\r\n")).await;
+        let _client = rig.send(&format!("GET / HTTP/1.1\r\nHost: cart.test\r\n{sent}\r\n")).await;
         let head = pod.accept().await.head().await;
         let lines = head.split_inclusive("\r\n").filter(|line| line.starts_with("trace"));
         let came: String = lines.map(|line| line.replace(": \r\n", ":\r\n")).collect();

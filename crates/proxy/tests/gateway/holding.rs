@@ -4,47 +4,39 @@ use std::time::Duration;
 
 use http::Request;
 use rouse_core::endpoint::{PodRef, PodUid, PortName, Slice, SliceEndpoint, SlicePort};
-use rouse_core::hold::Bounds;
-use rouse_core::snapshot::Spread;
-use rouse_core::start::{Cause, StartFailure};
+use rouse_core::hold::HoldLimits;
+use rouse_core::snapshot::ConcurrencyLimits;
+use rouse_core::start_failure::{StartFailureCause, StartFailure};
 use rouse_proxy::routing::{NoPodPolicy, Target};
 use rouse_proxy::upstream::{Timeouts, UpstreamProtocol};
 use rouse_testkit::fakes::READY;
 
 use crate::http2_peers::{H2Client, h2c};
-use crate::rig::{Options, Pod, Rig, backend, eventually, rule};
-use crate::wire::Wire;
+use crate::rig::{GET, GET_AND_CLOSE, Options, Pod, Rig, backend, eventually, rule};
 
 #[tokio::test]
 async fn a_client_that_leaves_gives_its_place_up_at_once_and_is_no_failure_of_ours() {
     let rig = Rig::new(Options::default());
     let requests = [
-        "GET / HTTP/1.1\r\nHost: cart.test\r\n\r\n",
+        GET,
         "POST / HTTP/1.1\r\nHost: cart.test\r\nContent-Length: 3\r\n\r\nabc",
         "POST / HTTP/1.1\r\nHost: cart.test\r\nContent-Length: 1000000\r\n\r\nabc",
         "POST / HTTP/1.1\r\nHost: cart.test\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n",
     ];
     for (gone, request) in (1..).zip(requests) {
-        let mut client = rig.connect().await;
-        client.write(request).await;
-        eventually("it is held", || rig.service.holds() == 1).await;
+        let client = rig.send_held(request).await;
         client.reset();
         eventually("its place is free", || rig.service.holds() == 0).await;
-        eventually("it is counted", || {
-            rig.metric(r#"rouse_requests_total{route="cart",code="499",protocol="http1"}"#) == gone
-        })
-        .await;
+        rig.requests_counted(499, "http1", gone).await;
     }
     assert_eq!(rig.gateway.under_way().count(), 0);
 }
 
 #[tokio::test]
 async fn a_full_wait_queue_rejects_requests_with_retry_after() {
-    let bounds = Bounds { per_service: 1, ..Bounds::default() };
+    let bounds = HoldLimits { per_service: 1, ..HoldLimits::default() };
     let rig = Rig::new(Options { bounds, ..Options::default() });
-    let mut held = rig.connect().await;
-    held.write("GET / HTTP/1.1\r\nHost: cart.test\r\n\r\n").await;
-    eventually("the first is held", || rig.service.holds() == 1).await;
+    let _held = rig.send_held(GET).await;
     let answer = rig.get("/").await;
     assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
     assert!(
@@ -55,9 +47,7 @@ async fn a_full_wait_queue_rejects_requests_with_retry_after() {
 #[tokio::test]
 async fn requests_that_are_held_when_the_drain_ends_get_an_error() {
     let rig = Rig::new(Options::default());
-    let mut held = rig.connect().await;
-    held.write("GET / HTTP/1.1\r\nHost: cart.test\r\n\r\n").await;
-    eventually("it is held", || rig.service.holds() == 1).await;
+    let mut held = rig.send_held(GET).await;
     rig.workers.drain();
     rig.registry.shut_down();
     let answer = held.rest().await;
@@ -70,7 +60,7 @@ async fn a_readiness_timeout_gives_the_reason_of_the_engine() {
     let timeouts = Timeouts { readiness: Some(Duration::from_millis(50)), ..Timeouts::default() };
     let rig = Rig::new(Options { timeouts, ..Options::default() });
     rig.service
-        .wake_failed(StartFailure::new(Cause::ScaleRefused, "pods \"cart\" is forbidden: quota of team-7"));
+        .wake_failed(StartFailure::new(StartFailureCause::ScaleRefused, "pods \"cart\" is forbidden: quota of team-7"));
     let answer = rig.get("/").await;
     assert!(answer.starts_with("HTTP/1.1 504 "), "{answer}");
     assert!(answer.contains("\r\nx-rouse-error: readiness_timeout\r\n"), "{answer}");
@@ -79,14 +69,6 @@ async fn a_readiness_timeout_gives_the_reason_of_the_engine() {
         "{answer}"
     );
     assert!(!answer.contains("team-7"), "{answer}");
-}
-
-/// A request that is held, for `host`, from the loopback address of this test.
-async fn held(rig: &Rig, host: &str) -> Wire {
-    let mut client = rig.connect().await;
-    client.write(&format!("GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")).await;
-    eventually("it is held", || rig.service.holds() == 1).await;
-    client
 }
 
 #[tokio::test]
@@ -98,9 +80,10 @@ async fn a_failed_start_ends_the_hold_at_once_and_only_developers_get_the_detail
     rig.route(local);
     for (host, detailed) in [("cart.test", false), ("localhost", true)] {
         rig.service.start_over();
-        let mut client = held(&rig, host).await;
+        let request = format!("GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        let mut client = rig.send_held(&request).await;
         rig.service
-            .wake_failed(StartFailure::new(Cause::CannotRun, "command not found: PATH is /home/me/bin"));
+            .wake_failed(StartFailure::new(StartFailureCause::CannotRun, "command not found: PATH is /home/me/bin"));
         let answer = client.rest().await;
         assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
         assert!(answer.contains("\r\nx-rouse-error: start_failed\r\n"), "{answer}");
@@ -112,14 +95,11 @@ async fn a_failed_start_ends_the_hold_at_once_and_only_developers_get_the_detail
 
 #[tokio::test]
 async fn requests_are_released_first_come_first_served_and_never_above_the_limit() {
-    let rig = Rig::new(Options { spread: Spread::new(0, 1), ..Options::default() });
+    let rig = Rig::new(Options { spread: ConcurrencyLimits::new(0, 1), ..Options::default() });
     let pod = Pod::new(1).await;
     let mut clients = Vec::new();
     for number in 1..=5 {
-        let mut client = rig.connect().await;
-        client.write(&format!("GET /{number} HTTP/1.1\r\nHost: cart.test\r\n\r\n")).await;
-        eventually("it is held", || rig.service.holds() == number).await;
-        clients.push(client);
+        clients.push(rig.send_held(&format!("GET /{number} HTTP/1.1\r\nHost: cart.test\r\n\r\n")).await);
     }
     rig.pods(&[(&pod, READY)]);
     let served = pod.serve();
@@ -133,7 +113,7 @@ async fn requests_are_released_first_come_first_served_and_never_above_the_limit
 
 #[tokio::test]
 async fn a_large_head_counts_against_the_bytes_of_holds() {
-    let bounds = Bounds { bytes: 32 * 1024, ..Bounds::default() };
+    let bounds = HoldLimits { bytes: 32 * 1024, ..HoldLimits::default() };
     let rig = Rig::new(Options { bounds, ..Options::default() });
     let mut client = rig.connect().await;
     let large = "x".repeat(50_000);
@@ -147,14 +127,11 @@ async fn a_large_head_counts_against_the_bytes_of_holds() {
 /// A held GET takes 22 KiB and more with its connection, its tasks and hyper's buffer, although it has no body.
 #[tokio::test]
 async fn a_held_get_counts_with_all_that_its_connection_takes() {
-    let bounds = Bounds { bytes: 100 * 1024, ..Bounds::default() };
+    let bounds = HoldLimits { bytes: 100 * 1024, ..HoldLimits::default() };
     let rig = Rig::new(Options { bounds, ..Options::default() });
     let mut held = Vec::new();
-    for number in 1..=3 {
-        let mut client = rig.connect().await;
-        client.write("GET / HTTP/1.1\r\nHost: cart.test\r\n\r\n").await;
-        eventually("it is held", || rig.service.holds() == number).await;
-        held.push(client);
+    for _ in 0..3 {
+        held.push(rig.send_held(GET).await);
     }
     let answer = rig.get("/").await;
     assert!(answer.contains("\r\nx-rouse-error: queue_full\r\n"), "{answer}");
@@ -171,19 +148,14 @@ async fn held_streams_end_with_their_connection() {
     }
     drop((held, client));
     eventually("all places are free", || rig.service.holds() == 0).await;
-    eventually("all are counted", || {
-        rig.metric(r#"rouse_requests_total{route="cart",code="499",protocol="http2"}"#) == 40
-    })
-    .await;
+    rig.requests_counted(499, "http2", 40).await;
     assert_eq!(rig.gateway.under_way().count(), 0);
 }
 
 #[tokio::test]
 async fn requests_held_for_a_removed_service_get_an_error() {
     let rig = Rig::new(Options::default());
-    let mut held = rig.connect().await;
-    held.write("GET / HTTP/1.1\r\nHost: cart.test\r\nConnection: close\r\n\r\n").await;
-    eventually("it is held", || rig.service.holds() == 1).await;
+    let mut held = rig.send_held(GET_AND_CLOSE).await;
     rig.registry.remove(rig.service.id());
     let answer = held.rest().await;
     assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");

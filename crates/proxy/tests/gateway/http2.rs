@@ -104,10 +104,7 @@ async fn hundreds_of_streams_are_under_way_at_once_and_keep_their_trailers() {
         });
     }
     timeout(PATIENCE, asking.join_all()).await.expect("all should be answered");
-    eventually("all are counted", || {
-        rig.metric(r#"rouse_requests_total{route="cart",code="200",protocol="http2"}"#) == 300
-    })
-    .await;
+    rig.requests_counted(200, "http2", 300).await;
     assert_eq!((rig.service.in_flight(), rig.gateway.under_way().count()), (0, 0));
 }
 
@@ -127,10 +124,7 @@ async fn a_stream_that_its_client_cancels_is_cancelled_at_the_pod() {
     };
     assert!(reset.is_some(), "the pod should get a reset, on a connection that goes on");
     eventually("its slot is free", || rig.service.in_flight() == 0).await;
-    eventually("it is counted", || {
-        rig.metric(r#"rouse_requests_total{route="cart",code="499",protocol="http2"}"#) == 1
-    })
-    .await;
+    rig.requests_counted(499, "http2", 1).await;
 }
 
 #[tokio::test]
@@ -149,10 +143,7 @@ async fn a_connection_that_dies_with_many_streams_leaves_nothing_behind() {
         assert_eq!(response.head().await.status(), 502);
     }
     eventually("all slots are free", || rig.service.in_flight() == 0).await;
-    eventually("all are counted", || {
-        rig.metric(r#"rouse_requests_total{route="cart",code="502",protocol="http2"}"#) == 90
-    })
-    .await;
+    rig.requests_counted(502, "http2", 90).await;
     assert_eq!(rig.gateway.under_way().count(), 0);
 }
 

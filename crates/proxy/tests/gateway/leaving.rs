@@ -2,43 +2,30 @@
 
 use rouse_testkit::fakes::{DRAINING, READY};
 
-use crate::rig::{Options, Pod, Rig};
-
-const KEEP_ALIVE: &str = "GET / HTTP/1.1\r\nHost: cart.test\r\n\r\n";
+use crate::rig::{GET, Options, Pod, Rig};
 
 #[tokio::test]
 async fn the_idle_connections_of_a_pod_close_when_it_drains() {
-    let rig = Rig::new(Options::default());
-    let (leaving, staying) = (Pod::new(1).await, Pod::new(2).await);
-    rig.pods(&[(&leaving, READY)]);
+    let (rig, leaving) = Rig::with_pod(Options::default()).await;
+    let staying = Pod::new(2).await;
     let mut client = rig.connect().await;
-    client.write(KEEP_ALIVE).await;
-    let mut wire = leaving.accept().await;
-    wire.head().await;
-    wire.answer("one").await;
-    client.until("one").await;
-    client.write(KEEP_ALIVE).await;
+    let mut wire = client.get_from(&leaving, "one").await;
+    client.write(GET).await;
     wire.head().await;
     wire.answer("two").await;
     client.until("two").await;
     // That was the same connection. Now it is idle, and its pod leaves.
     rig.pods(&[(&leaving, DRAINING), (&staying, READY)]);
     assert_eq!(wire.rest().await, "");
-    client.write(KEEP_ALIVE).await;
-    let mut wire = staying.accept().await;
-    wire.head().await;
-    wire.answer("three").await;
-    client.until("three").await;
+    client.get_from(&staying, "three").await;
 }
 
 #[tokio::test]
 async fn what_is_in_flight_on_a_leaving_pod_is_finished() {
-    let rig = Rig::new(Options::default());
-    let (leaving, staying) = (Pod::new(1).await, Pod::new(2).await);
-    rig.pods(&[(&leaving, READY)]);
+    let (rig, leaving) = Rig::with_pod(Options::default()).await;
+    let staying = Pod::new(2).await;
     let serving = async {
-        let mut wire = leaving.accept().await;
-        wire.head().await;
+        let mut wire = leaving.accept_request().await;
         rig.pods(&[(&leaving, DRAINING), (&staying, READY)]);
         wire.write("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nfirst").await;
         // Not even in the slices any more.
@@ -55,12 +42,7 @@ async fn the_last_pod_serves_while_it_drains_and_a_successor_is_woken() {
     let rig = Rig::new(Options::default());
     let pod = Pod::new(1).await;
     rig.pods(&[(&pod, DRAINING)]);
-    let serving = async {
-        let mut wire = pod.accept().await;
-        wire.head().await;
-        wire.answer("hello").await;
-    };
-    let (answer, ()) = tokio::join!(rig.get("/"), serving);
+    let (answer, _wire) = tokio::join!(rig.get("/"), pod.answer("hello"));
     assert!(answer.ends_with("hello"), "{answer}");
     assert_eq!(rig.metric(r#"rouse_requests_to_draining_total{service="shop/cart"}"#), 1);
     assert_eq!(rig.engine.wakes(), 1);

@@ -5,22 +5,16 @@ use std::time::Duration;
 use rouse_proxy::routing::{NoPodPolicy, RouteTable, Target};
 use rouse_proxy::upstream::{Timeouts, UpstreamProtocol};
 
-use crate::rig::{Options, Rig, backend, eventually, rule};
+use crate::rig::{GET_AND_CLOSE, Options, Rig, backend, eventually, rule};
 
 #[tokio::test]
 async fn a_route_that_is_gone_leaves_no_page_behind() {
     let (rig, pod) = Rig::with_pod(Options::default()).await;
-    let mut client = rig.connect().await;
-    client.write("GET / HTTP/1.1\r\nHost: cart.test\r\nConnection: close\r\n\r\n").await;
-    let mut wire = pod.accept().await;
-    wire.head().await;
+    let (mut client, mut wire) = rig.send_to(&pod, GET_AND_CLOSE).await;
     rig.gateway.set_routes(RouteTable::new(Vec::new()));
     wire.answer("hello").await;
     client.rest().await;
-    eventually("it is over", || {
-        rig.metric(r#"rouse_requests_total{route="cart",code="200",protocol="http1"}"#) == 1
-    })
-    .await;
+    rig.requests_counted(200, "http1", 1).await;
     assert_eq!(rig.metric(r#"rouse_request_duration_seconds_count{route="cart"}"#), 0);
     rig.gateway.set_routes(RouteTable::new(Vec::new()));
     assert!(!rig.metrics_text().contains("cart"), "what was under way is forgotten with the next change");
@@ -37,9 +31,8 @@ async fn routes_that_come_and_go_leave_the_metrics_as_small_as_they_were() {
         let mut rules = own.clone();
         rules.push(rule(&name, target, at_once, NoPodPolicy::default()));
         rig.gateway.set_routes(RouteTable::new(rules));
-        let mut client = rig.connect().await;
-        client.write(&format!("GET / HTTP/1.1\r\nHost: {name}.test\r\nConnection: close\r\n\r\n")).await;
-        let answer = client.rest().await;
+        let request = format!("GET / HTTP/1.1\r\nHost: {name}.test\r\nConnection: close\r\n\r\n");
+        let answer = rig.send(&request).await.rest().await;
         assert!(answer.starts_with("HTTP/1.1 504 "), "{answer}");
     }
     eventually("the last is written down", || {

@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{Method, Request, StatusCode};
-use rouse_core::routing::RoutingMode;
-use rouse_core::snapshot::Spread;
-use rouse_core::start::{Cause, StartFailure};
+use rouse_core::routing_mode::RoutingMode;
+use rouse_core::service::Service;
+use rouse_core::snapshot::ConcurrencyLimits;
+use rouse_core::start_failure::{StartFailureCause, StartFailure};
 use rouse_net::tls::{
     Alpn, CertEntry, ClientSettings, ClientTls, Roots, ServerName, ServerSettings, ServerTls,
 };
@@ -21,7 +22,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::certificates::Authority;
 use crate::http2_peers::{H2Client, answer, h2c, read};
-use crate::rig::{Options, PATIENCE, Pod, Rig, backend, eventually};
+use crate::rig::{GET, GET_AND_CLOSE, Options, PATIENCE, Pod, Rig, backend, eventually};
 use crate::upstream_tls::{TlsPod, server};
 
 /// "Soon", as a 503.
@@ -59,10 +60,7 @@ async fn a_placeholder_answers_at_once_wakes_once_and_counts_as_load() {
         is_page(&rig.get("/").await);
     }
     assert_eq!((rig.engine.wakes(), rig.service.asked(), rig.service.holds()), (1, 5, 0));
-    eventually("they are counted", || {
-        rig.metric(r#"rouse_requests_total{route="cart",code="503",protocol="http1"}"#) == 5
-    })
-    .await;
+    rig.requests_counted(503, "http1", 5).await;
     for conditions in [READY, DRAINING] {
         let pod = Pod::new(1).await;
         rig.pods(&[(&pod, conditions)]);
@@ -73,12 +71,9 @@ async fn a_placeholder_answers_at_once_wakes_once_and_counts_as_load() {
 
 #[tokio::test]
 async fn a_placeholder_is_not_for_pods_that_are_merely_at_their_limit() {
-    let (rig, pod) = Rig::with_pod(Options { spread: Spread::new(0, 1), ..Options::default() }).await;
+    let (rig, pod) = Rig::with_pod(Options { spread: ConcurrencyLimits::new(0, 1), ..Options::default() }).await;
     rig.no_pod(NoPodPolicy { placeholder: Some(page()), ..NoPodPolicy::default() });
-    let mut first = rig.connect().await;
-    first.write("GET / HTTP/1.1\r\nHost: cart.test\r\n\r\n").await;
-    let mut wire = pod.accept().await;
-    wire.head().await;
+    let (_first, mut wire) = rig.send_to(&pod, GET).await;
     let coming = async {
         eventually("it waits for its turn", || rig.service.holds() == 1).await;
         wire.answer_last("hello").await;
@@ -148,8 +143,7 @@ async fn more_than_may_wait_are_turned_away_and_wake_all_the_same() {
             is_failed(answer, 503, "queue_full");
             assert!(answer.contains("\r\nretry-after: 1\r\n"), "{answer}");
         };
-        let mut held = rig.connect().await;
-        held.write("GET / HTTP/1.1\r\nHost: cart.test\r\n\r\n").await;
+        let held = rig.send(GET).await;
         eventually("the first is held", || rig.service.holds() == 1 && rig.engine.wakes() == 1).await;
         full(&rig.get("/").await);
         assert_eq!((rig.engine.wakes(), rig.service.asked()), (1, 2));
@@ -159,9 +153,7 @@ async fn more_than_may_wait_are_turned_away_and_wake_all_the_same() {
         );
         held.reset();
         eventually("it has left", || rig.service.holds() == 0).await;
-        let mut next = rig.connect().await;
-        next.write("GET / HTTP/1.1\r\nHost: cart.test\r\nConnection: close\r\n\r\n").await;
-        eventually("there is room for another", || rig.service.holds() == 1).await;
+        let mut next = rig.send_held(GET_AND_CLOSE).await;
         let pod = Pod::new(1).await;
         rig.pods(&[(&pod, READY)]);
         let _pod = pod.serve();
@@ -178,20 +170,25 @@ async fn more_than_may_wait_are_turned_away_and_wake_all_the_same() {
 
 /// Sends a POST for which no pod is ready. Returns what took it.
 async fn post(rig: &Rig) -> String {
-    let mut client = rig.connect().await;
     let head = "POST /a?b HTTP/1.1\r\nHost: cart.test\r\nConnection: close\r\nContent-Length: 6\r\n\r\n";
-    client.write(head).await;
+    let mut client = rig.send(head).await;
     client.write("abcdef").await;
     client.rest().await
 }
 
-#[tokio::test]
-async fn a_request_that_waited_in_vain_goes_to_the_fallback_with_its_body() {
-    let rig = Rig::new(impatient());
+/// A gateway whose route has no pod, and falls back to `shop/spare`, whose pod is ready.
+async fn with_fallback(options: Options, protocol: UpstreamProtocol) -> (Rig, Arc<Service>, Pod) {
+    let rig = Rig::new(options);
     let (spare, pod) = (rig.add("spare"), Pod::new(2).await);
     Rig::slices_of(&spare, &[(2, pod.address, READY)]);
-    let fallback = Some(Target::Backend(backend(&spare, UpstreamProtocol::Http1)));
+    let fallback = Some(Target::Backend(backend(&spare, protocol)));
     rig.no_pod(NoPodPolicy { fallback, ..NoPodPolicy::default() });
+    (rig, spare, pod)
+}
+
+#[tokio::test]
+async fn a_request_that_waited_in_vain_goes_to_the_fallback_with_its_body() {
+    let (rig, spare, pod) = with_fallback(impatient(), UpstreamProtocol::Http1).await;
     let serving = async {
         let mut wire = pod.accept().await;
         let head = wire.head().await;
@@ -211,29 +208,19 @@ async fn a_request_that_waited_in_vain_goes_to_the_fallback_with_its_body() {
 
 #[tokio::test]
 async fn a_start_that_failed_for_good_goes_to_the_fallback_at_once() {
-    let rig = Rig::new(Options::default());
-    let (spare, pod) = (rig.add("spare"), Pod::new(2).await);
-    Rig::slices_of(&spare, &[(2, pod.address, READY)]);
-    let fallback = Some(Target::Backend(backend(&spare, UpstreamProtocol::Http1)));
-    rig.no_pod(NoPodPolicy { fallback, ..NoPodPolicy::default() });
+    let (rig, _spare, pod) = with_fallback(Options::default(), UpstreamProtocol::Http1).await;
     let serving = async {
         eventually("it is held", || rig.service.holds() == 1).await;
-        rig.service.wake_failed(StartFailure::new(Cause::NoScaleTarget, "no Deployment fits"));
-        let mut wire = pod.accept().await;
-        wire.head().await;
-        wire.answer("hello").await;
+        rig.service.wake_failed(StartFailure::new(StartFailureCause::NoScaleTarget, "no Deployment fits"));
+        pod.answer("hello").await
     };
-    let (answer, ()) = tokio::join!(rig.get("/"), serving);
+    let (answer, _wire) = tokio::join!(rig.get("/"), serving);
     is_served(&answer);
 }
 
 #[tokio::test]
 async fn a_fallback_is_spoken_to_in_its_own_way_and_by_its_own_name() {
-    let rig = Rig::new(impatient());
-    let (spare, pod) = (rig.add("spare"), Pod::new(2).await);
-    Rig::slices_of(&spare, &[(2, pod.address, READY)]);
-    let fallback = Some(Target::Backend(backend(&spare, UpstreamProtocol::H2c)));
-    rig.no_pod(NoPodPolicy { fallback, ..NoPodPolicy::default() });
+    let (rig, spare, pod) = with_fallback(impatient(), UpstreamProtocol::H2c).await;
     let serving = async {
         let mut connection = pod.accept_h2().await;
         let (request, mut respond) = connection.accept().await.unwrap().unwrap();
@@ -305,9 +292,7 @@ async fn passive_requests_wake_no_pod_and_are_served_by_a_ready_one() {
         "OPTIONS / HTTP/1.1\r\nHost: cart.test\r\nConnection: close\r\n\r\n",
         "GET / HTTP/1.1\r\nHost: cart.test\r\nUser-Agent: A Robot\r\nConnection: close\r\n\r\n",
     ] {
-        let mut client = rig.connect().await;
-        client.write(request).await;
-        is_failed(&client.rest().await, 503, "not_woken");
+        is_failed(&rig.send(request).await.rest().await, 503, "not_woken");
     }
     assert_eq!((rig.engine.wakes(), rig.service.asked(), rig.service.holds()), (0, 0, 0));
 
@@ -339,13 +324,10 @@ async fn passive_requests_wake_no_pod_and_are_served_by_a_ready_one() {
 
 #[tokio::test]
 async fn a_passive_request_does_not_wait() {
-    let (rig, pod) = Rig::with_pod(Options { spread: Spread::new(0, 1), ..Options::default() }).await;
+    let (rig, pod) = Rig::with_pod(Options { spread: ConcurrencyLimits::new(0, 1), ..Options::default() }).await;
     let passive = PassiveRequests { paths: vec!["/healthz".parse().unwrap()], ..PassiveRequests::default() };
     rig.no_pod(NoPodPolicy { passive, ..NoPodPolicy::default() });
-    let mut first = rig.connect().await;
-    first.write("GET / HTTP/1.1\r\nHost: cart.test\r\n\r\n").await;
-    let mut wire = pod.accept().await;
-    wire.head().await;
+    let (_first, _wire) = rig.send_to(&pod, GET).await;
     is_failed(&rig.get("/healthz").await, 503, "not_woken");
     assert_eq!((rig.service.asked(), rig.service.holds()), (1, 0));
 }
@@ -377,7 +359,7 @@ async fn get_over_tls(rig: &Rig, authority: &Authority) -> String {
     let (client, _) = ClientTls::new(settings).unwrap();
     let stream = TcpStream::connect(rig.address).await.unwrap();
     let (mut stream, _) = client.connect(stream, Instant::now() + PATIENCE).await.unwrap();
-    stream.write_all(b"GET / HTTP/1.1\r\nHost: cart.test\r\nConnection: close\r\n\r\n").await.unwrap();
+    stream.write_all(GET_AND_CLOSE.as_bytes()).await.unwrap();
     let mut answer = String::new();
     timeout(PATIENCE, stream.read_to_string(&mut answer)).await.expect("an answer").unwrap();
     answer
@@ -417,8 +399,7 @@ async fn a_cold_start_is_reported_in_each_enabled_header() {
         let rig = Rig::new(Options { cold_start, ..Options::default() });
         let pod = Pod::new(1).await;
         let coming = async {
-            eventually("it is held", || rig.service.holds() == 1).await;
-            rig.pods(&[(&pod, READY)]);
+            rig.pods_once_held(&[(&pod, READY)]).await;
             pod.serve()
         };
         let (cold, _pod) = tokio::join!(rig.get("/"), coming);
@@ -447,7 +428,7 @@ async fn a_head_request_gets_the_headers_of_a_static_response_and_no_body() {
         let head = client.head().await;
         assert!(head.starts_with("HTTP/1.1 503 ") && head.contains("\r\ncontent-length: 11\r\n"), "{head}");
     }
-    client.write("GET / HTTP/1.1\r\nHost: cart.test\r\nConnection: close\r\n\r\n").await;
+    client.write(GET_AND_CLOSE).await;
     is_page(&client.rest().await);
 
     let client = H2Client::new(&rig).await;
@@ -470,10 +451,7 @@ async fn a_grpc_request_gets_the_page_as_it_is() {
     assert_eq!(response.status(), 503);
     assert_eq!(response.headers().get("content-type").unwrap(), "text/html; charset=utf-8");
     assert_eq!(read(response.into_body()).await, b"<p>Soon</p>");
-    eventually("it is counted", || {
-        rig.metric(r#"rouse_requests_total{route="cart",code="503",protocol="grpc"}"#) == 1
-    })
-    .await;
+    rig.requests_counted(503, "grpc", 1).await;
 
     let headers = [("content-type", "application/grpc"), ("grpc-status", "14")];
     let headers = headers.map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()));
@@ -490,14 +468,9 @@ async fn a_grpc_request_gets_the_page_as_it_is() {
 #[tokio::test]
 async fn a_page_in_place_of_an_upgrade_ends_the_connection() {
     let rig = placeholder();
-    let mut client = rig.connect().await;
-    client
-        .write(
-            "GET / HTTP/1.1\r\nHost: cart.test\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n\
-             GET /smuggled HTTP/1.1\r\nHost: cart.test\r\n\r\n",
-        )
-        .await;
-    let answer = client.rest().await;
+    let requests = "GET / HTTP/1.1\r\nHost: cart.test\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n\
+                    GET /smuggled HTTP/1.1\r\nHost: cart.test\r\n\r\n";
+    let answer = rig.send(requests).await.rest().await;
     is_page(&answer);
     assert!(answer.contains("\r\nconnection: close\r\n"), "{answer}");
     assert_eq!(answer.matches("HTTP/1.1 ").count(), 1, "{answer}");

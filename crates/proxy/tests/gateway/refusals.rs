@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use http::Request;
-use rouse_testkit::fakes::READY;
 
 use crate::access::Kept;
 use crate::http2_peers::{self, H2Client};
-use crate::rig::{Options, Pod, Rig, eventually};
+use crate::rig::{Options, Rig, eventually};
 
 #[tokio::test]
 async fn a_refused_request_is_answered_counted_and_logged_like_all_others() {
@@ -30,9 +29,7 @@ async fn a_refused_request_is_answered_counted_and_logged_like_all_others() {
         (format!("GET / HTTP/1.1\r\nHost: a\r\nb: {head}\r\n\r\n"), 431, "too long"),
         (format!("GET / HTTP/1.1\r\nHost: a\r\n{many}\r\n"), 431, "too many"),
     ] {
-        let mut client = rig.connect().await;
-        client.write(&request).await;
-        let answer = client.rest().await;
+        let answer = rig.send(&request).await.rest().await;
         let shown = request.get(..30.min(request.len()));
         assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{shown:?}: {answer}");
         assert!(answer.contains("\r\nx-rouse-error: bad_request\r\n"), "{shown:?}: {answer}");
@@ -52,9 +49,7 @@ async fn a_refused_request_is_answered_counted_and_logged_like_all_others() {
 #[tokio::test]
 async fn an_http_2_request_that_is_too_long_is_answered_counted_and_logged_too() {
     let log = Arc::<Kept>::default();
-    let rig = Rig::new(log.options());
-    let pod = Pod::new(1).await;
-    rig.pods(&[(&pod, READY)]);
+    let (rig, pod) = Rig::with_pod(log.options()).await;
     let _served = pod.serve();
     let client = H2Client::new(&rig).await;
     let counted = |status: u16, route: &str| {
@@ -92,15 +87,12 @@ async fn an_http_2_request_that_is_too_long_is_answered_counted_and_logged_too()
 #[tokio::test]
 async fn what_came_before_a_refused_request_is_answered_first() {
     let (rig, pod) = Rig::with_pod(Options::default()).await;
-    let mut client = rig.connect().await;
-    client
-        .write(
+    let mut client = rig
+        .send(
             "GET /1 HTTP/1.1\r\nHost: cart.test\r\n\r\nGET /2 HTTP/1.1\r\nHost: cart.test\r\nHost: x\r\n\r\n",
         )
         .await;
-    let mut wire = pod.accept().await;
-    wire.head().await;
-    wire.answer("one").await;
+    let _wire = pod.answer("one").await;
     let answers = client.rest().await;
     let (first, second) = answers.split_once("one").unwrap();
     assert!(first.starts_with("HTTP/1.1 200 ") && second.starts_with("HTTP/1.1 400 "), "{answers}");
@@ -111,17 +103,13 @@ async fn what_came_before_a_refused_request_is_answered_first() {
 #[tokio::test]
 async fn no_client_can_send_what_stands_for_a_refused_request() {
     let (rig, _pod) = Rig::with_pod(Options::default()).await;
-    let mut client = rig.connect().await;
-    client.write("- * HTTP/1.1\r\nHost: cart.test\r\nx-rouse-refused: 3\r\n\r\n").await;
-    let answer = client.rest().await;
+    let answer = rig.send("- * HTTP/1.1\r\nHost: cart.test\r\nx-rouse-refused: 3\r\n\r\n").await.rest().await;
     assert!(answer.ends_with("the method does not allow this form of target\n"), "{answer}");
 }
 
 #[tokio::test]
 async fn characters_that_real_clients_leave_in_paths_and_queries_pass_percent_encoded() {
-    let rig = Rig::new(Options::default());
-    let pod = Pod::new(1).await;
-    rig.pods(&[(&pod, READY)]);
+    let (rig, pod) = Rig::with_pod(Options::default()).await;
     for (target, seen) in [
         ("/?q=\"a\"", "/?q=%22a%22"),
         ("/<b>", "/%3Cb%3E"),
@@ -135,12 +123,11 @@ async fn characters_that_real_clients_leave_in_paths_and_queries_pass_percent_en
     ] {
         // In one piece, and cut: in the middle of its target, and in the middle of a header.
         for cut in [0, 8, target.len() + 24] {
-            let mut client = rig.connect().await;
             let request = format!(
                 "GET {target} HTTP/1.1\r\nHost: cart.test\r\nIf-Match: \"<`>\"\r\nConnection: close\r\n\r\n"
             );
             let (first, second) = request.split_at(cut);
-            client.write(first).await;
+            let mut client = rig.send(first).await;
             client.write(second).await;
             let mut wire = pod.accept().await;
             let head = wire.head().await;

@@ -13,8 +13,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 
-use crate::http2_peers::{self, H2Client, answer, h2c, upload};
-use crate::rig::{Options, PATIENCE, Pod, Rig, eventually};
+use crate::http2_peers::{self, Answer, H2Client, answer, h2c, upload};
+use crate::rig::{GET, Options, PATIENCE, Pod, Rig, accept_either, eventually};
 use crate::wire::Wire;
 
 /// An address where nothing listens, and nothing else can. It is given back at the end of the process.
@@ -32,6 +32,8 @@ fn deaf() -> TcpSocket {
     socket
 }
 
+pub(crate) const POST: &str =
+    "POST / HTTP/1.1\r\nHost: cart.test\r\nContent-Length: 3\r\nConnection: close\r\n\r\nabc";
 const UPSTREAM_RESET: &str = "\r\nx-rouse-error: upstream_reset\r\n";
 /// Attempts that got as far as a pod's connection.
 const SENT: &str = r#"rouse_direct_routing_total{result="pod"}"#;
@@ -56,13 +58,7 @@ async fn a_refused_connection_is_tried_on_another_pod_with_any_method() {
     let asking = async {
         // Which of the two is asked first is a matter of luck.
         while rig.metric("rouse_ejections_total") == 0 {
-            let mut client = rig.connect().await;
-            client
-                .write(
-                    "POST / HTTP/1.1\r\nHost: cart.test\r\nContent-Length: 3\r\nConnection: close\r\n\r\nabc",
-                )
-                .await;
-            let answer = client.rest().await;
+            let answer = rig.send(POST).await.rest().await;
             assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
         }
     };
@@ -75,19 +71,14 @@ async fn a_refused_connection_is_tried_on_another_pod_with_any_method() {
 
 #[tokio::test]
 async fn a_connection_that_was_closed_while_idle_costs_a_request_nothing() {
-    let rig = Rig::new(Options::default());
-    let pod = Pod::new(1).await;
-    rig.pods(&[(&pod, READY)]);
+    let (rig, pod) = Rig::with_pod(Options::default()).await;
     for _ in 0..20 {
         let serving = async {
-            let mut wire = pod.accept().await;
-            wire.head().await;
-            wire.answer("hello").await;
+            let _wire = pod.answer("hello").await;
             // Closed here, as a server does that has waited long enough: at any moment of the next request.
         };
-        let mut client = rig.connect().await;
-        client
-            .write("POST / HTTP/1.1\r\nHost: cart.test\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        let mut client = rig
+            .send("POST / HTTP/1.1\r\nHost: cart.test\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
             .await;
         let (answer, ()) = tokio::join!(client.rest(), serving);
         assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
@@ -96,15 +87,10 @@ async fn a_connection_that_was_closed_while_idle_costs_a_request_nothing() {
 
 #[tokio::test]
 async fn a_get_that_was_lost_with_its_pod_is_sent_once_more_and_not_twice() {
-    let rig = Rig::new(Options::default());
-    let (first, second) = (Pod::new(1).await, Pod::new(2).await);
-    rig.pods(&[(&first, READY), (&second, READY)]);
+    let (rig, pods) = Rig::with_pods(Options::default()).await;
     let serving = async {
         for _ in 0..2 {
-            let mut wire = tokio::select! {
-                wire = first.accept() => wire,
-                wire = second.accept() => wire,
-            };
+            let mut wire = Wire::new(accept_either(&pods).await);
             wire.head().await;
         }
     };
@@ -113,48 +99,33 @@ async fn a_get_that_was_lost_with_its_pod_is_sent_once_more_and_not_twice() {
     assert_eq!(rig.metric(r#"rouse_retries_total{reason="reset"}"#), 1);
 }
 
+/// Sends a POST to a pod that closes its connection once it has read `body`. The client gets a 502.
+async fn lost_post_fails(rig: &Rig, pods: &[Pod; 2], framing: &str, body: &str) {
+    let losing = async {
+        let mut wire = Wire::new(accept_either(pods).await);
+        wire.head().await;
+        wire.until(body).await;
+    };
+    let mut client = rig.send(&format!("POST / HTTP/1.1\r\nHost: cart.test\r\n{framing}")).await;
+    let (answer, ()) = tokio::join!(client.rest(), losing);
+    assert!(answer.starts_with("HTTP/1.1 502 ") && answer.contains(UPSTREAM_RESET), "{answer}");
+}
+
 #[tokio::test]
 async fn a_post_that_was_sent_is_never_sent_twice() {
-    let rig = Rig::new(Options::default());
-    let (first, second) = (Pod::new(1).await, Pod::new(2).await);
-    rig.pods(&[(&first, READY), (&second, READY)]);
+    let (rig, pods) = Rig::with_pods(Options::default()).await;
     for body in ["c", "abc"] {
-        let serving = async {
-            let mut wire = tokio::select! {
-                wire = first.accept() => wire,
-                wire = second.accept() => wire,
-            };
-            wire.head().await;
-            wire.until(body).await;
-        };
-        let mut client = rig.connect().await;
-        let length = body.len();
-        client
-            .write(&format!("POST / HTTP/1.1\r\nHost: cart.test\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"))
-            .await;
-        let (answer, ()) = tokio::join!(client.rest(), serving);
-        assert!(answer.starts_with("HTTP/1.1 502 ") && answer.contains(UPSTREAM_RESET), "{answer}");
+        let framing = format!("Content-Length: {}\r\nConnection: close\r\n\r\n{body}", body.len());
+        lost_post_fails(&rig, &pods, &framing, body).await;
     }
     assert_eq!(rig.metric(r#"rouse_retries_total{reason="reset"}"#), 0);
 }
 
 #[tokio::test]
 async fn a_post_of_which_a_part_was_sent_is_never_sent_twice() {
-    let rig = Rig::new(Options::default());
-    let (first, second) = (Pod::new(1).await, Pod::new(2).await);
-    rig.pods(&[(&first, READY), (&second, READY)]);
+    let (rig, pods) = Rig::with_pods(Options::default()).await;
     for framing in ["Content-Length: 1000\r\n\r\nbegun", "Transfer-Encoding: chunked\r\n\r\n5\r\nbegun\r\n"] {
-        let serving = async {
-            let mut wire = tokio::select! {
-                wire = first.accept() => wire,
-                wire = second.accept() => wire,
-            };
-            wire.until("begun").await;
-        };
-        let mut client = rig.connect().await;
-        client.write(&format!("POST / HTTP/1.1\r\nHost: cart.test\r\n{framing}")).await;
-        let (answer, ()) = tokio::join!(client.rest(), serving);
-        assert!(answer.starts_with("HTTP/1.1 502 ") && answer.contains(UPSTREAM_RESET), "{answer}");
+        lost_post_fails(&rig, &pods, framing, "begun").await;
     }
     assert_eq!(rig.metric(SENT), 2, "each once");
 }
@@ -162,19 +133,13 @@ async fn a_post_of_which_a_part_was_sent_is_never_sent_twice() {
 /// Also where the body would be at hand: the pod may have begun to act on it.
 #[tokio::test]
 async fn a_post_that_was_lost_with_its_http2_connection_is_never_sent_twice() {
-    let rig = Rig::new(h2c());
-    let (first, second) = (Pod::new(1).await, Pod::new(2).await);
-    rig.pods(&[(&first, READY), (&second, READY)]);
+    let (rig, pods) = Rig::with_pods(h2c()).await;
     for end in [true, false] {
         let client = H2Client::new(&rig).await;
         let (response, mut body) = client.send(Request::post("http://cart.test/"), false).await;
         upload(&mut body, Bytes::from_static(b"hello"), end).await;
         let serving = async {
-            let raw = tokio::select! {
-                raw = first.accept_raw() => raw,
-                raw = second.accept_raw() => raw,
-            };
-            let mut connection = h2::server::handshake(raw).await.unwrap();
+            let mut connection = h2::server::handshake(accept_either(&pods).await).await.unwrap();
             let (request, respond) = connection.accept().await.unwrap().unwrap();
             let mut body = request.into_body();
             tokio::select! {
@@ -231,10 +196,7 @@ async fn a_pod_that_begins_to_listen_serves_the_requests_that_it_had_refused() {
         wire.until("\r\n\r\nabc").await;
         wire.answer("hello").await;
     };
-    let mut client = rig.connect().await;
-    client
-        .write("POST / HTTP/1.1\r\nHost: cart.test\r\nContent-Length: 3\r\nConnection: close\r\n\r\nabc")
-        .await;
+    let mut client = rig.send(POST).await;
     let (answer, ()) = tokio::join!(client.rest(), serving);
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
 }
@@ -247,11 +209,9 @@ async fn a_request_that_was_refused_by_all_is_served_by_the_pod_that_comes() {
     let serving = async {
         eventually("it was refused", || rig.metric("rouse_ejections_total") > 0).await;
         rig.pods(&[(&pod, READY)]);
-        let mut wire = pod.accept().await;
-        wire.head().await;
-        wire.answer("hello").await;
+        pod.answer("hello").await
     };
-    let (answer, ()) = tokio::join!(rig.get("/"), serving);
+    let (answer, _wire) = tokio::join!(rig.get("/"), serving);
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
 }
 
@@ -259,8 +219,7 @@ async fn a_request_that_was_refused_by_all_is_served_by_the_pod_that_comes() {
 async fn a_get_whose_response_had_begun_is_not_sent_again() {
     let (rig, pod) = Rig::with_pod(Options::default()).await;
     let serving = async {
-        let mut wire = pod.accept().await;
-        wire.head().await;
+        let mut wire = pod.accept_request().await;
         wire.write("HTTP/1.1 200 OK\r\nContent-Le").await;
         drop(wire);
         pod.accept().await.head().await
@@ -277,18 +236,12 @@ async fn a_get_whose_response_had_begun_is_not_sent_again() {
 async fn a_get_that_meets_the_closing_of_an_idle_connection_is_sent_again_without_a_wait() {
     let (rig, pod) = Rig::with_pod(Options::default()).await;
     let mut client = rig.connect().await;
-    client.write("GET / HTTP/1.1\r\nHost: cart.test\r\n\r\n").await;
-    let mut wire = pod.accept().await;
-    wire.head().await;
-    wire.answer("one").await;
-    client.until("one").await;
-    client.write("GET / HTTP/1.1\r\nHost: cart.test\r\n\r\n").await;
+    let mut wire = client.get_from(&pod, "one").await;
+    client.write(GET).await;
     // The pod closes just as the request arrives.
     wire.head().await;
     drop(wire);
-    let mut wire = pod.accept().await;
-    wire.head().await;
-    wire.answer("two").await;
+    let _wire = pod.answer("two").await;
     client.until("two").await;
     assert_eq!(rig.metric(r#"rouse_retries_total{reason="idle"}"#), 1);
     // Nothing is wrong with the pod: it gets the request at once, and others as well.
@@ -313,8 +266,7 @@ async fn a_refused_stream_is_tried_again_with_its_body_and_nothing_is_held_again
             }
         });
         let client = H2Client::new(&rig).await;
-        let (response, mut sending) = client.send(Request::post("http://cart.test/"), body.is_empty()).await;
-        upload(&mut sending, Bytes::from_static(body.as_bytes()), true).await;
+        let response = client.post("http://cart.test/", body).await;
         assert_eq!(response.body().await, format!("taken: {body}").as_bytes());
         assert_eq!(rig.metric(r#"rouse_retries_total{reason="refused_stream"}"#), 1);
         assert_eq!(rig.metric("rouse_ejections_total"), 0);
@@ -346,9 +298,7 @@ async fn a_stream_that_meets_a_goaway_is_served_on_a_new_connection() {
 
 #[tokio::test]
 async fn a_refused_stream_goes_to_another_pod_if_there_is_one() {
-    let rig = Rig::new(h2c());
-    let (unwilling, willing) = (Pod::new(1).await, Pod::new(2).await);
-    rig.pods(&[(&unwilling, READY), (&willing, READY)]);
+    let (rig, [unwilling, willing]) = Rig::with_pods(h2c()).await;
     let refused = Arc::new(AtomicBool::new(false));
     let seen = Arc::clone(&refused);
     let _refusing = unwilling.serve_h2(h2::server::Builder::new(), move |_, mut respond| {
@@ -363,8 +313,7 @@ async fn a_refused_stream_goes_to_another_pod_if_there_is_one() {
     let asking = async {
         // Which of the two is asked first is a matter of luck.
         while !refused.load(Ordering::Relaxed) {
-            let (response, mut body) = client.send(Request::post("http://cart.test/"), false).await;
-            upload(&mut body, Bytes::from_static(b"hello"), true).await;
+            let response = client.post("http://cart.test/", "hello").await;
             assert_eq!(response.body().await, b"hello");
         }
     };
@@ -388,8 +337,7 @@ async fn a_refused_stream_whose_body_is_no_longer_at_hand_fails() {
         respond.send_reset(h2::Reason::REFUSED_STREAM);
     });
     let client = H2Client::new(&rig).await;
-    let (response, mut body) = client.send(Request::post("http://cart.test/"), false).await;
-    upload(&mut body, vec![b'x'; 100_000].into(), true).await;
+    let response = client.post("http://cart.test/", vec![b'x'; 100_000]).await;
     let answer = response.head().await;
     assert_eq!(answer.status(), 502);
     assert_eq!(answer.headers()["x-rouse-error"], "upstream_reset");
@@ -442,24 +390,36 @@ impl ByHand {
     }
 }
 
+/// Two requests on one HTTP/2 connection to a pod, which has read both.
+pub(crate) struct TwoStreams {
+    /// Dropping it ends both.
+    pub(crate) client: H2Client,
+    pub(crate) connection: ByHand,
+    pub(crate) first: Answer,
+    pub(crate) third: Answer,
+}
+
+impl TwoStreams {
+    /// Sends `/1` as stream 1 and `/3` as stream 3.
+    pub(crate) async fn open(rig: &Rig, pod: &Pod) -> Self {
+        let client = H2Client::new(rig).await;
+        let first = client.post("http://cart.test/1", "hello").await;
+        let mut connection = ByHand::new(pod.accept_raw().await).await;
+        connection.request(1).await;
+        let third = client.post("http://cart.test/3", "hello").await;
+        connection.request(3).await;
+        Self { client, connection, first, third }
+    }
+}
+
 /// Streams 1 and 3 are under way when the pod says that 1 is the last that it answers.
 #[tokio::test]
 async fn a_goaway_retries_the_streams_above_its_last_id_and_the_others_are_answered() {
     for other_pod in [false, true] {
         let (rig, pod) = Rig::with_pod(h2c()).await;
         let other = Pod::new(2).await;
-        let client = H2Client::new(&rig).await;
-        let ask = async |path: &str| {
-            let (response, mut body) =
-                client.send(Request::post(format!("http://cart.test{path}")), false).await;
-            upload(&mut body, Bytes::from_static(b"hello"), true).await;
-            response
-        };
-        let first = ask("/1").await;
-        let mut old = ByHand::new(pod.accept_raw().await).await;
-        old.request(1).await;
-        let third = ask("/3").await;
-        old.request(3).await;
+        let streams = TwoStreams::open(&rig, &pod).await;
+        let TwoStreams { client: _client, connection: mut old, first, third } = streams;
         if other_pod {
             rig.pods(&[(&pod, READY), (&other, READY)]);
         }

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use rouse_proxy::budget::ConnectionLimits;
 use rouse_proxy::upstream::Timeouts;
-use tokio::time::Instant;
+use tokio::time::{Instant, interval};
 
-use crate::rig::{Options, Rig, eventually};
+use crate::rig::{GET, Options, Rig, eventually};
+use crate::wire::Wire;
 
 /// Longer than a busy machine takes for a few messages.
 const IDLE: Duration = Duration::from_secs(2);
@@ -18,16 +19,33 @@ fn impatient() -> Options {
     }
 }
 
-const GET: &str = "GET / HTTP/1.1\r\nHost: cart.test\r\n\r\n";
+const CHUNKED_POST: &str = "POST / HTTP/1.1\r\nHost: cart.test\r\nTransfer-Encoding: chunked\r\n\r\n";
 const CHUNKED: &str = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+
+/// A request to which the client has the head of a response. Returns the client's side and the pod's side.
+async fn response_under_way(request: &str) -> (Rig, Wire, Wire) {
+    let (rig, pod) = Rig::with_pod(impatient()).await;
+    let (mut client, mut wire) = rig.send_to(&pod, request).await;
+    wire.write(CHUNKED).await;
+    client.head().await;
+    (rig, client, wire)
+}
+
+/// Sends chunks from one side to the other for `time`. No pause between them is as long as a limit.
+async fn send_now_and_then(from: &mut Wire, to: &mut Wire, time: Duration) {
+    let mut pace = interval(time / 40);
+    let began = Instant::now();
+    while began.elapsed() < time {
+        pace.tick().await;
+        from.write("3\r\none\r\n").await;
+        to.until("one").await;
+    }
+}
 
 #[tokio::test]
 async fn a_response_that_has_been_silent_for_too_long_is_cut() {
     let (rig, pod) = Rig::with_pod(impatient()).await;
-    let mut client = rig.connect().await;
-    client.write(GET).await;
-    let mut wire = pod.accept().await;
-    wire.head().await;
+    let (mut client, mut wire) = rig.send_to(&pod, GET).await;
     wire.write(&format!("{CHUNKED}3\r\none\r\n")).await;
     let answer = client.rest().await;
     assert!(answer.contains("one") && !answer.ends_with("0\r\n\r\n"), "{answer}");
@@ -37,38 +55,16 @@ async fn a_response_that_has_been_silent_for_too_long_is_cut() {
 
 #[tokio::test]
 async fn a_response_that_moves_now_and_then_takes_as_long_as_it_takes() {
-    let (rig, pod) = Rig::with_pod(impatient()).await;
-    let mut client = rig.connect().await;
-    client.write(GET).await;
-    let mut wire = pod.accept().await;
-    wire.head().await;
-    wire.write(CHUNKED).await;
-    client.head().await;
-    let began = Instant::now();
-    while began.elapsed() < 2 * IDLE {
-        wire.write("3\r\none\r\n").await;
-        client.until("one").await;
-        tokio::time::sleep_until(Instant::now() + IDLE / 20).await;
-    }
+    let (_rig, mut client, mut wire) = response_under_way(GET).await;
+    send_now_and_then(&mut wire, &mut client, 2 * IDLE).await;
     wire.write("0\r\n\r\n").await;
     client.until("0\r\n\r\n").await;
 }
 
 #[tokio::test]
 async fn a_request_that_is_still_sent_keeps_its_response_alive() {
-    let (rig, pod) = Rig::with_pod(impatient()).await;
-    let mut client = rig.connect().await;
-    client.write("POST / HTTP/1.1\r\nHost: cart.test\r\nTransfer-Encoding: chunked\r\n\r\n").await;
-    let mut wire = pod.accept().await;
-    wire.head().await;
-    wire.write(CHUNKED).await;
-    client.head().await;
-    let began = Instant::now();
-    while began.elapsed() < 2 * IDLE {
-        client.write("3\r\ntwo\r\n").await;
-        wire.until("two").await;
-        tokio::time::sleep_until(Instant::now() + IDLE / 20).await;
-    }
+    let (_rig, mut client, mut wire) = response_under_way(CHUNKED_POST).await;
+    send_now_and_then(&mut client, &mut wire, 2 * IDLE).await;
     client.write("0\r\n\r\n").await;
     wire.write("3\r\nend\r\n0\r\n\r\n").await;
     client.until("end").await;
@@ -77,8 +73,7 @@ async fn a_request_that_is_still_sent_keeps_its_response_alive() {
 #[tokio::test]
 async fn a_request_that_stops_in_the_middle_is_given_up_on_both_sides() {
     let (rig, pod) = Rig::with_pod(impatient()).await;
-    let mut client = rig.connect().await;
-    client.write("POST / HTTP/1.1\r\nHost: cart.test\r\nContent-Length: 10\r\n\r\nabc").await;
+    let mut client = rig.send("POST / HTTP/1.1\r\nHost: cart.test\r\nContent-Length: 10\r\n\r\nabc").await;
     let mut wire = pod.accept().await;
     wire.until("abc").await;
     assert_eq!(client.rest().await, "");
@@ -96,16 +91,9 @@ async fn a_pod_has_its_time_from_the_end_of_the_request_on() {
         [Options { timeouts: patient, ..Options::default() }, Options { limits: brief, ..Options::default() }]
     {
         let (rig, pod) = Rig::with_pod(options).await;
-        let mut client = rig.connect().await;
-        client.write("POST / HTTP/1.1\r\nHost: cart.test\r\nTransfer-Encoding: chunked\r\n\r\n").await;
-        let mut wire = pod.accept().await;
-        wire.head().await;
+        let (mut client, mut wire) = rig.send_to(&pod, CHUNKED_POST).await;
         let began = Instant::now();
-        while began.elapsed() < limit * 9 / 10 {
-            client.write("1\r\nx\r\n").await;
-            wire.until("x").await;
-            tokio::time::sleep_until(Instant::now() + limit / 50).await;
-        }
+        send_now_and_then(&mut client, &mut wire, limit * 9 / 10).await;
         client.write("0\r\n\r\n").await;
         wire.until("0\r\n\r\n").await;
         tokio::time::sleep_until(began + limit * 12 / 10).await;

@@ -6,9 +6,7 @@ use crate::rig::{Options, Pod, Rig, eventually};
 
 #[tokio::test]
 async fn a_request_goes_to_the_pod_and_its_answer_comes_back() {
-    let rig = Rig::new(Options::default());
-    let pod = Pod::new(1).await;
-    rig.pods(&[(&pod, READY)]);
+    let (rig, pod) = Rig::with_pod(Options::default()).await;
     let serving = async {
         let mut wire = pod.accept().await;
         let head = wire.head().await;
@@ -23,10 +21,7 @@ async fn a_request_goes_to_the_pod_and_its_answer_comes_back() {
     );
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("\r\n\r\nhello"), "{answer}");
     assert!(answer.contains("\r\nx-rouse-cold-start: false\r\n"), "{answer}");
-    eventually("the request is counted", || {
-        rig.metric(r#"rouse_requests_total{route="cart",code="200",protocol="http1"}"#) == 1
-    })
-    .await;
+    rig.requests_counted(200, "http1", 1).await;
 }
 
 #[tokio::test]
@@ -37,11 +32,9 @@ async fn a_request_waits_for_its_pod() {
         // It counts as held a moment before it has looked for a pod.
         eventually("the request is held", || rig.service.holds() == 1 && rig.engine.wakes() == 1).await;
         rig.pods(&[(&pod, READY)]);
-        let mut wire = pod.accept().await;
-        wire.head().await;
-        wire.answer("hello").await;
+        pod.answer("hello").await
     };
-    let (answer, ()) = tokio::join!(rig.get("/"), serving);
+    let (answer, _wire) = tokio::join!(rig.get("/"), serving);
     assert!(answer.contains("\r\nx-rouse-cold-start: true\r\n"), "{answer}");
     assert_eq!(rig.engine.wakes(), 1);
 }

@@ -6,7 +6,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::task::JoinSet;
 
 use crate::http2_peers::H2Client;
-use crate::rig::{Options, Pod, Rig, eventually};
+use crate::rig::{GET, Options, Pod, Rig, eventually};
 use crate::wire::take_head;
 
 const CUT: &str = r#"rouse_connections_cut_total{reason="memory"}"#;
@@ -34,8 +34,7 @@ async fn the_longest_stalled_client_is_cut_when_buffers_are_full_and_a_reading_o
     let limits = ConnectionLimits { buffers: 4 << 20, ..ConnectionLimits::default() };
     let (rig, pod) = Rig::with_pod(Options { limits, ..Options::default() }).await;
     let _pod = endless(pod);
-    let mut reading = rig.connect().await;
-    reading.write("GET / HTTP/1.1\r\nHost: cart.test\r\n\r\n").await;
+    let mut reading = rig.send(GET).await;
     reading.head().await;
     // More than the kernel's buffers take by themselves: that is how the gateway tells it from those that stall.
     for _ in 0..512 {
@@ -44,9 +43,7 @@ async fn the_longest_stalled_client_is_cut_when_buffers_are_full_and_a_reading_o
     let cut = async {
         let mut stalled = Vec::new();
         for _ in 0..40 {
-            let mut client = rig.connect().await;
-            client.write("GET / HTTP/1.1\r\nHost: cart.test\r\n\r\n").await;
-            stalled.push(client);
+            stalled.push(rig.send(GET).await);
         }
         eventually("stalled ones are cut", || rig.metric(CUT) >= 5).await;
     };
@@ -76,9 +73,7 @@ async fn one_http2_client_does_not_pin_all_pod_connections_and_its_other_request
     }
     let mut wires = Vec::new();
     for _ in 0..3 {
-        let mut wire = pod.accept().await;
-        wire.head().await;
-        wires.push(wire);
+        wires.push(pod.accept_request().await);
     }
     // A client that has none gets one, and no other client does meanwhile.
     let other = H2Client::new(&rig).await;
@@ -104,8 +99,7 @@ async fn a_stalled_client_is_closed_when_all_pod_connections_are_in_use() {
     let _pod = endless(pod);
     let mut clients = Vec::new();
     for _ in 0..12 {
-        let mut client = rig.connect().await;
-        client.write("GET / HTTP/1.1\r\nHost: cart.test\r\n\r\n").await;
+        let mut client = rig.send(GET).await;
         let head = client.head().await;
         assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
         clients.push(client);

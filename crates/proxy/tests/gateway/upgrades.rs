@@ -3,28 +3,28 @@
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::rig::{Options, PATIENCE, Rig, eventually};
+use crate::rig::{Options, PATIENCE, Pod, Rig, eventually};
 use crate::wire::Wire;
+
+/// Switches the client's connection to another protocol. Returns the pod's side.
+async fn switch_protocols(client: &mut Wire, pod: &Pod, upgrade: &str) -> Wire {
+    let headers = format!("Connection: Upgrade\r\nUpgrade: {upgrade}\r\n\r\n");
+    client.write(&format!("GET / HTTP/1.1\r\nHost: cart.test\r\n{headers}")).await;
+    let mut wire = pod.accept().await;
+    let head = wire.head().await;
+    assert!(head.contains(&format!("\r\nupgrade: {upgrade}\r\n")), "{head}");
+    wire.write(&format!("HTTP/1.1 101 Switching Protocols\r\n{headers}")).await;
+    let head = client.head().await;
+    assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
+    wire
+}
 
 #[tokio::test]
 async fn at_shutdown_websockets_get_a_close_frame_and_other_upgrades_are_cut() {
     for (upgrade, close_frame) in [("websocket", &[0x88, 0x02, 0x03, 0xe9][..]), ("rot13", &[])] {
         let (mut rig, pod) = Rig::with_pod(Options::default()).await;
         let mut client = rig.connect().await;
-        client
-            .write(&format!(
-                "GET / HTTP/1.1\r\nHost: cart.test\r\nConnection: Upgrade\r\nUpgrade: {upgrade}\r\n\r\n"
-            ))
-            .await;
-        let mut wire = pod.accept().await;
-        let head = wire.head().await;
-        assert!(head.contains(&format!("\r\nupgrade: {upgrade}\r\n")), "{head}");
-        wire.write(&format!(
-            "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: {upgrade}\r\n\r\n"
-        ))
-        .await;
-        let head = client.head().await;
-        assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
+        let mut wire = switch_protocols(&mut client, &pod, upgrade).await;
         // A frame of three bytes there, and one of two back.
         client.bytes(&[0x82, 0x83, 1, 2, 3, 4, b'a', b'b', b'c']).await;
         wire.until("abc").await;
@@ -43,13 +43,7 @@ async fn at_shutdown_websockets_get_a_close_frame_and_other_upgrades_are_cut() {
 async fn a_websocket_that_is_in_the_middle_of_a_frame_is_cut() {
     let (mut rig, pod) = Rig::with_pod(Options::default()).await;
     let mut client = rig.connect().await;
-    client
-        .write("GET / HTTP/1.1\r\nHost: cart.test\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
-        .await;
-    let mut wire = pod.accept().await;
-    wire.head().await;
-    wire.write("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n").await;
-    client.head().await;
+    let mut wire = switch_protocols(&mut client, &pod, "websocket").await;
     wire.bytes(&[0x82, 0x05, b'h', b'a', b'l', b'f']).await;
     client.until("half").await;
     rig.workers.close();
@@ -60,12 +54,8 @@ async fn a_websocket_that_is_in_the_middle_of_a_frame_is_cut() {
 #[tokio::test]
 async fn bytes_that_come_along_with_an_upgrade_pass() {
     let (rig, pod) = Rig::with_pod(Options::default()).await;
-    let mut client = rig.connect().await;
-    client
-        .write("GET / HTTP/1.1\r\nHost: cart.test\r\nConnection: Upgrade\r\nUpgrade: rot13\r\n\r\nearly")
-        .await;
-    let mut wire = pod.accept().await;
-    wire.head().await;
+    let request = "GET / HTTP/1.1\r\nHost: cart.test\r\nConnection: Upgrade\r\nUpgrade: rot13\r\n\r\nearly";
+    let (mut client, mut wire) = rig.send_to(&pod, request).await;
     wire.write("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: rot13\r\n\r\nhasty")
         .await;
     client.until("hasty").await;
@@ -74,10 +64,7 @@ async fn bytes_that_come_along_with_an_upgrade_pass() {
     assert_eq!(wire.rest().await, "");
     drop(wire);
     eventually("its slot is free", || rig.service.in_flight() == 0).await;
-    eventually("it is counted", || {
-        rig.metric(r#"rouse_requests_total{route="cart",code="101",protocol="http1"}"#) == 1
-    })
-    .await;
+    rig.requests_counted(101, "http1", 1).await;
 }
 
 /// The pod gets the end of the connection, and need not close for the slot to come back.
@@ -87,13 +74,7 @@ async fn an_upgraded_connection_whose_client_was_reset_ends() {
     let stream = TcpStream::connect(rig.address).await.unwrap();
     stream.set_zero_linger().unwrap();
     let mut client = Wire::new(stream);
-    client
-        .write("GET / HTTP/1.1\r\nHost: cart.test\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
-        .await;
-    let mut wire = pod.accept().await;
-    wire.head().await;
-    wire.write("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n").await;
-    client.head().await;
+    let mut wire = switch_protocols(&mut client, &pod, "websocket").await;
     assert_eq!(rig.service.in_flight(), 1);
     drop(client);
     assert_eq!(wire.rest().await, "");

@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::certificates::Authority;
-use crate::rig::{Options, PATIENCE, Pod, Rig, eventually};
+use crate::rig::{Options, PATIENCE, Pod, Rig};
 
 const SERVICE: &str = "cart.shop.svc";
 
@@ -29,10 +29,18 @@ fn name(name: &str) -> ServerName<'static> {
     ServerName::try_from(name.to_owned()).unwrap()
 }
 
-fn rig(settings: ClientSettings) -> Rig {
+/// A gateway whose only pod is ready, and to be spoken to with these settings.
+async fn with_pod(settings: ClientSettings) -> (Rig, Pod) {
     let (tls, warnings) = ClientTls::new(settings).unwrap();
     assert_eq!(warnings, []);
-    Rig::new(Options { protocol: UpstreamProtocol::Tls(Arc::new(tls)), ..Options::default() })
+    Rig::with_pod(Options { protocol: UpstreamProtocol::Tls(Arc::new(tls)), ..Options::default() }).await
+}
+
+/// The same with a pod that serves, and that the gateway trusts.
+async fn with_trusted_pod() -> (Rig, TlsPod) {
+    let authority = Authority::new();
+    let (rig, pod) = with_pod(service(&authority)).await;
+    (rig, TlsPod::serve(pod, server(authority.leaf(&[SERVICE])), false))
 }
 
 pub(crate) fn server(identity: Identity) -> ServerSettings {
@@ -172,8 +180,7 @@ fn is_refused(answer: &str, reason: &str) {
 async fn a_pods_address_is_dialled_and_its_services_name_is_asked_for() {
     let authority = Authority::new();
     for certified in [SERVICE, "cart.shop", "cart.shop.svc.cluster.local", "*.shop.svc"] {
-        let (rig, pod) = (rig(service(&authority)), Pod::new(1).await);
-        rig.pods(&[(&pod, READY)]);
+        let (rig, pod) = with_pod(service(&authority)).await;
         let pod = TlsPod::serve(pod, server(authority.leaf(&[certified])), false);
         is_served(&rig.get("/").await);
         let shaken =
@@ -193,15 +200,11 @@ async fn a_pod_with_an_untrusted_certificate_gets_no_request() {
         (authority.leaf_of(&[SERVICE], [2001, 2002]), "has expired"),
         (authority.leaf_of(&[SERVICE], [2301, 2302]), "not valid yet"),
     ] {
-        let (rig, pod) = (rig(service(&authority)), Pod::new(1).await);
-        rig.pods(&[(&pod, READY)]);
+        let (rig, pod) = with_pod(service(&authority)).await;
         let pod = TlsPod::serve(pod, server(identity.clone()), false);
         is_refused(&rig.get("/").await, reason);
         assert_eq!(pod.asked(), [""; 0]);
-        eventually("it is counted", || {
-            rig.metric(r#"rouse_requests_total{route="cart",code="502",protocol="http1"}"#) == 1
-        })
-        .await;
+        rig.requests_counted(502, "http1", 1).await;
 
         // Another pod with a good one serves every request.
         let good = Pod::new(2).await;
@@ -220,8 +223,7 @@ async fn a_pod_with_an_untrusted_certificate_gets_no_request() {
 
 #[tokio::test]
 async fn a_pod_without_tls_is_recognised() {
-    let (rig, pod) = (rig(service(&Authority::new())), Pod::new(1).await);
-    rig.pods(&[(&pod, READY)]);
+    let (rig, pod) = with_pod(service(&Authority::new())).await;
     let serving = async {
         let mut wire = pod.accept().await;
         wire.write("HTTP/1.1 400 Bad Request\r\n\r\n").await;
@@ -234,8 +236,7 @@ async fn a_pod_without_tls_is_recognised() {
 
 #[tokio::test]
 async fn certificates_are_not_verified_only_if_that_is_configured() {
-    let (rig, pod) = (rig(ClientSettings { verify: false, ..service(&Authority::new()) }), Pod::new(1).await);
-    rig.pods(&[(&pod, READY)]);
+    let (rig, pod) = with_pod(ClientSettings { verify: false, ..service(&Authority::new()) }).await;
     let _pod = TlsPod::serve(pod, server(Authority::new().leaf_of(&["else.test"], [2001, 2002])), false);
     is_served(&rig.get("/").await);
 }
@@ -256,9 +257,7 @@ async fn a_pod_that_wants_a_certificate_gets_ours_or_refuses_us() {
                 (None, Some("requires a certificate of ours")),
                 (Some(Authority::new().leaf(&["gateway"])), Some("refused our certificate")),
             ] {
-                let rig = rig(ClientSettings { identity, ..service(&authority) });
-                let pod = Pod::new(1).await;
-                rig.pods(&[(&pod, READY)]);
+                let (rig, pod) = with_pod(ClientSettings { identity, ..service(&authority) }).await;
                 let pod = TlsPod::serve(pod, required(), false);
                 let answer = rig.get("/").await;
                 match refusal {
@@ -278,8 +277,7 @@ async fn a_pod_that_wants_a_certificate_gets_ours_or_refuses_us() {
 async fn sessions_are_resumed_by_every_connection_after_the_first() {
     let authority = Authority::new();
     for version in [TlsVersion::Tls12, TlsVersion::Tls13] {
-        let (rig, pod) = (rig(service(&authority)), Pod::new(1).await);
-        rig.pods(&[(&pod, READY)]);
+        let (rig, pod) = with_pod(service(&authority)).await;
         let settings = ServerSettings {
             versions: Versions::new(version, version).unwrap(),
             alpn: vec![Alpn::Http1],
@@ -296,10 +294,7 @@ async fn sessions_are_resumed_by_every_connection_after_the_first() {
 
 #[tokio::test]
 async fn a_herd_shares_one_http_2_connection_on_each_worker() {
-    let authority = Authority::new();
-    let (rig, pod) = (rig(service(&authority)), Pod::new(1).await);
-    rig.pods(&[(&pod, READY)]);
-    let pod = TlsPod::serve(pod, server(authority.leaf(&[SERVICE])), false);
+    let (rig, pod) = with_trusted_pod().await;
     let (rig, mut herd) = (Arc::new(rig), JoinSet::new());
     for _ in 0..50 {
         let rig = Arc::clone(&rig);
@@ -313,8 +308,7 @@ async fn a_herd_shares_one_http_2_connection_on_each_worker() {
 #[tokio::test]
 async fn a_pod_without_http_2_is_spoken_to_in_http_1_on_kept_connections() {
     let authority = Authority::new();
-    let (rig, pod) = (rig(service(&authority)), Pod::new(1).await);
-    rig.pods(&[(&pod, READY)]);
+    let (rig, pod) = with_pod(service(&authority)).await;
     // It does not know of ALPN at all.
     let settings = ServerSettings { alpn: Vec::new(), ..server(authority.leaf(&[SERVICE])) };
     let pod = TlsPod::serve(pod, settings, false);
@@ -327,13 +321,10 @@ async fn a_pod_without_http_2_is_spoken_to_in_http_1_on_kept_connections() {
 
 #[tokio::test]
 async fn an_upgrade_is_negotiated_in_http_1_although_the_pod_prefers_http_2() {
-    let authority = Authority::new();
-    let (rig, pod) = (rig(service(&authority)), Pod::new(1).await);
-    rig.pods(&[(&pod, READY)]);
-    let pod = TlsPod::serve(pod, server(authority.leaf(&[SERVICE])), false);
+    let (rig, pod) = with_trusted_pod().await;
     is_served(&rig.get("/").await);
-    let mut client = rig.connect().await;
-    client.write("GET / HTTP/1.1\r\nHost: cart.test\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n").await;
+    let mut client =
+        rig.send("GET / HTTP/1.1\r\nHost: cart.test\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n").await;
     let head = client.head().await;
     assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
     client.write("there and back").await;
@@ -360,10 +351,8 @@ async fn what_is_no_longer_trusted_is_not_used_although_its_connection_still_sta
         let roots = Roots::Pem(vec![rouse_net::tls::Pem::File(file.clone())]);
         let (tls, _) = ClientTls::new(ClientSettings::new(name(SERVICE), roots)).unwrap();
         let tls = Arc::new(tls);
-        let rig =
-            Rig::new(Options { protocol: UpstreamProtocol::Tls(Arc::clone(&tls)), ..Options::default() });
-        let pod = Pod::new(1).await;
-        rig.pods(&[(&pod, READY)]);
+        let options = Options { protocol: UpstreamProtocol::Tls(Arc::clone(&tls)), ..Options::default() };
+        let (rig, pod) = Rig::with_pod(options).await;
         let settings = ServerSettings { alpn: vec![alpn], ..server(old.leaf(&[SERVICE])) };
         let pod = TlsPod::serve(pod, settings, false);
         is_served(&rig.get("/").await);
@@ -379,16 +368,11 @@ async fn what_is_no_longer_trusted_is_not_used_although_its_connection_still_sta
 
 #[tokio::test]
 async fn what_was_dialled_for_an_upgrade_is_no_substitute_for_http2() {
-    let authority = Authority::new();
-    let (rig, pod) = (rig(service(&authority)), Pod::new(1).await);
-    rig.pods(&[(&pod, READY)]);
-    let pod = TlsPod::serve(pod, server(authority.leaf(&[SERVICE])), false);
+    let (rig, pod) = with_trusted_pod().await;
     for _ in 0..8 {
-        let mut client = rig.connect().await;
-        client
-            .write("GET /up HTTP/1.1\r\nHost: cart.test\r\nConnection: upgrade\r\nUpgrade: nothing\r\n\r\n")
-            .await;
-        is_served(&client.rest().await);
+        let request =
+            "GET /up HTTP/1.1\r\nHost: cart.test\r\nConnection: upgrade\r\nUpgrade: nothing\r\n\r\n";
+        is_served(&rig.send(request).await.rest().await);
     }
     let before = pod.asked().len();
     let client = crate::http2_peers::H2Client::new(&rig).await;

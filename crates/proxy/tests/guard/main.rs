@@ -7,7 +7,7 @@ mod rules;
 mod streams;
 
 use rouse_proxy::budget::HeadLimits;
-use rouse_proxy::downstream::guard::{FramingPhase, Guard, Violation};
+use rouse_proxy::downstream::http1_validator::{FramingPhase, Http1Validator, Violation};
 
 /// Small ones, so that tests reach them.
 const LIMITS: HeadLimits = HeadLimits { line: 64, head: 256, headers: 6, extension: 12, trailers: 64 };
@@ -21,7 +21,7 @@ struct Said {
 }
 
 fn said<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Said {
-    let (mut guard, mut before, mut refused) = (Guard::new(LIMITS), 0, None);
+    let (mut guard, mut before, mut refused) = (Http1Validator::new(LIMITS), 0, None);
     for piece in pieces {
         if let Err(error) = guard.inspect(piece) {
             assert!(error.at < piece.len(), "the byte is in the piece");

@@ -2,7 +2,7 @@
 //! target uses it too.
 
 use rouse_proxy::budget::HeadLimits;
-use rouse_proxy::downstream::guard::FramingPhase;
+use rouse_proxy::downstream::http1_validator::FramingPhase;
 
 /// What shall come of a stream.
 #[derive(Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! The guard beside those that read what it lets through: httparse for heads, hyper's rules for bodies.
 
 use hyper::http::{HeaderMap, HeaderName, HeaderValue};
-use rouse_proxy::downstream::guard::{FramingPhase, Guard};
+use rouse_proxy::downstream::http1_validator::{FramingPhase, Http1Validator};
 use rouse_proxy::upstream::wanted_upgrade;
 
 use crate::LIMITS;
@@ -62,7 +62,7 @@ const ENDED: [FramingPhase; 2] = [FramingPhase::Between, FramingPhase::Opaque];
 
 /// The guard sees messages end where the others do.
 pub(crate) fn same_ends(stream: &[u8]) {
-    let (mut guard, mut seen) = (Guard::new(LIMITS), Vec::<(usize, usize)>::new());
+    let (mut guard, mut seen) = (Http1Validator::new(LIMITS), Vec::<(usize, usize)>::new());
     for (at, byte) in stream.iter().enumerate() {
         let before = (guard.requests(), guard.phase());
         guard.inspect(&[*byte]).unwrap();

@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 
 use rouse_proxy::budget::HeadLimits;
-use rouse_proxy::downstream::guard::FramingPhase::{Between, Body, Head, Opaque};
-use rouse_proxy::downstream::guard::{FramingPhase, Guard, Violation as V};
+use rouse_proxy::downstream::http1_validator::FramingPhase::{Between, Body, Head, Opaque};
+use rouse_proxy::downstream::http1_validator::{FramingPhase, Http1Validator, Violation as V};
 
 use crate::at_every_cut;
 
@@ -258,7 +258,7 @@ fn what_is_clear_passes_at_every_cut() {
 
 #[test]
 fn a_fault_in_a_chunk_is_not_one_of_a_head() {
-    let mut guard = Guard::default();
+    let mut guard = Http1Validator::default();
     guard.inspect(b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n").unwrap();
     let refused = guard.inspect(b"5\r\nhello0\r\n").unwrap_err();
     assert_eq!((refused.at, refused.violation, refused.in_head), (8, V::ChunkEnd, false));
@@ -266,7 +266,7 @@ fn a_fault_in_a_chunk_is_not_one_of_a_head() {
 
 #[test]
 fn the_usual_limits_hold_the_usual_requests() {
-    let mut guard = Guard::new(HeadLimits::default());
+    let mut guard = Http1Validator::new(HeadLimits::default());
     let head =
         format!("GET /{} HTTP/1.1\r\nHost: a\r\nCookie: {}\r\n\r\n", "a".repeat(16_000), "b".repeat(40_000));
     guard.inspect(head.as_bytes()).unwrap();

@@ -2,7 +2,7 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use rouse_proxy::downstream::guard::{FramingPhase, Guard};
+use rouse_proxy::downstream::http1_validator::{FramingPhase, Http1Validator};
 
 use crate::readers::same_ends;
 use crate::{LIMITS, agrees, said};
@@ -88,7 +88,7 @@ proptest! {
 
     #[test]
     fn good_streams_pass_in_any_pieces(messages in vec(message(), 1..5), lengths in vec(1..40usize, 1..6)) {
-        let mut guard = Guard::new(LIMITS);
+        let mut guard = Http1Validator::new(LIMITS);
         for (sent, (head, body)) in messages.iter().enumerate() {
             prop_assert_eq!((guard.requests(), guard.phase()), (sent as u64, FramingPhase::Between));
             for piece in pieces(head, &lengths) {

@@ -1,18 +1,20 @@
 //! What a head or a trailer must not get past us.
 
-use crate::frames::{END_HEADERS, END_STREAM, HEADERS, Verdict, block, frame, get};
+use crate::frames::{Verdict, block, get};
 use crate::http2_peers::{answer, h2c};
-use crate::kit::{Attacker, Honest, scene};
+use crate::kit::{Attacker, Honest, scene, scene_with_honest};
 use crate::rig::{Options, Rig, eventually};
 
 #[tokio::test]
 async fn nothing_follows_an_upgrade_that_we_refused() {
-    let (rig, recording_pod) = scene(Options::default()).await;
-    let mut honest = Honest::new(&rig).await;
+    let (rig, recording_pod, mut honest) = scene_with_honest(Options::default()).await;
     for (head, status) in [("Host: nowhere.test", "404"), ("Host: cart.test\r\nVia: 1.1 rouse-test", "508")] {
-        let mut attacker = Attacker::new(&rig).await;
-        attacker.send(format!("GET / HTTP/1.1\r\n{head}\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\nPOST /smuggled HTTP/1.1\r\nHost: cart.test\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n0\r\n\r\n")).await;
-        let answer = attacker.rest().await;
+        let requests = format!(
+            "GET / HTTP/1.1\r\n{head}\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n\
+             POST /smuggled HTTP/1.1\r\nHost: cart.test\r\nHost: x\r\nContent-Length: 5\r\n\
+             Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n0\r\n\r\n"
+        );
+        let answer = Attacker::exchange(&rig, requests).await;
         assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
         honest.is_served().await;
     }
@@ -21,9 +23,7 @@ async fn nothing_follows_an_upgrade_that_we_refused() {
 
 #[tokio::test]
 async fn http2_without_an_authority_has_one_host_or_is_refused() {
-    let (rig, recording_pod) = scene(Options::default()).await;
-    let mut honest = Honest::new(&rig).await;
-    let mut attacker = Attacker::h2(&rig, &[]).await;
+    let (rig, recording_pod, mut honest) = scene_with_honest(Options::default()).await;
     let head = block(&[
         (":method", b"GET"),
         (":scheme", b"http"),
@@ -31,8 +31,7 @@ async fn http2_without_an_authority_has_one_host_or_is_refused() {
         ("host", b"cart.test"),
         ("host", b"smuggled"),
     ]);
-    attacker.send(frame(HEADERS, END_HEADERS | END_STREAM, 1, &head)).await;
-    let verdict = attacker.verdict().await;
+    let verdict = Attacker::verdict_on(&rig, &head).await;
     honest.is_served().await;
     recording_pod.is_clean();
     assert!(verdict != Verdict::Served);
@@ -41,24 +40,18 @@ async fn http2_without_an_authority_has_one_host_or_is_refused() {
 #[tokio::test]
 async fn http2_says_its_length_once_or_is_refused() {
     let (rig, recording_pod) = scene(Options::default()).await;
-    let mut attacker = Attacker::h2(&rig, &[]).await;
-    attacker
-        .send(frame(
-            HEADERS,
-            END_HEADERS | END_STREAM,
-            1,
-            &get("/x", &[("content-length", b"0"), ("content-length", b"0")]),
-        ))
-        .await;
-    let verdict = attacker.verdict().await;
+    let head = get("/x", &[("content-length", b"0"), ("content-length", b"0")]);
+    let verdict = Attacker::verdict_on(&rig, &head).await;
     assert!(recording_pod.count("content-length") < 2, "{verdict:?} {:?}", recording_pod.seen());
 }
 
 #[tokio::test]
 async fn forwarded_headers_are_removed_from_trailers() {
     let (rig, recording_pod) = scene(Options { edge: true, ..Options::default() }).await;
-    let mut attacker = Attacker::new(&rig).await;
-    attacker.send("POST /t HTTP/1.1\r\nHost: cart.test\r\nConnection: close, te\r\nTE: trailers\r\nTrailer: X-Forwarded-For, X-Rouse-A\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX-Forwarded-For: smuggled\r\nX-Rouse-A: smuggled\r\n\r\n").await;
+    let request = "POST /t HTTP/1.1\r\nHost: cart.test\r\nConnection: close, te\r\nTE: trailers\r\n\
+                   Trailer: X-Forwarded-For, X-Rouse-A\r\nTransfer-Encoding: chunked\r\n\r\n\
+                   0\r\nX-Forwarded-For: smuggled\r\nX-Rouse-A: smuggled\r\n\r\n";
+    let _attacker = Attacker::sending(&rig, request).await;
     // The recording pod does not know trailers.
     eventually("it came", || recording_pod.count("\r\n0\r\n") > 0).await;
     let mut honest = Honest::new(&rig).await;
@@ -90,12 +83,10 @@ async fn an_http2_request_names_one_host_with_a_numeric_port_or_is_refused() {
         (Some("cart.test/a"), None, Verdict::Reset),
         (Some("cart.test"), Some("secret.test"), Verdict::Refused),
     ] {
-        let mut attacker = Attacker::h2(&rig, &[]).await;
         let authority = authority.map(|text| (":authority", text.as_bytes()));
         let host = host.map(|text| ("host", text.as_bytes()));
         let lines: Vec<_> = usual.into_iter().chain(authority).chain(host).collect();
-        attacker.send(frame(HEADERS, END_HEADERS | END_STREAM, 1, &block(&lines))).await;
-        assert_eq!(attacker.verdict().await, verdict, "{authority:?} {host:?}");
+        assert_eq!(Attacker::verdict_on(&rig, &block(&lines)).await, verdict, "{authority:?} {host:?}");
         refused += u64::from(verdict == Verdict::Refused);
     }
     assert_eq!(recording_pod.count("GET /x "), 3, "{:?}", recording_pod.seen());
@@ -121,9 +112,7 @@ async fn characters_that_are_not_allowed_in_an_http2_path_reset_its_stream() {
         ("/a b", Verdict::Reset),
         ("b", Verdict::Reset),
     ] {
-        let mut attacker = Attacker::h2(&rig, &[]).await;
-        attacker.send(frame(HEADERS, END_HEADERS | END_STREAM, 1, &get(path, &[]))).await;
-        assert_eq!(attacker.verdict().await, verdict, "{path}");
+        assert_eq!(Attacker::verdict_on(&rig, &get(path, &[])).await, verdict, "{path}");
     }
     assert_eq!(recording_pod.count("GET "), 3, "{:?}", recording_pod.seen());
 }
@@ -135,10 +124,7 @@ async fn hop_by_hop_names_in_trailers_do_not_pass() {
          2\r\nhi\r\n0\r\nConnection: close\r\nUpgrade: x\r\nKeep-Alive: 5\r\nTE: gzip\r\nProxy-Connection: close\r\n\
          X-Sum: 7\r\n\r\n";
     let (rig, pod) = Rig::with_pod(Options::default()).await;
-    let mut client = rig.connect().await;
-    client.write(REQUEST).await;
-    let mut wire = pod.accept().await;
-    wire.head().await;
+    let (mut client, mut wire) = rig.send_to(&pod, REQUEST).await;
     assert_eq!(wire.until("\r\n\r\n").await, "2\r\nhi\r\n0\r\nx-sum: 7\r\n\r\n");
     // And the other way.
     wire.write(
@@ -150,8 +136,7 @@ async fn hop_by_hop_names_in_trailers_do_not_pass() {
     assert_eq!(client.until("\r\n\r\n").await, "2\r\nho\r\n0\r\nx-sum: 8\r\n\r\n");
 
     let (rig, pod) = Rig::with_pod(h2c()).await;
-    let mut client = rig.connect().await;
-    client.write(REQUEST).await;
+    let mut client = rig.send(REQUEST).await;
     let _serving = pod.serve_h2(h2::server::Builder::new(), |request, mut respond| async move {
         let mut body = request.into_body();
         while let Some(data) = body.data().await {

@@ -2,25 +2,25 @@
 
 use rouse_proxy::budget::ConnectionLimits;
 
-use crate::kit::{Attacker, Honest, scene};
+use crate::kit::{Attacker, open, scene_with_honest};
 use crate::rig::{Options, eventually};
+
+fn fifty_connections() -> Options {
+    let limits = ConnectionLimits { connections: 50, ..ConnectionLimits::default() };
+    Options { limits, ..Options::default() }
+}
 
 /// Three hundred come, each with these first bytes, and fifty have a place.
 async fn many_connections(begin: &[u8]) {
-    let limits = ConnectionLimits { connections: 50, ..ConnectionLimits::default() };
-    let (rig, _recording_pod) = scene(Options { limits, ..Options::default() }).await;
-    let mut honest = Honest::new(&rig).await;
+    let (rig, _recording_pod, mut honest) = scene_with_honest(fifty_connections()).await;
     let mut attackers = Vec::new();
     for _ in 0..60 {
         for _ in 0..5 {
-            let mut attacker = Attacker::new(&rig).await;
-            attacker.send(begin).await;
-            attackers.push(attacker);
+            attackers.push(Attacker::sending(&rig, begin).await);
         }
         honest.is_served().await;
     }
-    eventually("they make room", || attackers.iter().filter(|attacker| attacker.is_open()).count() <= 52)
-        .await;
+    eventually("they make room", || open(&attackers) <= 52).await;
 }
 
 #[tokio::test]
@@ -35,16 +35,11 @@ async fn an_http2_client_that_sends_nothing_loses_its_place_at_the_limit() {
 
 #[tokio::test]
 async fn new_connections_without_a_request_do_not_evict_one_that_has_had_one() {
-    let limits = ConnectionLimits { connections: 50, ..ConnectionLimits::default() };
-    let (rig, _recording_pod) = scene(Options { limits, ..Options::default() }).await;
-    let mut honest = Honest::new(&rig).await;
+    let (rig, _recording_pod, mut honest) = scene_with_honest(fifty_connections()).await;
     let mut attackers = Vec::new();
     for _ in 0..200 {
         attackers.push(Attacker::new(&rig).await);
     }
-    eventually("they have made room", || {
-        attackers.iter().filter(|attacker| attacker.is_open()).count() <= 50
-    })
-    .await;
+    eventually("they have made room", || open(&attackers) <= 50).await;
     honest.is_served().await;
 }

@@ -105,14 +105,10 @@ async fn a_small_block_cannot_become_a_huge_list() {
     bomb.extend([b'a'; 3900]);
     // Entry 62 of the table, again and again: 40 MB.
     bomb.extend([0xbe; 10_000]);
-    let mut attacker = Attacker::h2(&rig, &[]).await;
-    attacker.send(frame(HEADERS, END_HEADERS | END_STREAM, 1, &bomb)).await;
-    let verdict = attacker.verdict().await;
+    let verdict = Attacker::verdict_on(&rig, &bomb).await;
     assert!(verdict != Verdict::Served, "{verdict:?}");
-    let mut attacker = Attacker::h2(&rig, &[]).await;
     let many = get("/bomb", &vec![("x-a", &b"b"[..]); 2000]);
-    attacker.send(frame(HEADERS, END_HEADERS | END_STREAM, 1, &many)).await;
-    let verdict = attacker.verdict().await;
+    let verdict = Attacker::verdict_on(&rig, &many).await;
     assert!(verdict != Verdict::Served, "{verdict:?}");
     honest.was_served().await;
     assert_eq!(recording_pod.count("/bomb"), 0);

@@ -69,6 +69,13 @@ impl Attacker {
         attacker
     }
 
+    /// What becomes of one request without a body that is sent as this header block.
+    pub(crate) async fn verdict_on(rig: &Rig, head: &[u8]) -> Verdict {
+        let mut attacker = Self::h2(rig, &[]).await;
+        attacker.send(frame(HEADERS, END_HEADERS | END_STREAM, 1, head)).await;
+        attacker.verdict().await
+    }
+
     /// The next frame as its kind and its payload; `None` at the end of the connection.
     pub(crate) async fn frame(&mut self) -> Option<(u8, Vec<u8>)> {
         let reading = async {

@@ -1,6 +1,6 @@
 //! Requests of which two readers could make different ones.
 
-use crate::kit::{Attacker, Honest, SMUGGLED, scene};
+use crate::kit::{Attacker, SMUGGLED, scene_with_honest};
 use crate::rig::Options;
 
 /// Requests that must be rejected with an error: nothing of them has been forwarded yet.
@@ -72,11 +72,9 @@ const HEADS: [(&str, &str); 33] = [
 
 #[tokio::test]
 async fn a_head_that_can_be_read_in_two_ways_is_refused_and_nothing_of_it_reaches_a_pod() {
-    let (rig, recording_pod) = scene(Options::default()).await;
-    let mut honest = Honest::new(&rig).await;
+    let (rig, recording_pod, mut honest) = scene_with_honest(Options::default()).await;
     for (name, head) in HEADS {
-        let mut attacker = Attacker::new(&rig).await;
-        attacker.send(format!("{head}{SMUGGLED}")).await;
+        let mut attacker = Attacker::sending(&rig, format!("{head}{SMUGGLED}")).await;
         honest.is_served().await;
         let answer = attacker.rest().await;
         assert!(answer.starts_with("HTTP/1.1 400 "), "{name}: {answer}");
@@ -95,12 +93,10 @@ async fn a_head_that_can_be_read_in_two_ways_is_refused_and_nothing_of_it_reache
 /// What follows a good request on its connection is judged as strictly.
 #[tokio::test]
 async fn a_bad_head_behind_a_good_request_is_refused_all_the_same() {
-    let (rig, recording_pod) = scene(Options::default()).await;
-    let mut honest = Honest::new(&rig).await;
+    let (rig, recording_pod, mut honest) = scene_with_honest(Options::default()).await;
     for (name, head) in HEADS {
-        let mut attacker = Attacker::new(&rig).await;
-        attacker.send(format!("GET /first HTTP/1.1\r\nHost: cart.test\r\n\r\n{head}{SMUGGLED}")).await;
-        let answer = attacker.rest().await;
+        let requests = format!("GET /first HTTP/1.1\r\nHost: cart.test\r\n\r\n{head}{SMUGGLED}");
+        let answer = Attacker::exchange(&rig, requests).await;
         assert!(answer.starts_with("HTTP/1.1 200 "), "{name}: {answer}");
         assert_eq!(answer.matches("HTTP/1.1 200 ").count(), 1, "{name}: {answer}");
         assert_eq!(answer.matches("HTTP/1.1 400 ").count(), 1, "{name}: {answer}");
@@ -113,8 +109,7 @@ async fn a_bad_head_behind_a_good_request_is_refused_all_the_same() {
 
 #[tokio::test]
 async fn a_bad_chunk_cuts_both_sides() {
-    let (rig, recording_pod) = scene(Options::default()).await;
-    let mut honest = Honest::new(&rig).await;
+    let (rig, recording_pod, mut honest) = scene_with_honest(Options::default()).await;
     let long = format!("5;{}\r\nhello\r\n0\r\n\r\n", "x".repeat(300));
     let bodies = [
         ("no size", "\r\nhello\r\n0\r\n\r\n"),
@@ -136,9 +131,8 @@ async fn a_bad_chunk_cuts_both_sides() {
         ("a folded trailer", "5\r\nhello\r\n0\r\nX-A: b\r\n c\r\n\r\n"),
     ];
     for (name, body) in bodies {
-        let mut attacker = Attacker::new(&rig).await;
         let head = "POST /chunks HTTP/1.1\r\nHost: cart.test\r\nTransfer-Encoding: chunked\r\n\r\n";
-        attacker.send(format!("{head}{body}{SMUGGLED}")).await;
+        let mut attacker = Attacker::sending(&rig, format!("{head}{body}{SMUGGLED}")).await;
         honest.is_served().await;
         let answer = attacker.rest().await;
         assert!(!answer.contains("HTTP/1.1 200 "), "{name}: {answer}");
@@ -153,13 +147,11 @@ async fn a_bad_chunk_cuts_both_sides() {
 /// The extension is what the attacker's reader ends the line with: it stays here.
 #[tokio::test]
 async fn chunk_extensions_do_not_reach_the_pod() {
-    let (rig, recording_pod) = scene(Options::default()).await;
-    let mut honest = Honest::new(&rig).await;
-    let mut attacker = Attacker::new(&rig).await;
+    let (rig, recording_pod, mut honest) = scene_with_honest(Options::default()).await;
     let head =
         "POST /chunks HTTP/1.1\r\nHost: cart.test\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n";
-    attacker.send(format!("{head}5;a=smuggled\r\nhello\r\n0;smuggled\r\n\r\n")).await;
-    let answer = attacker.rest().await;
+    let body = "5;a=smuggled\r\nhello\r\n0;smuggled\r\n\r\n";
+    let answer = Attacker::exchange(&rig, format!("{head}{body}")).await;
     assert!(answer.ends_with("/chunks"), "{answer}");
     honest.is_served().await;
     assert_eq!(recording_pod.count("5\r\nhello\r\n0\r\n\r\n"), 1, "{:?}", recording_pod.seen());
@@ -168,11 +160,9 @@ async fn chunk_extensions_do_not_reach_the_pod() {
 
 #[tokio::test]
 async fn connect_is_not_for_us_and_nothing_may_follow_it() {
-    let (rig, recording_pod) = scene(Options::default()).await;
-    let mut honest = Honest::new(&rig).await;
-    let mut attacker = Attacker::new(&rig).await;
-    attacker.send(format!("CONNECT cart.test:80 HTTP/1.1\r\nHost: cart.test:80\r\n\r\n{SMUGGLED}")).await;
-    let answer = attacker.rest().await;
+    let (rig, recording_pod, mut honest) = scene_with_honest(Options::default()).await;
+    let requests = format!("CONNECT cart.test:80 HTTP/1.1\r\nHost: cart.test:80\r\n\r\n{SMUGGLED}");
+    let answer = Attacker::exchange(&rig, requests).await;
     assert!(answer.starts_with("HTTP/1.1 405 "), "{answer}");
     assert!(!answer.contains("HTTP/1.1 200 "), "{answer}");
     honest.is_served().await;
@@ -182,8 +172,7 @@ async fn connect_is_not_for_us_and_nothing_may_follow_it() {
 
 #[tokio::test]
 async fn heads_that_are_too_large_are_refused() {
-    let (rig, recording_pod) = scene(Options::default()).await;
-    let mut honest = Honest::new(&rig).await;
+    let (rig, recording_pod, mut honest) = scene_with_honest(Options::default()).await;
     let begin = "GET /large HTTP/1.1\r\nHost: cart.test\r\n";
     let heads = [
         format!("GET /{} HTTP/1.1\r\nHost: cart.test\r\n\r\n", "a".repeat(17 * 1024)),
@@ -196,10 +185,8 @@ async fn heads_that_are_too_large_are_refused() {
         format!("{begin}{}", "X-A: b\r\n".repeat(100_000)),
     ];
     for head in heads {
-        let mut attacker = Attacker::new(&rig).await;
         // The rest may never be read, and then the answer may be lost.
-        attacker.send(&head).await;
-        let answer = attacker.rest().await;
+        let answer = Attacker::exchange(&rig, &head).await;
         let shown = head.get(..60);
         let refused = ["HTTP/1.1 400 ", "HTTP/1.1 414 ", "HTTP/1.1 431 "];
         assert!(

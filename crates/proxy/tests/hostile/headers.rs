@@ -3,23 +3,18 @@
 use rouse_testkit::fakes::READY;
 
 use crate::frames::{DATA, END_HEADERS, END_STREAM, HEADERS, Verdict, block, frame, get};
-use crate::kit::{Attacker, Honest, scene};
+use crate::kit::{Attacker, scene_with_honest};
 use crate::rig::{Options, Rig};
 
 #[tokio::test]
 async fn an_untrusted_client_cannot_set_forwarded_or_rouse_headers() {
-    let (rig, recording_pod) = scene(Options { edge: true, ..Options::default() }).await;
-    let mut honest = Honest::new(&rig).await;
-    let mut attacker = Attacker::new(&rig).await;
-    attacker
-        .send(
-            "GET /forged HTTP/1.1\r\nHost: cart.test\r\nConnection: close, x-forwarded-for, via, host\r\n\
-             X-Forwarded-For: smuggled\r\nX-FORWARDED-FOR: smuggled\r\nx-forwarded-host: smuggled\r\n\
-             X-Forwarded-Proto: smuggled\r\nX-Forwarded-User: smuggled\r\nForwarded: for=smuggled\r\n\
-             X-Rouse-Cold-Start: smuggled\r\nx-rouse-anything: smuggled\r\n\r\n",
-        )
-        .await;
-    let answer = attacker.rest().await;
+    let (rig, recording_pod, mut honest) =
+        scene_with_honest(Options { edge: true, ..Options::default() }).await;
+    let request = "GET /forged HTTP/1.1\r\nHost: cart.test\r\nConnection: close, x-forwarded-for, via, host\r\n\
+                   X-Forwarded-For: smuggled\r\nX-FORWARDED-FOR: smuggled\r\nx-forwarded-host: smuggled\r\n\
+                   X-Forwarded-Proto: smuggled\r\nX-Forwarded-User: smuggled\r\nForwarded: for=smuggled\r\n\
+                   X-Rouse-Cold-Start: smuggled\r\nx-rouse-anything: smuggled\r\n\r\n";
+    let answer = Attacker::exchange(&rig, request).await;
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     honest.is_served().await;
     recording_pod.is_clean();
@@ -39,15 +34,13 @@ async fn an_untrusted_client_cannot_set_forwarded_or_rouse_headers() {
 /// A client that names headers in `Connection` could name those that say where the request ends.
 #[tokio::test]
 async fn the_length_of_a_body_cannot_be_named_away() {
-    let (rig, recording_pod) = scene(Options::default()).await;
-    let mut honest = Honest::new(&rig).await;
+    let (rig, recording_pod, mut honest) = scene_with_honest(Options::default()).await;
     for body in
         ["Content-Length: 5\r\n\r\nhello", "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"]
     {
-        let mut attacker = Attacker::new(&rig).await;
         let named = "Connection: close, content-length, transfer-encoding, host";
-        attacker.send(format!("POST /named HTTP/1.1\r\nHost: cart.test\r\n{named}\r\n{body}")).await;
-        let answer = attacker.rest().await;
+        let request = format!("POST /named HTTP/1.1\r\nHost: cart.test\r\n{named}\r\n{body}");
+        let answer = Attacker::exchange(&rig, request).await;
         assert!(answer.ends_with("/named"), "{answer}");
         honest.is_served().await;
     }
@@ -57,8 +50,7 @@ async fn the_length_of_a_body_cannot_be_named_away() {
 
 #[tokio::test]
 async fn a_request_that_comes_back_to_us_ends_here() {
-    let (rig, recording_pod) = scene(Options::default()).await;
-    let mut honest = Honest::new(&rig).await;
+    let (rig, recording_pod, mut honest) = scene_with_honest(Options::default()).await;
     Rig::slices_of(&rig.add("loop"), &[(3, rig.address, READY)]);
     for request in [
         "GET / HTTP/1.1\r\nHost: loop.test\r\nConnection: close\r\n\r\n",
@@ -66,9 +58,7 @@ async fn a_request_that_comes_back_to_us_ends_here() {
         "GET / HTTP/1.1\r\nHost: loop.test\r\nConnection: close, via\r\n\r\n",
         "GET / HTTP/1.1\r\nHost: cart.test\r\nVia: 1.0 a, 1.1 rouse-test\r\nConnection: close, via\r\n\r\n",
     ] {
-        let mut attacker = Attacker::new(&rig).await;
-        attacker.send(request).await;
-        let answer = attacker.rest().await;
+        let answer = Attacker::exchange(&rig, request).await;
         assert!(answer.starts_with("HTTP/1.1 508 "), "{answer}");
         honest.is_served().await;
     }
@@ -77,8 +67,7 @@ async fn a_request_that_comes_back_to_us_ends_here() {
 
 #[tokio::test]
 async fn no_header_of_http2_can_break_a_line_of_http1() {
-    let (rig, recording_pod) = scene(Options::default()).await;
-    let mut honest = Honest::new(&rig).await;
+    let (rig, recording_pod, mut honest) = scene_with_honest(Options::default()).await;
     let pseudo = |method: &'static str, path: &'static str, authority: &'static str| {
         [(":method", method), (":scheme", "http"), (":authority", authority), (":path", path)]
             .map(|(name, value)| (name, value.as_bytes()))
@@ -111,9 +100,7 @@ async fn no_header_of_http2_can_break_a_line_of_http1() {
         block(&[(":method", b"CONNECT"), (":authority", b"cart.test:80"), ("x", b"smuggled")]),
     ];
     for (number, head) in heads.iter().enumerate() {
-        let mut attacker = Attacker::h2(&rig, &[]).await;
-        attacker.send(frame(HEADERS, END_HEADERS | END_STREAM, 1, head)).await;
-        let verdict = attacker.verdict().await;
+        let verdict = Attacker::verdict_on(&rig, head).await;
         assert!(verdict != Verdict::Served, "{number}: {verdict:?} {:?}", String::from_utf8_lossy(head));
         honest.is_served().await;
     }
@@ -128,17 +115,14 @@ async fn no_header_of_http2_can_break_a_line_of_http1() {
 
 #[tokio::test]
 async fn the_host_of_http2_is_its_authority_or_it_is_refused() {
-    let (rig, recording_pod) = scene(Options::default()).await;
-    let mut honest = Honest::new(&rig).await;
+    let (rig, recording_pod, mut honest) = scene_with_honest(Options::default()).await;
     for (hosts, verdict) in [
         (&[("host", &b"smuggled"[..])][..], Verdict::Refused),
         (&[("host", b"cart.test"), ("host", b"smuggled")], Verdict::Refused),
         (&[("host", b"cart.test"), ("host", b"cart.test")], Verdict::Refused),
         (&[("host", b"cart.test")], Verdict::Served),
     ] {
-        let mut attacker = Attacker::h2(&rig, &[]).await;
-        attacker.send(frame(HEADERS, END_HEADERS | END_STREAM, 1, &get("/x", hosts))).await;
-        assert_eq!(attacker.verdict().await, verdict, "{hosts:?}");
+        assert_eq!(Attacker::verdict_on(&rig, &get("/x", hosts)).await, verdict, "{hosts:?}");
     }
     honest.is_served().await;
     recording_pod.is_clean();
@@ -147,8 +131,7 @@ async fn the_host_of_http2_is_its_authority_or_it_is_refused() {
 /// More, or less, than its Content-Length said.
 #[tokio::test]
 async fn a_body_of_http2_is_as_long_as_it_said_or_has_no_end() {
-    let (rig, recording_pod) = scene(Options::default()).await;
-    let mut honest = Honest::new(&rig).await;
+    let (rig, recording_pod, mut honest) = scene_with_honest(Options::default()).await;
     for (length, body) in [(&b"4"[..], &b"sizesmuggled"[..]), (b"0", b"smuggled"), (b"40", b"short")] {
         let mut attacker = Attacker::h2(&rig, &[]).await;
         let head = block(&[

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use rouse_proxy::budget::ConnectionLimits;
 use rouse_testkit::fakes::READY;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -23,6 +24,23 @@ impl Attacker {
         let stream = TcpStream::connect(rig.address).await.unwrap();
         stream.set_nodelay(true).unwrap();
         Self(stream)
+    }
+
+    /// A connection on which these bytes are sent.
+    pub(crate) async fn sending(rig: &Rig, bytes: impl AsRef<[u8]>) -> Self {
+        let mut attacker = Self::new(rig).await;
+        attacker.send(bytes).await;
+        attacker
+    }
+
+    /// Sends these bytes on a new connection. Returns everything up to its end, which has to come.
+    pub(crate) async fn exchange(rig: &Rig, bytes: impl AsRef<[u8]>) -> String {
+        Self::sending(rig, bytes).await.rest().await
+    }
+
+    /// A pod's side of the next connection that the gateway makes, once the head of its first request is read.
+    pub(crate) async fn as_pod(pod: &Pod) -> Self {
+        Self(pod.accept_request_raw().await)
     }
 
     /// Whether it was taken.
@@ -171,8 +189,29 @@ pub(crate) async fn scene(options: Options) -> (Rig, RecordingPod) {
     (rig, RecordingPod::new(pod))
 }
 
+/// The same, with an honest client of it.
+pub(crate) async fn scene_with_honest(options: Options) -> (Rig, RecordingPod, Honest) {
+    let (rig, recording_pod) = scene(options).await;
+    let honest = Honest::new(&rig).await;
+    (rig, recording_pod, honest)
+}
+
+/// A gateway in front of a hostile pod, which the test plays, and an honest client of another service.
+pub(crate) async fn hostile_pod_scene(options: Options) -> (Rig, Pod, RecordingPod, Honest) {
+    let (rig, pod) = Rig::with_pod(options).await;
+    let recording_pod = second_service(&rig).await;
+    let honest = Honest::of(&rig, "second.test").await;
+    (rig, pod, recording_pod, honest)
+}
+
+/// At most so many connections, of which none is cut for being idle or slow.
+pub(crate) fn limited_in_number_alone(connections: usize) -> ConnectionLimits {
+    let (idle, head) = (Duration::from_hours(1), Duration::from_hours(1));
+    ConnectionLimits { connections, idle, head, ..ConnectionLimits::default() }
+}
+
 /// One more service, `shop/second` at `second.test`, for honest clients while the pod of the other is hostile.
-pub(crate) async fn second_service(rig: &Rig) -> RecordingPod {
+async fn second_service(rig: &Rig) -> RecordingPod {
     let pod = Pod::new(2).await;
     Rig::slices_of(&rig.add("second"), &[(2, pod.address, READY)]);
     RecordingPod::new(pod)
@@ -263,4 +302,19 @@ impl Throughout {
 /// How many of them still have their connection, as far as one can know now.
 pub(crate) fn open(attackers: &[Attacker]) -> usize {
     attackers.iter().filter(|attacker| attacker.is_open()).count()
+}
+
+/// Sends a byte on each connection now and then, until all of them are cut. Returns how often.
+pub(crate) async fn trickle_until_cut(attackers: &mut [Attacker]) -> usize {
+    let mut pace = interval(Duration::from_millis(20));
+    let mut ticks = 0;
+    while open(attackers) > 0 {
+        pace.tick().await;
+        ticks += 1;
+        assert!(ticks < 1500, "they are still there after half a minute");
+        for attacker in &mut *attackers {
+            attacker.send("a").await;
+        }
+    }
+    ticks
 }

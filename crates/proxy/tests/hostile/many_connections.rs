@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use rouse_proxy::budget::ConnectionLimits;
-use tokio::time::interval;
 
-use crate::kit::{Attacker, Honest, scene};
+use crate::kit::{Attacker, Honest, open, scene, scene_with_honest, trickle_until_cut};
 use crate::rig::{Options, eventually};
 
 const MOST: usize = 50;
@@ -14,11 +13,14 @@ fn limits(limits: ConnectionLimits) -> Options {
     Options { limits, ..Options::default() }
 }
 
+/// No more than `MOST` connections.
+fn most_connections() -> Options {
+    limits(ConnectionLimits { connections: MOST, ..ConnectionLimits::default() })
+}
+
 #[tokio::test]
 async fn connections_are_limited_and_active_ones_are_kept() {
-    let (rig, recording_pod) =
-        scene(limits(ConnectionLimits { connections: MOST, ..ConnectionLimits::default() })).await;
-    let mut honest = Honest::new(&rig).await;
+    let (rig, recording_pod, mut honest) = scene_with_honest(most_connections()).await;
     let mut attackers = Vec::new();
     for round in 0..100 {
         for _ in 0..5 {
@@ -26,8 +28,7 @@ async fn connections_are_limited_and_active_ones_are_kept() {
         }
         honest.is_served().await;
         if round % 10 == 9 {
-            let open = || attackers.iter().filter(|attacker| attacker.is_open()).count();
-            eventually("the connections keep to their limit", || open() <= MOST).await;
+            eventually("the connections keep to their limit", || open(&attackers) <= MOST).await;
         }
     }
     let answer = rig.get("/newcomer").await;
@@ -38,20 +39,15 @@ async fn connections_are_limited_and_active_ones_are_kept() {
 
 #[tokio::test]
 async fn connections_that_have_had_requests_count_towards_the_limit() {
-    let (rig, _recording_pod) =
-        scene(limits(ConnectionLimits { connections: MOST, ..ConnectionLimits::default() })).await;
-    let mut honest = Honest::new(&rig).await;
+    let (rig, _recording_pod, mut honest) = scene_with_honest(most_connections()).await;
     let mut attackers = Vec::new();
     for _ in 0..40 {
         for _ in 0..5 {
-            let mut attacker = Attacker::new(&rig).await;
-            attacker.send("GET /once HTTP/1.1\r\nHost: cart.test\r\n\r\n").await;
-            attackers.push(attacker);
+            attackers.push(Attacker::sending(&rig, "GET /once HTTP/1.1\r\nHost: cart.test\r\n\r\n").await);
         }
         honest.is_served().await;
     }
-    let open = || attackers.iter().filter(|attacker| attacker.is_open()).count();
-    eventually("the connections keep to their limit", || open() <= MOST).await;
+    eventually("the connections keep to their limit", || open(&attackers) <= MOST).await;
     assert!(rig.get("/newcomer").await.ends_with("/newcomer"));
 }
 
@@ -70,16 +66,7 @@ async fn a_head_that_trickles_is_cut_off() {
         attacker.send("GET /slow HTTP/1.1\r\nHost: cart.test\r\nX-A: ").await;
         slow.push(attacker);
     }
-    let mut pace = interval(Duration::from_millis(20));
-    let mut ticks = 0;
-    while slow.iter().any(Attacker::is_open) {
-        pace.tick().await;
-        ticks += 1;
-        assert!(ticks < 1500, "they are still there after half a minute");
-        for attacker in &mut slow {
-            attacker.send("a").await;
-        }
-    }
+    trickle_until_cut(&mut slow).await;
     honest.was_served().await;
     assert_eq!(recording_pod.count("/slow"), 0);
 }
@@ -94,9 +81,7 @@ async fn idle_streams_are_cut_after_any_beginning() {
     let (rig, _recording_pod) = scene(limits(short)).await;
     let honest = Honest::new(&rig).await.throughout();
     for begin in ["", "P", "PRI * HT", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "G", "\r\n"] {
-        let mut attacker = Attacker::new(&rig).await;
-        attacker.send(begin).await;
-        attacker.rest().await;
+        Attacker::exchange(&rig, begin).await;
     }
     honest.was_served().await;
 }

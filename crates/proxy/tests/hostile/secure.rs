@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, interval, timeout};
 
 use crate::frames::{SETTINGS, frame};
-use crate::kit::{Attacker, Honest, RecordingPod, SMUGGLED, open};
+use crate::kit::{Attacker, Honest, RecordingPod, SMUGGLED, limited_in_number_alone, open};
 use crate::rig::{Options, PATIENCE, Pod, Rig, eventually};
 
 const HOST: &str = "cart.test";
@@ -47,6 +47,20 @@ async fn shake(rig: &Rig, alpn: Alpn) -> ClientStream<TcpStream> {
     let (stream, agreed) = client(alpn).connect(stream, Instant::now() + PATIENCE).await.unwrap();
     assert_eq!(agreed, Some(alpn));
     stream
+}
+
+/// The same, with these first bytes.
+async fn shake_and_send(rig: &Rig, alpn: Alpn, begin: &str) -> ClientStream<TcpStream> {
+    let mut stream = shake(rig, alpn).await;
+    stream.write_all(begin.as_bytes()).await.unwrap();
+    stream.flush().await.unwrap();
+    stream
+}
+
+/// The gateway ends the connection.
+async fn ends(mut stream: ClientStream<TcpStream>) {
+    let ended = timeout(PATIENCE, stream.read_to_end(&mut Vec::new())).await;
+    drop(ended.expect("the connection should end"));
 }
 
 async fn honest(rig: &Rig) -> Honest {
@@ -96,14 +110,14 @@ async fn bytes_that_are_no_handshake_end_only_their_connection() {
     let (rig, recording_pod) = secure(short()).await;
     let honest = honest(&rig).await.throughout();
     let hello = hello().await;
-    let mut spoilt = hello.clone();
-    spoilt[9..60].fill(0xff);
+    let mut damaged = hello.clone();
+    damaged[9..60].fill(0xff);
     let begins: [&[u8]; 14] = [
         b"",
         b"\x16",
         b"\x16\x03\x01\x02\x00\x01",
         &hello[..hello.len() / 2],
-        &spoilt,
+        &damaged,
         &[hello.as_slice(), &hello].concat(),
         // A record as long as can be said, and longer than allowed.
         b"\x16\x03\x01\xff\xff\x01\x00\xff\xfb",
@@ -117,18 +131,14 @@ async fn bytes_that_are_no_handshake_end_only_their_connection() {
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0",
     ];
     for begin in begins {
-        let mut attacker = Attacker::new(&rig).await;
-        attacker.send(begin).await;
-        let said = attacker.raw_rest().await;
+        let said = Attacker::sending(&rig, begin).await.raw_rest().await;
         let shown = &begin[..begin.len().min(16)];
         // At most its own half of a handshake, or an alert.
         assert!(said.is_empty() || said[0] == 0x15 || said[0] == 0x16, "{shown:?}: {said:?}");
     }
-    let mut garbage = Attacker::new(&rig).await;
     let noise: Vec<u8> =
         (0..1 << 20).map(|at: u32| at.wrapping_mul(2_654_435_761).to_be_bytes()[0]).collect();
-    garbage.send(noise).await;
-    garbage.rest().await;
+    Attacker::exchange(&rig, noise).await;
     honest.was_served().await;
     recording_pod.is_clean();
 }
@@ -167,9 +177,7 @@ async fn a_head_that_trickles_over_tls_is_cut_off() {
         // Half a HEADERS frame.
         (Alpn::H2, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0\0\x3f\0\x01\x05\0\0\0\x01", "a"),
     ] {
-        let mut stream = shake(&rig, alpn).await;
-        stream.write_all(begin.as_bytes()).await.unwrap();
-        stream.flush().await.unwrap();
+        let mut stream = shake_and_send(&rig, alpn, begin).await;
         let got = trickle(&mut stream, more).await;
         let once = String::from_utf8_lossy(&got).matches("/once").count();
         assert_eq!(once, usize::from(begin.contains("/once")), "{begin:?}");
@@ -194,11 +202,7 @@ async fn idle_tls_connections_are_cut_with_any_protocol() {
             ),
         ),
     ] {
-        let mut stream = shake(&rig, alpn).await;
-        stream.write_all(begin.as_bytes()).await.unwrap();
-        stream.flush().await.unwrap();
-        let ended = timeout(PATIENCE, stream.read_to_end(&mut Vec::new())).await;
-        drop(ended.expect("the connection should end"));
+        ends(shake_and_send(&rig, alpn, &begin).await).await;
     }
     honest.was_served().await;
 }
@@ -230,8 +234,7 @@ async fn what_is_not_sealed_after_the_handshake_ends_the_connection() {
             }
             // Beneath TLS.
             stream.get_mut().0.write_all(bytes).await.unwrap();
-            let ended = timeout(PATIENCE, stream.read_to_end(&mut Vec::new())).await;
-            drop(ended.expect("the connection should end"));
+            ends(stream).await;
         }
     }
     honest.was_served().await;
@@ -242,23 +245,14 @@ async fn what_is_not_sealed_after_the_handshake_ends_the_connection() {
 #[tokio::test]
 async fn two_thousand_half_handshakes_do_not_lock_out_clients() {
     const MOST: usize = 500;
-    // No connection is cut for slowness.
-    let limits = ConnectionLimits {
-        connections: MOST,
-        idle: Duration::from_hours(1),
-        head: Duration::from_hours(1),
-        ..ConnectionLimits::default()
-    };
-    let (rig, recording_pod) = secure(limits).await;
+    let (rig, recording_pod) = secure(limited_in_number_alone(MOST)).await;
     let honest = honest(&rig).await.throughout();
     let hello = hello().await;
     let mut attackers = Vec::new();
     for number in 0..2000 {
-        let mut attacker = Attacker::new(&rig).await;
         // Nothing, half a hello, or a whole one without the rest of the handshake.
         let length = [0, hello.len() / 2, hello.len()][number % 3];
-        attacker.send(&hello[..length]).await;
-        attackers.push(attacker);
+        attackers.push(Attacker::sending(&rig, &hello[..length]).await);
         if number % 500 == 499 {
             eventually("the connections keep to their limit", || open(&attackers) < MOST).await;
         }

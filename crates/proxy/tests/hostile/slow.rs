@@ -5,12 +5,12 @@ use std::time::Duration;
 use rouse_proxy::budget::ConnectionLimits;
 use rouse_proxy::upstream::Timeouts;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpSocket;
 use tokio::task::JoinSet;
 use tokio::time::{interval, timeout};
 
-use crate::kit::{Attacker, Honest, open, scene, second_service};
-use crate::rig::{Options, PATIENCE, Rig, eventually};
+use crate::kit::{Attacker, Honest, hostile_pod_scene, limited_in_number_alone, scene, trickle_until_cut};
+use crate::rig::{GET, Options, PATIENCE, eventually};
+use crate::wire::connect_with_small_buffer;
 
 /// The whole request may take as long as this, also an honest one on a busy machine.
 const LIMIT: Duration = Duration::from_secs(3);
@@ -26,47 +26,31 @@ async fn a_body_that_trickles_is_cut_off_at_the_deadline_and_keeps_no_slot() {
     let honest = Honest::new(&rig).await.throughout();
     let mut slow = Vec::new();
     for number in 0..40 {
-        let mut attacker = Attacker::new(&rig).await;
         let (framing, first) = match number % 2 {
             0 => ("Content-Length: 100000", "a"),
             _ => ("Transfer-Encoding: chunked", "5;a"),
         };
-        attacker.send(format!("POST /slow HTTP/1.1\r\nHost: cart.test\r\n{framing}\r\n\r\n{first}")).await;
-        slow.push(attacker);
+        let begin = format!("POST /slow HTTP/1.1\r\nHost: cart.test\r\n{framing}\r\n\r\n{first}");
+        slow.push(Attacker::sending(&rig, begin).await);
     }
-    let mut pace = interval(Duration::from_millis(20));
-    let mut ticks = 0;
-    while open(&slow) > 0 {
-        pace.tick().await;
-        ticks += 1;
-        assert!(ticks < 1500, "they are still there after half a minute");
-        for attacker in &mut slow {
-            attacker.send("a").await;
-        }
-    }
+    let ticks = trickle_until_cut(&mut slow).await;
     honest.was_served().await;
     assert!(ticks > 5, "they had their time");
     eventually("no slot is kept", || rig.service.in_flight() == 0).await;
     assert!(recording_pod.count("POST /slow ") <= 40, "none is repeated");
-    eventually("all are counted", || {
-        rig.metric(r#"rouse_requests_total{route="cart",code="504",protocol="http1"}"#) == 40
-    })
-    .await;
+    rig.requests_counted(504, "http1", 40).await;
 }
 
 /// A byte now and then, of a response without end.
 #[tokio::test]
 async fn a_client_that_reads_slowly_is_cut_off_at_the_deadline_and_keeps_no_slot() {
-    let (rig, pod) = Rig::with_pod(limited()).await;
-    let _recording_pod = second_service(&rig).await;
-    let honest = Honest::of(&rig, "second.test").await.throughout();
+    let (rig, pod, _recording_pod, honest) = hostile_pod_scene(limited()).await;
+    let honest = honest.throughout();
     let mut pouring = JoinSet::new();
     let mut slow = Vec::new();
     for _ in 0..20 {
-        let socket = TcpSocket::new_v4().unwrap();
-        socket.set_recv_buffer_size(4096).unwrap();
-        let mut attacker = Attacker(socket.connect(rig.address).await.unwrap());
-        attacker.send("GET / HTTP/1.1\r\nHost: cart.test\r\n\r\n").await;
+        let mut attacker = Attacker(connect_with_small_buffer(rig.address).await);
+        attacker.send(GET).await;
         let mut wire = Attacker(pod.accept_raw().await);
         pouring.spawn(async move {
             wire.head().await;
@@ -98,22 +82,14 @@ async fn a_client_that_reads_slowly_is_cut_off_at_the_deadline_and_keeps_no_slot
 #[tokio::test]
 async fn ten_thousand_connections_at_a_limit_of_two_thousand_do_not_lock_out_clients() {
     const MOST: usize = 2000;
-    // No connection is cut for being idle.
-    let limits = ConnectionLimits {
-        connections: MOST,
-        idle: Duration::from_hours(1),
-        head: Duration::from_hours(1),
-        ..ConnectionLimits::default()
-    };
+    let limits = limited_in_number_alone(MOST);
     let (rig, recording_pod) = scene(Options { limits, ..Options::default() }).await;
     let honest = Honest::new(&rig).await.throughout();
     let mut attackers = Vec::new();
     for round in 0..20 {
         for number in 0..500 {
-            let mut attacker = Attacker::new(&rig).await;
             let begin = ["", "G", "GET / HTTP/1.1\r\nHost: ", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"];
-            attacker.send(begin[number % begin.len()]).await;
-            attackers.push(attacker);
+            attackers.push(Attacker::sending(&rig, begin[number % begin.len()]).await);
         }
         eventually("the connections keep to their limit", || {
             attackers.retain(Attacker::is_open);
@@ -141,9 +117,7 @@ async fn a_client_that_stops_in_the_middle_of_a_request_is_closed_in_time() {
     for begin in
         ["G", "P", "\r", "\r\n", "\r\n\r", "PR", "PRI * HTTP/2.0\r\n\r\nSM", "GET / HTTP/1.1\r\nHost: a"]
     {
-        let mut attacker = Attacker::new(&rig).await;
-        attacker.send(begin).await;
-        attacker.rest().await;
+        Attacker::exchange(&rig, begin).await;
     }
 }
 
@@ -156,9 +130,7 @@ async fn a_body_that_stops_is_closed_in_time_and_keeps_no_slot() {
         "Transfer-Encoding: chunked\r\n\r\n5\r\nab",
         "Content-Length: 1\r\n\r\n",
     ] {
-        let mut attacker = Attacker::new(&rig).await;
-        attacker.send(format!("POST / HTTP/1.1\r\nHost: cart.test\r\n{body}")).await;
-        attacker.rest().await;
+        Attacker::exchange(&rig, format!("POST / HTTP/1.1\r\nHost: cart.test\r\n{body}")).await;
         eventually("its slot is free", || rig.service.in_flight() == 0).await;
     }
 }

@@ -1,13 +1,12 @@
 //! Upgrades that are asked for in bad faith.
 
-use crate::kit::{Attacker, Honest, SMUGGLED, scene};
+use crate::kit::{Attacker, SMUGGLED, scene_with_honest};
 use crate::rig::Options;
 
 /// What follows a request for an upgrade is not looked at, so it must not be taken for a request.
 #[tokio::test]
 async fn nothing_follows_an_upgrade_that_the_pod_refused() {
-    let (rig, recording_pod) = scene(Options::default()).await;
-    let mut honest = Honest::new(&rig).await;
+    let (rig, recording_pod, mut honest) = scene_with_honest(Options::default()).await;
     for upgrade in ["websocket", "rot13", "websocket, rot13"] {
         let head = format!(
             "GET /tunnel HTTP/1.1\r\nHost: cart.test\r\nConnection: Upgrade\r\nUpgrade: {upgrade}\r\n\r\n"
@@ -33,17 +32,13 @@ async fn nothing_follows_an_upgrade_that_the_pod_refused() {
 
 #[tokio::test]
 async fn h2c_does_not_tunnel_through() {
-    let (rig, recording_pod) = scene(Options::default()).await;
-    let mut honest = Honest::new(&rig).await;
+    let (rig, recording_pod, mut honest) = scene_with_honest(Options::default()).await;
     for upgrade in ["h2c", "H2C", "websocket, h2c", "h2c/1"] {
-        let mut attacker = Attacker::new(&rig).await;
-        attacker
-            .send(format!(
-                "GET /h2c HTTP/1.1\r\nHost: cart.test\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: {upgrade}\r\n\
+        let request = format!(
+            "GET /h2c HTTP/1.1\r\nHost: cart.test\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: {upgrade}\r\n\
                  HTTP2-Settings: smuggled\r\n\r\nPRI * HTTP/2.0\r\n\r\nSM\r\n\r\nsmuggled"
-            ))
-            .await;
-        let answer = attacker.rest().await;
+        );
+        let answer = Attacker::exchange(&rig, request).await;
         assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
         assert!(answer.contains("HTTP/1.1 400 ") && !answer.contains(" 101 "), "{answer}");
         honest.is_served().await;

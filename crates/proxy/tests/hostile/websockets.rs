@@ -5,8 +5,8 @@ use std::time::Duration;
 use rouse_proxy::upstream::Timeouts;
 use tokio::time::timeout;
 
-use crate::kit::{Attacker, Honest, RecordingPod, SMUGGLED, Throughout, scene, second_service};
-use crate::rig::{Options, PATIENCE, Pod, Rig, eventually};
+use crate::kit::{Attacker, Honest, RecordingPod, SMUGGLED, Throughout, hostile_pod_scene, scene};
+use crate::rig::{GET, Options, PATIENCE, Pod, Rig, eventually};
 use crate::wire::fill;
 
 const ASK: &str = "GET /ws HTTP/1.1\r\nHost: cart.test\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
@@ -16,16 +16,13 @@ const SWITCHED: &str =
 
 /// A gateway whose pod is the test's, and an honest client of another service.
 async fn stage() -> (Rig, Pod, RecordingPod, Throughout) {
-    let (rig, pod) = Rig::with_pod(Options::default()).await;
-    let recording_pod = second_service(&rig).await;
-    let honest = Honest::of(&rig, "second.test").await.throughout();
-    (rig, pod, recording_pod, honest)
+    let (rig, pod, recording_pod, honest) = hostile_pod_scene(Options::default()).await;
+    (rig, pod, recording_pod, honest.throughout())
 }
 
 /// A request for an upgrade that has reached the pod: the client's side and the pod's.
 async fn asked(rig: &Rig, pod: &Pod) -> (Attacker, Attacker) {
-    let mut client = Attacker::new(rig).await;
-    client.send(ASK).await;
+    let client = Attacker::sending(rig, ASK).await;
     let mut wire = Attacker(pod.accept_raw().await);
     let head = wire.head().await;
     assert!(head.contains("\r\nupgrade: websocket\r\n"), "{head}");
@@ -171,11 +168,8 @@ async fn what_follows_a_close_frame_is_no_request_and_no_answer() {
     assert_eq!(rest, b"\x88\x00HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil");
     eventually("its slot is free", || rig.service.in_flight() == 0).await;
     // Neither connection is used again.
-    let mut other = rig.connect().await;
-    other.write("GET / HTTP/1.1\r\nHost: cart.test\r\n\r\n").await;
-    let mut fresh = pod.accept().await;
-    fresh.head().await;
-    fresh.answer("hello").await;
+    let mut other = rig.send(GET).await;
+    let _fresh = pod.answer("hello").await;
     assert!(other.until("hello").await.starts_with("HTTP/1.1 200 "));
     honest.was_served().await;
     recording_pod.is_clean();
@@ -194,12 +188,10 @@ async fn nothing_follows_an_upgrade_with_a_body() {
     ];
     for body in bodies {
         for method in ["GET", "POST"] {
-            let mut attacker = Attacker::new(&rig).await;
             let head = format!(
                 "{method} /upgrade HTTP/1.1\r\nHost: cart.test\r\nConnection: Upgrade\r\nUpgrade: x\r\n"
             );
-            attacker.send(format!("{head}{body}{SMUGGLED}")).await;
-            let answer = attacker.rest().await;
+            let answer = Attacker::exchange(&rig, format!("{head}{body}{SMUGGLED}")).await;
             assert!(answer.matches("HTTP/1.1 ").count() <= 1, "{body:?}: {answer}");
             assert!(!answer.contains("HTTP/1.1 101 "), "{body:?}: {answer}");
         }
@@ -223,9 +215,7 @@ async fn an_upgrade_that_is_not_asked_for_properly_is_none() {
         "GET /plain HTTP/1.0\r\nHost: cart.test\r\nConnection: keep-alive, Upgrade\r\nUpgrade: websocket\r\n\r\n",
         "GET /plain HTTP/1.1\r\nHost: cart.test\r\nConnection: Upgrade\r\n\r\n",
     ] {
-        let mut attacker = Attacker::new(&rig).await;
-        attacker.send(format!("{head}{bad}{SMUGGLED}")).await;
-        let answer = attacker.rest().await;
+        let answer = Attacker::exchange(&rig, format!("{head}{bad}{SMUGGLED}")).await;
         assert!(
             answer.starts_with("HTTP/1.1 200 ") || answer.starts_with("HTTP/1.0 200 "),
             "{head}: {answer}"
@@ -253,9 +243,7 @@ async fn nothing_is_smuggled_in_the_key_of_a_websocket() {
         "a\r\nX A: smuggled",
         "a\r\n: smuggled",
     ] {
-        let mut attacker = Attacker::new(&rig).await;
-        attacker.send(ASK.replace("dGhlIHNhbXBsZSBub25jZQ==", key)).await;
-        let answer = attacker.rest().await;
+        let answer = Attacker::exchange(&rig, ASK.replace("dGhlIHNhbXBsZSBub25jZQ==", key)).await;
         assert!(answer.starts_with("HTTP/1.1 400 "), "{key:?}: {answer}");
         assert_eq!(answer.matches("HTTP/1.1 ").count(), 1, "{key:?}: {answer}");
     }
@@ -267,9 +255,9 @@ async fn nothing_is_smuggled_in_the_key_of_a_websocket() {
 #[tokio::test]
 async fn a_pod_that_never_switches_meets_the_deadline() {
     let timeouts = Timeouts { request: Some(Duration::from_secs(2)), ..Timeouts::default() };
-    let (rig, pod) = Rig::with_pod(Options { timeouts, ..Options::default() }).await;
-    let _recording_pod = second_service(&rig).await;
-    let honest = Honest::of(&rig, "second.test").await.throughout();
+    let options = Options { timeouts, ..Options::default() };
+    let (rig, pod, _recording_pod, honest) = hostile_pod_scene(options).await;
+    let honest = honest.throughout();
     let (mut client, mut wire) = asked(&rig, &pod).await;
     let answer = client.rest().await;
     assert!(answer.starts_with("HTTP/1.1 504 "), "{answer}");

@@ -78,7 +78,7 @@ struct Refusal {
 
 /// What becomes of the next request for a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Trap {
+pub enum InjectedFault {
     /// It is never answered.
     Hang,
     /// The task that sent it panics.
@@ -92,13 +92,13 @@ struct State {
     objects: BTreeMap<(String, String, String), Value>,
     /// All events, for watches from an older version.
     history: Vec<(u64, &'static str, String, Value)>,
-    /// Older versions are too old.
+    /// A watch from a version before this one is answered 410.
     compacted: u64,
     watchers: Vec<Watcher>,
     missing: HashSet<String>,
     refusals: Vec<Refusal>,
     requests: Vec<ApiRequest>,
-    traps: Vec<(String, Trap)>,
+    traps: Vec<(String, InjectedFault)>,
     down: bool,
     silent: bool,
     ends_watches_at_once: bool,
@@ -119,9 +119,9 @@ struct State {
 pub struct AccessReview {
     /// Where it was posted: its kind.
     pub path: String,
-    /// Whose permissions it is about; `None`: those of the sender.
+    /// The user whose permissions it asks for; `None`: the sender.
     pub user: Option<String>,
-    /// The verb, the resource and where.
+    /// The verb, the resource and the namespace.
     pub attributes: Value,
 }
 
@@ -139,7 +139,7 @@ impl ApiServer {
         kube::Client::new(self.clone(), "default")
     }
 
-    /// Writes an object. `collection` is like `apps/deployments` or `pods`. The pods of a slice are there before it.
+    /// Writes an object. `collection` is like `apps/deployments` or `pods`. For a slice, its pods are written first.
     pub fn put(&self, collection: &str, object: Value) {
         for endpoint in object["endpoints"].as_array().into_iter().flatten() {
             let target = &endpoint["targetRef"];
@@ -154,7 +154,7 @@ impl ApiServer {
         self.put_alone(collection, object);
     }
 
-    /// Writes an object, and nothing that belongs to it.
+    /// Writes an object, without the pods of a slice.
     pub fn put_alone(&self, collection: &str, mut object: Value) {
         let mut state = self.state();
         state.version += 1;
@@ -248,17 +248,17 @@ impl ApiServer {
     }
 
     /// Hangs or panics at the next request whose path and query contain `path`.
-    pub fn trap(&self, path: &str, trap: Trap) {
+    pub fn trap(&self, path: &str, trap: InjectedFault) {
         self.state().traps.push((path.to_owned(), trap));
     }
 
-    fn trapped(&self, uri: &str) -> Option<Trap> {
+    fn trapped(&self, uri: &str) -> Option<InjectedFault> {
         let mut state = self.state();
         let place = state.traps.iter().position(|(path, _)| uri.contains(path.as_str()))?;
         Some(state.traps.remove(place).1)
     }
 
-    /// Nothing is refused any more.
+    /// Refuses no further request.
     pub fn allow_all(&self) {
         self.state().refusals.clear();
     }
@@ -287,7 +287,7 @@ impl ApiServer {
         self.state().watchers.clear();
     }
 
-    /// Makes all versions up to now too old, and says so on all watches.
+    /// Makes all versions up to now too old, and sends that error (410) on all watches.
     pub fn expire(&self) {
         let mut state = self.state();
         state.version += 1;

@@ -1,4 +1,4 @@
-//! The two ways to the server: as the service of a client in the same process, and over TCP.
+//! Connects clients to the fake API server: in the same process as a tower service, or over TCP.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
-use super::{Answer, ApiRequest, ApiServer, Trap};
+use super::{Answer, ApiRequest, ApiServer, InjectedFault};
 
 impl ApiServer {
     /// Answers on a free port of 127.0.0.1 until the set of tasks is dropped.
@@ -43,8 +43,8 @@ impl ApiServer {
 
     async fn respond(&self, head: &Parts, body: &[u8]) -> Result<Answer, io::Error> {
         match self.trapped(&head.uri.to_string()) {
-            Some(Trap::Hang) => std::future::pending().await,
-            Some(Trap::Panic) => panic!("the test asked for it"),
+            Some(InjectedFault::Hang) => std::future::pending().await,
+            Some(InjectedFault::Panic) => panic!("the test set a trap for this request"),
             None => {}
         }
         let content_type = head.headers.get("content-type").and_then(|value| value.to_str().ok());

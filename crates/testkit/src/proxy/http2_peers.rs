@@ -1,4 +1,4 @@
-//! Raw HTTP/2 on both sides.
+//! HTTP/2 clients and pods, built on the `h2` crate.
 
 use std::future::poll_fn;
 
@@ -38,7 +38,7 @@ impl H2Client {
         Self { sender, task }
     }
 
-    /// Sends the head of a request, and all of it with `end`.
+    /// Sends the head of a request; with `end`, the request has no body.
     pub async fn send(&self, request: http::request::Builder, end: bool) -> (Answer, SendStream<Bytes>) {
         let mut ready = self.sender.clone().ready().await.unwrap();
         let (response, body) = ready.send_request(request.body(()).unwrap(), end).unwrap();
@@ -49,7 +49,15 @@ impl H2Client {
         self.send(Request::get(uri), true).await.0
     }
 
-    /// How many streams at a time the gateway allows.
+    /// Sends a POST with all of its body.
+    pub async fn post(&self, uri: &str, body: impl Into<Bytes>) -> Answer {
+        let body = body.into();
+        let (answer, mut stream) = self.send(Request::post(uri), body.is_empty()).await;
+        upload(&mut stream, body, true).await;
+        answer
+    }
+
+    /// How many concurrent streams the gateway allows.
     pub fn most_streams(&self) -> usize {
         self.sender.current_max_send_streams()
     }
@@ -60,7 +68,7 @@ impl H2Client {
     }
 }
 
-/// An answer that is to come.
+/// A response that has not arrived yet.
 pub struct Answer(ResponseFuture);
 
 impl Answer {
@@ -69,7 +77,7 @@ impl Answer {
         timeout(PATIENCE, self.0).await.expect("an answer should come").unwrap()
     }
 
-    /// All of its body, after a head that says 200.
+    /// Its whole body; the status must be 200.
     pub async fn body(self) -> Vec<u8> {
         let response = self.head().await;
         assert_eq!(response.status(), 200);
@@ -90,7 +98,7 @@ pub async fn upload(stream: &mut SendStream<Bytes>, mut bytes: Bytes, end: bool)
     }
 }
 
-/// Sends until nothing more is taken.
+/// Sends until the gateway takes nothing more.
 pub async fn fill(stream: &mut SendStream<Bytes>) {
     let part = Bytes::from(vec![b'x'; 64 * 1024]);
     while timeout(STUCK, upload(stream, part.clone(), false)).await.is_ok() {}
@@ -113,7 +121,7 @@ pub fn answer(respond: &mut SendResponse<Bytes>, text: &'static str) {
     body.send_data(Bytes::from_static(text.as_bytes()), true).unwrap();
 }
 
-/// Answers 200 with a body that is to come.
+/// Answers 200 and returns the stream for the body.
 pub fn begin(respond: &mut SendResponse<Bytes>) -> SendStream<Bytes> {
     respond.send_response(Response::new(()), false).unwrap()
 }

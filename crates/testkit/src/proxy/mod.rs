@@ -1,4 +1,4 @@
-//! A running gateway for tests of the data plane, with pods and clients that are sockets of the test.
+//! A running gateway for tests of the data plane; the test itself plays pods and clients, through sockets.
 #![allow(
     missing_docs,
     clippy::expect_used,

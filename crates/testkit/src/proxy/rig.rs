@@ -1,4 +1,4 @@
-//! A gateway with one service, `shop/cart`, whose pods are sockets of the test.
+//! A gateway with one service, `shop/cart`; its pods are listeners that the test controls.
 
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
@@ -10,11 +10,11 @@ use prometheus_client::encoding::text::encode;
 use rouse_core::endpoint::{
     Conditions, PodRef, PodUid, PortName, ServiceId, Slice, SliceEndpoint, SlicePort,
 };
-use rouse_core::hold::Bounds;
+use rouse_core::hold::HoldLimits;
 use rouse_core::registry::{Registry, RegistrySettings};
-use rouse_core::routing::RoutingMode;
+use rouse_core::routing_mode::RoutingMode;
 use rouse_core::service::{Service, Spec};
-use rouse_core::snapshot::Spread;
+use rouse_core::snapshot::ConcurrencyLimits;
 use rouse_net::clock::TokioClock;
 use rouse_net::listen;
 use rouse_net::tls::ServerTls;
@@ -29,10 +29,15 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::wire::Wire;
+use super::wire::{Wire, take_head};
 
 /// Far longer than anything here takes.
 pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A request after which the connection stays open.
+pub const GET: &str = "GET / HTTP/1.1\r\nHost: cart.test\r\n\r\n";
+/// A request after whose response the gateway closes the connection.
+pub const GET_AND_CLOSE: &str = "GET / HTTP/1.1\r\nHost: cart.test\r\nConnection: close\r\n\r\n";
 
 /// A running gateway.
 pub struct Rig {
@@ -51,8 +56,8 @@ pub struct Rig {
 pub struct Options {
     pub timeouts: Timeouts,
     pub protocol: UpstreamProtocol,
-    pub spread: Spread,
-    pub bounds: Bounds,
+    pub spread: ConcurrencyLimits,
+    pub bounds: HoldLimits,
     pub limits: ConnectionLimits,
     /// No proxy is trusted with `X-Forwarded-*`.
     pub edge: bool,
@@ -70,8 +75,8 @@ impl Default for Options {
         Self {
             timeouts: Timeouts { readiness: Some(Duration::from_secs(20)), ..Timeouts::default() },
             protocol: UpstreamProtocol::Http1,
-            spread: Spread::default(),
-            bounds: Bounds::default(),
+            spread: ConcurrencyLimits::default(),
+            bounds: HoldLimits::default(),
             limits: ConnectionLimits::default(),
             edge: false,
             starting: false,
@@ -134,15 +139,25 @@ impl Rig {
 
     /// The same with one pod, which is ready.
     pub async fn with_pod(options: Options) -> (Self, Pod) {
-        let (rig, pod) = (Self::new(options), Pod::new(1).await);
-        rig.pods(&[(&pod, READY)]);
+        let (rig, [pod]) = Self::with_pods(options).await;
         (rig, pod)
+    }
+
+    /// The same with `N` pods, which are ready and have the numbers from 1 on.
+    pub async fn with_pods<const N: usize>(options: Options) -> (Self, [Pod; N]) {
+        let (rig, mut pods) = (Self::new(options), Vec::new());
+        for number in (1..).take(N) {
+            pods.push(Pod::new(number).await);
+        }
+        rig.pods(&pods.iter().map(|pod| (pod, READY)).collect::<Vec<_>>());
+        let Ok(pods) = pods.try_into() else { unreachable!("there are N of them") };
+        (rig, pods)
     }
 
     /// One more service, without pods: `shop/{name}` at `{name}.test`.
     pub fn add(&self, name: &str) -> Arc<Service> {
         let id: ServiceId = format!("shop/{name}").parse().unwrap();
-        let spec = Spec { ports: vec![PortName::new("http")], spread: Spread::default() };
+        let spec = Spec { ports: vec![PortName::new("http")], spread: ConcurrencyLimits::default() };
         let service = self.registry.declare(&id, &spec);
         let target = Target::Backend(backend(&service, UpstreamProtocol::Http1));
         self.route(rule(name, target, Timeouts::default(), NoPodPolicy::default()));
@@ -165,18 +180,24 @@ impl Rig {
         self.gateway.set_routes(RouteTable::new(rules));
     }
 
-    /// These are the service's pods now.
+    /// Replaces the service's pods.
     pub fn pods(&self, pods: &[(&Pod, Conditions)]) {
         self.slices(
             &pods.iter().map(|(pod, conditions)| (pod.number, pod.address, *conditions)).collect::<Vec<_>>(),
         );
     }
 
+    /// The same once a request is held.
+    pub async fn pods_once_held(&self, pods: &[(&Pod, Conditions)]) {
+        eventually("it is held", || self.service.holds() == 1).await;
+        self.pods(pods);
+    }
+
     pub fn slices(&self, pods: &[(u32, SocketAddr, Conditions)]) {
         Self::slices_of(&self.service, pods);
     }
 
-    /// These are the pods of any service now.
+    /// Replaces the pods of the given service.
     pub fn slices_of(service: &Service, pods: &[(u32, SocketAddr, Conditions)]) {
         // Each has its own port number, so each is in a slice of its own.
         let slices = pods.iter().map(|&(number, address, conditions)| {
@@ -198,11 +219,32 @@ impl Rig {
         Wire::new(TcpStream::connect(self.address).await.unwrap())
     }
 
+    /// Sends `request` on a new connection. Returns the client's side.
+    pub async fn send(&self, request: &str) -> Wire {
+        let mut client = self.connect().await;
+        client.write(request).await;
+        client
+    }
+
+    /// Sends `request` on a new connection, and waits until `pod` has read its head from a new connection. Returns the
+    /// client's side and the pod's side.
+    pub async fn send_to(&self, pod: &Pod, request: &str) -> (Wire, Wire) {
+        let client = self.send(request).await;
+        (client, pod.accept_request().await)
+    }
+
+    /// Sends `request` on a new connection, and waits until one more request is held. Returns the client's side.
+    pub async fn send_held(&self, request: &str) -> Wire {
+        let before = self.service.holds();
+        let client = self.send(request).await;
+        eventually("it is held", || self.service.holds() == before + 1).await;
+        client
+    }
+
     /// One request on a connection of its own: the whole answer.
     pub async fn get(&self, path: &str) -> String {
-        let mut client = self.connect().await;
-        client.write(&format!("GET {path} HTTP/1.1\r\nHost: cart.test\r\nConnection: close\r\n\r\n")).await;
-        client.rest().await
+        let request = format!("GET {path} HTTP/1.1\r\nHost: cart.test\r\nConnection: close\r\n\r\n");
+        self.send(&request).await.rest().await
     }
 
     /// All metrics.
@@ -217,6 +259,12 @@ impl Rig {
         let text = self.metrics_text();
         let value = text.lines().find_map(|l| l.strip_prefix(line)?.trim().parse().ok());
         value.unwrap_or(0)
+    }
+
+    /// Waits until `count` requests of the route `cart` are counted with this status and protocol.
+    pub async fn requests_counted(&self, status: u16, protocol: &str, count: u64) {
+        let line = format!(r#"rouse_requests_total{{route="cart",code="{status}",protocol="{protocol}"}}"#);
+        eventually(&format!("{count} are counted with {status}"), || self.metric(&line) == count).await;
     }
 }
 
@@ -244,7 +292,7 @@ pub fn rule(name: &str, target: Target, timeouts: Timeouts, no_pod: NoPodPolicy)
     }
 }
 
-/// A pod: a socket that accepts.
+/// A pod: a listening socket.
 pub struct Pod {
     pub number: u32,
     pub address: SocketAddr,
@@ -270,6 +318,35 @@ impl Pod {
     pub async fn accept_raw(&self) -> TcpStream {
         let accepted = timeout(PATIENCE, self.listener.accept()).await.expect("the gateway should connect");
         accepted.unwrap().0
+    }
+
+    /// The next connection that the gateway makes, once the head of its first request is read.
+    pub async fn accept_request(&self) -> Wire {
+        let mut wire = self.accept().await;
+        wire.head().await;
+        wire
+    }
+
+    /// The same as a plain socket, from which nothing but the head is read.
+    pub async fn accept_request_raw(&self) -> TcpStream {
+        let mut stream = self.accept_raw().await;
+        take_head(&mut stream).await;
+        stream
+    }
+
+    /// Accepts the next connection and answers its first request: 200 with `body`.
+    pub async fn answer(&self, body: &str) -> Wire {
+        let mut wire = self.accept_request().await;
+        wire.answer(body).await;
+        wire
+    }
+}
+
+/// The next connection that the gateway makes to either pod.
+pub async fn accept_either([first, second]: &[Pod; 2]) -> TcpStream {
+    tokio::select! {
+        stream = first.accept_raw() => stream,
+        stream = second.accept_raw() => stream,
     }
 }
 

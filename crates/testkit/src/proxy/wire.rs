@@ -1,14 +1,15 @@
-//! One side of a connection in plain bytes, and sockets that fill up.
+//! One side of a connection as raw bytes, and helpers that fill a socket's buffers.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 
-use super::rig::PATIENCE;
+use super::rig::{GET, PATIENCE, Pod};
 
-/// One side of a connection, in plain bytes.
+/// One side of a connection, as raw bytes.
 pub struct Wire {
     stream: TcpStream,
     read: Vec<u8>,
@@ -38,7 +39,7 @@ impl Wire {
         self.stream.set_zero_linger().unwrap();
     }
 
-    /// Everything up to and with `end`.
+    /// Everything up to and including `end`.
     pub async fn until(&mut self, end: &str) -> String {
         loop {
             let at = self.read.windows(end.len()).position(|window| window == end.as_bytes());
@@ -77,7 +78,7 @@ impl Wire {
         String::from_utf8(std::mem::take(&mut self.read)).unwrap()
     }
 
-    /// The same in bytes.
+    /// The same as bytes.
     pub async fn raw_rest(&mut self) -> Vec<u8> {
         while self.more().await {}
         std::mem::take(&mut self.read)
@@ -91,13 +92,21 @@ impl Wire {
         length > 0
     }
 
-    /// Whether anything has come, as far as one can know now.
+    /// Whether any bytes have arrived by now.
     pub fn has_read(&self) -> bool {
         let mut byte = [0];
         !self.read.is_empty() || self.stream.try_read(&mut byte).is_ok()
     }
 
-    /// Answers 200 with `body`, and will not be asked again.
+    /// Sends a GET, which `pod` answers with `body` on a new connection. Returns the pod's side of that connection.
+    pub async fn get_from(&mut self, pod: &Pod, body: &str) -> Self {
+        self.write(GET).await;
+        let wire = pod.answer(body).await;
+        self.until(body).await;
+        wire
+    }
+
+    /// Answers 200 with `body` and `Connection: close`.
     pub async fn answer_last(&mut self, body: &str) {
         let length = body.len();
         self.write(&format!(
@@ -112,6 +121,13 @@ impl Wire {
     }
 }
 
+/// Connects with a small receive buffer, so that the kernel buffers little unread data.
+pub async fn connect_with_small_buffer(address: SocketAddr) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    socket.connect(address).await.unwrap()
+}
+
 /// Reads the head of a message, and nothing more.
 pub async fn take_head(stream: &mut (impl AsyncRead + Unpin)) {
     let mut head = Vec::new();
@@ -121,11 +137,11 @@ pub async fn take_head(stream: &mut (impl AsyncRead + Unpin)) {
     }
 }
 
-/// A write that is not taken for so long is taken to be stuck. Too short can only miss a fault: what a test says of
-/// a stuck connection holds for one that moves, too.
+/// After this time without progress, a write counts as stuck. A value that is too short can only miss a fault: what a
+/// test asserts of a stuck connection also holds for one that makes progress.
 pub const STUCK: Duration = Duration::from_millis(150);
 
-/// Writes until nothing more is taken, or `most` bytes are. Returns how many were.
+/// Writes until the other side takes nothing more, or `most` bytes are written. Returns the number of bytes.
 pub async fn fill(stream: &mut (impl AsyncWrite + Unpin), most: usize) -> usize {
     let part = vec![b'x'; 64 * 1024];
     let mut taken = 0;

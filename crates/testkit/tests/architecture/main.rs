@@ -1,5 +1,5 @@
-//! The shape of the tree that ARCHITECTURE.md describes, checked against the sources: which crate and which room of a
-//! crate imports which, how long files and functions are, and that a type's name has one meaning.
+//! Checks the sources against ARCHITECTURE.md: imports between crates and between rooms (top-level modules), the length
+//! of files and functions, and that no two public types share a name.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod rules;

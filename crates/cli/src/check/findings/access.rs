@@ -1,6 +1,6 @@
 //! Which permissions are missing, and the rule that grants each.
 
-use rouse_kube::client::permissions::{Need, Permission};
+use rouse_kube::client::permissions::{Requirement, Permission};
 use rouse_kube::survey::{Account, PermissionCheck, PermissionScope, Survey, SurveyError};
 
 use super::super::report::{Check, Section};
@@ -68,7 +68,7 @@ fn check(grant: &PermissionCheck, account: Option<&Account>, advice: &Advice) ->
     }
     let verbs: Vec<&str> = grant.denied.iter().map(|denied| denied.verb).collect();
     let mut detail = format!("may not {}. {}", verbs.join(" and "), permission.why);
-    if let Need::Optional { lost } = permission.need {
+    if let Requirement::Optional { lost } = permission.need {
         detail = format!("{detail}\nwithout it {lost}");
     }
     // The authorizers say why not only if there is something to say.
@@ -76,8 +76,8 @@ fn check(grant: &PermissionCheck, account: Option<&Account>, advice: &Advice) ->
         detail = format!("{detail}\nthe API server says: {}", denied.reason);
     }
     let check = match permission.need {
-        Need::Required => Check::failure(name),
-        Need::Optional { .. } => Check::warning(name),
+        Requirement::Required => Check::failure(name),
+        Requirement::Optional { .. } => Check::warning(name),
     };
     check.because(detail).next(remedy(grant, &verbs, account, advice))
 }

@@ -1,4 +1,4 @@
-use rouse_kube::client::permissions::{Need, PERMISSIONS};
+use rouse_kube::client::permissions::{Requirement, PERMISSIONS};
 use rouse_kube::objects::route::{RouteKey, RouteKind};
 use rouse_kube::survey::{
     Account, ContestedHost, Denied, GatewayPod, GatewayService, InstalledGateway, KindSurvey,
@@ -181,8 +181,8 @@ fn every_permission_that_is_taken_away_is_told_with_the_rule_that_grants_it() {
     for (at, permission) in PERMISSIONS.iter().enumerate() {
         let verb = *permission.verbs.last().unwrap();
         let expected = match permission.need {
-            Need::Required => Outcome::Failure,
-            Need::Optional { .. } => Outcome::Warning,
+            Requirement::Required => Outcome::Failure,
+            Requirement::Optional { .. } => Outcome::Warning,
         };
         let (name, detail, next) = only(expected, |survey| {
             let denied = Denied { verb, reason: "RBAC: not found".to_owned() };
@@ -191,7 +191,7 @@ fn every_permission_that_is_taken_away_is_told_with_the_rule_that_grants_it() {
         assert!(name.contains(&permission.name()), "{name}");
         assert!(detail.contains(&format!("may not {verb}")) && detail.contains(permission.why), "{detail}");
         assert!(detail.contains("RBAC: not found"), "{detail}");
-        if let Need::Optional { lost } = permission.need {
+        if let Requirement::Optional { lost } = permission.need {
             assert!(detail.contains(lost), "{detail}");
         }
         let rule = format!("resources: [\"{}\"], verbs: [{verb}]", permission.resource);

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::io::{self, Write};
 
 use rouse_core::endpoint::{PortName, ServiceId, Slice};
-use rouse_kube::objects::routing::{Unroutable, routable};
+use rouse_kube::objects::routable_slice::{Unroutable, routable};
 use rouse_kube::objects::{EndpointSlice, Protocol, Service};
 use serde::Serialize;
 

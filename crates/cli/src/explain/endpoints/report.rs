@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 
 use rouse_core::endpoint::{Endpoint, EnvoyHealth, PodUid, PortName, Slice, State};
-use rouse_core::merge::{Ledger, MergePolicy};
+use rouse_core::merge::{EndpointMerge, MergePolicy};
 use rouse_core::snapshot::PortView;
 use rouse_core::time::Moment;
 use serde::Serialize;
@@ -53,7 +53,7 @@ impl ServiceReport {
     pub(super) fn of(found: FoundService) -> Self {
         let listed = Listed::of(&found.slices);
         // As opted in: the question here is what would happen, not what is allowed.
-        let mut ledger = Ledger::new(MergePolicy { manual_endpoints: true, ..MergePolicy::default() });
+        let mut ledger = EndpointMerge::new(MergePolicy { manual_endpoints: true, ..MergePolicy::default() });
         ledger.replace_slices(joined(found.slices), Moment::ZERO);
         let views = ledger.view();
         let port = |name: &PortName| {

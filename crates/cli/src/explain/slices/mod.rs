@@ -3,9 +3,9 @@
 //! [`scene`] keeps what is read; each Service is then planned by the core, and
 //! printed as a `List` ([`list`]) or as what would change ([`diff`]).
 
+mod cluster_objects;
 mod diff;
 mod list;
-mod scene;
 
 use std::collections::HashSet;
 
@@ -15,7 +15,7 @@ use super::input::{Kind, Object, Source, named};
 use super::notes::Notes;
 use crate::args::{ExplainSlices, SlicesFormat};
 use crate::{CommandError, Streams};
-use scene::Scene;
+use cluster_objects::Scene;
 
 /// What is read; everything else is skipped.
 const NEEDED: [Kind; 4] = [Kind::Pod, Kind::Service, Kind::Node, Kind::EndpointSlice];

@@ -8,7 +8,7 @@ use loom::sync::atomic::{AtomicUsize as Count, Ordering::AcqRel};
 use loom::thread;
 
 use super::*;
-use crate::endpoint::Capacity;
+use crate::endpoint::SlotLimit;
 use crate::endpoint::{Conditions, Source, State};
 use crate::hold::{HoldLimit, Share};
 
@@ -19,11 +19,11 @@ struct Gate {
     tickets: AtomicU64,
     waiting: Arc<AtomicUsize>,
     endpoint: Arc<Endpoint>,
-    capacity: Capacity,
+    capacity: SlotLimit,
 }
 
 impl Gate {
-    fn new(capacity: fn(NonZeroU32) -> Capacity) -> Arc<Self> {
+    fn new(capacity: fn(NonZeroU32) -> SlotLimit) -> Arc<Self> {
         let endpoint = Endpoint {
             pod: None,
             addresses: Box::new([]),
@@ -38,10 +38,10 @@ impl Gate {
         Arc::new(Self { queue, tickets, waiting, endpoint: Arc::new(endpoint), capacity })
     }
 
-    fn grant(&self, _: &Waiter) -> Result<Taken, NoPick> {
-        let herd = matches!(self.capacity, Capacity::Herd(_));
+    fn grant(&self, _: &Waiter) -> Result<Taken, PickError> {
+        let herd = matches!(self.capacity, SlotLimit::Released(_));
         let taken = || Taken { endpoint: Arc::clone(&self.endpoint), herd };
-        self.endpoint.load.take(self.capacity).then(taken).ok_or(NoPick::Full)
+        self.endpoint.load.take(self.capacity).then(taken).ok_or(PickError::AtLimit)
     }
 
     /// The quick way, then the wait queue: as a request does.
@@ -93,7 +93,7 @@ fn check(model: impl Fn() + Send + Sync + 'static) {
 #[test]
 fn a_slot_is_held_by_one_at_a_time_and_no_request_waits_for_ever() {
     check(|| {
-        let gate = Gate::new(Capacity::PerPod);
+        let gate = Gate::new(SlotLimit::InFlight);
         let inside = Arc::new(Count::new(0));
         let threads = [(); 2].map(|()| {
             let (gate, inside) = (Arc::clone(&gate), Arc::clone(&inside));
@@ -113,7 +113,7 @@ fn a_slot_is_held_by_one_at_a_time_and_no_request_waits_for_ever() {
 fn so_is_a_place_in_the_herd() {
     // The quick way of a request without a limit is not bounded by the herd, so both go through the wait queue.
     check(|| {
-        let gate = Gate::new(Capacity::Herd);
+        let gate = Gate::new(SlotLimit::Released);
         let threads = [(); 2].map(|()| {
             let gate = Arc::clone(&gate);
             thread::spawn(move || {
@@ -131,7 +131,7 @@ fn so_is_a_place_in_the_herd() {
 #[test]
 fn a_slot_granted_to_a_request_that_leaves_goes_to_the_next() {
     check(|| {
-        let gate = Gate::new(Capacity::PerPod);
+        let gate = Gate::new(SlotLimit::InFlight);
         let taken = gate.acquire().unwrap();
         let leaver = thread::spawn({
             let gate = Arc::clone(&gate);
@@ -157,7 +157,7 @@ fn a_slot_granted_to_a_request_that_leaves_goes_to_the_next() {
 #[test]
 fn no_request_waits_in_a_closed_queue() {
     check(|| {
-        let gate = Gate::new(Capacity::PerPod);
+        let gate = Gate::new(SlotLimit::InFlight);
         let taken = gate.acquire().unwrap();
         let closer = thread::spawn({
             let gate = Arc::clone(&gate);

@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 
 use super::RegistryFeed;
 use crate::endpoints::admission::Slices;
-use crate::endpoints::trust::Trust;
+use crate::endpoints::endpoint_policy::Trust;
 
 impl RegistryFeed {
     /// A pod is new or has changed. Returns whether slices had waited for it.
@@ -57,7 +57,7 @@ impl RegistryFeed {
         }
         // These slices are not at hand: should the address come back, they are needed.
         if evicted {
-            self.ask();
+            self.request_relist();
         }
     }
 
@@ -96,7 +96,7 @@ impl RegistryFeed {
         }
         let departed = std::mem::take(&mut self.disagreements.departed) && self.has_strangers();
         if departed {
-            self.ask();
+            self.request_relist();
         }
         let missed: HashSet<PodUid> =
             self.kept.iter().flat_map(|(id, slices)| self.missed(id, slices)).collect();

@@ -13,9 +13,9 @@ use rouse_testkit::fakes::Bench;
 use serde_json::json;
 
 use super::*;
+use crate::endpoints::endpoint_policy::{EndpointPolicy, ManualEndpoints};
 use crate::endpoints::ownership::OwnershipCheck;
 use crate::endpoints::pod_index::{PodChange, PodUpdate};
-use crate::endpoints::trust::{EndpointPolicy, ManualEndpoints};
 
 const SERVICES: [&str; 2] = ["a", "b"];
 
@@ -49,7 +49,7 @@ enum Claim {
 
 /// What a Service says of its endpoints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Wish {
+struct ServiceOptions {
     opted: bool,
     selects: bool,
 }
@@ -60,7 +60,7 @@ enum Fact {
     DropSlice(usize),
     /// It changes while the watch is broken: nothing is seen until the next list.
     Unseen(usize, Option<Written>),
-    PutService(usize, Wish),
+    PutService(usize, ServiceOptions),
     DropService(usize),
     ListSlices,
     ListServices,
@@ -73,7 +73,7 @@ enum Fact {
 #[derive(Debug, Default)]
 struct Cluster {
     slices: BTreeMap<usize, Written>,
-    services: BTreeMap<usize, Wish>,
+    services: BTreeMap<usize, ServiceOptions>,
     pods: BTreeSet<u8>,
     /// Whether pods were listed.
     listed: bool,
@@ -108,7 +108,7 @@ fn pod(n: u8) -> PodUpdate {
     .unwrap()
 }
 
-fn service(n: usize, Wish { opted, selects }: Wish) -> ServiceSummary {
+fn service(n: usize, ServiceOptions { opted, selects }: ServiceOptions) -> ServiceSummary {
     let annotations = json!({"rouse.dev/manual-endpoints": if opted { "allow" } else { "no" }});
     let selector = if selects { json!({"app": "a"}) } else { json!({}) };
     let object = json!({"metadata": {"name": SERVICES[n], "namespace": "shop", "annotations": annotations},
@@ -118,11 +118,11 @@ fn service(n: usize, Wish { opted, selects }: Wish) -> ServiceSummary {
 
 /// What the registry must have of a service: `None` if there is no such Service.
 fn expected(cluster: &Cluster, n: usize) -> Option<BTreeSet<String>> {
-    let wish = *cluster.services.get(&n)?;
+    let options = *cluster.services.get(&n)?;
     let slices = cluster.slices.values().filter(|slice| slice.home == Some(n));
-    let counts = |(pod, claim): &&(u8, Claim)| match (wish, claim) {
-        (Wish { opted: true, .. }, _) => true,
-        (Wish { selects: false, .. }, _) | (_, Claim::Bare) => false,
+    let counts = |(pod, claim): &&(u8, Claim)| match (options, claim) {
+        (ServiceOptions { opted: true, .. }, _) => true,
+        (ServiceOptions { selects: false, .. }, _) | (_, Claim::Bare) => false,
         _ if !cluster.listed => true,
         (_, Claim::Pod) => cluster.pods.contains(pod),
         (_, Claim::Other) => false,
@@ -139,22 +139,22 @@ fn actual(registry: &Registry, n: usize) -> Option<BTreeSet<String>> {
     Some(endpoints.iter().map(|endpoint| endpoint.addresses[0].to_string()).collect())
 }
 
-fn rung(changed: &Notify) -> bool {
+fn was_notified(changed: &Notify) -> bool {
     pin!(changed.notified()).poll(&mut Context::from_waker(Waker::noop())) == Poll::Ready(())
 }
 
 fn facts() -> impl Strategy<Value = Fact> {
     let claim = prop_oneof![6 => Just(Claim::Pod), 1 => Just(Claim::Bare), 1 => Just(Claim::Other)];
     let endpoints = proptest::collection::vec((1..5_u8, claim), 0..4);
-    let wish = (proptest::bool::weighted(0.3), proptest::bool::weighted(0.8));
-    let wish = wish.prop_map(|(opted, selects)| Wish { opted, selects });
+    let options = (proptest::bool::weighted(0.3), proptest::bool::weighted(0.8));
+    let options = options.prop_map(|(opted, selects)| ServiceOptions { opted, selects });
     let written = (proptest::option::weighted(0.9, 0..2_usize), endpoints)
         .prop_map(|(home, endpoints)| Written { home, endpoints });
     prop_oneof![
         1 => (0..3_usize, proptest::option::of(written.clone())).prop_map(|(n, written)| Fact::Unseen(n, written)),
         4 => (0..3_usize, written).prop_map(|(n, written)| Fact::PutSlice(n, written)),
         2 => (0..3_usize).prop_map(Fact::DropSlice),
-        3 => (0..2_usize, wish).prop_map(|(n, wish)| Fact::PutService(n, wish)),
+        3 => (0..2_usize, options).prop_map(|(n, options)| Fact::PutService(n, options)),
         1 => (0..2_usize).prop_map(Fact::DropService),
         1 => Just(Fact::ListSlices),
         1 => Just(Fact::ListServices),
@@ -182,9 +182,9 @@ fn take_in(feed: &mut RegistryFeed, cluster: &mut Cluster, fact: Fact) {
             cluster.slices.extend(written.map(|written| (n, written)));
             cluster.behind = true;
         }
-        Fact::PutService(n, wish) => {
-            feed.put_service(service(n, wish));
-            cluster.services.insert(n, wish);
+        Fact::PutService(n, options) => {
+            feed.put_service(service(n, options));
+            cluster.services.insert(n, options);
         }
         Fact::DropService(n) => {
             cluster.services.remove(&n);
@@ -195,7 +195,7 @@ fn take_in(feed: &mut RegistryFeed, cluster: &mut Cluster, fact: Fact) {
             cluster.behind = false;
         }
         Fact::ListServices => {
-            feed.replace_services(cluster.services.iter().map(|(n, wish)| service(*n, *wish)).collect());
+            feed.replace_services(cluster.services.iter().map(|(n, options)| service(*n, *options)).collect());
         }
         Fact::PutPod(n) => {
             cluster.pods.insert(n);
@@ -224,11 +224,11 @@ fn take_in(feed: &mut RegistryFeed, cluster: &mut Cluster, fact: Fact) {
         }
     }
     feed.settle_disagreements();
-    if rung(&feed.lost) {
+    if was_notified(&feed.lost) {
         feed.replace_slices(all(cluster));
         cluster.behind = false;
     }
-    if rung(feed.admission.ownership.changed()) {
+    if was_notified(feed.admission.ownership.changed()) {
         take_in(feed, cluster, Fact::ListPods);
     }
 }

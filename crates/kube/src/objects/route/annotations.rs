@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use rouse_core::routing::RoutingMode;
+use rouse_core::routing_mode::RoutingMode;
 
 use super::{NoWakeSpec, Probing, RouteSpec};
 use crate::objects::Meta;
 use crate::objects::route::field::{EXPECTED_DURATION, Faults, duration};
-use crate::objects::service_facts::{ANNOTATIONS, invalid_annotation};
+use crate::objects::service_summary::{ANNOTATIONS, invalid_annotation};
 use crate::objects::workload::Workload;
 
 const EXPECTED_MODE: &str = "disabled, cold-start-only or always";

@@ -1,6 +1,6 @@
 //! `http.keda.sh/v1beta1` `InterceptorRoute`.
 
-use super::parts::{
+use super::shared_fields::{
     created, header_matches, header_name, header_value, host, path, salvaged, scaling_metric, target,
 };
 use super::{

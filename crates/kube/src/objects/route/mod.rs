@@ -2,9 +2,9 @@
 
 mod annotations;
 mod field;
+mod http_scaled_object;
 mod interceptor;
-mod parts;
-mod scaled;
+mod shared_fields;
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use std::time::Duration;
 
 use http::{HeaderName, HeaderValue};
 use rouse_core::endpoint::ServiceId;
-use rouse_core::routing::RoutingMode;
+use rouse_core::routing_mode::RoutingMode;
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::Meta;
-use super::service_facts::PortRef;
+use super::service_summary::PortRef;
 use super::workload::Workload;
 use field::{Faults, Field};
 
@@ -249,7 +249,7 @@ impl RouteKey {
 
 /// When the object was created, in seconds since the Unix epoch.
 pub(crate) fn created(meta: &Meta) -> u64 {
-    parts::created(meta)
+    shared_fields::created(meta)
 }
 
 /// The rules of a faulty object, as far as they can be read: their hosts stay claimed. A rule none of whose hosts can be
@@ -260,7 +260,7 @@ pub(crate) fn salvage(kind: RouteKind, object: &RouteObject) -> Vec<RuleSpec> {
     let Some(root) = Field::root(&object.spec, "spec", &faults).object() else { return Vec::new() };
     match kind {
         RouteKind::InterceptorRoute => interceptor::salvage(&root),
-        RouteKind::HttpScaledObject => scaled::salvage(&root),
+        RouteKind::HttpScaledObject => http_scaled_object::salvage(&root),
     }
 }
 
@@ -292,7 +292,7 @@ pub fn read(kind: RouteKind, object: &RouteObject) -> Result<RouteSpec, Vec<Stri
     let root = Field::root(&object.spec, "spec", &faults);
     let mut spec = match kind {
         RouteKind::InterceptorRoute => interceptor::read(&object.metadata, &root),
-        RouteKind::HttpScaledObject => scaled::read(&object.metadata, &root),
+        RouteKind::HttpScaledObject => http_scaled_object::read(&object.metadata, &root),
     };
     annotations::apply(&object.metadata, &faults, spec.as_mut());
     let faults = faults.into_inner();

@@ -8,7 +8,7 @@ use rouse_core::time::Moment;
 
 use crate::budget::LONG_HEAD;
 use crate::client::ReaderCounters;
-use crate::downstream::guard::Violation;
+use crate::downstream::http1_validator::Violation;
 
 /// What the reader of a connection reports to the connection limiter and to requests. hyper may move the reader between
 /// threads.

@@ -16,7 +16,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rouse_core::drain::UnderWay;
+use rouse_core::shutdown::InFlightCounter;
 use rouse_core::time::{Clock as _, Moment};
 use rouse_net::clock::TokioClock;
 use slab::Slab;
@@ -47,7 +47,7 @@ pub(crate) struct ConnectionLimiter {
     full_since: Cell<Option<Moment>>,
     heads: Arc<IncompleteHeads>,
     /// Where connections are counted while the gateway drains.
-    draining: RefCell<Option<Arc<UnderWay>>>,
+    draining: RefCell<Option<Arc<InFlightCounter>>>,
 }
 
 impl ConnectionLimiter {
@@ -117,7 +117,7 @@ impl ConnectionLimiter {
     }
 
     /// The gateway drains: from now on every connection counts as under way until it ends.
-    pub(crate) fn drain(&self, under_way: &Arc<UnderWay>) {
+    pub(crate) fn drain(&self, under_way: &Arc<InFlightCounter>) {
         *self.draining.borrow_mut() = Some(Arc::clone(under_way));
         self.connections.borrow().iter().for_each(|(_, connection)| connection.client.drain(under_way));
     }

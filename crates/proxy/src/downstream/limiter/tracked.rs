@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 use super::ConnectionLimiter;
 use super::heads::ReadTracker;
 use crate::client::{ClientState, RequestGuard};
-use crate::downstream::guard::Violation;
+use crate::downstream::http1_validator::Violation;
 use crate::runtime::Deadlines;
 
 /// How long the runtime may take to report bytes that a client has sent.

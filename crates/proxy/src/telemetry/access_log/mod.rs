@@ -1,7 +1,7 @@
 //! The access log: one entry for each request when it has ended.
 
 mod format;
-mod note;
+mod pending_entry;
 mod writer;
 
 use std::fmt::Debug;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use http::Version;
 
 pub use self::format::{Format, UnknownFormat};
-pub(crate) use self::note::Note;
+pub(crate) use self::pending_entry::PendingEntry;
 pub use self::writer::{TimeOfDay, Writer};
 
 /// One request. Text from the client is not escaped: the writer of the log escapes it.

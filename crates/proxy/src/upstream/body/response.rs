@@ -18,11 +18,11 @@ use super::longer;
 use super::request::BodySource;
 use crate::budget::{BodyAccount, Charged};
 use crate::error::Failure;
-use crate::runtime::{Due, Watched};
+use crate::runtime::{DeadlineFuture, Watched};
 use crate::telemetry::ResponseRecord;
 use crate::upstream::context::UpstreamContext;
 use crate::upstream::headers;
-use crate::upstream::pool::Link;
+use crate::upstream::pool::PooledConnection;
 
 /// The body of a pod's response. Its deadline shares it: hyper does not poll while a client does not read, and the deadline
 /// must be kept all the same.
@@ -92,7 +92,7 @@ struct PodBody {
     /// Where the frames come from; `None` when the response was cut.
     incoming: Option<PodIncoming>,
     /// The connection to the pod; `None` once it was given back.
-    link: Option<Link>,
+    link: Option<PooledConnection>,
     /// Whether the connection may carry another request.
     reusable: bool,
     /// Gives the slot back when the response has ended.
@@ -102,8 +102,8 @@ struct PodBody {
     /// Counts what hyper has not written yet.
     account: BodyAccount,
     watch: Watch,
-    /// Calls [`Watched::time_is_up`].
-    _due: Due,
+    /// Calls [`Watched::on_deadline`].
+    _due: DeadlineFuture,
     upstream: Rc<UpstreamContext>,
     /// The task that waits for the next frame.
     waker: Option<Waker>,
@@ -157,7 +157,7 @@ pub(crate) struct StreamedResponse {
     pub(crate) incoming: PodIncoming,
     /// The body of its request, which may still be sent.
     pub(crate) source: Rc<BodySource>,
-    pub(crate) link: Link,
+    pub(crate) link: PooledConnection,
     pub(crate) slot: Option<Slot>,
     /// When the response must be over.
     pub(crate) end: Option<Moment>,
@@ -262,7 +262,7 @@ impl PodBody {
 }
 
 impl Watched for RefCell<PodBody> {
-    fn time_is_up(&self, now: Moment) -> Option<Moment> {
+    fn on_deadline(&self, now: Moment) -> Option<Moment> {
         let mut body = self.borrow_mut();
         let next = body.watch.check(now);
         let waker = if next.is_none() { body.cut() } else { None };

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use rouse_net::tls::{Alpn, ClientStream, ClientTls, Terms, TlsError};
+use rouse_net::tls::{Alpn, ClientStream, ClientTls, ClientTlsConfig, TlsError};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
@@ -26,7 +26,7 @@ pub(super) const HANDSHAKE: Duration = Duration::from_secs(10);
 pub(crate) enum Transport {
     Http1,
     H2c,
-    Tls(Arc<Terms>),
+    Tls(Arc<ClientTlsConfig>),
 }
 
 /// Tells transports apart. The pool keeps the TLS terms, so that no other terms can have their address.
@@ -34,7 +34,7 @@ pub(crate) enum Transport {
 pub(super) enum TransportId {
     Http1,
     H2c,
-    Tls(*const Terms),
+    Tls(*const ClientTlsConfig),
 }
 
 impl Transport {

@@ -3,7 +3,7 @@
 //! One pool per endpoint, worker and transport. No connection is shared between threads.
 
 mod dial;
-mod link;
+mod pooled_connection;
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -24,8 +24,8 @@ use tokio::time::timeout;
 pub(crate) use self::dial::{DialError, is_local};
 use self::dial::{HANDSHAKE, TransportId};
 pub(super) use self::dial::{Transport, connect};
-pub(super) use self::link::Link;
-use self::link::{Http1Connection, Http2Connection, Http2Stream};
+pub(super) use self::pooled_connection::PooledConnection;
+use self::pooled_connection::{Http1Connection, Http2Connection, Http2Stream};
 use super::cluster_ip::ClusterIp;
 use super::context::UpstreamContext;
 use crate::budget::ConnectionLimits;
@@ -252,7 +252,7 @@ impl Pool {
     }
 
     /// An open connection. `upgrade`: one that can switch to another protocol.
-    pub(crate) fn take(self: &Rc<Self>, upgrade: bool) -> Option<Link> {
+    pub(crate) fn take(self: &Rc<Self>, upgrade: bool) -> Option<PooledConnection> {
         match self.transport {
             Transport::Http1 => self.take_http1(),
             Transport::Tls(_) if upgrade => self.take_http1(),
@@ -262,18 +262,18 @@ impl Pool {
         }
     }
 
-    fn take_http1(self: &Rc<Self>) -> Option<Link> {
+    fn take_http1(self: &Rc<Self>) -> Option<PooledConnection> {
         let mut idle = self.idle.borrow_mut();
         // The newest first: the others may grow old and be closed.
         let connection =
             std::iter::from_fn(|| idle.pop()).map(|idle| idle.connection).find(Http1Connection::is_usable)?;
-        Some(Link::Http1 { connection, pool: Rc::clone(self), reused: true, turn: None })
+        Some(PooledConnection::Http1 { connection, pool: Rc::clone(self), reused: true, turn: None })
     }
 
-    fn take_http2(&self) -> Option<Link> {
+    fn take_http2(&self) -> Option<PooledConnection> {
         let http2 = self.http2.borrow();
         let http2 = http2.iter().find(|http2| http2.has_room())?;
-        Some(Link::Http2 { stream: Http2Stream::on(http2), reused: true, turn: None })
+        Some(PooledConnection::Http2 { stream: Http2Stream::on(http2), reused: true, turn: None })
     }
 
     /// A new connection to one of `addresses`, within `limit` each.
@@ -283,7 +283,7 @@ impl Pool {
         addresses: &[SocketAddr],
         limit: Duration,
         upgrade: bool,
-    ) -> Result<Link, DialError> {
+    ) -> Result<PooledConnection, DialError> {
         let patience = match &self.transport {
             Transport::Http1 => return self.dial(upstream, addresses, limit, upgrade).await,
             Transport::Tls(_) if upgrade => return self.dial(upstream, addresses, limit, upgrade).await,
@@ -308,7 +308,7 @@ impl Pool {
         addresses: &[SocketAddr],
         limit: Duration,
         upgrade: bool,
-    ) -> Result<Link, DialError> {
+    ) -> Result<PooledConnection, DialError> {
         let Some(permit) = upstream.pod_connections.open() else {
             upstream.shortage.report();
             return Err(DialError::Local);
@@ -325,7 +325,7 @@ impl Pool {
         match protocol {
             Alpn::Http1 => {
                 let connection = Http1Connection::on(upstream, stream).await?;
-                Ok(Link::Http1 { connection, pool: Rc::clone(self), reused: false, turn: None })
+                Ok(PooledConnection::Http1 { connection, pool: Rc::clone(self), reused: false, turn: None })
             }
             Alpn::H2 => {
                 let scheme =
@@ -334,7 +334,7 @@ impl Pool {
                 if self.open.get() {
                     self.http2.borrow_mut().push(Rc::clone(&http2));
                 }
-                Ok(Link::Http2 { stream: Http2Stream::on(&http2), reused: false, turn: None })
+                Ok(PooledConnection::Http2 { stream: Http2Stream::on(&http2), reused: false, turn: None })
             }
         }
     }

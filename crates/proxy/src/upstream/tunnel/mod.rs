@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use self::frames::Frames;
 use super::context::UpstreamContext;
-use super::pool::Link;
+use super::pool::PooledConnection;
 use crate::client::ClientConnection;
 use crate::telemetry::ResponseRecord;
 
@@ -38,7 +38,7 @@ pub(crate) struct Tunnel {
     pub(crate) client: OnUpgrade,
     pub(crate) pod: OnUpgrade,
     /// Dropping it closes the connection to the pod.
-    pub(crate) link: Link,
+    pub(crate) link: PooledConnection,
     /// `None` where the gateway has not chosen a pod.
     pub(crate) slot: Option<Slot>,
     /// Keeps the client's place in the connection limiter.

@@ -1,0 +1,185 @@
+//! The settings that bound what waits, what is woken, and what clients and pods may take up.
+
+use std::time::Duration;
+
+use rouse_config::settings::{Group, Optional, Required, Setting, Size, Whole};
+
+use crate::gateway::keda;
+use crate::process::capacity::ConnectionCapacity;
+use crate::settings::{COUNT, HEADER_TIMEOUT, IDLE_TIMEOUT, MAX_CONNECTIONS, POSITIVE_DURATION, WORKERS};
+
+pub(super) static HOLDS: Group = Group {
+    title: "Holds and wakes",
+    settings: &[
+        &MAX_HOLD,
+        &MAX_HOLDS,
+        &MAX_HOLDS_TOTAL,
+        &HOLD_MEMORY,
+        &WAKES_PER_SECOND,
+        &WAKE_BURST,
+        &NAMESPACE_WAKES_PER_SECOND,
+        &NAMESPACE_WAKE_BURST,
+    ],
+};
+
+pub(super) static LIMITS: Group = Group {
+    title: "Limits",
+    settings: &[
+        &MAX_CONNECTIONS,
+        &MAX_STREAMS,
+        &HEADER_TIMEOUT,
+        &IDLE_TIMEOUT,
+        &STREAM_IDLE_TIMEOUT,
+        &MAX_HEADER_SIZE,
+        &MAX_HEADERS,
+        &MAX_REQUEST_LINE,
+        &MAX_IDLE_CONNECTIONS_PER_POD,
+        &MAX_IDLE_CONNECTIONS,
+        &MAX_POD_CONNECTIONS_PER_CLIENT,
+        &BUFFER_MEMORY,
+        &BUFFER_MEMORY_PER_CONNECTION,
+        &WORKERS,
+    ],
+};
+
+/// `--max-hold`.
+pub static MAX_HOLD: Setting<Duration> = Setting::new(
+    "max-hold",
+    &POSITIVE_DURATION,
+    || Duration::from_mins(5),
+    "How long any request may wait for a pod, regardless of the timeouts",
+);
+
+/// `--max-holds`.
+pub static MAX_HOLDS: Setting<usize> = Setting::new("max-holds", &COUNT, || 10_000, "How many requests may wait for one service, at most a quarter of --max-holds-total; more are turned away \
+         with 503")
+.aliases(&keda::MAX_HOLDS);
+
+/// `--max-holds-total`.
+pub static MAX_HOLDS_TOTAL: Setting<usize> = Setting::new(
+    "max-holds-total",
+    &COUNT,
+    || 40_000,
+    "How many requests may wait for all services together",
+);
+
+/// `--hold-memory`.
+pub static HOLD_MEMORY: Setting<Option<usize>> = Setting::optional(
+    "hold-memory",
+    &Optional(Size { least: 1 << 20, most: 1 << 40 }),
+    "a quarter of the memory limit, at most 256MiB",
+    "How much memory all waiting requests together may take up",
+)
+.on_this_machine(|| ConnectionCapacity::now().holds);
+
+/// `--wakes-per-second`.
+pub static WAKES_PER_SECOND: Setting<u32> = Setting::new(
+    "wakes-per-second",
+    &Required(Whole { least: 1, most: 1_000_000 }),
+    || 50,
+    "How many services may be woken in a second, in the long run",
+);
+
+/// `--wake-burst`.
+pub static WAKE_BURST: Setting<u32> = Setting::new(
+    "wake-burst",
+    &Required(Whole { least: 1, most: 1_000_000 }),
+    || 200,
+    "How many services may be woken at once",
+);
+
+/// `--namespace-wakes-per-second`.
+pub static NAMESPACE_WAKES_PER_SECOND: Setting<u32> = Setting::new(
+    "namespace-wakes-per-second",
+    &Required(Whole { least: 1, most: 1_000_000 }),
+    || 10,
+    "How many services of one namespace may be woken in a second, in the long run",
+);
+
+/// `--namespace-wake-burst`.
+pub static NAMESPACE_WAKE_BURST: Setting<u32> = Setting::new(
+    "namespace-wake-burst",
+    &Required(Whole { least: 1, most: 1_000_000 }),
+    || 50,
+    "How many services of one namespace may be woken at once",
+);
+
+/// `--max-streams`.
+pub static MAX_STREAMS: Setting<u32> = Setting::new(
+    "max-streams",
+    &Required(Whole { least: 1, most: 10_000 }),
+    || 256,
+    "How many requests may be under way on one HTTP/2 connection",
+);
+
+/// `--stream-idle-timeout`.
+pub static STREAM_IDLE_TIMEOUT: Setting<Duration> = Setting::new(
+    "stream-idle-timeout",
+    &POSITIVE_DURATION,
+    || Duration::from_hours(1),
+    "How long a stream or an upgraded connection may be silent",
+);
+
+/// `--max-header-size`.
+pub static MAX_HEADER_SIZE: Setting<usize> = Setting::new(
+    "max-header-size",
+    &Required(Size { least: 8 << 10, most: 1 << 20 }),
+    || 64 << 10,
+    "How large the head of a request may be",
+);
+
+/// `--max-headers`.
+pub static MAX_HEADERS: Setting<usize> = Setting::new(
+    "max-headers",
+    &Required(Whole { least: 1, most: 10_000 }),
+    || 100,
+    "How many headers a request may have",
+);
+
+/// `--max-request-line`.
+pub static MAX_REQUEST_LINE: Setting<usize> = Setting::new(
+    "max-request-line",
+    &Required(Size { least: 256, most: 1 << 20 }),
+    || 16 << 10,
+    "How long the first line of a request may be; not over --max-header-size",
+);
+
+/// `--max-idle-connections-per-pod`.
+pub static MAX_IDLE_CONNECTIONS_PER_POD: Setting<usize> = Setting::new(
+    "max-idle-connections-per-pod",
+    &COUNT,
+    || 512,
+    "How many connections to one pod are kept for later requests, on each worker",
+)
+.aliases(&keda::MAX_IDLE_PER_HOST);
+
+/// `--max-idle-connections`.
+pub static MAX_IDLE_CONNECTIONS: Setting<usize> = Setting::new(
+    "max-idle-connections",
+    &COUNT,
+    || 8192,
+    "How many connections to all pods are kept for later requests, on all workers together",
+)
+.aliases(&keda::MAX_IDLE);
+
+/// `--max-pod-connections-per-client`.
+pub static MAX_POD_CONNECTIONS_PER_CLIENT: Setting<usize> = Setting::new(
+    "max-pod-connections-per-client",
+    &COUNT,
+    || 100,
+    "How many HTTP/1 connections to pods one client connection may use at a time, and never more than a quarter of those that \
+         are free; further requests wait for its own earlier ones",
+);
+
+/// `--buffer-memory`.
+pub static BUFFER_MEMORY: Setting<Option<usize>> = Setting::optional("buffer-memory", &Optional(Size { least: 1 << 20, most: 1 << 40 }), "a quarter of the memory limit, at most 64MiB", "How much memory bodies may take up that their receivers do not take; beyond it, the client connections that have \
+         stalled for the longest are closed")
+.on_this_machine(|| ConnectionCapacity::now().buffers);
+
+/// `--buffer-memory-per-connection`.
+pub static BUFFER_MEMORY_PER_CONNECTION: Setting<usize> = Setting::new(
+    "buffer-memory-per-connection",
+    &Required(Size { least: 64 << 10, most: 1 << 30 }),
+    || 1 << 20,
+    "The same for one client connection; beyond it, pods have to wait until the client reads",
+);

@@ -1,0 +1,173 @@
+//! The settings of `rouse gateway`, each once, in the order in which help and documentation show them.
+
+mod limits;
+mod routing;
+mod tls;
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rouse_config::settings::{
+    Address, FilePath, Group, Label, List, Optional, Required, PrivateAddress, Setting, SettingKind, SettingsTable,
+    Text, Choice,
+};
+use rouse_kube::routes::claims::HostOverlap;
+use rouse_proxy::routing::HostPattern;
+use rouse_proxy::telemetry::access_log::Format;
+
+pub use self::limits::*;
+pub use self::routing::*;
+pub use self::tls::*;
+use super::keda;
+use crate::logging::{LOG_FORMAT, LOG_LEVEL};
+use crate::settings::{drain_timeout, everywhere, loopback, shutdown_delay};
+
+/// The table of `rouse gateway`.
+pub static TABLE: SettingsTable = SettingsTable {
+    groups: &[&LISTENING, &TLS, &ROUTING, &TIMEOUTS, &HOLDS, &LIMITS, &LEAVING, &OBSERVABILITY, &KUBERNETES],
+    foreign: &[keda::PREFIX, keda::OTEL, keda::PROFILING],
+    without_effect: keda::without_effect,
+    other_variables: &[CONFIG],
+};
+
+/// The variable for `--config`.
+pub(super) const CONFIG: &str = "ROUSE_CONFIG";
+
+const FILE: FilePath = FilePath { placeholder: "FILE" };
+const PATH: FilePath = FilePath { placeholder: "PATH" };
+const HOST_OVERLAPS: &[(&str, HostOverlap)] = &[("deny", HostOverlap::Deny), ("allow", HostOverlap::Allow)];
+const ACCESS_LOGS: &[(&str, Option<Format>)] =
+    &[("off", None), ("json", Some(Format::Json)), ("combined", Some(Format::Combined))];
+
+static LISTENING: Group = Group { title: "Listening", settings: &[&LISTEN, &ADMIN] };
+
+static LEAVING: Group = Group { title: "Leaving", settings: &[&SHUTDOWN_DELAY, &DRAIN_TIMEOUT] };
+
+static OBSERVABILITY: Group =
+    Group { title: "Observability", settings: &[&ACCESS_LOG, &LOG_FORMAT, &LOG_LEVEL] };
+
+static KUBERNETES: Group = Group {
+    title: "Kubernetes",
+    settings: &[&WATCH_NAMESPACE, &ASSIGNED_HOSTS, &HOST_OVERLAP, &KUBECONFIG, &CONTEXT, &CLUSTER_DOMAIN],
+};
+
+/// `--listen`.
+pub static LISTEN: Setting<Vec<SocketAddr>> = Setting::new(
+    "listen",
+    &List(Address),
+    || vec![everywhere(8080)],
+    "Where requests come in; may be repeated",
+)
+.aliases(&keda::PROXY_PORT);
+
+/// `--admin`.
+pub static ADMIN: Setting<SocketAddr> = Setting::new(
+    "admin",
+    &Required(PrivateAddress),
+    || loopback(9090),
+    "Where the admin API, the metrics and /queue are: loopback, or in a pod the pod's own address",
+)
+.aliases(&keda::ADMIN_PORT);
+
+/// `--shutdown-delay`.
+pub static SHUTDOWN_DELAY: Setting<Duration> =
+    shutdown_delay(|| Duration::from_secs(5)).aliases(&keda::SHUTDOWN_DELAY);
+
+/// `--drain-timeout`.
+pub static DRAIN_TIMEOUT: Setting<Duration> =
+    drain_timeout(|| Duration::from_secs(30)).aliases(&keda::DRAIN_TIMEOUT);
+
+/// `--access-log`.
+pub static ACCESS_LOG: Setting<Option<Format>> = Setting::new(
+    "access-log",
+    &Required(Choice(ACCESS_LOGS)),
+    || None,
+    "Whether each request is a line on standard output: off, json or combined",
+)
+.aliases(&keda::LOG_REQUESTS);
+
+/// `--watch-namespace`.
+pub static WATCH_NAMESPACE: Setting<Option<String>> = Setting::optional(
+    "watch-namespace",
+    &Optional(Label),
+    "all namespaces",
+    "The only namespace whose routes and Services are used",
+)
+.aliases(&keda::WATCH_NAMESPACE);
+
+/// `--assigned-hosts`.
+pub static ASSIGNED_HOSTS: Setting<Vec<AssignedHost>> = Setting::list(
+    "assigned-hosts",
+    &List(Assignment),
+    "each host belongs to the namespace that claimed it first",
+    "Which namespace a host belongs to, regardless of what routes claim: shop.example.com=shop, *.example.com=web for all hosts \
+         below it, *=web for all others; the most exact counts",
+);
+
+/// `--host-overlap`.
+pub static HOST_OVERLAP: Setting<HostOverlap> = Setting::new(
+    "host-overlap",
+    &Required(Choice(HOST_OVERLAPS)),
+    || HostOverlap::Deny,
+    "Whether an exact host goes before a wildcard of another namespace: deny, so that whichever was claimed first \
+         keeps the other out, or allow",
+);
+
+/// `--kubeconfig`.
+pub static KUBECONFIG: Setting<Option<PathBuf>> = Setting::optional(
+    "kubeconfig",
+    &Optional(FILE),
+    "the pod's ServiceAccount, else $KUBECONFIG or ~/.kube/config",
+    "How to reach the cluster",
+);
+
+/// `--context`.
+pub static CONTEXT: Setting<Option<String>> =
+    Setting::optional("context", &Optional(Text), "the current one", "Which context of the kubeconfig to use");
+
+/// `--cluster-domain`.
+pub static CLUSTER_DOMAIN: Setting<String> = Setting::new(
+    "cluster-domain",
+    &Required(Text),
+    || "cluster.local".to_owned(),
+    "What the DNS names of Services end with: pods' certificates may be for these",
+);
+
+/// A host that the operator assigns to a namespace, regardless of what routes claim.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AssignedHost {
+    /// The host or wildcard.
+    pub host: HostPattern,
+    /// The namespace.
+    pub namespace: String,
+}
+
+/// `HOST=NAMESPACE`.
+#[derive(Debug, Clone, Copy)]
+pub struct Assignment;
+
+impl SettingKind for Assignment {
+    type Value = AssignedHost;
+
+    fn placeholder(&self) -> &'static str {
+        "HOST=NAMESPACE"
+    }
+
+    fn allowed(&self) -> String {
+        "a host, an equals sign and a namespace, like shop.example.com=shop, *.example.com=web or *=web"
+            .to_owned()
+    }
+
+    fn parse(&self, text: &str, _folder: &Path) -> Result<AssignedHost, String> {
+        let assigned = text.split_once('=').and_then(|(host, namespace)| {
+            let host = host.parse().ok()?;
+            Label::is_allowed(namespace).then(|| AssignedHost { host, namespace: namespace.to_owned() })
+        });
+        assigned.ok_or_else(|| self.allowed())
+    }
+
+    fn show(&self, AssignedHost { host, namespace }: &AssignedHost) -> String {
+        format!("{host}={namespace}")
+    }
+}

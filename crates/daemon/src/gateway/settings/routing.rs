@@ -1,0 +1,104 @@
+//! The settings of routing and of the timeouts of requests.
+
+use std::time::Duration;
+
+use rouse_config::settings::{Group, Label, List, Required, Setting, Switch, Choice};
+use rouse_core::routing_mode::RoutingMode;
+
+use crate::gateway::keda;
+use crate::settings::{ANY_DURATION, POSITIVE_DURATION, TRUSTED_PROXIES};
+
+pub(super) static ROUTING: Group = Group {
+    title: "Routing",
+    settings: &[
+        &DIRECT_POD_ROUTING,
+        &ALLOW_MANUAL_ENDPOINTS,
+        &MANUAL_ENDPOINTS_OF,
+        &PROBE,
+        &TRUSTED_PROXIES,
+        &COLD_START_HEADER,
+        &KEDA_COMPAT,
+    ],
+};
+
+pub(super) static TIMEOUTS: Group = Group {
+    title: "Timeouts",
+    settings: &[&CONNECT_TIMEOUT, &READINESS_TIMEOUT, &RESPONSE_HEADER_TIMEOUT, &REQUEST_TIMEOUT],
+};
+
+/// `--direct-pod-routing`.
+pub static DIRECT_POD_ROUTING: Setting<RoutingMode> = Setting::new("direct-pod-routing", &Required(Choice(RoutingMode::WORDS)), || RoutingMode::Always, "When requests go straight to a pod instead of the Service's ClusterIP: disabled, cold-start-only or always")
+.aliases(&keda::DIRECT_POD_ROUTING);
+
+/// `--allow-manual-endpoints`.
+pub static ALLOW_MANUAL_ENDPOINTS: Setting<bool> = Setting::new(
+    "allow-manual-endpoints",
+    &Required(Switch),
+    || false,
+    "Whether endpoints get requests that are no pods of their namespace, or of Services without a selector: any user who \
+         may write EndpointSlices can then send requests anywhere",
+);
+
+/// `--manual-endpoints-of`.
+pub static MANUAL_ENDPOINTS_OF: Setting<Vec<String>> = Setting::list(
+    "manual-endpoints-of",
+    &List(Label),
+    "no namespace",
+    "The namespaces whose Services may allow such endpoints with the annotation rouse.dev/manual-endpoints; may be \
+         repeated",
+);
+
+/// `--probe`.
+pub static PROBE: Setting<bool> = Setting::new(
+    "probe",
+    &Required(Switch),
+    || false,
+    "Whether starting pods are probed as their readinessProbes say, instead of waiting for the kubelet",
+);
+
+/// `--cold-start-header`.
+pub static COLD_START_HEADER: Setting<bool> = Setting::new(
+    "cold-start-header",
+    &Required(Switch),
+    || true,
+    "Whether responses say with X-Rouse-Cold-Start that their request waited for a pod",
+)
+.aliases(&keda::COLD_START_HEADER);
+
+/// `--keda-compat`.
+pub static KEDA_COMPAT: Setting<bool> = Setting::new("keda-compat", &Required(Switch), || false, "Whether KEDA's names of headers and metrics are there beside ours, pods are asked over TLS for SERVICE.NAMESPACE \
+         instead of SERVICE.NAMESPACE.svc, and certificates of --tls-cert are trusted as roots of pods' too; any \
+         KEDA_HTTP_* variable that KEDA knows turns it on")
+.implied_by(keda::any_variable);
+
+/// `--connect-timeout`.
+pub static CONNECT_TIMEOUT: Setting<Duration> = Setting::new(
+    "connect-timeout",
+    &POSITIVE_DURATION,
+    || Duration::from_millis(500),
+    "How long one attempt to connect to a pod may take",
+)
+.aliases(&keda::CONNECT_TIMEOUT);
+
+/// `--readiness-timeout`.
+pub static READINESS_TIMEOUT: Setting<Duration> = Setting::new("readiness-timeout", &ANY_DURATION, || Duration::ZERO, "How long a request may wait for a ready pod; 0 is as long as the request may take (30s with a fallback), and \
+         never longer than --max-hold")
+.aliases(&keda::READINESS_TIMEOUT);
+
+/// `--response-header-timeout`.
+pub static RESPONSE_HEADER_TIMEOUT: Setting<Duration> = Setting::new(
+    "response-header-timeout",
+    &ANY_DURATION,
+    || Duration::from_mins(5),
+    "How long a pod may take to begin its response; 0 is without limit",
+)
+.aliases(&keda::RESPONSE_HEADER_TIMEOUT);
+
+/// `--request-timeout`.
+pub static REQUEST_TIMEOUT: Setting<Duration> = Setting::new(
+    "request-timeout",
+    &ANY_DURATION,
+    || Duration::ZERO,
+    "How long a whole request may take; 0 is without limit",
+)
+.aliases(&keda::REQUEST_TIMEOUT);

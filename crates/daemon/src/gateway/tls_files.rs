@@ -1,0 +1,99 @@
+//! The certificates that the settings name, opened: a file that is missing keeps a gateway from starting, and
+//! `--check-config` reports it.
+
+use std::path::Path;
+
+use rouse_config::settings::{AnySetting, Problem, Problems, Values};
+use rouse_net::tls::{ClientAuth, LoadError, Pem, ServerSettings, Versions, Warning};
+
+use super::check::about_file;
+use super::settings::{
+    ClientAuthMode, TLS_CERT, TLS_CERT_DIR, TLS_CLIENT_AUTH, TLS_CLIENT_CA, TLS_KEY, TLS_LISTEN,
+    TLS_MAX_VERSION, TLS_MIN_VERSION,
+};
+use super::upstream::Upstreams;
+use crate::certificates::{CertificateFiles, Certificates, OpenError};
+use crate::rouse_yaml::Cert;
+
+/// What was in the files.
+#[derive(Debug, Default)]
+pub(super) struct LoadedCertificates {
+    /// The certificates of the TLS listeners, if there are any.
+    pub(super) certificates: Option<Certificates>,
+    /// What is odd about the roots of pods' certificates.
+    pub(super) warnings: Vec<Warning>,
+}
+
+impl LoadedCertificates {
+    /// What is odd about any of them.
+    pub(super) fn warnings(&self) -> impl Iterator<Item = &Warning> {
+        self.certificates.iter().flat_map(Certificates::warnings).chain(&self.warnings)
+    }
+}
+
+/// Opens them all, and reports all that cannot be opened.
+pub(super) fn open(values: &Values) -> Result<LoadedCertificates, Problems> {
+    let problem = |setting: &'static dyn AnySetting, what: String| {
+        let (origin, what) = about_file(values, setting, &what);
+        Problem { origin, what }
+    };
+    let mut problems = Vec::new();
+    let mut opened = LoadedCertificates::default();
+    match certificates(values) {
+        Ok(certificates) => opened.certificates = certificates,
+        Err(OpenError::Folders(what)) => problems.push(problem(&TLS_CERT_DIR, what)),
+        Err(OpenError::File(error)) => problems.push(problem(named_by(&error, values), error.to_string())),
+    }
+    // With keda-compat the listeners' certificates are roots, too: what is wrong with one is reported once.
+    for (setting, read) in Upstreams::read_roots(values) {
+        match read {
+            Ok(warnings) => {
+                let new: Vec<_> =
+                    warnings.into_iter().filter(|new| opened.warnings().all(|known| known != new)).collect();
+                opened.warnings.extend(new);
+            }
+            Err(error) => {
+                let new = problem(setting, error.to_string());
+                if !problems.contains(&new) {
+                    problems.push(new);
+                }
+            }
+        }
+    }
+    Problems::none_in(problems, opened)
+}
+
+fn certificates(values: &Values) -> Result<Option<Certificates>, OpenError> {
+    if values.get(&TLS_LISTEN).is_empty() {
+        return Ok(None);
+    }
+    let pairs = values.get(&TLS_CERT).into_iter().zip(values.get(&TLS_KEY));
+    let client_auth = match (values.get(&TLS_CLIENT_AUTH), values.get(&TLS_CLIENT_CA)) {
+        // Without roots no certificate could be verified; that is a problem of its own.
+        (ClientAuthMode::None, _) | (_, None) => ClientAuth::None,
+        (ClientAuthMode::Optional, Some(ca)) => ClientAuth::Optional(Pem::File(ca)),
+        (ClientAuthMode::Required, Some(ca)) => ClientAuth::Required(Pem::File(ca)),
+    };
+    let versions = Versions::new(values.get(&TLS_MIN_VERSION), values.get(&TLS_MAX_VERSION))
+        .map_err(|error| OpenError::Folders(error.to_string()))?;
+    let files = CertificateFiles {
+        certs: pairs.map(|(cert, key)| Cert { cert, key }).collect(),
+        folders: values.get(&TLS_CERT_DIR),
+        template: ServerSettings { client_auth, versions, ..ServerSettings::new(Vec::new()) },
+    };
+    Certificates::open(files).map(Some)
+}
+
+/// The setting that names the file of `error`.
+fn named_by(error: &LoadError, values: &Values) -> &'static dyn AnySetting {
+    let is = |path: &Path| path.display().to_string() == error.file;
+    if values.get(&TLS_CERT).iter().any(|cert| is(cert)) {
+        &TLS_CERT
+    } else if values.get(&TLS_KEY).iter().any(|key| is(key)) {
+        &TLS_KEY
+    } else if values.get(&TLS_CLIENT_CA).is_some_and(|ca| is(&ca)) {
+        &TLS_CLIENT_CA
+    } else {
+        &TLS_CERT_DIR
+    }
+}

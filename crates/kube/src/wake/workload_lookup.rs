@@ -1,0 +1,351 @@
+//! Finds the workload of a route: the one that it names, that a `ScaledObject` or an annotation names, or the only one
+//! whose pods its Service selects.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use kube::Client;
+use kube::api::ListParams;
+use kube::core::Request;
+use rouse_core::start_failure::{StartFailureCause, StartFailure};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::scale;
+use crate::client::{self, ObjectKind, describe, has_code};
+use crate::objects::Meta;
+use crate::objects::route::{RouteKey, RouteKind, RouteSpec};
+use crate::objects::service_summary::ServiceSummary;
+use crate::objects::workload::Workload;
+
+/// How long a list may take when no request waits for it.
+const ANSWER: Duration = Duration::from_secs(30);
+/// Workloads that are looked through in one namespace.
+const MOST: usize = 10_000;
+
+/// What Go's `strconv.ParseBool`, and so KEDA, takes for false.
+const FALSE: [&str; 6] = ["0", "f", "F", "false", "False", "FALSE"];
+
+/// `keda.sh/v1alpha1` `ScaledObject`.
+#[derive(Debug, Clone, Deserialize)]
+pub struct ScaledObject {
+    /// Its name, and whether it is paused.
+    pub metadata: Meta,
+    /// Its target and its triggers.
+    #[serde(default)]
+    pub spec: Value,
+}
+
+/// A Deployment or `StatefulSet`.
+#[derive(Debug, Clone, Deserialize)]
+pub struct WorkloadObject {
+    /// Its name.
+    pub metadata: Meta,
+    /// Its pod template.
+    #[serde(default)]
+    spec: WorkloadSpec,
+    /// Its kind, which lists do not say.
+    #[serde(skip)]
+    pub kind: &'static str,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+struct WorkloadSpec {
+    #[serde(default)]
+    template: Template,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+struct Template {
+    #[serde(default)]
+    metadata: Option<TemplateMeta>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+struct TemplateMeta {
+    #[serde(default)]
+    labels: Option<BTreeMap<String, String>>,
+}
+
+impl WorkloadObject {
+    fn labels(&self) -> Option<&BTreeMap<String, String>> {
+        self.spec.template.metadata.as_ref()?.labels.as_ref()
+    }
+}
+
+impl ScaledObject {
+    /// Whether one of its triggers names this route.
+    fn names(&self, route: &RouteKey) -> bool {
+        let field = match route.kind {
+            RouteKind::InterceptorRoute => "interceptorRoute",
+            RouteKind::HttpScaledObject => "httpScaledObject",
+        };
+        let triggers = self.spec.get("triggers").and_then(Value::as_array);
+        let mut triggers =
+            triggers.into_iter().flatten().filter_map(|trigger| trigger.get("metadata")?.get(field));
+        triggers.any(|name| name.as_str() == Some(&*route.name))
+    }
+
+    fn target(&self) -> Result<Workload, String> {
+        let reference = self.spec.get("scaleTargetRef");
+        let text = |field: &str| reference.and_then(|reference| reference.get(field)).and_then(Value::as_str);
+        let (version, kind) = (text("apiVersion").unwrap_or("apps/v1"), text("kind").unwrap_or("Deployment"));
+        let target = text("name").and_then(|name| Workload::new(version, kind, name));
+        target.ok_or_else(|| format!("ScaledObject {} names no workload", self.metadata.name))
+    }
+
+    /// Whether its owner forbids to scale it up from 0. As KEDA reads it: what is not a boolean is true, and a
+    /// number of replicas takes precedence over the switch. KEDA scales the workload to that number, so it may be woken.
+    fn paused(&self) -> bool {
+        let annotation = |name: &str| {
+            self.metadata.annotations.get(&format!("autoscaling.keda.sh/{name}")).map(String::as_str)
+        };
+        let is_set = |name| annotation(name).is_some_and(|text| !FALSE.contains(&text));
+        let held = annotation("paused-replicas").map(|text| text.parse::<u32>().unwrap_or(0));
+        held.map_or_else(|| is_set("paused"), |replicas| replicas == 0) || is_set("paused-scale-out")
+    }
+
+    /// Whether this is the workload that it scales, in whichever version.
+    fn scales(&self, workload: &Workload) -> bool {
+        let parts = |workload: &Workload| [&workload.group, &workload.kind, &workload.name].map(Arc::clone);
+        self.target().is_ok_and(|target| parts(&target) == parts(workload))
+    }
+}
+
+/// Why `workload` must not be scaled from 0: any paused `ScaledObject` that scales it counts.
+fn pause(scaled: &[ScaledObject], workload: &Workload) -> Option<String> {
+    let paused = scaled.iter().find(|scaled| scaled.paused() && scaled.scales(workload))?;
+    Some(format!("ScaledObject {} is paused", paused.metadata.name))
+}
+
+/// The workload of `route`, paused or not, or why there is none.
+pub fn find(
+    route: &RouteSpec,
+    service: Option<&ServiceSummary>,
+    scaled: &[ScaledObject],
+    workloads: &[WorkloadObject],
+) -> Result<Workload, String> {
+    if route.key.kind == RouteKind::HttpScaledObject
+        && let Some(named) = &route.scaling.target
+    {
+        return Ok(named.clone());
+    }
+    if let Some(owner) = scaled.iter().find(|scaled| scaled.names(&route.key)) {
+        return owner.target();
+    }
+    if let Some(named) = &route.scaling.target {
+        return Ok(named.clone());
+    }
+    let advice = "name one by the annotation rouse.dev/scale-target: apps/v1/Deployment/name";
+    let id = &route.target.service;
+    let Some(service) = service else { return Err(format!("there is no Service {id}")) };
+    if service.selector.is_empty() {
+        return Err(format!("Service {id} has no selector to find its workload by; {advice}"));
+    }
+    let fits = |workload: &&WorkloadObject| {
+        let labels = workload.labels();
+        let mut selector = service.selector.iter();
+        labels.is_some_and(|labels| selector.all(|(key, value)| labels.get(key) == Some(value)))
+    };
+    let mut fitting = workloads.iter().filter(fits);
+    match (fitting.next(), fitting.next()) {
+        (Some(only), None) => Workload::new("apps/v1", only.kind, &only.metadata.name)
+            .ok_or_else(|| format!("{} {} has an invalid name", only.kind, only.metadata.name)),
+        (None, _) => Err(format!("no Deployment or StatefulSet has the pods of Service {id}; {advice}")),
+        (Some(one), Some(other)) => Err(format!(
+            "both {} {} and {} {} have the pods of Service {id}; {advice}",
+            one.kind, one.metadata.name, other.kind, other.metadata.name
+        )),
+    }
+}
+
+/// What one namespace has that could be a target.
+#[derive(Debug)]
+struct Candidates {
+    scaled: Vec<ScaledObject>,
+    workloads: Vec<WorkloadObject>,
+}
+
+#[derive(Deserialize)]
+struct Page<T> {
+    metadata: Next,
+    #[serde(default = "Vec::new")]
+    items: Vec<T>,
+}
+
+#[derive(Deserialize)]
+struct Next {
+    #[serde(default, rename = "continue")]
+    next: Option<String>,
+}
+
+impl Candidates {
+    /// Looks at a namespace. Workloads are looked at only if `all`: most routes name theirs.
+    async fn look(
+        client: &Client,
+        namespace: &str,
+        all: bool,
+        limit: Duration,
+    ) -> Result<Self, StartFailure> {
+        let scaled = scaled_objects(client, namespace, limit).await.map_err(|error| failure(&error))?;
+        let mut workloads = Vec::new();
+        if all {
+            for (kind, plural) in [("Deployment", "deployments"), ("StatefulSet", "statefulsets")] {
+                let found: Vec<WorkloadObject> =
+                    list(client, client::path("apps", "v1", plural, Some(namespace)), limit)
+                        .await
+                        .map_err(|error| failure(&error))?;
+                workloads.extend(found.into_iter().map(|workload| WorkloadObject { kind, ..workload }));
+            }
+        }
+        Ok(Self { scaled, workloads })
+    }
+}
+
+fn failure(error: &kube::Error) -> StartFailure {
+    StartFailure::new(scale::cause(error), &describe(error))
+}
+
+async fn scaled_objects(
+    client: &Client,
+    namespace: &str,
+    limit: Duration,
+) -> Result<Vec<ScaledObject>, kube::Error> {
+    match list(client, ObjectKind::SCALED_OBJECT.path(Some(namespace)), limit).await {
+        // KEDA is not installed, or we may not look: then no ScaledObject is in charge as far as we know.
+        Err(error) if has_code(&error, 404) || has_code(&error, 403) => Ok(Vec::new()),
+        other => other,
+    }
+}
+
+/// `limit` is for each page.
+async fn list<T: DeserializeOwned>(
+    client: &Client,
+    path: String,
+    limit: Duration,
+) -> Result<Vec<T>, kube::Error> {
+    let request = Request::new(path);
+    let (mut all, mut next) = (Vec::new(), None);
+    loop {
+        let params = ListParams { limit: Some(500), continue_token: next, ..ListParams::default() };
+        let page = request.list(&params).map_err(kube::Error::BuildRequest)?;
+        let page: Page<T> = client::within(limit, client.request(page)).await?;
+        all.extend(page.items);
+        next = page.metadata.next.filter(|next| !next.is_empty());
+        if next.is_none() || all.len() >= MOST {
+            return Ok(all);
+        }
+    }
+}
+
+/// A route, and the Service that it leads to.
+type RouteAndService = (Arc<RouteSpec>, Option<Arc<ServiceSummary>>);
+
+/// The workloads of all routes, as last looked up.
+#[derive(Debug, Default)]
+pub(crate) struct Targets {
+    by_route: Mutex<HashMap<RouteKey, Target>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Target {
+    found: Result<Workload, StartFailure>,
+    /// A `ScaledObject` scales it, so its owner may pause it.
+    scaled: bool,
+    /// Why it must not be taken from 0, as last seen.
+    paused: Option<String>,
+}
+
+impl Targets {
+    pub(crate) fn get(&self, route: &RouteKey) -> Option<Result<Workload, StartFailure>> {
+        self.by_route().get(route).map(|target| target.found.clone())
+    }
+
+    fn by_route(&self) -> MutexGuard<'_, HashMap<RouteKey, Target>> {
+        self.by_route.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks up the workloads of these routes, all of one namespace. Returns whether anything is new.
+    pub(crate) async fn look_up(&self, client: &Client, namespace: &str, routes: &[RouteAndService]) -> bool {
+        self.look_up_within(ANSWER, client, namespace, routes).await
+    }
+
+    /// The same, with a shorter deadline, while a request is held.
+    pub(crate) async fn look_up_now(
+        &self,
+        client: &Client,
+        namespace: &str,
+        routes: &[RouteAndService],
+    ) -> bool {
+        self.look_up_within(scale::ANSWER, client, namespace, routes).await
+    }
+
+    async fn look_up_within(
+        &self,
+        limit: Duration,
+        client: &Client,
+        namespace: &str,
+        routes: &[RouteAndService],
+    ) -> bool {
+        let named = |route: &RouteSpec| route.scaling.target.is_some();
+        let all = routes.iter().any(|(route, _)| !named(route));
+        let candidates = Candidates::look(client, namespace, all, limit).await;
+        let mut changed = false;
+        for (route, service) in routes {
+            let target = match &candidates {
+                Ok(seen) => {
+                    let found = find(route, service.as_deref(), &seen.scaled, &seen.workloads)
+                        .map_err(|words| StartFailure::new(StartFailureCause::NoScaleTarget, &words));
+                    let by_any = |workload: &Workload| seen.scaled.iter().any(|one| one.scales(workload));
+                    let scaled = found.as_ref().is_ok_and(by_any);
+                    let paused = found.as_ref().ok().and_then(|workload| pause(&seen.scaled, workload));
+                    Target { found, scaled, paused }
+                }
+                Err(failure) => Target { found: Err(failure.clone()), scaled: false, paused: None },
+            };
+            let mut by_route = self.by_route();
+            let known = by_route.get(&route.key).map(|known| &known.found);
+            // What was found stays while the API server cannot be asked.
+            if candidates.is_err() && known.is_some_and(Result::is_ok) {
+                continue;
+            }
+            changed |= known != Some(&target.found);
+            by_route.insert(route.key.clone(), target);
+        }
+        changed
+    }
+
+    /// Why the `workload` of these routes must not be scaled from 0. The API server is asked again, since it may be at 0
+    /// because it was paused just now; but only where a `ScaledObject` scales it, since a request waits.
+    pub(crate) async fn paused(
+        &self,
+        client: &Client,
+        namespace: &str,
+        workload: &Workload,
+        routes: &[Arc<RouteSpec>],
+    ) -> Option<String> {
+        let known = routes.iter().filter_map(|route| self.by_route().get(&route.key).cloned());
+        let known = known.filter(|target| target.scaled && target.found.as_ref() == Ok(workload));
+        let known: Vec<Target> = known.collect();
+        if known.is_empty() {
+            return None;
+        }
+        match scaled_objects(client, namespace, scale::ANSWER).await {
+            Ok(scaled) => pause(&scaled, workload),
+            // Without an answer, the last known state stands.
+            Err(_) => known.into_iter().find_map(|target| target.paused),
+        }
+    }
+
+    /// Forgets routes that are gone.
+    pub(crate) fn retain(&self, mut exists: impl FnMut(&RouteKey) -> bool) {
+        self.by_route().retain(|key, _| exists(key));
+    }
+
+    /// It is not where it was last seen.
+    pub(crate) fn forget(&self, route: &RouteKey) {
+        self.by_route().remove(route);
+    }
+}

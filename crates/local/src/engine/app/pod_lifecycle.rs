@@ -1,0 +1,210 @@
+//! Birth and death of an app's pods.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rouse_core::endpoint::PodUid;
+use rouse_core::snapshot::{PortView, Snapshot};
+use rouse_core::start_failure::StartFailureCause;
+use rouse_core::time::Moment;
+use rouse_net::probe_schedule::ProbeSchedule;
+use rouse_net::prober::{ProbeTarget, Prober};
+
+use super::App;
+use crate::address::Lease;
+use crate::command::SpawnError;
+use crate::engine::pod::{Pod, Stage};
+use crate::engine::spec::PortChoice;
+use crate::engine::status::AppEventKind;
+use crate::engine::{End, failure_text, lock, random_uid};
+use crate::process::{Exit, Process, Start};
+
+/// How long one probe may take, as kubelet has it.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// What a task of an app's owner has to say.
+#[derive(Debug)]
+pub(super) enum News {
+    /// A pod runs, or cannot.
+    Spawned(PodUid, Result<Process, SpawnError>),
+    /// A pod is gone.
+    Exited(PodUid, Exit),
+    /// Nothing is probed any more.
+    ProberEnded,
+}
+
+impl App {
+    /// The prober of this app's pods.
+    pub(super) fn prober(&self) -> Arc<Prober> {
+        let (plans, random) = (Arc::clone(&self.plans), Arc::clone(&self.engine.random));
+        let handle = Arc::clone(&self.handle);
+        let node: Arc<str> = "here".into();
+        Arc::new(Prober {
+            plans: Box::new(move |uid, _, _| {
+                let plan = lock(&plans).get(uid).cloned()?;
+                // The newest word: another interval is no reason to replace a pod.
+                let steady = lock(&handle.orders).spec.probe_interval;
+                Some(ProbeTarget { plan, node: Arc::clone(&node), steady })
+            }),
+            schedule: ProbeSchedule::local(),
+            limits: Arc::clone(&self.engine.probes),
+            timeout: PROBE_TIMEOUT,
+            random: Box::new(move || random.next_u64()),
+        })
+    }
+
+    /// Starts one pod of the newest version.
+    pub(super) fn start(&mut self, now: Moment) {
+        let address = match self.spec.port {
+            PortChoice::Auto => self.engine.addresses.auto(),
+            PortChoice::Fixed(port) => self.engine.addresses.fixed(port.get()),
+        };
+        match address {
+            Ok(address) => self.start_at(address, now),
+            Err(error) => self.failed(now, now, StartFailureCause::Crashed, failure_text::whole(&error)),
+        }
+    }
+
+    fn start_at(&mut self, lease: Lease, now: Moment) {
+        // The smallest number that no living pod has.
+        let taken = |ordinal: &u32| self.pods.iter().any(|pod| pod.ordinal == *ordinal);
+        let ordinal = (1..u32::MAX).find(|ordinal| !taken(ordinal)).unwrap_or(u32::MAX);
+        let name: Arc<str> = format!("{}-{ordinal}", self.spec.service.name()).into();
+        let (uid, address) = (random_uid(&self.engine.random), lease.address());
+        if let Some(plan) = self.spec.readiness.plan(address.port()) {
+            lock(&self.plans).insert(uid.clone(), plan);
+        }
+        self.pods.push(Pod {
+            name: Arc::clone(&name),
+            ordinal,
+            uid: uid.clone(),
+            address,
+            generation: self.generation,
+            readiness: self.spec.readiness.clone(),
+            begun: now,
+            process: None,
+            load: None,
+            served: false,
+            told: false,
+            stage: Stage::Starting { since: now },
+            line_before: failure_text::last_line(&name, &self.handle.log),
+        });
+        self.restarts.started();
+        let start = Start {
+            name,
+            uid: uid.clone(),
+            command: self.spec.command.clone(),
+            address: lease,
+            log: Arc::clone(&self.handle.log),
+        };
+        let launcher = self.engine.settings.launcher.clone();
+        self.tasks.spawn(async move { News::Spawned(uid, Process::spawn(&launcher, start).await) });
+    }
+
+    /// A task of ours has something to say.
+    pub(super) fn hear(&mut self, news: News) {
+        self.news = true;
+        self.look = None;
+        let now = self.engine.now();
+        match news {
+            News::Spawned(uid, Ok(process)) => self.spawned(&uid, process),
+            News::Spawned(uid, Err(error)) => {
+                let begun = self.bury(&uid).map_or(now, |pod| pod.begun);
+                let cause = if error.is_final() { StartFailureCause::CannotRun } else { StartFailureCause::Crashed };
+                self.failed(now, begun, cause, failure_text::whole(&error));
+            }
+            News::Exited(uid, exit) => self.exited(&uid, exit, now),
+            News::ProberEnded => {}
+        }
+    }
+
+    fn spawned(&mut self, uid: &PodUid, process: Process) {
+        let Some(pod) = self.pods.iter_mut().find(|pod| pod.uid == *uid) else { return };
+        let process = Arc::new(process);
+        pod.process = Some(Arc::clone(&process));
+        let what = AppEventKind::Started { pod: Arc::clone(&pod.name), pid: process.pid(), address: pod.address };
+        self.tell(what);
+        let uid = uid.clone();
+        self.tasks.spawn(async move { News::Exited(uid, process.exited().await) });
+    }
+
+    fn exited(&mut self, uid: &PodUid, exit: Exit, now: Moment) {
+        let Some(pod) = self.bury(uid) else { return };
+        let expected = !pod.stays();
+        self.tell(AppEventKind::Exited { pod: Arc::clone(&pod.name), exit: exit.to_string(), expected });
+        if !expected {
+            self.note_event(&format!("{} {exit}", pod.name));
+            self.count_failure(
+                now,
+                pod.begun,
+                StartFailureCause::Crashed,
+                &failure_text::exited(&pod, exit, &self.handle.log),
+            );
+            // Out of the slices first: until then it still counts as ready, and the reason would be forgotten.
+            self.publisher.publish(&self.service, self.spec.h2c, &self.pods);
+            self.tell_holds(now);
+        }
+    }
+
+    /// A pod could not even be started.
+    fn failed(&mut self, now: Moment, begun: Moment, cause: StartFailureCause, reason: String) {
+        self.note_event(&reason);
+        self.count_failure(now, begun, cause, &reason);
+        self.tell_holds(now);
+        self.tell(AppEventKind::Failed { reason });
+    }
+
+    /// Pods that were there together and fail together have failed once: three pods with a typo in their command are
+    /// no crash loop.
+    fn count_failure(&mut self, now: Moment, begun: Moment, cause: StartFailureCause, reason: &str) {
+        let together = self.failure.is_some_and(|(failure, _)| begun <= failure);
+        if !together || self.restarts.due().is_none() {
+            self.restarts.failed(now, reason);
+            let looping = cause == StartFailureCause::Crashed && self.restarts.is_looping();
+            self.failure = Some((now, if looping { StartFailureCause::CrashLooping } else { cause }));
+        }
+    }
+
+    fn bury(&mut self, uid: &PodUid) -> Option<Pod> {
+        lock(&self.plans).remove(uid);
+        let place = self.pods.iter().position(|pod| pod.uid == *uid)?;
+        Some(self.pods.remove(place))
+    }
+
+    /// Takes in how the pods stand in the registry.
+    pub(super) fn see(&mut self, snapshot: &Snapshot) {
+        let now = self.engine.now();
+        for endpoint in snapshot.ports.iter().flat_map(PortView::endpoints) {
+            let uid = endpoint.pod.as_ref().map(|pod| &pod.uid);
+            let Some(pod) = self.pods.iter_mut().find(|pod| Some(&pod.uid) == uid) else { continue };
+            let before = pod.stage;
+            let first = pod.see(endpoint, now);
+            if before != pod.stage {
+                self.news = true;
+                self.look = None;
+            }
+            if first {
+                self.noted = None;
+                let what = AppEventKind::Ready { pod: Arc::clone(&pod.name), after: now.since(pod.begun) };
+                self.engine.tell(&self.spec.service, what);
+            }
+        }
+        let recovers = self.pods.iter().any(|pod| pod.is_ready() && pod.generation == self.generation);
+        if recovers { self.restarts.ready(now) } else { self.restarts.unready(now) }
+    }
+
+    /// Tells the processes whose time has come to stop.
+    pub(super) fn signal(&mut self, end: End) {
+        for pod in self.pods.iter_mut().filter(|pod| pod.stage == Stage::Stopping) {
+            let Some(process) = &pod.process else { continue };
+            if end == End::Kill {
+                process.stop(Duration::ZERO);
+            }
+            if !std::mem::replace(&mut pod.told, true) {
+                process.stop(self.spec.stop_grace);
+                let what = AppEventKind::Stopping { pod: Arc::clone(&pod.name) };
+                self.engine.tell(&self.spec.service, what);
+            }
+        }
+    }
+}
