@@ -1,4 +1,4 @@
-// Go's own reverse proxy, with as many kept connections as there are clients: reverse-proxy LISTEN UPSTREAM
+// Go's own reverse proxy, with as many persistent connections as clients: reverse-proxy LISTEN UPSTREAM
 package main
 
 import (

@@ -1,11 +1,11 @@
-//! The command line: what can be measured, and the hidden parts that the measurements start as processes.
+//! The command line: the measurements, and the hidden subcommands that they start as processes.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-/// What Rouse costs and how fast it wakes, measured beside its peers
+/// Benchmarks of Rouse and other proxies: CPU and memory per request, and cold start latency
 #[derive(Debug, Parser)]
 #[command(name = "rouse-bench", version)]
 pub(crate) struct Bench {
@@ -15,19 +15,19 @@ pub(crate) struct Bench {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// How long the first request waits, counted from when the app listens
+    /// Cold start latency of `rouse up`, counted from the moment at which the app listens
     ColdStart(ColdStart),
-    /// CPU per request of Rouse and its peers, memory of idle connections, system calls
+    /// CPU and system calls per request of Rouse and its peers, and memory of idle connections
     Proxy(Proxy),
     /// CPU per request of Rouse as routes, services and endpoints grow in number
     Growth(Growth),
     /// System calls and allocations per request of Rouse
     Counts(Common),
-    /// How long the first request waits on a real cluster, through Rouse and KEDA HTTP add-on
+    /// Cold start latency on a real cluster, through Rouse and KEDA HTTP add-on
     ClusterColdStart(ClusterColdStart),
-    /// How fast a gateway knows a large cluster, and a change of it
+    /// How fast a gateway syncs with a large cluster and applies a change, and its memory
     ClusterSize(ClusterSize),
-    /// An app that says when it listened and starts as slowly as it is told
+    /// An app that answers with the moment at which it began to listen, after a given delay
     #[command(hide = true)]
     App,
     /// Becomes an nginx that answers / with 1 KiB and /large with 1 MiB (HOST, PORT)
@@ -36,24 +36,24 @@ pub(crate) enum Command {
     /// Answers the same over HTTP/2 without TLS (HOST, PORT)
     #[command(hide = true)]
     UpstreamH2c,
-    /// The least that a proxy can do: bytes there, bytes back
+    /// A minimal proxy, as a lower bound of the cost
     #[command(hide = true)]
     Forward(Forward),
-    /// Sends requests, each over a connection of its own
+    /// Sends requests, each over a new connection
     #[command(hide = true)]
     Connect(Connect),
-    /// Rouse's data plane by itself, as large as it is told
+    /// Rouse's data plane alone, with a given number of routes, services and endpoints
     #[command(hide = true)]
     DataPlane(DataPlane),
 }
 
-/// What every measurement takes.
+/// The options of every measurement.
 #[derive(Debug, Args)]
 pub(crate) struct Common {
-    /// The product [default: `rouse` beside this program]
+    /// The `rouse` binary to measure [default: `rouse` in the folder of this program]
     #[arg(long, value_name = "FILE")]
     pub(crate) rouse: Option<PathBuf>,
-    /// How to print the result
+    /// Output format
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t)]
     pub(crate) output: Format,
 }
@@ -63,7 +63,7 @@ pub(crate) enum Format {
     /// Tables for people
     #[default]
     Text,
-    /// Everything that was measured
+    /// All measured values
     Json,
 }
 
@@ -71,13 +71,13 @@ pub(crate) enum Format {
 pub(crate) struct ColdStart {
     #[command(flatten)]
     pub(crate) common: Common,
-    /// How many cold starts for each delay
+    /// Cold starts per delay
     #[arg(long, default_value = "50", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) count: u32,
     /// How long the app takes to listen, in milliseconds
     #[arg(long, value_delimiter = ',', default_value = "0,300")]
     pub(crate) delay_ms: Vec<u64>,
-    /// How many starts by hand with `curl --retry` at most: each takes a second or more
+    /// The most starts with `curl --retry` for comparison; each takes a second or more
     #[arg(long, value_name = "COUNT", default_value = "10")]
     pub(crate) retries: u32,
 }
@@ -89,10 +89,10 @@ pub(crate) struct ClusterColdStart {
     /// An administrator's kubeconfig of a cluster that has the image localhost/hello:1
     #[arg(long, value_name = "FILE")]
     pub(crate) kubeconfig: PathBuf,
-    /// Where KEDA's interceptor is, with its app (e2e/cluster/keda) [default: without KEDA]
+    /// The address of KEDA's interceptor, installed by e2e/cluster/keda [default: without KEDA]
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) keda: Option<SocketAddr>,
-    /// How many cold starts in each way, in turns
+    /// Cold starts per mode; the modes alternate
     #[arg(long, default_value = "20", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) count: u32,
 }
@@ -104,13 +104,13 @@ pub(crate) struct ClusterSize {
     /// An administrator's kubeconfig; a control plane alone is enough
     #[arg(long, value_name = "FILE")]
     pub(crate) kubeconfig: PathBuf,
-    /// How many services
+    /// Number of services
     #[arg(long, default_value = "2000", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) services: u32,
-    /// How many endpoints each has
+    /// Endpoints per service
     #[arg(long, default_value = "5", value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(crate) endpoints: u32,
-    /// How many changes are followed
+    /// Number of measured endpoint changes
     #[arg(long, default_value = "500", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) changes: u32,
 }
@@ -119,10 +119,10 @@ pub(crate) struct ClusterSize {
 pub(crate) struct Matrix {
     #[command(flatten)]
     pub(crate) common: Common,
-    /// How often each cell is measured
+    /// Measurements of each proxy under each load
     #[arg(long, default_value = "5", value_parser = clap::value_parser!(u32).range(1..=50))]
     pub(crate) rounds: u32,
-    /// How many requests, in percent of the usual: less is faster and coarser
+    /// Requests per run, in percent of the default; fewer are faster and less precise
     #[arg(long, value_name = "PERCENT", default_value = "100", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) requests: u32,
 }
@@ -131,16 +131,19 @@ pub(crate) struct Matrix {
 pub(crate) struct Proxy {
     #[command(flatten)]
     pub(crate) matrix: Matrix,
-    /// Only these, by the beginning of their names; Rouse always takes part
+    /// Only these peers, by the beginning of their names; Rouse is always included
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub(crate) peers: Vec<String>,
     /// Only these loads, by the beginning of their names
     #[arg(long, value_name = "NAMES", value_delimiter = ';')]
     pub(crate) scenes: Vec<String>,
-    /// Where to put a picture of the result
+    /// Another build of `rouse` to measure in the same run, to compare two versions
+    #[arg(long, value_name = "FILE")]
+    pub(crate) baseline: Vec<PathBuf>,
+    /// Write a chart of the result to this SVG file
     #[arg(long, value_name = "FILE")]
     pub(crate) svg: Option<PathBuf>,
-    /// Where tools that are not part of the system are kept [default: ~/.cache/rouse/tools]
+    /// Folder for downloaded tools [default: ~/.cache/rouse/tools]
     #[arg(long, value_name = "FOLDER")]
     pub(crate) tools: Option<PathBuf>,
 }
@@ -153,10 +156,10 @@ pub(crate) struct Growth {
 
 #[derive(Debug, Args)]
 pub(crate) struct Upstream {
-    /// nginx
+    /// The nginx binary
     #[arg(long)]
     pub(crate) nginx: PathBuf,
-    /// A folder of its own
+    /// Folder for its files
     #[arg(long)]
     pub(crate) folder: PathBuf,
 }
@@ -175,41 +178,41 @@ pub(crate) struct Connect {
     pub(crate) address: SocketAddr,
     #[arg(long)]
     pub(crate) host: String,
-    /// How many requests in all
+    /// Total number of requests
     #[arg(long)]
     pub(crate) count: u32,
-    /// How many at a time
+    /// Concurrent requests
     #[arg(long)]
     pub(crate) at_once: u32,
-    /// Over TLS 1.3, with this handshake each time
+    /// Use TLS 1.3, with this handshake for each connection
     #[arg(long, value_enum, requires = "certificate")]
     pub(crate) handshake: Option<Handshake>,
-    /// What the server must show
+    /// The certificate that the server must present
     #[arg(long, value_name = "FILE")]
     pub(crate) certificate: Option<PathBuf>,
 }
 
-/// How a TLS connection begins.
+/// The kind of TLS handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Handshake {
     /// With the certificate and a signature
     Full,
-    /// With a ticket of the connection before
+    /// With a ticket of the previous connection
     Resumed,
 }
 
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct DataPlane {
-    /// Where every pod listens, each on a loopback address of its own
+    /// The port of every pod; each has its own loopback address
     #[arg(long)]
     pub(crate) port: u16,
-    /// How many routes, each of a host
+    /// Number of routes, each for one host
     #[arg(long)]
     pub(crate) routes: u32,
-    /// How many services these lead to
+    /// Number of services behind the routes
     #[arg(long)]
     pub(crate) services: u32,
-    /// How many endpoints the service has that is asked; the others have one each
+    /// Endpoints of the service that gets the requests; the others have one each
     #[arg(long)]
     pub(crate) endpoints: u32,
 }

@@ -1,4 +1,4 @@
-//! The certificate that all proxies show in one measurement: ECDSA over P-256, made for it and gone with it.
+//! Creates the certificate that all proxies use in one measurement: self-signed, ECDSA P-256, in the temporary folder.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use rcgen::{CertificateParams, KeyPair, PKCS_ECDSA_P256_SHA256};
 
 use crate::Result;
 
-/// Where it is.
+/// The files of the certificate.
 #[derive(Debug, Clone)]
 pub(crate) struct Certificate {
     pub(crate) cert: PathBuf,
@@ -16,7 +16,7 @@ pub(crate) struct Certificate {
     pub(crate) both: PathBuf,
 }
 
-/// Makes one for `host`. It is its own authority.
+/// Makes a self-signed certificate for `host`.
 pub(crate) fn make(host: &str, folder: &Path) -> Result<Certificate> {
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
     let cert = CertificateParams::new([host.to_owned()])?.self_signed(&key)?;

@@ -1,4 +1,4 @@
-//! Processes that we start: each is ended, by its number, when its guard goes.
+//! Child processes: each is ended, by its pid, when its guard is dropped.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -13,7 +13,7 @@ use crate::clock::{patiently, until};
 
 /// How long a process may take to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(10);
-/// More is not kept of what a process prints.
+/// The most lines of a process's output that are kept.
 const MOST_LINES: usize = 2_000;
 
 type Lines = Arc<Mutex<Vec<String>>>;
@@ -27,7 +27,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Starts it; what it prints is read, so that it never waits for us.
+    /// Starts it and reads its output, so that it never blocks on a full pipe.
     pub(crate) fn start(name: &str, command: &mut Command) -> Result<Self> {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(|error| format!("cannot start {name}: {error}"))?;
@@ -51,7 +51,7 @@ impl Running {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Waits until `ready` has an answer. If the process ends instead, what it printed is the failure.
+    /// Waits until `ready` returns a value. If the process ends instead, the error contains its output.
     pub(crate) fn until<T>(
         &mut self,
         what: &str,
@@ -89,7 +89,7 @@ impl Drop for Running {
         }
         self.signal(Signal::TERM);
         if patiently("its end", GRACE, || Ok(self.child.try_wait()?)).is_err() {
-            // Reaped in any case, so that its time is counted as ours and its number is not given away.
+            // Reaped in any case, so that its CPU time counts as ours and its pid is not reused.
             self.child.kill().ok();
             self.child.wait().ok();
         }
@@ -107,7 +107,7 @@ fn keep(stream: impl Read + Send + 'static, lines: Lines) {
     });
 }
 
-/// Runs a command to its end and gives what it printed to stdout.
+/// Runs a command to its end and returns its standard output.
 pub(crate) fn output(name: &str, command: &mut Command, patience: Duration) -> Result<String> {
     let mut running = Running::start(name, command)?;
     let status = running.ended(patience)?;

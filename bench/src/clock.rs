@@ -1,4 +1,4 @@
-//! The one place that reads clocks and waits: measuring is what this program is for.
+//! Clocks and waiting, for the whole benchmark: timestamps, stopwatch, polling with a deadline, and interruption.
 
 #![expect(
     clippy::disallowed_methods,
@@ -14,13 +14,13 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{Error, Result};
 
-/// How often we look at what cannot tell us.
+/// The poll interval.
 const POLL: Duration = Duration::from_millis(2);
 
-/// Set by a signal to stop; looked at wherever we wait.
+/// Set by SIGINT and SIGTERM; checked wherever we wait.
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// Microseconds since 1970: the only clock that two processes share by name.
+/// Microseconds since 1970: a clock that two processes can compare.
 pub(crate) fn unix_micros() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
@@ -31,7 +31,7 @@ pub(crate) fn time_of_day() -> SystemTime {
     SystemTime::now()
 }
 
-/// How long something takes.
+/// Measures elapsed time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Stopwatch(Instant);
 
@@ -45,14 +45,14 @@ impl Stopwatch {
     }
 }
 
-/// Asks until there is an answer, but not for longer than `patience`, nor after a signal to stop.
+/// Calls `ask` until it returns a value. Fails after `patience`, and after a signal to stop.
 pub(crate) fn until<T>(
     what: &str,
     patience: Duration,
     mut ask: impl FnMut() -> Result<Option<T>>,
 ) -> Result<T> {
     patiently(what, patience, || {
-        // First: of what is there at once, there can be many more.
+        // Checked first: many waits in a row could each succeed at once.
         if INTERRUPTED.load(Ordering::Relaxed) {
             return Err("interrupted".into());
         }
@@ -60,7 +60,7 @@ pub(crate) fn until<T>(
     })
 }
 
-/// The same, also after a signal to stop: for what must be done then.
+/// The same without the check for a signal, for cleanup.
 pub(crate) fn patiently<T>(
     what: &str,
     patience: Duration,
@@ -78,18 +78,18 @@ pub(crate) fn patiently<T>(
     }
 }
 
-/// Lets everything come to rest between two measurements.
+/// Pauses between two measurements.
 pub(crate) fn rest(time: Duration) -> Result<()> {
     let began = Stopwatch::start();
     until("rest", time * 2, || Ok((began.elapsed() >= time).then_some(())))
 }
 
-/// How an app spends its start.
+/// Sleeps, for an app that starts slowly.
 pub(crate) async fn delay(time: Duration) {
     tokio::time::sleep(time).await;
 }
 
-/// From now on SIGINT and SIGTERM let whatever waits fail, so that what was started is ended on the way out.
+/// From now on SIGINT and SIGTERM make every wait fail, so that child processes are ended on the way out.
 pub(crate) fn watch_for_signals() -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (mut term, mut int) = runtime.block_on(async {

@@ -1,34 +1,34 @@
-//! A `rouse.yaml` of a given size: one app that serves, and as many at zero as it takes to have all the routes.
+//! Generates a `rouse.yaml` of a given size: one app that serves, and further apps at zero that hold the other routes.
 
 use std::path::Path;
 
 use crate::rouse::App;
 use crate::{Result, tools};
 
-/// More hosts `rouse.yaml` does not allow for one app.
+/// The most hosts that `rouse.yaml` allows for one app.
 const MOST_HOSTS: usize = 50;
 
-/// How many of what.
+/// The size of the configuration.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Size {
-    /// Each is a host.
+    /// Each route is a host.
     pub(crate) routes: usize,
-    /// At least so many; more if the routes need them.
+    /// At least this many; more if the routes need them.
     pub(crate) services: usize,
-    /// Of the one that serves.
+    /// Endpoints of the app that serves.
     pub(crate) endpoints: u32,
 }
 
 impl Size {
-    /// How many services there are in fact.
+    /// The actual number of services.
     pub(crate) fn services(&self) -> usize {
         self.services.max(self.routes.div_ceil(MOST_HOSTS))
     }
 }
 
-/// What the app that serves is called.
+/// The name of the app that serves.
 pub(crate) const SERVING: &str = "upstream";
-/// The host to ask for: neither the first nor the last that a search would find.
+/// The host of the requests: neither the first nor the last that a search would find.
 pub(crate) const HOST: &str = "h5.upstream.bench";
 
 /// The apps. The one that serves is the nginx behind all proxies, with its files in `folder`.
@@ -46,7 +46,7 @@ fn spread(size: Size, serving: &[String]) -> Vec<App> {
     let mut left = size.routes.max(services);
     let mut apps = Vec::new();
     for number in 0..services {
-        // The first ones are full, but each has one at least.
+        // The first apps get the most hosts, but each gets at least one.
         let count = (left - (services - number - 1)).min(MOST_HOSTS);
         left -= count;
         let name = if number == 0 { SERVING.to_owned() } else { format!("idle-{number}") };
@@ -54,7 +54,7 @@ fn spread(size: Size, serving: &[String]) -> Vec<App> {
         let (command, pods) = if number == 0 {
             (serving.to_vec(), size.endpoints)
         } else {
-            // Never asked for, so never started.
+            // It gets no requests, so it never starts.
             (vec!["false".to_owned()], 0)
         };
         apps.push(App { name, command, env: Vec::new(), hosts, h2c: false, pods });

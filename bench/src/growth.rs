@@ -1,4 +1,4 @@
-//! What a request costs in Rouse as routes, services and endpoints grow in number: by design, the same.
+//! The cost of a request in Rouse with growing numbers of routes, services and endpoints; by design it stays the same.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::Path;
@@ -25,7 +25,7 @@ use crate::{Result, ports, tools};
 const PATIENCE: Duration = Duration::from_mins(1);
 const CONNECTIONS: u32 = 50;
 
-/// What grows, and who takes part. The first of each is what its others are compared with.
+/// The groups: what grows, and the members. The first member is the reference of its group.
 const AXES: [(&str, &[&str]); 4] = [
     ("routes, to 1 service with 1 endpoint", &[SMALLEST, "1,000 routes", MOST_ROUTES]),
     ("services, with 10,000 routes and 1 endpoint each", &[MOST_ROUTES, "100 services", "10,000 services"]),
@@ -52,7 +52,7 @@ const SCENARIO: Scenario = Scenario {
     entrance: ListenerKind::Http1,
     load: Load::Kept(Kept { connections: CONNECTIONS, streams: None, path: "/" }),
     requests: 60_000,
-    // Both workers have a connection to almost every one of 1,000 endpoints then, and idle ones last for 3 s only.
+    // Enough that both workers have a connection to almost every one of 1,000 endpoints; idle ones last only 3 s.
     before: 20_000,
 };
 
@@ -82,7 +82,7 @@ pub(crate) fn run(ask: &Ask) -> Result<()> {
     Ok(())
 }
 
-/// What grew alone.
+/// The result of one group.
 #[derive(Debug, Serialize)]
 struct Axis {
     name: &'static str,
@@ -112,14 +112,14 @@ fn text(axes: &[Axis], runs: &[Run]) -> String {
     columns(&["", "CPU µs", "multiple", "new conns to pods in a run"], &rows.collect::<Vec<_>>())
 }
 
-/// How many connections were made in a run, without those of the load: the median.
+/// The median number of connections that were opened in a run, without those of the load.
 fn made(runs: &[Run], proxy: &str) -> Option<f64> {
     let runs = runs.iter().filter(|run| run.proxy == proxy);
     let made: Vec<f64> = runs.map(|run| float(run.connections.saturating_sub(CONNECTIONS.into()))).collect();
     Some(ConcurrencyLimits::of(&made)?.median)
 }
 
-/// The server behind all, on all addresses of this machine: each pod has another.
+/// The upstream server, on all addresses of this machine, because each pod has its own.
 fn upstream(folder: &Path) -> Result<(Running, u16)> {
     let port = ports::free_on(Ipv4Addr::UNSPECIFIED)?.port();
     let mut command = Command::new(std::env::current_exe()?);
@@ -145,7 +145,7 @@ fn start(name: &str, [routes, services, endpoints]: [u32; 3], port: u16) -> Resu
     Ok(ProxyUnderTest { name: name.to_owned(), http1, h2c: None, tls: None, held: Held::Peer(running) })
 }
 
-/// The product itself: shows that what is measured beside it is the same.
+/// `rouse up` itself, to show that the data plane alone is comparable.
 fn up(binary: &Path, folder: &Path) -> Result<ProxyUnderTest> {
     let size = Size { routes: 10, services: 1, endpoints: 1 };
     let rouse = Rouse::start(binary, &generated_config::apps(size, folder)?, None, &["--workers", WORKERS])?;

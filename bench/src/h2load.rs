@@ -1,4 +1,4 @@
-//! h2load: how it is called, and what it says.
+//! Runs h2load and parses its output.
 
 use std::process::Command;
 use std::time::Duration;
@@ -6,21 +6,21 @@ use std::time::Duration;
 use crate::load::{ProxyAddress, Outcome};
 use crate::{Result, child, tools};
 
-/// No run takes this long; one that hangs is ended.
+/// Longer than any run; a run that hangs is ended.
 const PATIENCE: Duration = Duration::from_mins(2);
-/// What is spoken inside TLS.
+/// The TLS cipher suite.
 const CIPHER: &str = "TLS_AES_128_GCM_SHA256";
 
-/// What h2load is asked for.
+/// A load over persistent connections.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Kept {
     pub(crate) connections: u32,
-    /// How many streams each has at a time; `None`: HTTP/1.1.
+    /// Concurrent streams per connection; `None`: HTTP/1.1.
     pub(crate) streams: Option<u32>,
     pub(crate) path: &'static str,
 }
 
-/// Sends so many requests over kept connections.
+/// Sends `requests` requests over persistent connections.
 pub(crate) fn run(kept: Kept, address: &ProxyAddress, requests: u32) -> Result<Outcome> {
     let mut command = Command::new(tools::need("h2load", "nghttp2-client")?);
     command.args(["-t", "1", "-n", &requests.to_string(), "-c", &kept.connections.to_string()]);
@@ -29,13 +29,13 @@ pub(crate) fn run(kept: Kept, address: &ProxyAddress, requests: u32) -> Result<O
         None => command.arg("--h1"),
     };
     let scheme = if address.certificate.is_some() {
-        // One of each, so that all proxies agree on the same.
+        // One group and one cipher suite, so that all proxies negotiate the same.
         command.args(["--groups=X25519", &format!("--tls13-ciphers={CIPHER}")]);
         "https"
     } else {
         "http"
     };
-    // A header of its own would be a second Host.
+    // A separate `Host` header would be a second one.
     command
         .arg(format!("--connect-to={}", address.address))
         .arg(format!("{scheme}://{}{}", address.host, kept.path));
@@ -43,10 +43,10 @@ pub(crate) fn run(kept: Kept, address: &ProxyAddress, requests: u32) -> Result<O
     if address.certificate.is_some() && !agreed(&text) {
         return Err(format!("not TLS 1.3 with {CIPHER}:\n{text}").into());
     }
-    parse(&text).ok_or_else(|| format!("h2load said something else:\n{text}").into())
+    parse(&text).ok_or_else(|| format!("cannot parse the output of h2load:\n{text}").into())
 }
 
-/// Whether the handshake came to what was asked for.
+/// Whether the handshake negotiated the requested parameters.
 fn agreed(text: &str) -> bool {
     let said = |what: &str| text.lines().any(|line| line.trim() == what);
     said("TLS Protocol: TLSv1.3") && said(&format!("Cipher: {CIPHER}"))

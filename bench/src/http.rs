@@ -1,4 +1,4 @@
-//! A blocking client for one request over a fresh connection, that knows when the first byte came.
+//! A blocking HTTP client for one request over a new connection, with the time of the first byte.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -10,14 +10,14 @@ use crate::clock::unix_micros;
 /// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(40);
 
-/// What came back, and when.
+/// A response and its timestamps.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) body: String,
     /// When the request began, before the connection was made.
     pub(crate) began_us: u64,
-    /// When the first byte was here.
+    /// When the first byte arrived.
     pub(crate) first_byte_us: u64,
 }
 
@@ -47,7 +47,7 @@ fn send(address: SocketAddr, request: &str) -> Result<Answer> {
     let first_byte_us = unix_micros();
     bytes.truncate(first);
     stream.read_to_end(&mut bytes)?;
-    let (status, body) = parse(&bytes).ok_or_else(|| format!("{address} answered no HTTP"))?;
+    let (status, body) = parse(&bytes).ok_or_else(|| format!("{address} did not answer with HTTP"))?;
     Ok(Answer { status, body, began_us, first_byte_us })
 }
 

@@ -1,4 +1,4 @@
-//! What is sent to a proxy, and what became of it. The load comes from a process of its own.
+//! The loads, and the outcomes of their requests. Each load comes from a separate process.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -12,33 +12,33 @@ use crate::h2load::{self, Kept};
 use crate::role::connection_load::Tally;
 use crate::{Result, child};
 
-/// No run takes this long; one that hangs is ended.
+/// Longer than any run; a run that hangs is ended.
 const PATIENCE: Duration = Duration::from_mins(2);
 
-/// Where requests go, and for which host.
+/// The address and host of requests.
 #[derive(Debug, Clone)]
 pub(crate) struct ProxyAddress {
     pub(crate) address: SocketAddr,
     pub(crate) host: String,
-    /// What it shows; `None`: it is in the clear.
+    /// The server's certificate; `None`: without TLS.
     pub(crate) certificate: Option<PathBuf>,
 }
 
-/// By which of a proxy's doors requests come.
+/// The listener of a proxy that gets the requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ListenerKind {
     Http1,
     H2c,
-    /// HTTP/1.1 inside.
+    /// HTTP/1.1 over TLS.
     Tls,
 }
 
 /// How requests are sent.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Load {
-    /// Over connections that are kept, by h2load.
+    /// Over persistent connections, by h2load.
     Kept(Kept),
-    /// Each over a new connection, so many at a time.
+    /// Each over a new connection; the number is the concurrency.
     Fresh(u32),
     /// The same over TLS.
     Handshakes(Handshake, u32),
@@ -50,23 +50,23 @@ pub(crate) struct Scenario {
     pub(crate) name: &'static str,
     pub(crate) entrance: ListenerKind,
     pub(crate) load: Load,
-    /// How many requests make one run.
+    /// Requests per run.
     pub(crate) requests: u32,
-    /// How many go before each run and are not counted: pools do not last from one turn to the next.
+    /// Uncounted requests before each run: connection pools do not last from one run of a proxy to its next.
     pub(crate) before: u32,
 }
 
-/// What became of the requests.
+/// The outcomes of the requests.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Outcome {
     pub(crate) succeeded: u32,
-    /// Also those that began with another handshake than was asked for.
+    /// Including those with the wrong kind of handshake.
     pub(crate) failed: u32,
     pub(crate) per_second: f64,
     pub(crate) handshakes: Option<Handshakes>,
 }
 
-/// How the connections of a run began, as the client saw it.
+/// The handshakes of a run, as the client saw them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(crate) struct Handshakes {
     pub(crate) full: u32,
@@ -74,7 +74,7 @@ pub(crate) struct Handshakes {
 }
 
 impl Scenario {
-    /// With so many percent of its requests; enough that each connection has some.
+    /// With this percentage of its requests, but enough for every connection.
     pub(crate) fn scaled(self, percent: u32) -> Self {
         let least = match self.load {
             Load::Kept(kept) => kept.connections * 2,
@@ -85,7 +85,7 @@ impl Scenario {
     }
 }
 
-/// Sends so many requests and waits for the end.
+/// Sends `requests` requests and waits for the end.
 pub(crate) fn send(load: Load, address: &ProxyAddress, requests: u32) -> Result<Outcome> {
     match load {
         Load::Kept(kept) => h2load::run(kept, address, requests),
@@ -99,7 +99,7 @@ fn fresh(handshake: Option<Handshake>, at_once: u32, address: &ProxyAddress, req
     command.args(["connect", "--address", &address.address.to_string(), "--host", &address.host]);
     command.args(["--count", &requests.to_string(), "--at-once", &at_once.to_string()]);
     if let Some(handshake) = handshake {
-        let certificate = address.certificate.as_deref().ok_or("a handshake needs a door with a certificate")?;
+        let certificate = address.certificate.as_deref().ok_or("a handshake needs a listener with a certificate")?;
         command.args(["--handshake", name(handshake), "--certificate"]).arg(certificate);
     }
     let text = child::output("the load of new connections", &mut command, PATIENCE)?;
@@ -114,7 +114,7 @@ fn name(handshake: Handshake) -> &'static str {
     }
 }
 
-/// A request after the wrong handshake was other work than was asked for. Each client has no ticket the first time.
+/// Counts a request after the wrong kind of handshake as failed. The first connection of each client has no ticket.
 fn judge(tally: &Tally, asked: Handshake, at_once: u32) -> Outcome {
     let Tally { succeeded, full, resumed, .. } = *tally;
     let right = match asked {
@@ -151,7 +151,7 @@ mod tests {
             (Resumed, 10, 90, (100, 0)),
             (Resumed, 11, 89, (99, 1)),
             (Resumed, 100, 0, (10, 90)),
-            // Neither: a hello that had to be said twice.
+            // Neither kind: a handshake with a HelloRetryRequest.
             (Full, 98, 0, (98, 2)),
             (Resumed, 0, 98, (98, 2)),
         ] {

@@ -1,4 +1,4 @@
-//! What Rouse costs and how fast it wakes, measured beside its peers. bench/README.md says how to read it.
+//! `rouse-bench`: benchmarks of Rouse and its peers. bench/README.md explains the results.
 
 #![expect(
     clippy::print_stdout,
@@ -33,7 +33,7 @@ use std::process::ExitCode;
 use args::{Bench, Command};
 use clap::Parser;
 
-/// What can go wrong; it ends the measurement, and is printed.
+/// Any error; it ends the measurement and is printed.
 type Error = Box<dyn std::error::Error + Send + Sync>;
 type Result<T> = std::result::Result<T, Error>;
 
@@ -65,7 +65,7 @@ fn run(command: &Command) -> Result<()> {
     }
 }
 
-/// Ready to be interrupted: what was started is ended before we go.
+/// Runs a measurement that SIGINT and SIGTERM interrupt, so that child processes are ended.
 fn measure(what: impl FnOnce() -> Result<()>) -> Result<()> {
     clock::watch_for_signals()?;
     proc::raise_open_files();

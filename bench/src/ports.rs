@@ -1,12 +1,12 @@
-//! Free ports below those that the system gives to clients: a port of that range may be gone when its owner comes
-//! back, or connect to itself.
+//! Finds free ports below the ephemeral range: a client could take a port of that range before its server restarts, and
+//! a connection to it could connect to itself.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use crate::Result;
 
-/// An address on loopback that nobody has. None is given twice.
+/// A free loopback address. No address is returned twice.
 pub(crate) fn free() -> Result<SocketAddr> {
     free_on(Ipv4Addr::LOCALHOST)
 }

@@ -1,7 +1,7 @@
-//! What the kernel says of processes and of the whole machine.
+//! CPU time, memory and connections of processes and of the whole machine, from `/proc`.
 //!
-//! A process's time counts the kernel's work for it too: on kernels without `IRQ_TIME_ACCOUNTING` also the network's,
-//! which loopback does in the sender's name.
+//! CPU time of a process includes kernel work for it. On kernels without `IRQ_TIME_ACCOUNTING` that also includes network
+//! work, which loopback does on behalf of the sender.
 
 use std::collections::HashMap;
 use std::fs;
@@ -11,7 +11,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::Result;
 use crate::stats::float;
 
-/// Processor time, in the ticks that the kernel counts it in.
+/// CPU time, in kernel ticks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd)]
 pub(crate) struct Ticks(u64);
 
@@ -50,7 +50,7 @@ fn stat(pid: u32) -> Option<Stat> {
 }
 
 fn parse_stat(text: &str) -> Option<Stat> {
-    // A name may hold anything, also parentheses.
+    // A process name may contain any character, also parentheses.
     let (_, fields) = text.rsplit_once(')')?;
     let fields: Vec<&str> = fields.split_whitespace().collect();
     let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
@@ -73,7 +73,7 @@ fn families() -> HashMap<u32, Vec<u32>> {
     children
 }
 
-/// A process and all that it started, down to so many generations.
+/// A process and its descendants, down to this many generations.
 pub(crate) fn tree(pid: u32, generations: usize) -> Vec<u32> {
     let mut families = families();
     let (mut found, mut newest) = (vec![pid], vec![pid]);
@@ -92,13 +92,13 @@ pub(crate) fn time_of(pids: &[u32]) -> Ticks {
     pids.iter().filter_map(|&pid| stat(pid)).map(|stat| stat.own).sum()
 }
 
-/// The time of this program, of everything it started, and of what ended among these.
+/// The CPU time of this program and its descendants, including those that have ended.
 pub(crate) fn our_time() -> Ticks {
     let stats = tree(std::process::id(), ALL).into_iter().filter_map(stat);
     stats.map(|stat| [stat.own, stat.ended].into_iter().sum()).sum()
 }
 
-/// How long the machine's processors were busy, by whatever; what the hypervisor took counts too.
+/// The busy time of all CPUs, including time that the hypervisor took (steal).
 pub(crate) fn busy_time() -> Result<Ticks> {
     let text = fs::read_to_string("/proc/stat")?;
     parse_busy(&text).ok_or_else(|| "/proc/stat has no line for all processors".into())
@@ -125,7 +125,7 @@ fn parse_opened(text: &str) -> Option<u64> {
     pairs.find(|&(name, _)| name == "ActiveOpens")?.1.parse().ok()
 }
 
-/// The memory of these processes in KiB, what they share with others in parts.
+/// The proportional set size (PSS) of these processes, in KiB.
 pub(crate) fn proportional_kib(pids: &[u32]) -> u64 {
     let of = |pid: &u32| parse_pss(&fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?);
     pids.iter().filter_map(of).sum()
@@ -136,7 +136,7 @@ fn parse_pss(text: &str) -> Option<u64> {
     line.trim().strip_suffix("kB")?.trim().parse().ok()
 }
 
-/// What a process has in memory, and the most that it ever had, in MiB.
+/// The resident memory of a process now and at its peak, in MiB.
 pub(crate) fn memory(pid: u32) -> Result<(f64, f64)> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let mib = |field: &str| {
@@ -148,10 +148,10 @@ pub(crate) fn memory(pid: u32) -> Result<(f64, f64)> {
     Ok((mib("VmRSS:")?, mib("VmHWM:")?))
 }
 
-/// Every connection is a file, for us and for those that we start.
+/// Raises the limit of open files for this process and its children: every connection is a file.
 pub(crate) fn raise_open_files() {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
-    // If the system does not want to, the measurement with many connections will say so.
+    // Ignored: if it fails, the measurement with many connections reports it.
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).ok();
 }
 

@@ -1,4 +1,4 @@
-//! `rouse up` as it is measured: started on free ports, steered through its admin API, ended.
+//! Starts, controls and ends the `rouse up` process that is measured.
 
 use std::fmt::Write;
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use crate::child::Running;
 use crate::clock::until;
 use crate::{Result, http};
 
-/// Long enough for a busy machine; nothing that works takes it.
+/// Long enough for a busy machine; a working product needs far less.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 /// A running `rouse up`.
@@ -22,10 +22,10 @@ const PATIENCE: Duration = Duration::from_mins(1);
 pub(crate) struct Rouse {
     running: Running,
     pub(crate) address: SocketAddr,
-    /// Where it listens over TLS, if it has a certificate.
+    /// Its TLS listener, if it has a certificate.
     pub(crate) secure: Option<SocketAddr>,
     pub(crate) admin: SocketAddr,
-    // Goes last: it is the working folder.
+    // Dropped last: it is the working folder.
     _folder: TempDir,
 }
 
@@ -38,11 +38,11 @@ pub(crate) struct App {
     pub(crate) env: Vec<(&'static str, String)>,
     pub(crate) hosts: Vec<String>,
     pub(crate) h2c: bool,
-    /// As many as run, always; none: it begins at zero.
+    /// The fixed number of pods; 0: the app starts at zero.
     pub(crate) pods: u32,
 }
 
-/// What the admin API says of a service; only what is needed here.
+/// A service in the admin API, with the fields that are needed here.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Service {
     #[serde(rename = "service")]
@@ -57,14 +57,14 @@ pub(crate) struct Pod {
     state: String,
 }
 
-/// The product: what was asked for, or the one beside this program.
+/// The `rouse` binary: `asked`, or the one in the folder of this program.
 pub(crate) fn binary(asked: Option<&Path>) -> Result<PathBuf> {
     let beside = || Ok::<_, std::io::Error>(std::env::current_exe()?.with_file_name("rouse"));
     let file = asked.map_or_else(beside, std::path::absolute)?;
     if file.is_file() {
         return Ok(file);
     }
-    let built = "build it with cargo build --release -p rouse-cli, or say --rouse FILE";
+    let built = "build it with cargo build --release -p rouse-cli, or set --rouse FILE";
     Err(format!("there is no {}: {built}", file.display()).into())
 }
 
@@ -87,7 +87,7 @@ impl Rouse {
             let address =
                 |prefix: &str| lines.iter().find_map(|line| line.strip_prefix(prefix)?.parse().ok());
             let secure = address("listening on https://");
-            // The admin's line is the last.
+            // The admin address is printed last.
             Some((address("listening on http://")?, secure, address("admin on http://")?))
         })?;
         if certificate.is_some() && secure.is_none() {
@@ -100,7 +100,7 @@ impl Rouse {
         self.running.pid()
     }
 
-    /// What the admin API answers.
+    /// GETs a path of the admin API.
     pub(crate) fn ask<T: for<'d> Deserialize<'d>>(&self, path: &str) -> Result<T> {
         let answer = http::get(self.admin, &self.admin.to_string(), path)?;
         if answer.status != 200 {
@@ -115,7 +115,7 @@ impl Rouse {
         all.into_iter().find(|one| one.id == name).ok_or_else(|| format!("there is no {name}").into())
     }
 
-    /// Where the pods of an app are, once `count` are ready.
+    /// The addresses of an app's pods, once `count` are ready.
     pub(crate) fn pods(&self, app: &str, count: u32) -> Result<Vec<SocketAddr>> {
         until(&format!("{count} pods of {app}"), PATIENCE, || {
             let pods = self.service(app)?.endpoints;

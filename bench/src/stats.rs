@@ -1,14 +1,14 @@
-//! Medians, percentiles and spreads.
+//! Statistics: medians, percentiles and ranges.
 
 use serde::Serialize;
 
-/// A count as a number to calculate with.
+/// A count as a float.
 #[expect(clippy::cast_precision_loss, reason = "counts and microseconds here are far below 2^52")]
 pub(crate) const fn float(count: u64) -> f64 {
     count as f64
 }
 
-/// The smallest value that at least `percent` of the values do not exceed; `None` of none.
+/// The smallest value that at least `percent` percent of the values do not exceed; `None` without values.
 pub(crate) fn percentile(values: &[f64], percent: usize) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -26,7 +26,7 @@ pub(crate) fn median(values: &[f64]) -> Option<f64> {
     Some(f64::midpoint(lower, upper))
 }
 
-/// Where values lie.
+/// Median and range of values.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct ConcurrencyLimits {
     pub(crate) median: f64,
@@ -36,7 +36,7 @@ pub(crate) struct ConcurrencyLimits {
 }
 
 impl ConcurrencyLimits {
-    /// `None` of none.
+    /// `None` without values.
     pub(crate) fn of(values: &[f64]) -> Option<Self> {
         Some(Self {
             median: median(values)?,

@@ -1,4 +1,4 @@
-//! A picture of a matrix: a group of bars for each load, each group to its own scale.
+//! Draws the results as an SVG chart: a group of bars per load, each group with its own scale.
 
 use std::fmt::Write;
 
@@ -40,7 +40,7 @@ pub(crate) fn chart(title: &str, cells: &[Cell], reference: &str) -> String {
     )
 }
 
-/// One bar with its name, its value, and a line from the least to the most that was measured.
+/// One bar with its name, its value, and a line from the minimum to the maximum.
 fn bar(out: &mut String, cell: &Cell, top: f64, scale: f64, ours: bool) {
     let colour = if ours { "#d9480f" } else { "#9aa5b1" };
     let spread = &cell.cpu_us;

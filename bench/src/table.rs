@@ -1,6 +1,6 @@
-//! Columns of text for people.
+//! Formats rows as aligned text columns.
 
-/// Rows under a head: the first column to the left, the others to the right.
+/// Rows under a head: the first column is left-aligned, the others right-aligned.
 pub(crate) fn columns(head: &[&str], rows: &[Vec<String>]) -> String {
     let head: Vec<String> = head.iter().map(|&title| title.to_owned()).collect();
     let all = || std::iter::once(&head).chain(rows);

@@ -1,4 +1,4 @@
-//! Programs of others: where they are, and how those that are no part of the system are fetched.
+//! External programs: finds installed ones, downloads Envoy, and builds the Go proxy.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,12 +9,12 @@ use crate::{Result, child};
 /// Where a program is, if it is installed.
 pub(crate) fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    // Debian puts servers where only root looks, and Go is at home in neither.
+    // Debian installs servers in folders that only root has in PATH, and Go has a folder of its own.
     let more = ["/usr/sbin", "/usr/local/sbin", "/usr/local/go/bin"].map(PathBuf::from);
     std::env::split_paths(&path).chain(more).map(|folder| folder.join(name)).find(|file| file.is_file())
 }
 
-/// The same, for what nothing can be measured without.
+/// The same for a required program.
 pub(crate) fn need(name: &str, package: &str) -> Result<PathBuf> {
     find(name).ok_or_else(|| format!("{name} is not installed (Debian: apt install {package})").into())
 }

@@ -25,16 +25,16 @@ credentials() {
     mv "$run/kubeconfig.new" "$run/kubeconfig"
 }
 
-# On sockets: ports would keep a second cluster from this machine. What it advertises must look like an address, and
-# nobody asks for it. Without fsync: its data is thrown away.
+# On Unix sockets: fixed ports would prevent a second cluster on this machine. The advertised URL must be an address, but
+# is not used. Without fsync: the data is temporary.
 start_etcd() {
     start etcd "$bin/etcd" --data-dir "$run/state/etcd" --unsafe-no-fsync --log-level warn \
         --listen-client-urls "unix://$run/etcd.sock" --advertise-client-urls http://localhost:0 \
         --listen-peer-urls "unix://$run/peer.sock"
 }
 
-# What ServiceAccounts that are not Kubernetes' own ask of the API server: a line each in logs/audit.log, writes with what
-# they write. A watch ends late, so its beginning counts too.
+# logs/audit.log has a line for each request of ServiceAccounts that are not Kubernetes' own, with the body of writes. A
+# watch is also logged when it starts, because it ends late.
 audit_policy() {
     cat <<YAML
 apiVersion: audit.k8s.io/v1
@@ -51,7 +51,7 @@ YAML
 start_apiserver() {
     local flags=()
     audit_policy >"$run/state/audit-policy.yaml"
-    # Endpoints may not be on loopback, so a control plane by itself has none of its own.
+    # Endpoints may not be loopback addresses, so a control plane alone has no endpoint for its own Service.
     [ "$mode" = full ] || flags+=(--endpoint-reconciler-type=none)
     start kube-apiserver "$bin/kube-apiserver" --etcd-servers="unix://$run/etcd.sock" \
         --bind-address="${api%:*}" --secure-port="${api#*:}" --advertise-address="$node_ip" \
@@ -75,7 +75,7 @@ start_apiserver() {
 
 start_controllers() {
     local flags=(--allocate-node-cidrs=true --cluster-cidr="$pod_cidr")
-    # Nodes of a control plane by itself are made up by tests: nobody renews their leases.
+    # On a control plane alone, tests create nodes as objects, and no kubelet renews their leases.
     [ "$mode" = full ] || flags=(--controllers="*,-node-lifecycle-controller,-taint-eviction-controller,-node-ipam-controller")
     start kube-controller-manager "$bin/kube-controller-manager" --secure-port=0 --leader-elect=false \
         --kubeconfig="$run/state/kube-controller-manager.kubeconfig" --use-service-account-credentials \

@@ -9,7 +9,7 @@ run=$(readlink -m "${ROUSE_CLUSTER:-/tmp/rouse-cluster}")
 # Addresses of the node, and of this machine as the node and its pods see it.
 node_ip=10.99.0.1 host_ip=10.99.0.254
 pod_cidr=10.244.0.0/16 service_cidr=10.96.0.0/16
-# There is one node to a machine: its addresses, its link and its cgroups exist once. This link says whose it is.
+# There is one node per machine: its addresses, its link and its cgroups exist once. This link names the run folder of it.
 claim=/run/rouse-cluster
 
 say() { printf 'cluster: %s\n' "$*" >&2; }
@@ -25,7 +25,7 @@ skip() {
     exit 77
 }
 
-# Runs a command and says how long it took.
+# Runs a command and prints how long it took.
 timed() {
     local what=$1 began=${EPOCHREALTIME/./}
     shift
@@ -33,7 +33,7 @@ timed() {
     say "$(printf '%-44s %7d ms' "$what" $(((${EPOCHREALTIME/./} - began) / 1000)))"
 }
 
-# When a process was started, in ticks; nothing if it has ended, waited for or not. Names may have spaces and brackets.
+# The start time of a process in ticks; nothing if it has ended or is a zombie. Names may contain spaces and brackets.
 birth() {
     local stat fields
     { stat=$(<"/proc/$1/stat"); } 2>/dev/null || return 0
@@ -93,7 +93,7 @@ start() { # NAME COMMAND...
     fi
 }
 
-# Waits until a command succeeds, and no longer than the program lives that it asks.
+# Waits until a command succeeds. Fails when the program that it asks has ended.
 await() {
     local name=$1 deadline=$((SECONDS + ${ROUSE_CLUSTER_PATIENCE:-120}))
     shift
@@ -106,7 +106,7 @@ await() {
     done
 }
 
-# Ends a recorded process at once: what it would tidy up is thrown away with its folder.
+# Kills a recorded process: it needs no clean shutdown, because its folder is deleted.
 end() {
     local pid deadline=$((SECONDS + 60))
     while pid=$(living "$1"); do

@@ -1,7 +1,7 @@
 # One node: a namespace with containerd, kubelet and kube-proxy in it; sourced by `up`.
 # shellcheck shell=bash disable=SC2154 # run, bin and the addresses are set in lib.bash
 
-# Debian's names of what a node needs beside Kubernetes, and a file by which each is known.
+# The Debian packages that a node needs besides Kubernetes, each with a file that shows that it is installed.
 packages() {
     local missing=() entry
     for entry in containerd=/usr/bin/containerd runc=/usr/sbin/runc containernetworking-plugins=/usr/lib/cni/bridge \
@@ -15,7 +15,7 @@ packages() {
         skip "a node needs ${missing[*]}, and apt-get could not install them ($run/logs/apt.log)"
 }
 
-# Makes the node: see `node` for its inside. Whoever ends its process 1 ends all that is in it.
+# Starts the node; the script `node` is its process 1. Ending that process ends everything in the node.
 namespaces() {
     local node
     launch unshare unshare --mount --net --pid --fork --kill-child --mount-proc "$here/node" "$run" "$cache"
@@ -62,8 +62,8 @@ JSON
 
 start_kubelet() {
     # failCgroupV1, cgroupDriver: machines without systemd, or with the old cgroups, are good enough for tests.
-    # clusterDNS: nobody answers there, but without it every pod costs an event with a warning.
-    # makeIPTablesUtilChains: nobody here uses the chains. evictionHard: a full disk is the machine's affair.
+    # clusterDNS: no server is there, but without it every pod causes a warning event.
+    # makeIPTablesUtilChains: the chains are not used here. evictionHard: a full disk must not evict pods.
     cat >"$run/state/kubelet.yaml" <<YAML
 apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration

@@ -1,5 +1,5 @@
-//! The table of errors: for each row that can happen on one machine, what an HTTP client hears, what a gRPC client
-//! hears, and what the books say.
+//! The error table: for each row that can occur on one machine, the response to an HTTP client and to a gRPC client, and
+//! the metrics.
 
 #![expect(clippy::unwrap_used, reason = "tests, also where a check is a function of its own")]
 
@@ -53,19 +53,19 @@ impl Row {
         );
         assert!(whole.header("content-type").starts_with("text/plain"), "{whole:?}");
         assert!((1..4096).contains(&whole.body.len()), "a short text: {whole:?}");
-        assert!(!whole.headers.contains_key("x-rouse-cold-start"), "no pod answered: {whole:?}");
+        assert!(!whole.headers.contains_key("x-rouse-cold-start"), "only a pod's response has this header: {whole:?}");
     }
 
     async fn heard_by_grpc(&self, mut reply: Reply) {
         assert_eq!(reply.status, 200);
         assert_eq!(reply.headers["content-type"], "application/grpc");
-        assert_eq!(reply.headers["grpc-status"], self.grpc.to_string(), "all is said in the headers");
+        assert_eq!(reply.headers["grpc-status"], self.grpc.to_string(), "the status is in the headers");
         assert_eq!(reply.headers["x-rouse-error"], self.code);
         assert!(reply.rest().await.is_empty());
         assert!(!reply.outcome().await.1.is_empty(), "a message for people");
     }
 
-    /// Waits until the books have `more` requests of this row's status than `before`.
+    /// Waits until the metrics count `more` requests of this row's status than `before`.
     async fn booked(&self, rouse: &Rouse, before: f64, more: f64) {
         eventually(&format!("{more} more requests of {} than {before}", self.status), async || {
             let now = rouse.admin.requests(&self.status.to_string()).await;
@@ -74,10 +74,10 @@ impl Row {
         .await;
     }
 
-    /// GET over HTTP/1.1 and HTTP/2, and a gRPC call: all three hear this row, and it is in the books three times.
+    /// GET over HTTP/1.1 and HTTP/2, and a gRPC call: all three get this row, and the metrics count three requests.
     async fn check(&self, rouse: &Rouse, target: &Target, path: &str) {
         let before = rouse.admin.requests(&self.status.to_string()).await;
-        // All at once: a pod may be in trouble for a short time only.
+        // Concurrently: a pod may fail only for a short time.
         tokio::join!(
             async { self.heard(&session::get(target, path).await) },
             async { self.heard(&Http::two(target).await.get(path).await) },
@@ -97,7 +97,7 @@ async fn start_with(config: Config) -> (Rouse, Target) {
     (rouse, target)
 }
 
-/// An app that does not listen before it is told to.
+/// An app that listens only after [`Gated::open`].
 struct Gated {
     app: App,
     gate: PathBuf,
@@ -124,7 +124,7 @@ async fn holds(rouse: &Rouse, count: u64) {
 async fn a_host_without_a_route_is_no_route() {
     let (rouse, target) = start(App::http()).await;
     NO_ROUTE.check(&rouse, &target.with_host("nobody.localhost"), "/").await;
-    assert_eq!(rouse.admin.service("app").await.state, "zero", "nobody was woken");
+    assert_eq!(rouse.admin.service("app").await.state, "zero", "no app was woken");
     rouse.stop().await;
 }
 
@@ -147,13 +147,13 @@ async fn an_app_that_never_listens_is_a_readiness_timeout_that_says_why() {
     let (rouse, target) = start(App::http().env("NEVER_LISTEN", 1).timeout("readiness", "1s")).await;
     READINESS_TIMEOUT.check(&rouse, &target, "/").await;
     let text = session::get(&target, "/").await.text();
-    assert!(text.contains("I shall never listen"), "what the app said last: {text:?}");
+    assert!(text.contains("I shall never listen"), "the app's last line is missing: {text:?}");
     rouse.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pod_that_stops_listening_is_a_failed_connection() {
-    // The one connection is the probe's.
+    // `CLOSE_AFTER` counts one connection: the probe's.
     let app =
         App::http().warm().env("CLOSE_AFTER", 1).timeout("readiness", "300ms").timeout("connect", "100ms");
     let (rouse, target) = start(app).await;
@@ -187,14 +187,14 @@ async fn a_pod_that_hangs_up_is_an_upstream_reset() {
     for app in [App::http(), App::h2c()] {
         let (rouse, target) = start(app).await;
         assert_eq!(session::get(&target, "/").await.status, 200);
-        // POST: what may have had an effect is not sent twice.
+        // POST: a request that may have had an effect is not retried.
         let before = rouse.admin.requests("502").await;
         let requests = target.stat("requests").await;
         UPSTREAM_RESET.heard(&Http::one(&target).await.post("/reset", body::full("x")).await);
         UPSTREAM_RESET.heard(&Http::two(&target).await.post("/reset", body::full("x")).await);
         UPSTREAM_RESET.heard_by_grpc(Grpc::connect(&target).await.unary("/reset", b"").await).await;
         UPSTREAM_RESET.booked(&rouse, before, 3.0).await;
-        assert_eq!(target.stat("requests").await - requests, 4, "three, and the one that asks");
+        assert_eq!(target.stat("requests").await - requests, 4, "three requests, and the one for /stats");
         rouse.stop().await;
     }
 }
@@ -214,7 +214,7 @@ async fn a_pod_that_dies_is_an_upstream_reset_and_the_next_request_gets_a_new_on
 async fn a_pod_that_does_not_answer_is_a_response_timeout() {
     for app in [App::http(), App::h2c()] {
         let (rouse, target) = start(app.timeout("response-header", "1s")).await;
-        assert_eq!(session::get(&target, "/").await.status, 200, "the start does not count");
+        assert_eq!(session::get(&target, "/").await.status, 200, "the response timeout does not include the start");
         RESPONSE_TIMEOUT.check(&rouse, &target, "/hang").await;
         target.until("in_flight", |requests| requests == 1).await;
         rouse.stop().await;
@@ -237,12 +237,12 @@ async fn a_response_that_takes_too_long_is_cut_and_no_text_of_ours_is_in_it() {
     let mut client = Raw::connect(&target).await;
     client.get(&target, "/sse/9/next").await;
     assert_eq!(client.head().await.status, 200);
-    assert_eq!(client.ended().await, "9\r\ndata: 1\n\n\r\n", "cut after what had come, without a last chunk");
+    assert_eq!(client.ended().await, "9\r\ndata: 1\n\n\r\n", "the body ends after the first event, without a last chunk");
     let mut client = Http::two(&target).await;
     let request = client.request(Method::GET, "/sse/9/next").body(body::empty()).unwrap();
     let response = client.send(request).await;
     assert_eq!(response.status(), 200);
-    assert!(session::whole(response).await.is_err(), "half a stream must not look whole");
+    assert!(session::whole(response).await.is_err(), "a truncated stream must not look complete");
     target.until("cancelled", |streams| streams == 2).await;
     REQUEST_TIMEOUT.booked(&rouse, before, 2.0).await;
     rouse.stop().await;
@@ -251,7 +251,7 @@ async fn a_response_that_takes_too_long_is_cut_and_no_text_of_ours_is_in_it() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_that_comes_back_to_us_is_a_loop() {
     let (rouse, target) = start(App::http()).await;
-    // What we leave on a request is what a request has that comes back.
+    // The `Via` that the gateway adds is what it finds on a request that loops back.
     let seen = session::get(&target, "/headers").await.json();
     let via = seen["headers"]["via"][0].as_str().unwrap().to_owned();
     let before = rouse.admin.requests("508").await;
@@ -327,7 +327,7 @@ async fn a_client_that_leaves_before_the_answer_is_not_counted_as_a_failure() {
         assert_eq!(session::get(&target, "/").await.status, 200);
         let mut client = Raw::connect(&target).await;
         client.get(&target, "/hang").await;
-        // The request and the one that asks.
+        // The request itself, and the one for `/stats`.
         target.until("in_flight", |requests| requests == 2).await;
         client.reset();
         target.until("in_flight", |requests| requests == 1).await;
@@ -336,14 +336,14 @@ async fn a_client_that_leaves_before_the_answer_is_not_counted_as_a_failure() {
     }
 }
 
-/// 499 in the books, and no 5xx.
+/// The metrics count 499s, and no 5xx.
 async fn counted_as_gone(rouse: &Rouse, clients: f64) {
-    eventually("499 in the books", async || {
+    eventually("499 in the metrics", async || {
         let gone = rouse.admin.requests("499").await;
         ((gone - clients).abs() < f64::EPSILON).then_some(())
     })
     .await;
     for code in ["500", "502", "503", "504"] {
-        assert!(rouse.admin.requests(code).await.abs() < f64::EPSILON, "a {code} in the books");
+        assert!(rouse.admin.requests(code).await.abs() < f64::EPSILON, "a {code} in the metrics");
     }
 }

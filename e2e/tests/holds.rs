@@ -1,4 +1,4 @@
-//! Many who wait: all are served, in order, never too many at a time, and never with more memory than is allowed.
+//! Many held requests: all are served, in order, within the concurrency limit and within the memory limit.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic, also in its helpers")]
 
@@ -19,7 +19,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpSocket;
 use tokio::task::JoinSet;
 
-/// How many of each status.
+/// The number of responses of each status.
 async fn statuses(mut tasks: JoinSet<FullResponse>) -> BTreeMap<u16, usize> {
     let mut statuses = BTreeMap::new();
     while let Some(answer) = within("all answers", tasks.join_next()).await {
@@ -62,7 +62,7 @@ async fn a_thousand_requests_at_once_wake_a_service_once_and_are_all_served_with
 async fn requests_that_wait_are_served_in_the_order_in_which_they_came() {
     let app = App::http().env("START_DELAY_MS", 500).scale("limit", 1);
     let rouse = Rouse::start(&programs!(), Config::of(app)).await;
-    // The streams of one connection come in the order in which they were opened.
+    // The streams of one connection arrive in the order in which they were opened.
     let mut http = Http::two(&rouse.target(true)).await;
     let mut tasks = JoinSet::new();
     for number in 1..=200 {
@@ -89,10 +89,10 @@ async fn an_app_that_dies_above_two_hundred_requests_survives_five_thousand_that
     rouse.stop().await;
 }
 
-/// A POST of a mebibyte, as far as the gateway takes it. The status of the answer.
+/// POSTs up to a mebibyte, as far as the gateway takes it. Returns the status of the response.
 async fn post(address: SocketAddr, host: &str) -> Option<u16> {
     let socket = TcpSocket::new_v4().unwrap();
-    // What the client's kernel buffers is not the gateway's memory, but it is this machine's.
+    // The client's kernel buffers are not the gateway's memory, but they do use memory of this machine.
     socket.set_send_buffer_size(8 * 1024).unwrap();
     let (mut read, mut write) = socket.connect(address).await.ok()?.into_split();
     let head = format!("POST / HTTP/1.1\r\nHost: {host}\r\nContent-Length: 1048576\r\n\r\n");
@@ -160,11 +160,11 @@ async fn a_scan_of_a_thousand_hosts_wakes_no_more_than_the_budget() {
         tasks.spawn(async move { get(&target, "/").await });
     }
     assert_eq!(statuses(tasks).await, BTreeMap::from([(504, 1000)]));
-    // A burst of 50 for one namespace, and 10 more each second; the scan took its 2 s and some more.
+    // The limit is a burst of 50 for one namespace and 10 more each second; the scan takes a little more than 2 s.
     let services = rouse.admin.services().await;
     let woken = services.iter().filter(|service| !service.endpoints.is_empty()).count();
     assert!((50..=200).contains(&woken), "{woken} services were woken");
-    eventually("nobody waits any more", async || {
+    eventually("no request to be held", async || {
         rouse.admin.services().await.iter().all(|service| service.holds == 0).then_some(())
     })
     .await;

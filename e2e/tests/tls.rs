@@ -1,5 +1,5 @@
-//! The TLS listener of `rouse up`: certificates that come from files and change there, both protocols, and clients that do
-//! not shake hands as they should.
+//! The TLS listener of `rouse up`: certificates from files, their reload, HTTP/1.1 and HTTP/2, and clients with broken
+//! handshakes.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 #![expect(clippy::print_stderr, reason = "what a run skips or measures is told beside its results")]
@@ -31,12 +31,12 @@ use tokio::time::Instant;
 use tokio_tungstenite::tungstenite::Message;
 
 const HOST: &str = "app.localhost";
-/// Longer than any handshake; what is to fail must not wait for it.
+/// Longer than any handshake; an expected failure must come sooner.
 const HANDSHAKE: Duration = Duration::from_secs(30);
 
 type Stream = ClientStream<TcpStream>;
 
-/// TLS of a client that trusts `authority`. Each has its own, so that no session is resumed and every certificate is seen.
+/// TLS of a client that trusts `authority`. Each has its own, so that no session is resumed and each gets the certificate.
 fn client_of(authority: &Authority, host: &str, alpn: &[Alpn]) -> ClientTls {
     let name = ServerName::try_from(host.to_owned()).unwrap();
     let roots = Roots::Pem(vec![authority.ca()]);
@@ -57,7 +57,7 @@ fn shown(stream: &Stream) -> &[u8] {
     &stream.get_ref().1.peer_certificates().unwrap()[0]
 }
 
-/// Replaces `a.crt` and `a.key` as tools do it: each at once, one after the other.
+/// Replaces `a.crt` and `a.key` as tools do: one after the other, each atomically.
 fn replace(folder: &Path, leaf: &Leaf) {
     for (name, text) in [("a.crt", &leaf.chain), ("a.key", &leaf.key)] {
         put(folder, name, text);
@@ -112,12 +112,12 @@ impl Secure {
         Http::two_over(self.stream(Alpn::H2).await, "https", HOST).await
     }
 
-    /// The way in without TLS.
+    /// The listener without TLS.
     fn plain(&self) -> Target {
         self.rouse.target(false).with_host(HOST)
     }
 
-    /// Where its only pod answers.
+    /// The address of its only pod.
     async fn pod(&self) -> Target {
         Target::plain(self.rouse.admin.service("app").await.endpoints[0].address)
     }
@@ -181,7 +181,7 @@ async fn the_name_in_the_handshake_chooses_the_certificate() {
         (HOST, &first),
         ("cart.shop.localhost", &wild),
         ("CART.Shop.localhost", &wild),
-        // A wildcard stands for one label; whom nothing fits, and who names nobody, gets the first.
+        // A wildcard stands for one label. Without a matching certificate or without SNI, the first certificate is used.
         ("a.cart.shop.localhost", &first),
         ("shop.localhost", &first),
         ("elsewhere.test", &first),
@@ -192,7 +192,7 @@ async fn the_name_in_the_handshake_chooses_the_certificate() {
         let (stream, _) = shake(&client(trustful), address).await.unwrap();
         assert!(shown(&stream) == leaf.der, "{name}");
     }
-    // And it is one that its clients trust.
+    // A client that verifies certificates trusts it.
     shake(&client_of(&authority, "cart.shop.localhost", &[Alpn::H2]), address).await.unwrap();
     rouse.stop().await;
 }
@@ -211,9 +211,9 @@ async fn a_client_with_the_wrong_protocol_is_refused_and_harms_no_other() {
     raw.ended().await;
     let wrong = shake(&client_of(&up.authority, HOST, &[Alpn::H2]), up.rouse.address).await;
     assert!(matches!(wrong, Err(TlsError::NotTls | TlsError::Io(_))), "{:?}", wrong.err());
-    assert_eq!(neighbour.get("/").await.status, 200, "the connection that was there");
-    assert_eq!(up.one().await.get("/").await.status, 200, "a new one");
-    assert_eq!(get(&up.plain(), "/").await.status, 200, "and one without TLS");
+    assert_eq!(neighbour.get("/").await.status, 200, "an existing connection");
+    assert_eq!(up.one().await.get("/").await.status, 200, "a new connection");
+    assert_eq!(get(&up.plain(), "/").await.status, 200, "a connection without TLS");
     up.rouse.stop().await;
 }
 
@@ -221,7 +221,7 @@ async fn a_client_with_the_wrong_protocol_is_refused_and_harms_no_other() {
 async fn who_does_not_shake_hands_is_dropped_after_the_header_timeout() {
     let up =
         Secure::with(App::http().warm(), |launch| launch.argument("--header-timeout").argument("1s")).await;
-    // Nothing at all; the beginning of a record; and a record that says it is longer.
+    // No bytes; the beginning of a record; and a record that is shorter than its length field.
     for said in [&b""[..], b"\x16\x03", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"] {
         let began = Instant::now();
         let mut raw = Raw::connect(&Target::plain(up.address)).await;
@@ -243,12 +243,12 @@ async fn a_certificate_that_is_replaced_is_served_without_a_failed_request() {
     replace(up.rouse.dir(), &new);
     let (mut asked, mut fresh) = (0, 0);
     let deadline = Instant::now() + PATIENCE;
-    // A few more after the change.
+    // Goes on until 20 connections have had the new certificate.
     while fresh < 20 {
-        assert!(Instant::now() < deadline, "the new certificate does not come");
+        assert!(Instant::now() < deadline, "the new certificate is not served");
         let stream = up.stream(if asked % 2 == 0 { Alpn::Http1 } else { Alpn::H2 }).await;
         let is_new = shown(&stream) == new.der;
-        assert!(is_new || fresh == 0, "the old one is back");
+        assert!(is_new || fresh == 0, "the old certificate is served again");
         fresh += u32::from(is_new);
         let mut http = match asked % 2 {
             0 => Http::one_over(stream, HOST).await,
@@ -259,7 +259,7 @@ async fn a_certificate_that_is_replaced_is_served_without_a_failed_request() {
         }
         asked += 1;
     }
-    assert!(asked > 20, "some came before the change");
+    assert!(asked > 20, "requests were sent before the change, too");
     drop((one, two));
     up.rouse.stop().await;
 }
@@ -270,11 +270,11 @@ async fn a_broken_new_certificate_is_told_once_and_the_old_one_keeps_serving() {
     let before = shown(&up.stream(Alpn::H2).await).to_vec();
     let complaints = || {
         let lines = up.rouse.output.lines();
-        lines.iter().filter(|line| line.contains("the old certificates keep serving")).count()
+        lines.iter().filter(|line| line.contains("the old certificates stay in use")).count()
     };
     let stranger = up.authority.leaf(&[HOST]);
     for (number, name, text, complaint) in [
-        (1, "a.crt", "nothing", "holds no certificate"),
+        (1, "a.crt", "nothing", "contains no certificate"),
         (2, "a.crt", stranger.chain.as_str(), "the key does not match the certificate in"),
     ] {
         put(up.rouse.dir(), name, text);
@@ -286,13 +286,13 @@ async fn a_broken_new_certificate_is_told_once_and_the_old_one_keeps_serving() {
         assert!(shown(&now) == before);
         assert_eq!(Http::two_over(now, "https", HOST).await.get("/").await.status, 200);
     }
-    // The key comes later than its certificate.
+    // The key is replaced after its certificate.
     put(up.rouse.dir(), "a.key", &stranger.key);
     eventually("the new certificate", async || {
         (shown(&up.stream(Alpn::H2).await) == stranger.der).then_some(())
     })
     .await;
-    assert_eq!(complaints(), 2, "nothing is said twice");
+    assert_eq!(complaints(), 2, "no complaint is logged twice");
     up.rouse.stop().await;
 }
 
@@ -304,8 +304,8 @@ async fn certificates_that_cannot_be_used_at_the_start_are_bad_usage_and_named()
         ("{cert: none.crt, key: a.key}", "none.crt", "cannot be read"),
         ("{cert: a.crt, key: none.key}", "none.key", "cannot be read"),
         ("{cert: a.crt, key: a.key}, {cert: b.crt, key: none.key}", "none.key", "cannot be read"),
-        ("{cert: a.key, key: a.key}", "a.key", "holds no certificate"),
-        ("{cert: a.crt, key: a.crt}", "a.crt", "holds no unencrypted private key"),
+        ("{cert: a.key, key: a.key}", "a.key", "contains no certificate"),
+        ("{cert: a.crt, key: a.crt}", "a.crt", "contains no unencrypted private key"),
         ("{cert: b.crt, key: a.key}", "a.key", "the key does not match the certificate in"),
     ] {
         let launch = Launch::of(&yaml(App::http(), certs))
@@ -321,7 +321,7 @@ async fn certificates_that_cannot_be_used_at_the_start_are_bad_usage_and_named()
     }
 }
 
-/// HTTP/2 by hand: answers pings until the connection ends. The error codes of the GOAWAYs that came.
+/// Raw HTTP/2: answers pings until the connection ends. Returns the error codes of the received GOAWAYs.
 async fn farewells(stream: &mut Stream) -> std::io::Result<Vec<u32>> {
     const PING: u8 = 6;
     const GOAWAY: u8 = 7;
@@ -361,7 +361,7 @@ async fn sigterm_takes_leave_in_the_words_of_the_protocols() {
     let mut two = up.stream(Alpn::H2).await;
     two.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
     two.flush().await.unwrap();
-    // Once its settings have come, it is being served.
+    // Once the server's SETTINGS have arrived, the connection is being served.
     let mut head = [0; 9];
     two.read_exact(&mut head).await.unwrap();
     two.read_exact(&mut vec![0; usize::from(head[2])]).await.unwrap();
@@ -398,10 +398,10 @@ async fn sigterm_lets_requests_over_tls_finish() {
     }
 }
 
-/// They have a moment to say what they want; the time that a drain may take is for those who wait for something.
+/// A connection without a request gets a short time to send one; the drain timeout applies to requests in flight.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clients_that_have_asked_for_nothing_do_not_hold_up_sigterm() {
-    // Far longer than the test waits for the end.
+    // Far longer than the test waits for the process to end.
     let long = ["--drain-timeout", "1h", "--header-timeout", "1h"];
     let mut up =
         Secure::with(App::http().warm(), |launch| long.into_iter().fold(launch, Launch::argument)).await;
@@ -430,7 +430,7 @@ async fn clients_that_have_asked_for_nothing_do_not_hold_up_sigterm() {
     assert_eq!(up.rouse.ended().await, Some(0));
 }
 
-/// Asks by hand, and reads to the end.
+/// Sends a raw request, and reads to the end of the connection.
 async fn told(mut stream: impl AsyncRead + AsyncWrite + Unpin, request: &str) -> String {
     let asking = async {
         stream.write_all(request.as_bytes()).await.unwrap();
@@ -450,7 +450,7 @@ async fn no_request_at_either_door_reaches_the_admin_side() {
     let port = admin.port();
     let mut asked = Vec::new();
     for path in ["/metrics", "/api/v1/services", "/livez", "/readyz", "/queue", "/"] {
-        // It is there, and this is not what it says to those who come the right way.
+        // The path exists on the admin listener, where it has another response than on the proxy's listeners.
         let (theirs, status) = (up.rouse.admin.get(path).await, "HTTP/1.1 404 Not Found");
         assert!(path == "/" || theirs.status.is_success(), "{path}: {theirs:?}");
         for (target, host, expected) in [
@@ -476,7 +476,7 @@ async fn no_request_at_either_door_reaches_the_admin_side() {
         for answer in [told(plain, &request).await, told(secure, &request).await] {
             assert!(answer.starts_with(expected), "{request}: {answer}");
             assert!(!answer.contains("rouse_") && !answer.contains("endpoints"), "{request}: {answer}");
-            // Ours to say, and not by somebody behind us.
+            // The 404 is the gateway's own, not a pod's.
             assert!(
                 !answer.contains("404") || answer.contains("\r\nx-rouse-error: no_route\r\n"),
                 "{answer}"
@@ -488,7 +488,7 @@ async fn no_request_at_either_door_reaches_the_admin_side() {
         let answer = two.get("/metrics").await;
         assert_eq!((answer.status.as_u16(), answer.header("x-rouse-error")), (404, "no_route"));
     }
-    // What the app makes of such a path is the app's own.
+    // With the app's host, such a path goes to the app.
     let mut one = up.one().await;
     let answer = one.get("/metrics").await;
     assert!(!answer.text().contains("rouse_"), "{answer:?}");
@@ -522,7 +522,7 @@ async fn a_hundred_megabytes_come_down_over_tls_in_little_memory() {
     const GROWS_AT_MOST: u64 = 32 * 1024;
     let up = Secure::up(App::http().warm()).await;
     for mut http in [up.one().await, up.two().await] {
-        // The first request's memory is no growth.
+        // Memory that the first request allocates does not count as growth.
         assert_eq!(http.get("/").await.status, 200);
         let memory = Memory::watch(up.rouse.pid);
         let checker = http.check_pattern(&format!("/bytes/{LENGTH}")).await;

@@ -1,4 +1,4 @@
-//! Any bytes through `rouse explain endpoints`, as text and as JSON: reader, objects, merge, report.
+//! Fuzzes `rouse explain endpoints` with arbitrary bytes, with text and JSON output.
 #![no_main]
 
 use std::sync::LazyLock;
@@ -19,7 +19,7 @@ fuzz_target!(|bytes: &[u8]| {
         result.is_ok().then_some(out)
     };
     let (text, json) = (answer(&TEXT), answer(&JSON));
-    // Whether the input is good does not depend on how the answer is printed.
+    // The output format does not decide whether the input is valid.
     assert_eq!(text.is_some(), json.is_some());
     if let Some(json) = json {
         let answer: serde_json::Value = serde_json::from_slice(&json).expect("the answer is JSON");

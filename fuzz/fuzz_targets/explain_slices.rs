@@ -1,4 +1,4 @@
-//! Any bytes through `rouse explain slices`. What it prints must be readable again.
+//! Fuzzes `rouse explain slices` with arbitrary bytes. Its output must be valid input.
 #![no_main]
 
 use std::sync::LazyLock;

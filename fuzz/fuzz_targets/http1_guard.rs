@@ -1,4 +1,4 @@
-//! A client's bytes in any pieces past the guard: the naive verdict, whatever the pieces.
+//! Fuzzes the HTTP/1 guard: for a client's bytes in any pieces, it gives the verdict of the naive implementation.
 #![no_main]
 
 #[path = "../../crates/proxy/tests/guard/naive.rs"]
@@ -8,10 +8,10 @@ use libfuzzer_sys::fuzz_target;
 use rouse_proxy::budget::HeadLimits;
 use rouse_proxy::downstream::http1_validator::Http1Validator;
 
-/// Small ones, so that they are reached.
+/// Small limits, so that the fuzzer reaches them.
 const LIMITS: HeadLimits = HeadLimits { line: 64, head: 512, headers: 8, extension: 16, trailers: 128 };
 
-// The first byte says how long the pieces are: how its bits are set gives a short and a long one, in turns.
+// The first byte determines the lengths of the pieces, short and long ones in turns.
 fuzz_target!(|input: (u8, &[u8])| {
     let (cut, stream) = input;
     let lengths = [usize::from(cut & 15) + 1, usize::from(cut >> 4) * 16 + 1];

@@ -1,4 +1,4 @@
-//! Any text as a JSON tree: as strict as serde_json, and every place lies within the text.
+//! Fuzzes the JSON parser: it is as strict as serde_json, and every position lies within the text.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! Any text as `rouse.yaml`: a configuration that holds together, or problems that can be printed.
+//! Fuzzes the parser of `rouse.yaml`: it returns a consistent configuration, or errors that can be printed.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

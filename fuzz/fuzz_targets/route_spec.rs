@@ -1,4 +1,4 @@
-//! Any JSON as both kinds of route objects, and its annotations as a Service's: a route that holds together, or faults.
+//! Fuzzes both kinds of route objects and the annotations of Services with arbitrary JSON: a consistent route, or faults.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -24,7 +24,7 @@ fn check(spec: &RouteSpec, meta: &Meta) {
     assert_eq!((&*spec.key.namespace, &*spec.key.name), (meta.namespace(), meta.name.as_str()));
     let targets = [Some(&spec.target), spec.cold_start.fallback.as_ref()].into_iter().flatten();
     for target in targets {
-        // Nobody reaches into another namespace.
+        // A route cannot refer to another namespace.
         assert_eq!(target.service.namespace(), meta.namespace());
     }
     let statics = spec.static_routes.iter().flat_map(|stat| &stat.rules);
@@ -37,7 +37,7 @@ fn check(spec: &RouteSpec, meta: &Meta) {
     assert!(spec.scaling.max.is_none_or(|max| max > 0 && spec.scaling.min <= max));
     let quiet = &spec.no_wake;
     for list in [&quiet.paths, &quiet.methods, &quiet.agents] {
-        // One that is empty would fit every request.
+        // An empty entry would match every request.
         assert!(list.len() <= 32 && list.iter().all(|one| !one.is_empty()));
     }
     let off = meta.annotations.get("rouse.dev/upstream-verify").is_some_and(|text| text == "false");
@@ -55,7 +55,7 @@ fn tls(meta: &Meta) {
     }
     let facts = annotations.resolve(|_| Some(Err("nothing".into()))).expect("everything was looked at");
     let said = meta.annotations.get("rouse.dev/upstream-tls").map(String::as_str);
-    // Off only if somebody said so outright.
+    // Off only if the annotation says so explicitly.
     assert_eq!(facts.on == Some(false), said == Some("false"));
     assert_eq!(facts.on.is_none(), said.is_none());
     assert!(facts.fault.is_some() || annotations.wanted().next().is_none());

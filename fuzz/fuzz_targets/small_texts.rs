@@ -1,4 +1,4 @@
-//! The small texts that name things: a service, a boot, a selector, a host, a path, a network.
+//! Fuzzes the parsers of short texts: service names, boot IDs, selectors, hosts, paths, networks.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -29,6 +29,6 @@ fuzz_target!(|text: &str| {
     if let Ok(path) = text.parse::<PathPrefix>() {
         assert_eq!(path.to_string().parse(), Ok(path));
     }
-    // Whatever it is, it is taken or refused.
+    // It parses or fails, without a panic.
     drop(text.parse::<TrustedProxies>());
 });

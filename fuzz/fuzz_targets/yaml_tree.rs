@@ -1,4 +1,4 @@
-//! Any text as YAML trees: no panic, no endless loop, and skipping reads exactly as much as building.
+//! Fuzzes the YAML parser: no panic, no endless loop, and skipping a value reads exactly as much as building it.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

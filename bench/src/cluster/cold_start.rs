@@ -1,4 +1,4 @@
-//! The first request to an app at zero on a real cluster, through Rouse in its ways and through KEDA HTTP add-on.
+//! Cold start latency on a real cluster, through Rouse in its modes and through KEDA HTTP add-on.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -17,16 +17,16 @@ use crate::stats::ConcurrencyLimits;
 use crate::{Result, http, table};
 
 const NAMESPACE: &str = "bench-cold-start";
-/// KEDA's scaler looks every 500 ms: before it knows that nobody asks any more, KEDA would wake the app again.
+/// KEDA's scaler polls every 500 ms: until it sees that there are no requests, KEDA would wake the app again.
 const KEDA_REST: Duration = Duration::from_millis(2500);
 
-/// One way to a first answer.
+/// One gateway and mode that is measured.
 #[derive(Debug)]
 struct Subject {
     label: &'static str,
     namespace: String,
     app: String,
-    /// Where to ask, and as whom.
+    /// The address for requests; `host` is their `Host`.
     address: SocketAddr,
     host: String,
     cluster_ip: SocketAddr,
@@ -54,7 +54,7 @@ pub(crate) fn run(ask: &ClusterColdStart) -> Result<()> {
         let first = round as usize % subjects.len().max(1);
         subjects.rotate_left(first);
         for subject in &mut subjects {
-            // Not in step with anybody's clock.
+            // A varying pause, so that the starts are not synchronised with any timer.
             let pause = Duration::from_millis(u64::from(round) * 137 % 1000);
             let start = runtime.block_on(one(&client, subject, pause))?;
             eprintln!(
@@ -95,7 +95,7 @@ async fn subjects(client: &Client, rouse: SocketAddr, keda: Option<SocketAddr>) 
         let (label, starts) = ("KEDA HTTP add-on", Vec::new());
         all.push(Subject { label, namespace, app, address, host, cluster_ip, keda: true, starts });
     }
-    // The first of all is no cold start of the app alone: routes, watches and names are new, too.
+    // The first request is not counted: routes, watches and names are new, too.
     for subject in &all {
         let (address, host) = (subject.address, subject.host.clone());
         let answer = tokio::task::spawn_blocking(move || http::get(address, &host, "/")).await??;
@@ -146,7 +146,7 @@ async fn cluster_ip(client: &Client, namespace: &str, app: &str) -> Result<Socke
     Ok(SocketAddr::new(ip.parse()?, 80))
 }
 
-/// Takes the app to zero, waits until nothing of it is left, and asks for it.
+/// Scales the app to zero, waits until its pods are gone, and sends a request.
 async fn one(client: &Client, subject: &Subject, pause: Duration) -> Result<Start> {
     if subject.keda {
         delay(KEDA_REST).await;
@@ -179,7 +179,7 @@ async fn one(client: &Client, subject: &Subject, pause: Duration) -> Result<Star
     let offset = began.elapsed();
     let answer = tokio::task::spawn_blocking(move || http::get(address, &host, "/")).await??;
     let waited = Duration::from_micros(answer.first_byte_us.saturating_sub(answer.began_us));
-    // The ClusterIP may still be behind; that is what is to be shown.
+    // The ClusterIP may answer later than the request was answered; the result shows that.
     let all = async {
         while reached.all().iter().any(Option::is_none) {
             delay(Duration::from_millis(10)).await;

@@ -1,5 +1,5 @@
-//! The objects of a large cluster as its API server has them: Services with selectors, Pods with addresses, the slices that a
-//! controller would make of them, and routes. Nothing runs.
+//! Writes the objects of a large cluster to an API server: Services with selectors, Pods with addresses, their slices, and
+//! routes. No container runs.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -11,13 +11,13 @@ use serde_json::{Value, json};
 use super::objects::{self, api, apply};
 use crate::Result;
 
-/// Services that are written at a time, with all that belongs to them.
+/// Services that are written concurrently, each with its Pods, slice and route.
 const AT_ONCE: usize = 32;
-/// How often the progress is told, in services.
+/// Progress is printed after this many services.
 const TOLD: u32 = 250;
-/// Pods of so many services are on one node.
+/// One node has the Pods of this many services.
 const SERVICES_ON_A_NODE: u32 = 20;
-/// When all of them began.
+/// The start time of all Pods.
 const BEGAN: &str = "2000-01-01T00:00:00Z";
 
 /// A cluster that has been written.
@@ -29,7 +29,7 @@ pub(super) struct Large {
 }
 
 impl Large {
-    /// Writes it, telling how far it is.
+    /// Writes it, and prints the progress.
     pub(super) async fn write(
         client: &Client,
         namespace: &'static str,
@@ -57,7 +57,7 @@ impl Large {
     }
 }
 
-/// One Service with its Pods, their slice, and its route. Answers the Pods' UIDs.
+/// Writes one Service with its Pods, their slice, and its route. Returns the Pods' UIDs.
 async fn one(client: &Client, namespace: &str, number: u32, endpoints: u32) -> Result<Vec<String>> {
     let service = apply(client, namespace, &service(number)).await?;
     let mut uids = Vec::new();
@@ -75,17 +75,17 @@ async fn one(client: &Client, namespace: &str, number: u32, endpoints: u32) -> R
     Ok(uids)
 }
 
-/// What the objects of a Service are called.
+/// The name of a Service and its objects.
 pub(super) fn name(number: u32) -> String {
     format!("s{number}")
 }
 
-/// What its slice is called.
+/// The name of its slice.
 pub(super) fn slice_name(number: u32) -> String {
     format!("s{number}-x")
 }
 
-/// As a Deployment calls its Pods.
+/// A Pod's name, in the form that a Deployment uses.
 fn pod_name(number: u32, place: u32) -> String {
     format!("s{number}-6d4cf56db6-{place:05}")
 }
@@ -118,7 +118,7 @@ fn service(number: u32) -> Value {
     })
 }
 
-/// Without a node, although the slices name one: it would take a kubelet to delete it.
+/// A Pod without a node, although the slices name one: deleting a Pod on a node needs a kubelet.
 fn pod(number: u32, place: u32) -> Value {
     let mut labels = labels(number);
     labels["pod-template-hash"] = json!("6d4cf56db6");
@@ -131,7 +131,7 @@ fn pod(number: u32, place: u32) -> Value {
             "annotations": {"prometheus.io/scrape": "true", "prometheus.io/port": "9090"},
         },
         "spec": {
-            // Nobody's: a scheduler would write to each of them that there is no node.
+            // No scheduler has this name: the default one would write to each Pod that there is no node.
             "schedulerName": "rouse-bench",
             "containers": [{
                 "name": "app",
@@ -153,7 +153,7 @@ fn pod(number: u32, place: u32) -> Value {
     })
 }
 
-/// What the kubelet would write of a Pod that is ready.
+/// The status that a kubelet writes for a ready Pod.
 fn status(address: &str) -> Value {
     let condition = |kind: &str| json!({"type": kind, "status": "True", "lastTransitionTime": BEGAN});
     let conditions = ["PodScheduled", "Initialized", "ContainersReady", "Ready"].map(condition);

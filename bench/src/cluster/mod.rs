@@ -1,4 +1,4 @@
-//! What is measured on a real Kubernetes: cold starts, and how large a cluster may be. `e2e/cluster/bench` brings the
+//! Benchmarks on a real Kubernetes cluster: cold starts, and a gateway on a large cluster. `e2e/cluster/bench` brings the
 //! clusters up.
 
 pub(crate) mod cold_start;
@@ -20,7 +20,7 @@ use crate::Result;
 use crate::child::Running;
 use crate::clock::Stopwatch;
 
-/// Long enough for a busy machine; nothing that works takes it.
+/// Long enough for a busy machine; a working product needs far less.
 const PATIENCE: Duration = Duration::from_mins(3);
 
 /// A running `rouse gateway`.
@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_mins(3);
 struct Gateway {
     running: Running,
     address: SocketAddr,
-    /// From its start until it let requests in.
+    /// From its start until it accepted requests.
     synced: Duration,
 }
 

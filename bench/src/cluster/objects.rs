@@ -1,4 +1,4 @@
-//! Objects of the cluster, as JSON.
+//! Applies Kubernetes objects given as JSON, and creates and removes namespaces.
 
 use kube::Client;
 use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams};
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::Result;
 use crate::clock::delay;
 
-/// Who applies.
+/// The field manager.
 const MANAGER: &str = "rouse-bench";
 
 /// The API of one kind in `namespace`.
@@ -29,14 +29,14 @@ pub(super) async fn apply(client: &Client, namespace: &str, object: &Value) -> R
     Ok(api.patch(name, &PatchParams::apply(MANAGER).force(), &Patch::Apply(object)).await?)
 }
 
-/// A namespace of our own, empty.
+/// Creates an empty namespace.
 pub(super) async fn namespace(client: &Client, name: &str) -> Result<()> {
     remove_namespace(client, name).await?;
     apply(client, "", &json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})).await?;
     Ok(())
 }
 
-/// Removes it with all that is in it, and waits for that.
+/// Deletes a namespace, and waits until it is gone.
 pub(super) async fn remove_namespace(client: &Client, name: &str) -> Result<()> {
     let namespaces = api(client, "", "v1", "Namespace");
     if namespaces.get_opt(name).await?.is_some() {

@@ -1,5 +1,4 @@
-//! How far a pod has come, as anybody sees it who looks: by watching the API server, and by asking the pod and its
-//! Service again and again.
+//! Records when a starting pod reaches each phase, from watches of the API server and by polling the pod and its Service.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,12 +17,12 @@ use super::objects::api;
 use crate::Result;
 use crate::clock::{Stopwatch, delay};
 
-/// How often somebody asks who does not wait for events.
+/// The poll interval.
 const POLL: Duration = Duration::from_millis(2);
 /// How long one attempt may take.
 const ATTEMPT: Duration = Duration::from_millis(200);
 
-/// The phases, in the order in which they come as a rule.
+/// The phases, in their usual order.
 pub(super) const PHASES: [&str; 6] =
     ["pod bound", "pod IP", "container runs", "pod IP answers", "slice ready", "ClusterIP answers"];
 
@@ -39,7 +38,7 @@ impl Reached {
         }
     }
 
-    /// What is known so far.
+    /// The phases reached so far.
     pub(super) fn all(&self) -> [Option<f64>; 6] {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -60,7 +59,7 @@ impl Watched {
     /// Follows the app until the set is dropped.
     pub(super) fn follow(&self) -> JoinSet<()> {
         let mut tasks = JoinSet::new();
-        // What goes wrong here is seen as a phase that was not reached.
+        // An error shows as a phase that was not reached.
         let this = self.clone();
         tasks.spawn(async move { this.pods().await.unwrap_or_default() });
         let this = self.clone();
@@ -125,7 +124,7 @@ fn as_value(object: &DynamicObject) -> Result<Value> {
     Ok(serde_json::to_value(object)?)
 }
 
-/// Waits until somebody answers there.
+/// Waits until a server answers at this address.
 async fn answers(address: SocketAddr) {
     while !matches!(timeout(ATTEMPT, ask(address)).await, Ok(Ok(()))) {
         delay(POLL).await;

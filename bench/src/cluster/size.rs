@@ -1,5 +1,4 @@
-//! A large cluster: how long a gateway takes to know it, how much memory that takes, and how long after the API server's
-//! word a change has effect.
+//! A gateway on a large cluster: the time until it is ready, its memory, and the delay from a watch event to the snapshot.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,14 +28,14 @@ use crate::stats::percentile;
 use crate::{Result, proc};
 
 const NAMESPACE: &str = "bench-size";
-/// Until the gateway lets requests in.
+/// The goal for the time until the gateway accepts requests.
 const READY_GOAL: Duration = Duration::from_secs(10);
-/// What it has in memory then, in MB.
+/// The goal for its resident memory then, in MB.
 const MEMORY_GOAL: f64 = 120.0;
-/// Until a change has effect, for 99 of 100, in milliseconds.
+/// The goal for the p99 of the delay of a change, in milliseconds.
 const DELAY_GOAL: f64 = 50.0;
 
-/// Measures and prints. A goal that is missed is an error.
+/// Measures and prints. A missed goal is an error.
 pub(crate) fn run(ask: &ClusterSize) -> Result<()> {
     let binary = binary(ask.common.rouse.as_deref())?;
     let runtime = runtime()?;
@@ -45,7 +44,7 @@ pub(crate) fn run(ask: &ClusterSize) -> Result<()> {
     eprintln!("writing {services} services with {endpoints} pods each");
     let large = runtime.block_on(Large::write(&client, NAMESPACE, services, endpoints))?;
     let mut gateway = Gateway::start(&binary, &ask.kubeconfig, &["--watch-namespace", NAMESPACE])?;
-    // It may let requests in before it has read all pods, which take the most memory.
+    // It may accept requests before it has read all pods, which take the most memory.
     gateway.running.until("follows pods", PATIENCE, |running| {
         running.lines().iter().any(|line| line.contains("following Pod")).then_some(())
     })?;
@@ -93,7 +92,7 @@ pub(crate) fn run(ask: &ClusterSize) -> Result<()> {
     if missed.is_empty() { Ok(()) } else { Err(format!("missed: {}", missed.join(", ")).into()) }
 }
 
-/// Changes one endpoint after the other, and notes how long after a watch of our own the snapshot has it, in milliseconds.
+/// Changes one endpoint after the other. Measures the time from the event on a separate watch to the snapshot, in ms.
 async fn changes(client: &Client, large: &Large, ask: &ClusterSize) -> Result<Vec<f64>> {
     let clock = TokioClock::new();
     let settings = ClusterSettings {
@@ -115,8 +114,8 @@ async fn changes(client: &Client, large: &Large, ask: &ClusterSize) -> Result<Ve
         watch(&watching, began, &told).await.ok();
         Ok(())
     });
-    // What changes before it watches would never be heard of.
-    events.recv().await.ok_or("there is no watch of our own")?;
+    // Wait for the watch: it would miss earlier changes.
+    events.recv().await.ok_or("the separate watch did not start")?;
     let slices = api(client, NAMESPACE, "discovery.k8s.io/v1", "EndpointSlice");
     let mut delays = Vec::new();
     for change in 0..ask.changes {
@@ -138,7 +137,7 @@ async fn changes(client: &Client, large: &Large, ask: &ClusterSize) -> Result<Ve
                     return Ok(at);
                 }
             }
-            Err("the watch of our own has ended".into())
+            Err("the separate watch has ended".into())
         };
         let all = async { tokio::join!(written, heard, seen) };
         let (written, heard, seen): (_, Result<Duration>, Duration) =
@@ -150,7 +149,7 @@ async fn changes(client: &Client, large: &Large, ask: &ClusterSize) -> Result<Ve
     Ok(delays)
 }
 
-/// When so many endpoints are ready.
+/// Waits until `wanted` endpoints are ready. Returns the time of that.
 async fn snapshot(service: &Service, wanted: usize, began: Stopwatch) -> Duration {
     use rouse_core::endpoint::State;
     let mut snapshots = service.subscribe();
@@ -163,7 +162,7 @@ async fn snapshot(service: &Service, wanted: usize, began: Stopwatch) -> Duratio
     }
 }
 
-/// Tells that it watches, and then of every slice that changes, with the time.
+/// Reports that it watches, and then every changed slice, with the time.
 async fn watch(client: &Client, began: Stopwatch, told: &mpsc::Sender<(String, Duration)>) -> Result<()> {
     let slices = api(client, NAMESPACE, "discovery.k8s.io/v1", "EndpointSlice");
     let now = slices.list(&kube::api::ListParams::default().limit(1)).await?;

@@ -1,4 +1,4 @@
-//! The same app started by hand, and asked by curl until it answers.
+//! Starts the same app without Rouse, and calls it with curl until it answers.
 
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
@@ -9,12 +9,12 @@ use crate::child::Running;
 use crate::clock::unix_micros;
 use crate::{Result, ports, tools};
 
-/// How curl is told to try again.
+/// How curl retries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
-    /// By itself. A delay of 0 is its default: 1 s, then twice as long each time.
+    /// By its own option. A delay of 0 is its default: 1 s, which doubles each time.
     Retry,
-    /// By a shell, at once: a new curl each time.
+    /// By a shell loop that starts a new curl at once.
     Loop,
 }
 
@@ -37,7 +37,7 @@ impl Way {
             }
             Way::Loop => {
                 let mut command = Command::new("sh");
-                // Bounded: an app that never listens must not keep it going for ever.
+                // Bounded, in case the app never listens.
                 let script = r#"n=0; until "$1" -sfN --max-time 60 "$2"; do n=$((n+1)); [ $n -lt 20000 ] || exit 1; done"#;
                 command.args(["-c", script, "sh"]).arg(curl).arg(url);
                 command
@@ -48,7 +48,7 @@ impl Way {
     }
 }
 
-/// Ends curl, or the shell around it, if we leave early.
+/// Ends curl, or the shell around it, on an early return.
 struct Asking(Child);
 
 impl Drop for Asking {
@@ -58,7 +58,7 @@ impl Drop for Asking {
     }
 }
 
-/// Starts the app, asks until it answers, and stops it.
+/// Starts the app, calls it until it answers, and stops it.
 pub(super) fn by_hand(way: Way, delay: u64) -> Result<Start> {
     let address = ports::free()?;
     let mut asking = way.command(&format!("http://{address}/"))?;

@@ -1,6 +1,6 @@
-//! How long the first request waits: through Rouse, and as people do it by hand.
+//! Cold start latency: through `rouse up`, and for an app started by hand.
 //!
-//! What counts is the time from the moment at which the app listened to the client's first byte: before that, nobody
+//! The result is the time from the moment at which the app listened to the client's first byte: before that, no proxy
 //! could have answered.
 
 mod by_hand;
@@ -31,7 +31,7 @@ struct Start {
 }
 
 impl Start {
-    /// From moments in microseconds. The app says in its answer when it listened.
+    /// From timestamps in microseconds. The body of the response is the moment at which the app listened.
     fn new(began: u64, first_byte: u64, body: &str) -> Result<Self> {
         let listened: u64 = body.trim().parse().map_err(|_| format!("the app answered {body:?}"))?;
         let millis = |from: u64| float(first_byte.saturating_sub(from)) / 1e3;
@@ -39,7 +39,7 @@ impl Start {
     }
 }
 
-/// Where the starts of one kind lie, in milliseconds.
+/// Statistics of the starts of one kind, in milliseconds.
 #[derive(Debug, Serialize)]
 struct Series {
     way: &'static str,
@@ -78,18 +78,18 @@ impl Series {
     }
 }
 
-/// All starts of an app that takes so long to listen.
+/// All starts with one delay of the app.
 #[derive(Debug, Serialize)]
 struct Report {
     delay_ms: u64,
     series: Vec<Series>,
-    /// Where Rouse says that the time went, in milliseconds.
+    /// The phases that Rouse reports, in milliseconds.
     phases_ms: BTreeMap<String, ConcurrencyLimits>,
-    /// How much of one core others took meanwhile.
+    /// The share of one core that other processes used meanwhile.
     foreign_share: f64,
 }
 
-/// What the admin API says of a cold start.
+/// A cold start in the admin API.
 #[derive(Debug, Deserialize)]
 struct Told {
     outcome: String,

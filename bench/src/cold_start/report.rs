@@ -1,4 +1,4 @@
-//! What people read of cold starts.
+//! Formats the cold start results as text.
 
 use std::fmt::Write;
 

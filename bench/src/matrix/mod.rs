@@ -1,5 +1,4 @@
-//! Everybody under every load, in turns: whatever disturbs the machine disturbs all alike, and what disturbed only one
-//! is seen and dropped.
+//! Runs every proxy under every load, interleaved by round so that noise affects all alike; disturbed runs are dropped.
 
 pub(crate) mod report;
 mod summary;
@@ -18,10 +17,10 @@ use crate::stats::float;
 
 pub(crate) use summary::{Cell, Rule, summarise};
 
-/// Connections of the run before are closed meanwhile.
+/// The pause between runs, in which connections of the previous run close.
 const BETWEEN: Duration = Duration::from_millis(300);
 
-/// One row of the result: a proxy that runs.
+/// A running proxy: one row of the result.
 #[derive(Debug)]
 pub(crate) struct ProxyUnderTest {
     pub(crate) name: String,
@@ -31,7 +30,7 @@ pub(crate) struct ProxyUnderTest {
     pub(crate) held: Held,
 }
 
-/// The processes of a contestant, which end with it.
+/// The processes of a proxy, ended when this is dropped.
 #[derive(Debug)]
 pub(crate) enum Held {
     Peer(Running),
@@ -39,7 +38,7 @@ pub(crate) enum Held {
 }
 
 impl ProxyUnderTest {
-    /// The processes whose work counts: of a peer all, of Rouse also the guardians of its pods, but not the pods.
+    /// The processes whose CPU time counts: all of a peer; of Rouse, itself and the guardians of its pods, not the pods.
     pub(crate) fn pids(&self) -> Vec<u32> {
         match &self.held {
             Held::Peer(running) => proc::tree(running.pid(), proc::ALL),
@@ -62,13 +61,13 @@ pub(crate) struct Run {
     pub(crate) round: u32,
     pub(crate) scenario: &'static str,
     pub(crate) proxy: String,
-    /// Processor time of the proxy for each request, in microseconds.
+    /// CPU time of the proxy per request, in microseconds.
     pub(crate) cpu_us: f64,
     pub(crate) per_second: f64,
     pub(crate) failed: u32,
-    /// How much of one core others took meanwhile.
+    /// The share of one core that other processes used meanwhile.
     pub(crate) foreign_share: f64,
-    /// Connections that were made on the whole machine meanwhile, those of the load too.
+    /// Connections that the whole machine opened meanwhile, including those of the load.
     pub(crate) connections: u64,
     pub(crate) handshakes: Option<Handshakes>,
 }
@@ -80,10 +79,10 @@ pub(crate) fn run(proxies: &[ProxyUnderTest], scenarios: &[Scenario], rounds: u3
         let able: Vec<(&ProxyUnderTest, &ProxyAddress)> =
             proxies.iter().filter_map(|one| Some((one, one.address(scenario)?))).collect();
         for (proxy, address) in &able {
-            // Pools, caches and lazily made things: whoever runs first would pay for them.
+            // Warm up: otherwise the first run would pay for pools, caches and lazy initialisation.
             let warm = send(scenario.load, address, scenario.scaled(10).requests)?;
             if warm.succeeded == 0 {
-                return Err(format!("{}: {} answers nothing", scenario.name, proxy.name).into());
+                return Err(format!("{}: {} answers no request", scenario.name, proxy.name).into());
             }
         }
         for round in 0..rounds {

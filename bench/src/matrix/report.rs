@@ -1,10 +1,10 @@
-//! What people read of a matrix: a row for each contestant, a column for each load.
+//! Formats the results as text tables: a row per proxy, a column per load.
 
 use super::{Cell, Rule};
 use crate::stats::ConcurrencyLimits;
 use crate::table::columns;
 
-/// Processor time and ratios, with a row for each of `proxies`, measured or not.
+/// CPU time and ratios, with a row for each of `proxies`, measured or not.
 pub(crate) fn tables(cells: &[Cell], proxies: &[&str], reference: &str) -> String {
     let times = table(cells, proxies, |cell| Some(one(&cell.cpu_us, cell.marked)));
     let ratios = table(cells, proxies, |cell| Some(one(cell.ratio.as_ref()?, cell.marked)));
@@ -14,7 +14,7 @@ pub(crate) fn tables(cells: &[Cell], proxies: &[&str], reference: &str) -> Strin
     )
 }
 
-/// What is dropped, and what is marked.
+/// Explains which runs are dropped and which cells are marked.
 pub(crate) fn legend(rule: &Rule) -> String {
     let share = rule.most_foreign_share * 100.0;
     format!(
@@ -44,7 +44,7 @@ fn table(cells: &[Cell], proxies: &[&str], show: impl Fn(&Cell) -> Option<String
     columns(&head, &rows)
 }
 
-/// A median between its ends; marked if it proves little.
+/// The median and its range, with `!` if the cell is marked.
 pub(crate) fn one(spread: &ConcurrencyLimits, marked: bool) -> String {
     let places = if spread.median < 10.0 { 2 } else { usize::from(spread.median < 100.0) };
     let ConcurrencyLimits { median, min, max, .. } = spread;

@@ -1,16 +1,16 @@
-//! From runs to cells: which runs count, by a rule that is fixed before anything is measured.
+//! Summarises runs into cells, and drops disturbed runs by a rule that is fixed in the code.
 
 use serde::Serialize;
 
 use super::Run;
 use crate::stats::ConcurrencyLimits;
 
-/// When a run counts, and a cell.
+/// The rule for dropped runs and marked cells.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct Rule {
-    /// A run during which others took more than this share of one core is dropped.
+    /// A run is dropped if other processes used more than this share of one core.
     pub(crate) most_foreign_share: f64,
-    /// A cell with fewer runs than this is marked, and shows the disturbed ones too.
+    /// A cell with fewer remaining runs is marked, and also shows the disturbed ones.
     pub(crate) least_runs: usize,
 }
 
@@ -18,28 +18,28 @@ impl Rule {
     /// The rule.
     pub(crate) const FIXED: Self = Self { most_foreign_share: 0.15, least_runs: 3 };
 
-    /// Whether a run counts. One in which a request failed did other work than was asked for.
+    /// Whether a run counts. A run with a failed request did different work.
     fn keeps(&self, run: &Run) -> bool {
         run.failed == 0 && run.foreign_share <= self.most_foreign_share
     }
 }
 
-/// One contestant under one load.
+/// One proxy under one load.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Cell {
     pub(crate) scenario: &'static str,
     pub(crate) proxy: String,
-    /// Processor time for each request, in microseconds.
+    /// CPU time per request, in microseconds.
     pub(crate) cpu_us: ConcurrencyLimits,
-    /// The same as a multiple of the reference's, of the rounds that both have.
+    /// The ratio to the reference, over the rounds that both have.
     pub(crate) ratio: Option<ConcurrencyLimits>,
     /// How many runs were kept.
     pub(crate) kept: usize,
-    /// Too few runs were kept: the disturbed ones are shown too.
+    /// Too few runs were kept, so the disturbed ones are shown, too.
     pub(crate) marked: bool,
 }
 
-/// The cells, in the order in which they were first measured. `reference` is who is 1.
+/// The cells, in the order of their first measurement. `reference` is the proxy whose ratio is 1.
 pub(crate) fn summarise(runs: &[Run], reference: &str, rule: &Rule) -> Vec<Cell> {
     let mut seen: Vec<(&'static str, &str)> = Vec::new();
     for run in runs {
@@ -59,7 +59,7 @@ pub(crate) fn summarise(runs: &[Run], reference: &str, rule: &Rule) -> Vec<Cell>
             cpu_us: ConcurrencyLimits::of(&cpu)?,
             ratio: ConcurrencyLimits::of(&ratios),
             kept,
-            // A ratio is as sure as the less sure of the two.
+            // A ratio is marked if either side is.
             marked: marked || unsure,
         })
     };
@@ -78,7 +78,7 @@ fn shown<'r>(runs: &'r [Run], scenario: &str, proxy: &str, rule: &Rule) -> (Vec<
     (kept.into_iter().chain(disturbed).collect(), count, true)
 }
 
-/// Against the reference in the same round.
+/// The ratio to the reference in the same round.
 fn ratio(run: &Run, reference: &[&Run]) -> Option<f64> {
     let beside = reference.iter().find(|other| other.round == run.round)?;
     (beside.cpu_us > 0.0).then(|| run.cpu_us / beside.cpu_us)

@@ -1,5 +1,4 @@
-//! What does not depend on the machine: system calls and allocations of Rouse for each request, so that a change that
-//! makes them more is seen.
+//! System calls and allocations per request of Rouse, which hardly depend on the machine, to detect regressions.
 
 use std::process::Command;
 use std::time::Duration;
@@ -14,12 +13,12 @@ use crate::load::send;
 use crate::table::columns;
 use crate::{certificate, child, generated_config, tools};
 
-/// It may have to be built.
+/// Long enough to build the test.
 const PATIENCE: Duration = Duration::from_mins(15);
-/// Calls that are rarer are left out of the table: those of opening connections, of threads that go to sleep.
+/// Rarer calls are left out of the table, such as those for opening connections.
 const RARE: f64 = 0.05;
 
-/// Connections and requests that go before.
+/// Connections and requests of the warm-up.
 const WARM_UP: (u32, u32) = (50, 10_000);
 
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -34,8 +33,8 @@ pub(crate) fn run(ask: &Common) -> Result<()> {
     let folder = tempfile::tempdir()?;
     let certificate = certificate::make(generated_config::HOST, folder.path())?;
     let (rouse, _) = peers::rouse(ask, &certificate, folder.path())?;
-    let address = rouse.http1.as_ref().ok_or("rouse up has no door")?;
-    // A process that has just started asks for memory.
+    let address = rouse.http1.as_ref().ok_or("rouse up has no HTTP listener")?;
+    // Warm up: a process that has just started allocates memory.
     send(kept(WARM_UP.0, None, "/"), address, WARM_UP.1)?;
     let calls = counted(&tools::need("strace", "strace")?, &rouse.pids(), address, folder.path())?;
     match ask.output {
@@ -48,16 +47,16 @@ pub(crate) fn run(ask: &Common) -> Result<()> {
     Ok(())
 }
 
-/// As the test says that also limits them.
+/// Runs the test that counts and limits allocations, and reads its output.
 fn allocations() -> Result<Allocations> {
     eprintln!("allocations: cargo test -p rouse-proxy --test allocations");
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.args(["test", "-p", "rouse-proxy", "--test", "allocations", "--", "--nocapture"]);
     let said = child::output("the test of allocations", &mut cargo, PATIENCE)?;
-    parse(&said).ok_or_else(|| format!("the test of allocations said something else:\n{said}").into())
+    parse(&said).ok_or_else(|| format!("cannot parse the output of the allocations test:\n{said}").into())
 }
 
-/// "43 allocations and 5901 bytes for each request", somewhere in a line: the harness does not end its own.
+/// "43 allocations and 5901 bytes for each request", anywhere in a line: the harness may print before it.
 fn parse(said: &str) -> Option<Allocations> {
     let line = said.lines().find_map(|line| line.strip_suffix(" bytes for each request"))?;
     let (count, bytes) = line.split_once(" allocations and ")?;

@@ -1,4 +1,4 @@
-//! Memory of connections that wait: each has had one request answered, as those of real clients have.
+//! Memory of idle connections, each of which has had one request, as connections of real clients have.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -13,11 +13,11 @@ use crate::proc::proportional_kib;
 use crate::role::is_whole;
 
 const CONNECTIONS: usize = 1_000;
-/// What is freed late, is freed by then.
+/// The pause in which proxies free memory with a delay.
 const SETTLE: Duration = Duration::from_millis(500);
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Of each contestant, before it has served any other load.
+/// Measures each proxy, before it has served any other load.
 pub(super) fn of_idle_connections(proxies: &[ProxyUnderTest]) -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
     for proxy in proxies {
@@ -33,7 +33,7 @@ pub(super) fn of_idle_connections(proxies: &[ProxyUnderTest]) -> Result<Vec<Figu
     Ok(figures)
 }
 
-/// A connection that has had one answer.
+/// A connection that has had one response.
 fn used(address: &ProxyAddress) -> Result<TcpStream> {
     let mut stream = TcpStream::connect_timeout(&address.address, PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -42,7 +42,7 @@ fn used(address: &ProxyAddress) -> Result<TcpStream> {
     let mut buffer = [0; 4096];
     while !is_whole(&answer) {
         match stream.read(&mut buffer)? {
-            0 => return Err(format!("{} closed a connection that should stay", address.address).into()),
+            0 => return Err(format!("{} closed a connection that should stay open", address.address).into()),
             read => answer.extend_from_slice(buffer.get(..read).unwrap_or_default()),
         }
     }

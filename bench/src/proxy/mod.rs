@@ -1,4 +1,4 @@
-//! What a request costs in Rouse and in its peers: processor time, memory of idle connections, system calls.
+//! The cost of a request in Rouse and its peers: CPU time, memory of idle connections, system calls.
 
 pub(crate) mod counts;
 mod memory;
@@ -20,7 +20,7 @@ use crate::{Result, tools};
 
 pub(crate) use peers::WORKERS;
 
-/// Who is 1.
+/// The reference: the proxy whose ratio is 1.
 const ROUSE: &str = "rouse";
 
 const SCENARIOS: [Scenario; 9] = [
@@ -43,7 +43,7 @@ const fn kept(connections: u32, streams: Option<u32>, path: &'static str) -> Loa
     Load::Kept(Kept { connections, streams, path })
 }
 
-/// Something that was measured once for each contestant.
+/// A value that is measured once per proxy.
 #[derive(Debug, Serialize)]
 struct Figure {
     proxy: String,
@@ -88,7 +88,7 @@ pub(crate) fn run(ask: &Ask) -> Result<()> {
         }
         Format::Text => {
             let names: Vec<&str> = proxies.iter().map(|one| one.name.as_str()).collect();
-            // One table of both would be too wide to read.
+            // One table for both would be too wide.
             let secure = |cell: &Cell| {
                 SCENARIOS.iter().any(|one| one.entrance == ListenerKind::Tls && one.name == cell.scenario)
             };

@@ -1,5 +1,5 @@
-//! Who is measured. All have two workers, keep their connections to the upstream and write no access log; their
-//! configurations are in `bench/peers`. Who is not here is said and left out.
+//! Starts Rouse and its peers. All have two workers, keep their connections to the upstream and write no access log; their
+//! configurations are in `bench/peers`. A missing peer is reported and left out.
 
 use std::fs;
 use std::net::{SocketAddr, TcpStream};
@@ -18,11 +18,11 @@ use crate::rouse::{App, Rouse, binary};
 use crate::{Result, ports, tools};
 
 const PATIENCE: Duration = Duration::from_secs(20);
-/// As many as every proxy here has.
+/// The number of workers of every proxy.
 pub(crate) const WORKERS: &str = "2";
 const ROUTES: usize = 1_000;
 
-/// Where the servers behind all proxies are, and where a proxy shall listen.
+/// The addresses of the upstream servers, and those where a proxy must listen.
 struct Place<'f> {
     upstream: SocketAddr,
     h2c_upstream: SocketAddr,
@@ -35,11 +35,18 @@ struct Place<'f> {
 
 type Start = fn(&Place<'_>, &Path) -> Result<ProxyUnderTest>;
 
-/// Rouse, whose pods are the servers behind all, and then its peers.
+/// Starts Rouse, whose pods are the upstream servers of all proxies, and then its peers.
 pub(super) fn start(ask: &Ask, folder: &Path) -> Result<Vec<ProxyUnderTest>> {
     let certificate = certificate::make(HOST, folder)?;
-    let (rouse, [upstream, h2c_upstream]) = rouse(&ask.matrix.common, &certificate, folder)?;
-    let mut proxies = vec![rouse];
+    let (current, [upstream, h2c_upstream]) = rouse(&ask.matrix.common, &certificate, folder)?;
+    let mut proxies = vec![current];
+    for (number, baseline) in (1..).zip(&ask.baseline) {
+        let folder = folder.join(format!("baseline-{number}"));
+        fs::create_dir_all(&folder)?;
+        let common = Common { rouse: Some(baseline.clone()), output: ask.matrix.common.output };
+        let (earlier, _) = rouse(&common, &certificate, &folder)?;
+        proxies.push(ProxyUnderTest { name: format!("rouse, baseline {number}"), ..earlier });
+    }
     let peers: [(&str, Start); 5] = [
         ("tokio + httparse (ceiling)", ceiling),
         ("nginx", nginx),
@@ -65,7 +72,7 @@ pub(super) fn start(ask: &Ask, folder: &Path) -> Result<Vec<ProxyUnderTest>> {
     Ok(proxies)
 }
 
-/// Rouse, and where its pods are.
+/// Starts Rouse. Returns it and the addresses of its pods.
 pub(super) fn rouse(
     ask: &Common,
     certificate: &Certificate,
@@ -94,13 +101,13 @@ pub(super) fn rouse(
     Ok((proxy, [upstream?, h2c_upstream?]))
 }
 
-/// All are asked for the same host over TLS: it is in the certificate.
+/// The TLS listener of a proxy. All get the same host, which is in the certificate.
 fn tls_door(address: SocketAddr, certificate: &Certificate) -> ProxyAddress {
     ProxyAddress { address, host: HOST.to_owned(), certificate: Some(certificate.cert.clone()) }
 }
 
 impl Place<'_> {
-    /// A configuration with what is ours put in.
+    /// Fills in the placeholders of a configuration.
     fn fill(&self, template: &str) -> String {
         let Place { upstream, h2c_upstream, listen, h2c_listen, tls_listen, certificate, folder } = self;
         let Certificate { cert, key, both } = certificate;
@@ -120,7 +127,7 @@ impl Place<'_> {
             .replace("@FOLDER@", &folder.display().to_string())
     }
 
-    /// Starts a proxy and waits until it takes connections; HTTP/1.1 in the clear all of them can.
+    /// Starts a proxy and waits until it accepts connections. All support HTTP/1.1 without TLS; `also` lists the rest.
     fn open(&self, name: &str, command: &mut Command, also: &[ListenerKind]) -> Result<ProxyUnderTest> {
         let mut running = Running::start(name, command)?;
         running.until("listens", PATIENCE, |_| TcpStream::connect(self.listen).ok())?;

@@ -1,4 +1,4 @@
-//! System calls for each request, counted by strace in a run of its own: it slows everything down.
+//! System calls per request, counted by strace in a separate run, because strace slows the proxy down.
 
 use std::fs;
 use std::path::Path;
@@ -19,7 +19,7 @@ const REQUESTS: u32 = 5_000;
 const CONNECTIONS: u32 = 50;
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Of each contestant that can be traced; who cannot is said.
+/// Counts for each proxy; a proxy that cannot be traced is reported as MISSING.
 pub(super) fn per_request(strace: &Path, proxies: &[ProxyUnderTest], folder: &Path) -> Vec<Figure> {
     let mut figures = Vec::new();
     for proxy in proxies {
@@ -58,7 +58,7 @@ pub(super) fn counted(strace: &Path, pids: &[u32], address: &ProxyAddress, folde
         (tracing.lines().iter().filter(|&line| attached(line)).count() >= pids.len()).then_some(())
     })?;
     let outcome = send(kept(CONNECTIONS, None, "/"), address, REQUESTS)?;
-    // It lets go of the processes and writes its table.
+    // strace detaches from the processes and writes its table.
     tracing.signal(Signal::INT);
     tracing.ended(PATIENCE)?;
     if outcome.failed > 0 {

@@ -1,4 +1,4 @@
-//! The app of the cold starts: it takes its time, listens, and answers with the moment at which it listened.
+//! The app of the cold start benchmark: it waits, listens, and answers with the moment at which it began to listen.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::{address, block_on};
 use crate::Result;
 use crate::clock::{delay, unix_micros};
 
-/// The whole life of the app.
+/// Runs the app until it is stopped.
 pub(crate) fn run() -> Result<()> {
     block_on(serve())
 }
@@ -33,7 +33,7 @@ async fn serve() -> Result<()> {
     }
 }
 
-/// Answers until the client closes. Nobody sends a body here.
+/// Answers requests until the client closes the connection. Requests have no body.
 async fn answer(mut stream: TcpStream, since: u64) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let body = format!("{since}\n");

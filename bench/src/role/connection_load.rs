@@ -1,5 +1,5 @@
-//! Load over new connections, also with a TLS handshake each: h2load keeps its own. Says as JSON what became of the
-//! requests.
+//! A load generator that opens a new connection for each request, optionally with a TLS handshake, because h2load keeps
+//! connections. It prints the outcomes as JSON.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -23,21 +23,21 @@ use crate::args::{Connect, Handshake};
 use crate::clock::Stopwatch;
 use crate::stats::float;
 
-/// For one request, with its connection.
+/// The timeout of one request, including its connection.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What became of the requests.
+/// The outcomes of the requests.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Tally {
     pub(crate) succeeded: u32,
     pub(crate) failed: u32,
     pub(crate) per_second: f64,
-    /// How the connections of those that succeeded began; both 0 in the clear.
+    /// Full and resumed handshakes of successful requests; both 0 without TLS.
     pub(crate) full: u32,
     pub(crate) resumed: u32,
 }
 
-/// Sends them all.
+/// Sends all requests and prints the outcomes.
 pub(crate) fn run(connect: &Connect) -> Result<()> {
     let clients = (0..connect.at_once).map(|_| Client::new(connect)).collect::<Result<Vec<_>>>()?;
     block_on(async {
@@ -66,14 +66,14 @@ fn count<T>(items: impl Iterator<Item = T>) -> u32 {
     u32::try_from(items.count()).unwrap_or(u32::MAX)
 }
 
-/// One request that succeeded, by how its connection began.
+/// A successful request, by its kind of handshake.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Done {
     Clear,
     Tls(HandshakeKind),
 }
 
-/// One who asks again and again, each time over a new connection.
+/// A client that sends each request over a new connection.
 struct Client {
     connect: Connect,
     request: String,
@@ -87,7 +87,7 @@ impl Client {
         Ok(Self { connect: connect.clone(), request, tls })
     }
 
-    /// One request after the other, as long as there are any left. Answers those that succeeded.
+    /// Sends one request after the other while any are left. Returns those that succeeded.
     async fn send(self, left: Arc<AtomicU32>) -> Vec<Done> {
         let mut succeeded = Vec::new();
         let take = |left: u32| left.checked_sub(1);
@@ -115,14 +115,14 @@ impl Client {
         stream.write_all(self.request.as_bytes()).await?;
         let mut answer = Vec::with_capacity(SMALL * 2);
         let end = stream.read_to_end(&mut answer).await;
-        // Not everybody says goodbye at the end of a TLS connection.
+        // Some servers end a TLS connection without `close_notify`.
         let whole = answer.starts_with(b"HTTP/1.1 200 ") && is_whole(&answer);
         if whole { Ok(true) } else { end.map(|_| false) }
     }
 }
 
-/// TLS 1.3 with one cipher and one group, so that all proxies do the same. Each client has its own tickets: a store that
-/// many share runs out of them.
+/// TLS 1.3 with one cipher suite and one group, so that all proxies negotiate the same. Each client has its own ticket
+/// store: a shared one would run out of tickets.
 fn tls(connect: &Connect, handshake: Handshake) -> Result<(TlsConnector, ServerName<'static>)> {
     let file = connect.certificate.as_deref().ok_or("a handshake needs --certificate")?;
     let mut roots = RootCertStore::empty();

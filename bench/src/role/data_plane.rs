@@ -1,6 +1,5 @@
-//! Rouse's data plane by itself, put together as `rouse up` does it, but with as many routes, services and endpoints as it
-//! is told: that many processes would not fit on one machine. Every pod is the one server behind all, each at a loopback
-//! address of its own.
+//! Rouse's data plane alone, composed as in `rouse up`, with a given number of routes, services and endpoints, since one
+//! machine cannot run that many pods. Every pod is the same upstream server, at a loopback address of its own.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroUsize;
@@ -33,7 +32,7 @@ use crate::args::DataPlane;
 
 /// As `rouse up --workers 2`.
 const WORKERS: NonZeroUsize = NonZeroUsize::new(2).unwrap();
-/// As `rouse up` has them for the file that the other measurements write.
+/// The same as in `rouse up` with the file of the other measurements.
 const TIMEOUTS: Timeouts = Timeouts {
     readiness: Some(Duration::from_secs(30)),
     request: Some(Duration::from_mins(1)),
@@ -45,10 +44,10 @@ const TARGET: u32 = 1_000;
 const SLICE: usize = 100;
 const PORT: &str = "http";
 
-/// Which of the routes is asked for: neither the first nor the last that a search would find.
+/// The route that gets the requests: neither the first nor the last that a search would find.
 const ASKED: u32 = 5;
 
-/// The host to ask for.
+/// The host of the requests.
 pub(crate) fn host() -> String {
     host_of(ASKED)
 }
@@ -57,7 +56,7 @@ fn host_of(route: u32) -> String {
     format!("h{route}.bench")
 }
 
-/// Nobody is ever woken: all services have pods.
+/// An engine that is never called: all services have pods.
 struct NoEngine;
 
 impl Engine for NoEngine {
@@ -67,12 +66,12 @@ impl Engine for NoEngine {
 /// Runs until SIGTERM.
 pub(crate) fn run(size: &DataPlane) -> Result<()> {
     if !is_possible(size) {
-        return Err(format!("this is no size: {size:?}").into());
+        return Err(format!("impossible size: {size:?}").into());
     }
     block_on(serve(*size))
 }
 
-/// Whether there is a way to a pod for the host that is asked for, and to every service.
+/// Whether the requested host leads to a pod, and every service has a route.
 fn is_possible(size: &DataPlane) -> bool {
     size.routes > ASKED && (1..=size.routes).contains(&size.services) && size.endpoints > 0
 }

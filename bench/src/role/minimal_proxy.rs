@@ -1,5 +1,5 @@
-//! The ceiling: the least that a proxy can do on this runtime. No timers, no limits, no metrics, no HTTP/2, no bodies in
-//! requests; only lengths are read, and bytes go there and back.
+//! A minimal proxy on the same runtime, as a lower bound of the cost: no timers, limits, metrics, HTTP/2 or request
+//! bodies. It parses only message lengths and copies bytes.
 
 use std::cell::RefCell;
 use std::io;
@@ -16,7 +16,7 @@ use super::block_on;
 use crate::Result;
 use crate::args::Forward;
 
-/// As many as every proxy here has.
+/// The same as for every measured proxy.
 const WORKERS: usize = 2;
 /// A larger head is refused.
 const MOST_HEAD: usize = 16 * 1024;
@@ -30,7 +30,7 @@ pub(crate) fn run(&Forward { listen, upstream }: &Forward) -> Result<()> {
     workers.into_iter().try_for_each(|worker| worker.join().map_err(|_| "a worker panicked")?)
 }
 
-/// Each worker has a listener of its own, and the kernel shares the connections out.
+/// Each worker has its own listener (`SO_REUSEPORT`), and the kernel distributes the connections.
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
@@ -53,7 +53,7 @@ async fn serve(address: SocketAddr, upstream: SocketAddr) -> Result<()> {
     }
 }
 
-/// Connections that wait for the next request of this worker.
+/// Idle upstream connections of this worker.
 struct Pool {
     upstream: SocketAddr,
     idle: RefCell<Vec<TcpStream>>,
@@ -61,7 +61,7 @@ struct Pool {
 
 impl Pool {
     async fn take(&self) -> io::Result<TcpStream> {
-        // Taken out first: a borrow must not live across the wait.
+        // Taken out first: the borrow must not be held across the await.
         let kept = self.idle.borrow_mut().pop();
         if let Some(stream) = kept {
             return Ok(stream);
@@ -96,7 +96,7 @@ async fn relay(mut client: TcpStream, pool: Rc<Pool>) -> io::Result<()> {
     }
 }
 
-/// Sends one response on.
+/// Forwards one response.
 async fn answer(upstream: &mut TcpStream, client: &mut TcpStream, buffer: &mut Vec<u8>) -> io::Result<()> {
     buffer.clear();
     let whole = loop {
@@ -124,8 +124,8 @@ fn bad(why: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why)
 }
 
-/// A whole request head as it goes on, and whether it is the last of its connection: that is between the client and
-/// us, and would cost us the upstream's connection.
+/// The request head to forward, and whether the client sent `Connection: close`. That header is removed: the upstream
+/// would close its connection, too.
 fn request_head(bytes: &[u8]) -> io::Result<Option<(Vec<u8>, bool)>> {
     let mut headers = [httparse::EMPTY_HEADER; MOST_HEADERS];
     let mut head = httparse::Request::new(&mut headers);
@@ -152,7 +152,7 @@ fn request_head(bytes: &[u8]) -> io::Result<Option<(Vec<u8>, bool)>> {
     Ok(Some((rest, true)))
 }
 
-/// How long a response is with its body, once its head is there.
+/// The length of a response with its body, once its head is complete.
 fn response_length(bytes: &[u8]) -> io::Result<Option<usize>> {
     let mut headers = [httparse::EMPTY_HEADER; MOST_HEADERS];
     let mut head = httparse::Response::new(&mut headers);

@@ -1,4 +1,4 @@
-//! What the measurements start as processes of their own, so that each one's time is counted apart.
+//! The hidden subcommands that measurements start as separate processes, so that their CPU time is counted separately.
 
 pub(crate) mod app;
 pub(crate) mod connection_load;
@@ -11,12 +11,12 @@ use std::net::SocketAddr;
 
 use crate::Result;
 
-/// How large the small answer is.
+/// The size of the small response body.
 pub(crate) const SMALL: usize = 1024;
-/// How large the large one is.
+/// The size of the large response body.
 pub(crate) const LARGE: usize = 1024 * 1024;
 
-/// Whether this is a whole small answer: its body has no end of its own, it is so many bytes after the empty line.
+/// Whether this is a complete small response: [`SMALL`] bytes after the empty line.
 pub(crate) fn is_whole(answer: &[u8]) -> bool {
     let head = answer.windows(4).position(|four| four == b"\r\n\r\n");
     head.is_some_and(|head| answer.len() >= head + 4 + SMALL)

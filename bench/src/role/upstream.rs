@@ -1,5 +1,5 @@
-//! The server behind all proxies over HTTP/1.1: nginx, which costs the least here. This program only writes its
-//! configuration, because nginx reads no HOST and PORT, and then becomes it.
+//! The upstream server of all proxies for HTTP/1.1: writes a configuration for nginx from HOST and PORT, which nginx does
+//! not read itself, and then executes nginx.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -23,5 +23,5 @@ pub(crate) fn run(Upstream { nginx, folder }: &Upstream) -> Result<()> {
     let file = folder.join("nginx.conf");
     fs::write(&file, config)?;
     let error = Command::new(nginx).arg("-p").arg(&folder).args(["-e", "stderr", "-c"]).arg(&file).exec();
-    Err(format!("cannot become nginx: {error}").into())
+    Err(format!("cannot execute nginx: {error}").into())
 }

@@ -1,4 +1,4 @@
-//! The server behind all proxies over HTTP/2 without TLS.
+//! The upstream server of all proxies for HTTP/2 without TLS.
 
 use std::convert::Infallible;
 
@@ -43,7 +43,7 @@ async fn connection(stream: TcpStream, [small, large]: [Bytes; 2]) {
     if stream.set_nodelay(true).is_ok() {
         let mut server = http2::Builder::new(TokioExecutor::new());
         server.max_concurrent_streams(1_000);
-        // How a connection ends is the proxy's business; the load sees what became of its requests.
+        // Ignored: the load generator sees failed requests.
         server.serve_connection(TokioIo::new(stream), service).await.ok();
     }
 }

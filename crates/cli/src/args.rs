@@ -1,4 +1,4 @@
-//! The command line: all commands and their arguments.
+//! Defines the command line: all commands, their arguments and their help texts.
 
 #![allow(clippy::doc_markdown, reason = "doc comments are help texts here, and backticks would be printed")]
 
@@ -38,7 +38,7 @@ pub enum Command {
     /// Print the manifests of the gateway, for kubectl apply --server-side -f -
     #[command(after_long_help = install::HELP, after_help = "See --help for examples.")]
     Install(InstallArgs),
-    /// Say what is missing in a cluster for `rouse gateway` to work, and what to do about it
+    /// Check that a cluster has what `rouse gateway` needs, and print the next steps
     #[command(after_long_help = check::HELP, after_help = "See --help for examples.")]
     Check(CheckArgs),
     /// Show what a running `rouse up` does: services, pods, the last cold starts
@@ -47,13 +47,13 @@ pub enum Command {
     /// Replace the pods of an app, one after the other, without dropping a request
     #[command(after_long_help = RESTART_HELP, after_help = "See --help for examples.")]
     Restart(Restart),
-    /// Keep an app at a number of pods, or give it back to the autoscaler
+    /// Pin an app to a number of pods, or return it to the autoscaler
     #[command(after_long_help = SCALE_HELP, after_help = "See --help for examples.")]
     Scale(ScaleArgs),
-    /// Show what the pods of an app printed
+    /// Show the output of an app's pods
     #[command(after_long_help = LOGS_HELP, after_help = "See --help for examples.")]
     Logs(LogsArgs),
-    /// Show what Rouse makes of Kubernetes objects, without a cluster
+    /// Show how Rouse reads Kubernetes objects, without a cluster
     #[command(after_help = EXIT_CODES)]
     Explain(Explain),
     /// Between `rouse up` and one pod; only `rouse up` can start it
@@ -67,10 +67,10 @@ pub enum Command {
 /// The hidden subcommand that is an app of the demo.
 pub const DEMO_APP: &str = "demo-app";
 
-/// Which `rouse up` is asked.
+/// The address of the admin API.
 #[derive(Debug, Clone, Args)]
 pub struct Admin {
-    /// The admin address of the `rouse up` to ask
+    /// The admin address of `rouse up`
     #[arg(long, value_name = "ADDRESS", env = "ROUSE_ADMIN", default_value = "127.0.0.1:9080", value_parser = address)]
     pub admin: SocketAddr,
 }
@@ -81,25 +81,25 @@ pub struct Status {
     /// Where the admin API is.
     #[command(flatten)]
     pub admin: Admin,
-    /// How to print the answer
+    /// The output format
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t)]
     pub output: StatusFormat,
 }
 
-/// How `status` prints.
+/// The output format of `status`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum StatusFormat {
     /// Tables for people
     #[default]
     Text,
-    /// What GET /api/v1/services answers
+    /// The response of GET /api/v1/services
     Json,
 }
 
 /// `rouse restart`.
 #[derive(Debug, Args)]
 pub struct Restart {
-    /// The app's name in rouse.yaml; local/NAME, as status prints it, is the same
+    /// The app's name in rouse.yaml, or local/NAME as status prints it
     #[arg(value_name = "APP", value_parser = app)]
     pub app: String,
     /// Where the admin API is.
@@ -116,7 +116,7 @@ pub struct Restart {
 /// `rouse scale`.
 #[derive(Debug, Args)]
 pub struct ScaleArgs {
-    /// The app's name in rouse.yaml; local/NAME, as status prints it, is the same
+    /// The app's name in rouse.yaml, or local/NAME as status prints it
     #[arg(value_name = "APP", value_parser = app)]
     pub app: String,
     /// How many pods, 0 to 1000, or auto
@@ -127,22 +127,22 @@ pub struct ScaleArgs {
     pub admin: Admin,
 }
 
-/// How many pods an app is to have.
+/// The number of pods of an app.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pods {
-    /// As many as the autoscaler says.
+    /// The autoscaler decides.
     Auto,
-    /// So many, regardless of the load.
+    /// This number, regardless of the load.
     Pinned(u32),
 }
 
 /// `rouse logs`.
 #[derive(Debug, Args)]
 pub struct LogsArgs {
-    /// The app's name in rouse.yaml; local/NAME, as status prints it, is the same
+    /// The app's name in rouse.yaml, or local/NAME as status prints it
     #[arg(value_name = "APP", value_parser = app)]
     pub app: String,
-    /// Go on with what the pods print from now on
+    /// Follow the output
     #[arg(short, long)]
     pub follow: bool,
     /// Where the admin API is.
@@ -161,7 +161,7 @@ pub struct PodGuardian {
 /// An app of the demo.
 #[derive(Debug, Args)]
 pub struct DemoApp {
-    /// What it calls itself.
+    /// Its name in responses.
     pub name: String,
     /// How long it takes to start.
     #[arg(long, default_value = "0s")]
@@ -179,7 +179,7 @@ fn address(text: &str) -> Result<SocketAddr, String> {
     PrintedAddress::read(text).ok_or_else(|| format!("expected {}", PrintedAddress::ALLOWED))
 }
 
-/// An app's name, also as the service that `rouse status` shows.
+/// The name of an app, or its service as `rouse status` shows it.
 #[expect(clippy::unnecessary_wraps, reason = "what clap calls may fail")]
 fn app(text: &str) -> Result<String, String> {
     Ok(text.strip_prefix("local/").unwrap_or(text).to_owned())
@@ -232,12 +232,12 @@ pub struct ExplainEndpoints {
     /// Where the objects come from.
     #[command(flatten)]
     pub input: Input,
-    /// How to print the answer
+    /// The output format
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t)]
     pub output: EndpointsFormat,
 }
 
-/// How `explain endpoints` prints.
+/// The output format of `explain endpoints`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum EndpointsFormat {
     /// Tables for people
@@ -253,12 +253,12 @@ pub struct ExplainSlices {
     /// Where the objects come from.
     #[command(flatten)]
     pub input: Input,
-    /// How to print the answer [default: yaml; with --diff: text for people]
+    /// The output format [default: yaml; with --diff: text for people]
     #[arg(short, long, value_name = "FORMAT", value_enum)]
     pub output: Option<SlicesFormat>,
     /// Whether terminating pods are listed, with the conditions serving and terminating
     ///
-    /// With false, pods that are being deleted are left out, and slices say only `ready` (as Kubernetes did before
+    /// With false, pods that are being deleted are left out, and slices have only `ready` (as Kubernetes did before
     /// EndpointSliceTerminatingCondition).
     #[arg(long, value_name = "BOOL", default_value_t = true, action = ArgAction::Set)]
     pub terminating_conditions: bool,
@@ -270,7 +270,7 @@ pub struct ExplainSlices {
     pub diff: bool,
 }
 
-/// How `explain slices` prints.
+/// The output format of `explain slices`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum SlicesFormat {
     /// As kubectl -o yaml
@@ -305,8 +305,8 @@ Exit codes: 0 all pods are replaced (with --no-wait: it has begun), 1 they are n
 not answer, 2 bad usage or no such app.";
 
 const SCALE_HELP: &str = "\
-A number keeps the app there, regardless of the load and the file. 0 stops it now; the next request starts it again, and \
-gives it back to the autoscaler.
+A number pins the app, regardless of the load and the file. 0 stops it now; the next request starts it again, and returns \
+it to the autoscaler.
 
 Examples:
   rouse scale hello 3
@@ -316,8 +316,8 @@ Examples:
 Exit codes: 0 done, 1 the admin API does not answer, 2 bad usage or no such app.";
 
 const LOGS_HELP: &str = "\
-The last lines of all pods of the app, also of those that are gone; each begins with its pod's name. 4 MiB are kept for each \
-app (logs.keep in rouse.yaml). With -f, a reader that is too slow for that misses lines, and sees how many; the app never waits.
+Prints the last lines of all pods of the app, including stopped ones; each begins with its pod's name. 4 MiB are kept for each \
+app (logs.keep in rouse.yaml). With -f, a reader that is too slow misses lines, and a line tells how many; the app never waits.
 
 Examples:
   rouse logs hello
@@ -332,8 +332,7 @@ States:
   Starting  gets no traffic yet
   Gone      gets no traffic any more
 
-Reads EndpointSlices and, if present, Services. Endpoints without a pod behind them are shown as if you had allowed \
-hand-made endpoints.
+Reads EndpointSlices and, if present, Services. Endpoints without a pod are shown as if manual endpoints were allowed.
 
 Examples:
   kubectl get endpointslices,services -A -o json | rouse explain endpoints
@@ -344,7 +343,8 @@ Exit codes: 0 done, 1 failed while running, 2 bad usage or malformed input.";
 
 const SLICES_HELP: &str = "\
 Reads Pods, Services, Nodes and, if present, EndpointSlices. Every Service with a selector, or with the annotation \
-rouse.dev/selector: key=value,key2=value2, gets its slices. This is a calculation: Rouse writes no EndpointSlices to a cluster today, and there \
+rouse.dev/selector: key=value,key2=value2, gets its slices. This is a calculation: Rouse writes no EndpointSlices to a \
+cluster today, and there \
 Kubernetes' own controller writes those of Services with a selector. Slices of other managers are ignored.
 
 New slices are shown as SERVICE-1, SERVICE-2 and so on, so that the same input always gives the same output; in a \

@@ -1,4 +1,4 @@
-//! The apps of the built-in demo: a small HTTP server.
+//! The app of the built-in demo: a small HTTP server that greets.
 
 use std::convert::Infallible;
 use std::io;
@@ -77,7 +77,7 @@ async fn serve(app: &DemoApp) -> io::Result<()> {
     Ok(())
 }
 
-/// A greeting, and the process that answers.
+/// The response: a greeting with the process ID.
 fn answer(name: &str, address: SocketAddr, request: &Request<Incoming>) -> Response<Full<Bytes>> {
     let text = match request.uri().path() {
         "/healthz" => "ok\n".to_owned(),
@@ -92,10 +92,10 @@ fn answer(name: &str, address: SocketAddr, request: &Request<Incoming>) -> Respo
     response
 }
 
-/// Its output is what `rouse up` shows and `rouse logs` keeps.
+/// Prints a line, which `rouse up` shows and `rouse logs` keeps.
 fn say(text: &str) {
     use io::Write as _;
-    // The reader may be gone.
+    // Ignore an error: the reader may have closed the pipe.
     writeln!(io::stdout(), "{text}").ok();
 }
 

@@ -1,4 +1,4 @@
-//! The end of a command: its exit code, and its error on stderr.
+//! Maps the result of a command to its exit code, and prints its error on stderr.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -32,7 +32,7 @@ fn code(failure: &CommandError) -> u8 {
     }
 }
 
-/// Help and version are answers, anything else is bad usage; clap has the words for both.
+/// Prints clap's text. Help and version exit with 0, anything else is bad usage.
 pub(crate) fn usage(error: &clap::Error) -> ExitCode {
     error.print().ok();
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))

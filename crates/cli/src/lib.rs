@@ -1,4 +1,4 @@
-//! The `rouse` command line, as a library so that tests and fuzzers can call what the binary runs.
+//! The `rouse` command line as a library, so that tests and fuzzers can call it: parses arguments and runs one command.
 
 mod admin_client;
 pub mod args;
@@ -16,7 +16,7 @@ use args::{Command, Rouse};
 use clap::Parser;
 pub use rouse_daemon::CommandError;
 
-/// The whole program: arguments in, exit code out.
+/// Parses the arguments, runs the command, and returns its exit code.
 pub fn main() -> ExitCode {
     let rouse = match Rouse::try_parse() {
         Ok(rouse) => rouse,
@@ -25,7 +25,7 @@ pub fn main() -> ExitCode {
     if let Command::PodGuardian(guardian) = rouse.command {
         return rouse_local::guardian::main(guardian.command);
     }
-    // Not locked: the reader of a pipe decides how long a write takes.
+    // Not locked: a slow reader of a pipe would hold the lock.
     let mut out = BufWriter::new(AutoStream::auto(io::stdout()));
     let mut err = AutoStream::auto(io::stderr());
     let mut streams = Streams { stdin: &mut io::stdin(), out: &mut out, err: &mut err };
@@ -33,11 +33,11 @@ pub fn main() -> ExitCode {
     exit::exit_code(result, streams.err)
 }
 
-/// Where a command reads and writes. The writers strip colours outside a terminal.
+/// The streams of a command. The writers strip colours outside a terminal.
 pub struct Streams<'s> {
-    /// What `-f -` reads.
+    /// The input of `-f -`.
     pub stdin: &'s mut dyn Read,
-    /// The answer.
+    /// The output.
     pub out: &'s mut dyn Write,
     /// Warnings and errors.
     pub err: &'s mut dyn Write,
@@ -55,7 +55,7 @@ pub fn run(rouse: &Rouse, streams: &mut Streams<'_>) -> Result<(), CommandError>
         Command::Logs(logs) => admin_client::logs(logs, streams),
         Command::Explain(explain) => explain::run(explain, streams),
         Command::DemoApp(app) => demo::run(app),
-        // The guardian speaks on the streams that it was given, so `main` starts it before there are others.
+        // The guardian uses the process's own streams, so `main` starts it before these are wrapped.
         Command::PodGuardian(_) => {
             Err(CommandError::Input("only `rouse up` can start a guardian".to_owned()))
         }

@@ -1,4 +1,4 @@
-//! The `rouse` binary. Everything it does is in the library beside it.
+//! The `rouse` binary. It only calls the library `rouse_cli`.
 
 use std::process::ExitCode;
 

@@ -246,7 +246,7 @@ fn a_cold_start_is_told_phase_by_phase() {
     (cold.outcome, cold.ended) = (ColdStartOutcome::Abandoned, Some(Moment::from_millis(300)));
     assert!(
         plain(&style::cold_start(&cold))
-            .starts_with("hello: cold start in vain, all clients left after 0.3 s")
+            .starts_with("hello: cold start abandoned: all clients disconnected after 0.3 s")
     );
     (cold.outcome, cold.ended) = (ColdStartOutcome::Failed, Some(Moment::from_secs(5)));
     assert!(plain(&style::cold_start(&cold)).starts_with("hello: cold start failed after 5 s: wake 0.1"));

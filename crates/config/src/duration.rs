@@ -1,4 +1,4 @@
-//! Durations as people write them: `500ms`, `30s`, `5m`, `1h`; and as Go programs do: `1m30s`, `1.5h`.
+//! Parses and prints durations like `500ms`, `30s`, `5m`, `1h`, and parses those of Go programs like `1m30s`, `1.5h`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,7 +13,7 @@ pub struct HumanDuration(Duration);
 #[error("{0:?} is not a duration: expected a whole number and a unit, like 500ms, 30s, 5m or 1h")]
 pub struct BadDuration(String);
 
-/// The units of people, in milliseconds, from the largest: a duration is shown in the fewest digits.
+/// Our units, in milliseconds, largest first: a duration is printed with the fewest digits.
 const UNITS: [(&str, u64); 4] = [("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
 /// The units of Go, in nanoseconds.
 const GO_UNITS: [(&str, u128); 8] = [
@@ -27,16 +27,16 @@ const GO_UNITS: [(&str, u128); 8] = [
     ("h", 3_600_000_000_000),
 ];
 const NANOS_PER_MILLI: u128 = 1_000_000;
-/// More digits after the point than this are less than a nanosecond of any unit.
+/// Digits after the point beyond these are less than a nanosecond in any unit.
 const DIGITS: usize = 18;
 
 impl HumanDuration {
-    /// So many milliseconds.
+    /// A duration of `millis` milliseconds.
     pub const fn millis(millis: u64) -> Self {
         Self(Duration::from_millis(millis))
     }
 
-    /// So many seconds.
+    /// A duration of `secs` seconds.
     pub const fn secs(secs: u64) -> Self {
         Self(Duration::from_secs(secs))
     }

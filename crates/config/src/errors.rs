@@ -1,4 +1,4 @@
-//! The problems of a file: collected in any order, reported in the order of its lines.
+//! Collects the problems of a file, and reports them in the order of its lines.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -8,18 +8,18 @@ use crate::document::Mark;
 /// How many problems are reported; further ones are only counted.
 pub const SHOWN: usize = 50;
 
-/// One thing that is wrong.
+/// One problem.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FileProblem {
-    /// Where.
+    /// Its line and column.
     pub mark: Mark,
-    /// Of which key: `apps.hello.scale.max`. Empty for the file as a whole.
+    /// Its key: `apps.hello.scale.max`. Empty for the file as a whole.
     pub path: String,
     /// What is wrong, and what is allowed.
     pub what: String,
 }
 
-/// Everything that is wrong with a file: at least one problem, in the order of lines.
+/// All problems of a file: at least one, in the order of lines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Errors {
     file: String,
@@ -65,12 +65,12 @@ impl std::error::Error for Errors {}
 pub struct FileProblems(RefCell<Vec<FileProblem>>);
 
 impl FileProblems {
-    /// Adds one: at `mark`, of the key `path`.
+    /// Adds a problem at `mark`, with the key `path`.
     pub fn push(&self, mark: Mark, path: &str, what: impl Into<String>) {
         self.0.borrow_mut().push(FileProblem { mark, path: path.to_owned(), what: what.into() });
     }
 
-    /// True if nothing is wrong so far.
+    /// True if there is no problem so far.
     pub fn is_empty(&self) -> bool {
         self.0.borrow().is_empty()
     }

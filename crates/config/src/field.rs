@@ -1,5 +1,5 @@
-//! Reads one value of a document. A value that is wrong is reported and read as `None`, so that the reader goes on and finds
-//! the other problems.
+//! Reads and checks one value of a document. A wrong value is reported and read as `None`, so that the reader finds the other
+//! problems too.
 
 use std::collections::{HashMap, hash_map};
 use std::fmt::{self, Display};
@@ -18,7 +18,7 @@ const SHOWN: usize = 40;
 /// How long a list of hosts, paths or addresses may be: hosts and paths are multiplied.
 const LONGEST: usize = 50;
 
-/// Where a value is and what it is called.
+/// The position of a value and its path.
 #[derive(Debug, Clone)]
 pub struct FieldPlace {
     /// Line and column.
@@ -33,7 +33,7 @@ impl Display for FieldPlace {
     }
 }
 
-/// What can be in the file only once, and where it is.
+/// Values that may be in the file only once, and the place of each.
 pub struct Once<T>(HashMap<T, FieldPlace>);
 
 impl<T> Default for Once<T> {
@@ -43,7 +43,7 @@ impl<T> Default for Once<T> {
 }
 
 impl<T: Eq + Hash> Once<T> {
-    /// Notes that `value` is at `place`; the first place, if it is not this one.
+    /// Records that `value` is at `place`. Returns the earlier place if there is one.
     pub fn claim(&mut self, value: T, place: &FieldPlace) -> Option<FieldPlace> {
         match self.0.entry(value) {
             hash_map::Entry::Occupied(first) => Some(first.get().clone()),
@@ -58,7 +58,7 @@ impl<T: Eq + Hash> Once<T> {
 /// A value and its place.
 pub struct Field<'n> {
     problems: &'n FileProblems,
-    /// Of its key, if it has one, or else of itself.
+    /// The place of its key, or of the value itself if it has no key.
     place: FieldPlace,
     node: &'n DocumentNode,
 }
@@ -69,7 +69,7 @@ impl<'n> Field<'n> {
         Self { problems, place: FieldPlace { mark: Mark::START, path: String::new() }, node }
     }
 
-    /// Its key, or itself where it has none.
+    /// The place of its key, or of the value itself if it has no key.
     pub fn place(&self) -> &FieldPlace {
         &self.place
     }
@@ -112,7 +112,7 @@ impl<'n> Field<'n> {
         None
     }
 
-    /// Text that the system can be given: it ends texts at a NUL.
+    /// The text. A NUL is not allowed: system calls end texts there.
     pub fn text(&self, allowed: impl Display) -> Option<&'n str> {
         match self.node.as_str() {
             Some(text) if !text.contains('\0') => Some(text),
@@ -120,7 +120,7 @@ impl<'n> Field<'n> {
         }
     }
 
-    /// The text parsed as a `T`; `allowed` says in words what that is.
+    /// The text parsed as a `T`; `allowed` describes the allowed values for the error.
     pub fn parse<T: FromStr>(&self, allowed: impl Display) -> Option<T> {
         self.parse_if(allowed, |_| true)
     }
@@ -141,7 +141,7 @@ impl<'n> Field<'n> {
         let (least, most) = (range.start(), range.end());
         let allowed = format!("a duration from {least} to {most}, like 500ms, 30s, 5m or 1h");
         let text = self.text(&allowed)?;
-        // A number without a unit: seconds to some, milliseconds to others.
+        // Do not guess the unit of a bare number: it could be seconds or milliseconds. Suggest seconds.
         let better = || text.parse::<u32>().is_ok().then(|| format!("{text}s"));
         text.parse().ok().filter(|span| range.contains(span)).or_else(|| self.refuse_for(allowed, better()))
     }
@@ -180,7 +180,7 @@ impl<'n> Field<'n> {
         Some(list.iter().enumerate().map(item).collect())
     }
 
-    /// What `read` makes of each element, those left out that it refused.
+    /// The results of `read` for the elements, without those that it refused.
     pub fn each<T>(
         &self,
         allowed: impl Display,
@@ -188,13 +188,13 @@ impl<'n> Field<'n> {
     ) -> Option<Vec<T>> {
         let items = self.items(allowed)?;
         if let Some(excess) = items.get(LONGEST) {
-            return excess.blame(format!("too long a list: at most {LONGEST} are allowed"));
+            return excess.blame(format!("too many entries: at most {LONGEST} are allowed"));
         }
         Some(items.iter().filter_map(read).collect())
     }
 
-    /// The keys and values of an object, each key once. Nothing at all is an empty object, which is what is left when
-    /// all lines are comments.
+    /// The keys and values of an object, each key once. A missing value is an empty object: that is what remains when all lines
+    /// are comments.
     pub fn entries(&self, allowed: impl Display) -> Option<Vec<(&'n str, Field<'n>)>> {
         let entries: &'n [MapEntry] = match &self.node.value {
             Value::Null => &[],
@@ -211,7 +211,7 @@ impl<'n> Field<'n> {
                     Some((&*entry.key, field))
                 }
                 Some(first) => {
-                    field.blame(format!("this key is there twice, first in line {}: keep one", first.line))
+                    field.blame(format!("this key appears twice, first in line {}: keep one", first.line))
                 }
             }
         };
@@ -270,13 +270,13 @@ impl<'n> Section<'n> {
         self.problems.push(place.mark, &place.path, what);
     }
 
-    /// What `read` makes of `key`, or `default`. Also if it was refused: something must stand there while the rest
-    /// is checked, and a configuration with a problem is never handed out.
+    /// The result of `read` for `key`, or `default`. A refused value also becomes the default while the rest is checked; a
+    /// configuration with a problem is never returned.
     pub fn or<T>(&self, key: &str, default: T, read: impl FnOnce(&Field<'n>) -> Option<T>) -> T {
         self.get(key).and_then(read).unwrap_or(default)
     }
 
-    /// What `read` makes of `key`, which must be there.
+    /// The result of `read` for `key`, which is required.
     pub fn need<T>(
         &self,
         key: &str,
@@ -294,7 +294,7 @@ impl<'n> Section<'n> {
 /// `apps.hello`, `apps["a b"]`.
 fn join(path: &str, key: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
-    // As long as a name may be.
+    // 63 is the longest name of an app.
     let plain = (1..=63).contains(&key.len()) && key.chars().all(plain);
     match path {
         _ if !plain => format!("{path}[{}]", quoted(key)),
@@ -303,7 +303,7 @@ fn join(path: &str, key: &str) -> String {
     }
 }
 
-/// A value in an error: a word as it is, other text in quotes.
+/// A value as errors show it: a plain word as it is, other text in quotes.
 pub fn shown(value: &Value) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.:/*+@".contains(c);
     match value {

@@ -1,12 +1,12 @@
-//! Sizes as people write them: `512B`, `64KiB`, `256MiB`, `1GiB`.
+//! Parses and prints sizes in bytes, like `512B`, `64KiB`, `256MiB`, `1GiB`.
 
 use std::fmt;
 use std::ops::RangeInclusive;
 
-/// From the largest, so that a size is shown in the fewest digits.
+/// Largest first, so that a size is printed with the fewest digits.
 const UNITS: [(&str, u64); 4] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
 
-/// A number of bytes, shown as people write it.
+/// A number of bytes, printed with a unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bytes(pub u64);
 
@@ -18,7 +18,7 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// The sizes in `range`, in words.
+/// The sizes in `range`, as errors describe them.
 pub fn allowed(range: &RangeInclusive<u64>) -> String {
     let (least, most) = (Bytes(*range.start()), Bytes(*range.end()));
     format!("a size from {least} to {most}, like 64KiB or 256MiB")
@@ -32,7 +32,7 @@ pub fn parse(text: &str, range: &RangeInclusive<u64>) -> Option<u64> {
     number.checked_mul(*bytes).filter(|bytes| range.contains(bytes))
 }
 
-/// What to write instead of a number without a unit, if bytes are in `range`: the error suggests it.
+/// The suggestion for a number without a unit: bytes, if they are in `range`.
 pub fn with_unit(text: &str, range: &RangeInclusive<u64>) -> Option<String> {
     let meant = format!("{}B", text.parse::<u32>().ok()?);
     parse(&meant, range).map(|_| meant)

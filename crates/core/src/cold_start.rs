@@ -1,4 +1,4 @@
-//! The anatomy of a cold start: where the time between a request and its first byte went.
+//! Cold-start records: how long each phase took, from the held request to the first byte of its response.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -11,28 +11,28 @@ use crate::endpoint::{ServiceId, Source};
 use crate::sync::{Mutex, lock};
 use crate::time::{Clock, Moment};
 
-/// One cold start, from the first request that had to wait to the first byte of its response.
+/// One cold start, from the first held request to the first byte of its response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ColdStart {
     /// The service.
     pub service: ServiceId,
     /// When the first request was held.
     pub held: Moment,
-    /// When the engine was asked for a pod.
+    /// When the wake was sent to the engine.
     pub wake_sent: Option<Moment>,
     /// When a source first reported a pod.
     pub pod_seen: Option<Moment>,
-    /// A pod took requests.
+    /// When a pod could take requests.
     pub pod_ready: Option<Moment>,
-    /// The source that said so first.
+    /// The source that first reported that pod ready.
     pub ready_by: Option<Source>,
     /// The pod that the first request went to.
     pub pod: Option<Arc<str>>,
-    /// A connection to it stood.
+    /// When the connection to that pod was established.
     pub connected: Option<Moment>,
-    /// The response began.
+    /// When the response began.
     pub first_byte: Option<Moment>,
-    /// It was over, however it ended.
+    /// When the cold start ended, with any outcome.
     pub ended: Option<Moment>,
     /// How it ended.
     pub outcome: ColdStartOutcome,
@@ -41,20 +41,20 @@ pub struct ColdStart {
 /// How a cold start ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ColdStartOutcome {
-    /// It has not ended yet.
+    /// In progress.
     Waiting,
-    /// The first request got its first byte.
+    /// The first request got the first byte of its response.
     Served,
-    /// A pod came, but the first request got no response from it.
+    /// A pod became ready, but the first request got no response from it.
     Unanswered,
-    /// No pod came: the start failed for good, or a request waited for as long as it may.
+    /// No pod became ready: the start failed for good, or a request reached its deadline.
     Failed,
-    /// No pod came before all clients that waited for one had left.
+    /// All clients left before a pod became ready.
     Abandoned,
 }
 
 impl ColdStartOutcome {
-    /// All outcomes of a cold start that is over.
+    /// All outcomes of a finished cold start.
     pub const ENDS: [Self; 4] = [Self::Served, Self::Unanswered, Self::Failed, Self::Abandoned];
 }
 
@@ -71,14 +71,14 @@ impl ColdStartOutcome {
     }
 }
 
-/// A stretch of a cold start, named after what it ends with.
+/// A phase of a cold start, named after the event that ends it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Phase {
     /// Until the wake was sent.
     Wake,
     /// Until a source first reported a pod.
     Seen,
-    /// Until a pod took requests.
+    /// Until a pod could take requests.
     Ready,
     /// Until a connection to the pod was established.
     Connect,
@@ -106,7 +106,7 @@ impl fmt::Display for Phase {
 }
 
 impl ColdStart {
-    /// A request of `service` has just been held.
+    /// A cold start of `service` that begins with a request held at `held`.
     pub fn new(service: ServiceId, held: Moment) -> Self {
         Self {
             service,
@@ -123,8 +123,7 @@ impl ColdStart {
         }
     }
 
-    /// How long each phase took, in order; a phase that did not happen is left out, and its time belongs to
-    /// the next one.
+    /// How long each phase took, in order. A phase that did not happen is left out, and its time counts for the next one.
     pub fn phases(&self) -> impl Iterator<Item = (Phase, Duration)> {
         let stamps = [
             (Phase::Wake, self.wake_sent),
@@ -142,14 +141,14 @@ impl ColdStart {
         })
     }
 
-    /// From the first hold to the end; while it goes on, to the last thing that happened.
+    /// The time from the first hold to the end; while in progress, to the end of the last phase.
     pub fn total(&self) -> Duration {
         let phases = self.phases().map(|(_, took)| took).sum();
         self.ended.map_or(phases, |ended| ended.since(self.held))
     }
 }
 
-/// A cold start that a request takes along. Dropping it writes it down, however far it came.
+/// The cold start that a request carries with it. Dropping it records the cold start, complete or not.
 pub(crate) struct ColdStartRecorder {
     pub(crate) cold_start: Box<ColdStart>,
     log: Arc<ColdStartLog>,
@@ -161,7 +160,7 @@ impl ColdStartRecorder {
         Self { cold_start, log, clock }
     }
 
-    /// The response began: that is the end of it.
+    /// The response began, which ends the cold start.
     pub(crate) fn served(mut self, now: Moment) {
         (self.cold_start.first_byte, self.cold_start.ended) = (Some(now), Some(now));
         self.cold_start.outcome = ColdStartOutcome::Served;
@@ -189,7 +188,7 @@ impl Drop for ColdStartRecorder {
     }
 }
 
-/// The last cold starts, newest first.
+/// The most recent cold starts, newest first.
 #[derive(Debug)]
 pub struct ColdStartLog {
     kept: Mutex<Kept>,
@@ -199,23 +198,23 @@ pub struct ColdStartLog {
 #[derive(Debug, Default)]
 struct Kept {
     newest_first: VecDeque<ColdStart>,
-    /// How many there were in all.
+    /// How many were recorded so far.
     total: u64,
     /// The tasks that wait for the next one.
     waiting: Vec<Waker>,
 }
 
-/// How far a follower of [`ColdStartLog`] has read.
+/// The read position of a follower of [`ColdStartLog`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Read(u64);
 
 impl ColdStartLog {
-    /// Keeps the last `bound`.
+    /// Keeps the last `bound` cold starts.
     pub fn new(bound: usize) -> Self {
         Self { kept: Mutex::default(), bound }
     }
 
-    /// Adds one; the oldest makes room.
+    /// Adds a cold start, and drops the oldest one beyond the limit.
     pub(crate) fn record(&self, cold_start: ColdStart) {
         let mut kept = lock(&self.kept);
         kept.newest_first.push_front(cold_start);
@@ -226,13 +225,13 @@ impl ColdStartLog {
         waiting.into_iter().for_each(Waker::wake);
     }
 
-    /// Waits until there is something after `read`, and answers with it, the oldest first. A follower that is
-    /// slower than `bound` cold starts misses the oldest.
+    /// Waits for cold starts after `read` and returns them, oldest first. A follower that falls more than `bound` cold starts
+    /// behind misses the oldest.
     pub async fn after(&self, read: &mut Read) -> Vec<ColdStart> {
         poll_fn(|context| {
             let mut kept = lock(&self.kept);
             if kept.total == read.0 {
-                // Polled again by the same task: once is enough, or the list would grow without bound.
+                // Register the waker of a task once: otherwise repeated polls would make the list grow without limit.
                 if !kept.waiting.iter().any(|waker| waker.will_wake(context.waker())) {
                     kept.waiting.push(context.waker().clone());
                 }
@@ -247,7 +246,7 @@ impl ColdStartLog {
         .await
     }
 
-    /// The newest `limit`, of one service or of all.
+    /// The newest `limit` cold starts, of one service or of all.
     pub fn newest(&self, service: Option<&ServiceId>, limit: usize) -> Vec<ColdStart> {
         let kept = lock(&self.kept);
         let wanted =

@@ -1,4 +1,4 @@
-//! The `Engine` trait: how the core asks local processes or Kubernetes to start a pod.
+//! The `Engine` trait: how the core requests a pod from the local engine or from Kubernetes.
 //!
 //! The engine reports in the other direction: it writes slices and the outcome of wakes into the
 //! [`Registry`](crate::registry::Registry).

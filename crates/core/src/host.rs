@@ -1,17 +1,18 @@
-//! The host that a request names: one parser for every protocol and every use, so that routing, TLS policies and the
-//! pod cannot read one text as two hosts.
+//! Parses the host of a request (`Host`, `:authority`, SNI): host name or IP address, and port.
+//!
+//! Every protocol uses this parser, so that routing, TLS policies and the pod cannot read one text as two hosts.
 
 use std::borrow::Cow;
 use std::net::Ipv6Addr;
 
-/// The longest name, without a final dot.
+/// The longest host name in bytes, without a trailing dot.
 const LONGEST_NAME: usize = 253;
-/// The longest part of a name between two dots.
+/// The longest label of a host name in bytes.
 const LONGEST_LABEL: usize = 63;
 
 /// A host with an optional port: `shop.example.com`, `127.0.0.1:8080`, `[::1]:8080`.
 ///
-/// Two hosts are equal if they name the same thing: case, a final dot and the spelling of an IPv6 address do not matter.
+/// Case, a trailing dot and the notation of an IPv6 address do not matter for equality.
 ///
 /// ```
 /// use rouse_core::host::Host;
@@ -32,7 +33,7 @@ pub struct Host<'a> {
 pub struct NotAHost;
 
 impl<'a> Host<'a> {
-    /// Parses a host with an optional port. Allocates only for an IPv6 address, and for a name with upper-case letters.
+    /// Parses a host with an optional port. Allocates only for an IPv6 address or a name with upper-case letters.
     pub fn parse(text: &'a [u8]) -> Result<Self, NotAHost> {
         let text = str::from_utf8(text).map_err(|_| NotAHost)?;
         let end = match text.strip_prefix('[') {
@@ -49,12 +50,12 @@ impl<'a> Host<'a> {
         Ok(Self { name: parse_name(name)?, port })
     }
 
-    /// Parses a host that may not have a port, as certificates, routes and TLS handshakes name it.
+    /// Parses a host that must not have a port, as in certificates, routes and TLS handshakes.
     pub fn parse_without_port(text: &'a str) -> Result<Self, NotAHost> {
         Ok(Self { name: parse_name(text)?, port: None })
     }
 
-    /// The name in lower case, without a final dot; an IPv6 address in brackets and in its shortest form.
+    /// The name in lower case, without a trailing dot; an IPv6 address in brackets and in its shortest form.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -96,7 +97,7 @@ fn parse_name(text: &str) -> Result<Cow<'_, str>, NotAHost> {
     Ok(if upper { Cow::Owned(name.to_ascii_lowercase()) } else { Cow::Borrowed(name) })
 }
 
-/// Up to five digits: some readers cut a longer number off.
+/// Accepts up to five digits: some parsers truncate a longer number.
 fn port(digits: &str) -> Option<u16> {
     let plain = (1..=5).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_digit());
     if plain { digits.parse().ok() } else { None }
@@ -189,7 +190,7 @@ mod tests {
     }
 
     proptest! {
-        /// Written out and read again, a host is the same; so no two readers of what we pass on see two hosts.
+        /// A host that is printed and parsed again is the same host, so a pod that parses what we forward sees the same one.
         #[test]
         fn what_is_a_host_is_the_same_host_when_it_is_read_again(
             text in "[a-cA-C0-9.:_\\[\\]@, -]{0,12}|[a-z]{1,3}(\\.[a-zA-Z]{0,3}){0,3}\\.?(:[0-9x]{0,6})?",
@@ -198,7 +199,7 @@ mod tests {
                 let port = host.port().map(|port| format!(":{port}")).unwrap_or_default();
                 let again = format!("{}{port}", host.name());
                 prop_assert_eq!(Host::parse(again.as_bytes()), Ok(host.clone()));
-                // What a careless reader takes for the host: all before the first colon that is in no brackets.
+                // What a naive parser takes for the host: everything before the first colon outside brackets.
                 let careless = if text.starts_with('[') { None } else { text.split(':').next() };
                 if let Some(careless) = careless {
                     let careless = careless.to_ascii_lowercase();

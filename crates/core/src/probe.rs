@@ -1,82 +1,82 @@
-//! Probe plans: the checks that let our own probe stand in for the readiness probes of kubelet.
+//! Probe plans: turns the readiness probes of a pod's spec into the checks that Rouse runs itself.
 //!
-//! A probe stands in for kubelet's only if it asks the same questions. So a [`ProbePlan`] is made from the
-//! pod's own spec, and only a plan can promote an endpoint.
+//! Our probe may replace kubelet's only if it runs the same checks. So a [`ProbePlan`] is made from the pod's own spec,
+//! and only a plan can promote an endpoint.
 
-/// How a container says in its spec that it wants to be probed for readiness.
+/// The readiness probe in the spec of a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReadinessProbe {
-    /// The question.
+    /// The check.
     pub check: ProbeCheck,
-    /// The probe names a host of its own: we probe only the pod's verified address, so we cannot ask this.
+    /// The probe sets `host`. We probe only the pod's verified address, so we cannot run this check.
     pub foreign_host: bool,
 }
 
-/// A question that one container's readiness probe asks.
+/// The check of one container's readiness probe.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ProbeCheck {
-    /// Does the port accept a connection?
+    /// The port must accept a connection.
     Tcp {
         /// The port to connect to.
         port: u16,
     },
-    /// Does a GET answer with 200..399?
+    /// A GET must return a status from 200 to 399.
     Http {
         /// The port to connect to.
         port: u16,
         /// The path, with its query.
         path: String,
-        /// Over TLS, without verification, as kubelet does.
+        /// Use TLS without verification, as kubelet does.
         tls: bool,
         /// Extra request headers.
         headers: Vec<(String, String)>,
     },
-    /// Does the gRPC health service say SERVING?
+    /// The gRPC health service must return SERVING.
     Grpc {
         /// The port to connect to.
         port: u16,
-        /// The service asked about; empty for the server as a whole.
+        /// The gRPC service to check; empty for the server as a whole.
         service: String,
     },
-    /// A command inside the container, or a kind from the future: nothing we can ask from outside.
+    /// A command inside the container, or an unknown kind of probe: we cannot run it from outside.
     Unsupported,
 }
 
-/// What the pod's spec says about readiness, container by container; `None` for a container without a probe.
+/// The readiness probes and gates of a pod's spec.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ProbeSpec {
-    /// One entry per container (restartable init containers included).
+    /// One entry per container, including restartable init containers; `None` for a container without a probe.
     pub containers: Vec<Option<ReadinessProbe>>,
     /// How many readiness gates the pod has: conditions that other controllers set.
     pub readiness_gates: usize,
 }
 
-/// A set of questions which, all answered well, mean what kubelet's probes mean.
+/// A set of checks that together mean the same as kubelet's readiness probes. All of them must pass.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProbePlan {
     checks: Vec<ProbeCheck>,
 }
 
-/// Why a pod's readiness cannot be known by probing it.
+/// Why a pod has no probe plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ProbePlanError {
-    /// Other controllers decide.
-    #[error("the pod has readiness gates, which no probe can see")]
+    /// Other controllers decide about its readiness.
+    #[error("the pod has readiness gates, which no probe can check")]
     ReadinessGates,
-    /// A kind of probe that works only inside the container.
+    /// The probe works only inside the container.
     #[error("a container's readiness probe is neither tcp, http nor grpc")]
     OpaqueProbe,
     /// The probe's `host` field.
-    #[error("a container's readiness probe names a host of its own")]
+    #[error("a container's readiness probe sets a host, and Rouse probes only the pod's own address")]
     ForeignHost,
-    /// TCP alone proves nothing behind a mesh sidecar that accepts every connection.
-    #[error("the pod could be asked by a bare TCP connect only, and that is turned off for this route")]
+    /// A mesh sidecar accepts every TCP connection, so a TCP connect alone proves nothing there.
+    #[error("the only check of the pod would be a TCP connect, and TCP-only probes are turned off for this route")]
     TcpOnly,
 }
 
 impl ProbePlan {
-    /// The plan for a pod, or why there is none. `endpoint_port` is asked by TCP when no container has a
-    /// probe: kubelet then calls the pod ready as soon as it runs, and a listening port shows that it runs.
+    /// The plan for a pod, or why there is none. If no container has a probe, the plan is a TCP connect to `endpoint_port`:
+    /// kubelet then calls the pod ready as soon as it runs, and a listening port shows that it runs.
     pub fn new(spec: &ProbeSpec, endpoint_port: u16, allow_tcp: bool) -> Result<Self, ProbePlanError> {
         if spec.readiness_gates > 0 {
             return Err(ProbePlanError::ReadinessGates);
@@ -102,7 +102,7 @@ impl ProbePlan {
         Ok(Self { checks })
     }
 
-    /// The questions; at least one. All of them must be answered well.
+    /// The checks; at least one. All of them must pass.
     pub fn checks(&self) -> &[ProbeCheck] {
         &self.checks
     }

@@ -1,4 +1,4 @@
-//! Graceful shutdown: its phases, and a counter of the work that is still under way.
+//! Graceful shutdown: the phases (serving, not ready, draining, stopped), and a counter of the work in progress.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -9,24 +9,24 @@ use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Mutex, lock};
 use crate::time::Moment;
 
-/// Where a process is on its way out. Goes forward only.
+/// The phase of a shutdown. Only moves forward.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ShutdownPhase {
-    /// Everything is as always.
+    /// Normal operation.
     Serving,
-    /// Not ready any more, but still accepting: load balancers need time to see it.
+    /// Not ready, but still accepts connections: load balancers need time to notice.
     NotReady {
         /// When the listeners close.
         until: Moment,
     },
-    /// The listeners are closed; what is under way goes on.
+    /// The listeners are closed; work in progress continues.
     Draining {
-        /// When what is left is given up.
+        /// When the remaining work is aborted.
         until: Moment,
     },
-    /// Nothing is under way, or the time is up.
+    /// All work is finished, or the timeout is over.
     Stopped {
-        /// Whether everything under way was finished.
+        /// Whether all work was finished.
         clean: bool,
     },
 }
@@ -40,17 +40,17 @@ pub struct Shutdown {
 }
 
 impl Shutdown {
-    /// `delay` between "not ready" and closed listeners, `timeout` from then for what is under way.
+    /// `delay` is the time from "not ready" to closed listeners, `timeout` the time after that for work in progress.
     pub fn new(delay: Duration, timeout: Duration) -> Self {
         Self { delay, timeout, phase: ShutdownPhase::Serving }
     }
 
-    /// The present phase.
+    /// The current phase.
     pub fn phase(&self) -> ShutdownPhase {
         self.phase
     }
 
-    /// A signal to leave came. The first begins, the second ends at once.
+    /// A shutdown signal arrived. The first begins the shutdown, the second stops at once.
     pub fn signal(&mut self, now: Moment) -> ShutdownPhase {
         self.phase = match self.phase {
             ShutdownPhase::Serving => ShutdownPhase::NotReady { until: now + self.delay },
@@ -62,7 +62,8 @@ impl Shutdown {
         self.phase
     }
 
-    /// Moves on as far as time and work allow. `under_way`: requests, streams, upgraded connections and holds.
+    /// Moves to the phase that follows from the time and from `under_way`, the number of requests, streams, upgraded
+    /// connections and holds in progress.
     pub fn advance(&mut self, now: Moment, under_way: usize) -> ShutdownPhase {
         if let ShutdownPhase::NotReady { until } = self.phase
             && until <= now
@@ -78,7 +79,7 @@ impl Shutdown {
         self.phase
     }
 
-    /// When time alone moves it on.
+    /// When the current phase ends at the latest.
     pub fn due(&self) -> Option<Moment> {
         match self.phase {
             ShutdownPhase::NotReady { until } | ShutdownPhase::Draining { until } => Some(until),
@@ -87,35 +88,35 @@ impl Shutdown {
     }
 }
 
-/// Counts what is under way, and tells when there is nothing any more.
+/// Counts the work in progress, and notifies waiters when it reaches zero.
 #[derive(Debug, Default)]
 pub struct InFlightCounter {
     count: AtomicUsize,
     idle: Mutex<Vec<Waker>>,
 }
 
-/// One thing under way. Dropping it ends it.
+/// One piece of work in progress. Dropping it ends the work.
 #[derive(Debug)]
 pub struct InFlightGuard(Arc<InFlightCounter>);
 
 impl InFlightCounter {
-    /// Something begins.
+    /// Counts new work until the guard is dropped.
     pub fn begin(self: &Arc<Self>) -> InFlightGuard {
         self.count.fetch_add(1, Ordering::Relaxed);
         InFlightGuard(Arc::clone(self))
     }
 
-    /// How much is under way.
+    /// How much work is in progress.
     pub fn count(&self) -> usize {
         // Acquire: a caller that sees zero also sees the effects of the work that ended.
         self.count.load(Ordering::Acquire)
     }
 
-    /// Waits until nothing is under way.
+    /// Waits until no work is in progress.
     pub async fn idle(&self) {
         poll_fn(|context| {
             let mut idle = lock(&self.idle);
-            // Polled again by the same task: once is enough, or the list would grow without bound.
+            // Register the waker of a task once: otherwise repeated polls would make the list grow without limit.
             if !idle.iter().any(|waker| waker.will_wake(context.waker())) {
                 idle.push(context.waker().clone());
             }
@@ -196,7 +197,7 @@ mod tests {
     }
 }
 
-/// Every interleaving of work that ends and a task that waits for it, walked through by loom (`make loom`).
+/// Loom models (`make loom`): every interleaving of work that ends and a task that waits for it.
 #[cfg(all(test, loom))]
 mod models {
     use loom::future::block_on;

@@ -97,20 +97,20 @@ impl PortView {
     }
 }
 
-/// How requests may be spread over the pods of a service.
+/// How many requests one pod of a service may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConcurrencyLimits {
     /// The hard limit of requests in flight per pod.
     pub limit: Option<NonZeroU32>,
-    /// Without a limit: how many requests that come out of a hold a pod gets at a time.
+    /// Without a limit: how many requests released from a hold a pod may have before it has begun to answer them.
     pub herd: NonZeroU32,
 }
 
 impl ConcurrencyLimits {
-    /// The smallest herd, for any target.
+    /// The smallest limit on released requests, for any target.
     pub const MIN_RELEASED: NonZeroU32 = NonZeroU32::new(100).unwrap();
 
-    /// For pods that are scaled for `target` requests each and take at most `limit`; 0 means none.
+    /// Limits for pods with the concurrency target `target` and the hard limit `limit`; 0 means no target or no limit.
     pub fn new(target: u32, limit: u32) -> Self {
         let herd = NonZeroU32::new(target).map_or(Self::MIN_RELEASED, |target| target.max(Self::MIN_RELEASED));
         Self { limit: NonZeroU32::new(limit), herd }
@@ -130,7 +130,7 @@ pub struct Snapshot {
     pub generation: u64,
     /// The ports, in order of first appearance.
     pub ports: Vec<PortView>,
-    /// How requests may be spread over the endpoints.
+    /// How many requests one pod may have.
     pub spread: ConcurrencyLimits,
     /// The slice source (the Kubernetes watch) is disconnected, so this snapshot may be out of date.
     pub stale: bool,

@@ -1,7 +1,8 @@
-//! Why a start failed, and when that ends the wait for it: waiting mends a slow start, but no missing command.
+//! Start failures: their causes, and the circuit breaker that ends all holds when a failure is final.
 //!
-//! `Attempts` is a circuit breaker. It opens when a failure is final, which ends all holds. While it is open, requests
-//! fail at once. The next wake half-opens it: requests are held again until that wake has an outcome.
+//! `Attempts` is the circuit breaker. It opens when a failure is final (a missing command, not a slow start), which ends
+//! all holds. While it is open, requests fail at once. The next wake half-opens it: requests are held again until that
+//! wake has an outcome.
 
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
@@ -9,15 +10,14 @@ use std::time::Duration;
 
 use crate::time::Moment;
 
-/// So many refusals, over at least [`REFUSED_FOR`], are final.
+/// This many refusals, over at least [`REFUSED_FOR`], are final.
 pub const REFUSALS: u32 = 3;
-/// See [`REFUSALS`]. Pods that are ready but refuse connections have as long.
+/// See [`REFUSALS`]. Also how long ready pods may refuse all connections before requests fail.
 pub const REFUSED_FOR: Duration = Duration::from_secs(5);
-/// Longer details are cut.
+/// The longest detail, in characters. Longer ones are truncated.
 const LONGEST_DETAIL: usize = 512;
 
-/// Why a start failed: a code and a sentence that every client may read. What only an operator may read is
-/// [`StartFailure::detail`].
+/// Why a start failed: a code and a sentence that any client may see. [`StartFailure::detail`] is for operators only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum StartFailureCause {
     /// The command or its working directory does not exist, or cannot be executed.
@@ -26,30 +26,30 @@ pub enum StartFailureCause {
     Crashed,
     /// The process ended before it was ready, three times in a row or more.
     CrashLooping,
-    /// The process runs, and is not ready yet.
+    /// The process runs but is not ready yet.
     NotReady,
-    /// No workload stands behind the service.
+    /// No workload manages the pods of the service.
     NoScaleTarget,
     /// The workload that the route names does not exist.
     ScaleTargetMissing,
     /// The cluster refused to scale the workload.
     ScaleRefused,
-    /// The workload is scaled, and the cluster refused to create its pods.
+    /// The workload is scaled up, but the cluster refused to create its pods.
     PodsRefused,
     /// The owner of the workload paused it.
     Paused,
-    /// The cluster could not be asked.
+    /// The Kubernetes API is not available.
     ClusterUnavailable,
 }
 
-/// How long a failure may last before it ends the wait.
+/// How long requests wait after a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Patience {
-    /// Until the deadline of each request: it may pass, or it is no failure yet.
+    /// Until the deadline of each request: the failure may be temporary.
     Endless,
     /// [`REFUSALS`] times over [`REFUSED_FOR`].
     Refusals,
-    /// Waiting does not mend it.
+    /// Not at all: waiting does not help.
     None,
 }
 
@@ -68,7 +68,7 @@ impl StartFailureCause {
         Self::ClusterUnavailable,
     ];
 
-    /// Its name in responses and logs.
+    /// The code of the cause in responses and logs.
     pub const fn code(self) -> &'static str {
         match self {
             Self::CannotRun => "cannot_run",
@@ -84,23 +84,23 @@ impl StartFailureCause {
         }
     }
 
-    /// What happened, without a name, a path or another system's words.
+    /// What happened, as a sentence without names, paths or messages of other systems.
     pub const fn public_message(self) -> &'static str {
         match self {
             Self::CannotRun => "its command cannot be run",
             Self::Crashed => "its process ended before it was ready",
             Self::CrashLooping => "its process ended before it was ready, several times in a row",
             Self::NotReady => "its process runs but is not ready yet",
-            Self::NoScaleTarget => "no workload stands behind it",
+            Self::NoScaleTarget => "no workload manages its pods",
             Self::ScaleTargetMissing => "its workload does not exist",
             Self::ScaleRefused => "the cluster refused to scale its workload",
             Self::PodsRefused => "the cluster refused to create its pods",
             Self::Paused => "its workload is paused",
-            Self::ClusterUnavailable => "the cluster cannot be asked for a pod",
+            Self::ClusterUnavailable => "the Kubernetes API is not available",
         }
     }
 
-    /// Whether it happened on this machine, so that its detail is for developers who ask from this machine.
+    /// Whether it happened on this machine, so that clients on this machine may see its detail.
     pub const fn is_local(self) -> bool {
         matches!(self, Self::CannotRun | Self::Crashed | Self::CrashLooping | Self::NotReady)
     }
@@ -125,13 +125,13 @@ pub struct StartFailure {
 }
 
 impl StartFailure {
-    /// `detail` may come from anywhere: it becomes one line of bounded length, with control characters escaped.
+    /// `detail` is untrusted: it is truncated, and control characters and line ends are escaped.
     pub fn new(cause: StartFailureCause, detail: &str) -> Self {
         let end = detail.char_indices().nth(LONGEST_DETAIL).map_or(detail.len(), |(at, _)| at);
         Self { cause, detail: one_line(detail.get(..end).unwrap_or_default()).into() }
     }
 
-    /// The whole story, for logs, `rouse status` and route conditions.
+    /// The full reason, for logs, `rouse status` and route conditions.
     pub fn detail(&self) -> &str {
         &self.detail
     }
@@ -143,12 +143,11 @@ impl fmt::Display for StartFailure {
     }
 }
 
-/// `text` with control characters and line ends escaped, so that it cannot pretend to be several lines of a log, or
-/// steer a terminal.
+/// `text` with control characters and line ends escaped, so that it cannot forge log lines or control a terminal.
 pub fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     for c in text.chars() {
-        // The two separators end a line for some readers, and the rest of the list reorders text on a screen.
+        // Some programs treat the two separators as line ends; the other characters reorder text on a screen.
         let is_unsafe = c.is_control()
             || matches!(c, '\u{2028}' | '\u{2029}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
         if is_unsafe {
@@ -161,7 +160,7 @@ pub fn one_line(text: &str) -> String {
     line
 }
 
-/// The attempts to start one service since a pod was last ready.
+/// The circuit breaker of one service: the attempts to start it since a pod was last ready.
 #[derive(Debug, Default)]
 pub(crate) struct Attempts {
     /// The last failure.
@@ -178,22 +177,22 @@ struct Refusals {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum State {
-    /// A wake was sent, or nothing happened yet: its outcome is waited for.
+    /// No wake was sent yet, or the outcome of the last wake is not known yet.
     #[default]
     Pending,
-    /// The last attempt failed, and another one is waited for.
+    /// The last attempt failed, but not for good: requests wait for the next one.
     Failed,
     /// The failure is final: requests fail at once until the next wake.
     Open,
 }
 
 impl Attempts {
-    /// A wake is sent: an earlier final failure does not count, this attempt may succeed.
+    /// A wake is sent: half-opens the breaker, since this attempt may succeed.
     pub(crate) fn sent(&mut self) {
         self.state = State::Pending;
     }
 
-    /// The engine does what was asked: a pod is wanted, scheduled, starting.
+    /// The engine makes progress: a pod is requested, scheduled or starting.
     pub(crate) fn progressed(&mut self) {
         *self = Self::default();
     }
@@ -211,7 +210,7 @@ impl Attempts {
         self.state = State::Failed;
     }
 
-    /// Whether the wait is over, as of now. `hopeful`: a pod is starting, or takes requests. Answers with the failure
+    /// Opens the breaker if the last failure is final now. `hopeful`: a pod is starting, or takes requests. Returns the failure
     /// once, when it becomes final.
     pub(crate) fn judge(&mut self, now: Moment, hopeful: bool) -> Option<Arc<StartFailure>> {
         let failure = self.failure.clone().filter(|_| self.state == State::Failed && !hopeful)?;
@@ -236,9 +235,9 @@ impl Attempts {
         self.failure.as_ref()
     }
 
-    /// When time alone makes the failure final.
+    /// When the failure becomes final without another attempt.
     pub(crate) fn due(&self, now: Moment) -> Option<Moment> {
-        // Not later than now: what was not judged then waits for the next attempt.
+        // Only a time in the future: a failure that was not final then waits for the next attempt.
         let refused = self.failure.as_ref()?.cause.patience() == Patience::Refusals;
         self.final_at().filter(|at| refused && self.state == State::Failed && now < *at)
     }
@@ -260,10 +259,10 @@ mod tests {
         StartFailure::new(cause, cause.code())
     }
 
-    /// Seconds, and what the engine reports then.
+    /// The second of each report of the engine, and its cause.
     type Story<'a> = &'a [(u64, StartFailureCause)];
 
-    /// When the wait ends in `story`.
+    /// The second in which the wait ends in `story`.
     fn ends(story: Story<'_>) -> Option<u64> {
         let mut attempts = Attempts::default();
         for (second, cause) in story {
@@ -364,7 +363,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against the rule as the specification words it, read from the whole history.
+        /// Compares `Attempts` with a naive model that evaluates the rule over the whole history.
         #[test]
         fn the_wait_ends_exactly_when_the_rule_says(steps in prop::collection::vec((0..3000_u64, step()), 0..60)) {
             let mut attempts = Attempts::default();

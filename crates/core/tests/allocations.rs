@@ -1,4 +1,4 @@
-//! A warm pick allocates nothing. Counted, not hoped for.
+//! Asserts with a counting allocator that a warm pick allocates nothing.
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
 
 use std::future::pending;
@@ -15,7 +15,7 @@ fn a_warm_slot_is_acquired_and_given_back_without_an_allocation() {
         let bench = Bench::new();
         let (service, port) = bench.service("cart", ConcurrencyLimits::new(0, limit));
         service.put_slice("a", ready_slice(pods));
-        // The first load by a thread sets up what arc-swap keeps per thread.
+        // The first load in a thread allocates arc-swap's thread-local data.
         drop(port.try_acquire(0));
         let counted = allocation_counter::measure(|| {
             for seed in 0..100 {

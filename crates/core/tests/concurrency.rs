@@ -1,7 +1,7 @@
-//! Whole services under many random schedules: publish, notify, subscribe, wait, leave, close.
+//! Whole services under many random thread schedules: publish, notify, subscribe, wait, leave, close.
 //!
-//! Run by `make shuttle`; in a plain test run this file is empty. The exhaustive models of the parts (slots, lines, feeds) are
-//! beside the code, and run by `make loom`.
+//! Run by `make shuttle`; in a plain test run this file is empty. The exhaustive models of the parts (slots, wait queues,
+//! feeds) are beside the code, and run by `make loom`.
 #![cfg(shuttle)]
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "tests")]
 
@@ -83,7 +83,7 @@ fn a_slot_is_held_by_one_at_a_time_and_no_request_waits_for_ever() {
     });
 }
 
-/// A slot is given back while one in line leaves and another stays.
+/// A slot is given back while one waiting request leaves and another stays.
 #[test]
 fn a_slot_granted_to_a_request_that_leaves_goes_to_the_next() {
     check(|| {
@@ -91,7 +91,7 @@ fn a_slot_granted_to_a_request_that_leaves_goes_to_the_next() {
         let slot = port.try_acquire(0).unwrap();
         let leaver = meanwhile(&port, |port| {
             let mut hold = pin!(port.acquire(SlotRequest::default(), pending()));
-            // Served or not: it goes.
+            // Dropped whether it got a slot or not.
             drop(poll_once(hold.as_mut()));
         });
         let giver = thread::spawn(move || drop(slot));

@@ -11,10 +11,10 @@ use rouse_core::snapshot::ConcurrencyLimits;
 use rouse_core::time::{Clock as _, Moment};
 use rouse_testkit::fakes::{Bench, ip, ready_slice};
 
-/// What becomes of one request, or a while that passes.
+/// The outcome of one request, or time that passes.
 #[derive(Debug, Clone)]
 enum Event {
-    /// The pod that is chosen answers.
+    /// The picked pod answers.
     Answered,
     /// It takes the request and does not answer.
     Unanswered,
@@ -32,14 +32,14 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// The rule for one pod, said plainly.
+/// The naive model of one pod.
 #[derive(Debug, Clone, Default)]
 struct Pod {
     refusals: u32,
     refused_until: Option<Moment>,
-    /// Unanswered requests in a row that did not come while it was out.
+    /// Unanswered requests in a row, without those during an ejection.
     unanswered: u32,
-    /// Ejections for them without an answer in between.
+    /// Ejections in a row, without an answer in between.
     ejections: u32,
     out_until: Option<Moment>,
 }
@@ -50,7 +50,7 @@ impl Pod {
     }
 }
 
-/// Everything that the rule decides about one more unanswered request.
+/// Applies the rule to one more unanswered request.
 fn unanswered(pods: &mut [Pod], at: usize, now: Moment) -> bool {
     let out = pods.iter().filter(|pod| pod.is_out(now)).count();
     let may_be_ejected = out < pods.len() / 2;
@@ -72,7 +72,7 @@ fn place(endpoint: &Endpoint, pods: usize) -> usize {
     (0..pods).find(|&n| ip(u32::try_from(n).unwrap()) == endpoint.addresses[0].ip()).unwrap()
 }
 
-/// One event on both sides. Answers which pod was chosen, and whether it was out by the model.
+/// Applies one event to both sides. Returns the picked pod, and whether it is ejected in the model.
 fn step(
     bench: &Bench,
     port: &Arc<Port>,
@@ -148,7 +148,7 @@ fn a_silent_pod_is_out_for_longer_each_time_and_one_answer_forgives_all() {
     let (service, port) = bench.service("cart", ConcurrencyLimits::default());
     service.put_slice("a", ready_slice(2));
     let mut seeds = 0..;
-    // A slot on the first pod, whichever is chosen first.
+    // A slot on the first pod; picks again until it is that one.
     let mut first = || loop {
         let slot = port.try_acquire(seeds.next().unwrap()).unwrap();
         if slot.endpoint().addresses[0].ip() == ip(0) {

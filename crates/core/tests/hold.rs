@@ -1,4 +1,4 @@
-//! Waiting for a slot, against a naive model of the line: who is served, in what order, and what is left behind.
+//! Holds against a naive model of the wait queue: which request gets a slot, in which order, and that no slot leaks.
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "tests")]
 
 use std::collections::VecDeque;
@@ -22,13 +22,13 @@ use rouse_testkit::slot_requests::{Request, line, wake_count};
 #[derive(Debug, Clone)]
 enum Op {
     Arrive(u64),
-    /// One of those who wait leaves.
+    /// A waiting request leaves.
     Leave(usize),
-    /// One of those who are served is done.
+    /// A request with a slot is done.
     Finish(usize),
-    /// One of those who are served gets its first byte.
+    /// A request with a slot gets its first byte.
     Answer(usize),
-    /// One of those who are served is refused, and tries again.
+    /// A request with a slot is refused, and tries again.
     Refuse(usize, bool),
     Publish([u8; 3]),
     Limit(u32),
@@ -53,7 +53,7 @@ fn op() -> impl Strategy<Value = Op> {
 struct Waiting {
     number: usize,
     request: Request,
-    /// It was refused before: it may be overtaken while it rests.
+    /// It was refused before: others may overtake it during its backoff.
     refused: bool,
 }
 
@@ -61,11 +61,11 @@ struct Waiting {
 struct InUse {
     number: usize,
     slot: Slot,
-    /// It holds a place in its pod's herd.
+    /// It counts towards its pod's herd limit.
     herd: bool,
 }
 
-/// The line as a queue, the slots in use as a list: nothing that could be wrong.
+/// The naive model: the wait queue as a queue, the slots in use as a list.
 struct World {
     bench: Bench,
     service: Arc<Service>,
@@ -161,7 +161,7 @@ impl World {
             }
             Poll::Ready(Ok(slot)) => {
                 let overtaken = !refused && self.waiting.iter().any(|other| !other.refused);
-                assert!(!overtaken, "a newcomer was served before those who wait");
+                assert!(!overtaken, "a new request overtook waiting ones");
                 // A request that went through the wait queue, if only for a moment, counts among the herd.
                 let herd = self.limit == 0 && slot.endpoint().load.released() > self.herd_on(&slot);
                 self.serve(number, slot, herd, refused);
@@ -226,7 +226,7 @@ impl World {
         }
     }
 
-    /// Of the best endpoints there are, ejected ones last, none has room.
+    /// Asserts that no endpoint of the best tier (ejected ones last) has a free slot.
     fn check_that_nothing_is_free(&self) {
         let snapshot = self.service.snapshot();
         let Some(view) = snapshot.port(&http()) else { return };
@@ -252,7 +252,7 @@ proptest! {
         for op in &ops {
             world.apply(op);
         }
-        // Longer than any rest and any ejection: no request may be left beside a free slot now.
+        // Longer than any backoff and any ejection: no request may wait while a slot is free.
         world.pass(Duration::from_secs(30));
         world.answer_the_bells();
         if !world.waiting.is_empty() {

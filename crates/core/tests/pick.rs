@@ -13,7 +13,7 @@ use rouse_core::snapshot::PortView;
 use rouse_core::time::{Clock, Moment};
 use rouse_testkit::fakes::{DRAINING, ManualClock, READY, http, pod};
 
-/// How an endpoint is before the pick.
+/// The state of an endpoint before the pick.
 #[derive(Debug, Clone)]
 struct Before {
     state: State,
@@ -63,7 +63,7 @@ fn burden(endpoint: &Arc<Endpoint>, in_flight: u32, released: u32, clock: &Manua
     }
 }
 
-/// The rules, said plainly: the first tier with an endpoint that has not refused, and in it the endpoints with free slots.
+/// The naive model: the first tier with an endpoint that has not refused, and in it the endpoints with free slots.
 fn allowed(all: &[Before], capacity: SlotLimit) -> Result<Vec<usize>, PickError> {
     let tiers =
         [(State::Ready, false), (State::Draining, false), (State::Ready, true), (State::Draining, true)];
@@ -176,7 +176,7 @@ proptest! {
             let seed = seed.wrapping_add(n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
             pick(&view, SlotLimit::Unlimited, &[], seed, &clock).unwrap();
         }
-        // Two choices keep the fullest within a few of the mean of 20; one choice would be off by 15.
+        // With two choices, the maximum stays close to the mean of 20; one choice would be off by 15.
         let fullest = endpoints.iter().map(|one| one.load.in_flight()).max().unwrap();
         prop_assert!(fullest <= 26, "{fullest} on one pod where the mean is 20");
     }

@@ -1,5 +1,5 @@
-//! The autoscaler's promises: sentences and tables first, then ten thousand random histories against a naive
-//! model that keeps every fact and works out each decision from all of them.
+//! The autoscaler: tables of cases, then ten thousand random histories against a naive model that keeps every fact and
+//! computes each decision from all of them.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic, also in its helpers")]
 
@@ -27,7 +27,7 @@ fn policy(settings: &ScaleSettings) -> ScalePolicy {
     ScalePolicy::try_from(settings).unwrap()
 }
 
-/// A target of 10 at once per pod, at most 20 pods.
+/// A target concurrency of 10 per pod, at most 20 pods.
 fn ten() -> ScaleSettings {
     ScaleSettings { concurrency: Some(10.0), max: 20, ..ScaleSettings::default() }
 }
@@ -36,7 +36,7 @@ fn pods(replicas: u32, ready: u32) -> ObservedTarget {
     ObservedTarget { replicas, ready, owner: Owner::Rouse, token: () }
 }
 
-/// A second with `concurrency` all along.
+/// A second with constant `concurrency`.
 fn busy(concurrency: u32) -> LoadReport {
     let present = CurrentLoad { in_flight: concurrency, ..CurrentLoad::default() };
     LoadReport { span: SECOND, concurrency: concurrency.into(), requests: 0, present }
@@ -166,7 +166,7 @@ fn a_surge_panics_and_takes_no_pod_away_until_a_stable_window_has_passed() {
     let mut bench = Bench::old(&ten(), 1);
     drop(bench.seconds(60, busy(10)));
     assert!(!bench.scaler.panics());
-    // 95 at once for one second: the stable window has hardly seen it, the panic window has.
+    // A concurrency of 95 for one second: it hardly changes the stable window, but it fills the panic window.
     let decision = bench.second(busy(95));
     assert_eq!((decision.desired, bench.scaler.panics()), (3, true), "{}", decision.reason);
     let decision = bench.seconds(5, busy(95));
@@ -288,7 +288,7 @@ fn after_a_wake_a_service_stays_until_it_was_ready_for_idle_after_or_ten_minutes
 fn a_pin_is_an_order_and_zero_lasts_until_the_next_request() {
     let mut bench = Bench::fresh(&ScaleSettings { min: 2, ..ten() }, 5);
     bench.scaler.pin(30);
-    assert_eq!(bench.second(busy(1)).desired, 30, "above max, below min, young: all the same");
+    assert_eq!(bench.second(busy(1)).desired, 30, "the pin overrides max, min and a young controller");
     bench.scaler.pin(0);
     assert_eq!(bench.second(busy(10)).desired, 0, "to zero now");
     let drained = LoadReport { present: CurrentLoad { streams: 3, ..CurrentLoad::default() }, ..quiet() };
@@ -332,7 +332,7 @@ fn a_gateway_that_leaves_takes_what_it_had_but_not_what_it_saw() {
         assert_eq!(bench.decide().desired, 5);
     }
     bench.scaler.list(bench.now, [bench.gateway.clone()]).unwrap();
-    assert_eq!(bench.decide().desired, 5, "the load goes on somewhere; the window still knows it");
+    assert_eq!(bench.decide().desired, 5, "the load may continue at another gateway; the window still has it");
     assert_eq!(bench.seconds(59, quiet()).desired, 1, "and forgets it");
     assert_eq!(bench.second(quiet()).desired, 0, "idle since it left, and its streams hold nothing up");
 }
@@ -390,10 +390,10 @@ fn a_changed_policy_keeps_what_is_known() {
 fn reasons_are_sentences() {
     let silent = ScaleReason::ReporterStale { reporter: Reporter::new("gateway-2") };
     for (reason, sentence) in [
-        (ScaleReason::Load { pods: 1 }, "the load takes one pod"),
+        (ScaleReason::Load { pods: 1 }, "the load needs one pod"),
         (ScaleReason::Idle { after: MINUTE }, "no request, hold, stream or upgraded connection for 60s"),
-        (silent, "not scaled down while gateway-2 serves but is silent"),
-        (ScaleReason::WarmingUp { window: MINUTE }, "not scaled down before it was watched for 60s"),
+        (silent, "not scaled down while gateway-2 serves but sends no load reports"),
+        (ScaleReason::WarmingUp { window: MINUTE }, "not scaled down until its load has been observed for 60s"),
     ] {
         assert_eq!(reason.to_string(), sentence);
     }
@@ -416,7 +416,7 @@ struct Sight {
     owner: Owner,
 }
 
-/// Keeps every fact; remembers nothing else.
+/// The naive model: it keeps every fact and derives everything else.
 struct Model {
     settings: ScaleSettings,
     born: Moment,
@@ -464,7 +464,7 @@ impl Model {
         newest.take(1).any(|names| names.contains(&who))
     }
 
-    /// The last report of `who` that still means something just after fact `n`.
+    /// The last report of `who` that is still valid just after fact `n`.
     fn last_report(&self, n: usize, who: usize) -> Option<(Moment, CurrentLoad)> {
         let facts = self.until(n);
         let i = facts.iter().rposition(|(_, fact)| matches!(fact, Fact::Report(from, _) if *from == who))?;
@@ -770,7 +770,7 @@ enum Move {
     Follow {
         missing: u32,
     },
-    /// All listed reporters, quiet, for so many seconds; then follow.
+    /// All listed reporters report no load for this many seconds; then follow.
     Quiet(u64),
 }
 
@@ -844,7 +844,7 @@ fn config() -> ProptestConfig {
     ProptestConfig { cases: 10_000, failure_persistence: None, ..ProptestConfig::default() }
 }
 
-/// What holds of any decision, whatever the rules in between.
+/// Invariants of every decision.
 fn promises(model: &Model, decision: &Decision) -> Result<(), TestCaseError> {
     let n = model.facts.len() - 1;
     let (now, Fact::Decide(sight)) = &model.facts[n] else { unreachable!() };
@@ -991,7 +991,7 @@ proptest! {
         let report = LoadReport { span: Duration::from_millis(span), requests, ..LoadReport::default() };
         tell(&mut scaler, now, &Fact::Report(usize::from(!listed), report));
         prop_assert!(scaler.decide(now, pods(0, 0)).desired >= 1);
-        // It did not wait for the pod: the next reports are quiet, and the wake goes on all the same.
+        // The request left before the pod was ready: the next reports show no load, and the wake continues.
         let last = now + settings.idle_after - Duration::from_nanos(1);
         tell(&mut scaler, last, &Fact::Report(0, quiet()));
         prop_assert!(scaler.decide(last, pods(0, 0)).desired >= 1);

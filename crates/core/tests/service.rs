@@ -1,4 +1,4 @@
-//! A service and its ports as requests see them: refusals, ejections, wakes, cold starts, removal.
+//! A service and its ports: refusals, ejections, wakes, cold starts, removal.
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "tests")]
 
 use std::future::pending;
@@ -35,14 +35,14 @@ fn cold(spread: ConcurrencyLimits) -> (Bench, Arc<Service>, Arc<Port>) {
     (bench, service, port)
 }
 
-/// Service `cart` with so many ready pods.
+/// Service `cart` with this many ready pods.
 fn warm(spread: ConcurrencyLimits, pods: u32) -> (Bench, Arc<Service>, Arc<Port>) {
     let (bench, service, port) = cold(spread);
     service.put_slice("a", ready_slice(pods));
     (bench, service, port)
 }
 
-/// Lets so many seconds pass, tick by tick.
+/// Advances time by this many seconds, tick by tick.
 fn pass(bench: &Bench, seconds: u32) {
     for _ in 0..seconds {
         bench.clock.advance(Duration::from_secs(1));
@@ -114,7 +114,7 @@ fn a_leaving_pod_that_still_serves_wakes_ever_more_slowly() {
 fn a_refused_request_does_not_keep_others_from_a_free_slot() {
     let (_bench, _service, port) = warm(ConcurrencyLimits::new(0, 1), 2);
     let _web_socket = port.try_acquire(0).unwrap();
-    // As REFUSED_STREAM does: the pod is free again, but this request will not have it now.
+    // As after REFUSED_STREAM: the pod has a free slot again, but this request does not use it for now.
     let retry = port.try_acquire(1).unwrap().refused(false);
     let _refused = Request::again(&port, retry).waits();
     drop(Request::new(&port, 2).served());
@@ -205,7 +205,7 @@ fn a_subscriber_hears_of_the_removal() {
     assert!(pin!(s.changed()).poll(&mut cx).is_ready());
     bench.registry.remove(service.id());
     drop(service);
-    let Poll::Ready(last) = pin!(s.changed()).poll(&mut cx) else { panic!("it must hear") };
+    let Poll::Ready(last) = pin!(s.changed()).poll(&mut cx) else { panic!("the subscriber must be notified") };
     assert!(last.gone && !last.routable());
 }
 
@@ -314,7 +314,7 @@ fn an_announcement_sends_no_wake_for_a_closed_service() {
 fn a_cold_start_that_no_request_took_is_not_the_next_ones() {
     let (bench, service, port) = cold(ConcurrencyLimits::new(0, 1));
     let cold = Request::new(&port, 0).waits();
-    // Granted to the cold one, which leaves before it looks.
+    // The slot is granted to the cold request, which leaves before it polls again.
     service.put_slice("a", ready_slice(1));
     let mut at_limit = Request::new(&port, 1).waits();
     drop(cold);
@@ -503,7 +503,7 @@ fn a_timer_that_fired_can_be_set_to_the_same_moment_again() {
     let (bench, service, port) = cold(ConcurrencyLimits::default());
     service.push(push(0, 1, PushEvent::Ready)).unwrap();
     bench.clock.advance(Duration::from_mins(1));
-    // Due now, and nothing to do any more but to be forgotten; the next lease is a new timer.
+    // The timer is due and only removes itself; the next lease sets a new one.
     bench.registry.tick();
     service.push(push(1, 1, PushEvent::Ready)).unwrap();
     assert_eq!(bench.registry.due(), Some(Moment::from_secs(120)));

@@ -16,7 +16,7 @@ use rouse_core::slices::{
     SliceContent, SlicePlan, TargetPort, endpoint, ports, reconcile,
 };
 
-/// All that a reconcile depends on, but for the slices that exist.
+/// The input of a reconcile, without the existing slices.
 #[derive(Debug, Clone)]
 struct World {
     service: ServiceFacts,
@@ -41,13 +41,13 @@ impl World {
         reconcile(&self.service, &self.pods, &self.nodes, existing, &self.options)
     }
 
-    /// What stands after a first reconcile, under names that begin with `old`.
+    /// The slices after a first reconcile, with names that begin with `old`.
     fn settle(&self) -> Vec<EndpointSlice> {
         named(self.plan(&[]), "old")
     }
 }
 
-/// What stands when `plan` is written; new slices are called `prefix` and a number.
+/// The slices after `plan` is written; new ones are called `prefix` and a number.
 fn named(plan: SlicePlan, prefix: &str) -> Vec<EndpointSlice> {
     let mut count = 0;
     plan.into_slices(|| {
@@ -360,7 +360,7 @@ fn a_pod_that_is_left_out_has_a_reason() {
     check(|world| world.pods[0].phase = PodPhase::Failed, "it has ended (phase Failed)");
     check(|world| world.pods[0].ips.clear(), "it has no address");
     check(|world| world.pods[0].ips = vec!["fd00::1".parse().unwrap()], "it has no IPv4 address");
-    check(|world| world.pods[0].node = None, "its node is missing");
+    check(|world| world.pods[0].node = None, "its node is not known");
     check(
         |world| {
             world.pods[0].deleting = true;
@@ -430,7 +430,7 @@ fn with_the_gate_off_a_clean_slice_that_takes_more_is_written_without_the_old_co
 
 // --- Against a naive model ---
 
-/// One endpoint under one set of ports, as text: with `gate` off, without what may be a leftover.
+/// One endpoint under one set of ports, as text; with `gate` off, without fields that may be left over.
 fn line(content: &SliceContent, at: usize, gate: bool) -> String {
     let endpoint = &content.endpoints[at];
     let mut ports: Vec<String> = content
@@ -463,7 +463,7 @@ fn lines<'a>(contents: impl IntoIterator<Item = &'a SliceContent>, gate: bool) -
     lines
 }
 
-/// The same lines, straight from the pods: no slices, no packing, no memory.
+/// The naive model: the same lines, directly from the pods, without slices, packing or state.
 fn model(world: &World) -> Vec<String> {
     let World { service, pods, nodes, options } = world;
     let gate = options.terminating_conditions;
@@ -622,7 +622,7 @@ enum Meddling {
     TakeOver,
 }
 
-/// Slices of an earlier world, of which most pods, and often more, are still the same; meddled with.
+/// Slices of an earlier world that has most pods in common with this one, changed by other clients.
 fn arb_existing(world: World) -> impl Strategy<Value = (World, Vec<EndpointSlice>)> {
     let meddling = prop::sample::select(vec![
         Meddling::Relabel,
@@ -751,7 +751,7 @@ proptest! {
         };
 
         let plan = changed.plan(&settled);
-        // A dual-stack pod has an endpoint, and a slice, in each family. What does not show is not written.
+        // A dual-stack pod has an endpoint, and a slice, in each family. A change that does not show is not written.
         let shows = model(&world) != model(&changed);
         let mut touched: Vec<_> = settled.iter().filter(|slice| shows && holds(&slice.content)).collect();
         touched.sort_by(|a, b| a.name.cmp(&b.name));
@@ -810,7 +810,7 @@ proptest! {
             };
             prop_assert!(!plan.delete.iter().any(reusable), "{}", short(&plan));
         }
-        // Everything that existed is accounted for, once.
+        // Every existing slice is in the plan exactly once.
         let ours = existing.iter().filter(|slice| !is_foreign(slice));
         let mut names: Vec<_> = ours.map(|slice| &slice.name).collect();
         let mut planned: Vec<_> =

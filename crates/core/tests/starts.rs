@@ -1,4 +1,4 @@
-//! Starts that fail: which failures end the wait for a pod, for whom, and how the service recovers.
+//! Failed starts: which failures end which holds, and how the service recovers.
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
 
 use std::sync::Arc;
@@ -23,7 +23,7 @@ fn cause(error: &AcquireError) -> Option<StartFailureCause> {
     }
 }
 
-/// Time passes, and what is due by then happens.
+/// Advances time, and runs every timer that is due by then.
 fn pass(bench: &Bench, time: Duration) {
     bench.clock.advance(time);
     bench.registry.tick();
@@ -80,7 +80,7 @@ fn three_refusals_over_five_seconds_end_the_holds_by_time_alone() {
         bench.clock.advance(Duration::from_millis(100));
     }
     assert!(waiting[0].poll().is_pending());
-    // Until 5 s after the first refusal, whatever else is due in between is sent and has no outcome yet.
+    // Until 5 s after the first refusal, wakes that are due are sent and have no outcome yet.
     while bench.registry.due().is_some_and(|due| due < rouse_core::time::Moment::from_secs(5)) {
         assert!(waiting[0].poll().is_pending());
         pass(&bench, Duration::from_millis(50));
@@ -115,7 +115,7 @@ fn after_a_final_failure_requests_fail_at_once_until_the_next_wake_and_that_one_
     );
     pass(&bench, Duration::from_secs(1));
     assert_eq!(bench.engine.wakes(), 1, "no request waits");
-    // The next request asks again, and waits for what comes of it.
+    // The next request sends a new wake, and waits for its outcome.
     let mut next = Request::new(&port, 7).waits();
     let mut another = Request::new(&port, 8).waits();
     assert_eq!(bench.engine.wakes(), 2);
@@ -189,7 +189,7 @@ async fn a_wait_up_to_the_deadline_is_a_failed_cold_start_and_one_that_all_left_
     assert_eq!(told, [("abandoned", 3), ("failed", 5)]);
 }
 
-/// A request that is refused whenever it gets a slot: how that ended, and after how long.
+/// A request that is refused at every slot. Returns how its wait ended, and after how long.
 fn refused_until_the_end(
     bench: &Bench,
     port: &Arc<rouse_core::service::Port>,
@@ -219,10 +219,10 @@ fn when_every_ready_pod_has_refused_for_five_seconds_the_wait_is_over_and_a_wake
     assert!((Duration::from_secs(5)..Duration::from_secs(6)).contains(&after), "{after:?}");
     assert_eq!(service.refusing().len(), 2);
     assert_eq!(bench.engine.wakes(), 1);
-    // The next one is refused once by each, and that is enough.
+    // The next request fails after each pod has refused it once.
     let (ended, after) = refused_until_the_end(&bench, &port);
     assert_eq!((ended, after), (Some(AcquireError::Refused), Duration::ZERO));
-    // One that accepts again ends it.
+    // A pod that accepts again ends the failure.
     let mut slot = Request::new(&port, 0).served();
     slot.connected();
     assert_eq!(service.refusing(), []);

@@ -1,7 +1,7 @@
-//! Everything at once, on real threads: updates, acquires, leavers, changes of capacity. Nothing may hang, and nothing may be
-//! left behind.
+//! Stress test on real threads: concurrent updates, acquires, cancelled holds and changes of capacity. No request may hang,
+//! and no slot may leak.
 //!
-//! Runs for `ROUSE_STRESS_SECONDS` (3 unless told).
+//! Runs for `ROUSE_STRESS_SECONDS` (default 3).
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_types,
@@ -21,7 +21,7 @@ use rouse_core::service::{Port, Service, SlotRequest, Spec};
 use rouse_core::snapshot::{PortView, ConcurrencyLimits};
 use rouse_testkit::fakes::{Bench, DRAINING, READY, STARTING, http, ip, pod, slice};
 
-/// Far longer than anything here takes; a request that waits this long was forgotten.
+/// Far longer than any wait here; a request that waits this long was lost.
 const FORGOTTEN: Duration = Duration::from_secs(20);
 const PODS: u32 = 5;
 
@@ -42,7 +42,7 @@ impl RandomChoices {
     }
 }
 
-/// Takes slots, keeps them a while, leaves the line now and then.
+/// Takes slots, keeps them for a while, and sometimes leaves the wait queue.
 async fn client(port: Arc<Port>, tally: Arc<Tally>, stop: Arc<AtomicBool>, seed: u64) {
     let mut random = RandomChoices(seed);
     while !stop.load(Ordering::Relaxed) {
@@ -152,7 +152,7 @@ fn nothing_hangs_and_nothing_leaks_when_everything_happens_at_once() {
         }
         let end = Instant::now() + Duration::from_secs(seconds);
         while Instant::now() < end && !clients.is_empty() {
-            // A client that ends early has failed: say so at once.
+            // A client that ends early has failed: report it at once.
             let next =
                 tokio::time::timeout(end.saturating_duration_since(Instant::now()), clients.join_next());
             if let Ok(Some(ended)) = next.await {

@@ -1,4 +1,4 @@
-//! The shared vectors, row by row.
+//! Runs the shared test vectors, row by row.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic, also in its helpers")]
 

@@ -1,4 +1,4 @@
-//! The certificates of TLS listeners: named one by one or found in folders, watched, and replaced without a restart.
+//! Loads the certificates of TLS listeners from files and folders, and reloads them when they change.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,9 +15,9 @@ use crate::rouse_yaml::Cert;
 
 /// How deep folders are searched: Secrets are mounted one folder each, with links inside.
 const DEEPEST: usize = 3;
-/// More than these are a mistake.
+/// The most pairs of one folder; more are a mistake, and ignored.
 const MOST: usize = 1000;
-/// How often folders are looked at for certificates that are new there.
+/// How often folders are searched for new certificates.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 /// The files of the certificates, and everything else about the TLS listeners.
@@ -31,7 +31,7 @@ pub(crate) struct CertificateFiles {
     pub(crate) template: ServerSettings,
 }
 
-/// Certificates that could be read, and what is odd about them.
+/// The loaded certificates, and warnings about them.
 #[derive(Debug)]
 pub(crate) struct Certificates {
     server: Arc<ServerTls>,
@@ -44,7 +44,7 @@ pub(crate) struct Certificates {
 pub(crate) enum OpenError {
     /// A folder cannot be read, or has no pair.
     Folders(String),
-    /// A file is wrong.
+    /// A file cannot be used.
     File(LoadError),
 }
 
@@ -56,17 +56,17 @@ impl Certificates {
         Ok(Self { server: Arc::new(server), warnings, files })
     }
 
-    /// What TLS listeners use.
+    /// The TLS configuration of the listeners.
     pub(crate) fn server(&self) -> &Arc<ServerTls> {
         &self.server
     }
 
-    /// What is odd about them.
+    /// Warnings about the certificates.
     pub(crate) fn warnings(&self) -> &[Warning] {
         &self.warnings
     }
 
-    /// Reads what has changed. Never ends.
+    /// Reloads certificates that change. Never returns.
     pub(crate) async fn watch(self, console: Console) {
         let Self { server, warnings, files } = self;
         report(Ok(warnings), &console);
@@ -84,7 +84,7 @@ impl Certificates {
                         known = Some(found.clone());
                         report(server.replace(found), &console);
                     }
-                    // A folder that cannot be read now may be mounted anew; its certificates stay in use.
+                    // A folder that cannot be read may be in the middle of a remount; its certificates stay in use.
                     _ => {}
                 }
             }
@@ -93,7 +93,7 @@ impl Certificates {
     }
 }
 
-/// Other certificates from now on, if they can be read.
+/// Replaces the certificates of `server`; on an error the old ones stay in use.
 pub(crate) fn replace(server: &ServerTls, files: &CertificateFiles, console: &Console) {
     match files.read() {
         Ok(found) => report(server.replace(found), console),
@@ -106,7 +106,7 @@ fn report(loaded: Result<Vec<Warning>, LoadError>, console: &Console) {
         Ok(warnings) => warnings.iter().for_each(|warning| console.warn(&warning.to_string())),
         Err(error) => {
             console.error(&error.to_string());
-            console.say("the old certificates keep serving");
+            console.say("the old certificates stay in use");
         }
     }
 }
@@ -121,7 +121,7 @@ impl CertificateFiles {
         if pairs.is_empty() {
             let folders: Vec<String> = self.folders.iter().map(|it| it.display().to_string()).collect();
             return Err(format!(
-                "there is no pair like tls.crt and tls.key, or shop.pem and shop-key.pem, in {}",
+                "no pair of certificate and key, like tls.crt and tls.key, or shop.pem and shop-key.pem, in {}",
                 folders.join(", ")
             ));
         }
@@ -153,7 +153,7 @@ fn find(folder: &Path) -> io::Result<Vec<Cert>> {
 fn collect(folder: &Path, deep: usize, files: &mut BTreeSet<PathBuf>) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
-        // A mounted Secret's own bookkeeping: the same files under another name.
+        // The kubelet's own links in a mounted Secret, like ..data: the same files under another name.
         let hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b".."));
         if hidden || files.len() >= MOST * 2 {
             continue;

@@ -27,30 +27,30 @@ use crate::process::ready::Ready;
 use crate::process::signals::Signals;
 use crate::role::AT_ONCE;
 
-/// What the admin API is called among the tasks.
+/// The name of the admin API's task.
 const ADMIN: &str = "the admin API";
 
-/// A data plane that is put together and does not serve yet, so that its role can prepare routes.
+/// A data plane that does not serve yet, so that its role can first set routes and register metrics.
 pub(crate) struct DataPlane {
     pub(crate) clock: TokioClock,
     pub(crate) registry: Arc<Registry>,
     pub(crate) gateway: Arc<Gateway>,
     pub(crate) event_metrics: EventMetrics,
-    /// What Prometheus reads. A role adds its own before it serves.
+    /// The metrics at `/metrics`. A role adds its own before it serves.
     pub(crate) metrics: Metrics,
 }
 
-/// Whether metrics have KEDA's names, too.
+/// The names of the metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MetricNames {
-    /// Rouse's own alone.
+    /// Rouse's names only.
     Own,
-    /// KEDA's beside them.
+    /// Rouse's names, and KEDA's in addition.
     WithKeda,
 }
 
 impl DataPlane {
-    /// Puts it together. `engine` starts pods.
+    /// Builds the data plane. `engine` starts pods.
     pub(crate) fn new(
         clock: TokioClock,
         registry: registry::RegistrySettings,
@@ -106,7 +106,7 @@ impl DataPlane {
     }
 }
 
-/// As many worker threads as the operator asks for; else one per core.
+/// The number of worker threads: the setting, or else one per core.
 fn worker_threads(wanted: Option<usize>) -> NonZeroUsize {
     let wanted = wanted.and_then(NonZeroUsize::new);
     wanted.or_else(|| std::thread::available_parallelism().ok()).unwrap_or(NonZeroUsize::MIN)
@@ -121,13 +121,13 @@ pub(crate) struct Serving {
     pub(crate) ready: Arc<Ready>,
     pub(crate) workers: Workers,
     pub(crate) tasks: Tasks,
-    /// Ends the admin API, and what a role has spawned with it.
+    /// Stops the admin API, and the role's own tasks that wait for this token.
     pub(crate) end: CancellationToken,
     pub(crate) console: Console,
 }
 
 impl Serving {
-    /// Waits until something ends that must not, and says what.
+    /// Waits until a task or the worker threads end unexpectedly, and returns what ended.
     pub(crate) async fn broken(&mut self) -> String {
         tokio::select! {
             broken = self.tasks.broken() => broken,
@@ -176,17 +176,17 @@ impl Tasks {
         });
     }
 
-    /// Spawns a task that says what it is when it ends, or why it does.
+    /// Spawns a task that never ends by itself; if it does, it returns its name or the reason.
     pub(crate) fn spawn_with_reason(&mut self, task: impl Future<Output = String> + Send + 'static) {
         self.0.spawn(task);
     }
 
-    /// Waits until one of them ends, and says which.
+    /// Waits until a task ends, and returns which one and why.
     pub(crate) async fn broken(&mut self) -> String {
         match self.0.join_next().await {
             Some(Ok(what)) => format!("{what} ended unexpectedly"),
-            Some(Err(error)) => format!("a task broke: {error}"),
-            None => "nothing runs any more".to_owned(),
+            Some(Err(error)) => format!("a task failed: {error}"),
+            None => "all tasks have ended".to_owned(),
         }
     }
 
@@ -198,7 +198,7 @@ impl Tasks {
     }
 }
 
-/// Reports every cold start. `count_sources`: also counts which source called the pod ready first.
+/// Reports every cold start. `count_sources`: also counts which source reported the pod ready first.
 async fn cold_starts(registry: Arc<Registry>, event_metrics: EventMetrics, count_sources: bool, console: Console) {
     let mut read = Read::default();
     loop {

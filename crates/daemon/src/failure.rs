@@ -1,32 +1,32 @@
-//! How a command can fail.
+//! The error type of all commands, with the exit code of each kind of failure.
 
 use std::error::Error;
 use std::io;
 
 use rouse_kube::client::connect::ConnectError;
 
-/// Why a command did not do what it was asked to.
+/// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
     /// Bad usage or malformed input: exit code 2. The text names the place, the problem and the next step.
     #[error("{0}")]
     Input(String),
-    /// It ran, and came to a bad end: exit code 1. The text says what, and the next step.
+    /// The command failed while it ran: exit code 1. The text names the problem and the next step.
     #[error("{0}")]
     Failed(String),
     /// An operation of the system failed: exit code 1.
     #[error("{what}")]
     Io {
-        /// What was being done.
+        /// The operation that failed.
         what: String,
-        /// What came back.
+        /// The error of the system.
         #[source]
         error: io::Error,
     },
-    /// The same as the error in it, which is in the log already: only the exit code is left to set.
+    /// An error that is already in the log: only its exit code is left to set.
     #[error("{0}")]
     Logged(#[source] Box<CommandError>),
-    /// The reader of our output has gone, as `head` does: this is no error.
+    /// The reader of our output closed the pipe, as `head` does: this is not an error.
     #[error("the reader of the output has gone")]
     ReaderGone,
 }
@@ -40,13 +40,13 @@ impl From<io::Error> for CommandError {
     }
 }
 
-/// A bad kubeconfig or context is bad usage, whether it was named or found.
+/// A bad kubeconfig or context is bad usage, whether a flag or a default names it.
 impl From<ConnectError> for CommandError {
     fn from(error: ConnectError) -> Self {
         let next = match &error {
             ConnectError::NoContext { .. } => "choose one of them with --context NAME",
             ConnectError::NoServiceAccount(_) => {
-                "let the pod have its ServiceAccount's token (automountServiceAccountToken: true), or name a kubeconfig \
+                "mount the token of the pod's ServiceAccount (automountServiceAccountToken: true), or name a kubeconfig \
                  with --kubeconfig FILE"
             }
             ConnectError::NoKubeconfig => "name one with --kubeconfig FILE, or in KUBECONFIG",
@@ -72,7 +72,7 @@ fn explained(error: &dyn Error) -> String {
     text
 }
 
-/// Makes a failure of an I/O error.
+/// Wraps an I/O error; `what` is the operation that failed.
 pub(crate) fn failed(what: &str) -> impl FnOnce(io::Error) -> CommandError {
     move |error| CommandError::Io { what: what.to_owned(), error }
 }

@@ -1,5 +1,5 @@
-//! What every long-running command shares: start-up, settings, log, signals, drain, certificates, listeners and admin API;
-//! and one role per command: [`gateway`] and [`up`]. This file lists the commands.
+//! The long-running commands [`gateway`] and [`up`], and what they share: lifecycle, settings, log, signals, drain,
+//! certificates, listeners and admin API.
 
 pub mod admin;
 mod certificates;
@@ -32,7 +32,7 @@ pub enum RoleCommand {
 }
 
 impl RoleCommand {
-    /// Runs until a signal, or until something breaks. What is not about running goes to `out` and `err`.
+    /// Runs until a signal or a failure. The output of --check-config goes to `out` and `err`.
     pub fn run(&self, out: &mut dyn Write, err: &mut dyn Write) -> Result<(), CommandError> {
         match self {
             RoleCommand::Up(args) => up::command(args),

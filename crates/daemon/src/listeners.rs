@@ -1,4 +1,4 @@
-//! The sockets of a role: opened before anything else, so that an address in use is refused and nothing has to be undone.
+//! Opens the listening sockets of a role before anything else, so that an address in use leaves nothing to undo.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub struct ListenAddresses {
     pub admin: SocketAddr,
 }
 
-/// Which of the [`ListenAddresses`] one is.
+/// The purpose of a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
     Plain,
@@ -37,7 +37,7 @@ pub(crate) struct Listeners {
 }
 
 impl Listeners {
-    /// Opens all of them, or none. `refused` turns an error into advice.
+    /// Opens all sockets, or none. `refused` adds the next step to an error.
     pub(crate) fn open(
         addresses: &ListenAddresses,
         refused: impl Fn(&BindError, Purpose) -> CommandError,

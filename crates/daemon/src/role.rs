@@ -1,5 +1,4 @@
-//! How every long-running command runs: open the console, listen to signals, start, serve until a signal or a failure,
-//! stop in good order.
+//! The lifecycle of a long-running command: start, serve until a signal or failure, drain, exit.
 
 use std::io;
 use std::time::Duration;
@@ -20,21 +19,21 @@ use crate::process::signals::{ProcessSignal, Signals};
 const LAST_LINES: Duration = Duration::from_secs(2);
 /// How long threads and tasks may take to end after they were cancelled.
 pub(crate) const AT_ONCE: Duration = Duration::from_secs(5);
-/// The control side is small: it decides, the workers work.
+/// The threads of everything but the data plane, which has its own workers.
 const CONTROL_THREADS: usize = 2;
 
 /// A long-running command that has been started.
 pub(crate) trait Role: Sized {
-    /// Serves until something ends that must not, and says what. May be dropped and called again.
+    /// Serves until a part ends unexpectedly, and returns what ended. May be dropped and called again.
     async fn run(&mut self) -> String;
 
-    /// Reads again what can change while it runs: SIGHUP.
+    /// Reloads what can change while it runs, on SIGHUP.
     fn reload(&mut self);
 
-    /// Lets requests under way finish, and ends everything.
+    /// Lets requests under way finish, and stops everything.
     async fn stop(&mut self, times: DrainTimes, signals: &mut Signals) -> DrainOutcome;
 
-    /// What to tell the user after `what` has ended unexpectedly.
+    /// The error text after `what` has ended unexpectedly, with the next step.
     fn next_step(&self, what: String) -> String {
         what
     }
@@ -49,7 +48,7 @@ pub(crate) enum ConsoleOutput {
     Log,
 }
 
-/// Starts a role and runs it until a signal, or until something breaks.
+/// Starts a role and runs it until a signal or a failure.
 pub(crate) fn run<R: Role>(
     values: &Values,
     report: ConsoleOutput,
@@ -67,7 +66,7 @@ pub(crate) fn run<R: Role>(
         log.close(LAST_LINES).await;
         ended
     });
-    // Tasks that still block have nothing left to do.
+    // Do not wait for tasks that still block: nothing is left to do.
     runtime.shutdown_timeout(Duration::from_millis(100));
     ended
 }

@@ -1,5 +1,4 @@
-//! Settings that several roles have, and kinds of values that only Rouse's own crates know. A role's table lists them
-//! beside its own.
+//! Settings that several roles share, and value types of Rouse's own. The table of a role lists them next to its own settings.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -10,7 +9,7 @@ use rouse_proxy::request::TrustedProxies;
 
 use crate::process::capacity::ConnectionCapacity;
 
-/// Longer is a mistake, and far from where clocks overflow.
+/// The longest duration: a longer one is a mistake. It is far below where clocks overflow.
 const LONGEST: Duration = Duration::from_hours(30 * 24);
 /// A duration where zero has a meaning.
 pub const ANY_DURATION: Required<DurationRange> = Required(DurationRange { least: Duration::ZERO, most: LONGEST });
@@ -20,21 +19,21 @@ pub const POSITIVE_DURATION: Required<DurationRange> =
 /// A number of things that may not be zero.
 pub const COUNT: Required<Whole<usize>> = Required(Whole { least: 1, most: 1_000_000 });
 
-/// An address of all interfaces.
+/// A port on all IPv4 addresses.
 pub(crate) const fn everywhere(port: u16) -> SocketAddr {
     SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port)
 }
 
-/// An address of this machine alone.
+/// A port on 127.0.0.1.
 pub(crate) const fn loopback(port: u16) -> SocketAddr {
     SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port)
 }
 
-/// Networks, or `none`.
+/// The value type of networks, or `none`.
 #[derive(Debug, Clone, Copy)]
 pub struct Networks;
 
-/// Networks whose `X-Forwarded-*` headers are believed, and how they were written.
+/// Networks whose `X-Forwarded-*` headers are trusted, and the text that they were parsed from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TrustedNetworks {
     /// The networks.
@@ -83,9 +82,9 @@ pub static MAX_CONNECTIONS: Setting<Option<usize>> = Setting::optional(
     "max-connections",
     &Optional(Whole { least: 1, most: 10_000_000 }),
     "by files and memory",
-    "How many client connections there may be, never more than about half of the files that may be open; by default also no \
-     more than half of the memory limit allows at 32KiB each. Beyond it, the longest quiet one makes room, then the longest \
-     stalled one",
+    "How many client connections may be open, at most about half of the limit of open files; the default is also at most \
+     half of the memory limit at 32KiB each. At the limit, closes the connection that is idle longest, then the one stalled \
+     longest",
 )
 .on_this_machine(|| ConnectionCapacity::now().connections);
 
@@ -94,7 +93,7 @@ pub static HEADER_TIMEOUT: Setting<Duration> = Setting::new(
     "header-timeout",
     &POSITIVE_DURATION,
     || Duration::from_secs(10),
-    "How long the head of a request may take",
+    "How long a client may take to send the request line and headers of a request",
 );
 
 /// `--idle-timeout`.
@@ -102,7 +101,7 @@ pub static IDLE_TIMEOUT: Setting<Duration> = Setting::new(
     "idle-timeout",
     &POSITIVE_DURATION,
     || Duration::from_secs(75),
-    "How long a client connection may be without a request, and the body of an HTTP/1 request without a byte",
+    "How long a client connection may have no request, and the body of an HTTP/1 request may receive no data",
 );
 
 /// `--workers`.
@@ -119,7 +118,8 @@ pub const fn shutdown_delay(default: fn() -> Duration) -> Setting<Duration> {
         "shutdown-delay",
         &ANY_DURATION,
         default,
-        "How long to go on accepting after a signal to stop, while /readyz says no and HTTP/1 answers say Connection: close",
+        "How long to keep accepting requests after a signal to stop, while /readyz fails and HTTP/1 responses have \
+         Connection: close",
     )
 }
 
@@ -129,6 +129,6 @@ pub const fn drain_timeout(default: fn() -> Duration) -> Setting<Duration> {
         "drain-timeout",
         &ANY_DURATION,
         default,
-        "How long requests under way may take to finish after that",
+        "How long requests under way may take to finish after the shutdown delay",
     )
 }

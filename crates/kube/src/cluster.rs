@@ -1,7 +1,7 @@
-//! One Kubernetes cluster: composes the rooms that follow it, and is the engine that wakes its workloads.
+//! The Kubernetes engine: starts the modules that follow one cluster, and wakes its workloads.
 //!
-//! Each room owns its state and its tasks. What a room needs of another one goes through `Wiring`, so that none of them
-//! imports another.
+//! Each module owns its state and its tasks. What a module needs of another one goes through `Wiring`, so that none of
+//! them imports another.
 
 mod wiring;
 
@@ -34,42 +34,42 @@ use crate::routes::{RoutePlanner, RouteSettings};
 use crate::wake::Waker;
 use wiring::Wiring;
 
-/// What an operator decides about following a cluster.
+/// The operator's settings for one cluster.
 #[derive(Clone)]
 pub struct ClusterSettings {
-    /// Only this namespace; `None`: all.
+    /// The one namespace that is watched; `None`: all.
     pub namespace: Option<String>,
-    /// Endpoints without a pod get traffic in every service. The registry's own policy must allow them in any case:
-    /// they are kept back here, service by service.
+    /// Whether endpoints without a pod get traffic in every service. The registry's own policy must allow them in any
+    /// case: this crate filters them, service by service.
     pub manual_endpoints: bool,
     /// The namespaces whose Services may allow endpoints without a pod by annotation.
     pub manual_endpoints_of: BTreeSet<String>,
-    /// Where this gateway itself listens. Endpoints there get no requests.
+    /// The addresses on which this gateway listens. Endpoints there get no requests: they would loop.
     pub own_addresses: Vec<SocketAddr>,
     /// What the operator decided about hosts.
     pub hosts: HostRules,
-    /// How long the slices may be out of reach before snapshots say that they are stale.
+    /// How long the watch of slices may be broken before snapshots are marked stale.
     pub stale_after: Duration,
-    /// Whether conditions and events are written.
+    /// Whether status conditions and Kubernetes Events are written.
     pub write_status: bool,
-    /// The name of this gateway in events: that of its pod.
+    /// The name of this gateway in Kubernetes Events: the name of its pod.
     pub identity: String,
     /// The registry's clock.
     pub clock: Arc<dyn Clock>,
     /// The time of day, for statuses and events.
     pub time_of_day: fn() -> SystemTime,
-    /// Fresh randomness, for jitter.
+    /// The seed for jitter.
     pub seed: u64,
-    /// Says what is wrong with the certificates and the key that a Service names. The data plane that uses them knows;
-    /// the status of routes shows it.
+    /// Checks the certificates and the key that a Service names, and returns what is wrong. The data plane provides it;
+    /// the status of routes shows the result.
     pub check_tls: fn(&TlsFacts) -> Option<String>,
-    /// The mode of routes that do not say theirs: whether requests go to pods or to the Service's address. The status of
-    /// routes shows which settings of a Service do not apply on the way to a pod.
+    /// The routing mode of routes that do not set one: straight to pods, or to the Service's `ClusterIP`. The status of
+    /// routes lists the settings of a Service that have no effect on requests straight to pods.
     pub direct: RoutingMode,
 }
 
 impl ClusterSettings {
-    /// The defaults: the whole cluster, no manual endpoints, conditions are written, nothing is wrong with certificates,
+    /// The defaults: the whole cluster, no manual endpoints, conditions are written, certificates are not checked,
     /// requests go to pods.
     pub fn new(clock: Arc<dyn Clock>, time_of_day: fn() -> SystemTime, seed: u64) -> Self {
         Self {
@@ -116,7 +116,7 @@ impl ClusterSettings {
 #[error("a task that follows the cluster has ended: {0}")]
 pub struct TaskEnded(String);
 
-/// One Kubernetes cluster.
+/// The engine for one Kubernetes cluster.
 pub struct Cluster {
     settings: ClusterSettings,
     watches: Arc<Watches>,
@@ -127,7 +127,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Nothing is followed yet. Make the registry with this as its engine, and [`Cluster::run`] with that registry.
+    /// Watches nothing yet. Make the registry with this as its engine, and call [`Cluster::run`] with that registry.
     pub fn new(client: Client, settings: ClusterSettings) -> Arc<Self> {
         let events = EventSender::new();
         let (namespace, clock) = (settings.namespace.as_deref(), Arc::clone(&settings.clock));
@@ -142,7 +142,7 @@ impl Cluster {
         self.planner.plans()
     }
 
-    /// How pods may be probed.
+    /// The index of all pods, from which probes are planned.
     pub fn pods(&self) -> &Arc<PodIndex> {
         &self.pods
     }
@@ -163,12 +163,12 @@ impl Cluster {
         self.watches.missing()
     }
 
-    /// How each watch is doing.
+    /// The state of each watch.
     pub fn watches(&self) -> Vec<WatchReport> {
         self.watches.reports()
     }
 
-    /// What an operator may want to read in a log, from now on.
+    /// Events for the operator's log, from now on.
     pub fn events(&self) -> broadcast::Receiver<ClusterEvent> {
         self.events.subscribe()
     }

@@ -1,4 +1,4 @@
-//! Events about a cluster for the operator's log, and their channel.
+//! Cluster events for the operator's log, and the channel that carries them.
 
 use rouse_core::endpoint::ServiceId;
 use tokio::sync::broadcast;
@@ -8,7 +8,7 @@ use crate::client::watch::WatchReport;
 /// How far a reader may lag behind before it misses events.
 const CAPACITY: usize = 1024;
 
-/// Something an operator may want to read in a log.
+/// An event for the operator's log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClusterEvent {
     /// The state of a watch has changed.

@@ -1,11 +1,11 @@
-//! Kubernetes, as Rouse sees it: the engine that follows a cluster and wakes workloads.
+//! The Kubernetes engine: follows a cluster, compiles its routes, and wakes its workloads.
 //!
-//! The rooms, from the top down; each imports only rooms below it:
+//! The modules, from the top down; each imports only modules below it:
 //!
-//! - [`cluster`] composes the rooms and is the core's engine. [`survey`] stands beside it: what `rouse check` asks.
-//! - [`endpoints`] brings `EndpointSlice`s and pods into the registry, [`routes`] compiles route objects into plans and
+//! - [`cluster`] starts the modules and implements the core's engine. [`survey`] inspects a cluster for `rouse check`.
+//! - [`endpoints`] feeds `EndpointSlice`s and pods into the registry, [`routes`] compiles route objects into plans and
 //!   writes their status, [`wake`] finds and scales workloads.
-//! - [`events`] has what an operator may want to read in a log.
+//! - [`events`] has the events for the operator's log.
 //! - [`objects`] has the Kubernetes objects, trimmed to the fields that Rouse uses, and what they mean.
 //! - [`client`] connects to the API server, lists and watches.
 //!

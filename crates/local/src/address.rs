@@ -1,4 +1,4 @@
-//! Addresses for pods: free ports and loopback addresses.
+//! Allocates addresses for local pods: a free port on 127.0.0.1, or a loopback address of its own for a fixed port.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,19 +7,19 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Ports that need no privileges begin here.
+/// The first port that needs no privileges.
 const FIRST_PORT: u16 = 1024;
-/// Where we like to begin: above what people choose for their own servers.
+/// The preferred first port: above the ports that people choose for their own servers.
 const PREFERRED_PORT: u16 = 20_000;
-/// Fewer ports than this are not worth having to themselves.
+/// A range with fewer ports than this is not used.
 const ENOUGH_PORTS: u16 = 1_000;
-/// Linux' own default, for when it does not say.
+/// The default of Linux, for when the range cannot be read.
 const EPHEMERAL: RangeInclusive<u16> = 32_768..=60_999;
 
-/// Pods with a fixed port live in 127.64.0.0/10: far from 127.0.0.1, 127.0.0.53 and other known ones.
+/// Pods with a fixed port get addresses in 127.64.0.0/10, away from 127.0.0.1, 127.0.0.53 and other known ones.
 const FIRST_HOST: u32 = u32::from_be_bytes([127, 64, 0, 0]);
 const HOSTS: u32 = 1 << 22;
-/// How many loopback addresses to try before the port counts as taken on all of them.
+/// How many loopback addresses are tried before the port counts as taken on all of them.
 const HOST_TRIES: usize = 1024;
 
 /// Why there is no address for a pod.
@@ -34,17 +34,17 @@ pub enum AddressError {
          listen on $HOST only, or use `port: auto`)"
     )]
     Taken(u16),
-    /// The system does not let us.
+    /// The operating system refused.
     #[error("cannot listen on {address}")]
     Refused {
-        /// What was tried.
+        /// The address.
         address: SocketAddr,
-        /// The system's word.
+        /// The error of the operating system.
         source: io::Error,
     },
 }
 
-/// Gives addresses to pods, none to two at a time.
+/// Leases addresses to pods, each to one pod at a time.
 #[derive(Debug, Clone)]
 pub struct AddressPool {
     ports: RangeInclusive<u16>,
@@ -54,13 +54,13 @@ pub struct AddressPool {
 #[derive(Debug)]
 struct Given {
     leased: BTreeSet<SocketAddr>,
-    /// Where to look next. It moves on, so that the address of a pod that is gone is the last to be given again:
-    /// a client may still try to reach the pod that was there.
+    /// Where to search next. It advances, so that the address of a pod that is gone is reused last: a client may still try
+    /// to reach that pod.
     next_port: u64,
     next_host: u64,
 }
 
-/// The right to an address. Dropping it gives the address back.
+/// A leased address. Dropping it gives the address back.
 #[derive(Debug)]
 pub struct Lease {
     address: SocketAddr,
@@ -68,8 +68,8 @@ pub struct Lease {
     _claim: Claim,
 }
 
-/// Keeps an address from every other `rouse` on this machine, also before its pod listens: the other's pod would
-/// answer our probe. A socket that only has a name, which ends with us and leaves no file.
+/// Reserves an address against every other `rouse` on this machine, also before its pod listens: otherwise the other's pod
+/// could answer our probe. An abstract Unix socket, which ends with this process and leaves no file.
 #[derive(Debug)]
 struct Claim {
     #[cfg(target_os = "linux")]
@@ -77,7 +77,7 @@ struct Claim {
 }
 
 impl Claim {
-    /// `None` if another has it.
+    /// `None` if another process has reserved it.
     #[cfg(target_os = "linux")]
     fn on(address: SocketAddr) -> Option<Self> {
         use std::os::linux::net::SocketAddrExt as _;
@@ -92,9 +92,9 @@ impl Claim {
 }
 
 impl AddressPool {
-    /// Ports outside the range from which the system gives ports to clients: a client that probes a port of that range
-    /// can get the very same one, and connect to itself. `seed`, any random number, says where to begin, so that
-    /// two `rouse`s do not compete for the same ports.
+    /// Uses ports outside the ephemeral range: a client that probes a port of that range can get the same port as its source,
+    /// and connect to itself. `seed`, any random number, selects where to begin, so that two `rouse` processes do not compete
+    /// for the same ports.
     pub fn new(seed: u64) -> Self {
         let system = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").ok();
         let ephemeral = system.as_deref().and_then(parse_range).unwrap_or(EPHEMERAL);
@@ -106,7 +106,7 @@ impl AddressPool {
         Self { ports, given: Arc::new(Mutex::new(given)) }
     }
 
-    /// `port: auto`: a free port on 127.0.0.1.
+    /// For `port: auto`: a free port on 127.0.0.1.
     pub fn auto(&self) -> Result<Lease, AddressError> {
         let count = u64::from(self.ports.end() - self.ports.start()) + 1;
         let mut given = lock(&self.given);
@@ -124,14 +124,14 @@ impl AddressPool {
         Err(AddressError::NoPort(self.ports.clone()))
     }
 
-    /// `port: NUMBER`: that port on a loopback address of its own.
+    /// For `port: NUMBER`: that port on a loopback address of its own.
     pub fn fixed(&self, port: u16) -> Result<Lease, AddressError> {
         let mut given = lock(&self.given);
         for _ in 0..HOST_TRIES {
             let offset = u32::try_from(given.next_host % u64::from(HOSTS)).unwrap_or_default();
             given.next_host = given.next_host.wrapping_add(1);
             let address = SocketAddr::from((Ipv4Addr::from(FIRST_HOST + offset), port));
-            // Looks like a network's or its broadcast address, and some programs refuse these.
+            // Looks like a network or broadcast address, which some programs refuse.
             let odd = matches!(offset % 256, 0 | 255);
             if !odd
                 && !given.leased.contains(&address)
@@ -167,7 +167,7 @@ fn lock(given: &Mutex<Given>) -> MutexGuard<'_, Given> {
     given.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether one can listen there. An error is one that another address would not help against.
+/// Whether the address is free. Returns an error if another address would fail too.
 fn try_listen(address: SocketAddr) -> Result<bool, AddressError> {
     match TcpListener::bind(address) {
         Ok(_) => Ok(true),
@@ -176,15 +176,14 @@ fn try_listen(address: SocketAddr) -> Result<bool, AddressError> {
     }
 }
 
-/// Two numbers: the first ephemeral port and the last.
+/// Parses two numbers: the first and the last ephemeral port.
 fn parse_range(text: &str) -> Option<RangeInclusive<u16>> {
     let mut numbers = text.split_whitespace().map(str::parse);
     let (low, high) = (numbers.next()?.ok()?, numbers.next()?.ok()?);
     (low <= high).then_some(low..=high)
 }
 
-/// The ports for pods: below the ephemeral ones; where these leave too little room, above them; where they leave none,
-/// among them.
+/// The ports for pods: below the ephemeral range; if there are too few, above it; if there are too few there too, all ports.
 fn outside(ephemeral: &RangeInclusive<u16>) -> RangeInclusive<u16> {
     let below = |first: u16| first..=ephemeral.start().saturating_sub(1);
     let above = ephemeral.end().saturating_add(1)..=u16::MAX;

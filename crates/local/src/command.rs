@@ -1,4 +1,4 @@
-//! A pod's command: program, working directory, environment, and the errors when it cannot be started.
+//! A pod's command: replaces `$PORT`, `$HOST` and `$NAME` in it, and checks that its program and working directory exist.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -9,72 +9,72 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access};
 
-/// What an app's file says about how to run it.
+/// The command of an app, as configured.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommandSpec {
     /// The program and its arguments. In each, `$PORT`, `$HOST` and `$NAME` (also `${PORT}`, …) become the pod's port,
     /// address and name, and `$$` becomes `$`.
     pub argv: Vec<String>,
-    /// Added to `rouse`'s own environment, with the same replacements. `PORT` and `HOST` are the pod's, even if they are set
-    /// here.
+    /// Added to `rouse`'s own environment, with the same replacements. `PORT` and `HOST` are always the pod's, even if they are
+    /// set here.
     pub env: BTreeMap<String, String>,
-    /// Where it runs.
+    /// The working directory.
     pub workdir: PathBuf,
 }
 
 /// Why a pod could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum SpawnError {
-    /// There is no first word.
+    /// The command has no program.
     #[error("the command is empty: expected a program and its arguments")]
     Empty,
-    /// The working directory is not there.
+    /// The working directory does not exist.
     #[error("the working directory {} does not exist", .0.display())]
     NoWorkdir(PathBuf),
-    /// The working directory is something else.
+    /// The working directory is not a directory.
     #[error("the working directory {} is not a directory", .0.display())]
     WorkdirNotDirectory(PathBuf),
     /// No program of that name is in any directory of `PATH`.
     #[error("command not found: {command:?} is in no directory of PATH ({path})")]
     NotFound {
-        /// The command's first word.
+        /// The program.
         command: String,
-        /// Where it was looked for.
+        /// The searched `PATH`.
         path: String,
     },
-    /// The command is a path, and there is nothing.
+    /// The program is a path, and the file does not exist.
     #[error("command not found: there is no {}", .0.display())]
     NoFile(PathBuf),
-    /// It is there, but cannot be run.
-    #[error("{} is not executable{}", .0.display(), if .0.is_dir() { ": it is a directory" } else { "; chmod +x makes it so" })]
+    /// The file exists, but is not executable.
+    #[error("{} is not executable{}", .0.display(), if .0.is_dir() { ": it is a directory" } else { "; run chmod +x on it" })]
     NotExecutable(PathBuf),
-    /// The system refused to run it.
+    /// The operating system cannot run it.
     #[error("{command:?} could not be run{}", match source.kind() {
         io::ErrorKind::NotFound => " (a script's #! line may name a program that does not exist)",
         io::ErrorKind::ArgumentListTooLong => " (arguments and environment are too long)",
         _ => "",
     })]
     Exec {
-        /// The command's first word.
+        /// The program.
         command: String,
-        /// The system's word.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// The guardian, which runs the command, could not be started.
     #[error("the guardian process {} could not be started", program.display())]
     Guardian {
-        /// What was to be run.
+        /// The program of the guardian.
         program: PathBuf,
-        /// The system's word.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// The guardian ended, or said nothing sensible in time.
-    #[error("the guardian process {} did not say whether the command runs", .0.display())]
+    /// The guardian ended, or sent no valid message in time.
+    #[error("the guardian process {} did not report whether the command runs", .0.display())]
     GuardianSilent(PathBuf),
 }
 
 impl SpawnError {
-    /// Whether the app itself is wrong, so that another try fails in the same way until its configuration changes.
+    /// Whether the app's configuration is the cause, so that every further attempt fails until it changes.
     pub(crate) fn is_final(&self) -> bool {
         use io::ErrorKind::{ArgumentListTooLong, InvalidInput, NotADirectory, NotFound, PermissionDenied};
         match self {
@@ -89,7 +89,7 @@ impl SpawnError {
                 kinds.contains(&source.kind())
                     || source.raw_os_error() == Some(rustix::io::Errno::NOEXEC.raw_os_error())
             }
-            // Ours, or the system's: it may pass.
+            // Caused by `rouse` or the operating system: it may be temporary.
             Self::Guardian { .. } | Self::GuardianSilent(_) => false,
         }
     }
@@ -102,7 +102,7 @@ impl CommandSpec {
         self.argv.iter().map(|argument| pod.fill_in(argument)).collect()
     }
 
-    /// What is added to the environment of a pod called `name` at `address`.
+    /// The variables to add to the environment of a pod called `name` at `address`.
     pub fn env_at(&self, name: &str, address: SocketAddr) -> BTreeMap<String, String> {
         let pod = Pod::new(name, address);
         let own = self.env.iter().map(|(variable, value)| (variable.clone(), pod.fill_in(value)));
@@ -112,8 +112,8 @@ impl CommandSpec {
         env
     }
 
-    /// Whether it can be run at all, by a pod called `name` at `address`. The system would answer "not found" alike for
-    /// a missing program and a missing directory.
+    /// Checks that a pod called `name` at `address` can run the command. The operating system reports a missing program and a
+    /// missing directory with the same error.
     pub fn check_at(&self, name: &str, address: SocketAddr) -> Result<(), SpawnError> {
         if !self.workdir.exists() {
             return Err(SpawnError::NoWorkdir(self.workdir.clone()));
@@ -138,7 +138,7 @@ impl CommandSpec {
     }
 }
 
-/// Looks for `program` in the directories of `path`, as the system will.
+/// Looks for `program` in the directories of `path`, as the operating system does.
 fn find(program: &str, path: &OsStr, workdir: &Path) -> Result<(), SpawnError> {
     let mut unusable = None;
     for directory in env::split_paths(path) {
@@ -160,7 +160,7 @@ fn is_executable(file: &Path) -> bool {
     file.is_file() && access(file, Access::EXEC_OK).is_ok()
 }
 
-/// What stands for a pod in its command and its environment.
+/// The values that replace the variables in the command and the environment of a pod.
 struct Pod<'a> {
     name: &'a str,
     host: String,
@@ -182,7 +182,7 @@ impl<'a> Pod<'a> {
     }
 }
 
-/// Replaces `$X` and `${X}` where `value` knows X, and `$$` by `$`. Every other `$` stays: it may be for a shell.
+/// Replaces `$X` and `${X}` if `value` has X, and `$$` by `$`. Every other `$` stays: it may be for a shell.
 fn replace<'a>(text: &str, value: impl Fn(&str) -> Option<&'a str>) -> String {
     let mut replaced = String::with_capacity(text.len());
     let mut rest = text;
@@ -195,7 +195,7 @@ fn replace<'a>(text: &str, value: impl Fn(&str) -> Option<&'a str>) -> String {
         }
         let (name, then) = match after.strip_prefix('{').and_then(|braced| braced.split_once('}')) {
             Some(braced) => braced,
-            // `$PORTAL` is not `$PORT` and some letters.
+            // `$PORTAL` is not `$PORT` followed by letters.
             None => after.split_at(after.find(|c: char| !is_name(c)).unwrap_or(after.len())),
         };
         if let Some(value) = value(name) {
@@ -260,7 +260,7 @@ mod tests {
         assert_eq!(env, [("GREETING", "hi"), ("HOST", "127.0.0.9"), ("PORT", "4000")]);
     }
 
-    /// Command, environment, folder, and what the error says.
+    /// Command, environment, working directory, and parts of the error message.
     type Case<'a> = (&'a [&'a str], &'a [(&'a str, &'a str)], PathBuf, &'a [&'a str]);
 
     #[test]

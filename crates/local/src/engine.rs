@@ -1,7 +1,7 @@
-//! The local engine: apps → processes → `EndpointSlice`s → registry, scaled to zero and back.
+//! The local engine: runs apps as processes, publishes them as `EndpointSlice`s in the registry, and scales them to zero.
 //!
-//! Each app has one owner, a task, which alone knows and changes its pods. All other code writes its orders into the
-//! app's `AppHandle` and notifies the owner: nothing blocks, nothing queues up, and the newest order counts.
+//! Each app has one owner task, which alone changes its pods. All other code writes its orders into the app's `AppHandle` and
+//! notifies the owner. Nothing blocks or queues up, and a new order replaces the old one.
 
 mod app;
 mod failure_text;
@@ -37,9 +37,9 @@ use app::App;
 pub use spec::{AppSpec, PORT_NAME, PortChoice, Readiness};
 pub use status::{AppEvent, AppStatus, LocalPodStatus, PodStage, AppEventKind};
 
-/// How many events a subscriber may lag behind before it misses some.
+/// How many events a subscriber may fall behind before it misses some.
 const LAG: usize = 1024;
-/// Probes of one service must not wait for those of another, and here all pods share one host.
+/// The limit on concurrent probes, large enough that probes of one app do not wait for those of another.
 const PROBES: usize = 256;
 
 /// What the engine needs to run.
@@ -49,15 +49,15 @@ pub struct LocalSettings {
     pub launcher: Launcher,
     /// The registry's clock.
     pub clock: TokioClock,
-    /// Fresh randomness: for the pods' UIDs, their ports, and jitter.
+    /// A random seed for the UIDs and ports of pods, and for jitter.
     pub seed: u64,
-    /// How much memory the kept output of an app may take, in bytes.
+    /// How much output of an app is kept in memory, in bytes.
     pub log_keep: usize,
-    /// Where each app has a file of its output.
+    /// The directory for the log files of the apps; `None`: no files.
     pub log_folder: Option<PathBuf>,
 }
 
-/// There is no app of that name.
+/// There is no app with this name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("there is no app {0:?}")]
 pub struct NoSuchApp(pub String);
@@ -68,10 +68,10 @@ pub struct LocalEngine {
     addresses: AddressPool,
     probes: Arc<ProbeLimits>,
     random: Arc<SharedRandom>,
-    /// Held while the set of apps changes, and never by [`Engine::wake`]: declaring a service may wake it.
+    /// Held while the set of apps changes. [`Engine::wake`] must not take it: declaring a service may wake it.
     changes: Mutex<()>,
     handles: RwLock<AppHandles>,
-    /// There are apps without an owner.
+    /// Notified when there are apps without an owner.
     newcomers: Notify,
     events: broadcast::Sender<AppEvent>,
     end: watch::Sender<End>,
@@ -82,46 +82,47 @@ pub struct LocalEngine {
 #[derive(Default)]
 struct AppHandles {
     by_service: HashMap<ServiceId, Arc<AppHandle>>,
-    /// In the order of the file.
+    /// In the order of the configuration file.
     order: Vec<ServiceId>,
 }
 
-/// Whether the engine goes on.
+/// Whether the engine ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum End {
-    /// It does.
+    /// It keeps running.
     Not,
-    /// All pods are told to stop.
+    /// All pods are stopped with SIGTERM.
     Stop,
     /// All pods are killed.
     Kill,
 }
 
-/// Where others meet the owner of an app.
+/// The shared state between the owner of an app and other tasks.
 struct AppHandle {
     service: Arc<Service>,
     log: Arc<AppLog>,
     /// A request waits for a pod.
     woken: AtomicBool,
     orders: Mutex<Orders>,
-    /// Rung after each change of the two above.
+    /// Notified after each change of `woken` or `orders`.
     changed: Notify,
-    /// It has an owner.
+    /// Whether it has an owner.
     owned: AtomicBool,
-    /// The owner's word.
+    /// The status, written by the owner.
     status: Mutex<AppStatus>,
 }
 
-/// What others want of an app: not a queue, the newest word counts.
+/// The orders for an app. Not a queue: a new order replaces the old one.
 #[derive(Debug, Clone)]
 struct Orders {
     spec: AppSpec,
-    /// How often a restart was asked for.
+    /// How many restarts were ordered.
     restarts: u64,
-    /// The newest word on the scale, and how many there were.
+    /// The newest pin; `None`: the autoscaler decides.
     pin: Option<u32>,
+    /// How many pin orders there were.
     pins: u64,
-    /// It is not in the file any more.
+    /// The app was removed from the configuration file.
     removed: bool,
 }
 
@@ -143,7 +144,7 @@ impl LocalEngine {
         })
     }
 
-    /// Owns every task of the engine; ends when [`LocalEngine::stop`] is done. Call it once.
+    /// Runs the engine and owns its tasks. Returns after [`LocalEngine::stop`], when all pods are gone. Call it once.
     pub async fn run(self: Arc<Self>, registry: Arc<Registry>) {
         let mut end = self.end.subscribe();
         self.running.send_replace(true);
@@ -167,11 +168,11 @@ impl LocalEngine {
         }
     }
 
-    /// What shall run. The services of new apps are declared in the registry before this returns.
+    /// Sets the apps that should run. The services of new apps are declared in the registry before this returns.
     ///
-    /// A new app starts as its policy says. Where command, port, protocol or readiness changed, the pods are replaced
-    /// one by one; other changes apply in place. An app that is not among `apps` any more is drained and stopped, and
-    /// then its service is removed from the registry.
+    /// A new app starts with the pods of its policy. If command, port, protocol or readiness check changed, the pods are
+    /// replaced one by one; other changes apply in place. An app that is no longer in `apps` is drained and stopped, and then
+    /// its service is removed from the registry.
     pub fn apply(&self, registry: &Registry, apps: Vec<AppSpec>) {
         let _turn = lock(&self.changes);
         let order: Vec<ServiceId> = apps.iter().map(|spec| spec.service.clone()).collect();
@@ -180,7 +181,7 @@ impl LocalEngine {
             let service = registry.declare(&spec.service, &declared);
             if let Some(handle) = self.handle(&spec.service) {
                 if lock(&handle.orders).spec.makes_other_pods(&spec) {
-                    // Before this returns, so that the next request does not fail for what was corrected.
+                    // Before this returns: the next request must not fail because of an error that is corrected now.
                     handle.service.start_over();
                 }
                 handle.order(|orders| {
@@ -192,7 +193,7 @@ impl LocalEngine {
             let id = spec.service.clone();
             let log = self.open_log(&spec);
             let handle = Arc::new(AppHandle::new(service, spec, log));
-            // Before a request can wake it.
+            // Send the event before a request can wake the app.
             self.tell(&id, AppEventKind::Declared);
             self.write_handles().by_service.insert(id, handle);
         }
@@ -207,13 +208,13 @@ impl LocalEngine {
         self.newcomers.notify_one();
     }
 
-    /// Begins to replace all pods of an app, one by one.
+    /// Starts to replace all pods of an app, one by one.
     pub fn restart(&self, app: &str) -> Result<(), NoSuchApp> {
         self.order(app, |orders| orders.restarts += 1)
     }
 
-    /// Keeps an app at so many pods; `None`: as its load asks for. 0 means: to zero now, and up again with the next
-    /// request.
+    /// Pins an app at a number of pods; `None`: the autoscaler decides again. 0 scales to zero now; the next request starts it
+    /// again.
     pub fn scale(&self, app: &str, pin: Option<u32>) -> Result<(), NoSuchApp> {
         self.order(app, |orders| {
             orders.pin = pin;
@@ -221,7 +222,7 @@ impl LocalEngine {
         })
     }
 
-    /// How the apps stand, in the order of the file; at the end those that are on their way out.
+    /// The status of the apps, in the order of the configuration file, followed by removed apps that still stop.
     pub fn apps(&self) -> Vec<AppStatus> {
         let handles = self.read_handles();
         let listed = handles.order.iter().filter_map(|id| handles.by_service.get(id));
@@ -237,17 +238,16 @@ impl LocalEngine {
         self.find(app).map(|handle| Arc::clone(&handle.log))
     }
 
-    /// What happens from now on.
+    /// Subscribes to the events of all apps.
     pub fn events(&self) -> broadcast::Receiver<AppEvent> {
         self.events.subscribe()
     }
 
-    /// Stops all pods at once, and returns when every process is gone. Nothing is drained, and nothing started any
-    /// more.
+    /// Stops all pods at once, without draining, and returns when every process is gone. No pod is started any more.
     pub async fn stop(&self) {
         self.end.send_modify(|end| *end = (*end).max(End::Stop));
         let mut running = self.running.subscribe();
-        // Not an error: the caller holds the sender as long as the engine runs.
+        // Cannot fail: `self` owns the sender.
         running.wait_for(|running| !running).await.ok();
     }
 
@@ -256,7 +256,7 @@ impl LocalEngine {
         self.end.send_replace(End::Kill);
     }
 
-    /// The log of a new app. One whose file cannot be opened runs without it, and says so.
+    /// The log of a new app. If its file cannot be opened, the app runs without it, and the log notes that.
     fn open_log(&self, app: &AppSpec) -> Arc<AppLog> {
         let LocalSettings { log_keep: keep, log_folder: folder, .. } = &self.settings;
         let opened = folder.as_ref().map(|folder| LogFile::open(folder, app.service.name()));
@@ -265,7 +265,7 @@ impl LocalEngine {
             Err(error) => {
                 let log = AppLog::new(*keep);
                 let folder = folder.as_deref().unwrap_or(Path::new("")).display();
-                let text = format!("cannot open the file of its output in {folder}: {error}");
+                let text = format!("cannot open its log file in {folder}: {error}");
                 log.note(text);
                 log
             }
@@ -291,14 +291,14 @@ impl LocalEngine {
 
     /// The apps that had no owner so far.
     fn newcomers(&self) -> Vec<Arc<AppHandle>> {
-        // All of them: an app that was removed before it had an owner needs an owner to clean it up.
+        // Removed apps too: an app that was removed before it had an owner needs an owner to clean it up.
         let handles = self.read_handles();
         let newcomers =
             handles.by_service.values().filter(|handle| !handle.owned.swap(true, Ordering::Relaxed));
         newcomers.cloned().collect()
     }
 
-    /// The last pod of a removed app is gone. Returns whether the app is gone, too: it may have been added again.
+    /// The last pod of a removed app is gone: removes the app. Returns false if the app was added again meanwhile.
     fn let_go(&self, handle: &AppHandle, registry: &Registry) -> bool {
         let _turn = lock(&self.changes);
         if !lock(&handle.orders).removed {
@@ -313,7 +313,7 @@ impl LocalEngine {
 
     fn tell(&self, service: &ServiceId, what: AppEventKind) {
         let event = AppEvent { service: service.clone(), at: self.now(), what };
-        // No subscriber is no error.
+        // The only error is that there is no subscriber.
         self.events.send(event).ok();
     }
 
@@ -331,7 +331,7 @@ impl LocalEngine {
 }
 
 impl Engine for LocalEngine {
-    /// Leaves word and rings: a flag and a changed, so that nothing blocks, queues up or gets lost.
+    /// Sets a flag and notifies the owner, so that nothing blocks, queues up or gets lost.
     fn wake(&self, service: &ServiceId) {
         if let Some(handle) = self.read_handles().by_service.get(service) {
             handle.woken.store(true, Ordering::Release);
@@ -375,7 +375,7 @@ impl AppHandle {
     }
 }
 
-/// Tells that [`LocalEngine::run`] has ended, however it did.
+/// Signals on drop that [`LocalEngine::run`] has ended.
 struct Running<'a>(&'a watch::Sender<bool>);
 
 impl Drop for Running<'_> {

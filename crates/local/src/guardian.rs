@@ -1,9 +1,9 @@
-//! The guardian: a small process between `rouse` and one pod, so that nothing of the pod can outlive either.
+//! The guardian: a small parent process for one pod that kills all processes of the pod when the pod or `rouse` ends.
 //!
-//! It is the same binary, started as a hidden subcommand with the pod's command as its arguments, the pod's
-//! environment and working directory as its own, a socket to `rouse` as its stdin (the lines of `wire.rs`),
-//! and the pod's output as its stdout and stderr. `rouse` may die in any way: the socket then ends, and that is
-//! the order to stop. Its exit code is always 0; the last line says how the pod ended.
+//! It is the same binary, started as a hidden subcommand. Its arguments are the pod's command, its environment and working
+//! directory are the pod's, its stdin is a socket to `rouse` (the protocol of `guardian_protocol.rs`), and its stdout and
+//! stderr are the pod's output. However `rouse` dies, the socket closes, which is the order to stop. Its exit code is 0 unless
+//! the guardian itself fails; its last message reports how the pod ended.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -26,14 +26,14 @@ use tokio::time::{Instant, sleep_until};
 use crate::guardian_protocol::{ExitStatus, GuardianMessage, Order};
 use crate::process_tree;
 
-/// What a pod gets between SIGTERM and SIGKILL when `rouse` is gone, or does not care any more.
+/// The time between SIGTERM and SIGKILL for a pod whose `rouse` is gone or has dropped it.
 pub const ABANDONED_GRACE: Duration = Duration::from_secs(1);
-/// Longer graces are cut: their end must be a moment that exists.
+/// The longest grace period: a longer one could overflow the clock.
 const LONGEST_GRACE: Duration = Duration::from_hours(24);
-/// `EINVAL`, for a failure that has no number.
+/// `EINVAL`, for a failure without an error number.
 const EINVAL: NonZeroI32 = NonZeroI32::new(22).unwrap();
 
-/// Runs `command` and guards it. The whole life of the hidden subcommand.
+/// The hidden subcommand: runs `command` and guards it until it ends.
 pub fn main(command: impl IntoIterator<Item = OsString>) -> ExitCode {
     let command: Vec<OsString> = command.into_iter().collect();
     match run(&command) {
@@ -47,8 +47,8 @@ pub fn main(command: impl IntoIterator<Item = OsString>) -> ExitCode {
 
 fn run(command: &[OsString]) -> io::Result<()> {
     let rouse = socket_on_stdin()?;
-    // Ctrl-C reaches the terminal's whole foreground group, and it is for `rouse` to decide what it means. Fails
-    // only for the leader of a group, which then is not in `rouse`'s either.
+    // Leave the terminal's foreground group: Ctrl-C must reach `rouse` only. Fails only for a group leader, which is not
+    // in the group of `rouse` anyway.
     setsid().ok();
     rustix::thread::set_name(c"rouse-guardian").ok();
     process_tree::adopt_orphans()?;
@@ -68,11 +68,11 @@ fn socket_on_stdin() -> io::Result<UnixStream> {
 async fn guard(rouse: UnixStream, command: &[OsString]) -> io::Result<()> {
     rouse.set_nonblocking(true)?;
     let (from_rouse, mut to_rouse) = tokio::net::UnixStream::from_std(rouse)?.into_split();
-    // Handled and thus ignored, but not by the pod: handlers end at exec, "ignore" would not.
+    // Install handlers instead of ignoring the signals: the pod would inherit "ignore" through exec, but not a handler.
     for kind in [SignalKind::hangup(), SignalKind::interrupt(), SignalKind::quit(), SignalKind::terminate()] {
         drop(signal(kind)?);
     }
-    // Before the start: the death of a pod that ends at once would go unnoticed.
+    // Subscribe before the start: otherwise the end of a short-lived pod would be missed.
     let deaths = signal(SignalKind::child())?;
     let pid = match start(command) {
         Ok(pid) => pid,
@@ -83,7 +83,7 @@ async fn guard(rouse: UnixStream, command: &[OsString]) -> io::Result<()> {
         }
     };
     if let Some(pid) = NonZeroU32::new(pid.as_raw_pid().unsigned_abs()) {
-        // It fails when `rouse` is gone already, and then the pod has to be ended all the same.
+        // Fails if `rouse` is gone already. The pod must be ended in that case too.
         tell(&mut to_rouse, GuardianMessage::Started(pid)).await.ok();
     }
     let mut pod = Pod { pid, ended: None, kill_at: None };
@@ -99,12 +99,12 @@ async fn tell(rouse: &mut OwnedWriteHalf, report: GuardianMessage) -> io::Result
     rouse.write_all(report.to_string().as_bytes()).await
 }
 
-/// Starts the pod in a process group of its own, and lets go of its output: `rouse` could not see the end of it
-/// while we hold it open.
+/// Starts the pod in a process group of its own, and closes our copies of its output: `rouse` could not see the end of the
+/// output while they are open.
 fn start(command: &[OsString]) -> io::Result<Pid> {
     let nowhere = File::options().write(true).open("/dev/null")?;
     let (program, arguments) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
-    // Not waited for here: `process_tree` reaps all children, this one among them.
+    // Not waited for here: `process_tree` reaps all children, including this one.
     let child = Command::new(program).args(arguments).stdin(Stdio::null()).process_group(0).spawn()?;
     dup2_stdout(&nowhere).ok();
     dup2_stderr(&nowhere).ok();
@@ -114,14 +114,14 @@ fn start(command: &[OsString]) -> io::Result<Pid> {
 /// The guarded process.
 struct Pod {
     pid: Pid,
-    /// How it ended, once it has.
+    /// How it ended; `None` while it runs.
     ended: Option<ExitStatus>,
-    /// When all remaining processes are killed. Set by the order to stop.
+    /// When all remaining processes are killed; `None` before the order to stop.
     kill_at: Option<Instant>,
 }
 
 impl Pod {
-    /// Returns when the time has come to end what is left.
+    /// Returns when the remaining processes are to be killed.
     async fn watch(
         &mut self,
         orders: Lines<BufReader<OwnedReadHalf>>,
@@ -141,13 +141,14 @@ impl Pod {
         }
     }
 
-    /// A pod that ends by itself takes everything with it. One that was told to stop may have told others: a shell
-    /// dies of SIGTERM while the server it started still finishes its requests.
+    /// Whether the remaining processes are to be killed now. If the pod ended by itself: at once. After an order to stop: when
+    /// its process group is empty, because a shell dies of SIGTERM while the server that it started still finishes its
+    /// requests.
     fn is_over(&self) -> bool {
         self.ended.is_some() && (self.kill_at.is_none() || test_kill_process_group(self.pid).is_err())
     }
 
-    /// The first order sends SIGTERM; a later one can only shorten the grace.
+    /// The first order sends SIGTERM; later ones can only shorten the grace period.
     fn stop(&mut self, grace: Duration) {
         let kill_at = Instant::now() + grace.min(LONGEST_GRACE);
         if self.kill_at.is_none() {
@@ -161,13 +162,13 @@ impl Pod {
     }
 
     fn reaped(&mut self, pid: Pid, how: ExitStatus) {
-        // Only the first: by now another process could have the number.
+        // Only the first time: after that, another process could have the pid.
         if pid == self.pid && self.ended.is_none() {
             self.ended = Some(how);
         }
     }
 
-    /// SIGKILL to every descendant, until there is none.
+    /// Sends SIGKILL to every descendant, until there is none.
     fn end(&mut self) -> io::Result<()> {
         if self.ended.is_none() {
             kill_process_group(self.pid, Signal::KILL).ok();
@@ -176,7 +177,7 @@ impl Pod {
     }
 }
 
-/// The next order; `None` once, when the socket has ended.
+/// The next order; `None` once, when the socket closes.
 async fn next(orders: &mut Option<Lines<BufReader<OwnedReadHalf>>>) -> Option<String> {
     let Some(open) = orders else {
         return std::future::pending().await;

@@ -1,8 +1,8 @@
-//! The protocol between `rouse` and a guardian: short lines over one socket.
+//! The protocol between `rouse` and a guardian: text lines over a Unix socket.
 //!
-//! `rouse` → guardian: `stop MILLISECONDS`; the end of the stream means "stop now". Guardian → `rouse`: first
-//! `started PID` or `failed ERRNO`, at last `exited CODE` or `killed SIGNAL`. The last line comes when no
-//! descendant is left; a stream that ends without it means that the guardian was killed.
+//! `rouse` → guardian: `stop MILLISECONDS`; the end of the stream means "stop now". Guardian → `rouse`: first `started PID` or
+//! `failed ERRNO`, at the end `exited CODE` or `killed SIGNAL`. The guardian sends the last line when no descendant is left;
+//! a stream that ends without it means that the guardian was killed.
 
 use std::fmt;
 use std::num::{NonZeroI32, NonZeroU32};
@@ -11,9 +11,9 @@ use std::time::Duration;
 /// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExitStatus {
-    /// It left with this code.
+    /// It exited with this code.
     Code(i32),
-    /// This signal ended it.
+    /// It was killed by this signal.
     Signal(i32),
 }
 
@@ -29,7 +29,7 @@ impl fmt::Display for ExitStatus {
     }
 }
 
-/// The signals that end processes in practice and have the same number on every Linux.
+/// The names of common signals that have the same number on every Linux.
 fn signal_name(signal: i32) -> Option<&'static str> {
     Some(match signal {
         1 => "SIGHUP",
@@ -46,10 +46,10 @@ fn signal_name(signal: i32) -> Option<&'static str> {
     })
 }
 
-/// What `rouse` asks of a guardian.
+/// An order from `rouse` to a guardian.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Order {
-    /// SIGTERM, and SIGKILL to all processes that are left after the grace.
+    /// Send SIGTERM, and after the grace period SIGKILL to all remaining processes.
     Stop(Duration),
 }
 
@@ -67,14 +67,14 @@ impl fmt::Display for Order {
     }
 }
 
-/// What a guardian says.
+/// A message from a guardian to `rouse`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum GuardianMessage {
     /// The process runs.
     Started(NonZeroU32),
-    /// It could not be started; the system's error number.
+    /// The process could not be started: the error number.
     Failed(NonZeroI32),
-    /// It has ended, and so has everything that came from it.
+    /// The process and all its descendants have ended.
     Ended(ExitStatus),
 }
 

@@ -1,9 +1,8 @@
-//! Processes on this machine as pods: started, watched, stopped, and never left behind.
+//! The local engine: runs the pods of `rouse up` as processes on this machine, and leaves none behind.
 //!
-//! [`engine`] keeps as many pods of each app as its load asks for, and tells the registry of them. Each pod is a
-//! [`process::Process`] under a guardian of its own ([`guardian`]), which outlives `rouse up` just long enough to end every
-//! descendant of the pod. Made for Linux; elsewhere a pod's process group is ended, but not the descendants that left
-//! it.
+//! [`engine`] scales each app with its load and publishes its pods in the registry. Each pod is a [`process::Process`] under
+//! a guardian of its own ([`guardian`]), which outlives `rouse up` just long enough to kill every descendant of the pod. Made
+//! for Linux; on other systems the process group of a pod is killed, but not descendants that have left it.
 
 pub mod address;
 pub mod command;

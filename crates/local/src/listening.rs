@@ -1,11 +1,11 @@
-//! Finds the address where a pod really listens, for an app that ignores `PORT` and `HOST`.
+//! Finds the address that a pod actually listens on, for an app that ignores `PORT` and `HOST`.
 
 use std::collections::HashSet;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Where the pod whose first process is `pid` listens instead of at `address`; `None` if that is not known, or if it
-/// listens at `address`. One with the right port comes first.
+/// The address that the pod with the first process `pid` listens on instead of `address`; `None` if that is not known, or
+/// if it listens on `address`. Prefers an address with the right port.
 pub(crate) fn elsewhere(pid: u32, address: SocketAddr) -> Option<SocketAddr> {
     let sockets = sockets(pid);
     let tables = [format!("/proc/{pid}/net/tcp"), format!("/proc/{pid}/net/tcp6")];
@@ -23,7 +23,7 @@ fn covers(listener: SocketAddr, address: SocketAddr) -> bool {
     port == address.port() && (ip == address.ip() || ip.is_unspecified())
 }
 
-/// The inodes of all sockets of the process group of a pod.
+/// The inodes of all sockets of a pod's process group.
 fn sockets(pid: u32) -> HashSet<String> {
     let Ok(processes) = fs::read_dir("/proc") else { return HashSet::new() };
     let group = |name: &str| -> Option<u32> {

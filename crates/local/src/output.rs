@@ -1,8 +1,7 @@
-//! The output of pods: split into lines, the last ones kept in memory, all written to a file if there is one, and streamed
-//! to followers.
+//! Captures the output of pods: splits it into lines, keeps the last ones in memory, appends all to a log file, serves followers.
 //!
-//! Memory and file get every line: a pod whose output cannot be written yet waits at its pipe. A follower reads from
-//! memory at its own pace; the pod never waits for it, and lines that it was too slow for are counted.
+//! Memory and file get every line: while a write blocks, the pod blocks on its pipe. A follower reads from memory at its own
+//! pace: it never blocks the pod, and the lines that it misses are counted.
 
 mod file;
 
@@ -17,38 +16,37 @@ use tokio_util::sync::CancellationToken;
 
 pub use file::LogFile;
 
-/// The longest line in bytes. A longer one becomes several.
+/// The longest line in bytes. A longer one is split.
 pub const LONGEST_LINE: usize = 16 * 1024;
-/// What a line takes in memory beside its text.
+/// The memory that a line needs in addition to its text.
 const LINE_OVERHEAD: usize = 64;
 /// A follower gets about this many bytes at a time.
 const BATCH: usize = 64 * 1024;
-/// How much is read from a pod at a time: what a pipe holds.
+/// How many bytes are read from a pod at a time: the capacity of a pipe.
 const CHUNK: usize = 64 * 1024;
 
-/// How long nothing may come from a pod that is gone until that counts as the end of its output.
+/// How long to wait for more output of a pod that is gone.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// Where a line came from.
+/// The origin of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stream {
     /// The pod's stdout.
     Stdout,
     /// The pod's stderr.
     Stderr,
-    /// No pod printed it: it is a word of our own that was told as an event as well, so a terminal that shows events
-    /// leaves it out.
+    /// Written by `rouse`, not by a pod, and sent as an event too. A terminal that shows events leaves it out.
     Event,
 }
 
-/// A line that a pod printed, without its end.
+/// A line that a pod printed, without the line end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Line {
     /// The pod's name.
     pub pod: Arc<str>,
-    /// Where it was printed.
+    /// The stream that it was printed to.
     pub stream: Stream,
-    /// What; anything that was not UTF-8 is replaced.
+    /// The text; invalid UTF-8 is replaced.
     pub text: Arc<str>,
 }
 
@@ -58,29 +56,29 @@ impl Line {
     }
 }
 
-/// The output of an app: the last lines of all its pods, also of those that are gone.
+/// The output of an app: the last lines of all its pods, including pods that are gone.
 #[derive(Debug)]
 pub struct AppLog {
     ring: Arc<Mutex<Ring>>,
-    /// Changes after each line. Followers see by its end that the app is gone.
+    /// Notifies followers of new lines. It closes when the app is gone.
     changed: watch::Sender<()>,
     file: Option<LogFile>,
 }
 
-/// The last lines, as many as fit.
+/// A ring buffer of the last lines, limited by size.
 #[derive(Debug)]
 struct Ring {
     lines: VecDeque<Line>,
-    /// The number of the oldest of them: so many were dropped.
+    /// The number of the oldest kept line, which is also the number of dropped lines.
     first: u64,
-    /// What they take.
+    /// The memory that the lines use.
     size: usize,
-    /// What they may take.
+    /// The memory that the lines may use.
     keep: usize,
 }
 
 impl Ring {
-    /// At least the newest line stays, even if it is too long.
+    /// Adds a line and drops the oldest beyond the limit. The newest line stays, even if it alone exceeds the limit.
     fn push(&mut self, line: Line) {
         self.size += line.size();
         self.lines.push_back(line);
@@ -93,7 +91,7 @@ impl Ring {
         }
     }
 
-    /// About [`BATCH`] bytes of lines from number `next` on, and how many before them are gone.
+    /// About [`BATCH`] bytes of lines from number `next` on, and how many lines before them were dropped.
     fn batch(&self, next: u64) -> Batch {
         let missed = self.first.saturating_sub(next);
         let at = usize::try_from(next.saturating_sub(self.first)).unwrap_or(usize::MAX);
@@ -114,18 +112,18 @@ impl AppLog {
         Self::with_file(keep, None)
     }
 
-    /// The same, and writes all lines to `file`.
+    /// Like [`AppLog::new`], and writes all lines to `file`.
     pub fn with_file(keep: usize, file: Option<LogFile>) -> Arc<Self> {
         let ring = Ring { lines: VecDeque::new(), first: 0, size: 0, keep };
         Arc::new(Self { ring: Arc::new(Mutex::new(ring)), changed: watch::Sender::new(()), file })
     }
 
-    /// The kept lines, the oldest first.
+    /// The kept lines, oldest first.
     pub fn tail(&self) -> Vec<Line> {
         lock(&self.ring).lines.iter().cloned().collect()
     }
 
-    /// The last `count` lines of the pod called `pod`, the oldest first.
+    /// The last `count` lines of the pod called `pod`, oldest first.
     pub fn tail_of(&self, pod: &str, count: usize) -> Vec<Line> {
         let ring = lock(&self.ring);
         let own = ring.lines.iter().rev().filter(|line| &*line.pod == pod);
@@ -134,24 +132,25 @@ impl AppLog {
         lines
     }
 
-    /// The kept lines and every line after them, at the pace of the follower.
+    /// Follows the log: the kept lines, then every new line.
     pub fn follow(&self) -> Follower {
         let changed = self.changed.subscribe();
         let next = lock(&self.ring).first;
         Follower { ring: Arc::clone(&self.ring), changed, next }
     }
 
-    /// Keeps a line. It is not written to the file.
+    /// Keeps a line in memory. It is not written to the file.
     pub fn push(&self, line: Line) {
         self.keep([line]);
     }
 
-    /// Keeps a line of our own about the app, as if a pod called `rouse` had printed it. It is not written to the file.
+    /// Keeps a line of `rouse` about the app, as if a pod called `rouse` had printed it. It is not written to the file.
     pub fn note(&self, text: impl Into<Arc<str>>) {
         self.push(Line { pod: "rouse".into(), stream: Stream::Stderr, text: text.into() });
     }
 
-    /// The same for what a terminal does not show: it was told as an event, or is normal for an app that starts slowly.
+    /// Like [`AppLog::note`], for a line that a terminal does not show: it was sent as an event, or is normal for an app that
+    /// starts slowly.
     pub fn note_event(&self, text: impl Into<Arc<str>>) {
         self.push(Line { pod: "rouse".into(), stream: Stream::Event, text: text.into() });
     }
@@ -163,7 +162,7 @@ impl AppLog {
         self.changed.send_replace(());
     }
 
-    /// Keeps these lines, and returns when they are in the file.
+    /// Keeps these lines in memory, and returns when they are written to the file.
     async fn add(&self, lines: Vec<Line>) {
         if lines.is_empty() {
             return;
@@ -178,8 +177,7 @@ impl AppLog {
     }
 }
 
-/// Reads an app's output at its own pace. It does not keep the app's log open: it ends when the app is gone and
-/// everything is read.
+/// Reads an app's output at its own pace. Ends when the app is gone and all lines are read.
 #[derive(Debug)]
 pub struct Follower {
     ring: Arc<Mutex<Ring>>,
@@ -188,20 +186,20 @@ pub struct Follower {
     next: u64,
 }
 
-/// Some lines of an app.
+/// Consecutive lines of an app.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {
-    /// So many lines before these are lost to this follower: it was too slow.
+    /// How many lines before these the follower missed, because it was too slow.
     pub missed: u64,
-    /// The lines, the oldest first.
+    /// The lines, oldest first.
     pub lines: Vec<Line>,
 }
 
 impl Follower {
-    /// The next lines, at least one; `None` at the end. Nothing is lost if the future is dropped.
+    /// Waits for the next lines, at least one; `None` at the end. Cancel safe: no line is lost if the future is dropped.
     pub async fn next(&mut self) -> Option<Batch> {
         loop {
-            // Before the look: a line that comes after it must not be slept through.
+            // Reset before reading: the reverse order misses a line that arrives in between.
             self.changed.mark_unchanged();
             let over = self.changed.has_changed().is_err();
             if let Some(batch) = self.waiting() {
@@ -210,12 +208,12 @@ impl Follower {
             if over {
                 return None;
             }
-            // An error is the end, which the next look sees.
+            // An error means that the app is gone, which the next iteration detects.
             self.changed.changed().await.ok();
         }
     }
 
-    /// The next lines, if there are any now.
+    /// The next lines, if there are any, without waiting.
     pub fn waiting(&mut self) -> Option<Batch> {
         let batch = lock(&self.ring).batch(self.next);
         if batch.lines.is_empty() {
@@ -230,8 +228,8 @@ fn lock(ring: &Mutex<Ring>) -> MutexGuard<'_, Ring> {
     ring.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Reads a pod's stream to its end, or once the pod is `gone` until no more output comes: another process may hold it open. It
-/// reads on only when what it has read is kept.
+/// Captures a stream of a pod to its end. Once the pod is `gone`, it stops when no output arrives for a while: another
+/// process may keep the stream open. Reads more only after the last lines are written, which gives backpressure.
 pub(crate) async fn capture(
     mut from: impl AsyncRead + Unpin,
     pod: Arc<str>,
@@ -248,7 +246,7 @@ pub(crate) async fn capture(
             read = from.read(&mut chunk) => read,
             () = no_more_output(&gone) => break,
         };
-        // An error is an end, too: there is nothing more to be had.
+        // An error ends the stream too.
         let Ok(length @ 1..) = read else { break };
         let mut lines = Vec::new();
         cutter.add(chunk.get(..length).unwrap_or_default(), &mut |text| lines.push(line(text)));
@@ -264,7 +262,7 @@ async fn no_more_output(gone: &CancellationToken) {
     sleep_until(Instant::now() + QUIET).await;
 }
 
-/// Cuts bytes into lines.
+/// Splits bytes into lines.
 #[derive(Debug, Default)]
 struct Lines {
     partial: Vec<u8>,
@@ -287,7 +285,7 @@ impl Lines {
         }
     }
 
-    /// The stream has ended; a last line without an end is a line.
+    /// The stream has ended: a last line without a line end is a line too.
     fn finish(self, push: &mut impl FnMut(String)) {
         if !self.partial.is_empty() {
             push(lossy(&self.partial));
@@ -299,7 +297,7 @@ fn lossy(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Where to cut a line that is too long: not within a character.
+/// Where to split a line that is too long: not within a UTF-8 character.
 fn cut(bytes: &[u8]) -> usize {
     let continues = |at: &usize| bytes.get(*at).is_some_and(|byte| byte & 0b1100_0000 == 0b1000_0000);
     (LONGEST_LINE - 3..=LONGEST_LINE).rev().find(|at| !continues(at)).unwrap_or(LONGEST_LINE)
@@ -342,7 +340,7 @@ mod tests {
         }
         let exact = "x".repeat(LONGEST_LINE);
         assert_eq!(lines_of(&[exact.as_bytes(), b"\n"]), [exact]);
-        // No characters at all: cut somewhere.
+        // No valid characters: split anywhere.
         assert_eq!(lines_of(&[&vec![0x80; 2 * LONGEST_LINE]]).len(), 2);
     }
 

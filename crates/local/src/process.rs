@@ -1,4 +1,4 @@
-//! One pod: a process on this machine, under a guardian of its own.
+//! One local pod: starts its process under a guardian, captures its output, stops it, and reports how it ended.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -28,14 +28,14 @@ use crate::process_tree;
 
 pub use crate::guardian_protocol::ExitStatus;
 
-/// The variable in a pod's environment that names its pod. It finds the pod's processes even if the guardian is gone.
+/// The environment variable with the UID of the pod. It identifies the pod's processes if the guardian is gone.
 pub const UID_VARIABLE: &str = "ROUSE_POD_UID";
 
-/// How long a guardian may take to say whether the command runs.
+/// How long a guardian may take to report whether the command runs.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long the rest of the output of a pod that is gone may take to be kept. The disk may be slow.
+/// How long writing the rest of the output of a pod that is gone may take. The disk may be slow.
 const OUTPUT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often to look for what a guardian that was killed left behind.
+/// How many times to look for processes that a killed guardian left behind.
 const SWEEPS: usize = 100;
 
 /// How to start a guardian: the program and arguments that lead to [`crate::guardian::main`].
@@ -46,7 +46,7 @@ pub struct Launcher {
 }
 
 impl Launcher {
-    /// `program` with `arguments`, to which the pod's command is added.
+    /// `program` with `arguments`, followed by the pod's command.
     pub fn new(
         program: impl Into<PathBuf>,
         arguments: impl IntoIterator<Item = impl Into<OsString>>,
@@ -54,7 +54,7 @@ impl Launcher {
         Self { program: program.into(), arguments: arguments.into_iter().map(Into::into).collect() }
     }
 
-    /// The program that is running, also when a build has replaced its file since.
+    /// The running program, even if a build has replaced its file since.
     pub fn this_program(arguments: impl IntoIterator<Item = impl Into<OsString>>) -> io::Result<Self> {
         let program =
             if cfg!(target_os = "linux") { "/proc/self/exe".into() } else { std::env::current_exe()? };
@@ -67,33 +67,33 @@ impl Launcher {
 pub struct Start {
     /// `<app>-<ordinal>`.
     pub name: Arc<str>,
-    /// Its incarnation: never used before.
+    /// Its UID: never used before.
     pub uid: PodUid,
-    /// What it runs.
+    /// Its command.
     pub command: CommandSpec,
-    /// Where it is to listen. No other pod gets this address while the process lives.
+    /// The address that it should listen on. No other pod gets it while the process lives.
     pub address: Lease,
-    /// Where its output goes.
+    /// The log for its output.
     pub log: Arc<AppLog>,
 }
 
-/// Where a process is in its life.
+/// The state of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProcessState {
     /// It runs.
     Running,
-    /// It was told to stop and is still there.
+    /// It was ordered to stop, but still runs.
     Stopping,
-    /// It is gone, and so is everything it started.
+    /// The process and all its descendants have ended.
     Exited(Exit),
 }
 
 /// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exit {
-    /// Code or signal; `None` if the guardian was killed and could not tell.
+    /// Exit code or signal; `None` if the guardian was killed and could not report it.
     pub how: Option<ExitStatus>,
-    /// Whether it had been told to stop.
+    /// Whether it had been ordered to stop.
     pub by_us: bool,
 }
 
@@ -101,7 +101,7 @@ impl fmt::Display for Exit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.how {
             Some(ended) => ended.fmt(f),
-            None => f.write_str("was lost: its guardian process was killed"),
+            None => f.write_str("was killed together with its guardian process"),
         }
     }
 }
@@ -115,12 +115,12 @@ pub struct Process {
     pid: u32,
     stop: watch::Sender<Option<Duration>>,
     exit: watch::Receiver<Option<Exit>>,
-    /// Owns the watch over the guardian: its socket closes with it, and that is the order to stop.
+    /// Owns the task that holds the socket to the guardian. Dropping it closes the socket, which is the order to stop.
     _watch: JoinSet<()>,
 }
 
 impl Process {
-    /// Starts a pod. Returns when its command runs, or with the reason why it cannot.
+    /// Starts a pod. Returns when its command runs, or with the reason why it cannot run.
     pub async fn spawn(launcher: &Launcher, start: Start) -> Result<Self, SpawnError> {
         let Start { name, uid, command, address, log } = start;
         command.check_at(&name, address.address())?;
@@ -138,7 +138,7 @@ impl Process {
         let pid = match timeout(START_TIMEOUT, guardian.report()).await {
             Ok(Some(GuardianMessage::Started(pid))) => pid.get(),
             Ok(Some(GuardianMessage::Failed(errno))) => {
-                // It ends now; unreaped, it would stay as a zombie.
+                // Reap the guardian, which ends now: otherwise it would stay as a zombie.
                 timeout(START_TIMEOUT, child.wait()).await.ok();
                 let source = io::Error::from_raw_os_error(errno.get());
                 let command = command.argv_at(&name, address.address()).into_iter().next();
@@ -153,21 +153,21 @@ impl Process {
         Ok(Self { name, uid, address, pid, stop, exit, _watch: tasks })
     }
 
-    /// Tells it to stop: SIGTERM to its group, after `grace` SIGKILL to everything that is left. Again with a
-    /// shorter grace: it is shortened.
+    /// Orders it to stop: SIGTERM to its process group, and after `grace` SIGKILL to all remaining processes. A second call can
+    /// only shorten the grace period.
     pub fn stop(&self, grace: Duration) {
-        // The shortest, not the last: an order that the guardian has not got yet must not be lost to a milder one.
+        // Keep the shortest grace period, not the last: a longer one must not replace an order that was not sent yet.
         self.stop.send_modify(|asked| *asked = Some(asked.map_or(grace, |before| before.min(grace))));
     }
 
-    /// Waits until it is gone. Its output is complete by then.
+    /// Waits until the process is gone and its output is complete.
     pub async fn exited(&self) -> Exit {
         let lost = Exit { how: None, by_us: self.stop.borrow().is_some() };
         let mut exit = self.exit.clone();
         exit.wait_for(Option::is_some).await.map_or(lost, |exit| exit.unwrap_or(lost))
     }
 
-    /// Where it is in its life.
+    /// Its state.
     pub fn state(&self) -> ProcessState {
         match *self.exit.borrow() {
             Some(exit) => ProcessState::Exited(exit),
@@ -181,23 +181,23 @@ impl Process {
         &self.name
     }
 
-    /// Its incarnation.
+    /// Its UID.
     pub fn uid(&self) -> &PodUid {
         &self.uid
     }
 
-    /// Where it is to listen.
+    /// The address that it should listen on.
     pub fn address(&self) -> SocketAddr {
         self.address.address()
     }
 
-    /// Its process id: the command's, not the guardian's.
+    /// The process id of the command, not of the guardian.
     pub fn pid(&self) -> u32 {
         self.pid
     }
 }
 
-/// Starts the guardian with the pod's command, environment and folder.
+/// Starts the guardian with the pod's command, environment and working directory.
 fn launch(
     launcher: &Launcher,
     command: &CommandSpec,
@@ -219,7 +219,7 @@ fn launch(
             .stdin(Stdio::from(OwnedFd::from(its)))
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            // Killed, it could not end its charges. It ends by itself when its socket does.
+            // A killed guardian could not end the pod. It ends by itself when its socket closes.
             .kill_on_drop(false)
             .spawn()?;
         let (reports, orders) = ours.into_split();
@@ -232,14 +232,14 @@ fn launch(
 struct Readers {
     pod: Arc<str>,
     tasks: JoinSet<()>,
-    /// Tells them that the pod is gone.
+    /// Cancelled when the pod is gone.
     gone: CancellationToken,
     log: Arc<AppLog>,
 }
 
 impl Readers {
-    /// The pod is gone: waits until the rest of its output is kept. What is not kept in time is lost, and the log says
-    /// so.
+    /// The pod is gone: waits until the rest of its output is written. Output that is not written in time is lost, and the log
+    /// notes that.
     async fn finish(&mut self) {
         self.gone.cancel();
         let ended = async { while self.tasks.join_next().await.is_some() {} };
@@ -259,12 +259,12 @@ struct Guardian {
 }
 
 impl Guardian {
-    /// What it says next; `None` when it is gone.
+    /// The next message; `None` when the guardian is gone.
     async fn report(&mut self) -> Option<GuardianMessage> {
         GuardianMessage::parse(&self.reports.next_line().await.ok()??)
     }
 
-    /// Passes orders on until the pod is gone, and says how it ended.
+    /// Sends orders to the guardian until the pod is gone, and reports how the pod ended.
     async fn watch(
         mut self,
         mut child: Child,
@@ -279,7 +279,7 @@ impl Guardian {
                 Ok(()) = asked.changed() => {
                     let grace = *asked.borrow_and_update();
                     if let Some(grace) = grace {
-                        // A guardian that is gone says so by its silence.
+                        // If the guardian is gone, `report` returns `None`.
                         self.orders.write_all(Order::Stop(grace).to_string().as_bytes()).await.ok();
                     }
                 }
@@ -292,14 +292,14 @@ impl Guardian {
             sweep(&uid).await;
             None
         };
-        // It has nothing left to do but to end; unreaped, it would stay as a zombie.
+        // Reap the guardian, which ends now: otherwise it would stay as a zombie.
         child.wait().await.ok();
         readers.finish().await;
         ended.send_replace(Some(Exit { how, by_us }));
     }
 }
 
-/// Ends what a guardian left behind, until nothing of it can be found.
+/// Kills the processes that a guardian left behind, until none is found.
 async fn sweep(uid: &PodUid) {
     let mark = format!("{UID_VARIABLE}={uid}");
     for _ in 0..SWEEPS {

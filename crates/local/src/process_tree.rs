@@ -1,4 +1,4 @@
-//! The process tree below this process: adopts orphans, reaps dead children, and ends all descendants.
+//! The process tree below this process: adopts orphans (subreaper), reaps dead children, and kills all descendants.
 
 use std::fs;
 use std::io;
@@ -8,15 +8,15 @@ use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, getpid, kill_process
 
 use crate::guardian_protocol::ExitStatus;
 
-/// Makes this process the parent of every descendant whose own parent dies, so that none can slip away by forking
-/// twice or by opening a session of its own.
+/// Makes this process the parent of every descendant whose own parent dies (child subreaper), so that none can escape with a
+/// double fork or a session of its own.
 pub(crate) fn adopt_orphans() -> io::Result<()> {
     #[cfg(target_os = "linux")]
     rustix::process::set_child_subreaper(Some(getpid()))?;
     Ok(())
 }
 
-/// Buries children that have died, and tells `buried` about each. Answers whether any child is left alive.
+/// Reaps dead children, and calls `buried` for each. Returns whether any child is left alive.
 pub(crate) fn reap(mut buried: impl FnMut(Pid, ExitStatus)) -> bool {
     loop {
         match wait(WaitOptions::NOHANG) {
@@ -28,10 +28,10 @@ pub(crate) fn reap(mut buried: impl FnMut(Pid, ExitStatus)) -> bool {
     }
 }
 
-/// Ends every descendant, and returns when none is left that we may end.
+/// Kills every descendant, and returns when none is left, or with an error if we may not kill one.
 ///
-/// Only children are signalled: a child's pid cannot be reused before we have reaped it, a
-/// grandchild's can. The children of a dead child become our children, and their turn comes.
+/// Only children are signalled: the pid of a child cannot be reused before we reap it, the pid of a grandchild can. The
+/// children of a dead child become our children, and are signalled next.
 pub(crate) fn end_all(mut buried: impl FnMut(Pid, ExitStatus)) -> io::Result<()> {
     while reap(&mut buried) {
         let children = children()?;
@@ -41,7 +41,7 @@ pub(crate) fn end_all(mut buried: impl FnMut(Pid, ExitStatus)) -> io::Result<()>
                 bury(pid, status, &mut buried);
             }
         } else if !children.is_empty() {
-            // A setuid program is not ours to kill: waiting for it could take for ever.
+            // We may not kill a setuid program, and waiting for it could take for ever.
             return Err(io::Error::from(io::ErrorKind::PermissionDenied));
         }
     }
@@ -56,7 +56,7 @@ fn bury(pid: Pid, status: WaitStatus, buried: &mut impl FnMut(Pid, ExitStatus)) 
     }
 }
 
-/// Our children, dead ones that are not reaped yet included.
+/// Our children, including zombies.
 fn children() -> io::Result<Vec<Pid>> {
     let us = getpid();
     Ok(all()?.filter(|pid| parent(*pid) == Some(us)).collect())
@@ -73,20 +73,20 @@ fn parent(pid: Pid) -> Option<Pid> {
     parent_in_stat(&String::from_utf8_lossy(&stat))
 }
 
-/// The parent in the text of a `/proc/PID/stat`: `PID (NAME) STATE PARENT …`. The name may hold anything.
+/// The parent in the text of `/proc/PID/stat`: `PID (NAME) STATE PARENT …`. The name may contain any character.
 fn parent_in_stat(stat: &str) -> Option<Pid> {
     let (_, after_name) = stat.rsplit_once(')')?;
     Pid::from_raw(after_name.split_whitespace().nth(1)?.parse().ok()?)
 }
 
-/// Ends every process whose environment holds `mark` (`NAME=value`). For when the guardian itself was killed, and
-/// its processes have no parent of ours any more. Returns how many it found.
+/// Kills every process whose environment contains `mark` (`NAME=value`), for when the guardian itself was killed and its
+/// processes are no longer descendants of ours. Returns how many it killed.
 #[cfg(target_os = "linux")]
 pub(crate) fn end_marked(mark: &str) -> usize {
     use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};
 
     let end = |pid: Pid| {
-        // First the handle, then the look: the pid could belong to another process by the time we signal it.
+        // Open the pidfd before reading the environment: otherwise the pid could belong to another process by then.
         let process = pidfd_open(pid, PidfdFlags::empty()).ok()?;
         let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
         let marked = environment.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes());
@@ -95,7 +95,7 @@ pub(crate) fn end_marked(mark: &str) -> usize {
     all().map_or(0, |all| all.filter_map(end).count())
 }
 
-/// Not known how to find them here.
+/// Not supported on this platform.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn end_marked(_mark: &str) -> usize {
     0

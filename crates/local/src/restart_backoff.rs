@@ -1,4 +1,4 @@
-//! Restart backoff: when a pod that ended by itself is started again.
+//! Restart backoff: when the pods of an app may be started again after a failure, and the crash-loop detection.
 
 use std::time::Duration;
 
@@ -6,46 +6,46 @@ use rouse_core::time::Moment;
 
 /// The pause after the first failure.
 pub const FIRST_PAUSE: Duration = Duration::from_millis(100);
-/// No pause is longer.
+/// The longest pause.
 pub const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-/// A pod that was ready for that long has recovered; its next failure counts as the first.
+/// A pod that was ready for this long has recovered: its next failure counts as the first.
 pub const STEADY: Duration = Duration::from_secs(10);
-/// So many failures in a row are called crash-looping.
+/// This many failures in a row are a crash loop.
 pub const LOOPING: u32 = 3;
 
-/// The failures in a row of one place (`<app>-<ordinal>`), or of one app: the unit that is restarted.
+/// The failures in a row of one app or one pod: the unit that is restarted.
 ///
 /// A failure is a pod that ended without an order to stop, with any exit code, or that could not be started.
 #[derive(Debug, Clone, Default)]
 pub struct RestartBackoff {
     failures: u32,
-    /// Since when it is ready.
+    /// Since when a pod has been ready.
     ready: Option<Moment>,
     /// When it may be started again.
     due: Option<Moment>,
-    /// Why it ended last.
+    /// The reason of the last failure.
     reason: String,
 }
 
 impl RestartBackoff {
-    /// It was started, again or for the first time.
+    /// A pod was started.
     pub fn started(&mut self) {
         self.due = None;
         self.ready = None;
     }
 
-    /// Its probe succeeded (again).
+    /// A pod is ready.
     pub fn ready(&mut self, now: Moment) {
         self.ready.get_or_insert(now);
     }
 
-    /// Its probe failed.
+    /// No pod is ready.
     pub fn unready(&mut self, now: Moment) {
         self.recover(now);
         self.ready = None;
     }
 
-    /// It ended for `reason`. Answers when it may be started again.
+    /// A pod failed because of `reason`. Returns when the next may be started.
     pub fn failed(&mut self, now: Moment, reason: &str) -> Moment {
         self.unready(now);
         let pause = FIRST_PAUSE.saturating_mul(1 << self.failures.min(16)).min(LONGEST_PAUSE);
@@ -54,27 +54,27 @@ impl RestartBackoff {
         *self.due.insert(now + pause)
     }
 
-    /// It was changed or restarted by hand: earlier failures do not count.
+    /// The configuration changed, or an operator restarted the app: earlier failures no longer count.
     pub fn forget(&mut self) {
         *self = Self::default();
     }
 
-    /// Whether it may be started.
+    /// Whether a pod may be started now.
     pub fn may_start(&self, now: Moment) -> bool {
         self.due.is_none_or(|due| due <= now)
     }
 
-    /// When it may be started again, if it is down.
+    /// When a pod may be started again, after a failure.
     pub fn due(&self) -> Option<Moment> {
         self.due
     }
 
-    /// Whether it failed so often in a row that another start will hardly help.
+    /// Whether the failures in a row are a crash loop.
     pub fn is_looping(&self) -> bool {
         self.failures >= LOOPING
     }
 
-    /// What to tell people about it; `None` when all is well. `wanted`: it is started again by itself.
+    /// A text for people about the failures; `None` if there are none. `wanted`: the next start needs no request.
     pub fn trouble(&self, now: Moment, wanted: bool) -> Option<String> {
         if self.failures == 0 || self.has_recovered(now) {
             return None;
@@ -118,10 +118,10 @@ mod tests {
     }
     use Then::{Fail, Forget, Ready, Start, Unready};
 
-    /// Milliseconds, and what happens then.
+    /// Times in milliseconds, and what happens then.
     type Story<'a> = &'a [(u64, Then)];
 
-    /// Plays `story` and answers the pauses after the failures in it.
+    /// Plays `story` and returns the pauses after its failures.
     fn pauses(story: Story<'_>) -> Vec<u128> {
         let mut restarts = RestartBackoff::default();
         let mut pauses = Vec::new();

@@ -1,11 +1,11 @@
-//! Tokio's clock as the clock of `core`, in the binary and under paused time.
+//! Implements the `Clock` of `core` with tokio's clock, so that it also follows paused time in tests.
 
 use std::time::Duration;
 
 use rouse_core::time::{Clock, Moment};
 use tokio::time::{Instant, Sleep};
 
-/// Counts from its own creation, by tokio's clock: it stands still where tokio's time is paused.
+/// A clock that counts from its creation and stands still while tokio's time is paused.
 #[derive(Debug, Clone, Copy)]
 pub struct TokioClock {
     origin: Instant,
@@ -17,10 +17,10 @@ impl TokioClock {
         Self { origin: Instant::now() }
     }
 
-    /// Sleeps until `moment` of this clock: the timer that `Registry::drive` asks for.
+    /// Sleeps until `moment` of this clock: the timer for `Registry::drive`.
     pub fn sleep_until(&self, moment: Moment) -> Sleep {
         let after = Duration::from_nanos(moment.as_nanos());
-        // Adding may overflow where the platform's clock is narrow; an age is as good as never.
+        // The addition can overflow on some platforms. `AGE` is as good as never.
         let due = self.origin.checked_add(after).unwrap_or(self.origin + AGE);
         tokio::time::sleep_until(due)
     }

@@ -1,4 +1,4 @@
-//! Network code that several crates share: probes of pods, listeners, TLS, the runtime's clock and a random seed.
+//! Shared network code: readiness probes, listening sockets, TLS, the tokio clock and a random seed.
 
 pub mod clock;
 pub mod listen;

@@ -1,4 +1,4 @@
-//! Listening sockets, and an error that names the process that already has the address.
+//! Opens listening TCP sockets, and explains a failed bind: names the process that already listens on the address.
 
 mod port_owner;
 
@@ -10,10 +10,10 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use port_owner::Holder;
 
-/// How many connections may wait to be accepted. The kernel lowers it to its own bound.
+/// The listen backlog. The kernel lowers it to its own limit.
 const BACKLOG: i32 = 4096;
 
-/// A listening TCP socket. It belongs to no runtime yet, so that each worker can have a share of it.
+/// A listening TCP socket. It belongs to no runtime yet, so that several workers can share it.
 #[derive(Debug)]
 pub struct Listener {
     listener: TcpListener,
@@ -21,12 +21,12 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Where it listens: with the real port, if any was asked for.
+    /// The listening address, with the actual port if port 0 was requested.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The same socket once more. Both accept from one queue, so closing one of them resets no connection.
+    /// Duplicates the socket. Both accept from one queue, so closing one of them resets no connection.
     pub fn share(&self) -> io::Result<Self> {
         Ok(Self { listener: self.listener.try_clone()?, address: self.address })
     }
@@ -37,7 +37,7 @@ impl Listener {
     }
 }
 
-/// Listens on all of `addresses`, or on none. Port 0 asks for any free one.
+/// Listens on all of `addresses`, or on none. Port 0 requests any free port.
 pub fn bind(addresses: &[SocketAddr]) -> Result<Vec<Listener>, BindError> {
     let listen = |&address: &SocketAddr| {
         listen(address, addresses).map_err(|reason| {
@@ -51,15 +51,15 @@ pub fn bind(addresses: &[SocketAddr]) -> Result<Vec<Listener>, BindError> {
 fn listen(address: SocketAddr, others: &[SocketAddr]) -> io::Result<Listener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     if address.is_ipv6() {
-        // `[::]` takes IPv4 too, unless the list has its own socket for that: the second would be refused.
+        // `[::]` accepts IPv4 too, unless the list has an IPv4 socket for the same port, whose bind would fail otherwise.
         let port = |other: &SocketAddr| other.is_ipv4() && other.port() == address.port();
         socket.set_only_v6(others.iter().any(port))?;
     }
-    // A restart must not wait a minute for the connections of the last run to be forgotten.
+    // Without this, a restart would have to wait a minute for the connections of the last run in TIME_WAIT.
     #[cfg(unix)]
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
-    // Small answers must not wait for an acknowledgement. Accepted sockets inherit it, without a call for each.
+    // Small responses must not wait for an acknowledgement. Accepted sockets inherit the option without a system call each.
     socket.set_tcp_nodelay(true)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
@@ -73,7 +73,7 @@ fn listen(address: SocketAddr, others: &[SocketAddr]) -> io::Result<Listener> {
 pub struct BindError {
     /// The address.
     pub address: SocketAddr,
-    /// The system's reason.
+    /// The error of the operating system.
     pub reason: io::Error,
     holder: Option<Holder>,
 }
@@ -85,7 +85,7 @@ impl fmt::Display for BindError {
         match (self.reason.kind(), &self.holder) {
             (ErrorKind::AddrInUse, Some(holder)) => write!(f, "; {holder} listens there"),
             (ErrorKind::AddrInUse, None) => {
-                write!(f, "; to see who listens there: sudo ss -ltnp 'sport = :{port}'")
+                write!(f, "; to see which process listens there: sudo ss -ltnp 'sport = :{port}'")
             }
             (ErrorKind::PermissionDenied, _) if (1..1024).contains(&port) => f.write_str(
                 "; ports below 1024 are reserved: choose a higher one, or allow it with \
@@ -100,7 +100,7 @@ impl fmt::Display for BindError {
     }
 }
 
-// The reason is part of the text, so it is not given as a source: it would be printed twice.
+// The reason is part of the text. As a source it would be printed twice.
 impl std::error::Error for BindError {}
 
 #[cfg(test)]

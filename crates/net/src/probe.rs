@@ -1,7 +1,7 @@
-//! Runs the checks of a probe plan against one pod, once, as kubelet would.
+//! Runs the TCP, HTTP and gRPC checks of a probe plan against one pod, as kubelet would.
 //!
-//! Only the pod's own verified address is ever asked. No redirect is followed: a pod could send us anywhere.
-//! Over `https` no certificate is verified, as kubelet verifies none: the question is whether the pod answers.
+//! Only the pod's own verified address is probed. Redirects are not followed: a pod could send us anywhere. Like kubelet,
+//! `https` checks verify no certificate: they only test whether the pod answers.
 
 mod grpc;
 pub mod grpc_health_proto;
@@ -19,17 +19,17 @@ use tokio::time::{Instant, timeout_at};
 use crate::tls::{ClientStream, ClientTls, LoadError, TlsError};
 use grpc_health_proto::{BadHealth, ServingStatus};
 
-/// Some apps answer probes by this prefix, past their logins and logs.
+/// Begins with `kube-probe/`: some apps detect probes by this prefix, and skip authentication and logs for them.
 const USER_AGENT: &str = concat!("kube-probe/rouse-", env!("CARGO_PKG_VERSION"));
 
-/// No more of an answer's body is read.
+/// The most bytes of a response body that are read.
 const MAX_BODY: usize = 10 * 1024;
 
-/// How a probe failed.
+/// Why a probe failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeFailure {
-    /// The pod accepted the connection and did not answer, or not to the end.
-    #[error("no whole answer in time")]
+    /// The pod accepted the connection, but sent no complete response before the deadline.
+    #[error("no complete response before the deadline")]
     Deadline,
     /// The connection was not accepted.
     #[error("cannot connect to {address}")]
@@ -39,56 +39,56 @@ pub enum ProbeFailure {
         /// Why.
         source: io::Error,
     },
-    /// Nothing listens on an ephemeral port, and the kernel chose this very port as our own.
-    #[error("nothing listens on {0}: the connection was to itself")]
+    /// Nothing listens on this ephemeral port, and the kernel chose it as our source port (TCP self-connect).
+    #[error("nothing listens on {0}: the connection was a TCP self-connect")]
     SelfConnect(SocketAddr),
-    /// We have no socket to ask with. This says nothing of the pod.
-    #[error("no socket for a probe of {address}")]
+    /// No socket is available on our side. This says nothing about the pod.
+    #[error("cannot open a socket to probe {address}")]
     NoSocket {
         /// The address that would have been probed.
         address: SocketAddr,
-        /// Why not.
+        /// Why there is no socket.
         source: io::Error,
     },
-    /// The plan asks a question that cannot be put.
+    /// The check cannot be sent.
     #[error("the probe cannot be sent: {0}")]
     InvalidRequest(String),
-    /// The pod accepted the connection, but no TLS.
-    #[error("no TLS with the pod: {0}")]
+    /// The pod accepted the connection, but the TLS handshake failed.
+    #[error("the TLS handshake with the pod failed: {0}")]
     Tls(TlsError),
-    /// What came was no HTTP, or broke off.
-    #[error("no whole HTTP answer")]
+    /// The response is not HTTP, or incomplete.
+    #[error("no complete HTTP response")]
     Http(#[source] hyper::Error),
     /// An HTTP status outside 200..=399; for gRPC, any but 200.
-    #[error("the answer was HTTP status {0}")]
+    #[error("the response has HTTP status {0}")]
     Status(StatusCode),
-    /// An HTTP answer that is not one of gRPC.
-    #[error("the answer was not gRPC: {0}")]
+    /// The response is HTTP, but not gRPC.
+    #[error("the response is not gRPC: {0}")]
     NotGrpc(&'static str),
     /// The call failed. Status 12 (unimplemented): the server has no health service.
     #[error("the gRPC call failed with status {0}")]
     GrpcStatus(u32),
-    /// The call went well, but brought no health.
-    #[error("the answer is no HealthCheckResponse")]
+    /// The call succeeded, but the message is invalid.
+    #[error("the response is not a valid HealthCheckResponse")]
     BadHealth(#[from] BadHealth),
-    /// The server does not say that it serves.
-    #[error("the server says {0}")]
+    /// The health status is not SERVING.
+    #[error("the health status is {0}, expected SERVING")]
     NotServing(ServingStatus),
 }
 
 impl ProbeFailure {
-    /// Nothing listens there: another address of the pod may do better.
+    /// Whether nothing listens at the address, so that another address of the pod is worth a try.
     pub fn unreached(&self) -> bool {
         matches!(self, Self::Connect { .. } | Self::SelfConnect(_))
     }
 
-    /// Whether this says something of the pod, and not only of ourselves.
+    /// Whether the pod caused the failure, and not our own side.
     pub fn blames_pod(&self) -> bool {
         !matches!(self, Self::NoSocket { .. })
     }
 }
 
-/// Puts all questions of `plan` to the pod at `ip`, one after another; the first that fails ends it.
+/// Runs all checks of `plan` against the pod at `ip`, one after another, until one fails.
 pub async fn probe(ip: IpAddr, plan: &ProbePlan, deadline: Instant) -> Result<(), ProbeFailure> {
     for check in plan.checks() {
         run_check(ip, check, deadline).await?;
@@ -114,12 +114,12 @@ async fn run_check(ip: IpAddr, check: &ProbeCheck, deadline: Instant) -> Result<
             let request = grpc::request(SocketAddr::new(ip, *port), service)?;
             answer(deadline, grpc::check(connect(*port).await?, request)).await
         }
-        // No plan holds one.
+        // No plan contains one.
         ProbeCheck::Unsupported => Err(ProbeFailure::InvalidRequest("it runs inside the container".into())),
     }
 }
 
-/// Too late for an answer is not too late for a connection: only the latter speaks for another address.
+/// Limits an exchange to the deadline. A timeout here is not a connect failure, so no other address is tried.
 async fn answer(
     deadline: Instant,
     round_trip: impl Future<Output = Result<(), ProbeFailure>>,
@@ -136,7 +136,7 @@ async fn connect(address: SocketAddr, deadline: Instant) -> Result<TcpStream, Pr
     }
 }
 
-/// The server's name is its address, which is not sent, even if the probe sets `Host`: kubelet does the same.
+/// Starts TLS. The server name is the IP address, so no SNI is sent, even if the probe sets `Host`: kubelet does the same.
 async fn encrypt(
     stream: TcpStream,
     ip: IpAddr,
@@ -151,23 +151,23 @@ async fn encrypt(
     }
 }
 
-/// Refuses a connection between a port and itself: it would prove a pod ready that does not even run.
+/// Rejects a TCP self-connect: it would call a pod ready that does not even run.
 fn not_to_itself(stream: TcpStream, address: SocketAddr) -> Result<TcpStream, ProbeFailure> {
     match (stream.local_addr(), stream.peer_addr()) {
         (Ok(local), Ok(peer)) if local == peer => Err(ProbeFailure::SelfConnect(address)),
         (Ok(_), Ok(_)) => Ok(stream),
-        // It was closed before we could look.
+        // The connection is closed already.
         (Err(source), _) | (_, Err(source)) => Err(ProbeFailure::Connect { address, source }),
     }
 }
 
-/// Files, ports or memory ran out on our side.
+/// Whether file descriptors, ports or memory ran out on our side.
 fn is_ours(error: &io::Error) -> bool {
     let ours = [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM, libc::EADDRNOTAVAIL];
     error.raw_os_error().is_some_and(|code| ours.contains(&code))
 }
 
-/// Awaits `round_trip` while it drives `connection`. The connection may end first, with the answer's rest buffered.
+/// Awaits `round_trip` while it drives `connection`. The connection may end first, with the rest of the response buffered.
 async fn alongside<T>(connection: impl Future, round_trip: impl Future<Output = T>) -> T {
     let (connection, mut round_trip) = (std::pin::pin!(connection), std::pin::pin!(round_trip));
     tokio::select! {
@@ -188,7 +188,7 @@ mod tests {
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = socket.local_addr().unwrap();
-        // A port that is bound and connects to itself: what the kernel does by chance on a closed ephemeral port.
+        // A bound socket that connects to its own port: what the kernel does by chance on a closed ephemeral port.
         let stream = socket.connect(address).await.unwrap();
         let failure = not_to_itself(stream, address).unwrap_err();
         assert!(matches!(failure, ProbeFailure::SelfConnect(at) if at == address), "{failure}");

@@ -1,24 +1,24 @@
-//! Limits on concurrent probes, in total and per node, so that many starting pods do not cause as many probes at once.
+//! Limits concurrent probes, in total and per node, so that many starting pods do not cause a burst of probes.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 
-/// The limits, shared by all services. A probe that finds one reached waits for its turn.
+/// The limits, shared by all services. A probe waits while one of them is reached.
 #[derive(Debug)]
 pub struct ProbeLimits {
     in_all: usize,
     per_node: usize,
     all: Semaphore,
-    /// Only nodes that are being probed, or waited for.
+    /// Only nodes with a probe that runs or waits.
     nodes: Mutex<HashMap<Arc<str>, Node>>,
 }
 
 #[derive(Debug)]
 struct Node {
     turns: Arc<Semaphore>,
-    /// How many probes of it run or wait. The node is forgotten with the last.
+    /// How many probes of the node run or wait. The entry is removed with the last.
     users: usize,
 }
 
@@ -30,7 +30,7 @@ impl ProbeLimits {
         Self { in_all, per_node, all: Semaphore::new(in_all), nodes: Mutex::default() }
     }
 
-    /// How many probes are under way.
+    /// How many probes run now.
     pub fn in_flight(&self) -> usize {
         self.in_all.saturating_sub(self.all.available_permits())
     }
@@ -38,8 +38,8 @@ impl ProbeLimits {
     /// Waits for the right to probe a pod of `node`, first come first served. Dropping the turn gives it back.
     pub async fn turn(&self, node: &Arc<str>) -> ProbePermit<'_> {
         let entry = NodeEntry::new(self, node);
-        // The node first: a probe that waits for a busy node must not hold up the others. (Nothing closes the
-        // semaphores, so neither wait can fail.)
+        // Wait for the node first: a probe that waits for a busy node must not block probes of other nodes. (Nothing closes
+        // the semaphores, so neither wait can fail.)
         let node = Arc::clone(&entry.turns).acquire_owned().await.ok();
         let all = self.all.acquire().await.ok();
         ProbePermit { _all: all, _node: node, _seat: entry }
@@ -65,7 +65,7 @@ pub struct ProbePermit<'a> {
     _seat: NodeEntry<'a>,
 }
 
-/// Keeps a node known while a probe of it runs or waits.
+/// Keeps the entry of a node while a probe of it runs or waits.
 #[derive(Debug)]
 struct NodeEntry<'a> {
     limits: &'a ProbeLimits,

@@ -1,29 +1,28 @@
-//! The probe schedule: how long to pause between two probes of a pod, short at first and longer with time.
+//! The probe schedule: the pause between two probes of a pod, short at first and then growing with time.
 //!
-//! Pure: elapsed time and random numbers are passed in.
+//! Pure functions: elapsed time and random numbers are passed in.
 
 use std::time::Duration;
 
 use rouse_core::random::between;
 
-/// How often a pod is probed. The first probe is sent at once; the schedule says how long to pause after each.
+/// How often a pod is probed. The first probe is sent at once; the schedule gives the pause after each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProbeSchedule {
-    /// The pause while eager, at least.
+    /// The shortest pause in the eager phase.
     least: Duration,
-    /// The pause while eager, at most.
+    /// The longest pause in the eager phase.
     most: Duration,
-    /// After the eager time a pause is this part of what has passed since: each pause is longer than the last by
-    /// the same factor, and a pod is found at most so much late. Doubling instead would find a pod that takes
-    /// 700 ms up to half a second late.
+    /// After the eager phase, a pause is the time since then divided by this (plus `most`), so a pod is found late by at most
+    /// that share of its start time. Doubling the pause instead would find a pod that takes 700 ms up to half a second late.
     share: u32,
 }
 
 impl ProbeSchedule {
-    /// How long a pod is probed eagerly.
+    /// The length of the eager phase.
     pub const EAGER: Duration = Duration::from_millis(200);
 
-    /// No pause is longer while a pod is not ready.
+    /// The longest pause while a pod is not ready.
     pub const SLOWEST: Duration = Duration::from_secs(1);
 
     /// On this machine, where a refused probe costs microseconds: every 2 to 5 ms.
@@ -44,13 +43,13 @@ impl ProbeSchedule {
         }
     }
 
-    /// The pause after a probe of a pod that is promoted already, and is to be asked `every` so often.
+    /// The pause after a probe of a promoted pod, with the probe interval `every`.
     pub fn steady(every: Duration, random: u64) -> Duration {
         jittered(every, random)
     }
 }
 
-/// `pause` or up to a quarter less: pods that came together must not be probed in step for ever.
+/// `pause` minus up to a quarter, so that pods that started together are not probed in step for ever.
 fn jittered(pause: Duration, random: u64) -> Duration {
     between(pause * 3 / 4, pause, random)
 }

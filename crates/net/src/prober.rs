@@ -1,7 +1,7 @@
-//! Probes the starting pods of one service, and tells the service.
+//! Probes the starting pods of a service, and reports the results to the service.
 //!
-//! One owner follows the service's snapshots and keeps one watch, a task, per pod that probing can help: a pod
-//! that slices call not ready, or one that our own probe promoted. A watch ends with its pod's need for it.
+//! [`Prober::run`] follows the snapshots of one service and runs one probe task for each pod that slices call not ready or
+//! that a probe of ours has promoted. The task ends when the pod is neither.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -22,36 +22,35 @@ use crate::probe::{ProbeFailure, probe};
 use crate::probe_limiter::ProbeLimits;
 use crate::probe_schedule::ProbeSchedule;
 
-/// How a pod is asked.
+/// How a pod is probed.
 #[derive(Debug, Clone)]
 pub struct ProbeTarget {
-    /// What is asked.
+    /// The checks.
     pub plan: Arc<ProbePlan>,
-    /// Where it runs: probes to one node are bounded.
+    /// The node of the pod: probes per node are limited.
     pub node: Arc<str>,
-    /// How often it is asked again once it is ready by our own word.
+    /// The probe interval once a probe has promoted the pod.
     pub steady: Duration,
 }
 
-/// Finds out how to ask a pod that is said to be at these addresses, and whose (first) port has this number; `None` if it
-/// must not be asked, or its spec is not known yet. Asked again before every probe, so it must be quick and may change its
-/// mind.
+/// Returns how to probe the pod with this UID, these addresses and this (first) port; `None` if it must not be probed, or
+/// its spec is not known yet. Called before every probe, so it must be fast, and its result may change.
 pub type ProbeLookup = Box<dyn Fn(&PodUid, &[IpAddr], u16) -> Option<ProbeTarget> + Send + Sync>;
 
-/// Gives a fresh random number.
+/// Returns a fresh random number.
 pub type RandomNumbers = Box<dyn Fn() -> u64 + Send + Sync>;
 
-/// How pods are probed. One for all services.
+/// Settings and limits for probing pods. Services can share one prober; [`Prober::run`] is called once per service.
 pub struct Prober {
     /// Which checks to run against which pod.
     pub plans: ProbeLookup,
-    /// How long to pause between probes of a pod.
+    /// The pauses between two probes of a pod.
     pub schedule: ProbeSchedule,
-    /// How many probes run at a time.
+    /// The limits on concurrent probes.
     pub limits: Arc<ProbeLimits>,
     /// How long one probe of one address may take; kubelet's default is a second.
     pub timeout: Duration,
-    /// For the jitter of pauses.
+    /// Random numbers for jitter.
     pub random: RandomNumbers,
 }
 
@@ -60,7 +59,7 @@ impl Prober {
     pub async fn run(self: Arc<Self>, service: Arc<Service>, cancel: CancellationToken) {
         let mut snapshots = service.subscribe();
         let home = Arc::downgrade(&service);
-        // Dropped, so that the prober does not keep the service alive.
+        // Drop it: otherwise the prober would keep the service alive.
         drop(service);
         let (mut watches, mut tasks) = (HashMap::new(), JoinSet::new());
         while home.strong_count() > 0 {
@@ -79,7 +78,7 @@ impl Prober {
         tasks.shutdown().await;
     }
 
-    /// Lets go of pods that need no probing any more, and takes up those that do.
+    /// Ends the tasks of pods that need no probes any more, and starts or updates those of pods that do.
     fn follow(
         self: &Arc<Self>,
         snapshot: &Snapshot,
@@ -95,7 +94,7 @@ impl Prober {
         }
         watches.retain(|uid, _| sights.contains_key(uid));
         for (uid, view) in sights {
-            // A closed one has ended by itself, which only a panic explains: begin anew.
+            // A closed channel means that the task panicked: start a new one.
             if let Some(watch) = watches.get(&uid).filter(|watch| !watch.view.is_closed()) {
                 watch.view.send_if_modified(|before| {
                     let changed = *before != view;
@@ -110,7 +109,7 @@ impl Prober {
         }
     }
 
-    /// Probes one pod until it is aborted or its service is gone.
+    /// Probes one pod until the task is aborted or the service is gone.
     async fn watch(self: Arc<Self>, home: Weak<Service>, uid: PodUid, mut sights: watch::Receiver<PodView>) {
         let mut since = Instant::now();
         let mut vouched = false;
@@ -124,14 +123,14 @@ impl Prober {
                     service.probe_passed(&uid, &probed.plan);
                     vouched = true;
                 }
-                // Only if there is something to take back: telling the service takes its writers' lock.
+                // Only if there is a promotion to end: the call takes the writers' lock of the service.
                 Some((_, Err(failure))) if failure.blames_pod() && (vouched || view.promoted) => {
                     service.probe_failed(&uid);
                     vouched = false;
                 }
                 _ => {}
             }
-            // Before the pause, so that the prober does not keep the service alive.
+            // Drop it before the pause: otherwise the prober would keep the service alive.
             drop(service);
             match self.rest(view, steady, since, &mut sights).await {
                 Rested::Due => {}
@@ -141,7 +140,7 @@ impl Prober {
         }
     }
 
-    /// Waits for the next probe's time, or for a change that calls for one at once.
+    /// Waits until the next probe is due, or until a change of the pod requires one at once.
     async fn rest(
         &self,
         view: PodView,
@@ -163,7 +162,7 @@ impl Prober {
                     let now = sights.borrow_and_update().promoted;
                     match (changed, promoted, now) {
                         (Err(_), ..) => return Rested::Unwanted,
-                        // Our own word has taken effect: from here on the pause is another.
+                        // Our probe has promoted the pod: use the steady interval from here on.
                         (Ok(()), false, true) => promoted = true,
                         (Ok(()), ..) => return Rested::Changed,
                     }
@@ -172,7 +171,7 @@ impl Prober {
         }
     }
 
-    /// One probe: at the pod's first address, and at the other if nothing listens at the first.
+    /// Sends one probe to the pod's first address, and to the other one if nothing listens at the first.
     async fn ask(&self, uid: &PodUid, view: &PodView) -> Option<(ProbeTarget, Result<(), ProbeFailure>)> {
         let probed = (self.plans)(uid, &view.ips, view.port)?;
         let mut answer = None;
@@ -197,22 +196,22 @@ impl fmt::Debug for Prober {
     }
 }
 
-/// What a watch needs to know of its pod.
+/// What a probe task needs to know about its pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct PodView {
     ips: Box<[IpAddr]>,
     port: u16,
-    /// It is ready, by our own word alone.
+    /// It is ready because of our own probe only.
     promoted: bool,
 }
 
 impl PodView {
-    /// `None`: probing this endpoint would change nothing.
+    /// `None` if a probe of this endpoint would change nothing.
     fn of(endpoint: &Endpoint) -> Option<Self> {
         let promoted = match (endpoint.state, endpoint.source) {
             (State::Ready, Source::Probe) => true,
             (State::Starting, Source::Slice | Source::Probe) => false,
-            // A pod that says itself that it is not ready is believed.
+            // A `not-ready` push outranks probes.
             _ => return None,
         };
         let port = endpoint.addresses.first()?.port();
@@ -220,7 +219,7 @@ impl PodView {
     }
 }
 
-/// One pod's watch. Dropping it ends the task.
+/// The probe task of one pod. Dropping it aborts the task.
 struct Watch {
     view: watch::Sender<PodView>,
     task: AbortHandle,
@@ -232,13 +231,13 @@ impl Drop for Watch {
     }
 }
 
-/// How a pause ended.
+/// Why a pause ended.
 enum Rested {
-    /// It is time.
+    /// The next probe is due.
     Due,
-    /// Something about the pod is new.
+    /// The pod changed.
     Changed,
-    /// The watch is not needed any more.
+    /// The pod needs no probes any more.
     Unwanted,
 }
 

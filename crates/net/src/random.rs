@@ -1,10 +1,10 @@
-//! A seed from the operating system.
+//! A random seed from the operating system.
 
 use std::hash::{BuildHasher as _, RandomState};
 
 /// A random number from the operating system, to seed [`rouse_core::random::Random`] with.
 pub fn system_seed() -> u64 {
-    // The standard library asks the system for the keys of its hash maps.
+    // The standard library seeds the hash keys of `RandomState` from the operating system.
     RandomState::new().hash_one(())
 }
 
@@ -32,13 +32,14 @@ mod tests {
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     }
 
-    /// How many of the numbers came up before, with any worker.
+    /// How many of the numbers occur more than once, over all workers.
     fn repeated(all: &[Vec<u64>]) -> usize {
         let distinct: HashSet<&u64> = all.iter().flatten().collect();
         all.iter().flatten().count() - distinct.len()
     }
 
-    /// How many of a hundred picks out of two pods two workers agree in, up to 16 numbers apart: the most of all pairs.
+    /// In how many percent of picks between two pods two workers agree, with a lag of up to 16 numbers: the maximum of all
+    /// pairs.
     fn agreement(all: &[Vec<u64>]) -> usize {
         let share = |one: &[u64], other: &[u64]| {
             let agree = one.iter().zip(other).filter(|(one, other)| **one >> 63 == **other >> 63).count();
@@ -57,7 +58,7 @@ mod tests {
         let all = numbers(|_| Random::new(system_seed()));
         assert_eq!(repeated(&all), 0);
         assert!(agreement(&all) < 55, "{}", agreement(&all));
-        // Seeds that are spaced by the generator's own step are what this test must find.
+        // The test must detect seeds that are spaced by the generator's own step.
         let spaced =
             numbers(|number| Random::new(7_u64.wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15))));
         assert!(repeated(&spaced) > 0 && agreement(&spaced) > 98);

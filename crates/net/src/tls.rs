@@ -1,7 +1,7 @@
-//! TLS in both directions: the server side for clients of the gateway, and the client side towards pods.
+//! TLS: the server side for clients of the gateway, and the client side for connections to pods.
 //!
-//! rustls with aws-lc-rs, handed to every configuration: nothing depends on a process-wide default that some other
-//! crate might set first.
+//! Uses rustls with aws-lc-rs, passed to every configuration explicitly: another crate could set the process-wide default
+//! first.
 
 mod client;
 mod client_config_cache;
@@ -26,30 +26,30 @@ pub use server::{
     CertEntry, ClientAuth, PolicyId, ServerSettings, ServerStream, ServerTls, TlsHandshake, TlsPolicy,
 };
 
-/// The one crypto backend.
+/// The crypto backend.
 fn provider() -> Arc<CryptoProvider> {
     static PROVIDER: LazyLock<Arc<CryptoProvider>> =
         LazyLock::new(|| Arc::new(rustls::crypto::aws_lc_rs::default_provider()));
     Arc::clone(&PROVIDER)
 }
 
-/// A version of TLS that may be spoken.
+/// A TLS version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TlsVersion {
-    /// 1.2, of which only forward-secret AEAD suites are spoken.
+    /// 1.2, with forward-secret AEAD cipher suites only.
     Tls12,
     /// 1.3.
     Tls13,
 }
 
-/// The versions that may be spoken: all of them by default.
+/// The allowed TLS versions: all by default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Versions {
     min: TlsVersion,
     max: TlsVersion,
 }
 
-/// The least version is above the greatest.
+/// The minimum version is above the maximum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the minimum TLS version is above the maximum")]
 pub struct NoVersion;
@@ -74,7 +74,7 @@ impl Default for Versions {
     }
 }
 
-/// A protocol that both sides may agree on in the handshake.
+/// An application protocol that is negotiated in the handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Alpn {
     /// HTTP/2.

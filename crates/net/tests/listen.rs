@@ -1,4 +1,4 @@
-//! Listening on real sockets, and what is said when it cannot be had.
+//! Listening on real sockets, and the errors when an address is not available.
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
 
 use std::net::{SocketAddr, TcpStream};

@@ -1,4 +1,4 @@
-//! One probe against real sockets: what passes, and each way to fail.
+//! A single probe against real sockets: what passes, and every kind of failure.
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "tests")]
 
 use std::convert::Infallible;
@@ -23,10 +23,10 @@ use tokio::time::{Instant, timeout};
 
 const HOME: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// Long enough never to be reached by a pod that answers.
+/// Longer than any pod takes that answers.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Long enough for whatever happens on this machine at once, also when it is busy.
+/// Long enough for local steps, also on a busy machine.
 const SHORT: Duration = Duration::from_secs(1);
 
 fn plan(checks: impl IntoIterator<Item = ProbeCheck>) -> ProbePlan {
@@ -133,7 +133,7 @@ async fn an_http_answer_is_judged_by_its_status_and_a_readable_body() {
         (b"HTTP/1.0 200 OK\r\n\r\nuntil the end", 1, Result::is_ok),
         (b"HTTP/1.1 204 No Content\r\n\r\n", 1, Result::is_ok),
         (b"HTTP/1.1 399 Odd\r\ncontent-length: 0\r\n\r\n", 1, Result::is_ok),
-        // More than we read, and without end: ten kibibytes are enough to know.
+        // An endless body, of which the probe reads only ten kibibytes.
         (b"HTTP/1.1 200 OK\r\ncontent-length: 99999999999\r\n\r\n", 1_000_000, Result::is_ok),
         (b"HTTP/1.1 400 Bad\r\ncontent-length: 0\r\n\r\n", 1, status),
         (b"HTTP/1.1 500 Oh\r\ncontent-length: 0\r\n\r\n", 1, status),
@@ -173,7 +173,7 @@ async fn a_body_that_neither_ends_nor_goes_on_fails_at_the_deadline() {
     assert!(matches!(failure, ProbeFailure::Deadline), "{failure:?}");
 }
 
-/// A real HTTP/1 server that keeps what it was asked.
+/// A real HTTP/1 server that records its requests.
 async fn recorder(
     answer: fn(u16) -> Response<Full<Bytes>>,
 ) -> (u16, Arc<Mutex<Vec<(String, HeaderMap)>>>, JoinSet<()>) {
@@ -256,7 +256,7 @@ async fn every_question_of_a_plan_must_be_answered_well() {
     let deadline = Instant::now() + PATIENCE;
     probe(HOME, &plan([http(good), ProbeCheck::Tcp { port: bad }]), deadline).await.unwrap();
     let failure = probe(HOME, &plan([http(good), http(bad)]), deadline).await.unwrap_err();
-    assert_eq!(failure.to_string(), "the answer was HTTP status 500 Internal Server Error");
+    assert_eq!(failure.to_string(), "the response has HTTP status 500 Internal Server Error");
 }
 
 /// What a gRPC server sends: HTTP status, headers, body, trailers.
@@ -268,7 +268,7 @@ struct Call {
     trailers: Option<&'static str>,
 }
 
-/// A real HTTP/2 server that answers every call alike, if it is the right call.
+/// A real HTTP/2 server that gives the same response to every correct call.
 async fn grpc_server(call: Call) -> (u16, JoinSet<()>) {
     server(move |stream| {
         let call = call.clone();
@@ -292,7 +292,7 @@ async fn grpc_server(call: Call) -> (u16, JoinSet<()>) {
         });
         async move {
             let builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
-            // The client goes away as soon as it knows.
+            // The client disconnects as soon as it has the result.
             _ = builder.serve_connection(TokioIo::new(stream), service).await;
         }
     })

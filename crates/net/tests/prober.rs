@@ -1,4 +1,4 @@
-//! A service's pods probed on real sockets: who is promoted, who is taken back, who is let be.
+//! The prober on real sockets: which pods it promotes, demotes or leaves alone, and its limits.
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "tests")]
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 const HOME: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// No test waits so long unless it fails.
+/// A test waits this long only if it fails.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn tcp() -> ProbeLookup {
@@ -33,7 +33,7 @@ fn at_home(plan: Arc<ProbePlan>) -> ProbeTarget {
     ProbeTarget { plan, node: "home".into(), steady: ProbeSchedule::SLOWEST }
 }
 
-/// A pod that is asked by HTTP on `port`.
+/// A plan to probe a pod by HTTP on `port`.
 fn get(port: u16) -> Arc<ProbePlan> {
     let check = ProbeCheck::Http { port, path: "/".into(), tls: false, headers: Vec::new() };
     let probe = ReadinessProbe { check, foreign_host: false };
@@ -68,7 +68,7 @@ impl Shop {
             plans,
             schedule: ProbeSchedule::local(),
             limits: Arc::new(limits),
-            // Longer than any test waits: none passes by a probe that timed out.
+            // Longer than any test waits, so that no test passes because a probe timed out.
             timeout: PATIENCE * 3,
             random: Box::new(|| 0),
         });
@@ -77,7 +77,7 @@ impl Shop {
         Self { bench, changes: service.subscribe(), service, prober, cancel, tasks }
     }
 
-    /// Waits until the first endpoint is so.
+    /// Waits until the first endpoint has this state and source.
     async fn becomes(&mut self, state: State, source: Source) {
         let first = |snapshot: Arc<Snapshot>| {
             let endpoint = snapshot.port(&http())?.endpoints().first()?;
@@ -87,7 +87,7 @@ impl Shop {
         timeout(PATIENCE, until).await.unwrap_or_else(|_| panic!("never {state} by {source}"));
     }
 
-    /// Waits until so many pods are being watched: each watch shares the prober, and so do we and its owner.
+    /// Waits until `count` pods are watched, by the references to the prober: one per watch, ours and its owner's.
     async fn watches(&self, count: usize) {
         let until = async {
             while Arc::strong_count(&self.prober) != 2 + count {
@@ -141,7 +141,7 @@ async fn probing_stops_when_the_slice_has_spoken_for_the_pod() {
         }
         shop.watches(then).await;
     }
-    // Also of a pod that a probe promoted.
+    // The same for a pod that a probe promoted.
     let _app = app.listen(8).unwrap();
     shop.service.put_slice("a", slice(port, &[(2, HOME)], STARTING));
     shop.becomes(State::Ready, Source::Probe).await;
@@ -239,7 +239,7 @@ async fn a_dual_stack_pod_is_found_at_its_second_address() {
     };
     let port = app.local_addr().unwrap().port();
     let mut shop = Shop::new(tcp(), ProbeLimits::default());
-    // Nothing listens at the first.
+    // Nothing listens at the first address.
     let slices = [("v4", HOME), ("v6", Ipv6Addr::LOCALHOST.into())];
     let slices = slices.map(|(name, ip)| (name, slice(port, &[(1, ip)], STARTING)));
     shop.service.replace_slices(slices);
@@ -298,7 +298,7 @@ async fn peak(app: TcpListener, count: usize, most: usize) -> usize {
             _ = stream.write_all(b"HTTP/1.1 503 No\r\ncontent-length: 0\r\n\r\n").await;
         });
     }
-    // Those that are still open are let go.
+    // Connections that are still open are closed.
     while let Some(ended) = connections.join_next().await {
         ended.unwrap();
     }
@@ -307,7 +307,7 @@ async fn peak(app: TcpListener, count: usize, most: usize) -> usize {
 
 #[tokio::test]
 async fn no_more_probes_are_under_way_than_allowed() {
-    // Limits in all and per node; how many nodes, each with its own address; what is seen.
+    // Limits in total and per node; the number of nodes, each with its own address; the expected peak.
     for (limits, nodes, most) in [((3, 3), 8, 3), ((8, 2), 1, 2), ((8, 1), 4, 4)] {
         let app = TcpListener::bind(("0.0.0.0", 0)).await.unwrap();
         let plan = get(app.local_addr().unwrap().port());

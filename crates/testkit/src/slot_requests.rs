@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use rouse_core::hold::AcquireError;
 use rouse_core::service::{Port, Retry, Slot, SlotRequest};
 
-/// Counts how often it was wake_count.
+/// A waker that counts its calls.
 #[derive(Debug, Default)]
 pub struct CountingWaker(AtomicUsize);
 

@@ -1,4 +1,4 @@
-# What the scripts of this folder share; sourced, never run. The one place where KEDA's versions are said.
+# Shared code of the scripts in this folder; sourced, never run. It sets KEDA's versions.
 # shellcheck shell=bash disable=SC2034 # variables are used by the scripts that source this file
 
 keda=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
@@ -15,13 +15,13 @@ keda_cache=${ROUSE_KEDA:-${HOME:?}/.cache/rouse/keda/${core##*@}-http-${addon##*
 keda_bin=$keda_cache/bin
 programs=(keda-http-scaler keda-http-interceptor keda-http-operator keda-operator)
 
-# In the node's own network, where nobody else listens: one node to a machine, so the ports need not be free ones.
+# In the node's own network there is no other listener, and there is one node per machine, so the ports are fixed.
 proxy_port=18080 admin_port=18081 scaler_port=18082 metrics_service_port=18083
 operator_probe_port=18084 addon_probe_port=18085
-# As KEDA's own manifests have it, but for the name of the namespace.
+# As in KEDA's own manifests, except for the name of the namespace.
 system=keda-system admin_service=keda-add-ons-http-interceptor-admin
-# KEDA looks at this namespace only: others may have routes and ScaledObjects in the cluster that are none of its business.
-# What `up` was told counts until `down`.
+# KEDA watches only this namespace: it must not act on other routes and ScaledObjects of the cluster. The value that `up`
+# got applies until `down`.
 state=$run/state/keda
 app=$(cat "$state/namespace" 2>/dev/null || echo "${ROUSE_KEDA_NAMESPACE:-keda-app}")
 

@@ -207,7 +207,7 @@ impl Raw {
         self.buffer.split().freeze()
     }
 
-    /// Whether no byte arrives for [`SILENCE`].
+    /// Whether no byte arrives for 100 ms.
     pub async fn silent(&mut self) -> bool {
         self.buffer.is_empty()
             && tokio::time::timeout(SILENCE, self.stream.read_buf(&mut self.buffer)).await.is_err()

@@ -1,4 +1,4 @@
-//! Answers without the app's pods: static ones, placeholders, overflow, and another Service in its place.
+//! Responses without the app's pods: static responses, placeholders, overflow, and fallback to another Service.
 
 use std::net::SocketAddr;
 
@@ -22,12 +22,12 @@ pub(crate) const TRIALS: &[Case] = &[
     trial!(a_fallback_takes_what_nobody_was_ready_for_in_time),
 ];
 
-/// An app whose pods run and are not ready before [`let_in`].
+/// An app whose pods run but become ready only after [`let_in`].
 fn shy() -> App {
     App::new("shop").env("READY", "0")
 }
 
-/// Waits for the one pod of `shop` to run, and lets it be ready.
+/// Waits for the one pod of `shop` to run, and makes it ready.
 async fn let_in(space: &TestNamespace) -> String {
     let running = |pod: &Value| pod["status"]["phase"] == "Running" && pod["status"]["podIP"].is_string();
     let (name, ip) = patiently("a pod that runs", async || {
@@ -73,7 +73,7 @@ async fn static_answers_come_always_or_while_nobody_is_there_and_wake_nobody(spa
     assert_eq!(said(&asleep), (418, "<p>asleep</p>".to_owned()));
     assert_eq!(asleep.header("content-type"), "text/html; charset=utf-8");
     let elsewhere = session::get(&gateway.target(&space.host("other")), "/robots.txt").await;
-    assert_eq!(elsewhere.header("x-rouse-error"), "no_route", "it is for the route's own hosts");
+    assert_eq!(elsewhere.header("x-rouse-error"), "no_route", "the static response is only for the route's own hosts");
     assert_eq!((wakes(&gateway).await, space.replicas("shop").await), (0, 0));
 
     space.scale("shop", 1).await;
@@ -84,8 +84,8 @@ async fn static_answers_come_always_or_while_nobody_is_there_and_wake_nobody(spa
     })
     .await;
     let robots = session::get(&target, "/robots.txt").await;
-    assert_eq!(said(&robots), (200, "nothing for you".to_owned()), "always is always");
-    assert_eq!((wakes(&gateway).await, space.replicas("shop").await), (0, 1), "nobody was woken by us");
+    assert_eq!(said(&robots), (200, "nothing for you".to_owned()), "`always` also applies while a pod is ready");
+    assert_eq!((wakes(&gateway).await, space.replicas("shop").await), (0, 1), "the gateway woke no app");
     gateway.stop().await;
 }
 
@@ -170,7 +170,7 @@ async fn more_than_may_wait_are_turned_away_with_the_routes_own_answer(space: Te
         assert_eq!((answer.status, answer.header("x-rouse-cold-start")), (StatusCode::OK, "true"));
     }
     for target in &targets {
-        assert_eq!(session::get(target, "/").await.status, StatusCode::OK, "nobody waits any more");
+        assert_eq!(session::get(target, "/").await.status, StatusCode::OK, "no request is held");
     }
     gateway.stop().await;
 }
@@ -200,7 +200,7 @@ async fn a_fallback_takes_what_nobody_was_ready_for_in_time(space: TestNamespace
         let seen = answer.json();
         assert_eq!((&seen["pod"], &seen["headers"]["host"]), (&json!(other.name), &json!([host])));
     }
-    assert_eq!(space.replicas("shop").await, 1, "it was woken all the same");
+    assert_eq!(space.replicas("shop").await, 1, "the fallback does not prevent the wake");
 
     let pod = let_in(&space).await;
     space.ready_pods("shop", 1).await;

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::cluster::image;
 
-/// An app: at zero, listening on 8080 behind port 80, ready when `/healthz` says so. Its pods print what they are asked.
+/// An app: at zero, listening on 8080 behind port 80, with `/healthz` as its readiness probe. Its pods log their requests.
 #[derive(Debug, Clone)]
 pub(crate) struct App {
     name: String,
@@ -45,7 +45,7 @@ impl App {
         &self.name
     }
 
-    /// So many pods from the start.
+    /// With this many replicas from the start.
     pub(crate) fn replicas(self, replicas: u32) -> Self {
         Self { replicas, ..self }
     }
@@ -107,7 +107,7 @@ impl App {
         Self { tls: Some(secret.to_owned()), ..self }
     }
 
-    /// Wants a client certificate of `ca.crt` in the same Secret.
+    /// Requires client certificates, verified with `ca.crt` of the same Secret.
     pub(crate) fn client_certificates(self) -> Self {
         Self { client_ca: true, ..self }
     }
@@ -184,7 +184,7 @@ impl App {
         if ["httpGet", "tcpSocket", "grpc", "exec"].iter().any(|kind| probe.get(kind).is_some()) {
             return Some(probe);
         }
-        // The kubelet has no certificate to show.
+        // The kubelet's probe cannot present a client certificate.
         if self.client_ca {
             probe["tcpSocket"] = json!({ "port": port });
         } else {
@@ -206,7 +206,7 @@ impl App {
     }
 }
 
-/// Merges `more` into `object`: `null` takes a field away.
+/// Merges `more` into `object`: `null` removes a field.
 pub(crate) fn merge(object: &mut Value, more: &Value) {
     let Value::Object(fields) = more else {
         *object = more.clone();

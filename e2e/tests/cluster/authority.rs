@@ -8,7 +8,7 @@ pub(crate) fn leaf_secret(name: &str, leaf: &Leaf) -> Value {
     secret(name, &[("tls.crt", &leaf.chain), ("tls.key", &leaf.key)])
 }
 
-/// A Secret for pods that want certificates of `clients`.
+/// A Secret for pods that require client certificates issued by `clients`.
 pub(crate) fn leaf_secret_for(name: &str, leaf: &Leaf, clients: &str) -> Value {
     secret(name, &[("tls.crt", &leaf.chain), ("tls.key", &leaf.key), ("ca.crt", clients)])
 }

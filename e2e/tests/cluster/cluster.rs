@@ -1,4 +1,4 @@
-//! The cluster: which one, what it must have before the first trial, and objects by their kind.
+//! The cluster under test: its kubeconfig, what it needs before the first trial, and access to objects by kind.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::app::App;
 use crate::identity;
 use crate::test_namespace::TestNamespace;
 
-/// Who applies what the trials apply.
+/// The field manager of the trials.
 pub(crate) const MANAGER: &str = "rouse-e2e";
 
 /// The image of the test app.
@@ -57,7 +57,7 @@ pub(crate) async fn client_by(kubeconfig: &Path) -> Client {
     Client::try_from(config).expect("a client")
 }
 
-/// What an object says of its kind.
+/// The API resource of a kind.
 pub(crate) fn resource(api_version: &str, kind: &str) -> ApiResource {
     let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
     ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind))
@@ -89,7 +89,7 @@ pub(crate) fn deployed(file: &str) -> Vec<Value> {
     objects(file, &text)
 }
 
-/// The objects in a text that `file` has.
+/// The objects in a YAML text; `file` is its name for messages.
 pub(crate) fn objects(file: &str, text: &str) -> Vec<Value> {
     let mut reader = yaml::Reader::new(text, 1);
     let mut objects = Vec::new();
@@ -100,7 +100,7 @@ pub(crate) fn objects(file: &str, text: &str) -> Vec<Value> {
     objects
 }
 
-/// Once, before the first trial: what all need, and whether this machine can reach pods at all.
+/// Runs once, before the first trial: installs what all trials need, and checks that this machine can reach pods.
 pub(crate) fn prepare() {
     let prepared = rouse_e2e::runtime::block_on(async {
         equip(&client().await).await;
@@ -111,7 +111,7 @@ pub(crate) fn prepare() {
     prepared.unwrap();
 }
 
-/// Gives a cluster what all trials need: the definitions and the gateway's role.
+/// Installs what all trials need: the CRDs and the gateway's role.
 pub(crate) async fn equip(client: &Client) {
     for file in ["crds/interceptorroutes.yaml", "crds/httpscaledobjects.yaml"] {
         for crd in deployed(file) {
@@ -121,7 +121,7 @@ pub(crate) async fn equip(client: &Client) {
     identity::install(client).await;
 }
 
-/// Gives the cluster a definition, unless KEDA has brought its own.
+/// Installs a CRD, unless KEDA has installed its own.
 async fn install(client: &Client, mut crd: Value) {
     const OURS: &str = "rouse-e2e";
     let name = crd["metadata"]["name"].as_str().unwrap().to_owned();
@@ -140,7 +140,7 @@ async fn install(client: &Client, mut crd: Value) {
     .await;
 }
 
-/// Fails with an explanation if pods and Services cannot be reached from here: every trial would, without one.
+/// Fails with an explanation if this machine cannot reach pods and Services. Otherwise every trial would fail without one.
 async fn reach(space: &TestNamespace) {
     let app = App::new("reach").replicas(1);
     space.run(&app).await;

@@ -1,5 +1,5 @@
-//! Cold starts, as KEDA's own tests have them: with a body, back to zero while requests are under way, of the workload
-//! that is named, and not for requests that are not worth a pod.
+//! Cold starts, after KEDA's own tests: with a body, scale to zero during a request, a named scale target, and requests
+//! that wake no app.
 
 use std::net::SocketAddr;
 
@@ -36,7 +36,7 @@ async fn a_body_waits_with_its_request(space: TestNamespace) {
 }
 
 async fn an_app_taken_to_zero_finishes_what_it_has_and_is_woken_anew(space: TestNamespace) {
-    // Long enough for the pod to be told to go meanwhile.
+    // Long enough for the pod to be terminated meanwhile.
     const TAKES: &str = "/slow/15000";
     space.serve(&App::new("shop").replicas(1).grace(60)).await;
     let [old] = &space.ready_pods("shop", 1).await[..] else { panic!("one pod") };
@@ -53,7 +53,7 @@ async fn an_app_taken_to_zero_finishes_what_it_has_and_is_woken_anew(space: Test
     space
         .until(POD, &old.name, "to be told to go", |pod| !pod["metadata"]["deletionTimestamp"].is_null())
         .await;
-    // The old pod has stopped listening, or is about to. Whoever comes now is served by it or wakes another.
+    // The old pod has stopped listening, or is about to. It serves the next request, or that request wakes a new pod.
     let next = session::get(&target, "/headers").await;
     assert_eq!(next.status, StatusCode::OK, "{}", next.text());
     let finished = under_way.join_next().await.expect("a request").expect("an answer");
@@ -63,7 +63,7 @@ async fn an_app_taken_to_zero_finishes_what_it_has_and_is_woken_anew(space: Test
         .await;
     let last = session::get(&target, "/headers").await;
     assert_eq!(last.status, StatusCode::OK, "{}", last.text());
-    assert_eq!(space.replicas("shop").await, 1, "it was woken anew");
+    assert_eq!(space.replicas("shop").await, 1, "the app was woken again");
     let [new] = &space.ready_pods("shop", 1).await[..] else { panic!("one pod") };
     assert_ne!(new.name, old.name);
     assert_eq!(last.json()["pod"], new.name);
@@ -71,7 +71,7 @@ async fn an_app_taken_to_zero_finishes_what_it_has_and_is_woken_anew(space: Test
 }
 
 async fn an_http_scaled_object_says_which_workload_is_woken(space: TestNamespace) {
-    // Two workloads fit the Service's selector: only a name can tell.
+    // Two workloads match the Service's selector: only the annotation selects one.
     let tier = json!({ "spec": { "template": { "metadata": { "labels": { "tier": "web" } } } } });
     let front =
         json!({ "metadata": { "name": "front" }, "spec": { "selector": { "app": null, "tier": "web" } } });
@@ -123,11 +123,11 @@ async fn quiet_requests_wake_nobody(space: TestNamespace) {
     let wakes = async || gateway.admin.metrics().await.count("rouse_wakes_total", &[]);
     assert_eq!((wakes().await, space.replicas("shop").await), (0, 0));
 
-    assert_eq!(session::get(&target, "/").await.status, StatusCode::OK, "any other wakes it");
+    assert_eq!(session::get(&target, "/").await.status, StatusCode::OK, "any other request wakes the app");
     assert_eq!((wakes().await, space.replicas("shop").await), (1, 1));
     let [pod] = &space.ready_pods("shop", 1).await[..] else { panic!("one pod") };
     let [healthz, .., robot] = &quiet;
-    assert_eq!(ask(healthz).await.text(), "ok\n", "now they are answered by the pod");
+    assert_eq!(ask(healthz).await.text(), "ok\n", "now the pod answers them");
     let uid =
         session::get(&rouse_e2e::target::Target::plain(SocketAddr::from((pod.ip, 8080))), "/").await.text();
     assert_eq!(ask(robot).await.text(), uid);

@@ -1,4 +1,4 @@
-//! The gateway as its users have it: pods of what `rouse install` prints, under the restricted pod security standard.
+//! The gateway deployed in the cluster with the output of `rouse install`, under the restricted pod security standard.
 
 use std::collections::BTreeSet;
 
@@ -24,14 +24,14 @@ const ITS_PODS: &str = "app.kubernetes.io/component=gateway";
 /// Requests a second.
 const RATE: u32 = 100;
 
-/// The standard that the namespace of `deploy/` is under, for all that is in this one.
+/// Enforces the restricted pod security standard in the namespace, as `deploy/` does in its own.
 async fn restrict(space: &TestNamespace) {
     let label = json!({ "pod-security.kubernetes.io/enforce": "restricted" });
     let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": space.name(), "labels": label } });
     cluster::apply(space.client(), None, &namespace).await;
 }
 
-/// An app that may run there too.
+/// The app's Deployment, changed to satisfy the restricted standard.
 fn restricted(app: &App) -> Value {
     let mut deployment = app.deployment();
     let pod = &mut deployment["spec"]["template"]["spec"];
@@ -108,7 +108,7 @@ async fn what_install_prints_serves_from_zero_and_is_replaced_under_load(space: 
     space.patch(DEPLOYMENT, GATEWAY, json!({ "spec": { "template": round } })).await;
     settled(&space).await;
     for answer in within("ten seconds", slow.join_all()).await {
-        assert_eq!((answer.status, &*answer.text()), (StatusCode::OK, "slow\n"), "it survives the change");
+        assert_eq!((answer.status, &*answer.text()), (StatusCode::OK, "slow\n"), "a request in flight survives the rollout");
     }
     patiently("the old gateways to be gone", async || pods(&space).await.is_disjoint(&before).then_some(()))
         .await;

@@ -1,4 +1,4 @@
-//! Direct to the pod, or through the Service: the three modes, seen by the gateway's own sockets.
+//! The three modes of direct pod routing, checked by the remote addresses of the gateway's connections.
 
 use std::net::SocketAddr;
 
@@ -24,7 +24,7 @@ pub(crate) const TRIALS: &[Case] = &[
     trial!(cold_start_only_does_not_wait_for_a_proxy_that_lags_behind_the_pod).alone().on_our_node(),
 ];
 
-/// Where the one pod of `shop` and its Service are.
+/// The addresses of the one pod of `shop` and of its Service.
 struct Places {
     pod: SocketAddr,
     service: SocketAddr,
@@ -48,19 +48,19 @@ impl Places {
     }
 }
 
-/// How many requests the gateway says to have sent to a pod, and to a Service.
+/// How many requests the gateway has sent to a pod, and to a Service, by its metrics.
 async fn counted(gateway: &Gateway) -> (u64, u64) {
     let metrics = gateway.admin.metrics().await;
     let count = |result| metrics.count("rouse_direct_routing_total", &[("result", result)]);
     (count("pod"), count("cluster_ip"))
 }
 
-/// A request that stays at the pod until [`let_go`].
+/// A request that the pod does not answer before [`let_go`].
 fn linger(target: &Target) -> JoinSet<FullResponse> {
     session::get_many(target, "/wait", 1)
 }
 
-/// Waits until the lingering request is at the pod; whom the gateway is connected to then.
+/// Waits until the lingering request is at the pod. Returns the remote addresses of the gateway's connections then.
 async fn connections_meanwhile(gateway: &Gateway, places: &Places) -> Vec<SocketAddr> {
     Target::plain(places.pod).until("waiting", |waiting| waiting == 1).await;
     gateway.connections()
@@ -84,7 +84,7 @@ async fn cold_start_only_sends_the_held_request_to_the_pod_and_later_ones_to_the
     assert_eq!((answer.status, answer.header("x-rouse-cold-start")), (StatusCode::OK, "true"));
     assert_eq!(counted(&gateway).await, (1, 0));
 
-    // It stays direct until the Service has accepted a connection.
+    // Requests go to the pod until the Service has accepted a connection.
     patiently("a request through the Service", async || {
         assert_eq!(session::get(&target, "/").await.status, 200);
         (counted(&gateway).await.1 > 0).then_some(())
@@ -171,8 +171,8 @@ async fn disabled_waits_for_a_proxy_that_lags_behind_the_pod(space: TestNamespac
     let frozen = Node::ours().freeze("kube-proxy");
     let lingering = linger(&target);
     let places = Places::of(&space, "shop").await;
-    // The pod is ready and the gateway knows it; the Service's address leads nowhere. Kept up for a while: this is where
-    // a 502 would come from.
+    // The pod is ready and the gateway knows it, but the Service's address does not work yet. This lasts for a while: a
+    // faulty gateway would answer 502 here.
     let service = format!("{}/shop", space.name());
     patiently("the gateway to know that the pod is ready", async || {
         let service = gateway.admin.service_named(&service).await;
@@ -206,7 +206,7 @@ async fn cold_start_only_does_not_wait_for_a_proxy_that_lags_behind_the_pod(spac
         let answer = session::get(&target, "/").await;
         assert_eq!((answer.status, answer.header("x-rouse-cold-start")), (StatusCode::OK, cold));
     }
-    assert_eq!(counted(&gateway).await, (3, 0), "the Service answers nobody yet");
+    assert_eq!(counted(&gateway).await, (3, 0), "the Service accepts no connection yet");
     drop(frozen);
     patiently("requests to go through the Service", async || {
         assert_eq!(session::get(&target, "/").await.status, 200);

@@ -1,5 +1,5 @@
-//! IPv6 and dual stack: on a control plane of its own with both ranges, whose controllers write the slices. The pods are
-//! processes of this machine, at addresses that it is given for the trial.
+//! IPv6 and dual stack, on a control plane of its own with both ranges, whose controllers write the slices. The pods are
+//! processes on this machine, at addresses that the trial adds to its loopback device.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -32,16 +32,16 @@ fn no_addresses() -> Option<String> {
     Some(format!("root and IPv6, to give this machine two addresses: {problem}"))
 }
 
-/// What every pod of the trial is on, as far as the API server knows.
+/// The node of every pod, which exists only as an object.
 const NODE: &str = "made-up";
 /// IPv4 first, as the cluster was made.
 const RANGES: &str = "--service-cluster-ip-range=10.96.0.0/16,fd00:96::/112";
 
-/// An address of this machine that is not loopback: slices refuse those.
+/// A non-loopback address of this machine, since EndpointSlices do not allow loopback addresses.
 struct Address(IpAddr);
 
 impl Address {
-    /// One of each family, told apart from those of other runs by this process. They go by themselves if we are killed.
+    /// One of each family, derived from the pid so that runs do not collide. They expire if this process is killed.
     fn of_both() -> Result<[Self; 2], String> {
         let [.., a, b, c, d] = process::id().to_be_bytes();
         let four = Ipv4Addr::new(198, 18, c, d);
@@ -95,14 +95,14 @@ async fn with_both_ranges(space: &TestNamespace) {
     let ran = run(restart).await;
     assert_eq!(ran.code, Some(0), "{ran:?}");
     let _told = Told(node(space).folder().join("logs/kube-apiserver.log"));
-    // A question that came while it started may never be answered.
+    // A request that arrives while it starts may never be answered.
     patiently("the API server to serve again", async || {
         tokio::time::timeout(Duration::from_secs(10), api_server_serves(space)).await.ok()
     })
     .await;
 }
 
-/// A log that is shown if the trial ends here: its folder goes with the cluster.
+/// Prints a log if the trial panics: the log is deleted with the cluster.
 struct Told(PathBuf);
 
 impl Drop for Told {
@@ -115,7 +115,7 @@ impl Drop for Told {
     }
 }
 
-/// A pod with these addresses: its process, which listens at `host`, and its object, which the kubelet would write.
+/// A pod with these addresses: its process, which listens at `host`, and its object, with the status that a kubelet writes.
 async fn pod(space: &TestNamespace, name: &str, host: IpAddr, addresses: &[IpAddr]) -> (Pod, Value) {
     let process = Pod::start_at(host, &programs(), &PodOf::http().env("POD_NAME", name)).await;
     let port = process.target.address.port();
@@ -159,7 +159,7 @@ async fn service(space: &TestNamespace, name: &str, app: &str, families: &[&str]
             "ipFamilyPolicy": policy,
         },
     });
-    // Just restarted, the API server may not have the new range yet.
+    // Right after its restart, the API server may not have the new range yet.
     let api = cluster::api_of(space.client(), Some(space.name()), &service);
     patiently(&format!("Service {name} to be taken"), async || {
         let params = PatchParams::apply(cluster::MANAGER).force();
@@ -182,7 +182,7 @@ async fn service(space: &TestNamespace, name: &str, app: &str, families: &[&str]
     .await;
 }
 
-/// Asks for a Service whose one pod is `pod`; at which of its addresses it was dialled.
+/// Sends a request to a Service whose one pod is `pod`. Returns the pod address that the gateway dialled.
 async fn dialled(space: &TestNamespace, gateway: &Gateway, service: &str, pod: &Value) -> IpAddr {
     let known = gateway.admin.service_named(&format!("{}/{service}", space.name())).await;
     let [one] = &known.endpoints[..] else { panic!("one pod, not {known:?}") };
@@ -209,7 +209,7 @@ async fn pods_are_dialled_over_either_family_and_counted_once(space: TestNamespa
     let whole = pod(&space, "whole", Ipv6Addr::UNSPECIFIED.into(), &addresses).await;
     service(&space, "only-six", "whole", &["IPv6"]).await;
     service(&space, "dual", "whole", &["IPv4", "IPv6"]).await;
-    // Of one half of each nobody answers at the other address: whichever is tried first, the other one must follow.
+    // Each of these pods listens on one of its two addresses only: the gateway must try both.
     let at_six = pod(&space, "at-six", six, &addresses).await;
     service(&space, "half-six", "at-six", &["IPv4", "IPv6"]).await;
     let at_four = pod(&space, "at-four", four, &addresses).await;

@@ -1,4 +1,4 @@
-//! From zero: a request wakes its app, goes straight to the pod's address, and says that it waited.
+//! From zero: a request wakes its app and goes directly to the pod's address, and its response is marked as a cold start.
 
 use std::net::SocketAddr;
 
@@ -31,12 +31,12 @@ async fn the_same_for_an_http_scaled_object(space: TestNamespace) {
     wakes(&space, "shop").await;
 }
 
-/// A first request and a second one, and all that they leave behind.
+/// A first and a second request, and their effects: replicas, headers, logs and metrics.
 async fn wakes(space: &TestNamespace, app: &str) {
     let gateway = space.gateway().await;
     let host = space.host(app);
     let target = gateway.target(&host);
-    assert_eq!(space.replicas(app).await, 0, "nobody has asked yet");
+    assert_eq!(space.replicas(app).await, 0, "there was no request yet");
 
     let cold = session::get(&target, "/headers").await;
     assert_eq!((cold.status, cold.header("x-rouse-cold-start")), (StatusCode::OK, "true"), "{}", cold.text());
@@ -55,7 +55,7 @@ async fn wakes(space: &TestNamespace, app: &str) {
         warm.text()
     );
 
-    // What the pod itself wrote down: the gateway's own socket at the other end, and the host that the client named.
+    // The pod's own log: its peer is the gateway's socket, and the host is the client's.
     let straight = Target::plain((pod.ip, 8080).into());
     let lingering = session::get_many(&target, "/wait", 1);
     straight.until("waiting", |waiting| waiting == 1).await;
@@ -90,7 +90,7 @@ async fn a_hundred_first_requests_are_answered_after_one_scale_write(space: Test
     places.sort_unstable();
     assert_eq!(places, (1..=100).collect::<Vec<_>>(), "each request reached the one pod once");
     let user = identity::user(&space);
-    let asked = Node::ours().until_asked(&user, "the scale write in the book", is_scale_write).await;
+    let asked = Node::ours().until_asked(&user, "the scale write in the audit log", is_scale_write).await;
     let writes: Vec<_> = asked.iter().filter(|entry| is_scale_write(entry)).collect();
     let [write] = writes[..] else { panic!("one scale write, not {writes:#?}") };
     assert_eq!(write["responseStatus"]["code"], 200);

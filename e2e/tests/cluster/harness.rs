@@ -1,4 +1,4 @@
-//! How trials are run: each with a namespace of its own, some of them alone, those that cannot run here said so.
+//! Runs the trials: each in its own namespace, some of them exclusively; a trial that cannot run here is reported as ignored.
 
 use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::pin::Pin;
@@ -13,16 +13,16 @@ use crate::node::Node;
 use crate::own_cluster::{self, OwnCluster};
 use crate::test_namespace::TestNamespace;
 
-/// On two cores more of them would only wait for each other's pods.
+/// On two cores, more concurrent trials would only wait for each other's pods.
 const AT_ONCE: usize = 4;
 
-/// Whoever disturbs the cluster has it alone.
+/// Held exclusively by a trial that disturbs the cluster, and shared by all others.
 static CLUSTER: RwLock<()> = RwLock::new(());
 
 /// Where a trial runs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
-    /// On whatever cluster there is, with others.
+    /// On the cluster under test, beside other trials.
     Cluster,
     /// The same, if it is the one that `e2e/cluster` makes.
     OurNode,
@@ -52,7 +52,7 @@ impl Case {
         Self { module, name, run, place: Place::Cluster, alone: false, once: false, lacks: || None }
     }
 
-    /// It disturbs others: no other trial runs meanwhile.
+    /// It disturbs other trials: none runs meanwhile.
     pub(crate) const fn alone(mut self) -> Self {
         self.alone = true;
         self
@@ -64,20 +64,20 @@ impl Case {
         self
     }
 
-    /// It has a control plane to itself, and its namespace is there: [`crate::own_cluster`].
+    /// It has a control plane to itself, with its namespace: [`crate::own_cluster`].
     pub(crate) const fn on_its_own_cluster(mut self) -> Self {
         self.place = Place::OwnCluster;
         self
     }
 
-    /// It promises that no request fails, so it is not tried again: a second try would hide one that did.
+    /// It asserts that no request fails, so it is not repeated: a second try would hide a failed request.
     pub(crate) const fn once(mut self) -> Self {
         self.once = true;
         self
     }
 
-    /// It runs only where `lacks` finds nothing missing. That is asked before the run, so that a trial which cannot run counts
-    /// as ignored, not as passed.
+    /// It runs only where `lacks` finds nothing missing. This is checked before the run, so that a trial which cannot run
+    /// counts as ignored, not as passed.
     pub(crate) const fn unless(mut self, lacks: fn() -> Option<String>) -> Self {
         self.lacks = lacks;
         self
@@ -88,7 +88,7 @@ impl Case {
         format!("{module}::{}", self.name)
     }
 
-    /// What it needs and is not here.
+    /// What it needs and this machine or cluster lacks.
     fn missing(&self) -> Option<String> {
         match self.place {
             Place::OurNode if Node::here().is_none() => Some("the node of e2e/cluster".to_owned()),
@@ -116,8 +116,8 @@ impl Case {
         .with_ignored_flag(missing.is_some())
     }
 
-    /// As often as `ROUSE_E2E_TRIES` allows: once, unless it says otherwise. A real cluster on a busy machine has moods, and
-    /// whoever tries again says so.
+    /// Runs the trial up to `ROUSE_E2E_TRIES` times (default 1), because a real cluster on a busy machine can be flaky.
+    /// Each repetition prints `TRIED AGAIN`.
     async fn tried(self) {
         let tries: u32 = match std::env::var("ROUSE_E2E_TRIES") {
             Ok(text) if !self.once => text.parse().expect("a number"),
@@ -158,7 +158,7 @@ macro_rules! trial {
 }
 pub(crate) use trial;
 
-/// Runs what the arguments ask for, those that want to be alone last.
+/// Runs the selected trials, the exclusive ones last.
 pub(crate) fn run(arguments: &Arguments, modules: &[&[Case]]) -> Conclusion {
     if !arguments.list {
         cluster::prepare();

@@ -1,4 +1,4 @@
-//! Who the gateway is to the API server: a `ServiceAccount` with what `deploy/` grants, and no more.
+//! The gateway's identity at the API server: a `ServiceAccount` with exactly the rules that `deploy/` grants.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ const ROLE: &str = "rouse-e2e-gateway";
 
 /// A `ServiceAccount` in a trial's namespace.
 pub(crate) struct Identity {
-    /// A file with a token of it.
+    /// A kubeconfig with its token.
     pub(crate) kubeconfig: PathBuf,
 }
 
@@ -28,7 +28,7 @@ pub(crate) fn granted() -> Value {
     role.expect("a ClusterRole in deploy/")["rules"].take()
 }
 
-/// Gives the cluster the role, bound to nobody yet.
+/// Creates the role in the cluster, without a binding.
 pub(crate) async fn install(client: &Client) {
     let role = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1",
@@ -39,13 +39,13 @@ pub(crate) async fn install(client: &Client) {
     cluster::apply(client, None, &role).await;
 }
 
-/// What the API server calls the gateway of a namespace.
+/// The API server's user name of a namespace's gateway.
 pub(crate) fn user(space: &TestNamespace) -> String {
     format!("system:serviceaccount:{}:{NAME}", space.name())
 }
 
 impl Identity {
-    /// The one of this namespace, which may do there what the role says.
+    /// The account of this namespace, with the role in this namespace.
     pub(crate) async fn of(space: &TestNamespace) -> Self {
         let account = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": NAME } });
         space.apply(account).await;
@@ -58,7 +58,7 @@ impl Identity {
     }
 }
 
-/// The same with the token in a file of its own, which may be written anew: the kubeconfig, and that file.
+/// The same with the token in a separate file, which can be replaced. Returns the kubeconfig and that file.
 pub(crate) async fn with_token_file(space: &TestNamespace) -> (PathBuf, PathBuf) {
     let kubeconfig = Identity::of(space).await.kubeconfig;
     let file = space.files().join("token");
@@ -68,12 +68,12 @@ pub(crate) async fn with_token_file(space: &TestNamespace) -> (PathBuf, PathBuf)
     (kubeconfig, file)
 }
 
-/// Takes the gateway's account away, and with it the worth of its tokens.
+/// Deletes the gateway's account, which invalidates its tokens.
 pub(crate) async fn revoke(space: &TestNamespace) {
     space.delete(ACCOUNT, NAME).await;
 }
 
-/// Gives the gateway its account again, and writes a token of it into `file`.
+/// Creates the gateway's account again, and writes a new token into `file`.
 pub(crate) async fn renew(space: &TestNamespace, file: &Path) {
     Identity::of(space).await;
     let new = file.with_extension("new");
@@ -81,14 +81,14 @@ pub(crate) async fn renew(space: &TestNamespace, file: &Path) {
     fs::rename(new, file).expect("a token");
 }
 
-/// Lets the gateway of this namespace do in the whole cluster what the role says; goes with the namespace's trial.
+/// Binds the role to the gateway of this namespace in the whole cluster. The trial must remove the binding.
 pub(crate) async fn everywhere(space: &TestNamespace) -> Everywhere {
     let binding = binding("ClusterRoleBinding", space.name(), "ClusterRole", ROLE, space);
     cluster::apply(space.client(), None, &binding).await;
     Everywhere { space: space.clone(), binding }
 }
 
-/// A `ClusterRoleBinding`, which no namespace takes along: remove it at the end.
+/// A `ClusterRoleBinding`. It is in no namespace, so the trial must remove it at the end.
 pub(crate) struct Everywhere {
     space: TestNamespace,
     binding: Value,

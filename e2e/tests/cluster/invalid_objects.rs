@@ -1,4 +1,4 @@
-//! Objects that are wrong: refused, or told so on their status, and the last good version of a route keeps serving.
+//! Invalid objects: the API server refuses them or their status gives the reason, and a route's last good version serves.
 
 use http::StatusCode;
 use kube::api::{Patch, PatchParams};
@@ -26,7 +26,7 @@ fn always(body: &str) -> Value {
     json!({ "staticRoutes": [{ "response": { "body": body }, "responseMode": "Always" }] })
 }
 
-/// By the API server itself where the definitions of `deploy/crds` are, else by a condition.
+/// Refused by the API server where the CRDs of `deploy/crds` are installed, otherwise reported by a condition.
 async fn what_cannot_be_meant_is_refused(space: TestNamespace) {
     space.apply(App::new("shop").service()).await;
     let gateway = space.gateway().await;
@@ -43,7 +43,7 @@ async fn what_cannot_be_meant_is_refused(space: TestNamespace) {
             json!({ "scalingMetric": { "requestRate": { "targetValue": 1, "granularity": "100ms" } } }),
             "granularity",
         ),
-        // What no definition says.
+        // Rules that no CRD expresses.
         (
             "short-window",
             json!({ "scalingMetric": { "requestRate": { "targetValue": 1, "window": "1s", "granularity": "2s" } } }),
@@ -73,7 +73,7 @@ async fn what_cannot_be_meant_is_refused(space: TestNamespace) {
         assert!(words.contains(word), "{name}: {word} in {words:?}");
     }
     let answer = session::get(&gateway.target(&host), "/").await;
-    // Their host is claimed all the same: no other namespace gets it.
+    // Their host is claimed nevertheless: no other namespace gets it.
     assert_eq!(answer.header("x-rouse-error"), "no_service", "none of them serves: {}", answer.text());
     gateway.stop().await;
 }
@@ -99,7 +99,7 @@ async fn the_last_good_version_of_a_route_serves(space: TestNamespace) {
 
     let bad = route().annotate("direct-pod-routing", "sometimes").annotate("min", "many");
     space.apply(bad.spec(&always("second")).object()).await;
-    // Annotations are no new generation: the condition must be new all the same.
+    // A change of annotations does not change the generation; the condition must be updated nevertheless.
     let accepted = space.condition("shop", "Accepted", "False").await;
     let words = accepted["message"].as_str().unwrap();
     for word in [
@@ -119,7 +119,7 @@ async fn the_last_good_version_of_a_route_serves(space: TestNamespace) {
     space.condition("shop", "Accepted", "True").await;
     patiently("the newest version to serve", async || (serves().await == "third").then_some(())).await;
 
-    // The other kind has room for one condition only.
+    // An `HTTPScaledObject` has only one condition.
     let annotation = |value: Value| json!({ "metadata": { "annotations": { "rouse.dev/probe": value } } });
     let told = |object: &Value| {
         let ours = |is: &&Value| is["message"].as_str().is_some_and(|message| message.starts_with("Rouse: "));
@@ -129,11 +129,11 @@ async fn the_last_good_version_of_a_route_serves(space: TestNamespace) {
     };
     let bad = |object: &Value| told(object).is_some_and(|words| words.contains("rouse.dev/probe"));
     space.patch(SCALED, "scaled", annotation(json!("perhaps"))).await;
-    space.until(SCALED, "scaled", "to be told", bad).await;
+    space.until(SCALED, "scaled", "to report the fault", bad).await;
     let late = session::get(&gateway.target(&space.host("scaled")), "/").await;
-    assert_eq!(late.status, StatusCode::GATEWAY_TIMEOUT, "the good version serves on: {}", late.text());
+    assert_eq!(late.status, StatusCode::GATEWAY_TIMEOUT, "the good version keeps serving: {}", late.text());
     space.patch(SCALED, "scaled", annotation(Value::Null)).await;
-    space.until(SCALED, "scaled", "to be well again", |object| !bad(object)).await;
+    space.until(SCALED, "scaled", "to report no fault", |object| !bad(object)).await;
     gateway.stop().await;
 }
 
@@ -174,7 +174,7 @@ async fn what_a_route_lacks_is_told_until_it_is_there(space: TestNamespace) {
     let answer = session::get(&target, "/").await;
     assert_eq!((answer.status.as_u16(), &*answer.text()), (202, "soon"));
 
-    // And back: what goes is missed.
+    // The conditions return when the objects are deleted.
     space.delete(SERVICE, "spare").await;
     space.condition("shop", "BadFallback", "True").await;
     space.delete(CONFIG_MAP, "pages").await;

@@ -1,4 +1,4 @@
-//! In the place of KEDA HTTP add-on's interceptor: started with its variables and nothing else.
+//! A drop-in for KEDA HTTP add-on's interceptor: the gateway started with KEDA's environment variables only.
 
 use std::net::TcpListener;
 
@@ -21,7 +21,7 @@ fn free_ports() -> [u16; 2] {
     listeners.map(|listener| listener.local_addr().unwrap().port())
 }
 
-/// Nothing but variables, and the kubeconfig by the variable that everybody knows.
+/// A gateway configured by environment variables only, with `KUBECONFIG` for the kubeconfig.
 async fn with_variables(space: &TestNamespace) -> Launch {
     let launch = space.launch().await;
     let flags = ["--kubeconfig", "--listen", "--admin", "--shutdown-delay", "--watch-namespace"];
@@ -44,7 +44,7 @@ async fn kedas_variables_alone_are_enough(space: TestNamespace) {
     empty["spec"]["selector"] = json!({ "app": "nobody" });
     space.apply(empty).await;
     let wait = json!({ "timeouts": { "request": "5m" } });
-    // There is something to wake, or the wait would be over at once.
+    // With a scale target; without one, the wait would end at once.
     let empty = space.route("empty").annotate("scale-target", "apps/v1/Deployment/shop");
     space.apply(empty.spec(&wait).object()).await;
     let [proxy, admin] = free_ports();
@@ -70,7 +70,7 @@ async fn kedas_variables_alone_are_enough(space: TestNamespace) {
             late.text()
         );
     }
-    // The response begins in time, and the request's time is over before it ends.
+    // The response begins in time, but the request timeout expires before its end.
     let mut client = Http::one(&gateway.target(&space.host("plain"))).await;
     let request = client.request(Method::GET, "/sse/2/next").body(body::empty()).unwrap();
     let response = client.send(request).await;
@@ -91,7 +91,7 @@ async fn kedas_variables_alone_are_enough(space: TestNamespace) {
     gateway.output.find("a line for a request", logged).await;
     gateway.stop().await;
 
-    // Two more: who does not want the header, and who still uses the old names.
+    // Two more settings: without the cold start header, and with a deprecated variable.
     let [proxy, admin] = free_ports();
     let launch = launch.env("KEDA_HTTP_PROXY_PORT", proxy).env("KEDA_HTTP_ADMIN_PORT", admin);
     let launch =

@@ -1,18 +1,19 @@
-//! `rouse gateway` against a real Kubernetes: real pods, real kube-proxy, a host process that follows them.
+//! Trials of `rouse gateway` on a real Kubernetes cluster, with real pods and kube-proxy; the gateway is a host process.
 //!
-//! Not part of the plain test command: `make cluster-test` brings a cluster up and runs it. On a cluster that is there:
+//! Not part of the plain test command: `make cluster-test` brings a cluster up and runs it. On an existing cluster:
 //!
 //! ```text
 //! ROUSE_E2E_KUBECONFIG=/tmp/rouse-cluster/kubeconfig cargo test -p rouse-e2e --test cluster [-- PART OF NAMES]
 //! ```
 //!
-//! The cluster needs the images of the test app ([`cluster::image`]) and of the gateway ([`cluster::gateway_image`]), and this machine must reach pods and Services by their
-//! addresses. Trials that disturb or inspect the node itself run on the one of `e2e/cluster` alone, and say so elsewhere.
+//! The cluster needs the images of the test app ([`cluster::image`]) and of the gateway ([`cluster::gateway_image`]), and
+//! this machine must reach pods and Services by their addresses. Trials that disturb or inspect the node itself run only on
+//! the node of `e2e/cluster`; elsewhere they are reported as ignored.
 //!
 //! # How to write a trial
 //!
-//! A trial is an `async fn(Space)`: it has a namespace to itself, which goes when the trial ends, however it ends. Put it
-//! into a module of its subject, name it in the module's `TRIALS`, and the module in [`MODULES`].
+//! A trial is an `async fn(Space)`: it has its own namespace, which is removed when the trial ends, also by a panic. Put it
+//! into the module of its subject, list it in the module's `TRIALS`, and the module in [`MODULES`].
 //!
 //! ```ignore
 //! pub(crate) const TRIALS: &[Case] = &[trial!(a_request_wakes_the_app), trial!(a_lagging_proxy_costs_nothing).alone()];
@@ -31,13 +32,14 @@
 //! ```
 //!
 //! - [`test_namespace::TestNamespace`]: apply, get, list, patch, delete, scale; waits for objects; pods, logs, conditions of routes.
-//! - [`app::App`], [`route::Route`]: the objects of an app. [`identity`]: who the gateway is and what it may do.
-//! - `rouse_e2e::gateway`: the gateway's process: a host process under an identity of its own that watches this namespace. `gateway.connections()` says whom it is connected to.
+//! - [`app::App`], [`route::Route`]: the objects of an app. [`identity`]: the gateway's account and permissions.
+//! - `rouse_e2e::gateway`: the gateway, a host process with its own identity that watches this namespace.
+//!   `gateway.connections()` returns the remote addresses of its connections.
 //! - [`node::Node`]: the cluster's own programs (stop, continue, restart) and what the gateway asked of the API server.
 //!   A trial with [`Case::on_our_node`] runs on that cluster only, one with [`Case::alone`] while no other runs.
 //!   One with [`Case::on_its_own_cluster`] has a control plane to itself, without nodes: [`own_cluster`].
-//! - `rouse_e2e::client::load`: requests at a fixed rate, and what became of each.
-//! - Wait for what must come with `patiently` and `TestNamespace::until`, never for a time.
+//! - `rouse_e2e::client::load`: requests at a fixed rate, and a tally of their outcomes.
+//! - Wait for a condition with `patiently` and `TestNamespace::until`, never for a fixed time.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 #![expect(clippy::print_stderr, reason = "what a run skips or measures is told beside its results")]

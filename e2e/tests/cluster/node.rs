@@ -1,4 +1,4 @@
-//! The node that `e2e/cluster` makes, from outside: its programs, and the API server's book of who asked what.
+//! The node that `e2e/cluster` creates: freezes, ends and restarts its programs, and reads the API server's audit log.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,14 +12,14 @@ use tokio::process::Command;
 
 use crate::cluster;
 
-/// A node of ours. Whoever stops one of its programs wants to be alone.
+/// A node that `e2e/cluster` made. A trial that stops one of its programs must run [`alone`](crate::harness::Case::alone).
 #[derive(Debug, Clone)]
 pub(crate) struct Node {
     run: PathBuf,
 }
 
 impl Node {
-    /// The node of the cluster under test, if it is one of ours.
+    /// The node of the cluster under test, if `e2e/cluster` made it.
     pub(crate) fn here() -> Option<Self> {
         let run = cluster::named().ok()?.parent()?.to_owned();
         run.join(".rouse-cluster").exists().then_some(Self { run })
@@ -30,7 +30,7 @@ impl Node {
         Self::here().expect("such a trial is marked on_our_node")
     }
 
-    /// The one whose scripts use this folder.
+    /// The node with this run folder.
     pub(crate) fn at(run: &Path) -> Self {
         Self { run: run.to_owned() }
     }
@@ -40,7 +40,7 @@ impl Node {
         &self.run
     }
 
-    /// Ends a program and waits until it is gone: KILL at once, TERM as it likes. `restart` starts it again.
+    /// Ends a program with a signal and waits until it is gone. The script `restart` starts it again.
     pub(crate) async fn end(&self, program: &str, signal: Signal) {
         let process = Process::of(self.pid(program)).expect("a process");
         proc::signal(process.pid, signal);
@@ -53,7 +53,7 @@ impl Node {
         record.split_whitespace().next().and_then(|pid| pid.parse().ok()).expect("a process")
     }
 
-    /// Stops a program where it is; it goes on when the guard is dropped.
+    /// Suspends a program; it continues when the guard is dropped.
     pub(crate) fn freeze(&self, program: &str) -> Frozen {
         let pid = self.pid(program);
         proc::signal(pid, Signal::STOP);
@@ -68,15 +68,14 @@ impl Node {
         run(command).await
     }
 
-    /// What a user has asked of the API server so far, in order: entries of its audit log, answered ones and watches
-    /// that have begun.
+    /// The requests of a user so far, in order: entries of the audit log for completed requests and started watches.
     pub(crate) fn asked_by(&self, user: &str) -> Vec<Value> {
         let text = fs::read_to_string(self.run.join("logs/audit.log")).expect("an audit log");
         let entries = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         entries.filter(|entry| entry["user"]["username"] == user).collect()
     }
 
-    /// Waits until the book has an entry of this user that is as `is` says: it is written beside the answer.
+    /// Waits until the audit log has an entry of this user that `is` accepts: it may be written after the response.
     pub(crate) async fn until_asked(
         &self,
         user: &str,
@@ -96,7 +95,7 @@ pub(crate) fn is_scale_write(entry: &Value) -> bool {
     entry["objectRef"]["subresource"] == "scale" && entry["verb"] != "get"
 }
 
-/// A program that stands still.
+/// A suspended program.
 #[derive(Debug)]
 pub(crate) struct Frozen {
     pid: u32,

@@ -1,6 +1,6 @@
-//! A control plane for one trial: whoever stops, slows or restores an API server does it to nobody else.
+//! A control plane for one trial, which can stop, slow or restore its API server without affecting other trials.
 //!
-//! It runs no pods. Pods are processes of this machine, and what the slices say of them is written by the trial.
+//! It runs no pods. Pods are processes on this machine, and the trial writes their slices.
 
 use std::fs;
 use std::net::IpAddr;
@@ -17,7 +17,7 @@ use crate::cluster;
 use crate::node::Node;
 use crate::test_namespace::{TestNamespace, programs};
 
-/// Whether the programs of a control plane are there. Without them such a trial cannot run.
+/// Whether the programs of a control plane are built. Without them such a trial cannot run.
 pub(crate) fn is_built() -> bool {
     static BUILT: OnceLock<bool> = OnceLock::new();
     *BUILT.get_or_init(|| {
@@ -34,10 +34,10 @@ fn scripts() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("cluster")
 }
 
-/// A control plane. It goes when this is dropped, or when this process is gone, however it went.
+/// A control plane. It is taken down when this is dropped, or when this process ends in any way.
 pub(crate) struct OwnCluster {
     run: PathBuf,
-    /// Takes it down when nobody holds the other end of its input.
+    /// A process that takes the control plane down when its standard input is closed.
     undertaker: Child,
     alive: Option<ChildStdin>,
 }
@@ -87,8 +87,8 @@ pub(crate) fn node(space: &TestNamespace) -> Node {
     Node::at(space.kubeconfig().parent().expect("the run folder"))
 }
 
-/// Starts the API server again and waits until it serves what it has. An API server that finds its port taken, for example by
-/// a client's connection, never serves: it is started once more.
+/// Starts the API server again and waits until it is ready. An API server whose port is taken, for example by a client's
+/// connection, never becomes ready: it is started once more.
 pub(crate) async fn api_server_returns(space: &TestNamespace) {
     start(space, "kube-apiserver").await;
     if tokio::time::timeout(std::time::Duration::from_mins(1), api_server_serves(space)).await.is_ok() {
@@ -99,17 +99,17 @@ pub(crate) async fn api_server_returns(space: &TestNamespace) {
     api_server_serves(space).await;
 }
 
-/// Starts a program again that has ended.
+/// Restarts a program that has ended.
 pub(crate) async fn start(space: &TestNamespace, program: &str) {
     let ran = node(space).script("restart", &[program]).await;
     assert_eq!(ran.code, Some(0), "{ran:?}");
 }
 
-/// Waits until the API server serves what it has.
+/// Waits until the API server is ready.
 pub(crate) async fn api_server_serves(space: &TestNamespace) {
     patiently("the API server to be ready", async || {
         let ready = http::Request::get("/readyz").body(Vec::new()).unwrap();
-        // What is asked while it starts may never be answered.
+        // A request that arrives while it starts may never be answered.
         let asked =
             tokio::time::timeout(std::time::Duration::from_secs(10), space.client().request_text(ready));
         asked.await.ok()?.ok().filter(|said| said == "ok").map(drop)
@@ -117,7 +117,7 @@ pub(crate) async fn api_server_serves(space: &TestNamespace) {
     .await;
 }
 
-/// Asks etcd itself.
+/// Sends a request to etcd itself.
 pub(crate) async fn etcd(space: &TestNamespace, path: &str, question: &Value) -> Value {
     let mut curl = tokio::process::Command::new("curl");
     curl.args(["-sS", "--fail-with-body", "--unix-socket"]).arg(node(space).folder().join("etcd.sock"));
@@ -126,25 +126,25 @@ pub(crate) async fn etcd(space: &TestNamespace, path: &str, question: &Value) ->
     serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error} in {said}"))
 }
 
-/// The newest revision.
+/// The current revision of etcd.
 pub(crate) async fn revision(space: &TestNamespace) -> u64 {
     let status = etcd(space, "maintenance/status", &json!({})).await;
     status["header"]["revision"].as_str().and_then(|text| text.parse().ok()).expect("a revision")
 }
 
-/// Forgets everything older than now.
+/// Compacts etcd up to the current revision.
 pub(crate) async fn compact(space: &TestNamespace) {
     let revision = revision(space).await;
     etcd(space, "kv/compaction", &json!({ "revision": revision.to_string(), "physical": true })).await;
 }
 
-/// Where etcd has its data, and where a trial puts a copy.
+/// The data folder of etcd, and the folder for its copy.
 fn data(space: &TestNamespace) -> (PathBuf, PathBuf) {
     let state = node(space).folder().join("state");
     (state.join("etcd"), state.join("etcd.backup"))
 }
 
-/// Copies what etcd has, which is away meanwhile.
+/// Copies the data of etcd, which is stopped meanwhile.
 pub(crate) async fn back_up(space: &TestNamespace) {
     let (data, backup) = data(space);
     node(space).end("etcd", rustix::process::Signal::KILL).await;
@@ -172,20 +172,20 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// An address of this machine that is not loopback: slices refuse those.
+/// A non-loopback address of this machine, since EndpointSlices do not allow loopback addresses.
 fn own_address() -> IpAddr {
     let trie = fs::read_to_string("/proc/net/fib_trie").expect("the kernel's routes");
     let lines: Vec<&str> = trie.lines().map(str::trim).collect();
     let local = lines.windows(2).filter(|pair| pair[1].starts_with("/32 host LOCAL"));
     let all = local.filter_map(|pair| pair[0].strip_prefix("|-- ")?.parse::<IpAddr>().ok());
     let mut all: Vec<IpAddr> = all.filter(|address| !address.is_loopback()).collect();
-    // The link of a node may go with its cluster.
+    // The address of an e2e/cluster node is the last choice: its link may be removed with its cluster.
     let node = IpAddr::from([10, 99, 0, 254]);
     all.sort_by_key(|address| (*address == node, *address));
     *all.first().expect("an address of this machine besides loopback")
 }
 
-/// A pod: a process of this machine.
+/// A pod: a process on this machine.
 pub(crate) struct HostPod {
     pub(crate) name: String,
     pub(crate) process: Pod,
@@ -198,7 +198,7 @@ impl HostPod {
         Self { name: name.to_owned(), process: Pod::start_at(own_address(), &programs(), &app).await }
     }
 
-    /// A slice of `service` with this pod alone. A pod that is not ready is on its way out, and serves still.
+    /// A slice of `service` with only this pod. A pod that is not ready is terminating and still serving.
     pub(crate) fn slice(&self, space: &TestNamespace, service: &str, ready: bool) -> Value {
         let address = self.process.target.address;
         json!({

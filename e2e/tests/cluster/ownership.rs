@@ -1,6 +1,6 @@
-//! Two namespaces under one gateway: whose host is whose, and that a route reaches nothing of its neighbour's.
+//! Two namespaces under one gateway: which one owns a host, and that a route reaches nothing in another namespace.
 //!
-//! The gateway sees the whole cluster, but writes only in the two namespaces: trials beside this one have theirs.
+//! The gateway sees the whole cluster, but writes only in the two namespaces: concurrent trials have their own.
 
 use std::panic::{AssertUnwindSafe, resume_unwind};
 
@@ -25,7 +25,7 @@ pub(crate) const TRIALS: &[Case] = &[
 
 const SCALED: Kind = ("http.keda.sh/v1alpha1", "HTTPScaledObject");
 
-/// Runs `check` with a second namespace and a gateway for both, and takes away what is in no namespace.
+/// Runs `check` with a second namespace and a gateway for both, and removes the cluster-wide objects.
 async fn with_a_neighbour(space: TestNamespace, check: impl AsyncFnOnce(&TestNamespace, &TestNamespace, &Gateway)) {
     let neighbour = TestNamespace::create().await;
     let reader = rights_to_read(&space);
@@ -61,7 +61,7 @@ fn gateway_of(space: &TestNamespace) -> Value {
     json!([{ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user }])
 }
 
-/// What the gateway of `space` may see in the whole cluster: all that it may see at home.
+/// Cluster-wide read permissions for the gateway of `space`: those that it has in its own namespace.
 fn rights_to_read(space: &TestNamespace) -> [Value; 2] {
     let Value::Array(mut rules) = identity::granted() else { panic!("a list of rules") };
     rules.retain(|rule| {
@@ -82,7 +82,7 @@ fn rights_to_read(space: &TestNamespace) -> [Value; 2] {
     [role, binding]
 }
 
-/// Lets the gateway of `home` do in `space` what it does at home, and read a `ConfigMap` and a Secret by their names.
+/// Grants the gateway of `home` its usual permissions in `space`, and to read a `ConfigMap` and a Secret by name.
 async fn grant_in(space: &TestNamespace, home: &TestNamespace) {
     let Value::Array(mut rules) = identity::granted() else { panic!("a list of rules") };
     for resource in ["configmaps", "secrets"] {
@@ -128,8 +128,7 @@ fn route(space: &TestNamespace, name: &str, host: &str, path: &str) -> Value {
 
 async fn a_host_belongs_to_the_namespace_that_claimed_it_first(space: TestNamespace) {
     with_a_neighbour(space, async |one, other, gateway| {
-        // In the order of the alphabet and by the age of its object the neighbour would come first: the time of the claim
-        // counts.
+        // By name and by the age of its objects the neighbour would come first, but the time of the claim decides.
         let (space, neighbour) = if one.name() > other.name() { (one, other) } else { (other, one) };
         for namespace in [space, neighbour] {
             namespace.apply(App::new("shop").service()).await;
@@ -176,10 +175,10 @@ async fn a_host_belongs_to_the_namespace_that_claimed_it_first(space: TestNamesp
             assert_eq!(answers(path).await, (202, space.name().to_owned()), "{path}");
         }
         let other = session::get(&gateway.target(&also), "/").await;
-        assert_eq!(other.text(), neighbour.name(), "a host that nobody else claims is theirs");
+        assert_eq!(other.text(), neighbour.name(), "a host without another claim belongs to the neighbour");
         assert_eq!(space.condition("z", "Ready", "True").await["reason"], "Reconciled");
 
-        // Nobody claims it any more but the neighbour.
+        // Now the neighbour has the only claim.
         space.delete(ROUTE, "z").await;
         for name in ["a", "longer", "mixed"] {
             neighbour.condition(name, "Ready", "True").await;
@@ -192,7 +191,7 @@ async fn a_host_belongs_to_the_namespace_that_claimed_it_first(space: TestNamesp
             })
             .await;
         }
-        // Once theirs, always theirs: who comes back claims later.
+        // The neighbour keeps the host: the route that comes back has the later claim.
         space.apply(route(space, "z", &host, "/")).await;
         space.condition("z", "HostConflict", "True").await;
         assert_eq!(answers("/").await, (202, neighbour.name().to_owned()));
@@ -226,13 +225,13 @@ async fn a_route_reaches_nothing_of_another_namespace(space: TestNamespace) {
             namespace.apply(namespace.route("page").service("own").spec(&page).object()).await;
             namespace.apply(namespace.route("secret").object()).await;
         }
-        // Names that say where they want to go.
+        // Service names that contain a namespace.
         let elsewhere = [("dotted", format!("theirs.{}", space.name())), ("slashed", format!("{}/theirs", space.name()))];
         for (name, service) in &elsewhere {
             neighbour.apply(neighbour.route(name).service(service).object()).await;
         }
 
-        // At home all of them are found, so that it is the namespace that is in the way next door.
+        // In their own namespace all of them are found, so only the namespace keeps the neighbour from using them.
         for name in ["target", "fallback", "page", "secret"] {
             space.condition(name, "Ready", "True").await;
         }
@@ -256,7 +255,7 @@ async fn a_route_reaches_nothing_of_another_namespace(space: TestNamespace) {
             assert_eq!(answer.header("x-rouse-error"), error, "{name}: {}", answer.text());
         }
         let page = session::get(&gateway.target(&neighbour.host("page")), "/").await;
-        assert_eq!(page.text(), "", "nothing of theirs");
+        assert_eq!(page.text(), "", "nothing of the other namespace");
     })
     .await;
 }

@@ -1,4 +1,4 @@
-//! Which port of which Service: by number and by name, on Services of every kind.
+//! Service ports: selected by number and by name, on Services of every kind.
 
 use std::collections::BTreeSet;
 
@@ -81,7 +81,7 @@ async fn a_port_is_found_by_number_and_by_name(space: TestNamespace) {
 async fn one_name_on_two_numbers_during_a_rolling_update(space: TestNamespace) {
     let app = App::new("app")
         .replicas(2)
-        // Pods serve on until everybody knows that they leave.
+        // Pods keep serving until all gateways know that they are terminating.
         .env("TERM_DELAY_MS", 3000)
         .deployment_with(json!({ "spec": {
             "minReadySeconds": 5,
@@ -135,7 +135,7 @@ async fn a_port_that_the_service_lacks_is_told_and_refused(space: TestNamespace)
         let answer = session::get(&gateway.target(&space.host(route)), "/").await;
         assert_eq!((answer.status, answer.header("x-rouse-error")), (StatusCode::BAD_GATEWAY, "bad_port"));
     }
-    assert_eq!(space.replicas("app").await, 0, "nobody was woken for it");
+    assert_eq!(space.replicas("app").await, 0, "no app was woken for it");
     gateway.stop().await;
 }
 
@@ -150,8 +150,8 @@ async fn a_port_that_no_pod_offers_is_asked_of_the_service(space: TestNamespace)
     space.ready_pods("app", 1).await;
     let gateway = space.gateway().await;
     let answer = session::get(&gateway.target(&space.host("app")), "/").await;
-    assert_eq!(answer.status, StatusCode::OK, "its neighbour is as good as ever: {}", answer.text());
-    // kube-proxy knows no more than the slices do, so the Service refuses, and the gateway says that.
+    assert_eq!(answer.status, StatusCode::OK, "the other port still works: {}", answer.text());
+    // kube-proxy has no endpoint either, so the Service refuses connections, and the gateway reports that.
     let answer = session::get(&gateway.target(&space.host("ghost")), "/").await;
     let said = (answer.status, answer.header("x-rouse-error"));
     assert_eq!(said, (StatusCode::BAD_GATEWAY, "connect_failed"), "{}", answer.text());
@@ -226,7 +226,7 @@ async fn endpoints_written_by_hand_count_only_if_allowed(space: TestNamespace) {
         space.apply(slice).await;
         space.apply(space.route(name).readiness_timeout("1s").object()).await;
     }
-    // No pod that counts, and no selector to find a workload by.
+    // No usable pod, and no selector to find a workload by.
     let (failed, served) = ((StatusCode::SERVICE_UNAVAILABLE, "start_failed"), (StatusCode::OK, ""));
     for (flag, value, for_plain, for_allowed) in [
         ("--manual-endpoints-of", "another", failed, failed),

@@ -1,4 +1,4 @@
-//! What is not plain HTTP/1.1: `WebSocket`, and gRPC over h2c, from the first request on.
+//! `WebSocket` and gRPC over h2c, also as the first request to an app at zero.
 
 use futures_util::{SinkExt, StreamExt};
 use rouse_e2e::client::grpc::{Grpc, framed};
@@ -24,7 +24,7 @@ async fn websockets_and_grpc_wake_an_app_and_talk_to_it(space: TestNamespace) {
     }
     let gateway = space.gateway().await;
     let (over_http, over_grpc) = (gateway.target(&space.host("http")), gateway.target(&space.host("grpc")));
-    // Both find nothing and wait.
+    // Both arrive at zero and are held.
     let mut client = Grpc::connect(&over_grpc).await;
     let ((mut socket, response), mut reply) =
         tokio::join!(websocket::connect(&over_http, "/ws"), client.unary("/test.Echo/Unary", b"hello"));
@@ -53,7 +53,7 @@ async fn websockets_and_grpc_wake_an_app_and_talk_to_it(space: TestNamespace) {
     assert_eq!(failed.outcome().await, (Some(5), "nothing of that name".to_owned()));
 
     let [pod] = &space.ready_pods("app", 1).await[..] else { panic!("one pod") };
-    let log = patiently("all requests to be written down", async || {
+    let log = patiently("all requests in the pod's log", async || {
         Some(space.requests_seen_by(&pod.name).await).filter(|log| log.len() >= 4)
     })
     .await;

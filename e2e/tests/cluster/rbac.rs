@@ -1,4 +1,4 @@
-//! What the gateway may do: all of it is used, nothing else is asked for, and `rouse check` says what is missing.
+//! RBAC: the gateway uses every permission that `deploy/` grants and no other, and `rouse check` reports missing ones.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -23,11 +23,11 @@ pub(crate) const TRIALS: &[Case] = &[
     trial!(check_passes_with_all_that_is_granted_and_names_each_rule_that_is_taken_away),
 ];
 
-/// What a rule lets somebody do with one resource.
+/// One verb on one resource that a rule allows.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Right {
     group: String,
-    /// With its subresource, as rules have it: `deployments/scale`.
+    /// With its subresource, as in rules: `deployments/scale`.
     resource: String,
     verb: String,
 }
@@ -40,7 +40,7 @@ impl fmt::Display for Right {
 }
 
 impl Right {
-    /// All that is in a rule.
+    /// All rights in a rule.
     fn in_rule(rule: &Value) -> Vec<Self> {
         let words = |field: &str| {
             let words = rule[field].as_array().unwrap_or_else(|| panic!("no {field} in {rule}"));
@@ -56,7 +56,7 @@ impl Right {
         rights
     }
 
-    /// The one that a request needs, as the audit log has it; none for what is no object.
+    /// The right that a request needs, from its entry in the audit log; `None` if it is not for an object.
     fn needed_for(entry: &Value) -> Option<Self> {
         let text = |value: &Value| value.as_str().map(str::to_owned);
         let object = &entry["objectRef"];
@@ -70,7 +70,7 @@ impl Right {
     }
 }
 
-/// What `deploy/` grants to a gateway: everywhere, and where a route or a Service names a `ConfigMap` or a Secret.
+/// What `deploy/` grants to a gateway: for all namespaces, and for a `ConfigMap` or a Secret that a route or Service names.
 fn granted() -> BTreeSet<Right> {
     let roles = cluster::deployed("optional/named-objects.yaml").into_iter();
     let named = roles.filter(|object| object["kind"] == "Role").map(|mut role| role["rules"].take());
@@ -90,7 +90,7 @@ fn stateful(app: &App) -> Value {
     object
 }
 
-/// Makes a workload, its Service, and a route that has a page for those who would have to wait.
+/// Creates a workload, its Service, and a route with a placeholder page for cold starts.
 async fn serve(space: &TestNamespace, app: &App, workload: Value) {
     let page = json!({ "statusCode": 503, "bodyFromConfigMap": { "name": PAGE } });
     space.apply(workload).await;
@@ -107,7 +107,7 @@ async fn whatever_is_granted_is_used_and_nothing_else_is_asked_for(space: TestNa
     let gateway = space.gateway().await;
     do_everything(&space, &gateway).await;
 
-    // It is written down beside the answer, and some of it comes later.
+    // The audit log is written asynchronously, and some requests come later.
     let (node, user) = (Node::ours(), identity::user(&space));
     for right in &granted {
         let what = format!("the gateway to {right}, which it is allowed to");
@@ -118,19 +118,19 @@ async fn whatever_is_granted_is_used_and_nothing_else_is_asked_for(space: TestNa
         let code = entry["responseStatus"]["code"].as_u64().unwrap_or_default();
         assert!(code != 401 && code != 403, "refused: {entry:#}");
         let needed = Right::needed_for(&entry).unwrap_or_else(|| panic!("of no object: {entry:#}"));
-        assert!(granted.contains(&needed), "nobody grants the gateway to {needed}: {entry:#}");
+        assert!(granted.contains(&needed), "deploy/ does not grant {needed}: {entry:#}");
         let object = &entry["objectRef"];
-        assert_eq!(object["namespace"], space.name(), "it was told to watch this one: {entry:#}");
+        assert_eq!(object["namespace"], space.name(), "the gateway watches only this namespace: {entry:#}");
         let named = match &*needed.resource {
             "configmaps" => PAGE,
             "secrets" => AUTHORITY,
             _ => continue,
         };
-        assert_eq!(object["name"], named, "of those only what is named: {entry:#}");
+        assert_eq!(object["name"], named, "of this kind, only the named object: {entry:#}");
     }
 }
 
-/// Lets the gateway do all that it can do.
+/// Makes the gateway use all its permissions.
 async fn do_everything(space: &TestNamespace, gateway: &Gateway) {
     let page = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": PAGE }, "data": { "body": "soon" } });
     space.apply(page).await;
@@ -139,16 +139,17 @@ async fn do_everything(space: &TestNamespace, gateway: &Gateway) {
     });
     space.apply(authority).await;
 
-    // Wakes, of both kinds, and the routes of both kinds. The one that names no workload has it looked for.
+    // Wakes of both kinds of workloads, by routes of both kinds. For the route without a scale target, the gateway searches
+    // the workload.
     let shop = App::new("shop");
     serve(space, &shop, shop.deployment()).await;
     let store = App::new("store");
     serve(space, &store, stateful(&store)).await;
     let old = space.route("shop").named("old").hosts(&[&space.host("old")]);
     space.apply(old.scaled_object()).await;
-    // Of this kind only one with which something is wrong has a status.
+    // The gateway writes the status of this kind only if something is wrong.
     space.apply(space.route("nothing").scaled_object()).await;
-    // Two that are scaled already and have no pods all the same: why, their own objects say.
+    // Two that are scaled up but have no pods: their objects give the reason.
     let nowhere =
         json!({ "spec": { "template": { "spec": { "nodeSelector": { "rouse-e2e": "nowhere" } } } } });
     let stuck = App::new("stuck").replicas(1).deployment_with(nowhere.clone());
@@ -177,7 +178,7 @@ async fn do_everything(space: &TestNamespace, gateway: &Gateway) {
     }
 }
 
-/// The gateway of `deploy/manifests`, in this namespace. What has none goes with it too.
+/// The gateway of `deploy/manifests`, in this namespace. Its cluster-wide objects are removed with it.
 struct Installed {
     space: TestNamespace,
     role: Value,
@@ -212,14 +213,14 @@ impl Installed {
         installed
     }
 
-    /// From now on with these rules; the API server may take a moment to act on it.
+    /// Replaces the role's rules; the API server may take a moment to apply them.
     async fn with_rules(&self, rules: &[Value]) {
         let mut role = self.role.clone();
         role["rules"] = json!(rules);
         cluster::apply(self.space.client(), None, &role).await;
     }
 
-    /// What `rouse check` says of it; nothing if it looked at the rights of somebody else.
+    /// The result of `rouse check` for it; `None` if `rouse check` examined another account.
     async fn check(&self) -> Option<Seen> {
         let mut command = Command::new(programs().rouse);
         command.args(["check", "--output", "json", "--gateway", self.space.name(), "--kubeconfig"]);
@@ -233,14 +234,14 @@ impl Installed {
         let sections = report["sections"].as_array().expect("sections");
         let section = sections.iter().find(|section| section["name"] == account)?;
         let checks = section["checks"].as_array().expect("checks").iter();
-        // Other trials have routes that name something in their own namespaces.
+        // Routes of concurrent trials name objects in their own namespaces.
         let rights = checks.filter(|check| check["name"].as_str().unwrap().ends_with(" in all namespaces"));
         let (missing, has) = rights.cloned().partition(|check| check["result"] != "pass");
         Some(Seen { code, missing, has })
     }
 }
 
-/// What `rouse check` said of the gateway's rights.
+/// What `rouse check` reports about the gateway's rights.
 struct Seen {
     code: i32,
     missing: Vec<Value>,
@@ -253,7 +254,7 @@ impl Seen {
     }
 }
 
-/// Without these the gateway cannot do its work; without the others something is lost.
+/// The gateway cannot work without these rights; without the others, only a feature is lost.
 const NEEDED: &[&str] = &[
     "endpointslices",
     "services",
@@ -263,7 +264,7 @@ const NEEDED: &[&str] = &[
     "deployments",
 ];
 
-/// The test app in the place of the gateway, which runs in no pod here: somebody who is ready.
+/// Runs the test app in place of the gateway: only ready pods are needed here.
 fn stand_in(deployment: &mut Value) {
     let container = &mut deployment["spec"]["template"]["spec"]["containers"][0];
     container["image"] = json!(cluster::image());
@@ -303,7 +304,7 @@ async fn check_passes_with_all_that_is_granted_and_names_each_rule_that_is_taken
         fewer.remove(at);
         installed.with_rules(&fewer).await;
         let taken = Right::in_rule(rule);
-        // The rule before it may still be missing for a moment.
+        // The previous rule may still be missing for a moment.
         let what = format!("check to say that {rule} is missing, and nothing else");
         let seen = patiently(&what, async || {
             let seen = installed.check().await?;

@@ -1,7 +1,7 @@
-//! Pods come and go under load, and no request fails: 300 requests a second, open loop, none of them tried again.
+//! Rolling updates and scaling under load without a failed request: 300 requests a second, open loop, no client retries.
 //!
-//! Pods honour their grace period: they serve on for a while after SIGTERM, say that they will not any more, and end when
-//! everybody has heard it.
+//! Pods honour their grace period: after SIGTERM they serve for a while, then fail their readiness probe, and end when
+//! requests stop.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -28,18 +28,18 @@ const STATEFUL_SET: Kind = ("apps/v1", "StatefulSet");
 /// Requests a second.
 const RATE: u32 = 300;
 
-/// How long a scene lasts: 20 s, or as `ROUSE_LOAD_SECONDS` says.
+/// How long a trial lasts: `ROUSE_LOAD_SECONDS`, or 20.
 pub(crate) fn seconds() -> u64 {
     std::env::var("ROUSE_LOAD_SECONDS")
         .map_or(20, |text| text.parse().expect("ROUSE_LOAD_SECONDS is a number"))
 }
 
-/// An app whose pods serve on for long enough that everybody has heard of their end.
+/// An app whose pods keep serving after SIGTERM until all gateways know that they are terminating.
 fn app(replicas: u32) -> App {
     App::new("shop").replicas(replicas).env("LOG_REQUESTS", 0).env("TERM_DELAY_MS", 10_000).grace(60)
 }
 
-/// Plays `act` again and again while the load goes on, at least once.
+/// Runs `act` repeatedly under load, at least once.
 async fn under_load(space: &TestNamespace, gateway: &Gateway, mut act: impl AsyncFnMut(u32)) -> Tally {
     let load = Load::on(&gateway.target(&space.host("shop")), RATE);
     let end = Instant::now() + Duration::from_secs(seconds());
@@ -58,14 +58,14 @@ async fn under_load(space: &TestNamespace, gateway: &Gateway, mut act: impl Asyn
     tally
 }
 
-/// The pods of the app that are not on their way out.
+/// The UIDs of the app's pods that are not terminating.
 async fn uids(space: &TestNamespace) -> BTreeSet<String> {
     let pods = space.list(POD, "app=shop").await;
     let stays = pods.iter().filter(|pod| pod["metadata"]["deletionTimestamp"].is_null());
     stays.map(|pod| pod["metadata"]["uid"].as_str().unwrap().to_owned()).collect()
 }
 
-/// Changes the pods' template, and waits until all pods are ready that were not there before.
+/// Changes the pod template, and waits until `count` new pods are ready.
 async fn roll(space: &TestNamespace, kind: Kind, round: u32, count: usize) {
     let before = uids(space).await;
     let change = json!({ "metadata": { "annotations": { "round": round.to_string() } } });
@@ -115,7 +115,7 @@ async fn nothing_fails_while_five_pods_become_one_and_five_again(space: TestName
 }
 
 async fn the_last_pod_serves_while_it_terminates_until_its_successor_is_ready(space: TestNamespace) {
-    // The successor takes its time, and the old one has more.
+    // The new pod starts slowly, and the old one keeps serving for longer.
     let app = app(1).env("START_DELAY_MS", 2_000).env("TERM_DELAY_MS", 40_000);
     space.serve(&app).await;
     space.ready_pods("shop", 1).await;

@@ -1,4 +1,4 @@
-//! `InterceptorRoute` and `HTTPScaledObject` for trials.
+//! A builder for `InterceptorRoute` and `HTTPScaledObject` objects.
 
 use serde_json::{Value, json};
 

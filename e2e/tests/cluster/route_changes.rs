@@ -1,4 +1,4 @@
-//! Routes that change and go while requests keep coming, and a gateway that is replaced meanwhile.
+//! Routes that are changed and deleted under requests, and a gateway that is replaced meanwhile.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -22,10 +22,10 @@ pub(crate) const TRIALS: &[Case] = &[
     trial!(requests_under_way_survive_a_restart_of_the_gateway),
 ];
 
-/// How a client was answered: the status, and the pod or the gateway's own error.
+/// A response: the status, and the pod or the gateway's own error.
 type Answered = (u16, String);
 
-/// Clients that ask one after the other, about 50 times a second together.
+/// Clients that send requests one after the other, about 50 per second together.
 struct Trickle {
     answers: Vec<Arc<Mutex<Vec<Answered>>>>,
     // Ends with it.
@@ -35,7 +35,7 @@ struct Trickle {
 impl Trickle {
     fn start(target: &Target) -> Self {
         let (mut clients, mut answers) = (JoinSet::new(), Vec::new());
-        // One keeps its connection, the other never does.
+        // One client keeps its connection, the other opens a new one each time.
         for keeps in [true, false] {
             let (target, book) = (target.clone(), Arc::default());
             answers.push(Arc::clone(&book));
@@ -44,15 +44,15 @@ impl Trickle {
         Self { answers, clients }
     }
 
-    /// All answers so far, of each client by itself.
+    /// All responses so far, separately for each client.
     fn so_far(&self) -> Vec<Vec<Answered>> {
         self.answers.iter().map(|answers| answers.lock().unwrap().clone()).collect()
     }
 
-    /// Waits until the last 20 answers of each client are as `is` says.
+    /// Waits until `is` accepts the last 20 responses of each client.
     async fn until(&mut self, what: &str, is: impl Fn(&Answered) -> bool) {
         patiently(what, async || {
-            assert!(self.clients.try_join_next().is_none(), "a client has given up: {:?}", self.so_far());
+            assert!(self.clients.try_join_next().is_none(), "a client has panicked: {:?}", self.so_far());
             let all = self.so_far();
             let settled =
                 |answers: &Vec<Answered>| answers.len() >= 20 && answers.iter().rev().take(20).all(&is);

@@ -1,4 +1,4 @@
-//! Which route a request takes: by host, path and headers, for both kinds of objects.
+//! Route matching by host, path and headers, for `InterceptorRoute` and `HTTPScaledObject`.
 
 use std::collections::BTreeMap;
 
@@ -13,10 +13,10 @@ use crate::test_namespace::TestNamespace;
 
 pub(crate) const TRIALS: &[Case] = &[trial!(requests_take_the_route_that_fits_best)];
 
-/// What a case asks: host, path, headers; and the route that it should take.
+/// A request (host, path, headers), and the route that it should take.
 type Asked<'a> = (&'a str, &'a str, &'a [(&'a str, &'a str)], Option<&'a str>);
 
-/// The routes, in the order of their making: a name and the rules. `NS` stands for the namespace.
+/// The routes, in the order of creation: a name and the rules. `NS` stands for the namespace.
 fn routes() -> Vec<(&'static str, Value)> {
     vec![
         ("two-hosts", json!([{ "hosts": ["one.NS.test", "Two.NS.test"] }])),
@@ -78,7 +78,7 @@ const CASES: &[Asked<'static>] = &[
     ("paths.NS.test", "/api/v22", &[], Some("path")),
     ("paths.NS.test", "/new/thing", &[], Some("longer-path")),
     ("paths.NS.test", "/api/v2/beta", &[("x-beta", "whatever")], Some("path-and-header")),
-    // The longest path's headers do not fit: the next one is tried.
+    // The headers of the longest path do not match, so the next route is tried.
     ("paths.NS.test", "/api/v2/beta", &[], Some("longer-path")),
     ("headers.NS.test", "/", &[("x-tier", "gold")], Some("header-exact")),
     ("headers.NS.test", "/", &[("x-tier", "Gold")], Some("header-present")),
@@ -96,7 +96,7 @@ const CASES: &[Asked<'static>] = &[
     ("scaled.NS.test", "/", &[("x-key", "yes")], None),
 ];
 
-/// One pod behind one Service: each route leads to a port of its own, which the pod writes down with each request.
+/// One pod behind one Service: each route leads to a port of its own, which the pod logs with each request.
 async fn requests_take_the_route_that_fits_best(space: TestNamespace) {
     let here = |text: &str| text.replace("NS", space.name());
     let routes = routes();
@@ -130,7 +130,7 @@ async fn requests_take_the_route_that_fits_best(space: TestNamespace) {
         let answer =
             session::get_with(&gateway.target(&here(host)), &format!("{}?case={at}", here(path)), headers)
                 .await;
-        // What the app has no page for is a 404 too, but its own.
+        // The app also answers 404 for an unknown path, but without this header.
         let refused = answer.header("x-rouse-error");
         let expected = if route.is_some() { "" } else { "no_route" };
         assert_eq!(refused, expected, "{host}{path} {headers:?}: {} {}", answer.status, answer.text());
@@ -138,7 +138,7 @@ async fn requests_take_the_route_that_fits_best(space: TestNamespace) {
     }
 
     let count = CASES.iter().filter(|(.., route)| route.is_some()).count();
-    let log = patiently("the pod to have written down all requests", async || {
+    let log = patiently("all requests in the pod's log", async || {
         Some(space.requests_seen_by(&pod.name).await).filter(|log| log.len() >= count)
     })
     .await;

@@ -1,4 +1,4 @@
-//! A namespace for one trial, and what can be asked of the API server in it.
+//! A namespace for one trial: creates, reads and changes objects in it, and waits for pods, slices and conditions.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ pub(crate) const EVENT: Kind = ("v1", "Event");
 pub(crate) const SLICE: Kind = ("discovery.k8s.io/v1", "EndpointSlice");
 pub(crate) const ROUTE: Kind = ("http.keda.sh/v1beta1", "InterceptorRoute");
 
-/// A pod, as far as trials ask.
+/// The name and address of a pod.
 #[derive(Debug, Clone)]
 pub(crate) struct Pod {
     pub(crate) name: String,
@@ -47,7 +47,7 @@ struct Inner {
 }
 
 impl TestNamespace {
-    /// A new one. Whoever makes it removes it.
+    /// A new one. The caller must remove it.
     pub(crate) async fn create() -> Self {
         Self::create_in(&cluster::kubeconfig()).await
     }
@@ -66,12 +66,12 @@ impl TestNamespace {
         let files = tempfile::tempdir().expect("a temporary folder");
         let (name, kubeconfig) = (made.metadata.name.unwrap(), kubeconfig.to_owned());
         let space = Self(Arc::new(Inner { name, client, kubeconfig, files }));
-        // No pod is admitted before, and controllers are slow to try again.
+        // No pod is admitted before it exists, and controllers retry slowly.
         space.until(("v1", "ServiceAccount"), "default", "to be there", |_| true).await;
         space
     }
 
-    /// Removes it, without waiting for all that was in it.
+    /// Deletes it, without waiting for its objects to be gone.
     pub(crate) async fn remove(&self) {
         let namespace = json!({ "apiVersion": "v1", "kind": "Namespace" });
         let api = cluster::api_of(&self.0.client, None, &namespace);
@@ -80,7 +80,7 @@ impl TestNamespace {
         }
     }
 
-    /// What it is called.
+    /// Its name.
     pub(crate) fn name(&self) -> &str {
         &self.0.name
     }
@@ -95,12 +95,12 @@ impl TestNamespace {
         &self.0.kubeconfig
     }
 
-    /// A folder that goes with it.
+    /// A temporary folder, deleted with it.
     pub(crate) fn files(&self) -> &Path {
         self.0.files.path()
     }
 
-    /// The host that [`TestNamespace::route`] claims for an app; nobody else does.
+    /// The host that [`TestNamespace::route`] claims for an app; no other trial uses it.
     pub(crate) fn host(&self, app: &str) -> String {
         format!("{app}.{}.test", self.name())
     }
@@ -138,7 +138,7 @@ impl TestNamespace {
         self.apply(self.route(app.name()).object()).await;
     }
 
-    /// Applies an object; as the API server has it then.
+    /// Applies an object. Returns it as the API server stores it.
     pub(crate) async fn apply(&self, object: Value) -> Value {
         cluster::apply(&self.0.client, Some(self.name()), &object).await
     }
@@ -147,14 +147,14 @@ impl TestNamespace {
         Api::namespaced_with(self.0.client.clone(), self.name(), &cluster::resource(version, kind))
     }
 
-    /// An object, if it is there.
+    /// An object, if it exists.
     pub(crate) async fn get(&self, kind: Kind, name: &str) -> Option<Value> {
         let object = self.api(kind).get_opt(name).await;
         let object = object.unwrap_or_else(|error| panic!("cannot get {} {name}: {error}", kind.1));
         object.map(|object| serde_json::to_value(object).unwrap())
     }
 
-    /// All objects of a kind with these labels: `app=shop`; all of them: an empty text.
+    /// The objects of a kind with these labels (`app=shop`), or all of them if `labels` is empty.
     pub(crate) async fn list(&self, kind: Kind, labels: &str) -> Vec<Value> {
         let list = self.api(kind).list(&ListParams::default().labels(labels)).await;
         let list = list.unwrap_or_else(|error| panic!("cannot list {}: {error}", kind.1));
@@ -168,7 +168,7 @@ impl TestNamespace {
         serde_json::to_value(patched.unwrap_or_else(|error| panic!("cannot patch {name}: {error}"))).unwrap()
     }
 
-    /// Deletes an object; not there is as good.
+    /// Deletes an object; it need not exist.
     pub(crate) async fn delete(&self, kind: Kind, name: &str) {
         match self.api(kind).delete(name, &DeleteParams::default()).await {
             Ok(_) => {}
@@ -187,7 +187,7 @@ impl TestNamespace {
         scaled.unwrap_or_else(|error| panic!("cannot scale {deployment}: {error}"));
     }
 
-    /// Waits until an object is there and as it should be.
+    /// Waits until an object exists and `is` accepts it.
     pub(crate) async fn until(
         &self,
         kind: Kind,
@@ -201,19 +201,19 @@ impl TestNamespace {
         .await
     }
 
-    /// The Deployment's replicas, as wanted.
+    /// The desired replicas of a Deployment.
     pub(crate) async fn replicas(&self, deployment: &str) -> u64 {
         let deployment = self.get(DEPLOYMENT, deployment).await.expect("the Deployment");
         deployment["spec"]["replicas"].as_u64().unwrap()
     }
 
-    /// The pods of an app that have an address and are not on their way out.
+    /// The pods of an app that have an address and are not terminating.
     pub(crate) async fn pods(&self, app: &str) -> Vec<Pod> {
         let pods = self.list(POD, &format!("app={app}")).await;
         pods.iter().filter(|pod| pod["metadata"]["deletionTimestamp"].is_null()).filter_map(pod).collect()
     }
 
-    /// Waits until so many pods of an app are ready, in the `EndpointSlice`s of its Service too.
+    /// Waits until exactly `count` pods of an app are ready, also in the `EndpointSlice`s of its Service.
     pub(crate) async fn ready_pods(&self, app: &str, count: usize) -> Vec<Pod> {
         self.ready_pods_of(app, &[app], count).await
     }
@@ -254,7 +254,7 @@ impl TestNamespace {
         let mut all: Vec<IpAddr> =
             ready.filter_map(|endpoint| endpoint["addresses"][0].as_str()?.parse().ok()).collect();
         all.sort();
-        // A pod is in one slice for each set of its ports.
+        // A pod is in one slice per set of ports.
         all.dedup();
         all
     }
@@ -272,12 +272,12 @@ impl TestNamespace {
         api.logs(pod, &LogParams::default()).await.unwrap_or_else(|error| panic!("no log of {pod}: {error}"))
     }
 
-    /// What a pod saw of the requests it got: lines of an app with `LOG_REQUESTS=1`.
+    /// The requests in a pod's log: lines of an app with `LOG_REQUESTS=1`.
     pub(crate) async fn requests_seen_by(&self, pod: &str) -> Vec<Value> {
         self.logs(pod).await.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 
-    /// Waits until a route has a condition of this type and status for what its spec says now; the condition.
+    /// Waits until a route has a condition of this type and status for its current generation. Returns the condition.
     pub(crate) async fn condition(&self, route: &str, kind: &str, status: &str) -> Value {
         let find = |route: &Value| {
             let generation = &route["metadata"]["generation"];
@@ -290,7 +290,7 @@ impl TestNamespace {
         find(&route).unwrap()
     }
 
-    /// What is worth knowing when a trial has failed.
+    /// Diagnostics for a failed trial: objects, events and logs.
     pub(crate) async fn tell(&self) -> String {
         let mut lines = vec![format!("namespace {}", self.name())];
         for kind in [DEPLOYMENT, ROUTE, POD, SLICE] {

@@ -1,4 +1,4 @@
-//! The three timeouts of a route, each a 504 of its own.
+//! The three timeouts of a route: each answers 504 with its own error code.
 
 use http::{Method, StatusCode};
 use rouse_e2e::body;
@@ -24,7 +24,7 @@ fn empty() -> Value {
 async fn each_timeout_has_an_error_of_its_own(space: TestNamespace) {
     space.run(&App::new("shop").replicas(1)).await;
     space.apply(empty()).await;
-    // The other timeouts are there, and longer.
+    // The other timeouts are set, but longer.
     let table = [
         (
             "readiness",
@@ -44,11 +44,11 @@ async fn each_timeout_has_an_error_of_its_own(space: TestNamespace) {
             json!({ "readiness": "5m", "request": "1s", "responseHeader": "5m" }),
             "request_timeout",
         ),
-        // Where nobody is ready, the whole request's time is what it may wait.
+        // Without a readiness timeout and a ready pod, the request timeout limits the hold.
         ("request-held", "empty", json!({ "request": "1s", "responseHeader": "5m" }), "readiness_timeout"),
     ];
     for (name, service, timeouts, _) in &table {
-        // There is something to wake, or the wait would be over at once.
+        // With a scale target; without one, the wait would end at once.
         let route = space.route(name).service(service).annotate("scale-target", "apps/v1/Deployment/shop");
         space.apply(route.spec(&json!({ "timeouts": timeouts })).object()).await;
         let mut timeouts = timeouts.clone();
@@ -89,6 +89,6 @@ async fn a_response_that_has_begun_is_cut_at_the_end_of_its_time(space: TestName
     let response = client.send(request).await;
     assert_eq!(response.status(), StatusCode::OK);
     let cut = session::whole(response).await;
-    assert!(cut.is_err(), "a text of ours in the middle of theirs, or an end that looks right: {cut:?}");
+    assert!(cut.is_err(), "the gateway added text to the response, or ended it as if complete: {cut:?}");
     gateway.stop().await;
 }

@@ -1,4 +1,4 @@
-//! TLS to pods: they are dialled by address and verified by their Service's name, with what Secrets and `ConfigMap`s say now.
+//! TLS to pods: dialled by address, verified by the Service's name, with the current content of Secrets and `ConfigMap`s.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -41,17 +41,17 @@ pub(crate) const TRIALS: &[Case] = &[
 
 const CONFIG_MAP: Kind = ("v1", "ConfigMap");
 
-/// The usual question about a Service: who signs its pods' certificates.
+/// The usual annotation of a Service: the CA of its pods' certificates.
 const CA: (&str, &str) = ("upstream-ca", "configmap/ca");
 
 const WRONG_CA: &str = "not issued by a trusted CA";
 
-/// The DNS name of a Service that is asked for.
+/// The DNS name of a Service, sent as SNI.
 fn dns(space: &TestNamespace, service: &str) -> String {
     format!("{service}.{}.svc", space.name())
 }
 
-/// Makes an authority whose certificate is in the `ConfigMap` `ca`, which the gateway may read.
+/// Creates an authority whose certificate is in the `ConfigMap` `ca`, which the gateway may read.
 async fn authority(space: &TestNamespace) -> Authority {
     let authority = Authority::named("authority of a trial");
     space.apply(config_map("ca", &[("ca.crt", &authority.pem())])).await;
@@ -59,7 +59,7 @@ async fn authority(space: &TestNamespace) -> Authority {
     authority
 }
 
-/// Runs a pod of `app` that shows `leaf`.
+/// Runs a pod of `app` with the certificate `leaf`.
 async fn pod(space: &TestNamespace, app: &str, leaf: &Leaf) {
     space.apply(leaf_secret(app, leaf)).await;
     space.apply(App::new(app).replicas(1).tls(app).deployment()).await;
@@ -82,7 +82,7 @@ async fn service(space: &TestNamespace, app: &str, name: &str, asks: Asks<'_>) {
     space.apply(space.route(name).object()).await;
 }
 
-/// The same, whose pods are spoken to over TLS.
+/// The same with TLS to its pods.
 async fn secure(space: &TestNamespace, app: &str, name: &str, asks: Asks<'_>) {
     let asks: Vec<_> = asks.iter().copied().chain([("upstream-tls", "true")]).collect();
     service(space, app, name, &asks).await;
@@ -92,7 +92,7 @@ async fn ask(space: &TestNamespace, gateway: &Gateway, name: &str) -> FullRespon
     session::get(&gateway.target(&space.host(name)), "/headers").await
 }
 
-/// What the pod saw of a request, which it answered.
+/// Asserts that a pod answered, and returns what it saw of the request.
 #[track_caller]
 fn served(name: &str, answer: &FullResponse) -> Value {
     let said = (answer.status, answer.header("x-rouse-error"));
@@ -100,8 +100,8 @@ fn served(name: &str, answer: &FullResponse) -> Value {
     answer.json()
 }
 
-/// What clients hear of settings that cannot be used: the reason is on the route's status.
-const UNUSABLE: &str = "cannot be used; the status of its routes says why";
+/// The response for unusable settings; the reason is in the route's status.
+const UNUSABLE: &str = "cannot be used; see the status of its routes";
 
 fn is_refused(answer: &FullResponse, words: &str) -> bool {
     (answer.status, answer.header("x-rouse-error")) == (StatusCode::BAD_GATEWAY, "tls_failed")
@@ -114,7 +114,7 @@ fn refused(name: &str, answer: &FullResponse, words: &str) {
     assert!(is_refused(answer, words), "{name}: expected tls_failed and {words:?}, not {status} {text}");
 }
 
-/// Asks until the pod answers; what it saw. Nothing but a refusal because of TLS may come before.
+/// Repeats a request until the pod answers. Returns what the pod saw. Until then, every response must be a TLS failure.
 async fn until_served(space: &TestNamespace, gateway: &Gateway, name: &str) -> Value {
     patiently(&format!("{name} to be served"), async || {
         let answer = ask(space, gateway, name).await;
@@ -127,7 +127,7 @@ async fn until_served(space: &TestNamespace, gateway: &Gateway, name: &str) -> V
     .await
 }
 
-/// Asks until it is refused in these words.
+/// Repeats a request until it is refused with these words.
 async fn until_refused(space: &TestNamespace, gateway: &Gateway, name: &str, words: &str) {
     patiently(&format!("{name} to be refused: {words}"), async || {
         is_refused(&ask(space, gateway, name).await, words).then_some(())
@@ -135,7 +135,7 @@ async fn until_refused(space: &TestNamespace, gateway: &Gateway, name: &str, wor
     .await;
 }
 
-/// Waits until the route's status says so, too.
+/// Waits until the route's status contains these words, too.
 async fn until_told(space: &TestNamespace, route: &str, words: &str) {
     patiently(&format!("{route} to be told: {words}"), async || {
         let told = space.condition(route, "BadUpstreamTls", "True").await;
@@ -186,7 +186,7 @@ async fn a_pod_is_dialled_by_address_and_verified_by_any_name_of_its_service(spa
         assert_eq!(seen["sni"], expected, "{route}");
         assert_eq!(seen["local"], format!("{}:8080", pod.ip), "{route}");
         assert_eq!(seen["client_certificate"], false, "{route}");
-        assert_eq!(seen["headers"]["x-forwarded-proto"][0], "http", "{route}: as the client came");
+        assert_eq!(seen["headers"]["x-forwarded-proto"][0], "http", "{route}: the client's scheme");
     }
     let dialled: BTreeSet<_> = gateway.connections().into_iter().map(|address| address.ip()).collect();
     assert!(dialled.contains(&pod.ip), "{dialled:?}");
@@ -250,9 +250,9 @@ async fn a_wrong_certificate_is_refused_in_words_and_the_pod_gets_nothing(space:
         assert!(seen.is_empty(), "{} got {seen:?}", pod.name);
     }
     let seen = served("right", &ask(&space, &gateway, "right").await);
-    assert_eq!(seen["sni"], dns(&space, "right"), "a neighbour's certificate is as good as ever");
+    assert_eq!(seen["sni"], dns(&space, "right"), "another Service's certificate still works");
 
-    // A route may say that it does not care who answers; TLS it must be.
+    // Without verification, any certificate is accepted, but the pod must speak TLS.
     for (_, name, _, words) in table {
         let trustful = format!("{name}-trustful");
         let answer = ask(&space, &gateway, &trustful).await;
@@ -281,8 +281,8 @@ async fn a_client_certificate_is_shown_where_the_service_names_one(space: TestNa
     secure(&space, "app", "nobody", &[CA]).await;
     let [pod] = &space.ready_pods_of("app", &["mutual", "stranger", "nobody"], 1).await[..] else { panic!() };
     let gateway = space.gateway().await;
-    refused("nobody", &ask(&space, &gateway, "nobody").await, "requires a certificate of ours");
-    refused("stranger", &ask(&space, &gateway, "stranger").await, "refused our certificate");
+    refused("nobody", &ask(&space, &gateway, "nobody").await, "requires a client certificate");
+    refused("stranger", &ask(&space, &gateway, "stranger").await, "rejected our certificate");
     assert!(space.requests_seen_by(&pod.name).await.is_empty());
     let seen = served("mutual", &ask(&space, &gateway, "mutual").await);
     assert_eq!((&seen["client_certificate"], &seen["sni"]), (&json!(true), &json!(names[0])));
@@ -372,7 +372,7 @@ async fn a_secret_of_another_namespace_cannot_be_named(space: TestNamespace) {
     }
 }
 
-/// `other` has what would be needed, and the gateway may read it there: the rule alone keeps it out.
+/// `other` has the needed objects, and the gateway may read them there: only the namespace rule prevents their use.
 async fn neighbours_secrets(space: &TestNamespace, other: &TestNamespace) {
     let authority = Authority::named("authority of a trial");
     let apps = ["root", "root-entry", "path", "mutual", "mutual-dots"];
@@ -382,7 +382,7 @@ async fn neighbours_secrets(space: &TestNamespace, other: &TestNamespace) {
     grant_named_in(other, space, "secrets", &["root", "ours"]).await;
     space.apply(config_map("ca", &[("ca.crt", &authority.pem())])).await;
     grant_named(space, "configmaps", &["ca"]).await;
-    // The name of the other namespace is an object's name, too: it is looked for at home.
+    // The other namespace's name is also an object's name: the gateway looks for that object in the route's namespace.
     grant_named(space, "secrets", &[other.name()]).await;
     let there = other.name();
     let at_home = format!("there is no Secret {}/{there}", space.name());
@@ -431,7 +431,7 @@ async fn the_operators_ca_counts_where_a_service_has_none(space: TestNamespace) 
     gateway.stop().await;
 }
 
-/// Requests one after the other, until it is told to stop.
+/// Requests one after the other, until it is stopped.
 struct Trickle {
     over: Arc<AtomicBool>,
     clients: JoinSet<(usize, Vec<String>)>,
@@ -450,7 +450,7 @@ impl Trickle {
                     if !keeps_its_connection {
                         http = Http::one(&target).await;
                     }
-                    // The pod sets the pace.
+                    // The pod's delay sets the rate.
                     let answer = http.get("/slow/50").await;
                     asked += 1;
                     if answer.status != StatusCode::OK {
@@ -463,7 +463,7 @@ impl Trickle {
         Self { over, clients }
     }
 
-    /// How many were asked: all of them with success.
+    /// Stops, and returns the number of requests; all must have succeeded.
     async fn end(mut self) -> usize {
         self.over.store(true, Ordering::Relaxed);
         let mut all = 0;
@@ -481,7 +481,7 @@ async fn certificates_are_rotated_without_a_restart_and_without_a_failed_request
     let (only_old, only_new) = (old.pem(), new.pem());
     let both = format!("{only_old}{only_new}");
     let names = ["shop", "stays", "ahead"].map(|name| dns(&space, name));
-    // `stays` never gets a certificate of the new authority, `ahead` knows nothing of the old one.
+    // `stays` never gets a certificate of the new authority; `ahead` does not trust the old one.
     for (secret, authority, clients) in
         [("shop-1", &old, &both), ("shop-2", &new, &both), ("stays", &old, &both), ("ahead", &new, &only_new)]
     {
@@ -491,7 +491,7 @@ async fn certificates_are_rotated_without_a_restart_and_without_a_failed_request
     let shop = App::new("shop")
         .replicas(2)
         .client_certificates()
-        // Pods serve on until everybody knows that they leave.
+        // Pods keep serving until all gateways know that they are terminating.
         .env("TERM_DELAY_MS", 3000)
         .service_with(asks.clone())
         .deployment_with(json!({ "spec": {
@@ -517,8 +517,8 @@ async fn certificates_are_rotated_without_a_restart_and_without_a_failed_request
     let trickle = Trickle::start(&space, &gateway, "shop");
 
     space.apply(config_map("ca", &[("ca.crt", &both)])).await;
-    // We believe it now, but it does not believe us.
-    until_refused(&space, &gateway, "ahead", "refused our certificate").await;
+    // Now the gateway trusts the pod, but the pod does not trust the gateway's certificate.
+    until_refused(&space, &gateway, "ahead", "rejected our certificate").await;
     space.apply(shop.tls("shop-2").deployment()).await;
     rolled_out(&space, "shop").await;
     space.apply(leaf_secret("ours", &new.leaf(&ours))).await;
@@ -592,7 +592,7 @@ async fn with_kedas_variables_https_goes_on_as_https_under_the_short_name(space:
     let short = format!("shop.{}", space.name());
     let hosts = ["shop", "plain", "stranger"].map(|name| space.host(name));
     let [shop, plain, stranger] = &hosts;
-    // KEDA's gateway and its pods may show the same certificate, which is its own root.
+    // KEDA's gateway and its pods may present the same self-signed certificate.
     let names: Vec<String> = hosts.iter().cloned().chain([short.clone()]).collect();
     let leaf = Leaf::self_signed(&names);
     space.apply(leaf_secret("shop", &leaf)).await;
@@ -615,7 +615,7 @@ async fn with_kedas_variables_https_goes_on_as_https_under_the_short_name(space:
         let said = (answer.header("x-rouse-cold-start"), answer.header("x-keda-http-cold-start"));
         assert_eq!(said, (cold, cold));
     }
-    // As it came, so it goes on.
+    // A request over plain HTTP goes to the pod over plain HTTP, and one over TLS goes over TLS.
     let seen = served("plain", &ask(&space, &keda.gateway, "plain").await);
     assert_eq!(seen["sni"], Value::Null);
     refused("plain", &keda.get(plain, Alpn::Http1).await, "does not speak TLS");
@@ -650,7 +650,7 @@ async fn a_fallback_service_is_asked_for_by_its_own_name(space: TestNamespace) {
     pod(&space, "spare", &authority.leaf(&[dns(&space, "spare")])).await;
     secure(&space, "spare", "spare", &[CA]).await;
     secure(&space, "spare", "impostor", &[CA]).await;
-    // Nothing runs for it, and there is nothing to wake.
+    // The Service has no pods and no workload to wake.
     secure(&space, "nobody", "shop", &[CA]).await;
     for (route, fallback) in [("shop", "spare"), ("misled", "impostor")] {
         let to = json!({ "coldStart": { "fallback": { "service": { "name": fallback, "port": 80 } } } });

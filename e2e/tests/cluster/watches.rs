@@ -1,6 +1,7 @@
-//! The watch breaks: whatever the API server does, requests go on with the last truth, and the new one is found.
+//! Broken watches: during API server outages, compaction and etcd restores, requests use the last known state; then the
+//! gateway resyncs.
 //!
-//! Each trial has a control plane of its own. Pods are processes of this machine.
+//! Each trial has a control plane of its own. Pods are processes on this machine.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -40,13 +41,13 @@ pub(crate) const TRIALS: &[Case] = &[
     trial!(a_token_that_is_refused_is_read_again).on_its_own_cluster().once(),
 ];
 
-/// Requests a second: a trickle that never stops.
+/// Requests a second.
 const TRICKLE: u32 = 30;
 
 /// The kinds that every gateway watches.
 const KINDS: [&str; 5] = ["EndpointSlice", "Service", "InterceptorRoute", "HTTPScaledObject", "Pod"];
 
-/// For a gateway that believes in pods that no object tells of: there is no node, and the tests write the slices.
+/// Lets a gateway accept endpoints without Pod objects: there is no node, and the trials write the slices.
 fn with_host_pods(launch: Launch) -> Launch {
     launch.flag("--allow-manual-endpoints", true)
 }
@@ -66,7 +67,7 @@ async fn lists(gateway: &Gateway) -> BTreeMap<&'static str, f64> {
     KINDS.into_iter().map(of).collect()
 }
 
-/// Waits until each kind was listed again since `before`; and none was over and over.
+/// Waits until each kind was listed again since `before`, and asserts that none was listed more than four times.
 async fn listed_again(gateway: &Gateway, before: &BTreeMap<&'static str, f64>) {
     let again = patiently("everything to be listed again", async || {
         let now = lists(gateway).await.into_iter();
@@ -77,7 +78,7 @@ async fn listed_again(gateway: &Gateway, before: &BTreeMap<&'static str, f64>) {
     assert!(again.iter().all(|(_, more)| *more <= 4.0), "{again:?}");
 }
 
-/// The watches, as the gateway tells of them.
+/// The watches, as the admin API reports them.
 async fn watches(gateway: &Gateway) -> Vec<Value> {
     let told = gateway.admin.get("/api/v1/watches").await.json();
     told.as_array().unwrap_or_else(|| panic!("no list: {told}")).clone()
@@ -92,7 +93,7 @@ async fn all_are(gateway: &Gateway, state: &str) -> Vec<Value> {
     .await
 }
 
-/// Whether every service is told to be stale, or none: `None` if they differ.
+/// Whether all services are reported as stale, or none; `None` if they differ.
 async fn stale(gateway: &Gateway) -> Option<bool> {
     let all = gateway.admin.get("/api/v1/services").await.json();
     let all: BTreeSet<bool> =
@@ -100,7 +101,7 @@ async fn stale(gateway: &Gateway) -> Option<bool> {
     if all.len() == 1 { all.first().copied() } else { None }
 }
 
-/// Waits until the gateway knows the endpoints that the API server has, no more and no less.
+/// Waits until the gateway has exactly the endpoints that the API server has.
 async fn agree(space: &TestNamespace, gateway: &Gateway) {
     type Endpoints = BTreeSet<(String, SocketAddr, &'static str)>;
     let written = async || -> Endpoints {
@@ -135,12 +136,12 @@ async fn agree(space: &TestNamespace, gateway: &Gateway) {
         last = known().await;
         (last == wanted).then_some(())
     });
-    // Before that gives up, or nobody learns what differed.
+    // Shorter than the deadline of `patiently`, so that the failure shows what differs.
     let outcome = timeout(Duration::from_secs(90), same).await;
     assert!(outcome.is_ok(), "the gateway has {last:#?}, the API server {wanted:#?}");
 }
 
-/// A request that may wait for long.
+/// A request with a long client timeout.
 fn patient(target: &Target) -> JoinSet<FullResponse> {
     let target = target.clone();
     let mut request = JoinSet::new();
@@ -153,7 +154,7 @@ fn patient(target: &Target) -> JoinSet<FullResponse> {
     request
 }
 
-/// Waits for the wake of an app, gives it a pod, and the request that waited is answered by it.
+/// Waits for the wake of an app, gives it a pod, and asserts that this pod answers the held request.
 async fn woken(space: &TestNamespace, app: &str, mut held: JoinSet<FullResponse>) -> HostPod {
     assert_eq!(held.len(), 1);
     assert!(held.try_join_next().is_none(), "it waits");
@@ -187,7 +188,7 @@ async fn an_api_server_that_is_away_costs_no_request_and_delays_a_wake(space: Te
     for watch in all_are(&gateway, "broken").await {
         assert!(watch["why"].as_str().is_some_and(|why| why.contains("cannot be reached")), "{watch}");
     }
-    // A hold's deadline holds, whoever is away.
+    // A held request times out also without the API server.
     let refused = session::get(&gateway.target(&space.host("hasty")), "/").await;
     assert_eq!((refused.status.as_u16(), refused.header("x-rouse-error")), (504, "readiness_timeout"));
     let away = f64::from(u32::try_from(seconds().max(15)).unwrap());
@@ -198,7 +199,7 @@ async fn an_api_server_that_is_away_costs_no_request_and_delays_a_wake(space: Te
     })
     .await;
     assert_eq!(stale(&gateway).await, Some(true));
-    assert_eq!(gateway.admin.get("/readyz").await.status, 200, "it serves what it knows");
+    assert_eq!(gateway.admin.get("/readyz").await.status, 200, "it serves the last known state");
     load.flows(100).await;
 
     own_cluster::api_server_returns(&space).await;
@@ -215,12 +216,12 @@ async fn an_api_server_that_is_away_costs_no_request_and_delays_a_wake(space: Te
     gateway.stop().await;
 }
 
-/// For a gateway that will stand still: when it goes on, no connection of a client has been idle for too long.
+/// For a gateway that will be suspended: when it continues, it must not close client connections as idle.
 fn standing_still(launch: Launch) -> Launch {
     launch.flag("--idle-timeout", "10m")
 }
 
-/// A process that stands still; it goes on when this is dropped.
+/// A suspended process; it continues when this is dropped.
 struct Still(u32);
 
 impl Still {
@@ -245,8 +246,8 @@ async fn a_history_that_is_gone_is_listed_anew_and_empties_nothing(space: TestNa
     let load = Load::on(&gateway.target(&space.host("shop")), TRICKLE);
     load.flows(30).await;
 
-    // The gateway misses it all: the watches end as they should, and it hears of that when all is over. What it then
-    // asks for is history that neither the API server nor etcd has any more.
+    // The gateway is suspended through all of this. When it continues, its watches have ended, and it asks for history that
+    // neither the API server nor etcd has any more.
     let still = Still::stands(gateway.pid);
     own_cluster::node(&space).end("kube-apiserver", Signal::TERM).await;
     own_cluster::api_server_returns(&space).await;
@@ -266,7 +267,7 @@ async fn a_history_that_is_gone_is_listed_anew_and_empties_nothing(space: TestNa
     listed_again(&gateway, &before).await;
     routes_are(&space, &gateway, &[("shop", 200), ("new", 200), ("old", 404)]).await;
     load.flows(30).await;
-    // And the watch lives.
+    // The new watch delivers events.
     space.delete(SLICE, "shop-one").await;
     agree(&space, &gateway).await;
     load.stop().await.assert_perfect();
@@ -284,14 +285,14 @@ async fn routes_are(space: &TestNamespace, gateway: &Gateway, expected: &[(&str,
     }
 }
 
-/// What is there when the backup is made, and what happens after it.
+/// What changes after the backup.
 struct History {
     one: HostPod,
     two: HostPod,
     _new: HostPod,
 }
 
-/// Before: `shop` with pod one. After: pod one is gone, pod two has come, and there is an app more.
+/// Before: `shop` with pod one. After: pod one is replaced by pod two, and there is one more app.
 async fn happens_after(space: &TestNamespace, one: HostPod) -> History {
     let two = HostPod::start("two").await;
     space.apply(two.slice(space, "shop", true)).await;
@@ -323,7 +324,7 @@ async fn an_etcd_restored_from_a_backup_is_followed_from_there(space: TestNamesp
     routes_are(&space, &gateway, &[("shop", 200), ("new", 404)]).await;
     all_are(&gateway, "following").await;
     listed_again(&gateway, &before).await;
-    // What comes next has versions that the gateway has seen before.
+    // The next changes have resource versions that the gateway has seen before.
     space.apply(history.two.slice(&space, "shop", true)).await;
     agree(&space, &gateway).await;
     space.apply(history.one.slice(&space, "shop", false)).await;
@@ -352,7 +353,7 @@ async fn an_etcd_restored_unnoticed_that_has_gone_on_since_is_seen_whole(space: 
     own_cluster::restore(&space);
     own_cluster::start(&space, "etcd").await;
     own_cluster::api_server_returns(&space).await;
-    // One pod more, and then so much else that the revision is beyond where the gateway was.
+    // One more pod, and then other writes until the revision exceeds the last one that the gateway saw.
     let three = HostPod::start("three").await;
     space.apply(three.slice(&space, "shop", true)).await;
     let mut count = 0;
@@ -363,7 +364,7 @@ async fn an_etcd_restored_unnoticed_that_has_gone_on_since_is_seen_whole(space: 
         });
         space.apply(map).await;
     }
-    // Restores take longer than this.
+    // A real restore takes even longer.
     patiently("20 s", async || (Instant::now() >= long).then_some(())).await;
     drop(still);
 
@@ -373,10 +374,10 @@ async fn an_etcd_restored_unnoticed_that_has_gone_on_since_is_seen_whole(space: 
     gateway.stop().await;
 }
 
-/// Between a gateway and the API server: every byte comes late, or none comes until further notice.
+/// A TCP proxy between a gateway and the API server that delays every byte, or blocks all.
 struct Delay {
     address: SocketAddr,
-    /// `None`: nothing passes.
+    /// The delay; `None`: nothing passes.
     by: watch::Sender<Option<Duration>>,
     _tasks: JoinSet<()>,
 }
@@ -420,7 +421,7 @@ async fn slowly(
     }
 }
 
-/// The kubeconfig with the API server at another address, and where it was.
+/// A copy of the kubeconfig that has `to` as the API server's address.
 fn redirected(kubeconfig: &Path, to: SocketAddr) -> PathBuf {
     let mut file: Value = serde_json::from_slice(&fs::read(kubeconfig).unwrap()).unwrap();
     file["clusters"][0]["cluster"]["server"] = json!(format!("https://{to}"));
@@ -451,7 +452,7 @@ async fn a_slow_api_server_delays_news_and_nothing_else(space: TestNamespace) {
     space.apply(two.slice(&space, "shop", true)).await;
     agree(&space, &gateway).await;
 
-    // Silence for a while: what happens meanwhile is news afterwards, and a wake waits.
+    // Block all bytes for a while: changes arrive afterwards, and a wake waits.
     delay.by.send_replace(None);
     let held = patient(&gateway.target(&space.host("cold")));
     space.apply(one.slice(&space, "shop", false)).await;
@@ -461,7 +462,7 @@ async fn a_slow_api_server_delays_news_and_nothing_else(space: TestNamespace) {
     delay.by.send_replace(Some(Duration::from_secs(1)));
     let _cold = woken(&space, "cold", held).await;
     agree(&space, &gateway).await;
-    assert_eq!(lists(&gateway).await, before, "slow is not broken");
+    assert_eq!(lists(&gateway).await, before, "a slow watch is not listed again");
     all_are(&gateway, "following").await;
     load.stop().await.assert_perfect();
     gateway.stop().await;
@@ -473,7 +474,7 @@ async fn bookmarks_are_heard_where_nothing_happens(space: TestNamespace) {
     all_are(&gateway, "following").await;
     let before = lists(&gateway).await;
     let load = Load::on(&gateway.target(&space.host("shop")), TRICKLE);
-    // There are none of this kind, so nothing can be told of them.
+    // There are no objects of this kind, so its watch carries only bookmarks.
     let heard = async || {
         let all = watches(&gateway).await;
         let quiet = all.iter().find(|watch| watch["kind"] == "HTTPScaledObject").expect("the watch");
@@ -487,7 +488,7 @@ async fn bookmarks_are_heard_where_nothing_happens(space: TestNamespace) {
         heard_again.then_some(())
     })
     .await;
-    assert_eq!(lists(&gateway).await, before, "a bookmark is no list");
+    assert_eq!(lists(&gateway).await, before, "a bookmark does not cause a list");
     load.stop().await.assert_perfect();
     gateway.stop().await;
 }
@@ -504,7 +505,7 @@ async fn a_token_that_is_refused_is_read_again(space: TestNamespace) {
     load.flows(30).await;
 
     identity::revoke(&space).await;
-    // Watches that stand go on; the next ones are refused.
+    // Open watches continue with the old token; new ones are refused.
     own_cluster::node(&space).end("kube-apiserver", Signal::KILL).await;
     own_cluster::api_server_returns(&space).await;
     patiently("all watches to be refused", async || {

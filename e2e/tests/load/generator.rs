@@ -1,4 +1,4 @@
-//! A steady stream of requests over kept connections, half of them POSTs, and what became of each.
+//! Steady load over persistent connections, half of it POSTs, and a tally of the outcomes.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,26 +12,26 @@ use rouse_e2e::target::Target;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
-/// Connections that are kept.
+/// Persistent connections.
 const CLIENTS: u32 = 20;
 /// Requests a second, over all.
 const RATE: u32 = 500;
 
-/// How long each scene lasts.
+/// How long each scenario lasts.
 pub(crate) fn seconds() -> u64 {
     std::env::var("ROUSE_LOAD_SECONDS")
         .map_or(5, |text| text.parse().expect("ROUSE_LOAD_SECONDS is a number"))
 }
 
-/// What became of the requests.
+/// The outcomes of the requests.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) succeeded: u64,
-    /// What failed, and how often.
+    /// The failures, by description, and how often each occurred.
     pub(crate) failed: BTreeMap<String, u64>,
 }
 
-/// Load that goes on until it is stopped.
+/// Load that runs until it is stopped.
 pub(crate) struct Load {
     tasks: JoinSet<()>,
     tally: Arc<Mutex<Tally>>,
@@ -39,7 +39,7 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// Begins.
+    /// Starts the load.
     pub(crate) fn on(target: &Target) -> Self {
         let (tally, over) = (Arc::<Mutex<Tally>>::default(), Arc::<AtomicBool>::default());
         let mut tasks = JoinSet::new();
@@ -55,7 +55,7 @@ impl Load {
         self.tally.lock().unwrap().succeeded
     }
 
-    /// Lets the requests under way finish.
+    /// Sends no further request, and waits for those in flight.
     pub(crate) async fn stop(mut self) -> Tally {
         self.over.store(true, Ordering::SeqCst);
         while let Some(ended) = self.tasks.join_next().await {
@@ -66,14 +66,15 @@ impl Load {
 }
 
 impl Tally {
-    /// Everything succeeded, and there was something.
+    /// Asserts that there were requests and all succeeded.
     pub(crate) fn assert_perfect(&self) {
         assert!(self.failed.is_empty(), "{} succeeded, but: {:#?}", self.succeeded, self.failed);
         assert!(self.succeeded > 0, "there was no load");
     }
 }
 
-/// One client: a request at a time, each at its moment. It connects again only when it was told to.
+/// One client: one request at a time, at a fixed rate. It reconnects after a failure, after `Connection: close`, and after
+/// the gateway closed the idle connection.
 async fn client(target: &Target, number: u32, tally: &Mutex<Tally>, over: &AtomicBool) {
     let mut ticks = interval(Duration::from_secs(1) * CLIENTS / RATE);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);

@@ -1,4 +1,4 @@
-//! A real load balancer before two gateways. It retries nothing.
+//! Runs haproxy as a load balancer in front of gateways, without retries.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
@@ -14,13 +14,12 @@ use tokio::process::{Child, Command};
 /// Where haproxy is, if it is installed.
 pub(crate) fn find() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    // Debian puts it where only root looks.
+    // Debian installs it in a folder that only root has in PATH.
     let folders = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/usr/local/sbin".into()]);
     folders.map(|folder| folder.join("haproxy")).find(|file| file.is_file())
 }
 
-/// A free port below those that the system gives to clients: it is still free when its owner comes back. None is
-/// given twice.
+/// A free port below the ephemeral range, so that it stays free while its gateway restarts. No port is returned twice.
 pub(crate) fn port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let first = 12_000 + u16::try_from(std::process::id() % 5_000).unwrap();
@@ -38,7 +37,7 @@ pub(crate) struct Haproxy {
 }
 
 impl Haproxy {
-    /// Before gateways of which it knows where requests and health checks go.
+    /// In front of these gateways: the port of each for requests, and for health checks.
     pub(crate) async fn before(gateways: &[(u16, u16)]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let address = SocketAddr::from(([127, 0, 0, 1], port()));

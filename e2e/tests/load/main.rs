@@ -1,7 +1,7 @@
-//! Nothing fails while pods and gateways come and go: steady load, no retries on the client, every request counted.
+//! No request fails while pods and gateways come and go, under steady load without client retries.
 //!
-//! Each scene runs for `ROUSE_LOAD_SECONDS` (5; the recipe `make load` says 60). The bar is failed requests, not the
-//! rate. A harness of its own, because one scene needs haproxy, and a test that cannot run must say so.
+//! Each scenario runs for `ROUSE_LOAD_SECONDS` (5; `make load` sets 60). It fails on failed requests, not on a low
+//! rate. It has its own harness, because one scenario needs haproxy, and a test that cannot run must report that.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 #![expect(clippy::print_stderr, reason = "what a run skips or measures is told beside its results")]
@@ -18,7 +18,7 @@ fn main() {
     let haproxy = haproxy::find();
     if haproxy.is_none() {
         eprintln!(
-            "SKIPPED: the scene behind haproxy: there is no haproxy here (Debian: apt-get install haproxy)"
+            "SKIPPED: the scenario behind haproxy: haproxy is not installed (Debian: apt-get install haproxy)"
         );
     }
     let trials = vec![

@@ -1,4 +1,4 @@
-//! The scenes: what happens while the load goes on.
+//! The load scenarios: rolling restarts, scaling, zero and back, reloads, killed pods, and gateway restarts behind haproxy.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use crate::generator::{Load, Tally, seconds};
 use crate::haproxy::{self, Haproxy};
 
-/// An app of at most five pods that is never idle for long enough to be put to sleep by itself.
+/// An app of at most five pods that never scales to zero by itself.
 fn app() -> App {
     App::http().scale("max", 5).scale("idle-after", "10m")
 }
@@ -38,7 +38,7 @@ fn uids(service: &Service) -> BTreeSet<String> {
     service.endpoints.iter().map(|pod| pod.uid.clone()).collect()
 }
 
-/// Plays `act` again and again while the load goes on, at least once.
+/// Runs `act` repeatedly under load, at least once.
 async fn under_load(target: &Target, mut act: impl AsyncFnMut()) -> Tally {
     let load = Load::on(target);
     let end = Instant::now() + Duration::from_secs(seconds());
@@ -87,7 +87,7 @@ pub(crate) async fn zero_and_back() {
     let tally = under_load(&rouse.target(true), async || {
         let before = uids(&rouse.admin.service("app").await);
         command(&rouse, &["scale", "app", "0"]).await;
-        // The next request wakes it again, so zero itself may be too short to be seen.
+        // The next request wakes it again, so the test may miss the moment at zero.
         let replaced = |service: &Service| uids(service).is_disjoint(&before) && ready(service) > 0;
         rouse.admin.until("app", "another pod", replaced).await;
     })
@@ -108,7 +108,7 @@ pub(crate) async fn reload() {
     let tally = under_load(&rouse.target(false), async || {
         let before = uids(&rouse.admin.service("app").await);
         greeting += 1;
-        // As editors do it: the file is replaced. Another app comes and goes with it.
+        // Replaces the file, as editors do. Another app comes and goes with it.
         let other = App::http().named("other");
         let next = if greeting % 2 == 0 { config(greeting) } else { config(greeting).and(other) };
         std::fs::write(file.with_extension("new"), next.yaml(&programs)).unwrap();
@@ -130,7 +130,7 @@ pub(crate) async fn kill() {
         let service = rouse.admin.until("app", "three pods", |service| ready(service) == 3).await;
         let victim = service.endpoints.iter().find(|pod| pod.state == "Ready").unwrap();
         let pid = victim.pid.unwrap();
-        // Stopped first, so that something is surely in flight on it.
+        // Stopped first, so that it certainly has requests in flight.
         proc::signal(pid, Signal::STOP);
         let stuck = |service: &Service| {
             let pod = service.endpoints.iter().find(|pod| pod.uid == victim.uid);
@@ -176,7 +176,7 @@ pub(crate) async fn gateway_restarts() {
         rouse.take().unwrap().stop().await;
         let again = Rouse::start(&programs, config(*port, *admin)).await;
         again.ready("app").await;
-        // Until haproxy has seen it, too, the other must stay.
+        // The other gateway must stay until haproxy uses this one again.
         let served = again.admin.requests("200").await;
         eventually("haproxy to use it again", async || {
             (again.admin.requests("200").await > served).then_some(())

@@ -1,4 +1,4 @@
-//! The test app itself: a test that relies on one of its settings is right only if the setting works.
+//! Tests of the test app itself: other tests rely on its settings.
 
 use rouse_e2e::client::raw::Raw;
 use rouse_e2e::client::session;
@@ -23,7 +23,7 @@ async fn more_than_its_limit_is_refused_and_remembered() {
     .await;
     assert_eq!(refused.header("x-over-limit"), "1");
     drop(waiting);
-    let stats = eventually("the place to be free", async || {
+    let stats = eventually("the app to be below its limit", async || {
         Some(session::get(&pod.target, "/stats").await).filter(|it| it.status == 200)
     })
     .await

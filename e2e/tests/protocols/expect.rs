@@ -1,4 +1,4 @@
-//! `Expect: 100-continue`, end to end: it is the pod that says "go on".
+//! `Expect: 100-continue`, end to end: only the pod sends the 100.
 
 use rouse_e2e::client::raw::Raw;
 use rouse_e2e::config::{App, Config};
@@ -36,7 +36,7 @@ async fn no_100_continue_before_the_pod_sends_it(target: Target) {
     let mut client = Raw::connect(&target).await;
     client.send(head(&target, "/sink/next")).await;
     target.until("waiting", |waiting| waiting == 1).await;
-    assert!(client.silent().await, "somebody answered for the pod");
+    assert!(client.silent().await, "a 100 that the pod did not send");
     target.next().await;
     go_on(&mut client).await;
 }
@@ -74,7 +74,7 @@ async fn a_held_request_hears_nothing_before_its_pod_is_there() {
     let mut client = Raw::connect(&target).await;
     client.send(head(&target, "/expect/accept")).await;
     rouse.admin.until("app", "one hold", |service| service.holds == 1).await;
-    assert!(client.silent().await, "a 100 would make the client send what nobody can take");
+    assert!(client.silent().await, "a 100 before there is a pod to take the body");
     std::fs::write(&gate, "").unwrap();
     go_on(&mut client).await;
     rouse.stop().await;

@@ -60,7 +60,7 @@ async fn both_stream_in_turn(target: Target) {
     let (feed, mut reply) = client.call("/test.Echo/Bidi").await;
     for message in ["ping", "pong", "and again"] {
         send(&feed, message).await;
-        // The next is sent only when this one is back: nothing waits for the end.
+        // The next message is sent only after this reply: the gateway does not buffer the stream.
         assert_eq!(reply.next().await.unwrap(), message);
     }
     drop(feed);
@@ -76,7 +76,7 @@ async fn the_pod_sees_that_a_call_was_cancelled(target: Target) {
     drop((feed, reply));
     target.until("cancelled", |calls| calls == 1).await;
     let mut reply = client.unary("/test.Echo/Unary", b"still here").await;
-    assert_eq!(reply.outcome().await.0, Some(0), "the connection's other calls live on");
+    assert_eq!(reply.outcome().await.0, Some(0), "other calls on the connection continue");
 }
 
 ways!(readiness_by_grpc, App::h2c().readiness("{grpc: \"\"}"));

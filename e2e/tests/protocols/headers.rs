@@ -1,4 +1,4 @@
-//! What is told along the way, and what stays between two neighbours.
+//! Headers: what the gateway adds (`X-Forwarded-*`, `Via`), and hop-by-hop headers that it removes.
 
 use rouse_e2e::client::raw::Raw;
 use rouse_e2e::client::session::{self, Http};
@@ -44,8 +44,8 @@ async fn the_app_gets_the_addresses_of_the_client_and_the_proxies() {
     assert_eq!(headers["x-forwarded-proto"], json!(["http"]));
     let via = headers["via"][0].as_str().unwrap();
     assert!(via.starts_with("1.1 rouse-"), "{via}");
-    assert_eq!(headers.get("traceparent"), None, "a trace is begun by who records it");
-    // Loopback is trusted unless told otherwise: a front proxy's word is continued.
+    assert_eq!(headers.get("traceparent"), None, "the gateway starts no trace of its own");
+    // Loopback is trusted by default: the gateway keeps a front proxy's headers and appends to them.
     let before = "X-Forwarded-For: 203.0.113.7\r\nX-Forwarded-Proto: https\r\nVia: 1.0 fred\r\n\
                   Traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\n";
     let headers = seen(&target, before).await;
@@ -76,7 +76,7 @@ async fn what_concerns_one_connection_stays_on_it() {
     for name in ["x-secret", "keep-alive", "proxy-connection", "proxy-authorization", "te"] {
         assert_eq!(headers[name], Value::Null, "{name}");
     }
-    // HTTP/2 cleartext by upgrade would be a way past us.
+    // An upgrade to h2c would let later requests bypass the gateway.
     let lines = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n";
     let headers = seen(&target, lines).await;
     for name in ["upgrade", "http2-settings"] {

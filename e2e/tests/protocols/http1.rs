@@ -1,4 +1,4 @@
-//! HTTP/1.1 and 1.0, byte by byte.
+//! HTTP/1.1 and 1.0 on the wire: pipelining, keep-alive, framing, HEAD, and bodies that end early.
 
 use http::{Method, Request};
 use rouse_e2e::body::{self, Body};
@@ -48,7 +48,7 @@ async fn http_1_0_gets_an_answer_it_understands(target: Target) {
         client.send(format!("GET {path} HTTP/1.0\r\nHost: {}\r\n\r\n", target.host)).await;
         let head = client.head().await;
         assert_eq!(head.status, 200);
-        assert!(!head.headers.contains_key("transfer-encoding"), "{path}: chunks came after 1.0");
+        assert!(!head.headers.contains_key("transfer-encoding"), "{path}: a chunked response to HTTP/1.0");
         assert_eq!(client.ended().await, pattern::whole(1000), "{path}");
     }
 }
@@ -79,7 +79,7 @@ async fn chunks_pass_both_ways(target: Target) {
     let head = client.head().await;
     assert!(head.chunked(), "{head:?}");
     assert_eq!(client.body(&head).await, "hello world");
-    // And the connection is where it should be.
+    // The connection is still in sync.
     client.get(&target, "/bytes/3").await;
     assert_eq!(client.response().await.1, pattern::whole(3));
 }
@@ -107,7 +107,7 @@ async fn head_says_the_length_and_sends_nothing(target: Target) {
     assert_eq!((head.status, head.header("content-length")), (200, "1234"));
     client.send(format!("HEAD /chunked/3/10 HTTP/1.1\r\nHost: {}\r\n\r\n", target.host)).await;
     assert_eq!(client.head().await.status, 200);
-    // A body would stand here.
+    // A body of the previous response would be read here.
     client.get(&target, "/bytes/3").await;
     assert_eq!(client.response().await.1, pattern::whole(3));
 }
@@ -131,7 +131,7 @@ async fn every_status_and_method_passes(target: Target) {
     for code in [200, 201, 301, 400, 404, 418, 429, 500, 502, 503, 504, 599] {
         let whole = client.get(&format!("/status/{code}")).await;
         assert_eq!((whole.status.as_u16(), whole.header("x-from-app")), (code, "yes"));
-        assert_eq!(whole.header("x-rouse-error"), "", "an app's own error is no error of ours");
+        assert_eq!(whole.header("x-rouse-error"), "", "the gateway does not mark an app's error as its own");
     }
     for method in ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "PURGE"] {
         let method = Method::from_bytes(method.as_bytes()).unwrap();
@@ -150,7 +150,7 @@ async fn a_cut_response_is_cut_for_the_client_too(target: Target) {
     assert_eq!((head.status, head.header("content-length")), (200, "1000"));
     let came = client.ended().await;
     assert!(came.len() <= 500, "{} bytes of 500", came.len());
-    assert_eq!(came, pattern::whole(came.len()), "no text of ours in the pod's body");
+    assert_eq!(came, pattern::whole(came.len()), "the gateway adds no text to the pod's body");
 }
 
 ways!(curl_is_content, App::http());

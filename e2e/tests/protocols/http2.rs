@@ -75,10 +75,10 @@ ways!(a_cut_response_resets_the_stream as a_cut_response_of_http_2_resets_the_st
 async fn a_cut_response_resets_the_stream(target: Target) {
     let mut client = Http::two(&target).await;
     let request = client.request(Method::GET, "/cut/1000").body(body::empty()).unwrap();
-    // The reset may overtake all that is still on its way, the head included.
+    // The reset may overtake data in flight, including the head.
     if let Ok(response) = client.try_send(request).await {
         assert_eq!(response.status(), 200);
-        assert!(session::whole(response).await.is_err(), "half a body must not look whole");
+        assert!(session::whole(response).await.is_err(), "a truncated body must not look complete");
     }
-    assert_eq!(client.get("/").await.status, 200, "the connection's other streams live on");
+    assert_eq!(client.get("/").await.status, 200, "other streams on the connection continue");
 }

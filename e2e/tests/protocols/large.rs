@@ -14,7 +14,7 @@ const GIB: u64 = 1024 * 1024 * 1024;
 const GROWS_AT_MOST: u64 = 32 * 1024;
 
 async fn watch(target: &Target) -> Option<Memory> {
-    // The first request's memory is no growth.
+    // Memory that the first request allocates does not count as growth.
     assert_eq!(session::get(target, "/").await.status, 200);
     target.gateway.as_ref().map(|gateway| Memory::watch(gateway.pid))
 }

@@ -1,5 +1,5 @@
-//! Every protocol, three ways: straight to the app (which shows that the check is right), through a gateway whose
-//! service is at zero, and through one that is warm.
+//! Each protocol in three ways: directly to the app (which shows that the check itself is right), through a gateway whose
+//! service is at zero, and through one whose service is warm.
 
 #![expect(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! Bodies that take their time: nothing is collected, and who does not read makes the other side wait.
+//! Streamed bodies: the gateway forwards data at once, and a reader that stops makes the sender wait.
 
 use rouse_e2e::client::raw::Raw;
 use rouse_e2e::config::App;
@@ -17,7 +17,7 @@ async fn each_event_comes_before_the_next_is_sent(target: Target) {
     let head = client.head().await;
     assert_eq!((head.status, head.header("content-type")), (200, "text/event-stream"));
     for event in 1..=4 {
-        // The app sends no further event before it is asked to: what comes here was not kept back.
+        // The app sends the next event only on request: the gateway did not wait for more data.
         assert_eq!(client.chunk().await.unwrap(), format!("data: {event}\n\n"));
         if event < 4 {
             target.next().await;
@@ -47,7 +47,7 @@ ways!(
 async fn the_app_hears_that_a_waiting_client_left(target: Target) {
     let mut client = Raw::connect(&target).await;
     client.get(&target, "/hang").await;
-    // The one that hangs, and the one that asks.
+    // The request that hangs, and the one for `/stats`.
     target.until("in_flight", |requests| requests == 2).await;
     client.reset();
     target.until("in_flight", |requests| requests == 1).await;
@@ -69,7 +69,7 @@ async fn the_answer_begins_before_the_question_ends(target: Target) {
     assert_eq!(client.chunk().await, None);
 }
 
-/// What kernel buffers and windows of three connections may hold.
+/// An upper limit for the kernel buffers and flow control windows of three connections.
 const HELD_AT_MOST: u64 = 64 * MIB;
 const GROWS_AT_MOST: u64 = 32 * 1024;
 

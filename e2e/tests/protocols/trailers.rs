@@ -1,4 +1,4 @@
-//! Trailers of HTTP/1.1, both ways.
+//! HTTP/1.1 trailers of requests and responses.
 
 use http::{HeaderMap, HeaderValue, Method, header};
 use rouse_e2e::body;

@@ -1,4 +1,4 @@
-//! Connections that stop being HTTP: `WebSocket` and others.
+//! Upgraded connections: `WebSocket`, and another protocol.
 
 use futures_util::{SinkExt, StreamExt};
 use rouse_e2e::client::raw::Raw;
@@ -44,14 +44,14 @@ fn upgrade_to(protocol: &str, target: &Target) -> String {
 ways!(an_upgrade_of_another_kind_passes, App::http());
 async fn an_upgrade_of_another_kind_passes(target: Target) {
     let mut client = Raw::connect(&target).await;
-    // The first words come with the request: they belong to the new protocol already.
+    // The first bytes arrive with the request; they already belong to the new protocol.
     client.send(upgrade_to("rot13", &target) + "Hello").await;
     let head = client.head().await;
     assert_eq!((head.status, head.header("upgrade")), (101, "rot13"));
     assert_eq!(client.exactly(5).await, "Uryyb");
     client.send("Why do they call it ovaltine?").await;
     assert_eq!(client.exactly(29).await, "Jul qb gurl pnyy vg binygvar?");
-    // Half of the connection ends; what was under way still comes, then the other half ends.
+    // After a half-close, data in flight still arrives; then the other half closes.
     client.send("end").await;
     client.finish().await;
     assert_eq!(client.ended().await, "raq");

@@ -1,4 +1,4 @@
-//! Clients that take up as much as they can, and come again when they are cut off.
+//! Attacking clients: each holds as many resources as it can, and reconnects when the gateway closes its connection.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -27,7 +27,7 @@ const POST: u8 = 3;
 
 /// The window of each stream: 2 MB.
 const WINDOW: u32 = 2 << 20;
-/// How often an attacker shows that it is there, and notices that it was cut off.
+/// How often an attacker sends or reads a little, and notices that its connection is closed.
 const PACE: Duration = Duration::from_millis(100);
 
 /// What one attacker does on each of its connections.
@@ -39,16 +39,16 @@ pub(crate) struct Attack {
 
 #[derive(Debug, Clone)]
 enum Then {
-    /// Reads nothing, and sends these few bytes now and then.
+    /// Reads nothing, and sends these bytes every [`PACE`].
     Stall(Vec<u8>),
-    /// Reads so many bytes now and then, and sends nothing.
+    /// Reads this many bytes every [`PACE`], and sends nothing.
     ReadSlowly(usize),
-    /// Sends these bytes for as long as they are taken.
+    /// Sends these bytes again and again, as fast as the gateway takes them.
     SendOn(Vec<u8>),
 }
 
 impl Attack {
-    /// Asks for a large answer on each of so many HTTP/2 streams, and reads nothing.
+    /// Requests a large response on each of `streams` HTTP/2 streams, and reads nothing.
     pub(crate) fn downloads_over_http2(host: &str, streams: u32) -> Self {
         Self { first: requests(GET, host, LARGE, streams, &[]), then: Then::Stall(nothing()) }
     }
@@ -60,30 +60,30 @@ impl Attack {
         Self { then, ..Self::downloads_over_http2(host, streams) }
     }
 
-    /// Begins a body on each of so many HTTP/2 streams, and never ends it.
+    /// Begins a body on each of `streams` HTTP/2 streams, and never ends it.
     pub(crate) fn uploads_over_http2(host: &str, path: &str, streams: u32, frames: usize) -> Self {
         Self { first: requests(POST, host, path, streams, &vec![0; frames]), then: Then::Stall(nothing()) }
     }
 
-    /// Sends whole bodies on so many HTTP/2 streams to an app that does not answer.
+    /// Sends whole bodies on `streams` HTTP/2 streams to an app that does not answer.
     pub(crate) fn unanswered_uploads_over_http2(host: &str, streams: u32) -> Self {
         let flags = [0, 0, END_STREAM];
         Self { first: requests(POST, host, UNANSWERED, streams, &flags), then: Then::Stall(nothing()) }
     }
 
-    /// Asks for a large answer, and reads nothing.
+    /// Requests a large response, and reads nothing.
     pub(crate) fn download(host: &str) -> Self {
         let first = format!("GET {LARGE} HTTP/1.1\r\nHost: {host}\r\n\r\n").into_bytes();
         Self { first, then: Then::Stall(b"\r\n".to_vec()) }
     }
 
-    /// Sends a body for as long as it is taken.
+    /// Sends a body without end, as fast as the gateway takes it.
     pub(crate) fn upload(host: &str) -> Self {
         let first = format!("POST {UNTAKEN} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 1000000000\r\n\r\n");
         Self { first: first.into_bytes(), then: Then::SendOn(vec![b'a'; 16 * 1024]) }
     }
 
-    /// Sends most of a long head, and then a byte now and then.
+    /// Sends most of a long head, and then a byte every [`PACE`].
     pub(crate) fn incomplete_head(host: &str) -> Self {
         let first = format!("GET / HTTP/1.1\r\nHost: {host}\r\nX-Long: {}", "a".repeat(60 * 1024));
         Self { first: first.into_bytes(), then: Then::Stall(b"a".to_vec()) }
@@ -96,7 +96,7 @@ impl Attack {
         Self { first: first.into_bytes(), then: Then::Stall(b"\r\n".to_vec()) }
     }
 
-    /// Asks the admin API again and again, and reads nothing.
+    /// Requests metrics of the admin API again and again, and reads nothing.
     pub(crate) fn unread_metrics(admin: SocketAddr) -> Self {
         let request = format!("GET /metrics HTTP/1.1\r\nHost: {admin}\r\n\r\n").into_bytes();
         Self { first: request.clone(), then: Then::SendOn(request) }
@@ -107,7 +107,7 @@ impl Attack {
         let mut pace = pace();
         loop {
             if let Ok(stream) = connect(address).await {
-                // However it ends, the next one follows.
+                // However the connection ends, the attacker opens the next one.
                 self.once(stream).await.ok();
             }
             pace.tick().await;
@@ -139,12 +139,12 @@ fn pace() -> Interval {
     pace
 }
 
-/// A connection with a small receive buffer: what the kernel holds is not the gateway's.
+/// A connection with a small receive buffer, so that the client's kernel takes little off the gateway.
 async fn connect(address: SocketAddr) -> std::io::Result<TcpStream> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     socket.set_recv_buffer_size(16 * 1024)?;
     let stream = socket.connect(address).await?;
-    // It ends with a reset: an orderly end would be taken for a client that still waits for its answer.
+    // Closing sends a reset: the gateway would take an orderly close for a client that still waits for its response.
     rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO))?;
     Ok(stream)
 }
@@ -157,12 +157,12 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// A frame that changes nothing.
+/// A frame without effect.
 fn nothing() -> Vec<u8> {
     frame(PRIORITY, 0, 1, &[0, 0, 0, 0, 16])
 }
 
-/// A head in literals.
+/// A request head as HPACK literals.
 fn head(method: u8, host: &str, path: &str) -> Vec<u8> {
     let mut block = vec![0x80 | method, 0x86];
     for (index, value) in [(4, path), (1, host)] {
@@ -172,7 +172,7 @@ fn head(method: u8, host: &str, path: &str) -> Vec<u8> {
     block
 }
 
-/// An HTTP/2 connection with so many requests, each with a data frame for each of `flags`.
+/// An HTTP/2 connection with `streams` requests, each with a data frame for each of `flags`.
 fn requests(method: u8, host: &str, path: &str, streams: u32, flags: &[u8]) -> Vec<u8> {
     let mut all = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
     let window = [&[0, 4][..], &WINDOW.to_be_bytes()].concat();

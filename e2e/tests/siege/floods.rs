@@ -1,4 +1,4 @@
-//! The floods: who attacks what, and with how much.
+//! The floods: for each, the attack, the number of attackers and the limits of the gateway.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
@@ -27,20 +27,20 @@ pub(crate) struct Flood {
     limits: Limits,
 }
 
-/// How many attack at a time.
+/// The number of concurrent attackers.
 #[derive(Debug, Clone, Copy)]
 enum Attackers {
     Exactly(u64),
-    /// So many for each of `ROUSE_SIEGE_CLIENTS`.
+    /// This many times `ROUSE_SIEGE_CLIENTS`.
     Times(u64),
 }
 
-/// What the gateway may have.
+/// The limits of the gateway's process.
 #[derive(Debug, Clone, Copy)]
 enum Limits {
     /// As it starts by default.
     Default,
-    /// So many open files.
+    /// At most this many open files.
     Files(u32),
 }
 
@@ -149,7 +149,7 @@ async fn gateway(programs: &Programs, app: App) -> (Rouse, Watch) {
     (rouse, watch)
 }
 
-/// Attackers that come again when they are cut off, for as long as the flood lasts.
+/// Runs `count` attackers, which reconnect when they are cut off, for as long as the flood lasts.
 async fn keep_up(watch: &Watch, attack: &Attack, address: std::net::SocketAddr, count: u64) {
     let end = Instant::now() + Duration::from_secs(number("ROUSE_SIEGE_SECONDS", 4));
     let mut attackers = JoinSet::new();
@@ -167,7 +167,7 @@ async fn end(rouse: Rouse, watch: Watch, flood: &str) {
     rouse.stop().await;
 }
 
-/// The product, with as many descriptors as it may have.
+/// The product, started with these limits.
 fn limited(limits: Limits) -> (Option<tempfile::TempDir>, Programs) {
     let programs = programs!();
     let Limits::Files(files) = limits else { return (None, programs) };

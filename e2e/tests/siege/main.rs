@@ -1,8 +1,8 @@
 //! Floods by clients that do not read, do not send on, or open too much: memory stays bounded, and other clients are
 //! served.
 //!
-//! Each flood lasts `ROUSE_SIEGE_SECONDS` (4) and has `ROUSE_SIEGE_CLIENTS` attackers (5), or many times as many. The bars: the
-//! gateway stays under 256 MiB at the default limits, no request of another client fails, and `/livez` answers within
+//! Each flood lasts `ROUSE_SIEGE_SECONDS` (4) and has `ROUSE_SIEGE_CLIENTS` attackers (5), or a multiple of that. It passes
+//! if the gateway stays under 256 MiB at the default limits, no request of another client fails, and `/livez` answers within
 //! `ROUSE_SIEGE_LIVEZ_SECONDS` (5, for machines that are busy). `make siege` sets them to 30 s, 5 attackers and 1 s.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
@@ -17,7 +17,7 @@ use rouse_e2e::runtime::block_on;
 
 fn main() {
     let mut arguments = Arguments::from_args();
-    // Each watches the time of the others.
+    // One at a time: each measures latency, which another flood would spoil.
     arguments.test_threads = Some(1);
     let mut trials: Vec<Trial> =
         floods::FLOODS.iter().map(|flood| trial(flood.name, move || floods::run(flood))).collect();

@@ -1,4 +1,4 @@
-//! What must hold throughout a flood.
+//! Checks during a flood: other clients are served, `/livez` answers in time, and memory stays bounded.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,14 +19,14 @@ const MOST_MEMORY: u64 = 256 * 1024;
 /// How long a request of another client may take, on a machine that is busy with the flood.
 const SERVED: Duration = Duration::from_secs(30);
 
-/// Asks as another client and as a kubelet until it is stopped.
+/// Sends requests as another client and as a kubelet until it is stopped.
 pub(crate) struct Watch {
     memory: Memory,
     over: Arc<AtomicBool>,
     tasks: JoinSet<()>,
     served: Arc<AtomicU64>,
     slowest: Arc<AtomicU64>,
-    /// Tasks that still ask.
+    /// Tasks that still send requests.
     alive: Arc<AtomicU64>,
 }
 
@@ -50,7 +50,7 @@ impl Drop for Alive {
 }
 
 impl Watch {
-    /// Begins, with another client that asks for `target`.
+    /// Starts; the other client sends its requests to `target`.
     pub(crate) async fn begin(rouse: &Rouse, target: Target) -> Self {
         let (over, served, slowest) = (Arc::<AtomicBool>::default(), Arc::default(), Arc::default());
         let (mut tasks, alive) = (JoinSet::new(), Arc::default());
@@ -70,19 +70,19 @@ impl Watch {
         watch
     }
 
-    /// Waits until another client has been served some more.
+    /// Waits until the other client has been served again.
     pub(crate) async fn goes_on(&self) {
         let before = self.served.load(Ordering::SeqCst);
         rouse_e2e::wait::eventually("another client to be served", async || {
             let served = self.served.load(Ordering::SeqCst) > before + 5;
-            // What went wrong stands above: a task that watches has panicked.
+            // A monitoring task has panicked; its message is printed above.
             assert_eq!(self.alive.load(Ordering::SeqCst), WATCHERS, "a client was not served");
             served.then_some(())
         })
         .await;
     }
 
-    /// Everything held.
+    /// Stops, and asserts that all limits were kept.
     pub(crate) async fn end(mut self, flood: &str) {
         self.goes_on().await;
         self.over.store(true, Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! Apps as people have them: Python, Node, and one that insists on its port.
+//! Typical apps: Python, Node, and an app with a fixed port.
 
 use std::collections::BTreeSet;
 use std::net::TcpListener;

@@ -1,4 +1,4 @@
-//! `rouse logs`, `scale`, `restart` and `status`, typed at a shell.
+//! The commands `rouse logs`, `scale`, `restart` and `status` against a running `rouse up`.
 
 use std::collections::BTreeSet;
 use std::net::TcpListener;
@@ -21,7 +21,7 @@ pub(crate) async fn logs_are_those_of_the_app_and_can_be_followed() {
          other: {{command: [sh, -c, 'echo other; exec {app}']}}\n"
     ))
     .await;
-    assert_eq!(rouse.ask(&programs(), &["logs", "loud"]).await.ok(), "", "it has not said anything yet");
+    assert_eq!(rouse.ask(&programs(), &["logs", "loud"]).await.ok(), "", "the app has printed nothing yet");
     let mut following = rouse.asking(&programs(), &["logs", "loud", "-f"]);
     let mut following = following.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let followed = Output::of(&mut following);
@@ -31,7 +31,7 @@ pub(crate) async fn logs_are_those_of_the_app_and_can_be_followed() {
     let line = |text: &'static str| move |line: &str| (line == text).then_some(());
     followed.find("a followed line", line("loud-1 | in")).await;
     followed.find("a followed line of stderr", line("loud-1 | err")).await;
-    let kept = eventually("what it says later", async || {
+    let kept = eventually("its later lines", async || {
         let kept = rouse.ask(&programs(), &["logs", "loud"]).await.ok();
         kept.contains("loud-1 | listening ").then_some(kept)
     })
@@ -45,7 +45,7 @@ pub(crate) async fn logs_are_those_of_the_app_and_can_be_followed() {
     rouse.stopped(&[]).await;
 }
 
-/// A script that prints so many lines at once, and then is the test app.
+/// A script that prints `lines` lines at once, and then becomes the test app.
 fn burst(lines: usize, width: usize) -> String {
     format!("[sh, -c, 'seq -f %0{width}.0f 1 {lines}; exec {}']", test_app())
 }
@@ -72,11 +72,11 @@ pub(crate) async fn a_burst_of_output_is_shown_and_kept_and_followed_whole() {
 }
 
 pub(crate) async fn a_viewer_that_does_not_read_holds_up_no_app_and_is_told_what_it_missed() {
-    // Far more than is kept, and than pipes and sockets hold.
+    // Far more than the log keeps, and more than pipes and sockets buffer.
     let rouse = up(&format!("  loud: {{command: {}}}\n", burst(30_000, 1000))).await;
     let mut following = rouse.asking(&programs(), &["logs", "loud", "-f"]);
     let mut following = following.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    assert_eq!(ask(&rouse, "loud", "/").await.status, 200, "it serves when it has printed everything");
+    assert_eq!(ask(&rouse, "loud", "/").await.status, 200, "the app serves after it has printed everything");
     let followed = Output::of(&mut following);
     let missed = |line: &str| {
         let (count, _) = line.strip_prefix("… ")?.split_once(" lines not shown")?;
@@ -86,10 +86,10 @@ pub(crate) async fn a_viewer_that_does_not_read_holds_up_no_app_and_is_told_what
     let (lines, all) = (followed.lines(), 30_000);
     let seen = numbers(lines.iter().map(String::as_str));
     let missed: usize = lines.iter().filter_map(|line| missed(line)).sum();
-    // One more where the app took so long to start that its log says so.
+    // One line more if the app started so slowly that its log mentions it.
     let known = seen.len() + missed;
     assert!(missed > 0 && (all..=all + 1).contains(&known), "{} seen and {missed} missed", seen.len());
-    assert!(seen.is_sorted(), "none comes twice or late");
+    assert!(seen.is_sorted(), "no line is repeated or out of order");
     rouse.stop().await;
 }
 

@@ -1,4 +1,4 @@
-//! Good changes of the file while it runs.
+//! Valid changes of `rouse.yaml` while `rouse up` runs.
 
 use std::fs::File;
 
@@ -52,7 +52,7 @@ pub(crate) async fn an_app_that_is_removed_finishes_its_requests_first() {
     rouse.replace_file(&file([App::http().named("stays")]));
     printed(&rouse, "reloaded rouse.yaml", 1).await;
     assert_eq!(ask(&rouse, "old", "/").await.status, 404);
-    // No route leads there any more.
+    // Directly: no route leads to this pod any more.
     assert_eq!(get(&Target::plain(pod), "/next").await.status, 200);
     let answer = asked.join_next().await.unwrap().unwrap();
     assert_eq!((answer.status.as_u16(), answer.text().as_str()), (200, "waited\n"));
@@ -71,7 +71,7 @@ pub(crate) async fn another_scale_restarts_nothing() {
     })
     .await;
     assert!(pods.iter().any(|pod| pod["uid"] == before.as_str()), "{pods:?}");
-    assert!(!rouse.output.lines().iter().any(|line| line.contains("told to stop")));
+    assert!(!rouse.output.lines().iter().any(|line| line.contains("is stopping")));
     rouse.stop().await;
 }
 
@@ -88,7 +88,7 @@ pub(crate) async fn another_environment_replaces_the_pods() {
 pub(crate) async fn sighup_reads_the_file_again() {
     let [one, two] = ["one", "two"].map(|name| file([App::http().named(name)]));
     let rouse = Launch::of(&one).up(&programs()).await;
-    // Of the same size and the same age, in the same place: only who is told to look can see the change.
+    // Same size, modification time and path: only a reload on request can detect the change.
     let path = rouse.dir().join("rouse.yaml");
     let written = path.metadata().unwrap().modified().unwrap();
     std::fs::write(&path, &two).unwrap();

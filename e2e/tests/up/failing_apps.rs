@@ -1,4 +1,4 @@
-//! Apps that do not run: who asks, who looks and who watches the terminal all hear why.
+//! Apps that fail to start: the response, `rouse status` and the terminal all give the reason.
 
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ pub(crate) async fn an_app_that_listens_elsewhere_is_told_where_and_what_to_do()
     rouse.stop().await;
 }
 
-/// A port that is free, since it was a moment ago.
+/// A port that was free a moment ago.
 fn free_port() -> u16 {
     std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
 }
@@ -109,7 +109,7 @@ pub(crate) async fn an_app_that_ends_at_once_is_answered_at_its_third_end_and_no
     assert!(facts["trouble"].to_string().contains("the next request starts it again"), "{facts}");
     let starts = || std::fs::read_to_string(rouse.dir().join("starts")).unwrap_or_default().lines().count();
     assert_eq!(starts(), 3);
-    // Between two wakes requests are answered at once; after that pause, the next one gets a start of its own.
+    // In the pause after a failed start, requests fail at once; the first request after it triggers another start.
     eventually("one start for the next request", async || {
         refused(&rouse, "quitter").await;
         (starts() > 3).then_some(())
@@ -138,7 +138,7 @@ pub(crate) async fn who_asks_for_a_public_name_is_not_told_paths() {
     rouse.stop().await;
 }
 
-/// Notes when it was started, in milliseconds, and runs only once there is a file `ok`.
+/// Records when it was started, in milliseconds, and runs only once the file `ok` exists.
 const MOODY: &str = "
 echo $(($(date +%s%N) / 1000000)) >> starts
 test -e ok || { echo no mood today >&2; exit 3; }
@@ -164,12 +164,12 @@ pub(crate) async fn an_app_that_keeps_crashing_is_started_ever_more_slowly_until
     .await;
     let pauses: Vec<u64> = starts.windows(2).map(|pair| pair[1] - pair[0]).collect();
     for (pause, least) in pauses.iter().zip([100, 200, 400, 800]) {
-        assert!(*pause >= least, "not ever more slowly: {pauses:?}");
+        assert!(*pause >= least, "the pauses do not grow: {pauses:?}");
     }
     assert!(rouse.output.lines().contains(&"moody-1 | no mood today".to_owned()));
 
     std::fs::write(rouse.dir().join("ok"), "").unwrap();
-    // A start from before may still crash under the first request, which ends its wait.
+    // The first request may still wait for an earlier start, which crashes and fails it.
     eventually("a request to be served after the recovery", async || {
         let answer = ask(&rouse, "moody", "/").await;
         assert!([200, 503].contains(&answer.status.as_u16()), "{answer:?}");

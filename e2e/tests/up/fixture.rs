@@ -1,4 +1,4 @@
-//! What the trials share: the file's head, the way to an app, and `rouse status` as people and as scripts read it.
+//! Shared helpers: a `rouse.yaml` for the trials, requests to an app, and `rouse status` as text and as JSON.
 
 use rouse_e2e::client::session::{FullResponse, get};
 use rouse_e2e::rouse::{Launch, Rouse};
@@ -26,7 +26,7 @@ pub(crate) async fn up(apps: &str) -> Rouse {
     Launch::of(&yaml(apps)).up(&programs()).await
 }
 
-/// The way to an app.
+/// The target of an app.
 pub(crate) fn way(rouse: &Rouse, app: &str) -> Target {
     rouse.target(false).with_host(&format!("{app}.localhost"))
 }
@@ -56,7 +56,7 @@ pub(crate) async fn facts(rouse: &Rouse, app: &str) -> Value {
     found.unwrap_or_else(|| panic!("no {app} in {text}")).clone()
 }
 
-/// Waits until `rouse status` calls the app `state`, for people and for scripts.
+/// Waits until `rouse status` shows the app in `state`, as text and as JSON.
 pub(crate) async fn until_state(rouse: &Rouse, app: &str, state: &str) -> Value {
     let what = format!("{app} to be {state}");
     eventually(&what, async || (row(rouse, app).await[1] == state).then_some(())).await;
@@ -71,7 +71,7 @@ pub(crate) async fn printed(rouse: &Rouse, line: &str, count: usize) {
     .await;
 }
 
-/// Who answers for the app now.
+/// The UID of the pod that answers for the app now.
 pub(crate) async fn uid(rouse: &Rouse, app: &str) -> String {
     let answer = ask(rouse, app, "/").await;
     assert_eq!(answer.status, 200, "{answer:?}");

@@ -1,4 +1,4 @@
-//! What counts as use: whatever is open.
+//! Idle apps: an open connection or stream keeps an app from going to zero, and a closed one does not.
 
 use futures_util::{SinkExt as _, StreamExt as _};
 use http::Method;
@@ -22,7 +22,7 @@ async fn start() -> Rouse {
     Rouse::start(&programs(), Config::of(quick("app")).and(quick("other"))).await
 }
 
-/// `other` was used later than `app` and goes to zero; `app`, with something open, does not.
+/// Asserts that `app`, which has an open request, keeps its pod, while `other`, used later, goes to zero.
 async fn stays(rouse: &Rouse) {
     let pods = rouse.admin.service("app").await.endpoints;
     for _ in 0..2 {
@@ -34,18 +34,18 @@ async fn stays(rouse: &Rouse) {
     assert_eq!((now.endpoints.len(), &now.endpoints[0].uid), (1, &pods[0].uid));
 }
 
-/// By the time another app went to zero twice, this one could have, too.
+/// Asserts that `app` has no request in flight, after enough time to go to zero: `other` does so twice.
 async fn has_let_go(rouse: &Rouse) {
     for _ in 0..2 {
         uid(rouse, "other").await;
         until_state(rouse, "other", "zero").await;
     }
-    assert_eq!(rouse.admin.service("app").await.in_flight, 0, "nobody of its pods has anything to do");
+    assert_eq!(rouse.admin.service("app").await.in_flight, 0, "no pod of the app has a request in flight");
 }
 
 pub(crate) async fn a_websocket_that_its_pod_has_ended_keeps_nothing_awake() {
     let rouse = start().await;
-    // A client that does not hang up though both have said goodbye.
+    // A client that keeps the connection open after both sides have sent a close frame.
     let (mut socket, _) = websocket::connect(&way(&rouse, "app"), "/ws").await;
     socket.close(None).await.unwrap();
     until_end(&mut socket).await;
@@ -66,7 +66,7 @@ pub(crate) async fn a_websocket_whose_pod_was_killed_keeps_nothing_awake() {
     rouse.stop().await;
 }
 
-/// Reads until the other side has ended it.
+/// Reads until the other side has closed it.
 async fn until_end(socket: &mut WebSocketStream<TcpStream>) {
     within("the end", async { while socket.next().await.is_some_and(|message| message.is_ok()) {} }).await;
 }

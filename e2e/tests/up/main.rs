@@ -1,7 +1,7 @@
-//! `rouse up` and the commands around it, as people meet them: what they see, what they type, what stays behind.
+//! `rouse up` and its commands from the user's side: output, errors, reloads, shutdown, and processes left behind.
 //!
-//! A harness of its own, because some trials need programs that may be missing, and a trial that cannot run must
-//! say so.
+//! It has its own harness, because some trials need programs that may be missing, and a trial that cannot run must
+//! report that.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 #![expect(clippy::print_stderr, reason = "what a run skips or measures is told beside its results")]
@@ -27,7 +27,7 @@ use std::pin::Pin;
 use libtest_mimic::{Arguments, Trial};
 use rouse_e2e::runtime::block_on;
 
-/// Mostly they wait for other processes, so more than one for each core.
+/// Trials mostly wait for other processes, so more than one per core.
 const AT_ONCE: usize = 8;
 
 fn main() {

@@ -1,11 +1,11 @@
-//! Files with mistakes, at the start and later.
+//! A `rouse.yaml` with mistakes, at the start and after a change.
 
 use rouse_e2e::config::{App, Config};
 use rouse_e2e::rouse::Launch;
 
 use crate::fixture::{ask, printed, programs, uid};
 
-/// A mistake of each kind.
+/// One mistake of each kind.
 const WRONG: &str = "\
 listen: 127.0.0.1:0
 admin: nowhere
@@ -79,7 +79,7 @@ pub(crate) async fn a_bad_change_is_told_and_the_old_configuration_keeps_serving
     rouse.ready("app").await;
     let before = uid(&rouse, "app").await;
     rouse.replace_file(WRONG);
-    printed(&rouse, "the old configuration keeps serving", 1).await;
+    printed(&rouse, "the old configuration stays in use", 1).await;
     let lines = rouse.output.lines();
     for place in ["rouse.yaml:3:1: ", "rouse.yaml:6:5: ", "rouse.yaml:11:15: "] {
         assert!(lines.iter().any(|line| line.contains(place)), "{place}: {lines:#?}");

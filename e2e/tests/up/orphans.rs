@@ -1,4 +1,4 @@
-//! Nothing stays behind: no process, however it hid; no zombie; no file.
+//! `rouse up` leaves nothing behind: no process (also of other sessions), no zombie, no file.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,11 +16,11 @@ use crate::fixture::{ask, pids, printed, programs, test_app, uid, yaml};
 
 /// In the environment of every process of a family.
 const MARK: &str = "ROUSE_TEST_FAMILY";
-/// How many of a family are called `sleep`.
+/// How many processes of a family are called `sleep`.
 const SLEEPERS: usize = 4;
 
-/// A server with a family: a child, a child's child, one in a session of its own, one whose parent is gone already,
-/// and one that is dead already. None of them minds SIGTERM.
+/// A server with a family: a child, a grandchild, a child in its own session, an orphan, and one that exits at once. All
+/// of them ignore SIGTERM.
 const PARENT: &str = "
 trap '' TERM
 sleep 600 &
@@ -31,7 +31,7 @@ setsid sleep 600 &
 exec \"$APP\"
 ";
 
-/// A `rouse up` whose app has a family, in a folder and with temporary files that are watched.
+/// A `rouse up` whose app has a family. Its working folder and its folder for temporary files are checked for new files.
 struct Scene {
     rouse: Rouse,
     mark: String,
@@ -70,7 +70,7 @@ impl Scene {
         proc::marked(MARK, &self.mark)
     }
 
-    /// The whole family, once all are there and the app serves.
+    /// The whole family, once all processes run and the app serves.
     async fn grown(&self) -> Vec<Process> {
         uid(&self.rouse, "app").await;
         let family = eventually("the whole family", async || {
@@ -83,11 +83,11 @@ impl Scene {
     }
 
     async fn no_zombies(&self) {
-        eventually("the dead to be buried", async || proc::zombies(self.rouse.pid).is_empty().then_some(()))
+        eventually("the zombies to be reaped", async || proc::zombies(self.rouse.pid).is_empty().then_some(()))
             .await;
     }
 
-    /// The old family is gone, and there is a new one in its place.
+    /// Waits until the old family is gone and a new one has replaced it.
     async fn replaced(&self, old: &[Process]) {
         eventually("the old family to be gone", async || {
             old.iter().all(|process| !process.runs()).then_some(())
@@ -106,17 +106,17 @@ impl Scene {
         printed(&self.rouse, "its guardian process was killed", 1).await;
     }
 
-    /// No file that was not there before.
+    /// Asserts that there is no new file.
     fn no_files(&self) {
         assert_eq!(names(self.temporary.path()), BTreeSet::new(), "temporary files");
         assert_eq!(names(self.rouse.dir()), self.before, "files in the working folder");
     }
 
-    /// Ends it in good order; nothing is left the moment it is gone.
+    /// Sends SIGTERM; nothing is left when the process has ended.
     async fn stop(mut self) {
         self.rouse.signal(Signal::TERM);
         assert_eq!(self.rouse.ended().await, Some(0));
-        assert_eq!(self.family(), [], "who is left");
+        assert_eq!(self.family(), [], "processes left behind");
         self.no_files();
     }
 }
@@ -150,7 +150,7 @@ pub(crate) async fn nothing_is_left_after_a_sigkill_in_the_middle_of_leaving() {
     let mut scene = Scene::of("10m").await;
     scene.grown().await;
     scene.rouse.signal(Signal::TERM);
-    printed(&scene.rouse, "app-1 is told to stop", 1).await;
+    printed(&scene.rouse, "app-1 is stopping", 1).await;
     scene.rouse.signal(Signal::KILL);
     assert_eq!(scene.rouse.ended().await, None);
     eventually("the family to be gone", async || scene.family().is_empty().then_some(())).await;
@@ -207,11 +207,11 @@ pub(crate) async fn nothing_is_left_of_a_start_that_failed() {
     let scene = Scene::start_with(&mark, &apps.concat()).await;
     for (name, reason) in [
         ("missing", "command not found: there is no "),
-        ("plain", "not-executable is not executable; chmod +x makes it so"),
+        ("plain", "not-executable is not executable; run chmod +x on it"),
         ("broken", "\"./no-interpreter\" could not be run (a script's #! line may name a program that"),
         ("folder", "cannot start a pod: "),
     ] {
-        // More than once: what one start leaves could be taken for the next one.
+        // More than once: leftovers of one start could affect the next one.
         eventually(&format!("{name} to fail three times"), async || {
             let lines = scene.rouse.output.lines();
             let told =

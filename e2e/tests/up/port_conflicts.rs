@@ -1,4 +1,4 @@
-//! Addresses that somebody has already.
+//! Ports that are already in use.
 
 use std::net::TcpListener;
 
@@ -33,7 +33,7 @@ pub(crate) async fn a_second_rouse_up_on_the_same_address_is_refused_and_the_fir
         assert_eq!(ran.code, Some(1), "{ran:?}");
         assert!(ran.stderr.contains(&format!("pid {} (", first.pid)), "{}", ran.stderr);
         assert!(ran.stderr.contains("another `rouse up` may run there"), "{}", ran.stderr);
-        // A split of the traffic would show in some of them.
+        // If the two processes shared the port, some of these connections would reach the other one.
         let mut http = Vec::new();
         for _ in 0..20 {
             http.push(rouse_e2e::client::session::get(&way(&first, "app"), "/").await.text());

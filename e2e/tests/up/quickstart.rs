@@ -1,4 +1,4 @@
-//! The first minutes: the demo, and what `rouse status` says of an app that comes and goes.
+//! The quickstart: the built-in demo with its printed curl commands, and `rouse status` from zero to serving and back.
 
 use rouse_e2e::client::session::{Http, whole};
 use rouse_e2e::command::run;
@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 
 use crate::fixture::{ask, pids, printed, programs, until_state, way};
 
-/// Runs the `curl …` of an app that `rouse up` printed, as who copies it from there does. Head and body.
+/// Runs the `curl …` command that `rouse up` printed for an app. Returns head and body of the response.
 async fn printed_curl(rouse: &Rouse, app: &str) -> String {
     let invitation = |line: &str| {
         let command = line.strip_prefix(&format!("{app}: "))?.split("   or").next()?;

@@ -1,4 +1,4 @@
-//! What `rouse up` prints, into a pipe and on a terminal.
+//! The output of `rouse up`, into a pipe and on a terminal.
 
 use std::process::Stdio;
 
@@ -39,7 +39,7 @@ pub(crate) async fn nothing_is_printed_before_where_it_listens() {
     let apps: Vec<String> =
         ["a", "b", "c"].map(|name| format!("  {name}: {{command: [{app}], scale: {{min: 1}}}}\n")).into();
     let apps = apps.concat();
-    // Many, and all at once: what races shows when there are fewer cores than wishes.
+    // 100 at the same time: a race shows when there are more processes than cores.
     let mut starting: FuturesUnordered<_> = (0..100).map(|_| up(&apps)).collect();
     while let Some(rouse) = starting.next().await {
         let lines = rouse.output.lines();

@@ -1,4 +1,4 @@
-//! The way out: one signal is a request, two are an order.
+//! Shutdown of `rouse up`: one signal drains, a second one stops at once.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 
 use crate::fixture::{printed, programs, test_app, way, yaml};
 
-/// A rouse that is draining because of one request to `path`, and that request.
+/// A `rouse up` that drains and waits for one request to `path`, and that request.
 async fn draining(path: &'static str) -> (Rouse, JoinSet<Option<FullResponse>>) {
     let config = Config::of(App::http().warm()).flag("--drain-timeout", "10m");
     let rouse = Rouse::start(&programs(), config).await;
@@ -35,7 +35,7 @@ async fn draining(path: &'static str) -> (Rouse, JoinSet<Option<FullResponse>>) 
     (rouse, asked)
 }
 
-/// Signals again and again, until one counts as a second one.
+/// Sends signals until one counts as the second.
 async fn insist(rouse: &mut Rouse) -> Option<i32> {
     let pid = rouse.pid;
     let again = async {
@@ -62,7 +62,7 @@ pub(crate) async fn ctrl_c_waits_three_seconds_for_a_websocket_and_says_so() {
     let children = rouse.children();
     rouse.signal(Signal::INT);
     printed(&rouse, "draining: 1 request under way for local/app (open WebSockets", 1).await;
-    assert_eq!(rouse.ended().await, Some(0), "one signal is no order to stop at once");
+    assert_eq!(rouse.ended().await, Some(0), "one signal drains instead of stopping at once");
     let lines = rouse.output.lines();
     assert!(lines.iter().any(|line| line.starts_with("cut off after 3s: 1 request")), "{lines:#?}");
     assert!(children.iter().all(|child| !child.runs()), "{children:?}");
@@ -73,7 +73,7 @@ pub(crate) async fn two_signals_at_once_are_one() {
     let rouse = Rouse::start(&programs(), Config::of(App::http().warm())).await;
     rouse.ready("app").await;
     let children = rouse.children();
-    // Stopped, it gets both at the same moment, however busy the machine is.
+    // While it is stopped, both signals become pending, so it gets them together also on a busy machine.
     rouse.signal(Signal::STOP);
     rouse.signal(Signal::INT);
     rouse.signal(Signal::TERM);
@@ -85,7 +85,7 @@ pub(crate) async fn sigterm_lets_a_request_finish_first() {
     let (rouse, mut asked) = draining("/wait").await;
     let children = rouse.children();
     let pod = rouse.admin.service("app").await.endpoints[0].address;
-    // Nobody else gets in any more, so past the gateway.
+    // Directly to the pod: the gateway accepts no new connections.
     assert_eq!(get(&Target::plain(pod), "/next").await.status, 200);
     let answer = asked.join_next().await.unwrap().unwrap().expect("it is answered");
     assert_eq!((answer.status.as_u16(), answer.text().as_str()), (200, "waited\n"));
@@ -114,7 +114,7 @@ pub(crate) async fn a_websocket_whose_pod_was_killed_does_not_delay_the_shutdown
     rouse.signal(Signal::TERM);
     assert_eq!(rouse.ended().await, Some(0));
     let lines = rouse.output.lines();
-    assert!(!lines.iter().any(|line| line.contains("cut off after 2s")), "it waited in vain: {lines:#?}");
+    assert!(!lines.iter().any(|line| line.contains("cut off after 2s")), "the drain timed out: {lines:#?}");
 }
 
 pub(crate) async fn a_second_sigterm_ends_at_once_and_leaves_nothing() {

@@ -1,4 +1,4 @@
-//! A rouse that stood still for a while, by itself or with the whole machine.
+//! A `rouse up` process that is suspended for a while, for example with the whole machine, and then continues.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::fixture::{programs, uid, way};
 
-/// Long enough for a slow machine to get from a connection to the stop.
+/// Long enough for a slow machine to connect and to stop the process.
 const IDLE: Duration = Duration::from_secs(5);
 
 pub(crate) async fn a_request_that_came_meanwhile_is_answered_although_its_connection_has_been_idle_for_too_long()
@@ -26,7 +26,7 @@ pub(crate) async fn a_request_that_came_meanwhile_is_answered_although_its_conne
     for used in [true, false] {
         let stream = TcpStream::connect(target.address).await.unwrap();
         let ends = (target.address, stream.local_addr().unwrap());
-        eventually("it to be accepted", async || proc::sockets(rouse.pid).contains(&ends).then_some(()))
+        eventually("the connection to be accepted", async || proc::sockets(rouse.pid).contains(&ends).then_some(()))
             .await;
         let mut client = Raw::over(stream);
         if used {
@@ -37,7 +37,7 @@ pub(crate) async fn a_request_that_came_meanwhile_is_answered_although_its_conne
     }
     rouse.signal(Signal::STOP);
     let stopped = Instant::now();
-    eventually("the time to be up", async || (stopped.elapsed() > IDLE).then_some(())).await;
+    eventually("the idle timeout to pass", async || (stopped.elapsed() > IDLE).then_some(())).await;
     for client in &mut clients {
         client.get(&target, "/").await;
     }
@@ -58,7 +58,7 @@ pub(crate) async fn a_request_that_came_before_the_signal_to_stop_is_answered() 
         assert_eq!(client.response().await.0.status, 200);
         clients.push(client);
     }
-    // So that it finds all at once: the signal, and a request on each connection that was idle.
+    // Suspended, so that it gets all at once: the signal, and a request on each idle connection.
     rouse.signal(Signal::STOP);
     for client in &mut clients {
         client.get(&target, "/").await;

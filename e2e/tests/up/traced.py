@@ -1,4 +1,4 @@
-"""An app that traces itself with OpenTelemetry's SDK as it comes, and answers what it made of a request."""
+"""An app that uses OpenTelemetry's SDK with its defaults, and answers with the span that it made of a request."""
 
 import json
 import os

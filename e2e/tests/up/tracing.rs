@@ -1,4 +1,4 @@
-//! An app that traces itself: OpenTelemetry's own SDK records through Rouse exactly what it records without it.
+//! An app with tracing: OpenTelemetry's SDK records the same spans behind Rouse as without it.
 
 use std::path::PathBuf;
 
@@ -20,7 +20,7 @@ const SAMPLED: &str = "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b71
 const UNSAMPLED: &str = "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00\r\n";
 const MALFORMED: &str = "traceparent: 00-0AF7651916CD43DD-b7ad6b7169203331-01\r\n";
 
-/// What the app made of a request with these header lines.
+/// What the app recorded for a request with these header lines.
 async fn recorded(target: &Target, lines: &str) -> Value {
     let mut client = Raw::connect(target).await;
     client.send(format!("GET / HTTP/1.1\r\nHost: {}\r\n{lines}\r\n", target.host)).await;
@@ -30,7 +30,7 @@ async fn recorded(target: &Target, lines: &str) -> Value {
 }
 
 pub(crate) async fn an_app_records_its_traces_exactly_as_without_us() {
-    let python = json!(python().expect("it was looked for before").to_string_lossy());
+    let python = json!(python().expect("the harness has checked for it").to_string_lossy());
     let apps = format!("  web: {{command: [{python}, traced.py], scale: {{min: 1, max: 1}}}}\n");
     let launch = Launch::of(&yaml(&apps)).file("traced.py", include_str!("traced.py"));
     let rouse = launch.up(&programs()).await;

@@ -17,10 +17,10 @@ use tokio::time::timeout;
 
 use crate::CommandError;
 
-/// It is on this machine, or near.
+/// Short: the admin API is on this machine or near.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// No list of services is that long.
+/// The largest response body: no list of services is longer.
 const LONGEST: usize = 64 << 20;
 
 /// A client of the admin API.
@@ -29,7 +29,7 @@ pub(super) struct Client {
     address: SocketAddr,
 }
 
-/// What came back.
+/// A response of the admin API.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) status: StatusCode,
@@ -37,12 +37,12 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    /// The body of a good answer; the reason of a bad one.
+    /// The body of a successful response, or the error of another.
     pub(super) fn expect_ok(self) -> Result<Bytes, CommandError> {
         if self.status.is_success() { Ok(self.body) } else { Err(CommandError::Failed(self.error())) }
     }
 
-    /// What the other side says is wrong.
+    /// The error text of the response.
     pub(super) fn error(&self) -> String {
         let said = serde_json::from_slice::<Value>(&self.body).ok();
         let said = said.as_ref().and_then(|json| json.get("error")?.as_str());
@@ -55,7 +55,7 @@ impl Client {
         Self { address }
     }
 
-    /// Asks, and waits for the whole answer.
+    /// Sends a request, and waits for the whole response.
     pub(super) async fn request(
         &self,
         method: Method,
@@ -72,7 +72,7 @@ impl Client {
         timeout(ANSWER_TIMEOUT, whole).await.unwrap_or_else(|_| Err(self.silent()))
     }
 
-    /// Asks for a text, and writes it: as it comes if it is endless, otherwise when all of it has come.
+    /// Writes the text at `path` to `out`: an endless one as it arrives, another when it is complete.
     pub(super) async fn copy(
         &self,
         path: &str,
@@ -92,8 +92,8 @@ impl Client {
         if endless { follow(body, out).await } else { Ok(out.write_all(&self.whole(body).await?)?) }
     }
 
-    /// A body, read to its end. The server resets a connection that is not read, so what is slow (a pager, say) must come
-    /// after this. As long as what the server keeps: an operator may have it keep much.
+    /// Reads a body to its end. The server resets a connection that is not read, so a slow reader (such as a pager) must come
+    /// after this. Not limited: an operator may let the server keep much output.
     async fn whole(&self, mut body: Incoming) -> Result<Vec<u8>, CommandError> {
         let mut text = Vec::new();
         while let Some(frame) = timeout(ANSWER_TIMEOUT, body.frame()).await.map_err(|_| self.silent())? {
@@ -103,7 +103,7 @@ impl Client {
         Ok(text)
     }
 
-    /// Sends a question. The connection lasts as long as the returned guard.
+    /// Sends a request. The connection lasts as long as the returned guard.
     async fn send(
         &self,
         method: Method,
@@ -129,7 +129,7 @@ impl Client {
         }
         let request = request.body(Full::<Bytes>::from(body.unwrap_or_default()));
         let request =
-            request.map_err(|error| CommandError::Input(format!("cannot ask for {path}: {error}")))?;
+            request.map_err(|error| CommandError::Input(format!("cannot request {path}: {error}")))?;
         let response = sender.send_request(request).await.map_err(|error| self.broken(&error))?;
         Ok((response, driver))
     }
@@ -157,13 +157,13 @@ impl Client {
             source = error.source();
         }
         CommandError::Failed(format!(
-            "asking {} failed: {said}\n  is that the admin address of a `rouse up`? --admin names another",
+            "the request to {} failed: {said}\n  is that the admin address of a `rouse up`? --admin names another",
             self.address
         ))
     }
 }
 
-/// Writes a body as it comes. An error is its end as well: `rouse up` was stopped.
+/// Writes a body as it arrives. An error also ends it: `rouse up` was stopped.
 async fn follow(mut body: Incoming, out: &mut dyn Write) -> Result<(), CommandError> {
     while let Some(Ok(frame)) = body.frame().await {
         if let Some(data) = frame.data_ref() {

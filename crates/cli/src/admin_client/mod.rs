@@ -1,4 +1,4 @@
-//! `rouse status`, `restart`, `scale` and `logs`: commands that use the admin API of a running `rouse up`.
+//! The commands `rouse status`, `restart`, `scale` and `logs`, which use the admin API of a running `rouse up`.
 
 mod client;
 mod status_text;
@@ -25,7 +25,7 @@ const NAMESPACE: &str = "local";
 const SERVICES: &str = "/api/v1/services";
 /// How many cold starts `status` shows.
 const COLD_STARTS: usize = 5;
-/// How often a restart is looked at.
+/// How often the progress of a restart is checked.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// `rouse status`.
@@ -61,7 +61,7 @@ pub(crate) fn restart(restart: &Restart, streams: &mut Streams<'_>) -> Result<()
     })
 }
 
-/// Waits until none of the `old` pods is left, and tells how far it is.
+/// Waits until all `old` pods are replaced, and prints the progress.
 async fn replaced(
     client: &Client,
     app: &str,
@@ -86,7 +86,7 @@ async fn replaced(
             let why = trouble.filter(|_| done < old.len());
             return match why {
                 Some(why) => Err(CommandError::Failed(format!(
-                    "{app}: {done} of {} pods replaced: {why}\n  `rouse logs {app}` has what it printed",
+                    "{app}: {done} of {} pods replaced: {why}\n  `rouse logs {app}` shows its output",
                     old.len()
                 ))),
                 None => Ok(()),
@@ -95,12 +95,12 @@ async fn replaced(
     }
     let why = trouble.map(|trouble| format!(": {trouble}")).unwrap_or_default();
     Err(CommandError::Failed(format!(
-        "{app}: not all pods were replaced within {limit}{why}\n  it goes on; `rouse status` shows how far it is"
+        "{app}: not all pods were replaced within {limit}{why}\n  the restart goes on; `rouse status` shows its progress"
     )))
 }
 
-/// How many of the `old` pods have a ready successor, and whether it is over. Pods that are gone without a successor,
-/// since the app is broken or fewer are wanted by now, were not replaced.
+/// How many of the `old` pods are replaced by a ready one, and whether the restart is over. A pod that ended without a
+/// successor, because the app fails or fewer pods are needed, is not replaced.
 fn progress(old: &BTreeSet<String>, now: &ServiceView) -> (usize, bool) {
     let left = now.endpoints.iter().filter(|pod| old.contains(&pod.uid)).count();
     let is_new = |pod: &&PodView| pod.state == State::Ready.as_str() && !old.contains(&pod.uid);
@@ -135,11 +135,11 @@ pub(crate) fn logs(logs: &LogsArgs, streams: &mut Streams<'_>) -> Result<(), Com
 
 fn runtime() -> Result<Runtime, CommandError> {
     let runtime = Builder::new_current_thread().enable_all().build();
-    runtime.map_err(|error| CommandError::Io { what: "cannot start".to_owned(), error })
+    runtime.map_err(|error| CommandError::Io { what: "cannot start the runtime".to_owned(), error })
 }
 
 fn path(app: &str, what: &str) -> String {
-    // A name with anything else in it is no app's, and would be no path.
+    // Other characters are in no app's name, and could change the path.
     let plain: String =
         app.chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' }).collect();
     format!("{SERVICES}/{NAMESPACE}/{plain}/{what}")
@@ -153,7 +153,7 @@ async fn service(client: &Client, app: &str) -> Result<ServiceView, CommandError
     let known: Vec<String> = services.iter().map(|service| service.service.clone()).collect();
     services.into_iter().find(|service| service.service == id).ok_or_else(|| {
         let known: Vec<&str> = known.iter().map(|id| id.strip_prefix("local/").unwrap_or(id)).collect();
-        CommandError::Input(format!("there is no app {app:?}; there are: {}", known.join(", ")))
+        CommandError::Input(format!("there is no app {app:?}; the apps are: {}", known.join(", ")))
     })
 }
 
@@ -167,7 +167,7 @@ fn accepted(answer: Answer) -> Result<(), CommandError> {
 
 fn read<T: for<'d> Deserialize<'d>>(body: &[u8]) -> Result<T, CommandError> {
     serde_json::from_slice(body).map_err(|error| {
-        CommandError::Failed(format!("the answer is not one of `rouse up` of this version: {error}"))
+        CommandError::Failed(format!("the response is not from a `rouse up` of this version: {error}"))
     })
 }
 

@@ -1,4 +1,4 @@
-//! `rouse status` as people read it.
+//! Prints `rouse status` as tables for people: services, pods, and the last cold starts.
 
 use std::fmt::Write as _;
 use std::io;
@@ -20,7 +20,7 @@ const PHASES: [(&str, &str); 5] = [
     ("first_byte", "first byte"),
 ];
 
-/// Services, their pods, and the last cold starts.
+/// Writes the services, their pods, and the last cold starts.
 pub(super) fn write(
     out: &mut dyn io::Write,
     services: &[ServiceView],
@@ -67,7 +67,7 @@ pub(super) fn write(
     Ok(())
 }
 
-/// `1/2`: one of two is ready. `1` where it is not known how many there should be.
+/// `1/2`: one of two pods is ready. `1` if the desired number is not known.
 fn pods(service: &ServiceView) -> String {
     match service.desired {
         Some(desired) => format!("{}/{desired}", service.ready),
@@ -77,7 +77,7 @@ fn pods(service: &ServiceView) -> String {
 
 fn why(service: &ServiceView) -> String {
     let mut why = service.reason.clone();
-    // The engine's sentence says it too, as soon as it has decided.
+    // The engine's reason also says so, as soon as it has decided.
     if let Some(pods) = service.pinned
         && !why.contains("pinned")
     {
@@ -109,7 +109,7 @@ fn cold_start(cold: &ColdStartView) -> String {
         }
     };
     let by = cold.ready_by.as_ref().map(|source| format!(" (ready by {source})")).unwrap_or_default();
-    // A String takes everything.
+    // Writing to a String cannot fail.
     match (&*cold.outcome, &cold.pod) {
         ("served", Some(pod)) => write!(line, "served by {pod}{by}"),
         ("served", None) => write!(line, "served{by}"),

@@ -1,4 +1,4 @@
-//! The flags of `rouse check`.
+//! The command-line arguments and help of `rouse check`.
 
 #![allow(clippy::doc_markdown, reason = "doc comments are help texts here, and backticks would be printed")]
 
@@ -15,30 +15,30 @@ pub(super) const NAMESPACE: &str = "rouse-system";
 /// `rouse check`.
 #[derive(Debug, Args)]
 pub struct CheckArgs {
-    /// How to reach the API server [default: KUBECONFIG, ~/.kube/config, or the pod's own ServiceAccount]
+    /// The kubeconfig file [default: KUBECONFIG, ~/.kube/config, or the pod's own ServiceAccount]
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// Which context of the kubeconfig [default: its current one]
+    /// The context of the kubeconfig [default: the current one]
     #[arg(long, value_name = "NAME")]
     pub context: Option<String>,
     /// The one namespace that the gateway watches [default: the one that the installed gateway watches, or all]
     #[arg(short, long, value_name = "NAMESPACE", value_parser = namespace)]
     pub namespace: Option<String>,
-    /// Whose permissions to check [default: those of the installed gateway; if there is none, your own]
+    /// The ServiceAccount whose permissions to check [default: those of the installed gateway; if there is none, your own]
     #[arg(long, value_name = "NAMESPACE/NAME")]
     pub service_account: Option<Account>,
-    /// Where the gateway is installed
+    /// The namespace where the gateway is installed
     #[arg(long, value_name = "NAMESPACE", default_value = NAMESPACE, value_parser = namespace)]
     pub gateway: String,
-    /// How to print the answer
+    /// The output format
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t)]
     pub output: CheckFormat,
-    /// Check again and again for so long, until nothing fails
+    /// Repeat the checks until none fails, for at most this long
     #[arg(long, value_name = "DURATION", default_value = "0s")]
     pub wait: HumanDuration,
 }
 
-/// How `check` prints.
+/// The output format of `check`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum CheckFormat {
     /// A list for people
@@ -48,7 +48,7 @@ pub enum CheckFormat {
     Json,
 }
 
-/// It becomes part of a path, so it must not be able to ask for something else.
+/// Parses a namespace. It becomes part of a request path, so other characters are refused.
 fn namespace(text: &str) -> Result<String, String> {
     let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     let fits = (1..=63).contains(&text.len())
@@ -59,18 +59,18 @@ fn namespace(text: &str) -> Result<String, String> {
         .ok_or_else(|| "expected a namespace: lower case letters, digits and dashes".to_owned())
 }
 
-/// What `rouse check --help` says at its end.
+/// The text at the end of `rouse check --help`.
 pub const HELP: &str = "\
-Looks at the cluster, at the kinds of objects that the gateway needs, at what its ServiceAccount may do, at its \
-Deployment, its pods and Services, and at the routes. Nothing is changed. To check the permissions of another account, you must be \
+Checks the cluster, the kinds of objects that the gateway needs, the permissions of its ServiceAccount, its Deployment, its \
+pods and Services, and the routes. It changes nothing. To check the permissions of another account, you must be \
 allowed to create subjectaccessreviews (with --namespace: localsubjectaccessreviews in it).
 
-  ✔  as it should be
-  ‼  something is lost, or a route does not serve; the exit code stays 0
-  ✖  the gateway cannot do its work
+  ✔  passed
+  ‼  a feature is missing, or a route does not serve; the exit code stays 0
+  ✖  the gateway does not work
   -  not checked
 
-Each that is not as it should be says why, and what to do next.
+Each check that does not pass has its reason and the next step.
 
 Examples:
   rouse check

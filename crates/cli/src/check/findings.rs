@@ -1,4 +1,4 @@
-//! What a survey of the cluster saw → what is missing, and what to do about it. Sends no requests.
+//! Turns a survey of the cluster into a report of problems, each with its next step. Sends no requests.
 
 mod access;
 mod installed;
@@ -8,44 +8,44 @@ use rouse_kube::survey::{KindSurvey, KubernetesVersion, Survey, SurveyError};
 use super::args::NAMESPACE;
 use super::report::{Check, Report, Section};
 
-/// So many of a kind are listed one by one.
+/// The most items that are listed one by one.
 const LISTED: usize = 10;
 
-/// What the advice needs to know of how we were asked.
+/// The facts that next steps depend on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Advice {
     /// `kubectl`, with the kubeconfig and the context that we use.
     pub(super) kubectl: String,
     /// The one namespace that the gateway watches.
     pub(super) namespace: Option<String>,
-    /// Where the gateway is, or should be, installed.
+    /// The namespace where the gateway is, or should be, installed.
     pub(super) gateway: String,
-    /// What is there already, and must not be taken away by what we say.
+    /// What is installed already, and must survive the next step.
     pub(super) there: There,
 }
 
-/// What another `rouse install` would change by accident.
+/// The installed objects that another `rouse install` would change by accident.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct There {
     /// True if there is a gateway, or may be one that this user may not see.
     pub(super) gateway: bool,
     /// The image that it runs, if that is known.
     pub(super) image: Option<String>,
-    /// Whether the cluster has the kinds that routes are, maybe from KEDA HTTP add-on.
+    /// True if the cluster has the CRDs of routes, possibly from KEDA HTTP add-on.
     pub(super) kinds: bool,
 }
 
 impl Advice {
-    /// How to install, or to put right what was installed.
+    /// The command that installs, or repairs an installation.
     fn install(&self) -> String {
         self.install_with(!self.there.kinds)
     }
 
-    /// The same, with or without the definitions of routes.
+    /// The command that installs, with or without the CRDs of routes.
     fn install_with(&self, crds: bool) -> String {
         let mut install = "rouse install".to_owned();
         if self.there.gateway {
-            // `rouse install` refuses the placeholder itself, if it is copied.
+            // `rouse install` refuses a copied placeholder.
             install = format!("{install} --image {}", self.there.image.as_deref().unwrap_or("IMAGE"));
         }
         if self.gateway != NAMESPACE {
@@ -59,7 +59,7 @@ impl Advice {
         }
         let install = format!("{install} | {} apply --server-side -f -", self.kubectl);
         if self.there.gateway {
-            // Flags that are not repeated are reset to their defaults: variables, certificates, the number of pods.
+            // A flag that is not repeated goes back to its default: variables, certificates, the number of pods.
             format!(
                 "with the flags it was installed with (--env, --tls-secret, --replicas and others):\n{install}"
             )
@@ -69,15 +69,15 @@ impl Advice {
     }
 }
 
-/// The kind without which there is nothing to serve.
+/// The kind that the gateway requires.
 const ROUTE: &str = "InterceptorRoute";
 /// The group of the routes.
 const ROUTES: &str = "http.keda.sh";
 
-/// The sections of which nothing is known if the API server does not answer.
+/// The sections that are not checked if the API server does not answer.
 const LATER: [&str; 4] = ["Kinds", "Permissions", "Gateway", "Routes"];
 
-/// Judges what was seen; `Err` says why the API server does not answer.
+/// Builds the report; an `Err` is the reason why the API server does not answer.
 pub(super) fn judge(seen: &Result<Survey, String>, advice: &Advice) -> Report {
     let answers = "the API server answers";
     let survey = match seen {
@@ -111,8 +111,8 @@ pub(super) fn judge(seen: &Result<Survey, String>, advice: &Advice) -> Report {
 const OLDEST: (u32, u32) = (1, 29);
 const UPGRADE: &str = "upgrade the cluster to Kubernetes 1.29 or later";
 
-/// `EndpointSlice`s are v1 from 1.21 on, and say whether a terminating pod still serves from 1.22 (always: 1.26). The
-/// definitions of routes have rules, which are stable from 1.29 on.
+/// `EndpointSlice`s are v1 since 1.21, and have the condition `serving` since 1.22 (always since 1.26). The CRDs of routes use
+/// validation rules, which are stable since 1.29.
 fn version(version: &KubernetesVersion) -> Check {
     let name = format!("Kubernetes is new enough ({})", version.text);
     match version.number {
@@ -120,7 +120,7 @@ fn version(version: &KubernetesVersion) -> Check {
             Check::warning(name).because("its version cannot be read; 1.29 or later is needed").next(UPGRADE)
         }
         Some(number) if number < (1, 21) => {
-            Check::failure(name).because("discovery.k8s.io/v1 is there from 1.21 on").next(UPGRADE)
+            Check::failure(name).because("discovery.k8s.io/v1 exists since 1.21").next(UPGRADE)
         }
         Some(number) if number < (1, 22) => Check::warning(name)
             .because("EndpointSlices do not say which terminating pods still serve: these get no requests")
@@ -129,14 +129,13 @@ fn version(version: &KubernetesVersion) -> Check {
             .because("before 1.26 EndpointSlices may not say which terminating pods still serve")
             .next(UPGRADE),
         Some(number) if number < OLDEST => Check::warning(name)
-            .because("before 1.29 it is not tried, and the rules in the definitions of routes are not stable")
+            .because("versions before 1.29 are not tested, and the validation rules of the CRDs are not stable there")
             .next(UPGRADE),
         Some(_) => Check::pass(name),
     }
 }
 
-/// Whether any kind of route is there, in any version: ours would take the place of the add-on's, which its operator
-/// writes to.
+/// True if the cluster has a CRD of routes, in any version: ours would replace the add-on's, which its operator uses.
 fn has_routes(survey: &Survey) -> bool {
     let served = |kind: &KindSurvey| kind.served.as_ref().is_ok_and(|served| !served.is_empty());
     survey.kinds.iter().any(|kind| kind.group == ROUTES && served(kind))
@@ -154,7 +153,7 @@ fn kind(seen: &KindSurvey, survey: &Survey, advice: &Advice) -> Check {
             Check::pass(name)
         } else {
             Check::warning(name)
-                .because("it has no status of its own, so errors of routes are reported nowhere")
+                .because("its CRD has no status subresource, so errors of routes are not reported")
                 .next(crds(seen, advice))
         };
     }
@@ -162,7 +161,7 @@ fn kind(seen: &KindSurvey, survey: &Survey, advice: &Advice) -> Check {
     let have = match &*others {
         [] => "the cluster does not have it".to_owned(),
         others => {
-            format!("the cluster has it as {}, and the gateway asks for {}", others.join(", "), seen.version)
+            format!("the cluster has it as {}, but the gateway needs {}", others.join(", "), seen.version)
         }
     };
     match (seen.name, others.is_empty()) {
@@ -170,7 +169,7 @@ fn kind(seen: &KindSurvey, survey: &Survey, advice: &Advice) -> Check {
             Check::pass(name).because(format!("{have}, and needs it only for KEDA's older routes"))
         }
         ("ScaledObject", true) => {
-            Check::pass(name).because(format!("{have}: KEDA is not installed, or needed"))
+            Check::pass(name).because(format!("{have}: KEDA is not installed, and not required"))
         }
         ("HTTPScaledObject" | "ScaledObject", false) => {
             Check::warning(name).because(have).next("upgrade KEDA to a version that serves it")
@@ -178,7 +177,7 @@ fn kind(seen: &KindSurvey, survey: &Survey, advice: &Advice) -> Check {
         (ROUTE, _) => {
             let next = crds(seen, advice);
             let next = if has_routes(survey) {
-                format!("upgrade KEDA HTTP add-on to a version that serves it; or, where it is gone,\n{next}")
+                format!("upgrade KEDA HTTP add-on to a version that serves it; or, if it is uninstalled,\n{next}")
             } else {
                 next
             };
@@ -193,12 +192,12 @@ fn crds(seen: &KindSurvey, advice: &Advice) -> String {
     format!("{install}\n{} get crd {}.{}", advice.kubectl, seen.plural, seen.group)
 }
 
-/// Something that could not be looked at.
+/// The check for something that could not be read.
 fn unknown(name: impl Into<String>, unseen: &SurveyError, advice: &Advice) -> Check {
     match unseen {
         SurveyError::Forbidden(words) => Check::warning(name)
             .because(format!("not checked: {words}"))
-            .next("check as a user who may see it, by --kubeconfig or --context"),
+            .next("check as a user who may read it, with --kubeconfig or --context"),
         SurveyError::Failed(words) => {
             Check::failure(name).because(words).next(format!("{} get --raw /readyz?verbose", advice.kubectl))
         }

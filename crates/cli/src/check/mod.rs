@@ -1,4 +1,4 @@
-//! `rouse check`: what is missing in a cluster for `rouse gateway` to work, and what to do about it.
+//! `rouse check`: surveys a cluster, and prints what keeps `rouse gateway` from working, with the next steps.
 
 mod args;
 mod findings;
@@ -20,13 +20,13 @@ use report::{Outcome, Report};
 use crate::CommandError;
 use crate::Streams;
 
-/// With `--wait`, the pause between two looks.
+/// With `--wait`, the pause between two checks.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// `rouse check`.
 pub(crate) fn command(args: &CheckArgs, streams: &mut Streams<'_>) -> Result<(), CommandError> {
     let runtime = Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| CommandError::Io { what: "cannot start".to_owned(), error })?;
+    let runtime = runtime.map_err(|error| CommandError::Io { what: "cannot start the runtime".to_owned(), error })?;
     let report = runtime.block_on(look(args, streams))?;
     match args.output {
         CheckFormat::Text => report.text(streams.out)?,
@@ -35,14 +35,14 @@ pub(crate) fn command(args: &CheckArgs, streams: &mut Streams<'_>) -> Result<(),
     match report.count(Outcome::Failure) {
         0 => Ok(()),
         failed => {
-            // Otherwise the error would be read before what it is about.
+            // Flush, so that the error comes after the report.
             streams.out.flush()?;
             Err(CommandError::Failed(format!("{failed} of the checks failed")))
         }
     }
 }
 
-/// Looks until nothing fails, or for as long as may be.
+/// Checks until nothing fails, or until `--wait` is over.
 async fn look(args: &CheckArgs, streams: &mut Streams<'_>) -> Result<Report, CommandError> {
     let advice = advice(args);
     let client = connect(args.kubeconfig.as_deref(), args.context.as_deref()).await?;
@@ -88,7 +88,7 @@ fn advice(args: &CheckArgs) -> Advice {
     Advice { kubectl, namespace: args.namespace.clone(), gateway: args.gateway.clone(), there }
 }
 
-/// `text` as one word of a command that people copy: a shell takes it for nothing else.
+/// `text` quoted as one word for a shell, in a command that people copy.
 fn quoted(text: &str) -> Cow<'_, str> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_./:@=-".contains(&byte);
     if !text.is_empty() && text.bytes().all(plain) {

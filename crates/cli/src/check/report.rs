@@ -1,14 +1,14 @@
-//! What was found, as it is printed: sections of checks, each with its reason and the next step.
+//! The report of `rouse check` as text or JSON: sections of checks, each with its reason and the next step.
 
 use std::io::{self, Write};
 
 use anstyle::{AnsiColor, Style};
 use serde::Serialize;
 
-/// Everything that was found.
+/// The whole report.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Report {
-    /// Whether nothing fails.
+    /// True if nothing fails.
     passed: bool,
     sections: Vec<Section>,
 }
@@ -20,28 +20,28 @@ pub(super) struct Section {
     pub(super) checks: Vec<Check>,
 }
 
-/// One thing that should be so.
+/// One check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Check {
-    /// What should be so.
+    /// The expected condition.
     pub(super) name: String,
     pub(super) result: Outcome,
-    /// Why it is not, or what more there is to say.
+    /// The reason why it is not met, or a remark.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) detail: Option<String>,
-    /// What to do about it.
+    /// The next step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) next: Option<String>,
 }
 
-/// What came of a check.
+/// The result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Outcome {
     Pass,
-    /// Something is lost, and the gateway can do its work.
+    /// A feature is missing, but the gateway works.
     Warning,
-    /// The gateway cannot do its work.
+    /// The gateway does not work.
     Failure,
     NotChecked,
 }
@@ -126,13 +126,13 @@ impl Report {
         writeln!(out, "{style}{mark}{style:#} {}", self.sum())
     }
 
-    /// All of it in a few words.
+    /// The summary: how many checks have each result.
     fn sum(&self) -> String {
         let kinds = [
             (Outcome::Failure, "failed"),
             (Outcome::Warning, "with a warning"),
             (Outcome::NotChecked, "not checked"),
-            (Outcome::Pass, "as it should be"),
+            (Outcome::Pass, "passed"),
         ];
         let counts = kinds.map(|(outcome, words)| (self.count(outcome), words));
         let some = counts.iter().filter(|(count, _)| *count > 0);

@@ -1,7 +1,7 @@
-//! `rouse explain`: what Rouse makes of Kubernetes objects, without a cluster.
+//! `rouse explain`: shows how Rouse reads Kubernetes objects, without a cluster.
 //!
-//! [`input`] reads the objects one at a time; [`endpoints`] and [`slices`] keep what they need of each, and
-//! print. What an operator should know beyond the answer goes to stderr, as [`notes`].
+//! [`input`] reads the objects one at a time; [`endpoints`] and [`slices`] keep what they need of each, and print. Warnings and
+//! notes go to stderr: [`notes`].
 
 mod endpoints;
 mod input;
@@ -23,7 +23,7 @@ pub(crate) fn run(explain: &Explain, streams: &mut Streams<'_>) -> Result<(), Co
     }
 }
 
-/// A list that is made while it is written: as a whole it could be larger than the input.
+/// A list that is built while it is written: as a whole it could be larger than the input.
 struct OneByOne<I>(Cell<Option<I>>);
 
 impl<I> OneByOne<I> {

@@ -1,4 +1,4 @@
-//! What an operator should know beyond the answer: warnings and notes for stderr, bounded.
+//! Collects warnings and notes about the input, and prints a limited number of them on stderr.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -8,7 +8,7 @@ use anstyle::{AnsiColor, Style};
 /// How many lines of a kind are printed. A broken dump of a large cluster could give a million.
 const SHOWN: usize = 20;
 
-/// Collected while reading, printed before the answer.
+/// Warnings and notes: collected while reading, printed before the output.
 #[derive(Debug, Default)]
 pub(super) struct Notes {
     warnings: Lines,
@@ -34,17 +34,17 @@ impl Lines {
 }
 
 impl Notes {
-    /// Something is wrong with the input, and part of it does not count.
+    /// Adds a warning: a part of the input is wrong, and ignored.
     pub(super) fn warn(&mut self, line: impl Into<String>) {
         self.warnings.push(line.into());
     }
 
-    /// Nothing is wrong, but the answer could be misread.
+    /// Adds a note: the input is valid, but the output could be misread.
     pub(super) fn note(&mut self, line: impl Into<String>) {
         self.remarks.push(line.into());
     }
 
-    /// An object of a kind that is not needed here.
+    /// Counts an object of a kind that is not read.
     pub(super) fn skipped(&mut self, api_version: &str, kind: &str) {
         let what = format!("{kind} ({api_version})");
         if self.skipped.len() < SHOWN || self.skipped.contains_key(&what) {
@@ -73,7 +73,7 @@ impl Notes {
             let what = printable(what);
             writeln!(
                 err,
-                "{yellow}warning:{yellow:#} skipped {count} {objects} of kind {what}; read are {needed}"
+                "{yellow}warning:{yellow:#} skipped {count} {objects} of kind {what}; only {needed} are read"
             )?;
         }
         Ok(())

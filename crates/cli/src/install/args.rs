@@ -1,4 +1,4 @@
-//! The flags of `rouse install`, each checked as it is read.
+//! The command-line arguments and help of `rouse install`, and the parsers of its values.
 
 #![allow(clippy::doc_markdown, reason = "doc comments are help texts here, and backticks would be printed")]
 
@@ -13,8 +13,8 @@ pub struct InstallArgs {
     /// The gateway's image, with a tag or a digest
     #[arg(long, value_name = "IMAGE", default_value = concat!("localhost/rouse:", env!("CARGO_PKG_VERSION")), value_parser = image)]
     pub image: String,
-    /// How many gateways, or none: not said, for an autoscaler (deploy/optional/hpa.yaml) whose number every apply would
-    /// set back otherwise
+    /// The number of replicas; none leaves it out, so that an apply does not reset the number that an autoscaler
+    /// (deploy/optional/hpa.yaml) has set
     #[arg(long, value_name = "COUNT", default_value = "2", value_parser = replicas)]
     pub replicas: Replicas,
     /// The only namespace whose routes and Services are used: the gateway gets a Role there, and no ClusterRole
@@ -26,34 +26,34 @@ pub struct InstallArgs {
     /// A namespace whose Secrets the gateway may read, for TLS to pods; may be repeated
     #[arg(long, value_name = "NAMESPACE", value_parser = label)]
     pub secrets_of: Vec<String>,
-    /// Take requests over TLS too, on port 443, with the certificate of this Secret (type kubernetes.io/tls) in the
+    /// Also accept requests over TLS, on port 443, with the certificate of this Secret (type kubernetes.io/tls) in the
     /// gateway's namespace
     #[arg(long, value_name = "SECRET", value_parser = object_name)]
     pub tls_secret: Option<String>,
     /// A variable of the gateway, like ROUSE_MAX_HOLD=2m; may be repeated
     #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
     pub env: Vec<(String, String)>,
-    /// KEDA's names of headers and metrics beside Rouse's own
+    /// Add KEDA's names of headers and metrics to Rouse's own
     #[arg(long)]
     pub keda_compat: bool,
-    /// Which addresses the pods have
+    /// The IP family of the pods
     #[arg(long, value_name = "FAMILY", value_enum, default_value_t)]
     pub ip_family: IpFamily,
     /// Leave the Namespace out: it exists already, and is managed elsewhere
     #[arg(long)]
     pub no_namespace: bool,
-    /// Whether the kinds of objects that routes are come with it.
+    /// Whether the CRDs of routes are printed.
     #[command(flatten)]
     pub crds: Crds,
 }
 
-/// Whether definitions are printed.
+/// Whether the CRDs are printed.
 #[derive(Debug, Clone, Copy, Default, Args)]
 pub struct Crds {
-    /// Include the definitions of InterceptorRoute and HTTPScaledObject [default]
+    /// Include the CRDs of InterceptorRoute and HTTPScaledObject [default]
     #[arg(long = "crds", overrides_with = "without")]
     with: bool,
-    /// Leave them out: KEDA HTTP add-on has brought its own
+    /// Leave out the CRDs: KEDA HTTP add-on has installed its own
     #[arg(long = "no-crds", overrides_with = "with")]
     without: bool,
 }
@@ -64,22 +64,22 @@ impl Crds {
         !self.with && !self.without
     }
 
-    /// Whether they are printed.
+    /// True if the CRDs are printed.
     pub fn wanted(self) -> bool {
         !self.without
     }
 }
 
-/// How many gateways there are to be.
+/// The number of replicas of the gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Replicas {
-    /// So many.
+    /// This number.
     Count(u32),
-    /// An autoscaler decides.
+    /// Not set, so that an autoscaler decides.
     Unmanaged,
 }
 
-/// Which addresses the pods have.
+/// The IP family of the pods.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum IpFamily {
     /// 10.0.0.7
@@ -89,17 +89,17 @@ pub enum IpFamily {
     Ipv6,
 }
 
-/// What `rouse install --help` says at its end.
+/// The text at the end of `rouse install --help`.
 pub const HELP: &str = "\
-What is printed are the files of deploy/ with these values in them: a Namespace under the restricted pod security \
-standard, the definitions of the routes, a ServiceAccount with the permissions that the gateway uses and no others, a \
-Deployment with a PodDisruptionBudget, and two Services. Everything comes in the order in which it can be applied. \
-The variables of --env are checked as `rouse gateway` would, and the pods get as much time to leave as they ask for. \
+Prints the manifests of deploy/ with these values: a Namespace under the restricted pod security \
+standard, the CRDs of the routes, a ServiceAccount with the permissions that the gateway uses and no others, a \
+Deployment with a PodDisruptionBudget, and two Services. The objects are in the order in which they can be applied. \
+The variables of --env are checked as `rouse gateway` checks them, and terminationGracePeriodSeconds follows from the drain \
+timeout. \
 Variables that name files are refused: nothing is mounted but the certificate of --tls-secret. With --tls-secret and \
---keda-compat, pods are spoken to as the request came, over TLS or not, as KEDA does; --env ROUSE_UPSTREAM_TLS=off \
-says otherwise.
+--keda-compat, requests that came over TLS also go to pods over TLS, as with KEDA; --env ROUSE_UPSTREAM_TLS=off turns this off.
 
-deploy/helm/rouse has the same as a Helm chart, deploy/optional what clusters differ in: an autoscaler, a \
+deploy/helm/rouse is the same as a Helm chart; deploy/optional has what depends on the cluster: an autoscaler, a \
 NetworkPolicy, a ServiceMonitor.
 
 Examples:
@@ -140,7 +140,7 @@ fn replicas(text: &str) -> Result<Replicas, String> {
     count.map(Replicas::Count).ok_or_else(|| "expected a number from 1 to 1000, or none".to_owned())
 }
 
-/// A tag is required: without one it is not known later which version ran.
+/// Parses an image. A tag or digest is required: without one the running version is not known later.
 fn image(text: &str) -> Result<String, String> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-:/@".contains(&byte);
     let name = text.rsplit('/').next().unwrap_or_default();

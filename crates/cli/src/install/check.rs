@@ -16,15 +16,15 @@ pub(super) const HTTPS: u16 = 8443;
 pub(super) const ADMIN: u16 = 9090;
 /// Where the certificate is mounted.
 pub(super) const CERTS: &str = "/certs";
-/// As many as fit into the memory of the manifests: an idle connection takes about 14 KiB, and the rest is for requests.
-/// By default there may be as many as the node has files for, far more than a pod has memory for.
+/// As many connections as fit into the memory limit of the manifests: an idle one takes about 14 KiB, and the rest is for
+/// requests.
 const CONNECTIONS: &str = "30000";
 /// Where Kubernetes mounts the token of the `ServiceAccount` and the CA of the API server.
 const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
-/// What Kubernetes puts the pod's address in place of.
+/// The reference that Kubernetes replaces by the pod's address.
 const POD_IP: &str = "$(POD_IP)";
 
-/// The variables of the gateway beside `POD_IP`: those that make it fit its manifests, then the operator's.
+/// The variables of the gateway except `POD_IP`: those that match the manifests, then the operator's.
 pub(super) fn variables(args: &InstallArgs) -> Vec<(String, String)> {
     let six = args.ip_family == IpFamily::Ipv6;
     let everywhere = if six { "[::]" } else { "0.0.0.0" };
@@ -46,7 +46,7 @@ pub(super) fn variables(args: &InstallArgs) -> Vec<(String, String)> {
     if args.tls_secret.is_some() {
         all.push(("ROUSE_TLS_LISTEN", format!("{everywhere}:{HTTPS}")));
         all.push(("ROUSE_TLS_CERT_DIR", CERTS.to_owned()));
-        // KEDA's TLS listener speaks TLS to pods, too.
+        // KEDA's TLS listener also uses TLS to pods.
         if args.keda_compat && !said("ROUSE_UPSTREAM_TLS") {
             all.push(("ROUSE_UPSTREAM_TLS", "as-received".to_owned()));
         }
@@ -55,7 +55,7 @@ pub(super) fn variables(args: &InstallArgs) -> Vec<(String, String)> {
     ours.chain(args.env.iter().cloned()).collect()
 }
 
-/// The settings that a gateway has with these variables, and what there is to say about them.
+/// The settings of a gateway with these variables, and warnings about them.
 pub(super) fn settings(args: &InstallArgs) -> Result<(Values, Vec<SettingWarning>), CommandError> {
     let variables = variables(args);
     let mut seen = HashSet::from(["POD_IP"]);
@@ -64,7 +64,7 @@ pub(super) fn settings(args: &InstallArgs) -> Result<(Values, Vec<SettingWarning
             "--env {twice}: the manifests set it already, or it is given twice; leave it out"
         )));
     }
-    // Any address will do: only its family matters here.
+    // A sample address: only its family matters here.
     let (pod, everywhere): (IpAddr, IpAddr) = match args.ip_family {
         IpFamily::Ipv4 => (Ipv4Addr::new(192, 0, 2, 1).into(), Ipv4Addr::UNSPECIFIED.into()),
         IpFamily::Ipv6 => {
@@ -73,7 +73,7 @@ pub(super) fn settings(args: &InstallArgs) -> Result<(Values, Vec<SettingWarning
     };
     let expanded = variables.into_iter().map(|(name, value)| (name, value.replace(POD_IP, &pod.to_string())));
     let env = expanded.chain([("POD_IP".to_owned(), pod.to_string())]);
-    let no_file = |_: &_| Err(io::Error::other(format!("the manifests mount no such file; {INSTEAD}")));
+    let no_file = |_: &_| Err(io::Error::other(format!("the manifests do not mount it; {INSTEAD}")));
     let read = read_settings(&GatewayArgs::default(), &Environment::new(env), no_file);
     let (settings, warnings) = read.map_err(|problems| CommandError::Input(problems.to_string()))?;
 
@@ -90,7 +90,7 @@ pub(super) fn settings(args: &InstallArgs) -> Result<(Values, Vec<SettingWarning
         (
             admin,
             settings.get(&settings::ADMIN) == SocketAddr::new(pod, ADMIN),
-            "the probes ask at port 9090 of the pod",
+            "the probes use port 9090 of the pod",
         ),
         (tls_listen, settings.get(&settings::TLS_LISTEN) == https, "use --tls-secret"),
         (&settings::WATCH_NAMESPACE, watched, "use --watch-namespace"),
@@ -112,15 +112,15 @@ pub(super) fn settings(args: &InstallArgs) -> Result<(Values, Vec<SettingWarning
 
 fn unfit(origin: &str, name: &str, instead: &str) -> CommandError {
     CommandError::Input(format!(
-        "--env {origin}: {name} is what the manifests say it is ({instead}); leave it out"
+        "--env {origin}: the manifests set {name} ({instead}); leave it out"
     ))
 }
 
-/// The variable of KEDA's that contradicts the manifests about the setting `name` and would be ignored silently, because our
-/// own variables count first.
+/// The variable of KEDA that contradicts the manifests about the setting `name`. It would be ignored silently, because our own
+/// variables come first.
 fn unheard<'a>(name: &str, args: &'a InstallArgs) -> Option<&'a (String, String)> {
     let port = |value: &str, port: u16| value.parse() == Ok(port);
-    // A variable that is empty is not set.
+    // An empty variable counts as not set.
     args.env.iter().filter(|(_, value)| !value.is_empty()).find(|(alias, value)| match (name, &**alias) {
         ("admin", "KEDA_HTTP_ADMIN_PORT") => !port(value, ADMIN),
         ("listen", "KEDA_HTTP_PROXY_PORT") => !port(value, HTTP),
@@ -130,22 +130,22 @@ fn unheard<'a>(name: &str, args: &'a InstallArgs) -> Option<&'a (String, String)
     })
 }
 
-/// What the manifests say instead of files.
+/// The next step for a setting that names a file.
 const INSTEAD: &str = "give settings by --env and the certificate by --tls-secret, or mount files by the chart's volumes \
                        and volumeMounts or by a patch of kustomize (deploy/README.md)";
 
-/// A setting that names a file which is in no pod of these manifests.
+/// The error for a setting that names a file which the manifests do not mount.
 fn unmounted(settings: &Values, args: &InstallArgs) -> Option<CommandError> {
     let mounted = |path: &Path| {
         let certs = args.tls_secret.is_some() && path.starts_with(CERTS);
-        // `starts_with` does not know that `..` leads out again.
+        // `starts_with` does not resolve `..`, which could leave the folder.
         (certs || path.starts_with(ACCOUNT)) && !path.components().any(|part| part == Component::ParentDir)
     };
     settings.all().iter().find_map(|found| {
         let path = found.value.paths.iter().find(|path| !mounted(path))?.display();
         let origin = &found.origin;
         Some(CommandError::Input(format!(
-            "--env {origin}: the manifests mount no such file as {path}; {INSTEAD}"
+            "--env {origin}: the manifests do not mount {path}; {INSTEAD}"
         )))
     })
 }

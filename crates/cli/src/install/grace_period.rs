@@ -1,4 +1,4 @@
-//! `terminationGracePeriodSeconds`: how long the kubelet lets a gateway drain before it kills it.
+//! Computes `terminationGracePeriodSeconds`, the time that a gateway has to drain before the kubelet kills it.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use rouse_daemon::gateway::settings::{DRAIN_TIMEOUT, SHUTDOWN_DELAY};
 
 /// How long the process may take to end after its drain.
 const MARGIN: Duration = Duration::from_secs(10);
-/// The drain of a gateway that is to drain until it is killed: as long as by default.
+/// The drain time for a drain timeout without limit: the same as the default.
 const UNTIL_KILLED: Duration = Duration::from_secs(30);
-/// A longer drain is worth a word: nodes wait for it.
+/// A longer drain gets a note: the drain of a node waits for it.
 pub(super) const LONG: Duration = Duration::from_hours(1);
 
-/// Whether KEDA's variable says that requests may take as long as the pod may, which must not make that a month.
+/// True if KEDA's variable sets a drain without limit. Its translation is a month, which must not become the grace period.
 pub(super) fn is_without_end(args: &InstallArgs, settings: &Values) -> bool {
     let origin = settings.origin(&DRAIN_TIMEOUT).to_string();
     let said = args.env.iter().find(|(name, _)| *name == origin);

@@ -1,4 +1,4 @@
-//! The files of `deploy/`, as they were when this was built.
+//! The manifests of `deploy/`, embedded at build time.
 
 use serde_json::Value;
 
@@ -7,7 +7,7 @@ use rouse_config::document::yaml::Reader;
 use rouse_config::document::{DocumentError, from_node};
 
 pub(super) const NAMESPACE: &str = include_str!("../../../../deploy/manifests/00-namespace.yaml");
-/// The kinds of objects that routes are.
+/// The CRDs of routes.
 pub(super) const CRDS: [&str; 2] = [
     include_str!("../../../../deploy/crds/interceptorroutes.yaml"),
     include_str!("../../../../deploy/crds/httpscaledobjects.yaml"),

@@ -34,22 +34,21 @@ pub(crate) fn run(args: &InstallArgs, streams: &mut Streams<'_>) -> Result<(), C
     Ok(())
 }
 
-/// What an operator should know about defaults.
+/// Notes about defaults and long drains.
 fn notes(args: &InstallArgs, settings: &Values) -> Vec<String> {
     let mut notes = Vec::new();
     if args.image.starts_with("localhost/") {
-        notes.push(format!("the image {} must be on the nodes already; --image names another", args.image));
+        notes.push(format!("the image {} must already be on the nodes; use --image for another one", args.image));
     }
     if args.crds.is_default() {
         notes.push(
-            "the definitions of InterceptorRoute and HTTPScaledObject are included; --no-crds leaves them out, for \
-             clusters with KEDA HTTP add-on"
+            "the CRDs of InterceptorRoute and HTTPScaledObject are included; use --no-crds in clusters with KEDA HTTP add-on"
                 .to_owned(),
         );
     }
     if grace_period::is_without_end(args, settings) {
         notes.push(format!(
-            "KEDA_HTTP_DRAIN_TIMEOUT=0 is for as long as the pod may take: terminationGracePeriodSeconds stays {}, after \
+            "KEDA_HTTP_DRAIN_TIMEOUT=0 means no limit: terminationGracePeriodSeconds stays {}, after \
              which requests under way are cut off; ROUSE_DRAIN_TIMEOUT=2m gives them two minutes",
             grace_period::seconds(args, settings)
         ));

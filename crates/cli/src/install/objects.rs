@@ -1,4 +1,4 @@
-//! The objects of `deploy/`, with the values of the operator filled in.
+//! Fills the operator's values into the objects of `deploy/`.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use super::{grace_period, manifests};
 use crate::CommandError;
 use rouse_config::settings::Values;
 
-/// What the gateway's objects are called.
+/// The name of the gateway's objects.
 const NAME: &str = "rouse-gateway";
 
 /// All objects, in the order in which they can be applied.
@@ -38,7 +38,7 @@ pub(super) fn all(args: &InstallArgs, settings: &Values) -> Result<Vec<Value>, C
     Ok(objects)
 }
 
-/// Sets what is at `pointer`, which the manifests have.
+/// Sets the value at `pointer`, which exists in the manifests.
 fn put(object: &mut Value, pointer: &str, value: impl Into<Value>) {
     if let Some(place) = object.pointer_mut(pointer) {
         *place = value.into();
@@ -71,12 +71,12 @@ fn fit(object: &mut Value, args: &InstallArgs, settings: &Values) {
     }
 }
 
-/// Names that the whole cluster shares: two gateways in two namespaces must not take each other's.
+/// The name of a cluster-wide object: two gateways in two namespaces must not share one.
 fn cluster_wide(args: &InstallArgs) -> String {
     format!("{NAME}.{}", args.namespace)
 }
 
-/// Names a role or its binding, and makes it one of the watched namespace if there is one.
+/// Names a role or its binding, and moves it to the watched namespace if there is one.
 fn rights(object: &mut Value, narrow: &str, args: &InstallArgs) {
     put(object, "/metadata/name", cluster_wide(args));
     let metadata = object.get_mut("metadata").and_then(Value::as_object_mut);
@@ -100,7 +100,7 @@ fn deployment(object: &mut Value, args: &InstallArgs, settings: &Values) {
     put(object, &format!("{CONTAINER}/image"), args.image.as_str());
     let env = format!("{CONTAINER}/env");
     if let Some(env) = object.pointer_mut(&env).and_then(Value::as_array_mut) {
-        // The pod's address stays; the rest is said anew.
+        // Keep the pod's address, and replace all other variables.
         env.retain(|variable| variable.get("valueFrom").is_some());
         env.extend(variables(args).into_iter().map(|(name, value)| json!({ "name": name, "value": value })));
     }
@@ -115,7 +115,7 @@ fn deployment(object: &mut Value, args: &InstallArgs, settings: &Values) {
     }
 }
 
-/// Leave to read the `resource`s of one namespace, and of no other.
+/// A Role and its binding that allow the gateway to read the `resource`s of one namespace.
 fn leave_to_read(resource: &str, namespace: &str, args: &InstallArgs) -> [Value; 2] {
     const API: &str = "rbac.authorization.k8s.io";
     let name = format!("{NAME}-{resource}.{}", args.namespace);

@@ -273,12 +273,12 @@ async fn what_the_user_may_not_see_is_a_warning_and_no_failure() {
     forbid(&api, "/apis/authorization.k8s.io/v1/subjectaccessreviews");
     forbid(&api, ROUTES);
     let said = check(&api, &[]).await;
-    assert_eq!(said.passed(), ["what the gateway may do can be asked", "routes can be seen"]);
+    assert_eq!(said.passed(), ["the permissions of the gateway can be checked", "routes can be seen"]);
     assert!(said.out.contains("create subjectaccessreviews"), "{}", said.out);
     // Also for a user who may not see the gateway: their own permissions say nothing about it.
     forbid(&api, "/apis/apps/v1/namespaces/rouse-system");
     let said = check(&api, &[]).await;
-    let unseen = ["what the gateway may do can be asked", "Deployment rouse-gateway", "routes can be seen"];
+    let unseen = ["the permissions of the gateway can be checked", "Deployment rouse-gateway", "routes can be seen"];
     assert_eq!(said.passed(), unseen);
     assert!(api.reviews().is_empty(), "{}", said.out);
 }

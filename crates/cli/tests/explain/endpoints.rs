@@ -73,8 +73,7 @@ fn the_json_has_exactly_the_promised_fields() {
         {
             "address": "10.0.0.2:8080", "pod": null, "state": "Starting", "envoy": null, "new_traffic": false,
             "why": "Not ready and not serving: it gets no traffic yet (serving is absent, read as ready; terminating \
-                    is absent, read as false). No pod stands behind it: it counts only where hand-made endpoints are \
-                    allowed.",
+                    is absent, read as false). It has no pod: it counts only where manual endpoints are allowed.",
         },
     ]}]}]});
     assert_eq!(explained(objects), expected);
@@ -127,7 +126,7 @@ fn a_slice_that_is_there_twice_counts_once_as_last_written() {
     let states: Vec<String> = rows(&answer.json()).into_iter().map(|row| row.1).collect();
     assert_eq!(states, ["Starting", "Ready"]);
     assert!(
-        answer.err.contains("EndpointSlice shop/a is there twice; the later one counts"),
+        answer.err.contains("EndpointSlice shop/a appears twice; the later one counts"),
         "{}",
         answer.err
     );
@@ -181,7 +180,7 @@ fn what_cannot_be_routed_to_is_left_out_with_a_warning() {
     assert_eq!(addresses, ["10.0.0.9:80"]);
     assert_eq!(answer.err.matches("FQDN slices are ignored").count(), 1, "{}", answer.err);
     answer.complains(&[
-        "warning: service shop/cart: its FQDN slices are ignored",
+        "warning: service shop/cart: FQDN slices are ignored",
         "warning: EndpointSlice shop/odd: endpoints[0].addresses[0] is \"10.0.0.256\", not an IPv4 address",
         "warning: EndpointSlice shop/odd: endpoints[1] has no address",
         "warning: EndpointSlice shop/odd: endpoints[2].addresses[0] is \"fd00::1\"",
@@ -213,7 +212,7 @@ fn a_service_without_slices_is_shown_with_its_ports_and_what_kind_it_is() {
     text.prints(&[
         "shop/plain\n  sessionAffinity: ClientIP is not honoured",
         "shop/headless\n  Headless Service",
-        "  No selector: its slices count as hand-made",
+        "  No selector: its endpoints count as manual",
         "  port http: no endpoints\n",
         "shop/elsewhere\n  ExternalName Service: routes to it are refused.\n",
     ]);

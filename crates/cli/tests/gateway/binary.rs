@@ -94,9 +94,9 @@ fn certificates_that_cannot_be_read_are_refused_with_their_setting_also_by_check
         (&roots, "error: --tls-cert: ", "gone.pem: cannot be read: No such file"),
         (&both, "error: --tls-cert: ", "gone.pem: cannot be read: No such file"),
         (&["--upstream-ca", &gone], "error: --upstream-ca: ", "gone.pem: cannot be read: No such file"),
-        (&["--upstream-ca", &empty], "error: --upstream-ca: ", "empty.pem: holds no certificate"),
+        (&["--upstream-ca", &empty], "error: --upstream-ca: ", "empty.pem: contains no certificate"),
         (&pair, "error: --tls-cert: ", "gone.pem: cannot be read"),
-        (&["--tls-cert-dir", &bare, door[0], door[1]], "error: --tls-cert-dir: ", "there is no pair like"),
+        (&["--tls-cert-dir", &bare, door[0], door[1]], "error: --tls-cert-dir: ", "no pair of certificate and key"),
         (&["--tls-cert-dir", &gone, door[0], door[1]], "error: --tls-cert-dir: ", "No such file"),
     ];
     let elsewhere = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"];

@@ -155,7 +155,7 @@ fn a_flag_that_can_be_there_once_is_refused_twice() {
         if setting(case.name).is_list() {
             continue;
         }
-        assert_eq!(twice.problems(), [format!("{flag}: it is there 2 times: keep one")]);
+        assert_eq!(twice.problems(), [format!("{flag}: given 2 times: keep one")]);
     }
 }
 

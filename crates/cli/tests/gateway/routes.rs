@@ -263,7 +263,7 @@ fn a_service_that_cannot_have_its_tls_gets_no_request_in_the_clear_and_clients_d
     };
     assert_eq!(
         &*said(scene.backend(&json!({}))),
-        "the TLS settings of Service shop/cart cannot be used; the status of its routes says why"
+        "the TLS settings of Service shop/cart cannot be used; see the status of its routes"
     );
     scene.tls = Arc::new(TlsFacts { ca: Some(Arc::from(&b"no PEM"[..])), ..TlsFacts::default() });
     let reason = said(scene.backend(&json!({})));

@@ -151,7 +151,7 @@ fn a_key_that_is_almost_one_is_recognised() {
         assert!(matches!(&problems[..], [one] if one.ends_with(&hint)), "{problems:?}");
     }
     let problems = told().file("workers: 1\nworkers: 2").problems();
-    assert!(matches!(&problems[..], [one] if one.contains("there twice")), "{problems:?}");
+    assert!(matches!(&problems[..], [one] if one.contains("appears twice")), "{problems:?}");
 }
 
 #[test]

@@ -365,16 +365,16 @@ fn bad_values_are_refused_with_what_is_expected() {
         ("--env ROUSE_WATCH_NAMESPACE=shop", "use --watch-namespace"),
         ("--env KEDA_HTTP_WATCH_NAMESPACE=shop", "use --watch-namespace"),
         ("--env KEDA_HTTP_PROXY_TLS_ENABLED=true", "use --tls-secret"),
-        ("--env ROUSE_CONFIG=/etc/gateway.yaml", "mount no such file; give settings by --env"),
-        ("--env ROUSE_UPSTREAM_CA=/ca.crt", "mount no such file as /ca.crt; give settings by --env"),
+        ("--env ROUSE_CONFIG=/etc/gateway.yaml", "do not mount it; give settings by --env"),
+        ("--env ROUSE_UPSTREAM_CA=/ca.crt", "do not mount /ca.crt; give settings by --env"),
         ("--env ROUSE_KUBECONFIG=/kubeconfig", "the chart's volumes"),
         ("--env ROUSE_TLS_CERT=/certs/a --env ROUSE_TLS_KEY=/certs/b", "by --tls-secret"),
-        ("--tls-secret w --env ROUSE_TLS_CERT=/certs/a --env ROUSE_TLS_KEY=/certs/../b", "as /certs/../b"),
+        ("--tls-secret w --env ROUSE_TLS_CERT=/certs/a --env ROUSE_TLS_KEY=/certs/../b", "mount /certs/../b"),
         (
             "--tls-secret w --env KEDA_HTTP_PROXY_TLS_ENABLED=1 --env KEDA_HTTP_PROXY_TLS_CERT_PATH=/a",
-            "--env KEDA_HTTP_PROXY_TLS_CERT_PATH: the manifests mount no such file as /a",
+            "--env KEDA_HTTP_PROXY_TLS_CERT_PATH: the manifests do not mount /a",
         ),
-        ("--env KEDA_HTTP_ADMIN_PORT=9091", "--env KEDA_HTTP_ADMIN_PORT: admin is what the manifests say"),
+        ("--env KEDA_HTTP_ADMIN_PORT=9091", "--env KEDA_HTTP_ADMIN_PORT: the manifests set admin"),
         ("--ip-family ipv6 --env KEDA_HTTP_PROXY_PORT=80", "port 8080"),
         ("--tls-secret w --env KEDA_HTTP_PROXY_TLS_PORT=443", "--env KEDA_HTTP_PROXY_TLS_PORT"),
         ("--watch-namespace a --env KEDA_HTTP_WATCH_NAMESPACE=b", "use --watch-namespace"),
@@ -401,8 +401,8 @@ fn what_should_be_known_is_said_beside_the_manifests() {
     for expected in [
         "OTEL_SERVICE_NAME: this variable has no effect",
         "did you mean ROUSE_MAX_HOLD",
-        "must be on the nodes",
-        "--no-crds leaves them out",
+        "must already be on the nodes",
+        "use --no-crds",
     ] {
         assert!(told.contains(expected), "{told}");
     }

@@ -1,6 +1,6 @@
-//! A [`DocumentNode`] as typed values, by serde, with errors that know their place.
+//! Deserializes a [`DocumentNode`] into typed values by serde, with errors that name line, column and field.
 //!
-//! Stricter than serde's habit: a list is never taken for an object, and a number never for text.
+//! Stricter than serde's default: a list is never read as an object, nor a number as text.
 
 use std::fmt::Display;
 use std::iter::Enumerate;
@@ -15,13 +15,13 @@ use serde::forward_to_deserialize_any;
 
 use super::{DocumentError, DocumentNode, MapEntry, Mark, Value};
 
-/// Reads `node` as a `T`. The tree goes as the value comes: a large one is not in memory twice.
+/// Reads `node` as a `T`. Consumes the tree while it builds the value, so a large one is not in memory twice.
 pub fn from_node<T: DeserializeOwned>(node: DocumentNode) -> Result<T, DocumentError> {
     let mark = node.mark;
     T::deserialize(SettingsDiagnostics(node)).map_err(|misfit| misfit.at(mark))
 }
 
-/// A fault that does not know its place yet. Boxed: results are passed by value at every field.
+/// An error that may not know its place yet. Boxed: results are passed by value at every field.
 #[derive(Debug)]
 struct Misfit(Box<(Option<Mark>, DocumentError)>);
 
@@ -30,7 +30,7 @@ impl Misfit {
         Self(Box::new((None, DocumentError::new(Mark::START, problem))))
     }
 
-    /// The innermost place counts: it is set first.
+    /// Sets the place if there is none: the innermost place is set first, and counts.
     fn placed(mut self, mark: Mark) -> Self {
         self.0.0.get_or_insert(mark);
         self
@@ -113,12 +113,12 @@ impl<'n> de::Deserializer<'n> for SettingsDiagnostics {
         }
     }
 
-    // An unread part is not walked: it may be most of the object.
+    // Does not walk an unread part: it may be most of the object.
     fn deserialize_ignored_any<V: Visitor<'n>>(self, visitor: V) -> Result<V::Value, Misfit> {
         visitor.visit_unit()
     }
 
-    // Derived structs also read themselves from a list of their fields; that is a mistake in these files.
+    // Derived structs also deserialize from a list of their fields; in these files that is a mistake.
     fn deserialize_struct<V: Visitor<'n>>(
         self,
         _name: &'static str,
@@ -262,11 +262,11 @@ impl<'n> VariantAccess<'n> for Variant<'_> {
     }
 
     fn newtype_variant_seed<T: DeserializeSeed<'n>>(self, _seed: T) -> Result<T::Value, Misfit> {
-        Err(de::Error::custom("only names without data are understood here"))
+        Err(de::Error::custom("only names without data are supported here"))
     }
 
     fn tuple_variant<V: Visitor<'n>>(self, _len: usize, _visitor: V) -> Result<V::Value, Misfit> {
-        Err(de::Error::custom("only names without data are understood here"))
+        Err(de::Error::custom("only names without data are supported here"))
     }
 
     fn struct_variant<V: Visitor<'n>>(
@@ -274,7 +274,7 @@ impl<'n> VariantAccess<'n> for Variant<'_> {
         _fields: &'static [&'static str],
         _visitor: V,
     ) -> Result<V::Value, Misfit> {
-        Err(de::Error::custom("only names without data are understood here"))
+        Err(de::Error::custom("only names without data are supported here"))
     }
 }
 
@@ -340,8 +340,8 @@ mod tests {
             (r#"{"name": "n", "labels": {"a.b/c": 1}}"#, "labels[\"a.b/c\"]: expected a string"),
             (r#"{"name": "n", "inner": {"on": true}}"#, "column 24: inner.name: missing"),
             (r#"{"name": "n", "inner": ["n"]}"#, "inner: expected a thing, found a list"),
-            (r#"{"name": "n", "name": "m"}"#, "name: this key is there twice"),
-            (r#"{"name": "n", "x": {"y": 1, "y": 2}}"#, "x.y: this key is there twice"),
+            (r#"{"name": "n", "name": "m"}"#, "name: this key appears twice"),
+            (r#"{"name": "n", "x": {"y": 1, "y": 2}}"#, "x.y: this key appears twice"),
         ] {
             let said = read(json).unwrap_err().to_string();
             assert!(said.contains(expected), "{json} gave {said}");

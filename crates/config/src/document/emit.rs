@@ -1,4 +1,4 @@
-//! YAML output, in the block style that kubectl prints.
+//! Writes YAML in the block style that kubectl prints.
 
 use std::io::{self, Write};
 
@@ -53,7 +53,7 @@ fn flat(value: &Value) -> String {
     }
 }
 
-/// A string, in quotes unless no reader could take it for anything else. JSON's quoting is YAML's too.
+/// A string, in quotes if a YAML reader could read it as another type. JSON's quoting is valid YAML.
 fn text(string: &str) -> String {
     let plain = string.starts_with(|c: char| c.is_ascii_alphabetic())
         && string.chars().all(|c| c.is_ascii_alphanumeric() || "._/-".contains(c))
@@ -61,7 +61,7 @@ fn text(string: &str) -> String {
     if plain { string.to_owned() } else { Value::from(string).to_string() }
 }
 
-/// Words that some version of YAML reads as something else than text.
+/// True for words that some version of YAML does not read as text.
 fn is_a_word_of_yaml(string: &str) -> bool {
     const WORDS: [&str; 9] = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"];
     WORDS.iter().any(|word| string.eq_ignore_ascii_case(word))

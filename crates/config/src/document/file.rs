@@ -1,4 +1,4 @@
-//! A YAML file that people write: exactly one document, with hints about common mistakes.
+//! Reads a YAML file that people write: exactly one document, with hints about common mistakes.
 
 use super::yaml::Reader;
 use super::{DocumentError, DocumentNode, Mark, Value};
@@ -19,6 +19,6 @@ pub fn tree(text: &str) -> Result<DocumentNode, DocumentError> {
 /// A syntax error with a hint. To YAML, a host that starts with a star is an alias, which is a common mistake.
 pub fn syntax(problem: &str) -> String {
     let hint =
-        if problem.contains("unknown anchor") { ": put what begins with * in quotes, as \"*\"" } else { "" };
+        if problem.contains("unknown anchor") { ": put a value that begins with * in quotes, as \"*\"" } else { "" };
     format!("{problem}{hint}")
 }

@@ -1,6 +1,6 @@
-//! JSON text → [`DocumentNode`]s with line and column.
+//! Parses JSON text into [`DocumentNode`]s with line and column.
 //!
-//! `serde_json` finds the pieces and checks them; where a piece lies within the text says on which line it is.
+//! `serde_json` splits and checks the text; the offset of a piece within the text gives its line.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 
 use super::{DocumentError, DocumentNode, Keys, MAX_DEPTH, MapEntry, Mark, Value, no_key_twice};
 
-/// A JSON text, and how far its lines have been counted.
+/// A JSON text, and the offset up to which its lines have been counted.
 #[derive(Debug, Clone)]
 pub struct JsonText<'t> {
     whole: &'t str,
@@ -20,10 +20,10 @@ pub struct JsonText<'t> {
     keys: Keys,
 }
 
-/// A piece of JSON text, not looked into yet.
+/// A piece of JSON text, not parsed yet.
 pub type Raw<'t> = &'t RawValue;
 
-/// The keys of a JSON object and their values, not looked into yet.
+/// The keys of a JSON object and their values, not parsed yet.
 pub type Members<'t> = Vec<(Cow<'t, str>, Raw<'t>)>;
 
 impl<'t> JsonText<'t> {
@@ -118,7 +118,7 @@ impl<'t> JsonText<'t> {
             .map_err(|error| DocumentError::new(self.place(raw), format!("not JSON: {}", said(&error))))
     }
 
-    /// Counts on from the last place: asked in the order of the text, the whole text is counted once.
+    /// The line and column of `offset`. Counts on from the last call: calls in the order of the text count it only once.
     pub fn mark(&mut self, offset: usize) -> Mark {
         if offset < self.counted {
             (self.counted, self.mark) = (0, Mark::START);
@@ -136,7 +136,7 @@ impl<'t> JsonText<'t> {
     }
 }
 
-/// What `serde_json` says, without its own line and column: those are relative to the piece.
+/// The message of `serde_json` without its line and column, which are relative to the piece.
 fn said(error: &serde_json::Error) -> String {
     let text = error.to_string();
     text.rsplit_once(" at line ").map_or(text.clone(), |(said, _)| said.to_owned())

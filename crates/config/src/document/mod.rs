@@ -1,8 +1,8 @@
-//! JSON and YAML text as one tree in which every value knows its line.
+//! The document tree of JSON and YAML text, in which every value has its line and column.
 //!
-//! [`json`] and [`yaml`] build the tree, one object at a time; [`from_node`] turns it into typed values, with
-//! errors that name line, column and field; [`emit`] writes YAML. Everything read here comes from outside:
-//! depth, aliases and the size of a single piece are bounded, and nothing panics.
+//! [`json`] and [`yaml`] build the tree, one object at a time; [`from_node`] turns it into typed values, with errors that name
+//! line, column and field; [`emit`] writes YAML. The text is untrusted: depth, aliases and the size of a single piece are
+//! limited, and nothing panics.
 
 mod de;
 pub mod emit;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 pub use de::from_node;
 
-/// Deeper than this is an error, not a stack overflow. Real schemas reach about 50.
+/// The deepest nesting: deeper is an error rather than a stack overflow. Real schemas reach about 50.
 const MAX_DEPTH: usize = 128;
 
 /// A place in the text, both counted from 1; columns count characters.
@@ -29,10 +29,10 @@ pub struct Mark {
 }
 
 impl Mark {
-    /// Where every text starts.
+    /// The start of a text.
     pub const START: Mark = Mark { line: 1, column: 1 };
 
-    /// Line and column, as far as they can be counted.
+    /// Line and column, capped at the range of `u32`.
     fn new(line: usize, column: usize) -> Self {
         Self {
             line: u32::try_from(line).unwrap_or(u32::MAX),
@@ -41,12 +41,12 @@ impl Mark {
     }
 }
 
-/// A value and where it starts. Small on purpose: a text of megabytes has millions of them.
+/// A value and its position. Small on purpose: a text of megabytes has millions of them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DocumentNode {
     /// Where it starts.
     pub mark: Mark,
-    /// What it is.
+    /// The value.
     pub value: Value,
 }
 
@@ -81,7 +81,7 @@ pub struct MapEntry {
 }
 
 impl DocumentNode {
-    /// An object, unless a key is there twice: readers would disagree on which one counts.
+    /// An object. A key that appears twice is an error: readers would disagree on which one counts.
     pub fn map(mark: Mark, entries: Vec<MapEntry>) -> Result<Self, DocumentError> {
         no_key_twice(&entries)?;
         Ok(Self { mark, value: Value::Map(entries.into()) })
@@ -109,10 +109,10 @@ pub fn find<'n>(entries: &'n [MapEntry], key: &str) -> Option<&'n DocumentNode> 
     entries.iter().find(|entry| &*entry.key == key).map(|entry| &entry.value)
 }
 
-/// What it is, in words for an error: `the string "x"`, `a list`.
+/// The value as errors name it: `the string "x"`, `a list`.
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        /// Enough to recognise a value by, and no more: it may be megabytes.
+        /// Enough characters to recognise a value, which may be megabytes.
         const SHOWN: usize = 40;
         match self {
             Value::Null => f.write_str("null"),
@@ -129,7 +129,7 @@ impl fmt::Display for Value {
     }
 }
 
-/// Something wrong in the text: where, in which field, and what.
+/// An error in the text: line and column, field, and problem.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DocumentError {
     /// Where it was noticed.
@@ -153,21 +153,21 @@ impl DocumentError {
         Self { mark, path: Vec::new(), problem: problem.into() }
     }
 
-    /// The same, seen from the object that has it under `key`.
+    /// Adds `key` of the enclosing object to the path.
     #[must_use]
     pub fn under(mut self, key: &str) -> Self {
         self.path.push(Step::Key(key.to_owned()));
         self
     }
 
-    /// The same, seen from the list that has it at `index`.
+    /// Adds `index` of the enclosing list to the path.
     #[must_use]
     pub fn at(mut self, index: usize) -> Self {
         self.path.push(Step::Index(index));
         self
     }
 
-    /// The field as people write it: `items[3].metadata.labels["a.b/c"]`. Empty if it is about no field.
+    /// The field as people write it: `items[3].metadata.labels["a.b/c"]`. Empty if the error has no field.
     pub fn field(&self) -> String {
         let plain = |c: char| c.is_alphanumeric() || c == '_' || c == '-';
         let mut field = String::new();
@@ -203,7 +203,7 @@ fn no_key_twice(entries: &[MapEntry]) -> Result<(), DocumentError> {
     // Most objects are small; a set for each of them would cost more than all the rest of reading.
     const SMALL: usize = 16;
     let twice =
-        |at: &MapEntry| DocumentError::new(at.mark, "this key is there twice: keep one").under(&at.key);
+        |at: &MapEntry| DocumentError::new(at.mark, "this key appears twice: keep one").under(&at.key);
     if entries.len() <= SMALL {
         let repeated = |(i, entry): &(usize, &MapEntry)| entries.iter().take(*i).any(|e| e.key == entry.key);
         return entries.iter().enumerate().find(repeated).map_or(Ok(()), |(_, entry)| Err(twice(entry)));
@@ -217,7 +217,7 @@ fn no_key_twice(entries: &[MapEntry]) -> Result<(), DocumentError> {
 struct Keys(HashSet<Arc<str>>);
 
 impl Keys {
-    /// How many are remembered. Keys can also be data, all different.
+    /// How many keys are kept. Keys can also be data, all different.
     const REMEMBERED: usize = 1024;
 
     fn shared(&mut self, key: &str) -> Arc<str> {

@@ -1,7 +1,7 @@
-//! YAML text → [`DocumentNode`]s with line and column, read piece by piece.
+//! Parses YAML text into [`DocumentNode`]s with line and column, piece by piece.
 //!
-//! A [`Reader`] can hand out a document's parts one at a time, so that a list of a million objects never is in
-//! memory as a whole. Scalars mean what they mean in YAML 1.2's core schema.
+//! A [`Reader`] can return the parts of a document one at a time, so that a list of a million objects is never in memory as a
+//! whole. Scalars follow YAML 1.2's core schema.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -13,12 +13,12 @@ use saphyr_parser::{BufferedInput, Event, Marker, Parser, ScalarStyle, ScanError
 
 use super::{DocumentError, DocumentNode, Keys, MAX_DEPTH, MapEntry, Mark, Value, no_key_twice};
 
-/// What one document's anchors may keep and its aliases may copy, in nodes. A few lines of nested aliases would
-/// otherwise fill any memory.
+/// The most nodes that one document's anchors keep and its aliases copy. Without the limit, a few lines of nested aliases would
+/// fill any memory.
 const MAX_ALIASED: usize = 100_000;
 
-/// How many characters may lie between two events. The scanner buffers a whole `{…}` that may turn out to be a
-/// key, at ten times its size.
+/// The most characters between two events. The scanner buffers a whole `{…}` that may turn out to be a key, at ten times its
+/// size.
 const MAX_PIECE: usize = 16 << 20;
 
 /// Reads YAML documents.
@@ -32,7 +32,7 @@ pub struct Reader<'t> {
     anchors: HashMap<usize, DocumentNode>,
     aliased: usize,
     literal: bool,
-    /// Where the last event was: an error without a place of its own is reported there.
+    /// The place of the last event: an error without its own place is reported there.
     last: Mark,
 }
 
@@ -71,8 +71,8 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// Reads `text` as written, for readers that know what each value must be: scalars are text or null (`1.10` is not
-    /// 1.1), and a key that is there twice is handed out twice.
+    /// Reads `text` as written, for readers that know the type of each value: scalars are text or null (`1.10` is not 1.1), and
+    /// a repeated key is returned twice.
     pub fn literal(text: &'t str) -> Self {
         Self { literal: true, ..Self::new(text, 1) }
     }
@@ -102,20 +102,20 @@ impl<'t> Reader<'t> {
         self.enter(|event| matches!(event, Event::SequenceStart(0, _)))
     }
 
-    /// Inside an object, before a key: the next key; `None` at its end, which is read.
+    /// Inside an object, before a key: the next key; `None` at the end of the object, which is read.
     pub fn key(&mut self) -> Result<Option<(Arc<str>, Mark)>, DocumentError> {
         let (event, mark) = self.next()?;
         match event {
             Event::MappingEnd => Ok(None),
             Event::Scalar(text, ScalarStyle::Plain, ..) if text == "<<" => {
-                Err(DocumentError::new(mark, "merge keys (<<) are not understood: write the fields out"))
+                Err(DocumentError::new(mark, "merge keys (<<) are not supported: write the fields out"))
             }
             Event::Scalar(text, ..) => Ok(Some((self.keys.shared(&text), mark))),
             _ => Err(DocumentError::new(mark, "a key must be plain text")),
         }
     }
 
-    /// Inside a list: whether another element follows. The list's end is read.
+    /// Inside a list: true if another element follows. Reads past the list's end.
     pub fn more(&mut self) -> Result<bool, DocumentError> {
         Ok(!self.enter(|event| matches!(event, Event::SequenceEnd))?)
     }
@@ -199,7 +199,7 @@ impl<'t> Reader<'t> {
 
     fn alias(&mut self, anchor: usize, mark: Mark, depth: usize) -> Result<DocumentNode, DocumentError> {
         let Some(node) = self.anchors.get(&anchor) else {
-            return Err(DocumentError::new(mark, "an alias inside the value that it stands for"));
+            return Err(DocumentError::new(mark, "an alias inside its own anchor"));
         };
         if depth + height(node) > MAX_DEPTH {
             return Err(DocumentError::new(
@@ -244,7 +244,7 @@ impl<'t> Reader<'t> {
     fn next(&mut self) -> Result<(Event<'t>, Mark), DocumentError> {
         self.allowance.set(MAX_PIECE);
         let event = self.parser.next_event();
-        // Before the event itself: without characters the scanner believes in the end of the text.
+        // Check this before the event: without characters the scanner reports the end of the text.
         if self.allowance.get() == 0 {
             return Err(too_large(self.last));
         }
@@ -269,7 +269,7 @@ fn bad_yaml(error: &ScanError, first_line: u32) -> DocumentError {
 
 fn too_large(mark: Mark) -> DocumentError {
     let problem =
-        "what starts here is larger than 16 MiB in one piece: write it in YAML's block style, or as JSON";
+        "the value that starts here is larger than 16 MiB: write it in YAML's block style, or as JSON";
     DocumentError::new(mark, problem)
 }
 
@@ -282,7 +282,7 @@ fn size(node: &DocumentNode) -> usize {
     }
 }
 
-/// How deep a node is nested; 0 for a scalar.
+/// The depth of a node; 0 for a scalar.
 fn height(node: &DocumentNode) -> usize {
     match &node.value {
         Value::List(list) => 1 + list.iter().map(height).max().unwrap_or(0),
@@ -291,7 +291,7 @@ fn height(node: &DocumentNode) -> usize {
     }
 }
 
-/// Whether a tag says that the value is a string. Tags of applications are errors: what they mean is unknown.
+/// True if a tag makes the value a string. Tags of applications are errors: their meaning is unknown.
 fn known_tag(tag: Option<&Tag>, mark: Mark) -> Result<bool, DocumentError> {
     match tag {
         None => Ok(false),
@@ -299,13 +299,13 @@ fn known_tag(tag: Option<&Tag>, mark: Mark) -> Result<bool, DocumentError> {
         Some(tag) if tag.is_yaml_core_schema() => match tag.suffix.as_str() {
             "str" => Ok(true),
             "null" | "bool" | "int" | "float" | "map" | "seq" => Ok(false),
-            other => Err(DocumentError::new(mark, format!("the tag !!{other} is not understood"))),
+            other => Err(DocumentError::new(mark, format!("the tag !!{other} is not supported"))),
         },
-        Some(tag) => Err(DocumentError::new(mark, format!("the tag {tag} is not understood"))),
+        Some(tag) => Err(DocumentError::new(mark, format!("the tag {tag} is not supported"))),
     }
 }
 
-/// What a plain scalar means: <https://yaml.org/spec/1.2.2/#1032-tag-resolution>.
+/// Resolves a plain scalar: <https://yaml.org/spec/1.2.2/#1032-tag-resolution>.
 fn plain(text: String) -> Value {
     match text.as_str() {
         null if is_null(null) => Value::Null,
@@ -426,7 +426,7 @@ mod tests {
     #[test]
     fn what_cannot_be_a_tree_is_an_error_with_its_place() {
         for (text, expected) in [
-            ("a: 1\nb: 2\na: 3\n", "line 3, column 1: a: this key is there twice"),
+            ("a: 1\nb: 2\na: 3\n", "line 3, column 1: a: this key appears twice"),
             ("a: &x [*x]", "line 1, column 8: a[0]: an alias inside"),
             ("a: {<<: 1}", "line 1, column 5: a: merge keys"),
             ("? [1]\n: 2\n", "line 1, column 3: a key must be plain text"),
@@ -469,6 +469,6 @@ mod tests {
     #[test]
     fn a_single_piece_is_bounded_and_never_silently_cut() {
         let huge = format!("{{a: [{}]}}", "1, ".repeat(MAX_PIECE / 3));
-        assert!(fault(&huge).contains("larger than 16 MiB in one piece"));
+        assert!(fault(&huge).contains("larger than 16 MiB"));
     }
 }

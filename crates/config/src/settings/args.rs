@@ -1,4 +1,5 @@
-//! The flags of a command, made of its table. clap reads them as text; values are checked with all other sources.
+//! Builds the clap flags of a command from its table of settings. Values stay text here, and are checked with all other
+//! sources.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! How many values a setting has: exactly one, one or none, or a list.
+//! The arity of a setting: exactly one value, an optional value, or a list.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! What `--check-config` prints: every setting, its value, and where the value comes from.
+//! Prints `--check-config`: every setting, its value, and where the value comes from.
 
 use std::io::{self, Write};
 
@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::read::{FoundSetting, Values};
 
-/// How `--check-config` prints.
+/// The output format of `--check-config`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum ShowFormat {
     /// A table for people

@@ -1,4 +1,4 @@
-//! The file with settings: YAML whose keys are the names of the settings.
+//! Reads the file with settings: YAML whose keys are the names of the settings.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -11,14 +11,14 @@ use crate::document::file::{syntax, tree};
 use crate::errors;
 use crate::field::Field;
 
-/// What a file says.
+/// The settings of a file.
 #[derive(Debug)]
 pub(super) struct FileValues {
-    /// The settings that it has right, by name.
+    /// The valid settings, by name.
     pub(super) values: HashMap<&'static str, (SettingValue, Origin)>,
-    /// What is wrong with it.
+    /// The problems.
     pub(super) problems: Vec<Problem>,
-    /// The settings that it has wrong.
+    /// The settings with a wrong value.
     pub(super) uncertain: Vec<&'static str>,
 }
 
@@ -111,12 +111,12 @@ fn each<'n>(
     allowed: impl std::fmt::Display,
     read: impl Fn(&Field<'n>) -> Option<SettingValue>,
 ) -> Option<Vec<SettingValue>> {
-    // To the end, also after the first bad one.
+    // Read all elements, also after a wrong one, to report every problem.
     let all: Vec<Option<SettingValue>> = field.items(allowed)?.iter().map(read).collect();
     all.into_iter().collect()
 }
 
-/// A list of what is written with commas elsewhere.
+/// A list in the file for a setting that is one text with commas elsewhere.
 fn joined(setting: &'static dyn AnySetting, field: &Field<'_>, folder: &Path) -> Option<SettingValue> {
     let list = each(field, setting.allowed(), |it| one(setting, it, folder))?;
     let texts: Vec<String> = list.into_iter().filter_map(|value| value.text).collect();

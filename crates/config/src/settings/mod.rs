@@ -1,7 +1,7 @@
-//! The settings of a command from one table: flag, variable, file key, alias, default, help and `--check-config`.
+//! Settings of a command: one table defines flag, variable, file key, aliases, default, help and `--check-config` of each.
 //!
 //! A setting is a static [`Setting<T>`]. A command has a [`SettingsTable`] of them, in groups that several commands may share.
-//! [`read()`] takes flags, variables and a file into [`Values`], and `values.get(&SETTING)` answers a `T`.
+//! [`read()`] resolves flags, variables and a file to [`Values`], and `values.get(&SETTING)` returns a `T`.
 
 mod args;
 mod arity;

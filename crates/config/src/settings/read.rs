@@ -1,5 +1,4 @@
-//! All sources → values: flags before our variables, these before aliases, these before the file. Every source is read
-//! whole, also where another one counts, so that all mistakes are reported at once.
+//! Resolves settings from flags, environment, aliases and file (in this order), and reports all errors at once.
 
 use std::collections::HashSet;
 use std::io;
@@ -19,7 +18,7 @@ pub struct SettingsTable {
     pub groups: &'static [&'static Group],
     /// Prefixes of variables of another program, which are reported if they have no effect.
     pub foreign: &'static [&'static str],
-    /// Why a foreign variable that is no alias has no effect; `None` if the other program does not know it either.
+    /// Why a foreign variable that is not an alias has no effect; `None` if the other program does not have it either.
     pub without_effect: fn(&str) -> Option<&'static str>,
     /// Variables `ROUSE_…` that are read elsewhere.
     pub other_variables: &'static [&'static str],
@@ -47,11 +46,11 @@ impl SettingsTable {
 pub struct ConfigFile {
     /// The file.
     pub path: PathBuf,
-    /// What names it.
+    /// The flag or variable that names it.
     pub named_by: Origin,
 }
 
-/// One setting as it was found.
+/// One resolved setting.
 #[derive(Debug, Clone)]
 pub struct FoundSetting {
     /// The setting.
@@ -89,13 +88,13 @@ impl Values {
         &self.0
     }
 
-    /// A setting is known by its address: two statics never share one.
+    /// Finds a setting by its address: two statics never share one.
     fn found(&self, setting: &dyn AnySetting) -> Option<&FoundSetting> {
         self.0.iter().find(|found| std::ptr::addr_eq(found.setting, setting))
     }
 }
 
-/// The values of all settings of the command `C`, and what is wrong with them so far. `open` reads the file.
+/// The values of all settings of the command `C`, and the problems and warnings so far. `open` reads the file.
 pub fn read<C: HasTable>(
     flags: &Flags<C>,
     env: &Environment,
@@ -110,12 +109,12 @@ pub fn read<C: HasTable>(
     (Values(values), reading)
 }
 
-/// What is wrong, and what an operator should know.
+/// The problems and warnings found so far.
 #[derive(Debug, Default)]
 pub struct SettingsDiagnostics {
     problems: Vec<Problem>,
     warnings: Vec<SettingWarning>,
-    /// Settings that some source has wrong, so that their value is not known.
+    /// Settings with a wrong value in some source, so that their value is not known.
     uncertain: HashSet<&'static str>,
 }
 
@@ -130,7 +129,7 @@ impl SettingsDiagnostics {
         self.warnings.push(SettingWarning { origin, what: what.into() });
     }
 
-    /// True if all sources have `settings` right. Otherwise checks of how they fit together would mislead.
+    /// True if `settings` are valid in all sources. Otherwise a check of their combination would mislead.
     pub fn is_certain_of(&self, settings: &[&'static dyn AnySetting]) -> bool {
         settings.iter().all(|setting| !self.uncertain.contains(setting.name()))
     }
@@ -168,8 +167,8 @@ impl SettingsDiagnostics {
         Some(read)
     }
 
-    /// The value of `setting` that `texts` mean; relative paths are the process's own. Errors quote `written`, if it is
-    /// given.
+    /// Parses `texts` as the value of `setting`; relative paths are relative to the process's folder. Errors quote `written` if
+    /// it is given.
     fn parse(
         &mut self,
         setting: &'static dyn AnySetting,
@@ -187,13 +186,13 @@ impl SettingsDiagnostics {
         if !setting.is_list() {
             return texts.first().copied().and_then(one);
         }
-        // To the end, also after the first bad one.
+        // Parse all elements, also after a wrong one, to report every problem.
         let all: Vec<_> =
             texts.iter().flat_map(|text| text.split(',')).map(|text| one(text.trim())).collect();
         Some(setting.concat(&all.into_iter().collect::<Option<Vec<_>>>()?))
     }
 
-    /// A variable without effect is a mistake, but does not keep a command from starting.
+    /// Warns about variables without effect: they are mistakes, but do not stop the command.
     fn unknown_variables(&mut self, table: &'static SettingsTable, env: &Environment) {
         let ours: Vec<String> = table.settings().filter_map(AnySetting::variable).collect();
         let ours: Vec<&str> =
@@ -201,11 +200,11 @@ impl SettingsDiagnostics {
         for name in env.names("ROUSE_").filter(|name| !ours.contains(name)) {
             let meant =
                 closest(name, &ours).map_or(String::new(), |meant| format!(": did you mean {meant}?"));
-            self.warn(Origin::Variable(name.to_owned()), format!("no such variable is known{meant}"));
+            self.warn(Origin::Variable(name.to_owned()), format!("unknown variable{meant}"));
         }
         let foreign = table.foreign.iter().flat_map(|prefix| env.names(prefix));
         for name in foreign.filter(|name| !table.is_alias(name)) {
-            let why = (table.without_effect)(name).unwrap_or("no such variable is known");
+            let why = (table.without_effect)(name).unwrap_or("unknown variable");
             self.warn(Origin::Variable(name.to_owned()), format!("this variable has no effect: {why}"));
         }
     }
@@ -216,7 +215,7 @@ fn refusal(text: &str, allowed: &str) -> String {
     format!("{} is not allowed: {allowed}", shown(&document::Value::Text(text.into())))
 }
 
-/// Everywhere a setting can be.
+/// The sources of a setting.
 struct Sources<'s, C> {
     flags: &'s Flags<C>,
     env: &'s Environment,
@@ -241,7 +240,7 @@ impl<C> Sources<'_, C> {
         let origin = Origin::Flag(setting.flag()?);
         let texts: Vec<&str> = self.flags.given(setting.name()).collect();
         if texts.len() > 1 && !setting.is_list() {
-            reading.uncertain(setting, origin, format!("it is there {} times: keep one", texts.len()));
+            reading.uncertain(setting, origin, format!("given {} times: keep one", texts.len()));
             return None;
         }
         (!texts.is_empty()).then_some(())?;
@@ -262,7 +261,7 @@ impl<C> Sources<'_, C> {
         Some((value, Origin::Variable(variable.to_owned())))
     }
 
-    /// The first alias that sets it.
+    /// The value of the first alias that sets it. Reads all aliases, to report every problem.
     fn alias(&self, setting: &'static dyn AnySetting, reading: &mut SettingsDiagnostics) -> Option<(SettingValue, Origin)> {
         let mut first = None;
         for alias in setting.aliases() {
@@ -279,7 +278,7 @@ impl<C> Sources<'_, C> {
                     Some(ours)
                 }
                 Translated::Unsupported(why) => {
-                    reading.warn(origin.clone(), format!("{text} cannot be honoured: {why}"));
+                    reading.warn(origin.clone(), format!("{text} is ignored: {why}"));
                     None
                 }
                 Translated::Invalid(allowed) => {

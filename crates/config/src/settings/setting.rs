@@ -1,4 +1,4 @@
-//! One setting, typed from its entry in the table to its use.
+//! The definition of one typed setting: name, default, help, aliases, and where it can be set.
 
 use std::any::Any;
 use std::fmt;
@@ -20,16 +20,16 @@ pub struct Setting<T: 'static> {
     on_this_machine: Option<fn() -> usize>,
 }
 
-/// What a setting is when no source sets it.
+/// The value of a setting that no source sets.
 #[derive(Clone, Copy)]
 pub enum Fallback<T: 'static> {
     /// This value.
     Is(fn() -> T),
-    /// Unset (`None`, or an empty list); what that means, in words.
+    /// Unset (`None`, or an empty list), with the text that explains it.
     Unset(&'static str, fn() -> T),
 }
 
-/// Where a setting can be set, beside its aliases.
+/// Where a setting can be set, in addition to its aliases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AllowedSources {
     /// Flag, variable and file.
@@ -56,18 +56,18 @@ pub struct Alias {
     pub translate: fn(&str, &Environment) -> Translated,
 }
 
-/// What a foreign variable says about one of our settings.
+/// The result of translating a foreign variable into one of our settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Translated {
     /// This value, written as for our own flag.
     Value(String),
     /// This value, and a warning for the operator.
     ValueWithWarning(String, String),
-    /// Nothing.
+    /// The variable does not set it.
     NotSet,
-    /// Something that is not supported here, and why.
+    /// The value is not supported here, with the reason.
     Unsupported(String),
-    /// The value is not allowed; what is.
+    /// The value is not allowed, with what is allowed.
     Invalid(String),
 }
 
@@ -92,7 +92,7 @@ impl<T> Setting<T> {
         Self { name, shape, default, help, places, aliases, implied: None, on_this_machine: None }
     }
 
-    /// Variables of another program that set it, too; the first that sets it counts.
+    /// Variables of another program that also set it; the first that sets it applies.
     #[must_use]
     pub const fn aliases(mut self, aliases: &'static [Alias]) -> Self {
         self.aliases = aliases;
@@ -106,7 +106,7 @@ impl<T> Setting<T> {
         self
     }
 
-    /// What an unset value amounts to on this machine, for `--check-config`.
+    /// The number that an unset value means on this machine, for `--check-config`.
     #[must_use]
     pub const fn on_this_machine(mut self, amount: fn() -> usize) -> Self {
         self.on_this_machine = Some(amount);
@@ -122,7 +122,7 @@ impl<T> Setting<T> {
 }
 
 impl<T> Setting<Option<T>> {
-    /// A setting that may be unset, which means `unset`.
+    /// A setting that may be unset; the text `unset` explains that case.
     pub const fn optional(
         name: &'static str,
         shape: &'static dyn Arity<Option<T>>,
@@ -134,7 +134,7 @@ impl<T> Setting<Option<T>> {
 }
 
 impl<T> Setting<Vec<T>> {
-    /// A list that is empty by default, which means `unset`.
+    /// A list that is empty by default; the text `unset` explains that case.
     pub const fn list(
         name: &'static str,
         shape: &'static dyn Arity<Vec<T>>,
@@ -146,7 +146,7 @@ impl<T> Setting<Vec<T>> {
 }
 
 impl Setting<bool> {
-    /// Variables that turn it on by being there: the function finds the first.
+    /// Variables whose presence turns it on: the function finds the first one.
     #[must_use]
     pub const fn implied_by(mut self, variable: fn(&Environment) -> Option<&str>) -> Self {
         self.implied = Some(variable);
@@ -195,29 +195,29 @@ pub trait AnySetting: fmt::Debug + Sync {
     fn help(&self) -> &'static str;
     /// Where it can be set.
     fn places(&self) -> AllowedSources;
-    /// Variables of other programs that set it, too.
+    /// Variables of other programs that also set it.
     fn aliases(&self) -> &'static [Alias];
-    /// What stands for the value in help texts.
+    /// The placeholder of the value in help texts.
     fn placeholder(&self) -> &'static str;
-    /// What is allowed, in words.
+    /// The allowed values, for errors.
     fn allowed(&self) -> String;
     /// True if it can be given several times.
     fn is_list(&self) -> bool;
     /// True if it is one text elsewhere but may be a list in a file.
     fn is_joined(&self) -> bool;
-    /// True if its flag may do without a value.
+    /// True if its flag may come without a value.
     fn is_switch(&self) -> bool;
-    /// The default as it is shown: a value, or words about what unset means.
+    /// The default for help: a value, or the text that explains unset.
     fn default_text(&self) -> String;
     /// True if the default is a value.
     fn has_default(&self) -> bool;
-    /// What an unset value amounts to on this machine.
+    /// The number that an unset value means on this machine.
     fn amount_on_this_machine(&self) -> Option<usize>;
-    /// The variable that turns it on by being there, if it is.
+    /// The variable whose presence turns it on, if it is set.
     fn implied_by<'e>(&self, env: &'e Environment) -> Option<&'e str>;
     /// The default.
     fn stored_default(&self) -> SettingValue;
-    /// One value from `text`, or what is allowed. Paths are relative to `folder`.
+    /// Parses one value; the error is the text of what is allowed. Paths are relative to `folder`.
     fn parse(&self, text: &str, folder: &Path) -> Result<SettingValue, String>;
     /// Several values of a list as one; the last of several others.
     fn concat(&self, parts: &[SettingValue]) -> SettingValue;

@@ -1,4 +1,4 @@
-//! Where settings come from, and the problems and warnings about them.
+//! The origins of settings, the environment, and the problems and warnings about settings.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,9 +15,9 @@ pub enum Origin {
     Variable(String),
     /// The file.
     File {
-        /// As the user called it.
+        /// The name that the user gave.
         name: String,
-        /// Where in it.
+        /// The line and column.
         mark: Mark,
     },
     /// The default: no source sets it.
@@ -35,10 +35,10 @@ impl fmt::Display for Origin {
     }
 }
 
-/// One thing that is wrong: where, and what is allowed.
+/// One problem with a setting.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Problem {
-    /// Where.
+    /// The origin of the wrong value.
     pub origin: Origin,
     /// What is wrong, and what is allowed.
     pub what: String,
@@ -50,7 +50,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Everything that is wrong, in all sources: at least one problem.
+/// The problems of all sources: at least one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problems(Vec<Problem>);
 
@@ -72,7 +72,7 @@ impl Problems {
 impl fmt::Display for Problems {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let count = self.0.len();
-        // The word that stands before the first of several lines is not theirs alone.
+        // The caller prints `error:` before the first line: give it a line of its own for several problems.
         if count > 1 {
             writeln!(f, "{count} settings are wrong")?;
         }
@@ -89,12 +89,12 @@ impl fmt::Display for Problems {
 
 impl std::error::Error for Problems {}
 
-/// What an operator should know although the gateway starts.
+/// A warning about a setting: the command starts all the same.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SettingWarning {
-    /// About what.
+    /// The origin of the setting.
     pub origin: Origin,
-    /// What it is.
+    /// The warning.
     pub what: String,
 }
 
@@ -109,7 +109,7 @@ impl fmt::Display for SettingWarning {
 pub struct Environment(BTreeMap<String, String>);
 
 impl Environment {
-    /// Of `all` variables those that are not empty and were not added by Kubernetes for a Service.
+    /// Takes the variables of `all` that are not empty and that Kubernetes did not add for a Service.
     pub fn new(all: impl IntoIterator<Item = (String, String)>) -> Self {
         let counts = |(name, value): &(String, String)| !value.is_empty() && !is_service_link(name, value);
         Self(all.into_iter().filter(counts).collect())
@@ -133,7 +133,7 @@ impl Environment {
 }
 
 /// True for variables that Kubernetes adds to a pod for each Service of its namespace: those of a Service called `rouse` are
-/// no settings.
+/// not settings.
 fn is_service_link(name: &str, value: &str) -> bool {
     let link = ["tcp://", "udp://", "sctp://"].iter().any(|scheme| value.starts_with(scheme));
     let part = |rest: &str| {

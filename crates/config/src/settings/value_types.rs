@@ -1,4 +1,4 @@
-//! What a setting may be: the text that people write → a value, and the value as it is shown.
+//! The value types of settings: each parses a text, prints the value, and describes what is allowed.
 
 use std::fmt::Display;
 use std::net::SocketAddr;
@@ -15,16 +15,16 @@ use crate::size::{self, Bytes};
 pub trait SettingKind: Sync {
     /// The type of the value.
     type Value: Clone + Send + Sync + 'static;
-    /// What stands for the value in help texts.
+    /// The placeholder of the value in help texts.
     fn placeholder(&self) -> &'static str;
-    /// What is allowed, in words.
+    /// The allowed values, for errors.
     fn allowed(&self) -> String;
-    /// The value that `text` means, or what is allowed. Paths are relative to `folder`.
+    /// Parses `text`; the error is the text of what is allowed. Paths are relative to `folder`.
     fn parse(&self, text: &str, folder: &Path) -> Result<Self::Value, String>;
-    /// As it can be written in a file or on a command line.
+    /// Prints the value as it can be written in a file or on a command line.
     fn show(&self, value: &Self::Value) -> String;
 
-    /// As JSON: numbers and switches as such, the rest as people write it.
+    /// The value as JSON: numbers and booleans as such, all others as text.
     fn json(&self, value: &Self::Value) -> serde_json::Value {
         json!(self.show(value))
     }
@@ -39,7 +39,7 @@ pub trait SettingKind: Sync {
         false
     }
 
-    /// True if its flag may do without a value, which means `true`.
+    /// True if its flag may come without a value, which means `true`.
     fn is_switch(&self) -> bool {
         false
     }
@@ -77,7 +77,7 @@ impl SettingKind for Switch {
     }
 }
 
-/// One of a few words, each with what it means.
+/// One of a few words, each with its value.
 #[derive(Debug, Clone, Copy)]
 pub struct Choice<E: 'static>(pub &'static [(&'static str, E)]);
 
@@ -118,7 +118,7 @@ pub struct DurationRange {
 
 impl DurationRange {
     fn read(&self, text: &str) -> Option<Duration> {
-        // Zero is zero in any unit, and the only number that people write without one.
+        // Zero needs no unit.
         let duration = if text == "0" { Duration::ZERO } else { text.parse::<HumanDuration>().ok()?.get() };
         (self.least..=self.most).contains(&duration).then_some(duration)
     }
@@ -172,7 +172,7 @@ where
     }
 
     fn parse(&self, text: &str, _folder: &Path) -> Result<N, String> {
-        // Digits only: `+5` is a number to Rust.
+        // Digits only: Rust would also parse `+5`.
         let plain = text.bytes().all(|byte| byte.is_ascii_digit());
         let number = text.parse().ok().filter(|number| plain && (self.least..=self.most).contains(number));
         number.ok_or_else(|| self.allowed())
@@ -242,12 +242,12 @@ impl SettingKind for Address {
     }
 }
 
-/// An address to listen on that is not all addresses of the machine: what listens there has no authentication.
+/// An address to listen on that is not all addresses of the machine: for a listener without authentication.
 #[derive(Debug, Clone, Copy)]
 pub struct PrivateAddress;
 
 impl PrivateAddress {
-    /// What is allowed, in words.
+    /// The allowed values, for errors.
     pub const ALLOWED: &str = "a loopback address or the pod's own, and a port, like 127.0.0.1:9090: the admin API has no authentication";
 
     /// True if the admin API may listen there.
@@ -283,7 +283,7 @@ impl SettingKind for PrivateAddress {
 /// The path of a file or folder.
 #[derive(Debug, Clone, Copy)]
 pub struct FilePath {
-    /// What stands for it in help texts.
+    /// The placeholder in help texts.
     pub placeholder: &'static str,
 }
 
@@ -375,7 +375,7 @@ fn is_text(text: &str) -> bool {
     !text.is_empty() && !text.contains('\0')
 }
 
-/// A port alone is a common mistake.
+/// Adds a suggestion if `text` is only a port, which is a common mistake.
 fn with_port(allowed: String, text: &str, ip: &str) -> String {
     let port = text.strip_prefix(':').unwrap_or(text).parse::<u16>();
     did_you_mean(allowed, port.ok().map(|port| format!("{ip}:{port}")))

@@ -1,42 +1,43 @@
-//! How many requests a pod has in flight, and taking a slot on it without a lock.
+//! The load of one pod: counters of requests in flight and of released requests, and the lock-free way to take a slot.
 
 use std::num::NonZeroU32;
 
 use crate::sync::atomic::{AtomicU32, Ordering};
 
-/// What one pod carries now, on all its ports.
-// Aligned, or the counters of neighbours would share a cache line and every pick would slow every other.
+/// The requests of one pod, on all its ports.
+// Aligned to a cache line: pods whose counters share one would slow down each other's picks.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub struct EndpointLoad {
     in_flight: AtomicU32,
-    /// How many of those were held before, and have not been answered yet.
+    /// How many of those were held before and have no response yet.
     released: AtomicU32,
 }
 
-/// How much one pod may take.
+/// The limit that applies when a slot is taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SlotLimit {
-    /// Anything.
+    /// No limit.
     Unlimited,
-    /// At most this many requests at a time.
+    /// At most this many requests in flight.
     InFlight(NonZeroU32),
-    /// At most this many requests that came out of a hold, so that a herd does not kill the first pod.
+    /// At most this many requests that were held before and have no response yet, so that the first pod after a cold start
+    /// does not get all held requests at once.
     Released(NonZeroU32),
 }
 
 impl EndpointLoad {
-    /// Nothing in flight.
+    /// No requests in flight.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// How many slots are taken.
+    /// How many slots are in use.
     pub fn in_flight(&self) -> u32 {
         self.in_flight.load(Ordering::Relaxed)
     }
 
-    /// How many slots are taken by requests that were held and are not answered yet.
+    /// How many slots are in use by requests that were held before and have no response yet.
     pub fn released(&self) -> u32 {
         self.released.load(Ordering::Relaxed)
     }
@@ -49,7 +50,7 @@ impl EndpointLoad {
         }
     }
 
-    /// Takes a slot if there is one.
+    /// Takes a slot. Returns false if the limit is reached.
     pub(crate) fn take(&self, capacity: SlotLimit) -> bool {
         let below = |bound: NonZeroU32| move |taken: u32| (taken < bound.get()).then(|| taken + 1);
         match capacity {
@@ -76,7 +77,7 @@ impl EndpointLoad {
         self.in_flight.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Gives back a place in the herd.
+    /// A released request has its response, or is over: it no longer counts as released.
     pub(crate) fn give_released(&self) {
         self.released.fetch_sub(1, Ordering::AcqRel);
     }

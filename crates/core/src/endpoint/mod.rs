@@ -1,4 +1,4 @@
-//! Endpoints: identity of services and pods, conditions → state, load, health, and what Envoy is told.
+//! Endpoints: identity of services and pods, the state that follows from the conditions, load, and Envoy health status.
 //!
 //! The rules are those of KEP-1672 and `discovery.k8s.io/v1`.
 
@@ -36,7 +36,7 @@ impl ServiceId {
         Ok(Self { namespace: namespace.into(), name: name.into() })
     }
 
-    /// Sorts before every service there can be.
+    /// Sorts before every valid service.
     pub(crate) fn first() -> Self {
         Self { namespace: "".into(), name: "".into() }
     }
@@ -97,7 +97,7 @@ impl fmt::Display for PodUid {
     }
 }
 
-/// A pod: its UID, and the name that people call it by.
+/// A pod: its UID and its name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PodRef {
     /// The incarnation. This is the identity; the name is for people.
@@ -133,14 +133,14 @@ impl fmt::Display for PortName {
 pub struct Conditions {
     /// Takes traffic; absent means true.
     pub ready: Option<bool>,
-    /// Would answer, ready or not; absent means "as `ready`".
+    /// Can still answer requests, even if it is not ready; absent means "as `ready`".
     pub serving: Option<bool>,
     /// Being deleted; absent means false.
     pub terminating: Option<bool>,
 }
 
 impl Conditions {
-    /// All three said outright.
+    /// All three conditions, explicitly.
     pub const fn new(ready: bool, serving: bool, terminating: bool) -> Self {
         Self { ready: Some(ready), serving: Some(serving), terminating: Some(terminating) }
     }
@@ -150,8 +150,8 @@ impl Conditions {
         self.ready.unwrap_or(true)
     }
 
-    /// `serving` with its default. "As `ready`", not "true": a legacy `ready:false` endpoint that says nothing
-    /// more would otherwise become a fallback target.
+    /// `serving` with its default: "as `ready`", not "true". Otherwise an endpoint that has only `ready: false` would get
+    /// requests as a draining one.
     pub fn is_serving(self) -> bool {
         self.serving.unwrap_or_else(|| self.is_ready())
     }
@@ -161,7 +161,7 @@ impl Conditions {
         self.terminating.unwrap_or(false)
     }
 
-    /// What these conditions mean to us.
+    /// The state that follows from these conditions.
     pub fn state(self) -> State {
         match (self.is_ready(), self.is_serving(), self.is_terminating()) {
             // Also when terminating: `publishNotReadyAddresses` sets ready regardless.
@@ -173,14 +173,14 @@ impl Conditions {
     }
 }
 
-/// What the conditions mean to us. Ordered from worst to best.
+/// The state of an endpoint. Ordered from worst to best.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum State {
     /// No traffic, no probing; its idle connections are closed.
     Gone,
     /// No traffic yet; may be probed.
     Starting,
-    /// Keeps its work; takes new requests only while the service has no `Ready` endpoint.
+    /// Finishes its requests; takes new ones only while the port has no `Ready` endpoint.
     Draining,
     /// Takes new requests.
     Ready,
@@ -210,12 +210,12 @@ impl State {
         }
     }
 
-    /// What Envoy is told of an endpoint in this state, when the best state among the endpoints of the same
-    /// port is `best` and the service cannot be woken; `None`: it is left out.
+    /// The Envoy health status of an endpoint in this state, when the best state among the endpoints of the same port is
+    /// `best` and the service cannot be woken. `None`: the endpoint is not sent to Envoy.
     pub fn envoy(self, best: State) -> Option<EnvoyHealth> {
         match self {
             State::Ready => Some(EnvoyHealth::Healthy),
-            // The last ones must serve. HEALTHY works at any panic threshold, DRAINING does not.
+            // The last endpoints must serve. HEALTHY works with any panic threshold in Envoy, DRAINING does not.
             State::Draining if best < State::Ready => Some(EnvoyHealth::Healthy),
             State::Draining => Some(EnvoyHealth::Draining),
             State::Starting | State::Gone => None,
@@ -235,7 +235,7 @@ impl fmt::Display for State {
 pub enum EnvoyHealth {
     /// Gets new requests.
     Healthy,
-    /// Keeps what it has.
+    /// Finishes its requests and gets no new ones.
     Draining,
 }
 
@@ -283,26 +283,26 @@ impl fmt::Display for Source {
     }
 }
 
-/// One pod behind one named port of a service, as one snapshot sees it.
+/// One pod behind one named port of a service, in one snapshot.
 #[derive(Debug)]
 pub struct Endpoint {
-    /// The pod; `None` if the endpoint was made by hand.
+    /// The pod; `None` if the endpoint was written by hand.
     pub pod: Option<PodRef>,
-    /// Where to dial: never empty; the second one is the other family of a dual-stack pod.
+    /// The addresses to connect to: never empty; a second one is the other family of a dual-stack pod.
     pub addresses: Box<[SocketAddr]>,
-    /// Whether it takes requests.
+    /// The state, which decides whether it takes requests.
     pub state: State,
     /// The source of the state.
     pub source: Source,
-    /// The conditions behind the state.
+    /// The conditions that the state follows from.
     pub conditions: Conditions,
-    /// What the pod carries now, on all its ports. Shared by all snapshots of this incarnation, and by no other.
+    /// The requests in flight of the pod, on all its ports. Shared by all snapshots of this incarnation only.
     pub load: Arc<EndpointLoad>,
-    /// How this endpoint has taken our connections and requests. Shared by the snapshots in which the pod has the same addresses.
+    /// The outlier detection state. Shared by all snapshots in which the pod has the same addresses.
     pub health: Arc<EndpointHealth>,
 }
 
-/// One incarnation of an endpoint at its addresses, as a name for it.
+/// Identifies one pod incarnation at its addresses.
 #[derive(Debug, Clone)]
 pub struct EndpointId(Arc<EndpointHealth>);
 
@@ -321,7 +321,7 @@ impl Hash for EndpointId {
 }
 
 impl Endpoint {
-    /// The name of this incarnation: the same in every snapshot while its addresses stay the same, and never that of
+    /// Identifies this incarnation: equal in every snapshot while its addresses stay the same, and never equal to that of
     /// another pod.
     pub fn id(&self) -> EndpointId {
         EndpointId(Arc::clone(&self.health))
@@ -335,7 +335,7 @@ impl Endpoint {
 /// One `EndpointSlice`, reduced to what routing needs: TCP ports that have a number, and IP endpoints.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Slice {
-    /// This slice's own port numbers; another slice may put another number under the same name.
+    /// The ports of this slice. Another slice of the service may have another number under the same name.
     pub ports: Vec<SlicePort>,
     /// The endpoints, in the order written.
     pub endpoints: Vec<SliceEndpoint>,
@@ -346,18 +346,18 @@ pub struct Slice {
 pub struct SlicePort {
     /// The service port's name.
     pub name: PortName,
-    /// The number to dial.
+    /// The port number to connect to.
     pub number: u16,
 }
 
 /// An endpoint of a [`Slice`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SliceEndpoint {
-    /// `addresses[0]`: the API calls the rest fungible, and no client uses them.
+    /// `addresses[0]`: the API defines the others as interchangeable with it, and no client uses them.
     pub ip: IpAddr,
     /// As written.
     pub conditions: Conditions,
-    /// The pod, unless the endpoint was made by hand.
+    /// The pod; `None` if the endpoint was written by hand.
     pub pod: Option<PodRef>,
 }
 

@@ -1,53 +1,53 @@
-//! Passive ejection: an endpoint that refuses connections, or does not answer what it is sent, is left alone for a while.
+//! Passive outlier detection: ejects an endpoint that refuses connections or leaves requests unanswered.
 //!
-//! The rule is that of Envoy's outlier detection. A connect failure ejects at once and for a short time, since nothing was
-//! sent and another endpoint can have the request. A request that was sent and not answered is lost to its client, but may
-//! be to blame itself: only several of them in a row eject, then for longer.
+//! Modelled on Envoy's outlier detection. A connect failure ejects at once but briefly, since nothing was sent and another
+//! endpoint can take the request. An unanswered request may itself be the cause, so only several in a row eject the
+//! endpoint, and then for longer.
 
 use std::time::Duration;
 
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::time::{Clock, Moment};
 
-/// How long a first connect failure keeps an endpoint out; doubled by each further one.
+/// How long the first connect failure ejects an endpoint; each further failure in a row doubles it.
 const REFUSED: Duration = Duration::from_millis(100);
-/// The longest that any number of connect failures keeps an endpoint out.
+/// The longest ejection for connect failures.
 const REFUSED_MAX: Duration = Duration::from_secs(10);
-/// So many requests in a row must go unanswered before an endpoint is out for it.
+/// How many unanswered requests in a row eject an endpoint.
 pub const UNANSWERED: u32 = 5;
-/// How long it is out then; as long again with each further ejection in a row.
+/// How long the first ejection for unanswered requests lasts; each further one in a row adds as much.
 const OUT: Duration = Duration::from_secs(10);
-/// The longest that any number of unanswered requests keeps an endpoint out.
+/// The longest ejection for unanswered requests.
 const OUT_MAX: Duration = Duration::from_mins(5);
 
-/// How long an endpoint is left alone after so many connect failures in a row.
+/// How long `in_a_row` connect failures eject an endpoint; `None` if there were none.
 pub fn after_refusals(in_a_row: u32) -> Option<Duration> {
     let doublings = in_a_row.checked_sub(1)?.min(16);
     Some(REFUSED.saturating_mul(1 << doublings).min(REFUSED_MAX))
 }
 
-/// How long an endpoint is left alone after so many unanswered requests in a row; `None`: not at all. `out` of the `all`
-/// endpoints that take new requests are ejected already: at most half of them may be, or what all of them suffer from
-/// would send all requests to the last one.
+/// How long `in_a_row` unanswered requests eject an endpoint; `None`: not at all. `out` of the `all` endpoints that take new
+/// requests are ejected already. At most half of them may be: otherwise a fault that affects all endpoints would send all
+/// requests to the last one.
 pub fn after_unanswered(in_a_row: u32, out: usize, all: usize) -> Option<Duration> {
     let times = in_a_row.checked_sub(UNANSWERED - 1).filter(|times| *times > 0)?;
     (out < all / 2).then(|| OUT.saturating_mul(times).min(OUT_MAX))
 }
 
-/// How one endpoint has taken our connections and requests lately.
+/// The outlier detection state of one endpoint.
 #[derive(Debug, Default)]
 pub struct EndpointHealth {
     refusals: Streak,
-    /// When the first of the refusals in a row was; zero while there is none.
+    /// The time of the first refusal in a row, in nanoseconds; 0 while there is none.
     refusing_since: AtomicU64,
     unanswered: Streak,
 }
 
-/// Failures in a row, and the ejection that came of them.
+/// Failures in a row, and the ejection that follows from them.
 #[derive(Debug, Default)]
 struct Streak {
     failures: AtomicU32,
-    /// Zero while nothing was ejected, so that a pick reads no clock.
+    /// The end of the ejection, in nanoseconds; 0 if there was none, so that a pick need not read the clock.
     until: AtomicU64,
 }
 
@@ -59,16 +59,17 @@ impl Streak {
         }
     }
 
-    /// One more failure. `ejection` says for how long so many eject. Answers until when, if they do.
+    /// Counts a failure. `ejection` maps the number of failures in a row to the length of the ejection. Returns the end of the
+    /// ejection, if there is one.
     fn fail(&self, now: Moment, ejection: impl FnOnce(u32) -> Option<Duration>) -> Option<Moment> {
         if let Some(until) = self.until().filter(|until| now < *until) {
-            // Requests that fail together are one failure, not a hundred.
+            // Requests that fail at the same time count as one failure.
             return Some(until);
         }
         let before = self.failures.load(Ordering::Relaxed);
         let failures = before.saturating_add(1);
         let Some(ejection) = ejection(failures) else {
-            // From the fifth on, each that counts has ejected: others must not make a later ejection longer.
+            // From `UNANSWERED` on, only failures that eject are counted: the others must not make a later ejection longer.
             self.failures.store(failures.min(UNANSWERED - 1).max(before), Ordering::Relaxed);
             return None;
         };
@@ -79,9 +80,9 @@ impl Streak {
         Some(until)
     }
 
-    /// A success. Answers whether there was a failure before it.
+    /// Ends the streak after a success. Returns whether there was a failure before it.
     fn end(&self) -> bool {
-        // Read first: a warm endpoint's cache line stays shared.
+        // Read before writing: the cache line of a healthy endpoint stays shared between threads.
         let failed = self.failures.load(Ordering::Relaxed) != 0;
         if failed {
             self.failures.store(0, Ordering::Relaxed);
@@ -92,12 +93,12 @@ impl Streak {
 }
 
 impl EndpointHealth {
-    /// Nothing is known against it.
+    /// A healthy endpoint.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A connection was refused: keeps the endpoint out for a while, longer each time. Answers until when.
+    /// A connection was refused: ejects the endpoint, longer each time. Returns the end of the ejection.
     pub fn refused(&self, now: Moment) -> Moment {
         if self.refusals.failures.load(Ordering::Relaxed) == 0 {
             self.refusing_since.store(now.as_nanos().max(1), Ordering::Relaxed);
@@ -105,7 +106,7 @@ impl EndpointHealth {
         self.refusals.fail(now, after_refusals).unwrap_or(now)
     }
 
-    /// A connection stands. Answers whether one had been refused before.
+    /// A connection is established. Returns whether one had been refused before.
     pub fn connected(&self) -> bool {
         let refused = self.refusals.end();
         if refused {
@@ -114,7 +115,7 @@ impl EndpointHealth {
         refused
     }
 
-    /// Since when it has refused every connection.
+    /// Since when the endpoint has refused every connection.
     pub fn refusing_since(&self) -> Option<Moment> {
         match self.refusing_since.load(Ordering::Relaxed) {
             0 => None,
@@ -122,24 +123,24 @@ impl EndpointHealth {
         }
     }
 
-    /// A request was sent and not answered; `out` of `all` endpoints are ejected already. Answers whether that ejects it
-    /// now. One caller at a time.
+    /// A request was sent and not answered; `out` of `all` endpoints are ejected already. Returns whether that ejects this
+    /// endpoint now. Must not be called concurrently.
     pub fn unanswered(&self, now: Moment, out: usize, all: usize) -> bool {
         let was_out = self.unanswered.until().is_some_and(|until| now < until);
         !was_out && self.unanswered.fail(now, |in_a_row| after_unanswered(in_a_row, out, all)).is_some()
     }
 
-    /// A response began, with any status. Returns whether a request had gone unanswered before.
+    /// A response began, with any status. Returns whether a request had been unanswered before.
     pub fn answered(&self) -> bool {
         self.unanswered.end()
     }
 
-    /// Until when it is out, or was out last.
+    /// The end of the current ejection, or of the last one.
     pub fn ejected_until(&self) -> Option<Moment> {
         self.refusals.until().max(self.unanswered.until())
     }
 
-    /// Whether it is out at the time that `clock` tells; the clock is read only if it might be.
+    /// Whether the endpoint is ejected now. Reads the clock only if there was an ejection.
     pub fn ejected(&self, clock: &dyn Clock) -> bool {
         self.ejected_until().is_some_and(|until| clock.now() < until)
     }

@@ -1,8 +1,8 @@
-//! Holds: requests wait for a slot, first come, first served, within bounds, and a request that leaves leaks nothing.
+//! Holds: limits on requests that wait for a slot, and the errors of requests that get none.
 //!
-//! Each port of a service has one wait queue. The thread that brings capacity (a publication, a slot given back) gives
-//! slots to the first requests in the queue, under the queue's lock; no request is woken to compete. A new request goes
-//! to the end of the queue while others wait.
+//! Each port of a service has one FIFO wait queue. The thread that brings capacity (a new snapshot, a slot given back) gives
+//! slots to the first requests in the queue, under the queue's lock, so no request is woken only to lose a race. A new
+//! request joins the end of the queue while others wait.
 
 mod wait_queue;
 
@@ -19,26 +19,26 @@ use crate::time::Moment;
 /// Why a request got no slot.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AcquireError {
-    /// Its time was up.
+    /// The request reached its deadline.
     #[error("no pod took the request before its deadline")]
     Deadline,
-    /// The start failed, and waiting does not mend it.
+    /// The start failed for good: waiting longer does not help.
     #[error("the service cannot be started: {0}")]
     StartFailed(Arc<StartFailure>),
     /// Every pod that takes requests has refused connections for [`REFUSED_FOR`](crate::start_failure::REFUSED_FOR), and none is
     /// starting.
     #[error("every pod refuses connections")]
     Refused,
-    /// Too many wait already.
-    #[error("too many requests wait already: the bound on {0} is reached")]
+    /// A limit on held requests is reached.
+    #[error("too many requests are held already: the limit on {0} is reached")]
     QueueFull(HoldLimit),
     /// The service has no such port.
     #[error("the service has no such port")]
     NoSuchPort,
     /// The service was deleted.
-    #[error("the service does not exist any more")]
+    #[error("the service was deleted")]
     ServiceGone,
-    /// This process is leaving.
+    /// This process is shutting down.
     #[error("this gateway is shutting down")]
     ShuttingDown,
 }
@@ -57,28 +57,28 @@ pub enum HoldLimit {
 impl fmt::Display for HoldLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            HoldLimit::Service => "holds of this service",
-            HoldLimit::Total => "holds of all services",
-            HoldLimit::Bytes => "bytes that holds keep in memory",
+            HoldLimit::Service => "held requests of this service",
+            HoldLimit::Total => "held requests of all services",
+            HoldLimit::Bytes => "bytes of held requests in memory",
         })
     }
 }
 
-/// How many requests may wait.
+/// The limits on held requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HoldLimits {
-    /// In one service.
+    /// Held requests of one service.
     pub per_service: usize,
-    /// In all services. No service may have more than a quarter of it.
+    /// Held requests of all services. One service may have at most a quarter of them.
     pub total: usize,
-    /// How many bytes they may keep in memory.
+    /// Bytes that all held requests keep in memory.
     pub bytes: usize,
     /// The longest wait, even if the request has a later deadline.
     pub max_wait: Duration,
 }
 
 impl HoldLimits {
-    /// When a hold that begins now ends at the latest, if its request wants to wait until `wanted`.
+    /// The deadline of a hold that begins now: `wanted`, but at most the longest wait from now.
     pub fn deadline(&self, now: Moment, wanted: Option<Moment>) -> Moment {
         let latest = now + self.max_wait;
         wanted.map_or(latest, |wanted| wanted.min(latest))
@@ -91,7 +91,7 @@ impl Default for HoldLimits {
     }
 }
 
-/// What all holds of all services use up.
+/// Counts the held requests of all services, and their bytes, against the limits.
 #[derive(Debug)]
 pub(crate) struct Budget {
     bounds: HoldLimits,
@@ -99,7 +99,7 @@ pub(crate) struct Budget {
     bytes: Arc<AtomicUsize>,
 }
 
-/// A place among the holds. Dropping it frees the place.
+/// Counts one held request against the limits. Dropping it gives the share back.
 #[derive(Debug)]
 pub(crate) struct Permit {
     _service: Share,
@@ -112,7 +112,7 @@ impl Budget {
         Self { bounds, holds: Arc::default(), bytes: Arc::default() }
     }
 
-    /// A place for a hold that keeps `bytes` in memory, beside the holds that `service` counts.
+    /// Admits a held request that keeps `bytes` in memory; `service` counts the held requests of its service.
     pub(crate) fn admit(&self, service: &Arc<AtomicUsize>, bytes: usize) -> Result<Permit, AcquireError> {
         let HoldLimits { per_service, total, bytes: most, .. } = self.bounds;
         let full = |bound: HoldLimit| move || AcquireError::QueueFull(bound);
@@ -133,7 +133,7 @@ impl Budget {
     }
 }
 
-/// A part of something bounded, given back when dropped.
+/// An amount added to a counter, and subtracted again on drop.
 #[derive(Debug)]
 struct Share {
     of: Arc<AtomicUsize>,

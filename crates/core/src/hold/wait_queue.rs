@@ -1,4 +1,4 @@
-//! The wait queue of one port: the requests that wait, those that rest beside it, and the slots granted to them.
+//! The FIFO wait queue of one service port: waiting requests, requests in retry backoff, and granted slots.
 
 #[cfg(all(test, loom))]
 mod models;
@@ -14,16 +14,16 @@ use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Mutex, MutexGuard, fence, lock};
 use crate::time::Moment;
 
-/// A place in a wait queue. Lower is earlier; a request that comes back keeps its own.
+/// The position of a request in a wait queue. Lower is earlier; a request that is retried keeps its ticket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Ticket(u64);
 
 /// A request in the wait queue.
 #[derive(Debug)]
 pub(crate) struct Waiter {
-    /// The randomness for its pick.
+    /// The random number for the load balancer.
     pub(crate) seed: u64,
-    /// The endpoints that it does not try while it rests: they have just refused it.
+    /// The endpoints that have just refused it. It does not try them again during its backoff.
     pub(crate) refused: Vec<EndpointId>,
     waker: Option<Waker>,
 }
@@ -38,17 +38,17 @@ impl Waiter {
 #[derive(Debug)]
 pub(crate) struct Taken {
     pub(crate) endpoint: Arc<Endpoint>,
-    /// A place in the endpoint's herd was taken with it.
+    /// Whether the slot counts against the limit on released requests.
     pub(crate) herd: bool,
 }
 
-/// What a waiting request got.
+/// The outcome for a waiting request.
 pub(crate) type Grant = Result<Taken, AcquireError>;
 
-/// The requests that wait for one port of one service, first come, first served.
+/// The requests that wait for one port of one service, in FIFO order.
 #[derive(Debug, Default)]
 pub(crate) struct WaitQueue {
-    /// How many wait and must not be overtaken; read without the lock.
+    /// How many requests wait, without those in backoff; `usize::MAX` if the queue is closed. Read without the lock.
     length: AtomicUsize,
     inner: Mutex<Inner>,
 }
@@ -56,10 +56,10 @@ pub(crate) struct WaitQueue {
 #[derive(Debug, Default)]
 struct Inner {
     waiting: BTreeMap<Ticket, Waiter>,
-    /// Requests that all endpoints have refused. They rest beside the queue until that moment, or until another endpoint
-    /// can take them. In the queue they would hold up the others, or be sent to the same pod again and again.
+    /// Requests in retry backoff, because all endpoints have refused them: until that moment, or until another endpoint can
+    /// take them. In the queue they would block the others, or be sent to the same pod again and again.
     resting: BTreeMap<Ticket, (Moment, Waiter)>,
-    /// Granted, but not yet picked up. A request that leaves instead gives it back.
+    /// Outcomes that the requests have not polled yet. A request that leaves instead must give its slot back.
     granted: HashMap<Ticket, Grant>,
     closed: Option<AcquireError>,
 }
@@ -72,7 +72,7 @@ impl Inner {
 }
 
 impl WaitQueue {
-    /// How many resting requests are tried when capacity comes, so that many of them do not slow down the others.
+    /// How many requests in backoff are tried when capacity appears, so that many of them do not slow down the others.
     const RESTING_LOOKED_AT: usize = 16;
 
     /// Whether a new request would overtake a waiting one, or the queue is closed.
@@ -80,20 +80,19 @@ impl WaitQueue {
         self.length.load(Ordering::Relaxed) > 0
     }
 
-    /// How many requests wait, including those that rest.
+    /// How many requests wait, including those in backoff.
     pub(crate) fn holds(&self) -> usize {
         let inner = lock(&self.inner);
         inner.waiting.len() + inner.resting.len()
     }
 
-    /// Why no request may join any more.
+    /// Why the queue is closed, if it is.
     pub(crate) fn closed(&self) -> Option<AcquireError> {
         lock(&self.inner).closed.clone()
     }
 
-    /// Joins the queue: at the end, with a number from `tickets`, or back to the place of an earlier `ticket`; or
-    /// beside it, to rest until `rest`. `grant` is then called for every request that can be served, including
-    /// this one.
+    /// Adds a request: at the end, with a new number from `tickets`, or at the position of its earlier `ticket`; with `rest`,
+    /// in backoff until then. `grant` is then called for the requests in order, including this one, until one gets no slot.
     pub(crate) fn join(
         &self,
         waiter: Waiter,
@@ -106,8 +105,8 @@ impl WaitQueue {
         if let Some(closed) = &inner.closed {
             return Err(closed.clone());
         }
-        // Numbers are unique among all queues, or a ticket from another queue could replace a waiting request.
-        // Drawn under the lock, so in order.
+        // Numbers are unique across all queues: otherwise a ticket from another queue could replace a waiting request.
+        // They are drawn under the lock, so they are in FIFO order.
         let ticket = ticket.unwrap_or_else(|| Ticket(tickets.fetch_add(1, Ordering::Relaxed)));
         match rest {
             Some(rest) => drop(inner.resting.insert(ticket, (rest, waiter))),
@@ -119,12 +118,12 @@ impl WaitQueue {
         Ok(ticket)
     }
 
-    /// Gives slots to the first requests in the queue, for as long as `grant` finds any.
+    /// Gives slots to the first requests in the queue, as long as `grant` finds a free one.
     pub(crate) fn hand_out(&self, grant: impl FnMut(&Waiter) -> Result<Taken, PickError>) {
         let mut inner = lock(&self.inner);
         let wakers = self.hand_out_locked(&mut inner, grant);
         drop(inner);
-        // Woken without the lock: they take it at once.
+        // Wake without the lock: the woken tasks take it at once.
         wakers.into_iter().for_each(Waker::wake);
     }
 
@@ -134,7 +133,7 @@ impl WaitQueue {
         mut grant: impl FnMut(&Waiter) -> Result<Taken, PickError>,
     ) -> Vec<Waker> {
         self.count(inner);
-        // The other half of this fence is in `Port::hand_out_on_all`.
+        // Pairs with the fence in `Port::hand_out_on_all`.
         fence();
         let mut served = Vec::new();
         for (&ticket, (_, waiter)) in inner.resting.iter().take(Self::RESTING_LOOKED_AT) {
@@ -157,7 +156,7 @@ impl WaitQueue {
         wakers
     }
 
-    /// Moves requests whose rest is over back into the queue. They may be sent to any endpoint again.
+    /// Moves requests whose backoff is over back into the queue. They may be sent to any endpoint again.
     pub(crate) fn end_rests(&self, now: Moment) {
         let mut inner = lock(&self.inner);
         let rested: Vec<Ticket> =
@@ -170,7 +169,7 @@ impl WaitQueue {
         self.count(&inner);
     }
 
-    /// When the first rest ends.
+    /// When the first backoff ends.
     pub(crate) fn next_end_of_rest(&self) -> Option<Moment> {
         lock(&self.inner).resting.values().map(|(until, _)| *until).min()
     }
@@ -187,7 +186,7 @@ impl WaitQueue {
         self.turn_away_locked(lock(&self.inner), why, |_| true);
     }
 
-    /// Ends the request with `ticket` with `why`, unless it has been granted a slot.
+    /// Ends the request with `ticket` with `why`, unless it has a slot already.
     pub(crate) fn turn_away_one(&self, ticket: Ticket, why: &AcquireError) {
         self.turn_away_locked(lock(&self.inner), why, |other| other == ticket);
     }
@@ -208,7 +207,7 @@ impl WaitQueue {
         turned_away.into_iter().filter_map(|(_, waiter)| waiter.waker).for_each(Waker::wake);
     }
 
-    /// What was granted to the request with `ticket`, if anything.
+    /// Polls for the outcome of the request with `ticket`.
     pub(crate) fn poll(&self, ticket: Ticket, context: &Context<'_>) -> Poll<Grant> {
         let mut inner = lock(&self.inner);
         if let Some(grant) = inner.granted.remove(&ticket) {
@@ -223,7 +222,7 @@ impl WaitQueue {
         Poll::Pending
     }
 
-    /// Leaves the queue. Returns what was granted in the meantime; the caller must give it back.
+    /// Removes a request from the queue. Returns a grant that it has not polled; the caller must give the slot back.
     pub(crate) fn leave(&self, ticket: Ticket) -> Option<Grant> {
         let mut inner = lock(&self.inner);
         if inner.waiting.remove(&ticket).is_some() || inner.resting.remove(&ticket).is_some() {
@@ -233,7 +232,7 @@ impl WaitQueue {
         inner.granted.remove(&ticket)
     }
 
-    /// Stores the length for readers without the lock. A closed queue is never to be overtaken.
+    /// Stores the length for lock-free readers. A closed queue counts as endless, so that no request passes it.
     fn count(&self, inner: &Inner) {
         let length = if inner.closed.is_some() { usize::MAX } else { inner.waiting.len() };
         self.length.store(length, Ordering::Relaxed);

@@ -1,7 +1,7 @@
-//! Which pod stands behind which address of which port.
+//! Address assignment: decides which pod owns each address (IP and port) when several pods claim it.
 //!
-//! Claims change when pods come and go, states change far more often. So the layout is worked out once per
-//! change of claims, and a change of state only looks it through.
+//! Claims change when pods come and go; states change far more often. So the layout is computed once per change of
+//! claims, and a change of state only reads it.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -15,34 +15,34 @@ use crate::endpoint::{Endpoint, PortName};
 use crate::merge::pod::Pod;
 use crate::merge::{Listing, NO_POD};
 
-/// One port's part of the layout.
+/// The layout of one port.
 #[derive(Debug)]
 pub(super) struct PortLayout {
     pub(super) name: PortName,
-    /// Every claim in order of first appearance, contested ones included.
+    /// Every claim in order of first appearance, including contested ones.
     claims: Vec<Claim>,
-    /// The claims gathered by pod: what is offered.
+    /// The assigned addresses, by pod.
     placements: Vec<Placement>,
-    /// Two visible pods claim one address, so a change of state may move the placement.
+    /// Two visible pods claim one address, so a change of state may assign it to the other pod.
     contested: bool,
 }
 
-/// A pod says that it is at this address.
+/// A pod's claim to an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Claim {
     pub(super) address: SocketAddr,
     pub(super) pod: usize,
 }
 
-/// A pod on a port, with every address it holds there (two for dual stack).
+/// A pod on a port, with every address that it has there (two for dual stack).
 #[derive(Debug)]
 struct Placement {
     pod: usize,
-    /// The pod's own number: a place in the slab is used again, and nothing may be inherited by that.
+    /// The pod's unique number. The slab reuses indexes, and a new pod must not inherit the health of an old one.
     number: u64,
     addresses: Vec<SocketAddr>,
     health: Arc<EndpointHealth>,
-    /// The endpoint as last published, also while the pod has lost its address; reused while nothing about it changed.
+    /// The endpoint as last published, kept also while the pod has lost its address. Reused as long as nothing changes.
     endpoint: Option<Arc<Endpoint>>,
 }
 
@@ -59,9 +59,9 @@ impl PortLayout {
         &self.claims
     }
 
-    /// Gives every address to one pod. What is known of those that were there before lives on.
+    /// Assigns every address to one pod. Pods that are also in `before` keep their health and their endpoint.
     pub(super) fn assign(&mut self, pods: &Slab<Pod>, before: Option<PortLayout>) {
-        // By the pod's place, not by hash: this runs for every pod of the service whenever one comes or goes.
+        // Indexed by slab index, not hashed: this runs for every pod of the service whenever one comes or goes.
         let mut old: Vec<Option<Placement>> = Vec::new();
         old.resize_with(pods.capacity(), || None);
         for placement in before.into_iter().flat_map(|port| port.placements) {
@@ -89,7 +89,7 @@ impl PortLayout {
             self.placements.push(Placement { pod, number, addresses: vec![address], health, endpoint });
         }
         for placement in &mut self.placements {
-            // A pod at another address is another endpoint: its connections and its ejection are those of the old one.
+            // A pod at another address is another endpoint: connections and ejection belong to the old one.
             if placement
                 .endpoint
                 .as_ref()
@@ -98,15 +98,14 @@ impl PortLayout {
                 placement.health = Arc::default();
             }
         }
-        // A pod that lost its address to a rival may get it back, and is then still the same endpoint.
+        // A pod that lost its address to another pod may get it back, and is then still the same endpoint.
         let still =
             |placement: &Placement| pods.get(placement.pod).is_some_and(|pod| pod.number == placement.number);
         let unplaced = old.into_iter().flatten().filter(still);
         self.placements.extend(unplaced.map(|placement| Placement { addresses: Vec::new(), ..placement }));
     }
 
-    /// One claim per address: the better state wins, the first of equals stays, and the place in the order is
-    /// that of the first claim.
+    /// One claim per address: the better state wins, the first of equals stays. The result is in order of the first claims.
     fn holders(&mut self, pods: &Slab<Pod>) -> Vec<Claim> {
         let state = |pod: usize| pods.get(pod).and_then(|pod| pod.verdict).map(|verdict| verdict.state);
         let mut holders: Vec<Claim> = Vec::with_capacity(self.claims.len());
@@ -131,12 +130,12 @@ impl PortLayout {
         holders
     }
 
-    /// Whether a change of state may give an address to another pod.
+    /// Whether a change of state may assign an address to another pod.
     pub(super) fn contested(&self) -> bool {
         self.contested
     }
 
-    /// The endpoints as they are now, in order of first appearance.
+    /// The current endpoints, in order of first appearance.
     pub(super) fn endpoints(&mut self, pods: &Slab<Pod>) -> Vec<Arc<Endpoint>> {
         let mut endpoints = Vec::with_capacity(self.placements.len());
         for placement in self.placements.iter_mut().filter(|placement| !placement.addresses.is_empty()) {
@@ -170,7 +169,8 @@ fn same_addresses(one: &[SocketAddr], other: &[SocketAddr]) -> bool {
     one.len() == other.len() && one.iter().all(|address| other.contains(address))
 }
 
-/// The ports with their claims, in order of first appearance. What is known of each pod's endpoint in `before` lives on.
+/// The layout of every port, in order of first appearance. Pods that are also in `before` keep their health and their
+/// endpoint.
 pub(super) fn lay_out(slices: &[Listing], pods: &Slab<Pod>, mut before: Vec<PortLayout>) -> Vec<PortLayout> {
     let mut ports: Vec<PortLayout> = Vec::with_capacity(before.len());
     for listing in slices {
@@ -206,6 +206,6 @@ fn port_named<'a>(ports: &'a mut Vec<PortLayout>, name: &PortName) -> &'a mut Po
     if at == ports.len() {
         ports.push(PortLayout::new(name.clone()));
     }
-    // `at` is a port's place by now: found, or just added.
+    // In bounds: the port was found or just added.
     &mut ports[at]
 }

@@ -1,8 +1,8 @@
 //! Merges the three sources (slices, pushes, probes) of one service into one set of endpoints.
 //!
-//! Slices are authoritative: they add, change and remove. A push speaks for its own pod, under a lease. A probe
-//! promotes a pod that slices call not ready yet. `pod.rs` holds the rules for one pod; this file keeps the
-//! pods, and decides which are known, which are replaced and which are gone.
+//! Slices are authoritative: they add, change and remove endpoints. A push reports on its own pod, for the time of a lease.
+//! A probe promotes a pod that slices call not ready yet. `pod.rs` has the rules for one pod; this file keeps the set of
+//! pods, and decides which are known, which are replaced and which are removed.
 
 mod address_assignment;
 mod pod;
@@ -25,17 +25,17 @@ use pod::{Key, Pod, Pushed};
 pub use push::{BadBoot, BootId, Push, PushEvent, PushOrder, PushOutcome, PushRefused};
 use tombstone::Tombstones;
 
-/// The place of an endpoint that no pod stands behind and the operator did not opt in to.
+/// The slab index of an endpoint without a pod, if the operator has not enabled such endpoints.
 const NO_POD: usize = usize::MAX;
 
-/// What an operator may set about the merge of one service.
+/// The merge settings of one service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MergePolicy {
-    /// How long a push counts unless it is renewed.
+    /// How long a push is valid unless it is renewed.
     pub lease: Duration,
-    /// Whether endpoints without a pod get traffic. They can have any address that the author of a slice chose.
+    /// Whether endpoints without a pod get requests. The author of a slice can give them any address.
     pub manual_endpoints: bool,
-    /// How many pods that no slice lists may be known at a time.
+    /// The most pods that are known from pushes only, and listed in no slice.
     pub max_unlisted: usize,
 }
 
@@ -45,10 +45,10 @@ impl Default for MergePolicy {
     }
 }
 
-/// Everything said of one service's pods.
+/// Everything that the three sources report about the pods of one service.
 ///
-/// Every method that takes in a fact answers whether the endpoints may have changed; [`EndpointMerge::view`] then
-/// gives them. Time is passed in and must not go back.
+/// Methods that take a report return whether the endpoints may have changed; [`EndpointMerge::view`] then returns the new
+/// endpoints. The time is passed in and must not go back.
 #[derive(Debug, Default)]
 pub struct EndpointMerge {
     policy: MergePolicy,
@@ -59,12 +59,12 @@ pub struct EndpointMerge {
     ports: Vec<PortLayout>,
     /// Pods whose entries changed since the last [`EndpointMerge::settle`].
     dirty: Vec<usize>,
-    /// A pod came, went or moved: the layout must be computed again.
+    /// A pod was added, removed or moved to another address: the layout must be computed again.
     moved: bool,
     pods_ever: u64,
 }
 
-/// A slice as last written, with the place of each endpoint's pod beside it.
+/// A slice as last written, with the slab index of each endpoint's pod.
 #[derive(Debug)]
 struct Listing {
     name: Arc<str>,
@@ -73,24 +73,24 @@ struct Listing {
 }
 
 impl EndpointMerge {
-    /// An empty ledger.
+    /// A merge without any reports.
     pub fn new(policy: MergePolicy) -> Self {
         Self { policy, ..Self::default() }
     }
 
-    /// A slice was written.
+    /// Adds or replaces a slice.
     pub fn put_slice(&mut self, name: &str, slice: Slice, now: Moment) -> bool {
         self.write(name, slice, now);
         self.settle(now)
     }
 
-    /// A slice was deleted.
+    /// Removes a slice.
     pub fn drop_slice(&mut self, name: &str, now: Moment) -> bool {
         self.erase(|listing| &*listing.name == name);
         self.settle(now)
     }
 
-    /// These are all the slices there are, as after a relist. What is in none of them is gone.
+    /// Replaces all slices, as after a relist. A pod that is in none of them is removed.
     pub fn replace_slices<N: AsRef<str>>(
         &mut self,
         slices: impl IntoIterator<Item = (N, Slice)>,
@@ -101,11 +101,11 @@ impl EndpointMerge {
         for (name, slice) in slices {
             self.write(name.as_ref(), slice, now);
         }
-        // Settled once, after all of them: a pod that only moved to another slice was never gone.
+        // Settle once, after all slices: a pod that only moved to another slice must not be removed in between.
         self.settle(now)
     }
 
-    /// Takes endpoints out of the slices, as if these had been written without them.
+    /// Removes endpoints from the stored slices, as if the slices had been written without them.
     pub fn retain_endpoints(&mut self, keep: impl Fn(&SliceEndpoint) -> bool, now: Moment) -> bool {
         let affected = self.slices.iter().filter(|listing| !listing.slice.endpoints.iter().all(&keep));
         let affected: Vec<(Arc<str>, Slice)> = affected
@@ -121,8 +121,8 @@ impl EndpointMerge {
         self.settle(now)
     }
 
-    /// A verified push. On `Accepted` the caller must also tell the other services of these addresses, by
-    /// [`EndpointMerge::replace_previous_pods`].
+    /// Applies a push of a verified sender. On `Accepted` the caller must also call [`EndpointMerge::replace_previous_pods`] of
+    /// the other services at these addresses.
     pub fn push(&mut self, push: Push, now: Moment) -> Result<(PushOutcome, bool), PushRefused> {
         let key = Key::Pod(push.pod.uid.clone());
         let place = if let Some(&place) = self.places.get(&key) {
@@ -141,11 +141,11 @@ impl EndpointMerge {
         if pod.replaced {
             return Ok((PushOutcome::Stale(pod.push.as_ref().map(|push| push.order)), false));
         }
-        // A pod on its way out cannot be the newcomer on an address.
+        // A pod that is leaving cannot be the new owner of an address.
         let arrives = push.event != PushEvent::Draining && !pod.terminating();
         let (uid, seen, addresses) = (push.pod.uid.clone(), pod.seen, push.addresses());
         let outcome = pod.push(push, now + self.policy.lease);
-        // An unlisted pod is where its push says; a listed one is where its slices say.
+        // The push sets the addresses of an unlisted pod, the slices those of a listed one.
         let moves = outcome == PushOutcome::Accepted && pod.listed.is_none() && pod.visible();
         self.moved |= moves;
         let mut changed = self.judge(place) || moves;
@@ -155,8 +155,8 @@ impl EndpointMerge {
         Ok((outcome, changed))
     }
 
-    /// The pod `by`, first seen at `seen`, was verified to be at `addresses`: every pod that was known there
-    /// before it is replaced, for good (rule 1).
+    /// The pod `by`, first seen at `seen`, is verified to be at `addresses`: replaces for good every pod that was known there
+    /// before it (rule 1).
     pub fn replace_previous_pods(&mut self, addresses: &[SocketAddr], by: &PodUid, seen: Moment, now: Moment) -> bool {
         let mut victims: Vec<usize> = Vec::new();
         for (place, pod) in self.claimants(addresses) {
@@ -179,8 +179,8 @@ impl EndpointMerge {
         !victims.is_empty()
     }
 
-    /// All checks of the pod's plan passed (rule 8). The plan is the proof that the pod may be judged by
-    /// probing it. Probe again while the endpoint's source is `probe`.
+    /// All checks of the pod's plan passed (rule 8). The plan proves that probes can decide about this pod. The caller keeps
+    /// probing while the endpoint's source is `probe`.
     pub fn probe_passed(&mut self, uid: &PodUid, _plan: &ProbePlan) -> bool {
         let Some(&place) = self.places.get(&Key::Pod(uid.clone())) else { return false };
         let Some(pod) = self.pods.get_mut(place) else { return false };
@@ -192,7 +192,7 @@ impl EndpointMerge {
         self.judge(place)
     }
 
-    /// A check of the pod's plan failed: what a probe promoted, it no longer promotes.
+    /// A check of the pod's plan failed: ends the promotion.
     pub fn probe_failed(&mut self, uid: &PodUid) -> bool {
         let Some(&place) = self.places.get(&Key::Pod(uid.clone())) else { return false };
         if let Some(pod) = self.pods.get_mut(place) {
@@ -201,7 +201,7 @@ impl EndpointMerge {
         self.judge(place)
     }
 
-    /// Ends what `now` has outlived: leases, and the memory of pods that are gone.
+    /// Expires leases and tombstones.
     pub fn expire(&mut self, now: Moment) -> bool {
         let lapsed: Vec<usize> = self
             .pods
@@ -215,7 +215,7 @@ impl EndpointMerge {
         for place in lapsed {
             let Some(pod) = self.pods.get_mut(place) else { continue };
             if pod.listed.is_none() {
-                // No slice ever listed it: it was only as true as its lease (rule 3).
+                // No slice lists it: the pod disappears with its lease (rule 3).
                 changed |= pod.visible();
                 self.forget(place);
             } else if let Some(push) = &mut pod.push {
@@ -233,15 +233,15 @@ impl EndpointMerge {
         leases.chain(self.tombstones.next_expiry()).min()
     }
 
-    /// When a pod came that a push has just verified, if it is one that comes and not one that leaves: from
-    /// then on its addresses are its own, in every service.
+    /// When a pod that a push has just verified was first seen; `None` if it is leaving or replaced. The pod owns its
+    /// addresses, in every service, against pods that were seen earlier.
     pub fn arrived(&self, uid: &PodUid) -> Option<Moment> {
         let pod = self.pods.get(*self.places.get(&Key::Pod(uid.clone()))?)?;
         let comes = !pod.terminating() && !pod.replaced && pod.word() != Some(PushEvent::Draining);
         comes.then_some(pod.seen)
     }
 
-    /// When the pod was first heard of by any source, if it is known.
+    /// When any source first reported the pod, if it is known.
     pub fn first_seen(&self, uid: &PodUid) -> Option<Moment> {
         let place = self.places.get(&Key::Pod(uid.clone()))?;
         self.pods.get(*place).map(|pod| pod.seen)
@@ -252,7 +252,7 @@ impl EndpointMerge {
         self.moved
     }
 
-    /// Every address that some pod claims, with repetitions.
+    /// Every address that a pod claims, with duplicates.
     pub fn addresses(&self) -> impl Iterator<Item = SocketAddr> + '_ {
         self.ports.iter().flat_map(|port| port.claims().iter().map(|claim| claim.address))
     }
@@ -273,7 +273,7 @@ impl EndpointMerge {
         self.ports.iter_mut().map(|port| PortView::new(port.name.clone(), port.endpoints(pods))).collect()
     }
 
-    /// Takes a slice in; the caller settles.
+    /// Stores a slice. The caller must call `settle`.
     fn write(&mut self, name: &str, slice: Slice, now: Moment) {
         let at = self.slices.iter().position(|listing| &*listing.name == name);
         if let Some(listing) = at.and_then(|at| self.slices.get_mut(at))
@@ -302,7 +302,7 @@ impl EndpointMerge {
         }
     }
 
-    /// Takes out the slices that `which` names; the caller settles.
+    /// Removes the slices that match `which`. The caller must call `settle`.
     fn erase(&mut self, which: impl Fn(&Listing) -> bool) {
         for listing in self.slices.extract_if(.., |listing| which(listing)) {
             self.moved = true;
@@ -312,7 +312,7 @@ impl EndpointMerge {
         }
     }
 
-    /// Gathers what the slices say of every dirty pod, and judges it. Looks at each entry of the service once.
+    /// Combines the slice entries of every dirty pod and computes its state. Reads each entry of the service once.
     fn settle(&mut self, now: Moment) -> bool {
         let mut changed = self.moved;
         for listing in &self.slices {
@@ -336,14 +336,14 @@ impl EndpointMerge {
                     }
                     changed |= self.judge(place);
                 }
-                // In no slice any more: gone, even if its lease still runs (rule 7).
+                // No slice lists it any more: removed, even if its lease still runs (rule 7).
                 None => self.remove(place, now),
             }
         }
         changed
     }
 
-    /// The place of the pod behind a slice's endpoint.
+    /// The slab index of the pod of a slice's endpoint. Adds the pod if it is new.
     fn enrol(&mut self, endpoint: &SliceEndpoint, now: Moment) -> usize {
         let key = match &endpoint.pod {
             Some(pod) => Key::Pod(pod.uid.clone()),
@@ -363,7 +363,7 @@ impl EndpointMerge {
         place
     }
 
-    /// Takes a pod out and remembers that it is gone.
+    /// Removes a pod and adds its tombstone.
     fn remove(&mut self, place: usize, now: Moment) {
         let Some(pod) = self.forget(place) else { return };
         self.tombstones.add(pod, now + self.policy.lease);
@@ -380,12 +380,12 @@ impl EndpointMerge {
         let Some(pod) = self.pods.get_mut(place) else { return false };
         let before = pod.verdict;
         pod.judge();
-        // Whether there is an endpoint at all decides about claims, not only about its state.
+        // A pod that appears or disappears changes the claims to addresses, not only a state.
         self.moved |= before.is_none() != pod.verdict.is_none();
         before != pod.verdict
     }
 
-    /// The pods that claim one of `addresses`, with repetitions.
+    /// The pods that claim one of `addresses`, with duplicates.
     fn claimants<'a>(&'a self, addresses: &'a [SocketAddr]) -> impl Iterator<Item = (usize, &'a Pod)> {
         let listed = self.slices.iter().flat_map(move |listing| {
             let ports = &listing.slice.ports;
@@ -402,7 +402,7 @@ impl EndpointMerge {
     }
 }
 
-/// Whether two versions of a slice differ in nothing but conditions.
+/// Whether two versions of a slice differ in conditions only.
 fn same_claims(old: &Slice, new: &Slice) -> bool {
     let same = |(old, new): (&SliceEndpoint, &SliceEndpoint)| old.ip == new.ip && old.pod == new.pod;
     old.ports == new.ports

@@ -1,5 +1,6 @@
-//! The rules for one pod: what the three sources said of it, and the state that follows. The rules' numbers are those of the table in
-//! ARCHITECTURE.md, "Three sources, one truth".
+//! The merge rules for one pod: computes its state from slices, pushes and probes.
+//!
+//! The numbers of the rules are those in ARCHITECTURE.md, "Three sources, one truth".
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -9,65 +10,65 @@ use crate::endpoint::{Conditions, PodRef, PodUid, SlicePort, Source, State};
 use crate::merge::push::{Push, PushEvent, PushOrder, PushOutcome};
 use crate::time::Moment;
 
-/// What a pod is known by.
+/// The identity of a pod.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Key {
     Pod(PodUid),
-    /// Made by hand: the address is all the identity there is.
+    /// An endpoint that was written by hand: only its address identifies it.
     Manual(IpAddr),
 }
 
-/// Everything known of one pod of one service.
+/// Everything that is known about one pod of one service.
 #[derive(Debug)]
 pub(super) struct Pod {
-    /// Given once, never again, within one ledger.
+    /// Unique within one service and never reused, unlike the slab index.
     pub(super) number: u64,
     pub(super) key: Key,
-    /// `None` for an endpoint that was made by hand.
+    /// `None` for an endpoint that was written by hand.
     pub(super) id: Option<PodRef>,
-    /// When any source first named it. Tells which of two pods on one address is the newer.
+    /// When any source first reported it. Decides which of two pods at one address is the newer one.
     pub(super) seen: Moment,
-    /// What it carries now. Not shared with a pod that had its address before.
+    /// Its requests in flight. Not shared with a pod that had its address before.
     pub(super) load: Arc<EndpointLoad>,
-    /// What the slices say now; `None` while no slice lists it.
+    /// Its conditions in the slices; `None` while no slice lists it.
     pub(super) listed: Option<Listed>,
-    /// What its sidecar said last.
+    /// The newest push of its sidecar.
     pub(super) push: Option<Pushed>,
-    /// Our own probe passed, and neither slice nor push has spoken since.
+    /// A probe of ours has promoted it, and neither a slice nor a push has changed since.
     pub(super) probed: bool,
-    /// Another incarnation took its address over. Final.
+    /// Another incarnation has taken over its address. Final.
     pub(super) replaced: bool,
-    /// The verdict on all of the above, kept so that a change of one pod costs nothing for its neighbours.
+    /// The state that follows from all of the above. Cached, so that a change of one pod does not recompute the others.
     pub(super) verdict: Option<Verdict>,
-    /// Its entries changed: what the slices say must be gathered again.
+    /// Its slice entries changed and must be combined again.
     pub(super) dirty: bool,
-    /// What was gathered so far, while it is dirty.
+    /// The entries combined so far, while it is dirty.
     pub(super) gathered: Option<Conditions>,
 }
 
-/// What the slices say of a pod.
+/// What the slices report about a pod.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Listed {
-    /// All its entries, gathered into one.
+    /// The conditions of all its entries, combined.
     pub(super) said: Conditions,
-    /// Some slice once called it ready (rule 4).
+    /// A slice has called it ready at least once (rule 4).
     pub(super) ready_once: bool,
-    /// Some slice once called it terminating, which is final (rule 6).
+    /// A slice has called it terminating, which is final (rule 6).
     pub(super) terminating: bool,
 }
 
-/// What a sidecar said of its pod.
+/// The newest push of a pod.
 #[derive(Debug, Clone)]
 pub(super) struct Pushed {
     pub(super) order: PushOrder,
     pub(super) event: PushEvent,
-    /// Until when the word counts; `None` once it lapsed. The order is remembered beyond that, or a late
-    /// push could revive what it had already ended.
+    /// The end of the lease; `None` once it has expired. The order is kept longer: otherwise a delayed older push would
+    /// count as new.
     pub(super) until: Option<Moment>,
-    /// Whether this boot has said `draining` (rule 6).
+    /// Whether this boot has pushed `draining` (rule 6).
     pub(super) drained: bool,
-    /// Whether the pod was ever said to be more than leaving: a `draining` out of nowhere is remembered, not
-    /// routed to.
+    /// Whether the pod has ever pushed anything other than `draining`. If it has not, the `draining` is remembered, but the
+    /// pod gets no requests (rule 6).
     pub(super) announced: bool,
     pub(super) ips: Vec<IpAddr>,
     pub(super) ports: Vec<SlicePort>,
@@ -88,8 +89,7 @@ impl Verdict {
 }
 
 impl Listed {
-    /// The conditions with the latch of rule 6 applied: after one `terminating`, an entry that denies it is
-    /// stale, and so is its `ready`.
+    /// The conditions after rule 6: once a slice has said `terminating`, an entry without it is stale, and so is its `ready`.
     fn conditions(self) -> Conditions {
         if self.terminating && !self.said.is_terminating() {
             return Conditions::new(false, self.said.is_serving(), true);
@@ -116,8 +116,8 @@ impl Pod {
         }
     }
 
-    /// Adds one slice entry of this pod to the others: terminating wins; else the better state. Entries without
-    /// a pod share no more than an address, so for them the better state wins outright.
+    /// Combines one slice entry of this pod with the others: `terminating` wins, then the better state. Entries without a pod
+    /// have only their address in common, so for them the better state wins in any case.
     pub(super) fn gather(&mut self, entry: Conditions) {
         let identified = self.id.is_some();
         let rank = |said: Conditions| (identified && said.is_terminating(), said.state());
@@ -126,30 +126,30 @@ impl Pod {
         }
     }
 
-    /// Takes in what the slices say now. `terminated`: an earlier listing of this pod ended in termination.
+    /// Applies the combined slice entries. `terminated`: slices called the pod terminating before it was removed.
     pub(super) fn list(&mut self, said: Conditions, terminated: bool) {
         let before = self.listed;
         if before.is_some_and(|listed| listed.said == said) {
             return;
         }
-        // The slice has spoken: a probe's promotion ends (rule 8).
+        // The slice has changed: the promotion by a probe ends (rule 8).
         self.probed = false;
         self.listed = Some(Listed {
             said,
             ready_once: before.is_some_and(|listed| listed.ready_once) || said.is_ready(),
-            // A hand-made endpoint has no identity to which anything could be final.
+            // An endpoint without a pod has no UID that could be final.
             terminating: self.id.is_some()
                 && (terminated || before.is_some_and(|listed| listed.terminating) || said.is_terminating()),
         });
     }
 
-    /// Takes in a push (rules 2, 3, 5 and 6). The caller has looked at tombstones and replacement.
+    /// Applies a push (rules 2, 3, 5 and 6). The caller has checked tombstones and replacement.
     pub(super) fn push(&mut self, push: Push, until: Moment) -> PushOutcome {
         let draining = push.event == PushEvent::Draining;
         let (mut drained, mut announced) = (draining, !draining);
         if let Some(last) = &mut self.push {
             if push.order == last.order {
-                // A word that had lapsed is spoken anew, and ends a promotion as any word does.
+                // A renewal of an expired push counts as a change, which ends a promotion (rule 8).
                 self.probed &= last.until.is_some();
                 last.until = Some(until);
                 return PushOutcome::Renewed;
@@ -170,17 +170,17 @@ impl Pod {
             ips: push.ips,
             ports: push.ports,
         });
-        // The push has spoken: a probe's promotion ends (rule 8).
+        // The push has changed: the promotion by a probe ends (rule 8).
         self.probed = false;
         PushOutcome::Accepted
     }
 
-    /// What the sidecar says, while its lease runs.
+    /// The newest push event, while its lease runs.
     pub(super) fn word(&self) -> Option<PushEvent> {
         self.push.as_ref().filter(|push| push.until.is_some()).map(|push| push.event)
     }
 
-    /// Whether this pod is an endpoint at all, in any state.
+    /// Whether this pod is an endpoint, in any state.
     pub(super) fn visible(&self) -> bool {
         let announced = self.word().is_some() && self.push.as_ref().is_some_and(|push| push.announced);
         !self.replaced && (self.listed.is_some() || announced)
@@ -191,10 +191,10 @@ impl Pod {
         self.listed.is_some_and(|listed| listed.terminating)
     }
 
-    /// Weighs all sources anew.
+    /// Computes the state from all sources again.
     pub(super) fn judge(&mut self) {
         let verdict = self.visible().then(|| self.weigh());
-        // Two sources that agree on `Ready`: the one that knew first keeps the credit.
+        // If two sources agree on `Ready`, the one that reported it first stays the source.
         self.verdict = match (self.verdict, verdict) {
             (Some(old), Some(new)) if old.state == State::Ready && new.state == State::Ready => {
                 Some(Verdict {
@@ -214,7 +214,7 @@ impl Pod {
                 Verdict::new(Conditions::new(false, false, terminating), Source::Push)
             }
             (Some(PushEvent::Draining), slice) => {
-                // Once the slice agrees that it leaves, the slice also knows whether it still serves.
+                // Once the slice is terminating too, it decides whether the pod still serves.
                 let serving = !terminating || slice.is_some_and(Conditions::is_serving);
                 Verdict::new(Conditions::new(false, serving, true), Source::Push)
             }
@@ -226,18 +226,18 @@ impl Pod {
                 Verdict::new(Conditions::new(true, true, false), Source::Probe)
             }
             (_, Some(slice)) => Verdict::new(slice, Source::Slice),
-            // Not reached while only visible pods are weighed; nothing known is nothing offered.
+            // Unreachable, since only visible pods get here. A pod without any report must get no requests.
             (None, None) => Verdict::new(Conditions::new(false, false, true), Source::Slice),
         }
     }
 
-    /// Rule 4: a slice lags behind a push until the slice has once said `ready`.
+    /// Rule 4: until a slice has said `ready` once, `push ready` outranks its "not ready".
     fn push_outranks(&self, slice: Conditions) -> bool {
         let ready_once = self.listed.is_some_and(|listed| listed.ready_once);
         !slice.is_ready() && !slice.is_terminating() && !ready_once
     }
 
-    /// Whether `source` calls the pod ready by itself.
+    /// Whether `source` alone calls the pod ready.
     fn vouches(&self, source: Source) -> bool {
         match source {
             Source::Slice => self.listed.is_some_and(|listed| listed.conditions().is_ready()),

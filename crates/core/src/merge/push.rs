@@ -1,4 +1,4 @@
-//! Pushes: what a pod's sidecar reports about its own pod, and the order of two pushes.
+//! Push messages: readiness reports of a sidecar about its own pod, and their order.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -6,19 +6,19 @@ use std::str::FromStr;
 
 use crate::endpoint::{PodRef, SlicePort};
 
-/// One life of a sidecar process. A restarted container of the same pod gets a new one, so that its sequence
-/// numbers may start over.
+/// Identifies one run of a sidecar process. A restarted container of the same pod gets a new one, so its sequence numbers
+/// can start again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BootId {
     /// When the process started, in milliseconds since the Unix epoch. Later is newer.
     pub started: u64,
-    /// Random; tells apart two processes that started in the same millisecond.
+    /// Random; distinguishes two processes that started in the same millisecond.
     pub id: u64,
 }
 
 /// Why a text is not a [`BootId`].
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("{0:?} is not a boot: expected start time in milliseconds, a dash and a random id in hexadecimal")]
+#[error("{0:?} is not a boot id: expected the start time in milliseconds, a dash and a random id in hexadecimal")]
 pub struct BadBoot(String);
 
 impl FromStr for BootId {
@@ -43,18 +43,18 @@ impl fmt::Display for BootId {
     }
 }
 
-/// What a sidecar says.
+/// The event that a sidecar reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PushEvent {
-    /// The app answers.
+    /// The app is ready.
     Ready,
-    /// The app does not answer; it may again.
+    /// The app is not ready, but may become ready again.
     NotReady,
     /// The pod is leaving. Final for this boot.
     Draining,
 }
 
-/// The place of a push among the pushes of its pod.
+/// The order of a push among the pushes of its pod: by boot, then by sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PushOrder {
     /// The sidecar process.
@@ -66,46 +66,46 @@ pub struct PushOrder {
 /// A push whose sender was verified: the pod exists, and the addresses and ports are its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Push {
-    /// The pod that sent the push, which speaks only for itself.
+    /// The pod that sent the push. A pod can report only on itself.
     pub pod: PodRef,
-    /// Its place among the pod's pushes.
+    /// Its order among the pod's pushes.
     pub order: PushOrder,
     /// The pod's addresses.
     pub ips: Vec<IpAddr>,
     /// The service's ports on this pod.
     pub ports: Vec<SlicePort>,
-    /// What it says.
+    /// The reported event.
     pub event: PushEvent,
 }
 
 impl Push {
-    /// Every address that the push claims.
+    /// Every address (IP and port) that the push claims.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         let at = |ip: IpAddr| self.ports.iter().map(move |port| SocketAddr::new(ip, port.number));
         self.ips.iter().flat_map(|&ip| at(ip)).collect()
     }
 }
 
-/// What became of a push.
+/// How a push was handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PushOutcome {
-    /// It is news and was taken in.
+    /// It is newer than the last one and was applied.
     Accepted,
-    /// It is the newest word already; its lease starts anew.
+    /// It equals the last one; its lease starts again.
     Renewed,
-    /// It is older than what is known, or its pod is gone. The newest order seen, if any is remembered.
+    /// It is older than the last one, or its pod is removed. Holds the newest known order, if there is one.
     Stale(Option<PushOrder>),
 }
 
 /// Why a push of a verified sender was refused.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum PushRefused {
-    /// Pods that no slice has listed are bounded, or a storm of registrations would fill the memory.
+    /// The limit on pods that no slice lists is reached. Without it, a flood of registrations would fill the memory.
     #[error(
-        "the service already has {bound} pods that no EndpointSlice lists; raise the bound or wait for the slices"
+        "the service already has {bound} pods that no EndpointSlice lists, which is the limit; raise it or wait for the slices"
     )]
     TooManyPods {
-        /// The bound that was reached.
+        /// The limit that was reached.
         bound: usize,
     },
 }

@@ -1,4 +1,4 @@
-//! Tombstones: what a service remembers of pods that are gone, so that late news of them does not bring them back.
+//! Tombstones of removed pods, so that a late push or a stale slice does not bring a removed pod back.
 
 use std::collections::HashMap;
 
@@ -6,19 +6,19 @@ use super::pod::{Pod, Pushed};
 use crate::endpoint::PodUid;
 use crate::time::Moment;
 
-/// How many tombstones a service keeps. Beyond it the oldest is dropped.
+/// How many tombstones a service keeps. At the limit the oldest is dropped.
 const MAX_TOMBSTONES: usize = 1024;
 
 /// The tombstones of one service.
 #[derive(Debug, Default)]
 pub(super) struct Tombstones(HashMap<PodUid, Tombstone>);
 
-/// What is remembered of one pod.
+/// What is remembered about one removed pod.
 #[derive(Debug)]
 pub(super) struct Tombstone {
-    /// Until then its pushes are stale and its termination is remembered.
+    /// Until then its pushes are stale, and slices that list it again find it terminating if it was.
     until: Moment,
-    /// Its address was taken over: it never comes back, however late a slice lists it again.
+    /// Its address was taken over: the pod never comes back, even if a slice lists it again much later.
     pub(super) replaced: bool,
     pub(super) terminated: bool,
     /// Its last push. Without it, an older push that arrives late would count as the newest.
@@ -37,7 +37,7 @@ impl Tombstones {
         self.0.get(uid).filter(|tombstone| tombstone.remembered(now))
     }
 
-    /// Remembers a pod that is gone, until `until`. Endpoints made by hand have no UID and leave no tombstone.
+    /// Adds the tombstone of a removed pod, valid until `until`. An endpoint without a pod has no UID and gets none.
     pub(super) fn add(&mut self, pod: Pod, until: Moment) {
         let Some(id) = pod.id.as_ref() else { return };
         if self.0.len() >= MAX_TOMBSTONES {
@@ -60,7 +60,7 @@ impl Tombstones {
         self.0.retain(|_, tombstone| tombstone.remembered(now));
     }
 
-    /// When [`Tombstones::expire`] has something to do next.
+    /// When the next tombstone expires.
     pub(super) fn next_expiry(&self) -> Option<Moment> {
         self.0.values().filter(|tombstone| !tombstone.replaced).map(|tombstone| tombstone.until).min()
     }

@@ -8,13 +8,13 @@ use super::report::{MAX_REPORTERS, Reporter};
 /// The scale target as the driver last saw it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ObservedTarget<T = ()> {
-    /// Pods asked for (`spec.replicas`).
+    /// Requested pods (`spec.replicas`).
     pub replicas: u32,
     /// Pods that are Ready.
     pub ready: u32,
     /// What scales it.
     pub owner: Owner,
-    /// What the write must carry so that it fails if this is out of date: a resourceVersion, a generation.
+    /// The resourceVersion or generation to send with the write, so that the write fails if this observation is outdated.
     pub token: T,
 }
 
@@ -23,26 +23,26 @@ pub struct ObservedTarget<T = ()> {
 pub enum Owner {
     /// This autoscaler alone.
     Rouse,
-    /// An HPA or a `ScaledObject`: only a wake from zero is ours.
+    /// An HPA or a `ScaledObject`: Rouse only wakes the target from zero.
     Other,
 }
 
-/// How many pods there should be.
+/// The desired number of pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
 pub struct Decision<T = ()> {
-    /// Pods asked for when this was decided.
+    /// Requested pods at the time of the decision.
     pub replicas: u32,
-    /// Pods to ask for.
+    /// Desired pods.
     pub desired: u32,
     /// The rule that decided.
     pub reason: ScaleReason,
-    /// The token of the [`ObservedTarget`] that this was decided on.
+    /// The token of the [`ObservedTarget`] that the decision is based on.
     pub token: T,
 }
 
 impl<T> Decision<T> {
-    /// What to write, if anything.
+    /// The number of pods to write, if it differs from the requested one.
     pub fn change(&self) -> Option<u32> {
         (self.desired != self.replicas).then_some(self.desired)
     }
@@ -53,95 +53,95 @@ impl<T> Decision<T> {
 pub enum ScaleReason {
     /// The average over the stable window.
     Load {
-        /// Pods that it takes.
+        /// Pods that the load needs.
         pods: u32,
     },
-    /// A surge within the last stable window: up only.
+    /// Panic mode: a surge within the last stable window. Scales up only.
     Panic {
-        /// Pods that the load takes.
+        /// Pods that the load needs.
         pods: u32,
     },
-    /// A request waits for a service that is at zero.
+    /// At zero, and a request needs the service.
     Wake,
-    /// At zero, and no request waits for it.
+    /// At zero, and no request needs the service.
     AtZero,
-    /// Nothing to do for as long as `idle-after`.
+    /// No load for `idle-after`.
     Idle {
         /// `idle-after`.
         after: Duration,
     },
-    /// Idle, but not yet ready for `idle-after` since the wake.
+    /// Idle, but ready for less than `idle-after` since the wake.
     JustWoken {
         /// `idle-after`.
         after: Duration,
     },
     /// A new service starts with its initial scale.
     Initial,
-    /// `min` holds it up.
+    /// `min` keeps the number up.
     Min,
-    /// `max` holds it down.
+    /// `max` keeps the number down.
     Max,
-    /// The max scale-up rate holds it down.
+    /// The max scale-up rate keeps the number down.
     UpRate,
-    /// The max scale-down rate holds it up.
+    /// The max scale-down rate keeps the number up.
     DownRate,
-    /// Fewer pods would have more than they are meant to.
+    /// Fewer pods would each have more requests in flight than the target.
     InFlight {
         /// Requests, holds, streams and upgraded connections.
         present: u64,
     },
     /// An operator pinned it.
     Pinned {
-        /// Where.
+        /// The pinned number of pods.
         pods: u32,
     },
     /// Another owner scales it.
     OwnedElsewhere,
-    /// No scale-down: the autoscaler has not watched for a whole stable window.
+    /// No scale-down: the autoscaler has not observed the service for a whole stable window yet.
     WarmingUp {
         /// The stable window.
         window: Duration,
     },
-    /// No scale-down: a reporter is listed and silent.
+    /// No scale-down: a listed reporter sends no load reports.
     ReporterStale {
         /// The first of them.
         reporter: Reporter,
     },
     /// No scale-down: no reporter is listed.
     NoReporters,
-    /// No scale-down: more reporters are listed than are kept apart.
+    /// No scale-down: more than [`MAX_REPORTERS`] reporters are listed.
     TooManyReporters,
 }
 
 impl fmt::Display for ScaleReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Load { pods: 1 } => f.write_str("the load takes one pod"),
-            Self::Load { pods } => write!(f, "the load takes {pods} pods"),
-            Self::Panic { pods } => write!(f, "a surge: the load takes {pods} pods, and none is taken away"),
-            Self::Wake => f.write_str("a request wants a service that is at zero"),
-            Self::AtZero => f.write_str("at zero, and no request wants it"),
+            Self::Load { pods: 1 } => f.write_str("the load needs one pod"),
+            Self::Load { pods } => write!(f, "the load needs {pods} pods"),
+            Self::Panic { pods } => write!(f, "panic mode after a surge: the load needs {pods} pods, and no pod is removed"),
+            Self::Wake => f.write_str("at zero, and a request needs it"),
+            Self::AtZero => f.write_str("at zero, and no request needs it"),
             Self::Idle { after } => {
                 write!(f, "no request, hold, stream or upgraded connection for {after:?}")
             }
             Self::JustWoken { after } => {
-                write!(f, "idle, but not yet ready for {after:?} since it was woken")
+                write!(f, "idle, but ready for less than {after:?} since the wake")
             }
             Self::Initial => f.write_str("a new service starts with its initial scale"),
-            Self::Min => f.write_str("the load takes less, but this is the minimum"),
-            Self::Max => f.write_str("the load takes more, but this is the maximum"),
-            Self::UpRate => f.write_str("the load takes more, but this is the most that one step may add"),
+            Self::Min => f.write_str("the load needs fewer pods, but this is the minimum"),
+            Self::Max => f.write_str("the load needs more pods, but this is the maximum"),
+            Self::UpRate => f.write_str("the load needs more pods, but the max scale-up rate allows no more yet"),
             Self::DownRate => {
-                f.write_str("the load takes less, but this is the most that one step may remove")
+                f.write_str("the load needs fewer pods, but the max scale-down rate allows no fewer yet")
             }
-            Self::InFlight { present } => write!(f, "{present} requests and connections need these pods"),
+            Self::InFlight { present } => write!(f, "{present} requests and connections in progress need these pods"),
             Self::Pinned { pods } => write!(f, "pinned at {pods} by an operator"),
             Self::OwnedElsewhere => f.write_str("an HPA or ScaledObject scales it"),
-            Self::WarmingUp { window } => write!(f, "not scaled down before it was watched for {window:?}"),
-            Self::ReporterStale { reporter } => write!(f, "not scaled down while {reporter} serves but is silent"),
-            Self::NoReporters => f.write_str("not scaled down: no gateway is listed that would report load"),
+            Self::WarmingUp { window } => write!(f, "not scaled down until its load has been observed for {window:?}"),
+            Self::ReporterStale { reporter } => write!(f, "not scaled down while {reporter} serves but sends no load reports"),
+            Self::NoReporters => f.write_str("not scaled down: no gateway that reports load is known"),
             Self::TooManyReporters => {
-                write!(f, "not scaled down while more than {MAX_REPORTERS} reporters are listed")
+                write!(f, "not scaled down while more than {MAX_REPORTERS} load reporters are listed")
             }
         }
     }

@@ -1,28 +1,27 @@
-//! How many pods a service should have: load in, desired replicas out.
+//! The autoscaler: computes the desired number of pods of a service from load reports and observed pods.
 //!
-//! One [`Autoscaler`] per service, told by its driver which gateways report ([`Autoscaler::list`]), what they report
-//! ([`Autoscaler::report`]) and how many pods there are ([`Autoscaler::decide`]). It assumes nothing about
-//! its decisions: a wake has happened when pods are observed, not when it was decided. The driver decides
-//! after each report, each change of the pods, and at [`Autoscaler::next_due`].
+//! There is one [`Autoscaler`] per service. Its driver passes in the list of reporters ([`Autoscaler::list`]), their reports
+//! ([`Autoscaler::report`]) and the observed pods ([`Autoscaler::decide`]). It does not assume that a decision is carried
+//! out: a wake has happened when pods are observed. The driver calls `decide` after each report, after each change of the
+//! pods, and at [`Autoscaler::next_due`].
 //!
-//! The rules, later ones win:
-//! 1. The average load over the stable window, divided by the target, rounded up; in panic the panic window's
-//!    too. A surge (the panic window's load is 200 % of the ready pods' capacity, or more) starts panic, and
-//!    a stable window without one, or idleness, ends it.
-//! 2. Rates are per step of [`STEP`], however often a decision is made: in one step at most the ready pods at
-//!    its start × the up rate (at least one pod is assumed ready), and at least the most pods seen in it ÷
-//!    the down rate, rounded down.
-//! 3. Panic takes no pod away.
-//! 4. At least one pod (or `min`), at most `max`; to zero only when idle for `idle-after`, and then at once.
-//! 5. Pods are taken away only when all load is known: after a whole stable window of watching a
-//!    service that was there before, with
-//!    every listed reporter fresh and at least one listed. This holds for `max` too.
-//! 6. What is in flight keeps the pods that it needs at the target (else the limit, else 100 each), up to
-//!    `max`. It does not ask for more: a sample would make the pods flap.
-//! 7. A pin is an order: none of the above applies.
+//! The rules; later ones win:
+//! 1. The number of pods is the average load over the stable window divided by the target, rounded up; in panic mode, the
+//!    larger of that and the same for the panic window. A surge (the load of the panic window reaches the panic threshold,
+//!    by default 200 % of the ready pods' capacity) starts panic mode. A stable window without a surge, or idleness, ends it.
+//! 2. The rates apply per step of [`STEP`], however many decisions it has. A step scales up to at most the ready pods at its
+//!    start (at least one) × the up rate, and down to at least the most pods seen in it ÷ the down rate, rounded down.
+//! 3. Panic mode removes no pod.
+//! 4. At least one pod (or `min`), at most `max`. To zero only after `idle-after` without load, and then at once.
+//! 5. Pods are removed only when all load is known: at least one reporter is listed, every listed reporter has a fresh
+//!    report, and a service that existed before the autoscaler has been observed for a stable window. This applies to `max`
+//!    too.
+//! 6. Requests in flight keep the pods that they need at the target (else the limit, else 100 each), up to `max`. They add no
+//!    pods: single samples would make the number of pods flap.
+//! 7. A pin overrides all of the above.
 //!
-//! At zero only a wake counts: a hold, or a request since zero was observed, brings up one pod (or `min`), or
-//! what the load takes if that is more. A woken service is not taken back to zero before it was ready for
+//! At zero only a wake counts: a hold, or a request since zero was observed, starts one pod (or `min`), or as many as the
+//! load needs if that is more. After a wake, the service does not go back to zero before it was ready for
 //! `idle-after` without a break, or [`WAKE_TIMEOUT`] passed since the wake.
 
 mod decision;
@@ -40,22 +39,22 @@ use crate::time::Moment;
 use report::{UnknownLoad, Reporters};
 use window::{Demand, Window};
 
-/// What a rate is measured over (as in Knative).
+/// The length of a step, over which the rates apply (as in Knative).
 pub const STEP: Duration = Duration::from_secs(2);
-/// How long a wake may take before we stop waiting for it to become ready.
+/// How long a woken service may take to become ready before it can be scaled to zero again.
 pub const WAKE_TIMEOUT: Duration = Duration::from_mins(10);
 
 /// Decides how many pods one service should have.
 #[derive(Debug, Clone)]
 pub struct Autoscaler {
     policy: ScalePolicy,
-    /// Since when it watches a service that was there before; `None` if it has seen all of it.
+    /// When the observation began, for a service that existed before; `None` for a service observed since its creation.
     watching: Option<Moment>,
     /// The latest moment that was passed in; time never goes back.
     now: Moment,
     window: Window,
     reporters: Reporters,
-    /// The last moment at which there was anything to do.
+    /// The last moment with load.
     active: Moment,
     life: Life,
     mood: ScaleMode,
@@ -68,8 +67,8 @@ pub struct Autoscaler {
 #[derive(Debug, Clone, Copy)]
 enum Life {
     Zero {
-        /// A request asked for the service since it is at zero. Not a matter of time: the request that comes
-        /// at the very moment of a decision must count.
+        /// A request has arrived since the service is at zero. A flag, not a time: a request at the very moment of a decision
+        /// must count.
         asked: bool,
     },
     Up {
@@ -88,9 +87,9 @@ enum ScaleMode {
 enum Pin {
     Auto,
     At(u32),
-    /// Pinned at 0, and pods are still there.
+    /// Pinned at 0, but pods are still observed.
     ToZero,
-    /// Pinned at 0 and there; the next request ends it.
+    /// Pinned at 0, and at zero. The next request ends the pin.
     Parked,
 }
 
@@ -100,19 +99,19 @@ enum Initial {
     Done,
 }
 
-/// What the rates are relative to.
+/// One step: the pods that the rates are relative to.
 #[derive(Debug, Clone, Copy)]
 struct Step {
     since: Moment,
     /// Ready pods at the start.
     ready: u32,
-    /// The most pods, asked for or ready, that were seen in this step.
+    /// The most pods, requested or ready, that were observed in this step.
     most: u32,
-    /// The last pods seen: what the next step would start from.
+    /// `ready` and `most` of a step that would start now.
     next: (u32, u32),
 }
 
-/// A number of pods and the rule that set it.
+/// A number of pods and the rule that decided it.
 struct Verdict {
     pods: u32,
     reason: ScaleReason,
@@ -133,7 +132,7 @@ impl Verdict {
 }
 
 impl Autoscaler {
-    /// For a service that was there before: after a restart, or newly elected.
+    /// For a service that existed before: after a restart, or when newly elected.
     pub fn new(policy: ScalePolicy, now: Moment) -> Self {
         Self {
             watching: Some(now),
@@ -150,15 +149,15 @@ impl Autoscaler {
         }
     }
 
-    /// For a service that was just created: it starts with its initial scale, and keeps that until so many
-    /// pods were ready once, or [`WAKE_TIMEOUT`] passed. Nothing happened before it watched.
+    /// For a service that was just created: it starts with its initial scale, and keeps it until that many pods were ready
+    /// once or [`WAKE_TIMEOUT`] has passed. It can be scaled down without observing a stable window first.
     pub fn created(policy: ScalePolicy, now: Moment) -> Self {
         let initial =
             if policy.initial > 0 { Initial::Due { until: now + WAKE_TIMEOUT } } else { Initial::Done };
         Self { initial, watching: None, ..Self::new(policy, now) }
     }
 
-    /// Replaces the policy; what is known of the load stays.
+    /// Replaces the policy and keeps the recorded load.
     pub fn set_policy(&mut self, policy: ScalePolicy) {
         if policy.stable_window != self.policy.stable_window {
             self.window = self.window.resized(policy.stable_window);
@@ -166,8 +165,8 @@ impl Autoscaler {
         self.policy = policy;
     }
 
-    /// Keeps the service at `pods`, regardless of the policy, until [`Autoscaler::unpin`]. 0 means: to zero
-    /// now; the next request after that wakes it and ends the pin.
+    /// Keeps the service at `pods`, regardless of the policy, until [`Autoscaler::unpin`]. 0 scales to zero now; the next
+    /// request after that wakes the service and ends the pin.
     pub fn pin(&mut self, pods: u32) {
         self.initial = Initial::Done;
         self.pin = if pods > 0 { Pin::At(pods) } else { Pin::ToZero };
@@ -181,7 +180,7 @@ impl Autoscaler {
         self.pin = Pin::Auto;
     }
 
-    /// Where the service is pinned.
+    /// The pinned number of pods, if there is a pin.
     pub fn pinned(&self) -> Option<u32> {
         match self.pin {
             Pin::Auto => None,
@@ -190,16 +189,16 @@ impl Autoscaler {
         }
     }
 
-    /// Whether a surge keeps pods from being taken away.
+    /// Whether panic mode prevents a scale-down.
     pub fn panics(&self) -> bool {
         matches!(self.mood, ScaleMode::Panic { .. })
     }
 
-    /// Replaces the list of reporters that serve this service and so must report: the gateways of their own
-    /// `EndpointSlice` and the Envoys that are subscribed.
+    /// Replaces the list of reporters that serve this service and so must report: the gateways in the gateway's own
+    /// `EndpointSlice`, and the subscribed Envoys.
     ///
-    /// What an unlisted one has present is forgotten, and its silence means nothing any more. The load that
-    /// it reported before stays in the window: it happened, and the reporter that took over reports only from now on.
+    /// The current load of a reporter that is no longer listed is dropped, and its missing reports no longer matter. The load
+    /// that it reported before stays in the window: its successor reports only new load.
     pub fn list(
         &mut self,
         now: Moment,
@@ -207,13 +206,13 @@ impl Autoscaler {
     ) -> Result<(), TooManyReporters> {
         self.now = self.now.max(now);
         if self.reporters.list(self.now, serving).total() > 0 {
-            // As far as we can know, what it had ended now.
+            // Assume that the load of the removed reporters ends now.
             self.active = self.now;
         }
         self.reporters.is_full()
     }
 
-    /// Takes in a report that arrived at `now`. Reports of one moment from different reporters commute.
+    /// Records a report that arrived at `now`. The order of reports of different reporters at one moment does not matter.
     pub fn report(
         &mut self,
         now: Moment,
@@ -231,7 +230,7 @@ impl Autoscaler {
         self.reporters.hear(self.now, from, report.present)
     }
 
-    /// Decides on what was observed at `now`.
+    /// Decides the number of pods, given the target as observed at `now`.
     pub fn decide<T>(&mut self, now: Moment, observed: ObservedTarget<T>) -> Decision<T> {
         let ObservedTarget { replicas, ready, owner, token } = observed;
         self.now = self.now.max(now);
@@ -253,8 +252,8 @@ impl Autoscaler {
         Decision { replicas, desired: verdict.pods, reason: verdict.reason, token }
     }
 
-    /// The next moment after `now` at which a decision on the same pods, without another report or list, may
-    /// differ from one at `now`. None differs before it, to the nanosecond; one at it need not differ either.
+    /// The next moment after `now` at which a decision on the same pods, without a new report or list, may differ from the
+    /// decision at `now`. No decision before it differs.
     pub fn next_due(&self, now: Moment) -> Option<Moment> {
         let idle_after = self.policy.idle_after;
         let (woken, rested) = match self.life {
@@ -283,7 +282,7 @@ impl Autoscaler {
             .min()
     }
 
-    /// Brings every state up to what was observed.
+    /// Updates the state from the observed pods.
     fn see(&mut self, replicas: u32, ready: u32) {
         let now = self.now;
         self.life = match self.life {
@@ -348,7 +347,7 @@ impl Autoscaler {
         wanted.at_least(needed, ScaleReason::InFlight { present })
     }
 
-    /// What the load asks for, were it known for sure.
+    /// The number of pods for the known load, before the rules that apply while load is unknown.
     fn wanted(&self, replicas: u32) -> Verdict {
         let after = self.policy.idle_after;
         let may_sleep = self.policy.min == 0 && self.initial_pods() == 0 && self.is_idle();
@@ -371,7 +370,7 @@ impl Autoscaler {
             .at_most(self.policy.max, ScaleReason::Max)
     }
 
-    /// Why the load may be higher than what is known, so that pods must not be taken away.
+    /// Why the load may be higher than the known load, so that no pod may be removed.
     fn blind(&self) -> Option<ScaleReason> {
         if self.watching.is_some_and(|since| self.now < since + self.policy.stable_window) {
             return Some(ScaleReason::WarmingUp { window: self.policy.stable_window });
@@ -383,8 +382,8 @@ impl Autoscaler {
         })
     }
 
-    /// A hold wakes; so does a request that was too short to be seen waiting, until it is forgotten as idle.
-    /// What a leaving pod still works on does not count: it asks for no new pod.
+    /// Whether a hold, or a request that arrived at zero within `idle-after`, needs a pod. Requests that a leaving pod still
+    /// processes do not count: they need no new pod.
     fn wants_wake(&self) -> bool {
         let asked = matches!(self.life, Life::Zero { asked: true });
         self.reporters.present().holds > 0 || (asked && !self.is_idle())
@@ -394,7 +393,7 @@ impl Autoscaler {
         self.reporters.present().total() == 0 && self.now >= self.active + self.policy.idle_after
     }
 
-    /// Whether the service had its time since the wake.
+    /// Whether the service was ready long enough since the wake, or the wake timed out.
     fn is_rested(&self) -> bool {
         match self.life {
             Life::Zero { .. } => false,
@@ -412,13 +411,13 @@ impl Autoscaler {
         }
     }
 
-    /// The most pods that this step allows. Pods that were already asked for are no scale-up.
+    /// The most pods that this step allows. Pods that are already requested are not a scale-up.
     fn most_up(&self, replicas: u32) -> u32 {
         let ready = self.step.map_or(1, |step| step.ready.max(1));
         self.policy.max_scale_up_rate.times(ready).max(replicas)
     }
 
-    /// The fewest pods that this step allows. It does not bring back pods that something else removed.
+    /// The fewest pods that this step allows. Does not add pods that another client has removed.
     fn least_down(&self, replicas: u32) -> u32 {
         self.policy.max_scale_down_rate.part_of(self.step.map_or(0, |step| step.most)).min(replicas)
     }
@@ -429,12 +428,12 @@ impl Autoscaler {
         stable.chain(panic.into_iter().flatten()).map(Demand::pods).max().unwrap_or(0)
     }
 
-    /// The load of the last `length` by each target.
+    /// The demand over the last `length`, by each target.
     fn demands(&self, length: Duration) -> impl Iterator<Item = Demand> + use<> {
         let load = self.window.over(length);
         let concurrency = self.policy.concurrency.map(|target| load.concurrency(target));
         let rate = self.policy.rate.map(|target| load.rate(target));
-        // A rate counts a request once, however long it waits; held ones are concurrency all the same.
+        // A rate counts a request once, however long it waits, so held requests are added as concurrency.
         let holds = concurrency
             .is_none()
             .then(|| Demand::of(self.reporters.present().holds.into(), self.policy.room));

@@ -1,10 +1,11 @@
-//! The settings of the autoscaler, checked once, so that no later rule meets a NaN, a zero divisor
-//! or a window without an end.
+//! Autoscaler settings: defaults, allowed ranges, and the check that reports every invalid setting.
+//!
+//! Settings are checked once, so that no scaling rule has to handle a NaN, a division by zero or an endless window.
 
 use std::fmt;
 use std::time::Duration;
 
-/// How many requests one pod takes where nothing is configured: KEDA HTTP add-on's default `concurrency.targetValue`.
+/// The default concurrency target per pod: that of the KEDA HTTP add-on (`concurrency.targetValue`).
 const DEFAULT_ROOM: f64 = 100.0;
 const LARGEST: f64 = 1_000_000.0;
 const SMALLEST_TARGET: f64 = 0.001;
@@ -13,16 +14,16 @@ const SMALLEST_RATE: f64 = 1.001;
 const LONGEST_WINDOW: Duration = Duration::from_hours(1);
 const LONGEST_IDLE: Duration = Duration::from_hours(30 * 24);
 
-/// A number in thousandths. Sums and quotients of these are exact, so that neither the order of reports nor
-/// rounding decides about a pod.
+/// A number in thousandths. Integer arithmetic is exact, so neither the order of reports nor rounding changes the number
+/// of pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Milli(u64);
 
 impl Milli {
-    /// Stands in for a number that was refused, and goes with the policy that holds it.
+    /// Placeholder for an invalid number. The policy that contains it is discarded.
     const UNUSED: Milli = Milli(1);
 
-    /// `value`, rounded up, and cut to 0..=1,000,000; `None` if it is NaN or infinite.
+    /// `value`, clamped to 0..=1,000,000 and rounded up; `None` if it is NaN or infinite.
     pub(super) fn new(value: f64) -> Option<Self> {
         if !value.is_finite() {
             return None;
@@ -36,12 +37,12 @@ impl Milli {
         Some(Self(thousandths))
     }
 
-    /// `count` whole ones, cut like [`Milli::new`].
+    /// The whole number `count`, clamped like [`Milli::new`].
     pub(super) fn whole(count: u64) -> Self {
         Self(count.min(1_000_000) * 1000)
     }
 
-    /// How many thousandths.
+    /// The number of thousandths.
     pub(super) fn get(self) -> u128 {
         u128::from(self.0)
     }
@@ -59,15 +60,15 @@ impl Milli {
     }
 }
 
-/// What an operator wrote, or a default, not yet checked.
+/// The unchecked settings: the operator's values or the defaults.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ScaleSettings {
-    /// Requests at once that one pod should have. With `rate` too, the larger demand counts.
+    /// Target of concurrent requests per pod. If `rate` is set too, the larger demand counts.
     pub concurrency: Option<f64>,
-    /// Requests per second that one pod should get.
+    /// Target of requests per second per pod.
     pub rate: Option<f64>,
-    /// Requests at once that one pod can have at most; 0 = no limit. A concurrency target above it could
-    /// never be reached, so the lower of the two counts.
+    /// Hard limit of concurrent requests per pod; 0 = no limit. A concurrency target above it could never be reached, so the
+    /// lower of the two counts.
     pub limit: u32,
     /// Fewest pods; 0 allows scaling to zero.
     pub min: u32,
@@ -75,17 +76,17 @@ pub struct ScaleSettings {
     pub max: u32,
     /// Pods that a newly created service starts with.
     pub initial: u32,
-    /// The load is averaged over this.
+    /// The window over which the load is averaged.
     pub stable_window: Duration,
-    /// A surge is looked for in this.
+    /// The window in which a surge is detected.
     pub panic_window: Duration,
-    /// Percent of the ready pods' capacity that makes a surge.
+    /// A load of this percentage of the ready pods' capacity is a surge.
     pub panic_threshold: u32,
-    /// At most this many times the ready pods, per step.
+    /// One step scales up to at most the ready pods times this.
     pub max_scale_up_rate: f64,
-    /// At least the pods divided by this, per step.
+    /// One step scales down to at least the pods divided by this.
     pub max_scale_down_rate: f64,
-    /// To zero after this long with nothing to do.
+    /// Scales to zero after this long without load.
     pub idle_after: Duration,
 }
 
@@ -113,9 +114,9 @@ impl Default for ScaleSettings {
 pub struct BadSetting {
     /// The setting's name.
     pub field: &'static str,
-    /// What was given.
+    /// The invalid value.
     pub value: String,
-    /// What is allowed instead.
+    /// The allowed values.
     pub allowed: String,
 }
 
@@ -143,7 +144,7 @@ impl fmt::Display for BadPolicy {
 pub struct ScalePolicy {
     pub(super) concurrency: Option<Milli>,
     pub(super) rate: Option<Milli>,
-    /// Requests at once that one pod is meant to have, also where the target is a rate.
+    /// Concurrent requests that one pod should have, also if the target is a rate.
     pub(super) room: Milli,
     pub(super) min: u32,
     pub(super) max: u32,
@@ -162,7 +163,7 @@ impl ScalePolicy {
         self.min
     }
 
-    /// What a wake asks for: one pod, or `min` if that is more.
+    /// The number of pods after a wake: one, or `min` if that is more.
     pub(super) fn awake(&self) -> u32 {
         self.min.max(1)
     }
@@ -217,7 +218,7 @@ impl TryFrom<&ScaleSettings> for ScalePolicy {
     }
 }
 
-/// Collects what is wrong instead of stopping at the first.
+/// Collects all invalid settings instead of stopping at the first.
 #[derive(Default)]
 struct Check {
     bad: Vec<BadSetting>,
@@ -240,7 +241,7 @@ impl Check {
         }
     }
 
-    /// Windows are made of buckets of one second.
+    /// A window consists of one-second buckets, so it must be whole seconds.
     fn window(&mut self, field: &'static str, value: Duration, least: Duration, most: Duration) {
         let sane = (least..=most).contains(&value) && value.subsec_nanos() == 0;
         let allowed = format_args!("whole seconds from {least:?} to {most:?}");

@@ -1,4 +1,4 @@
-//! Load reports: which reporters the autoscaler knows, what they report, and what a missing report means.
+//! Load reports: their contents, the known reporters, and why missing reports prevent a scale-down.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,15 +8,15 @@ use std::time::Duration;
 use super::policy::Milli;
 use crate::time::Moment;
 
-/// Reporters that are kept apart per service. The load of one beyond it counts, but what it has present does
-/// not; while more than that are listed, nothing is scaled down.
+/// The most reporters per service. Beyond that, a reporter's load counts, but its requests in flight do not. While more are
+/// listed, nothing is scaled down.
 pub const MAX_REPORTERS: usize = 1024;
-/// A report is news for this long: three report periods of one second.
+/// How long a report is fresh: three report periods of one second.
 pub const REPORT_TTL: Duration = Duration::from_secs(3);
-/// More than any reporter can have served in one window.
+/// Limits the request count of an untrusted report. No reporter serves this many in one window.
 const MOST_REQUESTS: u64 = 1_000_000_000;
 
-/// One that reports load: a gateway (by pod UID) or an Envoy (by node id).
+/// The sender of load reports: a gateway (by pod UID) or an Envoy (by node id).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Reporter(Arc<str>);
 
@@ -33,21 +33,21 @@ impl fmt::Display for Reporter {
     }
 }
 
-/// What one reporter saw of one service since its last report. Pushed when something comes after nothing, and
-/// every second otherwise.
+/// The load of one service at one reporter since its last report. Sent when load begins after idleness, and every second
+/// otherwise.
 ///
-/// From the network: any value is accepted, none is believed without bounds. A report that is delivered twice
-/// counts twice, for one window.
+/// Reports come from the network: any value is accepted, and limited. A report that is delivered twice counts twice, for
+/// one window.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct LoadReport {
-    /// How long ago the last report was.
+    /// The time since the last report.
     pub span: Duration,
-    /// Average concurrency over the span, weighted by time, with everything in [`CurrentLoad`]. Capped at a
-    /// million; in place of NaN or infinity stands what is present.
+    /// Average concurrency over the span, weighted by time, of everything in [`CurrentLoad`]. Limited to a million; NaN and
+    /// infinity are replaced by the current load.
     pub concurrency: f64,
-    /// Requests that began in the span, however short.
+    /// Requests that began in the span.
     pub requests: u64,
-    /// What is there now.
+    /// The current load.
     pub present: CurrentLoad,
 }
 
@@ -60,21 +60,21 @@ impl LoadReport {
         self.requests.min(MOST_REQUESTS)
     }
 
-    /// Whether anything at all happened, or still does.
+    /// Whether the report has any load.
     pub(super) fn is_active(&self) -> bool {
         self.concurrency().get() > 0 || self.requests > 0 || self.present.total() > 0
     }
 
-    /// Whether a request needs the service. Requests that a leaving pod finishes do not count.
+    /// Whether a request needs a pod. Requests that a leaving pod finishes do not count.
     pub(super) fn asks(&self) -> bool {
         self.requests > 0 || self.present.holds > 0
     }
 }
 
-/// What is there at one moment. Each request is counted in one field only.
+/// The load at one moment. Each request is counted in one field only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CurrentLoad {
-    /// Requests that a pod works on.
+    /// Requests that a pod is processing.
     pub in_flight: u32,
     /// Requests that wait for a pod.
     pub holds: u32,
@@ -85,7 +85,7 @@ pub struct CurrentLoad {
 }
 
 impl CurrentLoad {
-    /// All of them.
+    /// The sum of all fields.
     pub fn total(self) -> u64 {
         [self.in_flight, self.holds, self.streams, self.upgraded].map(u64::from).iter().sum()
     }
@@ -100,12 +100,12 @@ impl CurrentLoad {
     }
 }
 
-/// There are more reporters than [`MAX_REPORTERS`].
+/// There are more than [`MAX_REPORTERS`] reporters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("more than {MAX_REPORTERS} reporters: load counts, but what the rest have in flight is not known")]
+#[error("more than {MAX_REPORTERS} load reporters: the load of the others counts, but not their requests in flight")]
 pub struct TooManyReporters;
 
-/// Why we cannot know that there is no load.
+/// Why the load may be higher than the reported load.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum UnknownLoad {
     NoReporters,
@@ -115,8 +115,8 @@ pub(super) enum UnknownLoad {
 
 #[derive(Debug, Clone, Copy)]
 struct ReporterState {
-    /// Listed as serving. One that is not listed counts while its news is fresh: a new gateway's first
-    /// request may come before its `EndpointSlice` does.
+    /// Listed as serving. A reporter that is not listed counts while its report is fresh: the first request of a new gateway
+    /// may arrive before its `EndpointSlice`.
     listed: bool,
     last: Option<(Moment, CurrentLoad)>,
 }
@@ -131,7 +131,7 @@ impl ReporterState {
     }
 }
 
-/// All reporters that are listed, or that reported lately.
+/// All reporters that are listed or have a fresh report.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Reporters {
     voices: BTreeMap<Reporter, ReporterState>,
@@ -160,7 +160,7 @@ impl Reporters {
         Ok(())
     }
 
-    /// Replaces the list. Returns the load of the reporters that are no longer on it.
+    /// Replaces the list. Returns the current load of the reporters that are no longer listed.
     pub(super) fn list(&mut self, now: Moment, serving: impl IntoIterator<Item = Reporter>) -> CurrentLoad {
         self.forget_stale(now);
         let mut before = std::mem::take(&mut self.voices);
@@ -203,7 +203,7 @@ impl Reporters {
         silent.map(|(reporter, _)| UnknownLoad::Silent(reporter.clone()))
     }
 
-    /// When the news of each grows old.
+    /// When each report stops being fresh.
     pub(super) fn expiries(&self) -> impl Iterator<Item = Moment> {
         self.voices.values().filter_map(|voice| voice.last).map(|(at, _)| at + REPORT_TTL)
     }

@@ -1,9 +1,9 @@
-//! The recent past of a service's load: one ring of one-second buckets for any number of reporters.
+//! Sliding load windows of the autoscaler: a ring of one-second buckets that sums the load of all reporters.
 //!
-//! A window ends at the newest report, not at the present: the second since then is not idle, it is unknown.
-//! So averages change only when a report comes. It covers the newest report's second as far as it went, and
-//! whole seconds before: 60 s means "more than 59 s, at most 60 s". With several reporters the ones that
-//! reported earlier lack up to one report period, so an average may be low by that share of the window.
+//! A window ends at the newest report, not now: the load since then is unknown, not zero. So averages change only when a
+//! report arrives. A window covers the started second of the newest report and whole seconds before it: 60 s means "more
+//! than 59 s, at most 60 s". With several reporters, those that reported earlier lack up to one report period, so an
+//! average may be too low by that share of the window.
 
 use std::time::Duration;
 
@@ -26,22 +26,22 @@ pub(super) struct Window {
     /// Second `n` since the clock's origin is at `n % len`.
     buckets: Vec<Bucket>,
     newest: u64,
-    /// Where the newest report ended.
+    /// The end of the newest report.
     end: Moment,
     busy: Option<Busy>,
 }
 
-/// The stretch of load that the window sees.
+/// The period with load that the window covers.
 #[derive(Debug, Clone, Copy)]
 struct Busy {
-    /// Where averages begin. Averaging over the emptiness before the first request would show a burst on a
-    /// sleeping service as next to nothing.
+    /// The start of averages. An average that included the idle time before the first request would hide a burst on a
+    /// service at zero.
     start: Moment,
     /// The last second that had load.
     last: u64,
 }
 
-/// The second that ends at or after `end`: a report at 10.0 s tells of second 9.
+/// The second that a report ending at `end` belongs to: a report at 10.0 s belongs to second 9.
 fn second_up_to(end: Moment) -> u64 {
     end.as_nanos().saturating_sub(1) / SECOND
 }
@@ -56,7 +56,7 @@ impl Window {
         Self { buckets: vec![Bucket::default(); buckets], newest: 0, end: Moment::ZERO, busy: None }
     }
 
-    /// The same past in a ring of another length.
+    /// The same load in a ring of another length.
     pub(super) fn resized(&self, length: Duration) -> Self {
         let mut other = Self::new(length);
         other.newest = self.newest;
@@ -65,14 +65,14 @@ impl Window {
         for second in known..=self.newest {
             *other.bucket(second) = self.buckets[self.index(second)];
         }
-        // What the shorter ring dropped is unknown, not idle.
+        // The load that the shorter ring dropped is unknown, not zero.
         let since = start_of(known);
         other.busy = self.busy.filter(|busy| busy.last >= known);
         other.busy = other.busy.map(|busy| Busy { start: busy.start.max(since), ..busy });
         other
     }
 
-    /// Spreads a report evenly over the span that ends at `end`; what the ring no longer covers is dropped.
+    /// Spreads a report evenly over the span that ends at `end`. The part that the ring no longer covers is dropped.
     pub(super) fn record(&mut self, end: Moment, span: Duration, concurrency: Milli, requests: u64) {
         let end = end.max(self.end).max(Moment::from_nanos(1));
         self.advance(end);
@@ -94,7 +94,7 @@ impl Window {
         }
     }
 
-    /// The load of the last `length`, which is at most the ring's.
+    /// The load of the last `length`, which is at most the length of the ring.
     pub(super) fn over(&self, length: Duration) -> WindowLoad {
         let first = self.newest.saturating_sub(length.as_secs().saturating_sub(1)).max(self.oldest());
         let mut load = WindowLoad { busy: 0, requests: 0, nanos: 0 };
@@ -104,7 +104,7 @@ impl Window {
             load.requests = load.requests.saturating_add(bucket.requests);
         }
         let start = self.busy.map_or(start_of(first), |busy| busy.start.max(start_of(first)));
-        // Less than a second of evidence would make one short request a thousand at once.
+        // At least a second: otherwise one short request in a short span would look like a large load.
         load.nanos = self.end.since(start).as_nanos().max(SECOND.into());
         load
     }
@@ -141,7 +141,7 @@ impl Window {
     }
 }
 
-/// What a window saw.
+/// The load of one window.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WindowLoad {
     busy: u128,
@@ -150,19 +150,19 @@ pub(super) struct WindowLoad {
 }
 
 impl WindowLoad {
-    /// The average concurrency, measured in pods that should have `target` each.
+    /// The average concurrency, in pods with `target` requests each.
     pub(super) fn concurrency(self, target: Milli) -> Demand {
         Demand { load: self.busy, per_pod: self.nanos.saturating_mul(target.get()) }
     }
 
-    /// The request rate, measured in pods that should get `target` a second each.
+    /// The request rate, in pods with `target` requests per second each.
     pub(super) fn rate(self, target: Milli) -> Demand {
         let load = self.requests.saturating_mul(1000).saturating_mul(SECOND.into());
         Demand { load, per_pod: self.nanos.saturating_mul(target.get()) }
     }
 }
 
-/// A load in pods, as a fraction: exact where a float would sometimes ask for one pod more.
+/// A load in pods, as an exact fraction: rounding errors of a float would sometimes add a pod.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Demand {
     load: u128,
@@ -170,17 +170,17 @@ pub(super) struct Demand {
 }
 
 impl Demand {
-    /// `requests` at once, at `room` for each pod.
+    /// `requests` concurrent requests, with `room` for each pod.
     pub(super) fn of(requests: u64, room: Milli) -> Self {
         Self { load: u128::from(requests) * 1000, per_pod: room.get() }
     }
 
-    /// The pods that this takes.
+    /// The number of pods, rounded up.
     pub(super) fn pods(self) -> u32 {
         u32::try_from(self.load.div_ceil(self.per_pod.max(1))).unwrap_or(u32::MAX)
     }
 
-    /// Whether this is `percent` of what `pods` are meant to take, or more.
+    /// Whether the load is at least `percent` of the capacity of `pods`.
     pub(super) fn reaches(self, percent: u32, pods: u32) -> bool {
         let capacity = self.per_pod.saturating_mul(u128::from(percent) * u128::from(pods));
         self.load > 0 && self.load.saturating_mul(100) >= capacity

@@ -35,7 +35,7 @@ use crate::time::Moment;
 pub struct Spec {
     /// The ports that requests can be sent to.
     pub ports: Vec<PortName>,
-    /// How requests are spread over its pods.
+    /// How many requests one pod may have.
     pub spread: ConcurrencyLimits,
 }
 
@@ -45,7 +45,7 @@ pub struct Service {
     feed: Arc<SnapshotFeed>,
     written: Mutex<Written>,
     ports: Mutex<Vec<Arc<Port>>>,
-    /// How many requests wait, on all ports.
+    /// How many requests are held, on all ports.
     holds: Arc<AtomicUsize>,
     retries: Arc<RetryBudget>,
     asked: Arc<AtomicU64>,
@@ -110,7 +110,7 @@ impl Service {
         lock(&self.ports).iter().find(|port| port.name() == name).map(Arc::clone)
     }
 
-    /// How many requests wait.
+    /// How many requests are held.
     pub fn holds(&self) -> usize {
         self.holds.load(Ordering::Relaxed)
     }
@@ -145,7 +145,7 @@ impl Service {
         self.retries.spend()
     }
 
-    /// Sets the ports and the spread. Requests that wait for a removed port end with an error.
+    /// Sets the ports and the concurrency limits. Requests held on a removed port end with an error.
     pub(crate) fn declare(self: &Arc<Self>, spec: &Spec) {
         let mut ports = lock(&self.ports);
         let removed: Vec<Arc<Port>> =
@@ -232,7 +232,7 @@ impl Service {
         self.hand_out();
         let sent = {
             let mut wake = lock(&self.wake);
-            // Read under the lock: a request that begins to wait later also asks for a wake later.
+            // Read under the lock: a request that is held later requests its wake after this.
             let wanted = self.holds() > 0 && !self.feed.newest().ready();
             wake.again(now, wanted, || self.shared.may_wake(&self.id, now))
         };
@@ -264,8 +264,8 @@ impl Service {
         self.close(&AcquireError::ServiceGone);
     }
 
-    /// Applies one change: updates the ledger, publishes the snapshot, then gives slots to held requests. `change` returns
-    /// whether the snapshot changes.
+    /// Applies one change, publishes the new snapshot, then gives slots to held requests. `change` returns whether the
+    /// snapshot changes.
     fn update<R>(&self, change: impl FnOnce(&mut Written, Moment) -> (bool, R)) -> R {
         let now = self.shared.clock.now();
         let mut written = lock(&self.written);

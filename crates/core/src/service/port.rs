@@ -30,7 +30,7 @@ pub struct Port {
     pub(super) shared: Arc<Shared>,
 }
 
-/// What a request asks for when it acquires a slot.
+/// The parameters of [`Port::acquire`].
 #[derive(Debug, Default)]
 pub struct SlotRequest {
     /// A fresh random number for the load balancer.
@@ -174,7 +174,7 @@ impl Port {
         Some(Taken { endpoint: Arc::clone(endpoint), herd: false })
     }
 
-    /// Picks an endpoint for a held request. Without a concurrency limit, the herd limit applies.
+    /// Picks an endpoint for a held request. Without a concurrency limit, the limit on released requests applies.
     fn pick_held(&self, waiter: &Waiter) -> Result<Taken, PickError> {
         let snapshot = self.feed.newest();
         let view = snapshot.port(&self.name).ok_or(PickError::NoEndpoint)?;

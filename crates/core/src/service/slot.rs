@@ -43,7 +43,7 @@ pub(super) struct Cold {
 pub struct Slot {
     pub(super) port: Arc<Port>,
     pub(super) endpoint: Arc<Endpoint>,
-    /// Whether the slot counts against the herd limit.
+    /// Whether the slot counts against the limit on released requests.
     pub(super) herd: bool,
     /// What the next attempt needs, if this one fails.
     pub(super) retry: Retry,
@@ -103,8 +103,8 @@ impl Slot {
         self.port.service.upgrade().is_some_and(|service| service.unanswered(&self.port.name, &self.endpoint))
     }
 
-    /// The response began. The slot no longer counts against the herd limit: a request that never ends, like an upgraded
-    /// connection, would otherwise count for ever.
+    /// The response began. The slot no longer counts against the limit on released requests: a request that never ends,
+    /// like an upgraded connection, would otherwise count for ever.
     pub fn answered(&mut self) {
         if self.endpoint.health.answered() {
             self.port.hand_out();

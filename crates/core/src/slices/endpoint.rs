@@ -1,4 +1,4 @@
-//! What one pod becomes: its endpoint in each family, and the numbers of its ports.
+//! Computes the `EndpointSlice` endpoint of one pod: addresses, conditions, node, zone and port numbers.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -15,21 +15,21 @@ pub enum EndpointSkipped {
     /// The pod has ended. `publishNotReadyAddresses` does not change that.
     #[error("it has ended (phase {0:?})")]
     Ended(PodPhase),
-    /// It has no address at all yet.
+    /// It has no address yet.
     #[error("it has no address")]
     NoAddress,
     /// It is being deleted, and terminating conditions are off.
     #[error("it is being deleted, and terminating conditions are off")]
     Deleting,
-    /// Its node is not known; to be tried again.
-    #[error("its node is missing")]
+    /// Its node is not known yet. Try again later.
+    #[error("its node is not known")]
     NodeMissing(#[source] MissingNode),
     /// It has addresses, but none of this family.
     #[error("it has no {0} address")]
     OtherFamily(Family),
 }
 
-/// A pod that is left out until its node is known: the sync is to be retried.
+/// A pod that is left out until its node is known. The sync must be retried.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 #[error("node {node:?} of pod {pod:?} is not known")]
 pub struct MissingNode {
@@ -97,12 +97,12 @@ fn conditions(service: &ServiceFacts, pod: &Pod, options: &Options) -> Condition
     }
 }
 
-/// Whether the pod has a DNS name under this service's.
+/// Whether the pod has a DNS name below that of the service.
 fn is_named_by(service: &ServiceFacts, pod: &Pod) -> bool {
     pod.subdomain.as_deref() == Some(service.id.name()) && *pod.namespace == *service.id.namespace()
 }
 
-/// The service's ports in this pod, sorted. A port that the pod does not have is not among them.
+/// The service's ports in this pod, sorted. A port that the pod does not have is left out.
 pub fn ports(service: &ServiceFacts, pod: &Pod) -> Vec<EndpointPort> {
     let resolve = |target: &TargetPort, protocol| match target {
         TargetPort::Number(number) => Some(*number),
@@ -124,7 +124,7 @@ pub fn ports(service: &ServiceFacts, pod: &Pod) -> Vec<EndpointPort> {
     ports
 }
 
-/// The number of the container port with this name and protocol: one name may be used once per protocol.
+/// The number of the container port with this name and protocol. A name can occur once per protocol.
 fn container_port(pod: &Pod, name: &str, protocol: Protocol) -> Option<u16> {
     let sidecars = pod.init_containers.iter().filter(|init| init.sidecar).flat_map(|init| &init.ports);
     let mut ports = pod.ports.iter().chain(sidecars);

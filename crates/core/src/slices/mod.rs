@@ -1,9 +1,8 @@
-//! Pods → `EndpointSlice`s (KEP-1672): what a Service's slices should say, in the fewest writes.
+//! `EndpointSlice` reconciliation (KEP-1672): computes the slices of a Service from its pods, with few writes.
 //!
-//! Pure, and plain data on both sides. [`endpoint()`] and [`ports`] say what one pod becomes, [`reconcile()`]
-//! packs the endpoints into slices, and a [`Tracker`] says whether a cache may be trusted with that. The caller
-//! decides what is in scope: `ExternalName` Services get no slices, and slices that are themselves being
-//! deleted count as gone.
+//! Pure functions on plain data. [`endpoint()`] and [`ports`] compute the endpoint of one pod, [`reconcile()`] packs the
+//! endpoints into slices, and a [`Tracker`] checks that the cache of slices is fresh enough. The caller must leave out
+//! `ExternalName` Services, which get no slices, and slices that are being deleted.
 
 mod endpoint;
 mod reconcile;
@@ -27,7 +26,7 @@ pub type Labels = BTreeMap<String, String>;
 /// The nodes by name.
 pub type Nodes = BTreeMap<Arc<str>, Node>;
 
-/// The label that ties a slice to its Service.
+/// The label that names the Service of a slice.
 pub const SERVICE_NAME: &str = "kubernetes.io/service-name";
 /// The label that names the controller that writes a slice.
 pub const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
@@ -41,7 +40,7 @@ pub fn selects(selector: &Labels, labels: &Labels) -> bool {
     !selector.is_empty() && selector.iter().all(|(key, value)| labels.get(key) == Some(value))
 }
 
-/// An address family: of a Service, and of a slice, for whose whole life it stays the same.
+/// An address family of a Service or of a slice. That of a slice never changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Family {
     /// IPv4.
@@ -64,7 +63,7 @@ impl Family {
         [Family::Ipv4, Family::Ipv6].into_iter().find(|family| family.as_str() == text)
     }
 
-    /// The family of `ip`; an IPv4 address in IPv6 clothes is IPv4.
+    /// The family of `ip`; an IPv4-mapped IPv6 address is IPv4.
     pub fn of(ip: IpAddr) -> Self {
         if ip.to_canonical().is_ipv4() { Family::Ipv4 } else { Family::Ipv6 }
     }
@@ -114,9 +113,9 @@ impl fmt::Display for Protocol {
 pub struct ServiceFacts {
     /// `namespace/name`.
     pub id: ServiceId,
-    /// Its incarnation: a slice owned by another one belongs to a Service that is gone.
+    /// Its UID. A slice owned by another UID belongs to a deleted Service.
     pub uid: Arc<str>,
-    /// Mirrored to the slices, but for the reserved ones.
+    /// Copied to the slices, except the reserved labels.
     pub labels: Labels,
     /// `spec.ports`.
     pub ports: Vec<ServicePort>,
@@ -135,7 +134,7 @@ impl ServiceFacts {
     pub fn families(&self) -> Vec<Family> {
         let mut families = self.ip_families.clone();
         if families.is_empty() {
-            // An object that no API server has defaulted. "None at all" would delete every slice it has.
+            // No API server has set the default. Taking the list as empty would delete every slice of the Service.
             families = self.cluster_ip.map_or(vec![Family::Ipv4, Family::Ipv6], |ip| vec![Family::of(ip)]);
         }
         if families.first() == families.get(1) {
@@ -157,13 +156,13 @@ impl ServiceFacts {
         labels
     }
 
-    /// What the names of its slices begin with: the `generateName` of a create.
+    /// The prefix of the names of its slices: the `generateName` of a create.
     pub fn generate_name(&self) -> String {
         format!("{}-", self.id.name())
     }
 
-    /// The name an API server would make of [`generate_name`](Self::generate_name) and `suffix`: at most 63
-    /// characters, for an engine that has no API server.
+    /// The name that an API server would make of [`generate_name`](Self::generate_name) and `suffix`, at most 63 characters.
+    /// For an engine without an API server.
     pub fn slice_name(&self, suffix: &str) -> String {
         let room = 63_usize.saturating_sub(suffix.chars().count());
         self.generate_name().chars().take(room).chain(suffix.chars()).collect()
@@ -177,7 +176,7 @@ pub struct ServicePort {
     pub name: PortName,
     /// Its protocol.
     pub protocol: Protocol,
-    /// Where in the pod it leads.
+    /// The port in the pod.
     pub target: TargetPort,
     /// `appProtocol`.
     pub app_protocol: Option<Arc<str>>,
@@ -188,7 +187,7 @@ pub struct ServicePort {
 pub enum TargetPort {
     /// The same number in every pod.
     Number(u16),
-    /// The container port of that name, which each pod may have at another number.
+    /// The container port with this name; its number may differ between pods.
     Name(Arc<str>),
 }
 
@@ -199,17 +198,17 @@ pub struct Pod {
     pub namespace: Arc<str>,
     /// Its name within the namespace.
     pub name: Arc<str>,
-    /// Its incarnation.
+    /// Its UID: one incarnation.
     pub uid: PodUid,
     /// Matched against selectors by [`selects`].
     pub labels: Labels,
     /// `status.phase`.
     pub phase: PodPhase,
-    /// Whether its Ready condition is exactly `True`: neither `Unknown` nor absent.
+    /// Whether its Ready condition is `True`, not `Unknown` or absent.
     pub ready: bool,
     /// Whether it has a deletionTimestamp.
     pub deleting: bool,
-    /// `status.podIPs`. Not `status.podIP`: the controllers in Kubernetes do not read it either.
+    /// `status.podIPs`. Like the controllers of Kubernetes, we do not read `status.podIP`.
     pub ips: Vec<IpAddr>,
     /// `spec.nodeName`, unless empty.
     pub node: Option<Arc<str>>,
@@ -230,11 +229,11 @@ pub enum PodPhase {
     Pending,
     /// At least one container runs.
     Running,
-    /// Ended well.
+    /// All containers ended with exit code 0.
     Succeeded,
-    /// Ended badly.
+    /// All containers ended, at least one with a failure.
     Failed,
-    /// Its node is silent, or the phase is one we do not know.
+    /// The node does not report, or the phase is not known to us.
     Unknown,
 }
 
@@ -250,7 +249,7 @@ impl PodPhase {
         }
     }
 
-    /// Whether the pod is over and will never run again.
+    /// Whether the pod has ended and will not run again.
     pub fn is_terminal(self) -> bool {
         matches!(self, PodPhase::Succeeded | PodPhase::Failed)
     }
@@ -270,13 +269,13 @@ pub struct ContainerPort {
 /// An init container of a [`Pod`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InitContainer {
-    /// Whether its own restartPolicy is `Always`: it then runs as long as the pod does.
+    /// Whether its own restartPolicy is `Always`, so that it runs as long as the pod.
     pub sidecar: bool,
     /// Its ports.
     pub ports: Vec<ContainerPort>,
 }
 
-/// A node, reduced to where it stands.
+/// A node, reduced to its zone.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Node {
     /// The label `topology.kubernetes.io/zone`, unless empty.
@@ -288,15 +287,15 @@ pub struct Node {
 pub struct EndpointSlice {
     /// Its name in the Service's namespace.
     pub name: Arc<str>,
-    /// The version that was read. It goes back with an update, so that a change in between is a conflict.
+    /// The version that was read. It is sent with an update, so that a change in between is a conflict.
     pub resource_version: Arc<str>,
-    /// Carried along: an update replaces the whole object.
+    /// Kept, because an update replaces the whole object.
     pub annotations: Labels,
-    /// What it says.
+    /// Its content.
     pub content: SliceContent,
 }
 
-/// What an `EndpointSlice` says, written or still to be written.
+/// The content of an `EndpointSlice`, existing or planned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SliceContent {
     /// `addressType`.
@@ -318,7 +317,7 @@ pub struct EndpointPort {
     pub name: PortName,
     /// Its protocol.
     pub protocol: Protocol,
-    /// The number in the pods; we always write one.
+    /// The port number in the pods. We always write one.
     pub number: Option<u16>,
     /// `appProtocol`.
     pub app_protocol: Option<Arc<str>>,
@@ -327,7 +326,7 @@ pub struct EndpointPort {
 /// An endpoint of a slice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListedEndpoint {
-    /// Its addresses, of the slice's family. Printed, an [`IpAddr`] is canonical.
+    /// Its addresses, of the slice's family. [`IpAddr`] prints them in canonical form.
     pub addresses: Vec<IpAddr>,
     /// Its conditions.
     pub conditions: Conditions,
@@ -352,11 +351,11 @@ pub struct TargetRef {
     pub uid: PodUid,
 }
 
-/// What an operator may choose.
+/// The settings of the reconciliation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    /// `--terminating-conditions`. Off: pods being deleted are left out, and nothing we write says `serving`
-    /// or `terminating`.
+    /// `--terminating-conditions`. If off, pods that are being deleted are left out, and we write neither `serving` nor
+    /// `terminating`.
     pub terminating_conditions: bool,
     /// The most endpoints in one slice.
     pub max_endpoints_per_slice: MaxEndpoints,
@@ -378,9 +377,9 @@ pub struct MaxEndpoints(usize);
 pub struct BadMaxEndpoints(String);
 
 impl MaxEndpoints {
-    /// At most `count` endpoints a slice.
+    /// At most `count` endpoints in a slice.
     pub fn new(count: usize) -> Result<Self, BadMaxEndpoints> {
-        // Kubernetes refuses slices of more than 1000.
+        // Kubernetes rejects slices with more than 1000 endpoints.
         if (1..=1000).contains(&count) { Ok(Self(count)) } else { Err(BadMaxEndpoints(count.to_string())) }
     }
 

@@ -1,9 +1,8 @@
-//! The packing of endpoints into slices, with as few writes as possible.
+//! Packs the endpoints of a Service into `EndpointSlice`s, with as few writes as possible.
 //!
-//! Slices are grouped by family and by the ports their endpoints share. Within a group every endpoint first
-//! stays where it is; then slices that are written anyway take the new ones, the fullest first; then one more
-//! slice that has room for all the rest; then new slices. What would be created takes over the name of what
-//! would be deleted.
+//! Slices are grouped by address family and by the ports of their endpoints. Within a group, every endpoint first stays in
+//! its slice. New endpoints then go to slices that are written anyway, the fullest first; then to one more slice with room
+//! for all the rest; then to new slices. A new slice reuses the name of a slice that would be deleted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -15,34 +14,33 @@ use super::{
     SERVICE_NAME, ServiceFacts, SliceContent,
 };
 
-/// What to write, and what stands when it is written.
+/// The writes to make, and the slices that result.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SlicePlan {
-    /// Slices to create, under a name that [`ServiceFacts::generate_name`] begins.
+    /// Slices to create, with names that begin with [`ServiceFacts::generate_name`].
     pub create: Vec<SliceContent>,
-    /// Slices to replace, each against the version it was read at.
+    /// Slices to replace, each with the resourceVersion that was read.
     pub update: Vec<EndpointSlice>,
     /// Slices to delete.
     pub delete: Vec<EndpointSlice>,
     /// Slices that stay as they are.
     pub unchanged: Vec<EndpointSlice>,
-    /// The pods left out because their node is not known. Write the plan, then try again.
+    /// The pods that are left out because their node is not known. Write the plan, then try again.
     pub missing_nodes: BTreeSet<MissingNode>,
 }
 
 impl SlicePlan {
-    /// How many writes it takes.
+    /// The number of writes.
     pub fn writes(&self) -> usize {
         self.create.len() + self.update.len() + self.delete.len()
     }
 
-    /// What all slices say when the plan is written.
+    /// The content of all slices after the writes.
     pub fn contents(&self) -> impl Iterator<Item = &SliceContent> {
         self.unchanged.iter().chain(&self.update).map(|slice| &slice.content).chain(&self.create)
     }
 
-    /// The slices as they stand when the plan is written, for an engine that has no API server. `name` names
-    /// the new ones.
+    /// The slices after the writes, for an engine without an API server. `name` returns a name for each new slice.
     pub fn into_slices(self, mut name: impl FnMut() -> String) -> Vec<EndpointSlice> {
         let created = self.create.into_iter().map(|content| EndpointSlice {
             name: name().into(),
@@ -54,8 +52,8 @@ impl SlicePlan {
     }
 }
 
-/// Plans the slices of `service` for the `pods` that its selector selects. The order of pods and slices does
-/// not matter, and slices that we do not manage, or that belong to another service, are not looked at.
+/// Plans the slices of `service` for the `pods` that its selector selects. The order of pods and slices does not matter.
+/// Slices that we do not manage, or that belong to another service, are ignored.
 pub fn reconcile<'a>(
     service: &ServiceFacts,
     pods: impl IntoIterator<Item = &'a Pod>,
@@ -85,8 +83,8 @@ fn is_ours(slice: &EndpointSlice, service: &ServiceFacts) -> bool {
     label(MANAGED_BY) == Some(MANAGER) && label(SERVICE_NAME) == Some(service.id.name())
 }
 
-/// What makes an endpoint the same one. Not its UID: a pod that came back under the same name and address is
-/// changed in place.
+/// The identity of an endpoint in a slice. Not its UID: a pod that returns with the same name and address is updated in
+/// place.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     pod: Option<(Arc<str>, Arc<str>)>,
@@ -103,7 +101,7 @@ impl Key {
     }
 }
 
-/// Endpoints that look for a place, in an order that depends on nothing but themselves.
+/// Endpoints that have no slice yet, in a deterministic order.
 type Desired = BTreeMap<Key, ListedEndpoint>;
 
 fn take(desired: &mut Desired, count: usize) -> impl Iterator<Item = ListedEndpoint> {
@@ -122,7 +120,7 @@ struct Packed<'a> {
 struct Draft<'a> {
     packed: Vec<Packed<'a>>,
     create: Vec<SliceContent>,
-    /// Nothing they say is wanted any more; their names may be used again.
+    /// Slices without any desired endpoint. Their names can be reused.
     doomed: Vec<&'a EndpointSlice>,
 }
 
@@ -134,7 +132,7 @@ struct Planner<'s> {
 }
 
 impl Planner<'_> {
-    /// The endpoints that should be in the slices of `family`, by the ports they share.
+    /// The endpoints that should be in the slices of `family`, grouped by their ports.
     fn desired(
         &mut self,
         family: Family,
@@ -170,7 +168,7 @@ impl Planner<'_> {
                 ports.sort();
                 by_ports.entry(ports).or_default().push(slice);
             } else {
-                // Of an earlier Service of this name. The garbage collector is after it, so it is not reused.
+                // It belongs to a deleted Service with the same name. The garbage collector deletes it, so do not reuse it.
                 self.plan.delete.push(slice.clone());
             }
         }
@@ -187,7 +185,7 @@ impl Planner<'_> {
         self.finish(draft);
     }
 
-    /// Finds a place for each of the `desired` endpoints of one group, whose slices are `slices`.
+    /// Assigns each of the `desired` endpoints of one group to a slice; `slices` are the existing slices of the group.
     fn pack<'a>(
         &self,
         draft: &mut Draft<'a>,
@@ -210,7 +208,7 @@ impl Planner<'_> {
         while !desired.is_empty() {
             let has_room =
                 |packed: &&mut Packed| !packed.dirty && packed.endpoints.len() + desired.len() <= max;
-            // The fullest that fits, hence the first.
+            // The first one is the fullest with enough room.
             if let Some(fitting) = packed.iter_mut().find(has_room) {
                 fitting.endpoints.extend(take(&mut desired, max));
                 fitting.dirty = true;
@@ -222,12 +220,12 @@ impl Planner<'_> {
         draft.packed.extend(packed);
     }
 
-    /// Takes out of `desired` what `slice` already has, as it should be now.
+    /// Moves the endpoints that `slice` already has from `desired` into it, in their new version.
     fn keep_in_place<'a>(&self, slice: &'a EndpointSlice, desired: &mut Desired) -> Packed<'a> {
         let mut endpoints = Vec::new();
         let mut dirty = slice.content.labels != self.labels;
         for old in &slice.content.endpoints {
-            // Beyond the maximum, which may have been lowered since, they have to move.
+            // Endpoints beyond the maximum, which may have been lowered since, must move.
             let fits = endpoints.len() < self.options.max_endpoints_per_slice.get();
             match fits.then(|| desired.remove(&Key::of(old))).flatten() {
                 Some(new) => {
@@ -240,12 +238,12 @@ impl Planner<'_> {
         Packed { slice, endpoints, dirty }
     }
 
-    /// Whether two endpoints with the same [`Key`] differ enough to write.
+    /// Whether two endpoints with the same [`Key`] differ so that the slice must be written.
     fn differs(&self, old: &ListedEndpoint, new: &ListedEndpoint) -> bool {
         let same_conditions = if self.options.terminating_conditions {
             old.conditions == new.conditions
         } else {
-            // Turning the gate off is not in itself a reason to write every slice of the cluster again.
+            // Turning the option off alone must not rewrite every slice of the cluster.
             old.conditions.ready == new.conditions.ready
         };
         !same_conditions || (&old.node, &old.zone, &old.target) != (&new.node, &new.zone, &new.target)
@@ -276,7 +274,7 @@ impl Planner<'_> {
             } else if !draft.doomed.is_empty() {
                 self.plan.update.push(EndpointSlice { content, ..draft.doomed.remove(0).clone() });
             } else if !self.service.deleting {
-                // A deleted service gets nothing new: the garbage collector may already have passed.
+                // A Service that is being deleted gets no new slices: the garbage collector may have run already.
                 self.plan.create.push(content);
             }
         }

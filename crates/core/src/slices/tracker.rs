@@ -1,30 +1,28 @@
-//! Whether a cache of slices may be acted upon.
+//! Checks that a cache of `EndpointSlice`s includes our own writes before the next reconciliation.
 //!
-//! A watch lags behind our own writes. Reconciling against what was there before them would write the same
-//! endpoints twice, so a service is left alone until the cache shows what we wrote. That must not become
-//! waiting for ever: when the store was restored from a backup, what we wrote may never show up, and versions
-//! that the cache has shown before go back.
+//! A watch lags behind our own writes. Reconciling against older slices would write the same endpoints twice, so a service
+//! is skipped until the cache has our writes. This must not wait for ever: if etcd was restored from a backup, our writes
+//! may never appear, and versions go back.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::endpoint::ServiceId;
 
-/// What a [`Tracker`] thinks of a cache.
+/// How current a cache is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Freshness {
-    /// It shows all that we wrote: go on.
+    /// It has all our writes: reconcile.
     Fresh,
-    /// It does not show our last write yet: try again later. If it stays so, relist.
+    /// It does not have our last write yet: try again later. If it stays stale, relist.
     Stale,
-    /// It shows less than it did before: the store was restored. Relist, then tell
-    /// [`Tracker::relisted`].
+    /// It has an older version than before: etcd was restored. Relist, then call [`Tracker::relisted`].
     Regressed,
 }
 
-/// Our own writes that a cache has yet to show.
+/// Our own writes that the cache does not have yet.
 ///
-/// A version is a number that grows with each write of a slice: its generation, or its resourceVersion.
+/// A version is a number that grows with each write of a slice: its generation or its resourceVersion.
 #[derive(Debug, Default)]
 pub struct Tracker {
     services: BTreeMap<ServiceId, BTreeMap<Arc<str>, Tracked>>,
@@ -32,7 +30,7 @@ pub struct Tracker {
 
 #[derive(Debug, Default)]
 struct Tracked {
-    /// The newest version that the cache has shown; 0 before the first.
+    /// The newest version that the cache has had; 0 before the first.
     seen: u64,
     awaits: Awaits,
 }
@@ -41,7 +39,7 @@ struct Tracked {
 enum Awaits {
     #[default]
     Nothing,
-    /// Our write, which made this version.
+    /// Our write, which created this version.
     Version(u64),
     /// Our delete.
     Absence,
@@ -58,25 +56,25 @@ impl Tracker {
         self.tracked(service, slice).awaits = Awaits::Absence;
     }
 
-    /// The watch says that `slice` was deleted, by us or by another client. Without this, a slice that another client deletes
-    /// before the cache is first asked would be awaited for ever.
+    /// The watch reports that `slice` was deleted, by us or by another client. Without this call, a slice that another client
+    /// deletes before the first check would be awaited for ever.
     pub fn vanished(&mut self, service: &ServiceId, slice: &str) {
         if let Some(slices) = self.services.get_mut(service) {
             slices.remove(slice);
         }
     }
 
-    /// The service is gone.
+    /// The service was deleted.
     pub fn forget(&mut self, service: &ServiceId) {
         self.services.remove(service);
     }
 
-    /// The cache was filled anew from a list of what is stored now, which is never older than our own writes.
+    /// The cache was filled again by a list request, which is never older than our own writes.
     pub fn relisted(&mut self) {
         self.services.clear();
     }
 
-    /// What to think of a cache that shows these of our slices of `service`, each with its version.
+    /// Checks a cache that has these slices of ours of `service`, each with its version.
     pub fn check<'a>(
         &mut self,
         service: &ServiceId,
@@ -90,7 +88,7 @@ impl Tracker {
             self.tracked(service, slice).show(*version);
         }
         let Some(slices) = self.services.get_mut(service) else { return Freshness::Fresh };
-        // What is not there and not awaited was deleted, by us or by another client.
+        // A slice that is neither in the cache nor awaited was deleted, by us or by another client.
         slices.retain(|slice, tracked| {
             cache.contains_key(&**slice) || matches!(tracked.awaits, Awaits::Version(_))
         });

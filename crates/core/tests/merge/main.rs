@@ -1,4 +1,4 @@
-//! The merge against a naive model, in small random worlds where everything collides; then rule by rule.
+//! The endpoint merge: property tests against a naive model in small random worlds, and tables for each rule.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic, also in its helpers")]
 
@@ -21,18 +21,18 @@ use model::Who;
 use observer::{Observer, same_owner};
 use world::{Fact, LEASE, Past, SMALL, Size, Step, World, endpoints, expire_until, policy, seen, tell, who};
 
-/// Every pod has an address of its own: what is seen of a pod is what was said of it.
+/// Every pod has an address of its own, so its view depends only on facts about it.
 const APART: Size = Size { own_addresses: true, ..SMALL };
 
-/// In whatever order.
+/// Addresses, regardless of their order.
 type Addresses = BTreeSet<SocketAddr>;
 
-/// No pod is refused.
+/// A policy under which no pod is refused.
 fn roomy() -> MergePolicy {
     MergePolicy { lease: LEASE, manual_endpoints: true, max_unlisted: 100 }
 }
 
-/// At least ten thousand each, for rare interleavings are the point; more if `PROPTEST_CASES` says so.
+/// At least ten thousand cases, to find rare interleavings; more with `PROPTEST_CASES`.
 fn often() -> ProptestConfig {
     let usual = ProptestConfig::default();
     ProptestConfig { cases: usual.cases.max(10_000), failure_persistence: None, ..usual }
@@ -109,7 +109,7 @@ proptest! {
             for (_, slice) in &observer.past.present {
                 let ports = slice.ports.iter().flat_map(|port| slice.endpoints.iter().map(move |it| (port, it)));
                 for (port, entry) in ports {
-                    // By hand or without dispute, the best of its entries is what it is.
+                    // For a manual or undisputed endpoint, the best of its entries is its state.
                     let same = |other: &&_| same_owner(entry, other);
                     let entries = observer.past.present.iter().flat_map(|(_, slice)| &slice.endpoints);
                     let best = entries.filter(same).map(|entry| entry.conditions.state()).max();
@@ -160,7 +160,7 @@ proptest! {
             if let Some(fact) = past.resolve(&step.op, now) {
                 tell(&mut ledger, fact, now);
             }
-            // Looking seldom, so that one pod may take another's place between two looks.
+            // Looks rarely, so that one pod may replace another between two looks.
             if !look {
                 continue;
             }
@@ -170,7 +170,7 @@ proptest! {
                 let since = endpoint.pod.as_ref().and_then(|pod| ledger.first_seen(&pod.uid));
                 let heir = ever.iter().find(|(other, old)| *other != who && *old == id);
                 prop_assert!(heir.is_none(), "{:?} is taken for {:?}", who, heir);
-                // The same since it was last unknown, and seen both times.
+                // The pod was known all the time since the last look, and is in both views.
                 let at: Addresses = endpoint.addresses.iter().copied().collect();
                 let mut before = last.iter().filter(|(on, it, then, ..)| (on, it, then) == (port, &who, &since));
                 let kept = since.is_none() || before.all(|(.., then, old)| (*old == id) == (*then == at));
@@ -216,7 +216,7 @@ proptest! {
         let mut ledger = observer.ledger;
         let mut fresh = EndpointMerge::new(roomy());
         let mut now = observer.now;
-        // Nothing at all, until even the graves are forgotten; then slices, and silence again.
+        // No facts until even tombstones have expired; then slices, and no facts again.
         for slices in [vec![], last] {
             for ledger in [&mut ledger, &mut fresh] {
                 ledger.replace_slices(slices.clone(), now + LEASE);

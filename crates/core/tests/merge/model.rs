@@ -1,7 +1,6 @@
-//! The merge once more, in the dumbest way: every fact is kept, and every answer is worked out from scratch.
+//! A naive model of the endpoint merge: it keeps every fact and computes every answer from scratch.
 //!
-//! Written from the specification alone. Nothing is cached, nothing is indexed: what is slow here cannot be
-//! out of date.
+//! Written from the specification alone. It has no caches and no indexes, so nothing can be out of date.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -11,7 +10,7 @@ use rouse_core::endpoint::{Conditions, PodUid, PortName, Slice, State};
 use rouse_core::merge::{MergePolicy, Push, PushEvent, PushOrder, PushOutcome, PushRefused};
 use rouse_core::time::Moment;
 
-/// Who is behind an endpoint.
+/// The owner of an endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Who {
     /// One incarnation of a pod.
@@ -20,7 +19,7 @@ pub(crate) enum Who {
     Manual(IpAddr),
 }
 
-/// One endpoint of one port, as far as the model speaks of it.
+/// One endpoint of one port, with the fields that the model covers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) who: Who,
@@ -31,14 +30,14 @@ pub(crate) struct Seen {
 /// The ports that have endpoints, both in order of first appearance.
 pub(crate) type View = Vec<(PortName, Vec<Seen>)>;
 
-/// Everything that was said of a pod since it was last unknown.
+/// All facts about a pod since it became known.
 #[derive(Debug, Clone)]
 struct Known {
     uid: PodUid,
     first_seen: Moment,
-    /// What the slices said of it, write after write; nothing if none has listed it.
+    /// Its conditions in slices, write after write; empty if no slice has listed it.
     written: Vec<Conditions>,
-    /// It was terminating when it was removed, and came back before that was forgotten.
+    /// It was terminating when it was removed, and came back before its tombstone expired.
     was_terminating: bool,
     /// The pushes that were accepted, oldest first.
     heard: Vec<Push>,
@@ -97,7 +96,7 @@ impl Known {
         self.heard.last().map(|push| push.order)
     }
 
-    /// What its sidecar says, while the lease runs.
+    /// The newest push of its sidecar, while the lease runs.
     fn word(&self) -> Option<PushEvent> {
         self.heard.last().filter(|_| !self.lapsed).map(|push| push.event)
     }
@@ -107,12 +106,12 @@ impl Known {
         self.was_terminating || self.written.iter().any(|conditions| conditions.is_terminating())
     }
 
-    /// Whether it has ever been more than a farewell.
+    /// Whether there was ever more than a draining push about it.
     fn announced(&self) -> bool {
         self.listed() || self.heard.iter().any(|push| push.event != PushEvent::Draining)
     }
 
-    /// `(ready, serving, terminating)` by the slices.
+    /// `(ready, serving, terminating)` according to the slices.
     fn by_slices(&self) -> Option<(bool, bool, bool)> {
         let last = *self.written.last()?;
         if self.latched() && !last.is_terminating() {
@@ -135,7 +134,7 @@ impl Known {
         Conditions::new(ready, serving, terminating).state()
     }
 
-    /// Rule 4: from then on the slices are the better observer.
+    /// Rule 4: whether a slice has once said ready; from then on slices take precedence.
     fn ready_once(&self) -> bool {
         self.written.iter().any(|conditions| conditions.is_ready())
     }
@@ -233,7 +232,7 @@ impl Model {
         self.known.retain(|known| known.listed() || !known.lapsed);
     }
 
-    /// The first moment at which the view changes although no source says anything.
+    /// The first moment at which the view changes without a new fact.
     pub(crate) fn changes_by_itself(&self) -> Option<Moment> {
         let mut ends: Vec<Moment> =
             self.known.iter().map(|known| known.renewed + self.policy.lease).collect();
@@ -262,7 +261,7 @@ impl Model {
 
     pub(crate) fn view(&self) -> View {
         let mut ports: Vec<PortName> = vec![];
-        // Every visible claim in order: who, what state, which port, which address.
+        // Every visible claim in order: owner, state, port, address.
         let mut claims: Vec<(Who, State, PortName, SocketAddr)> = vec![];
         for (_, slice) in &self.slices {
             for port in &slice.ports {
@@ -309,7 +308,7 @@ impl Model {
         }
     }
 
-    /// Looks at all slices again: who is listed now, as what, and who no longer.
+    /// Evaluates all slices again: which pods are listed, with which conditions, and which are removed.
     fn settle(&mut self, now: Moment) {
         let entries = self.slices.iter().flat_map(|(_, slice)| &slice.endpoints);
         let listed: Vec<PodUid> = entries.filter_map(|entry| Some(entry.pod.as_ref()?.uid.clone())).collect();
@@ -319,7 +318,7 @@ impl Model {
             match gone.map(|gone| (&gone.how, &gone.heard)) {
                 Some((Leaving::Replaced, _)) => continue,
                 Some((Leaving::Removed { terminating, .. }, heard)) => {
-                    // What it said no longer counts, but what it said last is remembered.
+                    // Its pushes no longer count, but their order is remembered.
                     (known.was_terminating, known.heard, known.lapsed) = (*terminating, heard.clone(), true);
                 }
                 None => {}
@@ -347,7 +346,7 @@ impl Model {
         }
     }
 
-    /// What the present slices say, taken together, of the entries that `which` picks by UID and IP.
+    /// The merged conditions of the entries in present slices that `which` selects by UID and IP.
     fn gathered(&self, which: impl Fn(Option<&PodUid>, IpAddr) -> bool) -> Option<Conditions> {
         let entries = self.slices.iter().flat_map(|(_, slice)| &slice.endpoints);
         let mut best: Option<Conditions> = None;
@@ -373,7 +372,7 @@ impl Model {
         }
     }
 
-    /// Where a pod says, or is said, to be.
+    /// The ports and addresses that pushes or slices give for a pod.
     fn claims(&self, known: &Known) -> Vec<(PortName, SocketAddr)> {
         if !known.listed() {
             return known.heard.last().map(named_claims_of).unwrap_or_default();
@@ -392,7 +391,7 @@ impl Model {
     }
 }
 
-/// The endpoints of one port: each address goes to the best of those who claim it, the first of equals.
+/// The endpoints of one port: each address goes to the best claim, and among equals to the first.
 fn endpoints(claims: &[&(Who, State, PortName, SocketAddr)]) -> Vec<Seen> {
     let mut seen: Vec<Seen> = vec![];
     for (_, _, _, address) in claims {

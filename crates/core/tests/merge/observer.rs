@@ -1,4 +1,4 @@
-//! Observes a run without a model of it: the facts that went in, and the views that came out.
+//! Records a run of the merge without a model: the facts that went in, and the views that came out.
 
 use rouse_core::endpoint::{Conditions, PodUid, SliceEndpoint};
 use rouse_core::merge::{EndpointMerge, MergePolicy, PushEvent, PushOutcome};
@@ -21,7 +21,7 @@ pub(crate) struct Observer {
     pub(crate) removed: Vec<PodUid>,
     /// Pods that a newer pod has replaced.
     pub(crate) replaced: Vec<PodUid>,
-    /// Pods that were ever pushed, probed or called terminating: their slices' word may be overruled.
+    /// Pods that were ever pushed, probed or terminating: other facts may override their slices.
     pub(crate) disputed: Vec<PodUid>,
 }
 
@@ -39,7 +39,7 @@ impl Observer {
         }
     }
 
-    /// Lets the time pass and the thing happen. Answers what was told, and what became of it.
+    /// Advances time and applies the step. Returns the fact and its outcome.
     pub(crate) fn step(&mut self, step: &Step) -> Option<(Fact, Outcome)> {
         self.now = self.now + step.after;
         expire_until(&mut self.ledger, self.now);
@@ -65,7 +65,7 @@ impl Observer {
         Some((fact, outcome))
     }
 
-    /// Whom the fact must replace, if it is accepted: who is seen where a newcomer is.
+    /// The pods that the fact must replace if it is accepted: those at the address of a new pod.
     fn victims(&self, fact: &Fact) -> Vec<PodUid> {
         let unknown = |uid: &PodUid| self.ledger.first_seen(uid).is_none();
         let (addresses, by) = match fact {
@@ -81,7 +81,7 @@ impl Observer {
         pods.filter(|uid| uid != by).collect()
     }
 
-    /// Notes about whom the fact says, or has made the slices say, more than ready or not.
+    /// Records the pods that the fact makes disputed.
     fn dispute(&mut self, fact: &Fact) {
         match fact {
             Fact::Push(push) => self.disputed.push(push.pod.uid.clone()),
@@ -93,7 +93,7 @@ impl Observer {
     }
 }
 
-/// Whether two entries speak of the same pod, or of the same handiwork.
+/// Whether two entries are about the same pod, or the same manual endpoint.
 pub(crate) fn same_owner(one: &SliceEndpoint, other: &SliceEndpoint) -> bool {
     match (&one.pod, &other.pod) {
         (Some(one), Some(other)) => one.uid == other.uid,

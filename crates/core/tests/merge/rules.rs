@@ -1,4 +1,4 @@
-//! The rules one by one, as tables: what happens, and what is seen then.
+//! Tables for each merge rule: steps, and the resulting view.
 //!
 //! Every row runs against the ledger and the model. The numbers are those of the merge rules in the
 //! specification of endpoints.
@@ -24,14 +24,14 @@ const READY: Conditions = Conditions::new(true, true, false);
 const STARTING: Conditions = Conditions::new(false, false, false);
 /// Ready only because `publishNotReadyAddresses` says so.
 const PUBLISHED: Conditions = Conditions::new(true, true, true);
-/// Not ready, still serving, and not said to be leaving.
+/// Not ready, still serving, and not terminating.
 const FADING: Conditions = Conditions::new(false, true, false);
 const LEAVING: Conditions = Conditions::new(false, true, true);
 const GONE: Conditions = Conditions::new(false, false, true);
 const SILENT: Conditions = Conditions { ready: None, serving: None, terminating: None };
 
-/// What happens, and what is seen then: `port: pod@address State/source`. A push's outcome comes first, unless
-/// it was accepted. An empty text: nothing is seen.
+/// A step, and the view after it: `port: pod@address State/source`. A push's outcome comes first, unless it was accepted.
+/// An empty text is an empty view.
 type Row = (Step, &'static str);
 
 #[track_caller]
@@ -210,7 +210,7 @@ fn another_service_displaces_too() {
             (put("one", &[("a", 1, READY), ("?", 2, READY)]), shown),
             (displace(1, 81, "b"), shown),
             (displace(1, 80, "a"), shown),
-            // By a pod that was there before this one was heard of, and of what no pod stands behind.
+            // Displaced by an earlier pod, and an endpoint without a pod.
             (earlier, shown),
             (displace(2, 80, "b"), shown),
             (displace(1, 80, "b"), "http: ?@10.0.0.2:80 Ready/slice"),
@@ -271,7 +271,7 @@ fn newer_wins_equal_renews_and_older_is_stale() {
         (push("a", 1, 1, Ready), ready),
         (push("a", 1, 2, NotReady), starting),
         (push("a", 1, 1, Ready), "stale after 1.2; http: a@10.0.0.1:80 Starting/push"),
-        // The word that counts is the one first heard under that number.
+        // The first push with a sequence number counts; a repetition only renews the lease.
         (push("a", 1, 2, Ready), "renewed; http: a@10.0.0.1:80 Starting/push"),
         (push("a", 2, 0, Ready), ready),
         (push("a", 1, 9, NotReady), "stale after 2.0; http: a@10.0.0.1:80 Ready/push"),
@@ -327,7 +327,7 @@ fn pods_that_no_slice_lists_are_bounded() {
             (push_at("b", 1, 0, Ready, 2), refused),
             (push("a", 1, 1, Ready), one),
             (put("one", &[("a", 1, READY)]), one),
-            // A farewell takes a place as well.
+            // A draining push also takes a place.
             (push_at("b", 1, 0, Draining, 2), one),
             (push_at("c", 1, 0, Ready, 6), refused),
             (wait(LEASE), "http: a@10.0.0.1:80 Ready/slice"),
@@ -373,7 +373,7 @@ fn push_not_ready_stops_requests_for_as_long_as_its_lease_runs() {
     check([
         (put("one", &[("a", 1, READY)]), "http: a@10.0.0.1:80 Ready/slice"),
         (push("a", 1, 0, NotReady), starting),
-        // A late slice does not lift it: neither the same word, nor the same again after a change.
+        // A late slice does not override it: neither the same conditions, nor the same again after a change.
         (put("one", &[("a", 1, READY)]), starting),
         (put("one", &[("a", 1, STARTING)]), starting),
         (put("one", &[("a", 1, READY)]), starting),
@@ -411,7 +411,7 @@ fn a_slice_that_said_terminating_is_not_taken_back() {
         (put("one", &[("a", 1, STARTING)]), "http: a@10.0.0.1:80 Gone/slice"),
         (passed("a"), "http: a@10.0.0.1:80 Gone/slice"),
         (put("one", &[("a", 1, SILENT)]), draining),
-        // Terminating and published regardless: the slice knows what it says.
+        // Terminating but published as ready (`publishNotReadyAddresses`): the slice's `ready` counts.
         (put("one", &[("a", 1, PUBLISHED)]), "http: a@10.0.0.1:80 Ready/slice"),
     ]);
 }
@@ -503,10 +503,10 @@ fn a_pod_that_is_listed_again_is_judged_anew_but_its_last_words_are_remembered()
         (push("a", 1, 4, Draining), "http: a@10.0.0.1:80 Draining/push"),
         (drop_slice("one"), ""),
         (put("one", &[("a", 1, STARTING)]), starting),
-        // This boot has said farewell.
+        // This boot has pushed that it is draining.
         (push("a", 1, 0, Ready), "stale after 1.4; http: a@10.0.0.1:80 Starting/slice"),
         (push("a", 1, 5, Ready), "stale after 1.4; http: a@10.0.0.1:80 Starting/slice"),
-        // That it once was ready is not remembered, so the next boot outranks the slice.
+        // Its earlier readiness is forgotten, so the next boot's push takes precedence over the slice.
         (push("a", 2, 0, Ready), "http: a@10.0.0.1:80 Ready/push"),
     ]);
 }
@@ -552,7 +552,7 @@ fn a_probe_promotes_a_starting_pod_until_it_fails_or_slice_or_push_speak() {
         (passed("a"), probed),
         (failed("a"), starting),
         (passed("a"), probed),
-        // The same word again is no word; another one is.
+        // Unchanged conditions are not a new fact; changed ones are.
         (put("one", &[("a", 1, STARTING)]), probed),
         (put("one", &[("a", 1, READY)]), "http: a@10.0.0.1:80 Ready/slice"),
         (put("one", &[("a", 1, STARTING)]), starting),
@@ -628,7 +628,7 @@ fn endpoints_made_by_hand_need_the_operators_consent() {
         &policy,
         [
             (by_hand(), "http: ?@10.0.0.1:80 Ready/slice, a@10.0.0.2:80 Ready/slice"),
-            // The better state wins, and nothing is final for what has no identity.
+            // The better state wins, and `terminating` is not final without a pod identity.
             (
                 put("two", &[("?", 1, GONE), ("?", 6, GONE)]),
                 "http: ?@10.0.0.1:80 Ready/slice, a@10.0.0.2:80 Ready/slice, ?@[fd00::6]:80 Gone/slice",

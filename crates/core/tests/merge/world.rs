@@ -1,4 +1,4 @@
-//! Small random worlds, where everything collides, and the ledger and the model side by side in one of them.
+//! Generates small random worlds with many collisions, and runs the ledger and the model side by side in them.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -16,7 +16,7 @@ use rouse_core::time::Moment;
 
 use crate::model::{Model, Seen, View, Who};
 
-/// So short that a random step of a few nanoseconds often ends exactly at its edge.
+/// So short that random steps of a few nanoseconds often end exactly at its expiry.
 pub(crate) const LEASE: Duration = Duration::from_nanos(8);
 
 pub(crate) const PODS: [&str; 4] = ["a", "b", "c", "d"];
@@ -33,9 +33,9 @@ pub(crate) enum Op {
     /// The n-th slice ever written is written again: a stale watch.
     Reappear(usize),
     Push(Push),
-    /// The n-th push ever heard is heard again, whatever became of it.
+    /// The n-th push is repeated, whatever its outcome was.
     Repeat(usize),
-    /// In another service, this pod, seen so long ago, was verified to be there.
+    /// In another service, this pod, first seen this long ago, was verified at these addresses.
     Displace(Vec<SocketAddr>, PodUid, Duration),
     Passed(PodUid),
     Failed(PodUid),
@@ -51,7 +51,7 @@ pub(crate) struct Step {
     pub(crate) op: Op,
 }
 
-/// One line per step: the derived form of a failing case fills a screen with each of them.
+/// One line per step: the derived form would fill a screen for each step of a failing case.
 impl fmt::Debug for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let timer = if self.punctual { "" } else { " (no timer)" };
@@ -223,7 +223,7 @@ impl Size {
         let some_pod = || self.any_pod().prop_map(|number| uid(PODS[number]));
         let displace = (any_ip(), select(vec![80, 81]), self.any_pod(), 0..12u64).prop_map(
             move |(at, number, by, ago)| {
-                // A world of own addresses hears only of strangers.
+                // With own addresses, only unknown pods are displaced.
                 let at = if self.own_addresses { 99 } else { at };
                 let by = uid(PODS[by]);
                 Op::Displace(vec![SocketAddr::new(ip(at), number)], by, Duration::from_nanos(ago))
@@ -269,10 +269,10 @@ pub(crate) fn policy() -> impl Strategy<Value = MergePolicy> {
     )
 }
 
-/// What became of an op: the outcome of a push.
+/// The outcome of an op: that of a push.
 pub(crate) type Outcome = Option<Result<PushOutcome, PushRefused>>;
 
-/// Everything that can be said to a ledger, with the op's references to the past looked up.
+/// Resolves ops into facts: looks up their references to earlier slices and pushes.
 #[derive(Debug, Default)]
 pub(crate) struct Past {
     /// Every slice ever written.
@@ -282,7 +282,7 @@ pub(crate) struct Past {
     heard: Vec<Push>,
 }
 
-/// An op with everything it refers to in hand.
+/// An op with its references resolved.
 #[derive(Debug, Clone)]
 pub(crate) enum Fact {
     Put(String, Slice),
@@ -296,7 +296,7 @@ pub(crate) enum Fact {
 }
 
 impl Past {
-    /// What the op comes to, or nothing if it refers to what never was.
+    /// The fact of an op; `None` if it refers to something that never existed.
     pub(crate) fn resolve(&mut self, op: &Op, now: Moment) -> Option<Fact> {
         let nth = |n: usize, of: usize| n.checked_rem(of);
         let fact = match op {
@@ -357,7 +357,7 @@ impl Past {
     }
 }
 
-/// Tells the ledger a fact. Answers the outcome of a push, and whether the view may have changed.
+/// Applies a fact to the ledger. Returns the outcome of a push, and whether the view may have changed.
 pub(crate) fn tell(ledger: &mut EndpointMerge, fact: Fact, now: Moment) -> (Outcome, bool) {
     let changed = match fact {
         Fact::Put(name, slice) => ledger.put_slice(&name, slice, now),
@@ -389,7 +389,7 @@ fn tell_model(model: &mut Model, fact: Fact, now: Moment) -> Outcome {
     None
 }
 
-/// Who is behind the endpoint.
+/// The owner of the endpoint.
 pub(crate) fn who(endpoint: &Endpoint) -> Who {
     match &endpoint.pod {
         Some(pod) => Who::Pod(pod.uid.clone()),
@@ -423,7 +423,7 @@ pub(crate) fn seen(view: &[PortView]) -> View {
     ports.filter(|(_, endpoints): &(_, Vec<Seen>)| !endpoints.is_empty()).collect()
 }
 
-/// The ledger and the model, told the same.
+/// The ledger and the model, with the same facts.
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) ledger: EndpointMerge,
@@ -443,7 +443,7 @@ impl World {
         Self { ledger, model, past, now, looked: vec![], announced: false }
     }
 
-    /// Lets the time pass and the thing happen.
+    /// Advances time and applies the step.
     pub(crate) fn step(&mut self, step: &Step) -> Result<Outcome, TestCaseError> {
         self.pass(step.after, step.punctual)?;
         let Some(fact) = self.past.resolve(&step.op, self.now) else { return Ok(None) };
@@ -487,7 +487,7 @@ impl World {
                 prop_assert_eq!(self.ledger.first_seen(&uid), self.model.first_seen(&uid), "{}", name);
             }
         }
-        // More is harmless: it is where the other services' newcomers are told to.
+        // More addresses are harmless: they only decide which new pods of other services are reported here.
         let claimed: BTreeSet<SocketAddr> = self.ledger.addresses().collect();
         prop_assert!(claimed.is_superset(&self.model.addresses()), "unclaimed: {:?}", claimed);
         Ok(ports)

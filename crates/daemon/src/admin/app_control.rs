@@ -1,4 +1,4 @@
-//! Restarts an app, or keeps it at a number of pods.
+//! The admin API handlers that restart an app of `rouse up` or pin its number of pods.
 
 use std::sync::Arc;
 
@@ -14,10 +14,10 @@ use serde_json::{Value, json};
 use super::error_response::Refusal;
 use super::{Apps, DataPlaneView};
 
-/// The most pods that an app can be kept at.
+/// The largest number of pods that an app can be pinned to.
 pub const MOST_PODS: u32 = 1000;
 
-/// `namespace/name` of a path.
+/// The namespace and name of a service, from the path of the request.
 pub(super) type Named = Path<(String, String)>;
 
 pub(super) async fn restart(
@@ -31,7 +31,8 @@ pub(super) async fn restart(
     Ok((StatusCode::ACCEPTED, Json(json!({"service": service.to_string()}))))
 }
 
-/// `{"pods": 3}`, or `{"pods": null}` for the autoscaler. Nothing is not null: it would unpin by accident.
+/// The body of a scale request: `{"pods": 3}` pins an app, `{"pods": null}` returns it to the autoscaler. A missing key is an
+/// error: it would unpin by accident.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Wanted {
@@ -77,8 +78,8 @@ pub(super) fn app<'s>(
     found.ok_or_else(|| unknown(services, namespace, name))
 }
 
-/// There is no such app, but there are others.
+/// The error for an unknown app; it lists the apps that exist.
 pub(super) fn unknown(services: &DataPlaneView, namespace: &str, name: &str) -> Refusal {
     let known: Vec<String> = services.app_statuses().iter().map(|app| app.service.to_string()).collect();
-    Refusal::not_found(format!("there is no service {namespace}/{name}; there are: {}", known.join(", ")))
+    Refusal::not_found(format!("there is no service {namespace}/{name}; the services are: {}", known.join(", ")))
 }

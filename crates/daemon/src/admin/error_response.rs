@@ -1,11 +1,11 @@
-//! Error answers of the admin API: a status, and the reason as JSON.
+//! Error responses of the admin API: a status code, and the reason as JSON.
 
 use axum::Json;
 use axum::http::{Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
-/// Why not.
+/// An error response of the admin API.
 #[derive(Debug)]
 pub(super) struct Refusal {
     status: StatusCode,
@@ -48,11 +48,11 @@ impl IntoResponse for Refusal {
     }
 }
 
-/// `offered`: what there is instead.
+/// The response for an unknown path. `offered` lists the paths that exist.
 pub(super) fn no_such_path(uri: &Uri, offered: &str) -> Refusal {
-    Refusal::not_found(format!("there is nothing at {}; there are {offered}", uri.path()))
+    Refusal::not_found(format!("there is no path {}; the paths are {offered}", uri.path()))
 }
 
 pub(super) async fn no_such_method(method: Method, uri: Uri) -> Refusal {
-    Refusal::new(StatusCode::METHOD_NOT_ALLOWED, format!("{} does not take {method}", uri.path()))
+    Refusal::new(StatusCode::METHOD_NOT_ALLOWED, format!("{} does not accept {method}", uri.path()))
 }

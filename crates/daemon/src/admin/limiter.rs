@@ -1,20 +1,20 @@
-//! Limits the connections of the admin server: a new one always gets a place, and the oldest of its kind makes room.
+//! Limits the connections of the admin server: at the limit, a new one evicts the least recently used one of its kind.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 
-/// What a connection is used for. Each use has places of its own, so that a flood of one does not close the others.
+/// What a connection is used for. Each use has its own limit, so a flood of one kind does not close connections of the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Use {
-    /// It has asked for nothing yet, or for probes: it costs little.
+    /// No request yet, or the last one was a probe: the connection costs little.
     Probe,
-    /// It asked for something else: the answer may be long, or never end.
+    /// The last request was not a probe: the response may be long or endless.
     Other,
 }
 
 impl Use {
-    /// What a request for `path` makes of its connection.
+    /// The use of a connection after a request for `path`.
     pub(super) fn of(path: &str) -> Self {
         match path {
             "/livez" | "/readyz" => Use::Probe,
@@ -22,7 +22,7 @@ impl Use {
         }
     }
 
-    /// How many connections there may be.
+    /// The limit of connections with this use.
     const fn places(self) -> usize {
         match self {
             Use::Probe => 96,
@@ -31,15 +31,14 @@ impl Use {
     }
 }
 
-/// All connections. Clones share them.
+/// The open connections. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ConnectionLimiter(Arc<Mutex<Connections>>);
 
 #[derive(Debug, Default)]
 struct Connections {
     next_id: u64,
-    /// The one whose last request (or accept) is longest ago comes first. As many as there are places, so that a search
-    /// is short.
+    /// Ordered by the last request (or accept), oldest first. The limits bound the length, so a linear search is cheap.
     by_age: Vec<Connection>,
 }
 
@@ -70,7 +69,7 @@ impl Connections {
 }
 
 impl ConnectionLimiter {
-    /// A place for a new connection.
+    /// Adds a new connection; at the limit, evicts the oldest one.
     pub(super) fn place(&self) -> Place {
         let evicted = CancellationToken::new();
         let mut connections = self.lock();
@@ -85,7 +84,7 @@ impl ConnectionLimiter {
     }
 }
 
-/// The place of one connection. Dropping it gives it back.
+/// One connection in the limiter. Dropping it removes the connection.
 #[derive(Debug)]
 pub(super) struct Place {
     id: u64,
@@ -94,16 +93,16 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// The connection has sent a request, and is the youngest again.
+    /// Records a request: the connection is now the most recently used one.
     pub(super) fn use_for(&self, used_for: Use) {
         let mut connections = self.limiter.lock();
-        // One that was evicted meanwhile is not there any more.
+        // An evicted connection is no longer in the list.
         if let Some(connection) = connections.remove(|it| it.id == self.id) {
             connections.add(Connection { used_for, ..connection });
         }
     }
 
-    /// Ends when the connection has to make room for another one.
+    /// Resolves when the connection is evicted and must be closed.
     pub(super) fn evicted(&self) -> WaitForCancellationFuture<'_> {
         self.evicted.cancelled()
     }

@@ -1,4 +1,4 @@
-//! The output of an app's pods as a text, which does not end if it is followed.
+//! The admin API handler for an app's output: the kept lines as text, or with `follow` an endless stream.
 
 use std::convert::Infallible;
 use std::fmt::Write as _;
@@ -48,7 +48,7 @@ fn follow(query: &[(String, String)]) -> Result<bool, Refusal> {
             ("follow", "false" | "0") => false,
             _ => {
                 return Err(Refusal::bad_request(format!(
-                    "{key}={value}: allowed is follow=true or follow=false"
+                    "{key}={value} is not allowed: expected follow=true or follow=false"
                 )));
             }
         };
@@ -57,11 +57,11 @@ fn follow(query: &[(String, String)]) -> Result<bool, Refusal> {
 }
 
 fn write_line(text: &mut String, Line { pod, text: said, .. }: &Line) {
-    // A String takes everything.
+    // Writing to a String cannot fail.
     writeln!(text, "{pod} | {said}").ok();
 }
 
-/// The kept lines, then every line as it comes. It does not keep the log: the text ends when the app is gone.
+/// A response body: the kept lines, then each new line. It does not own the log, so the body ends when the app is removed.
 struct Following {
     next: Next,
 }
@@ -79,7 +79,7 @@ impl hyper::body::Body for Following {
     type Data = Bytes;
     type Error = Infallible;
 
-    /// A batch is a frame, or a chatty pod costs a write for each line.
+    /// Sends each batch as one frame: a frame per line would cost one write for each line of a chatty pod.
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -1,4 +1,4 @@
-//! Metrics that the data plane does not count itself: gauges that are read at the scrape, and counters of events.
+//! Metrics in addition to the proxy's: counters of cold starts, wakes and readiness sources, and gauges read at each scrape.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -23,10 +23,10 @@ use rouse_proxy::telemetry::metrics::{OwnedFamily, seconds};
 
 type Labels<const N: usize> = [(&'static str, String); N];
 
-/// Beside the phases: the whole. Quantiles of parts do not add up.
+/// The phase label of the whole cold start: quantiles of the phases do not add up to it.
 const WHOLE: &str = "total";
 
-/// What happened, counted.
+/// Counters of cold starts, readiness sources and wakes.
 #[derive(Debug, Clone)]
 pub struct EventMetrics {
     cold_starts: OwnedFamily<Labels<3>, Histogram>,
@@ -35,7 +35,7 @@ pub struct EventMetrics {
 }
 
 impl EventMetrics {
-    /// Counts into `metrics`.
+    /// Registers the counters in `metrics`.
     pub fn new(metrics: &mut Metrics) -> Self {
         let event_metrics = Self {
             cold_starts: OwnedFamily::new(seconds),
@@ -43,7 +43,7 @@ impl EventMetrics {
             wakes: Family::default(),
         };
         for source in [Source::Slice, Source::Push, Source::Probe] {
-            // There from the start: a counter that appears with its first count has no rate for it.
+            // Create each series at zero: the first count of a series that appears later has no rate.
             event_metrics.sources.get_or_create(&[("source", source.to_string())]).inc_by(0);
         }
         for result in ["sent", "failed"] {
@@ -51,19 +51,19 @@ impl EventMetrics {
         }
         metrics.register(
             "rouse_cold_start_seconds",
-            "Time of each phase of a cold start, and of the whole, by how it ended",
+            "Duration of each phase of a cold start, and of the whole, by outcome",
             event_metrics.cold_starts.family(),
         );
         metrics.register(
             "rouse_endpoint_source_first",
-            "Pods that became ready, by the source that said so first",
+            "Pods that became ready, by the source that reported it first",
             event_metrics.sources.clone(),
         );
-        metrics.register("rouse_wakes", "Wakes of services, by what became of them", event_metrics.wakes.clone());
+        metrics.register("rouse_wakes", "Wakes of services, by result", event_metrics.wakes.clone());
         event_metrics
     }
 
-    /// A cold start is over.
+    /// Records the phases of a cold start.
     pub fn cold_start(&self, cold: &ColdStart) {
         let service = cold.service.to_string();
         let phases = cold.phases().map(|(phase, took)| (phase.as_str(), took));
@@ -94,7 +94,7 @@ impl EventMetrics {
         self.woke(if sent { "sent" } else { "failed" });
     }
 
-    /// Counts a pod that `source` called ready first.
+    /// Counts a pod that `source` reported ready first.
     pub fn ready_by(&self, source: Source) {
         self.sources.get_or_create(&[("source", source.to_string())]).inc();
     }
@@ -103,19 +103,19 @@ impl EventMetrics {
         self.wakes.get_or_create(&[("result", result.to_owned())]).inc();
     }
 
-    /// A service is gone. Files change all day: its labels would stay for ever.
+    /// Drops the series of a removed service: files change often, and the series would pile up.
     fn forget(&self, service: &ServiceId) {
         let gone = service.to_string();
         self.cold_starts.keep(|name| name != gone);
     }
 
-    /// These are all services that requests can reach; the others are forgotten.
+    /// Drops the series of all services that are not in `services`.
     pub fn keep(&self, services: &HashSet<String>) {
         self.cold_starts.keep(|name| services.contains(name));
     }
 }
 
-/// The source that calls a pod ready.
+/// The source that reported a pod ready.
 fn source(registry: &Registry, service: &ServiceId, pod: &str) -> Option<Source> {
     let service = registry.get(service)?;
     let snapshot = Arc::clone(&service.snapshot());
@@ -125,7 +125,7 @@ fn source(registry: &Registry, service: &ServiceId, pod: &str) -> Option<Source>
     Some(found.source)
 }
 
-/// How the watches of a cluster are doing at the moment of the scrape.
+/// Exports the state of the cluster's watches at each scrape.
 pub struct WatchCollector(Arc<Cluster>, Arc<dyn Clock>);
 
 impl fmt::Debug for WatchCollector {
@@ -154,7 +154,7 @@ impl Collector for WatchCollector {
             };
             broken.encode_family(&[("kind", watch.kind)])?.encode_gauge(&since)?;
         }
-        let help = "How often everything was listed";
+        let help = "How many times all objects of the kind were listed";
         let mut lists = encoder.encode_descriptor("rouse_watch_lists", help, None, MetricType::Counter)?;
         for watch in &watches {
             let labels = [("kind", watch.kind)];
@@ -165,11 +165,11 @@ impl Collector for WatchCollector {
     }
 }
 
-/// What is there at the moment of the scrape.
+/// Exports the held requests and the endpoints of each service at each scrape.
 pub struct RegistryCollector(Arc<Registry>);
 
 impl RegistryCollector {
-    /// Of all services of `registry`.
+    /// Registers all services of `registry`.
     pub fn register(registry: Arc<Registry>, metrics: &mut Metrics) {
         metrics.register_collector(Box::new(Self(registry)));
     }

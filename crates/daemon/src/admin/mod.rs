@@ -1,4 +1,4 @@
-//! The admin API on a port of its own, for `rouse status` and similar commands, probes, Prometheus and KEDA.
+//! The admin API: its routes, and the handlers of health, metrics, `/queue`, services, routes, watches and cold starts.
 
 mod app_control;
 mod error_response;
@@ -42,11 +42,11 @@ pub use server::serve;
 pub trait Apps: Send + Sync {
     /// All apps, in the order of the file.
     fn apps(&self) -> Vec<AppStatus>;
-    /// Begins to replace all pods of an app. Answers whether there is such an app.
+    /// Begins to replace all pods of an app. Returns false if there is no such app.
     fn restart(&self, app: &str) -> bool;
-    /// Keeps an app at so many pods; `None`: as many as the autoscaler says. Answers whether there is such an app.
+    /// Pins an app to `pods` pods; `None` returns it to the autoscaler. Returns false if there is no such app.
     fn scale(&self, app: &str, pods: Option<u32>) -> bool;
-    /// What the pods of an app print.
+    /// The output of an app's pods; `None` if there is no such app.
     fn log(&self, app: &str) -> Option<Arc<AppLog>>;
 }
 
@@ -68,11 +68,11 @@ impl Apps for LocalEngine {
     }
 }
 
-/// What every admin API has.
+/// The state of the endpoints that every role has.
 pub struct AdminState {
-    /// The answer of `/readyz`.
+    /// The flag that `/readyz` reports.
     pub ready: Arc<Ready>,
-    /// What Prometheus reads.
+    /// The metrics at `/metrics`.
     pub metrics: Metrics,
 }
 
@@ -82,7 +82,7 @@ impl fmt::Debug for AdminState {
     }
 }
 
-/// What the admin API of a data plane shows and steers.
+/// The data plane that the admin API shows and controls.
 pub struct DataPlaneView {
     /// All services.
     pub registry: Arc<Registry>,
@@ -90,13 +90,13 @@ pub struct DataPlaneView {
     pub gateway: Arc<Gateway>,
     /// The clock of all timestamps.
     pub clock: Arc<dyn Clock>,
-    /// What runs the pods.
+    /// The backend that runs the pods.
     pub backend: PodBackend,
 }
 
-/// What runs the pods of a data plane.
+/// The backend that runs the pods of a data plane.
 pub enum PodBackend {
-    /// `rouse up`'s apps.
+    /// The apps of `rouse up`, which run as processes.
     Apps(Arc<dyn Apps>),
     /// A Kubernetes cluster.
     Cluster(Arc<Cluster>),
@@ -125,7 +125,7 @@ impl DataPlaneView {
         }
     }
 
-    /// The apps that can be steered, if this is `rouse up`.
+    /// The apps of `rouse up`; `None` in a cluster.
     fn apps(&self) -> Option<&Arc<dyn Apps>> {
         match &self.backend {
             PodBackend::Apps(apps) => Some(apps),
@@ -154,7 +154,7 @@ pub enum Mode {
     Up,
 }
 
-/// A path as it is documented, and what answers there.
+/// A path, how it is documented, and its handler.
 struct Endpoint<S> {
     documented: String,
     path: &'static str,
@@ -209,11 +209,11 @@ pub fn paths(mode: Mode) -> Vec<String> {
     common.chain(service_endpoints(mode).into_iter().map(|endpoint| endpoint.documented)).collect()
 }
 
-/// The longest body of a request, in bytes: `{"pods": 1000}` is all that is ever sent.
+/// The largest request body, in bytes; the largest valid body is `{"pods": 1000}`.
 const MOST_BODY: usize = 4096;
 
-/// Everything under the admin address; a role without a data plane has no `services`. An unknown path is answered with the
-/// list of those that exist.
+/// All routes of the admin API; `services` is `None` for a role without a data plane. The response to an unknown path lists the
+/// paths that exist.
 pub fn router(state: AdminState, services: Option<DataPlaneView>) -> Router {
     let common = common_endpoints();
     let of_services =
@@ -228,7 +228,7 @@ pub fn router(state: AdminState, services: Option<DataPlaneView>) -> Router {
     router
         .fallback(async move |uri: Uri| error_response::no_such_path(&uri, &offered))
         .method_not_allowed_fallback(error_response::no_such_method)
-        // Around everything, also unknown paths: a web page of another site learns nothing.
+        // Also covers unknown paths, so that a web page of another site learns nothing.
         .layer(middleware::from_fn(origin_check::check))
         .layer(DefaultBodyLimit::max(MOST_BODY))
 }
@@ -254,7 +254,7 @@ async fn openmetrics(State(admin): State<Arc<AdminState>>) -> Result<Response, R
     Ok(([(CONTENT_TYPE, kind)], text).into_response())
 }
 
-/// As KEDA HTTP add-on's interceptor answers its scaler.
+/// The concurrency and request count of each service, in the format that KEDA HTTP add-on's scaler reads from its interceptor.
 async fn queue(State(data_plane): State<Arc<DataPlaneView>>) -> impl IntoResponse {
     let count = |service: &Arc<Service>| {
         let under_way = usize::try_from(service.in_flight()).unwrap_or(usize::MAX);
@@ -266,7 +266,7 @@ async fn queue(State(data_plane): State<Arc<DataPlaneView>>) -> impl IntoRespons
         let all = services.iter().map(|service| (service.id().to_string(), count(service)));
         return Json(all.collect::<BTreeMap<_, _>>());
     };
-    // There it goes by the names of the routes.
+    // In a cluster, KEDA's scaler looks up the counts by the names of routes.
     let plans = Arc::clone(&cluster.plans().borrow());
     let all = plans.iter().filter_map(|plan| {
         let service = data_plane.registry.get(&plan.spec.target.service)?;
@@ -275,7 +275,7 @@ async fn queue(State(data_plane): State<Arc<DataPlaneView>>) -> impl IntoRespons
     Json(all.collect())
 }
 
-/// How the watches of the cluster are doing.
+/// The state of the cluster's watches.
 async fn watches(State(data_plane): State<Arc<DataPlaneView>>) -> impl IntoResponse {
     let now = data_plane.clock.now();
     let all = data_plane.cluster().into_iter().flat_map(|cluster| cluster.watches());
@@ -302,7 +302,7 @@ async fn cold_starts(
 
 const MOST_COLD_STARTS: usize = 1000;
 
-/// Which cold starts, and how many of them.
+/// The service and the limit that the query asks for.
 fn cold_starts_asked(query: &[(String, String)]) -> Result<(Option<ServiceId>, usize), Refusal> {
     let (mut service, mut limit) = (None, 100);
     for (key, value) in query {

@@ -1,7 +1,7 @@
-//! Rejects requests that a web page of another site has a browser send.
+//! Rejects requests to the admin API that a browser sends for a web page of another site.
 //!
-//! A page of `evil.example` can let its own name lead to 127.0.0.1, and the browser then talks to us for it; but
-//! it cannot make the browser send another Host than that name, nor hide where it comes from.
+//! A page of `evil.example` can point its own DNS name at 127.0.0.1 (DNS rebinding), and the browser then connects to us; but
+//! the page cannot make the browser send another Host header than that name, nor forge the Origin header.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -15,10 +15,10 @@ use tokio::time::timeout;
 
 use super::error_response::Refusal;
 
-/// How long the body of a request may take. Nothing else takes time before the answer begins.
+/// The timeout until a response begins. Only the arrival of the request's body takes time.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Lets a request pass, or tells why not.
+/// Passes a request on, or answers 403 with the reason, or 408 if its body is late.
 pub(super) async fn check(request: Request, next: Next) -> Response {
     if let Err(refusal) = admit(request.headers()) {
         return refusal.into_response();
@@ -35,7 +35,7 @@ fn admit(headers: &HeaderMap) -> Result<(), Refusal> {
     let host = single(headers, &HOST)?.ok_or_else(|| Refusal::forbidden("the Host header is missing"))?;
     if !is_own(host) {
         return Err(Refusal::forbidden(format!(
-            "the Host {host:?} is not allowed: ask by IP address, or as localhost"
+            "the Host {host:?} is not allowed: use an IP address or localhost"
         )));
     }
     let Some(origin) = single(headers, &ORIGIN)? else { return Ok(()) };
@@ -44,11 +44,11 @@ fn admit(headers: &HeaderMap) -> Result<(), Refusal> {
         return Ok(());
     }
     Err(Refusal::forbidden(format!(
-        "the Origin {origin:?} is not allowed: a page of another site may not ask"
+        "the Origin {origin:?} is not allowed: pages of other sites may not use the admin API"
     )))
 }
 
-/// The one value of a header. With two, a proxy on the way may have checked the other.
+/// The single value of a header. A repeated header is an error: a proxy in front may have checked the other value.
 fn single<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<&'h str>, Refusal> {
     let mut values = headers.get_all(name).iter();
     let Some(value) = values.next() else { return Ok(None) };
@@ -58,8 +58,8 @@ fn single<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<&'h st
     }
 }
 
-/// Whether a host, with or without a port, is an IP address, `localhost` or a name below it. The DNS of another site cannot make
-/// such a host lead to us.
+/// True if a host, with or without a port, is an IP address, `localhost` or a name below it. Another site cannot point such a
+/// host at us by DNS.
 fn is_own(text: &str) -> bool {
     let Ok(host) = Host::parse(text.as_bytes()) else { return false };
     let name = host.name();

@@ -1,4 +1,4 @@
-//! The metrics of the process itself, under the names that Prometheus' own client libraries give them, and its version.
+//! Metrics of the process (CPU, memory, threads, open files) under the usual names of Prometheus clients, and its version.
 
 use std::fmt;
 use std::fs;
@@ -12,12 +12,12 @@ use rustix::process::{Resource, getrlimit};
 /// The unit of times in `/proc/self/stat`. The kernel shows it to processes on all machines that we build for.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// What is known of the process at the moment of the scrape.
+/// Exports the metrics of the process at each scrape.
 #[derive(Debug)]
 pub struct ProcessCollector;
 
 impl ProcessCollector {
-    /// Shows it in `metrics`.
+    /// Registers the collector in `metrics`.
     pub fn register(metrics: &mut Metrics) {
         metrics.register_collector(Box::new(Self));
     }
@@ -30,7 +30,7 @@ impl Collector for ProcessCollector {
         let mut info = encoder.encode_descriptor("rouse_build_info", help, None, MetricType::Gauge)?;
         info.encode_family(&labels)?.encode_gauge(&1_i64)?;
 
-        // What the system does not tell is left out.
+        // Leave out values that the system does not provide.
         let stat = fs::read_to_string("/proc/self/stat").ok();
         if let Some(stat) = stat.as_deref().and_then(Stat::parse) {
             let help = "Processor time used, in seconds";
@@ -47,7 +47,7 @@ impl Collector for ProcessCollector {
             gauge(&mut encoder, "process_resident_memory_bytes", "Resident memory", &bytes)?;
         }
         if let Ok(open) = fs::read_dir("/proc/self/fd") {
-            // Reading the folder opens one more.
+            // Reading the folder opens one more descriptor.
             let count = i64::try_from(open.count()).unwrap_or(i64::MAX).saturating_sub(1);
             gauge(&mut encoder, "process_open_fds", "Open file descriptors", &count)?;
         }
@@ -68,7 +68,7 @@ fn gauge(
     encoder.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(value)
 }
 
-/// Some of `/proc/self/stat`.
+/// The exported fields of `/proc/self/stat`.
 struct Stat {
     cpu_seconds: f64,
     threads: i64,

@@ -1,4 +1,4 @@
-//! The JSON of services, routes, watches and cold starts that the admin API answers and `rouse status` reads.
+//! The JSON types of services, routes, watches and cold starts, which the admin API sends and `rouse status` reads.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,25 +20,25 @@ use serde::{Deserialize, Serialize};
 pub struct ServiceView {
     /// `namespace/name`.
     pub service: String,
-    /// How it is, in one word.
+    /// Its overall state.
     pub state: ServicePhase,
-    /// How many requests wait.
+    /// Requests that wait for a pod.
     pub holds: usize,
-    /// How many requests are with its pods.
+    /// Requests in flight to its pods.
     pub in_flight: u32,
-    /// How many requests there were.
+    /// All requests so far.
     pub requests: u64,
     /// How many pods it should have; `null` where Rouse does not scale it.
     pub desired: Option<u32>,
-    /// How many are ready.
+    /// How many pods are ready.
     pub ready: usize,
-    /// Where it is pinned; nowhere: the autoscaler decides.
+    /// The number of pods that it is pinned to; `null`: the autoscaler decides.
     pub pinned: Option<u32>,
     /// Whether its pods are being replaced.
     pub rolling: bool,
     /// Why it should have that many pods.
     pub reason: String,
-    /// What keeps it from having them.
+    /// The problem that keeps it from having that many pods.
     pub trouble: Option<String>,
     /// True if the source of its endpoints is unreachable, so that this may be out of date.
     #[serde(default)]
@@ -47,7 +47,7 @@ pub struct ServiceView {
     pub endpoints: Vec<PodView>,
 }
 
-/// How a service is.
+/// The overall state of a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ServicePhase {
@@ -62,7 +62,7 @@ pub enum ServicePhase {
 }
 
 impl ServicePhase {
-    /// The word for it.
+    /// The state as the JSON has it.
     pub const fn as_str(self) -> &'static str {
         match self {
             ServicePhase::Zero => "zero",
@@ -80,19 +80,19 @@ pub struct PodView {
     pub pod: String,
     /// Its incarnation.
     pub uid: String,
-    /// Where it listens.
+    /// Its address and port.
     pub address: String,
     /// `Ready`, `Draining`, `Starting` or `Gone`.
     pub state: String,
-    /// The source that called it ready; none while it gets no requests.
+    /// The source of its state; `null` while it has no endpoint.
     pub source: Option<String>,
-    /// How many requests are with it.
+    /// Requests in flight to it.
     pub in_flight: u32,
-    /// Its process.
+    /// Its process ID; `null` in a cluster.
     pub pid: Option<u32>,
 }
 
-/// All services: those that run apps in the order of the file, then the others.
+/// All services: the apps in the order of the file, then the others by name.
 pub fn services(registry: &Registry, apps: &[AppStatus]) -> Vec<ServiceView> {
     let known = apps.iter().map(|app| service(registry, &app.service, Some(app)));
     let mut others: Vec<ServiceId> = registry.services().iter().map(|one| one.id().clone()).collect();
@@ -150,11 +150,11 @@ fn life(pods: &[PodView], holds: usize, desired: u32) -> ServicePhase {
     }
 }
 
-/// A pod that is a process, with what routing knows of it.
+/// A pod of `rouse up`: its process, and its endpoint if it has one.
 fn process(status: &LocalPodStatus, endpoint: Option<&Arc<Endpoint>>) -> PodView {
     let state = match (endpoint, status.phase) {
         (Some(endpoint), _) => endpoint.state,
-        // Not routed to yet, or not any more.
+        // It has no endpoint yet, or no longer.
         (None, PodStage::Starting | PodStage::Ready) => State::Starting,
         (None, PodStage::Draining | PodStage::Stopping) => State::Gone,
     };
@@ -169,7 +169,7 @@ fn process(status: &LocalPodStatus, endpoint: Option<&Arc<Endpoint>>) -> PodView
     }
 }
 
-/// An endpoint whose process is not ours.
+/// An endpoint without a process of `rouse up`, such as a pod of a cluster.
 fn stranger(endpoint: &Endpoint) -> PodView {
     let pod = endpoint.pod.as_ref();
     let name = pod.map(|pod| pod.name.rsplit('/').next().unwrap_or_default().to_owned());
@@ -192,11 +192,11 @@ pub struct RouteView {
     service: String,
     hosts: Vec<String>,
     paths: Vec<String>,
-    /// `service`, `no_service` or `bad_port`.
+    /// `service`, `no_service`, `bad_port` or `tls_failed`.
     target: &'static str,
-    /// What its pods speak, if it leads to some.
+    /// The protocol of its pods; `null` without a service or port.
     protocol: Option<&'static str>,
-    /// In microseconds; `null`: none.
+    /// In microseconds; `null`: no limit.
     timeouts_us: Timeouts,
 }
 
@@ -208,7 +208,7 @@ struct Timeouts {
     connect: u64,
 }
 
-/// All routes, as they were given.
+/// All routes, in the order of the table's rules.
 pub fn routes(table: &RouteTable<Arc<GatewayRoute>>) -> Vec<RouteView> {
     table.rules().iter().map(route).collect()
 }
@@ -247,20 +247,20 @@ pub struct WatchView {
     kind: &'static str,
     /// `starting`, `following`, `broken`, or `missing` where the cluster does not know the kind.
     state: &'static str,
-    /// Everything has been seen once.
+    /// True once all objects have been listed.
     synced: bool,
     /// Why it is broken.
     why: Option<String>,
     /// For how long it has been broken.
     broken_us: Option<u64>,
-    /// How long ago anything was last heard.
+    /// Time since the API server last sent anything: an object, a bookmark or a list.
     heard_us: Option<u64>,
-    /// How often everything was listed.
+    /// How many times all objects were listed.
     lists: u64,
 }
 
 impl WatchView {
-    /// As it is at `now`.
+    /// The state of `watch` at `now`.
     pub fn new(watch: WatchReport, now: Moment) -> Self {
         let (state, broken, why) = match watch.state {
             WatchState::Starting => ("starting", None, None),
@@ -301,7 +301,7 @@ pub struct ColdStartView {
     pub pod_ready_us: Option<u64>,
     /// When a connection to it was established.
     pub connected_us: Option<u64>,
-    /// The response began.
+    /// When the response began.
     pub first_byte_us: Option<u64>,
     /// How long each phase took.
     pub phases_us: BTreeMap<String, u64>,
@@ -312,7 +312,7 @@ pub struct ColdStartView {
 }
 
 impl ColdStartView {
-    /// What is said of `cold` at `now`.
+    /// The view of `cold` at `now`.
     pub fn new(cold: &cold_start::ColdStart, now: Moment) -> Self {
         let stamp = |moment: Option<Moment>| moment.map(|moment| micros(moment.since(Moment::ZERO)));
         Self {

@@ -1,4 +1,4 @@
-//! Connections to the admin address: few, each with timeouts for what the client has to do, and closed gracefully.
+//! The HTTP server of the admin API: limits connections, sets timeouts for reads and writes, and shuts down gracefully.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,14 +22,14 @@ use super::write_timeout::WriteTimeout;
 
 /// How long a client may take to send the head of a request, and a connection may be idle.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// How much of what a client sends or does not read is kept.
+/// The buffer size of a connection, in bytes.
 const BUFFER: usize = 16 * 1024;
-/// How long answers under way may take when the process stops. Followed logs never end by themselves.
+/// How long responses may take to finish when the process stops. Followed logs never end by themselves.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
-/// Out of file descriptors, for example: trying again at once would only burn the processor.
+/// The pause after a failed accept, for example without free file descriptors: an immediate retry would spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Marks an answer that goes on for as long as the client likes: the client may also stop to read.
+/// Marks a response without an end, such as a followed log: it has no write timeout, so the client may pause reading.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Endless;
 
@@ -44,7 +44,7 @@ pub async fn serve(listener: TcpListener, router: Router, stop: CancellationToke
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
                     connections.spawn(answer(stream, limiter.place(), router.clone(), &graceful));
-                    // All that are evicted or done end now: otherwise they would pile up while others come.
+                    // Reap finished connections and let evicted ones end: otherwise they pile up while new ones come.
                     while connections.try_join_next().is_some() {}
                     yield_now().await;
                 }
@@ -71,7 +71,7 @@ fn answer(
         let (answered, endless) = (router.call(request), Arc::clone(&endless));
         async move {
             if used_for == Use::Other {
-                // A client that sends many requests ahead would otherwise get all their answers in one go, and probes wait.
+                // Yield, so that a client with many pipelined requests does not delay probes.
                 yield_now().await;
             }
             let answered = answered.await;

@@ -1,4 +1,4 @@
-//! A stream whose peer has to read: a write that makes no progress for too long is an error.
+//! A TCP stream whose writes fail when the peer reads nothing for too long.
 
 use std::io::{self, ErrorKind, IoSlice};
 use std::pin::Pin;
@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// How long the peer may read nothing of what is sent.
+/// How long a write may make no progress.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A TCP stream with a timeout for writes.
@@ -20,7 +20,7 @@ pub(super) struct WriteTimeout {
     stream: TcpStream,
     /// The timer that fails a waiting write. `None` if no write waits.
     due: Option<Pin<Box<Sleep>>>,
-    /// While this is set, writes may wait for ever.
+    /// While true, writes have no timeout.
     off: Arc<AtomicBool>,
 }
 
@@ -44,7 +44,7 @@ impl WriteTimeout {
             return Poll::Pending;
         }
         if self.off.load(Ordering::Relaxed) {
-            // A new timer: a finished one must not be polled, and the answer that may wait can end.
+            // Drop the timer: a finished one must not be polled again. The next waiting write starts a new one.
             self.due = None;
             return Poll::Pending;
         }
@@ -55,7 +55,7 @@ impl WriteTimeout {
 impl Drop for WriteTimeout {
     fn drop(&mut self) {
         if self.due.is_some() {
-            // Reset it: otherwise the kernel keeps what the peer does not read for minutes.
+            // Reset the connection: otherwise the kernel keeps the unread data for minutes.
             self.stream.set_zero_linger().ok();
         }
     }

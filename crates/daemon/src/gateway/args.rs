@@ -1,4 +1,4 @@
-//! The flags of `rouse gateway`: those of its table, and those about the configuration itself.
+//! The command-line arguments of `rouse gateway`: --config, --check-config, --output, and a flag for each setting.
 
 use std::path::PathBuf;
 
@@ -24,10 +24,10 @@ pub struct GatewayArgs {
     /// The file with settings.
     #[arg(long, value_name = "FILE", help = CONFIG_HELP)]
     pub config: Option<PathBuf>,
-    /// Check all settings, open the certificates, show what each setting is and where it comes from, and do no more
+    /// Check all settings, open the certificates, print each setting with its value and where it comes from, and exit
     #[arg(long)]
     pub check_config: bool,
-    /// How --check-config prints
+    /// The output format of --check-config
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t, requires = "check_config")]
     pub output: ShowFormat,
     /// The settings that are given as flags.

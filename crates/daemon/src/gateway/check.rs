@@ -1,4 +1,4 @@
-//! Settings that are each allowed, but not together.
+//! Checks combinations of the gateway's settings: those that contradict each other, and those that have no effect.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -28,7 +28,7 @@ pub(super) fn together(values: &Values, reading: &mut SettingsDiagnostics) {
     }
 }
 
-/// No two listeners at one address.
+/// Rejects two listeners on one address.
 fn listeners(values: &Values, reading: &mut SettingsDiagnostics) {
     if !reading.is_certain_of(&[&LISTEN, &TLS_LISTEN, &ADMIN]) {
         return;
@@ -45,7 +45,7 @@ fn listeners(values: &Values, reading: &mut SettingsDiagnostics) {
         if let Some((other, first)) = collision {
             let (name, other_name) = (setting.name(), other.name());
             let what =
-                format!("{name} {address} and {other_name} {first} are the same place: choose another port");
+                format!("{name} {address} and {other_name} {first} overlap: choose another port");
             reading.problem(values.first_origin(&[*setting, *other]), what);
         }
     }
@@ -53,7 +53,7 @@ fn listeners(values: &Values, reading: &mut SettingsDiagnostics) {
 
 fn collide(a: SocketAddr, b: SocketAddr) -> bool {
     let everywhere = a.is_ipv4() == b.is_ipv4() && (a.ip().is_unspecified() || b.ip().is_unspecified());
-    // Port 0 is another port each time.
+    // Port 0 stands for any free port, a different one each time.
     a.port() == b.port() && a.port() != 0 && (a.ip() == b.ip() || everywhere)
 }
 
@@ -67,7 +67,7 @@ fn certificates(values: &Values, reading: &mut SettingsDiagnostics) {
     let listens = !values.get(&TLS_LISTEN).is_empty();
     if certs != keys {
         let what = format!(
-            "{certs} of tls-cert and {keys} of tls-key are not pairs: give one key for each certificate"
+            "tls-cert has {certs} and tls-key has {keys} values: give one key for each certificate"
         );
         reading.problem(values.first_origin(&SETTINGS), what);
     } else if listens && !any {
@@ -82,7 +82,7 @@ fn certificates(values: &Values, reading: &mut SettingsDiagnostics) {
 fn versions(values: &Values, reading: &mut SettingsDiagnostics) {
     const SETTINGS: [&dyn AnySetting; 2] = [&TLS_MIN_VERSION, &TLS_MAX_VERSION];
     if reading.is_certain_of(&SETTINGS) && values.get(&TLS_MIN_VERSION) > values.get(&TLS_MAX_VERSION) {
-        let what = "tls-min-version 1.3 is above tls-max-version 1.2: at most the same is allowed";
+        let what = "tls-min-version 1.3 is above tls-max-version 1.2: lower the one or raise the other";
         reading.problem(values.first_origin(&SETTINGS), what);
     }
 }
@@ -96,7 +96,7 @@ fn client_certificates(values: &Values, reading: &mut SettingsDiagnostics) {
     match (asked, values.get(&TLS_CLIENT_CA).is_some()) {
         (true, false) => reading.problem(
             values.first_origin(&SETTINGS),
-            "without roots no client's certificate can be verified: give --tls-client-ca",
+            "tls-client-auth needs root certificates to verify clients: give --tls-client-ca",
         ),
         (false, true) => reading.warn(
             values.first_origin(&[&TLS_CLIENT_CA]),
@@ -111,7 +111,7 @@ fn heads(values: &Values, reading: &mut SettingsDiagnostics) {
     let (line, head) = (values.get(&MAX_REQUEST_LINE), values.get(&MAX_HEADER_SIZE));
     if reading.is_certain_of(&SETTINGS) && line > head {
         let what = format!(
-            "max-request-line ({line} bytes) is above max-header-size ({head} bytes), which it is a part of"
+            "max-request-line ({line} bytes) is above max-header-size ({head} bytes): the request line is part of the header"
         );
         reading.problem(values.first_origin(&SETTINGS), what);
     }
@@ -122,15 +122,14 @@ fn holds(values: &Values, reading: &mut SettingsDiagnostics) {
     let (one, total) = (values.get(&MAX_HOLDS), values.get(&MAX_HOLDS_TOTAL));
     if reading.is_certain_of(&SETTINGS) && one > total / 4 {
         let what = format!(
-            "max-holds {one} is above a quarter of max-holds-total {total}, which is all that one service may have: \
-             it counts as {}",
+            "max-holds {one} is above a quarter of max-holds-total {total}, the most that one service may have: {} applies",
             total / 4
         );
         reading.warn(values.first_origin(&SETTINGS), what);
     }
 }
 
-/// Each host belongs to one namespace: otherwise the last assignment would count, silently.
+/// Rejects a host that is assigned to two namespaces: otherwise the last assignment would win silently.
 fn assigned_hosts(values: &Values, reading: &mut SettingsDiagnostics) {
     let all = values.get(&ASSIGNED_HOSTS);
     let mut owners = HashMap::new();
@@ -144,8 +143,8 @@ fn assigned_hosts(values: &Values, reading: &mut SettingsDiagnostics) {
     }
 }
 
-/// The origin of `setting`, if the problem is about a file that it names: a flag says which setting it is, a place in a file
-/// does not, nor do all variables of KEDA's.
+/// The origin and text of a problem with the file that `setting` names. The text names the setting unless the origin is its
+/// flag: a place in a file or a variable of KEDA does not always name it.
 pub(super) fn about_file(values: &Values, setting: &'static dyn AnySetting, what: &str) -> (Origin, String) {
     match values.origin(setting) {
         flag @ Origin::Flag(_) => (flag, what.to_owned()),

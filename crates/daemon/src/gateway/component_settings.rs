@@ -1,4 +1,4 @@
-//! The settings of the gateway's parts, made of the values of its table.
+//! Converts the settings of `rouse gateway` into those of its components: Kubernetes engine, registry and proxy.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub fn assigned_hosts(values: &Values) -> AssignedHosts {
     all.map(|assigned| (assigned.host.to_string(), assigned.namespace)).collect()
 }
 
-/// What of the cluster is followed, and how.
+/// The settings of the Kubernetes engine.
 pub fn cluster_settings(
     values: &Values,
     own_addresses: Vec<SocketAddr>,
@@ -50,7 +50,7 @@ pub fn cluster_settings(
     }
 }
 
-/// How requests wait and services are woken.
+/// The settings of the registry: the limits of held requests and of wakes.
 pub fn registry_settings(values: &Values) -> registry::RegistrySettings {
     let wakes = WakeRates {
         namespace: Rate {
@@ -59,7 +59,7 @@ pub fn registry_settings(values: &Values) -> registry::RegistrySettings {
         },
         total: Rate { per_second: values.get(&set::WAKES_PER_SECOND), burst: values.get(&set::WAKE_BURST) },
     };
-    // The cluster itself withholds endpoints that are not allowed, service by service.
+    // The Kubernetes engine leaves out manual endpoints that are not allowed, service by service.
     let policy = MergePolicy { manual_endpoints: true, ..MergePolicy::default() };
     registry::RegistrySettings {
         holds: holds(values),
@@ -69,7 +69,7 @@ pub fn registry_settings(values: &Values) -> registry::RegistrySettings {
     }
 }
 
-/// How many requests may wait, and how long.
+/// The limits of held requests.
 pub fn holds(values: &Values) -> HoldLimits {
     HoldLimits {
         per_service: values.get(&set::MAX_HOLDS),
@@ -79,9 +79,9 @@ pub fn holds(values: &Values) -> HoldLimits {
     }
 }
 
-/// How long a request may take, if its route does not say otherwise.
+/// The timeouts of requests whose route sets none.
 pub fn timeouts(values: &Values) -> Timeouts {
-    // Zero is without limit.
+    // Zero means no limit.
     let limit = |timeout: Duration| (!timeout.is_zero()).then_some(timeout);
     Timeouts {
         readiness: limit(values.get(&set::READINESS_TIMEOUT)),
@@ -91,14 +91,14 @@ pub fn timeouts(values: &Values) -> Timeouts {
     }
 }
 
-/// How the data plane behaves.
+/// The settings of the proxy.
 pub fn proxy_settings(
     values: &Values,
     clock: TokioClock,
     access: Option<Arc<dyn AccessLog>>,
 ) -> ProxySettings {
     let capacity = ConnectionCapacity::now();
-    // A client connection beyond the files that may be open is not served.
+    // Cap the setting at the limit of open files: a connection beyond it cannot be served.
     let connections =
         values.get(&shared::MAX_CONNECTIONS).unwrap_or(capacity.connections).min(capacity.by_files);
     let pod_connections = capacity.pod_connections_for(connections);
@@ -121,7 +121,7 @@ pub fn proxy_settings(
             streams: values.get(&set::MAX_STREAMS),
             stream_idle: values.get(&set::STREAM_IDLE_TIMEOUT),
             kept_per_pod: values.get(&set::MAX_IDLE_CONNECTIONS_PER_POD),
-            // Idle ones must leave room for those in use.
+            // Idle connections must leave room for those in use.
             kept: values.get(&set::MAX_IDLE_CONNECTIONS).min(pod_connections / 2),
             pod_connections,
             pod_connections_per_client: values.get(&set::MAX_POD_CONNECTIONS_PER_CLIENT),

@@ -1,4 +1,4 @@
-//! Logs and counts what happens between the gateway and the cluster.
+//! Logs the events of the cluster (watches, wakes, failed writes), and counts the wakes.
 
 use std::time::Duration;
 
@@ -10,9 +10,9 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::admin::metrics::EventMetrics;
 
-/// When a gateway that has not synced first says what it waits for. Doubled each time.
+/// The pause before a gateway that has not synced logs what it waits for. It doubles each time.
 const MISSING_FIRST: Duration = Duration::from_secs(2);
-/// It says so at least this often.
+/// The longest pause between these messages.
 const MISSING_MOST: Duration = Duration::from_mins(1);
 
 /// Logs and counts every event of the cluster.
@@ -28,7 +28,7 @@ pub(super) async fn follow(mut events: Receiver<ClusterEvent>, event_metrics: Ev
                 log(&event);
             }
             Err(RecvError::Lagged(count)) => {
-                tracing::warn!(count, "events are missing here: there were too many");
+                tracing::warn!(count, "{count} events were skipped: they came too fast");
             }
             Err(RecvError::Closed) => return,
         }
@@ -56,15 +56,15 @@ fn log_watch(WatchReport { kind, state, synced, .. }: &WatchReport) {
     match state {
         WatchState::Starting => {}
         WatchState::Following => tracing::info!(kind, "following {kind}"),
-        WatchState::Missing => tracing::warn!(kind, "the cluster has no {kind}: `rouse install` has it"),
+        WatchState::Missing => tracing::warn!(kind, "the cluster does not have {kind}: install it with `rouse install`"),
         WatchState::Broken { why, .. } => {
-            let so = if *synced { "the last that is known keeps serving" } else { "tried again" };
-            tracing::warn!(kind, reason = why, "cannot follow {kind}; {so}");
+            let so = if *synced { "the last known state stays in use" } else { "retrying" };
+            tracing::warn!(kind, reason = why, "cannot watch {kind}; {so}");
         }
     }
 }
 
-/// Says again and again, less and less often, what a gateway that has not synced waits for. Does not end.
+/// Logs what a gateway that has not synced waits for, with growing pauses. Never returns.
 pub(super) async fn missing(cluster: &Cluster) {
     let mut pause = MISSING_FIRST;
     loop {

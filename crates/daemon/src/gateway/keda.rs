@@ -1,5 +1,5 @@
-//! The variables of KEDA HTTP add-on's interceptor: which of our settings each of them means, and which have no
-//! effect here. A deployment of it can be started with our image and no other change.
+//! Maps the variables of KEDA HTTP add-on's interceptor to our settings, and lists those without effect, so that its Deployment
+//! runs with our image and no other change.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroU16;
@@ -19,7 +19,7 @@ const fn deprecated(name: &'static str, successor: &'static str, translate: Tran
 
 type Translate = fn(&str, &Environment) -> Translated;
 
-/// KEDA's own prefix. The deprecated names do without the second half.
+/// The prefix of KEDA's variables. Some deprecated names begin with `KEDA_` only.
 pub(super) const PREFIX: &str = "KEDA_HTTP_";
 /// The pod's own address, as the downward API gives it.
 pub(super) const POD_IP: &str = "POD_IP";
@@ -85,7 +85,7 @@ pub(super) static LOG_REQUESTS: [Alias; 1] = [alias("KEDA_HTTP_LOG_REQUESTS", |v
 })];
 const DRAIN: &str = "KEDA_HTTP_DRAIN_TIMEOUT";
 pub(super) static DRAIN_TIMEOUT: [Alias; 1] = [alias(DRAIN, |value, _| match span(value) {
-    // There, zero is for as long as it takes. The kubelet ends it.
+    // For KEDA, zero means no limit: the kubelet kills the process at the end of the grace period.
     Translated::Value(zero) if zero == "0ms" => same("720h"),
     other => other,
 })];
@@ -118,7 +118,7 @@ pub(super) static CONNECT_TIMEOUT: [Alias; 1] =
     })];
 pub(super) static MAX_IDLE: [Alias; 1] =
     [alias("KEDA_HTTP_MAX_IDLE_CONNS", |value, _| match number(value) {
-        // There, zero is without limit; here, it is the most.
+        // For KEDA, zero means no limit; here the largest allowed value comes closest.
         Some(0) => same("1000000"),
         Some(number) => same(&number.to_string()),
         None => Translated::Invalid(NUMBER.to_owned()),
@@ -132,23 +132,23 @@ pub(super) static MAX_IDLE_PER_HOST: [Alias; 1] =
     })];
 pub(super) static MAX_HOLDS: [Alias; 1] =
     [alias("KEDA_HTTP_COLD_START_MAX_PENDING_REQUESTS", |value, _| match number(value) {
-        Some(0) => Translated::Unsupported("how many requests wait always has a limit here".to_owned()),
+        Some(0) => Translated::Unsupported("the number of waiting requests always has a limit here".to_owned()),
         Some(number) => same(&number.to_string()),
         None => Translated::Invalid(NUMBER.to_owned()),
     })];
 
-/// Variables that KEDA knows and that are without effect here, and why.
+/// Variables of KEDA that have no effect here, and why.
 const WITHOUT_EFFECT: &[(&str, &str)] = &[
     ("CURRENT_NAMESPACE", "not needed here"),
     ("DEPLOYMENT_CACHE_POLLING_INTERVAL_MS", "changes are watched here, not polled"),
     ("ENDPOINTS_CACHE_POLLING_INTERVAL_MS", "changes are watched here, not polled"),
     ("SCALER_CONFIG_MAP_INFORMER_RSYNC_PERIOD", "changes are watched here, not polled"),
     ("ROUTING_TABLE_REFRESH_INTERVAL", "changes are watched here, not polled"),
-    ("ROUTING_TABLE_MAX_STALENESS", "losing the API server does not unset /readyz here"),
-    ("FORCE_HTTP2", "pods are spoken to in HTTP/2 where the Service's appProtocol says so"),
+    ("ROUTING_TABLE_MAX_STALENESS", "/readyz stays ready without the API server here"),
+    ("FORCE_HTTP2", "the Service's appProtocol sets HTTP/2 to pods"),
     ("KEEP_ALIVE", "there is no such setting here"),
     ("IDLE_CONN_TIMEOUT", "idle connections to pods are closed after 3 to 4 seconds here"),
-    ("TLS_HANDSHAKE_TIMEOUT", "connect-timeout is for the handshake, too"),
+    ("TLS_HANDSHAKE_TIMEOUT", "connect-timeout includes the handshake"),
     ("EXPECT_CONTINUE_TIMEOUT", "there is no such setting here"),
     ("TLS_CIPHER_SUITES", "the cipher suites are fixed here"),
     ("PROXY_TLS_CIPHER_SUITES", "the cipher suites are fixed here"),
@@ -159,12 +159,12 @@ const WITHOUT_EFFECT: &[(&str, &str)] = &[
     (PROFILING, "there is no profiling here"),
 ];
 
-/// What KEDA's interceptor exports by; older versions have its prefix before it.
+/// The prefix of OpenTelemetry's variables; older versions of the interceptor put KEDA's prefix in front of it.
 pub(super) const OTEL: &str = "OTEL_";
-/// Where KEDA's interceptor is profiled.
+/// The address of the interceptor's profiling server.
 pub(super) const PROFILING: &str = "PROFILING_BIND_ADDRESS";
 
-/// Why the variable `name`, which KEDA knows and which is no alias, has no effect. `None`: KEDA does not know it.
+/// Why a variable of KEDA that is not an alias has no effect; `None` if `name` is not a variable of KEDA.
 pub(super) fn without_effect(name: &str) -> Option<&'static str> {
     let rest = name.strip_prefix(PREFIX).unwrap_or(name);
     match WITHOUT_EFFECT.iter().find(|(known, _)| *known == rest) {
@@ -176,12 +176,12 @@ pub(super) fn without_effect(name: &str) -> Option<&'static str> {
     }
 }
 
-/// The first variable of KEDA's own: a deployment that has one was written for its interceptor.
+/// The first variable that only KEDA has: a Deployment that sets one was written for its interceptor.
 pub(super) fn any_variable(env: &Environment) -> Option<&str> {
     env.names(PREFIX).find(|name| TABLE.is_alias(name) || without_effect(name).is_some())
 }
 
-/// Whether `name` is the variable for the drain, and says that it takes as long as it may.
+/// True if `name` is KEDA's drain timeout and `value` means no limit.
 pub fn drain_has_no_end(name: &str, value: &str) -> bool {
     name == DRAIN && go_millis(value) == Some(0)
 }
@@ -206,7 +206,7 @@ fn everywhere(value: &str) -> Translated {
     }
 }
 
-/// KEDA's admin server listens everywhere; ours does not.
+/// KEDA's admin server listens on all addresses; ours only on the pod's own address, or else on loopback.
 fn admin(value: &str, all: &Environment) -> Translated {
     let Some(port) = port_of(value) else { return Translated::Invalid(PORT.to_owned()) };
     match all.get(POD_IP).map(str::parse::<IpAddr>) {
@@ -225,7 +225,7 @@ fn tls_enabled(all: &Environment) -> bool {
     all.get(TLS_ENABLED).and_then(go_bool).unwrap_or(false)
 }
 
-/// As it is, if TLS is on.
+/// The value as it is, if KEDA's variables turn TLS on.
 fn of_tls(value: &str, all: &Environment) -> Translated {
     if tls_enabled(all) { same(value) } else { without_tls() }
 }
@@ -247,7 +247,7 @@ fn span(value: &str) -> Translated {
         .map_or_else(|| Translated::Invalid(DURATION.to_owned()), |millis| same(&format!("{millis}ms")))
 }
 
-/// For those variables of which KEDA ignores a zero.
+/// A duration for which KEDA ignores zero.
 fn unless_zero(value: &str) -> Translated {
     match span(value) {
         Translated::Value(zero) if zero == "0ms" => Translated::NotSet,

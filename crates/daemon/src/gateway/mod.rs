@@ -1,4 +1,4 @@
-//! `rouse gateway`: the data plane on Kubernetes.
+//! `rouse gateway`, the data plane on Kubernetes: reads its settings, then prints them (--check-config) or serves.
 
 mod args;
 mod check;
@@ -25,11 +25,11 @@ pub use keda::drain_has_no_end;
 use crate::failure::CommandError;
 use crate::process::style;
 
-/// What `rouse gateway --help` says at its end.
+/// The text at the end of `rouse gateway --help`.
 pub const HELP: &str = "\
-Each setting is a flag, a variable and a key of the file, which count in this order; KEDA HTTP add-on's variables count \
-after ours and before the file. A variable that is empty is not set. Lists are written with commas in variables. In the \
-file, certificates are a list of pairs: tls-certs: [{cert: FILE, key: FILE}].
+Each setting is a flag, a variable and a key of the file; the first of these that is set applies. KEDA HTTP add-on's \
+variables come after ours and before the file. An empty variable counts as not set. Lists are separated by commas in \
+variables. In the file, certificates are a list of pairs: tls-certs: [{cert: FILE, key: FILE}].
 
 KEDA_HTTP_PROXY_TLS_SKIP_VERIFY and KEDA_HTTP_TLS_SKIP_VERIFY are honoured, with a warning at every start; no flag \
 turns the verification of pods' certificates off.
@@ -42,7 +42,7 @@ Examples:
 Exit codes: 0 stopped by a signal, after the drain; 1 failed while running, or stopped at once by a second signal; \
 2 bad usage or configuration.";
 
-/// Reads the settings, and shows them or runs the gateway until a signal.
+/// Reads the settings, and prints them or runs the gateway until a signal.
 pub fn command(args: &GatewayArgs, out: &mut dyn Write, err: &mut dyn Write) -> Result<(), CommandError> {
     let values = read_settings(args, &Environment::of_process(), |path| fs::read_to_string(path));
     let (values, warnings) = values.map_err(|problems| CommandError::Input(problems.to_string()))?;
@@ -57,7 +57,7 @@ pub fn command(args: &GatewayArgs, out: &mut dyn Write, err: &mut dyn Write) -> 
     Ok(values.show(args.output, out)?)
 }
 
-/// The settings, and what an operator should know about them. `open` reads the file, if one is named.
+/// Reads and checks the settings, and returns them with warnings. `open` reads the file, if one is named.
 pub fn read_settings(
     args: &GatewayArgs,
     env: &Environment,

@@ -1,14 +1,14 @@
-//! The addresses of this gateway itself: no request is forwarded there, which would be a loop.
+//! Finds the addresses of this gateway itself. No request is forwarded to them: that would be a loop.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
-/// The sockets behind `listeners`. One on all addresses is at those of this machine or pod that lead outside.
+/// The addresses of `listeners`. A listener on all addresses counts at each outgoing address of this machine or pod.
 pub(super) fn sockets(listeners: &[SocketAddr]) -> Vec<SocketAddr> {
     let outside: Vec<IpAddr> = outside().collect();
     let mut all = Vec::new();
     for listener in listeners {
         if listener.ip().to_canonical().is_unspecified() {
-            // One on `[::]` is there for IPv4, too.
+            // A listener on `[::]` also accepts IPv4.
             all.extend(outside.iter().map(|ip| SocketAddr::new(*ip, listener.port())));
         } else {
             all.push(*listener);
@@ -17,8 +17,8 @@ pub(super) fn sockets(listeners: &[SocketAddr]) -> Vec<SocketAddr> {
     all
 }
 
-/// The address of each family that packets to other networks would come from. Connecting a UDP socket sends nothing: it
-/// only asks for the way there. The networks are those of documentation.
+/// The source address of each family for packets to other networks. Connecting a UDP socket sends nothing: it only looks up the
+/// route. The destinations are addresses reserved for documentation.
 fn outside() -> impl Iterator<Item = IpAddr> {
     let documentation = [
         (IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1))),

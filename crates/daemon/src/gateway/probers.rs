@@ -1,4 +1,4 @@
-//! Probes the starting pods of services whose routes, or else the gateway, ask for it.
+//! Starts and stops a prober for each service whose routes, or else the gateway's setting, enable probing.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,9 +17,9 @@ use rouse_net::random::system_seed;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-/// Probes at a time, in all and to the pods of one node.
+/// The limits of concurrent probes: in all, and to the pods of one node.
 const LIMITS: (usize, usize) = (1000, 32);
-/// As kubelet has it.
+/// The timeout of a probe: the kubelet's default.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The probers of all services that have one.
@@ -27,7 +27,7 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 pub(super) struct Probers {
     registry: Arc<Registry>,
     default: Probing,
-    /// For those where a TCP connect proves something, and for those where it does not.
+    /// For services where a TCP connect proves readiness (`any`), and where it does not (`no_tcp`).
     any: Arc<Prober>,
     no_tcp: Arc<Prober>,
     running: HashMap<ServiceId, Running>,
@@ -68,7 +68,7 @@ impl Probers {
         }
     }
 
-    /// Begins and ends as `plans` say. Of two routes to one service the more careful one counts.
+    /// Starts and stops probers to match `plans`. Of several routes to one service, the most restrictive one applies.
     pub(super) fn follow(&mut self, plans: &[Arc<RoutePlan>]) {
         while self.tasks.try_join_next().is_some() {}
         let mut wanted: HashMap<&ServiceId, Probing> = HashMap::new();
@@ -83,7 +83,7 @@ impl Probers {
         let registry = &self.registry;
         self.running.retain(|id, running| {
             let same = registry.get(id).is_some_and(|service| Arc::ptr_eq(&service, &running.service));
-            // One that has ended by itself, which only a panic explains, is begun anew.
+            // Restart a prober that ended by itself: it must have panicked.
             let stays = same && wanted.get(id) == Some(&running.how) && !running.task.is_finished();
             if !stays {
                 running.cancel.cancel();

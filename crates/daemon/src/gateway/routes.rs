@@ -1,4 +1,4 @@
-//! The routes of a cluster → the table that the data plane looks them up in.
+//! Builds the data plane's route table from the routes of a cluster.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -25,7 +25,7 @@ use super::upstream::Upstreams;
 /// How long a request waits for a pod if there is a fallback and no readiness timeout.
 const WITH_FALLBACK: Duration = Duration::from_secs(30);
 
-/// What holds where a route says nothing.
+/// The values for what a route does not set.
 #[derive(Debug, Clone, Copy)]
 pub struct RouteDefaults {
     /// How long requests may take.
@@ -34,7 +34,7 @@ pub struct RouteDefaults {
     pub direct: RoutingMode,
 }
 
-/// Makes tables, and keeps what must survive from one to the next.
+/// Builds route tables, and keeps the state that survives a rebuild: health of ClusterIPs, and counts of pending requests.
 #[derive(Debug)]
 pub struct RouteTableBuilder {
     registry: Arc<Registry>,
@@ -47,8 +47,8 @@ pub struct RouteTableBuilder {
 }
 
 impl RouteTableBuilder {
-    /// For the services of `registry`. A host that is `assigned` leads nowhere else, also while its namespace has no
-    /// route for it.
+    /// Builds tables for the services of `registry`. An `assigned` host never leads to another namespace, even while its own
+    /// has no route for it.
     pub fn new(
         registry: Arc<Registry>,
         defaults: RouteDefaults,
@@ -94,7 +94,7 @@ impl RouteTableBuilder {
                 no_pod,
             })
         };
-        // Before the route's own rules: of equals the first is found, and this is the exception.
+        // Add these before the route's own rules: of equal rules the first one matches.
         for fixed in &plan.statics {
             let when_unavailable = fixed.mode == StaticMode::WhenUnavailable;
             let response = Arc::new(static_response(&fixed.response));
@@ -124,7 +124,7 @@ impl RouteTableBuilder {
         Target::Backend(Backend { service, port, protocol, over_tls, direct, cluster_ip })
     }
 
-    /// The same as before as long as the addresses are: it knows whether they answer.
+    /// Reuses the ClusterIP while its addresses stay the same, because it knows whether they answer.
     fn cluster_ip(&mut self, before: &Self, addresses: Arc<[SocketAddr]>) -> Option<Arc<ClusterIp>> {
         let known = self.cluster_ips.get(&addresses).or_else(|| before.cluster_ips.get(&addresses)).cloned();
         let ip = known.or_else(|| ClusterIp::new(Arc::clone(&addresses)))?;
@@ -144,7 +144,7 @@ impl RouteTableBuilder {
         }
     }
 
-    /// The same as before as long as the limit is, so that requests that wait stay counted.
+    /// Reuses the counter while the limit stays the same, so that waiting requests stay counted.
     fn pending(&mut self, before: &Self, spec: &RouteSpec) -> Option<Arc<PendingLimit>> {
         let most = usize::try_from(spec.cold_start.max_pending.filter(|most| *most > 0)?).ok()?;
         let known = self.pending.get(&spec.key).or_else(|| before.pending.get(&spec.key));
@@ -171,7 +171,7 @@ fn entry(spec: &RouteSpec, name: &str, rule: &RuleSpec, route: &Arc<Route>) -> O
 }
 
 fn timeouts(spec: &RouteSpec, default: Timeouts) -> Timeouts {
-    // Zero means no limit of its own, and nothing means the gateway's.
+    // Zero means no limit; a missing value means the gateway's default.
     let own = |own: Option<Duration>, default: Option<Duration>| match own {
         Some(own) => (!own.is_zero()).then_some(own),
         None => default,

@@ -1,4 +1,4 @@
-//! A running gateway: follows the cluster, and serves its routes.
+//! The role of `rouse gateway`: starts the data plane, watches the cluster, applies its routes, and drains.
 
 use std::io;
 use std::net::SocketAddr;
@@ -30,7 +30,7 @@ use crate::process::time_of_day;
 use crate::role::{self, ConsoleOutput, Role};
 use crate::settings as shared;
 
-/// Runs until a signal, or until something breaks.
+/// Runs until a signal or a failure.
 pub(super) fn run(values: &Values, warnings: &[SettingWarning], opened: LoadedCertificates) -> Result<(), CommandError> {
     let times = DrainTimes {
         delay: values.get(&set::SHUTDOWN_DELAY).into(),
@@ -60,11 +60,11 @@ fn open_listeners(values: &Values) -> Result<Listeners, CommandError> {
     })
 }
 
-/// What runs.
+/// A running gateway.
 struct GatewayRole {
     serving: Serving,
-    /// Everything was seen once. Until then requests are answered `starting`: with half of the routes, the other half would
-    /// get 404.
+    /// True once all objects have been listed. Until then requests get 503 (starting): with half of the routes, requests for
+    /// the other half would get 404.
     synced: bool,
     cluster: Arc<Cluster>,
     builder: RouteTableBuilder,
@@ -118,7 +118,7 @@ impl GatewayRole {
         Ok(Self { serving, synced: false, cluster, builder, probers, access })
     }
 
-    /// Requests are served from now on.
+    /// Sets ready, and logs it, at the first call: requests are served from now on.
     fn say_ready(&mut self, routes: usize) {
         if std::mem::replace(&mut self.synced, true) {
             return;
@@ -147,7 +147,7 @@ impl Role for GatewayRole {
             self.probers.follow(&newest);
             self.say_ready(newest.len());
             tokio::select! {
-                // The cluster is ours, and so is its sender.
+                // Cannot fail: we own the cluster, and it owns the sender.
                 _ = plans.changed() => {}
                 broken = self.serving.broken() => return broken,
             }
@@ -158,7 +158,7 @@ impl Role for GatewayRole {
         tracing::info!("settings are read at the start only; certificates are read whenever they change");
     }
 
-    /// The cluster is followed meanwhile, so that requests that wait may still be served.
+    /// Watches the cluster during the drain, so that held requests can still be served.
     async fn stop(&mut self, times: DrainTimes, signals: &mut Signals) -> DrainOutcome {
         let drained =
             if self.synced { self.serving.drain(times, signals).await } else { self.serving.close() };
@@ -182,12 +182,12 @@ fn follow(serving: &mut Serving, cluster: &Arc<Cluster>, configs: Arc<ClientConf
     });
 }
 
-/// Reads pods' roots and our own certificates again whenever their files change.
+/// Reloads the roots and client certificates for connections to pods whenever their files change.
 async fn watch(configs: Arc<ClientConfigs>, cancel: CancellationToken) {
     let report = |loaded: Result<Vec<_>, _>| match loaded {
         Ok(_) => {}
         Err(error) => {
-            tracing::error!(%error, "certificates cannot be read; what was read before stays in use");
+            tracing::error!(%error, "cannot read certificates; the old ones stay in use");
         }
     };
     configs.watch(cancel, report).await;
@@ -204,13 +204,13 @@ fn greet(addresses: &ListenAddresses) {
     tracing::info!("admin on http://{}", addresses.admin);
 }
 
-/// Where the gateway itself can be reached.
+/// The addresses at which the gateway itself can be reached.
 fn own_sockets(addresses: &ListenAddresses) -> Vec<SocketAddr> {
     let all = addresses.plain.iter().chain(&addresses.secure).chain([&addresses.admin]);
     own_addresses::sockets(&all.copied().collect::<Vec<_>>())
 }
 
-/// Each request on standard output, if the operator wants that.
+/// The access log on standard output, if it is on.
 fn access_log(values: &Values) -> Result<Option<Arc<dyn AccessLog>>, CommandError> {
     let Some(format) = values.get(&set::ACCESS_LOG) else { return Ok(None) };
     let log = Writer::start(io::stdout(), format, time_of_day);

@@ -1,5 +1,4 @@
-//! The certificates that the settings name, opened: a file that is missing keeps a gateway from starting, and
-//! `--check-config` reports it.
+//! Opens the certificate files that the settings name: a missing file stops the start, and `--check-config` reports it.
 
 use std::path::Path;
 
@@ -15,23 +14,23 @@ use super::upstream::Upstreams;
 use crate::certificates::{CertificateFiles, Certificates, OpenError};
 use crate::rouse_yaml::Cert;
 
-/// What was in the files.
+/// The opened certificates, and warnings about them.
 #[derive(Debug, Default)]
 pub(super) struct LoadedCertificates {
     /// The certificates of the TLS listeners, if there are any.
     pub(super) certificates: Option<Certificates>,
-    /// What is odd about the roots of pods' certificates.
+    /// Warnings about the root certificates for pods.
     pub(super) warnings: Vec<Warning>,
 }
 
 impl LoadedCertificates {
-    /// What is odd about any of them.
+    /// All warnings.
     pub(super) fn warnings(&self) -> impl Iterator<Item = &Warning> {
         self.certificates.iter().flat_map(Certificates::warnings).chain(&self.warnings)
     }
 }
 
-/// Opens them all, and reports all that cannot be opened.
+/// Opens all files, and reports every file that cannot be opened.
 pub(super) fn open(values: &Values) -> Result<LoadedCertificates, Problems> {
     let problem = |setting: &'static dyn AnySetting, what: String| {
         let (origin, what) = about_file(values, setting, &what);
@@ -44,7 +43,7 @@ pub(super) fn open(values: &Values) -> Result<LoadedCertificates, Problems> {
         Err(OpenError::Folders(what)) => problems.push(problem(&TLS_CERT_DIR, what)),
         Err(OpenError::File(error)) => problems.push(problem(named_by(&error, values), error.to_string())),
     }
-    // With keda-compat the listeners' certificates are roots, too: what is wrong with one is reported once.
+    // With keda-compat the listeners' certificates are also roots: report a problem with one only once.
     for (setting, read) in Upstreams::read_roots(values) {
         match read {
             Ok(warnings) => {
@@ -69,7 +68,7 @@ fn certificates(values: &Values) -> Result<Option<Certificates>, OpenError> {
     }
     let pairs = values.get(&TLS_CERT).into_iter().zip(values.get(&TLS_KEY));
     let client_auth = match (values.get(&TLS_CLIENT_AUTH), values.get(&TLS_CLIENT_CA)) {
-        // Without roots no certificate could be verified; that is a problem of its own.
+        // The checks of settings reject a mode that needs roots but has none.
         (ClientAuthMode::None, _) | (_, None) => ClientAuth::None,
         (ClientAuthMode::Optional, Some(ca)) => ClientAuth::Optional(Pem::File(ca)),
         (ClientAuthMode::Required, Some(ca)) => ClientAuth::Required(Pem::File(ca)),

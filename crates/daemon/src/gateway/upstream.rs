@@ -1,5 +1,5 @@
-//! How the gateway connects to the pods of a service: in plain text, or over TLS with the server name, roots and client
-//! certificate of the service.
+//! Chooses the protocol to the pods of a service: plain text, or TLS with the server name, roots and client certificate of the
+//! service.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -17,24 +17,24 @@ use rouse_proxy::upstream::UpstreamProtocol;
 
 use super::settings::{self as set, UpstreamTls};
 
-/// Services with TLS settings of their own whose sessions are kept.
+/// The most TLS configurations that are kept.
 const MOST: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
 
-/// What all services have in common. Clones share the configurations.
+/// The TLS settings that all services share. Clones share the configurations.
 #[derive(Debug, Clone)]
 pub struct Upstreams {
     configs: Arc<ClientConfigs>,
     tls: UpstreamTls,
     verify: bool,
-    /// The roots that are trusted for services that name none.
+    /// The roots for services that name none.
     roots: Roots,
     cluster_domain: Arc<str>,
-    /// KEDA asks pods for `svc.ns`, without the `.svc`.
+    /// True to use KEDA's server name `svc.ns`, without the `.svc`.
     short_names: bool,
 }
 
 impl Upstreams {
-    /// As the operator says.
+    /// Takes the settings of the gateway.
     pub fn new(values: &Values) -> Self {
         let trusted: Vec<Pem> = trusted(values).into_iter().map(|(_, file)| Pem::File(file)).collect();
         Self {
@@ -47,8 +47,8 @@ impl Upstreams {
         }
     }
 
-    /// Reads the roots that the operator names, each with its setting, and says what is odd about them. Otherwise a
-    /// missing file would be noticed only by the first request.
+    /// Reads the root files that the settings name, and returns the warnings or the error of each. Otherwise only the first
+    /// request would reveal a missing file.
     pub(super) fn read_roots(
         values: &Values,
     ) -> impl Iterator<Item = (&'static dyn AnySetting, Result<Vec<Warning>, LoadError>)> {
@@ -65,8 +65,8 @@ impl Upstreams {
         &self.configs
     }
 
-    /// What the pods of `port` are spoken to with; and where that is something else, with what if the request itself
-    /// came over TLS. `verify`: the route does not say otherwise.
+    /// The protocol to the pods of `port`; and the protocol for requests that came over TLS, if that differs. `verify` is false
+    /// if the route turns verification off.
     pub(super) fn of(
         &self,
         port: &ResolvedPort,
@@ -86,16 +86,16 @@ impl Upstreams {
 
     fn over_tls(&self, port: &ResolvedPort, verify: bool) -> UpstreamProtocol {
         if port.tls.fault.is_some() {
-            // Anonymous clients read this, and the fault may quote the API server: it is on the status of the routes.
+            // Any client can read this, and the fault may quote the API server: only the status of the routes has it.
             let service = &port.service;
             let sentence = format!(
-                "the TLS settings of Service {service} cannot be used; the status of its routes says why"
+                "the TLS settings of Service {service} cannot be used; see the status of its routes"
             );
             return UpstreamProtocol::Unusable(sentence.into());
         }
         let settings = match self.settings(port, verify) {
             Ok(settings) => settings,
-            Err(name) => return UpstreamProtocol::Unusable(format!("{name:?} is not a server name").into()),
+            Err(name) => return UpstreamProtocol::Unusable(format!("{name:?} is not a valid TLS server name").into()),
         };
         // Warnings about roots are reported at their source: in the route's status, or at the start.
         match self.configs.get(&settings, |_| {}) {
@@ -123,13 +123,13 @@ impl Upstreams {
     }
 }
 
-/// The files of the roots that the operator names, each with its setting.
+/// The root files that the settings name, each with its setting.
 fn trusted(values: &Values) -> Vec<(&'static dyn AnySetting, PathBuf)> {
     let ca = values
         .get(&set::UPSTREAM_CA)
         .into_iter()
         .map(|ca| (&set::UPSTREAM_CA as &'static dyn AnySetting, ca));
-    // KEDA's interceptor trusts the certificates that it shows itself.
+    // KEDA's interceptor trusts the certificates that it presents itself.
     let own = if values.get(&set::KEDA_COMPAT) { values.get(&set::TLS_CERT) } else { Vec::new() };
     ca.chain(own.into_iter().map(|cert| (&set::TLS_CERT as &'static dyn AnySetting, cert))).collect()
 }
@@ -139,19 +139,19 @@ fn own_roots(facts: &TlsFacts) -> Option<Roots> {
     facts.ca.as_ref().map(|ca| Roots::Pem(vec![Pem::Bytes(Arc::clone(ca))]))
 }
 
-/// What we show to the pods of a Service.
+/// The client certificate for the pods of a Service.
 fn own_identity(facts: &TlsFacts) -> Option<Identity> {
     let (chain, key) = facts.client.as_ref()?;
     Some(Identity { chain: Pem::Bytes(Arc::clone(chain)), key: Pem::Bytes(Arc::clone(key)) })
 }
 
-/// What is wrong with the certificates that a Service names, in words. Without this its routes would say that they are
-/// ready while every request is refused.
+/// The problem with the certificates that a Service names, if there is one. Without this check its routes would report ready
+/// while every request fails.
 pub(super) fn check(facts: &TlsFacts) -> Option<String> {
     let any_name = ServerName::try_from("pod").ok()?;
     let wrong = |annotation: &str, settings: ClientSettings| {
         let error = ClientTls::new(settings).err()?;
-        Some(format!("TLS cannot be set up: what {annotation} names: {}", error.reason))
+        Some(format!("TLS cannot be set up: annotation {annotation}: {}", error.reason))
     };
     let of_ca =
         own_roots(facts).and_then(|roots| wrong(UPSTREAM_CA, ClientSettings::new(any_name.clone(), roots)));

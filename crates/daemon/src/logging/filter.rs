@@ -1,4 +1,4 @@
-//! What is logged: a level, or a level for each part of the program.
+//! The filter of the log (`--log-level`, `RUST_LOG`): a level, or a level for each part of the program.
 
 use std::path::Path;
 
@@ -20,7 +20,8 @@ impl Default for LogFilter {
 }
 
 impl LogFilter {
-    /// For the subscriber. A level without a target is that of Rouse's own crates: libraries log only warnings, unless a
+    /// The directives for the subscriber. A level without a target applies to Rouse's own crates: libraries log only warnings,
+    /// unless a
     /// directive names them, since their details may repeat what clients send.
     pub(super) fn directives(&self) -> String {
         let one = |part: &str| match part.trim() {
@@ -48,7 +49,7 @@ impl SettingKind for Directives {
     }
 
     fn parse(&self, text: &str, _folder: &Path) -> Result<LogFilter, String> {
-        // A word that is no level would be taken for a target of which everything is logged.
+        // Reject a bare word that is not a level: it would be read as a target, and everything of it would be logged.
         let is_clear = |part: &str| LEVELS.contains(&part.trim()) || part.contains('=');
         let filter = LogFilter(text.to_owned());
         let good = text.split(',').all(is_clear) && EnvFilter::builder().parse(filter.directives()).is_ok();
@@ -60,7 +61,7 @@ impl SettingKind for Directives {
     }
 }
 
-/// The variable that Rust programs have in common. There, a target alone means everything of it.
+/// The usual variable of Rust programs, where a target without a level means `trace`.
 pub(super) const RUST_LOG: Alias = Alias {
     name: "RUST_LOG",
     successor: None,

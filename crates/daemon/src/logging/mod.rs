@@ -27,7 +27,7 @@ use crate::process::console::{Printer, PrinterThread};
 /// How often suppressed messages are reported.
 const REPORT_EVERY: Duration = Duration::from_secs(10);
 
-/// How log lines look.
+/// The format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogFormat {
     /// For people: time, level, target, message, fields.
@@ -41,7 +41,7 @@ pub static LOG_FORMAT: Setting<LogFormat> = Setting::new(
     "log-format",
     &Required(Choice(&[("text", LogFormat::Text), ("json", LogFormat::Json)])),
     || LogFormat::Text,
-    "How lines of the log on standard error look: text or json",
+    "The format of the log on standard error: text or json",
 );
 
 /// `--log-level`.
@@ -54,7 +54,7 @@ pub static LOG_LEVEL: Setting<LogFilter> = Setting::new(
 )
 .aliases(&[filter::RUST_LOG]);
 
-/// The log of this process. Closing it writes what waits.
+/// The log of this process. Closing it writes the queued lines.
 #[derive(Debug)]
 pub(crate) struct Log {
     thread: PrinterThread,
@@ -82,7 +82,7 @@ impl Log {
         Ok(Self { thread, limit, format })
     }
 
-    /// Reports suppressed messages from time to time. Never ends.
+    /// Reports suppressed messages from time to time. Never returns.
     pub(crate) fn report_suppressed(&self) -> impl Future<Output = ()> + Send + use<> {
         let limit = Arc::clone(&self.limit);
         async move {
@@ -104,14 +104,14 @@ impl Log {
         CommandError::Logged(Box::new(failure))
     }
 
-    /// Writes what waits, but not for longer than this.
+    /// Writes the queued lines, for at most `within`.
     pub(crate) async fn close(self, within: Duration) {
         self.limit.report();
         self.thread.finish(within).await;
     }
 }
 
-/// What formats and filters events.
+/// Builds the subscriber that filters and formats events.
 pub fn subscriber<W>(
     filter: &LogFilter,
     format: LogFormat,

@@ -13,7 +13,7 @@ use tracing_subscriber::layer::{Context, Filter};
 /// How often one place in the code may log.
 const RATE: Rate = Rate { per_second: 5, burst: 50 };
 
-/// The limits of all places in the code that log. Their number is that of the log macros in the program.
+/// The rate limits of all places in the code that log. There is one for each log macro at most.
 #[derive(Debug)]
 pub struct RateLimit {
     clock: TokioClock,

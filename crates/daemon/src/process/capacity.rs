@@ -1,41 +1,42 @@
-//! Defaults of connection and memory limits, from the open files and the memory that the process may use.
+//! Derives the default limits of connections and memory from the process's limits of open files and memory.
 
 use rouse_core::hold::HoldLimits;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::memory;
 
-/// More than these are not planned for, however many the system allows.
+/// The most open files that the limits are derived from, even if the system allows more.
 const MOST_FILES: u64 = 400_000;
-/// Files beside connections: listeners, the admin API, probes, the API server, logs. At most a quarter of all.
+/// Open files for other uses than connections: listeners, the admin API, probes, the API server, logs. At most a quarter of
+/// all.
 const RESERVED: u64 = 512;
-/// What one connection with a request takes: 17 KiB in the clear, and about twice as much over TLS.
+/// The memory of one connection with a request: 17 KiB in plain text, about twice as much over TLS.
 const CONNECTION: u64 = 32 * 1024;
-/// Connections may take this part of the memory. The rest is for bodies, waiting requests and everything else.
+/// Connections may use one part in this many of the memory. The rest is for bodies, held requests and everything else.
 const PART: u64 = 2;
-/// Bodies that wait in buffers may take this part of the memory, and no more than [`MOST_BUFFERS`].
+/// Buffered bodies may use one part in this many of the memory, and no more than [`MOST_BUFFERS`].
 const BUFFERS_PART: u64 = 4;
 const MOST_BUFFERS: u64 = 64 << 20;
-/// Requests that wait may take this part of the memory, and no more than the default of [`HoldLimits`].
+/// Held requests may use one part in this many of the memory, and no more than the default of [`HoldLimits`].
 const HOLDS_PART: u64 = 4;
 
 /// Raises the soft limit of open files, which is often 1024 for programs that use `select`.
 pub(crate) fn raise_open_files() {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current != maximum {
-        // If the system does not want to, fewer connections are better than none.
+        // Ignore a failure: fewer connections are better than none.
         setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).ok();
     }
 }
 
-/// How many connections there may be. A request has one on each side, so both sides get the same.
+/// How many connections the process can have. A request uses one on each side, so both sides get the same number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ConnectionCapacity {
-    /// Client connections, by files alone.
+    /// Client connections, limited by open files only.
     pub(crate) by_files: usize,
-    /// Client connections, by memory as well.
+    /// Client connections, limited by open files and memory.
     pub(crate) connections: usize,
-    /// Connections to pods, by files and memory.
+    /// Connections to pods, limited by open files and memory.
     pub(crate) pod_connections: usize,
     /// Bytes of bodies in buffers.
     pub(crate) buffers: usize,
@@ -44,7 +45,7 @@ pub(crate) struct ConnectionCapacity {
 }
 
 impl ConnectionCapacity {
-    /// Of this process, as its limits are now.
+    /// The capacity of this process with its current limits.
     pub(crate) fn now() -> Self {
         Self::of(getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX), memory::limit())
     }
@@ -63,8 +64,8 @@ impl ConnectionCapacity {
         }
     }
 
-    /// Connections to pods for so many client connections: if the operator allows more of these than memory suggests,
-    /// pods get as many.
+    /// The number of connections to pods for `connections` client connections: at least as many, within the limit of open
+    /// files.
     pub(crate) fn pod_connections_for(&self, connections: usize) -> usize {
         self.pod_connections.max(connections).min(self.by_files)
     }

@@ -1,5 +1,5 @@
-//! What a running command tells: `rouse up` prints lines for people, other roles log events. One thread owns an output, so
-//! that a slow terminal or pipe holds up no other thread.
+//! The output of a running command: `rouse up` prints lines for people, other roles log events. One thread owns the output, so
+//! a slow terminal or pipe blocks no other thread.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use super::style;
 
 /// How many lines may wait to be printed.
 const WAITING: usize = 4096;
-/// How many of these places are for our own messages: pods may print without end.
+/// How many of these are reserved for our own messages: pods may print without end.
 const RESERVED: usize = 1024;
 
-/// The target of events that all roles have.
+/// The log target of messages that all roles share.
 const TARGET: &str = "rouse_daemon";
 
 /// Where a role reports what it does.
@@ -38,7 +38,7 @@ impl Console {
         Ok((Console::People(printer), thread))
     }
 
-    /// Something that a user may want to know.
+    /// Prints or logs a message.
     pub fn say(&self, line: impl Into<String>) {
         match self {
             Console::People(printer) => printer.print(line),
@@ -46,7 +46,7 @@ impl Console {
         }
     }
 
-    /// Something is not as it should be, but the command goes on.
+    /// Prints or logs a warning: the command goes on.
     pub fn warn(&self, text: &str) {
         match self {
             Console::People(printer) => printer.print(style::warning(text)),
@@ -54,7 +54,7 @@ impl Console {
         }
     }
 
-    /// Something went wrong.
+    /// Prints or logs an error.
     pub fn error(&self, text: &str) {
         match self {
             Console::People(printer) => printer.print(style::error(text)),
@@ -62,7 +62,7 @@ impl Console {
         }
     }
 
-    /// Where the time of a cold start went.
+    /// Reports a cold start and its phases.
     pub fn cold_start(&self, cold: &ColdStart) {
         let Console::Log = self else { return self.say(style::cold_start(cold)) };
         let (service, outcome) = (&cold.service, cold.outcome.as_str());
@@ -82,7 +82,7 @@ impl Console {
         }
     }
 
-    /// Something that a pod printed. Waits for as long as the terminal cannot keep up.
+    /// Prints a line of a pod's output. Waits while the terminal cannot keep up.
     pub async fn pass_on(&self, line: impl Into<String>) {
         match self {
             Console::People(printer) => printer.pass_on(line).await,
@@ -91,18 +91,18 @@ impl Console {
     }
 }
 
-/// Where lines are left to be printed.
+/// The sender of lines to the thread that prints them.
 #[derive(Debug, Clone)]
 pub struct Printer {
     lines: Sender<Message>,
     lost: Arc<AtomicU64>,
-    /// The places for what pods print.
+    /// The permits for lines of pods.
     places: Arc<Semaphore>,
 }
 
 #[derive(Debug)]
 enum Message {
-    /// A line; one of a pod has a place until it is printed.
+    /// A line; a pod's line holds a permit until it is printed.
     Line(String, Option<OwnedSemaphorePermit>),
     End,
 }
@@ -140,7 +140,7 @@ impl Printer {
 
     /// Prints a line of a pod. Waits for as long as the output cannot keep up.
     async fn pass_on(&self, line: impl Into<String>) {
-        // An error would mean that there are no places any more, and they are never closed.
+        // Cannot fail: the semaphore is never closed.
         let place = Arc::clone(&self.places).acquire_owned().await.ok();
         self.send(Message::Line(line.into(), place));
     }
@@ -153,7 +153,7 @@ impl Printer {
 }
 
 impl PrinterThread {
-    /// Prints what waits, but not for longer than this: a terminal that was halted would keep us for ever.
+    /// Prints the queued lines, for at most `within`: a suspended terminal would block for ever.
     pub async fn finish(self, within: Duration) {
         let Self { lines, done } = self;
         let last = async {
@@ -165,7 +165,7 @@ impl PrinterThread {
 }
 
 fn print(mut out: impl Write, mut waiting: Receiver<Message>, lost: &AtomicU64, lost_line: LostLine) {
-    // The reader may be gone, as `head` is; requests are served all the same.
+    // Ignore write errors: the reader may have closed the pipe, and requests are served all the same.
     while let Some(Message::Line(line, place)) = waiting.blocking_recv() {
         writeln!(out, "{line}").ok();
         drop(place);
@@ -176,7 +176,7 @@ fn print(mut out: impl Write, mut waiting: Receiver<Message>, lost: &AtomicU64, 
     catch_up(&mut out, lost, lost_line);
 }
 
-/// Everything is printed: reports what was lost.
+/// Reports the lines that were lost, once the queue is empty.
 fn catch_up(out: &mut impl Write, lost: &AtomicU64, lost_line: LostLine) {
     let lost = lost.swap(0, Ordering::Relaxed);
     if lost > 0 {

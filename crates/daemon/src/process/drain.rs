@@ -1,5 +1,5 @@
-//! Drains a data plane: not ready but still serving, then no new requests, until none is under way. A second signal stops it
-//! at once.
+//! Drains a data plane: reports not ready but still accepts requests, then accepts none and waits for those under way. A second
+//! signal stops it at once.
 
 use std::time::Duration;
 
@@ -15,24 +15,24 @@ use super::ready::Ready;
 use super::signals::Signals;
 use rouse_config::duration::HumanDuration;
 
-/// What takes no longer than this need not be announced.
+/// A drain that takes no longer than this is not announced.
 const SOON: Duration = Duration::from_millis(100);
 /// How long held requests may take to receive their error.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// So many services are named.
+/// The most services that the message names.
 const NAMED: usize = 5;
 
 /// How long a drain may take.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DrainTimes {
-    /// How long to go on accepting.
+    /// How long to keep accepting requests.
     pub(crate) delay: HumanDuration,
     /// How long requests under way may take after that.
     pub(crate) timeout: HumanDuration,
 }
 
-/// What is drained.
+/// The parts of the data plane that a drain uses.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Parts<'a> {
     pub(crate) clock: TokioClock,
@@ -44,9 +44,9 @@ pub(crate) struct Parts<'a> {
 /// How a drain ended.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DrainOutcome {
-    /// A second signal came.
+    /// True if a second signal came.
     pub(crate) forced: bool,
-    /// So many requests were cut off.
+    /// The number of requests that were cut off.
     pub(crate) cut: usize,
 }
 
@@ -73,7 +73,7 @@ pub(crate) async fn drain(
     DrainOutcome { forced, cut }
 }
 
-/// Lets requests under way finish. Answers whether a second signal came.
+/// Lets requests under way finish. Returns true if a second signal came.
 async fn wait(
     parts: Parts<'_>,
     times: DrainTimes,
@@ -88,7 +88,7 @@ async fn wait(
     parts.gateway.leave();
     let (mut draining, mut forced, mut announced) = (false, false, false);
     loop {
-        // Before the listeners are closed, nothing under way means nothing.
+        // Until the listeners close, new requests may come: no request under way does not end the drain yet.
         let count = if draining { under_way.count() } else { usize::MAX };
         match shutdown.advance(clock.now(), count) {
             ShutdownPhase::Serving => shutdown.signal(clock.now()),
@@ -97,7 +97,7 @@ async fn wait(
                     announced = true;
                     let delay = times.delay;
                     console.say(format!(
-                        "not ready any more; still serving for {delay} (Ctrl-C again: stop at once)"
+                        "not ready any more; still serving for {delay} (press Ctrl-C again to stop at once)"
                     ));
                 }
                 tokio::select! {
@@ -129,7 +129,7 @@ async fn wait(
     }
 }
 
-/// What is waited for.
+/// The message with the number of requests under way and their services.
 fn waiting(count: usize, registry: &Registry, timeout: HumanDuration) -> String {
     let mut services = registry.services();
     services.retain(|service| service.in_flight() > 0 || service.holds() > 0);
@@ -154,7 +154,7 @@ fn requests(count: usize) -> String {
 pub(crate) fn report(drained: DrainOutcome, times: DrainTimes, console: &Console) {
     if drained.cut > 0 {
         let (timeout, cut) = (times.timeout, requests(drained.cut));
-        console.say(format!("cut off after {timeout}: {cut}; --drain-timeout gives them longer"));
+        console.say(format!("cut off after {timeout}: {cut}; raise --drain-timeout to let them finish"));
     }
     console.say("stopped");
 }

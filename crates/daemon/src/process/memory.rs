@@ -35,10 +35,10 @@ fn of_cgroup(root: &Path, line: &str) -> Option<u64> {
         _ => return None,
     };
     let own = folder.join(path.trim_start_matches('/'));
-    // In a container, the path may be the host's and the folder the container's own: then the root is its group.
+    // In a container the path may be the host's while the folder is the container's own: then the root has its limit.
     let above = own.ancestors().take_while(|above| above.starts_with(&folder)).map(Path::to_owned);
     let limits = above.map(|group: PathBuf| fs::read_to_string(group.join(file)));
-    // `max` is no number, and means none.
+    // `max` means no limit, and does not parse as a number.
     limits.filter_map(|limit| limit.ok()?.trim().parse().ok()).min()
 }
 

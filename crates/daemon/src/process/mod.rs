@@ -1,4 +1,4 @@
-//! What every command needs that runs until a signal: signals, the console, limits of files and memory, and the drain.
+//! What long-running commands share: signals, readiness, console output, limits of files and memory, and the drain.
 
 pub mod capacity;
 pub mod console;

@@ -1,4 +1,4 @@
-//! Whether `/readyz` says yes.
+//! The readiness flag that `/readyz` reports.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub struct Ready(AtomicBool);
 
 impl Ready {
-    /// Changes the answer.
+    /// Sets the flag.
     pub fn set(&self, ready: bool) {
         self.0.store(ready, Ordering::Release);
     }
 
-    /// The answer.
+    /// Returns the flag.
     pub fn get(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }

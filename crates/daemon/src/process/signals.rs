@@ -1,4 +1,4 @@
-//! Signals: stop and reload.
+//! Receives signals: SIGTERM and SIGINT stop the process, SIGHUP reloads its configuration.
 
 use std::io::{self, IsTerminal as _};
 use std::time::Duration;
@@ -8,30 +8,30 @@ use tokio::sync::mpsc::{Receiver, channel};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-/// So many signals may wait to be looked at.
+/// The most signals that wait to be handled.
 const WAITING: usize = 8;
-/// Two signals to leave that come closer together are one: a terminal and a parent may both pass on one Ctrl-C.
+/// Two stop signals within this time count as one: a terminal and a parent process may both pass on one Ctrl-C.
 const SAME: Duration = Duration::from_millis(500);
 
-/// A wish from outside.
+/// What a signal asks the process to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ProcessSignal {
-    /// SIGTERM, SIGINT; and SIGHUP if it came because the terminal is gone.
+    /// Stop: SIGTERM, SIGINT, and SIGHUP if the terminal was closed.
     Leave,
-    /// SIGHUP.
+    /// Reload: SIGHUP.
     Reload,
 }
 
-/// The signals that we listen to.
+/// The signals of the process.
 #[derive(Debug)]
 pub(crate) struct Signals {
     counted: Receiver<ProcessSignal>,
-    /// Takes each signal at once: two that come together must not look apart because we were busy.
+    /// Receives each signal at once: two that come together would look separate if they were received late.
     _listener: JoinSet<()>,
 }
 
 impl Signals {
-    /// Listens from now on.
+    /// Receives signals from now on.
     pub(crate) fn listen() -> io::Result<Self> {
         let mut source = Source {
             terminate: signal(SignalKind::terminate())?,
@@ -46,7 +46,7 @@ impl Signals {
             loop {
                 let signal = source.next().await;
                 if signal == ProcessSignal::Reload || counts(&mut last, Instant::now()) {
-                    // If so many wait already, one more changes nothing.
+                    // If the queue is full, one more signal changes nothing.
                     counted.try_send(signal).ok();
                 }
             }
@@ -54,7 +54,7 @@ impl Signals {
         Ok(Self { counted: receiver, _listener: listener })
     }
 
-    /// The next one. Nothing is lost if the future is dropped.
+    /// Waits for the next signal. Dropping the future loses none.
     pub(crate) async fn next(&mut self) -> ProcessSignal {
         match self.counted.recv().await {
             Some(signal) => signal,
@@ -63,13 +63,13 @@ impl Signals {
         }
     }
 
-    /// The next one that wants us to leave.
+    /// Waits for the next signal to stop.
     pub(crate) async fn leave(&mut self) {
         while self.next().await != ProcessSignal::Leave {}
     }
 }
 
-/// Where signals come from.
+/// The system's signal streams.
 #[derive(Debug)]
 struct Source {
     terminate: tokio::signal::unix::Signal,
@@ -83,7 +83,7 @@ impl Source {
         tokio::select! {
             _ = self.terminate.recv() => ProcessSignal::Leave,
             _ = self.interrupt.recv() => ProcessSignal::Leave,
-            // A closed terminal sends it too, and then means stop: nothing else could stop the process.
+            // A closed terminal also sends SIGHUP. Stop then: Ctrl-C can no longer stop the process.
             _ = self.hangup.recv() => if self.terminal && !io::stdout().is_terminal() {
                 ProcessSignal::Leave
             } else {
@@ -93,7 +93,7 @@ impl Source {
     }
 }
 
-/// Whether a signal to leave that comes now is another than the last one that counted.
+/// True if a stop signal at `now` is not a repetition of the last one that counted.
 fn counts(last: &mut Option<Instant>, now: Instant) -> bool {
     let counts = last.is_none_or(|last| now.duration_since(last) >= SAME);
     if counts {

@@ -1,4 +1,4 @@
-//! Colours and wording of the lines that people read.
+//! Colours, and the text of cold starts, warnings and errors in output for people.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ pub(crate) const DIM: Style = Style::new().dimmed();
 pub(crate) const GOOD: Style = AnsiColor::Green.on_default();
 pub(crate) const BAD: Style = AnsiColor::Red.on_default().bold();
 const WARNING: Style = AnsiColor::Yellow.on_default().bold();
-/// Neither red nor black nor white: one means trouble, and the others are not seen everywhere.
+/// The colours of apps. Not red, which marks errors; not black or white, which some terminals have as background.
 const APPS: [AnsiColor; 8] = [
     AnsiColor::Cyan,
     AnsiColor::Magenta,
@@ -22,7 +22,7 @@ const APPS: [AnsiColor; 8] = [
     AnsiColor::BrightBlue,
 ];
 
-/// Where the time of a cold start went.
+/// The line for a cold start: outcome, total and phases.
 pub fn cold_start(cold: &ColdStart) -> String {
     let phases: Vec<String> =
         cold.phases().map(|(phase, took)| format!("{} {}", word(phase), millis(took))).collect();
@@ -44,7 +44,7 @@ pub fn cold_start(cold: &ColdStart) -> String {
         ColdStartOutcome::Abandoned => {
             let after = seconds(cold.total());
             format!(
-                "{name}: {WARNING}cold start in vain, all clients left after {after}{WARNING:#}{colon}{phases}"
+                "{name}: {WARNING}cold start abandoned: all clients disconnected after {after}{WARNING:#}{colon}{phases}"
             )
         }
     }
@@ -57,7 +57,7 @@ fn word(phase: Phase) -> &'static str {
     }
 }
 
-/// Milliseconds with as many digits as say something: `0.3`, `7.2`, `231`.
+/// Milliseconds, with one decimal below 10: `0.3`, `7.2`, `231`.
 pub(crate) fn millis(took: Duration) -> String {
     let tenths = (took.as_micros() + 50) / 100;
     match (tenths / 10, tenths % 10) {
@@ -66,7 +66,7 @@ pub(crate) fn millis(took: Duration) -> String {
     }
 }
 
-/// What people count in seconds: `5 s`, `0.3 s`.
+/// Seconds, with one decimal below 10: `5 s`, `0.3 s`.
 fn seconds(took: Duration) -> String {
     let tenths = (took.as_millis() + 50) / 100;
     match (tenths / 10, tenths % 10) {
@@ -75,12 +75,12 @@ fn seconds(took: Duration) -> String {
     }
 }
 
-/// Something is not as it should be, but things go on.
+/// The line for a warning.
 pub fn warning(text: &str) -> String {
     format!("{WARNING}warning:{WARNING:#} {text}")
 }
 
-/// Something went wrong.
+/// The line for an error.
 pub fn error(text: &str) -> String {
     format!("{BAD}error:{BAD:#} {text}")
 }
@@ -90,7 +90,7 @@ pub(crate) fn colored(app: &str) -> String {
     format!("{color}{app}{color:#}")
 }
 
-/// An app has the same colour everywhere and always.
+/// The colour of an app, always the same for its name.
 pub(crate) fn color(app: &str) -> Style {
     let place = app.bytes().fold(0usize, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
     APPS.get(place % APPS.len()).copied().unwrap_or(AnsiColor::Cyan).on_default()

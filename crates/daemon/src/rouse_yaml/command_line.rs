@@ -1,11 +1,11 @@
-//! A command in one string: split into words as a shell would, without a shell.
+//! Splits a command in one string into words, with a shell's quoting rules but without a shell.
 
-/// The program and its arguments. Quotes and backslashes mean what they mean to a shell; nothing else does, and what
-/// would need a shell is refused. `$` is left for the pod's variables, also within single quotes; `\$` becomes `$$`, which
-/// they take for a plain `$`. An error says what is wrong and where in the text.
+/// The program and its arguments. Quotes and backslashes work as in a shell; other characters that need a shell are an error.
+/// `$` stays for the pod's variables, also within single quotes; `\$` becomes `$$`, which stands for a plain `$` there. An
+/// error names the problem and its position.
 pub(super) fn split(text: &str) -> Result<Vec<String>, String> {
     let mut words = Vec::new();
-    // `None` between words: `''` is a word, nothing at all is none.
+    // `None` between words, so that `''` is an empty word.
     let mut word: Option<String> = None;
     let mut rest = text.chars().zip(1usize..);
     while let Some((c, at)) = rest.next() {
@@ -13,7 +13,7 @@ pub(super) fn split(text: &str) -> Result<Vec<String>, String> {
             '\'' | '"' => quoted(c, &mut rest, word.get_or_insert_default())
                 .ok_or_else(|| format!("the quote {c} at character {at} of it is not closed"))?,
             '\\' => match rest.next() {
-                // The line goes on in the next one.
+                // An escaped newline continues the line.
                 Some(('\n', _)) => {}
                 Some(('$', _)) => word.get_or_insert_default().push_str("$$"),
                 Some((escaped, _)) => word.get_or_insert_default().push(escaped),
@@ -42,7 +42,7 @@ fn quoted(quote: char, rest: &mut impl Iterator<Item = (char, usize)>, word: &mu
                     '\n' => {}
                     '$' => word.push_str("$$"),
                     escaped @ ('"' | '\\' | '`') => word.push(escaped),
-                    // Within double quotes other backslashes are themselves.
+                    // Within double quotes other backslashes are literal.
                     other => word.extend(['\\', other]),
                 }
             }

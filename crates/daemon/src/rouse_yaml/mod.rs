@@ -1,7 +1,7 @@
-//! `rouse.yaml`, read and checked: [`read`] returns typed values, or all problems with line and column.
+//! Reads and checks `rouse.yaml`: [`read`] returns typed values, or all problems with line and column.
 //!
-//! A checker of our own over the marked tree, not serde, which stops at the first error: `schema` says what each
-//! key may be, and `rouse_config` has the ways to read a value and gathers what is wrong.
+//! It does not use serde, which stops at the first error: `schema` reads each key, and `rouse_config` parses values and
+//! collects the problems.
 
 mod command_line;
 mod names;
@@ -21,40 +21,40 @@ use rouse_core::scale::{BadPolicy, ScalePolicy, ScaleSettings};
 pub use rouse_local::engine::Readiness;
 use rouse_proxy::routing::{HostPattern, PathPrefix};
 
-/// What `rouse up` is asked to run.
+/// The checked content of `rouse.yaml`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// Where requests come in; at least one. Port 0 is any free port.
+    /// The addresses for requests; at least one. Port 0 is any free port.
     pub listen: Vec<SocketAddr>,
-    /// Where the admin API, the metrics and the dashboard are.
+    /// The address of the admin API and the metrics.
     pub admin: SocketAddr,
-    /// Where requests come in over TLS.
+    /// The TLS listener, if there is one.
     pub tls: Option<Tls>,
-    /// What is kept of what apps print.
+    /// How much of the apps' output is kept, and where.
     pub logs: LogRetention,
-    /// What runs, in the order of the file; at least one, each name once.
+    /// The apps, in the order of the file; at least one, with distinct names.
     pub apps: Vec<App>,
 }
 
-/// What is kept of what apps print.
+/// How much of the apps' output is kept, and where.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogRetention {
     /// The memory for the last lines of each app, in bytes.
     pub keep: usize,
-    /// Where each app has a file with all of its lines, relative to the file's folder.
+    /// The folder with a file of all lines for each app, relative to the file's folder.
     pub folder: Option<PathBuf>,
 }
 
 /// The TLS listener.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tls {
-    /// Where it listens.
+    /// Its address.
     pub listen: SocketAddr,
     /// Its certificates, chosen by the client's server name; at least one.
     pub certs: Vec<Cert>,
 }
 
-/// A certificate and its key. Both relative to the file's folder, and not looked at yet.
+/// A certificate and its key. Both paths are relative to the file's folder, and not opened yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cert {
     /// The PEM file with the chain.
@@ -68,24 +68,24 @@ pub struct Cert {
 pub struct App {
     /// Its name.
     pub name: AppName,
-    /// What to run. `$PORT`, `$HOST` and `$NAME` are still in it.
+    /// Its command, with `$PORT`, `$HOST` and `$NAME` not replaced yet.
     pub command: AppCommand,
-    /// What the environment has beside ours, with `$PORT`, `$HOST` and `$NAME` still in it; never `PORT` or `HOST`,
-    /// which Rouse sets.
+    /// Variables in addition to our own environment, with `$PORT`, `$HOST` and `$NAME` not replaced yet; never `PORT` or
+    /// `HOST`, which Rouse sets.
     pub env: BTreeMap<String, String>,
-    /// Where it runs, relative to the file's folder.
+    /// Its working directory, relative to the file's folder.
     pub workdir: PathBuf,
-    /// Which hosts lead to it; at least one. No host and path leads to two apps.
+    /// Its hosts; at least one. No pair of host and path leads to two apps.
     pub hosts: Vec<HostPattern>,
-    /// Which paths of these hosts lead to it; at least one.
+    /// Its paths on these hosts; at least one.
     pub paths: Vec<PathPrefix>,
     /// Which port a pod gets.
     pub port: AppPort,
-    /// What it speaks.
+    /// Its protocol.
     pub protocol: AppTransport,
-    /// How we learn that a pod is ready.
+    /// How a pod is probed for readiness.
     pub readiness: Readiness,
-    /// How often a ready pod is asked again; not zero.
+    /// How often a ready pod is probed; not zero.
     pub probe_interval: Duration,
     /// How many pods it has.
     pub scale: AppScale,
@@ -106,7 +106,7 @@ pub struct AppCommand {
     pub arguments: Vec<String>,
 }
 
-/// How many pods: what was asked for, and the policy that it makes. They agree, so neither can be changed alone.
+/// The scaling of an app: the settings, and the policy made from them. Both are private, so that they always agree.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AppScale {
     settings: ScaleSettings,
@@ -114,7 +114,7 @@ pub struct AppScale {
 }
 
 impl AppScale {
-    /// What the autoscaler follows.
+    /// The policy of the autoscaler.
     pub fn policy(&self) -> &ScalePolicy {
         &self.policy
     }
@@ -124,7 +124,7 @@ impl AppScale {
         &self.settings
     }
 
-    /// Requests at once that one pod can have at most; `None`: no limit.
+    /// The most concurrent requests of one pod; `None`: no limit.
     pub fn limit(&self) -> Option<NonZeroU32> {
         NonZeroU32::new(self.settings.limit)
     }
@@ -138,7 +138,7 @@ impl TryFrom<ScaleSettings> for AppScale {
     }
 }
 
-/// How long a request may take, part by part.
+/// The timeouts of an app's requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AppTimeouts {
     /// Until a pod is ready; `None` (`0s`): as long as the request may take.
@@ -156,7 +156,7 @@ pub fn read(text: &str, name: &str) -> Result<Config, Errors> {
     check(text, name, None)
 }
 
-/// The same, and checks that the folders are there that it names, relative to `folder`.
+/// Like [`read`], and also checks that the folders that the file names exist, relative to `folder`.
 pub fn read_in(text: &str, name: &str, folder: &Path) -> Result<Config, Errors> {
     check(text, name, Some(folder))
 }

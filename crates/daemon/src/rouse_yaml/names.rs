@@ -1,4 +1,4 @@
-//! Types of single values of the file: the name of an app, its port, its protocol.
+//! The types of single values in `rouse.yaml`: the name, port and protocol of an app.
 
 use std::fmt;
 use std::num::NonZeroU16;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use rouse_core::endpoint::ServiceId;
 
-/// Why a text is not one of the words here.
+/// A text that is not allowed as one of these values.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{text:?} is not allowed, expected {allowed}")]
 pub struct BadWord {
@@ -33,7 +33,7 @@ impl AppName {
         self.0.name()
     }
 
-    /// The service that the app is: `local/<name>`.
+    /// The app's service: `local/<name>`.
     pub fn service(&self) -> &ServiceId {
         &self.0
     }
@@ -82,7 +82,7 @@ impl FromStr for AppPort {
     }
 }
 
-/// What an app speaks.
+/// The protocol of an app.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AppTransport {
     /// HTTP/1.1.

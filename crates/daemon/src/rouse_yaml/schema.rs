@@ -1,4 +1,4 @@
-//! What each key of `rouse.yaml` may be, and what it is if it is not there.
+//! Reads each key of `rouse.yaml`: its allowed values and its default.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -18,7 +18,7 @@ use rouse_config::errors::FileProblems;
 use rouse_config::field::{Field, FieldPlace, Once, Section};
 use rouse_config::settings::PrivateAddress;
 
-/// A host and a path: the way into one app.
+/// A host and a path, which lead to one app.
 type Route = (HostPattern, PathPrefix);
 
 const APP: [&str; 12] = [
@@ -36,18 +36,18 @@ const APP: [&str; 12] = [
     "sidecar",
 ];
 
-/// Each pod is a process on this machine.
+/// The most pods of an app: each is a process on this machine.
 const MOST_PODS: u32 = 1000;
 const MOST_REQUESTS: u32 = 1_000_000;
 const ZERO: HumanDuration = HumanDuration::secs(0);
 const SHORTEST: HumanDuration = HumanDuration::millis(1);
-/// Longer is a mistake, and far from where clocks overflow.
+/// The longest duration: a longer one is a mistake. It is far below where clocks overflow.
 const LONGEST: HumanDuration = HumanDuration::secs(30 * 24 * 3600);
 
-/// How often a ready pod is asked again: its log need not be full of it.
+/// How often a ready pod is probed: more often would fill its log.
 const PROBE_INTERVAL: HumanDuration = HumanDuration::secs(10);
 const SHORTEST_INTERVAL: HumanDuration = HumanDuration::millis(100);
-/// What is kept of an app's output, in bytes.
+/// How much of an app's output is kept by default, in bytes.
 const LOGS_KEEP: usize = 4 << 20;
 const LOGS_RANGE: RangeInclusive<usize> = 64 << 10..=1 << 30;
 
@@ -66,7 +66,7 @@ const PATH: &str = "a path that begins with a slash and has no ? and no #";
 const PROBE_PATH: &str = "a path like /healthz";
 const READINESS: &str = "tcp, {http: PATH} or {grpc: SERVICE}, each with an interval";
 
-/// `folder`: where the file is, if the folders that it names must be there.
+/// The whole file. `folder` is the folder of the file, if the folders that it names must exist.
 pub(super) fn config(root: &DocumentNode, folder: Option<&Path>, problems: &FileProblems) -> Option<Config> {
     let file = Field::root(root, problems).section(&["listen", "admin", "tls", "logs", "apps"])?;
     let mut taken_addresses = Once::default();
@@ -97,7 +97,7 @@ fn admin_address(field: &Field<'_>, taken_addresses: &mut Once<SocketAddr>) -> O
 
 fn address(field: &Field<'_>, taken_addresses: &mut Once<SocketAddr>) -> Option<SocketAddr> {
     let address = field.address()?;
-    // Port 0 is another port each time.
+    // Port 0 stands for any free port, a different one each time.
     if address.port() == 0 { Some(address) } else { field.once(address, taken_addresses) }
 }
 
@@ -161,7 +161,7 @@ fn app(name: &str, field: &Field<'_>, folder: Option<&Path>, routes: &mut Once<R
         timeouts: timeouts(&app.section("timeouts", &["readiness", "request", "response-header", "connect"])),
         stop_grace: app.or("stop-grace", HumanDuration::secs(10), |it| it.duration(ZERO..=LONGEST)).get(),
         sidecar: app.or("sidecar", false, |it| it.parse("true or false")),
-        // Last: leaving earlier would leave the rest unread, and its problems untold.
+        // Last: an early return would skip the other keys and their problems.
         name: name?,
         command: command?,
         scale: scale?,
@@ -206,7 +206,7 @@ fn env(field: &Field<'_>) -> Option<BTreeMap<String, String>> {
     Some(variables.iter().filter_map(variable).collect())
 }
 
-/// The app's hosts and paths. No pair of them can be another app's too.
+/// The app's hosts and paths. Reports a pair of them that another app has too.
 fn ways_in(
     app: &Section<'_>,
     name: Option<&AppName>,
@@ -228,7 +228,7 @@ fn ways_in(
             .iter()
             .filter_map(|path| Some((path, routes.claim((host.clone(), path.clone()), place)?)))
             .collect();
-        // One is enough to say: the others are of the same two apps.
+        // Report one pair for each host: more would repeat the problem.
         if let Some((path, first)) = claims.pop() {
             app.tell(place, format!("{host}{path} leads to two apps: {first} has it already"));
         }
@@ -236,7 +236,7 @@ fn ways_in(
     (hosts.into_iter().map(|(host, _)| host).collect(), paths)
 }
 
-/// What is asked of a pod, and how often once it is ready.
+/// The readiness probe, and its interval once the pod is ready.
 fn readiness(field: &Field<'_>) -> Option<(Readiness, HumanDuration)> {
     match field.value() {
         Value::Text(text) if &**text == "tcp" => Some((Readiness::Tcp, PROBE_INTERVAL)),
@@ -261,7 +261,7 @@ fn question(field: &Field<'_>) -> Option<(Readiness, HumanDuration)> {
     Some((readiness?, interval))
 }
 
-/// What can stand in a request's first line.
+/// True if a request line can contain the path.
 fn is_probe_path(path: &str) -> bool {
     path.starts_with('/') && path.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#')
 }
@@ -285,7 +285,7 @@ fn scale(scale: &Section<'_>) -> Option<AppScale> {
         Err(BadPolicy(refused)) => refused,
     };
     for bad in refused {
-        // What core knows several of is called target here.
+        // The core's `concurrency` is called `target` in the file.
         let key = if bad.field == "concurrency" { "target" } else { bad.field };
         scale.refuse(key, &bad.allowed);
     }

@@ -1,4 +1,4 @@
-//! The arguments of `rouse up`: the file, and the flags of its table.
+//! The command-line arguments of `rouse up`: the file, and a flag for each setting.
 
 use std::path::PathBuf;
 
@@ -20,7 +20,7 @@ impl HasTable for UpCommand {
 /// `rouse up`.
 #[derive(Debug, Clone, Default, Args)]
 pub struct UpArgs {
-    /// What to run [default: rouse.yaml or rouse.yml in this folder; if there is none, a built-in demo]
+    /// The file with the apps [default: rouse.yaml or rouse.yml in this folder; if there is none, a built-in demo]
     #[arg(value_name = "FILE")]
     pub file: Option<PathBuf>,
     /// The settings that are given as flags.
@@ -36,7 +36,7 @@ impl UpArgs {
     }
 }
 
-/// What `rouse up --help` says at its end.
+/// The text at the end of `rouse up --help`.
 pub const HELP: &str = "\
 Each app of the file is a service: a request for its host starts it, the request waits until it is ready, and after \
 a while without requests it is stopped again. Editing the file, or SIGHUP, applies the changes without dropping a \
@@ -49,7 +49,7 @@ A rouse.yaml can be as short as this:
 
 $PORT, $HOST and $NAME become the port, address and name of each pod, in the command and in env; $$ is a plain $. A command \
 of one string is split into words without a shell. logs: FOLDER writes all that an app prints to FOLDER/<app>.log; \
-readiness: {http: /healthz, interval: 10s} says how often a ready app is asked again. examples/rouse.yaml has every key.
+readiness: {http: /healthz, interval: 10s} sets how often a ready app is probed. examples/rouse.yaml has every key.
 
 Examples:
   rouse up

@@ -1,4 +1,4 @@
-//! Reports to the console and the metrics what the engine does, and passes on what pods print.
+//! Prints and counts the events of the local engine, and prints the output of pods.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -17,7 +17,7 @@ use super::messages;
 use crate::admin::metrics::EventMetrics;
 use crate::process::console::Console;
 
-/// Reports every event of the engine.
+/// Prints and counts every event of the engine.
 pub(super) async fn follow(
     mut events: Receiver<AppEvent>,
     registry: Arc<Registry>,
@@ -33,21 +33,21 @@ pub(super) async fn follow(
                 }
             }
             Err(RecvError::Lagged(count)) => {
-                console.warn(&format!("{count} events are missing here: there were too many"));
+                console.warn(&format!("{count} events were skipped: they came too fast"));
             }
             Err(RecvError::Closed) => return,
         }
     }
 }
 
-/// Passes on what pods print: a task for each app.
+/// Prints the output of pods, with one task for each app.
 #[derive(Debug)]
 pub(super) struct Outputs {
     console: Console,
     tasks: JoinSet<()>,
-    /// Tells the tasks to pass on what is there, and to end.
+    /// Tells the tasks to print the remaining lines, and to end.
     last: CancellationToken,
-    /// Weak: a task ends when its app is gone, and that is when its log is.
+    /// Weak: a task ends when its app's log is dropped.
     followed: HashMap<String, Weak<AppLog>>,
 }
 
@@ -71,7 +71,7 @@ impl Outputs {
         }
     }
 
-    /// The pods are gone. Returns when all that they printed is passed on, or after `within`.
+    /// Prints the remaining output after the pods have ended, for at most `within`.
     pub(super) async fn finish(&mut self, within: Duration) {
         self.last.cancel();
         timeout(within, async { while self.tasks.join_next().await.is_some() {} }).await.ok();

@@ -1,4 +1,4 @@
-//! Where `rouse up` listens: by its flags, else by the file.
+//! Opens the listeners of `rouse up` at the addresses of its flags, or else of the file.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -23,13 +23,14 @@ pub(super) fn open(values: &Values, config: &Config) -> Result<Listeners, Comman
     Listeners::open(&addresses, refused)
 }
 
-/// The file cannot have an address twice; flags, or a flag and the file, can.
+/// Rejects an address that is used twice. The file is already checked, but a flag can repeat an address of it or of another
+/// flag.
 fn distinct<'a>(addresses: impl Iterator<Item = &'a SocketAddr>) -> Result<(), CommandError> {
     let mut seen: Vec<SocketAddr> = Vec::new();
     for &address in addresses {
         if address.port() != 0 && seen.contains(&address) {
             return Err(CommandError::Input(format!(
-                "{address} is to be listened on twice: --listen, --admin and the file's listen and admin must differ"
+                "{address} is used twice: --listen, --admin and the file's listen and admin must differ"
             )));
         }
         seen.push(address);
@@ -41,7 +42,7 @@ fn refused(error: &BindError, purpose: Purpose) -> CommandError {
     let flag = match purpose {
         Purpose::Plain => "--listen",
         Purpose::Admin => "--admin",
-        Purpose::Secure => return CommandError::Failed(format!("{error}\n  tls.listen says so")),
+        Purpose::Secure => return CommandError::Failed(format!("{error}\n  the address is set by tls.listen in the file")),
     };
     let ip = error.address.ip();
     let ip = if ip.is_ipv6() { format!("[{ip}]") } else { ip.to_string() };

@@ -11,7 +11,7 @@ use crate::listeners::ListenAddresses;
 use crate::process::style::{BAD, BOLD, DIM, GOOD, color, colored, millis};
 use crate::rouse_yaml::{App, Config};
 
-/// Where it listens, and what to do now.
+/// The first lines: the addresses, and how to send a request to each app.
 pub fn greeting(source: &ConfigSource, config: &Config, addresses: &ListenAddresses) -> Vec<String> {
     let mut lines = Vec::new();
     if *source == ConfigSource::Demo {
@@ -31,7 +31,8 @@ pub fn greeting(source: &ConfigSource, config: &Config, addresses: &ListenAddres
     ));
     match source {
         ConfigSource::Demo => lines.push(format!(
-            "{DIM}your own: put `apps: {{hello: {{command: [python3, -m, http.server, $PORT, --bind, $HOST]}}}}` into {DEFAULT_FILE}, \
+            "{DIM}your own: put `apps: {{hello: {{command: [python3, -m, http.server, $PORT, --bind, $HOST]}}}}` into \
+             {DEFAULT_FILE}, \
              and see `rouse up --help`{DIM:#}"
         )),
         ConfigSource::File { name, .. } => {
@@ -41,7 +42,7 @@ pub fn greeting(source: &ConfigSource, config: &Config, addresses: &ListenAddres
     lines
 }
 
-/// How an app is asked for.
+/// A command that sends a request to the app.
 fn invitation(app: &App, address: SocketAddr) -> String {
     let port = address.port();
     let near = match address.ip() {
@@ -71,7 +72,7 @@ pub fn event(AppEvent { service, what, .. }: &AppEvent) -> Option<String> {
             format!("{DIM}{pod} started: pid {pid}, {address}{DIM:#}")
         }
         AppEventKind::Ready { pod, after } => format!("{GOOD}{pod} ready after {} ms{GOOD:#}", millis(*after)),
-        AppEventKind::Stopping { pod } => format!("{DIM}{pod} is told to stop{DIM:#}"),
+        AppEventKind::Stopping { pod } => format!("{DIM}{pod} is stopping{DIM:#}"),
         AppEventKind::Exited { pod, exit, expected: true } => format!("{DIM}{pod} {exit}{DIM:#}"),
         AppEventKind::Exited { pod, exit, expected: false } => format!("{BAD}{pod} {exit}{BAD:#}"),
         AppEventKind::Failed { reason } => format!("{BAD}cannot start a pod{BAD:#}: {reason}"),
@@ -85,11 +86,11 @@ pub fn event(AppEvent { service, what, .. }: &AppEvent) -> Option<String> {
 /// What a pod printed.
 pub fn output(app: &str, Line { pod, text, .. }: &Line) -> String {
     let color = color(app);
-    // The second reset is for what the pod may have left switched on.
+    // The second reset ends colours that the pod may have left on.
     format!("{color}{pod} |{color:#} {text}{}", anstyle::Reset)
 }
 
-/// Lines of an app that came too fast.
+/// The line in place of output that came too fast.
 pub fn missed(app: &str, count: u64) -> String {
     format!("{}: … {count} lines not shown; `rouse logs {app}` has the last ones", colored(app))
 }

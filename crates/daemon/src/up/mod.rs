@@ -1,4 +1,4 @@
-//! `rouse up`: everything on this machine, from a file or the built-in demo, until a signal.
+//! `rouse up`: reads settings and file (or the built-in demo), opens the listeners, and runs the apps on this machine.
 
 pub mod args;
 mod events;
@@ -24,7 +24,7 @@ use source::ConfigSource;
 /// The hidden subcommand of the binary that guards one pod.
 pub const GUARDIAN: &str = "pod-guardian";
 
-/// Reads settings and file, and runs the apps until a signal, or until something breaks.
+/// Reads settings and file, and runs the apps until a signal or a failure.
 pub fn command(args: &UpArgs) -> Result<(), CommandError> {
     let read = args.read_settings(&Environment::of_process());
     let (values, warnings) = read.map_err(|problems| CommandError::Input(problems.to_string()))?;

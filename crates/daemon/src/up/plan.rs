@@ -1,4 +1,4 @@
-//! The apps of the file → processes for the engine and routes for the proxy.
+//! Converts the apps of the file into specs for the local engine and routes for the proxy.
 
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use rouse_proxy::upstream::{Backend, Timeouts, UpstreamProtocol};
 use super::source::ConfigSource;
 use crate::rouse_yaml::{App, AppPort, AppTransport, Config};
 
-/// What the engine is to run.
+/// The specs of all apps for the engine.
 pub fn apps(config: &Config, source: &ConfigSource) -> Vec<AppSpec> {
     config.apps.iter().map(|app| spec(app, source)).collect()
 }
@@ -47,22 +47,22 @@ fn spec(app: &App, source: &ConfigSource) -> AppSpec {
     }
 }
 
-/// What apps cannot be started as things are. Only a warning: what is missing may be there when a request comes.
+/// Warnings about apps that cannot be started now. Not errors: the missing program may exist when a request comes.
 pub fn warnings(apps: &[AppSpec]) -> Vec<String> {
     let warning = |app: &AppSpec| {
-        // One pod stands for all: its port is not known before it is started.
+        // Checks the command for the first pod, whose port is not known yet.
         let port = match app.port {
             PortChoice::Auto => 0,
             PortChoice::Fixed(port) => port.get(),
         };
         let (name, address) = (format!("{}-1", app.service.name()), (Ipv4Addr::LOCALHOST, port).into());
         let error = app.command.check_at(&name, address).err()?;
-        Some(format!("{}: {error}; it is looked for again whenever the app is started", app.service.name()))
+        Some(format!("{}: {error}; checked again at each start of the app", app.service.name()))
     };
     apps.iter().filter_map(warning).collect()
 }
 
-/// This very program, also when a build has replaced its file since.
+/// The path of this program, which works even after a build has replaced its file.
 fn ourselves() -> String {
     if cfg!(target_os = "linux") {
         return "/proc/self/exe".to_owned();
@@ -70,12 +70,12 @@ fn ourselves() -> String {
     std::env::current_exe().map_or_else(|_| "rouse".to_owned(), |path| path.to_string_lossy().into_owned())
 }
 
-/// `.` is said in every file, and should not be seen in errors.
+/// Joins the paths and drops `.`, the default of every file, which would only clutter errors.
 fn tidy(folder: &Path, workdir: &Path) -> PathBuf {
     folder.join(workdir).components().collect()
 }
 
-/// The target as a number of requests, for the size of a herd.
+/// The target concurrency, rounded up to whole requests.
 fn whole(target: Option<f64>) -> u32 {
     #[expect(
         clippy::cast_possible_truncation,
@@ -86,9 +86,9 @@ fn whole(target: Option<f64>) -> u32 {
     target
 }
 
-/// The ways into the apps. The engine has declared their services.
+/// The routes of the apps. The engine must have declared their services before.
 pub fn routes(config: &Config, registry: &Registry) -> RouteTable<Arc<Route>> {
-    // One file, one owner.
+    // All routes come from one file, so they have one owner.
     let owner: Arc<str> = Arc::default();
     let rules = (0..).zip(&config.apps).map(|(created, app)| Rule {
         hosts: app.hosts.clone(),

@@ -1,4 +1,4 @@
-//! A changed file: applied whole, or not at all.
+//! Reads a changed `rouse.yaml`: all of it applies, or nothing.
 
 use rouse_config::settings::Values;
 
@@ -15,7 +15,7 @@ pub(super) fn read(
     console: &Console,
 ) -> Option<Config> {
     if *source == ConfigSource::Demo {
-        console.say("the built-in demo has no file that could be read again");
+        console.say("the built-in demo has no file to reload");
         return None;
     }
     match source.read() {
@@ -27,19 +27,20 @@ pub(super) fn read(
         }
         Err(error) => {
             console.error(&error.to_string());
-            console.say("the old configuration keeps serving");
+            console.say("the old configuration stays in use");
             None
         }
     }
 }
 
-/// What serves after `new` was applied. Listeners stay as they were, so that going back to them is no change.
+/// The configuration after `new` was applied. It keeps the old listeners and logs, so that reverting those keys is not a
+/// change.
 pub(super) fn merged(old: &Config, new: Config) -> Config {
     let tls = old.tls.clone().map(|old| Tls { listen: old.listen, ..new.tls.clone().unwrap_or(old) });
     Config { listen: old.listen.clone(), admin: old.admin, logs: old.logs.clone(), tls, ..new }
 }
 
-/// What cannot change while we run.
+/// Warnings about changed keys that need a restart.
 fn ignored(old: &Config, new: &Config, values: &Values) -> Vec<String> {
     let listen = values.get(&LISTEN).is_empty() && old.listen != new.listen;
     let admin = values.get(&ADMIN).is_none() && old.admin != new.admin;
@@ -48,7 +49,7 @@ fn ignored(old: &Config, new: &Config, values: &Values) -> Vec<String> {
     let keys = [("listen", listen), ("admin", admin), ("tls.listen", tls), ("logs", logs)]
         .into_iter()
         .filter(|(_, changed)| *changed);
-    keys.map(|(key, _)| format!("{key} has changed, which needs a restart of `rouse up`: it stays as it was"))
+    keys.map(|(key, _)| format!("{key} has changed: restart `rouse up` to apply it; the old value stays in use"))
         .collect()
 }
 

@@ -1,4 +1,4 @@
-//! A running `rouse up`: processes as pods, the proxy in front of them, and the file that says what runs.
+//! The role of `rouse up`: starts the local engine and the proxy, reloads the file when it changes, and stops the apps.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ use crate::settings::{HEADER_TIMEOUT, IDLE_TIMEOUT, MAX_CONNECTIONS, TRUSTED_PRO
 /// How long a terminal may take to show the last lines of the apps.
 const LAST_LINES: Duration = Duration::from_secs(2);
 
-/// What runs.
+/// A running `rouse up`.
 #[derive(Debug)]
 pub(super) struct UpRole {
     serving: Serving,
@@ -52,7 +52,7 @@ pub(super) struct UpRole {
 }
 
 impl UpRole {
-    /// Puts everything together and serves.
+    /// Builds the engine and the data plane, and serves.
     pub(super) fn start(
         values: Values,
         source: ConfigSource,
@@ -68,13 +68,13 @@ impl UpRole {
             registry::RegistrySettings { holds: holds(&values), ..registry::RegistrySettings::default() };
         let proxy = proxy_settings(&values, clock);
         let plane = DataPlane::new(clock, holds, Arc::clone(&engine) as _, proxy, MetricNames::Own);
-        // Before the engine does anything, so that no event is missed.
+        // Subscribe before the engine does anything: the reverse order loses events.
         let engine_events = engine.events();
         let apps = plan::apps(&config, &source);
         let missing = plan::warnings(&apps);
         engine.apply(&plane.registry, apps);
         plane.gateway.set_routes(plan::routes(&config, &plane.registry));
-        // Before anything else is printed.
+        // Print these lines before any other.
         for line in messages::greeting(&source, &config, &addresses) {
             console.say(line);
         }
@@ -90,7 +90,7 @@ impl UpRole {
             console.clone(),
         );
         serving.tasks.spawn("the reader of events", events);
-        // Last: a failure before leaves no pod behind.
+        // Start the engine last: an earlier failure leaves no pod behind.
         serving.tasks.spawn("the engine", Arc::clone(&engine).run(Arc::clone(&serving.registry)));
         let (outputs, changes) = (Outputs::new(console.clone()), source.watch());
         let mut role = Self { serving, engine, tls, outputs, source, changes, config, values };
@@ -109,8 +109,8 @@ impl UpRole {
         self.serving.console.say(format!("reloaded {}", self.source.name()));
     }
 
-    /// Another configuration. New services are there before routes lead to them, and old ones go on until their
-    /// requests are done.
+    /// Applies another configuration. New services exist before routes lead to them, and removed services finish their
+    /// requests.
     fn apply(&mut self, config: &Config) {
         let console = &self.serving.console;
         if let (Some(server), Some(tls)) = (&self.tls, &config.tls) {
@@ -221,7 +221,7 @@ fn local_engine(
     config: &Config,
     clock: TokioClock,
 ) -> Result<Arc<LocalEngine>, CommandError> {
-    let launcher = Launcher::this_program([GUARDIAN]).map_err(failed("cannot start to serve"))?;
+    let launcher = Launcher::this_program([GUARDIAN]).map_err(failed("cannot find the program `rouse` itself"))?;
     let (log_keep, log_folder) = (config.logs.keep, source.log_folder(config));
     Ok(LocalEngine::new(engine::LocalSettings { launcher, clock, seed: system_seed(), log_keep, log_folder }))
 }
@@ -249,7 +249,7 @@ fn proxy_settings(values: &Values, clock: TokioClock) -> ProxySettings {
     }
 }
 
-/// How many requests may wait. One service may have a quarter of them all.
+/// The limits of held requests. One service may have a quarter of the total.
 fn holds(values: &Values) -> HoldLimits {
     let (default, per_service) = (HoldLimits::default(), values.get(&MAX_HOLDS));
     let total = default.total.max(per_service.saturating_mul(4));

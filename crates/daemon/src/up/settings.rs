@@ -1,4 +1,4 @@
-//! The settings of `rouse up`. What runs is in `rouse.yaml`; these are about this one start.
+//! The settings of `rouse up`: addresses, limits, timeouts and logs of one run. The apps are in `rouse.yaml`.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -22,7 +22,7 @@ static LIMITS: Group = Group {
     settings: &[&WORKERS, &MAX_HOLDS, &MAX_CONNECTIONS, &IDLE_TIMEOUT, &HEADER_TIMEOUT],
 };
 
-static LEAVING: Group = Group { title: "Leaving", settings: &[&SHUTDOWN_DELAY, &DRAIN_TIMEOUT] };
+static LEAVING: Group = Group { title: "Shutdown", settings: &[&SHUTDOWN_DELAY, &DRAIN_TIMEOUT] };
 
 static OBSERVABILITY: Group = Group { title: "Observability", settings: &[&LOG_FORMAT, &LOG_LEVEL] };
 
@@ -30,16 +30,16 @@ static OBSERVABILITY: Group = Group { title: "Observability", settings: &[&LOG_F
 pub static LISTEN: Setting<Vec<SocketAddr>> = Setting::list(
     "listen",
     &List(PrintedAddress { admin: false }),
-    "what the file says",
-    "Where requests come in, instead of what the file says; may be repeated. Port 0 is any free one",
+    "from the file",
+    "The address to listen on for requests, instead of the file's; may be repeated. Port 0 is any free port",
 );
 
 /// `--admin`.
 pub static ADMIN: Setting<Option<SocketAddr>> = Setting::optional(
     "admin",
     &Optional(PrintedAddress { admin: true }),
-    "what the file says",
-    "Where the admin API and the metrics are, instead of what the file says",
+    "from the file",
+    "The address of the admin API and the metrics, instead of the file's",
 );
 
 /// `--max-holds`.
@@ -47,7 +47,7 @@ pub static MAX_HOLDS: Setting<usize> = Setting::new(
     "max-holds",
     &COUNT,
     || 10_000,
-    "How many requests may wait for one service; more are turned away with 503",
+    "How many requests may wait for one service; further requests get 503",
 );
 
 /// `--shutdown-delay`.
@@ -59,7 +59,7 @@ pub static DRAIN_TIMEOUT: Setting<Duration> = drain_timeout(|| Duration::from_se
 /// An address as `rouse up` prints it, or as the file has it.
 #[derive(Debug, Clone, Copy)]
 pub struct PrintedAddress {
-    /// The admin API may not listen on all addresses.
+    /// True for the admin API, which may not listen on all addresses.
     admin: bool,
 }
 
@@ -72,7 +72,7 @@ impl PrintedAddress {
         local.as_deref().unwrap_or(bare).parse().ok()
     }
 
-    /// What is allowed, in words.
+    /// The allowed form, for errors.
     pub const ALLOWED: &str = "an IP address and a port, like 127.0.0.1:8080 or [::1]:8080";
 }
 

@@ -1,4 +1,4 @@
-//! Where the configuration comes from: a file, or the demo that is built in.
+//! Finds, reads and watches the configuration of `rouse up`: a file, or the built-in demo.
 
 use std::fs::Metadata;
 use std::io;
@@ -17,9 +17,9 @@ pub const DEMO: &str = include_str!("demo.yaml");
 
 /// The file that is used if none is named.
 pub const DEFAULT_FILE: &str = "rouse.yaml";
-/// The other spelling.
+/// The other accepted name.
 const OTHER_FILE: &str = "rouse.yml";
-/// How often the file is looked at. A change counts when two looks agree on it: editors write in several steps.
+/// How often the file is checked. A change counts when two checks in a row agree on it: editors write in several steps.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// Where the configuration comes from.
@@ -27,7 +27,7 @@ const LOOK: Duration = Duration::from_millis(250);
 pub enum ConfigSource {
     /// A file.
     File {
-        /// As the user called it.
+        /// The name that the user gave.
         name: String,
         /// Its absolute path.
         path: PathBuf,
@@ -38,15 +38,15 @@ pub enum ConfigSource {
     Demo,
 }
 
-/// Why there is no configuration.
+/// Why the configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// The file cannot be read.
     #[error("cannot read {name}: {error}")]
     Unreadable {
-        /// Which.
+        /// The name of the file.
         name: String,
-        /// Why.
+        /// The error of the system.
         error: io::Error,
     },
     /// It has errors.
@@ -68,7 +68,7 @@ impl ConfigSource {
 
     /// The file in `folder`, or the demo.
     pub fn find_in(folder: &Path) -> Result<Self, CommandError> {
-        // Also a broken link, since it is a mistake rather than a wish for the demo.
+        // A broken link counts as a file: it is a mistake, not a reason to run the demo.
         let here = |name: &str| Some(folder.join(name)).filter(|file| file.symlink_metadata().is_ok());
         match (here(DEFAULT_FILE), here(OTHER_FILE)) {
             (Some(_), Some(_)) => Err(CommandError::Input(format!(
@@ -123,7 +123,7 @@ impl ConfigSource {
         Ok(())
     }
 
-    /// What to call it.
+    /// The name for messages.
     pub fn name(&self) -> &str {
         match self {
             ConfigSource::File { name, .. } => name,
@@ -131,7 +131,7 @@ impl ConfigSource {
         }
     }
 
-    /// Tells when it changed.
+    /// Watches the file for changes.
     pub(super) fn watch(&self) -> Changes {
         let path = match self {
             ConfigSource::File { path, .. } => Some(path.clone()),
@@ -144,7 +144,7 @@ impl ConfigSource {
     }
 }
 
-/// What can be said in a file but not done yet. Ignoring it would be worse than refusing it.
+/// Rejects keys that are not implemented yet: ignoring them would be worse.
 fn not_yet(name: &str, config: &Config) -> Result<(), ReadError> {
     let sidecars = config.apps.iter().filter(|app| app.sidecar).map(|app| {
         format!("{name}: apps.{}.sidecar: sidecars are not available yet: remove this key", app.name)
@@ -153,7 +153,7 @@ fn not_yet(name: &str, config: &Config) -> Result<(), ReadError> {
     if all.is_empty() { Ok(()) } else { Err(ReadError::NotYet(all)) }
 }
 
-/// What changes when a file is written or replaced.
+/// The metadata that changes when a file is written or replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stamp {
     inode: (u64, u64),
@@ -173,14 +173,14 @@ impl Stamp {
     }
 }
 
-/// The changes of a file.
+/// Detects changes of a file.
 #[derive(Debug)]
 pub(super) struct Changes {
     path: Option<PathBuf>,
     looks: Interval,
-    /// What was read.
+    /// The stamp of the file that was read.
     known: Option<Stamp>,
-    /// What was seen at the last look, if it is something else.
+    /// The stamp of the last check, if it differs from `known`.
     fresh: Option<Stamp>,
 }
 
@@ -196,14 +196,14 @@ impl Changes {
         }
     }
 
-    /// Notes that the current file has been read.
+    /// Records that the current file is about to be read.
     pub(super) fn seen(&mut self) {
-        // Before it is read, so that a change in between is read again rather than missed; and what was seen counts,
-        // not what is there now, for the same reason.
+        // Record before the read: a change in between is then read again rather than missed. For the same reason the stamp of
+        // the last check counts, not the current one.
         self.known = self.fresh.take().or_else(|| self.path.as_deref().and_then(Stamp::of)).or(self.known);
     }
 
-    /// One look. Answers whether it is a change, and a settled one.
+    /// One check. Returns true if the file has changed and the change has settled.
     fn look(&mut self, stamp: Option<Stamp>) -> bool {
         let Some(stamp) = stamp.filter(|stamp| Some(*stamp) != self.known) else {
             self.fresh = None;

@@ -1,4 +1,4 @@
-//! What every request to the API server needs: kinds and their paths, error texts, deadlines.
+//! Requests to the API server: the paths of kinds, error texts and timeouts.
 
 use std::future::Future;
 use std::time::Duration;
@@ -6,16 +6,16 @@ use std::time::Duration;
 use rouse_core::start_failure::one_line;
 use tokio::time::{Instant, sleep_until, timeout};
 
-/// A kind of object, and where the API server has it.
+/// A kind of object, and its path at the API server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ObjectKind {
-    /// For people.
+    /// The kind as texts name it: `EndpointSlice`.
     pub(crate) name: &'static str,
     /// Empty for the core group.
     pub(crate) group: &'static str,
     pub(crate) version: &'static str,
     pub(crate) plural: &'static str,
-    /// A cluster without it is no error.
+    /// Whether the gateway works in a cluster that does not have this kind.
     pub(crate) optional: bool,
 }
 
@@ -43,7 +43,7 @@ impl ObjectKind {
         Self { name, group, version, plural, optional }
     }
 
-    /// Where its objects are.
+    /// The path of its objects.
     pub(crate) fn path(&self, namespace: Option<&str>) -> String {
         path(self.group, self.version, self.plural, namespace)
     }
@@ -63,7 +63,7 @@ impl ObjectKind {
     }
 }
 
-/// Where objects of a kind are.
+/// The path of the objects of a kind.
 pub(crate) fn path(group: &str, version: &str, plural: &str, namespace: Option<&str>) -> String {
     let root = if group.is_empty() { format!("/api/{version}") } else { format!("/apis/{group}/{version}") };
     match namespace {
@@ -93,7 +93,7 @@ fn text(error: &kube::Error) -> String {
         error => {
             let mut text = String::from("the API server cannot be reached");
             let mut source = std::error::Error::source(error);
-            // The innermost says what happened; the others only say where.
+            // The innermost error names the cause; the outer ones only name the layer.
             while let Some(inner) = source {
                 source = inner.source();
                 if source.is_none() {
@@ -105,7 +105,7 @@ fn text(error: &kube::Error) -> String {
     }
 }
 
-/// `request`, unless it takes longer than `limit`.
+/// Runs `request`, and fails if it takes longer than `limit`.
 pub(crate) async fn within<T>(
     limit: Duration,
     request: impl Future<Output = Result<T, kube::Error>>,
@@ -117,7 +117,7 @@ pub(crate) async fn within<T>(
     timeout(limit, request).await.unwrap_or_else(|_| Err(late()))
 }
 
-/// Waits until `due`, or for ever.
+/// Waits until `due`. Without `due`, it never returns.
 pub(crate) async fn at(due: Option<Instant>) {
     match due {
         Some(due) => sleep_until(due).await,

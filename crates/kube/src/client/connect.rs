@@ -1,4 +1,4 @@
-//! Connects to the API server: by a kubeconfig, or by the `ServiceAccount` of the own pod.
+//! Connects to the API server with a kubeconfig or with the `ServiceAccount` of the gateway's pod.
 
 use std::env;
 use std::io::{self, ErrorKind};
@@ -8,60 +8,59 @@ pub use kube::Client;
 use kube::Config;
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 
-/// Why there is no connection to the API server.
+/// Why no client for the API server could be made.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// No kubeconfig is named, and none is at the usual place.
+    /// No kubeconfig is named, and `~/.kube/config` does not exist.
     #[error("there is no kubeconfig: KUBECONFIG is not set, and ~/.kube/config does not exist")]
     NoKubeconfig,
-    /// A kubeconfig is named, and is not there.
+    /// The named kubeconfig does not exist.
     #[error("the kubeconfig {0} does not exist")]
     Missing(String),
-    /// The file is there, and cannot be read.
+    /// The file exists, but cannot be read.
     #[error("the kubeconfig {path} cannot be read")]
     Unreadable {
-        /// Which file.
+        /// The path of the file.
         path: String,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// The file is there, and says nothing that can be used.
+    /// The content of the file is not a valid kubeconfig.
     #[error("the kubeconfig {path} is not valid")]
     Invalid {
-        /// Which file.
+        /// The path of the file.
         path: String,
-        /// Why.
+        /// The cause.
         source: Box<KubeconfigError>,
     },
-    /// There are contexts, but not this one.
-    #[error("there is no context {context:?} in the kubeconfig {path}; there {}", contexts(.there))]
+    /// The kubeconfig does not have the requested context.
+    #[error("the kubeconfig {path} has no context {context:?}; it has {}", contexts(.there))]
     NoContext {
-        /// Which was asked for.
+        /// The requested context.
         context: String,
-        /// Where.
+        /// The path of the kubeconfig.
         path: String,
-        /// Which there are.
+        /// The contexts that it has.
         there: Vec<String>,
     },
     /// In a pod, without a kubeconfig: the pod's `ServiceAccount` cannot be used.
-    #[error("neither a kubeconfig nor the ServiceAccount of this pod says where the API server is")]
+    #[error("there is no kubeconfig, and this pod's ServiceAccount cannot be used to reach the API server")]
     NoServiceAccount(#[source] Box<kube::config::InferConfigError>),
     /// The configuration is not usable: a bad certificate, a bad address.
-    #[error("cannot talk to the API server")]
+    #[error("the connection settings for the API server are not valid")]
     Client(#[source] Box<kube::Error>),
 }
 
 fn contexts(there: &[String]) -> String {
     match there {
-        [] => "are none".to_owned(),
-        [only] => format!("is {only}"),
-        all => format!("are {}", all.join(", ")),
+        [] => "none".to_owned(),
+        all => all.join(", "),
     }
 }
 
-/// A client by this kubeconfig; without one, by `KUBECONFIG`, `~/.kube/config` or the pod's own `ServiceAccount`, whose
-/// token is read again when it is renewed. With a `context`, by that of a kubeconfig and nothing else. Nothing is asked
-/// of the API server yet. Must be called within a runtime.
+/// Makes a client from `kubeconfig`; without it, from `KUBECONFIG`, `~/.kube/config` or the pod's own `ServiceAccount`,
+/// whose token is read again when it is renewed. With a `context`, only a kubeconfig is used, never the `ServiceAccount`.
+/// Sends no request yet. Must be called within a Tokio runtime.
 pub async fn connect(kubeconfig: Option<&Path>, context: Option<&str>) -> Result<Client, ConnectError> {
     let config = match (kubeconfig, context) {
         (None, None) => inferred().await?,
@@ -77,7 +76,7 @@ async fn inferred() -> Result<Config, ConnectError> {
         Err(error) if is_set("KUBERNETES_SERVICE_HOST") && !is_set("KUBECONFIG") => {
             Err(ConnectError::NoServiceAccount(Box::new(error)))
         }
-        // Not in a pod: what is wrong with the kubeconfig.
+        // Not in a pod: read the kubeconfig again, for an error that says what is wrong with it.
         Err(_) => named(None, None).await,
     }
 }
@@ -106,7 +105,7 @@ async fn named(path: Option<&Path>, context: Option<&str>) -> Result<Config, Con
     Config::from_custom_kubeconfig(file, &options).await.map_err(fault)
 }
 
-/// Where a kubeconfig is that no flag names.
+/// The path of the kubeconfig if no flag names one.
 fn usual_place() -> String {
     let named = env::var("KUBECONFIG").ok().filter(|named| !named.is_empty());
     named.unwrap_or_else(|| "~/.kube/config".to_owned())

@@ -1,4 +1,4 @@
-//! The API server: how to connect, list and watch, and everything the gateway asks of it.
+//! Access to the API server: connect, list, watch, and the permissions that the gateway needs.
 
 pub mod permissions;
 

@@ -8,13 +8,13 @@ pub struct Permission {
     pub group: &'static str,
     /// The plural of the kind, with its subresource as RBAC writes it: `deployments/scale`.
     pub resource: &'static str,
-    /// What is done with it.
+    /// The verbs, as RBAC writes them.
     pub verbs: &'static [&'static str],
-    /// Where.
+    /// Where it must hold.
     pub scope: Scope,
-    /// Whether the gateway can do without.
+    /// Whether the gateway works without it.
     pub need: Requirement,
-    /// What it is for, in one sentence.
+    /// Why the gateway needs it, in one or two sentences.
     pub why: &'static str,
 }
 
@@ -28,14 +28,14 @@ pub enum Scope {
     Named,
 }
 
-/// Whether the gateway can do without a permission.
+/// Whether the gateway works without a permission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Requirement {
-    /// It serves nothing, or wakes nothing.
+    /// Without it, the gateway serves no requests, or wakes no workloads.
     Required,
-    /// It serves and wakes, without this.
+    /// Without it, the gateway serves and wakes, but lacks a feature.
     Optional {
-        /// What is lost.
+        /// What does not work without it.
         lost: &'static str,
     },
 }
@@ -87,7 +87,7 @@ pub const PERMISSIONS: &[Permission] = &[
         "endpointslices",
         FOLLOW,
         Requirement::Required,
-        "They list the pods that are ready, and their addresses.",
+        "EndpointSlices list the ready pods of each Service, with their addresses.",
     ),
     watched("", "services", FOLLOW, Requirement::Required, "Routes lead to ports of Services."),
     watched(
@@ -95,42 +95,42 @@ pub const PERMISSIONS: &[Permission] = &[
         "interceptorroutes",
         FOLLOW,
         Requirement::Required,
-        "They are the routes. Without the permission, the gateway cannot know that there are none, and waits.",
+        "InterceptorRoutes are routes. The gateway does not get ready before it has listed all routes.",
     ),
     watched(
         "http.keda.sh",
         "httpscaledobjects",
         FOLLOW,
         Requirement::Required,
-        "They are routes, too. Without the permission, the gateway cannot know that there are none, and waits.",
+        "HTTPScaledObjects are routes. The gateway does not get ready before it has listed all routes.",
     ),
     watched(
         "apps",
         "deployments/scale",
         SCALE,
         Requirement::Required,
-        "A wake takes a Deployment from 0 to what its route asks for.",
+        "A wake scales a Deployment from 0 to the replicas that its route asks for.",
     ),
     watched(
         "apps",
         "deployments",
         &["list"],
         Requirement::Required,
-        "The workload of a route that names none is found by the labels of its pods.",
+        "If a route names no workload, the gateway finds its Deployment by the labels of its pods.",
     ),
     watched(
         "apps",
         "statefulsets",
         &["list"],
         Requirement::Required,
-        "The workload of a route that names none is found by the labels of its pods, whichever kind it is of.",
+        "If a route names no workload, the gateway finds its StatefulSet by the labels of its pods.",
     ),
     watched(
         "apps",
         "statefulsets/scale",
         SCALE,
         Requirement::Optional { lost: "StatefulSets are not woken" },
-        "A wake takes a StatefulSet from 0 to what its route asks for.",
+        "A wake scales a StatefulSet from 0 to the replicas that its route asks for.",
     ),
     watched(
         "",
@@ -140,32 +140,35 @@ pub const PERMISSIONS: &[Permission] = &[
             lost: "starting pods are not probed, so requests wait until the kubelet has probed them, and anyone who can \
                    write an EndpointSlice can point the gateway anywhere",
         },
-        "Their specs say how a starting pod may be probed, and their addresses show which endpoints are real pods and which are forged.",
+        "The specs of pods say how to probe them, and their addresses show which endpoints are real pods and which are forged.",
     ),
     watched(
         "keda.sh",
         "scaledobjects",
         &["list"],
         Requirement::Optional {
-            lost: "the workload that a ScaledObject names is not woken, unless it is found by its labels, and what is paused is woken",
+            lost: "a workload that only a ScaledObject names is not found and not woken, and a workload that a ScaledObject \
+                   pauses is woken",
         },
-        "A ScaledObject that names a route says which workload is behind it, and whether it is paused.",
+        "A ScaledObject that names a route says which workload the route scales, and whether it is paused.",
     ),
     watched(
         "apps",
         "deployments",
         &["get"],
         Requirement::Optional {
-            lost: "no status says that a quota or a webhook keeps a Deployment from having pods",
+            lost: "the status of a route does not say that a quota or a webhook keeps its Deployment from having pods",
         },
-        "Its conditions say why a workload that was woken has no pods.",
+        "The conditions of a Deployment say why it has no pods after a wake.",
     ),
     watched(
         "apps",
         "statefulsets",
         &["get"],
-        Requirement::Optional { lost: "no status says what keeps a StatefulSet from having pods" },
-        "Its conditions say why a workload that was woken has no pods.",
+        Requirement::Optional {
+            lost: "the status of a route does not say what keeps its StatefulSet from having pods",
+        },
+        "The conditions of a StatefulSet say why it has no pods after a wake.",
     ),
     watched(
         "http.keda.sh",
@@ -186,7 +189,7 @@ pub const PERMISSIONS: &[Permission] = &[
         "events",
         &["create"],
         Requirement::Optional { lost: "`kubectl describe` does not show wakes" },
-        "A wake, and a wake that failed, is an event of the route.",
+        "The gateway writes a Kubernetes Event on the route for each wake and each failed wake.",
     ),
     named(
         "configmaps",

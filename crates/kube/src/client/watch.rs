@@ -1,8 +1,8 @@
-//! Follows all objects of one kind: list, then watch, and list again whenever an event may have been missed.
+//! Lists and watches all objects of one kind, and lists again whenever an event may have been missed.
 //!
-//! State is handed over whole, at the end of a list, so a relist never empties anything. `kube`'s own watcher
-//! hides bookmarks, tries an expired version for ever if the API server refuses it by status, and goes
-//! on from a version that the server has never seen if etcd was restored from a backup: hence this one.
+//! A list replaces the state only when it is complete, so a relist never empties it. `kube`'s own watcher is not used: it
+//! hides bookmarks, retries an expired version for ever if the API server refuses it by status, and continues from a
+//! version that the server has never seen after etcd was restored from a backup.
 
 mod health;
 
@@ -30,50 +30,51 @@ pub use health::{WatchReport, WatchState};
 
 /// How many objects a page of a list has.
 const PAGE: u32 = 500;
-/// How long a list or the beginning of a watch may take.
+/// How long one page of a list, or the start of a watch, may take.
 const ANSWER: Duration = Duration::from_mins(1);
 /// How long a watch lasts; half of it is jitter, so that gateways do not all come back at once.
 const WATCH: Duration = Duration::from_mins(5);
-/// A watch that ended sooner is not begun again at once.
+/// A watch that ends sooner is restarted with backoff.
 const SHORT: Duration = Duration::from_secs(5);
-/// Bookmarks come about every minute. A connection without any for this time is given up.
+/// Bookmarks come about every minute. A watch that receives nothing for this time is given up.
 const SILENCE: Duration = Duration::from_mins(3);
-/// Restoring etcd and its API servers takes longer than this. After a longer gap between two watches the version says nothing: the
-/// server may have gone back and come past it since, by another way.
+/// The longest gap between two watches after which the resource version is still trusted. Restoring etcd from a backup
+/// takes longer than this. After a longer gap, the server may have gone back to an older version and passed ours again
+/// with other events, so all objects are listed again.
 const GAP: Duration = Duration::from_secs(15);
-/// How often a watch notes that this process runs.
+/// How often a watch checks whether this process was frozen.
 const LOOK: Duration = Duration::from_secs(1);
-/// The pauses before a kind that is not installed is looked for again, half of each jitter.
+/// The first and the longest pause before a kind that is not installed is listed again. Half of each pause is jitter.
 const MISSING: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
-/// The pauses after failures, half of each jitter.
+/// The first and the longest pause after failures. Half of each pause is jitter.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
 
-/// Keeps the objects of a watch.
+/// Receives the objects of a watch.
 pub(crate) trait Sink: Send {
-    /// What is kept of an object.
+    /// The type that an object is parsed into.
     type Object: DeserializeOwned + Send;
 
-    /// These are all there are.
+    /// A list is complete: `all` replaces everything before it.
     fn replace(&mut self, all: Vec<Self::Object>);
-    /// This one is new or has changed.
+    /// An object was added or has changed.
     fn put(&mut self, object: Self::Object);
-    /// This one is gone; as it was last seen.
+    /// An object was deleted. Gets its last state.
     fn remove(&mut self, object: Self::Object);
-    /// An object that cannot be read is left out; says which and why.
+    /// An object could not be parsed and is left out. Gets a text that says which and why.
     fn unreadable(&mut self, words: String);
     /// A list begins.
     fn listing(&mut self) {}
-    /// They could not be listed, and why. It is tried again.
+    /// A list failed. Gets the error text. The watch retries the list with backoff.
     fn failed(&mut self, _words: &str) {}
 }
 
-/// What to watch, and with what.
+/// A watch of one kind: which objects, with which client, and where its health is reported.
 pub(crate) struct Watch {
     pub(crate) client: Client,
     pub(crate) kind: ObjectKind,
     /// `None`: the whole cluster.
     pub(crate) namespace: Option<Arc<str>>,
-    /// Only the object of this name.
+    /// Only the object of this name; `None`: all.
     pub(crate) name: Option<Arc<str>>,
     pub(crate) health: Arc<WatchHealth>,
     pub(crate) clock: Arc<dyn Clock>,
@@ -82,7 +83,7 @@ pub(crate) struct Watch {
     pub(crate) again: Arc<Notify>,
 }
 
-/// A page of a list. Items are read one by one, so that a bad one does not spoil the rest.
+/// A page of a list. Items are parsed one by one, so that one bad item does not fail the whole list.
 #[derive(Deserialize)]
 struct Page {
     metadata: PageMeta,
@@ -99,7 +100,7 @@ struct PageMeta {
     next: Option<String>,
 }
 
-/// Enough of an object to go on.
+/// The metadata of an object: its resource version, to continue from, and its name, for error texts.
 #[derive(Deserialize)]
 struct Versioned {
     metadata: VersionedMeta,
@@ -120,14 +121,14 @@ struct VersionedMeta {
 enum End {
     /// The server ended it; everything up to this version was seen.
     Done(String),
-    /// Something may have been missed without an error: the version is too old, or a list was requested.
+    /// Events may have been missed, without an error: the version is too old, or a relist was requested.
     Expired,
-    /// Something may have been missed.
+    /// An error, after which events may have been missed. Has its text.
     Broken(String),
 }
 
 impl Watch {
-    /// Follows until `cancel`.
+    /// Lists and watches until `cancel`.
     pub(crate) async fn run<S: Sink>(self, mut sink: S, cancel: CancellationToken) {
         let never = self.follow(&mut sink);
         tokio::select! {
@@ -147,7 +148,7 @@ impl Watch {
                     self.health.listed(self.clock.now());
                     match self.watch_from(version, sink).await {
                         End::Broken(why) => {
-                            // A watch that lived is no sign of trouble with the server.
+                            // The watch has received something, so the server works: the backoff starts again.
                             failures = if self.health.lived() { 1 } else { failures + 1 };
                             self.health.broken(self.clock.now(), why);
                         }
@@ -181,7 +182,7 @@ impl Watch {
         sleep_until(Instant::now() + self.random.between(pause / 2, pause)).await;
     }
 
-    /// An error for people. What the server says of a permission differs; what to grant does not.
+    /// The text of an error. For 403 it names the permission to grant: the server's own message depends on its authorizer.
     fn describe(&self, error: &kube::Error) -> String {
         if !has_code(error, 403) {
             return describe(error);
@@ -243,7 +244,7 @@ impl Watch {
         }
     }
 
-    /// Watches, and watches on, as long as nothing can have been missed.
+    /// Watches from `version`, and starts the next watch where the last one ended, as long as no event can have been missed.
     async fn watch_from<S: Sink>(&self, mut version: String, sink: &mut S) -> End {
         let (mut short_lived, mut ended) = (0, None);
         loop {
@@ -257,7 +258,7 @@ impl Watch {
                 End::Done(seen) => match self.still_ahead(&seen).await {
                     Ok(true) => {
                         version = seen;
-                        // A proxy in between may end every watch at once.
+                        // A proxy in between may end every watch at once: pause longer each time.
                         short_lived = if began.elapsed() < SHORT { short_lived + 1 } else { 0 };
                         self.pause(PAUSES, short_lived).await;
                     }
@@ -269,15 +270,15 @@ impl Watch {
         }
     }
 
-    /// Whether the server is where we were, or further. If etcd was restored from a backup it is not, and a watch
-    /// from a version it has not reached yet would miss everything up to there.
+    /// Whether the server's version is at least `seen`. It is not after etcd was restored from a backup: a watch from a
+    /// version that the server has not reached yet would miss all events up to it.
     async fn still_ahead(&self, seen: &str) -> Result<bool, kube::Error> {
         let now = self.page(1, None).await?.metadata.resource_version;
         let ahead = now.parse::<u64>().ok().zip(seen.parse::<u64>().ok());
         Ok(ahead.is_some_and(|(now, seen)| now >= seen))
     }
 
-    /// One watch. `ended`: when the one before it did, if there was one since the last list.
+    /// Runs one watch. `ended`: when the previous watch since the last list ended, if there was one.
     async fn watch_once<S: Sink>(&self, mut version: String, ended: Option<Instant>, sink: &mut S) -> End {
         let seconds = u32::try_from(self.random.between(WATCH / 2, WATCH).as_secs()).unwrap_or(u32::MAX);
         let params = WatchParams {
@@ -304,11 +305,12 @@ impl Watch {
         let (mut heard, mut awake, mut frozen) = (Instant::now(), Instant::now(), false);
         loop {
             let event = timeout(LOOK, events.try_next()).await;
-            // After the process stood still, the events that wait are old, up to the next moment without one.
+            // After the process was frozen, buffered events are old, until a wait for the next event times out. If the
+            // watch ends before that, all objects are listed again.
             frozen = awake.elapsed() > LOOK + GAP || (frozen && event.is_ok());
             awake = Instant::now();
             let event = match event {
-                // The connection died, and it is not known when.
+                // The connection died at an unknown time.
                 Err(_) if heard.elapsed() > SILENCE => return End::Expired,
                 Err(_) => continue,
                 Ok(Ok(Some(event))) => event,
@@ -331,7 +333,7 @@ impl Watch {
             let seen = serde_json::from_str(raw.get()).ok().map(|Versioned { metadata }| metadata);
             let Some(seen) = seen.map(|meta| meta.resource_version).filter(|version| !version.is_empty())
             else {
-                return End::Broken("an event without a resourceVersion".to_owned());
+                return End::Broken("the API server sent an event without a resourceVersion".to_owned());
             };
             self.health.heard(self.clock.now());
             match self.read(&raw, sink) {

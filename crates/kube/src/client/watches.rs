@@ -1,4 +1,4 @@
-//! The watches of a cluster: one per kind that is always watched, and others by name; and how each is doing.
+//! All watches of a cluster: one for each kind that is always watched, watches of single objects, and the state of each.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ const WATCHED: [(ObjectKind, bool); 5] = [
     (ObjectKind::POD, false),
 ];
 
-/// Makes the watches of a cluster and knows how they are doing.
+/// Makes the watches of a cluster and reports their state.
 pub(crate) struct Watches {
     client: Client,
     /// The one namespace that is watched; `None`: all.
@@ -89,12 +89,12 @@ impl Watches {
         Watch { client, kind, namespace, name, health, clock, random, again }
     }
 
-    /// How each watch is doing.
+    /// The state of each watch.
     pub(crate) fn reports(&self) -> Vec<WatchReport> {
         self.watched.iter().map(|watched| watched.health.report()).collect()
     }
 
-    /// How the watch of `kind` is doing.
+    /// The state of the watch of `kind`.
     pub(crate) fn report(&self, kind: ObjectKind) -> Option<WatchReport> {
         let watched = self.watched.iter().find(|watched| watched.kind == kind)?;
         Some(watched.health.report())
@@ -119,8 +119,8 @@ impl Watches {
         words.collect()
     }
 
-    /// Waits until all objects were seen once, except for kinds that are not required and cannot be watched. Routes that
-    /// are compiled earlier would answer 404 for those that are not known yet.
+    /// Waits until all objects were seen once, except for kinds that are not required and cannot be watched. If routes
+    /// were compiled earlier, requests for routes that are not known yet would get 404.
     pub(crate) async fn all_seen(&self) {
         let mut changes = self.changes.subscribe();
         let seen = |watched: &Watched| {
@@ -134,7 +134,7 @@ impl Watches {
     }
 }
 
-/// For a watch whose state no reader asks for.
+/// The health of a watch whose state is not reported.
 fn health(kind: ObjectKind) -> Arc<WatchHealth> {
     Arc::new(WatchHealth::new(kind.name, watch::Sender::new(())))
 }

@@ -1,4 +1,4 @@
-//! Connects the rooms of a cluster: implements what each of them needs of the others.
+//! Connects the modules of a cluster: implements the interface through which each of them uses the others.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::routes::plan::Findings;
 use crate::routes::{EventReason, IsCurrent, RouteContext, RoutePlanner};
 use crate::wake::{FailureKind, WakeContext, Waker};
 
-/// Connects the rooms.
+/// Connects the modules of a cluster.
 pub(super) struct Wiring {
     pub(super) registry: Arc<Registry>,
     pub(super) endpoints: Arc<EndpointController>,
@@ -30,8 +30,8 @@ impl EndpointListener for Wiring {
     }
 
     fn endpoints_changed(&self, service: Option<&ServiceId>) {
-        // Only where the status of a route shows a failed wake, which may be over now: with many routes, each
-        // compilation takes long.
+        // Only if the status of a route shows a failed wake, which may be over now: with many routes, a compilation
+        // takes long.
         if self.waker.has_failed(service) {
             self.planner.refresh();
         }

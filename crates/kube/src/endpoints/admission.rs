@@ -1,4 +1,4 @@
-//! Which endpoints of a Service's slices get traffic.
+//! Decides which endpoints of a Service's slices get traffic.
 
 use std::collections::BTreeMap;
 
@@ -12,19 +12,19 @@ use crate::objects::service_summary::ServiceSummary;
 /// The slices of one service by name.
 pub(super) type Slices = BTreeMap<String, Slice>;
 
-/// Decides by what the operator allows and by the pods that exist.
+/// Decides which endpoints get traffic, by the operator's policy and by the pods that exist at their addresses.
 #[derive(Debug)]
 pub(super) struct Admission {
     pub(super) ownership: OwnershipCheck,
     pub(super) policy: EndpointPolicy,
 }
 
-/// What is decided about an endpoint.
+/// The decision about one endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Verdict {
     /// Whether it gets traffic.
     pub(super) admitted: bool,
-    /// Whether that stays so when pods come and go.
+    /// False: the whole slice is kept, since the decision may change when more pods are seen, or the endpoint is refused.
     pub(super) is_final: bool,
 }
 
@@ -49,20 +49,23 @@ impl Admission {
         }
     }
 
-    /// Reduces `slice` to what the registry may have. If that may change with the pods that come, or if some of it is
-    /// refused, returns the whole slice, which must be kept.
+    /// Removes the endpoints from `slice` that get no traffic. If that may change when more pods are seen, or if an
+    /// endpoint is refused, returns the whole slice, which the caller must keep.
     pub(super) fn reduce(&self, service: Option<&ServiceSummary>, slice: &mut Slice) -> Option<Slice> {
-        let is_final = slice.endpoints.iter().all(|endpoint| self.decide(service, endpoint).is_final);
+        let (ports, trusts_all) = (numbers(slice), self.trust(service) == Trust::All);
+        let is_reachable = |endpoint: &SliceEndpoint| self.policy.is_reachable_address(endpoint.ip, &ports);
+        let is_final = slice.endpoints.iter().all(|endpoint| {
+            self.decide(service, endpoint).is_final && (trusts_all || is_reachable(endpoint))
+        });
         let whole = (!is_final).then(|| slice.clone());
         if whole.is_some() {
             slice.endpoints.retain(|endpoint| self.decide(service, endpoint).admitted);
         }
-        let ports = numbers(slice);
-        slice.endpoints.retain(|endpoint| self.policy.is_reachable_address(endpoint.ip, &ports));
+        slice.endpoints.retain(is_reachable);
         whole
     }
 
-    /// How the worst endpoint of these slices is refused, if one is.
+    /// The most serious refusal among the endpoints of these slices, if any is refused.
     pub(super) fn worst_refusal(&self, service: &ServiceSummary, slices: &Slices) -> Option<Refusal> {
         let refusals = slices.values().flat_map(|slice| {
             let ports = numbers(slice);

@@ -1,7 +1,7 @@
 //! Services whose `ClusterIP` is not dialled, because their slices name endpoints that get no traffic.
 //!
-//! Kube-proxy does not know the rules for endpoints: it sends what is dialled at a `ClusterIP` to every endpoint of the
-//! Service's slices. A tenant with one real pod and a forged slice would have the gateway send requests to any address.
+//! Kube-proxy does not apply the gateway's rules for endpoints: it spreads connections to a `ClusterIP` over every endpoint
+//! of the Service's slices. A tenant with one real pod and a forged slice could make the gateway send requests to any address.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,8 +17,8 @@ use tokio::time::Instant;
 /// (a mesh with strict mTLS). With more of it, a forged endpoint is reached for longer.
 const GRACE: Duration = Duration::from_secs(4);
 /// How long a Service is remembered after its slices no longer name such endpoints. Kube-proxy applies slices late, so it
-/// may lead there for a while; a connection that was made there is used as long as requests follow each other closely; and
-/// endpoints that come and go would otherwise get the benefit of the doubt each time.
+/// may still send connections there; a connection that was made there is reused while requests follow each other closely;
+/// and endpoints that come and go would otherwise get the grace period each time.
 const REMEMBERED: Duration = Duration::from_secs(30);
 
 /// Why an endpoint gets no traffic.
@@ -31,24 +31,25 @@ pub(super) enum Refusal {
     Foreign,
 }
 
-/// What has changed when the endpoints of a Service are reviewed.
+/// Why the endpoints of a Service are reviewed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cause {
-    /// One of its slices. An endpoint that is removed before its pod was seen counts as forged.
+    /// One of its slices has changed. An endpoint that is removed before its pod was seen counts as forged.
     Slice,
-    /// All slices were listed. Pods may be listed soon, too, and are believed until then, so nothing follows from it.
+    /// All slices were listed. They may be trusted until pods are listed as well, so an endpoint that is no longer refused
+    /// counts neither as a pod nor as forged.
     List,
-    /// What is known of the endpoints that its slices name: pods were seen, or the Service selects others.
+    /// Its slices are the same, but more is known about their endpoints: pods were seen, or the Service has changed.
     Facts,
 }
 
 /// A Service whose slices name refused endpoints, or did so a short time ago.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Block {
-    /// They do. The `ClusterIP` is not dialled after `from`.
+    /// Its slices name refused endpoints. The `ClusterIP` is not dialled from `from` on.
     Present { from: Instant },
-    /// They no longer do; forgotten after `until`. `refused`: the `ClusterIP` is not dialled before that. Otherwise
-    /// nothing happens unless such endpoints come back: for them, `from` still counts.
+    /// Its slices no longer name any. The entry is forgotten after `until`. If `refused`, the `ClusterIP` is not dialled
+    /// until then. Otherwise it is dialled, but refused endpoints that come back are blocked from the old `from` on.
     Past { from: Instant, until: Instant, refused: bool },
 }
 
@@ -83,12 +84,12 @@ impl Block {
 #[derive(Debug, Default)]
 pub(super) struct BlockedClusterIps {
     by_service: HashMap<ServiceId, Block>,
-    /// Notified when one is new, changes or goes.
+    /// Notified when an entry is added, changed or removed.
     changed: Arc<Notify>,
 }
 
 impl BlockedClusterIps {
-    /// The worst endpoint that the slices of a Service name now is refused like this.
+    /// Updates the entry of a Service. `worst` is the most serious refusal among the endpoints that its slices name now.
     pub(super) fn review(&mut self, id: &ServiceId, worst: Option<Refusal>, cause: Cause, now: Instant) {
         let before = self.by_service.get(id).copied();
         let known = before.filter(|block| !block.is_forgotten(now));
@@ -98,7 +99,7 @@ impl BlockedClusterIps {
                     Refusal::Foreign => now,
                     Refusal::Unseen => now + GRACE,
                 };
-                // A new endpoint does not restart the time: with a new one each second, none would ever be refused.
+                // A new endpoint does not restart the grace period: with a new one each second, none would ever be refused.
                 Some(Block::Present { from: known.map_or(from, |known| known.from().min(from)) })
             }
             // The same endpoints turned out to be pods.
@@ -128,7 +129,7 @@ impl BlockedClusterIps {
         self.by_service.keys()
     }
 
-    /// When [`BlockedClusterIps::has`] answers something else for some Service by itself. Forgets those that are over.
+    /// When [`BlockedClusterIps::has`] next changes by the passing of time. Also removes entries that are over.
     pub(super) fn next(&mut self, now: Instant) -> Option<Instant> {
         self.by_service.retain(|_, block| !block.is_forgotten(now));
         self.by_service.values().filter_map(|block| block.changes()).filter(|at| *at > now).min()

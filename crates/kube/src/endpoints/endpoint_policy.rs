@@ -1,4 +1,4 @@
-//! What the operator allows endpoints to be, and addresses that no endpoint may have.
+//! The operator's policy for endpoints: which may be without a pod, and addresses that no endpoint may have.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -12,7 +12,7 @@ pub(super) enum Trust {
     None,
     /// Pods of its namespace.
     Pods,
-    /// All.
+    /// All endpoints, with or without a pod.
     All,
 }
 
@@ -26,12 +26,12 @@ pub(crate) enum ManualEndpoints {
     In(BTreeSet<String>),
 }
 
-/// What an operator allows.
+/// The operator's policy for endpoints.
 #[derive(Debug)]
 pub(crate) struct EndpointPolicy {
     /// Where endpoints without a pod may get traffic.
     pub(crate) manual: ManualEndpoints,
-    /// Where this gateway itself listens: no request goes there.
+    /// The addresses on which this gateway listens: no request is sent there.
     pub(crate) own: Vec<SocketAddr>,
 }
 

@@ -1,6 +1,6 @@
-//! Brings Services and `EndpointSlice`s into the registry.
+//! Writes Services and `EndpointSlice`s into the registry.
 //!
-//! A service is in the registry while its Service object exists. Slices that come first are kept until it does.
+//! A service is in the registry while its Service object exists. Slices that arrive before their Service are kept.
 //! A tenant who writes a slice could send requests to any address. So an endpoint gets no traffic unless the Service
 //! selects pods and the endpoint is a pod of its namespace, at its own address, or the operator allows manual endpoints.
 //! The registry's own policy must allow endpoints without a pod.
@@ -24,28 +24,29 @@ use super::endpoint_policy::Trust;
 use super::slice_facts::SliceFacts;
 use crate::objects::service_summary::{ServiceKind, ServiceSummary};
 
-/// Where slices and pods disagree, which should end after a while.
+/// Disagreements between slices and pods. Most end by themselves; if one lasts, slices or pods are listed again.
 #[derive(Debug, Default)]
 struct Disagreements {
-    /// Notified when there is a new one.
+    /// Notified when there is a new disagreement.
     changed: Arc<Notify>,
-    /// Pods have left.
+    /// Whether a pod has left since the last check.
     departed: bool,
-    /// All slices are to be listed again.
+    /// Whether a relist of all slices was requested.
     asked: bool,
     /// Unknown pods that slices name, for which all pods were listed again.
     asked_for: HashSet<PodUid>,
 }
 
-/// What is known of Services and slices.
+/// The known Services and slices, and what the registry has of them.
 pub(super) struct RegistryFeed {
     registry: Arc<Registry>,
     admission: Admission,
     services: HashMap<ServiceId, Arc<ServiceSummary>>,
     spreads: HashMap<ServiceId, ConcurrencyLimits>,
-    /// `namespace/name` of each slice, and whose it is.
+    /// The Service of each slice, by the slice's `namespace/name`.
     homes: HashMap<Box<str>, ServiceId>,
-    /// Slices as written, of services that the registry does not have, or with endpoints that are no pods we know of.
+    /// Whole slices that the registry may need later: those of services that the registry does not have, and those with
+    /// endpoints that are not known pods.
     kept: HashMap<ServiceId, Slices>,
     /// Services whose kept slices name endpoints that get no traffic.
     blocked: BlockedClusterIps,
@@ -55,8 +56,8 @@ pub(super) struct RegistryFeed {
     lost: Arc<Notify>,
     disagreements: Disagreements,
     stale: bool,
-    /// A service or a port was removed since the last [`RegistryFeed::take_remade`]. If it came back, it is another one of the same
-    /// name.
+    /// Whether a service or a port was removed since the last [`RegistryFeed::take_remade`]. If it
+    /// came back, it is a new one with the same name.
     remade: bool,
 }
 
@@ -89,12 +90,12 @@ impl RegistryFeed {
     }
 
     /// Whether the `ClusterIP` of this Service must not be dialled: kube-proxy would send requests from there to endpoints
-    /// that get no traffic from us.
+    /// that get no traffic from the gateway.
     pub(super) fn blocks_cluster_ip(&self, id: &ServiceId, now: Instant) -> bool {
         self.trust(id) != Trust::All && self.blocked.has(id, now)
     }
 
-    /// When [`RegistryFeed::blocks_cluster_ip`] answers something else by itself.
+    /// When [`RegistryFeed::blocks_cluster_ip`] next changes by the passing of time.
     pub(super) fn next_block_change(&mut self, now: Instant) -> Option<Instant> {
         self.blocked.next(now)
     }
@@ -104,12 +105,12 @@ impl RegistryFeed {
         self.blocked.changed()
     }
 
-    /// Whether a service or a port went since this was last asked.
+    /// Whether a service or a port was removed since the last call.
     pub(super) fn take_remade(&mut self) -> bool {
         std::mem::take(&mut self.remade)
     }
 
-    /// A slice is new or has changed.
+    /// Adds or replaces a slice.
     pub(super) fn put_slice(&mut self, written: SliceFacts) {
         let SliceFacts { key, name, home, slice, .. } = written;
         let Some(id) = home else { return self.drop_slice(&key, &name) };
@@ -117,7 +118,7 @@ impl RegistryFeed {
             self.drop_slice(&key, &name);
         }
         self.homes.insert(key, id.clone());
-        // Pods that were seen a moment ago count before the old slice goes: it would seem to have been forged.
+        // Review the old slice with the pods that are known now, before it is replaced: otherwise it would count as forged.
         self.review(&id, Cause::Facts);
         if !self.declared(&id) {
             self.kept.entry(id).or_default().insert(name, slice);
@@ -128,7 +129,7 @@ impl RegistryFeed {
         self.review(&id, Cause::Slice);
     }
 
-    /// A slice is gone.
+    /// Removes a slice.
     pub(super) fn remove_slice(&mut self, written: &SliceFacts) {
         self.drop_slice(&written.key, &written.name);
     }
@@ -155,7 +156,7 @@ impl RegistryFeed {
         }
     }
 
-    /// These are all slices there are. Each service changes once, from what it had to what it has.
+    /// Replaces all slices. Each service changes once, from its old endpoints to the new ones, so a relist never empties it.
     pub(super) fn replace_slices(&mut self, all: Vec<SliceFacts>) {
         let missed = !std::mem::take(&mut self.disagreements.asked);
         self.admission.ownership.slices_listed(missed);
@@ -180,7 +181,7 @@ impl RegistryFeed {
         }
     }
 
-    /// A Service is new or has changed. Returns whether anything that routes use has changed.
+    /// Adds or replaces a Service. Returns whether anything that routes use has changed.
     pub(super) fn put_service(&mut self, facts: ServiceSummary) -> bool {
         let id = facts.id.clone();
         let before = self.services.get(&id).map(Arc::clone);
@@ -216,7 +217,7 @@ impl RegistryFeed {
         true
     }
 
-    /// A Service is gone: requests that wait for it fail.
+    /// Removes a Service. Requests that wait for it fail.
     pub(super) fn remove_service(&mut self, id: &ServiceId) {
         let declared = self.declared(id);
         self.services.remove(id);
@@ -225,7 +226,7 @@ impl RegistryFeed {
         }
     }
 
-    /// These are all Services there are.
+    /// Replaces all Services.
     pub(super) fn replace_services(&mut self, all: Vec<ServiceSummary>) {
         let names: HashSet<&ServiceId> = all.iter().map(|facts| &facts.id).collect();
         let gone: Vec<ServiceId> = self.services.keys().filter(|id| !names.contains(id)).cloned().collect();
@@ -237,7 +238,7 @@ impl RegistryFeed {
         }
     }
 
-    /// How requests are spread, as routes say.
+    /// Sets how requests to each service are spread over its pods, as routes say.
     pub(super) fn set_spreads(&mut self, spreads: HashMap<ServiceId, ConcurrencyLimits>) {
         let before = std::mem::replace(&mut self.spreads, spreads);
         let all: HashSet<&ServiceId> = before.keys().chain(self.spreads.keys()).collect();
@@ -250,7 +251,7 @@ impl RegistryFeed {
         }
     }
 
-    /// The slices are out of reach, or are back.
+    /// Sets whether all services are stale, because slices cannot be watched.
     pub(super) fn set_stale(&mut self, stale: bool) {
         if std::mem::replace(&mut self.stale, stale) == stale {
             return;
@@ -260,7 +261,7 @@ impl RegistryFeed {
         }
     }
 
-    /// Whether the registry has it.
+    /// Whether the service is in the registry. `ExternalName` Services are not.
     fn declared(&self, id: &ServiceId) -> bool {
         self.services.get(id).is_some_and(|facts| facts.kind != ServiceKind::ExternalName)
     }
@@ -285,7 +286,7 @@ impl RegistryFeed {
         }
     }
 
-    /// All slices of a declared service.
+    /// Gives the registry all slices of a declared service.
     fn give(&mut self, id: &ServiceId, slices: Slices) {
         let given: Vec<(String, Slice)> = slices
             .into_iter()
@@ -297,7 +298,7 @@ impl RegistryFeed {
         self.registry.service(id).replace_slices(given);
     }
 
-    /// Those slices that were not given whole, now that more of them may be.
+    /// Gives the registry the kept slices of a service again, since more of their endpoints may get traffic now.
     fn give_kept(&mut self, id: &ServiceId) {
         for (name, slice) in self.kept.remove(id).unwrap_or_default() {
             let given = self.given(id, &name, slice);
@@ -306,7 +307,7 @@ impl RegistryFeed {
         self.review(id, Cause::Facts);
     }
 
-    /// Lists all slices again: some that are needed are not kept.
+    /// Requests a relist of all slices, since some that are needed are not kept.
     fn request_relist(&mut self) {
         self.disagreements.asked = true;
         self.lost.notify_one();
@@ -320,7 +321,7 @@ impl RegistryFeed {
         self.services.get(id).map(|facts| &**facts)
     }
 
-    /// Looks again at which endpoints of this service are refused.
+    /// Checks again whether the slices of this service name refused endpoints.
     fn review(&mut self, id: &ServiceId, cause: Cause) {
         let slices = self.kept.get(id).filter(|_| self.declared(id));
         let worst = self.facts(id).zip(slices);
@@ -328,7 +329,7 @@ impl RegistryFeed {
         self.blocked.review(id, worst, cause, Instant::now());
     }
 
-    /// What the registry may have of `slice`. If that may change, or if some of it is refused, the whole is kept.
+    /// The part of `slice` that the registry gets. Keeps the whole slice if that may change, or if an endpoint is refused.
     fn given(&mut self, id: &ServiceId, name: &str, mut slice: Slice) -> Slice {
         match self.admission.reduce(self.facts(id), &mut slice) {
             None => self.forget(id, name),

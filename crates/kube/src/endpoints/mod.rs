@@ -1,7 +1,7 @@
-//! Services, `EndpointSlice`s and pods → the registry, and which endpoints are trusted.
+//! Feeds the registry from Services, `EndpointSlice`s and pods, and decides which endpoints are trusted.
 //!
 //! `EndpointController` owns what is known of them, the tasks that watch them, and the tasks that list them again when they
-//! disagree. Other rooms ask it about Services, and hear through `EndpointListener` what has changed.
+//! disagree. Other modules ask it about Services, and `EndpointListener` tells them what has changed.
 
 mod admission;
 mod blocked_cluster_ips;
@@ -40,7 +40,7 @@ const DISAGREEMENT: Duration = Duration::from_secs(2);
 /// not exist would have the gateway list all the time.
 const BETWEEN_LISTS: Duration = Duration::from_secs(30);
 
-/// Hears what the feed has learned.
+/// Is told when Services or endpoints change.
 pub(crate) trait EndpointListener: Send + Sync + 'static {
     /// A Service is new, has changed or is gone.
     fn services_changed(&self);
@@ -53,7 +53,7 @@ pub(crate) struct EndpointController {
     feed: Mutex<RegistryFeed>,
     pods: Arc<PodIndex>,
     watches: Arc<Watches>,
-    /// How long the slices may be out of reach before snapshots are marked stale.
+    /// How long the watch of slices may be broken before snapshots are marked stale.
     stale_after: Duration,
     /// Notified when all slices must be listed again.
     relist_slices: Arc<Notify>,
@@ -96,7 +96,7 @@ impl EndpointController {
     }
 
     pub(crate) fn service(&self, id: &ServiceId) -> Option<Arc<ServiceSummary>> {
-        // The lock is held for one look only: slices must not wait for routes.
+        // The lock is held for one lookup only: slices must not wait for routes.
         self.lock().service(id)
     }
 
@@ -116,7 +116,7 @@ impl EndpointController {
         self.lock().blocks_cluster_ip(id, now)
     }
 
-    /// When [`EndpointController::blocks_cluster_ip`] changes by itself for some Service.
+    /// When [`EndpointController::blocks_cluster_ip`] next changes by the passing of time.
     pub(crate) fn next_block_change(&self, now: Instant) -> Option<Instant> {
         self.lock().next_block_change(now)
     }
@@ -134,7 +134,7 @@ impl EndpointController {
         feed.take_remade()
     }
 
-    /// Marks snapshots stale while the slices have been out of reach for long.
+    /// Marks snapshots stale while the watch of slices has been broken for longer than `stale_after`.
     async fn mark_staleness(self: Arc<Self>, cancel: CancellationToken) {
         let mut changes = self.watches.changes();
         loop {
@@ -156,8 +156,8 @@ impl EndpointController {
         }
     }
 
-    /// Stops to require pods for endpoints when pods cannot be watched. Where they were seen before, their watch may be
-    /// broken for a while; returns how much of that time is left.
+    /// Stops requiring a pod for each endpoint while pods cannot be watched: otherwise no endpoint would get traffic. A watch
+    /// that has listed pods before may be broken for `stale_after` until then; returns how much of that time is left.
     pub(crate) fn check_pods(&self) -> Option<Duration> {
         let pods = self.watches.report(ObjectKind::POD)?;
         let patience = self.patience(&pods).filter(|_| pods.synced);
@@ -173,7 +173,7 @@ impl EndpointController {
         Some(self.stale_after.saturating_sub(broken_for)).filter(|left| !left.is_zero())
     }
 
-    /// Lists slices or pods again where they have disagreed for a while: one of the watches may have missed an event, or
+    /// Lists slices or pods again if they have disagreed for a while: one of the watches may have missed an event, or may
     /// hang.
     async fn settle_disagreements(self: Arc<Self>, cancel: CancellationToken) {
         let changed = self.lock().disagreements();

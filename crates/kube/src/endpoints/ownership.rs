@@ -1,4 +1,4 @@
-//! Checks whether the endpoints of slices are pods that exist at that address.
+//! Checks whether the endpoints of slices are pods that exist at their address.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -8,18 +8,19 @@ use tokio::sync::Notify;
 
 use crate::endpoints::pod_index::PodIndex;
 
-/// Knows which endpoints are pods. While the pod list is not current, slices are trusted, so that no service is empty
-/// because of that. While pods are only listed again, an address that was last seen at another pod is not trusted.
+/// Checks endpoints against the pod index. While the pod list may be incomplete, slices are trusted: otherwise services
+/// would lose their endpoints. While pods are being listed again, an address that the index has for another pod is not
+/// trusted; while pods cannot be watched, every address is.
 #[derive(Debug)]
 pub(crate) struct OwnershipCheck {
     pods: Arc<PodIndex>,
     /// Notified when all pods must be listed again.
     again: Arc<Notify>,
-    /// Pods were listed since slices were.
+    /// Whether the pod list is at least as new as the last list of slices after missed events.
     current: bool,
-    /// Pods cannot be followed.
+    /// Whether pods cannot be watched.
     lost: bool,
-    /// Slices were listed before.
+    /// Whether slices were listed before.
     listed: bool,
     /// How often slices were listed because events were missed: now, and when the newest list of pods began.
     gaps: (u64, u64),
@@ -45,7 +46,7 @@ impl OwnershipCheck {
         self.lost || !self.current && !self.is_taken(pod, ip)
     }
 
-    /// Whether this is a pod of `namespace`, and its own address.
+    /// Whether `pod` is a pod of `namespace`, and `ip` is its address.
     pub(super) fn knows(&self, namespace: &str, pod: &PodUid, ip: IpAddr) -> bool {
         self.pods.has(namespace, pod, ip)
     }
@@ -56,7 +57,7 @@ impl OwnershipCheck {
         claims && !self.pods.is_foreign(namespace, &pod.uid) && !self.is_taken(&pod.uid, ip)
     }
 
-    /// Whether `ip` is now that of another pod.
+    /// Whether `ip` is now the address of another pod.
     pub(super) fn is_taken(&self, pod: &PodUid, ip: IpAddr) -> bool {
         self.pods.is_taken(pod, ip)
     }
@@ -66,7 +67,7 @@ impl OwnershipCheck {
         self.pods.take_inherited(pod)
     }
 
-    /// All slices are listed. If events were `missed`, the pod list may be incomplete.
+    /// Slices were listed. If events were `missed`, the pod list may be incomplete as well, so pods are listed again.
     pub(super) fn slices_listed(&mut self, missed: bool) {
         self.pods.forget_left();
         if std::mem::replace(&mut self.listed, true) && missed {
@@ -82,7 +83,8 @@ impl OwnershipCheck {
         self.gaps.1 = self.gaps.0;
     }
 
-    /// It is whole. If slices were listed meanwhile, it may be older than they are.
+    /// A list of pods is complete. If slices were listed again meanwhile, it may be older than they are, so pods are listed
+    /// once more.
     pub(super) fn pods_listed(&mut self) {
         self.current = self.gaps.0 == self.gaps.1;
         if !self.current {

@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use crate::objects::Pod;
 
-/// A pod.
+/// A pod, reduced to what the index keeps.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodFacts {
     /// The incarnation.
@@ -21,17 +21,17 @@ pub struct PodFacts {
     pub labels: BTreeMap<String, String>,
     /// Its addresses, at most one per family.
     pub ips: Vec<IpAddr>,
-    /// Where it runs, once that is decided.
+    /// The node that it runs on; empty until it is scheduled.
     pub node: Arc<str>,
-    /// How its readiness may be asked.
+    /// Its readiness and startup probes.
     pub probes: ProbeSpec,
-    /// Whether its addresses are those of its node, which others may have too.
+    /// Whether it uses the addresses of its node, which other pods may share.
     pub host_network: bool,
-    /// Which of two pods with one address has it: a pod that is being deleted has given it up, and the newer one wins.
+    /// Decides which of two pods with the same address owns it: the one that is not being deleted, then the newer one.
     standing: (bool, String),
 }
 
-/// A pod, reduced while it is read.
+/// A pod from the watch, reduced while it is parsed.
 #[derive(Debug, Deserialize)]
 #[serde(from = "Pod")]
 pub(crate) struct PodUpdate {
@@ -45,21 +45,21 @@ impl From<Pod> for PodUpdate {
     }
 }
 
-/// What came of a pod that was seen.
+/// How an update of a pod has changed the index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PodChange {
-    /// Nothing that we keep.
+    /// Nothing that the index keeps has changed.
     Same,
-    /// It is new, or something of it is.
+    /// The pod is new or has changed.
     Changed,
-    /// It is not where it was any more.
+    /// The pod is gone or has left an address.
     Left,
 }
 
-/// The number of addresses of pods that left that are remembered.
+/// The most addresses of departed pods that are remembered.
 const LEFT: usize = 65_536;
 
-/// All pods.
+/// The index of all pods.
 #[derive(Debug, Default)]
 pub struct PodIndex(RwLock<Known>);
 
@@ -68,7 +68,7 @@ struct Known {
     by_uid: HashMap<PodUid, Arc<PodFacts>>,
     /// The pods at an address. Those on the network of their node are not counted: they share it.
     by_ip: HashMap<IpAddr, Vec<PodUid>>,
-    /// Addresses that pods have left. Slices may not say so yet.
+    /// Addresses that pods have left, and that slices may still name.
     left: HashSet<IpAddr>,
 }
 
@@ -80,7 +80,7 @@ impl Known {
         self.by_uid.insert(facts.uid.clone(), Arc::new(facts));
     }
 
-    /// Takes a pod out. `stays` are addresses that it keeps.
+    /// Removes a pod. `stays` are addresses that it keeps.
     fn remove(&mut self, uid: &PodUid, stays: &[IpAddr]) -> Option<Arc<PodFacts>> {
         let gone = self.by_uid.remove(uid)?;
         for ip in &gone.ips {
@@ -97,7 +97,7 @@ impl Known {
         Some(gone)
     }
 
-    /// Whether `ip` is now that of another pod than `uid`.
+    /// Whether `ip` is now the address of another pod than `uid`.
     fn is_taken(&self, uid: &PodUid, ip: IpAddr) -> bool {
         let pod = self.by_uid.get(uid).filter(|pod| pod.ips.contains(&ip));
         if pod.is_some_and(|pod| pod.host_network) {
@@ -137,7 +137,7 @@ impl PodFacts {
 }
 
 impl PodUpdate {
-    /// Which pod, if it is worth keeping.
+    /// The UID of the pod, if the index keeps the pod.
     pub(crate) fn uid(&self) -> Option<&PodUid> {
         self.facts.as_ref().map(|facts| &facts.uid)
     }
@@ -157,7 +157,7 @@ impl PodIndex {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether this is a pod of `namespace`, and its own address.
+    /// Whether `uid` is a pod of `namespace`, and `ip` is its address.
     pub fn has(&self, namespace: &str, uid: &PodUid, ip: IpAddr) -> bool {
         let known = self.read();
         let pod = known.by_uid.get(uid).filter(|pod| pod.is_of(namespace) && pod.ips.contains(&ip));
@@ -169,7 +169,7 @@ impl PodIndex {
         self.read().by_uid.get(uid).is_some_and(|pod| !pod.is_of(namespace))
     }
 
-    /// Whether `ip` is now that of another pod than `uid`.
+    /// Whether `ip` is now the address of another pod than `uid`.
     pub(crate) fn is_taken(&self, uid: &PodUid, ip: IpAddr) -> bool {
         self.read().is_taken(uid, ip)
     }
@@ -182,7 +182,7 @@ impl PodIndex {
         pod.ips.iter().filter(|ip| known.left.remove(ip) || shared(ip)).copied().collect()
     }
 
-    /// Slices say by now which addresses pods have left.
+    /// Forgets the addresses that pods have left: slices were listed since.
     pub(crate) fn forget_left(&self) {
         self.write().left.clear();
     }
@@ -223,7 +223,7 @@ impl PodIndex {
         match (pod.facts, pod.uid) {
             (Some(facts), _) => {
                 let before = known.by_uid.get(&facts.uid);
-                // Most changes of a pod change nothing that we keep.
+                // Most updates of a pod change nothing that the index keeps.
                 if before.is_some_and(|before| **before == facts) {
                     return PodChange::Same;
                 }

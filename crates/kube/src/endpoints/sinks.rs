@@ -1,4 +1,4 @@
-//! Where the watches of slices, Services and pods write what they see.
+//! Sinks of the slice, Service and pod watches.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -13,14 +13,14 @@ use crate::events::ClusterEvent;
 use crate::objects::Service;
 use crate::objects::service_summary::ServiceSummary;
 
-/// Warnings that are remembered. Beyond this number, none are given.
+/// The most warnings that are remembered. Beyond this number, none are sent.
 const WARNINGS: usize = 1000;
 
-/// Slices go straight to the registry: nothing may delay them.
+/// Writes slices straight to the registry: a queue here would delay every cold start.
 pub(super) struct SliceSink<L> {
     feed: Arc<EndpointController>,
     listener: Arc<L>,
-    /// Services whose faulty slices were reported. One warning each.
+    /// Services, and slices without one, whose faults were reported. One warning each.
     warned: HashSet<String>,
 }
 
@@ -33,7 +33,7 @@ impl<L: EndpointListener> SliceSink<L> {
         let Some(fault) = slice.faults.first() else { return };
         let whose = slice.whose();
         if self.warned.len() < WARNINGS && !self.warned.contains(&whose) {
-            let text = format!("EndpointSlice of Service {whose}: {fault}");
+            let text = format!("EndpointSlice {}: {fault}", slice.key);
             self.feed.events.send(ClusterEvent::LeftOut(text));
             self.warned.insert(whose);
         }
@@ -69,7 +69,7 @@ impl<L: EndpointListener> Sink for SliceSink<L> {
     }
 }
 
-/// Services go to the registry, and routes depend on them.
+/// Writes Services to the registry, and has routes compiled again, which depend on them.
 pub(super) struct ServiceSink<L> {
     feed: Arc<EndpointController>,
     listener: Arc<L>,
@@ -110,7 +110,7 @@ impl<L: EndpointListener> Sink for ServiceSink<L> {
     }
 }
 
-/// Pods go to the index that probes look up, and endpoints of slices are trusted only if their pod is in it.
+/// Writes pods to the index that probes and the ownership check read.
 pub(super) struct PodSink<L> {
     feed: Arc<EndpointController>,
     listener: Arc<L>,

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use crate::objects::EndpointSlice;
 use crate::objects::routable_slice::{Unroutable, routable};
 
-/// A slice, reduced while it is read: a list of ten thousand must not be in memory whole.
+/// An `EndpointSlice`, reduced while it is parsed, so that a list of ten thousand is never whole in memory.
 #[derive(Debug, Deserialize)]
 #[serde(from = "EndpointSlice")]
 pub(super) struct SliceFacts {
@@ -16,7 +16,7 @@ pub(super) struct SliceFacts {
     /// The Service that it belongs to, if it names one.
     pub(super) home: Option<ServiceId>,
     pub(super) slice: Slice,
-    /// What cannot be routed to.
+    /// Endpoints that cannot be routed to, or the reason for the whole slice.
     pub(super) faults: Vec<Unroutable>,
 }
 
@@ -32,7 +32,7 @@ impl From<EndpointSlice> for SliceFacts {
 }
 
 impl SliceFacts {
-    /// The Service or, without one, the slice itself: for people.
+    /// The name that gets one warning at most: the Service or, without one, the slice.
     pub(super) fn whose(&self) -> String {
         self.home.as_ref().map_or_else(|| self.key.to_string(), ToString::to_string)
     }

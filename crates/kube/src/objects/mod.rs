@@ -36,7 +36,7 @@ pub const DEFAULT_NAMESPACE: &str = "default";
 pub struct Meta {
     /// The name within the namespace.
     pub name: String,
-    /// What the API server would build a name from.
+    /// The prefix from which the API server generates a name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generate_name: Option<String>,
     /// Absent means [`DEFAULT_NAMESPACE`].
@@ -45,7 +45,7 @@ pub struct Meta {
     /// Absent only in objects that no API server has seen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<String>,
-    /// When the object was made, as text.
+    /// When the object was created, as text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub creation_timestamp: Option<String>,
     /// Counts up with each change of the spec.
@@ -54,7 +54,7 @@ pub struct Meta {
     /// Only its presence counts: the object is being deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deletion_timestamp: Option<String>,
-    /// The version that was read.
+    /// The version of the object that was read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resource_version: Option<String>,
     /// All of them: selectors match on them, and slices mirror those of their Service.
@@ -63,7 +63,7 @@ pub struct Meta {
     /// All of them: an update of a slice must carry along what others wrote.
     #[serde(default, deserialize_with = "null_is_default", skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
-    /// Who owns the object.
+    /// The owners of the object.
     #[serde(default, deserialize_with = "null_is_default", skip_serializing_if = "Vec::is_empty")]
     pub owner_references: Vec<OwnerReference>,
 }
@@ -75,7 +75,7 @@ impl Meta {
     }
 }
 
-/// Who owns an object.
+/// A reference to the owner of an object.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", expecting = "an object with the fields of an owner reference")]
 pub struct OwnerReference {
@@ -99,9 +99,9 @@ pub struct OwnerReference {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", expecting = "an EndpointSlice")]
 pub struct EndpointSlice {
-    /// Name and labels; [`SERVICE_NAME`] says whose slice it is.
+    /// Name and labels; [`SERVICE_NAME`] names the Service of the slice.
     pub metadata: Meta,
-    /// What kind of addresses all its endpoints have.
+    /// The type of the addresses of all its endpoints.
     pub address_type: AddressType,
     /// The endpoints. The API prints `null` for none.
     #[serde(deserialize_with = "null_is_default")]
@@ -112,19 +112,19 @@ pub struct EndpointSlice {
 }
 
 impl EndpointSlice {
-    /// The name of the Service whose slice this is, if it says.
+    /// The name of the Service that the slice belongs to, if it names one.
     pub fn service_name(&self) -> Option<&str> {
         self.metadata.labels.get(SERVICE_NAME).map(String::as_str).filter(|name| !name.is_empty())
     }
 }
 
-/// What kind of addresses a slice holds.
+/// The type of the addresses in a slice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize, Serialize)]
 pub enum AddressType {
-    /// Dotted quads.
+    /// IPv4 addresses, like `10.0.0.1`.
     #[serde(rename = "IPv4")]
     V4,
-    /// Colons.
+    /// IPv6 addresses, like `fd00::1`.
     #[serde(rename = "IPv6")]
     V6,
     /// Host names. Rouse does not route to them.
@@ -146,9 +146,9 @@ impl fmt::Display for AddressType {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", expecting = "an endpoint: an object with addresses")]
 pub struct Endpoint {
-    /// Only the first counts.
+    /// Its addresses, of which only the first is used.
     pub addresses: Vec<String>,
-    /// Absent: each with its default.
+    /// Absent: no condition is set.
     #[serde(default, deserialize_with = "null_is_default")]
     pub conditions: EndpointConditions,
     /// Set for pods with a hostname under a headless Service.
@@ -169,22 +169,22 @@ pub struct Endpoint {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(expecting = "an object with ready, serving and terminating")]
 pub struct EndpointConditions {
-    /// Takes traffic.
+    /// Whether it takes new traffic.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready: Option<bool>,
-    /// Would answer.
+    /// Whether it can answer requests, also while it is being deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serving: Option<bool>,
-    /// Being deleted.
+    /// Whether it is being deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terminating: Option<bool>,
 }
 
-/// The object of an [`Endpoint`].
+/// A reference to the object behind an [`Endpoint`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(expecting = "an object reference")]
 pub struct TargetRef {
-    /// `Pod`, or something that is not one.
+    /// `Pod`, or another kind, which is not a pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
     /// Absent: the slice's own namespace.
@@ -205,7 +205,7 @@ pub struct EndpointPort {
     /// Absent or `""`: the unnamed port.
     #[serde(default)]
     pub name: Option<String>,
-    /// Absent: no number to dial.
+    /// Absent: the port has no number and cannot be dialled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<PortNumber>,
     /// Absent: TCP.
@@ -220,12 +220,12 @@ pub struct EndpointPort {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Deserialize, Serialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Protocol {
-    /// The only one Rouse routes.
+    /// The only protocol that Rouse routes.
     #[default]
     Tcp,
-    /// Read, not routed.
+    /// Parsed, but not routed.
     Udp,
-    /// Read, not routed.
+    /// Parsed, but not routed.
     Sctp,
 }
 

@@ -13,9 +13,9 @@ const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
 pub struct Pod {
     /// Name, UID and labels.
     pub metadata: Meta,
-    /// What it was asked to be.
+    /// Its specification.
     pub spec: PodSpec,
-    /// What it is. Absent in a manifest that no kubelet has seen.
+    /// Its observed state. Absent in a manifest that no kubelet has seen.
     #[serde(default, deserialize_with = "null_is_default")]
     pub status: PodStatus,
 }
@@ -27,16 +27,16 @@ pub struct PodSpec {
     /// Absent until it is scheduled.
     #[serde(default)]
     pub node_name: Option<String>,
-    /// Whether it has no address of its own, but that of its node.
+    /// Whether it uses the network and the addresses of its node.
     #[serde(default, deserialize_with = "null_is_default")]
     pub host_network: bool,
     /// Its own name in DNS.
     #[serde(default)]
     pub hostname: Option<String>,
-    /// The headless Service under which `hostname` counts.
+    /// The headless Service under whose DNS name `hostname` is published.
     #[serde(default)]
     pub subdomain: Option<String>,
-    /// Where named ports are looked up.
+    /// Its containers, in which named ports are looked up.
     #[serde(default, deserialize_with = "null_is_default")]
     pub containers: Vec<Container>,
     /// Those that restart always are sidecars, and their ports count as well.
@@ -74,7 +74,7 @@ pub struct Container {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", expecting = "a container port: an object with containerPort")]
 pub struct ContainerPort {
-    /// What a Service's `targetPort` may call it by.
+    /// The name by which a Service's `targetPort` may refer to it.
     #[serde(default)]
     pub name: Option<String>,
     /// The number.
@@ -88,7 +88,7 @@ pub struct ContainerPort {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", expecting = "an object with the fields of a Pod's status")]
 pub struct PodStatus {
-    /// `Failed` and `Succeeded` end it.
+    /// A pod in `Failed` or `Succeeded` has ended.
     #[serde(default)]
     pub phase: Option<String>,
     /// Only `Ready` counts.
@@ -103,7 +103,7 @@ pub struct PodStatus {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(expecting = "a condition: an object with type and status")]
 pub struct PodCondition {
-    /// Which condition.
+    /// The type of the condition.
     #[serde(rename = "type")]
     pub kind: String,
     /// `True`, `False` or `Unknown`.

@@ -5,17 +5,17 @@ use serde::Deserialize;
 
 use super::{Container, Pod, PortNumber, Protocol, TargetPort, null_is_default};
 
-/// A probe of a [`Container`]. One of the kinds is set; if none is, it is one that we cannot ask.
+/// A probe of a [`Container`]. One of the kinds is set; if none is, it is one that the gateway cannot send, like `exec`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", expecting = "a probe")]
 pub struct Probe {
-    /// A GET.
+    /// An HTTP GET.
     #[serde(default)]
     pub http_get: Option<HttpAction>,
-    /// A connect.
+    /// A TCP connect.
     #[serde(default)]
     pub tcp_socket: Option<TcpAction>,
-    /// gRPC's health service.
+    /// A call of the gRPC health service.
     #[serde(default)]
     pub grpc: Option<GrpcAction>,
 }
@@ -32,10 +32,10 @@ pub struct HttpAction {
     /// Absent: the pod's own address.
     #[serde(default)]
     pub host: Option<String>,
-    /// `HTTPS` asks over TLS.
+    /// `HTTPS`: over TLS.
     #[serde(default)]
     pub scheme: Option<String>,
-    /// Sent along.
+    /// The headers of the request.
     #[serde(default, deserialize_with = "null_is_default")]
     pub http_headers: Vec<HttpHeader>,
 }
@@ -68,14 +68,14 @@ pub struct TcpAction {
 pub struct GrpcAction {
     /// By number only.
     pub port: PortNumber,
-    /// The service asked about.
+    /// The service name in the health request.
     #[serde(default, deserialize_with = "null_is_default")]
     pub service: String,
 }
 
 impl Pod {
-    /// What its spec says about readiness. A container that has a startup probe is not ready before that passed,
-    /// so it is asked as well.
+    /// The probes that decide its readiness. A container with a startup probe is not ready before that probe has passed,
+    /// so startup probes are included.
     pub fn probe_spec(&self) -> ProbeSpec {
         let sidecars = self.spec.init_containers.iter();
         let sidecars = sidecars.filter(|init| init.restart_policy.as_deref() == Some("Always"));
@@ -112,7 +112,7 @@ fn http_check(http: &HttpAction, container: &Container) -> Option<ProbeCheck> {
     })
 }
 
-/// A name is one of the container's own ports; kubelet looks nowhere else.
+/// The number of a port. A name refers to a port of the container itself: kubelet looks nowhere else.
 fn number(port: &TargetPort, container: &Container) -> Option<u16> {
     match port {
         TargetPort::Number(number) => Some(number.get()),

@@ -1,4 +1,4 @@
-//! `EndpointSlice` → the core's [`Slice`], and the endpoints that cannot be routed to.
+//! Converts an `EndpointSlice` to the core's [`Slice`], and reports the endpoints that cannot be routed to.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -11,22 +11,22 @@ use super::{AddressType, Endpoint, EndpointConditions, EndpointSlice, Protocol};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unroutable {
     /// The whole slice holds host names.
-    #[error("its FQDN slices are ignored: Rouse routes to IP addresses only")]
+    #[error("FQDN slices are ignored: Rouse routes to IP addresses only")]
     Fqdn,
     /// `endpoints[index]` lists no address at all.
     #[error("endpoints[{index}] has no address and is left out")]
     NoAddress {
-        /// Which endpoint.
+        /// The index of the endpoint.
         index: usize,
     },
     /// `endpoints[index].addresses[0]` is no address of the slice's family.
     #[error("endpoints[{index}].addresses[0] is {address:?}, not an {family} address, and is left out")]
     BadAddress {
-        /// Which endpoint.
+        /// The index of the endpoint.
         index: usize,
         /// As written.
         address: String,
-        /// What the slice says its addresses are.
+        /// The address type of the slice.
         family: AddressType,
     },
 }

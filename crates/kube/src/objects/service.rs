@@ -1,4 +1,4 @@
-//! `v1` Service: its ports, its selector, and what kind it is.
+//! `v1` Service: its type, its ports, its selector and its addresses.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::{AddressType, Meta, PortNumber, Protocol, null_is_default};
 pub struct Service {
     /// Name, labels and annotations.
     pub metadata: Meta,
-    /// What the Service asks for.
+    /// Its specification.
     pub spec: ServiceSpec,
 }
 
@@ -35,7 +35,7 @@ pub struct ServiceSpec {
     /// The ports that clients use.
     #[serde(default, deserialize_with = "null_is_default")]
     pub ports: Vec<ServicePort>,
-    /// One slice set per family.
+    /// Its address families. Each has slices of its own.
     #[serde(default, deserialize_with = "null_is_default")]
     pub ip_families: Vec<AddressType>,
     /// Pods count as ready whether they are or not.
@@ -53,12 +53,12 @@ pub struct ServiceSpec {
 }
 
 impl Service {
-    /// Whether it is only a name for another host.
+    /// Whether it is a DNS alias for another host (type `ExternalName`).
     pub fn is_external_name(&self) -> bool {
         self.spec.kind.as_deref() == Some("ExternalName")
     }
 
-    /// Whether it has no address of its own.
+    /// Whether it has no `ClusterIP`.
     pub fn is_headless(&self) -> bool {
         self.spec.cluster_ip.as_deref() == Some("None")
     }
@@ -71,9 +71,9 @@ pub struct ServicePort {
     /// Absent or `""`: the single unnamed port.
     #[serde(default, deserialize_with = "null_is_default")]
     pub name: String,
-    /// What clients dial.
+    /// The number that clients dial.
     pub port: PortNumber,
-    /// Absent: as `port`.
+    /// Absent: the same as `port`.
     #[serde(default)]
     pub target_port: Option<TargetPort>,
     /// Absent: TCP.
@@ -90,7 +90,7 @@ pub struct ServicePort {
 pub enum TargetPort {
     /// The same for every pod.
     Number(PortNumber),
-    /// Each pod says which number has this name.
+    /// Looked up in the containers of each pod.
     Name(String),
 }
 

@@ -31,7 +31,7 @@ pub struct ServiceSummary {
     pub ports: Vec<PortFacts>,
     /// The labels of its pods; empty: Kubernetes does not write its slices.
     pub selector: BTreeMap<String, String>,
-    /// Endpoints without a pod get traffic.
+    /// Whether its annotation asks for traffic to endpoints without a pod.
     pub manual_endpoints: bool,
     /// Its fields that have no effect while requests go straight to pods.
     pub ignored: Vec<&'static str>,
@@ -55,15 +55,15 @@ pub enum ServiceKind {
 /// A TCP port of a Service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PortFacts {
-    /// What slices call it.
+    /// Its name in slices.
     pub name: PortName,
-    /// What clients of the Service dial.
+    /// The number that clients of the Service dial.
     pub number: u16,
-    /// What its pods speak.
+    /// The protocol of its pods.
     pub protocol: AppProtocol,
 }
 
-/// What pods speak, as `appProtocol` says.
+/// The protocol of pods, from `appProtocol`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AppProtocol {
     /// HTTP/1.1, the default.
@@ -99,9 +99,9 @@ pub struct ResolvedPort {
     pub service: ServiceId,
     /// The port, as the registry knows it.
     pub port: PortName,
-    /// What clients of the Service dial at its `cluster_ips`.
+    /// The number that clients of the Service dial at its `cluster_ips`.
     pub number: u16,
-    /// What its pods speak.
+    /// The protocol of its pods.
     pub protocol: AppProtocol,
     /// Empty for a headless Service.
     pub cluster_ips: Arc<[IpAddr]>,
@@ -112,23 +112,23 @@ pub struct ResolvedPort {
 /// Why a route's Service or port cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PortFault {
-    /// 503 `no_service`.
+    /// The Service does not exist: 503 `no_service`.
     #[error("there is no Service {0}")]
     NoService(ServiceId),
-    /// 503 `no_service`.
-    #[error("route {0} is faulty, and no good version of it is known")]
+    /// The route is invalid and has no earlier valid version: 503 `no_service`.
+    #[error("route {0} is invalid and has no earlier valid version")]
     Faulty(String),
-    /// 503 `no_service`.
+    /// The Service is a DNS alias: 503 `no_service`.
     #[error("Service {0} is of type ExternalName, which Rouse does not route to")]
     ExternalName(ServiceId),
-    /// 502 `bad_port`.
+    /// The Service does not have the port: 502 `bad_port`.
     #[error("Service {service} has no TCP port {port}; it has {has}")]
     BadPort {
         /// The Service.
         service: ServiceId,
-        /// What the route names.
+        /// The port that the route names.
         port: PortRef,
-        /// What there is.
+        /// The TCP ports that the Service has.
         has: String,
     },
 }

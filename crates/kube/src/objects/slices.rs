@@ -1,4 +1,4 @@
-//! Pods, Services, Nodes and `EndpointSlice`s ↔ the plain data of [`rouse_core::slices`].
+//! Conversions between Pods, Services, Nodes and `EndpointSlice`s and the plain data of [`rouse_core::slices`].
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub const SELECTOR_ANNOTATION: &str = "rouse.dev/selector";
 #[error("{0:?} is not a selector: expected key=value, or several separated by commas")]
 pub struct BadSelector(String);
 
-/// Reads `key=value,key2=value2`. Set-based expressions are not understood.
+/// Reads `key=value,key2=value2`. Set-based expressions are not supported.
 pub fn parse_selector(text: &str) -> Result<core::Labels, BadSelector> {
     let bad = || BadSelector(text.to_owned());
     let mut selector = core::Labels::new();
@@ -44,7 +44,7 @@ pub fn parse_selector(text: &str) -> Result<core::Labels, BadSelector> {
 pub enum Selector {
     /// `spec.selector`: in a cluster, Kubernetes' own controller writes the slices.
     InTree(core::Labels),
-    /// [`SELECTOR_ANNOTATION`]: we write them.
+    /// [`SELECTOR_ANNOTATION`]: Rouse writes the slices.
     Ours(core::Labels),
     /// There is none: the owner of the Service writes its slices.
     None,
@@ -146,7 +146,7 @@ impl From<&Node> for core::Node {
     }
 }
 
-/// `slice` as the core sees it; `None` for host names, which no pod has.
+/// Converts a slice to the core's type; `None` for a slice of host names, which no pod has.
 pub fn from_kubernetes(slice: EndpointSlice) -> Option<core::EndpointSlice> {
     let family = family_of(slice.address_type)?;
     let owner = slice.metadata.owner_references.iter().find(|owner| owner.kind == "Service");
@@ -187,7 +187,7 @@ fn core_endpoint(endpoint: Endpoint, namespace: &Arc<str>) -> core::ListedEndpoi
     }
 }
 
-/// `slice` of `service` as Kubernetes sees it.
+/// Converts a slice of `service` to the Kubernetes object.
 pub fn written(slice: &core::EndpointSlice, service: &core::ServiceFacts) -> EndpointSlice {
     let content = &slice.content;
     let text = |text: &Arc<str>| (!text.is_empty()).then(|| text.to_string());

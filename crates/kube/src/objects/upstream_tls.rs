@@ -11,9 +11,9 @@ use crate::objects::workload::is_object_name;
 pub const UPSTREAM_TLS: &str = "rouse.dev/upstream-tls";
 /// On a Service: the name that its pods' certificates are for.
 pub const UPSTREAM_SERVER_NAME: &str = "rouse.dev/upstream-server-name";
-/// On a Service: who signs its pods' certificates.
+/// On a Service: the CA that signs its pods' certificates.
 pub const UPSTREAM_CA: &str = "rouse.dev/upstream-ca";
-/// On a Service: the Secret with our own certificate and its key.
+/// On a Service: the Secret with the gateway's client certificate and its key.
 pub const UPSTREAM_CLIENT_CERT: &str = "rouse.dev/upstream-client-cert";
 
 /// The number of bytes of an invalid value that an error shows.
@@ -30,11 +30,11 @@ pub type PemBytes = Arc<[u8]>;
 pub struct TlsFacts {
     /// Whether TLS is spoken; `None`: as the port's protocol says.
     pub on: Option<bool>,
-    /// What certificates must be for; `None`: the Service's DNS name.
+    /// The name that certificates must be for; `None`: the Service's DNS name.
     pub server_name: Option<Arc<str>>,
     /// The CA certificates in PEM; `None`: those that the gateway trusts by default.
     pub ca: Option<PemBytes>,
-    /// Our own certificate and its key, in PEM.
+    /// The gateway's client certificate and its key, in PEM.
     pub client: Option<(PemBytes, PemBytes)>,
     /// Why TLS is not possible as the Service asks, for the status of its routes and the log. Requests that
     /// need TLS are refused: without what is missing they would go to pods that the gateway did not verify. Clients
@@ -56,7 +56,7 @@ impl fmt::Debug for TlsFacts {
     }
 }
 
-/// What a Service's annotations ask for.
+/// The TLS annotations of a Service.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TlsAnnotations {
     on: Option<bool>,
@@ -75,7 +75,7 @@ pub struct DataRef {
     pub namespace: Arc<str>,
     /// Its name.
     pub name: Arc<str>,
-    /// Which entries.
+    /// The keys of the entries.
     pub keys: Vec<Arc<str>>,
 }
 

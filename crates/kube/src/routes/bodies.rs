@@ -1,4 +1,4 @@
-//! The bodies of responses that routes take from a `ConfigMap` of their namespace.
+//! Response bodies that routes take from a `ConfigMap` of their namespace.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -28,7 +28,10 @@ impl EntryUse for Body {
         let named = |key: &str| data?.get_key_value(key);
         let only = || data?.first_key_value().filter(|_| data.is_some_and(|data| data.len() == 1));
         let (found, lacks) = match key {
-            UNNAMED => (named("body").or_else(only), "has no entry \"body\", nor only one entry".to_owned()),
+            UNNAMED => (
+                named("body").or_else(only),
+                "has no entry \"body\" and not exactly one entry: set key".to_owned(),
+            ),
             key => (named(key), format!("has no entry {key:?}")),
         };
         let (key, text) = found.ok_or_else(|| format!("{wanted} {lacks}"))?;

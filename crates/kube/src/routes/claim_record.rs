@@ -24,7 +24,7 @@ pub struct ClaimTime(pub i64);
 pub struct ClaimRecord(BTreeMap<Arc<str>, ClaimTime>);
 
 impl ClaimRecord {
-    /// What the conditions of a route say. A text that is not one of ours counts as none.
+    /// Reads the record from the conditions of a route. A text in another format counts as no record.
     pub fn read(conditions: &[Value]) -> Self {
         let text = |value: &Value, field: &str| value.get(field)?.as_str().map(str::to_owned);
         let mut all = conditions.iter();
@@ -86,7 +86,7 @@ impl fmt::Display for ClaimRecord {
             }
         }
         if left_out > 0 {
-            write!(f, "{separator}and {left_out} more that find no room: split the route")?;
+            write!(f, "{separator}and {left_out} more that do not fit: split the route")?;
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Which namespace owns which host: the earliest claim wins, and its time is recorded on the route.
+//! Decides which namespace owns which host: the earliest claim wins, and its time is recorded in the route's status.
 //!
 //! Route objects can be edited, so their age says nothing about who used a host first. The gateway therefore
 //! records the time at which it first accepted a host in the status of the route, which only gateways write. This
@@ -11,7 +11,7 @@ use super::claim_record::{ClaimRecord, ClaimTime};
 use super::hosts::{ANY, AssignedHosts, Conflict, assignment};
 use crate::objects::route::{RouteKey, RuleSpec};
 
-/// Whether an exact host of one namespace may lie below a wildcard of another.
+/// Whether an exact host of one namespace may be below a wildcard of another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum HostOverlap {
     /// The first claim keeps the other one out.
@@ -26,22 +26,22 @@ pub enum HostOverlap {
 pub struct HostRules {
     /// Hosts that belong to a namespace regardless of what routes claim.
     pub assigned: AssignedHosts,
-    /// Whether an exact host may lie below a wildcard of another namespace.
+    /// Whether an exact host may be below a wildcard of another namespace.
     pub overlap: HostOverlap,
 }
 
 /// A route and the hosts that it claims.
 #[derive(Debug, Clone)]
 pub struct Claimant<'a> {
-    /// Which object.
+    /// The route object.
     pub key: &'a RouteKey,
-    /// The object's UID: a record is that of one object.
+    /// The object's UID: a record belongs to one object, not to a later one with the same name.
     pub uid: &'a str,
     /// When the object was created: orders claims of which no time is known.
     pub created: u64,
     /// The hosts that its newest version names.
     pub hosts: &'a BTreeSet<Arc<str>>,
-    /// What its status says.
+    /// The claims that its status records.
     pub record: &'a ClaimRecord,
 }
 
@@ -58,7 +58,7 @@ pub struct HostClaims {
     ended: HashSet<(Box<str>, Arc<str>, ClaimTime)>,
 }
 
-/// Who owns which host.
+/// The owner of each host.
 #[derive(Debug)]
 pub struct Owners<'a> {
     rules: &'a HostRules,
@@ -147,12 +147,12 @@ impl HostClaims {
 /// decide alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank<'a> {
-    /// By the times that all gateways see.
+    /// Recorded in the status of a route, which all gateways read.
     Recorded(ClaimTime, &'a str),
-    /// Granted by this gateway, and not recorded, or not any more. If these went before what others recorded, two gateways
-    /// of which one missed something would correct each other for ever.
+    /// Granted by this gateway, but not recorded yet, or not any more. Comes after recorded claims: otherwise two gateways,
+    /// one of which has missed an event, would overwrite each other's records for ever.
     Held(ClaimTime, &'a str),
-    /// Of these, the oldest route is first.
+    /// Not granted before. The oldest route is first.
     New((u64, &'a RouteKey)),
 }
 
@@ -164,7 +164,7 @@ impl<'a> Claimant<'a> {
 }
 
 impl Owners<'_> {
-    /// Who else has `host`, or a part of it, if `namespace` may not have it.
+    /// The conflict over `host` if `namespace` may not have it, because another namespace has it or a part of it.
     pub fn conflict(&self, namespace: &str, host: &str) -> Option<Conflict> {
         let conflict = |owner: String| Conflict { host: host.into(), owner };
         if let Some(assigned) = assignment(&self.rules.assigned, host) {
@@ -193,7 +193,7 @@ impl Owners<'_> {
         hosts.into_iter().filter_map(entry).collect()
     }
 
-    /// `rule` with the hosts that `namespace` may have, all named; `None` if there are none.
+    /// `rule` with only the hosts that `namespace` may have, all named; `None` if there are none.
     pub fn allowed(
         &self,
         namespace: &str,

@@ -65,7 +65,7 @@ pub(super) struct TlsSettings {
 
 struct Settled {
     found: TlsFacts,
-    /// The same, with what is wrong with it.
+    /// The same, with the result of the certificate check.
     checked: Arc<TlsFacts>,
 }
 

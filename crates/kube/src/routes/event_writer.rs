@@ -15,7 +15,7 @@ use super::status_writer::ANSWER;
 use crate::client::{self, ObjectKind, describe};
 use crate::events::{ClusterEvent, EventSender};
 
-/// Events that wait to be written. One that finds no room is dropped.
+/// The most events that wait to be written. Further ones are dropped.
 const QUEUE: usize = 1024;
 
 /// The queue of events to be written.

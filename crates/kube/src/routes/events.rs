@@ -15,10 +15,10 @@ const PAUSE: Duration = Duration::from_mins(1);
 /// The burst of all events; one more is allowed every [`EVERY`].
 const BURST: u32 = 25;
 const EVERY: Duration = Duration::from_secs(2);
-/// Routes whose last event is remembered.
+/// The most routes whose last event is remembered.
 const MOST: usize = 4096;
 
-/// What happened to a route.
+/// A Kubernetes Event on a route.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RouteEvent {
     pub(crate) route: RouteKey,
@@ -50,7 +50,7 @@ impl EventReason {
     }
 }
 
-/// How many events there may be.
+/// Limits how many events are written.
 #[derive(Debug)]
 pub(crate) struct EventLimits {
     last: HashMap<(RouteKey, EventReason), Moment>,
@@ -62,7 +62,7 @@ impl EventLimits {
         Self { last: HashMap::new(), bucket: TokenBucket::every(EVERY, BURST, now) }
     }
 
-    /// Takes the permission for one more event.
+    /// Whether one more event may be written. If so, counts it.
     pub(crate) fn may(&mut self, route: &RouteKey, reason: EventReason, now: Moment) -> bool {
         let key = (route.clone(), reason);
         if !self.bucket.has(now) || self.last.get(&key).is_some_and(|last| now.since(*last) < PAUSE) {
@@ -81,13 +81,13 @@ impl EventLimits {
 }
 
 impl RouteEvent {
-    /// As the API server wants it. `who` is this gateway's name; `now` is the time of day.
+    /// The Event object for the API server. `who` is this gateway's name; `now` is the time of day.
     pub(crate) fn object(&self, who: &str, now: &str) -> Value {
         let kind = match self.route.kind {
             RouteKind::InterceptorRoute => ObjectKind::ROUTE,
             RouteKind::HttpScaledObject => ObjectKind::HTTP_SCALED_OBJECT,
         };
-        // Names of events must not collide; the API server makes the rest of it.
+        // Names of events must be unique: the API server generates the rest of the name.
         let prefix: String = self.route.name.chars().take(200).collect();
         json!({
             "apiVersion": "v1",

@@ -6,8 +6,8 @@ use std::sync::Arc;
 pub use crate::objects::route::ANY;
 use crate::objects::route::{RouteSpec, RuleSpec};
 
-/// Hosts that an operator has assigned to namespaces, regardless of what routes claim. `*.example.com` is everything below it, `*` is
-/// everything; of several the most exact counts.
+/// Hosts that an operator has assigned to namespaces, regardless of what routes claim. `*.example.com` matches every host
+/// below it, `*` matches every host; the most specific pattern wins.
 pub type AssignedHosts = BTreeMap<String, String>;
 
 /// A host that a route claims and does not get.

@@ -1,9 +1,9 @@
-//! Route objects → plans: which version serves, which namespace owns which host, and what the status says.
+//! Compiles route objects into plans: which version serves, which namespace owns which host, and what the status says.
 //!
 //! `RoutePlanner` owns the route objects and what was decided about them. `store` keeps the last good version of each
 //! object. [`claims`] decides which namespace owns which host, by the times that [`record`] keeps in the routes' status.
 //! [`plan`] puts these together with Services and `ConfigMap`s into what a data plane can use, and [`status`] has the
-//! conditions of each object. Other rooms answer the planner through `RouteContext`.
+//! conditions of each object. The planner asks other modules through `RouteContext`.
 
 mod bodies;
 pub mod claim_record;
@@ -39,23 +39,23 @@ pub(crate) use events::EventReason;
 use plan::{Findings, RoutePlan};
 pub(crate) use planner::RoutePlanner;
 
-/// All routes that serve, the newest whole set.
+/// The plans of all routes, replaced as a whole.
 pub type RoutePlans = Arc<[Arc<RoutePlan>]>;
 
-/// What an operator decides about routes.
+/// The operator's settings for routes.
 pub(crate) struct RouteSettings {
     /// What the operator decided about hosts.
     pub(crate) hosts: HostRules,
-    /// Whether conditions and events are written.
+    /// Whether status conditions and Kubernetes Events are written.
     pub(crate) write_status: bool,
     /// The name of this gateway in events.
     pub(crate) identity: String,
     pub(crate) clock: Arc<dyn Clock>,
     /// The time of day, for statuses and events.
     pub(crate) time_of_day: fn() -> SystemTime,
-    /// Says what is wrong with certificates and keys.
+    /// Checks certificates and keys, and returns what is wrong.
     pub(crate) check_tls: fn(&TlsFacts) -> Option<String>,
-    /// The mode of routes that do not say theirs.
+    /// The routing mode of routes that do not set one.
     pub(crate) direct: RoutingMode,
 }
 
@@ -78,7 +78,7 @@ impl RouteSettings {
 /// Whether a failure still belongs to a route: gets the route, the UID of its object and the Service it led to.
 pub(crate) type IsCurrent<'a> = dyn Fn(&RouteKey, &str, &ServiceId) -> bool + 'a;
 
-/// What the planner asks of other rooms, and tells them.
+/// What the planner asks other modules, and tells them.
 pub(crate) trait RouteContext: Send + Sync + 'static {
     /// What is known of a Service.
     fn service(&self, id: &ServiceId) -> Option<Arc<ServiceSummary>>;
@@ -86,7 +86,7 @@ pub(crate) trait RouteContext: Send + Sync + 'static {
     fn ignores_manual_endpoints(&self, id: &ServiceId) -> bool;
     /// Whether the `ClusterIP` of the Service must not be dialled.
     fn blocks_cluster_ip(&self, id: &ServiceId, now: Instant) -> bool;
-    /// When [`RouteContext::blocks_cluster_ip`] changes by itself for some Service.
+    /// When [`RouteContext::blocks_cluster_ip`] next changes by the passing of time.
     fn next_block_change(&self, now: Instant) -> Option<Instant>;
     /// Notified when [`RouteContext::blocks_cluster_ip`] may have changed.
     fn block_changes(&self) -> Arc<Notify>;

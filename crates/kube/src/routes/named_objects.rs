@@ -1,5 +1,5 @@
-//! Follows the `ConfigMap`s and Secrets that routes and their Services name: each by its name, and no others, so that
-//! the gateway needs no permission to read all of them.
+//! Watches the `ConfigMap`s and Secrets that routes and their Services name, each by its name, so that the gateway needs
+//! no permission to read all of them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -30,7 +30,7 @@ pub(super) struct DataObject {
 pub(super) trait EntryUse: Send + Sync + 'static {
     type Value: Clone + PartialEq + Send;
 
-    /// Objects that are followed at a time.
+    /// The most objects that are watched at a time.
     const MAX_OBJECTS: usize;
     /// Of these, in one namespace: one tenant must not use up the limit.
     const MAX_OBJECTS_IN_NAMESPACE: usize;
@@ -53,7 +53,7 @@ pub(super) struct EntryRef {
     pub(super) key: Arc<str>,
 }
 
-/// A value, or why there is none.
+/// The value of an entry, or why there is none.
 pub(super) type EntryLookup<U> = Result<<U as EntryUse>::Value, Arc<str>>;
 
 /// The entries that are wanted, and no others: an object may be large. One that is missing here was not read yet. Has no
@@ -85,7 +85,7 @@ impl<U: EntryUse> NamedObjects<U> {
         followed.all.keys().flat_map(entries).all(|entry| all.contains_key(&entry))
     }
 
-    /// Stops to wait for entries that were not read yet.
+    /// Stops waiting for entries that were not read yet: each gets an error until it is read.
     pub(super) fn give_up(&self, followed: &WatchSet) {
         let mut all = self.lock();
         for wanted in followed.all.keys() {
@@ -117,7 +117,7 @@ impl<U: EntryUse> NamedObjects<U> {
         all.retain(|entry, _| named.contains(entry));
         let mut new: Vec<DataRef> =
             wanted.into_iter().filter(|one| !followed.all.contains_key(one)).collect();
-        // Objects of which only other entries are wanted first: they keep their place.
+        // Objects that were followed before come first, so that they keep their place within the limits.
         new.sort_by_key(|one| !before.contains(&object(one)));
         for one in new {
             let beside = in_namespace.entry(Arc::clone(&one.namespace)).or_default();
@@ -200,7 +200,7 @@ struct ObjectWatch {
 }
 
 impl WatchSet {
-    /// Ends the watches of all others.
+    /// Ends the watches of all objects that are not `wanted`.
     fn retain(&mut self, wanted: &BTreeSet<DataRef>) {
         self.all.retain(|one, follower| {
             let keep = wanted.contains(one);
@@ -229,7 +229,7 @@ impl WatchSet {
         self.all.insert(wanted, ObjectWatch { token, task, panicked: false });
     }
 
-    /// A watch has ended by a panic. It counts as followed until [`WatchSet::forget_panicked`]: the object that caused the
+    /// Reports a watch that has panicked. It counts as followed until [`WatchSet::forget_panicked`]: the object that caused the
     /// panic may still be there, and would cause the next one at once.
     pub(super) fn ended(&mut self, error: &JoinError, events: &EventSender) {
         let Some((wanted, follower)) = self.all.iter_mut().find(|(_, one)| one.task == error.id()) else {
@@ -237,8 +237,8 @@ impl WatchSet {
         };
         follower.panicked = true;
         follower.token.cancel();
-        // Without the text of the panic: there may be a secret in it.
-        let text = format!("the watch of {wanted} has ended by a panic; it is begun anew in a while");
+        // Without the text of the panic, which may contain a secret.
+        let text = format!("the watch of {wanted} has panicked; it is restarted in about 30 s");
         events.send(ClusterEvent::LeftOut(text));
     }
 
@@ -252,7 +252,7 @@ impl WatchSet {
     }
 }
 
-/// Where the watch of one object writes the entries that are wanted of it.
+/// The sink of the watch of one object. Keeps the entries that are wanted of it.
 struct NamedSink<U: EntryUse> {
     objects: Arc<NamedObjects<U>>,
     wanted: DataRef,

@@ -1,4 +1,4 @@
-//! Valid route objects, Services and `ConfigMap`s → plans for the data plane, and findings for the status.
+//! Compiles valid route objects, Services and `ConfigMap`s into plans for the data plane, and findings for the status.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,20 +15,20 @@ use crate::objects::route::{
 };
 use crate::objects::service_summary::{PortFault, ResolvedPort, ServiceSummary, TlsFacts};
 
-/// A route, ready to be put into a table.
+/// A compiled route, ready for the route table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RoutePlan {
     /// What its object says: timeouts, limits, mode.
     pub spec: Arc<RouteSpec>,
-    /// The rules that it may have. Each has hosts; `*` is any.
+    /// Its rules, with the hosts that its namespace owns. Each has hosts; `*` is any.
     pub rules: Vec<RuleSpec>,
     /// The port that it leads to, or why there is none.
     pub target: Result<ResolvedPort, PortFault>,
     /// Where its requests go when no pod was ready in time.
     pub fallback: Option<Result<ResolvedPort, PortFault>>,
-    /// What is answered at once instead of holding.
+    /// The response that is sent at once instead of holding the request.
     pub placeholder: Option<ResponsePlan>,
-    /// What is answered when more would wait than may.
+    /// The response to requests beyond the limit of waiting ones.
     pub overflow: Option<ResponsePlan>,
     /// Requests that are answered without a pod. Each rule names at least one host.
     pub statics: Vec<StaticPlan>,
@@ -72,7 +72,7 @@ pub trait PlanInputs {
     fn no_body(&self, namespace: &str, name: &str, _key: Option<&str>) -> Option<String> {
         Some(format!("there is no ConfigMap {namespace}/{name}"))
     }
-    /// What the route was before.
+    /// The former plan of the route.
     fn former(&self, _route: &RouteSpec) -> Option<Arc<RoutePlan>> {
         None
     }
@@ -103,7 +103,7 @@ pub struct Findings {
     pub unseen: bool,
     /// Why TLS to its Services is not possible as they ask.
     pub tls: BTreeSet<String>,
-    /// What its Service asks for and does not get.
+    /// Settings of its Service that have no effect.
     pub ignored: Vec<&'static str>,
     /// Its Service allows endpoints without a pod in a namespace that the operator does not list.
     pub unlisted: bool,
@@ -239,7 +239,7 @@ fn add_target_findings(
     // The fallback's address is dialled in any mode while no pod of it is known.
     let more = fallback.and_then(|port| port.as_ref().ok()).filter(|port| blocks(port));
     findings.blocked_cluster_ips = blocked.into_iter().chain(more).map(|port| port.service.clone()).collect();
-    // The Service's own address honours what it asks for.
+    // Connections to the ClusterIP honour these settings of the Service.
     if direct != RoutingMode::Disabled || blocked.is_some() {
         findings.ignored =
             inputs.service(&route.target.service).map(|facts| facts.ignored.clone()).unwrap_or_default();
@@ -251,7 +251,7 @@ fn resolve(target: &TargetSpec, inputs: &dyn PlanInputs) -> Result<ResolvedPort,
     let service = service.ok_or_else(|| PortFault::NoService(target.service.clone()))?;
     let mut port = service.resolve(&target.port, inputs.tls(&service))?;
     if inputs.blocks_cluster_ip(&target.service) {
-        // Without it, requests go to pods, which are checked one by one.
+        // Without a ClusterIP, requests go to pods, which are checked one by one.
         port.cluster_ips = Arc::default();
     }
     Ok(port)

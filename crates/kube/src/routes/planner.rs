@@ -63,7 +63,7 @@ pub(super) struct PlannerState {
     tls: TlsSettings,
     /// Which namespace was granted which host.
     claims: HostClaims,
-    /// Services whose `ClusterIP` routes would use and do not, as long as that is so.
+    /// Services whose `ClusterIP` routes would dial but must not, as last reported.
     blocked_cluster_ips: BTreeSet<ServiceId>,
 }
 
@@ -75,7 +75,7 @@ struct Following {
     tasks: JoinSet<()>,
 }
 
-/// The state of the other rooms, as plans need it.
+/// The state of other modules that plans depend on.
 struct CurrentInputs<'a, C> {
     context: &'a C,
     bodies: &'a NamedObjects<Body>,
@@ -84,7 +84,7 @@ struct CurrentInputs<'a, C> {
     check_tls: fn(&TlsFacts) -> Option<String>,
     former: RoutePlans,
     direct: RoutingMode,
-    /// One for all routes, so that the decision on each Service is the same for all.
+    /// The same time for all routes, so that the decision about a Service is the same for all of them.
     now: Instant,
 }
 
@@ -154,7 +154,7 @@ impl RoutePlanner {
         self.synced.subscribe()
     }
 
-    /// Routes must be compiled again.
+    /// Has routes compiled again.
     pub(crate) fn refresh(&self) {
         self.changed.notify_one();
     }

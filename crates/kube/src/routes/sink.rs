@@ -1,4 +1,4 @@
-//! Where the watches of route objects write what they see.
+//! The sink of the watches of route objects.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use crate::client::watch::Sink;
 use crate::events::ClusterEvent;
 use crate::objects::route::{RouteKind, RouteObject};
 
-/// Routes of one kind.
+/// Writes route objects of one kind to the store, and has routes compiled again.
 pub(super) struct RouteSink {
     pub(super) planner: Arc<RoutePlanner>,
     pub(super) kind: RouteKind,

@@ -10,13 +10,13 @@ use super::plan::Findings;
 use crate::objects::route::{RouteKey, RouteKind};
 use crate::objects::service_summary::PortFault;
 
-/// Who writes these conditions.
+/// The field manager of these conditions.
 pub const MANAGER: &str = "rouse-gateway";
-/// Longer messages are cut.
+/// The longest message in bytes. Longer ones are cut.
 const LONGEST: usize = 2048;
 /// `HTTPScaledObject`s allow only conditions of certain types, so the gateway's own is recognised by its message.
 const OURS: &str = "Rouse: ";
-/// Whether a route serves.
+/// The condition that says whether a route serves.
 const READY: &str = "Ready";
 /// The same, where another controller writes `Ready`.
 const ROUSE_READY: &str = "RouseReady";
@@ -24,7 +24,7 @@ const ROUSE_READY: &str = "RouseReady";
 const RECONCILED: &str = "Reconciled";
 /// The messages of a `Ready` that is true.
 const SERVING: [&str; 2] = ["serving", "the last good version serves"];
-/// The reason of what cannot be read.
+/// The reason of the conditions of an invalid route.
 const INVALID: &str = "Invalid";
 
 /// A status condition.
@@ -67,8 +67,8 @@ pub fn conditions(findings: &Findings) -> Vec<Condition> {
     if let Some(words) = &findings.unreachable {
         problem("PodsUnreachable", words.clone());
     }
-    // Each of these makes the route not ready. The next two do so only if requests are refused because of them, and the
-    // rest does not.
+    // Each of these makes the route not ready. The next two do so only if requests are refused because of them; the
+    // others never do.
     let serious = !problems.is_empty();
     let mut problem = |kind: &'static str, message: String| {
         problems.push(Condition { kind, holds: true, reason: kind, message: cut(message) });
@@ -99,13 +99,15 @@ pub(crate) fn blocked_cluster_ip_text(service: &ServiceId) -> String {
     )
 }
 
-/// What the route's Service asks for and does not get.
+/// The condition that lists the settings of the route's Service that have no effect.
 fn not_honoured(findings: &Findings) -> Option<Condition> {
-    let direct = (!findings.ignored.is_empty())
-        .then(|| format!("not honoured while requests go directly to pods: {}", findings.ignored.join(", ")));
+    let direct = (!findings.ignored.is_empty()).then(|| {
+        let fields = findings.ignored.join(", ");
+        format!("these fields of the Service have no effect while requests go straight to pods: {fields}")
+    });
     let unlisted = findings.unlisted.then(|| {
-        "the annotation rouse.dev/manual-endpoints of the Service does not count: the gateway's \
-         --manual-endpoints-of does not list this namespace"
+        "the annotation rouse.dev/manual-endpoints of the Service has no effect: the gateway's \
+         --manual-endpoints-of does not list this namespace; ask the operator to add it"
             .to_owned()
     });
     let refused = findings.blocked_cluster_ips.iter().map(blocked_cluster_ip_text);
@@ -145,12 +147,7 @@ fn ready(findings: &Findings, problem: Option<&Condition>) -> Condition {
 fn accepted(findings: &Findings) -> Condition {
     let kind = "Accepted";
     if findings.faults.is_empty() {
-        return Condition {
-            kind,
-            holds: true,
-            reason: "Valid",
-            message: "every field is understood".to_owned(),
-        };
+        return Condition { kind, holds: true, reason: "Valid", message: "all fields are valid".to_owned() };
     }
     let after = if findings.outdated { "; the last good version serves" } else { "" };
     let message = cut(format!("{}{after}", findings.faults.join("; ")));
@@ -169,40 +166,40 @@ fn cut(mut text: String) -> String {
 /// A route object as the API server has it.
 #[derive(Debug, Clone, Copy)]
 pub struct CurrentStatus<'a> {
-    /// Which object of that name.
+    /// Its UID, which tells objects of the same name apart.
     pub uid: &'a str,
     /// Counts up with each change of the spec.
     pub generation: Option<i64>,
-    /// The version that was read. What is written is decided on it.
+    /// The version that was read. A write is based on it.
     pub version: &'a str,
     /// Its conditions, of the gateway and of others.
     pub conditions: &'a [Value],
 }
 
-/// What was written last, so that nothing is written twice, and no other writer is overwritten again and again.
+/// The statuses that were written last, so that none is written twice, and no other writer is overwritten again and again.
 #[derive(Debug, Default)]
 pub struct StatusTracker {
     written: HashMap<RouteKey, Written>,
 }
 
-/// What was last written on an object.
+/// The status that was last written on an object.
 #[derive(Debug)]
 struct Written {
     uid: String,
     generation: Option<i64>,
     conditions: Vec<Condition>,
-    /// It was not: the object was not at this version any more.
+    /// The write failed with a conflict: the object was not at this version any more.
     overtaken: Option<String>,
-    /// It was not: the object's definition does not allow it.
+    /// The write was rejected: the CRD of the object does not allow this status.
     refused: bool,
 }
 
 /// A status to be written.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Write {
-    /// Of which object.
+    /// The route object.
     pub key: RouteKey,
-    /// The version that it was decided on.
+    /// The version of the object that it is based on.
     pub version: String,
     /// What is merged into the object: all conditions, others' as they were at that version.
     pub patch: Value,
@@ -221,7 +218,7 @@ impl StatusTracker {
     ) -> Option<Write> {
         let before = self.written.get(key).filter(|before| before.uid == object.uid);
         let overtaken = before.and_then(|before| before.overtaken.as_deref());
-        // The watch lags behind: what is decided on the same version again is refused again.
+        // The watch has not seen the newer version yet: a write based on the old one would conflict again.
         if overtaken == Some(object.version) {
             return None;
         }
@@ -230,7 +227,7 @@ impl StatusTracker {
                 ready.kind = ROUSE_READY;
             }
         }
-        // Also for a new generation: its author waits for `observedGeneration`.
+        // A new generation is written even with the same conditions: its author waits for `observedGeneration`.
         let (uid, generation) = (object.uid.to_owned(), object.generation);
         let said = Written { uid, generation, conditions: desired, overtaken: None, refused: false };
         if before.is_some_and(|before| before.is_same(&said)) {
@@ -247,19 +244,19 @@ impl StatusTracker {
         Some(Write { key: key.clone(), version: object.version.to_owned(), patch })
     }
 
-    /// The write did not succeed: it is due again.
+    /// A write failed: the status is due again.
     pub fn failed(&mut self, key: &RouteKey) {
         self.written.remove(key);
     }
 
-    /// Another writer was faster: it is due again as soon as that version was seen.
+    /// Another writer was faster: the status is due again as soon as the newer version was seen.
     pub fn overtaken(&mut self, write: &Write) {
         if let Some(written) = self.written.get_mut(&write.key) {
             written.overtaken = Some(write.version.clone());
         }
     }
 
-    /// The object's definition does not allow what was to be written: it is not tried again until there is something new.
+    /// The CRD of the object does not allow the status: it is not written again until it changes.
     pub fn refused(&mut self, key: &RouteKey) {
         if let Some(written) = self.written.get_mut(key) {
             written.refused = true;
@@ -298,8 +295,8 @@ fn observed(value: &Value) -> Option<i64> {
     value.get("observedGeneration").and_then(Value::as_i64)
 }
 
-/// Whether a gateway wrote this condition. By what it says, which all gateways and the next start of this one read alike;
-/// who last changed which of its fields depends on which of them differed.
+/// Whether a gateway wrote this condition. Decided by its content, which all gateways, and this one after a restart, read
+/// alike. The field managers of the object show only which writer last changed a field.
 fn is_ours(route: RouteKind, condition: &Value) -> bool {
     let (kind, reason, message) =
         (text(condition, "type"), text(condition, "reason"), text(condition, "message"));
@@ -324,14 +321,14 @@ fn is_taken(route: RouteKind, object: CurrentStatus<'_>) -> bool {
     !matches!(seen, (Some(theirs), Some(ours), Some(now)) if theirs < ours && ours < now)
 }
 
-/// Whether `present` already says what we would write.
+/// Whether the `present` conditions are the same as those to be written.
 fn same(route: RouteKind, written: &[Value], present: &[Value]) -> bool {
     let strip = |values: &[Value]| {
         let mut all: Vec<_> = values
             .iter()
             .map(|value| {
                 let words = ["type", "status", "message"].map(|field| text(value, field).to_owned());
-                // The definitions of these drop what they do not know.
+                // The CRD of `HTTPScaledObject` drops the fields that it does not know.
                 let more = route == RouteKind::InterceptorRoute;
                 (words, more.then(|| (text(value, "reason").to_owned(), observed(value))))
             })
@@ -342,7 +339,7 @@ fn same(route: RouteKind, written: &[Value], present: &[Value]) -> bool {
     strip(written) == strip(present)
 }
 
-/// Every kind of condition that we write, besides `Ready`.
+/// Every type of condition that the gateway writes, besides `Ready`.
 const KINDS: [&str; 14] = [
     HOSTS_CLAIMED,
     ROUSE_READY,
@@ -390,7 +387,7 @@ fn all_conditions(route: RouteKind, said: &Written, present: &[Value], now: &str
         let unchanged = present.iter().find(|value| {
             text(value, "type") == condition.kind && text(value, "status") == status && is_ours(route, value)
         });
-        // It says when the status changed, not when it was written.
+        // The time at which the status changed, not at which it was written.
         let since = |field: &str| {
             unchanged.map(|value| text(value, field)).filter(|since| !since.is_empty()).unwrap_or(now)
         };
@@ -418,8 +415,8 @@ fn all_conditions(route: RouteKind, said: &Written, present: &[Value], now: &str
     Some(all)
 }
 
-/// `HTTPScaledObject`'s conditions are few: besides the record of claims, ours is one, and only while something is wrong
-/// or was.
+/// The one condition that the gateway writes on an `HTTPScaledObject` besides the record of claims: its CRD allows few
+/// types of conditions. Written only while something is wrong, or after something was.
 fn summed_up(desired: &[Condition], written: bool) -> Option<Condition> {
     let wrong = desired.iter().filter(|condition| is_problem(condition));
     let wrong: Vec<&str> = wrong.map(|condition| &*condition.message).collect();

@@ -16,7 +16,7 @@ use crate::client::{self, ObjectKind, describe, has_code};
 use crate::events::{ClusterEvent, EventSender};
 use crate::objects::route::{RouteKey, RouteKind};
 
-/// Statuses that wait to be written. One that finds no room is written later.
+/// The most statuses that wait to be written. Further ones are written later.
 const QUEUE: usize = 1024;
 /// How long one write may take.
 pub(super) const ANSWER: Duration = Duration::from_secs(10);

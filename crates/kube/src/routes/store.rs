@@ -44,7 +44,7 @@ pub(crate) struct StoredRoute {
 }
 
 impl RouteStore {
-    /// An object is new or has changed.
+    /// Adds or replaces an object.
     pub(crate) fn put(&mut self, kind: RouteKind, object: &RouteObject) {
         let key = RouteKey::new(kind, &object.metadata);
         let uid = object.metadata.uid.clone().unwrap_or_default();
@@ -82,7 +82,7 @@ impl RouteStore {
         self.entries.remove(&RouteKey::new(kind, &object.metadata));
     }
 
-    /// These are all objects of this kind.
+    /// Replaces all objects of this kind.
     pub(crate) fn replace(&mut self, kind: RouteKind, all: &[RouteObject]) {
         let keys: BTreeSet<RouteKey> =
             all.iter().map(|object| RouteKey::new(kind, &object.metadata)).collect();
@@ -110,7 +110,7 @@ impl RouteStore {
         self.entries.values().filter_map(|entry| entry.unserved.clone()).collect()
     }
 
-    /// What every route claims, by its newest version.
+    /// The hosts that every route claims, by its newest version.
     pub(crate) fn claimants(&self) -> Vec<Claimant<'_>> {
         let entries = self.entries.iter();
         let claimants = entries.map(|(key, entry)| Claimant {
@@ -123,19 +123,19 @@ impl RouteStore {
         claimants.collect()
     }
 
-    /// The Services that they lead to.
+    /// The Services that routes lead to.
     pub(crate) fn services(&self) -> BTreeSet<ServiceId> {
         let good = self.entries.values().filter_map(|entry| entry.good.as_deref());
         let all = good.flat_map(|route| [Some(&route.target), route.cold_start.fallback.as_ref()]);
         all.flatten().map(|target| target.service.clone()).collect()
     }
 
-    /// The `ConfigMap`s that they name, as namespace and name.
+    /// The `ConfigMap`s that routes name, as namespace and name.
     pub(crate) fn config_maps(&self) -> BTreeSet<(Arc<str>, Arc<str>)> {
         self.bodies().into_iter().map(|(namespace, name, _)| (namespace, name)).collect()
     }
 
-    /// The entries of `ConfigMap`s that they name.
+    /// The entries of `ConfigMap`s that routes name.
     pub(crate) fn bodies(&self) -> BTreeSet<NamedBody> {
         let named = |response: &ResponseSpec| match &response.body {
             BodySpec::ConfigMap { name, key } => Some((Arc::clone(name), key.clone())),

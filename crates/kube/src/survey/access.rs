@@ -1,4 +1,4 @@
-//! Whether an account has the permissions of the gateway, by access reviews of the API server.
+//! Checks whether an account has the permissions of the gateway, with access reviews of the API server.
 
 use kube::api::PostParams;
 use kube::core::Request;
@@ -10,28 +10,28 @@ use super::{Account, NamedObject, SurveyClient, SurveyError};
 use crate::client::path;
 use crate::client::permissions::{PERMISSIONS, Permission, Scope};
 
-/// Questions under way at a time.
+/// Access reviews in flight at a time.
 const AT_ONCE: usize = 6;
-/// Objects of one kind that routes and Services name, and that are asked for one by one.
+/// The most objects of one kind, named by routes and Services, for which access is reviewed.
 const OBJECTS: usize = 50;
 
 /// A permission in one place, and what of it is missing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PermissionCheck {
-    /// Which permission.
+    /// The permission.
     pub permission: &'static Permission,
-    /// Where.
+    /// Where it was reviewed.
     pub place: PermissionScope,
     /// The verbs that are not allowed.
     pub denied: Vec<Denied>,
 }
 
-/// Where a permission is asked for.
+/// Where a permission is reviewed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PermissionScope {
     /// In all namespaces.
     Everywhere,
-    /// In one.
+    /// In one namespace.
     Namespace(String),
     /// One object.
     Object {
@@ -45,9 +45,9 @@ pub enum PermissionScope {
 /// A verb that is not allowed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Denied {
-    /// Which.
+    /// The verb.
     pub verb: &'static str,
-    /// Why, if the authorizer says.
+    /// The reason that the authorizer gives, if any.
     pub reason: String,
 }
 
@@ -77,7 +77,7 @@ struct ReviewStatus {
     evaluation_error: String,
 }
 
-/// What to ask: every permission where it is needed. Objects that no route or Service names are left out.
+/// The reviews to send: every permission where it is needed. Objects that no route or Service names are left out.
 pub(super) fn questions(
     namespace: Option<&str>,
     named: &[NamedObject],
@@ -103,7 +103,7 @@ pub(super) fn questions(
     all
 }
 
-/// Asks all of it for `account`, or for ourselves.
+/// Sends all reviews for `account`; without one, for the sender.
 pub(super) async fn check_permissions(
     client: &SurveyClient<'_>,
     account: Option<&Account>,
@@ -141,7 +141,7 @@ pub(super) async fn check_permissions(
     for (at, denied) in denied {
         grants.get_mut(at).into_iter().for_each(|grant| grant.denied.push(denied.clone()));
     }
-    // They were answered in any order.
+    // Reviews end in any order.
     for grant in &mut grants {
         let order = |verb: &str| grant.permission.verbs.iter().position(|known| *known == verb);
         grant.denied.sort_by_key(|denied| order(denied.verb));
@@ -156,7 +156,7 @@ async fn submit(client: &SurveyClient<'_>, path: String, body: &Value) -> Result
     Ok(review.status)
 }
 
-/// Where a question goes, and how it is put.
+/// The path and the body of one review.
 fn review(
     account: Option<&Account>,
     watched: Option<&str>,

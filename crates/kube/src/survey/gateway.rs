@@ -1,4 +1,4 @@
-//! The gateway as it is installed: its Deployment, its pods, its Services.
+//! Inspects the installed gateway: its Deployment, its pods and its Services.
 
 use std::collections::BTreeMap;
 
@@ -11,23 +11,23 @@ use crate::client::{ObjectKind, path};
 use crate::objects::EndpointSlice;
 use crate::objects::workload::is_object_name;
 
-/// What its Deployment is called.
+/// The name of its Deployment.
 pub const GATEWAY: &str = "rouse-gateway";
 
 /// The gateway as it is installed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InstalledGateway {
-    /// In which namespace.
+    /// Its namespace.
     pub namespace: String,
     /// Its `ServiceAccount`.
     pub account: Account,
-    /// The one namespace that it watches; `None`: all, unless a file of its own says otherwise.
+    /// The one namespace that it watches; `None`: all, unless its configuration file says otherwise.
     pub watches: Option<String>,
     /// How many pods it is to have.
     pub wanted: u32,
     /// How many of them are available.
     pub available: u32,
-    /// What its controller says is wrong.
+    /// The problem that its Deployment controller reports.
     pub stuck: Option<String>,
     /// Its pods.
     pub pods: Result<Vec<GatewayPod>, SurveyError>,
@@ -53,7 +53,7 @@ pub struct GatewayService {
     pub ready: usize,
 }
 
-/// Looks at the gateway in `namespace`; `None`: it is not installed there.
+/// Inspects the gateway in `namespace`; `None`: it is not installed there.
 pub(super) async fn look(
     client: &SurveyClient<'_>,
     namespace: &str,

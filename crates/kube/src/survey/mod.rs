@@ -1,6 +1,6 @@
-//! Looks at a cluster once, for `rouse check`: the version, the kinds, the gateway, its permissions, the routes.
+//! Inspects a cluster once, for `rouse check`: the version, the kinds, the gateway, its permissions, the routes.
 //!
-//! Every question has a deadline. A question that the server refuses does not end the survey: its answer is a [`SurveyError`].
+//! Every request has a deadline. A request that the server refuses does not end the survey: its result is a [`SurveyError`].
 
 mod access;
 mod gateway;
@@ -23,19 +23,19 @@ pub use access::{Denied, PermissionCheck, PermissionScope};
 pub use gateway::{GATEWAY, GatewayPod, GatewayService, InstalledGateway};
 pub use routes::{ContestedHost, NamedObject, RouteProblem, RouteSurvey};
 
-/// How long one question may take.
+/// How long one request may take.
 const ANSWER: Duration = Duration::from_secs(10);
-/// Objects of one kind that are looked at.
+/// The most objects of one kind that are read.
 const MOST: usize = 10_000;
 
-/// What to look at.
+/// What to inspect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SurveyScope {
     /// The one namespace that the gateway watches; `None`: as the gateway that is installed says, or else all.
     pub namespace: Option<String>,
-    /// Where the gateway is installed.
+    /// The namespace where the gateway is installed.
     pub gateway: String,
-    /// Whose permissions; `None`: those of the gateway that is installed, or our own if there is none.
+    /// The account whose permissions are checked; `None`: that of the installed gateway, or of the sender if there is none.
     pub account: Option<Account>,
 }
 
@@ -48,7 +48,7 @@ pub struct Account {
     pub name: String,
 }
 
-/// Not a `ServiceAccount`.
+/// A text that does not name a `ServiceAccount`.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("expected a namespace and a name, like rouse-system/rouse-gateway")]
 pub struct BadAccount;
@@ -69,7 +69,7 @@ impl fmt::Display for Account {
     }
 }
 
-/// Why something was not seen.
+/// Why a part of the cluster could not be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SurveyError {
     /// The sender of the request has no permission.
@@ -89,26 +89,26 @@ impl SurveyError {
     }
 }
 
-/// What was seen of a cluster that answers.
+/// What was found in a cluster that answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Survey {
-    /// Which Kubernetes it is.
+    /// Its Kubernetes version.
     pub version: KubernetesVersion,
     /// The kinds that the gateway follows and a cluster may lack.
     pub kinds: Vec<KindSurvey>,
     /// The gateway, if it is installed.
     pub gateway: Result<Option<InstalledGateway>, SurveyError>,
-    /// The one namespace that was looked at; `None`: all.
+    /// The one namespace that was inspected; `None`: all.
     pub namespace: Option<String>,
     /// The account whose permissions these are; `None`: that of the sender.
     pub account: Option<Account>,
-    /// What they may and may not do.
+    /// Each permission, with the verbs that are denied.
     pub grants: Result<Vec<PermissionCheck>, SurveyError>,
     /// The routes.
     pub routes: Result<RouteSurvey, SurveyError>,
 }
 
-/// Which Kubernetes it is.
+/// A Kubernetes version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KubernetesVersion {
     /// As the server says it.
@@ -137,7 +137,7 @@ pub struct KindSurvey {
 pub struct Served {
     /// `v1beta1`.
     pub version: String,
-    /// Whether it has a status of its own to write to.
+    /// Whether it has a `status` subresource.
     pub status: bool,
 }
 
@@ -145,7 +145,7 @@ pub struct Served {
 const KINDS: [ObjectKind; 4] =
     [ObjectKind::SLICE, ObjectKind::ROUTE, ObjectKind::HTTP_SCALED_OBJECT, ObjectKind::SCALED_OBJECT];
 
-/// Looks at everything in the scope. `Err` says why the API server does not answer.
+/// Inspects everything in the scope. `Err` says why the API server does not answer.
 pub async fn survey(client: &Client, wanted: &SurveyScope) -> Result<Survey, String> {
     let client = SurveyClient(client);
     let version = client.version().await.map_err(|error| describe(&error))?;
@@ -219,7 +219,7 @@ impl SurveyClient<'_> {
         client::within(ANSWER, self.0.request(request)).await
     }
 
-    /// What is at `path`, unless there is nothing.
+    /// The object at `path`; `None` if there is none.
     async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<Option<T>, SurveyError> {
         let request = http::Request::get(path).body(Vec::new());
         let request = request.map_err(|error| SurveyError::Failed(error.to_string()))?;

@@ -23,7 +23,7 @@ pub struct RouteSurvey {
     pub count: usize,
     /// The problems of routes, by name.
     pub problems: Vec<RouteProblem>,
-    /// Hosts that several claim, by name.
+    /// Hosts that several routes claim, by name.
     pub contested: Vec<ContestedHost>,
     /// The objects that routes and their Services name.
     pub named: Vec<NamedObject>,
@@ -43,13 +43,13 @@ pub struct NamedObject {
 /// A problem of a route.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RouteProblem {
-    /// Which.
+    /// The route.
     pub route: RouteKey,
     /// What is wrong with it.
     pub words: String,
 }
 
-/// A host that several claim.
+/// A host that several routes claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContestedHost {
     /// The host, with a path if only that is contested.
@@ -60,7 +60,7 @@ pub struct ContestedHost {
     pub others: Vec<RouteKey>,
 }
 
-/// Looks at all routes in `namespace`, or everywhere.
+/// Inspects all routes in `namespace`, or in the whole cluster.
 pub(super) async fn look(
     client: &SurveyClient<'_>,
     namespace: Option<&str>,
@@ -103,7 +103,7 @@ fn problems_of(store: &RouteStore) -> RouteSurvey {
     for (key, entry) in store.entries() {
         let mut words = entry.faults.clone();
         for said in entry.conditions.iter().filter_map(|condition| trouble(key.kind, condition)) {
-            // `Ready` says again what the others say.
+            // `Ready` repeats the message of another condition.
             if !words.iter().any(|known| said.contains(&**known) || known.contains(&*said)) {
                 words.push(said);
             }
@@ -144,12 +144,12 @@ fn trouble(route: RouteKind, condition: &Value) -> Option<String> {
     wrong.then(|| if message.is_empty() { kind.to_owned() } else { message.to_owned() })
 }
 
-/// What two routes must have in common for one of them to get nothing.
+/// Namespace, host, path and headers. Of two routes that have all of them in common, the newer one gets no requests.
 type Way<'a> = (&'a str, &'a str, &'a str, &'a [(HeaderName, Option<HeaderValue>)]);
 
 /// Hosts that routes claim and do not get, by the claims that are recorded.
 fn lost(store: &RouteStore) -> Vec<ContestedHost> {
-    // What the gateway's own settings say about hosts is not known here.
+    // The gateway's own settings for hosts are not known here.
     let rules = HostRules::default();
     let mut claimants = store.claimants();
     let owners = HostClaims::default().settle(&claimants, &rules, ClaimTime(i64::MAX));
@@ -254,7 +254,7 @@ mod tests {
         let spec = to(json!([{"hosts": ["a.example.com"]}]));
         let all = json!([
             {"type": "Ready", "status": "False", "reason": "NoService", "message": "there is no Service shop/cart"},
-            {"type": "Accepted", "status": "True", "reason": "Valid", "message": "every field is understood"},
+            {"type": "Accepted", "status": "True", "reason": "Valid", "message": "all fields are valid"},
             {"type": "NoService", "status": "True", "reason": "NoService", "message": "there is no Service shop/cart"},
             {"type": "NoScaleTarget", "status": "True", "reason": "NoScaleTarget", "message": "no workload"},
             {"type": "NotHonoured", "status": "True", "reason": "DirectToPod", "message": "session affinity"},

@@ -1,4 +1,4 @@
-//! Why the last wakes of routes failed, until that is over. The routes' status shows it.
+//! The last wake failure of each route, kept for its status until the service has ready pods.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,14 +9,14 @@ use rouse_core::service::Service;
 
 use crate::objects::route::RouteKey;
 
-/// What it is that fails.
+/// The kind of a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FailureKind {
-    /// The wake, which may succeed later.
+    /// The wake failed, and may succeed later.
     Wake,
-    /// The wake, for a reason that waiting does not remove: requests are refused.
+    /// The wake failed for a reason that waiting does not remove: requests are refused.
     Start,
-    /// The connections to pods that are ready.
+    /// Pods are ready, but refuse connections.
     Connections,
 }
 
@@ -39,7 +39,7 @@ impl Failures {
         self.lock().get(route).cloned()
     }
 
-    /// Records what became of the last wake of each route. Returns whether anything is new.
+    /// Records the outcome of the last wake of each route. Returns whether anything is new.
     pub(super) fn record(&self, outcomes: Vec<(RouteKey, Option<WakeFailure>)>) -> bool {
         let mut failures = self.lock();
         let mut changed = false;

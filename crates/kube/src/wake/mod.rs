@@ -1,7 +1,7 @@
 //! Finds the workload of a route, and scales it from 0.
 //!
 //! `Waker` owns the queue of services to wake, the workloads of all routes, and the failures of the last wakes. It
-//! asks other rooms through `WakeContext`.
+//! asks other modules through `WakeContext`.
 
 mod failures;
 mod queue;

@@ -1,4 +1,4 @@
-//! The services that wait to be woken.
+//! The queue of services that wait to be woken.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rouse_core::endpoint::ServiceId;
 use tokio::sync::Notify;
 
-/// Services that may wait to be woken. A wake that finds no room is repeated by the core.
+/// The most services that wait to be woken. The core repeats a wake that does not fit.
 const CAPACITY: usize = 10_000;
 
 /// Services that wait to be woken, each once.

@@ -16,10 +16,10 @@ use crate::objects::workload::Workload;
 
 /// How long one request may take: a hold waits for it.
 pub(super) const ANSWER: Duration = Duration::from_secs(10);
-/// How often to read the scale again when another writer changed it meanwhile.
+/// How many times to read and write the scale while other writers change it.
 const LOOKS: usize = 5;
 
-/// What became of a wake.
+/// The outcome of a wake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WakeOutcome {
     /// It was scaled to this number of pods.
@@ -64,7 +64,7 @@ struct ApiResource {
 /// Reads and writes the `scale` subresource of workloads.
 pub(crate) struct ScaleClient {
     client: Client,
-    /// What the API server calls the kinds that were asked for.
+    /// The plural names of kinds, as the API server has them.
     plurals: Mutex<HashMap<Workload, String>>,
 }
 
@@ -73,8 +73,8 @@ impl ScaleClient {
         Self { client, plurals: Mutex::default() }
     }
 
-    /// Takes `workload` from 0 to `replicas`. If it is not at 0, nothing is written. Only if
-    /// it is, `paused` is asked why it must stay there.
+    /// Scales `workload` from 0 to `replicas`. If it is not at 0, nothing is written. `paused` returns why it must stay at
+    /// 0; it is awaited only if the workload is at 0.
     pub(crate) async fn wake(
         &self,
         namespace: &str,
@@ -101,7 +101,7 @@ impl ScaleClient {
             {
                 return Err(StartFailure::new(StartFailureCause::Paused, &words));
             }
-            // With the version it was decided on: of several gateways only one changes it, the others look again.
+            // With the version that was read: of several gateways only one write succeeds, the others read again.
             let change = json!({
                 "metadata": { "resourceVersion": scale.metadata.resource_version },
                 "spec": { "replicas": replicas },
@@ -122,7 +122,8 @@ impl ScaleClient {
                 Err(error) => return Err(explain(&error, namespace, workload, "scale", &plural)),
             }
         }
-        let text = format!("{workload} in {namespace} changes faster than it can be scaled");
+        let text =
+            format!("{workload} in {namespace} was not scaled: other writers changed it at each attempt");
         Err(StartFailure::new(StartFailureCause::ClusterUnavailable, &text))
     }
 
@@ -132,7 +133,7 @@ impl ScaleClient {
         let path = client::path(&workload.group, &workload.version, &plural, Some(namespace));
         let request = Request::new(path).get(&workload.name, &GetParams::default()).ok()?;
         let object: Value = client::within(ANSWER, self.client.request(request)).await.ok()?;
-        // One that could not be created beside others is no reason to give up on these.
+        // The workload has pods. A further pod that could not be created is no reason to refuse requests.
         if object.pointer("/status/replicas").and_then(Value::as_u64).unwrap_or(0) > 0 {
             return None;
         }
@@ -192,7 +193,7 @@ pub(super) fn cause(error: &kube::Error) -> StartFailureCause {
         kube::Error::Api(status) => match status.code {
             404 => StartFailureCause::ScaleTargetMissing,
             // An expired token is read again soon; conflicts, too many requests and errors of the server itself may pass.
-            // What else it refuses, it refuses again.
+            // All other refusals are permanent.
             401 | 409 | 429 | 500.. => StartFailureCause::ClusterUnavailable,
             _ => StartFailureCause::ScaleRefused,
         },
@@ -200,7 +201,7 @@ pub(super) fn cause(error: &kube::Error) -> StartFailureCause {
     }
 }
 
-/// What happened, and what to do about it where we know.
+/// The failure of a request to the API server, with the next step where it is known.
 fn explain(
     error: &kube::Error,
     namespace: &str,

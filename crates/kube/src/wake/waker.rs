@@ -1,4 +1,4 @@
-//! Wakes services: requests ask for it, a task does it, one wake per service at a time.
+//! Wakes services in a background task when requests ask for it, one wake per service at a time.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -24,9 +24,9 @@ use crate::objects::route::{RouteKey, RouteSpec, ServingRoutes};
 use crate::objects::service_summary::ServiceSummary;
 use crate::objects::workload::Workload;
 
-/// Wakes under way at a time.
+/// The most wakes under way at a time.
 const CONCURRENT_WAKES: usize = 32;
-/// Pods that are named in a condition.
+/// The most pods that are named in a condition.
 const NAMED_PODS: usize = 5;
 /// Workloads are looked up again after this time: they are not watched.
 const LOOK_UP_AGAIN: Duration = Duration::from_mins(1);
@@ -34,7 +34,7 @@ const LOOK_UP_AGAIN: Duration = Duration::from_mins(1);
 /// The routes of one namespace, each with its Service.
 type Routes = Vec<(Arc<RouteSpec>, Option<Arc<ServiceSummary>>)>;
 
-/// What the waker asks of other rooms, and tells them.
+/// What the waker asks other modules, and tells them.
 pub(crate) trait WakeContext: Send + Sync + 'static {
     /// What is known of a Service.
     fn service(&self, id: &ServiceId) -> Option<Arc<ServiceSummary>>;
@@ -50,7 +50,7 @@ pub(crate) trait WakeContext: Send + Sync + 'static {
     fn findings_changed(&self);
 }
 
-/// Wakes services, and knows the workloads behind routes and why wakes failed.
+/// Wakes services, and keeps the workload of each route and the failure of its last wake.
 pub(crate) struct Waker {
     client: Client,
     queue: Queue,
@@ -143,7 +143,7 @@ impl Waker {
                 let (waker, registry, context) =
                     (Arc::clone(&self), Arc::clone(&registry), Arc::clone(&context));
                 under_way.spawn(async move {
-                    // A guard, so that also a wake that panics is over: the service could otherwise never be woken again.
+                    // A guard, so that a wake that panics ends as well: otherwise the service could never be woken again.
                     let _done = Done(&waker.queue, &service);
                     waker.wake_one(&service, &registry, &*context).await;
                 });
@@ -169,11 +169,12 @@ impl Waker {
             Ok(WakeOutcome::Scaled(replicas)) => {
                 known.inspect(|known| known.wake_progressed());
                 self.events.send(ClusterEvent::Woken(service.clone(), replicas));
-                let message = format!("a request woke Service {}: 0 to {replicas}", service.name());
+                let message =
+                    format!("a request woke Service {}: scaled from 0 to {replicas}", service.name());
                 context.woken(&routes, &message);
                 self.record(&routes, None, context);
             }
-            // There are pods, so the wake is not what is wrong.
+            // The pods are there, but refuse connections: the wake is not the problem.
             _ if !refusing.is_empty() => {
                 let text = unreachable(&refusing);
                 if self.record(&routes, Some((FailureKind::Connections, &text)), context) {
@@ -186,7 +187,7 @@ impl Waker {
             }
             Err(failure) => {
                 let why = failure.detail().to_owned();
-                // By what the service remembers: a fallback may have no route of its own.
+                // Compare with the failure that the service remembers: a fallback may have no route of its own.
                 let before = known.as_ref().and_then(|known| known.wake_failure());
                 let again = before.is_some_and(|before| before.detail() == why);
                 known.as_ref().inspect(|known| known.wake_failed(failure));
@@ -215,7 +216,7 @@ impl Waker {
         context: &impl WakeContext,
     ) -> Result<WakeOutcome, StartFailure> {
         let workload = self.workload(service, routes, context).await?;
-        // A pause forbids the step from 0 only: what has pods may be kept from being ready by something else.
+        // A paused ScaledObject forbids only the step from 0. If the workload is not at 0, a pause is not why no pod is ready.
         let paused = self.targets.paused(&self.client, service.namespace(), &workload, routes);
         let least = routes.iter().map(|route| route.scaling.min).max().unwrap_or(0).max(1);
         match self.scale.wake(service.namespace(), &workload, least, paused).await {
@@ -259,7 +260,7 @@ impl Waker {
         known().find_map(Result::ok).ok_or_else(|| known().find_map(Result::err).unwrap_or_else(none))
     }
 
-    /// Records what became of a wake for the routes' status. Returns whether anything is new.
+    /// Records the outcome of a wake for the routes' status. Returns whether anything is new.
     fn record(
         &self,
         routes: &[Arc<RouteSpec>],
@@ -316,7 +317,8 @@ impl Waker {
     }
 }
 
-/// A failure to get pods is none where there are pods: another controller made them, and requests wait for them.
+/// Drops the failure that no workload was found, or that it gets no pods, if the Service has pods: another controller
+/// created them, and requests wait for them.
 fn allow_for_other_pods(
     service: &ServiceId,
     context: &impl WakeContext,
@@ -350,7 +352,7 @@ fn unreachable(pods: &[SocketAddr]) -> String {
     )
 }
 
-/// The wake of a service is over, however it ended.
+/// Marks the wake of a service as done when it is dropped.
 struct Done<'a>(&'a Queue, &'a ServiceId);
 
 impl Drop for Done<'_> {

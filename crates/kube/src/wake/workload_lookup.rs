@@ -22,10 +22,10 @@ use crate::objects::workload::Workload;
 
 /// How long a list may take when no request waits for it.
 const ANSWER: Duration = Duration::from_secs(30);
-/// Workloads that are looked through in one namespace.
+/// The most workloads that are read in one namespace.
 const MOST: usize = 10_000;
 
-/// What Go's `strconv.ParseBool`, and so KEDA, takes for false.
+/// The texts that Go's `strconv.ParseBool`, and so KEDA, reads as false.
 const FALSE: [&str; 6] = ["0", "f", "F", "false", "False", "FALSE"];
 
 /// `keda.sh/v1alpha1` `ScaledObject`.
@@ -161,7 +161,7 @@ pub fn find(
     }
 }
 
-/// What one namespace has that could be a target.
+/// The objects of one namespace that may be, or name, the workload of a route.
 #[derive(Debug)]
 struct Candidates {
     scaled: Vec<ScaledObject>,
@@ -182,7 +182,7 @@ struct Next {
 }
 
 impl Candidates {
-    /// Looks at a namespace. Workloads are looked at only if `all`: most routes name theirs.
+    /// Lists a namespace. Workloads are listed only if `all`: most routes name theirs.
     async fn look(
         client: &Client,
         namespace: &str,
@@ -214,13 +214,13 @@ async fn scaled_objects(
     limit: Duration,
 ) -> Result<Vec<ScaledObject>, kube::Error> {
     match list(client, ObjectKind::SCALED_OBJECT.path(Some(namespace)), limit).await {
-        // KEDA is not installed, or we may not look: then no ScaledObject is in charge as far as we know.
+        // KEDA is not installed, or the permission to list is missing: assume that there are no ScaledObjects.
         Err(error) if has_code(&error, 404) || has_code(&error, 403) => Ok(Vec::new()),
         other => other,
     }
 }
 
-/// `limit` is for each page.
+/// Lists all objects at a path. `limit` is the timeout of each page.
 async fn list<T: DeserializeOwned>(
     client: &Client,
     path: String,
@@ -344,7 +344,7 @@ impl Targets {
         self.by_route().retain(|key, _| exists(key));
     }
 
-    /// It is not where it was last seen.
+    /// Forgets the workload of a route: it does not exist any more.
     pub(crate) fn forget(&self, route: &RouteKey) {
         self.by_route().remove(route);
     }

@@ -1,4 +1,4 @@
-//! Bodies from `ConfigMap`s: which are read, from when on, and what is said of those that cannot be.
+//! Response bodies from `ConfigMap`s: which are read and when, and how missing ones are reported.
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ fn missing(api: &ApiServer, namespace: &str, route: &str) -> String {
     reported.map(|reported| reported.2).unwrap_or_default()
 }
 
-/// No gateway ever called a body missing.
+/// Whether no gateway ever reported a missing body.
 fn never_missed(api: &ApiServer) -> bool {
     api.patches("status").iter().all(|request| !request.body.to_string().contains("MissingBody"))
 }
@@ -54,7 +54,7 @@ async fn bodies_are_there_from_the_start_and_are_never_called_missing() {
     let (api, rig) = synced(shop_with_page("one")).await;
     assert_eq!(placeholder(&rig).as_deref(), Some("one"));
     rig.until_condition("r", "Ready").await;
-    // From one to another: the last good body stands until the new one was looked at.
+    // When a route switches to another body, the last good one stays until the new one was read.
     let mut plans = rig.cluster.plans();
     for (generation, name) in [(2, "second"), (3, "third")] {
         api.put("configmaps", map(name, name));
@@ -68,7 +68,7 @@ async fn bodies_are_there_from_the_start_and_are_never_called_missing() {
         rig.until("it was seen", |rig| observed(&rig.api, "Ready") == Some(generation)).await;
     }
     assert!(never_missed(&api));
-    // One that is really missing is called so.
+    // A body that is really missing is reported.
     let mut object = from_map("nowhere");
     object["metadata"]["generation"] = json!(4);
     api.put(ROUTES, object);
@@ -93,7 +93,7 @@ async fn a_config_map_that_may_not_be_read_says_what_to_grant_and_does_not_delay
     api.allow_all();
     until_placeholder(&rig, "one").await;
     rig.until_no_condition("r", "MissingBody").await;
-    // A value that was read stands while the API server is out of reach.
+    // A value that was read stays while the API server is unreachable.
     rig.until_watched("configmaps").await;
     api.refuse(Method::GET, "/configmaps", 403, "configmaps is forbidden", None);
     api.expire();
@@ -115,7 +115,7 @@ async fn a_config_map_without_an_answer_does_not_keep_the_gateway_from_serving()
     rig.stop().await;
 }
 
-/// Route `r<n>` in a namespace, which takes the bodies of so many answers from `ConfigMap`s `m<n>-<m>`.
+/// Route `r<n>` in a namespace, which takes the bodies of `count` responses from `ConfigMap`s `m<n>-<m>`.
 fn from_many(namespace: &str, n: usize, count: usize) -> Value {
     let mut many = route(&format!("r{n}"), &format!("h{n}.{namespace}.example.com"), "cart");
     many["metadata"]["namespace"] = json!(namespace);
@@ -165,7 +165,7 @@ async fn an_entry_that_is_longer_than_a_body_may_be_is_refused_in_words() {
     let words = "ConfigMap shop/page: entry \"html\" has 32769 bytes: expected at most 32768";
     assert_eq!(rig.until_condition("r", "MissingBody").await.2, words);
     assert_eq!(placeholder(&rig).as_deref(), Some(""));
-    // Others may be as long as they like.
+    // Other entries may have any length.
     let longest = "x".repeat(32_768);
     let mut good = map("page", &longest);
     good["data"]["other"] = json!("x".repeat(500_000));
@@ -199,7 +199,7 @@ async fn only_entries_that_routes_name_are_kept_and_others_are_read_when_they_ar
     api.put("configmaps", entries(&json!({"html": "three"})));
     rig.until("the only one is read", |rig| other(rig).as_deref() == Some("three")).await;
     api.put("configmaps", entries(&json!({"html": "four", "css": ""})));
-    let words = "ConfigMap shop/page has no entry \"body\", nor only one entry";
+    let words = "ConfigMap shop/page has no entry \"body\" and not exactly one entry: set key";
     rig.until("the entry is ambiguous", |rig| missing(&rig.api, "shop", "other") == words).await;
     assert_eq!(placeholder(&rig).as_deref(), Some("four"));
     rig.stop().await;
@@ -216,7 +216,7 @@ async fn a_watch_of_a_config_map_that_panics_is_reported_and_started_again() {
     api.put("configmaps", map("page", "two"));
     until_placeholder(&rig, "two").await;
     let reported = event_texts(&mut events);
-    let words = "the watch of ConfigMap shop/page has ended by a panic";
+    let words = "the watch of ConfigMap shop/page has panicked";
     assert_eq!(reported.iter().filter(|reported| reported.contains(words)).count(), 1, "once");
     assert!(never_missed(&api));
     rig.stop().await;

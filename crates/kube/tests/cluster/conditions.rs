@@ -1,4 +1,4 @@
-//! Conditions beside those of other controllers, which are never overwritten again and again.
+//! Conditions beside those of other controllers: the gateway does not fight over a condition with them.
 
 use std::time::Duration;
 
@@ -32,11 +32,11 @@ async fn a_condition_that_another_writer_changes_is_not_overwritten_again() {
         api.put(ROUTES, object);
         pass(Duration::from_secs(1)).await;
     }
-    assert_eq!(api.patches("status").len(), 2, "once, and once beside theirs");
+    assert_eq!(api.patches("status").len(), 2, "one write alone, and one beside the other controller's condition");
     rig.stop().await;
 }
 
-/// KEDA's operator looks at route `r`, as it does once for each generation and when it starts.
+/// KEDA's operator reconciles route `r`, as it does once for each generation and at its start.
 fn keda_looks(api: &ApiServer) {
     let mut object = api.get(ROUTES, "shop", "r").unwrap();
     let said = json!({"type": "Ready", "status": "True", "reason": "Reconciled", "message": "InterceptorRoute reconciled",
@@ -49,7 +49,7 @@ fn keda_looks(api: &ApiServer) {
     api.put(ROUTES, object);
 }
 
-/// The statuses that a gateway tries to write from its first try on, for five minutes.
+/// The number of status writes that a gateway attempts in five minutes, from its first attempt on.
 async fn tries(rig: &Rig) -> usize {
     rig.until("it was tried", |rig| !rig.api.patches("status").is_empty()).await;
     pass(Duration::from_mins(5)).await;
@@ -100,12 +100,12 @@ async fn ready_changes_hands_when_keda_comes_and_when_it_is_gone() {
     keda_looks(&api);
     rig.until_condition("r", "RouseReady").await;
     assert_eq!(rig.condition("r", "Ready"), Some(by_keda()));
-    // KEDA is gone: the first change it misses could be one that it is slow to see.
+    // KEDA is gone: after the first change, it could still be slow.
     change(&api, 2, 81);
-    rig.until("we have", |rig| observed(&rig.api, "RouseReady") == Some(2)).await;
+    rig.until("the gateway's own condition is current", |rig| observed(&rig.api, "RouseReady") == Some(2)).await;
     assert_eq!(rig.condition("r", "Ready"), Some(by_keda()));
     change(&api, 3, 82);
-    rig.until("it is ours again", |rig| observed(&rig.api, "Ready") == Some(3)).await;
+    rig.until("the gateway writes Ready again", |rig| observed(&rig.api, "Ready") == Some(3)).await;
     assert_eq!(rig.condition("r", "Ready").unwrap().1, "BadPort");
     assert_eq!(rig.condition("r", "RouseReady"), None, "one is enough");
     pass(Duration::from_mins(2)).await;
@@ -143,7 +143,7 @@ async fn an_http_scaled_object_shows_its_claims_and_its_problems() {
     rig.until("the status shows it", |rig| writes(rig) == 2).await;
     let now = api.get(HTTP_SCALED_OBJECT, "shop", "old").unwrap();
     let conditions = now["status"]["conditions"].as_array().unwrap();
-    assert_eq!(conditions[0], theirs, "what others said stays");
+    assert_eq!(conditions[0], theirs, "the other controller's condition stays");
     assert!(
         conditions[1]["message"].as_str().unwrap().starts_with("Rouse: Service shop/cart has no TCP port 81")
     );
@@ -158,7 +158,7 @@ async fn what_keda_writes_meanwhile_is_not_overwritten() {
     object["spec"]["scaleTargetRef"]["port"] = json!(81);
     object["status"] = json!({"targetService": "cart:81", "conditions": [{"type": "Ready", "status": "False", "message": "old"}]});
     api.put(HTTP_SCALED_OBJECT, object);
-    // Exactly between our look and our write.
+    // Exactly between the gateway's read and its write.
     api.before_next_patch(|api| {
         let mut newer = api.get(HTTP_SCALED_OBJECT, "shop", "old").unwrap();
         newer["status"]["conditions"] = json!([{"type": "Ready", "status": "True", "message": "newer"}]);

@@ -1,4 +1,4 @@
-//! The way to the API server, by a kubeconfig.
+//! Clients for the API server from a kubeconfig.
 
 use std::path::{Path, PathBuf};
 
@@ -43,11 +43,11 @@ async fn the_named_context_is_used_and_else_the_current_one() {
 #[tokio::test]
 async fn an_unknown_context_is_reported_with_the_known_ones() {
     for (contexts, there) in
-        [(&["one", "two"][..], "there are one, two"), (&["one"], "there is one"), (&[], "there are none")]
+        [(&["one", "two"][..], "it has one, two"), (&["one"], "it has one"), (&[], "it has none")]
     {
         let (_folder, path) = kubeconfig(contexts);
         let reported = refused(&path, Some("three")).await.to_string();
-        let expected = format!("there is no context \"three\" in the kubeconfig {}; {there}", path.display());
+        let expected = format!("the kubeconfig {} has no context \"three\"; {there}", path.display());
         assert_eq!(reported, expected);
     }
 }

@@ -1,4 +1,4 @@
-//! Watches: what is seen, what is kept when a watch breaks, and what the log says.
+//! Watches: what the gateway sees, what it keeps when a watch breaks, and what it logs.
 
 use std::time::Duration;
 
@@ -113,7 +113,7 @@ async fn a_watch_that_ends_goes_on_from_its_last_bookmark() {
     rig.stop().await;
 }
 
-/// Takes the server back to `backup`, when there was no slice `cart-c`. What comes next has versions that were seen before.
+/// Restores the server to version `backup`, before slice `cart-c`. Later writes reuse versions that were seen before.
 fn restore(api: &ApiServer, backup: u64) {
     api.restore(backup, |object| object["metadata"]["name"] != "cart-c");
     api.put(SLICES, slice("cart-d", "cart", &[8, 9]));
@@ -161,7 +161,7 @@ async fn a_server_that_went_back_and_past_us_in_silence_is_listed_anew() {
     rig.until_ready("it is seen", 4).await;
     api.set_silent(true);
     restore(&api, backup);
-    // Nothing of this is ours, but the version is beyond the one we know.
+    // None of these objects matters to the gateway, but the version exceeds the last one that it saw.
     for _ in 0..50 {
         api.put(SLICES, slice("other-a", "other", &[20]));
     }
@@ -179,7 +179,7 @@ async fn a_server_that_ends_every_watch_at_once_is_not_asked_without_end() {
     let requests = api.requests(|request| request.path.ends_with("endpointslices")).len();
     assert!(requests < 120, "{requests} requests in five minutes");
     api.put(SLICES, slice("cart-b", "cart", &[3, 4]));
-    rig.until_ready("changes are seen all the same", 4).await;
+    rig.until_ready("changes are seen", 4).await;
     rig.stop().await;
 }
 
@@ -362,11 +362,11 @@ async fn endpoints_without_a_pod_need_the_opt_in_of_the_operator() {
 async fn an_endpoint_is_a_pod_only_where_that_pod_is() {
     let (api, rig) = synced(cart(&[1])).await;
     assert_eq!(rig.ready("cart"), 1);
-    // Of no pod; of a pod that has another address; of a pod of another namespace.
+    // Endpoints of a missing pod, of a pod with another address, and of a pod in another namespace.
     api.put("pods", pod("shop", "cart-8", "10.0.0.80"));
     api.put("pods", pod("other", "cart-9", "10.0.0.9"));
     api.put_alone(SLICES, slice("cart-b", "cart", &[7, 8, 9]));
-    // Events arrive in order: after this one, it was seen.
+    // Events arrive in order: after this one, the gateway has seen the others.
     api.put(SLICES, slice("cart-c", "cart", &[2]));
     rig.until_ready("the other slice is seen", 2).await;
     // The pod may come after its slice.
@@ -441,9 +441,9 @@ async fn slices_are_believed_where_pods_may_be_listed_and_not_watched() {
 async fn an_endpoint_that_was_a_pod_is_none_when_the_pod_is_gone() {
     let (api, rig) = synced(cart(&[1, 2])).await;
     assert_eq!(rig.ready("cart"), 2);
-    // Long after the start, which is an occasion of its own to look.
+    // Long after the start, because the start itself triggers a look.
     pass(Duration::from_mins(1)).await;
-    // Its address is another's now, and it has another.
+    // Another pod has its address now, and it has a new one.
     let began = Instant::now();
     api.put("pods", pod("shop", "cart-2", "10.0.0.3"));
     rig.until_ready("it is not there any more", 1).await;
@@ -512,7 +512,7 @@ async fn pods_say_how_they_may_be_probed() {
     rig.until("the pods are seen", |rig| rig.cluster.pods().get(&uid("b")).is_some()).await;
     let pods = rig.cluster.pods();
     assert_eq!(pods.plan(&uid("a"), &[], 80, true).unwrap().0.checks().len(), 1);
-    assert!(pods.plan(&uid("b"), &[], 80, true).is_none(), "nothing we can ask");
+    assert!(pods.plan(&uid("b"), &[], 80, true).is_none(), "no probe is possible");
     assert_eq!(pods.get(&uid("a")).unwrap().labels["app"], "cart");
     api.delete("pods", "shop", "a");
     rig.until("it is gone", |rig| rig.cluster.pods().get(&uid("a")).is_none()).await;

@@ -1,4 +1,4 @@
-//! Endpoints that point where their namespace has no business: at other namespaces' pods, at the node, at the gateway.
+//! Forged endpoints: slices that point at pods of other namespaces, at the node, or at the gateway are refused.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -78,7 +78,7 @@ async fn no_endpoint_is_at_the_gateway_itself_or_at_an_address_of_the_node() {
 async fn a_pod_whose_address_another_namespace_got_has_no_endpoint_from_then_on() {
     let nothing = json!({});
     let leaving = json!({"metadata": {"deletionTimestamp": "2024-01-02T00:00:00Z"}});
-    // The old pod is gone, or about to go, before the new one gets its address; its slice says nothing yet.
+    // The old pod is gone or terminating before the new one gets its address; its slice is not updated yet.
     for gone in [true, false] {
         let (api, rig) = synced(cart(&[1, 2])).await;
         assert_eq!(rig.ready("cart"), 2);
@@ -118,14 +118,14 @@ async fn an_address_of_another_pod_gets_no_request_while_pods_are_listed_again()
     let api = ApiServer::default();
     api.put("services", service("cart"));
     api.put("pods", pod("other", "bank", 9, &json!({})));
-    // One endpoint is a pod, one names a pod that does not exist, at the address of another namespace's.
+    // One endpoint is a pod; the other names a missing pod, at the address of another namespace's pod.
     api.put("pods", pod("shop", "cart-1", 1, &json!({})));
     api.put_alone(SLICES, slice("cart-a", "cart", &[1, 9]));
     let rig = Rig::synced(&api).await;
     rig.until("the pod is believed", |rig| ips(rig) == ["10.0.0.1:8080"]).await;
     rig.until_watched("pods").await;
     pass(Duration::from_mins(2)).await;
-    // Slices are listed again, and pods are not for now.
+    // Slices are listed again, but the list of pods hangs.
     api.trap("/pods", InjectedFault::Hang);
     api.expire();
     rig.until_watched(SLICES).await;
@@ -137,7 +137,7 @@ async fn an_address_of_another_pod_gets_no_request_while_pods_are_listed_again()
     rig.stop().await;
 }
 
-/// Service `cart` with one pod, and a route that asks for the way through its `ClusterIP`.
+/// Service `cart` with one pod, and a route through its `ClusterIP`.
 fn through_cluster_ip(mode: &str) -> ApiServer {
     let api = cart(&[1]);
     let annotations = json!({"rouse.dev/direct-pod-routing": mode});
@@ -152,7 +152,7 @@ fn forged(change: impl FnOnce(&mut Value)) -> Value {
     forged
 }
 
-/// What is forged about an endpoint.
+/// The change that forges an endpoint.
 type Change = fn(&mut Value);
 
 fn bare(endpoint: &mut Value) {
@@ -164,7 +164,7 @@ fn uses_cluster_ip(rig: &Rig) -> bool {
     !rig.plan("shop/r").unwrap().target.clone().unwrap().cluster_ips.is_empty()
 }
 
-/// Lets time pass, and answers whether the `ClusterIP` was in use all the time.
+/// Advances time. Returns whether the `ClusterIP` was in use all the time.
 async fn stays_in_use(rig: &Rig, time: Duration) -> bool {
     let mut always = uses_cluster_ip(rig);
     for _ in 0..time.as_millis() / 5 {
@@ -263,6 +263,21 @@ async fn no_kind_of_forged_endpoint_is_reached_through_the_cluster_ip() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_pod_with_the_gateways_own_address_is_not_reached_through_the_cluster_ip() {
+    let api = through_cluster_ip("disabled");
+    let rig = Rig::synced_with(&api, |settings| {
+        settings.own_addresses = vec!["10.0.0.7:8080".parse().unwrap()];
+    })
+    .await;
+    rig.until("the ClusterIP is in use", uses_cluster_ip).await;
+    // The pod exists, so only its address speaks against it.
+    api.put(SLICES, slice("own", "cart", &[7]));
+    rig.until("the ClusterIP is not in use", |rig| !uses_cluster_ip(rig)).await;
+    assert_eq!(rig.ready("cart"), 1);
+    rig.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_slice_that_is_ahead_of_its_pods_does_not_cost_the_cluster_ip() {
     let (api, rig) = synced(through_cluster_ip("disabled")).await;
     rig.until("the ClusterIP is in use", uses_cluster_ip).await;
@@ -274,13 +289,13 @@ async fn a_slice_that_is_ahead_of_its_pods_does_not_cost_the_cluster_ip() {
         assert!(stays_in_use(&rig, Duration::from_secs(1)).await);
         assert_eq!(rig.ready("cart"), usize::from(n));
     }
-    // One is late for longer than is believed: the ClusterIP is back as soon as it is seen.
+    // A pod object is later than the gateway tolerates: the ClusterIP is used again as soon as the pod is seen.
     api.put_alone(SLICES, slice("cart-a", "cart", &(1..=20).collect::<Vec<u8>>()));
     rig.until("it is not believed", |rig| !uses_cluster_ip(rig)).await;
     api.put("pods", pod("shop", "cart-20", 20, &json!({})));
     pass(Duration::from_millis(50)).await;
     assert!(uses_cluster_ip(&rig));
-    // One goes before it was seen: it could have been forged, and connections to it may stand.
+    // An endpoint is removed before its pod was seen: it may have been forged, and may still have connections.
     api.put_alone(SLICES, slice("cart-a", "cart", &[1, 21]));
     assert!(stays_in_use(&rig, Duration::from_secs(1)).await);
     api.put_alone(SLICES, slice("cart-a", "cart", &[1]));

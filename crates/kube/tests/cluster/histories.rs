@@ -1,4 +1,4 @@
-//! Random histories of routes against two whole gateways and an API server, beside a naive model of who owns what.
+//! Random histories of routes with two gateways and an API server, against a naive model of host ownership.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -20,7 +20,7 @@ const HOSTS: [(&str, &str); 7] = [
     ("[fd00::1]", "[fd00::1]"),
     ("[FD00:0::1]", "[fd00::1]"),
 ];
-/// What clients ask for.
+/// The hosts of requests.
 const ASKED: [&str; 6] = ["a.x.test", "b.x.test", "z.x.test", "c.test", "elsewhere.test", "[fd00::1]"];
 const REPLICAS: usize = 2;
 
@@ -91,7 +91,7 @@ impl Model {
         self.routes.entry(name).or_insert((year, Hosts::new())).1 = hosts;
     }
 
-    /// Answers whether there was one.
+    /// Deletes a route. Returns whether it existed.
     fn delete(&mut self, name: Name) -> bool {
         self.good.iter_mut().for_each(|good| drop(good.remove(&name)));
         self.faulty.remove(&name);
@@ -115,7 +115,7 @@ impl Model {
         self.granted.iter().any(|(of, theirs)| *of != namespace && !lets(theirs) && overlap(host, theirs))
     }
 
-    /// Who gave up a host has lost it; then the oldest routes come first.
+    /// Ends claims that were given up; then grants open claims, the oldest route first.
     fn settle(&mut self) {
         let before = std::mem::take(&mut self.granted);
         self.granted = before.into_iter().filter(|(namespace, host)| self.names(*namespace, host)).collect();
@@ -133,7 +133,7 @@ impl Model {
         }
     }
 
-    /// Whose requests for `host` are in a replica: those of the most exact pattern. Beside the owners of claims, a last
+    /// The namespaces that may serve `host` in a replica, by the most exact pattern. Besides the owner of a claim, a last
     /// good version serves what its newest version gave up, as long as no other namespace claims it.
     fn served_by(&self, replica: usize, host: &str) -> BTreeSet<String> {
         let given_up =
@@ -153,7 +153,7 @@ impl Model {
     }
 }
 
-/// Whose the patterns are that match `host` and are the most exact.
+/// The owners of the most exact patterns that match `host`.
 fn most_exact(patterns: impl Iterator<Item = (String, String)>, host: &str) -> BTreeSet<String> {
     let matching: Vec<_> = patterns.filter(|(pattern, _)| matches(pattern, host)).collect();
     let most = matching.iter().map(|(pattern, _)| pattern.len()).max();
@@ -184,7 +184,7 @@ fn object(api: &ApiServer, name: Name, hosts: &BTreeSet<usize>, year: u32, fault
     object
 }
 
-/// Whose routes get the requests for `host`, by the rule of the data plane: the most exact pattern.
+/// The namespaces whose routes get the requests for `host`, by the rule of the data plane: the most exact pattern.
 fn served_by(rig: &Rig, host: &str) -> BTreeSet<String> {
     let plans = rig.cluster.plans().borrow().clone();
     let patterns = plans.iter().flat_map(|plan| {
@@ -206,7 +206,7 @@ fn a_step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Until both gateways have seen everything and have written what they had to.
+/// Waits until both gateways have seen everything and have written their statuses.
 async fn settled(api: &ApiServer) {
     loop {
         let before = api.version();

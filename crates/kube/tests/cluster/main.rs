@@ -1,4 +1,4 @@
-//! The engine against an API server that a test holds in its hand. Time is paused: nothing waits for a clock.
+//! The Kubernetes engine against the scripted API server of testkit. Time is paused.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "tests")]
 

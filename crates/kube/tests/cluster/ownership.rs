@@ -1,4 +1,4 @@
-//! Host ownership across edits, faulty versions, restarts and replicas: what the API server keeps decides.
+//! Host ownership across edits, faulty versions, restarts and replicas, as recorded in the API server.
 
 use std::time::Duration;
 
@@ -104,7 +104,7 @@ async fn an_edit_of_an_older_object_takes_no_host_away() {
     assert_served(&rig, "cart.test", "a");
     assert_served(&rig, "own.test", "b");
     rig.stop().await;
-    // After a restart, and in another replica, what was recorded counts.
+    // After a restart, and in another replica, the recorded claim counts.
     let again = Rig::synced(&api).await;
     pass(Duration::from_mins(2)).await;
     assert_served(&again, "cart.test", "a");
@@ -124,7 +124,7 @@ async fn a_faulty_version_keeps_its_hosts_also_after_a_restart() {
     edit(&api, "a", "cart", |spec| spec["timeouts"] = json!({"request": "soon"}));
     api.put(ROUTES, route_of("b", "wide", 2020, &["*.x.test"]));
     conflict(&rig, "b", "wide").await;
-    // By its last good version.
+    // The last good version serves.
     assert_served(&rig, "cart.x.test", "a");
     rig.stop().await;
     let again = Rig::synced(&api).await;
@@ -214,10 +214,10 @@ fn rules(rig: &Rig, name: &str) -> Vec<(String, String, usize)> {
 #[tokio::test(start_paused = true)]
 async fn a_faulty_route_takes_no_request_from_a_good_one_and_answers_what_no_other_route_takes() {
     let cases = [
-        // Rules that can be read keep their requests.
+        // Valid rules keep their requests.
         (json!({"paths": [{"value": "/a"}]}), vec![("/a", 0)]),
         (json!({"paths": [{"value": "/a"}], "headers": [{"name": "x-a"}]}), vec![("/a", 1)]),
-        // Of others nothing is known but the hosts.
+        // Of invalid rules, only the hosts are known.
         (json!({"paths": [{"value": "a"}]}), vec![("", 0)]),
         (json!({"paths": "/a"}), vec![("", 0)]),
         (json!({"paths": [{"value": "/a"}], "headers": [{"name": "x a"}]}), vec![("", 0)]),

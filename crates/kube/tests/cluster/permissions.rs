@@ -1,4 +1,4 @@
-//! What the engine asks of the API server, compared with the table that manifests grant and `rouse check` looks for.
+//! The engine's requests to the API server match the permission table that manifests grant and `rouse check` verifies.
 
 use std::collections::BTreeSet;
 
@@ -37,8 +37,8 @@ fn right(request: &ApiRequest) -> Right {
     (group.to_owned(), resource, verb.to_owned())
 }
 
-/// Something of everything: routes of both kinds, one of them at fault; a Deployment and a `StatefulSet` at 0; a Service
-/// that names objects, and a route that does.
+/// Objects of every kind: routes of both kinds, one of them faulty; a Deployment and a `StatefulSet` at 0; a Service and a
+/// route that name other objects.
 fn shop() -> ApiServer {
     let api = ApiServer::default();
     let annotations = json!({"rouse.dev/upstream-tls": "true",
@@ -65,7 +65,7 @@ fn replicas(api: &ApiServer, collection: &str, name: &str) -> Option<u64> {
     api.get(collection, "shop", name)?["spec"]["replicas"].as_u64()
 }
 
-/// Follows `api` until the engine has done everything that it ever does.
+/// Follows `api` until the engine has sent every kind of request.
 async fn do_everything(api: &ApiServer, namespace: Option<&str>) {
     let rig = Rig::synced_with(api, |settings| settings.namespace = namespace.map(str::to_owned)).await;
     for (service, collection) in [("cart", DEPLOYMENTS), ("db", STATEFUL_SETS)] {

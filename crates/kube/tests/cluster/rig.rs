@@ -1,4 +1,4 @@
-//! A cluster that follows the test's API server, with its registry.
+//! The rig: a `Cluster` that follows the scripted API server, with its registry, and helpers to wait for its state.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -84,7 +84,7 @@ impl Rig {
         timeout(Duration::from_mins(10), self.cluster.synced()).await.expect("synced");
     }
 
-    /// Waits, in time that does not pass, until `is` is so.
+    /// Waits until `is` returns true, without advancing time.
     pub(crate) async fn until(&self, what: &str, is: impl Fn(&Self) -> bool) {
         let deadline = Instant::now() + Duration::from_mins(10);
         while !is(self) {
@@ -93,7 +93,7 @@ impl Rig {
         }
     }
 
-    /// Waits until exactly so many endpoints of Service `cart` are ready.
+    /// Waits until exactly `count` endpoints of Service `cart` are ready.
     pub(crate) async fn until_ready(&self, what: &str, count: usize) {
         self.until(what, |rig| rig.ready("cart") == count).await;
     }
@@ -184,7 +184,7 @@ pub(crate) fn id(service: &str) -> ServiceId {
     ServiceId::new("shop", service).unwrap()
 }
 
-/// The events that have come since the last look, as text.
+/// The events since the last call, as text.
 pub(crate) fn event_texts(events: &mut broadcast::Receiver<ClusterEvent>) -> Vec<String> {
     std::iter::from_fn(|| events.try_recv().ok()).map(|event| format!("{event:?}")).collect()
 }
@@ -242,7 +242,7 @@ pub(crate) fn shop() -> ApiServer {
     api
 }
 
-/// The generation that a condition of route `r` speaks of.
+/// The observed generation of a condition of route `r`.
 pub(crate) fn observed(api: &ApiServer, kind: &str) -> Option<i64> {
     let object = api.get(ROUTES, "shop", "r").unwrap();
     let mut all = object["status"]["conditions"].as_array()?.iter();

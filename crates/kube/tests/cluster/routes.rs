@@ -1,4 +1,4 @@
-//! Routes: from objects to plans, and what is written on the objects.
+//! Routes: the plans made from objects, and the status written to the objects.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ async fn a_good_route_is_published_and_called_ready_by_one_write() {
     assert!(writes[0].query.contains("fieldManager=rouse-gateway"));
     assert_eq!(writes[0].content_type, "application/merge-patch+json");
     rig.stop().await;
-    // A second gateway, or the same after a restart, has nothing to add.
+    // A second gateway, or the same one after a restart, writes nothing.
     let again = Rig::synced(&api).await;
     pass(Duration::from_mins(5)).await;
     assert_eq!(api.patches("status").len(), 1);
@@ -47,11 +47,11 @@ async fn a_bad_version_is_called_so_while_the_last_good_one_serves() {
     );
     assert!(rig.plan("shop/r").is_some(), "the last good version serves");
     assert_eq!(rig.condition("r", "Ready").unwrap().0, "True");
-    // One that was bad from the beginning never serves, and does no harm.
+    // A route that was invalid from the start never serves, and does not affect others.
     api.put(ROUTES, json!({"metadata": {"name": "worse", "namespace": "shop"}, "spec": {"rules": 7}}));
     assert_eq!(rig.until_condition("worse", "Ready").await.1, "Invalid");
     assert!(rig.plan("shop/worse").is_none() && rig.plan("shop/r").is_some());
-    // Created again under the same name while the watch was down, it has no good version to go back to.
+    // Created again under the same name while the watch was down, it has no good version to fall back to.
     rig.until_watched(ROUTES).await;
     api.set_silent(true);
     api.delete(ROUTES, "shop", "r");

@@ -1,4 +1,4 @@
-//! TLS to pods: what Services ask for, the objects they name, and what happens when these change or cannot be read.
+//! TLS to pods: the annotations of Services, the objects they name, and changes and failures of these objects.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ fn config_map(name: &str, key: &str, text: &str) -> Value {
     json!({"metadata": {"name": name, "namespace": "shop"}, "data": {key: text}})
 }
 
-/// Service `cart`, which asks for all there is, its objects, and a route.
+/// Service `cart` with all TLS annotations, its objects, and a route.
 fn shop() -> ApiServer {
     let api = ApiServer::default();
     let annotations = json!({
@@ -51,7 +51,7 @@ fn ca(rig: &Rig) -> String {
     String::from_utf8(tls(rig).ca.as_deref().unwrap_or_default().to_vec()).unwrap()
 }
 
-/// Waits until so many Secrets and `ConfigMap`s are watched.
+/// Waits until `count` Secrets and `ConfigMap`s are watched.
 async fn until_followed(rig: &Rig, count: usize) {
     let what = format!("{count} objects are followed");
     rig.until(&what, |rig| rig.api.watchers("secrets") + rig.api.watchers("configmaps") == count).await;
@@ -93,7 +93,7 @@ async fn new_certificates_are_published_and_nothing_else_changes_the_facts() {
     let (api, rig) = synced(shop()).await;
     until_followed(&rig, 2).await;
     let before = tls(&rig);
-    // The same again, a new list, and another port: no reason for new sessions.
+    // The same content again, a new list, and another port: existing TLS sessions stay.
     api.put("configmaps", config_map("roots", "bundle", "ROOT"));
     api.expire();
     let mut more = api.get("services", "shop", "cart").unwrap();
@@ -191,7 +191,7 @@ async fn a_secret_that_may_not_be_read_is_a_fault_that_says_what_to_grant() {
     );
     api.allow_all();
     rig.until("all is well", |rig| fault(rig).is_empty() && tls(rig).client.is_some()).await;
-    // A value that was read stands while the API server is out of reach.
+    // A value that was read stays while the API server is unreachable.
     rig.until_watched("secrets").await;
     let before = tls(&rig);
     api.set_down(true);
@@ -310,7 +310,7 @@ async fn a_watch_of_a_secret_that_panics_is_reported_and_started_again() {
     assert!(Arc::ptr_eq(&before, &tls(&rig)), "what was read stands");
     renew(&rig).await;
     let reported = event_texts(&mut events);
-    let words = "the watch of Secret shop/gateway has ended by a panic";
+    let words = "the watch of Secret shop/gateway has panicked";
     assert_eq!(reported.iter().filter(|reported| reported.contains(words)).count(), 1, "once");
     rig.stop().await;
 }

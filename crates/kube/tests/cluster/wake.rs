@@ -1,4 +1,4 @@
-//! Wakes: which workload, how many writes, and what is said when it does not work.
+//! Wakes: the scaled workload, the number of writes, and how failures are reported.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,7 +24,7 @@ fn replicas(api: &ApiServer, name: &str) -> u64 {
     api.get(DEPLOYMENTS, "shop", name).unwrap()["spec"]["replicas"].as_u64().unwrap()
 }
 
-/// Wakes a service, and answers why that failed and whether it had failed before.
+/// Wakes a service. Returns why that failed, and whether it had failed before.
 async fn failure_of(rig: &Rig, name: &str) -> (String, bool) {
     let mut events = rig.cluster.events();
     rig.cluster.wake(&id(name));
@@ -37,14 +37,14 @@ async fn failure_of(rig: &Rig, name: &str) -> (String, bool) {
     }
 }
 
-/// Wakes `cart` and answers why it failed.
+/// Wakes `cart`. Returns why it failed.
 async fn failure(rig: &Rig) -> String {
     let (why, _) = failure_of(rig, "cart").await;
     assert_eq!(rig.registry.get(&id("cart")).unwrap().wake_failure().unwrap().detail(), why);
     why
 }
 
-/// Wakes `cart`, and waits until it has so many replicas.
+/// Wakes `cart`, and waits until it has `expected` replicas.
 async fn wake(rig: &Rig, expected: u64) {
     rig.cluster.wake(&id("cart"));
     rig.until("it is scaled", |rig| replicas(&rig.api, "cart") == expected).await;
@@ -370,7 +370,7 @@ async fn a_pause_is_no_reason_for_anything_unless_the_workload_sleeps() {
     rig.stop().await;
 }
 
-/// Wakes `cart` and answers why it failed, which takes the ten seconds that an answer of the API server may take.
+/// Wakes `cart`. Returns why it failed, after the ten seconds of the timeout for the API server.
 async fn late_failure(rig: &Rig) -> String {
     let begun = Instant::now();
     let words = failure(rig).await;
@@ -397,7 +397,7 @@ async fn who_is_held_does_not_wait_long_for_an_answer_of_the_api_server() {
 
 #[tokio::test(start_paused = true)]
 async fn a_failure_does_not_have_routes_compiled_for_the_slices_of_other_services() {
-    // Each compilation asks for the time.
+    // Each compilation reads the clock.
     static COMPILED: AtomicUsize = AtomicUsize::new(0);
     let api = shop();
     api.put("services", service("other"));
@@ -435,7 +435,7 @@ async fn a_failure_is_shown_until_there_are_pods_or_another_route() {
     let reported = |rig: &Rig| rig.condition("r", "WakeFailed").is_some();
     failure(&rig).await;
     rig.until("the status shows it", reported).await;
-    // Another writer scales it, and there is no other wake.
+    // Another writer scales it, and no further wake is sent.
     api.put(SLICES, slice("cart-1", "cart", &[1]));
     rig.until("it is over", |rig| !reported(rig)).await;
     api.delete(SLICES, "shop", "cart-1");
@@ -478,7 +478,7 @@ async fn events_tell_of_wakes_and_of_few_failures() {
         failure(&rig).await;
     }
     pass(Duration::from_secs(1)).await;
-    assert_eq!(events("WakeFailed").len(), 1, "the same is not said twenty times");
+    assert_eq!(events("WakeFailed").len(), 1, "a repeated failure is reported once");
     rig.stop().await;
 }
 
@@ -496,7 +496,7 @@ async fn a_failure_is_over_when_a_pod_is_seen_that_a_slice_had_named_before() {
     let meta = json!({"name": "cart-1", "namespace": "shop", "uid": "cart-1"});
     api.put("pods", json!({"metadata": meta, "spec": {}, "status": {"podIPs": [{"ip": "10.0.0.1"}]}}));
     rig.until_ready("it is believed", 1).await;
-    // Sooner than the next list of slices, which would show it too.
+    // Before the next list of slices, which would also show it.
     pass(Duration::from_secs(5)).await;
     assert_eq!(rig.condition("r", "WakeFailed"), None);
     rig.stop().await;

@@ -1,4 +1,4 @@
-//! Claims over time: random histories of routes, two replicas that lag, race and restart, beside a naive model.
+//! Host claims over time: random histories of routes with two replicas that lag, race and restart, against a naive model.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -38,7 +38,7 @@ type Objects = BTreeMap<Name, Object>;
 struct Replica {
     ledger: HostClaims,
     seen: Objects,
-    /// Who has what, as it last decided.
+    /// The granted claims (namespace, host) of its last decision.
     granted: BTreeSet<(String, String)>,
     /// Statuses that it wants to write.
     due: Vec<(Name, u64, Option<String>)>,
@@ -51,7 +51,7 @@ enum Step {
     Delete(Name),
     /// A replica sees everything and decides.
     See(usize),
-    /// A replica writes what it decided. What changed meanwhile is refused.
+    /// A replica writes its decisions. Writes to objects that changed meanwhile are refused.
     Write(usize),
     Restart(usize),
     /// All replicas see and write until nothing changes.
@@ -139,7 +139,7 @@ impl PlanInputs {
         wrote
     }
 
-    /// All replicas see and write until nothing changes, which must come soon.
+    /// All replicas see and write until nothing changes; this must converge soon.
     fn settle(&mut self) {
         for _ in 0..20 {
             let mut wrote = false;
@@ -161,7 +161,7 @@ impl PlanInputs {
         panic!("replicas write for ever: {:?}", self.objects);
     }
 
-    /// What is granted does not overlap, and what is not granted overlaps something that is.
+    /// Asserts that granted claims do not overlap, and that each other claim overlaps a granted one.
     fn check_grants(&self, granted: &BTreeSet<(String, String)>) {
         let excludes = |(one, host): &(String, String), (other, theirs): &(String, String)| {
             let wild = |host: &str| host.starts_with("*.");
@@ -182,7 +182,7 @@ impl PlanInputs {
         }
     }
 
-    /// The promise: what a namespace has, no other gets before it was given up, in any replica.
+    /// Asserts the guarantee: no other namespace gets a host in any replica before its owner gave it up.
     fn check_promise(&self) {
         for claim in &self.established {
             for replica in &self.replicas {
@@ -219,8 +219,8 @@ impl PlanInputs {
             Step::See(replica) => self.see(*replica),
             Step::Write(replica) => drop(self.write(*replica)),
             Step::Restart(replica) => {
-                // A restart knows only what is recorded. A route that took a host over from another one of its namespace
-                // has no record of it before a gateway saw both.
+                // After a restart, only recorded claims are known. A route that took a host over from another route of its
+                // namespace has no record of it before a gateway has seen both.
                 let objects = &self.objects;
                 self.established.retain(|(namespace, host)| {
                     let mut all = objects.iter().filter(|(name, _)| self::namespace(**name) == *namespace);
@@ -318,6 +318,6 @@ fn a_record_has_a_bound_and_says_how_many_hosts_it_leaves_out() {
     assert!(text.len() < LONGEST_RECORD + 100, "{}", text.len());
     let kept = read(&text);
     let left = 1000 - kept.entries().count();
-    assert!(left > 0 && text.ends_with(&format!("; and {left} more that find no room: split the route")));
+    assert!(left > 0 && text.ends_with(&format!("; and {left} more that do not fit: split the route")));
     assert!(kept.entries().all(|(host, time)| hosts.contains(&(&**host, time.0))));
 }

@@ -1,4 +1,4 @@
-//! Which namespace owns which host among routes of which nothing is recorded, beside a naive model.
+//! Host ownership among routes without recorded claims, against a naive model.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -69,7 +69,7 @@ fn route(
     })
 }
 
-/// All hosts that a route names, any host included, in the plainest way.
+/// All hosts that a route names, including "any host"; part of the naive model.
 fn named(route: &RouteSpec) -> Vec<String> {
     let mut all = Vec::new();
     if route.rules.is_empty() {
@@ -87,7 +87,7 @@ fn named(route: &RouteSpec) -> Vec<String> {
     all
 }
 
-/// The plans of routes of which nothing is recorded.
+/// The plans of routes without recorded claims.
 fn compile(
     routes: &[Arc<RouteSpec>],
     rules: &HostRules,

@@ -1,4 +1,4 @@
-//! Every field of both kinds of objects, and every fault at once.
+//! Parses both kinds of route objects: every field, and all faults at once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -170,7 +170,7 @@ fn requests_that_do_not_wake_are_lists_with_commas() {
         ("paths", "/a,,/b", "1 to 32 paths"),
         ("paths", "/a?b", "no ? and no #"),
         ("paths", &many("/a", 33), "1 to 32"),
-        ("methods", "GET PUT", "1 to 32 methods like OPTIONS, with commas in between"),
+        ("methods", "GET PUT", "1 to 32 methods like OPTIONS, separated by commas"),
         ("methods", "", "1 to 32 methods"),
         ("methods", &many("GET", 33), "1 to 32"),
         ("user-agents", " , ", "1 to 32 parts of user agents"),
@@ -206,7 +206,7 @@ fn all_faults_are_reported_at_once_each_with_its_field() {
         ("spec.target.service ", "expected a Service's name"),
         ("spec.target ", "exactly one of port and portName"),
         ("spec.rules[0].hosts[0] ", "without a port"),
-        ("spec.rules[0].hosts[1] ", "is 7: expected a text"),
+        ("spec.rules[0].hosts[1] ", "is 7: expected a string"),
         ("spec.rules[0].paths[0].value ", "begins with a slash"),
         ("spec.rules[0].paths[1].value ", "is missing"),
         ("spec.rules[0].headers[0].name ", "a header's name"),
@@ -219,7 +219,7 @@ fn all_faults_are_reported_at_once_each_with_its_field() {
         ("spec.coldStart.placeholder.response ", "is missing"),
         ("spec.coldStart.maxPendingRequests ", "is -1"),
         ("spec.staticRoutes[0].response.statusCode ", "from 100 to 599"),
-        ("spec.staticRoutes[0].response.headers ", "without line ends"),
+        ("spec.staticRoutes[0].response.headers ", "without line breaks"),
         ("spec.staticRoutes[1].responseMode ", "expected WhenUnavailable or Always"),
         ("spec.staticRoutes[2].response ", "both body and bodyFromConfigMap"),
         ("spec.staticRoutes[3].response.bodyFromConfigMap.name ", "expected a ConfigMap's name"),

@@ -1,4 +1,4 @@
-//! Conditions: what is said, and that nothing is written twice.
+//! The conditions of a route's status: their content, and that nothing is written twice.
 
 use rouse_kube::objects::route::{RouteKey, RouteKind};
 use rouse_kube::routes::hosts::Conflict;
@@ -10,7 +10,7 @@ fn key(kind: RouteKind) -> RouteKey {
     RouteKey { namespace: "shop".into(), name: "r".into(), kind }
 }
 
-/// An object of this UID and generation about which this was said.
+/// An object with this UID, generation and conditions.
 fn object<'a>(uid: &'a str, generation: Option<i64>, conditions: &'a [Value]) -> CurrentStatus<'a> {
     CurrentStatus { uid, generation, version: "7", conditions }
 }
@@ -69,7 +69,7 @@ fn a_condition_keeps_the_time_at_which_its_status_changed() {
     assert_eq!(
         newer.patch["status"]["conditions"][0]["observedGeneration"],
         json!(4),
-        "it was seen, and says so"
+        "the observed generation is written"
     );
 }
 
@@ -113,7 +113,7 @@ fn theirs(generation: i64) -> Value {
            "observedGeneration": generation})
 }
 
-/// The types of what is written on an object about which this was said, sorted.
+/// The types of the conditions that are written on an object with these conditions, sorted.
 fn types(generation: i64, present: &[Value]) -> Vec<String> {
     let all = conditions(&Findings::default());
     let route = key(RouteKind::InterceptorRoute);
@@ -137,7 +137,7 @@ fn ready_is_written_unless_another_controller_that_runs_writes_it() {
     assert_eq!(types(3, &[theirs(1), own(2)]), ours, "they missed a whole version");
     let mut silent = theirs(1);
     silent["observedGeneration"].take();
-    assert_eq!(types(3, &[silent, own(2)]), beside, "they never say what they saw");
+    assert_eq!(types(3, &[silent, own(2)]), beside, "the other controller never writes an observed generation");
     // A condition of one gateway is recognised by another.
     let conflict = Conflict { host: "a".into(), owner: "taken".into() };
     for findings in [

@@ -1,4 +1,4 @@
-//! What a Service's annotations ask for: every good value, every bad one.
+//! The TLS annotations of a Service: valid and invalid values.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ fn annotations_of(annotations: &[(&str, &str)]) -> TlsAnnotations {
     TlsAnnotations::read("shop", &annotations)
 }
 
-/// What becomes of it if every object has every entry: its own name.
+/// The result if every object has every entry, with the entry's name as its content.
 fn settled(annotations: &[(&str, &str)]) -> TlsFacts {
     let entry = |wanted: &DataRef, key: &str| PemBytes::from(format!("{wanted} {key}").into_bytes());
     let all = |wanted: &DataRef| -> DataLookup { Ok(wanted.keys.iter().map(|key| entry(wanted, key)).collect()) };

@@ -1,8 +1,8 @@
-//! The owner of one app: the task that alone knows and changes its pods.
+//! The owner task of one app: scales the app, starts and stops its pods, publishes them, and reports its status.
 //!
-//! After every event (a wake, an order, a snapshot, the end of a process, a timer), the owner takes
-//! the same step: hear the orders, decide how many pods there should be, plan, publish, and only then signal processes.
-//! A step looks at everything anew, so it does not matter which of two events came first.
+//! After every event (a wake, an order, a snapshot, the end of a process, a timer), the owner takes the same step: take the
+//! orders, decide how many pods there should be, plan, publish, and only then signal processes. A step evaluates the whole
+//! state again, so the order of two events does not matter.
 
 mod pod_lifecycle;
 
@@ -31,13 +31,13 @@ use super::{AppHandle, End, LocalEngine, failure_text, lock};
 use crate::restart_backoff::RestartBackoff;
 use pod_lifecycle::News;
 
-/// How often concurrency is sampled while there is anything to see.
+/// How often concurrency is sampled while there is load or a pod.
 const SAMPLE: Duration = Duration::from_millis(100);
-/// How often the autoscaler hears of it.
+/// How often a load report is sent to the autoscaler.
 const REPORT: Duration = Duration::from_secs(1);
-/// After how long people are told that a pod is not ready, and how often again.
+/// After how long a pod that is not ready is reported, and how often the report is repeated.
 const SLOW: Duration = Duration::from_secs(1);
-/// A decision that changes something is followed by another one, for the new number of pods. Not without end.
+/// How many decisions one step makes at most: a decision that changes the number of pods is followed by another.
 const DECISIONS: usize = 3;
 
 /// One app and its pods.
@@ -47,14 +47,14 @@ pub(super) struct App {
     handle: Arc<AppHandle>,
     service: Arc<Service>,
     spec: AppSpec,
-    /// How many orders to restart and to pin were carried out.
+    /// How many restart and pin orders were carried out.
     heard: (u64, u64),
     removed: bool,
     /// The version of the app. Pods of an older one are replaced.
     generation: u64,
     pods: Vec<Pod>,
     restarts: RestartBackoff,
-    /// When a failure was last counted, and which.
+    /// The last counted failure: when, and its cause.
     failure: Option<(Moment, StartFailureCause)>,
     scaler: Autoscaler,
     gateway: Reporter,
@@ -62,19 +62,19 @@ pub(super) struct App {
     desired: u32,
     reason: String,
     publisher: Publisher,
-    /// What the prober asks of each pod: of an older version, the older question.
+    /// The probe plan of each pod. A pod of an older version keeps its plan.
     plans: Arc<Mutex<HashMap<PodUid, Arc<ProbePlan>>>>,
     tasks: JoinSet<News>,
-    /// The changed was notified: there may be orders.
+    /// The owner was notified: there may be orders.
     notified: bool,
-    /// Something happened that calls for a decision.
+    /// Something happened that requires a decision.
     news: bool,
-    /// When a decision may differ though nothing happens.
+    /// When a decision may differ although nothing happens.
     next_decision: Option<Moment>,
-    /// When to look for trouble again.
+    /// When to check for slow or failing pods again.
     look: Option<Moment>,
     trouble: Option<String>,
-    /// The last reason of a failed start that the log has, until a pod is ready.
+    /// The last start failure that was written to the log; reset when a pod is ready.
     noted: Option<String>,
 }
 
@@ -84,7 +84,7 @@ impl App {
         let now = engine.now();
         let gateway = Reporter::new("gateway");
         let mut scaler = Autoscaler::created(spec.policy.clone(), now);
-        // One reporter is never too many.
+        // Cannot fail: one reporter is below the limit.
         scaler.list(now, [gateway.clone()]).ok();
         Self {
             service: Arc::clone(&handle.service),
@@ -144,7 +144,7 @@ impl App {
         self.tasks.shutdown().await;
     }
 
-    /// Brings everything up to what is known now.
+    /// Evaluates the whole state and acts on it.
     fn step(&mut self, end: End) {
         let now = self.engine.now();
         if std::mem::take(&mut self.notified) {
@@ -160,13 +160,13 @@ impl App {
             self.pods.iter_mut().for_each(|pod| pod.stage = Stage::Stopping);
         }
         self.publisher.publish(&self.service, self.spec.h2c, &self.pods);
-        // After the publication: no request may pick a pod that was told to stop.
+        // Signal after publishing: no request may pick a pod that was ordered to stop.
         self.signal(end);
         self.look_for_trouble(now);
         self.show();
     }
 
-    /// Whether nothing is left to do, ever.
+    /// Whether the owner is done: the engine ends or the app is removed, and no pod is left.
     fn is_over(&mut self, end: End) -> bool {
         if !self.pods.is_empty() {
             return false;
@@ -174,7 +174,7 @@ impl App {
         end != End::Not || (self.removed && self.engine.let_go(&self.handle, &self.registry))
     }
 
-    /// The newest orders of other tasks.
+    /// Carries out the newest orders of other tasks.
     fn take_orders(&mut self) {
         let orders = lock(&self.handle.orders).clone();
         if orders.spec != self.spec {
@@ -200,24 +200,24 @@ impl App {
         self.removed = orders.removed;
     }
 
-    /// The pods to come are others than those that were: what failed before does not count.
+    /// Begins a new version of the app: its pods are replaced, and earlier failures no longer count.
     fn start_over(&mut self) {
         self.generation += 1;
         self.restarts.forget();
         self.failure = None;
         self.noted = None;
-        // What people are told is looked at anew: an app at rest is not looked at again by itself.
+        // Check for trouble at once: nothing else would clear the old report of an idle app.
         self.look = None;
         self.service.start_over();
     }
 
-    /// Whether starting it is given up until the next request: it cannot be started, and nothing waits for it.
+    /// Whether to stop trying until the next request: the app cannot be started, and no request waits for it.
     fn is_given_up(&self) -> bool {
         let down = self.restarts.due().is_some() && !self.pods.iter().any(Pod::stays);
         self.is_started_by_requests_alone() && down && self.service.holds() == 0
     }
 
-    /// Whether it cannot be started, and only requests want it: an operator's `min` or pin keeps it starting.
+    /// Whether it cannot be started and only a request may try again. With `min` or a pin above 0, it is tried without one.
     fn is_started_by_requests_alone(&self) -> bool {
         let hopeless = matches!(self.failure, Some((_, StartFailureCause::CannotRun | StartFailureCause::CrashLooping)));
         hopeless && self.scaler.pinned().unwrap_or(self.spec.policy.min()) == 0
@@ -228,10 +228,10 @@ impl App {
         if from == 0 {
             return;
         }
-        "it keeps failing and no request waits; the next one starts it again".clone_into(&mut self.reason);
+        "it keeps failing, and no request waits; the next request starts it again".clone_into(&mut self.reason);
         self.tell(AppEventKind::Scaled { from, to: 0, reason: self.reason.clone() });
         let reason = self.reason.clone();
-        // The autoscaler has to know, or it takes the next request for one that finds pods.
+        // The autoscaler must see that the app is at zero: otherwise it would not treat the next request as a wake.
         self.report(now, false);
         self.decide(now);
         self.reason = reason;
@@ -243,7 +243,7 @@ impl App {
         let woken = self.handle.woken.swap(false, Ordering::Acquire);
         if self.removed {
             self.desired = 0;
-            "it is not in the file any more".clone_into(&mut self.reason);
+            "it was removed from the configuration file".clone_into(&mut self.reason);
             self.meter.rest();
             return self.reconcile(now);
         }
@@ -256,7 +256,8 @@ impl App {
             self.report(now, woken);
             for _ in 0..DECISIONS {
                 let changed = self.decide(now);
-                // Between two decisions: "to zero" means the pods that exist now, even if requests wait for the next ones.
+                // Reconcile between two decisions: "to zero" removes the pods that exist now, even if waiting requests need
+                // new ones.
                 self.reconcile(now);
                 if !changed {
                     break;
@@ -266,7 +267,7 @@ impl App {
             if due(self.meter.next_sample(SAMPLE)) {
                 self.meter.sample(now, &self.service);
             }
-            // A pod may be due to be started again.
+            // The restart backoff of a pod may be over.
             self.reconcile(now);
         }
         if self.is_idle() {
@@ -274,28 +275,28 @@ impl App {
         }
     }
 
-    /// Tells the autoscaler what was to do since the last report.
+    /// Sends the load since the last report to the autoscaler.
     fn report(&mut self, now: Moment, woken: bool) {
         let mut report = self.meter.report(now, &self.service);
         match (self.desired, woken) {
             (0, true) => {
                 self.tell(AppEventKind::Wake);
-                // The request that wants a pod may not be counted yet, or not any more. The wake counts all the same.
+                // The request behind the wake may not be counted yet, or may be gone. The wake counts in any case.
                 report.requests = report.requests.max(1);
             }
-            // At zero only a wake counts: wakes have a budget, and a waiting request may wait for that budget.
+            // At zero only a wake counts: wakes have a budget, and a held request may have to wait for it.
             (0, false) => report = LoadReport { span: report.span, ..LoadReport::default() },
             _ => {}
         }
-        // There is one reporter.
+        // Cannot fail: there is one reporter.
         self.scaler.report(now, &self.gateway, &report).ok();
     }
 
-    /// Answers whether there should be another number of pods than before.
+    /// Asks the autoscaler for a decision. Returns whether the desired number of pods changed.
     fn decide(&mut self, now: Moment) -> bool {
         let ready = self.pods.iter().filter(|pod| pod.is_ready()).count();
         let ready = u32::try_from(ready).unwrap_or(u32::MAX);
-        // Pods asked for, not those that run: one that crashed is still wanted, and one more during a rollout is not.
+        // Desired pods, not running ones: a crashed pod is still desired, and the surge pod of a rollout is not.
         let observed = ObservedTarget { replicas: self.desired, ready, owner: Owner::Rouse, token: () };
         let decision = self.scaler.decide(now, observed);
         self.reason = decision.reason.to_string();
@@ -305,7 +306,7 @@ impl App {
         true
     }
 
-    /// Starts what is missing and begins to remove what is too much.
+    /// Starts missing pods and begins to remove surplus ones.
     fn reconcile(&mut self, now: Moment) {
         let staying = self.pods.iter().enumerate().filter(|(_, pod)| pod.stays());
         let present: Vec<RunningPod> = staying
@@ -331,7 +332,7 @@ impl App {
         }
     }
 
-    /// Looks for what people should know, now and then.
+    /// Checks for slow or failing pods, at intervals, and reports them.
     fn look_for_trouble(&mut self, now: Moment) {
         if self.look.is_some_and(|look| now < look) {
             return;
@@ -343,7 +344,7 @@ impl App {
         let slowest = starting.min_by_key(|(since, _)| *since);
         self.look = match slowest {
             Some((since, _)) if now < since + SLOW => Some(since + SLOW),
-            // On the second, so that it says "after 5 s" after five.
+            // On the full second, so that the text "after 5 s" appears after five seconds.
             Some((since, _)) => Some(since + Duration::from_secs(now.since(since).as_secs() + 1)),
             None => Some(now + SLOW),
         };
@@ -360,8 +361,8 @@ impl App {
         self.trouble = slow.map(|slow| slow.now).or_else(|| self.restarts.trouble(now, self.desired > 0));
     }
 
-    /// Whether the app's log has to say why a pod does not start: once for each reason. Clients that are not told the
-    /// reason are sent there.
+    /// Whether the app's log lacks this reason of a failed start. The log has each reason once: clients that may not see the
+    /// reason are referred to the log.
     fn is_news(&mut self, reason: &str) -> bool {
         let is_news = self.noted.as_deref() != Some(reason);
         if is_news {
@@ -370,14 +371,14 @@ impl App {
         is_news
     }
 
-    /// Writes into the app's log why a pod does not start, which is an event as well.
+    /// Writes to the app's log why a pod does not start. The reason is also sent as an event.
     fn note_event(&mut self, reason: &str) {
         if self.is_news(reason) {
             self.handle.log.note_event(reason);
         }
     }
 
-    /// Tells the requests that wait why there is no pod.
+    /// Reports to the service why there is no pod, for the held requests.
     fn tell_holds(&self, now: Moment) {
         if let Some((_, cause)) = self.failure
             && let Some(trouble) = self.restarts.trouble(now, !self.is_started_by_requests_alone())
@@ -387,7 +388,7 @@ impl App {
         }
     }
 
-    /// Shows how the app stands.
+    /// Updates the status of the app.
     fn show(&mut self) {
         let rolling = self.pods.iter().any(|pod| pod.generation != self.generation);
         let mut pods: Vec<&Pod> = self.pods.iter().collect();
@@ -407,18 +408,18 @@ impl App {
         }
     }
 
-    /// Whether there is nothing to watch.
+    /// Whether there are no pods and no held requests.
     fn is_idle(&self) -> bool {
         self.pods.is_empty() && self.service.holds() == 0
     }
 
     fn scaler_due(&self) -> Option<Moment> {
-        // At zero, time alone brings nothing up.
+        // At zero, only a wake starts a pod.
         let asleep = self.desired == 0 && self.is_idle();
         self.next_decision.filter(|_| !asleep)
     }
 
-    /// When the next step is due though nothing happens.
+    /// When the next step is due although nothing happens.
     fn due(&mut self, end: End) -> Option<Moment> {
         if end != End::Not {
             return None;

@@ -1,4 +1,4 @@
-//! Texts of failures of pods, for people: they are shown in responses, in `rouse status` and on the terminal.
+//! Messages about failed or slow pods, for responses, `rouse status` and the terminal.
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -11,12 +11,12 @@ use crate::listening;
 use crate::output::{AppLog, Stream};
 use crate::process::Exit;
 
-/// How much of a pod's last line is told.
+/// The most characters of a pod's last line that are quoted.
 const LONGEST_QUOTE: usize = 200;
-/// How far back a last line on stderr is looked for.
+/// How many lines back a line on stderr is searched.
 const LOOK_BACK: usize = 200;
 
-/// An error and what caused it.
+/// An error with its chain of causes.
 pub(super) fn whole(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -38,14 +38,14 @@ pub(super) struct NotReady {
     /// `hello-1 (pid 123) runs but is not ready after 5 s: nothing accepts connections on 127.0.0.1:20017; last line on
     /// stderr: "…"`
     pub(super) now: String,
-    /// The same for the log, where it stands once: without what changes by the second, and without what the log has already.
+    /// The same for the log, which has it once: without the time and without the line on stderr, which the log has already.
     pub(super) lasting: String,
 }
 
 pub(super) fn not_ready(pod: &Pod, for_so_long: Duration, log: &AppLog) -> NotReady {
     let pid = pod.process.as_ref().map(|process| format!(" (pid {})", process.pid())).unwrap_or_default();
     let seconds = for_so_long.as_secs();
-    let since = if pod.served { format!("since {seconds} s") } else { format!("after {seconds} s") };
+    let since = if pod.served { format!("any more (for {seconds} s)") } else { format!("after {seconds} s") };
     let address = pod.address;
     let elsewhere = pod.process.as_ref().and_then(|process| listening::elsewhere(process.pid(), address));
     let unanswered = || match &pod.readiness {
@@ -54,10 +54,10 @@ pub(super) fn not_ready(pod: &Pod, for_so_long: Duration, log: &AppLog) -> NotRe
             format!("GET http://{address}{path} does not answer with a status from 200 to 399")
         }
         Readiness::Grpc(service) if service.is_empty() => {
-            format!("the gRPC health service on {address} does not say SERVING")
+            format!("the gRPC health service on {address} does not report SERVING")
         }
         Readiness::Grpc(service) => {
-            format!("the gRPC health service on {address} does not say SERVING of {service:?}")
+            format!("the gRPC health service on {address} does not report SERVING for {service:?}")
         }
     };
     let missing = elsewhere.map_or_else(unanswered, |elsewhere| wrong_place(elsewhere, address));
@@ -70,20 +70,20 @@ pub(super) fn not_ready(pod: &Pod, for_so_long: Duration, log: &AppLog) -> NotRe
     }
 }
 
-/// What to change in an app that listens, but not where it was told to.
+/// The advice for an app that listens on another address than the one it was given.
 fn wrong_place(is: SocketAddr, should: SocketAddr) -> String {
     let bind = if is.port() == should.port() { "bind $HOST" } else { "use $PORT, and bind $HOST" };
     format!("it listens on {is} instead of {should}: {bind}")
 }
 
-/// The last line that the name `pod` has in the log.
+/// The last line of the pod called `pod` in the log.
 pub(super) fn last_line(pod: &str, log: &AppLog) -> Option<Arc<str>> {
     log.tail_of(pod, 1).pop().map(|line| line.text)
 }
 
-/// The last thing that this very pod said on stderr, in quotes.
+/// The last line that this pod printed to stderr, in quotes.
 fn last_stderr_line(pod: &Pod, log: &AppLog) -> Option<String> {
-    // What a namesake before it said explains nothing about this one.
+    // Lines of an earlier pod with the same name do not explain the failure of this one.
     let is_before =
         |text: &Arc<str>| pod.line_before.as_ref().is_some_and(|before| Arc::ptr_eq(before, text));
     let lines = log.tail_of(&pod.name, LOOK_BACK);

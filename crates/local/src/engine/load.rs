@@ -1,4 +1,4 @@
-//! Samples the requests of an app and sums them up into load reports for the autoscaler.
+//! Samples the concurrency of an app, and turns the samples into load reports for the autoscaler.
 
 use std::time::Duration;
 
@@ -6,16 +6,16 @@ use rouse_core::scale::{CurrentLoad, LoadReport};
 use rouse_core::service::Service;
 use rouse_core::time::Moment;
 
-/// Sums up concurrency over time between reports.
+/// Integrates concurrency over time between two reports.
 #[derive(Debug)]
 pub(super) struct Meter {
-    /// The last report, or the last time that sampling began.
+    /// The time of the last report, or when sampling last began.
     since: Moment,
-    /// The last sample and when it was taken; `None` while no samples are taken.
+    /// The last sample and its time; `None` while no samples are taken.
     last: Option<(Moment, CurrentLoad)>,
     /// Concurrency × seconds since the last report.
     busy: f64,
-    /// Requests that were reported.
+    /// The request count of the service at the last report.
     asked: u64,
 }
 
@@ -24,11 +24,11 @@ impl Meter {
         Self { since: now, last: None, busy: 0.0, asked: 0 }
     }
 
-    /// Takes a sample. What the one before showed is taken to have lasted until now.
+    /// Takes a sample. Assumes that the load of the previous sample lasted until now.
     pub(super) fn sample(&mut self, now: Moment, service: &Service) -> CurrentLoad {
         match self.last {
             Some((at, present)) => self.busy += total(present) * now.since(at).as_secs_f64(),
-            // There was no load before sampling began. Reporting that time would make a burst look small.
+            // There was no load before sampling began. Including that time in the average would hide a burst.
             None => self.since = now,
         }
         let holds = u32::try_from(service.holds()).unwrap_or(u32::MAX);
@@ -37,7 +37,7 @@ impl Meter {
         present
     }
 
-    /// Everything since the last report.
+    /// The load since the last report.
     pub(super) fn report(&mut self, now: Moment, service: &Service) -> LoadReport {
         let present = self.sample(now, service);
         let span = now.since(self.since);

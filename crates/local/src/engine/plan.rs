@@ -1,15 +1,15 @@
-//! Decides which pods to start and which to stop: desired against present pods, also during a rollout.
+//! Decides which pods of an app to start and which to remove, for scaling and for rolling updates.
 //!
-//! Pure, and made anew after every change, so it never matters how the pods came to be as they are.
+//! A pure function of the current pods, called after every change, so the history of the pods does not matter.
 
 use std::cmp::Reverse;
 
-/// A pod that is here to stay, as far as the plan goes.
+/// A pod that is not being removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RunningPod {
-    /// Its place among the app's pods.
+    /// Its index among the app's pods.
     pub(super) place: usize,
-    /// It is of the newest version.
+    /// Whether it is of the newest version.
     pub(super) current: bool,
     pub(super) ready: bool,
     pub(super) in_flight: u32,
@@ -17,19 +17,19 @@ pub(super) struct RunningPod {
     pub(super) begun: u64,
 }
 
-/// What is to be done.
+/// The pods to start and to remove.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Plan {
-    /// So many pods of the newest version.
+    /// How many pods of the newest version to start.
     pub(super) start: usize,
-    /// The places of those to take away.
+    /// The indexes of the pods to remove.
     pub(super) remove: Vec<usize>,
 }
 
 /// Plans for `desired` pods.
 ///
-/// Pods of an older version are replaced with one more pod than desired at a time: each stays until one of the
-/// newest version is ready in its stead. A newest version that never gets ready takes nothing away.
+/// A rolling update with a surge of one pod: each pod of an older version stays until a pod of the newest version is ready
+/// to replace it. A newest version that never becomes ready removes no pod.
 pub(super) fn plan(desired: usize, present: &[RunningPod]) -> Plan {
     let (mut current, mut old): (Vec<RunningPod>, Vec<RunningPod>) =
         present.iter().partition(|pod| pod.current);
@@ -45,7 +45,7 @@ pub(super) fn plan(desired: usize, present: &[RunningPod]) -> Plan {
     plan
 }
 
-/// Takes away all but `left`: first pods that are not ready, then those with the fewest requests, then the newest.
+/// Removes all but `left` pods: first those that are not ready, then those with the fewest requests, then the newest.
 fn take(pods: &mut Vec<RunningPod>, left: usize, removed: &mut Vec<usize>) {
     pods.sort_by_key(|pod| (Reverse(pod.ready), Reverse(pod.in_flight), pod.begun));
     removed.extend(pods.drain(left.min(pods.len())..).map(|pod| pod.place));
@@ -55,7 +55,7 @@ fn take(pods: &mut Vec<RunningPod>, left: usize, removed: &mut Vec<usize>) {
 mod tests {
     use super::*;
 
-    /// One letter a pod: `N` and `n` are of the newest version, `O` and `o` of an older; capitals are ready.
+    /// One letter per pod: `N` and `n` are of the newest version, `O` and `o` of an older one; capitals are ready.
     fn present(pods: &str) -> Vec<RunningPod> {
         let pod = |(place, letter): (usize, char)| RunningPod {
             place,
@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn pods_are_started_and_taken_away_as_desired() {
-        // Desired, present → started, taken away.
+        // Desired, present → started, removed.
         let cases = [
             (0, "", 0, ""),
             (3, "", 3, ""),
@@ -79,7 +79,7 @@ mod tests {
             (2, "NnN", 0, "n"),
             (0, "Nn", 0, "Nn"),
             (0, "NOo", 0, "NOo"),
-            // A rollout: one more at a time, and none goes before its successor is ready.
+            // A rollout: one surge pod at a time, and no pod is removed before its successor is ready.
             (1, "O", 1, ""),
             (1, "On", 0, ""),
             (1, "ON", 0, "O"),
@@ -88,12 +88,12 @@ mod tests {
             (3, "OOON", 1, "O"),
             (3, "OONn", 0, ""),
             (3, "OoON", 1, "o"),
-            // More or fewer are desired while it goes on.
+            // The desired number changes during the rollout.
             (5, "OOO", 3, ""),
             (1, "OOOn", 0, "OO"),
             (1, "ONn", 0, "On"),
             (3, "OOOnn", 0, "n"),
-            // What is not ready of the older version still waits: it may be about to be.
+            // An older pod that is not ready stays: it may become ready first.
             (1, "o", 1, ""),
             (1, "oN", 0, "o"),
         ];
@@ -124,8 +124,8 @@ mod tests {
         assert_eq!(sorted(removed(1)), [0, 2, 3]);
     }
 
-    /// From any set of pods, played on until nothing is left to do, a rollout ends with the desired pods, all new, and
-    /// never has fewer ready ones than at its start (or than desired).
+    /// From any set of pods, a rollout ends with the desired number of pods, all of the newest version, and never has fewer
+    /// ready pods than at its start (or than desired).
     #[test]
     fn every_rollout_ends_and_never_has_fewer_ready_pods() {
         let letters = ['N', 'n', 'O', 'o'];
@@ -145,7 +145,7 @@ mod tests {
                         present.push(RunningPod { place, current: true, ready: false, in_flight: 0, begun });
                     }
                     assert!(plan.start == 0 || present.len() <= desired + 1, "{pods} to {desired}");
-                    // The oldest new one becomes ready.
+                    // The oldest new pod becomes ready.
                     if let Some(pod) = present.iter_mut().find(|pod| pod.current && !pod.ready) {
                         pod.ready = true;
                     }

@@ -1,4 +1,4 @@
-//! One pod of an app, as its owner sees it: from the decision to start it until its process is gone.
+//! The state machine of one pod of an app: starting, ready, draining, leaving, stopping.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,9 +12,9 @@ use super::spec::Readiness;
 use super::status::{LocalPodStatus, PodStage};
 use crate::process::Process;
 
-/// How often a pod that leaves is looked at.
+/// How often a leaving pod is checked.
 pub(super) const LOOK: Duration = Duration::from_millis(10);
-/// How long a request may take that picked a pod at the very moment when it was taken off.
+/// How long to wait for a request that picked the pod at the moment when it was removed from the slices.
 const LAST_REQUEST: Duration = Duration::from_secs(1);
 
 /// One pod.
@@ -24,48 +24,48 @@ pub(super) struct Pod {
     pub(super) ordinal: u32,
     pub(super) uid: PodUid,
     pub(super) address: SocketAddr,
-    /// Which version of the app it is.
+    /// The version of the app that it belongs to.
     pub(super) generation: u64,
-    /// How it is asked whether it is ready.
+    /// Its readiness check.
     pub(super) readiness: Readiness,
-    /// When it was decided to start it.
+    /// The time of the decision to start it.
     pub(super) begun: Moment,
     /// `None` while it is being started.
     pub(super) process: Option<Arc<Process>>,
-    /// What it carries; known once it was in a snapshot.
+    /// Its requests in flight; known once it was in a snapshot.
     pub(super) load: Option<Arc<EndpointLoad>>,
-    /// It was ready once.
+    /// It has been ready at least once.
     pub(super) served: bool,
-    /// It was told to stop.
+    /// The stop order was sent.
     pub(super) told: bool,
     pub(super) stage: Stage,
-    /// The last line that a namesake printed before it: what comes after is its own.
+    /// The last line of an earlier pod with the same name. Later lines are this pod's own.
     pub(super) line_before: Option<Arc<str>>,
 }
 
-/// Where a pod is in its life. There is no way back from one on the way out.
+/// The stage of a pod. Once a pod is draining, it never becomes ready again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// Not ready yet, or not any more.
+    /// Not ready yet, or no longer ready.
     Starting {
         since: Moment,
     },
     Ready,
-    /// Takes new requests only if no other pod can, and finishes those that it has.
+    /// Finishes its requests; takes new ones only if no other pod can.
     Draining {
         until: Moment,
     },
-    /// Takes no new requests. One that picked it just before is waited for.
+    /// Takes no new requests. Waits for a request that picked it just before.
     Leaving {
         from: Moment,
         until: Moment,
     },
-    /// Told to stop.
+    /// Ordered to stop.
     Stopping,
 }
 
 impl Pod {
-    /// Whether it is here to stay.
+    /// Whether it is not being removed.
     pub(super) fn stays(&self) -> bool {
         matches!(self.stage, Stage::Starting { .. } | Stage::Ready)
     }
@@ -78,7 +78,7 @@ impl Pod {
         self.load.as_ref().map_or(0, |load| load.in_flight())
     }
 
-    /// Takes in what a snapshot says of it. Answers whether it is ready for the first time.
+    /// Updates the stage from its endpoint in a snapshot. Returns whether it is ready for the first time.
     pub(super) fn see(&mut self, endpoint: &Endpoint, now: Moment) -> bool {
         self.load.get_or_insert_with(|| Arc::clone(&endpoint.load));
         match (self.stage, endpoint.state) {
@@ -94,25 +94,25 @@ impl Pod {
         }
     }
 
-    /// Begins to take it away.
+    /// Begins to remove it.
     pub(super) fn remove(&mut self, now: Moment, grace: Duration) {
         self.stage = match self.stage {
             Stage::Ready => Stage::Draining { until: now + grace },
-            // It failed its probe and may still work on something, but must get nothing new.
+            // It failed its probe: it may still have requests, but must get no new ones.
             Stage::Starting { .. } if self.served => Stage::Leaving { from: now, until: now + grace },
             Stage::Starting { .. } => Stage::Stopping,
             leaving => leaving,
         };
     }
 
-    /// Goes on with taking it away. Answers whether the stage is another.
+    /// Continues the removal. Returns whether the stage changed.
     pub(super) fn advance(&mut self, now: Moment) -> bool {
         let idle = self.in_flight() == 0;
         let next = match self.stage {
             Stage::Draining { until } if idle || now >= until => {
                 Stage::Leaving { from: now, until: now + LAST_REQUEST }
             }
-            // Not at the first look: a request may be between its pick and its count.
+            // Not at the first check: a request may have picked the pod and not be counted yet.
             Stage::Leaving { from, until } if now >= until || (idle && now >= from + LOOK) => Stage::Stopping,
             stage => stage,
         };
@@ -124,7 +124,7 @@ impl Pod {
         matches!(self.stage, Stage::Draining { .. } | Stage::Leaving { .. }).then(|| now + LOOK)
     }
 
-    /// `None` while there is no process.
+    /// Its status; `None` while it has no process.
     pub(super) fn status(&self) -> Option<LocalPodStatus> {
         let phase = match self.stage {
             Stage::Starting { .. } => PodStage::Starting,

@@ -1,4 +1,4 @@
-//! An app's pods as `EndpointSlice`s, by the core's rules, and from there into the registry.
+//! Publishes the pods of an app in the registry, as `EndpointSlice`s made by the rules of `core`.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use rouse_core::slices::{
 use super::pod::{Pod, Stage};
 use super::spec::PORT_NAME;
 
-/// The one node there is.
+/// The name of the only node.
 const NODE: &str = "local";
 /// `appProtocol` of HTTP/2 without TLS.
 const H2C: &str = "kubernetes.io/h2c";
@@ -22,7 +22,7 @@ const H2C: &str = "kubernetes.io/h2c";
 pub(super) struct Publisher {
     nodes: Nodes,
     standing: Vec<EndpointSlice>,
-    /// How many slices there were: each gets a name of its own.
+    /// How many slices were created, for unique names.
     named: u64,
 }
 
@@ -32,7 +32,7 @@ impl Publisher {
         Self { nodes, standing: Vec::new(), named: 0 }
     }
 
-    /// Publishes what the pods are now. Does nothing if that changes nothing.
+    /// Publishes the current pods. Does nothing if no slice changes.
     pub(super) fn publish(&mut self, service: &Service, h2c: bool, pods: &[Pod]) {
         let object = object(service.id(), h2c);
         let running = pods.iter().filter(|pod| pod.process.is_some());
@@ -54,7 +54,7 @@ fn object(id: &ServiceId, h2c: bool) -> slices::ServiceFacts {
     let port = ServicePort {
         name: PortName::new(PORT_NAME),
         protocol: Protocol::Tcp,
-        // Each pod has another number under this name.
+        // A named port, because each pod has another port number.
         target: TargetPort::Name(PORT_NAME.into()),
         app_protocol: h2c.then(|| H2C.into()),
     };
@@ -70,7 +70,7 @@ fn object(id: &ServiceId, h2c: bool) -> slices::ServiceFacts {
     }
 }
 
-/// A pod as Kubernetes would have it. Not ready while it stays: that is for the probe to say.
+/// The pod as a Kubernetes pod. Not ready until it drains: the probe decides about its readiness.
 fn kube_pod(service: &ServiceId, pod: &Pod) -> slices::Pod {
     slices::Pod {
         namespace: service.namespace().into(),
@@ -93,7 +93,7 @@ fn kube_pod(service: &ServiceId, pod: &Pod) -> slices::Pod {
     }
 }
 
-/// What routing needs of a slice.
+/// A slice reduced to what routing needs.
 fn routing(slice: &EndpointSlice) -> Slice {
     let port =
         |port: &slices::EndpointPort| Some(SlicePort { name: port.name.clone(), number: port.number? });

@@ -1,4 +1,4 @@
-//! The specification of an app: command, number of pods, readiness check.
+//! The specification of an app: command, port, readiness check, scaling policy and concurrency limits.
 
 use std::num::NonZeroU16;
 use std::sync::Arc;
@@ -17,28 +17,28 @@ pub const PORT_NAME: &str = "http";
 /// One app: a command whose processes are pods.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AppSpec {
-    /// The service that its pods make up: `local/<name>`.
+    /// Its service: `local/<name>`.
     pub service: ServiceId,
-    /// What a pod runs; the working directory is absolute.
+    /// The command of a pod; the working directory is absolute.
     pub command: CommandSpec,
     /// Which port a pod gets.
     pub port: PortChoice,
-    /// It speaks HTTP/2 without TLS.
+    /// Whether it uses HTTP/2 without TLS.
     pub h2c: bool,
-    /// How we learn that a pod is ready.
+    /// The readiness check.
     pub readiness: Readiness,
-    /// How often a ready pod is asked again.
+    /// How often a ready pod is probed.
     pub probe_interval: Duration,
-    /// How many pods there are.
+    /// The scaling policy.
     pub policy: ScalePolicy,
-    /// How requests are spread over them.
+    /// How many requests one pod may have.
     pub spread: ConcurrencyLimits,
-    /// How long a pod may take to finish its requests, and again to stop after SIGTERM.
+    /// How long a pod may take to finish its requests, and then again to exit after SIGTERM.
     pub stop_grace: Duration,
 }
 
 impl AppSpec {
-    /// Whether a pod of this app would be another than one of `other`.
+    /// Whether the pods must be replaced when `other` becomes this spec.
     pub(super) fn makes_other_pods(&self, other: &Self) -> bool {
         let pod = |spec: &Self| {
             (spec.command.clone(), spec.port, spec.h2c, spec.readiness.clone(), spec.service.clone())
@@ -50,25 +50,25 @@ impl AppSpec {
 /// Which port a pod gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PortChoice {
-    /// A free one on 127.0.0.1.
+    /// A free port on 127.0.0.1.
     Auto,
-    /// This one, on a loopback address of the pod's own.
+    /// This port, on a loopback address of the pod's own.
     Fixed(NonZeroU16),
 }
 
-/// How we learn that a pod is ready.
+/// The readiness check of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Readiness {
-    /// Its port accepts a connection.
+    /// The port accepts a connection.
     Tcp,
-    /// A GET of this path, with its query, answers 200..399.
+    /// A GET of this path, with its query, returns a status from 200 to 399.
     Http(String),
-    /// The gRPC health service says SERVING of this service; empty: of the server as a whole.
+    /// The gRPC health service reports SERVING for this service; empty: for the server as a whole.
     Grpc(String),
 }
 
 impl Readiness {
-    /// The question for a pod that listens on `port`.
+    /// The check for a pod that listens on `port`.
     pub fn check(&self, port: u16) -> ProbeCheck {
         match self {
             Readiness::Tcp => ProbeCheck::Tcp { port },
@@ -79,7 +79,7 @@ impl Readiness {
         }
     }
 
-    /// What the prober asks of a pod that listens on `port`. Always there: all three kinds can be asked.
+    /// The probe plan for a pod that listens on `port`. Never `None`: all three kinds can be probed.
     pub(super) fn plan(&self, port: u16) -> Option<Arc<ProbePlan>> {
         let probe = ReadinessProbe { check: self.check(port), foreign_host: false };
         let spec = ProbeSpec { containers: vec![Some(probe)], readiness_gates: 0 };

@@ -1,4 +1,4 @@
-//! The status of each app, and the events of the engine.
+//! The status of apps and pods, and the events of the local engine.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -8,55 +8,55 @@ use std::time::Duration;
 use rouse_core::endpoint::{PodUid, ServiceId};
 use rouse_core::time::Moment;
 
-/// How an app stands.
+/// The status of an app.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AppStatus {
     /// Its service.
     pub service: ServiceId,
-    /// How many pods there should be.
+    /// The desired number of pods.
     pub desired: u32,
-    /// Why so many: the autoscaler's sentence.
+    /// The autoscaler's reason for that number.
     pub reason: String,
-    /// Where an operator pinned it.
+    /// The number of pods that an operator pinned it at.
     pub pinned: Option<u32>,
-    /// Its processes, in the order of their names' numbers; also those on their way out.
+    /// Its pods, ordered by the number in their name, including those that are being removed.
     pub pods: Vec<LocalPodStatus>,
-    /// What is wrong, for people.
+    /// What is wrong, as a text for people.
     pub trouble: Option<String>,
-    /// Pods of an older version are still there.
+    /// Whether pods of an older version still exist.
     pub rolling: bool,
 }
 
-/// How a pod stands.
+/// The status of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LocalPodStatus {
     /// `<app>-<ordinal>`.
     pub name: Arc<str>,
-    /// Its incarnation.
+    /// Its UID.
     pub uid: PodUid,
-    /// Where it listens.
+    /// The address that it was given.
     pub address: SocketAddr,
     /// Its process id.
     pub pid: u32,
-    /// Where it is in its life.
+    /// Its stage.
     pub phase: PodStage,
 }
 
-/// Where a pod is in its life.
+/// The stage of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PodStage {
-    /// It runs, and is not ready yet, or not any more.
+    /// It runs but is not ready yet, or no longer ready.
     Starting,
     /// It takes requests.
     Ready,
     /// It finishes its requests.
     Draining,
-    /// It was told to stop.
+    /// It was ordered to stop.
     Stopping,
 }
 
 impl PodStage {
-    /// The phase as people see it.
+    /// The stage as people see it.
     pub const fn as_str(self) -> &'static str {
         match self {
             PodStage::Starting => "Starting",
@@ -87,15 +87,15 @@ pub struct AppEvent {
 /// What happened to an app.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AppEventKind {
-    /// It is new.
+    /// The app was added.
     Declared,
-    /// A request wants it, and it is at zero.
+    /// The app is at zero, and a request needs it.
     Wake,
-    /// It should have another number of pods.
+    /// The desired number of pods changed.
     Scaled {
-        /// So many before.
+        /// The number before.
         from: u32,
-        /// So many now.
+        /// The new number.
         to: u32,
         /// Why.
         reason: String,
@@ -106,37 +106,37 @@ pub enum AppEventKind {
         pod: Arc<str>,
         /// Its process id.
         pid: u32,
-        /// Where it is to listen.
+        /// The address that it should listen on.
         address: SocketAddr,
     },
-    /// A pod takes requests, for the first time.
+    /// A pod is ready for the first time.
     Ready {
         /// `<app>-<ordinal>`.
         pod: Arc<str>,
-        /// How long after it was decided to start it.
+        /// The time since the decision to start it.
         after: Duration,
     },
-    /// A pod is told to stop.
+    /// A pod is ordered to stop.
     Stopping {
         /// `<app>-<ordinal>`.
         pod: Arc<str>,
     },
-    /// A pod is gone, and so is everything it started.
+    /// A pod and all its descendant processes have ended.
     Exited {
         /// `<app>-<ordinal>`.
         pod: Arc<str>,
-        /// How, for people.
+        /// How it ended, as a text for people.
         exit: String,
-        /// It was on its way out.
+        /// Whether it was being removed.
         expected: bool,
     },
     /// A pod could not be started.
     Failed {
-        /// Why, for people.
+        /// The reason, as a text for people.
         reason: String,
     },
     /// The last pod of an older version is gone.
     RolledOut,
-    /// It is not in the file any more, its pods are gone and so is its service.
+    /// The app was removed from the configuration file, and its pods and its service are gone.
     Removed,
 }

@@ -1,4 +1,4 @@
-//! The file of an app's output: every line of its pods, appended.
+//! The log file of an app: appends every line that its pods print.
 
 use std::fmt::Write as _;
 use std::fs::{self, File, OpenOptions};
@@ -9,8 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::Line;
 
-/// A file to which lines are appended. It may be truncated or replaced by a copy while it is open (`logrotate` with
-/// `copytruncate`).
+/// A log file that is opened for appending. It may be truncated while it is open (`logrotate` with `copytruncate`).
 #[derive(Debug)]
 pub struct LogFile {
     path: PathBuf,
@@ -28,27 +27,27 @@ impl LogFile {
         Ok(Self { path, file: Arc::new(file), failing: AtomicBool::new(false) })
     }
 
-    /// Returns when `text` is written. Of several failures in a row, the first is told.
+    /// Returns when `text` is written. Of several failures in a row, only the first is returned.
     pub(super) async fn append(&self, text: String) -> Result<(), String> {
         let file = Arc::clone(&self.file);
-        // One write of whole lines: in append mode those of two streams do not mix.
+        // One write of whole lines: in append mode, lines of two streams do not mix.
         let write = tokio::task::spawn_blocking(move || (&*file).write_all(text.as_bytes()));
         let written = write.await.unwrap_or_else(|error| Err(io::Error::other(error)));
         let failed = self.failing.swap(written.is_err(), Ordering::Relaxed);
         match written {
             Err(error) if !failed => {
-                Err(format!("cannot write to {}: {error}; lines are missing there", self.path.display()))
+                Err(format!("cannot write to {}: {error}; lines are missing in it", self.path.display()))
             }
             _ => Ok(()),
         }
     }
 }
 
-/// The lines as the file has them, and `rouse logs` too.
+/// The lines in the format of the file and of `rouse logs`.
 pub(super) fn text(lines: &[Line]) -> String {
     let mut text = String::new();
     for Line { pod, text: said, .. } in lines {
-        // A String takes everything.
+        // Writing to a String cannot fail.
         writeln!(text, "{pod} | {said}").ok();
     }
     text

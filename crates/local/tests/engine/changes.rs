@@ -1,4 +1,4 @@
-//! Restarts, reloads and the end: nothing is dropped on the way.
+//! Restarts, reloads and shutdown of the local engine, without dropped requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -124,7 +124,7 @@ async fn a_new_version_that_never_gets_ready_leaves_the_old_one_in_service() {
     assert!(status.rolling && status.pods.len() == 3);
     let kept: Vec<_> = status.pods.iter().filter(|pod| pod.phase == PodStage::Ready).collect();
     assert!(kept.iter().all(|pod| uids(&before).contains(&pod.uid)) && kept.len() == 2);
-    // The next version takes over from both.
+    // The next version replaces both.
     bench.apply([pinned("hello", 2)]);
     let is_over = |app: &rouse_local::engine::AppStatus| !app.rolling && app.pods.len() == 2;
     let after = bench.becomes("hello", "rolled out", is_over).await;
@@ -168,7 +168,7 @@ async fn a_removed_app_finishes_its_requests_and_can_come_back() {
     bench.apply([]);
     bench.becomes("hello", "draining", |app| app.pods[0].phase == PodStage::Draining).await;
     assert_eq!(bench.meanwhile().await, []);
-    // Back before it is gone: the service is still the same, and the next request gets a pod.
+    // Added again before it is gone: the service is still the same, and the next request gets a pod.
     let service = bench.service("hello");
     bench.apply([server("hello")]);
     drop(slot);
@@ -194,7 +194,7 @@ async fn a_stop_ends_everything_also_what_is_just_starting() {
     assert!(pids.iter().all(|pid| !is_alive(*pid)));
     assert!(engine.apps().iter().all(|app| app.pods.is_empty()));
     assert_eq!(endpoints(&bench.service("many").snapshot()).len(), 0);
-    // Nothing is started any more.
+    // The engine starts no further pod.
     bench.wait_in_line("asleep");
     bench.apply([pinned("late", 1)]);
     let seen = bench.meanwhile().await;

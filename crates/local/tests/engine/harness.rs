@@ -1,4 +1,4 @@
-//! An engine with its registry, and ways to wait for what it does.
+//! A test bench for the local engine: the engine with its registry, and helpers to wait for events and states.
 
 use std::collections::BTreeMap;
 use std::future::pending;
@@ -23,9 +23,9 @@ use tokio::task::JoinSet;
 use tokio::time::{interval, timeout};
 
 pub(crate) const HELPER: &str = env!("CARGO_BIN_EXE_rouse-local-helper");
-/// Longer than anything here takes on a machine that is busy with other things.
+/// Longer than any step takes, also on a busy machine.
 pub(crate) const GENEROUS: Duration = Duration::from_secs(30);
-/// Long enough to see what should not happen, if it does.
+/// Long enough to notice an unwanted event.
 pub(crate) const A_WHILE: Duration = Duration::from_millis(400);
 
 /// An app that serves.
@@ -61,7 +61,7 @@ pub(crate) fn app(name: &str, argv: &[&str]) -> AppSpec {
     }
 }
 
-/// A policy that never sleeps within a test, with changes.
+/// A policy that never scales to zero within a test, with changes.
 pub(crate) fn policy(change: impl FnOnce(&mut scale::ScaleSettings)) -> scale::ScalePolicy {
     let mut settings = scale::ScaleSettings {
         max: 5,
@@ -139,7 +139,7 @@ impl Bench {
         self.engine.apps().into_iter().find(|status| status.service.name() == app).expect("it is there")
     }
 
-    /// The next event that is so, and everything that came before it.
+    /// Waits for an event that matches, and returns it with all events before it.
     pub(crate) async fn until(
         &mut self,
         what: &str,
@@ -160,7 +160,7 @@ impl Bench {
         seen
     }
 
-    /// What happens within a while.
+    /// The events within [`A_WHILE`].
     pub(crate) async fn meanwhile(&mut self) -> Vec<AppEventKind> {
         let mut seen = Vec::new();
         timeout(A_WHILE, async {
@@ -173,7 +173,7 @@ impl Bench {
         seen
     }
 
-    /// Waits until the status of an app is so.
+    /// Waits until the status of an app matches.
     pub(crate) async fn becomes(
         &self,
         app: &str,
@@ -193,7 +193,7 @@ impl Bench {
         timeout(GENEROUS, wait).await.unwrap_or_else(|_| panic!("never {what}: {:#?}", self.status(app)))
     }
 
-    /// So many pods, all ready.
+    /// Waits until the app has exactly `count` pods, all ready.
     pub(crate) async fn ready(&self, app: &str, count: usize) -> AppStatus {
         let ready = rouse_local::engine::PodStage::Ready;
         let is_it = |status: &AppStatus| {
@@ -214,7 +214,7 @@ impl Bench {
     }
 }
 
-/// A port that is free on most loopback addresses, since it is on one.
+/// A port that is free on one loopback address, and so probably on others.
 pub(crate) fn free_port() -> u16 {
     std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
 }

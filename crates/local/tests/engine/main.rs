@@ -1,4 +1,4 @@
-//! The engine with real processes; the requests are slots of the core.
+//! The local engine with real processes; requests are slots of the core.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,4 +1,4 @@
-//! From zero, up, and back.
+//! Scaling in the local engine: from zero, up, down, and back to zero.
 
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ async fn every_kind_of_readiness_and_port_works() {
 
 #[tokio::test]
 async fn wakes_that_are_repeated_start_one_process() {
-    // It takes longer than core's first repetitions.
+    // The start takes longer than core's first repeated wakes.
     let mut bench = Bench::new([script("slow", &serve_after("sleep 1"))]);
     bench.wait_in_line("slow");
     let mut seen = bench.until("it runs", |_, what| is_started(what)).await;
@@ -172,7 +172,7 @@ async fn a_request_for_the_last_pod_on_its_way_out_brings_another() {
     let first = bench.ready("hello", 1).await;
     bench.engine.scale("hello", Some(0)).unwrap();
     bench.becomes("hello", "draining", |app| app.pods[0].phase == PodStage::Draining).await;
-    // It is served by the pod that leaves, and another pod comes after it.
+    // The terminating pod serves it, and another pod starts afterwards.
     let second = bench.request("hello").await;
     assert_eq!(second.endpoint().addresses, slot.endpoint().addresses);
     bench

@@ -21,13 +21,13 @@ fn reason(bench: &Bench, app: &str) -> String {
     bench.service(app).wake_failure().map(|failure| failure.detail().to_owned()).unwrap_or_default()
 }
 
-/// The same, with one pod even if no request wants it.
+/// The same with `min` 1, so that it runs without requests.
 fn kept_up(mut app: AppSpec) -> AppSpec {
     app.policy = policy(|settings| settings.min = 1);
     app
 }
 
-/// How the wait for a pod ended, within the patience of these tests.
+/// Waits for a pod, and returns the failure that ended the wait.
 async fn waits_in_vain(bench: &Bench, app: &str) -> Arc<StartFailure> {
     let port = bench.port(app);
     let ended = timeout(GENEROUS, port.acquire(SlotRequest::default(), pending())).await;
@@ -89,7 +89,7 @@ async fn an_app_that_crashes_twice_and_then_serves_is_waited_for() {
     bench.end().await;
 }
 
-/// An app `bad` that crashed for as long as a request waited, and is not started any more.
+/// An app `bad` that crashed while a request waited, and that the engine no longer starts.
 async fn given_up() -> Bench {
     let mut bench = Bench::new([script("bad", "exit 3")]);
     waits_in_vain(&bench, "bad").await;
@@ -107,7 +107,7 @@ async fn an_app_that_keeps_crashing_is_not_started_again_while_nothing_waits() {
     let trouble = status.trouble.unwrap();
     assert!(trouble.contains("3 times in a row; the next request starts it again"), "{trouble}");
     assert_eq!((status.desired, status.pods.len()), (0, 0));
-    // Between two wakes requests are answered at once; after that pause, the next one gets a start of its own.
+    // In the pause after a failed start, requests fail at once; the first request after it triggers another start.
     let starts = loop {
         assert_eq!(waits_in_vain(&bench, "bad").await.cause, StartFailureCause::CrashLooping);
         let starts = bench.meanwhile().await.iter().filter(|what| is_started(what)).count();
@@ -157,11 +157,11 @@ async fn a_pod_that_crashes_is_started_again_ever_more_slowly_and_the_reason_is_
         bench.until("it runs", |_, what| is_started(what)).await;
         at.push(tokio::time::Instant::now());
         bench.until("it ends", |_, what| is_exited(what)).await;
-        // At once: the deadline of a waiting request may be now.
+        // Set at once, because a waiting request may reach its deadline now.
         assert!(reason(&bench, "bad").contains(told), "{}", reason(&bench, "bad"));
     }
     let pauses: Vec<Duration> = at.windows(2).map(|pair| pair[1] - pair[0]).collect();
-    // From start to start, and the events reach us late at times: not exactly the pauses, but no less in sum.
+    // Measured from start to start, and events may arrive late, so only the sum of the pauses is checked.
     assert!(pauses.iter().sum::<Duration>() >= Duration::from_millis(690), "{pauses:?}");
     bench
         .becomes("bad", "crash-looping", |app| {
@@ -199,7 +199,8 @@ async fn a_missing_command_is_reported_and_harms_no_other_app() {
     assert!(reason(&bench, "none").starts_with(failed.as_str()), "{}", reason(&bench, "none"));
     drop(bench.request("hello").await);
     assert!(bench.status("none").trouble.is_some() && bench.status("hello").trouble.is_none());
-    // It is tried again, and found once it is there. By a new request: the app is given up when the first one has left.
+    // The engine tries again and finds the command once it exists. This takes a new request: the engine gives the app up
+    // when the first request has left.
     bench.apply([server("none"), server("hello")]);
     bench.wait_in_line("none");
     bench.ready("none", 1).await;
@@ -226,7 +227,7 @@ async fn a_pod_that_never_gets_ready_is_told_with_what_it_said() {
     bench.end().await;
 }
 
-/// What the log of an app says in our own name.
+/// The lines in an app's log that `rouse` itself wrote.
 fn own_lines(bench: &Bench, app: &str) -> Vec<String> {
     let lines = bench.engine.log(app).unwrap().tail().into_iter().filter(|line| &*line.pod == "rouse");
     lines.map(|line| line.text.to_string()).collect()
@@ -243,7 +244,7 @@ async fn the_log_of_an_app_says_once_why_it_cannot_be_started() {
     let [told] = own_lines(&bench, "none").try_into().unwrap();
     assert!(told.starts_with("command not found: \"no-such-command\""), "{told}");
     assert_eq!(own_lines(&bench, "mute"), ["mute-1 exited with code 3"]);
-    // Another reason is another line, and so is the same one after the app has served.
+    // A different reason is logged, and so is the same reason after the app has served.
     bench.apply([kept_up(app("none", &["/no/such/file"])), kept_up(server("mute"))]);
     bench.ready("mute", 1).await;
     bench.apply([kept_up(app("none", &["/no/such/file"])), kept_up(script("mute", "exit 3"))]);
@@ -296,7 +297,7 @@ async fn a_pod_that_cannot_listen_any_more_is_not_ready_any_more() {
     kill(log.tail().iter().find_map(|line| line.text.parse().ok()).unwrap());
     bench
         .becomes("lame", "not ready", |app| {
-            app.trouble.as_deref().is_some_and(|text| text.contains("runs but is not ready since 1 s"))
+            app.trouble.as_deref().is_some_and(|text| text.contains("runs but is not ready any more (for 1 s)"))
         })
         .await;
     let seen = bench.meanwhile().await;

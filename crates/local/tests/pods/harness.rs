@@ -1,4 +1,4 @@
-//! Real processes for tests: started with a mark in their environment, and found by it.
+//! Runs pods as real processes for tests, and finds their processes by a mark in the environment.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,7 +16,7 @@ use rustix::process::Pid;
 use tokio::time::{interval, timeout};
 
 pub(crate) const HELPER: &str = env!("CARGO_BIN_EXE_rouse-local-helper");
-/// Longer than anything here takes on a machine that is busy with other things.
+/// Longer than any step takes, also on a busy machine.
 pub(crate) const GENEROUS: Duration = Duration::from_secs(30);
 
 pub(crate) fn launcher() -> Launcher {
@@ -65,7 +65,7 @@ pub(crate) async fn exit_of(process: &Process) -> rouse_local::process::Exit {
     timeout(GENEROUS, process.exited()).await.expect("it did not end")
 }
 
-/// What was printed to stdout. On stderr, a shell may comment on the death of its children.
+/// The lines on stdout. On stderr, a shell may report that its children were killed.
 pub(crate) fn texts(log: &AppLog) -> Vec<String> {
     let lines = log.tail().into_iter().filter(|line| line.stream == Stream::Stdout);
     lines.map(|line| line.text.to_string()).collect()
@@ -126,8 +126,8 @@ pub(crate) fn signal(pid: u32, signal: rustix::process::Signal) {
     rustix::process::kill_process(Pid::from_raw(pid.try_into().unwrap()).unwrap(), signal).unwrap();
 }
 
-/// Prints `up` when two children, two in sessions of their own and two that were forked twice are there, all of
-/// them deaf to SIGTERM. With the shell itself, that is seven.
+/// Prints `up` once it has two children, two in sessions of their own and two that were forked twice, all of which ignore
+/// SIGTERM. With the shell itself, that is seven.
 pub(crate) const FAMILY: &str = "trap '' TERM HUP
     sleep 1001 & sleep 1002 &
     setsid sleep 1003 & setsid sleep 1004 &

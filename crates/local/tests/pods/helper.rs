@@ -1,8 +1,8 @@
-//! For tests only: the guardian, and a stand-in for `rouse up` that can be killed.
+//! A helper binary for tests: the guardian, a stand-in for `rouse up` that can be killed, and small apps.
 //!
 //! `guard COMMAND…` is the hidden subcommand. `up UID COMMAND…` runs one pod and prints what it prints, until it is
 //! killed. `polite [FILE]` and `deaf` are apps that print `up`, and `asked` when they are asked to end: the first then
-//! takes its time (and writes to FILE) and exits with 7, the other goes on. `serve` is an app that answers every HTTP request
+//! waits a while (and writes to FILE) and exits with 7, the other keeps running. `serve` is an app that answers every HTTP request
 //! at $HOST:$PORT with 200.
 
 use std::collections::BTreeMap;

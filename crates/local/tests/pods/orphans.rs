@@ -1,4 +1,4 @@
-//! Nothing of a pod outlives it, or `rouse`, however either ends.
+//! No process of a pod outlives the pod or `rouse`, however either ends.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -54,7 +54,7 @@ async fn when_rouse_is_killed_its_pods_are_asked_before_they_are_killed() {
 
 #[tokio::test]
 async fn a_pod_that_forks_all_the_time_cannot_run_away() {
-    // Not for ever, or a failure of this test would take the machine down.
+    // Bounded, so that a failure of this test does not exhaust the machine.
     let fork = "i=0; while [ $i -lt 400 ]; do i=$((i+1)); (setsid sleep 100 &); sleep 0.01; done";
     let script = format!("trap '' TERM; (setsid sh -c '{fork}' &); echo up; exec sleep 100");
     let (mut rouse, uid) = rouse_up(&script, Path::new("/")).await;
@@ -69,7 +69,7 @@ async fn a_pod_that_ends_takes_everything_it_started_with_it() {
     let start = start(&["sh", "-c", &script], Path::new("/"));
     let process = spawn(start).await.unwrap();
     assert_eq!(exit_of(&process).await, Exit { how: Some(ExitStatus::Code(3)), by_us: false });
-    // At once: nothing may be left when it is said to be gone.
+    // Checked at once: nothing may be left when the pod is reported as gone.
     assert_eq!(marked(process.uid().as_str()), []);
 }
 
@@ -138,8 +138,8 @@ async fn a_pod_inherits_no_deafness_to_signals() {
         let mask = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
         u64::from_str_radix(mask.trim(), 16).unwrap()
     };
-    // What this test itself was told to ignore, but for SIGPIPE, which every Rust program ignores. From 32 on, signals
-    // are the C library's own.
+    // The signals that this test process ignores, except SIGPIPE, which every Rust program ignores. Signals from 32 on
+    // belong to the C library.
     let ours = mask(std::process::id(), "SigIgn:") & !(1 << 12);
     assert_eq!(mask(process.pid(), "SigIgn:") & 0x7fff_ffff & !ours, 0);
     assert_eq!(mask(process.pid(), "SigBlk:"), 0);
@@ -177,7 +177,7 @@ async fn the_guardian_does_not_hold_the_pods_output_open() {
         !links.any(|link| output.contains(&link))
     })
     .await;
-    // And the pod has nothing of the guardian's: its socket would look as if `rouse` still gave orders.
+    // The pod must not inherit the guardian's socket: an open copy would look as if `rouse` were still running.
     let socket = link(guardian, "0");
     let fds = std::fs::read_dir(format!("/proc/{}/fd", process.pid())).unwrap().filter_map(Result::ok);
     let links: Vec<_> = fds.filter_map(|fd| std::fs::read_link(fd.path()).ok()).collect();

@@ -1,4 +1,4 @@
-//! A pod's life: start, output, stop, exit.
+//! The life cycle of a pod process: start, output, stop, exit.
 
 use std::error::Error as _;
 use std::fs::File;
@@ -115,7 +115,7 @@ fn log_in(folder: &Path, keep: usize) -> Arc<AppLog> {
     AppLog::with_file(keep, Some(LogFile::open(folder, "app").unwrap()))
 }
 
-/// A log in `folder` on a disk that takes 64 KiB, and more when the other end, which is returned, is read.
+/// A log in `folder` on a simulated slow disk: it takes 64 KiB, and more when the returned end is read.
 fn log_on_slow_disk(folder: &Path, keep: usize) -> (Arc<AppLog>, File) {
     let path = folder.join("app.log");
     let made = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
@@ -161,7 +161,7 @@ async fn a_pod_waits_for_a_slow_disk_and_no_line_is_lost() {
 async fn output_that_a_stuck_disk_does_not_take_is_missed_visibly() {
     let folder = tempfile::tempdir().unwrap();
     let (log, disk) = log_on_slow_disk(folder.path(), 1 << 20);
-    // More than the disk takes, and less than it and a pipe take: the pod ends.
+    // More than the disk takes, but less than disk and pipe together, so the pod can end.
     let process = run_logged(&log, &["seq", "1", "15000"]).await;
     assert_eq!(exit_of(&process).await.how, Some(ExitStatus::Code(0)));
     let last = log.tail().pop().unwrap();
@@ -216,7 +216,7 @@ async fn a_guardian_that_is_none_is_told() {
     assert_eq!(error.to_string(), "the guardian process /no/such/rouse could not be started");
     let launcher = Launcher::new("/bin/true", ["guard"]);
     let error = Process::spawn(&launcher, start(&["true"], Path::new("/"))).await.unwrap_err();
-    assert_eq!(error.to_string(), "the guardian process /bin/true did not say whether the command runs");
+    assert_eq!(error.to_string(), "the guardian process /bin/true did not report whether the command runs");
 }
 
 #[tokio::test]

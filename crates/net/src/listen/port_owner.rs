@@ -1,14 +1,14 @@
-//! Finds the process that already listens on an address, as far as `/proc` tells.
+//! Finds the process that already listens on an address, in `/proc/net/tcp` and `/proc/PID/fd`.
 
 use std::fmt;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 
-/// The process that has the address.
+/// The process that listens on the address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Holder {
-    /// This very process: the address was asked for twice.
+    /// This process: the address was requested twice.
     Ourselves,
     /// Another process.
     Process {
@@ -17,7 +17,7 @@ pub(super) enum Holder {
         /// Its name.
         command: String,
     },
-    /// Some process of the user with this number, whose files we may not look at.
+    /// A process of the user with this id, whose files we may not read.
     User(u32),
 }
 
@@ -31,7 +31,7 @@ impl fmt::Display for Holder {
     }
 }
 
-/// Finds the process that listens on `address`, or on all addresses at its port. `None` where nothing can be found out.
+/// Finds the process that listens on `address`, or on all addresses at its port. `None` if it cannot be determined.
 pub(super) fn find(address: SocketAddr) -> Option<Holder> {
     let listening = ["/proc/net/tcp", "/proc/net/tcp6"]
         .iter()
@@ -44,12 +44,12 @@ pub(super) fn find(address: SocketAddr) -> Option<Holder> {
         return Some(Holder::Ourselves);
     }
     let command = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    // A process may call itself anything, also things that terminals obey.
+    // A process can choose any name, including terminal control sequences.
     let command = command.trim_end().escape_default().to_string();
     Some(Holder::Process { pid, command })
 }
 
-/// The process that has `socket` open, among those whose files we may look at.
+/// The process that has `socket` open, among those whose files we may read.
 fn owner(socket: &str) -> Option<u32> {
     let processes = fs::read_dir("/proc").ok()?.flatten();
     let mut pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -60,14 +60,14 @@ fn owner(socket: &str) -> Option<u32> {
     })
 }
 
-/// A line of the kernel's table of sockets.
+/// A line of the kernel's socket table.
 #[derive(Debug, PartialEq, Eq)]
 struct Listening {
     user: u32,
     inode: u64,
 }
 
-/// The line of `table` (`/proc/net/tcp` or `tcp6`) that stands in the way of `address`.
+/// The listening socket in `table` (`/proc/net/tcp` or `tcp6`) that conflicts with `address`.
 fn listening(table: &str, address: SocketAddr) -> Option<Listening> {
     table.lines().find_map(|line| {
         let columns: Vec<&str> = line.split_ascii_whitespace().collect();

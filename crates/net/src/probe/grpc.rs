@@ -1,4 +1,4 @@
-//! One call of `grpc.health.v1.Health/Check`, over HTTP/2 in clear text.
+//! The gRPC check of a probe: one call of `grpc.health.v1.Health/Check` over cleartext HTTP/2.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -16,10 +16,10 @@ use tokio::task::JoinSet;
 use super::grpc_health_proto::{self, ServingStatus};
 use super::{MAX_BODY, ProbeFailure, alongside};
 
-/// How much the server may send before we have read it.
+/// The HTTP/2 flow-control window.
 const WINDOW: u32 = 64 * 1024;
 
-/// The question about `service`.
+/// The health check request for `service`.
 pub(super) fn request(address: SocketAddr, service: &str) -> Result<Request<Full<Bytes>>, ProbeFailure> {
     Request::post(format!("http://{address}/grpc.health.v1.Health/Check"))
         .header(CONTENT_TYPE, "application/grpc")
@@ -29,7 +29,7 @@ pub(super) fn request(address: SocketAddr, service: &str) -> Result<Request<Full
         .map_err(|error| ProbeFailure::InvalidRequest(error.to_string()))
 }
 
-/// Makes the call. Passes if it goes well and says SERVING.
+/// Sends the request. Passes if the call succeeds and the status is SERVING.
 pub(super) async fn check(stream: TcpStream, request: Request<Full<Bytes>>) -> Result<(), ProbeFailure> {
     let tasks = Arc::new(Mutex::new(JoinSet::new()));
     let (mut sender, connection) = http2::Builder::new(Owned(Arc::downgrade(&tasks)))
@@ -53,9 +53,9 @@ async fn judge(response: Response<Incoming>) -> Result<(), ProbeFailure> {
     }
     let kind = response.headers().get(CONTENT_TYPE);
     if !kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc")) {
-        return Err(ProbeFailure::NotGrpc("its content-type is another"));
+        return Err(ProbeFailure::NotGrpc("its content-type is not application/grpc"));
     }
-    // A call that fails at once has its status here, and no trailers.
+    // A call that fails at once has its status in the headers and no trailers.
     let early = status(response.headers())?;
     let body = Limited::new(response.into_body(), MAX_BODY).collect().await.map_err(broken)?;
     let late = body.trailers().map(status).transpose()?.flatten();
@@ -78,11 +78,12 @@ fn status(headers: &HeaderMap) -> Result<Option<u32>, ProbeFailure> {
 fn broken(error: Box<dyn std::error::Error + Send + Sync>) -> ProbeFailure {
     match error.downcast::<hyper::Error>() {
         Ok(error) => ProbeFailure::Http(*error),
-        Err(_) => ProbeFailure::NotGrpc("it is longer than any HealthCheckResponse"),
+        Err(_) => ProbeFailure::NotGrpc("its body is too long for a HealthCheckResponse"),
     }
 }
 
-/// Runs hyper's tasks for one call, which owns them: none outlives it. Weak, for the tasks are inside.
+/// Runs hyper's tasks for one call, which owns them, so that none outlives the call. Weak, because the tasks themselves hold
+/// a clone of this executor.
 #[derive(Clone)]
 struct Owned(Weak<Mutex<JoinSet<()>>>);
 

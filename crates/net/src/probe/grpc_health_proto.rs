@@ -1,19 +1,19 @@
-//! The two messages of `grpc.health.v1` on the wire: small enough to write by hand, and read strictly.
+//! Encoder and strict decoder for the messages of `grpc.health.v1`: `HealthCheckRequest` and `HealthCheckResponse`.
 
 use std::fmt;
 
-/// What a server says of itself.
+/// The status in a `HealthCheckResponse`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServingStatus {
-    /// Nothing, which is the default.
+    /// The default of the field.
     Unknown,
     /// It serves.
     Serving,
     /// It does not serve.
     NotServing,
-    /// It does not know the service asked about.
+    /// The server does not know the requested service.
     ServiceUnknown,
-    /// A word from the future.
+    /// A status that this version does not know.
     Other(u64),
 }
 
@@ -41,30 +41,30 @@ impl fmt::Display for ServingStatus {
     }
 }
 
-/// Why bytes are not one `HealthCheckResponse`.
+/// Why a body is not one `HealthCheckResponse`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BadHealth {
-    /// The bytes end in the middle.
-    #[error("it ends in the middle")]
+    /// The body ends in the middle of the message.
+    #[error("it is truncated")]
     Truncated,
-    /// More than one message.
-    #[error("there is more than one message")]
+    /// The body continues after the message.
+    #[error("it has more than one message")]
     Trailing,
     /// We offered no compression.
     #[error("it is compressed, though no compression was offered")]
     Compressed,
-    /// A number of more than 64 bits.
+    /// A varint of more than 64 bits.
     #[error("a number has more than 64 bits")]
     Overlong,
-    /// A field that this message cannot have.
-    #[error("field {0} is of a kind that it cannot be")]
+    /// A field with a wrong number or wire type.
+    #[error("field {0} has an invalid number or wire type")]
     Field(u64),
 }
 
-/// One `HealthCheckRequest` about `service`, framed.
+/// One `HealthCheckRequest` for `service`, with the gRPC frame header.
 pub fn encode(service: &str) -> Vec<u8> {
     let mut message = Vec::with_capacity(service.len() + 8);
-    // Proto3 leaves out what is empty.
+    // Proto3 omits empty fields.
     if !service.is_empty() {
         message.push(0x0a);
         let mut left = service.len();
@@ -82,8 +82,8 @@ pub fn encode(service: &str) -> Vec<u8> {
     framed
 }
 
-/// Reads the body of an answer: one framed `HealthCheckResponse` and nothing else. Never panics, allocates
-/// nothing, and takes time in proportion to the bytes.
+/// Decodes a response body: one framed `HealthCheckResponse` and nothing else. Never panics, allocates nothing, and takes
+/// time proportional to the length.
 pub fn decode(body: &[u8]) -> Result<ServingStatus, BadHealth> {
     let (&[compressed, a, b, c, d], message) = body.split_first_chunk().ok_or(BadHealth::Truncated)?;
     if compressed != 0 {
@@ -99,7 +99,7 @@ pub fn decode(body: &[u8]) -> Result<ServingStatus, BadHealth> {
     status(message)
 }
 
-/// The field `status` of a bare message. The last one counts, unknown fields are passed over, as protobuf says.
+/// The field `status` of an unframed message. As protobuf requires, the last value counts and unknown fields are skipped.
 fn status(mut message: &[u8]) -> Result<ServingStatus, BadHealth> {
     let mut health = ServingStatus::Unknown;
     while !message.is_empty() {
@@ -115,7 +115,7 @@ fn status(mut message: &[u8]) -> Result<ServingStatus, BadHealth> {
                 skip(&mut message, length)?;
             }
             (_, 5) => skip(&mut message, 4)?,
-            // Groups, which proto3 does not have, and kinds that do not exist.
+            // Groups, which proto3 does not have, and unknown wire types.
             _ => return Err(BadHealth::Field(field)),
         }
     }
@@ -133,7 +133,7 @@ fn varint(bytes: &mut &[u8]) -> Result<u64, BadHealth> {
     for shift in (0..64).step_by(7) {
         let (&byte, rest) = bytes.split_first().ok_or(BadHealth::Truncated)?;
         *bytes = rest;
-        // The tenth byte has room for one bit.
+        // The tenth byte can hold one bit only.
         if shift == 63 && byte > 1 {
             return Err(BadHealth::Overlong);
         }
@@ -175,10 +175,10 @@ mod tests {
             (&[8, 2], Ok(ServingStatus::NotServing)),
             (&[8, 3], Ok(ServingStatus::ServiceUnknown)),
             (&[8, 9], Ok(ServingStatus::Other(9))),
-            // An overlong one is legal, and so is a status said twice: the last counts.
+            // An overlong varint is legal, and so is a repeated status: the last one counts.
             (&[8, 0x81, 0], Ok(ServingStatus::Serving)),
             (&[8, 1, 8, 2], Ok(ServingStatus::NotServing)),
-            // Fields from the future: varint, 64 bits, bytes, 32 bits.
+            // Unknown fields: varint, 64 bits, bytes, 32 bits.
             (
                 &[16, 5, 25, 0, 0, 0, 0, 0, 0, 0, 0, 34, 2, 8, 2, 45, 0, 0, 0, 0, 8, 1],
                 Ok(ServingStatus::Serving),
@@ -216,7 +216,7 @@ mod tests {
 
         #[test]
         fn no_bytes_break_the_decoder(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
-            // What reads as a message inside a frame must be read from the frame alike.
+            // Decoding the frame must give the same result as decoding the message alone.
             prop_assert_eq!(decode(&framed(&bytes)), status(&bytes));
             prop_assert!(bytes.len() >= 5 || decode(&bytes) == Err(BadHealth::Truncated));
         }

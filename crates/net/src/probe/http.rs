@@ -1,4 +1,4 @@
-//! One GET, as kubelet sends it.
+//! The HTTP check of a probe: one GET, with the headers that kubelet sends.
 
 use std::net::SocketAddr;
 
@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::{MAX_BODY, ProbeFailure, USER_AGENT, alongside};
 
-/// No longer head of an answer is read.
+/// The longest response head that is read.
 const MAX_HEAD: usize = 64 * 1024;
 
 /// The GET of `path` with the probe's own headers.
@@ -33,14 +33,14 @@ pub(super) fn request(
     Ok(request)
 }
 
-/// The defaults, unless the probe says otherwise.
+/// The probe's own headers, and kubelet's defaults for those that it does not set.
 fn headers(address: SocketAddr, own: &[(String, String)]) -> Result<HeaderMap, ProbeFailure> {
     let mut headers = HeaderMap::new();
     for (name, value) in own {
         let unaskable = |what| ProbeFailure::InvalidRequest(format!("the header {name:?}: {what}"));
         let known = HeaderName::try_from(name).map_err(|_| unaskable("not a header's name"))?;
         let value = HeaderValue::try_from(value).map_err(|_| unaskable("not a header's value"))?;
-        // How the request is framed is ours to say: a Content-Length here would let the server wait for a body.
+        // The probe must not set the framing headers: with a Content-Length the server would wait for a body.
         if ![CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING, TRAILER].contains(&known) {
             headers.append(known, value);
         }
@@ -54,13 +54,13 @@ fn headers(address: SocketAddr, own: &[(String, String)]) -> Result<HeaderMap, P
     Ok(headers)
 }
 
-/// Sends the request. Passes with 200..=399 and a body that can be read, as far as we read it.
+/// Sends the request. Passes with a status of 200..=399 and a readable body, of which at most [`MAX_BODY`] bytes are read.
 pub(super) async fn get<IO>(stream: IO, request: Request<Empty<Bytes>>) -> Result<(), ProbeFailure>
 where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let (mut sender, connection) = http1::Builder::new()
-        // As Go, and so kubelet, writes them: some servers know no other.
+        // Go, and so kubelet, writes title-case header names, and some servers accept no other.
         .title_case_headers(true)
         .max_buf_size(MAX_HEAD)
         .handshake(TokioIo::new(stream))

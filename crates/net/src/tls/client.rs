@@ -1,4 +1,4 @@
-//! TLS to a service's pods: one configuration per service, so that its sessions are resumed.
+//! The client side of TLS, to the pods of a service: trusted roots, own certificate, ALPN, session resumption and reload.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -17,17 +17,17 @@ use super::files::{self, Seen};
 use super::verify::{PodCertificatePolicy, PodCertificates, Trusted};
 use super::{Alpn, Identity, LoadError, LoadProblem, Pem, TlsError, Versions, Warning, provider};
 
-/// A connection that we made to a pod.
+/// A TLS connection to a pod.
 pub type ClientStream<IO> = tokio_rustls::client::TlsStream<IO>;
 
-/// The certificate authorities that we trust.
+/// Which root certificates are trusted.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Roots {
-    /// Those issued by the CAs in these bundles.
+    /// The certificates in these bundles.
     Pem(Vec<Pem>),
-    /// Those that this machine trusts.
+    /// The root certificates of this machine.
     System,
-    /// Both.
+    /// The root certificates of this machine and those in these bundles.
     SystemAnd(Vec<Pem>),
 }
 
@@ -45,7 +45,7 @@ impl Roots {
             pinned.extend(files::add_roots(&mut store, bundle, warnings)?);
         }
         if matches!(self, Self::System | Self::SystemAnd(_)) {
-            // Half of a system's store may be unreadable, and the other half enough.
+            // Ignore unreadable certificates of the system store: the others may be enough.
             store.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         }
         if store.is_empty() {
@@ -55,20 +55,20 @@ impl Roots {
     }
 }
 
-/// What TLS to a service is made of. Services with equal settings share a configuration.
+/// The TLS settings for the pods of a service. Services with equal settings share a configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ClientSettings {
-    /// The name that is sent (SNI) and verified; an address is verified and not sent.
+    /// The server name that is sent (SNI) and verified. An IP address is verified, but not sent.
     pub server_name: ServerName<'static>,
-    /// Names that the certificate may be for instead.
+    /// Other names that the certificate may be valid for instead.
     pub accepted: Vec<ServerName<'static>>,
     /// The trusted certificate authorities.
     pub roots: Roots,
-    /// What we show if the pod asks.
+    /// Our client certificate, presented if the pod requests one.
     pub identity: Option<Identity>,
-    /// The protocols that are offered inside, the preferred first; none: nothing is said of it.
+    /// The offered application protocols, preferred first. If empty, no ALPN extension is sent.
     pub alpn: Vec<Alpn>,
-    /// The versions that are spoken.
+    /// The allowed TLS versions.
     pub versions: Versions,
     /// Whether the pod's certificate is verified. Without it, a man in the middle can read and alter everything, so it is
     /// off only where the operator explicitly turned it off.
@@ -76,7 +76,7 @@ pub struct ClientSettings {
 }
 
 impl ClientSettings {
-    /// Verified by `roots`, without a certificate of ours, in all versions, h2 before HTTP/1.1.
+    /// Settings that verify with `roots`, present no client certificate, allow all versions and prefer h2 to HTTP/1.1.
     pub fn new(server_name: ServerName<'static>, roots: Roots) -> Self {
         Self {
             server_name,
@@ -121,7 +121,7 @@ impl ClientSettings {
     }
 }
 
-/// TLS to a service.
+/// The TLS client for the pods of a service. Its configuration is replaced when its files change.
 #[derive(Debug)]
 pub struct ClientTls {
     settings: ClientSettings,
@@ -129,8 +129,8 @@ pub struct ClientTls {
     seen: Mutex<Seen>,
 }
 
-/// What TLS to a service means at one time, between two reloads. A connection that was made on other terms proves
-/// nothing on these.
+/// The TLS configuration between two reloads. A connection made with another one must not be reused: it may have been
+/// verified with other roots.
 #[derive(Debug)]
 pub struct ClientTlsConfig {
     config: Arc<ClientConfig>,
@@ -145,30 +145,30 @@ impl ClientTls {
         Ok((Self { settings, terms: ArcSwap::from_pointee(terms), seen: Mutex::new(seen) }, warnings))
     }
 
-    /// What probes use: nothing is verified, offered or resumed, as kubelet does it.
+    /// The client for probes: like kubelet, it verifies no certificate, offers no ALPN and resumes no session.
     pub(crate) fn for_probes() -> Result<Self, LoadError> {
         let unused = ServerName::from(IpAddr::from([0, 0, 0, 0]));
         let settings =
             ClientSettings { verify: false, alpn: Vec::new(), ..ClientSettings::new(unused, Roots::System) };
         let mut config = settings.load(&mut Vec::new())?;
-        // A resumed session would prove less of the pod than a whole handshake.
+        // A resumed session proves less about the pod than a full handshake.
         config.resumption = Resumption::disabled();
         let terms = ClientTlsConfig { config: Arc::new(config), server_name: settings.server_name.clone() };
         Ok(Self { settings, terms: ArcSwap::from_pointee(terms), seen: Mutex::default() })
     }
 
-    /// What it was made of.
+    /// The settings.
     pub fn settings(&self) -> &ClientSettings {
         &self.settings
     }
 
-    /// Whether every certificate is accepted: worth a warning at every start.
+    /// Whether every certificate is accepted. Callers should warn about it at every start.
     pub fn is_unverified(&self) -> bool {
         !self.settings.verify
     }
 
-    /// Reads the files again; in case of an error, what was read before stays in use. Sessions are forgotten: they
-    /// were made with what is no longer trusted or shown.
+    /// Reads the files again. On an error, the old configuration stays in use. Drops all sessions: they were made with the old
+    /// roots and client certificate.
     pub fn reload(&self) -> Result<Vec<Warning>, LoadError> {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         seen.load(self.settings.files(), || self.swap())
@@ -186,12 +186,12 @@ impl ClientTls {
         Ok(warnings)
     }
 
-    /// What it means now.
+    /// The current configuration.
     pub fn terms(&self) -> Arc<ClientTlsConfig> {
         self.terms.load_full()
     }
 
-    /// Shakes hands with the server at the other end of `stream`. Dropping it drops the connection.
+    /// Does the TLS handshake over `stream`. Dropping the future drops the connection.
     pub async fn connect<IO>(
         &self,
         stream: IO,
@@ -223,7 +223,7 @@ impl ClientTlsConfig {
         Ok(Self { config, server_name: settings.server_name.clone() })
     }
 
-    /// Shakes hands with the server at the other end of `stream`. `only`: no other protocol is offered inside.
+    /// Does the TLS handshake over `stream`. With `only`, no other application protocol is offered.
     pub async fn connect<IO>(
         &self,
         stream: IO,

@@ -1,5 +1,6 @@
-//! The client configurations in use, each made once: a new one per connection would parse the roots each time and
-//! never resume a session.
+//! An LRU cache of TLS client configurations by settings, with reload when their files change.
+//!
+//! A new configuration per connection would parse the roots each time and never resume a session.
 
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
@@ -9,8 +10,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{ClientSettings, ClientTls, LoadError, Warning, files};
 
-/// Client configurations by their settings. When there are too many, the one not asked for the longest is forgotten
-/// here; a caller that holds it may go on using it, but its files are no longer watched.
+/// Client configurations by settings. At the limit, the least recently used one is dropped; callers that still hold it can
+/// use it, but its files are no longer watched.
 #[derive(Debug)]
 pub struct ClientConfigs {
     most: NonZeroUsize,
@@ -20,25 +21,25 @@ pub struct ClientConfigs {
 #[derive(Debug, Default)]
 struct Known {
     by_settings: HashMap<Arc<ClientSettings>, Entry>,
-    /// Counts what was asked for.
+    /// Counts lookups.
     asked: u64,
 }
 
 #[derive(Debug)]
 struct Entry {
     tls: Arc<ClientTls>,
-    /// The count when it was last asked for.
+    /// The count at its last lookup.
     asked: u64,
 }
 
 impl ClientConfigs {
-    /// Keeps at most so many.
+    /// Keeps at most `most` configurations.
     pub fn new(most: NonZeroUsize) -> Self {
         Self { most, known: Mutex::default() }
     }
 
-    /// The configuration for `settings`. Made if need be, which reads files: a few milliseconds for the system's
-    /// roots. `warn` is told what was odd about them.
+    /// The configuration for `settings`. Creating it reads files: a few milliseconds for the system's roots. `warn` is called
+    /// with the warnings about them.
     pub fn get(
         &self,
         settings: &ClientSettings,
@@ -47,13 +48,13 @@ impl ClientConfigs {
         if let Some(tls) = self.known().find(settings) {
             return Ok(tls);
         }
-        // Not under the lock: a slow disk must not hold up the other services.
+        // Load without the lock: a slow disk must not block other services.
         let (tls, warnings) = ClientTls::new(settings.clone())?;
         warnings.into_iter().for_each(warn);
         Ok(self.known().keep(settings, tls, self.most))
     }
 
-    /// How many are kept.
+    /// How many configurations are kept.
     pub fn len(&self) -> usize {
         self.known().by_settings.len()
     }
@@ -63,7 +64,7 @@ impl ClientConfigs {
         self.len() == 0
     }
 
-    /// Reloads each whose files changed, and tells how that went, until cancelled.
+    /// Reloads each configuration whose files change, and calls `tell` with the result, until cancelled.
     pub async fn watch(
         self: Arc<Self>,
         cancel: CancellationToken,
@@ -90,7 +91,8 @@ impl Known {
         Some(Arc::clone(&entry.tls))
     }
 
-    /// If another caller made the same meanwhile, that one is used: all share its sessions.
+    /// Stores a configuration. If another caller has stored an equal one meanwhile, that one is used, so that all share its
+    /// sessions.
     fn keep(&mut self, settings: &ClientSettings, tls: ClientTls, most: NonZeroUsize) -> Arc<ClientTls> {
         if let Some(tls) = self.find(settings) {
             return tls;

@@ -1,57 +1,57 @@
-//! Errors of TLS handshakes, with texts that name the certificate, name or setting that is wrong.
+//! TLS handshake errors: maps rustls errors and alerts to messages that name the wrong certificate, host name or setting.
 
 use std::io;
 
 use rustls::{AlertDescription, CertificateError, PeerIncompatible};
 
-/// Why there is no TLS connection.
+/// Why a TLS handshake failed.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// The peer did not finish the handshake in time.
-    #[error("no TLS handshake in time")]
+    #[error("the TLS handshake timed out")]
     Timeout,
-    /// The peer's certificate is for other names.
+    /// The peer's certificate is valid for other names.
     #[error("the peer's certificate is not for {wanted} but for [{}]", presented.join(", "))]
     WrongName {
-        /// What it should have been for.
+        /// The expected name.
         wanted: String,
-        /// What it is for, as far as is known.
+        /// The names in the certificate, as far as they are known.
         presented: Vec<String>,
     },
-    /// The peer's certificate leads to no root that we trust.
+    /// The peer's certificate does not chain to a trusted root.
     #[error("the peer's certificate was not issued by a trusted CA")]
     UnknownCa,
-    /// The time of a certificate in the peer's chain is over.
+    /// A certificate in the peer's chain has expired.
     #[error("the peer's certificate has expired")]
     Expired,
-    /// The time of a certificate in the peer's chain has not come.
+    /// A certificate in the peer's chain is not valid yet.
     #[error("the peer's certificate is not valid yet")]
     NotYetValid,
-    /// The peer's certificate is unfit in another way.
+    /// The peer's certificate is invalid for another reason.
     #[error("the peer's certificate cannot be accepted: {0}")]
     BadCertificate(CertificateError),
-    /// The peer gave no certificate where one is required.
-    #[error("the peer gave no certificate")]
+    /// The peer presented no certificate although one is required.
+    #[error("the peer presented no certificate")]
     NoCertificate,
-    /// The peer asks for a certificate, and we gave none.
-    #[error("the peer requires a certificate of ours, and none is configured")]
+    /// The peer requires a client certificate, and we presented none.
+    #[error("the peer requires a client certificate, and none is configured")]
     OursMissing,
-    /// The peer does not accept the certificate that we gave.
-    #[error("the peer refused our certificate: {0:?}")]
+    /// The peer rejected our certificate.
+    #[error("the peer rejected our certificate: {0:?}")]
     OursRefused(AlertDescription),
-    /// No version of TLS that both may speak.
+    /// No TLS version that both sides allow.
     #[error("no common TLS version")]
     NoCommonVersion,
-    /// No protocol that both may speak inside.
+    /// No application protocol that both sides allow.
     #[error("no common protocol (ALPN)")]
     NoCommonProtocol,
-    /// No cipher suite, group or signature that both may use.
-    #[error("nothing in common: {0:?}")]
+    /// No cipher suite, key exchange group or signature scheme that both sides allow.
+    #[error("no common TLS parameters: {0:?}")]
     NothingInCommon(PeerIncompatible),
-    /// The peer ended the handshake for a reason of its own.
+    /// The peer aborted the handshake with another alert.
     #[error("the peer ended the handshake: {0:?}")]
     Alert(AlertDescription),
-    /// What came is not TLS.
+    /// The peer's data is not TLS.
     #[error("the peer does not speak TLS")]
     NotTls,
     /// The connection broke during the handshake.
@@ -94,8 +94,8 @@ impl TlsError {
         }
     }
 
-    /// What a stream's error says of TLS, if anything. In TLS 1.3 a client learns only with its first read that the
-    /// server refused its certificate: the handshake was over by then.
+    /// The TLS error in a stream's I/O error, if there is one. In TLS 1.3 a client learns only with its first read that the
+    /// server rejected its certificate: its handshake is over by then.
     pub fn of_stream(error: &io::Error) -> Option<Self> {
         let inner = error.get_ref()?.downcast_ref::<rustls::Error>()?;
         Some(Self::of(inner.clone()))
@@ -130,7 +130,7 @@ impl TlsError {
         match error {
             C::Expired | C::ExpiredContext { .. } => Self::Expired,
             C::NotValidYet | C::NotValidYetContext { .. } => Self::NotYetValid,
-            // A bad signature is what a CA of the same name with another key looks like: one that was renewed.
+            // A CA that was renewed with the same name and another key appears as a bad signature.
             C::UnknownIssuer | C::BadSignature => Self::UnknownCa,
             C::NotValidForNameContext { expected, presented } => {
                 let presented = presented.iter().map(|name| plain(name).to_owned()).collect();
@@ -150,7 +150,7 @@ impl TlsError {
             | A::CertificateExpired
             | A::CertificateUnknown
             | A::UnknownCA
-            // What some say where the CA has the right name and another key.
+            // Some peers send this alert when the CA has the same name and another key.
             | A::DecryptError
             | A::AccessDenied => Self::OursRefused(alert),
             A::ProtocolVersion => Self::NoCommonVersion,
@@ -160,7 +160,7 @@ impl TlsError {
     }
 }
 
-/// A name without its kind, as people write it: webpki says `DnsName("cart.shop.svc")` and `IpAddress(10.0.0.1)`.
+/// The plain name: webpki formats names as `DnsName("cart.shop.svc")` and `IpAddress(10.0.0.1)`.
 fn plain(name: &str) -> &str {
     let inner = |kind: &str| name.strip_prefix(kind)?.strip_suffix(')');
     let of_known_kind = inner("DnsName(").or_else(|| inner("IpAddress("));

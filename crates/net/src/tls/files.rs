@@ -1,4 +1,4 @@
-//! Certificates, keys and roots out of PEM files, and the watch over those files.
+//! Loads certificates, keys and root certificates from PEM files, and detects when the files change.
 
 use std::fmt;
 use std::fs::{self, Metadata};
@@ -18,15 +18,15 @@ use webpki::{EndEntityCert, KeyUsage};
 
 use super::provider;
 
-/// How often files are looked at. Kubernetes swaps a Secret's files without a notification.
+/// How often files are checked. Kubernetes replaces the files of a Secret without a notification.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
-/// Where PEM text is.
+/// The location of PEM data.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub enum Pem {
-    /// In a file, which is read again when it changes.
+    /// A file, which is read again when it changes.
     File(PathBuf),
-    /// Here, such as what a Secret held.
+    /// The data itself, for example from a Secret.
     Bytes(Arc<[u8]>),
 }
 
@@ -54,7 +54,7 @@ impl Pem {
     }
 }
 
-/// Never what the bytes are: they may be a private key.
+/// Never prints the data: it may be a private key.
 impl fmt::Display for Pem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -70,7 +70,7 @@ impl fmt::Debug for Pem {
     }
 }
 
-/// A certificate with its chain, leaf first, and the leaf's private key (PKCS#8, PKCS#1 or SEC1).
+/// A certificate chain, leaf first, and the private key of the leaf (PKCS#8, PKCS#1 or SEC1).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Identity {
     /// The chain.
@@ -79,30 +79,30 @@ pub struct Identity {
     pub key: Pem,
 }
 
-/// Why TLS cannot be set up: our own files or settings, never a peer.
+/// Why TLS cannot be set up. The cause is a local file or setting, never a peer.
 #[derive(Debug, thiserror::Error)]
 #[error("{file}: {reason}")]
 pub struct LoadError {
-    /// The file's path, or what stands for it.
+    /// The path of the file, or a description of the data.
     pub file: String,
-    /// What is wrong with it.
+    /// What is wrong.
     pub reason: LoadProblem,
 }
 
 /// What is wrong with a file, or with the settings.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadProblem {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("cannot be read: {0}")]
     Unreadable(io::Error),
-    /// It is not PEM.
-    #[error("is no good PEM: {0}")]
+    /// The file is not valid PEM.
+    #[error("is not valid PEM: {0}")]
     BadPem(pem::Error),
-    /// It holds no certificate.
-    #[error("holds no certificate")]
+    /// The file has no certificate.
+    #[error("contains no certificate")]
     NoCertificate,
-    /// It holds no private key that can be used without a password.
-    #[error("holds no unencrypted private key")]
+    /// The file has no private key that can be used without a password.
+    #[error("contains no unencrypted private key")]
     NoKey,
     /// The certificate cannot be used.
     #[error("the certificate cannot be used: {0}")]
@@ -110,26 +110,26 @@ pub enum LoadProblem {
     /// The key cannot be used.
     #[error("the key cannot be used: {0}")]
     BadKey(rustls::Error),
-    /// The key is of another certificate.
+    /// The key belongs to another certificate.
     #[error("the key does not match the certificate in {0}")]
     KeyMismatch(String),
-    /// None of its certificates can be trusted as a root.
-    #[error("holds no certificate that can serve as a root")]
+    /// None of its certificates can be used as a root.
+    #[error("contains no certificate that can be used as a root")]
     NoRoots,
-    /// The settings name no certificate at all.
+    /// The settings have no certificate.
     #[error("no certificate is configured")]
     Empty,
-    /// rustls refuses the settings as a whole.
+    /// rustls rejects the settings.
     #[error("cannot be set up: {0}")]
     Setup(rustls::Error),
 }
 
-/// A certificate that is served, but has a problem that an operator should look at.
+/// A certificate that is used, but has a problem that an operator should check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Warning {
-    /// The file's path, or what stands for it.
+    /// The path of the file, or a description of the data.
     pub file: String,
-    /// What about it.
+    /// The problem.
     pub what: CertificateWarningKind,
 }
 
@@ -139,7 +139,7 @@ impl fmt::Display for Warning {
     }
 }
 
-/// The problem.
+/// The problem of a [`Warning`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CertificateWarningKind {
     /// Clients will refuse it.
@@ -148,11 +148,11 @@ pub enum CertificateWarningKind {
     /// Clients will refuse it.
     #[error("the certificate is not valid yet")]
     NotYetValid,
-    /// It is not the default, so no client is ever shown it.
-    #[error("the certificate names no host and is not the first: it is never chosen")]
+    /// The certificate is not the default and has no host, so it is never used.
+    #[error("the certificate has no host name and is not the first (the default), so it is never used")]
     NeverChosen,
-    /// A few certificates of a bundle are skipped.
-    #[error("{0} certificates cannot serve as roots and are ignored")]
+    /// Some certificates of a bundle are ignored.
+    #[error("{0} certificates cannot be used as roots and are ignored")]
     IgnoredRoots(usize),
 }
 
@@ -185,7 +185,8 @@ pub(super) fn identity(of: &Identity, warnings: &mut Vec<Warning>) -> Result<Cer
     }
 }
 
-/// Whether the leaf's time is over, or has not come. Being without anchors, the path ends where the dates were right.
+/// Whether the leaf has expired or is not valid yet. The verification has no trust anchors, so it fails in any case; only
+/// errors about the dates count here.
 pub(super) fn staleness(leaf: &CertificateDer<'_>, now: UnixTime) -> Option<CertificateWarningKind> {
     let leaf = EndEntityCert::try_from(leaf).ok()?;
     let algorithms = provider().signature_verification_algorithms.all;
@@ -197,13 +198,13 @@ pub(super) fn staleness(leaf: &CertificateDer<'_>, now: UnixTime) -> Option<Cert
     }
 }
 
-/// The hosts that a certificate names.
+/// The DNS names in a certificate.
 pub(super) fn names(certified: &CertifiedKey) -> Vec<super::SniPattern> {
     let leaf = certified.cert.first().and_then(|leaf| EndEntityCert::try_from(leaf).ok());
     leaf.iter().flat_map(|leaf| leaf.valid_dns_names()).filter_map(|name| name.parse().ok()).collect()
 }
 
-/// Adds the bundle's certificates to `store`, and returns them. Old bundles hold some that cannot be parsed.
+/// Adds the bundle's certificates to `store`, and returns them. Ignores those that cannot be parsed, which old bundles have.
 pub(super) fn add_roots(
     store: &mut RootCertStore,
     bundle: &Pem,
@@ -220,7 +221,7 @@ pub(super) fn add_roots(
     Ok(roots)
 }
 
-/// What tells one state of a file from the next. The path is followed: Secret mounts swap a link.
+/// The metadata that changes with the file. Symbolic links are followed: a Secret mount replaces a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Stamp {
     device: u64,
@@ -242,7 +243,7 @@ impl Stamp {
     }
 }
 
-/// What was last seen of the files, and said about them.
+/// The state of the files at the last load, and the last error.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     stamps: Vec<(PathBuf, Option<Stamp>)>,
@@ -250,21 +251,21 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// Loads, and remembers what the files were like.
+    /// Loads the files, and remembers their state.
     pub(super) fn load<T>(
         &mut self,
         files: Vec<PathBuf>,
         load: impl FnOnce() -> Result<T, LoadError>,
     ) -> Result<T, LoadError> {
-        // Before reading: what changes meanwhile is then seen as a change at the next look.
+        // Stamp before reading: a change during the load then counts as a change at the next look.
         self.stamps = stamps(files);
         let loaded = load();
         self.complaint = loaded.as_ref().err().map(ToString::to_string);
         loaded
     }
 
-    /// Loads if a file changed or the last try failed (a want of sockets or memory leaves no trace on the file).
-    /// Nothing is said twice.
+    /// Loads if a file has changed or the last load failed (a lack of file descriptors or memory does not change the file).
+    /// Returns a repeated error only once.
     pub(super) fn look<T>(
         &mut self,
         files: Vec<PathBuf>,
@@ -288,7 +289,7 @@ fn stamps(files: Vec<PathBuf>) -> Vec<(PathBuf, Option<Stamp>)> {
     files.into_iter().map(stamped).collect()
 }
 
-/// Does `look`, which reads files, every two seconds beside the runtime, until cancelled.
+/// Runs `look`, which reads files, every two seconds on a blocking thread, and passes the result to `tell`, until cancelled.
 pub(super) async fn watch<T: Send + 'static>(
     cancel: CancellationToken,
     look: impl Fn() -> T + Clone + Send + 'static,
@@ -297,7 +298,7 @@ pub(super) async fn watch<T: Send + 'static>(
     let mut ticks = interval(LOOK_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while cancel.run_until_cancelled(ticks.tick()).await.is_some() {
-        // A look that panicked has nothing to tell; the next one may.
+        // An error means that `look` panicked. The next one may work.
         if let Ok(seen) = tokio::task::spawn_blocking(look.clone()).await {
             tell(seen);
         }

@@ -1,4 +1,4 @@
-//! Host names as TLS compares them: without case, port or final dot; exact before wildcard.
+//! SNI patterns: matches host names against exact names first, then wildcards, ignoring case and a trailing dot.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use rouse_core::host::Host;
 
-/// A host, or `*.` and a host for all under it.
+/// A host name, or `*.` and a host name for all hosts below it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct SniPattern {
     wildcard: bool,
@@ -14,7 +14,7 @@ pub struct SniPattern {
     name: Box<str>,
 }
 
-/// What is no host and no wildcard.
+/// Neither a host name nor a wildcard.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is neither a host name nor `*.` and a host name")]
 pub struct BadSniPattern(String);
@@ -24,7 +24,7 @@ impl FromStr for SniPattern {
 
     fn from_str(text: &str) -> Result<Self, BadSniPattern> {
         let below = text.strip_prefix("*.");
-        // A certificate's addresses are no names, and TLS asks for none.
+        // SNI carries host names only, never an IP address.
         let host = Host::parse_without_port(below.unwrap_or(text)).ok().filter(|host| !host.is_ipv6());
         let host = host.ok_or_else(|| BadSniPattern(text.into()))?;
         Ok(Self { wildcard: below.is_some(), name: host.name().into() })
@@ -37,11 +37,11 @@ impl fmt::Display for SniPattern {
     }
 }
 
-/// What is known by host. The first to claim a name keeps it.
+/// A map from SNI patterns to values. The first value for a pattern stays.
 #[derive(Debug)]
 pub(super) struct Hosts<T> {
     exact: HashMap<Box<str>, T>,
-    /// By what follows the `*.`.
+    /// Keyed by the name after `*.`.
     wildcard: HashMap<Box<str>, T>,
 }
 
@@ -59,13 +59,14 @@ impl<T> Hosts<T> {
         self.exact.values().chain(self.wildcard.values())
     }
 
-    /// As certificates are matched: a wildcard stands for exactly one label. `host` is a [`Host::name`].
+    /// Matches as certificates do: a wildcard stands for exactly one label. `host` is a [`Host::name`].
     pub(super) fn one_label(&self, host: &str) -> Option<&T> {
         let under = || self.wildcard.get(host.split_once('.')?.1);
         self.exact.get(host).or_else(under)
     }
 
-    /// As routes are matched: a wildcard stands for any labels, the longest name wins. `host` is a [`Host::name`].
+    /// Matches as routes do: a wildcard stands for one or more labels, and the longest pattern wins. `host` is a
+    /// [`Host::name`].
     pub(super) fn any_depth(&self, host: &str) -> Option<&T> {
         let parents = std::iter::successors(host.split_once('.'), |(_, rest)| rest.split_once('.'));
         let under = || parents.into_iter().find_map(|(_, parent)| self.wildcard.get(parent));

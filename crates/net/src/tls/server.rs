@@ -1,4 +1,4 @@
-//! The server side of TLS: certificates by SNI, client certificates by policy, both reloaded in place.
+//! The server side of TLS: selects certificates by SNI, requires client certificates by policy, and reloads both in place.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,26 +19,27 @@ use super::files::{self, Seen};
 use super::hosts::{Hosts, SniPattern};
 use super::{Alpn, CertificateWarningKind, Identity, LoadError, LoadProblem, Pem, TlsError, Versions, Warning, provider};
 
-/// A connection that a client made to us.
+/// A TLS connection from a client.
 pub type ServerStream<IO> = tokio_rustls::server::TlsStream<IO>;
 
-/// What a TLS listener is made of. The files behind it may change; see [`ServerTls::reload`].
+/// The settings of a TLS listener. Its files may change; see [`ServerTls::reload`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerSettings {
-    /// Of certificates for the same name the first is shown; the very first also to clients that name no known host.
+    /// The certificates. If several are for one name, the first is used. The first of all is the default for clients without
+    /// SNI or with an unknown one.
     pub certificates: Vec<CertEntry>,
-    /// Hosts whose clients must show a certificate.
+    /// Client certificate policies by host.
     pub policies: Vec<TlsPolicy>,
-    /// What holds for all other hosts.
+    /// The client certificate policy for all other hosts.
     pub client_auth: ClientAuth,
-    /// The versions that are spoken.
+    /// The allowed TLS versions.
     pub versions: Versions,
-    /// The protocols that are spoken inside, the preferred first.
+    /// The application protocols (ALPN), preferred first.
     pub alpn: Vec<Alpn>,
 }
 
 impl ServerSettings {
-    /// These certificates, no client certificates, all versions, h2 before HTTP/1.1.
+    /// Settings that use these certificates, request no client certificates, allow all versions and prefer h2 to HTTP/1.1.
     pub fn new(certificates: Vec<CertEntry>) -> Self {
         Self {
             certificates,
@@ -58,17 +59,17 @@ impl ServerSettings {
     }
 }
 
-/// A certificate and the hosts it is shown for.
+/// A certificate and the hosts that it is used for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CertEntry {
     /// The certificate.
     pub identity: Identity,
-    /// The hosts; if there are none, those that the certificate names.
+    /// The hosts; if empty, the DNS names in the certificate.
     pub names: Vec<SniPattern>,
 }
 
-/// What holds for the clients of some hosts. Here, as in routes, `*.` stands for any number of labels: one label only
-/// would leave deeper hosts open.
+/// The client certificate policy of some hosts. As in routes, `*.` matches any number of labels: if it matched one, deeper
+/// hosts would be open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsPolicy {
     /// The hosts.
@@ -77,14 +78,14 @@ pub struct TlsPolicy {
     pub client_auth: ClientAuth,
 }
 
-/// Whether clients must show a certificate.
+/// Whether clients must present a certificate.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ClientAuth {
-    /// They are not asked.
+    /// No certificate is requested.
     None,
-    /// They are asked, and what they show must lead to these roots; they may show nothing.
+    /// A certificate is requested. Clients may present none; one that is presented must chain to these roots.
     Optional(Pem),
-    /// They must show one that leads to these roots.
+    /// Clients must present a certificate that chains to these roots.
     Required(Pem),
 }
 
@@ -97,13 +98,13 @@ impl ClientAuth {
     }
 }
 
-/// Under which policy a connection was made, or a host falls. Equal across reloads, as long as the settings are.
+/// The policy of a connection or of a host. Equal across reloads if the settings are equal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PolicyId(Arc<ClientAuth>);
 
 impl PolicyId {
-    /// Whether a connection made under this policy may carry a request for a host under `host`'s. If not, the
-    /// answer is 421: a client could else reach a guarded host by naming an open one in its handshake.
+    /// Whether a connection with this policy may carry a request for a host with the policy `host`. If not, the response is
+    /// 421: otherwise a client could reach a protected host by naming an open one in its handshake.
     pub fn admits(&self, host: &Self) -> bool {
         use ClientAuth::{None, Optional, Required};
         match (&*self.0, &*host.0) {
@@ -115,34 +116,34 @@ impl PolicyId {
         }
     }
 
-    /// What its clients must show.
+    /// The client certificates that it requires.
     pub fn client_auth(&self) -> &ClientAuth {
         &self.0
     }
 }
 
-/// The client at the other end of an accepted connection.
+/// The result of a TLS handshake with a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsHandshake {
-    /// The host that the client named, in lower case.
+    /// The SNI of the client, in lower case.
     pub sni: Option<Box<str>>,
-    /// What is spoken inside.
+    /// The negotiated application protocol.
     pub alpn: Option<Alpn>,
-    /// Whether the client showed a certificate, which was then verified.
+    /// Whether the client presented a certificate, which was then verified.
     pub client_cert: bool,
-    /// Under which policy.
+    /// The policy of the connection.
     pub policy: PolicyId,
 }
 
-/// The TLS of a listener.
+/// The TLS server of a listener.
 #[derive(Debug)]
 pub struct ServerTls {
     serving: ArcSwap<Serving>,
-    /// Also makes sure that one reload at a time goes on: a slow one would else put back what a later one replaced.
+    /// The lock also serializes reloads: otherwise a slow reload could overwrite the result of a later one.
     wanted: Mutex<Wanted>,
 }
 
-/// What is to be served, also while its files are not there yet.
+/// The configured settings, even if their files do not exist yet.
 #[derive(Debug)]
 struct Wanted {
     settings: ServerSettings,
@@ -158,21 +159,22 @@ impl ServerTls {
         Ok((Self { serving: ArcSwap::from_pointee(serving), wanted }, warnings))
     }
 
-    /// Reads the files again and serves what they hold from the next handshake on; in case of an error, what was
-    /// served before. Sessions can be resumed still, except under policies whose roots changed.
+    /// Reads the files again and uses them from the next handshake on. On an error, the old ones stay in use. Sessions can still
+    /// be resumed, except under policies whose roots changed.
     pub fn reload(&self) -> Result<Vec<Warning>, LoadError> {
         let Wanted { settings, seen } = &mut *self.wanted();
         seen.load(settings.files(), || self.swap(settings))
     }
 
-    /// Like [`reload`](Self::reload), with new settings, which are tried again when their files change. Connections keep the policy they were made under.
+    /// Like [`reload`](Self::reload), with new settings, which are tried again when their files change. Existing connections
+    /// keep their policy.
     pub fn replace(&self, settings: ServerSettings) -> Result<Vec<Warning>, LoadError> {
         let Wanted { settings: wanted, seen } = &mut *self.wanted();
         *wanted = settings;
         seen.load(wanted.files(), || self.swap(wanted))
     }
 
-    /// Reloads whenever a file changed, and tells how that went, until cancelled.
+    /// Reloads whenever a file changes, and calls `tell` with the result, until cancelled.
     pub async fn watch(
         self: Arc<Self>,
         cancel: CancellationToken,
@@ -197,12 +199,12 @@ impl ServerTls {
         Ok(warnings)
     }
 
-    /// The policy that requests for `host` fall under, or those that name none.
+    /// The policy of requests for `host`; `None`: of requests without a host.
     pub fn policy_of(&self, host: Option<&Host<'_>>) -> PolicyId {
         self.serving.load().lane(host.map(Host::name)).policy.clone()
     }
 
-    /// Shakes hands with a client. Dropping it drops the connection.
+    /// Does the TLS handshake with a client. Dropping the future drops the connection.
     pub async fn accept<IO>(
         &self,
         stream: IO,
@@ -233,7 +235,7 @@ impl ServerTls {
     }
 }
 
-/// All that a handshake needs, swapped as a whole.
+/// The loaded configuration, replaced as a whole.
 #[derive(Debug)]
 struct Serving {
     policies: Hosts<Arc<Lane>>,
@@ -241,8 +243,8 @@ struct Serving {
     open: Arc<Lane>,
 }
 
-/// What the handshakes under one policy share. Tickets are per policy: one got without a certificate must not resume
-/// where a certificate is due.
+/// The configuration of one policy. Session tickets are per policy: one issued without a client certificate must not resume
+/// where a client certificate is required.
 #[derive(Debug)]
 struct Lane {
     policy: PolicyId,
@@ -330,7 +332,7 @@ fn refused(error: rustls::Error) -> LoadError {
     LoadError { file: "tls".into(), reason: LoadProblem::Setup(error) }
 }
 
-/// Which certificate is shown to which client.
+/// Selects the certificate for a client.
 #[derive(Debug)]
 struct Shown {
     by_name: Hosts<Arc<CertifiedKey>>,
@@ -356,7 +358,7 @@ impl Shown {
     }
 }
 
-/// The server name of a handshake. What is no host is as good as none.
+/// The SNI of a handshake. An invalid host counts as no SNI.
 fn sni(name: &str) -> Option<Host<'_>> {
     Host::parse_without_port(name).ok()
 }

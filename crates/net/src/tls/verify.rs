@@ -1,4 +1,4 @@
-//! Verifies a pod's certificate against the service's names, although an address is dialled; or skips verification.
+//! Verifies a pod's certificate against the names of its service, although the connection is to an IP; or skips verification.
 
 use std::sync::Arc;
 
@@ -53,10 +53,10 @@ pub(super) struct PodCertificates {
 /// Which certificates of pods are accepted.
 #[derive(Debug)]
 pub(super) enum PodCertificatePolicy {
-    /// Those that lead to one of the roots and are valid for the name that was sent or for one of `names`.
+    /// Certificates that chain to a trusted root and are valid for the server name that was sent or for one of `names`.
     Verified { trusted: Trusted, names: Vec<ServerName<'static>> },
-    /// All, without parsing them: rustls cannot parse many home-made ones. Signatures are not checked either: a peer that
-    /// may show any certificate may also sign with any key.
+    /// All certificates, without parsing them: rustls cannot parse many self-made ones. Signatures are not checked either: a
+    /// peer that may present any certificate may also sign with any key.
     Any,
 }
 

@@ -1,4 +1,4 @@
-//! What clients meet at the door.
+//! The server side of TLS: certificate selection, ALPN, client certificates, session resumption and broken handshakes.
 
 use rouse_core::host::Host;
 use rouse_net::tls::{CertificateWarningKind, FaultSide, Identity, PolicyId, TlsPolicy};
@@ -32,7 +32,7 @@ async fn the_certificate_is_chosen_by_the_name_that_the_client_sends() {
         ("shop.test", 0),
         ("default.test", 0),
         ("unknown.test", 0),
-        // No name is sent for an address.
+        // A client sends no SNI for an address.
         ("127.0.0.1", 0),
         ("configured.test", 3),
         ("ignored.test", 0),
@@ -209,7 +209,7 @@ async fn a_connection_carries_only_requests_for_hosts_that_are_no_stricter() {
             ClientSettings { identity: identity.clone(), verify: false, ..trusting(&authority, sni) };
         let (_, peer, _) = talk(&server, &client(settings)).await;
         assert_eq!(hosts.map(|host| peer.policy.admits(&policy_of(host))), admitted, "{sni}");
-        // However the host is written, and however deep it is.
+        // Regardless of case, trailing dot, port and depth of the host.
         let vault = policy_of("Deep.Vault.BANK.test.:8443");
         assert_eq!(peer.policy.admits(&vault), admitted[0], "{sni}");
         // Connections outlive a reload.
@@ -236,7 +236,7 @@ async fn a_ticket_opens_only_the_door_it_was_got_at() {
         let client = client(settings);
         assert_eq!(talk(&server, &client).await.2, Full);
         assert_eq!(talk(&server, &client).await.2, Resumed);
-        // From now on that host asks for a certificate, and the session was made without.
+        // From now on that host requires a certificate, and the session was made without one.
         server.replace(guarded(open.clone(), &authority, &other)).unwrap();
         let accepted = shake(&server, &client).await.0;
         assert!(matches!(accepted, Err(TlsError::NoCertificate)), "{accepted:?}");
@@ -268,7 +268,7 @@ async fn sessions_are_resumed_across_a_reload_that_leaves_client_certificates_al
                 server.reload().unwrap();
             }
             if round == 4 {
-                // One more root: a client that was verified before is asked again.
+                // One more root: a client that was verified before is verified again.
                 let Pem::Bytes(more) = Authority::new().ca() else { panic!() };
                 write(&authority, std::str::from_utf8(&more).unwrap());
                 server.reload().unwrap();

@@ -1,4 +1,4 @@
-//! Private keys in the formats that came before PKCS#8.
+//! Private keys in formats older than PKCS#8.
 
 use rouse_testkit::certificates::rcgen::KeyPair;
 

@@ -23,7 +23,7 @@ use tokio::time::Instant;
 type Accepted = Result<(ServerStream<TcpStream>, TlsHandshake), TlsError>;
 type Connected = Result<(ClientStream<TcpStream>, Option<Alpn>), TlsError>;
 
-/// Never reached where all goes well.
+/// A deadline that is reached only on failure.
 fn patience() -> Instant {
     Instant::now() + Duration::from_secs(20)
 }
@@ -35,13 +35,13 @@ async fn pair() -> (TcpStream, TcpStream) {
     (accepted.unwrap().0, connected.unwrap())
 }
 
-/// What the server and the client make of their handshake.
+/// The results of a handshake for the server and for the client.
 async fn shake(server: &ServerTls, client: &ClientTls) -> (Accepted, Connected) {
     let (ours, theirs) = pair().await;
     tokio::join!(server.accept(ours, patience()), client.connect(theirs, patience()))
 }
 
-/// A handshake that goes well, a byte each way (in TLS 1.3 tickets come with the first), and how it was made.
+/// A successful handshake and a byte each way (in TLS 1.3, tickets arrive with the first). Returns the kind of handshake.
 async fn talk(
     server: &ServerTls,
     client: &ClientTls,

@@ -10,7 +10,7 @@ use HandshakeKind::{Full, Resumed};
 
 use super::*;
 
-/// As the gateway calls a service: by its short name, whatever form its certificate has.
+/// The client settings of the gateway for a service: its short name, whatever form the certificate has.
 fn service(authority: &Authority) -> ClientSettings {
     let accepted = ["cart.shop", "cart.shop.svc.cluster.local"].map(name).to_vec();
     ClientSettings { accepted, ..trusting(authority, "cart.shop.svc") }
@@ -67,7 +67,7 @@ async fn each_flaw_of_a_certificate_has_its_own_error() {
         let (server, _) = ServerTls::new(server(&[&leaf])).unwrap();
         let error = shake(&server, &client(service(&authority))).await.1.unwrap_err();
         assert!(says(&error) && error.to_string().contains(text), "{error:?} {error}");
-        // A client that turned verification off gets through all the same.
+        // A client without verification connects.
         let careless = client(ClientSettings { verify: false, ..service(&authority) });
         assert!(careless.is_unverified());
         talk(&server, &careless).await;
@@ -75,7 +75,7 @@ async fn each_flaw_of_a_certificate_has_its_own_error() {
     assert!(!client(service(&authority)).is_unverified());
 }
 
-/// `openssl req -x509` makes such: a leaf that calls itself an authority.
+/// `openssl req -x509` makes such a certificate: a leaf that is marked as a CA.
 #[tokio::test]
 async fn a_certificate_that_is_its_own_authority_is_trusted_by_itself() {
     let its_own = |years: [i32; 2]| {
@@ -166,7 +166,7 @@ async fn pod(server: Arc<ServerTls>, answer: &'static [u8]) -> (u16, JoinSet<()>
     tasks.spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             if let Ok((mut stream, peer)) = server.accept(stream, patience()).await {
-                assert_eq!((peer.sni, peer.alpn), (None, None), "kubelet says neither");
+                assert_eq!((peer.sni, peer.alpn), (None, None), "kubelet sends neither");
                 let mut head = [0; 4096];
                 let read = stream.read(&mut head).await.unwrap();
                 assert!(head[..read].starts_with(b"GET /healthz HTTP/1.1\r\n"));

@@ -1,4 +1,4 @@
-//! What happens when files change under a running server.
+//! Reload of certificate files under a running server.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -27,7 +27,7 @@ async fn a_reload_fails_no_handshake_and_the_next_one_sees_the_new_certificate()
         clients.spawn(async move {
             let mut made = 0;
             while !stop.is_cancelled() {
-                // A new client each time, so that each handshake is a whole one.
+                // A new client each time, so that each handshake is a full one.
                 talk(&server, &client(trusting(&authority, "cart.test"))).await;
                 made += 1;
             }
@@ -56,9 +56,9 @@ async fn a_broken_file_is_named_and_the_old_certificate_stays() {
     let crt = |text: &str| (Some(text.to_owned()), Some(leaf.key.clone()));
     let key = |text: &str| (Some(leaf.chain.clone()), Some(text.to_owned()));
     for ((chain, key), file, reason) in [
-        (crt(""), "tls.crt", "holds no certificate"),
-        (crt("-----BEGIN CERTIFICATE-----\n!!\n-----END CERTIFICATE-----\n"), "tls.crt", "is no good PEM"),
-        (crt(&leaf.chain[..200]), "tls.crt", "is no good PEM"),
+        (crt(""), "tls.crt", "contains no certificate"),
+        (crt("-----BEGIN CERTIFICATE-----\n!!\n-----END CERTIFICATE-----\n"), "tls.crt", "is not valid PEM"),
+        (crt(&leaf.chain[..200]), "tls.crt", "is not valid PEM"),
         (
             crt("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"),
             "tls.crt",
@@ -66,7 +66,7 @@ async fn a_broken_file_is_named_and_the_old_certificate_stays() {
         ),
         ((None, Some(leaf.key.clone())), "tls.crt", "cannot be read: No such file"),
         ((Some(leaf.chain.clone()), None), "tls.key", "cannot be read: No such file"),
-        (key(&leaf.chain), "tls.key", "holds no unencrypted private key"),
+        (key(&leaf.chain), "tls.key", "contains no unencrypted private key"),
         (
             key("-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"),
             "tls.key",
@@ -89,7 +89,7 @@ async fn a_broken_file_is_named_and_the_old_certificate_stays() {
     }
 }
 
-/// As kubelet updates a Secret's files: they are links through `..data`, which is swapped.
+/// Updates files as kubelet updates a mounted Secret: they are links through `..data`, which is swapped.
 fn mount(folder: &Path, version: &str, leaf: &Leaf) {
     let data = folder.join(version);
     fs::create_dir(&data).unwrap();
@@ -98,7 +98,7 @@ fn mount(folder: &Path, version: &str, leaf: &Leaf) {
     fs::rename(folder.join("..new"), folder.join("..data")).unwrap();
 }
 
-// Time is paused, so that the watch's two seconds take none; sockets would not do, for they take time.
+// In memory, because time is paused to skip the watch interval of two seconds, and real sockets need real time.
 async fn shown_in_memory(server: &ServerTls, client: &ClientTls) -> Vec<u8> {
     let (ours, theirs) = tokio::io::duplex(1 << 16);
     let (accepted, connected) =
@@ -107,7 +107,7 @@ async fn shown_in_memory(server: &ServerTls, client: &ClientTls) -> Vec<u8> {
     connected.unwrap().0.get_ref().1.peer_certificates().unwrap()[0].to_vec()
 }
 
-/// What the watch tells within a minute, if anything.
+/// The next message of the watch within a minute, if any.
 async fn hear<T>(told: &mut mpsc::Receiver<T>) -> Option<T> {
     tokio::time::timeout(Duration::from_mins(1), told.recv()).await.ok().flatten()
 }
@@ -134,14 +134,14 @@ async fn a_swapped_secret_is_noticed_and_a_broken_one_is_told_once() {
     assert_eq!(hear(&mut told).await.unwrap().unwrap(), []);
     assert!(shown_in_memory(&server, &client).await == leaves[1].der);
 
-    // At one stroke: a look at half a file would have more to tell.
+    // Replaced atomically: a half-written file would cause another message.
     let put = |key: &str| {
         fs::write(folder.path().join("new"), key).unwrap();
         fs::rename(folder.path().join("new"), folder.path().join("..2/tls.key")).unwrap();
     };
     put(&leaves[0].key);
     hear(&mut told).await.unwrap().unwrap_err();
-    assert!(hear(&mut told).await.is_none(), "it was told already");
+    assert!(hear(&mut told).await.is_none(), "the same error is reported once");
     assert!(shown_in_memory(&server, &client).await == leaves[1].der);
     put(&leaves[1].key);
     hear(&mut told).await.unwrap().unwrap();
@@ -171,7 +171,7 @@ async fn a_changed_ca_bundle_is_trusted_by_the_same_client() {
     let [old, new] = [&before, &after].map(|authority| serve(server(&[&authority.leaf(&["cart.test"])])));
     shown_in_memory(&old, &client).await;
     fs::write(&bundle, "nothing").unwrap();
-    assert!(hear(&mut told).await.unwrap().unwrap_err().to_string().ends_with("holds no certificate"));
+    assert!(hear(&mut told).await.unwrap().unwrap_err().to_string().ends_with("contains no certificate"));
     shown_in_memory(&old, &client).await;
     write(&after);
     hear(&mut told).await.unwrap().unwrap();

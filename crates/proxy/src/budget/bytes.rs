@@ -84,7 +84,7 @@ pub(crate) struct BodyBuffers {
 struct Account {
     client: Rc<ClientState>,
     bytes: usize,
-    /// More frames may follow.
+    /// Whether more frames may follow.
     open: bool,
     /// The task that waits for permission to hand more to hyper.
     waker: Option<Waker>,

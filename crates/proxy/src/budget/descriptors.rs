@@ -1,4 +1,4 @@
-//! File descriptors that run short: the rooms that fail to open a socket report it, and the worker closes a connection.
+//! Shortage of file descriptors: code that fails to open a socket reports it, and the worker closes a connection.
 
 use std::cell::Cell;
 use std::rc::Rc;

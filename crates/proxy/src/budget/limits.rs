@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-/// What clients may use, and what is kept open for them.
+/// The limits of client connections, pod connections and buffers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConnectionLimits {
     /// Client connections at a time.
     pub connections: usize,
     /// How long a client connection may be without a request.
     pub idle: Duration,
-    /// How long the head of a request may take.
+    /// How long a client may take to send the request line and headers of a request.
     pub head: Duration,
     /// How long the parts of a request head may be.
     pub heads: HeadLimits,

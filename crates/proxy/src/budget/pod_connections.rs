@@ -1,4 +1,4 @@
-//! Limits connections to pods, in all and for one client connection.
+//! Limits connections to pods, in total and for one client connection.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ const SHARE: usize = 4;
 /// One in [`RESERVE`] of all pod connections is reserved for client connections that have none.
 const RESERVE: usize = 8;
 
-/// The connections to pods of the whole gateway.
+/// Counts the connections to pods of the whole gateway.
 #[derive(Debug)]
 pub(crate) struct PodConnections {
     most: usize,
@@ -23,7 +23,7 @@ impl PodConnections {
         Arc::new(Self { most, open: AtomicUsize::new(0) })
     }
 
-    /// The right to have one more.
+    /// Counts one more connection; `None` if the limit is reached.
     pub(crate) fn open(self: &Arc<Self>) -> Option<PodConnection> {
         if self.open.fetch_add(1, Ordering::Relaxed) >= self.most {
             self.open.fetch_sub(1, Ordering::Relaxed);

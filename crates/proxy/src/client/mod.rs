@@ -1,4 +1,4 @@
-//! What the rooms below `downstream` know of one client connection: its address, its TLS session, whether the client is
+//! One client connection as the modules below `downstream` see it: its address, its TLS session, whether the client is
 //! still there, and what its requests use.
 
 mod presence;

@@ -1,4 +1,4 @@
-//! What the requests of one client connection are doing: how many there are, what they use of the budgets, and whether
+//! The state of the requests of one client connection: how many there are, what they use of the budgets, and whether
 //! their bytes move. The connection limiter reads it to choose which connection to close.
 
 use std::cell::{Cell, RefCell};
@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 /// not keep buffers for ever.
 pub(crate) const MIN_PROGRESS: u64 = 4 * 1024;
 
-/// What the requests of one client connection are doing.
+/// The state of the requests of one client connection.
 #[derive(Debug)]
 pub(crate) struct ClientState {
     clock: TokioClock,
@@ -26,7 +26,7 @@ pub(crate) struct ClientState {
     idle_since: Cell<Moment>,
     /// Requests that wait for more of their body from the client.
     stalled_bodies: Cell<usize>,
-    /// Since when the last of these does.
+    /// Since when the last of these waits.
     stalled_since: Cell<Moment>,
     unsent: Unsent,
     /// Requests that are at pods.

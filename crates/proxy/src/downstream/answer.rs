@@ -1,4 +1,4 @@
-//! Responses as clients get them: a pod's, a static one, or an error as an HTTP status with one sentence or as a gRPC status.
+//! Builds the response to a client: a pod's, a static one, or an error as an HTTP status with one sentence or a gRPC status.
 
 use std::fmt::Write as _;
 use std::pin::Pin;
@@ -20,7 +20,7 @@ const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 const ERROR: HeaderName = HeaderName::from_static(ERROR_HEADER);
 
-/// What a client gets.
+/// The body of a response to a client.
 #[derive(Debug)]
 pub(super) enum AnswerBody {
     /// A text of the gateway's own.

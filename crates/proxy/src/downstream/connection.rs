@@ -41,7 +41,7 @@ const LINGER: Duration = Duration::from_secs(1);
 /// How often, and how many times, to peek again at first bytes that may become either protocol.
 const PEEK_INTERVAL: Duration = Duration::from_millis(2);
 const MAX_PEEKS: usize = 500;
-/// As many headers hyper allows by default.
+/// The number of headers that hyper allows by default.
 const DEFAULT_HEADERS: usize = 100;
 /// The largest window that HTTP/2 allows.
 const LARGEST_WINDOW: u32 = (1 << 31) - 1;
@@ -215,7 +215,7 @@ async fn http1<IO>(
     builder.max_buf_size(downstream.limits.read_ahead());
     let headers = downstream.limits.heads.headers;
     if headers > DEFAULT_HEADERS {
-        // Only then: hyper allocates a list for a limit of its own.
+        // Only above the default: with a custom limit, hyper allocates a list for each request.
         builder.max_headers(headers);
     }
     let connection = pin!(builder.serve_connection(TokioIo::new(io), service).with_upgrades());

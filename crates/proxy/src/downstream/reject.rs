@@ -1,4 +1,4 @@
-//! Requests that the connection itself rejects: heads that the HTTP/1 guard refused, and HTTP/2 heads that are too long.
+//! Requests that the connection itself rejects: heads that the HTTP/1 validator refused, and HTTP/2 heads that are too long.
 
 use http::{Method, Request, Version};
 
@@ -6,7 +6,7 @@ use super::http1_validator::Violation;
 use crate::budget::HeadLimits;
 use crate::error::Failure;
 
-/// Why a request is rejected. `refused`: why the guard refused the last head of the connection.
+/// Why a request is rejected. `refused`: why the validator refused the last head of the connection.
 pub(super) fn rejected<B>(
     request: &Request<B>,
     refused: Option<Violation>,
@@ -16,14 +16,14 @@ pub(super) fn rejected<B>(
     Some(Failure::BadRequest { status: violation.status(), reason: violation.to_string() })
 }
 
-/// Whether the request stands for a head that the guard refused: see `guard::REFUSED`.
+/// Whether the request stands for a head that the validator refused: see `http1_validator::REFUSED`.
 fn stands_for_refused<B>(request: &Request<B>) -> bool {
     request.uri().path() == "*"
         && request.version() == Version::HTTP_11
         && request.method() != Method::OPTIONS
 }
 
-/// Whether an HTTP/2 request would be too long over HTTP/1. For HTTP/1 the guard has measured the head as it came: its
+/// Whether an HTTP/2 request would be too long over HTTP/1. For HTTP/1 the validator has measured the head as it came: its
 /// request line may be longer by now.
 fn too_long<B>(request: &Request<B>, limits: &HeadLimits) -> Option<Violation> {
     if request.version() != Version::HTTP_2 {

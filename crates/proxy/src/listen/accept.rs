@@ -1,4 +1,4 @@
-//! Accepts connections from one socket, and gives each to the worker that has clearly fewer than the others.
+//! Accepts connections from one socket, and hands each to a worker that has clearly fewer connections, if there is one.
 
 use std::io;
 use std::net::SocketAddr;
@@ -46,7 +46,7 @@ impl From<Listener> for ProxyListener {
     }
 }
 
-/// How the other workers reach one worker.
+/// One worker, as other workers hand connections to it.
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) connections: Arc<AtomicUsize>,
@@ -62,8 +62,8 @@ pub(super) struct Peers {
     pub(super) queues: Arc<AcceptBacklog>,
 }
 
-/// A connection that another worker accepted. It counts as the taker's from then on: otherwise a burst would all go to
-/// the worker that was idle at its beginning.
+/// A connection that one worker accepted and hands to another. It counts for the receiving worker at once: otherwise a
+/// whole burst of connections would go to the worker that was idle when the burst began.
 #[derive(Debug)]
 pub(super) struct HandedOffConnection {
     stream: std::net::TcpStream,
@@ -76,7 +76,7 @@ pub(super) struct HandedOffConnection {
 /// Serves the connections that other workers have accepted.
 pub(super) async fn take_over(worker: &Rc<Worker>, mut inbox: mpsc::Receiver<HandedOffConnection>) {
     while let Some(HandedOffConnection { stream, client, tls, counted, arrival }) = inbox.recv().await {
-        // It was accepted where there was a place: there may be none here.
+        // The worker that accepted it had room for it. This one may have none.
         worker.limiter.wait_for_room().await;
         if let Ok(stream) = TcpStream::from_std(stream) {
             worker.downstream.spawn(Accepted { stream, client, tls }, counted, arrival);

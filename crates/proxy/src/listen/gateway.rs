@@ -15,7 +15,7 @@ use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::metrics::Metrics;
 use crate::upstream::ColdStartHeaders;
 
-/// What an operator decides about a gateway.
+/// The operator's settings for the data plane.
 #[derive(Debug, Clone)]
 pub struct ProxySettings {
     /// Tells this gateway from every other, so that it recognises a request that it has sent itself.
@@ -26,7 +26,7 @@ pub struct ProxySettings {
     pub bounds: HoldLimits,
     /// The clock, which the registry uses as well.
     pub clock: TokioClock,
-    /// What clients may use.
+    /// The limits of connections, requests and memory.
     pub limits: ConnectionLimits,
     /// The response headers that say whether a request waited for a pod.
     pub cold_start: ColdStartHeaders,

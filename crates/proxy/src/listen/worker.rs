@@ -1,4 +1,4 @@
-//! One worker: puts the rooms of one thread together, and frees memory and file descriptors when they run short.
+//! One worker thread: builds its modules, and frees memory and file descriptors when they run short.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 /// How often stalled connections are checked while bytes wait in buffers.
 const RELIEF_INTERVAL: Duration = Duration::from_millis(250);
 
-/// The rooms of one thread.
+/// The modules of one worker thread.
 #[derive(Debug)]
 pub(super) struct Worker {
     pub(super) gateway: Arc<Gateway>,
@@ -32,7 +32,7 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// One of `workers`.
+    /// Builds one of `workers` workers.
     pub(super) fn new(
         gateway: Arc<Gateway>,
         workers: usize,
@@ -98,7 +98,7 @@ impl Worker {
         closed
     }
 
-    /// Frees a descriptor for each socket that a room could not open. Never ends.
+    /// Frees a descriptor for each socket that could not be opened. Never ends.
     pub(super) async fn free_descriptors(&self) {
         loop {
             for _ in 0..self.shortage.reports().await {
@@ -141,8 +141,8 @@ impl Worker {
             freed += one;
             self.gateway.metrics.cut("memory");
         }
-        // Far over the budget, connections that have stalled for a moment go as well, and then those that move. A few at a time: what
-        // is being freed may suffice.
+        // Far over the budget, close connections that have stalled for a moment as well, and then those that make progress.
+        // A few at a time: what they free may suffice.
         let mut left = if self.buffers.is_overrun() { self.limiter.len().div_ceil(8) } else { 0 };
         while freed < excess
             && left > 0

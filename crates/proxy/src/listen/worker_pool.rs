@@ -29,7 +29,8 @@ pub struct Workers {
     alive: watch::Receiver<()>,
 }
 
-/// Counts as under way from the beginning of a drain until nothing is queued any more.
+/// The accept queues of all sockets. During a drain they count as work under way until all are empty: otherwise the drain
+/// could end before connections that the kernel has queued are served.
 #[derive(Debug)]
 pub(super) struct AcceptBacklog {
     open: AtomicUsize,
@@ -100,7 +101,7 @@ impl Workers {
     /// Accepts what is queued, closes the listeners, and asks clients to go elsewhere after their requests under way.
     pub fn drain(&self) {
         if !self.drain.is_cancelled() && self.queues.open.load(Ordering::SeqCst) > 0 {
-            // Before the workers know of it: a wait for all work under way includes the queues.
+            // Before the workers drain, so that a wait for all work under way includes the queues.
             let work = self.gateway.under_way().begin();
             *self.queues.drain.lock().unwrap_or_else(PoisonError::into_inner) = Some(work);
         }
@@ -125,14 +126,14 @@ impl Drop for Workers {
     }
 }
 
-/// The life of one worker.
+/// Runs one worker until the gateway closes and its tasks have ended.
 async fn run(worker: Rc<Worker>, listeners: Vec<ProxyListener>, peers: Peers, inbox: mpsc::Receiver<HandedOffConnection>) {
     let runtime = &worker.runtime;
     for listener in listeners {
         let (worker, peers) = (Rc::clone(&worker), peers.clone());
         runtime.spawn(async move {
             accept(&worker, listener, &peers).await;
-            // Not where a socket could not be used while the gateway serves.
+            // `accept` also returns if the runtime cannot use the socket: that does not begin a drain.
             if worker.runtime.drain.is_cancelled() {
                 worker.limiter.drain(worker.gateway.under_way());
             }

@@ -1,4 +1,4 @@
-//! Changes to the headers of a request, as a list: the room that writes the request applies them in order.
+//! Changes to the headers of a request, as a list that `upstream` applies in order.
 
 use http::header::{HeaderName, HeaderValue};
 

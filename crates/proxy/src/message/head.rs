@@ -1,4 +1,4 @@
-//! The head of a request, read by name.
+//! The head of a request: method, version, target and headers by name, without hyper types.
 
 use http::header::{HeaderName, HeaderValue};
 use http::uri::{Authority, PathAndQuery};

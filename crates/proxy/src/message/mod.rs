@@ -1,5 +1,6 @@
-//! The head of a request as routing, holds, retries and records read it, and the header edits that they ask for. The rooms
-//! that speak HTTP (`downstream` and `upstream`) implement the one and apply the other.
+//! Request heads and header edits without hyper types, for routing, holds, retries and telemetry.
+//!
+//! `upstream`, which has hyper's types, implements the heads and applies the edits.
 
 mod edits;
 mod head;

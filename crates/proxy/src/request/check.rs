@@ -1,4 +1,4 @@
-//! Checks that every request must pass, on every route.
+//! Checks that every request must pass, on every route: its host, its length, its headers and its TLS session.
 
 use http::header;
 use http::{Method, StatusCode, Version};
@@ -36,18 +36,18 @@ pub(super) fn host(head: &impl RequestHead) -> Result<Option<Host<'_>>, Rejectio
     let authority = head.authority().map(|authority| parse(authority.as_bytes()));
     let mut hosts = head.header_values(&header::HOST).map(parse);
     match (authority.transpose()?, hosts.next().transpose()?, hosts.next()) {
-        (.., Some(_)) => Err(malformed("the request has more than one Host")),
+        (.., Some(_)) => Err(malformed("the request has more than one Host header")),
         (Some(authority), Some(host), None) if authority != host => {
             Err(malformed("the Host header and the authority of the request differ"))
         }
         (None, None, None) if head.version() == Version::HTTP_2 => {
-            Err(malformed("the request has neither an authority nor a Host"))
+            Err(malformed("the request has neither an authority nor a Host header"))
         }
         (authority, host, None) => Ok(authority.or(host)),
     }
 }
 
-/// What else every request must be. For HTTP/1 the guard has checked most of it before.
+/// All other checks. For HTTP/1, the validator has made most of them before.
 pub(super) fn check(
     head: &impl RequestHead,
     host: Option<&Host<'_>>,

@@ -1,9 +1,9 @@
-//! What one request needs until it is answered.
+//! The context of one request: what its attempts see, its route's policy without a pod, and whether it may wake a pod.
 
 use crate::routing::NoPodPolicy;
 use crate::upstream::AttemptContext;
 
-/// What one request needs until it is answered.
+/// The context of one request until it is answered.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RequestContext<'a> {
     /// The part that attempts to send the request see.

@@ -1,4 +1,4 @@
-//! The headers that a pod gets beside those of the client: the origin of the request (`X-Forwarded-*`), and the gateway it passed (`Via`).
+//! The request headers that the gateway sets for pods: `X-Forwarded-*` and `Via`. Recognises routing loops by `Via`.
 
 use std::io::Write as _;
 use std::net::{IpAddr, SocketAddr};
@@ -30,7 +30,7 @@ impl TrustedProxies {
         Self(all.into_iter().filter_map(|net| net.parse().ok()).collect())
     }
 
-    /// Whether a peer at `ip` is believed.
+    /// Whether a peer at `ip` is trusted.
     pub fn contains(&self, ip: IpAddr) -> bool {
         let ip = ip.to_canonical();
         self.0.iter().any(|net| net.contains(&ip))

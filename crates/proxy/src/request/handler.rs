@@ -32,17 +32,17 @@ const FALLBACK_WAIT: Duration = Duration::from_secs(5);
 #[error("the client closed the connection")]
 pub(crate) struct ClientGone;
 
-/// What is answered to a request.
+/// The answer to a request.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) content: AnswerContent,
-    /// An HTTP/1 connection closes after it.
+    /// Whether an HTTP/1 connection closes after it.
     pub(crate) close: bool,
     /// The record of the request, which ends with the answer.
     pub(crate) record: RequestRecord,
 }
 
-/// Where an answer comes from.
+/// The content of an answer, by its origin.
 #[derive(Debug)]
 #[expect(
     clippy::large_enum_variant,
@@ -53,7 +53,7 @@ pub(crate) enum AnswerContent {
     Static(Arc<StaticResponse>),
     Failure {
         failure: Failure,
-        /// As a gRPC status.
+        /// Whether the client gets a gRPC status.
         grpc: bool,
     },
     /// CONNECT is not supported.

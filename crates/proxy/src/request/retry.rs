@@ -42,7 +42,8 @@ impl RequestContext<'_> {
             let retry = self.next_endpoint(refusing, &failure, &mut tries)?;
             self.attempt.upstream.metrics.retried(failure.reason());
             if failure.is_local() {
-                // The gateway lacks the same for all pods: trying each of them at once would take a core.
+                // The gateway itself lacks a resource, such as file descriptors, for every pod alike. Without a pause, the
+                // retries would keep a core busy.
                 let runtime = &self.attempt.upstream.runtime;
                 runtime.deadline(runtime.now() + LOCAL_PAUSE).await;
             }
@@ -104,7 +105,7 @@ impl RequestContext<'_> {
     }
 
     /// Waits after a failed attempt on the `ClusterIP` until there may be another. Pods are ready, but kube-proxy may not know
-    /// it yet, or may still lead to one that is gone. `has_slot`: a pod is at hand to go to instead.
+    /// it yet, or may still lead to one that is gone. `has_slot`: the request can go to a pod instead.
     async fn wait_for_cluster_ip(
         &self,
         failure: &AttemptFailure,

@@ -25,7 +25,7 @@ pub struct Route {
 /// The service and port that a route names.
 #[derive(Debug, Clone)]
 pub enum Target {
-    /// Both exist.
+    /// The service and the port exist.
     Backend(Backend),
     /// There is no such service.
     NoService,

@@ -1,4 +1,4 @@
-//! The present routes, swapped as one table.
+//! The current route table, which is replaced as a whole.
 
 use std::collections::HashSet;
 use std::sync::Arc;

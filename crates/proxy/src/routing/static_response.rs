@@ -1,4 +1,4 @@
-//! A response that the gateway itself gives, as the route's owner wrote it.
+//! A static response: status, headers and body that a route defines and the gateway itself sends.
 
 use bytes::Bytes;
 use http::StatusCode;
@@ -32,7 +32,7 @@ impl StaticResponse {
             let is_framing = [header::CONTENT_LENGTH, header::TRAILER].contains(name);
             !is_framing && !is_hop_by_hop(name) && !connection.iter().any(|list| names(list, name))
         });
-        // Neither has a body.
+        // Neither status has a body.
         let none = matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
         let body = if none { Bytes::new() } else { body };
         if !body.is_empty() && !headers.iter().any(|(name, _)| name == header::CONTENT_TYPE) {

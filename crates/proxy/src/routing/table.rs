@@ -123,7 +123,7 @@ pub struct Rule<T> {
     pub name: String,
     /// The owner of the route. A request for a host of one owner never goes to a wider pattern of another.
     pub owner: Arc<str>,
-    /// What the rule leads to.
+    /// The target of the rule.
     pub target: T,
 }
 

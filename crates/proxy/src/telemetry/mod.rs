@@ -1,4 +1,4 @@
-//! What is known of a request once it is over: its record, and the metrics and the access log that are made of it.
+//! Telemetry of requests: the record of each request, and the metrics and the access log that are made from it.
 
 pub mod access_log;
 pub mod metrics;

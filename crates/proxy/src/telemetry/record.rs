@@ -1,4 +1,4 @@
-//! The record of one request: what became of it, written to the metrics and the access log when the request ends.
+//! The record of one request: its outcome, written to the metrics and the access log when the request ends.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -18,7 +18,7 @@ use crate::message::RequestHead;
 /// nginx's status for a client that closed its request.
 const CLIENT_GONE: u16 = 499;
 
-/// Where the records of one worker go.
+/// Writes the records of one worker to the metrics and the access log.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     clock: TokioClock,
@@ -82,9 +82,9 @@ pub(crate) struct RequestRecord {
     /// The method, as metrics call it.
     method: &'static str,
     began: Moment,
-    /// What is written down.
+    /// The status that is recorded.
     code: u16,
-    /// The status of the response under way: what is written down if it is completed.
+    /// The status of the response under way, which is recorded if it is completed.
     status: u16,
     /// For the access log, if there is one.
     note: Option<Box<PendingEntry>>,

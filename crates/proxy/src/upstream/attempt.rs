@@ -1,4 +1,4 @@
-//! One attempt to send a request to one destination: connect, send, and judge what came of it.
+//! One attempt to send a request to one destination: connect, send, and decide whether it may be sent again.
 
 use http::{Request, Response};
 use hyper::body::Incoming;
@@ -18,18 +18,19 @@ use super::response::{PodResponse, first_frame};
 use super::send::{Unanswered, send};
 use crate::error::Failure;
 
-/// How often a request was tried.
+/// Counts the attempts of one request.
 #[derive(Debug, Default)]
 pub(crate) struct Tries {
-    /// Endpoints that did not take it, since it was last held.
+    /// Endpoints that have refused it since it was last held.
     pub(crate) attempts: usize,
-    /// It was sent a second time.
+    /// Whether it was sent to the same endpoint a second time.
     pub(crate) repeated: bool,
-    /// Connections that pods ended with an error because of it. Counted through all holds.
+    /// Attempts after which the pod closed the whole HTTP/2 connection with an error (GOAWAY). A hold does not reset the
+    /// count: the request itself may be the cause.
     pub(crate) goaway_errors: usize,
 }
 
-/// What an attempt came to: a response, or a failure after which another attempt may follow.
+/// The result of an attempt: a response, or a failure after which another attempt may follow.
 pub(crate) type Attempted = Result<PodResponse, (AttemptFailure, Destination)>;
 
 /// Sends the request to `destination`. An error ends the request.
@@ -96,7 +97,7 @@ struct FailedSend {
 
 /// What follows a request that got no response.
 enum Next {
-    /// Another attempt, as the caller decides.
+    /// The attempt has failed. The caller decides about another one.
     Fail(AttemptFailure),
     /// The same endpoint again. `new_connection`: not on a connection from the pool.
     SameEndpoint { new_connection: bool },

@@ -14,7 +14,8 @@ use crate::runtime::before;
 
 /// How long a request waits when the gateway itself lacked something to connect with.
 pub(crate) const LOCAL_PAUSE: Duration = Duration::from_millis(100);
-/// While buffers are full, a client connection may have so many requests at pods: each may bring two buffers of bytes.
+/// While buffers are over budget, a client connection may have this many requests at pods: each may bring two buffers of
+/// bytes.
 const REQUESTS_WHEN_FULL: usize = 8;
 
 /// A connection from the pool, or a new one. `fresh`: a new one.
@@ -49,9 +50,11 @@ pub(super) async fn connect(
     })
 }
 
-/// Waits until the client connection may have one more request at a pod. While buffers are full, it must have taken what
-/// waits for it, and far over the budget every request waits. Where a request takes a connection for itself (`exclusive`), the
-/// requests that use connections already may have to end first. Also returns whether the request waited.
+/// Waits until the client connection may have one more request at a pod. Also returns whether the request waited.
+///
+/// While buffers are over budget, the client must first read all that is buffered for it, and may have only a few requests
+/// at pods; far over budget, every request waits. An `exclusive` request uses a pod connection by itself, so it may also
+/// have to wait until earlier requests give theirs back.
 async fn turn(
     context: &AttemptContext<'_>,
     outgoing: &OutgoingRequest,
@@ -96,7 +99,8 @@ async fn wait_for_turn(
     Ok(())
 }
 
-/// Whether a response that has begun must be given up: many came at once, before any budget could be checked.
+/// Whether a response that has begun must be dropped to save memory. Many responses may begin at once, before a budget can
+/// be checked.
 pub(super) fn is_too_much(context: &AttemptContext<'_>) -> bool {
     let client = &context.client.state;
     context.upstream.buffers.is_overrun() && client.buffered() > 0 && client.at_pods() > REQUESTS_WHEN_FULL

@@ -78,7 +78,7 @@ impl Destination {
         }
     }
 
-    /// A connection is open.
+    /// Notes that a connection is open.
     pub(super) fn connected(&mut self) {
         if let Self::Pod(slot) | Self::ClusterIp(_, Some(slot)) = self {
             slot.connected();

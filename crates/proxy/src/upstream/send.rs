@@ -20,7 +20,7 @@ use crate::runtime::before;
 /// A pod that does not support `Expect` never sends 100. After this time the client gets a 100 all the same.
 const EXPECT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// No response came.
+/// A request that got no response.
 #[derive(Debug)]
 pub(super) struct Unanswered {
     pub(super) failure: Failure,
@@ -77,7 +77,7 @@ async fn body_stops(context: &AttemptContext<'_>, source: &BodySource) {
     }
 }
 
-/// The same for a client that waits for a 100 before it sends its body.
+/// Sends the request of a client that waits for a 100 before it sends its body.
 async fn expecting(
     context: &AttemptContext<'_>,
     source: &Rc<BodySource>,

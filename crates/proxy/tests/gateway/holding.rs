@@ -6,7 +6,7 @@ use http::Request;
 use rouse_core::endpoint::{PodRef, PodUid, PortName, Slice, SliceEndpoint, SlicePort};
 use rouse_core::hold::HoldLimits;
 use rouse_core::snapshot::ConcurrencyLimits;
-use rouse_core::start_failure::{StartFailureCause, StartFailure};
+use rouse_core::start_failure::{StartFailure, StartFailureCause};
 use rouse_proxy::routing::{NoPodPolicy, Target};
 use rouse_proxy::upstream::{Timeouts, UpstreamProtocol};
 use rouse_testkit::fakes::READY;
@@ -59,8 +59,10 @@ async fn requests_that_are_held_when_the_drain_ends_get_an_error() {
 async fn a_readiness_timeout_gives_the_reason_of_the_engine() {
     let timeouts = Timeouts { readiness: Some(Duration::from_millis(50)), ..Timeouts::default() };
     let rig = Rig::new(Options { timeouts, ..Options::default() });
-    rig.service
-        .wake_failed(StartFailure::new(StartFailureCause::ScaleRefused, "pods \"cart\" is forbidden: quota of team-7"));
+    rig.service.wake_failed(StartFailure::new(
+        StartFailureCause::ScaleRefused,
+        "pods \"cart\" is forbidden: quota of team-7",
+    ));
     let answer = rig.get("/").await;
     assert!(answer.starts_with("HTTP/1.1 504 "), "{answer}");
     assert!(answer.contains("\r\nx-rouse-error: readiness_timeout\r\n"), "{answer}");
@@ -82,8 +84,10 @@ async fn a_failed_start_ends_the_hold_at_once_and_only_developers_get_the_detail
         rig.service.start_over();
         let request = format!("GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
         let mut client = rig.send_held(&request).await;
-        rig.service
-            .wake_failed(StartFailure::new(StartFailureCause::CannotRun, "command not found: PATH is /home/me/bin"));
+        rig.service.wake_failed(StartFailure::new(
+            StartFailureCause::CannotRun,
+            "command not found: PATH is /home/me/bin",
+        ));
         let answer = client.rest().await;
         assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
         assert!(answer.contains("\r\nx-rouse-error: start_failed\r\n"), "{answer}");

@@ -254,8 +254,8 @@ async fn a_pod_that_wants_a_certificate_gets_ours_or_refuses_us() {
             };
             for (identity, refusal) in [
                 (Some(authority.leaf(&["gateway"])), None),
-                (None, Some("requires a certificate of ours")),
-                (Some(Authority::new().leaf(&["gateway"])), Some("refused our certificate")),
+                (None, Some("requires a client certificate")),
+                (Some(Authority::new().leaf(&["gateway"])), Some("rejected our certificate")),
             ] {
                 let (rig, pod) = with_pod(ClientSettings { identity, ..service(&authority) }).await;
                 let pod = TlsPod::serve(pod, required(), false);

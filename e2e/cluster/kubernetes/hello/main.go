@@ -1,4 +1,4 @@
-// Hello is the app of the cluster's own smoke test: it says its host name, and on /healthz that it is well.
+// Hello is the app of the cluster's own smoke test: it answers with its host name, and /healthz answers 200.
 package main
 
 import (

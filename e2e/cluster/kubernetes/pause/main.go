@@ -1,4 +1,4 @@
-// Pause holds a pod's namespaces open. It does nothing, until it is told to end.
+// Pause holds a pod's namespaces open until it gets a signal to end.
 package main
 
 import (

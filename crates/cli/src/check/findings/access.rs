@@ -1,4 +1,4 @@
-//! Which permissions are missing, and the rule that grants each.
+//! Reports missing permissions of the gateway, each with the rule that grants it.
 
 use rouse_kube::client::permissions::{Requirement, Permission};
 use rouse_kube::survey::{Account, PermissionCheck, PermissionScope, Survey, SurveyError};
@@ -6,12 +6,12 @@ use rouse_kube::survey::{Account, PermissionCheck, PermissionScope, Survey, Surv
 use super::super::report::{Check, Section};
 use super::{Advice, LISTED, listed, unknown};
 
-/// What the gateway may do.
+/// The section about the permissions of the gateway.
 pub(super) fn section(survey: &Survey, advice: &Advice) -> Section {
     let account = survey.account.as_ref();
     let name = match account {
         Some(account) => format!("Permissions of {account}"),
-        None => "Permissions of yourself, since there is no gateway".to_owned(),
+        None => "Your own permissions, because there is no gateway".to_owned(),
     };
     let grants = match &survey.grants {
         Ok(grants) => grants,
@@ -24,7 +24,7 @@ pub(super) fn section(survey: &Survey, advice: &Advice) -> Section {
         named.iter().copied().filter(|grant| !grant.denied.is_empty()).collect();
     if !named.is_empty() && denied.is_empty() {
         let count = named.len();
-        checks.push(Check::pass(format!("list, watch the ConfigMaps and Secrets that are named ({count})")));
+        checks.push(Check::pass(format!("list, watch the named ConfigMaps and Secrets ({count})")));
     }
     checks.extend(listed(
         &denied,
@@ -38,7 +38,7 @@ pub(super) fn section(survey: &Survey, advice: &Advice) -> Section {
 }
 
 fn unasked(unseen: &SurveyError, account: Option<&Account>, advice: &Advice) -> Check {
-    let name = "what the gateway may do can be asked";
+    let name = "the permissions of the gateway can be checked";
     match (unseen, account) {
         (SurveyError::Forbidden(words), Some(account)) => {
             let (place, review) = match &advice.namespace {
@@ -46,7 +46,7 @@ fn unasked(unseen: &SurveyError, account: Option<&Account>, advice: &Advice) -> 
                 None => (String::new(), "subjectaccessreviews"),
             };
             Check::warning(name).because(format!("not checked: {words}")).next(format!(
-                "check as a user who may create {review}{place}, or ask one by one:\n\
+                "check as a user who may create {review}{place}, or list them:\n\
                  {} auth can-i --list --as={account}",
                 advice.kubectl
             ))
@@ -71,7 +71,7 @@ fn check(grant: &PermissionCheck, account: Option<&Account>, advice: &Advice) ->
     if let Requirement::Optional { lost } = permission.need {
         detail = format!("{detail}\nwithout it {lost}");
     }
-    // The authorizers say why not only if there is something to say.
+    // Authorizers give a reason only sometimes.
     if let Some(denied) = grant.denied.iter().find(|denied| !denied.reason.is_empty()) {
         detail = format!("{detail}\nthe API server says: {}", denied.reason);
     }
@@ -82,7 +82,7 @@ fn check(grant: &PermissionCheck, account: Option<&Account>, advice: &Advice) ->
     check.because(detail).next(remedy(grant, &verbs, account, advice))
 }
 
-/// How to grant what is missing.
+/// The next step that grants the missing permission.
 fn remedy(grant: &PermissionCheck, verbs: &[&str], account: Option<&Account>, advice: &Advice) -> String {
     let kubectl = &advice.kubectl;
     let rule = rule(grant.permission, verbs);
@@ -107,13 +107,13 @@ fn remedy(grant: &PermissionCheck, verbs: &[&str], account: Option<&Account>, ad
     }
 }
 
-/// How to install again, as the end of a sentence.
+/// The command that installs again, as the end of a sentence.
 fn again(advice: &Advice) -> String {
     let install = advice.install();
     if advice.there.gateway { install } else { format!("by\n{install}") }
 }
 
-/// As it is written in a role.
+/// The rule as a role has it.
 fn rule(permission: &Permission, verbs: &[&str]) -> String {
     let (group, resource, verbs) = (permission.group, permission.resource, verbs.join(", "));
     format!("{{apiGroups: [\"{group}\"], resources: [\"{resource}\"], verbs: [{verbs}]}}")

@@ -1,4 +1,4 @@
-//! The gateway that is installed, and the routes: what keeps them from serving.
+//! Reports problems of the installed gateway (Deployment, pods, Services) and of the routes.
 
 use rouse_kube::objects::route::{RouteKey, RouteKind};
 use rouse_kube::survey::{GATEWAY, GatewayPod, GatewayService, InstalledGateway, RouteSurvey, SurveyError};
@@ -6,7 +6,7 @@ use rouse_kube::survey::{GATEWAY, GatewayPod, GatewayService, InstalledGateway, 
 use super::super::report::{Check, Outcome, Section};
 use super::{Advice, listed, unknown};
 
-/// The gateway's Deployment, pods and Services.
+/// The section about the gateway's Deployment, pods and Services.
 pub(super) fn gateway(seen: &Result<Option<InstalledGateway>, SurveyError>, advice: &Advice) -> Section {
     let name = format!("Gateway in {}", advice.gateway);
     let checks = match seen {
@@ -54,7 +54,7 @@ fn pods(gateway: &InstalledGateway, advice: &Advice) -> Vec<Check> {
     if unready.is_empty() && !pods.is_empty() {
         return vec![Check::pass(format!("its pods are ready ({})", pods.len()))];
     }
-    // While others serve, one that does not is no outage.
+    // A pod that is not ready is only a warning while others serve.
     let bad = |name: String| if gateway.available == 0 { Check::failure(name) } else { Check::warning(name) };
     let at = format!("{} -n {}", advice.kubectl, gateway.namespace);
     listed(
@@ -91,7 +91,7 @@ fn services(gateway: &InstalledGateway, advice: &Advice) -> Vec<Check> {
     services.iter().map(check).collect()
 }
 
-/// The routes that do not serve as their owners think. Their owners' fault is not the gateway's: these are warnings.
+/// The section about routes that do not serve. These are warnings: the gateway itself works.
 pub(super) fn routes(seen: &Result<RouteSurvey, SurveyError>, advice: &Advice) -> Section {
     let seen = match seen {
         Ok(seen) => seen,
@@ -108,17 +108,17 @@ pub(super) fn routes(seen: &Result<RouteSurvey, SurveyError>, advice: &Advice) -
             Check::warning(name).because(&problems.words).next(describe(&problems.route))
         },
         |more| {
-            Check::warning(format!("{more} more routes serve")).because("each has a status that says why not")
+            Check::warning(format!("{more} more routes serve")).because("the status of each has the reason")
         },
     );
     checks.extend(listed(
         &seen.contested,
         |contested| {
             let others: Vec<String> = contested.others.iter().map(ToString::to_string).collect();
-            // The settings of the gateway about hosts are not known here; within one namespace they do not matter.
+            // The gateway's host settings are not known here; within one namespace they do not matter.
             let foreign = contested.others.iter().any(|other| other.namespace != contested.owner.namespace);
             let unless = if foreign {
-                ", unless the gateway's --assigned-hosts or --host-overlap says otherwise"
+                ", unless the gateway's --assigned-hosts or --host-overlap decides otherwise"
             } else {
                 ""
             };
@@ -136,8 +136,8 @@ pub(super) fn routes(seen: &Result<RouteSurvey, SurveyError>, advice: &Advice) -
     if checks.iter().all(|check| check.result == Outcome::Pass) {
         checks.push(match seen.count {
             0 => Check::pass("there are no routes yet"),
-            1 => Check::pass("nothing is wrong with the only route"),
-            count => Check::pass(format!("nothing is wrong with any of the {count} routes")),
+            1 => Check::pass("the only route has no problem"),
+            count => Check::pass(format!("none of the {count} routes has a problem")),
         });
     }
     Section::new("Routes", checks)

@@ -245,7 +245,7 @@ fn whose_permissions_they_are_is_said() {
     let name = |survey: Survey| judge(&Ok(survey), &asked()).sections()[2].name.clone();
     assert!(name(good()).contains("system:serviceaccount:rouse-system:rouse-gateway"));
     let own = name(Survey { account: None, gateway: Ok(None), ..good() });
-    assert_eq!(own, "Permissions of yourself, since there is no gateway");
+    assert_eq!(own, "Your own permissions, because there is no gateway");
 }
 
 #[test]
@@ -376,7 +376,7 @@ fn a_host_that_is_claimed_twice_is_told_with_who_has_it() {
     assert_eq!(
         detail,
         "shop/old has it, which claimed it first; late/new does not, unless the gateway's --assigned-hosts or \
-         --host-overlap says otherwise"
+         --host-overlap decides otherwise"
     );
 }
 

@@ -1,7 +1,7 @@
-//! `rouse explain endpoints`: which endpoints get new requests, and why.
+//! `rouse explain endpoints`: prints which endpoints get new requests, and why.
 //!
-//! Slices are reduced to what routing needs as they are read. Then each service is merged, as the gateway would
-//! do it, and printed before the next one is looked at.
+//! Each slice is reduced to what routing needs when it is read. Then each service is merged as in the gateway, and printed
+//! before the next one.
 
 mod report;
 mod text;
@@ -22,7 +22,7 @@ use crate::args::{EndpointsFormat, ExplainEndpoints};
 use crate::{CommandError, Streams};
 use report::ServiceReport;
 
-/// What is read; everything else is skipped.
+/// The kinds that are read; others are skipped.
 const NEEDED: [Kind; 2] = [Kind::EndpointSlice, Kind::Service];
 
 /// Runs `rouse explain endpoints`.
@@ -41,7 +41,7 @@ pub(super) fn run(args: &ExplainEndpoints, streams: &mut Streams<'_>) -> Result<
     .map_err(CommandError::from)
 }
 
-/// Reads the input and lets go of its text: what is kept is much smaller.
+/// Reads the input and drops its text: the kept data is much smaller.
 fn read(
     args: &ExplainEndpoints,
     streams: &mut Streams<'_>,
@@ -57,20 +57,20 @@ fn read(
     Ok(found)
 }
 
-/// Everything found, by service, in order of first appearance.
+/// The services in the input, in order of first appearance.
 #[derive(Debug, Default)]
 struct Found {
     services: Vec<FoundService>,
     places: HashMap<ServiceId, usize>,
-    /// Where each slice is among those of its service.
+    /// The index of each slice among those of its service.
     slice_places: HashMap<(ServiceId, String), usize>,
 }
 
-/// What was found of one service.
+/// One service in the input.
 #[derive(Debug)]
 struct FoundService {
     id: ServiceId,
-    /// What to know about the kind of Service it is.
+    /// Remarks about its kind of Service.
     remarks: Vec<String>,
     /// Named by the Service or by a slice, in order of first appearance.
     ports: Vec<PortName>,
@@ -105,7 +105,7 @@ impl Found {
             service.port(&port.name);
         }
         if let Some(earlier) = place.and_then(|place| service.slices.get_mut(place)) {
-            notes.warn(format!("EndpointSlice {namespace}/{name} is there twice; the later one counts"));
+            notes.warn(format!("EndpointSlice {namespace}/{name} appears twice; the later one counts"));
             earlier.1 = routable;
         } else {
             service.slices.push((name.clone(), routable));

@@ -1,4 +1,4 @@
-//! One service, merged and checked: the rows that people and programs see.
+//! Builds the report of one service: merges its slices, and makes a row with state and reason for each address.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::FoundService;
 use super::why::{self, Case};
 
-/// A service and what happens at its ports. Serialized, it is the JSON of the command.
+/// A service and its ports. Serialized, it is the JSON of the command.
 #[derive(Debug, Serialize)]
 pub(super) struct ServiceReport {
     pub(super) service: String,
@@ -52,7 +52,7 @@ impl ServiceReport {
     /// Merges the slices of a service as the gateway would.
     pub(super) fn of(found: FoundService) -> Self {
         let listed = Listed::of(&found.slices);
-        // As opted in: the question here is what would happen, not what is allowed.
+        // Manual endpoints count here: the report shows what happens if they are allowed.
         let mut ledger = EndpointMerge::new(MergePolicy { manual_endpoints: true, ..MergePolicy::default() });
         ledger.replace_slices(joined(found.slices), Moment::ZERO);
         let views = ledger.view();
@@ -69,7 +69,7 @@ impl ServiceReport {
     }
 }
 
-/// Neighbours with the same ports become one slice, which means the same. The ledger is made for the hundreds of
+/// Joins neighbouring slices with the same ports, which does not change the result. The ledger is made for the hundreds of
 /// slices that a service can have; a file can have more.
 fn joined(slices: Vec<(String, Slice)>) -> Vec<(String, Slice)> {
     let mut joined: Vec<(String, Slice)> = Vec::new();
@@ -129,7 +129,7 @@ struct Entry {
     first: usize,
     times: usize,
     pod: Option<PodUid>,
-    /// All of them with the same UID.
+    /// True if all entries have the same pod UID.
     one_pod: bool,
 }
 

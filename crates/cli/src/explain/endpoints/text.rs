@@ -1,4 +1,4 @@
-//! The report as tables for people.
+//! Prints the report of `rouse explain endpoints` as tables for people.
 
 use std::io::{self, Write};
 

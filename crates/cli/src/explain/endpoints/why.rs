@@ -1,20 +1,20 @@
-//! Why an endpoint has its state, in one plain sentence, and what to know about a kind of Service.
+//! The texts that explain an endpoint's state, and the remarks about special kinds of Service.
 
 use rouse_core::endpoint::{Conditions, State};
 use rouse_kube::objects::Service;
 
-/// What decides about an endpoint.
+/// The facts that explain an endpoint's state.
 #[derive(Debug)]
 pub(super) struct Case {
-    /// As written.
+    /// The conditions as the slice has them.
     pub(super) conditions: Conditions,
     /// The best state at the same port.
     pub(super) best: State,
-    /// Whether a pod stands behind it.
+    /// True if the endpoint belongs to a pod.
     pub(super) has_pod: bool,
     /// How often the address is listed.
     pub(super) times: usize,
-    /// Whether all of those are the same pod.
+    /// True if all of these entries are the same pod.
     pub(super) one_pod: bool,
 }
 
@@ -51,7 +51,7 @@ pub(super) fn sentence(state: State, case: &Case) -> String {
         sentence = format!("{sentence} The address is listed {} times: {winner}.", case.times);
     }
     if !case.has_pod {
-        sentence.push_str(" No pod stands behind it: it counts only where hand-made endpoints are allowed.");
+        sentence.push_str(" It has no pod: it counts only where manual endpoints are allowed.");
     }
     sentence
 }
@@ -71,7 +71,7 @@ fn defaults(conditions: Conditions) -> String {
     if read.is_empty() { String::new() } else { format!(" ({})", read.join("; ")) }
 }
 
-/// What to know about a Service of this kind.
+/// Remarks about the kind of the Service.
 pub(super) fn remarks(service: &Service) -> Vec<String> {
     let spec = &service.spec;
     let mut remarks = Vec::new();
@@ -88,11 +88,11 @@ pub(super) fn remarks(service: &Service) -> Vec<String> {
         let allowed =
             service.metadata.annotations.get("rouse.dev/manual-endpoints").is_some_and(|v| v == "allow");
         remarks.push(if allowed {
-            "No selector: its slices count as hand-made, which rouse.dev/manual-endpoints allows where the gateway's \
+            "No selector: its endpoints count as manual, which rouse.dev/manual-endpoints allows where the gateway's \
              --manual-endpoints-of lists the namespace."
                 .to_owned()
         } else {
-            "No selector: its slices count as hand-made and get traffic only if you allow it \
+            "No selector: its endpoints count as manual, and get traffic only if you allow it \
              (annotation rouse.dev/manual-endpoints: allow, and the gateway's --manual-endpoints-of)."
                 .to_owned()
         });

@@ -1,6 +1,6 @@
-//! The objects in a text, however they are packed: JSON or YAML, one or several documents, plain or in a `List`.
+//! Finds the objects in a text: JSON or YAML, one or several documents, plain or in a `List`.
 //!
-//! A `List` is taken apart while it is read, so that only one of its items is in memory as a tree.
+//! A `List` is split while it is read, so that only one of its items is in memory as a tree.
 
 use std::borrow::Cow;
 
@@ -8,18 +8,18 @@ use rouse_config::document::json::{JsonText, Raw};
 use rouse_config::document::yaml::Reader;
 use rouse_config::document::{DocumentError, DocumentNode, MapEntry, Mark, Value, find};
 
-/// What a list says about items that do not say it themselves.
+/// The `apiVersion` and `kind` that a list gives to items without their own.
 #[derive(Debug)]
 pub(super) struct Head {
     pub(super) api_version: String,
     pub(super) kind: String,
 }
 
-/// Called for each object, with what its list says about it.
+/// Called for each object, with the `apiVersion` and `kind` of its list.
 pub(super) type Each<'e> = dyn FnMut(DocumentNode, Option<&Head>) -> Result<(), DocumentError> + 'e;
 
-/// Walks over all objects of `text`. Answers how many documents there were that are not empty, or which document
-/// has which fault.
+/// Calls `each` for all objects of `text`. Returns the number of documents that are not empty, or the number of the document
+/// with an error.
 pub(super) fn walk(text: &str, each: &mut Each<'_>) -> Result<usize, (usize, DocumentError)> {
     let mut json = JsonText::new(text);
     let mut offset = 0;
@@ -27,7 +27,7 @@ pub(super) fn walk(text: &str, each: &mut Each<'_>) -> Result<usize, (usize, Doc
     loop {
         let rest = text.get(offset..).unwrap_or_default();
         let start = rest.trim_start_matches(['\n', '\r', '\t', ' ']);
-        // JSON in YAML's clothes: as YAML, a large object would have to fit into memory ten times.
+        // Read JSON after `---` as JSON: as YAML, a large object would take ten times its size in memory.
         let bare = start.strip_prefix("---").map_or(start, |after| after.trim_start());
         if start.is_empty() {
             return Ok(document);
@@ -54,7 +54,7 @@ pub(super) fn walk(text: &str, each: &mut Each<'_>) -> Result<usize, (usize, Doc
     }
 }
 
-/// Whether what starts with `{` is JSON rather than YAML's flow style: keys are quoted.
+/// True if a text that starts with `{` is JSON, whose keys are quoted, rather than YAML's flow style.
 fn is_json(text: &str) -> bool {
     text.strip_prefix('{').is_some_and(|rest| {
         let rest = rest.trim_start();
@@ -67,7 +67,7 @@ fn list_at_the_top(mark: Mark) -> DocumentError {
     DocumentError::new(mark, format!("expected an object with apiVersion and kind, found a list: {hint}"))
 }
 
-/// Reads the document at `offset`; answers where it ends.
+/// Reads the document at `offset`, and returns where it ends.
 fn json_document(
     json: &mut JsonText<'_>,
     offset: usize,
@@ -75,7 +75,7 @@ fn json_document(
 ) -> Result<usize, DocumentError> {
     let (raw, end) = json.value_at(offset)?;
     let members = json.members(raw)?.unwrap_or_default();
-    // The first, if there are several: the check for repeated keys comes when all are read.
+    // Take the first of repeated keys: they are reported when all are read.
     let member = |key: &str| members.iter().find(|(name, _)| name == key).map(|(_, raw)| *raw);
     let head = list_head(member("apiVersion").and_then(word), member("kind").and_then(word));
     let Some(head) = head.filter(|_| member("items").is_some_and(|items| items.get().starts_with('[')))
@@ -102,7 +102,7 @@ fn json_document(
     DocumentNode::map(mark, rest).map(|_| end)
 }
 
-/// The text of a JSON string. Not through [`Text`]: this looks ahead, and lines are counted in order.
+/// The text of a JSON string. Not read by [`JsonText`], which counts lines in order: this looks ahead.
 fn word(raw: Raw<'_>) -> Option<Cow<'_, str>> {
     serde_json::from_str(raw.get()).ok()
 }
@@ -114,7 +114,7 @@ fn yaml_documents(
 ) -> Result<usize, (usize, DocumentError)> {
     let mut document = before;
     let mut filled = before;
-    // The number of the document to come: a fault on the way to it is most likely in it.
+    // An error before the next document is most likely in it: report its number.
     while reader.next_document().map_err(|fault| (document + 1, fault))? {
         document += 1;
         filled += usize::from(yaml_document(reader, each).map_err(|fault| (document, fault))?);
@@ -122,7 +122,7 @@ fn yaml_documents(
     Ok(filled)
 }
 
-/// Reads one document; answers whether there is anything in it.
+/// Reads one document. Returns false if it is empty.
 fn yaml_document(reader: &mut Reader<'_>, each: &mut Each<'_>) -> Result<bool, DocumentError> {
     let mark = reader.mark()?;
     if !reader.enter_map()? {
@@ -153,8 +153,8 @@ fn yaml_document(reader: &mut Reader<'_>, each: &mut Each<'_>) -> Result<bool, D
     if taken_apart { Ok(true) } else { deliver(node, None, each).map(|()| true) }
 }
 
-/// What the list says that `items` belong to, if it is a list. kubectl sorts keys, so `kind` usually comes after
-/// `items`: a copy of the reader runs ahead to it.
+/// The `apiVersion` and `kind` of the list that has these `items`, if it is a list. kubectl sorts keys, so `kind` usually comes
+/// after `items`: a copy of the reader reads ahead.
 fn yaml_list_head(reader: &Reader<'_>, before: &[MapEntry]) -> Result<Option<Head>, DocumentError> {
     let text = |entries: &[MapEntry], key: &str| {
         find(entries, key).and_then(DocumentNode::as_str).map(|s| s.to_owned().into())
@@ -181,16 +181,16 @@ fn list_head(api_version: Option<Cow<'_, str>>, kind: Option<Cow<'_, str>>) -> O
     Some(Head { kind, api_version: api_version.unwrap_or_default().into_owned() })
 }
 
-/// Hands `node` on, or the items of it if it is a list.
+/// Passes on `node`, or its items if it is a list.
 fn deliver(node: DocumentNode, list: Option<&Head>, each: &mut Each<'_>) -> Result<(), DocumentError> {
     let text = |key: &str| node.get(key).and_then(DocumentNode::as_str).map(Cow::Borrowed);
     let Some(head) = list_head(text("apiVersion"), text("kind")) else {
         return each(node, list.filter(|list| !list.kind.is_empty()));
     };
-    // Not `List` itself but a kind that may only be called like a list: `AllowList`, for example.
+    // A kind whose name ends in `List` need not be a list: `AllowList`, for example.
     let only_named_so = !head.kind.is_empty();
     match node.get("items").map(|items| (items.mark, &items.value)) {
-        // Go prints null for no items.
+        // Go programs print null for an empty list.
         Some((_, Value::Null)) => Ok(()),
         Some((_, Value::List(_))) => items_of(node).into_iter().enumerate().try_for_each(|(index, item)| {
             deliver(item, Some(&head), each).map_err(|fault| fault.at(index).under("items"))

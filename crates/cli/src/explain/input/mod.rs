@@ -1,7 +1,7 @@
-//! Kubernetes objects from a file or stdin, one at a time, each checked as it is read.
+//! Reads Kubernetes objects from a file or stdin, one at a time, and checks each.
 //!
-//! The text is in memory once; of the objects only what the caller keeps. [`documents`] finds the objects in
-//! in any container they are; here they get their types.
+//! The text is in memory once; of the objects, only what the caller keeps. [`documents`] finds the objects in the text; this
+//! file gives them their types.
 
 mod documents;
 
@@ -44,7 +44,7 @@ impl Kind {
         }
     }
 
-    /// By group and version too: Knative also has a `Service`.
+    /// Finds a kind by group and version too: Knative also has a `Service`.
     fn of(api_version: &str, kind: &str) -> Option<Kind> {
         Kind::ALL.into_iter().find(|known| known.name() == kind && known.api_version() == api_version)
     }
@@ -59,7 +59,7 @@ pub(super) enum Object {
     Node(Node),
 }
 
-/// Objects as text, and the name to call the text by.
+/// The input text, and its name for errors.
 #[derive(Debug)]
 pub(super) struct Source {
     name: String,
@@ -113,7 +113,7 @@ impl Source {
         }
     }
 
-    /// Hands every object of a `wanted` kind to `keep`, in order. Others are counted in `notes`.
+    /// Calls `keep` for every object of a `wanted` kind, in order. Counts the others in `notes`.
     pub(super) fn objects(
         &self,
         wanted: &[Kind],
@@ -141,12 +141,12 @@ impl Source {
     }
 }
 
-/// The kinds as a sentence has them.
+/// The names of the kinds, for a message.
 pub(super) fn named(kinds: &[Kind]) -> String {
     kinds.iter().map(|kind| kind.name()).collect::<Vec<_>>().join(", ")
 }
 
-/// The object in `node`, if it is `wanted`. Where it does not say what it is, its list may.
+/// The object in `node`, if it is `wanted`. Takes a missing `apiVersion` or `kind` from its list.
 fn typed(
     node: document::DocumentNode,
     list: Option<&Head>,
@@ -184,7 +184,7 @@ fn said<'n>(
             let example = if key == "kind" { "EndpointSlice" } else { "discovery.k8s.io/v1" };
             DocumentError::new(
                 node.mark,
-                format!("missing: every object says what it is, for example {example}"),
+                format!("missing: every object needs it, for example {example}"),
             )
             .under(key)
         }),

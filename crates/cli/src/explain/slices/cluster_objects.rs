@@ -1,4 +1,4 @@
-//! The Pods, Services, Nodes and slices that were read, kept as the core's plain data.
+//! Keeps the Pods, Services, Nodes and slices of the input as the core's data types.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
@@ -9,17 +9,17 @@ use rouse_kube::objects::{self, Node};
 
 use super::super::notes::Notes;
 
-/// Everything read.
+/// The objects of the input.
 #[derive(Debug, Default)]
 pub(super) struct Scene {
     pods: Vec<core::Pod>,
     nodes: Nodes,
     services: Vec<(core::ServiceFacts, Labels)>,
-    /// Ours alone, by namespace and Service.
+    /// The slices that Rouse manages, by namespace and Service.
     slices: HashMap<(String, String), Vec<EndpointSlice>>,
     /// Names of all slices, of any manager: a new slice must not take one of these.
     slice_names: HashSet<(String, String)>,
-    /// How many slices others manage.
+    /// How many slices other managers have, by manager.
     foreign: BTreeMap<String, usize>,
     in_tree: usize,
     without_pods: usize,
@@ -48,7 +48,7 @@ impl Scene {
                 self.in_tree += 1;
                 if service.metadata.annotations.contains_key(SELECTOR_ANNOTATION) {
                     notes.warn(format!(
-                        "Service {name}: {SELECTOR_ANNOTATION} is ignored, for it has a selector"
+                        "Service {name}: {SELECTOR_ANNOTATION} is ignored, because the Service has a selector"
                     ));
                 }
                 labels
@@ -73,11 +73,11 @@ impl Scene {
         self.slice_names.insert((namespace.clone(), slice.metadata.name.clone()));
         let manager = slice.metadata.labels.get(MANAGED_BY).map(String::as_str);
         if manager != Some(MANAGER) {
-            *self.foreign.entry(manager.unwrap_or("nobody").to_owned()).or_default() += 1;
+            *self.foreign.entry(manager.unwrap_or("an unknown manager").to_owned()).or_default() += 1;
             return;
         }
         let Some(service) = slice.service_name().map(str::to_owned) else { return };
-        // One that is being deleted counts as gone.
+        // A slice that is being deleted counts as deleted.
         if slice.metadata.deletion_timestamp.is_none()
             && let Some(slice) = from_kubernetes(slice)
         {
@@ -94,13 +94,13 @@ impl Scene {
         &self.nodes
     }
 
-    /// Our own slices of `service`.
+    /// The slices of `service` that Rouse manages.
     pub(super) fn slices_of(&self, service: &core::ServiceFacts) -> &[EndpointSlice] {
         let key = (service.id.namespace().to_owned(), service.id.name().to_owned());
         self.slices.get(&key).map(Vec::as_slice).unwrap_or_default()
     }
 
-    /// Namespace and name of every slice there is.
+    /// Namespace and name of every slice, of any manager.
     pub(super) fn slice_names(&self) -> HashSet<(String, String)> {
         self.slice_names.clone()
     }
@@ -116,25 +116,24 @@ impl Scene {
         PodsByLabel(index)
     }
 
-    /// What could be misread without a word.
+    /// Adds notes about objects that are not shown, or shown for information only.
     pub(super) fn remark(&self, notes: &mut Notes) {
         for (manager, count) in &self.foreign {
             notes.note(format!(
-                "managed by {manager}: {}; not looked at, and not shown",
+                "managed by {manager}: {}; ignored and not shown",
                 counted(*count, "EndpointSlice")
             ));
         }
         if self.in_tree > 0 {
             notes.note(format!(
-                "with a selector: {}; in a cluster Kubernetes' own controller writes their slices, and what is shown \
-                 follows from the same rules",
+                "with a selector: {}; in a cluster Kubernetes' own controller writes their slices; the output follows the \
+                 same rules",
                 counted(self.in_tree, "Service")
             ));
         }
         if self.without_pods > 0 {
             notes.note(format!(
-                "ExternalName, or with neither a selector nor the annotation {SELECTOR_ANNOTATION}: {}; no slices \
-                 follow from them",
+                "ExternalName, or with neither a selector nor the annotation {SELECTOR_ANNOTATION}: {}; they get no slices",
                 counted(self.without_pods, "Service")
             ));
         }
@@ -158,7 +157,7 @@ fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// Pods by namespace and label: to compare every pod with every Service would take minutes for a large cluster.
+/// Pods by namespace and label: comparing every pod with every Service would take minutes for a large cluster.
 pub(super) struct PodsByLabel<'s>(HashMap<(&'s str, &'s str, &'s str), Vec<&'s core::Pod>>);
 
 impl<'s> PodsByLabel<'s> {

@@ -1,4 +1,4 @@
-//! What would be created, updated and deleted, field by field.
+//! Prints the difference between existing and planned slices: created, updated (field by field) and deleted.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
@@ -13,7 +13,7 @@ use super::Outcome;
 use super::list::Object;
 use rouse_config::document::emit;
 
-/// The changes of all Services; those without any are not among them.
+/// The Services with changes.
 #[derive(Debug, Serialize)]
 struct Changes {
     services: Vec<ServiceChanges>,
@@ -42,18 +42,18 @@ struct Change {
     to: Value,
 }
 
-/// For programs.
+/// Prints the changes as JSON.
 pub(super) fn json(out: &mut dyn Write, outcomes: &[Outcome<'_>]) -> io::Result<()> {
     serde_json::to_writer_pretty(&mut *out, &changes(outcomes)?)?;
     writeln!(out)
 }
 
-/// For programs that prefer YAML.
+/// Prints the changes as YAML.
 pub(super) fn yaml(out: &mut dyn Write, outcomes: &[Outcome<'_>]) -> io::Result<()> {
     emit::yaml(out, &serde_json::to_value(changes(outcomes)?)?, 0)
 }
 
-/// For people.
+/// Prints the changes as text for people.
 pub(super) fn text(out: &mut dyn Write, outcomes: &[Outcome<'_>]) -> io::Result<()> {
     let colour = |colour: AnsiColor| Style::new().fg_color(Some(colour.into()));
     let (bold, green) = (Style::new().bold(), colour(AnsiColor::Green));
@@ -120,7 +120,7 @@ fn described(endpoint: &ListedEndpoint) -> String {
     format!("{} {}", label(endpoint), says.collect::<Vec<_>>().join(" "))
 }
 
-/// What an endpoint is called in a field's path: an index would mean another one after each change.
+/// The name of an endpoint in a field's path: an index would mean another endpoint after each change.
 fn label(endpoint: &ListedEndpoint) -> String {
     let address = endpoint.addresses.first().map_or("no address".to_owned(), ToString::to_string);
     match &endpoint.target {
@@ -145,7 +145,7 @@ fn changes(outcomes: &[Outcome<'_>]) -> io::Result<Changes> {
     Ok(Changes { services: services.collect::<io::Result<_>>()? })
 }
 
-/// What an update of `after` changes.
+/// The fields that the update to `after` changes.
 fn update(outcome: &Outcome<'_>, after: &EndpointSlice) -> io::Result<Update> {
     let mut changes = Vec::new();
     if let Some(before) = outcome.before.iter().find(|before| before.name == after.name) {
@@ -155,7 +155,7 @@ fn update(outcome: &Outcome<'_>, after: &EndpointSlice) -> io::Result<Update> {
     Ok(Update { name: after.name.to_string(), changes })
 }
 
-/// The slice as an object in which the endpoints have names instead of places.
+/// The slice as an object whose endpoints are keyed by name instead of index.
 fn keyed(slice: &EndpointSlice, outcome: &Outcome<'_>) -> io::Result<Value> {
     let mut object = serde_json::to_value(Object::new(slice, outcome.service))?;
     if let Value::Array(endpoints) = object["endpoints"].take() {
@@ -165,7 +165,7 @@ fn keyed(slice: &EndpointSlice, outcome: &Outcome<'_>) -> io::Result<Value> {
     Ok(object)
 }
 
-/// Collects what differs between `from` and `to`, as deep as both are objects.
+/// Collects the differences between `from` and `to`, recursively while both are objects.
 fn compare(path: &str, from: &Value, to: &Value, changes: &mut Vec<Change>) {
     let (Value::Object(old), Value::Object(new)) = (from, to) else {
         if from != to {

@@ -1,4 +1,4 @@
-//! The slices as a `List`, as kubectl prints one.
+//! Prints the planned slices as a `List`, like kubectl.
 
 use std::io::{self, Write};
 
@@ -11,7 +11,7 @@ use super::super::OneByOne;
 use super::Outcome;
 use rouse_config::document::emit;
 
-/// A slice that says what it is.
+/// A slice with its `apiVersion` and `kind`.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Object {
@@ -32,7 +32,7 @@ fn items<'o>(outcomes: &'o [Outcome<'_>]) -> impl Iterator<Item = Object> + 'o {
     outcomes.iter().flat_map(|outcome| outcome.left_behind().map(|slice| Object::new(slice, outcome.service)))
 }
 
-/// As `kubectl get -o yaml`.
+/// Prints the list like `kubectl get -o yaml`.
 pub(super) fn yaml(out: &mut dyn Write, outcomes: &[Outcome<'_>]) -> io::Result<()> {
     let mut items = items(outcomes).peekable();
     let none = if items.peek().is_none() { " []" } else { "" };
@@ -43,7 +43,7 @@ pub(super) fn yaml(out: &mut dyn Write, outcomes: &[Outcome<'_>]) -> io::Result<
     writeln!(out, "kind: List\nmetadata:\n  resourceVersion: \"\"")
 }
 
-/// As `kubectl get -o json`.
+/// Prints the list like `kubectl get -o json`.
 pub(super) fn json(out: &mut dyn Write, outcomes: &[Outcome<'_>]) -> io::Result<()> {
     #[derive(Serialize)]
     #[serde(rename_all = "camelCase")]

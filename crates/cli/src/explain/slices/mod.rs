@@ -1,7 +1,7 @@
-//! `rouse explain slices`: the `EndpointSlice`s that follow from Pods and Services.
+//! `rouse explain slices`: prints the `EndpointSlice`s that the rules of KEP-1672 derive from Pods and Services.
 //!
-//! [`scene`] keeps what is read; each Service is then planned by the core, and
-//! printed as a `List` ([`list`]) or as what would change ([`diff`]).
+//! [`cluster_objects`] keeps the input; the core plans the slices of each Service; [`list`] prints them as a `List`, or
+//! [`diff`] prints what would change.
 
 mod cluster_objects;
 mod diff;
@@ -17,7 +17,7 @@ use crate::args::{ExplainSlices, SlicesFormat};
 use crate::{CommandError, Streams};
 use cluster_objects::Scene;
 
-/// What is read; everything else is skipped.
+/// The kinds that are read; others are skipped.
 const NEEDED: [Kind; 4] = [Kind::Pod, Kind::Service, Kind::Node, Kind::EndpointSlice];
 
 /// Runs `rouse explain slices`.
@@ -41,7 +41,7 @@ pub(super) fn run(args: &ExplainSlices, streams: &mut Streams<'_>) -> Result<(),
     .map_err(CommandError::from)
 }
 
-/// Reads the input and lets go of its text: what is kept is much smaller.
+/// Reads the input and drops its text: the kept data is much smaller.
 fn read(args: &ExplainSlices, streams: &mut Streams<'_>, notes: &mut Notes) -> Result<Scene, CommandError> {
     let source = Source::load(&args.input.file, streams.stdin, notes)?;
     let mut scene = Scene::default();
@@ -54,10 +54,10 @@ fn read(args: &ExplainSlices, streams: &mut Streams<'_>, notes: &mut Notes) -> R
     Ok(scene)
 }
 
-/// What would become of one Service's slices.
+/// The planned changes of one Service's slices.
 struct Outcome<'s> {
     service: &'s core::ServiceFacts,
-    /// As they stand before the plan is carried out.
+    /// The existing slices.
     before: &'s [EndpointSlice],
     create: Vec<EndpointSlice>,
     update: Vec<EndpointSlice>,
@@ -66,7 +66,7 @@ struct Outcome<'s> {
 }
 
 impl Outcome<'_> {
-    /// The slices that there should be.
+    /// The slices after the changes.
     fn left_behind(&self) -> impl Iterator<Item = &EndpointSlice> {
         self.unchanged.iter().chain(&self.update).chain(&self.create)
     }
@@ -98,8 +98,7 @@ fn plan<'s>(scene: &'s Scene, options: &Options, notes: &mut Notes) -> Vec<Outco
     outcomes
 }
 
-/// The first free one of `service-1`, `service-2`, …: an API server would draw a random ending, and the same
-/// input would give another output each time.
+/// The first free name of `service-1`, `service-2`, …: the API server's random ending would change the output each time.
 fn new_name(service: &core::ServiceFacts, taken: &mut HashSet<(String, String)>) -> String {
     let namespace = service.id.namespace();
     let mut names = (1_u64..).map(|ordinal| service.slice_name(&ordinal.to_string()));

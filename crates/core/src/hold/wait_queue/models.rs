@@ -1,4 +1,4 @@
-//! Every interleaving of threads that give, take and leave one wait queue, walked through by loom (`make loom`).
+//! Loom models of the wait queue (`make loom`): every interleaving of threads that grant, take and give back slots.
 
 use std::future::poll_fn;
 use std::num::NonZeroU32;
@@ -12,8 +12,8 @@ use crate::endpoint::SlotLimit;
 use crate::endpoint::{Conditions, Source, State};
 use crate::hold::{HoldLimit, Share};
 
-/// One endpoint with one slot, and the wait queue before it: what a port does, and nothing else. Whole ports are
-/// too large for loom; shuttle tries those.
+/// One endpoint with one slot and its wait queue: a port reduced to its concurrency. Whole ports are too large for loom;
+/// shuttle tests those.
 struct Gate {
     queue: WaitQueue,
     tickets: AtomicU64,
@@ -44,7 +44,7 @@ impl Gate {
         self.endpoint.load.take(self.capacity).then(taken).ok_or(PickError::AtLimit)
     }
 
-    /// The quick way, then the wait queue: as a request does.
+    /// Tries the fast path, then the wait queue, as a request does.
     fn acquire(&self) -> Result<Taken, AcquireError> {
         if !self.queue.blocks()
             && let Ok(taken) = self.grant(&Waiter::new(0, Vec::new()))
@@ -63,7 +63,7 @@ impl Gate {
         Ok((ticket, share))
     }
 
-    /// As dropping a slot does.
+    /// Gives a slot back, as dropping it does.
     fn give(&self, taken: &Taken) {
         if taken.herd {
             self.endpoint.load.give_released();
@@ -82,8 +82,7 @@ impl Gate {
     }
 }
 
-/// All schedules with up to three preemptions: they find what there is to find, and all of them without a
-/// bound take hours.
+/// All schedules with up to three preemptions, which is enough for most bugs. All schedules without a bound take hours.
 fn check(model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
@@ -111,7 +110,7 @@ fn a_slot_is_held_by_one_at_a_time_and_no_request_waits_for_ever() {
 
 #[test]
 fn so_is_a_place_in_the_herd() {
-    // The quick way of a request without a limit is not bounded by the herd, so both go through the wait queue.
+    // The fast path has no limit on released requests, so both requests go through the wait queue.
     check(|| {
         let gate = Gate::new(SlotLimit::Released);
         let threads = [(); 2].map(|()| {

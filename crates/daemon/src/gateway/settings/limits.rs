@@ -1,4 +1,4 @@
-//! The settings that bound what waits, what is woken, and what clients and pods may take up.
+//! The settings that limit held requests, wakes, connections, request heads and memory.
 
 use std::time::Duration;
 
@@ -51,8 +51,13 @@ pub static MAX_HOLD: Setting<Duration> = Setting::new(
 );
 
 /// `--max-holds`.
-pub static MAX_HOLDS: Setting<usize> = Setting::new("max-holds", &COUNT, || 10_000, "How many requests may wait for one service, at most a quarter of --max-holds-total; more are turned away \
-         with 503")
+pub static MAX_HOLDS: Setting<usize> = Setting::new(
+    "max-holds",
+    &COUNT,
+    || 10_000,
+    "How many requests may wait for one service, at most a quarter of --max-holds-total; further requests \
+     get 503",
+)
 .aliases(&keda::MAX_HOLDS);
 
 /// `--max-holds-total`.
@@ -77,7 +82,7 @@ pub static WAKES_PER_SECOND: Setting<u32> = Setting::new(
     "wakes-per-second",
     &Required(Whole { least: 1, most: 1_000_000 }),
     || 50,
-    "How many services may be woken in a second, in the long run",
+    "How many services may be woken per second on average",
 );
 
 /// `--wake-burst`.
@@ -93,7 +98,7 @@ pub static NAMESPACE_WAKES_PER_SECOND: Setting<u32> = Setting::new(
     "namespace-wakes-per-second",
     &Required(Whole { least: 1, most: 1_000_000 }),
     || 10,
-    "How many services of one namespace may be woken in a second, in the long run",
+    "How many services of one namespace may be woken per second on average",
 );
 
 /// `--namespace-wake-burst`.
@@ -117,7 +122,7 @@ pub static STREAM_IDLE_TIMEOUT: Setting<Duration> = Setting::new(
     "stream-idle-timeout",
     &POSITIVE_DURATION,
     || Duration::from_hours(1),
-    "How long a stream or an upgraded connection may be silent",
+    "How long a request or an upgraded connection may transfer no data",
 );
 
 /// `--max-header-size`.
@@ -125,7 +130,7 @@ pub static MAX_HEADER_SIZE: Setting<usize> = Setting::new(
     "max-header-size",
     &Required(Size { least: 8 << 10, most: 1 << 20 }),
     || 64 << 10,
-    "How large the head of a request may be",
+    "How large the request line and headers of a request may be together",
 );
 
 /// `--max-headers`.
@@ -141,7 +146,7 @@ pub static MAX_REQUEST_LINE: Setting<usize> = Setting::new(
     "max-request-line",
     &Required(Size { least: 256, most: 1 << 20 }),
     || 16 << 10,
-    "How long the first line of a request may be; not over --max-header-size",
+    "How long the request line may be; at most --max-header-size",
 );
 
 /// `--max-idle-connections-per-pod`.
@@ -167,13 +172,18 @@ pub static MAX_POD_CONNECTIONS_PER_CLIENT: Setting<usize> = Setting::new(
     "max-pod-connections-per-client",
     &COUNT,
     || 100,
-    "How many HTTP/1 connections to pods one client connection may use at a time, and never more than a quarter of those that \
-         are free; further requests wait for its own earlier ones",
+    "How many HTTP/1 connections to pods one client connection may use at a time, at most a quarter of the free ones; \
+     further requests wait until its earlier ones finish",
 );
 
 /// `--buffer-memory`.
-pub static BUFFER_MEMORY: Setting<Option<usize>> = Setting::optional("buffer-memory", &Optional(Size { least: 1 << 20, most: 1 << 40 }), "a quarter of the memory limit, at most 64MiB", "How much memory bodies may take up that their receivers do not take; beyond it, the client connections that have \
-         stalled for the longest are closed")
+pub static BUFFER_MEMORY: Setting<Option<usize>> = Setting::optional(
+    "buffer-memory",
+    &Optional(Size { least: 1 << 20, most: 1 << 40 }),
+    "a quarter of the memory limit, at most 64MiB",
+    "How much memory may buffer bodies that their receivers do not read yet; beyond it, the client \
+     connections stalled longest are closed",
+)
 .on_this_machine(|| ConnectionCapacity::now().buffers);
 
 /// `--buffer-memory-per-connection`.
@@ -181,5 +191,6 @@ pub static BUFFER_MEMORY_PER_CONNECTION: Setting<usize> = Setting::new(
     "buffer-memory-per-connection",
     &Required(Size { least: 64 << 10, most: 1 << 30 }),
     || 1 << 20,
-    "The same for one client connection; beyond it, pods have to wait until the client reads",
+    "How much memory may buffer the bodies of one client connection; beyond it, reading from pods pauses \
+     until the client reads",
 );

@@ -1,4 +1,4 @@
-//! The settings of `rouse gateway`, each once, in the order in which help and documentation show them.
+//! The table of all settings of `rouse gateway`, in the order of help and documentation; and those without a file of their own.
 
 mod limits;
 mod routing;
@@ -42,7 +42,7 @@ const ACCESS_LOGS: &[(&str, Option<Format>)] =
 
 static LISTENING: Group = Group { title: "Listening", settings: &[&LISTEN, &ADMIN] };
 
-static LEAVING: Group = Group { title: "Leaving", settings: &[&SHUTDOWN_DELAY, &DRAIN_TIMEOUT] };
+static LEAVING: Group = Group { title: "Shutdown", settings: &[&SHUTDOWN_DELAY, &DRAIN_TIMEOUT] };
 
 static OBSERVABILITY: Group =
     Group { title: "Observability", settings: &[&ACCESS_LOG, &LOG_FORMAT, &LOG_LEVEL] };
@@ -57,7 +57,7 @@ pub static LISTEN: Setting<Vec<SocketAddr>> = Setting::new(
     "listen",
     &List(Address),
     || vec![everywhere(8080)],
-    "Where requests come in; may be repeated",
+    "The address to listen on for requests; may be repeated",
 )
 .aliases(&keda::PROXY_PORT);
 
@@ -66,7 +66,7 @@ pub static ADMIN: Setting<SocketAddr> = Setting::new(
     "admin",
     &Required(PrivateAddress),
     || loopback(9090),
-    "Where the admin API, the metrics and /queue are: loopback, or in a pod the pod's own address",
+    "The address of the admin API, the metrics and /queue: loopback, or in a pod the pod's own address",
 )
 .aliases(&keda::ADMIN_PORT);
 
@@ -83,7 +83,7 @@ pub static ACCESS_LOG: Setting<Option<Format>> = Setting::new(
     "access-log",
     &Required(Choice(ACCESS_LOGS)),
     || None,
-    "Whether each request is a line on standard output: off, json or combined",
+    "Whether to log each request as a line on standard output: off, json or combined",
 )
 .aliases(&keda::LOG_REQUESTS);
 
@@ -102,7 +102,7 @@ pub static ASSIGNED_HOSTS: Setting<Vec<AssignedHost>> = Setting::list(
     &List(Assignment),
     "each host belongs to the namespace that claimed it first",
     "Which namespace a host belongs to, regardless of what routes claim: shop.example.com=shop, *.example.com=web for all hosts \
-         below it, *=web for all others; the most exact counts",
+         below it, *=web for all others; the most specific applies",
 );
 
 /// `--host-overlap`.
@@ -110,8 +110,8 @@ pub static HOST_OVERLAP: Setting<HostOverlap> = Setting::new(
     "host-overlap",
     &Required(Choice(HOST_OVERLAPS)),
     || HostOverlap::Deny,
-    "Whether an exact host goes before a wildcard of another namespace: deny, so that whichever was claimed first \
-         keeps the other out, or allow",
+    "Whether an exact host may be below a wildcard of another namespace: deny, so that the first claim keeps the other out, \
+     or allow, so that the exact host takes precedence",
 );
 
 /// `--kubeconfig`.
@@ -119,19 +119,19 @@ pub static KUBECONFIG: Setting<Option<PathBuf>> = Setting::optional(
     "kubeconfig",
     &Optional(FILE),
     "the pod's ServiceAccount, else $KUBECONFIG or ~/.kube/config",
-    "How to reach the cluster",
+    "The kubeconfig file of the cluster",
 );
 
 /// `--context`.
 pub static CONTEXT: Setting<Option<String>> =
-    Setting::optional("context", &Optional(Text), "the current one", "Which context of the kubeconfig to use");
+    Setting::optional("context", &Optional(Text), "the current one", "The context of the kubeconfig to use");
 
 /// `--cluster-domain`.
 pub static CLUSTER_DOMAIN: Setting<String> = Setting::new(
     "cluster-domain",
     &Required(Text),
     || "cluster.local".to_owned(),
-    "What the DNS names of Services end with: pods' certificates may be for these",
+    "The domain at the end of Services' DNS names, which pods' certificates may contain",
 );
 
 /// A host that the operator assigns to a namespace, regardless of what routes claim.

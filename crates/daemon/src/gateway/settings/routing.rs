@@ -1,4 +1,4 @@
-//! The settings of routing and of the timeouts of requests.
+//! The settings of routing, probing and request timeouts.
 
 use std::time::Duration;
 
@@ -27,7 +27,13 @@ pub(super) static TIMEOUTS: Group = Group {
 };
 
 /// `--direct-pod-routing`.
-pub static DIRECT_POD_ROUTING: Setting<RoutingMode> = Setting::new("direct-pod-routing", &Required(Choice(RoutingMode::WORDS)), || RoutingMode::Always, "When requests go straight to a pod instead of the Service's ClusterIP: disabled, cold-start-only or always")
+pub static DIRECT_POD_ROUTING: Setting<RoutingMode> = Setting::new(
+    "direct-pod-routing",
+    &Required(Choice(RoutingMode::WORDS)),
+    || RoutingMode::Always,
+    "When requests go straight to a pod instead of the Service's ClusterIP: disabled, cold-start-only or \
+     always",
+)
 .aliases(&keda::DIRECT_POD_ROUTING);
 
 /// `--allow-manual-endpoints`.
@@ -35,8 +41,8 @@ pub static ALLOW_MANUAL_ENDPOINTS: Setting<bool> = Setting::new(
     "allow-manual-endpoints",
     &Required(Switch),
     || false,
-    "Whether endpoints get requests that are no pods of their namespace, or of Services without a selector: any user who \
-         may write EndpointSlices can then send requests anywhere",
+    "Whether to send requests to endpoints that are not pods of their namespace, or whose Service has no selector: anyone \
+     who may write EndpointSlices can then direct requests to any address",
 );
 
 /// `--manual-endpoints-of`.
@@ -44,8 +50,8 @@ pub static MANUAL_ENDPOINTS_OF: Setting<Vec<String>> = Setting::list(
     "manual-endpoints-of",
     &List(Label),
     "no namespace",
-    "The namespaces whose Services may allow such endpoints with the annotation rouse.dev/manual-endpoints; may be \
-         repeated",
+    "The namespaces whose Services may allow the endpoints of --allow-manual-endpoints with the annotation \
+     rouse.dev/manual-endpoints; may be repeated",
 );
 
 /// `--probe`.
@@ -53,7 +59,7 @@ pub static PROBE: Setting<bool> = Setting::new(
     "probe",
     &Required(Switch),
     || false,
-    "Whether starting pods are probed as their readinessProbes say, instead of waiting for the kubelet",
+    "Whether to probe starting pods with their readinessProbes, instead of waiting for the kubelet",
 );
 
 /// `--cold-start-header`.
@@ -61,14 +67,19 @@ pub static COLD_START_HEADER: Setting<bool> = Setting::new(
     "cold-start-header",
     &Required(Switch),
     || true,
-    "Whether responses say with X-Rouse-Cold-Start that their request waited for a pod",
+    "Whether responses have the header X-Rouse-Cold-Start: true if their request waited for a pod, else false",
 )
 .aliases(&keda::COLD_START_HEADER);
 
 /// `--keda-compat`.
-pub static KEDA_COMPAT: Setting<bool> = Setting::new("keda-compat", &Required(Switch), || false, "Whether KEDA's names of headers and metrics are there beside ours, pods are asked over TLS for SERVICE.NAMESPACE \
-         instead of SERVICE.NAMESPACE.svc, and certificates of --tls-cert are trusted as roots of pods' too; any \
-         KEDA_HTTP_* variable that KEDA knows turns it on")
+pub static KEDA_COMPAT: Setting<bool> = Setting::new(
+    "keda-compat",
+    &Required(Switch),
+    || false,
+    "Whether to add KEDA's names of headers and metrics to ours, to use SERVICE.NAMESPACE instead of \
+     SERVICE.NAMESPACE.svc as the TLS server name of pods, and to trust the certificates of --tls-cert as \
+     roots for pods; any KEDA_HTTP_* variable that KEDA knows turns it on",
+)
 .implied_by(keda::any_variable);
 
 /// `--connect-timeout`.
@@ -81,8 +92,13 @@ pub static CONNECT_TIMEOUT: Setting<Duration> = Setting::new(
 .aliases(&keda::CONNECT_TIMEOUT);
 
 /// `--readiness-timeout`.
-pub static READINESS_TIMEOUT: Setting<Duration> = Setting::new("readiness-timeout", &ANY_DURATION, || Duration::ZERO, "How long a request may wait for a ready pod; 0 is as long as the request may take (30s with a fallback), and \
-         never longer than --max-hold")
+pub static READINESS_TIMEOUT: Setting<Duration> = Setting::new(
+    "readiness-timeout",
+    &ANY_DURATION,
+    || Duration::ZERO,
+    "How long a request may wait for a ready pod; 0 means as long as the request may take (30s with a \
+     fallback); never longer than --max-hold",
+)
 .aliases(&keda::READINESS_TIMEOUT);
 
 /// `--response-header-timeout`.
@@ -90,7 +106,7 @@ pub static RESPONSE_HEADER_TIMEOUT: Setting<Duration> = Setting::new(
     "response-header-timeout",
     &ANY_DURATION,
     || Duration::from_mins(5),
-    "How long a pod may take to begin its response; 0 is without limit",
+    "How long a pod may take to begin its response; 0 means no limit",
 )
 .aliases(&keda::RESPONSE_HEADER_TIMEOUT);
 
@@ -99,6 +115,6 @@ pub static REQUEST_TIMEOUT: Setting<Duration> = Setting::new(
     "request-timeout",
     &ANY_DURATION,
     || Duration::ZERO,
-    "How long a whole request may take; 0 is without limit",
+    "How long a whole request may take; 0 means no limit",
 )
 .aliases(&keda::REQUEST_TIMEOUT);

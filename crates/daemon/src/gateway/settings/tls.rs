@@ -1,4 +1,4 @@
-//! The settings of TLS: certificates of listeners and connections to pods.
+//! The settings of TLS for listeners and for connections to pods.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -18,21 +18,21 @@ const CLIENT_AUTH_MODES: &[(&str, ClientAuthMode)] = &[
 const UPSTREAM_TLS_MODES: &[(&str, UpstreamTls)] =
     &[("off", UpstreamTls::Off), ("on", UpstreamTls::On), ("as-received", UpstreamTls::AsReceived)];
 
-/// Whether clients of a TLS listener show a certificate.
+/// Whether clients of a TLS listener present a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientAuthMode {
-    /// They are not asked.
+    /// Clients are not asked for one.
     None,
-    /// They may.
+    /// Clients may present one.
     Optional,
-    /// They must.
+    /// Clients must present one.
     Required,
 }
 
 /// Whether connections to pods use TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UpstreamTls {
-    /// Only where an annotation or `appProtocol` says so.
+    /// Only if an annotation or the `appProtocol` of the Service sets it.
     Off,
     /// Always.
     On,
@@ -58,13 +58,22 @@ pub(super) static TLS: Group = Group {
 };
 
 /// `--tls-listen`.
-pub static TLS_LISTEN: Setting<Vec<SocketAddr>> =
-    Setting::list("tls-listen", &List(Address), "none", "Where requests come in over TLS; may be repeated")
-        .aliases(&keda::TLS_LISTEN);
+pub static TLS_LISTEN: Setting<Vec<SocketAddr>> = Setting::list(
+    "tls-listen",
+    &List(Address),
+    "none",
+    "The address to listen on for requests over TLS; may be repeated",
+)
+.aliases(&keda::TLS_LISTEN);
 
 /// `--tls-cert`.
-pub static TLS_CERT: Setting<Vec<PathBuf>> = Setting::list("tls-cert", &List(PATH), "none", "A PEM file with a certificate and its chain, chosen by the client's server name; may be repeated, the first \
-         is for all other clients")
+pub static TLS_CERT: Setting<Vec<PathBuf>> = Setting::list(
+    "tls-cert",
+    &List(PATH),
+    "none",
+    "A PEM file with a certificate and its chain, chosen by the client's server name; may be repeated, and \
+     the first is the default",
+)
 .places(AllowedSources::Part { list: "tls-certs", part: "cert" })
 .aliases(&keda::TLS_CERT);
 
@@ -92,7 +101,7 @@ pub static TLS_MIN_VERSION: Setting<TlsVersion> = Setting::new(
     "tls-min-version",
     &Required(Choice(TLS_VERSIONS)),
     || TlsVersion::Tls12,
-    "The lowest TLS version that is spoken, 1.2 or 1.3",
+    "The lowest TLS version to accept, 1.2 or 1.3",
 )
 .aliases(&keda::TLS_MIN_VERSION);
 
@@ -101,7 +110,7 @@ pub static TLS_MAX_VERSION: Setting<TlsVersion> = Setting::new(
     "tls-max-version",
     &Required(Choice(TLS_VERSIONS)),
     || TlsVersion::Tls13,
-    "The highest TLS version that is spoken, 1.2 or 1.3",
+    "The highest TLS version to accept, 1.2 or 1.3",
 )
 .aliases(&keda::TLS_MAX_VERSION);
 
@@ -110,7 +119,7 @@ pub static TLS_CLIENT_CA: Setting<Option<PathBuf>> = Setting::optional(
     "tls-client-ca",
     &Optional(FILE),
     "none",
-    "A PEM file with the roots of the clients' certificates",
+    "A PEM file with the root certificates for clients",
 );
 
 /// `--tls-client-auth`.
@@ -118,28 +127,33 @@ pub static TLS_CLIENT_AUTH: Setting<ClientAuthMode> = Setting::new(
     "tls-client-auth",
     &Required(Choice(CLIENT_AUTH_MODES)),
     || ClientAuthMode::None,
-    "Whether clients show a certificate: none, optional or required; needs --tls-client-ca",
+    "Whether clients present a certificate: none, optional or required; needs --tls-client-ca",
 );
 
 /// `--upstream-tls`.
-pub static UPSTREAM_TLS: Setting<UpstreamTls> = Setting::new("upstream-tls", &Required(Choice(UPSTREAM_TLS_MODES)), || UpstreamTls::Off, "Whether pods are spoken to over TLS if neither annotation nor appProtocol says so: off, on, or as-received \
-         for requests that came over TLS")
+pub static UPSTREAM_TLS: Setting<UpstreamTls> = Setting::new(
+    "upstream-tls",
+    &Required(Choice(UPSTREAM_TLS_MODES)),
+    || UpstreamTls::Off,
+    "Whether to connect to pods over TLS if neither annotation nor appProtocol of the Service sets it: off, \
+     on, or as-received (only for requests that came over TLS)",
+)
 .aliases(&keda::UPSTREAM_TLS);
 
 /// `--upstream-ca`.
 pub static UPSTREAM_CA: Setting<Option<PathBuf>> = Setting::optional(
     "upstream-ca",
     &Optional(FILE),
-    "the system's roots alone",
-    "A PEM file with roots of pods' certificates, beside the system's; a Service's own CA counts instead of both",
+    "the system's roots only",
+    "A PEM file with root certificates for pods, in addition to the system's; a Service's own CA replaces both",
 );
 
-/// `--upstream-skip-verify`.
+/// Turns off the verification of pods' certificates. It has no flag and no key of the file: only KEDA's variables set it.
 pub static UPSTREAM_SKIP_VERIFY: Setting<bool> = Setting::new(
     "upstream-skip-verify",
     &Required(Switch),
     || false,
-    "Whether the certificates of pods are not verified: an attacker in between can read and change all requests",
+    "Whether to skip the verification of pods' certificates: an attacker in between can read and change all requests",
 )
 .places(AllowedSources::AliasesOnly)
 .aliases(&keda::SKIP_VERIFY);

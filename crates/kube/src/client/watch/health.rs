@@ -1,4 +1,4 @@
-//! The state of a watch, for metrics, `/readyz` and the log.
+//! The state of one watch, for metrics, `/readyz` and the log.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -6,36 +6,36 @@ use std::sync::{Mutex, PoisonError};
 use rouse_core::time::Moment;
 use tokio::sync::watch;
 
-/// How a watch is doing.
+/// The state of a watch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WatchState {
-    /// It has not seen anything yet.
+    /// It has not started to watch yet.
     Starting,
     /// The server reports every change.
     Following,
-    /// The server is out of reach, or refuses; the last known objects stand.
+    /// The API server cannot be reached, or rejects the request. The last known objects stay in use.
     Broken {
-        /// Since when.
+        /// When it broke.
         since: Moment,
         /// The cause.
         why: String,
     },
-    /// The cluster does not have this kind, which is as if there were none. Looked for again every 30 s.
+    /// The cluster does not have this kind, which counts as an empty list. It is listed again with a backoff of 1 to 30 s.
     Missing,
 }
 
-/// A watch, as people see it.
+/// The state of a watch and its history, for metrics, `/readyz` and the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WatchReport {
     /// The kind, like `EndpointSlice`.
     pub kind: &'static str,
-    /// How it is doing.
+    /// Its state.
     pub state: WatchState,
     /// When the server last sent anything: an object, a bookmark, a list.
     pub heard: Option<Moment>,
-    /// Everything there was has been seen once, or there is no such kind.
+    /// Whether all objects were listed once, or the cluster does not have the kind.
     pub synced: bool,
-    /// How often everything was listed.
+    /// How many lists were completed.
     pub lists: u64,
 }
 
@@ -43,7 +43,7 @@ pub struct WatchReport {
 #[derive(Debug)]
 pub(crate) struct WatchHealth {
     report: Mutex<WatchReport>,
-    /// The server has sent something since the last list.
+    /// Whether the server has sent anything since the last list.
     lived: AtomicBool,
     /// Notified when the state or `synced` changes.
     changes: watch::Sender<()>,
@@ -76,7 +76,7 @@ impl WatchHealth {
     }
 
     pub(crate) fn listed(&self, now: Moment) {
-        // Whether it lives is for the watch to show.
+        // A list does not show that watches work: only an event or a bookmark does.
         self.lived.store(false, Ordering::Relaxed);
         self.change(|report| {
             (report.heard, report.synced) = (Some(now), true);

@@ -1,5 +1,5 @@
-//! What the feed does when pods come, change and go: endpoints that wait for their pod, addresses that another pod has
-//! now, and slices and pods that disagree.
+//! Pod changes in the feed: admits endpoints whose pod was seen, removes endpoints whose address another pod has now, and
+//! lists slices and pods again when they disagree.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
@@ -14,7 +14,7 @@ use crate::endpoints::admission::Slices;
 use crate::endpoints::endpoint_policy::Trust;
 
 impl RegistryFeed {
-    /// A pod is new or has changed. Returns whether slices had waited for it.
+    /// Handles a new or changed pod. Returns whether slices had waited for it.
     pub(crate) fn pod_changed(&mut self, pod: &PodUid) -> bool {
         let inherited = self.admission.ownership.take_inherited(pod);
         if !inherited.is_empty() {
@@ -26,13 +26,13 @@ impl RegistryFeed {
         self.give_waiting(waits)
     }
 
-    /// A pod is gone, or not where it was. Its slice should say so, too.
+    /// Handles a pod that is gone or has left an address. If its slice does not follow, slices are listed again later.
     pub(crate) fn pod_left(&mut self) {
         self.disagreements.departed = true;
         self.disagreements.changed.notify_one();
     }
 
-    /// Takes endpoints out whose address is now that of another pod. Their slices will say so later.
+    /// Removes endpoints whose address another pod has now. Their slices follow later.
     fn evict(&mut self, at: impl Fn(IpAddr) -> bool) {
         if self.admission.ownership.is_lost() {
             return;
@@ -55,7 +55,7 @@ impl RegistryFeed {
                 evicted = true;
             }
         }
-        // These slices are not at hand: should the address come back, they are needed.
+        // The slices of these endpoints are not kept here. They are needed if the address comes back.
         if evicted {
             self.request_relist();
         }
@@ -108,7 +108,7 @@ impl RegistryFeed {
         departed || news
     }
 
-    /// Pods that slices name and that we do not know.
+    /// The pods that these slices name and the index does not have.
     fn missed<'a>(&'a self, id: &'a ServiceId, slices: &'a Slices) -> impl Iterator<Item = PodUid> + 'a {
         let waits = self.declared(id) && self.trust(id) == Trust::Pods;
         let endpoints = slices.values().filter(move |_| waits).flat_map(|slice| &slice.endpoints);
@@ -117,7 +117,7 @@ impl RegistryFeed {
             .filter_map(|endpoint| endpoint.pod.as_ref().map(|pod| pod.uid.clone()))
     }
 
-    /// Whether the registry has endpoints that are no pods any more.
+    /// Whether the registry has endpoints whose pod does not exist any more.
     fn has_strangers(&self) -> bool {
         self.services.keys().filter(|id| self.declared(id) && self.trust(id) == Trust::Pods).any(|id| {
             let Some(service) = self.registry.get(id) else { return false };

@@ -78,7 +78,7 @@ impl Annotations<'_> {
 
     /// A list with commas, of 1 to [`MAX_NO_WAKE`] entries.
     fn list(&self, name: &str, what: &str, parse: impl Fn(&str) -> Option<Arc<str>>) -> Vec<Arc<str>> {
-        let expected = format!("1 to {MAX_NO_WAKE} {what}, with commas in between");
+        let expected = format!("1 to {MAX_NO_WAKE} {what}, separated by commas");
         let all = self.parse(name, &expected, |text| {
             let parts = text.split(',').map(str::trim);
             // An empty entry would match every request.

@@ -1,4 +1,4 @@
-//! A JSON value with its path, so that all faults of an object are reported at once, each with its field.
+//! Reads the fields of a JSON object, and collects all faults at once, each with the path of its field.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use serde_json::Value;
 /// All faults of one object, as text.
 pub(super) type Faults = RefCell<Vec<String>>;
 
-/// A value, or the path at which there is none.
+/// The JSON value at a path, or the path without a value.
 #[derive(Clone)]
 pub(super) struct Field<'a> {
     value: Option<&'a Value>,
@@ -100,7 +100,7 @@ impl<'a> Field<'a> {
     pub(super) fn text(&self) -> Option<&'a str> {
         match self.value? {
             Value::String(text) => Some(text),
-            other => self.invalid(other, "a text"),
+            other => self.invalid(other, "a string"),
         }
     }
 
@@ -131,7 +131,7 @@ impl<'a> Field<'a> {
         let members = match self.value {
             None => return Vec::new(),
             Some(Value::Object(members)) => members,
-            Some(other) => return self.invalid(other, "an object of texts").unwrap_or_default(),
+            Some(other) => return self.invalid(other, "an object of strings").unwrap_or_default(),
         };
         members.keys().filter_map(|key| Some((key.as_str(), self.get(key).text()?))).collect()
     }
@@ -139,8 +139,8 @@ impl<'a> Field<'a> {
 
 pub(super) const EXPECTED_DURATION: &str = "a duration like 500ms, 30s or 5m";
 
-/// A duration as Go writes it, but never a negative one. The parser of `kube` panics at `1s-2s`, so
-/// that a route could end the gateway.
+/// A duration as Go writes it, but never a negative one. The parser of `kube` panics at `1s-2s`, so a route could crash
+/// the gateway.
 pub(super) fn duration(text: &str) -> Option<Duration> {
     let mut rest = text.strip_prefix('+').unwrap_or(text);
     if rest == "0" {
@@ -151,7 +151,7 @@ pub(super) fn duration(text: &str) -> Option<Duration> {
         let (number, after) = split(rest, |c| c.is_ascii_digit() || c == '.');
         let (unit, after) = split(after, |c| !c.is_ascii_digit() && c != '.');
         let part = part(number, unit_nanos(unit)?)?;
-        // Go's own durations end here.
+        // Go's durations are signed 64-bit numbers of nanoseconds.
         nanos = nanos.checked_add(part).filter(|nanos| i64::try_from(*nanos).is_ok())?;
         if after.is_empty() {
             return Some(Duration::from_nanos(nanos));
@@ -160,7 +160,7 @@ pub(super) fn duration(text: &str) -> Option<Duration> {
     }
 }
 
-/// As many characters as `belong`, and the rest.
+/// Splits `text` after the first characters, all of which `belong`.
 fn split(text: &str, belong: impl Fn(char) -> bool) -> (&str, &str) {
     let end = text.find(|c| !belong(c)).unwrap_or(text.len());
     (text.get(..end).unwrap_or_default(), text.get(end..).unwrap_or_default())

@@ -1,4 +1,4 @@
-//! `http.keda.sh/v1alpha1` `HTTPScaledObject`.
+//! Reads a `http.keda.sh/v1alpha1` `HTTPScaledObject` into a `RouteSpec`.
 
 use std::time::Duration;
 
@@ -66,7 +66,7 @@ pub(super) fn read(meta: &Meta, spec: &Field<'_>) -> Option<RouteSpec> {
     })
 }
 
-/// The rule of a faulty object, as far as it can be read.
+/// The readable part of the rule of an invalid object.
 pub(super) fn salvage(spec: &Field<'_>) -> Vec<RuleSpec> {
     salvaged(spec, "pathPrefixes", rule)
 }
@@ -86,7 +86,9 @@ fn workload(at: &Field<'_>) -> Option<Workload> {
     let kind = at.get("kind").word("a kind like Deployment").unwrap_or("Deployment");
     let workload = Workload::new(version, kind, name);
     if workload.is_none() {
-        at.fault(format_args!("names {version} {kind} {name:?}, which cannot be a workload"));
+        at.fault(format_args!(
+            "names {version} {kind} {name:?}: expected a workload like apps/v1 Deployment cart"
+        ));
     }
     workload
 }

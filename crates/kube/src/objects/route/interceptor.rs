@@ -1,4 +1,4 @@
-//! `http.keda.sh/v1beta1` `InterceptorRoute`.
+//! Reads a `http.keda.sh/v1beta1` `InterceptorRoute` into a `RouteSpec`.
 
 use super::shared_fields::{
     created, header_matches, header_name, header_value, host, path, salvaged, scaling_metric, target,
@@ -44,14 +44,14 @@ fn target_of(at: &Field<'_>, meta: &Meta) -> Option<super::TargetSpec> {
     target(at, "service", meta.namespace())
 }
 
-/// The rules of a faulty route, as far as they can be read.
+/// The readable rules of an invalid route.
 pub(super) fn salvage(spec: &Field<'_>) -> Vec<RuleSpec> {
     let (at, statics) = (spec.get("rules"), spec.get("staticRoutes"));
     let readable = |at: &Field<'_>| -> Vec<RuleSpec> {
         at.list().iter().filter_map(Field::object).flat_map(|at| salvaged(&at, "paths", rule)).collect()
     };
     let mut all = if at.is_blank() { vec![RuleSpec::default()] } else { readable(&at) };
-    // A static rule without hosts speaks of the route's own.
+    // A static rule without hosts applies to the hosts of the route.
     let fixed = statics.list().into_iter().flat_map(|at| readable(&at.get("rules")));
     all.extend(fixed.filter(|rule| !rule.hosts.is_empty()));
     all
@@ -115,7 +115,7 @@ fn response(at: &Field<'_>, status: u16) -> Option<ResponseSpec> {
     let code = at.get("statusCode").number(100, 599).and_then(|code| u16::try_from(code).ok());
     let code = code.unwrap_or(status);
     if code < 200 {
-        at.get("statusCode").fault("is less than 200: such a response is never the last");
+        at.get("statusCode").fault("is less than 200: expected a final status, from 200 to 599");
     }
     let headers = at.get("headers");
     let pair = |(name, value)| Some((header_name(&headers, name)?, header_value(&headers, value)?));
@@ -136,7 +136,7 @@ fn body(at: &Field<'_>) -> Option<BodySpec> {
         let name = map.get("name");
         let found =
             if name.is_set() { name.word("a ConfigMap's name") } else { name.missing("a ConfigMap's name") };
-        // It becomes part of a request to the API server.
+        // The name becomes part of the path of a request to the API server.
         let found = found.filter(|found| {
             let fits = crate::objects::workload::is_object_name(found);
             if !fits {

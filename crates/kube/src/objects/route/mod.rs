@@ -1,4 +1,4 @@
-//! One `InterceptorRoute` or `HTTPScaledObject` → a [`RouteSpec`], or everything that is wrong with it.
+//! Reads an `InterceptorRoute` or `HTTPScaledObject` into a [`RouteSpec`], or reports everything that is wrong with it.
 
 mod annotations;
 mod field;
@@ -21,12 +21,12 @@ use super::service_summary::PortRef;
 use super::workload::Workload;
 use field::{Faults, Field};
 
-/// What a rule without hosts claims.
+/// The host pattern of a rule without hosts: any host.
 pub const ANY: &str = "*";
 /// The longest body that a route may carry itself.
 pub const LONGEST_BODY: usize = 32_768;
 
-/// Which kind of object a route is.
+/// The kind of a route object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RouteKind {
     /// `http.keda.sh/v1beta1` `InterceptorRoute`.
@@ -35,7 +35,7 @@ pub enum RouteKind {
     HttpScaledObject,
 }
 
-/// Which object a route is.
+/// Identifies a route object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RouteKey {
     /// Its namespace.
@@ -57,7 +57,7 @@ impl fmt::Display for RouteKey {
 pub struct RouteObject {
     /// Name, age, generation and annotations.
     pub metadata: Meta,
-    /// What it asks for.
+    /// Its spec, as JSON.
     #[serde(default)]
     pub spec: Value,
     /// Its status, as the API server has it.
@@ -65,26 +65,26 @@ pub struct RouteObject {
     pub status: Value,
 }
 
-/// What a good route object says.
+/// The settings of a valid route object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RouteSpec {
-    /// Which object.
+    /// The route object.
     pub key: RouteKey,
-    /// When it was made, in seconds since the Unix epoch: of equals, the older wins.
+    /// When it was created, in seconds since the Unix epoch: of equal rules, the older one wins.
     pub created: u64,
-    /// Which requests it takes; none means any.
+    /// The rules that its requests match; no rule means any request.
     pub rules: Vec<RuleSpec>,
-    /// Where it leads.
+    /// The Service port that its requests go to.
     pub target: TargetSpec,
     /// How long requests may take. `None`: the default of the gateway; zero: no limit.
     pub timeouts: TimeoutSpec,
     /// What happens while no pod is ready.
     pub cold_start: ColdStartSpec,
-    /// What is answered without a pod.
+    /// Responses that need no pod.
     pub static_routes: Vec<StaticSpec>,
     /// How its workload is scaled.
     pub scaling: ScalingSpec,
-    /// Whether it goes to pods or to the Service's address; `None`: the default of the gateway.
+    /// Whether requests go straight to pods or to the Service's `ClusterIP`; `None`: the default of the gateway.
     pub direct: Option<RoutingMode>,
     /// Whether its starting pods are probed; `None`: the default of the gateway.
     pub probing: Option<Probing>,
@@ -104,7 +104,7 @@ pub struct RuleSpec {
     pub hosts: Vec<Arc<str>>,
     /// Each begins with a slash; none means any.
     pub paths: Vec<String>,
-    /// Each with its value, or any value.
+    /// The headers that a request must have, each with this value, or with any value.
     pub headers: Vec<(HeaderName, Option<HeaderValue>)>,
 }
 
@@ -120,11 +120,11 @@ pub struct TargetSpec {
 /// How long requests may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TimeoutSpec {
-    /// Until a pod is ready.
+    /// How long a request waits until a pod is ready.
     pub readiness: Option<Duration>,
-    /// In all.
+    /// How long the whole request may take.
     pub request: Option<Duration>,
-    /// Until the response begins.
+    /// How long a pod may take until its response begins.
     pub response_header: Option<Duration>,
 }
 
@@ -133,26 +133,26 @@ pub struct TimeoutSpec {
 pub struct ColdStartSpec {
     /// Where requests go when no pod was ready in time.
     pub fallback: Option<TargetSpec>,
-    /// What is answered at once instead of holding.
+    /// The response that is sent at once instead of holding the request.
     pub placeholder: Option<ResponseSpec>,
     /// How many requests may wait; `None`: the default of the gateway, 0 means no limit of the route's own.
     pub max_pending: Option<u32>,
-    /// What is answered when more would wait.
+    /// The response to requests beyond that number.
     pub overflow: Option<ResponseSpec>,
 }
 
 /// Requests that are answered without a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StaticSpec {
-    /// Which; a rule without hosts is for the hosts of the route.
+    /// The rules that such a request matches. A rule without hosts applies to the hosts of the route.
     pub rules: Vec<RuleSpec>,
-    /// With what.
+    /// The response.
     pub response: ResponseSpec,
-    /// When.
+    /// When it is sent.
     pub mode: StaticMode,
 }
 
-/// When a static response is given.
+/// When a static response is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum StaticMode {
     /// While no pod is ready.
@@ -221,11 +221,11 @@ pub struct RateSpec {
 /// Requests that neither wake nor count as load: those that match any of these.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NoWakeSpec {
-    /// Paths that begin so; each begins with a slash.
+    /// Path prefixes; each begins with a slash.
     pub paths: Vec<Arc<str>>,
-    /// These methods.
+    /// Methods.
     pub methods: Vec<Arc<str>>,
-    /// User agents that have one of these in them; in lower case.
+    /// Parts of the `User-Agent` header, in lower case.
     pub agents: Vec<Arc<str>>,
 }
 
@@ -234,14 +234,14 @@ pub struct NoWakeSpec {
 pub enum Probing {
     /// Never.
     Disabled,
-    /// Only where more than a TCP connect is asked: a mesh's sidecar accepts every connection.
+    /// With HTTP and gRPC probes only: the sidecar of a service mesh accepts every TCP connection before the app does.
     NoTcp,
-    /// Wherever the pod's spec can be asked from outside.
+    /// With every probe of the pod's spec that the gateway can send.
     Enabled,
 }
 
 impl RouteKey {
-    /// Which object `meta` is.
+    /// The key of the object with this metadata.
     pub fn new(kind: RouteKind, meta: &Meta) -> Self {
         Self { namespace: meta.namespace().into(), name: meta.name.as_str().into(), kind }
     }
@@ -252,8 +252,7 @@ pub(crate) fn created(meta: &Meta) -> u64 {
     shared_fields::created(meta)
 }
 
-/// The rules of a faulty object, as far as they can be read: their hosts stay claimed. A rule none of whose hosts can be
-/// read is left out.
+/// The readable rules of an invalid object: their hosts stay claimed. A rule none of whose hosts can be read is left out.
 pub(crate) fn salvage(kind: RouteKind, object: &RouteObject) -> Vec<RuleSpec> {
     // [`read`] reports the faults.
     let faults = Faults::default();

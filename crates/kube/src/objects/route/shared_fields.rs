@@ -12,7 +12,7 @@ use crate::objects::Meta;
 use crate::objects::route::field::Field;
 use crate::objects::service_summary::PortRef;
 
-/// `service` and `port xor portName` below `at`; `name` is what the field of the Service is called.
+/// Reads a target below `at`: the Service from the field `name`, and either `port` or `portName`.
 pub(super) fn target(at: &Field<'_>, name: &str, namespace: &str) -> Option<TargetSpec> {
     let service = at.get(name);
     let expected = "a Service's name";
@@ -34,7 +34,7 @@ pub(super) fn target(at: &Field<'_>, name: &str, namespace: &str) -> Option<Targ
     Some(TargetSpec { service: id, port: port? })
 }
 
-/// A host in the one spelling that requests, claims and the data plane's table have.
+/// Reads a host, in the normalized spelling that requests, claims and the route table use.
 pub(super) fn host(at: &Field<'_>) -> Option<Arc<str>> {
     let text = at.text()?;
     if text == ANY {
@@ -54,11 +54,11 @@ pub(super) fn host(at: &Field<'_>) -> Option<Arc<str>> {
     }
 }
 
-/// The readable part of a rule of a faulty object. `rule` reads it from `at`, whose paths are at `paths`.
+/// The readable part of a rule of an invalid object. `rule` reads it from `at`, whose paths are at `paths`.
 ///
-/// A rule none of whose hosts can be read is left out: these hosts are not any host. Where paths or headers cannot be
-/// read, the readable part may match more requests than the whole rule. So it takes only requests that no other rule of its
-/// hosts takes.
+/// A rule none of whose hosts can be read is left out: without hosts it would match every host. If paths or headers cannot
+/// be read, a rule with the hosts alone stands for the unreadable part. It matches more requests than the whole rule, but
+/// every rule of these hosts with a path or a header takes precedence over it.
 pub(super) fn salvaged(at: &Field<'_>, paths: &str, rule: impl Fn(&Field<'_>) -> RuleSpec) -> Vec<RuleSpec> {
     let found = rule(at);
     if found.hosts.is_empty() && !at.get("hosts").is_blank() {
@@ -96,12 +96,12 @@ pub(super) fn header_name(at: &Field<'_>, text: &str) -> Option<HeaderName> {
 pub(super) fn header_value(at: &Field<'_>, text: &str) -> Option<HeaderValue> {
     let value = HeaderValue::from_str(text).ok();
     if value.is_none() {
-        at.fault(format_args!("has {text:?}: expected a header's value, without line ends"));
+        at.fault(format_args!("has {text:?}: expected a header's value, without line breaks"));
     }
     value
 }
 
-/// `headers[]{name, value?}`.
+/// Reads the list `headers[]{name, value?}`.
 pub(super) fn header_matches(at: &Field<'_>) -> Vec<(HeaderName, Option<HeaderValue>)> {
     let read = |header: &Field<'_>| {
         let name = header.get("name");
@@ -116,7 +116,7 @@ pub(super) fn header_matches(at: &Field<'_>) -> Vec<(HeaderName, Option<HeaderVa
     at.list().iter().filter_map(read).collect()
 }
 
-/// `scalingMetric{concurrency, requestRate}`.
+/// Reads `scalingMetric{concurrency, requestRate}`.
 pub(super) fn scaling_metric(at: &Field<'_>) -> (Option<u32>, Option<RateSpec>) {
     const DEFAULT_TARGET: u32 = 100;
     let target = |at: &Field<'_>| at.get("targetValue").number(1, u32::MAX).unwrap_or(DEFAULT_TARGET);
@@ -138,7 +138,7 @@ pub(super) fn scaling_metric(at: &Field<'_>) -> (Option<u32>, Option<RateSpec>) 
     (concurrency, rate)
 }
 
-/// When the object was made. The API server always says; an object without it counts as the newest.
+/// When the object was created. The API server always sets it; an object without it counts as the newest.
 pub(super) fn created(meta: &Meta) -> u64 {
     let text = meta.creation_timestamp.as_deref().unwrap_or_default();
     let parsed = text.parse::<k8s_openapi::jiff::Timestamp>().ok();

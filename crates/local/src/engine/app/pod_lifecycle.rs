@@ -1,4 +1,4 @@
-//! Birth and death of an app's pods.
+//! The pod lifecycle of an app: starts pods, handles their exit and readiness, counts failures, and sends stop orders.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,17 +19,17 @@ use crate::engine::status::AppEventKind;
 use crate::engine::{End, failure_text, lock, random_uid};
 use crate::process::{Exit, Process, Start};
 
-/// How long one probe may take, as kubelet has it.
+/// How long one probe may take: the default of kubelet.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What a task of an app's owner has to say.
+/// An event of a task of the owner.
 #[derive(Debug)]
 pub(super) enum News {
-    /// A pod runs, or cannot.
+    /// The process of a pod was started, or could not be.
     Spawned(PodUid, Result<Process, SpawnError>),
-    /// A pod is gone.
+    /// The process of a pod has ended.
     Exited(PodUid, Exit),
-    /// Nothing is probed any more.
+    /// The prober has ended.
     ProberEnded,
 }
 
@@ -42,7 +42,7 @@ impl App {
         Arc::new(Prober {
             plans: Box::new(move |uid, _, _| {
                 let plan = lock(&plans).get(uid).cloned()?;
-                // The newest word: another interval is no reason to replace a pod.
+                // Read the current interval: a change of it does not replace the pods.
                 let steady = lock(&handle.orders).spec.probe_interval;
                 Some(ProbeTarget { plan, node: Arc::clone(&node), steady })
             }),
@@ -66,7 +66,7 @@ impl App {
     }
 
     fn start_at(&mut self, lease: Lease, now: Moment) {
-        // The smallest number that no living pod has.
+        // The smallest number that no existing pod has.
         let taken = |ordinal: &u32| self.pods.iter().any(|pod| pod.ordinal == *ordinal);
         let ordinal = (1..u32::MAX).find(|ordinal| !taken(ordinal)).unwrap_or(u32::MAX);
         let name: Arc<str> = format!("{}-{ordinal}", self.spec.service.name()).into();
@@ -101,7 +101,7 @@ impl App {
         self.tasks.spawn(async move { News::Spawned(uid, Process::spawn(&launcher, start).await) });
     }
 
-    /// A task of ours has something to say.
+    /// Handles an event of a task of the owner.
     pub(super) fn hear(&mut self, news: News) {
         self.news = true;
         self.look = None;
@@ -140,13 +140,13 @@ impl App {
                 StartFailureCause::Crashed,
                 &failure_text::exited(&pod, exit, &self.handle.log),
             );
-            // Out of the slices first: until then it still counts as ready, and the reason would be forgotten.
+            // Remove the pod from the slices first: while it counts as ready, the failure would not be reported.
             self.publisher.publish(&self.service, self.spec.h2c, &self.pods);
             self.tell_holds(now);
         }
     }
 
-    /// A pod could not even be started.
+    /// A pod could not be started.
     fn failed(&mut self, now: Moment, begun: Moment, cause: StartFailureCause, reason: String) {
         self.note_event(&reason);
         self.count_failure(now, begun, cause, &reason);
@@ -154,8 +154,8 @@ impl App {
         self.tell(AppEventKind::Failed { reason });
     }
 
-    /// Pods that were there together and fail together have failed once: three pods with a typo in their command are
-    /// no crash loop.
+    /// Counts a failure. Pods that ran at the same time and fail together count once: three pods with a typo in their command
+    /// are not a crash loop.
     fn count_failure(&mut self, now: Moment, begun: Moment, cause: StartFailureCause, reason: &str) {
         let together = self.failure.is_some_and(|(failure, _)| begun <= failure);
         if !together || self.restarts.due().is_none() {
@@ -171,7 +171,7 @@ impl App {
         Some(self.pods.remove(place))
     }
 
-    /// Takes in how the pods stand in the registry.
+    /// Updates the pods from a snapshot of the registry.
     pub(super) fn see(&mut self, snapshot: &Snapshot) {
         let now = self.engine.now();
         for endpoint in snapshot.ports.iter().flat_map(PortView::endpoints) {
@@ -193,7 +193,7 @@ impl App {
         if recovers { self.restarts.ready(now) } else { self.restarts.unready(now) }
     }
 
-    /// Tells the processes whose time has come to stop.
+    /// Orders the processes of pods in the stage `Stopping` to stop.
     pub(super) fn signal(&mut self, end: End) {
         for pod in self.pods.iter_mut().filter(|pod| pod.stage == Stage::Stopping) {
             let Some(process) = &pod.process else { continue };

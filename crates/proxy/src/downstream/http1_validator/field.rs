@@ -1,4 +1,4 @@
-//! The small grammars inside a line: tokens, values, numbers.
+//! Parses the parts of an HTTP/1 line: tokens, header names and values, lengths and chunk sizes.
 
 use super::Violation;
 
@@ -49,12 +49,12 @@ pub(super) fn no_cr(line: &[u8], otherwise: Violation) -> Violation {
     if line.contains(&b'\r') { Violation::BareCr } else { otherwise }
 }
 
-/// Whether a list of names has one that fits.
+/// Whether a comma-separated list has a name that `fits`.
 pub(super) fn lists(value: &[u8], fits: impl Fn(&[u8]) -> bool) -> bool {
     value.split(|byte| *byte == b',').any(|name| fits(trim(name)))
 }
 
-/// A number of bytes that also fits a signed one: pods may read it as such.
+/// Parses a length in bytes. It must fit a signed 64-bit number: a pod may parse it as one, and overflow.
 pub(super) fn length(value: &[u8]) -> Option<u64> {
     if value.is_empty() {
         return None;
@@ -65,7 +65,7 @@ pub(super) fn length(value: &[u8]) -> Option<u64> {
     })
 }
 
-/// A chunk's size, from its line.
+/// Parses the line of a chunk and returns the chunk's size. `extension` limits the bytes of its extensions.
 pub(super) fn chunk(line: &[u8], extension: usize) -> Result<u64, Violation> {
     let digits = line.iter().position(|byte| !byte.is_ascii_hexdigit()).unwrap_or(line.len());
     let (size, rest) = line.split_at(digits);

@@ -1,4 +1,4 @@
-//! Checks the lines of one request head, and finds out what follows it: a body, another request or another protocol.
+//! Checks the lines of one request head, and determines what follows it: a body, another request or another protocol.
 
 use rouse_core::host::Host;
 
@@ -143,7 +143,7 @@ impl Head {
     }
 
     fn connection(&mut self, value: &[u8]) -> Result<(), Violation> {
-        // Later readers ignore a value that is not ASCII: they would see another request than the guard.
+        // Later readers ignore a value that is not ASCII: they would see another request than the validator.
         if !value.is_ascii() {
             return Err(Violation::HeaderValue);
         }

@@ -110,7 +110,7 @@ impl Default for State {
 }
 
 impl Http1Validator {
-    /// A guard of a new connection.
+    /// The validator of a new connection.
     pub fn new(limits: HeadLimits) -> Self {
         Self { limits, ..Self::default() }
     }
@@ -250,7 +250,7 @@ impl Http1Validator {
     /// Takes a line, or the part of it that has arrived. Returns how many bytes.
     fn line(&mut self, rest: &[u8]) -> Result<usize, (usize, Violation)> {
         if rest.first() == Some(&TLS_HANDSHAKE) && self.is_new() {
-            // Now: a TLS handshake may have no line end for long.
+            // Checked at the first byte: a TLS handshake may have no line end for long.
             return Err((0, Violation::Tls));
         }
         let (longest, too_long) = self.longest();

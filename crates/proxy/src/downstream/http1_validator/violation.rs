@@ -1,4 +1,4 @@
-//! The rules of the guard, each with a code and a sentence for the client.
+//! The HTTP/1 rules that a request can violate, each with a code and a sentence for the client.
 
 use std::fmt;
 
@@ -121,14 +121,18 @@ impl Violation {
             Self::RepeatedTransferEncoding => {
                 ("repeated_transfer_encoding", "there is more than one Transfer-Encoding")
             }
-            Self::OldTransferEncoding => ("old_transfer_encoding", "HTTP/1.0 has no Transfer-Encoding"),
+            Self::OldTransferEncoding => {
+                ("old_transfer_encoding", "Transfer-Encoding is not allowed in HTTP/1.0")
+            }
             Self::BothLengths => ("both_lengths", "there are both Content-Length and Transfer-Encoding"),
-            Self::MissingHost => ("missing_host", "there is no Host"),
-            Self::RepeatedHost => ("repeated_host", "there is more than one Host"),
+            Self::MissingHost => ("missing_host", "there is no Host header"),
+            Self::RepeatedHost => ("repeated_host", "there is more than one Host header"),
             Self::Host => ("host", "Host is not a host with an optional port"),
             Self::OtherHost => ("other_host", "Host and the authority of the target differ"),
-            Self::ConnectBody => ("connect_body", "CONNECT has no body"),
-            Self::AfterConnect => ("after_connect", "nothing may follow CONNECT"),
+            Self::ConnectBody => ("connect_body", "a CONNECT request must not have a body"),
+            Self::AfterConnect => {
+                ("after_connect", "no bytes may follow a CONNECT request, which is not supported")
+            }
             Self::ChunkSize => {
                 ("chunk_size", "a chunk size is not a hexadecimal number in the allowed range")
             }

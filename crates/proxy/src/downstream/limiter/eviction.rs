@@ -16,7 +16,7 @@ pub(super) const MAX_STALL: Duration = Duration::from_secs(1);
 pub(super) const NEW: Duration = Duration::from_millis(250);
 
 impl ConnectionLimiter {
-    /// The connection that another one may take the place of.
+    /// The connection that is closed first to make room for a new one.
     pub(super) fn evictable<'c>(
         &self,
         connections: &'c Connections,

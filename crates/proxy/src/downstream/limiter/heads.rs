@@ -1,4 +1,4 @@
-//! What the reader of a connection reports: incomplete heads, half-closed clients, refused heads.
+//! Tracks what the reader of a client connection sees: incomplete heads, half-closed clients, refused heads.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -24,7 +24,7 @@ struct Tracked {
     counters: Arc<ReaderCounters>,
     /// The bytes of an incomplete head.
     head_bytes: AtomicUsize,
-    /// Those of all connections of the worker.
+    /// The incomplete heads of all connections of the worker.
     heads: Arc<IncompleteHeads>,
     /// Why the last head was refused.
     refused: OnceLock<Violation>,
@@ -84,7 +84,7 @@ impl ReadTracker {
         self.0.head.get()
     }
 
-    /// The same, if the head is long and that is at least since `before`.
+    /// Since when a long head is incomplete. `None` if the head is short, or began after `before`.
     pub(super) fn long_head_since(&self, before: Moment) -> Option<Moment> {
         let is_long = self.0.head_bytes.load(Ordering::Relaxed) > LONG_HEAD;
         self.head_since().filter(|since| is_long && *since <= before)
@@ -115,7 +115,7 @@ impl ReadTracker {
         self.0.counters.buffer.store(capacity, Ordering::Relaxed);
     }
 
-    /// An incomplete head takes so many bytes.
+    /// Sets how many bytes an incomplete head takes.
     pub(crate) fn head_takes(&self, bytes: usize) {
         let before = self.0.head_bytes.swap(bytes, Ordering::Relaxed);
         if bytes != before {

@@ -51,7 +51,7 @@ pub(crate) struct ConnectionLimiter {
 }
 
 impl ConnectionLimiter {
-    /// For one of `workers`.
+    /// The limiter of one of `workers`.
     pub(crate) fn new(clock: TokioClock, limits: ConnectionLimits, workers: usize) -> Rc<Self> {
         let workers = workers.max(1);
         Rc::new(Self {

@@ -54,12 +54,12 @@ impl TrackedConnection {
         })
     }
 
-    /// What the rooms below know of it.
+    /// Its state, which the modules below `downstream` update.
     pub(crate) fn client(&self) -> &Rc<ClientState> {
         &self.client
     }
 
-    /// For the reader of the connection.
+    /// The tracker for the reader of the connection.
     pub(crate) fn tracker(&self) -> ReadTracker {
         self.tracker.clone()
     }

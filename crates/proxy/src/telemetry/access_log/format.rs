@@ -1,4 +1,4 @@
-//! Formats one line for one request. Text from clients is escaped, so that it cannot forge a line or control a terminal.
+//! Formats the access log line of a request. Text from clients is escaped: it cannot forge a line or control a terminal.
 
 use std::fmt::Write as _;
 use std::str::FromStr;

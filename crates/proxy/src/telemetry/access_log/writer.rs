@@ -1,5 +1,5 @@
-//! Writes lines on a thread of its own, so that no request waits for a disk or a pipe. When the thread cannot keep up, lines are
-//! dropped and counted.
+//! Writes the access log on a thread of its own, so that no request waits for a disk or a pipe. When the thread cannot keep
+//! up, lines are dropped and counted.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -18,7 +18,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Returns the time of day.
 pub type TimeOfDay = fn() -> SystemTime;
 
-/// Writes lines on a thread of its own.
+/// Writes the lines of the access log on a thread of its own.
 pub struct Writer {
     format: Format,
     time_of_day: TimeOfDay,

@@ -78,7 +78,7 @@ impl Keda {
         keda
     }
 
-    /// `route` is its name in our own metrics.
+    /// `route` is its name in Rouse's own metrics.
     pub(super) fn concurrency(&self, route: &str, labels: &RouteLabels) -> Gauge {
         self.concurrency.series(route, labels)
     }

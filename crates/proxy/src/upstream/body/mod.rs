@@ -1,4 +1,4 @@
-//! Bodies on their way through the proxy, both ways.
+//! Request and response bodies on their way through the proxy.
 
 mod replay;
 mod request;
@@ -10,7 +10,7 @@ pub(super) use self::request::{BodySource, RequestBody};
 pub(crate) use self::response::{BodyError, ResponseBody};
 pub(super) use self::response::{PodIncoming, StreamedResponse};
 
-/// `size` and `by` bytes more.
+/// Adds `by` bytes to `size`.
 fn longer(mut size: SizeHint, by: u64) -> SizeHint {
     // The upper bound first: the lower may not be above it.
     if let Some(upper) = size.upper() {

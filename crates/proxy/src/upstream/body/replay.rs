@@ -8,7 +8,7 @@ use http_body::Frame;
 
 use crate::budget::{BodyBuffers, Reserved};
 
-/// As many bytes of a body are kept for another attempt.
+/// The most bytes of a body that are kept for another attempt.
 const MAX_KEPT: usize = 64 * 1024;
 
 /// The frames of a body that an attempt has taken, while another attempt may need them.

@@ -126,7 +126,7 @@ struct Watch {
     stalled: u32,
 }
 
-/// As many checks in a row without a new frame end a response.
+/// A response ends after this many checks in a row without a new frame.
 const MAX_CHECKS: u32 = 4;
 
 impl Watch {

@@ -103,7 +103,7 @@ pub(crate) async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Why there is no connection.
+/// Why no connection could be opened.
 #[derive(Debug)]
 pub(crate) enum DialError {
     /// The pod did not accept it.
@@ -135,7 +135,7 @@ const SETTINGS: u8 = 4;
 /// The types of the records that a TLS connection may begin with.
 const TLS_ALERT: u8 = 21;
 const TLS_HANDSHAKE: u8 = 22;
-/// As many bytes are enough to tell one protocol from another.
+/// The number of first bytes that tell one protocol from another.
 const FIRST: usize = 8;
 
 /// What has been observed on a connection: how many bytes, the first of them, and TLS errors.
@@ -189,7 +189,7 @@ impl Observed {
         }
     }
 
-    /// The same for HTTP/2.
+    /// The protocol that the pod speaks instead of HTTP/2, and what to change.
     pub(super) fn instead_of_http2(&self) -> Option<&'static str> {
         match self.first()? {
             [0, 0, ..] if self.bytes_read() < 4 => None,
@@ -209,7 +209,7 @@ impl Observed {
         self.tls.get()
     }
 
-    /// Why there is no connection after all.
+    /// Why HTTP/2 could not begin on the connection: a TLS error after the handshake, or else the pod.
     pub(super) fn refusal(observed: Arc<Self>) -> DialError {
         Arc::into_inner(observed)
             .and_then(|observed| observed.tls.into_inner())

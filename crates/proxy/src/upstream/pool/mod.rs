@@ -30,8 +30,8 @@ use super::cluster_ip::ClusterIp;
 use super::context::UpstreamContext;
 use crate::budget::ConnectionLimits;
 
-/// After as many sweeps an idle connection is closed. Servers close theirs after 5 s and more, and a request that is sent at
-/// that moment is lost.
+/// An idle connection is closed after this many sweeps. Servers close theirs after 5 s or more, and a request that is sent
+/// at that moment is lost.
 const MAX_AGE: u32 = 3;
 /// Streams at a time on one HTTP/2 connection; the next request gets another one.
 const STREAMS: u16 = 100;
@@ -82,7 +82,7 @@ pub(crate) struct IdleBudget {
 }
 
 impl IdleBudget {
-    /// For one of `workers`.
+    /// The budget of one of `workers`.
     pub(crate) fn new(limits: &ConnectionLimits, workers: usize) -> Rc<Self> {
         Rc::new(Self { per_pod: limits.kept_per_pod, left: Cell::new(limits.kept.div_ceil(workers.max(1))) })
     }
@@ -290,8 +290,8 @@ impl Pool {
             Transport::H2c => limit,
             Transport::Tls(_) => limit + HANDSHAKE,
         };
-        // Many requests at once need one connection over HTTP/2, not one each. Before the first TLS handshake, the protocol is not
-        // known.
+        // Over HTTP/2, many requests at once need one connection, not one each. Before the first TLS handshake, the protocol
+        // is not known.
         let turn = timeout(patience, self.connecting.acquire()).await.map_err(|_| DialError::Pod)?;
         if let Some(link) = self.take(upgrade) {
             return Ok(link);

@@ -25,8 +25,8 @@ use crate::upstream::body::RequestBody;
 use crate::upstream::context::UpstreamContext;
 use crate::upstream::executor::LocalExecutor;
 
-/// The same on all streams of one connection: with less, streams that are not read would stall the others. Four times
-/// as much, since h2 counts 256 bytes for each unread frame, and ends the connection at half of its window.
+/// How much a pod may send on all streams of one connection: with less, streams that are not read would stall the others.
+/// Four times as much, since h2 counts 256 bytes for each unread frame, and ends the connection at half of its window.
 const CONNECTION_WINDOW: u32 = 4 * STREAMS as u32 * STREAM_WINDOW;
 /// How often a pod that has open streams and sends nothing gets a PING.
 const PING: Duration = Duration::from_secs(10);
@@ -193,7 +193,7 @@ impl PooledConnection {
         }
     }
 
-    /// The same, with the right of the client connection that uses it.
+    /// Attaches the permit of the client connection that uses it.
     pub(crate) fn in_turn(mut self, of: PodRequestPermit) -> Self {
         let (PooledConnection::Http1 { turn, .. } | PooledConnection::Http2 { turn, .. }) = &mut self;
         *turn = Some(of);

@@ -13,14 +13,14 @@ enum State {
     Boundary,
     /// The second byte follows: mask and length.
     Length,
-    /// As many bytes of an extended length follow.
+    /// `left` more bytes of an extended length follow.
     Extended { left: u8, length: u64, masked: bool },
-    /// As many bytes of mask and payload follow.
+    /// This many bytes of mask and payload follow.
     Rest(u64),
 }
 
 impl Frames {
-    /// More bytes were written.
+    /// Follows bytes that were written.
     pub(super) fn add(&mut self, mut bytes: &[u8]) {
         while let Some((&first, rest)) = bytes.split_first() {
             (self.state, bytes) = match self.state {
