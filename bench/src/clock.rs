@@ -72,7 +72,7 @@ pub(crate) fn patiently<T>(
             return Ok(answer);
         }
         if began.elapsed() > patience {
-            return Err(format!("waited {patience:?} in vain: {what}").into());
+            return Err(format!("timed out after {patience:?}: {what}").into());
         }
         thread::sleep(POLL);
     }

@@ -12,13 +12,13 @@ use crate::args::{Format, Growth as Ask};
 use crate::child::Running;
 use crate::generated_config::{self, HOST, SERVING, Size};
 use crate::h2load::Kept;
-use crate::load::{ProxyAddress, ListenerKind, Load, Scenario};
+use crate::load::{ListenerKind, Load, ProxyAddress, Scenario};
 use crate::matrix::report::{self, one};
-use crate::matrix::{self, Cell, ProxyUnderTest, Held, Rule, Run, summarise};
+use crate::matrix::{self, Cell, Held, ProxyUnderTest, Rule, Run, summarise};
 use crate::proxy::WORKERS;
 use crate::role::data_plane;
 use crate::rouse::{Rouse, binary};
-use crate::stats::{ConcurrencyLimits, float};
+use crate::stats::{Spread, float};
 use crate::table::columns;
 use crate::{Result, ports, tools};
 
@@ -90,8 +90,7 @@ struct Axis {
 }
 
 fn axis(name: &'static str, members: &[&str], runs: &[Run], rule: &Rule) -> Axis {
-    let part: Vec<Run> =
-        runs.iter().filter(|run| members.contains(&run.proxy.as_str())).cloned().collect();
+    let part: Vec<Run> = runs.iter().filter(|run| members.contains(&run.proxy.as_str())).cloned().collect();
     let mut cells = members.first().map_or_else(Vec::new, |first| summarise(&part, first, rule));
     // In the order of the group, not of the runs.
     cells.sort_by_key(|cell| members.iter().position(|&member| member == cell.proxy));
@@ -116,7 +115,7 @@ fn text(axes: &[Axis], runs: &[Run]) -> String {
 fn made(runs: &[Run], proxy: &str) -> Option<f64> {
     let runs = runs.iter().filter(|run| run.proxy == proxy);
     let made: Vec<f64> = runs.map(|run| float(run.connections.saturating_sub(CONNECTIONS.into()))).collect();
-    Some(ConcurrencyLimits::of(&made)?.median)
+    Some(Spread::of(&made)?.median)
 }
 
 /// The upstream server, on all addresses of this machine, because each pod has its own.

@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use crate::load::{ProxyAddress, Outcome};
+use crate::load::{Outcome, ProxyAddress};
 use crate::{Result, child, tools};
 
 /// Longer than any run; a run that hangs is ended.

@@ -94,12 +94,18 @@ pub(crate) fn send(load: Load, address: &ProxyAddress, requests: u32) -> Result<
     }
 }
 
-fn fresh(handshake: Option<Handshake>, at_once: u32, address: &ProxyAddress, requests: u32) -> Result<Outcome> {
+fn fresh(
+    handshake: Option<Handshake>,
+    at_once: u32,
+    address: &ProxyAddress,
+    requests: u32,
+) -> Result<Outcome> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["connect", "--address", &address.address.to_string(), "--host", &address.host]);
     command.args(["--count", &requests.to_string(), "--at-once", &at_once.to_string()]);
     if let Some(handshake) = handshake {
-        let certificate = address.certificate.as_deref().ok_or("a handshake needs a listener with a certificate")?;
+        let certificate =
+            address.certificate.as_deref().ok_or("a handshake needs a listener with a certificate")?;
         command.args(["--handshake", name(handshake), "--certificate"]).arg(certificate);
     }
     let text = child::output("the load of new connections", &mut command, PATIENCE)?;

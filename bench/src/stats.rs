@@ -28,14 +28,14 @@ pub(crate) fn median(values: &[f64]) -> Option<f64> {
 
 /// Median and range of values.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub(crate) struct ConcurrencyLimits {
+pub(crate) struct Spread {
     pub(crate) median: f64,
     pub(crate) min: f64,
     pub(crate) max: f64,
     pub(crate) count: usize,
 }
 
-impl ConcurrencyLimits {
+impl Spread {
     /// `None` without values.
     pub(crate) fn of(values: &[f64]) -> Option<Self> {
         Some(Self {
@@ -74,8 +74,8 @@ mod tests {
 
     #[test]
     fn a_spread_knows_its_ends() {
-        let spread = ConcurrencyLimits::of(&[3.0, 1.0, 2.0]).unwrap();
-        assert_eq!(spread, ConcurrencyLimits { median: 2.0, min: 1.0, max: 3.0, count: 3 });
-        assert_eq!(ConcurrencyLimits::of(&[]), None);
+        let spread = Spread::of(&[3.0, 1.0, 2.0]).unwrap();
+        assert_eq!(spread, Spread { median: 2.0, min: 1.0, max: 3.0, count: 3 });
+        assert_eq!(Spread::of(&[]), None);
     }
 }

@@ -69,10 +69,10 @@ fn escape(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stats::ConcurrencyLimits;
+    use crate::stats::Spread;
 
     fn cell(scenario: &'static str, proxy: &str, median: f64) -> Cell {
-        let cpu_us = ConcurrencyLimits { median, min: median, max: median * 2.0, count: 3 };
+        let cpu_us = Spread { median, min: median, max: median * 2.0, count: 3 };
         Cell { scenario, proxy: proxy.to_owned(), cpu_us, ratio: None, kept: 3, marked: true }
     }
 

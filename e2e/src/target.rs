@@ -98,7 +98,7 @@ pub async fn run<F: Future<Output = ()>>(
             assert_eq!(rouse.admin.service(&name).await.state, "zero");
             check(rouse.target(true)).await;
             let starts = rouse.admin.cold_starts(&name).await;
-            assert!(!starts.is_empty(), "a request that found nothing is a cold start");
+            assert!(!starts.is_empty(), "a request to an app at zero is recorded as a cold start");
             rouse.stop().await;
         }
         Way::Warm => {

@@ -18,7 +18,7 @@ const SLOW_POLL: Duration = Duration::from_millis(100);
 pub async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, future)
         .await
-        .unwrap_or_else(|_| panic!("waited {PATIENCE:?} in vain: {what}"))
+        .unwrap_or_else(|_| panic!("timed out after {PATIENCE:?}: {what}"))
 }
 
 /// Calls `ask` until it returns a value. Panics if it returns none within [`PATIENCE`].
@@ -46,7 +46,7 @@ pub async fn patiently<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -
     };
     tokio::time::timeout(LONG_PATIENCE, asking)
         .await
-        .unwrap_or_else(|_| panic!("waited {LONG_PATIENCE:?} in vain: {what}"))
+        .unwrap_or_else(|_| panic!("timed out after {LONG_PATIENCE:?}: {what}"))
 }
 
 /// Calls `ask` until its result has not changed for a while, for example because a sender is blocked.

@@ -9,7 +9,7 @@ use http::Method;
 use rouse_e2e::body;
 use rouse_e2e::client::grpc::{Grpc, Reply};
 use rouse_e2e::client::raw::Raw;
-use rouse_e2e::client::session::{self, Http, FullResponse};
+use rouse_e2e::client::session::{self, FullResponse, Http};
 use rouse_e2e::config::{App, Config};
 use rouse_e2e::programs;
 use rouse_e2e::rouse::Rouse;
@@ -53,7 +53,10 @@ impl Row {
         );
         assert!(whole.header("content-type").starts_with("text/plain"), "{whole:?}");
         assert!((1..4096).contains(&whole.body.len()), "a short text: {whole:?}");
-        assert!(!whole.headers.contains_key("x-rouse-cold-start"), "only a pod's response has this header: {whole:?}");
+        assert!(
+            !whole.headers.contains_key("x-rouse-cold-start"),
+            "only a pod's response has this header: {whole:?}"
+        );
     }
 
     async fn heard_by_grpc(&self, mut reply: Reply) {
@@ -214,7 +217,11 @@ async fn a_pod_that_dies_is_an_upstream_reset_and_the_next_request_gets_a_new_on
 async fn a_pod_that_does_not_answer_is_a_response_timeout() {
     for app in [App::http(), App::h2c()] {
         let (rouse, target) = start(app.timeout("response-header", "1s")).await;
-        assert_eq!(session::get(&target, "/").await.status, 200, "the response timeout does not include the start");
+        assert_eq!(
+            session::get(&target, "/").await.status,
+            200,
+            "the response timeout does not include the start"
+        );
         RESPONSE_TIMEOUT.check(&rouse, &target, "/hang").await;
         target.until("in_flight", |requests| requests == 1).await;
         rouse.stop().await;
@@ -237,7 +244,11 @@ async fn a_response_that_takes_too_long_is_cut_and_no_text_of_ours_is_in_it() {
     let mut client = Raw::connect(&target).await;
     client.get(&target, "/sse/9/next").await;
     assert_eq!(client.head().await.status, 200);
-    assert_eq!(client.ended().await, "9\r\ndata: 1\n\n\r\n", "the body ends after the first event, without a last chunk");
+    assert_eq!(
+        client.ended().await,
+        "9\r\ndata: 1\n\n\r\n",
+        "the body ends after the first event, without a last chunk"
+    );
     let mut client = Http::two(&target).await;
     let request = client.request(Method::GET, "/sse/9/next").body(body::empty()).unwrap();
     let response = client.send(request).await;

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 
 use http::Method;
 use rouse_e2e::body;
-use rouse_e2e::client::session::{Http, FullResponse, get, get_many, whole};
+use rouse_e2e::client::session::{FullResponse, Http, get, get_many, whole};
 use rouse_e2e::config::{App, Config};
 use rouse_e2e::proc::Memory;
 use rouse_e2e::programs;

@@ -2,7 +2,7 @@
 //! handshakes.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
-#![expect(clippy::print_stderr, reason = "what a run skips or measures is told beside its results")]
+#![expect(clippy::print_stderr, reason = "a run prints what it skips or measures beside its results")]
 
 use std::fs;
 use std::net::SocketAddr;

@@ -13,7 +13,7 @@ use super::{Gateway, PATIENCE, client, runtime};
 use crate::args::{ClusterColdStart, Format};
 use crate::clock::{Stopwatch, delay};
 use crate::rouse::binary;
-use crate::stats::ConcurrencyLimits;
+use crate::stats::Spread;
 use crate::{Result, http, table};
 
 const NAMESPACE: &str = "bench-cold-start";
@@ -206,7 +206,7 @@ fn print(format: Format, subjects: &[Subject]) -> Result<()> {
         println!("{}", serde_json::to_string_pretty(&all)?);
         return Ok(());
     }
-    let cell = |values: Vec<f64>| match ConcurrencyLimits::of(&values) {
+    let cell = |values: Vec<f64>| match Spread::of(&values) {
         Some(spread) => format!("{:.0} ({:.0}-{:.0})", spread.median, spread.min, spread.max),
         None => "-".to_owned(),
     };

@@ -15,7 +15,7 @@ use crate::args::{ColdStart as Ask, Format};
 use crate::clock::Stopwatch;
 use crate::proc::{busy_time, our_time};
 use crate::rouse::{App, Rouse, binary};
-use crate::stats::{ConcurrencyLimits, float, percentile};
+use crate::stats::{Spread, float, percentile};
 use crate::{Result, http};
 use by_hand::{Way, by_hand};
 
@@ -84,7 +84,7 @@ struct Report {
     delay_ms: u64,
     series: Vec<Series>,
     /// The phases that Rouse reports, in milliseconds.
-    phases_ms: BTreeMap<String, ConcurrencyLimits>,
+    phases_ms: BTreeMap<String, Spread>,
     /// The share of one core that other processes used meanwhile.
     foreign_share: f64,
 }
@@ -124,7 +124,7 @@ fn one(ask: &Ask, rouse: &Path, delay: u64) -> Result<Report> {
     Ok(Report { delay_ms: delay, series, phases_ms, foreign_share })
 }
 
-fn through_rouse(binary: &Path, delay: u64, count: u32) -> Result<(Vec<Start>, BTreeMap<String, ConcurrencyLimits>)> {
+fn through_rouse(binary: &Path, delay: u64, count: u32) -> Result<(Vec<Start>, BTreeMap<String, Spread>)> {
     let app = App {
         name: "app".to_owned(),
         command: vec![std::env::current_exe()?.display().to_string(), "app".to_owned()],
@@ -147,14 +147,14 @@ fn through_rouse(binary: &Path, delay: u64, count: u32) -> Result<(Vec<Start>, B
     Ok((starts, phases(&told)))
 }
 
-fn phases(told: &[Told]) -> BTreeMap<String, ConcurrencyLimits> {
+fn phases(told: &[Told]) -> BTreeMap<String, Spread> {
     let mut phases: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
     for told in told.iter().filter(|told| told.outcome == "served") {
         for (phase, &took) in &told.phases_us {
             phases.entry(phase).or_default().push(float(took) / 1e3);
         }
     }
-    phases.into_iter().filter_map(|(phase, took)| Some((phase.to_owned(), ConcurrencyLimits::of(&took)?))).collect()
+    phases.into_iter().filter_map(|(phase, took)| Some((phase.to_owned(), Spread::of(&took)?))).collect()
 }
 
 #[cfg(test)]
@@ -175,6 +175,6 @@ mod tests {
             phases_us: BTreeMap::from([("ready".to_owned(), took)]),
         };
         let phases = phases(&[told("served", 1_000), told("served", 3_000), told("abandoned", 90_000)]);
-        assert_eq!(phases["ready"], ConcurrencyLimits { median: 2.0, min: 1.0, max: 3.0, count: 2 });
+        assert_eq!(phases["ready"], Spread { median: 2.0, min: 1.0, max: 3.0, count: 2 });
     }
 }

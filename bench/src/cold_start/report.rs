@@ -50,7 +50,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::stats::ConcurrencyLimits;
+    use crate::stats::Spread;
 
     #[test]
     fn the_goal_stands_beside_what_was_reached() {
@@ -62,7 +62,7 @@ mod tests {
             after_listening: percentiles(),
             starts: Vec::new(),
         };
-        let ready = ConcurrencyLimits { median: 7.0, min: 7.0, max: 7.0, count: 1 };
+        let ready = Spread { median: 7.0, min: 7.0, max: 7.0, count: 1 };
         let phases_ms = BTreeMap::from([("ready".to_owned(), ready)]);
         let text = text(&[Report { delay_ms: 300, series: vec![series], phases_ms, foreign_share: 0.42 }]);
         for part in ["after 300 ms", "42 % of a core", "goal for rouse", "15", "ready 7.00"] {

@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::Result;
 use crate::child::Running;
 use crate::clock::{Stopwatch, rest};
-use crate::load::{ProxyAddress, ListenerKind, Handshakes, Scenario, send};
+use crate::load::{Handshakes, ListenerKind, ProxyAddress, Scenario, send};
 use crate::proc::{self, busy_time, connections_opened, our_time, time_of};
 use crate::rouse::Rouse;
 use crate::stats::float;

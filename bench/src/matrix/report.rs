@@ -1,7 +1,7 @@
 //! Formats the results as text tables: a row per proxy, a column per load.
 
 use super::{Cell, Rule};
-use crate::stats::ConcurrencyLimits;
+use crate::stats::Spread;
 use crate::table::columns;
 
 /// CPU time and ratios, with a row for each of `proxies`, measured or not.
@@ -45,9 +45,9 @@ fn table(cells: &[Cell], proxies: &[&str], show: impl Fn(&Cell) -> Option<String
 }
 
 /// The median and its range, with `!` if the cell is marked.
-pub(crate) fn one(spread: &ConcurrencyLimits, marked: bool) -> String {
+pub(crate) fn one(spread: &Spread, marked: bool) -> String {
     let places = if spread.median < 10.0 { 2 } else { usize::from(spread.median < 100.0) };
-    let ConcurrencyLimits { median, min, max, .. } = spread;
+    let Spread { median, min, max, .. } = spread;
     let mark = if marked { "!" } else { "" };
     format!("{mark}{median:.places$} ({min:.places$}–{max:.places$})")
 }
@@ -61,7 +61,7 @@ mod tests {
         let cell = |scenario, proxy: &str, marked| Cell {
             scenario,
             proxy: proxy.to_owned(),
-            cpu_us: ConcurrencyLimits { median: 20.04, min: 19.0, max: 21.0, count: 3 },
+            cpu_us: Spread { median: 20.04, min: 19.0, max: 21.0, count: 3 },
             ratio: None,
             kept: 3,
             marked,

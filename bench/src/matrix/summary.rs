@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::Run;
-use crate::stats::ConcurrencyLimits;
+use crate::stats::Spread;
 
 /// The rule for dropped runs and marked cells.
 #[derive(Debug, Clone, Copy, Serialize)]
@@ -30,9 +30,9 @@ pub(crate) struct Cell {
     pub(crate) scenario: &'static str,
     pub(crate) proxy: String,
     /// CPU time per request, in microseconds.
-    pub(crate) cpu_us: ConcurrencyLimits,
+    pub(crate) cpu_us: Spread,
     /// The ratio to the reference, over the rounds that both have.
-    pub(crate) ratio: Option<ConcurrencyLimits>,
+    pub(crate) ratio: Option<Spread>,
     /// How many runs were kept.
     pub(crate) kept: usize,
     /// Too few runs were kept, so the disturbed ones are shown, too.
@@ -56,8 +56,8 @@ pub(crate) fn summarise(runs: &[Run], reference: &str, rule: &Rule) -> Vec<Cell>
         Some(Cell {
             scenario,
             proxy: proxy.to_owned(),
-            cpu_us: ConcurrencyLimits::of(&cpu)?,
-            ratio: ConcurrencyLimits::of(&ratios),
+            cpu_us: Spread::of(&cpu)?,
+            ratio: Spread::of(&ratios),
             kept,
             // A ratio is marked if either side is.
             marked: marked || unsure,
@@ -92,17 +92,7 @@ mod tests {
         let proxy = proxy.to_owned();
         let (per_second, failed, connections, handshakes) = (1.0, 0, 0, None);
         let scenario = "load";
-        Run {
-            round,
-            scenario,
-            proxy,
-            cpu_us,
-            per_second,
-            failed,
-            foreign_share,
-            connections,
-            handshakes,
-        }
+        Run { round, scenario, proxy, cpu_us, per_second, failed, foreign_share, connections, handshakes }
     }
 
     fn cell(runs: &[Run], proxy: &str) -> Cell {

@@ -32,7 +32,12 @@ const SCENARIOS: [Scenario; 9] = [
     scenario("TLS 50 conns, 1 KiB", ListenerKind::Tls, kept(50, None, "/"), 40_000),
     scenario("TLS 16 conns, 1 MiB", ListenerKind::Tls, kept(16, None, "/large"), 1_500),
     scenario("TLS full handshake each", ListenerKind::Tls, Load::Handshakes(Handshake::Full, 16), 4_000),
-    scenario("TLS resumed handshake each", ListenerKind::Tls, Load::Handshakes(Handshake::Resumed, 16), 4_000),
+    scenario(
+        "TLS resumed handshake each",
+        ListenerKind::Tls,
+        Load::Handshakes(Handshake::Resumed, 16),
+        4_000,
+    ),
 ];
 
 const fn scenario(name: &'static str, entrance: ListenerKind, load: Load, requests: u32) -> Scenario {

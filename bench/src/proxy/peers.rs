@@ -12,8 +12,8 @@ use crate::args::{Common, Proxy as Ask};
 use crate::certificate::{self, Certificate};
 use crate::child::Running;
 use crate::generated_config::{self, HOST, SERVING, Size};
-use crate::load::{ProxyAddress, ListenerKind};
-use crate::matrix::{ProxyUnderTest, Held};
+use crate::load::{ListenerKind, ProxyAddress};
+use crate::matrix::{Held, ProxyUnderTest};
 use crate::rouse::{App, Rouse, binary};
 use crate::{Result, ports, tools};
 
@@ -94,7 +94,8 @@ pub(super) fn rouse(
         |app: &str| rouse.pods(app, 1)?.first().copied().ok_or_else(|| format!("{app} has no pod").into());
     let upstreams: [Result<SocketAddr>; 2] = [SERVING, "h2c"].map(pod);
     let [upstream, h2c_upstream] = upstreams;
-    let address = |host: &str| Some(ProxyAddress { address: rouse.address, host: host.to_owned(), certificate: None });
+    let address =
+        |host: &str| Some(ProxyAddress { address: rouse.address, host: host.to_owned(), certificate: None });
     let (http1, h2c) = (address(HOST), address("h2c.bench"));
     let tls = rouse.secure.map(|address| tls_door(address, certificate));
     let proxy = ProxyUnderTest { name: ROUSE.to_owned(), http1, h2c, tls, held: Held::Rouse(rouse) };
@@ -131,7 +132,8 @@ impl Place<'_> {
     fn open(&self, name: &str, command: &mut Command, also: &[ListenerKind]) -> Result<ProxyUnderTest> {
         let mut running = Running::start(name, command)?;
         running.until("listens", PATIENCE, |_| TcpStream::connect(self.listen).ok())?;
-        let address = |address: SocketAddr| ProxyAddress { address, host: address.to_string(), certificate: None };
+        let address =
+            |address: SocketAddr| ProxyAddress { address, host: address.to_string(), certificate: None };
         Ok(ProxyUnderTest {
             name: name.to_owned(),
             http1: Some(address(self.listen)),

@@ -45,7 +45,12 @@ pub(super) struct Call {
 }
 
 /// The system calls of these processes under load.
-pub(super) fn counted(strace: &Path, pids: &[u32], address: &ProxyAddress, folder: &Path) -> Result<Vec<Call>> {
+pub(super) fn counted(
+    strace: &Path,
+    pids: &[u32],
+    address: &ProxyAddress,
+    folder: &Path,
+) -> Result<Vec<Call>> {
     let file = folder.join("strace");
     let mut command = Command::new(strace);
     command.args(["-c", "-f", "-o"]).arg(&file);

@@ -1,4 +1,4 @@
-//! `rouse.yaml` → checked configuration, and what is said of a file that is not allowed.
+//! Parses `rouse.yaml` into a checked configuration, and the errors for invalid files.
 
 #![allow(clippy::panic, clippy::expect_used, reason = "helpers of tests: a panic is how a test fails")]
 
@@ -16,7 +16,7 @@ use rouse_daemon::rouse_yaml::{
     Tls,
 };
 
-/// As in the contract, comments included.
+/// The example of the contract, including its comments.
 const EXAMPLE: &str = r#"# rouse.yaml — every key but `apps.<name>.command` has a default
 listen: 127.0.0.1:8080          # requests come in here; a list is allowed; port 0 = any free port (printed)
 admin: 127.0.0.1:9080           # admin API, metrics, dashboard
@@ -37,12 +37,12 @@ apps:
     sidecar: false
 "#;
 
-// What is allowed, in words.
+// The texts on what is allowed.
 const ADDRESS: &str = r#"an IP address and a port, like 127.0.0.1:8080 or "[::1]:8080""#;
 const APPS: &str = r#"an app under its name, like hello: {command: ["python3", "server.py"]}"#;
 const SPAN: &str = "a duration from 0s to 720h, like 500ms, 30s, 5m or 1h";
 const SOME_SPAN: &str = "a duration from 1ms to 720h, like 500ms, 30s, 5m or 1h";
-/// As the gateway says it of its own admin address.
+/// The gateway's text for its own admin address.
 const ADMIN: &str = "a loopback address or the pod's own, and a port, like 127.0.0.1:9090: the admin API has no authentication";
 const TOP: &str = "an object with listen, admin, tls, logs, apps";
 
@@ -50,7 +50,7 @@ fn read(yaml: &str) -> Config {
     rouse_yaml::read(yaml, "rouse.yaml").unwrap_or_else(|errors| panic!("{yaml}\ngave\n{errors}"))
 }
 
-/// Exactly these problems, as they are told.
+/// Asserts exactly these errors.
 #[track_caller]
 fn check(yaml: &str, expected: &[&str]) {
     let errors = rouse_yaml::read(yaml, "f").expect_err(yaml);
@@ -80,7 +80,7 @@ fn check_cases(cases: &str, document: impl Fn(&str) -> String) {
             None => yaml.push(line),
         }
     }
-    assert!(yaml.is_empty() && !cases.is_empty(), "what is said of {yaml:?}?");
+    assert!(yaml.is_empty() && !cases.is_empty(), "no expected error for {yaml:?}");
 }
 
 fn only_app(keys: &str) -> App {
@@ -110,7 +110,7 @@ fn the_example_of_the_contract_means_what_it_says() {
     assert_eq!(hello.command.arguments, ["-m", "http.server", "$PORT", "--bind", "$HOST"]);
     assert_eq!(hello.env, [("GREETING".to_owned(), "hi".to_owned())].into());
     assert_eq!(hello.readiness, Readiness::Http("/healthz".into()));
-    // All else is written as its default is.
+    // Everything else has its default value.
     let command = hello.command.clone();
     let (env, readiness) = (hello.env.clone(), hello.readiness.clone());
     let plain = read("apps: {hello: {command: [x]}}").apps.remove(0);
@@ -503,7 +503,7 @@ fn a_long_or_wild_value_is_shown_in_short_and_harmless() {
     check(&with(&format!("port: {value}")), &[&format!("{expected} a number from 1 to 65535")]);
 }
 
-/// What must hold of any text at all.
+/// Invariants for any text.
 fn sane(text: &str) {
     match rouse_yaml::read(text, "f") {
         Ok(config) => {
@@ -519,7 +519,7 @@ fn sane(text: &str) {
     }
 }
 
-/// Pieces that mean something in YAML or in the file.
+/// Pieces with a meaning in YAML or in `rouse.yaml`.
 const PIECES: &[&str] = &[
     "",
     " ",

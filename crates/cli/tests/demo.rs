@@ -4,7 +4,7 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 
-/// Gone with the test, however it ends.
+/// The app's process, killed when this is dropped.
 struct App(Child);
 
 impl Drop for App {
@@ -16,7 +16,7 @@ impl Drop for App {
 
 #[test]
 fn a_demo_app_answers_on_its_port_and_leaves_in_good_order_when_told_to() {
-    // A loopback address of our own: another test cannot take the port between the look and the use.
+    // A loopback address of its own, so that no other test can take the port between the search and its use.
     let host = format!("127.101.{}.1", std::process::id() % 250 + 1);
     let port = TcpListener::bind((host.as_str(), 0)).unwrap().local_addr().unwrap().port();
     let mut app = Command::new(env!("CARGO_BIN_EXE_rouse"));

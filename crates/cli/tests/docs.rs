@@ -42,7 +42,7 @@ fn blocks(page: &str) -> Vec<(String, String)> {
     all
 }
 
-/// The lines of a page that people type: those of `sh` blocks, and those after a `$` of `console` blocks.
+/// The commands on a page: the lines of `sh` blocks, and those after a `$` in `console` blocks.
 fn typed(page: &str) -> Vec<String> {
     let mut all = Vec::new();
     for (kind, text) in blocks(page) {
@@ -56,7 +56,7 @@ fn typed(page: &str) -> Vec<String> {
     all
 }
 
-/// The calls of `rouse` in a line, without what other programs of a pipe do and without comments.
+/// The calls of `rouse` in a line, without the other programs of a pipe and without comments.
 fn calls(line: &str) -> Vec<Vec<String>> {
     let line = line.split(" #").next().unwrap();
     let parts = line.split(['|', ';', '&']).map(str::trim);
@@ -94,7 +94,7 @@ fn a_quick_start_installs_rouse_before_it_calls_it() {
     }
     let readme = typed(&fs::read_to_string(repository().join("README.md")).unwrap());
     for command in ["cargo run --release -- up", "cargo test --workspace"] {
-        assert!(readme.iter().any(|line| line == command), "the README does not say {command:?}");
+        assert!(readme.iter().any(|line| line == command), "the README lacks {command:?}");
     }
 }
 
@@ -131,7 +131,7 @@ fn every_example_of_a_route_is_valid() {
     assert!(found >= 2, "only {found} examples were found");
 }
 
-/// A heading as GitHub makes an anchor of it.
+/// The anchor that GitHub gives a heading.
 fn anchor(heading: &str) -> String {
     let kept = heading.trim().to_lowercase();
     let kept = kept.chars().filter(|it| it.is_alphanumeric() || matches!(it, ' ' | '-' | '_'));

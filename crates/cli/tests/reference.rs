@@ -89,8 +89,8 @@ async fn metrics() -> Metrics {
     all
 }
 
-/// The names of all that is registered. Their text leaves out what has not been counted yet, so that they are read from
-/// what a registry shows of itself; what is read at the scrape is only in the text.
+/// The names of all registered metrics. The text output omits metrics without samples, so they are read from the registry's
+/// debug output; metrics that are computed at the scrape are only in the text.
 fn registered(metrics: &Metrics) -> BTreeSet<String> {
     let shown = format!("{metrics:?}");
     let mut prefix = String::new();
@@ -130,7 +130,7 @@ async fn the_page_has_every_metric_and_no_other() {
     assert_eq!(told, there);
 }
 
-/// The types of those that are shown from the start.
+/// The types of the metrics that are shown from the start.
 #[tokio::test]
 async fn the_page_says_of_what_type_metrics_are() {
     let rows = rows("metrics.md", "## All metrics");
@@ -144,7 +144,7 @@ async fn the_page_says_of_what_type_metrics_are() {
     }
 }
 
-/// Each failure after the other: a new one must be put in here, or this does not compile.
+/// The failure that follows another: a new variant must be added here, or this does not compile.
 fn after(failure: &Failure) -> Option<Failure> {
     Some(match failure {
         Failure::NoRoute => Failure::QueueFull,
@@ -193,7 +193,7 @@ fn the_page_has_every_error_with_its_statuses_and_no_other() {
     assert_eq!(told, there.collect());
 }
 
-/// Each error code has a section that says what it means, what to look at, and what to do.
+/// Each error code has a section with its meaning, what to check, and what to do.
 #[test]
 fn the_troubleshooting_page_has_a_section_for_every_error_code_and_no_other() {
     let page = page("troubleshooting.md");
@@ -266,7 +266,7 @@ impl Apps for NoApps {
     }
 }
 
-/// What is answered: the status, and the error if there is one.
+/// The response: the status, and the error if there is one.
 async fn asked(router: &Router, method: Method, path: &str) -> (u16, String) {
     let request = Request::builder().method(method).uri(path).header("host", "127.0.0.1");
     let request = request.body(Body::empty()).unwrap();

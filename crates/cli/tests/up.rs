@@ -1,4 +1,4 @@
-//! The parts of `rouse up` that need no processes: the file as apps and routes, the lines, the console.
+//! The parts of `rouse up` that need no processes: apps and routes from the file, output lines, the console.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a panic is how a test fails")]
 
@@ -262,7 +262,7 @@ fn what_a_pod_prints_begins_with_its_name_and_leaves_no_colour_behind() {
     assert_ne!(color("hello"), color("slow"), "the demo's apps can be told apart");
 }
 
-/// Keeps what was written, once it may.
+/// A writer that keeps its output, and blocks until the test releases it.
 struct Paper {
     gate: Receiver<()>,
     text: Arc<Mutex<Vec<u8>>>,

@@ -78,7 +78,9 @@ fn release(criterion: &mut Criterion) {
     const HOLDS: u64 = 10_000;
     let mut group = criterion.benchmark_group("10,000 holds released over 100 pods");
     group.throughput(Throughput::Elements(HOLDS)).sample_size(20);
-    for (name, spread) in [("no limit", ConcurrencyLimits::default()), ("limit 100", ConcurrencyLimits::new(0, 100))] {
+    for (name, spread) in
+        [("no limit", ConcurrencyLimits::default()), ("limit 100", ConcurrencyLimits::new(0, 100))]
+    {
         let set_up = || {
             let bench = Bench::new();
             let (service, port) = bench.service("cart", spread);

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use crate::endpoint::{SlotLimit, Endpoint, EndpointId};
+use crate::endpoint::{Endpoint, EndpointId, SlotLimit};
 use crate::random::Random;
 use crate::snapshot::PortView;
 use crate::time::Clock;

@@ -65,12 +65,14 @@ pub enum ProbePlanError {
     ReadinessGates,
     /// The probe works only inside the container.
     #[error("a container's readiness probe is neither tcp, http nor grpc")]
-    OpaqueProbe,
+    UnsupportedProbe,
     /// The probe's `host` field.
     #[error("a container's readiness probe sets a host, and Rouse probes only the pod's own address")]
     ForeignHost,
     /// A mesh sidecar accepts every TCP connection, so a TCP connect alone proves nothing there.
-    #[error("the only check of the pod would be a TCP connect, and TCP-only probes are turned off for this route")]
+    #[error(
+        "the only check of the pod would be a TCP connect, and TCP-only probes are turned off for this route"
+    )]
     TcpOnly,
 }
 
@@ -87,7 +89,7 @@ impl ProbePlan {
                 return Err(ProbePlanError::ForeignHost);
             }
             if probe.check == ProbeCheck::Unsupported {
-                return Err(ProbePlanError::OpaqueProbe);
+                return Err(ProbePlanError::UnsupportedProbe);
             }
             if !checks.contains(&probe.check) {
                 checks.push(probe.check.clone());
@@ -116,7 +118,10 @@ mod tests {
         ReadinessProbe { check: ProbeCheck::Tcp { port }, foreign_host: false }
     }
 
-    fn plan(containers: Vec<Option<ReadinessProbe>>, gates: usize) -> Result<Vec<ProbeCheck>, ProbePlanError> {
+    fn plan(
+        containers: Vec<Option<ReadinessProbe>>,
+        gates: usize,
+    ) -> Result<Vec<ProbeCheck>, ProbePlanError> {
         let spec = ProbeSpec { containers, readiness_gates: gates };
         ProbePlan::new(&spec, 8080, true).map(|plan| plan.checks().to_vec())
     }
@@ -138,7 +143,7 @@ mod tests {
     fn what_we_cannot_ask_ourselves_is_never_promoted() {
         let opaque = Some(ReadinessProbe { check: ProbeCheck::Unsupported, foreign_host: false });
         let foreign = Some(ReadinessProbe { check: ProbeCheck::Tcp { port: 1 }, foreign_host: true });
-        assert_eq!(plan(vec![Some(tcp(1)), opaque], 0), Err(ProbePlanError::OpaqueProbe));
+        assert_eq!(plan(vec![Some(tcp(1)), opaque], 0), Err(ProbePlanError::UnsupportedProbe));
         assert_eq!(plan(vec![foreign], 0), Err(ProbePlanError::ForeignHost));
         assert_eq!(plan(vec![Some(tcp(1))], 1), Err(ProbePlanError::ReadinessGates));
     }

@@ -9,7 +9,7 @@ use crate::budget::{WakeBudget, WakeRates};
 use crate::cold_start::ColdStartLog;
 use crate::endpoint::ServiceId;
 use crate::engine::Engine;
-use crate::hold::{AcquireError, HoldLimits, Budget};
+use crate::hold::{AcquireError, Budget, HoldLimits};
 use crate::merge::MergePolicy;
 use crate::service::{Service, Services, Shared, Spec, Timers};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};

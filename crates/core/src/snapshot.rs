@@ -103,7 +103,7 @@ pub struct ConcurrencyLimits {
     /// The hard limit of requests in flight per pod.
     pub limit: Option<NonZeroU32>,
     /// Without a limit: how many requests released from a hold a pod may have before it has begun to answer them.
-    pub herd: NonZeroU32,
+    pub max_released: NonZeroU32,
 }
 
 impl ConcurrencyLimits {
@@ -112,8 +112,9 @@ impl ConcurrencyLimits {
 
     /// Limits for pods with the concurrency target `target` and the hard limit `limit`; 0 means no target or no limit.
     pub fn new(target: u32, limit: u32) -> Self {
-        let herd = NonZeroU32::new(target).map_or(Self::MIN_RELEASED, |target| target.max(Self::MIN_RELEASED));
-        Self { limit: NonZeroU32::new(limit), herd }
+        let max_released =
+            NonZeroU32::new(target).map_or(Self::MIN_RELEASED, |target| target.max(Self::MIN_RELEASED));
+        Self { limit: NonZeroU32::new(limit), max_released }
     }
 }
 

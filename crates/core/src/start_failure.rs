@@ -334,9 +334,15 @@ mod tests {
 
     #[test]
     fn a_detail_is_one_bounded_line() {
-        let told = StartFailure::new(StartFailureCause::ScaleRefused, "no\n2026-01-01 forged: line\r\u{1b}[31m\u{2028}ü");
+        let told = StartFailure::new(
+            StartFailureCause::ScaleRefused,
+            "no\n2026-01-01 forged: line\r\u{1b}[31m\u{2028}ü",
+        );
         assert_eq!(told.detail(), "no\\n2026-01-01 forged: line\\r\\u{1b}[31m\\u{2028}ü");
-        assert_eq!(StartFailure::new(StartFailureCause::Crashed, &"ü".repeat(600)).detail().chars().count(), 512);
+        assert_eq!(
+            StartFailure::new(StartFailureCause::Crashed, &"ü".repeat(600)).detail().chars().count(),
+            512
+        );
     }
 
     #[test]

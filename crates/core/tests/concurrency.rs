@@ -17,7 +17,7 @@ use shuttle::thread::{self, JoinHandle};
 use rouse_core::hold::AcquireError;
 use rouse_core::service::{Port, Service, Slot, SlotRequest};
 use rouse_core::shutdown::InFlightCounter;
-use rouse_core::snapshot::{PortView, ConcurrencyLimits};
+use rouse_core::snapshot::{ConcurrencyLimits, PortView};
 use rouse_testkit::fakes::{Bench, READY, STARTING, ready_slice, slice};
 
 fn check(model: impl Fn() + Send + Sync + 'static) {
@@ -120,7 +120,8 @@ fn a_publication_is_never_missed_by_a_request_that_is_about_to_wait() {
 fn an_answered_hold_makes_room_for_the_next() {
     check(|| {
         let bench = Bench::new();
-        let (service, port) = bench.service("cart", ConcurrencyLimits { limit: None, herd: 1.try_into().unwrap() });
+        let (service, port) =
+            bench.service("cart", ConcurrencyLimits { limit: None, max_released: 1.try_into().unwrap() });
         let writer = becomes_ready(&service);
         let be_served = |port: &Arc<Port>| acquire(port).unwrap().answered();
         let other = meanwhile(&port, be_served);

@@ -10,11 +10,11 @@ use proptest::prelude::*;
 use rouse_core::cold_start::ColdStartOutcome;
 use rouse_core::endpoint::EndpointLoad;
 use rouse_core::endpoint::{Endpoint, PortName, State};
-use rouse_core::hold::{AcquireError, HoldLimits, HoldLimit};
+use rouse_core::hold::{AcquireError, HoldLimit, HoldLimits};
 use rouse_core::registry::RegistrySettings;
 use rouse_core::service::{Port, Service, Slot, SlotRequest, Spec};
-use rouse_core::snapshot::{PortView, ConcurrencyLimits};
-use rouse_core::start_failure::{StartFailureCause, StartFailure};
+use rouse_core::snapshot::{ConcurrencyLimits, PortView};
+use rouse_core::start_failure::{StartFailure, StartFailureCause};
 use rouse_core::time::{Clock, Moment};
 use rouse_testkit::fakes::{Bench, DRAINING, READY, STARTING, http, ready_slice, slice};
 use rouse_testkit::slot_requests::{Request, line, wake_count};
@@ -62,7 +62,7 @@ struct InUse {
     number: usize,
     slot: Slot,
     /// It counts towards its pod's herd limit.
-    herd: bool,
+    max_released: bool,
 }
 
 /// The naive model: the wait queue as a queue, the slots in use as a list.
@@ -82,7 +82,7 @@ const BOUND: usize = 8;
 const MIN_RELEASED: u32 = 2;
 
 fn spread(limit: u32) -> ConcurrencyLimits {
-    ConcurrencyLimits { herd: MIN_RELEASED.try_into().unwrap(), ..ConcurrencyLimits::new(0, limit) }
+    ConcurrencyLimits { max_released: MIN_RELEASED.try_into().unwrap(), ..ConcurrencyLimits::new(0, limit) }
 }
 
 impl World {
@@ -119,7 +119,7 @@ impl World {
             Op::Answer(which) if !self.in_use.is_empty() => {
                 let which = which % self.in_use.len();
                 self.in_use[which].slot.answered();
-                self.in_use[which].herd = false;
+                self.in_use[which].max_released = false;
             }
             Op::Refuse(which, eject) if !self.in_use.is_empty() => {
                 let InUse { number, slot, .. } = self.in_use.swap_remove(which % self.in_use.len());
@@ -163,8 +163,8 @@ impl World {
                 let overtaken = !refused && self.waiting.iter().any(|other| !other.refused);
                 assert!(!overtaken, "a new request overtook waiting ones");
                 // A request that went through the wait queue, if only for a moment, counts among the herd.
-                let herd = self.limit == 0 && slot.endpoint().load.released() > self.herd_on(&slot);
-                self.serve(number, slot, herd, refused);
+                let max_released = self.limit == 0 && slot.endpoint().load.released() > self.herd_on(&slot);
+                self.serve(number, slot, max_released, refused);
             }
             Poll::Ready(Err(error)) => {
                 assert_eq!((error, full), (AcquireError::QueueFull(HoldLimit::Service), true));
@@ -187,7 +187,7 @@ impl World {
         self.waiting = still;
     }
 
-    fn serve(&mut self, number: usize, slot: Slot, herd: bool, refused: bool) {
+    fn serve(&mut self, number: usize, slot: Slot, max_released: bool, refused: bool) {
         if !refused {
             assert!(number > self.last_served, "{number} was served after {}", self.last_served);
             self.last_served = number;
@@ -200,11 +200,12 @@ impl World {
             endpoints.any(|one| one.state == State::Ready && !one.health.ejected(&*self.bench.clock));
         assert!(refused || !better || slot.endpoint().state == State::Ready, "new work for a leaving pod");
         self.loads.push(Arc::clone(load));
-        self.in_use.push(InUse { number, slot, herd });
+        self.in_use.push(InUse { number, slot, max_released });
     }
 
     fn herd_on(&self, slot: &Slot) -> u32 {
-        let same = |one: &&InUse| one.herd && Arc::ptr_eq(&one.slot.endpoint().load, &slot.endpoint().load);
+        let same =
+            |one: &&InUse| one.max_released && Arc::ptr_eq(&one.slot.endpoint().load, &slot.endpoint().load);
         u32::try_from(self.in_use.iter().filter(same).count()).unwrap()
     }
 
@@ -216,7 +217,7 @@ impl World {
                 self.in_use.iter().filter(same).count()
             };
             assert_eq!(load.in_flight() as usize, count(&|_| true), "in flight");
-            assert_eq!(load.released() as usize, count(&|other| other.herd), "the herd");
+            assert_eq!(load.released() as usize, count(&|other| other.max_released), "the herd");
         }
         assert_eq!(self.port.holds(), self.waiting.len());
         assert_eq!(self.bench.registry.holds(), self.waiting.len());
@@ -235,7 +236,11 @@ impl World {
         let best = routable().map(|one| rank(one)).max();
         for endpoint in routable().filter(|one| Some(rank(one)) == best) {
             let load = &endpoint.load;
-            let full = if self.limit == 0 { load.released() >= MIN_RELEASED } else { load.in_flight() >= self.limit };
+            let full = if self.limit == 0 {
+                load.released() >= MIN_RELEASED
+            } else {
+                load.in_flight() >= self.limit
+            };
             assert!(full, "a request waits beside a free slot");
         }
     }
@@ -323,7 +328,11 @@ fn a_herd_comes_a_hundred_at_a_time_and_the_answered_make_room() {
     let mut first = waiting[0].served();
     first.answered();
     first.answered();
-    assert_eq!(wake_count(&waiting), 101, "an upgraded connection keeps its slot, but not its place in the herd");
+    assert_eq!(
+        wake_count(&waiting),
+        101,
+        "an upgraded connection keeps its slot, but not its place in the herd"
+    );
     drop(first);
     assert_eq!(wake_count(&waiting), 101);
 }
@@ -376,7 +385,8 @@ fn a_service_with_only_leaving_pods_serves_and_wakes() {
 fn a_full_line_is_said_to_be_full_and_the_wake_is_still_sent() {
     let check = |holds: HoldLimits, bound: HoldLimit, fits: usize| {
         let bench = Bench::with(RegistrySettings { holds, ..RegistrySettings::default() });
-        let ports: Vec<_> = (0..4).map(|n| bench.service(&format!("s{n}"), ConcurrencyLimits::default()).1).collect();
+        let ports: Vec<_> =
+            (0..4).map(|n| bench.service(&format!("s{n}"), ConcurrencyLimits::default()).1).collect();
         let mut lines: Vec<Request> = Vec::new();
         let mut refused = None;
         for n in 0..=fits {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use rouse_core::endpoint::{SlotLimit, EndpointHealth, EndpointId};
 use rouse_core::endpoint::{Conditions, Endpoint, PodRef, Source, State};
+use rouse_core::endpoint::{EndpointHealth, EndpointId, SlotLimit};
 use rouse_core::pick::{PickError, pick};
 use rouse_core::snapshot::PortView;
 use rouse_core::time::{Clock, Moment};
@@ -70,7 +70,7 @@ fn allowed(all: &[Before], capacity: SlotLimit) -> Result<Vec<usize>, PickError>
     let room = |one: &Before| match capacity {
         SlotLimit::Unlimited => true,
         SlotLimit::InFlight(limit) => one.in_flight < limit.get(),
-        SlotLimit::Released(herd) => one.released < herd.get(),
+        SlotLimit::Released(max_released) => one.released < max_released.get(),
     };
     for (state, ejected) in tiers {
         let askable: Vec<usize> = (0..all.len())

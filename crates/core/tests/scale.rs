@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use rouse_core::scale::{
-    Autoscaler, CurrentLoad, Decision, REPORT_TTL, LoadReport, MAX_REPORTERS, ObservedTarget, Owner, Reporter,
-    STEP, ScalePolicy, ScaleReason, ScaleSettings, TooManyReporters, WAKE_TIMEOUT,
+    Autoscaler, CurrentLoad, Decision, LoadReport, MAX_REPORTERS, ObservedTarget, Owner, REPORT_TTL,
+    Reporter, STEP, ScalePolicy, ScaleReason, ScaleSettings, TooManyReporters, WAKE_TIMEOUT,
 };
 use rouse_core::time::Moment;
 
@@ -332,7 +332,11 @@ fn a_gateway_that_leaves_takes_what_it_had_but_not_what_it_saw() {
         assert_eq!(bench.decide().desired, 5);
     }
     bench.scaler.list(bench.now, [bench.gateway.clone()]).unwrap();
-    assert_eq!(bench.decide().desired, 5, "the load may continue at another gateway; the window still has it");
+    assert_eq!(
+        bench.decide().desired,
+        5,
+        "the load may continue at another gateway; the window still has it"
+    );
     assert_eq!(bench.seconds(59, quiet()).desired, 1, "and forgets it");
     assert_eq!(bench.second(quiet()).desired, 0, "idle since it left, and its streams hold nothing up");
 }
@@ -393,7 +397,10 @@ fn reasons_are_sentences() {
         (ScaleReason::Load { pods: 1 }, "the load needs one pod"),
         (ScaleReason::Idle { after: MINUTE }, "no request, hold, stream or upgraded connection for 60s"),
         (silent, "not scaled down while gateway-2 serves but sends no load reports"),
-        (ScaleReason::WarmingUp { window: MINUTE }, "not scaled down until its load has been observed for 60s"),
+        (
+            ScaleReason::WarmingUp { window: MINUTE },
+            "not scaled down until its load has been observed for 60s",
+        ),
     ] {
         assert_eq!(reason.to_string(), sentence);
     }
@@ -499,8 +506,8 @@ impl Model {
                 Fact::List(names) => (0..NAMES).any(|who| {
                     let known = i > 0 && !names.contains(&who);
                     let before = if known { self.last_report(i - 1, who) } else { None };
-                    let stale =
-                        !known || (!self.is_listed(i - 1, who) && before.is_some_and(|b| *at >= b.0 + REPORT_TTL));
+                    let stale = !known
+                        || (!self.is_listed(i - 1, who) && before.is_some_and(|b| *at >= b.0 + REPORT_TTL));
                     before.is_some_and(|(_, present)| present.total() > 0) && !stale
                 }),
                 _ => false,

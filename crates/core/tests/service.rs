@@ -205,7 +205,9 @@ fn a_subscriber_hears_of_the_removal() {
     assert!(pin!(s.changed()).poll(&mut cx).is_ready());
     bench.registry.remove(service.id());
     drop(service);
-    let Poll::Ready(last) = pin!(s.changed()).poll(&mut cx) else { panic!("the subscriber must be notified") };
+    let Poll::Ready(last) = pin!(s.changed()).poll(&mut cx) else {
+        panic!("the subscriber must be notified")
+    };
     assert!(last.gone && !last.routable());
 }
 
@@ -386,7 +388,8 @@ fn an_ejected_ready_pod_is_no_reason_to_wake() {
 #[test]
 fn a_wake_beyond_the_budget_is_sent_soon() {
     let bench = Bench::new();
-    let ports: Vec<_> = (0..51).map(|n| bench.service(&format!("s{n}"), ConcurrencyLimits::default())).collect();
+    let ports: Vec<_> =
+        (0..51).map(|n| bench.service(&format!("s{n}"), ConcurrencyLimits::default())).collect();
     let _holds: Vec<_> = ports.iter().map(|(_, port)| Request::new(port, 0).waits()).collect();
     let last = ports[50].0.id().clone();
     assert_eq!(bench.engine.wakes_of(&last), 0);
@@ -400,8 +403,9 @@ fn a_limit_holds_for_a_pod_on_all_its_ports_together() {
     let bench = Bench::new();
     let id = "shop/cart".parse().unwrap();
     let grpc = PortName::new("grpc");
-    let service =
-        bench.registry.declare(&id, &Spec { ports: vec![http(), grpc.clone()], spread: ConcurrencyLimits::new(0, 1) });
+    let service = bench
+        .registry
+        .declare(&id, &Spec { ports: vec![http(), grpc.clone()], spread: ConcurrencyLimits::new(0, 1) });
     service.put_slice(
         "a",
         Slice {
@@ -469,7 +473,8 @@ fn a_ready_pod_ends_the_wakes() {
 #[test]
 fn a_scan_of_all_hosts_wakes_no_more_than_the_budget() {
     let bench = Bench::new();
-    let ports: Vec<_> = (0..60).map(|n| bench.service(&format!("s{n}"), ConcurrencyLimits::default()).1).collect();
+    let ports: Vec<_> =
+        (0..60).map(|n| bench.service(&format!("s{n}"), ConcurrencyLimits::default()).1).collect();
     let _holds: Vec<_> = ports.iter().map(|port| Request::new(port, 0).waits()).collect();
     assert_eq!(bench.engine.wakes(), 50);
 }

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use rouse_core::endpoint::{Conditions, PodUid, PortName, ServiceId};
 use rouse_core::slices::{
-    ContainerPort, EndpointSlice, Family, HEADLESS, InitContainer, EndpointSkipped, MANAGED_BY, MANAGER,
+    ContainerPort, EndpointSkipped, EndpointSlice, Family, HEADLESS, InitContainer, MANAGED_BY, MANAGER,
     MaxEndpoints, Node, Nodes, Options, Pod, PodPhase, Protocol, SERVICE_NAME, ServiceFacts, ServicePort,
     SliceContent, SlicePlan, TargetPort, endpoint, ports, reconcile,
 };

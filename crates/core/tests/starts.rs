@@ -8,7 +8,7 @@ use rouse_core::cold_start::ColdStartOutcome;
 use rouse_core::hold::AcquireError;
 use rouse_core::service::Service;
 use rouse_core::snapshot::ConcurrencyLimits;
-use rouse_core::start_failure::{StartFailureCause, StartFailure};
+use rouse_core::start_failure::{StartFailure, StartFailureCause};
 use rouse_testkit::fakes::{Bench, READY, STARTING, ready_slice, slice};
 use rouse_testkit::slot_requests::{Request, line};
 
@@ -48,7 +48,12 @@ fn progress_and_failures_that_may_pass_end_no_hold() {
     let bench = Bench::new();
     let (service, port) = bench.service("cart", ConcurrencyLimits::default());
     let mut waiting = line(&port, 1);
-    for cause in [StartFailureCause::NotReady, StartFailureCause::Crashed, StartFailureCause::ClusterUnavailable, StartFailureCause::ScaleRefused] {
+    for cause in [
+        StartFailureCause::NotReady,
+        StartFailureCause::Crashed,
+        StartFailureCause::ClusterUnavailable,
+        StartFailureCause::ScaleRefused,
+    ] {
         fails(&service, cause);
         service.wake_progressed();
         pass(&bench, Duration::from_secs(20));

@@ -18,7 +18,7 @@ use rouse_core::endpoint::EndpointLoad;
 use rouse_core::hold::AcquireError;
 use rouse_core::merge::{BootId, Push, PushEvent, PushOrder};
 use rouse_core::service::{Port, Service, SlotRequest, Spec};
-use rouse_core::snapshot::{PortView, ConcurrencyLimits};
+use rouse_core::snapshot::{ConcurrencyLimits, PortView};
 use rouse_testkit::fakes::{Bench, DRAINING, READY, STARTING, http, ip, pod, slice};
 
 /// Far longer than any wait here; a request that waits this long was lost.
@@ -131,7 +131,8 @@ fn nothing_hangs_and_nothing_leaks_when_everything_happens_at_once() {
         tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_time().build().unwrap();
     let bench = Arc::new(Bench::new());
     let (tally, stop) = (Arc::<Tally>::default(), Arc::<AtomicBool>::default());
-    let services: Vec<_> = (0..3).map(|n| bench.service(&format!("s{n}"), ConcurrencyLimits::new(0, 2))).collect();
+    let services: Vec<_> =
+        (0..3).map(|n| bench.service(&format!("s{n}"), ConcurrencyLimits::new(0, 2))).collect();
     for (service, _) in &services {
         service.put_slice("a", slice((0..PODS).map(|n| (n, READY))));
     }
@@ -163,7 +164,9 @@ fn nothing_hangs_and_nothing_leaks_when_everything_happens_at_once() {
         writers.join_all().await;
         // Every request that still waits can be served now.
         for (service, _) in &services {
-            bench.registry.declare(service.id(), &Spec { ports: vec![http()], spread: ConcurrencyLimits::default() });
+            bench
+                .registry
+                .declare(service.id(), &Spec { ports: vec![http()], spread: ConcurrencyLimits::default() });
             bench.clock.advance(Duration::from_mins(2));
             bench.registry.tick();
             service.replace_slices([("a", slice((0..PODS).map(|n| (n, READY))))]);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rouse_core::endpoint::{Conditions, PodUid, PortName, ServiceId, State};
 use rouse_core::slices::{
-    ContainerPort, EndpointPort, Family, InitContainer, EndpointSkipped, Node, Nodes, Options, Pod, PodPhase,
+    ContainerPort, EndpointPort, EndpointSkipped, Family, InitContainer, Node, Nodes, Options, Pod, PodPhase,
     Protocol, ServiceFacts, ServicePort, TargetPort, TargetRef, endpoint, ports, reconcile,
 };
 use rouse_testkit::vectors;

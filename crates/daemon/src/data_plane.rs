@@ -15,14 +15,14 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::admin::metrics::{RegistryCollector, EventMetrics};
+use crate::admin::metrics::{EventMetrics, RegistryCollector};
 use crate::admin::process::ProcessCollector;
 use crate::admin::{self, AdminState, DataPlaneView, PodBackend};
 use crate::certificates::Certificates;
 use crate::failure::{CommandError, failed};
 use crate::listeners::Listeners;
 use crate::process::console::Console;
-use crate::process::drain::{self, DrainTimes, DrainOutcome};
+use crate::process::drain::{self, DrainOutcome, DrainTimes};
 use crate::process::ready::Ready;
 use crate::process::signals::Signals;
 use crate::role::AT_ONCE;
@@ -96,13 +96,24 @@ impl DataPlane {
         if let Some(certificates) = certificates {
             tasks.spawn("the watch over certificates", certificates.watch(console.clone()));
         }
-        let cold_starts = cold_starts(Arc::clone(&registry), event_metrics.clone(), count_sources, console.clone());
+        let cold_starts =
+            cold_starts(Arc::clone(&registry), event_metrics.clone(), count_sources, console.clone());
         tasks.spawn("the reader of cold starts", cold_starts);
         let timers = Arc::clone(&registry);
         tasks.spawn("the timer", async move { timers.drive(|due| clock.sleep_until(due)).await });
         let workers = Workers::start(&gateway, listeners, worker_threads(workers))
             .map_err(failed("cannot start the threads that serve requests"))?;
-        Ok(Serving { clock, registry, gateway, event_metrics, ready, workers, tasks, end, console: console.clone() })
+        Ok(Serving {
+            clock,
+            registry,
+            gateway,
+            event_metrics,
+            ready,
+            workers,
+            tasks,
+            end,
+            console: console.clone(),
+        })
     }
 }
 
@@ -199,7 +210,12 @@ impl Tasks {
 }
 
 /// Reports every cold start. `count_sources`: also counts which source reported the pod ready first.
-async fn cold_starts(registry: Arc<Registry>, event_metrics: EventMetrics, count_sources: bool, console: Console) {
+async fn cold_starts(
+    registry: Arc<Registry>,
+    event_metrics: EventMetrics,
+    count_sources: bool,
+    console: Console,
+) {
     let mut read = Read::default();
     loop {
         for cold in registry.cold_starts().after(&mut read).await {

@@ -12,7 +12,7 @@ use crate::failure::{CommandError, failed};
 use crate::logging::Log;
 use crate::process::capacity;
 use crate::process::console::{Console, PrinterThread};
-use crate::process::drain::{self, DrainTimes, DrainOutcome};
+use crate::process::drain::{self, DrainOutcome, DrainTimes};
 use crate::process::signals::{ProcessSignal, Signals};
 
 /// How long the reader of our output may take to read the last lines.

@@ -12,7 +12,8 @@ use crate::process::capacity::ConnectionCapacity;
 /// The longest duration: a longer one is a mistake. It is far below where clocks overflow.
 const LONGEST: Duration = Duration::from_hours(30 * 24);
 /// A duration where zero has a meaning.
-pub const ANY_DURATION: Required<DurationRange> = Required(DurationRange { least: Duration::ZERO, most: LONGEST });
+pub const ANY_DURATION: Required<DurationRange> =
+    Required(DurationRange { least: Duration::ZERO, most: LONGEST });
 /// A duration that may not be zero.
 pub const POSITIVE_DURATION: Required<DurationRange> =
     Required(DurationRange { least: Duration::from_millis(1), most: LONGEST });

@@ -35,7 +35,7 @@ use crate::process::Launcher;
 use app::App;
 
 pub use spec::{AppSpec, PORT_NAME, PortChoice, Readiness};
-pub use status::{AppEvent, AppStatus, LocalPodStatus, PodStage, AppEventKind};
+pub use status::{AppEvent, AppEventKind, AppStatus, LocalPodStatus, PodStage};
 
 /// How many events a subscriber may fall behind before it misses some.
 const LAG: usize = 1024;

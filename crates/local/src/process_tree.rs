@@ -16,11 +16,11 @@ pub(crate) fn adopt_orphans() -> io::Result<()> {
     Ok(())
 }
 
-/// Reaps dead children, and calls `buried` for each. Returns whether any child is left alive.
-pub(crate) fn reap(mut buried: impl FnMut(Pid, ExitStatus)) -> bool {
+/// Reaps dead children, and calls `reaped` for each. Returns whether any child is left alive.
+pub(crate) fn reap(mut reaped: impl FnMut(Pid, ExitStatus)) -> bool {
     loop {
         match wait(WaitOptions::NOHANG) {
-            Ok(Some((pid, status))) => bury(pid, status, &mut buried),
+            Ok(Some((pid, status))) => report_exit(pid, status, &mut reaped),
             Ok(None) => return true,
             Err(Errno::INTR) => {}
             Err(_) => return false,
@@ -32,13 +32,13 @@ pub(crate) fn reap(mut buried: impl FnMut(Pid, ExitStatus)) -> bool {
 ///
 /// Only children are signalled: the pid of a child cannot be reused before we reap it, the pid of a grandchild can. The
 /// children of a dead child become our children, and are signalled next.
-pub(crate) fn end_all(mut buried: impl FnMut(Pid, ExitStatus)) -> io::Result<()> {
-    while reap(&mut buried) {
+pub(crate) fn end_all(mut reaped: impl FnMut(Pid, ExitStatus)) -> io::Result<()> {
+    while reap(&mut reaped) {
         let children = children()?;
         let doomed = children.iter().filter(|pid| kill_process(**pid, Signal::KILL).is_ok()).count();
         if doomed > 0 {
             if let Ok(Some((pid, status))) = wait(WaitOptions::empty()) {
-                bury(pid, status, &mut buried);
+                report_exit(pid, status, &mut reaped);
             }
         } else if !children.is_empty() {
             // We may not kill a setuid program, and waiting for it could take for ever.
@@ -48,11 +48,11 @@ pub(crate) fn end_all(mut buried: impl FnMut(Pid, ExitStatus)) -> io::Result<()>
     Ok(())
 }
 
-fn bury(pid: Pid, status: WaitStatus, buried: &mut impl FnMut(Pid, ExitStatus)) {
+fn report_exit(pid: Pid, status: WaitStatus, reaped: &mut impl FnMut(Pid, ExitStatus)) {
     if let Some(code) = status.exit_status() {
-        buried(pid, ExitStatus::Code(code));
+        reaped(pid, ExitStatus::Code(code));
     } else if let Some(signal) = status.terminating_signal() {
-        buried(pid, ExitStatus::Signal(signal));
+        reaped(pid, ExitStatus::Signal(signal));
     }
 }
 

@@ -16,7 +16,7 @@ use std::sync::{Arc, LazyLock};
 use rustls::SupportedProtocolVersion;
 use rustls::crypto::CryptoProvider;
 
-pub use client::{ClientSettings, ClientStream, ClientTls, Roots, ClientTlsConfig};
+pub use client::{ClientSettings, ClientStream, ClientTls, ClientTlsConfig, Roots};
 pub use client_config_cache::ClientConfigs;
 pub use error::{FaultSide, TlsError};
 pub use files::{CertificateWarningKind, Identity, LoadError, LoadProblem, Pem, Warning};

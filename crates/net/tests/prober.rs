@@ -9,7 +9,7 @@ use std::time::Duration;
 use rouse_core::endpoint::{Conditions, Slice, SliceEndpoint, SlicePort, Source, State};
 use rouse_core::probe::{ProbeCheck, ProbePlan, ProbeSpec, ReadinessProbe};
 use rouse_core::service::Service;
-use rouse_core::snapshot::{Snapshot, ConcurrencyLimits, Subscription};
+use rouse_core::snapshot::{ConcurrencyLimits, Snapshot, Subscription};
 use rouse_net::probe_limiter::ProbeLimits;
 use rouse_net::probe_schedule::ProbeSchedule;
 use rouse_net::prober::{ProbeLookup, ProbeTarget, Prober};

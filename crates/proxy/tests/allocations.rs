@@ -1,6 +1,6 @@
-//! How often a warm request allocates: counted, so that a change that makes it more is seen.
+//! Counts the allocations of a warm request, and fails if they increase.
 //!
-//! The only test of its process, since all of the process is counted; client and pod do not allocate.
+//! It is the only test of its process, since all allocations of the process are counted; client and pod do not allocate.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs, reason = "tests")]
 
 use std::alloc::System;
@@ -17,7 +17,7 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 const REQUESTS: usize = 1000;
-/// Of hyper's on both sides, of its header maps, and of ours. Lower it when it gets better.
+/// The allocations of hyper on both sides, of its header maps, and of our code. Lower it after an improvement.
 const ALLOWED: usize = 18;
 
 const REQUEST: &[u8] =

@@ -1,5 +1,4 @@
-//! A gateway that has run out of file descriptors. It has a process of its own, since nothing else works in there
-//! meanwhile.
+//! A gateway without free file descriptors. It is the only test of its process, since it leaves none for others.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic, also in its helpers")]
 
@@ -12,7 +11,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
-/// Takes all descriptors that are left. Copies of one, so that the system has enough files for others.
+/// Takes all remaining descriptors, as copies of one, so that the system-wide file limit is not reached.
 fn take_all() -> Vec<File> {
     let one = File::open("/dev/null").unwrap();
     let mut taken: Vec<File> = std::iter::from_fn(|| one.try_clone().ok()).collect();
@@ -28,7 +27,7 @@ fn open_descriptors() -> usize {
 const CUT: &str = r#"rouse_connections_cut_total{reason="descriptors"}"#;
 const LOCAL: &str = r#"rouse_retries_total{reason="local"}"#;
 
-/// Answers every request without end. Where descriptors run out, it waits for one.
+/// Answers every request with an endless response. Without a free descriptor, it waits for one.
 async fn endless(listener: TcpListener) {
     let mut connections = JoinSet::new();
     loop {
@@ -44,7 +43,7 @@ async fn endless(listener: TcpListener) {
     }
 }
 
-/// The only test here: it leaves nothing for others.
+/// The only test here: it leaves no descriptors for others.
 #[tokio::test]
 async fn a_shortage_of_descriptors_is_survived() {
     a_shortage_ejects_no_pod_and_requests_are_served_after_it().await;
@@ -66,7 +65,7 @@ async fn clients_that_do_not_read_are_closed_for_a_new_one_and_its_connection_to
         stalled.push(client);
     }
     let mut taken = take_all();
-    // For the client's own side.
+    // One for the client's own socket.
     taken.pop();
     let mut late = rig.send(GET).await;
     assert!(late.head().await.starts_with("HTTP/1.1 200 "));
@@ -85,7 +84,7 @@ async fn a_shortage_ejects_no_pod_and_requests_are_served_after_it() {
         }
         let ready: Vec<_> = pods.iter().map(|pod| (pod, READY)).collect();
         rig.pods(&ready);
-        // Accepted, and known to be so by its answer.
+        // The response shows that the connection is accepted.
         let mut client = rig.send("GET / HTTP/1.1\r\nHost: unknown.test\r\n\r\n").await;
         assert!(client.head().await.starts_with("HTTP/1.1 404 "));
         client.until("\n").await;
@@ -102,7 +101,7 @@ async fn a_shortage_ejects_no_pod_and_requests_are_served_after_it() {
         assert_eq!(rig.metric("rouse_ejections_total"), 0);
         assert_eq!(rig.service.holds(), 0);
         drop((rig, served, client));
-        // A socket that closes later would be the descriptor that the next scene must not have.
+        // A socket that closes later would free a descriptor for the next case.
         eventually("everything is closed", || open_descriptors() <= before).await;
     }
 }

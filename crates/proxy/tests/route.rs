@@ -1,4 +1,4 @@
-//! The table against a naive model: look at every rule, keep those that match, take the best.
+//! The route table against a naive model, which checks every rule and takes the best match.
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
 
 use http::request::Parts;
@@ -97,7 +97,7 @@ fn compile(rules: &[Written], assigned: &[(&'static str, &'static str)]) -> Rout
 /// Each host has one owner.
 const HOSTS: [(&str, &[&str]); 2] =
     [("one", &["a.b.c", "b.c", "*.b.c", "*"]), ("two", &["x.c", "*.c", "c", "z.b.c"])];
-/// Hosts that an owner may have without a rule: those above, and some that no rule is for.
+/// Hosts that may be assigned to an owner: those above, and some without a rule.
 const ASSIGNED: [(&str, &str); 11] = [
     ("a.b.c", "one"),
     ("b.c", "one"),
@@ -120,7 +120,7 @@ fn written() -> impl Strategy<Value = Written> {
     let value = prop::option::of(prop::sample::select(&VALUES[..]));
     let headers = prop::collection::vec((prop::sample::select(&NAMES[..]), value), 0..3);
     let hosts = prop::sample::select(&HOSTS[..]).prop_flat_map(move |(owner, all)| {
-        // Without hosts it is for any, which is the first one's.
+        // A rule without hosts is for any host, which belongs to the first owner.
         let least = usize::from(owner != "one");
         (Just(owner), prop::collection::vec(prop::sample::select(all), least..3))
     });

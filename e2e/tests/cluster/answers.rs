@@ -73,7 +73,11 @@ async fn static_answers_come_always_or_while_nobody_is_there_and_wake_nobody(spa
     assert_eq!(said(&asleep), (418, "<p>asleep</p>".to_owned()));
     assert_eq!(asleep.header("content-type"), "text/html; charset=utf-8");
     let elsewhere = session::get(&gateway.target(&space.host("other")), "/robots.txt").await;
-    assert_eq!(elsewhere.header("x-rouse-error"), "no_route", "the static response is only for the route's own hosts");
+    assert_eq!(
+        elsewhere.header("x-rouse-error"),
+        "no_route",
+        "the static response is only for the route's own hosts"
+    );
     assert_eq!((wakes(&gateway).await, space.replicas("shop").await), (0, 0));
 
     space.scale("shop", 1).await;
@@ -84,7 +88,11 @@ async fn static_answers_come_always_or_while_nobody_is_there_and_wake_nobody(spa
     })
     .await;
     let robots = session::get(&target, "/robots.txt").await;
-    assert_eq!(said(&robots), (200, "nothing for you".to_owned()), "`always` also applies while a pod is ready");
+    assert_eq!(
+        said(&robots),
+        (200, "nothing for you".to_owned()),
+        "`always` also applies while a pod is ready"
+    );
     assert_eq!((wakes(&gateway).await, space.replicas("shop").await), (0, 1), "the gateway woke no app");
     gateway.stop().await;
 }

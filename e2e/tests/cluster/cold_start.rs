@@ -51,7 +51,7 @@ async fn an_app_taken_to_zero_finishes_what_it_has_and_is_woken_anew(space: Test
 
     space.scale("shop", 0).await;
     space
-        .until(POD, &old.name, "to be told to go", |pod| !pod["metadata"]["deletionTimestamp"].is_null())
+        .until(POD, &old.name, "to be terminating", |pod| !pod["metadata"]["deletionTimestamp"].is_null())
         .await;
     // The old pod has stopped listening, or is about to. It serves the next request, or that request wakes a new pod.
     let next = session::get(&target, "/headers").await;

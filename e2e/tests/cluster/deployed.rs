@@ -108,7 +108,11 @@ async fn what_install_prints_serves_from_zero_and_is_replaced_under_load(space: 
     space.patch(DEPLOYMENT, GATEWAY, json!({ "spec": { "template": round } })).await;
     settled(&space).await;
     for answer in within("ten seconds", slow.join_all()).await {
-        assert_eq!((answer.status, &*answer.text()), (StatusCode::OK, "slow\n"), "a request in flight survives the rollout");
+        assert_eq!(
+            (answer.status, &*answer.text()),
+            (StatusCode::OK, "slow\n"),
+            "a request in flight survives the rollout"
+        );
     }
     patiently("the old gateways to be gone", async || pods(&space).await.is_disjoint(&before).then_some(()))
         .await;

@@ -71,7 +71,9 @@ async fn let_go(mut lingering: JoinSet<FullResponse>, places: &Places) -> FullRe
     within("the answer", lingering.join_next()).await.expect("a request").expect("an answer")
 }
 
-async fn cold_start_only_sends_the_held_request_to_the_pod_and_later_ones_to_the_service(space: TestNamespace) {
+async fn cold_start_only_sends_the_held_request_to_the_pod_and_later_ones_to_the_service(
+    space: TestNamespace,
+) {
     space.serve(&App::new("shop")).await;
     let gateway = space.gateway_in_mode("cold-start-only").await;
     let target = gateway.target(&space.host("shop"));
@@ -96,7 +98,7 @@ async fn cold_start_only_sends_the_held_request_to_the_pod_and_later_ones_to_the
     assert!(warm.contains(&places.service), "a warm request goes to {}: {warm:?}", places.service);
     let answer = let_go(lingering, &places).await;
     assert_eq!((answer.status, answer.header("x-rouse-cold-start")), (StatusCode::OK, "false"));
-    assert_eq!(counted(&gateway).await.0, to_pods, "none of them went to the pod itself");
+    assert_eq!(counted(&gateway).await.0, to_pods, "no request went to the pod itself");
     gateway.stop().await;
 }
 

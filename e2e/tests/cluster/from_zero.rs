@@ -40,7 +40,7 @@ async fn wakes(space: &TestNamespace, app: &str) {
 
     let cold = session::get(&target, "/headers").await;
     assert_eq!((cold.status, cold.header("x-rouse-cold-start")), (StatusCode::OK, "true"), "{}", cold.text());
-    assert_eq!(space.replicas(app).await, 1, "it was scaled");
+    assert_eq!(space.replicas(app).await, 1, "the app was scaled");
     let [pod] = &space.ready_pods(app, 1).await[..] else { panic!("one pod") };
     let seen = cold.json();
     assert_eq!(seen["pod"], pod.name);

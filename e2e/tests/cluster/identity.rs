@@ -107,7 +107,12 @@ pub(crate) async fn grant_named(space: &TestNamespace, resource: &str, names: &[
 }
 
 /// The same for objects of another namespace, `place`.
-pub(crate) async fn grant_named_in(place: &TestNamespace, space: &TestNamespace, resource: &str, names: &[&str]) {
+pub(crate) async fn grant_named_in(
+    place: &TestNamespace,
+    space: &TestNamespace,
+    resource: &str,
+    names: &[&str],
+) {
     let name = format!("{NAME}-{resource}");
     let role = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1",

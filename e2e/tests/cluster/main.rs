@@ -31,18 +31,18 @@
 //! }
 //! ```
 //!
-//! - [`test_namespace::TestNamespace`]: apply, get, list, patch, delete, scale; waits for objects; pods, logs, conditions of routes.
+//! - [`test_namespace::TestNamespace`]: apply, get, list, patch, delete, scale; waits for objects; pods, logs, conditions.
 //! - [`app::App`], [`route::Route`]: the objects of an app. [`identity`]: the gateway's account and permissions.
 //! - `rouse_e2e::gateway`: the gateway, a host process with its own identity that watches this namespace.
 //!   `gateway.connections()` returns the remote addresses of its connections.
-//! - [`node::Node`]: the cluster's own programs (stop, continue, restart) and what the gateway asked of the API server.
+//! - [`node::Node`]: the cluster's own programs (stop, continue, restart) and the gateway's requests in the audit log.
 //!   A trial with [`Case::on_our_node`] runs on that cluster only, one with [`Case::alone`] while no other runs.
 //!   One with [`Case::on_its_own_cluster`] has a control plane to itself, without nodes: [`own_cluster`].
 //! - `rouse_e2e::client::load`: requests at a fixed rate, and a tally of their outcomes.
 //! - Wait for a condition with `patiently` and `TestNamespace::until`, never for a fixed time.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
-#![expect(clippy::print_stderr, reason = "what a run skips or measures is told beside its results")]
+#![expect(clippy::print_stderr, reason = "a run prints what it skips or measures beside its results")]
 #![allow(dead_code, reason = "the harness has what the next trial needs")]
 
 mod answers;

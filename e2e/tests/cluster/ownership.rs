@@ -26,7 +26,10 @@ pub(crate) const TRIALS: &[Case] = &[
 const SCALED: Kind = ("http.keda.sh/v1alpha1", "HTTPScaledObject");
 
 /// Runs `check` with a second namespace and a gateway for both, and removes the cluster-wide objects.
-async fn with_a_neighbour(space: TestNamespace, check: impl AsyncFnOnce(&TestNamespace, &TestNamespace, &Gateway)) {
+async fn with_a_neighbour(
+    space: TestNamespace,
+    check: impl AsyncFnOnce(&TestNamespace, &TestNamespace, &Gateway),
+) {
     let neighbour = TestNamespace::create().await;
     let reader = rights_to_read(&space);
     for object in &reader {

@@ -71,35 +71,35 @@ impl Route {
 
     /// As an `InterceptorRoute`.
     pub(crate) fn object(self) -> Value {
-        let mut target = json!({ "service": self.service });
-        merge(&mut target, &self.port);
-        let mut spec = json!({
-            "target": target,
+        let spec = json!({
+            "target": self.target(json!({ "service": self.service })),
             "rules": [{ "hosts": self.hosts }],
             "scalingMetric": { "concurrency": { "targetValue": 100 } },
         });
-        merge(&mut spec, &self.spec);
-        json!({
-            "apiVersion": "http.keda.sh/v1beta1",
-            "kind": "InterceptorRoute",
-            "metadata": { "name": self.name, "annotations": self.annotations },
-            "spec": spec,
-        })
+        self.of_kind("http.keda.sh/v1beta1", "InterceptorRoute", spec)
     }
 
     /// As an `HTTPScaledObject` of the Deployment with the Service's name.
     pub(crate) fn scaled_object(self) -> Value {
-        let mut target = json!({ "name": self.service, "service": self.service });
-        merge(&mut target, &self.port);
-        let mut spec = json!({
+        let spec = json!({
             "hosts": self.hosts,
-            "scaleTargetRef": target,
+            "scaleTargetRef": self.target(json!({ "name": self.service, "service": self.service })),
             "replicas": { "min": 0, "max": 10 },
         });
+        self.of_kind("http.keda.sh/v1alpha1", "HTTPScaledObject", spec)
+    }
+
+    /// A reference to its Service, with the port.
+    fn target(&self, mut reference: Value) -> Value {
+        merge(&mut reference, &self.port);
+        reference
+    }
+
+    fn of_kind(&self, api_version: &str, kind: &str, mut spec: Value) -> Value {
         merge(&mut spec, &self.spec);
         json!({
-            "apiVersion": "http.keda.sh/v1alpha1",
-            "kind": "HTTPScaledObject",
+            "apiVersion": api_version,
+            "kind": kind,
             "metadata": { "name": self.name, "annotations": self.annotations },
             "spec": spec,
         })

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use http::StatusCode;
-use rouse_e2e::client::session::{self, Http, FullResponse};
+use rouse_e2e::client::session::{self, FullResponse, Http};
 use rouse_e2e::gateway::Gateway;
 use rouse_e2e::wait::{patiently, within};
 use rouse_net::tls::{Alpn, ClientSettings, ClientTls, Pem, Roots, ServerName};
@@ -137,7 +137,7 @@ async fn until_refused(space: &TestNamespace, gateway: &Gateway, name: &str, wor
 
 /// Waits until the route's status contains these words, too.
 async fn until_told(space: &TestNamespace, route: &str, words: &str) {
-    patiently(&format!("{route} to be told: {words}"), async || {
+    patiently(&format!("the status of {route} to contain: {words}"), async || {
         let told = space.condition(route, "BadUpstreamTls", "True").await;
         told["message"].as_str()?.contains(words).then_some(())
     })

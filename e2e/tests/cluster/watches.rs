@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use rouse_e2e::body;
 use rouse_e2e::client::load::Load;
-use rouse_e2e::client::session::{self, Http, FullResponse};
+use rouse_e2e::client::session::{self, FullResponse, Http};
 use rouse_e2e::gateway::{Gateway, Launch};
 use rouse_e2e::proc;
 use rouse_e2e::target::Target;
@@ -157,7 +157,7 @@ fn patient(target: &Target) -> JoinSet<FullResponse> {
 /// Waits for the wake of an app, gives it a pod, and asserts that this pod answers the held request.
 async fn woken(space: &TestNamespace, app: &str, mut held: JoinSet<FullResponse>) -> HostPod {
     assert_eq!(held.len(), 1);
-    assert!(held.try_join_next().is_none(), "it waits");
+    assert!(held.try_join_next().is_none(), "the request is held");
     space.until(DEPLOYMENT, app, "to be woken", |it| it["spec"]["replicas"] == 1).await;
     let pod = HostPod::start(&format!("{app}-0")).await;
     space.apply(pod.slice(space, app, true)).await;
@@ -300,6 +300,16 @@ async fn happens_after(space: &TestNamespace, one: HostPod) -> History {
     History { one, two, _new: warm(space, "new", "new").await }
 }
 
+/// Ends the API server by a signal, takes etcd back to its backup, and waits until both serve again.
+async fn restore_etcd(space: &TestNamespace, signal: Signal) {
+    let node = own_cluster::node(space);
+    node.end("kube-apiserver", signal).await;
+    node.end("etcd", Signal::KILL).await;
+    own_cluster::restore(space);
+    own_cluster::start(space, "etcd").await;
+    own_cluster::api_server_returns(space).await;
+}
+
 async fn an_etcd_restored_from_a_backup_is_followed_from_there(space: TestNamespace) {
     let one = warm(&space, "shop", "one").await;
     let launch = with_host_pods(space.launch().await);
@@ -312,12 +322,7 @@ async fn an_etcd_restored_from_a_backup_is_followed_from_there(space: TestNamesp
     let before = lists(&gateway).await;
     let was = own_cluster::revision(&space).await;
 
-    let node = own_cluster::node(&space);
-    node.end("kube-apiserver", Signal::KILL).await;
-    node.end("etcd", Signal::KILL).await;
-    own_cluster::restore(&space);
-    own_cluster::start(&space, "etcd").await;
-    own_cluster::api_server_returns(&space).await;
+    restore_etcd(&space, Signal::KILL).await;
     assert!(own_cluster::revision(&space).await < was, "the revision went back");
 
     agree(&space, &gateway).await;
@@ -347,12 +352,7 @@ async fn an_etcd_restored_unnoticed_that_has_gone_on_since_is_seen_whole(space: 
 
     let still = Still::stands(gateway.pid);
     let long = Instant::now() + Duration::from_secs(20);
-    let node = own_cluster::node(&space);
-    node.end("kube-apiserver", Signal::TERM).await;
-    node.end("etcd", Signal::KILL).await;
-    own_cluster::restore(&space);
-    own_cluster::start(&space, "etcd").await;
-    own_cluster::api_server_returns(&space).await;
+    restore_etcd(&space, Signal::TERM).await;
     // One more pod, and then other writes until the revision exceeds the last one that the gateway saw.
     let three = HostPod::start("three").await;
     space.apply(three.slice(&space, "shop", true)).await;

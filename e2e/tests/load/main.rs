@@ -4,7 +4,7 @@
 //! rate. It has its own harness, because one scenario needs haproxy, and a test that cannot run must report that.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
-#![expect(clippy::print_stderr, reason = "what a run skips or measures is told beside its results")]
+#![expect(clippy::print_stderr, reason = "a run prints what it skips or measures beside its results")]
 
 mod generator;
 mod haproxy;

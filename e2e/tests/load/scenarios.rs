@@ -94,7 +94,7 @@ pub(crate) async fn zero_and_back() {
     .await;
     tally.assert_perfect();
     let starts = rouse.admin.cold_starts("app").await;
-    assert!(starts.len() > 1, "it was at zero in between: {starts:?}");
+    assert!(starts.len() > 1, "the app was at zero in between: {starts:?}");
     rouse.stop().await;
 }
 
@@ -178,7 +178,7 @@ pub(crate) async fn gateway_restarts() {
         again.ready("app").await;
         // The other gateway must stay until haproxy uses this one again.
         let served = again.admin.requests("200").await;
-        eventually("haproxy to use it again", async || {
+        eventually("haproxy to use the gateway again", async || {
             (again.admin.requests("200").await > served).then_some(())
         })
         .await;

@@ -6,7 +6,7 @@
 //! `ROUSE_SIEGE_LIVEZ_SECONDS` (5, for machines that are busy). `make siege` sets them to 30 s, 5 attackers and 1 s.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
-#![expect(clippy::print_stderr, reason = "what a run skips or measures is told beside its results")]
+#![expect(clippy::print_stderr, reason = "a run prints what it skips or measures beside its results")]
 
 mod attackers;
 mod floods;

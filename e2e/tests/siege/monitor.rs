@@ -120,7 +120,7 @@ async fn livez(admin: SocketAddr, over: Arc<AtomicBool>, slowest: Arc<AtomicU64>
     while !over.load(Ordering::SeqCst) {
         let began = Instant::now();
         let answer = timeout(SERVED, session::get(&target, "/livez")).await.expect("/livez does not answer");
-        assert_eq!(answer.status, 200, "/livez said {answer:?}");
+        assert_eq!(answer.status, 200, "/livez answered {answer:?}");
         slowest.fetch_max(u64::try_from(began.elapsed().as_micros()).unwrap(), Ordering::SeqCst);
         pace.tick().await;
     }

@@ -84,7 +84,7 @@ pub(crate) async fn an_app_that_cannot_start_is_answered_at_once_and_serves_when
     let rouse = up("  app: {command: [no-such-program]}\n").await;
     let told = refused(&rouse, "app").await.text();
     assert!(told.contains("command not found: \"no-such-program\""), "{told}");
-    eventually("the failed cold start, and that it is given up", async || {
+    eventually("the failed cold start, and the app given up", async || {
         let text = status(&rouse).await;
         let parts = ["local/app  failed after", "the next request starts it again"];
         parts.iter().all(|part| text.contains(part)).then_some(())
@@ -105,7 +105,7 @@ pub(crate) async fn an_app_that_ends_at_once_is_answered_at_its_third_end_and_no
         assert!(told.contains(part), "no {part:?} in {told}");
     }
     let state = async || Some(facts(&rouse, "quitter").await).filter(|facts| facts["state"] == "zero");
-    let facts = eventually("it to be given up", state).await;
+    let facts = eventually("the app to be given up", state).await;
     assert!(facts["trouble"].to_string().contains("the next request starts it again"), "{facts}");
     let starts = || std::fs::read_to_string(rouse.dir().join("starts")).unwrap_or_default().lines().count();
     assert_eq!(starts(), 3);

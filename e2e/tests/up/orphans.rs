@@ -83,8 +83,10 @@ impl Scene {
     }
 
     async fn no_zombies(&self) {
-        eventually("the zombies to be reaped", async || proc::zombies(self.rouse.pid).is_empty().then_some(()))
-            .await;
+        eventually("the zombies to be reaped", async || {
+            proc::zombies(self.rouse.pid).is_empty().then_some(())
+        })
+        .await;
     }
 
     /// Waits until the old family is gone and a new one has replaced it.

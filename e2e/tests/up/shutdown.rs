@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use http::Method;
 use rouse_e2e::body;
-use rouse_e2e::client::session::{Http, FullResponse, get, whole};
+use rouse_e2e::client::session::{FullResponse, Http, get, whole};
 use rouse_e2e::client::websocket;
 use rouse_e2e::config::{App, Config};
 use rouse_e2e::proc::{self, Process};
@@ -87,7 +87,7 @@ pub(crate) async fn sigterm_lets_a_request_finish_first() {
     let pod = rouse.admin.service("app").await.endpoints[0].address;
     // Directly to the pod: the gateway accepts no new connections.
     assert_eq!(get(&Target::plain(pod), "/next").await.status, 200);
-    let answer = asked.join_next().await.unwrap().unwrap().expect("it is answered");
+    let answer = asked.join_next().await.unwrap().unwrap().expect("the request is answered");
     assert_eq!((answer.status.as_u16(), answer.text().as_str()), (200, "waited\n"));
     rouse.stopped(&children).await;
 }

@@ -26,8 +26,10 @@ pub(crate) async fn a_request_that_came_meanwhile_is_answered_although_its_conne
     for used in [true, false] {
         let stream = TcpStream::connect(target.address).await.unwrap();
         let ends = (target.address, stream.local_addr().unwrap());
-        eventually("the connection to be accepted", async || proc::sockets(rouse.pid).contains(&ends).then_some(()))
-            .await;
+        eventually("the connection to be accepted", async || {
+            proc::sockets(rouse.pid).contains(&ends).then_some(())
+        })
+        .await;
         let mut client = Raw::over(stream);
         if used {
             client.get(&target, "/").await;

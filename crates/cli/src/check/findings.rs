@@ -177,7 +177,9 @@ fn kind(seen: &KindSurvey, survey: &Survey, advice: &Advice) -> Check {
         (ROUTE, _) => {
             let next = crds(seen, advice);
             let next = if has_routes(survey) {
-                format!("upgrade KEDA HTTP add-on to a version that serves it; or, if it is uninstalled,\n{next}")
+                format!(
+                    "upgrade KEDA HTTP add-on to a version that serves it; or, if it is uninstalled,\n{next}"
+                )
             } else {
                 next
             };

@@ -26,7 +26,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// `rouse check`.
 pub(crate) fn command(args: &CheckArgs, streams: &mut Streams<'_>) -> Result<(), CommandError> {
     let runtime = Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| CommandError::Io { what: "cannot start the runtime".to_owned(), error })?;
+    let runtime =
+        runtime.map_err(|error| CommandError::Io { what: "cannot start the runtime".to_owned(), error })?;
     let report = runtime.block_on(look(args, streams))?;
     match args.output {
         CheckFormat::Text => report.text(streams.out)?,

@@ -111,9 +111,7 @@ pub(super) fn settings(args: &InstallArgs) -> Result<(Values, Vec<SettingWarning
 }
 
 fn unfit(origin: &str, name: &str, instead: &str) -> CommandError {
-    CommandError::Input(format!(
-        "--env {origin}: the manifests set {name} ({instead}); leave it out"
-    ))
+    CommandError::Input(format!("--env {origin}: the manifests set {name} ({instead}); leave it out"))
 }
 
 /// The variable of KEDA that contradicts the manifests about the setting `name`. It would be ignored silently, because our own
@@ -144,8 +142,6 @@ fn unmounted(settings: &Values, args: &InstallArgs) -> Option<CommandError> {
     settings.all().iter().find_map(|found| {
         let path = found.value.paths.iter().find(|path| !mounted(path))?.display();
         let origin = &found.origin;
-        Some(CommandError::Input(format!(
-            "--env {origin}: the manifests do not mount {path}; {INSTEAD}"
-        )))
+        Some(CommandError::Input(format!("--env {origin}: the manifests do not mount {path}; {INSTEAD}")))
     })
 }

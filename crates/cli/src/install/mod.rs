@@ -38,7 +38,10 @@ pub(crate) fn run(args: &InstallArgs, streams: &mut Streams<'_>) -> Result<(), C
 fn notes(args: &InstallArgs, settings: &Values) -> Vec<String> {
     let mut notes = Vec::new();
     if args.image.starts_with("localhost/") {
-        notes.push(format!("the image {} must already be on the nodes; use --image for another one", args.image));
+        notes.push(format!(
+            "the image {} must already be on the nodes; use --image for another one",
+            args.image
+        ));
     }
     if args.crds.is_default() {
         notes.push(

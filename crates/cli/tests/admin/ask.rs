@@ -1,4 +1,4 @@
-//! The commands that ask a running `rouse up`, against the real API with apps that only take note.
+//! The client commands of `rouse up` (`status`, `logs`, `scale`, `restart`), against the real admin API with fake apps.
 
 use std::io::{self, Read as _, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -129,7 +129,7 @@ async fn logs_are_copied() {
     assert_eq!(rouse(server.address, &["logs", "hello"]).await.unwrap(), "hello-1 | oh\n");
 }
 
-/// Like `less`: takes nothing until it is told to.
+/// A writer that blocks until it is released, like a pager.
 struct Paused {
     gate: Receiver<()>,
     opened: bool,
@@ -153,7 +153,7 @@ impl Write for Paused {
 
 #[test]
 fn logs_are_read_to_their_end_before_a_reader_that_pauses_takes_any() {
-    // More than the system keeps between two sockets.
+    // More than the system buffers between two sockets.
     const LENGTH: usize = 48 << 20;
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let admin = listener.local_addr().unwrap().to_string();
@@ -162,7 +162,7 @@ fn logs_are_read_to_their_end_before_a_reader_that_pauses_takes_any() {
         let (mut stream, _) = listener.accept().unwrap();
         assert!(stream.read(&mut [0; 4096]).unwrap() > 0);
         write!(stream, "HTTP/1.1 200 OK\r\ncontent-length: {LENGTH}\r\n\r\n").unwrap();
-        // A client that leaves early has failed, and says so itself.
+        // A client that disconnects early has failed, and reports that itself.
         if stream.write_all(&vec![b'\n'; LENGTH]).is_ok() {
             sent.send(()).ok();
         }
@@ -200,7 +200,7 @@ async fn an_unknown_app_is_bad_usage_and_the_known_ones_are_named() {
 
 #[tokio::test]
 async fn without_a_listener_the_next_step_is_said() {
-    // It was free a moment ago.
+    // An address that was free a moment ago.
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     for words in [&["status"][..], &["restart", "a"], &["scale", "a", "1"], &["logs", "a", "-f"]] {
         let error = rouse(closed, words).await.unwrap_err();

@@ -1,4 +1,4 @@
-//! The admin server under floods of connections that take a place and do not give it back.
+//! The admin server under floods of connections that stay open without a complete request or without reading.
 
 use std::io::{ErrorKind, Read as _};
 use std::sync::Arc;
@@ -13,14 +13,14 @@ use crate::scene::{Scene, app};
 use crate::server::{Server, line, read_to};
 
 const PATIENCE: Duration = Duration::from_secs(30);
-/// More than the server has places for, of each kind.
+/// The connections of each kind, more than the server keeps.
 const EACH: usize = 140;
 /// How many connections the server keeps at most.
 const PLACES: usize = 128;
 
 const SCALE: &str = "/api/v1/services/shop/cart/scale";
 
-/// What connections of a flood send before they go silent.
+/// What the connections of each flood send before they go silent.
 fn kinds() -> [(&'static str, String); 5] {
     let head = |line: &str, more: &str| format!("{line} HTTP/1.1\r\nHost: 127.0.0.1\r\n{more}\r\n");
     let half_a_body =
@@ -34,19 +34,19 @@ fn kinds() -> [(&'static str, String); 5] {
     ]
 }
 
-/// A connection that takes little of an answer while it does not read.
+/// A connection with a small receive buffer, which takes little of a response while it does not read.
 async fn connect(server: &Server) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4096).unwrap();
     socket.connect(server.address).await.unwrap()
 }
 
-/// Connects `EACH` times and sends `text`, as much of it as the server takes.
+/// Connects `EACH` times and sends as much of `text` as the server takes.
 async fn flood(server: &Server, text: &str) -> Vec<TcpStream> {
     let mut all = Vec::new();
     for _ in 0..EACH {
         let mut stream = connect(server).await;
-        // The server may have stopped to read, or closed it already.
+        // The server may have stopped reading, or closed the connection already.
         timeout(Duration::from_millis(1), stream.write_all(text.as_bytes())).await.ok();
         all.push(stream);
     }
@@ -69,7 +69,7 @@ async fn ask(server: &Server, request: &str, body: &str) -> String {
     timeout(PATIENCE, asked).await.unwrap_or_else(|_| panic!("{request} was not answered"))
 }
 
-/// Everything that an honest client asks for is answered.
+/// Asserts that the server answers all requests of an honest client.
 async fn serves(server: &Server, flood: &str) {
     for (request, body, expected) in [
         ("GET /livez", "", "\r\n\r\nok\n"),
@@ -105,7 +105,7 @@ fn scene() -> Scene {
     let scene = Scene::new();
     scene.apps.set(vec![app("shop/cart")]);
     scene.ready.set(true);
-    // So that the metrics are long.
+    // Makes the metrics long.
     for n in 0..50 {
         scene.cold_start(&format!("app-{n}"), 5);
     }

@@ -1,4 +1,4 @@
-//! The admin API, asked in-process: a real registry and gateway, and apps that only take note.
+//! The admin API in-process, with a real registry and gateway, and fake apps.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a panic is how a test fails")]
 
@@ -261,7 +261,7 @@ fn the_process_and_the_version_are_among_the_metrics() {
     };
     let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs_f64();
     let started = value("process_start_time_seconds");
-    // The kernel counts time in hundredths, and knows when it was started in whole seconds.
+    // The kernel counts in hundredths of a second, and its boot time is in whole seconds.
     assert!(started < now + 2.0 && started > now - 86_400.0, "{started} {now}");
     assert!(value("process_cpu_seconds_total") >= 0.0 && value("process_threads") >= 1.0);
     let (open, most) = (value("process_open_fds"), value("process_max_fds"));
@@ -282,7 +282,7 @@ async fn services_that_come_and_go_leave_the_metrics_as_small_as_they_were() {
     for n in 0..1000 {
         let name = format!("preview-{n}");
         scene.cold_start(&name, 5);
-        // The first again: it is told of only when it has been forgotten.
+        // Also counts the previous cold start once more, although its service was removed.
         for cold in scene.bench.registry.cold_starts().newest(None, 2) {
             scene.event_metrics.cold_start(&cold);
         }

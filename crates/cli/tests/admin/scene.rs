@@ -1,4 +1,4 @@
-//! An admin API with its fakes, and how it is asked.
+//! An admin API with fake apps, and a client for it.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -27,12 +27,12 @@ use rouse_testkit::fakes::{Bench, READY, ip, ready_slice, slice};
 use rouse_testkit::slot_requests;
 use serde_json::Value;
 
-/// Apps that only take note.
+/// Fake apps that only record commands.
 #[derive(Debug)]
 pub(crate) struct NotedApps {
     apps: Mutex<Vec<AppStatus>>,
     orders: Mutex<Vec<String>>,
-    /// What a restart leaves, instead of new pods.
+    /// The apps after a restart, instead of new pods.
     left: Mutex<Option<Vec<AppStatus>>>,
     log: Mutex<Option<Arc<AppLog>>>,
     registry: Arc<Registry>,
@@ -103,7 +103,7 @@ pub(crate) struct Scene {
     pub(crate) event_metrics: EventMetrics,
 }
 
-/// What came back.
+/// A response.
 pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) kind: String,
@@ -194,7 +194,7 @@ impl Scene {
         slot.answered();
     }
 
-    /// The engine tells something.
+    /// The engine reports an event.
     pub(crate) fn told(&self, service: &str, what: AppEventKind) {
         let event = AppEvent { service: service.parse().unwrap(), at: Moment::ZERO, what };
         self.event_metrics.event(&event, &self.bench.registry);
@@ -207,7 +207,7 @@ impl Scene {
     }
 }
 
-/// An app that is at rest.
+/// An app at zero.
 pub(crate) fn app(service: &str) -> AppStatus {
     AppStatus {
         service: service.parse::<ServiceId>().unwrap(),

@@ -1,4 +1,4 @@
-//! The admin server on a real socket: streams, slow clients, and the end.
+//! The admin server on a real socket: streams, slow clients, and shutdown.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! `rouse check` against a fake API server: what it asks, what it says, and how it ends.
+//! `rouse check` against a fake API server: its requests, its output and its exit code.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "tests")]
 
@@ -22,7 +22,7 @@ use tokio::task::spawn_blocking;
 
 const ROUTES: &str = "/apis/http.keda.sh/v1beta1/interceptorroutes";
 
-/// How it ended, and what it said.
+/// The exit code and the output.
 struct Said {
     result: Result<(), CommandError>,
     out: String,
@@ -30,7 +30,7 @@ struct Said {
 }
 
 impl Said {
-    /// Nothing fails, and these are the marks of what is not as it should be.
+    /// Asserts that no check fails, and returns the marks of warnings.
     fn passed(&self) -> Vec<&str> {
         assert!(self.result.is_ok(), "{:?}\n{}", self.result, self.out);
         self.lines_with('‼')
@@ -275,10 +275,11 @@ async fn what_the_user_may_not_see_is_a_warning_and_no_failure() {
     let said = check(&api, &[]).await;
     assert_eq!(said.passed(), ["the permissions of the gateway can be checked", "routes can be seen"]);
     assert!(said.out.contains("create subjectaccessreviews"), "{}", said.out);
-    // Also for a user who may not see the gateway: their own permissions say nothing about it.
+    // Also for a user without access to the gateway: the user's own permissions do not show those of the gateway.
     forbid(&api, "/apis/apps/v1/namespaces/rouse-system");
     let said = check(&api, &[]).await;
-    let unseen = ["the permissions of the gateway can be checked", "Deployment rouse-gateway", "routes can be seen"];
+    let unseen =
+        ["the permissions of the gateway can be checked", "Deployment rouse-gateway", "routes can be seen"];
     assert_eq!(said.passed(), unseen);
     assert!(api.reviews().is_empty(), "{}", said.out);
 }

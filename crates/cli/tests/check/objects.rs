@@ -1,10 +1,10 @@
-//! The objects of a cluster where everything is as it should be, for the scripted API server.
+//! The objects of a healthy cluster, for the scripted API server.
 
 use http::Method;
 use rouse_testkit::api_server::ApiServer;
 use serde_json::{Value, json};
 
-/// A cluster where everything is as it should be.
+/// A healthy cluster.
 pub(crate) fn good_cluster() -> ApiServer {
     let api = ApiServer::default();
     api.object_at("/version", json!({"major": "1", "minor": "36+", "gitVersion": "v1.36.4"}));

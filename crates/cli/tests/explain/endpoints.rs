@@ -1,4 +1,4 @@
-//! What `rouse explain endpoints` says.
+//! The output of `rouse explain endpoints`.
 
 use serde_json::{Value, json};
 
@@ -24,7 +24,7 @@ fn explained(objects: Vec<Value>) -> Value {
     rouse("explain endpoints -o json", list(objects).to_string()).json()
 }
 
-/// Address, state and why of every row of the first port.
+/// Address, state and reason of every row of the first port.
 fn rows(answer: &Value) -> Vec<(String, String, String)> {
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let endpoints = answer["services"][0]["ports"][0]["endpoints"].as_array().unwrap();

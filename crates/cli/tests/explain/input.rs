@@ -1,4 +1,4 @@
-//! What the commands read, and what they say of what they cannot read.
+//! The input of `rouse explain`: accepted formats, and the errors for invalid input.
 
 use std::fs;
 
@@ -82,7 +82,7 @@ fn objects_of_other_kinds_are_skipped_with_one_warning_per_kind() {
         ]);
         assert_eq!(answer.err.lines().count(), 4, "{}", answer.err);
     }
-    // Also on its own, where `items` would make a list of it.
+    // Also alone, where a field `items` would make it look like a list.
     for text in [odd.to_string(), yaml(&odd)] {
         assert_eq!(rouse("explain endpoints -o json", text).code, 0);
     }
@@ -108,7 +108,7 @@ fn refused(text: impl Into<Vec<u8>>, expected: &[&str]) {
 
 #[test]
 fn malformed_objects_are_refused_with_document_line_and_field() {
-    // What is changed in SLICE, where it is noticed in JSON, and what is said in JSON and YAML alike.
+    // The change of SLICE, the place of the error in JSON, and the error's text for JSON and YAML.
     for (from, to, place, said) in [
         (r#""kind": "EndpointSlice","#, "", "line 1, column 1", "kind: missing"),
         (r#""apiVersion": "discovery.k8s.io/v1","#, "", "line 1, column 1", "apiVersion: missing"),

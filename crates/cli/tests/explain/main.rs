@@ -1,4 +1,4 @@
-//! `rouse explain`, run as people run it: the real binary, text in, text and exit code out.
+//! Runs the real binary with `rouse explain`: input on stdin, output and exit code.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests: a panic is how a test fails")]
 
@@ -14,7 +14,7 @@ use std::thread;
 
 use serde_json::Value;
 
-/// What one run answered.
+/// The result of one run.
 struct Answer {
     code: i32,
     out: String,
@@ -28,13 +28,13 @@ impl Answer {
         serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {}", self.out))
     }
 
-    /// Each of `parts` is in the output.
+    /// Asserts that each of `parts` is in the output.
     #[track_caller]
     fn prints(&self, parts: &[&str]) {
         contains(&self.out, parts);
     }
 
-    /// Each of `parts` is in the warnings and errors.
+    /// Asserts that each of `parts` is in the warnings and errors.
     #[track_caller]
     fn complains(&self, parts: &[&str]) {
         contains(&self.err, parts);
@@ -56,13 +56,13 @@ fn command(arguments: &str) -> Command {
     command
 }
 
-/// Runs `rouse` with `arguments`, which no argument may need quotes in, and `input` on stdin.
+/// Runs `rouse` with `arguments`, none of which may need quotes, and `input` on stdin.
 fn rouse(arguments: &str, input: impl Into<Vec<u8>>) -> Answer {
     let mut child = command(arguments).spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
     let input = input.into();
-    // Beside the reading: with large inputs both sides would wait for each other. A command that does not read
-    // its input closes the pipe, which is no fault of the test.
+    // Concurrently with reading: with large inputs both sides would wait for each other. A command that does not read its
+    // input closes the pipe, which is not an error here.
     let feed = thread::spawn(move || stdin.write_all(&input).ok());
     let output = child.wait_with_output().unwrap();
     feed.join().unwrap();

@@ -1,4 +1,4 @@
-//! A large input costs a small multiple of its size.
+//! The memory of `rouse explain` for a large input is a small multiple of its size.
 
 use std::fs;
 use std::io::Read;
@@ -80,7 +80,7 @@ fn a_large_input_costs_a_small_multiple_of_its_size() {
         let arguments = format!("explain endpoints -o json -f {}", file.path().display());
         let mut child = command(&arguments).stdin(Stdio::null()).stderr(Stdio::inherit()).spawn().unwrap();
         let mut out = child.stdout.take().unwrap();
-        // The answer is far larger than a pipe: while we have not read all of it, the child is there to be asked.
+        // The output is far larger than a pipe, so the child still runs until all of it is read.
         let (mut most, mut total, mut chunk) = (0, 0, vec![0; 1 << 16]);
         while let read @ 1.. = out.read(&mut chunk).unwrap() {
             total += read;

@@ -1,4 +1,4 @@
-//! What `rouse explain slices` says.
+//! The output of `rouse explain slices`.
 
 use serde_json::{Value, json};
 
@@ -151,8 +151,7 @@ fn slices_that_others_manage_are_never_touched_and_their_names_never_taken() {
     let answer = rouse("explain slices --diff", input);
     assert!(answer.out.contains("+ create cart-2: IPv4, no endpoints (a placeholder)"), "{}", answer.out);
     assert!(!answer.out.contains("delete") && !answer.out.contains("update"), "{}", answer.out);
-    let note =
-        "note: managed by endpointslice-controller.k8s.io: 1 EndpointSlice; ignored and not shown";
+    let note = "note: managed by endpointslice-controller.k8s.io: 1 EndpointSlice; ignored and not shown";
     assert!(answer.err.contains(note), "{}", answer.err);
 }
 

@@ -1,4 +1,4 @@
-//! Every row of both vector files, as Kubernetes objects through the binary, as JSON and as YAML.
+//! Runs every row of both vector files through the binary, as Kubernetes objects in JSON and in YAML.
 
 use rouse_testkit::vectors::{self, ContainerPort, EndpointConditions, PodToEndpoint, TargetPort};
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use crate::{list, rouse, yaml};
 fn every_row_of_endpoint_conditions_comes_out_as_expected() {
     let rows = vectors::endpoint_conditions().unwrap();
     assert!(!rows.is_empty());
-    // Made by hand, and each endpoint with a pod of its own: the rows mean the same for both.
+    // Manual endpoints, and endpoints with a pod each: the rows apply to both.
     for with_pods in [false, true] {
         let objects = list(rows.iter().map(|row| slice_of(row, with_pods)).collect());
         for input in [objects.to_string(), yaml(&objects)] {

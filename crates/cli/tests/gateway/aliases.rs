@@ -1,11 +1,11 @@
-//! KEDA's variables, each with a good and a bad value.
+//! KEDA's variables, each with a valid and an invalid value.
 
 use rouse_daemon::gateway::settings::{KEDA_COMPAT, TABLE, UPSTREAM_SKIP_VERIFY};
 
 use super::{listed, told};
 
-/// A variable; the setting that it means; a good value, and what the setting is then; bad ones, and a part of what is
-/// said to be allowed; other variables that it needs.
+/// A variable; its setting; a valid value and the resulting setting; invalid values and a part of the error's text on what
+/// is allowed; other variables that it needs.
 struct Case {
     name: &'static str,
     setting: &'static str,
@@ -200,7 +200,7 @@ fn the_aliases_are_those_of_the_specification() {
         of_proxy_tls.iter().map(|it| format!("KEDA_HTTP_PROXY_TLS_{it}")).collect();
     expected.extend(others.iter().map(|it| format!("KEDA_HTTP_{it}")));
     expected.extend(deprecated.map(str::to_owned));
-    // All Rust programs have this one.
+    // Common to Rust programs.
     expected.push("RUST_LOG".to_owned());
     expected.sort();
     let mut known: Vec<&str> = TABLE

@@ -1,4 +1,4 @@
-//! `rouse gateway --check-config` as people run it.
+//! The binary with `rouse gateway --check-config`.
 
 use std::fs;
 use std::process::Command;
@@ -96,7 +96,11 @@ fn certificates_that_cannot_be_read_are_refused_with_their_setting_also_by_check
         (&["--upstream-ca", &gone], "error: --upstream-ca: ", "gone.pem: cannot be read: No such file"),
         (&["--upstream-ca", &empty], "error: --upstream-ca: ", "empty.pem: contains no certificate"),
         (&pair, "error: --tls-cert: ", "gone.pem: cannot be read"),
-        (&["--tls-cert-dir", &bare, door[0], door[1]], "error: --tls-cert-dir: ", "no pair of certificate and key"),
+        (
+            &["--tls-cert-dir", &bare, door[0], door[1]],
+            "error: --tls-cert-dir: ",
+            "no pair of certificate and key",
+        ),
         (&["--tls-cert-dir", &gone, door[0], door[1]], "error: --tls-cert-dir: ", "No such file"),
     ];
     let elsewhere = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
@@ -112,7 +116,7 @@ fn certificates_that_cannot_be_read_are_refused_with_their_setting_also_by_check
     let both = [&pair[..], &["--upstream-ca", &gone, "--check-config"]].concat();
     let answer = rouse(&both, &[]);
     assert!(answer.err.starts_with("error: 2 settings are wrong\n"), "all at once: {}", answer.err);
-    // What has no effect is not opened: the gateway starts without it.
+    // Files without effect are not opened: the gateway starts without them.
     let answer = rouse(&["--check-config", "--tls-cert", &gone, "--tls-key", &gone], &[]);
     assert_eq!(answer.code, 0, "{}", answer.err);
     let answer = rouse(&["--check-config", "--tls-cert-dir", &gone], &[]);

@@ -1,4 +1,4 @@
-//! A good and a bad value for every setting.
+//! The test cases of every setting: valid and invalid values.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -14,7 +14,7 @@ use rouse_kube::routes::claims::HostOverlap;
 use rouse_net::tls::TlsVersion;
 use rouse_proxy::telemetry::access_log::Format;
 
-/// How one setting is tried.
+/// The test case of one setting.
 pub(crate) struct Case {
     pub(crate) name: &'static str,
     /// A good value that is not the default, as it is shown, too.
@@ -25,9 +25,9 @@ pub(crate) struct Case {
     pub(crate) holds: fn(&Values) -> bool,
     /// Bad values.
     pub(crate) bad: &'static [&'static str],
-    /// A part of what is then said to be allowed.
+    /// A part of the error's text on what is allowed.
     pub(crate) allowed: &'static str,
-    /// Variables without which the good value would be wrong.
+    /// Variables that the good value requires.
     pub(crate) with: &'static [(&'static str, &'static str)],
 }
 

@@ -1,4 +1,4 @@
-//! Help and documentation say every setting. `ROUSE_WRITE_DOCS=1` writes the documentation anew.
+//! Help and documentation list every setting. `ROUSE_WRITE_DOCS=1` regenerates the documentation.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -31,7 +31,7 @@ fn help_says_every_flag_with_its_default_and_its_variables() {
             let found = part.split_once(&format!("      {flag} "));
             let (_, first) = found.unwrap_or_else(|| panic!("{flag} is not under {title}: {part}"));
             let entry: Vec<&str> = first.split("\n      --").next().unwrap().split_whitespace().collect();
-            // As if no line had been broken.
+            // Undoes the line breaks.
             let entry = entry.join(" ");
             let default = format!("[default: {}]", setting.default_text());
             assert!(entry.contains(setting.help()) && entry.contains(&default), "{flag}: {entry}");

@@ -1,4 +1,4 @@
-//! Every setting, in every way.
+//! Every setting, by flag, by variable and in the file.
 
 use std::path::Path;
 
@@ -9,11 +9,11 @@ use rouse_daemon::gateway::settings::{COLD_START_HEADER, KEDA_COMPAT, PROBE, TAB
 use super::cases::{CASES, Case};
 use super::{FILE, Told, listed, setting, told};
 
-/// Sets the setting of a case to a value, beside what is told already.
+/// Adds the value of a case's setting to what is configured already.
 type Way = fn(&Case, &str, Told) -> Told;
 
-/// The ways in which a setting can be set beside KEDA's variables, in the order of their precedence: what is told,
-/// and how its origin is shown.
+/// The ways to configure a setting besides KEDA's variables, in the order of precedence, each with the text that shows its
+/// origin.
 fn ways(case: &Case) -> [(Way, String); 3] {
     let setting = setting(case.name);
     let flag = |case: &Case, value: &str, told: Told| told.flag(&setting_flag(case), value);
@@ -30,7 +30,7 @@ fn setting_variable(case: &Case) -> String {
     setting(case.name).variable().unwrap()
 }
 
-/// A file with nothing else.
+/// A file with only this setting.
 fn line(case: &Case, value: &str) -> String {
     let value = serde_json::to_string(value).unwrap();
     match setting(case.name).places() {
@@ -42,7 +42,7 @@ fn line(case: &Case, value: &str) -> String {
     }
 }
 
-/// In the file, certificates are one file a pair.
+/// Whether the value is tried in the file, where certificates are pairs of files.
 fn is_tried_in_file(case: &Case, value: &str) -> bool {
     !(matches!(setting(case.name).places(), AllowedSources::Part { .. }) && value.contains(','))
 }

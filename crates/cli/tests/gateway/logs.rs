@@ -1,4 +1,4 @@
-//! The log of `rouse gateway`: filters, JSON lines, floods, and what it must not have.
+//! The log of `rouse gateway`: filters, JSON lines, floods, and secrets that it must not contain.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 use super::starting::{Gateway, PATIENCE, TOKEN, get, serve};
 use super::told;
 
-/// What clients send and the log must not have.
+/// A secret that clients send and the log must not contain.
 const SECRET: &str = "s3cret-of-a-client";
-/// The same as a Secret has it.
+/// The same in base64, as in a Secret.
 const SECRET_IN_BASE64: &str = "czNjcmV0LW9mLWEtY2xpZW50";
 /// Far more than may be logged about them.
 const REQUESTS: usize = 500;

@@ -1,5 +1,5 @@
-//! The settings of `rouse gateway`: every flag, variable, key and alias with a good and a bad value; what counts
-//! before what; what does not go together; what help and documentation say.
+//! The settings of `rouse gateway`: every flag, variable, key and alias with valid and invalid values; precedence;
+//! conflicts; help and documentation.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests: a panic is how a test fails")]
 
@@ -24,7 +24,7 @@ use rouse_daemon::RoleCommand;
 use rouse_daemon::gateway::settings::TABLE;
 use rouse_daemon::gateway::{GatewayArgs, read_settings};
 
-/// What one gateway is told.
+/// The configuration of one gateway.
 #[derive(Debug, Clone, Default)]
 struct Told {
     flags: Vec<String>,
@@ -32,7 +32,7 @@ struct Told {
     file: Option<String>,
 }
 
-/// What the tests call the file.
+/// The name of the file in the tests.
 const FILE: &str = "etc/gateway.yaml";
 
 impl Told {
@@ -85,7 +85,7 @@ impl Told {
         (settings, warnings.iter().map(ToString::to_string).collect())
     }
 
-    /// What is told as wrong, a line for each.
+    /// The reported errors, one line each.
     #[track_caller]
     fn problems(&self) -> Vec<String> {
         match self.read() {
@@ -103,7 +103,7 @@ fn setting(name: &str) -> &'static dyn AnySetting {
     TABLE.settings().find(|setting| setting.name() == name).unwrap_or_else(|| panic!("no setting {name}"))
 }
 
-/// What the setting `name` is, and where that comes from.
+/// The value of the setting `name`, and its origin.
 #[track_caller]
 fn listed(settings: &Values, name: &str) -> (String, String) {
     let found = settings.all().iter().find(|found| found.setting.name() == name);

@@ -1,4 +1,4 @@
-//! What becomes of a cluster's routes in the data plane's table.
+//! The data plane's route table, built from the routes of a cluster.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +27,7 @@ use serde_json::{Value, json};
 
 use crate::Told;
 
-/// A cluster with one Service, `shop/cart`, as `service` says.
+/// A cluster with one Service, `shop/cart`.
 struct Scene {
     service: Value,
     tls: Arc<TlsFacts>,
@@ -50,7 +50,7 @@ impl PlanInputs for Scene {
 }
 
 impl Scene {
-    /// A gateway that is told so; its Service has this `appProtocol`.
+    /// A gateway with these settings; its Service has this `appProtocol`.
     fn new(told: &Told, protocol: Option<&str>) -> Self {
         let (settings, _) = told.read().unwrap();
         let clock = Arc::<ManualClock>::default();
@@ -91,7 +91,7 @@ impl Scene {
         Arc::clone(&plans[0])
     }
 
-    /// The table of one route that says this.
+    /// The table of one route with these annotations and this spec.
     fn table(&mut self, annotations: &Value, spec: &Value) -> RouteTable<Arc<Route>> {
         let plan = self.plan(annotations, spec);
         self.builder.table(&[plan])
@@ -118,7 +118,7 @@ fn found(table: &RouteTable<Arc<Route>>, path: &str) -> Arc<Route> {
     Arc::clone(&table.find(Some(&host), &head(path)).unwrap().target)
 }
 
-/// The names in a handshake with `upstream`: the one that is asked for, and those that are accepted.
+/// The names in a handshake with `upstream`: the SNI, and the accepted names.
 fn names(upstream: &UpstreamProtocol) -> (String, Vec<String>) {
     let UpstreamProtocol::Tls(tls) = upstream else { panic!("{upstream:?}") };
     let settings = tls.settings();
@@ -273,7 +273,7 @@ fn a_service_that_cannot_have_its_tls_gets_no_request_in_the_clear_and_clients_d
 #[test]
 fn whether_tls_is_spoken_is_the_services_word_then_the_gateways() {
     let tls = |on| Arc::new(TlsFacts { on, ..TlsFacts::default() });
-    // gateway, appProtocol, annotation → what is spoken, and what if the client came over TLS
+    // gateway, appProtocol, annotation → the upstream protocol, and that for a client over TLS
     for (gateway, protocol, on, expected) in [
         ("off", None, None, ("http", None)),
         ("off", Some("kubernetes.io/h2c"), None, ("h2c", None)),

@@ -1,4 +1,4 @@
-//! Flags, variables and the file together: what is wrong anywhere is told at once, with its place.
+//! Flags, variables and the file together: all errors are reported at once, each with its place.
 
 use std::path::Path;
 
@@ -96,7 +96,7 @@ fn what_is_suggested_is_taken() {
     }
 }
 
-/// What is said about a key that is like none.
+/// The error for a key that resembles no known one.
 fn unknown(place: &str) -> String {
     let mut keys: Vec<&str> = set::TABLE.settings().filter_map(AnySetting::key).collect();
     keys.dedup();

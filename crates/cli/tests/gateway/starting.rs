@@ -1,4 +1,4 @@
-//! `rouse gateway` while it cannot see the cluster: what clients, probes and the log are told.
+//! `rouse gateway` while it cannot reach the cluster: its responses to clients and probes, and its log.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -27,7 +27,7 @@ pub(super) fn serve(server: ApiServer) -> SocketAddr {
     address.recv_timeout(PATIENCE).unwrap()
 }
 
-/// What the gateway shows to the API server.
+/// The token of the gateway for the API server.
 pub(super) const TOKEN: &str = "t0ken-of-the-gateway";
 
 /// A running gateway. Dropping it ends it.
@@ -127,7 +127,7 @@ fn a_gateway_that_may_not_see_its_routes_answers_starting_and_says_what_it_waits
         "{answer}"
     );
     assert!(get(&admin, &admin, "/readyz").starts_with("http/1.1 503 "));
-    // Said, and said again.
+    // Logged, and logged again.
     for _ in 0..2 {
         let missing = gateway.line("waiting for ");
         assert!(missing.starts_with("InterceptorRoute (interceptorroutes.http.keda.sh): "), "{missing}");

@@ -1,4 +1,4 @@
-//! Settings that are each allowed, but not together.
+//! Settings that are valid alone, but not in combination.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ fn flags(all: &[(&str, &str)]) -> Told {
     all.iter().fold(told(), |told, (flag, value)| told.flag(flag, value))
 }
 
-/// The one problem of these flags begins with the flag `source` and says `part`.
+/// Asserts that these flags give one error, which begins with the flag `source` and contains `part`.
 #[track_caller]
 fn check(all: &[(&str, &str)], source: &str, part: &str) {
     let problems = flags(all).problems();

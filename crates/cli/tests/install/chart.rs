@@ -1,7 +1,7 @@
 //! The Helm chart and a real API server, beside `deploy/`: the chart's default rendering is the plain manifests, its
 //! values are `rouse install`'s flags, and an API server takes all of it and refuses bad routes.
 //!
-//! A harness of its own, because Helm and Kubernetes may be missing, and a trial that cannot run must say so.
+//! It has its own harness, because Helm and Kubernetes may be missing, and a trial that cannot run must report that.
 
 #![allow(
     clippy::unwrap_used,
@@ -75,7 +75,7 @@ fn asked(arguments: &[&str]) -> String {
     answer.out
 }
 
-/// What the chart makes in `namespace`.
+/// The objects that the chart renders for `namespace`.
 fn rendered(namespace: &str, more: &[&str]) -> Vec<Value> {
     let mut arguments = vec!["template", "rouse", "deploy/helm/rouse", "--namespace", namespace];
     arguments.extend(["--kube-version", "1.36.0"]);
@@ -136,7 +136,7 @@ fn values_and_flags() {
     }
 }
 
-/// What the chart refuses, and why.
+/// The values that the chart refuses, and the reasons.
 fn refusals() {
     let cases = [
         (r#"env=[{"name":"ROUSE_LISTEN","value":"0.0.0.0:80"}]"#, "env has ROUSE_LISTEN"),
@@ -181,7 +181,7 @@ fn refusals() {
         ]);
         assert!(answer.code != 0 && answer.err.contains(expected), "{values}: {}{}", answer.out, answer.err);
     }
-    // What says nothing else than the chart is taken.
+    // Values that agree with the chart are accepted.
     for values in [
         r#"env=[{"name":"KEDA_HTTP_PROXY_PORT","value":"8080"},{"name":"KEDA_HTTP_ADMIN_PORT","value":"9090"}]"#,
         r#"env=[{"name":"KEDA_HTTP_PROXY_TLS_ENABLED","value":"false"},{"name":"KEDA_HTTP_PROXY_TLS_PORT","value":"1"}]"#,
@@ -193,7 +193,7 @@ fn refusals() {
     rendered("edge", &["--set", "tls.secretName=w", "--set-json", secure]);
     let watched = r#"env=[{"name":"KEDA_HTTP_WATCH_NAMESPACE","value":"shop"}]"#;
     rendered("edge", &["--set", "watchNamespace=shop", "--set-json", watched]);
-    // As a part of another chart it gets what all parts get, and what that chart turns it on with.
+    // As a subchart it gets the global values, and the value that enables it.
     rendered("edge", &["--set-json", r#"global={"region":"x"}"#, "--set", "enabled=true"]);
 }
 

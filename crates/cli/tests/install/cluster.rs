@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use crate::routes;
 use crate::support::{Answer, install, root, run};
 
-/// Whether `e2e/cluster/build` has been here.
+/// Whether `e2e/cluster/build` has built the programs.
 pub(crate) fn is_built() -> bool {
     let program = |folder: &Path| folder.join("bin/kube-apiserver").is_file();
     if let Some(folder) = env::var_os("ROUSE_KUBERNETES") {
@@ -24,7 +24,7 @@ pub(crate) fn is_built() -> bool {
     versions.into_iter().flatten().flatten().any(|version| program(&version.path()))
 }
 
-/// A control plane that goes with this value, and with this process in any case: its owner.
+/// A control plane that is stopped when this is dropped; this process is its owner, so it cannot outlive it.
 struct Cluster {
     folder: TempDir,
 }
@@ -60,7 +60,7 @@ impl Cluster {
     fn must(&self, arguments: &str, input: &str) -> String {
         let answer = self.kubectl(arguments, input);
         assert_eq!(answer.code, 0, "kubectl {arguments}: {}{}", answer.out, answer.err);
-        // Kubernetes warns of what it takes but will not run under the restricted standard.
+        // Kubernetes warns about objects that it accepts but will not run under the restricted standard.
         assert!(!answer.err.contains("Warning"), "kubectl {arguments}: {}", answer.err);
         answer.out
     }
@@ -90,9 +90,9 @@ pub(crate) fn takes_all_of_it() {
     is_told(&cluster);
 }
 
-/// What the `ServiceAccount` may do, asked of the API server itself.
+/// Checks the permissions of the `ServiceAccount` with the API server itself.
 fn may_do(cluster: &Cluster) {
-    // Not `kubectl auth can-i`: it asks about kinds that the cluster has, and KEDA is not there.
+    // Not `kubectl auth can-i`, which knows only installed kinds: KEDA is not installed.
     let may = |verb: &str, resource: &str| {
         let (resource, group) = resource.split_once('.').unwrap_or((resource, ""));
         let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
@@ -127,7 +127,7 @@ fn may_do(cluster: &Cluster) {
         ("patch", "interceptorroutes.http.keda.sh"),
         ("list", "namespaces"),
     ] {
-        assert!(!may(verb, resource), "{verb} {resource} is more than it needs");
+        assert!(!may(verb, resource), "{verb} {resource} is more than the gateway needs");
     }
 }
 
@@ -140,7 +140,7 @@ fn judges_routes(cluster: &Cluster) {
     }
 }
 
-/// What the gateway writes on routes is taken.
+/// The API server accepts the statuses that the gateway writes on routes.
 fn is_told(cluster: &Cluster) {
     let condition = json!({
         "type": "Ready", "status": "True", "reason": "Reconciled", "message": "serving",

@@ -1,4 +1,4 @@
-//! `rouse install`, run as people run it, and what it prints: the files of `deploy/`, and rights that are the least.
+//! The output of `rouse install`: it matches the files of `deploy/`, and grants the least permissions.
 
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "tests, also in their helpers")]
 
@@ -161,7 +161,7 @@ fn values_are_put_in_everywhere() {
     }
     assert_eq!(text(one(&all, "ClusterRoleBinding"), "/roleRef/name"), "rouse-gateway.edge");
     assert_eq!(text(one(&all, "ClusterRole"), "/metadata/name"), "rouse-gateway.edge");
-    assert_eq!(answer.err, "", "an operator who has said all of it is told nothing");
+    assert_eq!(answer.err, "", "no hints when every option is set");
 }
 
 #[test]
@@ -188,7 +188,7 @@ fn a_tls_secret_opens_a_door_from_the_service_to_the_process() {
     }
 }
 
-/// The settings of a gateway that is started as the Deployment says, in a pod with this address.
+/// The settings of a gateway that the Deployment starts, in a pod with this address.
 fn settings_of(deployment: &Value, pod: &str) -> Values {
     let env = variables(deployment).into_iter().map(|(name, value)| match &*name {
         "POD_IP" => (name, pod.to_owned()),
@@ -486,7 +486,7 @@ fn what_the_examples_name_is_granted_by_the_optional_file() {
     assert_eq!(granted, named);
 }
 
-/// With symbols the binary was 99 MB.
+/// The release binary is stripped: with symbols it was 99 MB.
 #[test]
 fn a_release_has_no_symbols_and_there_is_a_way_to_get_them() {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");

@@ -1,15 +1,15 @@
-//! Routes, good and bad: the definitions in `deploy/crds` and Rouse itself must be of one mind about them.
+//! Valid and invalid routes: the CRDs in `deploy/crds` and Rouse itself must agree on them.
 
 use rouse_kube::objects::route::{RouteKind, RouteObject, read};
 use serde_json::{Value, json};
 
 use crate::support;
 
-/// A route, and whether it is good.
+/// A route, and whether it is valid.
 pub(crate) struct Case {
     pub(crate) object: Value,
     pub(crate) good: bool,
-    /// The API server does not know the field; Rouse looks at those it knows.
+    /// The field is unknown to the API server; Rouse reads only known fields.
     misspelt: bool,
 }
 
@@ -93,7 +93,7 @@ pub(crate) fn cases() -> Vec<Case> {
         scaled(json!({"scalingMetric": {"requestRate": {"granularity": "1ms"}}})),
     ];
     let misspelt = vec![
-        // Without hosts it would take every request of every host.
+        // Without hosts it would match every host.
         rule(&json!({"host": ["shop.example.com"]})),
         route(json!({"rule": [{"hosts": ["shop.example.com"]}]})),
         scaled(json!({"host": "shop.example.com"})),
@@ -107,7 +107,7 @@ pub(crate) fn cases() -> Vec<Case> {
         answer(&json!({"bodyFromConfigMap": {"name": "page", "key": "html"}})),
         route(json!({"timeouts": {"request": "0", "readiness": "1m30s", "responseHeader": "1.5h"}})),
         route(json!({"scalingMetric": {"concurrency": {}, "requestRate": {}}})),
-        // What KEDA has and Rouse does not know.
+        // Fields of KEDA that Rouse does not know.
         route(
             json!({"proxyMode": "Endpoint", "scalingMetric": {"other": {"a": 1}}, "coldStart": {"other": [1]}}),
         ),
@@ -130,7 +130,7 @@ fn faults(object: &Value) -> Vec<String> {
     read(kind, &read_object).err().unwrap_or_default()
 }
 
-/// What the definitions refuse, Rouse refuses; what they take, it takes. And so for the examples.
+/// Asserts that the CRDs and Rouse accept and refuse the same routes, and that both accept the examples.
 pub(crate) fn are_judged_alike() {
     for Case { object, good, misspelt } in cases() {
         let faults = faults(&object);

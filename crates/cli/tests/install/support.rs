@@ -1,4 +1,4 @@
-//! What the tests of `deploy/` and of `rouse install` share: running programs, reading YAML, finding objects.
+//! Shared helpers of the tests of `deploy/` and `rouse install`: running programs, reading YAML, finding objects.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,7 +14,7 @@ pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// What a run answered.
+/// The result of a run.
 pub(crate) struct Answer {
     pub(crate) code: i32,
     pub(crate) out: String,
@@ -74,7 +74,7 @@ pub(crate) fn key(object: &Value) -> String {
     format!("{kind} {namespace}/{name}")
 }
 
-/// The same objects in an order that does not matter.
+/// The same objects in a canonical order.
 pub(crate) fn sorted(mut objects: Vec<Value>) -> Vec<Value> {
     objects.sort_by_key(key);
     objects

@@ -18,7 +18,10 @@ pub fn tree(text: &str) -> Result<DocumentNode, DocumentError> {
 
 /// A syntax error with a hint. To YAML, a host that starts with a star is an alias, which is a common mistake.
 pub fn syntax(problem: &str) -> String {
-    let hint =
-        if problem.contains("unknown anchor") { ": put a value that begins with * in quotes, as \"*\"" } else { "" };
+    let hint = if problem.contains("unknown anchor") {
+        ": put a value that begins with * in quotes, as \"*\""
+    } else {
+        ""
+    };
     format!("{problem}{hint}")
 }

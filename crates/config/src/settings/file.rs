@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use super::read::SettingsTable;
-use super::setting::{AnySetting, AllowedSources, SettingValue};
+use super::setting::{AllowedSources, AnySetting, SettingValue};
 use super::sources::{Origin, Problem};
 use crate::document;
 use crate::document::file::{syntax, tree};

@@ -13,11 +13,11 @@ mod sources;
 mod value_types;
 
 pub use args::{Flags, HasTable};
-pub use arity::{List, Optional, Required, Arity};
+pub use arity::{Arity, List, Optional, Required};
 pub use check_config::ShowFormat;
 pub use read::{ConfigFile, FoundSetting, SettingsDiagnostics, SettingsTable, Values, read};
-pub use setting::{Alias, AnySetting, Fallback, Group, AllowedSources, Setting, SettingValue, Translated};
+pub use setting::{Alias, AllowedSources, AnySetting, Fallback, Group, Setting, SettingValue, Translated};
 pub use sources::{Environment, Origin, Problem, Problems, SettingWarning};
 pub use value_types::{
-    Address, DurationRange, FilePath, Label, PrivateAddress, SettingKind, Size, Switch, Text, Whole, Choice,
+    Address, Choice, DurationRange, FilePath, Label, PrivateAddress, SettingKind, Size, Switch, Text, Whole,
 };

@@ -236,7 +236,11 @@ impl<C> Sources<'_, C> {
         FoundSetting { setting, value, origin }
     }
 
-    fn flag(&self, setting: &'static dyn AnySetting, reading: &mut SettingsDiagnostics) -> Option<(SettingValue, Origin)> {
+    fn flag(
+        &self,
+        setting: &'static dyn AnySetting,
+        reading: &mut SettingsDiagnostics,
+    ) -> Option<(SettingValue, Origin)> {
         let origin = Origin::Flag(setting.flag()?);
         let texts: Vec<&str> = self.flags.given(setting.name()).collect();
         if texts.len() > 1 && !setting.is_list() {
@@ -247,7 +251,11 @@ impl<C> Sources<'_, C> {
         reading.parse(setting, &texts, &origin, None).map(|value| (value, origin))
     }
 
-    fn variable(&self, setting: &'static dyn AnySetting, reading: &mut SettingsDiagnostics) -> Option<(SettingValue, Origin)> {
+    fn variable(
+        &self,
+        setting: &'static dyn AnySetting,
+        reading: &mut SettingsDiagnostics,
+    ) -> Option<(SettingValue, Origin)> {
         let name = setting.variable()?;
         let text = self.env.get(&name)?;
         let origin = Origin::Variable(name);
@@ -262,7 +270,11 @@ impl<C> Sources<'_, C> {
     }
 
     /// The value of the first alias that sets it. Reads all aliases, to report every problem.
-    fn alias(&self, setting: &'static dyn AnySetting, reading: &mut SettingsDiagnostics) -> Option<(SettingValue, Origin)> {
+    fn alias(
+        &self,
+        setting: &'static dyn AnySetting,
+        reading: &mut SettingsDiagnostics,
+    ) -> Option<(SettingValue, Origin)> {
         let mut first = None;
         for alias in setting.aliases() {
             let Some(text) = self.env.get(alias.name) else { continue };

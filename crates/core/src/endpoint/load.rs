@@ -46,7 +46,7 @@ impl EndpointLoad {
         match capacity {
             SlotLimit::Unlimited => true,
             SlotLimit::InFlight(limit) => self.in_flight() < limit.get(),
-            SlotLimit::Released(herd) => self.released() < herd.get(),
+            SlotLimit::Released(max_released) => self.released() < max_released.get(),
         }
     }
 
@@ -61,9 +61,11 @@ impl EndpointLoad {
             SlotLimit::InFlight(limit) => {
                 self.in_flight.fetch_update(Ordering::AcqRel, Ordering::Acquire, below(limit)).is_ok()
             }
-            SlotLimit::Released(herd) => {
-                let taken =
-                    self.released.fetch_update(Ordering::AcqRel, Ordering::Acquire, below(herd)).is_ok();
+            SlotLimit::Released(max_released) => {
+                let taken = self
+                    .released
+                    .fetch_update(Ordering::AcqRel, Ordering::Acquire, below(max_released))
+                    .is_ok();
                 if taken {
                     self.in_flight.fetch_add(1, Ordering::AcqRel);
                 }

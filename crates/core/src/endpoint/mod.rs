@@ -11,7 +11,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 use std::sync::Arc;
 
-pub use load::{SlotLimit, EndpointLoad};
+pub use load::{EndpointLoad, SlotLimit};
 pub use outlier_detection::{EndpointHealth, UNANSWERED, after_refusals, after_unanswered};
 
 /// `namespace/name` of a Kubernetes Service, or of an app in `rouse.yaml`.

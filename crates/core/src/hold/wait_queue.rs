@@ -39,7 +39,7 @@ impl Waiter {
 pub(crate) struct Taken {
     pub(crate) endpoint: Arc<Endpoint>,
     /// Whether the slot counts against the limit on released requests.
-    pub(crate) herd: bool,
+    pub(crate) max_released: bool,
 }
 
 /// The outcome for a waiting request.

@@ -157,7 +157,13 @@ impl EndpointMerge {
 
     /// The pod `by`, first seen at `seen`, is verified to be at `addresses`: replaces for good every pod that was known there
     /// before it (rule 1).
-    pub fn replace_previous_pods(&mut self, addresses: &[SocketAddr], by: &PodUid, seen: Moment, now: Moment) -> bool {
+    pub fn replace_previous_pods(
+        &mut self,
+        addresses: &[SocketAddr],
+        by: &PodUid,
+        seen: Moment,
+        now: Moment,
+    ) -> bool {
         let mut victims: Vec<usize> = Vec::new();
         for (place, pod) in self.claimants(addresses) {
             let older = pod.id.as_ref().is_some_and(|pod| pod.uid != *by) && pod.seen <= seen;

@@ -18,7 +18,9 @@ pub struct BootId {
 
 /// Why a text is not a [`BootId`].
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("{0:?} is not a boot id: expected the start time in milliseconds, a dash and a random id in hexadecimal")]
+#[error(
+    "{0:?} is not a boot id: expected the start time in milliseconds, a dash and a random id in hexadecimal"
+)]
 pub struct BadBoot(String);
 
 impl FromStr for BootId {

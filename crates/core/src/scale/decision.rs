@@ -118,7 +118,9 @@ impl fmt::Display for ScaleReason {
         match self {
             Self::Load { pods: 1 } => f.write_str("the load needs one pod"),
             Self::Load { pods } => write!(f, "the load needs {pods} pods"),
-            Self::Panic { pods } => write!(f, "panic mode after a surge: the load needs {pods} pods, and no pod is removed"),
+            Self::Panic { pods } => {
+                write!(f, "panic mode after a surge: the load needs {pods} pods, and no pod is removed")
+            }
             Self::Wake => f.write_str("at zero, and a request needs it"),
             Self::AtZero => f.write_str("at zero, and no request needs it"),
             Self::Idle { after } => {
@@ -130,15 +132,23 @@ impl fmt::Display for ScaleReason {
             Self::Initial => f.write_str("a new service starts with its initial scale"),
             Self::Min => f.write_str("the load needs fewer pods, but this is the minimum"),
             Self::Max => f.write_str("the load needs more pods, but this is the maximum"),
-            Self::UpRate => f.write_str("the load needs more pods, but the max scale-up rate allows no more yet"),
+            Self::UpRate => {
+                f.write_str("the load needs more pods, but the max scale-up rate allows no more yet")
+            }
             Self::DownRate => {
                 f.write_str("the load needs fewer pods, but the max scale-down rate allows no fewer yet")
             }
-            Self::InFlight { present } => write!(f, "{present} requests and connections in progress need these pods"),
+            Self::InFlight { present } => {
+                write!(f, "{present} requests and connections in progress need these pods")
+            }
             Self::Pinned { pods } => write!(f, "pinned at {pods} by an operator"),
             Self::OwnedElsewhere => f.write_str("an HPA or ScaledObject scales it"),
-            Self::WarmingUp { window } => write!(f, "not scaled down until its load has been observed for {window:?}"),
-            Self::ReporterStale { reporter } => write!(f, "not scaled down while {reporter} serves but sends no load reports"),
+            Self::WarmingUp { window } => {
+                write!(f, "not scaled down until its load has been observed for {window:?}")
+            }
+            Self::ReporterStale { reporter } => {
+                write!(f, "not scaled down while {reporter} serves but sends no load reports")
+            }
             Self::NoReporters => f.write_str("not scaled down: no gateway that reports load is known"),
             Self::TooManyReporters => {
                 write!(f, "not scaled down while more than {MAX_REPORTERS} load reporters are listed")

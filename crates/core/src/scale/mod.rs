@@ -33,10 +33,10 @@ use std::time::Duration;
 
 pub use decision::{Decision, ObservedTarget, Owner, ScaleReason};
 pub use policy::{BadPolicy, BadSetting, ScalePolicy, ScaleSettings};
-pub use report::{CurrentLoad, REPORT_TTL, LoadReport, MAX_REPORTERS, Reporter, TooManyReporters};
+pub use report::{CurrentLoad, LoadReport, MAX_REPORTERS, REPORT_TTL, Reporter, TooManyReporters};
 
 use crate::time::Moment;
-use report::{UnknownLoad, Reporters};
+use report::{Reporters, UnknownLoad};
 use window::{Demand, Window};
 
 /// The length of a step, over which the rates apply (as in Knative).
@@ -227,7 +227,7 @@ impl Autoscaler {
         if let (true, Life::Zero { asked }) = (report.asks(), &mut self.life) {
             *asked = true;
         }
-        self.reporters.hear(self.now, from, report.present)
+        self.reporters.record(self.now, from, report.present)
     }
 
     /// Decides the number of pods, given the target as observed at `now`.
@@ -316,7 +316,9 @@ impl Autoscaler {
         self.mood = match self.mood {
             _ if self.is_idle() => ScaleMode::Calm,
             _ if surge => ScaleMode::Panic { last_surge: now },
-            ScaleMode::Panic { last_surge } if now >= last_surge + self.policy.stable_window => ScaleMode::Calm,
+            ScaleMode::Panic { last_surge } if now >= last_surge + self.policy.stable_window => {
+                ScaleMode::Calm
+            }
             mood => mood,
         };
     }
@@ -375,7 +377,7 @@ impl Autoscaler {
         if self.watching.is_some_and(|since| self.now < since + self.policy.stable_window) {
             return Some(ScaleReason::WarmingUp { window: self.policy.stable_window });
         }
-        self.reporters.blindness(self.now).map(|blindness| match blindness {
+        self.reporters.unknown_load(self.now).map(|unknown_load| match unknown_load {
             UnknownLoad::NoReporters => ScaleReason::NoReporters,
             UnknownLoad::TooMany => ScaleReason::TooManyReporters,
             UnknownLoad::Silent(reporter) => ScaleReason::ReporterStale { reporter },

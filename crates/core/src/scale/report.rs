@@ -102,7 +102,9 @@ impl CurrentLoad {
 
 /// There are more than [`MAX_REPORTERS`] reporters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("more than {MAX_REPORTERS} load reporters: the load of the others counts, but not their requests in flight")]
+#[error(
+    "more than {MAX_REPORTERS} load reporters: the load of the others counts, but not their requests in flight"
+)]
 pub struct TooManyReporters;
 
 /// Why the load may be higher than the reported load.
@@ -134,77 +136,81 @@ impl ReporterState {
 /// All reporters that are listed or have a fresh report.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Reporters {
-    voices: BTreeMap<Reporter, ReporterState>,
+    reporters: BTreeMap<Reporter, ReporterState>,
     too_many: bool,
 }
 
 impl Reporters {
-    pub(super) fn hear(
+    pub(super) fn record(
         &mut self,
         now: Moment,
         from: &Reporter,
         present: CurrentLoad,
     ) -> Result<(), TooManyReporters> {
         let last = Some((now, present));
-        if let Some(voice) = self.voices.get_mut(from) {
-            voice.last = last;
+        if let Some(reporter) = self.reporters.get_mut(from) {
+            reporter.last = last;
             return Ok(());
         }
-        if self.voices.len() >= MAX_REPORTERS {
+        if self.reporters.len() >= MAX_REPORTERS {
             self.forget_stale(now);
         }
-        if self.voices.len() >= MAX_REPORTERS {
+        if self.reporters.len() >= MAX_REPORTERS {
             return Err(TooManyReporters);
         }
-        self.voices.insert(from.clone(), ReporterState { listed: false, last });
+        self.reporters.insert(from.clone(), ReporterState { listed: false, last });
         Ok(())
     }
 
     /// Replaces the list. Returns the current load of the reporters that are no longer listed.
     pub(super) fn list(&mut self, now: Moment, serving: impl IntoIterator<Item = Reporter>) -> CurrentLoad {
         self.forget_stale(now);
-        let mut before = std::mem::take(&mut self.voices);
+        let mut before = std::mem::take(&mut self.reporters);
         self.too_many = false;
         for reporter in serving {
-            if self.voices.contains_key(&reporter) {
+            if self.reporters.contains_key(&reporter) {
                 continue;
             }
-            if self.voices.len() >= MAX_REPORTERS {
+            if self.reporters.len() >= MAX_REPORTERS {
                 self.too_many = true;
                 break;
             }
-            let last = before.remove(&reporter).and_then(|voice| voice.last);
-            self.voices.insert(reporter, ReporterState { listed: true, last });
+            let last = before.remove(&reporter).and_then(|reporter| reporter.last);
+            self.reporters.insert(reporter, ReporterState { listed: true, last });
         }
         before.into_values().map(ReporterState::present).fold(CurrentLoad::default(), CurrentLoad::plus)
     }
 
     pub(super) fn forget_stale(&mut self, now: Moment) {
-        self.voices.retain(|_, voice| voice.listed || voice.is_fresh(now));
+        self.reporters.retain(|_, reporter| reporter.listed || reporter.is_fresh(now));
     }
 
     pub(super) fn present(&self) -> CurrentLoad {
-        self.voices.values().copied().map(ReporterState::present).fold(CurrentLoad::default(), CurrentLoad::plus)
+        self.reporters
+            .values()
+            .copied()
+            .map(ReporterState::present)
+            .fold(CurrentLoad::default(), CurrentLoad::plus)
     }
 
     pub(super) fn is_full(&self) -> Result<(), TooManyReporters> {
         if self.too_many { Err(TooManyReporters) } else { Ok(()) }
     }
 
-    pub(super) fn blindness(&self, now: Moment) -> Option<UnknownLoad> {
+    pub(super) fn unknown_load(&self, now: Moment) -> Option<UnknownLoad> {
         if self.too_many {
             return Some(UnknownLoad::TooMany);
         }
-        let mut listed = self.voices.iter().filter(|(_, voice)| voice.listed).peekable();
+        let mut listed = self.reporters.iter().filter(|(_, reporter)| reporter.listed).peekable();
         if listed.peek().is_none() {
             return Some(UnknownLoad::NoReporters);
         }
-        let silent = listed.find(|(_, voice)| !voice.is_fresh(now));
+        let silent = listed.find(|(_, reporter)| !reporter.is_fresh(now));
         silent.map(|(reporter, _)| UnknownLoad::Silent(reporter.clone()))
     }
 
     /// When each report stops being fresh.
     pub(super) fn expiries(&self) -> impl Iterator<Item = Moment> {
-        self.voices.values().filter_map(|voice| voice.last).map(|(at, _)| at + REPORT_TTL)
+        self.reporters.values().filter_map(|reporter| reporter.last).map(|(at, _)| at + REPORT_TTL)
     }
 }

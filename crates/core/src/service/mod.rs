@@ -25,7 +25,7 @@ use crate::endpoint::{Endpoint, EndpointLoad, PodUid, PortName, ServiceId, Slice
 use crate::hold::AcquireError;
 use crate::merge::{EndpointMerge, MergePolicy, Push, PushOutcome, PushRefused};
 use crate::probe::ProbePlan;
-use crate::snapshot::{PortView, Snapshot, SnapshotFeed, ConcurrencyLimits, Subscription};
+use crate::snapshot::{ConcurrencyLimits, PortView, Snapshot, SnapshotFeed, Subscription};
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Mutex, fence, lock};
 use crate::time::Moment;
@@ -209,7 +209,9 @@ impl Service {
         // others takes its own, and two at a time could deadlock.
         if let (Ok(PushOutcome::Accepted), Some(seen)) = (&outcome, arrived) {
             for service in self.shared.at(&addresses).filter(|service| service.id != self.id) {
-                service.update(|written, now| (written.ledger.replace_previous_pods(&addresses, &uid, seen, now), ()));
+                service.update(|written, now| {
+                    (written.ledger.replace_previous_pods(&addresses, &uid, seen, now), ())
+                });
             }
         }
         outcome

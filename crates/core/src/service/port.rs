@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use super::slot::{Retry, Slot};
 use super::{Service, Shared};
 use crate::budget::RetryBudget;
-use crate::endpoint::{SlotLimit, EndpointId, PortName, State};
+use crate::endpoint::{EndpointId, PortName, SlotLimit, State};
 use crate::hold::{AcquireError, Grant, Permit, Taken, Ticket, WaitQueue, Waiter};
 use crate::pick::{PickError, pick};
 use crate::snapshot::{PortView, SnapshotFeed};
@@ -171,16 +171,19 @@ impl Port {
         let capacity = snapshot.spread.limit.map_or(SlotLimit::Unlimited, SlotLimit::InFlight);
         let view = snapshot.port(&self.name)?;
         let endpoint = pick(view, capacity, refused, seed, &*self.shared.clock).ok()?;
-        Some(Taken { endpoint: Arc::clone(endpoint), herd: false })
+        Some(Taken { endpoint: Arc::clone(endpoint), max_released: false })
     }
 
     /// Picks an endpoint for a held request. Without a concurrency limit, the limit on released requests applies.
     fn pick_held(&self, waiter: &Waiter) -> Result<Taken, PickError> {
         let snapshot = self.feed.newest();
         let view = snapshot.port(&self.name).ok_or(PickError::NoEndpoint)?;
-        let capacity = snapshot.spread.limit.map_or(SlotLimit::Released(snapshot.spread.herd), SlotLimit::InFlight);
+        let capacity = snapshot
+            .spread
+            .limit
+            .map_or(SlotLimit::Released(snapshot.spread.max_released), SlotLimit::InFlight);
         let endpoint = pick(view, capacity, &waiter.refused, waiter.seed, &*self.shared.clock)?;
-        Ok(Taken { endpoint: Arc::clone(endpoint), herd: matches!(capacity, SlotLimit::Released(_)) })
+        Ok(Taken { endpoint: Arc::clone(endpoint), max_released: matches!(capacity, SlotLimit::Released(_)) })
     }
 
     /// Joins the wait queue.
@@ -220,6 +223,8 @@ impl Port {
         if rest.is_some() && view.is_some_and(|view| view.refuses(since)) {
             // The pods are `Ready` but refuse connections: a wake lets the engine react.
             service.want_wake();
+            drop(permit);
+            service.left();
             return Err(AcquireError::Refused);
         }
         let earlier = retry.ticket;
@@ -283,7 +288,7 @@ impl Port {
         if let Some(anatomy) = &mut retry.cold.anatomy {
             anatomy.cold_start.pod = taken.endpoint.pod.as_ref().map(|pod| Arc::clone(&pod.name));
         }
-        Slot { port: Arc::clone(self), endpoint: taken.endpoint, herd: taken.herd, retry }
+        Slot { port: Arc::clone(self), endpoint: taken.endpoint, max_released: taken.max_released, retry }
     }
 }
 

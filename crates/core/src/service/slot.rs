@@ -44,7 +44,7 @@ pub struct Slot {
     pub(super) port: Arc<Port>,
     pub(super) endpoint: Arc<Endpoint>,
     /// Whether the slot counts against the limit on released requests.
-    pub(super) herd: bool,
+    pub(super) max_released: bool,
     /// What the next attempt needs, if this one fails.
     pub(super) retry: Retry,
 }
@@ -112,7 +112,7 @@ impl Slot {
         if let Some(anatomy) = self.retry.cold.anatomy.take() {
             anatomy.served(self.port.shared.clock.now());
         }
-        if std::mem::take(&mut self.herd) {
+        if std::mem::take(&mut self.max_released) {
             self.endpoint.load.give_released();
             self.port.hand_out_on_all();
         }
@@ -146,7 +146,7 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        if self.herd {
+        if self.max_released {
             self.endpoint.load.give_released();
         }
         self.endpoint.load.give();

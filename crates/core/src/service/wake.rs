@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Service;
-use crate::cold_start::{ColdStartRecorder, ColdStart, ColdStartOutcome};
+use crate::cold_start::{ColdStart, ColdStartOutcome, ColdStartRecorder};
 use crate::endpoint::State;
 use crate::hold::AcquireError;
 use crate::snapshot::{PortView, Snapshot};
@@ -131,7 +131,11 @@ impl Service {
     }
 
     fn anatomy(&self, cold_start: Box<ColdStart>) -> ColdStartRecorder {
-        ColdStartRecorder::new(cold_start, Arc::clone(&self.shared.cold_starts), Arc::clone(&self.shared.clock))
+        ColdStartRecorder::new(
+            cold_start,
+            Arc::clone(&self.shared.cold_starts),
+            Arc::clone(&self.shared.clock),
+        )
     }
 
     /// A held request reached its deadline. Other requests may wait longer and still be served.

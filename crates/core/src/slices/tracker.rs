@@ -117,7 +117,7 @@ impl Tracked {
 
 #[cfg(test)]
 mod tests {
-    use super::Freshness::{Fresh, Stale, Regressed};
+    use super::Freshness::{Fresh, Regressed, Stale};
     use super::*;
 
     /// A tracker of one service.

@@ -9,7 +9,9 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::sample::select;
 use rouse_core::endpoint::{Conditions, Endpoint, PodRef, PodUid, PortName, Slice, SliceEndpoint, SlicePort};
-use rouse_core::merge::{BootId, EndpointMerge, MergePolicy, Push, PushEvent, PushOrder, PushOutcome, PushRefused};
+use rouse_core::merge::{
+    BootId, EndpointMerge, MergePolicy, Push, PushEvent, PushOrder, PushOutcome, PushRefused,
+};
 use rouse_core::probe::{ProbePlan, ProbeSpec};
 use rouse_core::snapshot::PortView;
 use rouse_core::time::Moment;
@@ -192,8 +194,11 @@ impl Size {
     }
 
     fn push(self) -> impl Strategy<Value = Push> {
-        let boot =
-            select(vec![BootId { started: 1, id: 7 }, BootId { started: 1, id: 9 }, BootId { started: 2, id: 8 }]);
+        let boot = select(vec![
+            BootId { started: 1, id: 7 },
+            BootId { started: 1, id: 9 },
+            BootId { started: 2, id: 8 },
+        ]);
         let event =
             select(vec![PushEvent::Ready, PushEvent::Ready, PushEvent::NotReady, PushEvent::Draining]);
         let ips = prop::collection::vec(any_ip(), 1..3);

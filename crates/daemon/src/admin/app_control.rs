@@ -81,5 +81,8 @@ pub(super) fn app<'s>(
 /// The error for an unknown app; it lists the apps that exist.
 pub(super) fn unknown(services: &DataPlaneView, namespace: &str, name: &str) -> Refusal {
     let known: Vec<String> = services.app_statuses().iter().map(|app| app.service.to_string()).collect();
-    Refusal::not_found(format!("there is no service {namespace}/{name}; the services are: {}", known.join(", ")))
+    Refusal::not_found(format!(
+        "there is no service {namespace}/{name}; the services are: {}",
+        known.join(", ")
+    ))
 }

@@ -44,8 +44,7 @@ fn listeners(values: &Values, reading: &mut SettingsDiagnostics) {
         let collision = all.iter().take(index).find(|(_, first)| collide(*first, *address));
         if let Some((other, first)) = collision {
             let (name, other_name) = (setting.name(), other.name());
-            let what =
-                format!("{name} {address} and {other_name} {first} overlap: choose another port");
+            let what = format!("{name} {address} and {other_name} {first} overlap: choose another port");
             reading.problem(values.first_origin(&[*setting, *other]), what);
         }
     }
@@ -66,9 +65,8 @@ fn certificates(values: &Values, reading: &mut SettingsDiagnostics) {
     let any = certs + keys + values.get(&TLS_CERT_DIR).len() > 0;
     let listens = !values.get(&TLS_LISTEN).is_empty();
     if certs != keys {
-        let what = format!(
-            "tls-cert has {certs} and tls-key has {keys} values: give one key for each certificate"
-        );
+        let what =
+            format!("tls-cert has {certs} and tls-key has {keys} values: give one key for each certificate");
         reading.problem(values.first_origin(&SETTINGS), what);
     } else if listens && !any {
         let what = "TLS needs a certificate: give --tls-cert and --tls-key, or --tls-cert-dir";

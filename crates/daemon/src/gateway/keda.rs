@@ -132,7 +132,9 @@ pub(super) static MAX_IDLE_PER_HOST: [Alias; 1] =
     })];
 pub(super) static MAX_HOLDS: [Alias; 1] =
     [alias("KEDA_HTTP_COLD_START_MAX_PENDING_REQUESTS", |value, _| match number(value) {
-        Some(0) => Translated::Unsupported("the number of waiting requests always has a limit here".to_owned()),
+        Some(0) => {
+            Translated::Unsupported("the number of waiting requests always has a limit here".to_owned())
+        }
         Some(number) => same(&number.to_string()),
         None => Translated::Invalid(NUMBER.to_owned()),
     })];

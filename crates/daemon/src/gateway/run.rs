@@ -13,7 +13,7 @@ use rouse_proxy::telemetry::access_log::{AccessLog, Writer};
 use tokio_util::sync::CancellationToken;
 
 use super::probers::Probers;
-use super::routes::{RouteTableBuilder, RouteDefaults};
+use super::routes::{RouteDefaults, RouteTableBuilder};
 use super::settings as set;
 use super::tls_files::LoadedCertificates;
 use super::upstream::Upstreams;
@@ -24,14 +24,18 @@ use crate::data_plane::{DataPlane, MetricNames, Serving};
 use crate::failure::{CommandError, failed};
 use crate::listeners::{ListenAddresses, Listeners, Purpose};
 use crate::process::console::Console;
-use crate::process::drain::{DrainTimes, DrainOutcome};
+use crate::process::drain::{DrainOutcome, DrainTimes};
 use crate::process::signals::Signals;
 use crate::process::time_of_day;
 use crate::role::{self, ConsoleOutput, Role};
 use crate::settings as shared;
 
 /// Runs until a signal or a failure.
-pub(super) fn run(values: &Values, warnings: &[SettingWarning], opened: LoadedCertificates) -> Result<(), CommandError> {
+pub(super) fn run(
+    values: &Values,
+    warnings: &[SettingWarning],
+    opened: LoadedCertificates,
+) -> Result<(), CommandError> {
     let times = DrainTimes {
         delay: values.get(&set::SHUTDOWN_DELAY).into(),
         timeout: values.get(&set::DRAIN_TIMEOUT).into(),

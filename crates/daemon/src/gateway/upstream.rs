@@ -88,14 +88,15 @@ impl Upstreams {
         if port.tls.fault.is_some() {
             // Any client can read this, and the fault may quote the API server: only the status of the routes has it.
             let service = &port.service;
-            let sentence = format!(
-                "the TLS settings of Service {service} cannot be used; see the status of its routes"
-            );
+            let sentence =
+                format!("the TLS settings of Service {service} cannot be used; see the status of its routes");
             return UpstreamProtocol::Unusable(sentence.into());
         }
         let settings = match self.settings(port, verify) {
             Ok(settings) => settings,
-            Err(name) => return UpstreamProtocol::Unusable(format!("{name:?} is not a valid TLS server name").into()),
+            Err(name) => {
+                return UpstreamProtocol::Unusable(format!("{name:?} is not a valid TLS server name").into());
+            }
         };
         // Warnings about roots are reported at their source: in the route's status, or at the start.
         match self.configs.get(&settings, |_| {}) {

@@ -12,7 +12,7 @@ use std::io::{self, IsTerminal as _};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rouse_config::settings::{Required, Setting, Values, Choice};
+use rouse_config::settings::{Choice, Required, Setting, Values};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::FilterExt as _;
 use tracing_subscriber::fmt::MakeWriter;

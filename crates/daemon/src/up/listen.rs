@@ -42,7 +42,9 @@ fn refused(error: &BindError, purpose: Purpose) -> CommandError {
     let flag = match purpose {
         Purpose::Plain => "--listen",
         Purpose::Admin => "--admin",
-        Purpose::Secure => return CommandError::Failed(format!("{error}\n  the address is set by tls.listen in the file")),
+        Purpose::Secure => {
+            return CommandError::Failed(format!("{error}\n  the address is set by tls.listen in the file"));
+        }
     };
     let ip = error.address.ip();
     let ip = if ip.is_ipv6() { format!("[{ip}]") } else { ip.to_string() };

@@ -71,7 +71,9 @@ pub fn event(AppEvent { service, what, .. }: &AppEvent) -> Option<String> {
         AppEventKind::Started { pod, pid, address } => {
             format!("{DIM}{pod} started: pid {pid}, {address}{DIM:#}")
         }
-        AppEventKind::Ready { pod, after } => format!("{GOOD}{pod} ready after {} ms{GOOD:#}", millis(*after)),
+        AppEventKind::Ready { pod, after } => {
+            format!("{GOOD}{pod} ready after {} ms{GOOD:#}", millis(*after))
+        }
         AppEventKind::Stopping { pod } => format!("{DIM}{pod} is stopping{DIM:#}"),
         AppEventKind::Exited { pod, exit, expected: true } => format!("{DIM}{pod} {exit}{DIM:#}"),
         AppEventKind::Exited { pod, exit, expected: false } => format!("{BAD}{pod} {exit}{BAD:#}"),

@@ -49,8 +49,10 @@ fn ignored(old: &Config, new: &Config, values: &Values) -> Vec<String> {
     let keys = [("listen", listen), ("admin", admin), ("tls.listen", tls), ("logs", logs)]
         .into_iter()
         .filter(|(_, changed)| *changed);
-    keys.map(|(key, _)| format!("{key} has changed: restart `rouse up` to apply it; the old value stays in use"))
-        .collect()
+    keys.map(|(key, _)| {
+        format!("{key} has changed: restart `rouse up` to apply it; the old value stays in use")
+    })
+    .collect()
 }
 
 #[cfg(test)]

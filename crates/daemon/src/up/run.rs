@@ -28,7 +28,7 @@ use crate::failure::{CommandError, failed};
 use crate::listeners::Listeners;
 use crate::process::capacity::ConnectionCapacity;
 use crate::process::console::Console;
-use crate::process::drain::{DrainTimes, DrainOutcome};
+use crate::process::drain::{DrainOutcome, DrainTimes};
 use crate::process::signals::Signals;
 use crate::role::{AT_ONCE, Role};
 use crate::rouse_yaml::{Cert, Config, Tls};
@@ -221,7 +221,8 @@ fn local_engine(
     config: &Config,
     clock: TokioClock,
 ) -> Result<Arc<LocalEngine>, CommandError> {
-    let launcher = Launcher::this_program([GUARDIAN]).map_err(failed("cannot find the program `rouse` itself"))?;
+    let launcher =
+        Launcher::this_program([GUARDIAN]).map_err(failed("cannot find the program `rouse` itself"))?;
     let (log_keep, log_folder) = (config.logs.keep, source.log_folder(config));
     Ok(LocalEngine::new(engine::LocalSettings { launcher, clock, seed: system_seed(), log_keep, log_folder }))
 }

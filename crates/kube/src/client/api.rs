@@ -31,7 +31,8 @@ impl ObjectKind {
         Self::new("InterceptorRoute", "http.keda.sh", "v1beta1", "interceptorroutes", true);
     pub(crate) const HTTP_SCALED_OBJECT: Self =
         Self::new("HTTPScaledObject", "http.keda.sh", "v1alpha1", "httpscaledobjects", true);
-    pub(crate) const SCALED_OBJECT: Self = Self::new("ScaledObject", "keda.sh", "v1alpha1", "scaledobjects", true);
+    pub(crate) const SCALED_OBJECT: Self =
+        Self::new("ScaledObject", "keda.sh", "v1alpha1", "scaledobjects", true);
 
     const fn new(
         name: &'static str,

@@ -174,14 +174,18 @@ pub const PERMISSIONS: &[Permission] = &[
         "http.keda.sh",
         "interceptorroutes/status",
         &["patch"],
-        Requirement::Optional { lost: "the status of InterceptorRoutes does not say what is wrong with them" },
+        Requirement::Optional {
+            lost: "the status of InterceptorRoutes does not say what is wrong with them",
+        },
         "The conditions of a route say whether it serves, and why not.",
     ),
     watched(
         "http.keda.sh",
         "httpscaledobjects/status",
         &["patch"],
-        Requirement::Optional { lost: "the status of HTTPScaledObjects does not say what is wrong with them" },
+        Requirement::Optional {
+            lost: "the status of HTTPScaledObjects does not say what is wrong with them",
+        },
         "The conditions of a route say whether it serves, and why not.",
     ),
     watched(

@@ -10,7 +10,7 @@ use rouse_core::endpoint::{BadServiceId, PortName, ServiceId};
 use super::slices::SELECTOR_ANNOTATION;
 pub(crate) use super::upstream_tls::invalid_annotation;
 pub use super::upstream_tls::{
-    DataKind, DataRef, DataLookup, PemBytes, TlsAnnotations, TlsFacts, UPSTREAM_CA, UPSTREAM_CLIENT_CERT,
+    DataKind, DataLookup, DataRef, PemBytes, TlsAnnotations, TlsFacts, UPSTREAM_CA, UPSTREAM_CLIENT_CERT,
     UPSTREAM_SERVER_NAME, UPSTREAM_TLS,
 };
 use super::{Protocol, Service};

@@ -7,7 +7,7 @@ use k8s_openapi::ByteString;
 use rouse_core::endpoint::ServiceId;
 
 use super::named_objects::{DataObject, EntryRef, EntryUse, NamedObjects};
-use crate::objects::service_summary::{DataKind, DataRef, DataLookup, PemBytes, ServiceSummary, TlsFacts};
+use crate::objects::service_summary::{DataKind, DataLookup, DataRef, PemBytes, ServiceSummary, TlsFacts};
 
 /// Entries of Secrets and `ConfigMap`s that are certificates or keys.
 pub(super) struct Credential;

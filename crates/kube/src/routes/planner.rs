@@ -18,7 +18,7 @@ use super::claims::{HostClaims, Owners};
 use super::credentials::{self, Credential, TlsSettings};
 use super::event_writer::EventWriter;
 use super::events::{EventReason, RouteEvent};
-use super::named_objects::{WatchSet, NamedObjects};
+use super::named_objects::{NamedObjects, WatchSet};
 use super::plan::{Findings, PlanInputs, RoutePlan, compile, refuse};
 use super::sink::RouteSink;
 use super::status::{CurrentStatus, blocked_cluster_ip_text, conditions};

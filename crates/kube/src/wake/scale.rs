@@ -7,7 +7,7 @@ use std::time::Duration;
 use kube::Client;
 use kube::api::{GetParams, Patch, PatchParams};
 use kube::core::Request;
-use rouse_core::start_failure::{StartFailureCause, StartFailure};
+use rouse_core::start_failure::{StartFailure, StartFailureCause};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -167,7 +167,8 @@ impl ScaleClient {
             group => format!("/apis/{group}/{}", workload.version),
         };
         let request = http::Request::get(path).body(Vec::new());
-        let request = request.map_err(|error| StartFailure::new(StartFailureCause::ScaleRefused, &error.to_string()))?;
+        let request = request
+            .map_err(|error| StartFailure::new(StartFailureCause::ScaleRefused, &error.to_string()))?;
         let all: Result<ApiResources, kube::Error> =
             client::within(ANSWER, self.client.request(request)).await;
         let all = all.map_err(|error| StartFailure::new(cause(&error), &describe(&error)))?;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use kube::Client;
 use rouse_core::endpoint::ServiceId;
 use rouse_core::registry::Registry;
-use rouse_core::start_failure::{StartFailureCause, StartFailure};
+use rouse_core::start_failure::{StartFailure, StartFailureCause};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -255,8 +255,12 @@ impl Waker {
         if self.targets.look_up_now(&self.client, service.namespace(), &asked).await {
             context.findings_changed();
         }
-        let none =
-            || StartFailure::new(StartFailureCause::NoScaleTarget, &format!("no route leads to Service {service}"));
+        let none = || {
+            StartFailure::new(
+                StartFailureCause::NoScaleTarget,
+                &format!("no route leads to Service {service}"),
+            )
+        };
         known().find_map(Result::ok).ok_or_else(|| known().find_map(Result::err).unwrap_or_else(none))
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use kube::Client;
 use kube::api::ListParams;
 use kube::core::Request;
-use rouse_core::start_failure::{StartFailureCause, StartFailure};
+use rouse_core::start_failure::{StartFailure, StartFailureCause};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::Method;
 use serde_json::{Value, json};
 
-use crate::rig::{ROUTES, Rig, HTTP_SCALED_OBJECT, condition, event_texts, observed, pass, shop, synced};
+use crate::rig::{HTTP_SCALED_OBJECT, ROUTES, Rig, condition, event_texts, observed, pass, shop, synced};
 use rouse_testkit::api_server::ApiServer;
 
 #[tokio::test(start_paused = true)]
@@ -32,7 +32,11 @@ async fn a_condition_that_another_writer_changes_is_not_overwritten_again() {
         api.put(ROUTES, object);
         pass(Duration::from_secs(1)).await;
     }
-    assert_eq!(api.patches("status").len(), 2, "one write alone, and one beside the other controller's condition");
+    assert_eq!(
+        api.patches("status").len(),
+        2,
+        "one write alone, and one beside the other controller's condition"
+    );
     rig.stop().await;
 }
 
@@ -102,7 +106,8 @@ async fn ready_changes_hands_when_keda_comes_and_when_it_is_gone() {
     assert_eq!(rig.condition("r", "Ready"), Some(by_keda()));
     // KEDA is gone: after the first change, it could still be slow.
     change(&api, 2, 81);
-    rig.until("the gateway's own condition is current", |rig| observed(&rig.api, "RouseReady") == Some(2)).await;
+    rig.until("the gateway's own condition is current", |rig| observed(&rig.api, "RouseReady") == Some(2))
+        .await;
     assert_eq!(rig.condition("r", "Ready"), Some(by_keda()));
     change(&api, 3, 82);
     rig.until("the gateway writes Ready again", |rig| observed(&rig.api, "Ready") == Some(3)).await;

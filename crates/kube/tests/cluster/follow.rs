@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
 
 use crate::rig::{
-    ROUTES, Rig, HTTP_SCALED_OBJECT, SLICES, annotated, cart, event_texts, id, pass, route, service, slice, synced,
+    HTTP_SCALED_OBJECT, ROUTES, Rig, SLICES, annotated, cart, event_texts, id, pass, route, service, slice,
+    synced,
 };
 use rouse_testkit::api_server::ApiServer;
 
@@ -227,7 +228,8 @@ async fn kinds_that_are_not_installed_are_no_error_and_are_found_later() {
 
 #[tokio::test(start_paused = true)]
 async fn a_kind_that_is_not_installed_counts_as_empty_is_reported_once_and_is_listed_less_and_less() {
-    for (kind, name, place) in [(ROUTES, "InterceptorRoute", 2), (HTTP_SCALED_OBJECT, "HTTPScaledObject", 3)] {
+    for (kind, name, place) in [(ROUTES, "InterceptorRoute", 2), (HTTP_SCALED_OBJECT, "HTTPScaledObject", 3)]
+    {
         let api = shop();
         api.set_missing(kind, true);
         let rig = Rig::start(&api);

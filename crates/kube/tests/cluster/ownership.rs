@@ -7,7 +7,7 @@ use rouse_kube::objects::route::RuleSpec;
 use rouse_kube::objects::service_summary::PortFault;
 use serde_json::{Value, json};
 
-use crate::rig::{ROUTES, Rig, HTTP_SCALED_OBJECT, condition, pass, route, service, synced};
+use crate::rig::{HTTP_SCALED_OBJECT, ROUTES, Rig, condition, pass, route, service, synced};
 use rouse_testkit::api_server::ApiServer;
 
 /// A route of `namespace` that was created in `year` and names `hosts`.
@@ -194,7 +194,8 @@ async fn an_http_scaled_object_carries_its_claims_too() {
                                     "service": "cart", "port": 80}}});
     api.put(HTTP_SCALED_OBJECT, scaled);
     let rig = Rig::synced(&api).await;
-    let record = |rig: &Rig| condition(&rig.api.get(HTTP_SCALED_OBJECT, "shop", "old").unwrap(), "HostsClaimed");
+    let record =
+        |rig: &Rig| condition(&rig.api.get(HTTP_SCALED_OBJECT, "shop", "old").unwrap(), "HostsClaimed");
     rig.until("the claim is recorded", |rig| record(rig).is_some()).await;
     rig.stop().await;
     api.put(ROUTES, route_of("b", "older", 2020, &["*.test"]));

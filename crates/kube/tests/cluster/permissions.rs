@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::rig::{DEPLOYMENTS, ROUTES, Rig, HTTP_SCALED_OBJECT, annotated, deployment, id, route, service};
+use crate::rig::{DEPLOYMENTS, HTTP_SCALED_OBJECT, ROUTES, Rig, annotated, deployment, id, route, service};
 use http::Method;
 use rouse_core::engine::Engine as _;
 use rouse_kube::client::permissions::{PERMISSIONS, Scope};

@@ -15,8 +15,8 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
 
 use crate::rig::{
-    DEPLOYMENTS, ROUTES, Rig, SCALED_OBJECT, HTTP_SCALED_OBJECT, SLICES, annotated, deployment, id, pass, route, service,
-    shop, slice, synced,
+    DEPLOYMENTS, HTTP_SCALED_OBJECT, ROUTES, Rig, SCALED_OBJECT, SLICES, annotated, deployment, id, pass,
+    route, service, shop, slice, synced,
 };
 use rouse_testkit::api_server::{ApiServer, InjectedFault};
 

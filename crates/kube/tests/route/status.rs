@@ -132,12 +132,16 @@ fn ready_is_written_unless_another_controller_that_runs_writes_it() {
         |generation: i64| json!({"type": "RouseReady", "status": "True", "observedGeneration": generation});
     assert_eq!(types(1, &[]), ours);
     assert_eq!(types(1, &[theirs(1)]), beside);
-    assert_eq!(types(2, &[theirs(1)]), beside, "they may be slow");
+    assert_eq!(types(2, &[theirs(1)]), beside, "the other controller may be slow");
     assert_eq!(types(2, &[theirs(1), own(1)]), beside);
-    assert_eq!(types(3, &[theirs(1), own(2)]), ours, "they missed a whole version");
+    assert_eq!(types(3, &[theirs(1), own(2)]), ours, "the other controller missed a whole version");
     let mut silent = theirs(1);
     silent["observedGeneration"].take();
-    assert_eq!(types(3, &[silent, own(2)]), beside, "the other controller never writes an observed generation");
+    assert_eq!(
+        types(3, &[silent, own(2)]),
+        beside,
+        "the other controller never writes an observed generation"
+    );
     // A condition of one gateway is recognised by another.
     let conflict = Conflict { host: "a".into(), owner: "taken".into() };
     for findings in [

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rouse_kube::objects::service_summary::{DataRef, DataLookup, PemBytes, TlsAnnotations, TlsFacts};
+use rouse_kube::objects::service_summary::{DataLookup, DataRef, PemBytes, TlsAnnotations, TlsFacts};
 
 fn annotations_of(annotations: &[(&str, &str)]) -> TlsAnnotations {
     let pair = |(name, text): &(&str, &str)| (format!("rouse.dev/upstream-{name}"), (*text).to_owned());
@@ -14,7 +14,8 @@ fn annotations_of(annotations: &[(&str, &str)]) -> TlsAnnotations {
 /// The result if every object has every entry, with the entry's name as its content.
 fn settled(annotations: &[(&str, &str)]) -> TlsFacts {
     let entry = |wanted: &DataRef, key: &str| PemBytes::from(format!("{wanted} {key}").into_bytes());
-    let all = |wanted: &DataRef| -> DataLookup { Ok(wanted.keys.iter().map(|key| entry(wanted, key)).collect()) };
+    let all =
+        |wanted: &DataRef| -> DataLookup { Ok(wanted.keys.iter().map(|key| entry(wanted, key)).collect()) };
     annotations_of(annotations).resolve(|wanted| Some(all(wanted))).unwrap()
 }
 
@@ -87,7 +88,12 @@ fn every_bad_value_is_a_fault_that_names_what_is_allowed() {
 
 #[test]
 fn without_tls_nothing_is_read_and_nothing_is_wrong() {
-    let off = annotations_of(&[("tls", "false"), ("ca", "secret/roots"), ("client-cert", "A"), ("server-name", "")]);
+    let off = annotations_of(&[
+        ("tls", "false"),
+        ("ca", "secret/roots"),
+        ("client-cert", "A"),
+        ("server-name", ""),
+    ]);
     assert_eq!(off.wanted().count(), 0);
     let facts = off.resolve(|_| None).unwrap();
     assert_eq!(facts, TlsFacts { on: Some(false), ..TlsFacts::default() });

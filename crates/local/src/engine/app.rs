@@ -16,7 +16,7 @@ use rouse_core::probe::ProbePlan;
 use rouse_core::registry::Registry;
 use rouse_core::scale::{Autoscaler, LoadReport, ObservedTarget, Owner, Reporter};
 use rouse_core::service::Service;
-use rouse_core::start_failure::{StartFailureCause, StartFailure};
+use rouse_core::start_failure::{StartFailure, StartFailureCause};
 use rouse_core::time::Moment;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -26,10 +26,10 @@ use super::plan::{RunningPod, plan};
 use super::pod::{Pod, Stage};
 use super::publish::Publisher;
 use super::spec::AppSpec;
-use super::status::{AppStatus, AppEventKind};
+use super::status::{AppEventKind, AppStatus};
 use super::{AppHandle, End, LocalEngine, failure_text, lock};
 use crate::restart_backoff::RestartBackoff;
-use pod_lifecycle::News;
+use pod_lifecycle::PodReport;
 
 /// How often concurrency is sampled while there is load or a pod.
 const SAMPLE: Duration = Duration::from_millis(100);
@@ -64,7 +64,7 @@ pub(super) struct App {
     publisher: Publisher,
     /// The probe plan of each pod. A pod of an older version keeps its plan.
     plans: Arc<Mutex<HashMap<PodUid, Arc<ProbePlan>>>>,
-    tasks: JoinSet<News>,
+    tasks: JoinSet<PodReport>,
     /// The owner was notified: there may be orders.
     notified: bool,
     /// Something happened that requires a decision.
@@ -122,7 +122,7 @@ impl App {
         let prober = self.prober().run(Arc::clone(&self.service), cancel);
         self.tasks.spawn(async move {
             prober.await;
-            News::ProberEnded
+            PodReport::ProberEnded
         });
         let (mut snapshots, mut end) = (self.service.subscribe(), self.engine.end.subscribe());
         let (handle, clock) = (Arc::clone(&self.handle), self.engine.settings.clock);
@@ -219,7 +219,8 @@ impl App {
 
     /// Whether it cannot be started and only a request may try again. With `min` or a pin above 0, it is tried without one.
     fn is_started_by_requests_alone(&self) -> bool {
-        let hopeless = matches!(self.failure, Some((_, StartFailureCause::CannotRun | StartFailureCause::CrashLooping)));
+        let hopeless =
+            matches!(self.failure, Some((_, StartFailureCause::CannotRun | StartFailureCause::CrashLooping)));
         hopeless && self.scaler.pinned().unwrap_or(self.spec.policy.min()) == 0
     }
 
@@ -228,7 +229,8 @@ impl App {
         if from == 0 {
             return;
         }
-        "it keeps failing, and no request waits; the next request starts it again".clone_into(&mut self.reason);
+        "it keeps failing, and no request waits; the next request starts it again"
+            .clone_into(&mut self.reason);
         self.tell(AppEventKind::Scaled { from, to: 0, reason: self.reason.clone() });
         let reason = self.reason.clone();
         // The autoscaler must see that the app is at zero: otherwise it would not treat the next request as a wake.

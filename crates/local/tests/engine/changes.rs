@@ -6,7 +6,7 @@ use std::time::Duration;
 use rouse_core::endpoint::State;
 use rouse_core::hold::AcquireError;
 use rouse_core::service::SlotRequest;
-use rouse_local::engine::{AppSpec, PodStage, AppEventKind};
+use rouse_local::engine::{AppEventKind, AppSpec, PodStage};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -111,7 +111,10 @@ async fn a_new_version_that_never_gets_ready_leaves_the_old_one_in_service() {
     let mut bench = Bench::new([pinned("hello", 2)]);
     let before = bench.ready("hello", 2).await;
     bench
-        .until("both are ready", |_, what| matches!(what, AppEventKind::Ready { pod, .. } if &**pod == "hello-2"))
+        .until(
+            "both are ready",
+            |_, what| matches!(what, AppEventKind::Ready { pod, .. } if &**pod == "hello-2"),
+        )
         .await;
     let mut broken = script("hello", "echo not today >&2; exec sleep 1000");
     broken.policy = policy(|settings| settings.min = 2);

@@ -10,10 +10,10 @@ use rouse_core::engine::Engine as _;
 use rouse_core::registry::{self, Registry};
 use rouse_core::scale;
 use rouse_core::service::{Port, Service, Slot, SlotRequest};
-use rouse_core::snapshot::{PortView, Snapshot, ConcurrencyLimits};
+use rouse_core::snapshot::{ConcurrencyLimits, PortView, Snapshot};
 use rouse_local::command::CommandSpec;
 use rouse_local::engine::{
-    AppEvent, AppSpec, AppStatus, LocalEngine, LocalSettings, PORT_NAME, PortChoice, Readiness, AppEventKind,
+    AppEvent, AppEventKind, AppSpec, AppStatus, LocalEngine, LocalSettings, PORT_NAME, PortChoice, Readiness,
 };
 use rouse_local::process::Launcher;
 use rouse_net::clock::TokioClock;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rouse_core::endpoint::{Source, State};
-use rouse_local::engine::{PodStage, PortChoice, Readiness, AppEventKind};
+use rouse_local::engine::{AppEventKind, PodStage, PortChoice, Readiness};
 use tokio::time::timeout;
 
 use crate::harness::{
@@ -23,7 +23,12 @@ async fn a_request_brings_an_app_up_from_zero() {
     let seen = bench.until("it is ready", |_, what| is_ready(what)).await;
     assert!(matches!(
         seen.as_slice(),
-        [AppEventKind::Wake, AppEventKind::Scaled { from: 0, to: 1, .. }, AppEventKind::Started { .. }, AppEventKind::Ready { .. }]
+        [
+            AppEventKind::Wake,
+            AppEventKind::Scaled { from: 0, to: 1, .. },
+            AppEventKind::Started { .. },
+            AppEventKind::Ready { .. }
+        ]
     ));
     let status = bench.ready("hello", 1).await;
     assert_eq!(status.pods[0].address, endpoint.addresses[0]);
@@ -79,7 +84,11 @@ async fn an_idle_app_goes_to_zero_and_a_request_keeps_it_up() {
     assert!(
         matches!(
             seen.as_slice(),
-            [AppEventKind::Scaled { from: 1, to: 0, .. }, AppEventKind::Stopping { .. }, AppEventKind::Exited { expected: true, .. }]
+            [
+                AppEventKind::Scaled { from: 1, to: 0, .. },
+                AppEventKind::Stopping { .. },
+                AppEventKind::Exited { expected: true, .. }
+            ]
         ),
         "{seen:?}"
     );
@@ -176,7 +185,10 @@ async fn a_request_for_the_last_pod_on_its_way_out_brings_another() {
     let second = bench.request("hello").await;
     assert_eq!(second.endpoint().addresses, slot.endpoint().addresses);
     bench
-        .until("there are two", |_, what| matches!(what, AppEventKind::Ready { pod, .. } if &**pod == "hello-2"))
+        .until(
+            "there are two",
+            |_, what| matches!(what, AppEventKind::Ready { pod, .. } if &**pod == "hello-2"),
+        )
         .await;
     drop((slot, second));
     let status = bench.ready("hello", 1).await;

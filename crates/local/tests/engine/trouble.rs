@@ -8,8 +8,8 @@ use std::time::Duration;
 use rouse_core::endpoint::State;
 use rouse_core::hold::AcquireError;
 use rouse_core::service::SlotRequest;
-use rouse_core::start_failure::{StartFailureCause, StartFailure};
-use rouse_local::engine::{AppSpec, AppStatus, AppEventKind};
+use rouse_core::start_failure::{StartFailure, StartFailureCause};
+use rouse_local::engine::{AppEventKind, AppSpec, AppStatus};
 use tokio::time::timeout;
 
 use crate::harness::{
@@ -54,7 +54,11 @@ async fn a_command_that_cannot_run_ends_the_wait_at_the_first_try() {
         assert_eq!(failure.cause, StartFailureCause::CannotRun);
         assert!(failure.detail().contains(told), "{failure:?}");
         let seen = bench.until("it is given up", |app, what| app == name && is_scaled_to_zero(what)).await;
-        assert_eq!(seen.iter().filter(|what| matches!(what, AppEventKind::Failed { .. })).count(), 1, "{seen:?}");
+        assert_eq!(
+            seen.iter().filter(|what| matches!(what, AppEventKind::Failed { .. })).count(),
+            1,
+            "{seen:?}"
+        );
     }
     bench.end().await;
 }
@@ -121,7 +125,7 @@ async fn an_app_that_keeps_crashing_is_not_started_again_while_nothing_waits() {
 
 #[tokio::test]
 async fn an_app_that_was_given_up_serves_again_once_it_is_changed() {
-    let mut bench = given_up().await;
+    let bench = given_up().await;
     bench.apply([server("bad")]);
     drop(bench.request("bad").await);
     assert_eq!(bench.status("bad").trouble, None);
@@ -136,8 +140,11 @@ async fn a_pod_that_is_killed_comes_back() {
     bench.until("it is ready", |_, what| is_ready(what)).await;
     kill(before.pods[0].pid);
     let seen = bench.until("it is ready again", |_, what| is_ready(what)).await;
-    let [AppEventKind::Exited { exit, expected: false, .. }, AppEventKind::Started { .. }, AppEventKind::Ready { .. }] =
-        seen.as_slice()
+    let [
+        AppEventKind::Exited { exit, expected: false, .. },
+        AppEventKind::Started { .. },
+        AppEventKind::Ready { .. },
+    ] = seen.as_slice()
     else {
         panic!("{seen:?}");
     };
@@ -192,8 +199,9 @@ async fn a_wake_does_not_cut_the_pause_after_a_crash_short_but_is_told_why() {
 async fn a_missing_command_is_reported_and_harms_no_other_app() {
     let mut bench = Bench::new([app("none", &["no-such-command"]), server("hello")]);
     bench.wait_in_line("none");
-    let seen =
-        bench.until("it fails", |app, what| app == "none" && matches!(what, AppEventKind::Failed { .. })).await;
+    let seen = bench
+        .until("it fails", |app, what| app == "none" && matches!(what, AppEventKind::Failed { .. }))
+        .await;
     let Some(AppEventKind::Failed { reason: failed }) = seen.last() else { panic!("{seen:?}") };
     assert!(failed.starts_with("command not found: \"no-such-command\""), "{failed}");
     assert!(reason(&bench, "none").starts_with(failed.as_str()), "{}", reason(&bench, "none"));
@@ -297,7 +305,9 @@ async fn a_pod_that_cannot_listen_any_more_is_not_ready_any_more() {
     kill(log.tail().iter().find_map(|line| line.text.parse().ok()).unwrap());
     bench
         .becomes("lame", "not ready", |app| {
-            app.trouble.as_deref().is_some_and(|text| text.contains("runs but is not ready any more (for 1 s)"))
+            app.trouble
+                .as_deref()
+                .is_some_and(|text| text.contains("runs but is not ready any more (for 1 s)"))
         })
         .await;
     let seen = bench.meanwhile().await;

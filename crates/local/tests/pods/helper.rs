@@ -2,8 +2,8 @@
 //!
 //! `guard COMMAND…` is the hidden subcommand. `up UID COMMAND…` runs one pod and prints what it prints, until it is
 //! killed. `polite [FILE]` and `deaf` are apps that print `up`, and `asked` when they are asked to end: the first then
-//! waits a while (and writes to FILE) and exits with 7, the other keeps running. `serve` is an app that answers every HTTP request
-//! at $HOST:$PORT with 200.
+//! waits a while (and writes to FILE) and exits with 7, the other keeps running. `serve` is an app that answers every HTTP
+//! request at $HOST:$PORT with 200.
 
 use std::collections::BTreeMap;
 use std::env;

@@ -17,7 +17,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::files::{self, Seen};
 use super::hosts::{Hosts, SniPattern};
-use super::{Alpn, CertificateWarningKind, Identity, LoadError, LoadProblem, Pem, TlsError, Versions, Warning, provider};
+use super::{
+    Alpn, CertificateWarningKind, Identity, LoadError, LoadProblem, Pem, TlsError, Versions, Warning,
+    provider,
+};
 
 /// A TLS connection from a client.
 pub type ServerStream<IO> = tokio_rustls::server::TlsStream<IO>;

@@ -81,7 +81,12 @@ impl Downstream {
 }
 
 /// Serves one connection until it ends.
-async fn serve(downstream: Rc<Downstream>, accepted: Accepted, permit: ConnectionPermit, arrival: InFlightGuard) {
+async fn serve(
+    downstream: Rc<Downstream>,
+    accepted: Accepted,
+    permit: ConnectionPermit,
+    arrival: InFlightGuard,
+) {
     let Accepted { stream, client: address, tls } = accepted;
     let permit = Rc::new(permit);
     let protocol = match tls {
@@ -151,7 +156,8 @@ async fn serve_protocol<IO>(
     match protocol {
         RequestProtocol::Http1 => {
             let tracker = permit.connection.tracker();
-            let guarded = ValidatedStream::new(io, downstream.limits.heads, downstream.runtime.clock, tracker);
+            let guarded =
+                ValidatedStream::new(io, downstream.limits.heads, downstream.runtime.clock, tracker);
             http1(downstream, guarded, client, permit).await;
         }
         RequestProtocol::Http2 => {

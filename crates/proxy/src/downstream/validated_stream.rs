@@ -238,8 +238,12 @@ mod tests {
     /// What hyper reads, with room for `room` bytes at a time.
     fn read(pieces: &[&[u8]], room: usize) -> String {
         let pieces = pieces.iter().filter(|piece| !piece.is_empty()).copied().collect();
-        let mut guarded =
-            ValidatedStream::new(Pieces(pieces), HeadLimits::default(), TokioClock::new(), ReadTracker::default());
+        let mut guarded = ValidatedStream::new(
+            Pieces(pieces),
+            HeadLimits::default(),
+            TokioClock::new(),
+            ReadTracker::default(),
+        );
         let mut seen = Vec::new();
         loop {
             let mut room = vec![0; room];

@@ -151,7 +151,8 @@ fn place(worker: &Rc<Worker>, accepted: Accepted, Peers { number, all, .. }: &Pe
     };
     let Accepted { stream, client, tls } = accepted;
     let Ok(stream) = stream.into_std() else { return };
-    let handed = HandedOffConnection { stream, client, tls, counted: Counted::new(&idlest.connections), arrival };
+    let handed =
+        HandedOffConnection { stream, client, tls, counted: Counted::new(&idlest.connections), arrival };
     // A worker whose inbox is full leaves the connection here.
     if let Err(refused) = idlest.inbox.try_send(handed) {
         let HandedOffConnection { stream, client, tls, arrival, .. } = refused.into_inner();

@@ -127,7 +127,12 @@ impl Drop for Workers {
 }
 
 /// Runs one worker until the gateway closes and its tasks have ended.
-async fn run(worker: Rc<Worker>, listeners: Vec<ProxyListener>, peers: Peers, inbox: mpsc::Receiver<HandedOffConnection>) {
+async fn run(
+    worker: Rc<Worker>,
+    listeners: Vec<ProxyListener>,
+    peers: Peers,
+    inbox: mpsc::Receiver<HandedOffConnection>,
+) {
     let runtime = &worker.runtime;
     for listener in listeners {
         let (worker, peers) = (Rc::clone(&worker), peers.clone());

@@ -101,14 +101,17 @@ mod tests {
     #[test]
     fn other_clients_get_the_cause_and_no_client_gets_texts_of_the_api_server() {
         let service = "local/hello".parse().unwrap();
-        let crashed = StartFailure::new(StartFailureCause::CrashLooping, "hello-1 exited: \"password is hunter2\"");
+        let crashed =
+            StartFailure::new(StartFailureCause::CrashLooping, "hello-1 exited: \"password is hunter2\"");
         assert!(describe(&crashed, &service, true).contains("hunter2"));
         assert_eq!(
             describe(&crashed, &service, false),
             "its process ended before it was ready, several times in a row (crash_looping); see `rouse logs hello`"
         );
-        let refused =
-            StartFailure::new(StartFailureCause::ScaleRefused, "user system:serviceaccount:infra:gateway cannot patch");
+        let refused = StartFailure::new(
+            StartFailureCause::ScaleRefused,
+            "user system:serviceaccount:infra:gateway cannot patch",
+        );
         assert_eq!(describe(&refused, &service, true), describe(&refused, &service, false));
         assert!(!describe(&refused, &service, true).contains("serviceaccount"));
     }

@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-pub(crate) use self::deadlines::{Deadlines, DeadlineFuture, Watched};
+pub(crate) use self::deadlines::{DeadlineFuture, Deadlines, Watched};
 pub(crate) use self::shutdown::ShutdownSignal;
 
 /// The services of one worker thread. No other thread touches them.

@@ -7,7 +7,7 @@ use super::context::{AttemptContext, UpstreamContext};
 use super::destination::Destination;
 use super::failure::AttemptFailure;
 use super::outgoing::OutgoingRequest;
-use super::pool::{PooledConnection, Pool};
+use super::pool::{Pool, PooledConnection};
 use crate::budget::{CLIENT_STREAM_WINDOW, PodRequestPermit};
 use crate::error::Failure;
 use crate::runtime::before;

@@ -1,10 +1,10 @@
-//! One case: requests, what is done to them, and how the bytes are cut into writes.
+//! A fuzz case: requests, their mutations, and how their bytes are split into writes.
 
 use crate::grammar::Message;
 use crate::mutate::Mutation;
 use crate::random::CaseRandom;
 
-/// The same for the same seed and number.
+/// A case, determined by its seed and number.
 #[derive(Debug, Clone)]
 pub(crate) struct Case {
     pub(crate) number: u64,
@@ -64,7 +64,7 @@ impl Case {
         pieces
     }
 
-    /// Every case with one part less.
+    /// All cases with one part less, for shrinking.
     pub(crate) fn smaller(&self) -> Vec<Self> {
         let mut all = Vec::new();
         for at in 0..self.messages.len() {

@@ -1,4 +1,4 @@
-//! A client: sends the bytes of a case, cut as the case says, and reads the answers.
+//! The client of the differential fuzz: sends the bytes of a case in its pieces, and reads the responses.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use crate::judge::{Answered, Outcome};
 use crate::reader::{End, View};
 
-/// A connection from an address that no other has.
+/// A connection with a unique source address.
 pub(crate) struct Connection {
     stream: TcpStream,
     pub(crate) address: Ipv4Addr,
@@ -32,7 +32,7 @@ impl Connection {
         Self { stream, address, read: Vec::new(), carried: 0 }
     }
 
-    /// Sends the pieces of a stream and reads all that it must bring, up to the end of the connection if it must end.
+    /// Sends the pieces of a stream and reads the expected responses, up to the end of the connection if it must end.
     pub(crate) async fn play(&mut self, pieces: &[&[u8]], view: &View, patience: Duration) -> Outcome {
         let mut outcome = Outcome::default();
         let playing = self.exchange(pieces, view, &mut outcome);
@@ -53,14 +53,14 @@ impl Connection {
         self.read_answers(view, view.asked.len(), outcome).await;
         match view.end {
             End::Clean if !outcome.answers.iter().any(|answers| answers.close) => return,
-            // The gateway has to end it.
+            // The gateway must end the connection.
             End::Clean | End::Closed | End::BadHead(_) | End::BadBody(..) => {}
             End::InHead | End::InBody(_) => drop(self.stream.shutdown().await),
         }
         self.read_answers(view, usize::MAX, outcome).await;
     }
 
-    /// Says that nothing more follows, and hears what nevertheless comes.
+    /// Closes the sending side, and reads what still arrives.
     pub(crate) async fn finish(&mut self, view: &View, patience: Duration) -> Outcome {
         let mut outcome = Outcome::default();
         let ending = async {
@@ -97,7 +97,7 @@ fn method(view: &View, place: usize) -> &[u8] {
     }
 }
 
-/// The first answer in `bytes`, if it is whole, and its length.
+/// The first response in `bytes`, if it is complete, and its length.
 fn answer(bytes: &[u8], without_body: bool) -> Option<(Answered, usize)> {
     let end = bytes.windows(4).position(|window| window == b"\r\n\r\n")?;
     let head = String::from_utf8_lossy(&bytes[..end]).to_ascii_lowercase();

@@ -1,8 +1,8 @@
-//! Requests as they should be: every form that the gateway must serve, and a few that it answers itself.
+//! Generates valid requests: every form that the gateway must serve, and some that it answers itself.
 
 use crate::random::CaseRandom;
 
-/// One request, in parts that can be spoilt one by one. No line has its CRLF here.
+/// One request, in parts that can be mutated separately. Lines are without CRLF.
 #[derive(Debug, Clone)]
 pub(crate) struct Message {
     pub(crate) before: Vec<u8>,
@@ -120,7 +120,7 @@ impl Message {
         Self { before, line: line.into_bytes(), headers, body }
     }
 
-    /// The same with a chunked body, if it has another: as it comes, or a short one.
+    /// Makes the body chunked, if it is not: the same body, or a short one.
     pub(crate) fn in_chunks(&mut self) {
         let data = match &mut self.body {
             Body::Chunked { .. } => return,
@@ -138,7 +138,7 @@ impl Message {
         };
     }
 
-    /// Makes it longer than any head may be, in one part or another.
+    /// Makes one part of the head longer than allowed.
     pub(crate) fn too_much(&mut self, random: &mut CaseRandom) {
         let long = |length: usize| "a".repeat(length);
         let (some, few) = (random.below(400), random.below(60));
@@ -223,7 +223,7 @@ impl Chunk {
     }
 }
 
-/// A body that looks like anything but a body, and that no other request has.
+/// A unique body that looks like other parts of a request.
 fn text(case: u64, index: usize, random: &mut CaseRandom) -> Vec<u8> {
     let mut text = format!("[{case}.{index}.{}]", random.below(1000)).into_bytes();
     match random.below(5) {
@@ -239,7 +239,7 @@ fn text(case: u64, index: usize, random: &mut CaseRandom) -> Vec<u8> {
     if text.is_empty() { b"x".to_vec() } else { text }
 }
 
-/// Bytes beyond ASCII as they are, not as UTF-8.
+/// Characters beyond ASCII as single bytes (Latin-1), not as UTF-8.
 fn latin(text: &str) -> Vec<u8> {
     text.chars().map(|char| u8::try_from(u32::from(char)).unwrap()).collect()
 }

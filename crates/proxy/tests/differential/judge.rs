@@ -1,46 +1,46 @@
-//! Compares what a client said, what it answers, and what the pod got.
+//! Compares what a client sent, the responses it got, and what the pod received.
 
 use crate::pod::Got;
 use crate::reader::{Asked, End, Fate, View};
 
-/// One answer.
+/// One response.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Answered {
     pub(crate) status: u16,
-    /// What the pod understood, if the answer is a pod's.
+    /// The digest of the request that the pod parsed, if the response is from the pod.
     pub(crate) echo: Option<u64>,
-    /// It is the last, by its own word.
+    /// It announces the end of the connection.
     pub(crate) close: bool,
 }
 
-/// What came of a case.
+/// The outcome of a case.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) answers: Vec<Answered>,
-    /// What came and is no answer.
+    /// Received bytes that are not a response.
     pub(crate) stray: Vec<u8>,
     /// The connection has ended.
     pub(crate) ended: bool,
-    /// Something should have come, and did not.
+    /// An expected response did not arrive.
     pub(crate) silent: bool,
     pub(crate) got: Vec<Got>,
 }
 
-/// What a case amounted to.
+/// The verdict on a case.
 #[derive(Debug, Default)]
 pub(crate) struct Verdict {
     pub(crate) forwarded: usize,
     /// The rule that was broken, and was enforced.
     pub(crate) refused: Option<&'static str>,
-    /// What was refused although nothing is wrong with it.
+    /// The oddity that was refused although the request is valid.
     pub(crate) stricter: Option<&'static str>,
 }
 
-/// Whether all three agree; else what does not.
+/// Checks that all three agree; the error describes the difference.
 pub(crate) fn judge(view: &View, outcome: &Outcome) -> Result<Verdict, String> {
     let mut verdict = Verdict::default();
     if outcome.silent {
-        return Err("the client waited in vain".into());
+        return Err("the client got no response".into());
     }
     if !outcome.stray.is_empty() {
         return Err("the client answers something that is no answer".into());
@@ -148,7 +148,7 @@ fn nothing_more<'a>(whole: impl Iterator<Item = &'a Got>, parts: &[&'a Got]) -> 
     }
 }
 
-/// Whether the pod got what was asked, and nothing besides.
+/// Checks that the pod received exactly the request.
 fn is_same(got: &Got, asked: &Asked) -> Result<(), String> {
     is_like(got, asked)?;
     if got.body != asked.body {
@@ -161,7 +161,7 @@ fn is_same(got: &Got, asked: &Asked) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether the pod got a part of what was asked, and did not take it for the whole.
+/// Checks that the pod received a part of the request, and did not treat it as complete.
 pub(crate) fn is_part(got: &Got, asked: &Asked) -> Result<(), String> {
     is_like(got, asked)?;
     if got.whole || !asked.body.starts_with(&got.body) {
@@ -191,7 +191,7 @@ fn is_like(got: &Got, asked: &Asked) -> Result<(), String> {
             b"te" => value == b"trailers",
             b"via" if value == b"1.1 rouse-test" => true,
             b"connection" => asked.upgrade && value == b"upgrade",
-            // The pod has read the body by these, and it is compared as a whole.
+            // These frame the body, which is compared as a whole.
             b"content-length" | b"transfer-encoding" => true,
             name if name.starts_with(b"x-rouse-") || name.starts_with(b"x-forwarded-") => false,
             b"forwarded" | b"keep-alive" | b"proxy-connection" => false,
@@ -215,7 +215,7 @@ fn is_like(got: &Got, asked: &Asked) -> Result<(), String> {
     Ok(())
 }
 
-/// Tells requests apart.
+/// A hash that identifies a request.
 pub(crate) fn digest(method: &[u8], target: &[u8], body: &[u8]) -> u64 {
     let mut sum = 0xcbf2_9ce4_8422_2325_u64;
     for part in [method, target, body] {

@@ -1,8 +1,8 @@
-//! Differential fuzzing of the HTTP/1 path: what a client sent, by a strict reading, and what a pod got, by another, must
-//! be the same requests, byte for byte, however the client spoilt them.
+//! Differential fuzzing of the HTTP/1 path: two independent strict parsers compare what a client sent with what the pod
+//! received. Both must be the same requests, byte for byte, also for malformed input.
 //!
-//! `make differential` runs a million cases. `ROUSE_DIFFERENTIAL_CASES` says how many, `ROUSE_DIFFERENTIAL_SEED` which,
-//! and `ROUSE_DIFFERENTIAL_FIRST` the first one: a failure prints the three that repeat it.
+//! `make differential` runs a million cases. `ROUSE_DIFFERENTIAL_CASES` is their number, `ROUSE_DIFFERENTIAL_SEED` the seed,
+//! and `ROUSE_DIFFERENTIAL_FIRST` the first case: a failure prints the three values that repeat it.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic, also in its helpers")]
 
@@ -22,7 +22,7 @@ use rouse_testkit::proxy::rig;
 
 use crate::scene::Scene;
 
-/// Without a word from outside, these.
+/// The default number of cases.
 const CASES: u64 = 20_000;
 const SEED: u64 = 1;
 
@@ -49,7 +49,7 @@ async fn the_gateway_and_a_strict_reader_agree_where_every_request_begins_and_en
     }
 }
 
-/// The yardstick itself: what it must not find good, or find whole.
+/// Tests the reader itself: input that it must not accept, or not treat as complete.
 #[test]
 fn the_strict_reader_of_a_client_finds_only_what_is_clear() {
     for (stream, whole, end) in [
@@ -94,7 +94,7 @@ fn the_strict_reader_of_a_client_finds_only_what_is_clear() {
     }
 }
 
-/// The same of the other one.
+/// The same for the pod's parser.
 #[test]
 fn the_strict_reader_of_the_pod_takes_nothing_that_is_unclear() {
     let from = "Host: a\r\nX-Forwarded-For: 127.0.0.9\r\n";

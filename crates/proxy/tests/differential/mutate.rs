@@ -1,10 +1,10 @@
-//! Requests as attackers send them: one part spoilt, or any byte.
+//! Mutates valid requests as attackers would: one part of a request, or any bytes.
 
 use crate::grammar::{Body, Chunk, Message};
 use crate::random::CaseRandom;
 use crate::words::{BYTES, CODINGS, CONNECTIONS, HOSTS, LENGTHS, LINES, SIZES, TARGETS, VERSIONS};
 
-/// One way to spoil a case.
+/// One mutation of a case.
 #[derive(Debug, Clone)]
 pub(crate) struct Mutation {
     kind: Kind,
@@ -91,7 +91,7 @@ impl Mutation {
         Self { kind, seed: random.next() }
     }
 
-    /// Spoils a part of one of the requests.
+    /// Mutates a part of one of the requests.
     pub(crate) fn on_messages(&self, messages: &mut [Message]) {
         let mut random = CaseRandom::new(self.seed, 1);
         let at = random.below(messages.len());
@@ -242,7 +242,7 @@ impl Mutation {
         }
     }
 
-    /// Spoils the bytes of the whole case.
+    /// Mutates the bytes of the whole case.
     pub(crate) fn on_bytes(&self, bytes: &mut Vec<u8>) {
         let mut random = CaseRandom::new(self.seed, 2);
         let at = random.below(bytes.len());
@@ -281,7 +281,7 @@ impl Mutation {
     }
 }
 
-/// Bytes beyond ASCII as they are, where they fit into one.
+/// Characters beyond ASCII as single bytes, where they fit into one.
 fn bytes(text: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     for char in text.chars() {

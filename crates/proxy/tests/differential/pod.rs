@@ -1,6 +1,6 @@
-//! The pod: reads what the gateway sends it as strictly as can be, writes it down for the client it came from, and answers.
+//! The pod of the differential fuzz: parses requests from the gateway strictly, records them by client, and answers.
 //!
-//! The gateway adds the address of the client to each request: every client connection has an address of its own.
+//! It identifies a client by the address that the gateway adds: every client connection has an address of its own.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 use crate::judge;
 use crate::reader::Asked;
 
-/// So many connections of the past are remembered: a broken body may be noticed late.
+/// The number of closed connections that are remembered, because a broken body may be noticed late.
 const REMEMBERED: usize = 50_000;
 
 /// A request as the pod got it.
@@ -34,7 +34,7 @@ pub(crate) struct Got {
 pub(crate) struct Received {
     clients: HashMap<Ipv4Addr, Page>,
     past: VecDeque<Ipv4Addr>,
-    /// Faults that are reported at once: the case that was under way, if it is known, and what is wrong.
+    /// Faults to report at once: the case, if it is known, and the fault.
     faults: Vec<(Option<u64>, String)>,
 }
 
@@ -44,7 +44,7 @@ enum Page {
         case: u64,
         got: Vec<Got>,
     },
-    /// The client has gone. Of its last request the pod may have got a part.
+    /// The client has disconnected. The pod may have received a part of its last request.
     Past {
         case: u64,
         part: Option<Asked>,
@@ -60,7 +60,7 @@ impl Received {
         }
     }
 
-    /// What has come from a client since it was last asked for.
+    /// The requests of a client since the last call.
     pub(crate) fn take(&mut self, client: Ipv4Addr) -> Vec<Got> {
         match self.clients.get_mut(&client) {
             Some(Page::Open { got, .. }) => std::mem::take(got),
@@ -68,10 +68,10 @@ impl Received {
         }
     }
 
-    /// A client has gone; what has come from it since it was last asked for.
+    /// Records that a client has disconnected. Returns its requests since the last call.
     pub(crate) fn close(&mut self, client: Ipv4Addr, case: u64, part: Option<Asked>) -> Vec<Got> {
         let got = self.take(client);
-        // It comes once.
+        // A partial request arrives at most once.
         let part = part.filter(|_| got.iter().all(|got| got.whole));
         self.clients.insert(client, Page::Past { case, part });
         self.past.push_back(client);
@@ -87,7 +87,7 @@ impl Received {
         self.faults.pop()
     }
 
-    /// Which case unreadable bytes belong to, as far as they tell.
+    /// The case to which malformed bytes belong, if they contain its number.
     fn case_of(&self, bytes: &[u8]) -> Option<u64> {
         let text = String::from_utf8_lossy(bytes);
         let (_, after) = text.split_once("x-forwarded-for: ")?;
@@ -114,7 +114,7 @@ impl Received {
     }
 }
 
-/// Where the pod listens. It lives as long as the test's process.
+/// Starts the pod, which runs until the process ends. Returns its address.
 pub(crate) fn start(received: &Arc<Mutex<Received>>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
@@ -177,14 +177,14 @@ async fn serve(mut stream: TcpStream, received: Arc<Mutex<Received>>) {
     }
 }
 
-/// Says what was understood, so that the client can tell its own answer from another's.
+/// A response with a digest of the parsed request, so that the client recognises a response to another request.
 fn answer(got: &Got) -> Vec<u8> {
     let echo = judge::digest(&got.method, &got.target, &got.body);
     let body = if got.method == b"HEAD" { "" } else { "ok" };
     format!("HTTP/1.1 200 OK\r\nX-Echo: {echo:016x}\r\nContent-Length: 2\r\n\r\n{body}").into_bytes()
 }
 
-/// The first request in `bytes`, as far as it has come, and its length; `None` until its head is whole.
+/// The first request in `bytes`, as far as received, and its length; `None` until its head is complete.
 pub(crate) fn request(bytes: &[u8]) -> Result<Option<(Got, usize)>, String> {
     let Some(end) = find(bytes, b"\r\n\r\n") else { return Ok(None) };
     let mut lines = split(&bytes[..end])?.into_iter();
@@ -242,14 +242,14 @@ pub(crate) fn request(bytes: &[u8]) -> Result<Option<(Got, usize)>, String> {
     Ok(Some((got, end + 4 + used)))
 }
 
-/// How long a chunked body is, once it is whole.
+/// The length of a chunked body, once it is complete.
 fn chunks(bytes: &[u8], got: &mut Got) -> Result<Option<usize>, String> {
     let mut at = 0;
     loop {
         let Some(end) = find(&bytes[at..], b"\n") else { return Ok(None) };
         let line = bytes[at..at + end].strip_suffix(b"\r").ok_or("a bare LF")?;
         let digits = String::from_utf8_lossy(line);
-        // The gateway makes chunks of its own, without extensions.
+        // The gateway writes its own chunks, without extensions.
         if line.is_empty() || line.len() > 15 || !line.iter().all(u8::is_ascii_hexdigit) {
             return Err(format!("chunk line {digits:?}"));
         }

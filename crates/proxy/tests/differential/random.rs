@@ -18,7 +18,7 @@ impl CaseRandom {
         self.0.next_u64()
     }
 
-    /// Less than `end`; 0 if there is nothing less.
+    /// A number below `end`; 0 if `end` is 0.
     pub(crate) fn below(&mut self, end: usize) -> usize {
         usize::try_from(self.next() % end.max(1) as u64).unwrap()
     }

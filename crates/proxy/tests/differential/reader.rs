@@ -1,16 +1,16 @@
-//! What a client has said, by a strict and simple reading of RFC 9112 that shares no code with the gateway.
+//! Parses a client's bytes by a strict and simple reading of RFC 9112 that shares no code with the gateway.
 //!
-//! Where the RFC leaves a choice, the gateway's word is law here, and what it refuses must be refused: more than one
-//! empty line before a request, a list of equal lengths, any coding but `chunked`, white space before a chunk's
-//! extension, an absolute target that is not its Host, a Host that is no name with an optional port, a Connection or Upgrade
-//! beyond ASCII, more than the limits. What it may refuse or pass on as it is has a name in [`Asked::odd`].
+//! Where the RFC leaves a choice, the reader follows the gateway's rules, and these must be refused: more than one empty
+//! line before a request, a list of equal lengths, any coding but `chunked`, white space before a chunk's extension, an
+//! absolute target that differs from its Host, a Host that is not a name with an optional port, a Connection or Upgrade
+//! beyond ASCII, more than the limits. What the gateway may refuse or forward unchanged has a name in [`Asked::odd`].
 
 use std::net::Ipv6Addr;
 
 /// All that one client sent.
 #[derive(Debug)]
 pub(crate) struct View {
-    /// The requests that are whole, and after which the connection goes on.
+    /// The complete requests after which the connection continues.
     pub(crate) asked: Vec<Asked>,
     pub(crate) end: End,
 }
@@ -18,7 +18,7 @@ pub(crate) struct View {
 /// How the stream ends.
 #[derive(Debug)]
 pub(crate) enum End {
-    /// With a whole request. Another may follow.
+    /// With a complete request. Another may follow.
     Clean,
     /// A request was the last on its connection, whether or not bytes follow.
     Closed,
@@ -26,9 +26,9 @@ pub(crate) enum End {
     BadHead(&'static str),
     /// A body breaks a rule; its request as far as it is good.
     BadBody(&'static str, Asked),
-    /// Before a head was whole.
+    /// Before a head was complete.
     InHead,
-    /// Before a body was whole; its request as far as it came.
+    /// Before a body was complete; its request as far as received.
     InBody(Asked),
 }
 
@@ -43,28 +43,28 @@ pub(crate) struct Asked {
     pub(crate) body: Vec<u8>,
     pub(crate) trailers: Vec<(Vec<u8>, Vec<u8>)>,
     pub(crate) fate: Fate,
-    /// It wants to go on in another protocol.
+    /// It requests an upgrade to another protocol.
     pub(crate) upgrade: bool,
-    /// What about it may be refused.
+    /// The reason why the gateway may refuse it.
     pub(crate) odd: Option<&'static str>,
-    /// Its body, even if that is empty, was announced.
+    /// Its head announces a body, possibly an empty one.
     pub(crate) has_body: bool,
     last: bool,
 }
 
-/// What the gateway has to do with it.
+/// What the gateway must do with it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// It is for the pod.
+    /// Forward it to the pod.
     #[default]
     Forwarded,
-    /// No route leads anywhere: 404.
+    /// No route matches: 404.
     NoRoute,
     /// CONNECT: 405.
     Tunnel,
 }
 
-/// Reading came to a stop.
+/// Why reading stopped.
 enum Stop {
     /// The bytes ran out.
     Short,
@@ -93,7 +93,7 @@ pub(crate) fn read(stream: &[u8]) -> View {
         let (last, fate) = (request.last, request.fate);
         asked.push(request);
         if fate == Fate::Tunnel {
-            // All that follows is refused, or never read.
+            // Everything after it is refused, or never read.
             return View { asked, end: End::InHead };
         }
         if last {
@@ -122,7 +122,7 @@ fn head(rest: &mut &[u8]) -> Read<Asked> {
             return Err(Stop::Bad("empty lines"));
         }
     }
-    // Nothing but line ends is judged before the head is whole: the gateway may say no earlier.
+    // Before the head is complete, only line ends are checked: the gateway may refuse earlier.
     let mut lines = Vec::new();
     loop {
         match line(rest)? {
@@ -146,7 +146,7 @@ fn head(rest: &mut &[u8]) -> Read<Asked> {
     Ok(request)
 }
 
-/// The target as it came, and whether it is HTTP/1.0.
+/// The unchanged target, and whether the request is HTTP/1.0.
 fn request_line(request: &mut Asked, line: &[u8]) -> Read<(Vec<u8>, bool)> {
     let parts: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
     let [method, target, version] = parts[..] else { return Err(Stop::Bad("request line")) };
@@ -210,7 +210,7 @@ fn check_host(request: &mut Asked, target: &[u8], old: bool) -> Read<()> {
             if !is_host(authority.as_bytes()) {
                 return Err(Stop::Bad("authority"));
             }
-            // HTTP/1.0 may leave Host away.
+            // HTTP/1.0 may omit Host.
             if !(host.is_empty() || host.eq_ignore_ascii_case(authority.as_bytes())) {
                 return Err(Stop::Bad("another host"));
             }
@@ -224,14 +224,14 @@ fn check_host(request: &mut Asked, target: &[u8], old: bool) -> Read<()> {
     }
     let name = String::from_utf8_lossy(&host).to_ascii_lowercase();
     let name = if name.starts_with('[') { &name } else { name.split(':').next().unwrap_or_default() };
-    // A route is a path, and `*` is none.
+    // A route matches a path, and `*` is not one.
     let ours = matches!(name, "cart.test" | "cart.test.") && path != b"*";
     request.fate = if ours { Fate::Forwarded } else { Fate::NoRoute };
     (request.target, request.host) = (path, host);
     Ok(())
 }
 
-/// What concerns the connection.
+/// Parses the headers that concern the connection.
 fn hops(request: &mut Asked, old: bool) -> Read<()> {
     let (connection, upgrade) = (request.all("connection"), request.all("upgrade"));
     if connection.iter().chain(&upgrade).any(|value| !value.is_ascii()) {
@@ -341,7 +341,7 @@ fn names(list: &[u8]) -> Vec<String> {
     parts.map(|name| String::from_utf8_lossy(name).to_ascii_lowercase()).collect()
 }
 
-/// As a signed reader would take it, too.
+/// A number that also fits a signed integer.
 fn number(digits: &[u8]) -> Option<u64> {
     let text = str::from_utf8(digits).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()))?;
     text.parse::<i64>().ok().and_then(|number| u64::try_from(number).ok())
@@ -372,7 +372,7 @@ fn is_host(value: &[u8]) -> bool {
         && (port.is_empty() || port.strip_prefix(':').is_some_and(ported))
 }
 
-/// The target as it is passed on: clients send what no URI has.
+/// The target as forwarded: clients may send bytes that a URI does not allow.
 fn escaped(path: &[u8]) -> Vec<u8> {
     let text: String = path.iter().map(|byte| char::from(*byte)).collect();
     let escapes = [('"', "%22"), ('<', "%3C"), ('>', "%3E"), ('`', "%60")];

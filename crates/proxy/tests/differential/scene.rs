@@ -1,4 +1,4 @@
-//! A gateway between sixteen clients and a pod; every case through it, and what went wrong made small.
+//! Runs the cases through a gateway with sixteen clients and one pod, and shrinks the first failing case.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -19,12 +19,12 @@ use crate::rig::{Options, PATIENCE, Rig};
 use crate::tally::Tally;
 
 const CLIENTS: usize = 16;
-/// So many cases at most on one connection.
+/// The most cases on one connection.
 const CARRIED: u64 = 64;
-/// How long to wait for an answer that has not come in a whole PATIENCE before.
+/// The wait for a response that did not come within PATIENCE before.
 const SHORT: Duration = Duration::from_secs(3);
 
-/// A gateway, its pod, and what is known of both.
+/// A gateway, its pod, and what they have recorded.
 pub(crate) struct Scene {
     _rig: Rig,
     seed: u64,
@@ -36,7 +36,7 @@ struct Shared {
     received: Arc<Mutex<Received>>,
     connections: AtomicU32,
     next: AtomicU64,
-    /// Where to stop. A case that is not played is made up for by another.
+    /// The number of the case at which to stop. A skipped case is replaced by another.
     end: AtomicU64,
     stop: AtomicBool,
     tally: Mutex<Tally>,
@@ -45,7 +45,7 @@ struct Shared {
 /// The first case that went wrong.
 pub(crate) struct Failure {
     case: Option<u64>,
-    /// How many went before it on its connection.
+    /// How many cases preceded it on its connection.
     before: u64,
     why: String,
 }
@@ -86,7 +86,7 @@ impl Scene {
         failure.map_or(Ok(tally), Err)
     }
 
-    /// The failure with the smallest case that still shows it, and all that is known of it.
+    /// Describes the failure, with the smallest case that still shows it.
     pub(crate) async fn explain(&self, failure: Failure) -> String {
         let Failure { case, before, why } = failure;
         let Some(number) = case else { return format!("seed {}, in an unknown case: {why}", self.seed) };
@@ -133,7 +133,7 @@ impl Shared {
         Ok(())
     }
 
-    /// One case, on the connection that is left from before, if there is one.
+    /// Runs one case, on the previous connection if it is still open.
     async fn play(
         &self,
         connection: &mut Option<Connection>,
@@ -164,7 +164,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Ends a connection, unless it has ended, and hears what comes at the last.
+    /// Ends a connection, unless it has ended, and reads the last bytes.
     async fn end(
         &self,
         mut open: Connection,
@@ -188,7 +188,7 @@ impl Shared {
         outcome.got = self.received.lock().unwrap().close(open.address, case, part);
     }
 
-    /// A case on a connection of its own: what is wrong with it.
+    /// Runs a case on a new connection. Returns its fault.
     async fn alone(&self, case: &Case) -> Option<String> {
         while self.received.lock().unwrap().fault().is_some() {}
         let played = self.play(&mut None, case, SHORT).await;
@@ -199,7 +199,7 @@ impl Shared {
         played.err().map(|(_, why)| why).or(late)
     }
 
-    /// What the pod has to say after all is over.
+    /// A fault that the pod reports after all cases.
     async fn late(&self) -> Option<Failure> {
         let mut looks = interval(Duration::from_millis(20));
         for _ in 0..10 {
@@ -239,7 +239,7 @@ fn report(why: &str, bytes: &[u8], view: &View, outcome: &Outcome) -> String {
     text
 }
 
-/// Escaped, and without the length of what is only long.
+/// Escapes bytes and shortens long ones, for messages.
 fn shown(bytes: &[u8]) -> String {
     let mut text = String::new();
     for run in bytes.chunk_by(|one, next| one == next) {

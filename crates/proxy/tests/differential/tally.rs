@@ -1,4 +1,4 @@
-//! What was tried: a fuzz that forwards nothing, or refuses nothing, shows nothing.
+//! Counts what the fuzz covered, and asserts that enough requests of every kind were forwarded and refused.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,7 +20,7 @@ pub(crate) struct Tally {
     stricter: BTreeMap<&'static str, u64>,
 }
 
-/// What a reader may find wrong; each must have been found.
+/// The faults that the reader can report; each must occur.
 const RULES: [&str; 30] = [
     "CONNECT",
     "Host",
@@ -78,7 +78,7 @@ impl Tally {
         self.refused += u64::from(verdict.refused.is_some() || verdict.stricter.is_some());
     }
 
-    /// Enough of everything was tried.
+    /// Asserts that the coverage is sufficient.
     pub(crate) fn is_worth_something(&self) {
         assert!(self.forwarding * 5 >= self.cases, "too little was forwarded\n{self}");
         assert!(self.refused * 5 >= self.cases, "too little was refused\n{self}");

@@ -1,4 +1,4 @@
-//! What attackers write in place of what should stand there.
+//! Malicious values for the parts of a request.
 
 pub(crate) const CODINGS: [&str; 16] = [
     "xchunked",

@@ -63,7 +63,7 @@ impl Kept {
         Options { access: Some(Arc::clone(self) as _), ..Options::default() }
     }
 
-    /// The next line, when it is there.
+    /// Waits for the next entry.
     pub(crate) async fn next(&self) -> Line {
         eventually("it is written down", || !self.lines.lock().unwrap().is_empty()).await;
         self.lines.lock().unwrap().remove(0)

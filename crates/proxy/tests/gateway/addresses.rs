@@ -62,7 +62,7 @@ async fn a_shared_http_2_connection_to_a_pods_former_port_takes_no_new_stream() 
     let old = async { while connection.accept().await.is_some() {} };
     let asking = async {
         assert_eq!(late.body().await, b"new");
-        // What was under way goes on.
+        // Requests in flight continue.
         http2_peers::answer(&mut respond, "old");
         assert_eq!(early.body().await, b"old");
     };
@@ -72,7 +72,7 @@ async fn a_shared_http_2_connection_to_a_pods_former_port_takes_no_new_stream() 
     }
 }
 
-/// One endpoint with two addresses, as dual-stack pods have them.
+/// One endpoint with two addresses, as for dual-stack pods.
 #[tokio::test]
 async fn an_address_that_a_pod_with_two_loses_is_not_used_again() {
     let rig = Rig::new(Options::default());
@@ -98,7 +98,7 @@ fn two_addresses(rig: &Rig, addresses: &[SocketAddr]) {
     rig.service.replace_slices(slices);
 }
 
-/// A TLS handshake that takes its time is a dial that the change overtakes.
+/// The address changes during a slow TLS handshake to the old one.
 #[tokio::test]
 async fn a_connection_that_was_being_made_to_a_former_address_gets_no_request() {
     let authority = Authority::new();
@@ -122,8 +122,8 @@ async fn a_connection_that_was_being_made_to_a_former_address_gets_no_request() 
     assert_eq!(rig.metric("rouse_ejections_total"), 0, "nothing against the pod");
 }
 
-/// As after a list that came late: the pod that held requests were given has another address by the time they set out.
-/// Those that were faster are in flight at the former address, and finish there.
+/// As after a late list: held requests got slots on a pod whose address changes before they are sent. Requests that were
+/// sent before the change finish at the former address.
 #[tokio::test]
 async fn many_requests_are_all_served_when_their_pod_gets_another_address() {
     let rig = Rig::new(Options::default());

@@ -1,4 +1,4 @@
-//! Clients and pods that do not read, and their effect on others.
+//! Back pressure: clients and pods that do not read block only their own streams.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -60,7 +60,7 @@ async fn an_early_answer_reaches_a_client_whose_upload_is_stuck() {
     let mut client = long_upload(&rig).await;
     let mut raw = pod.accept_request_raw().await;
     fill(&mut client, usize::MAX).await;
-    // A head, and a body that goes on.
+    // A head, and a body without an end.
     raw.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nearly\r\n").await.unwrap();
     Wire::new(client).until("early").await;
 }
@@ -94,7 +94,7 @@ async fn unread_responses_do_not_stall_others_of_the_same_pod() {
         }
     });
     let (mut clients, mut unread) = (Vec::new(), Vec::new());
-    // So many that each worker has some.
+    // Enough that each worker has some.
     for _ in 0..4 {
         let client = H2Client::new(&rig).await;
         for _ in 0..16 {
@@ -146,7 +146,7 @@ async fn small_unread_events_do_not_end_other_streams() {
                 // All together they fit into the window of their stream.
                 upload(&mut sending, Bytes::from_static(b"event"), false).await;
             }
-            // The second goes out after the events: once it is answered, they have all arrived.
+            // The second request is sent after the events: once it is answered, they have all arrived.
             for _ in 0..2 {
                 pings.ping(Ping::opaque()).await.unwrap();
             }
@@ -161,7 +161,7 @@ async fn small_unread_events_do_not_end_other_streams() {
     };
     let asking = async {
         let unread = events.head().await;
-        // A GET would be sent again.
+        // A GET would be retried.
         let other = client.send(Request::post("http://cart.test/other"), true).await.0;
         assert_eq!(other.body().await, b"hello");
         assert_eq!(http2_peers::read(unread.into_body()).await.len(), 5 * 12_000);
@@ -183,7 +183,7 @@ async fn small_messages_of_a_held_stream_do_not_end_its_connection() {
         upload(&mut body, Bytes::from_static(b"small small small 20"), false).await;
     }
     body.send_data(Bytes::new(), true).unwrap();
-    // The second goes out after the messages: once it is answered, they have all arrived.
+    // The second request is sent after the messages: once it is answered, they have all arrived.
     for _ in 0..2 {
         assert_eq!(client.get("http://unknown.test/").await.head().await.status(), 404);
     }

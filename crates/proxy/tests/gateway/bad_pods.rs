@@ -9,7 +9,7 @@ use crate::rig::{GET_AND_CLOSE, Options, Rig};
 /// What the client gets when the pod answers with `bytes`, and closes.
 async fn answered(protocol: UpstreamProtocol, bytes: &[u8]) -> String {
     let (rig, pod) = Rig::with_pod(Options { protocol, ..Options::default() }).await;
-    // The preface of HTTP/2 has an end of a head, too.
+    // The HTTP/2 preface also contains an empty line, which ends a head.
     let (mut client, mut wire) = rig.send_to(&pod, GET_AND_CLOSE).await;
     wire.bytes(bytes).await;
     let answer = client.rest().await;
@@ -77,7 +77,7 @@ async fn an_error_in_the_first_bytes_of_a_body_is_a_502() {
     }
 }
 
-/// As over HTTP/1: up to 64 KiB pass, and a longer one is the pod's fault, whichever pod is asked.
+/// As over HTTP/1: up to 64 KiB pass, and a longer one is an error of the pod, also on a retry.
 #[tokio::test]
 async fn the_head_of_an_http_2_answer_is_bounded_as_that_of_an_http_1_answer() {
     let (rig, pod) = Rig::with_pod(h2c()).await;
@@ -111,7 +111,7 @@ async fn an_http2_pod_whose_first_frame_comes_in_pieces_is_recognised() {
     let mut wire = pod.accept().await;
     wire.until("SM\r\n\r\n").await;
     wire.bytes(&settings[..2]).await;
-    // When this comes on the same connection, the gateway has read what was there.
+    // When this request arrives on the same connection, the gateway has read the earlier bytes.
     let second = client.post("http://cart.test/", "second").await;
     wire.until("second").await;
     wire.bytes(&settings[2..]).await;

@@ -1,4 +1,4 @@
-//! Bodies on their way through.
+//! Request and response bodies that the gateway forwards.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ async fn the_body_is_asked_for_only_when_the_pod_asks() {
     let mut wire = pod.accept().await;
     let head = wire.head().await;
     assert!(head.contains("\r\nexpect: 100-continue\r\n"), "{head}");
-    assert!(!client.has_read(), "nothing was said to the client so far");
+    assert!(!client.has_read(), "the client has received nothing so far");
     wire.write("HTTP/1.1 100 Continue\r\n\r\n").await;
     body_is_asked_for_and_answered(client, wire).await;
 }

@@ -1,4 +1,4 @@
-//! How much harm retries may do: to pods that lose every request, and to pods that a request kills.
+//! The retry budget: it limits retries to pods that lose every request, and the number of pods that one request can kill.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,7 +11,7 @@ use crate::wire::Wire;
 
 const UPSTREAM_RESET: &str = "\r\nx-rouse-error: upstream_reset\r\n";
 
-/// Reads each request and cuts its connection. What it read is counted.
+/// Reads each request, counts it, and closes the connection.
 fn lose_all(pod: Pod, read: &Arc<AtomicUsize>) -> JoinSet<()> {
     let (mut tasks, read) = (JoinSet::new(), Arc::clone(read));
     tasks.spawn(async move {
@@ -26,7 +26,7 @@ fn lose_all(pod: Pod, read: &Arc<AtomicUsize>) -> JoinSet<()> {
 #[tokio::test]
 async fn a_service_that_loses_everything_is_asked_a_fifth_more_and_no_other_service_pays_for_it() {
     const REQUESTS: usize = 200;
-    /// What a service may repeat before it has earned it.
+    /// The retries that a service has before any success.
     const RESERVE: usize = 10;
     let (rig, pods) = Rig::with_pods::<2>(Options::default()).await;
     let read = Arc::<AtomicUsize>::default();
@@ -37,11 +37,12 @@ async fn a_service_that_loses_everything_is_asked_a_fifth_more_and_no_other_serv
     }
     let retries = REQUESTS / 5 + RESERVE;
     assert_eq!(read.load(Ordering::Relaxed), REQUESTS + retries, "as the pods counted");
-    assert_eq!(rig.metric(r#"rouse_retries_total{reason="reset"}"#), retries as u64, "as we did");
-    assert!(
-        rig.metric("rouse_ejections_total") >= 1,
-        "one of them is ejected; the other gets requests all the same"
+    assert_eq!(
+        rig.metric(r#"rouse_retries_total{reason="reset"}"#),
+        retries as u64,
+        "the metric counts all retries"
     );
+    assert!(rig.metric("rouse_ejections_total") >= 1, "one pod is ejected; the other still gets requests");
 
     // The other service has its own budget.
     let pod = Pod::new(3).await;
@@ -55,7 +56,7 @@ async fn a_service_that_loses_everything_is_asked_a_fifth_more_and_no_other_serv
     assert!(answer.ends_with("hello"), "{answer}");
 }
 
-/// Answers, until it reads a request for `/poison`: then it dies, with its listener and all of its connections.
+/// Answers requests until it reads one for `/poison`: then it closes its listener and all connections.
 fn mortal(pod: Pod, deaths: &Arc<AtomicUsize>) -> JoinSet<()> {
     let (mut tasks, deaths) = (JoinSet::new(), Arc::clone(deaths));
     tasks.spawn(async move {
@@ -66,7 +67,7 @@ fn mortal(pod: Pod, deaths: &Arc<AtomicUsize>) -> JoinSet<()> {
                 Some(Ok(true)) = connections.join_next() => break,
             }
         }
-        // Counted first: a test that sees its end finds it counted.
+        // Counted first, so that a test that sees the end also sees the count.
         deaths.fetch_add(1, Ordering::Relaxed);
     });
     tasks

@@ -1,4 +1,4 @@
-//! The certificates of testkit, as settings of TLS.
+//! Certificates of testkit as TLS settings.
 
 use rouse_net::tls::{Identity, Pem};
 use rouse_testkit::certificates;

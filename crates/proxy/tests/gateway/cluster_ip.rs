@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use crate::http2_peers::{H2Client, read};
 use crate::rig::{GET, Options, PATIENCE, Pod, Rig, Served, eventually};
 
-/// A `ClusterIP` whose plumbing is not there yet: connections to it are refused.
+/// A `ClusterIP` before kube-proxy has set it up: connections to it are refused.
 struct Closed {
     socket: TcpSocket,
     address: SocketAddr,
@@ -33,7 +33,7 @@ impl Closed {
         Self { address: socket.local_addr().unwrap(), socket }
     }
 
-    /// From now on they are accepted.
+    /// Accepts connections from now on.
     fn open(self) -> Pod {
         Pod::on(0, self.socket.listen(1024).unwrap())
     }
@@ -71,7 +71,7 @@ fn with_cluster_ip(direct: RoutingMode) -> (Rig, Served) {
     (rig, ip.serve())
 }
 
-/// Asks until one more request has gone to the `ClusterIP`.
+/// Sends requests until one more has gone to the `ClusterIP`.
 async fn ask_until_the_cluster_ip_is_used(rig: &Rig) {
     let before = sent_to(rig, "cluster_ip");
     let asking = async {
@@ -82,7 +82,7 @@ async fn ask_until_the_cluster_ip_is_used(rig: &Rig) {
     timeout(PATIENCE, asking).await.expect("the ClusterIP accepts, and should be used");
 }
 
-/// A pod that is ready, but offers another port than the route asks for.
+/// A ready pod without the port of the route.
 fn other_port(rig: &Rig) {
     let pod = PodRef { uid: PodUid::new("uid-9"), name: "shop/pod-9".into() };
     let slice = Slice {
@@ -198,7 +198,7 @@ async fn connections_to_the_cluster_ip_are_kept_until_the_endpoints_change() {
     let rig = Rig::new(options(RoutingMode::Disabled, &[ip.address]));
     let (one, other) = (Pod::new(1).await, Pod::new(2).await);
     rig.pods(&[(&one, READY)]);
-    // One connection of the client, so that all is done by one worker.
+    // One client connection, so that a single worker handles everything.
     let client = H2Client::new(&rig).await;
     let first = client.get("http://cart.test/1").await;
     let mut kept = ip.answer("hello").await;
@@ -212,7 +212,7 @@ async fn connections_to_the_cluster_ip_are_kept_until_the_endpoints_change() {
     assert_eq!(second.body().await, b"hello");
 
     rig.pods(&[(&one, READY), (&other, READY)]);
-    // The gateway sees it a moment later. Until then the connection is used, and so does not grow old.
+    // The gateway sees it a moment later. Until then the connection is in use, and so does not become idle.
     let seeing = async {
         loop {
             let asked = client.get("http://cart.test/again").await;
@@ -294,7 +294,7 @@ async fn cold_start_only_goes_to_the_pod_until_the_cluster_ip_accepts() {
     }
     assert_eq!(pod.paths().len(), before, "the ClusterIP has accepted once");
 
-    // It refuses again: requests go straight to the pod without an error, also those with a body.
+    // It refuses again: requests go directly to the pod without an error, also those with a body.
     ip.end().await;
     let closed = Closed::at(&ip_address.to_string());
     let post = "POST /post HTTP/1.1\r\nHost: cart.test\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
@@ -308,7 +308,7 @@ async fn cold_start_only_goes_to_the_pod_until_the_cluster_ip_accepts() {
     let ip = closed.open().serve();
     ask_until_the_cluster_ip_is_used(&rig).await;
 
-    // Back to zero: what it accepted then says nothing of the pods to come.
+    // Back to zero: earlier accepted connections do not count for the next pods.
     rig.pods(&[]);
     let (before, there) = (pod.paths().len(), ip.paths().len());
     let (answer, ()) = tokio::join!(rig.get("/cold"), pod_comes());

@@ -1,4 +1,4 @@
-//! Connections to pods: which of them carry another request, and for how long they are kept.
+//! Connections to pods: which of them are reused, and how long idle ones are kept.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tokio::time::{interval, timeout};
 use crate::rig::{GET, Options, Rig, eventually};
 use crate::wire::Wire;
 
-/// At once: a connection that has just been idle for too long ends after three seconds.
+/// Asserts that the connection ends at once, not after the idle timeout of three seconds.
 async fn ends_at_once(mut wire: Wire, case: &str) {
     let ended = timeout(Duration::from_secs(2), wire.rest()).await;
     assert_eq!(ended.as_deref(), Ok(""), "{case}");
@@ -61,7 +61,7 @@ async fn responses_without_a_body_leave_their_connection_usable() {
     assert_eq!(rig.metric(r#"rouse_requests_total{route="cart",code="200",protocol="http1"}"#), 4);
 }
 
-/// Some servers close after 5 s, and a request that meets that is lost.
+/// Some servers close idle connections after 5 s, and a request sent at that moment is lost.
 #[tokio::test]
 async fn idle_connections_are_closed_well_before_servers_close_theirs() {
     let (rig, pod) = Rig::with_pod(Options::default()).await;
@@ -70,7 +70,7 @@ async fn idle_connections_are_closed_well_before_servers_close_theirs() {
         busy.push(rig.send_to(&pod, GET).await);
     }
     let mut idle = JoinSet::new();
-    // Spread over a second: the sweep once a second comes early to some, and late to others.
+    // Spread over a second, because the sweep runs once a second.
     let mut phases = interval(Duration::from_millis(125));
     for (mut client, mut wire) in busy {
         phases.tick().await;
@@ -85,7 +85,7 @@ async fn idle_connections_are_closed_well_before_servers_close_theirs() {
     assert_eq!(idle.join_all().await, [true; 8]);
 }
 
-/// Some clients send one CRLF too many after a body, and some send bytes after their last request.
+/// Some clients send an extra CRLF after a body, and some send bytes after their last request.
 #[tokio::test]
 async fn an_answer_is_not_lost_when_bytes_follow_its_request() {
     for request in [

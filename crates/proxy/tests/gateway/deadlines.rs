@@ -1,4 +1,4 @@
-//! Deadlines of requests, also of clients that do not read.
+//! Request deadlines, also for clients that do not read.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::wire::pour;
 /// Longer than a busy machine takes to reach the pod.
 const LIMIT: Option<Duration> = Some(Duration::from_secs(2));
 
-/// The request has ended at a deadline, and keeps no slot.
+/// Asserts that the request has ended at its deadline, and that its slot is released.
 async fn has_timed_out(rig: &Rig) {
     eventually("its slot is free", || rig.service.in_flight() == 0).await;
     rig.requests_counted(504, "http1", 1).await;
@@ -63,7 +63,7 @@ async fn a_deadline_that_ends_an_upload_ends_the_stream_to_the_pod() {
     assert_eq!(rig.service.in_flight(), 0);
 }
 
-/// It was connected, and sent: `connect_failed` would send an operator looking for the wrong cause.
+/// The request was sent, so `connect_failed` would point an operator to the wrong cause.
 #[tokio::test]
 async fn a_get_lost_after_its_readiness_deadline_fails_with_upstream_reset() {
     let timeouts = Timeouts { readiness: LIMIT, ..Timeouts::default() };
@@ -71,7 +71,7 @@ async fn a_get_lost_after_its_readiness_deadline_fails_with_upstream_reset() {
     let (rig, pod) = Rig::with_pod(options).await;
     let serving = async {
         let wire = pod.accept_request().await;
-        // One that came later waits for the pod's only place, and its time is up: so is that of the first.
+        // A later request waits for the pod's only slot and times out, so the first one must have timed out, too.
         let answer = rig.get("/later").await;
         assert!(answer.contains("\r\nx-rouse-error: readiness_timeout\r\n"), "{answer}");
         drop(wire);

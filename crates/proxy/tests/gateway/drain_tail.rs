@@ -1,4 +1,4 @@
-//! The end of an answer that its client has not read yet.
+//! Draining with responses that the client has not read completely.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::http2_peers::{self, H2Client};
 use crate::rig::{GET, Options, PATIENCE, Rig, eventually};
 use crate::wire::{STUCK, Wire, connect_with_small_buffer};
 
-/// Leaves as `rouse up` does when nothing is under way any more.
+/// Shuts the gateway down as `rouse up` does when no request is in flight.
 async fn leave(rig: &mut Rig) {
     rig.workers.drain();
     rig.gateway.under_way().idle().await;
@@ -21,7 +21,7 @@ async fn leave(rig: &mut Rig) {
 
 const LENGTH: usize = 100_000;
 
-/// An answer of which an HTTP/2 client has taken one window, and the gateway has the rest. The pod has done its part.
+/// A response of which an HTTP/2 client has read one window, and the gateway has the rest. The pod has sent everything.
 async fn unread_over_http2(rig: &Rig, pod: &crate::rig::Pod) -> (H2Client, RecvStream) {
     let client = H2Client::new(rig).await;
     let response = client.get("http://cart.test/").await;
@@ -57,7 +57,7 @@ async fn an_answer_that_its_http2_client_has_not_read_yet_is_not_cut_by_newcomer
     assert_eq!(http2_peers::read(body).await.len(), LENGTH);
 }
 
-/// An answer of `length` of which an HTTP/1 client reads nothing. Whether nothing of it is under way any more.
+/// A response of `length` of which an HTTP/1 client reads nothing. Also returns whether no request is in flight any more.
 async fn unread_over_http1(length: usize) -> (Rig, Wire, JoinSet<()>, bool) {
     let (rig, pod) = Rig::with_pod(Options::default()).await;
     let mut client = Wire::new(connect_with_small_buffer(rig.address).await);
@@ -79,7 +79,7 @@ async fn unread_over_http1(length: usize) -> (Rig, Wire, JoinSet<()>, bool) {
 
 #[tokio::test]
 async fn an_answer_that_its_http1_client_has_not_read_yet_is_not_cut_by_the_drain() {
-    // How much can be sent while the client does not read: what the kernel and hyper buffer.
+    // Finds how much fits into the buffers of the kernel and hyper while the client does not read.
     let (mut fits, mut too_much) = (10_000, 20_000_000);
     while too_much - fits > 16_000 {
         let middle = usize::midpoint(fits, too_much);

@@ -1,4 +1,4 @@
-//! A gateway that leaves.
+//! Draining a gateway: requests in flight finish, idle connections close, and new ones are refused.
 
 use std::io::Write as _;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::wire::Wire;
 /// Begins the drain, and waits until all present connections have noticed it.
 async fn drain(rig: &Rig) {
     let mut idle = Vec::new();
-    // As many that each worker has some. Each of them notices it after all earlier connections.
+    // Enough that each worker has some. Each connection notices the drain after all earlier ones.
     for _ in 0..4 {
         let mut client = rig.send("GET / HTTP/1.1\r\nHost: unknown.test\r\n\r\n").await;
         assert!(client.head().await.starts_with("HTTP/1.1 404 "));
@@ -28,7 +28,7 @@ async fn drain(rig: &Rig) {
     }
 }
 
-/// A request that has just arrived: the gateway may or may not have looked at it.
+/// A request that has just arrived: the gateway may or may not have read it.
 fn arrived(rig: &Rig) -> Wire {
     let mut client = std::net::TcpStream::connect(rig.address).unwrap();
     client.write_all(GET.as_bytes()).unwrap();
@@ -81,7 +81,7 @@ async fn a_gateway_that_is_about_to_leave_serves_on_and_says_so_with_each_answer
     let mut new = rig.send(GET).await;
     let mut wire = tokio::select! {
         mut other = pod.accept() => {
-            // An answer that comes before the request is read may come before it is sent.
+            // A response that does not wait for the request may arrive before the request is sent.
             other.head().await;
             other
         }
@@ -92,7 +92,7 @@ async fn a_gateway_that_is_about_to_leave_serves_on_and_says_so_with_each_answer
     assert!(answer.ends_with("still here"), "{answer}");
 }
 
-/// A drain, as far as it takes until nothing is under way, and the end.
+/// A drain until no request is in flight, and then the end.
 #[tokio::test]
 async fn a_request_that_had_arrived_when_the_drain_began_is_answered() {
     let mut lost = Vec::new();
@@ -184,7 +184,7 @@ async fn workers_end_although_a_pod_does_not_read() {
     builder.initial_window_size(1 << 30).initial_connection_window_size(1 << 30);
     let mut connection = builder.handshake::<_, bytes::Bytes>(pod.accept_raw().await).await.unwrap();
     let stream = connection.accept().await.unwrap().unwrap();
-    // It reads no more: nothing takes what is sent.
+    // The client stops reading, so the response cannot be sent.
     http2_peers::fill(&mut body).await;
     rig.workers.close();
     let ended = timeout(PATIENCE, rig.workers.ended()).await;
@@ -192,10 +192,10 @@ async fn workers_end_although_a_pod_does_not_read() {
     assert!(ended.is_ok(), "all threads should end");
 }
 
-/// A client that has never sent a request gets a moment, and not the whole drain.
+/// A client that has never sent a request gets a short time, not the whole drain timeout.
 #[tokio::test]
 async fn connections_without_a_complete_request_do_not_delay_the_drain() {
-    // Nothing but the drain ends them.
+    // Only the drain closes these connections.
     let limits = ConnectionLimits {
         head: Duration::from_hours(1),
         idle: Duration::from_hours(1),

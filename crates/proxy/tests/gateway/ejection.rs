@@ -1,4 +1,4 @@
-//! A pod that takes requests and does not answer them: how soon the others have all of them.
+//! Ejection of a pod that accepts requests and does not answer them.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ use crate::rig::{GET, GET_AND_CLOSE, Options, Pod, Rig, accept_either, eventuall
 use crate::wire::Wire;
 
 const EJECTIONS: &str = "rouse_ejections_total";
-/// So many in a row eject.
+/// This many failures in a row eject a pod.
 const IN_A_ROW: usize = 5;
 
-/// How many of `count` requests, one after the other, got no response of a pod's.
+/// How many of `count` requests, one after the other, got no response from a pod.
 async fn unanswered(rig: &Rig, count: usize, code: &str) -> usize {
     let mut failed = 0;
     for _ in 0..count {
-        // A POST is sent once only.
+        // A POST is not retried.
         let post = "POST / HTTP/1.1\r\nHost: cart.test\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
         let answer = rig.send(post).await.rest().await;
         if answer.contains(&format!("\r\nx-rouse-error: {code}\r\n")) {
@@ -31,7 +31,7 @@ async fn unanswered(rig: &Rig, count: usize, code: &str) -> usize {
     failed
 }
 
-/// One of the pods is ejected after five failures in a row, each with `code`, and then no request fails.
+/// Asserts that one pod is ejected after five failures in a row, each with `code`, and that then no request fails.
 async fn is_ejected_after_five(rig: &Rig, code: &str) {
     let mut failed = 0;
     while rig.metric(EJECTIONS) == 0 {
@@ -48,14 +48,14 @@ async fn a_pod_that_has_fallen_silent_gets_no_more_requests_after_five_response_
     silence_ejects(Timeouts { response_header, ..Options::default().timeouts }, "response_timeout").await;
 }
 
-/// Where the whole request may take no longer than the response's head, that is the limit which ends it.
+/// If the request timeout is not longer than the response timeout, it ends the request.
 #[tokio::test]
 async fn a_pod_that_has_fallen_silent_gets_no_more_requests_after_five_request_timeouts() {
     let request = Some(Duration::from_secs(1));
     silence_ejects(Timeouts { request, ..Options::default().timeouts }, "request_timeout").await;
 }
 
-/// The kernel takes the silent pod's connections, as it does for a process that is stopped.
+/// The kernel accepts the silent pod's connections, as for a suspended process.
 async fn silence_ejects(timeouts: Timeouts, code: &str) {
     let (rig, [_silent, alive]) = Rig::with_pods(Options { timeouts, ..Options::default() }).await;
     let alive = alive.serve();
@@ -63,7 +63,7 @@ async fn silence_ejects(timeouts: Timeouts, code: &str) {
     assert!(alive.paths().len() >= 30);
 }
 
-/// What is left of a request's time after a cold start may be too short for any pod.
+/// After a cold start, the rest of the request timeout may be too short for any pod.
 #[tokio::test]
 async fn requests_that_were_held_for_most_of_their_time_eject_no_pod() {
     let request = Some(Duration::from_secs(1));
@@ -85,7 +85,7 @@ async fn requests_that_were_held_for_most_of_their_time_eject_no_pod() {
     assert_eq!(rig.metric(EJECTIONS), 0);
 }
 
-/// A pod that reads a request and closes the connection, for ever.
+/// A pod that reads a request and closes the connection, every time.
 fn resetting(pod: Pod) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
     tasks.spawn(async move {
@@ -129,7 +129,7 @@ async fn a_pod_that_ends_its_http_2_connections_with_an_error_is_ejected_too() {
     assert_eq!(unanswered(&rig, 30, "upstream_reset").await, 0);
 }
 
-/// Never the last one: a doubtful pod is better than none.
+/// The last pod is never ejected: an unreliable pod is better than none.
 #[tokio::test]
 async fn the_only_pod_gets_requests_also_while_it_is_ejected() {
     let (rig, pod) = Rig::with_pod(Options::default()).await;

@@ -1,4 +1,4 @@
-//! A GOAWAY with an error also says which streams were not looked at (RFC 9113, 6.8).
+//! GOAWAY from pods: streams above the last stream ID were not processed and are retried (RFC 9113, 6.8).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -28,7 +28,7 @@ async fn a_goaway_with_any_code_retries_only_the_streams_above_its_last_id() {
             head = third.head() => head.status().as_u16(),
             () = serving => 0,
         };
-        // The old connection ends: the first was accepted, and is lost.
+        // The old connection ends: the first request was accepted, and is lost.
         drop(old);
         let one = first.head().await.status().as_u16();
         assert_eq!((three, one), (200, 502), "code {code}");

@@ -1,4 +1,4 @@
-//! Clients that close their sending side, and clients that send ahead.
+//! Clients that close their sending side (half-close), and clients that pipeline requests.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::wire::Wire;
 
 const POST: &str = "POST / HTTP/1.1\r\nHost: cart.test\r\nContent-Length: 3\r\n\r\nabc";
 
-/// How long the gateway waits for the end of a head, where a test says so.
+/// The head timeout, in tests that set it.
 const HEAD: Duration = Duration::from_millis(100);
 
 /// Sends these requests on a new connection, and closes its sending side.
@@ -22,7 +22,7 @@ async fn send_and_half_close(rig: &Rig, requests: &str) -> Wire {
     client
 }
 
-/// Waits as long as a head may take: until another client is cut because its head has no end.
+/// Waits for the head timeout: until another client with an incomplete head is disconnected.
 async fn head_timeout(rig: &Rig) {
     rig.send("GET / HT").await.rest().await;
 }
@@ -106,7 +106,7 @@ async fn a_client_that_half_closed_is_taken_for_gone_after_a_while() {
     }
 }
 
-/// A client that takes what is sent to it is there, however long its answer takes.
+/// A client that reads its response is alive, however long the response takes.
 #[tokio::test]
 async fn a_client_that_half_closed_gets_all_of_an_answer_that_makes_progress() {
     let half_closed = Duration::from_secs(2);
@@ -125,7 +125,7 @@ async fn a_client_that_half_closed_gets_all_of_an_answer_that_makes_progress() {
     client.until("end\r\n0\r\n\r\n").await;
 }
 
-/// What waits to be sent to it shows that it is there: the kernel would say if it were not.
+/// Unsent data shows that the client is alive: otherwise the kernel would report an error.
 #[tokio::test]
 async fn a_client_that_half_closed_and_reads_slowly_gets_all_of_its_answer() {
     let half_closed = Duration::from_millis(500);
@@ -164,7 +164,7 @@ async fn a_client_that_closes_an_idle_connection_is_closed_at_once() {
     }
 }
 
-/// The head of the next request is not complete because the gateway does not read it: its client is not to blame.
+/// The next head is incomplete only because the gateway does not read it, so the client is not disconnected.
 #[tokio::test]
 async fn a_client_that_sends_ahead_is_not_cut_while_its_request_is_under_way() {
     let limits = ConnectionLimits { head: HEAD, ..ConnectionLimits::default() };
@@ -173,7 +173,7 @@ async fn a_client_that_sends_ahead_is_not_cut_while_its_request_is_under_way() {
     let mut wire = client.get_from(&pod, "zero").await;
     client.write(&format!("{GET}GET /2 HTTP/1.1\r\nHost: ca")).await;
     wire.head().await;
-    // Another client is cut for a head of the same age: so the first would have been, too.
+    // Another client is disconnected for a head of the same age, so the timeout has passed for the first one, too.
     for _ in 0..5 {
         head_timeout(&rig).await;
     }

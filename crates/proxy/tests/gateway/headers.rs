@@ -1,4 +1,4 @@
-//! Headers and trailers on their way through.
+//! Headers and trailers that the gateway forwards, changes or removes.
 
 use http::Request;
 

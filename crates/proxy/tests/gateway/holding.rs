@@ -1,4 +1,4 @@
-//! Requests that wait, and how their waiting ends.
+//! Held requests, and how their holds end.
 
 use std::time::Duration;
 

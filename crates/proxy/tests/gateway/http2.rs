@@ -1,4 +1,4 @@
-//! Streams, and the connections that they share.
+//! HTTP/2 streams that share connections, to clients and to pods.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -36,9 +36,9 @@ async fn a_herd_that_is_released_at_once_shares_connections() {
     let rig = Rig::new(h2c());
     let pod = Pod::new(1).await;
     let client = H2Client::new(&rig).await;
-    let mut herd = Vec::new();
+    let mut max_released = Vec::new();
     for number in 1..=50 {
-        herd.push(client.get("http://cart.test/").await);
+        max_released.push(client.get("http://cart.test/").await);
         eventually("it is held", || rig.service.holds() == number).await;
     }
     rig.pods(&[(&pod, READY)]);
@@ -56,7 +56,7 @@ async fn a_herd_that_is_released_at_once_shares_connections() {
         }
     };
     let asking = async {
-        for response in herd {
+        for response in max_released {
             assert_eq!(response.body().await, b"hello");
         }
     };

@@ -1,4 +1,4 @@
-//! A pod that leaves.
+//! Terminating pods: their idle connections close, and new requests go to other pods.
 
 use rouse_testkit::fakes::{DRAINING, READY};
 
@@ -14,7 +14,7 @@ async fn the_idle_connections_of_a_pod_close_when_it_drains() {
     wire.head().await;
     wire.answer("two").await;
     client.until("two").await;
-    // That was the same connection. Now it is idle, and its pod leaves.
+    // Both requests used the same connection. Now it is idle, and its pod is terminating.
     rig.pods(&[(&leaving, DRAINING), (&staying, READY)]);
     assert_eq!(wire.rest().await, "");
     client.get_from(&staying, "three").await;
@@ -28,7 +28,7 @@ async fn what_is_in_flight_on_a_leaving_pod_is_finished() {
         let mut wire = leaving.accept_request().await;
         rig.pods(&[(&leaving, DRAINING), (&staying, READY)]);
         wire.write("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nfirst").await;
-        // Not even in the slices any more.
+        // The slices no longer list the pod.
         rig.pods(&[(&staying, READY)]);
         wire.write(" last").await;
         assert_eq!(wire.rest().await, "", "and then it is not used again");

@@ -1,4 +1,4 @@
-//! Tests of the data plane. Pods and clients are sockets of the test.
+//! Tests of the data plane. The test itself plays pods and clients, through sockets.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic, also in its helpers")]
 

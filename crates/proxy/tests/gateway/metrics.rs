@@ -1,4 +1,4 @@
-//! What is written down of requests, and what is forgotten.
+//! Metrics of requests, and the removal of series that are no longer needed.
 
 use std::time::Duration;
 

@@ -35,7 +35,10 @@ fn is_page(answer: &str) {
     assert!(answer.starts_with("HTTP/1.1 503 ") && answer.ends_with("\r\n\r\n<p>Soon</p>"), "{answer}");
     assert!(answer.contains("\r\nx-page: soon\r\n"), "{answer}");
     assert!(answer.contains("\r\ncontent-type: text/html; charset=utf-8\r\n"), "{answer}");
-    assert!(!answer.contains("x-rouse-"), "it did not reach a pod, and is no error of ours: {answer}");
+    assert!(
+        !answer.contains("x-rouse-"),
+        "a static response is neither a pod's nor a gateway error: {answer}"
+    );
 }
 
 fn is_served(answer: &str) {
@@ -169,7 +172,7 @@ async fn more_than_may_wait_are_turned_away_and_wake_all_the_same() {
     assert_eq!((rig.engine.wakes(), rig.service.holds()), (1, 0), "also if no request may wait at all");
 }
 
-/// Sends a POST for which no pod is ready. Returns what took it.
+/// Sends a POST while no pod is ready. Returns which backend got it.
 async fn post(rig: &Rig) -> String {
     let head = "POST /a?b HTTP/1.1\r\nHost: cart.test\r\nConnection: close\r\nContent-Length: 6\r\n\r\n";
     let mut client = rig.send(head).await;
@@ -313,7 +316,7 @@ async fn passive_requests_wake_no_pod_and_are_served_by_a_ready_one() {
     assert_eq!((rig.engine.wakes(), rig.service.asked()), (0, 0), "also not when the last pod refuses");
 
     let good = Pod::new(3).await;
-    // One that has not been left alone for it yet.
+    // A pod that is not in backoff yet.
     rig.slices(&[(4, address, READY), (3, good.address, READY)]);
     let good = good.serve();
     for _ in 0..20 {
@@ -443,7 +446,7 @@ async fn a_head_request_gets_the_headers_of_a_static_response_and_no_body() {
     }
 }
 
-/// A gRPC client makes of a page's status what gRPC says it should. A status of its own is for the page to have.
+/// A gRPC client maps the HTTP status of a page as gRPC specifies. A page may set a `grpc-status` of its own.
 #[tokio::test]
 async fn a_grpc_request_gets_the_page_as_it_is() {
     let rig = placeholder();

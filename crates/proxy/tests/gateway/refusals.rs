@@ -1,4 +1,4 @@
-//! Requests that are refused before they have a route, and those that only look as if they should be.
+//! Requests that the gateway refuses before routing, and similar valid ones that it accepts.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What is tried again, and what must not be.
+//! Retries: which failed requests are retried, and which must not be.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::http2_peers::{self, Answer, H2Client, answer, h2c, upload};
 use crate::rig::{GET, Options, PATIENCE, Pod, Rig, accept_either, eventually};
 use crate::wire::Wire;
 
-/// An address where nothing listens, and nothing else can. It is given back at the end of the process.
+/// A reserved address without a listener, released at the end of the process.
 fn refusing_address() -> SocketAddr {
     let socket = deaf();
     let address = socket.local_addr().unwrap();
@@ -56,7 +56,7 @@ async fn a_refused_connection_is_tried_on_another_pod_with_any_method() {
         }
     };
     let asking = async {
-        // Which of the two is asked first is a matter of luck.
+        // The pick decides at random which pod gets the first request.
         while rig.metric("rouse_ejections_total") == 0 {
             let answer = rig.send(POST).await.rest().await;
             assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
@@ -75,7 +75,7 @@ async fn a_connection_that_was_closed_while_idle_costs_a_request_nothing() {
     for _ in 0..20 {
         let serving = async {
             let _wire = pod.answer("hello").await;
-            // Closed here, as a server does that has waited long enough: at any moment of the next request.
+            // Closed here, like a server at its idle timeout: at any moment of the next request.
         };
         let mut client = rig
             .send("POST / HTTP/1.1\r\nHost: cart.test\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
@@ -130,7 +130,7 @@ async fn a_post_of_which_a_part_was_sent_is_never_sent_twice() {
     assert_eq!(rig.metric(SENT), 2, "each once");
 }
 
-/// Also where the body would be at hand: the pod may have begun to act on it.
+/// Also if the body could be sent again: the pod may have acted on it already.
 #[tokio::test]
 async fn a_post_that_was_lost_with_its_http2_connection_is_never_sent_twice() {
     let (rig, pods) = Rig::with_pods(h2c()).await;
@@ -166,7 +166,7 @@ async fn when_every_ready_pod_has_refused_for_five_seconds_the_answer_comes_befo
         assert!(answer.starts_with("HTTP/1.1 502 "), "{answer}");
         assert!(answer.contains("\r\nx-rouse-error: connect_failed\r\n"), "{answer}");
     }
-    assert!(rig.engine.wakes_of(rig.service.id()) > 0, "the engine is asked all the same");
+    assert!(rig.engine.wakes_of(rig.service.id()) > 0, "the engine still gets a wake");
 }
 
 #[tokio::test]
@@ -244,7 +244,7 @@ async fn a_get_that_meets_the_closing_of_an_idle_connection_is_sent_again_withou
     let _wire = pod.answer("two").await;
     client.until("two").await;
     assert_eq!(rig.metric(r#"rouse_retries_total{reason="idle"}"#), 1);
-    // Nothing is wrong with the pod: it gets the request at once, and others as well.
+    // The pod is healthy: it gets this request at once, and others, too.
     assert_eq!(rig.metric(r#"rouse_hold_duration_seconds_count{service="shop/cart",outcome="served"}"#), 0);
     assert_eq!(rig.metric("rouse_ejections_total"), 0);
 }
@@ -311,7 +311,7 @@ async fn a_refused_stream_goes_to_another_pod_if_there_is_one() {
     });
     let client = H2Client::new(&rig).await;
     let asking = async {
-        // Which of the two is asked first is a matter of luck.
+        // The pick decides at random which pod gets the first request.
         while !refused.load(Ordering::Relaxed) {
             let response = client.post("http://cart.test/", "hello").await;
             assert_eq!(response.body().await, b"hello");
@@ -323,7 +323,7 @@ async fn a_refused_stream_goes_to_another_pod_if_there_is_one() {
     assert_eq!(rig.metric("rouse_ejections_total"), 0);
 }
 
-/// More than is kept of a body: it cannot be sent again.
+/// The body is longer than the gateway keeps, so the request cannot be retried.
 #[tokio::test]
 async fn a_refused_stream_whose_body_is_no_longer_at_hand_fails() {
     let (rig, pod) = Rig::with_pod(h2c()).await;
@@ -349,11 +349,11 @@ const HEADERS: u8 = 1;
 const SETTINGS: u8 = 4;
 const PING: u8 = 6;
 pub(crate) const GOAWAY: u8 = 7;
-/// Of SETTINGS and PING it is an acknowledgement.
+/// For SETTINGS and PING, the same bit is ACK.
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 
-/// A pod's side of an HTTP/2 connection by hand: it may say what no library would, and when.
+/// A pod's side of a raw HTTP/2 connection: it can send frames that a library would not send.
 pub(crate) struct ByHand(TcpStream);
 
 impl ByHand {
@@ -412,7 +412,7 @@ impl TwoStreams {
     }
 }
 
-/// Streams 1 and 3 are under way when the pod says that 1 is the last that it answers.
+/// Streams 1 and 3 are in flight when the pod sends a GOAWAY with last stream 1.
 #[tokio::test]
 async fn a_goaway_retries_the_streams_above_its_last_id_and_the_others_are_answered() {
     for other_pod in [false, true] {

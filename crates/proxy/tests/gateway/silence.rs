@@ -1,4 +1,4 @@
-//! Requests and responses that stop in the middle.
+//! Idle timeouts: requests and responses that stop in the middle.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn impatient() -> Options {
 const CHUNKED_POST: &str = "POST / HTTP/1.1\r\nHost: cart.test\r\nTransfer-Encoding: chunked\r\n\r\n";
 const CHUNKED: &str = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
 
-/// A request to which the client has the head of a response. Returns the client's side and the pod's side.
+/// A request whose response head the client has received. Returns the client's side and the pod's side.
 async fn response_under_way(request: &str) -> (Rig, Wire, Wire) {
     let (rig, pod) = Rig::with_pod(impatient()).await;
     let (mut client, mut wire) = rig.send_to(&pod, request).await;
@@ -81,7 +81,7 @@ async fn a_request_that_stops_in_the_middle_is_given_up_on_both_sides() {
     eventually("its slot is free", || rig.service.in_flight() == 0).await;
 }
 
-/// The client sends for most of the limit, the pod takes a part of it after that: neither is too late.
+/// The client sends for most of the limit, and the pod reads a part of it after that: neither times out.
 #[tokio::test]
 async fn a_pod_has_its_time_from_the_end_of_the_request_on() {
     let limit = Duration::from_secs(5);

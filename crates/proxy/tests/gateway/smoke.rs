@@ -1,4 +1,4 @@
-//! The plain way there and back.
+//! Smoke tests: a request is forwarded and answered, warm and from zero.
 
 use rouse_testkit::fakes::READY;
 
@@ -29,7 +29,7 @@ async fn a_request_waits_for_its_pod() {
     let rig = Rig::new(Options::default());
     let pod = Pod::new(1).await;
     let serving = async {
-        // It counts as held a moment before it has looked for a pod.
+        // It counts as held a moment before it sends the wake.
         eventually("the request is held", || rig.service.holds() == 1 && rig.engine.wakes() == 1).await;
         rig.pods(&[(&pod, READY)]);
         pod.answer("hello").await

@@ -1,4 +1,4 @@
-//! Clients that do not read and pods that do not take: what they may take up.
+//! Stalled transfers: limits on the buffers of clients that do not read and of pods that do not accept data.
 
 use http::Request;
 use rouse_proxy::budget::ConnectionLimits;
@@ -11,7 +11,7 @@ use crate::wire::take_head;
 
 const CUT: &str = r#"rouse_connections_cut_total{reason="memory"}"#;
 
-/// A pod whose every answer is endless.
+/// A pod whose responses never end.
 fn endless(pod: Pod) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
     tasks.spawn(async move {
@@ -36,7 +36,7 @@ async fn the_longest_stalled_client_is_cut_when_buffers_are_full_and_a_reading_o
     let _pod = endless(pod);
     let mut reading = rig.send(GET).await;
     reading.head().await;
-    // More than the kernel's buffers take by themselves: that is how the gateway tells it from those that stall.
+    // More than the kernel's buffers hold, so that the gateway sees that this client reads.
     for _ in 0..512 {
         reading.until(&"a".repeat(16 * 1024)).await;
     }
@@ -75,14 +75,14 @@ async fn one_http2_client_does_not_pin_all_pod_connections_and_its_other_request
     for _ in 0..3 {
         wires.push(pod.accept_request().await);
     }
-    // A client that has none gets one, and no other client does meanwhile.
+    // A client without any gets one, and no other client does meanwhile.
     let other = H2Client::new(&rig).await;
     let (answer, _) = other.send(Request::get("http://cart.test/other"), true).await;
     let mut wire = pod.accept().await;
     assert!(wire.head().await.starts_with("GET /other "), "one beyond the limit went first");
     wire.answer("hello").await;
     drop(answer);
-    // An answer makes room for the next.
+    // A response makes room for the next request.
     let mut first = wires.remove(0);
     first.answer("hello").await;
     let next = tokio::select! {

@@ -1,4 +1,4 @@
-//! A gateway that does not know its routes yet.
+//! Responses of a gateway that does not know its routes yet.
 
 use rouse_proxy::routing::{NoPodPolicy, RouteTable, Target};
 use rouse_proxy::upstream::Timeouts;
@@ -12,7 +12,7 @@ async fn a_gateway_without_its_routes_says_that_it_starts_and_not_that_there_is_
     assert!(answer.starts_with("HTTP/1.1 503 Service Unavailable\r\n"), "{answer}");
     assert!(answer.contains("\r\nx-rouse-error: starting\r\n"), "{answer}");
     assert!(answer.contains("\r\nretry-after: 1\r\n"), "{answer}");
-    // Known, and there are none: that is another answer.
+    // Known to be empty: that is another response.
     rig.gateway.set_routes(RouteTable::new(Vec::new()));
     let answer = rig.get("/").await;
     assert!(answer.contains("\r\nx-rouse-error: no_route\r\n"), "{answer}");

@@ -1,5 +1,5 @@
-//! Hosts whose clients must show a certificate, on a listener whose other hosts ask for none: a connection made for one
-//! of those does not lead to them.
+//! Hosts that require client certificates, on a listener with other hosts that do not: a connection for one of the others
+//! cannot reach them.
 
 use std::sync::Arc;
 
@@ -18,9 +18,9 @@ use tokio::time::{Instant, timeout};
 use crate::certificates::Authority;
 use crate::rig::{Options, PATIENCE, Pod, Rig, Served, eventually};
 
-/// Needs a client certificate.
+/// Requires a client certificate.
 const STRICT: &str = "cart.test";
-/// Needs none.
+/// Requires no client certificate.
 const LAX: &str = "window.test";
 
 /// A gateway with both hosts, and what its clients need.
@@ -89,7 +89,7 @@ async fn a_strict_host_is_misdirected_on_a_lax_hosts_connection_and_admitted_on_
     let mut tasks = JoinSet::new();
     let lax = http2(bank.connect(LAX, Alpn::H2, true).await, &mut tasks).await;
     assert_eq!(status(&lax, LAX).await, 200);
-    // However the host is written.
+    // In every spelling of the host.
     for host in [STRICT, "CART.test", "cart.test:443"] {
         assert_eq!(status(&lax, host).await, 421, "{host}");
     }
@@ -112,7 +112,7 @@ async fn http_1_is_misdirected_by_host_and_by_the_absolute_form() {
     for (target, host, refusal) in [
         ("/".to_owned(), STRICT, "421 Misdirected Request"),
         (format!("https://{STRICT}/"), STRICT, "421 Misdirected Request"),
-        // A request with both is rejected before the question which one counts.
+        // A request with two different hosts is rejected.
         (format!("https://{STRICT}/"), LAX, "400 Bad Request"),
         (format!("https://{LAX}/"), STRICT, "400 Bad Request"),
     ] {
@@ -130,7 +130,7 @@ async fn http_1_is_misdirected_by_host_and_by_the_absolute_form() {
 #[tokio::test]
 async fn a_host_with_mutual_tls_rejects_clients_without_a_certificate() {
     let bank = Bank::open().await;
-    // In TLS 1.3 a client believes to be connected before its missing certificate is noticed.
+    // In TLS 1.3, the client's handshake ends before the server notices the missing certificate.
     let mut stream = bank.connect(STRICT, Alpn::Http1, false).await;
     stream.write_all(format!("GET / HTTP/1.1\r\nHost: {STRICT}\r\n\r\n").as_bytes()).await.ok();
     let mut answer = Vec::new();

@@ -1,4 +1,4 @@
-//! Connections that speak something else after an upgrade.
+//! Upgraded connections: forwarding in both directions, and their end.
 
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -25,7 +25,7 @@ async fn at_shutdown_websockets_get_a_close_frame_and_other_upgrades_are_cut() {
         let (mut rig, pod) = Rig::with_pod(Options::default()).await;
         let mut client = rig.connect().await;
         let mut wire = switch_protocols(&mut client, &pod, upgrade).await;
-        // A frame of three bytes there, and one of two back.
+        // A frame of three bytes to the pod, and one of two back.
         client.bytes(&[0x82, 0x83, 1, 2, 3, 4, b'a', b'b', b'c']).await;
         wire.until("abc").await;
         wire.bytes(&[0x82, 0x02, b'h', b'i']).await;
@@ -67,7 +67,7 @@ async fn bytes_that_come_along_with_an_upgrade_pass() {
     rig.requests_counted(101, "http1", 1).await;
 }
 
-/// The pod gets the end of the connection, and need not close for the slot to come back.
+/// The pod sees the end of the connection, and need not close its side for the slot to be released.
 #[tokio::test]
 async fn an_upgraded_connection_whose_client_was_reset_ends() {
     let (rig, pod) = Rig::with_pod(Options::default()).await;

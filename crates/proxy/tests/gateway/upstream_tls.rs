@@ -29,14 +29,14 @@ fn name(name: &str) -> ServerName<'static> {
     ServerName::try_from(name.to_owned()).unwrap()
 }
 
-/// A gateway whose only pod is ready, and to be spoken to with these settings.
+/// A gateway with one ready pod, to which it connects with these TLS settings.
 async fn with_pod(settings: ClientSettings) -> (Rig, Pod) {
     let (tls, warnings) = ClientTls::new(settings).unwrap();
     assert_eq!(warnings, []);
     Rig::with_pod(Options { protocol: UpstreamProtocol::Tls(Arc::new(tls)), ..Options::default() }).await
 }
 
-/// The same with a pod that serves, and that the gateway trusts.
+/// The same with a pod that serves with a trusted certificate.
 async fn with_trusted_pod() -> (Rig, TlsPod) {
     let authority = Authority::new();
     let (rig, pod) = with_pod(service(&authority)).await;
@@ -52,7 +52,7 @@ pub(crate) fn server(identity: Identity) -> ServerSettings {
 pub(crate) struct Shaken {
     pub(crate) sni: Option<Box<str>>,
     alpn: Option<Alpn>,
-    /// The gateway showed a certificate.
+    /// The gateway presented a certificate.
     certified: bool,
     resumed: bool,
 }
@@ -71,9 +71,9 @@ struct Seen {
 }
 
 impl Seen {
-    /// Shakes hands on one connection, and answers what comes on it.
+    /// Performs the handshake on one connection, and answers its requests.
     async fn answer(self, stream: TcpStream, tls: Arc<ServerTls>, last: bool) {
-        // Last words must not wait for an acknowledgement: the end of the connection would take them along.
+        // The last bytes must not wait for an acknowledgement: closing the connection would lose them.
         stream.set_nodelay(true).unwrap();
         let accepted = tls.accept(stream, Instant::now() + PATIENCE).await;
         let Ok((stream, peer)) = accepted else { return };
@@ -100,7 +100,7 @@ impl TlsPod {
         })
     }
 
-    /// The same on one connection that stands already.
+    /// The same on an existing connection.
     pub(crate) fn shake(stream: TcpStream, settings: ServerSettings) -> Self {
         let tls = Arc::new(ServerTls::new(settings).unwrap().0);
         Self::run(|seen| seen.answer(stream, tls, false))
@@ -169,7 +169,7 @@ fn is_served(answer: &str) {
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.contains("hello"), "{answer}");
 }
 
-/// 502, `tls_failed`, and the reason.
+/// Asserts a 502 with `tls_failed` and the reason.
 fn is_refused(answer: &str, reason: &str) {
     assert!(answer.starts_with("HTTP/1.1 502 Bad Gateway\r\n"), "{answer}");
     assert!(answer.contains("\r\nx-rouse-error: tls_failed\r\n"), "{answer}");
@@ -206,7 +206,7 @@ async fn a_pod_with_an_untrusted_certificate_gets_no_request() {
         assert_eq!(pod.asked(), [""; 0]);
         rig.requests_counted(502, "http1", 1).await;
 
-        // Another pod with a good one serves every request.
+        // Another pod with a valid certificate serves every request.
         let good = Pod::new(2).await;
         let bad = Pod::new(1).await;
         rig.pods(&[(&bad, READY), (&good, READY)]);
@@ -227,7 +227,7 @@ async fn a_pod_without_tls_is_recognised() {
     let serving = async {
         let mut wire = pod.accept().await;
         wire.write("HTTP/1.1 400 Bad Request\r\n\r\n").await;
-        // Closing it with bytes unread would reset it, and the answer could be lost.
+        // Closing it with unread bytes would reset it, and the response could be lost.
         wire
     };
     let (answer, _wire) = tokio::join!(rig.get("/"), serving);
@@ -295,12 +295,12 @@ async fn sessions_are_resumed_by_every_connection_after_the_first() {
 #[tokio::test]
 async fn a_herd_shares_one_http_2_connection_on_each_worker() {
     let (rig, pod) = with_trusted_pod().await;
-    let (rig, mut herd) = (Arc::new(rig), JoinSet::new());
+    let (rig, mut max_released) = (Arc::new(rig), JoinSet::new());
     for _ in 0..50 {
         let rig = Arc::clone(&rig);
-        herd.spawn(async move { is_served(&rig.get("/").await) });
+        max_released.spawn(async move { is_served(&rig.get("/").await) });
     }
-    herd.join_all().await;
+    max_released.join_all().await;
     assert!(pod.shaken().len() <= 2, "{:?}", pod.shaken());
     assert_eq!(pod.asked().len(), 50);
 }
@@ -309,7 +309,7 @@ async fn a_herd_shares_one_http_2_connection_on_each_worker() {
 async fn a_pod_without_http_2_is_spoken_to_in_http_1_on_kept_connections() {
     let authority = Authority::new();
     let (rig, pod) = with_pod(service(&authority)).await;
-    // It does not know of ALPN at all.
+    // The pod does not support ALPN.
     let settings = ServerSettings { alpn: Vec::new(), ..server(authority.leaf(&[SERVICE])) };
     let pod = TlsPod::serve(pod, settings, false);
     for _ in 0..10 {
@@ -331,7 +331,7 @@ async fn an_upgrade_is_negotiated_in_http_1_although_the_pod_prefers_http_2() {
     client.until("there and back").await;
     let spoken: Vec<_> = pod.shaken().iter().map(|shaken| shaken.alpn).collect();
     assert_eq!(spoken, [Some(Alpn::H2), Some(Alpn::Http1)]);
-    // And the next plain request is HTTP/2 again.
+    // The next plain request uses HTTP/2 again.
     is_served(&rig.get("/").await);
     assert_eq!(pod.asked().last().unwrap(), "https://cart.test/");
 }

@@ -1,4 +1,4 @@
-//! The guard of HTTP/1 connections: every rule, at every cut, beside a naive reading, httparse and hyper.
+//! The guard of HTTP/1 connections: every rule, with streams split at every byte, against a naive model, httparse and hyper.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs, reason = "tests")]
 
 mod naive;
@@ -9,10 +9,10 @@ mod streams;
 use rouse_proxy::budget::HeadLimits;
 use rouse_proxy::downstream::http1_validator::{FramingPhase, Http1Validator, Violation};
 
-/// Small ones, so that tests reach them.
+/// Small limits, so that tests reach them.
 const LIMITS: HeadLimits = HeadLimits { line: 64, head: 256, headers: 6, extension: 12, trailers: 64 };
 
-/// What a guard says of a stream that comes in pieces: the place of the refused byte in the whole, if any.
+/// The guard's verdict on a stream in pieces: the offset of the refused byte in the whole stream, if any.
 #[derive(Debug, PartialEq, Eq)]
 struct Said {
     refused: Option<(usize, bool, Violation)>,
@@ -35,7 +35,7 @@ fn said<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Said {
     Said { refused, requests: guard.requests(), phase: guard.phase() }
 }
 
-/// The same verdict whole, in any two pieces, and byte by byte; and the naive one.
+/// Asserts the same verdict for the whole stream, any two pieces, single bytes, and the naive model.
 fn at_every_cut(stream: &[u8]) -> Said {
     let whole = said([stream]);
     let shown = String::from_utf8_lossy(stream);

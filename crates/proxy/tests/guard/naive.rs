@@ -1,16 +1,15 @@
-//! The guard's rules once more, the slow and simple way: over all bytes at once, with strings and lists. The fuzz
-//! target uses it too.
+//! A naive model of the guard: it checks all bytes at once, with strings and lists. The fuzz target uses it, too.
 
 use rouse_proxy::budget::HeadLimits;
 use rouse_proxy::downstream::http1_validator::FramingPhase;
 
-/// What shall come of a stream.
+/// The expected verdict on a stream.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Verdict {
-    /// The place of the first byte that is refused, and whether it lies in a head.
+    /// The offset of the first refused byte, and whether it is in a head.
     pub(crate) refused: Option<(usize, bool)>,
     pub(crate) requests: u64,
-    /// Where the stream stops; of no meaning if it was refused.
+    /// The phase at the end of the stream; meaningless if it was refused.
     pub(crate) phase: FramingPhase,
 }
 
@@ -208,7 +207,7 @@ fn host(text: &str) -> bool {
     name.len() <= 253 && name.split('.').all(label)
 }
 
-/// A header's name in small letters and its value, each byte a character.
+/// A header's name in lower case and its value, each byte as a character.
 fn header(text: &[u8]) -> Option<(String, String)> {
     let text: String = text.iter().map(|byte| char::from(*byte)).collect();
     let (name, value) = text.split_once(':')?;
@@ -216,7 +215,7 @@ fn header(text: &[u8]) -> Option<(String, String)> {
     (token(name) && good).then(|| (name.to_lowercase(), value.trim_matches([' ', '\t']).to_owned()))
 }
 
-/// Whether the headers so far go together.
+/// Whether the headers so far are consistent.
 fn agree(request: &Request, headers: &[(String, String)]) -> bool {
     let all = |name: &str| headers.iter().filter(|(n, _)| n == name).map(|(_, v)| &**v).collect::<Vec<_>>();
     let (lengths, encodings, hosts) = (all("content-length"), all("transfer-encoding"), all("host"));

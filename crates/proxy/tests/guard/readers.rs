@@ -1,4 +1,4 @@
-//! The guard beside those that read what it lets through: httparse for heads, hyper's rules for bodies.
+//! Compares the guard with the parsers behind it: httparse for heads, hyper's rules for bodies.
 
 use hyper::http::{HeaderMap, HeaderName, HeaderValue};
 use rouse_proxy::downstream::http1_validator::{FramingPhase, Http1Validator};
@@ -7,7 +7,7 @@ use rouse_proxy::upstream::wanted_upgrade;
 use crate::LIMITS;
 use crate::rules::good;
 
-/// Where each message of a good stream ends, its head and its body, as httparse and hyper's decoder see it.
+/// The ends of head and body of each message in a valid stream, according to httparse and hyper's decoder.
 fn ends(stream: &[u8]) -> Vec<(usize, usize)> {
     let (mut at, mut ends) = (0, Vec::new());
     loop {
@@ -57,10 +57,10 @@ fn chunked_end(stream: &[u8], mut at: usize) -> Option<usize> {
     }
 }
 
-/// Where a message is over.
+/// The phases after the end of a message.
 const ENDED: [FramingPhase; 2] = [FramingPhase::Between, FramingPhase::Opaque];
 
-/// The guard sees messages end where the others do.
+/// Asserts that the guard sees the same message ends as the other parsers.
 pub(crate) fn same_ends(stream: &[u8]) {
     let (mut guard, mut seen) = (Http1Validator::new(LIMITS), Vec::<(usize, usize)>::new());
     for (at, byte) in stream.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! One line per rule.
+//! Tables of refused and accepted streams, one line per rule of the guard.
 
 use std::collections::HashSet;
 
@@ -8,7 +8,7 @@ use rouse_proxy::downstream::http1_validator::{FramingPhase, Http1Validator, Vio
 
 use crate::at_every_cut;
 
-/// Streams that are refused, and for what.
+/// Refused streams, and the reasons.
 #[allow(clippy::too_many_lines, reason = "a table")]
 pub(crate) fn bad() -> Vec<(Vec<u8>, V)> {
     let head = |lines: &str| format!("GET / HTTP/1.1\r\n{lines}\r\n\r\n").into_bytes();
@@ -172,7 +172,7 @@ pub(crate) fn bad() -> Vec<(Vec<u8>, V)> {
     bad
 }
 
-/// Streams that pass: how many requests, and where they stop.
+/// Accepted streams: the number of requests, and the phase at the end.
 pub(crate) fn good() -> Vec<(Vec<u8>, u64, FramingPhase)> {
     let head = |lines: &str| format!("GET / HTTP/1.1\r\nHost: a\r\n{lines}\r\n").into_bytes();
     let chunked = |body: &str| head(&format!("Transfer-Encoding: chunked\r\n\r\n{body}"));

@@ -1,4 +1,4 @@
-//! Generated streams: good ones pass in any pieces, spoilt ones get the naive verdict.
+//! Generated streams: valid ones pass in any pieces, mutated ones get the verdict of the naive model.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -54,7 +54,7 @@ fn pieces<'a>(mut stream: &'a [u8], lengths: &'a [usize]) -> Vec<&'a [u8]> {
     pieces
 }
 
-/// What breaks framing, put anywhere.
+/// Inserts bytes that break framing at any place.
 fn mutation() -> impl Strategy<Value = (prop::sample::Index, usize, Vec<u8>)> {
     let parts: [&[u8]; 20] = [
         b"\n",

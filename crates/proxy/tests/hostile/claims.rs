@@ -1,4 +1,4 @@
-//! What a head or a trailer must not get past us.
+//! Headers, trailers and hosts that must not pass the gateway.
 
 use crate::frames::{Verdict, block, get};
 use crate::http2_peers::{answer, h2c};
@@ -52,14 +52,14 @@ async fn forwarded_headers_are_removed_from_trailers() {
                    Trailer: X-Forwarded-For, X-Rouse-A\r\nTransfer-Encoding: chunked\r\n\r\n\
                    0\r\nX-Forwarded-For: smuggled\r\nX-Rouse-A: smuggled\r\n\r\n";
     let _attacker = Attacker::sending(&rig, request).await;
-    // The recording pod does not know trailers.
+    // The recording pod does not parse trailers.
     eventually("it came", || recording_pod.count("\r\n0\r\n") > 0).await;
     let mut honest = Honest::new(&rig).await;
     honest.is_served().await;
     recording_pod.is_clean();
 }
 
-/// Those that the HTTP/2 library takes for an authority reach us, and get 400. It resets the others by itself.
+/// Those that the HTTP/2 library accepts as an authority reach the gateway and get 400. The library resets the others.
 #[tokio::test]
 async fn an_http2_request_names_one_host_with_a_numeric_port_or_is_refused() {
     let (rig, recording_pod) = scene(Options::default()).await;
@@ -94,8 +94,8 @@ async fn an_http2_request_names_one_host_with_a_numeric_port_or_is_refused() {
     eventually("all are answered with 400", || rig.metric(bad_requests) == refused).await;
 }
 
-/// The HTTP/2 library resets the stream of such a request by itself, before we see it: over HTTP/1 these characters pass
-/// percent-encoded.
+/// The HTTP/2 library resets the stream of such a request before the gateway sees it; over HTTP/1 these characters are
+/// forwarded percent-encoded.
 #[tokio::test]
 async fn characters_that_are_not_allowed_in_an_http2_path_reset_its_stream() {
     let (rig, recording_pod) = scene(Options::default()).await;
@@ -126,7 +126,7 @@ async fn hop_by_hop_names_in_trailers_do_not_pass() {
     let (rig, pod) = Rig::with_pod(Options::default()).await;
     let (mut client, mut wire) = rig.send_to(&pod, REQUEST).await;
     assert_eq!(wire.until("\r\n\r\n").await, "2\r\nhi\r\n0\r\nx-sum: 7\r\n\r\n");
-    // And the other way.
+    // The other direction.
     wire.write(
         "HTTP/1.1 200 OK\r\nTrailer: Connection, Keep-Alive, X-Sum\r\nTransfer-Encoding: chunked\r\n\r\n\
          2\r\nho\r\n0\r\nConnection: close\r\nKeep-Alive: 5\r\nX-Sum: 8\r\n\r\n",

@@ -1,4 +1,4 @@
-//! Who keeps a place when there are more than places.
+//! The connection limit: which connections stay open when there are more than allowed.
 
 use rouse_proxy::budget::ConnectionLimits;
 
@@ -10,7 +10,7 @@ fn fifty_connections() -> Options {
     Options { limits, ..Options::default() }
 }
 
-/// Three hundred come, each with these first bytes, and fifty have a place.
+/// Opens 300 connections, each with these first bytes, at a limit of 50.
 async fn many_connections(begin: &[u8]) {
     let (rig, _recording_pod, mut honest) = scene_with_honest(fifty_connections()).await;
     let mut attackers = Vec::new();

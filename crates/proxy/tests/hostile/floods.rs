@@ -1,4 +1,4 @@
-//! HTTP/2 that costs its sender little and us much.
+//! HTTP/2 floods that are cheap for the sender and expensive for the gateway.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ async fn streams_that_are_reset_at_once_end_their_connection() {
     eventually("nothing is left of them", || rig.service.in_flight() == 0).await;
 }
 
-/// Judged by what the gateway says: how much an attacker can write is a matter of the kernel's buffers.
+/// Checked by the gateway's GOAWAY: how much an attacker can write depends on kernel buffers.
 #[tokio::test]
 async fn a_head_without_end_ends_its_connection() {
     let (rig, recording_pod) = scene(Options::default()).await;
@@ -41,7 +41,7 @@ async fn a_head_without_end_ends_its_connection() {
         attacker.send(frame(HEADERS, 0, 1, &get("/endless", &[]))).await;
         attacker.send(frame(CONTINUATION, 0, 1, &part).repeat(20)).await;
         let verdict = attacker.verdict().await;
-        // What it did not read may cost us its last words.
+        // Bytes that the gateway did not read may cause a reset, which loses the GOAWAY.
         assert!(matches!(verdict, Verdict::GoAway(CALM) | Verdict::Ended), "{verdict:?}");
         attacker.rest().await;
     }
@@ -58,7 +58,7 @@ async fn pings_and_settings_without_end_do_not_pile_up() {
         let mut attacker = Attacker::h2(&rig, &[]).await;
         let part = frame(kind, 0, 0, payload).repeat(4000);
         let mut sent = 0;
-        // Either it is cut off, or nothing more is taken until the acknowledgements are read.
+        // Either the connection is closed, or the gateway stops reading until the acknowledgements are read.
         while sent < 64 << 20
             && let Ok(true) = timeout(Duration::from_millis(300), attacker.send(&part)).await
         {
@@ -94,7 +94,7 @@ async fn unread_streams_do_not_stop_other_streams() {
     eventually("nothing is left of them", || rig.service.in_flight() == 0).await;
 }
 
-/// One header in the table, and a byte for each time it is meant.
+/// An HPACK bomb: one large header in the table, and one byte per reference to it.
 #[tokio::test]
 async fn a_small_block_cannot_become_a_huge_list() {
     let (rig, recording_pod) = scene(Options::default()).await;

@@ -1,4 +1,4 @@
-//! HTTP/2 as no library would send it.
+//! Raw HTTP/2 frames that a library would not send.
 
 use tokio::io::AsyncReadExt as _;
 use tokio::time::timeout;
@@ -26,7 +26,7 @@ pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
     bytes
 }
 
-/// Headers as HPACK literals that no table remembers.
+/// Headers as HPACK literals without indexing.
 pub(crate) fn block(headers: &[(&str, &[u8])]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for (name, value) in headers {
@@ -37,7 +37,7 @@ pub(crate) fn block(headers: &[(&str, &[u8])]) -> Vec<u8> {
     bytes
 }
 
-/// A string without Huffman's code, its length in seven bits and what does not fit into them.
+/// A string without Huffman coding; its length has a prefix of seven bits.
 fn text(bytes: &mut Vec<u8>, text: &[u8]) {
     match text.len().checked_sub(127) {
         None => bytes.push(u8::try_from(text.len()).unwrap()),
@@ -69,7 +69,7 @@ impl Attacker {
         attacker
     }
 
-    /// What becomes of one request without a body that is sent as this header block.
+    /// The verdict on a request without a body, sent as this header block.
     pub(crate) async fn verdict_on(rig: &Rig, head: &[u8]) -> Verdict {
         let mut attacker = Self::h2(rig, &[]).await;
         attacker.send(frame(HEADERS, END_HEADERS | END_STREAM, 1, head)).await;
@@ -89,7 +89,7 @@ impl Attacker {
         timeout(PATIENCE, reading).await.expect("a frame or the end should come")
     }
 
-    /// What becomes of one request.
+    /// The verdict on one request.
     pub(crate) async fn verdict(&mut self) -> Verdict {
         loop {
             match self.frame().await {
@@ -98,7 +98,7 @@ impl Attacker {
                     return Verdict::GoAway(payload.get(7).copied().unwrap_or(0));
                 }
                 Some((RST_STREAM, ..)) => return Verdict::Reset,
-                // Status 200 is entry 8 of HPACK's table; no other answer begins like that.
+                // Status 200 is entry 8 of HPACK's static table; no other response begins with it.
                 Some((HEADERS, block)) if block.first() == Some(&0x88) => return Verdict::Served,
                 Some((HEADERS, ..)) => return Verdict::Refused,
                 Some(_) => {}
@@ -107,7 +107,7 @@ impl Attacker {
     }
 }
 
-/// What became of a request.
+/// The verdict on a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Served,

@@ -1,4 +1,4 @@
-//! Requests of which two readers could make different ones.
+//! Request smuggling: requests with ambiguous framing are rejected.
 
 use crate::kit::{Attacker, SMUGGLED, scene_with_honest};
 use crate::rig::Options;
@@ -90,7 +90,7 @@ async fn a_head_that_can_be_read_in_two_ways_is_refused_and_nothing_of_it_reache
     );
 }
 
-/// What follows a good request on its connection is judged as strictly.
+/// A request after a valid one on the same connection is checked as strictly.
 #[tokio::test]
 async fn a_bad_head_behind_a_good_request_is_refused_all_the_same() {
     let (rig, recording_pod, mut honest) = scene_with_honest(Options::default()).await;
@@ -144,7 +144,7 @@ async fn a_bad_chunk_cuts_both_sides() {
     recording_pod.is_clean();
 }
 
-/// The extension is what the attacker's reader ends the line with: it stays here.
+/// An attack with chunk extensions: the gateway does not forward extensions.
 #[tokio::test]
 async fn chunk_extensions_do_not_reach_the_pod() {
     let (rig, recording_pod, mut honest) = scene_with_honest(Options::default()).await;
@@ -185,7 +185,7 @@ async fn heads_that_are_too_large_are_refused() {
         format!("{begin}{}", "X-A: b\r\n".repeat(100_000)),
     ];
     for head in heads {
-        // The rest may never be read, and then the answer may be lost.
+        // The gateway may not read the rest, and then the response may be lost.
         let answer = Attacker::exchange(&rig, &head).await;
         let shown = head.get(..60);
         let refused = ["HTTP/1.1 400 ", "HTTP/1.1 414 ", "HTTP/1.1 431 "];

@@ -1,4 +1,4 @@
-//! Headers that say what is not so, or more than they may.
+//! Forged and oversized headers: `Connection` lists, `Via`, forwarding headers and false lengths.
 
 use rouse_testkit::fakes::READY;
 
@@ -31,7 +31,7 @@ async fn an_untrusted_client_cannot_set_forwarded_or_rouse_headers() {
     assert!(!forged.contains("x-rouse-"), "{forged}");
 }
 
-/// A client that names headers in `Connection` could name those that say where the request ends.
+/// A client that lists headers in `Connection` could list those that frame the request.
 #[tokio::test]
 async fn the_length_of_a_body_cannot_be_named_away() {
     let (rig, recording_pod, mut honest) = scene_with_honest(Options::default()).await;
@@ -54,7 +54,7 @@ async fn a_request_that_comes_back_to_us_ends_here() {
     Rig::slices_of(&rig.add("loop"), &[(3, rig.address, READY)]);
     for request in [
         "GET / HTTP/1.1\r\nHost: loop.test\r\nConnection: close\r\n\r\n",
-        // A client cannot have the mark removed on the second pass.
+        // A client cannot have the loop marker removed on the second pass.
         "GET / HTTP/1.1\r\nHost: loop.test\r\nConnection: close, via\r\n\r\n",
         "GET / HTTP/1.1\r\nHost: cart.test\r\nVia: 1.0 a, 1.1 rouse-test\r\nConnection: close, via\r\n\r\n",
     ] {
@@ -128,7 +128,7 @@ async fn the_host_of_http2_is_its_authority_or_it_is_refused() {
     recording_pod.is_clean();
 }
 
-/// More, or less, than its Content-Length said.
+/// A body that is longer or shorter than its Content-Length.
 #[tokio::test]
 async fn a_body_of_http2_is_as_long_as_it_said_or_has_no_end() {
     let (rig, recording_pod, mut honest) = scene_with_honest(Options::default()).await;

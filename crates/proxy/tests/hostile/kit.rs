@@ -1,4 +1,4 @@
-//! The parts of an attack: the attacker's socket, a pod that records every byte, and an honest client.
+//! Helpers of the attack tests: the attacker's socket, a pod that records every byte, and an honest client.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -13,10 +13,10 @@ use tokio::time::{interval, timeout};
 
 use crate::rig::{Options, PATIENCE, Pod, Rig};
 
-/// What an attacker tries to get past the gateway.
+/// The request that an attacker tries to smuggle past the gateway.
 pub(crate) const SMUGGLED: &str = "GET /smuggled HTTP/1.1\r\nHost: cart.test\r\n\r\n";
 
-/// An attacker's connection. It may be cut or get errors.
+/// An attacker's connection. The gateway may close it or answer with errors.
 pub(crate) struct Attacker(pub(crate) TcpStream);
 
 impl Attacker {
@@ -33,7 +33,7 @@ impl Attacker {
         attacker
     }
 
-    /// Sends these bytes on a new connection. Returns everything up to its end, which has to come.
+    /// Sends these bytes on a new connection. Returns everything up to its end, which must come.
     pub(crate) async fn exchange(rig: &Rig, bytes: impl AsRef<[u8]>) -> String {
         Self::sending(rig, bytes).await.rest().await
     }
@@ -43,23 +43,23 @@ impl Attacker {
         Self(pod.accept_request_raw().await)
     }
 
-    /// Whether it was taken.
+    /// Sends bytes. Returns whether the write succeeded.
     pub(crate) async fn send(&mut self, bytes: impl AsRef<[u8]>) -> bool {
         let sent = timeout(PATIENCE, self.0.write_all(bytes.as_ref())).await;
         sent.expect("the gateway should take it, or cut the connection").is_ok()
     }
 
-    /// Says that nothing more comes.
+    /// Closes the sending side.
     pub(crate) async fn shut(&mut self) {
         self.0.shutdown().await.ok();
     }
 
-    /// Everything up to the end of the connection, which has to come.
+    /// Everything up to the end of the connection, which must come.
     pub(crate) async fn rest(&mut self) -> String {
         String::from_utf8_lossy(&self.raw_rest().await).into_owned()
     }
 
-    /// The same in bytes.
+    /// The same as bytes.
     pub(crate) async fn raw_rest(&mut self) -> Vec<u8> {
         let mut all = Vec::new();
         let read = timeout(PATIENCE, self.0.read_to_end(&mut all)).await;
@@ -67,7 +67,7 @@ impl Attacker {
         all
     }
 
-    /// So many bytes, which have to come.
+    /// Exactly `length` bytes, which must arrive.
     pub(crate) async fn exactly(&mut self, length: usize) -> Vec<u8> {
         let mut bytes = vec![0; length];
         let read = timeout(PATIENCE, self.0.read_exact(&mut bytes)).await;
@@ -75,7 +75,7 @@ impl Attacker {
         bytes
     }
 
-    /// The head of a message, which has to come.
+    /// The head of a message, which must arrive.
     pub(crate) async fn head(&mut self) -> String {
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
@@ -85,12 +85,12 @@ impl Attacker {
         String::from_utf8_lossy(&head).into_owned()
     }
 
-    /// Whether anything has come, as far as one can know now.
+    /// Whether any bytes have arrived by now.
     pub(crate) fn has_read(&self) -> bool {
         self.0.try_read(&mut [0]).is_ok()
     }
 
-    /// Whether the connection stands, as far as one can know now. What has come is thrown away.
+    /// Whether the connection is open, as far as known now. Discards received bytes.
     pub(crate) fn is_open(&self) -> bool {
         let mut some = [0; 1024];
         loop {
@@ -129,17 +129,17 @@ impl RecordingPod {
         Self { seen, _tasks: tasks }
     }
 
-    /// All that has come, one text per connection.
+    /// All received bytes, one text per connection.
     pub(crate) fn seen(&self) -> Vec<String> {
         self.seen.lock().unwrap().iter().map(|bytes| String::from_utf8_lossy(bytes).into_owned()).collect()
     }
 
-    /// How often `text` came.
+    /// How often `text` was received.
     pub(crate) fn count(&self, text: &str) -> usize {
         self.seen().iter().map(|connection| connection.matches(text).count()).sum()
     }
 
-    /// Nothing came that an attacker wanted to smuggle.
+    /// Asserts that no smuggled request was received.
     pub(crate) fn is_clean(&self) {
         for connection in self.seen() {
             let lower = connection.to_ascii_lowercase();
@@ -167,7 +167,7 @@ async fn testify(mut stream: TcpStream, seen: Arc<Mutex<Vec<Vec<u8>>>>, place: u
     }
 }
 
-/// The path of the first request, and where the request ends, once it is whole.
+/// The path of the first request, and where it ends, once it is complete.
 fn request(bytes: &[u8]) -> Option<(String, usize)> {
     let text = String::from_utf8_lossy(bytes);
     let head = text.find("\r\n\r\n")? + 4;
@@ -204,7 +204,7 @@ pub(crate) async fn hostile_pod_scene(options: Options) -> (Rig, Pod, RecordingP
     (rig, pod, recording_pod, honest)
 }
 
-/// At most so many connections, of which none is cut for being idle or slow.
+/// A limit on the number of connections, without timeouts for idle or slow ones.
 pub(crate) fn limited_in_number_alone(connections: usize) -> ConnectionLimits {
     let (idle, head) = (Duration::from_hours(1), Duration::from_hours(1));
     ConnectionLimits { connections, idle, head, ..ConnectionLimits::default() }
@@ -217,11 +217,11 @@ async fn second_service(rig: &Rig) -> RecordingPod {
     RecordingPod::new(pod)
 }
 
-/// What a connection may be made of.
+/// A transport for a connection.
 pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
-/// A client that keeps its connection and wants its own answers.
+/// A client with a persistent connection that checks that it gets its own responses.
 pub(crate) struct Honest {
     stream: Box<dyn Stream>,
     host: &'static str,
@@ -239,14 +239,14 @@ impl Honest {
         Self::over(stream, host).await
     }
 
-    /// Over a connection that is there.
+    /// Over an existing connection.
     pub(crate) async fn over(stream: impl Stream + 'static, host: &'static str) -> Self {
         let mut honest = Self { stream: Box::new(stream), host, asked: 0 };
         honest.is_served().await;
         honest
     }
 
-    /// Asks once more.
+    /// Sends one more request, and asserts that it is served.
     pub(crate) async fn is_served(&mut self) {
         self.asked += 1;
         let (path, host) = (format!("/honest/{}", self.asked), self.host);
@@ -284,14 +284,14 @@ impl Honest {
     }
 }
 
-/// An honest client that asks while others attack.
+/// An honest client that sends requests during an attack.
 pub(crate) struct Throughout {
     stop: Arc<AtomicBool>,
     asking: JoinSet<()>,
 }
 
 impl Throughout {
-    /// It was served all the time.
+    /// Stops, and asserts that every request was served.
     pub(crate) async fn was_served(mut self) {
         self.stop.store(true, Ordering::Relaxed);
         let ended = timeout(PATIENCE, self.asking.join_next()).await.expect("it should be served");
@@ -299,12 +299,12 @@ impl Throughout {
     }
 }
 
-/// How many of them still have their connection, as far as one can know now.
+/// The number of attackers whose connections are still open, as far as known now.
 pub(crate) fn open(attackers: &[Attacker]) -> usize {
     attackers.iter().filter(|attacker| attacker.is_open()).count()
 }
 
-/// Sends a byte on each connection now and then, until all of them are cut. Returns how often.
+/// Sends a byte on each connection now and then, until the gateway has closed all. Returns the number of rounds.
 pub(crate) async fn trickle_until_cut(attackers: &mut [Attacker]) -> usize {
     let mut pace = interval(Duration::from_millis(20));
     let mut ticks = 0;

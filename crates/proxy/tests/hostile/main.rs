@@ -1,5 +1,5 @@
-//! The gateway under attack: by clients, by pods, and by itself. An honest client is served throughout, and what was
-//! smuggled never reaches a pod.
+//! The gateway under attack by clients and pods, and requests that loop back to it. An honest client is served throughout,
+//! and no smuggled request reaches a pod.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic, also in its helpers")]
 

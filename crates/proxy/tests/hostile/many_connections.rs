@@ -1,4 +1,4 @@
-//! Too many, and too slow.
+//! Floods of connections: too many, and too slow.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ fn limits(limits: ConnectionLimits) -> Options {
     Options { limits, ..Options::default() }
 }
 
-/// No more than `MOST` connections.
+/// A limit of `MOST` connections.
 fn most_connections() -> Options {
     limits(ConnectionLimits { connections: MOST, ..ConnectionLimits::default() })
 }

@@ -37,7 +37,7 @@ async fn a_response_that_can_be_read_in_two_ways_is_not_passed_on() {
 async fn an_unrequested_response_reaches_no_client() {
     let evil = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil";
     for first in [
-        // Twice; with stray bytes; longer than it said; bodies where there are none.
+        // Two responses; stray bytes; longer than announced; bodies where none is allowed.
         format!("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\none{evil}"),
         format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\none\r\n0\r\n\r\n{evil}"),
         "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\none\r\n".to_owned(),
@@ -74,7 +74,7 @@ async fn an_unrequested_switch_of_protocols_is_a_failure() {
     honest.is_served().await;
 }
 
-/// An answer that came early may belong to a body that is still on its way.
+/// A response that arrives early may belong to a request body that is still being sent.
 #[tokio::test]
 async fn an_early_answer_ends_its_connection() {
     let (rig, pod, _recording_pod, mut honest) = hostile_pod_scene(Options::default()).await;

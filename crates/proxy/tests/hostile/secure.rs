@@ -1,4 +1,4 @@
-//! Attacks on the way in through TLS: on the handshake, instead of it, and after it.
+//! Attacks on the TLS listener: during the handshake, instead of it, and after it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,12 +18,12 @@ use crate::kit::{Attacker, Honest, RecordingPod, SMUGGLED, limited_in_number_alo
 use crate::rig::{Options, PATIENCE, Pod, Rig, eventually};
 
 const HOST: &str = "cart.test";
-/// How long a handshake may take, and a head: not long.
+/// Short timeouts for handshakes and heads.
 fn short() -> ConnectionLimits {
     ConnectionLimits { head: Duration::from_millis(1500), ..ConnectionLimits::default() }
 }
 
-/// A gateway that is reached through TLS only, in front of a recording pod.
+/// A gateway with only a TLS listener, in front of a recording pod.
 async fn secure(limits: ConnectionLimits) -> (Rig, RecordingPod) {
     let entry = CertEntry { identity: Leaf::self_signed(&[HOST]).identity(), names: Vec::new() };
     let (tls, _) = ServerTls::new(ServerSettings::new(vec![entry])).unwrap();
@@ -57,7 +57,7 @@ async fn shake_and_send(rig: &Rig, alpn: Alpn, begin: &str) -> ClientStream<TcpS
     stream
 }
 
-/// The gateway ends the connection.
+/// Asserts that the gateway ends the connection.
 async fn ends(mut stream: ClientStream<TcpStream>) {
     let ended = timeout(PATIENCE, stream.read_to_end(&mut Vec::new())).await;
     drop(ended.expect("the connection should end"));
@@ -67,7 +67,7 @@ async fn honest(rig: &Rig) -> Honest {
     Honest::over(shake(rig, Alpn::Http1).await, HOST).await
 }
 
-/// What a client says first.
+/// A client's first message: its ClientHello.
 async fn hello() -> Vec<u8> {
     let (ours, mut theirs) = duplex(64 * 1024);
     let saying = client(Alpn::H2);
@@ -84,7 +84,7 @@ async fn hello() -> Vec<u8> {
     }
 }
 
-/// Reads to the end of a connection, which has to come, while a byte of `text` is sent now and then.
+/// Sends a byte of `text` now and then, and reads to the end of the connection, which must come.
 async fn trickle(stream: &mut ClientStream<TcpStream>, text: &str) -> Vec<u8> {
     let mut pace = interval(Duration::from_millis(20));
     let (mut sent, mut got) = (text.bytes().cycle(), Vec::new());
@@ -94,7 +94,7 @@ async fn trickle(stream: &mut ClientStream<TcpStream>, text: &str) -> Vec<u8> {
                 read = stream.read_buf(&mut got) => if matches!(read, Ok(0) | Err(_)) { return },
                 _ = pace.tick() => {
                     let byte = [sent.next().unwrap_or(b'a')];
-                    // Only a read shows that the connection is cut.
+                    // Ignored: the read shows that the connection is closed.
                     stream.write_all(&byte).await.ok();
                     stream.flush().await.ok();
                 }
@@ -119,7 +119,7 @@ async fn bytes_that_are_no_handshake_end_only_their_connection() {
         &hello[..hello.len() / 2],
         &damaged,
         &[hello.as_slice(), &hello].concat(),
-        // A record as long as can be said, and longer than allowed.
+        // A record with the largest possible length, which is more than allowed.
         b"\x16\x03\x01\xff\xff\x01\x00\xff\xfb",
         // An alert, application data, a heartbeat, an empty record, SSL 2.
         b"\x15\x03\x03\x00\x02\x02\x28",
@@ -133,7 +133,7 @@ async fn bytes_that_are_no_handshake_end_only_their_connection() {
     for begin in begins {
         let said = Attacker::sending(&rig, begin).await.raw_rest().await;
         let shown = &begin[..begin.len().min(16)];
-        // At most its own half of a handshake, or an alert.
+        // At most the server's part of a handshake, or an alert.
         assert!(said.is_empty() || said[0] == 0x15 || said[0] == 0x16, "{shown:?}: {said:?}");
     }
     let noise: Vec<u8> =
@@ -207,7 +207,7 @@ async fn idle_tls_connections_are_cut_with_any_protocol() {
     honest.was_served().await;
 }
 
-/// Bytes of a renegotiation, or of an attacker in between.
+/// Bytes of a renegotiation, or of a man in the middle.
 #[tokio::test]
 async fn what_is_not_sealed_after_the_handshake_ends_the_connection() {
     let (rig, recording_pod) = secure(ConnectionLimits::default()).await;
@@ -232,7 +232,7 @@ async fn what_is_not_sealed_after_the_handshake_ends_the_connection() {
                     timeout(PATIENCE, stream.read_buf(&mut answer)).await.unwrap().unwrap();
                 }
             }
-            // Beneath TLS.
+            // Written below TLS, directly to the socket.
             stream.get_mut().0.write_all(bytes).await.unwrap();
             ends(stream).await;
         }
@@ -250,14 +250,14 @@ async fn two_thousand_half_handshakes_do_not_lock_out_clients() {
     let hello = hello().await;
     let mut attackers = Vec::new();
     for number in 0..2000 {
-        // Nothing, half a hello, or a whole one without the rest of the handshake.
+        // Nothing, half a ClientHello, or a whole one without the rest of the handshake.
         let length = [0, hello.len() / 2, hello.len()][number % 3];
         attackers.push(Attacker::sending(&rig, &hello[..length]).await);
         if number % 500 == 499 {
             eventually("the connections keep to their limit", || open(&attackers) < MOST).await;
         }
     }
-    // A newcomer shakes hands and is served.
+    // A new client completes the handshake and is served.
     let newcomer = self::honest(&rig).await;
     drop(newcomer);
     honest.was_served().await;

@@ -1,4 +1,4 @@
-//! Clients that take their time, and far more of them than there may be.
+//! Slow clients, and far more of them than the connection limit.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::kit::{Attacker, Honest, hostile_pod_scene, limited_in_number_alone, s
 use crate::rig::{GET, Options, PATIENCE, eventually};
 use crate::wire::connect_with_small_buffer;
 
-/// The whole request may take as long as this, also an honest one on a busy machine.
+/// The request timeout, long enough for an honest client on a busy machine.
 const LIMIT: Duration = Duration::from_secs(3);
 
 fn limited() -> Options {
@@ -41,7 +41,7 @@ async fn a_body_that_trickles_is_cut_off_at_the_deadline_and_keeps_no_slot() {
     rig.requests_counted(504, "http1", 40).await;
 }
 
-/// A byte now and then, of a response without end.
+/// Clients that read an endless response byte by byte.
 #[tokio::test]
 async fn a_client_that_reads_slowly_is_cut_off_at_the_deadline_and_keeps_no_slot() {
     let (rig, pod, _recording_pod, honest) = hostile_pod_scene(limited()).await;
@@ -72,13 +72,13 @@ async fn a_client_that_reads_slowly_is_cut_off_at_the_deadline_and_keeps_no_slot
         });
     }
     eventually("no slot is kept", || rig.service.in_flight() == 0).await;
-    // And the pod's side has ended with each, while the client may still read what it has got.
+    // The pod's side of each has ended, too, while the client may still read buffered data.
     let ended = async { while pouring.join_next().await.is_some() {} };
     timeout(PATIENCE, ended).await.expect("nothing more should be taken from the pod");
     honest.was_served().await;
 }
 
-/// Connections that have ended make room on the attacker's side as well.
+/// Closed connections also free resources on the attacker's side.
 #[tokio::test]
 async fn ten_thousand_connections_at_a_limit_of_two_thousand_do_not_lock_out_clients() {
     const MOST: usize = 2000;
@@ -107,7 +107,7 @@ async fn ten_thousand_connections_at_a_limit_of_two_thousand_do_not_lock_out_cli
 
 #[tokio::test]
 async fn a_client_that_stops_in_the_middle_of_a_request_is_closed_in_time() {
-    // Nothing else closes them.
+    // No other limit closes these connections.
     let limits = ConnectionLimits {
         head: Duration::from_millis(300),
         idle: Duration::from_hours(1),

@@ -1,9 +1,9 @@
-//! Upgrades that are asked for in bad faith.
+//! Requests for upgrades that try to smuggle other requests.
 
 use crate::kit::{Attacker, SMUGGLED, scene_with_honest};
 use crate::rig::Options;
 
-/// What follows a request for an upgrade is not looked at, so it must not be taken for a request.
+/// The guard does not check bytes after an upgrade request, so they must not be treated as a request.
 #[tokio::test]
 async fn nothing_follows_an_upgrade_that_the_pod_refused() {
     let (rig, recording_pod, mut honest) = scene_with_honest(Options::default()).await;

@@ -14,7 +14,7 @@ const ASK: &str = "GET /ws HTTP/1.1\r\nHost: cart.test\r\nConnection: Upgrade\r\
 const SWITCHED: &str =
     "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
 
-/// A gateway whose pod is the test's, and an honest client of another service.
+/// A gateway whose pod the test plays, and an honest client of another service.
 async fn stage() -> (Rig, Pod, RecordingPod, Throughout) {
     let (rig, pod, recording_pod, honest) = hostile_pod_scene(Options::default()).await;
     (rig, pod, recording_pod, honest.throughout())
@@ -43,7 +43,7 @@ async fn frames_before_the_answer_wait_on_the_clients_side() {
     let (rig, pod, _recording_pod, honest) = stage().await;
     let (mut attacker, mut wire) = asked(&rig, &pod).await;
     let taken = fill(&mut attacker.0, 64 << 20).await;
-    // What the kernel keeps of a connection is some MB.
+    // The kernel buffers some MB per connection.
     assert!(taken < 32 << 20, "{taken} bytes were taken");
     assert!(!wire.has_read(), "the pod has not switched yet");
     // Once it has, nothing of it is lost.
@@ -93,7 +93,7 @@ async fn a_frame_without_end_is_taken_as_fast_as_the_other_side_reads() {
         assert!(taken < 32 << 20, "{taken} bytes were taken");
     }
     honest.was_served().await;
-    // The pod leaves, and the client does not read: it is not waited for.
+    // The pod resets, and the client does not read: the gateway does not wait for it.
     wire.0.set_zero_linger().unwrap();
     drop(wire);
     eventually("its slot is free", || rig.service.in_flight() == 0).await;
@@ -137,7 +137,7 @@ async fn a_pod_that_switches_and_closes_ends_its_client() {
     honest.was_served().await;
 }
 
-/// The client has said all that it will; what the pod still says gets through, and then it is over.
+/// The client has closed its sending side; the pod's remaining data gets through, and then the connection ends.
 #[tokio::test]
 async fn one_open_half_is_enough_until_it_ends_too() {
     let (rig, pod, _recording_pod, honest) = stage().await;
@@ -160,7 +160,7 @@ async fn what_follows_a_close_frame_is_no_request_and_no_answer() {
     let request = SMUGGLED.replace("cart.test", "second.test");
     client.send(b"\x88\x80\x01\x02\x03\x04").await;
     client.send(&request).await;
-    // It stays in the tunnel, where the pod may think of it what it likes.
+    // It stays in the tunnel: the pod gets it as tunnel data.
     assert_eq!(wire.exactly(6 + request.len()).await[6..], *request.as_bytes());
     wire.send(b"\x88\x00HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil").await;
     drop(wire);
@@ -175,7 +175,7 @@ async fn what_follows_a_close_frame_is_no_request_and_no_answer() {
     recording_pod.is_clean();
 }
 
-/// The end of such a body is not checked: nothing may come after it.
+/// The guard does not check the end of such a body, so no request may follow it.
 #[tokio::test]
 async fn nothing_follows_an_upgrade_with_a_body() {
     let (rig, recording_pod) = scene(Options::default()).await;
@@ -201,7 +201,7 @@ async fn nothing_follows_an_upgrade_with_a_body() {
     recording_pod.is_clean();
 }
 
-/// Without `Connection`, and in HTTP/1.0, the header means nothing: it is not passed on, and what follows is judged.
+/// Without `Connection`, and in HTTP/1.0, the header has no effect: it is not forwarded, and the next bytes are checked.
 #[tokio::test]
 async fn an_upgrade_that_is_not_asked_for_properly_is_none() {
     let (rig, recording_pod) = scene(Options::default()).await;

@@ -90,7 +90,8 @@ pub async fn upload(stream: &mut SendStream<Bytes>, mut bytes: Bytes, end: bool)
     while !bytes.is_empty() {
         stream.reserve_capacity(bytes.len());
         let room = poll_fn(|context| stream.poll_capacity(context));
-        let Some(Ok(room)) = timeout(PATIENCE, room).await.expect("the gateway should take it") else {
+        let Some(Ok(room)) = timeout(PATIENCE, room).await.expect("the gateway should accept more data")
+        else {
             return;
         };
         let part = bytes.split_to(room.min(bytes.len()));

@@ -189,7 +189,7 @@ impl Rig {
 
     /// The same once a request is held.
     pub async fn pods_once_held(&self, pods: &[(&Pod, Conditions)]) {
-        eventually("it is held", || self.service.holds() == 1).await;
+        eventually("the request is held", || self.service.holds() == 1).await;
         self.pods(pods);
     }
 
@@ -237,7 +237,7 @@ impl Rig {
     pub async fn send_held(&self, request: &str) -> Wire {
         let before = self.service.holds();
         let client = self.send(request).await;
-        eventually("it is held", || self.service.holds() == before + 1).await;
+        eventually("the request is held", || self.service.holds() == before + 1).await;
         client
     }
 

@@ -86,7 +86,8 @@ impl Wire {
 
     async fn more(&mut self) -> bool {
         let mut chunk = [0; 4096];
-        let read = timeout(PATIENCE, self.stream.read(&mut chunk)).await.expect("something should come");
+        let read =
+            timeout(PATIENCE, self.stream.read(&mut chunk)).await.expect("bytes or the end should arrive");
         let length = read.unwrap_or(0);
         self.read.extend(&chunk[..length]);
         length > 0

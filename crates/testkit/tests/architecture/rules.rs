@@ -29,8 +29,8 @@ pub(crate) const LAYERS: &[(&str, &[&[&str]])] = &[
             &["host", "routing_mode", "sync", "time"],
         ],
     ),
-    // A request goes down through `listen`, `downstream`, `request`, `routing` and `upstream`. A route holds its backends, which are
-    // types of `upstream`. `budget`, `client`, `runtime` and `message` are what several of these rooms need.
+    // A request passes `listen`, `downstream`, `request`, `routing` and `upstream`, in this order. A route holds its
+    // backends, which are types of `upstream`. Several of these rooms use `budget`, `client`, `runtime` and `message`.
     (
         "proxy",
         &[

@@ -1,6 +1,6 @@
 //! Reports missing permissions of the gateway, each with the rule that grants it.
 
-use rouse_kube::client::permissions::{Requirement, Permission};
+use rouse_kube::client::permissions::{Permission, Requirement};
 use rouse_kube::survey::{Account, PermissionCheck, PermissionScope, Survey, SurveyError};
 
 use super::super::report::{Check, Section};

@@ -1,4 +1,4 @@
-use rouse_kube::client::permissions::{Requirement, PERMISSIONS};
+use rouse_kube::client::permissions::{PERMISSIONS, Requirement};
 use rouse_kube::objects::route::{RouteKey, RouteKind};
 use rouse_kube::survey::{
     Account, ContestedHost, Denied, GatewayPod, GatewayService, InstalledGateway, KindSurvey,

@@ -182,11 +182,8 @@ fn said<'n>(
         }),
         None => by_list.ok_or_else(|| {
             let example = if key == "kind" { "EndpointSlice" } else { "discovery.k8s.io/v1" };
-            DocumentError::new(
-                node.mark,
-                format!("missing: every object needs it, for example {example}"),
-            )
-            .under(key)
+            DocumentError::new(node.mark, format!("missing: every object needs it, for example {example}"))
+                .under(key)
         }),
     }
 }

@@ -39,8 +39,8 @@ impl Gate {
     }
 
     fn grant(&self, _: &Waiter) -> Result<Taken, PickError> {
-        let herd = matches!(self.capacity, SlotLimit::Released(_));
-        let taken = || Taken { endpoint: Arc::clone(&self.endpoint), herd };
+        let max_released = matches!(self.capacity, SlotLimit::Released(_));
+        let taken = || Taken { endpoint: Arc::clone(&self.endpoint), max_released };
         self.endpoint.load.take(self.capacity).then(taken).ok_or(PickError::AtLimit)
     }
 
@@ -65,7 +65,7 @@ impl Gate {
 
     /// Gives a slot back, as dropping it does.
     fn give(&self, taken: &Taken) {
-        if taken.herd {
+        if taken.max_released {
             self.endpoint.load.give_released();
         }
         self.endpoint.load.give();

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rouse_config::settings::{
-    Address, FilePath, Group, Label, List, Optional, Required, PrivateAddress, Setting, SettingKind, SettingsTable,
-    Text, Choice,
+    Address, Choice, FilePath, Group, Label, List, Optional, PrivateAddress, Required, Setting, SettingKind,
+    SettingsTable, Text,
 };
 use rouse_kube::routes::claims::HostOverlap;
 use rouse_proxy::routing::HostPattern;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rouse_config::settings::{Group, Label, List, Required, Setting, Switch, Choice};
+use rouse_config::settings::{Choice, Group, Label, List, Required, Setting, Switch};
 use rouse_core::routing_mode::RoutingMode;
 
 use crate::gateway::keda;

@@ -3,7 +3,9 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use rouse_config::settings::{Address, Group, List, Optional, Required, AllowedSources, Setting, Switch, Choice};
+use rouse_config::settings::{
+    Address, AllowedSources, Choice, Group, List, Optional, Required, Setting, Switch,
+};
 use rouse_net::tls::TlsVersion;
 
 use super::{FILE, PATH};

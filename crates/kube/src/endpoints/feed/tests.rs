@@ -195,7 +195,9 @@ fn take_in(feed: &mut RegistryFeed, cluster: &mut Cluster, fact: Fact) {
             cluster.behind = false;
         }
         Fact::ListServices => {
-            feed.replace_services(cluster.services.iter().map(|(n, options)| service(*n, *options)).collect());
+            feed.replace_services(
+                cluster.services.iter().map(|(n, options)| service(*n, *options)).collect(),
+            );
         }
         Fact::PutPod(n) => {
             cluster.pods.insert(n);

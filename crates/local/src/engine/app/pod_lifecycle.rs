@@ -24,7 +24,7 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// An event of a task of the owner.
 #[derive(Debug)]
-pub(super) enum News {
+pub(super) enum PodReport {
     /// The process of a pod was started, or could not be.
     Spawned(PodUid, Result<Process, SpawnError>),
     /// The process of a pod has ended.
@@ -98,23 +98,24 @@ impl App {
             log: Arc::clone(&self.handle.log),
         };
         let launcher = self.engine.settings.launcher.clone();
-        self.tasks.spawn(async move { News::Spawned(uid, Process::spawn(&launcher, start).await) });
+        self.tasks.spawn(async move { PodReport::Spawned(uid, Process::spawn(&launcher, start).await) });
     }
 
     /// Handles an event of a task of the owner.
-    pub(super) fn hear(&mut self, news: News) {
+    pub(super) fn hear(&mut self, news: PodReport) {
         self.news = true;
         self.look = None;
         let now = self.engine.now();
         match news {
-            News::Spawned(uid, Ok(process)) => self.spawned(&uid, process),
-            News::Spawned(uid, Err(error)) => {
-                let begun = self.bury(&uid).map_or(now, |pod| pod.begun);
-                let cause = if error.is_final() { StartFailureCause::CannotRun } else { StartFailureCause::Crashed };
+            PodReport::Spawned(uid, Ok(process)) => self.spawned(&uid, process),
+            PodReport::Spawned(uid, Err(error)) => {
+                let begun = self.reap(&uid).map_or(now, |pod| pod.begun);
+                let cause =
+                    if error.is_final() { StartFailureCause::CannotRun } else { StartFailureCause::Crashed };
                 self.failed(now, begun, cause, failure_text::whole(&error));
             }
-            News::Exited(uid, exit) => self.exited(&uid, exit, now),
-            News::ProberEnded => {}
+            PodReport::Exited(uid, exit) => self.exited(&uid, exit, now),
+            PodReport::ProberEnded => {}
         }
     }
 
@@ -122,14 +123,15 @@ impl App {
         let Some(pod) = self.pods.iter_mut().find(|pod| pod.uid == *uid) else { return };
         let process = Arc::new(process);
         pod.process = Some(Arc::clone(&process));
-        let what = AppEventKind::Started { pod: Arc::clone(&pod.name), pid: process.pid(), address: pod.address };
+        let what =
+            AppEventKind::Started { pod: Arc::clone(&pod.name), pid: process.pid(), address: pod.address };
         self.tell(what);
         let uid = uid.clone();
-        self.tasks.spawn(async move { News::Exited(uid, process.exited().await) });
+        self.tasks.spawn(async move { PodReport::Exited(uid, process.exited().await) });
     }
 
     fn exited(&mut self, uid: &PodUid, exit: Exit, now: Moment) {
-        let Some(pod) = self.bury(uid) else { return };
+        let Some(pod) = self.reap(uid) else { return };
         let expected = !pod.stays();
         self.tell(AppEventKind::Exited { pod: Arc::clone(&pod.name), exit: exit.to_string(), expected });
         if !expected {
@@ -165,7 +167,7 @@ impl App {
         }
     }
 
-    fn bury(&mut self, uid: &PodUid) -> Option<Pod> {
+    fn reap(&mut self, uid: &PodUid) -> Option<Pod> {
         lock(&self.plans).remove(uid);
         let place = self.pods.iter().position(|pod| pod.uid == *uid)?;
         Some(self.pods.remove(place))

@@ -250,7 +250,9 @@ impl PooledConnection {
     ) -> impl Future<Output = Result<http::Response<Incoming>, TrySendError<http::Request<RequestBody>>>> + use<>
     {
         match self {
-            PooledConnection::Http1 { connection, .. } => Either::Left(connection.sender.try_send_request(request)),
+            PooledConnection::Http1 { connection, .. } => {
+                Either::Left(connection.sender.try_send_request(request))
+            }
             PooledConnection::Http2 { stream, .. } => {
                 let mut sender = stream.0.sender.clone();
                 Either::Right(sender.try_send_request(request))
