@@ -13,7 +13,7 @@ use rouse_core::endpoint::{
 use rouse_core::engine::Engine;
 use rouse_core::hold::HoldLimits;
 use rouse_core::registry::{self, Registry};
-use rouse_core::service::{Service, Spec};
+use rouse_core::service::{Service, ServiceSpec};
 use rouse_core::snapshot::ConcurrencyLimits;
 use rouse_net::clock::TokioClock;
 use rouse_net::listen;
@@ -107,7 +107,8 @@ async fn serve(size: DataPlane) -> Result<()> {
 
 /// All services, each with its pods.
 fn services(size: DataPlane, registry: &Registry) -> Result<Vec<Arc<Service>>> {
-    let spec = Spec { ports: vec![PortName::new(PORT)], spread: ConcurrencyLimits::new(TARGET, 0) };
+    let spec =
+        ServiceSpec { ports: vec![PortName::new(PORT)], concurrency: ConcurrencyLimits::new(TARGET, 0) };
     let mut pods = 0;
     let mut all = Vec::new();
     for number in 0..size.services {

@@ -12,7 +12,7 @@ use rouse_core::cold_start::{ColdStart, ColdStartOutcome};
 use rouse_core::endpoint::{PortName, Source};
 use rouse_core::host::Host;
 use rouse_core::registry::Registry;
-use rouse_core::service::Spec;
+use rouse_core::service::ServiceSpec;
 use rouse_core::time::Moment;
 use rouse_daemon::listeners::ListenAddresses;
 use rouse_daemon::process::console::Console;
@@ -61,7 +61,7 @@ fn an_app_of_the_file_is_what_the_engine_is_told() {
     assert!(matches!(web.port, PortChoice::Fixed(port) if port.get() == 8080));
     assert_eq!(web.readiness, Readiness::Http("/healthz".into()));
     assert_eq!((web.probe_interval, api.probe_interval), (Duration::from_secs(2), Duration::from_secs(10)));
-    assert_eq!(web.spread.limit.map(std::num::NonZero::get), Some(7));
+    assert_eq!(web.concurrency.limit.map(std::num::NonZero::get), Some(7));
     assert_eq!(web.stop_grace, Duration::from_secs(2));
     assert!(api.h2c && !web.h2c && api.port == PortChoice::Auto);
     assert_eq!(api.command.workdir, Path::new("/srv/shop"));
@@ -88,7 +88,7 @@ fn a_program_is_looked_for_under_the_name_that_it_will_have() {
 fn declared(config: &Config) -> Arc<Registry> {
     let registry = Bench::new().registry;
     for app in &config.apps {
-        let spec = Spec { ports: vec![PortName::new(PORT_NAME)], ..Spec::default() };
+        let spec = ServiceSpec { ports: vec![PortName::new(PORT_NAME)], ..ServiceSpec::default() };
         registry.declare(app.name.service(), &spec);
     }
     registry

@@ -19,9 +19,9 @@ use rouse_testkit::fakes::{Bench, READY, STARTING, ready_slice, slice};
 const SLICE: u32 = 100;
 
 /// A service of `pods` ready pods in slices of a hundred, as a cluster writes them.
-fn service(pods: u32, spread: ConcurrencyLimits) -> (Bench, Arc<Service>, Arc<Port>) {
+fn service(pods: u32, concurrency: ConcurrencyLimits) -> (Bench, Arc<Service>, Arc<Port>) {
     let bench = Bench::new();
-    let (service, port) = bench.service("cart", spread);
+    let (service, port) = bench.service("cart", concurrency);
     for from in (0..pods).step_by(SLICE as usize) {
         service.put_slice(&format!("s-{from}"), ready_from(from, pods.min(from + SLICE)));
     }
@@ -78,12 +78,12 @@ fn release(criterion: &mut Criterion) {
     const HOLDS: u64 = 10_000;
     let mut group = criterion.benchmark_group("10,000 holds released over 100 pods");
     group.throughput(Throughput::Elements(HOLDS)).sample_size(20);
-    for (name, spread) in
+    for (name, concurrency) in
         [("no limit", ConcurrencyLimits::default()), ("limit 100", ConcurrencyLimits::new(0, 100))]
     {
         let set_up = || {
             let bench = Bench::new();
-            let (service, port) = bench.service("cart", spread);
+            let (service, port) = bench.service("cart", concurrency);
             let hold = |seed| -> Pending {
                 let port = Arc::clone(&port);
                 Box::pin(async move {

@@ -11,7 +11,7 @@ use crate::endpoint::ServiceId;
 use crate::engine::Engine;
 use crate::hold::{AcquireError, Budget, HoldLimits};
 use crate::merge::MergePolicy;
-use crate::service::{Service, Services, Shared, Spec, Timers};
+use crate::service::{Service, ServiceSpec, Services, Shared, Timers};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, lock};
 use crate::time::{Clock, Moment};
@@ -84,7 +84,7 @@ impl Registry {
     }
 
     /// Applies the operator's configuration to a service. Creates the service if it is new.
-    pub fn declare(&self, id: &ServiceId, spec: &Spec) -> Arc<Service> {
+    pub fn declare(&self, id: &ServiceId, spec: &ServiceSpec) -> Arc<Service> {
         let service = self.service(id);
         service.declare(spec);
         if self.closed.load(Ordering::SeqCst) {

@@ -132,7 +132,7 @@ pub struct Snapshot {
     /// The ports, in order of first appearance.
     pub ports: Vec<PortView>,
     /// How many requests one pod may have.
-    pub spread: ConcurrencyLimits,
+    pub concurrency: ConcurrencyLimits,
     /// The slice source (the Kubernetes watch) is disconnected, so this snapshot may be out of date.
     pub stale: bool,
     /// The service was removed. No further snapshot follows.

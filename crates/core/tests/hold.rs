@@ -12,7 +12,7 @@ use rouse_core::endpoint::EndpointLoad;
 use rouse_core::endpoint::{Endpoint, PortName, State};
 use rouse_core::hold::{AcquireError, HoldLimit, HoldLimits};
 use rouse_core::registry::RegistrySettings;
-use rouse_core::service::{Port, Service, Slot, SlotRequest, Spec};
+use rouse_core::service::{Port, Service, ServiceSpec, Slot, SlotRequest};
 use rouse_core::snapshot::{ConcurrencyLimits, PortView};
 use rouse_core::start_failure::{StartFailure, StartFailureCause};
 use rouse_core::time::{Clock, Moment};
@@ -81,7 +81,7 @@ struct World {
 const BOUND: usize = 8;
 const MIN_RELEASED: u32 = 2;
 
-fn spread(limit: u32) -> ConcurrencyLimits {
+fn concurrency(limit: u32) -> ConcurrencyLimits {
     ConcurrencyLimits { max_released: MIN_RELEASED.try_into().unwrap(), ..ConcurrencyLimits::new(0, limit) }
 }
 
@@ -89,7 +89,7 @@ impl World {
     fn new() -> Self {
         let holds = HoldLimits { per_service: BOUND, total: 4 * BOUND, ..HoldLimits::default() };
         let bench = Bench::with(RegistrySettings { holds, ..RegistrySettings::default() });
-        let (service, port) = bench.service("cart", spread(0));
+        let (service, port) = bench.service("cart", concurrency(0));
         Self {
             bench,
             service,
@@ -135,7 +135,7 @@ impl World {
             }
             Op::Limit(limit) => {
                 self.limit = limit;
-                let spec = Spec { ports: vec![http()], spread: spread(limit) };
+                let spec = ServiceSpec { ports: vec![http()], concurrency: concurrency(limit) };
                 self.bench.registry.declare(self.service.id(), &spec);
             }
             Op::Tick(millis) => self.pass(Duration::from_millis(millis)),
@@ -465,7 +465,7 @@ fn a_waiting_request_gets_the_reason_when_its_wait_ends() {
     check(&|bench, service| bench.registry.remove(service.id()), AcquireError::ServiceGone);
     check(
         &|bench, service| {
-            let spec = Spec { ports: vec![PortName::new("grpc")], ..Spec::default() };
+            let spec = ServiceSpec { ports: vec![PortName::new("grpc")], ..ServiceSpec::default() };
             bench.registry.declare(service.id(), &spec);
         },
         AcquireError::NoSuchPort,

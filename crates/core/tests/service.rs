@@ -11,7 +11,7 @@ use rouse_core::cold_start::ColdStartOutcome;
 use rouse_core::endpoint::{PortName, Slice, SliceEndpoint, SlicePort, State};
 use rouse_core::hold::AcquireError;
 use rouse_core::merge::{BootId, Push, PushEvent, PushOrder};
-use rouse_core::service::{Port, Service, Slot, Spec};
+use rouse_core::service::{Port, Service, ServiceSpec, Slot};
 use rouse_core::snapshot::ConcurrencyLimits;
 use rouse_core::time::{Clock, Moment};
 use rouse_testkit::fakes::{Bench, DRAINING, READY, STARTING, http, ip, pod, ready_slice, slice};
@@ -29,15 +29,15 @@ fn push(n: u32, sequence: u64, event: PushEvent) -> Push {
 }
 
 /// Service `cart` without pods.
-fn cold(spread: ConcurrencyLimits) -> (Bench, Arc<Service>, Arc<Port>) {
+fn cold(concurrency: ConcurrencyLimits) -> (Bench, Arc<Service>, Arc<Port>) {
     let bench = Bench::new();
-    let (service, port) = bench.service("cart", spread);
+    let (service, port) = bench.service("cart", concurrency);
     (bench, service, port)
 }
 
 /// Service `cart` with this many ready pods.
-fn warm(spread: ConcurrencyLimits, pods: u32) -> (Bench, Arc<Service>, Arc<Port>) {
-    let (bench, service, port) = cold(spread);
+fn warm(concurrency: ConcurrencyLimits, pods: u32) -> (Bench, Arc<Service>, Arc<Port>) {
+    let (bench, service, port) = cold(concurrency);
     service.put_slice("a", ready_slice(pods));
     (bench, service, port)
 }
@@ -165,7 +165,9 @@ fn a_refused_request_leaves_the_quick_way_open_for_others() {
 #[test]
 fn a_closed_port_neither_wakes_nor_starts_a_cold_start() {
     let (bench, service, port) = cold(ConcurrencyLimits::default());
-    bench.registry.declare(service.id(), &Spec { ports: vec![PortName::new("grpc")], ..Spec::default() });
+    bench
+        .registry
+        .declare(service.id(), &ServiceSpec { ports: vec![PortName::new("grpc")], ..ServiceSpec::default() });
     assert_eq!(Request::new(&port, 0).turned_away(), AcquireError::NoSuchPort);
     let wakes = bench.engine.wakes();
     // An hour later, a real cold start.
@@ -184,7 +186,9 @@ fn a_closed_port_neither_wakes_nor_starts_a_cold_start() {
 #[test]
 fn a_port_that_is_no_more_gives_no_slots_although_its_pods_are_up() {
     let (bench, service, port) = warm(ConcurrencyLimits::default(), 1);
-    bench.registry.declare(service.id(), &Spec { ports: vec![PortName::new("grpc")], ..Spec::default() });
+    bench
+        .registry
+        .declare(service.id(), &ServiceSpec { ports: vec![PortName::new("grpc")], ..ServiceSpec::default() });
     assert!(port.try_acquire(0).is_none());
     assert_eq!(Request::new(&port, 0).turned_away(), AcquireError::NoSuchPort);
 }
@@ -304,7 +308,9 @@ fn an_announcement_sends_no_wake_for_a_closed_service() {
     bench.registry.remove(service.id());
     port.announce();
     let (other, port) = bench.service("till", ConcurrencyLimits::default());
-    bench.registry.declare(other.id(), &Spec { ports: vec![PortName::new("grpc")], ..Spec::default() });
+    bench
+        .registry
+        .declare(other.id(), &ServiceSpec { ports: vec![PortName::new("grpc")], ..ServiceSpec::default() });
     port.announce();
     let (_last, port) = bench.service("last", ConcurrencyLimits::default());
     bench.registry.shut_down();
@@ -403,9 +409,10 @@ fn a_limit_holds_for_a_pod_on_all_its_ports_together() {
     let bench = Bench::new();
     let id = "shop/cart".parse().unwrap();
     let grpc = PortName::new("grpc");
-    let service = bench
-        .registry
-        .declare(&id, &Spec { ports: vec![http(), grpc.clone()], spread: ConcurrencyLimits::new(0, 1) });
+    let service = bench.registry.declare(
+        &id,
+        &ServiceSpec { ports: vec![http(), grpc.clone()], concurrency: ConcurrencyLimits::new(0, 1) },
+    );
     service.put_slice(
         "a",
         Slice {
@@ -554,7 +561,7 @@ fn requests_earn_retries_and_retries_do_not() {
 fn every_port_is_served_by_a_publication() {
     let bench = Bench::new();
     let grpc = PortName::new("grpc");
-    let spec = Spec { ports: vec![grpc.clone(), http()], ..Spec::default() };
+    let spec = ServiceSpec { ports: vec![grpc.clone(), http()], ..ServiceSpec::default() };
     let service = bench.registry.declare(&"shop/cart".parse().unwrap(), &spec);
     let mut hold = Request::new(&service.port(&http()).unwrap(), 0).waits();
     service.put_slice("a", ready_slice(1));

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use rouse_core::endpoint::EndpointLoad;
 use rouse_core::hold::AcquireError;
 use rouse_core::merge::{BootId, Push, PushEvent, PushOrder};
-use rouse_core::service::{Port, Service, SlotRequest, Spec};
+use rouse_core::service::{Port, Service, ServiceSpec, SlotRequest};
 use rouse_core::snapshot::{ConcurrencyLimits, PortView};
 use rouse_testkit::fakes::{Bench, DRAINING, READY, STARTING, http, ip, pod, slice};
 
@@ -87,9 +87,9 @@ async fn writer(
     while !stop.load(Ordering::Relaxed) {
         match random.roll(6) {
             0 => {
-                let spec = Spec {
+                let spec = ServiceSpec {
                     ports: vec![http()],
-                    spread: ConcurrencyLimits::new(0, u32::try_from(random.roll(4)).unwrap()),
+                    concurrency: ConcurrencyLimits::new(0, u32::try_from(random.roll(4)).unwrap()),
                 };
                 bench.registry.declare(service.id(), &spec);
             }
@@ -164,9 +164,10 @@ fn nothing_hangs_and_nothing_leaks_when_everything_happens_at_once() {
         writers.join_all().await;
         // Every request that still waits can be served now.
         for (service, _) in &services {
-            bench
-                .registry
-                .declare(service.id(), &Spec { ports: vec![http()], spread: ConcurrencyLimits::default() });
+            bench.registry.declare(
+                service.id(),
+                &ServiceSpec { ports: vec![http()], concurrency: ConcurrencyLimits::default() },
+            );
             bench.clock.advance(Duration::from_mins(2));
             bench.registry.tick();
             service.replace_slices([("a", slice((0..PODS).map(|n| (n, READY))))]);

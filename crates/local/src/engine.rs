@@ -22,7 +22,7 @@ use rouse_core::endpoint::{PodUid, PortName, ServiceId};
 use rouse_core::engine::Engine;
 use rouse_core::random::SharedRandom;
 use rouse_core::registry::Registry;
-use rouse_core::service::{Service, Spec};
+use rouse_core::service::{Service, ServiceSpec};
 use rouse_core::time::{Clock as _, Moment};
 use rouse_net::clock::TokioClock;
 use rouse_net::probe_limiter::ProbeLimits;
@@ -177,7 +177,8 @@ impl LocalEngine {
         let _turn = lock(&self.changes);
         let order: Vec<ServiceId> = apps.iter().map(|spec| spec.service.clone()).collect();
         for spec in apps {
-            let declared = Spec { ports: vec![PortName::new(PORT_NAME)], spread: spec.spread };
+            let declared =
+                ServiceSpec { ports: vec![PortName::new(PORT_NAME)], concurrency: spec.concurrency };
             let service = registry.declare(&spec.service, &declared);
             if let Some(handle) = self.handle(&spec.service) {
                 if lock(&handle.orders).spec.makes_other_pods(&spec) {

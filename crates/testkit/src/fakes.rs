@@ -11,7 +11,7 @@ use rouse_core::endpoint::{
 };
 use rouse_core::engine::Engine;
 use rouse_core::registry::{Registry, RegistrySettings};
-use rouse_core::service::{Port, Service, Spec};
+use rouse_core::service::{Port, Service, ServiceSpec};
 use rouse_core::snapshot::ConcurrencyLimits;
 use rouse_core::time::{Clock, Moment};
 
@@ -83,9 +83,9 @@ impl Bench {
     }
 
     /// A declared service `shop/<name>` with one port, `http`.
-    pub fn service(&self, name: &str, spread: ConcurrencyLimits) -> (Arc<Service>, Arc<Port>) {
+    pub fn service(&self, name: &str, concurrency: ConcurrencyLimits) -> (Arc<Service>, Arc<Port>) {
         let id = ServiceId::new("shop", name).unwrap_or_else(|error| unreachable!("{error}"));
-        let spec = Spec { ports: vec![http()], spread };
+        let spec = ServiceSpec { ports: vec![http()], concurrency };
         let service = self.registry.declare(&id, &spec);
         let port = service.port(&http()).unwrap_or_else(|| unreachable!("it was just declared"));
         (service, port)

@@ -3,7 +3,7 @@
 //! Each scenario runs for `ROUSE_LOAD_SECONDS` (5; `make load` sets 60). It fails on failed requests, not on a low
 //! rate. It has its own harness, because one scenario needs haproxy, and a test that cannot run must report that.
 
-#![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
 #![expect(clippy::print_stderr, reason = "a run prints what it skips or measures beside its results")]
 
 mod generator;

@@ -9,7 +9,7 @@ use rouse_core::endpoint::{PortName, ServiceId};
 use rouse_core::host::Host;
 use rouse_core::registry::{Registry, RegistrySettings};
 use rouse_core::routing_mode::RoutingMode;
-use rouse_core::service::Spec;
+use rouse_core::service::ServiceSpec;
 use rouse_core::snapshot::ConcurrencyLimits;
 use rouse_daemon::gateway::component_settings;
 use rouse_daemon::gateway::routes::{RouteDefaults, RouteTableBuilder};
@@ -56,8 +56,10 @@ impl Scene {
         let clock = Arc::<ManualClock>::default();
         let registry = Registry::new(RegistrySettings::default(), clock, Arc::<CountingEngine>::default());
         let id: ServiceId = "shop/cart".parse().unwrap();
-        registry
-            .declare(&id, &Spec { ports: vec![PortName::new("web")], spread: ConcurrencyLimits::default() });
+        registry.declare(
+            &id,
+            &ServiceSpec { ports: vec![PortName::new("web")], concurrency: ConcurrencyLimits::default() },
+        );
         let defaults = RouteDefaults {
             timeouts: component_settings::timeouts(&settings),
             direct: settings.get(&DIRECT_POD_ROUTING),

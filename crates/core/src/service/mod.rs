@@ -32,11 +32,11 @@ use crate::time::Moment;
 
 /// What an operator configures for a service.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Spec {
+pub struct ServiceSpec {
     /// The ports that requests can be sent to.
     pub ports: Vec<PortName>,
     /// How many requests one pod may have.
-    pub spread: ConcurrencyLimits,
+    pub concurrency: ConcurrencyLimits,
 }
 
 /// One service.
@@ -59,7 +59,7 @@ pub struct Service {
 #[derive(Debug)]
 struct Written {
     ledger: EndpointMerge,
-    spread: ConcurrencyLimits,
+    concurrency: ConcurrencyLimits,
     stale: bool,
     /// The registry has removed this service. Another service may have its name by now.
     gone: bool,
@@ -71,7 +71,7 @@ impl Service {
     pub(crate) fn new(id: ServiceId, policy: MergePolicy, shared: Arc<Shared>) -> Self {
         let written = Written {
             ledger: EndpointMerge::new(policy),
-            spread: ConcurrencyLimits::default(),
+            concurrency: ConcurrencyLimits::default(),
             stale: false,
             gone: false,
             addresses: Vec::new(),
@@ -146,7 +146,7 @@ impl Service {
     }
 
     /// Sets the ports and the concurrency limits. Requests held on a removed port end with an error.
-    pub(crate) fn declare(self: &Arc<Self>, spec: &Spec) {
+    pub(crate) fn declare(self: &Arc<Self>, spec: &ServiceSpec) {
         let mut ports = lock(&self.ports);
         let removed: Vec<Arc<Port>> =
             ports.extract_if(.., |port| !spec.ports.contains(port.name())).collect();
@@ -165,10 +165,10 @@ impl Service {
         if lock(&self.written).gone {
             self.close(&AcquireError::ServiceGone);
         }
-        let spread = spec.spread;
+        let concurrency = spec.concurrency;
         self.update(|written, _| {
-            let changed = written.spread != spread;
-            written.spread = spread;
+            let changed = written.concurrency != concurrency;
+            written.concurrency = concurrency;
             (changed, ())
         });
     }
@@ -283,7 +283,7 @@ impl Service {
         let snapshot = Snapshot {
             generation: self.feed.newest().generation + 1,
             ports: written.ledger.view(),
-            spread: written.spread,
+            concurrency: written.concurrency,
             stale: written.stale,
             gone: false,
         };

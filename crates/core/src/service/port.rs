@@ -168,7 +168,7 @@ impl Port {
             return None;
         }
         let snapshot = self.feed.newest();
-        let capacity = snapshot.spread.limit.map_or(SlotLimit::Unlimited, SlotLimit::InFlight);
+        let capacity = snapshot.concurrency.limit.map_or(SlotLimit::Unlimited, SlotLimit::InFlight);
         let view = snapshot.port(&self.name)?;
         let endpoint = pick(view, capacity, refused, seed, &*self.shared.clock).ok()?;
         Some(Taken { endpoint: Arc::clone(endpoint), max_released: false })
@@ -179,9 +179,9 @@ impl Port {
         let snapshot = self.feed.newest();
         let view = snapshot.port(&self.name).ok_or(PickError::NoEndpoint)?;
         let capacity = snapshot
-            .spread
+            .concurrency
             .limit
-            .map_or(SlotLimit::Released(snapshot.spread.max_released), SlotLimit::InFlight);
+            .map_or(SlotLimit::Released(snapshot.concurrency.max_released), SlotLimit::InFlight);
         let endpoint = pick(view, capacity, &waiter.refused, waiter.seed, &*self.shared.clock)?;
         Ok(Taken { endpoint: Arc::clone(endpoint), max_released: matches!(capacity, SlotLimit::Released(_)) })
     }

@@ -42,7 +42,7 @@ fn spec(app: &App, source: &ConfigSource) -> AppSpec {
         readiness: app.readiness.clone(),
         probe_interval: app.probe_interval,
         policy: app.scale.policy().clone(),
-        spread: ConcurrencyLimits::new(whole(settings.concurrency), settings.limit),
+        concurrency: ConcurrencyLimits::new(whole(settings.concurrency), settings.limit),
         stop_grace: app.stop_grace,
     }
 }

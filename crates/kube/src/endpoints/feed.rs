@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use rouse_core::endpoint::{PodUid, ServiceId, Slice};
 use rouse_core::registry::Registry;
-use rouse_core::service::Spec;
+use rouse_core::service::ServiceSpec;
 use rouse_core::snapshot::ConcurrencyLimits;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -269,8 +269,8 @@ impl RegistryFeed {
     fn declare(&self, id: &ServiceId) {
         let Some(facts) = self.services.get(id) else { return };
         let ports = facts.ports.iter().map(|port| port.name.clone()).collect();
-        let spread = self.spreads.get(id).copied().unwrap_or_default();
-        let service = self.registry.declare(id, &Spec { ports, spread });
+        let concurrency = self.spreads.get(id).copied().unwrap_or_default();
+        let service = self.registry.declare(id, &ServiceSpec { ports, concurrency });
         if self.stale {
             service.set_stale(true);
         }

@@ -393,8 +393,8 @@ fn spreads(plans: &[Arc<RoutePlan>]) -> HashMap<ServiceId, ConcurrencyLimits> {
         *target = (*target).max(scaling.concurrency.unwrap_or(0));
         *limit = limit.iter().copied().chain(scaling.concurrency_limit).min();
     }
-    let spread = |(id, (target, limit)): (ServiceId, (u32, Option<u32>))| {
+    let concurrency = |(id, (target, limit)): (ServiceId, (u32, Option<u32>))| {
         (id, ConcurrencyLimits::new(target, limit.unwrap_or(0)))
     };
-    all.into_iter().map(spread).collect()
+    all.into_iter().map(concurrency).collect()
 }

@@ -141,7 +141,7 @@ async fn limits_of_routes_reach_their_service() {
     let annotations = json!({"rouse.dev/concurrency-limit": "3"});
     api.put(ROUTES, annotated(route("s", "s.example.com", "cart"), annotations));
     let rig = Rig::synced(&api).await;
-    let limit = |rig: &Rig| rig.registry.get(&crate::rig::id("cart")).unwrap().snapshot().spread.limit;
+    let limit = |rig: &Rig| rig.registry.get(&crate::rig::id("cart")).unwrap().snapshot().concurrency.limit;
     rig.until("it is there", |rig| limit(rig).is_some_and(|limit| limit.get() == 3)).await;
     api.delete(ROUTES, "shop", "s");
     rig.until("it is gone", |rig| limit(rig).is_none()).await;

@@ -8,7 +8,7 @@ use futures_util::FutureExt as _;
 use http::Method;
 use rouse_core::engine::Engine as _;
 use rouse_core::hold::AcquireError;
-use rouse_core::service::{Port, SlotRequest, Spec};
+use rouse_core::service::{Port, ServiceSpec, SlotRequest};
 use rouse_core::start_failure::StartFailureCause;
 use rouse_kube::cluster::ClusterEvent;
 use serde_json::{Value, json};
@@ -505,7 +505,7 @@ async fn a_failure_is_over_when_a_pod_is_seen_that_a_slice_had_named_before() {
 /// The port of `cart` that the route leads to, declared as a gateway does.
 fn port(rig: &Rig) -> Arc<Port> {
     let name = rig.plan("shop/r").unwrap().target.as_ref().unwrap().port.clone();
-    let spec = Spec { ports: vec![name.clone()], ..Spec::default() };
+    let spec = ServiceSpec { ports: vec![name.clone()], ..ServiceSpec::default() };
     rig.registry.declare(&id("cart"), &spec).port(&name).unwrap()
 }
 

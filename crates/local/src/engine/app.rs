@@ -465,7 +465,7 @@ mod tests {
             readiness: Readiness::Tcp,
             probe_interval: Duration::from_secs(1),
             policy: (&scale::ScaleSettings::default()).try_into().unwrap(),
-            spread: ConcurrencyLimits::default(),
+            concurrency: ConcurrencyLimits::default(),
             stop_grace: Duration::ZERO,
         }
     }

@@ -32,7 +32,7 @@ pub struct AppSpec {
     /// The scaling policy.
     pub policy: ScalePolicy,
     /// How many requests one pod may have.
-    pub spread: ConcurrencyLimits,
+    pub concurrency: ConcurrencyLimits,
     /// How long a pod may take to finish its requests, and then again to exit after SIGTERM.
     pub stop_grace: Duration,
 }

@@ -56,7 +56,7 @@ pub(crate) fn app(name: &str, argv: &[&str]) -> AppSpec {
         readiness: Readiness::Tcp,
         probe_interval: Duration::from_secs(1),
         policy: policy(|_| {}),
-        spread: ConcurrencyLimits::default(),
+        concurrency: ConcurrencyLimits::default(),
         stop_grace: GENEROUS,
     }
 }

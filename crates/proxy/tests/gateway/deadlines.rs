@@ -67,7 +67,7 @@ async fn a_deadline_that_ends_an_upload_ends_the_stream_to_the_pod() {
 #[tokio::test]
 async fn a_get_lost_after_its_readiness_deadline_fails_with_upstream_reset() {
     let timeouts = Timeouts { readiness: LIMIT, ..Timeouts::default() };
-    let options = Options { timeouts, spread: ConcurrencyLimits::new(0, 1), ..Options::default() };
+    let options = Options { timeouts, concurrency: ConcurrencyLimits::new(0, 1), ..Options::default() };
     let (rig, pod) = Rig::with_pod(options).await;
     let serving = async {
         let wire = pod.accept_request().await;

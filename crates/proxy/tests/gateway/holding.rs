@@ -99,7 +99,7 @@ async fn a_failed_start_ends_the_hold_at_once_and_only_developers_get_the_detail
 
 #[tokio::test]
 async fn requests_are_released_first_come_first_served_and_never_above_the_limit() {
-    let rig = Rig::new(Options { spread: ConcurrencyLimits::new(0, 1), ..Options::default() });
+    let rig = Rig::new(Options { concurrency: ConcurrencyLimits::new(0, 1), ..Options::default() });
     let pod = Pod::new(1).await;
     let mut clients = Vec::new();
     for number in 1..=5 {

@@ -75,7 +75,7 @@ async fn a_placeholder_answers_at_once_wakes_once_and_counts_as_load() {
 #[tokio::test]
 async fn a_placeholder_is_not_for_pods_that_are_merely_at_their_limit() {
     let (rig, pod) =
-        Rig::with_pod(Options { spread: ConcurrencyLimits::new(0, 1), ..Options::default() }).await;
+        Rig::with_pod(Options { concurrency: ConcurrencyLimits::new(0, 1), ..Options::default() }).await;
     rig.no_pod(NoPodPolicy { placeholder: Some(page()), ..NoPodPolicy::default() });
     let (_first, mut wire) = rig.send_to(&pod, GET).await;
     let coming = async {
@@ -329,7 +329,7 @@ async fn passive_requests_wake_no_pod_and_are_served_by_a_ready_one() {
 #[tokio::test]
 async fn a_passive_request_does_not_wait() {
     let (rig, pod) =
-        Rig::with_pod(Options { spread: ConcurrencyLimits::new(0, 1), ..Options::default() }).await;
+        Rig::with_pod(Options { concurrency: ConcurrencyLimits::new(0, 1), ..Options::default() }).await;
     let passive = PassiveRequests { paths: vec!["/healthz".parse().unwrap()], ..PassiveRequests::default() };
     rig.no_pod(NoPodPolicy { passive, ..NoPodPolicy::default() });
     let (_first, _wire) = rig.send_to(&pod, GET).await;

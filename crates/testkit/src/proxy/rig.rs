@@ -13,7 +13,7 @@ use rouse_core::endpoint::{
 use rouse_core::hold::HoldLimits;
 use rouse_core::registry::{Registry, RegistrySettings};
 use rouse_core::routing_mode::RoutingMode;
-use rouse_core::service::{Service, Spec};
+use rouse_core::service::{Service, ServiceSpec};
 use rouse_core::snapshot::ConcurrencyLimits;
 use rouse_net::clock::TokioClock;
 use rouse_net::listen;
@@ -56,7 +56,7 @@ pub struct Rig {
 pub struct Options {
     pub timeouts: Timeouts,
     pub protocol: UpstreamProtocol,
-    pub spread: ConcurrencyLimits,
+    pub concurrency: ConcurrencyLimits,
     pub bounds: HoldLimits,
     pub limits: ConnectionLimits,
     /// No proxy is trusted with `X-Forwarded-*`.
@@ -75,7 +75,7 @@ impl Default for Options {
         Self {
             timeouts: Timeouts { readiness: Some(Duration::from_secs(20)), ..Timeouts::default() },
             protocol: UpstreamProtocol::Http1,
-            spread: ConcurrencyLimits::default(),
+            concurrency: ConcurrencyLimits::default(),
             bounds: HoldLimits::default(),
             limits: ConnectionLimits::default(),
             edge: false,
@@ -96,7 +96,7 @@ impl Rig {
 
     /// The same, with TLS for its clients.
     pub fn behind(options: Options, tls: Option<&Arc<ServerTls>>) -> Self {
-        let Options { timeouts, protocol, spread, bounds, limits, edge, .. } = options;
+        let Options { timeouts, protocol, concurrency, bounds, limits, edge, .. } = options;
         let Options { over_tls, direct, cluster_ip, cold_start, access, starting, .. } = options;
         let clock = TokioClock::new();
         let engine = Arc::<CountingEngine>::default();
@@ -104,7 +104,7 @@ impl Rig {
         let registry = Registry::new(core, Arc::new(clock), Arc::clone(&engine) as _);
         let id: ServiceId = "shop/cart".parse().unwrap();
         let name = PortName::new("http");
-        let service = registry.declare(&id, &Spec { ports: vec![name.clone()], spread });
+        let service = registry.declare(&id, &ServiceSpec { ports: vec![name.clone()], concurrency });
         let mut metrics = prometheus_client::registry::Registry::default();
         let settings = ProxySettings {
             id: "test".into(),
@@ -157,7 +157,8 @@ impl Rig {
     /// One more service, without pods: `shop/{name}` at `{name}.test`.
     pub fn add(&self, name: &str) -> Arc<Service> {
         let id: ServiceId = format!("shop/{name}").parse().unwrap();
-        let spec = Spec { ports: vec![PortName::new("http")], spread: ConcurrencyLimits::default() };
+        let spec =
+            ServiceSpec { ports: vec![PortName::new("http")], concurrency: ConcurrencyLimits::default() };
         let service = self.registry.declare(&id, &spec);
         let target = Target::Backend(backend(&service, UpstreamProtocol::Http1));
         self.route(rule(name, target, Timeouts::default(), NoPodPolicy::default()));
