@@ -95,11 +95,9 @@ pub(crate) fn run(ask: &ClusterSize) -> Result<()> {
 /// Changes one endpoint after the other. Measures the time from the event on a separate watch to the snapshot, in ms.
 async fn changes(client: &Client, large: &Large, ask: &ClusterSize) -> Result<Vec<f64>> {
     let clock = TokioClock::new();
-    let settings = ClusterSettings {
-        namespace: Some(NAMESPACE.to_owned()),
-        write_status: false,
-        ..ClusterSettings::new(Arc::new(clock), time_of_day, 7)
-    };
+    let mut settings = ClusterSettings::new(Arc::new(clock), time_of_day, 7);
+    settings.namespace = Some(NAMESPACE.to_owned());
+    settings.routes.write_status = false;
     let cluster = Cluster::new(super::client(&ask.kubeconfig).await?, settings);
     let policy = MergePolicy { manual_endpoints: true, ..MergePolicy::default() };
     let core = registry::RegistrySettings { policy, ..registry::RegistrySettings::default() };

@@ -18,7 +18,7 @@ use rouse_core::snapshot::ConcurrencyLimits;
 use rouse_net::clock::TokioClock;
 use rouse_net::listen;
 use rouse_proxy::budget::ConnectionLimits;
-use rouse_proxy::listen::{Gateway, ProxyListener, ProxySettings, Workers};
+use rouse_proxy::listen::{Gateway, ListenerOptions, ProxyListener, ProxySettings, Workers};
 use rouse_proxy::request::TrustedProxies;
 use rouse_proxy::routing::{NoPodPolicy, Route, RouteTable, Rule, Target};
 use rouse_proxy::telemetry::metrics::Metrics;
@@ -93,8 +93,9 @@ async fn serve(size: DataPlane) -> Result<()> {
     gateway.set_routes(routes(size, &services(size, &registry)?)?);
     let listeners = listen::bind(&[SocketAddr::from((Ipv4Addr::LOCALHOST, 0))])?;
     let address = listeners.first().ok_or("there is no listener")?.address();
-    let mut workers =
-        Workers::start(&gateway, listeners.into_iter().map(ProxyListener::from).collect(), WORKERS)?;
+    let plain = |listener| ProxyListener { listener, options: ListenerOptions::default() };
+    let listeners = listeners.into_iter().map(plain).collect();
+    let mut workers = Workers::start(&gateway, listeners, WORKERS)?;
     let mut timer = JoinSet::new();
     timer.spawn(async move { registry.drive(|due| clock.sleep_until(due)).await });
     println!("listening on http://{address}");

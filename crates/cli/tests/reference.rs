@@ -284,7 +284,7 @@ async fn who_asks_for_what_is_not_there_is_offered_what_is() {
     for (mode, cluster) in [(Mode::Gateway, Some(cluster().await)), (Mode::Up, None)] {
         let admin = admin(cluster);
         let (status, error) = asked(&admin, Method::GET, "/nope").await;
-        let (_, offered) = error.split_once("there are ").unwrap_or_else(|| panic!("{status}: {error}"));
+        let (_, offered) = error.split_once("the paths are ").unwrap_or_else(|| panic!("{status}: {error}"));
         let offered: Vec<&str> = offered.split(", ").collect();
         assert_eq!((status, offered.clone()), (404, paths(mode).iter().map(String::as_str).collect()));
         for offer in offered {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rouse_net::listen::{BindError, Listener, bind};
 use rouse_net::tls::ServerTls;
-use rouse_proxy::listen::ProxyListener;
+use rouse_proxy::listen::{ListenerOptions, ProxyListener};
 
 use crate::failure::CommandError;
 
@@ -34,6 +34,8 @@ pub(crate) struct Listeners {
     plain: Vec<Listener>,
     secure: Vec<Listener>,
     admin: Listener,
+    /// How the connections of all listeners for requests begin, apart from TLS.
+    pub(crate) options: ListenerOptions,
 }
 
 impl Listeners {
@@ -47,7 +49,7 @@ impl Listeners {
         let secure = open(&addresses.secure, Purpose::Secure)?;
         let none = || CommandError::Failed("cannot listen on the admin address".to_owned());
         let admin = open(&[addresses.admin], Purpose::Admin)?.pop().ok_or_else(none)?;
-        Ok(Self { plain, secure, admin })
+        Ok(Self { plain, secure, admin, options: ListenerOptions::default() })
     }
 
     /// The addresses with the ports that the system chose.
@@ -61,7 +63,10 @@ impl Listeners {
 
     /// The sockets themselves: those for requests, and the admin's.
     pub(crate) fn into_parts(self, tls: Option<&Arc<ServerTls>>) -> (Vec<ProxyListener>, Listener) {
-        let secure = self.secure.into_iter().map(|listener| ProxyListener { listener, tls: tls.cloned() });
-        (self.plain.into_iter().map(ProxyListener::from).chain(secure).collect(), self.admin)
+        let Self { plain, secure, admin, options } = self;
+        let with_tls = ListenerOptions { tls: tls.cloned(), ..options.clone() };
+        let plain = plain.into_iter().map(|listener| ProxyListener { listener, options: options.clone() });
+        let secure = secure.into_iter().map(|listener| ProxyListener { listener, options: with_tls.clone() });
+        (plain.chain(secure).collect(), admin)
     }
 }

@@ -15,7 +15,6 @@ use kube::Client;
 use rouse_core::endpoint::ServiceId;
 use rouse_core::engine::Engine;
 use rouse_core::registry::Registry;
-use rouse_core::routing_mode::RoutingMode;
 use rouse_core::time::Clock;
 use tokio::sync::{broadcast, watch};
 use tokio::task::JoinSet;
@@ -27,10 +26,9 @@ use crate::endpoints::pod_index::PodIndex;
 use crate::endpoints::{EndpointController, EndpointPolicy, ManualEndpoints};
 pub use crate::events::ClusterEvent;
 use crate::events::EventSender;
-use crate::objects::service_summary::TlsFacts;
+use crate::routes::RoutePlanner;
 pub use crate::routes::RoutePlans;
-use crate::routes::claims::HostRules;
-use crate::routes::{RoutePlanner, RouteSettings};
+pub use crate::routes::RouteSettings;
 use crate::wake::Waker;
 use wiring::Wiring;
 
@@ -46,26 +44,14 @@ pub struct ClusterSettings {
     pub manual_endpoints_of: BTreeSet<String>,
     /// The addresses on which this gateway listens. Endpoints there get no requests: they would loop.
     pub own_addresses: Vec<SocketAddr>,
-    /// What the operator decided about hosts.
-    pub hosts: HostRules,
     /// How long the watch of slices may be broken before snapshots are marked stale.
     pub stale_after: Duration,
-    /// Whether status conditions and Kubernetes Events are written.
-    pub write_status: bool,
-    /// The name of this gateway in Kubernetes Events: the name of its pod.
-    pub identity: String,
     /// The registry's clock.
     pub clock: Arc<dyn Clock>,
-    /// The time of day, for statuses and events.
-    pub time_of_day: fn() -> SystemTime,
     /// The seed for jitter.
     pub seed: u64,
-    /// Checks the certificates and the key that a Service names, and returns what is wrong. The data plane provides it;
-    /// the status of routes shows the result.
-    pub check_tls: fn(&TlsFacts) -> Option<String>,
-    /// The routing mode of routes that do not set one: straight to pods, or to the Service's `ClusterIP`. The status of
-    /// routes lists the settings of a Service that have no effect on requests straight to pods.
-    pub direct: RoutingMode,
+    /// What concerns routes.
+    pub routes: RouteSettings,
 }
 
 impl ClusterSettings {
@@ -77,15 +63,10 @@ impl ClusterSettings {
             manual_endpoints: false,
             manual_endpoints_of: BTreeSet::new(),
             own_addresses: Vec::new(),
-            hosts: HostRules::default(),
             stale_after: Duration::from_secs(10),
-            write_status: true,
-            identity: "rouse".to_owned(),
+            routes: RouteSettings::new(Arc::clone(&clock), time_of_day),
             clock,
-            time_of_day,
             seed,
-            check_tls: |_| None,
-            direct: RoutingMode::Always,
         }
     }
 
@@ -96,18 +77,6 @@ impl ClusterSettings {
             ManualEndpoints::In(self.manual_endpoints_of.clone())
         };
         EndpointPolicy { manual, own: self.own_addresses.clone() }
-    }
-
-    fn of_routes(&self) -> RouteSettings {
-        RouteSettings {
-            hosts: self.hosts.clone(),
-            write_status: self.write_status,
-            identity: self.identity.clone(),
-            clock: Arc::clone(&self.clock),
-            time_of_day: self.time_of_day,
-            check_tls: self.check_tls,
-            direct: self.direct,
-        }
     }
 }
 
@@ -132,7 +101,7 @@ impl Cluster {
         let events = EventSender::new();
         let (namespace, clock) = (settings.namespace.as_deref(), Arc::clone(&settings.clock));
         let watches = Arc::new(Watches::new(client, namespace, clock, settings.seed));
-        let planner = Arc::new(RoutePlanner::new(settings.of_routes(), &watches, &events));
+        let planner = Arc::new(RoutePlanner::new(settings.routes.clone(), &watches, &events));
         let waker = Arc::new(Waker::new(watches.client(), planner.serving(), events.clone()));
         Arc::new(Self { settings, watches, pods: Arc::default(), planner, waker, events })
     }

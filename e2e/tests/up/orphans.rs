@@ -105,7 +105,7 @@ impl Scene {
         let guardian = Process::of(pod.parent().unwrap()).unwrap();
         assert_eq!(guardian.parent(), Some(self.rouse.pid), "a guardian is rouse's own child");
         proc::signal(guardian.pid, Signal::KILL);
-        printed(&self.rouse, "its guardian process was killed", 1).await;
+        printed(&self.rouse, "was killed together with its guardian process", 1).await;
     }
 
     /// Asserts that there is no new file.

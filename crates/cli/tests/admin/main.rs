@@ -139,8 +139,8 @@ async fn a_bad_question_is_told_what_is_allowed() {
         ("/api/v1/cold-starts?service=cart", 400, "namespace/name"),
         ("/api/v1/cold-starts?app=cart", 400, "service=NAMESPACE/NAME and limit=COUNT"),
         ("/api/v1/services/shop/cart/logs?follow=maybe", 400, "follow=true or follow=false"),
-        ("/api/v1/services/shop/nope/logs", 404, "there are: shop/cart"),
-        ("/api/v1/services/other/cart/logs", 404, "there are: shop/cart"),
+        ("/api/v1/services/shop/nope/logs", 404, "the services are: shop/cart"),
+        ("/api/v1/services/other/cart/logs", 404, "the services are: shop/cart"),
         ("/nope", 404, "/api/v1/services"),
         ("/", 404, "/api/v1/services"),
     ];

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use rouse_config::settings::Values;
 use rouse_core::routing_mode::RoutingMode;
-use rouse_daemon::gateway::component_settings;
 use rouse_daemon::gateway::settings::*;
 use rouse_daemon::logging::{LOG_FORMAT, LOG_LEVEL, LogFilter, LogFormat};
 use rouse_daemon::settings::{HEADER_TIMEOUT, IDLE_TIMEOUT, MAX_CONNECTIONS, TRUSTED_PROXIES, WORKERS};
@@ -205,7 +204,7 @@ pub(crate) const CASES: &[Case] = &[
         "connect-timeout",
         "250ms",
         "1s",
-        |it| component_settings::timeouts(it).connect == Duration::from_millis(250),
+        |it| timeouts(it).connect == Duration::from_millis(250),
         SPAN,
         DURATIONS,
     ),
@@ -213,7 +212,7 @@ pub(crate) const CASES: &[Case] = &[
         "readiness-timeout",
         "20s",
         "0s",
-        |it| component_settings::timeouts(it).readiness == Some(secs(20)),
+        |it| timeouts(it).readiness == Some(secs(20)),
         SPAN_OR_ZERO,
         DURATIONS,
     ),
@@ -221,7 +220,7 @@ pub(crate) const CASES: &[Case] = &[
         "response-header-timeout",
         "0s",
         "1m",
-        |it| component_settings::timeouts(it).response_header.is_none(),
+        |it| timeouts(it).response_header.is_none(),
         SPAN_OR_ZERO,
         DURATIONS,
     ),
@@ -229,42 +228,21 @@ pub(crate) const CASES: &[Case] = &[
         "request-timeout",
         "1h",
         "0s",
-        |it| component_settings::timeouts(it).request == Some(secs(3600)),
+        |it| timeouts(it).request == Some(secs(3600)),
         SPAN_OR_ZERO,
         DURATIONS,
     ),
-    case("max-hold", "2m", "3m", |it| component_settings::holds(it).max_wait == secs(120), SPAN, DURATIONS),
-    case("max-holds", "7", "8", |it| component_settings::holds(it).per_service == 7, COUNT, WHOLE),
-    case(
-        "max-holds-total",
-        "80000",
-        "90000",
-        |it| component_settings::holds(it).total == 80_000,
-        COUNT,
-        WHOLE,
-    ),
-    case("hold-memory", "64MiB", "1GiB", |it| component_settings::holds(it).bytes == 64 << 20, SIZE, SIZES),
-    case(
-        "wakes-per-second",
-        "7",
-        "8",
-        |it| component_settings::registry_settings(it).wakes.total.per_second == 7,
-        COUNT,
-        WHOLE,
-    ),
-    case(
-        "wake-burst",
-        "7",
-        "8",
-        |it| component_settings::registry_settings(it).wakes.total.burst == 7,
-        COUNT,
-        WHOLE,
-    ),
+    case("max-hold", "2m", "3m", |it| holds(it).max_wait == secs(120), SPAN, DURATIONS),
+    case("max-holds", "7", "8", |it| holds(it).per_service == 7, COUNT, WHOLE),
+    case("max-holds-total", "80000", "90000", |it| holds(it).total == 80_000, COUNT, WHOLE),
+    case("hold-memory", "64MiB", "1GiB", |it| holds(it).bytes == 64 << 20, SIZE, SIZES),
+    case("wakes-per-second", "7", "8", |it| registry_settings(it).wakes.total.per_second == 7, COUNT, WHOLE),
+    case("wake-burst", "7", "8", |it| registry_settings(it).wakes.total.burst == 7, COUNT, WHOLE),
     case(
         "namespace-wakes-per-second",
         "7",
         "8",
-        |it| component_settings::registry_settings(it).wakes.namespace.per_second == 7,
+        |it| registry_settings(it).wakes.namespace.per_second == 7,
         COUNT,
         WHOLE,
     ),
@@ -272,7 +250,7 @@ pub(crate) const CASES: &[Case] = &[
         "namespace-wake-burst",
         "7",
         "8",
-        |it| component_settings::registry_settings(it).wakes.namespace.burst == 7,
+        |it| registry_settings(it).wakes.namespace.burst == 7,
         COUNT,
         WHOLE,
     ),
@@ -350,7 +328,7 @@ pub(crate) const CASES: &[Case] = &[
         "shop.example.com=shop,*.example.com=web",
         "*=web",
         |it| {
-            let assigned = component_settings::assigned_hosts(it);
+            let assigned = assigned_hosts(it);
             let all: Vec<_> = assigned.iter().collect();
             all.iter().map(|(host, namespace)| format!("{host}={namespace}")).collect::<Vec<_>>()
                 == ["*.example.com=web", "shop.example.com=shop"]

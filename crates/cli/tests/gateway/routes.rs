@@ -11,8 +11,8 @@ use rouse_core::registry::{Registry, RegistrySettings};
 use rouse_core::routing_mode::RoutingMode;
 use rouse_core::service::ServiceSpec;
 use rouse_core::snapshot::ConcurrencyLimits;
-use rouse_daemon::gateway::component_settings;
 use rouse_daemon::gateway::routes::{RouteDefaults, RouteTableBuilder};
+use rouse_daemon::gateway::settings as set;
 use rouse_daemon::gateway::settings::DIRECT_POD_ROUTING;
 use rouse_daemon::gateway::upstream::Upstreams;
 use rouse_kube::objects::route::{RouteKind, RouteObject, read};
@@ -60,10 +60,8 @@ impl Scene {
             &id,
             &ServiceSpec { ports: vec![PortName::new("web")], concurrency: ConcurrencyLimits::default() },
         );
-        let defaults = RouteDefaults {
-            timeouts: component_settings::timeouts(&settings),
-            direct: settings.get(&DIRECT_POD_ROUTING),
-        };
+        let defaults =
+            RouteDefaults { timeouts: set::timeouts(&settings), direct: settings.get(&DIRECT_POD_ROUTING) };
         let service = json!({
             "metadata": {"namespace": "shop", "name": "cart"},
             "spec": {
@@ -71,7 +69,7 @@ impl Scene {
                 "ports": [{"name": "web", "port": 80, "appProtocol": protocol}],
             },
         });
-        let assigned = &component_settings::assigned_hosts(&settings);
+        let assigned = &set::assigned_hosts(&settings);
         let builder = RouteTableBuilder::new(registry, defaults, Upstreams::new(&settings), assigned);
         Self { service, tls: Arc::default(), builder }
     }

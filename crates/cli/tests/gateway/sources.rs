@@ -5,7 +5,7 @@ use std::path::Path;
 use rouse_config::settings::{AnySetting, Environment, Origin};
 use rouse_core::budget::WakeRates;
 use rouse_core::hold::HoldLimits;
-use rouse_daemon::gateway::{component_settings, read_settings, settings as set};
+use rouse_daemon::gateway::{read_settings, settings as set};
 use rouse_daemon::settings as shared;
 use rouse_proxy::budget::{ConnectionLimits, HeadLimits};
 use rouse_proxy::request::TrustedProxies;
@@ -18,13 +18,10 @@ fn the_defaults_are_those_of_the_parts() {
     let (settings, warnings) = told().good();
     assert_eq!(warnings, [""; 0]);
     let default = HoldLimits::default();
-    assert!(
-        component_settings::holds(&settings).bytes <= default.bytes,
-        "it follows the memory of this machine"
-    );
-    assert_eq!(HoldLimits { bytes: default.bytes, ..component_settings::holds(&settings) }, default);
-    assert_eq!(component_settings::registry_settings(&settings).wakes, WakeRates::default());
-    assert_eq!(component_settings::timeouts(&settings), Timeouts::default());
+    assert!(set::holds(&settings).bytes <= default.bytes, "it follows the memory of this machine");
+    assert_eq!(HoldLimits { bytes: default.bytes, ..set::holds(&settings) }, default);
+    assert_eq!(set::registry_settings(&settings).wakes, WakeRates::default());
+    assert_eq!(set::timeouts(&settings), Timeouts::default());
     assert_eq!(settings.get(&shared::TRUSTED_PROXIES).networks, TrustedProxies::private());
     let (front, guard) = (ConnectionLimits::default(), HeadLimits::default());
     assert_eq!(

@@ -130,7 +130,7 @@ pub struct WatchCollector(Arc<Cluster>, Arc<dyn Clock>);
 
 impl fmt::Debug for WatchCollector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Watches")
+        f.write_str("WatchCollector")
     }
 }
 

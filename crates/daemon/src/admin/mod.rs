@@ -104,7 +104,7 @@ pub enum PodBackend {
 
 impl fmt::Debug for DataPlaneView {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Services").field("mode", &self.mode()).finish_non_exhaustive()
+        f.debug_struct("DataPlaneView").field("mode", &self.mode()).finish_non_exhaustive()
     }
 }
 

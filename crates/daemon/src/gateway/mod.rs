@@ -2,7 +2,6 @@
 
 mod args;
 mod check;
-pub mod component_settings;
 mod events;
 mod keda;
 mod own_addresses;

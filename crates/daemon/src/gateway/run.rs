@@ -17,7 +17,7 @@ use super::routes::{RouteDefaults, RouteTableBuilder};
 use super::settings as set;
 use super::tls_files::LoadedCertificates;
 use super::upstream::Upstreams;
-use super::{component_settings, events, own_addresses};
+use super::{events, own_addresses};
 use crate::admin::PodBackend;
 use crate::admin::metrics::WatchCollector;
 use crate::data_plane::{DataPlane, MetricNames, Serving};
@@ -90,28 +90,22 @@ impl GatewayRole {
         let kubeconfig = values.get(&set::KUBECONFIG);
         let client = connect::connect(kubeconfig.as_deref(), values.get(&set::CONTEXT).as_deref()).await?;
         let clock = TokioClock::new();
-        let cluster = Cluster::new(
-            client,
-            component_settings::cluster_settings(values, own_sockets(&addresses), clock),
-        );
+        let cluster = Cluster::new(client, set::cluster_settings(values, own_sockets(&addresses), clock));
         let access = access_log(values)?;
-        let proxy = component_settings::proxy_settings(values, clock, access.clone());
+        let proxy = set::proxy_settings(values, clock, access.clone());
         let names = if values.get(&set::KEDA_COMPAT) { MetricNames::WithKeda } else { MetricNames::Own };
         let engine = Arc::clone(&cluster) as _;
-        let mut plane =
-            DataPlane::new(clock, component_settings::registry_settings(values), engine, proxy, names);
+        let mut plane = DataPlane::new(clock, set::registry_settings(values), engine, proxy, names);
         WatchCollector::register(Arc::clone(&cluster), Arc::new(clock), &mut plane.metrics);
         let upstreams = Upstreams::new(values);
         let configs = Arc::clone(upstreams.configs());
-        let defaults = RouteDefaults {
-            timeouts: component_settings::timeouts(values),
-            direct: values.get(&set::DIRECT_POD_ROUTING),
-        };
+        let defaults =
+            RouteDefaults { timeouts: set::timeouts(values), direct: values.get(&set::DIRECT_POD_ROUTING) };
         let builder = RouteTableBuilder::new(
             Arc::clone(&plane.registry),
             defaults,
             upstreams,
-            &component_settings::assigned_hosts(values),
+            &set::assigned_hosts(values),
         );
         let probers = Probers::new(Arc::clone(&plane.registry), cluster.pods(), values.get(&set::PROBE));
         let backend = PodBackend::Cluster(Arc::clone(&cluster));

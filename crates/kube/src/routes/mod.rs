@@ -1,7 +1,7 @@
 //! Compiles route objects into plans: which version serves, which namespace owns which host, and what the status says.
 //!
 //! `RoutePlanner` owns the route objects and what was decided about them. `store` keeps the last good version of each
-//! object. [`claims`] decides which namespace owns which host, by the times that [`record`] keeps in the routes' status.
+//! object. [`claims`] decides which namespace owns which host, by the times that [`claim_record`] keeps in the routes' status.
 //! [`plan`] puts these together with Services and `ConfigMap`s into what a data plane can use, and [`status`] has the
 //! conditions of each object. The planner asks other modules through `RouteContext`.
 
@@ -43,23 +43,40 @@ pub(crate) use planner::RoutePlanner;
 pub type RoutePlans = Arc<[Arc<RoutePlan>]>;
 
 /// The operator's settings for routes.
-pub(crate) struct RouteSettings {
+#[derive(Clone)]
+pub struct RouteSettings {
     /// What the operator decided about hosts.
-    pub(crate) hosts: HostRules,
+    pub hosts: HostRules,
     /// Whether status conditions and Kubernetes Events are written.
-    pub(crate) write_status: bool,
-    /// The name of this gateway in events.
-    pub(crate) identity: String,
-    pub(crate) clock: Arc<dyn Clock>,
+    pub write_status: bool,
+    /// The name of this gateway in Kubernetes Events: the name of its pod.
+    pub identity: String,
+    /// The registry's clock.
+    pub clock: Arc<dyn Clock>,
     /// The time of day, for statuses and events.
-    pub(crate) time_of_day: fn() -> SystemTime,
-    /// Checks certificates and keys, and returns what is wrong.
-    pub(crate) check_tls: fn(&TlsFacts) -> Option<String>,
-    /// The routing mode of routes that do not set one.
-    pub(crate) direct: RoutingMode,
+    pub time_of_day: fn() -> SystemTime,
+    /// Checks the certificates and the key that a Service names, and returns what is wrong. The data plane provides it;
+    /// the status of routes shows the result.
+    pub check_tls: fn(&TlsFacts) -> Option<String>,
+    /// The routing mode of routes that do not set one: straight to pods, or to the Service's `ClusterIP`. The status of
+    /// routes lists the settings of a Service that have no effect on requests straight to pods.
+    pub direct: RoutingMode,
 }
 
 impl RouteSettings {
+    /// The defaults: conditions are written, certificates are not checked, requests go to pods.
+    pub fn new(clock: Arc<dyn Clock>, time_of_day: fn() -> SystemTime) -> Self {
+        Self {
+            hosts: HostRules::default(),
+            write_status: true,
+            identity: "rouse".to_owned(),
+            clock,
+            time_of_day,
+            check_tls: |_| None,
+            direct: RoutingMode::Always,
+        }
+    }
+
     /// The time of claims that are granted now.
     fn claim_time(&self) -> ClaimTime {
         let since = (self.time_of_day)().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();

@@ -218,7 +218,7 @@ async fn settled(api: &ApiServer) {
 }
 
 async fn start(api: &ApiServer, overlap: HostOverlap) -> Rig {
-    Rig::synced_with(api, |settings| settings.hosts.overlap = overlap).await
+    Rig::synced_with(api, |settings| settings.routes.hosts.overlap = overlap).await
 }
 
 async fn live_through(steps: Vec<Step>, overlap: HostOverlap) {

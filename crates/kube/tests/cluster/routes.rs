@@ -128,7 +128,7 @@ async fn a_service_that_is_not_bypassed_gets_what_it_asks_for() {
             let annotations = json!({"rouse.dev/direct-pod-routing": own});
             api.put(ROUTES, annotated(route("r", "shop.example.com", "cart"), annotations));
         }
-        let rig = Rig::with(&api, |settings| settings.direct = default);
+        let rig = Rig::with(&api, |settings| settings.routes.direct = default);
         rig.until_condition("r", "Ready").await;
         assert_eq!(rig.condition("r", "NotHonoured").is_some(), reported, "{default:?} {own:?}");
         rig.stop().await;

@@ -118,7 +118,8 @@ async fn new_certificates_are_published_and_nothing_else_changes_the_facts() {
 async fn a_certificate_that_the_data_plane_cannot_use_is_a_fault_until_it_is_replaced() {
     let api = shop();
     let rig = Rig::with(&api, |settings| {
-        settings.check_tls = |facts| (facts.ca.as_deref() == Some(b"ROOT")).then(|| "no root".to_owned());
+        settings.routes.check_tls =
+            |facts| (facts.ca.as_deref() == Some(b"ROOT")).then(|| "no root".to_owned());
     });
     assert_eq!(rig.until_condition("r", "BadUpstreamTls").await.2, "Service shop/cart: no root");
     assert_eq!(
@@ -283,7 +284,7 @@ async fn more_objects_than_are_followed_are_faults_until_there_is_room() {
             api.put(ROUTES, pair);
         }
     }
-    let rig = Rig::synced_with(&api, |settings| settings.write_status = false).await;
+    let rig = Rig::synced_with(&api, |settings| settings.routes.write_status = false).await;
     let faults = |rig: &Rig| {
         let plans = Arc::clone(&rig.cluster.plans().borrow());
         let ports = plans.iter().flat_map(|plan| [Some(&plan.target), plan.fallback.as_ref()]).flatten();

@@ -402,7 +402,7 @@ async fn a_failure_does_not_have_routes_compiled_for_the_slices_of_other_service
     let api = shop();
     api.put("services", service("other"));
     let rig = Rig::synced_with(&api, |settings| {
-        settings.time_of_day = || {
+        settings.routes.time_of_day = || {
             COMPILED.fetch_add(1, Ordering::Relaxed);
             SystemTime::UNIX_EPOCH
         };
@@ -454,7 +454,7 @@ async fn a_failure_is_shown_until_there_are_pods_or_another_route() {
 #[tokio::test(start_paused = true)]
 async fn events_tell_of_wakes_and_of_few_failures() {
     let api = shop();
-    let rig = Rig::synced_with(&api, |settings| settings.identity = "gateway-1".into()).await;
+    let rig = Rig::synced_with(&api, |settings| settings.routes.identity = "gateway-1".into()).await;
     let events = |reason: &str| {
         let reason = reason.to_owned();
         rig.api.requests(move |request| request.method == Method::POST && request.body["reason"] == *reason)

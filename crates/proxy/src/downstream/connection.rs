@@ -52,8 +52,14 @@ pub(crate) struct Accepted {
     pub(crate) stream: TcpStream,
     /// Where it came from.
     pub(crate) client: SocketAddr,
+    pub(crate) options: ListenerOptions,
+}
+
+/// How the connections of a listener begin.
+#[derive(Debug, Clone, Default)]
+pub struct ListenerOptions {
     /// How to do the TLS handshake; `None`: without TLS.
-    pub(crate) tls: Option<Arc<ServerTls>>,
+    pub tls: Option<Arc<ServerTls>>,
 }
 
 /// What the client connections of one worker thread share.
@@ -87,7 +93,7 @@ async fn serve(
     permit: ConnectionPermit,
     arrival: InFlightGuard,
 ) {
-    let Accepted { stream, client: address, tls } = accepted;
+    let Accepted { stream, client: address, options: ListenerOptions { tls } } = accepted;
     let permit = Rc::new(permit);
     let protocol = match tls {
         Some(_) => None,

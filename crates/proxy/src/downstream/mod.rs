@@ -8,5 +8,6 @@ mod reject;
 mod socket;
 mod validated_stream;
 
+pub use self::connection::ListenerOptions;
 pub(crate) use self::connection::{Accepted, Downstream};
 pub(crate) use self::limiter::ConnectionLimiter;

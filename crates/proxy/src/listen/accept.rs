@@ -9,13 +9,12 @@ use std::time::Duration;
 
 use rouse_core::shutdown::InFlightGuard;
 use rouse_net::listen::Listener;
-use rouse_net::tls::ServerTls;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
 use super::worker::Worker;
 use super::worker_pool::AcceptBacklog;
-use crate::downstream::Accepted;
+use crate::downstream::{Accepted, ListenerOptions};
 use crate::upstream::is_local;
 
 /// How many more connections than the idlest worker one may have before it hands a new one over.
@@ -28,21 +27,14 @@ const PAUSE: Duration = Duration::from_millis(50);
 pub struct ProxyListener {
     /// The socket.
     pub listener: Listener,
-    /// How to do the TLS handshake; `None`: without TLS.
-    pub tls: Option<Arc<ServerTls>>,
+    /// How its connections begin.
+    pub options: ListenerOptions,
 }
 
 impl ProxyListener {
     /// The same socket, for another worker.
     pub(super) fn share(&self) -> io::Result<Self> {
-        Ok(Self { listener: self.listener.share()?, tls: self.tls.clone() })
-    }
-}
-
-impl From<Listener> for ProxyListener {
-    /// Without TLS.
-    fn from(listener: Listener) -> Self {
-        Self { listener, tls: None }
+        Ok(Self { listener: self.listener.share()?, options: self.options.clone() })
     }
 }
 
@@ -68,25 +60,25 @@ pub(super) struct Peers {
 pub(super) struct HandedOffConnection {
     stream: std::net::TcpStream,
     client: SocketAddr,
-    tls: Option<Arc<ServerTls>>,
+    options: ListenerOptions,
     counted: Counted,
     arrival: InFlightGuard,
 }
 
 /// Serves the connections that other workers have accepted.
 pub(super) async fn take_over(worker: &Rc<Worker>, mut inbox: mpsc::Receiver<HandedOffConnection>) {
-    while let Some(HandedOffConnection { stream, client, tls, counted, arrival }) = inbox.recv().await {
+    while let Some(HandedOffConnection { stream, client, options, counted, arrival }) = inbox.recv().await {
         // The worker that accepted it had room for it. This one may have none.
         worker.limiter.wait_for_room().await;
         if let Ok(stream) = TcpStream::from_std(stream) {
-            worker.downstream.spawn(Accepted { stream, client, tls }, counted, arrival);
+            worker.downstream.spawn(Accepted { stream, client, options }, counted, arrival);
         }
     }
 }
 
 /// Accepts from one socket until the drain, and then what is queued.
 pub(super) async fn accept(worker: &Rc<Worker>, listener: ProxyListener, peers: &Peers) {
-    let ProxyListener { listener, tls } = listener;
+    let ProxyListener { listener, options } = listener;
     // A listener that the runtime does not take cannot be waited for; the others go on.
     let Ok(listener) = TcpListener::from_std(listener.into_std()) else { return };
     let drain = &worker.runtime.drain;
@@ -104,7 +96,9 @@ pub(super) async fn accept(worker: &Rc<Worker>, listener: ProxyListener, peers: 
             () = drain.cancelled() => break,
         };
         match accepted {
-            Ok((stream, client)) => place(worker, Accepted { stream, client, tls: tls.clone() }, peers),
+            Ok((stream, client)) => {
+                place(worker, Accepted { stream, client, options: options.clone() }, peers)
+            }
             Err(error) if is_aborted(&error) => {}
             Err(error) if is_local(&error) => {
                 worker.free_descriptor();
@@ -121,7 +115,7 @@ pub(super) async fn accept(worker: &Rc<Worker>, listener: ProxyListener, peers: 
                 if stream.set_nonblocking(true).is_ok()
                     && let Ok(stream) = TcpStream::from_std(stream)
                 {
-                    place(worker, Accepted { stream, client, tls: tls.clone() }, peers);
+                    place(worker, Accepted { stream, client, options: options.clone() }, peers);
                 }
             }
             Err(error) if is_aborted(&error) => {}
@@ -149,15 +143,15 @@ fn place(worker: &Rc<Worker>, accepted: Accepted, Peers { number, all, .. }: &Pe
     let Some(idlest) = idlest else {
         return worker.downstream.spawn(accepted, Counted::new(&own.connections), arrival);
     };
-    let Accepted { stream, client, tls } = accepted;
+    let Accepted { stream, client, options } = accepted;
     let Ok(stream) = stream.into_std() else { return };
     let handed =
-        HandedOffConnection { stream, client, tls, counted: Counted::new(&idlest.connections), arrival };
+        HandedOffConnection { stream, client, options, counted: Counted::new(&idlest.connections), arrival };
     // A worker whose inbox is full leaves the connection here.
     if let Err(refused) = idlest.inbox.try_send(handed) {
-        let HandedOffConnection { stream, client, tls, arrival, .. } = refused.into_inner();
+        let HandedOffConnection { stream, client, options, arrival, .. } = refused.into_inner();
         if let Ok(stream) = TcpStream::from_std(stream) {
-            let accepted = Accepted { stream, client, tls };
+            let accepted = Accepted { stream, client, options };
             worker.downstream.spawn(accepted, Counted::new(&own.connections), arrival);
         }
     }

@@ -8,3 +8,4 @@ mod worker_pool;
 pub use self::accept::ProxyListener;
 pub use self::gateway::{Gateway, ProxySettings};
 pub use self::worker_pool::Workers;
+pub use crate::downstream::ListenerOptions;

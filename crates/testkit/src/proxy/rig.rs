@@ -19,7 +19,7 @@ use rouse_net::clock::TokioClock;
 use rouse_net::listen;
 use rouse_net::tls::ServerTls;
 use rouse_proxy::budget::ConnectionLimits;
-use rouse_proxy::listen::{Gateway, ProxyListener, ProxySettings, Workers};
+use rouse_proxy::listen::{Gateway, ListenerOptions, ProxyListener, ProxySettings, Workers};
 use rouse_proxy::request::TrustedProxies;
 use rouse_proxy::routing::{NoPodPolicy, Route, RouteTable, Rule, Target};
 use rouse_proxy::telemetry::access_log::AccessLog;
@@ -118,8 +118,9 @@ impl Rig {
         let gateway = Gateway::new(settings, Metrics::new(&mut metrics));
         let listeners = listen::bind(&["127.0.0.1:0".parse().unwrap()]).unwrap();
         let address = listeners[0].address();
+        let tls = ListenerOptions { tls: tls.cloned(), ..ListenerOptions::default() };
         let listeners =
-            listeners.into_iter().map(|listener| ProxyListener { listener, tls: tls.cloned() }).collect();
+            listeners.into_iter().map(|listener| ProxyListener { listener, options: tls.clone() }).collect();
         let workers = Workers::start(&gateway, listeners, NonZeroUsize::new(2).unwrap()).unwrap();
         let mut driver = JoinSet::new();
         let shared = Arc::clone(&registry);

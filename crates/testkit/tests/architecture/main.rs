@@ -40,7 +40,8 @@ fn no_rooms_of_a_crate_import_each_other_in_a_cycle() {
 fn imports_between_rooms_go_in_the_written_direction() {
     for (name, layers) in rules::LAYERS {
         let imports = source::imports(&source::files(name));
-        let layer = |room: &str| layers.iter().position(|layer| layer.contains(&room));
+        let layer_with = |room: &str| layers.iter().position(|layer| layer.contains(&room));
+        let layer = |room: &str| layer_with(room).or_else(|| layer_with("*"));
         for (room, imported) in &imports {
             let from = layer(room).unwrap_or_else(|| panic!("{name}/{room} has no layer in rules.rs"));
             for other in imported {

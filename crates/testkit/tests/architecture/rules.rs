@@ -12,7 +12,7 @@ pub(crate) const CRATES: &[(&str, &[&str])] = &[
     ("cli", &["config", "daemon", "core", "kube", "local"]),
 ];
 
-/// The rooms of a crate in layers. A room imports only rooms of later layers.
+/// The rooms of a crate in layers. A room imports only rooms of later layers. `*` stands for all rooms that are not listed.
 pub(crate) const LAYERS: &[(&str, &[&[&str]])] = &[
     (
         "core",
@@ -66,7 +66,8 @@ pub(crate) const LAYERS: &[(&str, &[&[&str]])] = &[
     (
         "daemon",
         &[
-            &["gateway", "up"],
+            // Every other room is a role.
+            &["*"],
             &["data_plane"],
             &["role"],
             &["admin", "certificates", "listeners", "logging", "settings"],

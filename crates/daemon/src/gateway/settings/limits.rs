@@ -1,8 +1,13 @@
-//! The settings that limit held requests, wakes, connections, request heads and memory.
+//! The settings that limit held requests, wakes, connections, request heads and memory, and the limits that follow from them.
 
 use std::time::Duration;
 
-use rouse_config::settings::{Group, Optional, Required, Setting, Size, Whole};
+use rouse_config::settings::{Group, Optional, Required, Setting, Size, Values, Whole};
+use rouse_core::budget::{Rate, WakeRates};
+use rouse_core::hold::HoldLimits;
+use rouse_core::merge::MergePolicy;
+use rouse_core::registry::RegistrySettings;
+use rouse_proxy::budget::{ConnectionLimits, HeadLimits};
 
 use crate::gateway::keda;
 use crate::process::capacity::ConnectionCapacity;
@@ -194,3 +199,56 @@ pub static BUFFER_MEMORY_PER_CONNECTION: Setting<usize> = Setting::new(
     "How much memory may buffer the bodies of one client connection; beyond it, reading from pods pauses \
      until the client reads",
 );
+
+/// The settings of the registry: the limits of held requests and of wakes.
+pub fn registry_settings(values: &Values) -> RegistrySettings {
+    let wakes = WakeRates {
+        namespace: Rate {
+            per_second: values.get(&NAMESPACE_WAKES_PER_SECOND),
+            burst: values.get(&NAMESPACE_WAKE_BURST),
+        },
+        total: Rate { per_second: values.get(&WAKES_PER_SECOND), burst: values.get(&WAKE_BURST) },
+    };
+    // The Kubernetes engine leaves out manual endpoints that are not allowed, service by service.
+    let policy = MergePolicy { manual_endpoints: true, ..MergePolicy::default() };
+    RegistrySettings { holds: holds(values), wakes, policy, ..RegistrySettings::default() }
+}
+
+/// The limits of held requests.
+pub fn holds(values: &Values) -> HoldLimits {
+    HoldLimits {
+        per_service: values.get(&MAX_HOLDS),
+        total: values.get(&MAX_HOLDS_TOTAL),
+        bytes: values.get(&HOLD_MEMORY).unwrap_or_else(|| ConnectionCapacity::now().holds),
+        max_wait: values.get(&MAX_HOLD),
+    }
+}
+
+/// The limits of client and pod connections.
+pub(super) fn connection_limits(values: &Values) -> ConnectionLimits {
+    let capacity = ConnectionCapacity::now();
+    // Cap the setting at the limit of open files: a connection beyond it cannot be served.
+    let connections = values.get(&MAX_CONNECTIONS).unwrap_or(capacity.connections).min(capacity.by_files);
+    let pod_connections = capacity.pod_connections_for(connections);
+    ConnectionLimits {
+        connections,
+        idle: values.get(&IDLE_TIMEOUT),
+        head: values.get(&HEADER_TIMEOUT),
+        heads: HeadLimits {
+            head: values.get(&MAX_HEADER_SIZE),
+            headers: values.get(&MAX_HEADERS),
+            line: values.get(&MAX_REQUEST_LINE),
+            ..HeadLimits::default()
+        },
+        streams: values.get(&MAX_STREAMS),
+        stream_idle: values.get(&STREAM_IDLE_TIMEOUT),
+        kept_per_pod: values.get(&MAX_IDLE_CONNECTIONS_PER_POD),
+        // Idle connections must leave room for those in use.
+        kept: values.get(&MAX_IDLE_CONNECTIONS).min(pod_connections / 2),
+        pod_connections,
+        pod_connections_per_client: values.get(&MAX_POD_CONNECTIONS_PER_CLIENT),
+        buffers: values.get(&BUFFER_MEMORY).unwrap_or(capacity.buffers),
+        buffers_per_connection: values.get(&BUFFER_MEMORY_PER_CONNECTION),
+        ..ConnectionLimits::default()
+    }
+}

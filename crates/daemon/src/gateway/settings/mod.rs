@@ -1,4 +1,4 @@
-//! The table of all settings of `rouse gateway`, in the order of help and documentation; and those without a file of their own.
+//! The table of all settings of `rouse gateway`, and the settings of its components that follow from them.
 
 mod limits;
 mod routing;
@@ -6,22 +6,30 @@ mod tls;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rouse_config::settings::{
     Address, Choice, FilePath, Group, Label, List, Optional, PrivateAddress, Required, Setting, SettingKind,
-    SettingsTable, Text,
+    SettingsTable, Text, Values,
 };
-use rouse_kube::routes::claims::HostOverlap;
+use rouse_kube::cluster::ClusterSettings;
+use rouse_kube::routes::claims::{HostOverlap, HostRules};
+use rouse_kube::routes::hosts::AssignedHosts;
+use rouse_net::clock::TokioClock;
+use rouse_net::random::system_seed;
+use rouse_proxy::listen::ProxySettings;
 use rouse_proxy::routing::HostPattern;
-use rouse_proxy::telemetry::access_log::Format;
+use rouse_proxy::telemetry::access_log::{AccessLog, Format};
+use rouse_proxy::upstream::ColdStartHeaders;
 
 pub use self::limits::*;
 pub use self::routing::*;
 pub use self::tls::*;
-use super::keda;
+use super::{keda, upstream};
 use crate::logging::{LOG_FORMAT, LOG_LEVEL};
-use crate::settings::{drain_timeout, everywhere, loopback, shutdown_delay};
+use crate::process::time_of_day;
+use crate::settings::{TRUSTED_PROXIES, drain_timeout, everywhere, loopback, shutdown_delay};
 
 /// The table of `rouse gateway`.
 pub static TABLE: SettingsTable = SettingsTable {
@@ -169,5 +177,49 @@ impl SettingKind for Assignment {
 
     fn show(&self, AssignedHost { host, namespace }: &AssignedHost) -> String {
         format!("{host}={namespace}")
+    }
+}
+
+/// The hosts that the operator assigns to namespaces.
+pub fn assigned_hosts(values: &Values) -> AssignedHosts {
+    let all = values.get(&ASSIGNED_HOSTS).into_iter();
+    all.map(|assigned| (assigned.host.to_string(), assigned.namespace)).collect()
+}
+
+/// The settings of the Kubernetes engine.
+pub fn cluster_settings(
+    values: &Values,
+    own_addresses: Vec<SocketAddr>,
+    clock: TokioClock,
+) -> ClusterSettings {
+    let mut settings = ClusterSettings::new(Arc::new(clock), time_of_day, system_seed());
+    settings.namespace = values.get(&WATCH_NAMESPACE);
+    settings.manual_endpoints = values.get(&ALLOW_MANUAL_ENDPOINTS);
+    settings.manual_endpoints_of = values.get(&MANUAL_ENDPOINTS_OF).into_iter().collect();
+    settings.own_addresses = own_addresses;
+    settings.routes.hosts =
+        HostRules { assigned: assigned_hosts(values), overlap: values.get(&HOST_OVERLAP) };
+    settings.routes.direct = values.get(&DIRECT_POD_ROUTING);
+    // In a pod this is the pod's name.
+    settings.routes.identity = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    settings.routes.check_tls = upstream::check;
+    settings
+}
+
+/// The settings of the proxy.
+pub fn proxy_settings(
+    values: &Values,
+    clock: TokioClock,
+    access: Option<Arc<dyn AccessLog>>,
+) -> ProxySettings {
+    let cold_start = values.get(&COLD_START_HEADER);
+    ProxySettings {
+        id: format!("{:016x}", system_seed()),
+        trusted: values.get(&TRUSTED_PROXIES).networks,
+        bounds: holds(values),
+        clock,
+        limits: connection_limits(values),
+        cold_start: ColdStartHeaders { rouse: cold_start, keda: cold_start && values.get(&KEDA_COMPAT) },
+        access,
     }
 }

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use rouse_config::settings::{Choice, Group, Label, List, Required, Setting, Switch};
+use rouse_config::settings::{Choice, Group, Label, List, Required, Setting, Switch, Values};
 use rouse_core::routing_mode::RoutingMode;
+use rouse_proxy::upstream::Timeouts;
 
 use crate::gateway::keda;
 use crate::settings::{ANY_DURATION, POSITIVE_DURATION, TRUSTED_PROXIES};
@@ -118,3 +119,15 @@ pub static REQUEST_TIMEOUT: Setting<Duration> = Setting::new(
     "How long a whole request may take; 0 means no limit",
 )
 .aliases(&keda::REQUEST_TIMEOUT);
+
+/// The timeouts of requests whose route sets none.
+pub fn timeouts(values: &Values) -> Timeouts {
+    // Zero means no limit.
+    let limit = |timeout: Duration| (!timeout.is_zero()).then_some(timeout);
+    Timeouts {
+        readiness: limit(values.get(&READINESS_TIMEOUT)),
+        request: limit(values.get(&REQUEST_TIMEOUT)),
+        response_header: limit(values.get(&RESPONSE_HEADER_TIMEOUT)),
+        connect: values.get(&CONNECT_TIMEOUT),
+    }
+}
