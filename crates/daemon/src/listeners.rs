@@ -64,7 +64,7 @@ impl Listeners {
     /// The sockets themselves: those for requests, and the admin's.
     pub(crate) fn into_parts(self, tls: Option<&Arc<ServerTls>>) -> (Vec<ProxyListener>, Listener) {
         let Self { plain, secure, admin, options } = self;
-        let with_tls = ListenerOptions { tls: tls.cloned(), ..options.clone() };
+        let with_tls = options.clone().with_tls(tls);
         let plain = plain.into_iter().map(|listener| ProxyListener { listener, options: options.clone() });
         let secure = secure.into_iter().map(|listener| ProxyListener { listener, options: with_tls.clone() });
         (plain.chain(secure).collect(), admin)

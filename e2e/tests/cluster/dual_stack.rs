@@ -37,7 +37,7 @@ const NODE: &str = "made-up";
 /// IPv4 first, as the cluster was made.
 const RANGES: &str = "--service-cluster-ip-range=10.96.0.0/16,fd00:96::/112";
 
-/// A non-loopback address of this machine, since EndpointSlices do not allow loopback addresses.
+/// A non-loopback address of this machine, since `EndpointSlice`s do not allow loopback addresses.
 struct Address(IpAddr);
 
 impl Address {

@@ -172,7 +172,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// A non-loopback address of this machine, since EndpointSlices do not allow loopback addresses.
+/// A non-loopback address of this machine, since `EndpointSlice`s do not allow loopback addresses.
 fn own_address() -> IpAddr {
     let trie = fs::read_to_string("/proc/net/fib_trie").expect("the kernel's routes");
     let lines: Vec<&str> = trie.lines().map(str::trim).collect();

@@ -57,7 +57,7 @@ fn log_watch(WatchReport { kind, state, synced, .. }: &WatchReport) {
         WatchState::Starting => {}
         WatchState::Following => tracing::info!(kind, "following {kind}"),
         WatchState::Missing => {
-            tracing::warn!(kind, "the cluster does not have {kind}: install it with `rouse install`")
+            tracing::warn!(kind, "the cluster does not have {kind}: install it with `rouse install`");
         }
         WatchState::Broken { why, .. } => {
             let so = if *synced { "the last known state stays in use" } else { "retrying" };

@@ -34,7 +34,8 @@ pub struct RouteDefaults {
     pub direct: RoutingMode,
 }
 
-/// Builds route tables, and keeps the state that survives a rebuild: health of ClusterIPs, and counts of pending requests.
+/// Builds route tables, and keeps the state that survives a rebuild: health of `ClusterIP`s, and counts of pending
+/// requests.
 #[derive(Debug)]
 pub struct RouteTableBuilder {
     registry: Arc<Registry>,
@@ -124,7 +125,7 @@ impl RouteTableBuilder {
         Target::Backend(Backend { service, port, protocol, over_tls, direct, cluster_ip })
     }
 
-    /// Reuses the ClusterIP while its addresses stay the same, because it knows whether they answer.
+    /// Reuses the `ClusterIP` while its addresses stay the same, because it knows whether they answer.
     fn cluster_ip(&mut self, before: &Self, addresses: Arc<[SocketAddr]>) -> Option<Arc<ClusterIp>> {
         let known = self.cluster_ips.get(&addresses).or_else(|| before.cluster_ips.get(&addresses)).cloned();
         let ip = known.or_else(|| ClusterIp::new(Arc::clone(&addresses)))?;

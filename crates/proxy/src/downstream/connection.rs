@@ -62,6 +62,15 @@ pub struct ListenerOptions {
     pub tls: Option<Arc<ServerTls>>,
 }
 
+impl ListenerOptions {
+    /// The same, with this TLS handshake, or none.
+    #[must_use]
+    pub fn with_tls(mut self, tls: Option<&Arc<ServerTls>>) -> Self {
+        self.tls = tls.cloned();
+        self
+    }
+}
+
 /// What the client connections of one worker thread share.
 #[derive(Debug)]
 pub(crate) struct Downstream {

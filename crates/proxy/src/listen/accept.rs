@@ -97,7 +97,7 @@ pub(super) async fn accept(worker: &Rc<Worker>, listener: ProxyListener, peers: 
         };
         match accepted {
             Ok((stream, client)) => {
-                place(worker, Accepted { stream, client, options: options.clone() }, peers)
+                place(worker, Accepted { stream, client, options: options.clone() }, peers);
             }
             Err(error) if is_aborted(&error) => {}
             Err(error) if is_local(&error) => {

@@ -67,7 +67,7 @@ async fn honest(rig: &Rig) -> Honest {
     Honest::over(shake(rig, Alpn::Http1).await, HOST).await
 }
 
-/// A client's first message: its ClientHello.
+/// A client's first message: its `ClientHello`.
 async fn hello() -> Vec<u8> {
     let (ours, mut theirs) = duplex(64 * 1024);
     let saying = client(Alpn::H2);

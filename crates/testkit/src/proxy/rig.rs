@@ -118,7 +118,7 @@ impl Rig {
         let gateway = Gateway::new(settings, Metrics::new(&mut metrics));
         let listeners = listen::bind(&["127.0.0.1:0".parse().unwrap()]).unwrap();
         let address = listeners[0].address();
-        let tls = ListenerOptions { tls: tls.cloned(), ..ListenerOptions::default() };
+        let tls = ListenerOptions::default().with_tls(tls);
         let listeners =
             listeners.into_iter().map(|listener| ProxyListener { listener, options: tls.clone() }).collect();
         let workers = Workers::start(&gateway, listeners, NonZeroUsize::new(2).unwrap()).unwrap();
