@@ -2,10 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a panic is how a test fails")]
 
-use std::io::{self, Write};
 use std::path::Path;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rouse_core::cold_start::{ColdStart, ColdStartOutcome};
@@ -25,6 +23,7 @@ use rouse_local::output::{Line, Stream};
 use rouse_proxy::routing::Target;
 use rouse_proxy::upstream::{Backend, UpstreamProtocol};
 use rouse_testkit::fakes::Bench;
+use rouse_testkit::halted_writer::HaltedWriter;
 
 fn read(text: &str) -> Config {
     config::read(text, "rouse.yaml").unwrap()
@@ -262,36 +261,9 @@ fn what_a_pod_prints_begins_with_its_name_and_leaves_no_colour_behind() {
     assert_ne!(color("hello"), color("slow"), "the demo's apps can be told apart");
 }
 
-/// A writer that keeps its output, and blocks until the test releases it.
-struct Paper {
-    gate: Receiver<()>,
-    text: Arc<Mutex<Vec<u8>>>,
-}
-
-impl Paper {
-    fn new() -> (Self, SyncSender<()>, Arc<Mutex<Vec<u8>>>) {
-        let (open, gate) = sync_channel(1);
-        let text = Arc::<Mutex<Vec<u8>>>::default();
-        (Self { gate, text: Arc::clone(&text) }, open, text)
-    }
-}
-
-impl Write for Paper {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // Blocks until the other end is dropped, as a halted terminal does.
-        self.gate.recv().ok();
-        self.text.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
 #[tokio::test]
 async fn a_halted_terminal_makes_lines_of_pods_wait_and_holds_up_nothing_else() {
-    let (paper, open, text) = Paper::new();
+    let (paper, open, text) = HaltedWriter::new();
     let (console, writer) = Console::open(paper).unwrap();
     console.say("listening");
     let (pods, mut passing) = (console.clone(), tokio::task::JoinSet::new());
@@ -317,7 +289,7 @@ async fn a_halted_terminal_makes_lines_of_pods_wait_and_holds_up_nothing_else() 
 
 #[tokio::test]
 async fn the_end_does_not_wait_for_a_terminal_that_is_halted_for_good() {
-    let (paper, _open, _text) = Paper::new();
+    let (paper, _open, _text) = HaltedWriter::new();
     let (console, writer) = Console::open(paper).unwrap();
     console.say("one");
     let finish = writer.finish(Duration::from_millis(10));

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
-use rouse_config::settings::{DurationRange, Optional, Required, Setting, SettingKind, Whole};
+use rouse_config::settings::{DurationRange, Setting, SettingKind, Whole};
 use rouse_proxy::request::TrustedProxies;
 
 use crate::process::capacity::ConnectionCapacity;
@@ -12,13 +12,11 @@ use crate::process::capacity::ConnectionCapacity;
 /// The longest duration: a longer one is a mistake. It is far below where clocks overflow.
 const LONGEST: Duration = Duration::from_hours(30 * 24);
 /// A duration where zero has a meaning.
-pub const ANY_DURATION: Required<DurationRange> =
-    Required(DurationRange { least: Duration::ZERO, most: LONGEST });
+pub const ANY_DURATION: DurationRange = DurationRange { least: Duration::ZERO, most: LONGEST };
 /// A duration that may not be zero.
-pub const POSITIVE_DURATION: Required<DurationRange> =
-    Required(DurationRange { least: Duration::from_millis(1), most: LONGEST });
+pub const POSITIVE_DURATION: DurationRange = DurationRange { least: Duration::from_millis(1), most: LONGEST };
 /// A number of things that may not be zero.
-pub const COUNT: Required<Whole<usize>> = Required(Whole { least: 1, most: 1_000_000 });
+pub const COUNT: Whole<usize> = Whole { least: 1, most: 1_000_000 };
 
 /// A port on all IPv4 addresses.
 pub(crate) const fn everywhere(port: u16) -> SocketAddr {
@@ -70,7 +68,7 @@ impl SettingKind for Networks {
 /// `--trusted-proxies`.
 pub static TRUSTED_PROXIES: Setting<TrustedNetworks> = Setting::new(
     "trusted-proxies",
-    &Required(Networks),
+    &Networks,
     || TrustedNetworks {
         networks: TrustedProxies::private(),
         text: "127.0.0.0/8,::1/128,10.0.0.0/8,172.16.0.0/12,192.168.0.0/16,fc00::/7".to_owned(),
@@ -81,7 +79,7 @@ pub static TRUSTED_PROXIES: Setting<TrustedNetworks> = Setting::new(
 /// `--max-connections`.
 pub static MAX_CONNECTIONS: Setting<Option<usize>> = Setting::optional(
     "max-connections",
-    &Optional(Whole { least: 1, most: 10_000_000 }),
+    &Whole { least: 1, most: 10_000_000 },
     "by files and memory",
     "How many client connections may be open, at most about half of the limit of open files; the default is also at most \
      half of the memory limit at 32KiB each. At the limit, closes the connection that is idle longest, then the one stalled \
@@ -108,7 +106,7 @@ pub static IDLE_TIMEOUT: Setting<Duration> = Setting::new(
 /// `--workers`.
 pub static WORKERS: Setting<Option<usize>> = Setting::optional(
     "workers",
-    &Optional(Whole { least: 1, most: 1024 }),
+    &Whole { least: 1, most: 1024 },
     "one per core",
     "How many threads serve requests",
 );

@@ -1,11 +1,72 @@
-//! The arity of a setting: exactly one value, an optional value, or a list.
+//! How many values a setting has, which its type says: exactly one (`V`), an optional one (`Option<V>`), or a list (`Vec<V>`).
 
 use std::path::{Path, PathBuf};
+use std::slice;
 
 use super::value_types::SettingKind;
 
-/// How many values of a kind a setting of type `T` has.
-pub trait Arity<T>: Sync {
+/// A type that holds values of type `V`.
+pub trait Arity<V>: Sized {
+    /// True if it can be given several times.
+    const IS_LIST: bool;
+    /// With one value.
+    fn of(value: V) -> Self;
+    /// All values, in order.
+    fn values(&self) -> &[V];
+    /// The elements of several lists as one list; the last of several other values.
+    fn concat(parts: Vec<Self>) -> Option<Self>;
+}
+
+impl<V> Arity<V> for V {
+    const IS_LIST: bool = false;
+
+    fn of(value: V) -> Self {
+        value
+    }
+
+    fn values(&self) -> &[V] {
+        slice::from_ref(self)
+    }
+
+    fn concat(mut parts: Vec<Self>) -> Option<Self> {
+        parts.pop()
+    }
+}
+
+impl<V> Arity<V> for Option<V> {
+    const IS_LIST: bool = false;
+
+    fn of(value: V) -> Self {
+        Some(value)
+    }
+
+    fn values(&self) -> &[V] {
+        self.as_slice()
+    }
+
+    fn concat(mut parts: Vec<Self>) -> Option<Self> {
+        parts.pop()
+    }
+}
+
+impl<V> Arity<V> for Vec<V> {
+    const IS_LIST: bool = true;
+
+    fn of(value: V) -> Self {
+        vec![value]
+    }
+
+    fn values(&self) -> &[V] {
+        self
+    }
+
+    fn concat(parts: Vec<Self>) -> Option<Self> {
+        Some(parts.into_iter().flatten().collect())
+    }
+}
+
+/// How a setting of type `T` is read, shown and described: every [`SettingKind`] whose values `T` holds.
+pub trait SettingFormat<T>: Sync {
     /// See [`SettingKind::placeholder`].
     fn placeholder(&self) -> &'static str;
     /// See [`SettingKind::allowed`]; of one element if it is a list.
@@ -18,9 +79,9 @@ pub trait Arity<T>: Sync {
     fn json(&self, value: &T) -> serde_json::Value;
     /// See [`SettingKind::path`].
     fn paths(&self, value: &T) -> Vec<PathBuf>;
-    /// The elements of several lists as one list; the last of several other values.
+    /// See [`Arity::concat`].
     fn concat(&self, parts: Vec<T>) -> Option<T>;
-    /// True if it can be given several times.
+    /// See [`Arity::IS_LIST`].
     fn is_list(&self) -> bool;
     /// See [`SettingKind::is_joined`].
     fn is_joined(&self) -> bool;
@@ -28,144 +89,50 @@ pub trait Arity<T>: Sync {
     fn is_switch(&self) -> bool;
 }
 
-/// Exactly one value.
-#[derive(Debug, Clone, Copy)]
-pub struct Required<K>(pub K);
-
-/// One value, or none.
-#[derive(Debug, Clone, Copy)]
-pub struct Optional<K>(pub K);
-
-/// Any number of values.
-#[derive(Debug, Clone, Copy)]
-pub struct List<K>(pub K);
-
-impl<K: SettingKind> Arity<K::Value> for Required<K> {
+impl<K: SettingKind, T: Arity<K::Value>> SettingFormat<T> for K {
     fn placeholder(&self) -> &'static str {
-        self.0.placeholder()
+        SettingKind::placeholder(self)
     }
 
     fn allowed(&self) -> String {
-        self.0.allowed()
+        SettingKind::allowed(self)
     }
 
-    fn parse(&self, text: &str, folder: &Path) -> Result<K::Value, String> {
-        self.0.parse(text, folder)
+    fn parse(&self, text: &str, folder: &Path) -> Result<T, String> {
+        SettingKind::parse(self, text, folder).map(T::of)
     }
 
-    fn show(&self, value: &K::Value) -> Option<String> {
-        Some(self.0.show(value))
-    }
-
-    fn json(&self, value: &K::Value) -> serde_json::Value {
-        self.0.json(value)
-    }
-
-    fn paths(&self, value: &K::Value) -> Vec<PathBuf> {
-        self.0.path(value).into_iter().collect()
-    }
-
-    fn concat(&self, mut parts: Vec<K::Value>) -> Option<K::Value> {
-        parts.pop()
-    }
-
-    fn is_list(&self) -> bool {
-        false
-    }
-
-    fn is_joined(&self) -> bool {
-        self.0.is_joined()
-    }
-
-    fn is_switch(&self) -> bool {
-        self.0.is_switch()
-    }
-}
-
-impl<K: SettingKind> Arity<Option<K::Value>> for Optional<K> {
-    fn placeholder(&self) -> &'static str {
-        self.0.placeholder()
-    }
-
-    fn allowed(&self) -> String {
-        self.0.allowed()
-    }
-
-    fn parse(&self, text: &str, folder: &Path) -> Result<Option<K::Value>, String> {
-        self.0.parse(text, folder).map(Some)
-    }
-
-    fn show(&self, value: &Option<K::Value>) -> Option<String> {
-        value.as_ref().map(|value| self.0.show(value))
-    }
-
-    fn json(&self, value: &Option<K::Value>) -> serde_json::Value {
-        value.as_ref().map_or(serde_json::Value::Null, |value| self.0.json(value))
-    }
-
-    fn paths(&self, value: &Option<K::Value>) -> Vec<PathBuf> {
-        value.iter().filter_map(|value| self.0.path(value)).collect()
-    }
-
-    fn concat(&self, mut parts: Vec<Option<K::Value>>) -> Option<Option<K::Value>> {
-        parts.pop()
-    }
-
-    fn is_list(&self) -> bool {
-        false
-    }
-
-    fn is_joined(&self) -> bool {
-        self.0.is_joined()
-    }
-
-    fn is_switch(&self) -> bool {
-        self.0.is_switch()
-    }
-}
-
-impl<K: SettingKind> Arity<Vec<K::Value>> for List<K> {
-    fn placeholder(&self) -> &'static str {
-        self.0.placeholder()
-    }
-
-    fn allowed(&self) -> String {
-        self.0.allowed()
-    }
-
-    fn parse(&self, text: &str, folder: &Path) -> Result<Vec<K::Value>, String> {
-        self.0.parse(text, folder).map(|value| vec![value])
-    }
-
-    fn show(&self, values: &Vec<K::Value>) -> Option<String> {
-        let shown: Vec<String> = values.iter().map(|value| self.0.show(value)).collect();
+    fn show(&self, value: &T) -> Option<String> {
+        let shown: Vec<String> = value.values().iter().map(|value| SettingKind::show(self, value)).collect();
         (!shown.is_empty()).then(|| shown.join(","))
     }
 
-    fn json(&self, values: &Vec<K::Value>) -> serde_json::Value {
-        if values.is_empty() {
-            return serde_json::Value::Null;
+    fn json(&self, value: &T) -> serde_json::Value {
+        let mut values = value.values().iter().map(|value| SettingKind::json(self, value));
+        match values.next() {
+            None => serde_json::Value::Null,
+            Some(first) if T::IS_LIST => [first].into_iter().chain(values).collect(),
+            Some(only) => only,
         }
-        values.iter().map(|value| self.0.json(value)).collect()
     }
 
-    fn paths(&self, values: &Vec<K::Value>) -> Vec<PathBuf> {
-        values.iter().filter_map(|value| self.0.path(value)).collect()
+    fn paths(&self, value: &T) -> Vec<PathBuf> {
+        value.values().iter().filter_map(|value| SettingKind::path(self, value)).collect()
     }
 
-    fn concat(&self, parts: Vec<Vec<K::Value>>) -> Option<Vec<K::Value>> {
-        Some(parts.concat())
+    fn concat(&self, parts: Vec<T>) -> Option<T> {
+        T::concat(parts)
     }
 
     fn is_list(&self) -> bool {
-        true
+        T::IS_LIST
     }
 
     fn is_joined(&self) -> bool {
-        false
+        !T::IS_LIST && SettingKind::is_joined(self)
     }
 
     fn is_switch(&self) -> bool {
-        false
+        !T::IS_LIST && SettingKind::is_switch(self)
     }
 }

@@ -13,7 +13,7 @@ mod sources;
 mod value_types;
 
 pub use args::{Flags, HasTable};
-pub use arity::{Arity, List, Optional, Required};
+pub use arity::{Arity, SettingFormat};
 pub use check_config::ShowFormat;
 pub use read::{ConfigFile, FoundSetting, SettingsDiagnostics, SettingsTable, Values, read};
 pub use setting::{Alias, AllowedSources, AnySetting, Fallback, Group, Setting, SettingValue, Translated};

@@ -5,13 +5,13 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::arity::Arity;
+use super::arity::SettingFormat;
 use super::sources::Environment;
 
 /// One setting of type `T`, a static that the table of a command lists.
 pub struct Setting<T: 'static> {
     name: &'static str,
-    shape: &'static dyn Arity<T>,
+    format: &'static dyn SettingFormat<T>,
     default: Fallback<T>,
     help: &'static str,
     places: AllowedSources,
@@ -75,21 +75,21 @@ impl<T> Setting<T> {
     /// A setting that always has a value.
     pub const fn new(
         name: &'static str,
-        shape: &'static dyn Arity<T>,
+        format: &'static dyn SettingFormat<T>,
         default: fn() -> T,
         help: &'static str,
     ) -> Self {
-        Self::with(name, shape, Fallback::Is(default), help)
+        Self::with(name, format, Fallback::Is(default), help)
     }
 
     const fn with(
         name: &'static str,
-        shape: &'static dyn Arity<T>,
+        format: &'static dyn SettingFormat<T>,
         default: Fallback<T>,
         help: &'static str,
     ) -> Self {
         let (places, aliases) = (AllowedSources::All, &[]);
-        Self { name, shape, default, help, places, aliases, implied: None, on_this_machine: None }
+        Self { name, format, default, help, places, aliases, implied: None, on_this_machine: None }
     }
 
     /// Variables of another program that also set it; the first that sets it applies.
@@ -125,11 +125,11 @@ impl<T> Setting<Option<T>> {
     /// A setting that may be unset; the text `unset` explains that case.
     pub const fn optional(
         name: &'static str,
-        shape: &'static dyn Arity<Option<T>>,
+        format: &'static dyn SettingFormat<Option<T>>,
         unset: &'static str,
         help: &'static str,
     ) -> Self {
-        Self::with(name, shape, Fallback::Unset(unset, || None), help)
+        Self::with(name, format, Fallback::Unset(unset, || None), help)
     }
 }
 
@@ -137,11 +137,11 @@ impl<T> Setting<Vec<T>> {
     /// A list that is empty by default; the text `unset` explains that case.
     pub const fn list(
         name: &'static str,
-        shape: &'static dyn Arity<Vec<T>>,
+        format: &'static dyn SettingFormat<Vec<T>>,
         unset: &'static str,
         help: &'static str,
     ) -> Self {
-        Self::with(name, shape, Fallback::Unset(unset, Vec::new), help)
+        Self::with(name, format, Fallback::Unset(unset, Vec::new), help)
     }
 }
 
@@ -246,7 +246,7 @@ pub trait AnySetting: fmt::Debug + Sync {
 impl<T: Clone + Send + Sync + 'static> Setting<T> {
     fn store(&self, value: T) -> SettingValue {
         let (text, json, paths) =
-            (self.shape.show(&value), self.shape.json(&value), self.shape.paths(&value));
+            (self.format.show(&value), self.format.json(&value), self.format.paths(&value));
         SettingValue { value: Arc::new(value), text, json, paths }
     }
 }
@@ -269,28 +269,28 @@ impl<T: Clone + Send + Sync + 'static> AnySetting for Setting<T> {
     }
 
     fn placeholder(&self) -> &'static str {
-        self.shape.placeholder()
+        self.format.placeholder()
     }
 
     fn allowed(&self) -> String {
-        self.shape.allowed()
+        self.format.allowed()
     }
 
     fn is_list(&self) -> bool {
-        self.shape.is_list()
+        self.format.is_list()
     }
 
     fn is_joined(&self) -> bool {
-        self.shape.is_joined()
+        self.format.is_joined()
     }
 
     fn is_switch(&self) -> bool {
-        self.shape.is_switch()
+        self.format.is_switch()
     }
 
     fn default_text(&self) -> String {
         match self.default {
-            Fallback::Is(value) => self.shape.show(&value()).unwrap_or_default(),
+            Fallback::Is(value) => self.format.show(&value()).unwrap_or_default(),
             Fallback::Unset(words, _) => words.to_owned(),
         }
     }
@@ -312,11 +312,11 @@ impl<T: Clone + Send + Sync + 'static> AnySetting for Setting<T> {
     }
 
     fn parse(&self, text: &str, folder: &Path) -> Result<SettingValue, String> {
-        self.shape.parse(text, folder).map(|value| self.store(value))
+        self.format.parse(text, folder).map(|value| self.store(value))
     }
 
     fn concat(&self, parts: &[SettingValue]) -> SettingValue {
         let parts = parts.iter().filter_map(|part| part.value.downcast_ref::<T>().cloned());
-        self.store(self.shape.concat(parts.collect()).unwrap_or_else(|| self.default_value()))
+        self.store(self.format.concat(parts.collect()).unwrap_or_else(|| self.default_value()))
     }
 }

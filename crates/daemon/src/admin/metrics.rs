@@ -19,7 +19,7 @@ use rouse_core::time::Clock;
 use rouse_kube::client::watch::WatchState;
 use rouse_kube::cluster::Cluster;
 use rouse_local::engine::{AppEvent, AppEventKind};
-use rouse_proxy::telemetry::metrics::{OwnedFamily, seconds};
+use rouse_proxy::telemetry::metrics::{OwnedFamily, register, seconds};
 
 type Labels<const N: usize> = [(&'static str, String); N];
 
@@ -38,9 +38,18 @@ impl EventMetrics {
     /// Registers the counters in `metrics`.
     pub fn new(metrics: &mut Metrics) -> Self {
         let event_metrics = Self {
-            cold_starts: OwnedFamily::new(seconds),
-            sources: Family::default(),
-            wakes: Family::default(),
+            cold_starts: OwnedFamily::register(
+                metrics,
+                "rouse_cold_start_seconds",
+                "Duration of each phase of a cold start, and of the whole, by outcome",
+                seconds,
+            ),
+            sources: register(
+                metrics,
+                "rouse_endpoint_source_first",
+                "Pods that became ready, by the source that reported it first",
+            ),
+            wakes: register(metrics, "rouse_wakes", "Wakes of services, by result"),
         };
         for source in [Source::Slice, Source::Push, Source::Probe] {
             // Create each series at zero: the first count of a series that appears later has no rate.
@@ -49,17 +58,6 @@ impl EventMetrics {
         for result in ["sent", "failed"] {
             event_metrics.wakes.get_or_create(&[("result", result.to_owned())]).inc_by(0);
         }
-        metrics.register(
-            "rouse_cold_start_seconds",
-            "Duration of each phase of a cold start, and of the whole, by outcome",
-            event_metrics.cold_starts.family(),
-        );
-        metrics.register(
-            "rouse_endpoint_source_first",
-            "Pods that became ready, by the source that reported it first",
-            event_metrics.sources.clone(),
-        );
-        metrics.register("rouse_wakes", "Wakes of services, by result", event_metrics.wakes.clone());
         event_metrics
     }
 

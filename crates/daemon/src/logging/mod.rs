@@ -12,7 +12,7 @@ use std::io::{self, IsTerminal as _};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rouse_config::settings::{Choice, Required, Setting, Values};
+use rouse_config::settings::{Choice, Setting, Values};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::FilterExt as _;
 use tracing_subscriber::fmt::MakeWriter;
@@ -39,7 +39,7 @@ pub enum LogFormat {
 /// `--log-format`.
 pub static LOG_FORMAT: Setting<LogFormat> = Setting::new(
     "log-format",
-    &Required(Choice(&[("text", LogFormat::Text), ("json", LogFormat::Json)])),
+    &Choice(&[("text", LogFormat::Text), ("json", LogFormat::Json)]),
     || LogFormat::Text,
     "The format of the log on standard error: text or json",
 );
@@ -47,7 +47,7 @@ pub static LOG_FORMAT: Setting<LogFormat> = Setting::new(
 /// `--log-level`.
 pub static LOG_LEVEL: Setting<LogFilter> = Setting::new(
     "log-level",
-    &Required(Directives),
+    &Directives,
     LogFilter::default,
     "What is logged: off, error, warn, info, debug or trace, or a level for each part of the program, like \
      info,rouse_kube=debug",

@@ -98,37 +98,15 @@ async fn output(app: String, mut follower: Follower, console: Console, last: Can
 
 #[cfg(test)]
 mod tests {
-    use std::io::{self, Write};
-    use std::sync::Mutex;
-    use std::sync::mpsc::{Receiver, sync_channel};
-
     use rouse_local::output::Line;
+    use rouse_testkit::halted_writer::HaltedWriter;
 
     use super::*;
 
-    /// Takes nothing until the other end of its gate is dropped.
-    struct Halted {
-        gate: Receiver<()>,
-        text: Arc<Mutex<Vec<u8>>>,
-    }
-
-    impl Write for Halted {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.gate.recv().ok();
-            self.text.lock().unwrap().extend_from_slice(bytes);
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
     #[tokio::test]
     async fn a_halted_terminal_misses_what_is_not_kept_any_more_and_says_how_much() {
-        let (open, gate) = sync_channel(0);
-        let text = Arc::<Mutex<Vec<u8>>>::default();
-        let (console, writer) = Console::open(Halted { gate, text: Arc::clone(&text) }).unwrap();
+        let (terminal, open, text) = HaltedWriter::new();
+        let (console, writer) = Console::open(terminal).unwrap();
         let log = AppLog::new(10_000);
         let mut outputs = Outputs::new(console);
         outputs.follow([("hello".to_owned(), Arc::clone(&log))]);

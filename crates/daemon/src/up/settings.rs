@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use rouse_config::settings::{Group, List, Optional, PrivateAddress, Setting, SettingKind, SettingsTable};
+use rouse_config::settings::{Group, PrivateAddress, Setting, SettingKind, SettingsTable};
 
 use crate::logging::{LOG_FORMAT, LOG_LEVEL};
 use crate::settings::{
@@ -29,7 +29,7 @@ static OBSERVABILITY: Group = Group { title: "Observability", settings: &[&LOG_F
 /// `--listen`.
 pub static LISTEN: Setting<Vec<SocketAddr>> = Setting::list(
     "listen",
-    &List(PrintedAddress { admin: false }),
+    &PrintedAddress { admin: false },
     "from the file",
     "The address to listen on for requests, instead of the file's; may be repeated. Port 0 is any free port",
 );
@@ -37,7 +37,7 @@ pub static LISTEN: Setting<Vec<SocketAddr>> = Setting::list(
 /// `--admin`.
 pub static ADMIN: Setting<Option<SocketAddr>> = Setting::optional(
     "admin",
-    &Optional(PrintedAddress { admin: true }),
+    &PrintedAddress { admin: true },
     "from the file",
     "The address of the admin API and the metrics, instead of the file's",
 );

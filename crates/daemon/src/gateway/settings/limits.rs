@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rouse_config::settings::{Group, Optional, Required, Setting, Size, Values, Whole};
+use rouse_config::settings::{Group, Setting, Size, Values, Whole};
 use rouse_core::budget::{Rate, WakeRates};
 use rouse_core::hold::HoldLimits;
 use rouse_core::merge::MergePolicy;
@@ -76,7 +76,7 @@ pub static MAX_HOLDS_TOTAL: Setting<usize> = Setting::new(
 /// `--hold-memory`.
 pub static HOLD_MEMORY: Setting<Option<usize>> = Setting::optional(
     "hold-memory",
-    &Optional(Size { least: 1 << 20, most: 1 << 40 }),
+    &Size { least: 1 << 20, most: 1 << 40 },
     "a quarter of the memory limit, at most 256MiB",
     "How much memory all waiting requests together may take up",
 )
@@ -85,7 +85,7 @@ pub static HOLD_MEMORY: Setting<Option<usize>> = Setting::optional(
 /// `--wakes-per-second`.
 pub static WAKES_PER_SECOND: Setting<u32> = Setting::new(
     "wakes-per-second",
-    &Required(Whole { least: 1, most: 1_000_000 }),
+    &Whole { least: 1, most: 1_000_000 },
     || 50,
     "How many services may be woken per second on average",
 );
@@ -93,7 +93,7 @@ pub static WAKES_PER_SECOND: Setting<u32> = Setting::new(
 /// `--wake-burst`.
 pub static WAKE_BURST: Setting<u32> = Setting::new(
     "wake-burst",
-    &Required(Whole { least: 1, most: 1_000_000 }),
+    &Whole { least: 1, most: 1_000_000 },
     || 200,
     "How many services may be woken at once",
 );
@@ -101,7 +101,7 @@ pub static WAKE_BURST: Setting<u32> = Setting::new(
 /// `--namespace-wakes-per-second`.
 pub static NAMESPACE_WAKES_PER_SECOND: Setting<u32> = Setting::new(
     "namespace-wakes-per-second",
-    &Required(Whole { least: 1, most: 1_000_000 }),
+    &Whole { least: 1, most: 1_000_000 },
     || 10,
     "How many services of one namespace may be woken per second on average",
 );
@@ -109,7 +109,7 @@ pub static NAMESPACE_WAKES_PER_SECOND: Setting<u32> = Setting::new(
 /// `--namespace-wake-burst`.
 pub static NAMESPACE_WAKE_BURST: Setting<u32> = Setting::new(
     "namespace-wake-burst",
-    &Required(Whole { least: 1, most: 1_000_000 }),
+    &Whole { least: 1, most: 1_000_000 },
     || 50,
     "How many services of one namespace may be woken at once",
 );
@@ -117,7 +117,7 @@ pub static NAMESPACE_WAKE_BURST: Setting<u32> = Setting::new(
 /// `--max-streams`.
 pub static MAX_STREAMS: Setting<u32> = Setting::new(
     "max-streams",
-    &Required(Whole { least: 1, most: 10_000 }),
+    &Whole { least: 1, most: 10_000 },
     || 256,
     "How many requests may be under way on one HTTP/2 connection",
 );
@@ -133,7 +133,7 @@ pub static STREAM_IDLE_TIMEOUT: Setting<Duration> = Setting::new(
 /// `--max-header-size`.
 pub static MAX_HEADER_SIZE: Setting<usize> = Setting::new(
     "max-header-size",
-    &Required(Size { least: 8 << 10, most: 1 << 20 }),
+    &Size { least: 8 << 10, most: 1 << 20 },
     || 64 << 10,
     "How large the request line and headers of a request may be together",
 );
@@ -141,7 +141,7 @@ pub static MAX_HEADER_SIZE: Setting<usize> = Setting::new(
 /// `--max-headers`.
 pub static MAX_HEADERS: Setting<usize> = Setting::new(
     "max-headers",
-    &Required(Whole { least: 1, most: 10_000 }),
+    &Whole { least: 1, most: 10_000 },
     || 100,
     "How many headers a request may have",
 );
@@ -149,7 +149,7 @@ pub static MAX_HEADERS: Setting<usize> = Setting::new(
 /// `--max-request-line`.
 pub static MAX_REQUEST_LINE: Setting<usize> = Setting::new(
     "max-request-line",
-    &Required(Size { least: 256, most: 1 << 20 }),
+    &Size { least: 256, most: 1 << 20 },
     || 16 << 10,
     "How long the request line may be; at most --max-header-size",
 );
@@ -184,7 +184,7 @@ pub static MAX_POD_CONNECTIONS_PER_CLIENT: Setting<usize> = Setting::new(
 /// `--buffer-memory`.
 pub static BUFFER_MEMORY: Setting<Option<usize>> = Setting::optional(
     "buffer-memory",
-    &Optional(Size { least: 1 << 20, most: 1 << 40 }),
+    &Size { least: 1 << 20, most: 1 << 40 },
     "a quarter of the memory limit, at most 64MiB",
     "How much memory may buffer bodies that their receivers do not read yet; beyond it, the client \
      connections stalled longest are closed",
@@ -194,7 +194,7 @@ pub static BUFFER_MEMORY: Setting<Option<usize>> = Setting::optional(
 /// `--buffer-memory-per-connection`.
 pub static BUFFER_MEMORY_PER_CONNECTION: Setting<usize> = Setting::new(
     "buffer-memory-per-connection",
-    &Required(Size { least: 64 << 10, most: 1 << 30 }),
+    &Size { least: 64 << 10, most: 1 << 30 },
     || 1 << 20,
     "How much memory may buffer the bodies of one client connection; beyond it, reading from pods pauses \
      until the client reads",

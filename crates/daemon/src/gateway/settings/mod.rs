@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rouse_config::settings::{
-    Address, Choice, FilePath, Group, Label, List, Optional, PrivateAddress, Required, Setting, SettingKind,
-    SettingsTable, Text, Values,
+    Address, Choice, FilePath, Group, Label, PrivateAddress, Setting, SettingKind, SettingsTable, Text,
+    Values,
 };
 use rouse_kube::cluster::ClusterSettings;
 use rouse_kube::routes::claims::{HostOverlap, HostRules};
@@ -63,7 +63,7 @@ static KUBERNETES: Group = Group {
 /// `--listen`.
 pub static LISTEN: Setting<Vec<SocketAddr>> = Setting::new(
     "listen",
-    &List(Address),
+    &Address,
     || vec![everywhere(8080)],
     "The address to listen on for requests; may be repeated",
 )
@@ -72,7 +72,7 @@ pub static LISTEN: Setting<Vec<SocketAddr>> = Setting::new(
 /// `--admin`.
 pub static ADMIN: Setting<SocketAddr> = Setting::new(
     "admin",
-    &Required(PrivateAddress),
+    &PrivateAddress,
     || loopback(9090),
     "The address of the admin API, the metrics and /queue: loopback, or in a pod the pod's own address",
 )
@@ -89,7 +89,7 @@ pub static DRAIN_TIMEOUT: Setting<Duration> =
 /// `--access-log`.
 pub static ACCESS_LOG: Setting<Option<Format>> = Setting::new(
     "access-log",
-    &Required(Choice(ACCESS_LOGS)),
+    &Choice(ACCESS_LOGS),
     || None,
     "Whether to log each request as a line on standard output: off, json or combined",
 )
@@ -98,7 +98,7 @@ pub static ACCESS_LOG: Setting<Option<Format>> = Setting::new(
 /// `--watch-namespace`.
 pub static WATCH_NAMESPACE: Setting<Option<String>> = Setting::optional(
     "watch-namespace",
-    &Optional(Label),
+    &Label,
     "all namespaces",
     "The only namespace whose routes and Services are used",
 )
@@ -107,7 +107,7 @@ pub static WATCH_NAMESPACE: Setting<Option<String>> = Setting::optional(
 /// `--assigned-hosts`.
 pub static ASSIGNED_HOSTS: Setting<Vec<AssignedHost>> = Setting::list(
     "assigned-hosts",
-    &List(Assignment),
+    &Assignment,
     "each host belongs to the namespace that claimed it first",
     "Which namespace a host belongs to, regardless of what routes claim: shop.example.com=shop, *.example.com=web for all hosts \
          below it, *=web for all others; the most specific applies",
@@ -116,7 +116,7 @@ pub static ASSIGNED_HOSTS: Setting<Vec<AssignedHost>> = Setting::list(
 /// `--host-overlap`.
 pub static HOST_OVERLAP: Setting<HostOverlap> = Setting::new(
     "host-overlap",
-    &Required(Choice(HOST_OVERLAPS)),
+    &Choice(HOST_OVERLAPS),
     || HostOverlap::Deny,
     "Whether an exact host may be below a wildcard of another namespace: deny, so that the first claim keeps the other out, \
      or allow, so that the exact host takes precedence",
@@ -125,19 +125,19 @@ pub static HOST_OVERLAP: Setting<HostOverlap> = Setting::new(
 /// `--kubeconfig`.
 pub static KUBECONFIG: Setting<Option<PathBuf>> = Setting::optional(
     "kubeconfig",
-    &Optional(FILE),
+    &FILE,
     "the pod's ServiceAccount, else $KUBECONFIG or ~/.kube/config",
     "The kubeconfig file of the cluster",
 );
 
 /// `--context`.
 pub static CONTEXT: Setting<Option<String>> =
-    Setting::optional("context", &Optional(Text), "the current one", "The context of the kubeconfig to use");
+    Setting::optional("context", &Text, "the current one", "The context of the kubeconfig to use");
 
 /// `--cluster-domain`.
 pub static CLUSTER_DOMAIN: Setting<String> = Setting::new(
     "cluster-domain",
-    &Required(Text),
+    &Text,
     || "cluster.local".to_owned(),
     "The domain at the end of Services' DNS names, which pods' certificates may contain",
 );

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rouse_config::settings::{Choice, Group, Label, List, Required, Setting, Switch, Values};
+use rouse_config::settings::{Choice, Group, Label, Setting, Switch, Values};
 use rouse_core::routing_mode::RoutingMode;
 use rouse_proxy::upstream::Timeouts;
 
@@ -30,7 +30,7 @@ pub(super) static TIMEOUTS: Group = Group {
 /// `--direct-pod-routing`.
 pub static DIRECT_POD_ROUTING: Setting<RoutingMode> = Setting::new(
     "direct-pod-routing",
-    &Required(Choice(RoutingMode::WORDS)),
+    &Choice(RoutingMode::WORDS),
     || RoutingMode::Always,
     "When requests go straight to a pod instead of the Service's ClusterIP: disabled, cold-start-only or \
      always",
@@ -40,7 +40,7 @@ pub static DIRECT_POD_ROUTING: Setting<RoutingMode> = Setting::new(
 /// `--allow-manual-endpoints`.
 pub static ALLOW_MANUAL_ENDPOINTS: Setting<bool> = Setting::new(
     "allow-manual-endpoints",
-    &Required(Switch),
+    &Switch,
     || false,
     "Whether to send requests to endpoints that are not pods of their namespace, or whose Service has no selector: anyone \
      who may write EndpointSlices can then direct requests to any address",
@@ -49,7 +49,7 @@ pub static ALLOW_MANUAL_ENDPOINTS: Setting<bool> = Setting::new(
 /// `--manual-endpoints-of`.
 pub static MANUAL_ENDPOINTS_OF: Setting<Vec<String>> = Setting::list(
     "manual-endpoints-of",
-    &List(Label),
+    &Label,
     "no namespace",
     "The namespaces whose Services may allow the endpoints of --allow-manual-endpoints with the annotation \
      rouse.dev/manual-endpoints; may be repeated",
@@ -58,7 +58,7 @@ pub static MANUAL_ENDPOINTS_OF: Setting<Vec<String>> = Setting::list(
 /// `--probe`.
 pub static PROBE: Setting<bool> = Setting::new(
     "probe",
-    &Required(Switch),
+    &Switch,
     || false,
     "Whether to probe starting pods with their readinessProbes, instead of waiting for the kubelet",
 );
@@ -66,7 +66,7 @@ pub static PROBE: Setting<bool> = Setting::new(
 /// `--cold-start-header`.
 pub static COLD_START_HEADER: Setting<bool> = Setting::new(
     "cold-start-header",
-    &Required(Switch),
+    &Switch,
     || true,
     "Whether responses have the header X-Rouse-Cold-Start: true if their request waited for a pod, else false",
 )
@@ -75,7 +75,7 @@ pub static COLD_START_HEADER: Setting<bool> = Setting::new(
 /// `--keda-compat`.
 pub static KEDA_COMPAT: Setting<bool> = Setting::new(
     "keda-compat",
-    &Required(Switch),
+    &Switch,
     || false,
     "Whether to add KEDA's names of headers and metrics to ours, to use SERVICE.NAMESPACE instead of \
      SERVICE.NAMESPACE.svc as the TLS server name of pods, and to trust the certificates of --tls-cert as \

@@ -3,9 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use rouse_config::settings::{
-    Address, AllowedSources, Choice, Group, List, Optional, Required, Setting, Switch,
-};
+use rouse_config::settings::{Address, AllowedSources, Choice, Group, Setting, Switch};
 use rouse_net::tls::TlsVersion;
 
 use super::{FILE, PATH};
@@ -62,7 +60,7 @@ pub(super) static TLS: Group = Group {
 /// `--tls-listen`.
 pub static TLS_LISTEN: Setting<Vec<SocketAddr>> = Setting::list(
     "tls-listen",
-    &List(Address),
+    &Address,
     "none",
     "The address to listen on for requests over TLS; may be repeated",
 )
@@ -71,7 +69,7 @@ pub static TLS_LISTEN: Setting<Vec<SocketAddr>> = Setting::list(
 /// `--tls-cert`.
 pub static TLS_CERT: Setting<Vec<PathBuf>> = Setting::list(
     "tls-cert",
-    &List(PATH),
+    &PATH,
     "none",
     "A PEM file with a certificate and its chain, chosen by the client's server name; may be repeated, and \
      the first is the default",
@@ -82,7 +80,7 @@ pub static TLS_CERT: Setting<Vec<PathBuf>> = Setting::list(
 /// `--tls-key`.
 pub static TLS_KEY: Setting<Vec<PathBuf>> = Setting::list(
     "tls-key",
-    &List(PATH),
+    &PATH,
     "none",
     "The PEM file with the key of each --tls-cert, in the same order",
 )
@@ -92,7 +90,7 @@ pub static TLS_KEY: Setting<Vec<PathBuf>> = Setting::list(
 /// `--tls-cert-dir`.
 pub static TLS_CERT_DIR: Setting<Vec<PathBuf>> = Setting::list(
     "tls-cert-dir",
-    &List(PATH),
+    &PATH,
     "none",
     "A folder with pairs like tls.crt and tls.key, or shop.crt and shop.key; may be repeated",
 )
@@ -101,7 +99,7 @@ pub static TLS_CERT_DIR: Setting<Vec<PathBuf>> = Setting::list(
 /// `--tls-min-version`.
 pub static TLS_MIN_VERSION: Setting<TlsVersion> = Setting::new(
     "tls-min-version",
-    &Required(Choice(TLS_VERSIONS)),
+    &Choice(TLS_VERSIONS),
     || TlsVersion::Tls12,
     "The lowest TLS version to accept, 1.2 or 1.3",
 )
@@ -110,24 +108,20 @@ pub static TLS_MIN_VERSION: Setting<TlsVersion> = Setting::new(
 /// `--tls-max-version`.
 pub static TLS_MAX_VERSION: Setting<TlsVersion> = Setting::new(
     "tls-max-version",
-    &Required(Choice(TLS_VERSIONS)),
+    &Choice(TLS_VERSIONS),
     || TlsVersion::Tls13,
     "The highest TLS version to accept, 1.2 or 1.3",
 )
 .aliases(&keda::TLS_MAX_VERSION);
 
 /// `--tls-client-ca`.
-pub static TLS_CLIENT_CA: Setting<Option<PathBuf>> = Setting::optional(
-    "tls-client-ca",
-    &Optional(FILE),
-    "none",
-    "A PEM file with the root certificates for clients",
-);
+pub static TLS_CLIENT_CA: Setting<Option<PathBuf>> =
+    Setting::optional("tls-client-ca", &FILE, "none", "A PEM file with the root certificates for clients");
 
 /// `--tls-client-auth`.
 pub static TLS_CLIENT_AUTH: Setting<ClientAuthMode> = Setting::new(
     "tls-client-auth",
-    &Required(Choice(CLIENT_AUTH_MODES)),
+    &Choice(CLIENT_AUTH_MODES),
     || ClientAuthMode::None,
     "Whether clients present a certificate: none, optional or required; needs --tls-client-ca",
 );
@@ -135,7 +129,7 @@ pub static TLS_CLIENT_AUTH: Setting<ClientAuthMode> = Setting::new(
 /// `--upstream-tls`.
 pub static UPSTREAM_TLS: Setting<UpstreamTls> = Setting::new(
     "upstream-tls",
-    &Required(Choice(UPSTREAM_TLS_MODES)),
+    &Choice(UPSTREAM_TLS_MODES),
     || UpstreamTls::Off,
     "Whether to connect to pods over TLS if neither annotation nor appProtocol of the Service sets it: off, \
      on, or as-received (only for requests that came over TLS)",
@@ -145,7 +139,7 @@ pub static UPSTREAM_TLS: Setting<UpstreamTls> = Setting::new(
 /// `--upstream-ca`.
 pub static UPSTREAM_CA: Setting<Option<PathBuf>> = Setting::optional(
     "upstream-ca",
-    &Optional(FILE),
+    &FILE,
     "the system's roots only",
     "A PEM file with root certificates for pods, in addition to the system's; a Service's own CA replaces both",
 );
@@ -153,7 +147,7 @@ pub static UPSTREAM_CA: Setting<Option<PathBuf>> = Setting::optional(
 /// Turns off the verification of pods' certificates. It has no flag and no key of the file: only KEDA's variables set it.
 pub static UPSTREAM_SKIP_VERIFY: Setting<bool> = Setting::new(
     "upstream-skip-verify",
-    &Required(Switch),
+    &Switch,
     || false,
     "Whether to skip the verification of pods' certificates: an attacker in between can read and change all requests",
 )

@@ -54,28 +54,27 @@ fn seconds() -> Histogram {
 
 impl Keda {
     pub(super) fn new(registry: &mut Registry) -> Self {
-        let keda = Self {
-            requests: OwnedFamily::new(Counter::default),
-            duration: OwnedFamily::new(seconds),
-            concurrency: OwnedFamily::new(Gauge::default),
-        };
         let interceptor = registry.sub_registry_with_prefix("interceptor");
-        interceptor.register(
-            "request_count",
-            "Total requests processed by the interceptor proxy",
-            keda.requests.family(),
-        );
-        interceptor.register(
-            "request_duration_seconds",
-            "Time from request received to response written",
-            keda.duration.family(),
-        );
-        interceptor.register(
-            "request_concurrency",
-            "Concurrent requests at the interceptor proxy",
-            keda.concurrency.family(),
-        );
-        keda
+        Self {
+            requests: OwnedFamily::register(
+                interceptor,
+                "request_count",
+                "Total requests processed by the interceptor proxy",
+                Counter::default,
+            ),
+            duration: OwnedFamily::register(
+                interceptor,
+                "request_duration_seconds",
+                "Time from request received to response written",
+                seconds,
+            ),
+            concurrency: OwnedFamily::register(
+                interceptor,
+                "request_concurrency",
+                "Concurrent requests at the interceptor proxy",
+                Gauge::default,
+            ),
+        }
     }
 
     /// `route` is its name in Rouse's own metrics.

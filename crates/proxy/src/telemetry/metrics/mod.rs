@@ -18,7 +18,7 @@ use rouse_core::endpoint::ServiceId;
 
 use self::keda::Keda;
 pub(crate) use self::keda::label as method_label;
-pub use self::owned_family::OwnedFamily;
+pub use self::owned_family::{OwnedFamily, register};
 
 /// The route label of requests that no route matches.
 pub(crate) const NO_ROUTE: &str = "none";
@@ -137,64 +137,64 @@ pub fn seconds() -> Histogram {
 impl Metrics {
     /// Registers all metrics in `registry`, under the prefix `rouse`.
     pub fn new(registry: &mut Registry) -> Self {
-        let direct = Family::<ResultLabels, Counter>::default();
-        let direct_pod = direct.get_or_create_owned(&ResultLabels { result: "pod" });
-        let metrics = Self {
-            requests: OwnedFamily::new(Counter::default),
-            duration: OwnedFamily::new(seconds),
-            in_flight: OwnedFamily::new(Gauge::default),
-            holds: OwnedFamily::new(seconds),
-            retries: Family::default(),
-            ejections: Counter::default(),
-            connections_refused: Counter::default(),
-            cut: Family::default(),
-            to_draining: OwnedFamily::new(Counter::default),
-            direct,
-            direct_pod,
-            access_log_dropped: Counter::default(),
-            keda: None,
-        };
         let rouse = registry.sub_registry_with_prefix("rouse");
-        rouse.register("requests", "Requests by route, status code and protocol", metrics.requests.family());
-        rouse.register(
-            "request_duration_seconds",
-            "From the head of the request to the end of the response",
-            metrics.duration.family(),
-        );
-        rouse.register(
-            "requests_in_flight",
-            "Requests under way, held ones included",
-            metrics.in_flight.family(),
-        );
-        rouse.register("hold_duration_seconds", "How long requests were held", metrics.holds.family());
-        rouse.register("retries", "Requests that were sent again", metrics.retries.clone());
-        rouse.register("ejections", "Endpoints that were ejected for a time", metrics.ejections.clone());
-        rouse.register(
-            "connections_refused",
-            "Connections that were refused at the limit because no other one could be closed",
-            metrics.connections_refused.clone(),
-        );
-        rouse.register(
-            "connections_cut",
-            "Stalled client connections that were closed to free memory or file descriptors",
-            metrics.cut.clone(),
-        );
-        rouse.register(
-            "requests_to_draining",
-            "Requests that went to a draining pod because no other pod was ready",
-            metrics.to_draining.family(),
-        );
-        rouse.register(
+        let direct: Family<ResultLabels, Counter> = register(
+            rouse,
             "direct_routing",
             "Requests by destination: a pod, the ClusterIP of the Service, or the ClusterIP because no pod offers the port",
-            metrics.direct.clone(),
         );
-        rouse.register(
-            "access_log_dropped",
-            "Lines of the access log that were dropped because they could not be written in time",
-            metrics.access_log_dropped.clone(),
-        );
-        metrics
+        Self {
+            requests: OwnedFamily::register(
+                rouse,
+                "requests",
+                "Requests by route, status code and protocol",
+                Counter::default,
+            ),
+            duration: OwnedFamily::register(
+                rouse,
+                "request_duration_seconds",
+                "From the head of the request to the end of the response",
+                seconds,
+            ),
+            in_flight: OwnedFamily::register(
+                rouse,
+                "requests_in_flight",
+                "Requests under way, held ones included",
+                Gauge::default,
+            ),
+            holds: OwnedFamily::register(
+                rouse,
+                "hold_duration_seconds",
+                "How long requests were held",
+                seconds,
+            ),
+            retries: register(rouse, "retries", "Requests that were sent again"),
+            ejections: register(rouse, "ejections", "Endpoints that were ejected for a time"),
+            connections_refused: register(
+                rouse,
+                "connections_refused",
+                "Connections that were refused at the limit because no other one could be closed",
+            ),
+            cut: register(
+                rouse,
+                "connections_cut",
+                "Stalled client connections that were closed to free memory or file descriptors",
+            ),
+            to_draining: OwnedFamily::register(
+                rouse,
+                "requests_to_draining",
+                "Requests that went to a draining pod because no other pod was ready",
+                Counter::default,
+            ),
+            direct_pod: direct.get_or_create_owned(&ResultLabels { result: "pod" }),
+            direct,
+            access_log_dropped: register(
+                rouse,
+                "access_log_dropped",
+                "Lines of the access log that were dropped because they could not be written in time",
+            ),
+            keda: None,
+        }
     }
 
     /// The same, and also the metrics of KEDA's HTTP add-on under their names.

@@ -5,6 +5,7 @@ use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use prometheus_client::metrics::family::Family;
+use prometheus_client::registry::{Metric, Registry};
 
 /// A metric family in which each series belongs to an owner, such as a route. Clones share the series.
 #[derive(Debug)]
@@ -23,14 +24,14 @@ impl<L, M> Clone for OwnedFamily<L, M> {
 }
 
 impl<L: Clone + Eq + Hash, M: Clone> OwnedFamily<L, M> {
-    /// A family without series; `make` makes one.
-    pub fn new(make: fn() -> M) -> Self {
-        Self { family: Family::new_with_constructor(make), owners: Arc::default() }
-    }
-
-    /// The family to register.
-    pub fn family(&self) -> Family<L, M> {
-        self.family.clone()
+    /// A family without series in `registry`; `make` makes a series.
+    pub fn register(registry: &mut Registry, name: &str, help: &str, make: fn() -> M) -> Self
+    where
+        Family<L, M>: Metric,
+    {
+        let family = Family::new_with_constructor(make);
+        registry.register(name, help, family.clone());
+        Self { family, owners: Arc::default() }
     }
 
     /// The series of `owner` with these labels. A copy that outlives the owner can still be written, but is not exported.
@@ -67,4 +68,11 @@ impl<L: Clone + Eq + Hash, M: Clone> OwnedFamily<L, M> {
     fn owners(&self) -> MutexGuard<'_, Owners<L>> {
         self.owners.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// A metric that is its own clone, such as a counter or a family without owners, in `registry`.
+pub fn register<M: Metric + Clone + Default>(registry: &mut Registry, name: &str, help: &str) -> M {
+    let metric = M::default();
+    registry.register(name, help, metric.clone());
+    metric
 }
