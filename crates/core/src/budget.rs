@@ -1,4 +1,4 @@
-//! Rate limits: the token bucket, the budget of wakes and the budget of retries.
+//! Rate limits: the token bucket, the limit on wakes, and the retry budget (one retry per five requests).
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The error type of all commands, with the exit code of each kind of failure.
+//! The error type of all commands. `cli/exit.rs` maps it to exit codes.
 
 use std::error::Error;
 use std::io;

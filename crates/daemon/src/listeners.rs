@@ -1,4 +1,4 @@
-//! Opens the listening sockets of a role before anything else, so that an address in use leaves nothing to undo.
+//! Opens the plain, TLS and admin sockets of a command, all or none, before it starts pods or watches.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Finds the address that a pod actually listens on, for an app that ignores `PORT` and `HOST`.
+//! For error texts: finds where a pod that is not ready listens instead of its own address.
 
 use std::collections::HashSet;
 use std::fs;

@@ -1,4 +1,4 @@
-//! Captures the output of pods: splits it into lines, keeps the last ones in memory, appends all to a log file, serves followers.
+//! The output of an app's pods: the last lines in memory, optionally a log file, and followers.
 //!
 //! Memory and file get every line: while a write blocks, the pod blocks on its pipe. A follower reads from memory at its own
 //! pace: it never blocks the pod, and the lines that it misses are counted.

@@ -1,4 +1,4 @@
-//! Probes the starting pods of a service, and reports the results to the service.
+//! Probes the pods of a service that are starting, or ready only by our own probes, and reports the results to the registry.
 //!
 //! [`Prober::run`] follows the snapshots of one service and runs one probe task for each pod that slices call not ready or
 //! that a probe of ours has promoted. The task ends when the pod is neither.

@@ -18,7 +18,7 @@ use super::{DocumentError, DocumentNode, MapEntry, Mark, Value};
 /// Reads `node` as a `T`. Consumes the tree while it builds the value, so a large one is not in memory twice.
 pub fn from_node<T: DeserializeOwned>(node: DocumentNode) -> Result<T, DocumentError> {
     let mark = node.mark;
-    T::deserialize(SettingsDiagnostics(node)).map_err(|misfit| misfit.at(mark))
+    T::deserialize(NodeDeserializer(node)).map_err(|misfit| misfit.at(mark))
 }
 
 /// An error that may not know its place yet. Boxed: results are passed by value at every field.
@@ -77,9 +77,9 @@ impl de::Error for Misfit {
     }
 }
 
-struct SettingsDiagnostics(DocumentNode);
+struct NodeDeserializer(DocumentNode);
 
-impl SettingsDiagnostics {
+impl NodeDeserializer {
     fn misfit(&self, expected: &dyn Expected) -> Misfit {
         let hint = match (&self.0.value, expected.to_string().as_str()) {
             (Value::Integer(_) | Value::Float(_) | Value::Bool(_), "a string") => " (put it in quotes)",
@@ -89,7 +89,7 @@ impl SettingsDiagnostics {
     }
 }
 
-impl<'n> de::Deserializer<'n> for SettingsDiagnostics {
+impl<'n> de::Deserializer<'n> for NodeDeserializer {
     type Error = Misfit;
 
     fn deserialize_any<V: Visitor<'n>>(self, visitor: V) -> Result<V::Value, Misfit> {
@@ -209,7 +209,7 @@ impl<'n> SeqAccess<'n> for Elements {
     fn next_element_seed<T: DeserializeSeed<'n>>(&mut self, seed: T) -> Result<Option<T::Value>, Misfit> {
         let Some((index, node)) = self.list.next() else { return Ok(None) };
         let mark = node.mark;
-        let element = seed.deserialize(SettingsDiagnostics(node)).map(Some);
+        let element = seed.deserialize(NodeDeserializer(node)).map(Some);
         element.map_err(|misfit| misfit.placed(mark).map(|fault| fault.at(index)))
     }
 
@@ -237,7 +237,7 @@ impl<'n> MapAccess<'n> for Members {
             return Err(de::Error::custom("a value before its key"));
         };
         let mark = value.mark;
-        let value = seed.deserialize(SettingsDiagnostics(value));
+        let value = seed.deserialize(NodeDeserializer(value));
         value.map_err(|misfit| misfit.placed(mark).map(|fault| fault.under(&key)))
     }
 }

@@ -1,4 +1,4 @@
-//! Endpoints: identity of services and pods, the state that follows from the conditions, load, and Envoy health status.
+//! Endpoints: identity, conditions and state, load, outlier detection, and the Envoy health status that `rouse explain` prints.
 //!
 //! The rules are those of KEP-1672 and `discovery.k8s.io/v1`.
 

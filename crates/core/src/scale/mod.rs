@@ -1,4 +1,4 @@
-//! The autoscaler: computes the desired number of pods of a service from load reports and observed pods.
+//! The autoscaler of one service: load reports → desired pods. `rouse up` uses it; on Kubernetes, Rouse only wakes from zero.
 //!
 //! There is one [`Autoscaler`] per service. Its driver passes in the list of reporters ([`Autoscaler::list`]), their reports
 //! ([`Autoscaler::report`]) and the observed pods ([`Autoscaler::decide`]). It does not assume that a decision is carried

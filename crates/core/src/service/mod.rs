@@ -58,7 +58,7 @@ pub struct Service {
 /// The writers' state. Its lock serializes writers; no reader takes it.
 #[derive(Debug)]
 struct Written {
-    ledger: EndpointMerge,
+    merge: EndpointMerge,
     concurrency: ConcurrencyLimits,
     stale: bool,
     /// The registry has removed this service. Another service may have its name by now.
@@ -70,7 +70,7 @@ struct Written {
 impl Service {
     pub(crate) fn new(id: ServiceId, policy: MergePolicy, shared: Arc<Shared>) -> Self {
         let written = Written {
-            ledger: EndpointMerge::new(policy),
+            merge: EndpointMerge::new(policy),
             concurrency: ConcurrencyLimits::default(),
             stale: false,
             gone: false,
@@ -175,22 +175,22 @@ impl Service {
 
     /// Adds or replaces a slice.
     pub fn put_slice(&self, name: &str, slice: Slice) {
-        self.update(|written, now| (written.ledger.put_slice(name, slice, now), ()));
+        self.update(|written, now| (written.merge.put_slice(name, slice, now), ()));
     }
 
     /// Removes a slice.
     pub fn drop_slice(&self, name: &str) {
-        self.update(|written, now| (written.ledger.drop_slice(name, now), ()));
+        self.update(|written, now| (written.merge.drop_slice(name, now), ()));
     }
 
     /// Replaces all slices.
     pub fn replace_slices<N: AsRef<str>>(&self, slices: impl IntoIterator<Item = (N, Slice)>) {
-        self.update(|written, now| (written.ledger.replace_slices(slices, now), ()));
+        self.update(|written, now| (written.merge.replace_slices(slices, now), ()));
     }
 
     /// Removes endpoints from the stored slices, as if the slices had been written without them.
     pub fn retain_endpoints(&self, keep: impl Fn(&SliceEndpoint) -> bool) {
-        self.update(|written, now| (written.ledger.retain_endpoints(&keep, now), ()));
+        self.update(|written, now| (written.merge.retain_endpoints(&keep, now), ()));
     }
 
     /// Marks the snapshot as stale (the slice source is disconnected) or as current. Endpoints stay as they are meanwhile.
@@ -201,8 +201,8 @@ impl Service {
     /// Applies a push of a pod of this service. The caller has verified the sender.
     pub fn push(&self, push: Push) -> Result<PushOutcome, PushRefused> {
         let (uid, addresses) = (push.pod.uid.clone(), push.addresses());
-        let (outcome, arrived) = self.update(|written, now| match written.ledger.push(push, now) {
-            Ok((outcome, changed)) => (changed, (Ok(outcome), written.ledger.arrived(&uid))),
+        let (outcome, arrived) = self.update(|written, now| match written.merge.push(push, now) {
+            Ok((outcome, changed)) => (changed, (Ok(outcome), written.merge.arrived(&uid))),
             Err(refused) => (false, (Err(refused), None)),
         });
         // A pod that takes over an address replaces the old pod in every service. Our lock is free here: each of the
@@ -210,7 +210,7 @@ impl Service {
         if let (Ok(PushOutcome::Accepted), Some(seen)) = (&outcome, arrived) {
             for service in self.shared.at(&addresses).filter(|service| service.id != self.id) {
                 service.update(|written, now| {
-                    (written.ledger.replace_previous_pods(&addresses, &uid, seen, now), ())
+                    (written.merge.replace_previous_pods(&addresses, &uid, seen, now), ())
                 });
             }
         }
@@ -219,17 +219,17 @@ impl Service {
 
     /// A probe of a pod passed all checks of its plan.
     pub fn probe_passed(&self, uid: &PodUid, plan: &ProbePlan) {
-        self.update(|written, _| (written.ledger.probe_passed(uid, plan), ()));
+        self.update(|written, _| (written.merge.probe_passed(uid, plan), ()));
     }
 
     /// A probe of a pod failed.
     pub fn probe_failed(&self, uid: &PodUid) {
-        self.update(|written, _| (written.ledger.probe_failed(uid), ()));
+        self.update(|written, _| (written.merge.probe_failed(uid), ()));
     }
 
     /// Runs the timers: expires leases, ends retry backoffs and ejections, repeats wakes.
     pub(crate) fn tick(&self, now: Moment) {
-        self.update(|written, now| (written.ledger.expire(now), ()));
+        self.update(|written, now| (written.merge.expire(now), ()));
         self.ports().iter().for_each(|port| port.end_rests(now));
         self.hand_out();
         let sent = {
@@ -279,10 +279,10 @@ impl Service {
             self.reschedule_locked(&written);
             return result;
         }
-        let moved = written.ledger.moved();
+        let moved = written.merge.moved();
         let snapshot = Snapshot {
             generation: self.feed.newest().generation + 1,
-            ports: written.ledger.view(),
+            ports: written.merge.view(),
             concurrency: written.concurrency,
             stale: written.stale,
             gone: false,
@@ -292,7 +292,7 @@ impl Service {
         // Publish under the writers' lock: otherwise two writers could publish in the wrong order.
         self.feed.publish(snapshot);
         if moved {
-            let mut addresses: Vec<SocketAddr> = written.ledger.addresses().collect();
+            let mut addresses: Vec<SocketAddr> = written.merge.addresses().collect();
             addresses.sort_unstable();
             addresses.dedup();
             self.shared.move_addresses(&self.id, &written.addresses, &addresses);
@@ -335,7 +335,7 @@ impl Service {
         if written.gone {
             return;
         }
-        let lease = written.ledger.next_expiry();
+        let lease = written.merge.next_expiry();
         let wake = lock(&self.wake).due(self.shared.clock.now());
         let due = lease.into_iter().chain(wake).chain(self.next_chance()).min();
         // Under the writers' lock: otherwise a thread with an older state could overwrite a newer timer.

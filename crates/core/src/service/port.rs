@@ -285,8 +285,8 @@ impl Port {
     }
 
     fn slot(self: &Arc<Self>, taken: Taken, mut retry: Retry) -> Slot {
-        if let Some(anatomy) = &mut retry.cold.anatomy {
-            anatomy.cold_start.pod = taken.endpoint.pod.as_ref().map(|pod| Arc::clone(&pod.name));
+        if let Some(recorder) = &mut retry.cold.recorder {
+            recorder.cold_start.pod = taken.endpoint.pod.as_ref().map(|pod| Arc::clone(&pod.name));
         }
         Slot { port: Arc::clone(self), endpoint: taken.endpoint, max_released: taken.max_released, retry }
     }
@@ -323,8 +323,8 @@ impl Hold {
         self.permit = None;
         let mut retry = std::mem::replace(&mut self.retry, Retry::none());
         retry.waited += self.port.shared.clock.now().since(self.since);
-        if retry.cold.anatomy.is_none() {
-            retry.cold.anatomy = self.port.service.upgrade().and_then(|service| service.take_cold_start());
+        if retry.cold.recorder.is_none() {
+            retry.cold.recorder = self.port.service.upgrade().and_then(|service| service.take_cold_start());
         }
         Ok(self.port.slot(taken, retry))
     }

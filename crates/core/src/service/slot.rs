@@ -36,7 +36,7 @@ impl Retry {
 #[derive(Debug, Default)]
 pub(super) struct Cold {
     pub(super) start: bool,
-    pub(super) anatomy: Option<ColdStartRecorder>,
+    pub(super) recorder: Option<ColdStartRecorder>,
 }
 
 /// The right to send one request to one endpoint. Dropping it gives the slot back.
@@ -88,8 +88,8 @@ impl Slot {
 
     /// A connection to the endpoint is established.
     pub fn connected(&mut self) {
-        if let Some(anatomy) = &mut self.retry.cold.anatomy {
-            anatomy.cold_start.connected = Some(self.port.shared.clock.now());
+        if let Some(recorder) = &mut self.retry.cold.recorder {
+            recorder.cold_start.connected = Some(self.port.shared.clock.now());
         }
         if self.endpoint.health.connected() {
             // The endpoint is no longer ejected: held requests can use its slots.
@@ -109,8 +109,8 @@ impl Slot {
         if self.endpoint.health.answered() {
             self.port.hand_out();
         }
-        if let Some(anatomy) = self.retry.cold.anatomy.take() {
-            anatomy.served(self.port.shared.clock.now());
+        if let Some(recorder) = self.retry.cold.recorder.take() {
+            recorder.served(self.port.shared.clock.now());
         }
         if std::mem::take(&mut self.max_released) {
             self.endpoint.load.give_released();

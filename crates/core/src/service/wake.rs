@@ -127,10 +127,10 @@ impl Service {
     /// Takes the cold start in progress, for the first request that gets a slot.
     pub(crate) fn take_cold_start(&self) -> Option<ColdStartRecorder> {
         let cold_start = lock(&self.cold).take()?;
-        Some(self.anatomy(cold_start))
+        Some(self.recorder(cold_start))
     }
 
-    fn anatomy(&self, cold_start: Box<ColdStart>) -> ColdStartRecorder {
+    fn recorder(&self, cold_start: Box<ColdStart>) -> ColdStartRecorder {
         ColdStartRecorder::new(
             cold_start,
             Arc::clone(&self.shared.cold_starts),
@@ -151,7 +151,7 @@ impl Service {
         // Count under the lock: a request is counted before it begins a cold start.
         let over = if self.holds() == 0 { cold.take() } else { None };
         drop(cold);
-        drop(over.map(|cold| self.anatomy(cold)));
+        drop(over.map(|cold| self.recorder(cold)));
     }
 
     /// Records in the cold start when a pod was first seen and when one became ready.

@@ -1,4 +1,4 @@
-//! `EndpointSlice` reconciliation (KEP-1672): computes the slices of a Service from its pods, with few writes.
+//! Computes the `EndpointSlice`s of a Service from its pods (KEP-1672), for `rouse up` and `rouse explain slices`.
 //!
 //! Pure functions on plain data. [`endpoint()`] and [`ports`] compute the endpoint of one pod, [`reconcile()`] packs the
 //! endpoints into slices, and a [`Tracker`] checks that the cache of slices is fresh enough. The caller must leave out

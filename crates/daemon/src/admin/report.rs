@@ -1,4 +1,4 @@
-//! The JSON types of services, routes, watches and cold starts, which the admin API sends and `rouse status` reads.
+//! Builds the JSON of the admin API. `rouse status` reads its services and cold starts.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

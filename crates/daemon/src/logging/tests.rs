@@ -1,3 +1,5 @@
+//! Tests of the log: formats, filters, and the rate limit of repeated messages.
+
 use std::sync::Mutex;
 
 use serde_json::Value;

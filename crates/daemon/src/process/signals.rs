@@ -1,4 +1,4 @@
-//! Receives signals: SIGTERM and SIGINT stop the process, SIGHUP reloads its configuration.
+//! Unix signals: SIGTERM and SIGINT stop, SIGHUP reloads (or stops, if the terminal is gone); two within 500 ms count as one.
 
 use std::io::{self, IsTerminal as _};
 use std::time::Duration;

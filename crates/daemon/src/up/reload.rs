@@ -1,4 +1,4 @@
-//! Reads a changed `rouse.yaml`: all of it applies, or nothing.
+//! Reads a changed `rouse.yaml`. An invalid file changes nothing; keys of listeners and logs need a restart.
 
 use rouse_config::settings::Values;
 

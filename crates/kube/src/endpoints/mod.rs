@@ -1,4 +1,5 @@
-//! Feeds the registry from Services, `EndpointSlice`s and pods, and decides which endpoints are trusted.
+//! Writes Services, slices and pods into the registry, decides which endpoints and `ClusterIP`s are trusted, and keeps the pod
+//! index.
 //!
 //! `EndpointController` owns what is known of them, the tasks that watch them, and the tasks that list them again when they
 //! disagree. Other modules ask it about Services, and `EndpointListener` tells them what has changed.

@@ -1,4 +1,4 @@
-//! Sinks of the slice, Service and pod watches.
+//! Applies watch events of slices, Services and pods to the registry and to the pod index.
 
 use std::collections::HashSet;
 use std::sync::Arc;

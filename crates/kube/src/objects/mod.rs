@@ -1,4 +1,4 @@
-//! The Kubernetes objects that Rouse reads and writes, trimmed to the fields it uses.
+//! Kubernetes objects, trimmed to the fields that are used.
 //!
 //! Fields that are not named here are dropped while reading, so a large cluster's dump costs little memory. The
 //! types follow `discovery.k8s.io/v1` and `v1`; what they mean to the core is in [`routable_slice`] and [`slices`].

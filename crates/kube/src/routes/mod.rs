@@ -1,4 +1,5 @@
-//! Compiles route objects into plans: which version serves, which namespace owns which host, and what the status says.
+//! Compiles route objects, with the `ConfigMap`s and Secrets that they name, into plans; decides host ownership; writes status
+//! and Events.
 //!
 //! `RoutePlanner` owns the route objects and what was decided about them. `store` keeps the last good version of each
 //! object. [`claims`] decides which namespace owns which host, by the times that [`claim_record`] keeps in the routes' status.

@@ -1,4 +1,4 @@
-//! The sink of the watches of route objects.
+//! Applies watch events of route objects to the route store.
 
 use std::sync::Arc;
 

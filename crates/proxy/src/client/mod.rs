@@ -1,5 +1,5 @@
-//! One client connection as the modules below `downstream` see it: its address, its TLS session, whether the client is
-//! still there, and what its requests use.
+//! What request and upstream code may know of a client connection: address, TLS session, whether it is still there, what it
+//! uses.
 
 mod presence;
 mod state;

@@ -1,4 +1,4 @@
-//! Sockets, accept loops and worker threads, and the state that all threads share.
+//! Accept loops and worker threads, relief when memory or file descriptors run short, and the state that all threads share.
 
 mod accept;
 mod gateway;

@@ -1,4 +1,4 @@
-//! The context of one request: what its attempts see, its route's policy without a pod, and whether it may wake a pod.
+//! The data of one request while it is routed, held and sent.
 
 use crate::routing::NoPodPolicy;
 use crate::upstream::AttemptContext;

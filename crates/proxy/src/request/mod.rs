@@ -1,4 +1,4 @@
-//! The life of one request: find its route, hold it until a pod is ready, send it, and send it again where that is safe.
+//! The life of one request: check, route, hold until a pod is ready, set forwarding headers, send, retry where that is safe.
 
 mod check;
 mod context;

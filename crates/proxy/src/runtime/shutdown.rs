@@ -1,4 +1,4 @@
-//! A shutdown signal as one worker thread sees it.
+//! A worker thread's own copy of a shutdown signal, checked without a lock.
 //!
 //! Every connection waits for the end of the gateway beside everything else, and checks for it whenever it is polled. A
 //! [`CancellationToken`] takes two locks for each of these checks, and all threads share them.

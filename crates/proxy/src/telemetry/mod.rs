@@ -1,4 +1,4 @@
-//! Telemetry of requests: the record of each request, and the metrics and the access log that are made from it.
+//! The record of each request, the data plane's metrics, and the access log.
 
 pub mod access_log;
 pub mod metrics;

@@ -1,4 +1,4 @@
-//! Where requests of a route go: a port of a service, and the protocol that its pods speak.
+//! The backend of a route: Service, port, protocol of its pods, `ClusterIP` and routing mode.
 
 use std::sync::Arc;
 

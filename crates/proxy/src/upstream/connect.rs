@@ -1,4 +1,4 @@
-//! The connection for one attempt: from the pool or new, once the client connection may use another one.
+//! Gets a connection for an attempt, pooled or new. Waits while the client uses its share of pod connections or buffers.
 
 use std::rc::Rc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What attempts of one worker thread share, and what one attempt sees of its request.
+//! The connection pools and limits of one worker thread, and the data of one attempt.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

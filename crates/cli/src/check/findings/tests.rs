@@ -1,3 +1,5 @@
+//! Tests of the findings: each fault of a survey becomes the right result with its next step.
+
 use rouse_kube::client::permissions::{PERMISSIONS, Requirement};
 use rouse_kube::objects::route::{RouteKey, RouteKind};
 use rouse_kube::survey::{

@@ -1,4 +1,4 @@
-//! `rouse explain endpoints`: prints which endpoints get new requests, and why.
+//! `rouse explain endpoints`: the state of each endpoint of the slices, as if the gateway trusted all of them.
 //!
 //! Each slice is reduced to what routing needs when it is read. Then each service is merged as in the gateway, and printed
 //! before the next one.

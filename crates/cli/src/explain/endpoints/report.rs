@@ -53,9 +53,9 @@ impl ServiceReport {
     pub(super) fn of(found: FoundService) -> Self {
         let listed = Listed::of(&found.slices);
         // Manual endpoints count here: the report shows what happens if they are allowed.
-        let mut ledger = EndpointMerge::new(MergePolicy { manual_endpoints: true, ..MergePolicy::default() });
-        ledger.replace_slices(joined(found.slices), Moment::ZERO);
-        let views = ledger.view();
+        let mut merge = EndpointMerge::new(MergePolicy { manual_endpoints: true, ..MergePolicy::default() });
+        merge.replace_slices(joined(found.slices), Moment::ZERO);
+        let views = merge.view();
         let port = |name: &PortName| {
             let view = views.iter().find(|view| view.name() == name);
             PortReport {

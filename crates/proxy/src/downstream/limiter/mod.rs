@@ -1,4 +1,5 @@
-//! Limits client connections, and closes idle or stalled ones when the limit is reached.
+//! Limits client connections. Closes idle and stalled ones at the limit, after their timeouts, and when memory or descriptors
+//! run short.
 //!
 //! When a worker has as many connections as it may have, the one that has been idle for the longest makes room, then the one
 //! whose request bodies have not arrived for the longest, then the one that has not read for the longest. When all of them
