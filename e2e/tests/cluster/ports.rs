@@ -224,7 +224,7 @@ async fn endpoints_written_by_hand_count_only_if_allowed(space: TestNamespace) {
         });
         space.apply(service).await;
         space.apply(slice).await;
-        space.apply(space.route(name).readiness_timeout("1s").object()).await;
+        space.apply(space.route(name).readiness_timeout("30s").object()).await;
     }
     // No usable pod, and no selector to find a workload by.
     let (failed, served) = ((StatusCode::SERVICE_UNAVAILABLE, "start_failed"), (StatusCode::OK, ""));
