@@ -44,7 +44,8 @@ impl TokenBucket {
         self.tokens -= 1.0;
     }
 
-    fn full(&mut self, now: Moment) -> bool {
+    /// Whether it is full at `now`: a full bucket equals a new one.
+    pub fn full(&mut self, now: Moment) -> bool {
         self.has(now);
         self.tokens >= self.burst
     }

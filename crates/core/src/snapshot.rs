@@ -27,9 +27,16 @@ pub struct PortView {
 impl PortView {
     /// The view of the port `name`, with its endpoints in order of first appearance.
     pub fn new(name: PortName, endpoints: Vec<Arc<Endpoint>>) -> Self {
+        let states: Vec<State> = endpoints.iter().map(|endpoint| endpoint.state).collect();
+        Self::with_states(name, endpoints, &states)
+    }
+
+    /// The same. `states` are those of the endpoints, so that endpoints which did not change are not read.
+    pub(crate) fn with_states(name: PortName, endpoints: Vec<Arc<Endpoint>>, states: &[State]) -> Self {
         let places = |state: State| {
-            let places = (0u32..).zip(&endpoints).filter(move |(_, endpoint)| endpoint.state == state);
-            places.map(|(place, _)| place).collect()
+            let mut places = Vec::with_capacity(if state == State::Ready { states.len() } else { 0 });
+            places.extend((0u32..).zip(states).filter(|(_, it)| **it == state).map(|(place, _)| place));
+            places
         };
         Self { name, ready: places(State::Ready), draining: places(State::Draining), endpoints }
     }

@@ -20,6 +20,7 @@ use crate::endpoint::{PodRef, PodUid, Slice, SliceEndpoint, SlicePort, State};
 use crate::probe::ProbePlan;
 use crate::snapshot::PortView;
 use crate::time::Moment;
+pub use address_assignment::AddressChanges;
 use address_assignment::{PortLayout, lay_out};
 use pod::{Key, Pod, Pushed};
 pub use push::{BadBoot, BootId, Push, PushEvent, PushOrder, PushOutcome, PushRefused};
@@ -57,6 +58,8 @@ pub struct EndpointMerge {
     places: HashMap<Key, usize>,
     tombstones: Tombstones,
     ports: Vec<PortLayout>,
+    /// What the last layout changed.
+    changes: AddressChanges,
     /// Pods whose entries changed since the last [`EndpointMerge::settle`].
     dirty: Vec<usize>,
     /// A pod was added, removed or moved to another address: the layout must be computed again.
@@ -185,6 +188,21 @@ impl EndpointMerge {
         !victims.is_empty()
     }
 
+    /// Withdraws the push of a pod, as if its lease had ended.
+    pub fn withdraw_push(&mut self, uid: &PodUid) -> bool {
+        let Some(&place) = self.places.get(&Key::Pod(uid.clone())) else { return false };
+        let Some(pod) = self.pods.get_mut(place) else { return false };
+        if pod.listed.is_none() {
+            let visible = pod.visible();
+            self.forget(place);
+            return visible;
+        }
+        if let Some(push) = &mut pod.push {
+            push.until = None;
+        }
+        self.judge(place)
+    }
+
     /// All checks of the pod's plan passed (rule 8). The plan proves that probes can decide about this pod. The caller keeps
     /// probing while the endpoint's source is `probe`.
     pub fn probe_passed(&mut self, uid: &PodUid, _plan: &ProbePlan) -> bool {
@@ -253,9 +271,9 @@ impl EndpointMerge {
         self.pods.get(*place).map(|pod| pod.seen)
     }
 
-    /// Whether the next [`EndpointMerge::view`] may have other addresses than the last.
-    pub fn moved(&self) -> bool {
-        self.moved
+    /// The addresses that came and left with the last [`EndpointMerge::view`]. Call this after each view.
+    pub fn take_address_changes(&mut self) -> AddressChanges {
+        std::mem::take(&mut self.changes)
     }
 
     /// Every address that a pod claims, with duplicates.
@@ -266,17 +284,17 @@ impl EndpointMerge {
     /// The endpoints of every port, both in order of first appearance.
     pub fn view(&mut self) -> Vec<PortView> {
         if std::mem::take(&mut self.moved) {
-            self.ports = lay_out(&self.slices, &self.pods, std::mem::take(&mut self.ports));
+            (self.ports, self.changes) = lay_out(&self.slices, &self.pods, std::mem::take(&mut self.ports));
         }
         for port in self.ports.iter_mut().filter(|port| port.contested()) {
             let before = std::mem::replace(port, PortLayout::new(port.name.clone()));
             for &claim in before.claims() {
                 port.claim(claim);
             }
-            port.assign(&self.pods, Some(before));
+            port.assign(&self.pods, before, Vec::new());
         }
         let pods = &self.pods;
-        self.ports.iter_mut().map(|port| PortView::new(port.name.clone(), port.endpoints(pods))).collect()
+        self.ports.iter_mut().map(|port| port.view(pods)).collect()
     }
 
     /// Stores a slice. The caller must call `settle`.

@@ -23,7 +23,7 @@ use crate::budget::RetryBudget;
 use crate::cold_start::ColdStart;
 use crate::endpoint::{Endpoint, EndpointLoad, PodUid, PortName, ServiceId, Slice, SliceEndpoint, State};
 use crate::hold::AcquireError;
-use crate::merge::{EndpointMerge, MergePolicy, Push, PushOutcome, PushRefused};
+use crate::merge::{AddressChanges, EndpointMerge, MergePolicy, Push, PushOutcome, PushRefused};
 use crate::probe::ProbePlan;
 use crate::snapshot::{ConcurrencyLimits, PortView, Snapshot, SnapshotFeed, Subscription};
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -63,8 +63,6 @@ struct Written {
     stale: bool,
     /// The registry has removed this service. Another service may have its name by now.
     gone: bool,
-    /// The addresses by which the registry finds this service.
-    addresses: Vec<SocketAddr>,
 }
 
 impl Service {
@@ -74,7 +72,6 @@ impl Service {
             concurrency: ConcurrencyLimits::default(),
             stale: false,
             gone: false,
-            addresses: Vec::new(),
         };
         Self {
             id,
@@ -217,6 +214,11 @@ impl Service {
         outcome
     }
 
+    /// Withdraws the push of a pod, as if its lease had ended.
+    pub fn withdraw_push(&self, uid: &PodUid) {
+        self.update(|written, _| (written.merge.withdraw_push(uid), ()));
+    }
+
     /// A probe of a pod passed all checks of its plan.
     pub fn probe_passed(&self, uid: &PodUid, plan: &ProbePlan) {
         self.update(|written, _| (written.merge.probe_passed(uid, plan), ()));
@@ -257,8 +259,8 @@ impl Service {
     pub(crate) fn remove(&self) {
         let mut written = lock(&self.written);
         written.gone = true;
-        let addresses = std::mem::take(&mut written.addresses);
-        self.shared.move_addresses(&self.id, &addresses, &[]);
+        let left = written.merge.addresses().collect();
+        self.shared.move_addresses(&self.id, &AddressChanges { came: Vec::new(), left });
         self.shared.timers.set(&self.id, None);
         let generation = self.feed.newest().generation + 1;
         self.feed.publish(Snapshot { generation, gone: true, ..Snapshot::default() });
@@ -279,7 +281,6 @@ impl Service {
             self.reschedule_locked(&written);
             return result;
         }
-        let moved = written.merge.moved();
         let snapshot = Snapshot {
             generation: self.feed.newest().generation + 1,
             ports: written.merge.view(),
@@ -291,13 +292,7 @@ impl Service {
         self.stamp(&snapshot, now);
         // Publish under the writers' lock: otherwise two writers could publish in the wrong order.
         self.feed.publish(snapshot);
-        if moved {
-            let mut addresses: Vec<SocketAddr> = written.merge.addresses().collect();
-            addresses.sort_unstable();
-            addresses.dedup();
-            self.shared.move_addresses(&self.id, &written.addresses, &addresses);
-            written.addresses = addresses;
-        }
+        self.shared.move_addresses(&self.id, &written.merge.take_address_changes());
         if ready {
             lock(&self.wake).satisfied();
         }

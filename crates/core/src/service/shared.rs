@@ -1,6 +1,5 @@
 //! State that all services share: clock, engine, budgets, timers, cold-start records, and the index from address to services.
 
-use std::cmp::Ordering::{Greater, Less};
 use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
@@ -12,6 +11,7 @@ use crate::cold_start::ColdStartLog;
 use crate::endpoint::ServiceId;
 use crate::engine::Engine;
 use crate::hold::Budget;
+use crate::merge::AddressChanges;
 use crate::sync::atomic::AtomicU64;
 use crate::sync::{Mutex, lock};
 use crate::time::{Clock, Moment};
@@ -41,24 +41,17 @@ impl Shared {
         lock(&self.wakes).take(id.namespace(), now)
     }
 
-    /// Replaces the addresses of a service in the index. Both lists must be sorted and without duplicates.
-    pub(crate) fn move_addresses(&self, id: &ServiceId, from: &[SocketAddr], to: &[SocketAddr]) {
+    /// Changes the addresses of a service in the index.
+    pub(crate) fn move_addresses(&self, id: &ServiceId, changes: &AddressChanges) {
+        if changes.came.is_empty() && changes.left.is_empty() {
+            return;
+        }
         let mut addresses = lock(&self.addresses);
-        let (mut from, mut to) = (from.iter().peekable(), to.iter().peekable());
-        loop {
-            let order = match (from.peek(), to.peek()) {
-                (None, None) => break,
-                (Some(_), None) => Less,
-                (None, Some(_)) => Greater,
-                (Some(left), Some(came)) => left.cmp(came),
-            };
-            let left = from.next_if(|_| order.is_le());
-            let came = to.next_if(|_| order.is_ge());
-            match (left, came) {
-                (Some(&left), None) => addresses.remove(&(left, id.clone())),
-                (None, Some(&came)) => addresses.insert((came, id.clone())),
-                _ => false,
-            };
+        for &left in &changes.left {
+            addresses.remove(&(left, id.clone()));
+        }
+        for &came in &changes.came {
+            addresses.insert((came, id.clone()));
         }
     }
 

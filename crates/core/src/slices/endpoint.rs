@@ -4,8 +4,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::{
-    EndpointPort, Family, ListedEndpoint, Nodes, Options, Pod, PodPhase, Protocol, ServiceFacts, TargetPort,
-    TargetRef,
+    ContainerPort, EndpointPort, Family, ListedEndpoint, Nodes, Options, Pod, PodPhase, Protocol,
+    ServiceFacts, TargetPort, TargetRef,
 };
 use crate::endpoint::Conditions;
 
@@ -104,10 +104,6 @@ fn is_named_by(service: &ServiceFacts, pod: &Pod) -> bool {
 
 /// The service's ports in this pod, sorted. A port that the pod does not have is left out.
 pub fn ports(service: &ServiceFacts, pod: &Pod) -> Vec<EndpointPort> {
-    let resolve = |target: &TargetPort, protocol| match target {
-        TargetPort::Number(number) => Some(*number),
-        TargetPort::Name(name) => container_port(pod, name, protocol),
-    };
     let mut ports: Vec<EndpointPort> = service
         .ports
         .iter()
@@ -115,7 +111,7 @@ pub fn ports(service: &ServiceFacts, pod: &Pod) -> Vec<EndpointPort> {
             Some(EndpointPort {
                 name: port.name.clone(),
                 protocol: port.protocol,
-                number: Some(resolve(&port.target, port.protocol)?),
+                number: Some(port.target.number(port.protocol, container_ports(pod))?),
                 app_protocol: port.app_protocol.clone(),
             })
         })
@@ -124,9 +120,26 @@ pub fn ports(service: &ServiceFacts, pod: &Pod) -> Vec<EndpointPort> {
     ports
 }
 
-/// The number of the container port with this name and protocol. A name can occur once per protocol.
-fn container_port(pod: &Pod, name: &str, protocol: Protocol) -> Option<u16> {
+/// The ports of the containers that run as long as the pod.
+fn container_ports(pod: &Pod) -> impl Iterator<Item = &ContainerPort> {
     let sidecars = pod.init_containers.iter().filter(|init| init.sidecar).flat_map(|init| &init.ports);
-    let mut ports = pod.ports.iter().chain(sidecars);
-    ports.find(|port| &*port.name == name && port.protocol == protocol).map(|port| port.number)
+    pod.ports.iter().chain(sidecars)
+}
+
+impl TargetPort {
+    /// Its number in a pod whose containers have these ports; `None` if no container has a port of this name and protocol. A
+    /// name can occur once per protocol.
+    pub fn number<'a>(
+        &self,
+        protocol: Protocol,
+        ports: impl IntoIterator<Item = &'a ContainerPort>,
+    ) -> Option<u16> {
+        match self {
+            TargetPort::Number(number) => Some(*number),
+            TargetPort::Name(name) => {
+                let mut ports = ports.into_iter();
+                ports.find(|port| port.name == *name && port.protocol == protocol).map(|port| port.number)
+            }
+        }
+    }
 }

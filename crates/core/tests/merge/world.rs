@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use rouse_core::endpoint::{Conditions, Endpoint, PodRef, PodUid, PortName, Slice, SliceEndpoint, SlicePort};
 use rouse_core::merge::{
-    BootId, EndpointMerge, MergePolicy, Push, PushEvent, PushOrder, PushOutcome, PushRefused,
+    AddressChanges, BootId, EndpointMerge, MergePolicy, Push, PushEvent, PushOrder, PushOutcome, PushRefused,
 };
 use rouse_core::probe::{ProbePlan, ProbeSpec};
 use rouse_core::snapshot::PortView;
@@ -437,6 +437,8 @@ pub(crate) struct World {
     now: Moment,
     /// What was seen at the last look, and whether the ledger has announced a change since.
     looked: View,
+    /// The claimed addresses, as the changes say.
+    claimed: BTreeSet<SocketAddr>,
     announced: bool,
 }
 
@@ -445,7 +447,7 @@ impl World {
         let ledger = EndpointMerge::new(policy.clone());
         let model = Model::new(policy);
         let (past, now) = (Past::default(), Moment::from_nanos(100));
-        Self { ledger, model, past, now, looked: vec![], announced: false }
+        Self { ledger, model, past, now, looked: vec![], claimed: BTreeSet::new(), announced: false }
     }
 
     /// Advances time and applies the step.
@@ -476,6 +478,13 @@ impl World {
     /// Compares everything that can be seen.
     pub(crate) fn look(&mut self) -> Result<Vec<PortView>, TestCaseError> {
         let ports = self.ledger.view();
+        let AddressChanges { came, left } = self.ledger.take_address_changes();
+        for address in left {
+            prop_assert!(self.claimed.remove(&address), "{} left twice", address);
+        }
+        for address in came {
+            prop_assert!(self.claimed.insert(address), "{} came twice", address);
+        }
         let real = seen(&ports);
         prop_assert_eq!(&real, &self.model.view(), "ledger, then model, at {:?}", self.now);
         prop_assert_eq!(&real, &seen(&self.ledger.view()), "two looks, two views");
@@ -494,6 +503,7 @@ impl World {
         }
         // More addresses are harmless: they only decide which new pods of other services are reported here.
         let claimed: BTreeSet<SocketAddr> = self.ledger.addresses().collect();
+        prop_assert_eq!(&self.claimed, &claimed, "the changes, summed up, and the claims");
         prop_assert!(claimed.is_superset(&self.model.addresses()), "unclaimed: {:?}", claimed);
         Ok(ports)
     }
