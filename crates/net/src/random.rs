@@ -1,4 +1,4 @@
-//! A random seed from the operating system.
+//! A random seed and random secrets from the operating system.
 
 use std::hash::{BuildHasher as _, RandomState};
 
@@ -6,6 +6,18 @@ use std::hash::{BuildHasher as _, RandomState};
 pub fn system_seed() -> u64 {
     // The standard library seeds the hash keys of `RandomState` from the operating system.
     RandomState::new().hash_one(())
+}
+
+/// Why there is no secret.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the operating system gives no random numbers")]
+pub struct NoRandomness;
+
+/// A secret that cannot be guessed.
+pub fn secret() -> Result<[u8; 32], NoRandomness> {
+    let mut secret = [0; 32];
+    aws_lc_rs::rand::fill(&mut secret).map_err(|_| NoRandomness)?;
+    Ok(secret)
 }
 
 #[cfg(test)]

@@ -24,6 +24,7 @@ pub use hosts::{BadSniPattern, SniPattern};
 pub use rustls_pki_types::ServerName;
 pub use server::{
     CertEntry, ClientAuth, PolicyId, ServerSettings, ServerStream, ServerTls, TlsHandshake, TlsPolicy,
+    peer_certificate,
 };
 
 /// The crypto backend.

@@ -13,9 +13,10 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::{Connect, TlsConnector};
 
-use super::files::{self, Seen};
+use super::files;
 use super::verify::{PodCertificatePolicy, PodCertificates, Trusted};
 use super::{Alpn, Identity, LoadError, LoadProblem, Pem, TlsError, Versions, Warning, provider};
+use crate::file_watch::Seen;
 
 /// A TLS connection to a pod.
 pub type ClientStream<IO> = tokio_rustls::client::TlsStream<IO>;

@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio_util::sync::CancellationToken;
 
-use super::{ClientSettings, ClientTls, LoadError, Warning, files};
+use super::{ClientSettings, ClientTls, LoadError, Warning};
+use crate::file_watch;
 
 /// Client configurations by settings. At the limit, the least recently used one is dropped; callers that still hold it can
 /// use it, but its files are no longer watched.
@@ -70,7 +71,7 @@ impl ClientConfigs {
         cancel: CancellationToken,
         mut tell: impl FnMut(Result<Vec<Warning>, LoadError>),
     ) {
-        files::watch(cancel, move || self.look(), |news| news.into_iter().for_each(&mut tell)).await;
+        file_watch::watch(cancel, move || self.look(), |news| news.into_iter().for_each(&mut tell)).await;
     }
 
     fn look(&self) -> Vec<Result<Vec<Warning>, LoadError>> {

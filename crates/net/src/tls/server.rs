@@ -15,15 +15,21 @@ use tokio::time::{Instant, timeout_at};
 use tokio_rustls::LazyConfigAcceptor;
 use tokio_util::sync::CancellationToken;
 
-use super::files::{self, Seen};
+use super::files;
 use super::hosts::{Hosts, SniPattern};
 use super::{
     Alpn, CertificateWarningKind, Identity, LoadError, LoadProblem, Pem, TlsError, Versions, Warning,
     provider,
 };
+use crate::file_watch::{self, Seen};
 
 /// A TLS connection from a client.
 pub type ServerStream<IO> = tokio_rustls::server::TlsStream<IO>;
+
+/// The certificate (DER) that the client presented and that was verified in the handshake.
+pub fn peer_certificate<IO>(stream: &ServerStream<IO>) -> Option<&[u8]> {
+    stream.get_ref().1.peer_certificates()?.first().map(AsRef::as_ref)
+}
 
 /// The settings of a TLS listener. Its files may change; see [`ServerTls::reload`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -183,7 +189,7 @@ impl ServerTls {
         cancel: CancellationToken,
         mut tell: impl FnMut(Result<Vec<Warning>, LoadError>),
     ) {
-        files::watch(cancel, move || self.look(), |news| news.map_or((), &mut tell)).await;
+        file_watch::watch(cancel, move || self.look(), |news| news.map_or((), &mut tell)).await;
     }
 
     fn look(&self) -> Option<Result<Vec<Warning>, LoadError>> {
