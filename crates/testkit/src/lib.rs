@@ -9,4 +9,6 @@ pub mod halted_writer;
 #[cfg(feature = "proxy")]
 pub mod proxy;
 pub mod slot_requests;
+#[cfg(feature = "token-issuer")]
+pub mod token_issuer;
 pub mod vectors;

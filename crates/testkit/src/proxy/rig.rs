@@ -20,6 +20,7 @@ use rouse_net::listen;
 use rouse_net::tls::ServerTls;
 use rouse_proxy::budget::ConnectionLimits;
 use rouse_proxy::listen::{Gateway, ListenerOptions, ProxyListener, ProxySettings, Workers};
+use rouse_proxy::message::Placement;
 use rouse_proxy::request::TrustedProxies;
 use rouse_proxy::routing::{NoPodPolicy, Route, RouteTable, Rule, Target};
 use rouse_proxy::telemetry::access_log::AccessLog;
@@ -108,6 +109,7 @@ impl Rig {
         let mut metrics = prometheus_client::registry::Registry::default();
         let settings = ProxySettings {
             id: "test".into(),
+            placement: Placement::Gateway,
             trusted: if edge { "none".parse().unwrap() } else { TrustedProxies::private() },
             bounds,
             clock,

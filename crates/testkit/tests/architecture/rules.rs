@@ -5,11 +5,12 @@ pub(crate) const CRATES: &[(&str, &[&str])] = &[
     ("core", &[]),
     ("net", &["core"]),
     ("proxy", &["core", "net"]),
-    ("kube", &["core"]),
+    ("kube", &["core", "net"]),
     ("local", &["core", "net"]),
+    ("register", &["core", "net"]),
     ("config", &[]),
-    ("daemon", &["config", "core", "net", "proxy", "kube", "local"]),
-    ("cli", &["config", "daemon", "core", "kube", "local"]),
+    ("daemon", &["config", "core", "net", "proxy", "kube", "local", "register"]),
+    ("cli", &["config", "daemon", "core", "kube", "local", "net"]),
 ];
 
 /// The rooms of a crate in layers. A room imports only rooms of later layers. `*` stands for all rooms that are not listed.
@@ -47,7 +48,13 @@ pub(crate) const LAYERS: &[(&str, &[&[&str]])] = &[
     ),
     (
         "net",
-        &[&["prober"], &["probe", "probe_limiter", "probe_schedule"], &["clock", "listen", "random", "tls"]],
+        &[
+            &["prober"],
+            &["probe", "probe_limiter", "probe_schedule"],
+            &["auth", "peers"],
+            &["clock", "listen", "random", "tls"],
+            &["file_watch"],
+        ],
     ),
     (
         "kube",
@@ -62,6 +69,7 @@ pub(crate) const LAYERS: &[(&str, &[&[&str]])] = &[
             &["guardian_protocol"],
         ],
     ),
+    ("register", &[&["client", "server"], &["wire"]]),
     ("config", &[&["settings"], &["field"], &["duration", "errors", "size"], &["document"]]),
     (
         "daemon",
@@ -74,7 +82,15 @@ pub(crate) const LAYERS: &[(&str, &[&[&str]])] = &[
             &["failure", "process", "rouse_yaml"],
         ],
     ),
-    ("cli", &[&["admin_client", "demo", "explain"], &["args"], &["check", "exit", "install"]]),
+    (
+        "cli",
+        &[
+            &["admin_client", "demo", "explain"],
+            &["args"],
+            &["check", "exit", "inject", "install"],
+            &["input", "names"],
+        ],
+    ),
 ];
 
 /// Words that only some rooms may use: the crate, these rooms, and the words.

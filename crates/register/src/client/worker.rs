@@ -1,0 +1,261 @@
+//! The task of the client: looks the gateways up, sends what is due, and takes the results.
+
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use rouse_core::merge::{PushEvent, PushOrder};
+use rouse_core::random::Random;
+use rouse_core::time::{Clock as _, Moment};
+use rouse_net::clock::TokioClock;
+use rouse_net::peers::{LookupSchedule, PeerSet, Resolver};
+use tokio::sync::watch;
+use tokio::task::{Id, JoinError, JoinSet};
+use tokio::time::timeout;
+
+use super::deliveries::{Attempt, Deliveries, Outcome};
+use super::exchange::{Connection, Exchange, Exchanged, SendError};
+use super::failure_log::FailureLog;
+use super::state::PodState;
+use super::{GatewayHost, Progress, PushClient};
+use crate::wire::{AnswerStatus, MAX_GATEWAYS, RegistrationAnswer};
+
+/// How long a look-up may take. The resolver of the system gives up by itself after about as long.
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What the client does, and what it knows of the gateways.
+pub(super) struct Worker {
+    state: Arc<watch::Sender<PodState>>,
+    changes: watch::Receiver<PodState>,
+    progress: watch::Sender<Option<Progress>>,
+    exchange: Arc<Exchange>,
+    /// What is looked up: name and port. `None` if the URL has an address.
+    name: Option<(Arc<str>, u16)>,
+    resolver: Arc<dyn Resolver>,
+    clock: TokioClock,
+    random: Random,
+    log: FailureLog,
+    peers: PeerSet,
+    schedule: LookupSchedule,
+    deliveries: Deliveries,
+    /// At most one connection per gateway.
+    idle: HashMap<SocketAddr, Connection>,
+    /// At most one task per gateway.
+    requests: JoinSet<Exchanged>,
+    sent: HashMap<Id, Sent>,
+    /// At most one task.
+    lookup: JoinSet<io::Result<Vec<SocketAddr>>>,
+}
+
+/// A request under way.
+struct Sent {
+    attempt: Attempt,
+    at: Moment,
+}
+
+/// What the worker waits for.
+enum News {
+    /// The state changed, or something is due.
+    Due,
+    Answered(Box<Result<(Id, Exchanged), JoinError>>),
+    LookedUp(io::Result<Vec<SocketAddr>>),
+    Closed(SocketAddr),
+}
+
+impl Worker {
+    pub(super) fn new(client: PushClient) -> Self {
+        let PushClient { state, progress, exchange, gateways, resolver, clock, random, tls: _ } = client;
+        let mut peers = PeerSet::default();
+        let name = match gateways.host() {
+            GatewayHost::Address(ip) => {
+                peers.resolved([SocketAddr::new(*ip, gateways.port())]);
+                None
+            }
+            GatewayHost::Name(_) => gateways.lookup_name().map(|name| (name.into(), gateways.port())),
+        };
+        Self {
+            changes: state.subscribe(),
+            state,
+            progress,
+            exchange: Arc::new(exchange),
+            name,
+            resolver,
+            clock,
+            random,
+            log: FailureLog::new(clock.now()),
+            peers,
+            schedule: LookupSchedule::default(),
+            deliveries: Deliveries::default(),
+            idle: HashMap::new(),
+            requests: JoinSet::new(),
+            sent: HashMap::new(),
+            lookup: JoinSet::new(),
+        }
+    }
+
+    /// Works until it is dropped.
+    pub(super) async fn work(mut self) {
+        loop {
+            let now = self.clock.now();
+            let members = self.peers.members(now);
+            self.deliveries.follow(&members);
+            self.idle.retain(|gateway, _| members.contains(gateway));
+            // Marks the state as seen: a change after this ends the wait below.
+            let newest = self.changes.borrow_and_update().newest();
+            if let Some((order, event)) = newest {
+                self.send_due(order, event, now);
+            }
+            let order = newest.map(|(order, _)| order);
+            self.look_up(order, now);
+            self.report_progress(order);
+            match self.news(order).await {
+                News::Due => {}
+                News::Answered(ended) => self.ended(*ended),
+                News::LookedUp(result) => self.looked_up(result),
+                News::Closed(gateway) => {
+                    self.idle.remove(&gateway);
+                    let random = self.random.next_u64();
+                    self.deliveries.lost(gateway, self.clock.now(), random);
+                }
+            }
+        }
+    }
+
+    /// Waits for whatever comes first.
+    async fn news(&mut self, newest: Option<PushOrder>) -> News {
+        let request = newest.and_then(|order| self.deliveries.next_due(order));
+        let lookup = (self.name.is_some() && self.lookup.is_empty())
+            .then(|| self.schedule.due(self.deliveries.is_urgent(newest)));
+        let next = [request, lookup, self.peers.expires()].into_iter().flatten().min();
+        let timer = async {
+            match next {
+                Some(next) => self.clock.sleep_until(next).await,
+                None => std::future::pending().await,
+            }
+        };
+        let idle = &mut self.idle;
+        let closed = poll_fn(|context| {
+            let mut all = idle.iter_mut();
+            let closed =
+                all.find_map(|(gateway, idle)| idle.poll_closed(context).is_ready().then_some(*gateway));
+            closed.map_or(Poll::Pending, Poll::Ready)
+        });
+        tokio::select! {
+            // The client holds a sender, so this does not fail.
+            _ = self.changes.changed() => News::Due,
+            Some(ended) = self.requests.join_next_with_id() => News::Answered(Box::new(ended)),
+            Some(result) = self.lookup.join_next() => {
+                News::LookedUp(result.unwrap_or_else(|error| Err(io::Error::other(error))))
+            }
+            gateway = closed => News::Closed(gateway),
+            () = timer => News::Due,
+        }
+    }
+
+    fn send_due(&mut self, order: PushOrder, event: PushEvent, now: Moment) {
+        for attempt in self.deliveries.start(order, now) {
+            let idle = self.idle.remove(&attempt.gateway);
+            let request = Arc::clone(&self.exchange).send(attempt.gateway, idle, order, event);
+            let task = self.requests.spawn(request);
+            self.sent.insert(task.id(), Sent { attempt, at: now });
+        }
+    }
+
+    fn look_up(&mut self, newest: Option<PushOrder>, now: Moment) {
+        let Some((name, port)) = self.name.clone() else { return };
+        if !self.lookup.is_empty() || self.schedule.due(self.deliveries.is_urgent(newest)) > now {
+            return;
+        }
+        self.schedule.started(now, self.random.next_u64());
+        let resolver = Arc::clone(&self.resolver);
+        self.lookup.spawn(async move {
+            let found = timeout(LOOKUP_TIMEOUT, resolver.lookup(&name, port)).await;
+            found.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut)))
+        });
+    }
+
+    fn looked_up(&mut self, result: io::Result<Vec<SocketAddr>>) {
+        let reason = match result {
+            Ok(gateways) if !gateways.is_empty() => {
+                let named = self.peers.resolved(gateways);
+                self.deliveries.named(&named);
+                return;
+            }
+            Ok(_) => "the name has no address".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        let name = self.name.as_ref().map_or("", |(name, _)| name);
+        self.log.lookup_failed(name, &reason, self.clock.now());
+    }
+
+    fn ended(&mut self, ended: Result<(Id, Exchanged), JoinError>) {
+        let (id, exchanged) = match ended {
+            Ok((id, exchanged)) => (id, exchanged),
+            Err(error) => {
+                let result = Err(SendError::Ended);
+                (error.id(), Exchanged { result, reused: false, connection: None })
+            }
+        };
+        let Some(Sent { attempt, at }) = self.sent.remove(&id) else { return };
+        let (now, gateway) = (self.clock.now(), attempt.gateway);
+        if let Some(connection) = exchanged.connection {
+            self.idle.insert(gateway, connection);
+        }
+        let outcome = match &exchanged.result {
+            Ok(answer) => self.answered(attempt, answer, exchanged.reused, now),
+            Err(error) => Outcome::Failed { retry_after: error.retry_after() },
+        };
+        let recovered = self.deliveries.ended(attempt, outcome, at, now, self.random.next_u64());
+        match &exchanged.result {
+            Err(error) => {
+                let pause = self.deliveries.pause(gateway, attempt.order, now);
+                self.log.failed(gateway, error, pause, now);
+            }
+            Ok(_) if recovered => tracing::info!(%gateway, "the gateway acknowledges registrations again"),
+            Ok(_) => {}
+        }
+    }
+
+    fn answered(
+        &mut self,
+        attempt: Attempt,
+        answer: &RegistrationAnswer,
+        reused: bool,
+        now: Moment,
+    ) -> Outcome {
+        // Without verified TLS, an answer may come from anywhere.
+        let verified = self.exchange.tls.as_ref().is_some_and(|tls| !tls.is_unverified());
+        if verified && !answer.gateways.is_empty() {
+            let listed = answer.gateways.iter().copied().take(MAX_GATEWAYS);
+            let named = self.peers.listed(attempt.gateway, listed, now);
+            self.deliveries.named(&named);
+        }
+        if answer.status == AnswerStatus::Stale
+            && let Ok(boot) = answer.boot.parse()
+            && self
+                .state
+                .send_if_modified(|state| state.continue_after(PushOrder { boot, sequence: answer.sequence }))
+        {
+            return Outcome::Superseded;
+        }
+        Outcome::Acknowledged { lease: Duration::from_secs(answer.lease_seconds), reused }
+    }
+
+    fn report_progress(&self, newest: Option<PushOrder>) {
+        let delivered = newest.and_then(|order| {
+            let delivery = self.deliveries.delivery(order)?;
+            Some(Progress { order, delivery })
+        });
+        if delivered.is_some() {
+            self.progress.send_if_modified(|progress| {
+                let changed = *progress != delivered;
+                *progress = delivered;
+                changed
+            });
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! The gateway's side of registrations: authenticates the sender, checks that the pod owns what it claims, and applies the
+//! push.
+//!
+//! `listener.rs` has the connections, `source_limits.rs` the rate limits, `metrics.rs` the metrics. Every request ends in
+//! one [`Reply`]. Nothing changes unless all checks passed.
+
+mod listener;
+mod metrics;
+mod reply;
+mod source_limits;
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rouse_core::endpoint::ServiceId;
+use rouse_core::merge::{PushEvent, PushOutcome};
+use rouse_core::registry::Registry;
+use rouse_core::time::Clock;
+use rouse_net::auth::{
+    AuthError, Authenticators, ClaimError, ClaimGrant, CredentialRequest, Ownership, PushMode, Sender,
+};
+
+pub use listener::ListenerTransport;
+pub use metrics::RegistrationMetrics;
+pub use reply::Reply;
+use reply::{Outcome, Refusal};
+pub use source_limits::RegistrationRates;
+use source_limits::SourceLimits;
+
+use crate::wire::{AnswerStatus, MAX_GATEWAYS, PATH, Registration, RegistrationAnswer};
+
+/// Lists the gateways in service, for answers.
+pub type GatewayList = Arc<dyn Fn() -> Vec<SocketAddr> + Send + Sync>;
+
+/// The settings of the server.
+#[derive(Debug, Clone)]
+pub struct RegistrationSettings {
+    /// What is done with the pushes of services that do not say so themselves.
+    pub mode: PushMode,
+    /// How long a push is valid, as the registry's merge policy says.
+    pub lease: Duration,
+    /// How many registrations are accepted for checking.
+    pub rates: RegistrationRates,
+}
+
+/// What the server uses.
+pub struct RegistrationParts {
+    /// Checks credentials.
+    pub authenticators: Authenticators,
+    /// Checks claims.
+    pub ownership: Arc<dyn Ownership>,
+    /// Takes the pushes.
+    pub registry: Arc<Registry>,
+    /// The registry's clock.
+    pub clock: Arc<dyn Clock>,
+    /// The gateways in service.
+    pub gateways: GatewayList,
+    /// Counts what happens.
+    pub metrics: RegistrationMetrics,
+}
+
+/// The registration server of one gateway.
+pub struct RegistrationServer {
+    settings: RegistrationSettings,
+    parts: RegistrationParts,
+    limits: Mutex<SourceLimits>,
+}
+
+/// A request for a registration. Its body was read.
+#[derive(Debug)]
+pub struct RegistrationRequest<'a> {
+    /// The address of the client.
+    pub peer: IpAddr,
+    /// Whether the connection uses TLS.
+    pub secure: bool,
+    /// What the client certificate proves, if there is one.
+    pub certificate: Option<&'a Result<Sender, AuthError>>,
+    /// The value of the header `Authorization`.
+    pub authorization: Option<&'a [u8]>,
+    /// The body.
+    pub body: &'a [u8],
+}
+
+impl RegistrationServer {
+    /// A server that has seen no request.
+    pub fn new(settings: RegistrationSettings, parts: RegistrationParts) -> Arc<Self> {
+        let limits = Mutex::new(SourceLimits::new(settings.rates, parts.clock.now()));
+        Arc::new(Self { settings, parts, limits })
+    }
+
+    /// Handles one request, and counts it.
+    pub async fn register(&self, request: &RegistrationRequest<'_>) -> Reply {
+        let began = self.parts.clock.now();
+        let mut registration = None;
+        let result = self.decide(request, &mut registration).await;
+        if let Err(refusal) = &result
+            && refusal.is_fault_of_sender()
+        {
+            self.limits().failed(request.peer, self.parts.clock.now());
+        }
+        let outcome = match &result {
+            Ok((outcome, _)) => *outcome,
+            Err(refusal) => refusal.outcome(),
+        };
+        let (service, event) = match &registration {
+            Some(Registration { claim, event, .. }) => (Some(&claim.service), Some(*event)),
+            None => (None, None),
+        };
+        // A name that was not verified must not become a label, unless it is known anyway.
+        let verified = result.is_ok();
+        let label = service.filter(|id| verified || self.parts.registry.get(id).is_some());
+        let took = self.parts.clock.now().since(began);
+        self.parts.metrics.count(label, event, outcome, took);
+        match result {
+            Ok((_, answer)) => Reply::answer(&answer),
+            Err(refusal) => {
+                log_refusal(&refusal, request.peer, registration.as_ref());
+                Reply::refusal(&refusal)
+            }
+        }
+    }
+
+    async fn decide(
+        &self,
+        request: &RegistrationRequest<'_>,
+        parsed: &mut Option<Registration>,
+    ) -> Result<(Outcome, RegistrationAnswer), Refusal> {
+        self.limits().admit(request.peer, self.parts.clock.now()).map_err(Refusal::Limited)?;
+        let credential = CredentialRequest {
+            method: "POST",
+            path: PATH,
+            body: request.body,
+            authorization: request.authorization,
+            secure: request.secure,
+            certificate: request.certificate,
+        };
+        let sender =
+            self.parts.authenticators.authenticate(&credential).await.map_err(|error| match error {
+                AuthError::Refused(reason) => Refusal::Unauthenticated(reason),
+                AuthError::Unavailable(reason) => Refusal::Unavailable(reason),
+            })?;
+        let registration = parsed.insert(Registration::parse(request.body).map_err(Refusal::Malformed)?);
+        check_sender(&sender, request.peer, registration)?;
+        let grant = self.parts.ownership.check(&registration.claim).await.map_err(|error| match error {
+            ClaimError::Denied(reason) => Refusal::Denied(reason),
+            ClaimError::Unavailable(reason) => Refusal::Unavailable(reason),
+        })?;
+        self.apply(registration, grant)
+    }
+
+    /// Applies a verified registration, as the push mode of its service says.
+    fn apply(
+        &self,
+        registration: &Registration,
+        grant: ClaimGrant,
+    ) -> Result<(Outcome, RegistrationAnswer), Refusal> {
+        let answer = |status, order: rouse_core::merge::PushOrder| RegistrationAnswer {
+            status,
+            lease_seconds: self.settings.lease.as_secs(),
+            boot: order.boot.to_string(),
+            sequence: order.sequence,
+            gateways: (self.parts.gateways)().into_iter().take(MAX_GATEWAYS).collect(),
+        };
+        match grant.mode.unwrap_or(self.settings.mode) {
+            PushMode::Off => return Ok((Outcome::Off, answer(AnswerStatus::Accepted, registration.order))),
+            PushMode::Observe => {
+                return Ok((Outcome::Observed, answer(AnswerStatus::Accepted, registration.order)));
+            }
+            PushMode::On => {}
+        }
+        let (service, uid) = (&registration.claim.service, &registration.claim.uid);
+        if grant.leaving && registration.event == PushEvent::Ready {
+            return Err(Refusal::Denied(format!(
+                "pod {} is being deleted and cannot become ready",
+                registration.claim.pod
+            )));
+        }
+        let target = self.parts.registry.service(service);
+        let outcome =
+            target.push(registration.push()).map_err(|refused| Refusal::TooManyPods(refused.to_string()))?;
+        // The pod may have changed between the check and the push: the withdrawal came too early to find the push.
+        if !self.parts.ownership.is_granted(service, uid) {
+            target.withdraw_push(uid);
+            return Err(Refusal::Unavailable(
+                "the pod or its Service changed during the registration; send it again".to_owned(),
+            ));
+        }
+        Ok(match outcome {
+            PushOutcome::Accepted => (Outcome::Accepted, answer(AnswerStatus::Accepted, registration.order)),
+            PushOutcome::Renewed => (Outcome::Renewed, answer(AnswerStatus::Renewed, registration.order)),
+            PushOutcome::Stale(newest) => {
+                (Outcome::Stale, answer(AnswerStatus::Stale, newest.unwrap_or(registration.order)))
+            }
+        })
+    }
+
+    /// Who the client certificate (DER) of a connection is for, if certificates are accepted.
+    fn certificate_sender(&self, certificate: &[u8]) -> Option<Result<Sender, AuthError>> {
+        self.parts.authenticators.certificate_sender(certificate)
+    }
+
+    /// The reply to a body over the limit.
+    fn too_large(&self) -> Reply {
+        let refusal = Refusal::TooLarge;
+        self.parts.metrics.count(None, None, refusal.outcome(), Duration::ZERO);
+        Reply::refusal(&refusal)
+    }
+
+    fn limits(&self) -> std::sync::MutexGuard<'_, SourceLimits> {
+        self.limits.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Checks that the credential is of the pod that the body names. Adds to the claim what else the credential proves.
+fn check_sender(sender: &Sender, peer: IpAddr, registration: &mut Registration) -> Result<(), Refusal> {
+    let claim = &mut registration.claim;
+    let denied = |reason: String| Err(Refusal::Denied(reason));
+    let from_pod = claim.ips.iter().any(|ip| ip.to_canonical() == peer.to_canonical());
+    let elsewhere = || {
+        format!(
+            "the connection comes from {peer}, which is not an address of the pod: a shared key or a client certificate \
+             proves no pod, so its registrations must come from the pod itself"
+        )
+    };
+    match sender {
+        Sender::Pod(pod) => {
+            let same =
+                pod.namespace == claim.service.namespace() && pod.pod == claim.pod && pod.uid == claim.uid;
+            if same { Ok(()) } else { denied("the token is of another pod than the body".to_owned()) }
+        }
+        Sender::KeyHolder { namespaces } if !namespaces.includes(claim.service.namespace()) => {
+            denied(format!("the key is not for the namespace {}", claim.service.namespace()))
+        }
+        Sender::ServiceAccount { namespace, .. } if namespace != claim.service.namespace() => {
+            denied(format!("the certificate is for the namespace {namespace}"))
+        }
+        Sender::KeyHolder { .. } | Sender::ServiceAccount { .. } if !from_pod => denied(elsewhere()),
+        Sender::KeyHolder { .. } => Ok(()),
+        Sender::ServiceAccount { name, .. } => {
+            claim.service_account = Some(name.clone());
+            Ok(())
+        }
+    }
+}
+
+/// Logs why a registration was refused. The log limits repeated messages.
+fn log_refusal(refusal: &Refusal, peer: IpAddr, registration: Option<&Registration>) {
+    let service = registration.map(|registration| registration.claim.service.to_string()).unwrap_or_default();
+    let pod = registration.map_or("", |registration| &registration.claim.pod);
+    let outcome = refusal.outcome().as_str();
+    match refusal {
+        Refusal::Unavailable(reason) => {
+            tracing::error!(service, pod, %peer, outcome, reason, "cannot check a registration");
+        }
+        refusal => {
+            tracing::warn!(service, pod, %peer, outcome, reason = %refusal, "refused a registration");
+        }
+    }
+}
+
+impl std::fmt::Debug for RegistrationServer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RegistrationServer").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for RegistrationParts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RegistrationParts").finish_non_exhaustive()
+    }
+}
+
+/// The label of a service in metrics.
+fn service_label(service: Option<&ServiceId>) -> String {
+    service.map_or_else(|| metrics::OTHER.to_owned(), ToString::to_string)
+}

@@ -1,0 +1,184 @@
+//! Rate limits on registrations: per source address, per failures of a source, and in all.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::time::Duration;
+
+use rouse_core::budget::{Rate, TokenBucket};
+use rouse_core::time::Moment;
+
+/// How many registrations are accepted for checking.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RegistrationRates {
+    /// From all sources.
+    pub total: Rate,
+    /// From one source. A node may hide many pods behind one address.
+    pub source: Rate,
+    /// Refused ones from one source. After these, all its registrations are refused for a while, before any cryptography.
+    pub failures: Rate,
+}
+
+impl Default for RegistrationRates {
+    fn default() -> Self {
+        Self {
+            total: Rate { per_second: 5_000, burst: 20_000 },
+            source: Rate { per_second: 500, burst: 2_000 },
+            failures: Rate { per_second: 5, burst: 100 },
+        }
+    }
+}
+
+/// The most sources with buckets of their own. The others share one.
+const SOURCES: usize = 16_384;
+/// The answer to a source over its limit.
+const WAIT: Duration = Duration::from_secs(1);
+
+/// The buckets of all sources.
+#[derive(Debug)]
+pub(super) struct SourceLimits {
+    rates: RegistrationRates,
+    total: TokenBucket,
+    sources: HashMap<IpAddr, SourceBuckets>,
+    /// For sources beyond [`SOURCES`].
+    others: SourceBuckets,
+}
+
+#[derive(Debug)]
+struct SourceBuckets {
+    requests: TokenBucket,
+    failures: TokenBucket,
+}
+
+impl SourceBuckets {
+    fn new(rates: &RegistrationRates, now: Moment) -> Self {
+        Self {
+            requests: TokenBucket::new(rates.source, now),
+            failures: TokenBucket::new(rates.failures, now),
+        }
+    }
+
+    fn full(&mut self, now: Moment) -> bool {
+        self.requests.full(now) && self.failures.full(now)
+    }
+}
+
+impl SourceLimits {
+    pub(super) fn new(rates: RegistrationRates, now: Moment) -> Self {
+        Self {
+            total: TokenBucket::new(rates.total, now),
+            others: SourceBuckets::new(&rates, now),
+            sources: HashMap::new(),
+            rates,
+        }
+    }
+
+    /// Takes one request of `peer`, or returns how long it should wait.
+    pub(super) fn admit(&mut self, peer: IpAddr, now: Moment) -> Result<(), Duration> {
+        let source = self.source(peer, now);
+        if !source.failures.has(now) || !source.requests.has(now) {
+            return Err(WAIT);
+        }
+        source.requests.take();
+        // The total comes last: requests that their own source may not send do not use it up.
+        if !self.total.has(now) {
+            return Err(WAIT);
+        }
+        self.total.take();
+        Ok(())
+    }
+
+    /// Counts a refused request of `peer`.
+    pub(super) fn failed(&mut self, peer: IpAddr, now: Moment) {
+        let source = self.source(peer, now);
+        if source.failures.has(now) {
+            source.failures.take();
+        }
+    }
+
+    fn source(&mut self, peer: IpAddr, now: Moment) -> &mut SourceBuckets {
+        let key = network(peer);
+        if self.sources.len() >= SOURCES && !self.sources.contains_key(&key) {
+            // A full bucket equals a new one.
+            self.sources.retain(|_, buckets| !buckets.full(now));
+            if self.sources.len() >= SOURCES {
+                return &mut self.others;
+            }
+        }
+        self.sources.entry(key).or_insert_with(|| SourceBuckets::new(&self.rates, now))
+    }
+}
+
+/// What counts as one source: an IPv4 address, or the /80 of an IPv6 address. A node has a /80 or less on some clouds, and
+/// all nodes of a subnet share one /64 there: with a /64, one pod could use up the failures of all others.
+fn network(peer: IpAddr) -> IpAddr {
+    match peer.to_canonical() {
+        IpAddr::V4(ip) => IpAddr::V4(ip),
+        IpAddr::V6(ip) => IpAddr::V6(Ipv6Addr::from_bits(ip.to_bits() & (u128::MAX << 48))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RATES: RegistrationRates = RegistrationRates {
+        total: Rate { per_second: 10, burst: 100 },
+        source: Rate { per_second: 2, burst: 10 },
+        failures: Rate { per_second: 1, burst: 3 },
+    };
+
+    fn admitted(limits: &mut SourceLimits, peer: &str, count: usize, now: Moment) -> usize {
+        (0..count).filter(|_| limits.admit(peer.parse().unwrap(), now).is_ok()).count()
+    }
+
+    #[test]
+    fn one_source_does_not_use_up_the_requests_of_another() {
+        let mut limits = SourceLimits::new(RATES, Moment::ZERO);
+        assert_eq!(admitted(&mut limits, "10.0.0.1", 1000, Moment::ZERO), 10);
+        assert_eq!(admitted(&mut limits, "10.0.0.2", 10, Moment::ZERO), 10);
+        assert_eq!(admitted(&mut limits, "10.0.0.1", 1000, Moment::from_secs(1)), 2);
+    }
+
+    #[test]
+    fn a_source_whose_requests_fail_is_refused_before_they_are_checked() {
+        let mut limits = SourceLimits::new(RATES, Moment::ZERO);
+        let peer = "10.0.0.1".parse().unwrap();
+        (0..3).for_each(|_| limits.failed(peer, Moment::ZERO));
+        assert_eq!(admitted(&mut limits, "10.0.0.1", 1, Moment::ZERO), 0);
+        assert_eq!(admitted(&mut limits, "10.0.0.1", 1, Moment::from_secs(1)), 1);
+    }
+
+    #[test]
+    fn all_sources_together_have_a_limit() {
+        let mut limits = SourceLimits::new(RATES, Moment::ZERO);
+        let all: usize =
+            (0..50).map(|n| admitted(&mut limits, &format!("10.0.1.{n}"), 10, Moment::ZERO)).sum();
+        assert_eq!(all, 100);
+    }
+
+    #[test]
+    fn the_addresses_of_one_ipv6_network_are_one_source() {
+        let mut limits = SourceLimits::new(RATES, Moment::ZERO);
+        let all: usize =
+            (0..20).map(|n| admitted(&mut limits, &format!("2001:db8::{n:x}"), 1, Moment::ZERO)).sum();
+        assert_eq!(all, 10);
+        for other in ["2001:db8:0:1::1", "2001:db8:0:0:1::1"] {
+            assert_eq!(admitted(&mut limits, other, 1, Moment::ZERO), 1, "{other}");
+        }
+    }
+
+    #[test]
+    fn sources_beyond_the_bound_share_one_bucket() {
+        let rates = RegistrationRates { total: Rate { per_second: 1, burst: u32::MAX }, ..RATES };
+        let mut limits = SourceLimits::new(rates, Moment::ZERO);
+        for n in 0..u32::try_from(SOURCES).unwrap() {
+            assert!(limits.admit(IpAddr::V4((0x0a00_0000 + n).into()), Moment::ZERO).is_ok());
+        }
+        let more: usize =
+            (0..50).map(|n| admitted(&mut limits, &format!("192.0.2.{n}"), 1, Moment::ZERO)).sum();
+        assert_eq!((more, limits.sources.len()), (10, SOURCES));
+        // When their buckets are full again, they make room.
+        assert_eq!(admitted(&mut limits, "192.0.2.60", 1, Moment::from_secs(60)), 1);
+        assert_eq!(limits.sources.len(), 1);
+    }
+}
