@@ -14,16 +14,20 @@ use std::time::{Duration, SystemTime};
 use kube::Client;
 use rouse_core::endpoint::ServiceId;
 use rouse_core::engine::Engine;
+use rouse_core::merge::MergePolicy;
 use rouse_core::registry::Registry;
 use rouse_core::time::Clock;
+use rouse_net::auth::Ownership;
 use tokio::sync::{broadcast, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::client::Watches;
+use crate::client::issuer_keys::IssuerKeyClient;
+use crate::client::token_review::TokenReviewClient;
 use crate::client::watch::{WatchReport, WatchState};
 use crate::endpoints::pod_index::PodIndex;
-use crate::endpoints::{EndpointController, EndpointPolicy, ManualEndpoints};
+use crate::endpoints::{EndpointController, EndpointPolicy, ManualEndpoints, PushOwnership, PushSettings};
 pub use crate::events::ClusterEvent;
 use crate::events::EventSender;
 use crate::routes::RoutePlanner;
@@ -46,6 +50,11 @@ pub struct ClusterSettings {
     pub own_addresses: Vec<SocketAddr>,
     /// How long the watch of slices may be broken before snapshots are marked stale.
     pub stale_after: Duration,
+    /// Whether pods on the network of their node (`hostNetwork`) may register themselves. They share the address of the node, so
+    /// one of them could register what another one serves.
+    pub host_network_pushes: bool,
+    /// The lease of a push, as in the registry's merge policy.
+    pub push_lease: Duration,
     /// The registry's clock.
     pub clock: Arc<dyn Clock>,
     /// The seed for jitter.
@@ -64,9 +73,20 @@ impl ClusterSettings {
             manual_endpoints_of: BTreeSet::new(),
             own_addresses: Vec::new(),
             stale_after: Duration::from_secs(10),
+            host_network_pushes: false,
+            push_lease: MergePolicy::default().lease,
             routes: RouteSettings::new(Arc::clone(&clock), time_of_day),
             clock,
             seed,
+        }
+    }
+
+    fn push_settings(&self) -> PushSettings {
+        PushSettings {
+            namespace: self.namespace.clone(),
+            host_network: self.host_network_pushes,
+            lease: self.push_lease,
+            own_addresses: self.own_addresses.clone(),
         }
     }
 
@@ -90,6 +110,7 @@ pub struct Cluster {
     settings: ClusterSettings,
     watches: Arc<Watches>,
     pods: Arc<PodIndex>,
+    push: Arc<PushOwnership>,
     planner: Arc<RoutePlanner>,
     waker: Arc<Waker>,
     events: EventSender,
@@ -100,10 +121,17 @@ impl Cluster {
     pub fn new(client: Client, settings: ClusterSettings) -> Arc<Self> {
         let events = EventSender::new();
         let (namespace, clock) = (settings.namespace.as_deref(), Arc::clone(&settings.clock));
+        let pods = Arc::<PodIndex>::default();
+        let push = PushOwnership::new(
+            client.clone(),
+            Arc::clone(&pods),
+            Arc::clone(&clock),
+            settings.push_settings(),
+        );
         let watches = Arc::new(Watches::new(client, namespace, clock, settings.seed));
         let planner = Arc::new(RoutePlanner::new(settings.routes.clone(), &watches, &events));
         let waker = Arc::new(Waker::new(watches.client(), planner.serving(), events.clone()));
-        Arc::new(Self { settings, watches, pods: Arc::default(), planner, waker, events })
+        Arc::new(Self { settings, watches, pods, push: Arc::new(push), planner, waker, events })
     }
 
     /// All routes, whenever they change. Before [`Cluster::synced`] there are none.
@@ -114,6 +142,21 @@ impl Cluster {
     /// The index of all pods, from which probes are planned.
     pub fn pods(&self) -> &Arc<PodIndex> {
         &self.pods
+    }
+
+    /// Checks the claims of pods that register themselves. Claims can be decided while [`Cluster::run`] runs.
+    pub fn push_ownership(&self) -> Arc<dyn Ownership> {
+        Arc::clone(&self.push) as _
+    }
+
+    /// Asks the API server whether tokens are valid and which pods they are bound to.
+    pub fn token_reviews(&self) -> TokenReviewClient {
+        TokenReviewClient::new(self.watches.client().clone())
+    }
+
+    /// The issuer of the cluster's tokens and its public keys.
+    pub fn issuer_keys(&self) -> IssuerKeyClient {
+        IssuerKeyClient::new(self.watches.client().clone())
     }
 
     /// Whether all slices, Services and routes have been seen once and their routes published. Stays true.
@@ -151,11 +194,13 @@ impl Cluster {
         let endpoints = Arc::new(EndpointController::new(
             Arc::clone(&registry),
             Arc::clone(&self.pods),
+            Arc::clone(&self.push),
             Arc::clone(&self.watches),
             self.settings.endpoint_policy(),
             self.settings.stale_after,
             self.events.clone(),
         ));
+        self.push.attach(&registry, &endpoints);
         let wiring = Arc::new(Wiring {
             registry: Arc::clone(&registry),
             endpoints: Arc::clone(&endpoints),

@@ -1,4 +1,4 @@
-//! Access to the API server: connect, list, watch, and the permissions that the gateway needs.
+//! Access to the API server: connect, list, watch, review tokens, and the permissions that the gateway needs.
 
 pub mod permissions;
 
@@ -6,6 +6,10 @@ pub mod permissions;
 mod api;
 #[cfg(feature = "cluster")]
 pub mod connect;
+#[cfg(feature = "cluster")]
+pub mod issuer_keys;
+#[cfg(feature = "cluster")]
+pub mod token_review;
 #[cfg(feature = "cluster")]
 pub mod watch;
 #[cfg(feature = "cluster")]

@@ -26,7 +26,41 @@ pub enum Scope {
     /// For the objects that routes and Services name, in their own namespace. To be granted by a Role there, and for
     /// Secrets never by a `ClusterRoleBinding`.
     Named,
+    /// In the whole cluster, because the kind has no namespace, and only if the operator turns on the feature that uses it. To
+    /// be granted by a `ClusterRole` of its own.
+    OnDemand,
 }
+
+/// A path of the API server that is not an object and that the gateway reads. Kubernetes binds the role to all
+/// `ServiceAccount`s, so manifests grant nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UrlPermission {
+    /// The path.
+    pub url: &'static str,
+    /// The `ClusterRole` of Kubernetes that allows to get it.
+    pub role: &'static str,
+    /// Why the gateway reads it.
+    pub why: &'static str,
+}
+
+const ISSUER_DISCOVERY: &str = "system:service-account-issuer-discovery";
+
+/// The public keys of the issuer of tokens.
+pub const ISSUER_KEYS: UrlPermission = UrlPermission {
+    url: "/openid/v1/jwks",
+    role: ISSUER_DISCOVERY,
+    why: "The gateway verifies the tokens of pods that register with the keys of their issuer.",
+};
+
+/// The name of the issuer of tokens.
+pub const ISSUER_CONFIGURATION: UrlPermission = UrlPermission {
+    url: "/.well-known/openid-configuration",
+    role: ISSUER_DISCOVERY,
+    why: "The gateway accepts tokens of the cluster's own issuer only, unless the operator names another one.",
+};
+
+/// Every path without an object that the gateway reads, and no other.
+pub const URL_PERMISSIONS: &[UrlPermission] = &[ISSUER_KEYS, ISSUER_CONFIGURATION];
 
 /// Whether the gateway works without a permission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -137,8 +171,8 @@ pub const PERMISSIONS: &[Permission] = &[
         "pods",
         FOLLOW,
         Requirement::Optional {
-            lost: "starting pods are not probed, so requests wait until the kubelet has probed them, and anyone who can \
-                   write an EndpointSlice can point the gateway anywhere",
+            lost: "starting pods are not probed, so requests wait until the kubelet has probed them, pods cannot register \
+                   themselves, and anyone who can write an EndpointSlice can point the gateway anywhere",
         },
         "The specs of pods say how to probe them, and their addresses show which endpoints are real pods and which are forged.",
     ),
@@ -206,6 +240,14 @@ pub const PERMISSIONS: &[Permission] = &[
         "pods whose Service names a Secret for TLS are not reached",
         "A Service may name a Secret of its namespace with the CA or the client certificate for its pods.",
     ),
+    Permission {
+        group: "authentication.k8s.io",
+        resource: "tokenreviews",
+        verbs: &["create"],
+        scope: Scope::OnDemand,
+        need: Requirement::Optional { lost: "pods cannot register with tokens that the API server reviews" },
+        why: "In the mode TokenReview, the API server says which pod a token is bound to. A review is not stored.",
+    },
 ];
 
 #[cfg(test)]
@@ -233,9 +275,12 @@ mod tests {
             let known = BTreeSet::from(["create", "get", "list", "patch", "watch"]);
             assert!(!verbs.is_empty() && verbs.is_subset(&known), "{permission:?}");
             assert!(!permission.group.contains('*') && !permission.resource.contains('*'), "{permission:?}");
-            // A write goes to a subresource or creates an event: never to the spec of an object.
+            // A write goes to a subresource, or creates an event or a review, which is not stored: never to the spec of an object.
             let writes = verbs.contains("patch") || verbs.contains("create");
-            assert!(!writes || permission.parts().1.is_some() || permission.resource == "events");
+            let created = ["events", "tokenreviews"].contains(&permission.resource);
+            assert!(!writes || permission.parts().1.is_some() || created);
+            let cluster = permission.scope == Scope::OnDemand;
+            assert!(!cluster || permission.need != Requirement::Required, "{permission:?}");
         }
     }
 

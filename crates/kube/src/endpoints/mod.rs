@@ -10,6 +10,7 @@ mod endpoint_policy;
 mod feed;
 mod ownership;
 pub mod pod_index;
+mod push_ownership;
 mod sinks;
 mod slice_facts;
 
@@ -34,6 +35,7 @@ pub(crate) use endpoint_policy::{EndpointPolicy, ManualEndpoints};
 use feed::RegistryFeed;
 use ownership::OwnershipCheck;
 use pod_index::PodIndex;
+pub(crate) use push_ownership::{PushOwnership, PushSettings};
 
 /// How long slices and pods may disagree before they are listed again: one watch is always a little ahead of the other.
 const DISAGREEMENT: Duration = Duration::from_secs(2);
@@ -53,6 +55,8 @@ pub(crate) trait EndpointListener: Send + Sync + 'static {
 pub(crate) struct EndpointController {
     feed: Mutex<RegistryFeed>,
     pods: Arc<PodIndex>,
+    /// Checks pods that register themselves.
+    push: Arc<PushOwnership>,
     watches: Arc<Watches>,
     /// How long the watch of slices may be broken before snapshots are marked stale.
     stale_after: Duration,
@@ -67,6 +71,7 @@ impl EndpointController {
     pub(crate) fn new(
         registry: Arc<Registry>,
         pods: Arc<PodIndex>,
+        push: Arc<PushOwnership>,
         watches: Arc<Watches>,
         policy: EndpointPolicy,
         stale_after: Duration,
@@ -76,7 +81,7 @@ impl EndpointController {
         let ownership = OwnershipCheck::new(Arc::clone(&pods), Arc::clone(&relist_pods));
         let admission = Admission { ownership, policy };
         let feed = Mutex::new(RegistryFeed::new(registry, admission, Arc::clone(&relist_slices)));
-        Self { feed, pods, watches, stale_after, relist_slices, relist_pods, events }
+        Self { feed, pods, push, watches, stale_after, relist_slices, relist_pods, events }
     }
 
     /// Starts the watches and the tasks that look after them.

@@ -1,4 +1,4 @@
-//! The index of all pods by UID and by address, reduced to what probes and the ownership check need.
+//! The index of all pods by UID and by address, reduced to what probes and the ownership checks need.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
@@ -6,9 +6,11 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use rouse_core::endpoint::PodUid;
 use rouse_core::probe::{ProbePlan, ProbeSpec};
+use rouse_core::slices::{ContainerPort, Protocol, selects};
 use serde::Deserialize;
 
 use crate::objects::Pod;
+use crate::objects::slices::container_ports;
 
 /// A pod, reduced to what the index keeps.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,10 +27,22 @@ pub struct PodFacts {
     pub node: Arc<str>,
     /// Its readiness and startup probes.
     pub probes: ProbeSpec,
+    /// The named TCP ports of the containers that run as long as it does. A Service may refer to them by name.
+    pub ports: Vec<ContainerPort>,
+    /// The name of its `ServiceAccount`.
+    pub service_account: Arc<str>,
     /// Whether it uses the addresses of its node, which other pods may share.
     pub host_network: bool,
     /// Decides which of two pods with the same address owns it: the one that is not being deleted, then the newer one.
-    standing: (bool, String),
+    standing: Standing,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Standing {
+    /// Whether it is not being deleted.
+    stays: bool,
+    /// When it was created, as text. The API server writes all times in one format, so the texts are ordered.
+    created: String,
 }
 
 /// A pod from the watch, reduced while it is parsed.
@@ -100,12 +114,19 @@ impl Known {
     /// Whether `ip` is now the address of another pod than `uid`.
     fn is_taken(&self, uid: &PodUid, ip: IpAddr) -> bool {
         let pod = self.by_uid.get(uid).filter(|pod| pod.ips.contains(&ip));
-        if pod.is_some_and(|pod| pod.host_network) {
-            return false;
-        }
-        let others = self.by_ip.get(&ip).into_iter().flatten().filter(|other| *other != uid);
-        let mut others = others.filter_map(|other| self.by_uid.get(other));
-        others.any(|other| pod.is_none_or(|pod| (&other.standing, &other.uid) > (&pod.standing, uid)))
+        pod.map_or_else(|| self.others(uid, ip).next().is_some(), |pod| self.is_taken_from(pod, ip))
+    }
+
+    /// Whether `ip`, an address of `pod`, is now that of a pod that has more right to it.
+    fn is_taken_from(&self, pod: &PodFacts, ip: IpAddr) -> bool {
+        let newer = |other: &Arc<PodFacts>| (&other.standing, &other.uid) > (&pod.standing, &pod.uid);
+        !pod.host_network && self.others(&pod.uid, ip).any(newer)
+    }
+
+    /// The pods at `ip` besides `uid`.
+    fn others<'a>(&'a self, uid: &'a PodUid, ip: IpAddr) -> impl Iterator<Item = &'a Arc<PodFacts>> {
+        let others = self.by_ip.get(&ip).into_iter().flatten().filter(move |other| *other != uid);
+        others.filter_map(|other| self.by_uid.get(other))
     }
 }
 
@@ -113,22 +134,32 @@ impl PodFacts {
     /// What is kept of `pod`; `None` if it has no UID or has ended.
     pub fn new(pod: Pod) -> Option<Self> {
         let uid = pod.metadata.uid.as_deref().filter(|uid| !uid.is_empty()).map(PodUid::new)?;
-        if matches!(pod.status.phase.as_deref(), Some("Succeeded" | "Failed")) {
+        if pod.has_ended() {
             return None;
         }
+        // A Service that names a port by number needs no container port.
+        let ports = pod.lasting_containers().flat_map(container_ports);
+        let ports = ports.filter(|port| !port.name.is_empty() && port.protocol == Protocol::Tcp);
         Some(Self {
             uid,
             name: format!("{}/{}", pod.metadata.namespace(), pod.metadata.name).into(),
             ips: pod.status.pod_ips.iter().filter_map(|ip| ip.ip.parse().ok()).collect(),
             node: pod.spec.node_name.as_deref().unwrap_or_default().into(),
             probes: pod.probe_spec(),
+            ports: ports.collect(),
+            service_account: pod.service_account().into(),
             host_network: pod.spec.host_network,
-            standing: (
-                pod.metadata.deletion_timestamp.is_none(),
-                pod.metadata.creation_timestamp.clone().unwrap_or_default(),
-            ),
+            standing: Standing {
+                stays: pod.metadata.deletion_timestamp.is_none(),
+                created: pod.metadata.creation_timestamp.clone().unwrap_or_default(),
+            },
             labels: pod.metadata.labels,
         })
+    }
+
+    /// Whether it is being deleted.
+    pub fn is_leaving(&self) -> bool {
+        !self.standing.stays
     }
 
     fn is_of(&self, namespace: &str) -> bool {
@@ -140,6 +171,16 @@ impl PodUpdate {
     /// The UID of the pod, if the index keeps the pod.
     pub(crate) fn uid(&self) -> Option<&PodUid> {
         self.facts.as_ref().map(|facts| &facts.uid)
+    }
+
+    /// The UID of the pod, also if it has ended.
+    pub(crate) fn any_uid(&self) -> Option<&PodUid> {
+        self.uid.as_ref()
+    }
+
+    /// What the index keeps of the pod; `None` if it has ended.
+    pub(crate) fn into_facts(self) -> Option<PodFacts> {
+        self.facts
     }
 }
 
@@ -174,6 +215,19 @@ impl PodIndex {
         self.read().is_taken(uid, ip)
     }
 
+    /// The addresses of `pod` that are now those of a pod that has more right to them. `pod` need not be in the index.
+    pub(crate) fn taken_from(&self, pod: &PodFacts) -> Vec<IpAddr> {
+        let known = self.read();
+        pod.ips.iter().filter(|ip| known.is_taken_from(pod, **ip)).copied().collect()
+    }
+
+    /// The other pods that have an address of `uid`, unless they share it as pods of the node's network do.
+    pub(crate) fn sharing(&self, uid: &PodUid) -> Vec<PodUid> {
+        let known = self.read();
+        let Some(pod) = known.by_uid.get(uid).filter(|pod| !pod.host_network) else { return Vec::new() };
+        pod.ips.iter().flat_map(|ip| known.others(uid, *ip)).map(|other| other.uid.clone()).collect()
+    }
+
     /// The addresses of a pod that another pod had before: slices may still name that one. Each is returned once.
     pub(crate) fn take_inherited(&self, uid: &PodUid) -> Vec<IpAddr> {
         let known = &mut *self.write();
@@ -190,12 +244,9 @@ impl PodIndex {
     /// How many pods of `namespace` have all labels of `selector` and are not being deleted. An empty selector has none.
     pub(crate) fn selected(&self, namespace: &str, selector: &BTreeMap<String, String>) -> u32 {
         let fits = |pod: &&Arc<PodFacts>| {
-            let mut labels = selector.iter();
-            let (stays, _) = pod.standing;
-            stays && pod.is_of(namespace) && labels.all(|(label, value)| pod.labels.get(label) == Some(value))
+            !pod.is_leaving() && pod.is_of(namespace) && selects(selector, &pod.labels)
         };
-        let known = self.read();
-        let count = known.by_uid.values().filter(|_| !selector.is_empty()).filter(fits).count();
+        let count = self.read().by_uid.values().filter(fits).count();
         u32::try_from(count).unwrap_or(u32::MAX)
     }
 

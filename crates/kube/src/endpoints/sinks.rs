@@ -87,13 +87,16 @@ impl<L: EndpointListener> Sink for ServiceSink<L> {
     fn replace(&mut self, all: Vec<Service>) {
         let facts = all.into_iter().filter_map(|service| ServiceSummary::new(service).ok()).collect();
         self.feed.lock().replace_services(facts);
+        self.feed.push.services_listed();
         self.listener.services_changed();
     }
 
     fn put(&mut self, service: Service) {
         let Ok(facts) = ServiceSummary::new(service) else { return };
+        let id = facts.id.clone();
         let changed = self.feed.lock().put_service(facts);
         if changed {
+            self.feed.push.service_changed(&id);
             self.listener.services_changed();
         }
     }
@@ -101,6 +104,7 @@ impl<L: EndpointListener> Sink for ServiceSink<L> {
     fn remove(&mut self, service: Service) {
         if let Ok(id) = ServiceId::new(service.metadata.namespace(), &service.metadata.name) {
             self.feed.lock().remove_service(&id);
+            self.feed.push.service_changed(&id);
             self.listener.services_changed();
         }
     }
@@ -127,17 +131,25 @@ impl<L: EndpointListener> Sink for PodSink<L> {
 
     fn replace(&mut self, all: Vec<PodUpdate>) {
         self.feed.pods.replace(all);
+        self.feed.push.pods_listed();
         self.feed.lock().pods_seen();
         self.listener.endpoints_changed(None);
     }
 
     fn listing(&mut self) {
         self.feed.lock().pods_listing();
+        self.feed.push.pods_listing();
     }
 
     fn put(&mut self, pod: PodUpdate) {
-        let uid = pod.uid().cloned();
+        let (uid, any_uid) = (pod.uid().cloned(), pod.any_uid().cloned());
         let put = self.feed.pods.put(pod);
+        match (&uid, any_uid) {
+            // It has ended.
+            (None, Some(uid)) => self.feed.push.pod_gone(&uid),
+            (Some(uid), _) if put != PodChange::Same => self.feed.push.pod_changed(uid),
+            _ => {}
+        }
         if put == PodChange::Same {
             return;
         }
@@ -154,6 +166,9 @@ impl<L: EndpointListener> Sink for PodSink<L> {
 
     fn remove(&mut self, pod: PodUpdate) {
         self.feed.pods.remove(&pod);
+        if let Some(uid) = pod.any_uid() {
+            self.feed.push.pod_gone(uid);
+        }
         self.feed.lock().pod_left();
     }
 

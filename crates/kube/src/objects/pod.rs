@@ -6,6 +6,8 @@ use super::{Meta, PortNumber, Probe, Protocol, null_is_default};
 
 /// The label that names a [`Node`]'s zone.
 const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
+/// The `ServiceAccount` of a pod that names none.
+const DEFAULT_SERVICE_ACCOUNT: &str = "default";
 
 /// `v1` Pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -30,6 +32,9 @@ pub struct PodSpec {
     /// Whether it uses the network and the addresses of its node.
     #[serde(default, deserialize_with = "null_is_default")]
     pub host_network: bool,
+    /// Absent or empty: `default`.
+    #[serde(default)]
+    pub service_account_name: Option<String>,
     /// Its own name in DNS.
     #[serde(default)]
     pub hostname: Option<String>,
@@ -68,6 +73,13 @@ pub struct Container {
     /// How kubelet asks whether it has started; until then it is not ready.
     #[serde(default)]
     pub startup_probe: Option<Probe>,
+}
+
+impl Container {
+    /// Whether it is a sidecar, if it is an init container.
+    pub fn is_sidecar(&self) -> bool {
+        self.restart_policy.as_deref() == Some("Always")
+    }
 }
 
 /// A port that a [`Container`] declares.
@@ -124,6 +136,23 @@ impl Pod {
     pub fn is_ready(&self) -> bool {
         let mut conditions = self.status.conditions.iter();
         conditions.find(|condition| condition.kind == "Ready").is_some_and(|ready| ready.status == "True")
+    }
+
+    /// Whether it has ended and will not run again.
+    pub fn has_ended(&self) -> bool {
+        matches!(self.status.phase.as_deref(), Some("Succeeded" | "Failed"))
+    }
+
+    /// The name of its `ServiceAccount`.
+    pub fn service_account(&self) -> &str {
+        let named = self.spec.service_account_name.as_deref().filter(|name| !name.is_empty());
+        named.unwrap_or(DEFAULT_SERVICE_ACCOUNT)
+    }
+
+    /// The containers that run as long as it does: its containers, and the init containers that restart always (sidecars).
+    pub fn lasting_containers(&self) -> impl Iterator<Item = &Container> {
+        let sidecars = self.spec.init_containers.iter().filter(|init| init.is_sidecar());
+        self.spec.containers.iter().chain(sidecars)
     }
 }
 

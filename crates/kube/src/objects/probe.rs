@@ -77,9 +77,7 @@ impl Pod {
     /// The probes that decide its readiness. A container with a startup probe is not ready before that probe has passed,
     /// so startup probes are included.
     pub fn probe_spec(&self) -> ProbeSpec {
-        let sidecars = self.spec.init_containers.iter();
-        let sidecars = sidecars.filter(|init| init.restart_policy.as_deref() == Some("Always"));
-        let containers = self.spec.containers.iter().chain(sidecars).flat_map(|container| {
+        let containers = self.lasting_containers().flat_map(|container| {
             let probes = [&container.readiness_probe, &container.startup_probe];
             probes.map(|probe| probe.as_ref().map(|probe| readiness(probe, container)))
         });

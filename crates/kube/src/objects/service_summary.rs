@@ -1,4 +1,4 @@
-//! A Service, reduced to what routes and endpoints need: its ports, its addresses, its TLS annotations.
+//! A Service, reduced to what routes, endpoints and pushes need: its ports, its addresses, its selector, its annotations.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,8 +6,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use rouse_core::endpoint::{BadServiceId, PortName, ServiceId};
+use rouse_core::slices::{Labels, TargetPort};
+use rouse_net::auth::PushMode;
 
-use super::slices::SELECTOR_ANNOTATION;
+use super::slices::{SELECTOR_ANNOTATION, parse_selector};
 pub(crate) use super::upstream_tls::invalid_annotation;
 pub use super::upstream_tls::{
     DataKind, DataLookup, DataRef, PemBytes, TlsAnnotations, TlsFacts, UPSTREAM_CA, UPSTREAM_CLIENT_CERT,
@@ -20,6 +22,9 @@ pub const ANNOTATIONS: &str = "rouse.dev/";
 /// On a Service: `allow` lets endpoints without a pod have traffic.
 pub const MANUAL_ENDPOINTS: &str = "rouse.dev/manual-endpoints";
 
+/// On a Service: whether its pods may register themselves: `off`, `observe` or `on`.
+pub const PUSH: &str = "rouse.dev/push";
+
 /// A Service, reduced to what routes need.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServiceSummary {
@@ -30,7 +35,14 @@ pub struct ServiceSummary {
     /// Its TCP ports.
     pub ports: Vec<PortFacts>,
     /// The labels of its pods; empty: Kubernetes does not write its slices.
-    pub selector: BTreeMap<String, String>,
+    pub selector: Labels,
+    /// The annotation that names the pods of a Service without a selector. `None` also if it is invalid.
+    pub annotated_selector: Option<Labels>,
+    /// What its owner decided about pushes of its pods; `None`: the default of the gateway. An invalid annotation is `Off`:
+    /// the owner wanted to restrict them.
+    pub push: Option<PushMode>,
+    /// Its invalid annotations about pods and pushes, each with what is allowed.
+    pub invalid: Vec<String>,
     /// Whether its annotation asks for traffic to endpoints without a pod.
     pub manual_endpoints: bool,
     /// Its fields that have no effect while requests go straight to pods.
@@ -59,6 +71,8 @@ pub struct PortFacts {
     pub name: PortName,
     /// The number that clients of the Service dial.
     pub number: u16,
+    /// The port of its pods.
+    pub target: TargetPort,
     /// The protocol of its pods.
     pub protocol: AppProtocol,
 }
@@ -151,6 +165,7 @@ impl ServiceSummary {
         let ports = ports.map(|port| PortFacts {
             name: PortName::new(&port.name),
             number: port.port.get(),
+            target: port.target(),
             protocol: AppProtocol::read(port.app_protocol.as_deref()),
         });
         let ports = ports.collect();
@@ -158,7 +173,11 @@ impl ServiceSummary {
         let annotations = service.metadata.annotations;
         let annotations: BTreeMap<_, _> =
             annotations.into_iter().filter(|(key, _)| key.starts_with(ANNOTATIONS)).collect();
+        let mut invalid = Vec::new();
         Ok(Self {
+            annotated_selector: annotated_selector(&annotations, &mut invalid),
+            push: push_mode(&annotations, &mut invalid),
+            invalid,
             manual_endpoints: annotations.get(MANUAL_ENDPOINTS).is_some_and(|value| value == "allow"),
             selector: service.spec.selector,
             tls: TlsAnnotations::read(id.namespace(), &annotations),
@@ -203,6 +222,11 @@ impl ServiceSummary {
         PortFault::BadPort { service: self.id.clone(), port: port.clone(), has }
     }
 
+    /// The labels of its pods, from its selector or its annotation; `None` if it names no pods.
+    pub fn pod_selector(&self) -> Option<&Labels> {
+        if self.selector.is_empty() { self.annotated_selector.as_ref() } else { Some(&self.selector) }
+    }
+
     /// Whether Kubernetes or Rouse writes its slices from pods.
     pub fn has_selector(&self) -> bool {
         !self.selector.is_empty() || self.annotations.contains_key(SELECTOR_ANNOTATION)
@@ -217,6 +241,29 @@ impl AppProtocol {
             _ => AppProtocol::Http,
         }
     }
+}
+
+fn annotated_selector(annotations: &Labels, invalid: &mut Vec<String>) -> Option<Labels> {
+    let text = annotations.get(SELECTOR_ANNOTATION)?;
+    let parsed = parse_selector(text).ok();
+    if parsed.is_none() {
+        invalid.push(invalid_annotation(
+            SELECTOR_ANNOTATION,
+            text,
+            "key=value, or several separated by commas",
+        ));
+    }
+    parsed
+}
+
+fn push_mode(annotations: &Labels, invalid: &mut Vec<String>) -> Option<PushMode> {
+    let text = annotations.get(PUSH)?;
+    let mode = PushMode::parse(text);
+    if mode.is_none() {
+        invalid
+            .push(format!("{}; pods do not register", invalid_annotation(PUSH, text, "off, observe or on")));
+    }
+    Some(mode.unwrap_or(PushMode::Off))
 }
 
 fn ignored(service: &Service) -> Vec<&'static str> {

@@ -8,7 +8,7 @@ use rouse_core::slices as core;
 
 use super::{
     AddressType, Container, ContainerPort, Endpoint, EndpointPort, EndpointSlice, Meta, Node, OwnerReference,
-    Pod, PortNumber, Protocol, Service, TargetPort, TargetRef,
+    Pod, PortNumber, Protocol, Service, ServicePort, TargetPort, TargetRef,
 };
 
 /// The annotation that names the pods of a Service without a selector: `key=value,key2=value2`.
@@ -92,16 +92,22 @@ impl TryFrom<Service> for core::ServiceFacts {
     }
 }
 
-fn service_port(port: super::ServicePort) -> core::ServicePort {
-    let target = match port.target_port {
-        Some(TargetPort::Number(number)) => core::TargetPort::Number(number.get()),
-        Some(TargetPort::Name(name)) if !name.is_empty() => core::TargetPort::Name(name.into()),
-        _ => core::TargetPort::Number(port.port.get()),
-    };
+impl ServicePort {
+    /// Its `targetPort`, with Kubernetes' default.
+    pub fn target(&self) -> core::TargetPort {
+        match &self.target_port {
+            Some(TargetPort::Number(number)) => core::TargetPort::Number(number.get()),
+            Some(TargetPort::Name(name)) if !name.is_empty() => core::TargetPort::Name(name.as_str().into()),
+            _ => core::TargetPort::Number(self.port.get()),
+        }
+    }
+}
+
+fn service_port(port: ServicePort) -> core::ServicePort {
     core::ServicePort {
         name: PortName::new(&port.name),
         protocol: port.protocol.into(),
-        target,
+        target: port.target(),
         app_protocol: non_empty(port.app_protocol),
     }
 }
@@ -110,8 +116,8 @@ impl From<Pod> for core::Pod {
     fn from(pod: Pod) -> Self {
         let ready = pod.is_ready();
         let namespace = pod.metadata.namespace().into();
-        let init_containers = pod.spec.init_containers.into_iter().map(|init| core::InitContainer {
-            sidecar: init.restart_policy.as_deref() == Some("Always"),
+        let init_containers = pod.spec.init_containers.iter().map(|init| core::InitContainer {
+            sidecar: init.is_sidecar(),
             ports: container_ports(init).collect(),
         });
         Self {
@@ -126,15 +132,16 @@ impl From<Pod> for core::Pod {
             node: non_empty(pod.spec.node_name),
             hostname: non_empty(pod.spec.hostname),
             subdomain: non_empty(pod.spec.subdomain),
-            ports: pod.spec.containers.into_iter().flat_map(container_ports).collect(),
+            ports: pod.spec.containers.iter().flat_map(container_ports).collect(),
             init_containers: init_containers.collect(),
         }
     }
 }
 
-fn container_ports(container: Container) -> impl Iterator<Item = core::ContainerPort> {
-    container.ports.into_iter().map(|port: ContainerPort| core::ContainerPort {
-        name: port.name.unwrap_or_default().into(),
+/// The ports that a container declares.
+pub(crate) fn container_ports(container: &Container) -> impl Iterator<Item = core::ContainerPort> {
+    container.ports.iter().map(|port: &ContainerPort| core::ContainerPort {
+        name: port.name.as_deref().unwrap_or_default().into(),
         number: port.container_port.get(),
         protocol: port.protocol.into(),
     })

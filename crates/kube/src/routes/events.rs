@@ -8,7 +8,7 @@ use rouse_core::time::Moment;
 use serde_json::{Value, json};
 
 use crate::client::ObjectKind;
-use crate::objects::route::{RouteKey, RouteKind};
+use crate::objects::route::RouteKey;
 
 /// The least time between two events of the same reason on the same route.
 const PAUSE: Duration = Duration::from_mins(1);
@@ -22,6 +22,8 @@ const MOST: usize = 4096;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RouteEvent {
     pub(crate) route: RouteKey,
+    /// The route's kind at the API server.
+    pub(crate) kind: ObjectKind,
     /// The object's UID, by which `kubectl` finds the event.
     pub(crate) uid: String,
     pub(crate) reason: EventReason,
@@ -83,10 +85,6 @@ impl EventLimits {
 impl RouteEvent {
     /// The Event object for the API server. `who` is this gateway's name; `now` is the time of day.
     pub(crate) fn object(&self, who: &str, now: &str) -> Value {
-        let kind = match self.route.kind {
-            RouteKind::InterceptorRoute => ObjectKind::ROUTE,
-            RouteKind::HttpScaledObject => ObjectKind::HTTP_SCALED_OBJECT,
-        };
         // Names of events must be unique: the API server generates the rest of the name.
         let prefix: String = self.route.name.chars().take(200).collect();
         json!({
@@ -94,8 +92,8 @@ impl RouteEvent {
             "kind": "Event",
             "metadata": { "generateName": format!("{prefix}."), "namespace": &*self.route.namespace },
             "involvedObject": {
-                "apiVersion": kind.api_version(),
-                "kind": kind.name,
+                "apiVersion": self.kind.api_version(),
+                "kind": self.kind.name,
                 "namespace": &*self.route.namespace,
                 "name": &*self.route.name,
                 "uid": self.uid,
@@ -116,6 +114,7 @@ impl RouteEvent {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::objects::route::RouteKind;
 
     fn route(n: u32) -> RouteKey {
         RouteKey { namespace: "shop".into(), name: format!("r{n}").into(), kind: RouteKind::InterceptorRoute }

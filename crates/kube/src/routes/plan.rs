@@ -105,6 +105,8 @@ pub struct Findings {
     pub tls: BTreeSet<String>,
     /// Settings of its Service that have no effect.
     pub ignored: Vec<&'static str>,
+    /// Invalid annotations of its Service that have no effect.
+    pub invalid_annotations: Vec<String>,
     /// Its Service allows endpoints without a pod in a namespace that the operator does not list.
     pub unlisted: bool,
     /// Its Services whose `ClusterIP` would be dialled and is not, since it leads to endpoints that are refused.
@@ -239,10 +241,11 @@ fn add_target_findings(
     // The fallback's address is dialled in any mode while no pod of it is known.
     let more = fallback.and_then(|port| port.as_ref().ok()).filter(|port| blocks(port));
     findings.blocked_cluster_ips = blocked.into_iter().chain(more).map(|port| port.service.clone()).collect();
+    let Some(service) = inputs.service(&route.target.service) else { return };
+    findings.invalid_annotations.clone_from(&service.invalid);
     // Connections to the ClusterIP honour these settings of the Service.
     if direct != RoutingMode::Disabled || blocked.is_some() {
-        findings.ignored =
-            inputs.service(&route.target.service).map(|facts| facts.ignored.clone()).unwrap_or_default();
+        findings.ignored.clone_from(&service.ignored);
     }
 }
 

@@ -25,7 +25,7 @@ use super::status::{CurrentStatus, blocked_cluster_ip_text, conditions};
 use super::status_writer::StatusWriter;
 use super::store::RouteStore;
 use super::{RouteContext, RoutePlans, RouteSettings};
-use crate::client::{ObjectKind, Watches, at};
+use crate::client::{Watches, at};
 use crate::events::{ClusterEvent, EventSender};
 use crate::objects::route::{RouteKey, RouteKind, RouteSpec, ServingRoutes};
 use crate::objects::service_summary::{PortFault, ServiceSummary, TlsFacts};
@@ -171,8 +171,9 @@ impl RoutePlanner {
         }
         let keys: BTreeSet<_> = routes.iter().map(|route| &route.key).collect();
         for (key, entry) in self.state().store.entries().filter(|(key, _)| keys.contains(key)) {
-            let (route, uid, message) = (key.clone(), entry.uid.clone(), message.to_owned());
-            self.kube_events.put(RouteEvent { route, uid, reason, message });
+            let (route, kind) = (key.clone(), key.kind.object_kind());
+            let (uid, message) = (entry.uid.clone(), message.to_owned());
+            self.kube_events.put(RouteEvent { route, kind, uid, reason, message });
         }
     }
 
@@ -185,13 +186,9 @@ impl RoutePlanner {
         tasks: &mut JoinSet<()>,
         cancel: &CancellationToken,
     ) {
-        let kinds = [
-            (ObjectKind::ROUTE, RouteKind::InterceptorRoute),
-            (ObjectKind::HTTP_SCALED_OBJECT, RouteKind::HttpScaledObject),
-        ];
-        for (kind, route) in kinds {
-            let sink = RouteSink { planner: Arc::clone(self), kind: route };
-            tasks.spawn(self.watches.of(kind, &Arc::default()).run(sink, cancel.clone()));
+        for (kind, object_kind) in RouteKind::WATCHED {
+            let sink = RouteSink { planner: Arc::clone(self), kind };
+            tasks.spawn(self.watches.of(object_kind, &Arc::default()).run(sink, cancel.clone()));
         }
         let (planner, context, until) = (Arc::clone(self), Arc::clone(context), cancel.clone());
         tasks.spawn(async move {
@@ -356,7 +353,7 @@ impl RoutePlanner {
             let (uid, version) = (entry.uid.as_str(), entry.version.as_str());
             let (generation, present) = (entry.generation, entry.conditions.as_slice());
             let object = CurrentStatus { uid, generation, version, conditions: present };
-            self.statuses.put(key, object, conditions(&findings), &now);
+            self.statuses.put(key, key.kind.object_kind(), object, conditions(&findings), &now);
         }
     }
 

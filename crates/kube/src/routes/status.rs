@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::claim_record::HOSTS_CLAIMED;
 use super::plan::Findings;
+use crate::objects::route::ConditionFormat::{Full, OneMessage};
 use crate::objects::route::{RouteKey, RouteKind};
 use crate::objects::service_summary::PortFault;
 
@@ -115,9 +116,11 @@ fn not_honoured(findings: &Findings) -> Option<Condition> {
     let reason = match (refused.as_slice(), &direct) {
         ([_, ..], _) => "RefusedEndpoints",
         ([], Some(_)) => "DirectToPod",
-        ([], None) => "NotListed",
+        ([], None) if findings.unlisted => "NotListed",
+        ([], None) => "InvalidAnnotation",
     };
-    let all: Vec<String> = refused.into_iter().chain(direct).chain(unlisted).collect();
+    let invalid = findings.invalid_annotations.iter().map(|words| format!("Service: {words}"));
+    let all: Vec<String> = refused.into_iter().chain(direct).chain(unlisted).chain(invalid).collect();
     let message = all.join("; ");
     (!all.is_empty()).then_some(Condition { kind: "NotHonoured", holds: true, reason, message })
 }
@@ -300,12 +303,12 @@ fn observed(value: &Value) -> Option<i64> {
 fn is_ours(route: RouteKind, condition: &Value) -> bool {
     let (kind, reason, message) =
         (text(condition, "type"), text(condition, "reason"), text(condition, "message"));
-    match (route, kind) {
+    match (route.condition_format(), kind) {
         (_, HOSTS_CLAIMED) => true,
-        (RouteKind::HttpScaledObject, _) => message.starts_with(OURS),
-        (RouteKind::InterceptorRoute, READY) if reason == RECONCILED => SERVING.contains(&message),
-        (RouteKind::InterceptorRoute, READY) => reason == INVALID || KINDS.contains(&reason),
-        (RouteKind::InterceptorRoute, kind) => KINDS.contains(&kind),
+        (OneMessage, _) => message.starts_with(OURS),
+        (Full, READY) if reason == RECONCILED => SERVING.contains(&message),
+        (Full, READY) => reason == INVALID || KINDS.contains(&reason),
+        (Full, kind) => KINDS.contains(&kind),
     }
 }
 
@@ -329,7 +332,7 @@ fn same(route: RouteKind, written: &[Value], present: &[Value]) -> bool {
             .map(|value| {
                 let words = ["type", "status", "message"].map(|field| text(value, field).to_owned());
                 // The CRD of `HTTPScaledObject` drops the fields that it does not know.
-                let more = route == RouteKind::InterceptorRoute;
+                let more = route.condition_format() == Full;
                 (words, more.then(|| (text(value, "reason").to_owned(), observed(value))))
             })
             .collect();
@@ -364,9 +367,9 @@ fn truth(holds: bool) -> &'static str {
 /// All conditions of an object: those of others, and the new ones of the gateway. `None` if there is nothing to write.
 fn all_conditions(route: RouteKind, said: &Written, present: &[Value], now: &str) -> Option<Vec<Value>> {
     let summary;
-    let ours = match route {
-        RouteKind::InterceptorRoute => &said.conditions,
-        RouteKind::HttpScaledObject => {
+    let ours = match route.condition_format() {
+        Full => &said.conditions,
+        OneMessage => {
             let ours = || present.iter().filter(|value| is_ours(route, value));
             let written = ours().any(|value| text(value, "type") != HOSTS_CLAIMED);
             let record = said.conditions.iter().find(|condition| condition.kind == HOSTS_CLAIMED);
@@ -399,15 +402,15 @@ fn all_conditions(route: RouteKind, said: &Written, present: &[Value], now: &str
             "lastTransitionTime": since("lastTransitionTime"),
         });
         if let Some(members) = value.as_object_mut() {
-            match (route, said.generation) {
+            match (route.condition_format(), said.generation) {
                 // Older definitions have a timestamp, newer ones the time of the transition; each drops the other's.
-                (RouteKind::HttpScaledObject, _) => {
+                (OneMessage, _) => {
                     members.insert("timestamp".to_owned(), since("timestamp").into());
                 }
-                (RouteKind::InterceptorRoute, Some(generation)) => {
+                (Full, Some(generation)) => {
                     members.insert("observedGeneration".to_owned(), generation.into());
                 }
-                (RouteKind::InterceptorRoute, None) => {}
+                (Full, None) => {}
             }
         }
         all.push(value);

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::status::{Condition, CurrentStatus, MANAGER, StatusTracker, Write};
 use crate::client::{self, ObjectKind, describe, has_code};
 use crate::events::{ClusterEvent, EventSender};
-use crate::objects::route::{RouteKey, RouteKind};
+use crate::objects::route::RouteKey;
 
 /// The most statuses that wait to be written. Further ones are written later.
 const QUEUE: usize = 1024;
@@ -26,9 +26,9 @@ pub(super) struct StatusWriter {
     statuses: Mutex<StatusTracker>,
     /// Routes whose status could not be written: tried again later.
     unwritten: Mutex<BTreeSet<RouteKey>>,
-    due: mpsc::Sender<Write>,
+    due: mpsc::Sender<(ObjectKind, Write)>,
     /// Taken by the task that writes.
-    queue: Mutex<Option<mpsc::Receiver<Write>>>,
+    queue: Mutex<Option<mpsc::Receiver<(ObjectKind, Write)>>>,
 }
 
 impl StatusWriter {
@@ -55,11 +55,18 @@ impl StatusWriter {
         lock(&self.statuses).retain(exists);
     }
 
-    /// Has the conditions of an object written if they are new.
-    pub(super) fn put(&self, key: &RouteKey, object: CurrentStatus<'_>, desired: Vec<Condition>, now: &str) {
+    /// Has the conditions of an object written if they are new. `kind` is its kind at the API server.
+    pub(super) fn put(
+        &self,
+        key: &RouteKey,
+        kind: ObjectKind,
+        object: CurrentStatus<'_>,
+        desired: Vec<Condition>,
+        now: &str,
+    ) {
         let mut statuses = lock(&self.statuses);
         let again = match statuses.due(key, object, desired, now) {
-            Some(write) => self.due.try_send(write).is_err(),
+            Some(write) => self.due.try_send((kind, write)).is_err(),
             // Without the record on the object, a restart would forget the claims.
             None => statuses.lacks_record(key, object),
         };
@@ -78,16 +85,16 @@ impl StatusWriter {
     ) {
         let Some(mut queue) = lock(&self.queue).take() else { return cancel.cancelled().await };
         loop {
-            let write = tokio::select! {
+            let next = tokio::select! {
                 biased;
                 () = cancel.cancelled() => return,
-                write = queue.recv() => write,
+                next = queue.recv() => next,
             };
-            let Some(write) = write else { return };
+            let Some((kind, write)) = next else { return };
             let outcome = tokio::select! {
                 biased;
                 () = cancel.cancelled() => return,
-                outcome = patch(client, &write) => outcome,
+                outcome = patch(client, kind, &write) => outcome,
             };
             if let Err(error) = outcome
                 && self.not_written(&write, &error, events)
@@ -119,11 +126,7 @@ impl StatusWriter {
     }
 }
 
-async fn patch(client: &Client, write: &Write) -> Result<(), kube::Error> {
-    let kind = match write.key.kind {
-        RouteKind::InterceptorRoute => ObjectKind::ROUTE,
-        RouteKind::HttpScaledObject => ObjectKind::HTTP_SCALED_OBJECT,
-    };
+async fn patch(client: &Client, kind: ObjectKind, write: &Write) -> Result<(), kube::Error> {
     // A merge patch, not server-side apply: a field that another writer changed could not be taken back.
     let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
     let request = Request::new(kind.path(Some(&write.key.namespace)));

@@ -77,7 +77,8 @@ struct ReviewStatus {
     evaluation_error: String,
 }
 
-/// The reviews to send: every permission where it is needed. Objects that no route or Service names are left out.
+/// The reviews to send: every permission where it is needed. Objects that no route or Service names are left out, and
+/// permissions for features that a gateway may not use.
 pub(super) fn questions(
     namespace: Option<&str>,
     named: &[NamedObject],
@@ -91,6 +92,7 @@ pub(super) fn questions(
                 });
                 all.push((permission, place));
             }
+            Scope::OnDemand => {}
             Scope::Named => {
                 let ours = named.iter().filter(|named| named.resource == permission.resource).take(OBJECTS);
                 all.extend(ours.map(|named| {

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::{SurveyClient, SurveyError};
 use crate::client::ObjectKind;
 use crate::objects::Service;
-use crate::objects::route::{RouteKey, RouteKind, RouteObject, RouteSpec};
+use crate::objects::route::{ConditionFormat, RouteKey, RouteKind, RouteObject, RouteSpec};
 use crate::objects::service_summary::{DataKind, DataRef, ServiceSummary};
 use crate::routes::claim_record::ClaimTime;
 use crate::routes::claims::{Claimant, HostClaims, HostRules};
@@ -66,13 +66,9 @@ pub(super) async fn look(
     namespace: Option<&str>,
 ) -> Result<RouteSurvey, SurveyError> {
     let mut store = RouteStore::default();
-    let kinds = [
-        (RouteKind::InterceptorRoute, ObjectKind::ROUTE),
-        (RouteKind::HttpScaledObject, ObjectKind::HTTP_SCALED_OBJECT),
-    ];
-    for (route, kind) in kinds {
-        let objects: Vec<RouteObject> = client.list(kind.path(namespace), None).await?;
-        store.replace(route, &objects);
+    for (kind, object_kind) in RouteKind::WATCHED {
+        let objects: Vec<RouteObject> = client.list(object_kind.path(namespace), None).await?;
+        store.replace(kind, &objects);
     }
     let mut seen = problems_of(&store);
     let services = store.services();
@@ -133,7 +129,7 @@ fn trouble(route: RouteKind, condition: &Value) -> Option<String> {
         // Where another controller writes `Ready`, that of the gateway is called `RouseReady`.
         ("Ready" | "RouseReady" | "Accepted", "False") => true,
         // On these objects, the gateway's messages begin with its name.
-        ("Ready" | "RouseReady", "True") if route == RouteKind::HttpScaledObject => {
+        ("Ready" | "RouseReady", "True") if route.condition_format() == ConditionFormat::OneMessage => {
             message.strip_prefix("Rouse: ").is_some_and(|said| said != "serving")
         }
         // A condition that reports a problem has its type as its reason.

@@ -16,7 +16,7 @@ use serde_json::Value;
 use super::scale;
 use crate::client::{self, ObjectKind, describe, has_code};
 use crate::objects::Meta;
-use crate::objects::route::{RouteKey, RouteKind, RouteSpec};
+use crate::objects::route::{RouteKey, RouteSpec};
 use crate::objects::service_summary::ServiceSummary;
 use crate::objects::workload::Workload;
 
@@ -78,14 +78,9 @@ impl WorkloadObject {
 impl ScaledObject {
     /// Whether one of its triggers names this route.
     fn names(&self, route: &RouteKey) -> bool {
-        let field = match route.kind {
-            RouteKind::InterceptorRoute => "interceptorRoute",
-            RouteKind::HttpScaledObject => "httpScaledObject",
-        };
         let triggers = self.spec.get("triggers").and_then(Value::as_array);
-        let mut triggers =
-            triggers.into_iter().flatten().filter_map(|trigger| trigger.get("metadata")?.get(field));
-        triggers.any(|name| name.as_str() == Some(&*route.name))
+        let mut all = triggers.into_iter().flatten().filter_map(|trigger| trigger.get("metadata"));
+        all.any(|metadata| route.kind.named_by(metadata) == Some(&*route.name))
     }
 
     fn target(&self) -> Result<Workload, String> {
@@ -127,7 +122,7 @@ pub fn find(
     scaled: &[ScaledObject],
     workloads: &[WorkloadObject],
 ) -> Result<Workload, String> {
-    if route.key.kind == RouteKind::HttpScaledObject
+    if route.key.kind.names_its_workload()
         && let Some(named) = &route.scaling.target
     {
         return Ok(named.clone());

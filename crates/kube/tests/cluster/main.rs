@@ -10,6 +10,7 @@ mod forged;
 mod histories;
 mod ownership;
 mod permissions;
+mod push;
 mod rig;
 mod routes;
 mod tls;

@@ -4,8 +4,10 @@ use std::collections::BTreeSet;
 
 use crate::rig::{DEPLOYMENTS, HTTP_SCALED_OBJECT, ROUTES, Rig, annotated, deployment, id, route, service};
 use http::Method;
+use rouse_core::endpoint::PodUid;
 use rouse_core::engine::Engine as _;
-use rouse_kube::client::permissions::{PERMISSIONS, Scope};
+use rouse_kube::client::permissions::{PERMISSIONS, Scope, URL_PERMISSIONS};
+use rouse_net::auth::{Claim, KeySetSource as _, TokenReviewer as _};
 use rouse_testkit::api_server::{ApiRequest, ApiServer};
 use serde_json::{Value, json};
 
@@ -98,11 +100,31 @@ async fn do_everything(api: &ApiServer, namespace: Option<&str>) {
     rig.stop().await;
 }
 
+/// Sends the requests that pods cause which register themselves: a look-up of a pod, a review of a token, the keys and the name
+/// of the issuer.
+async fn let_pods_register(api: &ApiServer) {
+    let rig = Rig::synced(api).await;
+    let uid = PodUid::new("unknown");
+    let (pod, service_account) = ("cart-1".to_owned(), None);
+    let claim = Claim { service: id("cart"), pod, uid, ips: Vec::new(), ports: [].into(), service_account };
+    assert!(rig.cluster.push_ownership().check(&claim).await.is_err(), "there is no such pod");
+    assert!(rig.cluster.token_reviews().review("x", "rouse-register").await.is_err());
+    let keys = rig.cluster.issuer_keys();
+    assert!(keys.fetch().await.is_err() && keys.issuer().await.is_err(), "the server has none");
+    rig.stop().await;
+}
+
+/// Whether a request is for an object, not for another path of the API server.
+fn is_of_object(request: &ApiRequest) -> bool {
+    request.path.starts_with("/api/") || request.path.starts_with("/apis/")
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_engine_does_all_that_is_in_the_table_and_nothing_else() {
     let api = shop();
     do_everything(&api, None).await;
-    let did: BTreeSet<Right> = api.requests(|_| true).iter().map(right).collect();
+    let_pods_register(&api).await;
+    let did: BTreeSet<Right> = api.requests(is_of_object).iter().map(right).collect();
     let granted: BTreeSet<Right> = PERMISSIONS
         .iter()
         .flat_map(|permission| {
@@ -115,6 +137,11 @@ async fn the_engine_does_all_that_is_in_the_table_and_nothing_else() {
     let missing: Vec<&Right> = did.difference(&granted).collect();
     let unused: Vec<&Right> = granted.difference(&did).collect();
     assert!(missing.is_empty() && unused.is_empty(), "not in the table: {missing:?}; never done: {unused:?}");
+    let urls: BTreeSet<String> =
+        api.requests(|request| !is_of_object(request)).into_iter().map(|request| request.path).collect();
+    let listed: BTreeSet<String> =
+        URL_PERMISSIONS.iter().map(|permission| permission.url.to_owned()).collect();
+    assert_eq!(urls, listed);
 }
 
 #[tokio::test(start_paused = true)]

@@ -39,6 +39,8 @@ fn what_is_the_matter_is_said_and_nothing_else() {
         said(&sleepy)[2..],
         [("NoScaleTarget", true, "NoScaleTarget"), ("NotHonoured", true, "DirectToPod")]
     );
+    let mistaken = Findings { invalid_annotations: vec!["x".into()], ..Findings::default() };
+    assert_eq!(said(&mistaken)[2..], [("NotHonoured", true, "InvalidAnnotation")]);
     let long = Findings { faults: vec!["ü".repeat(5000)], ..Findings::default() };
     assert!(conditions(&long)[1].message.len() < 2100);
 }

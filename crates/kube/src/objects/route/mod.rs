@@ -19,6 +19,7 @@ use serde_json::Value;
 use super::Meta;
 use super::service_summary::PortRef;
 use super::workload::Workload;
+use crate::client::ObjectKind;
 use field::{Faults, Field};
 
 /// The host pattern of a rule without hosts: any host.
@@ -33,6 +34,62 @@ pub enum RouteKind {
     InterceptorRoute,
     /// `http.keda.sh/v1alpha1` `HTTPScaledObject`.
     HttpScaledObject,
+}
+
+/// Which conditions the CRD of a route object can store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ConditionFormat {
+    /// Conditions of any type, with all their fields.
+    Full,
+    /// Conditions of few types, without reason and observed generation: the gateway puts all problems into one message.
+    OneMessage,
+}
+
+impl RouteKind {
+    /// The kinds whose objects the API server has, each with its kind there. A new one needs an entry here, one in the list
+    /// of watches, its reader, and its permissions. A kind whose routes come from elsewhere has no entry.
+    pub(crate) const WATCHED: [(Self, ObjectKind); 2] = [
+        (Self::InterceptorRoute, Self::InterceptorRoute.object_kind()),
+        (Self::HttpScaledObject, Self::HttpScaledObject.object_kind()),
+    ];
+
+    /// The kind at the API server.
+    pub(crate) const fn object_kind(self) -> ObjectKind {
+        match self {
+            Self::InterceptorRoute => ObjectKind::ROUTE,
+            Self::HttpScaledObject => ObjectKind::HTTP_SCALED_OBJECT,
+        }
+    }
+
+    /// The kind as texts name it.
+    pub fn name(self) -> &'static str {
+        self.object_kind().name
+    }
+
+    /// Which conditions its CRD can store.
+    pub(crate) fn condition_format(self) -> ConditionFormat {
+        match self {
+            Self::InterceptorRoute => ConditionFormat::Full,
+            Self::HttpScaledObject => ConditionFormat::OneMessage,
+        }
+    }
+
+    /// The name of the route of this kind that a `ScaledObject`'s trigger with this `metadata` names.
+    pub(crate) fn named_by(self, metadata: &Value) -> Option<&str> {
+        let field = match self {
+            Self::InterceptorRoute => "interceptorRoute",
+            Self::HttpScaledObject => "httpScaledObject",
+        };
+        metadata.get(field)?.as_str()
+    }
+
+    /// Whether the workload that a route names takes precedence over that of a `ScaledObject`.
+    pub(crate) fn names_its_workload(self) -> bool {
+        match self {
+            Self::InterceptorRoute => false,
+            Self::HttpScaledObject => true,
+        }
+    }
 }
 
 /// Identifies a route object.
