@@ -108,12 +108,17 @@ impl AddressPool {
 
     /// For `port: auto`: a free port on 127.0.0.1.
     pub fn auto(&self) -> Result<Lease, AddressError> {
+        self.free_port(Ipv4Addr::LOCALHOST)
+    }
+
+    /// A free port on `ip`, for a second process of the pod that has this address.
+    pub fn free_port(&self, ip: Ipv4Addr) -> Result<Lease, AddressError> {
         let count = u64::from(self.ports.end() - self.ports.start()) + 1;
         let mut given = lock(&self.given);
         for _ in 0..count {
             let offset = u16::try_from(given.next_port % count).unwrap_or_default();
             given.next_port = given.next_port.wrapping_add(1);
-            let address = SocketAddr::from((Ipv4Addr::LOCALHOST, self.ports.start().saturating_add(offset)));
+            let address = SocketAddr::from((ip, self.ports.start().saturating_add(offset)));
             if !given.leased.contains(&address)
                 && let Some(claim) = Claim::on(address)
                 && try_listen(address)?

@@ -8,7 +8,9 @@ mod failure_text;
 mod load;
 mod plan;
 mod pod;
+mod pod_processes;
 mod publish;
+mod sidecar;
 mod spec;
 mod status;
 
@@ -34,6 +36,7 @@ use crate::output::{AppLog, LogFile};
 use crate::process::Launcher;
 use app::App;
 
+pub use sidecar::{SidecarLauncher, SidecarPod};
 pub use spec::{AppSpec, PORT_NAME, PortChoice, Readiness};
 pub use status::{AppEvent, AppEventKind, AppStatus, LocalPodStatus, PodStage};
 
@@ -55,6 +58,8 @@ pub struct LocalSettings {
     pub log_keep: usize,
     /// The directory for the log files of the apps; `None`: no files.
     pub log_folder: Option<PathBuf>,
+    /// How sidecars are started; `None`: no app can have one.
+    pub sidecar: Option<SidecarLauncher>,
 }
 
 /// There is no app with this name.

@@ -30,6 +30,8 @@ use crate::process_tree;
 pub const ABANDONED_GRACE: Duration = Duration::from_secs(1);
 /// The longest grace period: a longer one could overflow the clock.
 const LONGEST_GRACE: Duration = Duration::from_hours(24);
+/// The longest standard input of a pod: what every pipe can buffer.
+const LONGEST_INPUT: usize = 4096;
 /// `EINVAL`, for a failure without an error number.
 const EINVAL: NonZeroI32 = NonZeroI32::new(22).unwrap();
 
@@ -74,7 +76,13 @@ async fn guard(rouse: UnixStream, command: &[OsString]) -> io::Result<()> {
     }
     // Subscribe before the start: otherwise the end of a short-lived pod would be missed.
     let deaths = signal(SignalKind::child())?;
-    let pid = match start(command) {
+    let mut orders = BufReader::new(from_rouse).lines();
+    // If `rouse` is gone before the first order, there is nothing to start.
+    let Some(line) = orders.next_line().await? else { return Ok(()) };
+    let Some(Order::Start(input)) = Order::parse(&line) else {
+        return tell(&mut to_rouse, GuardianMessage::Failed(EINVAL)).await;
+    };
+    let pid = match start(command, &input) {
         Ok(pid) => pid,
         Err(error) => {
             let errno = error.raw_os_error();
@@ -87,7 +95,7 @@ async fn guard(rouse: UnixStream, command: &[OsString]) -> io::Result<()> {
         tell(&mut to_rouse, GuardianMessage::Started(pid)).await.ok();
     }
     let mut pod = Pod { pid, ended: None, kill_at: None };
-    pod.watch(BufReader::new(from_rouse).lines(), deaths).await;
+    pod.watch(orders, deaths).await;
     let swept = pod.end();
     if let Some(ended) = pod.ended {
         tell(&mut to_rouse, GuardianMessage::Ended(ended)).await.ok();
@@ -101,14 +109,25 @@ async fn tell(rouse: &mut OwnedWriteHalf, report: GuardianMessage) -> io::Result
 
 /// Starts the pod in a process group of its own, and closes our copies of its output: `rouse` could not see the end of the
 /// output while they are open.
-fn start(command: &[OsString]) -> io::Result<Pid> {
+fn start(command: &[OsString], input: &[u8]) -> io::Result<Pid> {
     let nowhere = File::options().write(true).open("/dev/null")?;
     let (program, arguments) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     // Not waited for here: `process_tree` reaps all children, including this one.
-    let child = Command::new(program).args(arguments).stdin(Stdio::null()).process_group(0).spawn()?;
+    let child = Command::new(program).args(arguments).stdin(stdin(input)?).process_group(0).spawn()?;
     dup2_stdout(&nowhere).ok();
     dup2_stderr(&nowhere).ok();
     Ok(Pid::from_child(&child))
+}
+
+/// The standard input of the pod: `input`, or nothing.
+fn stdin(input: &[u8]) -> io::Result<Stdio> {
+    if input.is_empty() {
+        return Ok(Stdio::null());
+    }
+    let (reader, mut writer) = io::pipe()?;
+    // Fits into the buffer of the pipe, so this does not wait for the pod.
+    writer.write_all(input.get(..LONGEST_INPUT).unwrap_or(input))?;
+    Ok(reader.into())
 }
 
 /// The guarded process.
@@ -132,7 +151,7 @@ impl Pod {
             tokio::select! {
                 order = next(&mut orders) => match order.as_deref().map(Order::parse) {
                     Some(Some(Order::Stop(grace))) => self.stop(grace),
-                    Some(None) => {}
+                    Some(None | Some(Order::Start(_))) => {}
                     None => self.stop(ABANDONED_GRACE),
                 },
                 _ = deaths.recv() => self.reap(),

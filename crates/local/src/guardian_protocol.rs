@@ -1,7 +1,7 @@
 //! The protocol between `rouse` and a guardian: text lines over a Unix socket.
 //!
-//! `rouse` → guardian: `stop MILLISECONDS`; the end of the stream means "stop now". Guardian → `rouse`: first `started PID` or
-//! `failed ERRNO`, at the end `exited CODE` or `killed SIGNAL`. The guardian sends the last line when no descendant is left;
+//! `rouse` → guardian: first `start HEX`, with what the pod reads from its standard input, in hexadecimal (empty: nothing);
+//! then `stop MILLISECONDS`; the end of the stream means "stop now". Guardian → `rouse`: first `started PID` or `failed ERRNO`, at the end `exited CODE` or `killed SIGNAL`. The guardian sends the last line when no descendant is left;
 //! a stream that ends without it means that the guardian was killed.
 
 use std::fmt;
@@ -47,24 +47,57 @@ fn signal_name(signal: i32) -> Option<&'static str> {
 }
 
 /// An order from `rouse` to a guardian.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub(crate) enum Order {
+    /// Start the command with this standard input. It may be a secret.
+    Start(Box<[u8]>),
     /// Send SIGTERM, and after the grace period SIGKILL to all remaining processes.
     Stop(Duration),
 }
 
 impl Order {
     pub(crate) fn parse(line: &str) -> Option<Self> {
-        let millis = line.strip_prefix("stop ")?.parse().ok()?;
-        Some(Order::Stop(Duration::from_millis(millis)))
+        let (what, rest) = line.split_once(' ')?;
+        match what {
+            "start" => from_hex(rest).map(Order::Start),
+            "stop" => Some(Order::Stop(Duration::from_millis(rest.parse().ok()?))),
+            _ => None,
+        }
     }
 }
 
 impl fmt::Display for Order {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Order::Stop(grace) = self;
-        writeln!(f, "stop {}", u64::try_from(grace.as_millis()).unwrap_or(u64::MAX))
+        match self {
+            Order::Start(input) => {
+                f.write_str("start ")?;
+                input.iter().try_for_each(|byte| write!(f, "{byte:02x}"))?;
+                writeln!(f)
+            }
+            Order::Stop(grace) => {
+                writeln!(f, "stop {}", u64::try_from(grace.as_millis()).unwrap_or(u64::MAX))
+            }
+        }
     }
+}
+
+impl fmt::Debug for Order {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            // The input may be a secret.
+            Order::Start(input) => write!(f, "Start({} bytes)", input.len()),
+            Order::Stop(grace) => write!(f, "Stop({grace:?})"),
+        }
+    }
+}
+
+fn from_hex(text: &str) -> Option<Box<[u8]>> {
+    let digits = text.as_bytes().chunks(2);
+    digits
+        .map(|pair| {
+            u8::from_str_radix(std::str::from_utf8(pair).ok().filter(|pair| pair.len() == 2)?, 16).ok()
+        })
+        .collect()
 }
 
 /// A message from a guardian to `rouse`.
@@ -117,6 +150,11 @@ mod tests {
         for report in reports {
             assert_eq!(GuardianMessage::parse(report.to_string().trim_end()), Some(report));
         }
+        for input in [&b""[..], b"key\n\xff"] {
+            let order = Order::Start(input.into());
+            assert_eq!(Order::parse(order.to_string().trim_end_matches('\n')), Some(order));
+        }
+        assert_eq!(format!("{:?}", Order::Start((*b"key").into())), "Start(3 bytes)");
         let order = Order::Stop(Duration::from_millis(10_500));
         assert_eq!(order.to_string(), "stop 10500\n");
         assert_eq!(Order::parse("stop 10500"), Some(order));
@@ -125,9 +163,20 @@ mod tests {
 
     #[test]
     fn anything_else_is_not_understood() {
-        for line in
-            ["", "stop", "stop ", "stop -1", "stop 1s", "started 0", "started", "failed 0", "exited x"]
-        {
+        for line in [
+            "",
+            "start",
+            "start 0",
+            "start xy",
+            "stop",
+            "stop ",
+            "stop -1",
+            "stop 1s",
+            "started 0",
+            "started",
+            "failed 0",
+            "exited x",
+        ] {
             assert_eq!((Order::parse(line), GuardianMessage::parse(line)), (None, None), "{line:?}");
         }
     }

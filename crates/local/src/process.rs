@@ -63,7 +63,6 @@ impl Launcher {
 }
 
 /// A pod to be started.
-#[derive(Debug)]
 pub struct Start {
     /// `<app>-<ordinal>`.
     pub name: Arc<str>,
@@ -75,6 +74,14 @@ pub struct Start {
     pub address: Lease,
     /// The log for its output.
     pub log: Arc<AppLog>,
+    /// What it reads from its standard input; empty: nothing. It may be a secret, so it is in neither arguments nor environment.
+    pub input: Arc<[u8]>,
+}
+
+impl fmt::Debug for Start {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Start").field("name", &self.name).field("uid", &self.uid).finish_non_exhaustive()
+    }
 }
 
 /// The state of a process.
@@ -122,9 +129,11 @@ pub struct Process {
 impl Process {
     /// Starts a pod. Returns when its command runs, or with the reason why it cannot run.
     pub async fn spawn(launcher: &Launcher, start: Start) -> Result<Self, SpawnError> {
-        let Start { name, uid, command, address, log } = start;
+        let Start { name, uid, command, address, log, input } = start;
         command.check_at(&name, address.address())?;
         let (mut guardian, mut child) = launch(launcher, &command, &name, &uid, address.address())?;
+        // If the guardian is gone, `report` returns `None`.
+        guardian.order(&Order::Start((*input).into())).await;
         let (mut readers, gone) = (JoinSet::new(), CancellationToken::new());
         if let Some(stdout) = child.stdout.take() {
             let (pod, log) = (Arc::clone(&name), Arc::clone(&log));
@@ -264,6 +273,11 @@ impl Guardian {
         GuardianMessage::parse(&self.reports.next_line().await.ok()??)
     }
 
+    /// Sends an order. If the guardian is gone, [`Guardian::report`] returns `None`.
+    async fn order(&mut self, order: &Order) {
+        self.orders.write_all(order.to_string().as_bytes()).await.ok();
+    }
+
     /// Sends orders to the guardian until the pod is gone, and reports how the pod ended.
     async fn watch(
         mut self,
@@ -279,8 +293,7 @@ impl Guardian {
                 Ok(()) = asked.changed() => {
                     let grace = *asked.borrow_and_update();
                     if let Some(grace) = grace {
-                        // If the guardian is gone, `report` returns `None`.
-                        self.orders.write_all(Order::Stop(grace).to_string().as_bytes()).await.ok();
+                        self.order(&Order::Stop(grace)).await;
                     }
                 }
             }

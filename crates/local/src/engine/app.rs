@@ -12,7 +12,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rouse_core::endpoint::PodUid;
-use rouse_core::probe::ProbePlan;
 use rouse_core::registry::Registry;
 use rouse_core::scale::{Autoscaler, LoadReport, ObservedTarget, Owner, Reporter};
 use rouse_core::service::Service;
@@ -29,7 +28,7 @@ use super::spec::AppSpec;
 use super::status::{AppEventKind, AppStatus};
 use super::{AppHandle, End, LocalEngine, failure_text, lock};
 use crate::restart_backoff::RestartBackoff;
-use pod_lifecycle::PodReport;
+use pod_lifecycle::{PlannedProbe, PodReport};
 
 /// How often concurrency is sampled while there is load or a pod.
 const SAMPLE: Duration = Duration::from_millis(100);
@@ -63,7 +62,7 @@ pub(super) struct App {
     reason: String,
     publisher: Publisher,
     /// The probe plan of each pod. A pod of an older version keeps its plan.
-    plans: Arc<Mutex<HashMap<PodUid, Arc<ProbePlan>>>>,
+    plans: Arc<Mutex<HashMap<PodUid, PlannedProbe>>>,
     tasks: JoinSet<PodReport>,
     /// The owner was notified: there may be orders.
     notified: bool,
@@ -340,7 +339,7 @@ impl App {
             return;
         }
         let starting = self.pods.iter().filter_map(|pod| match pod.stage {
-            Stage::Starting { since } if pod.process.is_some() => Some((since, pod)),
+            Stage::Starting { since } if pod.processes.is_some() => Some((since, pod)),
             _ => None,
         });
         let slowest = starting.min_by_key(|(since, _)| *since);
@@ -467,6 +466,7 @@ mod tests {
             policy: (&scale::ScaleSettings::default()).try_into().unwrap(),
             concurrency: ConcurrencyLimits::default(),
             stop_grace: Duration::ZERO,
+            sidecar: false,
         }
     }
 
@@ -474,8 +474,14 @@ mod tests {
     fn owner() -> App {
         let clock = TokioClock::new();
         let launcher = Launcher::new("/no/such/rouse", ["guard"]);
-        let engine =
-            LocalEngine::new(LocalSettings { launcher, clock, seed: 1, log_keep: 0, log_folder: None });
+        let engine = LocalEngine::new(LocalSettings {
+            launcher,
+            clock,
+            seed: 1,
+            log_keep: 0,
+            log_folder: None,
+            sidecar: None,
+        });
         let registry = Registry::new(
             rouse_core::registry::RegistrySettings::default(),
             Arc::new(clock),

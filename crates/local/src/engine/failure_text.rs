@@ -43,11 +43,11 @@ pub(super) struct NotReady {
 }
 
 pub(super) fn not_ready(pod: &Pod, for_so_long: Duration, log: &AppLog) -> NotReady {
-    let pid = pod.process.as_ref().map(|process| format!(" (pid {})", process.pid())).unwrap_or_default();
+    let pid = pod.processes.as_ref().map(|process| format!(" (pid {})", process.pid())).unwrap_or_default();
     let seconds = for_so_long.as_secs();
     let since = if pod.served { format!("any more (for {seconds} s)") } else { format!("after {seconds} s") };
     let address = pod.address;
-    let elsewhere = pod.process.as_ref().and_then(|process| listening::elsewhere(process.pid(), address));
+    let elsewhere = pod.processes.as_ref().and_then(|process| listening::elsewhere(process.pid(), address));
     let unanswered = || match &pod.readiness {
         Readiness::Tcp => format!("nothing accepts connections on {address}"),
         Readiness::Http(path) => {

@@ -8,9 +8,9 @@ use rouse_core::endpoint::EndpointLoad;
 use rouse_core::endpoint::{Endpoint, PodUid, State};
 use rouse_core::time::Moment;
 
+use super::pod_processes::PodProcesses;
 use super::spec::Readiness;
 use super::status::{LocalPodStatus, PodStage};
-use crate::process::Process;
 
 /// How often a leaving pod is checked.
 pub(super) const LOOK: Duration = Duration::from_millis(10);
@@ -23,6 +23,7 @@ pub(super) struct Pod {
     pub(super) name: Arc<str>,
     pub(super) ordinal: u32,
     pub(super) uid: PodUid,
+    /// Where its requests go: to the sidecar, if it has one, else to the app.
     pub(super) address: SocketAddr,
     /// The version of the app that it belongs to.
     pub(super) generation: u64,
@@ -31,7 +32,7 @@ pub(super) struct Pod {
     /// The time of the decision to start it.
     pub(super) begun: Moment,
     /// `None` while it is being started.
-    pub(super) process: Option<Arc<Process>>,
+    pub(super) processes: Option<Arc<PodProcesses>>,
     /// Its requests in flight; known once it was in a snapshot.
     pub(super) load: Option<Arc<EndpointLoad>>,
     /// It has been ready at least once.
@@ -136,7 +137,7 @@ impl Pod {
             name: Arc::clone(&self.name),
             uid: self.uid.clone(),
             address: self.address,
-            pid: self.process.as_ref()?.pid(),
+            pid: self.processes.as_ref()?.pid(),
             phase,
         })
     }

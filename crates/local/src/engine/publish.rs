@@ -35,7 +35,7 @@ impl Publisher {
     /// Publishes the current pods. Does nothing if no slice changes.
     pub(super) fn publish(&mut self, service: &Service, h2c: bool, pods: &[Pod]) {
         let object = object(service.id(), h2c);
-        let running = pods.iter().filter(|pod| pod.process.is_some());
+        let running = pods.iter().filter(|pod| pod.processes.is_some());
         let pods: Vec<slices::Pod> = running.map(|pod| kube_pod(service.id(), pod)).collect();
         let plan = slices::reconcile(&object, &pods, &self.nodes, &self.standing, &Options::default());
         if plan.writes() == 0 {

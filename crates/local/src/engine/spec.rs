@@ -35,13 +35,17 @@ pub struct AppSpec {
     pub concurrency: ConcurrencyLimits,
     /// How long a pod may take to finish its requests, and then again to exit after SIGTERM.
     pub stop_grace: Duration,
+    /// Whether its pods have a sidecar.
+    pub sidecar: bool,
 }
 
 impl AppSpec {
     /// Whether the pods must be replaced when `other` becomes this spec.
     pub(super) fn makes_other_pods(&self, other: &Self) -> bool {
         let pod = |spec: &Self| {
-            (spec.command.clone(), spec.port, spec.h2c, spec.readiness.clone(), spec.service.clone())
+            let parts =
+                (spec.command.clone(), spec.port, spec.h2c, spec.readiness.clone(), spec.service.clone());
+            (parts, spec.sidecar)
         };
         pod(self) != pod(other)
     }

@@ -14,6 +14,7 @@ use rouse_core::snapshot::{ConcurrencyLimits, PortView, Snapshot};
 use rouse_local::command::CommandSpec;
 use rouse_local::engine::{
     AppEvent, AppEventKind, AppSpec, AppStatus, LocalEngine, LocalSettings, PORT_NAME, PortChoice, Readiness,
+    SidecarLauncher,
 };
 use rouse_local::process::Launcher;
 use rouse_net::clock::TokioClock;
@@ -58,6 +59,7 @@ pub(crate) fn app(name: &str, argv: &[&str]) -> AppSpec {
         policy: policy(|_| {}),
         concurrency: ConcurrencyLimits::default(),
         stop_grace: GENEROUS,
+        sidecar: false,
     }
 }
 
@@ -82,6 +84,14 @@ pub(crate) struct Bench {
 impl Bench {
     /// An engine that runs these apps.
     pub(crate) fn new(apps: impl IntoIterator<Item = AppSpec>) -> Self {
+        Self::with_sidecars(apps, None)
+    }
+
+    /// An engine that runs these apps, and starts their sidecars this way.
+    pub(crate) fn with_sidecars(
+        apps: impl IntoIterator<Item = AppSpec>,
+        sidecar: Option<SidecarLauncher>,
+    ) -> Self {
         let clock = TokioClock::new();
         let engine = LocalEngine::new(LocalSettings {
             launcher: Launcher::new(HELPER, ["guard"]),
@@ -89,6 +99,7 @@ impl Bench {
             seed: system_seed(),
             log_keep: 1 << 20,
             log_folder: None,
+            sidecar,
         });
         let registry =
             Registry::new(registry::RegistrySettings::default(), Arc::new(clock), Arc::clone(&engine) as _);

@@ -9,4 +9,5 @@
 mod changes;
 mod harness;
 mod scale;
+mod sidecars;
 mod trouble;

@@ -34,6 +34,7 @@ pub(crate) fn start(argv: &[&str], workdir: &Path) -> Start {
         },
         address: AddressPool::new(system_seed()).auto().unwrap(),
         log: AppLog::new(1 << 20),
+        input: Arc::default(),
     }
 }
 

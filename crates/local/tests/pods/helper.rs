@@ -96,6 +96,7 @@ fn up(mut arguments: impl Iterator<Item = OsString>) -> Outcome {
         },
         address: AddressPool::new(u64::from(std::process::id()) << 32).auto()?,
         log: AppLog::new(1 << 20),
+        input: std::sync::Arc::default(),
     };
     runtime()?.block_on(async {
         let mut follower = start.log.follow();

@@ -1,33 +1,46 @@
 //! The pod lifecycle of an app: starts pods, handles their exit and readiness, counts failures, and sends stop orders.
 
+use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rouse_core::endpoint::PodUid;
+use rouse_core::probe::ProbePlan;
 use rouse_core::snapshot::{PortView, Snapshot};
 use rouse_core::start_failure::StartFailureCause;
-use rouse_core::time::Moment;
+use rouse_core::time::{Clock as _, Moment};
 use rouse_net::probe_schedule::ProbeSchedule;
 use rouse_net::prober::{ProbeTarget, Prober};
 
 use super::App;
-use crate::address::Lease;
-use crate::command::SpawnError;
+use crate::address::{AddressError, Lease};
+use crate::command::{CommandSpec, SpawnError};
 use crate::engine::pod::{Pod, Stage};
+use crate::engine::pod_processes::PodProcesses;
 use crate::engine::spec::PortChoice;
 use crate::engine::status::AppEventKind;
 use crate::engine::{End, failure_text, lock, random_uid};
-use crate::process::{Exit, Process, Start};
+use crate::process::{Exit, Start};
 
 /// How long one probe may take: the default of kubelet.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
+/// A sidecar reports before its app is probed from outside. The probes are for a sidecar that cannot register.
+const SIDECAR_FIRST: Duration = Duration::from_secs(2);
+
+/// How a pod is probed, and from when on.
+#[derive(Debug)]
+pub(super) struct PlannedProbe {
+    plan: Arc<ProbePlan>,
+    from: Moment,
+}
 
 /// An event of a task of the owner.
 #[derive(Debug)]
 pub(super) enum PodReport {
-    /// The process of a pod was started, or could not be.
-    Spawned(PodUid, Result<Process, SpawnError>),
-    /// The process of a pod has ended.
+    /// The processes of a pod were started, or could not be.
+    Spawned(PodUid, Result<Arc<PodProcesses>, SpawnError>),
+    /// The processes of a pod have ended.
     Exited(PodUid, Exit),
     /// The prober has ended.
     ProberEnded,
@@ -37,11 +50,11 @@ impl App {
     /// The prober of this app's pods.
     pub(super) fn prober(&self) -> Arc<Prober> {
         let (plans, random) = (Arc::clone(&self.plans), Arc::clone(&self.engine.random));
-        let handle = Arc::clone(&self.handle);
+        let (handle, clock) = (Arc::clone(&self.handle), self.engine.settings.clock);
         let node: Arc<str> = "here".into();
         Arc::new(Prober {
             plans: Box::new(move |uid, _, _| {
-                let plan = lock(&plans).get(uid).cloned()?;
+                let plan = lock(&plans).get(uid).filter(|planned| clock.now() >= planned.from)?.plan.clone();
                 // Read the current interval: a change of it does not replace the pods.
                 let steady = lock(&handle.orders).spec.probe_interval;
                 Some(ProbeTarget { plan, node: Arc::clone(&node), steady })
@@ -60,19 +73,35 @@ impl App {
             PortChoice::Fixed(port) => self.engine.addresses.fixed(port.get()),
         };
         match address {
-            Ok(address) => self.start_at(address, now),
+            Ok(app) => match self.sidecar_address(&app) {
+                Ok(sidecar) => self.start_at(app, sidecar, now),
+                Err(error) => self.failed(now, now, StartFailureCause::Crashed, failure_text::whole(&error)),
+            },
             Err(error) => self.failed(now, now, StartFailureCause::Crashed, failure_text::whole(&error)),
         }
     }
 
-    fn start_at(&mut self, lease: Lease, now: Moment) {
+    /// An address for the sidecar beside the app's, if the app has one.
+    fn sidecar_address(&self, app: &Lease) -> Result<Option<Lease>, AddressError> {
+        match app.address().ip() {
+            IpAddr::V4(ip) if self.spec.sidecar && self.engine.settings.sidecar.is_some() => {
+                self.engine.addresses.free_port(ip).map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    fn start_at(&mut self, lease: Lease, sidecar: Option<Lease>, now: Moment) {
         // The smallest number that no existing pod has.
         let taken = |ordinal: &u32| self.pods.iter().any(|pod| pod.ordinal == *ordinal);
         let ordinal = (1..u32::MAX).find(|ordinal| !taken(ordinal)).unwrap_or(u32::MAX);
         let name: Arc<str> = format!("{}-{ordinal}", self.spec.service.name()).into();
-        let (uid, address) = (random_uid(&self.engine.random), lease.address());
-        if let Some(plan) = self.spec.readiness.plan(address.port()) {
-            lock(&self.plans).insert(uid.clone(), plan);
+        let uid = random_uid(&self.engine.random);
+        let address = sidecar.as_ref().unwrap_or(&lease).address();
+        // The app itself is probed, also behind a sidecar: the sidecar accepts connections before the app does.
+        if let Some(plan) = self.spec.readiness.plan(lease.address().port()) {
+            let from = if sidecar.is_some() { now + SIDECAR_FIRST } else { now };
+            lock(&self.plans).insert(uid.clone(), PlannedProbe { plan, from });
         }
         self.pods.push(Pod {
             name: Arc::clone(&name),
@@ -82,7 +111,7 @@ impl App {
             generation: self.generation,
             readiness: self.spec.readiness.clone(),
             begun: now,
-            process: None,
+            processes: None,
             load: None,
             served: false,
             told: false,
@@ -90,15 +119,40 @@ impl App {
             line_before: failure_text::last_line(&name, &self.handle.log),
         });
         self.restarts.started();
-        let start = Start {
+        let sidecar = sidecar.and_then(|sidecar| self.sidecar_start(&name, &uid, sidecar, &lease));
+        let app = Start {
             name,
             uid: uid.clone(),
             command: self.spec.command.clone(),
             address: lease,
             log: Arc::clone(&self.handle.log),
+            input: Arc::default(),
         };
         let launcher = self.engine.settings.launcher.clone();
-        self.tasks.spawn(async move { PodReport::Spawned(uid, Process::spawn(&launcher, start).await) });
+        self.tasks.spawn(async move {
+            PodReport::Spawned(uid, PodProcesses::spawn(&launcher, app, sidecar).await)
+        });
+    }
+
+    /// The sidecar of a pod whose app gets the address `app`.
+    fn sidecar_start(&self, name: &Arc<str>, uid: &PodUid, sidecar: Lease, app: &Lease) -> Option<Start> {
+        let launcher = self.engine.settings.sidecar.as_ref()?;
+        let pod = self.spec.sidecar_pod((name, uid), sidecar.address(), app.address());
+        // A dollar sign in a command line stands for the pod's port, address or name.
+        let argv = launcher.command_line(&pod).into_iter().map(|argument| argument.replace('$', "$$"));
+        let command = CommandSpec {
+            argv: argv.collect(),
+            env: BTreeMap::new(),
+            workdir: self.spec.command.workdir.clone(),
+        };
+        Some(Start {
+            name: format!("{name}-sidecar").into(),
+            uid: uid.clone(),
+            command,
+            address: sidecar,
+            log: Arc::clone(&self.handle.log),
+            input: Arc::clone(launcher.input()),
+        })
     }
 
     /// Handles an event of a task of the owner.
@@ -119,15 +173,14 @@ impl App {
         }
     }
 
-    fn spawned(&mut self, uid: &PodUid, process: Process) {
+    fn spawned(&mut self, uid: &PodUid, processes: Arc<PodProcesses>) {
         let Some(pod) = self.pods.iter_mut().find(|pod| pod.uid == *uid) else { return };
-        let process = Arc::new(process);
-        pod.process = Some(Arc::clone(&process));
+        pod.processes = Some(Arc::clone(&processes));
         let what =
-            AppEventKind::Started { pod: Arc::clone(&pod.name), pid: process.pid(), address: pod.address };
+            AppEventKind::Started { pod: Arc::clone(&pod.name), pid: processes.pid(), address: pod.address };
         self.tell(what);
         let uid = uid.clone();
-        self.tasks.spawn(async move { PodReport::Exited(uid, process.exited().await) });
+        self.tasks.spawn(async move { PodReport::Exited(uid, processes.exited().await) });
     }
 
     fn exited(&mut self, uid: &PodUid, exit: Exit, now: Moment) {
@@ -198,12 +251,12 @@ impl App {
     /// Orders the processes of pods in the stage `Stopping` to stop.
     pub(super) fn signal(&mut self, end: End) {
         for pod in self.pods.iter_mut().filter(|pod| pod.stage == Stage::Stopping) {
-            let Some(process) = &pod.process else { continue };
+            let Some(processes) = &pod.processes else { continue };
             if end == End::Kill {
-                process.stop(Duration::ZERO);
+                processes.stop(Duration::ZERO);
             }
             if !std::mem::replace(&mut pod.told, true) {
-                process.stop(self.spec.stop_grace);
+                processes.stop(self.spec.stop_grace);
                 let what = AppEventKind::Stopping { pod: Arc::clone(&pod.name) };
                 self.engine.tell(&self.spec.service, what);
             }
