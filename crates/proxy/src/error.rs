@@ -74,6 +74,9 @@ pub enum Failure {
     /// The gateway is shutting down.
     #[error("this gateway is shutting down")]
     ShuttingDown,
+    /// The pod is about to stop, and did not process the request: a sidecar says so to the gateway in front.
+    #[error("this pod is about to stop and did not process the request")]
+    Draining,
     /// The request has passed through this gateway before.
     #[error("routing loop: the request has passed through this gateway before")]
     Loop,
@@ -107,6 +110,12 @@ pub enum GrpcStatus {
 /// The header that carries [`Failure::code`].
 pub const ERROR_HEADER: &str = "x-rouse-error";
 
+/// The header by which a sidecar says over HTTP/1.1 that it did not process a request, with the value [`REFUSED_DRAINING`]. Over
+/// HTTP/2 it resets the stream with `REFUSED_STREAM`. No other hop sees the header: gateways remove it.
+pub(crate) const REFUSED_HEADER: &str = "x-rouse-refused";
+/// The pod is about to stop.
+pub(crate) const REFUSED_DRAINING: &str = "draining";
+
 impl Failure {
     /// The code in `X-Rouse-Error` and in metrics.
     pub const fn code(&self) -> &'static str {
@@ -127,6 +136,7 @@ impl Failure {
             Failure::BadRequest { .. } => "bad_request",
             Failure::NotWoken => "not_woken",
             Failure::ShuttingDown => "shutting_down",
+            Failure::Draining => "draining",
             Failure::Loop => "loop",
             Failure::ClientGone => "client_gone",
         }
@@ -141,7 +151,8 @@ impl Failure {
             | Failure::StartFailed { .. }
             | Failure::Starting
             | Failure::NotWoken
-            | Failure::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
+            | Failure::ShuttingDown
+            | Failure::Draining => StatusCode::SERVICE_UNAVAILABLE,
             Failure::ReadinessTimeout { .. } | Failure::ResponseTimeout | Failure::RequestTimeout => {
                 StatusCode::GATEWAY_TIMEOUT
             }
@@ -173,7 +184,8 @@ impl Failure {
             | Failure::Starting
             | Failure::BadUpstreamProtocol { .. }
             | Failure::NotWoken
-            | Failure::ShuttingDown => GrpcStatus::Unavailable,
+            | Failure::ShuttingDown
+            | Failure::Draining => GrpcStatus::Unavailable,
             Failure::Loop | Failure::BadRequest { .. } => GrpcStatus::Internal,
             Failure::ClientGone => GrpcStatus::Cancelled,
         }
@@ -218,6 +230,7 @@ mod tests {
             ),
             (Failure::NotWoken, 503, "not_woken", 14),
             (Failure::ShuttingDown, 503, "shutting_down", 14),
+            (Failure::Draining, 503, "draining", 14),
             (Failure::Loop, 508, "loop", 13),
             (Failure::ClientGone, 499, "client_gone", 1),
         ];

@@ -10,7 +10,7 @@ use http::{Response, StatusCode, Version};
 use http_body::{Body, Frame, SizeHint};
 
 use crate::budget::Charged;
-use crate::error::{ERROR_HEADER, Failure};
+use crate::error::{ERROR_HEADER, Failure, REFUSED_DRAINING, REFUSED_HEADER};
 use crate::request::{Answer, AnswerContent};
 use crate::routing::StaticResponse;
 use crate::telemetry::RequestRecord;
@@ -115,6 +115,9 @@ fn failed(failure: &Failure, grpc: bool) -> Response<AnswerBody> {
     let mut response = if grpc { grpc_status(failure, &text) } else { plain(failure.status(), &text) };
     let headers = response.headers_mut();
     headers.insert(ERROR, HeaderValue::from_static(failure.code()));
+    if *failure == Failure::Draining {
+        headers.insert(REFUSED_HEADER, HeaderValue::from_static(REFUSED_DRAINING));
+    }
     if let Some(after) = failure.retry_after() {
         headers.insert(header::RETRY_AFTER, HeaderValue::from(after.as_secs()));
     }

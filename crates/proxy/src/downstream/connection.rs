@@ -25,7 +25,7 @@ use super::socket::Socket;
 use super::validated_stream::ValidatedStream;
 use crate::budget::{CLIENT_STREAM_WINDOW, ConnectionLimits, HYPER_BUFFER};
 use crate::client::{ClientConnection, TlsSession, has_unread};
-use crate::request::{ClientGone, RequestHandler};
+use crate::request::{NoAnswer, RequestHandler};
 use crate::runtime::Runtime;
 use crate::telemetry::metrics::Metrics;
 use crate::upstream::{ClientRequest, LocalExecutor, closed};
@@ -280,13 +280,31 @@ fn header_list(limits: &ConnectionLimits) -> u32 {
     u32::try_from(limits.heads.head.saturating_mul(2)).unwrap_or(u32::MAX)
 }
 
+/// A connection, or a stream, that ends without a response. hyper resets a stream with the reason of the source.
+#[derive(Debug, thiserror::Error)]
+enum Unresponded {
+    #[error("the client closed the connection")]
+    ClientGone,
+    #[error("the request is refused")]
+    Refused(#[source] h2::Error),
+}
+
+impl From<NoAnswer> for Unresponded {
+    fn from(none: NoAnswer) -> Self {
+        match none {
+            NoAnswer::ClientGone => Self::ClientGone,
+            NoAnswer::Refused => Self::Refused(h2::Reason::REFUSED_STREAM.into()),
+        }
+    }
+}
+
 /// Answers one request.
 async fn respond(
     downstream: &Downstream,
     client: &Rc<ClientConnection>,
     connection: &TrackedConnection,
     request: Request<Incoming>,
-) -> Result<Response<AnswerBody>, ClientGone> {
+) -> Result<Response<AnswerBody>, Unresponded> {
     let guard = connection.begin_request();
     let rejected = rejected(&request, connection.refused(), &downstream.limits.heads);
     let bodiless = request.method() == Method::HEAD && request.version() == Version::HTTP_2;

@@ -9,6 +9,7 @@ use rouse_core::shutdown::InFlightCounter;
 use rouse_net::clock::TokioClock;
 
 use crate::budget::{ByteBudget, ConnectionLimits, PodConnections, SharedShortage};
+use crate::message::Placement;
 use crate::request::TrustedProxies;
 use crate::routing::{Route, RouteTable, Router};
 use crate::telemetry::access_log::AccessLog;
@@ -20,6 +21,8 @@ use crate::upstream::ColdStartHeaders;
 pub struct ProxySettings {
     /// Tells this gateway from every other, so that it recognises a request that it has sent itself.
     pub id: String,
+    /// Where the proxy stands on the way of a request.
+    pub placement: Placement,
     /// Proxies whose `X-Forwarded-*` headers are kept.
     pub trusted: TrustedProxies,
     /// How long and how many requests may wait. The same as the registry's.
@@ -44,6 +47,7 @@ pub struct Gateway {
     pub(super) pod_connections: Arc<PodConnections>,
     pub(super) shortage: Arc<SharedShortage>,
     pub(super) leaving: Arc<AtomicBool>,
+    pub(super) refusing: Arc<AtomicBool>,
     under_way: Arc<InFlightCounter>,
 }
 
@@ -58,6 +62,7 @@ impl Gateway {
             router: Arc::default(),
             shortage: Arc::default(),
             leaving: Arc::default(),
+            refusing: Arc::default(),
             under_way: Arc::default(),
         })
     }
@@ -84,6 +89,11 @@ impl Gateway {
     /// by then.
     pub fn leave(&self) {
         self.leaving.store(true, Ordering::Relaxed);
+    }
+
+    /// Refuses requests from now on, so that the gateway in front sends them elsewhere. Requests under way go on.
+    pub fn refuse(&self) {
+        self.refusing.store(true, Ordering::Relaxed);
     }
 
     /// Requests, streams, upgraded connections and holds.

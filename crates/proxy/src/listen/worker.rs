@@ -50,6 +50,7 @@ impl Worker {
             limits,
             max_wait: settings.bounds.max_wait,
             cold_start: settings.cold_start,
+            placement: settings.placement,
             metrics: gateway.metrics.clone(),
             buffers: Rc::clone(&buffers),
             pod_connections: Arc::clone(&gateway.pod_connections),
@@ -67,7 +68,9 @@ impl Worker {
             bounds: settings.bounds,
             via: ViaMark::new(&settings.id),
             trusted: settings.trusted.clone(),
+            placement: settings.placement,
             leaving: Arc::clone(&gateway.leaving),
+            refusing: Arc::clone(&gateway.refusing),
         });
         let downstream = Rc::new(Downstream {
             runtime: Rc::clone(&runtime),

@@ -4,11 +4,13 @@
 
 mod edits;
 mod head;
+mod placement;
 
 use http::header::HeaderName;
 
 pub(crate) use self::edits::{HeaderEdit, HeaderEdits};
 pub use self::head::RequestHead;
+pub use self::placement::Placement;
 
 /// Whether a header concerns one connection only, so that a proxy never forwards it.
 pub(crate) fn is_hop_by_hop(name: &HeaderName) -> bool {

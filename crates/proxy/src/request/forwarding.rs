@@ -65,17 +65,8 @@ pub(super) fn edits(
     if via.is_in(head) {
         return Err(Failure::Loop);
     }
-    let mut edits = HeaderEdits::new();
-    let authority = head.authority().and_then(|authority| HeaderValue::from_str(authority).ok());
-    if let Some(host) = &authority {
-        edits.set(header::HOST, host.clone());
-    }
+    let (mut edits, authority) = translation(head);
     edits.append(header::VIA, via.hop.clone());
-    if head.version() == Version::HTTP_2 {
-        join_cookies(&mut edits, head);
-        // The gateway cannot pass the 100 on, so the pod must not wait for it to have an effect.
-        edits.remove(header::EXPECT);
-    }
     edits.remove_prefix("x-rouse-");
     let is_trusted = trusted.contains(peer.ip());
     if !is_trusted {
@@ -95,6 +86,26 @@ pub(super) fn edits(
         edits.set(FORWARDED_PROTO, HeaderValue::from_static(if over_tls { "https" } else { "http" }));
     }
     Ok(edits)
+}
+
+/// The changes that a sidecar makes: only those between HTTP/2 and HTTP/1. All others are the gateway's.
+pub(super) fn edits_of_sidecar(head: &impl RequestHead) -> HeaderEdits {
+    translation(head).0
+}
+
+/// What the other version of HTTP needs, and the authority of the request if it has one.
+fn translation(head: &impl RequestHead) -> (HeaderEdits, Option<HeaderValue>) {
+    let mut edits = HeaderEdits::new();
+    let authority = head.authority().and_then(|authority| HeaderValue::from_str(authority).ok());
+    if let Some(host) = &authority {
+        edits.set(header::HOST, host.clone());
+    }
+    if head.version() == Version::HTTP_2 {
+        join_cookies(&mut edits, head);
+        // The proxy cannot pass the 100 on, so the pod must not wait for it to have an effect.
+        edits.remove(header::EXPECT);
+    }
+    (edits, authority)
 }
 
 /// HTTP/2 lets a client send a cookie in several headers, and HTTP/1 does not: many servers would read the first one only.

@@ -15,7 +15,7 @@ use super::forwarding::{self, TrustedProxies, ViaMark};
 use crate::budget::HeadLimits;
 use crate::client::{ClientConnection, RequestGuard};
 use crate::error::Failure;
-use crate::message::RequestHead;
+use crate::message::{Placement, RequestHead};
 use crate::routing::{NoPodPolicy, Route, Router, StaticResponse, Target};
 use crate::runtime::Runtime;
 use crate::telemetry::{Recorder, RequestRecord};
@@ -27,10 +27,14 @@ use crate::upstream::{
 /// How long a fallback that has no pod either may take to have one.
 const FALLBACK_WAIT: Duration = Duration::from_secs(5);
 
-/// The client has left: the connection, or the stream, ends without a response.
-#[derive(Debug, Clone, Copy, thiserror::Error)]
-#[error("the client closed the connection")]
-pub(crate) struct ClientGone;
+/// Why a connection, or a stream, ends without a response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NoAnswer {
+    /// The client has left.
+    ClientGone,
+    /// An HTTP/2 stream is refused: nothing was processed.
+    Refused,
+}
 
 /// The answer to a request.
 #[derive(Debug)]
@@ -74,8 +78,11 @@ pub(crate) struct RequestHandler {
     pub(crate) bounds: HoldLimits,
     pub(crate) via: ViaMark,
     pub(crate) trusted: TrustedProxies,
+    pub(crate) placement: Placement,
     /// The gateway will drain soon.
     pub(crate) leaving: Arc<AtomicBool>,
+    /// Requests are refused, for the gateway in front to send them elsewhere.
+    pub(crate) refusing: Arc<AtomicBool>,
 }
 
 impl RequestHandler {
@@ -89,7 +96,7 @@ impl RequestHandler {
         request: ClientRequest,
         rejected: Option<Failure>,
         guard: RequestGuard,
-    ) -> Result<Answer, ClientGone> {
+    ) -> Result<Answer, NoAnswer> {
         let head = request.head();
         let grpc = is_grpc(head);
         let is_http1 = head.version() < Version::HTTP_2;
@@ -99,21 +106,32 @@ impl RequestHandler {
         let route = host.as_ref().map_or(Err(Failure::NoRoute), |host| self.router.find(host.as_ref(), head));
         let rejected = host.and_then(|host| check::check(head, host.as_ref(), &self.heads, client)).err();
         let name = route.as_ref().ok().map(|route| &route.name);
-        let record = self.recorder.begin(name, head, grpc, client.address, guard);
+        let mut record = self.recorder.begin(name, head, grpc, client.address, guard);
         // From here on the request itself counts as under way.
         drop(client.arrival.take());
+        let refusing = || self.refusing.load(Ordering::Relaxed);
         let content = match (rejected, &route) {
+            _ if refusing() => AnswerContent::Failure { failure: Failure::Draining, grpc },
             (Some(Rejection::Method), _) => AnswerContent::MethodNotAllowed,
             (Some(Rejection::Misdirected), _) => AnswerContent::Misdirected,
             (Some(Rejection::Malformed(failure)), _) => AnswerContent::Failure { failure, grpc },
             (None, Err(failure)) => AnswerContent::Failure { failure: failure.clone(), grpc },
             (None, Ok(route)) => match self.answer(client, route, request, &record).await {
                 Ok(content) => content,
+                // It has waited, and was not sent.
+                Err(Failure::ShuttingDown) if refusing() => {
+                    AnswerContent::Failure { failure: Failure::Draining, grpc }
+                }
                 Err(failure) => AnswerContent::Failure { failure, grpc },
             },
         };
         let close = match &content {
-            AnswerContent::Failure { failure: Failure::ClientGone, .. } => return Err(ClientGone),
+            AnswerContent::Failure { failure: Failure::ClientGone, .. } => return Err(NoAnswer::ClientGone),
+            AnswerContent::Failure { failure: Failure::Draining, .. } if !is_http1 => {
+                record.answered(Failure::Draining.status().as_u16(), 0);
+                return Err(NoAnswer::Refused);
+            }
+            AnswerContent::Failure { failure: Failure::Draining, .. } => true,
             AnswerContent::Pod(_) | AnswerContent::MethodNotAllowed => false,
             // While memory is short, no connection keeps the buffers that a rejected request was read into.
             AnswerContent::Static(_) | AnswerContent::Failure { .. } | AnswerContent::Misdirected => {
@@ -201,7 +219,12 @@ impl RequestHandler {
     fn prepare(&self, client: &ClientConnection, request: ClientRequest) -> Result<OutgoingRequest, Failure> {
         let mut outgoing = request.into_outgoing(&client.state, &self.upstream);
         let (address, over_tls) = (client.address, client.tls.is_some());
-        let edits = forwarding::edits(outgoing.head(), address, over_tls, &self.trusted, &self.via)?;
+        let edits = match self.placement {
+            Placement::Gateway => {
+                forwarding::edits(outgoing.head(), address, over_tls, &self.trusted, &self.via)?
+            }
+            Placement::Sidecar => forwarding::edits_of_sidecar(outgoing.head()),
+        };
         outgoing.apply(edits);
         outgoing.reserve_head(&self.upstream)?;
         Ok(outgoing)

@@ -10,4 +10,4 @@ mod start_failure_text;
 
 pub(crate) use self::forwarding::ViaMark;
 pub use self::forwarding::{BadNetworks, TrustedProxies};
-pub(crate) use self::handler::{Answer, AnswerContent, ClientGone, RequestHandler};
+pub(crate) use self::handler::{Answer, AnswerContent, NoAnswer, RequestHandler};

@@ -75,6 +75,7 @@ impl RequestContext<'_> {
             | AttemptFailure::Moved
             | AttemptFailure::Unsent
             | AttemptFailure::RefusedStream
+            | AttemptFailure::Draining
             | AttemptFailure::GoAwayError => {
                 tries.attempts += usize::from(failure.is_attempt());
                 self.refuse(slot, failure, tries.attempts)
@@ -134,6 +135,7 @@ impl RequestContext<'_> {
             AttemptFailure::Moved
             | AttemptFailure::Unsent
             | AttemptFailure::RefusedStream
+            | AttemptFailure::Draining
             | AttemptFailure::GoAwayError
             | AttemptFailure::Lost => {
                 tries.attempts += 1;

@@ -14,9 +14,10 @@ use super::destination::Destination;
 use super::failure::AttemptFailure;
 use super::outgoing::OutgoingRequest;
 use super::pool::PooledConnection;
-use super::response::{PodResponse, first_frame};
+use super::response::{PodResponse, first_frame, is_refusal};
 use super::send::{Unanswered, send};
 use crate::error::Failure;
+use crate::message::Placement;
 
 /// Counts the attempts of one request.
 #[derive(Debug, Default)]
@@ -49,11 +50,14 @@ pub(crate) async fn attempt(
         };
         destination.connected();
         context.record.sent_to(link.peer(), destination.cold_start());
-        let keep = outgoing.may_be_repeated() || link.scheme().is_some();
+        let keep = outgoing.may_be_repeated() || link.scheme().is_some() || destination.may_refuse();
         let request = outgoing.request(link.scheme(), keep).ok_or(Failure::UpstreamReset)?;
         destination.count(context);
         let read_before = link.bytes_read();
         let error = match send(context, &outgoing.source, &mut link, request).await {
+            Ok(Ok(response)) if keep && is_refused(context, outgoing, &response) => {
+                return Ok(Err((AttemptFailure::Draining, destination)));
+            }
             Ok(Ok(response)) => return respond(context, outgoing, response, link, destination).await.map(Ok),
             Ok(Err(error)) => error,
             Err(Unanswered { failure, by_pod }) => {
@@ -69,6 +73,16 @@ pub(crate) async fn attempt(
             Next::SameEndpoint { new_connection } => fresh |= new_connection,
         }
     }
+}
+
+/// Whether the sidecar of the pod has refused the request, and it can be sent again.
+fn is_refused(
+    context: &AttemptContext<'_>,
+    outgoing: &OutgoingRequest,
+    response: &Response<Incoming>,
+) -> bool {
+    let believed = context.upstream.placement == Placement::Gateway;
+    believed && is_refusal(response) && outgoing.source.is_whole() && !outgoing.source.has_failed()
 }
 
 /// The response to a request that was sent.

@@ -15,6 +15,7 @@ use super::pool::{IdleBudget, Pools};
 use super::timeouts::RequestDeadlines;
 use crate::budget::{BodyBuffers, ConnectionLimits, DescriptorShortage, PodConnections};
 use crate::client::ClientConnection;
+use crate::message::Placement;
 use crate::runtime::Runtime;
 use crate::telemetry::AttemptRecord;
 use crate::telemetry::metrics::Metrics;
@@ -27,6 +28,7 @@ pub(crate) struct UpstreamContext {
     /// The longest that a request waits for room in the budgets.
     pub(crate) max_wait: Duration,
     pub(crate) cold_start: ColdStartHeaders,
+    pub(crate) placement: Placement,
     pub(crate) metrics: Metrics,
     pub(crate) buffers: Rc<BodyBuffers>,
     pub(crate) pod_connections: Arc<PodConnections>,

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use rouse_core::endpoint::State;
+use rouse_core::endpoint::{Source, State};
 use rouse_core::routing_mode::RoutingMode;
 use rouse_core::service::Slot;
 
@@ -93,6 +93,13 @@ impl Destination {
         {
             context.upstream.metrics.ejected();
         }
+    }
+
+    /// Whether the pod may refuse the request without processing it: it is about to leave, or has a sidecar.
+    pub(super) fn may_refuse(&self) -> bool {
+        let may =
+            |slot: &Slot| slot.endpoint().state == State::Draining || slot.endpoint().source == Source::Push;
+        matches!(self, Self::Pod(slot) if may(slot))
     }
 
     /// Counts where the request is sent.

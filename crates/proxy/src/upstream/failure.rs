@@ -15,7 +15,10 @@ pub(crate) enum AttemptFailure {
     Unsent,
     /// HTTP/2 says that the pod did not process the request. Not the pod's fault.
     RefusedStream,
-    /// The same, from a pod that ends the whole connection with an error: the request itself may be the cause.
+    /// The same over HTTP/1.1, from the sidecar of a pod that is about to stop.
+    Draining,
+    /// The same as [`RefusedStream`](Self::RefusedStream), from a pod that ends the whole connection with an error: the request
+    /// itself may be the cause.
     GoAwayError,
     /// The connection ended before anything came back.
     Lost,
@@ -36,7 +39,8 @@ impl AttemptFailure {
     /// Whether the pod is to blame, so that it is ejected.
     pub(crate) fn is_pod_fault(&self) -> bool {
         match self {
-            Self::Refused(DialError::Pod) | Self::Unsent | Self::Lost => true,
+            // A pod that is about to stop refuses the next requests as well.
+            Self::Refused(DialError::Pod) | Self::Unsent | Self::Lost | Self::Draining => true,
             Self::Refused(DialError::Local) | Self::Moved | Self::RefusedStream | Self::GoAwayError => false,
             Self::Refused(DialError::Tls(error)) => error.fault() != FaultSide::Ours,
         }
@@ -51,6 +55,7 @@ impl AttemptFailure {
             Self::Moved => "moved",
             Self::Unsent => "unsent",
             Self::RefusedStream | Self::GoAwayError => "refused_stream",
+            Self::Draining => "draining",
             Self::Lost => "reset",
         }
     }

@@ -144,11 +144,11 @@ impl OutgoingRequest {
         self.head.method.is_idempotent() && self.source.is_empty()
     }
 
-    /// The request for one attempt. `scheme`: for HTTP/2. `keep`: a copy of the headers stays here.
+    /// The request for one attempt. `scheme`: for HTTP/2. `keep`: a copy of the headers and the body stays here.
     pub(super) fn request(&mut self, scheme: Option<&Scheme>, keep: bool) -> Option<Request<RequestBody>> {
         let own: &mut HeaderMap = &mut self.head.headers;
         let headers = if keep { own.clone() } else { std::mem::take(own) };
-        let mut request = Request::new(self.source.body(scheme.is_some()));
+        let mut request = Request::new(self.source.body(keep));
         *request.method_mut() = self.head.method.clone();
         *request.headers_mut() = headers;
         let path = self.head.uri.path_and_query().cloned().unwrap_or(PathAndQuery::from_static("/"));

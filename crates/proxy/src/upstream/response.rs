@@ -21,7 +21,7 @@ use super::headers;
 use super::outgoing::OutgoingRequest;
 use super::pool::PooledConnection;
 use super::tunnel::Tunnel;
-use crate::error::Failure;
+use crate::error::{Failure, REFUSED_DRAINING, REFUSED_HEADER};
 use crate::telemetry::ResponseRecord;
 
 /// A pod's response, before it is on its way to the client.
@@ -65,6 +65,8 @@ impl PodResponse {
             return Err(not_http("the length of its response is ambiguous"));
         }
         headers::remove_hop_by_hop(&mut head.headers);
+        // For gateways only. A sidecar removes the header of an app, which cannot refuse in its name.
+        head.headers.remove(REFUSED_HEADER);
         headers::add_cold_start(&mut head.headers, context.upstream.cold_start, cold);
         head.version = Version::HTTP_11;
         if outgoing.upgrade.is_some() {
@@ -119,6 +121,12 @@ impl PodResponse {
         };
         (self.head, body)
     }
+}
+
+/// Whether a sidecar says by this response that it did not process the request.
+pub(super) fn is_refusal(response: &Response<Incoming>) -> bool {
+    response.status() == StatusCode::SERVICE_UNAVAILABLE
+        && response.headers().get(REFUSED_HEADER).is_some_and(|value| value == REFUSED_DRAINING)
 }
 
 /// What a tunnel takes over from its request.

@@ -47,3 +47,43 @@ async fn the_last_pod_serves_while_it_drains_and_a_successor_is_woken() {
     assert_eq!(rig.metric(r#"rouse_requests_to_draining_total{service="shop/cart"}"#), 1);
     assert_eq!(rig.engine.wakes(), 1);
 }
+
+/// What a sidecar answers near the end of its pod's grace period.
+const REFUSAL: &str = "HTTP/1.1 503 Service Unavailable\r\nX-Rouse-Refused: draining\r\nConnection: close\r\n\
+                       Content-Length: 0\r\n\r\n";
+
+#[tokio::test]
+async fn a_request_that_a_sidecar_refuses_is_held_for_the_next_pod_with_its_body() {
+    let post = "POST / HTTP/1.1\r\nHost: cart.test\r\nContent-Length: 5\r\n\r\nhello";
+    for (request, end) in [(GET, "\r\n\r\n"), (post, "hello")] {
+        let rig = Rig::new(Options::default());
+        let (leaving, next) = (Pod::new(1).await, Pod::new(2).await);
+        rig.pods(&[(&leaving, DRAINING)]);
+        let mut client = rig.send(request).await;
+        let mut wire = leaving.accept().await;
+        wire.until(end).await;
+        wire.write(REFUSAL).await;
+        rig.pods(&[(&next, READY)]);
+        let mut wire = next.accept().await;
+        let again = wire.until(end).await;
+        wire.answer("served").await;
+        let answer = client.until("served").await;
+        assert!(
+            answer.starts_with("HTTP/1.1 200") && !answer.contains("x-rouse-refused"),
+            "{again} {answer}"
+        );
+        assert_eq!(rig.metric(r#"rouse_retries_total{reason="draining"}"#), 1);
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_that_cannot_be_sent_again_is_passed_on_without_its_header() {
+    let (rig, pod) = Rig::with_pod(Options::default()).await;
+    // The gateway does not know that the pod leaves, so it has kept nothing of the request.
+    let mut client = rig.send("POST / HTTP/1.1\r\nHost: cart.test\r\nContent-Length: 5\r\n\r\nhello").await;
+    let mut wire = pod.accept().await;
+    wire.until("hello").await;
+    wire.write(REFUSAL).await;
+    let answer = client.until("\r\n\r\n").await.to_lowercase();
+    assert!(answer.starts_with("http/1.1 503") && !answer.contains("x-rouse-refused"), "{answer}");
+}
