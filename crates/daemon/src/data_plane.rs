@@ -4,6 +4,7 @@ use std::fmt;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
+use axum::Router;
 use prometheus_client::registry::Registry as Metrics;
 use rouse_core::cold_start::Read;
 use rouse_core::engine::Engine;
@@ -38,6 +39,14 @@ pub(crate) struct DataPlane {
     pub(crate) event_metrics: EventMetrics,
     /// The metrics at `/metrics`. A role adds its own before it serves.
     pub(crate) metrics: Metrics,
+}
+
+/// The admin API of a role.
+pub(crate) enum AdminApi {
+    /// It shows and controls services and their pods.
+    Pods(PodBackend),
+    /// The role's own, with its readiness flag.
+    Own(Arc<Ready>, Box<dyn FnOnce(AdminState) -> Router>),
 }
 
 /// The names of the metrics.
@@ -76,29 +85,35 @@ impl DataPlane {
         self,
         (listeners, certificates): (Listeners, Option<Certificates>),
         workers: Option<usize>,
-        backend: PodBackend,
+        api: AdminApi,
         console: &Console,
     ) -> Result<Serving, CommandError> {
         let Self { clock, registry, gateway, event_metrics, metrics } = self;
         let (listeners, admin) = listeners.into_parts(certificates.as_ref().map(Certificates::server));
         let admin =
             TcpListener::from_std(admin.into_std()).map_err(failed("cannot listen on the admin address"))?;
-        let (ready, end, mut tasks) = (Arc::<Ready>::default(), CancellationToken::new(), Tasks::default());
-        let count_sources = matches!(backend, PodBackend::Cluster(_));
-        let services = DataPlaneView {
-            registry: Arc::clone(&registry),
-            gateway: Arc::clone(&gateway),
-            clock: Arc::new(clock),
-            backend,
+        let (end, mut tasks) = (CancellationToken::new(), Tasks::default());
+        let (ready, router) = match api {
+            AdminApi::Pods(backend) => {
+                let count_sources = matches!(backend, PodBackend::Cluster(_));
+                let cold_starts =
+                    cold_starts(Arc::clone(&registry), event_metrics.clone(), count_sources, console.clone());
+                tasks.spawn("the reader of cold starts", cold_starts);
+                let (registry, gateway) = (Arc::clone(&registry), Arc::clone(&gateway));
+                let services = DataPlaneView { registry, gateway, clock: Arc::new(clock), backend };
+                let ready = Arc::<Ready>::default();
+                let state = AdminState { ready: Arc::clone(&ready), metrics };
+                (ready, admin::router(state, Some(services)))
+            }
+            AdminApi::Own(ready, router) => {
+                let state = AdminState { ready: Arc::clone(&ready), metrics };
+                (ready, router(state))
+            }
         };
-        let state = AdminState { ready: Arc::clone(&ready), metrics };
-        tasks.spawn(ADMIN, admin::serve(admin, admin::router(state, Some(services)), end.clone()));
+        tasks.spawn(ADMIN, admin::serve(admin, router, end.clone()));
         if let Some(certificates) = certificates {
             tasks.spawn("the watch over certificates", certificates.watch(console.clone()));
         }
-        let cold_starts =
-            cold_starts(Arc::clone(&registry), event_metrics.clone(), count_sources, console.clone());
-        tasks.spawn("the reader of cold starts", cold_starts);
         let timers = Arc::clone(&registry);
         tasks.spawn("the timer", async move { timers.drive(|due| clock.sleep_until(due)).await });
         let workers = Workers::start(&gateway, listeners, worker_threads(workers))

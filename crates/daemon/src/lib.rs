@@ -1,4 +1,4 @@
-//! The long-running commands [`gateway`] and [`up`], and what they share: lifecycle, settings, log, signals, drain,
+//! The long-running commands [`gateway`], [`sidecar`] and [`up`], and what they share: lifecycle, settings, log, signals, drain,
 //! certificates, listeners and admin API.
 
 pub mod admin;
@@ -12,6 +12,7 @@ pub mod process;
 mod role;
 pub mod rouse_yaml;
 pub mod settings;
+pub mod sidecar;
 pub mod up;
 
 pub use failure::CommandError;
@@ -29,6 +30,9 @@ pub enum RoleCommand {
     /// Run the data plane on Kubernetes: hold requests until a pod is ready, in place of KEDA HTTP add-on's interceptor
     #[command(after_long_help = gateway::HELP, after_help = "See --help for examples.")]
     Gateway(gateway::GatewayArgs),
+    /// Run beside an app in its pod: tell gateways when it is ready, limit its requests, and drain it
+    #[command(after_long_help = sidecar::HELP, after_help = "See --help for examples.")]
+    Sidecar(sidecar::SidecarArgs),
 }
 
 impl RoleCommand {
@@ -37,6 +41,7 @@ impl RoleCommand {
         match self {
             RoleCommand::Up(args) => up::command(args),
             RoleCommand::Gateway(args) => gateway::command(args, out, err),
+            RoleCommand::Sidecar(args) => sidecar::command(args, out, err),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Opens the plain, TLS and admin sockets of a command, all or none, before it starts pods or watches.
+//! Opens the sockets of a command (requests, requests over TLS, admin API, registrations), all or none, before it starts pods or watches.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,6 +18,8 @@ pub struct ListenAddresses {
     pub secure: Vec<SocketAddr>,
     /// For the admin API.
     pub admin: SocketAddr,
+    /// For registrations of pods.
+    pub register: Option<SocketAddr>,
 }
 
 /// The purpose of a listener.
@@ -26,6 +28,7 @@ pub(crate) enum Purpose {
     Plain,
     Secure,
     Admin,
+    Register,
 }
 
 /// The open sockets.
@@ -34,6 +37,8 @@ pub(crate) struct Listeners {
     plain: Vec<Listener>,
     secure: Vec<Listener>,
     admin: Listener,
+    /// For registrations. The role takes it.
+    pub(crate) register: Option<Listener>,
     /// How the connections of all listeners for requests begin, apart from TLS.
     pub(crate) options: ListenerOptions,
 }
@@ -49,7 +54,8 @@ impl Listeners {
         let secure = open(&addresses.secure, Purpose::Secure)?;
         let none = || CommandError::Failed("cannot listen on the admin address".to_owned());
         let admin = open(&[addresses.admin], Purpose::Admin)?.pop().ok_or_else(none)?;
-        Ok(Self { plain, secure, admin, options: ListenerOptions::default() })
+        let register = open(addresses.register.as_slice(), Purpose::Register)?.pop();
+        Ok(Self { plain, secure, admin, register, options: ListenerOptions::default() })
     }
 
     /// The addresses with the ports that the system chose.
@@ -58,12 +64,13 @@ impl Listeners {
             plain: self.plain.iter().map(Listener::address).collect(),
             secure: self.secure.iter().map(Listener::address).collect(),
             admin: self.admin.address(),
+            register: self.register.as_ref().map(Listener::address),
         }
     }
 
     /// The sockets themselves: those for requests, and the admin's.
     pub(crate) fn into_parts(self, tls: Option<&Arc<ServerTls>>) -> (Vec<ProxyListener>, Listener) {
-        let Self { plain, secure, admin, options } = self;
+        let Self { plain, secure, admin, options, register: _ } = self;
         let with_tls = options.clone().with_tls(tls);
         let plain = plain.into_iter().map(|listener| ProxyListener { listener, options: options.clone() });
         let secure = secure.into_iter().map(|listener| ProxyListener { listener, options: with_tls.clone() });

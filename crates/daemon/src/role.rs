@@ -19,11 +19,12 @@ use crate::process::signals::{ProcessSignal, Signals};
 const LAST_LINES: Duration = Duration::from_secs(2);
 /// How long threads and tasks may take to end after they were cancelled.
 pub(crate) const AT_ONCE: Duration = Duration::from_secs(5);
-/// The threads of everything but the data plane, which has its own workers.
-const CONTROL_THREADS: usize = 2;
 
 /// A long-running command that has been started.
 pub(crate) trait Role: Sized {
+    /// The threads of everything but the data plane, which has its own workers.
+    const CONTROL_THREADS: usize = 2;
+
     /// Serves until a part ends unexpectedly, and returns what ended. May be dropped and called again.
     async fn run(&mut self) -> String;
 
@@ -56,7 +57,7 @@ pub(crate) fn run<R: Role>(
     start: impl AsyncFnOnce(&Console) -> Result<R, CommandError>,
 ) -> Result<(), CommandError> {
     capacity::raise_open_files();
-    let runtime = control_runtime().map_err(failed("cannot start threads"))?;
+    let runtime = control_runtime(R::CONTROL_THREADS).map_err(failed("cannot start threads"))?;
     let log = Log::start(values)?;
     let ended = runtime.block_on(async {
         let mut reporter = JoinSet::new();
@@ -127,6 +128,6 @@ fn console(report: ConsoleOutput) -> Result<(Console, Option<PrinterThread>), Co
 }
 
 /// The runtime of everything but the data plane.
-fn control_runtime() -> io::Result<Runtime> {
-    Builder::new_multi_thread().worker_threads(CONTROL_THREADS).thread_name("control").enable_all().build()
+fn control_runtime(threads: usize) -> io::Result<Runtime> {
+    Builder::new_multi_thread().worker_threads(threads).thread_name("control").enable_all().build()
 }

@@ -103,6 +103,14 @@ pub static IDLE_TIMEOUT: Setting<Duration> = Setting::new(
     "How long a client connection may have no request, and the body of an HTTP/1 request may receive no data",
 );
 
+/// `--stream-idle-timeout`.
+pub static STREAM_IDLE_TIMEOUT: Setting<Duration> = Setting::new(
+    "stream-idle-timeout",
+    &POSITIVE_DURATION,
+    || Duration::from_hours(1),
+    "How long a request or an upgraded connection may transfer no data",
+);
+
 /// `--workers`.
 pub static WORKERS: Setting<Option<usize>> = Setting::optional(
     "workers",

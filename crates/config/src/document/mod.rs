@@ -1,9 +1,10 @@
 //! The document tree of JSON and YAML text, in which every value has its line and column.
 //!
 //! [`json`] and [`yaml`] build the tree, one object at a time; [`from_node`] turns it into typed values, with errors that name
-//! line, column and field; [`emit`] writes YAML. The text is untrusted: depth, aliases and the size of a single piece are
+//! line, column and field; [`emit`] writes YAML, and serde JSON. The text is untrusted: depth, aliases and the size of a single piece are
 //! limited, and nothing panics.
 
+mod convert;
 mod de;
 pub mod emit;
 pub mod file;

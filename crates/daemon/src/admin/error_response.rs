@@ -7,7 +7,7 @@ use serde_json::json;
 
 /// An error response of the admin API.
 #[derive(Debug)]
-pub(super) struct Refusal {
+pub(crate) struct Refusal {
     status: StatusCode,
     why: String,
 }
@@ -21,7 +21,7 @@ impl Refusal {
         Self::new(StatusCode::BAD_REQUEST, why)
     }
 
-    pub(super) fn forbidden(why: impl Into<String>) -> Self {
+    pub(crate) fn forbidden(why: impl Into<String>) -> Self {
         Self::new(StatusCode::FORBIDDEN, why)
     }
 
@@ -33,7 +33,7 @@ impl Refusal {
         Self::new(StatusCode::REQUEST_TIMEOUT, why)
     }
 
-    pub(super) fn unavailable(why: impl Into<String>) -> Self {
+    pub(crate) fn unavailable(why: impl Into<String>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, why)
     }
 

@@ -17,7 +17,7 @@ impl Use {
     /// The use of a connection after a request for `path`.
     pub(super) fn of(path: &str) -> Self {
         match path {
-            "/livez" | "/readyz" => Use::Probe,
+            "/livez" | "/readyz" | "/healthz" => Use::Probe,
             _ => Use::Other,
         }
     }

@@ -35,7 +35,9 @@ use serde_json::json;
 
 use crate::process::ready::Ready;
 pub use app_control::MOST_PODS;
-use error_response::Refusal;
+pub(crate) use error_response::Refusal;
+pub(crate) use origin_check::admitted as check_origin;
+pub(crate) use server::Peer;
 pub use server::serve;
 
 /// What the admin API needs of the engine that runs apps.

@@ -31,6 +31,14 @@ pub(super) async fn check(request: Request, next: Next) -> Response {
     timeout(BODY_TIMEOUT, next.run(request)).await.unwrap_or_else(late)
 }
 
+/// Passes a request on, or answers 403 with the reason. The response may take as long as it needs.
+pub(crate) async fn admitted(request: Request, next: Next) -> Response {
+    match admit(request.headers()) {
+        Err(refusal) => refusal.into_response(),
+        Ok(()) => next.run(request).await,
+    }
+}
+
 fn admit(headers: &HeaderMap) -> Result<(), Refusal> {
     let host = single(headers, &HOST)?.ok_or_else(|| Refusal::forbidden("the Host header is missing"))?;
     if !is_own(host) {

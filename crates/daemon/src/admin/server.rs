@@ -1,5 +1,6 @@
 //! The HTTP server of the admin API: limits connections, sets timeouts for reads and writes, and shuts down gracefully.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -33,6 +34,10 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Endless;
 
+/// The client of a request, which handlers find among its extensions.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Peer(pub(crate) SocketAddr);
+
 /// Answers all connections to `listener`, until `stop`.
 pub async fn serve(listener: TcpListener, router: Router, stop: CancellationToken) {
     let limiter = ConnectionLimiter::default();
@@ -42,8 +47,8 @@ pub async fn serve(listener: TcpListener, router: Router, stop: CancellationToke
             () = stop.cancelled() => break,
             Some(_) = connections.join_next() => {}
             accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => {
-                    connections.spawn(answer(stream, limiter.place(), router.clone(), &graceful));
+                Ok((stream, peer)) => {
+                    connections.spawn(answer((stream, peer), limiter.place(), router.clone(), &graceful));
                     // Reap finished connections and let evicted ones end: otherwise they pile up while new ones come.
                     while connections.try_join_next().is_some() {}
                     yield_now().await;
@@ -57,7 +62,7 @@ pub async fn serve(listener: TcpListener, router: Router, stop: CancellationToke
 }
 
 fn answer(
-    stream: TcpStream,
+    (stream, peer): (TcpStream, SocketAddr),
     place: Place,
     router: Router,
     graceful: &GracefulShutdown,
@@ -65,7 +70,8 @@ fn answer(
     let (place, endless) = (Arc::new(place), Arc::new(AtomicBool::new(false)));
     let stream = WriteTimeout::new(stream, Arc::clone(&endless));
     let (own, router) = (Arc::clone(&place), TowerToHyperService::new(router));
-    let service = service_fn(move |request: Request<Incoming>| {
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(Peer(peer));
         let used_for = Use::of(request.uri().path());
         own.use_for(used_for);
         let (answered, endless) = (router.call(request), Arc::clone(&endless));

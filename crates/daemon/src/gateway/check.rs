@@ -6,9 +6,11 @@ use std::net::SocketAddr;
 use rouse_config::settings::{AnySetting, Origin, SettingsDiagnostics, Values};
 
 use super::settings::{
-    ADMIN, ASSIGNED_HOSTS, AssignedHost, ClientAuthMode, KEDA_COMPAT, LISTEN, MAX_HEADER_SIZE, MAX_HOLDS,
-    MAX_HOLDS_TOTAL, MAX_REQUEST_LINE, TLS_CERT, TLS_CERT_DIR, TLS_CLIENT_AUTH, TLS_CLIENT_CA, TLS_KEY,
-    TLS_LISTEN, TLS_MAX_VERSION, TLS_MIN_VERSION, UPSTREAM_SKIP_VERIFY,
+    ADMIN, ASSIGNED_HOSTS, AssignedHost, ClientAuthMode, CredentialKind, KEDA_COMPAT, LISTEN,
+    MAX_HEADER_SIZE, MAX_HOLDS, MAX_HOLDS_TOTAL, MAX_REQUEST_LINE, REGISTER_AUTH, REGISTER_CLIENT_CA,
+    REGISTER_KEYS, REGISTER_LISTEN, REGISTER_TLS_CERT, REGISTER_TLS_KEY, TLS_CERT, TLS_CERT_DIR,
+    TLS_CLIENT_AUTH, TLS_CLIENT_CA, TLS_KEY, TLS_LISTEN, TLS_MAX_VERSION, TLS_MIN_VERSION,
+    UPSTREAM_SKIP_VERIFY,
 };
 
 /// Reports settings that contradict each other or have no effect.
@@ -20,6 +22,7 @@ pub(super) fn together(values: &Values, reading: &mut SettingsDiagnostics) {
     heads(values, reading);
     holds(values, reading);
     assigned_hosts(values, reading);
+    registration(values, reading);
     if values.get(&UPSTREAM_SKIP_VERIFY) {
         reading.warn(
             values.first_origin(&[&UPSTREAM_SKIP_VERIFY]),
@@ -30,7 +33,7 @@ pub(super) fn together(values: &Values, reading: &mut SettingsDiagnostics) {
 
 /// Rejects two listeners on one address.
 fn listeners(values: &Values, reading: &mut SettingsDiagnostics) {
-    if !reading.is_certain_of(&[&LISTEN, &TLS_LISTEN, &ADMIN]) {
+    if !reading.is_certain_of(&[&LISTEN, &TLS_LISTEN, &ADMIN, &REGISTER_LISTEN]) {
         return;
     }
     let named = |setting: &'static dyn AnySetting, all: Vec<SocketAddr>| {
@@ -39,6 +42,7 @@ fn listeners(values: &Values, reading: &mut SettingsDiagnostics) {
     let all: Vec<_> = named(&LISTEN, values.get(&LISTEN))
         .chain(named(&TLS_LISTEN, values.get(&TLS_LISTEN)))
         .chain(named(&ADMIN, vec![values.get(&ADMIN)]))
+        .chain(named(&REGISTER_LISTEN, values.get(&REGISTER_LISTEN).into_iter().collect()))
         .collect();
     for (index, (setting, address)) in all.iter().enumerate() {
         let collision = all.iter().take(index).find(|(_, first)| collide(*first, *address));
@@ -124,6 +128,66 @@ fn holds(values: &Values, reading: &mut SettingsDiagnostics) {
             total / 4
         );
         reading.warn(values.first_origin(&SETTINGS), what);
+    }
+}
+
+/// Rejects a registration listener that could not authenticate pods.
+fn registration(values: &Values, reading: &mut SettingsDiagnostics) {
+    const SETTINGS: [&dyn AnySetting; 6] = [
+        &REGISTER_LISTEN,
+        &REGISTER_AUTH,
+        &REGISTER_TLS_CERT,
+        &REGISTER_TLS_KEY,
+        &REGISTER_KEYS,
+        &REGISTER_CLIENT_CA,
+    ];
+    if !reading.is_certain_of(&SETTINGS) {
+        return;
+    }
+    if values.get(&REGISTER_LISTEN).is_none() {
+        let files: [(&dyn AnySetting, bool); 4] = [
+            (&REGISTER_TLS_CERT, values.get(&REGISTER_TLS_CERT).is_some()),
+            (&REGISTER_TLS_KEY, values.get(&REGISTER_TLS_KEY).is_some()),
+            (&REGISTER_KEYS, values.get(&REGISTER_KEYS).is_some()),
+            (&REGISTER_CLIENT_CA, values.get(&REGISTER_CLIENT_CA).is_some()),
+        ];
+        if let Some((setting, _)) = files.into_iter().find(|(_, given)| *given) {
+            reading.warn(values.first_origin(&[setting]), "it has no effect without --register-listen");
+        }
+        return;
+    }
+    let kinds = values.get(&REGISTER_AUTH);
+    let has = |kind| kinds.contains(&kind);
+    let (cert, key) = (values.get(&REGISTER_TLS_CERT).is_some(), values.get(&REGISTER_TLS_KEY).is_some());
+    if kinds.is_empty() {
+        reading.problem(
+            values.first_origin(&[&REGISTER_AUTH, &REGISTER_LISTEN]),
+            "register-auth is empty: give --register-auth token, hmac or mtls",
+        );
+    }
+    if cert != key {
+        reading.problem(
+            values.first_origin(&[&REGISTER_TLS_CERT, &REGISTER_TLS_KEY]),
+            "give both --register-tls-cert and --register-tls-key",
+        );
+    } else if !cert && (has(CredentialKind::Token) || has(CredentialKind::Mtls)) {
+        reading.problem(
+            values.first_origin(&[&REGISTER_AUTH, &REGISTER_LISTEN]),
+            "tokens and client certificates need TLS: give --register-tls-cert and --register-tls-key, or use \
+             --register-auth hmac alone",
+        );
+    }
+    if has(CredentialKind::Hmac) && values.get(&REGISTER_KEYS).is_none() {
+        reading.problem(
+            values.first_origin(&[&REGISTER_AUTH]),
+            "register-auth hmac needs a folder with keys: give --register-keys",
+        );
+    }
+    if has(CredentialKind::Mtls) && values.get(&REGISTER_CLIENT_CA).is_none() {
+        reading.problem(
+            values.first_origin(&[&REGISTER_AUTH]),
+            "register-auth mtls needs root certificates to verify pods: give --register-client-ca",
+        );
     }
 }
 

@@ -6,6 +6,7 @@ mod events;
 mod keda;
 mod own_addresses;
 mod probers;
+mod registration;
 pub mod routes;
 mod run;
 pub mod settings;

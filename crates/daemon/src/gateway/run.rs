@@ -10,6 +10,7 @@ use rouse_kube::cluster::Cluster;
 use rouse_net::clock::TokioClock;
 use rouse_net::tls::ClientConfigs;
 use rouse_proxy::telemetry::access_log::{AccessLog, Writer};
+use rouse_register::server::RegistrationMetrics;
 use tokio_util::sync::CancellationToken;
 
 use super::probers::Probers;
@@ -17,10 +18,10 @@ use super::routes::{RouteDefaults, RouteTableBuilder};
 use super::settings as set;
 use super::tls_files::LoadedCertificates;
 use super::upstream::Upstreams;
-use super::{events, own_addresses};
+use super::{events, own_addresses, registration};
 use crate::admin::PodBackend;
 use crate::admin::metrics::WatchCollector;
-use crate::data_plane::{DataPlane, MetricNames, Serving};
+use crate::data_plane::{AdminApi, DataPlane, MetricNames, Serving};
 use crate::failure::{CommandError, failed};
 use crate::listeners::{ListenAddresses, Listeners, Purpose};
 use crate::process::console::Console;
@@ -53,12 +54,14 @@ fn open_listeners(values: &Values) -> Result<Listeners, CommandError> {
         plain: values.get(&set::LISTEN),
         secure: values.get(&set::TLS_LISTEN),
         admin: values.get(&set::ADMIN),
+        register: values.get(&set::REGISTER_LISTEN),
     };
     Listeners::open(&addresses, |error, purpose| {
         let flag = match purpose {
             Purpose::Plain => "--listen",
             Purpose::Secure => "--tls-listen",
             Purpose::Admin => "--admin",
+            Purpose::Register => "--register-listen",
         };
         CommandError::Failed(format!("{error}\n  the address is set by {flag}"))
     })
@@ -79,12 +82,12 @@ struct GatewayRole {
 impl GatewayRole {
     async fn start(
         values: &Values,
-        listeners: Listeners,
+        mut listeners: Listeners,
         opened: LoadedCertificates,
         console: &Console,
     ) -> Result<Self, CommandError> {
         let addresses = listeners.addresses();
-        for warning in &opened.warnings {
+        for warning in opened.warnings.iter().chain(&opened.registration.warnings) {
             console.warn(&warning.to_string());
         }
         let kubeconfig = values.get(&set::KUBECONFIG);
@@ -97,6 +100,10 @@ impl GatewayRole {
         let engine = Arc::clone(&cluster) as _;
         let mut plane = DataPlane::new(clock, set::registry_settings(values), engine, proxy, names);
         WatchCollector::register(Arc::clone(&cluster), Arc::new(clock), &mut plane.metrics);
+        let register = listeners
+            .register
+            .take()
+            .map(|listener| (listener, opened.registration, RegistrationMetrics::new(&mut plane.metrics)));
         let upstreams = Upstreams::new(values);
         let configs = Arc::clone(upstreams.configs());
         let defaults =
@@ -108,10 +115,13 @@ impl GatewayRole {
             &set::assigned_hosts(values),
         );
         let probers = Probers::new(Arc::clone(&plane.registry), cluster.pods(), values.get(&set::PROBE));
-        let backend = PodBackend::Cluster(Arc::clone(&cluster));
+        let backend = AdminApi::Pods(PodBackend::Cluster(Arc::clone(&cluster)));
         let mut serving =
             plane.serve((listeners, opened.certificates), values.get(&shared::WORKERS), backend, console)?;
         follow(&mut serving, &cluster, configs);
+        if let Some(register) = register {
+            registration::start(values, register, &mut serving, &cluster)?;
+        }
         greet(&addresses);
         Ok(Self { serving, synced: false, cluster, builder, probers, access })
     }
@@ -200,11 +210,15 @@ fn greet(addresses: &ListenAddresses) {
         tracing::info!("listening on https://{address}");
     }
     tracing::info!("admin on http://{}", addresses.admin);
+    if let Some(address) = addresses.register {
+        tracing::info!("registrations on {address}");
+    }
 }
 
 /// The addresses at which the gateway itself can be reached.
 fn own_sockets(addresses: &ListenAddresses) -> Vec<SocketAddr> {
-    let all = addresses.plain.iter().chain(&addresses.secure).chain([&addresses.admin]);
+    let own = [&addresses.admin].into_iter().chain(&addresses.register);
+    let all = addresses.plain.iter().chain(&addresses.secure).chain(own);
     own_addresses::sockets(&all.copied().collect::<Vec<_>>())
 }
 

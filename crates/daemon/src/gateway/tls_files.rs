@@ -1,4 +1,4 @@
-//! Opens the certificate files that the settings name: a missing file stops the start, and `--check-config` reports it.
+//! Opens the files of certificates and keys that the settings name: a missing file stops the start, and `--check-config` reports it.
 
 use std::path::Path;
 
@@ -6,6 +6,7 @@ use rouse_config::settings::{AnySetting, Problem, Problems, Values};
 use rouse_net::tls::{ClientAuth, LoadError, Pem, ServerSettings, Versions, Warning};
 
 use super::check::about_file;
+use super::registration::{self, RegistrationFiles};
 use super::settings::{
     ClientAuthMode, TLS_CERT, TLS_CERT_DIR, TLS_CLIENT_AUTH, TLS_CLIENT_CA, TLS_KEY, TLS_LISTEN,
     TLS_MAX_VERSION, TLS_MIN_VERSION,
@@ -21,12 +22,15 @@ pub(super) struct LoadedCertificates {
     pub(super) certificates: Option<Certificates>,
     /// Warnings about the root certificates for pods.
     pub(super) warnings: Vec<Warning>,
+    /// The files of the registration listener.
+    pub(super) registration: RegistrationFiles,
 }
 
 impl LoadedCertificates {
     /// All warnings.
     pub(super) fn warnings(&self) -> impl Iterator<Item = &Warning> {
-        self.certificates.iter().flat_map(Certificates::warnings).chain(&self.warnings)
+        let of_listeners = self.certificates.iter().flat_map(Certificates::warnings);
+        of_listeners.chain(&self.warnings).chain(&self.registration.warnings)
     }
 }
 
@@ -59,6 +63,7 @@ pub(super) fn open(values: &Values) -> Result<LoadedCertificates, Problems> {
             }
         }
     }
+    opened.registration = registration::open(values, &mut problems);
     Problems::none_in(problems, opened)
 }
 

@@ -10,6 +10,7 @@ use super::settings::{ADMIN, LISTEN};
 use crate::failure::CommandError;
 use crate::listeners::{ListenAddresses, Listeners, Purpose};
 use crate::rouse_yaml::Config;
+use crate::settings::loopback;
 
 /// Opens all sockets, or none.
 pub(super) fn open(values: &Values, config: &Config) -> Result<Listeners, CommandError> {
@@ -18,6 +19,8 @@ pub(super) fn open(values: &Values, config: &Config) -> Result<Listeners, Comman
         plain: if listen.is_empty() { config.listen.clone() } else { listen },
         secure: config.tls.iter().map(|tls| tls.listen).collect(),
         admin: values.get(&ADMIN).unwrap_or(config.admin),
+        // Any free port: only the sidecars of this run use it.
+        register: Some(loopback(0)),
     };
     distinct(addresses.plain.iter().chain(&addresses.secure).chain([&addresses.admin]))?;
     Listeners::open(&addresses, refused)
@@ -42,6 +45,7 @@ fn refused(error: &BindError, purpose: Purpose) -> CommandError {
     let flag = match purpose {
         Purpose::Plain => "--listen",
         Purpose::Admin => "--admin",
+        Purpose::Register => return CommandError::Failed(format!("{error}\n  sidecars register there")),
         Purpose::Secure => {
             return CommandError::Failed(format!("{error}\n  the address is set by tls.listen in the file"));
         }

@@ -8,6 +8,7 @@ pub mod plan;
 mod reload;
 mod run;
 pub mod settings;
+mod sidecars;
 pub mod source;
 
 use rouse_config::settings::Environment;

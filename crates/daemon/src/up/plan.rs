@@ -44,6 +44,7 @@ fn spec(app: &App, source: &ConfigSource) -> AppSpec {
         policy: app.scale.policy().clone(),
         concurrency: ConcurrencyLimits::new(whole(settings.concurrency), settings.limit),
         stop_grace: app.stop_grace,
+        sidecar: app.sidecar,
     }
 }
 
@@ -63,7 +64,7 @@ pub fn warnings(apps: &[AppSpec]) -> Vec<String> {
 }
 
 /// The path of this program, which works even after a build has replaced its file.
-fn ourselves() -> String {
+pub(super) fn ourselves() -> String {
     if cfg!(target_os = "linux") {
         return "/proc/self/exe".to_owned();
     }

@@ -7,23 +7,26 @@ use std::time::Duration;
 use rouse_config::settings::Values;
 use rouse_core::hold::HoldLimits;
 use rouse_core::registry;
-use rouse_local::engine::{self, LocalEngine};
+use rouse_local::engine::{self, LocalEngine, SidecarLauncher};
 use rouse_local::process::Launcher;
 use rouse_net::clock::TokioClock;
 use rouse_net::random::system_seed;
 use rouse_net::tls::{ServerSettings, ServerTls};
 use rouse_proxy::budget::ConnectionLimits;
 use rouse_proxy::listen::ProxySettings;
+use rouse_proxy::message::Placement;
 use rouse_proxy::upstream::ColdStartHeaders;
+use rouse_register::server::RegistrationMetrics;
 use tokio::time::timeout;
 
 use super::events::{self, Outputs};
 use super::settings::MAX_HOLDS;
+use super::sidecars::RunKey;
 use super::source::{Changes, ConfigSource};
 use super::{GUARDIAN, messages, plan, reload};
 use crate::admin::PodBackend;
 use crate::certificates::{self, CertificateFiles, Certificates, OpenError};
-use crate::data_plane::{DataPlane, MetricNames, Serving};
+use crate::data_plane::{AdminApi, DataPlane, MetricNames, Serving};
 use crate::failure::{CommandError, failed};
 use crate::listeners::Listeners;
 use crate::process::capacity::ConnectionCapacity;
@@ -57,17 +60,20 @@ impl UpRole {
         values: Values,
         source: ConfigSource,
         config: Config,
-        (listeners, certificates): (Listeners, Option<Certificates>),
+        (mut listeners, certificates): (Listeners, Option<Certificates>),
         console: &Console,
     ) -> Result<Self, CommandError> {
         let addresses = listeners.addresses();
         let tls = certificates.as_ref().map(Certificates::server).cloned();
         let clock = TokioClock::new();
-        let engine = local_engine(&source, &config, clock)?;
+        let (key, register) = (RunKey::new()?, listeners.register.take());
+        let sidecar = register.as_ref().map(|listener| key.launcher(listener.address()));
+        let engine = local_engine(&source, &config, clock, sidecar)?;
         let holds =
             registry::RegistrySettings { holds: holds(&values), ..registry::RegistrySettings::default() };
         let proxy = proxy_settings(&values, clock);
-        let plane = DataPlane::new(clock, holds, Arc::clone(&engine) as _, proxy, MetricNames::Own);
+        let mut plane = DataPlane::new(clock, holds, Arc::clone(&engine) as _, proxy, MetricNames::Own);
+        let registrations = RegistrationMetrics::new(&mut plane.metrics);
         // Subscribe before the engine does anything: the reverse order loses events.
         let engine_events = engine.events();
         let apps = plan::apps(&config, &source);
@@ -78,7 +84,7 @@ impl UpRole {
         for line in messages::greeting(&source, &config, &addresses) {
             console.say(line);
         }
-        let backend = PodBackend::Apps(Arc::clone(&engine) as _);
+        let backend = AdminApi::Pods(PodBackend::Apps(Arc::clone(&engine) as _));
         let mut serving = plane.serve((listeners, certificates), values.get(&WORKERS), backend, console)?;
         for warning in &missing {
             console.warn(warning);
@@ -90,6 +96,9 @@ impl UpRole {
             console.clone(),
         );
         serving.tasks.spawn("the reader of events", events);
+        if let Some(listener) = register {
+            key.serve(listener, registrations, &engine, &mut serving)?;
+        }
         // Start the engine last: an earlier failure leaves no pod behind.
         serving.tasks.spawn("the engine", Arc::clone(&engine).run(Arc::clone(&serving.registry)));
         let (outputs, changes) = (Outputs::new(console.clone()), source.watch());
@@ -220,11 +229,19 @@ fn local_engine(
     source: &ConfigSource,
     config: &Config,
     clock: TokioClock,
+    sidecar: Option<SidecarLauncher>,
 ) -> Result<Arc<LocalEngine>, CommandError> {
     let launcher =
         Launcher::this_program([GUARDIAN]).map_err(failed("cannot find the program `rouse` itself"))?;
     let (log_keep, log_folder) = (config.logs.keep, source.log_folder(config));
-    Ok(LocalEngine::new(engine::LocalSettings { launcher, clock, seed: system_seed(), log_keep, log_folder }))
+    Ok(LocalEngine::new(engine::LocalSettings {
+        launcher,
+        clock,
+        seed: system_seed(),
+        log_keep,
+        log_folder,
+        sidecar,
+    }))
 }
 
 fn proxy_settings(values: &Values, clock: TokioClock) -> ProxySettings {
@@ -233,6 +250,7 @@ fn proxy_settings(values: &Values, clock: TokioClock) -> ProxySettings {
     let pod_connections = capacity.pod_connections_for(connections);
     ProxySettings {
         id: format!("{:016x}", system_seed()),
+        placement: Placement::Gateway,
         trusted: values.get(&TRUSTED_PROXIES).networks,
         bounds: holds(values),
         clock,

@@ -52,9 +52,6 @@ pub enum ReadError {
     /// It has errors.
     #[error(transparent)]
     Wrong(#[from] Errors),
-    /// It uses a feature that does not exist yet.
-    #[error("{}", .0.join("\n"))]
-    NotYet(Vec<String>),
 }
 
 impl ConfigSource {
@@ -98,7 +95,6 @@ impl ConfigSource {
                 rouse_yaml::read_in(&text, name, folder)?
             }
         };
-        not_yet(self.name(), &config)?;
         Ok(config)
     }
 
@@ -142,15 +138,6 @@ impl ConfigSource {
         let known = path.as_deref().and_then(Stamp::of);
         Changes { path, looks, known, fresh: None }
     }
-}
-
-/// Rejects keys that are not implemented yet: ignoring them would be worse.
-fn not_yet(name: &str, config: &Config) -> Result<(), ReadError> {
-    let sidecars = config.apps.iter().filter(|app| app.sidecar).map(|app| {
-        format!("{name}: apps.{}.sidecar: sidecars are not available yet: remove this key", app.name)
-    });
-    let all: Vec<String> = sidecars.collect();
-    if all.is_empty() { Ok(()) } else { Err(ReadError::NotYet(all)) }
 }
 
 /// The metadata that changes when a file is written or replaced.

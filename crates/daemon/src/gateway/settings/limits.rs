@@ -11,7 +11,9 @@ use rouse_proxy::budget::{ConnectionLimits, HeadLimits};
 
 use crate::gateway::keda;
 use crate::process::capacity::ConnectionCapacity;
-use crate::settings::{COUNT, HEADER_TIMEOUT, IDLE_TIMEOUT, MAX_CONNECTIONS, POSITIVE_DURATION, WORKERS};
+use crate::settings::{
+    COUNT, HEADER_TIMEOUT, IDLE_TIMEOUT, MAX_CONNECTIONS, POSITIVE_DURATION, STREAM_IDLE_TIMEOUT, WORKERS,
+};
 
 pub(super) static HOLDS: Group = Group {
     title: "Holds and wakes",
@@ -120,14 +122,6 @@ pub static MAX_STREAMS: Setting<u32> = Setting::new(
     &Whole { least: 1, most: 10_000 },
     || 256,
     "How many requests may be under way on one HTTP/2 connection",
-);
-
-/// `--stream-idle-timeout`.
-pub static STREAM_IDLE_TIMEOUT: Setting<Duration> = Setting::new(
-    "stream-idle-timeout",
-    &POSITIVE_DURATION,
-    || Duration::from_hours(1),
-    "How long a request or an upgraded connection may transfer no data",
 );
 
 /// `--max-header-size`.

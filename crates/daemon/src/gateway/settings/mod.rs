@@ -1,6 +1,7 @@
 //! The table of all settings of `rouse gateway`, and the settings of its components that follow from them.
 
 mod limits;
+mod register;
 mod routing;
 mod tls;
 
@@ -19,11 +20,13 @@ use rouse_kube::routes::hosts::AssignedHosts;
 use rouse_net::clock::TokioClock;
 use rouse_net::random::system_seed;
 use rouse_proxy::listen::ProxySettings;
+use rouse_proxy::message::Placement;
 use rouse_proxy::routing::HostPattern;
 use rouse_proxy::telemetry::access_log::{AccessLog, Format};
 use rouse_proxy::upstream::ColdStartHeaders;
 
 pub use self::limits::*;
+pub use self::register::*;
 pub use self::routing::*;
 pub use self::tls::*;
 use super::{keda, upstream};
@@ -33,7 +36,18 @@ use crate::settings::{TRUSTED_PROXIES, drain_timeout, everywhere, loopback, shut
 
 /// The table of `rouse gateway`.
 pub static TABLE: SettingsTable = SettingsTable {
-    groups: &[&LISTENING, &TLS, &ROUTING, &TIMEOUTS, &HOLDS, &LIMITS, &LEAVING, &OBSERVABILITY, &KUBERNETES],
+    groups: &[
+        &LISTENING,
+        &TLS,
+        &REGISTRATION,
+        &ROUTING,
+        &TIMEOUTS,
+        &HOLDS,
+        &LIMITS,
+        &LEAVING,
+        &OBSERVABILITY,
+        &KUBERNETES,
+    ],
     foreign: &[keda::PREFIX, keda::OTEL, keda::PROFILING],
     without_effect: keda::without_effect,
     other_variables: &[CONFIG],
@@ -197,6 +211,8 @@ pub fn cluster_settings(
     settings.manual_endpoints = values.get(&ALLOW_MANUAL_ENDPOINTS);
     settings.manual_endpoints_of = values.get(&MANUAL_ENDPOINTS_OF).into_iter().collect();
     settings.own_addresses = own_addresses;
+    settings.host_network_pushes = values.get(&REGISTER_HOST_NETWORK);
+    settings.push_lease = registry_settings(values).policy.lease;
     settings.routes.hosts =
         HostRules { assigned: assigned_hosts(values), overlap: values.get(&HOST_OVERLAP) };
     settings.routes.direct = values.get(&DIRECT_POD_ROUTING);
@@ -215,6 +231,7 @@ pub fn proxy_settings(
     let cold_start = values.get(&COLD_START_HEADER);
     ProxySettings {
         id: format!("{:016x}", system_seed()),
+        placement: Placement::Gateway,
         trusted: values.get(&TRUSTED_PROXIES).networks,
         bounds: holds(values),
         clock,

@@ -1,0 +1,206 @@
+//! The registration listener of the gateway: opens its files, builds it from the settings, and starts its tasks.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rouse_config::settings::{AnySetting, Problem, Values};
+use rouse_core::endpoint::State;
+use rouse_core::registry::Registry;
+use rouse_core::snapshot::PortView;
+use rouse_core::time::Clock;
+use rouse_kube::cluster::Cluster;
+use rouse_net::auth::{
+    Authenticators, CertificateAuthenticator, SharedKeys, TokenAuthenticator, TokenCheck, TokenSettings,
+};
+use rouse_net::listen::Listener;
+use rouse_net::tls::{CertEntry, ClientAuth, Identity, LoadError, Pem, ServerSettings, ServerTls, Warning};
+use rouse_register::server::{
+    GatewayList, ListenerTransport, RegistrationMetrics, RegistrationParts, RegistrationRates,
+    RegistrationServer, RegistrationSettings,
+};
+use tokio::net::TcpListener;
+use tokio::time::{Instant, sleep_until};
+
+use super::check::about_file;
+use super::settings::{self as set, CredentialKind, TokenCheckMode};
+use crate::data_plane::Serving;
+use crate::failure::{CommandError, failed};
+use crate::process::time_of_day;
+
+/// The pause before the cluster is asked again for its issuer.
+const ISSUER_PAUSE: Duration = Duration::from_secs(5);
+
+/// The opened files of the registration listener.
+#[derive(Debug, Default)]
+pub(super) struct RegistrationFiles {
+    tls: Option<Arc<ServerTls>>,
+    keys: Option<Arc<SharedKeys>>,
+    /// Warnings about certificates.
+    pub(super) warnings: Vec<Warning>,
+}
+
+/// Opens all files, and adds a problem for each that cannot be opened.
+pub(super) fn open(values: &Values, problems: &mut Vec<Problem>) -> RegistrationFiles {
+    let mut files = RegistrationFiles::default();
+    if values.get(&set::REGISTER_LISTEN).is_none() {
+        return files;
+    }
+    let mut problem = |setting: &'static dyn AnySetting, what: String| {
+        let (origin, what) = about_file(values, setting, &what);
+        problems.push(Problem { origin, what });
+    };
+    if let Some(settings) = server_settings(values) {
+        match ServerTls::new(settings) {
+            Ok((tls, warnings)) => (files.tls, files.warnings) = (Some(Arc::new(tls)), warnings),
+            Err(error) => problem(named_by(&error, values), error.to_string()),
+        }
+    }
+    if let Some(folder) = values.get(&set::REGISTER_KEYS).filter(|_| accepts(values, CredentialKind::Hmac)) {
+        match SharedKeys::load(&folder, time_of_day) {
+            Ok(keys) => files.keys = Some(Arc::new(keys)),
+            Err(error) => problem(&set::REGISTER_KEYS, error.to_string()),
+        }
+    }
+    files
+}
+
+fn accepts(values: &Values, kind: CredentialKind) -> bool {
+    values.get(&set::REGISTER_AUTH).contains(&kind)
+}
+
+fn server_settings(values: &Values) -> Option<ServerSettings> {
+    let (chain, key) = (values.get(&set::REGISTER_TLS_CERT)?, values.get(&set::REGISTER_TLS_KEY)?);
+    let identity = Identity { chain: Pem::File(chain), key: Pem::File(key) };
+    let client_ca = values.get(&set::REGISTER_CLIENT_CA).filter(|_| accepts(values, CredentialKind::Mtls));
+    Some(ServerSettings {
+        // Optional: with several modes, a pod with a token needs no certificate.
+        client_auth: client_ca.map_or(ClientAuth::None, |ca| ClientAuth::Optional(Pem::File(ca))),
+        alpn: vec![rouse_net::tls::Alpn::Http1],
+        ..ServerSettings::new(vec![CertEntry { identity, names: Vec::new() }])
+    })
+}
+
+/// The setting that names the file of `error`.
+fn named_by(error: &LoadError, values: &Values) -> &'static dyn AnySetting {
+    let is =
+        |path: Option<std::path::PathBuf>| path.is_some_and(|path| path.display().to_string() == error.file);
+    if is(values.get(&set::REGISTER_TLS_KEY)) {
+        &set::REGISTER_TLS_KEY
+    } else if is(values.get(&set::REGISTER_CLIENT_CA)) {
+        &set::REGISTER_CLIENT_CA
+    } else {
+        &set::REGISTER_TLS_CERT
+    }
+}
+
+/// Starts the registration listener.
+pub(super) fn start(
+    values: &Values,
+    (listener, files, metrics): (Listener, RegistrationFiles, RegistrationMetrics),
+    serving: &mut Serving,
+    cluster: &Arc<Cluster>,
+) -> Result<(), CommandError> {
+    let listener = TcpListener::from_std(listener.into_std())
+        .map_err(failed("cannot listen on the address for registrations"))?;
+    let end = serving.end.clone();
+    if let Some(tls) = files.tls.clone() {
+        let watch = tls.watch(end.clone(), |loaded| {
+            report(
+                loaded.map(drop),
+                "cannot read the certificates for registrations; the old ones stay in use",
+            );
+        });
+        serving.tasks.spawn("the watch over certificates for registrations", watch);
+    }
+    if let Some(keys) = files.keys.clone() {
+        let watch = keys.watch(end.clone(), |loaded| {
+            report(loaded.map(drop), "cannot read the keys for registrations; the old ones stay in use");
+        });
+        serving.tasks.spawn("the watch over keys for registrations", watch);
+    }
+    let transport = files.tls.clone().map_or(ListenerTransport::Plain, ListenerTransport::Tls);
+    let settings = RegistrationSettings {
+        mode: values.get(&set::PUSH),
+        lease: set::registry_settings(values).policy.lease,
+        rates: RegistrationRates::default(),
+    };
+    let parts = RegistrationParts {
+        authenticators: other_authenticators(values, files.keys),
+        ownership: cluster.push_ownership(),
+        registry: Arc::clone(&serving.registry),
+        clock: Arc::new(serving.clock) as Arc<dyn Clock>,
+        gateways: gateways(values, &serving.registry),
+        metrics,
+    };
+    let (values, cluster) = (values.clone(), Arc::clone(cluster));
+    serving.tasks.spawn("the listener for registrations", async move {
+        let mut parts = parts;
+        if accepts(&values, CredentialKind::Token) {
+            let check = tokio::select! {
+                check = token_check(&values, &cluster) => check,
+                () = end.cancelled() => return,
+            };
+            let tokens = TokenAuthenticator::new(check, TokenSettings::default(), time_of_day);
+            parts.authenticators = parts.authenticators.with_tokens(tokens);
+        }
+        RegistrationServer::new(settings, parts).serve(listener, transport, end).await;
+    });
+    Ok(())
+}
+
+/// Shared keys and client certificates, as far as they are accepted.
+fn other_authenticators(values: &Values, keys: Option<Arc<SharedKeys>>) -> Authenticators {
+    let mut authenticators = Authenticators::default();
+    if let Some(keys) = keys {
+        authenticators = authenticators.with_shared_keys(keys);
+    }
+    if accepts(values, CredentialKind::Mtls) {
+        let certificates = CertificateAuthenticator::new(&values.get(&set::REGISTER_TRUST_DOMAIN));
+        authenticators = authenticators.with_certificates(certificates);
+    }
+    authenticators
+}
+
+fn report<E: std::fmt::Display>(loaded: Result<(), E>, consequence: &str) {
+    if let Err(error) = loaded {
+        tracing::error!(%error, "{consequence}");
+    }
+}
+
+/// How tokens are checked. Waits until the cluster has told its issuer, unless the operator has.
+async fn token_check(values: &Values, cluster: &Arc<Cluster>) -> TokenCheck {
+    if values.get(&set::REGISTER_TOKEN_CHECK) == TokenCheckMode::TokenReview {
+        return TokenCheck::Review(Arc::new(cluster.token_reviews()));
+    }
+    let keys = cluster.issuer_keys();
+    let issuer = match values.get(&set::REGISTER_ISSUER) {
+        Some(issuer) => issuer,
+        None => loop {
+            match keys.issuer().await {
+                Ok(issuer) => break issuer,
+                Err(reason) => {
+                    tracing::error!(
+                        reason,
+                        "pods cannot register: the issuer of the cluster's tokens is not known; set --register-issuer, or \
+                         use --register-token-check tokenreview"
+                    );
+                    sleep_until(Instant::now() + ISSUER_PAUSE).await;
+                }
+            }
+        },
+    };
+    TokenCheck::KeySet { issuer, source: Arc::new(keys) }
+}
+
+/// The gateways in service: the ready endpoints of the registration Service, as this gateway knows them.
+fn gateways(values: &Values, registry: &Arc<Registry>) -> GatewayList {
+    let (service, registry) = (values.get(&set::REGISTER_SERVICE), Arc::clone(registry));
+    Arc::new(move || {
+        let Some(service) = service.as_ref().and_then(|id| registry.get(id)) else { return Vec::new() };
+        let snapshot = Arc::clone(&service.snapshot());
+        let endpoints = snapshot.ports.iter().flat_map(PortView::endpoints);
+        let ready = endpoints.filter(|endpoint| endpoint.state == State::Ready);
+        ready.filter_map(|endpoint| endpoint.addresses.first().copied()).collect::<Vec<SocketAddr>>()
+    })
+}

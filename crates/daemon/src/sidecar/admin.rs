@@ -1,0 +1,66 @@
+//! The admin address of the sidecar: health and hooks for the kubelet, beside the paths of every role.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Extension, State};
+use axum::http::HeaderMap;
+use axum::middleware;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+
+use super::lifecycle::Drain;
+use super::settings::DrainSecret;
+use crate::admin::{self, AdminState, Peer, Refusal};
+use crate::process::ready::Ready;
+
+/// The header that carries the secret.
+const SECRET_HEADER: &str = "x-rouse-drain-secret";
+
+/// What the hooks need.
+#[derive(Debug)]
+pub(super) struct Hooks {
+    pub(super) drain: Arc<Drain>,
+    pub(super) ready: Arc<Ready>,
+    pub(super) secret: Option<DrainSecret>,
+}
+
+/// All routes.
+pub(super) fn router(state: AdminState, hooks: Hooks) -> Router {
+    Router::new()
+        .route("/healthz", get(healthz))
+        .route("/drain", get(drain).post(drain))
+        .route("/wait-for-drain", get(drain).post(drain))
+        .layer(middleware::from_fn(admin::check_origin))
+        .with_state(Arc::new(hooks))
+        .fallback_service(admin::router(state, None))
+}
+
+/// Readiness, as the kubelet asks for it.
+async fn healthz(State(hooks): State<Arc<Hooks>>) -> Response {
+    if hooks.drain.has_begun() {
+        Refusal::unavailable("the pod is draining").into_response()
+    } else if hooks.ready.get() {
+        "ok\n".into_response()
+    } else {
+        Refusal::unavailable("the app is not ready").into_response()
+    }
+}
+
+/// Begins the drain, and answers when it is over. As a preStop hook it keeps its container running until then.
+async fn drain(
+    State(hooks): State<Arc<Hooks>>,
+    Extension(Peer(peer)): Extension<Peer>,
+    headers: HeaderMap,
+) -> Response {
+    let mut given = headers.get_all(SECRET_HEADER).iter();
+    let secret = given.next().filter(|_| given.next().is_none());
+    let known = hooks.secret.as_ref().zip(secret).is_some_and(|(secret, given)| secret.is(given.as_bytes()));
+    if !known && !peer.ip().to_canonical().is_loopback() {
+        return Refusal::forbidden("only this pod, or a request with the secret, may start a drain")
+            .into_response();
+    }
+    hooks.drain.begin();
+    hooks.drain.done().await;
+    "drained\n".into_response()
+}
