@@ -16,6 +16,7 @@ use rouse_daemon::up::GUARDIAN;
 use rouse_daemon::up::settings::PrintedAddress;
 
 use crate::check::{self, CheckArgs};
+use crate::inject::{self, InjectArgs};
 use crate::install::{self, InstallArgs};
 
 /// Holds a request until a pod is ready, sends it straight there, and lets a leaving pod finish.
@@ -38,6 +39,9 @@ pub enum Command {
     /// Print the manifests of the gateway, for kubectl apply --server-side -f -
     #[command(after_long_help = install::HELP, after_help = "See --help for examples.")]
     Install(InstallArgs),
+    /// Add the sidecar to a workload, so that its pods register themselves (push), and print the changed objects
+    #[command(after_long_help = inject::HELP, after_help = "See --help for examples.")]
+    Inject(InjectArgs),
     /// Check that a cluster has what `rouse gateway` needs, and print the next steps
     #[command(after_long_help = check::HELP, after_help = "See --help for examples.")]
     Check(CheckArgs),

@@ -6,7 +6,10 @@ pub mod check;
 mod demo;
 mod exit;
 mod explain;
+pub mod inject;
+mod input;
 pub mod install;
+mod names;
 
 use std::io::{self, BufWriter, Read, Write};
 use std::process::ExitCode;
@@ -48,6 +51,7 @@ pub fn run(rouse: &Rouse, streams: &mut Streams<'_>) -> Result<(), CommandError>
     match &rouse.command {
         Command::Role(role) => role.run(streams.out, streams.err),
         Command::Install(args) => install::run(args, streams),
+        Command::Inject(args) => inject::run(args, streams),
         Command::Check(args) => check::command(args, streams),
         Command::Status(status) => admin_client::status(status, streams),
         Command::Restart(restart) => admin_client::restart(restart, streams),

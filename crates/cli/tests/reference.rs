@@ -16,6 +16,8 @@ use http_body_util::BodyExt as _;
 use hyper::service::Service as _;
 use hyper_util::service::TowerToHyperService;
 use prometheus_client::registry::Registry as Metrics;
+use rouse_config::document::from_node;
+use rouse_config::document::yaml::Reader;
 use rouse_core::hold::HoldLimits;
 use rouse_core::start_failure::StartFailureCause;
 use rouse_daemon::admin::metrics::{EventMetrics, RegistryCollector, WatchCollector};
@@ -30,6 +32,7 @@ use rouse_net::clock::TokioClock;
 use rouse_proxy::budget::ConnectionLimits;
 use rouse_proxy::error::Failure;
 use rouse_proxy::listen::{Gateway, ProxySettings};
+use rouse_proxy::message::Placement;
 use rouse_proxy::request::TrustedProxies;
 use rouse_proxy::telemetry::access_log::{AccessLogEntry, Format};
 use rouse_proxy::upstream::ColdStartHeaders;
@@ -83,6 +86,7 @@ async fn metrics() -> Metrics {
     let mut all = Metrics::default();
     rouse_proxy::telemetry::metrics::Metrics::new_with_keda(&mut all);
     EventMetrics::new(&mut all);
+    rouse_register::server::RegistrationMetrics::new(&mut all);
     RegistryCollector::register(Arc::clone(&Bench::new().registry), &mut all);
     ProcessCollector::register(&mut all);
     WatchCollector::register(cluster().await, Arc::new(TokioClock::new()), &mut all);
@@ -130,6 +134,35 @@ async fn the_page_has_every_metric_and_no_other() {
     assert_eq!(told, there);
 }
 
+/// The names in an expression of `PromQL` that look like a metric of Rouse.
+fn asked_for(expression: &str) -> BTreeSet<String> {
+    let words = expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    let ours = words.filter(|word| word.starts_with("rouse_") || word.starts_with("pod_"));
+    ours.map(str::to_owned).collect()
+}
+
+#[test]
+fn every_alert_asks_for_metrics_and_results_of_the_page() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/optional/alerts.yaml");
+    let text = fs::read_to_string(path).unwrap();
+    let mut reader = Reader::new(&text, 1);
+    assert!(reader.next_document().unwrap());
+    let rule: Value = from_node(reader.node().unwrap()).unwrap();
+    let groups = rule.pointer("/spec/groups").and_then(Value::as_array).unwrap();
+    let alerts = groups.iter().flat_map(|group| group["rules"].as_array().unwrap());
+    let expressions: Vec<&str> = alerts.map(|alert| alert["expr"].as_str().unwrap()).collect();
+    assert!(expressions.len() >= 3, "{expressions:?}");
+    let (known, metrics) = (names(&rows("metrics.md", "## All metrics")), page("metrics.md"));
+    for expression in expressions {
+        let asked = asked_for(expression);
+        assert!(!asked.is_empty() && asked.is_subset(&known), "{expression}: {asked:?} is not in {known:?}");
+        let values = expression.split('"').skip(1).step_by(2).flat_map(|values| values.split('|'));
+        for value in values {
+            assert!(metrics.contains(&format!("`{value}`")), "{expression}: {value}");
+        }
+    }
+}
+
 /// The types of the metrics that are shown from the start.
 #[tokio::test]
 async fn the_page_says_of_what_type_metrics_are() {
@@ -170,7 +203,8 @@ fn after(failure: &Failure) -> Option<Failure> {
         }
         Failure::BadRequest { .. } => Failure::NotWoken,
         Failure::NotWoken => Failure::ShuttingDown,
-        Failure::ShuttingDown => Failure::Loop,
+        Failure::ShuttingDown => Failure::Draining,
+        Failure::Draining => Failure::Loop,
         Failure::Loop => Failure::ClientGone,
         Failure::ClientGone => return None,
     })
@@ -225,6 +259,7 @@ fn admin(cluster: Option<Arc<Cluster>>) -> Router {
     let bench = Bench::new();
     let settings = ProxySettings {
         id: "test".into(),
+        placement: Placement::Gateway,
         trusted: TrustedProxies::private(),
         bounds: HoldLimits::default(),
         clock: TokioClock::new(),

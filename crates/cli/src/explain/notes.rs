@@ -5,6 +5,8 @@ use std::io::{self, Write};
 
 use anstyle::{AnsiColor, Style};
 
+use crate::input::printable;
+
 /// How many lines of a kind are printed. A broken dump of a large cluster could give a million.
 const SHOWN: usize = 20;
 
@@ -78,11 +80,4 @@ impl Notes {
         }
         Ok(())
     }
-}
-
-/// `text` without control characters: a name in a file must not control the terminal.
-pub(super) fn printable(text: &str) -> String {
-    text.chars()
-        .map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() })
-        .collect()
 }

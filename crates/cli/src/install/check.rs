@@ -5,8 +5,10 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Component, Path};
 
-use super::args::{InstallArgs, IpFamily};
+use super::args::InstallArgs;
+use super::registration;
 use crate::CommandError;
+use crate::names::IpFamily;
 use rouse_config::settings::{AnySetting, Environment, SettingWarning, Values};
 use rouse_daemon::gateway::{GatewayArgs, read_settings, settings};
 
@@ -51,6 +53,7 @@ pub(super) fn variables(args: &InstallArgs) -> Vec<(String, String)> {
             all.push(("ROUSE_UPSTREAM_TLS", "as-received".to_owned()));
         }
     }
+    all.extend(registration::variables(args, everywhere));
     let ours = all.into_iter().map(|(name, value)| (name.to_owned(), value));
     ours.chain(args.env.iter().cloned()).collect()
 }
@@ -79,6 +82,7 @@ pub(super) fn settings(args: &InstallArgs) -> Result<(Values, Vec<SettingWarning
 
     let at = |port| SocketAddr::new(everywhere, port);
     let https: Vec<SocketAddr> = args.tls_secret.iter().map(|_| at(HTTPS)).collect();
+    let register = args.register_secret.as_ref().map(|_| at(registration::PORT));
     let watched = settings.get(&settings::WATCH_NAMESPACE) == args.watch_namespace;
     let (admin, listen, tls_listen): (
         &'static dyn AnySetting,
@@ -93,6 +97,11 @@ pub(super) fn settings(args: &InstallArgs) -> Result<(Values, Vec<SettingWarning
             "the probes use port 9090 of the pod",
         ),
         (tls_listen, settings.get(&settings::TLS_LISTEN) == https, "use --tls-secret"),
+        (
+            &settings::REGISTER_LISTEN,
+            settings.get(&settings::REGISTER_LISTEN) == register,
+            "use --register-secret",
+        ),
         (&settings::WATCH_NAMESPACE, watched, "use --watch-namespace"),
     ];
     for (setting, fits, instead) in fits {
@@ -129,13 +138,14 @@ fn unheard<'a>(name: &str, args: &'a InstallArgs) -> Option<&'a (String, String)
 }
 
 /// The next step for a setting that names a file.
-const INSTEAD: &str = "give settings by --env and the certificate by --tls-secret, or mount files by the chart's volumes \
-                       and volumeMounts or by a patch of kustomize (deploy/README.md)";
+const INSTEAD: &str = "give settings by --env and certificates by --tls-secret and --register-secret, or mount files by \
+                       the chart's volumes and volumeMounts or by a patch of kustomize (deploy/README.md)";
 
 /// The error for a setting that names a file which the manifests do not mount.
 fn unmounted(settings: &Values, args: &InstallArgs) -> Option<CommandError> {
     let mounted = |path: &Path| {
-        let certs = args.tls_secret.is_some() && path.starts_with(CERTS);
+        let certs = args.tls_secret.is_some() && path.starts_with(CERTS)
+            || args.register_secret.is_some() && path.starts_with(registration::CERTS);
         // `starts_with` does not resolve `..`, which could leave the folder.
         (certs || path.starts_with(ACCOUNT)) && !path.components().any(|part| part == Component::ParentDir)
     };

@@ -5,10 +5,11 @@ mod check;
 mod grace_period;
 mod manifests;
 mod objects;
+mod registration;
 
 use anstyle::{AnsiColor, Style};
 
-pub use args::{HELP, InstallArgs, IpFamily, Replicas};
+pub use args::{HELP, InstallArgs, Replicas};
 
 use crate::CommandError;
 use crate::Streams;

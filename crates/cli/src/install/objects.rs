@@ -4,12 +4,14 @@ use serde_json::{Value, json};
 
 use super::args::{InstallArgs, Replicas};
 use super::check::{CERTS, HTTPS, variables};
-use super::{grace_period, manifests};
+use super::{grace_period, manifests, registration};
 use crate::CommandError;
 use rouse_config::settings::Values;
 
 /// The name of the gateway's objects.
-const NAME: &str = "rouse-gateway";
+pub(super) const NAME: &str = "rouse-gateway";
+/// The API group of roles.
+pub(super) const RBAC: &str = "rbac.authorization.k8s.io";
 
 /// All objects, in the order in which they can be applied.
 pub(super) fn all(args: &InstallArgs, settings: &Values) -> Result<Vec<Value>, CommandError> {
@@ -35,6 +37,7 @@ pub(super) fn all(args: &InstallArgs, settings: &Values) -> Result<Vec<Value>, C
     for (resource, namespaces) in named {
         objects.extend(namespaces.iter().flat_map(|namespace| leave_to_read(resource, namespace, args)));
     }
+    objects.extend(registration::objects(args, settings));
     Ok(objects)
 }
 
@@ -104,41 +107,56 @@ fn deployment(object: &mut Value, args: &InstallArgs, settings: &Values) {
         env.retain(|variable| variable.get("valueFrom").is_some());
         env.extend(variables(args).into_iter().map(|(name, value)| json!({ "name": name, "value": value })));
     }
-    let Some(secret) = &args.tls_secret else { return };
-    push(object, &format!("{CONTAINER}/ports"), json!({ "name": "https", "containerPort": HTTPS }));
-    if let Some(container) = object.pointer_mut(CONTAINER).and_then(Value::as_object_mut) {
-        let mount = json!([{ "name": "certs", "mountPath": CERTS, "readOnly": true }]);
-        container.insert("volumeMounts".to_owned(), mount);
+    let opened = [
+        ("https", HTTPS, "certs", CERTS, &args.tls_secret),
+        ("register", registration::PORT, registration::VOLUME, registration::CERTS, &args.register_secret),
+    ];
+    for (port, number, volume, folder, secret) in opened {
+        let Some(secret) = secret else { continue };
+        push(object, &format!("{CONTAINER}/ports"), json!({ "name": port, "containerPort": number }));
+        let mount = json!({ "name": volume, "mountPath": folder, "readOnly": true });
+        add(object, CONTAINER, "volumeMounts", mount);
+        let volume = json!({ "name": volume, "secret": { "secretName": secret } });
+        add(object, "/spec/template/spec", "volumes", volume);
     }
-    if let Some(pod) = object.pointer_mut("/spec/template/spec").and_then(Value::as_object_mut) {
-        pod.insert("volumes".to_owned(), json!([{ "name": "certs", "secret": { "secretName": secret } }]));
+}
+
+/// Adds `value` to the list `key` of the object at `pointer`. Creates the list if there is none.
+fn add(object: &mut Value, pointer: &str, key: &str, value: Value) {
+    if let Some(parent) = object.pointer_mut(pointer).and_then(Value::as_object_mut) {
+        parent.entry(key).or_insert_with(|| json!([]));
     }
+    push(object, &format!("{pointer}/{key}"), value);
+}
+
+/// The labels of an object of the gateway.
+pub(super) fn labels(component: &str) -> Value {
+    json!({
+        "app.kubernetes.io/name": "rouse",
+        "app.kubernetes.io/component": component,
+        "app.kubernetes.io/part-of": "rouse",
+    })
 }
 
 /// A Role and its binding that allow the gateway to read the `resource`s of one namespace.
 fn leave_to_read(resource: &str, namespace: &str, args: &InstallArgs) -> [Value; 2] {
-    const API: &str = "rbac.authorization.k8s.io";
     let name = format!("{NAME}-{resource}.{}", args.namespace);
     let metadata = json!({
         "name": name,
         "namespace": namespace,
-        "labels": {
-            "app.kubernetes.io/name": "rouse",
-            "app.kubernetes.io/component": "gateway",
-            "app.kubernetes.io/part-of": "rouse",
-        },
+        "labels": labels("gateway"),
     });
     let role = json!({
-        "apiVersion": format!("{API}/v1"),
+        "apiVersion": format!("{RBAC}/v1"),
         "kind": "Role",
         "metadata": metadata,
         "rules": [{ "apiGroups": [""], "resources": [resource], "verbs": ["list", "watch"] }],
     });
     let binding = json!({
-        "apiVersion": format!("{API}/v1"),
+        "apiVersion": format!("{RBAC}/v1"),
         "kind": "RoleBinding",
         "metadata": metadata,
-        "roleRef": { "apiGroup": API, "kind": "Role", "name": name },
+        "roleRef": { "apiGroup": RBAC, "kind": "Role", "name": name },
         "subjects": [{ "kind": "ServiceAccount", "name": NAME, "namespace": args.namespace }],
     });
     [role, binding]

@@ -22,6 +22,7 @@ use rouse_local::engine::{AppEvent, AppEventKind, AppStatus, LocalPodStatus, Pod
 use rouse_local::output::AppLog;
 use rouse_net::clock::TokioClock;
 use rouse_proxy::listen::{Gateway, ProxySettings};
+use rouse_proxy::message::Placement;
 use rouse_proxy::request::TrustedProxies;
 use rouse_testkit::fakes::{Bench, READY, ip, ready_slice, slice};
 use rouse_testkit::slot_requests;
@@ -130,6 +131,7 @@ impl Scene {
         let gateway = Gateway::new(
             ProxySettings {
                 id: "test".into(),
+                placement: Placement::Gateway,
                 trusted: TrustedProxies::private(),
                 bounds: rouse_core::hold::HoldLimits::default(),
                 clock: TokioClock::new(),

@@ -8,8 +8,11 @@ use rouse_config::settings::Values;
 use rouse_core::routing_mode::RoutingMode;
 use rouse_daemon::gateway::settings::*;
 use rouse_daemon::logging::{LOG_FORMAT, LOG_LEVEL, LogFilter, LogFormat};
-use rouse_daemon::settings::{HEADER_TIMEOUT, IDLE_TIMEOUT, MAX_CONNECTIONS, TRUSTED_PROXIES, WORKERS};
+use rouse_daemon::settings::{
+    HEADER_TIMEOUT, IDLE_TIMEOUT, MAX_CONNECTIONS, STREAM_IDLE_TIMEOUT, TRUSTED_PROXIES, WORKERS,
+};
 use rouse_kube::routes::claims::HostOverlap;
+use rouse_net::auth::PushMode;
 use rouse_net::tls::TlsVersion;
 use rouse_proxy::telemetry::access_log::Format;
 
@@ -172,6 +175,100 @@ pub(crate) const CASES: &[Case] = &[
         PATH,
     ),
     case("upstream-skip-verify", "true", "false", |it| it.get(&UPSTREAM_SKIP_VERIFY), SWITCH, BOOL),
+    case(
+        "register-listen",
+        "127.0.0.1:8443",
+        "[::1]:8443",
+        |it| it.get(&REGISTER_LISTEN).is_some_and(|address| address.port() == 8443),
+        ADDRESS,
+        "an IP address and a port",
+    )
+    .with(&[("ROUSE_REGISTER_AUTH", "hmac"), ("ROUSE_REGISTER_KEYS", "/keys")]),
+    case(
+        "push",
+        "observe",
+        "off",
+        |it| it.get(&PUSH) == PushMode::Observe,
+        &["true", "On", "yes"],
+        "off, observe or on",
+    ),
+    case(
+        "register-auth",
+        "token,mtls",
+        "hmac",
+        |it| it.get(&REGISTER_AUTH) == [CredentialKind::Token, CredentialKind::Mtls],
+        &["none", "Token", "jwt"],
+        "token, hmac or mtls",
+    ),
+    case(
+        "register-tls-cert",
+        "/register.crt",
+        "/other.crt",
+        |it| it.get(&REGISTER_TLS_CERT).as_deref() == Some(Path::new("/register.crt")),
+        &["a\0b"],
+        PATH,
+    ),
+    case(
+        "register-tls-key",
+        "/register.key",
+        "/other.key",
+        |it| it.get(&REGISTER_TLS_KEY).as_deref() == Some(Path::new("/register.key")),
+        &["a\0b"],
+        PATH,
+    ),
+    case(
+        "register-token-check",
+        "tokenreview",
+        "jwks",
+        |it| it.get(&REGISTER_TOKEN_CHECK) == TokenCheckMode::TokenReview,
+        &["true", "JWKS"],
+        "jwks or tokenreview",
+    ),
+    case(
+        "register-issuer",
+        "https://issuer.example.com",
+        "https://other.example.com",
+        |it| it.get(&REGISTER_ISSUER).as_deref() == Some("https://issuer.example.com"),
+        &["a\0b"],
+        "text that is not empty",
+    ),
+    case(
+        "register-keys",
+        "/keys",
+        "/other",
+        |it| it.get(&REGISTER_KEYS).as_deref() == Some(Path::new("/keys")),
+        &["a\0b"],
+        PATH,
+    ),
+    case(
+        "register-client-ca",
+        "/ca.pem",
+        "/other.pem",
+        |it| it.get(&REGISTER_CLIENT_CA).as_deref() == Some(Path::new("/ca.pem")),
+        &["a\0b"],
+        PATH,
+    ),
+    case(
+        "register-trust-domain",
+        "example.org",
+        "corp.local",
+        |it| it.get(&REGISTER_TRUST_DOMAIN) == "example.org",
+        &["a\0b"],
+        "text that is not empty",
+    ),
+    case("register-host-network", "true", "false", |it| it.get(&REGISTER_HOST_NETWORK), SWITCH, BOOL),
+    case(
+        "register-service",
+        "rouse-system/rouse-register",
+        "other/rouse-register",
+        |it| {
+            it.get(&REGISTER_SERVICE).is_some_and(|service| {
+                service.name() == "rouse-register" && service.namespace() == "rouse-system"
+            })
+        },
+        &["rouse-register", "a/b/c", "/x", "x/"],
+        "the namespace and the name of a Service",
+    ),
     case(
         "direct-pod-routing",
         "cold-start-only",

@@ -37,7 +37,7 @@ fn the_defaults_are_those_of_the_parts() {
         (guard.head, guard.headers, guard.line)
     );
     assert_eq!(
-        (settings.get(&set::MAX_STREAMS), settings.get(&set::STREAM_IDLE_TIMEOUT)),
+        (settings.get(&set::MAX_STREAMS), settings.get(&rouse_daemon::settings::STREAM_IDLE_TIMEOUT)),
         (front.streams, front.stream_idle)
     );
     assert_eq!(

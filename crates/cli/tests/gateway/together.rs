@@ -46,6 +46,24 @@ fn what_does_not_go_together_is_refused() {
 }
 
 #[test]
+fn a_registration_listener_that_cannot_check_pods_is_refused() {
+    let listen = ("--register-listen", "127.0.0.1:1");
+    let (cert, key) = (("--register-tls-cert", "a"), ("--register-tls-key", "b"));
+    check(&[listen], "--register-listen", "tokens and client certificates need TLS");
+    check(&[listen, cert], "--register-tls-cert", "give both --register-tls-cert and --register-tls-key");
+    check(&[listen, ("--register-auth", "hmac")], "--register-auth", "give --register-keys");
+    check(&[listen, cert, key, ("--register-auth", "mtls")], "--register-auth", "give --register-client-ca");
+    check(&[("--listen", "127.0.0.1:1"), listen, cert, key], "--register-listen", "overlap");
+    for good in [
+        &[listen, cert, key][..],
+        &[listen, ("--register-auth", "hmac"), ("--register-keys", "c")],
+        &[listen, cert, key, ("--register-auth", "token,mtls"), ("--register-client-ca", "c")],
+    ] {
+        assert_eq!(flags(good).good().1, [""; 0], "{good:?}");
+    }
+}
+
+#[test]
 fn what_goes_together_is_taken() {
     let certs =
         [("--tls-cert", "a"), ("--tls-cert", "b"), ("--tls-key", "c,d"), ("--tls-listen", "127.0.0.1:1")];
@@ -80,6 +98,7 @@ fn what_has_no_effect_is_warned_of() {
             "--max-holds: max-holds 20000 is above a quarter of max-holds-total 40000",
         ),
         (&[("--max-holds-total", "100")], "25 applies"),
+        (&[("--register-keys", "x")], "--register-keys: it has no effect without --register-listen"),
     ] {
         let (_, warnings) = flags(all).good();
         assert!(matches!(&warnings[..], [one] if one.contains(part)), "{all:?}: {warnings:?}");

@@ -22,6 +22,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use libtest_mimic::{Arguments, Trial};
+use rouse_register::client::{GatewayHost, GatewayUrl};
 use serde_json::{Value, json};
 use support::{Answer, deployed, printed, root, run, sorted, text};
 
@@ -46,6 +47,7 @@ fn main() {
         trial("by_default_the_chart_is_the_plain_manifests", helm, default_rendering),
         trial("the_values_of_the_chart_do_what_the_flags_of_install_do", helm, values_and_flags),
         trial("the_chart_refuses_values_that_it_does_not_know_or_that_it_sets_itself", helm, refusals),
+        trial("cert_manager_makes_the_certificate_that_sidecars_expect", helm, certificate),
         trial("files_of_the_operators_are_mounted_beside_the_certificate", helm, files),
         trial("what_is_optional_in_the_chart_is_what_is_in_the_folder", helm, optional),
         trial("the_chart_is_of_this_version", true, version),
@@ -97,7 +99,7 @@ fn default_rendering() {
 }
 
 fn values_and_flags() {
-    let cases: [(&[&str], &str); 6] = [
+    let cases: [(&[&str], &str); 8] = [
         (&["--set", "watchNamespace=shop,replicas=3"], "--watch-namespace shop --replicas 3"),
         (
             &["--set", "kedaCompat=true,ipFamily=IPv6,tls.secretName=w"],
@@ -128,6 +130,14 @@ fn values_and_flags() {
                 r#"env=[{"name":"ROUSE_DRAIN_TIMEOUT","value":"1m"}]"#,
             ],
             "--image r.example.com/rouse:v9 --env ROUSE_DRAIN_TIMEOUT=1m",
+        ),
+        (&["--set", "push.enabled=true,push.secretName=r,push.mode=on"], "--register-secret r --push on"),
+        (
+            &[
+                "--set",
+                "push.enabled=true,push.secretName=r,push.mode=observe,push.tokenCheck=tokenreview,tls.secretName=w,ipFamily=IPv6",
+            ],
+            "--register-secret r --push observe --register-token-check tokenreview --tls-secret w --ip-family ipv6",
         ),
     ];
     for (values, flags) in cases {
@@ -166,7 +176,14 @@ fn refusals() {
         (r#"autoscaling={"min":2}"#, "/autoscaling"),
         (r#"networkPolicy={"from":[]}"#, "/networkPolicy"),
         (r#"serviceMonitor={"every":"1s"}"#, "/serviceMonitor"),
+        (r#"alerts={"on":true}"#, "/alerts"),
         (r#"ipFamily="dual""#, "/ipFamily"),
+        (r#"push={"enabled":true}"#, "push.enabled needs push.secretName"),
+        (r#"push={"mode":true}"#, "/push/mode"),
+        (r#"push={"tokenCheck":"none"}"#, "/push/tokenCheck"),
+        (r#"push={"certManager":{"issuer":"x"}}"#, "/push/certManager"),
+        (r#"env=[{"name":"ROUSE_REGISTER_LISTEN","value":"0.0.0.0:9443"}]"#, "use push.enabled"),
+        (r#"env=[{"name":"ROUSE_REGISTER_TOKEN_CHECK","value":"tokenreview"}]"#, "use push.tokenCheck"),
         (r#"watchNamespace="Shop""#, "/watchNamespace"),
     ];
     for (values, expected) in cases {
@@ -197,6 +214,25 @@ fn refusals() {
     rendered("edge", &["--set-json", r#"global={"region":"x"}"#, "--set", "enabled=true"]);
 }
 
+fn certificate() {
+    let values = ["--set", "push.enabled=true,push.certManager.issuerRef.name=ca"];
+    let mut all = rendered("edge", &values);
+    let at = all.iter().position(|object| text(object, "/kind") == "Certificate").unwrap();
+    let certificate = all.remove(at);
+    let expected =
+        without_namespace(printed("--namespace edge --no-crds --register-secret rouse-register-tls"));
+    assert_eq!(all, expected, "the certificate is in the Secret that the gateway mounts");
+    assert_eq!(text(&certificate, "/spec/secretName"), "rouse-register-tls");
+    assert_eq!(text(&certificate, "/metadata/namespace"), "edge");
+    let authority = json!({"name": "ca", "kind": "Issuer", "group": "cert-manager.io"});
+    assert_eq!(certificate.pointer("/spec/issuerRef"), Some(&authority));
+    let url = GatewayUrl::of_namespace("edge").unwrap();
+    let name = GatewayHost::Name(text(&certificate, "/spec/dnsNames/0").to_owned());
+    assert_eq!(url.host(), &name, "what sidecars verify");
+    let named = rendered("edge", &[&values[..], &["--set", "push.secretName=mine"]].concat());
+    assert_eq!(text(support::one(&named, "Certificate"), "/spec/secretName"), "mine");
+}
+
 fn files() {
     let values = r#"volumes=[{"name":"ca","configMap":{"name":"pods-ca"}}]"#;
     let mounts = r#"volumeMounts=[{"name":"ca","mountPath":"/ca","readOnly":true}]"#;
@@ -225,7 +261,8 @@ fn files() {
 }
 
 fn optional() {
-    let on = "autoscaling.enabled=true,networkPolicy.enabled=true,serviceMonitor.enabled=true";
+    let on =
+        "autoscaling.enabled=true,networkPolicy.enabled=true,serviceMonitor.enabled=true,alerts.enabled=true";
     let all = rendered("rouse-system", &["--set", on]);
     for file in deployed("optional") {
         let kind = text(&file, "/kind");
@@ -234,11 +271,16 @@ fn optional() {
         }
     }
     let policy = std::fs::read_to_string(root().join("deploy/optional/networkpolicy.yaml")).unwrap();
-    let marked = "# - port: https";
-    assert!(policy.contains(marked) && policy.contains("--tls-secret"), "{policy}");
-    let opened = &support::objects(&policy.replace(marked, "- port: https"))[0];
-    let secure = rendered("rouse-system", &["--set", "networkPolicy.enabled=true,tls.secretName=w"]);
-    assert_eq!(support::one(&secure, "NetworkPolicy").get("spec"), opened.get("spec"), "with the mark off");
+    for (port, flag, values) in [
+        ("https", "--tls-secret", "tls.secretName=w"),
+        ("register", "--register-secret", "push.enabled=true,push.secretName=r"),
+    ] {
+        let marked = format!("# - port: {port}\n");
+        assert!(policy.contains(&marked) && policy.contains(flag), "{policy}");
+        let opened = &support::objects(&policy.replace(&marked, &format!("- port: {port}\n")))[0];
+        let open = rendered("rouse-system", &["--set", &format!("networkPolicy.enabled=true,{values}")]);
+        assert_eq!(support::one(&open, "NetworkPolicy").get("spec"), opened.get("spec"), "with the mark off");
+    }
     let replicas = support::one(&all, "Deployment").pointer("/spec/replicas");
     assert_eq!(replicas, None, "the autoscaler would be set back with every upgrade");
     let off = rendered("rouse-system", &["--set", "podDisruptionBudget.enabled=false"]);

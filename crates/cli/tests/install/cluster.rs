@@ -82,9 +82,12 @@ pub(crate) fn takes_all_of_it() {
     for optional in ["hpa", "networkpolicy", "named-objects"] {
         cluster.must(&format!("{STRICT} --dry-run=server -f deploy/optional/{optional}.yaml"), "");
     }
-    let flags =
-        "--watch-namespace shop --no-namespace --no-crds --tls-secret w --secrets-of shop --ip-family ipv6";
-    cluster.must(&format!("{STRICT} --dry-run=server --force-conflicts -f -"), &install(flags).out);
+    for flags in [
+        "--watch-namespace shop --no-namespace --no-crds --tls-secret w --secrets-of shop --ip-family ipv6",
+        "--no-crds --register-secret r --push observe --register-token-check tokenreview --tls-secret w",
+    ] {
+        cluster.must(&format!("{STRICT} --dry-run=server --force-conflicts -f -"), &install(flags).out);
+    }
     may_do(&cluster);
     judges_routes(&cluster);
     is_told(&cluster);

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "tests, also in their helpers")]
 
+mod push;
 mod support;
 
 use std::collections::BTreeSet;
@@ -81,7 +82,9 @@ fn everything_comes_after_what_it_needs() {
 
 #[test]
 fn every_object_has_a_version_a_kind_and_a_name_and_none_is_there_twice() {
-    let all = printed("--configmaps-of shop --configmaps-of till --secrets-of shop --tls-secret w");
+    let all = printed(
+        "--configmaps-of shop --configmaps-of till --secrets-of shop --tls-secret w --register-secret r --register-token-check tokenreview",
+    );
     let keys: BTreeSet<String> = all.iter().map(key).collect();
     assert_eq!(keys.len(), all.len());
     for object in &all {
@@ -202,7 +205,7 @@ fn settings_of(deployment: &Value, pod: &str) -> Values {
 fn the_process_listens_where_probes_and_services_look_for_it() {
     for (flags, pod, admin, listen) in [
         ("", "10.1.2.3", "10.1.2.3:9090", "0.0.0.0:8080"),
-        ("--ip-family ipv6 --tls-secret w", "fd00::7", "[fd00::7]:9090", "[::]:8080"),
+        ("--ip-family ipv6 --tls-secret w --register-secret r", "fd00::7", "[fd00::7]:9090", "[::]:8080"),
     ] {
         let all = printed(flags);
         let deployment = one(&all, "Deployment");
@@ -221,6 +224,10 @@ fn the_process_listens_where_probes_and_services_look_for_it() {
         assert_eq!(
             port("https"),
             settings.get(&settings::TLS_LISTEN).first().map(|address| address.port().into())
+        );
+        assert_eq!(
+            port("register"),
+            settings.get(&settings::REGISTER_LISTEN).map(|address| address.port().into())
         );
         for (probe, path) in [("startup", "/livez"), ("readiness", "/readyz"), ("liveness", "/livez")] {
             let get = deployment.pointer(&format!("{CONTAINER}/{probe}Probe/httpGet"));
@@ -318,6 +325,7 @@ fn files_that_kubernetes_or_a_flag_mounts_may_be_named() {
     for flags in [
         "--env ROUSE_UPSTREAM_CA=/var/run/secrets/kubernetes.io/serviceaccount/ca.crt",
         "--tls-secret w --env ROUSE_TLS_CLIENT_CA=/certs/ca.crt --env ROUSE_TLS_CLIENT_AUTH=optional",
+        "--register-secret r --env ROUSE_REGISTER_AUTH=token,mtls --env ROUSE_REGISTER_CLIENT_CA=/register-certs/ca.crt",
     ] {
         printed(flags);
     }
@@ -353,7 +361,7 @@ fn bad_values_are_refused_with_what_is_expected() {
         ("--image rouse", "a tag or a digest"),
         ("--replicas 0", "a number from 1 to 1000, or none"),
         ("--replicas many", "a number from 1 to 1000, or none"),
-        ("--tls-secret a/b", "a Secret's name"),
+        ("--tls-secret a/b", "an object's name"),
         ("--ip-family 6", "ipv4, ipv6"),
         ("--env ROUSE_MAX_HOLD", "NAME=VALUE"),
         ("--env ROUSE_MAX_HOLD=soon", "a duration from 1ms"),
@@ -378,6 +386,19 @@ fn bad_values_are_refused_with_what_is_expected() {
         ("--ip-family ipv6 --env KEDA_HTTP_PROXY_PORT=80", "port 8080"),
         ("--tls-secret w --env KEDA_HTTP_PROXY_TLS_PORT=443", "--env KEDA_HTTP_PROXY_TLS_PORT"),
         ("--watch-namespace a --env KEDA_HTTP_WATCH_NAMESPACE=b", "use --watch-namespace"),
+        ("--register-secret a/b", "an object's name"),
+        ("--push observe", "--register-secret <SECRET>"),
+        ("--register-token-check jwks", "--register-secret <SECRET>"),
+        ("--register-secret r --push maybe", "on, observe, off"),
+        (
+            "--env ROUSE_REGISTER_LISTEN=0.0.0.0:9443 --env ROUSE_REGISTER_AUTH=hmac --env ROUSE_REGISTER_KEYS=/keys",
+            "use --register-secret",
+        ),
+        ("--register-secret r --env ROUSE_REGISTER_TLS_KEY=/certs/a", "the manifests set it already"),
+        (
+            "--register-secret r --env ROUSE_REGISTER_AUTH=token,hmac --env ROUSE_REGISTER_KEYS=/keys",
+            "do not mount /keys; give settings by --env",
+        ),
     ];
     for (arguments, expected) in cases {
         let answer = install(arguments);

@@ -1,6 +1,6 @@
 //! Reports problems of the installed gateway (Deployment, pods, Services) and of the routes.
 
-use rouse_kube::objects::route::{RouteKey, RouteKind};
+use rouse_kube::objects::route::RouteKey;
 use rouse_kube::survey::{GATEWAY, GatewayPod, GatewayService, InstalledGateway, RouteSurvey, SurveyError};
 
 use super::super::report::{Check, Outcome, Section};
@@ -99,12 +99,17 @@ pub(super) fn routes(seen: &Result<RouteSurvey, SurveyError>, advice: &Advice) -
     };
     let kubectl = &advice.kubectl;
     let describe = |route: &RouteKey| {
-        format!("{kubectl} -n {} describe {} {}", route.namespace, kind(route).to_lowercase(), route.name)
+        format!(
+            "{kubectl} -n {} describe {} {}",
+            route.namespace,
+            route.kind.name().to_lowercase(),
+            route.name
+        )
     };
     let mut checks = listed(
         &seen.problems,
         |problems| {
-            let name = format!("{} {} serves", kind(&problems.route), problems.route);
+            let name = format!("{} {} serves", problems.route.kind.name(), problems.route);
             Check::warning(name).because(&problems.words).next(describe(&problems.route))
         },
         |more| {
@@ -141,11 +146,4 @@ pub(super) fn routes(seen: &Result<RouteSurvey, SurveyError>, advice: &Advice) -
         });
     }
     Section::new("Routes", checks)
-}
-
-fn kind(route: &RouteKey) -> &'static str {
-    match route.kind {
-        RouteKind::InterceptorRoute => "InterceptorRoute",
-        RouteKind::HttpScaledObject => "HTTPScaledObject",
-    }
 }

@@ -16,9 +16,10 @@ use rouse_kube::objects::{EndpointSlice, Protocol, Service};
 use serde::Serialize;
 
 use super::OneByOne;
-use super::input::{Kind, Object, Source, named};
+use super::input::{Kind, Object, named, objects};
 use super::notes::Notes;
 use crate::args::{EndpointsFormat, ExplainEndpoints};
+use crate::input::InputSource;
 use crate::{CommandError, Streams};
 use report::ServiceReport;
 
@@ -47,9 +48,9 @@ fn read(
     streams: &mut Streams<'_>,
     notes: &mut Notes,
 ) -> Result<Found, CommandError> {
-    let source = Source::load(&args.input.file, streams.stdin, notes)?;
+    let source = InputSource::load(&args.input.file, streams.stdin, &mut |text| notes.note(text))?;
     let mut found = Found::default();
-    source.objects(&NEEDED, notes, &mut |object, notes| match object {
+    objects(&source, &NEEDED, notes, &mut |object, notes| match object {
         Object::EndpointSlice(slice) => found.slice(&slice, notes),
         Object::Service(service) => found.service(&service, notes),
         Object::Pod(_) | Object::Node(_) => {}

@@ -5,8 +5,8 @@ use std::io::{self, Write};
 use anstyle::{AnsiColor, Effects, Style};
 use rouse_core::endpoint::State;
 
-use super::super::notes::printable;
 use super::report::{PortReport, ServiceReport};
+use crate::input::printable;
 
 const BOLD: Style = Style::new().bold();
 const DIM: Style = Style::new().effects(Effects::DIMMED);

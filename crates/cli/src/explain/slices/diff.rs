@@ -8,9 +8,9 @@ use rouse_core::slices::{EndpointSlice, ListedEndpoint};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::super::notes::printable;
 use super::Outcome;
 use super::list::Object;
+use crate::input::printable;
 use rouse_config::document::emit;
 
 /// The Services with changes.

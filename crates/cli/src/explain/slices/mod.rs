@@ -11,9 +11,10 @@ use std::collections::HashSet;
 
 use rouse_core::slices::{self as core, EndpointSlice, Options, SlicePlan, reconcile};
 
-use super::input::{Kind, Object, Source, named};
+use super::input::{Kind, Object, named, objects};
 use super::notes::Notes;
 use crate::args::{ExplainSlices, SlicesFormat};
+use crate::input::InputSource;
 use crate::{CommandError, Streams};
 use cluster_objects::Scene;
 
@@ -43,9 +44,9 @@ pub(super) fn run(args: &ExplainSlices, streams: &mut Streams<'_>) -> Result<(),
 
 /// Reads the input and drops its text: the kept data is much smaller.
 fn read(args: &ExplainSlices, streams: &mut Streams<'_>, notes: &mut Notes) -> Result<Scene, CommandError> {
-    let source = Source::load(&args.input.file, streams.stdin, notes)?;
+    let source = InputSource::load(&args.input.file, streams.stdin, &mut |text| notes.note(text))?;
     let mut scene = Scene::default();
-    source.objects(&NEEDED, notes, &mut |object, notes| match object {
+    objects(&source, &NEEDED, notes, &mut |object, notes| match object {
         Object::Pod(pod) => scene.pod(*pod, notes),
         Object::Service(service) => scene.service(*service, notes),
         Object::Node(node) => scene.node(&node),

@@ -10,17 +10,17 @@ use rouse_config::document::{DocumentError, DocumentNode, MapEntry, Mark, Value,
 
 /// The `apiVersion` and `kind` that a list gives to items without their own.
 #[derive(Debug)]
-pub(super) struct Head {
-    pub(super) api_version: String,
-    pub(super) kind: String,
+pub(crate) struct Head {
+    pub(crate) api_version: String,
+    pub(crate) kind: String,
 }
 
 /// Called for each object, with the `apiVersion` and `kind` of its list.
-pub(super) type Each<'e> = dyn FnMut(DocumentNode, Option<&Head>) -> Result<(), DocumentError> + 'e;
+pub(crate) type Each<'e> = dyn FnMut(DocumentNode, Option<&Head>) -> Result<(), DocumentError> + 'e;
 
 /// Calls `each` for all objects of `text`. Returns the number of documents that are not empty, or the number of the document
 /// with an error.
-pub(super) fn walk(text: &str, each: &mut Each<'_>) -> Result<usize, (usize, DocumentError)> {
+pub(crate) fn walk(text: &str, each: &mut Each<'_>) -> Result<usize, (usize, DocumentError)> {
     let mut json = JsonText::new(text);
     let mut offset = 0;
     let mut document = 0;
@@ -55,7 +55,7 @@ pub(super) fn walk(text: &str, each: &mut Each<'_>) -> Result<usize, (usize, Doc
 }
 
 /// True if a text that starts with `{` is JSON, whose keys are quoted, rather than YAML's flow style.
-fn is_json(text: &str) -> bool {
+pub(crate) fn is_json(text: &str) -> bool {
     text.strip_prefix('{').is_some_and(|rest| {
         let rest = rest.trim_start();
         rest.is_empty() || rest.starts_with(['"', '}'])

@@ -1,0 +1,184 @@
+//! The objects of the file: which are workloads and Services, and which Service selects which workload.
+
+use rouse_config::document::{DocumentNode, Value};
+use rouse_kube::objects::slices::SELECTOR_ANNOTATION;
+
+use super::args::InjectArgs;
+use super::editor::INJECTED;
+use super::tree::{at, members, text};
+use crate::CommandError;
+use crate::input::printable;
+
+/// The kinds of workloads that may have the sidecar.
+const WORKLOADS: [&str; 3] = ["Deployment", "StatefulSet", "DaemonSet"];
+
+/// A workload and the Service that its pods register for, by their numbers in the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Pair {
+    pub(super) workload: usize,
+    pub(super) service: usize,
+}
+
+/// An error about an object, which names it.
+pub(super) fn refused(object: &DocumentNode, what: impl AsRef<str>) -> CommandError {
+    CommandError::Input(printable(&format!("{}: {}", title(object), what.as_ref())))
+}
+
+/// Kind, namespace and name: `Deployment shop/cart`.
+pub(super) fn title(object: &DocumentNode) -> String {
+    let kind = text(object, &["kind"]).unwrap_or_default();
+    match namespace(object) {
+        "" => format!("{kind} {}", name(object)),
+        namespace => format!("{kind} {namespace}/{}", name(object)),
+    }
+}
+
+pub(super) fn name(object: &DocumentNode) -> &str {
+    text(object, &["metadata", "name"]).unwrap_or_default()
+}
+
+fn namespace(object: &DocumentNode) -> &str {
+    text(object, &["metadata", "namespace"]).unwrap_or_default()
+}
+
+fn is(object: &DocumentNode, api_version: &str, kinds: &[&str]) -> bool {
+    text(object, &["apiVersion"]) == Some(api_version)
+        && text(object, &["kind"]).is_some_and(|kind| kinds.contains(&kind))
+}
+
+/// True if `rouse inject` has changed the object.
+pub(super) fn is_injected(object: &DocumentNode) -> bool {
+    at(object, &["metadata", "annotations", INJECTED]).is_some()
+}
+
+/// The workloads that the operator wants to change, each with its Service.
+pub(super) fn pairs(objects: &[DocumentNode], args: &InjectArgs) -> Result<Vec<Pair>, CommandError> {
+    let workloads: Vec<usize> = (0..objects.len())
+        .filter(|n| objects.get(*n).is_some_and(|it| is(it, "apps/v1", &WORKLOADS)))
+        .collect();
+    let wanted = |object: &DocumentNode| {
+        let named = args.workload.is_empty() || args.workload.iter().any(|wanted| wanted == name(object));
+        // Without the annotation there is nothing to take out.
+        named && (!args.remove || is_injected(object))
+    };
+    if let Some(missing) = args
+        .workload
+        .iter()
+        .find(|wanted| !workloads.iter().any(|n| objects.get(*n).is_some_and(|it| name(it) == *wanted)))
+    {
+        let kinds = WORKLOADS.join(", ");
+        return Err(CommandError::Input(format!(
+            "--workload {missing}: no {kinds} of this name is in the file"
+        )));
+    }
+    let chosen = workloads.into_iter().filter_map(|n| Some((n, objects.get(n)?)));
+    let pairs: Result<Vec<Pair>, _> = chosen
+        .filter(|(_, object)| wanted(object))
+        .map(|(workload, object)| service_of(objects, object, args).map(|service| Pair { workload, service }))
+        .collect();
+    let pairs = pairs?;
+    if pairs.is_empty() && !args.remove {
+        return Err(CommandError::Input(
+            "no workload is in the file: expected a Deployment, StatefulSet or DaemonSet (apps/v1) and its Service".to_owned(),
+        ));
+    }
+    alone(objects, &pairs, args)?;
+    Ok(pairs)
+}
+
+/// Refuses an injected Service without its workload: its target port would lead nowhere.
+fn alone(objects: &[DocumentNode], pairs: &[Pair], args: &InjectArgs) -> Result<(), CommandError> {
+    let alone = objects.iter().enumerate().find(|(n, object)| {
+        is(object, "v1", &["Service"]) && is_injected(object) && !pairs.iter().any(|pair| pair.service == *n)
+    });
+    match alone {
+        Some((_, service)) if args.workload.is_empty() => Err(refused(
+            service,
+            "its target port is that of the sidecar, and no injected workload that it selects is in the file: add the workload",
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// The number of the Service that the pods of `workload` register for.
+fn service_of(
+    objects: &[DocumentNode],
+    workload: &DocumentNode,
+    args: &InjectArgs,
+) -> Result<usize, CommandError> {
+    let selecting: Vec<(usize, &DocumentNode)> = objects
+        .iter()
+        .enumerate()
+        .filter(|(_, object)| is(object, "v1", &["Service"]) && selects(object, workload))
+        .collect();
+    // On removal, the annotation says which one it was.
+    let meant = selecting.iter().filter(|(_, service)| {
+        let named = args.service.is_empty() || args.service.iter().any(|wanted| wanted == name(service));
+        named && (!args.remove || is_injected(service))
+    });
+    let meant: Vec<&(usize, &DocumentNode)> = meant.collect();
+    match (&*meant, &*selecting) {
+        ([(service, _)], _) => Ok(*service),
+        ([], []) => {
+            let (namespace, labels) = (namespace(workload), labels(workload));
+            let place =
+                if namespace.is_empty() { String::new() } else { format!(" in namespace {namespace}") };
+            Err(refused(
+                workload,
+                format!(
+                    "the Service that selects its pods is not in the file: add the Service{place} whose selector matches the \
+                     labels {labels}, because its target port changes too"
+                ),
+            ))
+        }
+        ([], others) => {
+            let why = if args.remove { "was changed by rouse inject" } else { "is named by --service" };
+            Err(refused(workload, format!("none of its Services ({}) {why}", names(others.iter()))))
+        }
+        (several, _) => Err(refused(
+            workload,
+            format!(
+                "several Services select its pods ({}), and a pod registers for one: choose it with --service NAME",
+                names(several.iter().copied())
+            ),
+        )),
+    }
+}
+
+fn names<'n>(services: impl Iterator<Item = &'n (usize, &'n DocumentNode)>) -> String {
+    services.map(|(_, service)| name(service)).collect::<Vec<_>>().join(", ")
+}
+
+fn labels(workload: &DocumentNode) -> String {
+    let labels = members(workload, &["spec", "template", "metadata", "labels"]).iter();
+    let labels = labels.map(|entry| format!("{}={}", entry.key, entry.value.as_str().unwrap_or_default()));
+    labels.collect::<Vec<_>>().join(",")
+}
+
+/// The Services that select the workload's pods besides `chosen`: their requests do not go through the sidecar.
+pub(super) fn bypasses(objects: &[DocumentNode], pair: Pair) -> Vec<String> {
+    let Some(workload) = objects.get(pair.workload) else { return Vec::new() };
+    let others = objects.iter().enumerate().filter(|(n, object)| {
+        *n != pair.service && is(object, "v1", &["Service"]) && selects(object, workload)
+    });
+    others.map(|(_, service)| title(service)).collect()
+}
+
+/// Whether the selector of a Service, or its annotation in place of one, matches the labels of the workload's pods.
+fn selects(service: &DocumentNode, workload: &DocumentNode) -> bool {
+    let label = |key: &str| text(workload, &["spec", "template", "metadata", "labels", key]);
+    if namespace(service) != namespace(workload) || text(service, &["spec", "type"]) == Some("ExternalName") {
+        return false;
+    }
+    let selector = members(service, &["spec", "selector"]);
+    if !selector.is_empty() {
+        return selector.iter().all(|entry| match &entry.value.value {
+            Value::Text(value) => label(&entry.key) == Some(value),
+            _ => false,
+        });
+    }
+    let annotation = text(service, &["metadata", "annotations", SELECTOR_ANNOTATION]).unwrap_or_default();
+    let pair =
+        |pair: &str| pair.split_once('=').is_some_and(|(key, value)| label(key.trim()) == Some(value.trim()));
+    !annotation.is_empty() && annotation.split(',').all(pair)
+}
