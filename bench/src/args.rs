@@ -92,6 +92,12 @@ pub(crate) struct ClusterColdStart {
     /// The address of KEDA's interceptor, installed by e2e/cluster/keda [default: without KEDA]
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) keda: Option<SocketAddr>,
+    /// Also measure pods with the sidecar, from this image [default: without push]
+    #[arg(long, value_name = "IMAGE")]
+    pub(crate) push: Option<String>,
+    /// The address of this machine that pods reach, where they register
+    #[arg(long, value_name = "IP", default_value = "10.99.0.254")]
+    pub(crate) push_address: String,
     /// Cold starts per mode; the modes alternate
     #[arg(long, default_value = "20", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) count: u32,

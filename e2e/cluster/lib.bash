@@ -5,9 +5,13 @@ here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
 version=$(awk '$1 == "k8s.io/kubernetes" { print $2 }' "$here/kubernetes/go.mod")
 cache=${ROUSE_KUBERNETES:-${HOME:?}/.cache/rouse/kubernetes/$version}
 bin=$cache/bin
+# The file name has the version: the folder of the programs has only Kubernetes'.
+dns=coredns-$(awk '$2 == "github.com/coredns/coredns" { print $3 }' "$here/dns/go.mod")
 run=$(readlink -m "${ROUSE_CLUSTER:-/tmp/rouse-cluster}")
 # Addresses of the node, and of this machine as the node and its pods see it.
 node_ip=10.99.0.1 host_ip=10.99.0.254
+# Several, for several gateways with the same port. The first is the source of connections.
+host_ips="$host_ip 10.99.0.253 10.99.0.252"
 pod_cidr=10.244.0.0/16 service_cidr=10.96.0.0/16
 # There is one node per machine: its addresses, its link and its cgroups exist once. This link names the run folder of it.
 claim=/run/rouse-cluster

@@ -1,4 +1,4 @@
-# One node: a namespace with containerd, kubelet and kube-proxy in it; sourced by `up`.
+# One node: a namespace with containerd, kubelet, kube-proxy and DNS in it; sourced by `up`.
 # shellcheck shell=bash disable=SC2154 # run, bin and the addresses are set in lib.bash
 
 # The Debian packages that a node needs besides Kubernetes, each with a file that shows that it is installed.
@@ -23,7 +23,10 @@ namespaces() {
     record_child unshare node
     node=$(living "$run/pids/node")
     ip link add rouse0 type veth peer name eth0 netns "$node"
-    ip address add "$host_ip/24" dev rouse0
+    local address
+    for address in $host_ips; do
+        ip address add "$address/24" dev rouse0
+    done
     ip link set rouse0 up
     nsenter --target "$node" --net -- sh -ec \
         "ip address add $node_ip/24 dev eth0; ip link set eth0 up; ip route add default via $host_ip"
@@ -62,7 +65,7 @@ JSON
 
 start_kubelet() {
     # failCgroupV1, cgroupDriver: machines without systemd, or with the old cgroups, are good enough for tests.
-    # clusterDNS: no server is there, but without it every pod causes a warning event.
+    # clusterDNS: on the node itself, so that names do not depend on kube-proxy, which tests stop.
     # makeIPTablesUtilChains: the chains are not used here. evictionHard: a full disk must not evict pods.
     cat >"$run/state/kubelet.yaml" <<YAML
 apiVersion: kubelet.config.k8s.io/v1beta1
@@ -80,7 +83,7 @@ tlsPrivateKeyFile: $pki/kubelet.key
 containerRuntimeEndpoint: unix://$run/containerd.sock
 podLogsDir: $run/logs/pods
 clusterDomain: cluster.local
-clusterDNS: [${service_cidr%.*}.10]
+clusterDNS: [$node_ip]
 resolvConf: ""
 evictionHard: {memory.available: 100Mi, nodefs.available: 1%, nodefs.inodesFree: 1%, imagefs.available: 1%, imagefs.inodesFree: 1%}
 imageGCHighThresholdPercent: 100
@@ -103,7 +106,26 @@ YAML
     start kube-proxy "$bin/kube-proxy" --config="$run/state/kube-proxy.yaml"
 }
 
+# Answers for the names of Services and their pods only. A record is cached for as long as it is valid, 5 s.
+start_dns() {
+    cat >"$run/state/Corefile" <<COREFILE
+.:53 {
+    bind $node_ip
+    ready 127.0.0.1:8181
+    errors
+    cache 5
+    kubernetes cluster.local {
+        kubeconfig $run/kubeconfig
+    }
+}
+COREFILE
+    start coredns "$bin/$dns" -conf "$run/state/Corefile"
+}
+
 node_is_ready() {
+    local node
+    node=$(living "$run/pids/node")
     await kubelet kubectl wait --for=condition=Ready node/node1 --timeout=2s --request-timeout=5s
-    await kube-proxy nsenter --target "$(living "$run/pids/node")" --net -- curl -sf -m 2 http://127.0.0.1:10256/healthz
+    await kube-proxy nsenter --target "$node" --net -- curl -sf -m 2 http://127.0.0.1:10256/healthz
+    await coredns nsenter --target "$node" --net -- curl -sf -m 2 http://127.0.0.1:8181/ready
 }

@@ -30,7 +30,7 @@ pub struct Service {
 }
 
 /// A pod's address.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Endpoint {
     /// Its pod's name.
     pub pod: String,
@@ -40,6 +40,8 @@ pub struct Endpoint {
     pub address: SocketAddr,
     /// `Starting`, `Ready`, `Draining`.
     pub state: String,
+    /// The source of its state: `slice`, `probe` or `push`. A pod that is not in the snapshot any more has none.
+    pub source: Option<String>,
     /// How many requests it has in flight.
     pub in_flight: u64,
     /// Its process.

@@ -1,5 +1,5 @@
-//! Shared code of the end-to-end tests: fixtures that run the product, clients, and the three ways in which a check
-//! reaches an app: directly, through a gateway whose app is at zero, and through one whose app is warm.
+//! Shared code of the end-to-end tests: fixtures that run the product, clients, and the four ways in which a check
+//! reaches an app: directly, through a gateway whose app is at zero, through one whose app is warm, and through a sidecar as well.
 
 #![expect(
     clippy::panic,
@@ -22,6 +22,7 @@ pub mod pod;
 pub mod proc;
 pub mod rouse;
 pub mod runtime;
+pub mod sidecar;
 pub mod target;
 pub mod wait;
 

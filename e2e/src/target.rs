@@ -41,6 +41,8 @@ pub enum Way {
     Cold,
     /// Through a gateway, and a pod is ready.
     Warm,
+    /// The same, and the pod has a sidecar.
+    Sidecar,
 }
 
 impl Target {
@@ -101,7 +103,8 @@ pub async fn run<F: Future<Output = ()>>(
             assert!(!starts.is_empty(), "a request to an app at zero is recorded as a cold start");
             rouse.stop().await;
         }
-        Way::Warm => {
+        Way::Warm | Way::Sidecar => {
+            let app = if way == Way::Sidecar { app.sidecar() } else { app };
             let rouse = Rouse::start(programs, Config::of(app.warm())).await;
             rouse.ready(&name).await;
             check(rouse.target(false)).await;
@@ -136,6 +139,12 @@ macro_rules! ways {
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn through_a_warm_gateway() {
                 $crate::target::run(&$crate::programs!(), $crate::target::Way::Warm, $app, super::$check)
+                    .await;
+            }
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn through_a_gateway_and_a_sidecar() {
+                $crate::target::run(&$crate::programs!(), $crate::target::Way::Sidecar, $app, super::$check)
                     .await;
             }
         }

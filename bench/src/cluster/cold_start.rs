@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::objects::{api, apply, namespace, remove_namespace};
 use super::phases::{PHASES, Reached, Watched};
+use super::push::Push;
 use super::{Gateway, PATIENCE, client, runtime};
 use crate::args::{ClusterColdStart, Format};
 use crate::clock::{Stopwatch, delay};
@@ -48,8 +49,16 @@ pub(crate) fn run(ask: &ClusterColdStart) -> Result<()> {
     let runtime = runtime()?;
     let client = runtime.block_on(client(&ask.kubeconfig))?;
     runtime.block_on(namespace(&client, NAMESPACE))?;
-    let gateway = Gateway::start(&binary, &ask.kubeconfig, &["--watch-namespace", NAMESPACE])?;
-    let mut subjects = runtime.block_on(subjects(&client, gateway.address, ask.keda))?;
+    let image = ask.push.as_deref();
+    let mut push = image.map(|image| Push::new(&binary, NAMESPACE, image, &ask.push_address)).transpose()?;
+    let push_flags = push.as_ref().map(Push::flags).unwrap_or_default();
+    let mut flags = vec!["--watch-namespace", NAMESPACE];
+    flags.extend(push_flags.iter().map(String::as_str));
+    let gateway = Gateway::start(&binary, &ask.kubeconfig, &flags)?;
+    if let Some(push) = &mut push {
+        runtime.block_on(push.publish(&client, &gateway))?;
+    }
+    let mut subjects = runtime.block_on(subjects(&client, gateway.address, push.as_ref(), ask.keda))?;
     for round in 0..ask.count {
         let first = round as usize % subjects.len().max(1);
         subjects.rotate_left(first);
@@ -73,15 +82,98 @@ pub(crate) fn run(ask: &ClusterColdStart) -> Result<()> {
     print(ask.common.output, &subjects)
 }
 
-async fn subjects(client: &Client, rouse: SocketAddr, keda: Option<SocketAddr>) -> Result<Vec<Subject>> {
+/// A mode of Rouse.
+#[derive(Debug, Clone, Copy)]
+struct Mode {
+    label: &'static str,
+    app: &'static str,
+    direct: &'static str,
+    probe: &'static str,
+    /// Seconds between two readiness probes of the kubelet.
+    period: u32,
+    push: bool,
+}
+
+const MODES: [Mode; 3] = [
+    Mode {
+        label: "Rouse always, probing",
+        app: "probed",
+        direct: "always",
+        probe: "enabled",
+        period: 1,
+        push: false,
+    },
+    Mode {
+        label: "Rouse always",
+        app: "direct",
+        direct: "always",
+        probe: "disabled",
+        period: 1,
+        push: false,
+    },
+    Mode {
+        label: "Rouse disabled (ClusterIP)",
+        app: "cluster-ip",
+        direct: "disabled",
+        probe: "disabled",
+        period: 1,
+        push: false,
+    },
+];
+
+/// Measured beside the others if there is an image with the sidecar. With a period of 10 s the kubelet is late.
+const PUSH_MODES: [Mode; 4] = [
+    Mode {
+        label: "Rouse always, push",
+        app: "pushed",
+        direct: "always",
+        probe: "disabled",
+        period: 1,
+        push: true,
+    },
+    Mode {
+        label: "10 s: always, probing",
+        app: "probed-10",
+        direct: "always",
+        probe: "enabled",
+        period: 10,
+        push: false,
+    },
+    Mode {
+        label: "10 s: always",
+        app: "direct-10",
+        direct: "always",
+        probe: "disabled",
+        period: 10,
+        push: false,
+    },
+    Mode {
+        label: "10 s: always, push",
+        app: "pushed-10",
+        direct: "always",
+        probe: "disabled",
+        period: 10,
+        push: true,
+    },
+];
+
+async fn subjects(
+    client: &Client,
+    rouse: SocketAddr,
+    push: Option<&Push>,
+    keda: Option<SocketAddr>,
+) -> Result<Vec<Subject>> {
     let mut all = Vec::new();
-    for (label, app, direct, probe) in [
-        ("Rouse always, probing", "probed", "always", "enabled"),
-        ("Rouse always", "direct", "always", "disabled"),
-        ("Rouse disabled (ClusterIP)", "cluster-ip", "disabled", "disabled"),
-    ] {
-        for object in app_objects(app, direct, probe) {
-            apply(client, NAMESPACE, &object).await?;
+    let more: &[Mode] = if push.is_some() { &PUSH_MODES } else { &[] };
+    for mode in MODES.iter().chain(more) {
+        let Mode { label, app, .. } = *mode;
+        let objects = app_objects(mode).to_vec();
+        let objects = match push.filter(|_| mode.push) {
+            Some(push) => push.inject(&objects)?,
+            None => objects,
+        };
+        for object in &objects {
+            apply(client, NAMESPACE, object).await?;
         }
         let (namespace, cluster_ip) = (NAMESPACE.to_owned(), cluster_ip(client, NAMESPACE, app).await?);
         let (host, app) = (format!("{app}.test"), app.to_owned());
@@ -104,13 +196,14 @@ async fn subjects(client: &Client, rouse: SocketAddr, keda: Option<SocketAddr>) 
     Ok(all)
 }
 
-/// The app that every subject wakes: one second between two readiness probes.
-fn app_objects(app: &str, direct: &str, probe: &str) -> [Value; 3] {
+/// The app that a subject wakes.
+fn app_objects(mode: &Mode) -> [Value; 3] {
+    let Mode { app, direct, probe, period, .. } = *mode;
     let labels = json!({"app": app});
     let container = json!({
         "name": "hello", "image": "localhost/hello:1",
         "ports": [{"name": "http", "containerPort": 8080}],
-        "readinessProbe": {"httpGet": {"path": "/healthz", "port": "http"}, "periodSeconds": 1},
+        "readinessProbe": {"httpGet": {"path": "/healthz", "port": "http"}, "periodSeconds": period},
     });
     let template = json!({
         "metadata": {"labels": labels},

@@ -5,6 +5,7 @@ pub(crate) mod cold_start;
 mod large;
 mod objects;
 mod phases;
+mod push;
 pub(crate) mod size;
 
 use std::net::SocketAddr;

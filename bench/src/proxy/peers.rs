@@ -31,6 +31,8 @@ struct Place<'f> {
     tls_listen: SocketAddr,
     certificate: &'f Certificate,
     folder: &'f Path,
+    /// The product.
+    rouse: &'f Path,
 }
 
 type Start = fn(&Place<'_>, &Path) -> Result<ProxyUnderTest>;
@@ -47,7 +49,9 @@ pub(super) fn start(ask: &Ask, folder: &Path) -> Result<Vec<ProxyUnderTest>> {
         let (earlier, _) = rouse(&common, &certificate, &folder)?;
         proxies.push(ProxyUnderTest { name: format!("rouse, baseline {number}"), ..earlier });
     }
-    let peers: [(&str, Start); 5] = [
+    let product = binary(ask.matrix.common.rouse.as_deref())?;
+    let peers: [(&str, Start); 6] = [
+        ("sidecar", sidecar),
         ("tokio + httparse (ceiling)", ceiling),
         ("nginx", nginx),
         ("haproxy", haproxy),
@@ -63,7 +67,9 @@ pub(super) fn start(ask: &Ask, folder: &Path) -> Result<Vec<ProxyUnderTest>> {
         fs::create_dir_all(&folder)?;
         let (listen, h2c_listen, tls_listen) = (ports::free()?, ports::free()?, ports::free()?);
         let (certificate, folder) = (&certificate, folder.as_path());
-        let place = Place { upstream, h2c_upstream, listen, h2c_listen, tls_listen, certificate, folder };
+        let rouse = product.as_path();
+        let place =
+            Place { upstream, h2c_upstream, listen, h2c_listen, tls_listen, certificate, folder, rouse };
         match start(&place, &tools) {
             Ok(proxy) => proxies.push(ProxyUnderTest { name: name.to_owned(), ..proxy }),
             Err(error) => eprintln!("MISSING: {name}: {error}; it is left out"),
@@ -110,7 +116,8 @@ fn tls_door(address: SocketAddr, certificate: &Certificate) -> ProxyAddress {
 impl Place<'_> {
     /// Fills in the placeholders of a configuration.
     fn fill(&self, template: &str) -> String {
-        let Place { upstream, h2c_upstream, listen, h2c_listen, tls_listen, certificate, folder } = self;
+        let Place { upstream, h2c_upstream, listen, h2c_listen, tls_listen, certificate, folder, rouse: _ } =
+            self;
         let Certificate { cert, key, both } = certificate;
         template
             .replace("@TLS_LISTEN@", &tls_listen.to_string())
@@ -148,6 +155,14 @@ fn ceiling(place: &Place<'_>, _: &Path) -> Result<ProxyUnderTest> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["forward", "--listen", &place.listen.to_string()]);
     place.open("ceiling", command.args(["--upstream", &place.upstream.to_string()]), &[])
+}
+
+/// `rouse sidecar`, without push.
+fn sidecar(place: &Place<'_>, _: &Path) -> Result<ProxyUnderTest> {
+    let mut command = Command::new(place.rouse);
+    command.args(["sidecar", "--register", "none", "--admin", "127.0.0.1:0", "--workers", WORKERS]);
+    command.args(["--listen", &place.listen.to_string(), "--app", &place.upstream.to_string()]);
+    place.open("sidecar", &mut command, &[])
 }
 
 fn nginx(place: &Place<'_>, _: &Path) -> Result<ProxyUnderTest> {
@@ -195,6 +210,7 @@ mod tests {
             tls_listen: address(5),
             certificate: &Certificate { cert, key, both },
             folder: Path::new("folder"),
+            rouse: Path::new("rouse"),
         };
         for template in [
             include_str!("../../peers/nginx.conf"),

@@ -19,6 +19,7 @@ use rouse_net::clock::TokioClock;
 use rouse_net::listen;
 use rouse_proxy::budget::ConnectionLimits;
 use rouse_proxy::listen::{Gateway, ListenerOptions, ProxyListener, ProxySettings, Workers};
+use rouse_proxy::message::Placement;
 use rouse_proxy::request::TrustedProxies;
 use rouse_proxy::routing::{NoPodPolicy, Route, RouteTable, Rule, Target};
 use rouse_proxy::telemetry::metrics::Metrics;
@@ -82,6 +83,7 @@ async fn serve(size: DataPlane) -> Result<()> {
     let registry = Registry::new(registry::RegistrySettings::default(), Arc::new(clock), Arc::new(NoEngine));
     let settings = ProxySettings {
         id: "bench".into(),
+        placement: Placement::Gateway,
         trusted: TrustedProxies::private(),
         bounds: HoldLimits::default(),
         clock,

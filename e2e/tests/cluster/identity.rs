@@ -88,6 +88,17 @@ pub(crate) async fn everywhere(space: &TestNamespace) -> Everywhere {
     Everywhere { space: space.clone(), binding }
 }
 
+/// Lets the gateway of this namespace have tokens reviewed. The namespace owns the binding, which is removed with it.
+pub(crate) async fn may_review_tokens(space: &TestNamespace) {
+    let namespace = space.itself().await;
+    let name = format!("{}-reviews", space.name());
+    let mut binding = binding("ClusterRoleBinding", &name, "ClusterRole", "system:auth-delegator", space);
+    binding["metadata"]["ownerReferences"] = json!([{
+        "apiVersion": "v1", "kind": "Namespace", "name": space.name(), "uid": namespace["metadata"]["uid"],
+    }]);
+    cluster::apply(space.client(), None, &binding).await;
+}
+
 /// A `ClusterRoleBinding`. It is in no namespace, so the trial must remove it at the end.
 pub(crate) struct Everywhere {
     space: TestNamespace,
@@ -137,12 +148,13 @@ fn binding(kind: &str, name: &str, role_kind: &str, role: &str, space: &TestName
 }
 
 async fn token(space: &TestNamespace) -> String {
-    let path = format!("/api/v1/namespaces/{}/serviceaccounts/{NAME}/token", space.name());
-    let asked = json!({
-        "apiVersion": "authentication.k8s.io/v1",
-        "kind": "TokenRequest",
-        "spec": { "expirationSeconds": 7200 },
-    });
+    token_of(space, NAME, json!({ "expirationSeconds": 7200 })).await
+}
+
+/// A token of an account; `spec` is that of a `TokenRequest`.
+pub(crate) async fn token_of(space: &TestNamespace, account: &str, spec: Value) -> String {
+    let path = format!("/api/v1/namespaces/{}/serviceaccounts/{account}/token", space.name());
+    let asked = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec });
     let request = http::Request::post(path)
         .header(http::header::CONTENT_TYPE, "application/json")
         .body(asked.to_string().into_bytes())

@@ -63,6 +63,11 @@ mod own_cluster;
 mod ownership;
 mod ports;
 mod protocols;
+mod push;
+mod push_identity;
+mod push_merge;
+mod push_sidecar;
+mod push_without_api_server;
 mod rbac;
 mod rollouts;
 mod route;
@@ -97,6 +102,10 @@ const MODULES: &[&[Case]] = &[
     ownership::TRIALS,
     keda::TRIALS,
     rollouts::TRIALS,
+    push_identity::TRIALS,
+    push_merge::TRIALS,
+    push_sidecar::TRIALS,
+    push_without_api_server::TRIALS,
     watches::TRIALS,
 ];
 

@@ -40,7 +40,11 @@ fn app(replicas: u32) -> App {
 }
 
 /// Runs `act` repeatedly under load, at least once.
-async fn under_load(space: &TestNamespace, gateway: &Gateway, mut act: impl AsyncFnMut(u32)) -> Tally {
+pub(crate) async fn under_load(
+    space: &TestNamespace,
+    gateway: &Gateway,
+    mut act: impl AsyncFnMut(u32),
+) -> Tally {
     let load = Load::on(&gateway.target(&space.host("shop")), RATE);
     let end = Instant::now() + Duration::from_secs(seconds());
     load.flows(100).await;
@@ -66,7 +70,7 @@ async fn uids(space: &TestNamespace) -> BTreeSet<String> {
 }
 
 /// Changes the pod template, and waits until `count` new pods are ready.
-async fn roll(space: &TestNamespace, kind: Kind, round: u32, count: usize) {
+pub(crate) async fn roll(space: &TestNamespace, kind: Kind, round: u32, count: usize) {
     let before = uids(space).await;
     let change = json!({ "metadata": { "annotations": { "round": round.to_string() } } });
     space.patch(kind, "shop", json!({ "spec": { "template": change } })).await;

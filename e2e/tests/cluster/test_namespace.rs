@@ -28,10 +28,11 @@ pub(crate) const EVENT: Kind = ("v1", "Event");
 pub(crate) const SLICE: Kind = ("discovery.k8s.io/v1", "EndpointSlice");
 pub(crate) const ROUTE: Kind = ("http.keda.sh/v1beta1", "InterceptorRoute");
 
-/// The name and address of a pod.
+/// The name, the identity and the address of a pod.
 #[derive(Debug, Clone)]
 pub(crate) struct Pod {
     pub(crate) name: String,
+    pub(crate) uid: String,
     pub(crate) ip: IpAddr,
 }
 
@@ -78,6 +79,15 @@ impl TestNamespace {
         if let Err(error) = api.delete(&self.0.name, &DeleteParams::default()).await {
             eprintln!("cannot remove namespace {}: {error}", self.0.name);
         }
+    }
+
+    /// The object of it.
+    pub(crate) async fn itself(&self) -> Value {
+        let namespace = json!({ "apiVersion": "v1", "kind": "Namespace" });
+        let api = cluster::api_of(&self.0.client, None, &namespace);
+        let found = api.get(&self.0.name).await;
+        let found = found.unwrap_or_else(|error| panic!("no namespace {}: {error}", self.0.name));
+        serde_json::to_value(found).unwrap()
     }
 
     /// Its name.
@@ -168,9 +178,25 @@ impl TestNamespace {
         serde_json::to_value(patched.unwrap_or_else(|error| panic!("cannot patch {name}: {error}"))).unwrap()
     }
 
+    /// Merges `change` into the status of an object.
+    pub(crate) async fn patch_status(&self, kind: Kind, name: &str, change: Value) {
+        let patched =
+            self.api(kind).patch_status(name, &PatchParams::default(), &Patch::Strategic(change)).await;
+        patched.unwrap_or_else(|error| panic!("cannot patch the status of {name}: {error}"));
+    }
+
     /// Deletes an object; it need not exist.
     pub(crate) async fn delete(&self, kind: Kind, name: &str) {
-        match self.api(kind).delete(name, &DeleteParams::default()).await {
+        self.delete_with(kind, name, &DeleteParams::default()).await;
+    }
+
+    /// The same without a grace period, for pods that no kubelet runs.
+    pub(crate) async fn delete_now(&self, kind: Kind, name: &str) {
+        self.delete_with(kind, name, &DeleteParams::default().grace_period(0)).await;
+    }
+
+    async fn delete_with(&self, kind: Kind, name: &str, options: &DeleteParams) {
+        match self.api(kind).delete(name, options).await {
             Ok(_) => {}
             Err(Error::Api(status)) if status.code == 404 => {}
             Err(error) => panic!("cannot delete {} {name}: {error}", kind.1),
@@ -211,6 +237,12 @@ impl TestNamespace {
     pub(crate) async fn pods(&self, app: &str) -> Vec<Pod> {
         let pods = self.list(POD, &format!("app={app}")).await;
         pods.iter().filter(|pod| pod["metadata"]["deletionTimestamp"].is_null()).filter_map(pod).collect()
+    }
+
+    /// Waits until a pod has an address, whether or not it is ready.
+    pub(crate) async fn addressed_pod(&self, name: &str) -> Pod {
+        let object = self.until(POD, name, "to have an address", |object| pod(object).is_some()).await;
+        pod(&object).unwrap()
     }
 
     /// Waits until exactly `count` pods of an app are ready, also in the `EndpointSlice`s of its Service.
@@ -323,7 +355,8 @@ impl TestNamespace {
 
 fn pod(object: &Value) -> Option<Pod> {
     let ip = object["status"]["podIP"].as_str()?.parse().ok()?;
-    Some(Pod { name: object["metadata"]["name"].as_str()?.to_owned(), ip })
+    let text = |field: &str| object["metadata"][field].as_str().map(str::to_owned);
+    Some(Pod { name: text("name")?, uid: text("uid")?, ip })
 }
 
 /// The programs under test.

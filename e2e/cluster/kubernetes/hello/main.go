@@ -1,9 +1,11 @@
-// Hello is the app of the cluster's own smoke test: it answers with its host name, and /healthz answers 200.
+// Hello is the app of the cluster's own smoke test: it answers with its host name, /healthz with 200, and /resolve/NAME with
+// the addresses of a name.
 package main
 
 import (
 	"fmt"
 	"log"
+	"net"
 	"net/http"
 	"os"
 	"os/signal"
@@ -23,6 +25,14 @@ func main() {
 		log.Fatal(err)
 	}
 	http.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	http.HandleFunc("/resolve/{name}", func(w http.ResponseWriter, r *http.Request) {
+		addresses, err := net.DefaultResolver.LookupHost(r.Context(), r.PathValue("name"))
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadGateway)
+			return
+		}
+		fmt.Fprintln(w, addresses)
+	})
 	http.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "hello from", name) })
 	log.Fatal(http.ListenAndServe(":8080", nil))
 }
