@@ -14,6 +14,8 @@ DIFFERENTIAL_CASES ?= 1000000
 LOAD_SECONDS ?= 60
 SIEGE_SECONDS ?= 30
 SIEGE_CLIENTS ?= 5
+STORM_PODS ?= 10000
+STORM_FORGED ?= 100000
 
 .PHONY: help
 help: ## print this list
@@ -54,8 +56,9 @@ shuttle: ## run whole services under thousands of random schedules
 	RUSTFLAGS="--cfg shuttle" cargo test --release --target-dir target/shuttle -p rouse-core --test concurrency
 
 .PHONY: stress
-stress: ## stress-test the core on real threads, for STRESS_SECONDS (30)
+stress: ## stress-test the core and registrations on real threads, for STRESS_SECONDS (30)
 	ROUSE_STRESS_SECONDS=$(STRESS_SECONDS) cargo test -p rouse-core --test stress -- --nocapture
+	ROUSE_STRESS_SECONDS=$(STRESS_SECONDS) cargo test -p rouse-register --test server stress -- --nocapture
 
 .PHONY: load
 load: ## check that no request fails while pods and gateways come and go, for LOAD_SECONDS (60) per scenario
@@ -64,6 +67,10 @@ load: ## check that no request fails while pods and gateways come and go, for LO
 .PHONY: siege
 siege: ## attack with SIEGE_CLIENTS (5) for SIEGE_SECONDS (30) each: memory stays bounded, other clients are served
 	ROUSE_SIEGE_SECONDS=$(SIEGE_SECONDS) ROUSE_SIEGE_CLIENTS=$(SIEGE_CLIENTS) ROUSE_SIEGE_LIVEZ_SECONDS=1 cargo test -p rouse-e2e --test siege
+
+.PHONY: storm
+storm: ## register STORM_PODS (10000) pods at once, then send STORM_FORGED (100000) forged registrations
+	ROUSE_STORM_PODS=$(STORM_PODS) ROUSE_STORM_FORGED=$(STORM_FORGED) cargo test -p rouse-e2e --test storm -- --nocapture
 
 .PHONY: fuzz
 fuzz: $(TOOLS)/bin/cargo-fuzz ## fuzz every parser of outside input, for FUZZ_SECONDS (20) each
@@ -105,6 +112,10 @@ differential: ## compare the gateway with a strict HTTP/1 parser, DIFFERENTIAL_C
 bench-core: ## measure the core (bench/README.md)
 	cargo bench -p rouse-core --bench core
 
+.PHONY: bench-registrations
+bench-registrations: ## measure registrations per CPU-second, by credential (bench/README.md)
+	cargo bench -p rouse-register --bench registrations
+
 # The product is built by itself, as people get it: together, the two would share the features of their crates.
 .PHONY: bench-cold-start
 bench-cold-start: ## measure the first request after zero (bench/README.md)
@@ -115,6 +126,11 @@ bench-cold-start: ## measure the first request after zero (bench/README.md)
 bench-proxy: ## measure CPU per request, also over TLS, beside nginx, HAProxy, Envoy and Go (bench/README.md)
 	cargo build --release -p rouse-cli
 	cargo run --release -p rouse-bench -- proxy --tools $(TOOLS) --svg bench/proxy.svg
+
+.PHONY: bench-sidecar
+bench-sidecar: ## measure CPU per request of the sidecar beside Go's ReverseProxy and nginx (bench/README.md)
+	cargo build --release -p rouse-cli
+	cargo run --release -p rouse-bench -- proxy --tools $(TOOLS) --peers sidecar --peers nginx --peers go
 
 .PHONY: bench-growth
 bench-growth: ## measure CPU per request with more routes, services, endpoints (bench/README.md)

@@ -41,3 +41,12 @@ app.kubernetes.io/component: gateway
   resources: [events]
   verbs: [create]
 {{- end }}
+
+{{- /* The Secret with the certificate of the registration listener; empty if push is off. An upgrade with --reuse-values from
+an older chart has no push at all: parentheses make that the same as off. */}}
+{{- define "rouse.registerSecret" -}}
+{{- if (.Values.push).enabled }}
+{{- $made := ternary "rouse-register-tls" "" (not (empty (((.Values.push).certManager).issuerRef).name)) }}
+{{- .Values.push.secretName | default $made | required "push.enabled needs push.secretName or push.certManager.issuerRef.name" }}
+{{- end }}
+{{- end }}
