@@ -21,7 +21,7 @@ use std::time::{Duration, SystemTime};
 use jsonwebtoken::Algorithm;
 use prometheus_client::registry::Registry as Metrics;
 use rouse_core::budget::Rate;
-use rouse_core::endpoint::{PodUid, ServiceId};
+use rouse_core::endpoint::PodUid;
 use rouse_net::auth::{
     Authenticators, BoxFuture, Claim, ClaimError, ClaimGrant, KeyScope, Ownership, PodIdentity, PushMode,
     SharedKey, SharedKeys,
@@ -61,7 +61,7 @@ impl Ownership for Granted {
         Box::pin(async { Ok(ClaimGrant { mode: None, leaving: false }) })
     }
 
-    fn is_granted(&self, _: &ServiceId, _: &PodUid) -> bool {
+    fn is_granted(&self, _: &Claim) -> bool {
         true
     }
 }

@@ -122,7 +122,7 @@ impl Ownership for LocalEngine {
         Box::pin(async { self.decide(claim) })
     }
 
-    fn is_granted(&self, service: &ServiceId, uid: &PodUid) -> bool {
-        self.pod(service, uid).is_some()
+    fn is_granted(&self, claim: &Claim) -> bool {
+        self.decide(claim).is_ok()
     }
 }

@@ -119,7 +119,7 @@ async fn a_pod_may_say_only_what_the_engine_started() {
     let pod = bench.ready("hello", 1).await.pods[0].clone();
     let (engine, truth) = (&bench.engine, claim(&pod));
     assert_eq!(engine.check(&truth).await, Ok(ClaimGrant { mode: None, leaving: false }));
-    assert!(engine.is_granted(&truth.service, &truth.uid));
+    assert!(engine.is_granted(&truth));
     let stranger: IpAddr = "127.0.0.9".parse().unwrap();
     let port = |number| BTreeMap::from([(PortName::new(PORT_NAME), number)]);
     let lies = [
@@ -131,6 +131,7 @@ async fn a_pod_may_say_only_what_the_engine_started() {
     ];
     for lie in lies {
         assert!(matches!(engine.check(&lie).await, Err(ClaimError::Denied(_))), "{lie:?}");
+        assert!(!engine.is_granted(&lie), "{lie:?}");
     }
     // Pods that are not known are perhaps not known yet.
     let unknown = [
@@ -140,7 +141,7 @@ async fn a_pod_may_say_only_what_the_engine_started() {
     ];
     for claim in unknown {
         assert!(matches!(engine.check(&claim).await, Err(ClaimError::Unavailable(_))), "{claim:?}");
-        assert!(!engine.is_granted(&claim.service, &claim.uid));
+        assert!(!engine.is_granted(&claim));
     }
     bench.end().await;
 }

@@ -79,7 +79,7 @@ pub trait Ownership: Send + Sync {
     /// when it is not true any more.
     fn check<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<ClaimGrant, ClaimError>>;
 
-    /// Whether the claim of this pod is still granted. The server asks after it applied a push: the pod may have changed
-    /// between the check and the push.
-    fn is_granted(&self, service: &ServiceId, uid: &PodUid) -> bool;
+    /// Whether exactly this claim is still granted. The server asks after it applied a push: the pod may have changed, or another
+    /// claim of it may have been granted, between the check and the push.
+    fn is_granted(&self, claim: &Claim) -> bool;
 }

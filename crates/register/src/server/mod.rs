@@ -180,7 +180,7 @@ impl RegistrationServer {
         let outcome =
             target.push(registration.push()).map_err(|refused| Refusal::TooManyPods(refused.to_string()))?;
         // The pod may have changed between the check and the push: the withdrawal came too early to find the push.
-        if !self.parts.ownership.is_granted(service, uid) {
+        if !self.parts.ownership.is_granted(&registration.claim) {
             target.withdraw_push(uid);
             return Err(Refusal::Unavailable(
                 "the pod or its Service changed during the registration; send it again".to_owned(),

@@ -15,7 +15,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use prometheus_client::registry::Registry as Metrics;
-use rouse_core::endpoint::{PodUid, PortName, ServiceId, Source, State};
+use rouse_core::endpoint::{PodUid, PortName, Source, State};
 use rouse_core::merge::PushEvent;
 use rouse_core::random::Random;
 use rouse_core::registry::{Registry, RegistrySettings};
@@ -66,7 +66,7 @@ impl Ownership for Trusting {
         Box::pin(async { Ok(ClaimGrant { mode: None, leaving: false }) })
     }
 
-    fn is_granted(&self, _service: &ServiceId, _uid: &PodUid) -> bool {
+    fn is_granted(&self, _claim: &Claim) -> bool {
         true
     }
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, SystemTime};
 
 use prometheus_client::registry::Registry as Metrics;
-use rouse_core::endpoint::{PodUid, ServiceId, Source, State};
+use rouse_core::endpoint::{PodUid, Source, State};
 use rouse_core::snapshot::PortView;
 use rouse_net::auth::{
     AuthError, Authenticators, BoxFuture, CertificateAuthenticator, Claim, ClaimError, ClaimGrant, KeyScope,
@@ -83,8 +83,8 @@ impl Ownership for ScriptedOwnership {
         Box::pin(async move { answer.unwrap_or_else(none) })
     }
 
-    fn is_granted(&self, _service: &ServiceId, uid: &PodUid) -> bool {
-        !self.revoked.lock().unwrap().contains(uid)
+    fn is_granted(&self, claim: &Claim) -> bool {
+        !self.revoked.lock().unwrap().contains(&claim.uid)
     }
 }
 

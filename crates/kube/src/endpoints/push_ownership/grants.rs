@@ -70,6 +70,10 @@ impl Tables {
         self.by_pod.get(uid)?.iter().find(|granted| granted.claim.service == *service)
     }
 
+    fn exactly(&self, claim: &Claim) -> Option<&Arc<GrantedClaim>> {
+        self.get(&claim.service, &claim.uid).filter(|granted| granted.claim == *claim)
+    }
+
     fn insert(&mut self, granted: GrantedClaim) {
         let (service, uid) = (granted.claim.service.clone(), granted.claim.uid.clone());
         let of_pod = self.by_pod.entry(uid.clone()).or_default();
@@ -120,13 +124,14 @@ impl GrantTable {
     /// The grant of exactly this claim, if it stands. Records that the claim was renewed.
     pub(super) fn renew(&self, claim: &Claim, now: Moment) -> Option<ClaimGrant> {
         let tables = self.read();
-        let granted = tables.get(&claim.service, &claim.uid).filter(|granted| granted.claim == *claim)?;
+        let granted = tables.exactly(claim)?;
         granted.renewed.store(now.as_nanos(), Ordering::Relaxed);
         Some(granted.grant)
     }
 
-    pub(super) fn get(&self, service: &ServiceId, uid: &PodUid) -> Option<ClaimGrant> {
-        self.read().get(service, uid).map(|granted| granted.grant)
+    /// The grant of exactly this claim, if it stands.
+    pub(super) fn get(&self, claim: &Claim) -> Option<ClaimGrant> {
+        self.read().exactly(claim).map(|granted| granted.grant)
     }
 
     /// Adds a claim, in place of an earlier claim of this pod about this service.
@@ -142,8 +147,7 @@ impl GrantTable {
     /// Replaces what is known of a claim, if it still stands. A claim that was removed meanwhile does not come back.
     pub(super) fn update(&self, granted: GrantedClaim) {
         let mut tables = self.write();
-        let (service, uid) = (&granted.claim.service, &granted.claim.uid);
-        if tables.get(service, uid).is_some_and(|there| there.claim == granted.claim) {
+        if tables.exactly(&granted.claim).is_some() {
             tables.insert(granted);
         }
     }
@@ -151,7 +155,7 @@ impl GrantTable {
     /// Removes exactly this claim. Another claim of the pod stays: a false claim must not end a true one.
     pub(super) fn remove(&self, claim: &Claim) {
         let mut tables = self.write();
-        if tables.get(&claim.service, &claim.uid).is_some_and(|there| there.claim == *claim) {
+        if tables.exactly(claim).is_some() {
             tables.remove(&claim.service, &claim.uid);
         }
     }

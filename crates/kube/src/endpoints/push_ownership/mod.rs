@@ -279,7 +279,7 @@ impl PushOwnership {
             let withdrawn = match self.settle(claim, Occasion::Changed(&granted)) {
                 Err(_) => true,
                 // Also if the claim was removed meanwhile: later changes would not find it.
-                Ok(_) if is_applied(before) && !self.is_granted(&claim.service, &claim.uid) => true,
+                Ok(_) if is_applied(before) && !self.is_applied_for(claim) => true,
                 // `not-ready` and `draining` of a pod that is being deleted stay. Only a `ready` that no slice confirms goes.
                 Ok(grant) => grant.leaving && !before.leaving && self.is_ready_by_push(claim),
             };
@@ -287,6 +287,14 @@ impl PushOwnership {
                 self.withdraw_push(claim);
             }
         }
+    }
+
+    /// Whether a claim of this pod about this service stands: this one, or one that has replaced it.
+    fn is_applied_for(&self, claim: &Claim) -> bool {
+        self.grants
+            .of_pod(&claim.uid)
+            .iter()
+            .any(|granted| granted.claim.service == claim.service && is_applied(granted.grant))
     }
 
     fn registered(&self, service: &ServiceId) -> Option<Arc<Service>> {
@@ -338,7 +346,7 @@ impl Ownership for PushOwnership {
         })
     }
 
-    fn is_granted(&self, service: &ServiceId, uid: &PodUid) -> bool {
-        self.grants.get(service, uid).is_some_and(is_applied)
+    fn is_granted(&self, claim: &Claim) -> bool {
+        self.grants.get(claim).is_some_and(is_applied)
     }
 }

@@ -85,6 +85,26 @@ async fn changes_that_were_missed_are_found_in_the_next_list() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn only_the_last_claim_of_a_pod_about_a_service_is_granted() {
+    let api = shop();
+    edit(&api, "pods", "cart-1", |pod| {
+        pod["status"]["podIPs"] = json!([{"ip": "10.0.0.1"}, {"ip": "10.0.0.7"}]);
+    });
+    let rig = following(&api).await;
+    let (one, both) = (claim(1), Claim { ips: vec![ip(1), ip(7)], ..claim(1) });
+    granted(&rig, &one).await;
+    granted(&rig, &both).await;
+    assert!(!is_granted(&rig, &one), "a push of it that is applied now must be withdrawn");
+    // A change of the pod keeps the push of the last claim.
+    push(&rig, &both, PushEvent::Ready, 1);
+    edit(&api, "pods", "cart-1", |pod| pod["metadata"]["labels"]["new"] = json!("y"));
+    pass(Duration::from_secs(1)).await;
+    assert!(is_granted(&rig, &both));
+    assert_eq!(rig.ready("cart"), 1);
+    rig.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_other_pods_of_a_service_stay_when_one_leaves() {
     let api = shop();
     api.put("pods", pod("cart-2", 2));

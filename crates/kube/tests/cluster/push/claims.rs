@@ -120,15 +120,10 @@ async fn a_pod_cannot_claim_another_service_namespace_pod_uid_port_or_ip() {
     for (what, lie, says) in lies {
         let text = denied(&rig, &lie).await;
         assert!(text.contains(says), "{what}: {text}");
-        assert!(!is_granted(&rig, &Claim { uid: uid("cart-0"), ..claim(1) }), "{what}");
+        assert!(!is_granted(&rig, &lie), "{what}");
     }
     // A false claim ends no true one.
     assert!(is_granted(&rig, &claim(1)) && is_granted(&rig, &claim(2)));
-    for service in [id("till"), other_namespace("cart")] {
-        for pod in ["cart-1", "cart-2", "cart-9"] {
-            assert!(!rig.cluster.push_ownership().is_granted(&service, &uid(pod)), "{service} {pod}");
-        }
-    }
     rig.stop().await;
 }
 
