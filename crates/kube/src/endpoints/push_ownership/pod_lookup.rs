@@ -20,12 +20,17 @@ use crate::endpoints::pod_index::{PodFacts, PodUpdate};
 
 /// The most look-ups under way at a time. Forged claims of pods that do not exist must not flood the API server.
 const AT_ONCE: usize = 16;
+/// The most look-ups of one namespace under way at a time.
+const AT_ONCE_OF_NAMESPACE: usize = 4;
 /// How long a look-up may take, with the wait for its turn.
 const ANSWER: Duration = Duration::from_secs(5);
 /// How long a look-up that found no pod is remembered. A sidecar runs in its pod, so a pod that is looked up exists already.
 const REMEMBERED: Duration = Duration::from_secs(1);
 /// The most look-ups that are remembered.
 const MOST: usize = 1024;
+/// The most look-ups of one namespace that are remembered. Who has a shared key can invent pods in its namespaces, and must not
+/// take the look-ups of others.
+const MOST_OF_NAMESPACE: usize = 128;
 
 /// The pod that a claim names.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -62,6 +67,8 @@ pub(super) enum Outcome {
 pub(super) struct Lookup {
     began: Moment,
     round: u64,
+    /// Shared by the look-ups of the namespace.
+    turns: Arc<Semaphore>,
     outcome: OnceCell<Outcome>,
     /// The watch has seen that the pod is gone.
     gone: AtomicBool,
@@ -118,10 +125,10 @@ impl PodLookup {
     }
 
     /// Looks up a pod. Concurrent calls for one pod send one request; if the call that sends it is cancelled, another
-    /// call sends it again. `None`: too many look-ups are under way.
+    /// call sends it again. `None`: too many look-ups are under way, in all or in its namespace.
     pub(super) async fn find(&self, key: &PodKey) -> Option<Arc<Lookup>> {
         let lookup = self.shared(key)?;
-        lookup.outcome.get_or_init(|| self.ask(key, lookup.round)).await;
+        lookup.outcome.get_or_init(|| self.ask(key, &lookup)).await;
         Some(lookup)
     }
 
@@ -133,22 +140,35 @@ impl PodLookup {
         if let Some(lookup) = known.get(key).filter(|lookup| is_current(lookup)) {
             return Some(Arc::clone(lookup));
         }
-        if known.len() >= MOST {
+        let is_full = |known: &HashMap<PodKey, Arc<Lookup>>| {
+            let of_namespace = known.keys().filter(|other| other.namespace == key.namespace);
+            known.len() >= MOST || of_namespace.count() >= MOST_OF_NAMESPACE
+        };
+        if is_full(&known) {
             known.retain(|_, lookup| is_current(lookup));
+            if is_full(&known) {
+                return None;
+            }
         }
-        if known.len() >= MOST {
-            return None;
-        }
-        let round = self.lists_begun.load(Ordering::SeqCst);
-        let lookup =
-            Arc::new(Lookup { began: now, round, outcome: OnceCell::new(), gone: AtomicBool::new(false) });
+        let neighbour = known.iter().find(|(other, _)| other.namespace == key.namespace);
+        let lookup = Arc::new(Lookup {
+            began: now,
+            round: self.lists_begun.load(Ordering::SeqCst),
+            turns: neighbour.map_or_else(
+                || Arc::new(Semaphore::new(AT_ONCE_OF_NAMESPACE)),
+                |(_, lookup)| Arc::clone(&lookup.turns),
+            ),
+            outcome: OnceCell::new(),
+            gone: AtomicBool::new(false),
+        });
         known.insert(key.clone(), Arc::clone(&lookup));
         Some(lookup)
     }
 
-    async fn ask(&self, key: &PodKey, round: u64) -> Outcome {
+    async fn ask(&self, key: &PodKey, lookup: &Lookup) -> Outcome {
         let asked = async {
-            // The semaphore is never closed.
+            // The semaphores are never closed. That of the namespace comes first: who waits for it takes no turn of others.
+            let _turn = lookup.turns.acquire().await.ok();
             let _permit = self.permits.acquire().await.ok();
             let params = ListParams {
                 field_selector: Some(format!("metadata.name={}", key.name)),
@@ -169,7 +189,7 @@ impl PodLookup {
             None => Outcome::Missing,
             Some(pod) if pod.any_uid() != Some(&key.uid) => Outcome::OtherUid,
             Some(pod) => match pod.into_facts() {
-                Some(facts) => Outcome::Found(FoundPod { pod: Arc::new(facts), round }),
+                Some(facts) => Outcome::Found(FoundPod { pod: Arc::new(facts), round: lookup.round }),
                 None => Outcome::Ended,
             },
         }
