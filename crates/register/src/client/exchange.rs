@@ -78,6 +78,11 @@ pub(super) enum SendError {
     Refused { status: u16, reason: String, retry_after: Option<Duration> },
     #[error("the gateway's answer cannot be read: {0}")]
     BadAnswer(String),
+    #[error(
+        "the answer is not believed: it names a state of this pod that is too far ahead of this clock, or that this sidecar has \
+         not sent"
+    )]
+    NotBelieved,
     #[error("{0}")]
     Credential(#[from] CredentialError),
     #[error("the task that sent it ended")]

@@ -162,9 +162,7 @@ pub fn client(
         _ => None,
     };
     let mut random = Random::new(random_seed);
-    let since_epoch = time_of_day().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let started = u64::try_from(since_epoch.as_millis()).unwrap_or_default();
-    let state = PodState::new(BootId { started, id: random.next_u64() });
+    let state = PodState::new(BootId { started: unix_milliseconds(time_of_day()), id: random.next_u64() });
     let (state, (progress, watched)) = (Arc::new(watch::Sender::new(state)), watch::channel(None));
     let exchange = Exchange {
         dialer: Arc::new(TcpDialer::new(&pod.ips)),
@@ -228,6 +226,11 @@ impl PushClient {
         };
         tokio::join!(reload, end.run_until_cancelled(Worker::new(self).work()));
     }
+}
+
+fn unix_milliseconds(time: SystemTime) -> u64 {
+    let since_epoch = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since_epoch.as_millis()).unwrap_or_default()
 }
 
 fn warn(warning: &Warning) {

@@ -9,11 +9,13 @@ pub(super) struct PodState {
     sequence: u64,
     /// `None` before the first report.
     event: Option<PushEvent>,
+    /// The start time that this process took from its own clock.
+    born: u64,
 }
 
 impl PodState {
     pub(super) fn new(boot: BootId) -> Self {
-        Self { boot, sequence: 0, event: None }
+        Self { boot, sequence: 0, event: None, born: boot.started }
     }
 
     /// The order and the event; `None` before the first report.
@@ -30,25 +32,67 @@ impl PodState {
         if self.event == Some(PushEvent::Draining) {
             return false;
         }
-        // Saturating: a forged answer may have set it to the largest number.
         self.sequence = self.sequence.saturating_add(1);
         self.event = Some(event);
         true
     }
 
-    /// A gateway knows `newest` of this pod. If that is newer than the state, the state takes an order after it: otherwise a
-    /// sidecar that restarted with its clock set back would be stale for good. Returns whether the order changed.
-    pub(super) fn continue_after(&mut self, newest: PushOrder) -> bool {
+    /// A gateway says that it knows `newest` of this pod. If that is newer than the state, the state takes an order after it:
+    /// otherwise a sidecar that restarted with its clock set back would be stale for good.
+    pub(super) fn continue_after(&mut self, newest: PushOrder, trust: AnswerTrust) -> Continued {
         if newest <= self.order() {
-            return false;
+            return Continued::Unneeded;
+        }
+        if !self.may_be_true(newest, trust) {
+            return Continued::Refused;
         }
         if newest.boot == self.boot {
             self.sequence = newest.sequence.saturating_add(1);
         } else {
             self.boot.started = newest.boot.started.saturating_add(1);
         }
-        true
+        Continued::Moved
     }
+
+    /// Whether a gateway may know `newest`. An order that is too high freezes the pod: no later state, and no later sidecar
+    /// of the pod, would be newer.
+    fn may_be_true(&self, newest: PushOrder, trust: AnswerTrust) -> bool {
+        let limit = match trust {
+            AnswerTrust::Verified => LATEST,
+            AnswerTrust::Unverified { now } => now.max(self.born).saturating_add(CLOCKS_DIFFER).min(LATEST),
+        };
+        let of_this_boot = newest.boot == self.boot;
+        // A gateway has the sequence numbers of this boot from this process alone.
+        let sequence = !of_this_boot || (trust == AnswerTrust::Verified && newest.sequence < LATEST);
+        newest.boot.started < limit && sequence
+    }
+}
+
+/// The latest start time, in milliseconds, and the highest sequence number of this boot that an answer can cause. Far from
+/// the overflow, so that there is always a later one.
+const LATEST: u64 = 1 << 62;
+/// How much later than this process, in milliseconds, another sidecar of the pod can have started by its own clock. A gateway
+/// accepts signatures of clocks that are 30 s ahead or behind, so the clocks of two sidecars differ by 60 s at most.
+const CLOCKS_DIFFER: u64 = 60_000;
+
+/// How far an answer is believed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum AnswerTrust {
+    /// It came over verified TLS.
+    Verified,
+    /// It may come from anywhere. `now` is the time of day, in milliseconds.
+    Unverified { now: u64 },
+}
+
+/// What a stale answer has changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Continued {
+    /// The state has an order after that of the answer.
+    Moved,
+    /// The state is as new.
+    Unneeded,
+    /// The answer cannot be true.
+    Refused,
 }
 
 #[cfg(test)]
@@ -71,16 +115,34 @@ mod tests {
     proptest! {
         #[test]
         fn after_a_stale_answer_the_state_is_newer_than_what_the_gateway_knows(
-            started in 0..u64::MAX - 1, id: u64, sequence in 0..u64::MAX - 1, reports in 1..5_u64
+            started in 0..LATEST, id: u64, sequence in 0..u64::MAX, reports in 1..5_u64
         ) {
             let mut state = PodState::new(BOOT);
             (0..reports).for_each(|_| assert!(state.report(PushEvent::Ready)));
             let (before, newest) = (state.order(), PushOrder { boot: BootId { started, id }, sequence });
-            let changed = state.continue_after(newest);
-            prop_assert_eq!(changed, newest > before);
+            let changed = state.continue_after(newest, AnswerTrust::Verified);
+            prop_assert_eq!(changed == Continued::Moved, newest > before);
             prop_assert!(state.order() >= before && (state.order() > newest || state.order() == before));
             prop_assert_eq!(state.order().boot.id, BOOT.id, "it is the same process");
-            prop_assert!(!state.continue_after(newest));
+            prop_assert_eq!(state.continue_after(newest, AnswerTrust::Verified), Continued::Unneeded);
+        }
+
+        #[test]
+        fn no_forged_answer_moves_the_state_more_than_a_minute_ahead_of_the_clock_and_none_to_the_end_of_time(
+            answers in prop::collection::vec((any::<bool>(), prop_oneof![0..200_000_u64, any::<u64>()], any::<u64>(), any::<u64>()), 1..20)
+        ) {
+            let (mut state, now) = (PodState::new(BOOT), BOOT.started + 5000);
+            for (own, started, id, sequence) in answers {
+                let boot = if own { state.order().boot } else { BootId { started, id } };
+                let forged = PushOrder { boot, sequence };
+                state.continue_after(forged, AnswerTrust::Unverified { now });
+                prop_assert!(state.order().boot.started <= now + CLOCKS_DIFFER);
+                prop_assert_eq!(state.order().sequence, 0, "no answer knows more of this process than itself");
+                // Also the true gateways are not believed everything.
+                let mut verified = state;
+                verified.continue_after(forged, AnswerTrust::Verified);
+                prop_assert!(verified.order().boot.started <= LATEST && verified.order().sequence <= LATEST);
+            }
         }
     }
 }

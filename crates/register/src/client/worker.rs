@@ -20,8 +20,8 @@ use tokio::time::timeout;
 use super::deliveries::{Attempt, Deliveries, Outcome};
 use super::exchange::{Connection, Exchange, Exchanged, SendError};
 use super::failure_log::FailureLog;
-use super::state::PodState;
-use super::{GatewayHost, Progress, PushClient};
+use super::state::{AnswerTrust, Continued, PodState};
+use super::{GatewayHost, Progress, PushClient, unix_milliseconds};
 use crate::wire::{AnswerStatus, MAX_GATEWAYS, RegistrationAnswer};
 
 /// How long a look-up may take. The resolver of the system gives up by itself after about as long.
@@ -205,12 +205,14 @@ impl Worker {
         if let Some(connection) = exchanged.connection {
             self.idle.insert(gateway, connection);
         }
-        let outcome = match &exchanged.result {
-            Ok(answer) => self.answered(attempt, answer, exchanged.reused, now),
+        let result =
+            exchanged.result.and_then(|answer| self.answered(attempt, &answer, exchanged.reused, now));
+        let outcome = match &result {
+            Ok(outcome) => *outcome,
             Err(error) => Outcome::Failed { retry_after: error.retry_after() },
         };
         let recovered = self.deliveries.ended(attempt, outcome, at, now, self.random.next_u64());
-        match &exchanged.result {
+        match &result {
             Err(error) => {
                 let pause = self.deliveries.pause(gateway, attempt.order, now);
                 self.log.failed(gateway, error, pause, now);
@@ -226,7 +228,7 @@ impl Worker {
         answer: &RegistrationAnswer,
         reused: bool,
         now: Moment,
-    ) -> Outcome {
+    ) -> Result<Outcome, SendError> {
         // Without verified TLS, an answer may come from anywhere.
         let verified = self.exchange.tls.as_ref().is_some_and(|tls| !tls.is_unverified());
         if verified && !answer.gateways.is_empty() {
@@ -234,15 +236,24 @@ impl Worker {
             let named = self.peers.listed(attempt.gateway, listed, now);
             self.deliveries.named(&named);
         }
-        if answer.status == AnswerStatus::Stale
-            && let Ok(boot) = answer.boot.parse()
-            && self
-                .state
-                .send_if_modified(|state| state.continue_after(PushOrder { boot, sequence: answer.sequence }))
-        {
-            return Outcome::Superseded;
+        let known = Outcome::Acknowledged { lease: Duration::from_secs(answer.lease_seconds), reused };
+        let (AnswerStatus::Stale, Ok(boot)) = (answer.status, answer.boot.parse()) else { return Ok(known) };
+        let newest = PushOrder { boot, sequence: answer.sequence };
+        let trust = if verified {
+            AnswerTrust::Verified
+        } else {
+            AnswerTrust::Unverified { now: unix_milliseconds((self.exchange.time_of_day)()) }
+        };
+        let mut continued = Continued::Unneeded;
+        self.state.send_if_modified(|state| {
+            continued = state.continue_after(newest, trust);
+            continued == Continued::Moved
+        });
+        match continued {
+            Continued::Moved => Ok(Outcome::Superseded),
+            Continued::Unneeded => Ok(known),
+            Continued::Refused => Err(SendError::NotBelieved),
         }
-        Outcome::Acknowledged { lease: Duration::from_secs(answer.lease_seconds), reused }
     }
 
     fn report_progress(&self, newest: Option<PushOrder>) {

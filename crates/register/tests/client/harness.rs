@@ -117,6 +117,8 @@ pub(crate) enum Link {
     Down,
     /// Nothing is ever answered.
     BlackHole,
+    /// Every registration is stale, without the server: the newest has this start time and sequence number.
+    Stale(u64, u64),
     /// This is answered, without the server: status, `Retry-After` and reason.
     Answers(u16, Option<&'static str>, String),
     /// Answers list this many gateways, whatever is allowed.
@@ -333,6 +335,18 @@ impl Network {
                 answer.gateways = (1..=count).map(self::gateway).collect();
                 reply.body = serde_json::to_vec(&answer).unwrap();
                 reply
+            }
+            Link::Stale(started, sequence) => {
+                let boot = format!("{started}-00000000000000ff");
+                let answer = serde_json::json!({
+                    "status": "stale", "lease_seconds": 60, "boot": boot, "sequence": sequence, "gateways": [],
+                });
+                self.handled.notify_waiters();
+                Reply {
+                    status: 200,
+                    retry_after: None,
+                    body: serde_json::to_vec(&answer).unwrap(),
+                }
             }
             Link::Hostile => self.mistreat(gateway, authorization, &body).await,
             Link::Down | Link::BlackHole => std::future::pending().await,

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use rouse_core::endpoint::State;
 use rouse_core::merge::PushEvent;
 
-use crate::harness::{Network, Sidecar, now, pass, plain, seconds};
+use crate::harness::{Link, Network, Sidecar, now, pass, plain, seconds};
 
 /// A clock that was set back, still within the window of signatures.
 fn set_back() -> SystemTime {
@@ -69,4 +69,26 @@ async fn two_sidecars_that_claim_one_pod_do_not_send_without_end() {
     drop(first);
     pass(seconds(60)).await;
     assert_eq!(network.gateway(1).state(), Some(State::Starting), "the one that lives is heard");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_forged_answer_without_tls_does_not_freeze_the_state_of_the_pod() {
+    let day = now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_millis() as u64 + 86_400_000;
+    for started in [day, u64::MAX - 1, u64::MAX] {
+        let network = Network::of(&[1, 2]);
+        network.link(1, Link::Stale(started, u64::MAX));
+        let first = Sidecar::start(&network);
+        assert_eq!(first.report(PushEvent::Ready).await.failed, 1, "it is not believed");
+        pass(seconds(30)).await;
+        let boots =
+            network.gateway(2).requests.lock().unwrap().iter().map(|it| it.boot.clone()).collect::<Vec<_>>();
+        assert!(boots.windows(2).all(|pair| pair[0] == pair[1]), "{boots:?}");
+        // The forger has gone, and the sidecar restarts.
+        network.link(1, Link::Up);
+        drop(first);
+        let second = Sidecar::with(&network, plain(), set_back);
+        second.reporter.report(PushEvent::NotReady);
+        let known = || network.all().iter().all(|gateway| gateway.state() == Some(State::Starting));
+        network.within(seconds(1), "the second is accepted by all", known).await;
+    }
 }
