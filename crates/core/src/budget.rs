@@ -44,6 +44,15 @@ impl TokenBucket {
         self.tokens -= 1.0;
     }
 
+    /// Takes a token, if there is one.
+    pub fn try_take(&mut self, now: Moment) -> bool {
+        let has = self.has(now);
+        if has {
+            self.take();
+        }
+        has
+    }
+
     /// Whether it is full at `now`: a full bucket equals a new one.
     pub fn full(&mut self, now: Moment) -> bool {
         self.has(now);

@@ -55,6 +55,9 @@ pub struct ClusterSettings {
     pub host_network_pushes: bool,
     /// The lease of a push, as in the registry's merge policy.
     pub push_lease: Duration,
+    /// The client of requests that registrations cause. It must be another one than that of the watches if registrations have
+    /// a runtime of their own: a connection runs in the runtime that opened it. `None`: that of the watches.
+    pub registration_client: Option<Client>,
     /// The registry's clock.
     pub clock: Arc<dyn Clock>,
     /// The seed for jitter.
@@ -75,6 +78,7 @@ impl ClusterSettings {
             stale_after: Duration::from_secs(10),
             host_network_pushes: false,
             push_lease: MergePolicy::default().lease,
+            registration_client: None,
             routes: RouteSettings::new(Arc::clone(&clock), time_of_day),
             clock,
             seed,
@@ -114,6 +118,7 @@ pub struct Cluster {
     planner: Arc<RoutePlanner>,
     waker: Arc<Waker>,
     events: EventSender,
+    registration_client: Client,
 }
 
 impl Cluster {
@@ -122,8 +127,9 @@ impl Cluster {
         let events = EventSender::new();
         let (namespace, clock) = (settings.namespace.as_deref(), Arc::clone(&settings.clock));
         let pods = Arc::<PodIndex>::default();
+        let registration_client = settings.registration_client.clone().unwrap_or_else(|| client.clone());
         let push = PushOwnership::new(
-            client.clone(),
+            registration_client.clone(),
             Arc::clone(&pods),
             Arc::clone(&clock),
             settings.push_settings(),
@@ -131,7 +137,8 @@ impl Cluster {
         let watches = Arc::new(Watches::new(client, namespace, clock, settings.seed));
         let planner = Arc::new(RoutePlanner::new(settings.routes.clone(), &watches, &events));
         let waker = Arc::new(Waker::new(watches.client(), planner.serving(), events.clone()));
-        Arc::new(Self { settings, watches, pods, push: Arc::new(push), planner, waker, events })
+        let push = Arc::new(push);
+        Arc::new(Self { settings, watches, pods, push, planner, waker, events, registration_client })
     }
 
     /// All routes, whenever they change. Before [`Cluster::synced`] there are none.
@@ -151,12 +158,12 @@ impl Cluster {
 
     /// Asks the API server whether tokens are valid and which pods they are bound to.
     pub fn token_reviews(&self) -> TokenReviewClient {
-        TokenReviewClient::new(self.watches.client().clone())
+        TokenReviewClient::new(self.registration_client.clone())
     }
 
     /// The issuer of the cluster's tokens and its public keys.
     pub fn issuer_keys(&self) -> IssuerKeyClient {
-        IssuerKeyClient::new(self.watches.client().clone())
+        IssuerKeyClient::new(self.registration_client.clone())
     }
 
     /// Whether all slices, Services and routes have been seen once and their routes published. Stays true.

@@ -30,8 +30,8 @@ use rouse_net::tls::{
     Alpn, CertEntry, ClientSettings, ClientTls, Roots, ServerName, ServerSettings, ServerTls,
 };
 use rouse_register::server::{
-    ListenerTransport, RegistrationMetrics, RegistrationParts, RegistrationRates, RegistrationServer,
-    RegistrationSettings,
+    ListenerLimits, ListenerTransport, RegistrationMetrics, RegistrationParts, RegistrationRates,
+    RegistrationServer, RegistrationSettings,
 };
 use rouse_register::wire::{PATH, RegistrationBody};
 use rouse_testkit::certificates::Authority;
@@ -88,7 +88,13 @@ fn serve(
     let settings = RegistrationSettings {
         mode: PushMode::On,
         lease: Duration::from_mins(1),
-        rates: RegistrationRates { total: most, source: most, failures: most },
+        rates: RegistrationRates {
+            total: most,
+            source: most,
+            failures: most,
+            connections: most,
+            source_connections: most,
+        },
     };
     let authenticators = Authenticators::default()
         .with_shared_keys(Arc::new(SharedKeys::fixed(vec![key()], now).with_nonces_per_key(usize::MAX)))
@@ -107,7 +113,7 @@ fn serve(
     runtime.block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         told(listener.local_addr().unwrap());
-        server.serve(listener, transport, stop).await;
+        server.serve(listener, transport, ListenerLimits::default(), stop).await;
     });
     cpu()
 }

@@ -7,6 +7,7 @@ mod keda;
 mod own_addresses;
 mod probers;
 mod registration;
+mod registration_thread;
 pub mod routes;
 mod run;
 pub mod settings;

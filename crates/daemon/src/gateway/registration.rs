@@ -16,13 +16,14 @@ use rouse_net::auth::{
 use rouse_net::listen::Listener;
 use rouse_net::tls::{CertEntry, ClientAuth, Identity, LoadError, Pem, ServerSettings, ServerTls, Warning};
 use rouse_register::server::{
-    GatewayList, ListenerTransport, RegistrationMetrics, RegistrationParts, RegistrationRates,
-    RegistrationServer, RegistrationSettings,
+    GatewayList, ListenerLimits, ListenerTransport, RegistrationMetrics, RegistrationParts,
+    RegistrationRates, RegistrationServer, RegistrationSettings,
 };
 use tokio::net::TcpListener;
 use tokio::time::{Instant, sleep_until};
 
 use super::check::about_file;
+use super::registration_thread;
 use super::settings::{self as set, CredentialKind, TokenCheckMode};
 use crate::data_plane::Serving;
 use crate::failure::{CommandError, failed};
@@ -101,8 +102,7 @@ pub(super) fn start(
     serving: &mut Serving,
     cluster: &Arc<Cluster>,
 ) -> Result<(), CommandError> {
-    let listener = TcpListener::from_std(listener.into_std())
-        .map_err(failed("cannot listen on the address for registrations"))?;
+    let listener = listener.into_std();
     let end = serving.end.clone();
     if let Some(tls) = files.tls.clone() {
         let watch = tls.watch(end.clone(), |loaded| {
@@ -134,7 +134,14 @@ pub(super) fn start(
         metrics,
     };
     let (values, cluster) = (values.clone(), Arc::clone(cluster));
-    serving.tasks.spawn("the listener for registrations", async move {
+    let thread = registration_thread::spawn(async move {
+        let listener = match TcpListener::from_std(listener) {
+            Ok(listener) => listener,
+            Err(error) => {
+                tracing::error!(%error, "cannot listen on the address for registrations");
+                return;
+            }
+        };
         let mut parts = parts;
         if accepts(&values, CredentialKind::Token) {
             let check = tokio::select! {
@@ -144,8 +151,11 @@ pub(super) fn start(
             let tokens = TokenAuthenticator::new(check, TokenSettings::default(), time_of_day);
             parts.authenticators = parts.authenticators.with_tokens(tokens);
         }
-        RegistrationServer::new(settings, parts).serve(listener, transport, end).await;
+        let limits = ListenerLimits::default();
+        RegistrationServer::new(settings, parts).serve(listener, transport, limits, end).await;
     });
+    let thread = thread.map_err(failed("cannot start the thread that serves registrations"))?;
+    serving.tasks.spawn("the listener for registrations", thread);
     Ok(())
 }
 

@@ -91,9 +91,14 @@ impl GatewayRole {
             console.warn(&warning.to_string());
         }
         let kubeconfig = values.get(&set::KUBECONFIG);
-        let client = connect::connect(kubeconfig.as_deref(), values.get(&set::CONTEXT).as_deref()).await?;
-        let clock = TokioClock::new();
-        let cluster = Cluster::new(client, set::cluster_settings(values, own_sockets(&addresses), clock));
+        let context = values.get(&set::CONTEXT);
+        let connect = || connect::connect(kubeconfig.as_deref(), context.as_deref());
+        let (client, clock) = (connect().await?, TokioClock::new());
+        let mut settings = set::cluster_settings(values, own_sockets(&addresses), clock);
+        if listeners.register.is_some() {
+            settings.registration_client = Some(connect().await?);
+        }
+        let cluster = Cluster::new(client, settings);
         let access = access_log(values)?;
         let proxy = set::proxy_settings(values, clock, access.clone());
         let names = if values.get(&set::KEDA_COMPAT) { MetricNames::WithKeda } else { MetricNames::Own };

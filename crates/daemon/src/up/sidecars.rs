@@ -10,8 +10,8 @@ use rouse_net::auth::{Authenticators, KeyScope, PushMode, SharedKey, SharedKeys}
 use rouse_net::listen::Listener;
 use rouse_net::random::secret;
 use rouse_register::server::{
-    ListenerTransport, RegistrationMetrics, RegistrationParts, RegistrationRates, RegistrationServer,
-    RegistrationSettings,
+    ListenerLimits, ListenerTransport, RegistrationMetrics, RegistrationParts, RegistrationRates,
+    RegistrationServer, RegistrationSettings,
 };
 use tokio::net::TcpListener;
 
@@ -71,7 +71,8 @@ impl RunKey {
             metrics,
         };
         let server = RegistrationServer::new(settings, parts);
-        let task = server.serve(listener, ListenerTransport::Plain, serving.end.clone());
+        let task =
+            server.serve(listener, ListenerTransport::Plain, ListenerLimits::default(), serving.end.clone());
         serving.tasks.spawn("the listener for registrations", task);
         Ok(())
     }

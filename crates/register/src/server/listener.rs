@@ -1,9 +1,8 @@
 //! The connections of the registration server: limits, TLS, and one HTTP/1.1 request after another.
 
-use std::collections::HashMap;
 use std::convert::Infallible;
-use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -18,21 +17,16 @@ use rouse_net::auth::{AuthError, Sender};
 use rouse_net::tls::{ServerTls, peer_certificate};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
+use super::places::{Place, Places};
 use super::reply::Refusal;
+use super::source_limits::network;
 use super::{RegistrationRequest, RegistrationServer, Reply};
 use crate::wire::{MAX_BODY, PATH};
 
-/// The most connections at a time.
-const MAX_CONNECTIONS: usize = 8_192;
-/// The most connections of one address at a time: one source must not take all of them.
-const MAX_OF_SOURCE: usize = 1_024;
-/// While more connections than this are open, each is closed after its answer, so that others get their turn.
-const KEEP_ALIVE_BELOW: usize = MAX_CONNECTIONS / 2;
 /// How long a TLS handshake may take.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a connection may be idle, or take to send a head. Sidecars renew each 20 s.
@@ -58,38 +52,32 @@ pub enum ListenerTransport {
 /// Who the client certificate of a connection is for.
 type CertificateSender = Result<Sender, AuthError>;
 
-/// How many connections each source has.
-type Sources = Arc<Mutex<HashMap<IpAddr, usize>>>;
-
-/// A connection that counts for its source. Dropping it gives its place back.
-struct Place {
-    sources: Sources,
-    source: IpAddr,
-    _permit: OwnedSemaphorePermit,
+/// The limits of a listener.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ListenerLimits {
+    /// The most connections at a time. One source gets at most a sixteenth of them. While more than half are open, each is
+    /// closed after its answer, so that others get their turn.
+    pub connections: usize,
+    /// The most TLS handshakes at a time. One source gets at most half of them.
+    pub handshakes: usize,
 }
 
-impl Place {
-    fn take(sources: &Sources, source: IpAddr, permit: OwnedSemaphorePermit) -> Option<Self> {
-        let mut counts = sources.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = counts.entry(source).or_default();
-        if *count >= MAX_OF_SOURCE {
-            return None;
-        }
-        *count += 1;
-        drop(counts);
-        Some(Self { sources: Arc::clone(sources), source, _permit: permit })
+impl Default for ListenerLimits {
+    fn default() -> Self {
+        Self { connections: 8_192, handshakes: 128 }
     }
 }
 
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut counts = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = counts.get_mut(&self.source) {
-            *count -= 1;
-            if *count == 0 {
-                counts.remove(&self.source);
-            }
-        }
+impl ListenerLimits {
+    /// One source gets at least so many connections.
+    const LEAST_OF_SOURCE: usize = 16;
+
+    fn connections(&self) -> Arc<Places> {
+        Places::new(self.connections, (self.connections / 16).max(Self::LEAST_OF_SOURCE))
+    }
+
+    fn handshakes(&self) -> Arc<Places> {
+        Places::new(self.handshakes, self.handshakes / 2)
     }
 }
 
@@ -99,40 +87,38 @@ impl RegistrationServer {
         self: Arc<Self>,
         listener: TcpListener,
         transport: ListenerTransport,
+        limits: ListenerLimits,
         stop: CancellationToken,
     ) {
-        let (free, sources) = (Arc::new(Semaphore::new(MAX_CONNECTIONS)), Sources::default());
+        let (places, handshakes) = (limits.connections(), limits.handshakes());
         let mut connections = JoinSet::new();
         loop {
-            // Reap first: the permit of a finished connection is free then.
             while connections.try_join_next().is_some() {}
-            let next = async {
-                // The semaphore is never closed.
-                let permit = Arc::clone(&free).acquire_owned().await.ok();
-                (permit, listener.accept().await)
-            };
-            let (permit, accepted) = tokio::select! {
+            let accepted = tokio::select! {
                 () = stop.cancelled() => break,
-                next = next => next,
+                accepted = listener.accept() => accepted,
             };
-            match (permit, accepted) {
-                (Some(permit), Ok((stream, peer))) => {
-                    // A connection over the limit of its source is closed at once.
-                    if let Some(place) = Place::take(&sources, peer.ip(), permit) {
+            match accepted {
+                // A connection over a limit is closed at once.
+                Ok((_, peer)) if !self.admits_connection(peer.ip()) => {}
+                Ok((stream, peer)) => {
+                    let cut = CancellationToken::new();
+                    if let Some(place) = places.take(network(peer.ip()), cut.clone()) {
                         let connection = Connection {
                             server: Arc::clone(&self),
                             peer,
-                            free: Arc::clone(&free),
+                            place,
+                            cut: cut.clone(),
                             stop: stop.clone(),
                         };
-                        connections.spawn(connection.run(stream, transport.clone(), place));
+                        let run = connection.run(stream, transport.clone(), Arc::clone(&handshakes));
+                        connections.spawn(cut.run_until_cancelled_owned(run));
                     }
                 }
-                (_, Err(error)) => {
+                Err(error) => {
                     tracing::error!(%error, "cannot accept a connection for registrations");
                     sleep_until(Instant::now() + ACCEPT_PAUSE).await;
                 }
-                (None, Ok(_)) => break,
             }
         }
         // Registrations under way finish; idle connections close.
@@ -144,27 +130,31 @@ impl RegistrationServer {
 struct Connection {
     server: Arc<RegistrationServer>,
     peer: SocketAddr,
-    free: Arc<Semaphore>,
+    place: Place,
+    /// Ends it.
+    cut: CancellationToken,
     stop: CancellationToken,
 }
 
 impl Connection {
-    async fn run(self, stream: TcpStream, transport: ListenerTransport, place: Place) {
+    async fn run(self, stream: TcpStream, transport: ListenerTransport, handshakes: Arc<Places>) {
         // Without this, the kernel may delay small answers.
         stream.set_nodelay(true).ok();
         match transport {
             ListenerTransport::Plain => self.serve(stream, None, false).await,
             ListenerTransport::Tls(tls) => {
+                let Some(handshake) = handshakes.take(network(self.peer.ip()), self.cut.clone()) else {
+                    return;
+                };
+                let accepted = tls.accept(stream, Instant::now() + HANDSHAKE_TIMEOUT).await;
+                drop(handshake);
                 // A client that fails the handshake is not an error of the gateway.
-                let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
-                if let Ok((stream, _)) = tls.accept(stream, deadline).await {
-                    let certificate = peer_certificate(&stream)
-                        .and_then(|certificate| self.server.certificate_sender(certificate));
-                    self.serve(stream, certificate, true).await;
-                }
+                let Ok((stream, _)) = accepted else { return self.server.count_failure(self.peer.ip()) };
+                let certificate = peer_certificate(&stream)
+                    .and_then(|certificate| self.server.certificate_sender(certificate));
+                self.serve(stream, certificate, true).await;
             }
         }
-        drop(place);
     }
 
     async fn serve(
@@ -178,8 +168,13 @@ impl Connection {
         http.timer(TokioTimer::new()).header_read_timeout(IDLE_TIMEOUT).max_buf_size(BUFFER);
         let mut connection = std::pin::pin!(http.serve_connection(TokioIo::new(stream), service));
         tokio::select! {
-            // A client that closes the connection early is not an error.
-            _ = connection.as_mut() => return,
+            ended = connection.as_mut() => {
+                // A client that closes the connection early is not an error; hyper has answered a malformed head.
+                if ended.is_err_and(|error| error.is_parse()) {
+                    self.server.refuse_other(self.peer.ip());
+                }
+                return;
+            }
             () = self.stop.cancelled() => connection.as_mut().graceful_shutdown(),
         }
         connection.await.ok();
@@ -193,8 +188,8 @@ impl Connection {
     ) -> Result<Response<Full<Bytes>>, Infallible> {
         let reply = match (request.uri().path(), request.method()) {
             (PATH, &Method::POST) => self.register(request, certificate, secure).await,
-            (PATH, _) => Reply::other(405, "method", "registrations are sent with POST"),
-            _ => Reply::other(404, "path", "registrations are sent to /v1/registrations"),
+            (PATH, _) => self.other(405, "method", "registrations are sent with POST"),
+            _ => self.other(404, "path", "registrations are sent to /v1/registrations"),
         };
         let mut response = Response::new(Full::new(reply.body.into()));
         *response.status_mut() =
@@ -204,7 +199,7 @@ impl Connection {
         if let Some(seconds) = reply.retry_after {
             headers.insert(RETRY_AFTER, seconds.into());
         }
-        if self.free.available_permits() < MAX_CONNECTIONS - KEEP_ALIVE_BELOW {
+        if reply.close || self.place.is_half_taken() {
             headers.insert(CONNECTION, HeaderValue::from_static("close"));
         }
         Ok(response)
@@ -219,18 +214,18 @@ impl Connection {
         let (head, body) = request.into_parts();
         // Two credentials: a proxy in between and the gateway could check different ones.
         if head.headers.get_all(AUTHORIZATION).iter().nth(1).is_some() {
-            return Reply::other(400, "malformed", "more than one Authorization header");
+            return self.other(400, "malformed", "more than one Authorization header");
         }
         if body.size_hint().lower() > MAX_BODY as u64 {
-            return self.server.too_large();
+            return self.server.too_large(self.peer.ip());
         }
         let body = match timeout(BODY_TIMEOUT, Limited::new(body, MAX_BODY).collect()).await {
             Ok(Ok(body)) => body.to_bytes(),
             Ok(Err(error)) if error.downcast_ref::<LengthLimitError>().is_some() => {
-                return self.server.too_large();
+                return self.server.too_large(self.peer.ip());
             }
-            Ok(Err(_)) => return Reply::other(400, "body", "the body ended early"),
-            Err(_) => return Reply::other(408, "timeout", "the body took too long"),
+            Ok(Err(_)) => return self.other(400, "body", "the body ended early"),
+            Err(_) => return self.other(408, "timeout", "the body took too long"),
         };
         let request = RegistrationRequest {
             peer: self.peer.ip(),
@@ -239,9 +234,16 @@ impl Connection {
             authorization: head.headers.get(AUTHORIZATION).map(HeaderValue::as_bytes),
             body: &body,
         };
+        let _busy = self.place.begin();
         match timeout(ANSWER_TIMEOUT, self.server.register(&request)).await {
             Ok(reply) => reply,
             Err(_) => Reply::refusal(&Refusal::Unavailable("the check took too long".to_owned())),
         }
+    }
+
+    /// Answers a request that is not a registration.
+    fn other(&self, status: u16, error: &str, reason: &str) -> Reply {
+        self.server.refuse_other(self.peer.ip());
+        Reply::other(status, error, reason)
     }
 }

@@ -1,11 +1,12 @@
 //! The gateway's side of registrations: authenticates the sender, checks that the pod owns what it claims, and applies the
 //! push.
 //!
-//! `listener.rs` has the connections, `source_limits.rs` the rate limits, `metrics.rs` the metrics. Every request ends in
+//! `listener.rs` has the connections, `places.rs` who may have how many, `source_limits.rs` the rate limits, `metrics.rs` the metrics. Every request ends in
 //! one [`Reply`]. Nothing changes unless all checks passed.
 
 mod listener;
 mod metrics;
+mod places;
 mod reply;
 mod source_limits;
 
@@ -21,7 +22,7 @@ use rouse_net::auth::{
     AuthError, Authenticators, ClaimError, ClaimGrant, CredentialRequest, Ownership, PushMode, Sender,
 };
 
-pub use listener::ListenerTransport;
+pub use listener::{ListenerLimits, ListenerTransport};
 pub use metrics::RegistrationMetrics;
 pub use reply::Reply;
 use reply::{Outcome, Refusal};
@@ -97,7 +98,7 @@ impl RegistrationServer {
         if let Err(refusal) = &result
             && refusal.is_fault_of_sender()
         {
-            self.limits().failed(request.peer, self.parts.clock.now());
+            self.count_failure(request.peer);
         }
         let outcome = match &result {
             Ok((outcome, _)) => *outcome,
@@ -201,10 +202,33 @@ impl RegistrationServer {
     }
 
     /// The reply to a body over the limit.
-    fn too_large(&self) -> Reply {
-        let refusal = Refusal::TooLarge;
-        self.parts.metrics.count(None, None, refusal.outcome(), Duration::ZERO);
-        Reply::refusal(&refusal)
+    fn too_large(&self, peer: IpAddr) -> Reply {
+        self.count_refusal(peer, Refusal::TooLarge.outcome());
+        Reply::refusal(&Refusal::TooLarge)
+    }
+
+    /// Counts a request that is not a registration.
+    fn refuse_other(&self, peer: IpAddr) {
+        self.count_refusal(peer, Outcome::Malformed);
+    }
+
+    fn count_refusal(&self, peer: IpAddr, outcome: Outcome) {
+        self.count_failure(peer);
+        self.parts.metrics.count(None, None, outcome, Duration::ZERO);
+    }
+
+    /// Counts a failure of a source.
+    fn count_failure(&self, peer: IpAddr) {
+        self.limits().failed(peer, self.parts.clock.now());
+    }
+
+    /// Whether a new connection of `peer` is within the limits.
+    fn admits_connection(&self, peer: IpAddr) -> bool {
+        let admitted = self.limits().connect(peer, self.parts.clock.now());
+        if !admitted {
+            self.parts.metrics.count(None, None, Outcome::Limited, Duration::ZERO);
+        }
+        admitted
     }
 
     fn limits(&self) -> std::sync::MutexGuard<'_, SourceLimits> {

@@ -93,6 +93,11 @@ impl Refusal {
         }
     }
 
+    /// Whether the connection is closed: its sender would use up more of the gateway's time than new connections allow.
+    fn closes(&self) -> bool {
+        matches!(self, Self::Limited(_) | Self::TooLarge)
+    }
+
     fn status(&self) -> u16 {
         match self {
             Self::Malformed(_) => 400,
@@ -121,24 +126,27 @@ pub struct Reply {
     pub status: u16,
     /// `Retry-After`, in seconds.
     pub retry_after: Option<u64>,
+    /// Whether the connection is closed after it, so that the next request costs its sender a connection.
+    pub close: bool,
     /// The body.
     pub body: Vec<u8>,
 }
 
 impl Reply {
     pub(super) fn answer(answer: &RegistrationAnswer) -> Self {
-        Self { status: 200, retry_after: None, body: json(answer) }
+        Self { status: 200, retry_after: None, close: false, body: json(answer) }
     }
 
     pub(super) fn refusal(refusal: &Refusal) -> Self {
         let body = ErrorBody { error: refusal.outcome().as_str().to_owned(), reason: refusal.to_string() };
-        Self { status: refusal.status(), retry_after: refusal.retry_after(), body: json(&body) }
+        let (status, retry_after) = (refusal.status(), refusal.retry_after());
+        Self { status, retry_after, close: refusal.closes(), body: json(&body) }
     }
 
     /// A response to a request for something else than a registration.
     pub(super) fn other(status: u16, error: &str, reason: &str) -> Self {
         let body = ErrorBody { error: error.to_owned(), reason: reason.to_owned() };
-        Self { status, retry_after: None, body: json(&body) }
+        Self { status, retry_after: None, close: true, body: json(&body) }
     }
 }
 

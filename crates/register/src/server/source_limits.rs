@@ -16,6 +16,10 @@ pub struct RegistrationRates {
     pub source: Rate,
     /// Refused ones from one source. After these, all its registrations are refused for a while, before any cryptography.
     pub failures: Rate,
+    /// New connections from all sources. Each may cost a TLS handshake.
+    pub connections: Rate,
+    /// New connections from one source.
+    pub source_connections: Rate,
 }
 
 impl Default for RegistrationRates {
@@ -24,6 +28,8 @@ impl Default for RegistrationRates {
             total: Rate { per_second: 5_000, burst: 20_000 },
             source: Rate { per_second: 500, burst: 2_000 },
             failures: Rate { per_second: 5, burst: 100 },
+            connections: Rate { per_second: 1_000, burst: 20_000 },
+            source_connections: Rate { per_second: 50, burst: 500 },
         }
     }
 }
@@ -38,6 +44,7 @@ const WAIT: Duration = Duration::from_secs(1);
 pub(super) struct SourceLimits {
     rates: RegistrationRates,
     total: TokenBucket,
+    connections: TokenBucket,
     sources: HashMap<IpAddr, SourceBuckets>,
     /// For sources beyond [`SOURCES`].
     others: SourceBuckets,
@@ -47,6 +54,7 @@ pub(super) struct SourceLimits {
 struct SourceBuckets {
     requests: TokenBucket,
     failures: TokenBucket,
+    connections: TokenBucket,
 }
 
 impl SourceBuckets {
@@ -54,11 +62,12 @@ impl SourceBuckets {
         Self {
             requests: TokenBucket::new(rates.source, now),
             failures: TokenBucket::new(rates.failures, now),
+            connections: TokenBucket::new(rates.source_connections, now),
         }
     }
 
     fn full(&mut self, now: Moment) -> bool {
-        self.requests.full(now) && self.failures.full(now)
+        self.requests.full(now) && self.failures.full(now) && self.connections.full(now)
     }
 }
 
@@ -66,10 +75,17 @@ impl SourceLimits {
     pub(super) fn new(rates: RegistrationRates, now: Moment) -> Self {
         Self {
             total: TokenBucket::new(rates.total, now),
+            connections: TokenBucket::new(rates.connections, now),
             others: SourceBuckets::new(&rates, now),
             sources: HashMap::new(),
             rates,
         }
+    }
+
+    /// Takes one new connection of `peer`. Returns false if there are too many.
+    pub(super) fn connect(&mut self, peer: IpAddr, now: Moment) -> bool {
+        // The total comes last: connections that their own source may not make do not use it up.
+        self.source(peer, now).connections.try_take(now) && self.connections.try_take(now)
     }
 
     /// Takes one request of `peer`, or returns how long it should wait.
@@ -89,10 +105,7 @@ impl SourceLimits {
 
     /// Counts a refused request of `peer`.
     pub(super) fn failed(&mut self, peer: IpAddr, now: Moment) {
-        let source = self.source(peer, now);
-        if source.failures.has(now) {
-            source.failures.take();
-        }
+        self.source(peer, now).failures.try_take(now);
     }
 
     fn source(&mut self, peer: IpAddr, now: Moment) -> &mut SourceBuckets {
@@ -110,7 +123,7 @@ impl SourceLimits {
 
 /// What counts as one source: an IPv4 address, or the /80 of an IPv6 address. A node has a /80 or less on some clouds, and
 /// all nodes of a subnet share one /64 there: with a /64, one pod could use up the failures of all others.
-fn network(peer: IpAddr) -> IpAddr {
+pub(super) fn network(peer: IpAddr) -> IpAddr {
     match peer.to_canonical() {
         IpAddr::V4(ip) => IpAddr::V4(ip),
         IpAddr::V6(ip) => IpAddr::V6(Ipv6Addr::from_bits(ip.to_bits() & (u128::MAX << 48))),
@@ -125,6 +138,8 @@ mod tests {
         total: Rate { per_second: 10, burst: 100 },
         source: Rate { per_second: 2, burst: 10 },
         failures: Rate { per_second: 1, burst: 3 },
+        connections: Rate { per_second: 10, burst: 20 },
+        source_connections: Rate { per_second: 2, burst: 8 },
     };
 
     fn admitted(limits: &mut SourceLimits, peer: &str, count: usize, now: Moment) -> usize {
@@ -154,6 +169,17 @@ mod tests {
         let all: usize =
             (0..50).map(|n| admitted(&mut limits, &format!("10.0.1.{n}"), 10, Moment::ZERO)).sum();
         assert_eq!(all, 100);
+    }
+
+    #[test]
+    fn new_connections_are_limited_by_source_and_in_all() {
+        let mut limits = SourceLimits::new(RATES, Moment::ZERO);
+        let mut connected =
+            |peer: &str, now| (0..1000).filter(|_| limits.connect(peer.parse().unwrap(), now)).count();
+        let counts = ["10.0.0.1", "10.0.0.2", "10.0.0.3"].map(|peer| connected(peer, Moment::ZERO));
+        assert_eq!(counts, [8, 8, 4]);
+        assert_eq!(connected("10.0.0.1", Moment::from_secs(1)), 2);
+        assert_eq!(connected("10.0.0.4", Moment::from_secs(1)), 8);
     }
 
     #[test]

@@ -345,6 +345,7 @@ impl Network {
                 Reply {
                     status: 200,
                     retry_after: None,
+                    close: false,
                     body: serde_json::to_vec(&answer).unwrap(),
                 }
             }
@@ -357,7 +358,7 @@ impl Network {
                 let reason = reason.replace("{authorization}", &sent);
                 let body = serde_json::json!({ "error": "scripted", "reason": reason });
                 let retry_after = retry_after.map(|text| text.parse().unwrap());
-                Reply { status, retry_after, body: serde_json::to_vec(&body).unwrap() }
+                Reply { status, retry_after, close: false, body: serde_json::to_vec(&body).unwrap() }
             }
         }
     }

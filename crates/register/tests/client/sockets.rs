@@ -12,7 +12,7 @@ use rouse_net::clock::TokioClock;
 use rouse_net::peers::{Dialer, DialerFuture, Resolver, ResolverFuture, TcpDialer};
 use rouse_net::tls::Roots;
 use rouse_register::client::{PushClientSettings, PushCredential, client};
-use rouse_register::server::ListenerTransport;
+use rouse_register::server::{ListenerLimits, ListenerTransport};
 use rouse_testkit::certificates::Authority;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
@@ -66,7 +66,12 @@ async fn served(transport: ListenerTransport) -> Served {
     let listener = TcpListener::bind((GATEWAY, 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
     let mut tasks = JoinSet::new();
-    tasks.spawn(Arc::clone(&gateway.server).serve(listener, transport, CancellationToken::new()));
+    tasks.spawn(Arc::clone(&gateway.server).serve(
+        listener,
+        transport,
+        ListenerLimits::default(),
+        CancellationToken::new(),
+    ));
     Served { gateway, address, _tasks: tasks }
 }
 

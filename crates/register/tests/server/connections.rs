@@ -1,16 +1,21 @@
 //! The server over real connections: one HTTP/1.1 request after another, with and without TLS.
 
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rouse_net::tls::{CertEntry, ServerSettings, ServerTls};
-use rouse_register::server::ListenerTransport;
+use rouse_core::budget::Rate;
+use rouse_net::auth::PushMode;
+use rouse_net::tls::{
+    Alpn, CertEntry, ClientSettings, ClientTls, Roots, ServerName, ServerSettings, ServerTls,
+};
+use rouse_register::server::{ListenerLimits, ListenerTransport, RegistrationRates};
 use rouse_register::wire::MAX_BODY;
 use rouse_testkit::certificates::Authority;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::harness::{Scene, body};
@@ -19,24 +24,44 @@ const GENEROUS: Duration = Duration::from_secs(30);
 
 struct Served {
     scene: Arc<Scene>,
-    address: std::net::SocketAddr,
+    address: SocketAddr,
     stop: CancellationToken,
     tasks: JoinSet<()>,
 }
 
 async fn served(transport: ListenerTransport) -> Served {
-    let scene = Arc::new(Scene::new());
+    served_within(transport, RegistrationRates::default(), ListenerLimits::default()).await
+}
+
+async fn served_within(
+    transport: ListenerTransport,
+    rates: RegistrationRates,
+    limits: ListenerLimits,
+) -> Served {
+    let scene = Arc::new(Scene::with(PushMode::On, rates));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (stop, mut tasks) = (CancellationToken::new(), JoinSet::new());
-    tasks.spawn(Arc::clone(&scene.server).serve(listener, transport, stop.clone()));
+    tasks.spawn(Arc::clone(&scene.server).serve(listener, transport, limits, stop.clone()));
     Served { scene, address, stop, tasks }
 }
 
 impl Served {
+    /// Connects from the source 127.0.0.`source`.
+    async fn connect(&self, source: u8) -> TcpStream {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(SocketAddr::from(([127, 0, 0, source], 0))).unwrap();
+        timeout(GENEROUS, socket.connect(self.address)).await.unwrap().unwrap()
+    }
+
     fn request(&self, sequence: u64) -> String {
+        self.request_from(1, sequence)
+    }
+
+    /// A good request of the source 127.0.0.`source`.
+    fn request_from(&self, source: u8, sequence: u64) -> String {
         let mut body = body(sequence, "ready");
-        body.ips = vec![self.address.ip()];
+        body.ips = vec![IpAddr::from([127, 0, 0, source])];
         let text = serde_json::to_string(&body).unwrap();
         let signature = self.scene.signed(text.as_bytes());
         let length = text.len();
@@ -47,8 +72,30 @@ impl Served {
     }
 }
 
+const NAME: &str = "rouse-register.rouse-system.svc";
+
+fn over_tls(authority: &Authority) -> ListenerTransport {
+    let identity = authority.leaf(&[NAME]).identity();
+    let settings = ServerSettings::new(vec![CertEntry { identity, names: Vec::new() }]);
+    let settings = ServerSettings { alpn: vec![Alpn::Http1], ..settings };
+    ListenerTransport::Tls(Arc::new(ServerTls::new(settings).unwrap().0))
+}
+
+fn tls_client(authority: &Authority) -> ClientTls {
+    let name = ServerName::try_from(NAME).unwrap();
+    ClientTls::new(ClientSettings::new(name, Roots::Pem(vec![authority.ca()]))).unwrap().0
+}
+
+/// Waits until the server closes the connection, and returns what it sent before.
+async fn closed(mut stream: impl AsyncRead + Unpin) -> String {
+    let mut rest = Vec::new();
+    // A reset is also an end.
+    timeout(GENEROUS, stream.read_to_end(&mut rest)).await.expect("it is closed").ok();
+    String::from_utf8_lossy(&rest).into_owned()
+}
+
 /// Sends a request, and returns the status line and the rest of the response.
-async fn exchange(stream: &mut TcpStream, request: &str) -> (String, String) {
+async fn exchange(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), request: &str) -> (String, String) {
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut read = Vec::new();
     let whole = async {
@@ -109,12 +156,7 @@ async fn anything_else_than_a_registration_is_answered_with_what_is_allowed() {
 
 #[tokio::test]
 async fn over_tls_a_client_that_speaks_plain_text_gets_nowhere_and_others_are_served() {
-    let authority = Authority::new();
-    let leaf = authority.leaf(&["rouse-register.rouse-system.svc"]);
-    let identity = leaf.identity();
-    let settings = ServerSettings::new(vec![CertEntry { identity, names: Vec::new() }]);
-    let (tls, _) = ServerTls::new(settings).unwrap();
-    let served = served(ListenerTransport::Tls(Arc::new(tls))).await;
+    let served = served(over_tls(&Authority::new())).await;
     let mut plain = TcpStream::connect(served.address).await.unwrap();
     plain.write_all(served.request(1).as_bytes()).await.unwrap();
     let mut answer = Vec::new();
@@ -132,4 +174,99 @@ async fn a_stop_closes_idle_connections_and_ends() {
     let mut rest = Vec::new();
     timeout(GENEROUS, stream.read_to_end(&mut rest)).await.expect("it is closed").unwrap();
     assert!(timeout(GENEROUS, served.tasks.join_next()).await.expect("it ends").is_some());
+}
+
+#[tokio::test]
+async fn new_connections_of_one_source_beyond_its_rate_are_closed_at_once() {
+    let rates = RegistrationRates {
+        source_connections: Rate { per_second: 1, burst: 5 },
+        ..RegistrationRates::default()
+    };
+    let served = served_within(ListenerTransport::Plain, rates, ListenerLimits::default()).await;
+    let mut open = Vec::new();
+    for _ in 0..5 {
+        open.push(served.connect(2).await);
+    }
+    for _ in 0..3 {
+        assert_eq!(closed(served.connect(2).await).await, "");
+    }
+    assert_eq!(served.scene.attempts("_other", "unknown", "limited"), 3);
+    let (status, _) = exchange(&mut open[4], &served.request_from(2, 1)).await;
+    assert!(status.contains("200"), "{status}");
+    let (status, _) = exchange(&mut served.connect(3).await, &served.request_from(3, 2)).await;
+    assert!(status.contains("200"), "another source: {status}");
+    served.scene.bench.clock.advance(Duration::from_secs(1));
+    let (status, _) = exchange(&mut served.connect(2).await, &served.request_from(2, 3)).await;
+    assert!(status.contains("200"), "a second later: {status}");
+}
+
+#[tokio::test]
+async fn every_refused_request_closes_its_connection_and_counts_as_a_failure_of_its_source() {
+    let long =
+        format!("POST /v1/registrations HTTP/1.1\r\nhost: g\r\ncontent-length: {}\r\n\r\n", MAX_BODY + 1);
+    let cases = [
+        "GET /v1/registrations HTTP/1.1\r\nhost: g\r\n\r\n",
+        "POST / HTTP/1.1\r\nhost: g\r\ncontent-length: 0\r\n\r\n",
+        "no HTTP\r\n\r\n",
+        &long,
+    ];
+    for case in cases {
+        let rates =
+            RegistrationRates { failures: Rate { per_second: 1, burst: 3 }, ..RegistrationRates::default() };
+        let served = served_within(ListenerTransport::Plain, rates, ListenerLimits::default()).await;
+        for _ in 0..3 {
+            let mut stream = served.connect(2).await;
+            stream.write_all(case.as_bytes()).await.unwrap();
+            let answer = closed(stream).await;
+            assert!(answer.starts_with("HTTP/1.1 4"), "{case}: {answer}");
+        }
+        let (status, _) = exchange(&mut served.connect(2).await, &served.request_from(2, 1)).await;
+        assert!(status.contains("429"), "{case}: {status}");
+        let (status, _) = exchange(&mut served.connect(3).await, &served.request_from(3, 1)).await;
+        assert!(status.contains("200"), "{case}: {status}");
+    }
+}
+
+#[tokio::test]
+async fn a_handshake_that_fails_counts_as_a_failure_of_its_source() {
+    let authority = Authority::new();
+    let rates =
+        RegistrationRates { failures: Rate { per_second: 1, burst: 2 }, ..RegistrationRates::default() };
+    let served = served_within(over_tls(&authority), rates, ListenerLimits::default()).await;
+    for _ in 0..2 {
+        let mut stream = served.connect(2).await;
+        stream.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
+        closed(stream).await;
+    }
+    for (source, expected) in [(2, "429"), (3, "200")] {
+        let deadline = Instant::now() + GENEROUS;
+        let stream = tls_client(&authority).connect(served.connect(source).await, deadline).await;
+        let (status, _) = exchange(&mut stream.unwrap().0, &served.request_from(source, 1)).await;
+        assert!(status.contains(expected), "{status}");
+    }
+}
+
+#[tokio::test]
+async fn handshakes_that_stall_leave_places_for_others() {
+    let authority = Authority::new();
+    let limits = ListenerLimits { handshakes: 4, ..ListenerLimits::default() };
+    let rates =
+        RegistrationRates { failures: Rate { per_second: 1, burst: 1 }, ..RegistrationRates::default() };
+    let served = served_within(over_tls(&authority), rates, limits).await;
+    let mut stalled = Vec::new();
+    for source in [2, 2, 2, 3, 3, 4, 5, 6] {
+        stalled.push(served.connect(source).await);
+    }
+    let deadline = Instant::now() + GENEROUS;
+    let stream = tls_client(&authority).connect(served.connect(7).await, deadline).await;
+    let (status, _) = exchange(&mut stream.unwrap().0, &served.request_from(7, 1)).await;
+    assert!(status.contains("200"), "{status}");
+    // The third of the first source took the place of its first; then each newcomer that of the source with the most.
+    for stream in stalled.drain(..5) {
+        assert_eq!(closed(stream).await, "");
+    }
+    // They were cut for others: a handshake that takes too long is a failure of its source.
+    let stream = tls_client(&authority).connect(served.connect(2).await, deadline).await;
+    let (status, _) = exchange(&mut stream.unwrap().0, &served.request_from(2, 2)).await;
+    assert!(status.contains("200"), "{status}");
 }

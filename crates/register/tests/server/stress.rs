@@ -56,7 +56,8 @@ struct Round {
 impl Round {
     fn new(progress: &Arc<Progress>) -> Arc<Self> {
         let most = Rate { per_second: u32::MAX, burst: u32::MAX };
-        let rates = RegistrationRates { total: most, source: most, failures: most };
+        let rates =
+            RegistrationRates { total: most, source: most, failures: most, ..RegistrationRates::default() };
         let scene = Scene::with(PushMode::On, rates);
         for n in 0..PODS {
             scene.grant(&format!("uid-{n}"), Ok(ClaimGrant { mode: None, leaving: false }));
