@@ -133,6 +133,7 @@ pub(super) fn start(
         gateways: gateways(values, &serving.registry),
         metrics,
     };
+    let limits = listener_limits(set::capacity(values).registrations);
     let (values, cluster) = (values.clone(), Arc::clone(cluster));
     let thread = registration_thread::spawn(async move {
         let listener = match TcpListener::from_std(listener) {
@@ -151,12 +152,19 @@ pub(super) fn start(
             let tokens = TokenAuthenticator::new(check, TokenSettings::default(), time_of_day);
             parts.authenticators = parts.authenticators.with_tokens(tokens);
         }
-        let limits = ListenerLimits::default();
         RegistrationServer::new(settings, parts).serve(listener, transport, limits, end).await;
     });
     let thread = thread.map_err(failed("cannot start the thread that serves registrations"))?;
     serving.tasks.spawn("the listener for registrations", thread);
     Ok(())
+}
+
+/// The limits for so many connections.
+fn listener_limits(connections: usize) -> ListenerLimits {
+    let most = ListenerLimits::default();
+    // A handshake needs a connection, and a quarter of those at once keeps one thread busy.
+    let handshakes = most.handshakes.min((connections / 4).max(2));
+    ListenerLimits { connections, handshakes }
 }
 
 /// Shared keys and client certificates, as far as they are accepted.

@@ -270,3 +270,30 @@ async fn handshakes_that_stall_leave_places_for_others() {
     let (status, _) = exchange(&mut stream.unwrap().0, &served.request_from(2, 2)).await;
     assert!(status.contains("200"), "{status}");
 }
+
+#[tokio::test]
+async fn a_full_listener_closes_idle_connections_of_the_source_with_the_most_and_serves_others() {
+    let limits = ListenerLimits { connections: 32, ..ListenerLimits::default() };
+    let served = served_within(ListenerTransport::Plain, RegistrationRates::default(), limits).await;
+    let mut flood = Vec::new();
+    for source in [2, 3] {
+        for _ in 0..16 {
+            flood.push(served.connect(source).await);
+        }
+    }
+    let mut honest = served.connect(4).await;
+    let first = flood.remove(0);
+    assert_eq!(closed(first).await, "", "the oldest of the first source");
+    for source in [2, 3] {
+        for _ in 0..10 {
+            flood.push(served.connect(source).await);
+        }
+    }
+    let (status, _) = exchange(&mut honest, &served.request_from(4, 1)).await;
+    assert!(status.contains("200"), "{status}");
+    let (status, _) = exchange(&mut served.connect(5).await, &served.request_from(5, 2)).await;
+    assert!(status.contains("200"), "{status}");
+    // A source that has its share replaces its own connections.
+    let (status, _) = exchange(&mut served.connect(2).await, &served.request_from(2, 3)).await;
+    assert!(status.contains("200"), "{status}");
+}

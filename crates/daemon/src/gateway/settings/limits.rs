@@ -10,7 +10,7 @@ use rouse_core::registry::RegistrySettings;
 use rouse_proxy::budget::{ConnectionLimits, HeadLimits};
 
 use crate::gateway::keda;
-use crate::process::capacity::ConnectionCapacity;
+use crate::process::capacity::{ConnectionCapacity, Registrations};
 use crate::settings::{
     COUNT, HEADER_TIMEOUT, IDLE_TIMEOUT, MAX_CONNECTIONS, POSITIVE_DURATION, STREAM_IDLE_TIMEOUT, WORKERS,
 };
@@ -218,9 +218,15 @@ pub fn holds(values: &Values) -> HoldLimits {
     }
 }
 
+/// The capacity of the gateway, with room for registrations if pods may register.
+pub(in crate::gateway) fn capacity(values: &Values) -> ConnectionCapacity {
+    let registrations = values.get(&super::REGISTER_LISTEN);
+    ConnectionCapacity::with(registrations.map_or(Registrations::None, |_| Registrations::Accepted))
+}
+
 /// The limits of client and pod connections.
 pub(super) fn connection_limits(values: &Values) -> ConnectionLimits {
-    let capacity = ConnectionCapacity::now();
+    let capacity = capacity(values);
     // Cap the setting at the limit of open files: a connection beyond it cannot be served.
     let connections = values.get(&MAX_CONNECTIONS).unwrap_or(capacity.connections).min(capacity.by_files);
     let pod_connections = capacity.pod_connections_for(connections);
