@@ -44,6 +44,11 @@ impl TokenBucket {
         self.tokens -= 1.0;
     }
 
+    /// Gives back a token that was taken.
+    pub fn give_back(&mut self) {
+        self.tokens = (self.tokens + 1.0).min(self.burst);
+    }
+
     /// Takes a token, if there is one.
     pub fn try_take(&mut self, now: Moment) -> bool {
         let has = self.has(now);

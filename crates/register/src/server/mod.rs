@@ -94,12 +94,12 @@ impl RegistrationServer {
     pub async fn register(&self, request: &RegistrationRequest<'_>) -> Reply {
         let began = self.parts.clock.now();
         let mut registration = None;
-        let result = self.decide(request, &mut registration).await;
-        if let Err(refusal) = &result
-            && refusal.is_fault_of_sender()
-        {
-            self.count_failure(request.peer);
-        }
+        // Not in the match: the lock would be held across the check.
+        let admitted = self.limits().admit(request.peer, began);
+        let result = match admitted {
+            Ok(()) => self.decide_counted(request, &mut registration).await,
+            Err(wait) => Err(Refusal::Limited(wait)),
+        };
         let outcome = match &result {
             Ok((outcome, _)) => *outcome,
             Err(refusal) => refusal.outcome(),
@@ -122,12 +122,24 @@ impl RegistrationServer {
         }
     }
 
+    /// Decides about a request that counts as a failure until it is none.
+    async fn decide_counted(
+        &self,
+        request: &RegistrationRequest<'_>,
+        parsed: &mut Option<Registration>,
+    ) -> Result<(Outcome, RegistrationAnswer), Refusal> {
+        let result = self.decide(request, parsed).await;
+        if !result.as_ref().is_err_and(Refusal::is_failure) {
+            self.limits().succeeded(request.peer, self.parts.clock.now());
+        }
+        result
+    }
+
     async fn decide(
         &self,
         request: &RegistrationRequest<'_>,
         parsed: &mut Option<Registration>,
     ) -> Result<(Outcome, RegistrationAnswer), Refusal> {
-        self.limits().admit(request.peer, self.parts.clock.now()).map_err(Refusal::Limited)?;
         let credential = CredentialRequest {
             method: "POST",
             path: PATH,
@@ -139,12 +151,16 @@ impl RegistrationServer {
         let sender =
             self.parts.authenticators.authenticate(&credential).await.map_err(|error| match error {
                 AuthError::Refused(reason) => Refusal::Unauthenticated(reason),
-                AuthError::Unavailable(reason) => Refusal::Unavailable(reason),
+                AuthError::Unavailable(reason) => Refusal::Unverified(reason),
             })?;
         let registration = parsed.insert(Registration::parse(request.body).map_err(Refusal::Malformed)?);
         check_sender(&sender, request.peer, registration)?;
         let grant = self.parts.ownership.check(&registration.claim).await.map_err(|error| match error {
             ClaimError::Denied(reason) => Refusal::Denied(reason),
+            // Only a token proves that the pod exists: who has a shared key can invent pods, each of which is looked up.
+            ClaimError::Unavailable(reason) if !matches!(sender, Sender::Pod(_)) => {
+                Refusal::Unverified(reason)
+            }
             ClaimError::Unavailable(reason) => Refusal::Unavailable(reason),
         })?;
         self.apply(registration, grant)
@@ -274,7 +290,7 @@ fn log_refusal(refusal: &Refusal, peer: IpAddr, registration: Option<&Registrati
     let pod = registration.map_or("", |registration| &registration.claim.pod);
     let outcome = refusal.outcome().as_str();
     match refusal {
-        Refusal::Unavailable(reason) => {
+        Refusal::Unverified(reason) | Refusal::Unavailable(reason) => {
             tracing::error!(service, pod, %peer, outcome, reason, "cannot check a registration");
         }
         refusal => {

@@ -59,6 +59,9 @@ pub(super) enum Refusal {
     /// The cap on unlisted pods of the service.
     #[error("{0}")]
     TooManyPods(String),
+    /// The credential cannot be checked now, or it does not prove a pod that is not known.
+    #[error("{0}")]
+    Unverified(String),
     #[error("{0}")]
     Unavailable(String),
 }
@@ -81,14 +84,15 @@ impl Refusal {
             Self::Denied(_) => Outcome::Denied,
             Self::TooLarge => Outcome::TooLarge,
             Self::Limited(_) | Self::TooManyPods(_) => Outcome::Limited,
-            Self::Unavailable(_) => Outcome::Unavailable,
+            Self::Unverified(_) | Self::Unavailable(_) => Outcome::Unavailable,
         }
     }
 
-    /// Whether an honest pod does not send this. Such requests count against their source.
-    pub(super) fn is_fault_of_sender(&self) -> bool {
+    /// Whether it counts against its source: an honest pod does not send this, or nothing shows that an honest pod has sent it.
+    pub(super) fn is_failure(&self) -> bool {
         match self {
-            Self::Malformed(_) | Self::Unauthenticated(_) | Self::Denied(_) | Self::TooLarge => true,
+            Self::Malformed(_) | Self::Unauthenticated(_) | Self::Denied(_) => true,
+            Self::TooLarge | Self::Unverified(_) => true,
             Self::Limited(_) | Self::TooManyPods(_) | Self::Unavailable(_) => false,
         }
     }
@@ -105,7 +109,7 @@ impl Refusal {
             Self::Denied(_) => 403,
             Self::TooLarge => 413,
             Self::Limited(_) | Self::TooManyPods(_) => 429,
-            Self::Unavailable(_) => 503,
+            Self::Unverified(_) | Self::Unavailable(_) => 503,
         }
     }
 
@@ -113,7 +117,7 @@ impl Refusal {
         match self {
             Self::Limited(wait) => Some(seconds(wait)),
             Self::TooManyPods(_) => Some(seconds(&RETRY_CAP)),
-            Self::Unavailable(_) => Some(seconds(&RETRY_UNAVAILABLE)),
+            Self::Unverified(_) | Self::Unavailable(_) => Some(seconds(&RETRY_UNAVAILABLE)),
             Self::Malformed(_) | Self::Unauthenticated(_) | Self::Denied(_) | Self::TooLarge => None,
         }
     }

@@ -88,7 +88,8 @@ impl SourceLimits {
         self.source(peer, now).connections.try_take(now) && self.connections.try_take(now)
     }
 
-    /// Takes one request of `peer`, or returns how long it should wait.
+    /// Takes one request of `peer`, or returns how long it should wait. It counts as refused until [`SourceLimits::succeeded`]:
+    /// otherwise requests that are decided at the same time would all pass.
     pub(super) fn admit(&mut self, peer: IpAddr, now: Moment) -> Result<(), Duration> {
         let source = self.source(peer, now);
         if !source.failures.has(now) || !source.requests.has(now) {
@@ -96,14 +97,19 @@ impl SourceLimits {
         }
         source.requests.take();
         // The total comes last: requests that their own source may not send do not use it up.
-        if !self.total.has(now) {
+        if !self.total.try_take(now) {
             return Err(WAIT);
         }
-        self.total.take();
+        self.source(peer, now).failures.take();
         Ok(())
     }
 
-    /// Counts a refused request of `peer`.
+    /// A request of `peer` that was admitted is no failure.
+    pub(super) fn succeeded(&mut self, peer: IpAddr, now: Moment) {
+        self.source(peer, now).failures.give_back();
+    }
+
+    /// Counts a failure of `peer` beside the requests that were admitted.
     pub(super) fn failed(&mut self, peer: IpAddr, now: Moment) {
         self.source(peer, now).failures.try_take(now);
     }
@@ -142,16 +148,33 @@ mod tests {
         source_connections: Rate { per_second: 2, burst: 8 },
     };
 
+    /// How many of `count` requests at the same time are admitted.
     fn admitted(limits: &mut SourceLimits, peer: &str, count: usize, now: Moment) -> usize {
         (0..count).filter(|_| limits.admit(peer.parse().unwrap(), now).is_ok()).count()
+    }
+
+    /// How many of `count` requests, one after another, succeed.
+    fn served(limits: &mut SourceLimits, peer: &str, count: usize, now: Moment) -> usize {
+        let peer = peer.parse().unwrap();
+        let served = |_: &usize| limits.admit(peer, now).map(|()| limits.succeeded(peer, now)).is_ok();
+        (0..count).filter(served).count()
     }
 
     #[test]
     fn one_source_does_not_use_up_the_requests_of_another() {
         let mut limits = SourceLimits::new(RATES, Moment::ZERO);
-        assert_eq!(admitted(&mut limits, "10.0.0.1", 1000, Moment::ZERO), 10);
-        assert_eq!(admitted(&mut limits, "10.0.0.2", 10, Moment::ZERO), 10);
-        assert_eq!(admitted(&mut limits, "10.0.0.1", 1000, Moment::from_secs(1)), 2);
+        assert_eq!(served(&mut limits, "10.0.0.1", 1000, Moment::ZERO), 10);
+        assert_eq!(served(&mut limits, "10.0.0.2", 10, Moment::ZERO), 10);
+        assert_eq!(served(&mut limits, "10.0.0.1", 1000, Moment::from_secs(1)), 2);
+    }
+
+    #[test]
+    fn a_request_counts_as_refused_until_it_has_succeeded() {
+        let mut limits = SourceLimits::new(RATES, Moment::ZERO);
+        assert_eq!(admitted(&mut limits, "10.0.0.1", 1000, Moment::ZERO), 3, "at the same time");
+        let peer = "10.0.0.1".parse().unwrap();
+        (0..2).for_each(|_| limits.succeeded(peer, Moment::ZERO));
+        assert_eq!(admitted(&mut limits, "10.0.0.1", 1000, Moment::ZERO), 2);
     }
 
     #[test]
@@ -166,8 +189,7 @@ mod tests {
     #[test]
     fn all_sources_together_have_a_limit() {
         let mut limits = SourceLimits::new(RATES, Moment::ZERO);
-        let all: usize =
-            (0..50).map(|n| admitted(&mut limits, &format!("10.0.1.{n}"), 10, Moment::ZERO)).sum();
+        let all: usize = (0..50).map(|n| served(&mut limits, &format!("10.0.1.{n}"), 10, Moment::ZERO)).sum();
         assert_eq!(all, 100);
     }
 
@@ -186,10 +208,10 @@ mod tests {
     fn the_addresses_of_one_ipv6_network_are_one_source() {
         let mut limits = SourceLimits::new(RATES, Moment::ZERO);
         let all: usize =
-            (0..20).map(|n| admitted(&mut limits, &format!("2001:db8::{n:x}"), 1, Moment::ZERO)).sum();
+            (0..20).map(|n| served(&mut limits, &format!("2001:db8::{n:x}"), 1, Moment::ZERO)).sum();
         assert_eq!(all, 10);
         for other in ["2001:db8:0:1::1", "2001:db8:0:0:1::1"] {
-            assert_eq!(admitted(&mut limits, other, 1, Moment::ZERO), 1, "{other}");
+            assert_eq!(served(&mut limits, other, 1, Moment::ZERO), 1, "{other}");
         }
     }
 
@@ -201,10 +223,10 @@ mod tests {
             assert!(limits.admit(IpAddr::V4((0x0a00_0000 + n).into()), Moment::ZERO).is_ok());
         }
         let more: usize =
-            (0..50).map(|n| admitted(&mut limits, &format!("192.0.2.{n}"), 1, Moment::ZERO)).sum();
+            (0..50).map(|n| served(&mut limits, &format!("192.0.2.{n}"), 1, Moment::ZERO)).sum();
         assert_eq!((more, limits.sources.len()), (10, SOURCES));
         // When their buckets are full again, they make room.
-        assert_eq!(admitted(&mut limits, "192.0.2.60", 1, Moment::from_secs(60)), 1);
+        assert_eq!(served(&mut limits, "192.0.2.60", 1, Moment::from_secs(60)), 1);
         assert_eq!(limits.sources.len(), 1);
     }
 }

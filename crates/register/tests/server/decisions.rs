@@ -2,16 +2,21 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rouse_core::budget::Rate;
 use rouse_core::endpoint::{PodUid, Source, State};
-use rouse_net::auth::{ClaimError, ClaimGrant, PushMode, Sender};
+use rouse_net::auth::{
+    AuthError, BoxFuture, ClaimError, ClaimGrant, PodIdentity, PushMode, Sender, TokenAuthenticator,
+    TokenCheck, TokenReviewer, TokenSettings,
+};
 use rouse_register::server::{RegistrationRates, RegistrationRequest};
 use rouse_register::wire::{AnswerStatus, ErrorBody, RegistrationBody};
+use rouse_testkit::token_issuer::{START, SigningKey, claims_of};
 use tokio::task::JoinSet;
 
-use crate::harness::{POD_IP, Scene, TOKEN, UNREVIEWED, body};
+use crate::harness::{POD_IP, Scene, TOKEN, UNREVIEWED, body, cart_1, now};
 
 fn ready() -> Vec<(String, State, Source)> {
     vec![("shop/cart-1".into(), State::Ready, Source::Push)]
@@ -287,6 +292,56 @@ async fn forged_registrations_of_one_source_are_limited_and_others_are_served() 
     assert_eq!(scene.register(&body(1, "ready")).await.status, 200);
     scene.bench.clock.advance(Duration::from_secs(2));
     assert_eq!(scene.send("192.0.2.1", Some("Bearer forged"), &text).await.status, 401);
+}
+
+/// A cluster that answers no review.
+#[derive(Default)]
+struct Silent(AtomicUsize);
+
+impl TokenReviewer for Silent {
+    fn review<'a>(&'a self, _: &'a str, _: &'a str) -> BoxFuture<'a, Result<PodIdentity, AuthError>> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Box::pin(std::future::pending())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn forged_tokens_are_limited_also_while_their_reviews_take_long() {
+    let rates =
+        RegistrationRates { failures: Rate { per_second: 1, burst: 10 }, ..RegistrationRates::default() };
+    let reviewer = Arc::<Silent>::default();
+    let check = TokenCheck::Review(Arc::clone(&reviewer) as _);
+    let tokens = TokenAuthenticator::new(check, TokenSettings::default(), now);
+    let scene = Arc::new(Scene::with_tokens(PushMode::On, rates, tokens));
+    let (key, mut tasks) = (SigningKey::new("forged"), JoinSet::new());
+    for n in 0..200 {
+        let token = format!("Bearer {}", key.sign(&claims_of(&cart_1(), START + n)));
+        let scene = Arc::clone(&scene);
+        tasks.spawn(async move {
+            let text = serde_json::to_vec(&body(1, "ready")).unwrap();
+            scene.send("192.0.2.1", Some(&token), &text).await.status
+        });
+    }
+    let statuses = tasks.join_all().await;
+    let count = |status| statuses.iter().filter(|one| **one == status).count();
+    assert_eq!((count(503), count(429)), (10, 190));
+    assert_eq!(reviewer.0.load(Ordering::Relaxed), 10);
+    assert_eq!(scene.register(&body(1, "ready")).await.status, 200, "another source");
+}
+
+#[tokio::test]
+async fn pods_that_a_key_holder_invents_are_limited() {
+    let rates =
+        RegistrationRates { failures: Rate { per_second: 1, burst: 10 }, ..RegistrationRates::default() };
+    let scene = Scene::with(PushMode::On, rates);
+    let mut statuses = BTreeMap::<u16, usize>::new();
+    for n in 0..100 {
+        let uid = format!("invented-{n}");
+        scene.grant(&uid, Err(ClaimError::Unavailable("it is not known yet".into())));
+        let reply = scene.register(&RegistrationBody { uid, ..body(1, "ready") }).await;
+        *statuses.entry(reply.status).or_default() += 1;
+    }
+    assert_eq!(statuses, BTreeMap::from([(503, 10), (429, 90)]));
 }
 
 #[tokio::test]
