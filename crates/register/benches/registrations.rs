@@ -92,6 +92,7 @@ fn serve(
             total: most,
             source: most,
             failures: most,
+            known: most,
             connections: most,
             source_connections: most,
         },

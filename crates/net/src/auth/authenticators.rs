@@ -7,6 +7,7 @@ use super::hmac::{SCHEME, SignedRequest, parse_hmac_credential};
 use super::mtls::CertificateAuthenticator;
 use super::shared_keys::SharedKeys;
 use super::token::TokenAuthenticator;
+use super::token_cache::digest_of;
 use super::{AuthError, Sender};
 
 /// What a credential is checked with. Its `Debug` output does not contain the credential or the body.
@@ -24,6 +25,34 @@ pub struct CredentialRequest<'a> {
     pub certificate: Option<&'a Result<Sender, AuthError>>,
     /// Whether the connection is TLS.
     pub secure: bool,
+}
+
+/// Which credential a request has, as the request names it. It contains no secret.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum CredentialId {
+    /// A token, by its digest.
+    Token([u8; 32]),
+    /// A shared key, by its id.
+    Key(Box<str>),
+    /// The client certificate of the connection.
+    Certificate,
+}
+
+impl CredentialRequest<'_> {
+    /// Which credential it has. Nothing is verified: this costs a digest at most.
+    pub fn credential_id(&self) -> Option<CredentialId> {
+        let Some(authorization) = self.authorization else {
+            return self.certificate.filter(|sender| sender.is_ok()).map(|_| CredentialId::Certificate);
+        };
+        let (scheme, credential) = split_scheme(authorization);
+        if scheme.eq_ignore_ascii_case(b"Bearer") {
+            Some(CredentialId::Token(digest_of(credential)))
+        } else if scheme.eq_ignore_ascii_case(SCHEME.as_bytes()) {
+            Some(CredentialId::Key(parse_hmac_credential(credential)?.key_id.into()))
+        } else {
+            None
+        }
+    }
 }
 
 impl fmt::Debug for CredentialRequest<'_> {

@@ -19,7 +19,7 @@ use std::time::{Duration, SystemTime};
 
 use rouse_core::endpoint::PodUid;
 
-pub use authenticators::{Authenticators, CredentialRequest};
+pub use authenticators::{Authenticators, CredentialId, CredentialRequest};
 pub use hmac::{BadSharedKey, HmacCredential, SharedKey, parse_hmac_credential};
 pub use mtls::CertificateAuthenticator;
 pub use ownership::{Claim, ClaimError, ClaimGrant, Ownership, PushMode};

@@ -114,7 +114,7 @@ impl TokenAuthenticator {
         if token.len() > MOST_BYTES {
             return Err(AuthError::Refused(format!("the token has more than {MOST_BYTES} bytes")));
         }
-        let (digest, now) = (digest_of(token), unix_seconds((self.time_of_day)()));
+        let (digest, now) = (digest_of(token.as_bytes()), unix_seconds((self.time_of_day)()));
         if let Some(pod) = self.remembered(&digest, now) {
             return Ok(pod);
         }

@@ -12,9 +12,9 @@ use super::jwks::VerificationKey;
 /// The SHA-256 digest of a token. The token itself is not kept.
 pub(super) type TokenDigest = [u8; 32];
 
-pub(super) fn digest_of(token: &str) -> TokenDigest {
+pub(super) fn digest_of(token: &[u8]) -> TokenDigest {
     let mut bytes = [0; 32];
-    bytes.copy_from_slice(digest(&SHA256, token.as_bytes()).as_ref());
+    bytes.copy_from_slice(digest(&SHA256, token).as_ref());
     bytes
 }
 
@@ -140,11 +140,14 @@ mod tests {
             uid: PodUid::new(name),
             service_account: "cart".to_owned(),
         };
-        (digest_of(name), VerifiedToken { pod, expires, proof: TokenProof::Review { until: Instant::now() } })
+        (
+            digest_of(name.as_bytes()),
+            VerifiedToken { pod, expires, proof: TokenProof::Review { until: Instant::now() } },
+        )
     }
 
     fn known(cache: &TokenCache, name: &str, now: u64) -> bool {
-        cache.find(&digest_of(name), now, |_| true).is_some_and(|pod| pod.pod == name)
+        cache.find(&digest_of(name.as_bytes()), now, |_| true).is_some_and(|pod| pod.pod == name)
     }
 
     fn remember(cache: &TokenCache, name: &str, expires: u64, now: u64) {
@@ -158,7 +161,7 @@ mod tests {
         remember(&cache, "one", 100, 0);
         assert!(known(&cache, "one", 99));
         assert!(!known(&cache, "other", 99));
-        assert!(cache.find(&digest_of("one"), 99, |_| false).is_none());
+        assert!(cache.find(&digest_of(b"one"), 99, |_| false).is_none());
         assert!(!known(&cache, "one", 99), "a token whose proof fell is forgotten");
         remember(&cache, "one", 100, 0);
         assert!(!known(&cache, "one", 100));

@@ -1,9 +1,11 @@
 //! The gateway's side of registrations: authenticates the sender, checks that the pod owns what it claims, and applies the
 //! push.
 //!
-//! `listener.rs` has the connections, `places.rs` who may have how many, `source_limits.rs` the rate limits, `metrics.rs` the metrics. Every request ends in
+//! `listener.rs` has the connections, `places.rs` who may have how many, `source_limits.rs` and
+//! `known_senders.rs` the rate limits, `metrics.rs` the metrics. Every request ends in
 //! one [`Reply`]. Nothing changes unless all checks passed.
 
+mod known_senders;
 mod listener;
 mod metrics;
 mod places;
@@ -22,6 +24,7 @@ use rouse_net::auth::{
     AuthError, Authenticators, ClaimError, ClaimGrant, CredentialRequest, Ownership, PushMode, Sender,
 };
 
+use known_senders::SenderId;
 pub use listener::{ListenerLimits, ListenerTransport};
 pub use metrics::RegistrationMetrics;
 pub use reply::Reply;
@@ -83,6 +86,25 @@ pub struct RegistrationRequest<'a> {
     pub body: &'a [u8],
 }
 
+impl RegistrationRequest<'_> {
+    fn credential(&self) -> CredentialRequest<'_> {
+        CredentialRequest {
+            method: "POST",
+            path: PATH,
+            body: self.body,
+            authorization: self.authorization,
+            secure: self.secure,
+            certificate: self.certificate,
+        }
+    }
+
+    /// Who sent it, as it says.
+    fn sender(&self, registration: &Registration) -> Option<SenderId> {
+        let credential = self.credential().credential_id()?;
+        Some(SenderId { credential, peer: self.peer.to_canonical(), pod: registration.claim.uid.clone() })
+    }
+}
+
 impl RegistrationServer {
     /// A server that has seen no request.
     pub fn new(settings: RegistrationSettings, parts: RegistrationParts) -> Arc<Self> {
@@ -98,7 +120,7 @@ impl RegistrationServer {
         let admitted = self.limits().admit(request.peer, began);
         let result = match admitted {
             Ok(()) => self.decide_counted(request, &mut registration).await,
-            Err(wait) => Err(Refusal::Limited(wait)),
+            Err(_) => self.decide_known(request, &mut registration).await,
         };
         let outcome = match &result {
             Ok((outcome, _)) => *outcome,
@@ -129,8 +151,33 @@ impl RegistrationServer {
         parsed: &mut Option<Registration>,
     ) -> Result<(Outcome, RegistrationAnswer), Refusal> {
         let result = self.decide(request, parsed).await;
+        let now = self.parts.clock.now();
         if !result.as_ref().is_err_and(Refusal::is_failure) {
-            self.limits().succeeded(request.peer, self.parts.clock.now());
+            self.limits().succeeded(request.peer, now);
+        }
+        if let (Ok(_), Some(registration)) = (&result, parsed)
+            && let Some(sender) = request.sender(registration)
+        {
+            self.limits().accepted(sender, now);
+        }
+        result
+    }
+
+    /// Decides about a request whose source is over a limit, if its sender is known. Everything before this is cheap.
+    async fn decide_known(
+        &self,
+        request: &RegistrationRequest<'_>,
+        parsed: &mut Option<Registration>,
+    ) -> Result<(Outcome, RegistrationAnswer), Refusal> {
+        let named = Registration::parse(request.body).ok();
+        let sender = named.and_then(|registration| request.sender(&registration));
+        let limited = || Refusal::Limited(source_limits::WAIT);
+        let sender = sender.ok_or_else(limited)?;
+        let admitted = self.limits().admit_known(&sender, self.parts.clock.now());
+        admitted.map_err(Refusal::Limited)?;
+        let result = self.decide(request, parsed).await;
+        if result.is_ok() {
+            self.limits().accepted(sender, self.parts.clock.now());
         }
         result
     }
@@ -140,19 +187,12 @@ impl RegistrationServer {
         request: &RegistrationRequest<'_>,
         parsed: &mut Option<Registration>,
     ) -> Result<(Outcome, RegistrationAnswer), Refusal> {
-        let credential = CredentialRequest {
-            method: "POST",
-            path: PATH,
-            body: request.body,
-            authorization: request.authorization,
-            secure: request.secure,
-            certificate: request.certificate,
-        };
-        let sender =
-            self.parts.authenticators.authenticate(&credential).await.map_err(|error| match error {
+        let sender = self.parts.authenticators.authenticate(&request.credential()).await.map_err(
+            |error| match error {
                 AuthError::Refused(reason) => Refusal::Unauthenticated(reason),
                 AuthError::Unavailable(reason) => Refusal::Unverified(reason),
-            })?;
+            },
+        )?;
         let registration = parsed.insert(Registration::parse(request.body).map_err(Refusal::Malformed)?);
         check_sender(&sender, request.peer, registration)?;
         let grant = self.parts.ownership.check(&registration.claim).await.map_err(|error| match error {

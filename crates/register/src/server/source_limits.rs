@@ -7,6 +7,8 @@ use std::time::Duration;
 use rouse_core::budget::{Rate, TokenBucket};
 use rouse_core::time::Moment;
 
+use super::known_senders::{KnownSenders, SenderId};
+
 /// How many registrations are accepted for checking.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RegistrationRates {
@@ -16,6 +18,8 @@ pub struct RegistrationRates {
     pub source: Rate,
     /// Refused ones from one source. After these, all its registrations are refused for a while, before any cryptography.
     pub failures: Rate,
+    /// From one known sender of a source that is over a limit.
+    pub known: Rate,
     /// New connections from all sources. Each may cost a TLS handshake.
     pub connections: Rate,
     /// New connections from one source.
@@ -28,6 +32,7 @@ impl Default for RegistrationRates {
             total: Rate { per_second: 5_000, burst: 20_000 },
             source: Rate { per_second: 500, burst: 2_000 },
             failures: Rate { per_second: 5, burst: 100 },
+            known: Rate { per_second: 2, burst: 20 },
             connections: Rate { per_second: 1_000, burst: 20_000 },
             source_connections: Rate { per_second: 50, burst: 500 },
         }
@@ -37,7 +42,7 @@ impl Default for RegistrationRates {
 /// The most sources with buckets of their own. The others share one.
 const SOURCES: usize = 16_384;
 /// The answer to a source over its limit.
-const WAIT: Duration = Duration::from_secs(1);
+pub(super) const WAIT: Duration = Duration::from_secs(1);
 
 /// The buckets of all sources.
 #[derive(Debug)]
@@ -48,6 +53,7 @@ pub(super) struct SourceLimits {
     sources: HashMap<IpAddr, SourceBuckets>,
     /// For sources beyond [`SOURCES`].
     others: SourceBuckets,
+    known: KnownSenders,
 }
 
 #[derive(Debug)]
@@ -77,6 +83,7 @@ impl SourceLimits {
             total: TokenBucket::new(rates.total, now),
             connections: TokenBucket::new(rates.connections, now),
             others: SourceBuckets::new(&rates, now),
+            known: KnownSenders::new(rates.known),
             sources: HashMap::new(),
             rates,
         }
@@ -102,6 +109,16 @@ impl SourceLimits {
         }
         self.source(peer, now).failures.take();
         Ok(())
+    }
+
+    /// Takes one request that names `sender`, whose source is over a limit, or returns how long it should wait.
+    pub(super) fn admit_known(&mut self, sender: &SenderId, now: Moment) -> Result<(), Duration> {
+        if self.known.admit(sender, now) && self.total.try_take(now) { Ok(()) } else { Err(WAIT) }
+    }
+
+    /// A registration of `sender` was accepted.
+    pub(super) fn accepted(&mut self, sender: SenderId, now: Moment) {
+        self.known.accepted(sender, now);
     }
 
     /// A request of `peer` that was admitted is no failure.
@@ -144,6 +161,7 @@ mod tests {
         total: Rate { per_second: 10, burst: 100 },
         source: Rate { per_second: 2, burst: 10 },
         failures: Rate { per_second: 1, burst: 3 },
+        known: Rate { per_second: 1, burst: 2 },
         connections: Rate { per_second: 10, burst: 20 },
         source_connections: Rate { per_second: 2, burst: 8 },
     };

@@ -294,6 +294,40 @@ async fn forged_registrations_of_one_source_are_limited_and_others_are_served() 
     assert_eq!(scene.send("192.0.2.1", Some("Bearer forged"), &text).await.status, 401);
 }
 
+#[tokio::test]
+async fn a_bad_pod_does_not_silence_known_neighbours_behind_its_address() {
+    let rates =
+        RegistrationRates { failures: Rate { per_second: 1, burst: 10 }, ..RegistrationRates::default() };
+    let text = serde_json::to_vec(&body(1, "ready")).unwrap();
+    let other = serde_json::to_vec(&RegistrationBody { uid: "uid-9".into(), ..body(1, "ready") }).unwrap();
+    let token = format!("Bearer {}", *TOKEN);
+    for (peer, by_token) in [("192.0.2.1", true), (POD_IP, false)] {
+        let scene = Scene::with(PushMode::On, rates);
+        let good = || if by_token { token.clone() } else { scene.signed(&text) };
+        let status =
+            async |authorization: &str, body: &[u8]| scene.send(peer, Some(authorization), body).await.status;
+        assert_eq!(status(&good(), &text).await, 200);
+        // The neighbour: forged tokens, and signatures that are wrong or of another pod.
+        let wrong = scene.signed(&text).replace("nonce=0", "nonce=1");
+        let forged: [(&str, &[u8]); 3] = [("Bearer forged", &text), (&wrong, &other), ("Basic eDp5", &text)];
+        let mut checked = 0;
+        for n in 0..300 {
+            let (authorization, body) = forged[n % 3];
+            checked += usize::from(status(authorization, body).await == 401);
+        }
+        assert_eq!(checked, 10, "the others are refused before they are checked");
+        for _ in 0..20 {
+            assert_eq!(status(&good(), &text).await, 200, "by token: {by_token}");
+        }
+        // What names a known pod may be forged too, and is limited.
+        assert_eq!(status(&good(), &text).await, 429);
+        // A pod that was never accepted waits for its neighbour.
+        assert_eq!(status(&scene.signed(&other), &other).await, 429);
+        scene.bench.clock.advance(Duration::from_secs(1));
+        assert_eq!(status(&good(), &text).await, 200);
+    }
+}
+
 /// A cluster that answers no review.
 #[derive(Default)]
 struct Silent(AtomicUsize);
