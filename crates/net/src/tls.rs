@@ -23,8 +23,8 @@ pub use files::{CertificateWarningKind, Identity, LoadError, LoadProblem, Pem, W
 pub use hosts::{BadSniPattern, SniPattern};
 pub use rustls_pki_types::ServerName;
 pub use server::{
-    CertEntry, ClientAuth, PolicyId, ServerSettings, ServerStream, ServerTls, TlsHandshake, TlsPolicy,
-    peer_certificate,
+    CertEntry, ClientAuth, ClientCertificates, PolicyId, ServerSettings, ServerStream, ServerTls,
+    TlsHandshake, TlsPolicy, client_certificates, peer_certificate,
 };
 
 /// The crypto backend.

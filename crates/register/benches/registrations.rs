@@ -106,6 +106,7 @@ fn serve(
         ownership: Arc::new(Granted),
         registry: Arc::clone(&bench.registry),
         clock: Arc::clone(&bench.clock) as _,
+        time_of_day: SystemTime::now,
         gateways: Arc::new(move || gateways.clone()),
         metrics: RegistrationMetrics::new(&mut metrics),
     };

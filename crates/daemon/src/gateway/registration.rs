@@ -130,6 +130,7 @@ pub(super) fn start(
         ownership: cluster.push_ownership(),
         registry: Arc::clone(&serving.registry),
         clock: Arc::new(serving.clock) as Arc<dyn Clock>,
+        time_of_day,
         gateways: gateways(values, &serving.registry),
         metrics,
     };

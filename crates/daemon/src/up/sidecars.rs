@@ -67,6 +67,7 @@ impl RunKey {
             ownership: Arc::clone(engine) as _,
             registry: Arc::clone(&serving.registry),
             clock: Arc::new(serving.clock),
+            time_of_day,
             gateways: Arc::new(move || vec![address]),
             metrics,
         };

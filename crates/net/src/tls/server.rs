@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
 
 use arc_swap::ArcSwap;
 use rouse_core::host::Host;
@@ -10,6 +11,7 @@ use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{Acceptor, ClientHello, ResolvesServerCert, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
 use rustls::{RootCertStore, ServerConfig};
+use rustls_pki_types::{CertificateDer, UnixTime};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::LazyConfigAcceptor;
@@ -30,6 +32,17 @@ pub type ServerStream<IO> = tokio_rustls::server::TlsStream<IO>;
 pub fn peer_certificate<IO>(stream: &ServerStream<IO>) -> Option<&[u8]> {
     stream.get_ref().1.peer_certificates()?.first().map(AsRef::as_ref)
 }
+
+/// The certificates that the client presented and that were verified in the handshake, to verify them again later.
+pub fn client_certificates<IO>(stream: &ServerStream<IO>) -> Option<ClientCertificates> {
+    let chain = stream.get_ref().1.peer_certificates()?;
+    (!chain.is_empty())
+        .then(|| ClientCertificates(chain.iter().cloned().map(CertificateDer::into_owned).collect()))
+}
+
+/// The certificates of a client, its own first.
+#[derive(Debug, Clone)]
+pub struct ClientCertificates(Vec<CertificateDer<'static>>);
 
 /// The settings of a TLS listener. Its files may change; see [`ServerTls::reload`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -213,6 +226,19 @@ impl ServerTls {
         self.serving.load().lane(host.map(Host::name)).policy.clone()
     }
 
+    /// Whether certificates that an earlier handshake verified are still accepted at `now`, with the present roots of hosts without
+    /// a policy: a connection may live longer than the certificate of its client or the trust in its authority.
+    pub fn still_accepts(&self, certificates: &ClientCertificates, now: SystemTime) -> bool {
+        let serving = self.serving.load();
+        let ClientCertificates(chain) = certificates;
+        let (Some(verifier), Some((own, intermediates))) = (&serving.open.verifier, chain.split_first())
+        else {
+            return false;
+        };
+        let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        verifier.verify_client_cert(own, intermediates, UnixTime::since_unix_epoch(now)).is_ok()
+    }
+
     /// Does the TLS handshake with a client. Dropping the future drops the connection.
     pub async fn accept<IO>(
         &self,
@@ -258,6 +284,8 @@ struct Serving {
 struct Lane {
     policy: PolicyId,
     roots: RootCertStore,
+    /// `None`: no client certificate is requested.
+    verifier: Option<Arc<dyn ClientCertVerifier>>,
     config: Arc<ServerConfig>,
 }
 
@@ -312,10 +340,11 @@ impl Lane {
         }
         let same = |lane: &&Arc<Lane>| lane.policy.client_auth() == auth && lane.roots.roots == roots.roots;
         let before = old.and_then(|old| old.lanes().find(same));
+        let verifier = verifier(auth, &roots)?;
         let mut config = ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(&settings.versions.supported())
             .map_err(refused)?
-            .with_client_cert_verifier(verifier(auth, &roots)?)
+            .with_client_cert_verifier(verifier.clone().unwrap_or_else(WebPkiClientVerifier::no_client_auth))
             .with_cert_resolver(shown);
         config.alpn_protocols = Alpn::ids(&settings.alpn);
         (config.ticketer, config.session_storage) = match before {
@@ -323,18 +352,23 @@ impl Lane {
             None => (Ticketer::new().map_err(refused)?, Arc::clone(&config.session_storage)),
         };
         let policy = before.map_or_else(|| PolicyId(Arc::new(auth.clone())), |lane| lane.policy.clone());
-        Ok(Self { policy, roots, config: Arc::new(config) })
+        Ok(Self { policy, roots, verifier, config: Arc::new(config) })
     }
 }
 
-fn verifier(auth: &ClientAuth, roots: &RootCertStore) -> Result<Arc<dyn ClientCertVerifier>, LoadError> {
+fn verifier(
+    auth: &ClientAuth,
+    roots: &RootCertStore,
+) -> Result<Option<Arc<dyn ClientCertVerifier>>, LoadError> {
     let builder = || WebPkiClientVerifier::builder_with_provider(Arc::new(roots.clone()), provider());
     let built = match auth {
-        ClientAuth::None => return Ok(WebPkiClientVerifier::no_client_auth()),
+        ClientAuth::None => return Ok(None),
         ClientAuth::Optional(_) => builder().allow_unauthenticated().build(),
         ClientAuth::Required(_) => builder().build(),
     };
-    built.map_err(|error| refused(rustls::Error::General(error.to_string())))
+    built
+        .map(|verifier| Some(verifier as _))
+        .map_err(|error| refused(rustls::Error::General(error.to_string())))
 }
 
 fn refused(error: rustls::Error) -> LoadError {

@@ -14,7 +14,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rouse_net::auth::{AuthError, Sender};
-use rouse_net::tls::{ServerTls, peer_certificate};
+use rouse_net::tls::{ClientCertificates, ServerTls, client_certificates, peer_certificate};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
@@ -49,8 +49,13 @@ pub enum ListenerTransport {
     Plain,
 }
 
-/// Who the client certificate of a connection is for.
-type CertificateSender = Result<Sender, AuthError>;
+/// The client certificate of a connection.
+struct ConnectionCertificate {
+    /// Who it is for.
+    sender: Result<Sender, AuthError>,
+    certificates: ClientCertificates,
+    tls: Arc<ServerTls>,
+}
 
 /// The limits of a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -150,8 +155,10 @@ impl Connection {
                 drop(handshake);
                 // A client that fails the handshake is not an error of the gateway.
                 let Ok((stream, _)) = accepted else { return self.server.count_failure(self.peer.ip()) };
-                let certificate = peer_certificate(&stream)
-                    .and_then(|certificate| self.server.certificate_sender(certificate));
+                let certificate = client_certificates(&stream).and_then(|certificates| {
+                    let sender = self.server.certificate_sender(peer_certificate(&stream)?)?;
+                    Some(ConnectionCertificate { sender, certificates, tls })
+                });
                 self.serve(stream, certificate, true).await;
             }
         }
@@ -160,7 +167,7 @@ impl Connection {
     async fn serve(
         self,
         stream: impl AsyncRead + AsyncWrite + Unpin,
-        certificate: Option<CertificateSender>,
+        certificate: Option<ConnectionCertificate>,
         secure: bool,
     ) {
         let service = service_fn(|request| self.answer(request, certificate.as_ref(), secure));
@@ -183,7 +190,7 @@ impl Connection {
     async fn answer(
         &self,
         request: Request<Incoming>,
-        certificate: Option<&CertificateSender>,
+        certificate: Option<&ConnectionCertificate>,
         secure: bool,
     ) -> Result<Response<Full<Bytes>>, Infallible> {
         let reply = match (request.uri().path(), request.method()) {
@@ -208,7 +215,7 @@ impl Connection {
     async fn register(
         &self,
         request: Request<Incoming>,
-        certificate: Option<&CertificateSender>,
+        certificate: Option<&ConnectionCertificate>,
         secure: bool,
     ) -> Reply {
         let (head, body) = request.into_parts();
@@ -227,10 +234,21 @@ impl Connection {
             Ok(Err(_)) => return self.other(400, "body", "the body ended early"),
             Err(_) => return self.other(408, "timeout", "the body took too long"),
         };
+        let sender = match certificate {
+            // The connection may be older than the end of the certificate or of the trust in its authority.
+            Some(certificate) if !head.headers.contains_key(AUTHORIZATION) => {
+                let ConnectionCertificate { sender, certificates, tls } = certificate;
+                if !tls.still_accepts(certificates, self.server.time_of_day()) {
+                    return self.server.refuse_certificate(self.peer.ip());
+                }
+                Some(sender)
+            }
+            _ => None,
+        };
         let request = RegistrationRequest {
             peer: self.peer.ip(),
             secure,
-            certificate,
+            certificate: sender,
             authorization: head.headers.get(AUTHORIZATION).map(HeaderValue::as_bytes),
             body: &body,
         };

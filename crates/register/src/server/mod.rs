@@ -14,7 +14,7 @@ mod source_limits;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use rouse_core::endpoint::ServiceId;
 use rouse_core::merge::{PushEvent, PushOutcome};
@@ -58,6 +58,8 @@ pub struct RegistrationParts {
     pub registry: Arc<Registry>,
     /// The registry's clock.
     pub clock: Arc<dyn Clock>,
+    /// Read to check whether client certificates are still valid.
+    pub time_of_day: fn() -> SystemTime,
     /// The gateways in service.
     pub gateways: GatewayList,
     /// Counts what happens.
@@ -261,6 +263,20 @@ impl RegistrationServer {
     fn too_large(&self, peer: IpAddr) -> Reply {
         self.count_refusal(peer, Refusal::TooLarge.outcome());
         Reply::refusal(&Refusal::TooLarge)
+    }
+
+    /// The reply to a request whose client certificate is not valid any more. The connection is closed, so that its client
+    /// presents another one.
+    fn refuse_certificate(&self, peer: IpAddr) -> Reply {
+        let text = "the client certificate is not valid any more: it has expired, or its authority is not trusted now";
+        let refusal = Refusal::Unauthenticated(text.to_owned());
+        self.count_refusal(peer, refusal.outcome());
+        log_refusal(&refusal, peer, None);
+        Reply { close: true, ..Reply::refusal(&refusal) }
+    }
+
+    fn time_of_day(&self) -> SystemTime {
+        (self.parts.time_of_day)()
     }
 
     /// Counts a request that is not a registration.

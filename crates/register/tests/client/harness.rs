@@ -391,6 +391,7 @@ impl Gateway {
             ownership: Arc::new(Trusting),
             registry: Arc::clone(&registry),
             clock: Arc::new(clock),
+            time_of_day: now,
             gateways: Arc::new(move || listed.lock().unwrap().clone()),
             metrics: RegistrationMetrics::new(&mut metrics),
         };

@@ -7,11 +7,12 @@ use std::time::Duration;
 use rouse_core::budget::Rate;
 use rouse_net::auth::PushMode;
 use rouse_net::tls::{
-    Alpn, CertEntry, ClientSettings, ClientTls, Roots, ServerName, ServerSettings, ServerTls,
+    Alpn, CertEntry, ClientAuth, ClientSettings, ClientTls, Roots, ServerName, ServerSettings, ServerTls,
 };
 use rouse_register::server::{ListenerLimits, ListenerTransport, RegistrationRates};
 use rouse_register::wire::MAX_BODY;
 use rouse_testkit::certificates::Authority;
+use rouse_testkit::certificates::rcgen::{KeyPair, SanType, date_time_ymd};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::JoinSet;
@@ -295,5 +296,73 @@ async fn a_full_listener_closes_idle_connections_of_the_source_with_the_most_and
     assert!(status.contains("200"), "{status}");
     // A source that has its share replaces its own connections.
     let (status, _) = exchange(&mut served.connect(2).await, &served.request_from(2, 3)).await;
+    assert!(status.contains("200"), "{status}");
+}
+
+/// A listener that accepts client certificates of `authority`, and one of source 2 that is valid in these years.
+async fn with_certificates(authority: &Authority, years: [i32; 2]) -> (Served, Arc<ServerTls>, ClientTls) {
+    let settings = mtls(authority, authority);
+    let tls = Arc::new(ServerTls::new(settings).unwrap().0);
+    let served = served(ListenerTransport::Tls(Arc::clone(&tls))).await;
+    let leaf = authority.leaf_by(&["cart.shop"], &KeyPair::generate().unwrap(), |params| {
+        let name = "spiffe://cluster.local/ns/shop/sa/cart";
+        params.subject_alt_names.push(SanType::URI(name.try_into().unwrap()));
+        params.not_before = date_time_ymd(years[0], 1, 1);
+        params.not_after = date_time_ymd(years[1], 1, 1);
+    });
+    let name = ServerName::try_from(NAME).unwrap();
+    let client = ClientSettings {
+        identity: Some(leaf.identity()),
+        ..ClientSettings::new(name, Roots::Pem(vec![authority.ca()]))
+    };
+    (served, tls, ClientTls::new(client).unwrap().0)
+}
+
+/// The settings of a listener with a certificate of `own`, which accepts client certificates of `clients`.
+fn mtls(own: &Authority, clients: &Authority) -> ServerSettings {
+    let identity = own.leaf(&[NAME]).identity();
+    ServerSettings {
+        client_auth: ClientAuth::Optional(clients.ca()),
+        alpn: vec![Alpn::Http1],
+        ..ServerSettings::new(vec![CertEntry { identity, names: Vec::new() }])
+    }
+}
+
+impl Served {
+    /// A request of source 2 without a credential but its certificate.
+    fn unsigned(&self, sequence: u64) -> String {
+        let request = self.request_from(2, sequence);
+        let lines = request.split("\r\n").filter(|line| !line.starts_with("authorization:"));
+        lines.collect::<Vec<_>>().join("\r\n")
+    }
+}
+
+#[tokio::test]
+async fn a_client_certificate_counts_on_an_open_connection_only_while_its_authority_is_trusted() {
+    let authority = Authority::new();
+    let (served, tls, client) = with_certificates(&authority, [2000, 2100]).await;
+    let deadline = Instant::now() + GENEROUS;
+    let (mut stream, _) = client.connect(served.connect(2).await, deadline).await.unwrap();
+    let (status, rest) = exchange(&mut stream, &served.unsigned(1)).await;
+    assert!(status.contains("200"), "{status} {rest}");
+    tls.replace(mtls(&authority, &Authority::new())).unwrap();
+    let (status, rest) = exchange(&mut stream, &served.unsigned(2)).await;
+    assert!(status.contains("401") && rest.contains("not valid any more"), "{status} {rest}");
+    assert_eq!(closed(stream).await, "", "so that it presents another one");
+    assert_eq!(served.scene.generation(), 1);
+}
+
+/// The clock of the scene is in 2023, and that of the handshake is the system's: the certificate is valid for the handshake only.
+#[tokio::test]
+async fn a_client_certificate_counts_on_an_open_connection_only_while_it_is_valid() {
+    let authority = Authority::new();
+    let (served, _tls, client) = with_certificates(&authority, [2025, 2100]).await;
+    let deadline = Instant::now() + GENEROUS;
+    let (mut stream, _) = client.connect(served.connect(2).await, deadline).await.unwrap();
+    let (status, rest) = exchange(&mut stream, &served.unsigned(1)).await;
+    assert!(status.contains("401") && rest.contains("not valid any more"), "{status} {rest}");
+    // Another credential counts on this connection as on every other.
+    let (mut stream, _) = client.connect(served.connect(2).await, deadline).await.unwrap();
+    let (status, _) = exchange(&mut stream, &served.request_from(2, 1)).await;
     assert!(status.contains("200"), "{status}");
 }

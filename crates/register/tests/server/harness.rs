@@ -124,6 +124,7 @@ impl Scene {
             ownership: Arc::clone(&ownership) as _,
             registry: Arc::clone(&bench.registry),
             clock: Arc::clone(&bench.clock) as _,
+            time_of_day: now,
             gateways: Arc::new(move || gateways.clone()),
             metrics: RegistrationMetrics::new(&mut metrics),
         };
