@@ -163,7 +163,6 @@ pub(super) fn start(
 /// The limits for so many connections.
 fn listener_limits(connections: usize) -> ListenerLimits {
     let most = ListenerLimits::default();
-    // A handshake needs a connection, and a quarter of those at once keeps one thread busy.
     let handshakes = most.handshakes.min((connections / 4).max(2));
     ListenerLimits { connections, handshakes }
 }

@@ -27,6 +27,8 @@ use super::source_limits::network;
 use super::{RegistrationRequest, RegistrationServer, Reply};
 use crate::wire::{MAX_BODY, PATH};
 
+/// After this time, a TLS handshake has stalled, and may have to give its place to another one.
+const HANDSHAKE_STALLED: Duration = Duration::from_secs(1);
 /// How long a TLS handshake may take.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a connection may be idle, or take to send a head. Sidecars renew each 20 s.
@@ -69,7 +71,7 @@ pub struct ListenerLimits {
 
 impl Default for ListenerLimits {
     fn default() -> Self {
-        Self { connections: 8_192, handshakes: 128 }
+        Self { connections: 8_192, handshakes: 512 }
     }
 }
 
@@ -78,11 +80,11 @@ impl ListenerLimits {
     const LEAST_OF_SOURCE: usize = 16;
 
     fn connections(&self) -> Arc<Places> {
-        Places::new(self.connections, (self.connections / 16).max(Self::LEAST_OF_SOURCE))
+        Places::new(self.connections, (self.connections / 16).max(Self::LEAST_OF_SOURCE), Duration::ZERO)
     }
 
     fn handshakes(&self) -> Arc<Places> {
-        Places::new(self.handshakes, self.handshakes / 2)
+        Places::new(self.handshakes, self.handshakes / 2, HANDSHAKE_STALLED)
     }
 }
 
@@ -108,7 +110,7 @@ impl RegistrationServer {
                 Ok((_, peer)) if !self.admits_connection(peer.ip()) => {}
                 Ok((stream, peer)) => {
                     let cut = CancellationToken::new();
-                    if let Some(place) = places.take(network(peer.ip()), cut.clone()) {
+                    if let Some(place) = places.take(network(peer.ip()), cut.clone(), self.now()) {
                         let connection = Connection {
                             server: Arc::clone(&self),
                             peer,
@@ -148,7 +150,9 @@ impl Connection {
         match transport {
             ListenerTransport::Plain => self.serve(stream, None, false).await,
             ListenerTransport::Tls(tls) => {
-                let Some(handshake) = handshakes.take(network(self.peer.ip()), self.cut.clone()) else {
+                let Some(handshake) =
+                    handshakes.take(network(self.peer.ip()), self.cut.clone(), self.server.now())
+                else {
                     return;
                 };
                 let accepted = tls.accept(stream, Instant::now() + HANDSHAKE_TIMEOUT).await;

@@ -19,7 +19,7 @@ use std::time::{Duration, SystemTime};
 use rouse_core::endpoint::ServiceId;
 use rouse_core::merge::{PushEvent, PushOutcome};
 use rouse_core::registry::Registry;
-use rouse_core::time::Clock;
+use rouse_core::time::{Clock, Moment};
 use rouse_net::auth::{
     AuthError, Authenticators, ClaimError, ClaimGrant, CredentialRequest, Ownership, PushMode, Sender,
 };
@@ -273,6 +273,10 @@ impl RegistrationServer {
         self.count_refusal(peer, refusal.outcome());
         log_refusal(&refusal, peer, None);
         Reply { close: true, ..Reply::refusal(&refusal) }
+    }
+
+    fn now(&self) -> Moment {
+        self.parts.clock.now()
     }
 
     fn time_of_day(&self) -> SystemTime {

@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
+use rouse_core::time::Moment;
 use tokio_util::sync::CancellationToken;
 
 /// The places.
@@ -13,6 +15,8 @@ pub(super) struct Places {
     limit: usize,
     /// The most places of one source.
     share: usize,
+    /// How long a connection keeps its place for sure, unless its source has more than others.
+    keep: Duration,
     table: Mutex<Table>,
 }
 
@@ -29,6 +33,7 @@ struct Table {
 struct Occupant {
     /// Ends the connection.
     cut: CancellationToken,
+    since: Moment,
     /// A request is being decided.
     busy: bool,
 }
@@ -87,23 +92,38 @@ impl Table {
         self.sources.get(&source)?.first_key_value().map(|(number, _)| *number)
     }
 
-    /// Ends one connection, so that `source` gets its place. Returns false if only `source` itself has as many.
-    fn make_room(&mut self, source: IpAddr, limit: usize, share: usize) -> bool {
+    /// Ends one connection, so that `source` gets its place. Returns false if there is none that may be ended.
+    fn make_room(&mut self, source: IpAddr, now: Moment, places: &Places) -> bool {
         let own = self.count(source);
-        let from = if own >= share { Some(source) } else { self.largest().filter(|_| self.taken >= limit) };
-        let Some(from) = from else { return true };
-        let from = if self.count(from) > own { from } else { source };
+        let largest = if own >= places.share { Some(source) } else { self.largest() };
+        let Some(largest) = largest.filter(|_| own >= places.share || self.taken >= places.limit) else {
+            return true;
+        };
+        let is_larger = self.count(largest) > own;
+        let from = if is_larger { largest } else { source };
         let victim = self.idle(from).or_else(|| self.oldest(from).filter(|_| from != source));
-        let Some(occupant) = victim.and_then(|number| self.remove(from, number)) else { return false };
-        occupant.cut.cancel();
-        true
+        // Sources with one connection each may be pods that all start at once: to end their handshakes, which may be
+        // nearly done, would serve none of them.
+        let is_greedy = is_larger && self.count(from) > 1;
+        let may_end = |number: &u64| is_greedy || self.age(from, *number, now) >= places.keep;
+        let occupant = victim.filter(may_end).and_then(|number| self.remove(from, number));
+        if let Some(occupant) = &occupant {
+            occupant.cut.cancel();
+        }
+        occupant.is_some()
+    }
+
+    fn age(&self, source: IpAddr, number: u64, now: Moment) -> Duration {
+        let occupant = self.sources.get(&source).and_then(|of_source| of_source.get(&number));
+        occupant.map_or(Duration::ZERO, |occupant| now.since(occupant.since))
     }
 }
 
 impl Places {
-    /// `limit` places, of which one source gets at most `share`.
-    pub(super) fn new(limit: usize, share: usize) -> Arc<Self> {
-        Arc::new(Self { limit: limit.max(1), share: share.max(1), table: Mutex::default() })
+    /// `limit` places, of which one source gets at most `share`. A connection keeps its place for `keep`, unless its source has
+    /// more than others.
+    pub(super) fn new(limit: usize, share: usize, keep: Duration) -> Arc<Self> {
+        Arc::new(Self { limit: limit.max(1), share: share.max(1), keep, table: Mutex::default() })
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
@@ -111,13 +131,18 @@ impl Places {
     }
 
     /// Takes a place for a connection of `source`, which ends when `cut` is cancelled. If all are taken, another connection
-    /// is cut: an idle one of the source that has the most. A source with fewer than another one always gets a place.
-    pub(super) fn take(self: &Arc<Self>, source: IpAddr, cut: CancellationToken) -> Option<Place> {
+    /// is cut: an idle one of the source that has the most.
+    pub(super) fn take(
+        self: &Arc<Self>,
+        source: IpAddr,
+        cut: CancellationToken,
+        now: Moment,
+    ) -> Option<Place> {
         let mut table = self.lock();
-        if !table.make_room(source, self.limit, self.share) {
+        if !table.make_room(source, now, self) {
             return None;
         }
-        let number = table.add(source, Occupant { cut, busy: false });
+        let number = table.add(source, Occupant { cut, since: now, busy: false });
         drop(table);
         Some(Place { places: Arc::clone(self), source, last_use: AtomicU64::new(number) })
     }
@@ -170,7 +195,7 @@ mod tests {
     /// A connection with its place.
     fn connect(places: &Arc<Places>, n: u8) -> Option<(Place, CancellationToken)> {
         let cut = CancellationToken::new();
-        places.take(source(n), cut.clone()).map(|place| (place, cut))
+        places.take(source(n), cut.clone(), Moment::ZERO).map(|place| (place, cut))
     }
 
     fn cuts(connections: &[(Place, CancellationToken)]) -> Vec<bool> {
@@ -179,7 +204,7 @@ mod tests {
 
     #[test]
     fn when_all_places_are_taken_the_source_with_the_most_loses_one_that_is_idle() {
-        let places = Places::new(4, 4);
+        let places = Places::new(4, 4, Duration::ZERO);
         let one: Vec<_> = (0..3).map(|_| connect(&places, 1).unwrap()).collect();
         let two = connect(&places, 2).unwrap();
         let busy = one[0].0.begin();
@@ -202,7 +227,7 @@ mod tests {
 
     #[test]
     fn a_source_gets_no_more_than_its_share_and_replaces_its_own_idle_connections() {
-        let places = Places::new(100, 2);
+        let places = Places::new(100, 2, Duration::ZERO);
         let mut one: Vec<_> = (0..3).map(|_| connect(&places, 1).unwrap()).collect();
         assert_eq!(cuts(&one), [true, false, false]);
         one.remove(0);
@@ -214,7 +239,7 @@ mod tests {
 
     #[test]
     fn requests_of_the_largest_source_make_room_if_it_has_nothing_else() {
-        let places = Places::new(2, 2);
+        let places = Places::new(2, 2, Duration::ZERO);
         let one: Vec<_> = (0..2).map(|_| connect(&places, 1).unwrap()).collect();
         let busy = [one[0].0.begin(), one[1].0.begin()];
         let two = connect(&places, 2).unwrap();
@@ -228,13 +253,32 @@ mod tests {
         drop(two);
     }
 
+    #[test]
+    fn what_has_just_begun_is_ended_only_for_a_source_with_fewer() {
+        let places = Places::new(3, 3, Duration::from_secs(1));
+        let take = |n: u8, milliseconds: u64| {
+            let cut = CancellationToken::new();
+            let place = places.take(source(n), cut.clone(), Moment::from_millis(milliseconds));
+            place.map(|place| (place, cut))
+        };
+        let one = [take(1, 0).unwrap(), take(1, 0).unwrap()];
+        let two = take(2, 500).unwrap();
+        let three = take(3, 500).unwrap();
+        assert_eq!(cuts(&one), [true, false], "the first source had two");
+        assert!(take(4, 999).is_none(), "each source has one that has just begun");
+        let four = take(4, 1000).unwrap();
+        assert_eq!(cuts(&one), [true, true], "it has stalled");
+        assert!(take(5, 1499).is_none());
+        drop((two, three, four));
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2000))]
         #[test]
         fn a_source_with_fewer_places_than_another_always_gets_one(
             steps in prop::collection::vec((0_u8..6, 0_u8..4, 0_usize..8), 1..60)
         ) {
-            let places = Places::new(5, 3);
+            let places = Places::new(5, 3, Duration::ZERO);
             let mut open: Vec<(u8, Place, CancellationToken)> = Vec::new();
             for (n, step, at) in steps {
                 if step > 0 {
