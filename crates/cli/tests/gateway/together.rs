@@ -99,6 +99,16 @@ fn what_has_no_effect_is_warned_of() {
         ),
         (&[("--max-holds-total", "100")], "25 applies"),
         (&[("--register-keys", "x")], "--register-keys: it has no effect without --register-listen"),
+        (
+            &[
+                ("--register-listen", "127.0.0.1:1"),
+                ("--register-tls-cert", "a"),
+                ("--register-tls-key", "b"),
+                ("--register-service", "edge/rouse-register"),
+                ("--watch-namespace", "shop"),
+            ],
+            "--register-service: answers to pods do not list the gateways, because only the namespace shop is watched",
+        ),
     ] {
         let (_, warnings) = flags(all).good();
         assert!(matches!(&warnings[..], [one] if one.contains(part)), "{all:?}: {warnings:?}");

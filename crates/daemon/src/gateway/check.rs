@@ -8,9 +8,9 @@ use rouse_config::settings::{AnySetting, Origin, SettingsDiagnostics, Values};
 use super::settings::{
     ADMIN, ASSIGNED_HOSTS, AssignedHost, ClientAuthMode, CredentialKind, KEDA_COMPAT, LISTEN,
     MAX_HEADER_SIZE, MAX_HOLDS, MAX_HOLDS_TOTAL, MAX_REQUEST_LINE, REGISTER_AUTH, REGISTER_CLIENT_CA,
-    REGISTER_KEYS, REGISTER_LISTEN, REGISTER_TLS_CERT, REGISTER_TLS_KEY, TLS_CERT, TLS_CERT_DIR,
-    TLS_CLIENT_AUTH, TLS_CLIENT_CA, TLS_KEY, TLS_LISTEN, TLS_MAX_VERSION, TLS_MIN_VERSION,
-    UPSTREAM_SKIP_VERIFY,
+    REGISTER_KEYS, REGISTER_LISTEN, REGISTER_SERVICE, REGISTER_TLS_CERT, REGISTER_TLS_KEY, TLS_CERT,
+    TLS_CERT_DIR, TLS_CLIENT_AUTH, TLS_CLIENT_CA, TLS_KEY, TLS_LISTEN, TLS_MAX_VERSION, TLS_MIN_VERSION,
+    UPSTREAM_SKIP_VERIFY, WATCH_NAMESPACE,
 };
 
 /// Reports settings that contradict each other or have no effect.
@@ -23,6 +23,7 @@ pub(super) fn together(values: &Values, reading: &mut SettingsDiagnostics) {
     holds(values, reading);
     assigned_hosts(values, reading);
     registration(values, reading);
+    listed_gateways(values, reading);
     if values.get(&UPSTREAM_SKIP_VERIFY) {
         reading.warn(
             values.first_origin(&[&UPSTREAM_SKIP_VERIFY]),
@@ -211,5 +212,22 @@ pub(super) fn about_file(values: &Values, setting: &'static dyn AnySetting, what
     match values.origin(setting) {
         flag @ Origin::Flag(_) => (flag, what.to_owned()),
         other => (other, format!("{}: {what}", setting.name())),
+    }
+}
+
+/// Warns if answers to pods cannot list the gateways: their Service is in a namespace that is not watched.
+fn listed_gateways(values: &Values, reading: &mut SettingsDiagnostics) {
+    if !reading.is_certain_of(&[&REGISTER_LISTEN, &REGISTER_SERVICE, &WATCH_NAMESPACE]) {
+        return;
+    }
+    let (listens, service) = (values.get(&REGISTER_LISTEN).is_some(), values.get(&REGISTER_SERVICE));
+    if let (true, Some(service), Some(watched)) = (listens, service, values.get(&WATCH_NAMESPACE))
+        && service.namespace() != watched
+    {
+        let what = format!(
+            "answers to pods do not list the gateways, because only the namespace {watched} is watched: pods find a new \
+             gateway when they look up {service} again, every 15 s"
+        );
+        reading.warn(values.first_origin(&[&REGISTER_SERVICE]), what);
     }
 }
