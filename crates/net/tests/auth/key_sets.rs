@@ -1,5 +1,7 @@
 //! The key set of the issuer: unknown keys, rotation, refresh and outages.
 
+use std::sync::Arc;
+
 use rouse_net::auth::TokenAuthenticator;
 
 use super::*;
@@ -16,15 +18,30 @@ fn long_token(key: &SigningKey, name: &str) -> String {
     key.sign(&claims)
 }
 
+/// A key, an issuer that publishes it, and an authenticator that has fetched nothing yet.
+fn issuer(id: &str) -> (SigningKey, Arc<PublishedKeys>, TokenAuthenticator) {
+    let key = SigningKey::new(id);
+    let published = PublishedKeys::new(&[&key]);
+    let tokens = published.authenticator(time_of_day);
+    (key, published, tokens)
+}
+
+/// The same once `token`, which is valid for days, was accepted.
+async fn trusted(id: &str) -> (SigningKey, Arc<PublishedKeys>, TokenAuthenticator, String) {
+    let (key, published, tokens) = issuer(id);
+    let token = long_token(&key, "cart-0");
+    assert!(accepts(&tokens, &token).await);
+    (key, published, tokens, token)
+}
+
 async fn accepts(tokens: &TokenAuthenticator, token: &str) -> bool {
     tokens.authenticate(token).await.is_ok()
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_unknown_key_is_fetched_once_and_a_flood_of_them_once_in_ten_seconds() {
-    let (old, new) = (SigningKey::new("old"), SigningKey::new("new"));
-    let published = PublishedKeys::new(&[&old]);
-    let tokens = published.authenticator(time_of_day);
+    let new = SigningKey::new("new");
+    let (old, published, tokens) = issuer("old");
     assert!(accepts(&tokens, &old.token("cart-0")).await);
     assert_eq!(published.fetches(), 1);
     pass(10 * SECOND).await;
@@ -46,9 +63,7 @@ async fn an_unknown_key_is_fetched_once_and_a_flood_of_them_once_in_ten_seconds(
 
 #[tokio::test(start_paused = true)]
 async fn concurrent_requests_share_one_fetch() {
-    let key = SigningKey::new("k1");
-    let published = PublishedKeys::new(&[&key]);
-    let tokens = published.authenticator(time_of_day);
+    let (key, published, tokens) = issuer("k1");
     published.set_open(false);
     let names = ["a", "b", "c"].map(|name| (pod(name), key.token(name)));
     let [a, b, c] = names.each_ref().map(|(_, token)| tokens.authenticate(token));
@@ -63,9 +78,7 @@ async fn concurrent_requests_share_one_fetch() {
 
 #[tokio::test(start_paused = true)]
 async fn a_request_waits_for_keys_less_than_a_sidecar_does_and_the_fetch_goes_on() {
-    let key = SigningKey::new("k1");
-    let published = PublishedKeys::new(&[&key]);
-    let tokens = published.authenticator(time_of_day);
+    let (key, published, tokens) = issuer("k1");
     published.set_open(false);
     let before = tokio::time::Instant::now();
     assert_unavailable(tokens.authenticate(&key.token("cart-0")).await, "no answer yet");
@@ -78,9 +91,7 @@ async fn a_request_waits_for_keys_less_than_a_sidecar_does_and_the_fetch_goes_on
 
 #[tokio::test(start_paused = true)]
 async fn an_issuer_that_never_answers_is_given_up_and_asked_again() {
-    let key = SigningKey::new("k1");
-    let published = PublishedKeys::new(&[&key]);
-    let tokens = published.authenticator(time_of_day);
+    let (key, published, tokens) = issuer("k1");
     published.set_open(false);
     for _ in 0..5 {
         assert_unavailable(tokens.authenticate(&key.token("cart-0")).await, "cannot be fetched");
@@ -93,10 +104,8 @@ async fn an_issuer_that_never_answers_is_given_up_and_asked_again() {
 
 #[tokio::test(start_paused = true)]
 async fn at_the_start_a_failed_fetch_is_repeated_every_second() {
-    let key = SigningKey::new("k1");
-    let published = PublishedKeys::new(&[&key]);
+    let (key, published, tokens) = issuer("k1");
     published.answer(Err("connection refused".to_owned()));
-    let tokens = published.authenticator(time_of_day);
     for _ in 0..10 {
         assert_unavailable(tokens.authenticate(&key.token("cart-0")).await, "connection refused");
     }
@@ -109,11 +118,8 @@ async fn at_the_start_a_failed_fetch_is_repeated_every_second() {
 
 #[tokio::test(start_paused = true)]
 async fn during_a_rotation_both_keys_work_and_after_it_the_old_one_does_not() {
-    let (old, new) = (SigningKey::new("old"), SigningKey::new("new"));
-    let published = PublishedKeys::new(&[&old]);
-    let tokens = published.authenticator(time_of_day);
-    let before = long_token(&old, "cart-0");
-    assert!(accepts(&tokens, &before).await);
+    let new = SigningKey::new("new");
+    let (old, published, tokens, before) = trusted("old").await;
     pass(MINUTE).await;
     published.publish(&[&old, &new]);
     let after = long_token(&new, "cart-0");
@@ -132,37 +138,21 @@ async fn during_a_rotation_both_keys_work_and_after_it_the_old_one_does_not() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_quiet_time_a_removed_key_is_not_accepted_even_once() {
-    let (old, new) = (SigningKey::new("old"), SigningKey::new("new"));
-    let published = PublishedKeys::new(&[&old]);
-    let tokens = published.authenticator(time_of_day);
-    let token = long_token(&old, "cart-0");
-    assert!(accepts(&tokens, &token).await);
-    published.publish(&[&new]);
-    pass(15 * MINUTE).await;
-    assert_refused(tokens.authenticate(&token).await, "unknown key");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_key_that_is_replaced_under_its_id_takes_its_tokens_along() {
-    let (old, new) = (SigningKey::new("k1"), SigningKey::new("k1"));
-    let published = PublishedKeys::new(&[&old]);
-    let tokens = published.authenticator(time_of_day);
-    let token = long_token(&old, "cart-0");
-    assert!(accepts(&tokens, &token).await);
-    published.publish(&[&new]);
-    pass(15 * MINUTE).await;
-    assert_refused(tokens.authenticate(&token).await, "signature is wrong");
-    assert!(accepts(&tokens, &long_token(&new, "cart-0")).await);
+async fn after_a_quiet_time_a_key_that_was_removed_or_replaced_is_not_accepted_even_once() {
+    for (next, reason) in [("new", "unknown key"), ("old", "signature is wrong")] {
+        let new = SigningKey::new(next);
+        let (_, published, tokens, token) = trusted("old").await;
+        published.publish(&[&new]);
+        pass(15 * MINUTE).await;
+        assert_refused(tokens.authenticate(&token).await, reason);
+        assert!(accepts(&tokens, &long_token(&new, "cart-0")).await, "{next}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_last_keys_are_used_through_an_outage_for_24_hours_and_no_longer() {
-    let (key, next) = (SigningKey::new("k1"), SigningKey::new("k2"));
-    let published = PublishedKeys::new(&[&key]);
-    let tokens = published.authenticator(time_of_day);
-    let token = long_token(&key, "cart-0");
-    assert!(accepts(&tokens, &token).await);
+    let next = SigningKey::new("k2");
+    let (key, published, tokens, token) = trusted("k1").await;
     published.answer(Err("connection refused".to_owned()));
     for hour in 0..23 {
         pass(HOUR).await;
@@ -182,11 +172,7 @@ async fn the_last_keys_are_used_through_an_outage_for_24_hours_and_no_longer() {
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_is_no_key_set_is_an_outage() {
-    let key = SigningKey::new("k1");
-    let published = PublishedKeys::new(&[&key]);
-    let tokens = published.authenticator(time_of_day);
-    let token = long_token(&key, "cart-0");
-    assert!(accepts(&tokens, &token).await);
+    let (_, published, tokens, token) = trusted("k1").await;
     let large = vec![b' '; (1 << 20) + 1];
     for answer in [&b"<html>"[..], b"{}", b"{\"keys\":[]}", b"{\"keys\":[{}]}", &large] {
         published.answer(Ok(answer.to_vec()));
@@ -199,9 +185,7 @@ async fn an_answer_that_is_no_key_set_is_an_outage() {
 
 #[tokio::test(start_paused = true)]
 async fn an_unsuitable_token_causes_no_fetch() {
-    let key = SigningKey::new("k1");
-    let published = PublishedKeys::new(&[&key]);
-    let tokens = published.authenticator(time_of_day);
+    let (key, published, tokens) = issuer("k1");
     let mut claims = rouse_testkit::token_issuer::claims("cart-0");
     claims["iss"] = serde_json::json!("https://other.example");
     assert_refused(tokens.authenticate(&key.sign(&claims)).await, "another issuer");
