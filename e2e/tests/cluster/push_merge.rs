@@ -6,6 +6,7 @@ use rouse_e2e::client::session;
 use rouse_e2e::target::Target;
 use rouse_e2e::wait::{patiently, within};
 use serde_json::json;
+use tokio::time::Instant;
 
 use crate::app::App;
 use crate::harness::{Case, trial};
@@ -59,9 +60,11 @@ async fn a_pod_serves_before_a_slice_lists_it(space: TestNamespace) {
     assert_eq!(gateway.endpoints(&space, "shop").await, [], "no source has said anything about the pod");
 
     let registration = Registration::of(&space, "shop", &pod).await;
+    let pushed = Instant::now();
     gateway.tells(&registration, "accepted").await;
-    assert_eq!(gateway.state(&space, "shop", &pod).await, is("Ready", "push"));
     let answer = within("the held request", held.join_next()).await.expect("a request").expect("an answer");
+    eprintln!("a held request was answered {:?} after the push was sent", pushed.elapsed());
+    assert_eq!(gateway.state(&space, "shop", &pod).await, is("Ready", "push"));
     assert_eq!(answer.status, StatusCode::OK, "{}", answer.text());
     assert_eq!(answer.json()["pod"], pod.name);
     let listed = space.slices("shop").await;

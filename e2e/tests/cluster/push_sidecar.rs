@@ -5,16 +5,19 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::time::Duration;
 
+use futures_util::future::join_all;
 use http::StatusCode;
 use rouse_e2e::client::load::Load;
 use rouse_e2e::client::session;
 use rouse_e2e::command::run;
 use rouse_e2e::gateway::Gateway;
 use rouse_e2e::target::Target;
-use rouse_e2e::wait::patiently;
+use rouse_e2e::wait::{eventually, patiently};
 use serde_json::{Value, json};
 use tokio::process::Command;
+use tokio::time::Instant;
 
 use crate::app::App;
 use crate::authority::{Authority, config_map};
@@ -229,13 +232,34 @@ async fn a_single_pod_with_a_native_sidecar_is_replaced_long_before_its_grace_pe
     replaces_its_only_pod(&space, &["--native"]).await;
 }
 
+/// Replaces the only pod, and returns the time from the first gateway that has its successor as ready to the last one, to 10 ms.
+async fn spread_of_a_start(space: &TestNamespace, gateways: &Gateways) -> Duration {
+    space.scale("shop", 0).await;
+    space.no_pods("shop").await;
+    let service = format!("{}/shop", space.name());
+    let learned = gateways.all.iter().map(|gateway| {
+        let service = &service;
+        async move {
+            eventually("the gateway to know the new pod", async || {
+                let endpoints = gateway.admin.service_named(service).await.endpoints;
+                endpoints.iter().any(|endpoint| endpoint.state == "Ready").then(Instant::now)
+            })
+            .await
+        }
+    });
+    let (times, ()) = tokio::join!(join_all(learned), space.scale("shop", 1));
+    *times.iter().max().expect("a gateway") - *times.iter().min().expect("a gateway")
+}
+
 async fn all_gateways_know_a_pod_also_one_that_starts_later(space: TestNamespace) {
     let mut gateways = Gateways::start(&space, 3).await;
     gateways.inject(&space, &app(1), &[]).await;
-    let [pod] = &space.ready_pods("shop", 1).await[..] else { panic!("one pod") };
+    space.ready_pods("shop", 1).await;
     for gateway in &gateways.all {
         registered(gateway, &space, "ready", 1).await;
     }
+    eprintln!("a new pod was known to all three gateways within {:?}", spread_of_a_start(&space, &gateways).await);
+    let [pod] = &space.ready_pods("shop", 1).await[..] else { panic!("one pod") };
     gateways.all.pop().expect("a gateway").stop().await;
     let new = gateways.one(&space, ADDRESSES[2]).await;
     registered(&new, &space, "ready", 1).await;
