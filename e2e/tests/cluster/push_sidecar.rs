@@ -258,7 +258,10 @@ async fn all_gateways_know_a_pod_also_one_that_starts_later(space: TestNamespace
     for gateway in &gateways.all {
         registered(gateway, &space, "ready", 1).await;
     }
-    eprintln!("a new pod was known to all three gateways within {:?}", spread_of_a_start(&space, &gateways).await);
+    eprintln!(
+        "a new pod was known to all three gateways within {:?}",
+        spread_of_a_start(&space, &gateways).await
+    );
     let [pod] = &space.ready_pods("shop", 1).await[..] else { panic!("one pod") };
     gateways.all.pop().expect("a gateway").stop().await;
     let new = gateways.one(&space, ADDRESSES[2]).await;
