@@ -135,7 +135,7 @@ mod tests {
                 "{files} {memory:?}"
             );
             let open = capacity.registrations + 2 * capacity.by_files;
-            assert!(open as u64 <= files.min(MOST_FILES).max(3), "{files} files, {open} used");
+            assert!(open as u64 <= files.clamp(3, MOST_FILES), "{files} files, {open} used");
         };
         check(1024, None, 96, 336);
         check(20_000, Some(8 << 30), 2_436, 8_526);

@@ -91,8 +91,11 @@ impl Refusal {
     /// Whether it counts against its source: an honest pod does not send this, or nothing shows that an honest pod has sent it.
     pub(super) fn is_failure(&self) -> bool {
         match self {
-            Self::Malformed(_) | Self::Unauthenticated(_) | Self::Denied(_) => true,
-            Self::TooLarge | Self::Unverified(_) => true,
+            Self::Malformed(_)
+            | Self::Unauthenticated(_)
+            | Self::Denied(_)
+            | Self::TooLarge
+            | Self::Unverified(_) => true,
             Self::Limited(_) | Self::TooManyPods(_) | Self::Unavailable(_) => false,
         }
     }

@@ -73,7 +73,8 @@ async fn two_sidecars_that_claim_one_pod_do_not_send_without_end() {
 
 #[tokio::test(start_paused = true)]
 async fn a_forged_answer_without_tls_does_not_freeze_the_state_of_the_pod() {
-    let day = now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_millis() as u64 + 86_400_000;
+    let day = now().duration_since(SystemTime::UNIX_EPOCH).unwrap() + seconds(86_400);
+    let day = u64::try_from(day.as_millis()).unwrap();
     for started in [day, u64::MAX - 1, u64::MAX] {
         let network = Network::of(&[1, 2]);
         network.link(1, Link::Stale(started, u64::MAX));
