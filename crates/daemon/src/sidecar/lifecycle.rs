@@ -83,7 +83,7 @@ impl Lifecycle {
     pub(super) async fn run(mut self) {
         self.follow_readiness().await;
         let begun = Instant::now();
-        tracing::info!("draining: {} under way", self.gateway.under_way().count());
+        tracing::info!(in_flight = self.gateway.under_way().count(), "draining");
         self.reporter.report(PushEvent::Draining);
         // HTTP/1 responses close their connections from now on.
         self.gateway.leave();
@@ -113,7 +113,7 @@ impl Lifecycle {
                         return self.drain.begun.cancelled().await;
                     }
                     let ready = *self.readiness.borrow_and_update();
-                    tracing::info!(ready, "the app");
+                    tracing::info!(ready, "the readiness of the app changed");
                     self.reporter.report(if ready { PushEvent::Ready } else { PushEvent::NotReady });
                 }
             }

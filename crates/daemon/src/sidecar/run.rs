@@ -161,7 +161,7 @@ impl Role for SidecarRole {
                 return drained;
             }
         }
-        // What is left now has had its time.
+        // The grace period is used up: cuts the rest off.
         let left = DrainTimes { timeout: std::time::Duration::ZERO.into(), ..times };
         let DrainOutcome { forced, cut } = self.serving.drain(left, signals).await;
         if cut > 0 {

@@ -20,6 +20,8 @@ use crate::data_plane::Serving;
 use crate::failure::{CommandError, failed};
 use crate::process::time_of_day;
 
+/// Another user of the machine can connect too: its connections use up few file descriptors.
+const LIMITS: ListenerLimits = ListenerLimits { connections: 512, handshakes: 64 };
 /// The id of the key of a run.
 const KEY_ID: &str = "run";
 
@@ -72,8 +74,7 @@ impl RunKey {
             metrics,
         };
         let server = RegistrationServer::new(settings, parts);
-        let task =
-            server.serve(listener, ListenerTransport::Plain, ListenerLimits::default(), serving.end.clone());
+        let task = server.serve(listener, ListenerTransport::Plain, LIMITS, serving.end.clone());
         serving.tasks.spawn("the listener for registrations", task);
         Ok(())
     }

@@ -19,7 +19,7 @@ pub struct CredentialRequest<'a> {
     pub path: &'a str,
     /// The whole body.
     pub body: &'a [u8],
-    /// The value of the `Authorization` header. A request with several must be refused before.
+    /// The value of the `Authorization` header. The caller rejects a request with several.
     pub authorization: Option<&'a [u8]>,
     /// The result of [`Authenticators::certificate_sender`] for the connection.
     pub certificate: Option<&'a Result<Sender, AuthError>>,
@@ -125,7 +125,7 @@ impl Authenticators {
     async fn by_token(&self, token: &[u8], secure: bool) -> Result<Sender, AuthError> {
         let Some(tokens) = &self.tokens else { return Err(self.refused("tokens are not accepted")) };
         if !secure {
-            // Also if the token is valid: whoever reads the connection has it now.
+            // Also if the token is valid: it is exposed on the network now.
             return Err(AuthError::Refused(
                 "a token was sent on a connection without TLS; register over https".to_owned(),
             ));

@@ -201,7 +201,7 @@ impl KeySetCache {
         let set = self.shared.newest.load_full();
         match set.as_ref().and_then(|set| set.find(id)) {
             Some(key) => Ok(Arc::clone(key)),
-            // The issuer may have the key by now, and nobody could look.
+            // The fetch failed, so the issuer may have the key: 503, not 401.
             None if late || self.failure().is_some() => Err(self.unavailable()),
             None => Err(AuthError::Refused("the token is signed with an unknown key".to_owned())),
         }
@@ -244,7 +244,7 @@ async fn fetch(source: Arc<dyn KeySetSource>, shared: Arc<Shared>, started: Inst
     let answer = timeout(FETCH_TIMEOUT, source.fetch()).await;
     let answer = answer.unwrap_or_else(|_| Err("no answer in time".to_owned()));
     let before = shared.newest.load_full();
-    // As old as the question: the answer may have been on its way for a while.
+    // The age counts from the request: the answer may have been on its way for a while.
     let set = answer.and_then(|document| KeySet::parse(&document, before.as_deref(), started));
     let failure = match set {
         Ok(set) => {

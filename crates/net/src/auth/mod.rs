@@ -2,11 +2,11 @@
 //! certificate), and whether that pod may say what it says.
 
 mod authenticators;
+mod claim;
 mod hmac;
 mod jwks;
 mod mtls;
 mod nonces;
-mod ownership;
 mod shared_keys;
 mod single_flight;
 mod token;
@@ -20,9 +20,9 @@ use std::time::{Duration, SystemTime};
 use rouse_core::endpoint::PodUid;
 
 pub use authenticators::{Authenticators, CredentialId, CredentialRequest};
+pub use claim::{Claim, ClaimError, ClaimGrant, Ownership, PushMode};
 pub use hmac::{BadSharedKey, HmacCredential, SharedKey, parse_hmac_credential};
 pub use mtls::CertificateAuthenticator;
-pub use ownership::{Claim, ClaimError, ClaimGrant, Ownership, PushMode};
 pub use shared_keys::{SharedKeys, SharedKeysError};
 pub use token::{TokenAuthenticator, TokenCheck, TokenSettings};
 
@@ -58,6 +58,17 @@ pub enum Sender {
         /// Its name.
         name: String,
     },
+}
+
+impl Sender {
+    /// Whether the credential is of `namespace`.
+    pub fn is_of(&self, namespace: &str) -> bool {
+        match self {
+            Self::Pod(pod) => pod.namespace == namespace,
+            Self::KeyHolder { namespaces } => namespaces.includes(namespace),
+            Self::ServiceAccount { namespace: own, .. } => own == namespace,
+        }
+    }
 }
 
 /// The pod that a token is bound to.

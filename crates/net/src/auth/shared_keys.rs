@@ -35,8 +35,9 @@ use crate::file_watch::{self, Seen};
 
 /// The accepted difference between the clocks of sender and gateway, in seconds.
 const WINDOW: u64 = 30;
-/// The nonces of one key in 30 seconds, for about 8,700 requests per second.
-const MOST_NONCES: usize = 1 << 18;
+/// The nonces of one key that are remembered. A nonce lives for up to 60 seconds (the sender's clock may be 30 s ahead), so this
+/// is enough for about 8,700 requests per second.
+const MOST_NONCES: usize = 1 << 19;
 const MOST_KEYS: usize = 256;
 const MOST_BYTES: u64 = 4096;
 const SCOPE_SUFFIX: &str = ".namespaces";
@@ -122,7 +123,7 @@ impl SharedKeys {
         all
     }
 
-    /// Remembers at most so many nonces per key. When they are used up within 30 seconds, requests are answered with
+    /// Remembers at most `limit` nonces per key. When they are used up, requests are answered with
     /// [`AuthError::Unavailable`].
     #[must_use]
     pub fn with_nonces_per_key(mut self, limit: usize) -> Self {

@@ -13,7 +13,7 @@ const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 /// This many failures in a row open the circuit.
 const OPENS_AFTER: u32 = 5;
 
-/// Whether requests may pass to one peer. The caller sends one request at a time, calls [`CircuitBreaker::begin`] before it,
+/// Whether requests may pass to one peer. The caller sends one request at a time, calls [`CircuitBreaker::on_request`] before it,
 /// and reports how it ended.
 ///
 /// After a failure the same request waits for the backoff, and a new one may pass at once. After five failures in a row the
@@ -25,14 +25,23 @@ pub struct CircuitBreaker {
     circuit: Circuit,
 }
 
+/// Whether a request says what the last one said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Content {
+    /// It says something else.
+    New,
+    /// It is the same again.
+    Repeated,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Circuit {
     Closed,
     /// The last request failed, and the circuit is still closed.
-    Failing {
+    ClosedWithFailures {
         /// When the same may be sent again.
         retry_at: Moment,
-        /// The peer has asked for silence until then.
+        /// The peer's `Retry-After`: no request before then.
         not_before: Moment,
     },
     Open {
@@ -48,19 +57,19 @@ impl CircuitBreaker {
         Self { backoff: Backoff::new(FIRST_PAUSE, LONGEST_PAUSE), circuit: Circuit::Closed }
     }
 
-    /// When the next request may pass; `None` while a probe is under way. `news`: the last request said something else.
-    pub fn passes_at(&self, news: bool) -> Option<Moment> {
+    /// When the next request may pass; `None` while a probe is under way. New content passes earlier than a repetition.
+    pub fn passes_at(&self, content: Content) -> Option<Moment> {
         match self.circuit {
             Circuit::Closed => Some(Moment::ZERO),
-            Circuit::Failing { not_before, .. } if news => Some(not_before),
-            Circuit::Failing { retry_at, .. } => Some(retry_at),
+            Circuit::ClosedWithFailures { not_before, .. } if content == Content::New => Some(not_before),
+            Circuit::ClosedWithFailures { retry_at, .. } => Some(retry_at),
             Circuit::Open { probe_at } => Some(probe_at),
             Circuit::HalfOpen => None,
         }
     }
 
     /// A request is sent.
-    pub fn begin(&mut self) {
+    pub fn on_request(&mut self) {
         if matches!(self.circuit, Circuit::Open { .. }) {
             self.circuit = Circuit::HalfOpen;
         }
@@ -74,16 +83,16 @@ impl CircuitBreaker {
     /// The request failed. `retry_after`: the peer has asked for a pause of at least this; at most a minute counts.
     pub fn failed(&mut self, now: Moment, retry_after: Option<Duration>, random: u64) {
         let asked = retry_after.unwrap_or_default().min(LONGEST_PAUSE);
-        let retry_at = now + self.backoff.failed(random).max(asked);
+        let retry_at = now + self.backoff.next_pause(random).max(asked);
         self.circuit = if self.backoff.failures() < OPENS_AFTER {
-            Circuit::Failing { retry_at, not_before: now + asked }
+            Circuit::ClosedWithFailures { retry_at, not_before: now + asked }
         } else {
             Circuit::Open { probe_at: retry_at }
         };
     }
 
-    /// There is news of the peer: the next request may pass at once, and a failure counts as the first.
-    pub fn forget(&mut self) {
+    /// The peer was discovered again: closes the circuit, so that the next request may pass at once.
+    pub fn reset(&mut self) {
         if self.circuit != Circuit::HalfOpen {
             *self = Self::new();
         }
@@ -115,7 +124,7 @@ mod tests {
     fn failed_times(count: u32, now: Moment) -> CircuitBreaker {
         let mut breaker = CircuitBreaker::new();
         for _ in 0..count {
-            breaker.begin();
+            breaker.on_request();
             breaker.failed(now, None, u64::MAX);
         }
         breaker
@@ -126,25 +135,29 @@ mod tests {
         let now = Moment::from_secs(9);
         let breaker = failed_times(4, now);
         assert!(breaker.is_failing() && !breaker.is_open());
-        assert_eq!(breaker.passes_at(true), Some(now));
-        assert!(breaker.passes_at(false) > Some(now + Duration::from_millis(700)));
+        assert_eq!(breaker.passes_at(Content::New), Some(now));
+        assert!(breaker.passes_at(Content::Repeated) > Some(now + Duration::from_millis(700)));
     }
 
     #[test]
     fn an_open_circuit_passes_one_probe_which_decides() {
         let now = Moment::from_secs(9);
         let mut breaker = failed_times(5, now);
-        let probe_at = breaker.passes_at(true).unwrap();
-        assert!(breaker.is_open() && probe_at > now && breaker.passes_at(false) == Some(probe_at));
-        breaker.begin();
-        assert_eq!((breaker.passes_at(true), breaker.passes_at(false)), (None, None));
-        breaker.forget();
-        assert_eq!(breaker.passes_at(true), None, "the probe is still under way");
+        let probe_at = breaker.passes_at(Content::New).unwrap();
+        assert!(
+            breaker.is_open() && probe_at > now && breaker.passes_at(Content::Repeated) == Some(probe_at)
+        );
+        breaker.on_request();
+        assert_eq!((breaker.passes_at(Content::New), breaker.passes_at(Content::Repeated)), (None, None));
+        breaker.reset();
+        assert_eq!(breaker.passes_at(Content::New), None, "the probe is still under way");
         breaker.failed(probe_at, None, u64::MAX);
-        assert!(breaker.is_open() && breaker.passes_at(true) > Some(probe_at + Duration::from_secs(3)));
-        breaker.begin();
+        assert!(
+            breaker.is_open() && breaker.passes_at(Content::New) > Some(probe_at + Duration::from_secs(3))
+        );
+        breaker.on_request();
         breaker.succeeded();
-        assert!(!breaker.is_failing() && breaker.passes_at(false) == Some(Moment::ZERO));
+        assert!(!breaker.is_failing() && breaker.passes_at(Content::Repeated) == Some(Moment::ZERO));
     }
 
     #[test]
@@ -152,9 +165,12 @@ mod tests {
         let (now, mut breaker) = (Moment::from_secs(9), CircuitBreaker::new());
         breaker.failed(now, Some(Duration::from_secs(7)), 0);
         let asked = now + Duration::from_secs(7);
-        assert_eq!((breaker.passes_at(true), breaker.passes_at(false)), (Some(asked), Some(asked)));
+        assert_eq!(
+            (breaker.passes_at(Content::New), breaker.passes_at(Content::Repeated)),
+            (Some(asked), Some(asked))
+        );
         breaker.failed(now, Some(Duration::MAX), 0);
-        assert_eq!(breaker.passes_at(true), Some(now + LONGEST_PAUSE));
+        assert_eq!(breaker.passes_at(Content::New), Some(now + LONGEST_PAUSE));
     }
 
     proptest! {
@@ -163,8 +179,8 @@ mod tests {
         fn the_circuit_is_open_after_five_failures_in_a_row(outcomes in prop::collection::vec(any::<bool>(), 0..40)) {
             let (mut breaker, mut in_a_row, mut now) = (CircuitBreaker::new(), 0, Moment::ZERO);
             for success in outcomes {
-                now = now.max(breaker.passes_at(false).unwrap());
-                breaker.begin();
+                now = now.max(breaker.passes_at(Content::Repeated).unwrap());
+                breaker.on_request();
                 if success {
                     breaker.succeeded();
                     in_a_row = 0;
@@ -175,7 +191,7 @@ mod tests {
                 prop_assert_eq!(breaker.is_open(), in_a_row >= 5);
                 prop_assert_eq!(breaker.is_failing(), in_a_row > 0);
                 let longest = now + LONGEST_PAUSE;
-                prop_assert!(breaker.passes_at(false).unwrap() <= longest);
+                prop_assert!(breaker.passes_at(Content::Repeated).unwrap() <= longest);
             }
         }
     }

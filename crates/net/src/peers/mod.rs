@@ -10,7 +10,7 @@ mod network;
 mod peer_set;
 
 pub use backoff::Backoff;
-pub use circuit_breaker::CircuitBreaker;
+pub use circuit_breaker::{CircuitBreaker, Content};
 pub use lookup_schedule::LookupSchedule;
 pub use network::{Dialer, DialerFuture, PeerStream, Resolver, ResolverFuture, SystemResolver, TcpDialer};
 pub use peer_set::{MAX_PEERS, PeerSet};

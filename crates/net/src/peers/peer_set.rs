@@ -26,7 +26,7 @@ struct PeerList {
 
 impl PeerSet {
     /// DNS named exactly these. Returns those that the answer before did not name.
-    pub fn resolved(&mut self, peers: impl IntoIterator<Item = SocketAddr>) -> Vec<SocketAddr> {
+    pub fn set_resolved(&mut self, peers: impl IntoIterator<Item = SocketAddr>) -> Vec<SocketAddr> {
         let peers: BTreeSet<_> = peers.into_iter().take(MAX_PEERS).collect();
         let new = peers.difference(&self.resolved).copied().collect();
         self.resolved = peers;
@@ -34,7 +34,7 @@ impl PeerSet {
     }
 
     /// The peer `by` listed exactly these. Returns those that its list before did not have.
-    pub fn listed(
+    pub fn set_listed(
         &mut self,
         by: SocketAddr,
         peers: impl IntoIterator<Item = SocketAddr>,
@@ -66,7 +66,7 @@ impl PeerSet {
     }
 
     /// When the members may change without news.
-    pub fn expires(&self) -> Option<Moment> {
+    pub fn next_expiry(&self) -> Option<Moment> {
         self.lists.values().map(|list| list.until).min()
     }
 }
@@ -88,33 +88,33 @@ mod tests {
     #[test]
     fn peers_that_are_gone_do_not_keep_each_other_alive() {
         let mut set = PeerSet::default();
-        set.resolved([peer(1)]);
-        set.listed(peer(1), [peer(1), peer(2)], Moment::ZERO);
-        set.listed(peer(2), [peer(1), peer(2)], Moment::ZERO);
-        set.resolved([peer(3)]);
+        set.set_resolved([peer(1)]);
+        set.set_listed(peer(1), [peer(1), peer(2)], Moment::ZERO);
+        set.set_listed(peer(2), [peer(1), peer(2)], Moment::ZERO);
+        set.set_resolved([peer(3)]);
         assert_eq!(set.members(Moment::from_secs(59)), peers(&[1, 2, 3]));
         assert_eq!(set.members(Moment::from_secs(60)), peers(&[3]));
-        assert_eq!(set.expires(), None);
+        assert_eq!(set.next_expiry(), None);
     }
 
     #[test]
     fn a_peer_that_comes_back_is_reported_as_new() {
         let mut set = PeerSet::default();
-        assert_eq!(set.resolved([peer(1), peer(2)]), [peer(1), peer(2)]);
-        assert_eq!(set.resolved([peer(1)]), []);
-        assert_eq!(set.resolved([peer(1), peer(2)]), [peer(2)]);
-        assert_eq!(set.listed(peer(1), [peer(2)], Moment::ZERO), [peer(2)]);
-        assert_eq!(set.listed(peer(1), [peer(2), peer(3)], Moment::ZERO), [peer(3)]);
+        assert_eq!(set.set_resolved([peer(1), peer(2)]), [peer(1), peer(2)]);
+        assert_eq!(set.set_resolved([peer(1)]), []);
+        assert_eq!(set.set_resolved([peer(1), peer(2)]), [peer(2)]);
+        assert_eq!(set.set_listed(peer(1), [peer(2)], Moment::ZERO), [peer(2)]);
+        assert_eq!(set.set_listed(peer(1), [peer(2), peer(3)], Moment::ZERO), [peer(3)]);
     }
 
     #[test]
     fn there_is_a_bound_and_dns_comes_first() {
         let mut set = PeerSet::default();
         for by in 0..MAX_PEERS * 2 {
-            set.listed(peer(by), [peer(10_000 + by)], Moment::ZERO);
+            set.set_listed(peer(by), [peer(10_000 + by)], Moment::ZERO);
         }
         assert_eq!(set.members(Moment::ZERO).len(), MAX_PEERS);
-        set.resolved((20_000..30_000).map(peer));
+        set.set_resolved((20_000..30_000).map(peer));
         let members = set.members(Moment::ZERO);
         assert_eq!(members.len(), MAX_PEERS);
         assert!(members.iter().all(|member| *member >= peer(20_000)), "{members:?}");
@@ -146,11 +146,11 @@ mod tests {
             for step in steps {
                 match step {
                     Step::Resolved(all) => {
-                        set.resolved(peers(&all));
+                        set.set_resolved(peers(&all));
                         said.push((None, now, all));
                     }
                     Step::Listed(by, all) => {
-                        set.listed(peer(by), peers(&all), Moment::from_secs(now));
+                        set.set_listed(peer(by), peers(&all), Moment::from_secs(now));
                         said.push((Some(by), now, all));
                     }
                     Step::Later(seconds) => now += seconds,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use rouse_core::budget::TokenBucket;
 use rouse_core::time::Moment;
 
-use super::exchange::{SendError, Severity};
+use super::http_client::{SendError, Severity};
 
 /// One message in this time, after a burst.
 const EVERY: Duration = Duration::from_secs(10);
@@ -18,41 +18,41 @@ const BURST: u32 = 5;
 pub(super) struct FailureLog {
     bucket: TokenBucket,
     /// Failures since the last message.
-    unlogged: u64,
+    suppressed: u64,
 }
 
 impl FailureLog {
     pub(super) fn new(now: Moment) -> Self {
-        Self { bucket: TokenBucket::every(EVERY, BURST, now), unlogged: 0 }
+        Self { bucket: TokenBucket::every(EVERY, BURST, now), suppressed: 0 }
     }
 
     /// Whether a message may be logged, and how many were not.
     fn pass(&mut self, now: Moment) -> Option<u64> {
         if !self.bucket.has(now) {
-            self.unlogged += 1;
+            self.suppressed += 1;
             return None;
         }
         self.bucket.take();
-        Some(std::mem::take(&mut self.unlogged))
+        Some(std::mem::take(&mut self.suppressed))
     }
 
     /// A registration failed. The next one follows after `pause`.
     pub(super) fn failed(&mut self, gateway: SocketAddr, error: &SendError, pause: Duration, now: Moment) {
-        let Some(unlogged) = self.pass(now) else { return };
+        let Some(suppressed) = self.pass(now) else { return };
         let retry_ms = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX);
         match error.severity() {
             Severity::Warn => {
-                tracing::warn!(%gateway, reason = %error, retry_ms, unlogged, "a registration failed");
+                tracing::warn!(%gateway, reason = %error, retry_ms, suppressed, "a registration failed");
             }
             Severity::Error => {
-                tracing::error!(%gateway, reason = %error, retry_ms, unlogged, "a registration failed");
+                tracing::error!(%gateway, reason = %error, retry_ms, suppressed, "a registration failed");
             }
         }
     }
 
     /// The gateways could not be looked up.
     pub(super) fn lookup_failed(&mut self, name: &str, reason: &dyn Display, now: Moment) {
-        let Some(unlogged) = self.pass(now) else { return };
-        tracing::error!(name, %reason, unlogged, "cannot look up the gateways");
+        let Some(suppressed) = self.pass(now) else { return };
+        tracing::error!(name, %reason, suppressed, "cannot look up the gateways");
     }
 }

@@ -7,11 +7,11 @@
 //! them.
 
 mod credential;
-mod deliveries;
-mod exchange;
 mod failure_log;
+mod gateway_tracker;
 mod gateway_url;
-mod state;
+mod http_client;
+mod versioned_state;
 mod worker;
 
 use std::collections::BTreeMap;
@@ -33,8 +33,8 @@ use rouse_net::tls::{ClientConfigs, ClientSettings, LoadError, Warning};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use exchange::Exchange;
-use state::PodState;
+use http_client::HttpClient;
+use versioned_state::PodState;
 use worker::Worker;
 
 pub use gateway_url::{BadGatewayUrl, DEFAULT_PORT, GatewayHost, GatewayUrl};
@@ -106,7 +106,7 @@ pub struct PushReporter {
 pub struct PushClient {
     state: Arc<watch::Sender<PodState>>,
     progress: watch::Sender<Option<Progress>>,
-    exchange: Exchange,
+    exchange: HttpClient,
     /// Reloads the files of the TLS settings.
     tls: Option<Arc<ClientConfigs>>,
     gateways: GatewayUrl,
@@ -133,7 +133,7 @@ pub struct Delivery {
 
 /// The [`PushClient`] has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the client of registrations has ended")]
+#[error("the push client has stopped")]
 pub struct PushClientEnded;
 
 /// A client for `settings`, which sends nothing before [`PushClient::run`]. `random_seed` is a random number
@@ -164,7 +164,7 @@ pub fn client(
     let mut random = Random::new(random_seed);
     let state = PodState::new(BootId { started: unix_milliseconds(time_of_day()), id: random.next_u64() });
     let (state, (progress, watched)) = (Arc::new(watch::Sender::new(state)), watch::channel(None));
-    let exchange = Exchange {
+    let exchange = HttpClient {
         dialer: Arc::new(TcpDialer::new(&pod.ips)),
         tls,
         credential,

@@ -17,10 +17,10 @@ use tokio::sync::watch;
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::timeout;
 
-use super::deliveries::{Attempt, Deliveries, Outcome};
-use super::exchange::{Connection, Exchange, Exchanged, SendError};
 use super::failure_log::FailureLog;
-use super::state::{AnswerTrust, Continued, PodState};
+use super::gateway_tracker::{Attempt, GatewayTracker, Outcome};
+use super::http_client::{Connection, HttpClient, RequestResult, SendError};
+use super::versioned_state::{Advance, AnswerTrust, PodState};
 use super::{GatewayHost, Progress, PushClient, unix_milliseconds};
 use crate::wire::{AnswerStatus, MAX_GATEWAYS, RegistrationAnswer};
 
@@ -32,7 +32,7 @@ pub(super) struct Worker {
     state: Arc<watch::Sender<PodState>>,
     changes: watch::Receiver<PodState>,
     progress: watch::Sender<Option<Progress>>,
-    exchange: Arc<Exchange>,
+    exchange: Arc<HttpClient>,
     /// What is looked up: name and port. `None` if the URL has an address.
     name: Option<(Arc<str>, u16)>,
     resolver: Arc<dyn Resolver>,
@@ -41,11 +41,11 @@ pub(super) struct Worker {
     log: FailureLog,
     peers: PeerSet,
     schedule: LookupSchedule,
-    deliveries: Deliveries,
+    tracker: GatewayTracker,
     /// At most one connection per gateway.
     idle: HashMap<SocketAddr, Connection>,
     /// At most one task per gateway.
-    requests: JoinSet<Exchanged>,
+    requests: JoinSet<RequestResult>,
     sent: HashMap<Id, Sent>,
     /// At most one task.
     lookup: JoinSet<io::Result<Vec<SocketAddr>>>,
@@ -57,11 +57,11 @@ struct Sent {
     at: Moment,
 }
 
-/// What the worker waits for.
-enum News {
+/// An event that the worker waits for.
+enum Event {
     /// The state changed, or something is due.
     Due,
-    Answered(Box<Result<(Id, Exchanged), JoinError>>),
+    Answered(Box<Result<(Id, RequestResult), JoinError>>),
     LookedUp(io::Result<Vec<SocketAddr>>),
     Closed(SocketAddr),
 }
@@ -72,7 +72,7 @@ impl Worker {
         let mut peers = PeerSet::default();
         let name = match gateways.host() {
             GatewayHost::Address(ip) => {
-                peers.resolved([SocketAddr::new(*ip, gateways.port())]);
+                peers.set_resolved([SocketAddr::new(*ip, gateways.port())]);
                 None
             }
             GatewayHost::Name(_) => gateways.lookup_name().map(|name| (name.into(), gateways.port())),
@@ -89,7 +89,7 @@ impl Worker {
             log: FailureLog::new(clock.now()),
             peers,
             schedule: LookupSchedule::default(),
-            deliveries: Deliveries::default(),
+            tracker: GatewayTracker::default(),
             idle: HashMap::new(),
             requests: JoinSet::new(),
             sent: HashMap::new(),
@@ -102,7 +102,7 @@ impl Worker {
         loop {
             let now = self.clock.now();
             let members = self.peers.members(now);
-            self.deliveries.follow(&members);
+            self.tracker.set_members(&members);
             self.idle.retain(|gateway, _| members.contains(gateway));
             // Marks the state as seen: a change after this ends the wait below.
             let newest = self.changes.borrow_and_update().newest();
@@ -112,25 +112,25 @@ impl Worker {
             let order = newest.map(|(order, _)| order);
             self.look_up(order, now);
             self.report_progress(order);
-            match self.news(order).await {
-                News::Due => {}
-                News::Answered(ended) => self.ended(*ended),
-                News::LookedUp(result) => self.looked_up(result),
-                News::Closed(gateway) => {
+            match self.next_event(order).await {
+                Event::Due => {}
+                Event::Answered(ended) => self.ended(*ended),
+                Event::LookedUp(result) => self.looked_up(result),
+                Event::Closed(gateway) => {
                     self.idle.remove(&gateway);
                     let random = self.random.next_u64();
-                    self.deliveries.lost(gateway, self.clock.now(), random);
+                    self.tracker.connection_closed(gateway, self.clock.now(), random);
                 }
             }
         }
     }
 
-    /// Waits for whatever comes first.
-    async fn news(&mut self, newest: Option<PushOrder>) -> News {
-        let request = newest.and_then(|order| self.deliveries.next_due(order));
+    /// Waits for the next event.
+    async fn next_event(&mut self, newest: Option<PushOrder>) -> Event {
+        let request = newest.and_then(|order| self.tracker.next_due(order));
         let lookup = (self.name.is_some() && self.lookup.is_empty())
-            .then(|| self.schedule.due(self.deliveries.is_urgent(newest)));
-        let next = [request, lookup, self.peers.expires()].into_iter().flatten().min();
+            .then(|| self.schedule.due(self.tracker.needs_fast_lookup(newest)));
+        let next = [request, lookup, self.peers.next_expiry()].into_iter().flatten().min();
         let timer = async {
             match next {
                 Some(next) => self.clock.sleep_until(next).await,
@@ -146,18 +146,18 @@ impl Worker {
         });
         tokio::select! {
             // The client holds a sender, so this does not fail.
-            _ = self.changes.changed() => News::Due,
-            Some(ended) = self.requests.join_next_with_id() => News::Answered(Box::new(ended)),
+            _ = self.changes.changed() => Event::Due,
+            Some(ended) = self.requests.join_next_with_id() => Event::Answered(Box::new(ended)),
             Some(result) = self.lookup.join_next() => {
-                News::LookedUp(result.unwrap_or_else(|error| Err(io::Error::other(error))))
+                Event::LookedUp(result.unwrap_or_else(|error| Err(io::Error::other(error))))
             }
-            gateway = closed => News::Closed(gateway),
-            () = timer => News::Due,
+            gateway = closed => Event::Closed(gateway),
+            () = timer => Event::Due,
         }
     }
 
     fn send_due(&mut self, order: PushOrder, event: PushEvent, now: Moment) {
-        for attempt in self.deliveries.start(order, now) {
+        for attempt in self.tracker.start(order, now) {
             let idle = self.idle.remove(&attempt.gateway);
             let request = Arc::clone(&self.exchange).send(attempt.gateway, idle, order, event);
             let task = self.requests.spawn(request);
@@ -167,7 +167,7 @@ impl Worker {
 
     fn look_up(&mut self, newest: Option<PushOrder>, now: Moment) {
         let Some((name, port)) = self.name.clone() else { return };
-        if !self.lookup.is_empty() || self.schedule.due(self.deliveries.is_urgent(newest)) > now {
+        if !self.lookup.is_empty() || self.schedule.due(self.tracker.needs_fast_lookup(newest)) > now {
             return;
         }
         self.schedule.started(now, self.random.next_u64());
@@ -181,8 +181,8 @@ impl Worker {
     fn looked_up(&mut self, result: io::Result<Vec<SocketAddr>>) {
         let reason = match result {
             Ok(gateways) if !gateways.is_empty() => {
-                let named = self.peers.resolved(gateways);
-                self.deliveries.named(&named);
+                let named = self.peers.set_resolved(gateways);
+                self.tracker.reset_breakers(&named);
                 return;
             }
             Ok(_) => "the name has no address".to_owned(),
@@ -192,12 +192,12 @@ impl Worker {
         self.log.lookup_failed(name, &reason, self.clock.now());
     }
 
-    fn ended(&mut self, ended: Result<(Id, Exchanged), JoinError>) {
+    fn ended(&mut self, ended: Result<(Id, RequestResult), JoinError>) {
         let (id, exchanged) = match ended {
             Ok((id, exchanged)) => (id, exchanged),
             Err(error) => {
                 let result = Err(SendError::Ended);
-                (error.id(), Exchanged { result, reused: false, connection: None })
+                (error.id(), RequestResult { result, reused: false, connection: None })
             }
         };
         let Some(Sent { attempt, at }) = self.sent.remove(&id) else { return };
@@ -211,10 +211,10 @@ impl Worker {
             Ok(outcome) => *outcome,
             Err(error) => Outcome::Failed { retry_after: error.retry_after() },
         };
-        let recovered = self.deliveries.ended(attempt, outcome, at, now, self.random.next_u64());
+        let recovered = self.tracker.ended(attempt, outcome, at, now, self.random.next_u64());
         match &result {
             Err(error) => {
-                let pause = self.deliveries.pause(gateway, attempt.order, now);
+                let pause = self.tracker.time_until_due(gateway, attempt.order, now);
                 self.log.failed(gateway, error, pause, now);
             }
             Ok(_) if recovered => tracing::info!(%gateway, "the gateway acknowledges registrations again"),
@@ -233,8 +233,8 @@ impl Worker {
         let verified = self.exchange.tls.as_ref().is_some_and(|tls| !tls.is_unverified());
         if verified && !answer.gateways.is_empty() {
             let listed = answer.gateways.iter().copied().take(MAX_GATEWAYS);
-            let named = self.peers.listed(attempt.gateway, listed, now);
-            self.deliveries.named(&named);
+            let named = self.peers.set_listed(attempt.gateway, listed, now);
+            self.tracker.reset_breakers(&named);
         }
         let known = Outcome::Acknowledged { lease: Duration::from_secs(answer.lease_seconds), reused };
         let (AnswerStatus::Stale, Ok(boot)) = (answer.status, answer.boot.parse()) else { return Ok(known) };
@@ -244,21 +244,21 @@ impl Worker {
         } else {
             AnswerTrust::Unverified { now: unix_milliseconds((self.exchange.time_of_day)()) }
         };
-        let mut continued = Continued::Unneeded;
+        let mut advance = Advance::NotNeeded;
         self.state.send_if_modified(|state| {
-            continued = state.continue_after(newest, trust);
-            continued == Continued::Moved
+            advance = state.advance_past(newest, trust);
+            advance == Advance::Advanced
         });
-        match continued {
-            Continued::Moved => Ok(Outcome::Superseded),
-            Continued::Unneeded => Ok(known),
-            Continued::Refused => Err(SendError::NotBelieved),
+        match advance {
+            Advance::Advanced => Ok(Outcome::Superseded),
+            Advance::NotNeeded => Ok(known),
+            Advance::Rejected => Err(SendError::ImplausibleVersion),
         }
     }
 
     fn report_progress(&self, newest: Option<PushOrder>) {
         let delivered = newest.and_then(|order| {
-            let delivery = self.deliveries.delivery(order)?;
+            let delivery = self.tracker.delivery(order)?;
             Some(Progress { order, delivery })
         });
         if delivered.is_some() {

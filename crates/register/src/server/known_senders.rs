@@ -1,5 +1,5 @@
-//! Senders whose registrations were accepted a short time ago. They are served also when their source is over its limits: pods
-//! may share one address, and a bad one must not silence its neighbours.
+//! Gives senders that were accepted in the last 5 minutes a rate limit of their own, used when their source is over its limit:
+//! pods may share one address, and a bad one must not silence its neighbours.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -38,7 +38,7 @@ struct KnownSender {
 }
 
 impl KnownSenders {
-    /// Each sender gets so many requests while its source is over its limits.
+    /// `rate` is that of each sender, while its source is over its limits.
     pub(super) fn new(rate: Rate) -> Self {
         Self { rate, senders: HashMap::new() }
     }

@@ -21,13 +21,13 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::places::{Place, Places};
-use super::reply::Refusal;
-use super::source_limits::network;
+use super::fair_limiter::{ConnectionPermit, FairLimiter};
+use super::outcome::Refusal;
+use super::rate_limits::network;
 use super::{RegistrationRequest, RegistrationServer, Reply};
 use crate::wire::{MAX_BODY, PATH};
 
-/// After this time, a TLS handshake has stalled, and may have to give its place to another one.
+/// After this time, a TLS handshake has stalled, and may be cancelled for another one.
 const HANDSHAKE_STALLED: Duration = Duration::from_secs(1);
 /// How long a TLS handshake may take.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -47,7 +47,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub enum ListenerTransport {
     /// Over TLS.
     Tls(Arc<ServerTls>),
-    /// Without TLS: only shared keys are accepted, and only a machine of one's own uses it.
+    /// Without TLS: only shared keys are accepted. For loopback (`rouse up`).
     Plain,
 }
 
@@ -76,15 +76,15 @@ impl Default for ListenerLimits {
 }
 
 impl ListenerLimits {
-    /// One source gets at least so many connections.
+    /// The connections that one source gets at least.
     const LEAST_OF_SOURCE: usize = 16;
 
-    fn connections(&self) -> Arc<Places> {
-        Places::new(self.connections, (self.connections / 16).max(Self::LEAST_OF_SOURCE), Duration::ZERO)
+    fn connections(&self) -> Arc<FairLimiter> {
+        FairLimiter::new(self.connections, (self.connections / 16).max(Self::LEAST_OF_SOURCE), Duration::ZERO)
     }
 
-    fn handshakes(&self) -> Arc<Places> {
-        Places::new(self.handshakes, self.handshakes / 2, HANDSHAKE_STALLED)
+    fn handshakes(&self) -> Arc<FairLimiter> {
+        FairLimiter::new(self.handshakes, self.handshakes / 2, HANDSHAKE_STALLED)
     }
 }
 
@@ -97,7 +97,7 @@ impl RegistrationServer {
         limits: ListenerLimits,
         stop: CancellationToken,
     ) {
-        let (places, handshakes) = (limits.connections(), limits.handshakes());
+        let (limiter, handshakes) = (limits.connections(), limits.handshakes());
         let mut connections = JoinSet::new();
         loop {
             while connections.try_join_next().is_some() {}
@@ -109,17 +109,17 @@ impl RegistrationServer {
                 // A connection over a limit is closed at once.
                 Ok((_, peer)) if !self.admits_connection(peer.ip()) => {}
                 Ok((stream, peer)) => {
-                    let cut = CancellationToken::new();
-                    if let Some(place) = places.take(network(peer.ip()), cut.clone(), self.now()) {
+                    let cancel = CancellationToken::new();
+                    if let Some(permit) = limiter.take(network(peer.ip()), cancel.clone(), self.now()) {
                         let connection = Connection {
                             server: Arc::clone(&self),
                             peer,
-                            place,
-                            cut: cut.clone(),
+                            permit,
+                            cancel: cancel.clone(),
                             stop: stop.clone(),
                         };
                         let run = connection.run(stream, transport.clone(), Arc::clone(&handshakes));
-                        connections.spawn(cut.run_until_cancelled_owned(run));
+                        connections.spawn(cancel.run_until_cancelled_owned(run));
                     }
                 }
                 Err(error) => {
@@ -137,21 +137,21 @@ impl RegistrationServer {
 struct Connection {
     server: Arc<RegistrationServer>,
     peer: SocketAddr,
-    place: Place,
-    /// Ends it.
-    cut: CancellationToken,
+    permit: ConnectionPermit,
+    /// Cancels the connection.
+    cancel: CancellationToken,
     stop: CancellationToken,
 }
 
 impl Connection {
-    async fn run(self, stream: TcpStream, transport: ListenerTransport, handshakes: Arc<Places>) {
+    async fn run(self, stream: TcpStream, transport: ListenerTransport, handshakes: Arc<FairLimiter>) {
         // Without this, the kernel may delay small answers.
         stream.set_nodelay(true).ok();
         match transport {
             ListenerTransport::Plain => self.serve(stream, None, false).await,
             ListenerTransport::Tls(tls) => {
                 let Some(handshake) =
-                    handshakes.take(network(self.peer.ip()), self.cut.clone(), self.server.now())
+                    handshakes.take(network(self.peer.ip()), self.cancel.clone(), self.server.now())
                 else {
                     return;
                 };
@@ -210,7 +210,7 @@ impl Connection {
         if let Some(seconds) = reply.retry_after {
             headers.insert(RETRY_AFTER, seconds.into());
         }
-        if reply.close || self.place.is_half_taken() {
+        if reply.close || self.permit.is_half_taken() {
             headers.insert(CONNECTION, HeaderValue::from_static("close"));
         }
         Ok(response)
@@ -256,9 +256,14 @@ impl Connection {
             authorization: head.headers.get(AUTHORIZATION).map(HeaderValue::as_bytes),
             body: &body,
         };
-        let _busy = self.place.begin();
+        let _busy = self.permit.begin();
         match timeout(ANSWER_TIMEOUT, self.server.register(&request)).await {
-            Ok(reply) => reply,
+            Ok(reply) => {
+                if reply.status == 200 {
+                    self.permit.prove();
+                }
+                reply
+            }
             Err(_) => Reply::refusal(&Refusal::Unavailable("the check took too long".to_owned())),
         }
     }

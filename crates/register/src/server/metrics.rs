@@ -12,7 +12,7 @@ use prometheus_client::registry::Registry as Metrics;
 use rouse_core::endpoint::ServiceId;
 use rouse_core::merge::PushEvent;
 
-use super::reply::Outcome;
+use super::outcome::Outcome;
 use super::service_label;
 use crate::wire::event_text;
 

@@ -1,16 +1,15 @@
 //! The gateway's side of registrations: authenticates the sender, checks that the pod owns what it claims, and applies the
 //! push.
 //!
-//! `listener.rs` has the connections, `places.rs` who may have how many, `source_limits.rs` and
-//! `known_senders.rs` the rate limits, `metrics.rs` the metrics. Every request ends in
-//! one [`Reply`]. Nothing changes unless all checks passed.
+//! `listener.rs` has the connections, `fair_limiter.rs` limits them, `rate_limits.rs` and `known_senders.rs` limit requests.
+//! Every request ends in one [`Reply`] (`outcome.rs`). Nothing changes unless all checks passed.
 
+mod fair_limiter;
 mod known_senders;
 mod listener;
 mod metrics;
-mod places;
-mod reply;
-mod source_limits;
+mod outcome;
+mod rate_limits;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,10 +26,10 @@ use rouse_net::auth::{
 use known_senders::SenderId;
 pub use listener::{ListenerLimits, ListenerTransport};
 pub use metrics::RegistrationMetrics;
-pub use reply::Reply;
-use reply::{Outcome, Refusal};
-pub use source_limits::RegistrationRates;
-use source_limits::SourceLimits;
+pub use outcome::Reply;
+use outcome::{Outcome, Refusal};
+use rate_limits::RateLimits;
+pub use rate_limits::RegistrationRates;
 
 use crate::wire::{AnswerStatus, MAX_GATEWAYS, PATH, Registration, RegistrationAnswer};
 
@@ -70,7 +69,14 @@ pub struct RegistrationParts {
 pub struct RegistrationServer {
     settings: RegistrationSettings,
     parts: RegistrationParts,
-    limits: Mutex<SourceLimits>,
+    limits: Mutex<RateLimits>,
+}
+
+/// A registration whose credential is valid.
+struct Parsed {
+    registration: Registration,
+    /// The credential is of the namespace that the registration names.
+    of_its_namespace: bool,
 }
 
 /// A request for a registration. Its body was read.
@@ -110,54 +116,58 @@ impl RegistrationRequest<'_> {
 impl RegistrationServer {
     /// A server that has seen no request.
     pub fn new(settings: RegistrationSettings, parts: RegistrationParts) -> Arc<Self> {
-        let limits = Mutex::new(SourceLimits::new(settings.rates, parts.clock.now()));
+        let limits = Mutex::new(RateLimits::new(settings.rates, parts.clock.now()));
         Arc::new(Self { settings, parts, limits })
     }
 
     /// Handles one request, and counts it.
     pub async fn register(&self, request: &RegistrationRequest<'_>) -> Reply {
         let began = self.parts.clock.now();
-        let mut registration = None;
+        let mut parsed = None;
         // Not in the match: the lock would be held across the check.
         let admitted = self.limits().admit(request.peer, began);
         let result = match admitted {
-            Ok(()) => self.decide_counted(request, &mut registration).await,
-            Err(_) => self.decide_known(request, &mut registration).await,
+            true => self.decide_counted(request, &mut parsed).await,
+            false => self.decide_known(request, &mut parsed).await,
         };
         let outcome = match &result {
             Ok((outcome, _)) => *outcome,
             Err(refusal) => refusal.outcome(),
         };
-        let (service, event) = match &registration {
+        let registration = parsed.as_ref().map(|parsed: &Parsed| &parsed.registration);
+        let (service, event) = match registration {
             Some(Registration { claim, event, .. }) => (Some(&claim.service), Some(*event)),
             None => (None, None),
         };
-        // A name that was not verified must not become a label, unless it is known anyway.
-        let verified = result.is_ok();
-        let label = service.filter(|id| verified || self.parts.registry.get(id).is_some());
+        // A sender gives labels only to services of its own namespaces, and only to those that exist: there is room for a bounded
+        // number.
+        let labelled = result.is_ok() || parsed.as_ref().is_some_and(|parsed| parsed.of_its_namespace);
+        let known = |id: &&ServiceId| result.is_ok() || self.parts.registry.get(id).is_some();
+        let label = service.filter(|_| labelled).filter(known);
         let took = self.parts.clock.now().since(began);
         self.parts.metrics.count(label, event, outcome, took);
         match result {
             Ok((_, answer)) => Reply::answer(&answer),
             Err(refusal) => {
-                log_refusal(&refusal, request.peer, registration.as_ref());
+                log_refusal(&refusal, request.peer, registration);
                 Reply::refusal(&refusal)
             }
         }
     }
 
-    /// Decides about a request that counts as a failure until it is none.
+    /// Decides about a request that was charged as a failure of its source, and refunds it if it was none: so concurrent requests
+    /// cannot all pass.
     async fn decide_counted(
         &self,
         request: &RegistrationRequest<'_>,
-        parsed: &mut Option<Registration>,
+        parsed: &mut Option<Parsed>,
     ) -> Result<(Outcome, RegistrationAnswer), Refusal> {
         let result = self.decide(request, parsed).await;
         let now = self.parts.clock.now();
         if !result.as_ref().is_err_and(Refusal::is_failure) {
             self.limits().succeeded(request.peer, now);
         }
-        if let (Ok(_), Some(registration)) = (&result, parsed)
+        if let (Ok(_), Some(Parsed { registration, .. })) = (&result, parsed)
             && let Some(sender) = request.sender(registration)
         {
             self.limits().accepted(sender, now);
@@ -169,14 +179,15 @@ impl RegistrationServer {
     async fn decide_known(
         &self,
         request: &RegistrationRequest<'_>,
-        parsed: &mut Option<Registration>,
+        parsed: &mut Option<Parsed>,
     ) -> Result<(Outcome, RegistrationAnswer), Refusal> {
         let named = Registration::parse(request.body).ok();
         let sender = named.and_then(|registration| request.sender(&registration));
-        let limited = || Refusal::Limited(source_limits::WAIT);
+        let limited = || Refusal::Limited(rate_limits::WAIT);
         let sender = sender.ok_or_else(limited)?;
-        let admitted = self.limits().admit_known(&sender, self.parts.clock.now());
-        admitted.map_err(Refusal::Limited)?;
+        if !self.limits().admit_known(&sender, self.parts.clock.now()) {
+            return Err(limited());
+        }
         let result = self.decide(request, parsed).await;
         if result.is_ok() {
             self.limits().accepted(sender, self.parts.clock.now());
@@ -187,19 +198,21 @@ impl RegistrationServer {
     async fn decide(
         &self,
         request: &RegistrationRequest<'_>,
-        parsed: &mut Option<Registration>,
+        parsed: &mut Option<Parsed>,
     ) -> Result<(Outcome, RegistrationAnswer), Refusal> {
         let sender = self.parts.authenticators.authenticate(&request.credential()).await.map_err(
             |error| match error {
                 AuthError::Refused(reason) => Refusal::Unauthenticated(reason),
-                AuthError::Unavailable(reason) => Refusal::Unverified(reason),
+                AuthError::Unavailable(reason) => Refusal::Unchecked(reason),
             },
         )?;
-        let registration = parsed.insert(Registration::parse(request.body).map_err(Refusal::Malformed)?);
+        let registration = Registration::parse(request.body).map_err(Refusal::Malformed)?;
+        let of_its_namespace = sender.is_of(registration.claim.service.namespace());
+        let Parsed { registration, .. } = parsed.insert(Parsed { registration, of_its_namespace });
         check_sender(&sender, request.peer, registration)?;
         let grant = self.parts.ownership.check(&registration.claim).await.map_err(|error| match error {
             ClaimError::Denied(reason) => Refusal::Denied(reason),
-            // Only a token proves that the pod exists: who has a shared key can invent pods, each of which is looked up.
+            // Only a token proves that the pod exists: the holder of a shared key can invent pods, each of which is looked up.
             ClaimError::Unavailable(reason) if !matches!(sender, Sender::Pod(_)) => {
                 Refusal::Unverified(reason)
             }
@@ -268,7 +281,8 @@ impl RegistrationServer {
     /// The reply to a request whose client certificate is not valid any more. The connection is closed, so that its client
     /// presents another one.
     fn refuse_certificate(&self, peer: IpAddr) -> Reply {
-        let text = "the client certificate is not valid any more: it has expired, or its authority is not trusted now";
+        let text =
+            "the client certificate has expired, or its authority is no longer trusted; present a new one";
         let refusal = Refusal::Unauthenticated(text.to_owned());
         self.count_refusal(peer, refusal.outcome());
         log_refusal(&refusal, peer, None);
@@ -307,7 +321,7 @@ impl RegistrationServer {
         admitted
     }
 
-    fn limits(&self) -> std::sync::MutexGuard<'_, SourceLimits> {
+    fn limits(&self) -> std::sync::MutexGuard<'_, RateLimits> {
         self.limits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -350,10 +364,18 @@ fn log_refusal(refusal: &Refusal, peer: IpAddr, registration: Option<&Registrati
     let pod = registration.map_or("", |registration| &registration.claim.pod);
     let outcome = refusal.outcome().as_str();
     match refusal {
-        Refusal::Unverified(reason) | Refusal::Unavailable(reason) => {
+        Refusal::Unchecked(reason) | Refusal::Unverified(reason) | Refusal::Unavailable(reason) => {
             tracing::error!(service, pod, %peer, outcome, reason, "cannot check a registration");
         }
-        refusal => {
+        // Three places in the code, since each has a rate limit of its own: a client without a credential must not hide the
+        // refusals of pods.
+        Refusal::Limited(_) => {
+            tracing::warn!(service, pod, %peer, outcome, "limited a registration");
+        }
+        Refusal::Malformed(_) | Refusal::TooLarge | Refusal::Unauthenticated(_) => {
+            tracing::warn!(service, pod, %peer, outcome, reason = %refusal, "rejected a registration");
+        }
+        Refusal::Denied(_) | Refusal::TooManyPods(_) => {
             tracing::warn!(service, pod, %peer, outcome, reason = %refusal, "refused a registration");
         }
     }

@@ -356,7 +356,8 @@ impl Network {
                 self.handled.notify_waiters();
                 let sent = String::from_utf8_lossy(authorization.unwrap_or_default()).into_owned();
                 let reason = reason.replace("{authorization}", &sent);
-                let body = serde_json::json!({ "error": "scripted", "reason": reason });
+                // With 200, the status is none, and the parser's error quotes it.
+                let body = serde_json::json!({ "error": "scripted", "reason": reason, "status": reason });
                 let retry_after = retry_after.map(|text| text.parse().unwrap());
                 Reply { status, retry_after, close: false, body: serde_json::to_vec(&body).unwrap() }
             }

@@ -63,6 +63,7 @@ async fn failures_are_logged_with_their_reason_at_the_level_of_their_kind() {
         (answers(500, "broken"), "ERROR", "answered 500: broken"),
         (answers(503, "cannot check"), "ERROR", "answered 503: cannot check"),
         (answers(200, ""), "ERROR", "answer cannot be read"),
+        (answers(200, "x\nERROR forged"), "ERROR", "answer cannot be read"),
     ];
     for (link, level, reason) in cases {
         let log = log_of(async {
@@ -77,6 +78,7 @@ async fn failures_are_logged_with_their_reason_at_the_level_of_their_kind() {
         for part in [level, "10.1.0.1:9443", reason, "a registration failed"] {
             assert!(first.contains(part), "{part:?} is not in {first}");
         }
+        assert!(!log.lines().any(|line| line.starts_with("ERROR forged")), "an answer adds no line: {log}");
     }
     let log = log_of(async {
         let network = Network::of(&[1]);
@@ -112,7 +114,7 @@ async fn a_hundred_seconds_of_failures_are_few_lines_and_the_rest_is_counted() {
     let log = log.await;
     let failures: Vec<_> = ours(&log).into_iter().filter(|line| line.contains("failed")).collect();
     assert!((10..=16).contains(&failures.len()), "{log}");
-    assert!(failures.iter().any(|line| !line.contains("unlogged=0")), "{log}");
+    assert!(failures.iter().any(|line| !line.contains("suppressed=0")), "{log}");
     assert!(log.contains("acknowledges registrations again"), "{log}");
 }
 
@@ -122,13 +124,19 @@ async fn no_credential_is_ever_logged_not_even_if_the_gateway_repeats_it() {
     let tls = default_url().tls(Roots::Pem(vec![authority.ca()]), None);
     let credential = PushCredential::Token(token_file(folder.path(), 0));
     let by_token = PushClientSettings { gateways: default_url(), credential, tls, ..plain() };
-    for (server, settings) in [(None, plain()), (Some(server_tls(&authority, None)), by_token)] {
+    let cases = [
+        (401, None, plain()),
+        (200, None, plain()),
+        (401, Some(server_tls(&authority, None)), by_token.clone()),
+        (200, Some(server_tls(&authority, None)), by_token),
+    ];
+    for (status, server, settings) in cases {
         let network = Network::new(server);
         let shown = format!("{settings:?}");
         let log = log_of(async {
             network.start(1, rouse_net::auth::PushMode::On);
             network.name(&[1]);
-            network.link(1, Link::Answers(401, None, "I do not know {authorization}".into()));
+            network.link(1, Link::Answers(status, None, "I do not know {authorization}".into()));
             let sidecar = Sidecar::with(&network, settings, now);
             sidecar.reporter.report(PushEvent::Ready);
             pass(seconds(30)).await;

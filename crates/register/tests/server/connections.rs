@@ -349,7 +349,7 @@ async fn a_client_certificate_counts_on_an_open_connection_only_while_its_author
     assert!(status.contains("200"), "{status} {rest}");
     tls.replace(mtls(&authority, &Authority::new())).unwrap();
     let (status, rest) = exchange(&mut stream, &served.unsigned(2)).await;
-    assert!(status.contains("401") && rest.contains("not valid any more"), "{status} {rest}");
+    assert!(status.contains("401") && rest.contains("no longer trusted"), "{status} {rest}");
     assert_eq!(closed(stream).await, "", "so that it presents another one");
     assert_eq!(served.scene.generation(), 1);
 }
@@ -362,7 +362,7 @@ async fn a_client_certificate_counts_on_an_open_connection_only_while_it_is_vali
     let deadline = Instant::now() + GENEROUS;
     let (mut stream, _) = client.connect(served.connect(2).await, deadline).await.unwrap();
     let (status, rest) = exchange(&mut stream, &served.unsigned(1)).await;
-    assert!(status.contains("401") && rest.contains("not valid any more"), "{status} {rest}");
+    assert!(status.contains("401") && rest.contains("no longer trusted"), "{status} {rest}");
     // Another credential counts on this connection as on every other.
     let (mut stream, _) = client.connect(served.connect(2).await, deadline).await.unwrap();
     let (status, _) = exchange(&mut stream, &served.request_from(2, 1)).await;

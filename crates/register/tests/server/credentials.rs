@@ -161,8 +161,10 @@ async fn is_refused(scene: &Scene, bad: &Bad) -> Vec<String> {
     );
     let (service, event, result) = match bad.status {
         401 => ("_other", "unknown", "unauthenticated"),
-        // The name of a service that is not known is no label.
-        _ if bad.body.namespace == "bank" => ("_other", "not-ready", "denied"),
+        // A credential of another namespace gives no label to a service, also if the service exists.
+        _ if bad.body.namespace == "bank" || bad.what.contains("another namespace") => {
+            ("_other", "not-ready", "denied")
+        }
         _ => ("shop/cart", "not-ready", "denied"),
     };
     let mut expected: BTreeMap<String, u64> = before.2;

@@ -67,8 +67,14 @@ async fn ready_not_ready_and_ready_at_once_are_three_changes() {
     assert_eq!((scene.generation(), scene.endpoints()), (3, ready()));
 }
 
-/// Sends a request that must be refused with this status and outcome, and checks that nothing changed.
-async fn refused(scene: &Scene, authorization: Option<&str>, body: &[u8], status: u16, outcome: &str) {
+/// Sends a request that must be refused with this status and outcome, and checks that nothing changed. Returns the reason.
+async fn refused(
+    scene: &Scene,
+    authorization: Option<&str>,
+    body: &[u8],
+    status: u16,
+    outcome: &str,
+) -> String {
     let (before, generation) = (scene.endpoints(), scene.generation());
     let counted: u64 = scene.counted().values().sum();
     let reply = scene.send(POD_IP, authorization, body).await;
@@ -77,6 +83,7 @@ async fn refused(scene: &Scene, authorization: Option<&str>, body: &[u8], status
     assert!(!error.reason.is_empty());
     assert_eq!((scene.endpoints(), scene.generation()), (before, generation), "nothing changed");
     assert_eq!(scene.counted().values().sum::<u64>(), counted + 2, "counted once in each metric");
+    error.reason
 }
 
 #[tokio::test]
@@ -90,7 +97,8 @@ async fn a_request_without_a_good_credential_changes_nothing() {
     tampered.push(b' ');
     refused(&scene, None, &text, 401, "unauthenticated").await;
     refused(&scene, Some("Bearer nonsense"), &text, 401, "unauthenticated").await;
-    refused(&scene, Some(&format!("Bearer {}", *UNREVIEWED)), &text, 503, "unavailable").await;
+    let reason = refused(&scene, Some(&format!("Bearer {}", *UNREVIEWED)), &text, 503, "unavailable").await;
+    assert!(!reason.contains("API server"), "a client that has proved nothing hears no reason: {reason}");
     refused(&scene, Some("Basic eDp5"), &text, 401, "unauthenticated").await;
     refused(&scene, Some(&replaced), &text, 401, "unauthenticated").await;
     refused(&scene, Some(&good), &tampered, 401, "unauthenticated").await;

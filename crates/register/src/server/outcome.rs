@@ -1,4 +1,4 @@
-//! What a registration ends in: the outcome for metrics, and the HTTP response.
+//! Outcomes and refusals of registrations, and their HTTP responses.
 
 use std::time::Duration;
 
@@ -59,7 +59,10 @@ pub(super) enum Refusal {
     /// The cap on unlisted pods of the service.
     #[error("{0}")]
     TooManyPods(String),
-    /// The credential cannot be checked now, or it does not prove a pod that is not known.
+    /// The credential cannot be checked now. The client has proved nothing, so it does not get the reason.
+    #[error("the credential cannot be checked now; the log of the gateway has the reason")]
+    Unchecked(String),
+    /// The pod is unknown, and the credential does not prove that it exists.
     #[error("{0}")]
     Unverified(String),
     #[error("{0}")]
@@ -84,7 +87,7 @@ impl Refusal {
             Self::Denied(_) => Outcome::Denied,
             Self::TooLarge => Outcome::TooLarge,
             Self::Limited(_) | Self::TooManyPods(_) => Outcome::Limited,
-            Self::Unverified(_) | Self::Unavailable(_) => Outcome::Unavailable,
+            Self::Unchecked(_) | Self::Unverified(_) | Self::Unavailable(_) => Outcome::Unavailable,
         }
     }
 
@@ -95,12 +98,13 @@ impl Refusal {
             | Self::Unauthenticated(_)
             | Self::Denied(_)
             | Self::TooLarge
+            | Self::Unchecked(_)
             | Self::Unverified(_) => true,
             Self::Limited(_) | Self::TooManyPods(_) | Self::Unavailable(_) => false,
         }
     }
 
-    /// Whether the connection is closed: its sender would use up more of the gateway's time than new connections allow.
+    /// Whether the connection is closed, so that the rate of connections limits repetitions.
     fn closes(&self) -> bool {
         matches!(self, Self::Limited(_) | Self::TooLarge)
     }
@@ -112,7 +116,7 @@ impl Refusal {
             Self::Denied(_) => 403,
             Self::TooLarge => 413,
             Self::Limited(_) | Self::TooManyPods(_) => 429,
-            Self::Unverified(_) | Self::Unavailable(_) => 503,
+            Self::Unchecked(_) | Self::Unverified(_) | Self::Unavailable(_) => 503,
         }
     }
 
@@ -120,7 +124,9 @@ impl Refusal {
         match self {
             Self::Limited(wait) => Some(seconds(wait)),
             Self::TooManyPods(_) => Some(seconds(&RETRY_CAP)),
-            Self::Unverified(_) | Self::Unavailable(_) => Some(seconds(&RETRY_UNAVAILABLE)),
+            Self::Unchecked(_) | Self::Unverified(_) | Self::Unavailable(_) => {
+                Some(seconds(&RETRY_UNAVAILABLE))
+            }
             Self::Malformed(_) | Self::Unauthenticated(_) | Self::Denied(_) | Self::TooLarge => None,
         }
     }
@@ -133,7 +139,7 @@ pub struct Reply {
     pub status: u16,
     /// `Retry-After`, in seconds.
     pub retry_after: Option<u64>,
-    /// Whether the connection is closed after it, so that the next request costs its sender a connection.
+    /// Whether the connection is closed after it, so that the rate of connections limits repetitions.
     pub close: bool,
     /// The body.
     pub body: Vec<u8>,

@@ -1,4 +1,4 @@
-//! Which gateway knows what, and when each gets the next request. Time and random numbers are passed in.
+//! Tracks which state each gateway has acknowledged, and when its next request is due. Time and random numbers are passed in.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -7,14 +7,14 @@ use std::time::Duration;
 use rouse_core::merge::PushOrder;
 use rouse_core::random::between;
 use rouse_core::time::Moment;
-use rouse_net::peers::{Backoff, CircuitBreaker};
+use rouse_net::peers::{Backoff, CircuitBreaker, Content};
 
 use super::Delivery;
 
 /// Bounds of the lease that an answer may say: an error of a gateway must not cause a storm, or end renewals.
 const LEASES: [Duration; 2] = [Duration::from_secs(3), Duration::from_hours(1)];
-/// The pauses before a gateway that closed its connection is asked again, which may have restarted and know nothing.
-const LOSSES: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_mins(1));
+/// The backoff before a gateway that closed its connection is asked again: it may have restarted and lost its state.
+const RECONNECTS: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_mins(1));
 /// This many answers in a row that call the newest state stale are failures: two sidecars may claim to be the same pod.
 const STALE_LIMIT: u32 = 3;
 const STALE_PAUSE: Duration = Duration::from_secs(1);
@@ -34,14 +34,14 @@ pub(super) enum Outcome {
     Failed { retry_after: Option<Duration> },
 }
 
-/// The deliveries to all gateways.
+/// What all gateways have acknowledged, and what is sent to them next.
 #[derive(Debug, Default)]
-pub(super) struct Deliveries {
-    gateways: BTreeMap<SocketAddr, Gateway>,
+pub(super) struct GatewayTracker {
+    gateways: BTreeMap<SocketAddr, TrackedGateway>,
     attempts: u64,
 }
 
-/// One request. A gateway that goes and comes back does not take the end of an old request for that of a new one.
+/// One request. `number` distinguishes attempts: the result of an attempt is ignored if its gateway was removed and added again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Attempt {
     pub(super) gateway: SocketAddr,
@@ -50,7 +50,7 @@ pub(super) struct Attempt {
 }
 
 #[derive(Debug)]
-struct Gateway {
+struct TrackedGateway {
     breaker: CircuitBreaker,
     /// The number of the request under way.
     in_flight: Option<u64>,
@@ -61,7 +61,7 @@ struct Gateway {
     failed: Option<PushOrder>,
     /// Its connection was closed, and no request has succeeded since then.
     lost: bool,
-    losses: Backoff,
+    reconnect_backoff: Backoff,
     /// Answers in a row that called the state stale.
     stale: u32,
 }
@@ -72,7 +72,7 @@ struct Acknowledged {
     renew_at: Moment,
 }
 
-impl Gateway {
+impl TrackedGateway {
     fn new() -> Self {
         Self {
             breaker: CircuitBreaker::new(),
@@ -81,7 +81,7 @@ impl Gateway {
             acknowledged: None,
             failed: None,
             lost: false,
-            losses: LOSSES,
+            reconnect_backoff: RECONNECTS,
             stale: 0,
         }
     }
@@ -94,26 +94,27 @@ impl Gateway {
         if self.in_flight.is_some() {
             return None;
         }
-        let passes_at = self.breaker.passes_at(self.sent != Some(order))?;
+        let content = if self.sent == Some(order) { Content::Repeated } else { Content::New };
+        let passes_at = self.breaker.passes_at(content)?;
         let renewal = self.acknowledged.filter(|acknowledged| acknowledged.order == order);
         Some(renewal.map_or(passes_at, |acknowledged| acknowledged.renew_at.max(passes_at)))
     }
 }
 
-impl Deliveries {
+impl GatewayTracker {
     /// The gateways are exactly these.
-    pub(super) fn follow(&mut self, members: &BTreeSet<SocketAddr>) {
+    pub(super) fn set_members(&mut self, members: &BTreeSet<SocketAddr>) {
         self.gateways.retain(|gateway, _| members.contains(gateway));
         for member in members {
-            self.gateways.entry(*member).or_insert_with(Gateway::new);
+            self.gateways.entry(*member).or_insert_with(TrackedGateway::new);
         }
     }
 
-    /// DNS or another gateway names these anew: they may have come back, so their failures no longer count.
-    pub(super) fn named(&mut self, gateways: &[SocketAddr]) {
+    /// DNS or another gateway lists these again: they may have restarted, so their failures no longer count.
+    pub(super) fn reset_breakers(&mut self, gateways: &[SocketAddr]) {
         for gateway in gateways {
             if let Some(gateway) = self.gateways.get_mut(gateway) {
-                gateway.breaker.forget();
+                gateway.breaker.reset();
             }
         }
     }
@@ -126,7 +127,7 @@ impl Deliveries {
                 self.attempts += 1;
                 gateway.in_flight = Some(self.attempts);
                 gateway.sent = Some(order);
-                gateway.breaker.begin();
+                gateway.breaker.on_request();
                 started.push(Attempt { gateway: *address, order, number: self.attempts });
             }
         }
@@ -159,7 +160,7 @@ impl Deliveries {
                 gateway.breaker.succeeded();
                 (gateway.stale, gateway.failed, gateway.lost) = (0, None, false);
                 if reused {
-                    gateway.losses.reset();
+                    gateway.reconnect_backoff.reset();
                 }
                 let third = lease.clamp(LEASES[0], LEASES[1]) / 3;
                 let renew_at = sent_at + between(third * 9 / 10, third, random);
@@ -172,7 +173,7 @@ impl Deliveries {
                 if gateway.stale < STALE_LIMIT {
                     gateway.breaker.succeeded();
                 } else {
-                    // The new order, which is news, must wait too.
+                    // Back off even though the version is new.
                     gateway.breaker.failed(now, Some(STALE_PAUSE), random);
                     gateway.failed = Some(attempt.order);
                 }
@@ -186,24 +187,25 @@ impl Deliveries {
     }
 
     /// The connection to a gateway was closed while it was idle.
-    pub(super) fn lost(&mut self, gateway: SocketAddr, now: Moment, random: u64) {
+    pub(super) fn connection_closed(&mut self, gateway: SocketAddr, now: Moment, random: u64) {
         if let Some(gateway) = self.gateways.get_mut(&gateway)
             && let Some(acknowledged) = &mut gateway.acknowledged
         {
             gateway.lost = true;
-            acknowledged.renew_at = acknowledged.renew_at.min(now + gateway.losses.failed(random));
+            acknowledged.renew_at =
+                acknowledged.renew_at.min(now + gateway.reconnect_backoff.next_pause(random));
         }
     }
 
-    /// How long until the gateway gets the next request.
-    pub(super) fn pause(&self, gateway: SocketAddr, order: PushOrder, now: Moment) -> Duration {
+    /// The time until the gateway gets the next request.
+    pub(super) fn time_until_due(&self, gateway: SocketAddr, order: PushOrder, now: Moment) -> Duration {
         let due = self.gateways.get(&gateway).and_then(|gateway| gateway.due(order));
         due.map_or(Duration::ZERO, |due| due.since(now))
     }
 
     /// Whether a gateway fails or does not know the newest state, or there is none.
-    pub(super) fn is_urgent(&self, newest: Option<PushOrder>) -> bool {
-        let urgent = |gateway: &Gateway| {
+    pub(super) fn needs_fast_lookup(&self, newest: Option<PushOrder>) -> bool {
+        let urgent = |gateway: &TrackedGateway| {
             gateway.lost || gateway.breaker.is_failing() || newest.is_some_and(|order| !gateway.knows(order))
         };
         self.gateways.is_empty() || self.gateways.values().any(urgent)
@@ -243,44 +245,44 @@ mod tests {
         PushOrder { boot: BootId { started: 1, id: 1 }, sequence }
     }
 
-    fn of(gateways: &[u8]) -> Deliveries {
-        let mut deliveries = Deliveries::default();
-        deliveries.follow(&gateways.iter().map(|n| gateway(*n)).collect());
-        deliveries
+    fn of(gateways: &[u8]) -> GatewayTracker {
+        let mut tracker = GatewayTracker::default();
+        tracker.set_members(&gateways.iter().map(|n| gateway(*n)).collect());
+        tracker
     }
 
     /// Starts what is due, and ends each request as `outcome` says.
     fn round(
-        deliveries: &mut Deliveries,
+        tracker: &mut GatewayTracker,
         order: PushOrder,
         now: Moment,
         outcome: impl Fn(SocketAddr) -> Outcome,
     ) -> usize {
-        let started = deliveries.start(order, now);
+        let started = tracker.start(order, now);
         for attempt in &started {
-            deliveries.ended(*attempt, outcome(attempt.gateway), now, now, u64::MAX);
+            tracker.ended(*attempt, outcome(attempt.gateway), now, now, u64::MAX);
         }
         started.len()
     }
 
     #[test]
     fn every_gateway_gets_the_newest_state_once_and_then_renewals_at_a_third_of_the_lease() {
-        let (mut deliveries, now) = (of(&[1, 2, 3]), Moment::from_secs(5));
-        assert_eq!(deliveries.start(order(1), now).len(), 3);
-        assert_eq!(deliveries.start(order(2), now).len(), 0, "one request at a time");
-        let mut deliveries = of(&[1, 2, 3]);
-        assert_eq!(round(&mut deliveries, order(1), now, |_| ACKNOWLEDGED), 3);
-        let renewal = deliveries.next_due(order(1)).unwrap().since(now);
+        let (mut tracker, now) = (of(&[1, 2, 3]), Moment::from_secs(5));
+        assert_eq!(tracker.start(order(1), now).len(), 3);
+        assert_eq!(tracker.start(order(2), now).len(), 0, "one request at a time");
+        let mut tracker = of(&[1, 2, 3]);
+        assert_eq!(round(&mut tracker, order(1), now, |_| ACKNOWLEDGED), 3);
+        let renewal = tracker.next_due(order(1)).unwrap().since(now);
         assert!(Duration::from_secs(18) <= renewal && renewal <= Duration::from_secs(20), "{renewal:?}");
-        assert_eq!(deliveries.next_due(order(2)), Some(Moment::ZERO), "news is sent at once");
+        assert_eq!(tracker.next_due(order(2)), Some(Moment::ZERO), "news is sent at once");
     }
 
     #[test]
     fn a_bad_lease_causes_neither_a_storm_nor_silence() {
         for (lease, bounds) in [(Duration::ZERO, [0, 1]), (Duration::MAX, [1000, 1200])] {
-            let mut deliveries = of(&[1]);
-            round(&mut deliveries, order(1), Moment::ZERO, |_| Outcome::Acknowledged { lease, reused: true });
-            let due = deliveries.next_due(order(1)).unwrap();
+            let mut tracker = of(&[1]);
+            round(&mut tracker, order(1), Moment::ZERO, |_| Outcome::Acknowledged { lease, reused: true });
+            let due = tracker.next_due(order(1)).unwrap();
             let bounds = bounds.map(Moment::from_secs);
             assert!(due > bounds[0] && due <= bounds[1], "{due:?}");
         }
@@ -288,80 +290,80 @@ mod tests {
 
     #[test]
     fn a_failing_gateway_does_not_delay_the_others() {
-        let (mut deliveries, now) = (of(&[1, 2]), Moment::from_secs(5));
+        let (mut tracker, now) = (of(&[1, 2]), Moment::from_secs(5));
         let outcome = |to: SocketAddr| if to == gateway(1) { FAILED } else { ACKNOWLEDGED };
-        round(&mut deliveries, order(1), now, outcome);
-        assert_eq!(deliveries.delivery(order(1)), Some(Delivery { acknowledged: 1, failed: 1 }));
-        assert!(deliveries.is_urgent(Some(order(1))));
-        let retry = deliveries.next_due(order(1)).unwrap().since(now);
+        round(&mut tracker, order(1), now, outcome);
+        assert_eq!(tracker.delivery(order(1)), Some(Delivery { acknowledged: 1, failed: 1 }));
+        assert!(tracker.needs_fast_lookup(Some(order(1))));
+        let retry = tracker.next_due(order(1)).unwrap().since(now);
         assert!(retry <= Duration::from_millis(100), "{retry:?}");
         // News goes to both at once: the circuit of the failing one is still closed.
-        assert_eq!(round(&mut deliveries, order(2), now, outcome), 2);
+        assert_eq!(round(&mut tracker, order(2), now, outcome), 2);
         for sequence in 3..=5 {
-            round(&mut deliveries, order(sequence), now, outcome);
+            round(&mut tracker, order(sequence), now, outcome);
         }
-        assert_eq!(round(&mut deliveries, order(6), now, outcome), 1, "its circuit is open");
-        assert_eq!(deliveries.delivery(order(6)), Some(Delivery { acknowledged: 1, failed: 1 }));
+        assert_eq!(round(&mut tracker, order(6), now, outcome), 1, "its circuit is open");
+        assert_eq!(tracker.delivery(order(6)), Some(Delivery { acknowledged: 1, failed: 1 }));
         // DNS names it again: the circuit closes.
-        deliveries.named(&[gateway(1), gateway(9)]);
-        assert_eq!(round(&mut deliveries, order(6), now, |_| ACKNOWLEDGED), 1);
-        assert_eq!(deliveries.delivery(order(6)), Some(Delivery { acknowledged: 2, failed: 0 }));
-        assert!(!deliveries.is_urgent(Some(order(6))));
+        tracker.reset_breakers(&[gateway(1), gateway(9)]);
+        assert_eq!(round(&mut tracker, order(6), now, |_| ACKNOWLEDGED), 1);
+        assert_eq!(tracker.delivery(order(6)), Some(Delivery { acknowledged: 2, failed: 0 }));
+        assert!(!tracker.needs_fast_lookup(Some(order(6))));
     }
 
     #[test]
     fn nothing_is_delivered_while_no_gateway_has_acknowledged_it_or_one_was_not_asked() {
-        let mut deliveries = of(&[]);
-        assert!(deliveries.is_urgent(None));
-        assert_eq!(deliveries.delivery(order(1)), None);
-        deliveries = of(&[1]);
-        assert!(!deliveries.is_urgent(None) && deliveries.is_urgent(Some(order(1))));
-        round(&mut deliveries, order(1), Moment::ZERO, |_| FAILED);
-        assert_eq!(deliveries.delivery(order(1)), None);
-        deliveries = of(&[1]);
-        round(&mut deliveries, order(1), Moment::ZERO, |_| ACKNOWLEDGED);
-        deliveries.follow(&BTreeSet::from([gateway(1), gateway(2)]));
-        assert_eq!(deliveries.delivery(order(1)), None);
+        let mut tracker = of(&[]);
+        assert!(tracker.needs_fast_lookup(None));
+        assert_eq!(tracker.delivery(order(1)), None);
+        tracker = of(&[1]);
+        assert!(!tracker.needs_fast_lookup(None) && tracker.needs_fast_lookup(Some(order(1))));
+        round(&mut tracker, order(1), Moment::ZERO, |_| FAILED);
+        assert_eq!(tracker.delivery(order(1)), None);
+        tracker = of(&[1]);
+        round(&mut tracker, order(1), Moment::ZERO, |_| ACKNOWLEDGED);
+        tracker.set_members(&BTreeSet::from([gateway(1), gateway(2)]));
+        assert_eq!(tracker.delivery(order(1)), None);
     }
 
     #[test]
     fn a_stale_state_is_sent_again_at_once_but_not_for_ever() {
-        let mut deliveries = of(&[1]);
-        let requests = |deliveries: &mut Deliveries| {
-            (1..20).map(|n| round(deliveries, order(n), Moment::ZERO, |_| Outcome::Superseded)).sum::<usize>()
+        let mut tracker = of(&[1]);
+        let requests = |tracker: &mut GatewayTracker| {
+            (1..20).map(|n| round(tracker, order(n), Moment::ZERO, |_| Outcome::Superseded)).sum::<usize>()
         };
-        assert_eq!(requests(&mut deliveries), 3);
-        assert!(deliveries.next_due(order(20)) > Some(Moment::ZERO));
+        assert_eq!(requests(&mut tracker), 3);
+        assert!(tracker.next_due(order(20)) > Some(Moment::ZERO));
     }
 
     #[test]
     fn a_gateway_that_closed_its_connection_is_asked_again_soon_but_not_in_a_loop() {
-        let (mut deliveries, mut now) = (of(&[1]), Moment::ZERO);
+        let (mut tracker, mut now) = (of(&[1]), Moment::ZERO);
         let fresh = Outcome::Acknowledged { lease: LEASE, reused: false };
         for longest in [1, 2, 4, 8, 16, 20, 20] {
-            round(&mut deliveries, order(1), now, |_| fresh);
-            deliveries.lost(gateway(1), now, u64::MAX);
-            assert!(deliveries.is_urgent(Some(order(1))));
-            let due = deliveries.next_due(order(1)).unwrap();
+            round(&mut tracker, order(1), now, |_| fresh);
+            tracker.connection_closed(gateway(1), now, u64::MAX);
+            assert!(tracker.needs_fast_lookup(Some(order(1))));
+            let due = tracker.next_due(order(1)).unwrap();
             let pause = due.since(now);
             assert!(pause <= Duration::from_secs(longest) && pause >= Duration::from_secs(longest) * 9 / 10);
             now = due;
         }
-        round(&mut deliveries, order(1), now, |_| ACKNOWLEDGED);
-        deliveries.lost(gateway(1), now, u64::MAX);
-        assert!(deliveries.next_due(order(1)).unwrap().since(now) <= Duration::from_secs(1));
+        round(&mut tracker, order(1), now, |_| ACKNOWLEDGED);
+        tracker.connection_closed(gateway(1), now, u64::MAX);
+        assert!(tracker.next_due(order(1)).unwrap().since(now) <= Duration::from_secs(1));
     }
 
     #[test]
     fn the_end_of_a_request_to_a_gateway_that_went_and_came_back_is_ignored() {
-        let mut deliveries = of(&[1]);
-        let old = deliveries.start(order(1), Moment::ZERO)[0];
-        deliveries.follow(&BTreeSet::new());
-        deliveries.follow(&BTreeSet::from([gateway(1)]));
-        let new = deliveries.start(order(1), Moment::ZERO)[0];
-        deliveries.ended(old, ACKNOWLEDGED, Moment::ZERO, Moment::ZERO, 0);
-        assert_eq!(deliveries.delivery(order(1)), None);
-        deliveries.ended(new, ACKNOWLEDGED, Moment::ZERO, Moment::ZERO, 0);
-        assert!(deliveries.delivery(order(1)).is_some());
+        let mut tracker = of(&[1]);
+        let old = tracker.start(order(1), Moment::ZERO)[0];
+        tracker.set_members(&BTreeSet::new());
+        tracker.set_members(&BTreeSet::from([gateway(1)]));
+        let new = tracker.start(order(1), Moment::ZERO)[0];
+        tracker.ended(old, ACKNOWLEDGED, Moment::ZERO, Moment::ZERO, 0);
+        assert_eq!(tracker.delivery(order(1)), None);
+        tracker.ended(new, ACKNOWLEDGED, Moment::ZERO, Moment::ZERO, 0);
+        assert!(tracker.delivery(order(1)).is_some());
     }
 }

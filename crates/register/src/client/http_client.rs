@@ -32,7 +32,7 @@ const MAX_ANSWER: usize = 16 * 1024;
 const MAX_REASON: usize = 300;
 
 /// Sends registrations of one pod.
-pub(super) struct Exchange {
+pub(super) struct HttpClient {
     pub(super) dialer: Arc<dyn Dialer>,
     pub(super) tls: Option<Arc<ClientTls>>,
     pub(super) credential: PushCredential,
@@ -55,7 +55,7 @@ pub(super) struct Connection {
 type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The end of a registration.
-pub(super) struct Exchanged {
+pub(super) struct RequestResult {
     pub(super) result: Result<RegistrationAnswer, SendError>,
     /// It went over a connection that was there before.
     pub(super) reused: bool,
@@ -70,7 +70,7 @@ pub(super) enum SendError {
     Timeout,
     #[error("cannot connect: {0}")]
     Connect(io::Error),
-    #[error("cannot verify the gateway or be verified by it: {0}")]
+    #[error("the TLS handshake failed: {0}")]
     Tls(TlsError),
     #[error("the connection broke: {0}")]
     Broken(String),
@@ -79,10 +79,10 @@ pub(super) enum SendError {
     #[error("the gateway's answer cannot be read: {0}")]
     BadAnswer(String),
     #[error(
-        "the answer is not believed: it names a state of this pod that is too far ahead of this clock, or that this sidecar has \
-         not sent"
+        "rejected the gateway's answer: its version of this pod is too far ahead of this clock, or was never sent by this \
+         sidecar; use https"
     )]
-    NotBelieved,
+    ImplausibleVersion,
     #[error("{0}")]
     Credential(#[from] CredentialError),
     #[error("the task that sent it ended")]
@@ -130,7 +130,7 @@ struct RawAnswer {
     body: Bytes,
 }
 
-impl Exchange {
+impl HttpClient {
     /// Sends the state to a gateway, over `idle` if that still works.
     pub(super) async fn send(
         self: Arc<Self>,
@@ -138,10 +138,10 @@ impl Exchange {
         idle: Option<Connection>,
         order: PushOrder,
         event: PushEvent,
-    ) -> Exchanged {
+    ) -> RequestResult {
         let deadline = Instant::now() + TIMEOUT;
         let sent = timeout_at(deadline, self.attempt(gateway, idle, order, event, deadline)).await;
-        let failed = |error| Exchanged { result: Err(error), reused: false, connection: None };
+        let failed = |error| RequestResult { result: Err(error), reused: false, connection: None };
         sent.map_or_else(|_| failed(SendError::Timeout), |sent| sent.unwrap_or_else(failed))
     }
 
@@ -152,7 +152,7 @@ impl Exchange {
         order: PushOrder,
         event: PushEvent,
         deadline: Instant,
-    ) -> Result<Exchanged, SendError> {
+    ) -> Result<RequestResult, SendError> {
         let body = Bytes::from(self.body(order, event));
         let terms = self.tls.as_ref().map(|tls| tls.terms());
         let same = |connection: &Connection| match (&connection.terms, &terms) {
@@ -200,7 +200,7 @@ impl Exchange {
         mut connection: Connection,
         body: &Bytes,
         reused: bool,
-    ) -> Result<Exchanged, SendError> {
+    ) -> Result<RequestResult, SendError> {
         let authorization = self.credential.authorization(body, self.time_of_day).await?;
         let mut request = Request::new(Full::new(body.clone()));
         *request.method_mut() = http::Method::POST;
@@ -215,7 +215,7 @@ impl Exchange {
         let closes = answer.headers.get(CONNECTION).is_some_and(|it| it.as_bytes() == b"close");
         let result = read(&answer, authorization.as_ref());
         let usable = !closes && !connection.closed && !connection.sender.is_closed();
-        Ok(Exchanged { result, reused, connection: usable.then_some(connection) })
+        Ok(RequestResult { result, reused, connection: usable.then_some(connection) })
     }
 
     fn body(&self, order: PushOrder, event: PushEvent) -> Vec<u8> {
@@ -272,19 +272,22 @@ impl Connection {
 
 fn read(answer: &RawAnswer, authorization: Option<&HeaderValue>) -> Result<RegistrationAnswer, SendError> {
     if answer.status == StatusCode::OK {
-        return serde_json::from_slice(&answer.body).map_err(|error| SendError::BadAnswer(error.to_string()));
+        // The text of the error may quote the answer.
+        let unreadable =
+            |error: serde_json::Error| SendError::BadAnswer(redacted(&error.to_string(), authorization));
+        return serde_json::from_slice(&answer.body).map_err(unreadable);
     }
     let error: Option<ErrorBody> = serde_json::from_slice(&answer.body).ok();
     let seconds = answer.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
     Err(SendError::Refused {
         status: answer.status.as_u16(),
-        reason: shown(error.as_ref().map_or("no reason", |error| &error.reason), authorization),
+        reason: redacted(error.as_ref().map_or("no reason", |error| &error.reason), authorization),
         retry_after: seconds.map(Duration::from_secs),
     })
 }
 
 /// A reason as it may be logged: on one line, not too long, and without the credential, which a strange server may repeat.
-fn shown(reason: &str, authorization: Option<&HeaderValue>) -> String {
+fn redacted(reason: &str, authorization: Option<&HeaderValue>) -> String {
     let sent = authorization.map(|value| String::from_utf8_lossy(value.as_bytes()));
     let secrets = sent.iter().flat_map(|sent| sent.split([' ', ',', '='])).filter(|part| part.len() >= 16);
     if secrets.into_iter().any(|part| reason.contains(part)) {

@@ -1,4 +1,4 @@
-//! The newest state of the pod, and its order among all that the pod has ever said.
+//! The newest state of the pod and its version, which moves past a newer version that a gateway reports.
 
 use rouse_core::merge::{BootId, PushEvent, PushOrder};
 
@@ -10,12 +10,12 @@ pub(super) struct PodState {
     /// `None` before the first report.
     event: Option<PushEvent>,
     /// The start time that this process took from its own clock.
-    born: u64,
+    process_start: u64,
 }
 
 impl PodState {
     pub(super) fn new(boot: BootId) -> Self {
-        Self { boot, sequence: 0, event: None, born: boot.started }
+        Self { boot, sequence: 0, event: None, process_start: boot.started }
     }
 
     /// The order and the event; `None` before the first report.
@@ -39,41 +39,43 @@ impl PodState {
 
     /// A gateway says that it knows `newest` of this pod. If that is newer than the state, the state takes an order after it:
     /// otherwise a sidecar that restarted with its clock set back would be stale for good.
-    pub(super) fn continue_after(&mut self, newest: PushOrder, trust: AnswerTrust) -> Continued {
+    pub(super) fn advance_past(&mut self, newest: PushOrder, trust: AnswerTrust) -> Advance {
         if newest <= self.order() {
-            return Continued::Unneeded;
+            return Advance::NotNeeded;
         }
-        if !self.may_be_true(newest, trust) {
-            return Continued::Refused;
+        if !self.is_plausible(newest, trust) {
+            return Advance::Rejected;
         }
         if newest.boot == self.boot {
             self.sequence = newest.sequence.saturating_add(1);
         } else {
             self.boot.started = newest.boot.started.saturating_add(1);
         }
-        Continued::Moved
+        Advance::Advanced
     }
 
-    /// Whether a gateway may know `newest`. An order that is too high freezes the pod: no later state, and no later sidecar
+    /// Whether a gateway may know `newest`. An order that is too high would make every later state stale: no later state, and no later sidecar
     /// of the pod, would be newer.
-    fn may_be_true(&self, newest: PushOrder, trust: AnswerTrust) -> bool {
+    fn is_plausible(&self, newest: PushOrder, trust: AnswerTrust) -> bool {
         let limit = match trust {
-            AnswerTrust::Verified => LATEST,
-            AnswerTrust::Unverified { now } => now.max(self.born).saturating_add(CLOCKS_DIFFER).min(LATEST),
+            AnswerTrust::Verified => MAX_VERSION,
+            AnswerTrust::Unverified { now } => {
+                now.max(self.process_start).saturating_add(MAX_CLOCK_SKEW_MS).min(MAX_VERSION)
+            }
         };
         let of_this_boot = newest.boot == self.boot;
         // A gateway has the sequence numbers of this boot from this process alone.
-        let sequence = !of_this_boot || (trust == AnswerTrust::Verified && newest.sequence < LATEST);
+        let sequence = !of_this_boot || (trust == AnswerTrust::Verified && newest.sequence < MAX_VERSION);
         newest.boot.started < limit && sequence
     }
 }
 
 /// The latest start time, in milliseconds, and the highest sequence number of this boot that an answer can cause. Far from
 /// the overflow, so that there is always a later one.
-const LATEST: u64 = 1 << 62;
+const MAX_VERSION: u64 = 1 << 62;
 /// How much later than this process, in milliseconds, another sidecar of the pod can have started by its own clock. A gateway
 /// accepts signatures of clocks that are 30 s ahead or behind, so the clocks of two sidecars differ by 60 s at most.
-const CLOCKS_DIFFER: u64 = 60_000;
+const MAX_CLOCK_SKEW_MS: u64 = 60_000;
 
 /// How far an answer is believed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,13 +88,13 @@ pub(super) enum AnswerTrust {
 
 /// What a stale answer has changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Continued {
+pub(super) enum Advance {
     /// The state has an order after that of the answer.
-    Moved,
+    Advanced,
     /// The state is as new.
-    Unneeded,
+    NotNeeded,
     /// The answer cannot be true.
-    Refused,
+    Rejected,
 }
 
 #[cfg(test)]
@@ -115,16 +117,16 @@ mod tests {
     proptest! {
         #[test]
         fn after_a_stale_answer_the_state_is_newer_than_what_the_gateway_knows(
-            started in 0..LATEST, id: u64, sequence in 0..u64::MAX, reports in 1..5_u64
+            started in 0..MAX_VERSION, id: u64, sequence in 0..u64::MAX, reports in 1..5_u64
         ) {
             let mut state = PodState::new(BOOT);
             (0..reports).for_each(|_| assert!(state.report(PushEvent::Ready)));
             let (before, newest) = (state.order(), PushOrder { boot: BootId { started, id }, sequence });
-            let changed = state.continue_after(newest, AnswerTrust::Verified);
-            prop_assert_eq!(changed == Continued::Moved, newest > before);
+            let changed = state.advance_past(newest, AnswerTrust::Verified);
+            prop_assert_eq!(changed == Advance::Advanced, newest > before);
             prop_assert!(state.order() >= before && (state.order() > newest || state.order() == before));
             prop_assert_eq!(state.order().boot.id, BOOT.id, "it is the same process");
-            prop_assert_eq!(state.continue_after(newest, AnswerTrust::Verified), Continued::Unneeded);
+            prop_assert_eq!(state.advance_past(newest, AnswerTrust::Verified), Advance::NotNeeded);
         }
 
         #[test]
@@ -135,13 +137,13 @@ mod tests {
             for (own, started, id, sequence) in answers {
                 let boot = if own { state.order().boot } else { BootId { started, id } };
                 let forged = PushOrder { boot, sequence };
-                state.continue_after(forged, AnswerTrust::Unverified { now });
-                prop_assert!(state.order().boot.started <= now + CLOCKS_DIFFER);
+                state.advance_past(forged, AnswerTrust::Unverified { now });
+                prop_assert!(state.order().boot.started <= now + MAX_CLOCK_SKEW_MS);
                 prop_assert_eq!(state.order().sequence, 0, "no answer knows more of this process than itself");
                 // Also the true gateways are not believed everything.
                 let mut verified = state;
-                verified.continue_after(forged, AnswerTrust::Verified);
-                prop_assert!(verified.order().boot.started <= LATEST && verified.order().sequence <= LATEST);
+                verified.advance_past(forged, AnswerTrust::Verified);
+                prop_assert!(verified.order().boot.started <= MAX_VERSION && verified.order().sequence <= MAX_VERSION);
             }
         }
     }
