@@ -126,7 +126,8 @@ pub struct Gateway {
 impl Gateway {
     /// Where requests for `host` go.
     pub fn target(&self, host: &str) -> Target {
-        let gateway = target::Gateway { pid: self.pid, admin: self.admin.clone(), cold: false };
+        let gateway =
+            target::Gateway { pid: self.pid, admin: self.admin.clone(), cold: false, sidecar: false };
         Target { address: self.address, host: host.to_owned(), gateway: Some(gateway) }
     }
 

@@ -145,7 +145,7 @@ impl Rouse {
 
     /// The target of its first app.
     pub fn target(&self, cold: bool) -> Target {
-        let gateway = Gateway { pid: self.pid, admin: self.admin.clone(), cold };
+        let gateway = Gateway { pid: self.pid, admin: self.admin.clone(), cold, sidecar: false };
         Target { address: self.address, host: self.host.clone(), gateway: Some(gateway) }
     }
 

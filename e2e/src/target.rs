@@ -30,6 +30,8 @@ pub struct Gateway {
     pub admin: Admin,
     /// Whether the app is at zero when the first request arrives.
     pub cold: bool,
+    /// Whether the pods of the app have a sidecar.
+    pub sidecar: bool,
 }
 
 /// How a check reaches the app.
@@ -107,7 +109,9 @@ pub async fn run<F: Future<Output = ()>>(
             let app = if way == Way::Sidecar { app.sidecar() } else { app };
             let rouse = Rouse::start(programs, Config::of(app.warm())).await;
             rouse.ready(&name).await;
-            check(rouse.target(false)).await;
+            let mut target = rouse.target(false);
+            target.gateway = target.gateway.map(|it| Gateway { sidecar: way == Way::Sidecar, ..it });
+            check(target).await;
             rouse.stop().await;
         }
     }

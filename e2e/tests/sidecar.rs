@@ -143,6 +143,27 @@ async fn both_hooks_answer_when_the_drain_is_over_and_the_process_ends_by_signal
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn other_connections_to_the_admin_address_do_not_end_a_hook_that_waits() {
+    let (pod, sidecar) = with_app(App::http(), &[("--drain-quiet", &"0")]).await;
+    let waiting = session::get_many(&sidecar.target, "/wait", 1);
+    pod.target.until("in_flight", |requests| requests == 2).await;
+    let admin = Target::plain(sidecar.admin.address());
+    let hooked = session::get_many(&admin, "/drain", 1);
+    sidecar.health(503).await;
+    let mut others = Vec::new();
+    for _ in 0..100 {
+        let mut other = Raw::connect(&admin).await;
+        other.get(&admin, "/metrics").await;
+        assert_eq!(other.head().await.status, 200);
+        others.push(other);
+    }
+    pod.target.next().await;
+    assert_eq!(waiting.join_all().await[0].status, 200);
+    let drained = within("the hook", hooked.join_all()).await;
+    assert_eq!((drained[0].status.as_u16(), &*drained[0].text()), (200, "drained\n"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_this_pod_or_the_secret_opens_the_hooks() {
     // The machine's own address stands for that of another pod: its connections do not come from loopback.
     let probe = std::net::UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
@@ -167,6 +188,39 @@ async fn only_this_pod_or_the_secret_opens_the_hooks() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hook_without_a_signal_ends_the_process_when_the_grace_period_is_over() {
+    for hook in ["/drain", "/wait-for-drain"] {
+        let flags: [(&str, &dyn std::fmt::Display); 2] = [("--grace-period", &"1s"), ("--drain-quiet", &"0")];
+        let (_pod, mut sidecar) = with_app(App::http(), &flags).await;
+        assert_eq!(sidecar.admin.get(hook).await.status, 200);
+        assert_eq!(
+            session::get(&sidecar.target, "/").await.status,
+            200,
+            "{hook}: the pod may still get a signal"
+        );
+        assert_eq!(sidecar.ended().await, Some(0), "{hook}: the kubelet starts the container again");
+        let lines = sidecar.output.lines();
+        assert!(lines.iter().any(|line| line.contains("no signal came")), "{lines:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_page_of_another_site_starts_a_drain_through_a_browser() {
+    let (_pod, sidecar) = with_app(App::http(), &[("--drain-quiet", &"0")]).await;
+    let admin = Target::plain(sidecar.admin.address());
+    for site in ["cross-site", "same-site", "", "None"] {
+        for hook in ["/drain", "/wait-for-drain"] {
+            let refused = session::get_with(&admin, hook, &[("sec-fetch-site", site)]).await;
+            assert_eq!(refused.status, 403, "{hook} {site:?}: {}", refused.text());
+        }
+    }
+    assert_eq!(sidecar.admin.get("/healthz").await.status, 200, "no drain has begun");
+    for site in ["none", "same-origin"] {
+        assert_eq!(session::get_with(&admin, "/drain", &[("sec-fetch-site", site)]).await.status, 200);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn near_the_end_of_the_grace_period_new_requests_are_refused() {
     let flags: [(&str, &dyn std::fmt::Display); 2] = [("--grace-period", &"2s"), ("--drain-quiet", &"30s")];
     let (pod, mut sidecar) = with_app(App::http(), &flags).await;
@@ -174,7 +228,6 @@ async fn near_the_end_of_the_grace_period_new_requests_are_refused() {
     let mut stuck = Raw::connect(&sidecar.target).await;
     stuck.get(&sidecar.target, "/hang").await;
     pod.target.until("in_flight", |requests| requests == 2).await;
-    let mut two = Http::two(&sidecar.target).await;
     sidecar.signal(Signal::TERM);
     let refused = eventually("a refusal", async || {
         let answer = session::try_get(&sidecar.target, "/").await.ok()?;
@@ -183,14 +236,36 @@ async fn near_the_end_of_the_grace_period_new_requests_are_refused() {
     .await;
     assert_eq!((refused.status.as_u16(), refused.header("x-rouse-refused")), (503, "draining"));
     assert_eq!(refused.header("connection"), "close");
-    if let Err(error) = two.try_send(two.request(http::Method::GET, "/").body(body::empty()).unwrap()).await {
-        let text = format!("{error:?}");
-        assert!(
-            text.contains("REFUSED_STREAM") || text.contains("GoAway") || text.contains("closed"),
-            "{text}"
-        );
-    }
     assert_eq!(sidecar.ended().await, Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refusal_is_refused_stream_over_http2_and_over_http1_a_503_before_the_body_is_read() {
+    let flags: [(&str, &dyn std::fmt::Display); 2] = [("--grace-period", &"8s"), ("--drain-quiet", &"0")];
+    let (pod, mut sidecar) = with_app(App::http(), &flags).await;
+    let mut two = Http::two(&sidecar.target).await;
+    // By a hook: the process goes on until the very end of the grace period.
+    assert_eq!(sidecar.admin.get("/drain").await.status, 200);
+    let refused = eventually("a refusal", async || {
+        let request = two.request(http::Method::GET, "/").body(body::empty()).unwrap();
+        match two.try_send(request).await {
+            Ok(response) => {
+                assert_eq!(response.status(), 200, "over HTTP/2, no response says that a request is refused");
+                session::whole(response).await.unwrap();
+                None
+            }
+            Err(error) => Some(format!("{error:?}")),
+        }
+    })
+    .await;
+    assert!(refused.contains("Reset(") && refused.contains("REFUSED_STREAM"), "{refused}");
+    let mut one = Raw::connect(&sidecar.target).await;
+    one.send(format!("POST / HTTP/1.1\r\nHost: {}\r\nContent-Length: 5\r\n\r\n", sidecar.target.host)).await;
+    let head = one.head().await;
+    let said = (head.status, head.header("x-rouse-refused"), head.header("connection"));
+    assert_eq!(said, (503, "draining", "close"));
+    assert_eq!(sidecar.ended().await, Some(0));
+    drop(pod);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

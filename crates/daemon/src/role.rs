@@ -25,8 +25,8 @@ pub(crate) trait Role: Sized {
     /// The threads of everything but the data plane, which has its own workers.
     const CONTROL_THREADS: usize = 2;
 
-    /// Serves until a part ends unexpectedly, and returns what ended. May be dropped and called again.
-    async fn run(&mut self) -> String;
+    /// Serves until the role has nothing more to do or a part of it breaks. May be dropped and called again.
+    async fn run(&mut self) -> RunEnd;
 
     /// Reloads what can change while it runs, on SIGHUP.
     fn reload(&mut self);
@@ -38,6 +38,15 @@ pub(crate) trait Role: Sized {
     fn next_step(&self, what: String) -> String {
         what
     }
+}
+
+/// Why a role ended without a signal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum RunEnd {
+    /// A part ended unexpectedly, with what ended: the process fails.
+    Broken(String),
+    /// The role has done all it was for: the process ends as after a signal. The role has logged why.
+    Finished,
 }
 
 /// Where a role reports what it does.
@@ -99,7 +108,10 @@ async fn serve<R: Role>(
                 ProcessSignal::Leave => break None,
                 ProcessSignal::Reload => role.reload(),
             },
-            broken = role.run() => break Some(broken),
+            end = role.run() => match end {
+                RunEnd::Broken(what) => break Some(what),
+                RunEnd::Finished => break None,
+            },
         }
     };
     if let Some(what) = &broken {

@@ -58,7 +58,7 @@ struct Granted;
 
 impl Ownership for Granted {
     fn check<'a>(&'a self, _: &'a Claim) -> BoxFuture<'a, Result<ClaimGrant, ClaimError>> {
-        Box::pin(async { Ok(ClaimGrant { mode: None, leaving: false }) })
+        Box::pin(async { Ok(ClaimGrant { mode: None, leaving: false, host_network: false }) })
     }
 
     fn is_granted(&self, _: &Claim) -> bool {

@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use rouse_core::endpoint::{PodRef, PodUid, PortName, ServiceId, SlicePort};
 use rouse_core::merge::{BootId, Push, PushEvent, PushOrder};
-use rouse_net::auth::Claim;
+use rouse_net::auth::{Claim, ClaimGrant};
 use serde::{Deserialize, Serialize};
 
 /// The path of registrations.
@@ -127,8 +127,8 @@ impl Registration {
         body.check()
     }
 
-    /// The push for the merge.
-    pub fn push(&self) -> Push {
+    /// The push for the merge, after the claim was granted.
+    pub fn push(&self, grant: ClaimGrant) -> Push {
         let claim = &self.claim;
         let port = |(name, number): (&PortName, &u16)| SlicePort { name: name.clone(), number: *number };
         Push {
@@ -138,6 +138,7 @@ impl Registration {
             },
             order: self.order,
             ips: claim.ips.clone(),
+            host_network: grant.host_network,
             ports: claim.ports.iter().map(port).collect(),
             event: self.event,
         }

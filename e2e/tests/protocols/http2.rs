@@ -75,9 +75,11 @@ ways!(a_cut_response_resets_the_stream as a_cut_response_of_http_2_resets_the_st
 async fn a_cut_response_resets_the_stream(target: Target) {
     let mut client = Http::two(&target).await;
     let request = client.request(Method::GET, "/cut/1000").body(body::empty()).unwrap();
-    // The reset may overtake data in flight, including the head. If it does so between two proxies, the first one answers 502.
+    // The reset may overtake data in flight, including the head. If it does so between the sidecar and the gateway, the gateway has
+    // seen no response, and answers 502.
+    let sidecar = target.gateway.as_ref().is_some_and(|gateway| gateway.sidecar);
     if let Ok(response) = client.try_send(request).await
-        && response.status() != 502
+        && !(sidecar && response.status() == 502)
     {
         assert_eq!(response.status(), 200);
         assert!(session::whole(response).await.is_err(), "a truncated body must not look complete");

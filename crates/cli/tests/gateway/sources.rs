@@ -48,6 +48,28 @@ fn the_defaults_are_those_of_the_parts() {
 }
 
 #[test]
+fn services_called_rouse_or_rouse_register_neither_stop_the_gateway_nor_make_it_warn() {
+    let mut told = told();
+    for service in ["ROUSE", "ROUSE_REGISTER", "ROUSE_REGISTER_SERVICE"] {
+        for (name, value) in [
+            ("SERVICE_HOST", "10.96.0.7"),
+            ("SERVICE_PORT", "9443"),
+            ("SERVICE_PORT_HTTPS", "9443"),
+            ("PORT", "tcp://10.96.0.7:9443"),
+            ("PORT_9443_TCP", "tcp://10.96.0.7:9443"),
+            ("PORT_9443_TCP_PROTO", "tcp"),
+            ("PORT_9443_TCP_PORT", "9443"),
+            ("PORT_9443_TCP_ADDR", "10.96.0.7"),
+        ] {
+            told = told.variable(&format!("{service}_{name}"), value);
+        }
+    }
+    let (settings, warnings) = told.good();
+    assert_eq!(warnings, [""; 0]);
+    assert!(settings.all().iter().all(|it| it.origin == Origin::Default));
+}
+
+#[test]
 fn what_is_wrong_in_any_source_is_told_at_once() {
     let problems = told()
         .flag("--max-hold", "5")

@@ -74,6 +74,9 @@ pub struct Push {
     pub order: PushOrder,
     /// The pod's addresses.
     pub ips: Vec<IpAddr>,
+    /// Whether the pod runs on the network of its node: it shares its addresses with the other such pods of the node, so its
+    /// push replaces none of them.
+    pub host_network: bool,
     /// The service's ports on this pod.
     pub ports: Vec<SlicePort>,
     /// The reported event.

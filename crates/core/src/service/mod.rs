@@ -197,14 +197,14 @@ impl Service {
 
     /// Applies a push of a pod of this service. The caller has verified the sender.
     pub fn push(&self, push: Push) -> Result<PushOutcome, PushRefused> {
-        let (uid, addresses) = (push.pod.uid.clone(), push.addresses());
+        let (uid, addresses, shared) = (push.pod.uid.clone(), push.addresses(), push.host_network);
         let (outcome, arrived) = self.update(|written, now| match written.merge.push(push, now) {
             Ok((outcome, changed)) => (changed, (Ok(outcome), written.merge.arrived(&uid))),
             Err(refused) => (false, (Err(refused), None)),
         });
         // A pod that takes over an address replaces the old pod in every service. Our lock is free here: each of the
         // others takes its own, and two at a time could deadlock.
-        if let (Ok(PushOutcome::Accepted), Some(seen)) = (&outcome, arrived) {
+        if let (Ok(PushOutcome::Accepted), Some(seen)) = (&outcome, arrived.filter(|_| !shared)) {
             for service in self.shared.at(&addresses).filter(|service| service.id != self.id) {
                 service.update(|written, now| {
                     (written.merge.replace_previous_pods(&addresses, &uid, seen, now), ())

@@ -70,10 +70,14 @@ impl Slot {
     /// Whether the newest snapshot still has this endpoint at the same addresses. Check it before sending a request that
     /// was delayed after it got the slot: the pod may be gone or have another address.
     pub fn is_current(&self) -> bool {
+        self.newest().is_some_and(|one| matches!(one.state, State::Ready | State::Draining))
+    }
+
+    /// The endpoint as the newest snapshot has it, at the same addresses; `None` if it has left.
+    pub fn newest(&self) -> Option<Arc<Endpoint>> {
         let snapshot = self.port.feed.newest();
         let endpoints = snapshot.port(&self.port.name).map(PortView::endpoints).unwrap_or_default();
-        let same = endpoints.iter().find(|one| Arc::ptr_eq(&one.health, &self.endpoint.health));
-        same.is_some_and(|one| matches!(one.state, State::Ready | State::Draining))
+        endpoints.iter().find(|one| Arc::ptr_eq(&one.health, &self.endpoint.health)).map(Arc::clone)
     }
 
     /// Whether the request was held because no endpoint was routable.

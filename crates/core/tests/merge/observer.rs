@@ -70,7 +70,9 @@ impl Observer {
         let unknown = |uid: &PodUid| self.ledger.first_seen(uid).is_none();
         let (addresses, by) = match fact {
             Fact::Displace(addresses, by, seen) if *seen == self.now => (addresses.clone(), by),
-            Fact::Push(push) if push.event != PushEvent::Draining && unknown(&push.pod.uid) => {
+            Fact::Push(push)
+                if push.event != PushEvent::Draining && !push.host_network && unknown(&push.pod.uid) =>
+            {
                 (claims_of(push), &push.pod.uid)
             }
             _ => return vec![],

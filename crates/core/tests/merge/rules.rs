@@ -124,7 +124,7 @@ fn push_from(
     let order = PushOrder { boot: BootId { started: boot, id: 0 }, sequence };
     let ips = at.iter().map(|at| ip(*at)).collect();
     let ports = ports.iter().map(|(name, number)| port(name, *number)).collect();
-    then(Op::Push(Push { pod: pod(name), order, ips, ports, event }))
+    then(Op::Push(Push { pod: pod(name), order, ips, host_network: false, ports, event }))
 }
 
 /// The pod at 10.0.0.1 pushes, with `http` at 80.
@@ -160,6 +160,23 @@ fn a_new_pod_on_an_old_address_replaces_the_old_one_at_once_and_for_good() {
         (wait(LEASE * 9), ""),
         (put("two", &[("a", 1, READY)]), ""),
         (push("a", 2, 0, Ready), "stale after 1.7"),
+    ]);
+}
+
+#[test]
+fn a_pod_on_the_network_of_its_node_replaces_no_pod_at_the_address_that_they_share() {
+    let shared = |name, event, sequence| match push(name, 1, sequence, event) {
+        Step { op: Op::Push(push), .. } => then(Op::Push(Push { host_network: true, ..push })),
+        step => step,
+    };
+    check([
+        (put("one", &[("a", 1, READY)]), "http: a@10.0.0.1:80 Ready/slice"),
+        (shared("b", NotReady, 0), "http: a@10.0.0.1:80 Ready/slice"),
+        (shared("b", Ready, 1), "http: a@10.0.0.1:80 Ready/slice"),
+        (shared("a", Ready, 0), "http: a@10.0.0.1:80 Ready/slice"),
+        // The address goes to the better pod, as between pods of slices, and back.
+        (put("one", &[("a", 1, LEAVING)]), "http: b@10.0.0.1:80 Ready/push"),
+        (shared("b", Draining, 2), "http: a@10.0.0.1:80 Draining/slice"),
     ]);
 }
 

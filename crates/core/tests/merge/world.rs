@@ -72,9 +72,9 @@ impl fmt::Debug for Op {
                 slices.iter().try_for_each(|(name, slice)| write!(f, " <{name} {}>", line(slice)))
             }
             Op::Reappear(n) => write!(f, "written slice {n} reappears"),
-            Op::Push(Push { pod, order: PushOrder { boot, sequence }, ips, ports, event }) => {
-                let boot = (boot.started, boot.id);
-                write!(f, "push {} {boot:?} {sequence} {event:?} {ips:?} {}", pod.uid, numbers(ports))
+            Op::Push(Push { pod, order: PushOrder { boot, sequence }, ips, host_network, ports, event }) => {
+                let (boot, shared) = ((boot.started, boot.id), if *host_network { " shared" } else { "" });
+                write!(f, "push {} {boot:?} {sequence} {event:?} {ips:?}{shared} {}", pod.uid, numbers(ports))
             }
             Op::Repeat(n) => write!(f, "heard push {n} is repeated"),
             Op::Displace(at, by, ago) => write!(f, "displace {at:?} by {by}, seen {ago:?} ago"),
@@ -202,14 +202,16 @@ impl Size {
         let event =
             select(vec![PushEvent::Ready, PushEvent::Ready, PushEvent::NotReady, PushEvent::Draining]);
         let ips = prop::collection::vec(any_ip(), 1..3);
-        (self.any_pod(), boot, 0..5u64, ips, ports(), event).prop_map(
-            move |(number, boot, sequence, mut ips, ports, event)| {
+        let host_network = prop::bool::weighted(0.2);
+        (self.any_pod(), boot, 0..5u64, ips, host_network, ports(), event).prop_map(
+            move |(number, boot, sequence, mut ips, host_network, ports, event)| {
                 ips.dedup();
                 if self.own_addresses {
                     ips = vec![own(number)];
                 }
                 let ips = ips.into_iter().map(ip).collect();
-                Push { pod: pod(PODS[number]), order: PushOrder { boot, sequence }, ips, ports, event }
+                let order = PushOrder { boot, sequence };
+                Push { pod: pod(PODS[number]), order, ips, host_network, ports, event }
             },
         )
     }

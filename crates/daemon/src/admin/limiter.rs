@@ -1,4 +1,5 @@
-//! Limits the connections of the admin server: at the limit, a new one evicts the least recently used one of its kind.
+//! Limits the connections of the admin server: at the limit, a new one evicts the least recently used one of its kind that no
+//! handler keeps.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -31,6 +32,9 @@ impl Use {
     }
 }
 
+/// The most connections that handlers keep at a time, of the places for other requests.
+const MOST_KEPT: usize = 8;
+
 /// The open connections. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ConnectionLimiter(Arc<Mutex<Connections>>);
@@ -46,6 +50,8 @@ struct Connections {
 struct Connection {
     id: u64,
     used_for: Use,
+    /// A handler keeps it: it is not evicted.
+    kept: bool,
     evicted: CancellationToken,
 }
 
@@ -55,13 +61,13 @@ impl Connections {
         Some(self.by_age.remove(index))
     }
 
-    /// Adds the youngest connection, and evicts the oldest of its use if there are too many.
+    /// Adds the youngest connection, and evicts the oldest of its use that is not kept if there are too many.
     fn add(&mut self, connection: Connection) {
         let used_for = connection.used_for;
         self.by_age.push(connection);
         let same = |it: &Connection| it.used_for == used_for;
         if self.by_age.iter().filter(|it| same(it)).count() > used_for.places()
-            && let Some(oldest) = self.remove(same)
+            && let Some(oldest) = self.remove(|it| same(it) && !it.kept)
         {
             oldest.evicted.cancel();
         }
@@ -75,7 +81,7 @@ impl ConnectionLimiter {
         let mut connections = self.lock();
         let id = connections.next_id;
         connections.next_id = id.wrapping_add(1);
-        connections.add(Connection { id, used_for: Use::Probe, evicted: evicted.clone() });
+        connections.add(Connection { id, used_for: Use::Probe, kept: false, evicted: evicted.clone() });
         Place { id, evicted, limiter: self.clone() }
     }
 
@@ -86,7 +92,7 @@ impl ConnectionLimiter {
 
 /// One connection in the limiter. Dropping it removes the connection.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(crate) struct Place {
     id: u64,
     evicted: CancellationToken,
     limiter: ConnectionLimiter,
@@ -102,6 +108,18 @@ impl Place {
         }
     }
 
+    /// Keeps the connection from being evicted until the guard is dropped, for a trusted client that waits for its response.
+    /// `None` if so many are kept already that other clients need the places.
+    pub(crate) fn keep(self: &Arc<Self>) -> Option<KeptPlace> {
+        let mut connections = self.limiter.lock();
+        if connections.by_age.iter().filter(|it| it.kept).count() >= MOST_KEPT {
+            return None;
+        }
+        connections.by_age.iter_mut().find(|it| it.id == self.id)?.kept = true;
+        drop(connections);
+        Some(KeptPlace(Arc::clone(self)))
+    }
+
     /// Resolves when the connection is evicted and must be closed.
     pub(super) fn evicted(&self) -> WaitForCancellationFuture<'_> {
         self.evicted.cancelled()
@@ -111,6 +129,19 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         self.limiter.lock().remove(|it| it.id == self.id);
+    }
+}
+
+/// Keeps a connection from being evicted.
+#[derive(Debug)]
+pub(crate) struct KeptPlace(Arc<Place>);
+
+impl Drop for KeptPlace {
+    fn drop(&mut self) {
+        let mut connections = self.0.limiter.lock();
+        if let Some(connection) = connections.by_age.iter_mut().find(|it| it.id == self.0.id) {
+            connection.kept = false;
+        }
     }
 }
 
@@ -156,5 +187,27 @@ mod tests {
         assert_eq!(limiter.lock().by_age.len(), Use::Other.places());
         drop(second);
         assert!(limiter.lock().by_age.is_empty());
+    }
+
+    #[test]
+    fn a_kept_connection_is_not_evicted_until_it_is_let_go_and_few_are_kept() {
+        let limiter = ConnectionLimiter::default();
+        let ask = || {
+            let place = Arc::new(limiter.place());
+            place.use_for(Use::of("/drain"));
+            place
+        };
+        let hooks: Vec<Arc<Place>> = (0..=MOST_KEPT).map(|_| ask()).collect();
+        let mut kept: Vec<Option<KeptPlace>> = hooks.iter().map(Place::keep).collect();
+        assert_eq!(kept.iter().flatten().count(), MOST_KEPT);
+        let evicted = || hooks.iter().map(|place| place.evicted.is_cancelled()).collect::<Vec<_>>();
+        let _flood: Vec<Arc<Place>> = (0..3 * Use::Other.places()).map(|_| ask()).collect();
+        let mut expected = vec![false; MOST_KEPT];
+        expected.push(true);
+        assert_eq!(evicted(), expected, "only the one that is not kept");
+        kept[0] = None;
+        let _one_more = ask();
+        expected[0] = true;
+        assert_eq!(evicted(), expected, "a connection that was let go is the oldest");
     }
 }

@@ -36,7 +36,8 @@ use serde_json::json;
 use crate::process::ready::Ready;
 pub use app_control::MOST_PODS;
 pub(crate) use error_response::Refusal;
-pub(crate) use origin_check::admitted as check_origin;
+pub(crate) use limiter::Place;
+pub(crate) use origin_check::check_hook;
 pub(crate) use server::Peer;
 pub use server::serve;
 

@@ -15,6 +15,9 @@ use tokio::time::timeout;
 
 use super::error_response::Refusal;
 
+/// The header in which a browser says whose page makes it send a request.
+const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+
 /// The timeout until a response begins. Only the arrival of the request's body takes time.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -31,9 +34,9 @@ pub(super) async fn check(request: Request, next: Next) -> Response {
     timeout(BODY_TIMEOUT, next.run(request)).await.unwrap_or_else(late)
 }
 
-/// Passes a request on, or answers 403 with the reason. The response may take as long as it needs.
-pub(crate) async fn admitted(request: Request, next: Next) -> Response {
-    match admit(request.headers()) {
+/// Passes a request of a hook on, or answers 403 with the reason. The response may take as long as it needs.
+pub(crate) async fn check_hook(request: Request, next: Next) -> Response {
+    match admit(request.headers()).and_then(|()| admit_site(request.headers())) {
         Err(refusal) => refusal.into_response(),
         Ok(()) => next.run(request).await,
     }
@@ -54,6 +57,17 @@ fn admit(headers: &HeaderMap) -> Result<(), Refusal> {
     Err(Refusal::forbidden(format!(
         "the Origin {origin:?} is not allowed: pages of other sites may not use the admin API"
     )))
+}
+
+/// Rejects what a browser requests for a page of another site. A hook acts on GET, and for an image or a link of another page
+/// a browser sends GET without an Origin. (Everything else that acts is POST, which has one.)
+fn admit_site(headers: &HeaderMap) -> Result<(), Refusal> {
+    match single(headers, &FETCH_SITE)? {
+        None | Some("none" | "same-origin") => Ok(()),
+        Some(site) => Err(Refusal::forbidden(format!(
+            "{FETCH_SITE} is {site:?}: pages of other sites may not use hooks"
+        ))),
+    }
 }
 
 /// The single value of a header. A repeated header is an error: a proxy in front may have checked the other value.

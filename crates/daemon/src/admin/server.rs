@@ -72,6 +72,7 @@ fn answer(
     let (own, router) = (Arc::clone(&place), TowerToHyperService::new(router));
     let service = service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(Peer(peer));
+        request.extensions_mut().insert(Arc::clone(&own));
         let used_for = Use::of(request.uri().path());
         own.use_for(used_for);
         let (answered, endless) = (router.call(request), Arc::clone(&endless));

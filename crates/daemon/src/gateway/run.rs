@@ -28,7 +28,7 @@ use crate::process::console::Console;
 use crate::process::drain::{DrainOutcome, DrainTimes};
 use crate::process::signals::Signals;
 use crate::process::time_of_day;
-use crate::role::{self, ConsoleOutput, Role};
+use crate::role::{self, ConsoleOutput, Role, RunEnd};
 use crate::settings as shared;
 
 /// Runs until a signal or a failure.
@@ -143,14 +143,14 @@ impl GatewayRole {
 }
 
 impl Role for GatewayRole {
-    async fn run(&mut self) -> String {
+    async fn run(&mut self) -> RunEnd {
         let mut plans = self.cluster.plans();
         plans.mark_changed();
         if !self.synced {
             tokio::select! {
                 () = self.cluster.synced() => {}
                 () = events::missing(&self.cluster) => {}
-                broken = self.serving.broken() => return broken,
+                broken = self.serving.broken() => return RunEnd::Broken(broken),
             }
         }
         loop {
@@ -162,7 +162,7 @@ impl Role for GatewayRole {
             tokio::select! {
                 // Cannot fail: we own the cluster, and it owns the sender.
                 _ = plans.changed() => {}
-                broken = self.serving.broken() => return broken,
+                broken = self.serving.broken() => return RunEnd::Broken(broken),
             }
         }
     }

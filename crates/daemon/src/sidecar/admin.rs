@@ -11,7 +11,7 @@ use axum::routing::get;
 
 use super::lifecycle::Drain;
 use super::settings::DrainSecret;
-use crate::admin::{self, AdminState, Peer, Refusal};
+use crate::admin::{self, AdminState, Peer, Place, Refusal};
 use crate::process::ready::Ready;
 
 /// The header that carries the secret.
@@ -31,7 +31,7 @@ pub(super) fn router(state: AdminState, hooks: Hooks) -> Router {
         .route("/healthz", get(healthz))
         .route("/drain", get(drain).post(drain))
         .route("/wait-for-drain", get(drain).post(drain))
-        .layer(middleware::from_fn(admin::check_origin))
+        .layer(middleware::from_fn(admin::check_hook))
         .with_state(Arc::new(hooks))
         .fallback_service(admin::router(state, None))
 }
@@ -51,6 +51,7 @@ async fn healthz(State(hooks): State<Arc<Hooks>>) -> Response {
 async fn drain(
     State(hooks): State<Arc<Hooks>>,
     Extension(Peer(peer)): Extension<Peer>,
+    Extension(place): Extension<Arc<Place>>,
     headers: HeaderMap,
 ) -> Response {
     let mut given = headers.get_all(SECRET_HEADER).iter();
@@ -60,6 +61,8 @@ async fn drain(
         return Refusal::forbidden("only this pod, or a request with the secret, may start a drain")
             .into_response();
     }
+    // Otherwise connections from elsewhere could end the hook, and the container would stop before the pod has drained.
+    let _kept = place.keep();
     hooks.drain.begin();
     hooks.drain.done().await;
     "drained\n".into_response()

@@ -25,6 +25,7 @@ const MARGIN_PART: u32 = 40;
 pub(super) struct Drain {
     begun: CancellationToken,
     done: CancellationToken,
+    over: CancellationToken,
 }
 
 impl Drain {
@@ -41,6 +42,12 @@ impl Drain {
     /// Waits until requests under way are answered and no new one comes, or until the grace period is almost over.
     pub(super) async fn done(&self) {
         self.done.cancelled().await;
+    }
+
+    /// Waits until the grace period of the drain is over. A pod that terminates is killed then. A pod that goes on, because its
+    /// drain was not that of a termination, would refuse every request from then on.
+    pub(super) async fn over(&self) {
+        self.over.cancelled().await;
     }
 }
 
@@ -99,6 +106,8 @@ impl Lifecycle {
         self.registry.shut_down();
         timeout_at(begun + self.limits.longest(), self.gateway.under_way().idle()).await.ok();
         self.drain.done.cancel();
+        sleep_until(begun + self.limits.grace).await;
+        self.drain.over.cancel();
         std::future::pending::<()>().await;
     }
 

@@ -1,6 +1,5 @@
 //! The push client of the sidecar, built from the settings: where it registers, its credential and what it says about the pod.
 
-use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
@@ -81,25 +80,17 @@ fn credential(values: &Values) -> Result<PushCredential, CommandError> {
         return Ok(PushCredential::Token(token));
     }
     let Some(path) = values.get(&REGISTER_KEY) else { return Ok(PushCredential::Certificate) };
-    let unreadable = |error: io::Error| {
-        CommandError::Input(format!("register-key: cannot read {}: {error}", path.display()))
-    };
-    let (id, secret) = if path == Path::new("-") {
-        (RUN_KEY.to_owned(), read_key(io::stdin().lock()).map_err(unreadable)?)
-    } else {
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let secret = File::open(&path).and_then(read_key).map_err(unreadable)?;
-        // As the gateway reads its file of the key.
-        (name, secret.strip_suffix(b"\n").map_or(secret.clone(), <[u8]>::to_vec))
-    };
-    let key = SharedKey::new(&id, &secret, KeyScope::All);
-    key.map(PushCredential::SharedKey).map_err(|error| CommandError::Input(format!("register-key: {error}")))
-}
-
-fn read_key(from: impl Read) -> io::Result<Vec<u8>> {
-    let mut key = Vec::new();
-    from.take(MOST_KEY_BYTES).read_to_end(&mut key)?;
-    Ok(key)
+    let unusable = |error: String| CommandError::Input(format!("register-key: {error}"));
+    if path != Path::new("-") {
+        // A mistake stops the start. Later, the key is read again for each request.
+        SharedKey::read(&path).map_err(|error| unusable(error.to_string()))?;
+        return Ok(PushCredential::KeyFile(path));
+    }
+    let mut secret = Vec::new();
+    let read = io::stdin().lock().take(MOST_KEY_BYTES).read_to_end(&mut secret);
+    read.map_err(|error| unusable(format!("cannot read standard input: {error}")))?;
+    let key = SharedKey::new(RUN_KEY, &secret, KeyScope::All);
+    key.map(PushCredential::SharedKey).map_err(|error| unusable(error.to_string()))
 }
 
 /// What the sidecar says about its pod. The settings are complete: `check` has made sure.

@@ -34,7 +34,7 @@ use crate::process::console::Console;
 use crate::process::drain::{DrainOutcome, DrainTimes};
 use crate::process::ready::Ready;
 use crate::process::signals::Signals;
-use crate::role::{self, ConsoleOutput, Role};
+use crate::role::{self, ConsoleOutput, Role, RunEnd};
 use crate::settings::{HEADER_TIMEOUT, IDLE_TIMEOUT, MAX_CONNECTIONS, STREAM_IDLE_TIMEOUT};
 
 /// The name of the only service, port, pod and slice.
@@ -140,13 +140,22 @@ impl SidecarRole {
 impl Role for SidecarRole {
     const CONTROL_THREADS: usize = 1;
 
-    async fn run(&mut self) -> String {
-        self.serving.broken().await
+    async fn run(&mut self) -> RunEnd {
+        tokio::select! {
+            broken = self.serving.broken() => RunEnd::Broken(broken),
+            () = self.drain.over() => {
+                tracing::warn!(
+                    "the grace period of the drain is over, and no signal came: stopping, so that the container starts again \
+                     if the pod goes on"
+                );
+                RunEnd::Finished
+            }
+        }
     }
 
     fn reload(&mut self) {
         tracing::info!(
-            "settings are read at the start only; tokens and certificates are read whenever they change"
+            "settings are read at the start only; tokens, keys and certificates are read whenever they change"
         );
     }
 

@@ -33,7 +33,7 @@ use crate::process::capacity::ConnectionCapacity;
 use crate::process::console::Console;
 use crate::process::drain::{DrainOutcome, DrainTimes};
 use crate::process::signals::Signals;
-use crate::role::{AT_ONCE, Role};
+use crate::role::{AT_ONCE, Role, RunEnd};
 use crate::rouse_yaml::{Cert, Config, Tls};
 use crate::settings::{HEADER_TIMEOUT, IDLE_TIMEOUT, MAX_CONNECTIONS, TRUSTED_PROXIES, WORKERS};
 
@@ -168,11 +168,11 @@ impl UpRole {
 }
 
 impl Role for UpRole {
-    async fn run(&mut self) -> String {
+    async fn run(&mut self) -> RunEnd {
         loop {
             tokio::select! {
                 () = self.changes.next() => {}
-                broken = self.serving.broken() => return broken,
+                broken = self.serving.broken() => return RunEnd::Broken(broken),
             }
             self.reload_file();
         }

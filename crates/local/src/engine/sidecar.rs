@@ -113,7 +113,7 @@ impl LocalEngine {
             return denied("a port");
         }
         let leaving = matches!(pod.phase, PodStage::Draining | PodStage::Stopping);
-        Ok(ClaimGrant { mode: None, leaving })
+        Ok(ClaimGrant { mode: None, leaving, host_network: false })
     }
 }
 

@@ -118,7 +118,10 @@ async fn a_pod_may_say_only_what_the_engine_started() {
     let bench = Bench::with_sidecars([with_sidecar("hello"), server("other")], Some(launcher));
     let pod = bench.ready("hello", 1).await.pods[0].clone();
     let (engine, truth) = (&bench.engine, claim(&pod));
-    assert_eq!(engine.check(&truth).await, Ok(ClaimGrant { mode: None, leaving: false }));
+    assert_eq!(
+        engine.check(&truth).await,
+        Ok(ClaimGrant { mode: None, leaving: false, host_network: false })
+    );
     assert!(engine.is_granted(&truth));
     let stranger: IpAddr = "127.0.0.9".parse().unwrap();
     let port = |number| BTreeMap::from([(PortName::new(PORT_NAME), number)]);

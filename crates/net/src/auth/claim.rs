@@ -32,6 +32,8 @@ pub struct ClaimGrant {
     /// The pod is being deleted. It may say `not-ready` and `draining`. A `ready` of it must not be applied: no slice may list
     /// the pod any more, so nothing would end its requests before the lease does.
     pub leaving: bool,
+    /// The pod shares its addresses with other pods: it is on the network of its node.
+    pub host_network: bool,
 }
 
 /// What is done with verified pushes.

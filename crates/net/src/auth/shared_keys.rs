@@ -11,8 +11,9 @@
 //!   --from-literal=2026-01="$(openssl rand -base64 32)" --from-literal=2026-01.namespaces="shop, payments"
 //! ```
 //!
-//! To rotate, add a second key, change the pods to it, and remove the first. Names that begin with a dot are ignored (kubelet
-//! makes such links), also an `ID.namespaces` without its key. If the folder has an error, the old keys stay in use.
+//! To rotate, add a second key, change the pods to it, and remove the first. A pod that signs with a folder ([`SharedKey::read`])
+//! changes to it by itself. Names that begin with a dot are ignored (kubelet makes such links), also an `ID.namespaces` without
+//! its key. If the folder has an error, the old keys stay in use.
 //!
 //! Nonces are remembered per process. A request that one gateway accepted can be replayed to another, and to the same one
 //! after a restart, for 30 seconds. That changes nothing: registrations have sequence numbers, and the sender must have the
@@ -95,9 +96,25 @@ pub enum SharedKeysError {
     /// The folder has too many keys.
     #[error("{}: has more than {MOST_KEYS} keys", .0.display())]
     TooMany(PathBuf),
-    /// There is no key at the start.
+    /// There is no key.
     #[error("{}: has no key; add a file with a secret of at least 32 bytes", .0.display())]
     Empty(PathBuf),
+}
+
+impl SharedKey {
+    /// The key that a pod signs with: that in the file `path`, or the last one by name if `path` is a folder. The name of its file
+    /// is its id.
+    pub fn read(path: &Path) -> Result<Self, SharedKeysError> {
+        let file = if path.is_dir() {
+            let ids = key_ids(path)?;
+            path.join(ids.into_iter().max().ok_or_else(|| SharedKeysError::Empty(path.to_owned()))?)
+        } else {
+            path.to_owned()
+        };
+        let id = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let key = Self::new(&id, secret_of(&read_file(&file)?), KeyScope::All);
+        key.map_err(|problem| SharedKeysError::BadKey { path: file, problem })
+    }
 }
 
 impl SharedKeys {
@@ -240,28 +257,38 @@ fn names(folder: &Path) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-fn read(folder: &Path) -> Result<Vec<SharedKey>, SharedKeysError> {
+/// The ids of the keys of a folder.
+fn key_ids(folder: &Path) -> Result<Vec<String>, SharedKeysError> {
     let unreadable = |error| SharedKeysError::Unreadable { path: folder.to_owned(), error };
     let mut ids = names(folder).map_err(unreadable)?;
     ids.retain(|name| !name.ends_with(SCOPE_SUFFIX));
     if ids.len() > MOST_KEYS {
         return Err(SharedKeysError::TooMany(folder.to_owned()));
     }
-    ids.iter().map(|id| read_key(folder, id)).collect()
+    Ok(ids)
+}
+
+fn read(folder: &Path) -> Result<Vec<SharedKey>, SharedKeysError> {
+    key_ids(folder)?.iter().map(|id| read_key(folder, id)).collect()
 }
 
 fn read_key(folder: &Path, id: &str) -> Result<SharedKey, SharedKeysError> {
     let (path, scope_path) = (folder.join(id), folder.join(format!("{id}{SCOPE_SUFFIX}")));
     let content = read_file(&path)?;
-    let secret = content.strip_suffix(b"\n").unwrap_or(&content);
-    let secret = secret.strip_suffix(b"\r").unwrap_or(secret);
     if !scope_path.exists() {
         return Err(SharedKeysError::BadScope(scope_path));
     }
     let Some(scope) = parse_scope(&read_file(&scope_path)?) else {
         return Err(SharedKeysError::BadScope(scope_path));
     };
-    SharedKey::new(id, secret, scope).map_err(|problem| SharedKeysError::BadKey { path, problem })
+    SharedKey::new(id, secret_of(&content), scope)
+        .map_err(|problem| SharedKeysError::BadKey { path, problem })
+}
+
+/// The secret in the content of a file: without a newline at its end.
+fn secret_of(content: &[u8]) -> &[u8] {
+    let secret = content.strip_suffix(b"\n").unwrap_or(content);
+    secret.strip_suffix(b"\r").unwrap_or(secret)
 }
 
 fn read_file(path: &Path) -> Result<Vec<u8>, SharedKeysError> {

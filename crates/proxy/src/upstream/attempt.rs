@@ -55,7 +55,7 @@ pub(crate) async fn attempt(
         destination.count(context);
         let read_before = link.bytes_read();
         let error = match send(context, &outgoing.source, &mut link, request).await {
-            Ok(Ok(response)) if keep && is_refused(context, outgoing, &response) => {
+            Ok(Ok(response)) if keep && is_refused(context, outgoing, &destination, &response) => {
                 return Ok(Err((AttemptFailure::Draining, destination)));
             }
             Ok(Ok(response)) => return respond(context, outgoing, response, link, destination).await.map(Ok),
@@ -79,10 +79,14 @@ pub(crate) async fn attempt(
 fn is_refused(
     context: &AttemptContext<'_>,
     outgoing: &OutgoingRequest,
+    destination: &Destination,
     response: &Response<Incoming>,
 ) -> bool {
-    let believed = context.upstream.placement == Placement::Gateway;
-    believed && is_refusal(response) && outgoing.source.is_whole() && !outgoing.source.has_failed()
+    context.upstream.placement == Placement::Gateway
+        && is_refusal(response)
+        && outgoing.source.is_whole()
+        && !outgoing.source.has_failed()
+        && destination.is_believed(context)
 }
 
 /// The response to a request that was sent.

@@ -4,9 +4,10 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use rouse_core::endpoint::{Source, State};
+use rouse_core::endpoint::{Endpoint, Source, State};
 use rouse_core::routing_mode::RoutingMode;
 use rouse_core::service::Slot;
+use rouse_core::snapshot::PortView;
 
 use super::cluster_ip::ClusterIp;
 use super::context::AttemptContext;
@@ -95,11 +96,26 @@ impl Destination {
         }
     }
 
-    /// Whether the pod may refuse the request without processing it: it is about to leave, or has a sidecar.
+    /// Whether the pod may refuse the request without processing it, as far as was known when it was picked.
     pub(super) fn may_refuse(&self) -> bool {
-        let may =
-            |slot: &Slot| slot.endpoint().state == State::Draining || slot.endpoint().source == Source::Push;
-        matches!(self, Self::Pod(slot) if may(slot))
+        matches!(self, Self::Pod(slot) if may_refuse(slot.endpoint()))
+    }
+
+    /// Whether a response that says that the pod refused the request is believed. Otherwise any app could make the gateway send
+    /// requests to other pods. The newest snapshot counts as well: the pod may have begun to leave since it was picked.
+    pub(super) fn is_believed(&self, context: &AttemptContext<'_>) -> bool {
+        match self {
+            Self::Pod(slot) => {
+                self.may_refuse() || slot.newest().is_none_or(|endpoint| may_refuse(&endpoint))
+            }
+            // Which pod was behind the ClusterIP is not known.
+            Self::ClusterIp(..) => {
+                let backend = context.backend;
+                let snapshot = backend.service.snapshot();
+                let endpoints = snapshot.port(backend.port.name()).map(PortView::endpoints);
+                endpoints.unwrap_or_default().iter().any(|endpoint| may_refuse(endpoint))
+            }
+        }
     }
 
     /// Counts where the request is sent.
@@ -132,4 +148,9 @@ impl Destination {
             Self::ClusterIp(_, slot) => slot,
         }
     }
+}
+
+/// Whether a pod may refuse requests: it is about to leave, or registers itself and so has a sidecar.
+fn may_refuse(endpoint: &Endpoint) -> bool {
+    endpoint.source == Source::Push || matches!(endpoint.state, State::Draining | State::Gone)
 }

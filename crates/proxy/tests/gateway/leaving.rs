@@ -1,6 +1,8 @@
 //! Terminating pods: their idle connections close, and new requests go to other pods.
 
-use rouse_testkit::fakes::{DRAINING, READY};
+use rouse_core::endpoint::SlicePort;
+use rouse_core::merge::{BootId, Push, PushEvent, PushOrder};
+use rouse_testkit::fakes::{DRAINING, READY, http, pod};
 
 use crate::rig::{GET, Options, Pod, Rig};
 
@@ -74,6 +76,70 @@ async fn a_request_that_a_sidecar_refuses_is_held_for_the_next_pod_with_its_body
         );
         assert_eq!(rig.metric(r#"rouse_retries_total{reason="draining"}"#), 1);
     }
+}
+
+/// Reports the pod as its sidecar does.
+fn push(rig: &Rig, number: u32, at: &Pod, event: PushEvent) {
+    let push = Push {
+        pod: pod(number),
+        order: PushOrder { boot: BootId { started: 1, id: 1 }, sequence: 1 },
+        ips: vec![at.address.ip()],
+        host_network: false,
+        ports: vec![SlicePort { name: http(), number: at.address.port() }],
+        event,
+    };
+    rig.service.push(push).unwrap();
+}
+
+#[tokio::test]
+async fn the_refusal_of_a_pod_that_is_ready_by_slices_is_not_believed_and_its_header_is_removed() {
+    let (rig, app) = Rig::with_pod(Options::default()).await;
+    let other = Pod::new(2).await;
+    let mut client = rig.send(GET).await;
+    let mut wire = app.accept_request().await;
+    rig.pods(&[(&app, READY), (&other, READY)]);
+    wire.write(REFUSAL).await;
+    let answer = client.until("\r\n\r\n").await.to_lowercase();
+    assert!(answer.starts_with("http/1.1 503") && !answer.contains("x-rouse-refused"), "{answer}");
+    assert_eq!(rig.metric(r#"rouse_retries_total{reason="draining"}"#), 0);
+}
+
+#[tokio::test]
+async fn a_refusal_is_believed_if_the_pod_registered_itself_or_has_begun_to_leave_meanwhile() {
+    type Change = fn(&Rig, &Pod, &Pod);
+    let changes: [(&str, Change); 4] = [
+        ("it drains by its slice", |rig, app, next| rig.pods(&[(app, DRAINING), (next, READY)])),
+        ("no slice lists it any more", |rig, _, next| rig.pods(&[(next, READY)])),
+        ("it drains by its push", |rig, app, next| {
+            push(rig, 1, app, PushEvent::Draining);
+            rig.pods(&[(app, READY), (next, READY)]);
+        }),
+        ("it is not ready by its push", |rig, app, next| {
+            push(rig, 1, app, PushEvent::NotReady);
+            rig.pods(&[(app, READY), (next, READY)]);
+        }),
+    ];
+    for (what, change) in changes {
+        let (rig, app) = Rig::with_pod(Options::default()).await;
+        let next = Pod::new(2).await;
+        let mut client = rig.send(GET).await;
+        let mut wire = app.accept_request().await;
+        change(&rig, &app, &next);
+        wire.write(REFUSAL).await;
+        let _wire = next.answer("served").await;
+        let answer = client.until("served").await;
+        assert!(answer.starts_with("HTTP/1.1 200"), "{what}: {answer}");
+    }
+    // Ready by its push alone.
+    let rig = Rig::new(Options::default());
+    let (app, next) = (Pod::new(1).await, Pod::new(2).await);
+    push(&rig, 1, &app, PushEvent::Ready);
+    let mut client = rig.send(GET).await;
+    let mut wire = app.accept_request().await;
+    rig.pods(&[(&next, READY)]);
+    wire.write(REFUSAL).await;
+    let _wire = next.answer("served").await;
+    assert!(client.until("served").await.starts_with("HTTP/1.1 200"));
 }
 
 #[tokio::test]

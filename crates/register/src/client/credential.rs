@@ -1,4 +1,4 @@
-//! The credential of a request: reads the token, or signs the body.
+//! The credential of a request: reads the token or the key, and signs the body.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use http::HeaderValue;
-use rouse_net::auth::SharedKey;
+use rouse_net::auth::{SharedKey, SharedKeysError};
 use rouse_net::random::secret;
 
 use super::PushCredential;
@@ -24,7 +24,9 @@ pub(super) enum CredentialError {
     NoToken(PathBuf),
     #[error("cannot sign: {0}")]
     NoRandomness(#[from] rouse_net::random::NoRandomness),
-    #[error("the task that reads the token ended")]
+    #[error("the shared key {0}")]
+    Key(#[from] SharedKeysError),
+    #[error("the task that reads the file of the credential ended")]
     Ended,
 }
 
@@ -38,13 +40,13 @@ impl PushCredential {
         let mut value = match self {
             Self::Certificate => return Ok(None),
             Self::SharedKey(key) => signature(key, body, time_of_day)?,
-            // Read for each request: kubelet replaces the file before the token expires.
-            Self::Token(path) => {
-                let path = path.clone();
-                tokio::task::spawn_blocking(move || bearer(&path))
-                    .await
-                    .map_err(|_| CredentialError::Ended)??
+            // Read for each request: keys are rotated.
+            Self::KeyFile(path) => {
+                let key = read(path, |path| Ok(SharedKey::read(path)?)).await?;
+                signature(&key, body, time_of_day)?
             }
+            // Read for each request: kubelet replaces the file before the token expires.
+            Self::Token(path) => read(path, bearer).await?,
         };
         value.set_sensitive(true);
         Ok(Some(value))
@@ -54,10 +56,19 @@ impl PushCredential {
     pub(super) fn kind(&self) -> &'static str {
         match self {
             Self::Token(_) => "token",
-            Self::SharedKey(_) => "shared key",
+            Self::SharedKey(_) | Self::KeyFile(_) => "shared key",
             Self::Certificate => "client certificate",
         }
     }
+}
+
+/// Reads a file on a blocking thread.
+async fn read<T: Send + 'static>(
+    path: &Path,
+    read: impl FnOnce(&Path) -> Result<T, CredentialError> + Send + 'static,
+) -> Result<T, CredentialError> {
+    let path = path.to_owned();
+    tokio::task::spawn_blocking(move || read(&path)).await.map_err(|_| CredentialError::Ended)?
 }
 
 fn signature(

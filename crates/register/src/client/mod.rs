@@ -60,6 +60,8 @@ pub enum PushCredential {
     Token(PathBuf),
     /// A key that is shared with the gateways.
     SharedKey(SharedKey),
+    /// The key in a file, or the last one in a folder ([`SharedKey::read`]), which is read for each request.
+    KeyFile(PathBuf),
     /// The client certificate of the TLS settings.
     Certificate,
 }
@@ -149,7 +151,8 @@ pub fn client(
     let tls = tls.filter(|_| gateways.is_tls());
     let verified = tls.as_ref().is_some_and(|tls| tls.verify);
     match (&credential, &tls) {
-        (PushCredential::SharedKey(_), tls) if tls.is_some() || !gateways.is_tls() => {}
+        (PushCredential::SharedKey(_) | PushCredential::KeyFile(_), tls)
+            if tls.is_some() || !gateways.is_tls() => {}
         (PushCredential::Certificate, Some(tls)) if verified && tls.identity.is_none() => {
             return Err(PushClientError::NoCertificate);
         }

@@ -249,8 +249,9 @@ impl RegistrationServer {
             )));
         }
         let target = self.parts.registry.service(service);
-        let outcome =
-            target.push(registration.push()).map_err(|refused| Refusal::TooManyPods(refused.to_string()))?;
+        let outcome = target
+            .push(registration.push(grant))
+            .map_err(|refused| Refusal::TooManyPods(refused.to_string()))?;
         // The pod may have changed between the check and the push: the withdrawal came too early to find the push.
         if !self.parts.ownership.is_granted(&registration.claim) {
             target.withdraw_push(uid);

@@ -13,7 +13,7 @@ use rouse_register::client::{PushClientError, PushClientSettings, PushCredential
 use rouse_testkit::certificates::rcgen::{KeyPair, SanType};
 use rouse_testkit::certificates::{Authority, Leaf};
 
-use crate::harness::{Network, Sidecar, default_url, now, pass, plain, seconds, token};
+use crate::harness::{NEXT_SECRET, Network, SECRET, Sidecar, default_url, now, pass, plain, seconds, token};
 
 pub(crate) const NAME: &str = "rouse-register.rouse-system.svc";
 
@@ -122,6 +122,42 @@ async fn a_replaced_token_is_used_with_the_next_request() {
     assert_eq!(gateway.state(), Some(State::Ready), "without a token nothing is sent");
     token_file(folder.path(), 1);
     network.all_know(State::Starting).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_is_rotated_without_a_restart_while_gateways_accept_both() {
+    let folder = tempfile::tempdir().unwrap();
+    let network = Network::of(&[1]);
+    fs::write(folder.path().join("one"), SECRET).unwrap();
+    fs::write(folder.path().join("one.namespaces"), "shop").unwrap();
+    let credential = PushCredential::KeyFile(folder.path().to_owned());
+    let sidecar = Sidecar::with(&network, PushClientSettings { credential, ..plain() }, now);
+    sidecar.report(PushEvent::Ready).await;
+    fs::write(folder.path().join("two"), [NEXT_SECRET, b"\n"].concat()).unwrap();
+    sidecar.report(PushEvent::NotReady).await;
+    fs::remove_file(folder.path().join("one")).unwrap();
+    sidecar.report(PushEvent::Ready).await;
+    assert_eq!(network.gateway(1).attempts("accepted"), 3);
+    assert_eq!(network.gateway(1).attempts("unauthenticated"), 0);
+    // A last key that the gateways do not know is used as well: the new key was not just ignored.
+    fs::write(folder.path().join("zero"), [b'0'; 32]).unwrap();
+    sidecar.reporter.report(PushEvent::NotReady);
+    network.until("a refusal", || network.gateway(1).attempts("unauthenticated") > 0).await;
+    sidecar.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_whose_file_changes_is_used_with_the_next_request() {
+    let folder = tempfile::tempdir().unwrap();
+    let (network, path) = (Network::of(&[1]), folder.path().join("one"));
+    fs::write(&path, NEXT_SECRET).unwrap();
+    let credential = PushCredential::KeyFile(path.clone());
+    let sidecar = Sidecar::with(&network, PushClientSettings { credential, ..plain() }, now);
+    sidecar.reporter.report(PushEvent::Ready);
+    network.until("a refusal", || network.gateway(1).attempts("unauthenticated") > 0).await;
+    fs::write(&path, SECRET).unwrap();
+    network.all_know(State::Ready).await;
+    sidecar.stop().await;
 }
 
 #[tokio::test(start_paused = true)]

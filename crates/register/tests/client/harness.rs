@@ -47,6 +47,7 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) const POD_IP: &str = "10.0.0.1";
 pub(crate) const SECRET: &[u8] = b"0123456789abcdef0123456789abcdef";
+pub(crate) const NEXT_SECRET: &[u8] = b"fedcba9876543210fedcba9876543210";
 /// In real time nothing takes as long; in paused time it costs nothing.
 pub(crate) const GENEROUS: Duration = Duration::from_mins(5);
 
@@ -63,7 +64,7 @@ struct Trusting;
 
 impl Ownership for Trusting {
     fn check<'a>(&'a self, _claim: &'a Claim) -> BoxFuture<'a, Result<ClaimGrant, ClaimError>> {
-        Box::pin(async { Ok(ClaimGrant { mode: None, leaving: false }) })
+        Box::pin(async { Ok(ClaimGrant { mode: None, leaving: false, host_network: false }) })
     }
 
     fn is_granted(&self, _claim: &Claim) -> bool {
@@ -368,13 +369,18 @@ impl Network {
 fn authenticators(token: &Arc<Mutex<usize>>) -> Authenticators {
     let reviewer = TokenCheck::Review(Arc::new(Reviewer(Arc::clone(token))));
     Authenticators::default()
-        .with_shared_keys(Arc::new(SharedKeys::fixed(vec![key()], now)))
+        .with_shared_keys(Arc::new(SharedKeys::fixed(vec![key(), next_key()], now)))
         .with_tokens(TokenAuthenticator::new(reviewer, TokenSettings::default(), now))
         .with_certificates(CertificateAuthenticator::new("cluster.local"))
 }
 
 pub(crate) fn key() -> SharedKey {
     SharedKey::new("one", SECRET, KeyScope::All).unwrap()
+}
+
+/// A second key, which the gateways accept as well.
+pub(crate) fn next_key() -> SharedKey {
+    SharedKey::new("two", NEXT_SECRET, KeyScope::All).unwrap()
 }
 
 impl Gateway {

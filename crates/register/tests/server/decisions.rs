@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rouse_core::budget::Rate;
-use rouse_core::endpoint::{PodUid, Source, State};
+use rouse_core::endpoint::{PodUid, PortName, Slice, SliceEndpoint, SlicePort, Source, State};
 use rouse_net::auth::{
     AuthError, BoxFuture, ClaimError, ClaimGrant, PodIdentity, PushMode, Sender, TokenAuthenticator,
     TokenCheck, TokenReviewer, TokenSettings,
@@ -138,7 +138,7 @@ async fn a_token_over_plain_text_is_refused_even_if_it_is_good() {
 async fn a_good_token_of_another_pod_speaks_only_for_that_pod() {
     let scene = Scene::new();
     for uid in ["uid-1", "uid-2"] {
-        scene.grant(uid, Ok(ClaimGrant { mode: None, leaving: false }));
+        scene.grant(uid, Ok(ClaimGrant { mode: None, leaving: false, host_network: false }));
     }
     let lies = [
         RegistrationBody { uid: "uid-2".into(), ..body(1, "ready") },
@@ -218,10 +218,29 @@ async fn a_claim_that_ends_between_the_check_and_the_push_leaves_nothing() {
 #[tokio::test]
 async fn a_pod_that_is_being_deleted_may_drain_but_not_become_ready() {
     let scene = Scene::new();
-    scene.grant("uid-1", Ok(ClaimGrant { mode: None, leaving: true }));
+    scene.grant("uid-1", Ok(ClaimGrant { mode: None, leaving: true, host_network: false }));
     assert_eq!(scene.register(&body(1, "ready")).await.status, 403);
     assert_eq!(scene.endpoints(), []);
     assert_eq!(scene.register(&body(1, "draining")).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_pod_on_the_network_of_its_node_displaces_no_pod_of_another_namespace_at_its_address() {
+    for (host_network, stays) in [(true, 1), (false, 0)] {
+        let scene = Scene::new();
+        let other = scene.bench.registry.service(&"till/pay".parse().unwrap());
+        let conditions = rouse_testkit::fakes::READY;
+        let pod = Some(rouse_testkit::fakes::pod(9));
+        let endpoint = SliceEndpoint { ip: POD_IP.parse().unwrap(), conditions, pod };
+        let ports = vec![SlicePort { name: PortName::new("web"), number: 8080 }];
+        other.put_slice("a", Slice { ports, endpoints: vec![endpoint] });
+        scene.bench.clock.advance(Duration::from_secs(1));
+        scene.grant("uid-1", Ok(ClaimGrant { mode: None, leaving: false, host_network }));
+        assert_eq!(scene.register(&body(1, "ready")).await.status, 200);
+        assert_eq!(scene.endpoints(), ready());
+        let left: usize = other.snapshot().ports.iter().map(|port| port.endpoints().len()).sum();
+        assert_eq!(left, stays, "hostNetwork: {host_network}");
+    }
 }
 
 #[tokio::test]
@@ -234,7 +253,7 @@ async fn observed_and_switched_off_pushes_are_counted_and_change_nothing() {
     ];
     for (mode, of_service, result) in cases {
         let scene = Scene::with(mode, RegistrationRates::default());
-        scene.grant("uid-1", Ok(ClaimGrant { mode: of_service, leaving: false }));
+        scene.grant("uid-1", Ok(ClaimGrant { mode: of_service, leaving: false, host_network: false }));
         assert_eq!(scene.register(&body(1, "ready")).await.status, 200);
         assert_eq!(
             (scene.endpoints(), scene.attempts("shop/cart", "ready", result)),
@@ -243,7 +262,7 @@ async fn observed_and_switched_off_pushes_are_counted_and_change_nothing() {
         );
     }
     let scene = Scene::with(PushMode::Off, RegistrationRates::default());
-    scene.grant("uid-1", Ok(ClaimGrant { mode: Some(PushMode::On), leaving: false }));
+    scene.grant("uid-1", Ok(ClaimGrant { mode: Some(PushMode::On), leaving: false, host_network: false }));
     scene.register(&body(1, "ready")).await;
     assert_eq!(scene.endpoints(), ready(), "the service decides");
 }
@@ -396,7 +415,7 @@ async fn a_service_has_a_bound_of_pods_that_no_slice_lists() {
         ..body(1, "ready")
     };
     for n in 1..=1001 {
-        scene.grant(&format!("uid-{n}"), Ok(ClaimGrant { mode: None, leaving: false }));
+        scene.grant(&format!("uid-{n}"), Ok(ClaimGrant { mode: None, leaving: false, host_network: false }));
         let text = serde_json::to_vec(&pod(n)).unwrap();
         let peer = pod(n).ips[0].to_string();
         let reply = scene.send(&peer, Some(&scene.signed(&text)), &text).await;

@@ -132,7 +132,7 @@ impl Scene {
         let server = RegistrationServer::new(settings, parts);
         let scene =
             Self { bench, ownership, server, metrics: Mutex::new(metrics), key, nonce: AtomicU64::new(1) };
-        scene.grant("uid-1", Ok(ClaimGrant { mode: None, leaving: false }));
+        scene.grant("uid-1", Ok(ClaimGrant { mode: None, leaving: false, host_network: false }));
         scene
     }
 

@@ -78,8 +78,8 @@ pub static REGISTER_KEY: Setting<Option<PathBuf>> = Setting::optional(
     "register-key",
     &FILE,
     "none",
-    "The file with a key that is shared with the gateways; its name is the id of the key. - reads the key from standard input, \
-     with the id run",
+    "A file with a key that is shared with the gateways, or a folder of which the last key by name is used; the name of the file \
+     is the id of the key, and it is read again for each registration. - reads the key from standard input, with the id run",
 );
 
 /// `--pod-name`.

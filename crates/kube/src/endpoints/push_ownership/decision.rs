@@ -39,7 +39,7 @@ pub(super) fn decide(claim: &Claim, evidence: Evidence<'_>) -> Result<ClaimGrant
     owns_addresses(claim, evidence)?;
     has_ports(claim, pod, service)?;
     is_reachable(claim, evidence.policy)?;
-    Ok(ClaimGrant { mode: service.push, leaving: pod.is_leaving() })
+    Ok(ClaimGrant { mode: service.push, leaving: pod.is_leaving(), host_network: pod.host_network })
 }
 
 fn denied<T>(text: String) -> Result<T, ClaimError> {

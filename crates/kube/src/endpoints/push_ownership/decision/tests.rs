@@ -274,7 +274,10 @@ proptest! {
         let decided = decided(&case);
         prop_assert_eq!(decided.is_ok(), case.is_true(), "{:?}", decided);
         match decided {
-            Ok(grant) => prop_assert_eq!(grant, ClaimGrant { mode: case.service.mode, leaving: case.pod.deleting }),
+            Ok(grant) => {
+                    let (leaving, host_network) = (case.pod.deleting, case.pod.host_network);
+                    prop_assert_eq!(grant, ClaimGrant { mode: case.service.mode, leaving, host_network });
+                }
             // Only a pod without an address may come back with the same claim.
             Err(ClaimError::Unavailable(_)) => prop_assert!(case.pod.ips.is_empty()),
             Err(ClaimError::Denied(text)) => prop_assert!(!text.is_empty() && !text.contains('\n')),
