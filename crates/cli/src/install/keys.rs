@@ -1,4 +1,4 @@
-//! `rouse install --generate-keys`: the install CA, and the certificates that it signs, as Secrets and a ConfigMap.
+//! `rouse install --generate-keys`: the install CA, and the certificates that it signs, as Secrets and a `ConfigMap`.
 
 use std::fs;
 use std::path::Path;
@@ -20,7 +20,7 @@ use super::objects::labels;
 use super::registration;
 use crate::CommandError;
 
-/// The name of the Secret with the key of the CA, and of the ConfigMap with its certificate.
+/// The name of the Secret with the key of the CA, and of the `ConfigMap` with its certificate.
 pub(super) const CA: &str = "rouse-ca";
 const CA_NAME: &str = "Rouse install CA";
 const CA_VALID: Duration = Duration::from_hours(24 * 3650);
@@ -47,14 +47,14 @@ struct Authority {
     key: KeyPair,
 }
 
-/// The Secrets and the ConfigMap; none without `--generate-keys`.
+/// The Secrets and the `ConfigMap`; none without `--generate-keys`.
 pub(super) fn objects(args: &InstallArgs, now: SystemTime) -> Result<Vec<Value>, CommandError> {
     if !args.generate_keys {
         return Ok(Vec::new());
     }
     let authority = match (&args.ca_cert, &args.ca_key) {
         (Some(certificate), Some(key)) => Authority::read(certificate, key)?,
-        _ => Authority::generate(now).map_err(broken)?,
+        _ => Authority::generate(now).map_err(|error| broken(&error))?,
     };
     let mut objects = vec![
         tls_secret(args, CA, &authority.certificate, &authority.key, None),
@@ -67,7 +67,7 @@ pub(super) fn objects(args: &InstallArgs, now: SystemTime) -> Result<Vec<Value>,
     ];
     for leaf in LEAVES {
         let Some(secret) = (leaf.secret)(args) else { continue };
-        let key = KeyPair::generate().map_err(broken)?;
+        let key = KeyPair::generate().map_err(|error| broken(&error))?;
         let names = names(leaf.service, &args.namespace);
         let chain = authority.sign(names, &key, now)?;
         objects.push(tls_secret(args, secret, &chain, &key, Some(&authority.certificate)));
@@ -116,15 +116,15 @@ impl Authority {
         if ends <= now {
             return Err(unusable(&"it has expired"));
         }
-        let mut params = CertificateParams::new(names).map_err(broken)?;
+        let mut params = CertificateParams::new(names).map_err(|error| broken(&error))?;
         valid(&mut params, now, ends);
         params.is_ca = IsCa::ExplicitNoCa;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         params.use_authority_key_identifier_extension = true;
         params.distinguished_name = DistinguishedName::new();
-        let issuer = Issuer::new(ca_params().map_err(broken)?, &self.key);
-        let chain = params.signed_by(key, &issuer).map_err(broken)?.pem();
+        let issuer = Issuer::new(ca_params().map_err(|error| broken(&error))?, &self.key);
+        let chain = params.signed_by(key, &issuer).map_err(|error| broken(&error))?.pem();
         // Catches a key of another certificate, and a CA with another name.
         InspectedCertificate::new(pem(&chain))
             .and_then(|leaf| leaf.check_trust(&pem(&self.certificate), now))
@@ -172,6 +172,6 @@ fn tls_secret(args: &InstallArgs, name: &str, chain: &str, key: &KeyPair, ca: Op
     })
 }
 
-fn broken(error: rcgen::Error) -> CommandError {
+fn broken(error: &rcgen::Error) -> CommandError {
     CommandError::Failed(format!("cannot generate a certificate: {error}"))
 }

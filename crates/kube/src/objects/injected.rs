@@ -8,5 +8,5 @@ pub const SIDECAR_CONTAINER: &str = "rouse-sidecar";
 pub const SIDECAR_PORT: &str = "rouse-http";
 /// The name of the volume with the token and the CA.
 pub const REGISTER_VOLUME: &str = "rouse-register";
-/// The key of the CA in its ConfigMap.
+/// The key of the CA in its `ConfigMap`.
 pub const CA_KEY: &str = "ca.crt";

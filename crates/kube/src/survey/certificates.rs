@@ -32,7 +32,7 @@ pub struct CertificateSurvey {
     pub not_for: Vec<String>,
 }
 
-/// A ConfigMap with the CA that sidecars trust.
+/// A `ConfigMap` with the CA that sidecars trust.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BundleSurvey {
     /// Its namespace.
@@ -50,7 +50,7 @@ pub enum BundleTrust {
     Trusted,
     /// It exists, but the certificate could not be read.
     Unknown,
-    /// There is no such ConfigMap, or it has no `ca.crt`.
+    /// There is no such `ConfigMap`, or it has no `ca.crt`.
     Missing,
     /// It does not, for this reason.
     Refused(String),
@@ -99,7 +99,7 @@ fn inspect(secret: &Secret, names: &[String]) -> (CertificateSurvey, Option<Insp
     (CertificateSurvey { other_keys: false, fault, expires, not_for }, Some(inspected))
 }
 
-/// Inspects the ConfigMap `name`, whose `ca.crt` should verify `certificate`.
+/// Inspects the `ConfigMap` `name`, whose `ca.crt` should verify `certificate`.
 pub(super) async fn bundle(
     client: &SurveyClient<'_>,
     (namespace, name): (&str, &str),

@@ -86,8 +86,8 @@ pub(super) async fn look(
         );
         wrong.then(|| condition.message.or(condition.reason).unwrap_or(condition.type_))
     });
-    let watched = wanted.namespace.as_deref().or(watches.as_deref());
-    let gateway = Registrar { namespace, account: &account, labels: &labels, watches: watched };
+    let inspected = wanted.namespace.as_deref().or(watches.as_deref());
+    let gateway = Registrar { namespace, account: &account, labels: &labels, watches: inspected };
     let registration = match RegistrationSettings::new(&containers) {
         Some(settings) => Some(registration::look(client, &gateway, settings, wanted.now).await),
         None => None,

@@ -24,7 +24,7 @@ const PORT: u16 = 9443;
 /// The kinds that may have the sidecar, and their plurals.
 const WORKLOADS: [(&str, &str); 3] =
     [("Deployment", "deployments"), ("StatefulSet", "statefulsets"), ("DaemonSet", "daemonsets")];
-/// The most ConfigMaps that are read.
+/// The most `ConfigMap`s that are read.
 const BUNDLES: usize = 50;
 
 /// What the gateway's container says about registrations.
@@ -69,7 +69,7 @@ pub struct RegistrationSurvey {
     pub secret: Option<SecretSurvey>,
     /// The permission to create reviews of tokens, if the gateway needs it.
     pub reviews: Option<Result<Vec<PermissionCheck>, SurveyError>>,
-    /// The ConfigMaps with the CA that injected workloads mount.
+    /// The `ConfigMap`s with the CA that injected workloads mount.
     pub bundles: Vec<BundleSurvey>,
     /// The injected workloads.
     pub workloads: Result<Vec<InjectedWorkload>, SurveyError>,
@@ -152,9 +152,10 @@ pub(super) async fn look(
         let (found, inspected) = certificates::secret(client, namespace, first, &names).await;
         (secret, certificate) = (Some(found), inspected);
     }
-    let reviews = match settings.reviews {
-        true => Some(check_permissions(client, Some(gateway.account), None, on_demand()).await),
-        false => None,
+    let reviews = if settings.reviews {
+        Some(check_permissions(client, Some(gateway.account), None, on_demand()).await)
+    } else {
+        None
     };
     let injected = injected(client, gateway.watches).await;
     let bundles = bundles(client, injected.as_deref().unwrap_or_default(), certificate.as_ref(), now).await;
@@ -220,7 +221,7 @@ async fn injected(
     Ok(all)
 }
 
-/// The ConfigMaps with CAs that the workloads mount, each once.
+/// The `ConfigMap`s with CAs that the workloads mount, each once.
 async fn bundles(
     client: &SurveyClient<'_>,
     workloads: &[(&'static str, Workload)],

@@ -379,7 +379,10 @@ async fn a_renewed_certificate_is_served_without_a_restart_and_open_connections_
     let tls = Arc::new(ServerTls::new(settings).unwrap().0);
     let mut served = served(ListenerTransport::Tls(Arc::clone(&tls))).await;
     let (tell, mut told) = mpsc::channel(8);
-    served.tasks.spawn(tls.watch(served.stop.clone(), move |loaded| drop(tell.try_send(loaded.is_ok()))));
+    let watched = tls.watch(served.stop.clone(), move |loaded| {
+        tell.try_send(loaded.is_ok()).ok();
+    });
+    served.tasks.spawn(watched);
     let deadline = || Instant::now() + GENEROUS;
     let open = served.connect(1).await;
     let (mut open, _) = tls_client(&old).connect(open, deadline()).await.unwrap();

@@ -10,7 +10,7 @@ use rouse_kube::survey::{
 use super::super::report::{Check, Section};
 use super::{Advice, access, certificates, listed, unknown};
 
-/// The section about push. These are warnings: without push, pods are found by EndpointSlices.
+/// The section about push. These are warnings: without push, pods are found by `EndpointSlice`s.
 pub(super) fn section(gateway: &InstalledGateway, now: SystemTime, advice: &Advice) -> Section {
     let Some(seen) = &gateway.registration else {
         let file = if gateway.has_file { ", unless its configuration file says otherwise" } else { "" };
