@@ -20,7 +20,7 @@ use rouse_config::document::from_node;
 use rouse_config::document::yaml::Reader;
 use rouse_core::hold::HoldLimits;
 use rouse_core::start_failure::StartFailureCause;
-use rouse_daemon::admin::metrics::{EventMetrics, RegistryCollector, WatchCollector};
+use rouse_daemon::admin::metrics::{CertificateCollector, EventMetrics, RegistryCollector, WatchCollector};
 use rouse_daemon::admin::process::ProcessCollector;
 use rouse_daemon::admin::{AdminState, Apps, DataPlaneView, Mode, PodBackend, paths, router};
 use rouse_daemon::process::ready::Ready;
@@ -89,6 +89,7 @@ async fn metrics() -> Metrics {
     rouse_register::server::RegistrationMetrics::new(&mut all);
     RegistryCollector::register(Arc::clone(&Bench::new().registry), &mut all);
     ProcessCollector::register(&mut all);
+    CertificateCollector::register([], &mut all);
     WatchCollector::register(cluster().await, Arc::new(TokioClock::new()), &mut all);
     all
 }

@@ -20,6 +20,9 @@ const MOST: usize = 1000;
 /// How often folders are searched for new certificates.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
+/// What metrics call the listeners of requests.
+pub(crate) const HTTPS: &str = "https";
+
 /// The files of the certificates, and everything else about the TLS listeners.
 #[derive(Debug, Clone)]
 pub(crate) struct CertificateFiles {

@@ -8,7 +8,9 @@ mod client_config_cache;
 mod error;
 mod files;
 mod hosts;
+mod inspect;
 mod server;
+mod validity;
 mod verify;
 
 use std::sync::{Arc, LazyLock};
@@ -21,10 +23,11 @@ pub use client_config_cache::ClientConfigs;
 pub use error::{FaultSide, TlsError};
 pub use files::{CertificateWarningKind, Identity, LoadError, LoadProblem, Pem, Warning};
 pub use hosts::{BadSniPattern, SniPattern};
+pub use inspect::InspectedCertificate;
 pub use rustls_pki_types::ServerName;
 pub use server::{
-    CertEntry, ClientAuth, ClientCertificates, PolicyId, ServerSettings, ServerStream, ServerTls,
-    TlsHandshake, TlsPolicy, client_certificates, peer_certificate,
+    CertEntry, ClientAuth, ClientCertificates, PolicyId, ServedCertificate, ServerSettings, ServerStream,
+    ServerTls, TlsHandshake, TlsPolicy, client_certificates, peer_certificate,
 };
 
 /// The crypto backend.

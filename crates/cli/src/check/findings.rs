@@ -1,7 +1,9 @@
 //! Turns a survey of the cluster into a report of problems, each with its next step. Sends no requests.
 
 mod access;
+mod certificates;
 mod installed;
+mod push;
 
 use rouse_kube::survey::{KindSurvey, KubernetesVersion, Survey, SurveyError};
 
@@ -98,13 +100,17 @@ pub(super) fn judge(seen: &Result<Survey, String>, advice: &Advice) -> Report {
         image: advice.there.image.clone(),
     };
     let advice = &Advice { namespace: survey.namespace.clone(), there, ..advice.clone() };
-    Report::new(vec![
+    let mut sections = vec![
         Section::new("Cluster", vec![Check::pass(answers), version(&survey.version)]),
         Section::new("Kinds", survey.kinds.iter().map(|seen| kind(seen, survey, advice)).collect()),
         access::section(survey, advice),
-        installed::gateway(&survey.gateway, advice),
-        installed::routes(&survey.routes, advice),
-    ])
+        installed::gateway(&survey.gateway, survey.now, advice),
+    ];
+    if let Ok(Some(gateway)) = &survey.gateway {
+        sections.push(push::section(gateway, survey.now, advice));
+    }
+    sections.push(installed::routes(&survey.routes, advice));
+    Report::new(sections)
 }
 
 /// The oldest Kubernetes for which the manifests are made.

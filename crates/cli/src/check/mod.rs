@@ -8,6 +8,7 @@ mod report;
 use std::borrow::Cow;
 use std::time::Duration;
 
+use rouse_daemon::process::time_of_day;
 use rouse_kube::client::connect::{Client, connect};
 use rouse_kube::survey::{Survey, SurveyScope, survey};
 use tokio::runtime::Builder;
@@ -68,6 +69,7 @@ async fn once(client: &Client, args: &CheckArgs, advice: &Advice) -> Report {
         namespace: args.namespace.clone(),
         gateway: args.gateway.clone(),
         account: args.service_account.clone(),
+        now: time_of_day(),
     };
     let seen = survey(client, &wanted).await;
     let image = match &seen {

@@ -3,6 +3,7 @@
 
 use rouse_config::document::json::JsonText;
 use rouse_config::document::{DocumentError, DocumentNode, Mark, Value};
+use rouse_kube::objects::injected::INJECTED_ANNOTATION;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 use serde_json::value::{RawValue, to_raw_value};
@@ -10,7 +11,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use super::tree::{self, PathStep};
 
 /// The annotation with the record.
-pub(super) const INJECTED: &str = "rouse.dev/injected";
+pub(super) const INJECTED: &str = INJECTED_ANNOTATION;
 
 /// How to undo one change. The path is that of the changed object or list: `spec/ports/[http]`.
 #[derive(Debug, Serialize, Deserialize)]

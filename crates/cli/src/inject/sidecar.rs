@@ -1,6 +1,7 @@
 //! Changes the objects as planned: the sidecar's container and volume, the hooks, and the target port of the Service.
 
 use rouse_config::document::{DocumentNode, Value};
+use rouse_kube::objects::injected::{CA_KEY, REGISTER_VOLUME, SIDECAR_CONTAINER, SIDECAR_PORT};
 use serde_json::{Value as Json, json};
 
 use super::args::InjectArgs;
@@ -10,9 +11,9 @@ use super::tree::{PathStep, elements, is_named, text};
 use crate::names::IpFamily;
 
 /// The name of the sidecar's container.
-pub(super) const SIDECAR: &str = "rouse-sidecar";
+pub(super) const SIDECAR: &str = SIDECAR_CONTAINER;
 /// The name of the volume with the token and the CA.
-pub(super) const VOLUME: &str = "rouse-register";
+pub(super) const VOLUME: &str = REGISTER_VOLUME;
 /// Where it is mounted.
 const MOUNT: &str = "/var/run/secrets/rouse";
 /// The audience of the token.
@@ -110,7 +111,7 @@ fn container(plan: &SidecarPlan, probe_times: &Json, secret: &str, args: &Inject
         "args": arguments(plan, args),
         "env": variables(secret),
         "ports": [
-            { "name": "rouse-http", "containerPort": args.sidecar_port.get() },
+            { "name": SIDECAR_PORT, "containerPort": args.sidecar_port.get() },
             { "name": "rouse-admin", "containerPort": args.admin_port.get() },
         ],
         "readinessProbe": probe,
@@ -181,6 +182,6 @@ fn variables(secret: &str) -> Json {
 fn volume(args: &InjectArgs) -> Json {
     json!({ "name": VOLUME, "projected": { "sources": [
         { "serviceAccountToken": { "audience": AUDIENCE, "expirationSeconds": args.token_seconds(), "path": "token" } },
-        { "configMap": { "name": args.ca_configmap, "items": [{ "key": "ca.crt", "path": "ca.crt" }] } },
+        { "configMap": { "name": args.ca_configmap, "items": [{ "key": CA_KEY, "path": "ca.crt" }] } },
     ] } })
 }

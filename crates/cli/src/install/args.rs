@@ -2,12 +2,15 @@
 
 #![allow(clippy::doc_markdown, reason = "doc comments are help texts here, and backticks would be printed")]
 
-use clap::Args;
+use std::path::PathBuf;
+
+use clap::{ArgGroup, Args};
 
 use crate::names::{IMAGE, IpFamily, image, label, object_name};
 
 /// `rouse install`.
 #[derive(Debug, Clone, Args)]
+#[command(group = ArgGroup::new("registrations").args(["register_secret", "generate_keys"]).multiple(true))]
 pub struct InstallArgs {
     /// The namespace of the gateway
     #[arg(short, long, value_name = "NAME", default_value = "rouse-system", value_parser = label)]
@@ -36,11 +39,21 @@ pub struct InstallArgs {
     /// of this Secret (type kubernetes.io/tls) in the gateway's namespace
     #[arg(long, value_name = "SECRET", value_parser = object_name)]
     pub register_secret: Option<String>,
+    /// Also print private keys: a CA, and the certificate for registrations that it signs, as the Secret of --register-secret
+    /// [rouse-register-tls]. Without this flag, no key is printed
+    #[arg(long)]
+    pub generate_keys: bool,
+    /// Sign with this CA of an earlier --generate-keys, instead of a new one (PEM)
+    #[arg(long, value_name = "FILE", requires_all = ["generate_keys", "ca_key"])]
+    pub ca_cert: Option<PathBuf>,
+    /// The key of --ca-cert (PEM): tls.key of the Secret rouse-ca
+    #[arg(long, value_name = "FILE", requires = "ca_cert")]
+    pub ca_key: Option<PathBuf>,
     /// What registrations do [default: on]
-    #[arg(long, value_name = "MODE", value_parser = ["on", "observe", "off"], requires = "register_secret")]
+    #[arg(long, value_name = "MODE", value_parser = ["on", "observe", "off"], requires = "registrations")]
     pub push: Option<String>,
     /// How tokens of pods are checked; tokenreview adds a ClusterRole [default: jwks]
-    #[arg(long, value_name = "CHECK", value_parser = ["jwks", "tokenreview"], requires = "register_secret")]
+    #[arg(long, value_name = "CHECK", value_parser = ["jwks", "tokenreview"], requires = "registrations")]
     pub register_token_check: Option<String>,
     /// A variable of the gateway, like ROUSE_MAX_HOLD=2m; may be repeated
     #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
@@ -101,8 +114,9 @@ timeout. \
 Variables that name files are refused: nothing is mounted but the certificates of --tls-secret and --register-secret. \
 With --tls-secret and --keda-compat, requests that came over TLS also go to pods over TLS, as with KEDA; --env ROUSE_UPSTREAM_TLS=off turns this off.
 
-The certificate of --register-secret must be for rouse-register.NAMESPACE.svc.cluster.local. docs/inject.md says how to get one, \
-and how to add the sidecar to the apps.
+The certificate of --register-secret must be for rouse-register.NAMESPACE.svc.cluster.local. --generate-keys makes one, with a \
+CA of its own: apply that output once, and renew with --ca-cert and --ca-key. docs/inject.md has the steps, the way with cert-manager, and \
+how to add the sidecar to the apps.
 
 deploy/helm/rouse is the same as a Helm chart; deploy/optional has what depends on the cluster: an autoscaler, a \
 NetworkPolicy, a ServiceMonitor.
@@ -112,6 +126,7 @@ Examples:
   rouse install --no-crds --keda-compat | kubectl diff -f -
   rouse install --namespace edge --watch-namespace shop --replicas 3 --env ROUSE_MAX_HOLD=2m
   rouse install --tls-secret wildcard --secrets-of shop | kubectl apply --server-side --dry-run=server -f -
+  rouse install --generate-keys --push observe | kubectl apply --server-side -f -
   rouse install --register-secret rouse-register-tls --push observe | kubectl apply --server-side -f -
 
 Exit codes: 0 done, 1 failed while running, 2 bad usage.";

@@ -3,6 +3,7 @@
 mod args;
 mod check;
 mod grace_period;
+mod keys;
 mod manifests;
 mod objects;
 mod registration;
@@ -17,22 +18,46 @@ use rouse_config::document::emit;
 use rouse_config::duration::HumanDuration;
 use rouse_config::settings::Values;
 use rouse_daemon::gateway::settings::DRAIN_TIMEOUT;
+use rouse_daemon::process::time_of_day;
 
 /// Prints the manifests.
 pub(crate) fn run(args: &InstallArgs, streams: &mut Streams<'_>) -> Result<(), CommandError> {
+    let args = &registration::with_secret(args);
     let (settings, warnings) = check::settings(args)?;
     let yellow = Style::new().bold().fg_color(Some(AnsiColor::Yellow.into()));
     for warning in warnings {
         writeln!(streams.err, "{yellow}warning:{yellow:#} {warning}")?;
     }
+    if args.generate_keys {
+        writeln!(streams.err, "{yellow}warning:{yellow:#} {}", keys_warning(args))?;
+    }
     for note in notes(args, &settings) {
         writeln!(streams.err, "note: {note}")?;
     }
-    for object in objects::all(args, &settings)? {
+    for object in objects::all(args, &settings, time_of_day())? {
         writeln!(streams.out, "---")?;
         emit::yaml(streams.out, &object, 0)?;
     }
     Ok(())
+}
+
+/// The warning about keys in the output, with the way to renew the certificate.
+fn keys_warning(args: &InstallArgs) -> String {
+    let InstallArgs { namespace, register_secret, .. } = args;
+    let secret = register_secret.as_deref().unwrap_or_default();
+    let ca = keys::CA;
+    let made = if args.ca_key.is_some() {
+        "they are signed by the CA of --ca-cert; apply the output".to_owned()
+    } else {
+        format!(
+            "apply the output once, and use --register-secret {secret} from then on: each run makes a new CA, which sidecars do not \
+             trust. Before {secret} expires (1 year), renew it with the CA in Secret {namespace}/{ca}, by --ca-cert and --ca-key \
+             (docs/inject.md)"
+        )
+    };
+    format!(
+        "the output contains private keys: pipe it to kubectl, and keep it out of files, logs and repositories; {made}"
+    )
 }
 
 /// Notes about defaults and long drains.

@@ -1,10 +1,12 @@
 //! Fills the operator's values into the objects of `deploy/`.
 
+use std::time::SystemTime;
+
 use serde_json::{Value, json};
 
 use super::args::{InstallArgs, Replicas};
 use super::check::{CERTS, HTTPS, variables};
-use super::{grace_period, manifests, registration};
+use super::{grace_period, keys, manifests, registration};
 use crate::CommandError;
 use rouse_config::settings::Values;
 
@@ -14,7 +16,11 @@ pub(super) const NAME: &str = "rouse-gateway";
 pub(super) const RBAC: &str = "rbac.authorization.k8s.io";
 
 /// All objects, in the order in which they can be applied.
-pub(super) fn all(args: &InstallArgs, settings: &Values) -> Result<Vec<Value>, CommandError> {
+pub(super) fn all(
+    args: &InstallArgs,
+    settings: &Values,
+    now: SystemTime,
+) -> Result<Vec<Value>, CommandError> {
     let mut objects = Vec::new();
     if !args.no_namespace {
         for mut namespace in manifests::read(manifests::NAMESPACE)? {
@@ -27,6 +33,7 @@ pub(super) fn all(args: &InstallArgs, settings: &Values) -> Result<Vec<Value>, C
             objects.append(&mut manifests::read(text)?);
         }
     }
+    objects.extend(keys::objects(args, now)?);
     for text in manifests::GATEWAY {
         for mut object in manifests::read(text)? {
             fit(&mut object, args, settings);

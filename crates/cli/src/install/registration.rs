@@ -1,4 +1,4 @@
-//! What `rouse install --register-secret` adds: the variables of the registration listener, its headless Service, and the
+//! What `rouse install --register-secret` and `--generate-keys` add: the variables of the registration listener, its headless Service, and the
 //! permission to review tokens.
 
 use rouse_config::settings::Values;
@@ -9,14 +9,22 @@ use serde_json::{Value, json};
 use super::args::InstallArgs;
 use super::objects::{NAME, RBAC, labels};
 
+/// The Secret with the certificate that `--generate-keys` makes.
+const SECRET: &str = "rouse-register-tls";
 /// The port of registrations: where the sidecars expect it.
 pub(super) const PORT: u16 = 9443;
 /// The headless Service of the port: what the sidecars resolve, and what the certificate is for.
-const SERVICE: &str = "rouse-register";
+pub(super) const SERVICE: &str = "rouse-register";
 /// Where the certificate is mounted.
 pub(super) const CERTS: &str = "/register-certs";
 /// The name of its volume.
 pub(super) const VOLUME: &str = "register-certs";
+
+/// The arguments with the Secret that `--generate-keys` implies.
+pub(super) fn with_secret(args: &InstallArgs) -> InstallArgs {
+    let generated = args.generate_keys.then(|| SECRET.to_owned());
+    InstallArgs { register_secret: args.register_secret.clone().or(generated), ..args.clone() }
+}
 
 /// The variables of the registration listener.
 pub(super) fn variables(args: &InstallArgs, everywhere: &str) -> Vec<(&'static str, String)> {

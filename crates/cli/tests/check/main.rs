@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "tests")]
 
 mod objects;
+mod push;
 
 use std::collections::BTreeSet;
 use std::io::empty;

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "tests, also in their helpers")]
 
+mod keys;
 mod push;
 mod support;
 

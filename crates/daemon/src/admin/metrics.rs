@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
@@ -19,6 +20,7 @@ use rouse_core::time::Clock;
 use rouse_kube::client::watch::WatchState;
 use rouse_kube::cluster::Cluster;
 use rouse_local::engine::{AppEvent, AppEventKind};
+use rouse_net::tls::ServerTls;
 use rouse_proxy::telemetry::metrics::{OwnedFamily, register, seconds};
 
 type Labels<const N: usize> = [(&'static str, String); N];
@@ -163,6 +165,41 @@ impl Collector for WatchCollector {
     }
 }
 
+/// Exports the end of the validity of each certificate in use at each scrape, so that a renewed one counts at once.
+#[derive(Debug)]
+pub struct CertificateCollector(Vec<(&'static str, Arc<ServerTls>)>);
+
+impl CertificateCollector {
+    /// Registers the certificates of these listeners, each with the value of its label.
+    pub fn register(
+        listeners: impl IntoIterator<Item = (&'static str, Arc<ServerTls>)>,
+        metrics: &mut Metrics,
+    ) {
+        metrics.register_collector(Box::new(Self(listeners.into_iter().collect())));
+    }
+}
+
+impl Collector for CertificateCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let help = "End of the validity of a certificate in use, in seconds since 1970";
+        let name = "rouse_tls_certificate_expiry_timestamp_seconds";
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for (listener, tls) in &self.0 {
+            let mut files = HashSet::new();
+            for certificate in &*tls.served() {
+                let expires =
+                    certificate.expires.and_then(|at| at.duration_since(SystemTime::UNIX_EPOCH).ok());
+                // A series must not appear twice: a file that is named twice is one certificate.
+                let Some(expires) = expires.filter(|_| files.insert(&certificate.file)) else { continue };
+                let labels = [("listener", *listener), ("file", &*certificate.file)];
+                let seconds = i64::try_from(expires.as_secs()).unwrap_or(i64::MAX);
+                family.encode_family(&labels)?.encode_gauge(&seconds)?;
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Exports the held requests and the endpoints of each service at each scrape.
 pub struct RegistryCollector(Arc<Registry>);
 
@@ -202,5 +239,56 @@ impl Collector for RegistryCollector {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use rouse_net::tls::{CertEntry, ServerSettings};
+    use rouse_testkit::certificates::{Authority, Leaf};
+
+    use super::*;
+
+    fn entry(leaf: &Leaf, folder: &Path) -> CertEntry {
+        CertEntry { identity: leaf.write(folder), names: Vec::new() }
+    }
+
+    /// The samples of the metric, without its name.
+    fn samples(metrics: &Metrics) -> Vec<String> {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, metrics).unwrap();
+        let name = "rouse_tls_certificate_expiry_timestamp_seconds{";
+        text.lines().filter_map(|line| line.strip_prefix(name)).map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn the_expiry_of_each_certificate_is_a_metric_and_a_renewed_one_changes_it() {
+        let authority = Authority::new();
+        let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let leaf = |ends| authority.leaf_of(&["a.test"], [2020, ends]);
+        let entries = vec![entry(&leaf(2040), one.path()), entry(&leaf(2050), two.path())];
+        let doubled = vec![entry(&leaf(2060), two.path()), entry(&leaf(2060), two.path())];
+        let https = Arc::new(ServerTls::new(ServerSettings::new(entries)).unwrap().0);
+        let registrations = Arc::new(ServerTls::new(ServerSettings::new(doubled)).unwrap().0);
+        let mut metrics = Metrics::default();
+        let all = [("https", Arc::clone(&https)), ("registrations", registrations)];
+        CertificateCollector::register(all, &mut metrics);
+        let sample = |listener: &str, folder: &Path, seconds: u64| {
+            let file = folder.join("tls.crt");
+            format!("listener=\"{listener}\",file=\"{}\"}} {seconds}", file.display())
+        };
+        // The starts of the years 2040 and 2060. The second pair was written again before it was loaded.
+        let (of_2040, of_2060, of_2070) = (2_208_988_800, 2_840_140_800, 3_155_760_000);
+        let second = sample("https", two.path(), of_2060);
+        let registered = sample("registrations", two.path(), of_2060);
+        let first = |seconds| sample("https", one.path(), seconds);
+        assert_eq!(samples(&metrics), [first(of_2040), second.clone(), registered.clone()]);
+
+        leaf(2070).write(one.path());
+        assert_eq!(samples(&metrics), [first(of_2040), second.clone(), registered.clone()], "not yet in use");
+        https.reload().unwrap();
+        assert_eq!(samples(&metrics), [first(of_2070), second, registered]);
     }
 }

@@ -41,6 +41,13 @@ pub(super) struct RegistrationFiles {
     pub(super) warnings: Vec<Warning>,
 }
 
+impl RegistrationFiles {
+    /// The certificate of the listener, unless it has none.
+    pub(super) fn server(&self) -> Option<&Arc<ServerTls>> {
+        self.tls.as_ref()
+    }
+}
+
 /// Opens all files, and adds a problem for each that cannot be opened.
 pub(super) fn open(values: &Values, problems: &mut Vec<Problem>) -> RegistrationFiles {
     let mut files = RegistrationFiles::default();

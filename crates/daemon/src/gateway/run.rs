@@ -20,7 +20,7 @@ use super::tls_files::LoadedCertificates;
 use super::upstream::Upstreams;
 use super::{events, own_addresses, registration};
 use crate::admin::PodBackend;
-use crate::admin::metrics::WatchCollector;
+use crate::admin::metrics::{CertificateCollector, WatchCollector};
 use crate::data_plane::{AdminApi, DataPlane, MetricNames, Serving};
 use crate::failure::{CommandError, failed};
 use crate::listeners::{ListenAddresses, Listeners, Purpose};
@@ -105,6 +105,7 @@ impl GatewayRole {
         let engine = Arc::clone(&cluster) as _;
         let mut plane = DataPlane::new(clock, set::registry_settings(values), engine, proxy, names);
         WatchCollector::register(Arc::clone(&cluster), Arc::new(clock), &mut plane.metrics);
+        CertificateCollector::register(opened.servers(), &mut plane.metrics);
         let register = listeners
             .register
             .take()

@@ -1,9 +1,10 @@
 //! Opens the files of certificates and keys that the settings name: a missing file stops the start, and `--check-config` reports it.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use rouse_config::settings::{AnySetting, Problem, Problems, Values};
-use rouse_net::tls::{ClientAuth, LoadError, Pem, ServerSettings, Versions, Warning};
+use rouse_net::tls::{ClientAuth, LoadError, Pem, ServerSettings, ServerTls, Versions, Warning};
 
 use super::check::about_file;
 use super::registration::{self, RegistrationFiles};
@@ -12,7 +13,7 @@ use super::settings::{
     TLS_MAX_VERSION, TLS_MIN_VERSION,
 };
 use super::upstream::Upstreams;
-use crate::certificates::{CertificateFiles, Certificates, OpenError};
+use crate::certificates::{CertificateFiles, Certificates, HTTPS, OpenError};
 use crate::rouse_yaml::Cert;
 
 /// The opened certificates, and warnings about them.
@@ -31,6 +32,12 @@ impl LoadedCertificates {
     pub(super) fn warnings(&self) -> impl Iterator<Item = &Warning> {
         let of_listeners = self.certificates.iter().flat_map(Certificates::warnings);
         of_listeners.chain(&self.warnings).chain(&self.registration.warnings)
+    }
+
+    /// The TLS listeners, each with its name in metrics.
+    pub(super) fn servers(&self) -> impl Iterator<Item = (&'static str, Arc<ServerTls>)> {
+        let requests = self.certificates.iter().map(|it| (HTTPS, Arc::clone(it.server())));
+        requests.chain(self.registration.server().map(|it| ("registrations", Arc::clone(it))))
     }
 }
 

@@ -12,6 +12,6 @@ use std::time::SystemTime;
 
 /// The time of day.
 #[expect(clippy::disallowed_methods, reason = "this is where the time of day comes from")]
-pub(crate) fn time_of_day() -> SystemTime {
+pub fn time_of_day() -> SystemTime {
     SystemTime::now()
 }

@@ -25,7 +25,8 @@ use super::sidecars::RunKey;
 use super::source::{Changes, ConfigSource};
 use super::{GUARDIAN, messages, plan, reload};
 use crate::admin::PodBackend;
-use crate::certificates::{self, CertificateFiles, Certificates, OpenError};
+use crate::admin::metrics::CertificateCollector;
+use crate::certificates::{self, CertificateFiles, Certificates, HTTPS, OpenError};
 use crate::data_plane::{AdminApi, DataPlane, MetricNames, Serving};
 use crate::failure::{CommandError, failed};
 use crate::listeners::Listeners;
@@ -74,6 +75,7 @@ impl UpRole {
         let proxy = proxy_settings(&values, clock);
         let mut plane = DataPlane::new(clock, holds, Arc::clone(&engine) as _, proxy, MetricNames::Own);
         let registrations = RegistrationMetrics::new(&mut plane.metrics);
+        CertificateCollector::register(tls.clone().map(|tls| (HTTPS, tls)), &mut plane.metrics);
         // Subscribe before the engine does anything: the reverse order loses events.
         let engine_events = engine.events();
         let apps = plan::apps(&config, &source);

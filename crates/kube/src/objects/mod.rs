@@ -9,6 +9,7 @@ use std::fmt;
 use rouse_core::slices::SERVICE_NAME;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
+pub mod injected;
 mod pod;
 mod probe;
 pub mod routable_slice;

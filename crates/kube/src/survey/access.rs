@@ -105,6 +105,12 @@ pub(super) fn questions(
     all
 }
 
+/// The reviews for a feature that the gateway asks the API server for only if it is on.
+pub(super) fn on_demand() -> Vec<(&'static Permission, PermissionScope)> {
+    let all = PERMISSIONS.iter().filter(|permission| permission.scope == Scope::OnDemand);
+    all.map(|permission| (permission, PermissionScope::Everywhere)).collect()
+}
+
 /// Sends all reviews for `account`; without one, for the sender.
 pub(super) async fn check_permissions(
     client: &SurveyClient<'_>,

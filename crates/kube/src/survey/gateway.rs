@@ -1,15 +1,17 @@
-//! Inspects the installed gateway: its Deployment, its pods and its Services.
+//! Inspects the installed gateway: its Deployment, its pods, its Services, and its certificates.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, Service};
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod, Service};
 use rouse_core::slices::SERVICE_NAME;
 
-use super::{Account, SurveyClient, SurveyError};
+use super::certificates::{self, SecretSurvey};
+use super::container::Containers;
+use super::registration::{self, Registrar, RegistrationSettings, RegistrationSurvey};
+use super::{Account, SurveyClient, SurveyError, SurveyScope};
 use crate::client::{ObjectKind, path};
 use crate::objects::EndpointSlice;
-use crate::objects::workload::is_object_name;
 
 /// The name of its Deployment.
 pub const GATEWAY: &str = "rouse-gateway";
@@ -33,6 +35,12 @@ pub struct InstalledGateway {
     pub pods: Result<Vec<GatewayPod>, SurveyError>,
     /// The Services that lead to them.
     pub services: Result<Vec<GatewayService>, SurveyError>,
+    /// Whether settings may also come from a file, which is not inspected.
+    pub has_file: bool,
+    /// The Secrets with the certificates of its TLS listeners.
+    pub certificates: Vec<SecretSurvey>,
+    /// What push needs; `None`: the gateway accepts no registrations.
+    pub registration: Option<RegistrationSurvey>,
 }
 
 /// A pod of the gateway.
@@ -53,20 +61,23 @@ pub struct GatewayService {
     pub ready: usize,
 }
 
-/// Inspects the gateway in `namespace`; `None`: it is not installed there.
+/// Inspects the gateway; `None`: it is not installed there.
 pub(super) async fn look(
     client: &SurveyClient<'_>,
-    namespace: &str,
+    wanted: &SurveyScope,
 ) -> Result<Option<InstalledGateway>, SurveyError> {
+    let namespace = &*wanted.gateway;
     let at = format!("{}/{GATEWAY}", path("apps", "v1", "deployments", Some(namespace)));
     let Some(deployment) = client.get::<Deployment>(&at).await? else { return Ok(None) };
     let spec = deployment.spec.unwrap_or_default();
     let status = deployment.status.unwrap_or_default();
     let labels = spec.template.metadata.and_then(|meta| meta.labels).unwrap_or_default();
     let pod = spec.template.spec.unwrap_or_default();
-    let watches = pod.containers.iter().find_map(watches);
-    let account = pod.service_account_name;
+    let containers = Containers::new(&pod);
+    let watches = containers.watches();
+    let account = pod.service_account_name.clone();
     let account = account.filter(|name| !name.is_empty()).unwrap_or_else(|| "default".to_owned());
+    let account = Account { namespace: namespace.to_owned(), name: account };
     let selector = spec.selector.match_labels.unwrap_or_default();
     let stuck = status.conditions.unwrap_or_default().into_iter().find_map(|condition| {
         let wrong = matches!(
@@ -75,9 +86,18 @@ pub(super) async fn look(
         );
         wrong.then(|| condition.message.or(condition.reason).unwrap_or(condition.type_))
     });
+    let inspected = wanted.namespace.as_deref().or(watches.as_deref());
+    let gateway = Registrar { namespace, account: &account, labels: &labels, watches: inspected };
+    let registration = match RegistrationSettings::new(&containers) {
+        Some(settings) => Some(registration::look(client, &gateway, settings, wanted.now).await),
+        None => None,
+    };
     Ok(Some(InstalledGateway {
         namespace: namespace.to_owned(),
-        account: Account { namespace: namespace.to_owned(), name: account },
+        has_file: containers.has_file(),
+        certificates: served(client, namespace, &containers).await,
+        registration,
+        account,
         watches,
         wanted: whole(spec.replicas.or(Some(1))),
         available: whole(status.available_replicas),
@@ -87,21 +107,26 @@ pub(super) async fn look(
     }))
 }
 
-/// The namespace that a container watches, as `rouse gateway` reads it: by flag, then by variable.
-fn watches(container: &Container) -> Option<String> {
-    let words: Vec<&str> =
-        container.command.iter().chain(&container.args).flatten().map(String::as_str).collect();
-    let joined = words.iter().find_map(|word| word.strip_prefix("--watch-namespace="));
-    let parted = words.iter().position(|word| *word == "--watch-namespace");
-    let flag = joined.or_else(|| words.get(parted? + 1).copied());
-    let variable = |name: &str| {
-        let mut all = container.env.iter().flatten();
-        all.find(|variable| variable.name == name)?.value.as_deref().filter(|value| !value.is_empty())
-    };
-    let said = flag.or_else(|| variable("ROUSE_WATCH_NAMESPACE"));
-    said.or_else(|| variable("KEDA_HTTP_WATCH_NAMESPACE"))
-        .map(str::to_owned)
-        .filter(|name| is_object_name(name))
+/// The certificates of the listeners of requests, as far as they are mounted Secrets.
+async fn served(
+    client: &SurveyClient<'_>,
+    namespace: &str,
+    containers: &Containers<'_>,
+) -> Vec<SecretSurvey> {
+    let settings: [(&str, &[&str]); 2] = [
+        ("--tls-cert-dir", &["ROUSE_TLS_CERT_DIR", "KEDA_HTTP_PROXY_TLS_CERT_STORE_PATHS"]),
+        ("--tls-cert", &["ROUSE_TLS_CERT", "KEDA_HTTP_PROXY_TLS_CERT_PATH"]),
+    ];
+    let paths = settings.into_iter().filter_map(|(flag, variables)| containers.setting(flag, variables));
+    let names: BTreeSet<String> = paths
+        .flat_map(|paths| paths.split(','))
+        .flat_map(|path| containers.secrets_at(path.trim()))
+        .collect();
+    let mut all = Vec::new();
+    for name in names {
+        all.push(certificates::secret(client, namespace, &name, &[]).await.0);
+    }
+    all
 }
 
 fn whole(number: Option<i32>) -> u32 {
@@ -171,34 +196,4 @@ async fn services(
         seen.push(GatewayService { name, ready });
     }
     Ok(seen)
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::{Value, json};
-
-    use super::*;
-
-    #[test]
-    fn the_namespace_that_is_watched_is_read_as_the_gateway_reads_it() {
-        let env = |name: &str, value: &str| json!([{"name": name, "value": value}]);
-        let both = json!([{"name": "KEDA_HTTP_WATCH_NAMESPACE", "value": "keda"}, {"name": "ROUSE_WATCH_NAMESPACE", "value": "own"}]);
-        let cases = [
-            (json!(["gateway"]), json!([]), None),
-            (json!(["gateway", "--watch-namespace", "shop"]), both.clone(), Some("shop")),
-            (json!(["gateway", "--watch-namespace=shop"]), json!([]), Some("shop")),
-            (json!(["gateway"]), env("ROUSE_WATCH_NAMESPACE", "shop"), Some("shop")),
-            (json!(["gateway"]), env("ROUSE_WATCH_NAMESPACE", ""), None),
-            (json!(["gateway"]), env("KEDA_HTTP_WATCH_NAMESPACE", "shop"), Some("shop")),
-            (json!(["gateway"]), both, Some("own")),
-            (json!(["gateway", "--watch-namespace"]), json!([]), None),
-            (json!(["gateway", "--watch-namespace", "../pods"]), json!([]), None),
-            (Value::Null, Value::Null, None),
-        ];
-        for (args, env, expected) in cases {
-            let container = json!({"name": "gateway", "args": args, "env": env});
-            let container: Container = serde_json::from_value(container).unwrap();
-            assert_eq!(watches(&container).as_deref(), expected, "{args} {env}");
-        }
-    }
 }

@@ -1,15 +1,19 @@
-//! Inspects a cluster once, for `rouse check`: the version, the kinds, the gateway, its permissions, the routes.
+//! Inspects a cluster once, for `rouse check`: the version, the kinds, the gateway, its permissions, its
+//! certificates, push, the routes.
 //!
 //! Every request has a deadline. A request that the server refuses does not end the survey: its result is a [`SurveyError`].
 
 mod access;
+mod certificates;
+mod container;
 mod gateway;
+mod registration;
 mod routes;
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use kube::Client;
 use kube::api::ListParams;
@@ -20,7 +24,9 @@ use serde::de::DeserializeOwned;
 use crate::client::{self, ObjectKind, describe, has_code};
 use crate::objects::workload::is_object_name;
 pub use access::{Denied, PermissionCheck, PermissionScope};
+pub use certificates::{BundleSurvey, BundleTrust, CertificateSurvey, SecretSurvey};
 pub use gateway::{GATEWAY, GatewayPod, GatewayService, InstalledGateway};
+pub use registration::{InjectedWorkload, RegistrationService, RegistrationSurvey, SidecarReach};
 pub use routes::{ContestedHost, NamedObject, RouteProblem, RouteSurvey};
 
 /// How long one request may take.
@@ -37,6 +43,8 @@ pub struct SurveyScope {
     pub gateway: String,
     /// The account whose permissions are checked; `None`: that of the installed gateway, or of the sender if there is none.
     pub account: Option<Account>,
+    /// The time of day: certificates expire.
+    pub now: SystemTime,
 }
 
 /// A `ServiceAccount`.
@@ -92,6 +100,8 @@ impl SurveyError {
 /// What was found in a cluster that answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Survey {
+    /// The time of day when it was found.
+    pub now: SystemTime,
     /// Its Kubernetes version.
     pub version: KubernetesVersion,
     /// The kinds that the gateway follows and a cluster may lack.
@@ -150,7 +160,7 @@ pub async fn survey(client: &Client, wanted: &SurveyScope) -> Result<Survey, Str
     let client = SurveyClient(client);
     let version = client.version().await.map_err(|error| describe(&error))?;
     let kinds = client.kinds().await;
-    let gateway = gateway::look(&client, &wanted.gateway).await;
+    let gateway = gateway::look(&client, wanted).await;
     let installed = gateway.as_ref().ok().and_then(Option::as_ref);
     let namespace =
         wanted.namespace.clone().or_else(|| installed.and_then(|gateway| gateway.watches.clone()));
@@ -163,7 +173,8 @@ pub async fn survey(client: &Client, wanted: &SurveyScope) -> Result<Survey, Str
     let named = routes.as_ref().map(|seen| &*seen.named).unwrap_or_default();
     let questions = access::questions(namespace.as_deref(), named);
     let grants = access::check_permissions(&client, account.as_ref(), namespace.as_deref(), questions).await;
-    Ok(Survey { version, kinds, gateway, namespace, account, grants, routes })
+    let now = wanted.now;
+    Ok(Survey { now, version, kinds, gateway, namespace, account, grants, routes })
 }
 
 /// Asks the API server, under a deadline.
@@ -340,7 +351,8 @@ mod tests {
     }
 
     async fn look(api: Silent) -> Result<Survey, String> {
-        let wanted = SurveyScope { namespace: None, gateway: "rouse-system".to_owned(), account: None };
+        let now = SystemTime::UNIX_EPOCH;
+        let wanted = SurveyScope { namespace: None, gateway: "rouse-system".to_owned(), account: None, now };
         let client = Client::new(api, "default");
         let limit = Duration::from_mins(5);
         tokio::time::timeout(limit, survey(&client, &wanted)).await.expect("every question has a deadline")

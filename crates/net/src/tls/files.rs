@@ -10,9 +10,10 @@ use rustls::RootCertStore;
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::pem::{self, PemObject};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
-use webpki::{EndEntityCert, KeyUsage};
+use webpki::EndEntityCert;
 
 use super::provider;
+use super::validity::staleness;
 
 /// The location of PEM data.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -149,7 +150,7 @@ pub enum CertificateWarningKind {
     IgnoredRoots(usize),
 }
 
-fn certificates(from: &Pem) -> Result<Vec<CertificateDer<'static>>, LoadError> {
+pub(super) fn certificates(from: &Pem) -> Result<Vec<CertificateDer<'static>>, LoadError> {
     let text = from.read()?;
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
     let chain = chain.map_err(|error| from.fails(LoadProblem::BadPem(error)))?;
@@ -175,19 +176,6 @@ pub(super) fn identity(of: &Identity, warnings: &mut Vec<Warning>) -> Result<Cer
             Err(of.key.fails(LoadProblem::KeyMismatch(of.chain.to_string())))
         }
         Err(error) => Err(of.chain.fails(LoadProblem::BadCertificate(error))),
-    }
-}
-
-/// Whether the leaf has expired or is not valid yet. The verification has no trust anchors, so it fails in any case; only
-/// errors about the dates count here.
-pub(super) fn staleness(leaf: &CertificateDer<'_>, now: UnixTime) -> Option<CertificateWarningKind> {
-    let leaf = EndEntityCert::try_from(leaf).ok()?;
-    let algorithms = provider().signature_verification_algorithms.all;
-    let usage = KeyUsage::server_auth();
-    match leaf.verify_for_usage(algorithms, &[], &[], now, usage, None, None) {
-        Err(webpki::Error::CertExpired { .. }) => Some(CertificateWarningKind::Expired),
-        Err(webpki::Error::CertNotValidYet { .. }) => Some(CertificateWarningKind::NotYetValid),
-        _ => None,
     }
 }
 

@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::files;
 use super::hosts::{Hosts, SniPattern};
+use super::validity::expiry;
 use super::{
     Alpn, CertificateWarningKind, Identity, LoadError, LoadProblem, Pem, TlsError, Versions, Warning,
     provider,
@@ -157,6 +158,15 @@ pub struct TlsHandshake {
     pub policy: PolicyId,
 }
 
+/// A certificate in use by a listener.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServedCertificate {
+    /// The path of its file, or a description of the data.
+    pub file: String,
+    /// The end of its validity; `None` if the certificate does not say it in a form that can be read.
+    pub expires: Option<SystemTime>,
+}
+
 /// The TLS server of a listener.
 #[derive(Debug)]
 pub struct ServerTls {
@@ -221,6 +231,11 @@ impl ServerTls {
         Ok(warnings)
     }
 
+    /// The certificates in use: those of the last reload that succeeded.
+    pub fn served(&self) -> Arc<[ServedCertificate]> {
+        Arc::clone(&self.serving.load().certificates)
+    }
+
     /// The policy of requests for `host`; `None`: of requests without a host.
     pub fn policy_of(&self, host: Option<&Host<'_>>) -> PolicyId {
         self.serving.load().lane(host.map(Host::name)).policy.clone()
@@ -276,6 +291,7 @@ struct Serving {
     policies: Hosts<Arc<Lane>>,
     /// For hosts under no policy.
     open: Arc<Lane>,
+    certificates: Arc<[ServedCertificate]>,
 }
 
 /// The configuration of one policy. Session tickets are per policy: one issued without a client certificate must not resume
@@ -296,6 +312,7 @@ impl Serving {
         warnings: &mut Vec<Warning>,
     ) -> Result<Self, LoadError> {
         let shown = Arc::new(Shown::load(&settings.certificates, warnings)?);
+        let certificates = Arc::clone(&shown.served);
         let mut lanes: Vec<Arc<Lane>> = Vec::new();
         let mut lane = |auth: &ClientAuth| {
             if let Some(lane) = lanes.iter().find(|lane| lane.policy.client_auth() == auth) {
@@ -313,7 +330,7 @@ impl Serving {
                 policies.claim(host.clone(), Arc::clone(&lane));
             }
         }
-        Ok(Self { policies, open })
+        Ok(Self { policies, open, certificates })
     }
 
     /// `host` is a [`Host::name`].
@@ -380,13 +397,16 @@ fn refused(error: rustls::Error) -> LoadError {
 struct Shown {
     by_name: Hosts<Arc<CertifiedKey>>,
     default: Arc<CertifiedKey>,
+    served: Arc<[ServedCertificate]>,
 }
 
 impl Shown {
     fn load(entries: &[CertEntry], warnings: &mut Vec<Warning>) -> Result<Self, LoadError> {
-        let (mut by_name, mut default) = (Hosts::new(), None);
+        let (mut by_name, mut default, mut served) = (Hosts::new(), None, Vec::new());
         for entry in entries {
             let certified = Arc::new(files::identity(&entry.identity, warnings)?);
+            let expires = certified.cert.first().and_then(expiry);
+            served.push(ServedCertificate { file: entry.identity.chain.to_string(), expires });
             let own = if entry.names.is_empty() { files::names(&certified) } else { entry.names.clone() };
             if own.is_empty() && default.is_some() {
                 warnings.push(entry.identity.chain.warns(CertificateWarningKind::NeverChosen));
@@ -397,7 +417,7 @@ impl Shown {
             default.get_or_insert(certified);
         }
         let none = || LoadError { file: "tls".into(), reason: LoadProblem::Empty };
-        Ok(Self { by_name, default: default.ok_or_else(none)? })
+        Ok(Self { by_name, default: default.ok_or_else(none)?, served: served.into() })
     }
 }
 

@@ -12,7 +12,7 @@ use rustls::{CertificateError, DigitallySignedStruct, Error, RootCertStore, Sign
 use rustls_pki_types::{CertificateDer, ServerName, SignatureVerificationAlgorithm, UnixTime};
 
 use super::CertificateWarningKind;
-use super::files::staleness;
+use super::validity::staleness;
 
 /// The trusted certificate authorities.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub(super) struct Trusted {
 }
 
 impl Trusted {
-    fn verify(
+    pub(super) fn verify(
         &self,
         leaf: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],

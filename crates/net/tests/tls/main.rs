@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "tests")]
 
 mod inbound;
+mod inspect;
 mod keys;
 mod outbound;
 mod reload;

@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::time::SystemTime;
 
 use rouse_net::tls::{ClientConfigs, Identity};
 use tokio::sync::mpsc;
@@ -182,4 +183,35 @@ async fn a_changed_ca_bundle_is_trusted_by_the_same_client() {
 
     cancel.cancel();
     tasks.join_all().await;
+}
+
+#[test]
+fn the_expiry_of_a_certificate_in_use_is_known_and_follows_reloads_that_succeed() {
+    let authority = Authority::new();
+    let folder = tempfile::tempdir().unwrap();
+    let of = |end| authority.leaf_of(&["cart.test"], [2020, end]);
+    let server = serve(of_files(of(2040).write(folder.path())));
+    let expires = || server.served().iter().map(|it| it.expires.map(seconds)).collect::<Vec<_>>();
+    assert_eq!(expires(), [Some(2_208_988_800)]);
+    assert!(server.served()[0].file.ends_with("/tls.crt"), "{:?}", server.served());
+
+    fs::write(folder.path().join("tls.crt"), "broken").unwrap();
+    server.reload().unwrap_err();
+    assert_eq!(expires(), [Some(2_208_988_800)], "the old one is in use");
+    of(2041).write(folder.path());
+    server.reload().unwrap();
+    assert_eq!(expires(), [Some(2_240_611_200)]);
+}
+
+#[test]
+fn the_expiry_is_that_of_the_leaf_also_if_it_is_past_or_not_valid_yet() {
+    let authority = Authority::new();
+    for (years, seconds_at_end) in [([2000, 2010], 1_262_304_000), ([2090, 2100], 4_102_444_800)] {
+        let (server, _) = ServerTls::new(server(&[&authority.leaf_of(&["cart.test"], years)])).unwrap();
+        assert_eq!(server.served()[0].expires.map(seconds), Some(seconds_at_end), "{years:?}");
+    }
+}
+
+fn seconds(time: SystemTime) -> u64 {
+    time.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs()
 }

@@ -185,6 +185,31 @@ async fn a_replaced_authority_is_trusted_and_the_old_one_no_longer() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_bundle_with_two_authorities_trusts_certificates_of_both_while_one_replaces_the_other() {
+    let (folder, old, new) = (tempfile::tempdir().unwrap(), Authority::new(), Authority::new());
+    let ca = folder.path().join("ca.crt");
+    let both = format!("{}{}", old.pem(), new.pem());
+    fs::write(&ca, &both).unwrap();
+    let tls = server_tls_of(old.leaf(&[NAME]).write(folder.path()), None);
+    let network = Network::new(Some(Arc::clone(&tls)));
+    network.start(1, PushMode::On);
+    network.name(&[1]);
+    let settings = with_token(folder.path(), Roots::Pem(vec![Pem::File(ca.clone())]));
+    let sidecar = Sidecar::with(&network, settings, now);
+    sidecar.report(PushEvent::Ready).await;
+    // A gateway that starts after the renewal has only the new certificate, and the bundle stays as it is.
+    new.leaf(&[NAME]).write(folder.path());
+    tls.reload().unwrap();
+    network.start(2, PushMode::On);
+    network.name(&[1, 2]);
+    network.all_know(State::Ready).await;
+    fs::write(&ca, new.pem()).unwrap();
+    pass(seconds(5)).await;
+    sidecar.reporter.report(PushEvent::NotReady);
+    network.all_know(State::Starting).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_replaced_client_certificate_is_presented() {
     let (folder, servers, clients) = (tempfile::tempdir().unwrap(), Authority::new(), Authority::new());
     let leaf = |uri: &str| {

@@ -15,6 +15,7 @@ use rouse_testkit::certificates::Authority;
 use rouse_testkit::certificates::rcgen::{KeyPair, SanType, date_time_ymd};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
@@ -367,4 +368,39 @@ async fn a_client_certificate_counts_on_an_open_connection_only_while_it_is_vali
     let (mut stream, _) = client.connect(served.connect(2).await, deadline).await.unwrap();
     let (status, _) = exchange(&mut stream, &served.request_from(2, 1)).await;
     assert!(status.contains("200"), "{status}");
+}
+
+#[tokio::test]
+async fn a_renewed_certificate_is_served_without_a_restart_and_open_connections_go_on() {
+    let (folder, old, new) = (tempfile::tempdir().unwrap(), Authority::new(), Authority::new());
+    let identity = old.leaf(&[NAME]).write(folder.path());
+    let settings = ServerSettings::new(vec![CertEntry { identity, names: Vec::new() }]);
+    let settings = ServerSettings { alpn: vec![Alpn::Http1], ..settings };
+    let tls = Arc::new(ServerTls::new(settings).unwrap().0);
+    let mut served = served(ListenerTransport::Tls(Arc::clone(&tls))).await;
+    let (tell, mut told) = mpsc::channel(8);
+    let watched = tls.watch(served.stop.clone(), move |loaded| {
+        tell.try_send(loaded.is_ok()).ok();
+    });
+    served.tasks.spawn(watched);
+    let deadline = || Instant::now() + GENEROUS;
+    let open = served.connect(1).await;
+    let (mut open, _) = tls_client(&old).connect(open, deadline()).await.unwrap();
+    let (status, rest) = exchange(&mut open, &served.request(1)).await;
+    assert_eq!(status, "HTTP/1.1 200 OK", "{rest}");
+    tls_client(&new)
+        .connect(served.connect(1).await, deadline())
+        .await
+        .expect_err("it is of the old authority");
+
+    new.leaf(&[NAME]).write(folder.path());
+    // Between the two files, key and certificate do not match: that is told too.
+    while !timeout(GENEROUS, told.recv()).await.expect("the files are watched").unwrap() {}
+    let (mut renewed, _) = tls_client(&new).connect(served.connect(1).await, deadline()).await.unwrap();
+    for (stream, sequence) in [(&mut renewed, 2), (&mut open, 3)] {
+        let (status, rest) = exchange(stream, &served.request(sequence)).await;
+        assert_eq!(status, "HTTP/1.1 200 OK", "{rest}");
+    }
+    tls_client(&old).connect(served.connect(1).await, deadline()).await.expect_err("it is renewed");
+    served.stop.cancel();
 }

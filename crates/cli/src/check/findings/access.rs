@@ -55,7 +55,8 @@ fn unasked(unseen: &SurveyError, account: Option<&Account>, advice: &Advice) -> 
     }
 }
 
-fn check(grant: &PermissionCheck, account: Option<&Account>, advice: &Advice) -> Check {
+/// The check of one permission.
+pub(super) fn check(grant: &PermissionCheck, account: Option<&Account>, advice: &Advice) -> Check {
     let permission = grant.permission;
     let place = match &grant.place {
         PermissionScope::Everywhere => "in all namespaces".to_owned(),

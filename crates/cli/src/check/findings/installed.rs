@@ -1,13 +1,19 @@
-//! Reports problems of the installed gateway (Deployment, pods, Services) and of the routes.
+//! Reports problems of the installed gateway (Deployment, pods, Services, certificates) and of the routes.
+
+use std::time::SystemTime;
 
 use rouse_kube::objects::route::RouteKey;
 use rouse_kube::survey::{GATEWAY, GatewayPod, GatewayService, InstalledGateway, RouteSurvey, SurveyError};
 
 use super::super::report::{Check, Outcome, Section};
-use super::{Advice, listed, unknown};
+use super::{Advice, certificates, listed, unknown};
 
 /// The section about the gateway's Deployment, pods and Services.
-pub(super) fn gateway(seen: &Result<Option<InstalledGateway>, SurveyError>, advice: &Advice) -> Section {
+pub(super) fn gateway(
+    seen: &Result<Option<InstalledGateway>, SurveyError>,
+    now: SystemTime,
+    advice: &Advice,
+) -> Section {
     let name = format!("Gateway in {}", advice.gateway);
     let checks = match seen {
         Err(unseen) => vec![unknown(format!("Deployment {GATEWAY}"), unseen, advice)],
@@ -20,6 +26,9 @@ pub(super) fn gateway(seen: &Result<Option<InstalledGateway>, SurveyError>, advi
             let mut checks = vec![deployment(gateway, advice)];
             checks.extend(pods(gateway, advice));
             checks.extend(services(gateway, advice));
+            let certificates = gateway.certificates.iter();
+            checks
+                .extend(certificates.map(|it| certificates::check(it, now, certificates::REQUESTS, advice)));
             checks
         }
     };

@@ -1,11 +1,15 @@
 //! Tests of the findings: each fault of a survey becomes the right result with its next step.
 
+mod push;
+
+use std::time::{Duration, SystemTime};
+
 use rouse_kube::client::permissions::{PERMISSIONS, Requirement};
 use rouse_kube::objects::route::{RouteKey, RouteKind};
 use rouse_kube::survey::{
-    Account, ContestedHost, Denied, GatewayPod, GatewayService, InstalledGateway, KindSurvey,
-    KubernetesVersion, PermissionCheck, PermissionScope, RouteProblem, RouteSurvey, Served, Survey,
-    SurveyError,
+    Account, CertificateSurvey, ContestedHost, Denied, GatewayPod, GatewayService, InstalledGateway,
+    KindSurvey, KubernetesVersion, PermissionCheck, PermissionScope, RouteProblem, RouteSurvey, SecretSurvey,
+    Served, Survey, SurveyError,
 };
 
 use super::super::report::Outcome;
@@ -34,6 +38,7 @@ fn good() -> Survey {
         |permission| PermissionCheck { permission, place: PermissionScope::Everywhere, denied: Vec::new() };
     let pod = |n: u8| GatewayPod { name: format!("rouse-gateway-{n}"), trouble: None };
     Survey {
+        now: now(),
         version: KubernetesVersion { text: "v1.36.4".to_owned(), number: Some((1, 36)) },
         kinds: vec![
             kind_seen("EndpointSlice", "discovery.k8s.io", "v1"),
@@ -50,12 +55,31 @@ fn good() -> Survey {
             stuck: None,
             pods: Ok(vec![pod(1), pod(2)]),
             services: Ok(vec![GatewayService { name: "rouse-gateway".to_owned(), ready: 2 }]),
+            has_file: false,
+            certificates: vec![secret("web", good_certificate())],
+            registration: Some(push::good()),
         })),
         namespace: None,
         account: Some(account()),
         grants: Ok(PERMISSIONS.iter().map(grant).collect()),
         routes: Ok(RouteSurvey { count: 3, ..RouteSurvey::default() }),
     }
+}
+
+fn now() -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_hours(24 * 365 * 56)
+}
+
+fn days(count: u64) -> Duration {
+    Duration::from_hours(24 * count)
+}
+
+fn good_certificate() -> CertificateSurvey {
+    CertificateSurvey { expires: Some(now() + days(90)), ..CertificateSurvey::default() }
+}
+
+fn secret(name: &str, certificate: CertificateSurvey) -> SecretSurvey {
+    SecretSurvey { name: name.to_owned(), certificate: Ok(Some(certificate)) }
 }
 
 /// Everything that is not as it should be in a good cluster after `change`.
