@@ -182,6 +182,7 @@ async fn only_this_pod_or_the_secret_opens_the_hooks() {
             assert_eq!(refused.status, 403, "{hook} {headers:?}: {}", refused.text());
         }
     }
+    assert_eq!(sidecar.admin.get("/drain").await.status, 403, "loopback needs the secret as well");
     assert_eq!(sidecar.admin.get("/healthz").await.status, 200, "no drain has begun");
     let drained = session::get_with(&from_elsewhere, "/drain", &[("x-rouse-drain-secret", secret)]).await;
     assert_eq!(drained.status, 200);

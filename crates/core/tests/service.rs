@@ -23,7 +23,7 @@ fn push(n: u32, sequence: u64, event: PushEvent) -> Push {
         pod: pod(n),
         order: PushOrder { boot, sequence },
         ips: vec![ip(n)],
-        host_network: false,
+        owns_addresses: true,
         ports: vec![SlicePort { name: http(), number: 8080 }],
         event,
     }
@@ -608,7 +608,7 @@ fn a_pod_on_the_network_of_its_node_takes_over_no_address_in_any_service() {
     other.put_slice("a", ready_slice(1));
     bench.clock.advance(Duration::from_secs(1));
     // Both pods are at the address of the node, with the same port.
-    web.push(Push { pod: pod(7), host_network: true, ..push(0, 1, PushEvent::Ready) }).unwrap();
+    web.push(Push { pod: pod(7), owns_addresses: false, ..push(0, 1, PushEvent::Ready) }).unwrap();
     assert!(other_port.try_acquire(0).is_some(), "the other pod stays where it is");
     assert!(web_port.try_acquire(0).is_some(), "and the pod itself is an endpoint");
 }

@@ -100,7 +100,7 @@ async fn writer(
                     pod: pod(4),
                     order: PushOrder { boot: BootId { started: seed, id: 0 }, sequence },
                     ips: vec![ip(4)],
-                    host_network: false,
+                    owns_addresses: true,
                     ports: vec![],
                     event,
                 };

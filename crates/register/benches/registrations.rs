@@ -58,11 +58,11 @@ struct Granted;
 
 impl Ownership for Granted {
     fn check<'a>(&'a self, _: &'a Claim) -> BoxFuture<'a, Result<ClaimGrant, ClaimError>> {
-        Box::pin(async { Ok(ClaimGrant { mode: None, leaving: false, host_network: false }) })
+        Box::pin(async { Ok(ClaimGrant::default()) })
     }
 
-    fn is_granted(&self, _: &Claim) -> bool {
-        true
+    fn granted(&self, _: &Claim) -> Option<ClaimGrant> {
+        Some(ClaimGrant::default())
     }
 }
 
@@ -93,10 +93,14 @@ fn serve(
             source: most,
             failures: most,
             known: most,
+            known_total: most,
             connections: most,
             source_connections: most,
         },
     };
+    for n in 0..SERVICES {
+        bench.registry.service(&format!("shop/s{n}").parse().expect("a service"));
+    }
     let authenticators = Authenticators::default()
         .with_shared_keys(Arc::new(SharedKeys::fixed(vec![key()], now).with_nonces_per_key(usize::MAX)))
         .with_tokens(keys.authenticator(now));

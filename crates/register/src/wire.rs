@@ -138,7 +138,7 @@ impl Registration {
             },
             order: self.order,
             ips: claim.ips.clone(),
-            host_network: grant.host_network,
+            owns_addresses: !grant.host_network && !grant.leaving,
             ports: claim.ports.iter().map(port).collect(),
             event: self.event,
         }

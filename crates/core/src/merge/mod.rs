@@ -125,7 +125,7 @@ impl EndpointMerge {
     }
 
     /// Applies a push of a verified sender. On `Accepted` the caller must also call [`EndpointMerge::replace_previous_pods`] of
-    /// the other services at these addresses, unless the pod shares them.
+    /// the other services at these addresses, if the pod owns them.
     pub fn push(&mut self, push: Push, now: Moment) -> Result<(PushOutcome, bool), PushRefused> {
         let key = Key::Pod(push.pod.uid.clone());
         let place = if let Some(&place) = self.places.get(&key) {
@@ -144,8 +144,7 @@ impl EndpointMerge {
         if pod.replaced {
             return Ok((PushOutcome::Stale(pod.push.as_ref().map(|push| push.order)), false));
         }
-        // A pod that is leaving cannot be the new owner of an address, and one on its node's network owns none alone.
-        let arrives = push.event != PushEvent::Draining && !pod.terminating() && !push.host_network;
+        let arrives = push.event != PushEvent::Draining && !pod.terminating() && push.owns_addresses;
         let (uid, seen, addresses) = (push.pod.uid.clone(), pod.seen, push.addresses());
         let outcome = pod.push(push, now + self.policy.lease);
         // The push sets the addresses of an unlisted pod, the slices those of a listed one.

@@ -74,9 +74,9 @@ pub struct Push {
     pub order: PushOrder,
     /// The pod's addresses.
     pub ips: Vec<IpAddr>,
-    /// Whether the pod runs on the network of its node: it shares its addresses with the other such pods of the node, so its
-    /// push replaces none of them.
-    pub host_network: bool,
+    /// Whether the pod owns its addresses alone, so that its push replaces the pods that had them before. A pod on the network of
+    /// its node shares them with others, and a pod that is being deleted may have lost them.
+    pub owns_addresses: bool,
     /// The service's ports on this pod.
     pub ports: Vec<SlicePort>,
     /// The reported event.
@@ -113,6 +113,9 @@ pub enum PushRefused {
         /// The limit that was reached.
         bound: usize,
     },
+    /// The push is not true any more: it was withdrawn again, before it replaced pods of other services.
+    #[error("the pod or its Service changed while its registration was applied; send it again")]
+    Outdated,
 }
 
 #[cfg(test)]

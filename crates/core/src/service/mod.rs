@@ -197,14 +197,24 @@ impl Service {
 
     /// Applies a push of a pod of this service. The caller has verified the sender.
     pub fn push(&self, push: Push) -> Result<PushOutcome, PushRefused> {
-        let (uid, addresses, shared) = (push.pod.uid.clone(), push.addresses(), push.host_network);
+        self.push_if(push, || true)
+    }
+
+    /// Applies a push, if it is still true once it can be withdrawn: a change before that finds nothing to withdraw.
+    /// `is_true` is called without a lock. Pods of other services are replaced only after it, since that is final.
+    pub fn push_if(&self, push: Push, is_true: impl FnOnce() -> bool) -> Result<PushOutcome, PushRefused> {
+        let (uid, addresses, owns) = (push.pod.uid.clone(), push.addresses(), push.owns_addresses);
         let (outcome, arrived) = self.update(|written, now| match written.merge.push(push, now) {
             Ok((outcome, changed)) => (changed, (Ok(outcome), written.merge.arrived(&uid))),
             Err(refused) => (false, (Err(refused), None)),
         });
+        if outcome.is_ok() && !is_true() {
+            self.withdraw_push(&uid);
+            return Err(PushRefused::Outdated);
+        }
         // A pod that takes over an address replaces the old pod in every service. Our lock is free here: each of the
         // others takes its own, and two at a time could deadlock.
-        if let (Ok(PushOutcome::Accepted), Some(seen)) = (&outcome, arrived.filter(|_| !shared)) {
+        if let (Ok(PushOutcome::Accepted), Some(seen)) = (&outcome, arrived.filter(|_| owns)) {
             for service in self.shared.at(&addresses).filter(|service| service.id != self.id) {
                 service.update(|written, now| {
                     (written.merge.replace_previous_pods(&addresses, &uid, seen, now), ())

@@ -193,7 +193,7 @@ impl Model {
         }
         known.heard.push(push.clone());
         (known.renewed, known.lapsed, known.promoted) = (now, false, false);
-        if push.event != PushEvent::Draining && !known.latched() && !push.host_network {
+        if push.event != PushEvent::Draining && !known.latched() && push.owns_addresses {
             let seen = known.first_seen;
             self.replace_previous_pods(&claims_of(push), uid, seen);
         }

@@ -71,7 +71,7 @@ impl Observer {
         let (addresses, by) = match fact {
             Fact::Displace(addresses, by, seen) if *seen == self.now => (addresses.clone(), by),
             Fact::Push(push)
-                if push.event != PushEvent::Draining && !push.host_network && unknown(&push.pod.uid) =>
+                if push.event != PushEvent::Draining && push.owns_addresses && unknown(&push.pod.uid) =>
             {
                 (claims_of(push), &push.pod.uid)
             }

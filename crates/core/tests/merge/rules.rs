@@ -124,7 +124,7 @@ fn push_from(
     let order = PushOrder { boot: BootId { started: boot, id: 0 }, sequence };
     let ips = at.iter().map(|at| ip(*at)).collect();
     let ports = ports.iter().map(|(name, number)| port(name, *number)).collect();
-    then(Op::Push(Push { pod: pod(name), order, ips, host_network: false, ports, event }))
+    then(Op::Push(Push { pod: pod(name), order, ips, owns_addresses: true, ports, event }))
 }
 
 /// The pod at 10.0.0.1 pushes, with `http` at 80.
@@ -166,7 +166,7 @@ fn a_new_pod_on_an_old_address_replaces_the_old_one_at_once_and_for_good() {
 #[test]
 fn a_pod_on_the_network_of_its_node_replaces_no_pod_at_the_address_that_they_share() {
     let shared = |name, event, sequence| match push(name, 1, sequence, event) {
-        Step { op: Op::Push(push), .. } => then(Op::Push(Push { host_network: true, ..push })),
+        Step { op: Op::Push(push), .. } => then(Op::Push(Push { owns_addresses: false, ..push })),
         step => step,
     };
     check([

@@ -72,8 +72,15 @@ impl fmt::Debug for Op {
                 slices.iter().try_for_each(|(name, slice)| write!(f, " <{name} {}>", line(slice)))
             }
             Op::Reappear(n) => write!(f, "written slice {n} reappears"),
-            Op::Push(Push { pod, order: PushOrder { boot, sequence }, ips, host_network, ports, event }) => {
-                let (boot, shared) = ((boot.started, boot.id), if *host_network { " shared" } else { "" });
+            Op::Push(Push {
+                pod,
+                order: PushOrder { boot, sequence },
+                ips,
+                owns_addresses,
+                ports,
+                event,
+            }) => {
+                let (boot, shared) = ((boot.started, boot.id), if *owns_addresses { "" } else { " shared" });
                 write!(f, "push {} {boot:?} {sequence} {event:?} {ips:?}{shared} {}", pod.uid, numbers(ports))
             }
             Op::Repeat(n) => write!(f, "heard push {n} is repeated"),
@@ -202,16 +209,16 @@ impl Size {
         let event =
             select(vec![PushEvent::Ready, PushEvent::Ready, PushEvent::NotReady, PushEvent::Draining]);
         let ips = prop::collection::vec(any_ip(), 1..3);
-        let host_network = prop::bool::weighted(0.2);
-        (self.any_pod(), boot, 0..5u64, ips, host_network, ports(), event).prop_map(
-            move |(number, boot, sequence, mut ips, host_network, ports, event)| {
+        let owns_addresses = prop::bool::weighted(0.8);
+        (self.any_pod(), boot, 0..5u64, ips, owns_addresses, ports(), event).prop_map(
+            move |(number, boot, sequence, mut ips, owns_addresses, ports, event)| {
                 ips.dedup();
                 if self.own_addresses {
                     ips = vec![own(number)];
                 }
                 let ips = ips.into_iter().map(ip).collect();
                 let order = PushOrder { boot, sequence };
-                Push { pod: pod(PODS[number]), order, ips, host_network, ports, event }
+                Push { pod: pod(PODS[number]), order, ips, owns_addresses, ports, event }
             },
         )
     }

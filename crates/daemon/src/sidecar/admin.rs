@@ -56,10 +56,19 @@ async fn drain(
 ) -> Response {
     let mut given = headers.get_all(SECRET_HEADER).iter();
     let secret = given.next().filter(|_| given.next().is_none());
-    let known = hooks.secret.as_ref().zip(secret).is_some_and(|(secret, given)| secret.is(given.as_bytes()));
-    if !known && !peer.ip().to_canonical().is_loopback() {
-        return Refusal::forbidden("only this pod, or a request with the secret, may start a drain")
-            .into_response();
+    // With a secret, loopback needs it too: an app that fetches URLs for its clients could be sent here.
+    let (may_drain, who) = match &hooks.secret {
+        Some(known) => (
+            secret.is_some_and(|given| known.is(given.as_bytes())),
+            "only a request with the secret of --drain-secret in X-Rouse-Drain-Secret may start a drain",
+        ),
+        None => (
+            peer.ip().to_canonical().is_loopback(),
+            "only a process of this pod may start a drain, unless --drain-secret is set",
+        ),
+    };
+    if !may_drain {
+        return Refusal::forbidden(who).into_response();
     }
     // Otherwise connections from elsewhere could end the hook, and the container would stop before the pod has drained.
     let _kept = place.keep();

@@ -122,7 +122,7 @@ impl Ownership for LocalEngine {
         Box::pin(async { self.decide(claim) })
     }
 
-    fn is_granted(&self, claim: &Claim) -> bool {
-        self.decide(claim).is_ok()
+    fn granted(&self, claim: &Claim) -> Option<ClaimGrant> {
+        self.decide(claim).ok()
     }
 }

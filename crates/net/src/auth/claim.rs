@@ -25,7 +25,7 @@ pub struct Claim {
 }
 
 /// What was found for a claim that is true.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ClaimGrant {
     /// What the owner of the service decided about pushes; `None`: the default of the gateway.
     pub mode: Option<PushMode>,
@@ -81,7 +81,7 @@ pub trait Ownership: Send + Sync {
     /// when it is not true any more.
     fn check<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<ClaimGrant, ClaimError>>;
 
-    /// Whether exactly this claim is still granted. The server asks after it applied a push: the pod may have changed, or another
-    /// claim of it may have been granted, between the check and the push.
-    fn is_granted(&self, claim: &Claim) -> bool;
+    /// The grant of exactly this claim, if it still stands and pushes under it are applied. The server asks after it applied a push:
+    /// the pod may have changed, or another claim of it may have been granted, between the check and the push.
+    fn granted(&self, claim: &Claim) -> Option<ClaimGrant>;
 }

@@ -84,7 +84,7 @@ fn push(rig: &Rig, number: u32, at: &Pod, event: PushEvent) {
         pod: pod(number),
         order: PushOrder { boot: BootId { started: 1, id: 1 }, sequence: 1 },
         ips: vec![at.address.ip()],
-        host_network: false,
+        owns_addresses: true,
         ports: vec![SlicePort { name: http(), number: at.address.port() }],
         event,
     };

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use rouse_core::endpoint::ServiceId;
-use rouse_core::merge::{PushEvent, PushOutcome};
+use rouse_core::merge::{PushEvent, PushOutcome, PushRefused};
 use rouse_core::registry::Registry;
 use rouse_core::time::{Clock, Moment};
 use rouse_net::auth::{
@@ -241,24 +241,22 @@ impl RegistrationServer {
             }
             PushMode::On => {}
         }
-        let (service, uid) = (&registration.claim.service, &registration.claim.uid);
-        if grant.leaving && registration.event == PushEvent::Ready {
+        let rises = |grant: ClaimGrant| grant.leaving && registration.event == PushEvent::Ready;
+        if rises(grant) {
             return Err(Refusal::Denied(format!(
                 "pod {} is being deleted and cannot become ready",
                 registration.claim.pod
             )));
         }
-        let target = self.parts.registry.service(service);
-        let outcome = target
-            .push(registration.push(grant))
-            .map_err(|refused| Refusal::TooManyPods(refused.to_string()))?;
-        // The pod may have changed between the check and the push: the withdrawal came too early to find the push.
-        if !self.parts.ownership.is_granted(&registration.claim) {
-            target.withdraw_push(uid);
-            return Err(Refusal::Unavailable(
-                "the pod or its Service changed during the registration; send it again".to_owned(),
-            ));
-        }
+        // Not `Registry::service`, which would create a service that was deleted meanwhile.
+        let Some(target) = self.parts.registry.get(&registration.claim.service) else {
+            return Err(Refusal::Unavailable(format!("{} is not known yet", registration.claim.service)));
+        };
+        let is_true = || self.parts.ownership.granted(&registration.claim).is_some_and(|grant| !rises(grant));
+        let outcome = target.push_if(registration.push(grant), is_true).map_err(|refused| match refused {
+            PushRefused::TooManyPods { .. } => Refusal::TooManyPods(refused.to_string()),
+            PushRefused::Outdated => Refusal::Unavailable(refused.to_string()),
+        })?;
         Ok(match outcome {
             PushOutcome::Accepted => (Outcome::Accepted, answer(AnswerStatus::Accepted, registration.order)),
             PushOutcome::Renewed => (Outcome::Renewed, answer(AnswerStatus::Renewed, registration.order)),

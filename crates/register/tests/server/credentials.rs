@@ -197,11 +197,11 @@ async fn no_bad_credential_changes_anything_or_is_logged() {
     for case in bad_tokens(&key).iter().chain(&of_others(&key, &scene)).chain(&bad_signatures(&scene)) {
         // Ownership knows the ServiceAccount of the pod; the kube crate tests that it compares it.
         let denied = Err(ClaimError::Denied("the pod has the ServiceAccount \"cart\"".into()));
-        let grant = Ok(ClaimGrant { mode: None, leaving: false, host_network: false });
+        let grant = Ok(ClaimGrant::default());
         scene.grant("uid-1", if unowned(case.what) { denied } else { grant });
         secrets.extend(is_refused(&scene, case).await);
     }
-    scene.grant("uid-1", Ok(ClaimGrant { mode: None, leaving: false, host_network: false }));
+    scene.grant("uid-1", Ok(ClaimGrant::default()));
     // The same registration with good credentials: by token, by key, and the same signed request a second time.
     let text = serde_json::to_vec(&wanted()).unwrap();
     let good = format!("Bearer {}", key.sign(&claims_of(&cart_1(), START)));

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use rouse_core::budget::Rate;
 use rouse_core::endpoint::{PodUid, PortName, Slice, SliceEndpoint, SlicePort, Source, State};
+use rouse_core::service::Service;
 use rouse_net::auth::{
     AuthError, BoxFuture, ClaimError, ClaimGrant, PodIdentity, PushMode, Sender, TokenAuthenticator,
     TokenCheck, TokenReviewer, TokenSettings,
@@ -16,7 +17,7 @@ use rouse_register::wire::{AnswerStatus, ErrorBody, RegistrationBody};
 use rouse_testkit::token_issuer::{START, SigningKey, claims_of};
 use tokio::task::JoinSet;
 
-use crate::harness::{POD_IP, Scene, TOKEN, UNREVIEWED, body, cart_1, now};
+use crate::harness::{POD_IP, Scene, TOKEN, UNREVIEWED, body, cart, cart_1, now};
 
 fn ready() -> Vec<(String, State, Source)> {
     vec![("shop/cart-1".into(), State::Ready, Source::Push)]
@@ -138,7 +139,7 @@ async fn a_token_over_plain_text_is_refused_even_if_it_is_good() {
 async fn a_good_token_of_another_pod_speaks_only_for_that_pod() {
     let scene = Scene::new();
     for uid in ["uid-1", "uid-2"] {
-        scene.grant(uid, Ok(ClaimGrant { mode: None, leaving: false, host_network: false }));
+        scene.grant(uid, Ok(ClaimGrant::default()));
     }
     let lies = [
         RegistrationBody { uid: "uid-2".into(), ..body(1, "ready") },
@@ -192,6 +193,7 @@ async fn a_client_certificate_speaks_for_pods_of_its_service_account_and_from_th
 #[tokio::test]
 async fn what_the_pod_does_not_own_is_denied_and_what_cannot_be_checked_is_tried_again() {
     let scene = Scene::new();
+    scene.bench.registry.remove(&cart());
     scene.grant("uid-1", Err(ClaimError::Denied("10.9.9.9 is not an address of the pod".into())));
     let reply = scene.register(&body(1, "ready")).await;
     assert_eq!((reply.status, reply.retry_after), (403, None));
@@ -204,21 +206,55 @@ async fn what_the_pod_does_not_own_is_denied_and_what_cannot_be_checked_is_tried
     assert_eq!(scene.attempts("_other", "ready", "unavailable"), 1);
 }
 
+/// A pod of another namespace, which had the address of `cart-1` before.
+fn neighbour(scene: &Scene) -> Arc<Service> {
+    let other = scene.bench.registry.service(&"till/pay".parse().unwrap());
+    let pod = Some(rouse_testkit::fakes::pod(9));
+    let endpoint =
+        SliceEndpoint { ip: POD_IP.parse().unwrap(), conditions: rouse_testkit::fakes::READY, pod };
+    let ports = vec![SlicePort { name: PortName::new("web"), number: 8080 }];
+    other.put_slice("a", Slice { ports, endpoints: vec![endpoint] });
+    scene.bench.clock.advance(Duration::from_secs(1));
+    other
+}
+
+fn endpoints_of(service: &Service) -> usize {
+    service.snapshot().ports.iter().map(|port| port.endpoints().len()).sum()
+}
+
 #[tokio::test]
-async fn a_claim_that_ends_between_the_check_and_the_push_leaves_nothing() {
+async fn a_claim_that_ends_between_the_check_and_the_push_leaves_nothing_and_displaces_no_pod() {
     let scene = Scene::new();
+    let other = neighbour(&scene);
     scene.ownership.revoked.lock().unwrap().push(PodUid::new("uid-1"));
     assert_eq!(scene.register(&body(1, "ready")).await.status, 503);
-    assert_eq!(scene.endpoints(), []);
+    assert_eq!((scene.endpoints(), endpoints_of(&other)), (vec![], 1));
     scene.ownership.revoked.lock().unwrap().clear();
     assert_eq!(scene.register(&body(1, "ready")).await.status, 200);
-    assert_eq!(scene.endpoints(), ready());
+    assert_eq!((scene.endpoints(), endpoints_of(&other)), (ready(), 0));
+}
+
+#[tokio::test]
+async fn a_pod_whose_deletion_begins_between_the_check_and_the_push_does_not_become_ready() {
+    let scene = Scene::new();
+    scene.ownership.leaving.lock().unwrap().push(PodUid::new("uid-1"));
+    assert_eq!(scene.register(&body(1, "ready")).await.status, 503);
+    assert_eq!(scene.endpoints(), []);
+    assert_eq!(scene.register(&body(1, "draining")).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_service_that_was_deleted_after_the_check_does_not_come_back() {
+    let scene = Scene::new();
+    scene.bench.registry.remove(&cart());
+    assert_eq!(scene.register(&body(1, "ready")).await.status, 503);
+    assert!(scene.bench.registry.get(&cart()).is_none());
 }
 
 #[tokio::test]
 async fn a_pod_that_is_being_deleted_may_drain_but_not_become_ready() {
     let scene = Scene::new();
-    scene.grant("uid-1", Ok(ClaimGrant { mode: None, leaving: true, host_network: false }));
+    scene.grant("uid-1", Ok(ClaimGrant { leaving: true, ..ClaimGrant::default() }));
     assert_eq!(scene.register(&body(1, "ready")).await.status, 403);
     assert_eq!(scene.endpoints(), []);
     assert_eq!(scene.register(&body(1, "draining")).await.status, 200);
@@ -228,18 +264,11 @@ async fn a_pod_that_is_being_deleted_may_drain_but_not_become_ready() {
 async fn a_pod_on_the_network_of_its_node_displaces_no_pod_of_another_namespace_at_its_address() {
     for (host_network, stays) in [(true, 1), (false, 0)] {
         let scene = Scene::new();
-        let other = scene.bench.registry.service(&"till/pay".parse().unwrap());
-        let conditions = rouse_testkit::fakes::READY;
-        let pod = Some(rouse_testkit::fakes::pod(9));
-        let endpoint = SliceEndpoint { ip: POD_IP.parse().unwrap(), conditions, pod };
-        let ports = vec![SlicePort { name: PortName::new("web"), number: 8080 }];
-        other.put_slice("a", Slice { ports, endpoints: vec![endpoint] });
-        scene.bench.clock.advance(Duration::from_secs(1));
-        scene.grant("uid-1", Ok(ClaimGrant { mode: None, leaving: false, host_network }));
+        let other = neighbour(&scene);
+        scene.grant("uid-1", Ok(ClaimGrant { host_network, ..ClaimGrant::default() }));
         assert_eq!(scene.register(&body(1, "ready")).await.status, 200);
         assert_eq!(scene.endpoints(), ready());
-        let left: usize = other.snapshot().ports.iter().map(|port| port.endpoints().len()).sum();
-        assert_eq!(left, stays, "hostNetwork: {host_network}");
+        assert_eq!(endpoints_of(&other), stays, "hostNetwork: {host_network}");
     }
 }
 
@@ -253,7 +282,7 @@ async fn observed_and_switched_off_pushes_are_counted_and_change_nothing() {
     ];
     for (mode, of_service, result) in cases {
         let scene = Scene::with(mode, RegistrationRates::default());
-        scene.grant("uid-1", Ok(ClaimGrant { mode: of_service, leaving: false, host_network: false }));
+        scene.grant("uid-1", Ok(ClaimGrant { mode: of_service, ..ClaimGrant::default() }));
         assert_eq!(scene.register(&body(1, "ready")).await.status, 200);
         assert_eq!(
             (scene.endpoints(), scene.attempts("shop/cart", "ready", result)),
@@ -262,7 +291,7 @@ async fn observed_and_switched_off_pushes_are_counted_and_change_nothing() {
         );
     }
     let scene = Scene::with(PushMode::Off, RegistrationRates::default());
-    scene.grant("uid-1", Ok(ClaimGrant { mode: Some(PushMode::On), leaving: false, host_network: false }));
+    scene.grant("uid-1", Ok(ClaimGrant { mode: Some(PushMode::On), ..ClaimGrant::default() }));
     scene.register(&body(1, "ready")).await;
     assert_eq!(scene.endpoints(), ready(), "the service decides");
 }
@@ -415,7 +444,7 @@ async fn a_service_has_a_bound_of_pods_that_no_slice_lists() {
         ..body(1, "ready")
     };
     for n in 1..=1001 {
-        scene.grant(&format!("uid-{n}"), Ok(ClaimGrant { mode: None, leaving: false, host_network: false }));
+        scene.grant(&format!("uid-{n}"), Ok(ClaimGrant::default()));
         let text = serde_json::to_vec(&pod(n)).unwrap();
         let peer = pod(n).ips[0].to_string();
         let reply = scene.send(&peer, Some(&scene.signed(&text)), &text).await;
@@ -430,6 +459,7 @@ async fn the_services_in_metrics_are_bounded() {
     let scene = Scene::new();
     for n in 0..1100 {
         let body = RegistrationBody { service: format!("s{n}"), ..body(1, "ready") };
+        scene.bench.registry.service(&format!("shop/s{n}").parse().unwrap());
         assert_eq!(scene.register(&body).await.status, 200);
     }
     assert_eq!(scene.attempts("_other", "ready", "accepted"), 100);

@@ -7,7 +7,7 @@ use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, SystemTime};
 
 use prometheus_client::registry::Registry as Metrics;
-use rouse_core::endpoint::{PodUid, Source, State};
+use rouse_core::endpoint::{PodUid, ServiceId, Source, State};
 use rouse_core::snapshot::PortView;
 use rouse_net::auth::{
     AuthError, Authenticators, BoxFuture, CertificateAuthenticator, Claim, ClaimError, ClaimGrant, KeyScope,
@@ -30,6 +30,11 @@ pub(crate) static TOKEN: LazyLock<String> =
 /// A token that the fake reviewer cannot review.
 pub(crate) static UNREVIEWED: LazyLock<String> =
     LazyLock::new(|| SigningKey::new("k1").sign(&claims_of(&cart_1(), START)));
+
+/// The Service of the pods.
+pub(crate) fn cart() -> ServiceId {
+    ServiceId::new("shop", "cart").unwrap()
+}
 
 /// The pod `cart-1`, as tokens name it.
 pub(crate) fn cart_1() -> PodIdentity {
@@ -73,6 +78,8 @@ pub(crate) struct ScriptedOwnership {
     pub(crate) claims: Mutex<Vec<Claim>>,
     /// Pods that lose their grant between the check and the push.
     pub(crate) revoked: Mutex<Vec<PodUid>>,
+    /// Pods whose deletion begins between the check and the push.
+    pub(crate) leaving: Mutex<Vec<PodUid>>,
 }
 
 impl Ownership for ScriptedOwnership {
@@ -83,8 +90,13 @@ impl Ownership for ScriptedOwnership {
         Box::pin(async move { answer.unwrap_or_else(none) })
     }
 
-    fn is_granted(&self, claim: &Claim) -> bool {
-        !self.revoked.lock().unwrap().contains(&claim.uid)
+    fn granted(&self, claim: &Claim) -> Option<ClaimGrant> {
+        if self.revoked.lock().unwrap().contains(&claim.uid) {
+            return None;
+        }
+        let leaving = self.leaving.lock().unwrap().contains(&claim.uid);
+        let grant = self.answers.lock().unwrap().get(&claim.uid).cloned()?.ok()?;
+        Some(ClaimGrant { leaving: leaving || grant.leaving, ..grant })
     }
 }
 
@@ -132,7 +144,8 @@ impl Scene {
         let server = RegistrationServer::new(settings, parts);
         let scene =
             Self { bench, ownership, server, metrics: Mutex::new(metrics), key, nonce: AtomicU64::new(1) };
-        scene.grant("uid-1", Ok(ClaimGrant { mode: None, leaving: false, host_network: false }));
+        scene.grant("uid-1", Ok(ClaimGrant::default()));
+        scene.bench.registry.service(&cart());
         scene
     }
 

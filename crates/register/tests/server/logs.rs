@@ -59,7 +59,7 @@ async fn refusals_are_logged_with_the_pod_and_the_reason_and_without_the_credent
     scene.register(&body(1, "ready")).await;
     scene.grant("uid-1", Err(ClaimError::Unavailable("no answer".into())));
     scene.register(&body(1, "ready")).await;
-    scene.grant("uid-1", Ok(ClaimGrant { mode: None, leaving: false, host_network: false }));
+    scene.grant("uid-1", Ok(ClaimGrant::default()));
     scene.register(&body(1, "ready")).await;
     drop(logged);
     let log = lines.text();

@@ -60,10 +60,7 @@ impl Round {
             RegistrationRates { total: most, source: most, failures: most, ..RegistrationRates::default() };
         let scene = Scene::with(PushMode::On, rates);
         for n in 0..PODS {
-            scene.grant(
-                &format!("uid-{n}"),
-                Ok(ClaimGrant { mode: None, leaving: false, host_network: false }),
-            );
+            scene.grant(&format!("uid-{n}"), Ok(ClaimGrant::default()));
         }
         let (service, port) = scene.bench.service("cart", ConcurrencyLimits::new(0, 2));
         let progress = Arc::clone(progress);

@@ -141,7 +141,7 @@ pub static DRAIN_QUIET: Setting<Duration> = Setting::new(
     "drain-quiet",
     &ANY_DURATION,
     || Duration::from_secs(1),
-    "How long no new request must have come before a drain is over",
+    "The quiet period without new requests that ends a drain",
 );
 
 /// `--drain-secret`.
@@ -149,7 +149,7 @@ pub static DRAIN_SECRET: Setting<Option<DrainSecret>> = Setting::optional(
     "drain-secret",
     &DrainSecretText,
     "none: only from this pod",
-    "The value of the header X-Rouse-Drain-Secret that opens /drain and /wait-for-drain to the kubelet",
+    "The value of the header X-Rouse-Drain-Secret that /drain and /wait-for-drain require",
 );
 
 /// `--workers`.

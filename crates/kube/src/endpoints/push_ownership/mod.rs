@@ -346,7 +346,7 @@ impl Ownership for PushOwnership {
         })
     }
 
-    fn is_granted(&self, claim: &Claim) -> bool {
-        self.grants.get(claim).is_some_and(is_applied)
+    fn granted(&self, claim: &Claim) -> Option<ClaimGrant> {
+        self.grants.get(claim).filter(|grant| is_applied(*grant))
     }
 }

@@ -100,7 +100,7 @@ fn push(rig: &Rig, claim: &Claim, event: PushEvent, sequence: u64) {
         pod: PodRef { uid: claim.uid.clone(), name: format!("shop/{}", claim.pod).as_str().into() },
         order: PushOrder { boot: BootId { started: 1, id: 1 }, sequence },
         ips: claim.ips.clone(),
-        host_network: false,
+        owns_addresses: true,
         ports: ports.collect(),
         event,
     };
