@@ -5,6 +5,7 @@ mod args;
 mod editor;
 mod objects;
 mod plan;
+mod record;
 mod sidecar;
 mod tree;
 
@@ -19,8 +20,8 @@ pub use args::{AppProbe, HELP, InjectArgs, ObjectFormat};
 use crate::CommandError;
 use crate::Streams;
 use crate::input::{Head, InputSource, printable};
-use editor::restore;
-use objects::{Pair, refused, title};
+use objects::{Identity, Pair, refused, title};
+use record::{ObjectRole, restore};
 
 /// Prints the changed objects.
 pub(crate) fn run(args: &InjectArgs, streams: &mut Streams<'_>) -> Result<(), CommandError> {
@@ -28,6 +29,7 @@ pub(crate) fn run(args: &InjectArgs, streams: &mut Streams<'_>) -> Result<(), Co
     let source = InputSource::load(&args.file, streams.stdin, &mut |note| notes.push(note.to_owned()))?;
     let mut objects = read(&source)?;
     let pairs = objects::pairs(&objects, args)?;
+    let identities: Vec<Identity> = objects.iter().map(Identity::of).collect();
     let secrets = secrets(&objects, &pairs);
     take_out(&mut objects, &pairs)?;
     if args.remove {
@@ -39,6 +41,7 @@ pub(crate) fn run(args: &InjectArgs, streams: &mut Streams<'_>) -> Result<(), Co
     } else {
         notes.extend(add(&mut objects, &pairs, &secrets, args)?);
     }
+    identities.iter().zip(&objects).try_for_each(|(identity, object)| identity.check(object))?;
     for note in notes {
         writeln!(streams.err, "note: {}", printable(&note))?;
     }
@@ -80,9 +83,10 @@ fn secrets(objects: &[DocumentNode], pairs: &[Pair]) -> BTreeMap<usize, String> 
 
 /// Restores the workloads and their Services.
 fn take_out(objects: &mut [DocumentNode], pairs: &[Pair]) -> Result<(), CommandError> {
-    for number in pairs.iter().flat_map(|pair| [pair.workload, pair.service]) {
+    let both = |pair: &Pair| [(pair.workload, ObjectRole::Workload), (pair.service, ObjectRole::Service)];
+    for (number, role) in pairs.iter().flat_map(both) {
         let Some(object) = objects.get_mut(number) else { continue };
-        restore(object).map_err(|error| refused(object, error.to_string()))?;
+        restore(object, role).map_err(|error| refused(object, error.to_string()))?;
     }
     Ok(())
 }

@@ -4,7 +4,7 @@ use rouse_config::document::{DocumentNode, Value};
 use rouse_kube::objects::slices::SELECTOR_ANNOTATION;
 
 use super::args::InjectArgs;
-use super::editor::INJECTED;
+use super::record::INJECTED;
 use super::tree::{at, members, text};
 use crate::CommandError;
 use crate::input::printable;
@@ -44,6 +44,41 @@ fn namespace(object: &DocumentNode) -> &str {
 fn is(object: &DocumentNode, api_version: &str, kinds: &[&str]) -> bool {
     text(object, &["apiVersion"]) == Some(api_version)
         && text(object, &["kind"]).is_some_and(|kind| kinds.contains(&kind))
+}
+
+/// What identifies an object: its apiVersion, kind, name and namespace, as they are in the file.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Identity {
+    /// The fields by their paths. None for one that is absent.
+    fields: [(&'static str, Option<Value>); 4],
+    title: String,
+}
+
+impl Identity {
+    /// The identity of `object`.
+    pub(super) fn of(object: &DocumentNode) -> Self {
+        let value = |keys: &[&str]| at(object, keys).map(|node| node.value.clone());
+        let fields = [
+            ("apiVersion", value(&["apiVersion"])),
+            ("kind", value(&["kind"])),
+            ("metadata.name", value(&["metadata", "name"])),
+            ("metadata.namespace", value(&["metadata", "namespace"])),
+        ];
+        Self { fields, title: title(object) }
+    }
+
+    /// Refuses an object with another identity: `kubectl apply` would change an object that the operator did not choose.
+    pub(super) fn check(&self, object: &DocumentNode) -> Result<(), CommandError> {
+        let after = Self::of(object);
+        let mut fields = self.fields.iter().zip(&after.fields);
+        match fields.find(|(before, after)| before != after) {
+            None => Ok(()),
+            Some(((field, _), _)) => Err(CommandError::Input(printable(&format!(
+                "{}: its {field} would change, so it would be another object: remove the annotation {INJECTED} and undo the sidecar by hand",
+                self.title
+            )))),
+        }
+    }
 }
 
 /// True if `rouse inject` has changed the object.
@@ -181,4 +216,35 @@ fn selects(service: &DocumentNode, workload: &DocumentNode) -> bool {
     let pair =
         |pair: &str| pair.split_once('=').is_some_and(|(key, value)| label(key.trim()) == Some(value.trim()));
     !annotation.is_empty() && annotation.split(',').all(pair)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use serde_json::{Value as Json, json};
+
+    use super::*;
+
+    #[test]
+    fn an_object_that_would_become_another_one_is_refused() {
+        let object = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "cart", "namespace": "shop"}});
+        let identity = Identity::of(&(&object).into());
+        assert!(identity.check(&(&object).into()).is_ok());
+        for (field, path) in [
+            ("apiVersion", "/apiVersion"),
+            ("kind", "/kind"),
+            ("metadata.name", "/metadata/name"),
+            ("metadata.namespace", "/metadata/namespace"),
+        ] {
+            for value in [Json::Null, json!("other"), json!({})] {
+                let mut other = object.clone();
+                *other.pointer_mut(path).unwrap() = value;
+                let error = identity.check(&(&other).into()).unwrap_err().to_string();
+                assert!(
+                    error.starts_with(&format!("Deployment shop/cart: its {field} would change")),
+                    "{error}"
+                );
+            }
+        }
+    }
 }

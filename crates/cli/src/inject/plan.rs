@@ -8,7 +8,7 @@ use rouse_config::document::{DocumentNode, Value};
 use super::args::{AppProbe, InjectArgs};
 use super::objects::{name, refused};
 use super::sidecar::{SIDECAR, VOLUME};
-use super::tree::{at, elements, is_named, members, text};
+use super::tree::{at, elements, is_named, text};
 use crate::CommandError;
 
 /// The part of a workload that is the spec of its pods.
@@ -282,26 +282,31 @@ fn probe(
     }
 }
 
-/// The probe of the sidecar that asks the same as this readinessProbe.
+/// The probe of the sidecar that checks the same as this readinessProbe.
 fn translated(probe: &DocumentNode, container: &DocumentNode, app: u16) -> Result<AppProbe, String> {
-    let same_port = |handler: &DocumentNode| {
-        let port = match handler.get("port") {
-            Some(DocumentNode { value: Value::Text(wanted), .. }) => {
-                declared(container).find(|(name, _)| *name == Some(wanted)).map(|(_, number)| number)
-            }
-            Some(port) => number(port),
-            None => None,
-        };
-        if port == Some(app) { Ok(()) } else { Err(format!("it asks another port than {app}")) }
+    let (port, probe) = handler(probe)?;
+    let port = match port {
+        Some(DocumentNode { value: Value::Text(wanted), .. }) => {
+            declared(container).find(|(name, _)| *name == Some(wanted)).map(|(_, number)| number)
+        }
+        Some(port) => number(port),
+        None => None,
     };
-    let plain = |handler: &DocumentNode, key: &str| match handler.get(key) {
-        None | Some(DocumentNode { value: Value::Null, .. }) => Ok(()),
-        Some(_) => Err(format!("it has {key}")),
+    if port == Some(app) { Ok(probe) } else { Err(format!("it checks another port than {app}")) }
+}
+
+/// What a readinessProbe checks, if the sidecar can check it: the port, and the probe of the sidecar.
+pub(super) fn handler(probe: &DocumentNode) -> Result<(Option<&DocumentNode>, AppProbe), String> {
+    let is_set = |node: &DocumentNode, key: &str| node.get(key).is_some_and(|it| it.value != Value::Null);
+    let plain = |handler: &DocumentNode| {
+        if is_set(handler, "host") { Err("it has host".to_owned()) } else { Ok(()) }
     };
+    if is_set(probe, "exec") {
+        return Err("it runs a command (exec)".to_owned());
+    }
     if let Some(get) = probe.get("httpGet") {
-        same_port(get)?;
-        plain(get, "host")?;
-        if !members(get, &[]).is_empty() && !elements(get, &["httpHeaders"]).is_empty() {
+        plain(get)?;
+        if !elements(get, &["httpHeaders"]).is_empty() {
             return Err("it has httpHeaders".to_owned());
         }
         if !matches!(text(get, &["scheme"]), None | Some("HTTP")) {
@@ -309,16 +314,15 @@ fn translated(probe: &DocumentNode, container: &DocumentNode, app: u16) -> Resul
         }
         let path = text(get, &["path"]).filter(|path| !path.is_empty()).unwrap_or("/");
         let slash = if path.starts_with('/') { "" } else { "/" };
-        return Ok(AppProbe::Http(format!("{slash}{path}")));
+        return Ok((get.get("port"), AppProbe::Http(format!("{slash}{path}"))));
     }
     if let Some(socket) = probe.get("tcpSocket") {
-        same_port(socket)?;
-        plain(socket, "host")?;
-        return Ok(AppProbe::Tcp);
+        plain(socket)?;
+        return Ok((socket.get("port"), AppProbe::Tcp));
     }
     if let Some(grpc) = probe.get("grpc") {
-        same_port(grpc)?;
-        return Ok(AppProbe::Grpc(text(grpc, &["service"]).unwrap_or_default().to_owned()));
+        let service = text(grpc, &["service"]).unwrap_or_default();
+        return Ok((grpc.get("port"), AppProbe::Grpc(service.to_owned())));
     }
-    Err("it runs a command (exec)".to_owned())
+    Err("it has no httpGet, tcpSocket or grpc".to_owned())
 }

@@ -8,6 +8,7 @@
     reason = "tests, also in their helpers"
 )]
 
+mod hostile;
 mod round_trip;
 
 use std::fmt::Write as _;
@@ -338,7 +339,7 @@ fn what_would_not_work_is_refused() {
         ),
         (vec![], "--sidecar-port 1 --admin-port 1", "choose two ports"),
         (probe(json!({"exec": {"command": ["x"]}})), "", "it runs a command (exec)"),
-        (probe(get(json!({"port": 1}))), "", "it asks another port than 3000"),
+        (probe(get(json!({"port": 1}))), "", "it checks another port than 3000"),
         (probe(get(json!({"scheme": "HTTPS"}))), "", "it uses HTTPS"),
         (probe(get(json!({"host": "x"}))), "", "it has host"),
         (probe(get(json!({"httpHeaders": [{"name": "a", "value": "b"}]}))), "", "it has httpHeaders"),
