@@ -1,7 +1,8 @@
 //! The objects of the file: which are workloads and Services, and which Service selects which workload.
 
-use rouse_config::document::{DocumentNode, Value};
-use rouse_kube::objects::slices::SELECTOR_ANNOTATION;
+use rouse_config::document::{DocumentNode, MapEntry, Value};
+use rouse_core::slices::{self, Labels};
+use rouse_kube::objects::slices::{SELECTOR_ANNOTATION, parse_selector};
 
 use super::args::InjectArgs;
 use super::record::INJECTED;
@@ -141,11 +142,8 @@ fn service_of(
     workload: &DocumentNode,
     args: &InjectArgs,
 ) -> Result<usize, CommandError> {
-    let selecting: Vec<(usize, &DocumentNode)> = objects
-        .iter()
-        .enumerate()
-        .filter(|(_, object)| is(object, "v1", &["Service"]) && selects(object, workload))
-        .collect();
+    let selecting: Vec<(usize, &DocumentNode)> =
+        objects.iter().enumerate().filter(|(_, object)| selects(object, workload)).collect();
     // On removal, the annotation says which one it was.
     let meant = selecting.iter().filter(|(_, service)| {
         let named = args.service.is_empty() || args.service.iter().any(|wanted| wanted == name(service));
@@ -155,7 +153,10 @@ fn service_of(
     match (&*meant, &*selecting) {
         ([(service, _)], _) => Ok(*service),
         ([], []) => {
-            let (namespace, labels) = (namespace(workload), labels(workload));
+            let namespace = namespace(workload);
+            let labels = pod_labels(workload);
+            let labels: Vec<String> = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+            let labels = labels.join(",");
             let place =
                 if namespace.is_empty() { String::new() } else { format!(" in namespace {namespace}") };
             Err(refused(
@@ -184,38 +185,41 @@ fn names<'n>(services: impl Iterator<Item = &'n (usize, &'n DocumentNode)>) -> S
     services.map(|(_, service)| name(service)).collect::<Vec<_>>().join(", ")
 }
 
-fn labels(workload: &DocumentNode) -> String {
-    let labels = members(workload, &["spec", "template", "metadata", "labels"]).iter();
-    let labels = labels.map(|entry| format!("{}={}", entry.key, entry.value.as_str().unwrap_or_default()));
-    labels.collect::<Vec<_>>().join(",")
+/// The labels of the workload's pods.
+fn pod_labels(workload: &DocumentNode) -> Labels {
+    texts(workload, &["spec", "template", "metadata", "labels"]).unwrap_or_default()
 }
 
-/// The Services that select the workload's pods besides `chosen`: their requests do not go through the sidecar.
+/// The members of an object whose values are texts. None if another value is among them.
+fn texts(node: &DocumentNode, keys: &[&str]) -> Option<Labels> {
+    let text = |entry: &MapEntry| Some((entry.key.to_string(), entry.value.as_str()?.to_owned()));
+    members(node, keys).iter().map(text).collect()
+}
+
+/// The other Services that select the pods of a pair's workload: their requests bypass the sidecar.
 pub(super) fn bypasses(objects: &[DocumentNode], pair: Pair) -> Vec<String> {
     let Some(workload) = objects.get(pair.workload) else { return Vec::new() };
-    let others = objects.iter().enumerate().filter(|(n, object)| {
-        *n != pair.service && is(object, "v1", &["Service"]) && selects(object, workload)
-    });
+    let others =
+        objects.iter().enumerate().filter(|(n, object)| *n != pair.service && selects(object, workload));
     others.map(|(_, service)| title(service)).collect()
 }
 
-/// Whether the selector of a Service, or its annotation in place of one, matches the labels of the workload's pods.
+/// Whether `service` is a Service whose selector, or the annotation in place of one, matches the labels of the workload's pods.
+/// A selector that cannot be read selects nothing, as in the gateway.
 fn selects(service: &DocumentNode, workload: &DocumentNode) -> bool {
-    let label = |key: &str| text(workload, &["spec", "template", "metadata", "labels", key]);
-    if namespace(service) != namespace(workload) || text(service, &["spec", "type"]) == Some("ExternalName") {
+    if !is(service, "v1", &["Service"])
+        || namespace(service) != namespace(workload)
+        || text(service, &["spec", "type"]) == Some("ExternalName")
+    {
         return false;
     }
-    let selector = members(service, &["spec", "selector"]);
-    if !selector.is_empty() {
-        return selector.iter().all(|entry| match &entry.value.value {
-            Value::Text(value) => label(&entry.key) == Some(value),
-            _ => false,
-        });
-    }
-    let annotation = text(service, &["metadata", "annotations", SELECTOR_ANNOTATION]).unwrap_or_default();
-    let pair =
-        |pair: &str| pair.split_once('=').is_some_and(|(key, value)| label(key.trim()) == Some(value.trim()));
-    !annotation.is_empty() && annotation.split(',').all(pair)
+    let selector = if members(service, &["spec", "selector"]).is_empty() {
+        let annotation = text(service, &["metadata", "annotations", SELECTOR_ANNOTATION]);
+        annotation.and_then(|annotation| parse_selector(annotation).ok())
+    } else {
+        texts(service, &["spec", "selector"])
+    };
+    selector.is_some_and(|selector| slices::selects(&selector, &pod_labels(workload)))
 }
 
 #[cfg(test)]
