@@ -137,8 +137,20 @@ fn notes_about(plan: &plan::SidecarPlan, workload: &DocumentNode, args: &InjectA
     if plan.has_pre_stop {
         notes.push(format!(
             "{title}: container {} keeps its own preStop hook, so the app may stop before the pod has drained; let the hook \
-             GET http://127.0.0.1:{}/wait-for-drain",
-            plan.container, args.admin_port
+             GET http://{}:{}/wait-for-drain with the header {}, whose value is that of the variable {} of container {}",
+            plan.container,
+            sidecar::loopback(args),
+            args.admin_port,
+            sidecar::DRAIN_HEADER,
+            sidecar::DRAIN_VARIABLE,
+            sidecar::SIDECAR,
+        ));
+    }
+    if !plan.other_probes.is_empty() {
+        notes.push(format!(
+            "{title}: the sidecar does not run the readinessProbe of {}; its own probe ({}) decides when the pod gets requests",
+            plan.other_probes.join(", "),
+            plan.probe
         ));
     }
     let left: Vec<&str> = plan.ports.iter().filter(|port| !port.through).map(|port| &*port.name).collect();

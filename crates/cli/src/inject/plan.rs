@@ -29,6 +29,8 @@ pub(super) struct SidecarPlan {
     pub(super) probe: AppProbe,
     /// Whether the sidecar takes over the app's readinessProbe.
     pub(super) takes_probe: bool,
+    /// The other containers with a readinessProbe, which the sidecar does not run.
+    pub(super) other_probes: Vec<String>,
     /// Whether the app has a preStop hook of its own.
     pub(super) has_pre_stop: bool,
     /// The Service that the pods register for.
@@ -71,6 +73,7 @@ pub(super) fn plan(
     speaks_plainly(service, &protocols)?;
     let container = container(workload, app)?;
     let (probe, takes_probe) = probe(workload, container, app, args)?;
+    let other_probes = other_probes(workload, container, args)?;
     let planned = ports.iter().filter_map(|port| {
         let number = port.number?;
         Some(PlannedPort { name: port.name.to_owned(), number, through: number == app })
@@ -86,6 +89,7 @@ pub(super) fn plan(
         h2c: protocols.contains("kubernetes.io/h2c"),
         probe,
         takes_probe,
+        other_probes,
         has_pre_stop: at(container, &["lifecycle", "preStop"]).is_some_and(|it| it.value != Value::Null),
         service: name(service).to_owned(),
         ports: planned.collect(),
@@ -100,6 +104,13 @@ fn has_room(workload: &DocumentNode, args: &InjectArgs) -> Result<(), CommandErr
         return Err(refused(
             workload,
             "its pods use the network of their node (hostNetwork), where the ports of two sidecars would collide",
+        ));
+    }
+    if !pod("readinessGates").is_empty() {
+        return Err(refused(
+            workload,
+            "its pods have readinessGates, and the sidecar sees only the app: a pod would get requests before its gates are true. Remove \
+             the gates, or leave this workload without the sidecar",
         ));
     }
     for (list, taken) in [("containers", SIDECAR), ("initContainers", SIDECAR), ("volumes", VOLUME)] {
@@ -132,9 +143,13 @@ fn has_room(workload: &DocumentNode, args: &InjectArgs) -> Result<(), CommandErr
 
 /// The TCP ports that the containers of the pods declare, by name.
 fn container_ports(workload: &DocumentNode) -> impl Iterator<Item = (Option<&str>, u16)> {
+    all_containers(workload).flat_map(declared)
+}
+
+fn all_containers(workload: &DocumentNode) -> impl Iterator<Item = &DocumentNode> {
     let containers =
         ["containers", "initContainers"].map(|key| elements(workload, &[&POD[..], &[key]].concat()));
-    containers.into_iter().flatten().flat_map(declared)
+    containers.into_iter().flatten()
 }
 
 fn declared(container: &DocumentNode) -> impl Iterator<Item = (Option<&str>, u16)> {
@@ -280,6 +295,30 @@ fn probe(
             ),
         )),
     }
+}
+
+/// The containers besides the app's that have a readinessProbe. Refuses them, unless the operator chose the sidecar's probe.
+fn other_probes(
+    workload: &DocumentNode,
+    app: &DocumentNode,
+    args: &InjectArgs,
+) -> Result<Vec<String>, CommandError> {
+    let name = |container: &DocumentNode| text(container, &["name"]).unwrap_or_default().to_owned();
+    let has_probe =
+        |container: &&DocumentNode| container.get("readinessProbe").is_some_and(|it| it.value != Value::Null);
+    let others = all_containers(workload).filter(has_probe).map(name).filter(|other| *other != name(app));
+    let others: Vec<String> = others.collect();
+    if others.is_empty() || args.probe.is_some() {
+        return Ok(others);
+    }
+    Err(refused(
+        workload,
+        format!(
+            "the sidecar does not run the readinessProbe of {}: a pod would get requests before that probe succeeds. Set the \
+             sidecar's probe with --probe tcp, http:PATH or grpc:SERVICE, to one that succeeds only when the whole pod is ready",
+            others.join(", ")
+        ),
+    ))
 }
 
 /// The probe of the sidecar that checks the same as this readinessProbe.

@@ -18,9 +18,9 @@ const MOUNT: &str = "/var/run/secrets/rouse";
 /// The audience of the token.
 const AUDIENCE: &str = "rouse-register";
 /// The header with the secret of the hooks.
-const DRAIN_HEADER: &str = "X-Rouse-Drain-Secret";
+pub(super) const DRAIN_HEADER: &str = "X-Rouse-Drain-Secret";
 /// The variable with the secret of the hooks.
-const DRAIN_VARIABLE: &str = "ROUSE_DRAIN_SECRET";
+pub(super) const DRAIN_VARIABLE: &str = "ROUSE_DRAIN_SECRET";
 
 /// The secret of the hooks of a workload that has the sidecar.
 pub(super) fn drain_secret(workload: &DocumentNode) -> Option<String> {
@@ -133,13 +133,22 @@ fn container(plan: &SidecarPlan, probe_times: &Json, secret: &str, args: &Inject
     container
 }
 
+/// The address of the pod's loopback, as URLs have it.
+pub(super) fn loopback(args: &InjectArgs) -> &'static str {
+    match args.ip_family {
+        IpFamily::Ipv4 => "127.0.0.1",
+        IpFamily::Ipv6 => "[::1]",
+    }
+}
+
 /// The flags of `rouse sidecar`. Flags and not variables: Kubernetes sets variables like `ROUSE_PORT` for a Service of the
 /// name `rouse`, and flags come first.
 fn arguments(plan: &SidecarPlan, args: &InjectArgs) -> Vec<String> {
-    let (everywhere, local) = match args.ip_family {
-        IpFamily::Ipv4 => ("0.0.0.0", "127.0.0.1"),
-        IpFamily::Ipv6 => ("[::]", "[::1]"),
+    let everywhere = match args.ip_family {
+        IpFamily::Ipv4 => "0.0.0.0",
+        IpFamily::Ipv6 => "[::]",
     };
+    let local = loopback(args);
     let mut flags = vec![
         ("listen", format!("{everywhere}:{}", args.sidecar_port)),
         ("admin", format!("{everywhere}:{}", args.admin_port)),
