@@ -13,9 +13,10 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use rouse_config::document::{DocumentError, DocumentNode, Value, emit};
+use rouse_daemon::sidecar::settings::{DRAIN_SECRET_HEADER, is_drain_secret};
 use rouse_net::random;
 
-pub use args::{AppProbe, HELP, InjectArgs, ObjectFormat};
+pub use args::{HELP, InjectArgs, ObjectFormat};
 
 use crate::CommandError;
 use crate::Streams;
@@ -77,7 +78,11 @@ fn read(source: &InputSource) -> Result<Vec<DocumentNode>, CommandError> {
 
 /// The secrets of the workloads that have the sidecar: a second run keeps them.
 fn secrets(objects: &[DocumentNode], pairs: &[Pair]) -> BTreeMap<usize, String> {
-    let known = |pair: &Pair| Some((pair.workload, sidecar::drain_secret(objects.get(pair.workload)?)?));
+    let known = |pair: &Pair| {
+        // One that the sidecar would not accept is replaced.
+        let secret = sidecar::drain_secret(objects.get(pair.workload)?).filter(|it| is_drain_secret(it))?;
+        Some((pair.workload, secret))
+    };
     pairs.iter().filter_map(known).collect()
 }
 
@@ -141,7 +146,7 @@ fn notes_about(plan: &plan::SidecarPlan, workload: &DocumentNode, args: &InjectA
             plan.container,
             sidecar::loopback(args),
             args.admin_port,
-            sidecar::DRAIN_HEADER,
+            DRAIN_SECRET_HEADER,
             sidecar::DRAIN_VARIABLE,
             sidecar::SIDECAR,
         ));

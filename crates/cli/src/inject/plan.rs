@@ -4,8 +4,9 @@
 use std::collections::BTreeSet;
 
 use rouse_config::document::{DocumentNode, Value};
+use rouse_daemon::sidecar::settings::AppCheck;
 
-use super::args::{AppProbe, InjectArgs};
+use super::args::InjectArgs;
 use super::objects::{name, refused};
 use super::sidecar::{SIDECAR, VOLUME};
 use super::tree::{at, elements, is_named, text};
@@ -26,7 +27,7 @@ pub(super) struct SidecarPlan {
     /// Whether the app speaks HTTP/2 without TLS.
     pub(super) h2c: bool,
     /// How the sidecar probes the app.
-    pub(super) probe: AppProbe,
+    pub(super) probe: AppCheck,
     /// Whether the sidecar takes over the app's readinessProbe.
     pub(super) takes_probe: bool,
     /// The other containers with a readinessProbe, which the sidecar does not run.
@@ -276,7 +277,7 @@ fn probe(
     container: &DocumentNode,
     app: u16,
     args: &InjectArgs,
-) -> Result<(AppProbe, bool), CommandError> {
+) -> Result<(AppCheck, bool), CommandError> {
     let own = container.get("readinessProbe").filter(|it| it.value != Value::Null);
     let taken = own.map(|own| translated(own, container, app));
     match (&args.probe, taken) {
@@ -284,7 +285,7 @@ fn probe(
         (Some(wanted), taken) => {
             Ok((wanted.clone(), taken.is_some_and(|taken| taken.as_ref() == Ok(wanted))))
         }
-        (None, None) => Ok((AppProbe::Tcp, false)),
+        (None, None) => Ok((AppCheck::Tcp, false)),
         (None, Some(Ok(probe))) => Ok((probe, true)),
         (None, Some(Err(why))) => Err(refused(
             workload,
@@ -322,7 +323,7 @@ fn other_probes(
 }
 
 /// The probe of the sidecar that checks the same as this readinessProbe.
-fn translated(probe: &DocumentNode, container: &DocumentNode, app: u16) -> Result<AppProbe, String> {
+fn translated(probe: &DocumentNode, container: &DocumentNode, app: u16) -> Result<AppCheck, String> {
     let (port, probe) = handler(probe)?;
     let port = match port {
         Some(DocumentNode { value: Value::Text(wanted), .. }) => {
@@ -335,7 +336,7 @@ fn translated(probe: &DocumentNode, container: &DocumentNode, app: u16) -> Resul
 }
 
 /// What a readinessProbe checks, if the sidecar can check it: the port, and the probe of the sidecar.
-pub(super) fn handler(probe: &DocumentNode) -> Result<(Option<&DocumentNode>, AppProbe), String> {
+pub(super) fn handler(probe: &DocumentNode) -> Result<(Option<&DocumentNode>, AppCheck), String> {
     let is_set = |node: &DocumentNode, key: &str| node.get(key).is_some_and(|it| it.value != Value::Null);
     let plain = |handler: &DocumentNode| {
         if is_set(handler, "host") { Err("it has host".to_owned()) } else { Ok(()) }
@@ -353,15 +354,15 @@ pub(super) fn handler(probe: &DocumentNode) -> Result<(Option<&DocumentNode>, Ap
         }
         let path = text(get, &["path"]).filter(|path| !path.is_empty()).unwrap_or("/");
         let slash = if path.starts_with('/') { "" } else { "/" };
-        return Ok((get.get("port"), AppProbe::Http(format!("{slash}{path}"))));
+        return Ok((get.get("port"), AppCheck::Http(format!("{slash}{path}"))));
     }
     if let Some(socket) = probe.get("tcpSocket") {
         plain(socket)?;
-        return Ok((socket.get("port"), AppProbe::Tcp));
+        return Ok((socket.get("port"), AppCheck::Tcp));
     }
     if let Some(grpc) = probe.get("grpc") {
         let service = text(grpc, &["service"]).unwrap_or_default();
-        return Ok((grpc.get("port"), AppProbe::Grpc(service.to_owned())));
+        return Ok((grpc.get("port"), AppCheck::Grpc(service.to_owned())));
     }
     Err("it has no httpGet, tcpSocket or grpc".to_owned())
 }

@@ -1,6 +1,8 @@
 //! Changes the objects as planned: the sidecar's container and volume, the hooks, and the target port of the Service.
 
 use rouse_config::document::{DocumentNode, Value};
+use rouse_daemon::sidecar::settings::DRAIN_SECRET_HEADER;
+use rouse_net::auth::REGISTER_AUDIENCE;
 use serde_json::{Value as Json, json};
 
 use super::args::InjectArgs;
@@ -15,10 +17,6 @@ pub(super) const SIDECAR: &str = "rouse-sidecar";
 pub(super) const VOLUME: &str = "rouse-register";
 /// Where it is mounted.
 const MOUNT: &str = "/var/run/secrets/rouse";
-/// The audience of the token.
-const AUDIENCE: &str = "rouse-register";
-/// The header with the secret of the hooks.
-pub(super) const DRAIN_HEADER: &str = "X-Rouse-Drain-Secret";
 /// The variable with the secret of the hooks.
 pub(super) const DRAIN_VARIABLE: &str = "ROUSE_DRAIN_SECRET";
 
@@ -94,7 +92,7 @@ fn hook(path: &str, secret: &str, args: &InjectArgs) -> Json {
     json!({ "httpGet": {
         "path": path,
         "port": args.admin_port.get(),
-        "httpHeaders": [{ "name": DRAIN_HEADER, "value": secret }],
+        "httpHeaders": [{ "name": DRAIN_SECRET_HEADER, "value": secret }],
     } })
 }
 
@@ -189,7 +187,7 @@ fn variables(secret: &str) -> Json {
 /// The token of the pod and the CA of the gateways.
 fn volume(args: &InjectArgs) -> Json {
     json!({ "name": VOLUME, "projected": { "sources": [
-        { "serviceAccountToken": { "audience": AUDIENCE, "expirationSeconds": args.token_seconds(), "path": "token" } },
+        { "serviceAccountToken": { "audience": REGISTER_AUDIENCE, "expirationSeconds": args.token_seconds(), "path": "token" } },
         { "configMap": { "name": args.ca_configmap, "items": [{ "key": "ca.crt", "path": "ca.crt" }] } },
     ] } })
 }

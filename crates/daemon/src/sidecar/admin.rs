@@ -10,12 +10,9 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 
 use super::lifecycle::Drain;
-use super::settings::DrainSecret;
+use super::settings::{DRAIN_SECRET_HEADER, DrainSecret};
 use crate::admin::{self, AdminState, Peer, Refusal};
 use crate::process::ready::Ready;
-
-/// The header that carries the secret.
-const SECRET_HEADER: &str = "x-rouse-drain-secret";
 
 /// What the hooks need.
 #[derive(Debug)]
@@ -53,7 +50,7 @@ async fn drain(
     Extension(Peer(peer)): Extension<Peer>,
     headers: HeaderMap,
 ) -> Response {
-    let mut given = headers.get_all(SECRET_HEADER).iter();
+    let mut given = headers.get_all(DRAIN_SECRET_HEADER).iter();
     let secret = given.next().filter(|_| given.next().is_none());
     let known = hooks.secret.as_ref().zip(secret).is_some_and(|(secret, given)| secret.is(given.as_bytes()));
     if !known && !peer.ip().to_canonical().is_loopback() {
