@@ -20,7 +20,7 @@ pub struct InjectArgs {
     /// are not changed.
     #[arg(short = 'f', long = "file", value_name = "FILE")]
     pub file: PathBuf,
-    /// Take out everything that `rouse inject` has added
+    /// Remove everything that `rouse inject` has added
     #[arg(long)]
     pub remove: bool,
     /// A workload to change; may be repeated [default: every Deployment, StatefulSet and DaemonSet of the file]
@@ -50,7 +50,7 @@ pub struct InjectArgs {
     /// How long a token of a pod is valid: 10m to 24h. The kubelet renews it in time
     #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = token_lifetime)]
     pub token_lifetime: HumanDuration,
-    /// How the sidecar asks the app whether it is ready: tcp, http:PATH or grpc:SERVICE [default: as the readinessProbe of the
+    /// How the sidecar checks whether the app is ready: tcp, http:PATH or grpc:SERVICE [default: as the readinessProbe of the
     /// app; without one, tcp]
     #[arg(long, value_name = "PROBE")]
     pub probe: Option<AppCheck>,
@@ -116,8 +116,8 @@ readinessProbe of the app, and both containers get a preStop hook that waits unt
 preStop hook keeps it.
 
 The file must have the workload and the Service that selects its pods. The annotation rouse.dev/injected on both records what \
-was there; --remove restores it. Comments and the layout of the file are not kept. A second run on the output changes nothing, or \
-applies other flags.
+was there; --remove restores it. Comments and the layout of the file are not kept. With the same \
+flags a second run on the output changes nothing; other flags replace the first.
 
 The gateways must accept registrations (rouse install --register-secret), and the namespace of the workload needs the ConfigMap \
 of --ca-configmap.

@@ -1,13 +1,13 @@
-//! `rouse inject`: adds the sidecar to workloads and leads their Services to it, or takes both out again. It changes files, not
-//! the cluster.
+//! `rouse inject`: adds the sidecar to workloads and points their Services at it, or removes it. It changes files, not the
+//! cluster.
 
 mod args;
+mod document_path;
 mod editor;
-mod objects;
+mod patch;
 mod plan;
 mod record;
-mod sidecar;
-mod tree;
+mod selection;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -21,22 +21,22 @@ pub use args::{HELP, InjectArgs, ObjectFormat};
 use crate::CommandError;
 use crate::Streams;
 use crate::input::{Head, InputSource, printable};
-use objects::{Identity, Pair, refused, title};
 use record::{ObjectRole, restore};
+use selection::{Identity, Pair, refused, title};
 
 /// Prints the changed objects.
 pub(crate) fn run(args: &InjectArgs, streams: &mut Streams<'_>) -> Result<(), CommandError> {
     let mut notes: Vec<String> = Vec::new();
     let source = InputSource::load(&args.file, streams.stdin, &mut |note| notes.push(note.to_owned()))?;
     let mut objects = read(&source)?;
-    let pairs = objects::pairs(&objects, args)?;
+    let pairs = selection::pairs(&objects, args)?;
     let identities: Vec<Identity> = objects.iter().map(Identity::of).collect();
     let secrets = secrets(&objects, &pairs);
     take_out(&mut objects, &pairs)?;
     if args.remove {
         if pairs.is_empty() {
             notes.push(
-                "nothing to take out: no workload of the file has the annotation of rouse inject".to_owned(),
+                "nothing to remove: no workload of the file has the annotation of rouse inject".to_owned(),
             );
         }
     } else {
@@ -65,7 +65,7 @@ fn read(source: &InputSource) -> Result<Vec<DocumentNode>, CommandError> {
                 for (key, value) in [("kind", &list.kind), ("apiVersion", &list.api_version)] {
                     if node.get(key).is_none() {
                         let value = serde_json::Value::from(value.as_str());
-                        tree::put(&mut node, key, (&value).into(), Some(0));
+                        document_path::put(&mut node, key, (&value).into(), Some(0));
                     }
                 }
             }
@@ -80,7 +80,7 @@ fn read(source: &InputSource) -> Result<Vec<DocumentNode>, CommandError> {
 fn secrets(objects: &[DocumentNode], pairs: &[Pair]) -> BTreeMap<usize, String> {
     let known = |pair: &Pair| {
         // One that the sidecar would not accept is replaced.
-        let secret = sidecar::drain_secret(objects.get(pair.workload)?).filter(|it| is_drain_secret(it))?;
+        let secret = patch::drain_secret(objects.get(pair.workload)?).filter(|it| is_drain_secret(it))?;
         Some((pair.workload, secret))
     };
     pairs.iter().filter_map(known).collect()
@@ -111,7 +111,7 @@ fn add(
         };
         let plan = plan::plan(workload, service, args)?;
         notes.extend(notes_about(&plan, workload, args));
-        let others = objects::bypasses(objects, *pair);
+        let others = selection::bypasses(objects, *pair);
         if !others.is_empty() {
             notes.push(format!("requests to {} do not go through the sidecar", others.join(", ")));
         }
@@ -125,12 +125,13 @@ fn add(
                 Some(secret) => secret.clone(),
                 None => new_secret()?,
             };
-            sidecar::workload(workload, &plan, &secret, args).map_err(failed)?;
+            patch::workload(workload, &plan, &secret, args).map_err(failed)?;
         }
         // Several workloads may have one Service.
-        if let Some(service) = objects.get_mut(pair.service).filter(|service| !objects::is_injected(service))
+        if let Some(service) =
+            objects.get_mut(pair.service).filter(|service| !selection::is_injected(service))
         {
-            sidecar::service(service, &plan, args).map_err(failed)?;
+            patch::service(service, &plan, args).map_err(failed)?;
         }
     }
     Ok(notes)
@@ -144,11 +145,11 @@ fn notes_about(plan: &plan::SidecarPlan, workload: &DocumentNode, args: &InjectA
             "{title}: container {} keeps its own preStop hook, so the app may stop before the pod has drained; let the hook \
              GET http://{}:{}/wait-for-drain with the header {}, whose value is that of the variable {} of container {}",
             plan.container,
-            sidecar::loopback(args),
+            patch::loopback(args),
             args.admin_port,
             DRAIN_SECRET_HEADER,
-            sidecar::DRAIN_VARIABLE,
-            sidecar::SIDECAR,
+            patch::DRAIN_VARIABLE,
+            patch::SIDECAR,
         ));
     }
     if !plan.other_probes.is_empty() {
@@ -158,10 +159,11 @@ fn notes_about(plan: &plan::SidecarPlan, workload: &DocumentNode, args: &InjectA
             plan.probe
         ));
     }
-    let left: Vec<&str> = plan.ports.iter().filter(|port| !port.through).map(|port| &*port.name).collect();
+    let left: Vec<&str> =
+        plan.ports.iter().filter(|port| !port.via_sidecar).map(|port| &*port.name).collect();
     if !left.is_empty() {
         notes.push(format!(
-            "Service {}: its ports {} still lead to the app itself, without the sidecar",
+            "Service {}: its ports {} still bypass the sidecar",
             plan.service,
             left.join(", ")
         ));

@@ -1,5 +1,4 @@
-//! Decides how the sidecar stands before an app: its container, its port, its protocol and its probe. Refuses what would not
-//! work.
+//! Plans the sidecar of a workload: the app's container, port, protocol and probe. Rejects workloads that a sidecar would break.
 
 use std::collections::BTreeSet;
 
@@ -7,9 +6,9 @@ use rouse_config::document::{DocumentNode, Value};
 use rouse_daemon::sidecar::settings::AppCheck;
 
 use super::args::InjectArgs;
-use super::objects::{name, refused};
-use super::sidecar::{SIDECAR, VOLUME};
-use super::tree::{at, elements, is_named, text};
+use super::document_path::{at, elements, is_named, text};
+use super::patch::{SIDECAR, VOLUME};
+use super::selection::{name, refused};
 use crate::CommandError;
 
 /// The part of a workload that is the spec of its pods.
@@ -49,8 +48,8 @@ pub(super) struct PlannedPort {
     pub(super) name: String,
     /// Its number on the pod.
     pub(super) number: u16,
-    /// Whether it leads to the app that gets the sidecar.
-    pub(super) through: bool,
+    /// Whether its requests go through the sidecar.
+    pub(super) via_sidecar: bool,
 }
 
 /// A port of the Service as the file has it.
@@ -66,18 +65,18 @@ pub(super) fn plan(
     service: &DocumentNode,
     args: &InjectArgs,
 ) -> Result<SidecarPlan, CommandError> {
-    has_room(workload, args)?;
+    check_conflicts(workload, args)?;
     let ports = service_ports(workload, service);
     let app = app_port(&ports, service, args)?;
     let main = ports.iter().filter(|port| port.number == Some(app));
     let protocols: BTreeSet<&str> = main.map(|port| protocol(port)).collect();
-    speaks_plainly(service, &protocols)?;
+    reject_tls(service, &protocols)?;
     let container = container(workload, app)?;
     let (probe, takes_probe) = probe(workload, container, app, args)?;
     let other_probes = other_probes(workload, container, args)?;
     let planned = ports.iter().filter_map(|port| {
         let number = port.number?;
-        Some(PlannedPort { name: port.name.to_owned(), number, through: number == app })
+        Some(PlannedPort { name: port.name.to_owned(), number, via_sidecar: number == app })
     });
     let grace =
         match at(workload, &[&POD[..], &["terminationGracePeriodSeconds"]].concat()).map(|it| &it.value) {
@@ -99,7 +98,7 @@ pub(super) fn plan(
 }
 
 /// Refuses pods that use the names or the ports of the sidecar, or the network of their node.
-fn has_room(workload: &DocumentNode, args: &InjectArgs) -> Result<(), CommandError> {
+fn check_conflicts(workload: &DocumentNode, args: &InjectArgs) -> Result<(), CommandError> {
     let pod = |key: &str| elements(workload, &[&POD[..], &[key]].concat());
     if at(workload, &[&POD[..], &["hostNetwork"]].concat()).is_some_and(|it| it.value == Value::Bool(true)) {
         return Err(refused(
@@ -118,9 +117,7 @@ fn has_room(workload: &DocumentNode, args: &InjectArgs) -> Result<(), CommandErr
         if pod(list).iter().any(|it| is_named(it, taken)) {
             return Err(refused(
                 workload,
-                format!(
-                    "{list} has {taken}, without the annotation of rouse inject: remove it by hand, or rename it"
-                ),
+                format!("{list} already has {taken}, which rouse inject did not add: rename or remove it"),
             ));
         }
     }
@@ -243,7 +240,7 @@ fn looks_like_http(port: &ServicePort<'_>) -> bool {
 }
 
 /// Refuses an app that speaks TLS: the sidecar does not.
-fn speaks_plainly(service: &DocumentNode, protocols: &BTreeSet<&str>) -> Result<(), CommandError> {
+fn reject_tls(service: &DocumentNode, protocols: &BTreeSet<&str>) -> Result<(), CommandError> {
     let annotation = text(service, &["metadata", "annotations", "rouse.dev/upstream-tls"]);
     if annotation == Some("true") || (protocols.contains("https") && annotation != Some("false")) {
         return Err(refused(
@@ -281,7 +278,7 @@ fn probe(
     let own = container.get("readinessProbe").filter(|it| it.value != Value::Null);
     let taken = own.map(|own| translated(own, container, app));
     match (&args.probe, taken) {
-        // The app's own probe decides too, unless the sidecar asks the same.
+        // The app's own probe decides too, unless the sidecar runs the same probe.
         (Some(wanted), taken) => {
             Ok((wanted.clone(), taken.is_some_and(|taken| taken.as_ref() == Ok(wanted))))
         }
@@ -291,7 +288,7 @@ fn probe(
             workload,
             format!(
                 "the sidecar cannot take over the readinessProbe of container {}: {why}. A pod would get requests before that \
-                 probe succeeds. Say what the sidecar asks instead with --probe tcp, http:PATH or grpc:SERVICE",
+                 probe succeeds. Set the sidecar's probe with --probe tcp, http:PATH or grpc:SERVICE",
                 text(container, &["name"]).unwrap_or_default()
             ),
         )),

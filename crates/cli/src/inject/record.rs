@@ -6,9 +6,9 @@ use rouse_config::document::{DocumentError, DocumentNode, Value};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use super::document_path::{self as tree, PathStep};
+use super::patch::{SIDECAR, VOLUME};
 use super::plan::{POD, handler};
-use super::sidecar::{SIDECAR, VOLUME};
-use super::tree::{self, PathStep};
 
 /// The annotation with the record.
 pub(super) const INJECTED: &str = "rouse.dev/injected";

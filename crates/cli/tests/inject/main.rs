@@ -290,7 +290,7 @@ fn ports_that_lead_elsewhere_are_registered_and_left_as_they_are() {
     let registered: Vec<&str> =
         flags(&sidecar).into_iter().filter_map(|it| it.strip_prefix("--port=")).collect();
     assert_eq!(registered, ["http=8012", "old=8012", "metrics=9090"]);
-    assert!(ran.err.contains("its ports metrics still lead to the app itself"), "{}", ran.err);
+    assert!(ran.err.contains("its ports metrics still bypass the sidecar"), "{}", ran.err);
 }
 
 #[test]
@@ -377,12 +377,12 @@ fn what_would_not_work_is_refused() {
         (
             vec![(0, "/spec/template/spec/volumes", json!([{"name": "rouse-register"}]))],
             "",
-            "volumes has rouse-register",
+            "volumes already has rouse-register, which rouse inject did not add",
         ),
         (
             vec![(0, "/spec/template/spec/initContainers", json!([{"name": "rouse-sidecar"}]))],
             "",
-            "initContainers has rouse-sidecar",
+            "initContainers already has rouse-sidecar",
         ),
         (
             vec![],

@@ -6,9 +6,9 @@ use rouse_net::auth::REGISTER_AUDIENCE;
 use serde_json::{Value as Json, json};
 
 use super::args::InjectArgs;
+use super::document_path::{PathStep, elements, is_named, text};
 use super::editor::Editor;
 use super::plan::{POD, SidecarPlan};
-use super::tree::{PathStep, elements, is_named, text};
 use crate::names::IpFamily;
 
 /// The name of the sidecar's container.
@@ -54,7 +54,7 @@ pub(super) fn workload(
     editor.finish()
 }
 
-/// Leads the Service's ports to the sidecar.
+/// Points the Service's ports at the sidecar.
 pub(super) fn service(
     object: &mut DocumentNode,
     plan: &SidecarPlan,
@@ -62,7 +62,7 @@ pub(super) fn service(
 ) -> Result<(), serde_json::Error> {
     let alone = elements(object, &["spec", "ports"]).len() == 1;
     let mut editor = Editor::new(object);
-    for port in plan.ports.iter().filter(|port| port.through) {
+    for port in plan.ports.iter().filter(|port| port.via_sidecar) {
         let step = if alone { PathStep::Only } else { PathStep::Named(port.name.clone()) };
         let path = ["spec".into(), "ports".into(), step];
         editor.set(&path, "targetPort", &args.sidecar_port.get().into());
@@ -158,7 +158,7 @@ fn arguments(plan: &SidecarPlan, args: &InjectArgs) -> Vec<String> {
     ];
     flags.extend(args.limit().map(|limit| ("concurrency", limit.to_string())));
     flags.extend(plan.ports.iter().map(|port| {
-        let number = if port.through { args.sidecar_port.get() } else { port.number };
+        let number = if port.via_sidecar { args.sidecar_port.get() } else { port.number };
         ("port", format!("{}={number}", port.name))
     }));
     flags.push(match &args.register {

@@ -1,12 +1,12 @@
-//! The objects of the file: which are workloads and Services, and which Service selects which workload.
+//! Selects the workloads of the file that get the sidecar, each with the Service that its pods register for.
 
 use rouse_config::document::{DocumentNode, MapEntry, Value};
 use rouse_core::slices::{self, Labels};
 use rouse_kube::objects::slices::{SELECTOR_ANNOTATION, parse_selector};
 
 use super::args::InjectArgs;
+use super::document_path::{at, members, text};
 use super::record::INJECTED;
-use super::tree::{at, members, text};
 use crate::CommandError;
 use crate::input::printable;
 
@@ -94,7 +94,7 @@ pub(super) fn pairs(objects: &[DocumentNode], args: &InjectArgs) -> Result<Vec<P
         .collect();
     let wanted = |object: &DocumentNode| {
         let named = args.workload.is_empty() || args.workload.iter().any(|wanted| wanted == name(object));
-        // Without the annotation there is nothing to take out.
+        // Without the annotation there is nothing to remove.
         named && (!args.remove || is_injected(object))
     };
     if let Some(missing) = args
@@ -118,12 +118,16 @@ pub(super) fn pairs(objects: &[DocumentNode], args: &InjectArgs) -> Result<Vec<P
             "no workload is in the file: expected a Deployment, StatefulSet or DaemonSet (apps/v1) and its Service".to_owned(),
         ));
     }
-    alone(objects, &pairs, args)?;
+    reject_orphan_services(objects, &pairs, args)?;
     Ok(pairs)
 }
 
 /// Refuses an injected Service without its workload: its target port would lead nowhere.
-fn alone(objects: &[DocumentNode], pairs: &[Pair], args: &InjectArgs) -> Result<(), CommandError> {
+fn reject_orphan_services(
+    objects: &[DocumentNode],
+    pairs: &[Pair],
+    args: &InjectArgs,
+) -> Result<(), CommandError> {
     let alone = objects.iter().enumerate().find(|(n, object)| {
         is(object, "v1", &["Service"]) && is_injected(object) && !pairs.iter().any(|pair| pair.service == *n)
     });
