@@ -2,13 +2,12 @@
 
 #![allow(clippy::doc_markdown, reason = "doc comments are help texts here, and backticks would be printed")]
 
-use std::fmt;
 use std::num::{NonZeroU16, NonZeroU32};
 use std::path::PathBuf;
-use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
 use rouse_config::duration::HumanDuration;
+use rouse_daemon::sidecar::settings::{AppCheck, DRAIN_SECRET_RULE, is_drain_secret};
 
 use crate::names::{IMAGE, IpFamily, image, label, object_name};
 
@@ -21,7 +20,7 @@ pub struct InjectArgs {
     /// are not changed.
     #[arg(short = 'f', long = "file", value_name = "FILE")]
     pub file: PathBuf,
-    /// Take out everything that `rouse inject` has added
+    /// Remove everything that `rouse inject` has added
     #[arg(long)]
     pub remove: bool,
     /// A workload to change; may be repeated [default: every Deployment, StatefulSet and DaemonSet of the file]
@@ -51,10 +50,10 @@ pub struct InjectArgs {
     /// How long a token of a pod is valid: 10m to 24h. The kubelet renews it in time
     #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = token_lifetime)]
     pub token_lifetime: HumanDuration,
-    /// How the sidecar asks the app whether it is ready: tcp, http:PATH or grpc:SERVICE [default: as the readinessProbe of the
+    /// How the sidecar checks whether the app is ready: tcp, http:PATH or grpc:SERVICE [default: as the readinessProbe of the
     /// app; without one, tcp]
     #[arg(long, value_name = "PROBE")]
-    pub probe: Option<AppProbe>,
+    pub probe: Option<AppCheck>,
     /// The most requests that the app gets at a time; 0 for no limit
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     pub concurrency: u32,
@@ -96,40 +95,6 @@ pub enum ObjectFormat {
     Json,
 }
 
-/// How the sidecar asks the app whether it is ready.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum AppProbe {
-    /// The app accepts a connection.
-    Tcp,
-    /// A GET of this path gets a success.
-    Http(String),
-    /// gRPC's health check of this service says SERVING.
-    Grpc(String),
-}
-
-impl fmt::Display for AppProbe {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tcp => f.write_str("tcp"),
-            Self::Http(path) => write!(f, "http:{path}"),
-            Self::Grpc(service) => write!(f, "grpc:{service}"),
-        }
-    }
-}
-
-impl FromStr for AppProbe {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text.split_once(':') {
-            None if text == "tcp" => Ok(Self::Tcp),
-            Some(("http", path)) if path.starts_with('/') => Ok(Self::Http(path.to_owned())),
-            Some(("grpc", service)) => Ok(Self::Grpc(service.to_owned())),
-            _ => Err("expected tcp, http:PATH like http:/ready, or grpc:SERVICE".to_owned()),
-        }
-    }
-}
-
 /// Kubernetes issues no token for less than ten minutes.
 fn token_lifetime(text: &str) -> Result<HumanDuration, String> {
     let lifetime: HumanDuration = text.parse().map_err(|error| format!("{error}"))?;
@@ -139,12 +104,8 @@ fn token_lifetime(text: &str) -> Result<HumanDuration, String> {
     }
 }
 
-/// It goes into a header.
 fn secret(text: &str) -> Result<String, String> {
-    if (16..=128).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Ok(text.to_owned());
-    }
-    Err("expected 16 to 128 printable ASCII characters without spaces".to_owned())
+    if is_drain_secret(text) { Ok(text.to_owned()) } else { Err(format!("expected {DRAIN_SECRET_RULE}")) }
 }
 
 /// The text at the end of `rouse inject --help`.
@@ -155,8 +116,8 @@ readinessProbe of the app, and both containers get a preStop hook that waits unt
 preStop hook keeps it.
 
 The file must have the workload and the Service that selects its pods. The annotation rouse.dev/injected on both records what \
-was there; --remove restores it. Comments and the layout of the file are not kept. A second run on the output changes nothing, or \
-applies other flags.
+was there; --remove restores it. Comments and the layout of the file are not kept. With the same \
+flags a second run on the output changes nothing; other flags replace the first.
 
 The gateways must accept registrations (rouse install --register-secret), and the namespace of the workload needs the ConfigMap \
 of --ca-configmap.
@@ -176,10 +137,10 @@ mod tests {
     #[test]
     fn values_are_checked() {
         for good in ["tcp", "http:/", "http:/a:b", "grpc:", "grpc:cart.v1.Cart"] {
-            assert_eq!(good.parse::<AppProbe>().unwrap().to_string(), good);
+            assert_eq!(good.parse::<AppCheck>().unwrap().to_string(), good);
         }
         for bad in ["", "udp", "http", "http:ready", "grpc", "tcp:80"] {
-            assert!(bad.parse::<AppProbe>().is_err(), "{bad}");
+            assert!(bad.parse::<AppCheck>().is_err(), "{bad}");
         }
         assert!(token_lifetime("10m").is_ok() && token_lifetime("24h").is_ok());
         for bad in ["9m", "25h", "0s", "x"] {

@@ -1,44 +1,48 @@
-//! `rouse inject`: adds the sidecar to workloads and leads their Services to it, or takes both out again. It changes files, not
-//! the cluster.
+//! `rouse inject`: adds the sidecar to workloads and points their Services at it, or removes it. It changes files, not the
+//! cluster.
 
 mod args;
+mod document_path;
 mod editor;
-mod objects;
+mod patch;
 mod plan;
-mod sidecar;
-mod tree;
+mod record;
+mod selection;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use rouse_config::document::{DocumentError, DocumentNode, Value, emit};
+use rouse_daemon::sidecar::settings::{DRAIN_SECRET_HEADER, is_drain_secret};
 use rouse_net::random;
 
-pub use args::{AppProbe, HELP, InjectArgs, ObjectFormat};
+pub use args::{HELP, InjectArgs, ObjectFormat};
 
 use crate::CommandError;
 use crate::Streams;
 use crate::input::{Head, InputSource, printable};
-use editor::restore;
-use objects::{Pair, refused, title};
+use record::{ObjectRole, restore};
+use selection::{Identity, Pair, refused, title};
 
 /// Prints the changed objects.
 pub(crate) fn run(args: &InjectArgs, streams: &mut Streams<'_>) -> Result<(), CommandError> {
     let mut notes: Vec<String> = Vec::new();
     let source = InputSource::load(&args.file, streams.stdin, &mut |note| notes.push(note.to_owned()))?;
     let mut objects = read(&source)?;
-    let pairs = objects::pairs(&objects, args)?;
+    let pairs = selection::pairs(&objects, args)?;
+    let identities: Vec<Identity> = objects.iter().map(Identity::of).collect();
     let secrets = secrets(&objects, &pairs);
     take_out(&mut objects, &pairs)?;
     if args.remove {
         if pairs.is_empty() {
             notes.push(
-                "nothing to take out: no workload of the file has the annotation of rouse inject".to_owned(),
+                "nothing to remove: no workload of the file has the annotation of rouse inject".to_owned(),
             );
         }
     } else {
         notes.extend(add(&mut objects, &pairs, &secrets, args)?);
     }
+    identities.iter().zip(&objects).try_for_each(|(identity, object)| identity.check(object))?;
     for note in notes {
         writeln!(streams.err, "note: {}", printable(&note))?;
     }
@@ -61,7 +65,7 @@ fn read(source: &InputSource) -> Result<Vec<DocumentNode>, CommandError> {
                 for (key, value) in [("kind", &list.kind), ("apiVersion", &list.api_version)] {
                     if node.get(key).is_none() {
                         let value = serde_json::Value::from(value.as_str());
-                        tree::put(&mut node, key, (&value).into(), Some(0));
+                        document_path::put(&mut node, key, (&value).into(), Some(0));
                     }
                 }
             }
@@ -74,15 +78,20 @@ fn read(source: &InputSource) -> Result<Vec<DocumentNode>, CommandError> {
 
 /// The secrets of the workloads that have the sidecar: a second run keeps them.
 fn secrets(objects: &[DocumentNode], pairs: &[Pair]) -> BTreeMap<usize, String> {
-    let known = |pair: &Pair| Some((pair.workload, sidecar::drain_secret(objects.get(pair.workload)?)?));
+    let known = |pair: &Pair| {
+        // One that the sidecar would not accept is replaced.
+        let secret = patch::drain_secret(objects.get(pair.workload)?).filter(|it| is_drain_secret(it))?;
+        Some((pair.workload, secret))
+    };
     pairs.iter().filter_map(known).collect()
 }
 
 /// Restores the workloads and their Services.
 fn take_out(objects: &mut [DocumentNode], pairs: &[Pair]) -> Result<(), CommandError> {
-    for number in pairs.iter().flat_map(|pair| [pair.workload, pair.service]) {
+    let both = |pair: &Pair| [(pair.workload, ObjectRole::Workload), (pair.service, ObjectRole::Service)];
+    for (number, role) in pairs.iter().flat_map(both) {
         let Some(object) = objects.get_mut(number) else { continue };
-        restore(object).map_err(|error| refused(object, error.to_string()))?;
+        restore(object, role).map_err(|error| refused(object, error.to_string()))?;
     }
     Ok(())
 }
@@ -102,7 +111,7 @@ fn add(
         };
         let plan = plan::plan(workload, service, args)?;
         notes.extend(notes_about(&plan, workload, args));
-        let others = objects::bypasses(objects, *pair);
+        let others = selection::bypasses(objects, *pair);
         if !others.is_empty() {
             notes.push(format!("requests to {} do not go through the sidecar", others.join(", ")));
         }
@@ -116,12 +125,13 @@ fn add(
                 Some(secret) => secret.clone(),
                 None => new_secret()?,
             };
-            sidecar::workload(workload, &plan, &secret, args).map_err(failed)?;
+            patch::workload(workload, &plan, &secret, args).map_err(failed)?;
         }
         // Several workloads may have one Service.
-        if let Some(service) = objects.get_mut(pair.service).filter(|service| !objects::is_injected(service))
+        if let Some(service) =
+            objects.get_mut(pair.service).filter(|service| !selection::is_injected(service))
         {
-            sidecar::service(service, &plan, args).map_err(failed)?;
+            patch::service(service, &plan, args).map_err(failed)?;
         }
     }
     Ok(notes)
@@ -133,14 +143,27 @@ fn notes_about(plan: &plan::SidecarPlan, workload: &DocumentNode, args: &InjectA
     if plan.has_pre_stop {
         notes.push(format!(
             "{title}: container {} keeps its own preStop hook, so the app may stop before the pod has drained; let the hook \
-             GET http://127.0.0.1:{}/wait-for-drain",
-            plan.container, args.admin_port
+             GET http://{}:{}/wait-for-drain with the header {}, whose value is that of the variable {} of container {}",
+            plan.container,
+            patch::loopback(args),
+            args.admin_port,
+            DRAIN_SECRET_HEADER,
+            patch::DRAIN_VARIABLE,
+            patch::SIDECAR,
         ));
     }
-    let left: Vec<&str> = plan.ports.iter().filter(|port| !port.through).map(|port| &*port.name).collect();
+    if !plan.other_probes.is_empty() {
+        notes.push(format!(
+            "{title}: the sidecar does not run the readinessProbe of {}; its own probe ({}) decides when the pod gets requests",
+            plan.other_probes.join(", "),
+            plan.probe
+        ));
+    }
+    let left: Vec<&str> =
+        plan.ports.iter().filter(|port| !port.via_sidecar).map(|port| &*port.name).collect();
     if !left.is_empty() {
         notes.push(format!(
-            "Service {}: its ports {} still lead to the app itself, without the sidecar",
+            "Service {}: its ports {} still bypass the sidecar",
             plan.service,
             left.join(", ")
         ));

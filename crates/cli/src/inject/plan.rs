@@ -1,14 +1,14 @@
-//! Decides how the sidecar stands before an app: its container, its port, its protocol and its probe. Refuses what would not
-//! work.
+//! Plans the sidecar of a workload: the app's container, port, protocol and probe. Rejects workloads that a sidecar would break.
 
 use std::collections::BTreeSet;
 
 use rouse_config::document::{DocumentNode, Value};
+use rouse_daemon::sidecar::settings::AppCheck;
 
-use super::args::{AppProbe, InjectArgs};
-use super::objects::{name, refused};
-use super::sidecar::{SIDECAR, VOLUME};
-use super::tree::{at, elements, is_named, members, text};
+use super::args::InjectArgs;
+use super::document_path::{at, elements, is_named, text};
+use super::patch::{SIDECAR, VOLUME};
+use super::selection::{name, refused};
 use crate::CommandError;
 
 /// The part of a workload that is the spec of its pods.
@@ -26,9 +26,11 @@ pub(super) struct SidecarPlan {
     /// Whether the app speaks HTTP/2 without TLS.
     pub(super) h2c: bool,
     /// How the sidecar probes the app.
-    pub(super) probe: AppProbe,
+    pub(super) probe: AppCheck,
     /// Whether the sidecar takes over the app's readinessProbe.
     pub(super) takes_probe: bool,
+    /// The other containers with a readinessProbe, which the sidecar does not run.
+    pub(super) other_probes: Vec<String>,
     /// Whether the app has a preStop hook of its own.
     pub(super) has_pre_stop: bool,
     /// The Service that the pods register for.
@@ -46,8 +48,8 @@ pub(super) struct PlannedPort {
     pub(super) name: String,
     /// Its number on the pod.
     pub(super) number: u16,
-    /// Whether it leads to the app that gets the sidecar.
-    pub(super) through: bool,
+    /// Whether its requests go through the sidecar.
+    pub(super) via_sidecar: bool,
 }
 
 /// A port of the Service as the file has it.
@@ -63,17 +65,18 @@ pub(super) fn plan(
     service: &DocumentNode,
     args: &InjectArgs,
 ) -> Result<SidecarPlan, CommandError> {
-    has_room(workload, args)?;
+    check_conflicts(workload, args)?;
     let ports = service_ports(workload, service);
     let app = app_port(&ports, service, args)?;
     let main = ports.iter().filter(|port| port.number == Some(app));
     let protocols: BTreeSet<&str> = main.map(|port| protocol(port)).collect();
-    speaks_plainly(service, &protocols)?;
+    reject_tls(service, &protocols)?;
     let container = container(workload, app)?;
     let (probe, takes_probe) = probe(workload, container, app, args)?;
+    let other_probes = other_probes(workload, container, args)?;
     let planned = ports.iter().filter_map(|port| {
         let number = port.number?;
-        Some(PlannedPort { name: port.name.to_owned(), number, through: number == app })
+        Some(PlannedPort { name: port.name.to_owned(), number, via_sidecar: number == app })
     });
     let grace =
         match at(workload, &[&POD[..], &["terminationGracePeriodSeconds"]].concat()).map(|it| &it.value) {
@@ -86,6 +89,7 @@ pub(super) fn plan(
         h2c: protocols.contains("kubernetes.io/h2c"),
         probe,
         takes_probe,
+        other_probes,
         has_pre_stop: at(container, &["lifecycle", "preStop"]).is_some_and(|it| it.value != Value::Null),
         service: name(service).to_owned(),
         ports: planned.collect(),
@@ -94,7 +98,7 @@ pub(super) fn plan(
 }
 
 /// Refuses pods that use the names or the ports of the sidecar, or the network of their node.
-fn has_room(workload: &DocumentNode, args: &InjectArgs) -> Result<(), CommandError> {
+fn check_conflicts(workload: &DocumentNode, args: &InjectArgs) -> Result<(), CommandError> {
     let pod = |key: &str| elements(workload, &[&POD[..], &[key]].concat());
     if at(workload, &[&POD[..], &["hostNetwork"]].concat()).is_some_and(|it| it.value == Value::Bool(true)) {
         return Err(refused(
@@ -102,13 +106,18 @@ fn has_room(workload: &DocumentNode, args: &InjectArgs) -> Result<(), CommandErr
             "its pods use the network of their node (hostNetwork), where the ports of two sidecars would collide",
         ));
     }
+    if !pod("readinessGates").is_empty() {
+        return Err(refused(
+            workload,
+            "its pods have readinessGates, and the sidecar sees only the app: a pod would get requests before its gates are true. Remove \
+             the gates, or leave this workload without the sidecar",
+        ));
+    }
     for (list, taken) in [("containers", SIDECAR), ("initContainers", SIDECAR), ("volumes", VOLUME)] {
         if pod(list).iter().any(|it| is_named(it, taken)) {
             return Err(refused(
                 workload,
-                format!(
-                    "{list} has {taken}, without the annotation of rouse inject: remove it by hand, or rename it"
-                ),
+                format!("{list} already has {taken}, which rouse inject did not add: rename or remove it"),
             ));
         }
     }
@@ -132,9 +141,13 @@ fn has_room(workload: &DocumentNode, args: &InjectArgs) -> Result<(), CommandErr
 
 /// The TCP ports that the containers of the pods declare, by name.
 fn container_ports(workload: &DocumentNode) -> impl Iterator<Item = (Option<&str>, u16)> {
+    all_containers(workload).flat_map(declared)
+}
+
+fn all_containers(workload: &DocumentNode) -> impl Iterator<Item = &DocumentNode> {
     let containers =
         ["containers", "initContainers"].map(|key| elements(workload, &[&POD[..], &[key]].concat()));
-    containers.into_iter().flatten().flat_map(declared)
+    containers.into_iter().flatten()
 }
 
 fn declared(container: &DocumentNode) -> impl Iterator<Item = (Option<&str>, u16)> {
@@ -227,7 +240,7 @@ fn looks_like_http(port: &ServicePort<'_>) -> bool {
 }
 
 /// Refuses an app that speaks TLS: the sidecar does not.
-fn speaks_plainly(service: &DocumentNode, protocols: &BTreeSet<&str>) -> Result<(), CommandError> {
+fn reject_tls(service: &DocumentNode, protocols: &BTreeSet<&str>) -> Result<(), CommandError> {
     let annotation = text(service, &["metadata", "annotations", "rouse.dev/upstream-tls"]);
     if annotation == Some("true") || (protocols.contains("https") && annotation != Some("false")) {
         return Err(refused(
@@ -261,47 +274,76 @@ fn probe(
     container: &DocumentNode,
     app: u16,
     args: &InjectArgs,
-) -> Result<(AppProbe, bool), CommandError> {
+) -> Result<(AppCheck, bool), CommandError> {
     let own = container.get("readinessProbe").filter(|it| it.value != Value::Null);
     let taken = own.map(|own| translated(own, container, app));
     match (&args.probe, taken) {
-        // The app's own probe decides too, unless the sidecar asks the same.
+        // The app's own probe decides too, unless the sidecar runs the same probe.
         (Some(wanted), taken) => {
             Ok((wanted.clone(), taken.is_some_and(|taken| taken.as_ref() == Ok(wanted))))
         }
-        (None, None) => Ok((AppProbe::Tcp, false)),
+        (None, None) => Ok((AppCheck::Tcp, false)),
         (None, Some(Ok(probe))) => Ok((probe, true)),
         (None, Some(Err(why))) => Err(refused(
             workload,
             format!(
                 "the sidecar cannot take over the readinessProbe of container {}: {why}. A pod would get requests before that \
-                 probe succeeds. Say what the sidecar asks instead with --probe tcp, http:PATH or grpc:SERVICE",
+                 probe succeeds. Set the sidecar's probe with --probe tcp, http:PATH or grpc:SERVICE",
                 text(container, &["name"]).unwrap_or_default()
             ),
         )),
     }
 }
 
-/// The probe of the sidecar that asks the same as this readinessProbe.
-fn translated(probe: &DocumentNode, container: &DocumentNode, app: u16) -> Result<AppProbe, String> {
-    let same_port = |handler: &DocumentNode| {
-        let port = match handler.get("port") {
-            Some(DocumentNode { value: Value::Text(wanted), .. }) => {
-                declared(container).find(|(name, _)| *name == Some(wanted)).map(|(_, number)| number)
-            }
-            Some(port) => number(port),
-            None => None,
-        };
-        if port == Some(app) { Ok(()) } else { Err(format!("it asks another port than {app}")) }
+/// The containers besides the app's that have a readinessProbe. Refuses them, unless the operator chose the sidecar's probe.
+fn other_probes(
+    workload: &DocumentNode,
+    app: &DocumentNode,
+    args: &InjectArgs,
+) -> Result<Vec<String>, CommandError> {
+    let name = |container: &DocumentNode| text(container, &["name"]).unwrap_or_default().to_owned();
+    let has_probe =
+        |container: &&DocumentNode| container.get("readinessProbe").is_some_and(|it| it.value != Value::Null);
+    let others = all_containers(workload).filter(has_probe).map(name).filter(|other| *other != name(app));
+    let others: Vec<String> = others.collect();
+    if others.is_empty() || args.probe.is_some() {
+        return Ok(others);
+    }
+    Err(refused(
+        workload,
+        format!(
+            "the sidecar does not run the readinessProbe of {}: a pod would get requests before that probe succeeds. Set the \
+             sidecar's probe with --probe tcp, http:PATH or grpc:SERVICE, to one that succeeds only when the whole pod is ready",
+            others.join(", ")
+        ),
+    ))
+}
+
+/// The probe of the sidecar that checks the same as this readinessProbe.
+fn translated(probe: &DocumentNode, container: &DocumentNode, app: u16) -> Result<AppCheck, String> {
+    let (port, probe) = handler(probe)?;
+    let port = match port {
+        Some(DocumentNode { value: Value::Text(wanted), .. }) => {
+            declared(container).find(|(name, _)| *name == Some(wanted)).map(|(_, number)| number)
+        }
+        Some(port) => number(port),
+        None => None,
     };
-    let plain = |handler: &DocumentNode, key: &str| match handler.get(key) {
-        None | Some(DocumentNode { value: Value::Null, .. }) => Ok(()),
-        Some(_) => Err(format!("it has {key}")),
+    if port == Some(app) { Ok(probe) } else { Err(format!("it checks another port than {app}")) }
+}
+
+/// What a readinessProbe checks, if the sidecar can check it: the port, and the probe of the sidecar.
+pub(super) fn handler(probe: &DocumentNode) -> Result<(Option<&DocumentNode>, AppCheck), String> {
+    let is_set = |node: &DocumentNode, key: &str| node.get(key).is_some_and(|it| it.value != Value::Null);
+    let plain = |handler: &DocumentNode| {
+        if is_set(handler, "host") { Err("it has host".to_owned()) } else { Ok(()) }
     };
+    if is_set(probe, "exec") {
+        return Err("it runs a command (exec)".to_owned());
+    }
     if let Some(get) = probe.get("httpGet") {
-        same_port(get)?;
-        plain(get, "host")?;
-        if !members(get, &[]).is_empty() && !elements(get, &["httpHeaders"]).is_empty() {
+        plain(get)?;
+        if !elements(get, &["httpHeaders"]).is_empty() {
             return Err("it has httpHeaders".to_owned());
         }
         if !matches!(text(get, &["scheme"]), None | Some("HTTP")) {
@@ -309,16 +351,15 @@ fn translated(probe: &DocumentNode, container: &DocumentNode, app: u16) -> Resul
         }
         let path = text(get, &["path"]).filter(|path| !path.is_empty()).unwrap_or("/");
         let slash = if path.starts_with('/') { "" } else { "/" };
-        return Ok(AppProbe::Http(format!("{slash}{path}")));
+        return Ok((get.get("port"), AppCheck::Http(format!("{slash}{path}"))));
     }
     if let Some(socket) = probe.get("tcpSocket") {
-        same_port(socket)?;
-        plain(socket, "host")?;
-        return Ok(AppProbe::Tcp);
+        plain(socket)?;
+        return Ok((socket.get("port"), AppCheck::Tcp));
     }
     if let Some(grpc) = probe.get("grpc") {
-        same_port(grpc)?;
-        return Ok(AppProbe::Grpc(text(grpc, &["service"]).unwrap_or_default().to_owned()));
+        let service = text(grpc, &["service"]).unwrap_or_default();
+        return Ok((grpc.get("port"), AppCheck::Grpc(service.to_owned())));
     }
-    Err("it runs a command (exec)".to_owned())
+    Err("it has no httpGet, tcpSocket or grpc".to_owned())
 }

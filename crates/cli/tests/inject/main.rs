@@ -8,6 +8,7 @@
     reason = "tests, also in their helpers"
 )]
 
+mod hostile;
 mod round_trip;
 
 use std::fmt::Write as _;
@@ -205,12 +206,64 @@ fn an_app_keeps_its_own_pre_stop_hook_and_that_is_said() {
         "{}",
         ran.err
     );
+    let hook = "GET http://127.0.0.1:8022/wait-for-drain with the header X-Rouse-Drain-Secret, whose value is that of the variable \
+                ROUSE_DRAIN_SECRET of container rouse-sidecar";
+    assert!(ran.err.contains(hook), "{}", ran.err);
+    let sidecar = sidecar(&objects(&ran.out), "containers");
+    assert!(sidecar["env"].as_array().unwrap().iter().any(|it| it["name"] == "ROUSE_DRAIN_SECRET"));
     let started = json!({"postStart": {"exec": {"command": ["true"]}}});
     let input = changed(&[(0, &format!("{APP}/lifecycle"), started.clone())]);
     let ran = inject(&yaml(&input), "");
     let lifecycle = objects(&ran.out)[0].pointer(&format!("{APP}/lifecycle")).unwrap().clone();
     assert!(lifecycle["postStart"] == started["postStart"] && lifecycle.get("preStop").is_some());
     assert_eq!(ran.err, "");
+}
+
+#[test]
+fn a_pod_is_not_reported_ready_before_the_probes_of_its_other_containers_succeed() {
+    let probe = json!({"tcpSocket": {"port": 1}});
+    let second = json!({"name": "second", "image": "second:1", "readinessProbe": probe});
+    let [workload, service] = app();
+    for list in ["containers", "initContainers"] {
+        let mut both = workload.clone();
+        let pod = both.pointer_mut(POD).unwrap().as_object_mut().unwrap();
+        pod.entry(list).or_insert(json!([])).as_array_mut().unwrap().push(second.clone());
+        let input = yaml(&[both, service.clone()]);
+        let ran = inject(&input, "");
+        let Err(CommandError::Input(said)) = ran.result else { panic!("{list}: {}", ran.out) };
+        let expected = "Deployment shop/cart: the sidecar does not run the readinessProbe of second";
+        assert!(said.contains(expected) && said.contains("--probe"), "{said}");
+        // The operator takes the decision, and the container keeps its probe.
+        let ran = inject(&input, "--probe http:/all");
+        assert!(
+            ran.err
+                .contains("the sidecar does not run the readinessProbe of second; its own probe (http:/all)"),
+            "{}",
+            ran.err
+        );
+        let all = objects(&ran.out);
+        let kept = all[0].pointer(&format!("{POD}/{list}")).unwrap().as_array().unwrap().clone();
+        assert!(kept.contains(&second), "{kept:?}");
+        assert!(flags(&sidecar(&all, "containers")).contains(&"--probe=http:/all"));
+    }
+}
+
+#[test]
+fn a_service_selects_pods_by_the_annotation_as_in_the_gateway() {
+    let labels = |selector: &str| {
+        changed(&[
+            (1, "/spec/selector", json!({})),
+            (1, "/metadata/annotations", json!({"rouse.dev/selector": selector})),
+        ])
+    };
+    for selector in ["app=cart", "app==cart", " app = cart "] {
+        injected(&yaml(&labels(selector)), "");
+    }
+    for selector in ["", "app=other", "app=cart,app=cart", "app=cart,", "app=cart,tier=web", "app in (cart)"]
+    {
+        let ran = inject(&yaml(&labels(selector)), "");
+        assert!(ran.result.is_err(), "{selector}: {}", ran.out);
+    }
 }
 
 #[test]
@@ -237,7 +290,7 @@ fn ports_that_lead_elsewhere_are_registered_and_left_as_they_are() {
     let registered: Vec<&str> =
         flags(&sidecar).into_iter().filter_map(|it| it.strip_prefix("--port=")).collect();
     assert_eq!(registered, ["http=8012", "old=8012", "metrics=9090"]);
-    assert!(ran.err.contains("its ports metrics still lead to the app itself"), "{}", ran.err);
+    assert!(ran.err.contains("its ports metrics still bypass the sidecar"), "{}", ran.err);
 }
 
 #[test]
@@ -324,12 +377,12 @@ fn what_would_not_work_is_refused() {
         (
             vec![(0, "/spec/template/spec/volumes", json!([{"name": "rouse-register"}]))],
             "",
-            "volumes has rouse-register",
+            "volumes already has rouse-register, which rouse inject did not add",
         ),
         (
             vec![(0, "/spec/template/spec/initContainers", json!([{"name": "rouse-sidecar"}]))],
             "",
-            "initContainers has rouse-sidecar",
+            "initContainers already has rouse-sidecar",
         ),
         (
             vec![],
@@ -337,8 +390,13 @@ fn what_would_not_work_is_refused() {
             "a container has the port 3000: choose another one with --sidecar-port",
         ),
         (vec![], "--sidecar-port 1 --admin-port 1", "choose two ports"),
+        (
+            vec![(0, "/spec/template/spec/readinessGates", json!([{"conditionType": "example.com/lb"}]))],
+            "--probe tcp",
+            "its pods have readinessGates, and the sidecar sees only the app",
+        ),
         (probe(json!({"exec": {"command": ["x"]}})), "", "it runs a command (exec)"),
-        (probe(get(json!({"port": 1}))), "", "it asks another port than 3000"),
+        (probe(get(json!({"port": 1}))), "", "it checks another port than 3000"),
         (probe(get(json!({"scheme": "HTTPS"}))), "", "it uses HTTPS"),
         (probe(get(json!({"host": "x"}))), "", "it has host"),
         (probe(get(json!({"httpHeaders": [{"name": "a", "value": "b"}]}))), "", "it has httpHeaders"),

@@ -117,6 +117,6 @@ fn what_was_injected_is_taken_out_together() {
     gone[0]["spec"]["template"]["spec"]["containers"][0]["name"] = json!("renamed");
     refused(&gone, "--remove", "which is not there any more");
     let ran = inject(&yaml(&app()), "--remove -o yaml");
-    assert!(ran.err.contains("nothing to take out"), "{}", ran.err);
+    assert!(ran.err.contains("nothing to remove"), "{}", ran.err);
     assert_eq!(objects(&ran.out), app());
 }

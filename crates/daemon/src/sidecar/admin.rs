@@ -10,12 +10,9 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 
 use super::lifecycle::Drain;
-use super::settings::DrainSecret;
+use super::settings::{DRAIN_SECRET_HEADER, DrainSecret};
 use crate::admin::{self, AdminState, Peer, Place, Refusal};
 use crate::process::ready::Ready;
-
-/// The header that carries the secret.
-const SECRET_HEADER: &str = "x-rouse-drain-secret";
 
 /// What the hooks need.
 #[derive(Debug)]
@@ -54,7 +51,7 @@ async fn drain(
     Extension(place): Extension<Arc<Place>>,
     headers: HeaderMap,
 ) -> Response {
-    let mut given = headers.get_all(SECRET_HEADER).iter();
+    let mut given = headers.get_all(DRAIN_SECRET_HEADER).iter();
     let secret = given.next().filter(|_| given.next().is_none());
     // With a secret, loopback needs it too: an app that fetches URLs for its clients could be sent here.
     let (may_drain, who) = match &hooks.secret {

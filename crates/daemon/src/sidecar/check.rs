@@ -4,8 +4,9 @@ use rouse_config::settings::{AnySetting, SettingsDiagnostics, Values};
 
 use super::push::target;
 use super::settings::{
-    ADMIN, APP, DRAIN_SECRET, LISTEN, POD_IPS, POD_NAME, POD_NAMESPACE, POD_UID, PORT, PushTarget, REGISTER,
-    REGISTER_CLIENT_CERT, REGISTER_CLIENT_KEY, REGISTER_KEY, REGISTER_NAMESPACE, REGISTER_TOKEN, SERVICE,
+    ADMIN, APP, DRAIN_SECRET, DRAIN_SECRET_RULE, LISTEN, POD_IPS, POD_NAME, POD_NAMESPACE, POD_UID, PORT,
+    PushTarget, REGISTER, REGISTER_CLIENT_CERT, REGISTER_CLIENT_KEY, REGISTER_KEY, REGISTER_NAMESPACE,
+    REGISTER_TOKEN, SERVICE,
 };
 
 /// Reports settings that contradict each other.
@@ -13,7 +14,7 @@ pub(super) fn together(values: &Values, reading: &mut SettingsDiagnostics) {
     addresses(values, reading);
     if values.get(&DRAIN_SECRET).is_some_and(|secret| !secret.is_long_enough()) {
         // Without its value: errors are logged.
-        let what = "drain-secret must be 16 to 128 printable ASCII characters without spaces";
+        let what = format!("drain-secret must be {DRAIN_SECRET_RULE}");
         reading.problem(values.first_origin(&[&DRAIN_SECRET]), what);
     }
     if reading.is_certain_of(&[&REGISTER, &REGISTER_NAMESPACE]) && target(values) != PushTarget::Off {

@@ -157,8 +157,8 @@ pub static SIDECAR_WORKERS: Setting<usize> =
     Setting::new("workers", &Whole { least: 1, most: 64 }, || 1, "How many threads serve requests");
 
 /// The check that `--probe` means for the app at `port`.
-pub(super) fn probe_check(check: AppCheck, port: u16) -> ProbeCheck {
-    match check {
+pub(super) fn probe_check(probe: AppCheck, port: u16) -> ProbeCheck {
+    match probe {
         AppCheck::Tcp => ProbeCheck::Tcp { port },
         AppCheck::Http(path) => ProbeCheck::Http { port, path, tls: false, headers: Vec::new() },
         AppCheck::Grpc(service) => ProbeCheck::Grpc { port, service },

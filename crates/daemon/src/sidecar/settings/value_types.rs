@@ -3,20 +3,52 @@
 use std::fmt;
 use std::net::IpAddr;
 use std::path::Path;
+use std::str::FromStr;
 
 use rouse_config::settings::SettingKind;
 use rouse_core::endpoint::PortName;
 use rouse_register::client::GatewayUrl;
 
-/// How the sidecar asks the app whether it is ready.
+/// The forms of an [`AppCheck`].
+const PROBE_FORMS: &str = "tcp, http:PATH like http:/ready, or grpc:SERVICE";
+
+/// How the sidecar checks whether the app is ready. As text: `tcp`, `http:PATH` or `grpc:SERVICE`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AppCheck {
-    /// It accepts a connection.
+    /// The app accepts a connection.
     Tcp,
     /// A GET of this path succeeds.
     Http(String),
     /// The gRPC health check of this service says SERVING.
     Grpc(String),
+}
+
+/// A text that is no [`AppCheck`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("expected {PROBE_FORMS}")]
+pub struct BadAppCheck;
+
+impl fmt::Display for AppCheck {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp => f.write_str("tcp"),
+            Self::Http(path) => write!(f, "http:{path}"),
+            Self::Grpc(service) => write!(f, "grpc:{service}"),
+        }
+    }
+}
+
+impl FromStr for AppCheck {
+    type Err = BadAppCheck;
+
+    fn from_str(text: &str) -> Result<Self, BadAppCheck> {
+        match text.split_once(':') {
+            None if text == "tcp" => Ok(Self::Tcp),
+            Some(("http", path)) if path.starts_with('/') => Ok(Self::Http(path.to_owned())),
+            Some(("grpc", service)) => Ok(Self::Grpc(service.to_owned())),
+            _ => Err(BadAppCheck),
+        }
+    }
 }
 
 /// `tcp`, `http:PATH` or `grpc:SERVICE`.
@@ -31,25 +63,26 @@ impl SettingKind for AppCheckText {
     }
 
     fn allowed(&self) -> String {
-        "tcp, http:PATH like http:/ready, or grpc:SERVICE".to_owned()
+        PROBE_FORMS.to_owned()
     }
 
     fn parse(&self, text: &str, _folder: &Path) -> Result<AppCheck, String> {
-        match text.split_once(':') {
-            None if text == "tcp" => Ok(AppCheck::Tcp),
-            Some(("http", path)) if path.starts_with('/') => Ok(AppCheck::Http(path.to_owned())),
-            Some(("grpc", service)) => Ok(AppCheck::Grpc(service.to_owned())),
-            _ => Err(self.allowed()),
-        }
+        text.parse().map_err(|BadAppCheck| self.allowed())
     }
 
-    fn show(&self, check: &AppCheck) -> String {
-        match check {
-            AppCheck::Tcp => "tcp".to_owned(),
-            AppCheck::Http(path) => format!("http:{path}"),
-            AppCheck::Grpc(service) => format!("grpc:{service}"),
-        }
+    fn show(&self, probe: &AppCheck) -> String {
+        probe.to_string()
     }
+}
+
+/// The header with the secret of `/drain` and `/wait-for-drain`.
+pub const DRAIN_SECRET_HEADER: &str = "X-Rouse-Drain-Secret";
+/// What a drain secret must be: see [`is_drain_secret`].
+pub const DRAIN_SECRET_RULE: &str = "16 to 128 printable ASCII characters without spaces";
+
+/// Whether `text` is long enough for a secret, and can be the value of a header.
+pub fn is_drain_secret(text: &str) -> bool {
+    (16..=128).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
 /// The secret that opens `/drain` to the kubelet. Its `Debug` output does not contain it.
@@ -64,9 +97,9 @@ impl DrainSecret {
 }
 
 impl DrainSecret {
-    /// Whether it is long enough for a secret, and can be the value of a header.
+    /// Whether it is one by [`is_drain_secret`].
     pub(crate) fn is_long_enough(&self) -> bool {
-        (16..=128).contains(&self.0.len()) && self.0.bytes().all(|byte| byte.is_ascii_graphic())
+        is_drain_secret(&self.0)
     }
 }
 
@@ -88,7 +121,7 @@ impl SettingKind for DrainSecretText {
     }
 
     fn allowed(&self) -> String {
-        "16 to 128 printable ASCII characters without spaces".to_owned()
+        DRAIN_SECRET_RULE.to_owned()
     }
 
     fn parse(&self, text: &str, _folder: &Path) -> Result<DrainSecret, String> {

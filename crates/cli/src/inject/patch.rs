@@ -1,13 +1,15 @@
 //! Changes the objects as planned: the sidecar's container and volume, the hooks, and the target port of the Service.
 
 use rouse_config::document::{DocumentNode, Value};
+use rouse_daemon::sidecar::settings::DRAIN_SECRET_HEADER;
 use rouse_kube::objects::injected::{CA_KEY, REGISTER_VOLUME, SIDECAR_CONTAINER, SIDECAR_PORT};
+use rouse_net::auth::REGISTER_AUDIENCE;
 use serde_json::{Value as Json, json};
 
 use super::args::InjectArgs;
+use super::document_path::{PathStep, elements, is_named, text};
 use super::editor::Editor;
 use super::plan::{POD, SidecarPlan};
-use super::tree::{PathStep, elements, is_named, text};
 use crate::names::IpFamily;
 
 /// The name of the sidecar's container.
@@ -16,12 +18,8 @@ pub(super) const SIDECAR: &str = SIDECAR_CONTAINER;
 pub(super) const VOLUME: &str = REGISTER_VOLUME;
 /// Where it is mounted.
 const MOUNT: &str = "/var/run/secrets/rouse";
-/// The audience of the token.
-const AUDIENCE: &str = "rouse-register";
-/// The header with the secret of the hooks.
-const DRAIN_HEADER: &str = "X-Rouse-Drain-Secret";
 /// The variable with the secret of the hooks.
-const DRAIN_VARIABLE: &str = "ROUSE_DRAIN_SECRET";
+pub(super) const DRAIN_VARIABLE: &str = "ROUSE_DRAIN_SECRET";
 
 /// The secret of the hooks of a workload that has the sidecar.
 pub(super) fn drain_secret(workload: &DocumentNode) -> Option<String> {
@@ -57,7 +55,7 @@ pub(super) fn workload(
     editor.finish()
 }
 
-/// Leads the Service's ports to the sidecar.
+/// Points the Service's ports at the sidecar.
 pub(super) fn service(
     object: &mut DocumentNode,
     plan: &SidecarPlan,
@@ -65,7 +63,7 @@ pub(super) fn service(
 ) -> Result<(), serde_json::Error> {
     let alone = elements(object, &["spec", "ports"]).len() == 1;
     let mut editor = Editor::new(object);
-    for port in plan.ports.iter().filter(|port| port.through) {
+    for port in plan.ports.iter().filter(|port| port.via_sidecar) {
         let step = if alone { PathStep::Only } else { PathStep::Named(port.name.clone()) };
         let path = ["spec".into(), "ports".into(), step];
         editor.set(&path, "targetPort", &args.sidecar_port.get().into());
@@ -95,7 +93,7 @@ fn hook(path: &str, secret: &str, args: &InjectArgs) -> Json {
     json!({ "httpGet": {
         "path": path,
         "port": args.admin_port.get(),
-        "httpHeaders": [{ "name": DRAIN_HEADER, "value": secret }],
+        "httpHeaders": [{ "name": DRAIN_SECRET_HEADER, "value": secret }],
     } })
 }
 
@@ -134,13 +132,22 @@ fn container(plan: &SidecarPlan, probe_times: &Json, secret: &str, args: &Inject
     container
 }
 
+/// The address of the pod's loopback, as URLs have it.
+pub(super) fn loopback(args: &InjectArgs) -> &'static str {
+    match args.ip_family {
+        IpFamily::Ipv4 => "127.0.0.1",
+        IpFamily::Ipv6 => "[::1]",
+    }
+}
+
 /// The flags of `rouse sidecar`. Flags and not variables: Kubernetes sets variables like `ROUSE_PORT` for a Service of the
 /// name `rouse`, and flags come first.
 fn arguments(plan: &SidecarPlan, args: &InjectArgs) -> Vec<String> {
-    let (everywhere, local) = match args.ip_family {
-        IpFamily::Ipv4 => ("0.0.0.0", "127.0.0.1"),
-        IpFamily::Ipv6 => ("[::]", "[::1]"),
+    let everywhere = match args.ip_family {
+        IpFamily::Ipv4 => "0.0.0.0",
+        IpFamily::Ipv6 => "[::]",
     };
+    let local = loopback(args);
     let mut flags = vec![
         ("listen", format!("{everywhere}:{}", args.sidecar_port)),
         ("admin", format!("{everywhere}:{}", args.admin_port)),
@@ -152,7 +159,7 @@ fn arguments(plan: &SidecarPlan, args: &InjectArgs) -> Vec<String> {
     ];
     flags.extend(args.limit().map(|limit| ("concurrency", limit.to_string())));
     flags.extend(plan.ports.iter().map(|port| {
-        let number = if port.through { args.sidecar_port.get() } else { port.number };
+        let number = if port.via_sidecar { args.sidecar_port.get() } else { port.number };
         ("port", format!("{}={number}", port.name))
     }));
     flags.push(match &args.register {
@@ -181,7 +188,7 @@ fn variables(secret: &str) -> Json {
 /// The token of the pod and the CA of the gateways.
 fn volume(args: &InjectArgs) -> Json {
     json!({ "name": VOLUME, "projected": { "sources": [
-        { "serviceAccountToken": { "audience": AUDIENCE, "expirationSeconds": args.token_seconds(), "path": "token" } },
+        { "serviceAccountToken": { "audience": REGISTER_AUDIENCE, "expirationSeconds": args.token_seconds(), "path": "token" } },
         { "configMap": { "name": args.ca_configmap, "items": [{ "key": CA_KEY, "path": "ca.crt" }] } },
     ] } })
 }

@@ -1,11 +1,12 @@
-//! The objects of the file: which are workloads and Services, and which Service selects which workload.
+//! Selects the workloads of the file that get the sidecar, each with the Service that its pods register for.
 
-use rouse_config::document::{DocumentNode, Value};
-use rouse_kube::objects::slices::SELECTOR_ANNOTATION;
+use rouse_config::document::{DocumentNode, MapEntry, Value};
+use rouse_core::slices::{self, Labels};
+use rouse_kube::objects::slices::{SELECTOR_ANNOTATION, parse_selector};
 
 use super::args::InjectArgs;
-use super::editor::INJECTED;
-use super::tree::{at, members, text};
+use super::document_path::{at, members, text};
+use super::record::INJECTED;
 use crate::CommandError;
 use crate::input::printable;
 
@@ -46,6 +47,41 @@ fn is(object: &DocumentNode, api_version: &str, kinds: &[&str]) -> bool {
         && text(object, &["kind"]).is_some_and(|kind| kinds.contains(&kind))
 }
 
+/// What identifies an object: its apiVersion, kind, name and namespace, as they are in the file.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Identity {
+    /// The fields by their paths. None for one that is absent.
+    fields: [(&'static str, Option<Value>); 4],
+    title: String,
+}
+
+impl Identity {
+    /// The identity of `object`.
+    pub(super) fn of(object: &DocumentNode) -> Self {
+        let value = |keys: &[&str]| at(object, keys).map(|node| node.value.clone());
+        let fields = [
+            ("apiVersion", value(&["apiVersion"])),
+            ("kind", value(&["kind"])),
+            ("metadata.name", value(&["metadata", "name"])),
+            ("metadata.namespace", value(&["metadata", "namespace"])),
+        ];
+        Self { fields, title: title(object) }
+    }
+
+    /// Refuses an object with another identity: `kubectl apply` would change an object that the operator did not choose.
+    pub(super) fn check(&self, object: &DocumentNode) -> Result<(), CommandError> {
+        let after = Self::of(object);
+        let mut fields = self.fields.iter().zip(&after.fields);
+        match fields.find(|(before, after)| before != after) {
+            None => Ok(()),
+            Some(((field, _), _)) => Err(CommandError::Input(printable(&format!(
+                "{}: its {field} would change, so it would be another object: remove the annotation {INJECTED} and undo the sidecar by hand",
+                self.title
+            )))),
+        }
+    }
+}
+
 /// True if `rouse inject` has changed the object.
 pub(super) fn is_injected(object: &DocumentNode) -> bool {
     at(object, &["metadata", "annotations", INJECTED]).is_some()
@@ -58,7 +94,7 @@ pub(super) fn pairs(objects: &[DocumentNode], args: &InjectArgs) -> Result<Vec<P
         .collect();
     let wanted = |object: &DocumentNode| {
         let named = args.workload.is_empty() || args.workload.iter().any(|wanted| wanted == name(object));
-        // Without the annotation there is nothing to take out.
+        // Without the annotation there is nothing to remove.
         named && (!args.remove || is_injected(object))
     };
     if let Some(missing) = args
@@ -82,12 +118,16 @@ pub(super) fn pairs(objects: &[DocumentNode], args: &InjectArgs) -> Result<Vec<P
             "no workload is in the file: expected a Deployment, StatefulSet or DaemonSet (apps/v1) and its Service".to_owned(),
         ));
     }
-    alone(objects, &pairs, args)?;
+    reject_orphan_services(objects, &pairs, args)?;
     Ok(pairs)
 }
 
 /// Refuses an injected Service without its workload: its target port would lead nowhere.
-fn alone(objects: &[DocumentNode], pairs: &[Pair], args: &InjectArgs) -> Result<(), CommandError> {
+fn reject_orphan_services(
+    objects: &[DocumentNode],
+    pairs: &[Pair],
+    args: &InjectArgs,
+) -> Result<(), CommandError> {
     let alone = objects.iter().enumerate().find(|(n, object)| {
         is(object, "v1", &["Service"]) && is_injected(object) && !pairs.iter().any(|pair| pair.service == *n)
     });
@@ -106,11 +146,8 @@ fn service_of(
     workload: &DocumentNode,
     args: &InjectArgs,
 ) -> Result<usize, CommandError> {
-    let selecting: Vec<(usize, &DocumentNode)> = objects
-        .iter()
-        .enumerate()
-        .filter(|(_, object)| is(object, "v1", &["Service"]) && selects(object, workload))
-        .collect();
+    let selecting: Vec<(usize, &DocumentNode)> =
+        objects.iter().enumerate().filter(|(_, object)| selects(object, workload)).collect();
     // On removal, the annotation says which one it was.
     let meant = selecting.iter().filter(|(_, service)| {
         let named = args.service.is_empty() || args.service.iter().any(|wanted| wanted == name(service));
@@ -120,7 +157,10 @@ fn service_of(
     match (&*meant, &*selecting) {
         ([(service, _)], _) => Ok(*service),
         ([], []) => {
-            let (namespace, labels) = (namespace(workload), labels(workload));
+            let namespace = namespace(workload);
+            let labels = pod_labels(workload);
+            let labels: Vec<String> = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+            let labels = labels.join(",");
             let place =
                 if namespace.is_empty() { String::new() } else { format!(" in namespace {namespace}") };
             Err(refused(
@@ -149,36 +189,70 @@ fn names<'n>(services: impl Iterator<Item = &'n (usize, &'n DocumentNode)>) -> S
     services.map(|(_, service)| name(service)).collect::<Vec<_>>().join(", ")
 }
 
-fn labels(workload: &DocumentNode) -> String {
-    let labels = members(workload, &["spec", "template", "metadata", "labels"]).iter();
-    let labels = labels.map(|entry| format!("{}={}", entry.key, entry.value.as_str().unwrap_or_default()));
-    labels.collect::<Vec<_>>().join(",")
+/// The labels of the workload's pods.
+fn pod_labels(workload: &DocumentNode) -> Labels {
+    texts(workload, &["spec", "template", "metadata", "labels"]).unwrap_or_default()
 }
 
-/// The Services that select the workload's pods besides `chosen`: their requests do not go through the sidecar.
+/// The members of an object whose values are texts. None if another value is among them.
+fn texts(node: &DocumentNode, keys: &[&str]) -> Option<Labels> {
+    let text = |entry: &MapEntry| Some((entry.key.to_string(), entry.value.as_str()?.to_owned()));
+    members(node, keys).iter().map(text).collect()
+}
+
+/// The other Services that select the pods of a pair's workload: their requests bypass the sidecar.
 pub(super) fn bypasses(objects: &[DocumentNode], pair: Pair) -> Vec<String> {
     let Some(workload) = objects.get(pair.workload) else { return Vec::new() };
-    let others = objects.iter().enumerate().filter(|(n, object)| {
-        *n != pair.service && is(object, "v1", &["Service"]) && selects(object, workload)
-    });
+    let others =
+        objects.iter().enumerate().filter(|(n, object)| *n != pair.service && selects(object, workload));
     others.map(|(_, service)| title(service)).collect()
 }
 
-/// Whether the selector of a Service, or its annotation in place of one, matches the labels of the workload's pods.
+/// Whether `service` is a Service whose selector, or the annotation in place of one, matches the labels of the workload's pods.
+/// A selector that cannot be read selects nothing, as in the gateway.
 fn selects(service: &DocumentNode, workload: &DocumentNode) -> bool {
-    let label = |key: &str| text(workload, &["spec", "template", "metadata", "labels", key]);
-    if namespace(service) != namespace(workload) || text(service, &["spec", "type"]) == Some("ExternalName") {
+    if !is(service, "v1", &["Service"])
+        || namespace(service) != namespace(workload)
+        || text(service, &["spec", "type"]) == Some("ExternalName")
+    {
         return false;
     }
-    let selector = members(service, &["spec", "selector"]);
-    if !selector.is_empty() {
-        return selector.iter().all(|entry| match &entry.value.value {
-            Value::Text(value) => label(&entry.key) == Some(value),
-            _ => false,
-        });
+    let selector = if members(service, &["spec", "selector"]).is_empty() {
+        let annotation = text(service, &["metadata", "annotations", SELECTOR_ANNOTATION]);
+        annotation.and_then(|annotation| parse_selector(annotation).ok())
+    } else {
+        texts(service, &["spec", "selector"])
+    };
+    selector.is_some_and(|selector| slices::selects(&selector, &pod_labels(workload)))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use serde_json::{Value as Json, json};
+
+    use super::*;
+
+    #[test]
+    fn an_object_that_would_become_another_one_is_refused() {
+        let object = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "cart", "namespace": "shop"}});
+        let identity = Identity::of(&(&object).into());
+        assert!(identity.check(&(&object).into()).is_ok());
+        for (field, path) in [
+            ("apiVersion", "/apiVersion"),
+            ("kind", "/kind"),
+            ("metadata.name", "/metadata/name"),
+            ("metadata.namespace", "/metadata/namespace"),
+        ] {
+            for value in [Json::Null, json!("other"), json!({})] {
+                let mut other = object.clone();
+                *other.pointer_mut(path).unwrap() = value;
+                let error = identity.check(&(&other).into()).unwrap_err().to_string();
+                assert!(
+                    error.starts_with(&format!("Deployment shop/cart: its {field} would change")),
+                    "{error}"
+                );
+            }
+        }
     }
-    let annotation = text(service, &["metadata", "annotations", SELECTOR_ANNOTATION]).unwrap_or_default();
-    let pair =
-        |pair: &str| pair.split_once('=').is_some_and(|(key, value)| label(key.trim()) == Some(value.trim()));
-    !annotation.is_empty() && annotation.split(',').all(pair)
 }
