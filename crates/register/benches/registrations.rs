@@ -99,7 +99,7 @@ fn serve(
         },
     };
     for n in 0..SERVICES {
-        bench.registry.service(&format!("shop/s{n}").parse().expect("a service"));
+        bench.registry.service(&format!("shop/s{n}").parse().unwrap());
     }
     let authenticators = Authenticators::default()
         .with_shared_keys(Arc::new(SharedKeys::fixed(vec![key()], now).with_nonces_per_key(usize::MAX)))

@@ -133,7 +133,7 @@ fn a_step_that_inject_never_writes_is_refused_with_and_without_remove() {
     }
 }
 
-/// A Deployment without the sidecar, whose record makes a ClusterRoleBinding of it.
+/// A Deployment without the sidecar, whose record makes a `ClusterRoleBinding` of it.
 #[test]
 fn no_record_makes_another_object_of_a_workload() {
     let [mut workload, mut service] = app();

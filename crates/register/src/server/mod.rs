@@ -124,11 +124,12 @@ impl RegistrationServer {
     pub async fn register(&self, request: &RegistrationRequest<'_>) -> Reply {
         let began = self.parts.clock.now();
         let mut parsed = None;
-        // Not in the match: the lock would be held across the check.
+        // Not in the condition: the lock would be held across the check.
         let admitted = self.limits().admit(request.peer, began);
-        let result = match admitted {
-            true => self.decide_counted(request, &mut parsed).await,
-            false => self.decide_known(request, &mut parsed).await,
+        let result = if admitted {
+            self.decide_counted(request, &mut parsed).await
+        } else {
+            self.decide_known(request, &mut parsed).await
         };
         let outcome = match &result {
             Ok((outcome, _)) => *outcome,

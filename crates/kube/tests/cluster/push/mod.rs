@@ -90,7 +90,7 @@ async fn put_off(rig: &Rig, claim: &Claim) -> String {
 }
 
 fn is_granted(rig: &Rig, claim: &Claim) -> bool {
-    rig.cluster.push_ownership().is_granted(claim)
+    rig.cluster.push_ownership().granted(claim).is_some()
 }
 
 /// Applies a push of the pod, as the registration server does after the check.
