@@ -19,7 +19,6 @@ use super::plan::ourselves;
 use crate::data_plane::Serving;
 use crate::failure::{CommandError, failed};
 use crate::process::time_of_day;
-use crate::sidecar::settings::AppCheck;
 
 /// Another user of the machine can connect too: its connections use up few file descriptors.
 const LIMITS: ListenerLimits = ListenerLimits { connections: 512, handshakes: 64 };
@@ -84,16 +83,16 @@ impl RunKey {
 /// The command line of a pod's sidecar.
 fn command_line(pod: &SidecarPod<'_>, gateway: SocketAddr) -> Vec<String> {
     let probe = match pod.readiness {
-        Readiness::Tcp => AppCheck::Tcp,
-        Readiness::Http(path) => AppCheck::Http(path.clone()),
-        Readiness::Grpc(service) => AppCheck::Grpc(service.clone()),
+        Readiness::Tcp => "tcp".to_owned(),
+        Readiness::Http(path) => format!("http:{path}"),
+        Readiness::Grpc(service) => format!("grpc:{service}"),
     };
     let flags = [
         ("--listen", pod.listen.to_string()),
         ("--admin", SocketAddr::new(pod.listen.ip(), 0).to_string()),
         ("--app", pod.app.to_string()),
         ("--app-protocol", if pod.h2c { "h2c" } else { "http1" }.to_owned()),
-        ("--probe", probe.to_string()),
+        ("--probe", probe),
         // The engine has sent nothing to the pod for a while when it stops.
         ("--drain-quiet", "0".to_owned()),
         ("--grace-period", format!("{}ms", pod.grace.as_millis().max(1))),
