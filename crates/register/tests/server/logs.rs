@@ -1,12 +1,18 @@
 //! What the server logs about refusals, and what it never logs.
 
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 
 use rouse_net::auth::{ClaimError, ClaimGrant};
+use tracing::Dispatch;
+use tracing::subscriber::NoSubscriber;
 use tracing_subscriber::fmt::MakeWriter;
 
 use crate::harness::{POD_IP, SECRET, Scene, TOKEN, body};
+
+/// A second subscriber. With only one in the process, `tracing` asks the thread that reaches a log call first, and a thread
+/// of another test has none: the call would be off for all threads.
+static SECOND: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(NoSubscriber::new()));
 
 /// What is logged.
 #[derive(Clone, Default)]
@@ -15,6 +21,7 @@ pub(crate) struct Lines(Arc<Mutex<Vec<u8>>>);
 impl Lines {
     /// Collects what this thread logs, at every level, while the guard lives.
     pub(crate) fn collect() -> (Self, tracing::subscriber::DefaultGuard) {
+        LazyLock::force(&SECOND);
         let lines = Self::default();
         let subscriber =
             tracing_subscriber::fmt().with_writer(lines.clone()).with_max_level(tracing::Level::TRACE);
