@@ -3,7 +3,6 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests: a panic is how a test fails")]
 
 use std::fmt::Write as _;
-use std::fs;
 
 use clap::{Args as _, Command, CommandFactory as _, FromArgMatches as _};
 use rouse_cli::args::Rouse;
@@ -11,10 +10,7 @@ use rouse_config::settings::{Environment, Group, SettingWarning, Values};
 use rouse_daemon::gateway;
 use rouse_daemon::sidecar::settings::{self as set, AppCheck, PushTarget, TABLE};
 use rouse_daemon::sidecar::{SidecarArgs, read_settings};
-
-const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/sidecar.md");
-const BEGIN: &str = "<!-- settings: begin -->\n";
-const END: &str = "<!-- settings: end -->\n";
+use rouse_testkit::generated_docs;
 
 fn read(flags: &[&str]) -> Result<Values, String> {
     read_with(flags, &Environment::default()).map(|(values, _)| values)
@@ -112,15 +108,7 @@ fn values_are_read() {
 
 #[test]
 fn the_documentation_has_the_table_of_settings() {
-    let page = fs::read_to_string(PAGE).unwrap();
-    let (before, rest) = page.split_once(BEGIN).unwrap();
-    let (found, after) = rest.split_once(END).unwrap();
-    let expected = tables();
-    if std::env::var_os("ROUSE_WRITE_DOCS").is_some() {
-        fs::write(PAGE, format!("{before}{BEGIN}{expected}{END}{after}")).unwrap();
-        return;
-    }
-    assert_eq!(found, expected, "run this test with ROUSE_WRITE_DOCS=1 and look at what it changed");
+    generated_docs::check("sidecar.md", &tables());
 }
 
 fn tables() -> String {

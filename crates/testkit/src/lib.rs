@@ -5,6 +5,7 @@ pub mod api_server;
 #[cfg(feature = "certificates")]
 pub mod certificates;
 pub mod fakes;
+pub mod generated_docs;
 pub mod halted_writer;
 #[cfg(feature = "proxy")]
 pub mod proxy;

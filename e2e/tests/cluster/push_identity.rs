@@ -153,7 +153,7 @@ async fn attempts(space: &TestNamespace, mine: &Pod, victim: &Pod, on_host: &Pod
         refusal: (UNAUTHENTICATED.0, UNAUTHENTICATED.1, reason),
     };
     let of_victim = json!({ "pod": victim.name, "uid": victim.uid, "ips": [victim.ip] });
-    let other_token = "the token is of another pod than the body";
+    let other_token = "the token belongs to another pod than the body names";
     let host_body = json!({
         "service": "host", "pod": on_host.name, "uid": on_host.uid, "ips": [on_host.ip], "ports": { "http": 18099 },
     });

@@ -5,7 +5,7 @@ use rouse_config::document::{DocumentNode, Mark, Value};
 use serde_json::Value as Json;
 use serde_json::value::{RawValue, to_raw_value};
 
-use super::document_path::{self as tree, PathStep};
+use super::document_tree::{self as tree, PathStep};
 use super::record::{INJECTED, Undo, written};
 
 /// An object that is being changed.

@@ -2,7 +2,7 @@
 //! cluster.
 
 mod args;
-mod document_path;
+mod document_tree;
 mod editor;
 mod patch;
 mod plan;
@@ -65,7 +65,7 @@ fn read(source: &InputSource) -> Result<Vec<DocumentNode>, CommandError> {
                 for (key, value) in [("kind", &list.kind), ("apiVersion", &list.api_version)] {
                     if node.get(key).is_none() {
                         let value = serde_json::Value::from(value.as_str());
-                        document_path::put(&mut node, key, (&value).into(), Some(0));
+                        document_tree::put(&mut node, key, (&value).into(), Some(0));
                     }
                 }
             }

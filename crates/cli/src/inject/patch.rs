@@ -7,7 +7,7 @@ use rouse_net::auth::REGISTER_AUDIENCE;
 use serde_json::{Value as Json, json};
 
 use super::args::InjectArgs;
-use super::document_path::{PathStep, elements, is_named, text};
+use super::document_tree::{PathStep, elements, is_named, text};
 use super::editor::Editor;
 use super::plan::{POD, SidecarPlan};
 use crate::names::IpFamily;

@@ -6,7 +6,7 @@ use rouse_config::document::{DocumentNode, Value};
 use rouse_daemon::sidecar::settings::AppCheck;
 
 use super::args::InjectArgs;
-use super::document_path::{at, elements, is_named, text};
+use super::document_tree::{at, elements, is_named, text};
 use super::patch::{SIDECAR, VOLUME};
 use super::selection::{name, refused};
 use crate::CommandError;
@@ -329,7 +329,7 @@ fn translated(probe: &DocumentNode, container: &DocumentNode, app: u16) -> Resul
         Some(port) => number(port),
         None => None,
     };
-    if port == Some(app) { Ok(probe) } else { Err(format!("it checks another port than {app}")) }
+    if port == Some(app) { Ok(probe) } else { Err(format!("it checks a port other than {app}")) }
 }
 
 /// What a readinessProbe checks, if the sidecar can check it: the port, and the probe of the sidecar.

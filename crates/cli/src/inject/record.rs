@@ -1,5 +1,5 @@
-//! The record of changes in the annotation of an object, and how it is undone. Rejects records that `inject` does not write: tenants can
-//! edit annotations, and the operator who applies the output has more rights than they have.
+//! The record of changes in the annotation of an object, and how it is undone. Rejects records that `inject` does not write:
+//! tenants can edit annotations, and the operator who applies the output has more rights than they have.
 
 use rouse_config::document::json::JsonText;
 use rouse_config::document::{DocumentError, DocumentNode, Value};
@@ -7,7 +7,7 @@ use rouse_kube::objects::injected::INJECTED_ANNOTATION;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::document_path::{self as tree, PathStep};
+use super::document_tree::{self as tree, PathStep};
 use super::patch::{SIDECAR, VOLUME};
 use super::plan::{POD, handler};
 

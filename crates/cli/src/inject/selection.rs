@@ -5,7 +5,7 @@ use rouse_core::slices::{self, Labels};
 use rouse_kube::objects::slices::{SELECTOR_ANNOTATION, parse_selector};
 
 use super::args::InjectArgs;
-use super::document_path::{at, members, text};
+use super::document_tree::{at, members, text};
 use super::record::INJECTED;
 use crate::CommandError;
 use crate::input::printable;
@@ -104,7 +104,7 @@ pub(super) fn pairs(objects: &[DocumentNode], args: &InjectArgs) -> Result<Vec<P
     {
         let kinds = WORKLOADS.join(", ");
         return Err(CommandError::Input(format!(
-            "--workload {missing}: no {kinds} of this name is in the file"
+            "--workload {missing}: the file has no {kinds} of this name"
         )));
     }
     let chosen = workloads.into_iter().filter_map(|n| Some((n, objects.get(n)?)));

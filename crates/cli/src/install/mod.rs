@@ -1,7 +1,7 @@
 //! `rouse install`: prints the manifests of `deploy/` with the values of the operator, for `kubectl apply --server-side -f -`.
 
 mod args;
-mod check;
+mod environment;
 mod grace_period;
 mod keys;
 mod manifests;
@@ -23,7 +23,7 @@ use rouse_daemon::process::time_of_day;
 /// Prints the manifests.
 pub(crate) fn run(args: &InstallArgs, streams: &mut Streams<'_>) -> Result<(), CommandError> {
     let args = &registration::with_secret(args);
-    let (settings, warnings) = check::settings(args)?;
+    let (settings, warnings) = environment::settings(args)?;
     let yellow = Style::new().bold().fg_color(Some(AnsiColor::Yellow.into()));
     for warning in warnings {
         writeln!(streams.err, "{yellow}warning:{yellow:#} {warning}")?;

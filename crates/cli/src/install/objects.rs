@@ -1,11 +1,11 @@
-//! Fills the operator's values into the objects of `deploy/`.
+//! Assembles the objects to print: those of `deploy/` with the operator's values, and optional ones.
 
 use std::time::SystemTime;
 
 use serde_json::{Value, json};
 
 use super::args::{InstallArgs, Replicas};
-use super::check::{CERTS, HTTPS, variables};
+use super::environment::{CERTS, HTTPS, variables};
 use super::{grace_period, keys, manifests, registration};
 use crate::CommandError;
 use rouse_config::settings::Values;

@@ -1,5 +1,4 @@
-//! What `rouse install --register-secret` and `--generate-keys` add: the variables of the registration listener, its headless Service, and the
-//! permission to review tokens.
+//! Adds the registration listener to the manifests: its variables, its headless Service, and the permission to review tokens.
 
 use rouse_config::settings::Values;
 use rouse_daemon::gateway::settings::{REGISTER_TOKEN_CHECK, TokenCheckMode};

@@ -1,16 +1,12 @@
 //! Help and documentation list every setting. `ROUSE_WRITE_DOCS=1` regenerates the documentation.
 
 use std::fmt::Write as _;
-use std::fs;
 
 use clap::CommandFactory;
 use rouse_cli::args::Rouse;
 use rouse_config::settings::{Alias, AllowedSources, AnySetting, Group};
 use rouse_daemon::gateway::settings::TABLE;
-
-const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/gateway-configuration.md");
-const BEGIN: &str = "<!-- settings: begin -->\n";
-const END: &str = "<!-- settings: end -->\n";
+use rouse_testkit::generated_docs;
 
 fn help() -> String {
     let mut command = Rouse::command().term_width(0);
@@ -56,15 +52,7 @@ fn every_default_is_what_the_setting_is() {
 
 #[test]
 fn the_documentation_has_the_table_of_settings() {
-    let page = fs::read_to_string(PAGE).unwrap();
-    let (before, rest) = page.split_once(BEGIN).unwrap();
-    let (found, after) = rest.split_once(END).unwrap();
-    let expected = tables();
-    if std::env::var_os("ROUSE_WRITE_DOCS").is_some() {
-        fs::write(PAGE, format!("{before}{BEGIN}{expected}{END}{after}")).unwrap();
-        return;
-    }
-    assert_eq!(found, expected, "run this test with ROUSE_WRITE_DOCS=1 and look at what it changed");
+    generated_docs::check("gateway-configuration.md", &tables());
 }
 
 fn tables() -> String {

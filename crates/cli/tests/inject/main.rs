@@ -396,7 +396,7 @@ fn what_would_not_work_is_refused() {
             "its pods have readinessGates, and the sidecar sees only the app",
         ),
         (probe(json!({"exec": {"command": ["x"]}})), "", "it runs a command (exec)"),
-        (probe(get(json!({"port": 1}))), "", "it checks another port than 3000"),
+        (probe(get(json!({"port": 1}))), "", "it checks a port other than 3000"),
         (probe(get(json!({"scheme": "HTTPS"}))), "", "it uses HTTPS"),
         (probe(get(json!({"host": "x"}))), "", "it has host"),
         (probe(get(json!({"httpHeaders": [{"name": "a", "value": "b"}]}))), "", "it has httpHeaders"),

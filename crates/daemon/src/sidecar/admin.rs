@@ -1,4 +1,4 @@
-//! The admin address of the sidecar: health and hooks for the kubelet, beside the paths of every role.
+//! The admin server of the sidecar: health and drain hooks for the kubelet, and the paths that all commands share.
 
 use std::sync::Arc;
 

@@ -14,10 +14,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::push::Reporter;
 
-/// New requests are refused for this last part of the grace period, and for at most [`MOST_REFUSING`].
+/// New requests are refused for the last `1 / REFUSING_PART` of the grace period, and for at most [`MOST_REFUSING`].
 const REFUSING_PART: u32 = 10;
 const MOST_REFUSING: Duration = Duration::from_secs(3);
-/// Requests under way are cut off this part of the grace period before its end, when the process would be killed.
+/// Requests under way are cut off `1 / MARGIN_PART` of the grace period before its end, when the process would be killed.
 const MARGIN_PART: u32 = 40;
 
 /// The drain of the sidecar, as hooks and signals see it.
@@ -44,8 +44,8 @@ impl Drain {
         self.done.cancelled().await;
     }
 
-    /// Waits until the grace period of the drain is over. A pod that terminates is killed then. A pod that goes on, because its
-    /// drain was not that of a termination, would refuse every request from then on.
+    /// Waits until the grace period of the drain is over. A pod that terminates is killed then. A pod that is
+    /// not being terminated would refuse every request from then on, so the process must end.
     pub(super) async fn over(&self) {
         self.over.cancelled().await;
     }

@@ -1,4 +1,4 @@
-//! The role of `rouse sidecar`: one service with one pod, the app, behind the same data plane as the gateway's.
+//! Runs `rouse sidecar`: the data plane of the gateway with one service of one pod, the app.
 
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ use crate::settings::{HEADER_TIMEOUT, IDLE_TIMEOUT, MAX_CONNECTIONS, STREAM_IDLE
 
 /// The name of the only service, port, pod and slice.
 const APP: &str = "app";
-/// Requests that may wait per request that the app may have.
+/// The length of the queue, as a multiple of the concurrency limit.
 const QUEUE_PER_REQUEST: usize = 10;
 /// A sidecar has less to buffer than a gateway.
 const BUFFERS: usize = 8 << 20;

@@ -1,4 +1,4 @@
-//! The enabled ways to authenticate, in one place: selects by the credential of a request which of them decides.
+//! Holds the enabled authentication methods, and chooses one by the credential of a request.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What a sender may say: a claim of a pod about itself, and the check that the pod owns what it claims.
+//! The claim of a pod about itself, the result of checking it, and the `Ownership` trait that checks it.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -31,10 +31,10 @@ pub struct SharedKey {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BadSharedKey {
     /// The id is empty, too long, or has a character that is not allowed.
-    #[error("the id of a key has 1 to {MOST_ID_BYTES} letters, digits, '.', '-' and '_'")]
+    #[error("the id of a key must be 1 to {MOST_ID_BYTES} letters, digits, '.', '-' and '_'")]
     Id,
     /// The secret is too short.
-    #[error("the secret has less than {LEAST_SECRET_BYTES} bytes")]
+    #[error("the secret has fewer than {LEAST_SECRET_BYTES} bytes")]
     Short,
 }
 

@@ -170,7 +170,7 @@ impl TokenAuthenticator {
             None => keys.fetch_key(id).await?,
         };
         if !key.allows(token.algorithm) {
-            return Err(refused("the token's algorithm is not one of its key"));
+            return Err(refused("the token's algorithm is not allowed for its key"));
         }
         if !key.verifies(token.algorithm, token.message, token.signature) {
             return Err(refused("the token's signature is wrong"));

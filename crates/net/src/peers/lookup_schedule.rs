@@ -1,4 +1,4 @@
-//! When the name of the peers is looked up again.
+//! Schedules DNS look-ups of the peers.
 
 use std::time::Duration;
 

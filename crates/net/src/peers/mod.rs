@@ -1,5 +1,4 @@
-//! The peers that a client sends the same thing to, found by name: who they are, when to look them up, and when to try one that
-//! fails again.
+//! Parts of a client that sends the same state to several peers: discovery by DNS name, backoff, circuit breaker.
 //!
 //! The rules are state machines that get the time and random numbers passed in. `network.rs` has the look-ups and connections.
 

@@ -1,4 +1,4 @@
-//! Look-ups of names and connections to peers, as traits, so that tests can script a network.
+//! Traits for DNS look-ups and connections to peers, so that tests can script a network, and their implementations by the system.
 
 use std::future::Future;
 use std::io;

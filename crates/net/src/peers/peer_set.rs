@@ -1,4 +1,4 @@
-//! Which peers there are: those that DNS names, and those that peers themselves list.
+//! Tracks the known peers: those that DNS names, and those that peers themselves list.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;

@@ -226,7 +226,7 @@ fn a_folder_with_an_error_is_refused_and_the_old_keys_stay() {
         fs::remove_file(path.join(id)).unwrap();
         assert!(!error.contains("short-secret"), "{error}");
     };
-    check("short", b"short-secret", Some("shop"), "less than 32 bytes");
+    check("short", b"short-secret", Some("shop"), "fewer than 32 bytes");
     check("unscoped", OLD, None, "must list the namespaces");
     check("empty", OLD, Some(" \n"), "must list the namespaces");
     check("capital", OLD, Some("Shop"), "must list the namespaces");

@@ -1,4 +1,4 @@
-//! Budgets for bytes that wait in hyper's buffers until a client or a pod takes them.
+//! Limits memory: bytes of bodies in hyper's buffers, long heads, and bodies that are kept for a retry.
 //!
 //! Every data frame that is handed to hyper is a [`Charged`] buffer: it counts from then on until hyper has written or
 //! dropped it. A body gets no further frames while its client connection, or the whole gateway, is over its budget. Back-pressure

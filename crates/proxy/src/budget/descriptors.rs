@@ -1,4 +1,5 @@
-//! Shortage of file descriptors: code that fails to open a socket reports it, and the worker closes a connection.
+//! Signals a shortage of file descriptors: code that fails to open a socket reports it, and this worker or another one closes a
+//! connection.
 
 use std::cell::Cell;
 use std::rc::Rc;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::client::ClientState;
 
-/// A client connection that has pod connections already may have one in [`SHARE`] of the free ones.
+/// A client connection that has pod connections gets another one while it has at most `1 / SHARE` as many as are free.
 const SHARE: usize = 4;
 /// One in [`RESERVE`] of all pod connections is reserved for client connections that have none.
 const RESERVE: usize = 8;

@@ -1,4 +1,4 @@
-//! Request heads and header edits without hyper types, for routing, holds, retries and telemetry.
+//! Request heads, header edits and the proxy's placement without hyper types, for routing, holds, retries and telemetry.
 //!
 //! `upstream`, which has hyper's types, implements the heads and applies the edits.
 

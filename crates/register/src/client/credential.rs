@@ -26,7 +26,7 @@ pub(super) enum CredentialError {
     NoRandomness(#[from] rouse_net::random::NoRandomness),
     #[error("the shared key {0}")]
     Key(#[from] SharedKeysError),
-    #[error("the task that reads the file of the credential ended")]
+    #[error("internal error: the task that reads the credential's file has stopped")]
     Ended,
 }
 

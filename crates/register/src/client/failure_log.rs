@@ -1,4 +1,4 @@
-//! Logs failures with their reason, at a limited rate.
+//! Logs failed registrations and look-ups with their reason, at a limited rate.
 
 use std::fmt::Display;
 use std::net::SocketAddr;

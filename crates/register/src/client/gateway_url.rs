@@ -1,4 +1,4 @@
-//! The URL of the gateways, as `--register` has it: scheme, host and port.
+//! Parses the URL of the gateways (`--register`): scheme, host and port.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};

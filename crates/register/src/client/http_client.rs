@@ -79,13 +79,13 @@ pub(super) enum SendError {
     #[error("the gateway's answer cannot be read: {0}")]
     BadAnswer(String),
     #[error(
-        "rejected the gateway's answer: its version of this pod is too far ahead of this clock, or was never sent by this \
-         sidecar; use https"
+        "rejected the gateway's answer: it has a version of this pod that is too far ahead of this clock, or that this sidecar \
+         never sent (a wrong clock, or a forged answer); register over https"
     )]
     ImplausibleVersion,
     #[error("{0}")]
     Credential(#[from] CredentialError),
-    #[error("the task that sent it ended")]
+    #[error("internal error: the task that sends registrations has stopped")]
     Ended,
 }
 

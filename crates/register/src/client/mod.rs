@@ -1,7 +1,7 @@
 //! The sidecar's side of registrations: tells every gateway the newest state of its pod, until all have acknowledged it.
 //!
-//! `worker.rs` runs everything, `deliveries.rs` has the rules of what is sent when, `exchange.rs` sends one registration, and
-//! `state.rs` has the order of states. Which gateways there are, backoff and the circuit breaker are in `rouse_net::peers`.
+//! `worker.rs` runs everything, `gateway_tracker.rs` has the rules of what is sent when, `http_client.rs` sends one registration,
+//! and `pod_state.rs` has the order of states. Which gateways there are, backoff and the circuit breaker are in `rouse_net::peers`.
 //!
 //! [`client`] makes two parts: a [`PushReporter`], which takes events and never waits, and a [`PushClient`], which delivers
 //! them.
@@ -11,7 +11,7 @@ mod failure_log;
 mod gateway_tracker;
 mod gateway_url;
 mod http_client;
-mod versioned_state;
+mod pod_state;
 mod worker;
 
 use std::collections::BTreeMap;
@@ -34,7 +34,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use http_client::HttpClient;
-use versioned_state::PodState;
+use pod_state::PodState;
 use worker::Worker;
 
 pub use gateway_url::{BadGatewayUrl, DEFAULT_PORT, GatewayHost, GatewayUrl};

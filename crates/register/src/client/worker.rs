@@ -20,7 +20,7 @@ use tokio::time::timeout;
 use super::failure_log::FailureLog;
 use super::gateway_tracker::{Attempt, GatewayTracker, Outcome};
 use super::http_client::{Connection, HttpClient, RequestResult, SendError};
-use super::versioned_state::{Advance, AnswerTrust, PodState};
+use super::pod_state::{Advance, AnswerTrust, PodState};
 use super::{GatewayHost, Progress, PushClient, unix_milliseconds};
 use crate::wire::{AnswerStatus, MAX_GATEWAYS, RegistrationAnswer};
 

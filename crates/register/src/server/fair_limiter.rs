@@ -1,4 +1,4 @@
-//! Limits connections and handshakes, fairly by source: at the limit, the source with the most loses an idle one.
+//! Limits connections and handshakes. At the limit, closes an idle connection of the source that has the most.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -286,7 +286,7 @@ mod tests {
         assert_eq!(
             limiter.lock().taken,
             2,
-            "a connection that was cancel does not come back when its request ends"
+            "a cancelled connection does not come back when its request ends"
         );
         drop(two);
     }

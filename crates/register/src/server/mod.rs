@@ -251,7 +251,10 @@ impl RegistrationServer {
         }
         // Not `Registry::service`, which would create a service that was deleted meanwhile.
         let Some(target) = self.parts.registry.get(&registration.claim.service) else {
-            return Err(Refusal::Unavailable(format!("{} is not known yet", registration.claim.service)));
+            return Err(Refusal::Unavailable(format!(
+                "Service {} is not known yet; try again",
+                registration.claim.service
+            )));
         };
         let is_true = || self.parts.ownership.granted(&registration.claim).is_some_and(|grant| !rises(grant));
         let outcome = target.push_if(registration.push(grant), is_true).map_err(|refused| match refused {
@@ -341,7 +344,11 @@ fn check_sender(sender: &Sender, peer: IpAddr, registration: &mut Registration) 
         Sender::Pod(pod) => {
             let same =
                 pod.namespace == claim.service.namespace() && pod.pod == claim.pod && pod.uid == claim.uid;
-            if same { Ok(()) } else { denied("the token is of another pod than the body".to_owned()) }
+            if same {
+                Ok(())
+            } else {
+                denied("the token belongs to another pod than the body names".to_owned())
+            }
         }
         Sender::KeyHolder { namespaces } if !namespaces.includes(claim.service.namespace()) => {
             denied(format!("the key is not for the namespace {}", claim.service.namespace()))

@@ -1,4 +1,4 @@
-//! Rate limits on registrations: per source address, per failures of a source, and in all.
+//! Limits the rate of registrations and new connections, per source and in total. Failed requests have a lower limit.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};

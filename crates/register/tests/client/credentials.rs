@@ -1,4 +1,4 @@
-//! What the client needs before it sends a credential, and files that are replaced while it runs (paused time).
+//! The client sends a credential only to verified gateways, and uses replaced keys, tokens and CAs (paused time).
 
 use std::fs;
 use std::path::{Path, PathBuf};

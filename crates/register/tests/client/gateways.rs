@@ -1,4 +1,4 @@
-//! Every gateway learns, also those that come, go and were away (paused time).
+//! Every gateway learns the newest state, also one that joins, leaves or restarts; leases and look-ups (paused time).
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! A sidecar that restarts in the same pod (paused time).
+//! Sidecars that restart, compete for one pod, or get a forged answer (paused time).
 
 use std::time::{Duration, SystemTime};
 

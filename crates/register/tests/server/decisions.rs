@@ -1,4 +1,4 @@
-//! What the server decides about one request, and what the decision changes.
+//! What the server decides about one request, limits included, and what the decision changes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The newest state of the pod and its version, which moves past a newer version that a gateway reports.
+//! Holds the newest state of the pod and its version. Raises the version if a gateway plausibly reports a newer one.
 
 use rouse_core::merge::{BootId, PushEvent, PushOrder};
 
@@ -54,8 +54,8 @@ impl PodState {
         Advance::Advanced
     }
 
-    /// Whether a gateway may know `newest`. An order that is too high would make every later state stale: no later state, and no later sidecar
-    /// of the pod, would be newer.
+    /// Whether a gateway may know `newest`. An order that is too high would make every later state stale: no later state, and
+    /// no later sidecar of the pod, would be newer.
     fn is_plausible(&self, newest: PushOrder, trust: AnswerTrust) -> bool {
         let limit = match trust {
             AnswerTrust::Verified => MAX_VERSION,

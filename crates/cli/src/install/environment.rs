@@ -1,4 +1,5 @@
-//! Checks that a gateway starts with the variables of the manifests, and listens where its Services expect it.
+//! Builds the variables of the gateway's container, and checks that a gateway starts with them and listens where its Services
+//! expect it.
 
 use std::collections::HashSet;
 use std::io;
