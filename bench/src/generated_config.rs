@@ -57,7 +57,7 @@ fn spread(size: Size, serving: &[String]) -> Vec<App> {
             // It gets no requests, so it never starts.
             (vec!["false".to_owned()], 0)
         };
-        apps.push(App { name, command, env: Vec::new(), hosts, h2c: false, pods });
+        apps.push(App { name, command, env: Vec::new(), hosts, h2c: false, sidecar: false, pods });
     }
     apps
 }

@@ -38,6 +38,8 @@ pub(crate) struct App {
     pub(crate) env: Vec<(&'static str, String)>,
     pub(crate) hosts: Vec<String>,
     pub(crate) h2c: bool,
+    /// Whether its pods have the sidecar.
+    pub(crate) sidecar: bool,
     /// The fixed number of pods; 0: the app starts at zero.
     pub(crate) pods: u32,
 }
@@ -158,8 +160,9 @@ fn yaml(apps: &[App], certificate: Option<&Certificate>) -> Result<String> {
         writeln!(
             text,
             "  {name}:\n    command: {command}\n    env: {{{env}}}\n    hosts: {hosts}\n    protocol: {protocol}\n    \
-             scale: {{min: {pods}, max: {max}, target: 1000, idle-after: 1h}}\n    \
-             timeouts: {{request: 60s, response-header: 30s}}"
+             sidecar: {}\n    scale: {{min: {pods}, max: {max}, target: 1000, idle-after: 1h}}\n    \
+             timeouts: {{request: 60s, response-header: 30s}}",
+            app.sidecar
         )?;
     }
     Ok(text)
@@ -177,11 +180,18 @@ mod tests {
             env: vec![("DELAY", "3".into())],
             hosts: vec!["a.bench".into()],
             h2c: true,
+            sidecar: true,
             pods: 0,
         };
         let text = yaml(&[app], None).unwrap();
         assert!(!text.contains("tls"), "{text}");
-        for part in [r#"command: ["run","it"]"#, r#"env: {DELAY: "3"}"#, "protocol: h2c", "min: 0, max: 1"] {
+        for part in [
+            r#"command: ["run","it"]"#,
+            r#"env: {DELAY: "3"}"#,
+            "protocol: h2c",
+            "sidecar: true",
+            "min: 0, max: 1",
+        ] {
             assert!(text.contains(part), "{part} in {text}");
         }
     }

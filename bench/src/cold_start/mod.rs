@@ -110,8 +110,10 @@ pub(crate) fn run(ask: &Ask) -> Result<()> {
 fn one(ask: &Ask, rouse: &Path, delay: u64) -> Result<Report> {
     let (began, busy, ours) = (Stopwatch::start(), busy_time()?, our_time());
     eprintln!("app that listens after {delay} ms: {} cold starts through rouse up", ask.count);
-    let (starts, phases_ms) = through_rouse(rouse, delay, ask.count)?;
+    let (starts, phases_ms) = through_rouse(rouse, delay, ask.count, false)?;
     let mut series = vec![Series::of("rouse", &starts)?];
+    eprintln!("app that listens after {delay} ms: {} cold starts of pods with a sidecar", ask.count);
+    series.push(Series::of("rouse, sidecar", &through_rouse(rouse, delay, ask.count, true)?.0)?);
     for (way, count) in [(Way::Loop, ask.count), (Way::Retry, ask.count.min(ask.retries))] {
         eprintln!("app that listens after {delay} ms: {count} starts by hand, {}", way.name());
         let starts = (0..count).map(|_| by_hand(way, delay)).collect::<Result<Vec<_>>>()?;
@@ -124,13 +126,19 @@ fn one(ask: &Ask, rouse: &Path, delay: u64) -> Result<Report> {
     Ok(Report { delay_ms: delay, series, phases_ms, foreign_share })
 }
 
-fn through_rouse(binary: &Path, delay: u64, count: u32) -> Result<(Vec<Start>, BTreeMap<String, Spread>)> {
+fn through_rouse(
+    binary: &Path,
+    delay: u64,
+    count: u32,
+    sidecar: bool,
+) -> Result<(Vec<Start>, BTreeMap<String, Spread>)> {
     let app = App {
         name: "app".to_owned(),
         command: vec![std::env::current_exe()?.display().to_string(), "app".to_owned()],
         env: vec![("START_DELAY_MS", delay.to_string())],
         hosts: vec![HOST.to_owned()],
         h2c: false,
+        sidecar,
         pods: 0,
     };
     let rouse = Rouse::start(binary, &[app], None, &[])?;

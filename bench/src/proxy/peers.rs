@@ -90,6 +90,7 @@ pub(super) fn rouse(
         env: Vec::new(),
         hosts: vec!["h2c.bench".to_owned()],
         h2c: true,
+        sidecar: false,
         pods: 1,
     };
     let mut apps = generated_config::apps(Size { routes: ROUTES - 1, services: 1, endpoints: 1 }, folder)?;
