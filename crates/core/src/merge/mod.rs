@@ -1,4 +1,4 @@
-//! Merges EndpointSlices, probe results and pushes into one set of endpoints per service.
+//! Merges `EndpointSlices`, probe results and pushes into one set of endpoints per service.
 //!
 //! Slices are authoritative: they add, change and remove endpoints. A push reports on its own pod, for the time of a lease.
 //! A probe promotes a pod that slices call not ready yet. `pod.rs` has the rules for one pod; this file keeps the set of
