@@ -13,7 +13,7 @@ use rouse_config::settings::Values;
 /// The name of the gateway's objects.
 pub(super) const NAME: &str = "rouse-gateway";
 /// The API group of roles.
-pub(super) const RBAC: &str = "rbac.authorization.k8s.io";
+const RBAC: &str = "rbac.authorization.k8s.io";
 
 /// All objects, in the order in which they can be applied.
 pub(super) fn all(
@@ -153,17 +153,28 @@ fn leave_to_read(resource: &str, namespace: &str, args: &InstallArgs) -> [Value;
         "namespace": namespace,
         "labels": labels("gateway"),
     });
+    let rules = json!([{ "apiGroups": [""], "resources": [resource], "verbs": ["list", "watch"] }]);
+    role_with_binding("Role", &metadata, &rules, args)
+}
+
+/// A role of the kind `Role` or `ClusterRole`, and the binding of the same name that grants it to the gateway.
+pub(super) fn role_with_binding(
+    kind: &str,
+    metadata: &Value,
+    rules: &Value,
+    args: &InstallArgs,
+) -> [Value; 2] {
     let role = json!({
         "apiVersion": format!("{RBAC}/v1"),
-        "kind": "Role",
+        "kind": kind,
         "metadata": metadata,
-        "rules": [{ "apiGroups": [""], "resources": [resource], "verbs": ["list", "watch"] }],
+        "rules": rules,
     });
     let binding = json!({
         "apiVersion": format!("{RBAC}/v1"),
-        "kind": "RoleBinding",
+        "kind": format!("{kind}Binding"),
         "metadata": metadata,
-        "roleRef": { "apiGroup": RBAC, "kind": "Role", "name": name },
+        "roleRef": { "apiGroup": RBAC, "kind": kind, "name": metadata["name"] },
         "subjects": [{ "kind": "ServiceAccount", "name": NAME, "namespace": args.namespace }],
     });
     [role, binding]

@@ -6,7 +6,7 @@ use rouse_kube::client::permissions::{PERMISSIONS, Scope};
 use serde_json::{Value, json};
 
 use super::args::InstallArgs;
-use super::objects::{NAME, RBAC, labels};
+use super::objects::{NAME, labels, role_with_binding};
 
 /// The Secret with the certificate that `--generate-keys` makes.
 const SECRET: &str = "rouse-register-tls";
@@ -77,18 +77,5 @@ fn leave_to_review(args: &InstallArgs) -> [Value; 2] {
         .filter(|permission| permission.scope == Scope::OnDemand)
         .map(|it| json!({ "apiGroups": [it.group], "resources": [it.resource], "verbs": it.verbs }))
         .collect();
-    let role = json!({
-        "apiVersion": format!("{RBAC}/v1"),
-        "kind": "ClusterRole",
-        "metadata": metadata,
-        "rules": rules,
-    });
-    let binding = json!({
-        "apiVersion": format!("{RBAC}/v1"),
-        "kind": "ClusterRoleBinding",
-        "metadata": metadata,
-        "roleRef": { "apiGroup": RBAC, "kind": "ClusterRole", "name": name },
-        "subjects": [{ "kind": "ServiceAccount", "name": NAME, "namespace": args.namespace }],
-    });
-    [role, binding]
+    role_with_binding("ClusterRole", &metadata, &json!(rules), args)
 }
