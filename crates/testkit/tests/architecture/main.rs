@@ -92,6 +92,21 @@ fn the_name_of_a_public_type_has_one_meaning() {
     assert!(types.is_empty(), "types of one name: {types:#?}");
 }
 
+#[test]
+fn the_code_map_names_only_files_that_exist() {
+    let architecture = fs::read_to_string(source::repository().join("ARCHITECTURE.md")).unwrap();
+    let (_, map) = architecture.split_once("## Code map").unwrap();
+    let (map, _) = map.split_once("\n## ").unwrap();
+    let paths: Vec<String> =
+        source::crates().iter().flat_map(|name| source::files(name)).map(|file| file.path).collect();
+    let named: Vec<&str> = map.split('`').skip(1).step_by(2).filter(|text| text.ends_with(".rs")).collect();
+    assert!(named.len() > 100, "the code map names files in backticks: {named:?}");
+    let exists = |name: &str| paths.iter().any(|path| path.ends_with(&format!("/{name}")));
+    let gone: Vec<&str> =
+        named.into_iter().filter(|name| !exists(name) && !source::repository().join(name).exists()).collect();
+    assert!(gone.is_empty(), "ARCHITECTURE.md names files that do not exist: {gone:?}");
+}
+
 /// The rooms from which a chain of imports leads back to themselves.
 fn rooms_in_cycles(imports: &Imports) -> BTreeSet<String> {
     let reaches = |start: &String| {
