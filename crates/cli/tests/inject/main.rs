@@ -356,7 +356,11 @@ fn what_would_not_work_is_refused() {
         (vec![(1, "/metadata/namespace", json!("other"))], "", "is not in the file"),
         (vec![(1, "/spec/type", json!("ExternalName"))], "", "is not in the file"),
         (vec![], "--service other", "none of its Services (cart) is named by --service"),
-        (vec![], "--workload other", "--workload other: the file has no Deployment, StatefulSet, DaemonSet of this name"),
+        (
+            vec![],
+            "--workload other",
+            "--workload other: the file has no Deployment, StatefulSet, DaemonSet of this name",
+        ),
         (vec![(0, "/kind", json!("Job"))], "", "no workload is in the file"),
         (vec![(1, PORTS, two)], "", "Service shop/cart: it has several ports (a, b)"),
         (vec![], "--port grpc", "--port grpc: it has no TCP port"),

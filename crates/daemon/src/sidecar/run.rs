@@ -43,7 +43,8 @@ const APP: &str = "app";
 const QUEUE_PER_REQUEST: usize = 10;
 /// A sidecar has less to buffer than a gateway.
 const BUFFERS: usize = 8 << 20;
-const IDLE_CONNECTIONS: usize = 128;
+/// Connections to the app that are kept. With fewer than requests at a time, each request beyond them opens a new one.
+const IDLE_CONNECTIONS: usize = 1024;
 
 /// Runs until a signal or a failure.
 pub(super) fn run(

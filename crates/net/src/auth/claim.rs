@@ -73,6 +73,9 @@ pub enum ClaimError {
     /// It cannot be decided now, and the pod should try again: 503.
     #[error("{0}")]
     Unavailable(String),
+    /// The pod is known, but not all of it yet. It should try again at once, with its own backoff: 503.
+    #[error("{0}")]
+    TooEarly(String),
 }
 
 /// Knows which pod belongs to which service, and what it owns.

@@ -218,6 +218,7 @@ impl RegistrationServer {
                 Refusal::Unverified(reason)
             }
             ClaimError::Unavailable(reason) => Refusal::Unavailable(reason),
+            ClaimError::TooEarly(reason) => Refusal::TooEarly(reason),
         })?;
         self.apply(registration, grant)
     }
@@ -371,7 +372,10 @@ fn log_refusal(refusal: &Refusal, peer: IpAddr, registration: Option<&Registrati
     let pod = registration.map_or("", |registration| &registration.claim.pod);
     let outcome = refusal.outcome().as_str();
     match refusal {
-        Refusal::Unchecked(reason) | Refusal::Unverified(reason) | Refusal::Unavailable(reason) => {
+        Refusal::Unchecked(reason)
+        | Refusal::Unverified(reason)
+        | Refusal::Unavailable(reason)
+        | Refusal::TooEarly(reason) => {
             tracing::error!(service, pod, %peer, outcome, reason, "cannot check a registration");
         }
         // Three places in the code, since each has a rate limit of its own: a client without a credential must not hide the

@@ -67,6 +67,9 @@ pub(super) enum Refusal {
     Unverified(String),
     #[error("{0}")]
     Unavailable(String),
+    /// The pod is known, but not all of it yet.
+    #[error("{0}")]
+    TooEarly(String),
 }
 
 /// How long a pod waits when its service has too many unlisted pods: slices list some of them within seconds.
@@ -87,7 +90,9 @@ impl Refusal {
             Self::Denied(_) => Outcome::Denied,
             Self::TooLarge => Outcome::TooLarge,
             Self::Limited(_) | Self::TooManyPods(_) => Outcome::Limited,
-            Self::Unchecked(_) | Self::Unverified(_) | Self::Unavailable(_) => Outcome::Unavailable,
+            Self::Unchecked(_) | Self::Unverified(_) | Self::Unavailable(_) | Self::TooEarly(_) => {
+                Outcome::Unavailable
+            }
         }
     }
 
@@ -100,7 +105,7 @@ impl Refusal {
             | Self::TooLarge
             | Self::Unchecked(_)
             | Self::Unverified(_) => true,
-            Self::Limited(_) | Self::TooManyPods(_) | Self::Unavailable(_) => false,
+            Self::Limited(_) | Self::TooManyPods(_) | Self::Unavailable(_) | Self::TooEarly(_) => false,
         }
     }
 
@@ -116,7 +121,7 @@ impl Refusal {
             Self::Denied(_) => 403,
             Self::TooLarge => 413,
             Self::Limited(_) | Self::TooManyPods(_) => 429,
-            Self::Unchecked(_) | Self::Unverified(_) | Self::Unavailable(_) => 503,
+            Self::Unchecked(_) | Self::Unverified(_) | Self::Unavailable(_) | Self::TooEarly(_) => 503,
         }
     }
 
@@ -127,6 +132,8 @@ impl Refusal {
             Self::Unchecked(_) | Self::Unverified(_) | Self::Unavailable(_) => {
                 Some(seconds(&RETRY_UNAVAILABLE))
             }
+            // The pod's own backoff begins at 100 ms. A whole second would delay its first request.
+            Self::TooEarly(_) => Some(0),
             Self::Malformed(_) | Self::Unauthenticated(_) | Self::Denied(_) | Self::TooLarge => None,
         }
     }

@@ -201,9 +201,16 @@ async fn what_the_pod_does_not_own_is_denied_and_what_cannot_be_checked_is_tried
     scene.grant("uid-1", Err(ClaimError::Unavailable("the API server does not answer".into())));
     let reply = scene.register(&body(1, "ready")).await;
     assert_eq!((reply.status, reply.retry_after), (503, Some(1)));
+    scene.grant("uid-1", Err(ClaimError::TooEarly("the pod has no address yet".into())));
+    let reply = scene.register(&body(1, "ready")).await;
+    assert_eq!(
+        (reply.status, reply.retry_after),
+        (503, Some(0)),
+        "the kubelet reports the address any moment"
+    );
     assert_eq!(scene.endpoints(), []);
     assert_eq!(scene.attempts("_other", "ready", "denied"), 1, "a name that was not verified is no label");
-    assert_eq!(scene.attempts("_other", "ready", "unavailable"), 1);
+    assert_eq!(scene.attempts("_other", "ready", "unavailable"), 2);
 }
 
 /// A pod of another namespace, which had the address of `cart-1` before.

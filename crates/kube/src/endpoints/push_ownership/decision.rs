@@ -93,7 +93,7 @@ fn is_selected(pod: &PodFacts, service: &ServiceSummary) -> Result<(), ClaimErro
 fn owns_addresses(claim: &Claim, evidence: Evidence<'_>) -> Result<(), ClaimError> {
     let (pod, has) = (evidence.pod, list(&evidence.pod.ips));
     if pod.ips.is_empty() {
-        return Err(ClaimError::Unavailable(format!("pod {} has no address yet; try again", pod.name)));
+        return Err(ClaimError::TooEarly(format!("pod {} has no address yet; try again", pod.name)));
     }
     if claim.ips.is_empty() {
         return denied(format!("no address is named; pod {} has {has}", pod.name));

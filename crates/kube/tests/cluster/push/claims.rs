@@ -1,7 +1,7 @@
 //! What a pod may claim: itself, and nothing of another pod, service or namespace.
 
 use rouse_core::endpoint::{PodUid, PortName};
-use rouse_net::auth::{Claim, PushMode};
+use rouse_net::auth::{Claim, ClaimError, PushMode};
 use serde_json::{Value, json};
 
 use super::{check, claim, denied, edit, following, granted, ip, is_granted, lookups, other_namespace, pod};
@@ -230,7 +230,8 @@ async fn a_pod_without_an_address_and_a_service_that_is_not_known_are_put_off() 
     let api = shop();
     edit(&api, "pods", "cart-1", |pod| pod["status"]["podIPs"] = json!(null));
     let rig = following(&api).await;
-    assert_eq!(put_off(&rig, &claim(1)).await, "pod shop/cart-1 has no address yet; try again");
+    let Err(ClaimError::TooEarly(text)) = check(&rig, &claim(1)).await else { panic!("it has no address") };
+    assert_eq!(text, "pod shop/cart-1 has no address yet; try again");
     let nowhere = Claim { service: id("nothing"), ..claim(1) };
     assert_eq!(put_off(&rig, &nowhere).await, "Service shop/nothing is not known yet; try again");
     edit(&api, "pods", "cart-1", |object| *object = pod("cart-1", 1));

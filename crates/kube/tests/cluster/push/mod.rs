@@ -84,7 +84,7 @@ async fn denied(rig: &Rig, claim: &Claim) -> String {
 /// The text with which a claim is put off.
 async fn put_off(rig: &Rig, claim: &Claim) -> String {
     match check(rig, claim).await {
-        Err(ClaimError::Unavailable(text)) => text,
+        Err(ClaimError::Unavailable(text) | ClaimError::TooEarly(text)) => text,
         other => panic!("{claim:?}: {other:?}"),
     }
 }
