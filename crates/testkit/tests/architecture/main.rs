@@ -7,6 +7,7 @@ mod source;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::path::Path;
 
 use source::Imports;
 
@@ -99,7 +100,8 @@ fn the_code_map_names_only_files_that_exist() {
     let (map, _) = map.split_once("\n## ").unwrap();
     let paths: Vec<String> =
         source::crates().iter().flat_map(|name| source::files(name)).map(|file| file.path).collect();
-    let named: Vec<&str> = map.split('`').skip(1).step_by(2).filter(|text| text.ends_with(".rs")).collect();
+    let is_file = |text: &&str| Path::new(text).extension().is_some_and(|extension| extension == "rs");
+    let named: Vec<&str> = map.split('`').skip(1).step_by(2).filter(is_file).collect();
     assert!(named.len() > 100, "the code map names files in backticks: {named:?}");
     let exists = |name: &str| paths.iter().any(|path| path.ends_with(&format!("/{name}")));
     let gone: Vec<&str> =
