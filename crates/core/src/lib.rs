@@ -10,6 +10,8 @@ pub mod endpoint;
 pub mod engine;
 pub mod hold;
 pub mod host;
+pub mod lease;
+pub mod load_meter;
 pub mod merge;
 pub mod pick;
 pub mod probe;

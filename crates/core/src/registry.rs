@@ -10,6 +10,7 @@ use crate::cold_start::ColdStartLog;
 use crate::endpoint::ServiceId;
 use crate::engine::Engine;
 use crate::hold::{AcquireError, Budget, HoldLimits};
+use crate::load_meter::{LoadFeed, LoadKey, LoadMeter};
 use crate::merge::MergePolicy;
 use crate::service::{Service, ServiceSpec, Services, Shared, Timers};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -58,6 +59,7 @@ impl Registry {
             wakes: Mutex::new(WakeBudget::new(settings.wakes, clock.now())),
             timers: Timers::default(),
             cold_starts: Arc::new(ColdStartLog::new(settings.cold_starts)),
+            loads: Arc::default(),
             addresses: Mutex::default(),
             services: Arc::downgrade(&services),
             clock,
@@ -109,6 +111,21 @@ impl Registry {
     /// The most recent cold starts.
     pub fn cold_starts(&self) -> &ColdStartLog {
         &self.shared.cold_starts
+    }
+
+    /// The meters that have load.
+    pub fn loads(&self) -> &Arc<LoadFeed> {
+        &self.shared.loads
+    }
+
+    /// A new meter for a route. The caller keeps it while the route exists: another one would begin at zero.
+    pub fn route_meter(&self, name: Arc<str>) -> Arc<LoadMeter> {
+        self.shared.meter(LoadKey::Route(name), Arc::default())
+    }
+
+    /// Takes one wake from the budget, for a start that no request asks for. Returns false if the budget is used up.
+    pub fn take_wake(&self, id: &ServiceId) -> bool {
+        self.shared.may_wake(id, self.shared.clock.now())
     }
 
     /// How many requests are held, in all services.

@@ -75,8 +75,24 @@ pub enum ScaleReason {
         /// `idle-after`.
         after: Duration,
     },
+    /// No load, and the learned idle policy expects no request soon.
+    Away,
+    /// No load, and the learned idle policy expects a request soon.
+    KeptWarm {
+        /// It is expected before this time without load.
+        until: Duration,
+    },
+    /// The learned idle policy expects a request: a pod is started before it comes.
+    Ahead {
+        /// It is expected after this time without load.
+        from: Duration,
+        /// It is expected before this time without load.
+        to: Duration,
+    },
     /// A new service starts with its initial scale.
     Initial,
+    /// The schedule keeps the number up.
+    Schedule,
     /// `min` keeps the number up.
     Min,
     /// `max` keeps the number down.
@@ -113,6 +129,36 @@ pub enum ScaleReason {
     TooManyReporters,
 }
 
+impl ScaleReason {
+    /// The reason in metrics and views.
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::Load { .. } => "load",
+            Self::Panic { .. } => "panic",
+            Self::Wake => "wake",
+            Self::AtZero => "at_zero",
+            Self::Idle { .. } => "idle",
+            Self::JustWoken { .. } => "just_woken",
+            Self::Away => "away",
+            Self::KeptWarm { .. } => "kept_warm",
+            Self::Ahead { .. } => "ahead",
+            Self::Schedule => "schedule",
+            Self::Initial => "initial",
+            Self::Min => "min",
+            Self::Max => "max",
+            Self::UpRate => "up_rate",
+            Self::DownRate => "down_rate",
+            Self::InFlight { .. } => "in_flight",
+            Self::Pinned { .. } => "pinned",
+            Self::OwnedElsewhere => "owned_elsewhere",
+            Self::WarmingUp { .. } => "warming_up",
+            Self::ReporterStale { .. } => "reporter_silent",
+            Self::NoReporters => "no_reporters",
+            Self::TooManyReporters => "too_many_reporters",
+        }
+    }
+}
+
 impl fmt::Display for ScaleReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -129,6 +175,21 @@ impl fmt::Display for ScaleReason {
             Self::JustWoken { after } => {
                 write!(f, "idle, but ready for less than {after:?} since the wake")
             }
+            Self::Away => f.write_str("no load, and by the gaps between past requests, none is likely soon"),
+            Self::KeptWarm { until } => {
+                write!(
+                    f,
+                    "no load, but by past gaps, a request is likely within {} of the last",
+                    rough(*until)
+                )
+            }
+            Self::Ahead { from, to } => write!(
+                f,
+                "no load, but by past gaps, a request is likely {} to {} after the last",
+                rough(*from),
+                rough(*to)
+            ),
+            Self::Schedule => f.write_str("the load needs fewer pods, but this is what the schedule says"),
             Self::Initial => f.write_str("a new service starts with its initial scale"),
             Self::Min => f.write_str("the load needs fewer pods, but this is the minimum"),
             Self::Max => f.write_str("the load needs more pods, but this is the maximum"),
@@ -154,5 +215,15 @@ impl fmt::Display for ScaleReason {
                 write!(f, "not scaled down while more than {MAX_REPORTERS} load reporters are listed")
             }
         }
+    }
+}
+
+/// A learned time, no more exact than it is known: `12s`, `4m45s`, `1h13m`.
+fn rough(time: Duration) -> String {
+    let seconds = time.as_secs_f64().round();
+    match Duration::try_from_secs_f64(seconds).unwrap_or(time).as_secs() {
+        seconds @ 0..60 => format!("{seconds}s"),
+        seconds @ 60..3600 => format!("{}m{}s", seconds / 60, seconds % 60),
+        seconds => format!("{}h{}m", seconds / 3600, seconds / 60 % 60),
     }
 }

@@ -5,6 +5,9 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::idle::{COLD_START_COSTS, IdlePolicy};
+use super::schedule::{MAX_PARTS, Schedule};
+
 /// The default concurrency target per pod: that of the KEDA HTTP add-on (`concurrency.targetValue`).
 const DEFAULT_ROOM: f64 = 100.0;
 const LARGEST: f64 = 1_000_000.0;
@@ -60,6 +63,17 @@ impl Milli {
     }
 }
 
+impl fmt::Display for Milli {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (whole, rest) = (self.0 / 1000, self.0 % 1000);
+        if rest == 0 {
+            return write!(f, "{whole}");
+        }
+        let digits = format!("{rest:03}");
+        write!(f, "{whole}.{}", digits.trim_end_matches('0'))
+    }
+}
+
 /// The unchecked settings: the operator's values or the defaults.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ScaleSettings {
@@ -88,6 +102,10 @@ pub struct ScaleSettings {
     pub max_scale_down_rate: f64,
     /// Scales to zero after this long without load.
     pub idle_after: Duration,
+    /// Whether `idle_after` is fixed, or only used until something better is learned.
+    pub idle: IdlePolicy,
+    /// The fewest pods at certain times.
+    pub schedule: Schedule,
 }
 
 impl Default for ScaleSettings {
@@ -104,7 +122,9 @@ impl Default for ScaleSettings {
             panic_threshold: 200,
             max_scale_up_rate: 1000.0,
             max_scale_down_rate: 2.0,
-            idle_after: Duration::from_mins(1),
+            idle_after: IdlePolicy::Fixed.default_idle_after(),
+            idle: IdlePolicy::Fixed,
+            schedule: Schedule::default(),
         }
     }
 }
@@ -155,17 +175,46 @@ pub struct ScalePolicy {
     pub(super) max_scale_up_rate: Milli,
     pub(super) max_scale_down_rate: Milli,
     pub(super) idle_after: Duration,
+    pub(super) idle: IdlePolicy,
+    pub(super) schedule: Schedule,
 }
 
 impl ScalePolicy {
-    /// The fewest pods, at any load.
+    /// The fewest pods, at any load and at any time.
     pub fn min(&self) -> u32 {
         self.min
     }
 
-    /// The number of pods after a wake: one, or `min` if that is more.
-    pub(super) fn awake(&self) -> u32 {
-        self.min.max(1)
+    /// The fewest pods at certain times.
+    pub fn schedule(&self) -> &Schedule {
+        &self.schedule
+    }
+}
+
+/// The settings that an owner chooses, in one line.
+impl fmt::Display for ScalePolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "min {}, max {}", self.min, self.max)?;
+        if let Some(target) = self.concurrency {
+            write!(f, ", {target} concurrent requests per pod")?;
+        }
+        if let Some(target) = self.rate {
+            write!(f, ", {target} requests per second per pod")?;
+        }
+        match self.idle {
+            _ if self.min > 0 => {}
+            IdlePolicy::Fixed => write!(f, ", to zero after {:?} without load", self.idle_after)?,
+            IdlePolicy::Learned { cold_start_cost } => write!(
+                f,
+                ", to zero as learned from past gaps (a cold start is worth {cold_start_cost:?} of an idle pod), until then after \
+                 {:?} without load",
+                self.idle_after
+            )?,
+        }
+        if !self.schedule.is_empty() {
+            write!(f, ", at least by the schedule {}", self.schedule)?;
+        }
+        Ok(())
     }
 }
 
@@ -191,6 +240,19 @@ impl TryFrom<&ScaleSettings> for ScalePolicy {
         let idle = raw.idle_after;
         let sane = !idle.is_zero() && idle <= LONGEST_IDLE;
         check.that(sane, "idle-after", format_args!("{idle:?}"), "more than 0 s, at most 30 days");
+        if let IdlePolicy::Learned { cold_start_cost: cost } = raw.idle {
+            let sane = COLD_START_COSTS.contains(&cost);
+            check.that(sane, "cold-start-cost", format_args!("{cost:?}"), "1 s to 30 days");
+        }
+        let most = raw.schedule.most();
+        check.that(most <= raw.max, "schedule", most, format_args!("at most max, which is {}", raw.max));
+        let parts = raw.schedule.parts();
+        check.that(
+            parts <= MAX_PARTS,
+            "schedule",
+            format_args!("a schedule of {parts} parts"),
+            format_args!("at most {MAX_PARTS} parts"),
+        );
         check.window("stable-window", raw.stable_window, Duration::from_secs(6), LONGEST_WINDOW);
         check.window("panic-window", raw.panic_window, Duration::from_secs(2), raw.stable_window);
 
@@ -213,6 +275,8 @@ impl TryFrom<&ScaleSettings> for ScalePolicy {
             max_scale_up_rate: check.number("max-scale-up-rate", raw.max_scale_up_rate, SMALLEST_RATE),
             max_scale_down_rate: check.number("max-scale-down-rate", raw.max_scale_down_rate, SMALLEST_RATE),
             idle_after: idle,
+            idle: raw.idle,
+            schedule: raw.schedule.clone(),
         };
         if check.bad.is_empty() { Ok(policy) } else { Err(BadPolicy(check.bad)) }
     }

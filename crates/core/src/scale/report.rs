@@ -6,12 +6,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::policy::Milli;
+use crate::load_meter::LoadSample;
 use crate::time::Moment;
 
 /// The most reporters per service. Beyond that, a reporter's load counts, but its requests in flight do not. While more are
 /// listed, nothing is scaled down.
 pub const MAX_REPORTERS: usize = 1024;
-/// How long a report is fresh: three report periods of one second.
+/// How often load is reported while there is some.
+pub const REPORT_PERIOD: Duration = Duration::from_secs(1);
+/// How long a report is fresh: three report periods.
 pub const REPORT_TTL: Duration = Duration::from_secs(3);
 /// Limits the request count of an untrusted report. No reporter serves this many in one window.
 const MOST_REQUESTS: u64 = 1_000_000_000;
@@ -52,6 +55,20 @@ pub struct LoadReport {
 }
 
 impl LoadReport {
+    /// The load between two readings of one meter.
+    ///
+    /// If there was no load at the first reading, the load began at most one [`REPORT_PERIOD`] before the second: a meter that
+    /// has load is read that often. Spread over the whole time in between, a burst after an hour of silence would vanish.
+    pub fn between(before: &LoadSample, after: &LoadSample) -> Self {
+        let elapsed = after.at.since(before.at);
+        let span = if before.present == 0 { elapsed.min(REPORT_PERIOD) } else { elapsed };
+        let busy = after.busy.saturating_sub(before.busy).as_secs_f64();
+        let present = CurrentLoad::from(after);
+        // Not a number if there is no span: the present load stands for the average.
+        let concurrency = busy / span.as_secs_f64();
+        Self { span, concurrency, requests: after.requests.saturating_sub(before.requests), present }
+    }
+
     pub(super) fn concurrency(&self) -> Milli {
         Milli::new(self.concurrency).unwrap_or_else(|| Milli::whole(self.present.total()))
     }
@@ -84,13 +101,19 @@ pub struct CurrentLoad {
     pub upgraded: u32,
 }
 
+impl From<&LoadSample> for CurrentLoad {
+    fn from(sample: &LoadSample) -> Self {
+        Self { in_flight: sample.present.saturating_sub(sample.held), holds: sample.held, ..Self::default() }
+    }
+}
+
 impl CurrentLoad {
     /// The sum of all fields.
     pub fn total(self) -> u64 {
         [self.in_flight, self.holds, self.streams, self.upgraded].map(u64::from).iter().sum()
     }
 
-    fn plus(self, other: Self) -> Self {
+    pub(super) fn plus(self, other: Self) -> Self {
         Self {
             in_flight: self.in_flight.saturating_add(other.in_flight),
             holds: self.holds.saturating_add(other.holds),

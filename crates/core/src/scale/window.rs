@@ -109,6 +109,11 @@ impl Window {
         load
     }
 
+    /// Whether any second that the ring covers had load.
+    pub(super) fn has_load(&self) -> bool {
+        self.busy.is_some_and(|busy| busy.last >= self.oldest())
+    }
+
     fn extend_busy(&mut self, start: Moment) {
         let start = match self.busy {
             Some(busy) if busy.last >= self.oldest() => busy.start.min(start),
@@ -153,6 +158,12 @@ impl WindowLoad {
     /// The average concurrency, in pods with `target` requests each.
     pub(super) fn concurrency(self, target: Milli) -> Demand {
         Demand { load: self.busy, per_pod: self.nanos.saturating_mul(target.get()) }
+    }
+
+    /// The requests per second.
+    #[expect(clippy::cast_precision_loss, reason = "far below 2^53 for any window, and only shown")]
+    pub(super) fn per_second(self) -> f64 {
+        self.requests as f64 * SECOND as f64 / self.nanos.max(1) as f64
     }
 
     /// The request rate, in pods with `target` requests per second each.

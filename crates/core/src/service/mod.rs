@@ -23,10 +23,11 @@ use crate::budget::RetryBudget;
 use crate::cold_start::ColdStart;
 use crate::endpoint::{Endpoint, EndpointLoad, PodUid, PortName, ServiceId, Slice, SliceEndpoint, State};
 use crate::hold::AcquireError;
+use crate::load_meter::{LoadKey, LoadMeter};
 use crate::merge::{AddressChanges, EndpointMerge, MergePolicy, Push, PushOutcome, PushRefused};
 use crate::probe::ProbePlan;
 use crate::snapshot::{ConcurrencyLimits, PortView, Snapshot, SnapshotFeed, Subscription};
-use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Mutex, fence, lock};
 use crate::time::Moment;
 
@@ -48,7 +49,7 @@ pub struct Service {
     /// How many requests are held, on all ports.
     holds: Arc<AtomicUsize>,
     retries: Arc<RetryBudget>,
-    asked: Arc<AtomicU64>,
+    meter: Arc<LoadMeter>,
     wake: Mutex<Wake>,
     /// The cold start in progress.
     cold: Mutex<Option<Box<ColdStart>>>,
@@ -73,14 +74,16 @@ impl Service {
             stale: false,
             gone: false,
         };
+        let holds = Arc::<AtomicUsize>::default();
+        let meter = shared.meter(LoadKey::Service(id.clone()), Arc::clone(&holds));
         Self {
             id,
             feed: Arc::default(),
             written: Mutex::new(written),
             ports: Mutex::default(),
-            holds: Arc::default(),
+            holds,
             retries: Arc::default(),
-            asked: Arc::default(),
+            meter,
             wake: Mutex::default(),
             cold: Mutex::default(),
             shared,
@@ -114,7 +117,12 @@ impl Service {
 
     /// How many requests have asked for a slot so far, whatever their outcome.
     pub fn asked(&self) -> u64 {
-        self.asked.load(Ordering::Relaxed)
+        self.meter.requests()
+    }
+
+    /// The meter of its load.
+    pub fn meter(&self) -> &Arc<LoadMeter> {
+        &self.meter
     }
 
     /// How many slots of its pods are in use.
@@ -149,7 +157,7 @@ impl Service {
             ports.extract_if(.., |port| !spec.ports.contains(port.name())).collect();
         for name in &spec.ports {
             if !ports.iter().any(|port| port.name() == name) {
-                let counts = (Arc::clone(&self.retries), Arc::clone(&self.asked));
+                let counts = (Arc::clone(&self.retries), Arc::clone(&self.meter));
                 let feed = Arc::clone(&self.feed);
                 let shared = Arc::clone(&self.shared);
                 ports.push(Arc::new(Port::new(name.clone(), self, feed, counts, shared)));
@@ -276,6 +284,7 @@ impl Service {
         self.feed.publish(Snapshot { generation, gone: true, ..Snapshot::default() });
         drop(written);
         self.close(&AcquireError::ServiceGone);
+        self.meter.retire();
     }
 
     /// Applies one change, publishes the new snapshot, then gives slots to held requests. `change` returns whether the

@@ -10,9 +10,10 @@ use super::{Service, Shared};
 use crate::budget::RetryBudget;
 use crate::endpoint::{EndpointId, PortName, SlotLimit, State};
 use crate::hold::{AcquireError, Grant, Permit, Taken, Ticket, WaitQueue, Waiter};
+use crate::load_meter::LoadMeter;
 use crate::pick::{PickError, pick};
 use crate::snapshot::{PortView, SnapshotFeed};
-use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::fence;
 use crate::time::Moment;
 
@@ -22,8 +23,8 @@ pub struct Port {
     pub(super) service: Weak<Service>,
     pub(super) feed: Arc<SnapshotFeed>,
     retries: Arc<RetryBudget>,
-    /// How many requests have asked for a slot, on any port of the service.
-    asked: Arc<AtomicU64>,
+    /// The load of the service, on all its ports.
+    meter: Arc<LoadMeter>,
     /// How many requests are held, on any port of the service.
     waiting: Arc<AtomicUsize>,
     queue: WaitQueue,
@@ -46,7 +47,7 @@ impl Port {
         name: PortName,
         service: &Arc<Service>,
         feed: Arc<SnapshotFeed>,
-        (retries, asked): (Arc<RetryBudget>, Arc<AtomicU64>),
+        (retries, meter): (Arc<RetryBudget>, Arc<LoadMeter>),
         shared: Arc<Shared>,
     ) -> Self {
         let waiting = Arc::clone(service.hold_count());
@@ -55,7 +56,7 @@ impl Port {
             service: Arc::downgrade(service),
             feed,
             retries,
-            asked,
+            meter,
             waiting,
             queue: WaitQueue::default(),
             shared,
@@ -76,8 +77,7 @@ impl Port {
     /// [`Port::acquire`].
     pub fn try_acquire(self: &Arc<Self>, seed: u64) -> Option<Slot> {
         let taken = self.pick_now(seed, &[])?;
-        self.count();
-        Some(self.slot(taken, Retry::none()))
+        Some(self.slot(taken, self.begin()))
     }
 
     /// Like [`Port::try_acquire`], for a request that must not count as load: it is not counted and wakes no service.
@@ -94,7 +94,8 @@ impl Port {
 
     /// Counts a request that does not wait for a pod, and wakes the service for later requests.
     pub fn announce(&self) {
-        self.count();
+        self.retries.earn();
+        self.meter.count();
         // No pod is started for a removed port, or during a shutdown.
         if self.queue.closed().is_none() {
             self.want_wake();
@@ -117,10 +118,7 @@ impl Port {
         ask: SlotRequest,
         deadline: impl Future<Output = ()>,
     ) -> Result<Slot, AcquireError> {
-        let retry = ask.retry.unwrap_or_else(|| {
-            self.count();
-            Retry::none()
-        });
+        let retry = ask.retry.unwrap_or_else(|| self.begin());
         if let Some(taken) = self.pick_now(ask.seed, &retry.refused) {
             return Ok(self.slot(taken, retry));
         }
@@ -147,10 +145,10 @@ impl Port {
         .await
     }
 
-    /// Counts a request.
-    fn count(&self) {
+    /// Counts a request, until its last attempt is over.
+    fn begin(&self) -> Retry {
         self.retries.earn();
-        self.asked.fetch_add(1, Ordering::Relaxed);
+        Retry { load: Some(self.meter.begin()), ..Retry::none() }
     }
 
     /// The fast path: no lock, no wait, no clock. Takes no slot while other requests are held, since those came first.

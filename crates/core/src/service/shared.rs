@@ -11,8 +11,9 @@ use crate::cold_start::ColdStartLog;
 use crate::endpoint::ServiceId;
 use crate::engine::Engine;
 use crate::hold::Budget;
+use crate::load_meter::{LoadFeed, LoadKey, LoadMeter};
 use crate::merge::AddressChanges;
-use crate::sync::atomic::AtomicU64;
+use crate::sync::atomic::{AtomicU64, AtomicUsize};
 use crate::sync::{Mutex, lock};
 use crate::time::{Clock, Moment};
 
@@ -28,6 +29,7 @@ pub(crate) struct Shared {
     pub(crate) wakes: Mutex<WakeBudget>,
     pub(crate) timers: Timers,
     pub(crate) cold_starts: Arc<ColdStartLog>,
+    pub(crate) loads: Arc<LoadFeed>,
     /// The services that have an endpoint at each address. A pod that takes over an address replaces the old pod in all of
     /// them.
     pub(crate) addresses: Mutex<BTreeSet<(SocketAddr, ServiceId)>>,
@@ -39,6 +41,11 @@ impl Shared {
     /// Takes one wake from the budget. Returns false if the budget is used up.
     pub(crate) fn may_wake(&self, id: &ServiceId, now: Moment) -> bool {
         lock(&self.wakes).take(id.namespace(), now)
+    }
+
+    /// A meter without load. `held` is how many of its requests wait for a pod.
+    pub(crate) fn meter(&self, key: LoadKey, held: Arc<AtomicUsize>) -> Arc<LoadMeter> {
+        LoadMeter::new(key, held, Arc::clone(&self.clock), Arc::clone(&self.loads))
     }
 
     /// Changes the addresses of a service in the index.

@@ -7,6 +7,7 @@ use super::Port;
 use crate::cold_start::ColdStartRecorder;
 use crate::endpoint::{Endpoint, EndpointId, State};
 use crate::hold::Ticket;
+use crate::load_meter::LoadGuard;
 use crate::snapshot::PortView;
 use crate::start_failure::REFUSED_FOR;
 use crate::time::Moment;
@@ -23,6 +24,9 @@ pub struct Retry {
     pub(super) rest: Moment,
     pub(super) waited: Duration,
     pub(super) cold: Cold,
+    /// Counts the request as load of the service; `None` for a request that is no load.
+    #[expect(dead_code, reason = "a guard: it counts until it is dropped")]
+    pub(super) load: Option<LoadGuard>,
 }
 
 impl Retry {
@@ -57,6 +61,7 @@ impl Retry {
             rest: Moment::ZERO,
             waited: Duration::ZERO,
             cold: Cold::default(),
+            load: None,
         }
     }
 }

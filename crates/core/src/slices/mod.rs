@@ -1,4 +1,5 @@
-//! Computes the `EndpointSlice`s of a Service from its pods (KEP-1672), for `rouse up` and `rouse explain slices`.
+//! Computes the `EndpointSlice`s of a Service from its pods (KEP-1672), for `rouse up`, `rouse explain slices` and the
+//! controller of `EndpointSlice`s.
 //!
 //! Pure functions on plain data. [`endpoint()`] and [`ports`] compute the endpoint of one pod, [`reconcile()`] packs the
 //! endpoints into slices, and a [`Tracker`] checks that the cache of slices is fresh enough. The caller must leave out

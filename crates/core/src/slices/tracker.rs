@@ -14,18 +14,26 @@ use crate::endpoint::ServiceId;
 pub enum Freshness {
     /// It has all our writes: reconcile.
     Fresh,
-    /// It does not have our last write yet: try again later. If it stays stale, relist.
+    /// It may lack a write: try again later. If it stays stale, list all slices again.
     Stale,
-    /// It has an older version than before: etcd was restored. Relist, then call [`Tracker::relisted`].
+    /// It has an older version than before: etcd was restored. List all slices again.
     Regressed,
 }
 
 /// Our own writes that the cache does not have yet.
 ///
-/// A version is a number that grows with each write of a slice: its generation or its resourceVersion.
+/// A version is a number that grows with each write of a slice: its generation or its resourceVersion. The caller reports
+/// the lists that fill the cache, [`listing`](Self::listing) before the request and [`relisted`](Self::relisted) after it:
+/// a list includes the writes that were answered before it began, and may lack later ones.
 #[derive(Debug, Default)]
 pub struct Tracker {
     services: BTreeMap<ServiceId, BTreeMap<Arc<str>, Tracked>>,
+    /// How many lists have begun.
+    lists: u64,
+    /// Services with writes whose outcome is not known, each with how many lists had begun then.
+    doubted: BTreeMap<ServiceId, u64>,
+    /// The same for all services together.
+    all_doubted: Option<u64>,
 }
 
 #[derive(Debug, Default)]
@@ -33,9 +41,11 @@ struct Tracked {
     /// The newest version that the cache has had; 0 before the first.
     seen: u64,
     awaits: Awaits,
+    /// How many lists had begun when we wrote.
+    lists: u64,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 enum Awaits {
     #[default]
     Nothing,
@@ -48,30 +58,67 @@ enum Awaits {
 impl Tracker {
     /// We created or updated `slice`, which is now at `version`.
     pub fn wrote(&mut self, service: &ServiceId, slice: &str, version: u64) {
-        self.tracked(service, slice).awaits = Awaits::Version(version);
+        self.await_write(service, slice, Awaits::Version(version));
     }
 
     /// We deleted `slice`.
     pub fn deleted(&mut self, service: &ServiceId, slice: &str) {
-        self.tracked(service, slice).awaits = Awaits::Absence;
+        self.await_write(service, slice, Awaits::Absence);
     }
 
-    /// The watch reports that `slice` was deleted, by us or by another client. Without this call, a slice that another client
-    /// deletes before the first check would be awaited for ever.
-    pub fn vanished(&mut self, service: &ServiceId, slice: &str) {
-        if let Some(slices) = self.services.get_mut(service) {
-            slices.remove(slice);
+    /// We sent a write, and it is not known whether the server has applied it. The cache is stale until a list that begins
+    /// from now on is complete.
+    pub fn doubt(&mut self, service: &ServiceId) {
+        self.doubted.insert(service.clone(), self.lists);
+    }
+
+    /// Another process may have written the slices of any service. The cache is stale until a list that begins from now on
+    /// is complete.
+    pub fn doubt_all(&mut self) {
+        self.all_doubted = Some(self.lists);
+    }
+
+    /// The watch reports that `slice` was deleted. Returns whether we have deleted it. Without this call, a slice that another
+    /// client deletes before the first check would be awaited for ever.
+    pub fn vanished(&mut self, service: &ServiceId, slice: &str) -> bool {
+        let Some(slices) = self.services.get_mut(service) else { return false };
+        let tracked = slices.remove(slice);
+        if slices.is_empty() {
+            self.services.remove(service);
         }
+        tracked.is_some_and(|tracked| tracked.awaits == Awaits::Absence)
     }
 
-    /// The service was deleted.
+    /// The service was deleted, and so were its slices.
     pub fn forget(&mut self, service: &ServiceId) {
         self.services.remove(service);
+        self.doubted.remove(service);
     }
 
-    /// The cache was filled again by a list request, which is never older than our own writes.
+    /// A list of all slices begins.
+    pub fn listing(&mut self) {
+        self.lists += 1;
+    }
+
+    /// The cache was filled again by the list that began last.
     pub fn relisted(&mut self) {
-        self.services.clear();
+        let later = self.lists;
+        self.services.retain(|_, slices| {
+            // A restore may have set versions back, so none of them counts as seen.
+            for tracked in slices.values_mut() {
+                tracked.seen = 0;
+            }
+            slices.retain(|_, tracked| tracked.is_awaited() && tracked.lists == later);
+            !slices.is_empty()
+        });
+        self.doubted.retain(|_, lists| *lists == later);
+        self.all_doubted = self.all_doubted.filter(|lists| *lists == later);
+    }
+
+    /// Whether `version` of `slice` is our own write, which the cache did not have before.
+    pub fn is_own_write(&self, service: &ServiceId, slice: &str, version: u64) -> bool {
+        let tracked = self.services.get(service).and_then(|slices| slices.get(slice));
+        tracked.is_some_and(|tracked| tracked.awaits == Awaits::Version(version))
     }
 
     /// Checks a cache that has these slices of ours of `service`, each with its version.
@@ -87,13 +134,21 @@ impl Tracker {
         for (slice, version) in &cache {
             self.tracked(service, slice).show(*version);
         }
-        let Some(slices) = self.services.get_mut(service) else { return Freshness::Fresh };
-        // A slice that is neither in the cache nor awaited was deleted, by us or by another client.
-        slices.retain(|slice, tracked| {
-            cache.contains_key(&**slice) || matches!(tracked.awaits, Awaits::Version(_))
-        });
-        let awaited = slices.values().any(|tracked| !matches!(tracked.awaits, Awaits::Nothing));
+        let mut awaited = self.all_doubted.is_some() || self.doubted.contains_key(service);
+        if let Some(slices) = self.services.get_mut(service) {
+            // A slice that is neither in the cache nor awaited was deleted, by us or by another client.
+            slices.retain(|slice, tracked| {
+                cache.contains_key(&**slice) || matches!(tracked.awaits, Awaits::Version(_))
+            });
+            awaited |= slices.values().any(Tracked::is_awaited);
+        }
         if awaited { Freshness::Stale } else { Freshness::Fresh }
+    }
+
+    fn await_write(&mut self, service: &ServiceId, slice: &str, awaits: Awaits) {
+        let lists = self.lists;
+        let tracked = self.tracked(service, slice);
+        (tracked.awaits, tracked.lists) = (awaits, lists);
     }
 
     fn tracked(&mut self, service: &ServiceId, slice: &str) -> &mut Tracked {
@@ -112,6 +167,10 @@ impl Tracked {
         if matches!(self.awaits, Awaits::Version(written) if written <= version) {
             self.awaits = Awaits::Nothing;
         }
+    }
+
+    fn is_awaited(&self) -> bool {
+        self.awaits != Awaits::Nothing
     }
 }
 
@@ -135,6 +194,11 @@ mod tests {
 
         fn wrote(&mut self, slice: &str, version: u64) {
             self.0.wrote(&self.1, slice, version);
+        }
+
+        fn relist(&mut self) {
+            self.0.listing();
+            self.0.relisted();
         }
     }
 
@@ -174,8 +238,10 @@ mod tests {
         cart.check(&[], Fresh);
         cart.wrote("unseen", 1);
         cart.check(&[], Stale);
-        cart.0.vanished(&cart.1, "unseen");
+        assert!(!cart.0.vanished(&cart.1, "unseen"));
         cart.check(&[], Fresh);
+        cart.0.deleted(&cart.1, "ours");
+        assert!(cart.0.vanished(&cart.1, "ours"));
     }
 
     #[test]
@@ -185,7 +251,7 @@ mod tests {
         cart.wrote("a", 9);
         cart.check(&[("a", 5)], Regressed);
         cart.check(&[("a", 5)], Regressed);
-        cart.0.relisted();
+        cart.relist();
         cart.check(&[("a", 5)], Fresh);
     }
 
@@ -195,8 +261,56 @@ mod tests {
         cart.check(&[("a", 7)], Fresh);
         cart.wrote("a", 8);
         cart.check(&[("a", 7)], Stale);
-        cart.0.relisted();
+        cart.relist();
         cart.check(&[("a", 7)], Fresh);
+    }
+
+    #[test]
+    fn a_list_that_began_before_our_write_may_lack_it() {
+        let mut cart = Cart::new();
+        cart.check(&[("a", 3)], Fresh);
+        cart.wrote("before", 4);
+        cart.0.listing();
+        cart.wrote("a", 5);
+        cart.0.deleted(&cart.1, "b");
+        cart.0.relisted();
+        cart.check(&[("a", 3), ("b", 2)], Stale);
+        cart.check(&[("a", 5), ("b", 2)], Stale);
+        cart.check(&[("a", 5)], Fresh);
+    }
+
+    #[test]
+    fn a_write_of_unknown_outcome_makes_its_service_stale_until_a_later_list() {
+        let mut cart = Cart::new();
+        let other = ServiceId::new("shop", "other").unwrap();
+        cart.0.listing();
+        cart.0.doubt(&cart.1);
+        cart.0.relisted();
+        cart.check(&[("a", 3)], Stale);
+        assert_eq!(cart.0.check(&other, []), Fresh);
+        cart.relist();
+        cart.check(&[("a", 3)], Fresh);
+    }
+
+    #[test]
+    fn another_writer_makes_every_service_stale_until_a_later_list() {
+        let mut cart = Cart::new();
+        cart.0.doubt_all();
+        cart.check(&[("a", 3)], Stale);
+        cart.check(&[], Stale);
+        cart.relist();
+        cart.check(&[("a", 3)], Fresh);
+    }
+
+    #[test]
+    fn our_own_write_is_told_from_those_of_others() {
+        let mut cart = Cart::new();
+        cart.wrote("a", 4);
+        let is_own = |cart: &Cart, slice, version| cart.0.is_own_write(&cart.1, slice, version);
+        assert!(is_own(&cart, "a", 4));
+        assert!(!is_own(&cart, "a", 5) && !is_own(&cart, "a", 3) && !is_own(&cart, "b", 4));
+        cart.check(&[("a", 4)], Fresh);
+        assert!(!is_own(&cart, "a", 4), "it was seen before");
     }
 
     #[test]

@@ -1,8 +1,6 @@
 //! The autoscaler: tables of cases, then ten thousand random histories against a naive model that keeps every fact and
 //! computes each decision from all of them.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic, also in its helpers")]
-
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -19,11 +17,11 @@ fn secs(n: u64) -> Duration {
     Duration::from_secs(n)
 }
 
-fn at(n: u64) -> Moment {
+pub(crate) fn at(n: u64) -> Moment {
     Moment::from_secs(n)
 }
 
-fn policy(settings: &ScaleSettings) -> ScalePolicy {
+pub(crate) fn policy(settings: &ScaleSettings) -> ScalePolicy {
     ScalePolicy::try_from(settings).unwrap()
 }
 
@@ -114,6 +112,7 @@ fn every_bad_setting_is_named_at_once_with_its_value_and_what_is_allowed() {
         max_scale_up_rate: 1.0,
         max_scale_down_rate: f64::INFINITY,
         idle_after: Duration::ZERO,
+        ..ScaleSettings::default()
     };
     let error = ScalePolicy::try_from(&bad).unwrap_err();
     let named: Vec<_> = error.0.iter().map(|bad| (bad.field, bad.value.as_str())).collect();
@@ -408,7 +407,7 @@ fn reasons_are_sentences() {
 
 /// Anything that a driver may tell an autoscaler.
 #[derive(Debug, Clone)]
-enum Fact {
+pub(crate) enum Fact {
     Report(usize, LoadReport),
     List(Vec<usize>),
     Decide(Sight),
@@ -417,18 +416,18 @@ enum Fact {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Sight {
-    replicas: u32,
-    ready: u32,
-    owner: Owner,
+pub(crate) struct Sight {
+    pub(crate) replicas: u32,
+    pub(crate) ready: u32,
+    pub(crate) owner: Owner,
 }
 
 /// The naive model: it keeps every fact and derives everything else.
-struct Model {
+pub(crate) struct Model {
     settings: ScaleSettings,
     born: Moment,
     created: bool,
-    facts: Vec<(Moment, Fact)>,
+    pub(crate) facts: Vec<(Moment, Fact)>,
 }
 
 /// A number of thousandths, written differently.
@@ -613,7 +612,7 @@ impl Model {
     }
 
     /// The pin that holds at fact `n`.
-    fn pin(&self, n: usize) -> Option<u32> {
+    pub(crate) fn pin(&self, n: usize) -> Option<u32> {
         let is_pin = |(_, fact): &(Moment, Fact)| matches!(fact, Fact::Pin(_) | Fact::Unpin);
         let i = self.until(n).iter().rposition(is_pin)?;
         let Fact::Pin(pods) = self.facts[i].1 else { return None };
@@ -706,11 +705,11 @@ impl Model {
 
 const NAMES: usize = 3;
 
-fn name(who: usize) -> Reporter {
+pub(crate) fn name(who: usize) -> Reporter {
     Reporter::new(&format!("reporter-{who}"))
 }
 
-fn tell(scaler: &mut Autoscaler, now: Moment, fact: &Fact) -> Option<Decision> {
+pub(crate) fn tell(scaler: &mut Autoscaler, now: Moment, fact: &Fact) -> Option<Decision> {
     match fact {
         Fact::Report(who, report) => scaler.report(now, &name(*who), report).unwrap(),
         Fact::List(names) => scaler.list(now, names.iter().map(|who| name(*who))).unwrap(),
@@ -724,7 +723,7 @@ fn tell(scaler: &mut Autoscaler, now: Moment, fact: &Fact) -> Option<Decision> {
     None
 }
 
-fn settings() -> impl Strategy<Value = ScaleSettings> {
+pub(crate) fn settings() -> impl Strategy<Value = ScaleSettings> {
     let target = prop_oneof![Just(0.5), Just(1.0), Just(2.5), Just(10.0)];
     let targets = (proptest::option::of(target.clone()), proptest::option::of(target), 0..5_u32);
     let sizes = (0..3_u32, 1..30_u32, 0..4_u32);
@@ -745,6 +744,7 @@ fn settings() -> impl Strategy<Value = ScaleSettings> {
         max_scale_up_rate: rates.0,
         max_scale_down_rate: rates.1,
         idle_after: Duration::from_millis(idle),
+        ..ScaleSettings::default()
     })
 }
 
@@ -772,7 +772,7 @@ fn report() -> impl Strategy<Value = LoadReport> {
 
 /// A fact, where `replicas` of a sight may be left to follow the last decision.
 #[derive(Debug, Clone)]
-enum Move {
+pub(crate) enum Move {
     Tell(Fact),
     Follow {
         missing: u32,
@@ -781,7 +781,7 @@ enum Move {
     Quiet(u64),
 }
 
-fn moves() -> impl Strategy<Value = Vec<(Duration, Move)>> {
+pub(crate) fn moves() -> impl Strategy<Value = Vec<(Duration, Move)>> {
     let pause = prop_oneof![
         3 => Just(0), 3 => 1..1000_u64, 4 => Just(1000), 2 => 1000..4000_u64, 1 => 4000..70_000_u64,
         1 => Just(600_000),
@@ -809,11 +809,21 @@ fn run(
     settings: &ScaleSettings,
     created: bool,
     moves: Vec<(Duration, Move)>,
+    look: impl FnMut(&Model, &Autoscaler, &Decision) -> Result<(), TestCaseError>,
+) -> Result<(), TestCaseError> {
+    let new = if created { Autoscaler::created } else { Autoscaler::new };
+    run_with(new(policy(settings), at(90)), settings, created, moves, look)
+}
+
+/// The same with an autoscaler that knows more than its policy. It was made at 90 s.
+pub(crate) fn run_with(
+    mut scaler: Autoscaler,
+    settings: &ScaleSettings,
+    created: bool,
+    moves: Vec<(Duration, Move)>,
     mut look: impl FnMut(&Model, &Autoscaler, &Decision) -> Result<(), TestCaseError>,
 ) -> Result<(), TestCaseError> {
     let born = at(90);
-    let new = if created { Autoscaler::created } else { Autoscaler::new };
-    let mut scaler = new(policy(settings), born);
     let mut model = Model { settings: settings.clone(), born, created, facts: Vec::new() };
     let (mut now, mut replicas, mut listed) = (born, 0, vec![0]);
     let follow = |replicas: u32, missing: u32| {
@@ -852,7 +862,7 @@ fn config() -> ProptestConfig {
 }
 
 /// Invariants of every decision.
-fn promises(model: &Model, decision: &Decision) -> Result<(), TestCaseError> {
+pub(crate) fn promises(model: &Model, decision: &Decision) -> Result<(), TestCaseError> {
     let n = model.facts.len() - 1;
     let (now, Fact::Decide(sight)) = &model.facts[n] else { unreachable!() };
     let (desired, replicas) = (decision.desired, sight.replicas);

@@ -1,0 +1,183 @@
+//! The load of all services and routes, as all gateways report it: who is listed, who was heard when, and what each said last.
+//!
+//! A gateway sends the readings of its meters that have changed, and a heartbeat each second that says that all others have
+//! not. So an idle service costs nothing, and whether a load is known depends on the gateway, not on the service.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use super::report::{CurrentLoad, LoadReport, REPORT_PERIOD, REPORT_TTL, Reporter};
+use crate::load_meter::{LoadKey, LoadSample};
+use crate::time::Moment;
+
+/// The most services and routes of one reporter. More are refused: one reporter must not use up the memory of the others.
+pub const MAX_KEYS: usize = 100_000;
+
+/// What one reporter sends: changed readings of its meters. Without any, it is a heartbeat.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LoadUpdate {
+    /// Tells this run of the reporter's process from others: counters begin at zero with each.
+    pub boot: u64,
+    /// Whether it has the reading of every meter that ever had load. The first of a connection has.
+    pub complete: bool,
+    /// The readings. Their times are of the reporter's own clock.
+    pub samples: Vec<LoadSample>,
+}
+
+/// The load of one service or route at one reporter since its last reading.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LoadChange {
+    /// The service or route.
+    pub key: LoadKey,
+    /// Its load. `present` is that of this reporter.
+    pub report: LoadReport,
+    /// There were requests before, at an unknown time: the last one may have ended just now.
+    pub unknown_past: bool,
+}
+
+/// What an update changed.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct LoadChanges {
+    /// The services and routes whose load is new.
+    pub changes: Vec<LoadChange>,
+    /// How many readings were refused, since the reporter has too many services and routes.
+    pub refused: usize,
+}
+
+/// The load of all services and routes.
+#[derive(Debug, Clone)]
+pub struct LoadTable {
+    began: Moment,
+    reporters: BTreeMap<Reporter, ReporterLoad>,
+}
+
+/// What one reporter has said.
+#[derive(Debug, Clone, Default)]
+struct ReporterLoad {
+    /// Serving, as its `EndpointSlice` says. One that is not listed counts while it is fresh: the first request of a new
+    /// gateway may arrive before its slice.
+    listed: bool,
+    heard: Option<Moment>,
+    boot: u64,
+    samples: HashMap<LoadKey, LoadSample>,
+}
+
+impl ReporterLoad {
+    fn is_fresh(&self, now: Moment) -> bool {
+        self.heard.is_some_and(|heard| now < heard + REPORT_TTL)
+    }
+
+    fn present(&self, key: &LoadKey) -> CurrentLoad {
+        self.samples.get(key).map(CurrentLoad::from).unwrap_or_default()
+    }
+}
+
+impl LoadTable {
+    /// A table that knows no reporter.
+    pub fn new(began: Moment) -> Self {
+        Self { began, reporters: BTreeMap::new() }
+    }
+
+    /// Replaces the list of reporters that serve. Returns the services and routes of those that are gone and had load.
+    pub fn list(&mut self, now: Moment, serving: impl IntoIterator<Item = Reporter>) -> Vec<LoadKey> {
+        for reporter in self.reporters.values_mut() {
+            reporter.listed = false;
+        }
+        for reporter in serving {
+            self.reporters.entry(reporter).or_default().listed = true;
+        }
+        self.forget(|reporter| !reporter.listed && !reporter.is_fresh(now))
+    }
+
+    /// Takes what a reporter sent.
+    pub fn heard(&mut self, now: Moment, from: &Reporter, update: LoadUpdate) -> LoadChanges {
+        let lived = now.since(self.began);
+        let reporter = self.reporters.entry(from.clone()).or_default();
+        reporter.heard = Some(now);
+        let mut all = LoadChanges::default();
+        let mut before = std::mem::take(&mut reporter.samples);
+        if reporter.boot != update.boot {
+            reporter.boot = update.boot;
+            end(before.drain(), &mut all.changes);
+        }
+        if !update.complete {
+            std::mem::swap(&mut reporter.samples, &mut before);
+        }
+        for sample in update.samples {
+            let last = before.remove(&sample.key).or_else(|| reporter.samples.remove(&sample.key));
+            if reporter.samples.len() >= MAX_KEYS {
+                all.refused += 1;
+                continue;
+            }
+            let base = last.unwrap_or_else(|| base(&sample, update.complete, lived));
+            let (report, key) = (LoadReport::between(&base, &sample), sample.key.clone());
+            let unknown_past = base.present == 0 && base.requests > 0 && base.at == sample.at;
+            all.changes.push(LoadChange { key, report, unknown_past });
+            reporter.samples.insert(sample.key.clone(), sample);
+        }
+        // A complete update leaves out what is gone.
+        end(before.drain(), &mut all.changes);
+        all
+    }
+
+    /// The reporters that serve.
+    pub fn listed(&self) -> impl Iterator<Item = &Reporter> {
+        self.reporters.iter().filter(|(_, reporter)| reporter.listed).map(|(name, _)| name)
+    }
+
+    /// The listed reporters whose load is known, and when each was heard last.
+    pub fn fresh(&self, now: Moment) -> impl Iterator<Item = (&Reporter, Moment)> {
+        let fresh =
+            self.reporters.iter().filter(move |(_, reporter)| reporter.listed && reporter.is_fresh(now));
+        fresh.filter_map(|(name, reporter)| Some((name, reporter.heard?)))
+    }
+
+    /// Whether the load at a reporter is known.
+    pub fn is_fresh(&self, now: Moment, from: &Reporter) -> bool {
+        self.reporters.get(from).is_some_and(|reporter| reporter.is_fresh(now))
+    }
+
+    /// The present load of a service or route, at one reporter.
+    pub fn present_at(&self, from: &Reporter, key: &LoadKey) -> CurrentLoad {
+        self.reporters.get(from).map(|reporter| reporter.present(key)).unwrap_or_default()
+    }
+
+    /// The present load of a service or route, at all reporters.
+    pub fn present(&self, key: &LoadKey) -> CurrentLoad {
+        let all = self.reporters.values().map(|reporter| reporter.present(key));
+        all.fold(CurrentLoad::default(), CurrentLoad::plus)
+    }
+
+    /// Forgets reporters. Returns what had load there.
+    fn forget(&mut self, is_gone: impl Fn(&ReporterLoad) -> bool) -> Vec<LoadKey> {
+        let mut had_load = Vec::new();
+        self.reporters.retain(|_, reporter| {
+            let gone = is_gone(reporter);
+            if gone {
+                let samples = reporter.samples.values().filter(|sample| sample.present > 0);
+                had_load.extend(samples.map(|sample| sample.key.clone()));
+            }
+            !gone
+        });
+        had_load
+    }
+}
+
+/// The reading before the first one of a meter.
+///
+/// Its counters were zero if we would know of anything earlier: the reporter started later than this table, or it has already
+/// sent all that ever had load. Otherwise they may be of any time, and only the present load counts.
+fn base(first: &LoadSample, complete: bool, lived: Duration) -> LoadSample {
+    let none = LoadSample { present: 0, held: 0, ..first.clone() };
+    if complete && first.at.since(Moment::ZERO) >= lived {
+        return none;
+    }
+    LoadSample { requests: 0, busy: Duration::ZERO, at: first.at - REPORT_PERIOD, ..none }
+}
+
+/// The load of these readings has ended: their meters are gone.
+fn end(samples: impl Iterator<Item = (LoadKey, LoadSample)>, changes: &mut Vec<LoadChange>) {
+    for (key, _) in samples.filter(|(_, sample)| sample.present > 0) {
+        changes.push(LoadChange { key, report: LoadReport::default(), unknown_past: false });
+    }
+}
