@@ -116,7 +116,7 @@ impl RequestHandler {
             (Some(Rejection::Misdirected), _) => AnswerContent::Misdirected,
             (Some(Rejection::Malformed(failure)), _) => AnswerContent::Failure { failure, grpc },
             (None, Err(failure)) => AnswerContent::Failure { failure: failure.clone(), grpc },
-            (None, Ok(route)) => match self.answer(client, route, request, &record).await {
+            (None, Ok(route)) => match self.answer(client, route, request, &mut record).await {
                 Ok(content) => content,
                 // It has waited, and was not sent.
                 Err(Failure::ShuttingDown) if refusing() => {
@@ -147,7 +147,7 @@ impl RequestHandler {
         client: &Rc<ClientConnection>,
         route: &Route,
         request: ClientRequest,
-        record: &RequestRecord,
+        record: &mut RequestRecord,
     ) -> Result<AnswerContent, Failure> {
         let policy = &route.no_pod;
         if let Some(fixed) = &policy.fixed
@@ -157,6 +157,7 @@ impl RequestHandler {
         }
         let backend = route.target.backend()?;
         let passive = policy.passive.covers(request.head());
+        record.count_load(route.meter.as_ref().filter(|_| !passive));
         let outgoing = self.prepare(client, request)?;
         let deadlines = RequestDeadlines::new(&self.bounds, route.timeouts, record.began());
         let (upstream, record) = (&self.upstream, record.attempt());

@@ -1,6 +1,9 @@
 //! A route: its name, its service, its timeouts, and what it does while it has no pod.
 
+use std::sync::Arc;
+
 use rouse_core::endpoint::ServiceId;
+use rouse_core::load_meter::LoadMeter;
 
 use super::no_pod::NoPodPolicy;
 use crate::error::Failure;
@@ -20,6 +23,8 @@ pub struct Route {
     pub timeouts: Timeouts,
     /// What it does while it has no pod.
     pub no_pod: NoPodPolicy,
+    /// Meters the requests that it takes, if the load of routes is reported.
+    pub meter: Option<Arc<LoadMeter>>,
 }
 
 /// The service and port that a route names.

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use http::Version;
+use rouse_core::load_meter::{LoadGuard, LoadMeter};
 use rouse_core::shutdown::{InFlightCounter, InFlightGuard};
 use rouse_core::time::{Clock as _, Moment};
 use rouse_net::clock::TokioClock;
@@ -68,6 +69,7 @@ impl Recorder {
             note: self.access_log.as_ref().map(|_| PendingEntry::new(head, client)),
             code: CLIENT_GONE,
             status: CLIENT_GONE,
+            load: None,
         }
     }
 }
@@ -90,11 +92,18 @@ pub(crate) struct RequestRecord {
     note: Option<Box<PendingEntry>>,
     _in_flight: InFlight,
     _work: InFlightGuard,
+    /// Counts the request as load of its route; `None` if it is none, or nothing reports it.
+    load: Option<LoadGuard>,
 }
 
 impl RequestRecord {
     pub(crate) fn began(&self) -> Moment {
         self.began
+    }
+
+    /// Counts the request as load, until it ends.
+    pub(crate) fn count_load(&mut self, meter: Option<&Arc<LoadMeter>>) {
+        self.load = meter.map(LoadMeter::begin);
     }
 
     /// What an attempt to send the request may read and write.

@@ -21,6 +21,7 @@ mod headers;
 mod holding;
 mod http2;
 mod leaving;
+mod load;
 mod metrics;
 mod no_pod;
 mod refusals;
