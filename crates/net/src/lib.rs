@@ -1,8 +1,9 @@
-//! Shared network code: authentication of pods, discovery of peers, readiness probes, listening sockets, TLS, the tokio clock and a
-//! random seed.
+//! Shared network code: authentication of pods, discovery of peers, readiness probes, listening sockets and limits on their
+//! connections, TLS, the tokio clock and a random seed.
 
 pub mod auth;
 pub mod clock;
+pub mod fair_limiter;
 mod file_watch;
 pub mod listen;
 pub mod peers;

@@ -1,5 +1,5 @@
-//! Authentication of the pods that register themselves: who sent a request (a token, a shared key or a client
-//! certificate), and whether that pod may say what it says.
+//! Authentication of pods: who sent a request (a token, a shared key or a client certificate), and whether a pod that
+//! registers itself may say what it says.
 
 mod authenticators;
 mod claim;
@@ -12,6 +12,7 @@ mod single_flight;
 mod token;
 mod token_cache;
 mod token_claims;
+mod token_file;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -25,6 +26,7 @@ pub use hmac::{BadSharedKey, HmacCredential, SharedKey, parse_hmac_credential};
 pub use mtls::CertificateAuthenticator;
 pub use shared_keys::{SharedKeys, SharedKeysError};
 pub use token::{TokenAuthenticator, TokenCheck, TokenSettings};
+pub use token_file::{TokenFileError, read_bearer_token};
 
 /// Whether two secrets are equal, in a time that does not depend on where they differ.
 pub fn equal_in_constant_time(one: &[u8], other: &[u8]) -> bool {
@@ -36,6 +38,10 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// The audience of tokens with which pods register. A token for another audience is refused.
 pub const REGISTER_AUDIENCE: &str = "rouse-register";
+
+/// The audience of tokens with which gateways report load. It is another one, so that a leaked token of one kind is of no use
+/// for the other.
+pub const REPORT_AUDIENCE: &str = "rouse-report";
 
 /// How long a request waits for keys or for a review. Less than the two seconds after which a sidecar gives up, so that it gets
 /// an answer that says why; the look-up goes on, and the next request finds its result.

@@ -4,12 +4,16 @@
 
 mod backoff;
 mod circuit_breaker;
+mod discovery;
 mod lookup_schedule;
 mod network;
 mod peer_set;
+mod url;
 
 pub use backoff::Backoff;
 pub use circuit_breaker::{CircuitBreaker, Content};
+pub use discovery::{Discovery, LookupError};
 pub use lookup_schedule::LookupSchedule;
 pub use network::{Dialer, DialerFuture, PeerStream, Resolver, ResolverFuture, SystemResolver, TcpDialer};
 pub use peer_set::{MAX_PEERS, PeerSet};
+pub use url::{BadPeerUrl, PeerHost, PeerUrl};

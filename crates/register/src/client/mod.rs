@@ -37,7 +37,7 @@ use http_client::HttpClient;
 use pod_state::PodState;
 use worker::Worker;
 
-pub use gateway_url::{BadGatewayUrl, DEFAULT_PORT, GatewayHost, GatewayUrl};
+pub use gateway_url::{BadGatewayUrl, DEFAULT_PORT, GatewayUrl};
 
 /// The settings of a client.
 #[derive(Debug, Clone)]
@@ -173,7 +173,7 @@ pub fn client(
         credential,
         pod,
         // The characters of a URL's host and port are those of a header.
-        authority: HeaderValue::try_from(gateways.authority())
+        authority: HeaderValue::try_from(gateways.peers().authority())
             .unwrap_or_else(|_| HeaderValue::from_static("gateway")),
         time_of_day,
     };

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::future::poll_fn;
-use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::Poll;
@@ -12,20 +11,16 @@ use rouse_core::merge::{PushEvent, PushOrder};
 use rouse_core::random::Random;
 use rouse_core::time::{Clock as _, Moment};
 use rouse_net::clock::TokioClock;
-use rouse_net::peers::{LookupSchedule, PeerSet, Resolver};
+use rouse_net::peers::{Discovery, LookupError, PeerSet};
 use tokio::sync::watch;
 use tokio::task::{Id, JoinError, JoinSet};
-use tokio::time::timeout;
 
 use super::failure_log::FailureLog;
 use super::gateway_tracker::{Attempt, GatewayTracker, Outcome};
 use super::http_client::{Connection, HttpClient, RequestResult, SendError};
 use super::pod_state::{Advance, AnswerTrust, PodState};
-use super::{GatewayHost, Progress, PushClient, unix_milliseconds};
+use super::{Progress, PushClient, unix_milliseconds};
 use crate::wire::{AnswerStatus, MAX_GATEWAYS, RegistrationAnswer};
-
-/// How long a look-up may take. The resolver of the system gives up by itself after about as long.
-const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What the client does, and what it knows of the gateways.
 pub(super) struct Worker {
@@ -33,22 +28,17 @@ pub(super) struct Worker {
     changes: watch::Receiver<PodState>,
     progress: watch::Sender<Option<Progress>>,
     exchange: Arc<HttpClient>,
-    /// What is looked up: name and port. `None` if the URL has an address.
-    name: Option<(Arc<str>, u16)>,
-    resolver: Arc<dyn Resolver>,
+    discovery: Discovery,
     clock: TokioClock,
     random: Random,
     log: FailureLog,
     peers: PeerSet,
-    schedule: LookupSchedule,
     tracker: GatewayTracker,
     /// At most one connection per gateway.
     idle: HashMap<SocketAddr, Connection>,
     /// At most one task per gateway.
     requests: JoinSet<RequestResult>,
     sent: HashMap<Id, Sent>,
-    /// At most one task.
-    lookup: JoinSet<io::Result<Vec<SocketAddr>>>,
 }
 
 /// A request under way.
@@ -62,38 +52,29 @@ enum Event {
     /// The state changed, or something is due.
     Due,
     Answered(Box<Result<(Id, RequestResult), JoinError>>),
-    LookedUp(io::Result<Vec<SocketAddr>>),
+    LookedUp(Result<Vec<SocketAddr>, LookupError>),
     Closed(SocketAddr),
 }
 
 impl Worker {
     pub(super) fn new(client: PushClient) -> Self {
         let PushClient { state, progress, exchange, gateways, resolver, clock, random, tls: _ } = client;
-        let mut peers = PeerSet::default();
-        let name = match gateways.host() {
-            GatewayHost::Address(ip) => {
-                peers.set_resolved([SocketAddr::new(*ip, gateways.port())]);
-                None
-            }
-            GatewayHost::Name(_) => gateways.lookup_name().map(|name| (name.into(), gateways.port())),
-        };
+        let (mut peers, discovery) = (PeerSet::default(), Discovery::new(gateways.peers(), resolver));
+        peers.set_resolved(discovery.address());
         Self {
             changes: state.subscribe(),
             state,
             progress,
             exchange: Arc::new(exchange),
-            name,
-            resolver,
+            discovery,
             clock,
             random,
             log: FailureLog::new(clock.now()),
             peers,
-            schedule: LookupSchedule::default(),
             tracker: GatewayTracker::default(),
             idle: HashMap::new(),
             requests: JoinSet::new(),
             sent: HashMap::new(),
-            lookup: JoinSet::new(),
         }
     }
 
@@ -110,7 +91,8 @@ impl Worker {
                 self.send_due(order, event, now);
             }
             let order = newest.map(|(order, _)| order);
-            self.look_up(order, now);
+            let random = self.random.next_u64();
+            self.discovery.start_if_due(self.tracker.needs_fast_lookup(order), now, random);
             self.report_progress(order);
             match self.next_event(order).await {
                 Event::Due => {}
@@ -128,8 +110,7 @@ impl Worker {
     /// Waits for the next event.
     async fn next_event(&mut self, newest: Option<PushOrder>) -> Event {
         let request = newest.and_then(|order| self.tracker.next_due(order));
-        let lookup = (self.name.is_some() && self.lookup.is_empty())
-            .then(|| self.schedule.due(self.tracker.needs_fast_lookup(newest)));
+        let lookup = self.discovery.due(self.tracker.needs_fast_lookup(newest));
         let next = [request, lookup, self.peers.next_expiry()].into_iter().flatten().min();
         let timer = async {
             match next {
@@ -148,9 +129,7 @@ impl Worker {
             // The client holds a sender, so this does not fail.
             _ = self.changes.changed() => Event::Due,
             Some(ended) = self.requests.join_next_with_id() => Event::Answered(Box::new(ended)),
-            Some(result) = self.lookup.join_next() => {
-                Event::LookedUp(result.unwrap_or_else(|error| Err(io::Error::other(error))))
-            }
+            result = self.discovery.finished() => Event::LookedUp(result),
             gateway = closed => Event::Closed(gateway),
             () = timer => Event::Due,
         }
@@ -165,31 +144,14 @@ impl Worker {
         }
     }
 
-    fn look_up(&mut self, newest: Option<PushOrder>, now: Moment) {
-        let Some((name, port)) = self.name.clone() else { return };
-        if !self.lookup.is_empty() || self.schedule.due(self.tracker.needs_fast_lookup(newest)) > now {
-            return;
-        }
-        self.schedule.started(now, self.random.next_u64());
-        let resolver = Arc::clone(&self.resolver);
-        self.lookup.spawn(async move {
-            let found = timeout(LOOKUP_TIMEOUT, resolver.lookup(&name, port)).await;
-            found.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut)))
-        });
-    }
-
-    fn looked_up(&mut self, result: io::Result<Vec<SocketAddr>>) {
-        let reason = match result {
-            Ok(gateways) if !gateways.is_empty() => {
+    fn looked_up(&mut self, result: Result<Vec<SocketAddr>, LookupError>) {
+        match result {
+            Ok(gateways) => {
                 let named = self.peers.set_resolved(gateways);
                 self.tracker.reset_breakers(&named);
-                return;
             }
-            Ok(_) => "the name has no address".to_owned(),
-            Err(error) => error.to_string(),
-        };
-        let name = self.name.as_ref().map_or("", |(name, _)| name);
-        self.log.lookup_failed(name, &reason, self.clock.now());
+            Err(reason) => self.log.lookup_failed(self.discovery.name(), &reason, self.clock.now()),
+        }
     }
 
     fn ended(&mut self, ended: Result<(Id, RequestResult), JoinError>) {

@@ -14,6 +14,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rouse_net::auth::{AuthError, Sender};
+use rouse_net::fair_limiter::{FairLimiter, FairPermit, network};
 use rouse_net::tls::{ClientCertificates, ServerTls, client_certificates, peer_certificate};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
@@ -21,9 +22,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::fair_limiter::{ConnectionPermit, FairLimiter};
 use super::outcome::Refusal;
-use super::rate_limits::network;
 use super::{RegistrationRequest, RegistrationServer, Reply};
 use crate::wire::{MAX_BODY, PATH};
 
@@ -137,7 +136,7 @@ impl RegistrationServer {
 struct Connection {
     server: Arc<RegistrationServer>,
     peer: SocketAddr,
-    permit: ConnectionPermit,
+    permit: FairPermit,
     /// Cancels the connection.
     cancel: CancellationToken,
     stop: CancellationToken,

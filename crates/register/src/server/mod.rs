@@ -1,10 +1,9 @@
 //! The gateway's side of registrations: authenticates the sender, checks that the pod owns what it claims, and applies the
 //! push.
 //!
-//! `listener.rs` has the connections, `fair_limiter.rs` limits them, `rate_limits.rs` and `known_senders.rs` limit requests.
+//! `listener.rs` has the connections, `rate_limits.rs` and `known_senders.rs` limit requests.
 //! Every request ends in one [`Reply`] (`outcome.rs`). Nothing changes unless all checks passed.
 
-mod fair_limiter;
 mod known_senders;
 mod listener;
 mod metrics;

@@ -1,11 +1,12 @@
 //! Limits the rate of registrations and new connections, per source and in total. Failed requests have a lower limit.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::time::Duration;
 
 use rouse_core::budget::{Rate, TokenBucket};
 use rouse_core::time::Moment;
+use rouse_net::fair_limiter::network;
 
 use super::known_senders::{KnownSenders, SenderId};
 
@@ -147,15 +148,6 @@ impl RateLimits {
             }
         }
         self.sources.entry(key).or_insert_with(|| SourceBuckets::new(&self.rates, now))
-    }
-}
-
-/// What counts as one source: an IPv4 address, or the /80 of an IPv6 address. A node has a /80 or less on some clouds, and
-/// all nodes of a subnet share one /64 there: with a /64, one pod could use up the failures of all others.
-pub(super) fn network(peer: IpAddr) -> IpAddr {
-    match peer.to_canonical() {
-        IpAddr::V4(ip) => IpAddr::V4(ip),
-        IpAddr::V6(ip) => IpAddr::V6(Ipv6Addr::from_bits(ip.to_bits() & (u128::MAX << 48))),
     }
 }
 

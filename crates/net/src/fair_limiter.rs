@@ -1,7 +1,7 @@
 //! Limits connections and handshakes. At the limit, closes an idle connection of the source that has the most.
 
 use std::collections::{BTreeMap, HashMap};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -9,9 +9,18 @@ use std::time::Duration;
 use rouse_core::time::Moment;
 use tokio_util::sync::CancellationToken;
 
+/// What counts as one source: an IPv4 address, or the /80 of an IPv6 address. A node has a /80 or less on some clouds, and
+/// all nodes of a subnet share one /64 there: with a /64, one pod could use up the permits of all others.
+pub fn network(peer: IpAddr) -> IpAddr {
+    match peer.to_canonical() {
+        IpAddr::V4(ip) => IpAddr::V4(ip),
+        IpAddr::V6(ip) => IpAddr::V6(Ipv6Addr::from_bits(ip.to_bits() & (u128::MAX << 48))),
+    }
+}
+
 /// The limiter. A connection within the limit has a permit.
 #[derive(Debug)]
-pub(super) struct FairLimiter {
+pub struct FairLimiter {
     limit: usize,
     /// The most permits of one source.
     per_source: usize,
@@ -36,13 +45,13 @@ struct Entry {
     since: Moment,
     /// A request is being decided.
     busy: bool,
-    /// A registration over it was accepted.
+    /// A request over it was accepted.
     proven: bool,
 }
 
 /// The permit of one connection. Dropping it returns it.
 #[derive(Debug)]
-pub(super) struct ConnectionPermit {
+pub struct FairPermit {
     limiter: Arc<FairLimiter>,
     source: IpAddr,
     last_use: AtomicU64,
@@ -50,7 +59,7 @@ pub(super) struct ConnectionPermit {
 
 /// A request is being decided. Dropping it makes the connection idle.
 #[derive(Debug)]
-pub(super) struct ActiveRequest<'a>(&'a ConnectionPermit);
+pub struct ActiveRequest<'a>(&'a FairPermit);
 
 impl Table {
     fn add(&mut self, source: IpAddr, entry: Entry) -> u64 {
@@ -85,7 +94,7 @@ impl Table {
             .map(|(source, _)| *source)
     }
 
-    /// The permit of `source` that was used least recently and has no request. Connections without an accepted registration
+    /// The permit of `source` that was used least recently and has no request. Connections without an accepted request
     /// come first: a pod that only opens connections does not cancel those of its neighbours behind the same address.
     fn idle(&self, source: IpAddr) -> Option<u64> {
         let idle = || self.sources.get(&source).into_iter().flatten().filter(|(_, entry)| !entry.busy);
@@ -127,7 +136,7 @@ impl Table {
 impl FairLimiter {
     /// `limit` permits, of which one source gets at most `per_source`. A connection younger than `min_age` keeps its permit,
     /// unless its source has more than others.
-    pub(super) fn new(limit: usize, per_source: usize, min_age: Duration) -> Arc<Self> {
+    pub fn new(limit: usize, per_source: usize, min_age: Duration) -> Arc<Self> {
         Arc::new(Self {
             limit: limit.max(1),
             per_source: per_source.max(1),
@@ -142,31 +151,31 @@ impl FairLimiter {
 
     /// Takes a permit for a connection of `source`, which ends when `cancel` is cancelled. At the limit, another connection
     /// is cancelled: an idle one of the source that has the most.
-    pub(super) fn take(
+    pub fn take(
         self: &Arc<Self>,
         source: IpAddr,
         cancel: CancellationToken,
         now: Moment,
-    ) -> Option<ConnectionPermit> {
+    ) -> Option<FairPermit> {
         let mut table = self.lock();
         if !table.make_room(source, now, self) {
             return None;
         }
         let number = table.add(source, Entry { cancel, since: now, busy: false, proven: false });
         drop(table);
-        Some(ConnectionPermit { limiter: Arc::clone(self), source, last_use: AtomicU64::new(number) })
+        Some(FairPermit { limiter: Arc::clone(self), source, last_use: AtomicU64::new(number) })
     }
 }
 
-impl ConnectionPermit {
+impl FairPermit {
     /// A request came.
-    pub(super) fn begin(&self) -> ActiveRequest<'_> {
+    pub fn begin(&self) -> ActiveRequest<'_> {
         self.used(true);
         ActiveRequest(self)
     }
 
-    /// A registration over the connection was accepted.
-    pub(super) fn prove(&self) {
+    /// A request over the connection was accepted.
+    pub fn prove(&self) {
         let mut table = self.limiter.lock();
         let number = self.last_use.load(Ordering::Relaxed);
         if let Some(entry) = table.sources.get_mut(&self.source).and_then(|entries| entries.get_mut(&number))
@@ -176,7 +185,7 @@ impl ConnectionPermit {
     }
 
     /// Whether more than half of all permits are taken.
-    pub(super) fn is_half_taken(&self) -> bool {
+    pub fn is_half_taken(&self) -> bool {
         self.limiter.lock().taken > self.limiter.limit / 2
     }
 
@@ -196,7 +205,7 @@ impl Drop for ActiveRequest<'_> {
     }
 }
 
-impl Drop for ConnectionPermit {
+impl Drop for FairPermit {
     fn drop(&mut self) {
         self.limiter.lock().remove(self.source, self.last_use.load(Ordering::Relaxed));
     }
@@ -213,12 +222,12 @@ mod tests {
     }
 
     /// A connection with its place.
-    fn connect(limiter: &Arc<FairLimiter>, n: u8) -> Option<(ConnectionPermit, CancellationToken)> {
+    fn connect(limiter: &Arc<FairLimiter>, n: u8) -> Option<(FairPermit, CancellationToken)> {
         let cancel = CancellationToken::new();
         limiter.take(source(n), cancel.clone(), Moment::ZERO).map(|place| (place, cancel))
     }
 
-    fn cuts(connections: &[(ConnectionPermit, CancellationToken)]) -> Vec<bool> {
+    fn cuts(connections: &[(FairPermit, CancellationToken)]) -> Vec<bool> {
         connections.iter().map(|(_, cancel)| cancel.is_cancelled()).collect()
     }
 
@@ -258,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_connections_cancels_no_connection_of_the_source_with_an_accepted_registration() {
+    fn a_flood_of_connections_cancels_no_connection_of_the_source_with_an_accepted_request() {
         let limiter = FairLimiter::new(100, 3, Duration::ZERO);
         let neighbour = connect(&limiter, 1).unwrap();
         let registering = neighbour.0.begin();
@@ -317,7 +326,7 @@ mod tests {
             steps in prop::collection::vec((0_u8..6, 0_u8..4, 0_usize..8), 1..60)
         ) {
             let limiter = FairLimiter::new(5, 3, Duration::ZERO);
-            let mut open: Vec<(u8, ConnectionPermit, CancellationToken)> = Vec::new();
+            let mut open: Vec<(u8, FairPermit, CancellationToken)> = Vec::new();
             for (n, step, at) in steps {
                 if step > 0 {
                     let counts = |n: u8| open.iter().filter(|(of, _, cancel)| *of == n && !cancel.is_cancelled()).count();
