@@ -1,0 +1,229 @@
+//! The rules of one stream, as a state machine: which message may follow which, and what it says. Time is passed in.
+
+use std::collections::{BTreeMap, HashMap};
+
+use prost::Message as _;
+use rouse_core::budget::{Rate, TokenBucket};
+use rouse_core::endpoint::ServiceId;
+use rouse_core::load_meter::{LoadKey, LoadSample};
+use rouse_core::scale::{LoadUpdate, MAX_KEYS};
+use rouse_core::time::Moment;
+
+use super::wire::{self, BadEntry, MAX_ENTRIES, ReporterRole, StatePart};
+use crate::proto::report::reporter_message::Kind;
+use crate::proto::report::{Hello, Loads, ReporterMessage, Role};
+
+/// The longest version of a sender that is kept.
+const MAX_VERSION: usize = 64;
+
+/// What a reporter says of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Greeting {
+    /// Its version, for people. Printable, and not long.
+    pub version: String,
+    /// What it is.
+    pub role: ReporterRole,
+    pub(super) boot: u64,
+}
+
+/// What a stream said.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Heard {
+    /// Who it is.
+    Hello(Greeting),
+    /// Part of a complete state, whose rest is not here yet; or a kind of message that this version does not know.
+    Nothing,
+    /// Its load.
+    Loads {
+        /// The readings.
+        update: LoadUpdate,
+        /// What is prepared for zero may have changed: see [`Intake::parked`].
+        parked: bool,
+    },
+}
+
+/// Why a message ends its stream.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum StreamViolation {
+    /// It is no message, or an entry cannot be true.
+    #[error("{0}")]
+    Malformed(String),
+    /// It may not come now.
+    #[error("{0}")]
+    OutOfOrder(&'static str),
+    /// It has too many entries.
+    #[error("a message has {0} entries; at most {MAX_ENTRIES} are allowed: split it")]
+    TooManyEntries(usize),
+    /// The complete state has too many entries.
+    #[error("a complete state has more than {MAX_KEYS} services and routes")]
+    TooManyKeys,
+    /// Messages come too fast.
+    #[error("more than {} messages per second; at most one in 10 ms is expected", RATE.per_second)]
+    TooFast,
+}
+
+impl From<BadEntry> for StreamViolation {
+    fn from(error: BadEntry) -> Self {
+        Self::Malformed(error.to_string())
+    }
+}
+
+/// How many messages one stream may send. The burst covers a complete state, and what arrives at once after the controller stood
+/// still for some seconds.
+const RATE: Rate = Rate { per_second: 150, burst: 1500 };
+
+/// Reads the messages of one stream.
+#[derive(Debug)]
+pub(crate) struct Intake {
+    bucket: TokenBucket,
+    boot: Option<u64>,
+    sent_at: Moment,
+    stage: Stage,
+    parked: BTreeMap<ServiceId, u64>,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// A complete state is expected, or is being received.
+    Complete(Box<PartialState>),
+    Changes,
+}
+
+/// The parts of a complete state so far.
+#[derive(Debug, Default)]
+struct PartialState {
+    began: bool,
+    samples: HashMap<LoadKey, LoadSample>,
+    parked: BTreeMap<ServiceId, u64>,
+}
+
+impl Intake {
+    /// A stream that has sent nothing.
+    pub(crate) fn new(now: Moment) -> Self {
+        Self {
+            bucket: TokenBucket::new(RATE, now),
+            boot: None,
+            sent_at: Moment::ZERO,
+            stage: Stage::Complete(Box::default()),
+            parked: BTreeMap::new(),
+        }
+    }
+
+    /// Whether a complete state was received, and none is being received.
+    pub(crate) fn is_complete(&self) -> bool {
+        matches!(self.stage, Stage::Changes)
+    }
+
+    /// The services that are prepared for zero, each with the id of the `PrepareZero` that is done.
+    pub(crate) fn parked(&self) -> &BTreeMap<ServiceId, u64> {
+        &self.parked
+    }
+
+    /// Takes an encoded message.
+    pub(crate) fn take_encoded(&mut self, message: &[u8], now: Moment) -> Result<Heard, StreamViolation> {
+        let message = ReporterMessage::decode(message)
+            .map_err(|error| StreamViolation::Malformed(error.to_string()))?;
+        self.take(message, now)
+    }
+
+    /// Takes a message.
+    pub(super) fn take(&mut self, message: ReporterMessage, now: Moment) -> Result<Heard, StreamViolation> {
+        if !self.bucket.try_take(now) {
+            return Err(StreamViolation::TooFast);
+        }
+        match (message.kind, self.boot) {
+            (None, _) => Ok(Heard::Nothing),
+            (Some(Kind::Hello(hello)), None) => {
+                self.boot = Some(hello.boot);
+                Ok(Heard::Hello(greeting(&hello)))
+            }
+            (Some(Kind::Hello(_)), Some(_)) => Err(StreamViolation::OutOfOrder("a second hello")),
+            (Some(Kind::Loads(_)), None) => Err(StreamViolation::OutOfOrder("loads before hello")),
+            (Some(Kind::Loads(loads)), Some(boot)) => self.loads(loads, boot),
+        }
+    }
+
+    fn loads(&mut self, loads: Loads, boot: u64) -> Result<Heard, StreamViolation> {
+        let entries = loads.loads.len() + loads.parked.len();
+        if entries > MAX_ENTRIES {
+            return Err(StreamViolation::TooManyEntries(entries));
+        }
+        let (sent_at, part) = (wire::moment(loads.sent_at_micros), StatePart::of(&loads));
+        if sent_at < self.sent_at {
+            return Err(StreamViolation::OutOfOrder("the sender's clock went back"));
+        }
+        self.sent_at = sent_at;
+        let samples = loads.loads.into_iter().map(|load| wire::sample(load, sent_at));
+        let samples: Vec<LoadSample> = samples.filter_map(Result::transpose).collect::<Result<_, _>>()?;
+        let parked = loads.parked.into_iter().map(|parked| Ok((wire::service(&parked.service)?, parked.id)));
+        let parked: Vec<(ServiceId, u64)> = parked.collect::<Result<_, BadEntry>>()?;
+        match part {
+            StatePart::Changes => self.changes(boot, samples, parked),
+            StatePart::More | StatePart::Last => self.part(boot, part, samples, parked),
+        }
+    }
+
+    fn changes(
+        &mut self,
+        boot: u64,
+        samples: Vec<LoadSample>,
+        parked: Vec<(ServiceId, u64)>,
+    ) -> Result<Heard, StreamViolation> {
+        match &self.stage {
+            Stage::Complete(state) if state.began => {
+                return Err(StreamViolation::OutOfOrder("changes before the end of the complete state"));
+            }
+            Stage::Complete(_) => {
+                return Err(StreamViolation::OutOfOrder("changes before the complete state"));
+            }
+            Stage::Changes => {}
+        }
+        let changed = !parked.is_empty();
+        for (service, id) in parked {
+            match id {
+                0 => self.parked.remove(&service),
+                id => self.parked.insert(service, id),
+            };
+        }
+        if self.parked.len() > MAX_KEYS {
+            return Err(StreamViolation::TooManyKeys);
+        }
+        Ok(Heard::Loads { update: LoadUpdate { boot, complete: false, samples }, parked: changed })
+    }
+
+    fn part(
+        &mut self,
+        boot: u64,
+        part: StatePart,
+        samples: Vec<LoadSample>,
+        parked: Vec<(ServiceId, u64)>,
+    ) -> Result<Heard, StreamViolation> {
+        if let Stage::Changes = self.stage {
+            self.stage = Stage::Complete(Box::default());
+        }
+        let Stage::Complete(state) = &mut self.stage else { return Ok(Heard::Nothing) };
+        state.began = true;
+        state.samples.extend(samples.into_iter().map(|sample| (sample.key.clone(), sample)));
+        state.parked.extend(parked.into_iter().filter(|(_, id)| *id != 0));
+        if state.samples.len() > MAX_KEYS || state.parked.len() > MAX_KEYS {
+            return Err(StreamViolation::TooManyKeys);
+        }
+        if part == StatePart::More {
+            return Ok(Heard::Nothing);
+        }
+        let PartialState { samples, parked, .. } = std::mem::take(&mut **state);
+        self.stage = Stage::Changes;
+        self.parked = parked;
+        let samples = samples.into_values().collect();
+        Ok(Heard::Loads { update: LoadUpdate { boot, complete: true, samples }, parked: true })
+    }
+}
+
+fn greeting(hello: &Hello) -> Greeting {
+    let version = hello.version.chars().filter(|letter| !letter.is_control()).take(MAX_VERSION).collect();
+    let role = match hello.role() {
+        Role::Xds => ReporterRole::Xds,
+        Role::Gateway | Role::Unspecified => ReporterRole::Gateway,
+    };
+    Greeting { version, role, boot: hello.boot }
+}
