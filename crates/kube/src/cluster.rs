@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use kube::Client;
+use prometheus_client::registry::Registry as Metrics;
 use rouse_core::endpoint::ServiceId;
 use rouse_core::engine::Engine;
 use rouse_core::merge::MergePolicy;
@@ -22,19 +23,32 @@ use tokio::sync::{broadcast, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::client::Watches;
 use crate::client::issuer_keys::IssuerKeyClient;
 use crate::client::token_review::TokenReviewClient;
-use crate::client::watch::{WatchReport, WatchState};
+use crate::client::watch::WatchReport;
+use crate::client::{ObjectKind, WatchedKind, Watches};
 use crate::endpoints::pod_index::PodIndex;
-use crate::endpoints::{EndpointController, EndpointPolicy, ManualEndpoints, PushOwnership, PushSettings};
+use crate::endpoints::{
+    EndpointController, EndpointPolicy, EndpointSettings, ManualEndpoints, PropagationMeter, PushOwnership,
+    PushSettings,
+};
 pub use crate::events::ClusterEvent;
 use crate::events::EventSender;
 use crate::routes::RoutePlanner;
 pub use crate::routes::RoutePlans;
 pub use crate::routes::RouteSettings;
+use crate::tasks::{self, TaskEnded};
 use crate::wake::Waker;
 use wiring::Wiring;
+
+/// The kinds that are always watched. Pods are not required: the gateway works without the permission to see them.
+const WATCHED: [WatchedKind; 5] = [
+    WatchedKind::required(ObjectKind::SLICE),
+    WatchedKind::required(ObjectKind::SERVICE),
+    WatchedKind::required(ObjectKind::ROUTE),
+    WatchedKind::required(ObjectKind::HTTP_SCALED_OBJECT),
+    WatchedKind::optional(ObjectKind::POD),
+];
 
 /// The operator's settings for one cluster.
 #[derive(Clone)]
@@ -94,26 +108,23 @@ impl ClusterSettings {
         }
     }
 
-    fn endpoint_policy(&self) -> EndpointPolicy {
+    fn endpoint_settings(&self) -> EndpointSettings {
         let manual = if self.manual_endpoints {
             ManualEndpoints::Everywhere
         } else {
             ManualEndpoints::In(self.manual_endpoints_of.clone())
         };
-        EndpointPolicy { manual, own: self.own_addresses.clone() }
+        let policy = EndpointPolicy { manual, own: self.own_addresses.clone() };
+        EndpointSettings { policy, stale_after: self.stale_after }
     }
 }
-
-/// A task of [`Cluster::run`] ended although it was not cancelled: it panicked.
-#[derive(Debug, thiserror::Error)]
-#[error("a task that follows the cluster has ended: {0}")]
-pub struct TaskEnded(String);
 
 /// The engine for one Kubernetes cluster.
 pub struct Cluster {
     settings: ClusterSettings,
     watches: Arc<Watches>,
     pods: Arc<PodIndex>,
+    propagation: Arc<PropagationMeter>,
     push: Arc<PushOwnership>,
     planner: Arc<RoutePlanner>,
     waker: Arc<Waker>,
@@ -134,11 +145,27 @@ impl Cluster {
             Arc::clone(&clock),
             settings.push_settings(),
         );
-        let watches = Arc::new(Watches::new(client, namespace, clock, settings.seed));
+        let watches = Arc::new(Watches::new(client, namespace, &WATCHED, clock, settings.seed));
         let planner = Arc::new(RoutePlanner::new(settings.routes.clone(), &watches, &events));
         let waker = Arc::new(Waker::new(watches.client(), planner.serving(), events.clone()));
         let push = Arc::new(push);
-        Arc::new(Self { settings, watches, pods, push, planner, waker, events, registration_client })
+        let propagation = Arc::new(PropagationMeter::new(settings.routes.time_of_day));
+        Arc::new(Self {
+            settings,
+            watches,
+            pods,
+            propagation,
+            push,
+            planner,
+            waker,
+            events,
+            registration_client,
+        })
+    }
+
+    /// Registers the metric of how long changes of pods take until they are published. Call it once.
+    pub fn register_metrics(&self, metrics: &mut Metrics) {
+        self.propagation.register(metrics);
     }
 
     /// All routes, whenever they change. Before [`Cluster::synced`] there are none.
@@ -201,10 +228,10 @@ impl Cluster {
         let endpoints = Arc::new(EndpointController::new(
             Arc::clone(&registry),
             Arc::clone(&self.pods),
+            Arc::clone(&self.propagation),
             Arc::clone(&self.push),
             Arc::clone(&self.watches),
-            self.settings.endpoint_policy(),
-            self.settings.stale_after,
+            self.settings.endpoint_settings(),
             self.events.clone(),
         ));
         self.push.attach(&registry, &endpoints);
@@ -224,35 +251,8 @@ impl Cluster {
         };
         self.planner.spawn(&wiring, all_seen, &mut tasks, &inner);
         self.waker.spawn(&registry, &wiring, &mut tasks, &inner);
-        tasks.spawn(report_watches(Arc::clone(&self.watches), self.events.clone(), inner.clone()));
-        let first = tasks.join_next().await;
-        let early = !cancel.is_cancelled();
-        inner.cancel();
-        let reason = match first {
-            Some(Err(error)) => error.to_string(),
-            _ => "without an error".to_owned(),
-        };
-        while tasks.join_next().await.is_some() {}
-        if early { Err(TaskEnded(reason)) } else { Ok(()) }
-    }
-}
-
-/// Sends an event when the state of a watch changes, until `cancel`.
-async fn report_watches(watches: Arc<Watches>, events: EventSender, cancel: CancellationToken) {
-    let mut changes = watches.changes();
-    let mut known: Vec<Option<WatchState>> = vec![None; watches.reports().len()];
-    loop {
-        for (report, known) in watches.reports().into_iter().zip(&mut known) {
-            if known.as_ref() != Some(&report.state) {
-                *known = Some(report.state.clone());
-                events.send(ClusterEvent::Watch(report));
-            }
-        }
-        tokio::select! {
-            biased;
-            () = cancel.cancelled() => return,
-            _ = changes.changed() => {}
-        }
+        tasks.spawn(self.events.clone().report_watches(Arc::clone(&self.watches), inner.clone()));
+        tasks::run(tasks, inner, cancel).await
     }
 }
 

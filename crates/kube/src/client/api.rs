@@ -24,9 +24,15 @@ impl ObjectKind {
         Self::new("EndpointSlice", "discovery.k8s.io", "v1", "endpointslices", false);
     pub(crate) const SERVICE: Self = Self::new("Service", "", "v1", "services", false);
     pub(crate) const POD: Self = Self::new("Pod", "", "v1", "pods", false);
+    pub(crate) const NODE: Self = Self::new("Node", "", "v1", "nodes", false);
     pub(crate) const CONFIG_MAP: Self = Self::new("ConfigMap", "", "v1", "configmaps", false);
     pub(crate) const SECRET: Self = Self::new("Secret", "", "v1", "secrets", false);
     pub(crate) const EVENT: Self = Self::new("Event", "", "v1", "events", false);
+    pub(crate) const LEASE: Self = Self::new("Lease", "coordination.k8s.io", "v1", "leases", false);
+    pub(crate) const DEPLOYMENT: Self = Self::new("Deployment", "apps", "v1", "deployments", false);
+    pub(crate) const STATEFUL_SET: Self = Self::new("StatefulSet", "apps", "v1", "statefulsets", false);
+    pub(crate) const HPA: Self =
+        Self::new("HorizontalPodAutoscaler", "autoscaling", "v2", "horizontalpodautoscalers", false);
     pub(crate) const ROUTE: Self =
         Self::new("InterceptorRoute", "http.keda.sh", "v1beta1", "interceptorroutes", true);
     pub(crate) const HTTP_SCALED_OBJECT: Self =

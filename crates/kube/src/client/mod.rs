@@ -18,4 +18,4 @@ mod watches;
 #[cfg(feature = "cluster")]
 pub(crate) use api::{ObjectKind, at, describe, has_code, path, within};
 #[cfg(feature = "cluster")]
-pub(crate) use watches::Watches;
+pub(crate) use watches::{ObjectSelector, WatchedKind, Watches};

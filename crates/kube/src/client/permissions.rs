@@ -1,7 +1,26 @@
-//! The table of all permissions that the gateway uses. Manifests grant them, `rouse check` checks them, and a test compares
-//! them with the requests of the gateway.
+//! The tables of all permissions that each role uses. Manifests grant them, `rouse check` checks them, and tests compare them
+//! with the requests of the roles.
 
-/// A permission that the gateway uses.
+/// A role: a command with a `ServiceAccount` of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum PermissionRole {
+    /// `rouse gateway`.
+    Gateway,
+    /// `rouse controller`.
+    Controller,
+}
+
+impl PermissionRole {
+    /// Every permission that the role uses, and no other.
+    pub fn permissions(self) -> &'static [Permission] {
+        match self {
+            Self::Gateway => PERMISSIONS,
+            Self::Controller => CONTROLLER_PERMISSIONS,
+        }
+    }
+}
+
+/// A permission that a role uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Permission {
     /// The API group; empty for the core group.
@@ -12,17 +31,19 @@ pub struct Permission {
     pub verbs: &'static [&'static str],
     /// Where it must hold.
     pub scope: Scope,
-    /// Whether the gateway works without it.
+    /// Whether the role works without it.
     pub need: Requirement,
-    /// Why the gateway needs it, in one or two sentences.
+    /// Why the role needs it, in one or two sentences.
     pub why: &'static str,
 }
 
 /// Where a permission must hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Scope {
-    /// In the whole cluster, or in the one namespace that the gateway watches.
+    /// In the whole cluster, or in the one namespace that the role watches.
     Watched,
+    /// In the namespace where Rouse is installed. To be granted by a Role there.
+    Own,
     /// For the objects that routes and Services name, in their own namespace. To be granted by a Role there, and for
     /// Secrets never by a `ClusterRoleBinding`.
     Named,
@@ -65,9 +86,10 @@ pub const URL_PERMISSIONS: &[UrlPermission] = &[ISSUER_KEYS, ISSUER_CONFIGURATIO
 /// Whether the gateway works without a permission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Requirement {
-    /// Without it, the gateway serves no requests, or wakes no workloads.
+    /// Without it, the role does not do what it is for: a gateway serves no requests or wakes no workloads, a controller scales
+    /// nothing.
     Required,
-    /// Without it, the gateway serves and wakes, but lacks a feature.
+    /// Without it, the role works, but lacks a feature.
     Optional {
         /// What does not work without it.
         lost: &'static str,
@@ -104,6 +126,16 @@ const fn watched(
     why: &'static str,
 ) -> Permission {
     Permission { group, resource, verbs, scope: Scope::Watched, need, why }
+}
+
+const fn own(
+    group: &'static str,
+    resource: &'static str,
+    verbs: &'static [&'static str],
+    need: Requirement,
+    why: &'static str,
+) -> Permission {
+    Permission { group, resource, verbs, scope: Scope::Own, need, why }
 }
 
 const fn named(resource: &'static str, lost: &'static str, why: &'static str) -> Permission {
@@ -250,6 +282,146 @@ pub const PERMISSIONS: &[Permission] = &[
     },
 ];
 
+/// Every permission that the controller of `EndpointSlice`s uses, and no other.
+pub const SLICE_PERMISSIONS: &[Permission] = &[
+    watched("", "services", FOLLOW, Requirement::Required, "Services name their pods by annotation."),
+    watched("", "pods", FOLLOW, Requirement::Required, "The endpoints of a Service are its pods."),
+    Permission {
+        group: "",
+        resource: "nodes",
+        verbs: FOLLOW,
+        scope: Scope::OnDemand,
+        need: Requirement::Required,
+        why: "An endpoint has the zone of its node.",
+    },
+    watched(
+        "discovery.k8s.io",
+        "endpointslices",
+        &["list", "watch", "create", "patch", "delete"],
+        Requirement::Required,
+        "The controller writes the slices of these Services. It lists and changes only slices with its own label.",
+    ),
+    watched(
+        "",
+        "services/finalizers",
+        &["update"],
+        Requirement::Optional {
+            lost: "slices are not created in clusters with the admission plugin OwnerReferencesPermissionEnforcement",
+        },
+        "Each slice is owned by its Service. The plugin asks for this permission when an owner is named.",
+    ),
+];
+
+/// Every permission that the controller uses, and no other.
+///
+/// A route may name a workload of any kind that has a scale. For another kind than these, grant `get` on it, and `get`
+/// and `patch` on its scale.
+pub const CONTROLLER_PERMISSIONS: &[Permission] = &[
+    watched(
+        "http.keda.sh",
+        "interceptorroutes",
+        FOLLOW,
+        Requirement::Required,
+        "InterceptorRoutes say how their workloads are scaled.",
+    ),
+    watched(
+        "http.keda.sh",
+        "httpscaledobjects",
+        FOLLOW,
+        Requirement::Required,
+        "HTTPScaledObjects say how their workloads are scaled.",
+    ),
+    watched(
+        "",
+        "services",
+        FOLLOW,
+        Requirement::Required,
+        "The selector of its Service leads from a route to its workload.",
+    ),
+    watched(
+        "apps",
+        "deployments",
+        FOLLOW,
+        Requirement::Required,
+        "How many pods a Deployment has and is to have, and by which labels it is found.",
+    ),
+    watched(
+        "apps",
+        "statefulsets",
+        FOLLOW,
+        Requirement::Required,
+        "How many pods a StatefulSet has and is to have, and by which labels it is found.",
+    ),
+    watched("apps", "deployments/scale", &["patch"], Requirement::Required, "Scaling a Deployment."),
+    watched(
+        "apps",
+        "statefulsets/scale",
+        &["patch"],
+        Requirement::Optional { lost: "StatefulSets are not scaled" },
+        "Scaling a StatefulSet.",
+    ),
+    watched(
+        "autoscaling",
+        "horizontalpodautoscalers",
+        FOLLOW,
+        Requirement::Optional { lost: "nothing is scaled down" },
+        "What an HPA scales, Rouse does not. If HPAs cannot be listed, nothing is scaled down.",
+    ),
+    watched(
+        "keda.sh",
+        "scaledobjects",
+        FOLLOW,
+        Requirement::Optional { lost: "nothing is scaled down" },
+        "What a ScaledObject scales, Rouse does not. If ScaledObjects cannot be listed, nothing is scaled down.",
+    ),
+    watched(
+        "http.keda.sh",
+        "interceptorroutes/status",
+        &["patch"],
+        Requirement::Optional {
+            lost: "the status of InterceptorRoutes does not say whether they are scaled",
+        },
+        "The condition Autoscaled of a route says whether its workload is scaled, and why not.",
+    ),
+    watched(
+        "http.keda.sh",
+        "httpscaledobjects/status",
+        &["patch"],
+        Requirement::Optional {
+            lost: "the status of HTTPScaledObjects does not say whether they are scaled",
+        },
+        "The condition Autoscaled of a route says whether its workload is scaled, and why not.",
+    ),
+    watched(
+        "",
+        "events",
+        &["create"],
+        Requirement::Optional { lost: "`kubectl describe` does not show why a workload was scaled" },
+        "The controller writes a Kubernetes Event on the route for each change of the number of pods.",
+    ),
+    own(
+        "discovery.k8s.io",
+        "endpointslices",
+        FOLLOW,
+        Requirement::Required,
+        "The EndpointSlices of the gateways' own Service list the gateways that must report their load.",
+    ),
+    own(
+        "",
+        "configmaps",
+        &["create", "get", "patch"],
+        Requirement::Optional { lost: "what idle policies have learned is lost at each restart" },
+        "What idle policies have learned about each workload is kept in the ConfigMaps rouse-scaling-state-0 to -15.",
+    ),
+    own(
+        "coordination.k8s.io",
+        "leases",
+        &["create", "get", "list", "patch", "watch"],
+        Requirement::Required,
+        "Of all replicas of the controller, the one that holds the Lease rouse-controller writes.",
+    ),
+];
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -258,27 +430,31 @@ mod tests {
 
     #[test]
     fn no_verb_of_a_resource_is_there_twice() {
-        let mut seen = BTreeSet::new();
-        for permission in PERMISSIONS {
-            for verb in permission.verbs {
-                assert!(seen.insert((permission.group, permission.resource, verb)), "{permission:?}");
+        for table in [PERMISSIONS, CONTROLLER_PERMISSIONS, SLICE_PERMISSIONS] {
+            let mut seen = BTreeSet::new();
+            for permission in table {
+                for verb in permission.verbs {
+                    assert!(seen.insert((permission.group, permission.resource, verb)), "{permission:?}");
+                }
             }
         }
     }
 
     #[test]
     fn secrets_are_read_by_name_only_and_nothing_is_deleted_or_replaced() {
-        for permission in PERMISSIONS {
+        for permission in PERMISSIONS.iter().chain(CONTROLLER_PERMISSIONS) {
             let named = permission.scope == Scope::Named;
             assert!(permission.resource != "secrets" || named, "{permission:?}");
             let verbs: BTreeSet<_> = permission.verbs.iter().copied().collect();
             let known = BTreeSet::from(["create", "get", "list", "patch", "watch"]);
             assert!(!verbs.is_empty() && verbs.is_subset(&known), "{permission:?}");
             assert!(!permission.group.contains('*') && !permission.resource.contains('*'), "{permission:?}");
-            // A write goes to a subresource, or creates an event or a review, which is not stored: never to the spec of an object.
+            // A write goes to a subresource, or creates an event or a review, which is not stored: never to the spec of an object
+            // outside the namespace of Rouse.
             let writes = verbs.contains("patch") || verbs.contains("create");
             let created = ["events", "tokenreviews"].contains(&permission.resource);
-            assert!(!writes || permission.parts().1.is_some() || created);
+            let own = permission.scope == Scope::Own;
+            assert!(!writes || permission.parts().1.is_some() || created || own, "{permission:?}");
             let cluster = permission.scope == Scope::OnDemand;
             assert!(!cluster || permission.need != Requirement::Required, "{permission:?}");
         }

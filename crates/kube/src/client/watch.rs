@@ -24,7 +24,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::client::{ObjectKind, describe, has_code};
+use crate::client::{ObjectKind, ObjectSelector, describe, has_code};
 pub(crate) use health::WatchHealth;
 pub use health::{WatchReport, WatchState};
 
@@ -74,8 +74,8 @@ pub(crate) struct Watch {
     pub(crate) kind: ObjectKind,
     /// `None`: the whole cluster.
     pub(crate) namespace: Option<Arc<str>>,
-    /// Only the object of this name; `None`: all.
-    pub(crate) name: Option<Arc<str>>,
+    /// Only these objects; `None`: all.
+    pub(crate) selector: Option<ObjectSelector>,
     pub(crate) health: Arc<WatchHealth>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) random: Arc<SharedRandom>,
@@ -200,12 +200,23 @@ impl Watch {
     }
 
     fn fields(&self) -> Option<String> {
-        self.name.as_ref().map(|name| format!("metadata.name={name}"))
+        match &self.selector {
+            Some(ObjectSelector::Name(name)) => Some(format!("metadata.name={name}")),
+            Some(ObjectSelector::Label(..)) | None => None,
+        }
+    }
+
+    fn labels(&self) -> Option<String> {
+        match &self.selector {
+            Some(ObjectSelector::Label(label, value)) => Some(format!("{label}={value}")),
+            Some(ObjectSelector::Name(_)) | None => None,
+        }
     }
 
     async fn page(&self, limit: u32, next: Option<String>) -> Result<Page, kube::Error> {
         let params = ListParams {
             field_selector: self.fields(),
+            label_selector: self.labels(),
             limit: Some(limit),
             continue_token: next,
             ..ListParams::default()
@@ -283,6 +294,7 @@ impl Watch {
         let seconds = u32::try_from(self.random.between(WATCH / 2, WATCH).as_secs()).unwrap_or(u32::MAX);
         let params = WatchParams {
             field_selector: self.fields(),
+            label_selector: self.labels(),
             timeout: Some(seconds),
             bookmarks: true,
             ..WatchParams::default()

@@ -10,17 +10,25 @@ use tokio::sync::{Notify, watch};
 use super::ObjectKind;
 use super::watch::{Watch, WatchHealth, WatchReport, WatchState};
 
-/// The kinds that are always watched, and whether requests wait until all objects of the kind were seen once. Pods are
-/// not required: the gateway works without the permission to see them.
-const WATCHED: [(ObjectKind, bool); 5] = [
-    (ObjectKind::SLICE, true),
-    (ObjectKind::SERVICE, true),
-    (ObjectKind::ROUTE, true),
-    (ObjectKind::HTTP_SCALED_OBJECT, true),
-    (ObjectKind::POD, false),
-];
+/// A kind that is always watched.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct WatchedKind {
+    pub(crate) kind: ObjectKind,
+    /// Whether all objects of the kind must be seen once before anything is decided by them.
+    pub(crate) required: bool,
+}
 
-/// Makes the watches of a cluster and reports their state.
+impl WatchedKind {
+    pub(crate) const fn required(kind: ObjectKind) -> Self {
+        Self { kind, required: true }
+    }
+
+    pub(crate) const fn optional(kind: ObjectKind) -> Self {
+        Self { kind, required: false }
+    }
+}
+
+/// Makes the watches of a component and reports their state.
 pub(crate) struct Watches {
     client: Client,
     /// The one namespace that is watched; `None`: all.
@@ -38,10 +46,25 @@ struct Watched {
     health: Arc<WatchHealth>,
 }
 
+/// Which objects of a kind are watched, if not all.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ObjectSelector {
+    /// The one of this name.
+    Name(Arc<str>),
+    /// Those that have this label with this value.
+    Label(&'static str, Arc<str>),
+}
+
 impl Watches {
-    pub(crate) fn new(client: Client, namespace: Option<&str>, clock: Arc<dyn Clock>, seed: u64) -> Self {
+    pub(crate) fn new(
+        client: Client,
+        namespace: Option<&str>,
+        kinds: &[WatchedKind],
+        clock: Arc<dyn Clock>,
+        seed: u64,
+    ) -> Self {
         let changes = watch::Sender::new(());
-        let watched = WATCHED.map(|(kind, required)| {
+        let watched = kinds.iter().map(|&WatchedKind { kind, required }| {
             let health = Arc::new(WatchHealth::new(kind.name, changes.clone()));
             Watched { kind, required, health }
         });
@@ -50,7 +73,7 @@ impl Watches {
             namespace: namespace.map(Into::into),
             clock,
             random: Arc::new(SharedRandom::new(seed)),
-            watched: watched.into(),
+            watched: watched.collect(),
             changes,
         }
     }
@@ -65,28 +88,47 @@ impl Watches {
 
     /// The watch of a kind that is always watched. `relist` makes it list all objects again.
     pub(crate) fn of(&self, kind: ObjectKind, relist: &Arc<Notify>) -> Watch {
-        let known = self.watched.iter().find(|watched| watched.kind == kind);
-        let health = known.map_or_else(|| health(kind), |watched| Arc::clone(&watched.health));
-        self.make(kind, self.namespace.clone(), None, health, Arc::clone(relist))
+        // Nodes have no namespace.
+        let namespace = self.namespace.clone().filter(|_| kind != ObjectKind::NODE);
+        self.make(kind, namespace, None, self.health(kind), Arc::clone(relist))
     }
 
     /// The watch of one object.
     pub(crate) fn named(&self, kind: ObjectKind, namespace: &Arc<str>, name: &Arc<str>) -> Watch {
-        let (namespace, name) = (Some(Arc::clone(namespace)), Some(Arc::clone(name)));
-        self.make(kind, namespace, name, health(kind), Arc::default())
+        let selector = Some(ObjectSelector::Name(Arc::clone(name)));
+        self.make(kind, Some(Arc::clone(namespace)), selector, health(kind), Arc::default())
+    }
+
+    /// The watch of the objects that have a label with this value, in one namespace or in all that are watched. `relist` makes
+    /// it list all of them again.
+    pub(crate) fn labelled(
+        &self,
+        kind: ObjectKind,
+        namespace: Option<&str>,
+        (label, value): (&'static str, &str),
+        relist: &Arc<Notify>,
+    ) -> Watch {
+        let namespace = namespace.map(Into::into).or_else(|| self.namespace.clone());
+        let selector = Some(ObjectSelector::Label(label, value.into()));
+        self.make(kind, namespace, selector, self.health(kind), Arc::clone(relist))
     }
 
     fn make(
         &self,
         kind: ObjectKind,
         namespace: Option<Arc<str>>,
-        name: Option<Arc<str>>,
+        selector: Option<ObjectSelector>,
         health: Arc<WatchHealth>,
         again: Arc<Notify>,
     ) -> Watch {
         let (client, clock, random) =
             (self.client.clone(), Arc::clone(&self.clock), Arc::clone(&self.random));
-        Watch { client, kind, namespace, name, health, clock, random, again }
+        Watch { client, kind, namespace, selector, health, clock, random, again }
+    }
+
+    fn health(&self, kind: ObjectKind) -> Arc<WatchHealth> {
+        let known = self.watched.iter().find(|watched| watched.kind == kind);
+        known.map_or_else(|| health(kind), |watched| Arc::clone(&watched.health))
     }
 
     /// The state of each watch.

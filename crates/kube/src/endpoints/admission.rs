@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use rouse_core::endpoint::{Slice, SliceEndpoint};
+use rouse_core::endpoint::{PodUid, Slice, SliceEndpoint};
+use rouse_core::slices::selects;
 
 use super::blocked_cluster_ips::Refusal;
 use super::endpoint_policy::{EndpointPolicy, Trust};
@@ -41,12 +42,22 @@ impl Admission {
         match (self.trust(service), service, &endpoint.pod) {
             (Trust::All, ..) => Verdict { admitted: true, is_final: true },
             (Trust::Pods, Some(service), Some(pod)) => {
-                let known = self.ownership.knows(service.id.namespace(), &pod.uid, endpoint.ip);
-                let admitted = known || self.ownership.believes(&pod.uid, endpoint.ip);
-                Verdict { admitted, is_final: known }
+                let selected = self.may_be_selected(service, &pod.uid);
+                let known = selected && self.ownership.knows(service.id.namespace(), &pod.uid, endpoint.ip);
+                let believed =
+                    (selected || self.ownership.is_lost()) && self.ownership.believes(&pod.uid, endpoint.ip);
+                Verdict { admitted: known || believed, is_final: known }
             }
             _ => Verdict { admitted: false, is_final: false },
         }
+    }
+
+    /// Whether the annotation that names the pods of `service` selects this pod, as far as the pod is known. Without this
+    /// check, a slice with the label of Rouse could name every pod of the namespace. A selector of the Service itself is
+    /// not checked: Kubernetes' own controller applies it.
+    pub(super) fn may_be_selected(&self, service: &ServiceSummary, pod: &PodUid) -> bool {
+        let Some(selector) = service.selector_of_own_slices() else { return true };
+        self.ownership.pod(pod).is_none_or(|pod| selects(selector, &pod.labels))
     }
 
     /// Removes the endpoints from `slice` that get no traffic. If that may change when more pods are seen, or if an

@@ -21,6 +21,7 @@ use tokio::time::Instant;
 use super::admission::{Admission, Slices};
 use super::blocked_cluster_ips::{BlockedClusterIps, Cause};
 use super::endpoint_policy::Trust;
+use super::propagation::PropagationMeter;
 use super::slice_facts::SliceFacts;
 use crate::objects::service_summary::{ServiceKind, ServiceSummary};
 
@@ -41,7 +42,10 @@ struct Disagreements {
 pub(super) struct RegistryFeed {
     registry: Arc<Registry>,
     admission: Admission,
+    propagation: Arc<PropagationMeter>,
     services: HashMap<ServiceId, Arc<ServiceSummary>>,
+    /// Those whose annotation selects their pods.
+    annotated: HashSet<ServiceId>,
     spreads: HashMap<ServiceId, ConcurrencyLimits>,
     /// The Service of each slice, by the slice's `namespace/name`.
     homes: HashMap<Box<str>, ServiceId>,
@@ -62,11 +66,18 @@ pub(super) struct RegistryFeed {
 }
 
 impl RegistryFeed {
-    pub(super) fn new(registry: Arc<Registry>, admission: Admission, lost: Arc<Notify>) -> Self {
+    pub(super) fn new(
+        registry: Arc<Registry>,
+        admission: Admission,
+        propagation: Arc<PropagationMeter>,
+        lost: Arc<Notify>,
+    ) -> Self {
         Self {
             registry,
             admission,
+            propagation,
             services: HashMap::new(),
+            annotated: HashSet::new(),
             spreads: HashMap::new(),
             homes: HashMap::new(),
             kept: HashMap::new(),
@@ -124,8 +135,7 @@ impl RegistryFeed {
             self.kept.entry(id).or_default().insert(name, slice);
             return;
         }
-        let given = self.given(&id, &name, slice);
-        self.registry.service(&id).put_slice(&name, given);
+        self.give_one(&id, &name, slice);
         self.review(&id, Cause::Slice);
     }
 
@@ -190,6 +200,13 @@ impl RegistryFeed {
         }
         let was_declared = self.declared(&id);
         let trusted = self.trust(&id);
+        let selector = facts.selector_of_own_slices();
+        if selector.is_some() {
+            self.annotated.insert(id.clone());
+        } else {
+            self.annotated.remove(&id);
+        }
+        let reselects = before.as_ref().is_some_and(|before| before.selector_of_own_slices() != selector);
         self.remade |= before.is_some_and(|before| before.ports != facts.ports);
         self.services.insert(id.clone(), Arc::new(facts));
         match (was_declared, self.declared(&id)) {
@@ -202,6 +219,10 @@ impl RegistryFeed {
                         Ordering::Greater => self.give_kept(&id),
                         // Slices that the registry has whole are not kept here, so they must be listed again.
                         Ordering::Less => self.request_relist(),
+                        Ordering::Equal if reselects => {
+                            self.drop_unselected(&id, |_| true);
+                            self.give_kept(&id);
+                        }
                         Ordering::Equal => {}
                     }
                 } else {
@@ -221,6 +242,7 @@ impl RegistryFeed {
     pub(super) fn remove_service(&mut self, id: &ServiceId) {
         let declared = self.declared(id);
         self.services.remove(id);
+        self.annotated.remove(id);
         if declared {
             self.undeclare(id);
         }
@@ -286,6 +308,16 @@ impl RegistryFeed {
         }
     }
 
+    /// Gives the registry one slice of a declared service.
+    fn give_one(&mut self, id: &ServiceId, name: &str, slice: Slice) {
+        let given = self.given(id, name, slice);
+        let news = self.propagation.news(&given);
+        let service = self.registry.service(id);
+        let before = Arc::clone(&service.snapshot());
+        service.put_slice(name, given);
+        self.propagation.published(news, &before);
+    }
+
     /// Gives the registry all slices of a declared service.
     fn give(&mut self, id: &ServiceId, slices: Slices) {
         let given: Vec<(String, Slice)> = slices
@@ -295,14 +327,17 @@ impl RegistryFeed {
                 (name, given)
             })
             .collect();
-        self.registry.service(id).replace_slices(given);
+        let news = given.iter().flat_map(|(_, slice)| self.propagation.news(slice)).collect();
+        let service = self.registry.service(id);
+        let before = Arc::clone(&service.snapshot());
+        service.replace_slices(given);
+        self.propagation.published(news, &before);
     }
 
     /// Gives the registry the kept slices of a service again, since more of their endpoints may get traffic now.
     fn give_kept(&mut self, id: &ServiceId) {
         for (name, slice) in self.kept.remove(id).unwrap_or_default() {
-            let given = self.given(id, &name, slice);
-            self.registry.service(id).put_slice(&name, given);
+            self.give_one(id, &name, slice);
         }
         self.review(id, Cause::Facts);
     }

@@ -10,6 +10,7 @@ mod endpoint_policy;
 mod feed;
 mod ownership;
 pub mod pod_index;
+mod propagation;
 mod push_ownership;
 mod sinks;
 mod slice_facts;
@@ -35,6 +36,7 @@ pub(crate) use endpoint_policy::{EndpointPolicy, ManualEndpoints};
 use feed::RegistryFeed;
 use ownership::OwnershipCheck;
 use pod_index::PodIndex;
+pub(crate) use propagation::PropagationMeter;
 pub(crate) use push_ownership::{PushOwnership, PushSettings};
 
 /// How long slices and pods may disagree before they are listed again: one watch is always a little ahead of the other.
@@ -42,6 +44,13 @@ const DISAGREEMENT: Duration = Duration::from_secs(2);
 /// The least time between two lists that a disagreement causes. Without it, a tenant who writes slices of pods that do
 /// not exist would have the gateway list all the time.
 const BETWEEN_LISTS: Duration = Duration::from_secs(30);
+
+/// The settings of an [`EndpointController`].
+pub(crate) struct EndpointSettings {
+    pub(crate) policy: EndpointPolicy,
+    /// How long the watch of slices may be broken before snapshots are marked stale.
+    pub(crate) stale_after: Duration,
+}
 
 /// Is told when Services or endpoints change.
 pub(crate) trait EndpointListener: Send + Sync + 'static {
@@ -55,6 +64,8 @@ pub(crate) trait EndpointListener: Send + Sync + 'static {
 pub(crate) struct EndpointController {
     feed: Mutex<RegistryFeed>,
     pods: Arc<PodIndex>,
+    /// Measures how long changes of pods take until they are published.
+    propagation: Arc<PropagationMeter>,
     /// Checks pods that register themselves.
     push: Arc<PushOwnership>,
     watches: Arc<Watches>,
@@ -71,17 +82,19 @@ impl EndpointController {
     pub(crate) fn new(
         registry: Arc<Registry>,
         pods: Arc<PodIndex>,
+        propagation: Arc<PropagationMeter>,
         push: Arc<PushOwnership>,
         watches: Arc<Watches>,
-        policy: EndpointPolicy,
-        stale_after: Duration,
+        settings: EndpointSettings,
         events: EventSender,
     ) -> Self {
+        let EndpointSettings { policy, stale_after } = settings;
         let (relist_slices, relist_pods) = (Arc::<Notify>::default(), Arc::<Notify>::default());
         let ownership = OwnershipCheck::new(Arc::clone(&pods), Arc::clone(&relist_pods));
         let admission = Admission { ownership, policy };
-        let feed = Mutex::new(RegistryFeed::new(registry, admission, Arc::clone(&relist_slices)));
-        Self { feed, pods, push, watches, stale_after, relist_slices, relist_pods, events }
+        let meter = Arc::clone(&propagation);
+        let feed = Mutex::new(RegistryFeed::new(registry, admission, meter, Arc::clone(&relist_slices)));
+        Self { feed, pods, propagation, push, watches, stale_after, relist_slices, relist_pods, events }
     }
 
     /// Starts the watches and the tasks that look after them.

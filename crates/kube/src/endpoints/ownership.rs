@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rouse_core::endpoint::{PodRef, PodUid};
 use tokio::sync::Notify;
 
-use crate::endpoints::pod_index::PodIndex;
+use crate::endpoints::pod_index::{PodFacts, PodIndex};
 
 /// Checks endpoints against the pod index. While the pod list may be incomplete, slices are trusted: otherwise services
 /// would lose their endpoints. While pods are being listed again, an address that the index has for another pod is not
@@ -49,6 +49,11 @@ impl OwnershipCheck {
     /// Whether `pod` is a pod of `namespace`, and `ip` is its address.
     pub(super) fn knows(&self, namespace: &str, pod: &PodUid, ip: IpAddr) -> bool {
         self.pods.has(namespace, pod, ip)
+    }
+
+    /// The pod, if it is known.
+    pub(super) fn pod(&self, pod: &PodUid) -> Option<Arc<PodFacts>> {
+        self.pods.get(pod)
     }
 
     /// Whether a pod that is not known, or not at `ip`, may still be seen there as a pod of `namespace`.

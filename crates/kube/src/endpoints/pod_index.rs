@@ -9,6 +9,7 @@ use rouse_core::probe::{ProbePlan, ProbeSpec};
 use rouse_core::slices::{ContainerPort, Protocol, selects};
 use serde::Deserialize;
 
+use super::propagation::PodTimes;
 use crate::objects::Pod;
 use crate::objects::slices::container_ports;
 
@@ -50,12 +51,29 @@ struct Standing {
 #[serde(from = "Pod")]
 pub(crate) struct PodUpdate {
     uid: Option<PodUid>,
+    times: PodTimes,
     facts: Option<PodFacts>,
 }
 
 impl From<Pod> for PodUpdate {
     fn from(pod: Pod) -> Self {
-        Self { uid: pod.metadata.uid.as_deref().map(PodUid::new), facts: PodFacts::new(pod) }
+        let (uid, times) = (pod.metadata.uid.as_deref().map(PodUid::new), times(&pod));
+        Self { uid, times, facts: PodFacts::new(pod) }
+    }
+}
+
+fn times(pod: &Pod) -> PodTimes {
+    let seconds = |text: Option<&str>| {
+        let time = text?.parse::<k8s_openapi::jiff::Timestamp>().ok()?;
+        u64::try_from(time.as_second()).ok()
+    };
+    let ready = pod.ready_condition().filter(|ready| ready.status == "True");
+    let deleted = seconds(pod.metadata.deletion_timestamp.as_deref());
+    // The timestamp is the end of the grace period.
+    let grace = pod.metadata.deletion_grace_period_seconds.unwrap_or_default();
+    PodTimes {
+        ready: seconds(ready.and_then(|ready| ready.last_transition_time.as_deref())),
+        terminating: deleted.map(|at| at.saturating_sub(grace)),
     }
 }
 
@@ -162,7 +180,8 @@ impl PodFacts {
         !self.standing.stays
     }
 
-    fn is_of(&self, namespace: &str) -> bool {
+    /// Whether it is a pod of this namespace.
+    pub(super) fn is_of(&self, namespace: &str) -> bool {
         self.name.strip_prefix(namespace).is_some_and(|rest| rest.starts_with('/'))
     }
 }
@@ -171,6 +190,11 @@ impl PodUpdate {
     /// The UID of the pod, if the index keeps the pod.
     pub(crate) fn uid(&self) -> Option<&PodUid> {
         self.facts.as_ref().map(|facts| &facts.uid)
+    }
+
+    /// When it became ready, and when its deletion was requested.
+    pub(super) fn times(&self) -> PodTimes {
+        self.times
     }
 
     /// The UID of the pod, also if it has ended.

@@ -130,6 +130,7 @@ impl<L: EndpointListener> Sink for PodSink<L> {
     type Object = PodUpdate;
 
     fn replace(&mut self, all: Vec<PodUpdate>) {
+        self.feed.propagation.pods_listed(&all);
         self.feed.pods.replace(all);
         self.feed.push.pods_listed();
         self.feed.lock().pods_seen();
@@ -142,6 +143,7 @@ impl<L: EndpointListener> Sink for PodSink<L> {
     }
 
     fn put(&mut self, pod: PodUpdate) {
+        self.feed.propagation.pod_put(&pod);
         let (uid, any_uid) = (pod.uid().cloned(), pod.any_uid().cloned());
         let put = self.feed.pods.put(pod);
         match (&uid, any_uid) {
@@ -167,6 +169,7 @@ impl<L: EndpointListener> Sink for PodSink<L> {
     fn remove(&mut self, pod: PodUpdate) {
         self.feed.pods.remove(&pod);
         if let Some(uid) = pod.any_uid() {
+            self.feed.propagation.pod_removed(uid);
             self.feed.push.pod_gone(uid);
         }
         self.feed.lock().pod_left();

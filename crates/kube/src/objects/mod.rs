@@ -5,16 +5,24 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+#[cfg(feature = "cluster")]
+use std::time::SystemTime;
 
 use rouse_core::slices::SERVICE_NAME;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
+#[cfg(feature = "cluster")]
+pub mod hpa;
 pub mod injected;
+#[cfg(feature = "cluster")]
+pub mod lease;
 mod pod;
 mod probe;
 pub mod routable_slice;
 #[cfg(feature = "cluster")]
 pub mod route;
+#[cfg(feature = "cluster")]
+pub mod scaled_object;
 mod service;
 #[cfg(feature = "cluster")]
 pub mod service_summary;
@@ -23,6 +31,8 @@ pub mod slices;
 mod upstream_tls;
 #[cfg(feature = "cluster")]
 pub mod workload;
+#[cfg(feature = "cluster")]
+pub mod workload_object;
 
 pub use pod::{Container, ContainerPort, Node, Pod, PodCondition, PodIp, PodSpec, PodStatus, ReadinessGate};
 pub use probe::{GrpcAction, HttpAction, HttpHeader, Probe, TcpAction};
@@ -52,9 +62,12 @@ pub struct Meta {
     /// Counts up with each change of the spec.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generation: Option<i64>,
-    /// Only its presence counts: the object is being deleted.
+    /// Its presence means that the object is being deleted. The time is the end of the grace period.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deletion_timestamp: Option<String>,
+    /// The grace period of the deletion.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deletion_grace_period_seconds: Option<u64>,
     /// The version of the object that was read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resource_version: Option<String>,
@@ -259,6 +272,23 @@ impl Serialize for PortNumber {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_u16(self.0)
     }
+}
+
+/// A time of day as Kubernetes writes it, in seconds: `2026-01-31T12:00:00Z`.
+#[cfg(feature = "cluster")]
+pub(crate) fn time_text(time: SystemTime) -> String {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let seconds = i64::try_from(since.as_secs()).unwrap_or_default();
+    k8s_openapi::jiff::Timestamp::from_second(seconds).unwrap_or_default().to_string()
+}
+
+/// The same in microseconds, all of them written: `2026-01-31T12:00:00.000000Z`.
+#[cfg(feature = "cluster")]
+pub(crate) fn micro_time(time: SystemTime) -> String {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let micros = i64::try_from(since.as_micros()).unwrap_or_default();
+    let time = k8s_openapi::jiff::Timestamp::from_microsecond(micros).unwrap_or_default();
+    format!("{time:.6}")
 }
 
 /// Reads `null` as the default: Go prints it for every empty list and map.

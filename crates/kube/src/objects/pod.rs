@@ -113,13 +113,16 @@ pub struct PodStatus {
 
 /// A condition of a [`Pod`].
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(expecting = "a condition: an object with type and status")]
+#[serde(rename_all = "camelCase", expecting = "a condition: an object with type and status")]
 pub struct PodCondition {
     /// The type of the condition.
     #[serde(rename = "type")]
     pub kind: String,
     /// `True`, `False` or `Unknown`.
     pub status: String,
+    /// When the status last changed, as text.
+    #[serde(default)]
+    pub last_transition_time: Option<String>,
 }
 
 /// An address of a [`Pod`].
@@ -134,8 +137,12 @@ pub struct PodIp {
 impl Pod {
     /// Whether its Ready condition is exactly True.
     pub fn is_ready(&self) -> bool {
-        let mut conditions = self.status.conditions.iter();
-        conditions.find(|condition| condition.kind == "Ready").is_some_and(|ready| ready.status == "True")
+        self.ready_condition().is_some_and(|ready| ready.status == "True")
+    }
+
+    /// Its Ready condition.
+    pub fn ready_condition(&self) -> Option<&PodCondition> {
+        self.status.conditions.iter().find(|condition| condition.kind == "Ready")
     }
 
     /// Whether it has ended and will not run again.

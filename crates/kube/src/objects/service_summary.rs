@@ -231,6 +231,11 @@ impl ServiceSummary {
     pub fn has_selector(&self) -> bool {
         !self.selector.is_empty() || self.annotations.contains_key(SELECTOR_ANNOTATION)
     }
+
+    /// The selector of its annotation, if it has no selector of its own: Rouse writes its slices then.
+    pub fn selector_of_own_slices(&self) -> Option<&Labels> {
+        self.annotated_selector.as_ref().filter(|_| self.selector.is_empty())
+    }
 }
 
 impl AppProtocol {

@@ -42,6 +42,11 @@ impl Workload {
         let (api_version, kind) = rest.rsplit_once('/')?;
         Self::new(api_version, kind, name)
     }
+
+    /// Whether both are the same object, in whichever version.
+    pub fn is_same(&self, other: &Self) -> bool {
+        (&self.group, &self.kind, &self.name) == (&other.group, &other.kind, &other.name)
+    }
 }
 
 impl fmt::Display for Workload {

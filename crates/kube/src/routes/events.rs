@@ -1,14 +1,16 @@
 //! Kubernetes Events on routes, which `kubectl describe` shows, and the limit on their number.
 
 use std::collections::HashMap;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use rouse_core::budget::TokenBucket;
-use rouse_core::time::Moment;
+use rouse_core::time::{Clock, Moment};
 use serde_json::{Value, json};
 
 use crate::client::ObjectKind;
 use crate::objects::route::RouteKey;
+use crate::objects::time_text;
 
 /// The least time between two events of the same reason on the same route.
 const PAUSE: Duration = Duration::from_mins(1);
@@ -17,6 +19,17 @@ const BURST: u32 = 25;
 const EVERY: Duration = Duration::from_secs(2);
 /// The most routes whose last event is remembered.
 const MOST: usize = 4096;
+
+/// Who writes Kubernetes Events.
+#[derive(Clone)]
+pub(crate) struct EventAuthor {
+    /// The program: `rouse.dev/gateway`.
+    pub(crate) component: &'static str,
+    /// The name of its pod.
+    pub(crate) instance: String,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) time_of_day: fn() -> SystemTime,
+}
 
 /// A Kubernetes Event on a route.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,6 +47,9 @@ pub(crate) struct RouteEvent {
 pub(crate) enum EventReason {
     Woken,
     WakeFailed,
+    ScaledUp,
+    ScaledDown,
+    ScaleFailed,
 }
 
 impl EventReason {
@@ -41,13 +57,16 @@ impl EventReason {
         match self {
             EventReason::Woken => "Woken",
             EventReason::WakeFailed => "WakeFailed",
+            EventReason::ScaledUp => "ScaledUp",
+            EventReason::ScaledDown => "ScaledDown",
+            EventReason::ScaleFailed => "ScaleFailed",
         }
     }
 
     fn severity(self) -> &'static str {
         match self {
-            EventReason::Woken => "Normal",
-            EventReason::WakeFailed => "Warning",
+            EventReason::Woken | EventReason::ScaledUp | EventReason::ScaledDown => "Normal",
+            EventReason::WakeFailed | EventReason::ScaleFailed => "Warning",
         }
     }
 }
@@ -83,8 +102,9 @@ impl EventLimits {
 }
 
 impl RouteEvent {
-    /// The Event object for the API server. `who` is this gateway's name; `now` is the time of day.
-    pub(crate) fn object(&self, who: &str, now: &str) -> Value {
+    /// The Event object for the API server.
+    pub(crate) fn object(&self, author: &EventAuthor) -> Value {
+        let now = time_text((author.time_of_day)());
         // Names of events must be unique: the API server generates the rest of the name.
         let prefix: String = self.route.name.chars().take(200).collect();
         json!({
@@ -102,8 +122,8 @@ impl RouteEvent {
             "message": self.message.chars().take(1000).collect::<String>(),
             "type": self.reason.severity(),
             "source": { "component": "rouse" },
-            "reportingComponent": "rouse.dev/gateway",
-            "reportingInstance": who,
+            "reportingComponent": author.component,
+            "reportingInstance": author.instance,
             "firstTimestamp": now,
             "lastTimestamp": now,
             "count": 1,

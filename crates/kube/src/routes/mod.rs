@@ -18,6 +18,7 @@ pub mod plan;
 mod planner;
 mod sink;
 pub mod status;
+mod status_tracker;
 mod status_writer;
 pub(crate) mod store;
 
@@ -34,11 +35,15 @@ use tokio::time::Instant;
 
 use crate::objects::route::RouteKey;
 use crate::objects::service_summary::{ServiceSummary, TlsFacts};
+use crate::objects::time_text;
 use claim_record::ClaimTime;
 use claims::HostRules;
-pub(crate) use events::EventReason;
+pub(crate) use event_writer::EventWriter;
+pub(crate) use events::{EventAuthor, EventReason, RouteEvent};
 use plan::{Findings, RoutePlan};
 pub(crate) use planner::RoutePlanner;
+pub(crate) use status_tracker::{AUTOSCALED, ONLY_WAKES};
+pub(crate) use status_writer::StatusWriter;
 
 /// The plans of all routes, replaced as a whole.
 pub type RoutePlans = Arc<[Arc<RoutePlan>]>;
@@ -86,10 +91,16 @@ impl RouteSettings {
 
     /// The time of day, as Kubernetes writes it.
     fn now_text(&self) -> String {
-        let since = (self.time_of_day)().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let seconds = i64::try_from(since.as_secs()).unwrap_or_default();
-        let time = k8s_openapi::jiff::Timestamp::from_second(seconds).unwrap_or_default();
-        time.to_string()
+        time_text((self.time_of_day)())
+    }
+
+    fn event_author(&self) -> EventAuthor {
+        EventAuthor {
+            component: "rouse.dev/gateway",
+            instance: self.identity.clone(),
+            clock: Arc::clone(&self.clock),
+            time_of_day: self.time_of_day,
+        }
     }
 }
 

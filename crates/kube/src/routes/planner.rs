@@ -21,7 +21,7 @@ use super::events::{EventReason, RouteEvent};
 use super::named_objects::{NamedObjects, WatchSet};
 use super::plan::{Findings, PlanInputs, RoutePlan, compile, refuse};
 use super::sink::RouteSink;
-use super::status::{CurrentStatus, blocked_cluster_ip_text, conditions};
+use super::status::{CurrentStatus, StatusAuthor, blocked_cluster_ip_text, conditions};
 use super::status_writer::StatusWriter;
 use super::store::RouteStore;
 use super::{RouteContext, RoutePlans, RouteSettings};
@@ -129,7 +129,7 @@ impl RoutePlanner {
             state: Mutex::default(),
             bodies: NamedObjects::new(&changed, events),
             credentials: NamedObjects::new(&changed, events),
-            statuses: StatusWriter::new(),
+            statuses: StatusWriter::new(StatusAuthor::Gateway),
             kube_events: EventWriter::new(),
             plans: watch::Sender::new(Arc::default()),
             serving: watch::Sender::new(Arc::default()),
@@ -205,12 +205,12 @@ impl RoutePlanner {
         let (planner, until) = (Arc::clone(self), cancel.clone());
         tasks.spawn(async move {
             let client = planner.watches.client();
-            planner.statuses.run(client, &planner.events, &planner.changed, until).await;
+            planner.statuses.run(client, &planner.events, &planner.changed, || true, until).await;
         });
         let (planner, until) = (Arc::clone(self), cancel.clone());
         tasks.spawn(async move {
-            let (client, settings) = (planner.watches.client(), &planner.settings);
-            planner.kube_events.run(client, settings, &planner.events, until).await;
+            let (client, author) = (planner.watches.client(), planner.settings.event_author());
+            planner.kube_events.run(client, &author, &planner.events, until).await;
         });
     }
 

@@ -1,32 +1,22 @@
-//! The status conditions of a route object, and when they have to be written.
-
-use std::collections::HashMap;
+//! The status conditions that a gateway writes on a route object.
 
 use rouse_core::endpoint::ServiceId;
-use serde_json::{Value, json};
 
 use super::claim_record::HOSTS_CLAIMED;
 use super::plan::Findings;
-use crate::objects::route::ConditionFormat::{Full, OneMessage};
-use crate::objects::route::{RouteKey, RouteKind};
+pub use super::status_tracker::{CurrentStatus, StatusAuthor, StatusTracker, Write};
 use crate::objects::service_summary::PortFault;
 
-/// The field manager of these conditions.
-pub const MANAGER: &str = "rouse-gateway";
 /// The longest message in bytes. Longer ones are cut.
 const LONGEST: usize = 2048;
-/// `HTTPScaledObject`s allow only conditions of certain types, so the gateway's own is recognised by its message.
-const OURS: &str = "Rouse: ";
 /// The condition that says whether a route serves.
-const READY: &str = "Ready";
-/// The same, where another controller writes `Ready`.
-const ROUSE_READY: &str = "RouseReady";
+pub(super) const READY: &str = "Ready";
 /// The reason of a `Ready` that is true. KEDA's operator has the same, with another message.
-const RECONCILED: &str = "Reconciled";
+pub(super) const RECONCILED: &str = "Reconciled";
 /// The messages of a `Ready` that is true.
-const SERVING: [&str; 2] = ["serving", "the last good version serves"];
+pub(super) const SERVING: [&str; 2] = ["serving", "the last good version serves"];
 /// The reason of the conditions of an invalid route.
-const INVALID: &str = "Invalid";
+pub(super) const INVALID: &str = "Invalid";
 
 /// A status condition.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -157,289 +147,12 @@ fn accepted(findings: &Findings) -> Condition {
     Condition { kind, holds: false, reason: INVALID, message }
 }
 
-fn cut(mut text: String) -> String {
+/// The text, or as much of it as fits into a message.
+pub(crate) fn cut(mut text: String) -> String {
     if text.len() > LONGEST {
         let end = (0..=LONGEST).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
         text.truncate(end);
         text.push('…');
     }
     text
-}
-
-/// A route object as the API server has it.
-#[derive(Debug, Clone, Copy)]
-pub struct CurrentStatus<'a> {
-    /// Its UID, which tells objects of the same name apart.
-    pub uid: &'a str,
-    /// Counts up with each change of the spec.
-    pub generation: Option<i64>,
-    /// The version that was read. A write is based on it.
-    pub version: &'a str,
-    /// Its conditions, of the gateway and of others.
-    pub conditions: &'a [Value],
-}
-
-/// The statuses that were written last, so that none is written twice, and no other writer is overwritten again and again.
-#[derive(Debug, Default)]
-pub struct StatusTracker {
-    written: HashMap<RouteKey, Written>,
-}
-
-/// The status that was last written on an object.
-#[derive(Debug)]
-struct Written {
-    uid: String,
-    generation: Option<i64>,
-    conditions: Vec<Condition>,
-    /// The write failed with a conflict: the object was not at this version any more.
-    overtaken: Option<String>,
-    /// The write was rejected: the CRD of the object does not allow this status.
-    refused: bool,
-}
-
-/// A status to be written.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Write {
-    /// The route object.
-    pub key: RouteKey,
-    /// The version of the object that it is based on.
-    pub version: String,
-    /// What is merged into the object: all conditions, others' as they were at that version.
-    pub patch: Value,
-}
-
-impl StatusTracker {
-    /// What to write on an object; `None` if nothing is new.
-    ///
-    /// A condition that another writer changes is not written again: two writers that disagree would never stop.
-    pub fn due(
-        &mut self,
-        key: &RouteKey,
-        object: CurrentStatus<'_>,
-        mut desired: Vec<Condition>,
-        now: &str,
-    ) -> Option<Write> {
-        let before = self.written.get(key).filter(|before| before.uid == object.uid);
-        let overtaken = before.and_then(|before| before.overtaken.as_deref());
-        // The watch has not seen the newer version yet: a write based on the old one would conflict again.
-        if overtaken == Some(object.version) {
-            return None;
-        }
-        if is_taken(key.kind, object) {
-            for ready in desired.iter_mut().filter(|condition| condition.kind == READY) {
-                ready.kind = ROUSE_READY;
-            }
-        }
-        // A new generation is written even with the same conditions: its author waits for `observedGeneration`.
-        let (uid, generation) = (object.uid.to_owned(), object.generation);
-        let said = Written { uid, generation, conditions: desired, overtaken: None, refused: false };
-        if before.is_some_and(|before| before.is_same(&said)) {
-            return None;
-        }
-        let first = before.is_none() || overtaken.is_some();
-        let conditions = all_conditions(key.kind, &said, object.conditions, now);
-        self.written.insert(key.clone(), said);
-        let conditions = conditions.filter(|all| !(first && same(key.kind, all, object.conditions)))?;
-        let patch = json!({
-            "metadata": { "resourceVersion": object.version },
-            "status": { "conditions": conditions },
-        });
-        Some(Write { key: key.clone(), version: object.version.to_owned(), patch })
-    }
-
-    /// A write failed: the status is due again.
-    pub fn failed(&mut self, key: &RouteKey) {
-        self.written.remove(key);
-    }
-
-    /// Another writer was faster: the status is due again as soon as the newer version was seen.
-    pub fn overtaken(&mut self, write: &Write) {
-        if let Some(written) = self.written.get_mut(&write.key) {
-            written.overtaken = Some(write.version.clone());
-        }
-    }
-
-    /// The CRD of the object does not allow the status: it is not written again until it changes.
-    pub fn refused(&mut self, key: &RouteKey) {
-        if let Some(written) = self.written.get_mut(key) {
-            written.refused = true;
-        }
-    }
-
-    /// Whether the record of claims that was written is not on the object, because it is not seen yet or was removed.
-    pub fn lacks_record(&self, key: &RouteKey, object: CurrentStatus<'_>) -> bool {
-        let Some(written) = self.written.get(key).filter(|written| written.uid == object.uid) else {
-            return false;
-        };
-        let ours = written.conditions.iter().find(|condition| condition.kind == HOSTS_CLAIMED);
-        let present = object.conditions.iter().find(|value| text(value, "type") == HOSTS_CLAIMED);
-        let same = ours.map(|ours| &*ours.message) == present.map(|present| text(present, "message"));
-        !same && !written.refused && written.overtaken.is_none()
-    }
-
-    /// Forgets objects that are gone.
-    pub fn retain(&mut self, mut exists: impl FnMut(&RouteKey) -> bool) {
-        self.written.retain(|key, _| exists(key));
-    }
-}
-
-impl Written {
-    fn is_same(&self, other: &Self) -> bool {
-        (&self.uid, self.generation, &self.conditions, &self.overtaken)
-            == (&other.uid, other.generation, &other.conditions, &other.overtaken)
-    }
-}
-
-fn text<'a>(value: &'a Value, field: &str) -> &'a str {
-    value.get(field).and_then(Value::as_str).unwrap_or_default()
-}
-
-fn observed(value: &Value) -> Option<i64> {
-    value.get("observedGeneration").and_then(Value::as_i64)
-}
-
-/// Whether a gateway wrote this condition. Decided by its content, which all gateways, and this one after a restart, read
-/// alike. The field managers of the object show only which writer last changed a field.
-fn is_ours(route: RouteKind, condition: &Value) -> bool {
-    let (kind, reason, message) =
-        (text(condition, "type"), text(condition, "reason"), text(condition, "message"));
-    match (route.condition_format(), kind) {
-        (_, HOSTS_CLAIMED) => true,
-        (OneMessage, _) => message.starts_with(OURS),
-        (Full, READY) if reason == RECONCILED => SERVING.contains(&message),
-        (Full, READY) => reason == INVALID || KINDS.contains(&reason),
-        (Full, kind) => KINDS.contains(&kind),
-    }
-}
-
-/// Whether another controller writes `Ready`: KEDA's operator does, by its own rules.
-fn is_taken(route: RouteKind, object: CurrentStatus<'_>) -> bool {
-    let find = |kind: &str, ours: bool| {
-        let mut all = object.conditions.iter();
-        all.find(|value| text(value, "type") == kind && is_ours(route, value) == ours)
-    };
-    let Some(theirs) = find(READY, false) else { return false };
-    let seen = (observed(theirs), find(ROUSE_READY, true).and_then(observed), object.generation);
-    // The other controller missed a whole generation that the gateway has seen: it does not run any more.
-    !matches!(seen, (Some(theirs), Some(ours), Some(now)) if theirs < ours && ours < now)
-}
-
-/// Whether the `present` conditions are the same as those to be written.
-fn same(route: RouteKind, written: &[Value], present: &[Value]) -> bool {
-    let strip = |values: &[Value]| {
-        let mut all: Vec<_> = values
-            .iter()
-            .map(|value| {
-                let words = ["type", "status", "message"].map(|field| text(value, field).to_owned());
-                // The CRD of `HTTPScaledObject` drops the fields that it does not know.
-                let more = route.condition_format() == Full;
-                (words, more.then(|| (text(value, "reason").to_owned(), observed(value))))
-            })
-            .collect();
-        all.sort();
-        all
-    };
-    strip(written) == strip(present)
-}
-
-/// Every type of condition that the gateway writes, besides `Ready`.
-const KINDS: [&str; 14] = [
-    HOSTS_CLAIMED,
-    ROUSE_READY,
-    "Accepted",
-    "HostConflict",
-    "NoService",
-    "ExternalName",
-    "BadPort",
-    "BadFallback",
-    "MissingBody",
-    "BadUpstreamTls",
-    "PodsUnreachable",
-    "NoScaleTarget",
-    "WakeFailed",
-    "NotHonoured",
-];
-
-fn truth(holds: bool) -> &'static str {
-    if holds { "True" } else { "False" }
-}
-
-/// All conditions of an object: those of others, and the new ones of the gateway. `None` if there is nothing to write.
-fn all_conditions(route: RouteKind, said: &Written, present: &[Value], now: &str) -> Option<Vec<Value>> {
-    let summary;
-    let ours = match route.condition_format() {
-        Full => &said.conditions,
-        OneMessage => {
-            let ours = || present.iter().filter(|value| is_ours(route, value));
-            let written = ours().any(|value| text(value, "type") != HOSTS_CLAIMED);
-            let record = said.conditions.iter().find(|condition| condition.kind == HOSTS_CLAIMED);
-            summary =
-                summed_up(&said.conditions, written).into_iter().chain(record.cloned()).collect::<Vec<_>>();
-            if summary.is_empty() && ours().next().is_none() {
-                return None;
-            }
-            &summary
-        }
-    };
-    let replaced = |value: &Value| {
-        is_ours(route, value) || ours.iter().any(|condition| condition.kind == text(value, "type"))
-    };
-    let mut all: Vec<Value> = present.iter().filter(|value| !replaced(value)).cloned().collect();
-    for condition in ours {
-        let status = truth(condition.holds);
-        let unchanged = present.iter().find(|value| {
-            text(value, "type") == condition.kind && text(value, "status") == status && is_ours(route, value)
-        });
-        // The time at which the status changed, not at which it was written.
-        let since = |field: &str| {
-            unchanged.map(|value| text(value, field)).filter(|since| !since.is_empty()).unwrap_or(now)
-        };
-        let mut value = json!({
-            "type": condition.kind,
-            "status": status,
-            "reason": condition.reason,
-            "message": condition.message,
-            "lastTransitionTime": since("lastTransitionTime"),
-        });
-        if let Some(members) = value.as_object_mut() {
-            match (route.condition_format(), said.generation) {
-                // Older definitions have a timestamp, newer ones the time of the transition; each drops the other's.
-                (OneMessage, _) => {
-                    members.insert("timestamp".to_owned(), since("timestamp").into());
-                }
-                (Full, Some(generation)) => {
-                    members.insert("observedGeneration".to_owned(), generation.into());
-                }
-                (Full, None) => {}
-            }
-        }
-        all.push(value);
-    }
-    Some(all)
-}
-
-/// The one condition that the gateway writes on an `HTTPScaledObject` besides the record of claims: its CRD allows few
-/// types of conditions. Written only while something is wrong, or after something was.
-fn summed_up(desired: &[Condition], written: bool) -> Option<Condition> {
-    let wrong = desired.iter().filter(|condition| is_problem(condition));
-    let wrong: Vec<&str> = wrong.map(|condition| &*condition.message).collect();
-    if wrong.is_empty() && !written {
-        return None;
-    }
-    let ready = desired.iter().find(|condition| is_ready(condition))?;
-    let words = if wrong.is_empty() { "serving".to_owned() } else { wrong.join("; ") };
-    Some(Condition { message: cut(format!("{OURS}{words}")), ..ready.clone() })
-}
-
-fn is_ready(condition: &Condition) -> bool {
-    condition.kind == READY || condition.kind == ROUSE_READY
-}
-
-/// Whether a condition belongs in the one message of an `HTTPScaledObject`.
-fn is_problem(condition: &Condition) -> bool {
-    match condition.kind {
-        READY | ROUSE_READY | HOSTS_CLAIMED => false,
-        "Accepted" => !condition.holds,
-        _ => true,
-    }
 }

@@ -11,7 +11,7 @@ use serde_json::Value;
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
-use super::status::{Condition, CurrentStatus, MANAGER, StatusTracker, Write};
+use super::status::{Condition, CurrentStatus, StatusAuthor, StatusTracker, Write};
 use crate::client::{self, ObjectKind, describe, has_code};
 use crate::events::{ClusterEvent, EventSender};
 use crate::objects::route::RouteKey;
@@ -22,7 +22,7 @@ const QUEUE: usize = 1024;
 pub(super) const ANSWER: Duration = Duration::from_secs(10);
 
 /// The statuses of all routes, and the queue of those to be written.
-pub(super) struct StatusWriter {
+pub(crate) struct StatusWriter {
     statuses: Mutex<StatusTracker>,
     /// Routes whose status could not be written: tried again later.
     unwritten: Mutex<BTreeSet<RouteKey>>,
@@ -32,18 +32,19 @@ pub(super) struct StatusWriter {
 }
 
 impl StatusWriter {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new(author: StatusAuthor) -> Self {
         let (due, queue) = mpsc::channel(QUEUE);
-        Self { statuses: Mutex::default(), unwritten: Mutex::default(), due, queue: Mutex::new(Some(queue)) }
+        let statuses = Mutex::new(StatusTracker::new(author));
+        Self { statuses, unwritten: Mutex::default(), due, queue: Mutex::new(Some(queue)) }
     }
 
     /// Whether there are statuses to be tried again.
-    pub(super) fn has_unwritten(&self) -> bool {
+    pub(crate) fn has_unwritten(&self) -> bool {
         !lock(&self.unwritten).is_empty()
     }
 
     /// Makes all statuses that could not be written due again.
-    pub(super) fn retry(&self) {
+    pub(crate) fn retry(&self) {
         let mut statuses = lock(&self.statuses);
         for key in std::mem::take(&mut *lock(&self.unwritten)) {
             statuses.failed(&key);
@@ -51,12 +52,12 @@ impl StatusWriter {
     }
 
     /// Forgets routes that are gone.
-    pub(super) fn retain(&self, exists: impl FnMut(&RouteKey) -> bool) {
+    pub(crate) fn retain(&self, exists: impl FnMut(&RouteKey) -> bool) {
         lock(&self.statuses).retain(exists);
     }
 
     /// Has the conditions of an object written if they are new. `kind` is its kind at the API server.
-    pub(super) fn put(
+    pub(crate) fn put(
         &self,
         key: &RouteKey,
         kind: ObjectKind,
@@ -75,12 +76,14 @@ impl StatusWriter {
         }
     }
 
-    /// Writes statuses, one after the other, until `cancel`. `changed` is notified when one is due again.
-    pub(super) async fn run(
+    /// Writes statuses, one after the other, until `cancel`. `may_write` is asked before each; `changed` is notified when one is
+    /// due again.
+    pub(crate) async fn run(
         &self,
         client: &Client,
         events: &EventSender,
         changed: &Notify,
+        may_write: impl Fn() -> bool,
         cancel: CancellationToken,
     ) {
         let Some(mut queue) = lock(&self.queue).take() else { return cancel.cancelled().await };
@@ -91,10 +94,15 @@ impl StatusWriter {
                 next = queue.recv() => next,
             };
             let Some((kind, write)) = next else { return };
+            if !may_write() {
+                lock(&self.statuses).failed(&write.key);
+                continue;
+            }
+            let author = lock(&self.statuses).author();
             let outcome = tokio::select! {
                 biased;
                 () = cancel.cancelled() => return,
-                outcome = patch(client, kind, &write) => outcome,
+                outcome = patch(client, kind, author, &write) => outcome,
             };
             if let Err(error) = outcome
                 && self.not_written(&write, &error, events)
@@ -126,9 +134,14 @@ impl StatusWriter {
     }
 }
 
-async fn patch(client: &Client, kind: ObjectKind, write: &Write) -> Result<(), kube::Error> {
+async fn patch(
+    client: &Client,
+    kind: ObjectKind,
+    author: StatusAuthor,
+    write: &Write,
+) -> Result<(), kube::Error> {
     // A merge patch, not server-side apply: a field that another writer changed could not be taken back.
-    let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
+    let params = PatchParams { field_manager: Some(author.manager().to_owned()), ..PatchParams::default() };
     let request = Request::new(kind.path(Some(&write.key.namespace)));
     let request = request.patch_subresource("status", &write.key.name, &params, &Patch::Merge(&write.patch));
     let request = request.map_err(kube::Error::BuildRequest)?;

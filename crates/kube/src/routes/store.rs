@@ -96,6 +96,14 @@ impl RouteStore {
         self.entries.iter()
     }
 
+    /// The routes of one namespace.
+    pub(crate) fn entries_of(&self, namespace: &str) -> impl Iterator<Item = (&RouteKey, &StoredRoute)> {
+        let kind = RouteKind::InterceptorRoute;
+        let first = RouteKey { namespace: namespace.into(), name: "".into(), kind };
+        let namespace = Arc::clone(&first.namespace);
+        self.entries.range(first..).take_while(move |(key, _)| key.namespace == namespace)
+    }
+
     pub(crate) fn get(&self, key: &RouteKey) -> Option<&StoredRoute> {
         self.entries.get(key)
     }

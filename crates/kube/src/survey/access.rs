@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 
 use super::{Account, NamedObject, SurveyClient, SurveyError};
 use crate::client::path;
-use crate::client::permissions::{PERMISSIONS, Permission, Scope};
+use crate::client::permissions::{PERMISSIONS, Permission, PermissionRole, Scope};
 
 /// Access reviews in flight at a time.
 const AT_ONCE: usize = 6;
@@ -77,15 +77,18 @@ struct ReviewStatus {
     evaluation_error: String,
 }
 
-/// The reviews to send: every permission where it is needed. Objects that no route or Service names are left out, and
-/// permissions for features that a gateway may not use.
+/// The reviews to send for a role: every permission where it is needed. `own` is the namespace where Rouse is installed. Objects
+/// that no route or Service names are left out, and permissions for features that a gateway may not use.
 pub(super) fn questions(
+    role: PermissionRole,
     namespace: Option<&str>,
+    own: &str,
     named: &[NamedObject],
 ) -> Vec<(&'static Permission, PermissionScope)> {
     let mut all = Vec::new();
-    for permission in PERMISSIONS {
+    for permission in role.permissions() {
         match permission.scope {
+            Scope::Own => all.push((permission, PermissionScope::Namespace(own.to_owned()))),
             Scope::Watched => {
                 let place = namespace.map_or(PermissionScope::Everywhere, |namespace| {
                     PermissionScope::Namespace(namespace.into())

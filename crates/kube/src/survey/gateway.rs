@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::apps::v1::{Deployment, DeploymentCondition};
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, Service};
 use rouse_core::slices::SERVICE_NAME;
 
@@ -41,6 +41,8 @@ pub struct InstalledGateway {
     pub certificates: Vec<SecretSurvey>,
     /// What push needs; `None`: the gateway accepts no registrations.
     pub registration: Option<RegistrationSurvey>,
+    /// Where it reports its load; `None`: nowhere.
+    pub reports_to: Option<String>,
 }
 
 /// A pod of the gateway.
@@ -79,13 +81,7 @@ pub(super) async fn look(
     let account = account.filter(|name| !name.is_empty()).unwrap_or_else(|| "default".to_owned());
     let account = Account { namespace: namespace.to_owned(), name: account };
     let selector = spec.selector.match_labels.unwrap_or_default();
-    let stuck = status.conditions.unwrap_or_default().into_iter().find_map(|condition| {
-        let wrong = matches!(
-            (&*condition.type_, &*condition.status),
-            ("ReplicaFailure", "True") | ("Progressing", "False")
-        );
-        wrong.then(|| condition.message.or(condition.reason).unwrap_or(condition.type_))
-    });
+    let stuck = stuck(status.conditions.unwrap_or_default());
     let inspected = wanted.namespace.as_deref().or(watches.as_deref());
     let gateway = Registrar { namespace, account: &account, labels: &labels, watches: inspected };
     let registration = match RegistrationSettings::new(&containers) {
@@ -97,6 +93,7 @@ pub(super) async fn look(
         has_file: containers.has_file(),
         certificates: served(client, namespace, &containers).await,
         registration,
+        reports_to: containers.setting("--report-to", &["ROUSE_REPORT_TO"]).map(str::to_owned),
         account,
         watches,
         wanted: whole(spec.replicas.or(Some(1))),
@@ -129,7 +126,18 @@ async fn served(
     all
 }
 
-fn whole(number: Option<i32>) -> u32 {
+/// The problem that the Deployment controller reports.
+pub(super) fn stuck(conditions: Vec<DeploymentCondition>) -> Option<String> {
+    conditions.into_iter().find_map(|condition| {
+        let wrong = matches!(
+            (&*condition.type_, &*condition.status),
+            ("ReplicaFailure", "True") | ("Progressing", "False")
+        );
+        wrong.then(|| condition.message.or(condition.reason).unwrap_or(condition.type_))
+    })
+}
+
+pub(super) fn whole(number: Option<i32>) -> u32 {
     number.and_then(|number| u32::try_from(number).ok()).unwrap_or(0)
 }
 

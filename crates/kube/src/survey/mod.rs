@@ -1,11 +1,12 @@
 //! Inspects a cluster once, for `rouse check`: the version, the kinds, the gateway, its permissions, its
-//! certificates, push, the routes.
+//! certificates, push, the controller, the routes.
 //!
 //! Every request has a deadline. A request that the server refuses does not end the survey: its result is a [`SurveyError`].
 
 mod access;
 mod certificates;
 mod container;
+mod controller;
 mod gateway;
 mod registration;
 mod routes;
@@ -21,13 +22,15 @@ use kube::core::Request;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
+use crate::client::permissions::PermissionRole;
 use crate::client::{self, ObjectKind, describe, has_code};
 use crate::objects::workload::is_object_name;
 pub use access::{Denied, PermissionCheck, PermissionScope};
 pub use certificates::{BundleSurvey, BundleTrust, CertificateSurvey, SecretSurvey};
+pub use controller::{CONTROLLER, InstalledController, Leader, ReportService, ReportSurvey};
 pub use gateway::{GATEWAY, GatewayPod, GatewayService, InstalledGateway};
 pub use registration::{InjectedWorkload, RegistrationService, RegistrationSurvey, SidecarReach};
-pub use routes::{ContestedHost, NamedObject, RouteProblem, RouteSurvey};
+pub use routes::{ContestedHost, NamedObject, RouteProblem, RouteScaling, RouteSurvey, ScalingStatus};
 
 /// How long one request may take.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -108,6 +111,8 @@ pub struct Survey {
     pub kinds: Vec<KindSurvey>,
     /// The gateway, if it is installed.
     pub gateway: Result<Option<InstalledGateway>, SurveyError>,
+    /// The controller, if it is installed.
+    pub controller: Result<Option<InstalledController>, SurveyError>,
     /// The one namespace that was inspected; `None`: all.
     pub namespace: Option<String>,
     /// The account whose permissions these are; `None`: that of the sender.
@@ -171,10 +176,12 @@ pub async fn survey(client: &Client, wanted: &SurveyScope) -> Result<Survey, Str
     });
     let routes = routes::look(&client, namespace.as_deref()).await;
     let named = routes.as_ref().map(|seen| &*seen.named).unwrap_or_default();
-    let questions = access::questions(namespace.as_deref(), named);
+    let role = PermissionRole::Gateway;
+    let questions = access::questions(role, namespace.as_deref(), &wanted.gateway, named);
     let grants = access::check_permissions(&client, account.as_ref(), namespace.as_deref(), questions).await;
+    let controller = controller::look(&client, wanted, namespace.as_deref()).await;
     let now = wanted.now;
-    Ok(Survey { now, version, kinds, gateway, namespace, account, grants, routes })
+    Ok(Survey { now, version, kinds, gateway, controller, namespace, account, grants, routes })
 }
 
 /// Asks the API server, under a deadline.

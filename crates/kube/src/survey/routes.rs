@@ -14,7 +14,8 @@ use crate::objects::service_summary::{DataKind, DataRef, ServiceSummary};
 use crate::routes::claim_record::ClaimTime;
 use crate::routes::claims::{Claimant, HostClaims, HostRules};
 use crate::routes::hosts::{ANY, overlap};
-use crate::routes::store::RouteStore;
+use crate::routes::store::{RouteStore, StoredRoute};
+use crate::routes::{AUTOSCALED, ONLY_WAKES};
 
 /// The routes of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -27,6 +28,30 @@ pub struct RouteSurvey {
     pub contested: Vec<ContestedHost>,
     /// The objects that routes and their Services name.
     pub named: Vec<NamedObject>,
+    /// The routes that ask for scaling, or about which the controller says something, by name.
+    pub scaling: Vec<RouteScaling>,
+}
+
+/// What a route and the controller say about its scaling.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RouteScaling {
+    /// The route.
+    pub route: RouteKey,
+    /// Whether its workload is scaled.
+    pub status: ScalingStatus,
+}
+
+/// Whether the workload of a route is scaled.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ScalingStatus {
+    /// It is.
+    Scaled,
+    /// An HPA or a `ScaledObject` scales it.
+    Owned,
+    /// It is not, for this reason.
+    NotScaled(String),
+    /// The route asks for it, and the controller has not said anything.
+    Unknown,
 }
 
 /// An object that a route or its Service names, in its own namespace.
@@ -108,6 +133,12 @@ fn problems_of(store: &RouteStore) -> RouteSurvey {
             problems.push(RouteProblem { route: key.clone(), words: words.join("; ") });
         }
     }
+    let scaling = |(key, entry): (&RouteKey, &StoredRoute)| {
+        let asked = entry.good.as_ref().is_some_and(|route| route.scaling.autoscale == Some(true));
+        let status = entry.conditions.iter().find_map(scaling_status);
+        let status = status.or_else(|| asked.then_some(ScalingStatus::Unknown))?;
+        Some(RouteScaling { route: key.clone(), status })
+    };
     let body = |(namespace, name): &(Arc<str>, Arc<str>)| NamedObject {
         resource: ObjectKind::CONFIG_MAP.plural,
         namespace: namespace.to_string(),
@@ -118,7 +149,20 @@ fn problems_of(store: &RouteStore) -> RouteSurvey {
         problems,
         contested: lost(store).into_iter().chain(same_ways(&store.good())).collect(),
         named: store.config_maps().iter().map(body).collect(),
+        scaling: store.entries().filter_map(scaling).collect(),
     }
+}
+
+/// What the condition of the controller says.
+fn scaling_status(condition: &Value) -> Option<ScalingStatus> {
+    let text = |field: &str| condition.get(field).and_then(Value::as_str).unwrap_or_default();
+    let message = text("message");
+    (text("type") == AUTOSCALED).then(|| match text("status") {
+        "True" => ScalingStatus::Scaled,
+        // The CRD of HTTPScaledObject drops the reason.
+        _ if message.ends_with(ONLY_WAKES) => ScalingStatus::Owned,
+        _ => ScalingStatus::NotScaled(message.to_owned()),
+    })
 }
 
 /// What a status condition says is wrong.
@@ -234,6 +278,39 @@ mod tests {
 
     fn troubles(seen: &RouteSurvey) -> Vec<(String, &str)> {
         seen.problems.iter().map(|problems| (problems.route.to_string(), &*problems.words)).collect()
+    }
+
+    #[test]
+    fn what_the_controller_says_about_routes_is_told_from_routes_that_only_ask() {
+        let spec = to(json!([{"hosts": ["a.example.com"]}]));
+        let said = |name: &str, asks: bool, status: &str, message: &str| {
+            let condition =
+                json!({"type": "Autoscaled", "status": status, "reason": "R", "message": message});
+            let conditions = if status.is_empty() { json!([]) } else { json!([condition]) };
+            let mut route = object("shop", name, 2024, &spec, &conditions);
+            if asks {
+                let annotations = json!({"rouse.dev/autoscale": "on"});
+                route.metadata.annotations = serde_json::from_value(annotations).unwrap();
+            }
+            route
+        };
+        let routes = [
+            said("asks", true, "", ""),
+            said("blocked", true, "False", "deployment x: silent"),
+            said("default", false, "True", "deployment x: 2 pods"),
+            said("nothing", false, "", ""),
+            said("owned", false, "False", "HPA x scales deployment x, so Rouse only wakes it"),
+        ];
+        let seen = seen(RouteKind::InterceptorRoute, &routes);
+        let all: Vec<_> = seen.scaling.into_iter().map(|it| (it.route.name.to_string(), it.status)).collect();
+        let expected = [
+            ("asks", ScalingStatus::Unknown),
+            ("blocked", ScalingStatus::NotScaled("deployment x: silent".to_owned())),
+            ("default", ScalingStatus::Scaled),
+            ("owned", ScalingStatus::Owned),
+        ];
+        assert_eq!(all, expected.map(|(name, status)| (name.to_owned(), status)));
+        assert_eq!(seen.problems, [], "the section about scaling tells them");
     }
 
     fn reported(seen: &RouteSurvey) -> Vec<(String, String, String)> {

@@ -1,4 +1,4 @@
-//! Finds the workload of a route, and scales it from 0.
+//! Finds the workload of a route, and reads and writes its scale.
 //!
 //! `Waker` owns the queue of services to wake, the workloads of all routes, and the failures of the last wakes. It
 //! asks other modules through `WakeContext`.
@@ -10,5 +10,6 @@ mod waker;
 mod workload_lookup;
 
 pub(crate) use failures::FailureKind;
+pub(crate) use scale::{ScaleClient, ScaleWriteError};
 pub(crate) use waker::{WakeContext, Waker};
-pub use workload_lookup::{ScaledObject, WorkloadObject, find};
+pub(crate) use workload_lookup::{Candidates, find};

@@ -1,4 +1,5 @@
-//! One wake: sets the `scale` subresource of a workload from 0 to the wanted number, and only from 0.
+//! The `scale` subresource of workloads: reads it, writes it based on the version that was read, and wakes from 0 and only from
+//! 0.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -28,11 +29,35 @@ pub(crate) enum WakeOutcome {
     AlreadyScaled(u32),
 }
 
+/// A workload, as its scale was read or written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ObservedScale {
+    /// Requested pods.
+    pub(crate) replicas: u32,
+    /// Pods that exist.
+    pub(crate) pods: u32,
+    /// The version of the workload.
+    pub(crate) version: String,
+}
+
+/// Why a scale was not written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ScaleWriteError {
+    /// The workload has changed since it was read.
+    Conflict,
+    /// The writer may not write any more.
+    NotAllowed,
+    /// The API server refused it, or cannot be reached.
+    Failed(StartFailure),
+}
+
 #[derive(Deserialize)]
 struct Scale {
     metadata: ScaleMeta,
     #[serde(default)]
     spec: ScaleSpec,
+    #[serde(default)]
+    status: ScaleStatus,
 }
 
 #[derive(Deserialize)]
@@ -47,6 +72,22 @@ struct ScaleSpec {
     /// Absent: 0, as Go leaves it out.
     #[serde(default)]
     replicas: u32,
+}
+
+#[derive(Deserialize, Default)]
+struct ScaleStatus {
+    #[serde(default)]
+    replicas: u32,
+}
+
+impl From<Scale> for ObservedScale {
+    fn from(scale: Scale) -> Self {
+        Self {
+            replicas: scale.spec.replicas,
+            pods: scale.status.replicas,
+            version: scale.metadata.resource_version,
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -83,18 +124,11 @@ impl ScaleClient {
         paused: impl Future<Output = Option<String>>,
     ) -> Result<WakeOutcome, StartFailure> {
         let plural = self.plural(workload).await?;
-        let path = client::path(&workload.group, &workload.version, &plural, Some(namespace));
-        let request = Request::new(path);
         let mut paused = Some(paused);
         for _ in 0..LOOKS {
-            let look = request.get_subresource("scale", &workload.name).map_err(kube::Error::BuildRequest);
-            let scale: Result<Scale, kube::Error> = match look {
-                Ok(look) => client::within(ANSWER, self.client.request(look)).await,
-                Err(error) => Err(error),
-            };
-            let scale = scale.map_err(|error| explain(&error, namespace, workload, "look at", &plural))?;
-            if scale.spec.replicas > 0 {
-                return Ok(WakeOutcome::AlreadyScaled(scale.spec.replicas));
+            let scale = self.read_at(namespace, workload, &plural).await?;
+            if scale.replicas > 0 {
+                return Ok(WakeOutcome::AlreadyScaled(scale.replicas));
             }
             if let Some(paused) = paused.take()
                 && let Some(words) = paused.await
@@ -102,24 +136,10 @@ impl ScaleClient {
                 return Err(StartFailure::new(StartFailureCause::Paused, &words));
             }
             // With the version that was read: of several gateways only one write succeeds, the others read again.
-            let change = json!({
-                "metadata": { "resourceVersion": scale.metadata.resource_version },
-                "spec": { "replicas": replicas },
-            });
-            let asked = request.patch_subresource(
-                "scale",
-                &workload.name,
-                &PatchParams::default(),
-                &Patch::Merge(change),
-            );
-            let changed: Result<Scale, kube::Error> = match asked {
-                Ok(asked) => client::within(ANSWER, self.client.request(asked)).await,
-                Err(error) => Err(kube::Error::BuildRequest(error)),
-            };
-            match changed {
+            match self.write_at(namespace, workload, &plural, replicas, &scale.version, || true).await {
                 Ok(_) => return Ok(WakeOutcome::Scaled(replicas)),
-                Err(error) if has_code(&error, 409) => {}
-                Err(error) => return Err(explain(&error, namespace, workload, "scale", &plural)),
+                Err(ScaleWriteError::Failed(failure)) => return Err(failure),
+                Err(ScaleWriteError::Conflict | ScaleWriteError::NotAllowed) => {}
             }
         }
         let text =
@@ -127,12 +147,82 @@ impl ScaleClient {
         Err(StartFailure::new(StartFailureCause::ClusterUnavailable, &text))
     }
 
+    /// Reads the scale of `workload`.
+    pub(crate) async fn read(
+        &self,
+        namespace: &str,
+        workload: &Workload,
+    ) -> Result<ObservedScale, StartFailure> {
+        let plural = self.plural(workload).await?;
+        self.read_at(namespace, workload, &plural).await
+    }
+
+    /// Sets the number of pods of `workload`, if it is still at `version`. `may_write` is asked immediately before the request
+    /// is sent.
+    pub(crate) async fn write(
+        &self,
+        namespace: &str,
+        workload: &Workload,
+        replicas: u32,
+        version: &str,
+        may_write: impl FnOnce() -> bool,
+    ) -> Result<ObservedScale, ScaleWriteError> {
+        let plural = self.plural(workload).await.map_err(ScaleWriteError::Failed)?;
+        self.write_at(namespace, workload, &plural, replicas, version, may_write).await
+    }
+
+    /// The workload itself, as JSON.
+    pub(crate) async fn object(&self, namespace: &str, workload: &Workload) -> Option<Value> {
+        let plural = self.plural(workload).await.ok()?;
+        let request = at(namespace, workload, &plural).get(&workload.name, &GetParams::default()).ok()?;
+        client::within(ANSWER, self.client.request(request)).await.ok()
+    }
+
+    async fn read_at(
+        &self,
+        namespace: &str,
+        workload: &Workload,
+        plural: &str,
+    ) -> Result<ObservedScale, StartFailure> {
+        let look = at(namespace, workload, plural).get_subresource("scale", &workload.name);
+        let scale: Result<Scale, kube::Error> = match look.map_err(kube::Error::BuildRequest) {
+            Ok(look) => client::within(ANSWER, self.client.request(look)).await,
+            Err(error) => Err(error),
+        };
+        scale.map(Into::into).map_err(|error| explain(&error, namespace, workload, "look at", plural))
+    }
+
+    async fn write_at(
+        &self,
+        namespace: &str,
+        workload: &Workload,
+        plural: &str,
+        replicas: u32,
+        version: &str,
+        may_write: impl FnOnce() -> bool,
+    ) -> Result<ObservedScale, ScaleWriteError> {
+        let change = json!({
+            "metadata": { "resourceVersion": version },
+            "spec": { "replicas": replicas },
+        });
+        let (params, change) = (PatchParams::default(), Patch::Merge(change));
+        let asked =
+            at(namespace, workload, plural).patch_subresource("scale", &workload.name, &params, &change);
+        let changed: Result<Scale, kube::Error> = match asked {
+            Ok(_) if !may_write() => return Err(ScaleWriteError::NotAllowed),
+            Ok(asked) => client::within(ANSWER, self.client.request(asked)).await,
+            Err(error) => Err(kube::Error::BuildRequest(error)),
+        };
+        match changed {
+            Ok(scale) => Ok(scale.into()),
+            Err(error) if has_code(&error, 409) => Err(ScaleWriteError::Conflict),
+            Err(error) => Err(ScaleWriteError::Failed(explain(&error, namespace, workload, "scale", plural))),
+        }
+    }
+
     /// Why a workload that was scaled has no pods, if its controller says so: a quota, an admission webhook.
     pub(crate) async fn blocked(&self, namespace: &str, workload: &Workload) -> Option<StartFailure> {
-        let plural = self.plural(workload).await.ok()?;
-        let path = client::path(&workload.group, &workload.version, &plural, Some(namespace));
-        let request = Request::new(path).get(&workload.name, &GetParams::default()).ok()?;
-        let object: Value = client::within(ANSWER, self.client.request(request)).await.ok()?;
+        let object = self.object(namespace, workload).await?;
         // The workload has pods. A further pod that could not be created is no reason to refuse requests.
         if object.pointer("/status/replicas").and_then(Value::as_u64).unwrap_or(0) > 0 {
             return None;
@@ -186,6 +276,11 @@ impl ScaleClient {
         }
         Ok(plural)
     }
+}
+
+/// Requests for the workloads of a kind in a namespace.
+fn at(namespace: &str, workload: &Workload, plural: &str) -> Request {
+    Request::new(client::path(&workload.group, &workload.version, plural, Some(namespace)))
 }
 
 /// The cause of a start failure: the API server refused, or could not be reached.

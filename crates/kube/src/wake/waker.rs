@@ -332,7 +332,8 @@ fn allow_for_other_pods(
         return Err(failure);
     }
     let facts = context.service(service);
-    let pods = facts.map_or(0, |facts| context.selected_pods(service.namespace(), &facts.selector));
+    let selector = facts.as_ref().and_then(|facts| facts.pod_selector());
+    let pods = selector.map_or(0, |selector| context.selected_pods(service.namespace(), selector));
     if pods > 0 { Ok(WakeOutcome::AlreadyScaled(pods)) } else { Err(failure) }
 }
 

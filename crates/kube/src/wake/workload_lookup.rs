@@ -1,134 +1,52 @@
 //! Finds the workload of a route: the one that it names, that a `ScaledObject` or an annotation names, or the only one
 //! whose pods its Service selects.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use kube::Client;
 use kube::api::ListParams;
 use kube::core::Request;
+use rouse_core::slices::Labels;
 use rouse_core::start_failure::{StartFailure, StartFailureCause};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
 
 use super::scale;
 use crate::client::{self, ObjectKind, describe, has_code};
-use crate::objects::Meta;
 use crate::objects::route::{RouteKey, RouteSpec};
+use crate::objects::scaled_object::ScaledObject;
 use crate::objects::service_summary::ServiceSummary;
 use crate::objects::workload::Workload;
+use crate::objects::workload_object::WorkloadObject;
 
 /// How long a list may take when no request waits for it.
 const ANSWER: Duration = Duration::from_secs(30);
 /// The most workloads that are read in one namespace.
 const MOST: usize = 10_000;
 
-/// The texts that Go's `strconv.ParseBool`, and so KEDA, reads as false.
-const FALSE: [&str; 6] = ["0", "f", "F", "false", "False", "FALSE"];
-
-/// `keda.sh/v1alpha1` `ScaledObject`.
-#[derive(Debug, Clone, Deserialize)]
-pub struct ScaledObject {
-    /// Its name, and whether it is paused.
-    pub metadata: Meta,
-    /// Its target and its triggers.
-    #[serde(default)]
-    pub spec: Value,
-}
-
-/// A Deployment or `StatefulSet`.
-#[derive(Debug, Clone, Deserialize)]
-pub struct WorkloadObject {
-    /// Its name.
-    pub metadata: Meta,
-    /// Its pod template.
-    #[serde(default)]
-    spec: WorkloadSpec,
-    /// Its kind, which lists do not say.
-    #[serde(skip)]
-    pub kind: &'static str,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-struct WorkloadSpec {
-    #[serde(default)]
-    template: Template,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-struct Template {
-    #[serde(default)]
-    metadata: Option<TemplateMeta>,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-struct TemplateMeta {
-    #[serde(default)]
-    labels: Option<BTreeMap<String, String>>,
-}
-
-impl WorkloadObject {
-    fn labels(&self) -> Option<&BTreeMap<String, String>> {
-        self.spec.template.metadata.as_ref()?.labels.as_ref()
-    }
-}
-
-impl ScaledObject {
-    /// Whether one of its triggers names this route.
-    fn names(&self, route: &RouteKey) -> bool {
-        let triggers = self.spec.get("triggers").and_then(Value::as_array);
-        let mut all = triggers.into_iter().flatten().filter_map(|trigger| trigger.get("metadata"));
-        all.any(|metadata| route.kind.named_by(metadata) == Some(&*route.name))
-    }
-
-    fn target(&self) -> Result<Workload, String> {
-        let reference = self.spec.get("scaleTargetRef");
-        let text = |field: &str| reference.and_then(|reference| reference.get(field)).and_then(Value::as_str);
-        let (version, kind) = (text("apiVersion").unwrap_or("apps/v1"), text("kind").unwrap_or("Deployment"));
-        let target = text("name").and_then(|name| Workload::new(version, kind, name));
-        target.ok_or_else(|| format!("ScaledObject {} names no workload", self.metadata.name))
-    }
-
-    /// Whether its owner forbids to scale it up from 0. As KEDA reads it: what is not a boolean is true, and a
-    /// number of replicas takes precedence over the switch. KEDA scales the workload to that number, so it may be woken.
-    fn paused(&self) -> bool {
-        let annotation = |name: &str| {
-            self.metadata.annotations.get(&format!("autoscaling.keda.sh/{name}")).map(String::as_str)
-        };
-        let is_set = |name| annotation(name).is_some_and(|text| !FALSE.contains(&text));
-        let held = annotation("paused-replicas").map(|text| text.parse::<u32>().unwrap_or(0));
-        held.map_or_else(|| is_set("paused"), |replicas| replicas == 0) || is_set("paused-scale-out")
-    }
-
-    /// Whether this is the workload that it scales, in whichever version.
-    fn scales(&self, workload: &Workload) -> bool {
-        let parts = |workload: &Workload| [&workload.group, &workload.kind, &workload.name].map(Arc::clone);
-        self.target().is_ok_and(|target| parts(&target) == parts(workload))
-    }
-}
-
-/// Why `workload` must not be scaled from 0: any paused `ScaledObject` that scales it counts.
-fn pause(scaled: &[ScaledObject], workload: &Workload) -> Option<String> {
-    let paused = scaled.iter().find(|scaled| scaled.paused() && scaled.scales(workload))?;
-    Some(format!("ScaledObject {} is paused", paused.metadata.name))
+/// The objects of one namespace that may be, or name, the workload of a route.
+pub(crate) trait Candidates {
+    /// The first `ScaledObject` with a trigger that names this route.
+    fn naming(&self, route: &RouteKey) -> Option<&ScaledObject>;
+    /// The workloads whose pods have all labels of `selector`.
+    fn with_pods_of(&self, selector: &Labels) -> Vec<&WorkloadObject>;
 }
 
 /// The workload of `route`, paused or not, or why there is none.
-pub fn find(
+pub(crate) fn find(
     route: &RouteSpec,
     service: Option<&ServiceSummary>,
-    scaled: &[ScaledObject],
-    workloads: &[WorkloadObject],
+    candidates: &impl Candidates,
 ) -> Result<Workload, String> {
     if route.key.kind.names_its_workload()
         && let Some(named) = &route.scaling.target
     {
         return Ok(named.clone());
     }
-    if let Some(owner) = scaled.iter().find(|scaled| scaled.names(&route.key)) {
-        return owner.target();
+    if let Some(owner) = candidates.naming(&route.key) {
+        return owner.target.clone();
     }
     if let Some(named) = &route.scaling.target {
         return Ok(named.clone());
@@ -136,29 +54,29 @@ pub fn find(
     let advice = "name one by the annotation rouse.dev/scale-target: apps/v1/Deployment/name";
     let id = &route.target.service;
     let Some(service) = service else { return Err(format!("there is no Service {id}")) };
-    if service.selector.is_empty() {
+    let Some(selector) = service.pod_selector().filter(|selector| !selector.is_empty()) else {
         return Err(format!("Service {id} has no selector to find its workload by; {advice}"));
-    }
-    let fits = |workload: &&WorkloadObject| {
-        let labels = workload.labels();
-        let mut selector = service.selector.iter();
-        labels.is_some_and(|labels| selector.all(|(key, value)| labels.get(key) == Some(value)))
     };
-    let mut fitting = workloads.iter().filter(fits);
-    match (fitting.next(), fitting.next()) {
-        (Some(only), None) => Workload::new("apps/v1", only.kind, &only.metadata.name)
+    match *candidates.with_pods_of(selector) {
+        [only] => Workload::new("apps/v1", only.kind, &only.metadata.name)
             .ok_or_else(|| format!("{} {} has an invalid name", only.kind, only.metadata.name)),
-        (None, _) => Err(format!("no Deployment or StatefulSet has the pods of Service {id}; {advice}")),
-        (Some(one), Some(other)) => Err(format!(
+        [] => Err(format!("no Deployment or StatefulSet has the pods of Service {id}; {advice}")),
+        [one, other, ..] => Err(format!(
             "both {} {} and {} {} have the pods of Service {id}; {advice}",
             one.kind, one.metadata.name, other.kind, other.metadata.name
         )),
     }
 }
 
-/// The objects of one namespace that may be, or name, the workload of a route.
+/// Why `workload` must not be scaled from 0: any paused `ScaledObject` that scales it counts.
+fn pause(scaled: &[ScaledObject], workload: &Workload) -> Option<String> {
+    let paused = scaled.iter().find(|scaled| scaled.paused && scaled.scales(workload))?;
+    Some(format!("ScaledObject {} is paused", paused.name))
+}
+
+/// The candidates of one namespace, as listed just now.
 #[derive(Debug)]
-struct Candidates {
+struct ListedCandidates {
     scaled: Vec<ScaledObject>,
     workloads: Vec<WorkloadObject>,
 }
@@ -176,7 +94,17 @@ struct Next {
     next: Option<String>,
 }
 
-impl Candidates {
+impl Candidates for ListedCandidates {
+    fn naming(&self, route: &RouteKey) -> Option<&ScaledObject> {
+        self.scaled.iter().find(|scaled| scaled.names(route))
+    }
+
+    fn with_pods_of(&self, selector: &Labels) -> Vec<&WorkloadObject> {
+        self.workloads.iter().filter(|workload| workload.has_pods_of(selector)).collect()
+    }
+}
+
+impl ListedCandidates {
     /// Lists a namespace. Workloads are listed only if `all`: most routes name theirs.
     async fn look(
         client: &Client,
@@ -187,12 +115,10 @@ impl Candidates {
         let scaled = scaled_objects(client, namespace, limit).await.map_err(|error| failure(&error))?;
         let mut workloads = Vec::new();
         if all {
-            for (kind, plural) in [("Deployment", "deployments"), ("StatefulSet", "statefulsets")] {
-                let found: Vec<WorkloadObject> =
-                    list(client, client::path("apps", "v1", plural, Some(namespace)), limit)
-                        .await
-                        .map_err(|error| failure(&error))?;
-                workloads.extend(found.into_iter().map(|workload| WorkloadObject { kind, ..workload }));
+            for kind in [ObjectKind::DEPLOYMENT, ObjectKind::STATEFUL_SET] {
+                let found = list(client, kind.path(Some(namespace)), limit).await;
+                let found: Vec<WorkloadObject> = found.map_err(|error| failure(&error))?;
+                workloads.extend(found.into_iter().map(|found| WorkloadObject { kind: kind.name, ..found }));
             }
         }
         Ok(Self { scaled, workloads })
@@ -286,12 +212,12 @@ impl Targets {
     ) -> bool {
         let named = |route: &RouteSpec| route.scaling.target.is_some();
         let all = routes.iter().any(|(route, _)| !named(route));
-        let candidates = Candidates::look(client, namespace, all, limit).await;
+        let candidates = ListedCandidates::look(client, namespace, all, limit).await;
         let mut changed = false;
         for (route, service) in routes {
             let target = match &candidates {
                 Ok(seen) => {
-                    let found = find(route, service.as_deref(), &seen.scaled, &seen.workloads)
+                    let found = find(route, service.as_deref(), seen)
                         .map_err(|words| StartFailure::new(StartFailureCause::NoScaleTarget, &words));
                     let by_any = |workload: &Workload| seen.scaled.iter().any(|one| one.scales(workload));
                     let scaled = found.as_ref().is_ok_and(by_any);

@@ -164,7 +164,7 @@ async fn what_keda_writes_meanwhile_is_not_overwritten() {
     object["status"] = json!({"targetService": "cart:81", "conditions": [{"type": "Ready", "status": "False", "message": "old"}]});
     api.put(HTTP_SCALED_OBJECT, object);
     // Exactly between the gateway's read and its write.
-    api.before_next_patch(|api| {
+    api.before_next_write("/status", |api| {
         let mut newer = api.get(HTTP_SCALED_OBJECT, "shop", "old").unwrap();
         newer["status"]["conditions"] = json!([{"type": "Ready", "status": "True", "message": "newer"}]);
         api.put(HTTP_SCALED_OBJECT, newer);

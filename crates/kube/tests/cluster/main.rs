@@ -2,14 +2,18 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "tests")]
 
+mod annotated;
+mod autoscale;
 mod bodies;
 mod conditions;
 mod connect;
+mod election;
 mod follow;
 mod forged;
 mod histories;
 mod ownership;
 mod permissions;
+mod propagation;
 mod push;
 mod rig;
 mod routes;

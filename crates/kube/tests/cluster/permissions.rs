@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use crate::autoscale::rig::{Controller, OWN, Scene, running, scaled_route};
 use crate::rig::{DEPLOYMENTS, HTTP_SCALED_OBJECT, ROUTES, Rig, annotated, deployment, id, route, service};
 use http::Method;
 use rouse_core::endpoint::PodUid;
 use rouse_core::engine::Engine as _;
-use rouse_kube::client::permissions::{PERMISSIONS, Scope, URL_PERMISSIONS};
+use rouse_kube::client::permissions::{PERMISSIONS, PermissionRole, Scope, URL_PERMISSIONS};
 use rouse_net::auth::{Claim, KeySetSource as _, TokenReviewer as _};
 use rouse_testkit::api_server::{ApiRequest, ApiServer};
 use serde_json::{Value, json};
@@ -119,24 +120,25 @@ fn is_of_object(request: &ApiRequest) -> bool {
     request.path.starts_with("/api/") || request.path.starts_with("/apis/")
 }
 
+fn assert_did_all_and_nothing_else(api: &ApiServer, role: PermissionRole) {
+    let did: BTreeSet<Right> = api.requests(is_of_object).iter().map(right).collect();
+    let granted = role.permissions().iter().flat_map(|permission| {
+        let right =
+            |verb: &&str| (permission.group.to_owned(), permission.resource.to_owned(), (*verb).to_owned());
+        permission.verbs.iter().map(right)
+    });
+    let granted: BTreeSet<Right> = granted.collect();
+    let missing: Vec<&Right> = did.difference(&granted).collect();
+    let unused: Vec<&Right> = granted.difference(&did).collect();
+    assert!(missing.is_empty() && unused.is_empty(), "not in the table: {missing:?}; never done: {unused:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_engine_does_all_that_is_in_the_table_and_nothing_else() {
     let api = shop();
     do_everything(&api, None).await;
     let_pods_register(&api).await;
-    let did: BTreeSet<Right> = api.requests(is_of_object).iter().map(right).collect();
-    let granted: BTreeSet<Right> = PERMISSIONS
-        .iter()
-        .flat_map(|permission| {
-            let right = |verb: &&str| {
-                (permission.group.to_owned(), permission.resource.to_owned(), (*verb).to_owned())
-            };
-            permission.verbs.iter().map(right)
-        })
-        .collect();
-    let missing: Vec<&Right> = did.difference(&granted).collect();
-    let unused: Vec<&Right> = granted.difference(&did).collect();
-    assert!(missing.is_empty() && unused.is_empty(), "not in the table: {missing:?}; never done: {unused:?}");
+    assert_did_all_and_nothing_else(&api, PermissionRole::Gateway);
     let urls: BTreeSet<String> =
         api.requests(|request| !is_of_object(request)).into_iter().map(|request| request.path).collect();
     let listed: BTreeSet<String> =
@@ -163,5 +165,63 @@ async fn a_gateway_of_one_namespace_asks_for_nothing_outside_it() {
     let api = shop();
     do_everything(&api, Some("shop")).await;
     let outside = api.requests(|request| !request.path.contains("/namespaces/shop/"));
+    assert!(outside.is_empty(), "{outside:?}");
+}
+
+/// A controller that watches `namespace` until it has sent every kind of request.
+async fn scale_everything(namespace: Option<&str>) -> ApiServer {
+    let api = ApiServer::default();
+    api.put("services", service("cart"));
+    api.put(DEPLOYMENTS, running("cart", 1));
+    api.put(ROUTES, scaled_route(&json!({"rouse.dev/idle": "learned"})));
+    api.put("services", service("db"));
+    api.put(STATEFUL_SETS, running("db", 1));
+    let target = json!({"name": "db", "kind": "StatefulSet", "service": "db", "port": 80});
+    let meta = json!({"name": "old", "namespace": "shop", "annotations": {"rouse.dev/autoscale": "on"}});
+    let old = json!({"metadata": meta, "spec": {"hosts": ["old.example.com"], "scaleTargetRef": target}});
+    api.put(HTTP_SCALED_OBJECT, old);
+    let mut scene = Scene::without_lease(api);
+    scene.controllers.push(Controller::start(&scene.api, "one", |settings| {
+        settings.namespace = namespace.map(str::to_owned);
+    }));
+    scene.list(&["gw-1"]);
+    for _ in 0..6 {
+        scene.load("gw-1", "cart", 25, 0);
+        scene.load("gw-1", "db", 250, 0);
+        scene.seconds(60).await;
+        scene.load("gw-1", "cart", 0, 0);
+        scene.load("gw-1", "db", 0, 0);
+        scene.seconds(400).await;
+        scene.api.put(DEPLOYMENTS, running("cart", 1));
+    }
+    let api = scene.api.clone();
+    scene.stop().await;
+    api
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_controller_does_all_that_is_in_its_table_and_nothing_else() {
+    let api = scale_everything(None).await;
+    assert_did_all_and_nothing_else(&api, PermissionRole::Controller);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_controller_of_one_namespace_asks_for_nothing_outside_it_but_for_what_is_its_own() {
+    let api = scale_everything(Some("shop")).await;
+    let own = format!("/namespaces/{OWN}/");
+    let permissions = PermissionRole::Controller.permissions();
+    let is_own = |request: &ApiRequest| {
+        let (group, resource, verb) = right(request);
+        let mut all = permissions.iter().filter(|permission| permission.scope == Scope::Own);
+        all.any(|permission| {
+            (permission.group, permission.resource) == (&*group, &*resource)
+                && permission.verbs.contains(&&*verb)
+        })
+    };
+    let outside = api.requests(|request| {
+        let allowed =
+            request.path.contains("/namespaces/shop/") || (request.path.contains(&own) && is_own(request));
+        !allowed
+    });
     assert!(outside.is_empty(), "{outside:?}");
 }

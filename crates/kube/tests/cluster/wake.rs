@@ -98,7 +98,7 @@ async fn several_gateways_make_one_change() {
     let (one, other) = (Rig::synced(&api).await, Rig::synced(&api).await);
     let (a, b) = (one.cluster.clone(), other.cluster.clone());
     // Between the read and the patch, another writer scales it to 5.
-    api.before_next_patch(|api| {
+    api.before_next_write("/scale", |api| {
         let mut scaled = api.get(DEPLOYMENTS, "shop", "cart").unwrap();
         scaled["spec"]["replicas"] = json!(5);
         api.put(DEPLOYMENTS, scaled);
@@ -117,7 +117,7 @@ async fn several_gateways_make_one_change() {
 #[tokio::test(start_paused = true)]
 async fn a_change_in_between_that_leaves_it_at_zero_is_looked_at_again() {
     let (api, rig) = synced(shop()).await;
-    api.before_next_patch(|api| {
+    api.before_next_write("/scale", |api| {
         let object = api.get(DEPLOYMENTS, "shop", "cart").unwrap();
         api.put(DEPLOYMENTS, object);
     });

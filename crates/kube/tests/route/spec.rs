@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rouse_core::routing_mode::RoutingMode;
+use rouse_core::scale::IdlePolicy;
 use rouse_kube::objects::route::{
     BodySpec, NoWakeSpec, Probing, RouteKind, RouteObject, RouteSpec, StaticMode, TimeoutSpec, read,
 };
@@ -137,6 +138,65 @@ fn annotations_say_what_the_object_has_no_field_for() {
         faults(RouteKind::InterceptorRoute, &target, &upside_down),
         ["min (5) is greater than max (4)"]
     );
+}
+
+#[test]
+fn annotations_say_when_and_how_a_route_is_idle() {
+    let target = json!({"target": {"service": "cart", "port": 80}});
+    let read = |annotations: Value| read(RouteKind::InterceptorRoute, &object(&target, &annotations));
+    let text = "Mon-Fri 08:00-18:00 Europe/Berlin = 2; Sat 10:00-12:00 UTC = 1";
+    let spec = read(
+        json!({"rouse.dev/schedule": text, "rouse.dev/idle": "learned", "rouse.dev/cold-start-cost": "90s"}),
+    );
+    let scaling = spec.unwrap().scaling;
+    assert_eq!(scaling.schedule, text.parse().unwrap());
+    assert_eq!(scaling.idle, Some(IdlePolicy::Learned { cold_start_cost: Duration::from_secs(90) }));
+    let by_default = read(json!({"rouse.dev/idle": "learned"})).unwrap().scaling.idle;
+    assert_eq!(by_default, Some(IdlePolicy::Learned { cold_start_cost: Duration::from_mins(10) }));
+    assert_eq!(read(json!({"rouse.dev/idle": "fixed"})).unwrap().scaling.idle, Some(IdlePolicy::Fixed));
+    let nothing = read(json!({})).unwrap().scaling;
+    assert_eq!((nothing.idle, nothing.schedule.is_empty()), (None, true));
+}
+
+#[test]
+fn a_wrong_schedule_or_idle_policy_says_what_is_allowed() {
+    let target = json!({"target": {"service": "cart", "port": 80}});
+    let long = format!("Mon {} = 2", "x".repeat(100_000));
+    for (annotations, expected) in [
+        (
+            json!({"rouse.dev/idle": "sometimes"}),
+            "annotation rouse.dev/idle is \"sometimes\": expected fixed or learned",
+        ),
+        (
+            json!({"rouse.dev/idle": "maybe", "rouse.dev/cold-start-cost": "5m"}),
+            "annotation rouse.dev/idle is \"maybe\": expected fixed or learned",
+        ),
+        (
+            json!({"rouse.dev/idle": "learned", "rouse.dev/cold-start-cost": "500ms"}),
+            "annotation rouse.dev/cold-start-cost is \"500ms\": expected a duration like 90s or 10m, from 1s to 720h",
+        ),
+        (
+            json!({"rouse.dev/cold-start-cost": "5m"}),
+            "annotation rouse.dev/cold-start-cost has a meaning only with rouse.dev/idle: learned",
+        ),
+        (
+            json!({"rouse.dev/idle": "fixed", "rouse.dev/cold-start-cost": "5m"}),
+            "annotation rouse.dev/cold-start-cost has a meaning only with rouse.dev/idle: learned",
+        ),
+        (
+            json!({"rouse.dev/schedule": "Mon-Fri 8-18 UTC = 2"}),
+            "annotation rouse.dev/schedule: schedule part \"Mon-Fri 8-18 UTC = 2\": \"8-18\" is not a time span: expected HH:MM-HH:MM",
+        ),
+        (
+            json!({"rouse.dev/schedule": "daily 08:00-18:00 UTC = 5", "rouse.dev/max": "4"}),
+            "annotation rouse.dev/schedule asks for 5 pods, more than max (4)",
+        ),
+        (json!({"rouse.dev/schedule": long}), "annotation rouse.dev/schedule: schedule part \"Mon xxxx"),
+    ] {
+        let all = faults(RouteKind::InterceptorRoute, &target, &annotations);
+        assert_eq!(all.len(), 1, "{all:?}");
+        assert!(all[0].starts_with(expected) && all[0].len() < 700, "{}", all[0]);
+    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! A scripted API server in memory: lists in pages, watches with history and bookmarks, patches with versions, access
+//! A scripted API server in memory: lists in pages, watches with history and bookmarks, creations, patches with versions, access
 //! reviews. A test makes it fail: cut connections, expire versions, refuse, send no events, go back in time, hang.
 //!
 //! A test talks to it through [`ApiServer::client`], or over TCP after [`ApiServer::serve`].
@@ -11,6 +11,7 @@
 )]
 
 mod serve;
+mod write;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io;
@@ -27,7 +28,7 @@ use tokio::sync::mpsc;
 
 type Line = Result<Bytes, io::Error>;
 type Answer = Response<Either<Full<Bytes>, Lines>>;
-type Change = Box<dyn FnOnce(&ApiServer) + Send>;
+type Interruption = Box<dyn FnOnce(&ApiServer) + Send>;
 
 /// The body of a watch.
 pub struct Lines(mpsc::Receiver<Line>);
@@ -64,14 +65,29 @@ struct Watcher {
     collection: String,
     namespace: Option<String>,
     name: Option<String>,
+    /// `key=value`, several separated by commas; empty: all.
+    labels: String,
+    /// The version up to which it has all events.
+    sent: u64,
     sender: mpsc::Sender<Line>,
+}
+
+/// A change of an object.
+struct Change {
+    version: u64,
+    /// `ADDED`, `MODIFIED` or `DELETED`.
+    event: &'static str,
+    collection: String,
+    object: Value,
+    /// Its state before the change.
+    before: Option<Value>,
 }
 
 struct Refusal {
     method: Method,
     path: String,
-    code: u16,
-    reason: String,
+    /// The answer.
+    status: Value,
     /// `None`: for ever.
     times: Option<usize>,
 }
@@ -81,6 +97,8 @@ struct Refusal {
 pub enum InjectedFault {
     /// It is never answered.
     Hang,
+    /// It is carried out, and its answer is lost.
+    LoseAnswer,
     /// The task that sent it panics.
     Panic,
 }
@@ -91,7 +109,7 @@ struct State {
     /// By collection, namespace and name.
     objects: BTreeMap<(String, String, String), Value>,
     /// All events, for watches from an older version.
-    history: Vec<(u64, &'static str, String, Value)>,
+    history: Vec<Change>,
     /// A watch from a version before this one is answered 410.
     compacted: u64,
     watchers: Vec<Watcher>,
@@ -101,9 +119,13 @@ struct State {
     traps: Vec<(String, InjectedFault)>,
     down: bool,
     silent: bool,
+    /// Collections whose events are held back.
+    held: BTreeSet<String>,
     ends_watches_at_once: bool,
-    /// Applied before the next patch.
-    changes: Vec<Change>,
+    /// Each applied before the next patch or deletion of a path that contains the word.
+    interruptions: Vec<(&'static str, Interruption)>,
+    /// How many names were made of `generateName`.
+    named: u64,
     /// Answers at exactly one path: an object, or the items of a list.
     objects_at: BTreeMap<String, Value>,
     lists_at: BTreeMap<String, Vec<Value>>,
@@ -166,9 +188,9 @@ impl ApiServer {
         meta.entry("uid").or_insert_with(|| format!("uid-of-{}-{}", key.1, key.2).into());
         meta.entry("creationTimestamp").or_insert("2024-01-01T00:00:00Z".into());
         meta.entry("managedFields").or_insert(json!([{"manager": "another", "fieldsV1": {"f:x": {}}}]));
-        let event = if state.objects.contains_key(&key) { "MODIFIED" } else { "ADDED" };
-        state.objects.insert(key, object.clone());
-        state.record(event, collection, object);
+        let before = state.objects.insert(key, object.clone());
+        let event = if before.is_some() { "MODIFIED" } else { "ADDED" };
+        state.record(event, collection, object, before);
     }
 
     /// Deletes an object.
@@ -176,9 +198,17 @@ impl ApiServer {
         let mut state = self.state();
         let key = (collection.to_owned(), namespace.to_owned(), name.to_owned());
         let mut object = state.objects.remove(&key).unwrap();
+        let before = Some(object.clone());
         state.version += 1;
         object["metadata"]["resourceVersion"] = state.version.to_string().into();
-        state.record("DELETED", collection, object);
+        state.record("DELETED", collection, object, before);
+    }
+
+    /// All objects of a collection.
+    pub fn all(&self, collection: &str) -> Vec<Value> {
+        let state = self.state();
+        let all = state.objects.iter().filter(|((of, ..), _)| of == collection);
+        all.map(|(_, object)| object.clone()).collect()
     }
 
     /// An object, if it is there.
@@ -243,8 +273,12 @@ impl ApiServer {
 
     /// Refuses requests whose path and query contain all words of `path`, this many times; `None`: always.
     pub fn refuse(&self, method: Method, path: &str, code: u16, reason: &str, times: Option<usize>) {
-        let (path, reason) = (path.to_owned(), reason.to_owned());
-        self.state().refusals.push(Refusal { method, path, code, reason, times });
+        self.refuse_with(method, path, status(code, reason), times);
+    }
+
+    /// The same with this `Status` as the answer.
+    pub fn refuse_with(&self, method: Method, path: &str, status: Value, times: Option<usize>) {
+        self.state().refusals.push(Refusal { method, path: path.to_owned(), status, times });
     }
 
     /// Hangs or panics at the next request whose path and query contain `path`.
@@ -314,6 +348,20 @@ impl ApiServer {
         self.state().silent = silent;
     }
 
+    /// Holds back the events of a collection, as a watch that lags behind. Lists are not affected.
+    pub fn hold_events(&self, collection: &str) {
+        self.state().held.insert(collection.to_owned());
+    }
+
+    /// Sends the events that were held back.
+    pub fn release_events(&self, collection: &str) {
+        let state = &mut *self.state();
+        state.held.remove(collection);
+        for watcher in state.watchers.iter_mut().filter(|watcher| watcher.collection == collection) {
+            watcher.catch_up(&state.history);
+        }
+    }
+
     /// Ends each watch as soon as it begins.
     pub fn end_watches_at_once(&self) {
         self.state().ends_watches_at_once = true;
@@ -324,16 +372,19 @@ impl ApiServer {
         let mut state = self.state();
         state.version = version;
         state.objects.retain(|_, object| keep(object));
-        state.history.retain(|(at, ..)| *at <= version);
+        state.history.retain(|change| change.version <= version);
         // A connection that is dead already does not end either.
         if !state.silent {
             state.watchers.clear();
         }
+        for watcher in &mut state.watchers {
+            watcher.sent = watcher.sent.min(version);
+        }
     }
 
-    /// Applies `change` between the next read of a scale and the patch that follows from it.
-    pub fn before_next_patch(&self, change: impl FnOnce(&ApiServer) + Send + 'static) {
-        self.state().changes.push(Box::new(change));
+    /// Applies `change` between a read and the next patch or deletion that follows from it, of a path that contains `path`.
+    pub fn before_next_write(&self, path: &'static str, change: impl FnOnce(&ApiServer) + Send + 'static) {
+        self.state().interruptions.push((path, Box::new(change)));
     }
 
     /// All requests so far for which `fits` is true.
@@ -372,7 +423,8 @@ impl ApiServer {
         });
         if let Some(refusal) = place.and_then(|place| state.refusals.get_mut(place)) {
             refusal.times = refusal.times.map(|times| times - 1);
-            return Ok(whole(refusal.code, &status(refusal.code, &refusal.reason)));
+            let code = refusal.status["code"].as_u64().and_then(|code| code.try_into().ok());
+            return Ok(whole(code.unwrap(), &refusal.status));
         }
         if asked.method == Method::POST && asked.path.ends_with("accessreviews") {
             return Ok(whole(201, &state.review(asked)));
@@ -398,17 +450,33 @@ impl ApiServer {
         match (&asked.method, target.name.clone()) {
             (&Method::GET, None) if query.contains_key("watch") => Ok(state.watch(&target, &query)),
             (&Method::GET, None) => Ok(state.list(&target, &query)),
-            (&Method::POST, None) => Ok(whole(201, &asked.body)),
+            (&Method::POST, None) => {
+                drop(state);
+                Ok(self.create(&target, &asked.body))
+            }
+            (&Method::DELETE, Some(name)) => {
+                drop(state);
+                self.interrupt(asked);
+                Ok(self.remove(&target, &name, &asked.body))
+            }
             (&Method::GET, Some(name)) => Ok(state.look(&target, &name)),
             (&Method::PATCH, Some(name)) => {
-                let changes = std::mem::take(&mut state.changes);
                 drop(state);
-                for change in changes {
-                    change(self);
-                }
+                self.interrupt(asked);
                 Ok(self.patch(&target, &name, asked))
             }
             _ => Ok(whole(405, &status(405, "not here"))),
+        }
+    }
+
+    /// Applies the changes that are due before a write.
+    fn interrupt(&self, write: &ApiRequest) {
+        let mut state = self.state();
+        let due: Vec<_> =
+            state.interruptions.extract_if(.., |(path, _)| write.path.contains(*path)).collect();
+        drop(state);
+        for (_, change) in due {
+            change(self);
         }
     }
 
@@ -424,10 +492,11 @@ impl ApiServer {
         match target.sub.as_deref() {
             Some("scale") => object["spec"]["replicas"] = asked.body["spec"]["replicas"].clone(),
             Some("status") => object["status"]["conditions"] = asked.body["status"]["conditions"].clone(),
-            _ => return whole(405, &status(405, "not here")),
+            None => write::merge(&mut object, &asked.body),
+            Some(_) => return whole(405, &status(405, "not here")),
         }
-        self.put(&target.collection, object.clone());
-        whole(200, &object)
+        self.put_alone(&target.collection, object);
+        whole(200, &self.get(&target.collection, &namespace, name).unwrap())
     }
 }
 
@@ -461,15 +530,20 @@ impl Target {
 }
 
 impl State {
-    fn record(&mut self, event: &'static str, collection: &str, object: Value) {
-        let event_line = line(&json!({"type": event, "object": object}));
+    fn record(&mut self, event: &'static str, collection: &str, object: Value, before: Option<Value>) {
         let version = self.version;
-        if !self.silent {
-            for watcher in self.watchers.iter().filter(|watcher| watcher.wants(collection, &object)) {
-                drop(watcher.sender.try_send(Ok(event_line.clone())));
+        self.history.push(Change { version, event, collection: collection.to_owned(), object, before });
+        if self.held.contains(collection) {
+            return;
+        }
+        for watcher in self.watchers.iter_mut().filter(|watcher| watcher.collection == collection) {
+            if self.silent {
+                // It never gets this one.
+                watcher.sent = version;
+            } else {
+                watcher.catch_up(&self.history);
             }
         }
-        self.history.push((version, event, collection.to_owned(), object));
     }
 
     fn list(&self, target: &Target, query: &BTreeMap<String, String>) -> Answer {
@@ -501,20 +575,20 @@ impl State {
         let version: u64 = query.get("resourceVersion").unwrap().parse().unwrap();
         let (sender, receiver) = mpsc::channel(10_000);
         let name = query.get("fieldSelector").and_then(|fields| fields.strip_prefix("metadata.name="));
-        let watcher = Watcher {
+        let mut watcher = Watcher {
             collection: target.collection.clone(),
             namespace: target.namespace.clone(),
             name: name.map(str::to_owned),
+            labels: query.get("labelSelector").cloned().unwrap_or_default(),
+            sent: version,
             sender,
         };
         if version < self.compacted {
             let gone = json!({"type": "ERROR", "object": status(410, "too old resource version")});
             drop(watcher.sender.try_send(Ok(line(&gone))));
         } else {
-            for (at, event, collection, object) in &self.history {
-                if *at > version && watcher.wants(collection, object) {
-                    drop(watcher.sender.try_send(Ok(line(&json!({"type": event, "object": object})))));
-                }
+            if !self.held.contains(&watcher.collection) {
+                watcher.catch_up(&self.history);
             }
             if !self.ends_watches_at_once {
                 self.watchers.push(watcher);
@@ -533,10 +607,38 @@ impl State {
 }
 
 impl Watcher {
+    /// Sends the changes that it does not have.
+    fn catch_up(&mut self, history: &[Change]) {
+        let first = history.partition_point(|change| change.version <= self.sent);
+        for change in history.iter().skip(first) {
+            self.sent = change.version;
+            if let Some(event) = self.event(change) {
+                drop(self.sender.try_send(Ok(line(&event))));
+            }
+        }
+    }
+
+    /// A change as this watch reports it.
+    fn event(&self, change: &Change) -> Option<Value> {
+        let (is, was) = (&change.object, change.before.as_ref());
+        let wanted = self.wants(&change.collection, is);
+        // An object that leaves the selection is reported as deleted, in its old state.
+        let leaves = was.filter(|was| !wanted && self.wants(&change.collection, was));
+        if let Some(was) = leaves {
+            let mut object = was.clone();
+            object["metadata"]["resourceVersion"] = is["metadata"]["resourceVersion"].clone();
+            return Some(json!({"type": "DELETED", "object": object}));
+        }
+        let enters = was.is_some_and(|was| !self.wants(&change.collection, was));
+        let event = if enters { "ADDED" } else { change.event };
+        wanted.then(|| json!({"type": event, "object": is}))
+    }
+
     fn wants(&self, collection: &str, object: &Value) -> bool {
         self.collection == collection
             && self.namespace.as_ref().is_none_or(|namespace| object["metadata"]["namespace"] == **namespace)
             && self.name.as_ref().is_none_or(|name| object["metadata"]["name"] == **name)
+            && has_labels(object, &self.labels)
     }
 }
 
@@ -544,11 +646,7 @@ impl Watcher {
 /// item.
 fn page(all: Vec<&Value>, most: usize, query: &BTreeMap<String, String>, version: u64) -> Answer {
     let labels = query.get("labelSelector").map(String::as_str).unwrap_or_default();
-    let selected = |item: &&Value| {
-        let mut pairs = labels.split(',').filter_map(|pair| pair.split_once('='));
-        pairs.all(|(key, value)| item["metadata"]["labels"][key] == value)
-    };
-    let all: Vec<&Value> = all.into_iter().filter(selected).collect();
+    let all: Vec<&Value> = all.into_iter().filter(|item| has_labels(item, labels)).collect();
     let from: usize = query.get("continue").and_then(|token| token.parse().ok()).unwrap_or(0);
     let limit: usize = query.get("limit").and_then(|limit| limit.parse().ok()).unwrap_or(500).min(most);
     let items: Vec<&&Value> = all.iter().skip(from).take(limit).collect();
@@ -556,6 +654,12 @@ fn page(all: Vec<&Value>, most: usize, query: &BTreeMap<String, String>, version
     let next = if more { (from + items.len()).to_string() } else { String::new() };
     let metadata = json!({"resourceVersion": version.to_string(), "continue": next});
     whole(200, &json!({"kind": "List", "metadata": metadata, "items": items}))
+}
+
+/// Whether an object has these labels: `key=value`, several separated by commas; empty: all.
+fn has_labels(object: &Value, labels: &str) -> bool {
+    let mut pairs = labels.split(',').filter_map(|pair| pair.split_once('='));
+    pairs.all(|(key, value)| object["metadata"]["labels"][key] == value)
 }
 
 fn decoded(value: &str) -> String {

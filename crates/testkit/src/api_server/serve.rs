@@ -42,19 +42,24 @@ impl ApiServer {
     }
 
     async fn respond(&self, head: &Parts, body: &[u8]) -> Result<Answer, io::Error> {
-        match self.trapped(&head.uri.to_string()) {
+        let fault = self.trapped(&head.uri.to_string());
+        match fault {
             Some(InjectedFault::Hang) => std::future::pending().await,
             Some(InjectedFault::Panic) => panic!("the test set a trap for this request"),
-            None => {}
+            Some(InjectedFault::LoseAnswer) | None => {}
         }
         let content_type = head.headers.get("content-type").and_then(|value| value.to_str().ok());
-        self.answer(&ApiRequest {
+        let answer = self.answer(&ApiRequest {
             method: head.method.clone(),
             path: head.uri.path().to_owned(),
             query: head.uri.query().unwrap_or_default().to_owned(),
             body: serde_json::from_slice(body).unwrap_or(Value::Null),
             content_type: content_type.unwrap_or_default().to_owned(),
-        })
+        });
+        if fault == Some(InjectedFault::LoseAnswer) {
+            return Err(io::Error::new(io::ErrorKind::ConnectionReset, "cut by the test"));
+        }
+        answer
     }
 }
 

@@ -11,6 +11,7 @@ use rouse_core::endpoint::{
     Conditions, PodRef, PodUid, PortName, ServiceId, Slice, SliceEndpoint, SlicePort,
 };
 use rouse_core::hold::HoldLimits;
+use rouse_core::load_meter::LoadMeter;
 use rouse_core::registry::{Registry, RegistrySettings};
 use rouse_core::routing_mode::RoutingMode;
 use rouse_core::service::{Service, ServiceSpec};
@@ -170,10 +171,22 @@ impl Rig {
 
     /// Sets what the first route does without a pod.
     pub fn no_pod(&self, no_pod: NoPodPolicy) {
+        self.replace_cart(no_pod, None);
+    }
+
+    /// The same, and meters its load.
+    pub fn metered(&self, no_pod: NoPodPolicy) -> Arc<LoadMeter> {
+        let meter = self.registry.route_meter("cart".into());
+        self.replace_cart(no_pod, Some(Arc::clone(&meter)));
+        meter
+    }
+
+    fn replace_cart(&self, no_pod: NoPodPolicy, meter: Option<Arc<LoadMeter>>) {
         let mut rules = self.gateway.routes().rules().to_vec();
         let cart = rules.iter_mut().find(|rule| &*rule.name == "cart").unwrap();
         let Route { target: Target::Backend(backend), timeouts, .. } = &*cart.target else { unreachable!() };
         *cart = rule("cart", Target::Backend(backend.clone()), *timeouts, no_pod);
+        Arc::get_mut(&mut cart.target).unwrap().meter = meter;
         self.gateway.set_routes(RouteTable::new(rules));
     }
 
@@ -292,6 +305,7 @@ pub fn rule(name: &str, target: Target, timeouts: Timeouts, no_pod: NoPodPolicy)
             target,
             timeouts,
             no_pod,
+            meter: None,
         }),
     }
 }

@@ -5,13 +5,15 @@ use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use rouse_core::endpoint::{Endpoint, PodUid, ServiceId, SliceEndpoint};
+use rouse_core::endpoint::{Endpoint, PodRef, PodUid, ServiceId, SliceEndpoint};
+use rouse_core::slices::selects;
 use rouse_core::snapshot::PortView;
 use tokio::sync::Notify;
 
 use super::RegistryFeed;
 use crate::endpoints::admission::Slices;
 use crate::endpoints::endpoint_policy::Trust;
+use crate::objects::service_summary::ServiceSummary;
 
 impl RegistryFeed {
     /// Handles a new or changed pod. Returns whether slices had waited for it.
@@ -19,6 +21,9 @@ impl RegistryFeed {
         let inherited = self.admission.ownership.take_inherited(pod);
         if !inherited.is_empty() {
             self.evict(|ip| inherited.contains(&ip));
+        }
+        for id in self.unselecting(pod) {
+            self.drop_unselected(&id, |uid| uid == pod);
         }
         let is_it =
             |endpoint: &SliceEndpoint| endpoint.pod.as_ref().is_some_and(|written| written.uid == *pod);
@@ -61,6 +66,36 @@ impl RegistryFeed {
         }
     }
 
+    /// The Services of the pod's namespace that select their pods by annotation, and not this one.
+    fn unselecting(&self, pod: &PodUid) -> Vec<ServiceId> {
+        let Some(pod) = self.admission.ownership.pod(pod) else { return Vec::new() };
+        let unselecting = self.annotated.iter().filter(|id| {
+            let selector = self.facts(id).and_then(ServiceSummary::selector_of_own_slices);
+            pod.is_of(id.namespace()) && selector.is_some_and(|selector| !selects(selector, &pod.labels))
+        });
+        unselecting.cloned().collect()
+    }
+
+    /// Removes the endpoints of a Service whose pods its annotation does not select any more, among the pods that `may` be
+    /// such. Their slices follow later.
+    pub(super) fn drop_unselected(&mut self, id: &ServiceId, may: impl Fn(&PodUid) -> bool) {
+        if self.admission.ownership.is_lost() || !self.declared(id) || self.trust(id) != Trust::Pods {
+            return;
+        }
+        let (Some(facts), Some(service)) = (self.facts(id), self.registry.get(id)) else { return };
+        let selected = |pod: &Option<PodRef>| {
+            let pod = pod.as_ref().filter(|pod| may(&pod.uid));
+            pod.is_none_or(|pod| self.admission.may_be_selected(facts, &pod.uid))
+        };
+        let snapshot = Arc::clone(&service.snapshot());
+        if snapshot.ports.iter().flat_map(PortView::endpoints).all(|endpoint| selected(&endpoint.pod)) {
+            return;
+        }
+        service.retain_endpoints(|endpoint| selected(&endpoint.pod));
+        // Slices whose endpoints were all admitted are not kept here. They are needed if the pod is selected again.
+        self.request_relist();
+    }
+
     /// A list of pods begins.
     pub(crate) fn pods_listing(&mut self) {
         self.admission.ownership.pods_listing();
@@ -70,6 +105,9 @@ impl RegistryFeed {
     pub(crate) fn pods_seen(&mut self) {
         self.admission.ownership.pods_listed();
         self.evict(|_| true);
+        for id in self.annotated.iter().cloned().collect::<Vec<_>>() {
+            self.drop_unselected(&id, |_| true);
+        }
         self.pod_left();
         self.give_waiting(|_| true);
     }

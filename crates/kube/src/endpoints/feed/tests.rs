@@ -26,6 +26,11 @@ fn admission() -> Admission {
     Admission { ownership: OwnershipCheck::new(Arc::default(), Arc::default()), policy }
 }
 
+fn feed_of(bench: &Bench) -> RegistryFeed {
+    let propagation = Arc::new(PropagationMeter::new(|| std::time::SystemTime::UNIX_EPOCH));
+    RegistryFeed::new(Arc::clone(&bench.registry), admission(), propagation, Arc::default())
+}
+
 /// A slice as the API server has it.
 #[derive(Debug, Clone)]
 struct Written {
@@ -51,7 +56,17 @@ enum Claim {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct ServiceOptions {
     opted: bool,
-    selects: bool,
+    selects: Selects,
+}
+
+/// The pods that a Service selects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Selects {
+    Nothing,
+    /// By its selector, which is not compared with the pods.
+    Selector,
+    /// Those of a group, by its annotation.
+    Group(u8),
 }
 
 #[derive(Debug, Clone)]
@@ -64,7 +79,8 @@ enum Fact {
     DropService(usize),
     ListSlices,
     ListServices,
-    PutPod(u8),
+    /// A pod of a group.
+    PutPod(u8, u8),
     DropPod(u8),
     ListPods,
     LosePods,
@@ -74,7 +90,8 @@ enum Fact {
 struct Cluster {
     slices: BTreeMap<usize, Written>,
     services: BTreeMap<usize, ServiceOptions>,
-    pods: BTreeSet<u8>,
+    /// The group of each pod.
+    pods: BTreeMap<u8, u8>,
     /// Whether pods were listed.
     listed: bool,
     /// Something was not seen yet.
@@ -100,17 +117,21 @@ fn slice(n: usize, written: &Written) -> SliceFacts {
     .unwrap()
 }
 
-fn pod(n: u8) -> PodUpdate {
+fn pod(n: u8, group: u8) -> PodUpdate {
+    let labels = json!({"group": format!("g{group}")});
     serde_json::from_value(json!({
-        "metadata": {"name": format!("p{n}"), "namespace": "shop", "uid": format!("p{n}")},
+        "metadata": {"name": format!("p{n}"), "namespace": "shop", "uid": format!("p{n}"), "labels": labels},
         "spec": {}, "status": {"podIPs": [{"ip": format!("10.0.0.{n}")}]},
     }))
     .unwrap()
 }
 
 fn service(n: usize, ServiceOptions { opted, selects }: ServiceOptions) -> ServiceSummary {
-    let annotations = json!({"rouse.dev/manual-endpoints": if opted { "allow" } else { "no" }});
-    let selector = if selects { json!({"app": "a"}) } else { json!({}) };
+    let mut annotations = json!({"rouse.dev/manual-endpoints": if opted { "allow" } else { "no" }});
+    if let Selects::Group(group) = selects {
+        annotations["rouse.dev/selector"] = json!(format!("group=g{group}"));
+    }
+    let selector = if selects == Selects::Selector { json!({"app": "a"}) } else { json!({}) };
     let object = json!({"metadata": {"name": SERVICES[n], "namespace": "shop", "annotations": annotations},
                         "spec": {"selector": selector, "ports": [{"name": "http", "port": 80}]}});
     ServiceSummary::new(serde_json::from_value(object).unwrap()).unwrap()
@@ -122,9 +143,12 @@ fn expected(cluster: &Cluster, n: usize) -> Option<BTreeSet<String>> {
     let slices = cluster.slices.values().filter(|slice| slice.home == Some(n));
     let counts = |(pod, claim): &&(u8, Claim)| match (options, claim) {
         (ServiceOptions { opted: true, .. }, _) => true,
-        (ServiceOptions { selects: false, .. }, _) | (_, Claim::Bare) => false,
+        (ServiceOptions { selects: Selects::Nothing, .. }, _) | (_, Claim::Bare) => false,
         _ if !cluster.listed => true,
-        (_, Claim::Pod) => cluster.pods.contains(pod),
+        (ServiceOptions { selects: Selects::Group(group), .. }, Claim::Pod) => {
+            cluster.pods.get(pod) == Some(&group)
+        }
+        (_, Claim::Pod) => cluster.pods.contains_key(pod),
         (_, Claim::Other) => false,
     };
     let endpoints = slices.flat_map(|slice| &slice.endpoints).filter(counts);
@@ -146,7 +170,12 @@ fn was_notified(changed: &Notify) -> bool {
 fn facts() -> impl Strategy<Value = Fact> {
     let claim = prop_oneof![6 => Just(Claim::Pod), 1 => Just(Claim::Bare), 1 => Just(Claim::Other)];
     let endpoints = proptest::collection::vec((1..5_u8, claim), 0..4);
-    let options = (proptest::bool::weighted(0.3), proptest::bool::weighted(0.8));
+    let selects = prop_oneof![
+        1 => Just(Selects::Nothing),
+        2 => Just(Selects::Selector),
+        2 => (0..2_u8).prop_map(Selects::Group),
+    ];
+    let options = (proptest::bool::weighted(0.3), selects);
     let options = options.prop_map(|(opted, selects)| ServiceOptions { opted, selects });
     let written = (proptest::option::weighted(0.9, 0..2_usize), endpoints)
         .prop_map(|(home, endpoints)| Written { home, endpoints });
@@ -158,7 +187,7 @@ fn facts() -> impl Strategy<Value = Fact> {
         1 => (0..2_usize).prop_map(Fact::DropService),
         1 => Just(Fact::ListSlices),
         1 => Just(Fact::ListServices),
-        4 => (1..5_u8).prop_map(Fact::PutPod),
+        4 => (1..5_u8, 0..2_u8).prop_map(|(n, group)| Fact::PutPod(n, group)),
         1 => (1..5_u8).prop_map(Fact::DropPod),
         2 => Just(Fact::ListPods),
         1 => Just(Fact::LosePods),
@@ -199,22 +228,21 @@ fn take_in(feed: &mut RegistryFeed, cluster: &mut Cluster, fact: Fact) {
                 cluster.services.iter().map(|(n, options)| service(*n, *options)).collect(),
             );
         }
-        Fact::PutPod(n) => {
-            cluster.pods.insert(n);
-            if feed.admission.ownership.pods().put(pod(n)) != PodChange::Same {
+        Fact::PutPod(n, group) => {
+            cluster.pods.insert(n, group);
+            if feed.admission.ownership.pods().put(pod(n, group)) != PodChange::Same {
                 feed.pod_changed(&PodUid::new(&format!("p{n}")));
             }
         }
         Fact::DropPod(n) => {
             cluster.pods.remove(&n);
             feed.pod_left();
-            feed.admission.ownership.pods().remove(&pod(n));
+            feed.admission.ownership.pods().remove(&pod(n, 0));
         }
         Fact::ListPods => {
-            feed.admission
-                .ownership
-                .pods()
-                .replace((ELSEWHERE..ELSEWHERE + 5).chain(cluster.pods.iter().copied()).map(pod).collect());
+            let others = (ELSEWHERE..ELSEWHERE + 5).map(|n| (n, 0));
+            let all = others.chain(cluster.pods.iter().map(|(n, group)| (*n, *group)));
+            feed.admission.ownership.pods().replace(all.map(|(n, group)| pod(n, group)).collect());
             feed.pods_listing();
             feed.set_pods_lost(false);
             feed.pods_seen();
@@ -242,7 +270,7 @@ proptest! {
     fn the_registry_has_what_there_is(history in proptest::collection::vec(facts(), 1..25)) {
         let policy = MergePolicy { manual_endpoints: true, ..MergePolicy::default() };
         let bench = Bench::with(RegistrySettings { policy, ..RegistrySettings::default() });
-        let mut feed = RegistryFeed::new(Arc::clone(&bench.registry), admission(), Arc::default());
+        let mut feed = feed_of(&bench);
         let mut cluster = Cluster::default();
         feed.set_pods_lost(true);
         for fact in history {
@@ -260,7 +288,7 @@ proptest! {
 #[test]
 fn a_service_or_a_port_that_was_replaced_is_reported_although_it_looks_the_same() {
     let bench = Bench::new();
-    let mut feed = RegistryFeed::new(Arc::clone(&bench.registry), admission(), Arc::default());
+    let mut feed = feed_of(&bench);
     let facts = |port: &str| {
         let json = json!({
             "metadata": {"namespace": "shop", "name": "a"},

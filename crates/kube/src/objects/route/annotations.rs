@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use rouse_core::routing_mode::RoutingMode;
+use rouse_core::scale::{BadSchedule, COLD_START_COSTS, DEFAULT_COLD_START_COST, IdlePolicy, Schedule};
 
 use super::{NoWakeSpec, Probing, RouteSpec};
 use crate::objects::Meta;
@@ -13,6 +14,11 @@ use crate::objects::workload::Workload;
 const EXPECTED_MODE: &str = "disabled, cold-start-only or always";
 /// How many no-wake paths, methods and user agents a route may have: each request is compared with all of them.
 const MAX_NO_WAKE: usize = 32;
+/// What a cold start is worth.
+const COST: &str = "cold-start-cost";
+const EXPECTED_COST: &str = "a duration like 90s or 10m, from 1s to 720h";
+/// The longest text about one schedule.
+const LONGEST_FAULT: usize = 500;
 
 /// Reads all annotations and adds them to the spec if there is one. Without a spec, only their faults are collected.
 pub(super) fn apply(meta: &Meta, faults: &Faults, spec: Option<&mut RouteSpec>) {
@@ -26,6 +32,9 @@ pub(super) fn apply(meta: &Meta, faults: &Faults, spec: Option<&mut RouteSpec>) 
     let direct = annotations.parse("direct-pod-routing", EXPECTED_MODE, RoutingMode::from_word);
     let probing = annotations.parse("probe", Probing::EXPECTED, Probing::parse);
     let target = annotations.parse("scale-target", Workload::EXPECTED, Workload::parse);
+    let autoscale = annotations.parse("autoscale", "on or off", on_or_off);
+    let idle = annotations.idle();
+    let schedule = annotations.schedule();
     let verify = annotations.parse("upstream-verify", "true or false", |text| text.parse().ok());
     let no_wake = annotations.no_wake();
     let Some(spec) = spec else { return };
@@ -35,10 +44,17 @@ pub(super) fn apply(meta: &Meta, faults: &Faults, spec: Option<&mut RouteSpec>) 
     scaling.idle_after = idle_after.or(scaling.idle_after);
     scaling.concurrency_limit = limit.filter(|limit| *limit > 0).or(scaling.concurrency_limit);
     scaling.target = scaling.target.take().or(target);
+    (scaling.autoscale, scaling.idle) = (autoscale, idle);
+    scaling.schedule = schedule.unwrap_or_default();
     (spec.direct, spec.probing) = (direct, probing);
     (spec.verify_upstream, spec.no_wake) = (verify.unwrap_or(true), no_wake);
     if let Some(max) = scaling.max.filter(|max| scaling.min > *max) {
         let words = format!("min ({}) is greater than max ({max})", scaling.min);
+        faults.borrow_mut().push(words);
+    }
+    let most = scaling.schedule.most();
+    if let Some(max) = scaling.max.filter(|max| most > *max) {
+        let words = format!("annotation {ANNOTATIONS}schedule asks for {most} pods, more than max ({max})");
         faults.borrow_mut().push(words);
     }
 }
@@ -57,6 +73,37 @@ impl Annotations<'_> {
             self.faults.borrow_mut().push(invalid_annotation(&key, text, expected));
         }
         parsed
+    }
+
+    /// `None`: neither fixed nor learned is asked for.
+    fn idle(&self) -> Option<IdlePolicy> {
+        let key = format!("{ANNOTATIONS}{COST}");
+        let cost = self
+            .parse(COST, EXPECTED_COST, |text| duration(text).filter(|cost| COLD_START_COSTS.contains(cost)));
+        let learned = self.parse("idle", "fixed or learned", |text| match text {
+            "fixed" => Some(false),
+            "learned" => Some(true),
+            _ => None,
+        });
+        // While `idle` itself is wrong, that is said, and not this.
+        let is_fixed =
+            learned == Some(false) || !self.meta.annotations.contains_key(&format!("{ANNOTATIONS}idle"));
+        if is_fixed && self.meta.annotations.contains_key(&key) {
+            let words = format!("annotation {key} has a meaning only with {ANNOTATIONS}idle: learned");
+            self.faults.borrow_mut().push(words);
+        }
+        let cold_start_cost = cost.unwrap_or(DEFAULT_COLD_START_COST);
+        Some(if learned? { IdlePolicy::Learned { cold_start_cost } } else { IdlePolicy::Fixed })
+    }
+
+    fn schedule(&self) -> Option<Schedule> {
+        let key = format!("{ANNOTATIONS}schedule");
+        let parsed = self.meta.annotations.get(&key)?.parse::<Schedule>();
+        // What is wrong is in the middle of a long text, so the text says more than a list of what is allowed.
+        let fault = |bad: &BadSchedule| {
+            self.faults.borrow_mut().push(format!("annotation {key}: {}", shortened(bad)));
+        };
+        parsed.inspect_err(fault).ok()
     }
 
     fn no_wake(&self) -> NoWakeSpec {
@@ -87,6 +134,22 @@ impl Annotations<'_> {
             all.filter(|all| all.len() <= MAX_NO_WAKE)
         });
         all.unwrap_or_default()
+    }
+}
+
+/// The error, but no more of the owner's text than fits into a status.
+fn shortened(bad: &BadSchedule) -> String {
+    let mut text = bad.to_string();
+    text.truncate(text.floor_char_boundary(LONGEST_FAULT));
+    text
+}
+
+/// YAML reads a bare `on` as `true`, but the API server accepts only strings as annotations.
+fn on_or_off(text: &str) -> Option<bool> {
+    match text {
+        "on" => Some(true),
+        "off" => Some(false),
+        _ => None,
     }
 }
 

@@ -48,7 +48,7 @@ pub(super) fn read(meta: &Meta, spec: &Field<'_>) -> Option<RouteSpec> {
         initial_cooldown: seconds("initialCooldownPeriod"),
         concurrency: concurrency.or(pending).or(rate.is_none().then_some(PENDING)),
         rate,
-        concurrency_limit: None,
+        ..ScalingSpec::default()
     };
     Some(RouteSpec {
         key: RouteKey::new(RouteKind::HttpScaledObject, meta),

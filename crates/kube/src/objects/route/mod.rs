@@ -13,6 +13,7 @@ use std::time::Duration;
 use http::{HeaderName, HeaderValue};
 use rouse_core::endpoint::ServiceId;
 use rouse_core::routing_mode::RoutingMode;
+use rouse_core::scale::{IdlePolicy, Schedule};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -101,6 +102,21 @@ pub struct RouteKey {
     pub name: Arc<str>,
     /// Its kind: one of each may have the same name.
     pub kind: RouteKind,
+}
+
+impl RouteKey {
+    /// The name under which gateways report its load, with the kind: `InterceptorRoute/shop/cart`.
+    pub fn load_name(&self) -> Arc<str> {
+        format!("{}/{}/{}", self.kind.name(), self.namespace, self.name).into()
+    }
+
+    /// The route that a gateway reports as `name`.
+    pub fn from_load_name(name: &str) -> Option<Self> {
+        let mut parts = name.splitn(3, '/');
+        let kind = parts.next()?;
+        let (kind, _) = RouteKind::WATCHED.into_iter().find(|(known, _)| known.name() == kind)?;
+        Some(Self { kind, namespace: parts.next()?.into(), name: parts.next()?.into() })
+    }
 }
 
 impl fmt::Display for RouteKey {
@@ -262,6 +278,12 @@ pub struct ScalingSpec {
     pub rate: Option<RateSpec>,
     /// The greatest number of concurrent requests per pod.
     pub concurrency_limit: Option<u32>,
+    /// Whether the controller scales the workload; `None`: its default.
+    pub autoscale: Option<bool>,
+    /// Whether the time until zero is fixed or learned; `None`: it does not say.
+    pub idle: Option<IdlePolicy>,
+    /// The least number of pods at certain times.
+    pub schedule: Schedule,
 }
 
 /// Scaling by rate.

@@ -1,0 +1,121 @@
+//! What the condition `Autoscaled` of a route says.
+
+use std::time::Duration;
+
+use rouse_core::scale::{Decision, ScaleReason};
+use rouse_core::time::Moment;
+
+use super::state::AutoscaleState;
+use super::target::{AutoscaleDefault, OwnerKind, Standing};
+use super::target_state::{Block, ScaleToken, TargetState, Verdict, is_blind};
+use crate::objects::route::{RouteKey, RouteSpec};
+use crate::routes::status::{Condition, cut};
+use crate::routes::{AUTOSCALED, ONLY_WAKES};
+
+/// A gateway that is silent for a moment is not worth a condition.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// What a route's condition is to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Said {
+    /// It is not known yet: what it says stays.
+    Keep,
+    /// The same, and it is known soon without anything new.
+    Wait,
+    /// There is none: nothing concerns the route.
+    Nothing,
+    /// This.
+    Condition(Condition),
+}
+
+/// The condition of a route.
+pub(super) fn said(state: &AutoscaleState, key: &RouteKey, now: Moment) -> Said {
+    let Some(route) = state.store.get(key).and_then(|entry| entry.good.as_ref()) else {
+        return Said::Nothing;
+    };
+    match state.workloads.get(key) {
+        None => Said::Keep,
+        Some(Err(why)) if is_enabled(route, state.default) => no("NoScaleTarget", why.clone()),
+        Some(Err(_)) => Said::Nothing,
+        Some(Ok(target)) => match state.targets.get(target) {
+            None => Said::Keep,
+            Some(target) => of_target(target, route, now),
+        },
+    }
+}
+
+/// Whether a route without a workload would be scaled.
+fn is_enabled(route: &RouteSpec, default: AutoscaleDefault) -> bool {
+    route.scaling.autoscale.unwrap_or(default == AutoscaleDefault::On)
+}
+
+fn of_target(target: &TargetState, route: &RouteSpec, now: Moment) -> Said {
+    let workload = &target.spec.workload;
+    match &target.spec.standing {
+        Standing::TurnedOff(by) if route.scaling.autoscale == Some(true) => {
+            let words =
+                format!("rouse.dev/autoscale of route {} turns the scaling of {workload} off", by.name);
+            no("TurnedOff", words)
+        }
+        Standing::NotEnabled | Standing::TurnedOff(_) => Said::Nothing,
+        Standing::Owned(owner) => {
+            let kind = match owner.kind {
+                OwnerKind::Hpa => "OwnedByHpa",
+                OwnerKind::ScaledObject => "OwnedByScaledObject",
+            };
+            no(kind, format!("{owner} scales {workload}, {ONLY_WAKES}"))
+        }
+        Standing::BadPolicy(why) => no("BadPolicy", why.clone()),
+        Standing::Managed(policy) => {
+            if let Some(why) = &target.missing {
+                return no("NoScaleTarget", why.clone());
+            }
+            match &target.decision {
+                None => Said::Keep,
+                Some(decision) => managed(target, decision, &policy.to_string(), now),
+            }
+        }
+    }
+}
+
+fn managed(target: &TargetState, decision: &Decision<ScaleToken>, policy: &str, now: Moment) -> Said {
+    let workload = &target.spec.workload;
+    if let Verdict::Blocked(block) = &target.verdict {
+        let kind = match block {
+            Block::UnknownOwners(_) => Some("BlockedByUnknownOwners"),
+            Block::Failed(_) => Some("BlockedByApiServer"),
+            // These pass by themselves, soon.
+            Block::NewRoute | Block::NotPrepared | Block::WakeBudget => None,
+        };
+        return kind.map_or(Said::Keep, |kind| no(kind, format!("{workload}: {block}")));
+    }
+    let kind = match &decision.reason {
+        // Passes after a window, and happens to all routes whenever another replica leads.
+        ScaleReason::WarmingUp { .. } => return Said::Keep,
+        reason if is_blind(reason) && target.blind_since.is_none_or(|since| now < since + PATIENCE) => {
+            return Said::Wait;
+        }
+        ScaleReason::ReporterStale { .. } => Some("BlockedBySilentGateway"),
+        ScaleReason::NoReporters => Some("BlockedWithoutGateways"),
+        ScaleReason::TooManyReporters => Some("BlockedByTooManyGateways"),
+        _ => None,
+    };
+    let words = format!("{workload}: {}, {policy}; {}", pods(decision.desired), decision.reason);
+    match kind {
+        Some(kind) => no(kind, words),
+        None => Said::Condition(Condition {
+            kind: AUTOSCALED,
+            holds: true,
+            reason: "Scaling",
+            message: cut(words),
+        }),
+    }
+}
+
+fn pods(count: u32) -> String {
+    if count == 1 { "1 pod".to_owned() } else { format!("{count} pods") }
+}
+
+fn no(reason: &'static str, message: String) -> Said {
+    Said::Condition(Condition { kind: AUTOSCALED, holds: false, reason, message: cut(message) })
+}

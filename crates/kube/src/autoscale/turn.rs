@@ -1,0 +1,330 @@
+//! One turn of the autoscaler: decisions → what is written, read or prepared now, and what keeps the rest from being done.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use rouse_core::endpoint::ServiceId;
+use rouse_core::scale::Autoscaler;
+use rouse_core::time::Moment;
+
+use super::catalog::Catalog;
+use super::state::AutoscaleState;
+use super::target::TargetKey;
+use super::target_state::{Block, JobKind, Observation, ScaleToken, TargetState, Verdict};
+use crate::events::ScaleChange;
+use crate::objects::workload::Workload;
+
+/// The most scales that are written at a time.
+pub(super) const WRITES: usize = 16;
+/// The most scales that are read at a time.
+pub(super) const READS: usize = 8;
+/// How old the observation of a workload that is not watched may be when it is scaled.
+const FRESH: Duration = Duration::from_secs(2);
+/// How often a workload that is not watched is read while it has pods.
+const READ_AGAIN: Duration = Duration::from_secs(15);
+/// The same, at zero: a decision that needs it reads it at once.
+const READ_AGAIN_AT_ZERO: Duration = Duration::from_mins(5);
+/// The first and the longest pause after a conflict: the watch brings the newer version.
+const CONFLICT: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(30));
+/// The first and the longest pause after another failure.
+const FAILURE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
+/// How long other proxies stay prepared for zero.
+const PREPARED: Duration = Duration::from_secs(5);
+/// The pause before other proxies are asked again.
+const PREPARE_AGAIN: Duration = Duration::from_secs(5);
+/// The pause when the budget of starts is used up.
+const BUDGET: Duration = Duration::from_secs(1);
+/// The pause when too many scales are read.
+const READ_LATER: Duration = Duration::from_millis(100);
+
+/// What a turn depends on besides the state.
+#[derive(Debug, Clone)]
+pub(super) struct TurnContext {
+    pub(super) now: Moment,
+    /// Seconds since the Unix epoch.
+    pub(super) unix_now: u64,
+    /// Whether this process may write.
+    pub(super) leads: bool,
+    /// Whether it is known what else scales workloads, or why not.
+    pub(super) owners: Result<(), String>,
+    /// Whether other proxies must be prepared for zero.
+    pub(super) prepares: bool,
+}
+
+/// Something to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Job {
+    /// Read the scale of a workload that is not watched.
+    Read { key: TargetKey, workload: Workload },
+    /// Ask other proxies to send the requests of these services elsewhere.
+    Prepare { key: TargetKey, services: BTreeSet<ServiceId> },
+    /// Tell them that it was for nothing.
+    Cancel { services: BTreeSet<ServiceId> },
+    /// Write the scale.
+    Write(WriteJob),
+}
+
+/// A scale to write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct WriteJob {
+    pub(super) key: TargetKey,
+    pub(super) workload: Workload,
+    /// The version that it was decided on.
+    pub(super) token: ScaleToken,
+    pub(super) change: ScaleChange,
+}
+
+/// What became of a [`Job`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum JobEnd {
+    /// The scale was read, or why not.
+    Read(TargetKey, Result<Observation, String>),
+    /// Whether other proxies are prepared.
+    Prepared(TargetKey, bool),
+    /// The scale was written, or why not.
+    Written(WriteJob, WriteEnd),
+}
+
+/// What became of a write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum WriteEnd {
+    /// It was written; this is the version now.
+    Written(String),
+    /// The workload had changed.
+    Conflict,
+    /// This process does not lead any more.
+    NotLeader,
+    /// It was refused, or the API server could not be reached.
+    Failed(String),
+}
+
+/// How many jobs of each kind are under way.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct UnderWay {
+    pub(super) writes: usize,
+    pub(super) reads: usize,
+}
+
+impl AutoscaleState {
+    /// Decides about all targets that are due, and says what to do. Returns the decisions that say something new.
+    pub(super) fn decide(&mut self, now: Moment) -> Vec<(TargetKey, &'static str)> {
+        let mut news = Vec::new();
+        for (key, decision) in self.fleet.decide(now) {
+            let Some(target) = self.targets.get_mut(&key) else { continue };
+            let code = decision.reason.code();
+            let floor = self.fleet.scaler(&key).map_or(0, Autoscaler::floor);
+            if target.decided(now, decision, floor) {
+                news.push((key.clone(), code));
+                self.touched.extend(target.spec.routes.iter().map(|route| route.key.clone()));
+            }
+            self.enqueue(&key);
+        }
+        news
+    }
+
+    /// The jobs that can begin now.
+    pub(super) fn jobs(&mut self, context: &TurnContext, under_way: UnderWay) -> Vec<Job> {
+        while let Some((_, key)) = self.timers.first().filter(|(due, _)| *due <= context.now).cloned() {
+            self.timers.pop_first();
+            self.enqueue(&key);
+        }
+        let (mut jobs, mut under_way) = (Vec::new(), under_way);
+        // All of these may need a slot for a write; what is left is considered when one is free.
+        while under_way.writes < WRITES
+            && let Some(key) = self.queue.pop_front()
+        {
+            let Some(target) = self.targets.get_mut(&key) else { continue };
+            target.queued = false;
+            let before = target.verdict.clone();
+            let (verdict, again, job) = self.consider(&key, context, under_way);
+            let Some(target) = self.targets.get_mut(&key) else { continue };
+            if before != verdict {
+                self.touched.extend(target.spec.routes.iter().map(|route| route.key.clone()));
+            }
+            target.verdict = verdict;
+            self.timers.extend(again.map(|again| (again, key.clone())));
+            match &job {
+                Some(Job::Read { .. }) => {
+                    (target.job, under_way.reads) = (Some(JobKind::Read), under_way.reads + 1);
+                }
+                Some(Job::Prepare { .. }) => target.job = Some(JobKind::Prepare),
+                Some(Job::Write(_)) => {
+                    (target.job, under_way.writes) = (Some(JobKind::Write), under_way.writes + 1);
+                }
+                Some(Job::Cancel { .. }) => target.prepared = None,
+                None => {}
+            }
+            jobs.extend(job);
+        }
+        jobs
+    }
+
+    /// When something is due next.
+    pub(super) fn next_due(&self) -> Option<Moment> {
+        self.fleet.next_due().into_iter().chain(self.timers.first().map(|(due, _)| *due)).min()
+    }
+
+    /// What becomes of the decision about a target now: a verdict, when to consider it again, and a job.
+    fn consider(
+        &mut self,
+        key: &TargetKey,
+        context: &TurnContext,
+        under_way: UnderWay,
+    ) -> (Verdict, Option<Moment>, Option<Job>) {
+        let Some(target) = self.targets.get(key) else { return (Verdict::Settled, None, None) };
+        if target.job.is_some() || target.spec.managed().is_none() {
+            return (target.verdict.clone(), None, None);
+        }
+        if needs_read(target, context.now) {
+            let (verdict, workload) = (target.verdict.clone(), target.spec.workload.clone());
+            if under_way.reads >= READS || !self.reads.try_take(context.now) {
+                return (verdict, Some(context.now + READ_LATER), None);
+            }
+            return (verdict, None, Some(Job::Read { key: key.clone(), workload }));
+        }
+        let cancel = |target: &TargetState| {
+            let services = target.spec.services.clone();
+            target.prepared.map(|_| Job::Cancel { services })
+        };
+        let goal = match target.goal() {
+            Ok(Some(goal)) => goal,
+            Ok(None) => return (Verdict::Settled, None, cancel(target)),
+            Err(verdict) => return (verdict, None, cancel(target)),
+        };
+        if goal > 0 && target.prepared.is_some() {
+            return (Verdict::Scale(goal), Some(context.now), cancel(target));
+        }
+        if !context.leads {
+            return (Verdict::Scale(goal), None, None);
+        }
+        if let Some(until) = target.not_before.filter(|until| context.now < *until) {
+            return (target.verdict.clone(), Some(until), None);
+        }
+        self.check(key, goal, context)
+    }
+
+    /// Whether `goal` may be written now.
+    fn check(
+        &mut self,
+        key: &TargetKey,
+        goal: u32,
+        context: &TurnContext,
+    ) -> (Verdict, Option<Moment>, Option<Job>) {
+        let now = context.now;
+        let Some(target) = self.targets.get(key) else { return (Verdict::Settled, None, None) };
+        let Some(decision) = &target.decision else { return (Verdict::Settled, None, None) };
+        if goal < decision.replicas
+            && let Err(why) = &context.owners
+        {
+            return (Verdict::Blocked(Block::UnknownOwners(why.clone())), None, None);
+        }
+        if goal == 0 {
+            if let Some(until) = target.spec.cools_down_until().filter(|until| context.unix_now < *until) {
+                let again = now + Duration::from_secs(until - context.unix_now);
+                return (Verdict::Blocked(Block::NewRoute), Some(again), None);
+            }
+            if context.prepares && target.prepared.is_none_or(|at| now >= at + PREPARED) {
+                let job = Job::Prepare { key: key.clone(), services: target.spec.services.clone() };
+                return (target.verdict.clone(), None, Some(job));
+            }
+        }
+        if decision.replicas == 0 && !self.budget.take(&key.namespace, now) {
+            return (Verdict::Blocked(Block::WakeBudget), Some(now + BUDGET), None);
+        }
+        let job = WriteJob {
+            key: key.clone(),
+            workload: target.spec.workload.clone(),
+            token: decision.token.clone(),
+            change: ScaleChange {
+                workload: key.to_string(),
+                from: decision.replicas,
+                to: goal,
+                why: decision.reason.to_string(),
+            },
+        };
+        (Verdict::Scale(goal), None, Some(Job::Write(job)))
+    }
+
+    /// A job has ended.
+    pub(super) fn ended(&mut self, now: Moment, end: &JobEnd) {
+        let (JobEnd::Read(key, _) | JobEnd::Prepared(key, _) | JobEnd::Written(WriteJob { key, .. }, _)) =
+            end;
+        let Some(target) = self.targets.get_mut(key) else { return };
+        target.job = None;
+        let again = match end {
+            JobEnd::Read(_, seen) => self.read_ended(now, key, seen.clone()),
+            JobEnd::Prepared(_, true) => {
+                target.prepared = Some(now);
+                // The decision may be another one by now.
+                if let Some(observed) = &target.observed {
+                    self.fleet.observe(now, key, observed.target());
+                }
+                None
+            }
+            JobEnd::Prepared(_, false) => {
+                target.verdict = Verdict::Blocked(Block::NotPrepared);
+                target.not_before = Some(now + PREPARE_AGAIN);
+                target.not_before
+            }
+            JobEnd::Written(job, end) => self.write_ended(now, job, end),
+        };
+        self.timers.extend(again.map(|again| (again, key.clone())));
+        self.enqueue(key);
+    }
+
+    fn read_ended(
+        &mut self,
+        now: Moment,
+        key: &TargetKey,
+        seen: Result<Observation, String>,
+    ) -> Option<Moment> {
+        let at_zero = seen.as_ref().is_ok_and(|seen| seen.replicas == 0);
+        let failed = seen.is_err();
+        self.observe(now, key, seen);
+        let target = self.targets.get_mut(key)?;
+        if failed {
+            return Some(target.back_off(now, FAILURE.0, FAILURE.1));
+        }
+        (target.failures, target.not_before) = (0, None);
+        Some(now + if at_zero { READ_AGAIN_AT_ZERO } else { READ_AGAIN })
+    }
+
+    fn write_ended(&mut self, now: Moment, job: &WriteJob, end: &WriteEnd) -> Option<Moment> {
+        let target = self.targets.get_mut(&job.key)?;
+        match end {
+            WriteEnd::Written(version) => {
+                (target.failures, target.not_before, target.prepared) = (0, None, None);
+                let ready = target.observed.as_ref().map_or(0, |seen| seen.ready);
+                let seen =
+                    Observation { replicas: job.change.to, ready, version: version.as_str().into(), at: now };
+                self.observe(now, &job.key, Ok(seen));
+                None
+            }
+            WriteEnd::Conflict => {
+                // Until the newer version is seen, every attempt would conflict again.
+                target.conflicted = true;
+                Some(target.back_off(now, CONFLICT.0, CONFLICT.1))
+            }
+            WriteEnd::NotLeader => None,
+            WriteEnd::Failed(why) => {
+                target.verdict = Verdict::Blocked(Block::Failed(why.clone()));
+                self.touched.extend(target.spec.routes.iter().map(|route| route.key.clone()));
+                Some(target.back_off(now, FAILURE.0, FAILURE.1))
+            }
+        }
+    }
+}
+
+/// Whether a workload that is not watched must be read before anything is done about it.
+fn needs_read(target: &TargetState, now: Moment) -> bool {
+    if Catalog::watches(&target.spec.workload) || target.not_before.is_some_and(|until| now < until) {
+        return false;
+    }
+    let Some(seen) = &target.observed else { return true };
+    let age = match target.goal() {
+        Ok(None) if seen.replicas > 0 => READ_AGAIN,
+        Ok(None) => READ_AGAIN_AT_ZERO,
+        _ => FRESH,
+    };
+    now >= seen.at + age
+}

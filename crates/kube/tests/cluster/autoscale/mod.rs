@@ -1,0 +1,9 @@
+//! The controller's side of scaling: which workloads are scaled, and what is written when.
+
+mod idle;
+mod leadership;
+mod load;
+mod owners;
+pub(crate) mod rig;
+mod status;
+mod targets;
