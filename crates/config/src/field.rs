@@ -331,7 +331,8 @@ pub fn closest<'k>(key: &str, keys: &[&'k str]) -> Option<&'k str> {
     let distance = |known: &&str| {
         let known = bare(known);
         let longer = known.len() >= 3 && written.starts_with(&known);
-        if longer { 1 } else { edits(&written, &known) }
+        let edits = edits(&written, &known);
+        if longer { edits.min(1) } else { edits }
     };
     let (distance, known) = keys.iter().map(|known| (distance(known), *known)).min()?;
     (distance <= if written.len() < 4 { 1 } else { 2 }).then_some(known)

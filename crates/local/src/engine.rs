@@ -19,6 +19,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::SystemTime;
 
 use rouse_core::endpoint::{PodUid, PortName, ServiceId};
 use rouse_core::engine::Engine;
@@ -60,6 +61,8 @@ pub struct LocalSettings {
     pub log_folder: Option<PathBuf>,
     /// How sidecars are started; `None`: no app can have one.
     pub sidecar: Option<SidecarLauncher>,
+    /// Reads the wall clock, for schedules.
+    pub wall_clock: fn() -> SystemTime,
 }
 
 /// There is no app with this name.

@@ -5,22 +5,22 @@
 //! state again, so the order of two events does not matter.
 
 mod pod_lifecycle;
+mod scaling;
 
 use std::collections::HashMap;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rouse_core::endpoint::PodUid;
 use rouse_core::registry::Registry;
-use rouse_core::scale::{Autoscaler, LoadReport, ObservedTarget, Owner, Reporter};
+use rouse_core::scale::{Autoscaler, Reporter};
 use rouse_core::service::Service;
 use rouse_core::start_failure::{StartFailure, StartFailureCause};
 use rouse_core::time::Moment;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::load::Meter;
+use super::load::LoadReader;
 use super::plan::{RunningPod, plan};
 use super::pod::{Pod, Stage};
 use super::publish::Publisher;
@@ -30,15 +30,8 @@ use super::{AppHandle, End, LocalEngine, failure_text, lock};
 use crate::restart_backoff::RestartBackoff;
 use pod_lifecycle::{PlannedProbe, PodReport};
 
-/// How often concurrency is sampled while there is load or a pod.
-const SAMPLE: Duration = Duration::from_millis(100);
-/// How often a load report is sent to the autoscaler.
-const REPORT: Duration = Duration::from_secs(1);
 /// After how long a pod that is not ready is reported, and how often the report is repeated.
 const SLOW: Duration = Duration::from_secs(1);
-/// How many decisions one step makes at most: a decision that changes the number of pods is followed by another.
-const DECISIONS: usize = 3;
-
 /// One app and its pods.
 pub(super) struct App {
     engine: Arc<LocalEngine>,
@@ -57,7 +50,7 @@ pub(super) struct App {
     failure: Option<(Moment, StartFailureCause)>,
     scaler: Autoscaler,
     gateway: Reporter,
-    meter: Meter,
+    load: LoadReader,
     desired: u32,
     reason: String,
     publisher: Publisher,
@@ -70,6 +63,8 @@ pub(super) struct App {
     news: bool,
     /// When a decision may differ although nothing happens.
     next_decision: Option<Moment>,
+    /// When to try again to start a pod ahead of a request.
+    start_ahead_again: Option<Moment>,
     /// When to check for slow or failing pods again.
     look: Option<Moment>,
     trouble: Option<String>,
@@ -85,6 +80,7 @@ impl App {
         let mut scaler = Autoscaler::created(spec.policy.clone(), now);
         // Cannot fail: one reporter is below the limit.
         scaler.list(now, [gateway.clone()]).ok();
+        let load = LoadReader::new(handle.service.meter());
         Self {
             service: Arc::clone(&handle.service),
             engine,
@@ -99,7 +95,7 @@ impl App {
             failure: None,
             scaler,
             gateway,
-            meter: Meter::new(now),
+            load,
             desired: 0,
             reason: String::new(),
             publisher: Publisher::new(),
@@ -108,6 +104,7 @@ impl App {
             notified: true,
             news: true,
             next_decision: None,
+            start_ahead_again: None,
             look: None,
             trouble: None,
             noted: None,
@@ -208,103 +205,6 @@ impl App {
         // Check for trouble at once: nothing else would clear the old report of an idle app.
         self.look = None;
         self.service.start_over();
-    }
-
-    /// Whether to stop trying until the next request: the app cannot be started, and no request waits for it.
-    fn is_given_up(&self) -> bool {
-        let down = self.restarts.due().is_some() && !self.pods.iter().any(Pod::stays);
-        self.is_started_by_requests_alone() && down && self.service.holds() == 0
-    }
-
-    /// Whether it cannot be started and only a request may try again. With `min` or a pin above 0, it is tried without one.
-    fn is_started_by_requests_alone(&self) -> bool {
-        let hopeless =
-            matches!(self.failure, Some((_, StartFailureCause::CannotRun | StartFailureCause::CrashLooping)));
-        hopeless && self.scaler.pinned().unwrap_or(self.spec.policy.min()) == 0
-    }
-
-    fn give_up(&mut self, now: Moment) {
-        let from = std::mem::replace(&mut self.desired, 0);
-        if from == 0 {
-            return;
-        }
-        "it keeps failing, and no request waits; the next request starts it again"
-            .clone_into(&mut self.reason);
-        self.tell(AppEventKind::Scaled { from, to: 0, reason: self.reason.clone() });
-        let reason = self.reason.clone();
-        // The autoscaler must see that the app is at zero: otherwise it would not treat the next request as a wake.
-        self.report(now, false);
-        self.decide(now);
-        self.reason = reason;
-        self.look = None;
-    }
-
-    /// Decides how many pods there should be, and starts and removes some.
-    fn scale(&mut self, now: Moment) {
-        let woken = self.handle.woken.swap(false, Ordering::Acquire);
-        if self.removed {
-            self.desired = 0;
-            "it was removed from the configuration file".clone_into(&mut self.reason);
-            self.meter.rest();
-            return self.reconcile(now);
-        }
-        if !woken && self.is_given_up() {
-            self.give_up(now);
-        }
-        let due = |moment: Option<Moment>| moment.is_some_and(|moment| moment <= now);
-        let report = due(self.meter.next_report(REPORT)) || due(self.scaler_due());
-        if std::mem::take(&mut self.news) || woken || report {
-            self.report(now, woken);
-            for _ in 0..DECISIONS {
-                let changed = self.decide(now);
-                // Reconcile between two decisions: "to zero" removes the pods that exist now, even if waiting requests need
-                // new ones.
-                self.reconcile(now);
-                if !changed {
-                    break;
-                }
-            }
-        } else {
-            if due(self.meter.next_sample(SAMPLE)) {
-                self.meter.sample(now, &self.service);
-            }
-            // The restart backoff of a pod may be over.
-            self.reconcile(now);
-        }
-        if self.is_idle() {
-            self.meter.rest();
-        }
-    }
-
-    /// Sends the load since the last report to the autoscaler.
-    fn report(&mut self, now: Moment, woken: bool) {
-        let mut report = self.meter.report(now, &self.service);
-        match (self.desired, woken) {
-            (0, true) => {
-                self.tell(AppEventKind::Wake);
-                // The request behind the wake may not be counted yet, or may be gone. The wake counts in any case.
-                report.requests = report.requests.max(1);
-            }
-            // At zero only a wake counts: wakes have a budget, and a held request may have to wait for it.
-            (0, false) => report = LoadReport { span: report.span, ..LoadReport::default() },
-            _ => {}
-        }
-        // Cannot fail: there is one reporter.
-        self.scaler.report(now, &self.gateway, &report).ok();
-    }
-
-    /// Asks the autoscaler for a decision. Returns whether the desired number of pods changed.
-    fn decide(&mut self, now: Moment) -> bool {
-        let ready = self.pods.iter().filter(|pod| pod.is_ready()).count();
-        let ready = u32::try_from(ready).unwrap_or(u32::MAX);
-        // Desired pods, not running ones: a crashed pod is still desired, and the surge pod of a rollout is not.
-        let observed = ObservedTarget { replicas: self.desired, ready, owner: Owner::Rouse, token: () };
-        let decision = self.scaler.decide(now, observed);
-        self.reason = decision.reason.to_string();
-        let Some(to) = decision.change() else { return false };
-        let from = std::mem::replace(&mut self.desired, to);
-        self.tell(AppEventKind::Scaled { from, to, reason: self.reason.clone() });
-        true
     }
 
     /// Starts missing pods and begins to remove surplus ones.
@@ -409,30 +309,18 @@ impl App {
         }
     }
 
-    /// Whether there are no pods and no held requests.
-    fn is_idle(&self) -> bool {
-        self.pods.is_empty() && self.service.holds() == 0
-    }
-
-    fn scaler_due(&self) -> Option<Moment> {
-        // At zero, only a wake starts a pod.
-        let asleep = self.desired == 0 && self.is_idle();
-        self.next_decision.filter(|_| !asleep)
-    }
-
     /// When the next step is due although nothing happens.
     fn due(&mut self, end: End) -> Option<Moment> {
         if end != End::Not {
             return None;
         }
         let now = self.engine.now();
-        self.next_decision = self.scaler.next_due(now);
+        self.next_decision = self.next_decision_after(now);
         let looks = self.pods.iter().filter_map(|pod| pod.next_look(now));
         let again = self.restarts.due().filter(|due| now < *due && self.desired > 0);
         let trouble = self.look.filter(|_| !self.pods.is_empty() || self.desired > 0);
         let decision = self.scaler_due().filter(|_| !self.removed);
-        let times =
-            [self.meter.next_sample(SAMPLE), self.meter.next_report(REPORT), again, trouble, decision];
+        let times = [self.load.next_reading(), again, trouble, decision];
         times.into_iter().flatten().chain(looks).min()
     }
 
@@ -481,6 +369,7 @@ mod tests {
             log_keep: 0,
             log_folder: None,
             sidecar: None,
+            wall_clock: || std::time::SystemTime::UNIX_EPOCH,
         });
         let registry = Registry::new(
             rouse_core::registry::RegistrySettings::default(),
@@ -491,6 +380,29 @@ mod tests {
         let handle = engine.newcomers().pop().unwrap();
         assert!(engine.newcomers().is_empty(), "it has one owner");
         App::new(engine, registry, handle)
+    }
+
+    #[tokio::test]
+    async fn a_failing_app_is_kept_at_what_its_schedule_says_and_is_not_given_up() {
+        let mut app = owner();
+        let settings = scale::ScaleSettings {
+            schedule: "daily 00:00-24:00 UTC = 2".parse().unwrap(),
+            ..Default::default()
+        };
+        app.engine.apply(&app.registry, vec![AppSpec { policy: (&settings).try_into().unwrap(), ..spec() }]);
+        app.notified = true;
+        for _ in 0..6 {
+            app.step(End::Not);
+            assert_eq!(app.desired, 2, "{}", app.reason);
+            while let Some(news) = app.tasks.join_next().await {
+                app.hear(news.unwrap());
+            }
+            app.engine.settings.clock.sleep_until(app.restarts.due().unwrap()).await;
+        }
+        assert!(
+            app.due(End::Not).unwrap() <= app.engine.now() + Duration::from_mins(1),
+            "the wall clock may be set"
+        );
     }
 
     #[tokio::test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::future::pending;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use rouse_core::endpoint::{Endpoint, PodUid, PortName, ServiceId, State};
 use rouse_core::engine::Engine as _;
@@ -63,6 +63,11 @@ pub(crate) fn app(name: &str, argv: &[&str]) -> AppSpec {
     }
 }
 
+/// The wall clock: it always shows Monday, 2026-01-05 08:30 UTC.
+fn monday_morning() -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_mins(29_460_030)
+}
+
 /// A policy that never scales to zero within a test, with changes.
 pub(crate) fn policy(change: impl FnOnce(&mut scale::ScaleSettings)) -> scale::ScalePolicy {
     let mut settings = scale::ScaleSettings {
@@ -100,6 +105,7 @@ impl Bench {
             log_keep: 1 << 20,
             log_folder: None,
             sidecar,
+            wall_clock: monday_morning,
         });
         let registry =
             Registry::new(registry::RegistrySettings::default(), Arc::new(clock), Arc::clone(&engine) as _);

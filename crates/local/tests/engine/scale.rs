@@ -130,6 +130,30 @@ async fn the_minimum_is_there_without_a_request() {
 }
 
 #[tokio::test]
+async fn a_schedule_keeps_pods_without_a_request_at_its_times_only() {
+    let scheduled = |schedule: Option<&str>| {
+        let mut app = server("hello");
+        app.policy = policy(|settings| {
+            settings.schedule = schedule.map(|text| text.parse().unwrap()).unwrap_or_default();
+            settings.idle_after = Duration::from_millis(300);
+        });
+        app
+    };
+    // The wall clock of the bench shows Monday, 8:30 UTC.
+    let mut bench = Bench::new([scheduled(Some("Mon 09:00-18:00 UTC = 3; Tue 00:00-24:00 UTC = 3"))]);
+    assert_eq!(bench.meanwhile().await, [AppEventKind::Declared], "not yet");
+    bench.apply([scheduled(Some("Mon 09:00-18:00 Europe/Berlin = 2"))]);
+    let status = bench.ready("hello", 2).await;
+    assert_eq!(status.reason, "the load needs fewer pods, but this is what the schedule says");
+    // Longer than idle-after.
+    bench.meanwhile().await;
+    assert_eq!(bench.status("hello").desired, 2);
+    bench.apply([scheduled(None)]);
+    bench.becomes("hello", "without pods", |status| status.pods.is_empty()).await;
+    bench.end().await;
+}
+
+#[tokio::test]
 async fn a_pin_holds_until_the_request_after_a_pin_at_zero() {
     let bench = Bench::new([server("hello")]);
     bench.engine.scale("hello", Some(3)).unwrap();
