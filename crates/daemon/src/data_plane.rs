@@ -29,7 +29,7 @@ use crate::process::signals::Signals;
 use crate::role::AT_ONCE;
 
 /// The name of the admin API's task.
-const ADMIN: &str = "the admin API";
+pub(crate) const ADMIN: &str = "the admin API";
 
 /// A data plane that does not serve yet, so that its role can first set routes and register metrics.
 pub(crate) struct DataPlane {
@@ -217,10 +217,19 @@ impl Tasks {
     }
 
     /// Waits until the task `name` has ended.
-    async fn ended(&mut self, name: &str) {
-        while let Some(ended) = self.0.join_next().await
-            && ended.ok().as_deref() != Some(name)
-        {}
+    pub(crate) async fn ended(&mut self, name: &str) {
+        self.all_ended(&[name]).await;
+    }
+
+    /// Waits until all tasks of these names have ended.
+    pub(crate) async fn all_ended(&mut self, names: &[&str]) {
+        let mut left = names.to_vec();
+        while !left.is_empty()
+            && let Some(ended) = self.0.join_next().await
+        {
+            let ended = ended.unwrap_or_default();
+            left.retain(|name| *name != ended);
+        }
     }
 }
 

@@ -1,8 +1,10 @@
-//! The long-running commands [`gateway`], [`sidecar`] and [`up`], and what they share: lifecycle, settings, log, signals, drain,
+//! The long-running commands [`gateway`], [`controller`], [`sidecar`] and [`up`], and what they share: lifecycle, settings, log, signals, drain,
 //! certificates, listeners and admin API.
 
 pub mod admin;
 mod certificates;
+mod cluster_events;
+pub mod controller;
 mod data_plane;
 mod failure;
 pub mod gateway;
@@ -13,6 +15,7 @@ mod role;
 pub mod rouse_yaml;
 pub mod settings;
 pub mod sidecar;
+mod token_check;
 pub mod up;
 
 pub use failure::CommandError;
@@ -30,6 +33,9 @@ pub enum RoleCommand {
     /// Run the data plane on Kubernetes: hold requests until a pod is ready, in place of KEDA HTTP add-on's interceptor
     #[command(after_long_help = gateway::HELP, after_help = "See --help for examples.")]
     Gateway(gateway::GatewayArgs),
+    /// Scale the workloads of routes by their load on Kubernetes: up, down and to zero; and answer KEDA as its external scaler
+    #[command(after_long_help = controller::HELP, after_help = "See --help for examples.")]
+    Controller(controller::ControllerArgs),
     /// Run beside an app in its pod: tell gateways when it is ready, limit its requests, and drain it
     #[command(after_long_help = sidecar::HELP, after_help = "See --help for examples.")]
     Sidecar(sidecar::SidecarArgs),
@@ -41,6 +47,7 @@ impl RoleCommand {
         match self {
             RoleCommand::Up(args) => up::command(args),
             RoleCommand::Gateway(args) => gateway::command(args, out, err),
+            RoleCommand::Controller(args) => controller::command(args, out, err),
             RoleCommand::Sidecar(args) => sidecar::command(args, out, err),
         }
     }

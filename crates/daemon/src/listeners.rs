@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use rouse_config::settings::{AnySetting, SettingsDiagnostics, Values};
 use rouse_net::listen::{BindError, Listener, bind};
 use rouse_net::tls::ServerTls;
 use rouse_proxy::listen::{ListenerOptions, ProxyListener};
@@ -76,4 +77,26 @@ impl Listeners {
         let secure = secure.into_iter().map(|listener| ProxyListener { listener, options: with_tls.clone() });
         (plain.chain(secure).collect(), admin)
     }
+}
+
+/// Rejects two listeners on one address. Each address has the setting that names it.
+pub(crate) fn overlap(
+    all: &[(&'static dyn AnySetting, SocketAddr)],
+    values: &Values,
+    reading: &mut SettingsDiagnostics,
+) {
+    for (index, (setting, address)) in all.iter().enumerate() {
+        let collision = all.iter().take(index).find(|(_, first)| collide(*first, *address));
+        if let Some((other, first)) = collision {
+            let (name, other_name) = (setting.name(), other.name());
+            let what = format!("{name} {address} and {other_name} {first} overlap: choose another port");
+            reading.problem(values.first_origin(&[*setting, *other]), what);
+        }
+    }
+}
+
+fn collide(a: SocketAddr, b: SocketAddr) -> bool {
+    let everywhere = a.is_ipv4() == b.is_ipv4() && (a.ip().is_unspecified() || b.ip().is_unspecified());
+    // Port 0 stands for any free port, a different one each time.
+    a.port() == b.port() && a.port() != 0 && (a.ip() == b.ip() || everywhere)
 }

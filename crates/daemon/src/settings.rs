@@ -1,10 +1,13 @@
 //! Settings that several roles share, and value types of Rouse's own. The table of a role lists them next to its own settings.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rouse_config::settings::{DurationRange, Setting, SettingKind, Whole};
+use rouse_config::settings::{
+    AnySetting, DurationRange, FilePath, Origin, Setting, SettingKind, Text, Values, Whole,
+};
+use rouse_core::endpoint::ServiceId;
 use rouse_proxy::request::TrustedProxies;
 
 use crate::process::capacity::ConnectionCapacity;
@@ -119,6 +122,18 @@ pub static WORKERS: Setting<Option<usize>> = Setting::optional(
     "How many threads serve requests",
 );
 
+/// `--kubeconfig`.
+pub static KUBECONFIG: Setting<Option<PathBuf>> = Setting::optional(
+    "kubeconfig",
+    &FilePath { placeholder: "FILE" },
+    "the pod's ServiceAccount, else $KUBECONFIG or ~/.kube/config",
+    "The kubeconfig file of the cluster",
+);
+
+/// `--context`.
+pub static CONTEXT: Setting<Option<String>> =
+    Setting::optional("context", &Text, "the current one", "The context of the kubeconfig to use");
+
 /// `--shutdown-delay`, whose default depends on the role.
 pub const fn shutdown_delay(default: fn() -> Duration) -> Setting<Duration> {
     Setting::new(
@@ -138,4 +153,37 @@ pub const fn drain_timeout(default: fn() -> Duration) -> Setting<Duration> {
         default,
         "How long requests under way may take to finish after the shutdown delay",
     )
+}
+
+/// The origin and text of a problem with the file that `setting` names. The text names the setting unless the origin is its
+/// flag: a place in a file or a variable of KEDA does not always name it.
+pub(crate) fn about_file(values: &Values, setting: &'static dyn AnySetting, what: &str) -> (Origin, String) {
+    match values.origin(setting) {
+        flag @ Origin::Flag(_) => (flag, what.to_owned()),
+        other => (other, format!("{}: {what}", setting.name())),
+    }
+}
+
+/// `NAMESPACE/NAME`.
+#[derive(Debug, Clone, Copy)]
+pub struct ServiceName;
+
+impl SettingKind for ServiceName {
+    type Value = ServiceId;
+
+    fn placeholder(&self) -> &'static str {
+        "NAMESPACE/NAME"
+    }
+
+    fn allowed(&self) -> String {
+        "the namespace and the name of a Service, like rouse-system/rouse-register".to_owned()
+    }
+
+    fn parse(&self, text: &str, _folder: &Path) -> Result<ServiceId, String> {
+        text.parse().map_err(|_| self.allowed())
+    }
+
+    fn show(&self, service: &ServiceId) -> String {
+        service.to_string()
+    }
 }

@@ -17,7 +17,7 @@ impl Refusal {
         Self { status, why: why.into() }
     }
 
-    pub(super) fn bad_request(why: impl Into<String>) -> Self {
+    pub(crate) fn bad_request(why: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, why)
     }
 

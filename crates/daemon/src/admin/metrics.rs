@@ -17,8 +17,7 @@ use rouse_core::endpoint::{ServiceId, Source, State};
 use rouse_core::registry::Registry;
 use rouse_core::snapshot::PortView;
 use rouse_core::time::Clock;
-use rouse_kube::client::watch::WatchState;
-use rouse_kube::cluster::Cluster;
+use rouse_kube::client::watch::{WatchReport, WatchState};
 use rouse_local::engine::{AppEvent, AppEventKind};
 use rouse_net::tls::ServerTls;
 use rouse_proxy::telemetry::metrics::{OwnedFamily, register, seconds};
@@ -125,8 +124,11 @@ fn source(registry: &Registry, service: &ServiceId, pod: &str) -> Option<Source>
     Some(found.source)
 }
 
-/// Exports the state of the cluster's watches at each scrape.
-pub struct WatchCollector(Arc<Cluster>, Arc<dyn Clock>);
+/// The state of watches, read at each scrape.
+type ReadWatches = Box<dyn Fn() -> Vec<WatchReport> + Send + Sync>;
+
+/// Exports the state of the watches of the API server at each scrape.
+pub struct WatchCollector(ReadWatches, Arc<dyn Clock>);
 
 impl fmt::Debug for WatchCollector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -135,15 +137,19 @@ impl fmt::Debug for WatchCollector {
 }
 
 impl WatchCollector {
-    /// Registers all watches of `cluster`; `clock` is the clock of their times.
-    pub fn register(cluster: Arc<Cluster>, clock: Arc<dyn Clock>, metrics: &mut Metrics) {
-        metrics.register_collector(Box::new(Self(cluster, clock)));
+    /// Registers the watches that `watches` returns; `clock` is the clock of their times.
+    pub fn register(
+        watches: impl Fn() -> Vec<WatchReport> + Send + Sync + 'static,
+        clock: Arc<dyn Clock>,
+        metrics: &mut Metrics,
+    ) {
+        metrics.register_collector(Box::new(Self(Box::new(watches), clock)));
     }
 }
 
 impl Collector for WatchCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let (watches, now) = (self.0.watches(), self.1.now());
+        let (watches, now) = ((self.0)(), self.1.now());
         let help = "How long the watch of the API server has been broken; 0 while it works";
         let name = "rouse_watch_broken_seconds";
         let mut broken = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;

@@ -37,7 +37,7 @@ use crate::process::ready::Ready;
 pub use app_control::MOST_PODS;
 pub(crate) use error_response::Refusal;
 pub(crate) use limiter::Place;
-pub(crate) use origin_check::check_hook;
+pub(crate) use origin_check::{check as check_origin, check_hook};
 pub(crate) use server::Peer;
 pub use server::serve;
 

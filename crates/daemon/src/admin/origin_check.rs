@@ -22,7 +22,7 @@ const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Passes a request on, or answers 403 with the reason, or 408 if its body is late.
-pub(super) async fn check(request: Request, next: Next) -> Response {
+pub(crate) async fn check(request: Request, next: Next) -> Response {
     if let Err(refusal) = admit(request.headers()) {
         return refusal.into_response();
     }

@@ -3,14 +3,16 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
-use rouse_config::settings::{AnySetting, Origin, SettingsDiagnostics, Values};
+use rouse_config::settings::{AnySetting, SettingsDiagnostics, Values};
+
+use crate::listeners::overlap;
 
 use super::settings::{
     ADMIN, ASSIGNED_HOSTS, AssignedHost, ClientAuthMode, CredentialKind, KEDA_COMPAT, LISTEN,
     MAX_HEADER_SIZE, MAX_HOLDS, MAX_HOLDS_TOTAL, MAX_REQUEST_LINE, REGISTER_AUTH, REGISTER_CLIENT_CA,
-    REGISTER_KEYS, REGISTER_LISTEN, REGISTER_SERVICE, REGISTER_TLS_CERT, REGISTER_TLS_KEY, TLS_CERT,
-    TLS_CERT_DIR, TLS_CLIENT_AUTH, TLS_CLIENT_CA, TLS_KEY, TLS_LISTEN, TLS_MAX_VERSION, TLS_MIN_VERSION,
-    UPSTREAM_SKIP_VERIFY, WATCH_NAMESPACE,
+    REGISTER_KEYS, REGISTER_LISTEN, REGISTER_SERVICE, REGISTER_TLS_CERT, REGISTER_TLS_KEY, REPORT_CA,
+    REPORT_TO, TLS_CERT, TLS_CERT_DIR, TLS_CLIENT_AUTH, TLS_CLIENT_CA, TLS_KEY, TLS_LISTEN, TLS_MAX_VERSION,
+    TLS_MIN_VERSION, UPSTREAM_SKIP_VERIFY, WATCH_NAMESPACE,
 };
 
 /// Reports settings that contradict each other or have no effect.
@@ -24,6 +26,7 @@ pub(super) fn together(values: &Values, reading: &mut SettingsDiagnostics) {
     assigned_hosts(values, reading);
     registration(values, reading);
     listed_gateways(values, reading);
+    reports(values, reading);
     if values.get(&UPSTREAM_SKIP_VERIFY) {
         reading.warn(
             values.first_origin(&[&UPSTREAM_SKIP_VERIFY]),
@@ -45,20 +48,7 @@ fn listeners(values: &Values, reading: &mut SettingsDiagnostics) {
         .chain(named(&ADMIN, vec![values.get(&ADMIN)]))
         .chain(named(&REGISTER_LISTEN, values.get(&REGISTER_LISTEN).into_iter().collect()))
         .collect();
-    for (index, (setting, address)) in all.iter().enumerate() {
-        let collision = all.iter().take(index).find(|(_, first)| collide(*first, *address));
-        if let Some((other, first)) = collision {
-            let (name, other_name) = (setting.name(), other.name());
-            let what = format!("{name} {address} and {other_name} {first} overlap: choose another port");
-            reading.problem(values.first_origin(&[*setting, *other]), what);
-        }
-    }
-}
-
-fn collide(a: SocketAddr, b: SocketAddr) -> bool {
-    let everywhere = a.is_ipv4() == b.is_ipv4() && (a.ip().is_unspecified() || b.ip().is_unspecified());
-    // Port 0 stands for any free port, a different one each time.
-    a.port() == b.port() && a.port() != 0 && (a.ip() == b.ip() || everywhere)
+    overlap(&all, values, reading);
 }
 
 fn certificates(values: &Values, reading: &mut SettingsDiagnostics) {
@@ -129,6 +119,14 @@ fn holds(values: &Values, reading: &mut SettingsDiagnostics) {
             total / 4
         );
         reading.warn(values.first_origin(&SETTINGS), what);
+    }
+}
+
+/// Warns about the CA of controllers to which nothing is reported.
+fn reports(values: &Values, reading: &mut SettingsDiagnostics) {
+    let certain = reading.is_certain_of(&[&REPORT_TO, &REPORT_CA]);
+    if certain && values.get(&REPORT_TO).is_none() && values.get(&REPORT_CA).is_some() {
+        reading.warn(values.first_origin(&[&REPORT_CA]), "it has no effect without --report-to");
     }
 }
 
@@ -203,15 +201,6 @@ fn assigned_hosts(values: &Values, reading: &mut SettingsDiagnostics) {
                 format!("{host} is assigned to {owner} and to {namespace}: a host belongs to one namespace");
             reading.problem(values.first_origin(&[&ASSIGNED_HOSTS]), what);
         }
-    }
-}
-
-/// The origin and text of a problem with the file that `setting` names. The text names the setting unless the origin is its
-/// flag: a place in a file or a variable of KEDA does not always name it.
-pub(super) fn about_file(values: &Values, setting: &'static dyn AnySetting, what: &str) -> (Origin, String) {
-    match values.origin(setting) {
-        flag @ Origin::Flag(_) => (flag, what.to_owned()),
-        other => (other, format!("{}: {what}", setting.name())),
     }
 }
 

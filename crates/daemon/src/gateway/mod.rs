@@ -2,8 +2,8 @@
 
 mod args;
 mod check;
-mod events;
 mod keda;
+mod load_reports;
 mod own_addresses;
 mod probers;
 mod registration;

@@ -2,7 +2,6 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use rouse_config::settings::{AnySetting, Problem, Values};
 use rouse_core::endpoint::State;
@@ -20,17 +19,14 @@ use rouse_register::server::{
     RegistrationRates, RegistrationServer, RegistrationSettings,
 };
 use tokio::net::TcpListener;
-use tokio::time::{Instant, sleep_until};
 
-use super::check::about_file;
 use super::registration_thread;
-use super::settings::{self as set, CredentialKind, TokenCheckMode};
+use super::settings::{self as set, CredentialKind};
 use crate::data_plane::Serving;
 use crate::failure::{CommandError, failed};
 use crate::process::time_of_day;
-
-/// The pause before the cluster is asked again for its issuer.
-const ISSUER_PAUSE: Duration = Duration::from_secs(5);
+use crate::settings::about_file;
+use crate::token_check::token_check;
 
 /// The opened files of the registration listener.
 #[derive(Debug, Default)]
@@ -154,7 +150,7 @@ pub(super) fn start(
         let mut parts = parts;
         if accepts(&values, CredentialKind::Token) {
             let check = tokio::select! {
-                check = token_check(&values, &cluster) => check,
+                check = check_of(&values, &cluster) => check,
                 () = end.cancelled() => return,
             };
             let tokens = TokenAuthenticator::new(check, TokenSettings::default(), time_of_day);
@@ -193,29 +189,12 @@ fn report<E: std::fmt::Display>(loaded: Result<(), E>, consequence: &str) {
     }
 }
 
-/// How tokens are checked. Waits until the cluster has told its issuer, unless the operator has.
-async fn token_check(values: &Values, cluster: &Arc<Cluster>) -> TokenCheck {
-    if values.get(&set::REGISTER_TOKEN_CHECK) == TokenCheckMode::TokenReview {
-        return TokenCheck::Review(Arc::new(cluster.token_reviews()));
-    }
-    let keys = cluster.issuer_keys();
-    let issuer = match values.get(&set::REGISTER_ISSUER) {
-        Some(issuer) => issuer,
-        None => loop {
-            match keys.issuer().await {
-                Ok(issuer) => break issuer,
-                Err(reason) => {
-                    tracing::error!(
-                        reason,
-                        "pods cannot register: the issuer of the cluster's tokens is not known; set --register-issuer, or \
-                         use --register-token-check tokenreview"
-                    );
-                    sleep_until(Instant::now() + ISSUER_PAUSE).await;
-                }
-            }
-        },
-    };
-    TokenCheck::KeySet { issuer, source: Arc::new(keys) }
+/// How tokens are checked.
+async fn check_of(values: &Values, cluster: &Arc<Cluster>) -> TokenCheck {
+    let (mode, issuer) = (values.get(&set::REGISTER_TOKEN_CHECK), values.get(&set::REGISTER_ISSUER));
+    let refused = "pods cannot register: the issuer of the cluster's tokens is not known; set --register-issuer, or use \
+                   --register-token-check tokenreview";
+    token_check(mode, issuer, (cluster.token_reviews(), cluster.issuer_keys()), refused).await
 }
 
 /// The gateways in service: the ready endpoints of the registration Service, as this gateway knows them.

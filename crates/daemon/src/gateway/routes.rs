@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, StatusCode};
+use rouse_core::load_meter::LoadMeter;
 use rouse_core::registry::Registry;
 use rouse_core::routing_mode::RoutingMode;
 use rouse_kube::objects::route::{NoWakeSpec, RouteKey, RouteSpec, RuleSpec, StaticMode};
@@ -34,8 +35,8 @@ pub struct RouteDefaults {
     pub direct: RoutingMode,
 }
 
-/// Builds route tables, and keeps the state that survives a rebuild: health of `ClusterIP`s, and counts of pending
-/// requests.
+/// Builds route tables, and keeps the state that survives a rebuild: health of `ClusterIP`s, counts of pending requests, and
+/// meters of load.
 #[derive(Debug)]
 pub struct RouteTableBuilder {
     registry: Arc<Registry>,
@@ -45,6 +46,7 @@ pub struct RouteTableBuilder {
     owners: Arc<[(HostPattern, Arc<str>)]>,
     cluster_ips: HashMap<Arc<[SocketAddr]>, Arc<ClusterIp>>,
     pending: HashMap<RouteKey, Arc<PendingLimit>>,
+    meters: HashMap<RouteKey, Arc<LoadMeter>>,
 }
 
 impl RouteTableBuilder {
@@ -58,8 +60,8 @@ impl RouteTableBuilder {
     ) -> Self {
         let owner = |(host, namespace): (&String, &String)| Some((host.parse().ok()?, (**namespace).into()));
         let owners = assigned.iter().filter_map(owner).collect();
-        let (cluster_ips, pending) = (HashMap::new(), HashMap::new());
-        Self { registry, defaults, upstreams, owners, cluster_ips, pending }
+        let (cluster_ips, pending, meters) = (HashMap::new(), HashMap::new(), HashMap::new());
+        Self { registry, defaults, upstreams, owners, cluster_ips, pending, meters }
     }
 
     /// The table of all `plans`.
@@ -71,12 +73,16 @@ impl RouteTableBuilder {
             owners: Arc::clone(&self.owners),
             cluster_ips: HashMap::new(),
             pending: HashMap::new(),
+            meters: HashMap::new(),
         };
         let mut rules = Vec::new();
         for plan in plans {
             fresh.enter(self, plan, &mut rules);
         }
-        *self = fresh;
+        let before = std::mem::replace(self, fresh);
+        for (_, meter) in before.meters.into_iter().filter(|(key, _)| !self.meters.contains_key(key)) {
+            meter.retire();
+        }
         RouteTable::with_owners(rules, self.owners.iter().cloned())
     }
 
@@ -86,6 +92,7 @@ impl RouteTableBuilder {
         let target = self.target(before, spec, &plan.target);
         let fallback = plan.fallback.as_ref().map(|fallback| self.target(before, spec, fallback));
         let timeouts = timeouts(spec, self.defaults.timeouts);
+        let meter = self.meter(before, spec);
         let route = |no_pod| {
             Arc::new(Route {
                 name: RouteName::from(&*name),
@@ -93,6 +100,7 @@ impl RouteTableBuilder {
                 target: target.clone(),
                 timeouts,
                 no_pod,
+                meter: Some(Arc::clone(&meter)),
             })
         };
         // Add these before the route's own rules: of equal rules the first one matches.
@@ -143,6 +151,14 @@ impl RouteTableBuilder {
             pending: self.pending(before, &plan.spec),
             passive: passive(&plan.spec.no_wake),
         }
+    }
+
+    /// Reuses the meter while the route exists: what is reported are differences.
+    fn meter(&mut self, before: &Self, spec: &RouteSpec) -> Arc<LoadMeter> {
+        let known = self.meters.get(&spec.key).or_else(|| before.meters.get(&spec.key)).cloned();
+        let meter = known.unwrap_or_else(|| self.registry.route_meter(spec.key.load_name()));
+        self.meters.insert(spec.key.clone(), Arc::clone(&meter));
+        meter
     }
 
     /// Reuses the counter while the limit stays the same, so that waiting requests stay counted.

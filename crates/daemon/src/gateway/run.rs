@@ -6,21 +6,23 @@ use std::sync::Arc;
 
 use rouse_config::settings::{SettingWarning, Values};
 use rouse_kube::client::connect;
-use rouse_kube::cluster::Cluster;
+use rouse_kube::cluster::{Cluster, ClusterEvent};
 use rouse_net::clock::TokioClock;
 use rouse_net::tls::ClientConfigs;
 use rouse_proxy::telemetry::access_log::{AccessLog, Writer};
 use rouse_register::server::RegistrationMetrics;
 use tokio_util::sync::CancellationToken;
 
+use super::load_reports::{self, ReportedRoutes};
 use super::probers::Probers;
 use super::routes::{RouteDefaults, RouteTableBuilder};
 use super::settings as set;
 use super::tls_files::LoadedCertificates;
 use super::upstream::Upstreams;
-use super::{events, own_addresses, registration};
+use super::{own_addresses, registration};
 use crate::admin::PodBackend;
 use crate::admin::metrics::{CertificateCollector, WatchCollector};
+use crate::cluster_events;
 use crate::data_plane::{AdminApi, DataPlane, MetricNames, Serving};
 use crate::failure::{CommandError, failed};
 use crate::listeners::{ListenAddresses, Listeners, Purpose};
@@ -30,6 +32,9 @@ use crate::process::signals::Signals;
 use crate::process::time_of_day;
 use crate::role::{self, ConsoleOutput, Role, RunEnd};
 use crate::settings as shared;
+
+/// What a gateway does until it knows all routes.
+const STARTING: &str = "requests are answered 503 (starting)";
 
 /// Runs until a signal or a failure.
 pub(super) fn run(
@@ -76,6 +81,7 @@ struct GatewayRole {
     cluster: Arc<Cluster>,
     builder: RouteTableBuilder,
     probers: Probers,
+    reported: ReportedRoutes,
     access: Option<Arc<dyn AccessLog>>,
 }
 
@@ -90,8 +96,8 @@ impl GatewayRole {
         for warning in opened.warnings.iter().chain(&opened.registration.warnings) {
             console.warn(&warning.to_string());
         }
-        let kubeconfig = values.get(&set::KUBECONFIG);
-        let context = values.get(&set::CONTEXT);
+        let kubeconfig = values.get(&shared::KUBECONFIG);
+        let context = values.get(&shared::CONTEXT);
         let connect = || connect::connect(kubeconfig.as_deref(), context.as_deref());
         let (client, clock) = (connect().await?, TokioClock::new());
         let mut settings = set::cluster_settings(values, own_sockets(&addresses), clock);
@@ -104,12 +110,16 @@ impl GatewayRole {
         let names = if values.get(&set::KEDA_COMPAT) { MetricNames::WithKeda } else { MetricNames::Own };
         let engine = Arc::clone(&cluster) as _;
         let mut plane = DataPlane::new(clock, set::registry_settings(values), engine, proxy, names);
-        WatchCollector::register(Arc::clone(&cluster), Arc::new(clock), &mut plane.metrics);
+        let watched = Arc::clone(&cluster);
+        WatchCollector::register(move || watched.watches(), Arc::new(clock), &mut plane.metrics);
+        cluster.register_metrics(&mut plane.metrics);
         CertificateCollector::register(opened.servers(), &mut plane.metrics);
         let register = listeners
             .register
             .take()
             .map(|listener| (listener, opened.registration, RegistrationMetrics::new(&mut plane.metrics)));
+        let reported = ReportedRoutes::default();
+        let reports = load_reports::client(values, (&plane.registry, &reported), clock, &mut plane.metrics)?;
         let upstreams = Upstreams::new(values);
         let configs = Arc::clone(upstreams.configs());
         let defaults =
@@ -128,8 +138,12 @@ impl GatewayRole {
         if let Some(register) = register {
             registration::start(values, register, &mut serving, &cluster)?;
         }
+        if let Some(reports) = reports {
+            // Until the very end: requests under way and held ones count during the drain.
+            serving.tasks.spawn("the load reports", reports.run(serving.end.clone()));
+        }
         greet(&addresses);
-        Ok(Self { serving, synced: false, cluster, builder, probers, access })
+        Ok(Self { serving, synced: false, cluster, builder, probers, reported, access })
     }
 
     /// Sets ready, and logs it, at the first call: requests are served from now on.
@@ -150,7 +164,7 @@ impl Role for GatewayRole {
         if !self.synced {
             tokio::select! {
                 () = self.cluster.synced() => {}
-                () = events::missing(&self.cluster) => {}
+                () = cluster_events::missing(|| self.cluster.missing(), STARTING) => {}
                 broken = self.serving.broken() => return RunEnd::Broken(broken),
             }
         }
@@ -159,6 +173,7 @@ impl Role for GatewayRole {
             self.serving.gateway.set_routes(self.builder.table(&newest));
             self.serving.event_metrics.keep(&self.serving.gateway.services());
             self.probers.follow(&newest);
+            self.reported.set(&newest);
             self.say_ready(newest.len());
             tokio::select! {
                 // Cannot fail: we own the cluster, and it owns the sender.
@@ -187,8 +202,13 @@ impl Role for GatewayRole {
 /// Spawns the tasks that follow the cluster.
 fn follow(serving: &mut Serving, cluster: &Arc<Cluster>, configs: Arc<ClientConfigs>) {
     let end = serving.end.clone();
-    let events = events::follow(cluster.events(), serving.event_metrics.clone());
-    serving.tasks.spawn("the reader of events", events);
+    let metrics = serving.event_metrics.clone();
+    let count = move |event: &ClusterEvent| match event {
+        ClusterEvent::Woken(..) => metrics.wake(true),
+        ClusterEvent::WakeFailed { .. } => metrics.wake(false),
+        _ => {}
+    };
+    serving.tasks.spawn("the reader of events", cluster_events::follow(cluster.events(), count));
     serving.tasks.spawn("the watch over pods' certificates", watch(configs, end.clone()));
     let running = Arc::clone(cluster).run(Arc::clone(&serving.registry), end);
     serving.tasks.spawn_with_reason(async {

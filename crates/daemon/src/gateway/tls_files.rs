@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rouse_config::settings::{AnySetting, Problem, Problems, Values};
 use rouse_net::tls::{ClientAuth, LoadError, Pem, ServerSettings, ServerTls, Versions, Warning};
 
-use super::check::about_file;
+use super::load_reports;
 use super::registration::{self, RegistrationFiles};
 use super::settings::{
     ClientAuthMode, TLS_CERT, TLS_CERT_DIR, TLS_CLIENT_AUTH, TLS_CLIENT_CA, TLS_KEY, TLS_LISTEN,
@@ -15,13 +15,14 @@ use super::settings::{
 use super::upstream::Upstreams;
 use crate::certificates::{CertificateFiles, Certificates, HTTPS, OpenError};
 use crate::rouse_yaml::Cert;
+use crate::settings::about_file;
 
 /// The opened certificates, and warnings about them.
 #[derive(Debug, Default)]
 pub(super) struct LoadedCertificates {
     /// The certificates of the TLS listeners, if there are any.
     pub(super) certificates: Option<Certificates>,
-    /// Warnings about the root certificates for pods.
+    /// Warnings about the root certificates for pods and controllers.
     pub(super) warnings: Vec<Warning>,
     /// The files of the registration listener.
     pub(super) registration: RegistrationFiles,
@@ -70,6 +71,7 @@ pub(super) fn open(values: &Values) -> Result<LoadedCertificates, Problems> {
             }
         }
     }
+    opened.warnings.extend(load_reports::read_roots(values, &mut problems));
     opened.registration = registration::open(values, &mut problems);
     Problems::none_in(problems, opened)
 }

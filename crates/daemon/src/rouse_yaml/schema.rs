@@ -5,7 +5,9 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
-use rouse_core::scale::{BadPolicy, ScaleSettings};
+use rouse_core::scale::{
+    BadPolicy, BadSchedule, DEFAULT_COLD_START_COST, IdlePolicy, ScaleSettings, Schedule,
+};
 use rouse_proxy::routing::{HostPattern, PathPrefix};
 
 use super::{
@@ -36,6 +38,9 @@ const APP: [&str; 12] = [
     "sidecar",
 ];
 
+const SCALE: [&str; 8] =
+    ["min", "max", "target", "limit", "idle-after", "idle", "cold-start-cost", "schedule"];
+
 /// The most pods of an app: each is a process on this machine.
 const MOST_PODS: u32 = 1000;
 const MOST_REQUESTS: u32 = 1_000_000;
@@ -43,6 +48,9 @@ const ZERO: HumanDuration = HumanDuration::secs(0);
 const SHORTEST: HumanDuration = HumanDuration::millis(1);
 /// The longest duration: a longer one is a mistake. It is far below where clocks overflow.
 const LONGEST: HumanDuration = HumanDuration::secs(30 * 24 * 3600);
+
+/// A cold start that is worth less is worth nothing.
+const SHORTEST_COST: HumanDuration = HumanDuration::secs(1);
 
 /// How often a ready pod is probed: more often would fill its log.
 const PROBE_INTERVAL: HumanDuration = HumanDuration::secs(10);
@@ -64,6 +72,9 @@ const HOST: &str =
     "a host like shop.example.com, a wildcard like \"*.example.com\", or \"*\", without a port";
 const PATH: &str = "a path that begins with a slash and has no ? and no #";
 const PROBE_PATH: &str = "a path like /healthz";
+const IDLE: &str = "fixed or learned";
+const SCHEDULE: &str = "expected days, times, a time zone and a number of pods, like Mon-Fri 08:00-18:00 Europe/Berlin = 2, \
+                        several with ; between them";
 const READINESS: &str = "tcp, {http: PATH} or {grpc: SERVICE}, each with an interval";
 
 /// The whole file. `folder` is the folder of the file, if the folders that it names must exist.
@@ -146,7 +157,7 @@ fn app(name: &str, field: &Field<'_>, folder: Option<&Path>, routes: &mut Once<R
     let name: Option<AppName> = name.parse().ok().or_else(bad_name);
     let app = field.section(&APP)?;
     let command = app.need("command", COMMAND, command);
-    let scale = scale(&app.section("scale", &["min", "max", "target", "limit", "idle-after"]));
+    let scale = scale(&app.section("scale", &SCALE));
     let probing = app.or("readiness", (Readiness::Tcp, PROBE_INTERVAL), readiness);
     let (hosts, paths) = ways_in(&app, name.as_ref(), field.place(), routes);
     Some(App {
@@ -269,6 +280,7 @@ fn is_probe_path(path: &str) -> bool {
 fn scale(scale: &Section<'_>) -> Option<AppScale> {
     let defaults = ScaleSettings::default();
     let max = scale.get("max").map_or(Some(3), |it| it.whole(1..=MOST_PODS));
+    let idle = idle_policy(scale);
     let settings = ScaleSettings {
         min: scale.or("min", 0, |it| it.whole(0..=MOST_PODS)),
         // While max is wrong, min cannot be compared with it.
@@ -276,8 +288,10 @@ fn scale(scale: &Section<'_>) -> Option<AppScale> {
         concurrency: Some(scale.or("target", 10.0, |it| it.parse("a number, like 10 or 0.5"))),
         limit: scale.or("limit", 0, |it| it.whole(0..=MOST_REQUESTS)),
         idle_after: scale
-            .or("idle-after", HumanDuration::secs(60), |it| it.duration(SHORTEST..=LONGEST))
+            .or("idle-after", idle.default_idle_after().into(), |it| it.duration(SHORTEST..=LONGEST))
             .get(),
+        idle,
+        schedule: scale.or("schedule", Schedule::default(), schedule),
         ..defaults
     };
     let refused = match AppScale::try_from(settings) {
@@ -290,6 +304,34 @@ fn scale(scale: &Section<'_>) -> Option<AppScale> {
         scale.refuse(key, &bad.allowed);
     }
     None
+}
+
+fn idle_policy(scale: &Section<'_>) -> IdlePolicy {
+    // `None`: the value is wrong, and reported already.
+    let learns = scale.get("idle").map_or(Some(false), |it| match it.text(IDLE)? {
+        "fixed" => Some(false),
+        "learned" => Some(true),
+        _ => it.refuse(IDLE),
+    });
+    let cost = scale.or("cold-start-cost", DEFAULT_COLD_START_COST.into(), |it| {
+        let cost = it.duration(SHORTEST_COST..=LONGEST)?;
+        if learns == Some(false) {
+            it.blame("this has a meaning only with idle: learned")
+        } else {
+            Some(cost)
+        }
+    });
+    match learns {
+        Some(true) => IdlePolicy::Learned { cold_start_cost: cost.get() },
+        _ => IdlePolicy::Fixed,
+    }
+}
+
+fn schedule(field: &Field<'_>) -> Option<Schedule> {
+    match field.text(SCHEDULE)?.parse() {
+        Ok(schedule) => Some(schedule),
+        Err(BadSchedule { part, what }) => field.blame(format!("{part:?}: {what}: {SCHEDULE}")),
+    }
 }
 
 fn timeouts(timeouts: &Section<'_>) -> AppTimeouts {

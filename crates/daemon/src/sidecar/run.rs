@@ -247,6 +247,7 @@ fn routes(values: &Values, service: &Arc<Service>) -> Result<RouteTable<Arc<Rout
         target: Target::Backend(Backend::direct(Arc::clone(service), port, protocol)),
         timeouts,
         no_pod: NoPodPolicy::default(),
+        meter: None,
     };
     Ok(RouteTable::new(vec![Rule {
         hosts: Vec::new(),

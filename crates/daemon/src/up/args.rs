@@ -23,6 +23,9 @@ pub struct UpArgs {
     /// The file with the apps [default: rouse.yaml or rouse.yml in this folder; if there is none, a built-in demo]
     #[arg(value_name = "FILE")]
     pub file: Option<PathBuf>,
+    /// For tests: all clocks but the wall clock run this many times faster, so that an hour of idleness takes a minute
+    #[arg(long, hide = true, value_name = "TIMES", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub clock_speed: Option<u32>,
     /// The settings that are given as flags.
     #[command(flatten)]
     pub flags: Flags<UpCommand>,

@@ -12,6 +12,7 @@ mod sidecars;
 pub mod source;
 
 use rouse_config::settings::Environment;
+use rouse_net::clock::TokioClock;
 
 pub use args::UpArgs;
 
@@ -37,7 +38,8 @@ pub fn command(args: &UpArgs) -> Result<(), CommandError> {
     let times =
         DrainTimes { delay: values.get(&SHUTDOWN_DELAY).into(), timeout: values.get(&DRAIN_TIMEOUT).into() };
     role::run(&values.clone(), ConsoleOutput::Terminal, times, async |console| {
-        let role = UpRole::start(values, source, config, (listeners, certificates), console)?;
+        let clock = TokioClock::faster(args.clock_speed.unwrap_or(1));
+        let role = UpRole::start(values, source, config, (listeners, certificates), clock, console)?;
         for warning in warnings {
             console.warn(&warning.to_string());
         }

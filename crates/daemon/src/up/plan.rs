@@ -122,5 +122,6 @@ fn route(app: &App, registry: &Registry) -> Route {
         target,
         timeouts: Timeouts { readiness, request, response_header, connect },
         no_pod: NoPodPolicy::default(),
+        meter: None,
     }
 }

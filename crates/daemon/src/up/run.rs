@@ -34,6 +34,7 @@ use crate::process::capacity::ConnectionCapacity;
 use crate::process::console::Console;
 use crate::process::drain::{DrainOutcome, DrainTimes};
 use crate::process::signals::Signals;
+use crate::process::time_of_day;
 use crate::role::{AT_ONCE, Role, RunEnd};
 use crate::rouse_yaml::{Cert, Config, Tls};
 use crate::settings::{HEADER_TIMEOUT, IDLE_TIMEOUT, MAX_CONNECTIONS, TRUSTED_PROXIES, WORKERS};
@@ -62,11 +63,11 @@ impl UpRole {
         source: ConfigSource,
         config: Config,
         (mut listeners, certificates): (Listeners, Option<Certificates>),
+        clock: TokioClock,
         console: &Console,
     ) -> Result<Self, CommandError> {
         let addresses = listeners.addresses();
         let tls = certificates.as_ref().map(Certificates::server).cloned();
-        let clock = TokioClock::new();
         let (key, register) = (RunKey::new()?, listeners.register.take());
         let sidecar = register.as_ref().map(|listener| key.launcher(listener.address()));
         let engine = local_engine(&source, &config, clock, sidecar)?;
@@ -243,6 +244,7 @@ fn local_engine(
         log_keep,
         log_folder,
         sidecar,
+        wall_clock: time_of_day,
     }))
 }
 

@@ -2,11 +2,12 @@
 
 mod limits;
 mod register;
+mod report;
 mod routing;
 mod tls;
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,12 +28,15 @@ use rouse_proxy::upstream::ColdStartHeaders;
 
 pub use self::limits::*;
 pub use self::register::*;
+pub use self::report::*;
 pub use self::routing::*;
 pub use self::tls::*;
 use super::{keda, upstream};
 use crate::logging::{LOG_FORMAT, LOG_LEVEL};
 use crate::process::time_of_day;
-use crate::settings::{TRUSTED_PROXIES, drain_timeout, everywhere, loopback, shutdown_delay};
+use crate::settings::{
+    CONTEXT, KUBECONFIG, TRUSTED_PROXIES, drain_timeout, everywhere, loopback, shutdown_delay,
+};
 
 /// The table of `rouse gateway`.
 pub static TABLE: SettingsTable = SettingsTable {
@@ -40,6 +44,7 @@ pub static TABLE: SettingsTable = SettingsTable {
         &LISTENING,
         &TLS,
         &REGISTRATION,
+        &REPORTS,
         &ROUTING,
         &TIMEOUTS,
         &HOLDS,
@@ -135,18 +140,6 @@ pub static HOST_OVERLAP: Setting<HostOverlap> = Setting::new(
     "Whether an exact host may be below a wildcard of another namespace: deny, so that the first claim keeps the other out, \
      or allow, so that the exact host takes precedence",
 );
-
-/// `--kubeconfig`.
-pub static KUBECONFIG: Setting<Option<PathBuf>> = Setting::optional(
-    "kubeconfig",
-    &FILE,
-    "the pod's ServiceAccount, else $KUBECONFIG or ~/.kube/config",
-    "The kubeconfig file of the cluster",
-);
-
-/// `--context`.
-pub static CONTEXT: Setting<Option<String>> =
-    Setting::optional("context", &Text, "the current one", "The context of the kubeconfig to use");
 
 /// `--cluster-domain`.
 pub static CLUSTER_DOMAIN: Setting<String> = Setting::new(

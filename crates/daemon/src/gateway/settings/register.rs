@@ -1,18 +1,19 @@
 //! The settings of push: where pods register, and how they prove who they are.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use rouse_config::settings::{Address, Choice, Group, Setting, SettingKind, Switch, Text};
+use rouse_config::settings::{Address, Choice, Group, Setting, Switch, Text};
 use rouse_core::endpoint::ServiceId;
 use rouse_net::auth::PushMode;
 
 use super::{FILE, PATH};
+use crate::settings::ServiceName;
+use crate::token_check::TOKEN_CHECKS;
+pub use crate::token_check::TokenCheckMode;
 
 const CREDENTIAL_KINDS: &[(&str, CredentialKind)] =
     &[("token", CredentialKind::Token), ("hmac", CredentialKind::Hmac), ("mtls", CredentialKind::Mtls)];
-const TOKEN_CHECKS: &[(&str, TokenCheckMode)] =
-    &[("jwks", TokenCheckMode::Jwks), ("tokenreview", TokenCheckMode::TokenReview)];
 const PUSH_MODES: &[(&str, PushMode)] =
     &[("off", PushMode::Off), ("observe", PushMode::Observe), ("on", PushMode::On)];
 
@@ -25,15 +26,6 @@ pub enum CredentialKind {
     Hmac,
     /// A client certificate.
     Mtls,
-}
-
-/// How tokens are checked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TokenCheckMode {
-    /// Offline, with the public keys of the issuer.
-    Jwks,
-    /// By asking the API server.
-    TokenReview,
 }
 
 pub(super) static REGISTRATION: Group = Group {
@@ -142,27 +134,3 @@ pub static REGISTER_SERVICE: Setting<Option<ServiceId>> = Setting::optional(
     "none",
     "The headless Service of the gateways' registration port, as NAMESPACE/NAME: answers to pods list its endpoints",
 );
-
-/// `NAMESPACE/NAME`.
-#[derive(Debug, Clone, Copy)]
-pub struct ServiceName;
-
-impl SettingKind for ServiceName {
-    type Value = ServiceId;
-
-    fn placeholder(&self) -> &'static str {
-        "NAMESPACE/NAME"
-    }
-
-    fn allowed(&self) -> String {
-        "the namespace and the name of a Service, like rouse-system/rouse-register".to_owned()
-    }
-
-    fn parse(&self, text: &str, _folder: &Path) -> Result<ServiceId, String> {
-        text.parse().map_err(|_| self.allowed())
-    }
-
-    fn show(&self, service: &ServiceId) -> String {
-        service.to_string()
-    }
-}

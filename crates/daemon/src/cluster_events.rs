@@ -1,30 +1,24 @@
-//! Logs the events of the cluster (watches, wakes, failed writes), and counts the wakes.
+//! Logs what happens between this process and the cluster: watches, wakes, scale writes, leadership, failed writes.
 
 use std::time::Duration;
 
 use rouse_kube::client::watch::{WatchReport, WatchState};
-use rouse_kube::cluster::{Cluster, ClusterEvent};
+use rouse_kube::events::{ClusterEvent, ScaleChange};
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::{Instant, sleep_until};
 
-use crate::admin::metrics::EventMetrics;
-
-/// The pause before a gateway that has not synced logs what it waits for. It doubles each time.
+/// The pause before a role that has not synced logs what it waits for. It doubles each time.
 const MISSING_FIRST: Duration = Duration::from_secs(2);
 /// The longest pause between these messages.
 const MISSING_MOST: Duration = Duration::from_mins(1);
 
-/// Logs and counts every event of the cluster.
-pub(super) async fn follow(mut events: Receiver<ClusterEvent>, event_metrics: EventMetrics) {
+/// Logs every event of the cluster, after `seen` has seen it. Ends when the sender is gone.
+pub(crate) async fn follow(mut events: Receiver<ClusterEvent>, seen: impl Fn(&ClusterEvent) + Send) {
     loop {
         match events.recv().await {
             Ok(event) => {
-                match &event {
-                    ClusterEvent::Woken(..) => event_metrics.wake(true),
-                    ClusterEvent::WakeFailed { .. } => event_metrics.wake(false),
-                    _ => {}
-                }
+                seen(&event);
                 log(&event);
             }
             Err(RecvError::Lagged(count)) => {
@@ -39,8 +33,8 @@ fn log(event: &ClusterEvent) {
     match event {
         ClusterEvent::Watch(report) => log_watch(report),
         ClusterEvent::Woken(service, pods) => tracing::info!(%service, pods, "woken"),
-        // Wakes are repeated while requests come: a failure is logged when it changes.
-        ClusterEvent::WakeFailed { again: true, .. } => {}
+        // Wakes are repeated while requests come, and syncs until they succeed: a failure is logged when it changes.
+        ClusterEvent::WakeFailed { again: true, .. } | ClusterEvent::SliceSyncFailed { again: true, .. } => {}
         ClusterEvent::WakeFailed { service, why, again: false } => {
             tracing::warn!(%service, reason = why, "cannot be woken");
         }
@@ -49,6 +43,17 @@ fn log(event: &ClusterEvent) {
         }
         ClusterEvent::LeftOut(what) => tracing::warn!(reason = what, "an object is ignored"),
         ClusterEvent::WriteFailed(why) => tracing::warn!(reason = why, "a write to the API server failed"),
+        ClusterEvent::SliceSyncFailed { service, why, again: false } => {
+            tracing::warn!(%service, reason = why, "EndpointSlices are not up to date");
+        }
+        ClusterEvent::Leader(true) => tracing::info!("this replica leads"),
+        ClusterEvent::Leader(false) => tracing::info!("this replica does not lead any more"),
+        ClusterEvent::Scaled(ScaleChange { workload, from, to, why }) => {
+            tracing::info!(workload, from, to, reason = why, "scaled");
+        }
+        ClusterEvent::ScaleFailed { change: ScaleChange { workload, from, to, .. }, failure } => {
+            tracing::warn!(workload, from, to, reason = failure, "cannot be scaled");
+        }
     }
 }
 
@@ -66,14 +71,14 @@ fn log_watch(WatchReport { kind, state, synced, .. }: &WatchReport) {
     }
 }
 
-/// Logs what a gateway that has not synced waits for, with growing pauses. Never returns.
-pub(super) async fn missing(cluster: &Cluster) {
+/// Logs what a role that has not synced waits for, with growing pauses. Never returns.
+pub(crate) async fn missing(missing: impl Fn() -> Vec<String>, consequence: &str) {
     let mut pause = MISSING_FIRST;
     loop {
         sleep_until(Instant::now() + pause).await;
         pause = (2 * pause).min(MISSING_MOST);
-        for what in cluster.missing() {
-            tracing::warn!("waiting for {what}; requests are answered 503 (starting)");
+        for what in missing() {
+            tracing::warn!("waiting for {what}; {consequence}");
         }
     }
 }
