@@ -9,6 +9,7 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use rouse_config::duration::HumanDuration;
+use rouse_core::endpoint::ServiceId;
 use rouse_core::slices::MaxEndpoints;
 use rouse_daemon::RoleCommand;
 use rouse_daemon::admin::MOST_PODS;
@@ -18,6 +19,7 @@ use rouse_daemon::up::settings::PrintedAddress;
 use crate::check::{self, CheckArgs};
 use crate::inject::{self, InjectArgs};
 use crate::install::{self, InstallArgs};
+use crate::simulate::{self, SimulateArgs};
 
 /// Holds a request until a pod is ready, sends it straight there, and lets a leaving pod finish.
 #[derive(Debug, Parser)]
@@ -60,6 +62,9 @@ pub enum Command {
     /// Show how Rouse reads Kubernetes objects, without a cluster
     #[command(after_help = EXIT_CODES)]
     Explain(Explain),
+    /// Replay a trace, or a built-in workload, and compare what scaling policies cost
+    #[command(after_long_help = simulate::HELP, after_help = "See --help for examples.")]
+    Simulate(SimulateArgs),
     /// Between `rouse up` and one pod; only `rouse up` can start it
     #[command(name = GUARDIAN, hide = true)]
     PodGuardian(PodGuardian),
@@ -217,6 +222,41 @@ pub enum Explained {
     /// Show the EndpointSlices that follow from these Pods and Services, by the rules of KEP-1672
     #[command(after_long_help = SLICES_HELP, after_help = "See --help for examples.")]
     Slices(ExplainSlices),
+    /// Show how a running controller scales a service: its policy, the last decision, and what its idle policy has learned
+    #[command(after_help = SCALING_HELP)]
+    Scaling(ExplainScaling),
+}
+
+/// The text at the end of `rouse explain scaling --help`.
+const SCALING_HELP: &str = "\
+Examples:
+  rouse explain scaling shop/cart --admin 10.244.0.12:9090
+  rouse explain scaling shop/cart --admin 10.244.0.12:9090 -o json
+
+Exit codes: 0 done, 1 the controller cannot be asked, 2 bad usage.";
+
+/// `rouse explain scaling`.
+#[derive(Debug, Args)]
+pub struct ExplainScaling {
+    /// The Service, as NAMESPACE/NAME
+    #[arg(value_name = "SERVICE")]
+    pub service: ServiceId,
+    /// The admin address of a `rouse controller`
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9090", value_parser = address)]
+    pub admin: SocketAddr,
+    /// The output format
+    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t)]
+    pub output: ScalingFormat,
+}
+
+/// The output format of `explain scaling`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum ScalingFormat {
+    /// Lines for people
+    #[default]
+    Text,
+    /// What the admin API answers
+    Json,
 }
 
 /// Where the objects come from.
@@ -347,9 +387,9 @@ Exit codes: 0 done, 1 failed while running, 2 bad usage or malformed input.";
 
 const SLICES_HELP: &str = "\
 Reads Pods, Services, Nodes and, if present, EndpointSlices. Every Service with a selector, or with the annotation \
-rouse.dev/selector: key=value,key2=value2, gets its slices. This is a calculation: Rouse writes no EndpointSlices to a \
-cluster today, and there \
-Kubernetes' own controller writes those of Services with a selector. Slices of other managers are ignored.
+rouse.dev/selector: key=value,key2=value2, gets its slices. This is a calculation: nothing is written. In a cluster, \
+Kubernetes' own controller writes the slices of Services with a selector, and `rouse controller --endpointslices` those of \
+Services with the annotation. Slices of other managers are ignored.
 
 New slices are shown as SERVICE-1, SERVICE-2 and so on, so that the same input always gives the same output; in a \
 cluster the API server picks the ending.

@@ -10,6 +10,7 @@ pub mod inject;
 mod input;
 pub mod install;
 mod names;
+pub mod simulate;
 
 use std::io::{self, BufWriter, Read, Write};
 use std::process::ExitCode;
@@ -58,6 +59,7 @@ pub fn run(rouse: &Rouse, streams: &mut Streams<'_>) -> Result<(), CommandError>
         Command::Scale(scale) => admin_client::scale(scale, streams),
         Command::Logs(logs) => admin_client::logs(logs, streams),
         Command::Explain(explain) => explain::run(explain, streams),
+        Command::Simulate(args) => simulate::run(args, streams),
         Command::DemoApp(app) => demo::run(app),
         // The guardian uses the process's own streams, so `main` starts it before these are wrapped.
         Command::PodGuardian(_) => {

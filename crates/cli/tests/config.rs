@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use rouse_cli::args::Rouse;
 use rouse_config::settings::Environment;
 use rouse_core::probe::ProbeCheck;
-use rouse_core::scale::{ScalePolicy, ScaleSettings};
+use rouse_core::scale::{IdlePolicy, ScalePolicy, ScaleSettings};
 use rouse_daemon::RoleCommand;
 use rouse_daemon::rouse_yaml::{
     self, App, AppCommand, AppPort, AppTimeouts, AppTransport, Cert, Config, LogRetention, Readiness, SHOWN,
@@ -199,6 +199,18 @@ fn every_key_can_be_set() {
     assert_eq!(app.scale.policy(), &ScalePolicy::try_from(&expected).unwrap());
     assert_eq!(app.scale.limit().unwrap().get(), 7);
 
+    let learned = |scale: &str| only_app(&format!("scale: {{{scale}}}")).scale.settings().clone();
+    let policy = |cost| IdlePolicy::Learned { cold_start_cost: cost };
+    let (ten, two) = (Duration::from_mins(10), Duration::from_mins(2));
+    // Until it has learned, the time for which an idle pod costs as much as a cold start.
+    assert_eq!(learned("idle: learned"), ScaleSettings { idle: policy(ten), idle_after: ten, ..settings() });
+    let both = learned("idle: learned, cold-start-cost: 2m, idle-after: 20s");
+    assert_eq!(both, ScaleSettings { idle: policy(two), idle_after: Duration::from_secs(20), ..settings() });
+    assert_eq!(learned("idle: fixed"), settings());
+    let schedule = "Mon-Fri 08:00-18:00 Europe/Berlin = 2; Sat 10:00-12:00 UTC = 1";
+    let scheduled = learned(&format!("schedule: '{schedule}'"));
+    assert_eq!(scheduled, ScaleSettings { schedule: schedule.parse().unwrap(), ..settings() });
+
     let app = only_app("timeouts: {readiness: 0s, request: 5m, response-header: 0ms, connect: 1ms}");
     let (request, connect) = (Some(Duration::from_mins(5)), Duration::from_millis(1));
     assert_eq!(app.timeouts, AppTimeouts { readiness: None, request, response_header: None, connect });
@@ -381,7 +393,7 @@ fn an_unknown_key_is_told_with_the_one_that_was_meant() {
         ),
         (
             &with("scale: {replicas: 2}"),
-            "4:13: apps.a.scale.replicas: unknown key: expected one of min, max, target, limit, idle-after",
+            "4:13: apps.a.scale.replicas: unknown key: expected one of min, max, target, limit, idle-after, idle, cold-start-cost, schedule",
         ),
         (&with("timeouts: {conect: 1s}"), "4:16: apps.a.timeouts.conect: unknown key: did you mean connect?"),
     ] {

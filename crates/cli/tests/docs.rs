@@ -11,7 +11,9 @@ use rouse_cli::args::Rouse;
 use rouse_config::document::from_node;
 use rouse_config::document::yaml::Reader;
 use rouse_daemon::rouse_yaml;
+use rouse_kube::objects::Service;
 use rouse_kube::objects::route::{self, RouteKind, RouteObject};
+use rouse_kube::objects::slices::Selector;
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -129,6 +131,24 @@ fn every_example_of_a_route_is_valid() {
         }
     }
     assert!(found >= 2, "only {found} examples were found");
+}
+
+#[test]
+fn every_example_of_a_service_without_a_selector_names_its_pods() {
+    let mut found = 0;
+    for (name, page) in pages() {
+        for (kind, text) in blocks(&page) {
+            if kind != "yaml" || !text.contains("rouse.dev/selector:") {
+                continue;
+            }
+            found += 1;
+            let mut reader = Reader::new(&text, 1);
+            assert!(reader.next_document().unwrap(), "{name}: {text}");
+            let service: Service = from_node(reader.node().unwrap()).unwrap();
+            assert!(matches!(service.selector(), Ok(Selector::Ours(_))), "{name}: {text}");
+        }
+    }
+    assert!(found >= 1, "no example was found");
 }
 
 /// The anchor that GitHub gives a heading.

@@ -24,8 +24,9 @@ use rouse_daemon::admin::metrics::{CertificateCollector, EventMetrics, RegistryC
 use rouse_daemon::admin::process::ProcessCollector;
 use rouse_daemon::admin::{AdminState, Apps, DataPlaneView, Mode, PodBackend, paths, router};
 use rouse_daemon::process::ready::Ready;
-use rouse_kube::client::connect::connect;
+use rouse_kube::client::connect::{Client, connect};
 use rouse_kube::cluster::{Cluster, ClusterSettings};
+use rouse_kube::slices::{SliceController, SliceSettings};
 use rouse_local::engine::AppStatus;
 use rouse_local::output::AppLog;
 use rouse_net::clock::TokioClock;
@@ -70,15 +71,22 @@ fn names(rows: &[Vec<String>]) -> BTreeSet<String> {
     once
 }
 
-/// A cluster that is never contacted.
-async fn cluster() -> Arc<Cluster> {
+/// A client of an API server that is never contacted.
+async fn client() -> Client {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("config");
     let text = "clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}]\nusers: [{name: u, user: {}}]\n\
                 contexts: [{name: x, context: {cluster: c, user: u}}]\ncurrent-context: x\n";
     fs::write(&path, text).unwrap();
-    let client = connect(Some(&path), None).await.unwrap();
-    Cluster::new(client, ClusterSettings::new(Arc::new(TokioClock::new()), || SystemTime::UNIX_EPOCH, 1))
+    connect(Some(&path), None).await.unwrap()
+}
+
+/// A cluster that is never contacted.
+async fn cluster() -> Arc<Cluster> {
+    Cluster::new(
+        client().await,
+        ClusterSettings::new(Arc::new(TokioClock::new()), || SystemTime::UNIX_EPOCH, 1),
+    )
 }
 
 /// Everything that a gateway with KEDA's names counts.
@@ -90,7 +98,10 @@ async fn metrics() -> Metrics {
     RegistryCollector::register(Arc::clone(&Bench::new().registry), &mut all);
     ProcessCollector::register(&mut all);
     CertificateCollector::register([], &mut all);
-    WatchCollector::register(cluster().await, Arc::new(TokioClock::new()), &mut all);
+    let cluster = cluster().await;
+    cluster.register_metrics(&mut all);
+    let watched = Arc::clone(&cluster);
+    WatchCollector::register(move || watched.watches(), Arc::new(TokioClock::new()), &mut all);
     all
 }
 
@@ -133,6 +144,33 @@ async fn the_page_has_every_metric_and_no_other() {
         assert!(there.contains(sure), "{sure} is not found in {metrics:?}");
     }
     assert_eq!(told, there);
+}
+
+/// The metrics of the controller of `EndpointSlice`s have the names of Kubernetes' own controller.
+#[tokio::test]
+async fn the_page_of_endpoint_slices_has_every_metric_of_their_controller_and_no_other() {
+    let clock = Arc::new(TokioClock::new());
+    let controller = SliceController::new(client().await, SliceSettings::new(clock, 1));
+    let mut metrics = Metrics::default();
+    controller.register_metrics(&mut metrics);
+    let rows = rows("endpointslices.md", "## Metrics");
+    assert_eq!(names(&rows), registered(&metrics));
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, &metrics).unwrap();
+    let typed: Vec<(&str, &str)> =
+        text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' ')).collect();
+    for (name, kind) in &typed {
+        let told = rows.iter().find(|row| row[0].trim_matches('`') == *name);
+        assert_eq!(told.map(|row| &*row[1]), Some(*kind), "{name}");
+    }
+    let page = page("endpointslices.md");
+    let words = page.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    let known = names(&rows);
+    for word in
+        words.filter(|word| word.starts_with("rouse_endpointslice_") || word.starts_with("endpoint_slice_"))
+    {
+        assert!(known.contains(word), "{word} is in the text and not in the table");
+    }
 }
 
 /// The names in an expression of `PromQL` that look like a metric of Rouse.

@@ -25,25 +25,25 @@ const LONGEST: usize = 64 << 20;
 
 /// A client of the admin API.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Client {
+pub(crate) struct Client {
     address: SocketAddr,
 }
 
 /// A response of the admin API.
 #[derive(Debug)]
-pub(super) struct Answer {
-    pub(super) status: StatusCode,
+pub(crate) struct AdminAnswer {
+    pub(crate) status: StatusCode,
     body: Bytes,
 }
 
-impl Answer {
+impl AdminAnswer {
     /// The body of a successful response, or the error of another.
-    pub(super) fn expect_ok(self) -> Result<Bytes, CommandError> {
+    pub(crate) fn expect_ok(self) -> Result<Bytes, CommandError> {
         if self.status.is_success() { Ok(self.body) } else { Err(CommandError::Failed(self.error())) }
     }
 
     /// The error text of the response.
-    pub(super) fn error(&self) -> String {
+    pub(crate) fn error(&self) -> String {
         let said = serde_json::from_slice::<Value>(&self.body).ok();
         let said = said.as_ref().and_then(|json| json.get("error")?.as_str());
         said.map_or_else(|| format!("the admin API answered {}", self.status), str::to_owned)
@@ -51,29 +51,29 @@ impl Answer {
 }
 
 impl Client {
-    pub(super) fn new(address: SocketAddr) -> Self {
+    pub(crate) fn new(address: SocketAddr) -> Self {
         Self { address }
     }
 
     /// Sends a request, and waits for the whole response.
-    pub(super) async fn request(
+    pub(crate) async fn request(
         &self,
         method: Method,
         path: &str,
         body: Option<String>,
-    ) -> Result<Answer, CommandError> {
+    ) -> Result<AdminAnswer, CommandError> {
         let whole = async {
             let (response, _connection) = self.send(method, path, body).await?;
             let status = response.status();
             let body = Limited::new(response.into_body(), LONGEST).collect().await;
             let body = body.map_err(|error| self.broken(&*error))?.to_bytes();
-            Ok(Answer { status, body })
+            Ok(AdminAnswer { status, body })
         };
         timeout(ANSWER_TIMEOUT, whole).await.unwrap_or_else(|_| Err(self.silent()))
     }
 
     /// Writes the text at `path` to `out`: an endless one as it arrives, another when it is complete.
-    pub(super) async fn copy(
+    pub(crate) async fn copy(
         &self,
         path: &str,
         endless: bool,
@@ -85,7 +85,7 @@ impl Client {
         let body = response.into_body();
         if !status.is_success() {
             let body = Limited::new(body, LONGEST).collect().await.map_err(|error| self.broken(&*error))?;
-            let error = Answer { status, body: body.to_bytes() }.error();
+            let error = AdminAnswer { status, body: body.to_bytes() }.error();
             let unknown = status == StatusCode::NOT_FOUND;
             return Err(if unknown { CommandError::Input(error) } else { CommandError::Failed(error) });
         }

@@ -16,7 +16,8 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout_at};
 use crate::CommandError;
 use crate::Streams;
 use crate::args::{LogsArgs, Pods, Restart, ScaleArgs, Status, StatusFormat};
-use client::{Answer, Client};
+use client::AdminAnswer;
+pub(crate) use client::Client;
 use rouse_config::duration::HumanDuration;
 use rouse_daemon::admin::report::{ColdStartView, PodView, ServiceView};
 
@@ -133,7 +134,7 @@ pub(crate) fn logs(logs: &LogsArgs, streams: &mut Streams<'_>) -> Result<(), Com
     runtime()?.block_on(client.copy(&path, logs.follow, streams.out))
 }
 
-fn runtime() -> Result<Runtime, CommandError> {
+pub(crate) fn runtime() -> Result<Runtime, CommandError> {
     let runtime = Builder::new_current_thread().enable_all().build();
     runtime.map_err(|error| CommandError::Io { what: "cannot start the runtime".to_owned(), error })
 }
@@ -158,7 +159,7 @@ async fn service(client: &Client, app: &str) -> Result<ServiceView, CommandError
 }
 
 /// The response to a command for an app. An app that does not exist is a usage error.
-fn accepted(answer: Answer) -> Result<(), CommandError> {
+fn accepted(answer: AdminAnswer) -> Result<(), CommandError> {
     match answer.status {
         StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST => Err(CommandError::Input(answer.error())),
         _ => answer.expect_ok().map(|_| ()),

@@ -62,8 +62,8 @@ fn namespace(text: &str) -> Result<String, String> {
 /// The text at the end of `rouse check --help`.
 pub const HELP: &str = "\
 Checks the cluster, the kinds of objects that the gateway needs, the permissions of its ServiceAccount, its Deployment, its \
-pods and Services, its certificates (30 days before they expire), push, and the routes. It changes nothing. To check the certificates, you must \
-be allowed to get the Secrets that the gateway mounts. To check the permissions of another account, you must be \
+pods and Services, its certificates (30 days before they expire), push, the controller and what it scales, and the routes. It changes nothing. To check the certificates, you must \
+be allowed to get the Secrets that gateway and controller mount. To check the permissions of another account, you must be \
 allowed to create subjectaccessreviews (with --namespace: localsubjectaccessreviews in it).
 
   ✔  passed

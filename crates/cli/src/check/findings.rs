@@ -4,6 +4,7 @@ mod access;
 mod certificates;
 mod installed;
 mod push;
+mod scaling;
 
 use rouse_kube::survey::{KindSurvey, KubernetesVersion, Survey, SurveyError};
 
@@ -108,6 +109,7 @@ pub(super) fn judge(seen: &Result<Survey, String>, advice: &Advice) -> Report {
     ];
     if let Ok(Some(gateway)) = &survey.gateway {
         sections.push(push::section(gateway, survey.now, advice));
+        sections.push(scaling::section(survey, gateway, advice));
     }
     sections.push(installed::routes(&survey.routes, advice));
     Report::new(sections)

@@ -1,4 +1,4 @@
-//! `rouse explain`: shows how Rouse reads Kubernetes objects, without a cluster.
+//! `rouse explain`: shows how Rouse reads Kubernetes objects, without a cluster; and how a running controller scales.
 //!
 //! [`input`] reads the objects one at a time; [`endpoints`] and [`slices`] keep what they need of each, and print. Warnings and
 //! notes go to stderr: [`notes`].
@@ -6,6 +6,7 @@
 mod endpoints;
 mod input;
 mod notes;
+mod scaling;
 mod slices;
 
 use std::cell::Cell;
@@ -19,6 +20,7 @@ use crate::{CommandError, Streams};
 pub(crate) fn run(explain: &Explain, streams: &mut Streams<'_>) -> Result<(), CommandError> {
     match &explain.what {
         Explained::Endpoints(args) => endpoints::run(args, streams),
+        Explained::Scaling(args) => scaling::run(args, streams),
         Explained::Slices(args) => slices::run(args, streams),
     }
 }

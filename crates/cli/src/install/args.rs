@@ -12,17 +12,17 @@ use crate::names::{IMAGE, IpFamily, image, label, object_name};
 #[derive(Debug, Clone, Args)]
 #[command(group = ArgGroup::new("registrations").args(["register_secret", "generate_keys"]).multiple(true))]
 pub struct InstallArgs {
-    /// The namespace of the gateway
+    /// The namespace of the gateway and the controller
     #[arg(short, long, value_name = "NAME", default_value = "rouse-system", value_parser = label)]
     pub namespace: String,
-    /// The gateway's image, with a tag or a digest
+    /// The image, with a tag or a digest
     #[arg(long, value_name = "IMAGE", default_value = IMAGE, value_parser = image)]
     pub image: String,
-    /// The number of replicas; none leaves it out, so that an apply does not reset the number that an autoscaler
+    /// The number of gateways; none leaves it out, so that an apply does not reset the number that an autoscaler
     /// (deploy/optional/hpa.yaml) has set
     #[arg(long, value_name = "COUNT", default_value = "2", value_parser = replicas)]
     pub replicas: Replicas,
-    /// The only namespace whose routes and Services are used: the gateway gets a Role there, and no ClusterRole
+    /// The only namespace whose routes and Services are used: gateway and controller get Roles there, and no ClusterRoles
     #[arg(long, value_name = "NAME", value_parser = label)]
     pub watch_namespace: Option<String>,
     /// A namespace whose ConfigMaps the gateway may read, for bodies of responses and for CAs; may be repeated
@@ -39,8 +39,8 @@ pub struct InstallArgs {
     /// of this Secret (type kubernetes.io/tls) in the gateway's namespace
     #[arg(long, value_name = "SECRET", value_parser = object_name)]
     pub register_secret: Option<String>,
-    /// Also print private keys: a CA, and the certificate for registrations that it signs, as the Secret of --register-secret
-    /// [rouse-register-tls]. Without this flag, no key is printed
+    /// Also print private keys: a CA, and the certificates that it signs, as the Secrets of --register-secret
+    /// [rouse-register-tls] and --controller-secret [rouse-controller-tls]. Without this flag, no key is printed
     #[arg(long)]
     pub generate_keys: bool,
     /// Sign with this CA of an earlier --generate-keys, instead of a new one (PEM)
@@ -55,6 +55,9 @@ pub struct InstallArgs {
     /// How tokens of pods are checked; tokenreview adds a ClusterRole [default: jwks]
     #[arg(long, value_name = "CHECK", value_parser = ["jwks", "tokenreview"], requires = "registrations")]
     pub register_token_check: Option<String>,
+    /// What is installed of the controller.
+    #[command(flatten)]
+    pub controller: ControllerFlags,
     /// A variable of the gateway, like ROUSE_MAX_HOLD=2m; may be repeated
     #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
     pub env: Vec<(String, String)>,
@@ -70,6 +73,25 @@ pub struct InstallArgs {
     /// Whether the CRDs of routes are printed.
     #[command(flatten)]
     pub crds: Crds,
+}
+
+/// What is installed of the controller.
+#[derive(Debug, Clone, Default, Args)]
+pub struct ControllerFlags {
+    /// Leave the controller out: nothing is scaled down by Rouse, and KEDA cannot use it as an external scaler
+    #[arg(long, conflicts_with_all = ["controller_secret", "autoscale_default", "endpointslices"])]
+    pub no_controller: bool,
+    /// Let gateways report their load to the controller, over TLS with the certificate of this Secret (type kubernetes.io/tls,
+    /// with the CA as ca.crt) in the controller's namespace. Without a certificate, the controller scales nothing down
+    #[arg(long, value_name = "SECRET", value_parser = object_name)]
+    pub controller_secret: Option<String>,
+    /// Whether the controller scales routes without the annotation rouse.dev/autoscale [default: off]
+    #[arg(long, value_name = "DEFAULT", value_parser = ["on", "off"])]
+    pub autoscale_default: Option<String>,
+    /// Let the controller write the EndpointSlices of Services without a selector that name their pods by the annotation
+    /// rouse.dev/selector; this adds permissions
+    #[arg(long)]
+    pub endpointslices: bool,
 }
 
 /// Whether the CRDs are printed.
@@ -107,16 +129,19 @@ pub enum Replicas {
 /// The text at the end of `rouse install --help`.
 pub const HELP: &str = "\
 Prints the manifests of deploy/ with these values: a Namespace under the restricted pod security \
-standard, the CRDs of the routes, a ServiceAccount with the permissions that the gateway uses and no others, a \
-Deployment with a PodDisruptionBudget, and two Services. The objects are in the order in which they can be applied. \
+standard, the CRDs of the routes, and for the gateway and the controller each a ServiceAccount with the permissions that it \
+uses and no others, a Deployment with a PodDisruptionBudget, and two Services. The objects are in the order in which they can be applied. \
 The variables of --env are checked as `rouse gateway` checks them, and terminationGracePeriodSeconds follows from the drain \
 timeout. \
-Variables that name files are refused: nothing is mounted but the certificates of --tls-secret and --register-secret. \
+Variables that name files are refused: nothing is mounted but the certificates of --tls-secret, --register-secret and --controller-secret. \
 With --tls-secret and --keda-compat, requests that came over TLS also go to pods over TLS, as with KEDA; --env ROUSE_UPSTREAM_TLS=off turns this off.
 
-The certificate of --register-secret must be for rouse-register.NAMESPACE.svc.cluster.local. --generate-keys makes one, with a \
-CA of its own: apply that output once, and renew with --ca-cert and --ca-key. docs/inject.md has the steps, the way with cert-manager, and \
-how to add the sidecar to the apps.
+The certificate of --register-secret must be for rouse-register.NAMESPACE.svc.cluster.local, and that of --controller-secret for \
+rouse-controller.NAMESPACE.svc.cluster.local. --generate-keys makes both, with a CA of its own: apply that output once, and renew with \
+--ca-cert and --ca-key. docs/inject.md has the steps, the way with cert-manager, and how to add the sidecar to the apps.
+
+The controller scales only routes with the annotation rouse.dev/autoscale: \"on\", or all with --autoscale-default on. An upgrade \
+from a version without it changes no number of replicas. docs/controller.md explains how to operate it.
 
 deploy/helm/rouse is the same as a Helm chart; deploy/optional has what depends on the cluster: an autoscaler, a \
 NetworkPolicy, a ServiceMonitor.
@@ -127,7 +152,7 @@ Examples:
   rouse install --namespace edge --watch-namespace shop --replicas 3 --env ROUSE_MAX_HOLD=2m
   rouse install --tls-secret wildcard --secrets-of shop | kubectl apply --server-side --dry-run=server -f -
   rouse install --generate-keys --push observe | kubectl apply --server-side -f -
-  rouse install --register-secret rouse-register-tls --push observe | kubectl apply --server-side -f -
+  rouse install --register-secret rouse-register-tls --controller-secret rouse-controller-tls | kubectl apply --server-side -f -
 
 Exit codes: 0 done, 1 failed while running, 2 bad usage.";
 

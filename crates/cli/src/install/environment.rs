@@ -7,10 +7,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Component, Path};
 
 use super::args::InstallArgs;
-use super::registration;
+use super::{controller, registration};
 use crate::CommandError;
 use crate::names::IpFamily;
-use rouse_config::settings::{AnySetting, Environment, SettingWarning, Values};
+use rouse_config::settings::{AnySetting, Environment, Origin, SettingWarning, Values};
 use rouse_daemon::gateway::{GatewayArgs, read_settings, settings};
 
 /// The ports of the manifests.
@@ -25,7 +25,7 @@ const CONNECTIONS: &str = "30000";
 /// Where Kubernetes mounts the token of the `ServiceAccount` and the CA of the API server.
 const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// The reference that Kubernetes replaces by the pod's address.
-const POD_IP: &str = "$(POD_IP)";
+pub(super) const POD_IP: &str = "$(POD_IP)";
 
 /// The variables of the gateway except `POD_IP`: those that match the manifests, then the operator's.
 pub(super) fn variables(args: &InstallArgs) -> Vec<(String, String)> {
@@ -55,6 +55,7 @@ pub(super) fn variables(args: &InstallArgs) -> Vec<(String, String)> {
         }
     }
     all.extend(registration::variables(args, everywhere));
+    all.extend(controller::gateway_variables(args));
     let ours = all.into_iter().map(|(name, value)| (name.to_owned(), value));
     ours.chain(args.env.iter().cloned()).collect()
 }
@@ -84,6 +85,7 @@ pub(super) fn settings(args: &InstallArgs) -> Result<(Values, Vec<SettingWarning
     let at = |port| SocketAddr::new(everywhere, port);
     let https: Vec<SocketAddr> = args.tls_secret.iter().map(|_| at(HTTPS)).collect();
     let register = args.register_secret.as_ref().map(|_| at(registration::PORT));
+    let reports_to = settings.get(&settings::REPORT_TO).map(|url| url.to_string());
     let watched = settings.get(&settings::WATCH_NAMESPACE) == args.watch_namespace;
     let (admin, listen, tls_listen): (
         &'static dyn AnySetting,
@@ -103,6 +105,7 @@ pub(super) fn settings(args: &InstallArgs) -> Result<(Values, Vec<SettingWarning
             settings.get(&settings::REGISTER_LISTEN) == register,
             "use --register-secret",
         ),
+        (&settings::REPORT_TO, reports_to == controller::url(args), "use --controller-secret"),
         (&settings::WATCH_NAMESPACE, watched, "use --watch-namespace"),
     ];
     for (setting, fits, instead) in fits {
@@ -139,18 +142,21 @@ fn unheard<'a>(name: &str, args: &'a InstallArgs) -> Option<&'a (String, String)
 }
 
 /// The next step for a setting that names a file.
-const INSTEAD: &str = "give settings by --env and certificates by --tls-secret and --register-secret, or mount files by \
-                       the chart's volumes and volumeMounts or by a patch of kustomize (deploy/README.md)";
+const INSTEAD: &str = "give settings by --env and certificates by --tls-secret, --register-secret and --controller-secret, or \
+                       mount files by the chart's volumes and volumeMounts or by a patch of kustomize (deploy/README.md)";
 
 /// The error for a setting that names a file which the manifests do not mount.
 fn unmounted(settings: &Values, args: &InstallArgs) -> Option<CommandError> {
     let mounted = |path: &Path| {
         let certs = args.tls_secret.is_some() && path.starts_with(CERTS)
-            || args.register_secret.is_some() && path.starts_with(registration::CERTS);
+            || args.register_secret.is_some() && path.starts_with(registration::CERTS)
+            || args.controller.controller_secret.is_some() && path.starts_with(controller::REPORT_FILES);
         // `starts_with` does not resolve `..`, which could leave the folder.
         (certs || path.starts_with(ACCOUNT)) && !path.components().any(|part| part == Component::ParentDir)
     };
-    settings.all().iter().find_map(|found| {
+    // The file of a default is used only together with a setting that needs it.
+    let mut given = settings.all().iter().filter(|found| !matches!(found.origin, Origin::Default));
+    given.find_map(|found| {
         let path = found.value.paths.iter().find(|path| !mounted(path))?.display();
         let origin = &found.origin;
         Some(CommandError::Input(format!("--env {origin}: the manifests do not mount {path}; {INSTEAD}")))

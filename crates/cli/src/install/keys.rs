@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use super::args::InstallArgs;
 use super::objects::labels;
-use super::registration;
+use super::{controller, registration};
 use crate::CommandError;
 
 /// The name of the Secret with the key of the CA, and of the `ConfigMap` with its certificate.
@@ -38,8 +38,22 @@ struct Leaf {
     secret: fn(&InstallArgs) -> Option<&String>,
 }
 
-const LEAVES: &[Leaf] =
-    &[Leaf { service: registration::SERVICE, secret: |args| args.register_secret.as_ref() }];
+const LEAVES: &[Leaf] = &[
+    Leaf { service: registration::SERVICE, secret: |args| args.register_secret.as_ref() },
+    Leaf { service: controller::NAME, secret: |args| args.controller.controller_secret.as_ref() },
+];
+
+/// The arguments with the Secrets that `--generate-keys` implies.
+pub(super) fn with_secrets(args: &InstallArgs) -> InstallArgs {
+    let mut args = args.clone();
+    if args.generate_keys {
+        args.register_secret.get_or_insert_with(|| registration::SECRET.to_owned());
+        if !args.controller.no_controller {
+            args.controller.controller_secret.get_or_insert_with(|| controller::SECRET.to_owned());
+        }
+    }
+    args
+}
 
 /// The CA: its certificate and its key, as PEM.
 struct Authority {

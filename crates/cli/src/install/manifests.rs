@@ -12,11 +12,16 @@ pub(super) const CRDS: [&str; 2] = [
     include_str!("../../../../deploy/crds/interceptorroutes.yaml"),
     include_str!("../../../../deploy/crds/httpscaledobjects.yaml"),
 ];
-/// In the order in which they are applied.
+/// The gateway, in the order in which the objects are applied.
 pub(super) const GATEWAY: [&str; 3] = [
     include_str!("../../../../deploy/manifests/10-rbac.yaml"),
     include_str!("../../../../deploy/manifests/20-gateway.yaml"),
     include_str!("../../../../deploy/manifests/30-services.yaml"),
+];
+/// The controller, in the order in which the objects are applied.
+pub(super) const CONTROLLER: [&str; 2] = [
+    include_str!("../../../../deploy/manifests/40-controller-rbac.yaml"),
+    include_str!("../../../../deploy/manifests/50-controller.yaml"),
 ];
 
 /// The objects of one file.

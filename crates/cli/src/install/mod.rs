@@ -1,6 +1,7 @@
 //! `rouse install`: prints the manifests of `deploy/` with the values of the operator, for `kubectl apply --server-side -f -`.
 
 mod args;
+mod controller;
 mod environment;
 mod grace_period;
 mod keys;
@@ -10,7 +11,7 @@ mod registration;
 
 use anstyle::{AnsiColor, Style};
 
-pub use args::{HELP, InstallArgs, Replicas};
+pub use args::{ControllerFlags, HELP, InstallArgs, Replicas};
 
 use crate::CommandError;
 use crate::Streams;
@@ -22,7 +23,7 @@ use rouse_daemon::process::time_of_day;
 
 /// Prints the manifests.
 pub(crate) fn run(args: &InstallArgs, streams: &mut Streams<'_>) -> Result<(), CommandError> {
-    let args = &registration::with_secret(args);
+    let args = &keys::with_secrets(args);
     let (settings, warnings) = environment::settings(args)?;
     let yellow = Style::new().bold().fg_color(Some(AnsiColor::Yellow.into()));
     for warning in warnings {
@@ -43,16 +44,21 @@ pub(crate) fn run(args: &InstallArgs, streams: &mut Streams<'_>) -> Result<(), C
 
 /// The warning about keys in the output, with the way to renew the certificate.
 fn keys_warning(args: &InstallArgs) -> String {
-    let InstallArgs { namespace, register_secret, .. } = args;
-    let secret = register_secret.as_deref().unwrap_or_default();
-    let ca = keys::CA;
+    let (namespace, ca) = (&args.namespace, keys::CA);
+    let secrets = [
+        ("--register-secret", &args.register_secret),
+        ("--controller-secret", &args.controller.controller_secret),
+    ];
+    let flags: Vec<String> =
+        secrets.iter().filter_map(|(flag, secret)| Some(format!("{flag} {}", secret.as_ref()?))).collect();
+    let flags = flags.join(" ");
     let made = if args.ca_key.is_some() {
         "they are signed by the CA of --ca-cert; apply the output".to_owned()
     } else {
         format!(
-            "apply the output once, and use --register-secret {secret} from then on: each run makes a new CA, which sidecars do not \
-             trust. Before {secret} expires (1 year), renew it with the CA in Secret {namespace}/{ca}, by --ca-cert and --ca-key \
-             (docs/inject.md)"
+            "apply the output once, and use {flags} from then on: each run makes a new CA, which sidecars do not \
+             trust. Before the certificates expire (1 year), renew them with the CA in Secret {namespace}/{ca}, by --ca-cert and \
+             --ca-key (docs/inject.md)"
         )
     };
     format!(
@@ -60,7 +66,7 @@ fn keys_warning(args: &InstallArgs) -> String {
     )
 }
 
-/// Notes about defaults and long drains.
+/// Notes about defaults, a controller without a certificate, and long drains.
 fn notes(args: &InstallArgs, settings: &Values) -> Vec<String> {
     let mut notes = Vec::new();
     if args.image.starts_with("localhost/") {
@@ -75,6 +81,7 @@ fn notes(args: &InstallArgs, settings: &Values) -> Vec<String> {
                 .to_owned(),
         );
     }
+    notes.extend(controller::note(args));
     if grace_period::is_without_end(args, settings) {
         notes.push(format!(
             "KEDA_HTTP_DRAIN_TIMEOUT=0 means no limit: terminationGracePeriodSeconds stays {}, after \

@@ -6,12 +6,14 @@ use serde_json::{Value, json};
 
 use super::args::{InstallArgs, Replicas};
 use super::environment::{CERTS, HTTPS, variables};
-use super::{grace_period, keys, manifests, registration};
+use super::{controller, grace_period, keys, manifests, registration};
 use crate::CommandError;
 use rouse_config::settings::Values;
 
 /// The name of the gateway's objects.
 pub(super) const NAME: &str = "rouse-gateway";
+/// The container of a Deployment.
+const CONTAINER: &str = "/spec/template/spec/containers/0";
 /// The API group of roles.
 const RBAC: &str = "rbac.authorization.k8s.io";
 
@@ -36,6 +38,7 @@ pub(super) fn all(
     objects.extend(keys::objects(args, now)?);
     for text in manifests::GATEWAY {
         for mut object in manifests::read(text)? {
+            place(&mut object, NAME, args);
             fit(&mut object, args, settings);
             objects.push(object);
         }
@@ -45,34 +48,48 @@ pub(super) fn all(
         objects.extend(namespaces.iter().flat_map(|namespace| leave_to_read(resource, namespace, args)));
     }
     objects.extend(registration::objects(args, settings));
+    objects.extend(controller::objects(args)?);
     Ok(objects)
 }
 
 /// Sets the value at `pointer`, which exists in the manifests.
-fn put(object: &mut Value, pointer: &str, value: impl Into<Value>) {
+pub(super) fn put(object: &mut Value, pointer: &str, value: impl Into<Value>) {
     if let Some(place) = object.pointer_mut(pointer) {
         *place = value.into();
     }
 }
 
-fn push(object: &mut Value, pointer: &str, value: Value) {
+pub(super) fn push(object: &mut Value, pointer: &str, value: Value) {
     if let Some(list) = object.pointer_mut(pointer).and_then(Value::as_array_mut) {
         list.push(value);
     }
 }
 
-fn fit(object: &mut Value, args: &InstallArgs, settings: &Values) {
+/// Puts an object of the component `name` into its namespace, and its permissions to where they must hold.
+pub(super) fn place(object: &mut Value, name: &str, args: &InstallArgs) {
     put(object, "/metadata/namespace", args.namespace.as_str());
-    match object.get("kind").and_then(Value::as_str).unwrap_or_default() {
-        "ClusterRole" => rights(object, "Role", args),
+    match kind(object) {
+        "ClusterRole" => rights(object, name, "Role", args),
         "ClusterRoleBinding" => {
-            rights(object, "RoleBinding", args);
-            put(object, "/roleRef/name", cluster_wide(args));
+            rights(object, name, "RoleBinding", args);
+            put(object, "/roleRef/name", cluster_wide(name, args));
             put(object, "/subjects/0/namespace", args.namespace.as_str());
             if args.watch_namespace.is_some() {
                 put(object, "/roleRef/kind", "Role");
             }
         }
+        "RoleBinding" => put(object, "/subjects/0/namespace", args.namespace.as_str()),
+        _ => {}
+    }
+}
+
+/// The kind of an object.
+pub(super) fn kind(object: &Value) -> &str {
+    object.get("kind").and_then(Value::as_str).unwrap_or_default()
+}
+
+fn fit(object: &mut Value, args: &InstallArgs, settings: &Values) {
+    match kind(object) {
         "Deployment" => deployment(object, args, settings),
         "Service" if args.tls_secret.is_some() && object.pointer("/metadata/name") == Some(&json!(NAME)) => {
             push(object, "/spec/ports", json!({ "name": "https", "port": 443, "targetPort": "https" }));
@@ -81,14 +98,14 @@ fn fit(object: &mut Value, args: &InstallArgs, settings: &Values) {
     }
 }
 
-/// The name of a cluster-wide object: two gateways in two namespaces must not share one.
-fn cluster_wide(args: &InstallArgs) -> String {
-    format!("{NAME}.{}", args.namespace)
+/// The name of a cluster-wide object: two installations in two namespaces must not share one.
+fn cluster_wide(name: &str, args: &InstallArgs) -> String {
+    format!("{name}.{}", args.namespace)
 }
 
 /// Names a role or its binding, and moves it to the watched namespace if there is one.
-fn rights(object: &mut Value, narrow: &str, args: &InstallArgs) {
-    put(object, "/metadata/name", cluster_wide(args));
+fn rights(object: &mut Value, name: &str, narrow: &str, args: &InstallArgs) {
+    put(object, "/metadata/name", cluster_wide(name, args));
     let metadata = object.get_mut("metadata").and_then(Value::as_object_mut);
     if let (Some(namespace), Some(metadata)) = (&args.watch_namespace, metadata) {
         metadata.insert("namespace".to_owned(), namespace.as_str().into());
@@ -97,7 +114,6 @@ fn rights(object: &mut Value, narrow: &str, args: &InstallArgs) {
 }
 
 fn deployment(object: &mut Value, args: &InstallArgs, settings: &Values) {
-    const CONTAINER: &str = "/spec/template/spec/containers/0";
     match args.replicas {
         Replicas::Count(count) => put(object, "/spec/replicas", count),
         Replicas::Unmanaged => {
@@ -107,25 +123,44 @@ fn deployment(object: &mut Value, args: &InstallArgs, settings: &Values) {
     }
     let seconds = grace_period::seconds(args, settings);
     put(object, "/spec/template/spec/terminationGracePeriodSeconds", seconds);
-    put(object, &format!("{CONTAINER}/image"), args.image.as_str());
-    let env = format!("{CONTAINER}/env");
-    if let Some(env) = object.pointer_mut(&env).and_then(Value::as_array_mut) {
-        // Keep the pod's address, and replace all other variables.
-        env.retain(|variable| variable.get("valueFrom").is_some());
-        env.extend(variables(args).into_iter().map(|(name, value)| json!({ "name": name, "value": value })));
-    }
+    container(object, args, variables(args));
     let opened = [
         ("https", HTTPS, "certs", CERTS, &args.tls_secret),
         ("register", registration::PORT, registration::VOLUME, registration::CERTS, &args.register_secret),
     ];
     for (port, number, volume, folder, secret) in opened {
         let Some(secret) = secret else { continue };
-        push(object, &format!("{CONTAINER}/ports"), json!({ "name": port, "containerPort": number }));
-        let mount = json!({ "name": volume, "mountPath": folder, "readOnly": true });
-        add(object, CONTAINER, "volumeMounts", mount);
-        let volume = json!({ "name": volume, "secret": { "secretName": secret } });
-        add(object, "/spec/template/spec", "volumes", volume);
+        open(object, port, number);
+        mount(object, volume, folder, &json!({ "secret": { "secretName": secret } }));
     }
+    controller::add_report_files(object, args);
+}
+
+/// Sets the image and the variables of the container.
+pub(super) fn container(object: &mut Value, args: &InstallArgs, variables: Vec<(String, String)>) {
+    put(object, &format!("{CONTAINER}/image"), args.image.as_str());
+    let env = format!("{CONTAINER}/env");
+    if let Some(env) = object.pointer_mut(&env).and_then(Value::as_array_mut) {
+        // Keep what Kubernetes fills in, like the pod's address, and replace all other variables.
+        env.retain(|variable| variable.get("valueFrom").is_some());
+        env.extend(variables.into_iter().map(|(name, value)| json!({ "name": name, "value": value })));
+    }
+}
+
+/// Names a port of the container.
+pub(super) fn open(object: &mut Value, name: &str, port: u16) {
+    push(object, &format!("{CONTAINER}/ports"), json!({ "name": name, "containerPort": port }));
+}
+
+/// Mounts a volume with this `source` into the container, for reading.
+pub(super) fn mount(object: &mut Value, volume: &str, folder: &str, source: &Value) {
+    let mount = json!({ "name": volume, "mountPath": folder, "readOnly": true });
+    add(object, CONTAINER, "volumeMounts", mount);
+    let mut volume = json!({ "name": volume });
+    if let (Some(members), Some(source)) = (volume.as_object_mut(), source.as_object()) {
+        members.extend(source.clone());
+    }
+    add(object, "/spec/template/spec", "volumes", volume);
 }
 
 /// Adds `value` to the list `key` of the object at `pointer`. Creates the list if there is none.
@@ -136,7 +171,7 @@ fn add(object: &mut Value, pointer: &str, key: &str, value: Value) {
     push(object, &format!("{pointer}/{key}"), value);
 }
 
-/// The labels of an object of the gateway.
+/// The labels of an object of this component.
 pub(super) fn labels(component: &str) -> Value {
     json!({
         "app.kubernetes.io/name": "rouse",
@@ -154,15 +189,15 @@ fn leave_to_read(resource: &str, namespace: &str, args: &InstallArgs) -> [Value;
         "labels": labels("gateway"),
     });
     let rules = json!([{ "apiGroups": [""], "resources": [resource], "verbs": ["list", "watch"] }]);
-    role_with_binding("Role", &metadata, &rules, args)
+    role_with_binding("Role", &metadata, &rules, (NAME, &args.namespace))
 }
 
-/// A role of the kind `Role` or `ClusterRole`, and the binding of the same name that grants it to the gateway.
+/// A role of the kind `Role` or `ClusterRole`, and the binding of the same name that grants it to the account.
 pub(super) fn role_with_binding(
     kind: &str,
     metadata: &Value,
     rules: &Value,
-    args: &InstallArgs,
+    (account, namespace): (&str, &str),
 ) -> [Value; 2] {
     let role = json!({
         "apiVersion": format!("{RBAC}/v1"),
@@ -175,7 +210,7 @@ pub(super) fn role_with_binding(
         "kind": format!("{kind}Binding"),
         "metadata": metadata,
         "roleRef": { "apiGroup": RBAC, "kind": kind, "name": metadata["name"] },
-        "subjects": [{ "kind": "ServiceAccount", "name": NAME, "namespace": args.namespace }],
+        "subjects": [{ "kind": "ServiceAccount", "name": account, "namespace": namespace }],
     });
     [role, binding]
 }

@@ -9,7 +9,7 @@ use super::args::InstallArgs;
 use super::objects::{NAME, labels, role_with_binding};
 
 /// The Secret with the certificate that `--generate-keys` makes.
-const SECRET: &str = "rouse-register-tls";
+pub(super) const SECRET: &str = "rouse-register-tls";
 /// The port of registrations: where the sidecars expect it.
 pub(super) const PORT: u16 = 9443;
 /// The headless Service of the port: what the sidecars resolve, and what the certificate is for.
@@ -18,12 +18,6 @@ pub(super) const SERVICE: &str = "rouse-register";
 pub(super) const CERTS: &str = "/register-certs";
 /// The name of its volume.
 pub(super) const VOLUME: &str = "register-certs";
-
-/// The arguments with the Secret that `--generate-keys` implies.
-pub(super) fn with_secret(args: &InstallArgs) -> InstallArgs {
-    let generated = args.generate_keys.then(|| SECRET.to_owned());
-    InstallArgs { register_secret: args.register_secret.clone().or(generated), ..args.clone() }
-}
 
 /// The variables of the registration listener.
 pub(super) fn variables(args: &InstallArgs, everywhere: &str) -> Vec<(&'static str, String)> {
@@ -77,5 +71,5 @@ fn leave_to_review(args: &InstallArgs) -> [Value; 2] {
         .filter(|permission| permission.scope == Scope::OnDemand)
         .map(|it| json!({ "apiGroups": [it.group], "resources": [it.resource], "verbs": it.verbs }))
         .collect();
-    role_with_binding("ClusterRole", &metadata, &json!(rules), args)
+    role_with_binding("ClusterRole", &metadata, &json!(rules), (NAME, &args.namespace))
 }

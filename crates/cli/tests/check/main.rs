@@ -4,6 +4,7 @@
 
 mod objects;
 mod push;
+mod scaling;
 
 use std::collections::BTreeSet;
 use std::io::empty;

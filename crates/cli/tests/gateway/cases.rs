@@ -9,7 +9,8 @@ use rouse_core::routing_mode::RoutingMode;
 use rouse_daemon::gateway::settings::*;
 use rouse_daemon::logging::{LOG_FORMAT, LOG_LEVEL, LogFilter, LogFormat};
 use rouse_daemon::settings::{
-    HEADER_TIMEOUT, IDLE_TIMEOUT, MAX_CONNECTIONS, STREAM_IDLE_TIMEOUT, TRUSTED_PROXIES, WORKERS,
+    CONTEXT, HEADER_TIMEOUT, IDLE_TIMEOUT, KUBECONFIG, MAX_CONNECTIONS, STREAM_IDLE_TIMEOUT, TRUSTED_PROXIES,
+    WORKERS,
 };
 use rouse_kube::routes::claims::HostOverlap;
 use rouse_net::auth::PushMode;
@@ -268,6 +269,30 @@ pub(crate) const CASES: &[Case] = &[
         },
         &["rouse-register", "a/b/c", "/x", "x/"],
         "the namespace and the name of a Service",
+    ),
+    case(
+        "report-to",
+        "https://rouse-controller.rouse-system.svc.cluster.local:9444",
+        "https://127.0.0.1:9444",
+        |it| it.get(&REPORT_TO).is_some_and(|url| url.to_string().starts_with("https://rouse-controller.")),
+        &["http://127.0.0.1:9444", "rouse-controller:9444", "https://rouse-controller"],
+        "https://HOST:PORT",
+    ),
+    case(
+        "report-ca",
+        "/ca.crt",
+        "/other",
+        |it| it.get(&REPORT_CA).as_deref() == Some(Path::new("/ca.crt")),
+        &["a\0b"],
+        PATH,
+    ),
+    case(
+        "report-token",
+        "/token",
+        "/other",
+        |it| it.get(&REPORT_TOKEN) == Path::new("/token"),
+        &["a\0b"],
+        PATH,
     ),
     case(
         "direct-pod-routing",

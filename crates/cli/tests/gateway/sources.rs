@@ -180,9 +180,9 @@ fn paths_of_the_file_are_relative_to_it() {
     assert_eq!(settings.get(&set::TLS_CERT), [Path::new("etc/a.crt")]);
     assert_eq!(settings.get(&set::TLS_KEY), [Path::new("/b.key")]);
     assert_eq!(settings.get(&set::TLS_CERT_DIR), [Path::new("etc/certs")]);
-    assert_eq!(settings.get(&set::KUBECONFIG).as_deref(), Some(Path::new("etc/kube")));
+    assert_eq!(settings.get(&shared::KUBECONFIG).as_deref(), Some(Path::new("etc/kube")));
     let settings = told().flag("--kubeconfig", "kube").settings();
-    assert_eq!(settings.get(&set::KUBECONFIG).as_deref(), Some(Path::new("kube")));
+    assert_eq!(settings.get(&shared::KUBECONFIG).as_deref(), Some(Path::new("kube")));
 }
 
 #[test]

@@ -22,7 +22,8 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use libtest_mimic::{Arguments, Trial};
-use rouse_register::client::{GatewayHost, GatewayUrl};
+use rouse_net::peers::PeerHost;
+use rouse_register::client::GatewayUrl;
 use serde_json::{Value, json};
 use support::{Answer, deployed, printed, root, run, sorted, text};
 
@@ -99,7 +100,7 @@ fn default_rendering() {
 }
 
 fn values_and_flags() {
-    let cases: [(&[&str], &str); 8] = [
+    let cases: [(&[&str], &str); 13] = [
         (&["--set", "watchNamespace=shop,replicas=3"], "--watch-namespace shop --replicas 3"),
         (
             &["--set", "kedaCompat=true,ipFamily=IPv6,tls.secretName=w"],
@@ -138,6 +139,26 @@ fn values_and_flags() {
                 "push.enabled=true,push.secretName=r,push.mode=observe,push.tokenCheck=tokenreview,tls.secretName=w,ipFamily=IPv6",
             ],
             "--register-secret r --push observe --register-token-check tokenreview --tls-secret w --ip-family ipv6",
+        ),
+        (
+            &["--set", "controller.enabled=false,watchNamespace=shop"],
+            "--no-controller --watch-namespace shop",
+        ),
+        (
+            &["--set", "controller.secretName=c,push.enabled=true,push.secretName=r"],
+            "--controller-secret c --register-secret r",
+        ),
+        (
+            &[
+                "--set",
+                "controller.secretName=c,controller.autoscaleDefault=on,watchNamespace=edge,ipFamily=IPv6,image.tag=v9",
+            ],
+            "--controller-secret c --autoscale-default on --watch-namespace edge --ip-family ipv6 --image localhost/rouse:v9",
+        ),
+        (&["--set", "controller.endpointSlices=true"], "--endpointslices"),
+        (
+            &["--set", "controller.endpointSlices=true,watchNamespace=shop"],
+            "--endpointslices --watch-namespace shop",
         ),
     ];
     for (values, flags) in cases {
@@ -185,6 +206,10 @@ fn refusals() {
         (r#"env=[{"name":"ROUSE_REGISTER_LISTEN","value":"0.0.0.0:9443"}]"#, "use push.enabled"),
         (r#"env=[{"name":"ROUSE_REGISTER_TOKEN_CHECK","value":"tokenreview"}]"#, "use push.tokenCheck"),
         (r#"watchNamespace="Shop""#, "/watchNamespace"),
+        (r#"env=[{"name":"ROUSE_REPORT_TO","value":"https://c:9444"}]"#, "use controller.secretName"),
+        (r#"controller={"autoscaleDefault":true}"#, "/controller/autoscaleDefault"),
+        (r#"controller={"replicas":0}"#, "/controller/replicas"),
+        (r#"controller={"secret":"c"}"#, "/controller"),
     ];
     for (values, expected) in cases {
         let answer = helm_with(&[
@@ -227,8 +252,18 @@ fn certificate() {
     let authority = json!({"name": "ca", "kind": "Issuer", "group": "cert-manager.io"});
     assert_eq!(certificate.pointer("/spec/issuerRef"), Some(&authority));
     let url = GatewayUrl::of_namespace("edge").unwrap();
-    let name = GatewayHost::Name(text(&certificate, "/spec/dnsNames/0").to_owned());
+    let name = PeerHost::Name(text(&certificate, "/spec/dnsNames/0").to_owned());
     assert_eq!(url.host(), &name, "what sidecars verify");
+    let values = ["--set", "controller.certManager.issuerRef.name=ca"];
+    let mut all = rendered("edge", &values);
+    let at = all.iter().position(|object| text(object, "/kind") == "Certificate").unwrap();
+    let certificate = all.remove(at);
+    let expected =
+        without_namespace(printed("--namespace edge --no-crds --controller-secret rouse-controller-tls"));
+    assert_eq!(all, expected, "the certificate is in the Secret that the controller mounts");
+    assert_eq!(text(&certificate, "/spec/secretName"), "rouse-controller-tls");
+    assert_eq!(text(&certificate, "/spec/dnsNames/0"), "rouse-controller.edge.svc.cluster.local");
+    let values = ["--set", "push.enabled=true,push.certManager.issuerRef.name=ca"];
     let named = rendered("edge", &[&values[..], &["--set", "push.secretName=mine"]].concat());
     assert_eq!(text(support::one(&named, "Certificate"), "/spec/secretName"), "mine");
 }
@@ -247,14 +282,14 @@ fn files() {
         ("tls.secretName=w", json!([certs.0, volume]), json!([certs.1, mount])),
     ] {
         let all = rendered("edge", &["--set-json", values, "--set-json", mounts, "--set", more]);
-        let pod = support::one(&all, "Deployment").pointer("/spec/template/spec").unwrap();
+        let pod = support::gateway(&all, "Deployment").pointer("/spec/template/spec").unwrap();
         assert_eq!(pod.get("volumes"), Some(&volumes));
         assert_eq!(pod.pointer("/containers/0/volumeMounts"), Some(&mounted));
     }
     // Several certificates: in folders beside that of the Secret.
     let dirs = r#"env=[{"name":"ROUSE_TLS_CERT_DIR","value":"/certs,/more"}]"#;
     let all = rendered("edge", &["--set", "tls.secretName=w", "--set-json", dirs]);
-    let env = support::one(&all, "Deployment").pointer("/spec/template/spec/containers/0/env").unwrap();
+    let env = support::gateway(&all, "Deployment").pointer("/spec/template/spec/containers/0/env").unwrap();
     let dirs: Vec<&Value> =
         env.as_array().unwrap().iter().filter(|it| text(it, "/name") == "ROUSE_TLS_CERT_DIR").collect();
     assert_eq!(dirs, [&json!({"name": "ROUSE_TLS_CERT_DIR", "value": "/certs,/more"})]);
@@ -267,7 +302,9 @@ fn optional() {
     for file in deployed("optional") {
         let kind = text(&file, "/kind");
         if !kind.starts_with("Role") {
-            assert_eq!(support::one(&all, kind).get("spec"), file.get("spec"), "{kind}");
+            let same = all.iter().filter(|object| support::key(object) == support::key(&file));
+            let specs: Vec<_> = same.map(|object| object.get("spec")).collect();
+            assert_eq!(specs, [file.get("spec")], "{}", support::key(&file));
         }
     }
     let policy = std::fs::read_to_string(root().join("deploy/optional/networkpolicy.yaml")).unwrap();
@@ -279,9 +316,13 @@ fn optional() {
         assert!(policy.contains(&marked) && policy.contains(flag), "{policy}");
         let opened = &support::objects(&policy.replace(&marked, &format!("- port: {port}\n")))[0];
         let open = rendered("rouse-system", &["--set", &format!("networkPolicy.enabled=true,{values}")]);
-        assert_eq!(support::one(&open, "NetworkPolicy").get("spec"), opened.get("spec"), "with the mark off");
+        assert_eq!(
+            support::gateway(&open, "NetworkPolicy").get("spec"),
+            opened.get("spec"),
+            "with the mark off"
+        );
     }
-    let replicas = support::one(&all, "Deployment").pointer("/spec/replicas");
+    let replicas = support::gateway(&all, "Deployment").pointer("/spec/replicas");
     assert_eq!(replicas, None, "the autoscaler would be set back with every upgrade");
     let off = rendered("rouse-system", &["--set", "podDisruptionBudget.enabled=false"]);
     assert!(off.iter().all(|object| text(object, "/kind") != "PodDisruptionBudget"));

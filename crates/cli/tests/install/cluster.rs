@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use rouse_kube::client::permissions::{PERMISSIONS, Scope};
+use rouse_kube::client::permissions::{PermissionRole, Scope};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -84,28 +84,29 @@ pub(crate) fn takes_all_of_it() {
     }
     for flags in [
         "--watch-namespace shop --no-namespace --no-crds --tls-secret w --secrets-of shop --ip-family ipv6",
-        "--no-crds --register-secret r --push observe --register-token-check tokenreview --tls-secret w",
+        "--no-crds --register-secret r --push observe --register-token-check tokenreview --tls-secret w --controller-secret c",
     ] {
         cluster.must(&format!("{STRICT} --dry-run=server --force-conflicts -f -"), &install(flags).out);
     }
-    may_do(&cluster);
+    may_do(&cluster, PermissionRole::Gateway, "rouse-gateway");
+    may_do(&cluster, PermissionRole::Controller, "rouse-controller");
     judges_routes(&cluster);
     is_told(&cluster);
 }
 
 /// Checks the permissions of the `ServiceAccount` with the API server itself.
-fn may_do(cluster: &Cluster) {
+fn may_do(cluster: &Cluster, role: PermissionRole, account: &str) {
     // Not `kubectl auth can-i`, which knows only installed kinds: KEDA is not installed.
-    let may = |verb: &str, resource: &str| {
+    let may_in = |namespace: &str, verb: &str, resource: &str| {
         let (resource, group) = resource.split_once('.').unwrap_or((resource, ""));
         let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
         let review = json!({
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SubjectAccessReview",
             "spec": {
-                "user": "system:serviceaccount:rouse-system:rouse-gateway",
+                "user": format!("system:serviceaccount:rouse-system:{account}"),
                 "resourceAttributes": {
-                    "namespace": "shop",
+                    "namespace": namespace,
                     "verb": verb,
                     "group": group,
                     "resource": resource,
@@ -115,10 +116,13 @@ fn may_do(cluster: &Cluster) {
         });
         cluster.must("create -f - -o jsonpath={.status.allowed}", &review.to_string()) == "true"
     };
-    for permission in PERMISSIONS {
+    let may = |verb: &str, resource: &str| may_in("shop", verb, resource);
+    for permission in role.permissions() {
         for verb in permission.verbs {
-            let granted = permission.scope == Scope::Watched;
-            assert_eq!(may(verb, &permission.name()), granted, "{verb} {}", permission.name());
+            let (name, scope) = (permission.name(), permission.scope);
+            assert_eq!(may(verb, &name), scope == Scope::Watched, "{account}: {verb} {name}");
+            let own = matches!(scope, Scope::Watched | Scope::Own);
+            assert_eq!(may_in("rouse-system", verb, &name), own, "{account}: {verb} {name} in its namespace");
         }
     }
     for (verb, resource) in [
@@ -130,7 +134,7 @@ fn may_do(cluster: &Cluster) {
         ("patch", "interceptorroutes.http.keda.sh"),
         ("list", "namespaces"),
     ] {
-        assert!(!may(verb, resource), "{verb} {resource} is more than the gateway needs");
+        assert!(!may(verb, resource), "{verb} {resource} is more than {account} needs");
     }
 }
 

@@ -133,6 +133,30 @@ fn der(pem: &str) -> Vec<u8> {
 }
 
 #[test]
+fn the_controllers_certificate_is_for_the_url_that_gateways_report_to_and_of_the_same_ca() {
+    let run = Printed::new("--generate-keys --namespace edge");
+    let part = |field| pem(&run.secret("edge/rouse-controller-tls", field));
+    let leaf = InspectedCertificate::new(part("tls.crt")).unwrap();
+    leaf.check_key(part("tls.key")).unwrap();
+    let ca = pem(text(run.find("ConfigMap edge/rouse-ca"), "/data/ca.crt"));
+    assert_eq!(part("ca.crt"), ca, "what gateways mount");
+    leaf.check_trust(&ca, time_of_day()).unwrap();
+    let deployment = run.find("Deployment edge/rouse-gateway");
+    let env = deployment.pointer("/spec/template/spec/containers/0/env").unwrap().as_array().unwrap();
+    let url = env.iter().find(|it| text(it, "/name") == "ROUSE_REPORT_TO").unwrap();
+    let host = text(url, "/value").strip_prefix("https://").unwrap().rsplit_once(':').unwrap().0;
+    for (name, expected) in
+        [(host, true), ("rouse-controller.edge.svc", true), ("rouse-register.edge.svc", false)]
+    {
+        assert_eq!(leaf.is_for(&ServerName::try_from(name.to_owned()).unwrap()), expected, "{name}");
+    }
+    let named = Printed::new("--generate-keys --controller-secret mine");
+    named.secret("rouse-system/mine", "tls.key");
+    let without = Printed::new("--generate-keys --no-controller");
+    assert!(!without.all.iter().any(|object| key(object).contains("controller")));
+}
+
+#[test]
 fn no_key_is_printed_without_the_flag_and_with_it_there_is_a_warning() {
     for arguments in ["", "--register-secret r", "--tls-secret w --register-secret r --push observe"] {
         let answer = install(arguments);
@@ -145,7 +169,11 @@ fn no_key_is_printed_without_the_flag_and_with_it_there_is_a_warning() {
     assert!(run.err.contains("--ca-cert and --ca-key"), "{}", run.err);
     assert!(!run.err.contains(KEY), "{}", run.err);
     let secrets: Vec<String> = run.all.iter().map(key).filter(|key| key.starts_with("Secret ")).collect();
-    assert_eq!(secrets, ["Secret rouse-system/rouse-ca", "Secret rouse-system/rouse-register-tls"]);
+    let expected = ["rouse-ca", "rouse-register-tls", "rouse-controller-tls"];
+    assert_eq!(secrets, expected.map(|name| format!("Secret rouse-system/{name}")));
+    let flags =
+        "use --register-secret rouse-register-tls --controller-secret rouse-controller-tls from then on";
+    assert!(run.err.contains(flags), "{}", run.err);
     let map = run.find("ConfigMap rouse-system/rouse-ca").to_string();
     assert!(!map.contains(KEY), "only Secrets have keys");
 }
@@ -153,8 +181,8 @@ fn no_key_is_printed_without_the_flag_and_with_it_there_is_a_warning() {
 #[test]
 fn the_flag_turns_registrations_on_with_the_secret_that_it_prints_and_pods_do_not_mount_the_ca() {
     for (arguments, name) in [
-        ("--generate-keys", "rouse-register-tls"),
-        ("--generate-keys --register-secret mine --push observe", "mine"),
+        ("--generate-keys --no-controller", "rouse-register-tls"),
+        ("--generate-keys --no-controller --register-secret mine --push observe", "mine"),
     ] {
         let run = Printed::new(arguments);
         run.find("Service rouse-system/rouse-register");

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "tests, also in their helpers")]
 
+mod controller;
 mod keys;
 mod push;
 mod support;
@@ -14,9 +15,9 @@ use rouse_config::settings::{Environment, Values};
 use rouse_daemon::gateway::settings::{self, UpstreamTls};
 use rouse_daemon::gateway::{GatewayArgs, read_settings};
 use rouse_daemon::settings::MAX_CONNECTIONS;
-use rouse_kube::client::permissions::{PERMISSIONS, Scope};
+use rouse_kube::client::permissions::{Permission, PermissionRole, Scope};
 use serde_json::{Value, json};
-use support::{deployed, install, key, one, printed, run, sorted, text};
+use support::{deployed, gateway, install, key, one, printed, run, sorted, text};
 
 const CONTAINER: &str = "/spec/template/spec/containers/0";
 
@@ -42,8 +43,13 @@ fn rights(role: &Value) -> BTreeSet<Right> {
     all
 }
 
-fn table(scope: Scope) -> BTreeSet<Right> {
-    let permissions = PERMISSIONS.iter().filter(|permission| permission.scope == scope);
+fn table(role: PermissionRole, scope: Scope) -> BTreeSet<Right> {
+    of_scopes(role.permissions(), &[scope])
+}
+
+/// The rights of a table that hold in these places.
+fn of_scopes(permissions: &[Permission], scopes: &[Scope]) -> BTreeSet<Right> {
+    let permissions = permissions.iter().filter(|permission| scopes.contains(&permission.scope));
     permissions
         .flat_map(|it| it.verbs.iter().map(|verb| (it.group.into(), it.resource.into(), (*verb).into())))
         .collect()
@@ -66,9 +72,8 @@ fn without_flags_the_files_of_deploy_are_printed() {
 
 #[test]
 fn everything_comes_after_what_it_needs() {
-    let order = [
-        "Namespace",
-        "CustomResourceDefinition",
+    let before = ["Namespace", "CustomResourceDefinition"];
+    let gateway = [
         "ServiceAccount",
         "ClusterRole",
         "ClusterRoleBinding",
@@ -76,15 +81,21 @@ fn everything_comes_after_what_it_needs() {
         "PodDisruptionBudget",
         "Service",
     ];
-    let mut kinds: Vec<String> = printed("").iter().map(|object| text(object, "/kind").to_owned()).collect();
-    kinds.dedup();
-    assert_eq!(kinds, order);
+    let controller = [&gateway[..3], &["Role", "RoleBinding"], &gateway[3..]].concat();
+    let kinds = |flags: &str| {
+        let mut kinds: Vec<String> =
+            printed(flags).iter().map(|object| text(object, "/kind").to_owned()).collect();
+        kinds.dedup();
+        kinds
+    };
+    assert_eq!(kinds("--no-controller"), [&before[..], &gateway].concat());
+    assert_eq!(kinds(""), [&before[..], &gateway, &controller].concat());
 }
 
 #[test]
 fn every_object_has_a_version_a_kind_and_a_name_and_none_is_there_twice() {
     let all = printed(
-        "--configmaps-of shop --configmaps-of till --secrets-of shop --tls-secret w --register-secret r --register-token-check tokenreview",
+        "--configmaps-of shop --configmaps-of till --secrets-of shop --tls-secret w --register-secret r --register-token-check tokenreview --controller-secret c",
     );
     let keys: BTreeSet<String> = all.iter().map(key).collect();
     assert_eq!(keys.len(), all.len());
@@ -97,15 +108,17 @@ fn every_object_has_a_version_a_kind_and_a_name_and_none_is_there_twice() {
 
 #[test]
 fn the_gateway_may_do_what_it_does_and_nothing_else() {
-    let granted = rights(one(&printed(""), "ClusterRole"));
-    assert_eq!(granted, table(Scope::Watched));
-    assert_eq!(rights(one(&printed("--watch-namespace shop"), "Role")), table(Scope::Watched));
+    let granted = rights(gateway(&printed(""), "ClusterRole"));
+    let table = table(PermissionRole::Gateway, Scope::Watched);
+    assert_eq!(granted, table);
+    assert_eq!(rights(gateway(&printed("--watch-namespace shop"), "Role")), table);
     assert!(!granted.iter().any(|(_, resource, _)| resource == "secrets" || resource.contains('*')));
 }
 
 #[test]
 fn configmaps_and_secrets_are_granted_in_their_namespaces_alone() {
-    let all = printed("--configmaps-of shop --secrets-of shop --secrets-of till --namespace edge");
+    let flags = "--configmaps-of shop --secrets-of shop --secrets-of till --namespace edge --no-controller";
+    let all = printed(flags);
     let roles: Vec<&Value> = all.iter().filter(|object| text(object, "/kind") == "Role").collect();
     let keys: Vec<String> = roles.iter().map(|role| key(role)).collect();
     let expected = [
@@ -115,7 +128,7 @@ fn configmaps_and_secrets_are_granted_in_their_namespaces_alone() {
     ];
     assert_eq!(keys, expected);
     let granted: BTreeSet<Right> = roles.iter().flat_map(|role| rights(role)).collect();
-    assert_eq!(granted, table(Scope::Named));
+    assert_eq!(granted, table(PermissionRole::Gateway, Scope::Named));
     let bindings: Vec<&Value> = all.iter().filter(|object| text(object, "/kind") == "RoleBinding").collect();
     assert_eq!(bindings.len(), roles.len());
     for (binding, role) in bindings.iter().zip(roles) {
@@ -126,7 +139,7 @@ fn configmaps_and_secrets_are_granted_in_their_namespaces_alone() {
         assert_eq!(text(binding, "/subjects/0/namespace"), "edge");
     }
     let example: BTreeSet<Right> = rights(one(&deployed("optional"), "Role"));
-    assert_eq!(example, table(Scope::Named), "deploy/optional/named-objects.yaml");
+    assert_eq!(example, table(PermissionRole::Gateway, Scope::Named), "deploy/optional/named-objects.yaml");
 }
 
 #[test]
@@ -136,7 +149,7 @@ fn with_one_namespace_to_watch_nothing_is_granted_beyond_it() {
         assert!(!text(object, "/kind").starts_with("Cluster"), "{}", key(object));
         assert!(!text(object, "/metadata/namespace").is_empty(), "{}", key(object));
     }
-    let (role, binding) = (one(&all, "Role"), one(&all, "RoleBinding"));
+    let (role, binding) = (gateway(&all, "Role"), gateway(&all, "RoleBinding"));
     assert_eq!(key(role), "Role shop/rouse-gateway.edge");
     assert_eq!(key(binding), "RoleBinding shop/rouse-gateway.edge");
     let leads =
@@ -144,18 +157,20 @@ fn with_one_namespace_to_watch_nothing_is_granted_beyond_it() {
     assert_eq!(binding.get("roleRef"), Some(&leads));
     assert_eq!(text(binding, "/subjects/0/namespace"), "edge");
     let watched = ("ROUSE_WATCH_NAMESPACE".to_owned(), "shop".to_owned());
-    assert!(variables(one(&all, "Deployment")).contains(&watched));
+    assert!(variables(gateway(&all, "Deployment")).contains(&watched));
 }
 
 #[test]
 fn values_are_put_in_everywhere() {
     let image = "registry.example.com:5000/team/rouse@sha256:0123";
-    let answer = install(&format!("--namespace edge --image {image} --replicas 7 --keda-compat --no-crds"));
+    let answer = install(&format!(
+        "--namespace edge --image {image} --replicas 7 --keda-compat --no-crds --controller-secret c"
+    ));
     for old in ["rouse-system", "localhost/"] {
         assert!(!answer.out.contains(old), "{old} is still there:\n{}", answer.out);
     }
     let all = support::objects(&answer.out);
-    let deployment = one(&all, "Deployment");
+    let deployment = gateway(&all, "Deployment");
     assert_eq!(deployment.pointer("/spec/replicas"), Some(&json!(7)));
     assert_eq!(text(deployment, &format!("{CONTAINER}/image")), image);
     assert!(variables(deployment).contains(&("ROUSE_KEDA_COMPAT".to_owned(), "true".to_owned())));
@@ -163,15 +178,15 @@ fn values_are_put_in_everywhere() {
     for object in all.iter().filter(|object| object.pointer("/metadata/namespace").is_some()) {
         assert_eq!(text(object, "/metadata/namespace"), "edge", "{}", key(object));
     }
-    assert_eq!(text(one(&all, "ClusterRoleBinding"), "/roleRef/name"), "rouse-gateway.edge");
-    assert_eq!(text(one(&all, "ClusterRole"), "/metadata/name"), "rouse-gateway.edge");
+    assert_eq!(text(gateway(&all, "ClusterRoleBinding"), "/roleRef/name"), "rouse-gateway.edge");
+    assert_eq!(text(gateway(&all, "ClusterRole"), "/metadata/name"), "rouse-gateway.edge");
     assert_eq!(answer.err, "", "no hints when every option is set");
 }
 
 #[test]
 fn a_tls_secret_opens_a_door_from_the_service_to_the_process() {
     let all = printed("--tls-secret wildcard");
-    let deployment = one(&all, "Deployment");
+    let deployment = gateway(&all, "Deployment");
     let has = |object: &Value, pointer: &str, wanted: Value| {
         let found = object.pointer(pointer).and_then(Value::as_array).unwrap();
         assert!(found.contains(&wanted), "{pointer}: {wanted} is not in {found:?}");
@@ -184,7 +199,8 @@ fn a_tls_secret_opens_a_door_from_the_service_to_the_process() {
     let mount = json!({"name": "certs", "mountPath": "/certs", "readOnly": true});
     has(deployment, &format!("{CONTAINER}/volumeMounts"), mount);
     has(deployment, &format!("{CONTAINER}/ports"), json!({"name": "https", "containerPort": 8443}));
-    let services: Vec<&Value> = all.iter().filter(|object| text(object, "/kind") == "Service").collect();
+    let services: Vec<&Value> =
+        all.iter().filter(|object| key(object).starts_with("Service rouse-system/rouse-gateway")).collect();
     has(services[0], "/spec/ports", json!({"name": "https", "port": 443, "targetPort": "https"}));
     assert_eq!(services[1].pointer("/spec/ports").and_then(Value::as_array).map(Vec::len), Some(1));
     for (name, value) in [("ROUSE_TLS_LISTEN", "0.0.0.0:8443"), ("ROUSE_TLS_CERT_DIR", "/certs")] {
@@ -208,8 +224,8 @@ fn the_process_listens_where_probes_and_services_look_for_it() {
         ("", "10.1.2.3", "10.1.2.3:9090", "0.0.0.0:8080"),
         ("--ip-family ipv6 --tls-secret w --register-secret r", "fd00::7", "[fd00::7]:9090", "[::]:8080"),
     ] {
-        let all = printed(flags);
-        let deployment = one(&all, "Deployment");
+        let all = printed(&format!("--no-controller {flags}"));
+        let deployment = gateway(&all, "Deployment");
         let settings = settings_of(deployment, pod);
         assert_eq!(settings.get(&settings::ADMIN), admin.parse().unwrap());
         assert_eq!(settings.get(&settings::LISTEN), [listen.parse().unwrap()]);
@@ -252,7 +268,7 @@ fn a_pod_has_time_to_drain_before_it_is_killed() {
         ("--env ROUSE_DRAIN_TIMEOUT=2h", 7215),
     ] {
         let all = printed(flags);
-        let deployment = one(&all, "Deployment");
+        let deployment = gateway(&all, "Deployment");
         let settings = settings_of(deployment, "10.1.2.3");
         let grace = deployment.pointer("/spec/template/spec/terminationGracePeriodSeconds");
         assert_eq!(grace, Some(&json!(seconds)), "{flags}");
@@ -272,7 +288,7 @@ fn kedas_drain_without_end_is_bounded_by_the_pod_and_a_long_one_is_told() {
     ] {
         let answer = install(flags);
         let all = support::objects(&answer.out);
-        let grace = one(&all, "Deployment").pointer("/spec/template/spec/terminationGracePeriodSeconds");
+        let grace = gateway(&all, "Deployment").pointer("/spec/template/spec/terminationGracePeriodSeconds");
         assert_eq!(grace, Some(&json!(seconds)), "{flags}");
         let told = answer.err.contains(&format!("terminationGracePeriodSeconds stays {seconds}"));
         assert_eq!(told, !flags.contains("ROUSE_DRAIN"), "{}", answer.err);
@@ -290,9 +306,10 @@ fn kedas_drain_without_end_is_bounded_by_the_pod_and_a_long_one_is_told() {
 #[test]
 fn the_number_of_gateways_can_be_left_to_an_autoscaler() {
     let all = printed("--replicas none");
-    assert_eq!(one(&all, "Deployment").pointer("/spec/replicas"), None);
+    assert_eq!(gateway(&all, "Deployment").pointer("/spec/replicas"), None);
     let mut expected = printed("");
-    let deployment = expected.iter_mut().find(|object| text(object, "/kind") == "Deployment").unwrap();
+    let is_gateway = |object: &&mut Value| key(object) == "Deployment rouse-system/rouse-gateway";
+    let deployment = expected.iter_mut().find(is_gateway).unwrap();
     deployment.get_mut("spec").unwrap().as_object_mut().unwrap().remove("replicas");
     assert_eq!(all, expected, "and nothing else");
 }
@@ -301,7 +318,7 @@ fn the_number_of_gateways_can_be_left_to_an_autoscaler() {
 fn there_are_as_many_connections_as_there_is_memory_for_unless_the_operator_says_otherwise() {
     for (flags, expected) in [("", 30_000), ("--env ROUSE_MAX_CONNECTIONS=5", 5)] {
         let all = printed(flags);
-        let deployment = one(&all, "Deployment");
+        let deployment = gateway(&all, "Deployment");
         let settings = settings_of(deployment, "10.1.2.3");
         assert_eq!(settings.get(&MAX_CONNECTIONS), Some(expected));
         let limit = text(deployment, &format!("{CONTAINER}/resources/limits/memory"));
@@ -313,7 +330,7 @@ fn there_are_as_many_connections_as_there_is_memory_for_unless_the_operator_says
 fn with_kedas_names_a_tls_door_speaks_to_pods_as_kedas_does() {
     let upstream = |flags: &str| {
         let all = printed(flags);
-        settings_of(one(&all, "Deployment"), "10.1.2.3").get(&settings::UPSTREAM_TLS)
+        settings_of(gateway(&all, "Deployment"), "10.1.2.3").get(&settings::UPSTREAM_TLS)
     };
     assert_eq!(upstream("--tls-secret w --keda-compat"), UpstreamTls::AsReceived);
     assert_eq!(upstream("--tls-secret w --keda-compat --env ROUSE_UPSTREAM_TLS=off"), UpstreamTls::Off);
@@ -335,21 +352,22 @@ fn files_that_kubernetes_or_a_flag_mounts_may_be_named() {
 #[test]
 fn pods_run_under_the_restricted_standard() {
     let all = deployed("manifests");
-    let deployment = one(&all, "Deployment");
-    let pod = deployment.pointer("/spec/template/spec/securityContext").unwrap();
-    assert_eq!(pod.get("runAsNonRoot"), Some(&json!(true)));
-    assert_eq!(pod.pointer("/seccompProfile/type"), Some(&json!("RuntimeDefault")));
-    let container = deployment.pointer(&format!("{CONTAINER}/securityContext")).unwrap();
-    let expected = json!({
-        "allowPrivilegeEscalation": false,
-        "readOnlyRootFilesystem": true,
-        "capabilities": {"drop": ["ALL"]},
-    });
-    assert_eq!(container, &expected);
+    for deployment in [gateway(&all, "Deployment"), support::controller(&all, "Deployment")] {
+        let pod = deployment.pointer("/spec/template/spec/securityContext").unwrap();
+        assert_eq!(pod.get("runAsNonRoot"), Some(&json!(true)));
+        assert_eq!(pod.pointer("/seccompProfile/type"), Some(&json!("RuntimeDefault")));
+        let container = deployment.pointer(&format!("{CONTAINER}/securityContext")).unwrap();
+        let expected = json!({
+            "allowPrivilegeEscalation": false,
+            "readOnlyRootFilesystem": true,
+            "capabilities": {"drop": ["ALL"]},
+        });
+        assert_eq!(container, &expected);
+        // Otherwise the kubelet sets variables that look like settings: ROUSE_GATEWAY_PORT.
+        assert_eq!(deployment.pointer("/spec/template/spec/enableServiceLinks"), Some(&json!(false)));
+    }
     let enforced = "/metadata/labels/pod-security.kubernetes.io~1enforce";
     assert_eq!(text(one(&all, "Namespace"), enforced), "restricted");
-    // Otherwise the kubelet sets variables that look like settings: ROUSE_GATEWAY_PORT.
-    assert_eq!(deployment.pointer("/spec/template/spec/enableServiceLinks"), Some(&json!(false)));
 }
 
 #[test]
@@ -396,6 +414,16 @@ fn bad_values_are_refused_with_what_is_expected() {
             "use --register-secret",
         ),
         ("--register-secret r --env ROUSE_REGISTER_TLS_KEY=/certs/a", "the manifests set it already"),
+        ("--env ROUSE_REPORT_TO=https://c.example.com:9444", "use --controller-secret"),
+        ("--controller-secret c --env ROUSE_REPORT_CA=/ca.crt", "the manifests set it already"),
+        (
+            "--controller-secret c --env ROUSE_REPORT_TOKEN=/token",
+            "do not mount /token; give settings by --env",
+        ),
+        ("--controller-secret a/b", "an object's name"),
+        ("--autoscale-default maybe", "on, off"),
+        ("--no-controller --controller-secret c", "cannot be used with"),
+        ("--no-controller --autoscale-default on", "cannot be used with"),
         (
             "--register-secret r --env ROUSE_REGISTER_AUTH=token,hmac --env ROUSE_REGISTER_KEYS=/keys",
             "do not mount /keys; give settings by --env",
@@ -446,7 +474,9 @@ fn variables_of_the_operators_shell_change_nothing() {
 fn the_image_of_the_files_is_of_this_version() {
     let image = format!("localhost/rouse:{}", env!("CARGO_PKG_VERSION"));
     let files = deployed("manifests");
-    assert_eq!(text(one(&files, "Deployment"), &format!("{CONTAINER}/image")), image);
+    for deployment in [gateway(&files, "Deployment"), support::controller(&files, "Deployment")] {
+        assert_eq!(text(deployment, &format!("{CONTAINER}/image")), image);
+    }
 }
 
 #[test]
@@ -471,7 +501,7 @@ fn the_kustomization_says_where_the_image_is() {
     let image = |field: &str| text(&kustomization[0], &format!("/images/0/{field}"));
     let (name, tag) = (image("newName"), image("newTag"));
     let files = deployed("manifests");
-    let deployed = text(one(&files, "Deployment"), &format!("{CONTAINER}/image"));
+    let deployed = text(gateway(&files, "Deployment"), &format!("{CONTAINER}/image"));
     assert_eq!(deployed, format!("{}:{tag}", image("name")), "otherwise it finds nothing to replace");
     assert_eq!((name, tag), (image("name"), env!("CARGO_PKG_VERSION")), "it changes nothing by itself");
 }

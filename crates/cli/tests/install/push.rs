@@ -1,16 +1,17 @@
 //! `rouse install --register-secret`: the port, the Service, the certificate and the permissions of push.
 
 use rouse_daemon::gateway::settings::{self, TokenCheckMode};
-use rouse_kube::client::permissions::Scope;
+use rouse_kube::client::permissions::{PermissionRole, Scope};
 use rouse_net::auth::PushMode;
-use rouse_register::client::{DEFAULT_PORT, GatewayHost, GatewayUrl};
+use rouse_net::peers::PeerHost;
+use rouse_register::client::{DEFAULT_PORT, GatewayUrl};
 use serde_json::{Value, json};
 
-use crate::support::{key, one, printed, text};
+use crate::support::{gateway, key, printed, text};
 use crate::{CONTAINER, rights, settings_of, table};
 
 /// The only object with this key.
-fn named<'o>(objects: &'o [Value], wanted: &str) -> &'o Value {
+pub(crate) fn named<'o>(objects: &'o [Value], wanted: &str) -> &'o Value {
     let mut found = objects.iter().filter(|object| key(object) == wanted);
     let first = found.next().unwrap_or_else(|| panic!("{wanted} is not printed"));
     assert!(found.next().is_none(), "{wanted} is printed twice");
@@ -30,9 +31,9 @@ fn a_register_secret_opens_the_port_where_sidecars_register() {
     assert_eq!(service.get("spec"), Some(&expected));
     let url = GatewayUrl::of_namespace("edge").unwrap();
     let name = format!("{}.edge.svc.cluster.local", text(service, "/metadata/name"));
-    assert_eq!((url.host(), url.port()), (&GatewayHost::Name(name), DEFAULT_PORT));
+    assert_eq!((url.host(), url.port()), (&PeerHost::Name(name), DEFAULT_PORT));
 
-    let deployment = one(&all, "Deployment");
+    let deployment = gateway(&all, "Deployment");
     let volumes = json!([{"name": "register-certs", "secret": {"secretName": "r"}}]);
     assert_eq!(deployment.pointer("/spec/template/spec/volumes"), Some(&volumes));
     let mounts = json!([{"name": "register-certs", "mountPath": "/register-certs", "readOnly": true}]);
@@ -70,7 +71,7 @@ fn the_mode_of_push_is_that_of_the_flag() {
         ("--register-secret r --push on", PushMode::On),
     ] {
         let all = printed(flags);
-        let settings = settings_of(one(&all, "Deployment"), "10.1.2.3");
+        let settings = settings_of(gateway(&all, "Deployment"), "10.1.2.3");
         assert_eq!(settings.get(&settings::PUSH), mode, "{flags}");
     }
 }
@@ -90,10 +91,10 @@ fn reviews_of_tokens_are_granted_only_if_the_gateway_asks_for_them() {
         if !reviews {
             continue;
         }
-        let settings = settings_of(one(&all, "Deployment"), "10.1.2.3");
+        let settings = settings_of(gateway(&all, "Deployment"), "10.1.2.3");
         assert_eq!(settings.get(&settings::REGISTER_TOKEN_CHECK), TokenCheckMode::TokenReview, "{flags}");
         let role = named(&all, role);
-        assert_eq!(rights(role), table(Scope::OnDemand), "{flags}");
+        assert_eq!(rights(role), table(PermissionRole::Gateway, Scope::OnDemand), "{flags}");
         let binding = named(&all, "ClusterRoleBinding /rouse-gateway-tokenreviews.rouse-system");
         assert_eq!(text(binding, "/roleRef/name"), text(role, "/metadata/name"));
         assert_eq!(text(binding, "/subjects/0/name"), "rouse-gateway");

@@ -80,6 +80,26 @@ pub(crate) fn sorted(mut objects: Vec<Value>) -> Vec<Value> {
     objects
 }
 
+/// The only object of `kind` of the gateway.
+pub(crate) fn gateway<'o>(objects: &'o [Value], kind: &str) -> &'o Value {
+    of_component(objects, kind, "gateway")
+}
+
+/// The only object of `kind` of the controller.
+pub(crate) fn controller<'o>(objects: &'o [Value], kind: &str) -> &'o Value {
+    of_component(objects, kind, "controller")
+}
+
+fn of_component<'o>(objects: &'o [Value], kind: &str, component: &str) -> &'o Value {
+    let found: Vec<&Value> = objects
+        .iter()
+        .filter(|object| text(object, "/kind") == kind)
+        .filter(|object| text(object, "/metadata/labels/app.kubernetes.io~1component") == component)
+        .collect();
+    assert_eq!(found.len(), 1, "{kind} of the {component}");
+    found[0]
+}
+
 /// The only object of `kind`.
 pub(crate) fn one<'o>(objects: &'o [Value], kind: &str) -> &'o Value {
     let found: Vec<&Value> = objects.iter().filter(|object| text(object, "/kind") == kind).collect();

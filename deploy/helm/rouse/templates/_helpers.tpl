@@ -9,6 +9,17 @@ app.kubernetes.io/name: rouse
 app.kubernetes.io/component: gateway
 {{- end }}
 
+{{- define "rouse.controllerLabels" -}}
+app.kubernetes.io/name: rouse
+app.kubernetes.io/component: controller
+app.kubernetes.io/part-of: rouse
+{{- end }}
+
+{{- define "rouse.controllerSelector" -}}
+app.kubernetes.io/name: rouse
+app.kubernetes.io/component: controller
+{{- end }}
+
 {{- define "rouse.subjects" -}}
 - kind: ServiceAccount
   name: rouse-gateway
@@ -48,5 +59,13 @@ an older chart has no push at all: parentheses make that the same as off. */}}
 {{- if (.Values.push).enabled }}
 {{- $made := ternary "rouse-register-tls" "" (not (empty (((.Values.push).certManager).issuerRef).name)) }}
 {{- .Values.push.secretName | default $made | required "push.enabled needs push.secretName or push.certManager.issuerRef.name" }}
+{{- end }}
+{{- end }}
+
+{{- /* The Secret with the certificate of the controller; empty if there is no controller, or none that gateways can report to. */}}
+{{- define "rouse.controllerSecret" -}}
+{{- if (.Values.controller).enabled }}
+{{- $made := ternary "rouse-controller-tls" "" (not (empty (((.Values.controller).certManager).issuerRef).name)) }}
+{{- .Values.controller.secretName | default $made }}
 {{- end }}
 {{- end }}

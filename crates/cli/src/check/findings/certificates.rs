@@ -16,6 +16,8 @@ const DAY: u64 = 24 * 60 * 60;
 pub(super) struct CertificateUse {
     /// The listener, as a sentence names it.
     pub(super) listener: &'static str,
+    /// The processes that serve it.
+    pub(super) servers: &'static str,
     /// What happens without a usable certificate.
     pub(super) lost: &'static str,
     /// The result if clients refuse it.
@@ -27,6 +29,7 @@ pub(super) struct CertificateUse {
 /// Requests over TLS.
 pub(super) const REQUESTS: CertificateUse = CertificateUse {
     listener: "requests over TLS",
+    servers: "gateways",
     lost: "clients refuse it",
     refused: Outcome::Failure,
     renew: "renew it; the gateway loads it without a restart",
@@ -35,9 +38,19 @@ pub(super) const REQUESTS: CertificateUse = CertificateUse {
 /// Registrations of pods.
 pub(super) const REGISTRATIONS: CertificateUse = CertificateUse {
     listener: "registrations",
+    servers: "gateways",
     lost: "sidecars do not register, so pods are found by EndpointSlices only",
     refused: Outcome::Warning,
     renew: "renew it, as docs/inject.md says; the gateway loads it without a restart",
+};
+
+/// Load reports of gateways.
+pub(super) const REPORTS: CertificateUse = CertificateUse {
+    listener: "load reports",
+    servers: "controllers",
+    lost: "gateways do not report their load, so nothing is scaled down",
+    refused: Outcome::Warning,
+    renew: "renew it, as docs/inject.md says; the controller loads it without a restart",
 };
 
 /// The check of one certificate.
@@ -77,7 +90,7 @@ fn judged(
     let refused =
         |name| if of.refused == Outcome::Failure { Check::failure(name) } else { Check::warning(name) };
     if let Some(fault) = &found.fault {
-        let detail = format!("{fault}; gateways that start now do not come up with it");
+        let detail = format!("{fault}; {} that start now do not come up with it", of.servers);
         return Err(Check::failure(name).because(detail));
     }
     if !found.not_for.is_empty() {

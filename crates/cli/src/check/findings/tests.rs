@@ -1,6 +1,7 @@
 //! Tests of the findings: each fault of a survey becomes the right result with its next step.
 
 mod push;
+mod scaling;
 
 use std::time::{Duration, SystemTime};
 
@@ -58,7 +59,9 @@ fn good() -> Survey {
             has_file: false,
             certificates: vec![secret("web", good_certificate())],
             registration: Some(push::good()),
+            reports_to: Some("https://rouse-controller.rouse-system.svc.cluster.local:9444".to_owned()),
         })),
+        controller: Ok(Some(scaling::good())),
         namespace: None,
         account: Some(account()),
         grants: Ok(PERMISSIONS.iter().map(grant).collect()),

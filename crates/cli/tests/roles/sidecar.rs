@@ -1,16 +1,14 @@
 //! `rouse sidecar`: its settings, its help and its documentation. `ROUSE_WRITE_DOCS=1` writes the table of settings again.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests: a panic is how a test fails")]
-
-use std::fmt::Write as _;
-
 use clap::{Args as _, Command, CommandFactory as _, FromArgMatches as _};
 use rouse_cli::args::Rouse;
-use rouse_config::settings::{Environment, Group, SettingWarning, Values};
-use rouse_daemon::gateway;
+use rouse_config::settings::{Environment, SettingWarning, Values};
 use rouse_daemon::sidecar::settings::{self as set, AppCheck, PushTarget, TABLE};
 use rouse_daemon::sidecar::{SidecarArgs, read_settings};
+use rouse_daemon::{controller, gateway};
 use rouse_testkit::generated_docs;
+
+use crate::tables::tables;
 
 fn read(flags: &[&str]) -> Result<Values, String> {
     read_with(flags, &Environment::default()).map(|(values, _)| values)
@@ -91,8 +89,8 @@ fn variables_that_kubernetes_adds_for_services_are_no_settings_of_the_sidecar() 
 
 #[test]
 fn no_setting_has_the_name_of_a_variable_that_kubernetes_adds_whatever_its_value() {
-    let gateway = gateway::settings::TABLE.settings();
-    for setting in TABLE.settings().chain(gateway) {
+    let others = gateway::settings::TABLE.settings().chain(controller::settings::TABLE.settings());
+    for setting in TABLE.settings().chain(others) {
         let Some(name) = setting.variable() else { continue };
         let env = Environment::new([(name.clone(), "x".to_owned())]);
         assert_eq!(env.get(&name), Some("x"), "a Service could be called so that it sets or hides {name}");
@@ -108,27 +106,5 @@ fn values_are_read() {
 
 #[test]
 fn the_documentation_has_the_table_of_settings() {
-    generated_docs::check("sidecar.md", &tables());
-}
-
-fn tables() -> String {
-    let mut text = String::new();
-    for Group { title, settings } in TABLE.groups {
-        write!(text, "\n### {title}\n\n| setting | default | allowed | what it does |\n").unwrap();
-        text.push_str("| --- | --- | --- | --- |\n");
-        for setting in *settings {
-            let default = setting.default_text();
-            let default = if setting.has_default() { format!("`{default}`") } else { default };
-            writeln!(
-                text,
-                "| `{}` | {default} | {} | {} |",
-                setting.name(),
-                setting.allowed(),
-                setting.help()
-            )
-            .unwrap();
-        }
-    }
-    text.push('\n');
-    text
+    generated_docs::check("sidecar.md", &tables(&TABLE));
 }
