@@ -145,6 +145,10 @@ bench-cluster-cold-start: ## measure the first request on a real Kubernetes, bes
 bench-cluster-size: ## measure 2,000 services with 10,000 pods on a real API server (bench/README.md)
 	e2e/cluster/bench size
 
+.PHONY: bench-cluster-slices
+bench-cluster-slices: ## measure EndpointSlices of a service with 5,000 pods on a real API server (bench/README.md)
+	e2e/cluster/bench slices
+
 .PHONY: bench-counts
 bench-counts: ## count system calls and allocations per request (bench/README.md)
 	cargo build --release -p rouse-cli

@@ -27,6 +27,8 @@ pub(crate) enum Command {
     ClusterColdStart(ClusterColdStart),
     /// How fast a gateway syncs with a large cluster and applies a change, and its memory
     ClusterSize(ClusterSize),
+    /// How fast, and with how many writes, the slices of a service with many pods follow its pods
+    ClusterSlices(ClusterSlices),
     /// An app that answers with the moment at which it began to listen, after a given delay
     #[command(hide = true)]
     App,
@@ -42,6 +44,9 @@ pub(crate) enum Command {
     /// Sends requests, each over a new connection
     #[command(hide = true)]
     Connect(Connect),
+    /// The controller of slices alone
+    #[command(hide = true)]
+    SliceController(SliceControllerRole),
     /// Rouse's data plane alone, with a given number of routes, services and endpoints
     #[command(hide = true)]
     DataPlane(DataPlane),
@@ -119,6 +124,29 @@ pub(crate) struct ClusterSize {
     /// Number of measured endpoint changes
     #[arg(long, default_value = "500", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) changes: u32,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ClusterSlices {
+    /// An administrator's kubeconfig; a control plane alone is enough
+    #[arg(long, value_name = "FILE")]
+    pub(crate) kubeconfig: PathBuf,
+    /// Number of pods of the service
+    #[arg(long, default_value = "5000", value_parser = clap::value_parser!(u32).range(1..=50_000))]
+    pub(crate) pods: u32,
+    /// Number of measured changes of single pods
+    #[arg(long, default_value = "200", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) changes: u32,
+    /// Output format
+    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t)]
+    pub(crate) output: Format,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SliceControllerRole {
+    /// An administrator's kubeconfig
+    #[arg(long, value_name = "FILE")]
+    pub(crate) kubeconfig: PathBuf,
 }
 
 #[derive(Debug, Args)]

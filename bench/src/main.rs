@@ -56,11 +56,13 @@ fn run(command: &Command) -> Result<()> {
         Command::Counts(ask) => measure(|| proxy::counts::run(ask)),
         Command::ClusterColdStart(ask) => measure(|| cluster::cold_start::run(ask)),
         Command::ClusterSize(ask) => measure(|| cluster::size::run(ask)),
+        Command::ClusterSlices(ask) => measure(|| cluster::slices::run(ask)),
         Command::App => role::app::run(),
         Command::Upstream(upstream) => role::upstream::run(upstream),
         Command::UpstreamH2c => role::upstream_h2c::run(),
         Command::Forward(forward) => role::minimal_proxy::run(forward),
         Command::Connect(connect) => role::connection_load::run(connect),
+        Command::SliceController(ask) => role::slice_controller::run(ask),
         Command::DataPlane(size) => role::data_plane::run(size),
     }
 }

@@ -13,6 +13,7 @@ pub mod body;
 pub mod client;
 pub mod command;
 pub mod config;
+pub mod controller;
 mod daemon;
 pub mod gateway;
 pub mod metrics;

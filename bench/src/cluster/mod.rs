@@ -1,5 +1,5 @@
-//! Benchmarks on a real Kubernetes cluster: cold starts, and a gateway on a large cluster. `e2e/cluster/bench` brings the
-//! clusters up.
+//! Benchmarks on a real Kubernetes cluster: cold starts, a gateway on a large cluster, and the controller of
+//! `EndpointSlice`s. `e2e/cluster/bench` brings the clusters up.
 
 pub(crate) mod cold_start;
 mod large;
@@ -7,6 +7,7 @@ mod objects;
 mod phases;
 mod push;
 pub(crate) mod size;
+pub(crate) mod slices;
 
 use std::net::SocketAddr;
 use std::path::Path;

@@ -164,6 +164,7 @@ fn routes(size: DataPlane, services: &[Arc<Service>]) -> Result<RouteTable<Arc<R
                 target,
                 timeouts: TIMEOUTS,
                 no_pod: NoPodPolicy::default(),
+                meter: None,
             }),
         })
     };

@@ -4,6 +4,7 @@ pub(crate) mod app;
 pub(crate) mod connection_load;
 pub(crate) mod data_plane;
 pub(crate) mod minimal_proxy;
+pub(crate) mod slice_controller;
 pub(crate) mod upstream;
 pub(crate) mod upstream_h2c;
 

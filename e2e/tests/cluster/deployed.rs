@@ -1,4 +1,4 @@
-//! The gateway deployed in the cluster with the output of `rouse install`, under the restricted pod security standard.
+//! The gateway and the controller deployed in the cluster with the output of `rouse install`, under the restricted pod security standard.
 
 use std::collections::BTreeSet;
 
@@ -20,6 +20,7 @@ pub(crate) const TRIALS: &[Case] =
     &[trial!(what_install_prints_serves_from_zero_and_is_replaced_under_load).once()];
 
 const GATEWAY: &str = "rouse-gateway";
+const CONTROLLER: &str = "rouse-controller";
 const ITS_PODS: &str = "app.kubernetes.io/component=gateway";
 /// Requests a second.
 const RATE: u32 = 100;
@@ -43,23 +44,25 @@ fn restricted(app: &App) -> Value {
     deployment
 }
 
-/// `rouse install | kubectl apply --server-side -f -`, for a gateway of this namespace alone.
+/// `rouse install | kubectl apply --server-side -f -`, for a gateway and a controller of this namespace alone.
 async fn install(space: &TestNamespace) {
     let mut command = Command::new(programs().rouse);
     command.args(["install", "--no-crds", "--no-namespace", "--image", &cluster::gateway_image()]);
     command.args(["--namespace", space.name(), "--watch-namespace", space.name()]);
+    command.args(["--generate-keys", "--push", "off"]);
     let printed = run(command).await;
     assert_eq!(printed.code, Some(0), "{printed:?}");
     for object in cluster::objects("what install prints", &printed.stdout) {
         cluster::apply(space.client(), Some(space.name()), &object).await;
     }
-    settled(space).await;
+    settled(space, GATEWAY).await;
+    settled(space, CONTROLLER).await;
 }
 
-/// Waits until both gateways are ready, and no others are there.
-async fn settled(space: &TestNamespace) {
+/// Waits until both pods of this Deployment are ready, and no others are there.
+async fn settled(space: &TestNamespace, deployment: &str) {
     space
-        .until(DEPLOYMENT, GATEWAY, "to have its two pods", |it| {
+        .until(DEPLOYMENT, deployment, "to have its two pods", |it| {
             let status = &it["status"];
             status["observedGeneration"] == it["metadata"]["generation"]
                 && ["replicas", "updatedReplicas", "availableReplicas"].iter().all(|count| status[count] == 2)
@@ -97,6 +100,13 @@ async fn what_install_prints_serves_from_zero_and_is_replaced_under_load(space: 
     check.arg(space.kubeconfig());
     let checked = run(check).await;
     assert_eq!(checked.code, Some(0), "{}{}", checked.stdout, checked.stderr);
+    for line in [
+        "✔ gateways report their load to the controller",
+        "✔ a controller leads",
+        "✔ the controller has its permissions",
+    ] {
+        assert!(checked.stdout.contains(line), "{line}: {}", checked.stdout);
+    }
 
     let before = pods(&space).await;
     let load = Load::on(&target, RATE);
@@ -106,7 +116,7 @@ async fn what_install_prints_serves_from_zero_and_is_replaced_under_load(space: 
     straight.until("in_flight", |count| count >= 4).await;
     let round = json!({ "metadata": { "annotations": { "round": "2" } } });
     space.patch(DEPLOYMENT, GATEWAY, json!({ "spec": { "template": round } })).await;
-    settled(&space).await;
+    settled(&space, GATEWAY).await;
     for answer in within("ten seconds", slow.join_all()).await {
         assert_eq!(
             (answer.status, &*answer.text()),

@@ -87,7 +87,7 @@ fn host_only(address: IpAddr) -> String {
 }
 
 /// Starts the API server again with ranges of both families.
-async fn with_both_ranges(space: &TestNamespace) {
+pub(crate) async fn with_both_ranges(space: &TestNamespace) {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("cluster/restart");
     let mut restart = Command::new(script);
     restart.arg("kube-apiserver").env("ROUSE_CLUSTER", node(space).folder());

@@ -68,6 +68,23 @@ pub(crate) async fn with_token_file(space: &TestNamespace) -> (PathBuf, PathBuf)
     (kubeconfig, file)
 }
 
+/// Takes the permission to scale away from the gateways of this cluster, which must be the trial's own.
+pub(crate) async fn forbid_scaling(space: &TestNamespace) {
+    let mut rules = granted();
+    let scales = |rule: &Value| {
+        rule["resources"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .any(|name| name.as_str().is_some_and(|name| name.ends_with("/scale")))
+    };
+    rules.as_array_mut().expect("rules").retain(|rule| !scales(rule));
+    let role = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": { "name": ROLE }, "rules": rules,
+    });
+    cluster::apply(space.client(), None, &role).await;
+}
+
 /// Deletes the gateway's account, which invalidates its tokens.
 pub(crate) async fn revoke(space: &TestNamespace) {
     space.delete(ACCOUNT, NAME).await;
@@ -163,8 +180,8 @@ pub(crate) async fn token_of(space: &TestNamespace, account: &str, spec: Value) 
     answer["status"]["token"].as_str().expect("a token").to_owned()
 }
 
-/// The administrator's cluster, the gateway as `user`. JSON is YAML.
-fn kubeconfig_with(space: &TestNamespace, user: &Value) -> Value {
+/// A kubeconfig with the cluster of the administrator's and `user`. JSON is YAML.
+pub(crate) fn kubeconfig_with(space: &TestNamespace, user: &Value) -> Value {
     let file = Kubeconfig::read_from(space.kubeconfig()).expect("a kubeconfig");
     let current = file.current_context.as_deref().unwrap_or_default();
     let context = file.contexts.iter().find(|context| context.name == current);

@@ -38,6 +38,7 @@
 //! - [`node::Node`]: the cluster's own programs (stop, continue, restart) and the gateway's requests in the audit log.
 //!   A trial with [`Case::on_our_node`] runs on that cluster only, one with [`Case::alone`] while no other runs.
 //!   One with [`Case::on_its_own_cluster`] has a control plane to itself, without nodes: [`own_cluster`].
+//! - [`slice_controller::Controller`]: the controller of `EndpointSlice`s, in the process of the trial.
 //! - `rouse_e2e::client::load`: requests at a fixed rate, and a tally of their outcomes.
 //! - Wait for a condition with `patiently` and `TestNamespace::until`, never for a fixed time.
 
@@ -58,6 +59,7 @@ mod harness;
 mod identity;
 mod invalid_objects;
 mod keda;
+mod keda_operator;
 mod node;
 mod own_cluster;
 mod ownership;
@@ -73,6 +75,10 @@ mod rollouts;
 mod route;
 mod route_changes;
 mod routing;
+mod scaling;
+mod slice_controller;
+mod slice_walk;
+mod slices;
 mod test_namespace;
 mod timeouts;
 mod tls;
@@ -101,12 +107,16 @@ const MODULES: &[&[Case]] = &[
     invalid_objects::TRIALS,
     ownership::TRIALS,
     keda::TRIALS,
+    keda_operator::TRIALS,
     rollouts::TRIALS,
+    scaling::TRIALS,
     push_identity::TRIALS,
     push_merge::TRIALS,
     push_sidecar::TRIALS,
     push_without_api_server::TRIALS,
     watches::TRIALS,
+    slices::TRIALS,
+    slice_walk::TRIALS,
 ];
 
 fn main() -> ExitCode {

@@ -1,4 +1,7 @@
-//! Idle apps: an open connection or stream keeps an app from going to zero, and a closed one does not.
+//! Idle apps: an open connection or stream keeps an app from going to zero, and a closed one does not. An idle policy that
+//! learns starts a pod before the next call of a regular caller.
+
+use std::time::Duration;
 
 use futures_util::{SinkExt as _, StreamExt as _};
 use http::Method;
@@ -7,14 +10,15 @@ use rouse_e2e::client::session::{Http, whole};
 use rouse_e2e::client::websocket;
 use rouse_e2e::config::{App, Config};
 use rouse_e2e::proc;
-use rouse_e2e::rouse::Rouse;
+use rouse_e2e::rouse::{Launch, Rouse};
 use rouse_e2e::wait::within;
 use rustix::process::Signal;
 use tokio::net::TcpStream;
+use tokio::time::{MissedTickBehavior, interval};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 
-use crate::fixture::{ask, programs, uid, until_state, way};
+use crate::fixture::{ask, programs, test_app, uid, until_state, way, yaml};
 
 /// Two apps that go to zero after a second.
 async fn start() -> Rouse {
@@ -95,5 +99,43 @@ pub(crate) async fn an_open_websocket_keeps_an_app_from_zero() {
     until_end(&mut socket).await;
     drop(socket);
     until_state(&rouse, "app", "zero").await;
+    rouse.stop().await;
+}
+
+/// How many times faster the clocks of `rouse up` run.
+const SPEED: u32 = 30;
+/// The most calls until the app has learned. Four gaps are enough; on a busy machine, some are of another length.
+const CALLS: usize = 40;
+
+/// A call: the pod that answered, and whether the caller waited for its start.
+#[derive(Debug)]
+struct Call {
+    pod: String,
+    cold: bool,
+}
+
+pub(crate) async fn a_caller_every_90_seconds_meets_a_warm_pod_although_idle_after_is_20_seconds() {
+    let (app, scale) = (test_app(), "{idle-after: 20s, idle: learned}");
+    // The deadlines of requests run as fast as all clocks: on a busy machine, a start may take minutes.
+    let apps = format!("  app: {{command: [{app}], scale: {scale}, timeouts: {{readiness: 1h}}}}\n");
+    let launch = Launch::of(&yaml(&apps)).argument(format!("--clock-speed={SPEED}"));
+    let rouse = launch.up(&programs()).await;
+    let mut caller = interval(Duration::from_secs(90) / SPEED);
+    caller.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut calls: Vec<Call> = Vec::new();
+    // A warm call of another pod than the last: it was away, and it came back in time.
+    let is_met = |pair: &[Call]| !pair[1].cold && pair[0].pod != pair[1].pod;
+    while calls.windows(2).rev().take_while(|pair| is_met(pair)).count() < 3 {
+        assert!(
+            calls.len() < CALLS,
+            "no three calls in sequence met a pod that was started for them: {calls:#?}"
+        );
+        caller.tick().await;
+        let answer = ask(&rouse, "app", "/").await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        let pod = answer.text().split_whitespace().next().unwrap_or_default().to_owned();
+        calls.push(Call { pod, cold: answer.header("x-rouse-cold-start") == "true" });
+    }
+    assert!(calls[..3].iter().all(|call| call.cold), "at first, 20 s count: {calls:#?}");
     rouse.stop().await;
 }

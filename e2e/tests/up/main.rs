@@ -151,7 +151,8 @@ const TRIALS: &[Case] = trials! {
         [] an_open_event_stream_keeps_an_app_from_zero,
         [] an_open_websocket_keeps_an_app_from_zero,
         [] a_websocket_that_its_pod_has_ended_keeps_nothing_awake,
-        [] a_websocket_whose_pod_was_killed_keeps_nothing_awake;
+        [] a_websocket_whose_pod_was_killed_keeps_nothing_awake,
+        [] a_caller_every_90_seconds_meets_a_warm_pod_although_idle_after_is_20_seconds;
     suspended_process:
         [] a_request_that_came_meanwhile_is_answered_although_its_connection_has_been_idle_for_too_long,
         [] a_request_that_came_before_the_signal_to_stop_is_answered;
