@@ -13,6 +13,9 @@ use crate::time::Moment;
 /// The most services and routes of one reporter. More are refused: one reporter must not use up the memory of the others.
 pub const MAX_KEYS: usize = 100_000;
 
+/// The most reporters that are remembered after they are gone.
+const MAX_FORGOTTEN: usize = 1024;
+
 /// What one reporter sends: changed readings of its meters. Without any, it is a heartbeat.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoadUpdate {
@@ -49,6 +52,8 @@ pub struct LoadChanges {
 pub struct LoadTable {
     began: Moment,
     reporters: BTreeMap<Reporter, ReporterLoad>,
+    /// The run of each reporter that was forgotten. If it comes back, its counters have a past that was taken already.
+    forgotten: BTreeMap<Reporter, u64>,
 }
 
 /// What one reporter has said.
@@ -75,7 +80,7 @@ impl ReporterLoad {
 impl LoadTable {
     /// A table that knows no reporter.
     pub fn new(began: Moment) -> Self {
-        Self { began, reporters: BTreeMap::new() }
+        Self { began, reporters: BTreeMap::new(), forgotten: BTreeMap::new() }
     }
 
     /// Replaces the list of reporters that serve. Returns the services and routes of those that are gone and had load.
@@ -92,6 +97,7 @@ impl LoadTable {
     /// Takes what a reporter sent.
     pub fn heard(&mut self, now: Moment, from: &Reporter, update: LoadUpdate) -> LoadChanges {
         let lived = now.since(self.began);
+        let returned = self.forgotten.remove(from) == Some(update.boot);
         let reporter = self.reporters.entry(from.clone()).or_default();
         reporter.heard = Some(now);
         let mut all = LoadChanges::default();
@@ -109,7 +115,7 @@ impl LoadTable {
                 all.refused += 1;
                 continue;
             }
-            let base = last.unwrap_or_else(|| base(&sample, update.complete, lived));
+            let base = last.unwrap_or_else(|| base(&sample, update.complete, lived, returned));
             let (report, key) = (LoadReport::between(&base, &sample), sample.key.clone());
             let unknown_past = base.present == 0 && base.requests > 0 && base.at == sample.at;
             all.changes.push(LoadChange { key, report, unknown_past });
@@ -151,11 +157,16 @@ impl LoadTable {
     /// Forgets reporters. Returns what had load there.
     fn forget(&mut self, is_gone: impl Fn(&ReporterLoad) -> bool) -> Vec<LoadKey> {
         let mut had_load = Vec::new();
-        self.reporters.retain(|_, reporter| {
+        let forgotten = &mut self.forgotten;
+        self.reporters.retain(|name, reporter| {
             let gone = is_gone(reporter);
             if gone {
                 let samples = reporter.samples.values().filter(|sample| sample.present > 0);
                 had_load.extend(samples.map(|sample| sample.key.clone()));
+                if forgotten.len() >= MAX_FORGOTTEN {
+                    forgotten.pop_first();
+                }
+                forgotten.insert(name.clone(), reporter.boot);
             }
             !gone
         });
@@ -166,10 +177,11 @@ impl LoadTable {
 /// The reading before the first one of a meter.
 ///
 /// Its counters were zero if we would know of anything earlier: the reporter started later than this table, or it has already
-/// sent all that ever had load. Otherwise they may be of any time, and only the present load counts.
-fn base(first: &LoadSample, complete: bool, lived: Duration) -> LoadSample {
+/// sent all that ever had load. Otherwise they may be of any time, and only the present load counts. So it is with one that was
+/// forgotten and has `returned`: what it had before was taken then.
+fn base(first: &LoadSample, complete: bool, lived: Duration, returned: bool) -> LoadSample {
     let none = LoadSample { present: 0, held: 0, ..first.clone() };
-    if complete && first.at.since(Moment::ZERO) >= lived {
+    if complete && (returned || first.at.since(Moment::ZERO) >= lived) {
         return none;
     }
     LoadSample { requests: 0, busy: Duration::ZERO, at: first.at - REPORT_PERIOD, ..none }
@@ -179,5 +191,40 @@ fn base(first: &LoadSample, complete: bool, lived: Duration) -> LoadSample {
 fn end(samples: impl Iterator<Item = (LoadKey, LoadSample)>, changes: &mut Vec<LoadChange>) {
     for (key, _) in samples.filter(|(_, sample)| sample.present > 0) {
         changes.push(LoadChange { key, report: LoadReport::default(), unknown_past: false });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::endpoint::ServiceId;
+
+    #[test]
+    fn a_reporter_that_was_forgotten_and_comes_back_does_not_count_its_past_again() {
+        let (gateway, at) = (Reporter::new("a"), Moment::from_secs);
+        let key = LoadKey::Service(ServiceId::new("shop", "cart").unwrap());
+        let update = |boot, requests, second| {
+            let busy = Duration::from_secs(requests);
+            let sample = LoadSample { key: key.clone(), requests, busy, present: 1, held: 0, at: at(second) };
+            LoadUpdate { boot, complete: true, samples: vec![sample] }
+        };
+        let requests =
+            |changes: &LoadChanges| changes.changes.iter().map(|it| it.report.requests).sum::<u64>();
+        let mut table = LoadTable::new(at(0));
+        table.list(at(10), [gateway.clone()]);
+        // Its process is younger than the table: its first requests count.
+        assert_eq!(requests(&table.heard(at(20), &gateway, update(7, 100, 5))), 100);
+        // Cut off, and not serving for a while.
+        table.list(at(60), []);
+        table.list(at(4000), [gateway.clone()]);
+        let back = table.heard(at(4001), &gateway, update(7, 180_000, 3986));
+        assert_eq!(requests(&back), 0, "an hour of requests is not the load of a second");
+        assert!(back.changes.iter().all(|change| change.unknown_past));
+        assert_eq!(table.present(&key).total(), 1);
+        assert_eq!(requests(&table.heard(at(4002), &gateway, update(7, 180_050, 3987))), 50);
+        // A new process in the same pod begins at zero.
+        table.list(at(4060), []);
+        table.list(at(4070), [gateway.clone()]);
+        assert_eq!(requests(&table.heard(at(4071), &gateway, update(8, 30, 2))), 30);
     }
 }

@@ -1,6 +1,7 @@
-//! The autoscaler of one service: load reports → desired pods. `rouse up` uses it; on Kubernetes, Rouse only wakes from zero.
+//! The autoscaler of one target: load reports → desired pods. `rouse up` and `rouse controller` both use it.
 //!
-//! There is one [`Autoscaler`] per service. Its driver passes in the list of reporters ([`Autoscaler::list`]), their reports
+//! There is one [`Autoscaler`] per app of `rouse up`, and per workload on Kubernetes, where the load of several services may be
+//! summed ([`Fleet`]). Its driver passes in the list of reporters ([`Autoscaler::list`]), their reports
 //! ([`Autoscaler::report`]), wall time if there are schedules ([`Autoscaler::set_wall_clock`]) and the observed pods
 //! ([`Autoscaler::decide`]). It does not assume that a decision is carried out: a wake has happened when pods are observed. The
 //! driver calls `decide` after each report, after each change of the pods, and at [`Autoscaler::next_due`].

@@ -3,8 +3,8 @@
 use rouse_config::settings::{AnySetting, Origin, SettingsDiagnostics, Values};
 
 use super::settings::{
-    ADMIN, ENDPOINT_SLICES, MAX_ENDPOINTS_PER_SLICE, REPORT_LISTEN, REPORT_TLS_CERT, REPORT_TLS_KEY,
-    SCALER_LISTEN, SLICE_BATCH_WINDOW, TERMINATING_CONDITIONS,
+    ADMIN, ENDPOINT_SLICES, MAX_ENDPOINTS_PER_SLICE, POD_NAMESPACE, REPORT_ACCOUNTS, REPORT_LISTEN,
+    REPORT_TLS_CERT, REPORT_TLS_KEY, SCALER_LISTEN, SLICE_BATCH_WINDOW, TERMINATING_CONDITIONS,
 };
 use crate::listeners::overlap;
 
@@ -13,6 +13,7 @@ pub(super) fn together(values: &Values, reading: &mut SettingsDiagnostics) {
     listeners(values, reading);
     certificate(values, reading);
     slices(values, reading);
+    accounts(values, reading);
 }
 
 /// Rejects two listeners on one address.
@@ -56,5 +57,17 @@ fn slices(values: &Values, reading: &mut SettingsDiagnostics) {
     }
     for setting in SETTINGS.into_iter().filter(|setting| values.origin(*setting) != Origin::Default) {
         reading.warn(values.first_origin(&[setting]), "it has no effect without --endpointslices");
+    }
+}
+
+/// Warns about gateways whose silence is not noticed: only those of the Service `--gateways` must report.
+fn accounts(values: &Values, reading: &mut SettingsDiagnostics) {
+    let own = values.get(&POD_NAMESPACE);
+    if let Some(other) = values.get(&REPORT_ACCOUNTS).into_iter().find(|account| account.namespace() != own) {
+        let what = format!(
+            "gateways of {other} may report, but their Service is not in {own}: their load counts, and when they are silent, \
+             workloads may be scaled down"
+        );
+        reading.warn(values.first_origin(&[&REPORT_ACCOUNTS]), what);
     }
 }

@@ -1,4 +1,4 @@
-//! The listener for load reports of gateways: opens its certificate, and delivers what gateways say to the autoscaler.
+//! The listener for load reports of gateways: loads its certificate, and delivers what gateways say to the autoscaler.
 
 use std::sync::Arc;
 

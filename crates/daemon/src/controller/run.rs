@@ -46,6 +46,12 @@ const LOAD_WAIT: Duration = Duration::from_secs(30);
 const AUTOSCALER: &str = "the autoscaler";
 /// The name of the task of the controller of `EndpointSlices`.
 const SLICES: &str = "the controller of EndpointSlices";
+/// The names of the tasks of the listeners.
+const REPORTS: &str = "the listener for load reports";
+const SCALER: &str = "the listener for KEDA";
+/// How long calls and writes under way may take to end. Longer than one write of a scale: nothing may be written after the Lease is
+/// released.
+const LAST_WRITES: Duration = Duration::from_secs(12);
 /// The name of the task of the leader election.
 const ELECTION: &str = "the leader election";
 /// What a controller does not do before it knows all objects.
@@ -109,8 +115,10 @@ struct ControllerRole {
     autoscaler: Arc<AutoscaleController>,
     /// Whether the load of all routes is known.
     serving: watch::Receiver<bool>,
-    /// Whether it writes `EndpointSlices`.
-    slices: bool,
+    /// The tasks that end before the Lease is released.
+    first: Vec<&'static str>,
+    /// Whether it takes part in the election.
+    elects: bool,
 }
 
 impl ControllerRole {
@@ -125,7 +133,8 @@ impl ControllerRole {
         let (mut tasks, ends, mut metrics) = (Tasks::default(), Ends::default(), Metrics::default());
         ProcessCollector::register(&mut metrics);
 
-        let leadership = if values.get(&set::AUTOSCALE) || values.get(&set::ENDPOINT_SLICES) {
+        let elects = values.get(&set::AUTOSCALE) || values.get(&set::ENDPOINT_SLICES);
+        let leadership = if elects {
             let election = LeaderElection::new(client.clone(), set::lease(values, clock));
             let leadership = election.leadership();
             tasks.spawn(
@@ -158,6 +167,13 @@ impl ControllerRole {
         parts.watches(&autoscaler, slices.as_ref());
         parts.reports(listeners.report, files, &autoscaler, connect).await?;
         let serving = parts.scaler(listeners.scaler, &autoscaler)?;
+        let first = [
+            Some(AUTOSCALER),
+            slices.as_ref().map(|_| SLICES),
+            values.get(&set::REPORT_LISTEN).map(|_| REPORTS),
+            values.get(&set::SCALER_LISTEN).map(|_| SCALER),
+        ];
+        let first = first.into_iter().flatten().collect();
         let ready = Arc::<Ready>::default();
         let admin_address = listeners.admin.address();
         let listener = TcpListener::from_std(listeners.admin.into_std())
@@ -166,7 +182,7 @@ impl ControllerRole {
         let router = admin::router(state, Arc::clone(&autoscaler));
         tasks.spawn(ADMIN, shared_admin::serve(listener, router, ends.admin.clone()));
         tracing::info!("admin on http://{admin_address}");
-        Ok(Self { tasks, ends, ready, autoscaler, serving, slices: slices.is_some() })
+        Ok(Self { tasks, ends, ready, autoscaler, serving, first, elects })
     }
 
     /// Waits until the replica can answer.
@@ -178,7 +194,7 @@ impl ControllerRole {
         if timeout(LOAD_WAIT, serving.wait_for(|serving| *serving)).await.is_err() {
             tracing::warn!(
                 "no gateway reports its load, or not all do: nothing is scaled down, and KEDA gets no answer; check --report-to of \
-                 the gateways (docs/scaling.md)"
+                 the gateways (docs/controller.md)"
             );
         }
     }
@@ -242,7 +258,7 @@ impl Parts<'_> {
         // With a connection of its own: a flood of tokens must not delay the watches and writes.
         let client = connect().await?;
         let task = serving.serve(self.values.clone(), client, self.ends.calls.clone());
-        self.tasks.spawn("the listener for load reports", task);
+        self.tasks.spawn(REPORTS, task);
         Ok(())
     }
 
@@ -267,7 +283,7 @@ impl Parts<'_> {
         let listener =
             TcpListener::from_std(listener.into_std()).map_err(failed("cannot listen for KEDA"))?;
         let server = ScalerServer::new(parts, self.ends.calls.clone());
-        self.tasks.spawn("the listener for KEDA", async move {
+        self.tasks.spawn(SCALER, async move {
             server.serve(listener, GrpcTransport::Plain).await;
         });
         Ok(serving)
@@ -302,17 +318,18 @@ impl Role for ControllerRole {
         tracing::info!("settings are read at the start only; the certificate is read whenever it changes");
     }
 
-    /// Ends calls first, so that gateways and KEDA turn to another replica, then scaling, and then releases the Lease.
+    /// Ends calls first, so that gateways and KEDA turn to another replica, and scaling; and when both have ended, releases the Lease.
     async fn stop(&mut self, _: DrainTimes, signals: &mut Signals) -> DrainOutcome {
         self.ready.set(false);
-        let Self { tasks, ends, slices, .. } = self;
+        let Self { tasks, ends, first, elects, .. } = self;
         let all = async {
             ends.calls.cancel();
             ends.scaling.cancel();
-            let scaling = [Some(AUTOSCALER), slices.then_some(SLICES)];
-            timeout(AT_ONCE, tasks.all_ended(&scaling.into_iter().flatten().collect::<Vec<_>>())).await.ok();
+            timeout(LAST_WRITES, tasks.all_ended(first)).await.ok();
             ends.election.cancel();
-            timeout(AT_ONCE, tasks.ended(ELECTION)).await.ok();
+            if *elects {
+                timeout(AT_ONCE, tasks.ended(ELECTION)).await.ok();
+            }
             ends.admin.cancel();
             timeout(AT_ONCE, tasks.ended(ADMIN)).await.ok();
         };

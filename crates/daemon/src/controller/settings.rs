@@ -93,7 +93,7 @@ pub static REPORT_ACCOUNTS: Setting<Vec<ServiceId>> = Setting::list(
     "report-accounts",
     &ServiceName,
     "rouse-gateway in the namespace of this pod",
-    "The ServiceAccounts whose pods may report load, as NAMESPACE/NAME",
+    "The ServiceAccounts (not Services) whose pods may report load, as NAMESPACE/NAME",
 );
 
 /// `--report-token-check`.
@@ -113,7 +113,8 @@ pub static AUTOSCALE: Setting<bool> = Setting::new(
     "autoscale",
     &Switch,
     || true,
-    "Whether the leader scales workloads; without it, the controller only answers KEDA and the admin API",
+    "Whether the leader scales workloads; without it, the controller still answers KEDA and the admin API, and writes EndpointSlices if \
+     that is on",
 );
 
 /// `--autoscale-default`.
@@ -147,7 +148,7 @@ pub static TERMINATING_CONDITIONS: Setting<bool> = Setting::new(
     "terminating-conditions",
     &Switch,
     || true,
-    "Whether these slices have the conditions serving and terminating, and list pods that are being deleted (KEP-1672)",
+    "Whether the EndpointSlices that the controller writes have the conditions serving and terminating, and list pods that are being deleted (KEP-1672)",
 );
 
 /// `--max-endpoints-per-slice`.
@@ -179,7 +180,7 @@ pub static WATCH_NAMESPACE: Setting<Option<String>> = Setting::optional(
     "watch-namespace",
     &Label,
     "all namespaces",
-    "The only namespace whose routes and workloads are scaled",
+    "The only namespace whose routes and workloads are scaled, and whose EndpointSlices are written",
 );
 
 /// The settings of the autoscaler.

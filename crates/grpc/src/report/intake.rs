@@ -1,4 +1,4 @@
-//! The rules of one stream, as a state machine: which message may follow which, and what it says. Time is passed in.
+//! Validates the messages of one report stream, as a state machine: their order, size and rate. Time is passed in.
 
 use std::collections::{BTreeMap, HashMap};
 

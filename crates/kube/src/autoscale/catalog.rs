@@ -1,4 +1,4 @@
-//! The workloads and their other autoscalers, as watched: finds the workload of a route and what else scales it.
+//! Caches workloads, HPAs and `ScaledObject`s from watches, and finds the workload of a route and what else scales it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

@@ -106,12 +106,16 @@ impl AutoscaleController {
             self.metrics.decided(reason);
         }
         let jobs = state.jobs(&context, under_way(&driver.under_way));
+        let mut status_due = None;
         if self.settings.write_status && context.leads {
             driver.statuses.put(&mut state, &self.statuses, now, time_of_day);
+            status_due = driver.statuses.next_due(&state);
+        } else {
+            // A process that is elected begins with all routes.
+            state.touched.clear();
         }
         driver.learned.begin(&state, now, driver.term, leads);
-        let due =
-            [state.next_due(), driver.statuses.next_due(&state), driver.learned.next_due(driver.term, leads)];
+        let due = [state.next_due(), status_due, driver.learned.next_due(driver.term, leads)];
         drop(state);
         for job in jobs {
             self.begin(driver, job);

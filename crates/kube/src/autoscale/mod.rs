@@ -75,7 +75,8 @@ const WATCHED: [WatchedKind; 8] = [
     WatchedKind::optional(ObjectKind::SLICE),
 ];
 
-/// Makes other proxies than gateways ready for a service at zero: they must send its requests to gateways, which wake it.
+/// Makes proxies that bypass the gateways, such as Envoy, ready for a service at zero: they must send its requests to gateways, which
+/// wake it. Nothing implements it yet but tests.
 pub trait ZeroGate: Send + Sync + 'static {
     /// Asks them to. Returns whether all have done so. Is given up after a deadline, which counts as false.
     fn prepare_zero<'a>(&'a self, service: &'a ServiceId) -> BoxFuture<'a, bool>;

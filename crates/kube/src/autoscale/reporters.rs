@@ -1,4 +1,4 @@
-//! The gateways that serve, from the `EndpointSlice`s of their own Service: each must report its load.
+//! Which gateways must report their load: those in the `EndpointSlice`s of the gateways' Service.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! The load of each route, for an autoscaler elsewhere: KEDA asks for routes, while our own decisions are about workloads.
+//! Computes the concurrency and the request rate of each route, for KEDA's external scaler: our own decisions are about workloads.
 
 use std::collections::BTreeSet;
 

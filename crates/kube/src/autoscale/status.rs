@@ -1,4 +1,4 @@
-//! Has the condition `Autoscaled` of routes written: only what is new, and of each route not often.
+//! Writes the condition `Autoscaled` of routes when it changes, at most once in a while for each route.
 
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime};

@@ -1,4 +1,4 @@
-//! One turn of the autoscaler: decisions → what is written, read or prepared now, and what keeps the rest from being done.
+//! One reconcile pass: decisions → what is written, read or prepared now, and why the others are blocked.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
