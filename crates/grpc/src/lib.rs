@@ -51,7 +51,8 @@
 //!
 //! [`scaler::ScalerServer`] answers KEDA, from a [`scaler::RouteBoard`] on which the controller publishes the load of each route
 //! whose state has changed. `serving` says whether this replica knows the load: the controller sets it when every listed gateway
-//! has reported. Until then calls are answered with `UNAVAILABLE`, and health with `NOT_SERVING`.
+//! has reported. Otherwise it is only said that a route is active; other calls are answered with `UNAVAILABLE`, and health with
+//! `NOT_SERVING`.
 //!
 //! ```no_run
 //! # use std::sync::Arc;

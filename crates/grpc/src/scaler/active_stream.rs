@@ -62,7 +62,7 @@ impl Followed {
 /// One stream. It ends with OK: after an error KEDA waits for up to a minute before it asks again.
 pub(super) struct ActiveStream {
     pub(super) followed: Followed,
-    /// Whether the controller knows the load. Before, nothing is said.
+    /// Whether the controller knows the load of all gateways. Before, it is only said that a route is active.
     pub(super) serving: watch::Receiver<bool>,
     pub(super) stop: CancellationToken,
     /// The place of the stream among all of them, until it is dropped.
@@ -93,23 +93,35 @@ impl ActiveStream {
         }))
     }
 
-    /// Waits until there is something to say.
+    /// Waits until there is something to say. That a route is active is true whatever else is not known. That it is not needs the
+    /// load of all gateways.
     async fn next(&mut self, sent: Option<Sent>) -> bool {
-        if self.serving.wait_for(|serving| *serving).await.is_err() {
-            // The controller is gone.
-            std::future::pending::<()>().await;
-        }
         loop {
             let present = self.followed.present();
-            let Some(sent) = sent.filter(|sent| sent.active == present.active) else { return present.active };
-            let repeat = sent.at + REPEAT_INTERVAL;
-            if present.held && Instant::now() >= repeat {
+            let is_known = *self.serving.borrow_and_update() || present.active;
+            let is_new = sent.is_none_or(|sent| sent.active != present.active);
+            let repeat = sent.map(|sent| sent.at + REPEAT_INTERVAL).filter(|_| present.held);
+            if is_known && (is_new || repeat.is_some_and(|repeat| Instant::now() >= repeat)) {
                 return present.active;
             }
             tokio::select! {
                 () = self.followed.changed() => {}
-                () = sleep_until(repeat), if present.held => {}
+                changed = self.serving.changed() => {
+                    if changed.is_err() {
+                        // The controller is gone.
+                        std::future::pending::<()>().await;
+                    }
+                }
+                () = at(repeat) => {}
             }
         }
+    }
+}
+
+/// Sleeps until `moment`; for ever without one.
+async fn at(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => sleep_until(moment).await,
+        None => std::future::pending().await,
     }
 }

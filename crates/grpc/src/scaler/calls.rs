@@ -20,15 +20,21 @@ use crate::proto::externalscaler::{
 pub(super) struct ScalerCalls(pub(super) Arc<ScalerParts>);
 
 impl ScalerCalls {
-    /// Reads the trigger, if the controller can answer.
+    /// Reads the trigger, if the load of all gateways is known.
     fn trigger(&self, scaled_object: Option<&ScaledObjectRef>) -> Result<Trigger, Status> {
-        let trigger = Trigger::read(scaled_object);
-        let trigger = trigger.map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let trigger = read(scaled_object)?;
+        self.knows_load()?;
+        Ok(trigger)
+    }
+
+    fn knows_load(&self) -> Result<(), Status> {
         if *self.0.serving.borrow() {
-            return Ok(trigger);
+            return Ok(());
         }
         // Not "inactive": KEDA would scale down.
-        Err(Status::unavailable("this controller does not know the load yet; another replica may"))
+        Err(Status::unavailable(
+            "this controller does not know the load of all gateways; another replica may",
+        ))
     }
 
     fn find(&self, route: &ScaledRoute) -> Result<RouteLoad, Status> {
@@ -41,10 +47,14 @@ impl ScalerCalls {
     }
 
     fn active(&self, scaled_object: &ScaledObjectRef) -> Result<bool, Status> {
-        Ok(match self.trigger(Some(scaled_object))? {
+        let active = match read(Some(scaled_object))? {
             Trigger::Route(route) => self.0.loads.find(&route).is_some_and(|load| load.is_active()),
             Trigger::AllRoutes { .. } => *self.0.loads.follow_total().borrow() > 0,
-        })
+        };
+        if !active {
+            self.knows_load()?;
+        }
+        Ok(active)
     }
 
     fn specs(&self, scaled_object: &ScaledObjectRef) -> Result<Vec<MetricSpec>, Status> {
@@ -93,8 +103,7 @@ impl ScalerCalls {
     }
 
     fn stream(&self, scaled_object: &ScaledObjectRef) -> Result<ActiveAnswers, Status> {
-        let trigger = Trigger::read(Some(scaled_object));
-        let trigger = trigger.map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let trigger = read(Some(scaled_object))?;
         let place = self.0.place()?;
         let followed = match trigger {
             Trigger::Route(route) => Followed::Route(self.0.loads.follow(&route)),
@@ -121,6 +130,10 @@ impl ScalerCalls {
         }
         result.map(Response::new)
     }
+}
+
+fn read(scaled_object: Option<&ScaledObjectRef>) -> Result<Trigger, Status> {
+    Trigger::read(scaled_object).map_err(|error| Status::invalid_argument(error.to_string()))
 }
 
 /// The target of an `HTTPScaledObject` that has none, as in KEDA HTTP add-on.

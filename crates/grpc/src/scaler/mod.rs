@@ -66,8 +66,8 @@ const LIMITS: GrpcLimits = GrpcLimits {
 pub struct ScalerServerParts {
     /// The load of routes.
     pub loads: Arc<dyn RouteLoads>,
-    /// Whether this replica knows the load. While it does not, calls are refused and health is `NOT_SERVING`, so that KEDA asks
-    /// another replica: an answer of 0 would scale down.
+    /// Whether this replica knows the load of all gateways. While it does not, it only says that a route is active; other calls are
+    /// refused and health is `NOT_SERVING`, so that KEDA asks another replica: an answer of 0 would scale down.
     pub serving: watch::Receiver<bool>,
     /// The clock.
     pub clock: Arc<dyn Clock>,

@@ -122,9 +122,9 @@ async fn all_routes_together_are_active_while_one_has_a_request() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_replica_that_does_not_know_the_load_yet_says_nothing_and_never_that_a_route_is_inactive() {
+async fn without_the_load_of_all_gateways_an_active_route_is_active_and_no_route_is_inactive() {
     let scene = Scene::new();
-    scene.board.publish(&route("cart"), busy(1));
+    scene.board.publish(&route("cart"), idle());
     scene.serving.send_replace(false);
     let keda = scene.keda().await;
     let of = || route_trigger("cart");
@@ -135,8 +135,16 @@ async fn a_replica_that_does_not_know_the_load_yet_says_nothing_and_never_that_a
     }
     let mut stream = keda.stream(of()).await.unwrap();
     silent(&mut stream, Duration::from_mins(1)).await;
-    scene.serving.send_replace(true);
+    // One gateway is silent. A request at another one needs a pod, whatever the first one has.
+    scene.board.publish(&route("cart"), busy(1));
     assert_eq!(next(&mut stream).await, Some(true));
     assert!(keda.is_active(of()).await.unwrap());
-    assert_eq!((scene.calls("IsActive", "unavailable"), scene.calls("IsActive", "ok")), (1, 1));
+    assert_eq!(keda.values(of(), "").await.err().unwrap().code(), Code::Unavailable, "it may be more");
+    // Its end does not mean that there is none elsewhere.
+    scene.board.publish(&route("cart"), idle());
+    silent(&mut stream, Duration::from_mins(1)).await;
+    scene.serving.send_replace(true);
+    assert_eq!(next(&mut stream).await, Some(false));
+    assert!(!keda.is_active(of()).await.unwrap());
+    assert_eq!((scene.calls("IsActive", "unavailable"), scene.calls("IsActive", "ok")), (1, 2));
 }
