@@ -95,6 +95,11 @@ async fn what_install_prints_serves_from_zero_and_is_replaced_under_load(space: 
     let [pod] = &space.ready_pods("shop", 1).await[..] else { panic!("one pod") };
     assert_eq!(seen["local"], format!("{}:8080", pod.ip), "straight to the pod");
 
+    // A Lease that was just created has no holder for as long as one that is not renewed.
+    let led = |lease: &Value| {
+        lease["spec"]["holderIdentity"].as_str().is_some_and(|who| who.starts_with(CONTROLLER))
+    };
+    space.until(("coordination.k8s.io/v1", "Lease"), CONTROLLER, "to have a holder", led).await;
     let mut check = Command::new(programs().rouse);
     check.args(["check", "--gateway", space.name(), "--namespace", space.name(), "--kubeconfig"]);
     check.arg(space.kubeconfig());
