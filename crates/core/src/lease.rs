@@ -9,7 +9,7 @@
 //! process is stopped.
 //!
 //! A record that is missing may have been deleted under a holder, which does not notice before it renews it. So the record is
-//! created with the holder [`VACANT`], which nobody is, and is taken over by the same rule as any other.
+//! created with the holder [`VACANT`], which is no candidate, and is taken over by the same rule as any other.
 
 use std::sync::Arc;
 use std::time::Duration;

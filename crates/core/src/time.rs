@@ -73,7 +73,7 @@ impl WallTime {
         self.0
     }
 
-    /// The time between the two, whichever is later.
+    /// The time between the two, in either order.
     pub const fn differs(self, other: WallTime) -> Duration {
         Duration::from_millis(self.0.abs_diff(other.0))
     }

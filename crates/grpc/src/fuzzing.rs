@@ -5,20 +5,20 @@ use rouse_core::scale::{LoadTable, Reporter};
 use rouse_core::time::Moment;
 
 use crate::proto::externalscaler::ScaledObjectRef;
-use crate::report::intake::{Heard, Intake};
+use crate::report::stream_protocol::{StreamEvent, StreamProtocol};
 use crate::scaler::trigger::Trigger;
 
 /// Reads the messages of one stream of reports, one each 10 ms, into a load table. Returns how many were accepted.
 pub fn report_stream<'a>(messages: impl Iterator<Item = &'a [u8]>) -> usize {
-    let (mut intake, mut now, mut accepted) = (Intake::new(Moment::ZERO), Moment::ZERO, 0);
+    let (mut stream_protocol, mut now, mut accepted) = (StreamProtocol::new(Moment::ZERO), Moment::ZERO, 0);
     let (mut table, reporter) = (LoadTable::new(Moment::ZERO), Reporter::new("fuzz"));
     for message in messages {
         now = now + std::time::Duration::from_millis(10);
-        let Ok(heard) = intake.take_encoded(message, now) else { return accepted };
+        let Ok(heard) = stream_protocol.take_encoded(message, now) else { return accepted };
         accepted += 1;
-        if let Heard::Loads { update, .. } = heard {
+        if let StreamEvent::Loads { update, .. } = heard {
             // Only a whole state is delivered, and what is delivered says whose counters it has.
-            debug_assert!(intake.is_complete());
+            debug_assert!(stream_protocol.is_complete());
             debug_assert!(update.samples.iter().all(|sample| sample.held <= sample.present));
             let keys: Vec<_> = update.samples.iter().map(|sample| sample.key.clone()).collect();
             table.heard(now, &reporter, update);

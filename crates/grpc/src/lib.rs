@@ -49,7 +49,7 @@
 //! the `targetRef` of the gateways' `EndpointSlices`. The headless Service of the controllers must publish addresses that are not
 //! ready: a replica is ready only after it has heard of the gateways.
 //!
-//! [`scaler::ScalerServer`] answers KEDA, from a [`scaler::RouteBoard`] on which the controller publishes the load of each route
+//! [`scaler::ScalerServer`] answers KEDA, from a [`scaler::RouteLoadStore`] on which the controller publishes the load of each route
 //! whose state has changed. `serving` says whether this replica knows the load: the controller sets it when every listed gateway
 //! has reported. Otherwise it is only said that a route is active; other calls are answered with `UNAVAILABLE`, and health with
 //! `NOT_SERVING`.
@@ -81,7 +81,7 @@
 //!     stop.clone(),
 //! );
 //!
-//! let (board, serving) = (RouteBoard::default(), watch::Sender::new(false));
+//! let (board, serving) = (RouteLoadStore::default(), watch::Sender::new(false));
 //! let scaler = ScalerServer::new(
 //!     ScalerServerParts {
 //!         loads: Arc::new(board.clone()),

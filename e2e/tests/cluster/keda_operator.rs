@@ -107,7 +107,7 @@ async fn kedas_operator_takes_an_app_from_zero_to_one_and_back(space: TestNamesp
     let operator = Operator::start(&space).await;
     let scaling = Scaling::start(&space).await;
     let gateway = scaling.gateway_without_nodes("gateway-0").await;
-    // This gateway may not wake: whoever scales is KEDA.
+    // This gateway may not wake, so only KEDA scales.
     crate::identity::forbid_scaling(&space).await;
     space.run(&App::new("shop")).await;
     let rate = json!({ "concurrency": null, "requestRate": { "targetValue": 3, "window": "6s" } });
@@ -119,7 +119,7 @@ async fn kedas_operator_takes_an_app_from_zero_to_one_and_back(space: TestNamesp
         conditions.into_iter().any(|is| is["type"] == "Ready" && is["status"] == "True")
     };
     space.until(("keda.sh/v1alpha1", "ScaledObject"), "shop", "to be ready", ready).await;
-    assert_eq!(space.replicas("shop").await, 0, "nobody has asked");
+    assert_eq!(space.replicas("shop").await, 0, "there was no request");
 
     let waiting = session::get_many(&gateway.target(&space.host("shop")), "/", 1);
     scaling.replicas("shop", 1).await;

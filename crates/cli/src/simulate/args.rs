@@ -11,7 +11,7 @@ use rouse_config::duration::HumanDuration;
 
 /// `rouse simulate`.
 #[derive(Debug, Args)]
-#[command(group = ArgGroup::new("workload").required(true).args(["trace", "shape"]))]
+#[command(group = ArgGroup::new("load").required(true).args(["trace", "shape"]))]
 pub struct SimulateArgs {
     /// The trace to replay, or - for standard input
     ///
@@ -25,7 +25,7 @@ pub struct SimulateArgs {
     /// When the calls of a minute come, of which a trace has only the number
     #[arg(long, value_name = "HOW", value_enum, default_value_t, conflicts_with = "shape")]
     pub within_minute: WithinMinute,
-    /// A built-in workload instead of a trace
+    /// A built-in shape of load instead of a trace
     #[arg(long, value_name = "SHAPE", value_enum)]
     pub shape: Option<Shape>,
     /// The sizes of shapes.
@@ -82,7 +82,7 @@ pub struct ModelArgs {
     pub target: u32,
 }
 
-/// A built-in workload.
+/// A built-in shape of load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Shape {
     /// Nothing, then the full rate for a third of the time, then nothing

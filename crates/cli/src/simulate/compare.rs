@@ -1,4 +1,4 @@
-//! Compares each fixed window with the learned policy: its cost is chosen on the first half of the workload, and both are
+//! Compares each fixed window with the learned policy: its cost is chosen on the first half of the trace, and both are
 //! judged on the second half.
 //!
 //! The rule of the choice: of the two ratios to the fixed window, that of cold starts and that of idle time, the larger one

@@ -3,6 +3,7 @@
 //! The autoscaler is the one of `rouse_core`, which `rouse up` and the controller run: only its services are a model.
 
 mod args;
+mod call_trace;
 mod compare;
 mod json;
 mod policies;
@@ -14,7 +15,6 @@ mod svg;
 mod text;
 mod totals;
 mod trace;
-mod workload;
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -26,11 +26,11 @@ pub use args::{HELP, SimulateArgs};
 use crate::input::printable;
 use crate::{CommandError, Streams};
 use args::{SimulateFormat, WithinMinute};
+use call_trace::{CallTrace, Placement};
 use policies::Policy;
 use run::{Outcome, Simulation};
 use service::ServiceModel;
 use trace::TraceOptions;
-use workload::{Placement, Workload};
 
 /// The fixed windows and the costs of cold starts, in minutes.
 const FIXED: [u64; 8] = [1, 2, 5, 10, 15, 20, 30, 60];
@@ -38,19 +38,19 @@ const LEARNED: [u64; 7] = [1, 2, 5, 10, 20, 40, 80];
 
 /// Runs `rouse simulate`.
 pub(crate) fn run(args: &SimulateArgs, streams: &mut Streams<'_>) -> Result<(), CommandError> {
-    let workload = workload(args, streams.stdin)?;
+    let call_trace = call_trace(args, streams.stdin)?;
     let model = ServiceModel {
         start_time: args.model.start_time.get(),
         request_time: args.model.request_time.get(),
         target: args.model.target,
     };
-    let split = if args.compare { workload.length / 2 } else { args.judge_from.get() };
-    if split >= workload.length {
-        let length = rouse_config::duration::HumanDuration::from(workload.length);
-        let what = format!("--judge-from {} leaves nothing: the workload ends at {length}", args.judge_from);
+    let split = if args.compare { call_trace.length / 2 } else { args.judge_from.get() };
+    if split >= call_trace.length {
+        let length = rouse_config::duration::HumanDuration::from(call_trace.length);
+        let what = format!("--judge-from {} leaves nothing: the trace ends at {length}", args.judge_from);
         return Err(CommandError::Input(what));
     }
-    let simulation = Simulation { workload: &workload, model, split };
+    let simulation = Simulation { call_trace: &call_trace, model, split };
     if args.compare {
         let pairs = compare::pairs(&outcomes(&simulation, &compare::policies(), streams)?);
         return Ok(compare::table(streams.out, &simulation, &pairs)?);
@@ -60,7 +60,7 @@ pub(crate) fn run(args: &SimulateArgs, streams: &mut Streams<'_>) -> Result<(), 
         SimulateFormat::Text => text::table(streams.out, &simulation, &outcomes)?,
         SimulateFormat::Json => json::write(streams.out, &outcomes)?,
         SimulateFormat::Svg => {
-            let title = format!("{}: cold starts and idle time", workload.name);
+            let title = format!("{}: cold starts and idle time", call_trace.name);
             streams.out.write_all(svg::chart(&title, &outcomes).as_bytes())?;
         }
     }
@@ -81,12 +81,12 @@ fn all_policies() -> Vec<Policy> {
     fixed.chain(learned).chain([Policy::Keda, Policy::KedaHttp, Policy::Knative]).collect()
 }
 
-fn workload(args: &SimulateArgs, stdin: &mut dyn Read) -> Result<Workload, CommandError> {
+fn call_trace(args: &SimulateArgs, stdin: &mut dyn Read) -> Result<CallTrace, CommandError> {
     let Some(path) = &args.trace else {
         // clap demands one of the two.
         let shape =
             args.shape.ok_or_else(|| CommandError::Input("expected --trace or --shape".to_owned()))?;
-        return Ok(shape::workload(shape, &args.shape_args, args.seed));
+        return Ok(shape::call_trace(shape, &args.shape_args, args.seed));
     };
     let placed = match args.within_minute {
         WithinMinute::Auto => None,

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use rouse_core::time::Moment;
 
+use super::call_trace::Calls;
 use super::service::{ServiceModel, SimulatedService};
 use super::totals::Totals;
-use super::workload::Calls;
 
 /// What a scaler may notice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! Replays a workload with several policies, on all processors.
+//! Replays a trace with several policies, on all processors.
 
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use rouse_core::scale::BadPolicy;
 
+use super::call_trace::CallTrace;
 use super::policies::Policy;
 use super::replay::replay;
 use super::service::ServiceModel;
 use super::totals::Totals;
-use super::workload::Workload;
 
 /// How often progress is printed, and how long a run takes of which none is printed.
 const PROGRESS: Duration = Duration::from_secs(3);
@@ -29,7 +29,7 @@ pub(super) struct Outcome {
 /// A simulation: the same calls for each policy.
 #[derive(Debug)]
 pub(super) struct Simulation<'a> {
-    pub(super) workload: &'a Workload,
+    pub(super) call_trace: &'a CallTrace,
     pub(super) model: ServiceModel,
     /// The time between the two parts.
     pub(super) split: Duration,
@@ -42,7 +42,7 @@ impl Simulation<'_> {
         policies: &[Policy],
         progress: &mut dyn Write,
     ) -> io::Result<Result<Vec<Outcome>, BadPolicy>> {
-        let services = self.workload.services.len();
+        let services = self.call_trace.services.len();
         let threads = thread::available_parallelism().map_or(1, usize::from).min(services.max(1));
         let next = AtomicUsize::new(0);
         let (done, dones) = sync_channel(threads.min(MOST_THREADS));
@@ -98,10 +98,10 @@ impl Simulation<'_> {
         let mut sums = vec![[Totals::default(); 2]; policies.len()];
         loop {
             let number = next.fetch_add(1, Ordering::Relaxed);
-            let Some(calls) = self.workload.services.get(number) else { return Ok(sums) };
+            let Some(calls) = self.call_trace.services.get(number) else { return Ok(sums) };
             for (sum, policy) in sums.iter_mut().zip(policies) {
                 let mut scaler = policy.scaler(&self.model, number)?;
-                let parts = replay(calls, (self.split, self.workload.length), self.model, &mut *scaler);
+                let parts = replay(calls, (self.split, self.call_trace.length), self.model, &mut *scaler);
                 sum[0] += parts[0];
                 sum[1] += parts[1];
             }

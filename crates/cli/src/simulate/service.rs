@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use rouse_core::time::Moment;
 
+use super::call_trace::Arrival;
 use super::totals::Totals;
-use super::workload::Arrival;
 
 /// What a service is like.
 #[derive(Debug, Clone, Copy, PartialEq)]

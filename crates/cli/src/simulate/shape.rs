@@ -6,12 +6,12 @@ use rouse_core::random::{Random, between};
 use rouse_core::time::Moment;
 
 use super::args::{Shape, ShapeArgs};
-use super::workload::{Calls, MINUTE, Placement, Workload};
+use super::call_trace::{CallTrace, Calls, MINUTE, Placement};
 
 const DAY: Duration = Duration::from_hours(24);
 
-/// The workload of a shape. All services have the same shape, and random numbers of their own.
-pub(super) fn workload(shape: Shape, args: &ShapeArgs, seed: u64) -> Workload {
+/// The trace of a shape. All services have the same shape, and random numbers of their own.
+pub(super) fn call_trace(shape: Shape, args: &ShapeArgs, seed: u64) -> CallTrace {
     let length = args.length.get();
     let mut seeds = Random::new(seed);
     let services = (0..args.services).map(|_| {
@@ -34,7 +34,7 @@ pub(super) fn workload(shape: Shape, args: &ShapeArgs, seed: u64) -> Workload {
             Shape::Timers => timer(length, args.every.get(), args.jitter.get(), seed),
         }
     });
-    Workload {
+    CallTrace {
         name: format!("{} services, shape {shape}", args.services),
         services: services.collect(),
         length,

@@ -13,16 +13,16 @@ use super::totals::Totals;
 const BOLD: Style = Style::new().bold();
 const DIM: Style = Style::new().dimmed();
 
-/// The workload and its model, in one line each.
+/// The trace and its model, in one line each.
 pub(super) fn title(out: &mut dyn Write, simulation: &Simulation<'_>) -> io::Result<()> {
-    let (workload, model) = (simulation.workload, simulation.model);
-    let calls: u64 = workload.services.iter().map(super::workload::Calls::count).sum();
-    let (services, calls) = (grouped(workload.services.len() as u64), grouped(calls));
-    let length = HumanDuration::from(workload.length);
+    let (call_trace, model) = (simulation.call_trace, simulation.model);
+    let calls: u64 = call_trace.services.iter().map(super::call_trace::Calls::count).sum();
+    let (services, calls) = (grouped(call_trace.services.len() as u64), grouped(calls));
+    let length = HumanDuration::from(call_trace.length);
     writeln!(
         out,
         "{BOLD}{}{BOLD:#}: {services} services with calls, {calls} calls in {length}",
-        workload.name
+        call_trace.name
     )?;
     let (start, request) = (HumanDuration::from(model.start_time), HumanDuration::from(model.request_time));
     writeln!(

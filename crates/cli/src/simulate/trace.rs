@@ -5,7 +5,7 @@
 
 use std::io::BufRead;
 
-use super::workload::{Calls, MINUTE, Placement, Workload};
+use super::call_trace::{CallTrace, Calls, MINUTE, Placement};
 use crate::CommandError;
 
 const NAMES: [&str; 3] = ["HashOwner", "HashApp", "HashFunction"];
@@ -40,7 +40,7 @@ pub(super) fn read(
     input: &mut dyn BufRead,
     name: &str,
     options: &TraceOptions,
-) -> Result<Workload, CommandError> {
+) -> Result<CallTrace, CommandError> {
     let mut lines = Lines { input, name, line: String::new(), number: 0 };
     if !lines.next()? {
         return Err(lines.refuse(1, "the file is empty: expected the names of the columns"));
@@ -75,7 +75,7 @@ pub(super) fn read(
         return Err(CommandError::Input(what));
     }
     let minutes = u32::try_from(columns.minutes).unwrap_or(u32::MAX);
-    Ok(Workload { name: title(name, &options.triggers), services, length: MINUTE * minutes })
+    Ok(CallTrace { name: title(name, &options.triggers), services, length: MINUTE * minutes })
 }
 
 fn title(name: &str, triggers: &[String]) -> String {
@@ -83,7 +83,7 @@ fn title(name: &str, triggers: &[String]) -> String {
     if triggers.is_empty() { file.to_owned() } else { format!("{file}, {} functions", triggers.join(", ")) }
 }
 
-/// Each function has its own random numbers, whichever others are read.
+/// Each function has its own random numbers, independent of the others.
 fn seed(seed: u64, line: usize) -> u64 {
     let mut random = rouse_core::random::Random::new(seed ^ (line as u64));
     random.next_u64()

@@ -45,7 +45,7 @@ pub use autoscaler::Autoscaler;
 pub use decision::{Decision, ObservedTarget, Owner, ScaleReason};
 pub use fleet::Fleet;
 pub use idle::{
-    BadState, COLD_START_COSTS, DEFAULT_COLD_START_COST, IdlePlan, IdlePolicy, IdleReport, SHORTEST_GAP,
+    BadState, COLD_START_COSTS, DEFAULT_COLD_START_COST, IdleExplanation, IdlePlan, IdlePolicy, SHORTEST_GAP,
     STATE_BYTES, WarmWindow,
 };
 pub use load_table::{LoadChange, LoadChanges, LoadTable, LoadUpdate, MAX_KEYS};

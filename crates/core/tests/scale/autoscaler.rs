@@ -709,6 +709,24 @@ pub(crate) fn name(who: usize) -> Reporter {
     Reporter::new(&format!("reporter-{who}"))
 }
 
+/// No decision on the same pods differs before the next due moment.
+pub(crate) fn is_the_same_until_due(
+    model: &Model,
+    scaler: &Autoscaler,
+    decision: &Decision,
+    share: f64,
+) -> Result<(), TestCaseError> {
+    let (now, fact) = model.facts.last().unwrap();
+    let due = scaler.next_due(*now).unwrap_or(*now + Duration::from_hours(1));
+    prop_assert!(due > *now);
+    let last = due.since(*now).saturating_sub(Duration::from_nanos(1));
+    for later in [last.mul_f64(share), last] {
+        let same = tell(&mut scaler.clone(), *now + later, fact);
+        prop_assert_eq!(same.as_ref(), Some(decision), "after {:?} of {:?}", later, last);
+    }
+    Ok(())
+}
+
 pub(crate) fn tell(scaler: &mut Autoscaler, now: Moment, fact: &Fact) -> Option<Decision> {
     match fact {
         Fact::Report(who, report) => scaler.report(now, &name(*who), report).unwrap(),
@@ -958,15 +976,7 @@ proptest! {
         settings in settings(), created in any::<bool>(), moves in moves(), share in 0.0..1.0_f64,
     ) {
         run(&settings, created, moves, |model, scaler, decision| {
-            let (now, fact) = model.facts.last().unwrap();
-            let due = scaler.next_due(*now).unwrap_or(*now + Duration::from_hours(1));
-            prop_assert!(due > *now);
-            let last = due.since(*now).saturating_sub(Duration::from_nanos(1));
-            for later in [last.mul_f64(share), last] {
-                let same = tell(&mut scaler.clone(), *now + later, fact);
-                prop_assert_eq!(same.as_ref(), Some(decision), "after {:?} of {:?}", later, last);
-            }
-            Ok(())
+            is_the_same_until_due(model, scaler, decision, share)
         })?;
     }
 

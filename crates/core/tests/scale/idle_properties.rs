@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use rouse_core::scale::{
-    Autoscaler, IdlePlan, IdlePolicy, IdleReport, LoadReport, ObservedTarget, Owner, STATE_BYTES,
+    Autoscaler, IdleExplanation, IdlePlan, IdlePolicy, LoadReport, ObservedTarget, Owner, STATE_BYTES,
     ScaleSettings, Schedule, WarmWindow,
 };
 use rouse_core::time::{Moment, WallTime};
 
-use crate::autoscaler::{Fact, at, moves, policy, promises, run_with, settings, tell};
+use crate::autoscaler::{Fact, at, is_the_same_until_due, moves, policy, promises, run_with, settings, tell};
 use crate::driver::{Driver, learned, mins, secs};
 
 fn config(cases: u32) -> ProptestConfig {
@@ -53,7 +53,7 @@ fn edges() -> Vec<f64> {
 }
 
 /// The average cost of a plan, gap by gap, in seconds: of the remembered gaps, and of one more of any bucket.
-fn naive_cost(report: &IdleReport, plan: IdlePlan) -> f64 {
+fn naive_cost(report: &IdleExplanation, plan: IdlePlan) -> f64 {
     let edges = edges();
     let weight = |bucket: usize| {
         let known = report.gaps.iter().find(|(from, ..)| (from.as_secs_f64() - edges[bucket]).abs() < 1e-6);
@@ -86,7 +86,7 @@ fn naive_cost(report: &IdleReport, plan: IdlePlan) -> f64 {
 }
 
 /// All plans that may be chosen: a stay to an edge, and perhaps a window over buckets with at least 1.5 gaps.
-fn candidates(report: &IdleReport, picks: &[(f64, f64, f64)]) -> Vec<IdlePlan> {
+fn candidates(report: &IdleExplanation, picks: &[(f64, f64, f64)]) -> Vec<IdlePlan> {
     let edges = edges();
     let length = |edge: usize| Duration::from_millis(rounded(edges[edge] * 1000.0));
     let pick = |share: f64, count: usize| {
@@ -170,15 +170,7 @@ proptest! {
         scaler.restore_learned(&teacher.learned().unwrap()).unwrap();
         scaler.set_wall_clock(at(90), WallTime::from_unix_millis(hour * 3_600_000));
         run_with(scaler, &settings, true, moves, |model, scaler, decision| {
-            let (now, fact) = model.facts.last().unwrap();
-            let due = scaler.next_due(*now).unwrap_or(*now + Duration::from_hours(1));
-            prop_assert!(due > *now);
-            let last = due.since(*now).saturating_sub(Duration::from_nanos(1));
-            for later in [last.mul_f64(share), last] {
-                let same = tell(&mut scaler.clone(), *now + later, fact);
-                prop_assert_eq!(same.as_ref(), Some(decision), "after {:?} of {:?}", later, last);
-            }
-            Ok(())
+            is_the_same_until_due(model, scaler, decision, share)
         })?;
     }
 

@@ -9,7 +9,7 @@ use axum::{Json, Router, middleware};
 use rouse_core::endpoint::ServiceId;
 use rouse_kube::autoscale::AutoscaleController;
 
-use super::scaling_report::ScalingReport;
+use super::scaling_explanation::ScalingExplanation;
 use crate::admin::{self, AdminState, Refusal};
 
 /// All routes.
@@ -33,6 +33,6 @@ async fn scaling_of(
 ) -> Result<Response, Refusal> {
     let service =
         ServiceId::new(&namespace, &name).map_err(|error| Refusal::bad_request(error.to_string()))?;
-    let reports: Vec<_> = autoscaler.explain(&service).into_iter().map(ScalingReport::new).collect();
+    let reports: Vec<_> = autoscaler.explain(&service).into_iter().map(ScalingExplanation::new).collect();
     Ok(Json(reports).into_response())
 }

@@ -5,10 +5,10 @@ mod admin;
 mod args;
 mod check;
 mod dry_run;
-mod reports;
-mod route_board;
+mod load_report_listener;
+mod publish_route_loads;
 mod run;
-mod scaling_report;
+mod scaling_explanation;
 pub mod settings;
 
 use std::io::Write;
@@ -16,7 +16,7 @@ use std::io::Write;
 use rouse_config::settings::{Environment, Problems, SettingWarning, Values};
 
 pub use args::ControllerArgs;
-pub use scaling_report::{LearnedGap, LearnedIdle, ScalingReport};
+pub use scaling_explanation::{LearnedGap, LearnedIdle, ScalingExplanation};
 
 use crate::failure::CommandError;
 use crate::process::style;
@@ -48,7 +48,7 @@ pub fn command(args: &ControllerArgs, out: &mut dyn Write, err: &mut dyn Write) 
     if args.dry_run {
         return dry_run::run(&values, args.output, out, err);
     }
-    let files = reports::open(&values)?;
+    let files = load_report_listener::open(&values)?;
     if !args.check_config {
         return run::run(&values, &warnings, files);
     }

@@ -9,7 +9,7 @@ use rouse_config::settings::{SettingWarning, Values};
 use rouse_core::time::Clock;
 use rouse_grpc::GrpcTransport;
 use rouse_grpc::report::server::ReportMetrics;
-use rouse_grpc::scaler::{RouteBoard, ScalerMetrics, ScalerServer, ScalerServerParts};
+use rouse_grpc::scaler::{RouteLoadStore, ScalerMetrics, ScalerServer, ScalerServerParts};
 use rouse_kube::autoscale::{AutoscaleCollector, AutoscaleController, AutoscaleMetrics};
 use rouse_kube::client::connect;
 use rouse_kube::client::watch::{WatchReport, WatchState};
@@ -24,8 +24,8 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::admin;
-use super::reports::{ReportFiles, ReportListener};
-use super::route_board;
+use super::load_report_listener::{ReportCertificate, ReportListener};
+use super::publish_route_loads;
 use super::settings as set;
 use crate::admin::metrics::{CertificateCollector, WatchCollector};
 use crate::admin::process::ProcessCollector;
@@ -61,7 +61,7 @@ const STARTING: &str = "nothing is scaled, and KEDA gets no answer";
 pub(super) fn run(
     values: &Values,
     warnings: &[SettingWarning],
-    files: ReportFiles,
+    files: ReportCertificate,
 ) -> Result<(), CommandError> {
     let times = DrainTimes { delay: Duration::ZERO.into(), timeout: AT_ONCE.into() };
     role::run(values, ConsoleOutput::Log, times, async |console| {
@@ -125,7 +125,7 @@ impl ControllerRole {
     async fn start(
         values: &Values,
         listeners: ControllerListeners,
-        files: ReportFiles,
+        files: ReportCertificate,
     ) -> Result<Self, CommandError> {
         let (kubeconfig, context) = (values.get(&KUBECONFIG), values.get(&CONTEXT));
         let connect = || connect::connect(kubeconfig.as_deref(), context.as_deref());
@@ -237,7 +237,7 @@ impl Parts<'_> {
     async fn reports<F: Future<Output = Result<connect::Client, connect::ConnectError>>>(
         &mut self,
         listener: Option<Listener>,
-        files: ReportFiles,
+        files: ReportCertificate,
         autoscaler: &Arc<AutoscaleController>,
         connect: impl FnOnce() -> F,
     ) -> Result<(), CommandError> {
@@ -268,9 +268,9 @@ impl Parts<'_> {
         listener: Option<Listener>,
         autoscaler: &Arc<AutoscaleController>,
     ) -> Result<watch::Receiver<bool>, CommandError> {
-        let (board, known) = (RouteBoard::default(), watch::Sender::new(false));
+        let (board, known) = (RouteLoadStore::default(), watch::Sender::new(false));
         let serving = known.subscribe();
-        let publish = route_board::publish(Arc::clone(autoscaler), board.clone(), known);
+        let publish = publish_route_loads::publish(Arc::clone(autoscaler), board.clone(), known);
         self.tasks.spawn("the board of routes", publish);
         let Some(listener) = listener else { return Ok(serving) };
         let parts = ScalerServerParts {

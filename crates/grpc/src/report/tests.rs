@@ -1,4 +1,4 @@
-//! The whole channel without a network: meters → readings → messages → intake → load table, under any interleaving of load,
+//! The whole channel without a network: meters → readings → messages → rules of a stream → load table, under any interleaving of load,
 //! reconnects, lost messages and restarts.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -15,7 +15,7 @@ use rouse_core::time::Clock as _;
 use rouse_testkit::fakes::{CountingEngine, ManualClock};
 
 use super::client::readings::{Cursor, Readings};
-use super::intake::{Heard, Intake};
+use super::stream_protocol::{StreamEvent, StreamProtocol};
 use crate::proto::report::reporter_message::Kind;
 use crate::proto::report::{Hello, ReporterMessage};
 
@@ -37,7 +37,7 @@ struct Gateway {
 /// The stream of a gateway to a controller.
 struct Stream {
     cursor: Cursor,
-    intake: Intake,
+    protocol: StreamProtocol,
     /// What was sent and has not arrived.
     messages: VecDeque<Vec<u8>>,
 }
@@ -177,7 +177,7 @@ impl World {
             let hello = ReporterMessage { kind: Some(Kind::Hello(hello)) };
             Stream {
                 cursor: gateway.readings.cursor(),
-                intake: Intake::new(self.clock.now()),
+                protocol: StreamProtocol::new(self.clock.now()),
                 messages: VecDeque::from([hello.encode_to_vec()]),
             }
         });
@@ -190,8 +190,8 @@ impl World {
         let Some(message) = stream.messages.pop_front() else { return };
         // Many messages in no time are allowed here.
         self.clock.advance(Duration::from_millis(10));
-        let heard = stream.intake.take_encoded(&message, self.clock.now()).unwrap();
-        let Heard::Loads { update, parked } = heard else { return };
+        let heard = stream.protocol.take_encoded(&message, self.clock.now()).unwrap();
+        let StreamEvent::Loads { update, parked } = heard else { return };
         let controller = &mut self.controllers[c];
         let changes = controller.table.heard(self.clock.now(), &self.gateways[g].reporter, update);
         assert_eq!(changes.refused, 0);
@@ -200,7 +200,7 @@ impl World {
         }
         if parked {
             controller.parked.retain(|(of, _), _| *of != g);
-            let all = stream.intake.parked().iter().map(|(service, id)| ((g, service.clone()), *id));
+            let all = stream.protocol.parked().iter().map(|(service, id)| ((g, service.clone()), *id));
             controller.parked.extend(all);
         }
     }

@@ -93,7 +93,7 @@ impl ActiveStream {
         }))
     }
 
-    /// Waits until there is something to say. That a route is active is true whatever else is not known. That it is not needs the
+    /// Waits until there is something to say. A route that is active at one gateway is active. That it is not active needs the
     /// load of all gateways.
     async fn next(&mut self, sent: Option<Sent>) -> bool {
         loop {

@@ -1,7 +1,7 @@
 //! KEDA's external scaler: tells KEDA which routes are active, their metrics and their targets.
 //!
 //! `trigger.rs` reads which route a `ScaledObject` means, `calls.rs` answers KEDA, `active_stream.rs` has the timing of
-//! `StreamIsActive`, and `health.rs` answers health checks. The load comes from [`RouteLoads`].
+//! `StreamIsActive`, and `health.rs` answers health checks. The load comes from [`RouteLoadSource`].
 
 mod active_stream;
 mod calls;
@@ -38,7 +38,7 @@ use health::HealthCalls;
 use metrics::StreamGuard;
 
 pub use metrics::ScalerMetrics;
-pub use route_load::{RouteBoard, RouteLoad, RouteLoads};
+pub use route_load::{RouteLoad, RouteLoadSource, RouteLoadStore};
 pub use trigger::{ScaledRoute, ScaledRouteKind};
 
 /// The most open streams. KEDA has one for each trigger, on one of the replicas.
@@ -65,7 +65,7 @@ const LIMITS: GrpcLimits = GrpcLimits {
 /// What the scaler uses.
 pub struct ScalerServerParts {
     /// The load of routes.
-    pub loads: Arc<dyn RouteLoads>,
+    pub loads: Arc<dyn RouteLoadSource>,
     /// Whether this replica knows the load of all gateways. While it does not, it only says that a route is active; other calls are
     /// refused and health is `NOT_SERVING`, so that KEDA asks another replica: an answer of 0 would scale down.
     pub serving: watch::Receiver<bool>,
@@ -77,7 +77,7 @@ pub struct ScalerServerParts {
 
 /// What the calls share.
 struct ScalerParts {
-    loads: Arc<dyn RouteLoads>,
+    loads: Arc<dyn RouteLoadSource>,
     serving: watch::Receiver<bool>,
     metrics: ScalerMetrics,
     streams: Arc<Semaphore>,
@@ -209,7 +209,7 @@ mod tests {
     #[test]
     fn at_the_limit_of_streams_another_one_is_refused_until_one_ends() {
         let parts = ScalerServerParts {
-            loads: Arc::new(RouteBoard::default()),
+            loads: Arc::new(RouteLoadStore::default()),
             serving: watch::Sender::new(true).subscribe(),
             clock: Arc::new(NoTime),
             metrics: ScalerMetrics::new(&mut prometheus_client::registry::Registry::default()),

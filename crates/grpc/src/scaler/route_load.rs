@@ -32,7 +32,7 @@ impl RouteLoad {
 }
 
 /// Knows the load of all routes.
-pub trait RouteLoads: Send + Sync + 'static {
+pub trait RouteLoadSource: Send + Sync + 'static {
     /// The present load of a route. `None`: there is no such route.
     fn find(&self, route: &ScaledRoute) -> Option<RouteLoad>;
 
@@ -46,7 +46,7 @@ pub trait RouteLoads: Send + Sync + 'static {
 
 /// The load of all routes, as the controller publishes it. Clones are the same board.
 #[derive(Debug, Clone, Default)]
-pub struct RouteBoard {
+pub struct RouteLoadStore {
     routes: Arc<Mutex<Routes>>,
     total: watch::Sender<u64>,
 }
@@ -70,7 +70,7 @@ impl Routes {
     }
 }
 
-impl RouteBoard {
+impl RouteLoadStore {
     /// The route exists, and this is its load.
     pub fn publish(&self, route: &ScaledRoute, load: RouteLoad) {
         self.replace(route, Some(load));
@@ -110,7 +110,7 @@ impl RouteBoard {
     }
 }
 
-impl RouteLoads for RouteBoard {
+impl RouteLoadSource for RouteLoadStore {
     fn find(&self, route: &ScaledRoute) -> Option<RouteLoad> {
         *self.routes().by_name.get(route)?.borrow()
     }

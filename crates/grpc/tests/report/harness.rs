@@ -2,9 +2,7 @@
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::pin::Pin;
 use std::sync::{Arc, LazyLock, Mutex};
-use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 
 use futures_util::stream::poll_fn;
@@ -18,8 +16,8 @@ use rouse_core::scale::{LoadTable, LoadUpdate, Reporter};
 use rouse_core::time::{Clock as _, Moment};
 use rouse_grpc::report::ReporterRole;
 use rouse_grpc::report::client::{
-    ControllerUrl, Parking, ReportClient, ReportClientMetrics, ReportClientParts, ReportClientSettings,
-    ZeroCommands,
+    ControllerUrl, PreparedServices, ReportClient, ReportClientMetrics, ReportClientParts,
+    ReportClientSettings, ZeroCommands,
 };
 use rouse_grpc::report::server::{
     ReportMetrics, ReportServer, ReportServerParts, ReportServerSettings, ReportSink, ReporterAccount,
@@ -42,6 +40,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Status, Streaming};
 
+use crate::channel::Http2Channel;
 use crate::network::{Host, Network, address};
 use crate::proto::load_reports_client::LoadReportsClient;
 use crate::proto::reporter_message::Kind;
@@ -104,7 +103,7 @@ pub(crate) fn cart() -> ServiceId {
 /// One thing that a sink was told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Told {
-    Heard { from: Reporter, update: LoadUpdate },
+    StreamEvent { from: Reporter, update: LoadUpdate },
     Parked { from: Reporter, services: BTreeMap<ServiceId, u64> },
     Left { from: Reporter },
 }
@@ -132,7 +131,7 @@ impl RecordingSink {
     pub(crate) fn updates(&self, name: &str) -> Vec<LoadUpdate> {
         let from = reporter(name);
         let updates = self.all().into_iter().filter_map(|told| match told {
-            Told::Heard { from: by, update } if by == from => Some(update),
+            Told::StreamEvent { from: by, update } if by == from => Some(update),
             _ => None,
         });
         updates.collect()
@@ -158,7 +157,7 @@ impl RecordingSink {
 impl ReportSink for RecordingSink {
     fn heard(&self, from: &Reporter, update: LoadUpdate) {
         self.table.lock().unwrap().heard(self.clock.now(), from, update.clone());
-        self.tell(Told::Heard { from: from.clone(), update });
+        self.tell(Told::StreamEvent { from: from.clone(), update });
     }
 
     fn parked(&self, from: &Reporter, services: &BTreeMap<ServiceId, u64>) {
@@ -241,7 +240,7 @@ pub(crate) fn tls(authority: &Authority, name: &str) -> Arc<ServerTls> {
 /// A gateway, or an xds replica.
 pub(crate) struct Gateway {
     pub(crate) registry: Arc<Registry>,
-    pub(crate) parking: Parking,
+    pub(crate) parking: PreparedServices,
     pub(crate) gone: Arc<Mutex<BTreeSet<LoadKey>>>,
     pub(crate) end: CancellationToken,
     client: JoinSet<()>,
@@ -365,23 +364,6 @@ impl Channel {
     pub(crate) async fn closed(mut self) {
         let _sender = self.sender;
         timeout(GENEROUS, self.task.join_next()).await.unwrap();
-    }
-}
-
-/// The connection, as the generated client uses it.
-struct Http2Channel(http2::SendRequest<tonic::body::Body>);
-
-impl tower_service::Service<http::Request<tonic::body::Body>> for Http2Channel {
-    type Response = http::Response<hyper::body::Incoming>;
-    type Error = hyper::Error;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, hyper::Error>> + Send>>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), hyper::Error>> {
-        self.0.poll_ready(context)
-    }
-
-    fn call(&mut self, request: http::Request<tonic::body::Body>) -> Self::Future {
-        Box::pin(self.0.send_request(request))
     }
 }
 

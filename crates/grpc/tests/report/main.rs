@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod authentication;
+#[path = "../support/channel.rs"]
+mod channel;
 mod controllers;
 mod edges;
 mod harness;

@@ -69,7 +69,7 @@ impl Network {
         std::mem::take(&mut link.cut).cancel();
     }
 
-    /// Nothing passes to a host or from it, and nobody is told.
+    /// Nothing passes to a host or from it, and no end sees an error.
     pub(crate) fn stall(&self, n: u8, stalled: bool) {
         self.links.lock().unwrap()[&address(n)].stalled.send_replace(stalled);
     }

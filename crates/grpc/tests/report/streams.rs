@@ -41,7 +41,7 @@ async fn ends(what: &str, messages: Vec<Kind>, (code, reason, result): (Code, &s
     let (found, text) = stream.end().await;
     assert_eq!((found, text.contains(reason)), (code, true), "{what}: {text}");
     assert_eq!(controller.results(result), 1, "{what}");
-    let heard = |told: &Told| matches!(told, Told::Heard { .. } | Told::Parked { .. });
+    let heard = |told: &Told| matches!(told, Told::StreamEvent { .. } | Told::Parked { .. });
     assert!(!controller.sink.all().iter().any(heard), "{what}: {:?}", controller.sink.all());
     assert_eq!(controller.server.connected().len(), 0, "{what}");
     // Others are served.

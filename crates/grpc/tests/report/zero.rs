@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use rouse_core::endpoint::ServiceId;
 use rouse_grpc::report::ReporterRole;
-use rouse_grpc::report::client::{Parking, ZeroCommands};
+use rouse_grpc::report::client::{PreparedServices, ZeroCommands};
 use tokio::time::Instant;
 
 use crate::harness::{Controller, Gateway, GatewayOptions, Scripted, Told, cart, reporter, scene, token};
@@ -15,7 +15,7 @@ use crate::proto::controller_message::Kind as Command;
 /// Prepares at once, as an xds replica does without Envoys.
 #[derive(Default)]
 struct Prepares {
-    parking: Mutex<Option<Parking>>,
+    parking: Mutex<Option<PreparedServices>>,
     prepared: Mutex<BTreeMap<ServiceId, u64>>,
 }
 

@@ -135,7 +135,7 @@ async fn without_the_load_of_all_gateways_an_active_route_is_active_and_no_route
     }
     let mut stream = keda.stream(of()).await.unwrap();
     silent(&mut stream, Duration::from_mins(1)).await;
-    // One gateway is silent. A request at another one needs a pod, whatever the first one has.
+    // One gateway is silent. A request at another one needs a pod, also if the first one has none.
     scene.board.publish(&route("cart"), busy(1));
     assert_eq!(next(&mut stream).await, Some(true));
     assert!(keda.is_active(of()).await.unwrap());

@@ -2,9 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hyper::client::conn::http2;
@@ -12,7 +10,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use prometheus_client::registry::Registry as Metrics;
 use rouse_grpc::GrpcTransport;
 use rouse_grpc::scaler::{
-    RouteBoard, RouteLoad, ScaledRoute, ScaledRouteKind, ScalerMetrics, ScalerServer, ScalerServerParts,
+    RouteLoad, RouteLoadStore, ScaledRoute, ScaledRouteKind, ScalerMetrics, ScalerServer, ScalerServerParts,
 };
 use rouse_net::clock::TokioClock;
 use tokio::io::{AsyncRead, AsyncWrite, duplex};
@@ -22,6 +20,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tonic::{Status, Streaming};
 
+use crate::channel::Http2Channel;
 use crate::proto::externalscaler::external_scaler_client::ExternalScalerClient;
 use crate::proto::externalscaler::{
     GetMetricsRequest, IsActiveResponse, MetricSpec, MetricValue, ScaledObjectRef,
@@ -31,7 +30,7 @@ pub(crate) const GENEROUS: Duration = Duration::from_mins(5);
 
 /// A scaler.
 pub(crate) struct Scene {
-    pub(crate) board: RouteBoard,
+    pub(crate) board: RouteLoadStore,
     pub(crate) server: ScalerServer,
     pub(crate) serving: watch::Sender<bool>,
     pub(crate) stop: CancellationToken,
@@ -43,7 +42,7 @@ impl Scene {
     /// One that knows the load.
     pub(crate) fn new() -> Self {
         let (board, stop, serving) =
-            (RouteBoard::default(), CancellationToken::new(), watch::Sender::new(true));
+            (RouteLoadStore::default(), CancellationToken::new(), watch::Sender::new(true));
         let mut metrics = Metrics::default();
         let parts = ScalerServerParts {
             loads: Arc::new(board.clone()),
@@ -78,7 +77,7 @@ impl Scene {
 
 /// KEDA's connection to one replica.
 pub(crate) struct Keda {
-    pub(crate) channel: Channel,
+    pub(crate) channel: Http2Channel,
     pub(crate) connection: JoinSet<()>,
 }
 
@@ -89,10 +88,10 @@ impl Keda {
         let (sender, driver) = handshake.await.unwrap().unwrap();
         let mut connection = JoinSet::new();
         connection.spawn(async { driver.await.unwrap_or_default() });
-        Self { channel: Channel(sender), connection }
+        Self { channel: Http2Channel(sender), connection }
     }
 
-    fn client(&self) -> ExternalScalerClient<Channel> {
+    fn client(&self) -> ExternalScalerClient<Http2Channel> {
         ExternalScalerClient::with_origin(self.channel.clone(), "http://scaler:9090".parse().unwrap())
     }
 
@@ -173,22 +172,4 @@ pub(crate) fn busy(concurrency: u64) -> RouteLoad {
 /// A route with one held request.
 pub(crate) fn held() -> RouteLoad {
     RouteLoad { active: true, held: 1, concurrency: 1, ..idle() }
-}
-
-/// The connection, as the generated clients use it.
-#[derive(Clone)]
-pub(crate) struct Channel(http2::SendRequest<tonic::body::Body>);
-
-impl tower_service::Service<http::Request<tonic::body::Body>> for Channel {
-    type Response = http::Response<hyper::body::Incoming>;
-    type Error = hyper::Error;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, hyper::Error>> + Send>>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), hyper::Error>> {
-        self.0.poll_ready(context)
-    }
-
-    fn call(&mut self, request: http::Request<tonic::body::Body>) -> Self::Future {
-        Box::pin(self.0.send_request(request))
-    }
 }

@@ -10,7 +10,7 @@ use crate::proto::health::health_check_response::ServingStatus;
 use crate::proto::health::health_client::HealthClient;
 use crate::proto::health::{HealthCheckRequest, HealthCheckResponse};
 
-fn client(keda: &Keda) -> HealthClient<crate::harness::Channel> {
+fn client(keda: &Keda) -> HealthClient<crate::channel::Http2Channel> {
     HealthClient::with_origin(keda.channel.clone(), "http://scaler:9090".parse().unwrap())
 }
 

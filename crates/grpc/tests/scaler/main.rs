@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod active;
+#[path = "../support/channel.rs"]
+mod channel;
 mod harness;
 mod health;
 mod limits;

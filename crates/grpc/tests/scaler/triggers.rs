@@ -166,13 +166,13 @@ async fn metadata_that_cannot_be_used_is_refused_with_what_is_allowed_and_withou
             assert!(!status.message().contains("hunter2"), "{status:?}");
         }
     }
-    let nobody = crate::proto::externalscaler::GetMetricsRequest::default();
+    let empty = crate::proto::externalscaler::GetMetricsRequest::default();
     let origin = "http://scaler:9090".parse().unwrap();
     let mut client = crate::proto::externalscaler::external_scaler_client::ExternalScalerClient::with_origin(
         keda.channel.clone(),
         origin,
     );
-    assert_eq!(client.get_metrics(nobody).await.err().unwrap().code(), Code::InvalidArgument);
+    assert_eq!(client.get_metrics(empty).await.err().unwrap().code(), Code::InvalidArgument);
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,8 +6,8 @@ use rouse_core::scale::{Decision, ScaleReason};
 use rouse_core::time::Moment;
 
 use super::state::AutoscaleState;
-use super::target::{AutoscaleDefault, OwnerKind, Standing};
-use super::target_state::{Block, ScaleToken, TargetState, Verdict, is_blind};
+use super::target::{AutoscaleDefault, Management, OwnerKind};
+use super::target_state::{BlockReason, DecisionStatus, ScaleToken, TargetState, is_load_unknown};
 use crate::objects::route::{RouteKey, RouteSpec};
 use crate::routes::status::{Condition, cut};
 use crate::routes::{AUTOSCALED, ONLY_WAKES};
@@ -17,28 +17,28 @@ const PATIENCE: Duration = Duration::from_secs(15);
 
 /// What a route's condition is to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Said {
+pub(super) enum DesiredCondition {
     /// It is not known yet: what it says stays.
-    Keep,
+    Unchanged,
     /// The same, and it is known soon without anything new.
-    Wait,
+    Recheck,
     /// There is none: nothing concerns the route.
-    Nothing,
+    Absent,
     /// This.
     Condition(Condition),
 }
 
 /// The condition of a route.
-pub(super) fn said(state: &AutoscaleState, key: &RouteKey, now: Moment) -> Said {
+pub(super) fn said(state: &AutoscaleState, key: &RouteKey, now: Moment) -> DesiredCondition {
     let Some(route) = state.store.get(key).and_then(|entry| entry.good.as_ref()) else {
-        return Said::Nothing;
+        return DesiredCondition::Absent;
     };
     match state.workloads.get(key) {
-        None => Said::Keep,
+        None => DesiredCondition::Unchanged,
         Some(Err(why)) if is_enabled(route, state.default) => no("NoScaleTarget", why.clone()),
-        Some(Err(_)) => Said::Nothing,
+        Some(Err(_)) => DesiredCondition::Absent,
         Some(Ok(target)) => match state.targets.get(target) {
-            None => Said::Keep,
+            None => DesiredCondition::Unchanged,
             Some(target) => of_target(target, route, now),
         },
     }
@@ -49,51 +49,59 @@ fn is_enabled(route: &RouteSpec, default: AutoscaleDefault) -> bool {
     route.scaling.autoscale.unwrap_or(default == AutoscaleDefault::On)
 }
 
-fn of_target(target: &TargetState, route: &RouteSpec, now: Moment) -> Said {
+fn of_target(target: &TargetState, route: &RouteSpec, now: Moment) -> DesiredCondition {
     let workload = &target.spec.workload;
-    match &target.spec.standing {
-        Standing::TurnedOff(by) if route.scaling.autoscale == Some(true) => {
+    match &target.spec.management {
+        Management::TurnedOff(by) if route.scaling.autoscale == Some(true) => {
             let words =
                 format!("rouse.dev/autoscale of route {} turns the scaling of {workload} off", by.name);
             no("TurnedOff", words)
         }
-        Standing::NotEnabled | Standing::TurnedOff(_) => Said::Nothing,
-        Standing::Owned(owner) => {
+        Management::NotEnabled | Management::TurnedOff(_) => DesiredCondition::Absent,
+        Management::OwnedByOther(owner) => {
             let kind = match owner.kind {
                 OwnerKind::Hpa => "OwnedByHpa",
                 OwnerKind::ScaledObject => "OwnedByScaledObject",
             };
             no(kind, format!("{owner} scales {workload}, {ONLY_WAKES}"))
         }
-        Standing::BadPolicy(why) => no("BadPolicy", why.clone()),
-        Standing::Managed(policy) => {
+        Management::BadPolicy(why) => no("BadPolicy", why.clone()),
+        Management::Managed(policy) => {
             if let Some(why) = &target.missing {
                 return no("NoScaleTarget", why.clone());
             }
             match &target.decision {
-                None => Said::Keep,
+                None => DesiredCondition::Unchanged,
                 Some(decision) => managed(target, decision, &policy.to_string(), now),
             }
         }
     }
 }
 
-fn managed(target: &TargetState, decision: &Decision<ScaleToken>, policy: &str, now: Moment) -> Said {
+fn managed(
+    target: &TargetState,
+    decision: &Decision<ScaleToken>,
+    policy: &str,
+    now: Moment,
+) -> DesiredCondition {
     let workload = &target.spec.workload;
-    if let Verdict::Blocked(block) = &target.verdict {
+    if let DecisionStatus::Blocked(block) = &target.decision_status {
         let kind = match block {
-            Block::UnknownOwners(_) => Some("BlockedByUnknownOwners"),
-            Block::Failed(_) => Some("BlockedByApiServer"),
+            BlockReason::UnknownOwners(_) => Some("BlockedByUnknownOwners"),
+            BlockReason::Failed(_) => Some("BlockedByApiServer"),
             // These pass by themselves, soon.
-            Block::NewRoute | Block::NotPrepared | Block::WakeBudget => None,
+            BlockReason::NewRoute | BlockReason::NotPrepared | BlockReason::WakeBudget => None,
         };
-        return kind.map_or(Said::Keep, |kind| no(kind, format!("{workload}: {block}")));
+        return kind.map_or(DesiredCondition::Unchanged, |kind| no(kind, format!("{workload}: {block}")));
     }
     let kind = match &decision.reason {
         // Passes after a window, and happens to all routes whenever another replica leads.
-        ScaleReason::WarmingUp { .. } => return Said::Keep,
-        reason if is_blind(reason) && target.blind_since.is_none_or(|since| now < since + PATIENCE) => {
-            return Said::Wait;
+        ScaleReason::WarmingUp { .. } => return DesiredCondition::Unchanged,
+        reason
+            if is_load_unknown(reason)
+                && target.load_unknown_since.is_none_or(|since| now < since + PATIENCE) =>
+        {
+            return DesiredCondition::Recheck;
         }
         ScaleReason::ReporterStale { .. } => Some("BlockedBySilentGateway"),
         ScaleReason::NoReporters => Some("BlockedWithoutGateways"),
@@ -103,7 +111,7 @@ fn managed(target: &TargetState, decision: &Decision<ScaleToken>, policy: &str, 
     let words = format!("{workload}: {}, {policy}; {}", pods(decision.desired), decision.reason);
     match kind {
         Some(kind) => no(kind, words),
-        None => Said::Condition(Condition {
+        None => DesiredCondition::Condition(Condition {
             kind: AUTOSCALED,
             holds: true,
             reason: "Scaling",
@@ -116,6 +124,6 @@ fn pods(count: u32) -> String {
     if count == 1 { "1 pod".to_owned() } else { format!("{count} pods") }
 }
 
-fn no(reason: &'static str, message: String) -> Said {
-    Said::Condition(Condition { kind: AUTOSCALED, holds: false, reason, message: cut(message) })
+fn no(reason: &'static str, message: String) -> DesiredCondition {
+    DesiredCondition::Condition(Condition { kind: AUTOSCALED, holds: false, reason, message: cut(message) })
 }

@@ -11,11 +11,11 @@ use tokio::task::{Id, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use super::learned::LearnedRound;
+use super::learned::LearnedStateSync;
+use super::reconcile::{Job, JobEnd, ReconcileContext, UnderWay, WriteEnd, WriteJob};
 use super::state::AutoscaleState;
-use super::status::StatusRound;
+use super::status::StatusThrottle;
 use super::target_state::Observation;
-use super::turn::{Job, JobEnd, TurnContext, UnderWay, WriteEnd, WriteJob};
 use super::{AutoscaleController, TargetKey};
 use crate::client::watch::WatchState;
 use crate::client::{ObjectKind, at};
@@ -31,14 +31,14 @@ const LIST_AGAIN: Duration = Duration::from_mins(1);
 /// How long writes under way may take at the end.
 const LAST_WRITES: Duration = Duration::from_secs(10);
 
-/// What the loop remembers from one turn to the next.
+/// What the loop remembers from one pass to the next.
 pub(super) struct Driver {
     /// The term for which all targets were decided about anew.
     term: u64,
     owners_known: bool,
     listed: Moment,
-    statuses: StatusRound,
-    learned: LearnedRound,
+    statuses: StatusThrottle,
+    learned: LearnedStateSync,
     jobs: JoinSet<JobEnd>,
     /// What is under way, in case it panics.
     under_way: HashMap<Id, Job>,
@@ -60,8 +60,8 @@ impl AutoscaleController {
             term: 0,
             owners_known: true,
             listed: self.now(),
-            statuses: StatusRound::default(),
-            learned: LearnedRound::new(&self),
+            statuses: StatusThrottle::default(),
+            learned: LearnedStateSync::new(&self),
             jobs: JoinSet::new(),
             under_way: HashMap::new(),
         };
@@ -127,9 +127,9 @@ impl AutoscaleController {
             .map(|due| Instant::now() + due.since(now))
     }
 
-    fn context(&self, now: Moment, time_of_day: SystemTime, leads: bool) -> TurnContext {
+    fn context(&self, now: Moment, time_of_day: SystemTime, leads: bool) -> ReconcileContext {
         let since = time_of_day.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        TurnContext {
+        ReconcileContext {
             now,
             unix_now: since.as_secs(),
             leads,
@@ -157,7 +157,7 @@ impl AutoscaleController {
         if leader.leads && driver.term != leader.term {
             driver.term = leader.term;
             state.elected(now);
-            driver.statuses = StatusRound::default();
+            driver.statuses = StatusThrottle::default();
             self.statuses.retain(|_| false);
         }
         leader.leads && self.leadership.may_write()

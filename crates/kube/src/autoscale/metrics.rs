@@ -11,7 +11,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry as Metrics;
 
 use super::AutoscaleController;
-use super::turn::WriteEnd;
+use super::reconcile::WriteEnd;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ReasonLabel {

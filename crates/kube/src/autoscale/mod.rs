@@ -1,7 +1,7 @@
 //! Scales the workloads of routes by their load: the controller's side of scaling.
 //!
 //! [`AutoscaleController`] watches routes, Services, workloads and their other autoscalers, and takes the load that gateways
-//! report. `state` finds the workload of each route and feeds the core's `Fleet`, which decides; `turn` says what may be written
+//! report. `state` finds the workload of each route and feeds the core's `Fleet`, which decides; `reconcile` says what may be written
 //! now; `driver` writes it, if this process leads. Everything but the driver is without I/O.
 //!
 //! A follower does all the same but writes: it knows the load when it is elected, and answers questions about it. When it is
@@ -10,21 +10,21 @@
 //!
 //! Scaling from zero by load is the gateways': a request wakes its service without this controller.
 
-mod catalog;
 mod conditions;
 mod driver;
+mod expected_gateways;
 mod learned;
 mod metrics;
 mod policy;
-mod reporters;
+mod reconcile;
 mod route_loads;
 mod sinks;
 mod state;
 mod status;
 mod target;
 mod target_state;
-mod turn;
 mod view;
+mod workload_cache;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -34,7 +34,7 @@ use kube::Client;
 use rouse_core::budget::WakeRates;
 use rouse_core::endpoint::ServiceId;
 use rouse_core::load_meter::LoadKey;
-use rouse_core::scale::{CurrentLoad, IdleReport, LoadTable, LoadUpdate, Reporter};
+use rouse_core::scale::{CurrentLoad, IdleExplanation, LoadTable, LoadUpdate, Reporter};
 use rouse_core::slices::SERVICE_NAME;
 use rouse_core::time::{Clock, Moment};
 use rouse_net::auth::BoxFuture;
@@ -55,8 +55,8 @@ pub use metrics::{AutoscaleCollector, AutoscaleMetrics};
 pub use route_loads::ScaledRouteLoad;
 use sinks::InputSink;
 use state::AutoscaleState;
-pub use target::{AutoscaleDefault, ExternalOwner, OwnerKind, Standing, TargetKey};
-pub use target_state::{Block, Verdict};
+pub use target::{AutoscaleDefault, ExternalOwner, Management, OwnerKind, TargetKey};
+pub use target_state::{BlockReason, DecisionStatus};
 pub use view::{DecisionView, ScalingView, TargetView, UnscaledRoute};
 
 /// The name of the gateways' Service.
@@ -225,7 +225,7 @@ impl AutoscaleController {
     }
 
     /// The targets that a service leads to, each with what its idle policy has learned, if it has one that learns.
-    pub fn explain(&self, service: &ServiceId) -> Vec<(TargetView, Option<IdleReport>)> {
+    pub fn explain(&self, service: &ServiceId) -> Vec<(TargetView, Option<IdleExplanation>)> {
         view::explain(&self.state(), service)
     }
 

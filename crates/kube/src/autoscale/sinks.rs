@@ -111,11 +111,11 @@ pub(super) fn workloads(kind: ObjectKind) -> impl Fn(&mut AutoscaleState, Moment
     move |state, now, change| match change {
         Change::All(all) => state.replace_workloads(now, kind, all.into_iter().map(named).collect()),
         Change::Put(workload) => {
-            let change = state.catalog.put_workload(named(workload));
+            let change = state.workload_cache.put_workload(named(workload));
             state.workload_changed(now, &change);
         }
         Change::Gone(workload) => {
-            let change = state.catalog.remove_workload(&named(workload));
+            let change = state.workload_cache.remove_workload(&named(workload));
             state.workload_changed(now, &change);
         }
     }
@@ -125,17 +125,17 @@ pub(super) fn workloads(kind: ObjectKind) -> impl Fn(&mut AutoscaleState, Moment
 pub(super) fn scaled_objects(state: &mut AutoscaleState, _: Moment, change: Change<ScaledObject>) {
     match change {
         Change::All(all) => {
-            state.catalog.replace_scaled_objects(all);
-            state.soil_all();
+            state.workload_cache.replace_scaled_objects(all);
+            state.mark_all_dirty();
         }
         Change::Put(scaled) => {
-            if state.catalog.put_scaled_object(&scaled) {
-                state.soil(&scaled.namespace);
+            if state.workload_cache.put_scaled_object(&scaled) {
+                state.mark_dirty(&scaled.namespace);
             }
         }
         Change::Gone(scaled) => {
-            state.catalog.remove_scaled_object(&scaled);
-            state.soil(&scaled.namespace);
+            state.workload_cache.remove_scaled_object(&scaled);
+            state.mark_dirty(&scaled.namespace);
         }
     }
 }
@@ -144,17 +144,17 @@ pub(super) fn scaled_objects(state: &mut AutoscaleState, _: Moment, change: Chan
 pub(super) fn hpas(state: &mut AutoscaleState, _: Moment, change: Change<HorizontalPodAutoscaler>) {
     match change {
         Change::All(all) => {
-            state.catalog.replace_hpas(all);
-            state.soil_all();
+            state.workload_cache.replace_hpas(all);
+            state.mark_all_dirty();
         }
         Change::Put(hpa) => {
-            if state.catalog.put_hpa(&hpa) {
-                state.soil(&hpa.namespace);
+            if state.workload_cache.put_hpa(&hpa) {
+                state.mark_dirty(&hpa.namespace);
             }
         }
         Change::Gone(hpa) => {
-            state.catalog.remove_hpa(&hpa);
-            state.soil(&hpa.namespace);
+            state.workload_cache.remove_hpa(&hpa);
+            state.mark_dirty(&hpa.namespace);
         }
     }
 }

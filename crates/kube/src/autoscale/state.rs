@@ -12,12 +12,12 @@ use rouse_core::load_meter::LoadKey;
 use rouse_core::scale::{Fleet, LoadUpdate, Reporter, ScalePolicy};
 use rouse_core::time::Moment;
 
-use super::catalog::{Catalog, WorkloadChange, targets_within};
+use super::expected_gateways::ExpectedGateways;
 use super::learned::Shards;
-use super::reporters::GatewaySlices;
 use super::route_loads::RouteLoadChanges;
 use super::target::{AutoscaleDefault, ResolvedNamespace, TargetKey, TargetSpec, resolve};
-use super::target_state::{Block, Observation, ScaleToken, TargetState, Verdict};
+use super::target_state::{BlockReason, DecisionStatus, Observation, ScaleToken, TargetState};
+use super::workload_cache::{WorkloadCache, WorkloadChange, targets_within};
 use crate::objects::route::{RouteKey, RouteKind, RouteObject, RouteSpec};
 use crate::objects::service_summary::ServiceSummary;
 use crate::objects::workload_object::WorkloadObject;
@@ -34,8 +34,8 @@ pub(super) struct AutoscaleState {
     pub(super) default: AutoscaleDefault,
     pub(super) store: RouteStore,
     pub(super) services: HashMap<ServiceId, Arc<ServiceSummary>>,
-    pub(super) catalog: Catalog,
-    pub(super) gateways: GatewaySlices,
+    pub(super) workload_cache: WorkloadCache,
+    pub(super) gateways: ExpectedGateways,
     /// Namespaces in which the workload of a route may have changed.
     dirty: BTreeSet<Arc<str>>,
     /// The workload of each route, or why there is none.
@@ -62,8 +62,8 @@ impl AutoscaleState {
             default,
             store: RouteStore::default(),
             services: HashMap::new(),
-            catalog: Catalog::default(),
-            gateways: GatewaySlices::default(),
+            workload_cache: WorkloadCache::default(),
+            gateways: ExpectedGateways::default(),
             dirty: BTreeSet::new(),
             workloads: BTreeMap::new(),
             targets: BTreeMap::new(),
@@ -91,7 +91,7 @@ impl AutoscaleState {
             _ => false,
         };
         if !same {
-            self.soil(&key.namespace);
+            self.mark_dirty(&key.namespace);
             self.route_loads.changed(&key);
         }
         self.touched.insert(key);
@@ -99,7 +99,7 @@ impl AutoscaleState {
 
     pub(super) fn remove_route(&mut self, kind: RouteKind, object: &RouteObject) {
         self.store.remove(kind, object);
-        self.soil(object.metadata.namespace());
+        self.mark_dirty(object.metadata.namespace());
         self.route_loads.changed(&RouteKey::new(kind, &object.metadata));
     }
 
@@ -108,7 +108,7 @@ impl AutoscaleState {
         before.for_each(|key| self.route_loads.changed(&key));
         self.store.replace(kind, all);
         self.store.entries().for_each(|(key, _)| self.route_loads.changed(key));
-        self.soil_all();
+        self.mark_all_dirty();
     }
 
     pub(super) fn put_service(&mut self, service: ServiceSummary) {
@@ -117,24 +117,24 @@ impl AutoscaleState {
         let before = self.services.insert(id.clone(), Arc::clone(&service));
         let same = before.is_some_and(|before| selector(&before) == selector(&service));
         if !same {
-            self.soil(id.namespace());
+            self.mark_dirty(id.namespace());
         }
     }
 
     pub(super) fn remove_service(&mut self, id: &ServiceId) {
         self.services.remove(id);
-        self.soil(id.namespace());
+        self.mark_dirty(id.namespace());
     }
 
     pub(super) fn replace_services(&mut self, all: Vec<ServiceSummary>) {
         self.services = all.into_iter().map(|service| (service.id.clone(), Arc::new(service))).collect();
-        self.soil_all();
+        self.mark_all_dirty();
     }
 
     /// A workload was added, has changed or is gone.
     pub(super) fn workload_changed(&mut self, now: Moment, change: &WorkloadChange) {
         if change.identity {
-            self.soil(&change.key.namespace);
+            self.mark_dirty(&change.key.namespace);
         }
         if !self.is_outdated(&change.key) {
             self.observe_watched(now, &change.key);
@@ -143,8 +143,8 @@ impl AutoscaleState {
 
     /// Replaces all workloads of a kind: also a list of older versions is the truth, after a restore of the cluster.
     pub(super) fn replace_workloads(&mut self, now: Moment, kind: &'static str, all: Vec<WorkloadObject>) {
-        for change in self.catalog.replace_workloads(kind, all) {
-            self.soil(&change.key.namespace);
+        for change in self.workload_cache.replace_workloads(kind, all) {
+            self.mark_dirty(&change.key.namespace);
             self.observe_watched(now, &change.key);
         }
     }
@@ -152,16 +152,16 @@ impl AutoscaleState {
     /// Whether an event was under way while we wrote: what it says is older than the answer to our write.
     fn is_outdated(&self, key: &TargetKey) -> bool {
         let observed = self.targets.get(key).and_then(|target| target.observed.as_ref());
-        let watched = self.catalog.workload(key).map(|workload| &workload.metadata.resource_version);
+        let watched = self.workload_cache.workload(key).map(|workload| &workload.metadata.resource_version);
         observed.zip(watched).is_some_and(|(observed, watched)| observed.outdates(watched))
     }
 
     /// Marks a namespace in which the workload of a route may have changed.
-    pub(super) fn soil(&mut self, namespace: &str) {
+    pub(super) fn mark_dirty(&mut self, namespace: &str) {
         self.dirty.insert(namespace.into());
     }
 
-    pub(super) fn soil_all(&mut self) {
+    pub(super) fn mark_all_dirty(&mut self) {
         let routes = self.store.entries().map(|(key, _)| Arc::clone(&key.namespace));
         let targets = self.targets.keys().map(|key| Arc::clone(&key.namespace));
         let known = self.workloads.keys().map(|key| Arc::clone(&key.namespace));
@@ -202,7 +202,7 @@ impl AutoscaleState {
         if good.is_empty() {
             return ResolvedNamespace::default();
         }
-        let index = self.catalog.index(namespace);
+        let index = self.workload_cache.index(namespace);
         let service = |route: &RouteSpec| self.services.get(&route.target.service).map(|service| &**service);
         let workload = |route: &RouteSpec| find(route, service(route), &index);
         resolve(namespace, &good, self.default, workload, |workload| index.owner(workload))
@@ -284,7 +284,7 @@ impl AutoscaleState {
             None => self.recall(now, key),
         }
         let Some(target) = self.targets.get_mut(key) else { return };
-        if Catalog::watches(&target.spec.workload) {
+        if WorkloadCache::watches(&target.spec.workload) {
             self.observe_watched(now, key);
         } else {
             // It is read as soon as it is considered.
@@ -306,7 +306,7 @@ impl AutoscaleState {
 
     /// Passes on what the watch says of a workload.
     fn observe_watched(&mut self, now: Moment, key: &TargetKey) {
-        let workload = self.catalog.workload(key);
+        let workload = self.workload_cache.workload(key);
         if !self.targets.contains_key(key) {
             return;
         }
@@ -351,8 +351,9 @@ impl AutoscaleState {
 
     /// It is known again what else scales workloads.
     pub(super) fn owners_known(&mut self) {
-        let waits =
-            |target: &TargetState| matches!(target.verdict, Verdict::Blocked(Block::UnknownOwners(_)));
+        let waits = |target: &TargetState| {
+            matches!(target.decision_status, DecisionStatus::Blocked(BlockReason::UnknownOwners(_)))
+        };
         let waiting = self.targets.iter().filter(|(_, target)| waits(target)).map(|(key, _)| key.clone());
         for key in waiting.collect::<Vec<_>>() {
             self.enqueue(&key);

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use rouse_core::time::Moment;
 
-use super::conditions::{Said, said};
+use super::conditions::{DesiredCondition, said};
 use super::state::AutoscaleState;
 use super::{AutoscaleController, TargetKey};
 use crate::objects::route::RouteKey;
@@ -22,13 +22,13 @@ const RETRY: Duration = Duration::from_secs(30);
 
 /// What was said last, and when.
 #[derive(Default)]
-pub(super) struct StatusRound {
-    said: HashMap<RouteKey, (Moment, Said)>,
+pub(super) struct StatusThrottle {
+    said: HashMap<RouteKey, (Moment, DesiredCondition)>,
     next: Option<Moment>,
     retry: Option<Moment>,
 }
 
-impl StatusRound {
+impl StatusThrottle {
     /// A status that could not be written is due again.
     pub(super) fn again(&mut self) {
         self.next = None;
@@ -84,9 +84,9 @@ impl StatusRound {
         };
         let said = said(state, key, now);
         match &said {
-            Said::Keep => return true,
-            Said::Wait => return false,
-            Said::Nothing | Said::Condition(_) => {}
+            DesiredCondition::Unchanged => return true,
+            DesiredCondition::Recheck => return false,
+            DesiredCondition::Absent | DesiredCondition::Condition(_) => {}
         }
         let before = self.said.get(key);
         if let Some((when, before)) = before
@@ -96,7 +96,7 @@ impl StatusRound {
             return false;
         }
         let desired = match &said {
-            Said::Condition(condition) => vec![condition.clone()],
+            DesiredCondition::Condition(condition) => vec![condition.clone()],
             _ => Vec::new(),
         };
         if before.is_none_or(|(_, before)| *before != said) {

@@ -12,7 +12,7 @@ use super::policy::policy;
 use crate::objects::route::{RouteKey, RouteSpec};
 use crate::objects::workload::Workload;
 
-/// Identifies a workload, in whichever version.
+/// Identifies a workload, in any version of its API.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TargetKey {
     /// Its namespace.
@@ -73,7 +73,7 @@ impl fmt::Display for ExternalOwner {
 
 /// Whether Rouse scales a workload.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Standing {
+pub enum Management {
     /// It does, by this policy.
     Managed(ScalePolicy),
     /// No route asks for it.
@@ -81,7 +81,7 @@ pub enum Standing {
     /// A route turns it off.
     TurnedOff(RouteKey),
     /// Another autoscaler scales it.
-    Owned(ExternalOwner),
+    OwnedByOther(ExternalOwner),
     /// The settings of its routes cannot be used. Says why.
     BadPolicy(String),
 }
@@ -94,14 +94,14 @@ pub(super) struct TargetSpec {
     pub(super) routes: Vec<Arc<RouteSpec>>,
     /// The Services of these routes.
     pub(super) services: BTreeSet<ServiceId>,
-    pub(super) standing: Standing,
+    pub(super) management: Management,
 }
 
 impl TargetSpec {
     /// The policy by which it is scaled.
     pub(super) fn managed(&self) -> Option<&ScalePolicy> {
-        match &self.standing {
-            Standing::Managed(policy) => Some(policy),
+        match &self.management {
+            Management::Managed(policy) => Some(policy),
             _ => None,
         }
     }
@@ -155,36 +155,36 @@ pub(super) fn resolve(
     for (key, (workload, mut routes)) in groups {
         routes.sort_by(|a, b| (a.created, &a.key).cmp(&(b.created, &b.key)));
         let services = routes.iter().map(|route| route.target.service.clone()).collect();
-        let standing = standing(&workload, &routes, default, &owner);
-        resolved.targets.insert(key, TargetSpec { workload, routes, services, standing });
+        let management = management(&workload, &routes, default, &owner);
+        resolved.targets.insert(key, TargetSpec { workload, routes, services, management });
     }
     resolved
 }
 
-fn standing(
+fn management(
     workload: &Workload,
     routes: &[Arc<RouteSpec>],
     default: AutoscaleDefault,
     owner: impl Fn(&Workload) -> Option<ExternalOwner>,
-) -> Standing {
+) -> Management {
     let says = |wanted: bool| routes.iter().find(|route| route.scaling.autoscale == Some(wanted));
     let by_default = default == AutoscaleDefault::On && &*workload.kind != "StatefulSet";
     match (says(false), says(true)) {
         // Not an opinion about one of its routes, but about the workload.
-        (Some(off), Some(_)) => return Standing::TurnedOff(off.key.clone()),
-        (Some(_), None) => return Standing::NotEnabled,
-        (None, None) if !by_default => return Standing::NotEnabled,
+        (Some(off), Some(_)) => return Management::TurnedOff(off.key.clone()),
+        (Some(_), None) => return Management::NotEnabled,
+        (None, None) if !by_default => return Management::NotEnabled,
         _ => {}
     }
     if let Some(owner) = owner(workload) {
-        return Standing::Owned(owner);
+        return Management::OwnedByOther(owner);
     }
     match policy(routes.iter().map(|route| &route.scaling)) {
-        Ok(policy) => Standing::Managed(policy),
+        Ok(policy) => Management::Managed(policy),
         Err(bad) => {
             let names: Vec<&str> = routes.iter().map(|route| &*route.key.name).collect();
             let whose = if names.len() == 1 { "of route" } else { "of the routes" };
-            Standing::BadPolicy(format!("the settings {whose} {}: {bad}", names.join(", ")))
+            Management::BadPolicy(format!("the settings {whose} {}: {bad}", names.join(", ")))
         }
     }
 }

@@ -44,21 +44,21 @@ impl Observation {
 
 /// What becomes of a decision.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum Verdict {
+pub enum DecisionStatus {
     /// The number of pods stays.
     #[default]
-    Settled,
+    UpToDate,
     /// It is at zero, and requests need it: a gateway wakes it.
     LeftToGateways,
     /// It is to have this number of pods. Only the leader writes that.
-    Scale(u32),
+    Write(u32),
     /// It is to have another number of pods, but must keep its own for now.
-    Blocked(Block),
+    Blocked(BlockReason),
 }
 
 /// Why a decision is not carried out yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Block {
+pub enum BlockReason {
     /// It is not known what else scales the workload, so nothing is scaled down. Says why.
     UnknownOwners(String),
     /// A route to it is too new for zero.
@@ -71,7 +71,7 @@ pub enum Block {
     Failed(String),
 }
 
-impl Block {
+impl BlockReason {
     /// The reason in metrics and views.
     pub fn code(&self) -> &'static str {
         match self {
@@ -84,7 +84,7 @@ impl Block {
     }
 }
 
-impl fmt::Display for Block {
+impl fmt::Display for BlockReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::UnknownOwners(why) => {
@@ -126,7 +126,7 @@ pub(super) struct TargetState {
     pub(super) decision: Option<Decision<ScaleToken>>,
     /// The fewest pods at the time of the decision, at any load.
     pub(super) floor: u32,
-    pub(super) verdict: Verdict,
+    pub(super) decision_status: DecisionStatus,
     pub(super) job: Option<JobKind>,
     /// It waits to be considered.
     pub(super) queued: bool,
@@ -139,7 +139,7 @@ pub(super) struct TargetState {
     /// When other proxies were ready for zero.
     pub(super) prepared: Option<Moment>,
     /// Since when it wants fewer pods than it must keep because load is unknown.
-    pub(super) blind_since: Option<Moment>,
+    pub(super) load_unknown_since: Option<Moment>,
 }
 
 impl TargetState {
@@ -150,21 +150,21 @@ impl TargetState {
             missing: None,
             decision: None,
             floor: 0,
-            verdict: Verdict::Settled,
+            decision_status: DecisionStatus::UpToDate,
             job: None,
             queued: false,
             failures: 0,
             not_before: None,
             conflicted: false,
             prepared: None,
-            blind_since: None,
+            load_unknown_since: None,
         }
     }
 
     /// Forgets what was decided: it is not scaled any more, or cannot be seen.
     pub(super) fn forget_decision(&mut self) {
-        (self.decision, self.verdict) = (None, Verdict::Settled);
-        (self.prepared, self.blind_since) = (None, None);
+        (self.decision, self.decision_status) = (None, DecisionStatus::UpToDate);
+        (self.prepared, self.load_unknown_since) = (None, None);
     }
 
     /// Forgets what was decided and what failed: it is decided about anew.
@@ -178,13 +178,14 @@ impl TargetState {
         let says =
             |decision: &Decision<ScaleToken>| (decision.replicas, decision.desired, decision.reason.clone());
         let same = self.decision.as_ref().is_some_and(|before| says(before) == says(&decision));
-        self.blind_since = is_blind(&decision.reason).then(|| self.blind_since.unwrap_or(now));
+        self.load_unknown_since =
+            is_load_unknown(&decision.reason).then(|| self.load_unknown_since.unwrap_or(now));
         (self.decision, self.floor) = (Some(decision), floor);
         !same
     }
 
     /// The number of pods to write; `None`: the present one, or the one that a gateway decides.
-    pub(super) fn goal(&self) -> Result<Option<u32>, Verdict> {
+    pub(super) fn goal(&self) -> Result<Option<u32>, DecisionStatus> {
         let Some(decision) = self.decision.as_ref().filter(|_| self.spec.managed().is_some()) else {
             return Ok(None);
         };
@@ -193,7 +194,7 @@ impl TargetState {
             _ if decision.replicas > 0 => Ok(Some(pods)),
             ScaleReason::Ahead { .. } => Ok(Some(pods)),
             // Requests at zero wake their own service, by the budget of the gateways.
-            _ if self.floor == 0 => Err(Verdict::LeftToGateways),
+            _ if self.floor == 0 => Err(DecisionStatus::LeftToGateways),
             _ => Ok(Some(self.floor)),
         }
     }
@@ -209,7 +210,7 @@ impl TargetState {
 }
 
 /// Whether pods are kept because load is unknown.
-pub(super) fn is_blind(reason: &ScaleReason) -> bool {
+pub(super) fn is_load_unknown(reason: &ScaleReason) -> bool {
     matches!(
         reason,
         ScaleReason::ReporterStale { .. } | ScaleReason::NoReporters | ScaleReason::TooManyReporters

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rouse_core::endpoint::ServiceId;
-use rouse_core::scale::{Autoscaler, IdleReport};
+use rouse_core::scale::{Autoscaler, IdleExplanation};
 use rouse_core::time::Moment;
 use serde::Serialize;
 
 use super::AutoscaleController;
 use super::state::AutoscaleState;
-use super::target::{Standing, TargetKey};
-use super::target_state::{TargetState, Verdict, is_blind};
+use super::target::{Management, TargetKey};
+use super::target_state::{DecisionStatus, TargetState, is_load_unknown};
 use crate::objects::route::RouteSpec;
 
 /// Everything that the autoscaler knows, at one moment.
@@ -102,7 +102,10 @@ pub(super) fn view(state: &AutoscaleState, now: Moment, leads: bool) -> ScalingV
 }
 
 /// The targets that a service leads to.
-pub(super) fn explain(state: &AutoscaleState, service: &ServiceId) -> Vec<(TargetView, Option<IdleReport>)> {
+pub(super) fn explain(
+    state: &AutoscaleState,
+    service: &ServiceId,
+) -> Vec<(TargetView, Option<IdleExplanation>)> {
     let led = state.targets.iter().filter(|(_, target)| target.spec.services.contains(service));
     let explained = led.map(|(key, target)| {
         let idle = state.fleet.scaler(key).and_then(Autoscaler::explain_idle);
@@ -126,47 +129,47 @@ fn target_view(key: &TargetKey, target: &TargetState) -> TargetView {
         name: key.name.to_string(),
         routes: spec.routes.iter().map(route).collect(),
         services: spec.services.iter().map(ToString::to_string).collect(),
-        state: state_code(&spec.standing),
-        because: because(&spec.standing),
+        state: state_code(&spec.management),
+        because: because(&spec.management),
         policy: spec.managed().map(ToString::to_string),
         pods: target.observed.as_ref().map(|seen| (seen.replicas, seen.ready)),
         missing: target.missing.clone(),
         decision,
         blocked: blocked(target),
-        write: match target.verdict {
-            Verdict::Scale(pods) => Some(pods),
-            Verdict::Settled | Verdict::LeftToGateways | Verdict::Blocked(_) => None,
+        write: match target.decision_status {
+            DecisionStatus::Write(pods) => Some(pods),
+            DecisionStatus::UpToDate | DecisionStatus::LeftToGateways | DecisionStatus::Blocked(_) => None,
         },
     }
 }
 
-fn state_code(standing: &Standing) -> &'static str {
-    match standing {
-        Standing::Managed(_) => "managed",
-        Standing::NotEnabled => "not_enabled",
-        Standing::TurnedOff(_) => "turned_off",
-        Standing::Owned(_) => "owned",
-        Standing::BadPolicy(_) => "bad_policy",
+fn state_code(management: &Management) -> &'static str {
+    match management {
+        Management::Managed(_) => "managed",
+        Management::NotEnabled => "not_enabled",
+        Management::TurnedOff(_) => "turned_off",
+        Management::OwnedByOther(_) => "owned",
+        Management::BadPolicy(_) => "bad_policy",
     }
 }
 
-fn because(standing: &Standing) -> Option<String> {
-    match standing {
-        Standing::Managed(_) => None,
-        Standing::NotEnabled => Some("no route asks for it by rouse.dev/autoscale: \"on\"".to_owned()),
-        Standing::TurnedOff(by) => Some(format!("rouse.dev/autoscale of route {} turns it off", by.name)),
-        Standing::Owned(owner) => Some(format!("{owner} scales it")),
-        Standing::BadPolicy(why) => Some(why.clone()),
+fn because(management: &Management) -> Option<String> {
+    match management {
+        Management::Managed(_) => None,
+        Management::NotEnabled => Some("no route asks for it by rouse.dev/autoscale: \"on\"".to_owned()),
+        Management::TurnedOff(by) => Some(format!("rouse.dev/autoscale of route {} turns it off", by.name)),
+        Management::OwnedByOther(owner) => Some(format!("{owner} scales it")),
+        Management::BadPolicy(why) => Some(why.clone()),
     }
 }
 
 /// Why a target keeps its pods although the load would allow, or need, another number.
 fn blocked(target: &TargetState) -> Option<(&'static str, String)> {
-    if let Verdict::Blocked(block) = &target.verdict {
+    if let DecisionStatus::Blocked(block) = &target.decision_status {
         return Some((block.code(), block.to_string()));
     }
     let reason = target.decision.as_ref().map(|decision| &decision.reason)?;
-    is_blind(reason).then(|| (reason.code(), reason.to_string()))
+    is_load_unknown(reason).then(|| (reason.code(), reason.to_string()))
 }
 
 /// Numbers for metrics.
@@ -183,7 +186,7 @@ impl AutoscaleController {
         let mut targets: BTreeMap<&'static str, usize> = BTreeMap::new();
         let mut reasons: BTreeMap<&'static str, usize> = BTreeMap::new();
         for target in state.targets.values() {
-            *targets.entry(state_code(&target.spec.standing)).or_default() += 1;
+            *targets.entry(state_code(&target.spec.management)).or_default() += 1;
             if let Some((reason, _)) = blocked(target) {
                 *reasons.entry(reason).or_default() += 1;
             }

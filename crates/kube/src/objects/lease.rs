@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::{micro_time, null_is_default};
 
-/// No record keeps others waiting for longer than this, whatever it says.
+/// No record keeps others waiting for longer than this.
 const LONGEST: Duration = Duration::from_mins(10);
 
 /// A `Lease`.

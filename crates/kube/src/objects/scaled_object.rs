@@ -50,7 +50,7 @@ impl ScaledObject {
         })
     }
 
-    /// Whether this is the workload that it scales, in whichever version.
+    /// Whether this is the workload that it scales, in any version of its API.
     pub fn scales(&self, workload: &Workload) -> bool {
         self.target.as_ref().is_ok_and(|target| target.is_same(workload))
     }

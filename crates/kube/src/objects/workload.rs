@@ -43,7 +43,7 @@ impl Workload {
         Self::new(api_version, kind, name)
     }
 
-    /// Whether both are the same object, in whichever version.
+    /// Whether both are the same object, in any version of its API.
     pub fn is_same(&self, other: &Self) -> bool {
         (&self.group, &self.kind, &self.name) == (&other.group, &other.kind, &other.name)
     }

@@ -19,7 +19,7 @@ pub(super) enum SyncEnd {
     Synced,
     /// It could not begin. It is tried again at this time, or as soon as the service is added for an earlier time.
     Postponed(Moment),
-    /// It failed. It is tried again after a pause, and not before, whatever changes: otherwise a busy service would repeat
+    /// It failed. It is tried again after a pause, and not before, also if the service changes: otherwise a busy service would repeat
     /// a failing request with every change of a pod.
     Failed {
         /// What the API server asks for at least.

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
-use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -12,10 +11,10 @@ use rouse_core::lease::VACANT;
 use super::access::{self, PermissionCheck};
 use super::certificates::{self, SecretSurvey};
 use super::container::Containers;
-use super::gateway::{stuck, whole};
+use super::gateway::{self, DeployedRole, stuck, whole};
 use super::{Account, SurveyClient, SurveyError, SurveyScope};
+use crate::client::ObjectKind;
 use crate::client::permissions::PermissionRole;
-use crate::client::{ObjectKind, path};
 use crate::lease::CONTROLLER_LEASE;
 
 /// The name of its Deployment, and of the headless Service that gateways report to.
@@ -83,8 +82,8 @@ pub enum Leader {
         /// The time since it last renewed the Lease.
         since: Duration,
     },
-    /// Nobody: there is no Lease, or it was released.
-    Nobody,
+    /// There is no Lease, or it was released.
+    Vacant,
 }
 
 /// Inspects the controller; `None`: it is not installed there.
@@ -94,16 +93,9 @@ pub(super) async fn look(
     watched: Option<&str>,
 ) -> Result<Option<InstalledController>, SurveyError> {
     let namespace = &*wanted.gateway;
-    let at = format!("{}/{CONTROLLER}", path("apps", "v1", "deployments", Some(namespace)));
-    let Some(deployment) = client.get::<Deployment>(&at).await? else { return Ok(None) };
-    let spec = deployment.spec.unwrap_or_default();
-    let status = deployment.status.unwrap_or_default();
-    let labels = spec.template.metadata.and_then(|meta| meta.labels).unwrap_or_default();
-    let pod = spec.template.spec.unwrap_or_default();
+    let Some(deployed) = gateway::deployed(client, namespace, CONTROLLER).await? else { return Ok(None) };
+    let DeployedRole { spec, status, labels, pod, account } = deployed;
     let containers = Containers::new(&pod);
-    let account = pod.service_account_name.clone().filter(|name| !name.is_empty());
-    let account =
-        Account { namespace: namespace.to_owned(), name: account.unwrap_or_else(|| "default".to_owned()) };
     let watched = containers.watches().or_else(|| watched.map(str::to_owned));
     let questions = access::questions(PermissionRole::Controller, watched.as_deref(), namespace, &[]);
     let grants = access::check_permissions(client, Some(&account), watched.as_deref(), questions).await;
@@ -168,10 +160,10 @@ async fn service(
 
 async fn leader(client: &SurveyClient<'_>, namespace: &str, now: SystemTime) -> Result<Leader, SurveyError> {
     let at = format!("{}/{CONTROLLER_LEASE}", ObjectKind::LEASE.path(Some(namespace)));
-    let Some(lease) = client.get::<Lease>(&at).await? else { return Ok(Leader::Nobody) };
+    let Some(lease) = client.get::<Lease>(&at).await? else { return Ok(Leader::Vacant) };
     let spec = lease.spec.unwrap_or_default();
     let holder = spec.holder_identity.filter(|holder| !holder.is_empty() && holder != VACANT);
-    let Some(holder) = holder else { return Ok(Leader::Nobody) };
+    let Some(holder) = holder else { return Ok(Leader::Vacant) };
     let renewed = spec.renew_time.map(|time| SystemTime::from(time.0));
     let since = renewed.and_then(|renewed| now.duration_since(renewed).ok()).unwrap_or_default();
     let lease = Duration::from_secs(whole(spec.lease_duration_seconds).into());

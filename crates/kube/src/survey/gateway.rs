@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::apps::v1::{Deployment, DeploymentCondition};
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod, Service};
+use k8s_openapi::api::apps::v1::{Deployment, DeploymentCondition, DeploymentSpec, DeploymentStatus};
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodSpec, Service};
 use rouse_core::slices::SERVICE_NAME;
 
 use super::certificates::{self, SecretSurvey};
@@ -63,23 +63,45 @@ pub struct GatewayService {
     pub ready: usize,
 }
 
+/// A Deployment of ours, taken apart.
+pub(super) struct DeployedRole {
+    pub(super) spec: DeploymentSpec,
+    pub(super) status: DeploymentStatus,
+    /// The labels of its pods.
+    pub(super) labels: BTreeMap<String, String>,
+    pub(super) pod: PodSpec,
+    /// The account of its pods.
+    pub(super) account: Account,
+}
+
+/// The Deployment of this name; `None`: there is none.
+pub(super) async fn deployed(
+    client: &SurveyClient<'_>,
+    namespace: &str,
+    name: &str,
+) -> Result<Option<DeployedRole>, SurveyError> {
+    let at = format!("{}/{name}", path("apps", "v1", "deployments", Some(namespace)));
+    let Some(deployment) = client.get::<Deployment>(&at).await? else { return Ok(None) };
+    let mut spec = deployment.spec.unwrap_or_default();
+    let template = std::mem::take(&mut spec.template);
+    let pod = template.spec.unwrap_or_default();
+    let account = pod.service_account_name.clone().filter(|name| !name.is_empty());
+    let account =
+        Account { namespace: namespace.to_owned(), name: account.unwrap_or_else(|| "default".to_owned()) };
+    let labels = template.metadata.and_then(|meta| meta.labels).unwrap_or_default();
+    Ok(Some(DeployedRole { spec, status: deployment.status.unwrap_or_default(), labels, pod, account }))
+}
+
 /// Inspects the gateway; `None`: it is not installed there.
 pub(super) async fn look(
     client: &SurveyClient<'_>,
     wanted: &SurveyScope,
 ) -> Result<Option<InstalledGateway>, SurveyError> {
     let namespace = &*wanted.gateway;
-    let at = format!("{}/{GATEWAY}", path("apps", "v1", "deployments", Some(namespace)));
-    let Some(deployment) = client.get::<Deployment>(&at).await? else { return Ok(None) };
-    let spec = deployment.spec.unwrap_or_default();
-    let status = deployment.status.unwrap_or_default();
-    let labels = spec.template.metadata.and_then(|meta| meta.labels).unwrap_or_default();
-    let pod = spec.template.spec.unwrap_or_default();
+    let Some(deployed) = deployed(client, namespace, GATEWAY).await? else { return Ok(None) };
+    let DeployedRole { spec, status, labels, pod, account } = deployed;
     let containers = Containers::new(&pod);
     let watches = containers.watches();
-    let account = pod.service_account_name.clone();
-    let account = account.filter(|name| !name.is_empty()).unwrap_or_else(|| "default".to_owned());
-    let account = Account { namespace: namespace.to_owned(), name: account };
     let selector = spec.selector.match_labels.unwrap_or_default();
     let stuck = stuck(status.conditions.unwrap_or_default());
     let inspected = wanted.namespace.as_deref().or(watches.as_deref());

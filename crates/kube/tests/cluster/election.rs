@@ -118,7 +118,7 @@ async fn a_lease_that_is_missing_is_made_and_taken_after_its_length() {
     let (one, other) = (Candidate::start(&api, "one"), Candidate::start(&api, "other"));
     let began = Instant::now();
     while !one.leadership.may_write() && !other.leadership.may_write() {
-        assert!(began.elapsed() < Duration::from_mins(1), "nobody leads");
+        assert!(began.elapsed() < Duration::from_mins(1), "no candidate leads");
         pass(Duration::from_millis(5)).await;
     }
     assert!(began.elapsed() >= Duration::from_secs(15), "{:?}", began.elapsed());

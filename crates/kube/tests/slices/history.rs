@@ -143,7 +143,7 @@ fn meddle(api: &ApiServer, meddling: Meddling) {
         Meddling::Delete => api.delete(SLICES, "shop", name),
         Meddling::TakeOver => {
             edit(api, SLICES, name, |slice| {
-                label(slice, "endpointslice.kubernetes.io/managed-by", "somebody");
+                label(slice, "endpointslice.kubernetes.io/managed-by", "another.example.com");
             });
         }
         Meddling::Rename => {

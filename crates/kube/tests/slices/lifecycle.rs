@@ -150,7 +150,7 @@ async fn a_slice_that_another_writer_takes_over_is_left_alone_from_then_on() {
     let rig = Rig::settled(&api).await;
     let name = rig.slices("cart")[0]["metadata"]["name"].as_str().unwrap().to_owned();
     edit(&api, SLICES, &name, |slice| {
-        slice["metadata"]["labels"]["endpointslice.kubernetes.io/managed-by"] = json!("somebody");
+        slice["metadata"]["labels"]["endpointslice.kubernetes.io/managed-by"] = json!("another.example.com");
     });
     let taken = api.get(SLICES, "shop", &name);
     rig.until("there is a new slice", |rig| rig.slices("cart").len() == 1).await;

@@ -56,7 +56,7 @@ impl PeerUrl {
         self.port
     }
 
-    /// The TLS settings for this URL: its host is the name that the certificates of the peers must have, whatever addresses
+    /// The TLS settings for this URL: its host is the name that the certificates of the peers must have, at any of the addresses
     /// are dialled. The name of a Service may also be written without the domain of the cluster. `None` for `http`.
     pub fn tls(&self, roots: Roots, identity: Option<Identity>, alpn: Alpn) -> Option<ClientSettings> {
         if !self.tls {

@@ -141,7 +141,7 @@ fn leader(controller: &InstalledController, advice: &Advice) -> Check {
             );
             Check::warning(TITLE).because(detail).next(get)
         }
-        Ok(Leader::Nobody) => {
+        Ok(Leader::Vacant) => {
             let detail = format!("no controller holds the Lease {CONTROLLER}: nothing is scaled");
             Check::warning(TITLE).because(detail).next(get)
         }

@@ -4,7 +4,7 @@ mod text;
 
 use http::{Method, StatusCode};
 use rouse_core::endpoint::ServiceId;
-use rouse_daemon::controller::ScalingReport;
+use rouse_daemon::controller::ScalingExplanation;
 
 use crate::admin_client::{Client, runtime};
 use crate::args::{ExplainScaling, ScalingFormat};
@@ -26,7 +26,7 @@ pub(super) fn run(args: &ExplainScaling, streams: &mut Streams<'_>) -> Result<()
         streams.out.write_all(&body)?;
         return Ok(writeln!(streams.out)?);
     }
-    let reports: Vec<ScalingReport> = serde_json::from_slice(&body).map_err(|error| {
+    let reports: Vec<ScalingExplanation> = serde_json::from_slice(&body).map_err(|error| {
         CommandError::Failed(format!("the answer of the controller cannot be read: {error}"))
     })?;
     Ok(text::write(streams.out, service, &reports)?)

@@ -4,12 +4,16 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use rouse_core::endpoint::ServiceId;
-use rouse_daemon::controller::{LearnedIdle, ScalingReport};
+use rouse_daemon::controller::{LearnedIdle, ScalingExplanation};
 
 /// The longest bar, in characters.
 const BAR: f32 = 30.0;
 
-pub(super) fn write(out: &mut dyn Write, service: &ServiceId, reports: &[ScalingReport]) -> io::Result<()> {
+pub(super) fn write(
+    out: &mut dyn Write,
+    service: &ServiceId,
+    reports: &[ScalingExplanation],
+) -> io::Result<()> {
     if reports.is_empty() {
         return writeln!(out, "no route leads from {service} to a workload");
     }
@@ -22,7 +26,7 @@ pub(super) fn write(out: &mut dyn Write, service: &ServiceId, reports: &[Scaling
     Ok(())
 }
 
-fn workload(out: &mut dyn Write, report: &ScalingReport) -> io::Result<()> {
+fn workload(out: &mut dyn Write, report: &ScalingExplanation) -> io::Result<()> {
     let by = if report.state == "managed" { "scaled by Rouse" } else { "not scaled by Rouse" };
     writeln!(out, "{}: {by}", report.workload)?;
     writeln!(out, "  routes     {}", report.routes.join(", "))?;
@@ -103,8 +107,8 @@ mod tests {
 
     use super::*;
 
-    fn report() -> ScalingReport {
-        ScalingReport {
+    fn report() -> ScalingExplanation {
+        ScalingExplanation {
             workload: "Deployment cart in shop".to_owned(),
             routes: vec!["InterceptorRoute/cart".to_owned()],
             state: "managed".to_owned(),
@@ -117,7 +121,7 @@ mod tests {
         }
     }
 
-    fn text(report: &ScalingReport) -> String {
+    fn text(report: &ScalingExplanation) -> String {
         let mut out = Vec::new();
         let service = ServiceId::new("shop", "cart").unwrap();
         write(&mut out, &service, std::slice::from_ref(report)).unwrap();
@@ -129,7 +133,7 @@ mod tests {
         let expected = "Deployment cart in shop: scaled by Rouse\n  routes     InterceptorRoute/cart\n  pods       1 ready of 1\n  \
                         policy     0 to 10 pods\n  decision   1 pod: the load needs one pod\n";
         assert_eq!(text(&report()), expected);
-        let owned = ScalingReport {
+        let owned = ScalingExplanation {
             state: "owned".to_owned(),
             because: Some("HPA cart scales it".to_owned()),
             ..report()
@@ -154,7 +158,7 @@ mod tests {
             cost: 20.0,
             fixed_cost: 60.0,
         };
-        let shown = text(&ScalingReport { idle: Some(idle.clone()), ..report() });
+        let shown = text(&ScalingExplanation { idle: Some(idle.clone()), ..report() });
         for part in [
             "12.0 gaps between requests remembered; a start takes 2s, a cold start is worth 10m of an idle pod",
             "goes to zero at once after a request; is warm again from 1m18s to 1m35s after it",
@@ -164,7 +168,7 @@ mod tests {
             assert!(shown.contains(part), "{part:?} in {shown}");
         }
         let young = LearnedIdle { has_learned: false, seen: 1.0, ..idle };
-        let shown = text(&ScalingReport { idle: Some(young), ..report() });
+        let shown = text(&ScalingExplanation { idle: Some(young), ..report() });
         assert!(shown.contains("the fixed idle-after: 3.8 gaps are needed"), "{shown}");
     }
 }

@@ -97,7 +97,7 @@ impl Scaler for Keda {
             }
             Event::Arrival | Event::Timer => {}
         }
-        // At zero, nobody waits for the polls in between.
+        // At zero, no request waits for the polls in between.
         let missed = |next: Moment, interval: Duration| {
             let late = now.since(next).as_nanos().div_ceil(interval.as_nanos());
             next + interval * u32::try_from(late).unwrap_or(u32::MAX)

@@ -4,7 +4,7 @@ mod rules;
 mod state;
 
 use super::decision::{Decision, ObservedTarget, Owner, ScaleReason};
-use super::idle::{Advice, BadState, IdleLearner, IdlePolicy, IdleReport, SHORTEST_GAP, STATE_BYTES};
+use super::idle::{Advice, BadState, IdleExplanation, IdleLearner, IdlePolicy, SHORTEST_GAP, STATE_BYTES};
 use super::policy::ScalePolicy;
 use super::report::{LoadReport, REPORT_PERIOD, Reporter, Reporters, TooManyReporters};
 use super::schedule::ScheduledFloor;
@@ -140,7 +140,7 @@ impl Autoscaler {
     }
 
     /// What the idle policy has learned, and what it does; `None` for a fixed one.
-    pub fn explain_idle(&self) -> Option<IdleReport> {
+    pub fn explain_idle(&self) -> Option<IdleExplanation> {
         self.learner.as_ref().map(|learner| learner.report(self.policy.idle_after))
     }
 
@@ -250,7 +250,7 @@ impl Autoscaler {
     /// The same for a driver that knows that all reporters report, and passes on what they say when it decides. The end of the
     /// freshness of a report does not count, and the average of the load falls while nothing is reported.
     pub fn next_due_while_reported(&self, now: Moment) -> Option<Moment> {
-        // One pod is needed until the service is idle, whatever the average is. In panic mode, a falling average ends the surge.
+        // One pod is needed until the service is idle, at any average. In panic mode, a falling average ends the surge.
         let falls = (self.desired > 1 || self.panics()) && self.window.has_load();
         self.due_by_time(now).into_iter().chain(falls.then(|| now + REPORT_PERIOD)).min()
     }

@@ -53,7 +53,7 @@ impl IdlePolicy {
 
 /// What an idle policy has learned, and what follows from it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct IdleReport {
+pub struct IdleExplanation {
     /// The gaps that are remembered: from, to, and how many; old ones count as less than one. Empty buckets are left out.
     pub gaps: Vec<(Duration, Duration, f32)>,
     /// How many gaps are remembered.
@@ -72,7 +72,7 @@ pub struct IdleReport {
     pub cold_start_cost: Duration,
 }
 
-impl IdleReport {
+impl IdleExplanation {
     /// Whether enough gaps are remembered. Otherwise the plan is that of the fixed policy.
     pub fn has_learned(&self) -> bool {
         self.seen >= self.needed
@@ -182,12 +182,12 @@ impl IdleLearner {
         times.into_iter().flatten().flatten()
     }
 
-    pub(super) fn report(&self, idle_after: Duration) -> IdleReport {
+    pub(super) fn report(&self, idle_after: Duration) -> IdleExplanation {
         let model = self.model();
         let fixed = IdlePlan::fixed(idle_after);
         let plan = if self.has_learned { model.cheapest() } else { fixed };
         let weights = self.table.weights().iter().enumerate().filter(|(_, weight)| **weight > 0.0);
-        IdleReport {
+        IdleExplanation {
             gaps: weights.map(|(bucket, weight)| (edge(bucket), edge(bucket + 1), *weight)).collect(),
             seen: self.table.total(),
             needed: ENOUGH,

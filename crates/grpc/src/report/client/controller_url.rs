@@ -19,16 +19,11 @@ pub struct ControllerUrl(PeerUrl);
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} is not the URL of the controllers: expected https://HOST:PORT without a path, where HOST is a name or an IP address \
-     (IPv6 in brackets), or an empty value to report no load. Without TLS, no token is sent"
+     (IPv6 in brackets). Without TLS, no token is sent"
 )]
 pub struct BadControllerUrl(String);
 
 impl ControllerUrl {
-    /// Reads the value of a setting. An empty value turns reports off.
-    pub fn from_setting(text: &str) -> Result<Option<Self>, BadControllerUrl> {
-        if text.trim().is_empty() { Ok(None) } else { text.trim().parse().map(Some) }
-    }
-
     /// The controllers that are installed in `namespace`.
     pub fn of_namespace(namespace: &str) -> Result<Self, BadControllerUrl> {
         let url = PeerUrl::of_service(SERVICE, namespace, DEFAULT_REPORT_PORT);
@@ -72,11 +67,10 @@ mod tests {
     }
 
     #[test]
-    fn a_url_without_tls_is_refused_with_the_reason_and_an_empty_one_turns_reports_off() {
-        assert_eq!(ControllerUrl::from_setting(" "), Ok(None));
-        assert!(ControllerUrl::from_setting(" https://127.0.0.1:1 ").unwrap().is_some());
+    fn a_url_without_tls_is_refused_with_the_reason() {
+        assert!("https://127.0.0.1:1".parse::<ControllerUrl>().is_ok());
         for bad in ["http://127.0.0.1:1", "controller:9444", "https://controller"] {
-            let error = ControllerUrl::from_setting(bad).unwrap_err().to_string();
+            let error = bad.parse::<ControllerUrl>().unwrap_err().to_string();
             assert!(error.starts_with(&format!("{bad:?} is not the URL of the controllers")), "{error}");
             assert!(error.contains("expected https://HOST:PORT") && error.contains("Without TLS"), "{error}");
         }

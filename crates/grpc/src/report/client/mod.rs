@@ -38,14 +38,14 @@ use worker::{MAX_WELCOMES, Worker};
 
 pub use controller_url::{BadControllerUrl, ControllerUrl, DEFAULT_REPORT_PORT};
 pub use metrics::ReportClientMetrics;
-pub use outbox::Parking;
+pub use outbox::PreparedServices;
 
 /// Whether a service or route still exists. Asked each minute for those without load.
 pub type MeterExists = Arc<dyn Fn(&LoadKey) -> bool + Send + Sync>;
 
 /// What a controller asks a reporter to do. The calls must be quick.
 pub trait ZeroCommands: Send + Sync {
-    /// Route new requests of the service to the gateways. When that is done everywhere, call [`Parking::set`] with this id.
+    /// Route new requests of the service to the gateways. When that is done everywhere, call [`PreparedServices::set`] with this id.
     fn prepare_zero(&self, service: &ServiceId, id: u64);
 
     /// Take that back, if it is still the one with this id.
@@ -146,8 +146,8 @@ impl ReportClient {
     }
 
     /// Tells controllers what is prepared for zero.
-    pub fn parking(&self) -> Parking {
-        Parking(Arc::clone(&self.parts.outbox))
+    pub fn parking(&self) -> PreparedServices {
+        PreparedServices(Arc::clone(&self.parts.outbox))
     }
 
     /// Reports until `end`.

@@ -28,9 +28,9 @@ pub(super) struct Beat {
 
 /// Tells controllers which services an xds replica has prepared for zero. Clones are the same.
 #[derive(Debug, Clone)]
-pub struct Parking(pub(super) Arc<Outbox>);
+pub struct PreparedServices(pub(super) Arc<Outbox>);
 
-impl Parking {
+impl PreparedServices {
     /// `PrepareZero` with this id is done; `None`: the service is not prepared any more.
     pub fn set(&self, service: &ServiceId, id: Option<u64>) {
         if self.0.readings().park(service, id) {

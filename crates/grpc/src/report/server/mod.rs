@@ -1,6 +1,6 @@
 //! The controller's side of the report channel: authenticates reporters, checks what they send, and delivers it to a sink.
 //!
-//! `stream.rs` reads one stream, by the rules of `intake.rs`. `reporters.rs` knows who is connected. `stream_end.rs` has
+//! `stream.rs` reads one stream, by the rules of `stream_protocol.rs`. `reporters.rs` knows who is connected. `stream_end.rs` has
 //! all the ways in which a stream ends.
 
 mod metrics;
@@ -129,7 +129,7 @@ pub struct ReportServer {
 }
 
 impl ReportServer {
-    /// A server to which nobody is connected. `stop` ends its streams.
+    /// A server without connections. `stop` ends its streams.
     pub fn new(settings: ReportServerSettings, parts: ReportServerParts, stop: CancellationToken) -> Self {
         let ReportServerSettings { accounts, reporters, version } = settings;
         let ReportServerParts { authenticator, sink, clock, metrics } = parts;

@@ -10,7 +10,7 @@ use rouse_net::auth::PodIdentity;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::super::intake::Greeting;
+use super::super::stream_protocol::ReporterHello;
 use super::stream_end::StreamEnd;
 use super::{ReportMetrics, ReportSink};
 use crate::proto::report::ControllerMessage;
@@ -23,7 +23,7 @@ pub struct ConnectedReporter {
     /// Its pod, as its token proves it.
     pub pod: PodIdentity,
     /// What it says of itself.
-    pub greeting: Greeting,
+    pub greeting: ReporterHello,
     /// Since when.
     pub since: Moment,
 }

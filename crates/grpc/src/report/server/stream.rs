@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status, Streaming};
 
-use super::super::intake::{Greeting, Heard, Intake, StreamViolation};
+use super::super::stream_protocol::{ReporterHello, StreamEvent, StreamProtocol, StreamViolation};
 use super::super::wire;
 use super::reporters::{Connected, ConnectedReporter};
 use super::stream_end::StreamEnd;
@@ -44,16 +44,16 @@ impl ReporterStream {
     }
 
     async fn run(&mut self) -> Result<(), StreamEnd> {
-        let mut intake = Intake::new(self.server.clock.now());
-        let Some(greeting) = self.hello(&mut intake).await? else { return Ok(()) };
+        let mut stream_protocol = StreamProtocol::new(self.server.clock.now());
+        let Some(greeting) = self.hello(&mut stream_protocol).await? else { return Ok(()) };
         let connected = self.enter(greeting)?;
-        let result = self.reports(&mut intake, &connected).await;
+        let result = self.reports(&mut stream_protocol, &connected).await;
         self.server.reporters.leave(&connected);
         // Its own queue and a newer stream cancel a stream in the same way as a connection that is gone.
         result.map_err(|end| if end == StreamEnd::Broken { self.why_broken(&connected) } else { end })
     }
 
-    fn enter(&self, greeting: Greeting) -> Result<Arc<Connected>, StreamEnd> {
+    fn enter(&self, greeting: ReporterHello) -> Result<Arc<Connected>, StreamEnd> {
         let welcome = Kind::Welcome(Welcome { version: self.server.version.clone() });
         let reporter = Reporter::new(self.pod.uid.as_str());
         let since = self.server.clock.now();
@@ -64,10 +64,13 @@ impl ReporterStream {
     }
 
     /// Waits for the hello. `None`: the stream has ended before.
-    async fn hello(&mut self, intake: &mut Intake) -> Result<Option<Greeting>, StreamEnd> {
+    async fn hello(
+        &mut self,
+        stream_protocol: &mut StreamProtocol,
+    ) -> Result<Option<ReporterHello>, StreamEnd> {
         let deadline = Instant::now() + FIRST_MESSAGE_TIMEOUT;
         while let Some(message) = self.next(deadline, StreamEnd::NoHello).await? {
-            if let Heard::Hello(greeting) = intake.take(message, self.server.clock.now())? {
+            if let StreamEvent::Hello(greeting) = stream_protocol.take(message, self.server.clock.now())? {
                 return Ok(Some(greeting));
             }
         }
@@ -75,13 +78,17 @@ impl ReporterStream {
     }
 
     /// Reads reports, until the stream ends or must end.
-    async fn reports(&mut self, intake: &mut Intake, connected: &Connected) -> Result<(), StreamEnd> {
+    async fn reports(
+        &mut self,
+        stream_protocol: &mut StreamProtocol,
+        connected: &Connected,
+    ) -> Result<(), StreamEnd> {
         let (server, token, pod) = (Arc::clone(&self.server), self.token.clone(), self.pod.clone());
         let mut refused = pin!(token_refused(&server, &token, &pod));
         let mut state_deadline = Instant::now() + STATE_TIMEOUT;
         loop {
             let idle_deadline = Instant::now() + IDLE_TIMEOUT;
-            let (deadline, late) = if !intake.is_complete() && state_deadline < idle_deadline {
+            let (deadline, late) = if !stream_protocol.is_complete() && state_deadline < idle_deadline {
                 (state_deadline, StreamEnd::NoState)
             } else {
                 (idle_deadline, StreamEnd::Silent)
@@ -91,21 +98,26 @@ impl ReporterStream {
                 message = self.next(deadline, late) => message?,
             };
             let Some(message) = message else { return Ok(()) };
-            let heard = intake.take(message, self.server.clock.now())?;
-            if intake.is_complete() {
+            let heard = stream_protocol.take(message, self.server.clock.now())?;
+            if stream_protocol.is_complete() {
                 state_deadline = Instant::now() + STATE_TIMEOUT;
             }
-            self.take(heard, intake, connected)?;
+            self.take(heard, stream_protocol, connected)?;
         }
     }
 
-    fn take(&self, heard: Heard, intake: &Intake, connected: &Connected) -> Result<(), StreamEnd> {
-        let Heard::Loads { update, parked } = heard else { return Ok(()) };
+    fn take(
+        &self,
+        heard: StreamEvent,
+        stream_protocol: &StreamProtocol,
+        connected: &Connected,
+    ) -> Result<(), StreamEnd> {
+        let StreamEvent::Loads { update, parked } = heard else { return Ok(()) };
         let entries = update.samples.len();
         connected.deliver(|reporter| {
             self.server.sink.heard(reporter, update);
             if parked {
-                self.server.sink.parked(reporter, intake.parked());
+                self.server.sink.parked(reporter, stream_protocol.parked());
             }
         })?;
         self.server.metrics.accepted(entries);

@@ -3,7 +3,7 @@
 use rouse_net::auth::AuthError;
 use tonic::{Code, Status};
 
-use super::super::intake::StreamViolation;
+use super::super::stream_protocol::StreamViolation;
 use super::super::wire::MAX_MESSAGE;
 use super::{FIRST_MESSAGE_TIMEOUT, IDLE_TIMEOUT, STATE_TIMEOUT};
 

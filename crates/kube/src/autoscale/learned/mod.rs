@@ -26,7 +26,7 @@ const EVERY: Duration = Duration::from_mins(5);
 const RETRY: Duration = Duration::from_mins(1);
 
 /// When the objects are read and written.
-pub(super) struct LearnedRound {
+pub(super) struct LearnedStateSync {
     store: LearnedStore,
     /// At most one request at a time.
     job: JoinSet<LearnedEnd>,
@@ -48,7 +48,7 @@ enum LearnedEnd {
     Written { updates: Vec<ShardUpdate>, failure: Option<String> },
 }
 
-impl LearnedRound {
+impl LearnedStateSync {
     pub(super) fn new(controller: &AutoscaleController) -> Self {
         Self {
             store: LearnedStore {
@@ -87,7 +87,7 @@ impl LearnedRound {
         }
     }
 
-    /// When [`LearnedRound::begin`] is due.
+    /// When [`LearnedStateSync::begin`] is due.
     pub(super) fn next_due(&self, term: u64, leads: bool) -> Option<Moment> {
         match self.read_in {
             _ if !self.job.is_empty() => None,
@@ -130,7 +130,7 @@ impl LearnedRound {
 
 impl AutoscaleController {
     /// Applies the result of a request for learned state.
-    pub(super) fn learned_ended(&self, round: &mut LearnedRound, result: LearnedResult) {
+    pub(super) fn learned_ended(&self, round: &mut LearnedStateSync, result: LearnedResult) {
         if let Some(why) = round.apply(&mut self.state(), self.now(), result) {
             self.report(ClusterEvent::WriteFailed(why));
         }

@@ -155,7 +155,7 @@ fn a_deployment_or_a_leader_that_is_missing_is_a_warning_and_no_failure() {
     });
     assert!(detail == "quota" && next.contains("logs deployment/rouse-controller"), "{detail} {next}");
     only(Outcome::Warning, |survey| controller(survey).available = 1);
-    let (_, detail, _) = only(Outcome::Warning, |survey| controller(survey).leader = Ok(Leader::Nobody));
+    let (_, detail, _) = only(Outcome::Warning, |survey| controller(survey).leader = Ok(Leader::Vacant));
     assert!(detail.contains("no controller holds the Lease"), "{detail}");
     let (_, detail, next) = only(Outcome::Warning, |survey| {
         let since = Duration::from_millis(61_200);

@@ -12,7 +12,7 @@ const MOST_ARRIVALS: u32 = 1200;
 
 /// The services of a trace or a shape.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Workload {
+pub(super) struct CallTrace {
     /// For the title of tables and pictures.
     pub(super) name: String,
     pub(super) services: Vec<Calls>,

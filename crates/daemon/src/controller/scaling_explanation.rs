@@ -3,13 +3,13 @@
 
 use std::time::Duration;
 
-use rouse_core::scale::{IdleReport, SHORTEST_GAP};
+use rouse_core::scale::{IdleExplanation, SHORTEST_GAP};
 use rouse_kube::autoscale::TargetView;
 use serde::{Deserialize, Serialize};
 
 /// The scaling of one workload.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct ScalingReport {
+pub struct ScalingExplanation {
     /// Its kind, name and namespace.
     pub workload: String,
     /// The routes that lead to it.
@@ -66,9 +66,9 @@ pub struct LearnedGap {
     pub count: f32,
 }
 
-impl ScalingReport {
+impl ScalingExplanation {
     /// The report on a workload.
-    pub(super) fn new((target, idle): (TargetView, Option<IdleReport>)) -> Self {
+    pub(super) fn new((target, idle): (TargetView, Option<IdleExplanation>)) -> Self {
         let TargetView {
             namespace, kind, name, routes, state, because, policy, pods, decision, blocked, ..
         } = target;
@@ -86,8 +86,8 @@ impl ScalingReport {
     }
 }
 
-impl From<IdleReport> for LearnedIdle {
-    fn from(idle: IdleReport) -> Self {
+impl From<IdleExplanation> for LearnedIdle {
+    fn from(idle: IdleExplanation) -> Self {
         let seconds = |time: Duration| time.as_secs_f64();
         let stay = Some(idle.plan.stay).filter(|stay| *stay > SHORTEST_GAP).unwrap_or_default();
         Self {

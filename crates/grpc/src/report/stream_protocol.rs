@@ -18,7 +18,7 @@ const MAX_VERSION: usize = 64;
 
 /// What a reporter says of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Greeting {
+pub struct ReporterHello {
     /// Its version, for people. Printable, and not long.
     pub version: String,
     /// What it is.
@@ -28,16 +28,16 @@ pub struct Greeting {
 
 /// What a stream said.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Heard {
+pub(crate) enum StreamEvent {
     /// Who it is.
-    Hello(Greeting),
+    Hello(ReporterHello),
     /// Part of a complete state, whose rest is not here yet; or a kind of message that this version does not know.
     Nothing,
     /// Its load.
     Loads {
         /// The readings.
         update: LoadUpdate,
-        /// What is prepared for zero may have changed: see [`Intake::parked`].
+        /// What is prepared for zero may have changed: see [`StreamProtocol::parked`].
         parked: bool,
     },
 }
@@ -74,7 +74,7 @@ const RATE: Rate = Rate { per_second: 150, burst: 1500 };
 
 /// Reads the messages of one stream.
 #[derive(Debug)]
-pub(crate) struct Intake {
+pub(crate) struct StreamProtocol {
     bucket: TokenBucket,
     boot: Option<u64>,
     sent_at: Moment,
@@ -97,7 +97,7 @@ struct PartialState {
     parked: BTreeMap<ServiceId, u64>,
 }
 
-impl Intake {
+impl StreamProtocol {
     /// A stream that has sent nothing.
     pub(crate) fn new(now: Moment) -> Self {
         Self {
@@ -120,22 +120,30 @@ impl Intake {
     }
 
     /// Takes an encoded message.
-    pub(crate) fn take_encoded(&mut self, message: &[u8], now: Moment) -> Result<Heard, StreamViolation> {
+    pub(crate) fn take_encoded(
+        &mut self,
+        message: &[u8],
+        now: Moment,
+    ) -> Result<StreamEvent, StreamViolation> {
         let message = ReporterMessage::decode(message)
             .map_err(|error| StreamViolation::Malformed(error.to_string()))?;
         self.take(message, now)
     }
 
     /// Takes a message.
-    pub(super) fn take(&mut self, message: ReporterMessage, now: Moment) -> Result<Heard, StreamViolation> {
+    pub(super) fn take(
+        &mut self,
+        message: ReporterMessage,
+        now: Moment,
+    ) -> Result<StreamEvent, StreamViolation> {
         if !self.bucket.try_take(now) {
             return Err(StreamViolation::TooFast);
         }
         match (message.kind, self.boot) {
-            (None, _) => Ok(Heard::Nothing),
+            (None, _) => Ok(StreamEvent::Nothing),
             (Some(Kind::Hello(hello)), None) => {
                 self.boot = Some(hello.boot);
-                Ok(Heard::Hello(greeting(&hello)))
+                Ok(StreamEvent::Hello(greeting(&hello)))
             }
             (Some(Kind::Hello(_)), Some(_)) => Err(StreamViolation::OutOfOrder("a second hello")),
             (Some(Kind::Loads(_)), None) => Err(StreamViolation::OutOfOrder("loads before hello")),
@@ -143,7 +151,7 @@ impl Intake {
         }
     }
 
-    fn loads(&mut self, loads: Loads, boot: u64) -> Result<Heard, StreamViolation> {
+    fn loads(&mut self, loads: Loads, boot: u64) -> Result<StreamEvent, StreamViolation> {
         let entries = loads.loads.len() + loads.parked.len();
         if entries > MAX_ENTRIES {
             return Err(StreamViolation::TooManyEntries(entries));
@@ -168,7 +176,7 @@ impl Intake {
         boot: u64,
         samples: Vec<LoadSample>,
         parked: Vec<(ServiceId, u64)>,
-    ) -> Result<Heard, StreamViolation> {
+    ) -> Result<StreamEvent, StreamViolation> {
         match &self.stage {
             Stage::Complete(state) if state.began => {
                 return Err(StreamViolation::OutOfOrder("changes before the end of the complete state"));
@@ -188,7 +196,7 @@ impl Intake {
         if self.parked.len() > MAX_KEYS {
             return Err(StreamViolation::TooManyKeys);
         }
-        Ok(Heard::Loads { update: LoadUpdate { boot, complete: false, samples }, parked: changed })
+        Ok(StreamEvent::Loads { update: LoadUpdate { boot, complete: false, samples }, parked: changed })
     }
 
     fn part(
@@ -197,11 +205,11 @@ impl Intake {
         part: StatePart,
         samples: Vec<LoadSample>,
         parked: Vec<(ServiceId, u64)>,
-    ) -> Result<Heard, StreamViolation> {
+    ) -> Result<StreamEvent, StreamViolation> {
         if let Stage::Changes = self.stage {
             self.stage = Stage::Complete(Box::default());
         }
-        let Stage::Complete(state) = &mut self.stage else { return Ok(Heard::Nothing) };
+        let Stage::Complete(state) = &mut self.stage else { return Ok(StreamEvent::Nothing) };
         state.began = true;
         state.samples.extend(samples.into_iter().map(|sample| (sample.key.clone(), sample)));
         state.parked.extend(parked.into_iter().filter(|(_, id)| *id != 0));
@@ -209,21 +217,21 @@ impl Intake {
             return Err(StreamViolation::TooManyKeys);
         }
         if part == StatePart::More {
-            return Ok(Heard::Nothing);
+            return Ok(StreamEvent::Nothing);
         }
         let PartialState { samples, parked, .. } = std::mem::take(&mut **state);
         self.stage = Stage::Changes;
         self.parked = parked;
         let samples = samples.into_values().collect();
-        Ok(Heard::Loads { update: LoadUpdate { boot, complete: true, samples }, parked: true })
+        Ok(StreamEvent::Loads { update: LoadUpdate { boot, complete: true, samples }, parked: true })
     }
 }
 
-fn greeting(hello: &Hello) -> Greeting {
+fn greeting(hello: &Hello) -> ReporterHello {
     let version = hello.version.chars().filter(|letter| !letter.is_control()).take(MAX_VERSION).collect();
     let role = match hello.role() {
         Role::Xds => ReporterRole::Xds,
         Role::Gateway | Role::Unspecified => ReporterRole::Gateway,
     };
-    Greeting { version, role, boot: hello.boot }
+    ReporterHello { version, role, boot: hello.boot }
 }

@@ -9,11 +9,11 @@ use crate::objects::{Endpoint, EndpointSlice};
 
 /// The gateways in each slice.
 #[derive(Debug, Default)]
-pub(super) struct GatewaySlices {
+pub(super) struct ExpectedGateways {
     by_slice: BTreeMap<String, BTreeSet<Reporter>>,
 }
 
-impl GatewaySlices {
+impl ExpectedGateways {
     pub(super) fn put(&mut self, slice: &EndpointSlice) {
         let gateways = slice.endpoints.iter().filter_map(gateway).collect();
         self.by_slice.insert(slice.metadata.name.clone(), gateways);
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn gateways_that_serve_count_also_while_they_terminate() {
-        let mut slices = GatewaySlices::default();
+        let mut slices = ExpectedGateways::default();
         let endpoints = json!([
             pod("ready", &json!({"ready": true})),
             pod("unsaid", &json!({})),
@@ -76,7 +76,7 @@ mod tests {
         ]);
         slices.put(&slice("a", &endpoints));
         slices.put(&slice("b", &json!([pod("ready", &json!({"ready": true}))])));
-        let names = |slices: &GatewaySlices| {
+        let names = |slices: &ExpectedGateways| {
             slices.serving().iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
         };
         assert_eq!(names(&slices), "leaving ready unsaid");

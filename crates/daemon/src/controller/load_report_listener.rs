@@ -28,12 +28,12 @@ const GATEWAY_ACCOUNT: &str = "rouse-gateway";
 
 /// The opened certificate of the listener.
 #[derive(Debug, Default)]
-pub(super) struct ReportFiles {
+pub(super) struct ReportCertificate {
     pub(super) tls: Option<Arc<ServerTls>>,
     warnings: Vec<Warning>,
 }
 
-impl ReportFiles {
+impl ReportCertificate {
     /// Warnings about the certificate.
     pub(super) fn warnings(&self) -> impl Iterator<Item = String> {
         self.warnings.iter().map(ToString::to_string)
@@ -41,21 +41,21 @@ impl ReportFiles {
 }
 
 /// Opens the certificate of the report listener, if there is one.
-pub(super) fn open(values: &Values) -> Result<ReportFiles, CommandError> {
+pub(super) fn open(values: &Values) -> Result<ReportCertificate, CommandError> {
     let listens = values.get(&set::REPORT_LISTEN).is_some();
     let files = values.get(&REPORT_TLS_CERT).zip(values.get(&REPORT_TLS_KEY));
-    let Some((chain, key)) = files.filter(|_| listens) else { return Ok(ReportFiles::default()) };
+    let Some((chain, key)) = files.filter(|_| listens) else { return Ok(ReportCertificate::default()) };
     let is_key = key.display().to_string();
     let identity = Identity { chain: Pem::File(chain), key: Pem::File(key) };
     let entry = CertEntry { identity, names: Vec::new() };
     let settings = ServerSettings { alpn: vec![Alpn::H2], ..ServerSettings::new(vec![entry]) };
     match ServerTls::new(settings) {
-        Ok((tls, warnings)) => Ok(ReportFiles { tls: Some(Arc::new(tls)), warnings }),
+        Ok((tls, warnings)) => Ok(ReportCertificate { tls: Some(Arc::new(tls)), warnings }),
         Err(error) => {
             let setting: &'static dyn AnySetting =
                 if error.file == is_key { &REPORT_TLS_KEY } else { &REPORT_TLS_CERT };
             let (origin, what) = about_file(values, setting, &error.to_string());
-            let problems = Problems::none_in(vec![Problem { origin, what }], ReportFiles::default());
+            let problems = Problems::none_in(vec![Problem { origin, what }], ReportCertificate::default());
             problems.map_err(|problems| CommandError::Input(problems.to_string()))
         }
     }

@@ -19,7 +19,7 @@ const APPS: &str = "apps";
 
 /// What was watched, by namespace and name.
 #[derive(Debug, Default)]
-pub(super) struct Catalog {
+pub(super) struct WorkloadCache {
     workloads: BTreeMap<TargetKey, WorkloadObject>,
     scaled: BTreeMap<(Arc<str>, Arc<str>), ScaledObject>,
     hpas: BTreeMap<(Arc<str>, Arc<str>), HorizontalPodAutoscaler>,
@@ -33,7 +33,7 @@ pub(super) struct WorkloadChange {
     pub(super) identity: bool,
 }
 
-impl Catalog {
+impl WorkloadCache {
     /// Whether workloads of this kind are watched. Others are read when they are needed.
     pub(super) fn watches(workload: &Workload) -> bool {
         let kinds = [ObjectKind::DEPLOYMENT, ObjectKind::STATEFUL_SET];

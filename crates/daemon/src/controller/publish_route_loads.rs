@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rouse_grpc::scaler::{RouteBoard, RouteLoad, ScaledRoute, ScaledRouteKind};
+use rouse_grpc::scaler::{RouteLoad, RouteLoadStore, ScaledRoute, ScaledRouteKind};
 use rouse_kube::autoscale::{AutoscaleController, ScaledRouteLoad};
 use rouse_kube::objects::route::{RouteKey, RouteKind};
 use tokio::sync::watch;
@@ -14,7 +14,7 @@ const SECOND: Duration = Duration::from_secs(1);
 /// Publishes for ever. `serving` tells whether the load of all routes is known.
 pub(super) async fn publish(
     autoscaler: Arc<AutoscaleController>,
-    board: RouteBoard,
+    board: RouteLoadStore,
     serving: watch::Sender<bool>,
 ) {
     let mut seconds = interval(SECOND);

@@ -7,10 +7,10 @@ use rouse_core::endpoint::ServiceId;
 use rouse_core::scale::Autoscaler;
 use rouse_core::time::Moment;
 
-use super::catalog::Catalog;
 use super::state::AutoscaleState;
 use super::target::TargetKey;
-use super::target_state::{Block, JobKind, Observation, ScaleToken, TargetState, Verdict};
+use super::target_state::{BlockReason, DecisionStatus, JobKind, Observation, ScaleToken, TargetState};
+use super::workload_cache::WorkloadCache;
 use crate::events::ScaleChange;
 use crate::objects::workload::Workload;
 
@@ -37,9 +37,9 @@ const BUDGET: Duration = Duration::from_secs(1);
 /// The pause when too many scales are read.
 const READ_LATER: Duration = Duration::from_millis(100);
 
-/// What a turn depends on besides the state.
+/// What a pass depends on besides the state.
 #[derive(Debug, Clone)]
-pub(super) struct TurnContext {
+pub(super) struct ReconcileContext {
     pub(super) now: Moment,
     /// Seconds since the Unix epoch.
     pub(super) unix_now: u64,
@@ -123,7 +123,7 @@ impl AutoscaleState {
     }
 
     /// The jobs that can begin now.
-    pub(super) fn jobs(&mut self, context: &TurnContext, under_way: UnderWay) -> Vec<Job> {
+    pub(super) fn jobs(&mut self, context: &ReconcileContext, under_way: UnderWay) -> Vec<Job> {
         while let Some((_, key)) = self.timers.first().filter(|(due, _)| *due <= context.now).cloned() {
             self.timers.pop_first();
             self.enqueue(&key);
@@ -135,13 +135,13 @@ impl AutoscaleState {
         {
             let Some(target) = self.targets.get_mut(&key) else { continue };
             target.queued = false;
-            let before = target.verdict.clone();
-            let (verdict, again, job) = self.consider(&key, context, under_way);
+            let before = target.decision_status.clone();
+            let (decision_status, again, job) = self.consider(&key, context, under_way);
             let Some(target) = self.targets.get_mut(&key) else { continue };
-            if before != verdict {
+            if before != decision_status {
                 self.touched.extend(target.spec.routes.iter().map(|route| route.key.clone()));
             }
-            target.verdict = verdict;
+            target.decision_status = decision_status;
             self.timers.extend(again.map(|again| (again, key.clone())));
             match &job {
                 Some(Job::Read { .. }) => {
@@ -164,23 +164,23 @@ impl AutoscaleState {
         self.fleet.next_due().into_iter().chain(self.timers.first().map(|(due, _)| *due)).min()
     }
 
-    /// What becomes of the decision about a target now: a verdict, when to consider it again, and a job.
+    /// What becomes of the decision about a target now: its status, when to consider the target again, and a job.
     fn consider(
         &mut self,
         key: &TargetKey,
-        context: &TurnContext,
+        context: &ReconcileContext,
         under_way: UnderWay,
-    ) -> (Verdict, Option<Moment>, Option<Job>) {
-        let Some(target) = self.targets.get(key) else { return (Verdict::Settled, None, None) };
+    ) -> (DecisionStatus, Option<Moment>, Option<Job>) {
+        let Some(target) = self.targets.get(key) else { return (DecisionStatus::UpToDate, None, None) };
         if target.job.is_some() || target.spec.managed().is_none() {
-            return (target.verdict.clone(), None, None);
+            return (target.decision_status.clone(), None, None);
         }
         if needs_read(target, context.now) {
-            let (verdict, workload) = (target.verdict.clone(), target.spec.workload.clone());
+            let (decision_status, workload) = (target.decision_status.clone(), target.spec.workload.clone());
             if under_way.reads >= READS || !self.reads.try_take(context.now) {
-                return (verdict, Some(context.now + READ_LATER), None);
+                return (decision_status, Some(context.now + READ_LATER), None);
             }
-            return (verdict, None, Some(Job::Read { key: key.clone(), workload }));
+            return (decision_status, None, Some(Job::Read { key: key.clone(), workload }));
         }
         let cancel = |target: &TargetState| {
             let services = target.spec.services.clone();
@@ -188,17 +188,17 @@ impl AutoscaleState {
         };
         let goal = match target.goal() {
             Ok(Some(goal)) => goal,
-            Ok(None) => return (Verdict::Settled, None, cancel(target)),
-            Err(verdict) => return (verdict, None, cancel(target)),
+            Ok(None) => return (DecisionStatus::UpToDate, None, cancel(target)),
+            Err(decision_status) => return (decision_status, None, cancel(target)),
         };
         if goal > 0 && target.prepared.is_some() {
-            return (Verdict::Scale(goal), Some(context.now), cancel(target));
+            return (DecisionStatus::Write(goal), Some(context.now), cancel(target));
         }
         if !context.leads {
-            return (Verdict::Scale(goal), None, None);
+            return (DecisionStatus::Write(goal), None, None);
         }
         if let Some(until) = target.not_before.filter(|until| context.now < *until) {
-            return (target.verdict.clone(), Some(until), None);
+            return (target.decision_status.clone(), Some(until), None);
         }
         self.check(key, goal, context)
     }
@@ -208,28 +208,28 @@ impl AutoscaleState {
         &mut self,
         key: &TargetKey,
         goal: u32,
-        context: &TurnContext,
-    ) -> (Verdict, Option<Moment>, Option<Job>) {
+        context: &ReconcileContext,
+    ) -> (DecisionStatus, Option<Moment>, Option<Job>) {
         let now = context.now;
-        let Some(target) = self.targets.get(key) else { return (Verdict::Settled, None, None) };
-        let Some(decision) = &target.decision else { return (Verdict::Settled, None, None) };
+        let Some(target) = self.targets.get(key) else { return (DecisionStatus::UpToDate, None, None) };
+        let Some(decision) = &target.decision else { return (DecisionStatus::UpToDate, None, None) };
         if goal < decision.replicas
             && let Err(why) = &context.owners
         {
-            return (Verdict::Blocked(Block::UnknownOwners(why.clone())), None, None);
+            return (DecisionStatus::Blocked(BlockReason::UnknownOwners(why.clone())), None, None);
         }
         if goal == 0 {
             if let Some(until) = target.spec.cools_down_until().filter(|until| context.unix_now < *until) {
                 let again = now + Duration::from_secs(until - context.unix_now);
-                return (Verdict::Blocked(Block::NewRoute), Some(again), None);
+                return (DecisionStatus::Blocked(BlockReason::NewRoute), Some(again), None);
             }
             if context.prepares && target.prepared.is_none_or(|at| now >= at + PREPARED) {
                 let job = Job::Prepare { key: key.clone(), services: target.spec.services.clone() };
-                return (target.verdict.clone(), None, Some(job));
+                return (target.decision_status.clone(), None, Some(job));
             }
         }
         if decision.replicas == 0 && !self.budget.take(&key.namespace, now) {
-            return (Verdict::Blocked(Block::WakeBudget), Some(now + BUDGET), None);
+            return (DecisionStatus::Blocked(BlockReason::WakeBudget), Some(now + BUDGET), None);
         }
         let job = WriteJob {
             key: key.clone(),
@@ -242,7 +242,7 @@ impl AutoscaleState {
                 why: decision.reason.to_string(),
             },
         };
-        (Verdict::Scale(goal), None, Some(Job::Write(job)))
+        (DecisionStatus::Write(goal), None, Some(Job::Write(job)))
     }
 
     /// A job has ended.
@@ -262,7 +262,7 @@ impl AutoscaleState {
                 None
             }
             JobEnd::Prepared(_, false) => {
-                target.verdict = Verdict::Blocked(Block::NotPrepared);
+                target.decision_status = DecisionStatus::Blocked(BlockReason::NotPrepared);
                 target.not_before = Some(now + PREPARE_AGAIN);
                 target.not_before
             }
@@ -307,7 +307,7 @@ impl AutoscaleState {
             }
             WriteEnd::NotLeader => None,
             WriteEnd::Failed(why) => {
-                target.verdict = Verdict::Blocked(Block::Failed(why.clone()));
+                target.decision_status = DecisionStatus::Blocked(BlockReason::Failed(why.clone()));
                 self.touched.extend(target.spec.routes.iter().map(|route| route.key.clone()));
                 Some(target.back_off(now, FAILURE.0, FAILURE.1))
             }
@@ -317,7 +317,7 @@ impl AutoscaleState {
 
 /// Whether a workload that is not watched must be read before anything is done about it.
 fn needs_read(target: &TargetState, now: Moment) -> bool {
-    if Catalog::watches(&target.spec.workload) || target.not_before.is_some_and(|until| now < until) {
+    if WorkloadCache::watches(&target.spec.workload) || target.not_before.is_some_and(|until| now < until) {
         return false;
     }
     let Some(seen) = &target.observed else { return true };
