@@ -222,7 +222,7 @@ pub enum Explained {
     /// Show the EndpointSlices that follow from these Pods and Services, by the rules of KEP-1672
     #[command(after_long_help = SLICES_HELP, after_help = "See --help for examples.")]
     Slices(ExplainSlices),
-    /// Show how a running controller scales a service: its policy, the last decision, and what its idle policy has learned
+    /// Show how a running controller, or rouse up, scales a service: its policy, the last decision, and what its idle policy has learned
     #[command(after_help = SCALING_HELP)]
     Scaling(ExplainScaling),
 }
@@ -232,16 +232,17 @@ const SCALING_HELP: &str = "\
 Examples:
   rouse explain scaling shop/cart --admin 10.244.0.12:9090
   rouse explain scaling shop/cart --admin 10.244.0.12:9090 -o json
+  rouse explain scaling local/hello
 
-Exit codes: 0 done, 1 the controller cannot be asked, 2 bad usage.";
+Exit codes: 0 done, 1 there is no answer at that address, 2 bad usage.";
 
 /// `rouse explain scaling`.
 #[derive(Debug, Args)]
 pub struct ExplainScaling {
-    /// The Service, as NAMESPACE/NAME
+    /// The Service, as NAMESPACE/NAME; an app of rouse up as local/NAME
     #[arg(value_name = "SERVICE")]
     pub service: ServiceId,
-    /// The admin address of a `rouse controller`
+    /// The admin address of a `rouse controller`, or of `rouse up`
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9090", value_parser = address)]
     pub admin: SocketAddr,
     /// The output format

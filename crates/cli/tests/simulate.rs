@@ -243,7 +243,7 @@ fn bad_arguments_are_refused() {
         ("--shape step --within-minute even", "cannot be used with"),
         (
             "--shape step --length 1h --judge-from 1h",
-            "--judge-from 1h leaves nothing: the workload ends at 1h",
+            "--judge-from 1h leaves nothing: the trace ends at 1h",
         ),
     ] {
         let error = simulate(arguments, "").unwrap_err();

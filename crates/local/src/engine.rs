@@ -366,6 +366,8 @@ impl AppHandle {
             pods: Vec::new(),
             trouble: None,
             rolling: false,
+            policy: spec.policy.to_string(),
+            idle: None,
         };
         Self {
             service,

@@ -9,6 +9,7 @@ use std::time::Duration;
 use clap::Parser as _;
 use rouse_cli::args::Rouse;
 use rouse_cli::{CommandError, Streams};
+use rouse_core::scale::{IdleExplanation, IdlePlan};
 use rouse_core::snapshot::ConcurrencyLimits;
 use rouse_local::engine::AppStatus;
 use rouse_local::output::{AppLog, Line, Stream};
@@ -67,6 +68,40 @@ async fn status_says_how_many_pods_are_wanted_only_where_rouse_scales() {
     assert_eq!((pods("local/hello"), pods("shop/cart")), ("0/2".to_owned(), "1".to_owned()), "{table}");
     let json = scene.get("/api/v1/services").await.json();
     assert_eq!(json[2]["desired"], serde_json::Value::Null, "{json}");
+}
+
+#[tokio::test]
+async fn explain_scaling_tells_of_an_app_what_a_controller_tells_of_a_workload() {
+    let (scene, server) = scene().await;
+    let second = Duration::from_secs;
+    let idle = Some(IdleExplanation {
+        gaps: vec![(second(85), second(95), 50.0)],
+        seen: 50.0,
+        needed: 20.0,
+        start_time: second(2),
+        plan: IdlePlan { stay: second(100), back: None },
+        cost: second(90),
+        fixed_cost: second(160),
+        cold_start_cost: second(600),
+    });
+    let hello = AppStatus { desired: 1, pods: vec![pod_status(1, 101)], idle, ..app("local/hello") };
+    scene.apps.set(vec![hello, app("local/slow")]);
+    let said = rouse(server.address, &["explain", "scaling", "local/hello"]).await.unwrap();
+    let expected = "app hello: scaled by Rouse\n  pods       0 ready of 1\n  policy     min 0, max 10\n  decision   1 pod: because\n";
+    assert!(said.starts_with(expected), "{said}");
+    for line in [
+        "  idle       50.0 gaps between requests remembered; a start takes 2s, a cold start is worth 10m of an idle pod\n",
+        "  choice     stays warm for 1m40s after a request, then goes to zero\n",
+        "  because    a gap costs 1m30s of an idle pod on average, and 2m40s with the fixed idle-after\n",
+    ] {
+        assert!(said.contains(line), "{line}{said}");
+    }
+    let fixed = rouse(server.address, &["explain", "scaling", "local/slow"]).await.unwrap();
+    assert!(fixed.ends_with("  decision   0 pods: because\n"), "{fixed}");
+    let json = rouse(server.address, &["explain", "scaling", "local/hello", "-o", "json"]).await.unwrap();
+    assert_eq!(json.trim_end(), scene.get("/api/v1/scaling/local/hello").await.text());
+    let unknown = rouse(server.address, &["explain", "scaling", "local/other"]).await.unwrap_err();
+    assert!(unknown.to_string().contains("the services are: local/hello, local/slow"), "{unknown}");
 }
 
 #[tokio::test]

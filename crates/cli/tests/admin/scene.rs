@@ -219,6 +219,8 @@ pub(crate) fn app(service: &str) -> AppStatus {
         pods: Vec::new(),
         trouble: None,
         rolling: false,
+        policy: "min 0, max 10".into(),
+        idle: None,
     }
 }
 

@@ -10,7 +10,8 @@ use super::report::{CurrentLoad, LoadReport, REPORT_PERIOD, REPORT_TTL, Reporter
 use crate::load_meter::{LoadKey, LoadSample};
 use crate::time::Moment;
 
-/// The most services and routes of one reporter. More are refused: one reporter must not use up the memory of the others.
+/// The most services and routes of one reporter. More are refused, and it counts as silent, so that nothing is scaled down: one
+/// reporter must not use up the memory of the others.
 pub const MAX_KEYS: usize = 100_000;
 
 /// The most reporters that are remembered after they are gone.
@@ -63,13 +64,15 @@ struct ReporterLoad {
     /// gateway may arrive before its slice.
     listed: bool,
     heard: Option<Moment>,
+    /// Readings were refused: its load is not known until it sends all of it and nothing is refused.
+    overflowed: bool,
     boot: u64,
     samples: HashMap<LoadKey, LoadSample>,
 }
 
 impl ReporterLoad {
     fn is_fresh(&self, now: Moment) -> bool {
-        self.heard.is_some_and(|heard| now < heard + REPORT_TTL)
+        !self.overflowed && self.heard.is_some_and(|heard| now < heard + REPORT_TTL)
     }
 
     fn present(&self, key: &LoadKey) -> CurrentLoad {
@@ -123,6 +126,7 @@ impl LoadTable {
         }
         // A complete update leaves out what is gone.
         end(before.drain(), &mut all.changes);
+        reporter.overflowed = all.refused > 0 || (reporter.overflowed && !update.complete);
         all
     }
 
@@ -198,6 +202,33 @@ fn end(samples: impl Iterator<Item = (LoadKey, LoadSample)>, changes: &mut Vec<L
 mod tests {
     use super::*;
     use crate::endpoint::ServiceId;
+
+    #[test]
+    fn a_reporter_of_more_than_is_kept_counts_as_silent_until_it_has_less() {
+        let (gateway, at) = (Reporter::new("a"), Moment::from_secs);
+        let update = |complete, keys: std::ops::Range<usize>| {
+            let sample = |key: usize| LoadSample {
+                key: LoadKey::Route(format!("shop/r{key}").into()),
+                requests: 1,
+                busy: Duration::ZERO,
+                present: 0,
+                held: 0,
+                at: at(1),
+            };
+            LoadUpdate { boot: 7, complete, samples: keys.map(sample).collect() }
+        };
+        let mut table = LoadTable::new(at(0));
+        table.list(at(0), [gateway.clone()]);
+        assert_eq!(table.heard(at(1), &gateway, update(true, 0..MAX_KEYS)).refused, 0);
+        assert!(table.is_fresh(at(1), &gateway));
+        assert_eq!(table.heard(at(2), &gateway, update(false, MAX_KEYS..MAX_KEYS + 2)).refused, 2);
+        assert!(!table.is_fresh(at(2), &gateway));
+        // A heartbeat says nothing of what was refused.
+        table.heard(at(3), &gateway, update(false, 0..0));
+        assert!(!table.is_fresh(at(3), &gateway));
+        table.heard(at(4), &gateway, update(true, 0..MAX_KEYS));
+        assert!(table.is_fresh(at(4), &gateway));
+    }
 
     #[test]
     fn a_reporter_that_was_forgotten_and_comes_back_does_not_count_its_past_again() {

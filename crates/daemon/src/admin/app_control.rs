@@ -1,4 +1,4 @@
-//! The admin API handlers that restart an app of `rouse up` or pin its number of pods.
+//! The admin API handlers that restart an app of `rouse up`, pin its number of pods, or explain it.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::error_response::Refusal;
-use super::{Apps, DataPlaneView};
+use super::{Apps, DataPlaneView, ScalingExplanation};
 
 /// The largest number of pods that an app can be pinned to.
 pub const MOST_PODS: u32 = 1000;
@@ -62,6 +62,16 @@ pub(super) async fn scale(
         return Err(unknown(&services, &namespace, &name));
     }
     Ok(Json(json!({"service": service.to_string(), "pinned": pods})))
+}
+
+/// How an app is scaled: a list of one, as the controller answers.
+pub(super) async fn scaling(
+    State(services): State<Arc<DataPlaneView>>,
+    Path((namespace, name)): Named,
+) -> Result<impl IntoResponse, Refusal> {
+    let (service, _) = app(&services, &namespace, &name)?;
+    let status = services.app_statuses().into_iter().filter(|app| app.service == service);
+    Ok(Json(status.map(ScalingExplanation::of_app).collect::<Vec<_>>()))
 }
 
 /// The app that a path names, and the engine that runs it.

@@ -8,6 +8,7 @@ pub mod metrics;
 mod origin_check;
 pub mod process;
 pub mod report;
+mod scaling_explanation;
 mod server;
 mod write_timeout;
 
@@ -37,6 +38,7 @@ use crate::process::ready::Ready;
 pub use app_control::MOST_PODS;
 pub(crate) use error_response::Refusal;
 pub(crate) use limiter::Place;
+pub use scaling_explanation::{LearnedGap, LearnedIdle, ScalingExplanation};
 pub(crate) use origin_check::{check as check_origin, check_hook};
 pub(crate) use server::Peer;
 pub use server::serve;
@@ -199,6 +201,7 @@ fn service_endpoints(mode: Mode) -> Vec<Endpoint<DataPlaneView>> {
         Mode::Gateway => all.push(get_at("/api/v1/watches", watches)),
         Mode::Up => all.extend([
             get_at("/api/v1/services/{namespace}/{name}/logs", logs::logs),
+            get_at("/api/v1/scaling/{namespace}/{name}", app_control::scaling),
             post_at("/api/v1/services/{namespace}/{name}/restart", app_control::restart),
             post_at("/api/v1/services/{namespace}/{name}/scale", app_control::scale),
         ]),

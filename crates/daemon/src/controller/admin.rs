@@ -9,8 +9,7 @@ use axum::{Json, Router, middleware};
 use rouse_core::endpoint::ServiceId;
 use rouse_kube::autoscale::AutoscaleController;
 
-use super::scaling_explanation::ScalingExplanation;
-use crate::admin::{self, AdminState, Refusal};
+use crate::admin::{self, AdminState, Refusal, ScalingExplanation};
 
 /// All routes.
 pub(super) fn router(state: AdminState, autoscaler: Arc<AutoscaleController>) -> Router {
@@ -33,6 +32,6 @@ async fn scaling_of(
 ) -> Result<Response, Refusal> {
     let service =
         ServiceId::new(&namespace, &name).map_err(|error| Refusal::bad_request(error.to_string()))?;
-    let reports: Vec<_> = autoscaler.explain(&service).into_iter().map(ScalingExplanation::new).collect();
+    let reports: Vec<_> = autoscaler.explain(&service).into_iter().map(ScalingExplanation::of_workload).collect();
     Ok(Json(reports).into_response())
 }

@@ -114,7 +114,7 @@ impl ReportSink for AutoscalerSink {
     fn heard(&self, from: &Reporter, update: LoadUpdate) {
         let refused = self.0.heard(from, update);
         if refused > 0 {
-            tracing::warn!(gateway = %from, refused, "a gateway reports more services and routes than are kept; their load is not known");
+            tracing::warn!(gateway = %from, refused, "a gateway reports more services and routes than are kept: nothing is scaled down until it has fewer");
         }
     }
 

@@ -8,7 +8,6 @@ mod dry_run;
 mod load_report_listener;
 mod publish_route_loads;
 mod run;
-mod scaling_explanation;
 pub mod settings;
 
 use std::io::Write;
@@ -16,7 +15,6 @@ use std::io::Write;
 use rouse_config::settings::{Environment, Problems, SettingWarning, Values};
 
 pub use args::ControllerArgs;
-pub use scaling_explanation::{LearnedGap, LearnedIdle, ScalingExplanation};
 
 use crate::failure::CommandError;
 use crate::process::style;

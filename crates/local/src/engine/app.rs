@@ -302,6 +302,8 @@ impl App {
             pods: pods.into_iter().filter_map(Pod::status).collect(),
             trouble: self.trouble.clone(),
             rolling,
+            policy: self.spec.policy.to_string(),
+            idle: self.scaler.explain_idle(),
         };
         let before = std::mem::replace(&mut *lock(&self.handle.status), status);
         if before.rolling && !rolling {

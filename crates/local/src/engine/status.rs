@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rouse_core::endpoint::{PodUid, ServiceId};
+use rouse_core::scale::IdleExplanation;
 use rouse_core::time::Moment;
 
 /// The status of an app.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct AppStatus {
     /// Its service.
     pub service: ServiceId,
@@ -25,6 +26,10 @@ pub struct AppStatus {
     pub trouble: Option<String>,
     /// Whether pods of an older version still exist.
     pub rolling: bool,
+    /// By which policy it is scaled.
+    pub policy: String,
+    /// What its idle policy has learned, if it learns.
+    pub idle: Option<IdleExplanation>,
 }
 
 /// The status of a pod.

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use rouse_core::endpoint::ServiceId;
-use rouse_daemon::controller::{LearnedIdle, ScalingExplanation};
+use rouse_daemon::admin::{LearnedIdle, ScalingExplanation};
 
 /// The longest bar, in characters.
 const BAR: f32 = 30.0;
@@ -29,7 +29,9 @@ pub(super) fn write(
 fn workload(out: &mut dyn Write, report: &ScalingExplanation) -> io::Result<()> {
     let by = if report.state == "managed" { "scaled by Rouse" } else { "not scaled by Rouse" };
     writeln!(out, "{}: {by}", report.workload)?;
-    writeln!(out, "  routes     {}", report.routes.join(", "))?;
+    if !report.routes.is_empty() {
+        writeln!(out, "  routes     {}", report.routes.join(", "))?;
+    }
     if let Some((replicas, ready)) = report.pods {
         writeln!(out, "  pods       {ready} ready of {replicas}")?;
     }
@@ -103,7 +105,7 @@ fn human(seconds: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use rouse_daemon::controller::LearnedGap;
+    use rouse_daemon::admin::LearnedGap;
 
     use super::*;
 

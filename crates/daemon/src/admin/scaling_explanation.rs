@@ -1,18 +1,19 @@
-//! What the controller says of the scaling of one service, as JSON: its workloads, the last decision and what holds it up, and what
-//! the idle policy has learned.
+//! What `rouse controller` and `rouse up` say of the scaling of one service, as JSON: what is scaled, the last decision and what
+//! holds it up, and what the idle policy has learned.
 
 use std::time::Duration;
 
 use rouse_core::scale::{IdleExplanation, SHORTEST_GAP};
 use rouse_kube::autoscale::TargetView;
+use rouse_local::engine::{AppStatus, PodStage};
 use serde::{Deserialize, Serialize};
 
-/// The scaling of one workload.
+/// The scaling of one workload, or of one app of `rouse up`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ScalingExplanation {
-    /// Its kind, name and namespace.
+    /// A workload: its kind, name and namespace. An app: its name.
     pub workload: String,
-    /// The routes that lead to it.
+    /// The routes that lead to a workload.
     pub routes: Vec<String>,
     /// Whether Rouse scales it: `managed`, or why not.
     pub state: String,
@@ -67,8 +68,8 @@ pub struct LearnedGap {
 }
 
 impl ScalingExplanation {
-    /// The report on a workload.
-    pub(super) fn new((target, idle): (TargetView, Option<IdleExplanation>)) -> Self {
+    /// That of a workload.
+    pub(crate) fn of_workload((target, idle): (TargetView, Option<IdleExplanation>)) -> Self {
         let TargetView {
             namespace, kind, name, routes, state, because, policy, pods, decision, blocked, ..
         } = target;
@@ -82,6 +83,22 @@ impl ScalingExplanation {
             decision: decision.map(|decision| (decision.desired, decision.sentence)),
             blocked: blocked.map(|(_, sentence)| sentence),
             idle: idle.map(LearnedIdle::from),
+        }
+    }
+
+    /// That of an app of `rouse up`.
+    pub(super) fn of_app(app: AppStatus) -> Self {
+        let ready = app.pods.iter().filter(|pod| pod.phase == PodStage::Ready).count();
+        Self {
+            workload: format!("app {}", app.service.name()),
+            routes: Vec::new(),
+            state: "managed".to_owned(),
+            because: None,
+            policy: Some(app.policy),
+            pods: Some((u32::try_from(app.pods.len()).unwrap_or(u32::MAX), u32::try_from(ready).unwrap_or(u32::MAX))),
+            decision: Some((app.desired, app.reason)),
+            blocked: app.trouble,
+            idle: app.idle.map(LearnedIdle::from),
         }
     }
 }
