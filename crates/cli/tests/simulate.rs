@@ -241,10 +241,7 @@ fn bad_arguments_are_refused() {
         ("--shape step --compare -o json", "cannot be used with"),
         ("--shape step --trigger http", "cannot be used with"),
         ("--shape step --within-minute even", "cannot be used with"),
-        (
-            "--shape step --length 1h --judge-from 1h",
-            "--judge-from 1h leaves nothing: the trace ends at 1h",
-        ),
+        ("--shape step --length 1h --judge-from 1h", "--judge-from 1h leaves nothing: the trace ends at 1h"),
     ] {
         let error = simulate(arguments, "").unwrap_err();
         assert!(error.contains(part), "{arguments}: {error}");

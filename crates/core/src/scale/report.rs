@@ -232,6 +232,12 @@ impl Reporters {
         silent.map(|(reporter, _)| UnknownLoad::Silent(reporter.clone()))
     }
 
+    /// The oldest of the last reports of those that are listed.
+    pub(super) fn oldest_report(&self) -> Option<Moment> {
+        let listed = self.reporters.values().filter(|reporter| reporter.listed);
+        listed.filter_map(|reporter| reporter.last).map(|(at, _)| at).min()
+    }
+
     /// When each report stops being fresh.
     pub(super) fn expiries(&self) -> impl Iterator<Item = Moment> {
         self.reporters.values().filter_map(|reporter| reporter.last).map(|(at, _)| at + REPORT_TTL)

@@ -361,6 +361,31 @@ fn while_no_reporter_or_too_many_are_listed_nothing_is_scaled_down() {
 }
 
 #[test]
+fn nothing_goes_to_zero_on_reports_that_are_older_than_the_idle_time() {
+    let (near, far) = (Reporter::new("near"), Reporter::new("far"));
+    let mut bench = Bench::old(&ScaleSettings { idle_after: secs(2), ..ten() }, 1);
+    bench.scaler.list(bench.now, [near.clone(), far.clone()]).unwrap();
+    let report = |bench: &mut Bench, from: &Reporter, report: &LoadReport| {
+        bench.scaler.report(bench.now, from, report).unwrap();
+    };
+    report(&mut bench, &far, &LoadReport { requests: 1, ..quiet() });
+    report(&mut bench, &near, &quiet());
+    // The connection of one gateway is cut: it is not silent yet, and its clients go on.
+    for _ in 0..2 {
+        bench.now = bench.now + secs(1);
+        report(&mut bench, &near, &quiet());
+        assert_eq!(bench.decide().change(), None);
+    }
+    assert_eq!(bench.scaler.next_due_while_reported(bench.now), Some(bench.now + secs(1)));
+    bench.now = bench.now + secs(1);
+    report(&mut bench, &near, &quiet());
+    assert_eq!(bench.decide().reason, ScaleReason::ReporterStale { reporter: far.clone() });
+    report(&mut bench, &far, &quiet());
+    let decision = bench.decide();
+    assert_eq!((decision.desired, decision.reason), (0, ScaleReason::Idle { after: secs(2) }));
+}
+
+#[test]
 fn a_crowd_of_unlisted_reporters_is_bounded_and_its_requests_still_count() {
     let mut bench = Bench::old(&ten(), 0);
     for n in 0..MAX_REPORTERS - 1 {
@@ -520,6 +545,19 @@ impl Model {
 
     fn is_idle(&self, n: usize) -> bool {
         self.total(n) == 0 && self.facts[n].0 >= self.last_activity(n) + self.settings.idle_after
+    }
+
+    /// Whether the reports show that it is idle: there may have been requests since the last one.
+    fn is_known_to_be_idle(&self, n: usize) -> bool {
+        let oldest = (0..NAMES)
+            .filter(|who| self.is_listed(n, *who))
+            .map(|who| {
+                self.last_report(n, who).map(|(at, _)| at).filter(|at| self.facts[n].0 < *at + REPORT_TTL)
+            })
+            .min();
+        // Where nobody is listed, or one is silent, it is not scaled down in any case.
+        let known = oldest.flatten().unwrap_or(self.facts[n].0);
+        self.is_idle(n) && known >= self.last_activity(n) + self.settings.idle_after
     }
 
     /// (Busy thousandths × nanoseconds, requests, nanoseconds) of the last `length` before the last report.
@@ -685,7 +723,7 @@ impl Model {
             let woken = if wake { self.pods_for_load(n).max(min).max(1).min(up) } else { 0 };
             return woken.max(initial).max(min).min(max);
         }
-        let idle = min == 0 && initial == 0 && self.is_idle(n) && self.is_rested(n);
+        let idle = min == 0 && initial == 0 && self.is_known_to_be_idle(n) && self.is_rested(n);
         let wanted = if idle {
             0
         } else {
@@ -1051,6 +1089,12 @@ proptest! {
         }
         let before = scaler.clone().decide(deadline - Duration::from_nanos(1), pods(replicas, replicas));
         prop_assert!(before.desired >= 1, "{}", before.reason);
+        for who in [0, 1] {
+            // Until both have said so, a request may be on its way to the controller.
+            let still = scaler.clone().decide(deadline, pods(replicas, replicas));
+            prop_assert!(still.desired >= 1, "{}", still.reason);
+            tell(&mut scaler, deadline, &Fact::Report(who, quiet()));
+        }
         let then = scaler.decide(deadline, pods(replicas, replicas));
         prop_assert_eq!(then.desired, 0, "{}", then.reason);
     }

@@ -38,8 +38,8 @@ use crate::process::ready::Ready;
 pub use app_control::MOST_PODS;
 pub(crate) use error_response::Refusal;
 pub(crate) use limiter::Place;
-pub use scaling_explanation::{LearnedGap, LearnedIdle, ScalingExplanation};
 pub(crate) use origin_check::{check as check_origin, check_hook};
+pub use scaling_explanation::{LearnedGap, LearnedIdle, ScalingExplanation};
 pub(crate) use server::Peer;
 pub use server::serve;
 

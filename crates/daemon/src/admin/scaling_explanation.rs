@@ -95,7 +95,10 @@ impl ScalingExplanation {
             state: "managed".to_owned(),
             because: None,
             policy: Some(app.policy),
-            pods: Some((u32::try_from(app.pods.len()).unwrap_or(u32::MAX), u32::try_from(ready).unwrap_or(u32::MAX))),
+            pods: Some((
+                u32::try_from(app.pods.len()).unwrap_or(u32::MAX),
+                u32::try_from(ready).unwrap_or(u32::MAX),
+            )),
             decision: Some((app.desired, app.reason)),
             blocked: app.trouble,
             idle: app.idle.map(LearnedIdle::from),

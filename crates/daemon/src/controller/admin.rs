@@ -32,6 +32,7 @@ async fn scaling_of(
 ) -> Result<Response, Refusal> {
     let service =
         ServiceId::new(&namespace, &name).map_err(|error| Refusal::bad_request(error.to_string()))?;
-    let reports: Vec<_> = autoscaler.explain(&service).into_iter().map(ScalingExplanation::of_workload).collect();
+    let reports: Vec<_> =
+        autoscaler.explain(&service).into_iter().map(ScalingExplanation::of_workload).collect();
     Ok(Json(reports).into_response())
 }

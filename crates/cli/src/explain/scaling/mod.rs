@@ -26,8 +26,7 @@ pub(super) fn run(args: &ExplainScaling, streams: &mut Streams<'_>) -> Result<()
         streams.out.write_all(&body)?;
         return Ok(writeln!(streams.out)?);
     }
-    let reports: Vec<ScalingExplanation> = serde_json::from_slice(&body).map_err(|error| {
-        CommandError::Failed(format!("the answer cannot be read: {error}"))
-    })?;
+    let reports: Vec<ScalingExplanation> = serde_json::from_slice(&body)
+        .map_err(|error| CommandError::Failed(format!("the answer cannot be read: {error}")))?;
     Ok(text::write(streams.out, service, &reports)?)
 }

@@ -252,7 +252,10 @@ impl Autoscaler {
     pub fn next_due_while_reported(&self, now: Moment) -> Option<Moment> {
         // One pod is needed until the service is idle, at any average. In panic mode, a falling average ends the surge.
         let falls = (self.desired > 1 || self.panics()) && self.window.has_load();
-        self.due_by_time(now).into_iter().chain(falls.then(|| now + REPORT_PERIOD)).min()
+        // Idle as far as the time is concerned, and the next reports will show whether it is.
+        let waits =
+            self.without_load(self.now).0.is_some() && self.without_load(self.known_until()).0.is_none();
+        self.due_by_time(now).into_iter().chain((falls || waits).then(|| now + REPORT_PERIOD)).min()
     }
 
     fn due_by_time(&self, now: Moment) -> Option<Moment> {
@@ -358,11 +361,11 @@ impl Autoscaler {
         }
     }
 
-    /// What the learned idle policy says, for a service without load.
-    fn advice(&self) -> Advice {
+    /// What the learned idle policy says at `now`, for a service without load.
+    fn advice(&self, now: Moment) -> Advice {
         match &self.learner {
             // The begin of the gap is not known, so the plan has no begin either.
-            Some(learner) if self.was_active => learner.advice(self.active, self.now),
+            Some(learner) if self.was_active => learner.advice(self.active, now),
             _ => Advice::Fixed,
         }
     }

@@ -9,6 +9,7 @@ use crate::scale::decision::ScaleReason;
 use crate::scale::idle::Advice;
 use crate::scale::report::UnknownLoad;
 use crate::scale::window::Demand;
+use crate::time::Moment;
 
 /// A number of pods and the rule that decided it.
 pub(super) struct Verdict {
@@ -35,7 +36,7 @@ impl Autoscaler {
         let verdict = if self.wants_wake() {
             let pods = self.pods_for_load().max(self.awake());
             Verdict::new(pods, ScaleReason::Wake).at_most(self.most_up(0), ScaleReason::UpRate)
-        } else if let (true, Advice::Start(window)) = (self.is_without_load(), self.advice()) {
+        } else if let (true, Advice::Start(window)) = (self.is_without_load(), self.advice(self.now)) {
             Verdict::new(self.awake(), ScaleReason::Ahead { from: window.from, to: window.to })
         } else {
             Verdict::new(0, ScaleReason::AtZero)
@@ -58,7 +59,7 @@ impl Autoscaler {
 
     /// The number of pods for the known load, before the rules that apply while load is unknown.
     fn wanted(&self, replicas: u32) -> Verdict {
-        let (sleeps, one) = self.without_load();
+        let (sleeps, one) = self.without_load(self.known_until());
         if let Some(reason) = sleeps {
             return Verdict::new(0, reason);
         }
@@ -76,16 +77,25 @@ impl Autoscaler {
         self.within_limits(verdict)
     }
 
-    /// Why the service goes to zero now, if it does; else why its last pod stays.
-    fn without_load(&self) -> (Option<ScaleReason>, ScaleReason) {
+    /// Until when the load is known: there may have been requests since the last report of a gateway, although it is not silent
+    /// yet. If one is silent, another rule keeps the pods.
+    pub(super) fn known_until(&self) -> Moment {
+        match self.reporters.unknown_load(self.now) {
+            Some(_) => self.now,
+            None => self.reporters.oldest_report().map_or(self.now, |oldest| oldest.min(self.now)),
+        }
+    }
+
+    /// Why the service goes to zero, as its load at `known` is, if it does; else why its last pod stays.
+    pub(super) fn without_load(&self, known: Moment) -> (Option<ScaleReason>, ScaleReason) {
         let after = self.policy.idle_after;
         let needed = ScaleReason::Load { pods: 1 };
         if self.floor() > 0 || self.initial_pods() > 0 || !self.is_without_load() {
             return (None, needed);
         }
-        let advice = self.advice();
+        let advice = self.advice(known);
         let reason = match advice {
-            Advice::Fixed if self.is_idle() => ScaleReason::Idle { after },
+            Advice::Fixed if known >= self.active + after => ScaleReason::Idle { after },
             Advice::Away => ScaleReason::Away,
             Advice::Fixed => return (None, needed),
             Advice::Warm { until } => return (None, ScaleReason::KeptWarm { until }),
