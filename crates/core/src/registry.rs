@@ -13,6 +13,7 @@ use crate::hold::{AcquireError, Budget, HoldLimits};
 use crate::load_meter::{LoadFeed, LoadKey, LoadMeter};
 use crate::merge::MergePolicy;
 use crate::service::{Service, ServiceSpec, Services, Shared, Timers};
+use crate::service_changes::ServiceChangeSubscription;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, lock};
 use crate::time::{Clock, Moment};
@@ -60,6 +61,7 @@ impl Registry {
             timers: Timers::default(),
             cold_starts: Arc::new(ColdStartLog::new(settings.cold_starts)),
             loads: Arc::default(),
+            changes: Arc::default(),
             addresses: Mutex::default(),
             services: Arc::downgrade(&services),
             clock,
@@ -106,6 +108,11 @@ impl Registry {
     /// All services, in no order.
     pub fn services(&self) -> Vec<Arc<Service>> {
         lock(&self.services).values().map(Arc::clone).collect()
+    }
+
+    /// Subscribes to new snapshots of all services.
+    pub fn subscribe(&self) -> ServiceChangeSubscription {
+        self.shared.changes.subscribe(|| lock(&self.services).keys().cloned().collect())
     }
 
     /// The most recent cold starts.

@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 
 use slab::Slab;
 
-use crate::endpoint::{Endpoint, EnvoyHealth, PortName, State};
+use crate::endpoint::{Endpoint, PortName, State};
 use crate::start_failure::REFUSED_FOR;
 use crate::sync::{Mutex, Swap, lock};
 use crate::time::Moment;
@@ -85,12 +85,6 @@ impl PortView {
                 State::Starting => false,
                 State::Gone => true,
             })
-    }
-
-    /// The endpoints that xDS sends to Envoy while the service cannot be woken, in order, with their health status.
-    pub fn envoy(&self) -> impl Iterator<Item = (&Arc<Endpoint>, EnvoyHealth)> {
-        let best = self.best();
-        self.endpoints.iter().filter_map(move |endpoint| Some((endpoint, endpoint.state.envoy(best)?)))
     }
 
     /// Indexes of the `Ready` endpoints.

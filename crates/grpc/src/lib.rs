@@ -103,5 +103,6 @@ pub mod fuzzing;
 mod proto;
 pub mod report;
 pub mod scaler;
+pub mod xds;
 
 pub use connections::GrpcTransport;

@@ -7,8 +7,15 @@ use std::fs;
 use std::path::Path;
 
 /// Relative to `proto/`.
-const FILES: [&str; 3] =
-    ["rouse/report/v1/report.proto", "externalscaler/externalscaler.proto", "grpc/health/v1/health.proto"];
+const FILES: [&str; 7] = [
+    "rouse/report/v1/report.proto",
+    "externalscaler/externalscaler.proto",
+    "grpc/health/v1/health.proto",
+    "envoy/config.proto",
+    "envoy/service/discovery.proto",
+    "envoy/service/endpoint.proto",
+    "envoy/service/load_stats.proto",
+];
 
 /// File names and contents, in order.
 fn sources(folder: &Path) -> Vec<(String, String)> {
@@ -26,7 +33,13 @@ fn the_generated_code_is_what_the_proto_files_say() {
     let generated = proto.join("generated");
     let folder = tempfile::tempdir().unwrap();
     let files = protox::compile(FILES, [&proto]).unwrap();
-    tonic_prost_build::configure().build_transport(false).out_dir(folder.path()).compile_fds(files).unwrap();
+    tonic_prost_build::configure()
+        .build_transport(false)
+        // Resources are encoded once, and shared by all messages that carry them.
+        .bytes(".envoy.service.discovery.v3")
+        .out_dir(folder.path())
+        .compile_fds(files)
+        .unwrap();
     if std::env::var_os("ROUSE_WRITE_PROTO").is_some() {
         fs::create_dir_all(&generated).unwrap();
         for (name, text) in sources(folder.path()) {

@@ -1,4 +1,4 @@
-//! Endpoints: identity, conditions and state, load, outlier detection, and the Envoy health status that `rouse explain` prints.
+//! Endpoints: identity, conditions and state, load, outlier detection.
 //!
 //! The rules are those of KEP-1672 and `discovery.k8s.io/v1`.
 
@@ -209,47 +209,9 @@ impl State {
             State::Starting | State::Gone => false,
         }
     }
-
-    /// The Envoy health status of an endpoint in this state, when the best state among the endpoints of the same port is
-    /// `best` and the service cannot be woken. `None`: the endpoint is not sent to Envoy.
-    pub fn envoy(self, best: State) -> Option<EnvoyHealth> {
-        match self {
-            State::Ready => Some(EnvoyHealth::Healthy),
-            // The last endpoints must serve. HEALTHY works with any panic threshold in Envoy, DRAINING does not.
-            State::Draining if best < State::Ready => Some(EnvoyHealth::Healthy),
-            State::Draining => Some(EnvoyHealth::Draining),
-            State::Starting | State::Gone => None,
-        }
-    }
 }
 
 impl fmt::Display for State {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
-    }
-}
-
-/// An endpoint's `health_status` in Envoy's terms.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum EnvoyHealth {
-    /// Gets new requests.
-    Healthy,
-    /// Finishes its requests and gets no new ones.
-    Draining,
-}
-
-impl EnvoyHealth {
-    /// The name in Envoy's API.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            EnvoyHealth::Healthy => "HEALTHY",
-            EnvoyHealth::Draining => "DRAINING",
-        }
-    }
-}
-
-impl fmt::Display for EnvoyHealth {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.as_str())
     }

@@ -115,13 +115,25 @@ impl LoadMeter {
     /// Counts a request until the guard is dropped.
     pub fn begin(self: &Arc<Self>) -> LoadGuard {
         self.packed.fetch_add(packed(self.clock.now()), Ordering::AcqRel);
-        self.moved();
+        self.moved(1);
         LoadGuard { meter: Arc::clone(self) }
     }
 
     /// Counts a request that takes no time, such as one that is answered without a pod.
     pub fn count(self: &Arc<Self>) {
-        self.moved();
+        self.moved(1);
+    }
+
+    /// Counts requests that passed by, as others report them: how many began since their last report, how many were present then,
+    /// and how many are now. The caller bounds what is present: the meter counts to four million.
+    pub fn count_reported(self: &Arc<Self>, began: u64, present_before: u32, present: u32) {
+        let one = packed(self.clock.now());
+        self.packed.fetch_add(one.wrapping_mul(present.into()), Ordering::AcqRel);
+        self.packed.fetch_sub(one.wrapping_mul(present_before.into()), Ordering::AcqRel);
+        // Also if none began: what was present before the first report must be listed.
+        if began > 0 || present > 0 {
+            self.moved(began);
+        }
     }
 
     /// How many requests there were so far.
@@ -165,9 +177,9 @@ impl LoadMeter {
         self.feed.forget(self);
     }
 
-    /// A request has come: the feed must list the meter.
-    fn moved(self: &Arc<Self>) {
-        self.requests.fetch_add(1, Ordering::AcqRel);
+    /// Requests have come: the feed must list the meter.
+    fn moved(self: &Arc<Self>, requests: u64) {
+        self.requests.fetch_add(requests, Ordering::AcqRel);
         // Either this thread sees that the feed does not list the meter any more, or the feed sees the request. Pairs with
         // the fence in `LoadMeter::rests`.
         crate::sync::fence();

@@ -283,6 +283,7 @@ impl Service {
         let generation = self.feed.newest().generation + 1;
         self.feed.publish(Snapshot { generation, gone: true, ..Snapshot::default() });
         drop(written);
+        self.shared.changes.mark(&self.id);
         self.close(&AcquireError::ServiceGone);
         self.meter.retire();
     }
@@ -317,6 +318,7 @@ impl Service {
         }
         self.reschedule_locked(&written);
         drop(written);
+        self.shared.changes.mark(&self.id);
         if routable {
             self.hand_out();
         }

@@ -13,6 +13,7 @@ use crate::engine::Engine;
 use crate::hold::Budget;
 use crate::load_meter::{LoadFeed, LoadKey, LoadMeter};
 use crate::merge::AddressChanges;
+use crate::service_changes::ServiceChanges;
 use crate::sync::atomic::{AtomicU64, AtomicUsize};
 use crate::sync::{Mutex, lock};
 use crate::time::{Clock, Moment};
@@ -30,6 +31,7 @@ pub(crate) struct Shared {
     pub(crate) timers: Timers,
     pub(crate) cold_starts: Arc<ColdStartLog>,
     pub(crate) loads: Arc<LoadFeed>,
+    pub(crate) changes: Arc<ServiceChanges>,
     /// The services that have an endpoint at each address. A pod that takes over an address replaces the old pod in all of
     /// them.
     pub(crate) addresses: Mutex<BTreeSet<(SocketAddr, ServiceId)>>,

@@ -23,7 +23,9 @@ pub(crate) const LAYERS: &[(&str, &[&[&str]])] = &[
             &["service"],
             &["hold", "merge"],
             &["pick"],
+            &["envoy"],
             &["snapshot"],
+            &["service_changes"],
             &["engine", "slices", "cold_start", "scale"],
             &["load_meter"],
             &["endpoint"],
@@ -79,7 +81,7 @@ pub(crate) const LAYERS: &[(&str, &[&[&str]])] = &[
         ],
     ),
     ("register", &[&["client", "server"], &["wire"]]),
-    ("grpc", &[&["fuzzing"], &["report", "scaler"], &["connections", "proto"]]),
+    ("grpc", &[&["fuzzing"], &["report", "scaler", "xds"], &["connections", "proto"]]),
     ("config", &[&["settings"], &["field"], &["duration", "errors", "size"], &["document"]]),
     (
         "daemon",

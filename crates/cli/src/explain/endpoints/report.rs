@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
-use rouse_core::endpoint::{Endpoint, EnvoyHealth, PodUid, PortName, Slice, State};
+use rouse_core::endpoint::{Endpoint, PodUid, PortName, Slice, State};
+use rouse_core::envoy::{EnvoyHealth, health_without_gateways};
 use rouse_core::merge::{EndpointMerge, MergePolicy};
 use rouse_core::snapshot::PortView;
 use rouse_core::time::Moment;
@@ -114,7 +115,7 @@ fn row(endpoint: &Endpoint, address: SocketAddr, case: &Case) -> Row {
         address: address.to_string(),
         pod: endpoint.pod.as_ref().map(|pod| pod.name.to_string()),
         state: endpoint.state,
-        envoy: endpoint.state.envoy(case.best).map(EnvoyHealth::as_str),
+        envoy: health_without_gateways(endpoint.state, case.best).map(EnvoyHealth::as_str),
         new_traffic: endpoint.state.takes_new(case.best),
         why: why::sentence(endpoint.state, case),
     }

@@ -1,0 +1,6 @@
+//! Envoy's control plane: endpoints, clusters, routes and listeners over xDS, and the load that Envoys report.
+
+pub mod cache;
+pub mod names;
+pub mod resource_type;
+pub mod resources;

@@ -1,0 +1,19 @@
+//! The name of the cluster of a service port: `namespace/service:port`, or `namespace/service` for a port without a name.
+
+use std::sync::Arc;
+
+use rouse_core::endpoint::{PortName, ServiceId};
+
+/// The name of the cluster, and of its endpoints.
+pub fn cluster_name(service: &ServiceId, port: &PortName) -> Arc<str> {
+    match port.as_str() {
+        "" => service.to_string().into(),
+        port => format!("{service}:{port}").into(),
+    }
+}
+
+/// The service and the port of a cluster, if its name is one of ours.
+pub fn parse_cluster_name(name: &str) -> Option<(ServiceId, PortName)> {
+    let (service, port) = name.split_once(':').unwrap_or((name, ""));
+    Some((service.parse().ok()?, PortName::new(port)))
+}

@@ -1,0 +1,1 @@
+//! Builds Envoy's resources from what Rouse knows of routes and services.
