@@ -60,6 +60,7 @@ fn open_listeners(values: &Values) -> Result<Listeners, CommandError> {
         secure: values.get(&set::TLS_LISTEN),
         admin: values.get(&set::ADMIN),
         register: values.get(&set::REGISTER_LISTEN),
+        xds: None,
     };
     Listeners::open(&addresses, |error, purpose| {
         let flag = match purpose {
@@ -67,6 +68,7 @@ fn open_listeners(values: &Values) -> Result<Listeners, CommandError> {
             Purpose::Secure => "--tls-listen",
             Purpose::Admin => "--admin",
             Purpose::Register => "--register-listen",
+            Purpose::Xds => "--xds-listen",
         };
         CommandError::Failed(format!("{error}\n  the address is set by {flag}"))
     })

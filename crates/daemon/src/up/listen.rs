@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use rouse_config::settings::Values;
 use rouse_net::listen::BindError;
 
-use super::settings::{ADMIN, LISTEN};
+use super::settings::{ADMIN, LISTEN, XDS};
 use crate::failure::CommandError;
 use crate::listeners::{ListenAddresses, Listeners, Purpose};
 use crate::rouse_yaml::Config;
@@ -21,8 +21,10 @@ pub(super) fn open(values: &Values, config: &Config) -> Result<Listeners, Comman
         admin: values.get(&ADMIN).unwrap_or(config.admin),
         // Any free port: only the sidecars of this run use it.
         register: Some(loopback(0)),
+        xds: values.get(&XDS),
     };
-    distinct(addresses.plain.iter().chain(&addresses.secure).chain([&addresses.admin]))?;
+    let own = [&addresses.admin].into_iter().chain(&addresses.xds);
+    distinct(addresses.plain.iter().chain(&addresses.secure).chain(own))?;
     Listeners::open(&addresses, refused)
 }
 
@@ -33,7 +35,7 @@ fn distinct<'a>(addresses: impl Iterator<Item = &'a SocketAddr>) -> Result<(), C
     for &address in addresses {
         if address.port() != 0 && seen.contains(&address) {
             return Err(CommandError::Input(format!(
-                "{address} is used twice: --listen, --admin and the file's listen and admin must differ"
+                "{address} is used twice: --listen, --admin, --xds and the file's listen and admin must differ"
             )));
         }
         seen.push(address);
@@ -45,6 +47,7 @@ fn refused(error: &BindError, purpose: Purpose) -> CommandError {
     let flag = match purpose {
         Purpose::Plain => "--listen",
         Purpose::Admin => "--admin",
+        Purpose::Xds => "--xds",
         Purpose::Register => return CommandError::Failed(format!("{error}\n  sidecars register there")),
         Purpose::Secure => {
             return CommandError::Failed(format!("{error}\n  the address is set by tls.listen in the file"));
