@@ -1,7 +1,7 @@
 //! Opens the listeners of `rouse up` at the addresses of its flags, or else of the file.
 
 use std::io::ErrorKind;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use rouse_config::settings::Values;
 use rouse_net::listen::BindError;
@@ -26,6 +26,16 @@ pub(super) fn open(values: &Values, config: &Config) -> Result<Listeners, Comman
     let own = [&addresses.admin].into_iter().chain(&addresses.xds);
     distinct(addresses.plain.iter().chain(&addresses.secure).chain(own))?;
     Listeners::open(&addresses, refused)
+}
+
+/// Where a client of this machine reaches a listener: one on all addresses is on loopback too.
+pub(super) fn near(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        ip => ip,
+    };
+    SocketAddr::new(ip, address.port())
 }
 
 /// Rejects an address that is used twice. The file is already checked, but a flag can repeat an address of it or of another
