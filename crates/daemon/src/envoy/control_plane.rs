@@ -12,6 +12,7 @@ use rouse_net::listen::Listener;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use super::followers::EnvoyFollowers;
 use super::publisher::{EnvoyPublisher, EnvoyView};
 use crate::data_plane::Tasks;
 use crate::failure::{CommandError, failed};
@@ -53,17 +54,19 @@ impl EnvoyControlPlane {
         EnvoyClients { transport, access }: EnvoyClients,
         tasks: &mut Tasks,
         end: CancellationToken,
-    ) -> Result<(), CommandError> {
+    ) -> Result<EnvoyFollowers, CommandError> {
         let Self { publisher, cache, metrics, clock, view } = self;
         let listener =
             TcpListener::from_std(listener.into_std()).map_err(failed("cannot listen for Envoys"))?;
-        let parts = XdsParts { cache, access, clock: Arc::new(clock), metrics };
+        let parts = XdsParts { cache: Arc::clone(&cache), access, clock: Arc::new(clock), metrics };
         let server = XdsServer::new(XdsSettings::default(), parts, end);
+        let services = Arc::clone(publisher.services());
+        let followers = EnvoyFollowers { server: server.clone(), cache, services };
         tasks.spawn("the publisher for Envoys", publisher.run());
         tasks.spawn("the listener for Envoys", async move {
             view.settled().await;
             server.serve(listener, transport).await;
         });
-        Ok(())
+        Ok(followers)
     }
 }
