@@ -53,7 +53,7 @@ impl ServiceChanges {
         let place = lock(&self.subscribers).insert(Subscriber::default());
         self.count.fetch_add(1, Ordering::AcqRel);
         fence();
-        // Without the lock: whoever lists the services may hold the lock of the registry, under which services are removed.
+        // Without our lock: this takes the lock of the registry.
         let known = known();
         if let Some(subscriber) = lock(&self.subscribers).get_mut(place) {
             subscriber.changed.extend(known);
@@ -74,6 +74,12 @@ impl ServiceChangeSubscription {
     /// changes again while the caller reads it is returned again.
     pub async fn changed(&mut self) -> BTreeSet<ServiceId> {
         poll_fn(|context| self.poll_changed(context)).await
+    }
+
+    /// The services that have changed and were not returned yet. Does not wait.
+    pub fn take(&mut self) -> BTreeSet<ServiceId> {
+        let mut subscribers = lock(&self.changes.subscribers);
+        subscribers.get_mut(self.place).map(|it| std::mem::take(&mut it.changed)).unwrap_or_default()
     }
 
     fn poll_changed(&mut self, context: &mut Context<'_>) -> Poll<BTreeSet<ServiceId>> {

@@ -76,6 +76,21 @@ fn naive(
     found.into_iter().max().map(|(_, place)| place)
 }
 
+/// What a proxy does that takes the best host pattern alone, and there the first rule that matches.
+fn first_match(table: &RouteTable<usize>, host: &str, path: &str, headers: &HeaderMap) -> Option<usize> {
+    let hosts = table.hosts();
+    let fits = hosts.iter().filter_map(|one| Some((host_fit(&one.host.to_string(), host)?, one)));
+    let (_, best) = fits.max_by_key(|(fit, _)| *fit)?;
+    let matches = |(prefix, rule): &&(&str, &Rule<usize>)| {
+        let all = rule.headers.iter().all(|header| match &header.value {
+            Some(value) => headers.get_all(&header.name).iter().any(|given| given == value),
+            None => headers.contains_key(&header.name),
+        });
+        all && path_fit(prefix, path).is_some()
+    };
+    best.rules.iter().find(matches).map(|(_, rule)| rule.target)
+}
+
 fn compile(rules: &[Written], assigned: &[(&'static str, &'static str)]) -> RouteTable<usize> {
     let header = |(name, value): &(&'static str, Option<&'static str>)| HeaderMatch {
         name: HeaderName::from_static(name),
@@ -158,6 +173,7 @@ proptest! {
         let parsed = Host::parse(host.as_bytes()).ok();
         let found = compile(&rules, &assigned).find(parsed.as_ref(), &head(path, &headers)).map(|rule| rule.target);
         prop_assert_eq!(found, naive(&rules, &assigned, host, path, &headers));
+        prop_assert_eq!(first_match(&compile(&rules, &assigned), host, path, &headers), found);
     }
 }
 

@@ -3,6 +3,9 @@
 pub struct SocketAddress {
     #[prost(string, tag = "2")]
     pub address: ::prost::alloc::string::String,
+    /// For `::`: clients of IPv4 are accepted too.
+    #[prost(bool, tag = "6")]
+    pub ipv4_compat: bool,
     #[prost(oneof = "socket_address::PortSpecifier", tags = "3")]
     pub port_specifier: ::core::option::Option<socket_address::PortSpecifier>,
 }
@@ -83,23 +86,26 @@ pub mod transport_socket {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Metadata {
-    #[prost(map = "string, message", tag = "1")]
-    pub filter_metadata: ::std::collections::HashMap<
+    #[prost(btree_map = "string, message", tag = "1")]
+    pub filter_metadata: ::prost::alloc::collections::BTreeMap<
         ::prost::alloc::string::String,
         ::prost_types::Struct,
     >,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DataSource {
-    #[prost(oneof = "data_source::Specifier", tags = "2, 3")]
+    #[prost(oneof = "data_source::Specifier", tags = "1, 2, 3")]
     pub specifier: ::core::option::Option<data_source::Specifier>,
 }
 /// Nested message and enum types in `DataSource`.
 pub mod data_source {
     #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
     pub enum Specifier {
+        /// A path on Envoy's machine.
+        #[prost(string, tag = "1")]
+        Filename(::prost::alloc::string::String),
         #[prost(bytes, tag = "2")]
-        InlineBytes(::prost::alloc::vec::Vec<u8>),
+        InlineBytes(::prost::bytes::Bytes),
         #[prost(string, tag = "3")]
         InlineString(::prost::alloc::string::String),
     }
@@ -191,8 +197,8 @@ pub struct Cluster {
     pub common_lb_config: ::core::option::Option<cluster::CommonLbConfig>,
     #[prost(bool, tag = "32")]
     pub ignore_health_on_host_removal: bool,
-    #[prost(map = "string, message", tag = "36")]
-    pub typed_extension_protocol_options: ::std::collections::HashMap<
+    #[prost(btree_map = "string, message", tag = "36")]
+    pub typed_extension_protocol_options: ::prost::alloc::collections::BTreeMap<
         ::prost::alloc::string::String,
         ::prost_types::Any,
     >,
@@ -336,7 +342,7 @@ pub struct UpstreamHttpProtocolOptions {
     pub common_http_protocol_options: ::core::option::Option<HttpProtocolOptions>,
     #[prost(
         oneof = "upstream_http_protocol_options::UpstreamProtocolOptions",
-        tags = "3, 5"
+        tags = "3"
     )]
     pub upstream_protocol_options: ::core::option::Option<
         upstream_http_protocol_options::UpstreamProtocolOptions,
@@ -361,19 +367,11 @@ pub mod upstream_http_protocol_options {
             Http2ProtocolOptions(super::super::Http2ProtocolOptions),
         }
     }
-    #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-    pub struct AutoHttpConfig {
-        #[prost(message, optional, tag = "1")]
-        pub http_protocol_options: ::core::option::Option<super::Empty>,
-        #[prost(message, optional, tag = "2")]
-        pub http2_protocol_options: ::core::option::Option<super::Http2ProtocolOptions>,
-    }
     #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Oneof)]
     pub enum UpstreamProtocolOptions {
+        /// ALPN cannot choose (`auto_config`): Envoy refuses that for clusters in which some endpoints take plain text.
         #[prost(message, tag = "3")]
         ExplicitHttpConfig(ExplicitHttpConfig),
-        #[prost(message, tag = "5")]
-        AutoConfig(AutoHttpConfig),
     }
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -394,8 +392,65 @@ pub struct UpstreamTlsContext {
     #[prost(string, tag = "2")]
     pub sni: ::prost::alloc::string::String,
 }
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TlsParameters {
+    #[prost(enumeration = "tls_parameters::TlsProtocol", tag = "1")]
+    pub tls_minimum_protocol_version: i32,
+    #[prost(enumeration = "tls_parameters::TlsProtocol", tag = "2")]
+    pub tls_maximum_protocol_version: i32,
+}
+/// Nested message and enum types in `TlsParameters`.
+pub mod tls_parameters {
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
+    #[repr(i32)]
+    pub enum TlsProtocol {
+        TlsAuto = 0,
+        TlSv10 = 1,
+        TlSv11 = 2,
+        TlSv12 = 3,
+        TlSv13 = 4,
+    }
+    impl TlsProtocol {
+        /// String value of the enum field names used in the ProtoBuf definition.
+        ///
+        /// The values are not transformed in any way and thus are considered stable
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+        pub fn as_str_name(&self) -> &'static str {
+            match self {
+                Self::TlsAuto => "TLS_AUTO",
+                Self::TlSv10 => "TLSv1_0",
+                Self::TlSv11 => "TLSv1_1",
+                Self::TlSv12 => "TLSv1_2",
+                Self::TlSv13 => "TLSv1_3",
+            }
+        }
+        /// Creates an enum from field names used in the ProtoBuf definition.
+        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+            match value {
+                "TLS_AUTO" => Some(Self::TlsAuto),
+                "TLSv1_0" => Some(Self::TlSv10),
+                "TLSv1_1" => Some(Self::TlSv11),
+                "TLSv1_2" => Some(Self::TlSv12),
+                "TLSv1_3" => Some(Self::TlSv13),
+                _ => None,
+            }
+        }
+    }
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct CommonTlsContext {
+    #[prost(message, optional, tag = "1")]
+    pub tls_params: ::core::option::Option<TlsParameters>,
     #[prost(string, repeated, tag = "4")]
     pub alpn_protocols: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     #[prost(oneof = "common_tls_context::ValidationContextType", tags = "3")]
@@ -417,8 +472,6 @@ pub struct CertificateValidationContext {
     pub trusted_ca: ::core::option::Option<DataSource>,
     #[prost(message, repeated, tag = "15")]
     pub match_typed_subject_alt_names: ::prost::alloc::vec::Vec<SubjectAltNameMatcher>,
-    #[prost(message, optional, tag = "17")]
-    pub system_root_certs: ::core::option::Option<Empty>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SubjectAltNameMatcher {
@@ -553,6 +606,10 @@ pub struct Route {
     pub r#match: ::core::option::Option<RouteMatch>,
     #[prost(message, repeated, tag = "10")]
     pub response_headers_to_add: ::prost::alloc::vec::Vec<HeaderValueOption>,
+    #[prost(string, repeated, tag = "11")]
+    pub response_headers_to_remove: ::prost::alloc::vec::Vec<
+        ::prost::alloc::string::String,
+    >,
     #[prost(string, tag = "14")]
     pub name: ::prost::alloc::string::String,
     #[prost(oneof = "route::Action", tags = "2, 7")]
@@ -632,8 +689,9 @@ pub struct DirectResponseAction {
 pub struct HeaderValue {
     #[prost(string, tag = "1")]
     pub key: ::prost::alloc::string::String,
-    #[prost(bytes = "vec", tag = "3")]
-    pub raw_value: ::prost::alloc::vec::Vec<u8>,
+    /// A format: `%%` stands for `%`. Envoy 1.40 ignores `raw_value` in headers of responses.
+    #[prost(string, tag = "2")]
+    pub value: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct HeaderValueOption {
@@ -641,6 +699,9 @@ pub struct HeaderValueOption {
     pub header: ::core::option::Option<HeaderValue>,
     #[prost(enumeration = "header_value_option::HeaderAppendAction", tag = "3")]
     pub append_action: i32,
+    /// Without it, Envoy leaves a header with an empty value out.
+    #[prost(bool, tag = "4")]
+    pub keep_empty_value: bool,
 }
 /// Nested message and enum types in `HeaderValueOption`.
 pub mod header_value_option {

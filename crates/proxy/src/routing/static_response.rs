@@ -43,15 +43,18 @@ impl StaticResponse {
         Self { status, headers, body }
     }
 
-    pub(crate) fn status(&self) -> StatusCode {
+    /// The status.
+    pub fn status(&self) -> StatusCode {
         self.status
     }
 
-    pub(crate) fn headers(&self) -> &[(HeaderName, HeaderValue)] {
+    /// The headers, but for the length.
+    pub fn headers(&self) -> &[(HeaderName, HeaderValue)] {
         &self.headers
     }
 
-    pub(crate) fn body(&self) -> &Bytes {
+    /// The body.
+    pub fn body(&self) -> &Bytes {
         &self.body
     }
 }

@@ -134,6 +134,15 @@ pub struct RouteTable<T> {
     rules: Vec<Rule<T>>,
 }
 
+/// The rules for the requests of one host pattern that no more specific pattern matches.
+#[derive(Debug)]
+pub struct HostRules<'a, T> {
+    /// The pattern.
+    pub host: HostPattern,
+    /// The path prefix of each rule, without a trailing slash, and the rule. The first one whose path and headers match wins.
+    pub rules: Vec<(&'a str, &'a Rule<T>)>,
+}
+
 #[derive(Debug, Default)]
 struct Hosts {
     exact: HashMap<String, Paths>,
@@ -218,6 +227,40 @@ impl<T> RouteTable<T> {
     /// All rules, in the given order.
     pub fn rules(&self) -> &[Rule<T>] {
         &self.rules
+    }
+
+    /// Each host pattern with the rules that its requests may match, in the order in which they are tried. For proxies that know
+    /// no wider pattern once a host matches, and no owners.
+    pub fn hosts(&self) -> Vec<HostRules<'_, T>> {
+        let Hosts { exact, below, any, .. } = &self.hosts;
+        let exact = exact.iter().map(|(name, paths)| (HostPattern::Exact(name.clone()), paths));
+        let below = below.iter().map(|(name, paths)| (HostPattern::Below(name.clone()), paths));
+        let any = any.owner.as_ref().map(|_| (HostPattern::Any, any));
+        let all = exact.chain(below).chain(any);
+        let mut hosts: Vec<_> = all.map(|(host, own)| self.host_rules(host, own)).collect();
+        hosts.sort_by_cached_key(|one| one.host.to_string());
+        hosts
+    }
+
+    fn host_rules<'a>(&'a self, host: HostPattern, own: &'a Paths) -> HostRules<'a, T> {
+        let Hosts { below, any, deepest_wildcard, .. } = &self.hosts;
+        let name = match &host {
+            HostPattern::Exact(name) | HostPattern::Below(name) => name.as_str(),
+            HostPattern::Any => "",
+        };
+        let wider = wildcards(name, *deepest_wildcard).filter_map(|name| below.get(name));
+        let any = (host != HostPattern::Any).then_some(any);
+        let patterns = [own].into_iter().chain(wider).chain(any).filter(|paths| paths.owner == own.owner);
+        let mut rules = Vec::new();
+        for paths in patterns {
+            let mut prefixes: Vec<_> = paths.by_prefix.iter().collect();
+            prefixes.sort_unstable_by_key(|(prefix, _)| (Reverse(prefix.len()), *prefix));
+            for (prefix, places) in prefixes {
+                let found = places.iter().filter_map(|&place| self.rules.get(place));
+                rules.extend(found.map(|rule| (prefix.as_str(), rule)));
+            }
+        }
+        HostRules { host, rules }
     }
 
     /// The rule for a request: of all that match, the one with the most specific host, then the longest path, then the most

@@ -91,6 +91,7 @@ pub(crate) const LAYERS: &[(&str, &[&[&str]])] = &[
             // Every other room is a role.
             &["*"],
             &["data_plane", "xds_listener"],
+            &["envoy"],
             &["role"],
             &["admin", "certificates", "cluster_events", "listeners", "logging", "settings"],
             &["failure", "process", "rouse_yaml", "token_check"],

@@ -1,0 +1,264 @@
+//! The task that keeps the resources for Envoys up to date: all inputs are one value, and each change is one update of the cache.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use rouse_core::endpoint::{PortName, ServiceId};
+use rouse_core::envoy::{EnvoyEndpoint, EnvoyHealth, EnvoyTarget, GatewayUse, endpoints};
+use rouse_core::registry::Registry;
+use rouse_core::snapshot::Snapshot;
+use rouse_grpc::xds::cache::{ResourceCache, ResourceChange};
+use rouse_grpc::xds::names::cluster_name;
+use rouse_grpc::xds::resource_type::ResourceType;
+use rouse_grpc::xds::resources::{self, ClusterSpec, PodProtocol};
+use tokio::sync::watch;
+
+use super::ROUTE_CONFIGURATION;
+use super::translate::{EnvoyBackend, EnvoyRoutes, GATEWAYS_CLUSTER};
+
+/// What the resources follow from, besides the state of the services.
+#[derive(Debug, Clone, Default)]
+struct Inputs {
+    routes: Arc<EnvoyRoutes>,
+    /// Where the gateways take requests.
+    gateways: Arc<[SocketAddr]>,
+    /// The services whose new requests go to the gateways, because their pods are about to be removed.
+    parked: Arc<BTreeSet<ServiceId>>,
+    /// Grows with each change.
+    revision: u64,
+}
+
+/// Changes what Envoys get.
+#[derive(Debug, Clone)]
+pub(crate) struct EnvoyView {
+    inputs: watch::Sender<Inputs>,
+    /// The revision of the inputs that the cache has.
+    published: watch::Receiver<u64>,
+}
+
+impl EnvoyView {
+    /// Replaces the routes.
+    pub(crate) fn set_routes(&self, routes: EnvoyRoutes) {
+        self.change(|inputs| {
+            let changed = *inputs.routes != routes;
+            if changed {
+                inputs.routes = Arc::new(routes);
+            }
+            changed
+        });
+    }
+
+    /// Replaces the addresses of the gateways.
+    pub(crate) fn set_gateways(&self, mut gateways: Vec<SocketAddr>) {
+        gateways.sort_unstable();
+        gateways.dedup();
+        self.change(|inputs| {
+            let changed = *inputs.gateways != *gateways;
+            if changed {
+                inputs.gateways = gateways.into();
+            }
+            changed
+        });
+    }
+
+    /// Sends new requests of a service to the gateways (`parked`), or to its pods again. Returns once the cache has it.
+    pub(crate) async fn park(&self, service: &ServiceId, parked: bool) {
+        self.change(|inputs| {
+            let all = Arc::make_mut(&mut inputs.parked);
+            if parked { all.insert(service.clone()) } else { all.remove(service) }
+        });
+        self.published().await;
+    }
+
+    /// Waits until the cache has all that was changed before this call: inputs, and snapshots of services.
+    pub(crate) async fn settled(&self) {
+        self.change(|_| true);
+        self.published().await;
+    }
+
+    async fn published(&self) {
+        let revision = self.inputs.borrow().revision;
+        // Fails only if the publisher has ended, and then nothing is published any more.
+        self.published.clone().wait_for(|published| *published >= revision).await.ok();
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Inputs) -> bool) {
+        self.inputs.send_if_modified(|inputs| {
+            let changed = change(inputs);
+            inputs.revision += u64::from(changed);
+            changed
+        });
+    }
+}
+
+/// Keeps a cache up to date.
+#[derive(Debug)]
+pub(crate) struct EnvoyPublisher {
+    registry: Arc<Registry>,
+    cache: Arc<ResourceCache>,
+    /// The most requests, connections and waiting requests of a cluster.
+    most_requests: u32,
+    inputs: watch::Receiver<Inputs>,
+    published: watch::Sender<u64>,
+    /// The ports of each service that the cache has endpoints of.
+    ports: BTreeMap<ServiceId, BTreeSet<PortName>>,
+    /// The inputs that the cache has.
+    seen: Inputs,
+}
+
+impl EnvoyPublisher {
+    /// A publisher without routes and gateways, and what changes them.
+    pub(crate) fn new(
+        registry: Arc<Registry>,
+        cache: Arc<ResourceCache>,
+        most_requests: u32,
+    ) -> (Self, EnvoyView) {
+        let inputs = watch::Sender::new(Inputs::default());
+        let (published, receiver) = watch::channel(0);
+        let view = EnvoyView { inputs: inputs.clone(), published: receiver };
+        let publisher = Self {
+            registry,
+            cache,
+            most_requests,
+            inputs: inputs.subscribe(),
+            published,
+            ports: BTreeMap::new(),
+            seen: Inputs::default(),
+        };
+        (publisher, view)
+    }
+
+    /// Publishes until the last [`EnvoyView`] is dropped.
+    pub(crate) async fn run(mut self) {
+        // Subscribe before reading: the first call returns all services.
+        let mut changes = self.registry.subscribe();
+        let mut first = true;
+        loop {
+            let mut services = BTreeSet::new();
+            if !first {
+                tokio::select! {
+                    ended = self.inputs.changed() => if ended.is_err() { return },
+                    changed = changes.changed() => services = changed,
+                }
+            }
+            // Inputs before services: a service that a route leads to is then known, and both get into one update.
+            let inputs = self.inputs.borrow_and_update().clone();
+            services.append(&mut changes.take());
+            self.publish(&inputs, services, first);
+            first = false;
+            self.published.send_replace(inputs.revision);
+        }
+    }
+
+    /// Writes what has changed into the cache, in one update.
+    fn publish(&mut self, inputs: &Inputs, mut services: BTreeSet<ServiceId>, first: bool) {
+        let mut all = Vec::new();
+        let before = std::mem::replace(&mut self.seen, inputs.clone());
+        if first || before.routes != inputs.routes {
+            self.routes(&before.routes, &inputs.routes, first, &mut all);
+            services.extend(moved(&before.routes, &inputs.routes));
+        }
+        services.extend(before.parked.symmetric_difference(&inputs.parked).cloned());
+        if first || before.gateways != inputs.gateways {
+            let uses = inputs.routes.backends.iter();
+            services.extend(uses.map(|((service, _), _)| service.clone()));
+            all.push(set(ResourceType::Endpoints, GATEWAYS_CLUSTER.into(), gateways(&inputs.gateways)));
+        }
+        for service in services {
+            self.service(&service, inputs, &mut all);
+        }
+        self.cache.update(all);
+    }
+
+    /// Clusters and routes.
+    fn routes(&self, before: &EnvoyRoutes, now: &EnvoyRoutes, first: bool, all: &mut Vec<ResourceChange>) {
+        for ((service, port), backend) in &now.backends {
+            let known = before.backends.get(&(service.clone(), port.clone()));
+            if known.is_none_or(|known| known.protocol != backend.protocol || known.tls != backend.tls) {
+                let spec = self.cluster(cluster_name(service, port), backend);
+                all.push(set(ResourceType::Cluster, spec.name.clone(), resources::cluster(&spec)));
+            }
+        }
+        for (service, port) in before.backends.keys().filter(|key| !now.backends.contains_key(key)) {
+            all.push(remove(ResourceType::Cluster, cluster_name(service, port)));
+        }
+        if first {
+            let backend = EnvoyBackend {
+                protocol: PodProtocol::Http1,
+                tls: None,
+                gateway_use: GatewayUse { always: true, ..GatewayUse::default() },
+            };
+            let spec = self.cluster(GATEWAYS_CLUSTER.into(), &backend);
+            all.push(set(ResourceType::Cluster, spec.name.clone(), resources::cluster(&spec)));
+        }
+        if first || before.hosts != now.hosts {
+            let encoded = resources::routes(ROUTE_CONFIGURATION, &now.hosts);
+            all.push(set(ResourceType::Routes, ROUTE_CONFIGURATION.into(), encoded));
+        }
+    }
+
+    fn cluster(&self, name: Arc<str>, backend: &EnvoyBackend) -> ClusterSpec {
+        let EnvoyBackend { protocol, tls, .. } = backend.clone();
+        ClusterSpec { name, protocol, tls, most_requests: self.most_requests }
+    }
+
+    /// The endpoints of all ports of one service.
+    fn service(&mut self, id: &ServiceId, inputs: &Inputs, all: &mut Vec<ResourceChange>) {
+        let first_port = (id.clone(), PortName::default());
+        let routed = inputs.routes.backends.range(first_port..).take_while(|((service, _), _)| service == id);
+        let routed: BTreeMap<&PortName, &EnvoyBackend> = routed.map(|((_, port), it)| (port, it)).collect();
+        let snapshot = self.registry.get(id).map(|service| Arc::clone(&service.snapshot())).unwrap_or_default();
+        let known = snapshot.ports.iter().map(|port| port.name());
+        let ports: BTreeSet<PortName> = known.chain(routed.keys().copied()).cloned().collect();
+        let parked = inputs.parked.contains(id);
+        for port in &ports {
+            let backend = routed.get(port).copied();
+            let listed = list(&snapshot, port, backend, parked, &inputs.gateways);
+            let name = cluster_name(id, port);
+            let over_tls = backend.is_some_and(|backend| backend.tls.is_some());
+            let encoded = resources::endpoints(&name, &listed, over_tls);
+            all.push(set(ResourceType::Endpoints, name, encoded));
+        }
+        let before = match ports.is_empty() {
+            true => self.ports.remove(id),
+            false => self.ports.insert(id.clone(), ports.clone()),
+        };
+        for gone in before.unwrap_or_default().difference(&ports) {
+            all.push(remove(ResourceType::Endpoints, cluster_name(id, gone)));
+        }
+    }
+}
+
+/// The endpoints of a port. Without a route, no gateway takes its requests.
+fn list(
+    snapshot: &Snapshot,
+    port: &PortName,
+    backend: Option<&EnvoyBackend>,
+    parked: bool,
+    gateways: &[SocketAddr],
+) -> Vec<EnvoyEndpoint> {
+    let gateway_use = backend.map(|backend| GatewayUse { parked, ..backend.gateway_use });
+    endpoints(snapshot, port, gateway_use.unwrap_or_default(), gateways)
+}
+
+/// The endpoints of the cluster of the gateways.
+fn gateways(addresses: &[SocketAddr]) -> bytes::Bytes {
+    let healthy =
+        |address: &SocketAddr| EnvoyEndpoint { target: EnvoyTarget::Gateway(*address), health: EnvoyHealth::Healthy };
+    resources::endpoints(GATEWAYS_CLUSTER, &addresses.iter().map(healthy).collect::<Vec<_>>(), false)
+}
+
+/// The services whose use of the gateways, or of TLS, differs.
+fn moved<'a>(before: &'a EnvoyRoutes, now: &'a EnvoyRoutes) -> impl Iterator<Item = ServiceId> + use<'a> {
+    let keys = before.backends.keys().chain(now.backends.keys());
+    keys.filter(|key| before.backends.get(key) != now.backends.get(key)).map(|(service, _)| service.clone())
+}
+
+fn set(kind: ResourceType, name: Arc<str>, encoded: bytes::Bytes) -> ResourceChange {
+    ResourceChange { kind, name, encoded: Some(encoded) }
+}
+
+fn remove(kind: ResourceType, name: Arc<str>) -> ResourceChange {
+    ResourceChange { kind, name, encoded: None }
+}
