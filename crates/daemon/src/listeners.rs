@@ -1,4 +1,4 @@
-//! Opens the sockets of a command (requests, requests over TLS, admin API, registrations), all or none, before it starts pods or watches.
+//! Opens the sockets of a command (requests, requests over TLS, admin API, registrations, Envoys), all or none, before it starts pods or watches.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,6 +21,8 @@ pub struct ListenAddresses {
     pub admin: SocketAddr,
     /// For registrations of pods.
     pub register: Option<SocketAddr>,
+    /// For Envoys.
+    pub xds: Option<SocketAddr>,
 }
 
 /// The purpose of a listener.
@@ -30,6 +32,7 @@ pub(crate) enum Purpose {
     Secure,
     Admin,
     Register,
+    Xds,
 }
 
 /// The open sockets.
@@ -40,6 +43,8 @@ pub(crate) struct Listeners {
     admin: Listener,
     /// For registrations. The role takes it.
     pub(crate) register: Option<Listener>,
+    /// For Envoys. The role takes it.
+    pub(crate) xds: Option<Listener>,
     /// How the connections of all listeners for requests begin, apart from TLS.
     pub(crate) options: ListenerOptions,
 }
@@ -56,7 +61,8 @@ impl Listeners {
         let none = || CommandError::Failed("cannot listen on the admin address".to_owned());
         let admin = open(&[addresses.admin], Purpose::Admin)?.pop().ok_or_else(none)?;
         let register = open(addresses.register.as_slice(), Purpose::Register)?.pop();
-        Ok(Self { plain, secure, admin, register, options: ListenerOptions::default() })
+        let xds = open(addresses.xds.as_slice(), Purpose::Xds)?.pop();
+        Ok(Self { plain, secure, admin, register, xds, options: ListenerOptions::default() })
     }
 
     /// The addresses with the ports that the system chose.
@@ -66,12 +72,13 @@ impl Listeners {
             secure: self.secure.iter().map(Listener::address).collect(),
             admin: self.admin.address(),
             register: self.register.as_ref().map(Listener::address),
+            xds: self.xds.as_ref().map(Listener::address),
         }
     }
 
     /// The sockets themselves: those for requests, and the admin's.
     pub(crate) fn into_parts(self, tls: Option<&Arc<ServerTls>>) -> (Vec<ProxyListener>, Listener) {
-        let Self { plain, secure, admin, options, register: _ } = self;
+        let Self { plain, secure, admin, options, register: _, xds: _ } = self;
         let with_tls = options.clone().with_tls(tls);
         let plain = plain.into_iter().map(|listener| ProxyListener { listener, options: options.clone() });
         let secure = secure.into_iter().map(|listener| ProxyListener { listener, options: with_tls.clone() });

@@ -8,9 +8,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use rouse_core::host::Host;
-
-/// The port of xDS, unless a server says otherwise.
-pub const DEFAULT_XDS_PORT: u16 = 18000;
+use rouse_daemon::xds::settings::DEFAULT_XDS_PORT;
 
 /// The text at the end of `rouse xds bootstrap --help`.
 pub const HELP: &str = "\
@@ -96,7 +94,9 @@ fn server(text: &str) -> Result<XdsServerAddress, String> {
     let port = NonZeroU16::new(host.port().unwrap_or(DEFAULT_XDS_PORT)).ok_or_else(expected)?;
     let ip: Option<IpAddr> = host.name().trim_matches(['[', ']']).parse().ok();
     if ip.is_some_and(|ip| ip.is_unspecified()) {
-        return Err(format!("{text} is where a server listens, not where it is: name its host or its address"));
+        return Err(format!(
+            "{text} is where a server listens, not where it is: name its host or its address"
+        ));
     }
     let host = ip.map_or_else(|| XdsServerHost::Name(host.name().to_owned()), XdsServerHost::Ip);
     Ok(XdsServerAddress { host, port })
@@ -114,7 +114,8 @@ fn listen(text: &str) -> Result<StaticListener, String> {
 fn loopback(text: &str) -> Result<SocketAddr, String> {
     let address: Option<SocketAddr> = text.parse().ok();
     address.filter(|address| address.ip().is_loopback()).ok_or_else(|| {
-        "expected an address on loopback, like 127.0.0.1:9901: Envoy's admin API has no authentication".to_owned()
+        "expected an address on loopback, like 127.0.0.1:9901: Envoy's admin API has no authentication"
+            .to_owned()
     })
 }
 

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 
 use anstyle::{AnsiColor, Style};
 
-pub use args::{BootstrapArgs, DEFAULT_XDS_PORT, HELP, StaticListener, XdsServerAddress, XdsServerHost};
+pub use args::{BootstrapArgs, HELP, StaticListener, XdsServerAddress, XdsServerHost};
 
 use crate::{CommandError, Streams};
 

@@ -56,7 +56,10 @@ cluster_manager:
 ";
 
 fn listener(address: SocketAddr) -> String {
-    format!("  listeners:\n  - name: rouse_static\n    address:\n      socket_address: {}\n{FILTERS}", socket(address))
+    format!(
+        "  listeners:\n  - name: rouse_static\n    address:\n      socket_address: {}\n{FILTERS}",
+        socket(address)
+    )
 }
 
 /// The routes are the ones that Rouse publishes under the name `rouse`. A WebSocket or a long answer may be silent for an hour.

@@ -208,7 +208,8 @@ impl EnvoyPublisher {
         let first_port = (id.clone(), PortName::default());
         let routed = inputs.routes.backends.range(first_port..).take_while(|((service, _), _)| service == id);
         let routed: BTreeMap<&PortName, &EnvoyBackend> = routed.map(|((_, port), it)| (port, it)).collect();
-        let snapshot = self.registry.get(id).map(|service| Arc::clone(&service.snapshot())).unwrap_or_default();
+        let snapshot =
+            self.registry.get(id).map(|service| Arc::clone(&service.snapshot())).unwrap_or_default();
         let known = snapshot.ports.iter().map(|port| port.name());
         let ports: BTreeSet<PortName> = known.chain(routed.keys().copied()).cloned().collect();
         let parked = inputs.parked.contains(id);
@@ -244,8 +245,10 @@ fn list(
 
 /// The endpoints of the cluster of the gateways.
 fn gateways(addresses: &[SocketAddr]) -> bytes::Bytes {
-    let healthy =
-        |address: &SocketAddr| EnvoyEndpoint { target: EnvoyTarget::Gateway(*address), health: EnvoyHealth::Healthy };
+    let healthy = |address: &SocketAddr| EnvoyEndpoint {
+        target: EnvoyTarget::Gateway(*address),
+        health: EnvoyHealth::Healthy,
+    };
     resources::endpoints(GATEWAYS_CLUSTER, &addresses.iter().map(healthy).collect::<Vec<_>>(), false)
 }
 

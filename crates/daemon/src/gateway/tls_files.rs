@@ -10,12 +10,13 @@ use super::load_reports;
 use super::registration::{self, RegistrationFiles};
 use super::settings::{
     ClientAuthMode, TLS_CERT, TLS_CERT_DIR, TLS_CLIENT_AUTH, TLS_CLIENT_CA, TLS_KEY, TLS_LISTEN,
-    TLS_MAX_VERSION, TLS_MIN_VERSION,
+    TLS_MAX_VERSION, TLS_MIN_VERSION, XDS_LISTEN,
 };
 use super::upstream::Upstreams;
 use crate::certificates::{CertificateFiles, Certificates, HTTPS, OpenError};
 use crate::rouse_yaml::Cert;
 use crate::settings::about_file;
+use crate::xds_listener::files::{self, XdsFiles};
 
 /// The opened certificates, and warnings about them.
 #[derive(Debug, Default)]
@@ -26,13 +27,15 @@ pub(super) struct LoadedCertificates {
     pub(super) warnings: Vec<Warning>,
     /// The files of the registration listener.
     pub(super) registration: RegistrationFiles,
+    /// The files of the listener for Envoys.
+    pub(super) xds: XdsFiles,
 }
 
 impl LoadedCertificates {
     /// All warnings.
     pub(super) fn warnings(&self) -> impl Iterator<Item = &Warning> {
         let of_listeners = self.certificates.iter().flat_map(Certificates::warnings);
-        of_listeners.chain(&self.warnings).chain(&self.registration.warnings)
+        of_listeners.chain(&self.warnings).chain(&self.registration.warnings).chain(&self.xds.warnings)
     }
 
     /// The TLS listeners, each with its name in metrics.
@@ -73,6 +76,9 @@ pub(super) fn open(values: &Values) -> Result<LoadedCertificates, Problems> {
     }
     opened.warnings.extend(load_reports::read_roots(values, &mut problems));
     opened.registration = registration::open(values, &mut problems);
+    if values.get(&XDS_LISTEN).is_some() {
+        opened.xds = files::open(values, &mut problems);
+    }
     Problems::none_in(problems, opened)
 }
 

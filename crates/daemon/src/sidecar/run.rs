@@ -68,6 +68,7 @@ fn open_listeners(values: &Values) -> Result<Listeners, CommandError> {
         secure: Vec::new(),
         admin: values.get(&set::ADMIN),
         register: None,
+        xds: None,
     };
     Listeners::open(&addresses, |error, purpose| {
         let flag = if purpose == Purpose::Admin { "--admin" } else { "--listen" };

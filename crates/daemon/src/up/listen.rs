@@ -21,6 +21,7 @@ pub(super) fn open(values: &Values, config: &Config) -> Result<Listeners, Comman
         admin: values.get(&ADMIN).unwrap_or(config.admin),
         // Any free port: only the sidecars of this run use it.
         register: Some(loopback(0)),
+        xds: None,
     };
     distinct(addresses.plain.iter().chain(&addresses.secure).chain([&addresses.admin]))?;
     Listeners::open(&addresses, refused)
@@ -45,6 +46,7 @@ fn refused(error: &BindError, purpose: Purpose) -> CommandError {
     let flag = match purpose {
         Purpose::Plain => "--listen",
         Purpose::Admin => "--admin",
+        Purpose::Xds => return CommandError::Failed(format!("{error}\n  Envoys connect there")),
         Purpose::Register => return CommandError::Failed(format!("{error}\n  sidecars register there")),
         Purpose::Secure => {
             return CommandError::Failed(format!("{error}\n  the address is set by tls.listen in the file"));

@@ -57,10 +57,7 @@ pub fn command(args: &XdsArgs, out: &mut dyn Write, err: &mut dyn Write) -> Resu
 }
 
 /// Reads and checks the settings, and returns them with warnings.
-pub fn read_settings(
-    args: &XdsArgs,
-    env: &Environment,
-) -> Result<(Values, Vec<SettingWarning>), Problems> {
+pub fn read_settings(args: &XdsArgs, env: &Environment) -> Result<(Values, Vec<SettingWarning>), Problems> {
     let (values, mut reading) = rouse_config::settings::read(&args.flags, env, None, |_| Ok(String::new()));
     check::together(&values, &mut reading);
     reading.finish(values)

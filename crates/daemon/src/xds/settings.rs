@@ -3,12 +3,14 @@
 
 use std::net::SocketAddr;
 
-use rouse_config::settings::{Address, Group, PrivateAddress, Setting, SettingsTable};
+use rouse_config::settings::{Address, Group, PrivateAddress, Setting, SettingsTable, Values};
+use rouse_kube::cluster::ClusterSettings;
+use rouse_net::clock::TokioClock;
 
 use crate::gateway::settings::{
-    ALLOW_MANUAL_ENDPOINTS, ASSIGNED_HOSTS, CLUSTER_DOMAIN, DIRECT_POD_ROUTING, HOST_OVERLAP,
-    MANUAL_ENDPOINTS_OF, MAX_HOLDS, REPORT_CA, REPORT_TO, REPORT_TOKEN, REQUEST_TIMEOUT, UPSTREAM_CA,
-    UPSTREAM_TLS, WATCH_NAMESPACE,
+    self as of_gateway, ALLOW_MANUAL_ENDPOINTS, ASSIGNED_HOSTS, CLUSTER_DOMAIN, DIRECT_POD_ROUTING,
+    HOST_OVERLAP, MANUAL_ENDPOINTS_OF, MAX_HOLDS, REPORT_CA, REPORT_TO, REPORT_TOKEN, REQUEST_TIMEOUT,
+    UPSTREAM_CA, UPSTREAM_TLS, WATCH_NAMESPACE,
 };
 use crate::logging::{LOG_FORMAT, LOG_LEVEL};
 use crate::settings::{CONTEXT, KUBECONFIG, everywhere, loopback};
@@ -16,6 +18,9 @@ pub use crate::xds_listener::settings::{
     ENVOY_LISTEN, GATEWAYS, POD_NAMESPACE, XDS_CLIENT_CA, XDS_CLIENT_SAN, XDS_INSECURE, XDS_TLS_CERT,
     XDS_TLS_KEY,
 };
+
+/// The port of xDS, unless a setting says otherwise.
+pub const DEFAULT_XDS_PORT: u16 = 18000;
 
 /// The table of `rouse xds`.
 pub static TABLE: SettingsTable = SettingsTable {
@@ -41,8 +46,11 @@ static LISTENING: Group = Group {
 
 static REPORTS: Group = Group { title: "Load reports", settings: &[&REPORT_TO, &REPORT_CA, &REPORT_TOKEN] };
 
+/// The title of the settings that must have the values of the gateways.
+pub const SHARED: &str = "As for the gateways";
+
 static ROUTING: Group = Group {
-    title: "As for the gateways",
+    title: SHARED,
     settings: &[
         &DIRECT_POD_ROUTING,
         &ALLOW_MANUAL_ENDPOINTS,
@@ -58,8 +66,7 @@ static ROUTING: Group = Group {
     ],
 };
 
-static OBSERVABILITY: Group =
-    Group { title: "Observability", settings: &[&ADMIN, &LOG_FORMAT, &LOG_LEVEL] };
+static OBSERVABILITY: Group = Group { title: "Observability", settings: &[&ADMIN, &LOG_FORMAT, &LOG_LEVEL] };
 
 static KUBERNETES: Group = Group { title: "Kubernetes", settings: &[&POD_NAMESPACE, &KUBECONFIG, &CONTEXT] };
 
@@ -67,7 +74,7 @@ static KUBERNETES: Group = Group { title: "Kubernetes", settings: &[&POD_NAMESPA
 pub static XDS_LISTEN: Setting<SocketAddr> = Setting::new(
     "xds-listen",
     &Address,
-    || everywhere(18000),
+    || everywhere(DEFAULT_XDS_PORT),
     "The address to listen on for Envoys: delta ADS, and EDS alone, over TLS with client certificates",
 );
 
@@ -78,3 +85,11 @@ pub static ADMIN: Setting<SocketAddr> = Setting::new(
     || loopback(9090),
     "The address of the admin API and the metrics: loopback, or in a pod the pod's own address",
 );
+
+/// The settings of the Kubernetes engine: those of a gateway that reads only.
+pub(super) fn cluster(values: &Values, clock: TokioClock) -> ClusterSettings {
+    let mut settings = of_gateway::cluster_settings(values, Vec::new(), clock);
+    settings.wakes = false;
+    settings.routes.write_status = false;
+    settings
+}

@@ -4,7 +4,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use rouse_config::settings::{AnySetting, Problem, Values};
-use rouse_net::tls::{Alpn, CertEntry, ClientAuth, Identity, LoadError, Pem, ServerSettings, ServerTls, Warning};
+use rouse_net::tls::{
+    Alpn, CertEntry, ClientAuth, Identity, LoadError, Pem, ServerSettings, ServerTls, Warning,
+};
 
 use super::settings::{XDS_CLIENT_CA, XDS_TLS_CERT, XDS_TLS_KEY};
 use crate::settings::about_file;
@@ -27,8 +29,7 @@ pub(crate) fn open(values: &Values, problems: &mut Vec<Problem>) -> XdsFiles {
     let entry = CertEntry { identity, names: Vec::new() };
     let client_auth =
         values.get(&XDS_CLIENT_CA).map_or(ClientAuth::None, |ca| ClientAuth::Required(Pem::File(ca)));
-    let settings =
-        ServerSettings { alpn: vec![Alpn::H2], client_auth, ..ServerSettings::new(vec![entry]) };
+    let settings = ServerSettings { alpn: vec![Alpn::H2], client_auth, ..ServerSettings::new(vec![entry]) };
     match ServerTls::new(settings) {
         Ok((tls, warnings)) => XdsFiles { tls: Some(Arc::new(tls)), warnings },
         Err(error) => {

@@ -11,18 +11,6 @@ use rouse_kube::autoscale::GATEWAY_SERVICE;
 const PATH: FilePath = FilePath { placeholder: "PATH" };
 const FILE: FilePath = FilePath { placeholder: "FILE" };
 
-/// All of them but the address, which has another default in each role.
-pub(crate) const SETTINGS: [&dyn AnySetting; 8] = [
-    &XDS_TLS_CERT,
-    &XDS_TLS_KEY,
-    &XDS_CLIENT_CA,
-    &XDS_CLIENT_SAN,
-    &XDS_INSECURE,
-    &ENVOY_LISTEN,
-    &GATEWAYS,
-    &POD_NAMESPACE,
-];
-
 /// `--xds-tls-cert`.
 pub static XDS_TLS_CERT: Setting<Option<PathBuf>> = Setting::optional(
     "xds-tls-cert",
