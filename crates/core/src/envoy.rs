@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use crate::endpoint::{Endpoint, PortName, State};
-use crate::snapshot::Snapshot;
+use crate::snapshot::{PortView, Snapshot};
 
 /// An endpoint's `health_status` in Envoy's terms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -96,7 +96,7 @@ pub fn endpoints(
 ) -> Vec<EnvoyEndpoint> {
     // A hard limit per pod cannot hold if many Envoys dial the pods.
     let always = gateway_use.always || snapshot.concurrency.limit.is_some();
-    let pods: &[Arc<Endpoint>] = snapshot.port(port).map(|view| view.endpoints()).unwrap_or_default();
+    let pods: &[Arc<Endpoint>] = snapshot.port(port).map(PortView::endpoints).unwrap_or_default();
     let best = pods.iter().map(|pod| pod.state).max().unwrap_or(State::Gone);
     let by_gateways =
         !gateways.is_empty() && gateway_use.without_pods && (best < State::Ready || gateway_use.parked);

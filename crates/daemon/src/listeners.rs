@@ -1,4 +1,5 @@
-//! Opens the sockets of a command (requests, requests over TLS, admin API, registrations, Envoys), all or none, before it starts pods or watches.
+//! Opens the sockets of a command (requests, requests over TLS, admin API, registrations, xDS), all or none, before it starts pods or
+//! watches.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,7 +22,7 @@ pub struct ListenAddresses {
     pub admin: SocketAddr,
     /// For registrations of pods.
     pub register: Option<SocketAddr>,
-    /// For Envoys.
+    /// For Envoys that fetch their configuration.
     pub xds: Option<SocketAddr>,
 }
 

@@ -4,6 +4,8 @@
 pub mod api_server;
 #[cfg(feature = "certificates")]
 pub mod certificates;
+#[cfg(feature = "envoy")]
+pub mod envoy;
 pub mod fakes;
 pub mod generated_docs;
 pub mod halted_writer;

@@ -99,10 +99,7 @@ impl GatewayRole {
         console: &Console,
     ) -> Result<Self, CommandError> {
         let addresses = listeners.addresses();
-        for warning in opened.warnings.iter().chain(&opened.registration.warnings).chain(&opened.xds.warnings)
-        {
-            console.warn(&warning.to_string());
-        }
+        opened.at_start().for_each(|warning| console.warn(&warning.to_string()));
         let kubeconfig = values.get(&shared::KUBECONFIG);
         let context = values.get(&shared::CONTEXT);
         let connect = || connect::connect(kubeconfig.as_deref(), context.as_deref());
@@ -111,7 +108,7 @@ impl GatewayRole {
         if listeners.register.is_some() {
             settings.registration_client = Some(connect().await?);
         }
-        let cluster = Cluster::new(client, settings);
+        let cluster = Cluster::new(client.clone(), settings);
         let access = access_log(values)?;
         let proxy = set::proxy_settings(values, clock, access.clone());
         let names = if values.get(&set::KEDA_COMPAT) { MetricNames::WithKeda } else { MetricNames::Own };
@@ -127,13 +124,9 @@ impl GatewayRole {
             .map(|listener| (listener, opened.registration, RegistrationMetrics::new(&mut plane.metrics)));
         let reported = ReportedRoutes::default();
         let reports = load_reports::client(values, (&plane.registry, &reported), clock, &mut plane.metrics)?;
-        let xds = match listeners.xds.take() {
-            Some(listener) => {
-                let socket = (listener, opened.xds);
-                Some(xds(values, socket, connect().await?, (&mut plane, &addresses))?)
-            }
-            None => None,
-        };
+        let xds = listeners.xds.take();
+        let xds =
+            xds.map(|listener| xds_start(values, (listener, opened.xds), client, (&mut plane, &addresses)));
         let upstreams = Upstreams::new(values);
         let configs = Arc::clone(upstreams.configs());
         let defaults =
@@ -157,7 +150,7 @@ impl GatewayRole {
             serving.tasks.spawn("the load reports", reports.run(serving.end.clone()));
         }
         let end = serving.end.clone();
-        let xds = xds.map(|xds| xds.spawn(&mut serving.tasks, &end));
+        let xds = xds.map(|xds| xds.spawn(&mut serving.tasks, &end)).transpose()?;
         greet(&addresses);
         Ok(Self { serving, synced: false, cluster, builder, probers, reported, access, xds })
     }
@@ -276,12 +269,12 @@ fn own_sockets(addresses: &ListenAddresses) -> Vec<SocketAddr> {
 }
 
 /// The control plane of Envoys, before it answers. This gateway is one of those that take requests.
-fn xds(
+fn xds_start(
     values: &Values,
     (listener, files): (Listener, XdsFiles),
     client: connect::Client,
     (plane, addresses): (&mut DataPlane, &ListenAddresses),
-) -> Result<XdsStart, CommandError> {
+) -> XdsStart {
     XdsStart::new(XdsParts {
         values,
         listener,

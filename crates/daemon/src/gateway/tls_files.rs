@@ -32,16 +32,22 @@ pub(super) struct LoadedCertificates {
 }
 
 impl LoadedCertificates {
+    /// The warnings that the start reports; those of the TLS listeners are reported by their watch.
+    pub(super) fn at_start(&self) -> impl Iterator<Item = &Warning> {
+        self.warnings.iter().chain(&self.registration.warnings).chain(&self.xds.warnings)
+    }
+
     /// All warnings.
     pub(super) fn warnings(&self) -> impl Iterator<Item = &Warning> {
         let of_listeners = self.certificates.iter().flat_map(Certificates::warnings);
-        of_listeners.chain(&self.warnings).chain(&self.registration.warnings).chain(&self.xds.warnings)
+        of_listeners.chain(self.at_start())
     }
 
     /// The TLS listeners, each with its name in metrics.
     pub(super) fn servers(&self) -> impl Iterator<Item = (&'static str, Arc<ServerTls>)> {
         let requests = self.certificates.iter().map(|it| (HTTPS, Arc::clone(it.server())));
-        requests.chain(self.registration.server().map(|it| ("registrations", Arc::clone(it))))
+        let registrations = self.registration.server().map(|it| ("registrations", Arc::clone(it)));
+        requests.chain(registrations).chain(self.xds.server())
     }
 }
 

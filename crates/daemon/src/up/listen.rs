@@ -1,12 +1,12 @@
 //! Opens the listeners of `rouse up` at the addresses of its flags, or else of the file.
 
 use std::io::ErrorKind;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use rouse_config::settings::Values;
 use rouse_net::listen::BindError;
 
-use super::settings::{ADMIN, LISTEN};
+use super::settings::{ADMIN, LISTEN, XDS};
 use crate::failure::CommandError;
 use crate::listeners::{ListenAddresses, Listeners, Purpose};
 use crate::rouse_yaml::Config;
@@ -21,10 +21,21 @@ pub(super) fn open(values: &Values, config: &Config) -> Result<Listeners, Comman
         admin: values.get(&ADMIN).unwrap_or(config.admin),
         // Any free port: only the sidecars of this run use it.
         register: Some(loopback(0)),
-        xds: None,
+        xds: values.get(&XDS),
     };
-    distinct(addresses.plain.iter().chain(&addresses.secure).chain([&addresses.admin]))?;
+    let own = [&addresses.admin].into_iter().chain(&addresses.xds);
+    distinct(addresses.plain.iter().chain(&addresses.secure).chain(own))?;
     Listeners::open(&addresses, refused)
+}
+
+/// Where a client of this machine reaches a listener: one on all addresses is on loopback too.
+pub(super) fn near(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        ip => ip,
+    };
+    SocketAddr::new(ip, address.port())
 }
 
 /// Rejects an address that is used twice. The file is already checked, but a flag can repeat an address of it or of another
@@ -34,7 +45,7 @@ fn distinct<'a>(addresses: impl Iterator<Item = &'a SocketAddr>) -> Result<(), C
     for &address in addresses {
         if address.port() != 0 && seen.contains(&address) {
             return Err(CommandError::Input(format!(
-                "{address} is used twice: --listen, --admin and the file's listen and admin must differ"
+                "{address} is used twice: --listen, --admin, --xds and the file's listen and admin must differ"
             )));
         }
         seen.push(address);
@@ -46,7 +57,7 @@ fn refused(error: &BindError, purpose: Purpose) -> CommandError {
     let flag = match purpose {
         Purpose::Plain => "--listen",
         Purpose::Admin => "--admin",
-        Purpose::Xds => return CommandError::Failed(format!("{error}\n  Envoys connect there")),
+        Purpose::Xds => "--xds",
         Purpose::Register => return CommandError::Failed(format!("{error}\n  sidecars register there")),
         Purpose::Secure => {
             return CommandError::Failed(format!("{error}\n  the address is set by tls.listen in the file"));

@@ -1,11 +1,12 @@
 //! The lines that `rouse up` prints. Scripts read them too, so their beginnings do not change.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 
 use rouse_local::engine::{AppEvent, AppEventKind};
 use rouse_local::output::Line;
 use rouse_proxy::routing::HostPattern;
 
+use super::listen::near;
 use super::source::{ConfigSource, DEFAULT_FILE};
 use crate::listeners::ListenAddresses;
 use crate::process::style::{BAD, BOLD, DIM, GOOD, color, colored, millis};
@@ -23,6 +24,7 @@ pub fn greeting(source: &ConfigSource, config: &Config, addresses: &ListenAddres
         addresses.secure.iter().map(|address| format!("listening on {BOLD}https://{address}{BOLD:#}")),
     );
     lines.push(format!("admin on http://{}", addresses.admin));
+    lines.extend(addresses.xds.map(|address| format!("xds for Envoys on {address}")));
     if let Some(address) = addresses.plain.first() {
         lines.extend(config.apps.iter().map(|app| invitation(app, *address)));
     }
@@ -45,12 +47,7 @@ pub fn greeting(source: &ConfigSource, config: &Config, addresses: &ListenAddres
 /// A command that sends a request to the app.
 fn invitation(app: &App, address: SocketAddr) -> String {
     let port = address.port();
-    let near = match address.ip() {
-        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
-        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
-        ip => ip,
-    };
-    let near = SocketAddr::new(near, port);
+    let near = near(address);
     let path = app.paths.first().map_or_else(|| "/".to_owned(), ToString::to_string);
     let name = colored(app.name.as_str());
     match app.hosts.first() {

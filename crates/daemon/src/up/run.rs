@@ -7,6 +7,8 @@ use std::time::Duration;
 use rouse_config::settings::Values;
 use rouse_core::hold::HoldLimits;
 use rouse_core::registry;
+use rouse_grpc::GrpcTransport;
+use rouse_grpc::xds::Access;
 use rouse_local::engine::{self, LocalEngine, SidecarLauncher};
 use rouse_local::process::Launcher;
 use rouse_net::clock::TokioClock;
@@ -23,11 +25,12 @@ use super::events::{self, Outputs};
 use super::settings::MAX_HOLDS;
 use super::sidecars::RunKey;
 use super::source::{Changes, ConfigSource};
-use super::{GUARDIAN, messages, plan, reload};
+use super::{GUARDIAN, listen, messages, plan, reload};
 use crate::admin::PodBackend;
 use crate::admin::metrics::CertificateCollector;
 use crate::certificates::{self, CertificateFiles, Certificates, HTTPS, OpenError};
 use crate::data_plane::{AdminApi, DataPlane, MetricNames, Serving};
+use crate::envoy::{EnvoyClients, EnvoyControlPlane, EnvoyView, translate};
 use crate::failure::{CommandError, failed};
 use crate::listeners::Listeners;
 use crate::process::capacity::ConnectionCapacity;
@@ -49,6 +52,8 @@ pub(super) struct UpRole {
     engine: Arc<LocalEngine>,
     /// The certificates of the TLS listener.
     tls: Option<Arc<ServerTls>>,
+    /// What Envoys get, if they may connect.
+    envoys: Option<EnvoyView>,
     outputs: Outputs,
     source: ConfigSource,
     changes: Changes,
@@ -76,13 +81,23 @@ impl UpRole {
         let proxy = proxy_settings(&values, clock);
         let mut plane = DataPlane::new(clock, holds, Arc::clone(&engine) as _, proxy, MetricNames::Own);
         let registrations = RegistrationMetrics::new(&mut plane.metrics);
+        let envoys = listeners.xds.take().map(|listener| {
+            let most = u32::try_from(values.get(&MAX_HOLDS)).unwrap_or(u32::MAX);
+            (listener, EnvoyControlPlane::new(&plane.registry, clock, most, &mut plane.metrics))
+        });
         CertificateCollector::register(tls.clone().map(|tls| (HTTPS, tls)), &mut plane.metrics);
         // Subscribe before the engine does anything: the reverse order loses events.
         let engine_events = engine.events();
         let apps = plan::apps(&config, &source);
         let missing = plan::warnings(&apps);
         engine.apply(&plane.registry, apps);
-        plane.gateway.set_routes(plan::routes(&config, &plane.registry));
+        let routes = plan::routes(&config, &plane.registry);
+        let view = envoys.as_ref().map(|(_, envoys)| {
+            envoys.view.set_gateways(addresses.plain.iter().map(|address| listen::near(*address)).collect());
+            envoys.view.set_routes(translate(&routes, |_| true));
+            envoys.view.clone()
+        });
+        plane.gateway.set_routes(routes);
         // Print these lines before any other.
         for line in messages::greeting(&source, &config, &addresses) {
             console.say(line);
@@ -102,10 +117,16 @@ impl UpRole {
         if let Some(listener) = register {
             key.serve(listener, registrations, &engine, &mut serving)?;
         }
+        if let Some((listener, envoys)) = envoys {
+            // Whoever reaches this loopback address may also send requests.
+            let clients = EnvoyClients { transport: GrpcTransport::Plain, access: Access::Any };
+            let end = serving.end.clone();
+            envoys.serve(listener, clients, async {}, (&mut serving.tasks, end))?;
+        }
         // Start the engine last: an earlier failure leaves no pod behind.
         serving.tasks.spawn("the engine", Arc::clone(&engine).run(Arc::clone(&serving.registry)));
         let (outputs, changes) = (Outputs::new(console.clone()), source.watch());
-        let mut role = Self { serving, engine, tls, outputs, source, changes, config, values };
+        let mut role = Self { serving, engine, tls, envoys: view, outputs, source, changes, config, values };
         role.follow_output();
         role.serving.ready.set(true);
         Ok(role)
@@ -134,7 +155,11 @@ impl UpRole {
         }
         let registry = &self.serving.registry;
         self.engine.apply(registry, apps);
-        self.serving.gateway.set_routes(plan::routes(config, registry));
+        let routes = plan::routes(config, registry);
+        if let Some(envoys) = &self.envoys {
+            envoys.set_routes(translate(&routes, |_| true));
+        }
+        self.serving.gateway.set_routes(routes);
         self.config.apps.clone_from(&config.apps);
         self.follow_output();
     }

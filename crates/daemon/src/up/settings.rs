@@ -15,7 +15,7 @@ use crate::settings::{
 /// The table of `rouse up`.
 pub static TABLE: SettingsTable = SettingsTable::new(&[&LISTENING, &LIMITS, &LEAVING, &OBSERVABILITY]);
 
-static LISTENING: Group = Group { title: "Listening", settings: &[&LISTEN, &ADMIN, &TRUSTED_PROXIES] };
+static LISTENING: Group = Group { title: "Listening", settings: &[&LISTEN, &ADMIN, &XDS, &TRUSTED_PROXIES] };
 
 static LIMITS: Group = Group {
     title: "Limits",
@@ -40,6 +40,14 @@ pub static ADMIN: Setting<Option<SocketAddr>> = Setting::optional(
     &PrintedAddress { admin: true },
     "from the file",
     "The address of the admin API and the metrics, instead of the file's",
+);
+
+/// `--xds`.
+pub static XDS: Setting<Option<SocketAddr>> = Setting::optional(
+    "xds",
+    &PrintedAddress { admin: true },
+    "off",
+    "The address at which Envoys fetch routes and endpoints of the apps (docs/envoy.md)",
 );
 
 /// `--max-holds`.

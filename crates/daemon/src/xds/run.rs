@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::settings as set;
-use crate::admin::metrics::{RegistryCollector, WatchCollector};
+use crate::admin::metrics::{CertificateCollector, RegistryCollector, WatchCollector};
 use crate::admin::process::ProcessCollector;
 use crate::admin::{self, AdminState};
 use crate::cluster_events;
@@ -31,7 +31,7 @@ use crate::process::signals::Signals;
 use crate::role::{self, AT_ONCE, ConsoleOutput, Role, RunEnd};
 use crate::settings as shared;
 use crate::xds_listener::files::XdsFiles;
-use crate::xds_listener::{XDS, Xds, XdsParts, XdsStart};
+use crate::xds_listener::{LISTENER, Xds, XdsParts, XdsStart};
 
 /// What happens until everything is known.
 const STARTING: &str = "Envoys get no answer";
@@ -98,6 +98,7 @@ impl XdsRole {
         let registry =
             Registry::new(of_gateway::registry_settings(values), Arc::new(clock), Arc::clone(&cluster) as _);
         RegistryCollector::register(Arc::clone(&registry), &mut metrics);
+        CertificateCollector::register(files.server(), &mut metrics);
         let address = listeners.xds.address();
         let xds = XdsStart::new(XdsParts {
             values,
@@ -109,7 +110,7 @@ impl XdsRole {
             most_requests: values.get(&of_gateway::MAX_HOLDS),
             clock,
             metrics: &mut metrics,
-        })?;
+        });
         tracing::info!("Envoys on {address}");
         let timers = Arc::clone(&registry);
         tasks.spawn("the timer", async move { timers.drive(|due| clock.sleep_until(due)).await });
@@ -118,7 +119,7 @@ impl XdsRole {
         tasks.spawn_with_reason(async {
             running.await.map_or_else(|error| error.to_string(), |()| "the cluster".to_owned())
         });
-        let xds = xds.spawn(&mut tasks, &ends.streams);
+        let xds = xds.spawn(&mut tasks, &ends.streams)?;
         let defaults = RouteDefaults {
             timeouts: of_gateway::timeouts(values),
             direct: values.get(&of_gateway::DIRECT_POD_ROUTING),
@@ -175,7 +176,7 @@ impl Role for XdsRole {
         let Self { tasks, ends, .. } = self;
         let all = async {
             ends.streams.cancel();
-            timeout(AT_ONCE, tasks.ended(XDS)).await.ok();
+            timeout(AT_ONCE, tasks.ended(LISTENER)).await.ok();
             ends.admin.cancel();
             timeout(AT_ONCE, tasks.ended(ADMIN)).await.ok();
         };

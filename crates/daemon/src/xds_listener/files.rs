@@ -20,6 +20,13 @@ pub(crate) struct XdsFiles {
     pub(crate) warnings: Vec<Warning>,
 }
 
+impl XdsFiles {
+    /// The listener with TLS, with its name in metrics.
+    pub(crate) fn server(&self) -> Option<(&'static str, Arc<ServerTls>)> {
+        self.tls.clone().map(|tls| ("xds", tls))
+    }
+}
+
 /// Opens all files, and adds a problem for each that cannot be opened.
 pub(crate) fn open(values: &Values, problems: &mut Vec<Problem>) -> XdsFiles {
     let Some((chain, key)) = values.get(&XDS_TLS_CERT).zip(values.get(&XDS_TLS_KEY)) else {

@@ -1,7 +1,6 @@
 //! The control plane of Envoys, which two roles share: its settings and certificate, the resources that follow from routes, services and
 //! gateways, and the listener.
 
-mod door;
 pub(crate) mod files;
 pub mod settings;
 
@@ -12,9 +11,7 @@ use prometheus_client::registry::Registry as Metrics;
 use rouse_config::settings::Values;
 use rouse_core::registry::Registry;
 use rouse_grpc::GrpcTransport;
-use rouse_grpc::xds::cache::{ResourceCache, ResourceChange};
-use rouse_grpc::xds::resource_type::ResourceType;
-use rouse_grpc::xds::resources;
+use rouse_grpc::xds::Access;
 use rouse_kube::client::connect::Client;
 use rouse_kube::gateway_addresses::{GatewayAddressSettings, GatewayAddresses};
 use rouse_net::clock::TokioClock;
@@ -22,19 +19,15 @@ use rouse_net::listen::Listener;
 use rouse_net::random::system_seed;
 use rouse_net::tls::ServerTls;
 use rouse_proxy::routing::{Route, RouteTable};
-use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::admin::metrics::CertificateCollector;
 use crate::data_plane::Tasks;
-use crate::envoy::{EnvoyPublisher, EnvoyView, ROUTE_CONFIGURATION, translate};
-use crate::failure::{CommandError, failed};
+pub(crate) use crate::envoy::LISTENER;
+use crate::envoy::{EnvoyClients, EnvoyControlPlane, EnvoyView, translate};
+use crate::failure::CommandError;
 use files::XdsFiles;
-use settings::{ENVOY_LISTEN, GATEWAYS, POD_NAMESPACE};
-
-/// The name of the listener's task.
-pub(crate) const XDS: &str = "the listener for Envoys";
+use settings::{ENVOY_LISTEN, GATEWAYS, POD_NAMESPACE, XDS_CLIENT_SAN};
 
 /// What the control plane is made of.
 pub(crate) struct XdsParts<'a> {
@@ -54,24 +47,22 @@ pub(crate) struct XdsParts<'a> {
 
 /// A control plane that does not answer yet.
 pub(crate) struct XdsStart {
-    publisher: EnvoyPublisher,
-    view: EnvoyView,
+    plane: EnvoyControlPlane,
     gateways: Arc<GatewayAddresses>,
     own: Vec<SocketAddr>,
-    listener: TcpListener,
-    transport: GrpcTransport,
+    listener: Listener,
+    clients: EnvoyClients,
     tls: Option<Arc<ServerTls>>,
 }
 
 impl XdsStart {
-    /// Fills the cache with what follows from the settings alone, and registers the metrics.
-    pub(crate) fn new(parts: XdsParts<'_>) -> Result<Self, CommandError> {
+    /// Publishes what follows from the settings alone, and registers the metrics but that of the certificate.
+    pub(crate) fn new(parts: XdsParts<'_>) -> Self {
         let XdsParts { values, listener, files, registry, client, own, most_requests, clock, metrics } =
             parts;
-        let cache = Arc::<ResourceCache>::default();
-        cache.update(values.get(&ENVOY_LISTEN).into_iter().map(listener_resource));
         let most_requests = u32::try_from(most_requests).unwrap_or(u32::MAX);
-        let (publisher, view) = EnvoyPublisher::new(Arc::clone(registry), Arc::clone(&cache), most_requests);
+        let plane = EnvoyControlPlane::new(registry, clock, most_requests, metrics);
+        plane.add_listeners(values.get(&ENVOY_LISTEN));
         let settings = GatewayAddressSettings {
             namespace: values.get(&POD_NAMESPACE),
             service: values.get(&GATEWAYS),
@@ -79,33 +70,32 @@ impl XdsStart {
             seed: system_seed(),
         };
         let gateways = GatewayAddresses::new(client, settings);
-        CertificateCollector::register(files.tls.clone().map(|tls| ("xds", tls)), metrics);
-        let listener =
-            TcpListener::from_std(listener.into_std()).map_err(failed("cannot listen for Envoys"))?;
-        let transport = files.tls.clone().map_or(GrpcTransport::Plain, GrpcTransport::Tls);
-        Ok(Self { publisher, view, gateways, own, listener, transport, tls: files.tls })
+        let sans = values.get(&XDS_CLIENT_SAN);
+        let clients = EnvoyClients {
+            transport: files.tls.clone().map_or(GrpcTransport::Plain, GrpcTransport::Tls),
+            // Without names, every certificate of the CAs, which TLS has verified.
+            access: if sans.is_empty() { Access::Any } else { Access::Sans(sans) },
+        };
+        Self { plane, gateways, own, listener, clients, tls: files.tls }
     }
 
-    /// Spawns the tasks. Envoys get no answer before [`Xds::open`]; `end` ends their streams.
-    pub(crate) fn spawn(self, tasks: &mut Tasks, end: &CancellationToken) -> Xds {
-        let Self { publisher, view, gateways, own, listener, transport, tls } = self;
+    /// Spawns the tasks. Envoys get no answer before routes and gateways are known; `end` ends their streams.
+    pub(crate) fn spawn(self, tasks: &mut Tasks, end: &CancellationToken) -> Result<Xds, CommandError> {
+        let Self { plane, gateways, own, listener, clients, tls } = self;
         let end = end.child_token();
-        tasks.spawn("the publisher of Envoys' resources", publisher.run());
         if let Some(tls) = tls {
             tasks.spawn("the watch over the certificate for Envoys", watch_files(tls, &end));
         }
+        let (view, known) = (plane.view.clone(), watch::Sender::new(Known::default()));
+        let opened = plane.serve(listener, clients, all_known(known.subscribe()), (tasks, end.clone()))?;
+        tasks.spawn("the list of gateways", follow(gateways.addresses(), own, (view.clone(), known.clone())));
         let running = Arc::clone(&gateways).run(end.clone());
         tasks.spawn_with_reason(async {
             running
                 .await
                 .map_or_else(|error| error.to_string(), |()| "the watch over the gateways".to_owned())
         });
-        let known = watch::Sender::new(Known::default());
-        tasks.spawn("the list of gateways", follow(gateways.addresses(), own, (view.clone(), known.clone())));
-        let (open, opened) = watch::channel(false);
-        let complete = complete(known.subscribe(), view.clone());
-        tasks.spawn(XDS, door::serve(listener, transport, (complete, open), end.clone()));
-        Xds { view, gateways, known, opened, end }
+        Ok(Xds { view, gateways, known, opened, end })
     }
 }
 
@@ -157,12 +147,10 @@ impl Drop for Xds {
     }
 }
 
-/// Waits until the cache has routes, services and gateways. An Envoy that comes back earlier would be told to remove what is only not
-/// known yet.
-async fn complete(mut known: watch::Receiver<Known>, view: EnvoyView) {
+/// Waits until routes, services and gateways were seen.
+async fn all_known(mut known: watch::Receiver<Known>) {
     // Fails only if the role has ended.
     drop(known.wait_for(|known| known.routes && known.gateways).await);
-    view.settled().await;
 }
 
 /// Keeps the gateways of the resources up to date.
@@ -181,13 +169,6 @@ async fn follow(
             return;
         }
     }
-}
-
-/// The listener of an Envoy at `address`.
-fn listener_resource(address: SocketAddr) -> ResourceChange {
-    let name = format!("rouse-{address}");
-    let encoded = resources::listener(&name, address, ROUTE_CONFIGURATION);
-    ResourceChange { kind: ResourceType::Listener, name: name.into(), encoded: Some(encoded) }
 }
 
 /// Reloads the certificate whenever its files change.

@@ -144,7 +144,7 @@ fn tls_socket(tls: &PodTls, protocol: PodProtocol) -> TransportSocket {
     let is_name = tls.server_name.parse::<IpAddr>().is_err();
     let context = UpstreamTlsContext {
         common_tls_context: Some(common),
-        sni: is_name.then(|| tls.server_name.clone()).unwrap_or_default(),
+        sni: if is_name { tls.server_name.clone() } else { String::new() },
     };
     let config = any("transport_sockets.tls.v3.UpstreamTlsContext", &context);
     TransportSocket {

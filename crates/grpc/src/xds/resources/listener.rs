@@ -14,7 +14,7 @@ const STREAM_IDLE_TIMEOUT: Duration = Duration::from_hours(1);
 
 /// The listener `name`, for HTTP/1.1 and HTTP/2 in plain text, with the routes of `route_configuration`.
 ///
-/// The address of a client is that of its connection, and `X-Forwarded-For` gets it. WebSockets pass.
+/// The address of a client is that of its connection, and `X-Forwarded-For` gets it. Upgrades to `websocket` pass.
 pub fn listener(name: &str, at: SocketAddr, route_configuration: &str) -> Bytes {
     let rds = Rds { config_source: Some(ads()), route_config_name: route_configuration.to_owned() };
     let router = any("filters.http.router.v3.Router", &Empty {});
