@@ -15,11 +15,13 @@ use rouse_daemon::RoleCommand;
 use rouse_daemon::admin::MOST_PODS;
 use rouse_daemon::up::GUARDIAN;
 use rouse_daemon::up::settings::PrintedAddress;
+use rouse_daemon::xds::{self, XdsArgs};
 
 use crate::check::{self, CheckArgs};
 use crate::inject::{self, InjectArgs};
 use crate::install::{self, InstallArgs};
 use crate::simulate::{self, SimulateArgs};
+use crate::xds_bootstrap::{self, BootstrapArgs};
 
 /// Holds a request until a pod is ready, sends it straight there, and lets a leaving pod finish.
 #[derive(Debug, Parser)]
@@ -38,6 +40,9 @@ pub enum Command {
     /// A command that runs until a signal.
     #[command(flatten)]
     Role(RoleCommand),
+    /// Serve Envoy on Kubernetes: clusters, endpoints, routes and listeners over xDS, with the gateways where a service has no pod
+    #[command(after_long_help = xds::HELP, after_help = "See --help for examples.", args_conflicts_with_subcommands = true)]
+    Xds(Xds),
     /// Print the manifests of the gateway, for kubectl apply --server-side -f -
     #[command(after_long_help = install::HELP, after_help = "See --help for examples.")]
     Install(InstallArgs),
@@ -71,6 +76,25 @@ pub enum Command {
     /// An app of the built-in demo
     #[command(name = DEMO_APP, hide = true)]
     DemoApp(DemoApp),
+}
+
+/// `rouse xds`: the role, or a command about it.
+#[derive(Debug, Args)]
+pub struct Xds {
+    /// What to do instead of serving.
+    #[command(subcommand)]
+    pub command: Option<XdsCommand>,
+    /// The role.
+    #[command(flatten)]
+    pub role: XdsArgs,
+}
+
+/// A command about xDS that does not serve it.
+#[derive(Debug, Subcommand)]
+pub enum XdsCommand {
+    /// Print a configuration with which Envoy gets everything else from Rouse
+    #[command(after_long_help = xds_bootstrap::HELP, after_help = "See --help for examples.")]
+    Bootstrap(BootstrapArgs),
 }
 
 /// The hidden subcommand that is an app of the demo.

@@ -11,12 +11,13 @@ mod input;
 pub mod install;
 mod names;
 pub mod simulate;
+pub mod xds_bootstrap;
 
 use std::io::{self, BufWriter, Read, Write};
 use std::process::ExitCode;
 
 use anstream::AutoStream;
-use args::{Command, Rouse};
+use args::{Command, Rouse, XdsCommand};
 use clap::Parser;
 pub use rouse_daemon::CommandError;
 
@@ -51,6 +52,10 @@ pub struct Streams<'s> {
 pub fn run(rouse: &Rouse, streams: &mut Streams<'_>) -> Result<(), CommandError> {
     match &rouse.command {
         Command::Role(role) => role.run(streams.out, streams.err),
+        Command::Xds(xds) => match &xds.command {
+            None => rouse_daemon::xds::command(&xds.role, streams.out, streams.err),
+            Some(XdsCommand::Bootstrap(args)) => xds_bootstrap::run(args, streams),
+        },
         Command::Install(args) => install::run(args, streams),
         Command::Inject(args) => inject::run(args, streams),
         Command::Check(args) => check::command(args, streams),

@@ -183,6 +183,7 @@ fn the_greeting_says_where_it_listens_and_how_to_ask() {
         secure: Vec::new(),
         admin: "127.0.0.1:9080".parse().unwrap(),
         register: None,
+        xds: None,
     };
     let lines = messages::greeting(&file(), &config, &addresses);
     let lines: Vec<String> = lines.iter().map(|line| plain(line)).collect();

@@ -1,4 +1,4 @@
-//! The long-running commands [`gateway`], [`controller`], [`sidecar`] and [`up`], and what they share: lifecycle, settings, log, signals, drain,
+//! The long-running commands [`gateway`], [`controller`], [`sidecar`], [`up`] and [`xds`], and what they share: lifecycle, settings, log, signals, drain,
 //! certificates, listeners and admin API.
 
 pub mod admin;
@@ -18,6 +18,8 @@ pub mod settings;
 pub mod sidecar;
 mod token_check;
 pub mod up;
+pub mod xds;
+pub mod xds_listener;
 
 pub use failure::CommandError;
 

@@ -72,6 +72,8 @@ pub struct ClusterSettings {
     /// The client of requests that registrations cause. It must be another one than that of the watches if registrations have
     /// a runtime of their own: a connection runs in the runtime that opened it. `None`: that of the watches.
     pub registration_client: Option<Client>,
+    /// Whether services are woken and workloads looked up. Without this and [`RouteSettings::write_status`], nothing is written.
+    pub wakes: bool,
     /// The registry's clock.
     pub clock: Arc<dyn Clock>,
     /// The seed for jitter.
@@ -81,7 +83,7 @@ pub struct ClusterSettings {
 }
 
 impl ClusterSettings {
-    /// The defaults: the whole cluster, no manual endpoints, conditions are written, certificates are not checked,
+    /// The defaults: the whole cluster, no manual endpoints, services are woken, conditions are written, certificates are not checked,
     /// requests go to pods.
     pub fn new(clock: Arc<dyn Clock>, time_of_day: fn() -> SystemTime, seed: u64) -> Self {
         Self {
@@ -93,6 +95,7 @@ impl ClusterSettings {
             host_network_pushes: false,
             push_lease: MergePolicy::default().lease,
             registration_client: None,
+            wakes: true,
             routes: RouteSettings::new(Arc::clone(&clock), time_of_day),
             clock,
             seed,
@@ -250,7 +253,9 @@ impl Cluster {
             endpoints.check_pods();
         };
         self.planner.spawn(&wiring, all_seen, &mut tasks, &inner);
-        self.waker.spawn(&registry, &wiring, &mut tasks, &inner);
+        if self.settings.wakes {
+            self.waker.spawn(&registry, &wiring, &mut tasks, &inner);
+        }
         tasks.spawn(self.events.clone().report_watches(Arc::clone(&self.watches), inner.clone()));
         tasks::run(tasks, inner, cancel).await
     }
@@ -258,7 +263,9 @@ impl Cluster {
 
 impl Engine for Cluster {
     fn wake(&self, service: &ServiceId) {
-        self.waker.request(service);
+        if self.settings.wakes {
+            self.waker.request(service);
+        }
     }
 }
 

@@ -5,6 +5,7 @@
 //! - [`cluster`] starts the modules and implements the core's engine. [`survey`] inspects a cluster for `rouse check`.
 //! - [`endpoints`] feeds `EndpointSlice`s and pods into the registry, [`routes`] compiles route objects into plans and
 //!   writes their status, [`wake`] finds and scales workloads, [`slices`] writes `EndpointSlice`s.
+//! - [`gateway_addresses`] follows where the gateways are.
 //! - [`events`] has the events for the operator's log.
 //! - [`tasks`] ends a component when one of its tasks ends.
 //! - [`objects`] has the Kubernetes objects, trimmed to the fields that Rouse uses, and what they mean.
@@ -23,6 +24,8 @@ pub mod cluster;
 pub mod endpoints;
 #[cfg(feature = "cluster")]
 pub mod events;
+#[cfg(feature = "cluster")]
+pub mod gateway_addresses;
 #[cfg(feature = "cluster")]
 pub mod lease;
 #[cfg(feature = "cluster")]

@@ -11,6 +11,7 @@ use crate::names::{IMAGE, IpFamily, image, label, object_name};
 /// `rouse install`.
 #[derive(Debug, Clone, Args)]
 #[command(group = ArgGroup::new("registrations").args(["register_secret", "generate_keys"]).multiple(true))]
+#[command(group = ArgGroup::new("xds_certificates").args(["xds_secret", "generate_keys"]).multiple(true))]
 pub struct InstallArgs {
     /// The namespace of the gateway and the controller
     #[arg(short, long, value_name = "NAME", default_value = "rouse-system", value_parser = label)]
@@ -40,7 +41,8 @@ pub struct InstallArgs {
     #[arg(long, value_name = "SECRET", value_parser = object_name)]
     pub register_secret: Option<String>,
     /// Also print private keys: a CA, and the certificates that it signs, as the Secrets of --register-secret
-    /// [rouse-register-tls] and --controller-secret [rouse-controller-tls]. Without this flag, no key is printed
+    /// [rouse-register-tls], --controller-secret [rouse-controller-tls] and, with --xds, --xds-secret [rouse-xds-tls] and Envoys' own
+    /// [rouse-xds-client]. Without this flag, no key is printed
     #[arg(long)]
     pub generate_keys: bool,
     /// Sign with this CA of an earlier --generate-keys, instead of a new one (PEM)
@@ -58,6 +60,9 @@ pub struct InstallArgs {
     /// What is installed of the controller.
     #[command(flatten)]
     pub controller: ControllerFlags,
+    /// What is installed for Envoy.
+    #[command(flatten)]
+    pub xds: XdsFlags,
     /// A variable of the gateway, like ROUSE_MAX_HOLD=2m; may be repeated
     #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
     pub env: Vec<(String, String)>,
@@ -92,6 +97,19 @@ pub struct ControllerFlags {
     /// rouse.dev/selector; this adds permissions
     #[arg(long)]
     pub endpointslices: bool,
+}
+
+/// What is installed for Envoy.
+#[derive(Debug, Clone, Default, Args)]
+pub struct XdsFlags {
+    /// Install `rouse xds` too: Envoys get clusters, endpoints and routes from it, and need the gateways for cold starts only. Needs
+    /// --xds-secret or --generate-keys
+    #[arg(long, requires = "xds_certificates")]
+    pub xds: bool,
+    /// The Secret (type kubernetes.io/tls) with the certificate of --xds, in its namespace; its ca.crt is the CA of Envoys' client
+    /// certificates
+    #[arg(long, value_name = "SECRET", value_parser = object_name, requires = "xds")]
+    pub xds_secret: Option<String>,
 }
 
 /// Whether the CRDs are printed.
@@ -143,6 +161,9 @@ rouse-controller.NAMESPACE.svc.cluster.local. --generate-keys makes both, with a
 The controller scales only routes with the annotation rouse.dev/autoscale: \"on\", or all with --autoscale-default on. An upgrade \
 from a version without it changes no number of replicas. docs/controller.md explains how to operate it.
 
+--xds adds `rouse xds` for Envoys, with the settings of the gateways that decide about routes and pods. The certificate of --xds-secret \
+must be for rouse-xds.NAMESPACE.svc.cluster.local. docs/envoy.md has the steps, also for Envoy's own configuration.
+
 deploy/helm/rouse is the same as a Helm chart; deploy/optional has what depends on the cluster: an autoscaler, a \
 NetworkPolicy, a ServiceMonitor.
 
@@ -152,6 +173,7 @@ Examples:
   rouse install --namespace edge --watch-namespace shop --replicas 3 --env ROUSE_MAX_HOLD=2m
   rouse install --tls-secret wildcard --secrets-of shop | kubectl apply --server-side --dry-run=server -f -
   rouse install --generate-keys --push observe | kubectl apply --server-side -f -
+  rouse install --generate-keys --xds | kubectl apply --server-side -f -
   rouse install --register-secret rouse-register-tls --controller-secret rouse-controller-tls | kubectl apply --server-side -f -
 
 Exit codes: 0 done, 1 failed while running, 2 bad usage.";

@@ -9,6 +9,7 @@ use super::args::InstallArgs;
 use super::environment::{ADMIN, POD_IP};
 use super::manifests;
 use super::objects::{container, kind, labels, mount, open, place, push, role_with_binding};
+use super::xds;
 use crate::CommandError;
 use crate::names::IpFamily;
 
@@ -33,21 +34,21 @@ pub(super) fn url(args: &InstallArgs) -> Option<String> {
     Some(format!("https://{NAME}.{}.svc.cluster.local:{REPORTS}", args.namespace))
 }
 
-/// The gateway's variables about reports.
+/// The variables about reports of a gateway, or of `rouse xds`.
 pub(super) fn gateway_variables(args: &InstallArgs) -> Vec<(&'static str, String)> {
     let Some(url) = url(args) else { return Vec::new() };
     vec![("ROUSE_REPORT_TO", url), ("ROUSE_REPORT_CA", format!("{REPORT_FILES}/{CA_KEY}"))]
 }
 
-/// Mounts the token and the CA into the gateway. Of the Secret, gateways get the CA only, not the key.
-pub(super) fn add_report_files(gateway: &mut Value, args: &InstallArgs) {
+/// Mounts the token and the CA into a reporter. Of the Secret, reporters get the CA only, not the key.
+pub(super) fn add_report_files(reporter: &mut Value, args: &InstallArgs) {
     let Some(secret) = &args.controller.controller_secret else { return };
     let token = json!({ "audience": REPORT_AUDIENCE, "expirationSeconds": TOKEN_SECONDS, "path": "token" });
     let source = json!({ "projected": { "sources": [
         { "serviceAccountToken": token },
         { "secret": { "name": secret, "items": [{ "key": CA_KEY, "path": CA_KEY }] } },
     ] } });
-    mount(gateway, "report", REPORT_FILES, &source);
+    mount(reporter, "report", REPORT_FILES, &source);
 }
 
 /// The objects of the controller; none with `--no-controller`.
@@ -139,6 +140,7 @@ fn variables(args: &InstallArgs) -> Vec<(String, String)> {
         all.push(("ROUSE_REPORT_LISTEN", format!("{everywhere}:{REPORTS}")));
         all.push(("ROUSE_REPORT_TLS_CERT", format!("{CERTS}/tls.crt")));
         all.push(("ROUSE_REPORT_TLS_KEY", format!("{CERTS}/tls.key")));
+        all.extend(xds::report_accounts(args).map(|accounts| ("ROUSE_REPORT_ACCOUNTS", accounts)));
     }
     all.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use super::args::InstallArgs;
 use super::objects::labels;
-use super::{controller, registration};
+use super::{controller, registration, xds};
 use crate::CommandError;
 
 /// The name of the Secret with the key of the CA, and of the `ConfigMap` with its certificate.
@@ -30,17 +30,33 @@ const EARLIER: Duration = Duration::from_hours(1);
 /// The last second, since 1970, of a year that a certificate can express.
 const LATEST: u64 = 253_402_300_799;
 
-/// A certificate that the CA signs: one row for each component that serves TLS inside the cluster.
+/// A certificate that the CA signs: one row for each component that serves TLS inside the cluster, and one for Envoys.
 struct Leaf {
-    /// The Service that it is for.
+    /// The Service that it is for, or the name of a client.
     service: &'static str,
     /// The Secret that the component mounts.
-    secret: fn(&InstallArgs) -> Option<&String>,
+    secret: fn(&InstallArgs) -> Option<String>,
+    /// What it proves.
+    usage: ExtendedKeyUsagePurpose,
 }
 
 const LEAVES: &[Leaf] = &[
-    Leaf { service: registration::SERVICE, secret: |args| args.register_secret.as_ref() },
-    Leaf { service: controller::NAME, secret: |args| args.controller.controller_secret.as_ref() },
+    Leaf {
+        service: registration::SERVICE,
+        secret: |args| args.register_secret.clone(),
+        usage: ExtendedKeyUsagePurpose::ServerAuth,
+    },
+    Leaf {
+        service: controller::NAME,
+        secret: |args| args.controller.controller_secret.clone(),
+        usage: ExtendedKeyUsagePurpose::ServerAuth,
+    },
+    Leaf {
+        service: xds::NAME,
+        secret: |args| args.xds.xds_secret.clone(),
+        usage: ExtendedKeyUsagePurpose::ServerAuth,
+    },
+    Leaf { service: xds::CLIENT, secret: xds::client_secret, usage: ExtendedKeyUsagePurpose::ClientAuth },
 ];
 
 /// The arguments with the Secrets that `--generate-keys` implies.
@@ -50,6 +66,9 @@ pub(super) fn with_secrets(args: &InstallArgs) -> InstallArgs {
         args.register_secret.get_or_insert_with(|| registration::SECRET.to_owned());
         if !args.controller.no_controller {
             args.controller.controller_secret.get_or_insert_with(|| controller::SECRET.to_owned());
+        }
+        if args.xds.xds {
+            args.xds.xds_secret.get_or_insert_with(|| xds::SECRET.to_owned());
         }
     }
     args
@@ -83,8 +102,8 @@ pub(super) fn objects(args: &InstallArgs, now: SystemTime) -> Result<Vec<Value>,
         let Some(secret) = (leaf.secret)(args) else { continue };
         let key = KeyPair::generate().map_err(|error| broken(&error))?;
         let names = names(leaf.service, &args.namespace);
-        let chain = authority.sign(names, &key, now)?;
-        objects.push(tls_secret(args, secret, &chain, &key, Some(&authority.certificate)));
+        let chain = authority.sign((names, &leaf.usage), &key, now)?;
+        objects.push(tls_secret(args, &secret, &chain, &key, Some(&authority.certificate)));
     }
     Ok(objects)
 }
@@ -117,7 +136,12 @@ impl Authority {
     }
 
     /// A certificate for `names`, which clients that trust the CA accept. It does not outlive the CA.
-    fn sign(&self, names: Vec<String>, key: &KeyPair, now: SystemTime) -> Result<String, CommandError> {
+    fn sign(
+        &self,
+        (names, usage): (Vec<String>, &ExtendedKeyUsagePurpose),
+        key: &KeyPair,
+        now: SystemTime,
+    ) -> Result<String, CommandError> {
         let pem = |text: &str| Pem::Bytes(Arc::from(text.as_bytes()));
         let unusable = |why: &dyn std::fmt::Display| {
             CommandError::Input(format!(
@@ -134,7 +158,7 @@ impl Authority {
         valid(&mut params, now, ends);
         params.is_ca = IsCa::ExplicitNoCa;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        params.extended_key_usages = vec![usage.clone()];
         params.use_authority_key_identifier_extension = true;
         params.distinguished_name = DistinguishedName::new();
         let issuer = Issuer::new(ca_params().map_err(|error| broken(&error))?, &self.key);

@@ -24,6 +24,9 @@ pub(super) const CONTROLLER: [&str; 2] = [
     include_str!("../../../../deploy/manifests/50-controller.yaml"),
 ];
 
+/// `rouse xds`, which is installed with `--xds` only, in the order in which the objects are applied.
+pub(super) const XDS: &str = include_str!("../../../../deploy/optional/xds.yaml");
+
 /// The objects of one file.
 pub(super) fn read(text: &str) -> Result<Vec<Value>, CommandError> {
     let broken = |fault: DocumentError| {

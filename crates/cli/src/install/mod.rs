@@ -8,10 +8,11 @@ mod keys;
 mod manifests;
 mod objects;
 mod registration;
+mod xds;
 
 use anstyle::{AnsiColor, Style};
 
-pub use args::{ControllerFlags, HELP, InstallArgs, Replicas};
+pub use args::{ControllerFlags, HELP, InstallArgs, Replicas, XdsFlags};
 
 use crate::CommandError;
 use crate::Streams;
@@ -48,6 +49,7 @@ fn keys_warning(args: &InstallArgs) -> String {
     let secrets = [
         ("--register-secret", &args.register_secret),
         ("--controller-secret", &args.controller.controller_secret),
+        ("--xds --xds-secret", &args.xds.xds_secret),
     ];
     let flags: Vec<String> =
         secrets.iter().filter_map(|(flag, secret)| Some(format!("{flag} {}", secret.as_ref()?))).collect();

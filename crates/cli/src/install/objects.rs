@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::args::{InstallArgs, Replicas};
 use super::environment::{CERTS, HTTPS, variables};
-use super::{controller, grace_period, keys, manifests, registration};
+use super::{controller, grace_period, keys, manifests, registration, xds};
 use crate::CommandError;
 use rouse_config::settings::Values;
 
@@ -45,10 +45,13 @@ pub(super) fn all(
     }
     let named = [("configmaps", &args.configmaps_of), ("secrets", &args.secrets_of)];
     for (resource, namespaces) in named {
-        objects.extend(namespaces.iter().flat_map(|namespace| leave_to_read(resource, namespace, args)));
+        objects.extend(
+            namespaces.iter().flat_map(|namespace| leave_to_read(NAME, "gateway", resource, namespace, args)),
+        );
     }
     objects.extend(registration::objects(args, settings));
     objects.extend(controller::objects(args)?);
+    objects.extend(xds::objects(args, settings)?);
     Ok(objects)
 }
 
@@ -180,16 +183,22 @@ pub(super) fn labels(component: &str) -> Value {
     })
 }
 
-/// A Role and its binding that allow the gateway to read the `resource`s of one namespace.
-fn leave_to_read(resource: &str, namespace: &str, args: &InstallArgs) -> [Value; 2] {
-    let name = format!("{NAME}-{resource}.{}", args.namespace);
+/// A Role and its binding that allow `account` to read the `resource`s of one namespace.
+pub(super) fn leave_to_read(
+    account: &str,
+    component: &str,
+    resource: &str,
+    namespace: &str,
+    args: &InstallArgs,
+) -> [Value; 2] {
+    let name = format!("{account}-{resource}.{}", args.namespace);
     let metadata = json!({
         "name": name,
         "namespace": namespace,
-        "labels": labels("gateway"),
+        "labels": labels(component),
     });
     let rules = json!([{ "apiGroups": [""], "resources": [resource], "verbs": ["list", "watch"] }]);
-    role_with_binding("Role", &metadata, &rules, (NAME, &args.namespace))
+    role_with_binding("Role", &metadata, &rules, (account, &args.namespace))
 }
 
 /// A role of the kind `Role` or `ClusterRole`, and the binding of the same name that grants it to the account.

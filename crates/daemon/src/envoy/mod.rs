@@ -5,7 +5,7 @@ mod followers;
 mod publisher;
 mod translate;
 
-pub(crate) use control_plane::{EnvoyClients, EnvoyControlPlane};
+pub(crate) use control_plane::{EnvoyClients, EnvoyControlPlane, LISTENER};
 pub(crate) use followers::EnvoyFollowers;
 pub(crate) use publisher::EnvoyView;
 pub(crate) use translate::translate;

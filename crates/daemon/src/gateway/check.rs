@@ -6,13 +6,14 @@ use std::net::SocketAddr;
 use rouse_config::settings::{AnySetting, SettingsDiagnostics, Values};
 
 use crate::listeners::overlap;
+use crate::xds_listener;
 
 use super::settings::{
     ADMIN, ASSIGNED_HOSTS, AssignedHost, ClientAuthMode, CredentialKind, KEDA_COMPAT, LISTEN,
     MAX_HEADER_SIZE, MAX_HOLDS, MAX_HOLDS_TOTAL, MAX_REQUEST_LINE, REGISTER_AUTH, REGISTER_CLIENT_CA,
     REGISTER_KEYS, REGISTER_LISTEN, REGISTER_SERVICE, REGISTER_TLS_CERT, REGISTER_TLS_KEY, REPORT_CA,
     REPORT_TO, TLS_CERT, TLS_CERT_DIR, TLS_CLIENT_AUTH, TLS_CLIENT_CA, TLS_KEY, TLS_LISTEN, TLS_MAX_VERSION,
-    TLS_MIN_VERSION, UPSTREAM_SKIP_VERIFY, WATCH_NAMESPACE,
+    TLS_MIN_VERSION, UPSTREAM_SKIP_VERIFY, WATCH_NAMESPACE, XDS_LISTEN,
 };
 
 /// Reports settings that contradict each other or have no effect.
@@ -27,6 +28,7 @@ pub(super) fn together(values: &Values, reading: &mut SettingsDiagnostics) {
     registration(values, reading);
     listed_gateways(values, reading);
     reports(values, reading);
+    xds_listener::settings::together(values, (&XDS_LISTEN, values.get(&XDS_LISTEN)), reading);
     if values.get(&UPSTREAM_SKIP_VERIFY) {
         reading.warn(
             values.first_origin(&[&UPSTREAM_SKIP_VERIFY]),
@@ -37,7 +39,7 @@ pub(super) fn together(values: &Values, reading: &mut SettingsDiagnostics) {
 
 /// Rejects two listeners on one address.
 fn listeners(values: &Values, reading: &mut SettingsDiagnostics) {
-    if !reading.is_certain_of(&[&LISTEN, &TLS_LISTEN, &ADMIN, &REGISTER_LISTEN]) {
+    if !reading.is_certain_of(&[&LISTEN, &TLS_LISTEN, &ADMIN, &REGISTER_LISTEN, &XDS_LISTEN]) {
         return;
     }
     let named = |setting: &'static dyn AnySetting, all: Vec<SocketAddr>| {
@@ -47,6 +49,7 @@ fn listeners(values: &Values, reading: &mut SettingsDiagnostics) {
         .chain(named(&TLS_LISTEN, values.get(&TLS_LISTEN)))
         .chain(named(&ADMIN, vec![values.get(&ADMIN)]))
         .chain(named(&REGISTER_LISTEN, values.get(&REGISTER_LISTEN).into_iter().collect()))
+        .chain(named(&XDS_LISTEN, values.get(&XDS_LISTEN).into_iter().collect()))
         .collect();
     overlap(&all, values, reading);
 }

@@ -22,7 +22,7 @@ use crate::failure::CommandError;
 use crate::settings::about_file;
 
 /// Reads the CAs of the controllers, and returns warnings about them. Otherwise only a missing report would show a bad file.
-pub(super) fn read_roots(values: &Values, problems: &mut Vec<Problem>) -> Vec<Warning> {
+pub(crate) fn read_roots(values: &Values, problems: &mut Vec<Problem>) -> Vec<Warning> {
     let (Some(_), Some(_)) = (values.get(&REPORT_TO), values.get(&REPORT_CA)) else { return Vec::new() };
     let Ok(any_name) = ServerName::try_from("controller") else { return Vec::new() };
     match ClientTls::new(ClientSettings::new(any_name, roots(values))) {

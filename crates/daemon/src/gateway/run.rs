@@ -8,6 +8,7 @@ use rouse_config::settings::{SettingWarning, Values};
 use rouse_kube::client::connect;
 use rouse_kube::cluster::{Cluster, ClusterEvent};
 use rouse_net::clock::TokioClock;
+use rouse_net::listen::Listener;
 use rouse_net::tls::ClientConfigs;
 use rouse_proxy::telemetry::access_log::{AccessLog, Writer};
 use rouse_register::server::RegistrationMetrics;
@@ -32,6 +33,8 @@ use crate::process::signals::Signals;
 use crate::process::time_of_day;
 use crate::role::{self, ConsoleOutput, Role, RunEnd};
 use crate::settings as shared;
+use crate::xds_listener::files::XdsFiles;
+use crate::xds_listener::{Xds, XdsParts, XdsStart};
 
 /// What a gateway does until it knows all routes.
 const STARTING: &str = "requests are answered 503 (starting)";
@@ -60,7 +63,7 @@ fn open_listeners(values: &Values) -> Result<Listeners, CommandError> {
         secure: values.get(&set::TLS_LISTEN),
         admin: values.get(&set::ADMIN),
         register: values.get(&set::REGISTER_LISTEN),
-        xds: None,
+        xds: values.get(&set::XDS_LISTEN),
     };
     Listeners::open(&addresses, |error, purpose| {
         let flag = match purpose {
@@ -85,6 +88,7 @@ struct GatewayRole {
     probers: Probers,
     reported: ReportedRoutes,
     access: Option<Arc<dyn AccessLog>>,
+    xds: Option<Xds>,
 }
 
 impl GatewayRole {
@@ -95,9 +99,7 @@ impl GatewayRole {
         console: &Console,
     ) -> Result<Self, CommandError> {
         let addresses = listeners.addresses();
-        for warning in opened.warnings.iter().chain(&opened.registration.warnings) {
-            console.warn(&warning.to_string());
-        }
+        opened.at_start().for_each(|warning| console.warn(&warning.to_string()));
         let kubeconfig = values.get(&shared::KUBECONFIG);
         let context = values.get(&shared::CONTEXT);
         let connect = || connect::connect(kubeconfig.as_deref(), context.as_deref());
@@ -106,7 +108,7 @@ impl GatewayRole {
         if listeners.register.is_some() {
             settings.registration_client = Some(connect().await?);
         }
-        let cluster = Cluster::new(client, settings);
+        let cluster = Cluster::new(client.clone(), settings);
         let access = access_log(values)?;
         let proxy = set::proxy_settings(values, clock, access.clone());
         let names = if values.get(&set::KEDA_COMPAT) { MetricNames::WithKeda } else { MetricNames::Own };
@@ -122,6 +124,9 @@ impl GatewayRole {
             .map(|listener| (listener, opened.registration, RegistrationMetrics::new(&mut plane.metrics)));
         let reported = ReportedRoutes::default();
         let reports = load_reports::client(values, (&plane.registry, &reported), clock, &mut plane.metrics)?;
+        let xds = listeners.xds.take();
+        let xds =
+            xds.map(|listener| xds_start(values, (listener, opened.xds), client, (&mut plane, &addresses)));
         let upstreams = Upstreams::new(values);
         let configs = Arc::clone(upstreams.configs());
         let defaults =
@@ -144,8 +149,10 @@ impl GatewayRole {
             // Until the very end: requests under way and held ones count during the drain.
             serving.tasks.spawn("the load reports", reports.run(serving.end.clone()));
         }
+        let end = serving.end.clone();
+        let xds = xds.map(|xds| xds.spawn(&mut serving.tasks, &end)).transpose()?;
         greet(&addresses);
-        Ok(Self { serving, synced: false, cluster, builder, probers, reported, access })
+        Ok(Self { serving, synced: false, cluster, builder, probers, reported, access, xds })
     }
 
     /// Sets ready, and logs it, at the first call: requests are served from now on.
@@ -172,7 +179,11 @@ impl Role for GatewayRole {
         }
         loop {
             let newest = Arc::clone(&plans.borrow_and_update());
-            self.serving.gateway.set_routes(self.builder.table(&newest));
+            let table = self.builder.table(&newest);
+            if let Some(xds) = &self.xds {
+                xds.set_routes(&table);
+            }
+            self.serving.gateway.set_routes(table);
             self.serving.event_metrics.keep(&self.serving.gateway.services());
             self.probers.follow(&newest);
             self.reported.set(&newest);
@@ -191,6 +202,10 @@ impl Role for GatewayRole {
 
     /// Watches the cluster during the drain, so that held requests can still be served.
     async fn stop(&mut self, times: DrainTimes, signals: &mut Signals) -> DrainOutcome {
+        if let Some(xds) = &self.xds {
+            // First: Envoys learn of another replica that this gateway takes no more requests.
+            xds.close();
+        }
         let drained =
             if self.synced { self.serving.drain(times, signals).await } else { self.serving.close() };
         self.serving.end().await;
@@ -241,13 +256,36 @@ fn greet(addresses: &ListenAddresses) {
     if let Some(address) = addresses.register {
         tracing::info!("registrations on {address}");
     }
+    if let Some(address) = addresses.xds {
+        tracing::info!("Envoys on {address}");
+    }
 }
 
 /// The addresses at which the gateway itself can be reached.
 fn own_sockets(addresses: &ListenAddresses) -> Vec<SocketAddr> {
-    let own = [&addresses.admin].into_iter().chain(&addresses.register);
+    let own = [&addresses.admin].into_iter().chain(&addresses.register).chain(&addresses.xds);
     let all = addresses.plain.iter().chain(&addresses.secure).chain(own);
     own_addresses::sockets(&all.copied().collect::<Vec<_>>())
+}
+
+/// The control plane of Envoys, before it answers. This gateway is one of those that take requests.
+fn xds_start(
+    values: &Values,
+    (listener, files): (Listener, XdsFiles),
+    client: connect::Client,
+    (plane, addresses): (&mut DataPlane, &ListenAddresses),
+) -> XdsStart {
+    XdsStart::new(XdsParts {
+        values,
+        listener,
+        files,
+        registry: &plane.registry,
+        client,
+        own: own_addresses::sockets(&addresses.plain),
+        most_requests: values.get(&set::MAX_HOLDS),
+        clock: plane.clock,
+        metrics: &mut plane.metrics,
+    })
 }
 
 /// The access log on standard output, if it is on.

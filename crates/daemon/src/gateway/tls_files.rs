@@ -10,12 +10,13 @@ use super::load_reports;
 use super::registration::{self, RegistrationFiles};
 use super::settings::{
     ClientAuthMode, TLS_CERT, TLS_CERT_DIR, TLS_CLIENT_AUTH, TLS_CLIENT_CA, TLS_KEY, TLS_LISTEN,
-    TLS_MAX_VERSION, TLS_MIN_VERSION,
+    TLS_MAX_VERSION, TLS_MIN_VERSION, XDS_LISTEN,
 };
 use super::upstream::Upstreams;
 use crate::certificates::{CertificateFiles, Certificates, HTTPS, OpenError};
 use crate::rouse_yaml::Cert;
 use crate::settings::about_file;
+use crate::xds_listener::files::{self, XdsFiles};
 
 /// The opened certificates, and warnings about them.
 #[derive(Debug, Default)]
@@ -26,19 +27,27 @@ pub(super) struct LoadedCertificates {
     pub(super) warnings: Vec<Warning>,
     /// The files of the registration listener.
     pub(super) registration: RegistrationFiles,
+    /// The files of the listener for Envoys.
+    pub(super) xds: XdsFiles,
 }
 
 impl LoadedCertificates {
+    /// The warnings that the start reports; those of the TLS listeners are reported by their watch.
+    pub(super) fn at_start(&self) -> impl Iterator<Item = &Warning> {
+        self.warnings.iter().chain(&self.registration.warnings).chain(&self.xds.warnings)
+    }
+
     /// All warnings.
     pub(super) fn warnings(&self) -> impl Iterator<Item = &Warning> {
         let of_listeners = self.certificates.iter().flat_map(Certificates::warnings);
-        of_listeners.chain(&self.warnings).chain(&self.registration.warnings)
+        of_listeners.chain(self.at_start())
     }
 
     /// The TLS listeners, each with its name in metrics.
     pub(super) fn servers(&self) -> impl Iterator<Item = (&'static str, Arc<ServerTls>)> {
         let requests = self.certificates.iter().map(|it| (HTTPS, Arc::clone(it.server())));
-        requests.chain(self.registration.server().map(|it| ("registrations", Arc::clone(it))))
+        let registrations = self.registration.server().map(|it| ("registrations", Arc::clone(it)));
+        requests.chain(registrations).chain(self.xds.server())
     }
 }
 
@@ -73,6 +82,9 @@ pub(super) fn open(values: &Values) -> Result<LoadedCertificates, Problems> {
     }
     opened.warnings.extend(load_reports::read_roots(values, &mut problems));
     opened.registration = registration::open(values, &mut problems);
+    if values.get(&XDS_LISTEN).is_some() {
+        opened.xds = files::open(values, &mut problems);
+    }
     Problems::none_in(problems, opened)
 }
 

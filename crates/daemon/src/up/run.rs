@@ -122,8 +122,8 @@ impl UpRole {
             // Whoever reaches this loopback address may also send requests.
             let clients = EnvoyClients { transport: GrpcTransport::Plain, access: Access::Any };
             let end = serving.end.clone();
-            let followers = envoys.serve(listener, clients, &mut serving.tasks, end)?;
-            engine.wait_for_proxies(Arc::new(Followers(followers)));
+            let served = envoys.serve(listener, clients, async {}, (&mut serving.tasks, end))?;
+            engine.wait_for_proxies(Arc::new(Followers(served.followers)));
         }
         // Start the engine last: an earlier failure leaves no pod behind.
         serving.tasks.spawn("the engine", Arc::clone(&engine).run(Arc::clone(&serving.registry)));

@@ -1,6 +1,10 @@
 //! The tables of all permissions that each role uses. Manifests grant them, `rouse check` checks them, and tests compare them
 //! with the requests of the roles.
 
+mod xds;
+
+pub use xds::XDS_PERMISSIONS;
+
 /// A role: a command with a `ServiceAccount` of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PermissionRole {
@@ -8,6 +12,8 @@ pub enum PermissionRole {
     Gateway,
     /// `rouse controller`.
     Controller,
+    /// `rouse xds`.
+    Xds,
 }
 
 impl PermissionRole {
@@ -16,6 +22,7 @@ impl PermissionRole {
         match self {
             Self::Gateway => PERMISSIONS,
             Self::Controller => CONTROLLER_PERMISSIONS,
+            Self::Xds => XDS_PERMISSIONS,
         }
     }
 }
@@ -430,11 +437,15 @@ mod tests {
 
     #[test]
     fn no_verb_of_a_resource_is_there_twice() {
-        for table in [PERMISSIONS, CONTROLLER_PERMISSIONS, SLICE_PERMISSIONS] {
+        for table in [PERMISSIONS, CONTROLLER_PERMISSIONS, SLICE_PERMISSIONS, XDS_PERMISSIONS] {
             let mut seen = BTreeSet::new();
             for permission in table {
                 for verb in permission.verbs {
-                    assert!(seen.insert((permission.group, permission.resource, verb)), "{permission:?}");
+                    let own = permission.scope == Scope::Own;
+                    assert!(
+                        seen.insert((permission.group, permission.resource, verb, own)),
+                        "{permission:?}"
+                    );
                 }
             }
         }
@@ -442,7 +453,7 @@ mod tests {
 
     #[test]
     fn secrets_are_read_by_name_only_and_nothing_is_deleted_or_replaced() {
-        for permission in PERMISSIONS.iter().chain(CONTROLLER_PERMISSIONS) {
+        for permission in PERMISSIONS.iter().chain(CONTROLLER_PERMISSIONS).chain(XDS_PERMISSIONS) {
             let named = permission.scope == Scope::Named;
             assert!(permission.resource != "secrets" || named, "{permission:?}");
             let verbs: BTreeSet<_> = permission.verbs.iter().copied().collect();
@@ -457,6 +468,13 @@ mod tests {
             assert!(!writes || permission.parts().1.is_some() || created || own, "{permission:?}");
             let cluster = permission.scope == Scope::OnDemand;
             assert!(!cluster || permission.need != Requirement::Required, "{permission:?}");
+        }
+    }
+
+    #[test]
+    fn the_control_plane_of_envoys_only_reads() {
+        for permission in XDS_PERMISSIONS {
+            assert_eq!(permission.verbs, FOLLOW, "{permission:?}");
         }
     }
 

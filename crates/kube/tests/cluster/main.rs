@@ -10,6 +10,7 @@ mod connect;
 mod election;
 mod follow;
 mod forged;
+mod gateway_addresses;
 mod histories;
 mod ownership;
 mod permissions;

@@ -1,9 +1,13 @@
 //! The engine's requests to the API server match the permission table that manifests grant and `rouse check` verifies.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use crate::autoscale::rig::{Controller, OWN, Scene, running, scaled_route};
-use crate::rig::{DEPLOYMENTS, HTTP_SCALED_OBJECT, ROUTES, Rig, annotated, deployment, id, route, service};
+use crate::gateway_addresses::{Gateways, gateways};
+use crate::rig::{
+    DEPLOYMENTS, HTTP_SCALED_OBJECT, ROUTES, Rig, SLICES, annotated, deployment, id, pass, route, service,
+};
 use http::Method;
 use rouse_core::endpoint::PodUid;
 use rouse_core::engine::Engine as _;
@@ -165,6 +169,43 @@ async fn a_gateway_of_one_namespace_asks_for_nothing_outside_it() {
     let api = shop();
     do_everything(&api, Some("shop")).await;
     let outside = api.requests(|request| !request.path.contains("/namespaces/shop/"));
+    assert!(outside.is_empty(), "{outside:?}");
+}
+
+/// A control plane of Envoys that reads `namespace` until it has sent every kind of request, also when it is asked for wakes.
+async fn read_everything(namespace: Option<&str>) -> ApiServer {
+    let api = shop();
+    api.put(SLICES, gateways(&[1]));
+    let rig = Rig::synced_with(&api, |settings| {
+        settings.namespace = namespace.map(str::to_owned);
+        (settings.wakes, settings.routes.write_status) = (false, false);
+    })
+    .await;
+    let found = Gateways::start(&api);
+    found.until(&["10.0.0.1:8080"]).await;
+    rig.cluster.wake(&id("cart"));
+    for collection in ["pods", "secrets", "configmaps"] {
+        rig.until("it is followed", |rig| rig.api.watchers(collection) > 0).await;
+    }
+    pass(Duration::from_mins(10)).await;
+    assert_eq!(replicas(&api, DEPLOYMENTS, "cart"), Some(0), "it wakes nothing");
+    found.stop().await;
+    rig.stop().await;
+    api
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_control_plane_of_envoys_reads_all_that_is_in_its_table_and_nothing_else() {
+    let api = read_everything(None).await;
+    assert_did_all_and_nothing_else(&api, PermissionRole::Xds);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_control_plane_of_one_namespace_reads_nothing_outside_it_but_where_the_gateways_are() {
+    let api = read_everything(Some("shop")).await;
+    let own = format!("/namespaces/{OWN}/endpointslices");
+    let outside =
+        api.requests(|request| !request.path.contains("/namespaces/shop/") && !request.path.ends_with(&own));
     assert!(outside.is_empty(), "{outside:?}");
 }
 

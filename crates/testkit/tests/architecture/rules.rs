@@ -65,7 +65,7 @@ pub(crate) const LAYERS: &[(&str, &[&[&str]])] = &[
         &[
             &["cluster", "survey"],
             &["autoscale"],
-            &["endpoints", "lease", "routes", "slices", "wake"],
+            &["endpoints", "gateway_addresses", "lease", "routes", "slices", "wake"],
             &["events"],
             &["objects"],
             &["client", "tasks"],
@@ -86,9 +86,12 @@ pub(crate) const LAYERS: &[(&str, &[&[&str]])] = &[
     (
         "daemon",
         &[
+            // `rouse xds` reads the cluster with the settings and the route table of a gateway.
+            &["xds"],
             // Every other room is a role.
             &["*"],
-            &["data_plane", "envoy"],
+            &["data_plane", "xds_listener"],
+            &["envoy"],
             &["role"],
             &["admin", "certificates", "cluster_events", "listeners", "logging", "settings"],
             &["failure", "process", "rouse_yaml", "token_check"],
@@ -100,7 +103,7 @@ pub(crate) const LAYERS: &[(&str, &[&[&str]])] = &[
             &["demo", "explain"],
             &["admin_client"],
             &["args"],
-            &["check", "exit", "inject", "install", "simulate"],
+            &["check", "exit", "inject", "install", "simulate", "xds_bootstrap"],
             &["input", "names"],
         ],
     ),

@@ -20,6 +20,17 @@ app.kubernetes.io/name: rouse
 app.kubernetes.io/component: controller
 {{- end }}
 
+{{- define "rouse.xdsLabels" -}}
+app.kubernetes.io/name: rouse
+app.kubernetes.io/component: xds
+app.kubernetes.io/part-of: rouse
+{{- end }}
+
+{{- define "rouse.xdsSelector" -}}
+app.kubernetes.io/name: rouse
+app.kubernetes.io/component: xds
+{{- end }}
+
 {{- define "rouse.subjects" -}}
 - kind: ServiceAccount
   name: rouse-gateway
@@ -67,5 +78,13 @@ an older chart has no push at all: parentheses make that the same as off. */}}
 {{- if (.Values.controller).enabled }}
 {{- $made := ternary "rouse-controller-tls" "" (not (empty (((.Values.controller).certManager).issuerRef).name)) }}
 {{- .Values.controller.secretName | default $made }}
+{{- end }}
+{{- end }}
+
+{{- /* The Secret with the certificate of rouse xds; empty if that is off. */}}
+{{- define "rouse.xdsSecret" -}}
+{{- if (.Values.xds).enabled }}
+{{- $made := ternary "rouse-xds-tls" "" (not (empty (((.Values.xds).certManager).issuerRef).name)) }}
+{{- .Values.xds.secretName | default $made | required "xds.enabled needs xds.secretName or xds.certManager.issuerRef.name" }}
 {{- end }}
 {{- end }}

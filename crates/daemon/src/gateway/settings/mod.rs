@@ -5,6 +5,7 @@ mod register;
 mod report;
 mod routing;
 mod tls;
+mod xds;
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -31,6 +32,7 @@ pub use self::register::*;
 pub use self::report::*;
 pub use self::routing::*;
 pub use self::tls::*;
+pub use self::xds::*;
 use super::{keda, upstream};
 use crate::logging::{LOG_FORMAT, LOG_LEVEL};
 use crate::process::time_of_day;
@@ -45,6 +47,7 @@ pub static TABLE: SettingsTable = SettingsTable {
         &TLS,
         &REGISTRATION,
         &REPORTS,
+        &XDS,
         &ROUTING,
         &TIMEOUTS,
         &HOLDS,
