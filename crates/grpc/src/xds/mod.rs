@@ -4,8 +4,10 @@ mod access;
 pub mod cache;
 mod clients;
 mod delta;
+mod followers;
 mod metrics;
 pub mod names;
+pub mod publisher;
 pub mod resource_type;
 pub mod resources;
 mod server;
@@ -16,5 +18,6 @@ mod wire;
 
 pub use access::{Access, ClientIdentity};
 pub use clients::ConnectedClient;
+pub use followers::EnvoyFollowers;
 pub use metrics::XdsMetrics;
 pub use server::{XdsLimits, XdsParts, XdsServer, XdsSettings};
