@@ -9,6 +9,7 @@ pub mod names;
 pub mod resource_type;
 pub mod resources;
 mod server;
+mod sotw;
 mod stream;
 mod stream_end;
 mod subscription;

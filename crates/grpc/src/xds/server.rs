@@ -27,6 +27,7 @@ use super::clients::{ClientLimits, Clients, ConnectedClient};
 use super::delta::{DeltaStream, StreamBounds};
 use super::metrics::XdsMetrics;
 use super::resource_type::ResourceType;
+use super::sotw::{SotwCall, SotwStream};
 use super::stream::{SharedStream, StreamRules, StreamTask};
 use super::stream_end::StreamEnd;
 use crate::connections::{CallerConnection, Connections, GrpcLimits, GrpcTransport};
@@ -276,9 +277,9 @@ impl AggregatedDiscoveryService for DiscoveryCalls {
 
     async fn stream_aggregated_resources(
         &self,
-        _request: Request<Streaming<discovery::DiscoveryRequest>>,
+        request: Request<Streaming<discovery::DiscoveryRequest>>,
     ) -> Result<Response<Self::StreamAggregatedResourcesStream>, Status> {
-        Err(Status::unimplemented("set api_type to DELTA_GRPC"))
+        self.0.open(request, SotwStream::new(SotwCall::Aggregated, self.0.bounds()))
     }
 
     async fn delta_aggregated_resources(
@@ -296,9 +297,9 @@ impl EndpointDiscoveryService for DiscoveryCalls {
 
     async fn stream_endpoints(
         &self,
-        _request: Request<Streaming<discovery::DiscoveryRequest>>,
+        request: Request<Streaming<discovery::DiscoveryRequest>>,
     ) -> Result<Response<Self::StreamEndpointsStream>, Status> {
-        Err(Status::unimplemented("set api_type to DELTA_GRPC"))
+        self.0.open(request, SotwStream::new(SotwCall::Endpoints, self.0.bounds()))
     }
 
     async fn delta_endpoints(
