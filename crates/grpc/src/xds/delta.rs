@@ -145,10 +145,11 @@ impl DeltaStream {
     /// What can be sent now.
     pub(crate) fn respond(&mut self, view: &CacheView<'_>, now: Moment) -> Vec<DeltaResponse> {
         self.catch_up(view);
-        let mut responses = std::mem::take(&mut self.unknown);
+        let mut responses = Vec::new();
         for kind in ResourceType::ALL {
             responses.extend(self.respond_of(kind, view, now));
         }
+        responses.append(&mut self.unknown);
         responses
     }
 
@@ -288,11 +289,11 @@ impl StreamRules for DeltaStream {
         Some(SentResponse { kind, resources, bytes: response.encoded_len() })
     }
 
-    fn names(&self, kind: ResourceType) -> Vec<Arc<str>> {
-        self.types.of(kind).sorted_names()
+    fn endpoint_names(&self) -> Vec<Arc<str>> {
+        self.types.of(ResourceType::Endpoints).sorted_names()
     }
 
-    fn knows(&self, kind: ResourceType, name: &str) -> ClientKnowledge {
-        self.types.of(kind).knows(name)
+    fn knows(&self, name: &str) -> ClientKnowledge {
+        self.types.of(ResourceType::Endpoints).knows(name)
     }
 }

@@ -26,7 +26,7 @@ use super::cache::ResourceCache;
 use super::clients::{ClientLimits, Clients, ConnectedClient};
 use super::delta::{DeltaStream, StreamBounds};
 use super::metrics::XdsMetrics;
-use super::resource_type::ResourceType;
+use super::resource_type::{PerType, ResourceType};
 use super::sotw::{SotwCall, SotwStream};
 use super::stream::{SharedStream, StreamRules, StreamTask};
 use super::stream_end::StreamEnd;
@@ -152,13 +152,14 @@ impl XdsServer {
         self.parts.clients.list()
     }
 
-    /// Whether every connected client that is subscribed to a resource has acknowledged this version of it; `None`: that it does not
-    /// exist. Also true if no client is subscribed.
-    pub fn acknowledged(&self, kind: ResourceType, name: &str, version: Option<u64>) -> bool {
-        self.parts.clients.acknowledged(kind, name, version)
+    /// Whether every connected client that is subscribed to the endpoints of a name has accepted this version of them, which
+    /// [`ResourceCache::version`] says; `None`: that there are none. Also true if no client is subscribed. A client that rejects it, or
+    /// that has a newer version, has not accepted it.
+    pub fn acknowledged_endpoints(&self, name: &str, version: Option<u64>) -> bool {
+        self.parts.clients.acknowledged(name, version)
     }
 
-    /// Changes whenever [`XdsServer::clients`] or [`XdsServer::acknowledged`] may have changed.
+    /// Changes whenever [`XdsServer::clients`] or [`XdsServer::acknowledged_endpoints`] may have changed.
     pub fn watch_clients(&self) -> watch::Receiver<u64> {
         self.parts.clients.watch()
     }
@@ -219,6 +220,8 @@ impl XdsServer {
             stream,
             incoming: request.into_inner(),
             outgoing,
+            requests: 0,
+            rejected: PerType::default(),
         };
         let (metrics, guard) = (self.parts.metrics.clone(), self.parts.metrics.stream());
         self.tasks.spawn(async move {

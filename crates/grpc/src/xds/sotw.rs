@@ -133,11 +133,11 @@ impl StreamRules for SotwStream {
         Some(SentResponse { kind: KIND, resources, bytes })
     }
 
-    fn names(&self, kind: ResourceType) -> Vec<Arc<str>> {
-        if kind == KIND { self.endpoints.sorted_names() } else { Vec::new() }
+    fn endpoint_names(&self) -> Vec<Arc<str>> {
+        self.endpoints.sorted_names()
     }
 
-    fn knows(&self, kind: ResourceType, name: &str) -> ClientKnowledge {
-        if kind == KIND { self.endpoints.knows(name) } else { ClientKnowledge::NotSubscribed }
+    fn knows(&self, name: &str) -> ClientKnowledge {
+        self.endpoints.knows(name)
     }
 }

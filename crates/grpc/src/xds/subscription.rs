@@ -91,11 +91,6 @@ impl Subscription {
         self.wildcard || self.names.contains(name)
     }
 
-    /// Whether the client wants this one because it named it.
-    pub(super) fn wants_by_name(&self, name: &str) -> bool {
-        self.names.contains(name)
-    }
-
     /// The names that the client has subscribed to, in order.
     pub(super) fn sorted_names(&self) -> Vec<Arc<str>> {
         let mut names: Vec<Arc<str>> = self.names.iter().map(Arc::clone).collect();
