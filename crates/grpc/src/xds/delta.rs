@@ -16,6 +16,10 @@ use super::subscription::{Batch, Removals, Subscription};
 use super::wire;
 use crate::proto::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
 
+/// How long clusters stay after a reconnect until the client has asked for listeners and routes. Its routes may name them, and change
+/// with what it is sent next. A client that has neither must lose them in the end.
+const RESUME_GRACE: Duration = Duration::from_secs(5);
+
 /// How much one stream may use.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StreamBounds {
@@ -74,6 +78,8 @@ pub(crate) struct DeltaStream {
     types: PerType<Subscription>,
     /// Clusters that were sent, and whose endpoints were not sent after them.
     endpoints_due: HashSet<Arc<str>>,
+    /// Until when clusters stay; `None`: the client had none when it connected, or the time is over.
+    grace: Option<Moment>,
     /// The number of the last change that was looked at.
     cursor: u64,
     nonces: u64,
@@ -89,6 +95,7 @@ impl DeltaStream {
             only: None,
             types: PerType::by(Subscription::new),
             endpoints_due: HashSet::new(),
+            grace: None,
             cursor: 0,
             nonces: 0,
             unknown: Vec::new(),
@@ -123,6 +130,9 @@ impl DeltaStream {
         let answer = subscription.answer(&request.response_nonce, rejected, now);
         if !subscription.used {
             let versions = request.initial_resource_versions;
+            if kind == ResourceType::Cluster && !versions.is_empty() {
+                self.grace = Some(now + RESUME_GRACE);
+            }
             let parse = |version: String| u64::from_str_radix(&version, 16).ok();
             let has =
                 versions.into_iter().map(|(name, version)| (view.shared_name(kind, &name), parse(version)));
@@ -145,6 +155,9 @@ impl DeltaStream {
     /// What can be sent now.
     pub(crate) fn respond(&mut self, view: &CacheView<'_>, now: Moment) -> Vec<DeltaResponse> {
         self.catch_up(view);
+        let has_asked =
+            self.types.of(ResourceType::Listener).used && self.types.of(ResourceType::Routes).used;
+        self.grace.take_if(|until| has_asked || now >= *until);
         let mut responses = Vec::new();
         for kind in ResourceType::ALL {
             responses.extend(self.respond_of(kind, view, now));
@@ -257,7 +270,8 @@ impl DeltaStream {
             ResourceType::Endpoints => &[ResourceType::Cluster],
             ResourceType::Listener | ResourceType::Routes => &[],
         };
-        let quiet = first.iter().all(|kind| self.types.of(*kind).is_quiet());
+        let stays = kind == ResourceType::Cluster && self.grace.is_some();
+        let quiet = !stays && first.iter().all(|kind| self.types.of(*kind).is_quiet());
         if quiet { Removals::Go } else { Removals::Wait }
     }
 }
@@ -281,6 +295,10 @@ impl StreamRules for DeltaStream {
 
     fn respond(&mut self, view: &CacheView<'_>, now: Moment) -> Vec<DeltaDiscoveryResponse> {
         Self::respond(self, view, now).into_iter().map(wire::delta_message).collect()
+    }
+
+    fn wake_after(&self, now: Moment) -> Option<Duration> {
+        self.grace.map(|until| until.since(now))
     }
 
     fn measure(response: &DeltaDiscoveryResponse) -> Option<SentResponse> {

@@ -166,9 +166,10 @@ impl XdsServer {
 
     fn connections(&self) -> Connections<Router> {
         let XdsLimits { streams, streams_per_client, request_bytes, .. } = self.parts.limits;
+        // Many Envoys may come from one address, with one connection each.
         let limits = GrpcLimits {
             connections: streams.saturating_mul(2),
-            per_source: streams_per_client,
+            per_source: streams,
             handshakes: 64,
             // An Envoy that does not use the aggregated stream has one stream for each cluster.
             calls: u32::try_from(streams_per_client).unwrap_or(u32::MAX),

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use prost::Message as _;
 use rouse_core::time::Moment;
@@ -126,6 +127,10 @@ impl StreamRules for SotwStream {
         };
         self.endpoints.send(self.nonces, now, &batch);
         vec![response]
+    }
+
+    fn wake_after(&self, _now: Moment) -> Option<Duration> {
+        None
     }
 
     fn measure(response: &DiscoveryResponse) -> Option<SentResponse> {

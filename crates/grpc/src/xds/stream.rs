@@ -45,6 +45,9 @@ pub(super) trait StreamRules: Send + 'static {
     /// What can be sent now.
     fn respond(&mut self, view: &CacheView<'_>, now: Moment) -> Vec<Self::Response>;
 
+    /// When to ask for responses again, without a request or a change.
+    fn wake_after(&self, now: Moment) -> Option<Duration>;
+
     /// What is counted of a response.
     fn measure(response: &Self::Response) -> Option<SentResponse>;
 
@@ -106,6 +109,8 @@ impl<R: StreamRules> StreamTask<R> {
         let mut changes = self.server.cache.watch();
         let first_deadline = Instant::now() + FIRST_REQUEST_TIMEOUT;
         loop {
+            let wake = self.stream.rules().wake_after(self.server.clock.now());
+            let wake_at = wake.map(|after| Instant::now() + after);
             let next = tokio::select! {
                 () = self.server.stop.cancelled() => return StreamEnd::Stopping,
                 () = self.outgoing.closed() => return StreamEnd::Broken,
@@ -115,6 +120,7 @@ impl<R: StreamRules> StreamTask<R> {
                     Ok(None) => return StreamEnd::Left,
                     Err(status) => return self.unreadable(&status),
                 },
+                () = sleep_until(wake_at.unwrap_or(first_deadline)), if wake_at.is_some() => Ok(()),
                 // The server keeps the cache, so that this is never an error.
                 _ = changes.changed() => Ok(()),
             };
