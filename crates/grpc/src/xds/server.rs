@@ -171,8 +171,9 @@ impl XdsServer {
             connections: streams.saturating_mul(2),
             per_source: streams,
             handshakes: 64,
-            // An Envoy that does not use the aggregated stream has one stream for each cluster.
-            calls: u32::try_from(streams_per_client).unwrap_or(u32::MAX),
+            // An Envoy that does not use the aggregated stream has one stream for each cluster. Some more, so that one over the limit
+            // gets a status: HTTP/2 would let it wait in silence.
+            calls: u32::try_from(streams_per_client.saturating_add(16)).unwrap_or(u32::MAX),
             idle: Duration::from_mins(1),
             call_window: 256 * 1024,
             connection_window: 1024 * 1024,
