@@ -11,6 +11,7 @@ pub mod publisher;
 pub mod resource_type;
 pub mod resources;
 mod server;
+mod sotw;
 mod stream;
 mod stream_end;
 mod subscription;
