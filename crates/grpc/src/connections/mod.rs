@@ -14,8 +14,9 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rouse_core::time::Clock;
+use rouse_net::auth::certificate_names;
 use rouse_net::fair_limiter::{FairLimiter, FairPermit, network};
-use rouse_net::tls::{Alpn, ServerTls};
+use rouse_net::tls::{Alpn, ServerTls, peer_certificate};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
@@ -76,13 +77,20 @@ pub(crate) struct GrpcLimits {
 pub(crate) struct CallerConnection {
     /// The address of the client.
     pub(crate) peer: SocketAddr,
+    /// The names (SAN) of the certificate that the client presented and that was verified.
+    pub(crate) certificate_names: Arc<[String]>,
     proven: Arc<Notify>,
     closed: Arc<Notify>,
 }
 
 impl CallerConnection {
-    fn new(peer: SocketAddr) -> Self {
-        Self { peer, proven: Arc::default(), closed: Arc::default() }
+    fn new(peer: SocketAddr, certificate_names: Vec<String>) -> Self {
+        Self {
+            peer,
+            certificate_names: certificate_names.into(),
+            proven: Arc::default(),
+            closed: Arc::default(),
+        }
     }
 
     /// The client has proven who it is: at the limit, its connection goes after those that have not.
@@ -176,7 +184,9 @@ impl<S: CallService> Connections<S> {
         let Some(permit) = self.limiter.take(source, cancel.clone(), self.clock.now()) else { return };
         let serve = async {
             match transport {
-                GrpcTransport::Plain => self.http2(stream, peer, &permit).await,
+                GrpcTransport::Plain => {
+                    self.http2(stream, CallerConnection::new(peer, Vec::new()), &permit).await
+                }
                 GrpcTransport::Tls(tls) => {
                     let handshake = self.handshakes.take(source, cancel.clone(), self.clock.now());
                     let Some(handshake) = handshake else { return };
@@ -184,7 +194,8 @@ impl<S: CallService> Connections<S> {
                     drop(handshake);
                     match accepted {
                         Ok((stream, shaken)) if shaken.alpn != Some(Alpn::Http1) => {
-                            self.http2(stream, peer, &permit).await;
+                            let names = peer_certificate(&stream).map(certificate_names).unwrap_or_default();
+                            self.http2(stream, CallerConnection::new(peer, names), &permit).await;
                         }
                         // A client that fails the handshake, or does not speak HTTP/2, is not an error of ours.
                         _ => {}
@@ -195,12 +206,11 @@ impl<S: CallService> Connections<S> {
         cancel.run_until_cancelled(serve).await;
     }
 
-    async fn http2<IO>(&self, stream: IO, peer: SocketAddr, permit: &FairPermit)
+    async fn http2<IO>(&self, stream: IO, caller: CallerConnection, permit: &FairPermit)
     where
         IO: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
         let (tasks, _end) = ConnectionTasks::new();
-        let caller = CallerConnection::new(peer);
         let service = service_fn(|mut request: Request<Incoming>| {
             request.extensions_mut().insert(caller.clone());
             // The generated services are always ready.

@@ -43,3 +43,41 @@ impl ResourceType {
         }
     }
 }
+
+/// One value for each type.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct PerType<T> {
+    clusters: T,
+    endpoints: T,
+    listeners: T,
+    routes: T,
+}
+
+impl<T> PerType<T> {
+    pub(crate) fn by(value: impl Fn(ResourceType) -> T) -> Self {
+        Self {
+            clusters: value(ResourceType::Cluster),
+            endpoints: value(ResourceType::Endpoints),
+            listeners: value(ResourceType::Listener),
+            routes: value(ResourceType::Routes),
+        }
+    }
+
+    pub(crate) fn of(&self, kind: ResourceType) -> &T {
+        match kind {
+            ResourceType::Cluster => &self.clusters,
+            ResourceType::Endpoints => &self.endpoints,
+            ResourceType::Listener => &self.listeners,
+            ResourceType::Routes => &self.routes,
+        }
+    }
+
+    pub(crate) fn of_mut(&mut self, kind: ResourceType) -> &mut T {
+        match kind {
+            ResourceType::Cluster => &mut self.clusters,
+            ResourceType::Endpoints => &mut self.endpoints,
+            ResourceType::Listener => &mut self.listeners,
+            ResourceType::Routes => &mut self.routes,
+        }
+    }
+}

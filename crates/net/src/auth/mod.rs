@@ -23,7 +23,7 @@ use rouse_core::endpoint::PodUid;
 pub use authenticators::{Authenticators, CredentialId, CredentialRequest};
 pub use claim::{Claim, ClaimError, ClaimGrant, Ownership, PushMode};
 pub use hmac::{BadSharedKey, HmacCredential, SharedKey, parse_hmac_credential};
-pub use mtls::CertificateAuthenticator;
+pub use mtls::{CertificateAuthenticator, certificate_names};
 pub use shared_keys::{SharedKeys, SharedKeysError};
 pub use token::{TokenAuthenticator, TokenCheck, TokenSettings};
 pub use token_file::{TokenFileError, read_bearer_token};

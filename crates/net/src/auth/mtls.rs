@@ -5,6 +5,13 @@ use webpki::EndEntityCert;
 
 use super::{AuthError, Sender, is_namespace};
 
+/// The names (SAN) of a certificate (DER): its URIs, then its DNS names. Empty if it has none, or cannot be read.
+pub fn certificate_names(certificate: &[u8]) -> Vec<String> {
+    let certificate = CertificateDer::from(certificate);
+    let Ok(certificate) = EndEntityCert::try_from(&certificate) else { return Vec::new() };
+    certificate.valid_uri_names().chain(certificate.valid_dns_names()).map(str::to_owned).collect()
+}
+
 /// Reads who a verified client certificate is for.
 #[derive(Debug, Clone)]
 pub struct CertificateAuthenticator {

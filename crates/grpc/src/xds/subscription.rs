@@ -1,0 +1,233 @@
+//! What one incremental stream has of one type: subscriptions, what was sent, and what is due.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+use rouse_core::time::Moment;
+
+use super::cache::CacheView;
+use super::clients::ClientKnowledge;
+use super::resource_type::ResourceType;
+
+/// The name that means all resources, of the types that allow it.
+const ALL: &str = "*";
+
+/// A response that the client has not answered yet.
+#[derive(Debug)]
+pub(super) struct Outstanding {
+    pub(super) nonce: u64,
+    pub(super) at: Moment,
+    /// Names with the versions that were sent; `None`: the removal.
+    pub(super) sent: Vec<(Arc<str>, Option<u64>)>,
+}
+
+/// One type on one stream.
+#[derive(Debug)]
+pub(super) struct Subscription {
+    kind: ResourceType,
+    /// Whether the client has asked for this type.
+    pub(super) used: bool,
+    wildcard: bool,
+    names: HashSet<Arc<str>>,
+    /// What the client was sent, or said that it has. `None`: in a version that is none of ours. A version that the client rejected stays
+    /// here, so that it is not sent again until the resource changes.
+    has: HashMap<Arc<str>, Option<u64>>,
+    /// What the client has accepted last; `None`: the removal. Of endpoints alone: for the others it would be memory without a use.
+    acknowledged: HashMap<Arc<str>, Option<u64>>,
+    /// What the client gets even if it has it, or if it does not exist.
+    forced: HashSet<Arc<str>>,
+    /// What differs from what the client has, as of the stream's cursor.
+    pub(super) due: BTreeSet<Arc<str>>,
+    /// The first answer to a wildcard is sent even if there is no resource: without it, Envoy waits until its timeout.
+    pub(super) answer_due: bool,
+    pub(super) outstanding: Option<Outstanding>,
+}
+
+impl Subscription {
+    pub(super) fn new(kind: ResourceType) -> Self {
+        Self {
+            kind,
+            used: false,
+            wildcard: false,
+            names: HashSet::new(),
+            has: HashMap::new(),
+            acknowledged: HashMap::new(),
+            forced: HashSet::new(),
+            due: BTreeSet::new(),
+            answer_due: false,
+            outstanding: None,
+        }
+    }
+
+    /// The names that the client has subscribed to.
+    pub(super) fn names(&self) -> &HashSet<Arc<str>> {
+        &self.names
+    }
+
+    /// Whether the client wants this resource.
+    pub(super) fn wants(&self, name: &str) -> bool {
+        self.wildcard || self.names.contains(name)
+    }
+
+    /// Whether the client wants this one because it named it.
+    pub(super) fn wants_by_name(&self, name: &str) -> bool {
+        self.names.contains(name)
+    }
+
+    /// Whether this resource is sent for another reason than a change.
+    pub(super) fn is_forced(&self, name: &str) -> bool {
+        self.forced.contains(name)
+    }
+
+    /// What the client knows of a resource.
+    pub(super) fn knows(&self, name: &str) -> ClientKnowledge {
+        if !self.wants(name) {
+            return ClientKnowledge::NotSubscribed;
+        }
+        let known = self.acknowledged.get(name);
+        known.map_or(ClientKnowledge::NotAcknowledged, |version| ClientKnowledge::Acknowledged(*version))
+    }
+
+    /// The client has accepted or rejected a response.
+    pub(super) fn answered(&mut self, sent: &[(Arc<str>, Option<u64>)], rejected: bool) {
+        if rejected || self.kind != ResourceType::Endpoints {
+            return;
+        }
+        for (name, version) in sent {
+            if self.wants(name) {
+                self.acknowledged.insert(Arc::clone(name), *version);
+            }
+        }
+    }
+
+    /// Takes the first request of a stream: what the client still has from an earlier stream.
+    pub(super) fn begin(&mut self, has: impl IntoIterator<Item = (Arc<str>, Option<u64>)>) {
+        self.has.extend(has);
+    }
+
+    /// Changes subscriptions, the removed ones first.
+    pub(super) fn change(&mut self, subscribe: &[String], unsubscribe: &[String], view: &CacheView<'_>) {
+        let first = !std::mem::replace(&mut self.used, true);
+        for name in unsubscribe {
+            self.unsubscribe(name);
+        }
+        for name in subscribe {
+            self.subscribe(name, first, view);
+        }
+        if first {
+            // A first request without names is a wildcard, also if it unsubscribes from something.
+            if subscribe.is_empty() && self.has_wildcard() {
+                self.wildcard = true;
+                self.answer_due = self.has.is_empty();
+            }
+            // The versions of what the client does not want are of no use.
+            let (wildcard, names) = (self.wildcard, &self.names);
+            self.has.retain(|name, _| wildcard || names.contains(name));
+            if self.kind == ResourceType::Endpoints {
+                self.acknowledged.extend(self.has.iter().map(|(name, version)| (Arc::clone(name), *version)));
+            }
+            self.compare(view);
+        }
+    }
+
+    fn has_wildcard(&self) -> bool {
+        matches!(self.kind, ResourceType::Cluster | ResourceType::Listener)
+    }
+
+    fn subscribe(&mut self, name: &str, first: bool, view: &CacheView<'_>) {
+        if name == ALL && self.has_wildcard() {
+            self.answer_due = self.wildcard || self.has.is_empty();
+            if std::mem::replace(&mut self.wildcard, true) {
+                self.force_all(view);
+            }
+            self.compare(view);
+            return;
+        }
+        let name = view.shared_name(self.kind, name);
+        self.names.insert(Arc::clone(&name));
+        // What the client has from an earlier stream is not sent again, unless it differs.
+        if !(first && self.has.contains_key(&name)) {
+            self.force(name);
+        }
+    }
+
+    fn unsubscribe(&mut self, name: &str) {
+        if name == ALL && self.has_wildcard() {
+            if std::mem::replace(&mut self.wildcard, false) {
+                self.answer_due = false;
+                let names = &self.names;
+                self.has.retain(|name, _| names.contains(name));
+                self.forced.retain(|name| names.contains(name));
+                self.due.retain(|name| names.contains(name));
+            }
+            return;
+        }
+        let Some(name) = self.names.take(name) else { return };
+        if self.wildcard {
+            // The client has dropped it, and does not know whether it is part of the wildcard.
+            self.force(name);
+        } else {
+            self.has.remove(&name);
+            self.acknowledged.remove(&name);
+            self.forced.remove(&name);
+            self.due.remove(&name);
+        }
+    }
+
+    /// Sends a resource even if the client has it, if the client wants it.
+    pub(super) fn force(&mut self, name: Arc<str>) {
+        if self.wants(&name) {
+            self.due.insert(Arc::clone(&name));
+            self.forced.insert(name);
+        }
+    }
+
+    fn force_all(&mut self, view: &CacheView<'_>) {
+        let all: Vec<Arc<str>> = view.names(self.kind).map(Arc::clone).collect();
+        for name in all {
+            self.force(name);
+        }
+    }
+
+    /// Looks at a resource that may have changed.
+    pub(super) fn look(&mut self, name: &Arc<str>, view: &CacheView<'_>) {
+        if !self.wants(name) || self.forced.contains(name) {
+            return;
+        }
+        let differs = match view.get(self.kind, name) {
+            Some(resource) => self.has.get(name) != Some(&Some(resource.version)),
+            None => self.has.contains_key(name),
+        };
+        if differs {
+            self.due.insert(Arc::clone(name));
+        } else {
+            self.due.remove(name);
+        }
+    }
+
+    /// Looks at all resources that the client wants.
+    pub(super) fn compare(&mut self, view: &CacheView<'_>) {
+        let mut all: Vec<Arc<str>> = self.has.keys().chain(&self.names).map(Arc::clone).collect();
+        if self.wildcard {
+            all.extend(view.names(self.kind).map(Arc::clone));
+        }
+        for name in all {
+            self.look(&name, view);
+        }
+    }
+
+    /// A resource or its removal goes into a response.
+    pub(super) fn send(&mut self, name: &Arc<str>, version: Option<u64>) {
+        self.due.remove(name);
+        self.forced.remove(name);
+        match version {
+            Some(version) => _ = self.has.insert(Arc::clone(name), Some(version)),
+            None => _ = self.has.remove(name),
+        }
+    }
+
+    /// Whether the client has some version of this resource.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.has.contains_key(name)
+    }
+}
