@@ -224,8 +224,6 @@ pub mod cluster {
     pub struct CommonLbConfig {
         #[prost(message, optional, tag = "1")]
         pub healthy_panic_threshold: ::core::option::Option<super::Percent>,
-        #[prost(message, optional, tag = "4")]
-        pub update_merge_window: ::core::option::Option<::prost_types::Duration>,
     }
     #[derive(Clone, PartialEq, ::prost::Message)]
     pub struct TransportSocketMatch {

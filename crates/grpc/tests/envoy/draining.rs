@@ -214,7 +214,7 @@ pub(crate) async fn last_pod() {
     }
 }
 
-/// Only the health changes, again and again: Envoy may put such changes off.
+/// Only the health changes, again and again: Envoy puts some changes off for a second, and must not put off these.
 pub(crate) async fn flapping() {
     let scene = Scene::start().await;
     scene.cluster("shop/web", PodProtocol::Http1);

@@ -1,7 +1,7 @@
 //! Which endpoints Envoy has, with which health, and which of them get requests.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use prost::Message as _;
@@ -14,6 +14,7 @@ use rouse_grpc::xds::resource_type::ResourceType;
 use rouse_grpc::xds::resources::{PodProtocol, cluster};
 use rouse_testkit::fakes::{self, DRAINING, READY, STARTING, http};
 use rouse_testkit::vectors;
+use tokio::net::TcpSocket;
 
 use crate::client::{ask, who_answers};
 use crate::pods::{Pod, Speaks};
@@ -186,17 +187,11 @@ pub(crate) async fn dual_stack() {
     let scene = Scene::start().await;
     scene.cluster("shop/web", PodProtocol::Http1);
     let listener = scene.listen_for(&["shop/web"]).await;
-    let closed = {
-        let pod = Pod::numbered(1, Speaks::Http1).await;
-        pod.address
-    };
-    let Ok(probe) = tokio::net::TcpListener::bind("[::1]:0").await else {
-        eprintln!("SKIPPED: the IPv6 half of a dual-stack pod: this machine has no IPv6");
-        return;
-    };
-    drop(probe);
-    let open = Pod::start(std::net::Ipv6Addr::LOCALHOST, Speaks::Http1).await;
-    let target = EnvoyTarget::Pod([closed, open.address].into());
+    // A socket that has the port and does not listen.
+    let closed = TcpSocket::new_v4().unwrap();
+    closed.bind(([127, 0, 1, 1], 0).into()).unwrap();
+    let open = Pod::start(Ipv6Addr::LOCALHOST, Speaks::Http1).await;
+    let target = EnvoyTarget::Pod([closed.local_addr().unwrap(), open.address].into());
     scene.endpoints("shop/web", &[EnvoyEndpoint { target, health: EnvoyHealth::Healthy }], false).await;
     assert_eq!(ask(listener, "shop.web", "/").await, (200, open.address.to_string()));
 }

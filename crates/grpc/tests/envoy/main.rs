@@ -28,6 +28,8 @@ mod proto {
     include!("../../proto/generated/envoy.config.rs");
 }
 
+use std::net::{Ipv6Addr, TcpListener};
+
 use libtest_mimic::{Arguments, Trial};
 use rouse_testkit::envoy::{HOW_TO_INSTALL, binary};
 
@@ -37,13 +39,18 @@ const AT_ONCE: usize = 4;
 fn main() {
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(AT_ONCE);
+    let dual_stack = trial(
+        "health::the_second_address_of_a_dual_stack_pod_is_dialled_if_the_first_refuses",
+        health::dual_stack,
+    );
+    let has_ipv6 = TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).is_ok();
+    if !has_ipv6 {
+        eprintln!("SKIPPED: {}: this machine has no IPv6", dual_stack.name());
+    }
     let trials = vec![
         trial("health::each_row_of_the_vectors_reaches_envoy_and_its_traffic", health::vectors),
         trial("health::gateways_take_the_requests_of_services_that_they_can_wake", health::gateways),
-        trial(
-            "health::the_second_address_of_a_dual_stack_pod_is_dialled_if_the_first_refuses",
-            health::dual_stack,
-        ),
+        dual_stack.with_ignored_flag(!has_ipv6),
         trial("tls::gateways_get_plain_text_and_pods_tls_with_name_and_protocol", tls::both_transports),
         trial("tls::a_pod_with_another_certificate_gets_no_request", tls::wrong_certificates),
         trial("routes::a_request_gets_the_answer_of_its_host_path_and_headers", routes::table),

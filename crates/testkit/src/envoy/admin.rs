@@ -57,13 +57,17 @@ impl Envoy {
         eventually_equal(&what, &Some(expected), async || self.hosts(cluster).await).await;
     }
 
-    /// Waits for a listener, and returns its address.
+    /// Waits until a listener accepts connections, and returns its address.
     pub async fn listener(&self, name: &str) -> SocketAddr {
-        self.find(&format!("the listener {name}"), "/listeners?format=json", |listeners| {
-            let mut all = listeners["listener_statuses"].as_array()?.iter();
-            socket_address(&all.find(|it| it["name"] == name)?["local_address"])
-        })
-        .await
+        let address = self
+            .find(&format!("the listener {name}"), "/listeners?format=json", |listeners| {
+                let mut all = listeners["listener_statuses"].as_array()?.iter();
+                socket_address(&all.find(|it| it["name"] == name)?["local_address"])
+            })
+            .await;
+        // Envoy lists it before its worker listens.
+        eventually(name, async || TcpStream::connect(address).await.ok()).await;
+        address
     }
 
     /// All counters and gauges whose names begin with `prefix`.

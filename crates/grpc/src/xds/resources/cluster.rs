@@ -100,12 +100,8 @@ pub fn cluster(spec: &ClusterSpec) -> Bytes {
         connect_timeout: Some(duration(CONNECT_TIMEOUT)),
         lb_policy: LbPolicy::LeastRequest.into(),
         circuit_breakers: Some(CircuitBreakers { thresholds: vec![thresholds] }),
-        common_lb_config: Some(CommonLbConfig {
-            // Above 0, Envoy sends requests to draining endpoints if few others are left.
-            healthy_panic_threshold: Some(Percent { value: 0.0 }), ..Default::default()
-            // Otherwise Envoy's workers learn up to 1 s late that an endpoint drains.
-            //update_merge_window: Some(duration(Duration::ZERO)),
-        }),
+        // Above 0, Envoy sends requests to draining endpoints if few others are left.
+        common_lb_config: Some(CommonLbConfig { healthy_panic_threshold: Some(Percent { value: 0.0 }) }),
         // With active health checks that a user adds, a removed endpoint would stay until it fails one.
         ignore_health_on_host_removal: true,
         typed_extension_protocol_options: [protocol_options(spec.protocol)].into(),
