@@ -39,22 +39,21 @@ const AT_ONCE: usize = 4;
 fn main() {
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(AT_ONCE);
-    let dual_stack = trial(
+    let dual_stack = needs_ipv6(
         "health::the_second_address_of_a_dual_stack_pod_is_dialled_if_the_first_refuses",
         health::dual_stack,
     );
-    let has_ipv6 = TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).is_ok();
-    if !has_ipv6 {
-        eprintln!("SKIPPED: {}: this machine has no IPv6", dual_stack.name());
-    }
+    let all_addresses =
+        needs_ipv6("routes::a_listener_on_all_addresses_takes_ipv4_too", routes::all_addresses);
     let trials = vec![
         trial("health::each_row_of_the_vectors_reaches_envoy_and_its_traffic", health::vectors),
         trial("health::gateways_take_the_requests_of_services_that_they_can_wake", health::gateways),
-        dual_stack.with_ignored_flag(!has_ipv6),
+        dual_stack,
         trial("tls::gateways_get_plain_text_and_pods_tls_with_name_and_protocol", tls::both_transports),
         trial("tls::a_pod_with_another_certificate_gets_no_request", tls::wrong_certificates),
         trial("routes::a_request_gets_the_answer_of_its_host_path_and_headers", routes::table),
         trial("routes::a_response_without_a_pod_is_sent_as_it_is", routes::direct_responses),
+        all_addresses,
         trial("routes::a_route_with_a_timeout_ends_and_one_without_does_not", routes::timeouts),
         trial("rejected::a_bad_cluster_leaves_the_old_one_in_place", rejected::bad_cluster),
         trial("draining::open_streams_outlive_the_removal_of_their_pod", draining::open_streams),
@@ -70,6 +69,14 @@ fn trial<F: Future<Output = ()> + 'static>(name: &str, scene: fn() -> F) -> Tria
         runtime.worker_threads(2).enable_all().build()?.block_on(scene());
         Ok(())
     })
+}
+
+fn needs_ipv6<F: Future<Output = ()> + 'static>(name: &str, scene: fn() -> F) -> Trial {
+    let is_here = TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).is_ok();
+    if !is_here {
+        eprintln!("SKIPPED: {name}: this machine has no IPv6");
+    }
+    trial(name, scene).with_ignored_flag(!is_here)
 }
 
 fn skip_without_envoy(trials: Vec<Trial>) -> Vec<Trial> {

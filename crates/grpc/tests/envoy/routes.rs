@@ -6,7 +6,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::Response;
 use rouse_core::envoy::EnvoyHealth;
-use rouse_grpc::xds::resources::{HostRoutes, PathRoute, PodProtocol, RouteAction};
+use rouse_grpc::xds::resource_type::ResourceType;
+use rouse_grpc::xds::resources::{HostRoutes, PathRoute, PodProtocol, RouteAction, listener};
 use rouse_testkit::envoy::get;
 
 use crate::client::ask;
@@ -167,4 +168,17 @@ pub(crate) async fn timeouts() {
         chunks.send("late".into()).await.unwrap();
     });
     assert_eq!((answer, chunks), ((200, "late".to_owned()), ()));
+}
+
+pub(crate) async fn all_addresses() {
+    let scene = Scene::start().await;
+    let action = says("any");
+    scene.listen(&[host("*", vec![route("", action)])]).await;
+    for (name, address) in [("ipv6", "[::]:0"), ("ipv4", "0.0.0.0:0")] {
+        let address: SocketAddr = address.parse().unwrap();
+        scene.set(ResourceType::Listener, name, listener(name, address, "http"));
+        let port = scene.envoy.listener(name).await.port();
+        let by_ipv4 = SocketAddr::from(([127, 0, 0, 1], port));
+        assert_eq!(ask(by_ipv4, "a.test", "/").await, (200, "any".to_owned()), "{name}");
+    }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rouse_core::envoy::EnvoyHealth;
 use rouse_grpc::xds::resource_type::ResourceType;
 use rouse_grpc::xds::resources::{PodProtocol, PodRoots, PodTls, cluster};
-use rouse_net::tls::{Alpn, CertEntry, ServerSettings, ServerTls};
+use rouse_net::tls::{Alpn, CertEntry, ServerSettings, ServerTls, TlsVersion, Versions};
 use rouse_testkit::certificates::{Authority, Leaf};
 
 use crate::client::{ask, who_answers};
@@ -15,9 +15,11 @@ use crate::scene::{Scene, gateway, pod, spec};
 
 const NAME: &str = "web.shop.svc";
 
-fn speaks(leaf: &Leaf) -> Speaks {
+fn speaks(leaf: &Leaf, version: TlsVersion) -> Speaks {
     let entry = CertEntry { identity: leaf.identity(), names: Vec::new() };
-    let (tls, _) = ServerTls::new(ServerSettings::new(vec![entry])).unwrap();
+    let versions = Versions::new(version, version).unwrap();
+    let settings = ServerSettings { versions, ..ServerSettings::new(vec![entry]) };
+    let (tls, _) = ServerTls::new(settings).unwrap();
     Speaks::Tls(Arc::new(tls))
 }
 
@@ -41,8 +43,9 @@ pub(crate) async fn both_transports() {
         scene.set(ResourceType::Cluster, name, cluster(&spec));
         let at = Pod::numbered(number, gateway_speaks).await;
         // The name that is sent is one of those in the certificate only in the first: one of the others is enough.
-        for (of, name_of_pod) in (10 * number..).zip([NAME, "web.shop"]) {
-            let by = Pod::numbered(of, speaks(&authority.leaf(&[name_of_pod]))).await;
+        let pods = [(NAME, TlsVersion::V1_2), ("web.shop", TlsVersion::V1_3)];
+        for (of, (name_of_pod, version)) in (10 * number..).zip(pods) {
+            let by = Pod::numbered(of, speaks(&authority.leaf(&[name_of_pod]), version)).await;
             scene.endpoints(name, &[gateway(at.address), pod(by.address, EnvoyHealth::Healthy)], true).await;
             let answered = who_answers(listener, &name.replace('/', ".")).await;
             assert_eq!(answered, BTreeSet::from([at.address, by.address]), "{name} {name_of_pod}");
@@ -73,7 +76,7 @@ pub(crate) async fn wrong_certificates() {
             "shop/web",
             cluster(&spec("shop/web", PodProtocol::Http1, Some(tls))),
         );
-        let served = Pod::numbered(number, speaks(&leaf)).await;
+        let served = Pod::numbered(number, speaks(&leaf, TlsVersion::V1_3)).await;
         // A cluster that is changed has no endpoints until they are sent to it: these are new.
         scene.endpoints("shop/web", &[pod(served.address, EnvoyHealth::Healthy)], true).await;
         let counter = refused.map(|counter| format!("cluster.shop/web.ssl.{counter}"));
