@@ -43,7 +43,7 @@ pub(crate) async fn both_transports() {
         scene.set(ResourceType::Cluster, name, cluster(&spec));
         let at = Pod::numbered(number, gateway_speaks).await;
         // The name that is sent is one of those in the certificate only in the first: one of the others is enough.
-        let pods = [(NAME, TlsVersion::V1_2), ("web.shop", TlsVersion::V1_3)];
+        let pods = [(NAME, TlsVersion::Tls12), ("web.shop", TlsVersion::V1_3)];
         for (of, (name_of_pod, version)) in (10 * number..).zip(pods) {
             let by = Pod::numbered(of, speaks(&authority.leaf(&[name_of_pod]), version)).await;
             scene.endpoints(name, &[gateway(at.address), pod(by.address, EnvoyHealth::Healthy)], true).await;
@@ -76,7 +76,7 @@ pub(crate) async fn wrong_certificates() {
             "shop/web",
             cluster(&spec("shop/web", PodProtocol::Http1, Some(tls))),
         );
-        let served = Pod::numbered(number, speaks(&leaf, TlsVersion::V1_3)).await;
+        let served = Pod::numbered(number, speaks(&leaf, TlsVersion::Tls13)).await;
         // A cluster that is changed has no endpoints until they are sent to it: these are new.
         scene.endpoints("shop/web", &[pod(served.address, EnvoyHealth::Healthy)], true).await;
         let counter = refused.map(|counter| format!("cluster.shop/web.ssl.{counter}"));
