@@ -43,7 +43,7 @@ pub(crate) async fn both_transports() {
         scene.set(ResourceType::Cluster, name, cluster(&spec));
         let at = Pod::numbered(number, gateway_speaks).await;
         // The name that is sent is one of those in the certificate only in the first: one of the others is enough.
-        let pods = [(NAME, TlsVersion::Tls12), ("web.shop", TlsVersion::V1_3)];
+        let pods = [(NAME, TlsVersion::Tls12), ("web.shop", TlsVersion::Tls13)];
         for (of, (name_of_pod, version)) in (10 * number..).zip(pods) {
             let by = Pod::numbered(of, speaks(&authority.leaf(&[name_of_pod]), version)).await;
             scene.endpoints(name, &[gateway(at.address), pod(by.address, EnvoyHealth::Healthy)], true).await;
