@@ -12,6 +12,7 @@
 mod admin;
 mod bootstrap;
 
+use std::fmt::Debug;
 use std::fs::{self, File};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -135,6 +136,27 @@ impl Drop for Envoy {
             eprintln!("---- Envoy printed:\n{}\n----", end.join("\n"));
         }
     }
+}
+
+/// Calls `ask` until it returns `expected`. Panics with the last answer if that is not within a minute.
+pub async fn eventually_equal<T: PartialEq + Debug>(
+    what: &str,
+    expected: &T,
+    mut ask: impl AsyncFnMut() -> T,
+) {
+    let mut last = None;
+    let asking = async {
+        loop {
+            let answer = ask().await;
+            if answer == *expected {
+                return;
+            }
+            last = Some(answer);
+            pause().await;
+        }
+    };
+    let ended = tokio::time::timeout(PATIENCE, asking).await;
+    assert!(ended.is_ok(), "after {PATIENCE:?}, {what} is {last:?}, expected {expected:?}");
 }
 
 /// Calls `ask` until it returns a value. Panics if it returns none within a minute.
