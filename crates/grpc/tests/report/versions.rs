@@ -87,6 +87,7 @@ fn the_wire_is_what_the_contract_says() {
         continues: true,
         loads: vec![reading, route],
         parked: vec![crate::proto::Parked { service: "shop/cart".into(), id: 4 }],
+        envoys: Vec::new(),
     };
     let message = ReporterMessage { kind: Some(Kind::Loads(state)) };
     assert_eq!((ReporterMessage::decode(&loads[..]).unwrap(), message.encode_to_vec()), (message, loads));
