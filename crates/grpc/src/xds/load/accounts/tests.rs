@@ -180,7 +180,7 @@ fn more_ended_streams_than_are_remembered_keep_all_services_up_for_ten_minutes()
     let mut accounts = EnvoyAccounts::default();
     for _ in 0..=MAX_REMEMBERED {
         let stream = accounts.open(at(10), envoy("a"));
-        accounts.report(at(0), stream, []);
+        accounts.report(at(20), stream, []);
         accounts.close(at(20), stream);
     }
     let all = |accounts: &mut EnvoyAccounts, now| {
