@@ -5,6 +5,7 @@ pub mod cache;
 mod clients;
 mod delta;
 mod followers;
+pub mod load;
 mod metrics;
 pub mod names;
 pub mod publisher;
