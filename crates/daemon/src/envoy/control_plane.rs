@@ -1,13 +1,16 @@
 //! Composes the control plane of a role: resources, their publisher, and the server that Envoys connect to.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use prometheus_client::registry::Registry as Metrics;
 use rouse_core::registry::Registry;
+use rouse_core::scale::{EnvoyId, EnvoyState};
 use rouse_grpc::GrpcTransport;
 use rouse_grpc::xds::cache::{ResourceCache, ResourceChange};
+use rouse_grpc::xds::load::{EnvoyLoadMetrics, EnvoyLoadParts, EnvoyLoadServer};
 use rouse_grpc::xds::names::ROUTE_CONFIGURATION;
 use rouse_grpc::xds::publisher::{EnvoyPublisher, EnvoyView};
 use rouse_grpc::xds::resource_type::ResourceType;
@@ -32,6 +35,8 @@ pub(crate) struct EnvoyControlPlane {
     publisher: EnvoyPublisher,
     cache: Arc<ResourceCache>,
     metrics: XdsMetrics,
+    load_metrics: EnvoyLoadMetrics,
+    registry: Arc<Registry>,
     clock: TokioClock,
     /// What Envoys get.
     pub(crate) view: EnvoyView,
@@ -41,7 +46,12 @@ pub(crate) struct EnvoyControlPlane {
 pub(crate) struct EnvoyClients {
     pub(crate) transport: GrpcTransport,
     pub(crate) access: Access,
+    /// Is told which Envoys there are, and whether their load is known.
+    pub(crate) report: EnvoyReporter,
 }
+
+/// Takes the state of all Envoys.
+pub(crate) type EnvoyReporter = Box<dyn Fn(&BTreeMap<EnvoyId, EnvoyState>) + Send + Sync>;
 
 /// What a role needs of its Envoys.
 pub(crate) struct EnvoysServed {
@@ -60,7 +70,9 @@ impl EnvoyControlPlane {
     ) -> Self {
         let cache = Arc::<ResourceCache>::default();
         let (publisher, view) = EnvoyPublisher::new(Arc::clone(registry), Arc::clone(&cache), most_requests);
-        Self { publisher, cache, metrics: XdsMetrics::new(metrics), clock, view }
+        let load_metrics = EnvoyLoadMetrics::new(metrics);
+        let registry = Arc::clone(registry);
+        Self { publisher, cache, metrics: XdsMetrics::new(metrics), load_metrics, registry, clock, view }
     }
 
     /// Has all Envoys listen for requests at these addresses.
@@ -77,17 +89,24 @@ impl EnvoyControlPlane {
     pub(crate) fn serve(
         self,
         listener: Listener,
-        EnvoyClients { transport, access }: EnvoyClients,
+        EnvoyClients { transport, access, report }: EnvoyClients,
         known: impl Future<Output = ()> + Send + 'static,
         (tasks, end): (&mut Tasks, CancellationToken),
     ) -> Result<EnvoysServed, CommandError> {
-        let Self { publisher, cache, metrics, clock, view } = self;
+        let Self { publisher, cache, metrics, load_metrics, registry, clock, view } = self;
         let listener =
             TcpListener::from_std(listener.into_std()).map_err(failed("cannot listen for Envoys"))?;
         let parts = XdsParts { cache: Arc::clone(&cache), access, clock: Arc::new(clock), metrics };
-        let server = XdsServer::new(XdsSettings::default(), parts, end.clone());
+        let parts_of_loads =
+            EnvoyLoadParts { meters: registry, clock: Arc::new(clock), metrics: load_metrics };
+        let loads = EnvoyLoadServer::new(parts_of_loads, end.clone());
+        let server = XdsServer::new(XdsSettings::default(), parts, end.clone()).with_load_reports(&loads);
         let followers = EnvoyFollowers::new(server.clone(), cache, &publisher);
         tasks.spawn("the publisher for Envoys", publisher.run());
+        let (listed, connected) = watch::channel(Arc::default());
+        let lister = followers.clone();
+        tasks.spawn("the list of Envoys", async move { lister.list_connected(listed).await });
+        tasks.spawn("the load of Envoys", async move { loads.run(connected, report).await });
         let (open, opened) = watch::channel(false);
         tasks.spawn(LISTENER, async move {
             let complete = async {

@@ -76,6 +76,7 @@ impl XdsStart {
             transport: files.tls.clone().map_or(GrpcTransport::Plain, GrpcTransport::Tls),
             // Without names, every certificate of the CAs, which TLS has verified.
             access: if sans.is_empty() { Access::Any } else { Access::Sans(sans) },
+            report: Box::new(|_| {}),
         };
         Self { plane, gateways, own, listener, clients, tls: files.tls }
     }
